@@ -1,0 +1,83 @@
+# /// script
+# requires-python = ">=3.11"
+# ///
+"""Pin the newest versions that work together into `[tool.uv] constraint-dependencies` of pyproject.toml.
+
+Usage: `uv run .ci/refresh_versions.py`, then `uv sync && uv run pytest` on each Python below.
+
+Resolves what `uv sync` installs by default, and the extras in `EXTRAS`, afresh for each Python in `PYTHONS`. A version
+on which all of them agree is pinned plainly; one on which they differ gets an environment marker. Only names, versions
+and markers are written: nothing that says from where they came.
+"""
+
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+
+PYTHONS = {"3.11": "python_version < '3.12'", "3.12": "python_version >= '3.12'"}
+EXTRAS = ("neural-tangents", "test", "bench", "dask")
+
+PYPROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
+PIN = re.compile(r"[a-z0-9-]+==[A-Za-z0-9.!+]+")
+LIST = re.compile(r"^constraint-dependencies = \[.*?\]$", re.MULTILINE | re.DOTALL)
+
+
+def requirements(project: dict) -> list[str]:
+    """The dependencies, the extras and the development tools, as one flat list."""
+    extras = project["project"]["optional-dependencies"]
+    chosen = [line for extra in EXTRAS for line in extras[extra]]
+    tools = [line for line in project["dependency-groups"]["dev"] if not line.startswith("jaxsolve")]
+    return [*project["project"]["dependencies"], *chosen, *tools]
+
+
+def resolve(wanted: list[str], overrides: list[str], python: str) -> dict[str, str]:
+    """The newest versions, {name: "name==version"}, that one Python can install together."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "wanted.in").write_text("\n".join(wanted))
+        Path(folder, "overrides.txt").write_text("\n".join(overrides))
+        command = ["uv", "pip", "compile", "wanted.in", "--override", "overrides.txt", "--python-version", python]
+        command += ["--quiet", "--no-header", "--no-annotate"]
+        lines = subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE, text=True).stdout.split("\n")
+    pins = [line.partition(" ;")[0].strip() for line in lines if line.strip()]
+    if strange := [pin for pin in pins if not PIN.fullmatch(pin)]:
+        sys.exit(f"Expected lines `name==version` from uv, got {strange}; pyproject.toml is unchanged.")
+    return {pin.partition("==")[0]: pin for pin in pins}
+
+
+def merge(resolved: dict[str, dict[str, str]]) -> list[str]:
+    """One line per package where every Python agrees, else one line per Python with its marker."""
+    lines = []
+    for name in sorted(set().union(*resolved.values())):
+        pins = [versions.get(name) for versions in resolved.values()]
+        if len(set(pins)) == 1:
+            lines.append(pins[0])
+        else:
+            lines += [f"{pin} ; {PYTHONS[python]}" for python, pin in zip(resolved, pins, strict=True) if pin]
+    return lines
+
+
+def main() -> None:
+    """Resolve, and rewrite the list in place."""
+    text = PYPROJECT.read_text()
+    if len(LIST.findall(text)) != 1:
+        sys.exit("Expected exactly one `constraint-dependencies = [...]` in pyproject.toml; it is unchanged.")
+    project = tomllib.loads(text)
+    wanted, overrides = requirements(project), project["tool"]["uv"]["override-dependencies"]
+    lines = merge({python: resolve(wanted, overrides, python) for python in PYTHONS})
+    block = "\n".join(["constraint-dependencies = [", *(f'  "{line}",' for line in lines), "]"])
+    new = LIST.sub(lambda _: block, text)
+    if tomllib.loads(new)["tool"]["uv"]["constraint-dependencies"] != lines:
+        sys.exit("The rewritten list does not read back; pyproject.toml is unchanged.")
+    PYPROJECT.write_text(new)
+    before = set(project["tool"]["uv"]["constraint-dependencies"])
+    for mark, changed in (("-", before - set(lines)), ("+", set(lines) - before)):
+        sys.stdout.writelines(f"{mark} {line}\n" for line in sorted(changed))
+    sys.stdout.write(f"{len(lines)} versions pinned.\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Reading concrete values for checks, and leaving traced ones alone."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def concrete(value: Any) -> np.ndarray | None:
+    """The value as a NumPy array, or None while JAX is tracing it (then there is nothing to check yet)."""
+    try:
+        return np.asarray(value)
+    except jax.errors.TracerArrayConversionError:
+        return None
+
+
+def describe(value: Any) -> str:
+    """A short name for an argument in an error message: shape and dtype of arrays, else type and value."""
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"an array of shape {tuple(value.shape)} and dtype {value.dtype}"
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 80 else text[:77] + '...'}"
+
+
+def require_finite(value: Any, name: str) -> None:
+    """Raises ValueError if a concrete array holds NaN or an infinity, saying how many and where the first is."""
+    known = concrete(value)
+    if known is None or np.all(np.isfinite(known)):
+        return
+    bad = np.argwhere(~np.isfinite(known))
+    first = tuple(int(i) for i in bad[0])
+    raise ValueError(
+        f"{name} holds {len(bad)} value(s) that are NaN or infinite (the first at index {first}); "
+        "all values must be finite. Clean the array before building the problem."
+    )
+
+
+def require_not_negative(value: Any, name: str) -> None:
+    """Raises ValueError if a concrete hyperparameter is negative, NaN or infinite."""
+    known = concrete(value)
+    if known is None or (np.all(np.isfinite(known)) and np.all(known >= 0)):
+        return
+    raise ValueError(f"{name} must be finite and >= 0, got {known.tolist()}")
+
+
+def require_size(value: Any, name: str) -> int:
+    """Returns a size >= 1 as an int; raises TypeError or ValueError for anything else."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name} must be an integer >= 1, got {describe(value)}")
+    if value < 1:
+        raise ValueError(f"{name} must be an integer >= 1, got {value}")
+    return int(value)

@@ -1,0 +1,31 @@
+"""The clock: every conversion between steps, rates, loss conventions and gradient-flow time.
+
+Time t is gradient-flow time: theta_l' = -eta_l dL/dtheta_l with L an average over samples.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float, Int
+
+
+def time_per_step(rate: Float[ArrayLike, ""], momentum: float = 0.0) -> Float[Array, ""]:
+    """Gradient-flow time that one step of descent stands for: rate / (1 - momentum)."""
+    return jnp.asarray(rate) / (1 - momentum)
+
+
+def step_at(t: Float[Array, "..."], per_step: Float[Array, ""]) -> Int[Array, "..."]:
+    """The step nearest to time t."""
+    return jnp.round(t / per_step).astype(int)
+
+
+def time_at(step: Int[Array, "..."], per_step: Float[Array, ""]) -> Float[Array, "..."]:
+    """The time of a step."""
+    return step.astype(per_step.dtype) * per_step
+
+
+def eta_of_prefactor(eta: Float[ArrayLike, "..."], prefactor: Float[ArrayLike, ""]) -> Float[Array, "..."]:
+    """The eta that makes our averaged half-MSE flow equal that of a loss with another constant in front.
+
+    `prefactor` is that loss divided by ours: n for a loss summed over n samples (Kunin et al.), 2 for the mean
+    squared error without the half. Multiplying the loss by c is multiplying every eta by c.
+    """
+    return jnp.asarray(eta) * prefactor

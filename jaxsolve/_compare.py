@@ -1,0 +1,97 @@
+"""The second verb: several dynamics on one problem."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from ._dynamics import AbstractDynamics
+from ._problem import Problem
+from ._solve import read_times, solve
+from ._trajectory import Trajectory
+from .observe import Observable, loss, outputs
+
+
+class Comparison(eqx.Module):
+    """Trajectories of one problem under several dynamics, at the same times.
+
+    Attributes:
+        trajectories: by name of the dynamics, the reference first.
+        errors: of every other dynamics, by name and observable: the largest difference to the reference over time,
+            relative to the reference's largest value over time.
+    """
+
+    trajectories: dict[str, Trajectory]
+    errors: dict[str, dict[str, Array]]
+
+    @property
+    def reference(self) -> str:
+        """The name of the dynamics the others are compared with."""
+        return next(iter(self.trajectories))
+
+    def __getitem__(self, name: str) -> Trajectory:
+        if name not in self.trajectories:
+            raise KeyError(f"{name!r} was not compared; compared: {list(self.trajectories)}")
+        return self.trajectories[name]
+
+    def __repr__(self) -> str:
+        lines = [f"Comparison with {self.reference}: largest error over time, relative to the largest value"]
+        for name, errors in self.errors.items():
+            lines.append(f"  {name}: " + ", ".join(f"{key} {float(value):.1e}" for key, value in errors.items()))
+        return "\n".join(lines)
+
+
+def compare(
+    problem: Problem,
+    dynamics_list: Sequence[AbstractDynamics],
+    ts: Any,
+    *,
+    observe: Observable | Sequence[Observable] = (loss(), outputs()),
+) -> Comparison:
+    """Solves one problem with several dynamics from the same start; the first is the reference.
+
+    Dynamics that round times to their steps (`Descent`) are compared at the times they round to.
+
+    Arguments:
+        problem, ts, observe: as for `solve`.
+        dynamics_list: at least two dynamics.
+
+    Raises:
+        ValueError: fewer than two dynamics, and whatever `solve` raises.
+    """
+    dynamics_list = list(dynamics_list)
+    if len(dynamics_list) < 2:
+        raise ValueError(f"compare needs at least two dynamics, got {len(dynamics_list)}")
+    names = _distinct([dynamics.name for dynamics in dynamics_list])
+    first, *others = dynamics_list
+    asked = jnp.atleast_1d(read_times(ts, first, problem.x.dtype))
+    # Where times are rounded, the reference is observed at all of them in one run.
+    rows = [first.times(dynamics.times(asked)) for dynamics in others]
+    union, where = np.unique(np.concatenate([np.asarray(row) for row in rows]), return_inverse=True)
+    reference = solve(problem, first, union, observe=observe)
+    trajectories, errors = {names[0]: reference}, {}
+    for name, dynamics, index in zip(names[1:], others, np.split(where, len(rows)), strict=True):
+        trajectory = solve(problem, dynamics, asked, observe=observe)
+        trajectories[name] = trajectory
+        errors[name] = {
+            key: _error(value, reference[key][index]) for key, value in trajectory.observed.items()
+        }
+    return Comparison(trajectories, errors)
+
+
+def _error(value: Array, reference: Array) -> Array:
+    largest = jnp.max(jnp.abs(reference))
+    return jnp.max(jnp.abs(value - reference)) / jnp.where(largest == 0, 1, largest)
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Numbers the names that appear more than once."""
+    counts: dict[str, int] = {}
+    distinct = []
+    for name in names:
+        counts[name] = counts.get(name, 0) + 1
+        distinct.append(name if names.count(name) == 1 else f"{name} #{counts[name]}")
+    return distinct

@@ -1,0 +1,247 @@
+"""The two kinds of dynamics, and what they show of a problem at one time."""
+
+import abc
+import enum
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from ._checks import concrete
+from ._problem import Problem
+from ._results import RESULTS
+
+
+class Quantity(enum.Enum):
+    """What a dynamics can provide at a time, and an observable can need."""
+
+    PARAMS = "parameters"
+    OUTPUTS = "outputs"
+    KERNEL = "kernel"
+
+
+class View(eqx.Module):
+    """A problem at one time: whatever the dynamics knows of it, and whatever follows from that.
+
+    Arguments:
+        problem: the problem.
+        t: gradient-flow time.
+        params: the parameters, if the dynamics moves them.
+        given_outputs, given_test_outputs, given_kernel: what the dynamics knows more directly than through params.
+    """
+
+    problem: Problem
+    t: Float[Array, ""]
+    params: PyTree | None = None
+    given_outputs: Float[Array, "n out"] | None = None
+    given_test_outputs: Float[Array, "m out"] | None = None
+    given_kernel: Float[Array, "n out n out"] | None = None
+
+    @property
+    def net(self) -> Any:
+        """The network at this time."""
+        return self.problem.network(self._known_params("the network"))
+
+    @property
+    def outputs(self) -> Float[Array, "n out"]:
+        """Outputs on the training set."""
+        if self.given_outputs is not None:
+            return self.given_outputs
+        return self.problem.outputs(self._known_params("outputs"))
+
+    @property
+    def test_outputs(self) -> Float[Array, "m out"]:
+        """Outputs on the test set."""
+        if self.given_test_outputs is not None:
+            return self.given_test_outputs
+        return self.problem.test_outputs(self._known_params("test outputs"))
+
+    @property
+    def kernel(self) -> Float[Array, "n out n out"]:
+        """The eta-weighted NTK on the training set."""
+        if self.given_kernel is not None:
+            return self.given_kernel
+        return self.problem.kernel(self._known_params("the kernel"), self.problem.x)
+
+    @property
+    def loss(self) -> Float[Array, ""]:
+        """The training loss."""
+        return self.problem.loss.value(self.outputs, self.problem.y)
+
+    def _known_params(self, wanted: str) -> PyTree:
+        if self.params is None:
+            raise ValueError(f"this dynamics does not move parameters, so it cannot show {wanted}")
+        return self.params
+
+
+class Assumption(eqx.Module):
+    """One assumption of a theory, and by how much a problem misses it.
+
+    Arguments:
+        name: what is assumed.
+        violation: its measured size; 0 holds exactly, inf means the problem is of another kind.
+        tolerance: up to where the violation counts as rounding.
+        detail: what was found, in words.
+    """
+
+    name: str = eqx.field(static=True)  # text
+    violation: Float[Array, ""]
+    tolerance: float = eqx.field(static=True)  # decided by the dtype
+    detail: str = eqx.field(static=True, default="")  # text
+
+    @property
+    def holds(self) -> Bool[Array, ""]:
+        return self.violation <= self.tolerance
+
+    @property
+    def structural(self) -> bool:
+        """Whether the kind of problem, not its numbers, is wrong: known even inside a trace."""
+        known = concrete(self.violation)
+        return known is not None and bool(np.isinf(known))
+
+
+class Validity(eqx.Module):
+    """Whether a theory solves a problem: exactly, asymptotically, or not at all."""
+
+    assumptions: tuple[Assumption, ...]
+    asymptotic: bool = eqx.field(static=True, default=False)  # a property of the theory
+
+    @property
+    def applies(self) -> Bool[Array, ""]:
+        """Whether every assumption holds."""
+        return jnp.all(jnp.stack([a.holds for a in self.assumptions]))
+
+    @property
+    def exact(self) -> Bool[Array, ""]:
+        """Whether the theory's solution is exact for this problem."""
+        return self.applies & (not self.asymptotic)
+
+    @property
+    def structural(self) -> bool:
+        """Whether an assumption about the kind of problem fails."""
+        return any(a.structural for a in self.assumptions)
+
+    def missed(self) -> str:
+        """The assumptions that fail, in words. For concrete problems only."""
+        lines = []
+        for a in self.assumptions:
+            if not bool(a.holds):
+                size = "" if a.structural else f" (violation {float(a.violation):.3g}, tolerance {a.tolerance:.1g})"
+                lines.append(f"{a.name}{size}" + (f": {a.detail}" if a.detail else ""))
+        return "; ".join(lines)
+
+
+class NotApplicable(ValueError):
+    """A closed form was asked for a problem it does not solve."""
+
+
+class AbstractDynamics(eqx.Module):
+    """How parameters or function values move from a problem's start."""
+
+    name: eqx.AbstractVar[str]
+    provides: eqx.AbstractClassVar[frozenset[Quantity]]
+
+    @abc.abstractmethod
+    def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
+        """The times at which this dynamics can be observed, for the times asked: the same, or rounded to steps."""
+
+
+class AbstractRandomAccess(AbstractDynamics):
+    """A dynamics known at any time without what came before: closed forms and kernels."""
+
+    @abc.abstractmethod
+    def check(self, problem: Problem) -> Validity:
+        """Whether this dynamics solves the problem, and by how much it misses each assumption."""
+
+    @abc.abstractmethod
+    def at(self, problem: Problem, t: Float[Array, ""]) -> View:
+        """The problem at time t in [0, inf].
+
+        Raises:
+            NotApplicable: the problem is of another kind. A violation in its numbers is left to `check`.
+        """
+
+
+class AbstractState(eqx.Module):
+    """Where a march stands. All leaves are arrays, so that states can be stacked, stored and resumed."""
+
+    done: eqx.AbstractVar[Bool[Array, ""]]
+    steps: eqx.AbstractVar[Int[Array, ""]]
+    result: eqx.AbstractVar[RESULTS]
+
+
+class Certificate(eqx.Module):
+    """How far a run can be trusted, from quantities its solver did not control.
+
+    Attributes:
+        conserved_drift: largest change of a conserved quantity relative to the size of its two terms; NaN where the
+            network has no conserved quantity.
+        energy_balance: |L(0) - L(t) - integral of sum_l eta_l |dL/dtheta_l|^2| relative to L(0); NaN where the
+            dynamics is not a gradient flow.
+        step_error: largest accepted estimate of a step's error, in units of the tolerance.
+    """
+
+    conserved_drift: Float[Array, ""]
+    energy_balance: Float[Array, ""]
+    step_error: Float[Array, ""]
+
+    @property
+    def digits(self) -> Float[Array, ""]:
+        """Digits that the run can be trusted to: those of the worse of drift and balance."""
+        tiny = jnp.finfo(self.conserved_drift.dtype).eps
+        worst = jnp.fmax(self.conserved_drift, self.energy_balance)
+        return -jnp.log10(jnp.maximum(worst, tiny))
+
+    def __repr__(self) -> str:
+        if concrete(self.digits) is None or np.ndim(self.digits):
+            return "Certificate(traced or batched)"
+        return (
+            f"Certificate({float(self.digits):.1f} digits: conserved drift {float(self.conserved_drift):.1e}, "
+            f"energy balance {float(self.energy_balance):.1e}, step error {float(self.step_error):.2g} of tolerance)"
+        )
+
+
+class March(eqx.Module):
+    """What a marching dynamics hands over when it has finished.
+
+    Attributes:
+        times: the times of the saved parameters (as asked, or rounded to steps).
+        saved: the parameters at those times, stacked; NaN after a failure.
+        params: the parameters at the end.
+        t_end: the time of the end.
+        result, steps, rejected: how it ended, accepted and rejected steps.
+        evaluations: gradient evaluations, -1 where unknown.
+        certificate: None where the dynamics has none to give.
+    """
+
+    times: Float[Array, " times"]
+    saved: PyTree
+    params: PyTree
+    t_end: Float[Array, ""]
+    result: RESULTS
+    steps: Int[Array, ""]
+    rejected: Int[Array, ""]
+    evaluations: Int[Array, ""]
+    certificate: Certificate | None
+
+
+class AbstractMarching(AbstractDynamics):
+    """A dynamics that steps from the start through all times before the last.
+
+    `advance` may be called again and again with any numbers of steps: the state does not depend, to the last bit, on
+    how the steps were grouped. A finished state is left as it is.
+    """
+
+    @abc.abstractmethod
+    def init(self, problem: Problem, ts: Float[Array, " times"]) -> AbstractState:
+        """The state at t = 0 of a run that saves at ts."""
+
+    @abc.abstractmethod
+    def advance(self, problem: Problem, state: Any, n: Int[Array, ""]) -> Any:
+        """The state n steps later."""
+
+    @abc.abstractmethod
+    def finish(self, problem: Problem, state: Any) -> March:
+        """Turns the state of a run into its results."""

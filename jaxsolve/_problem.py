@@ -1,0 +1,146 @@
+"""The loss landscape and the start."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
+
+from . import kernels, nets
+from ._checks import describe, require_finite
+from .losses import MSE, AbstractLoss, find_loss
+
+
+class Problem(eqx.Module):
+    """A network at its start, training and test data, and a loss.
+
+    Arguments:
+        net: a network from `nets`, or any Equinox module acting on one sample and returning (c,).
+        x: training inputs, shape (n, ...), of the network's dtype.
+        y: training targets, shape (n, c), or whatever the loss accepts (labels, one column).
+        test: (x, y) of the test set, or None.
+        loss: a loss, or a function of one sample's output and target.
+        centered: whether to train f(w) - f(w_0) instead of f(w).
+
+    Raises:
+        ValueError: shapes do not match, data are empty or not finite, dtypes differ.
+        TypeError: net or loss is not callable.
+    """
+
+    net: Any
+    x: Float[Array, "n ..."]
+    y: Float[Array, "n out"]
+    x_test: Float[Array, "m ..."] | None
+    y_test: Float[Array, "m out"] | None
+    loss: AbstractLoss
+    initial: Float[Array, "n out"] | None  # what `centered` subtracts, on the training and on the test set
+    initial_test: Float[Array, "m out"] | None
+    centered: bool = eqx.field(static=True)  # changes the program
+
+    def __init__(
+        self,
+        net: Any,
+        x: Any,
+        y: Any,
+        *,
+        test: tuple[Any, Any] | None = None,
+        loss: AbstractLoss | Callable[[Array, Array], Array] = MSE(),
+        centered: bool = False,
+    ):
+        if not callable(net):
+            raise TypeError(f"net must be an Equinox module acting on one sample, got {describe(net)}")
+        self.net = net
+        self.loss = find_loss(loss)
+        self.centered = bool(centered)
+        self.x, self.y = self._read(x, y, "the training set")
+        self.x_test, self.y_test = (None, None) if test is None else self._read(*_pair(test), "the test set")
+        self.initial = jax.vmap(net)(self.x) if centered else None
+        self.initial_test = None if self.x_test is None or not centered else jax.vmap(net)(self.x_test)
+
+    def _read(self, x: Any, y: Any, which: str) -> tuple[Array, Array]:
+        leaves = jax.tree.leaves(self.params)
+        if not leaves:
+            raise ValueError("net has no trainable arrays")
+        dtype = leaves[0].dtype
+        x, y = jnp.asarray(x), jnp.asarray(y)
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            x = x.astype(dtype)
+        if x.dtype != dtype:
+            raise ValueError(
+                f"the inputs of {which} are {x.dtype}, the network is {dtype}; convert one of them, "
+                "for example with x.astype or the network's dtype= argument"
+            )
+        if x.ndim == 0 or x.shape[0] == 0:
+            raise ValueError(f"{which} is empty: x is {describe(x)}, at least one sample is needed")
+        if y.ndim == 0 or y.shape[0] != x.shape[0]:
+            raise ValueError(f"{which} has {x.shape[0]} inputs but its targets are {describe(y)}; need one per input")
+        require_finite(x, f"x of {which}")
+        require_finite(y, f"y of {which}")
+        out_size = self._out_size(x, which)
+        return x, self.loss.targets(y, out_size).astype(dtype)
+
+    def _out_size(self, x: Array, which: str) -> int:
+        if isinstance(self.net, nets.AbstractNetwork) and x.shape[1:] != self.net.in_shape:
+            raise ValueError(f"each input of {which} has shape {x.shape[1:]}, the network takes {self.net.in_shape}")
+        out = eqx.filter_eval_shape(self.net, x[0])
+        shape = getattr(out, "shape", None)
+        if shape is None or len(shape) != 1:
+            raise ValueError(f"net must map one sample to an array of shape (c,), got {describe(out)}")
+        return shape[0]
+
+    @property
+    def params(self) -> PyTree:
+        """The trainable arrays at the start; hyperparameters are not among them."""
+        return nets.partition(self.net)[0]
+
+    @property
+    def eta(self) -> PyTree:
+        """Learning rates: a scalar for every array of `params`."""
+        return nets.rates(self.net)
+
+    @property
+    def valid(self) -> Bool[Array, ""]:
+        """Whether all arrays are finite and no sigma or eta is negative; for use inside traces, where nothing raises."""
+        arrays = [leaf for leaf in jax.tree.leaves(self) if eqx.is_inexact_array(leaf)]
+        finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in arrays]))
+        scaling = self.net.scaling.valid if isinstance(self.net, nets.AbstractNetwork) else True
+        return finite & scaling
+
+    def network(self, params: PyTree) -> Any:
+        """The network with these parameters."""
+        return eqx.combine(params, nets.partition(self.net)[1])
+
+    def predict(self, params: PyTree, x: Float[Array, "n ..."]) -> Float[Array, "n out"]:
+        """The trained function on inputs x: f(params), or f(params) - f(start) if centered."""
+        f = jax.vmap(self.network(params))(x)
+        return f - jax.vmap(self.net)(x) if self.centered else f
+
+    def outputs(self, params: PyTree) -> Float[Array, "n out"]:
+        """`predict` on the training set."""
+        f = jax.vmap(self.network(params))(self.x)
+        return f if self.initial is None else f - self.initial
+
+    def test_outputs(self, params: PyTree) -> Float[Array, "m out"]:
+        """`predict` on the test set. Raises ValueError if the problem has none."""
+        if self.x_test is None:
+            raise ValueError("this problem has no test set; give Problem(..., test=(x, y))")
+        f = jax.vmap(self.network(params))(self.x_test)
+        return f if self.initial_test is None else f - self.initial_test
+
+    def objective(self, params: PyTree) -> Float[Array, ""]:
+        """The training loss."""
+        return self.loss.value(self.outputs(params), self.y)
+
+    def kernel(
+        self, params: PyTree, x1: Float[Array, "n ..."], x2: Float[Array, "m ..."] | None = None
+    ) -> Float[Array, "n out m out"]:
+        """The NTK that drives f: eta-weighted, gamma^2 included."""
+        return kernels.empirical(self.network(params), x1, x2, eta=self.eta)
+
+
+def _pair(test: Any) -> tuple[Any, Any]:
+    if not isinstance(test, tuple | list) or len(test) != 2:
+        raise ValueError(f"test must be a pair (x, y) or None, got {describe(test)}")
+    return test[0], test[1]

@@ -1,0 +1,65 @@
+"""How a run ended."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+
+class RESULTS(eqx.Enumeration):
+    """How a run ended, one item per run (per lane in a sweep).
+
+    `solve` raises on all but the first three unless `throw=False`; a sweep never raises for a lane.
+    """
+
+    successful = "The run reached the last requested time, or solved it exactly."
+    event = "The `until` condition was met; times after `t_end` hold the state at the event."
+    max_time = (
+        "The last requested time was reached before the `until` condition was met. The trajectory holds the state "
+        "reached. Ask for later times, end `ts` with inf, or loosen the condition."
+    )
+    max_steps = (
+        "The run used `max_steps` steps before the last requested time. Likely causes: (a) the flow is stiff, its "
+        "fastest rate times the last time is large; (b) `until` is out of reach. Raise `max_steps`, ask for earlier "
+        "times, or use a looser tolerance."
+    )
+    diverged = (
+        "The parameters, the loss or its gradient became infinite or NaN. Likely causes: (a) the rate of a descent "
+        "is above its stability limit; (b) the scales overflow the dtype. Lower the rate or eta, or use float64."
+    )
+    tolerance = (
+        "The step size fell below the resolution of time before the tolerance was met. Likely causes: (a) rtol or "
+        "atol is finer than the dtype can serve; (b) the activation or loss has kinks. Loosen the tolerance or use "
+        "float64."
+    )
+    not_applicable = (
+        "This dynamics does not solve this problem: an assumption is violated. `dynamics.check(problem)` says which, "
+        "and by how much."
+    )
+    invalid = "A hyperparameter, the initial parameters or the data hold a NaN, an infinity or a negative scale."
+
+
+RESULT_NAMES = (
+    "successful",
+    "event",
+    "max_time",
+    "max_steps",
+    "diverged",
+    "tolerance",
+    "not_applicable",
+    "invalid",
+)
+"""The names of the items, by code."""
+
+
+def result_code(result: RESULTS) -> Int[Array, "..."]:
+    """The index of a result in `RESULT_NAMES`; -1 for an item of another enumeration."""
+    matches = jnp.stack([jnp.asarray(result == getattr(RESULTS, name)) for name in RESULT_NAMES])
+    return jnp.where(jnp.any(matches, axis=0), jnp.argmax(matches, axis=0), -1)
+
+
+def result_names(codes: Any) -> np.ndarray:
+    """The names of an array of codes."""
+    return np.asarray(RESULT_NAMES)[np.asarray(codes)]

@@ -1,0 +1,246 @@
+"""The first verb: one problem, one dynamics, one trajectory."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from ._checks import concrete, describe
+from ._dynamics import (
+    AbstractDynamics,
+    AbstractMarching,
+    AbstractRandomAccess,
+    March,
+    NotApplicable,
+    View,
+)
+from ._problem import Problem
+from ._results import RESULTS, result_code, result_names
+from ._trajectory import Label, Stats, Trajectory
+from .observe import Observable, check_observables, loss
+
+
+# Steps between two looks at whether a run is done. Fewer looks waste up to this many steps at the end of a run; more
+# copy the saved parameters more often when many runs share a batch.
+CHUNK = 16
+# Times observed together, to bound the memory of kernels.
+TIMES_AT_ONCE = 8
+
+
+class SolveError(RuntimeError):
+    """A run ended in another way than the first three of `RESULTS`; the message says what happened and what to do."""
+
+
+def solve(
+    problem: Problem,
+    dynamics: AbstractDynamics,
+    ts: Any,
+    *,
+    observe: Observable | Sequence[Observable] = (loss(),),
+    throw: bool = True,
+    progress: bool | None = None,
+) -> Trajectory:
+    """Follows a dynamics from the problem's start and observes it at the times `ts`.
+
+    Arguments:
+        problem: the problem.
+        dynamics: how it moves, such as `GradientFlow()` or `theory.TwoLayerLine()`.
+        ts: gradient-flow times, one number or sorted 1-D, >= 0. May end in inf for closed forms, and for marching
+            dynamics that have an `until`.
+        observe: what to observe at every time.
+        throw: whether to raise when the run fails. Inside a trace nothing raises: read `traj.result`.
+        progress: whether to show a progress bar. None shows none.
+
+    Raises:
+        ValueError: ts is empty, unsorted, negative or NaN; ends in inf without `until`; an observable needs what the
+            dynamics does not provide.
+        TypeError: an argument is of the wrong kind.
+        NotApplicable: the closed form does not solve this problem.
+        SolveError: the run failed and `throw` is true.
+    """
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem must be a jaxsolve.Problem, got {describe(problem)}")
+    if not isinstance(dynamics, AbstractDynamics):
+        raise TypeError(f"dynamics must be such as GradientFlow(), got {describe(dynamics)}")
+    observables = check_observables(observe, dynamics)
+    times = read_times(ts, dynamics, problem.x.dtype)
+    if isinstance(dynamics, AbstractRandomAccess):
+        check_applies(problem, dynamics, throw)
+    if isinstance(dynamics, AbstractMarching) and progress and concrete(times) is not None:
+        trajectory = _march_visibly(problem, dynamics, times, observables)
+    else:
+        trajectory = _run(problem, dynamics, times, observables)
+    if throw:
+        _raise_on_failure(trajectory)
+    return trajectory
+
+
+def read_times(ts: Any, dynamics: AbstractDynamics, dtype: Any) -> Float[Array, "..."]:
+    """Checks the times asked for and brings them to the problem's dtype."""
+    try:
+        array = jnp.asarray(ts)
+    except TypeError as error:
+        raise TypeError(f"ts must be a number or a sorted sequence of numbers, got {describe(ts)}") from error
+    array = array.astype(dtype)
+    if array.ndim > 1 or array.size == 0:
+        raise ValueError(f"ts must be one time or a non-empty 1-D sequence, got shape {array.shape}")
+    known = concrete(array)
+    if known is None:
+        return array
+    known = np.atleast_1d(known)
+    if np.any(np.isnan(known)) or np.any(known < 0):
+        raise ValueError(f"ts must be >= 0 and not NaN, got a smallest value of {known.min()}")
+    if np.any(np.diff(known) < 0):
+        first = int(np.argmax(np.diff(known) < 0))
+        raise ValueError(f"ts must be sorted, but ts[{first}] = {known[first]} > ts[{first + 1}] = {known[first + 1]}")
+    if np.isinf(known[-1]) and isinstance(dynamics, AbstractMarching) and getattr(dynamics, "until", None) is None:
+        raise ValueError(
+            f"ts ends in inf, which {dynamics.name} reaches only with a condition to stop at: "
+            "give until=until.loss_below(...), or a finite last time"
+        )
+    return array
+
+
+def check_applies(problem: Problem, dynamics: AbstractRandomAccess, throw: bool) -> None:
+    """Raises NotApplicable where a closed form cannot be used; a violation in numbers only if `throw`."""
+    validity = dynamics.check(problem)
+    if validity.structural or (throw and concrete(validity.applies) is not None and not bool(validity.applies)):
+        raise NotApplicable(f"{dynamics.name} does not solve this problem: it needs {validity.missed()}")
+
+
+def march(problem: Problem, dynamics: AbstractMarching, ts: Float[Array, " times"]) -> March:
+    """A whole marching run, for use inside jit."""
+    state = dynamics.init(problem, ts)
+    chunk = jnp.asarray(CHUNK)
+    state = jax.lax.while_loop(lambda s: ~s.done, lambda s: dynamics.advance(problem, s, chunk), state)
+    return dynamics.finish(problem, state)
+
+
+def observe_march(
+    problem: Problem, observables: tuple[Observable, ...], run: March, *, at_once: int = TIMES_AT_ONCE
+) -> dict[str, Array]:
+    """Observes the saved parameters of a run, one row per time."""
+
+    def read(row) -> dict[str, Array]:
+        t, params = row
+        return _read(observables, View(problem, t, params))
+
+    return jax.lax.map(read, (run.times, run.saved), batch_size=at_once)
+
+
+def observe_random_access(
+    problem: Problem, dynamics: AbstractRandomAccess, observables: tuple[Observable, ...], ts: Float[Array, " times"]
+) -> dict[str, Array]:
+    """Observes a closed form at every time, one row per time."""
+    return jax.vmap(lambda t: _read(observables, dynamics.at(problem, t)))(ts)
+
+
+def _read(observables: tuple[Observable, ...], view: View) -> dict[str, Array]:
+    return {item.name: item(view) for item in observables}
+
+
+def random_access_result(problem: Problem, dynamics: AbstractRandomAccess) -> RESULTS:
+    """How a closed form ended."""
+    result = RESULTS.where(dynamics.check(problem).applies, RESULTS.successful, RESULTS.not_applicable)
+    return RESULTS.where(problem.valid, result, RESULTS.invalid)
+
+
+@eqx.filter_jit
+def _run(problem, dynamics, ts, observables) -> Trajectory:
+    row = jnp.atleast_1d(ts)
+    if isinstance(dynamics, AbstractRandomAccess):
+        observed = observe_random_access(problem, dynamics, observables, row)
+        zero = jnp.zeros((), int)
+        return _trajectory(
+            dynamics,
+            observables,
+            ts,
+            row,
+            observed,
+            row[-1],
+            random_access_result(problem, dynamics),
+            Stats(zero, zero, zero),
+            None,
+            dynamics.at(problem, row[-1]),
+        )
+    return _of_march(problem, dynamics, observables, ts, march(problem, dynamics, row))
+
+
+def _of_march(problem, dynamics, observables, ts, run: March) -> Trajectory:
+    return _trajectory(
+        dynamics,
+        observables,
+        ts,
+        run.times,
+        observe_march(problem, observables, run),
+        run.t_end,
+        run.result,
+        Stats(run.steps, run.rejected, run.evaluations),
+        run.certificate,
+        View(problem, run.t_end, run.params),
+    )
+
+
+def _trajectory(dynamics, observables, ts, row, observed, t_end, result, stats, certificate, final) -> Trajectory:
+    reshape = lambda array: array.reshape(ts.shape + array.shape[1:])
+    return Trajectory(
+        ts=reshape(row),
+        observed=jax.tree.map(reshape, observed),
+        t_end=t_end,
+        result=result,
+        stats=stats,
+        certificate=certificate,
+        final=final,
+        labels=tuple(Label(item.name, item.dims, item.unit) for item in observables),
+        dynamics=dynamics.name,
+    )
+
+
+@eqx.filter_jit
+def _init(problem, dynamics, ts):
+    return dynamics.init(problem, jnp.atleast_1d(ts))
+
+
+@eqx.filter_jit
+def _advance(problem, dynamics, state, n: Int[Array, ""]):
+    return dynamics.advance(problem, state, n)
+
+
+@eqx.filter_jit
+def _finish(problem, dynamics, observables, ts, state) -> Trajectory:
+    return _of_march(problem, dynamics, observables, ts, dynamics.finish(problem, state))
+
+
+def _march_visibly(problem, dynamics, ts, observables) -> Trajectory:
+    """The same run, chunk by chunk from Python, so that a bar can show how many of the times have been reached."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn(dynamics.name), BarColumn(), MofNCompleteColumn(), TextColumn("times"), TimeElapsedColumn())
+    state, total = _init(problem, dynamics, ts), jnp.atleast_1d(ts).shape[0]
+    with Progress(*columns, console=Console(file=sys.stderr)) as bar:
+        task = bar.add_task("", total=total)
+        chunk = CHUNK
+        while not bool(state.done):
+            state = _advance(problem, dynamics, state, jnp.asarray(chunk))
+            bar.update(task, completed=int(state.saves.slot))
+            chunk = min(2 * chunk, 1024)
+        bar.update(task, completed=total)
+    return _finish(problem, dynamics, observables, ts, state)
+
+
+def _raise_on_failure(trajectory: Trajectory) -> None:
+    code = concrete(result_code(trajectory.result))
+    if code is None or code.ndim:
+        return
+    name = str(result_names(code))
+    if name not in ("successful", "event", "max_time"):
+        raise SolveError(
+            f"{trajectory.dynamics} ended at t = {float(trajectory.t_end):.6g} after {int(trajectory.stats.steps)} "
+            f"steps: {name}. {RESULTS[trajectory.result]} (`throw=False` returns the trajectory up to there.)"
+        )

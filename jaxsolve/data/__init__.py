@@ -1,0 +1,14 @@
+"""Data: synthetic inputs with any teacher, handwritten digits, images read from disk, and input transforms."""
+
+from ._dataset import Dataset as Dataset
+from ._digits import digits as digits
+from ._images import cifar10 as cifar10, fashion_mnist as fashion_mnist, mnist as mnist
+from ._synthetic import gaussian as gaussian, line as line, teacher_student as teacher_student
+from ._transforms import (
+    AbstractTransform as AbstractTransform,
+    Affine as Affine,
+    partial_whiten as partial_whiten,
+    pca as pca,
+    standardise as standardise,
+    whiten as whiten,
+)

@@ -1,0 +1,56 @@
+"""Checks of the arguments that every data source takes: counts, non-negative scalars, keys."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, PRNGKeyArray, Real
+
+from .._checks import concrete, describe
+
+
+def require_count(value: Any, name: str, *, least: int) -> int:
+    """Returns a number of samples or features as an int.
+
+    Raises:
+        TypeError: `value` is not an integer.
+        ValueError: it is smaller than `least`.
+    """
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name} must be an integer >= {least}, got {describe(value)}")
+    if value < least:
+        raise ValueError(f"{name} must be an integer >= {least}, got {value}")
+    return int(value)
+
+
+def require_scalar(value: Real[ArrayLike, ""], name: str, *, positive: bool) -> Float[Array, ""]:
+    """Returns a scalar >= 0 (> 0 if `positive`) as an array of the default float dtype; a traced value passes.
+
+    Raises:
+        ValueError: `value` is not a scalar, or it is concrete and NaN, infinite, negative, or zero where `positive`.
+    """
+    accepted = f"{name} must be a finite scalar {'> 0' if positive else '>= 0'}"
+    if jnp.ndim(value) != 0:
+        raise ValueError(f"{accepted}, got {describe(value)}; to map over several values use jax.vmap")
+    known = concrete(value)
+    if known is not None and not (np.isfinite(known) and (known > 0 if positive else known >= 0)):
+        raise ValueError(f"{accepted}, got {known}")
+    return jnp.asarray(value, jnp.result_type(float))
+
+
+def require_key(key: PRNGKeyArray) -> None:
+    """Accepts one key, new style (`jax.random.key`) or legacy (`jax.random.PRNGKey`).
+
+    Raises:
+        TypeError: `key` is not a JAX random key.
+        ValueError: it is a batch of keys.
+    """
+    if not isinstance(key, jax.Array) or not (
+        jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or key.dtype == jnp.uint32
+    ):
+        raise TypeError(f"key must be a JAX random key such as jax.random.key(0), got {describe(key)}")
+    single = 0 if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else 1
+    if key.ndim != single:
+        raise ValueError(f"key must be one key, got a batch of shape {key.shape}; map over keys with jax.vmap")

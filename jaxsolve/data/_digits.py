@@ -1,0 +1,55 @@
+"""Scikit-learn's bundled handwritten digits."""
+
+from typing import Any
+
+from jaxtyping import PRNGKeyArray
+
+from ._dataset import Dataset
+from ._labels import check_split, split_at_random, Task
+from ._transforms import pca as principal_components
+
+
+def digits(
+    *,
+    task: Task = "classes",
+    n_train: int,
+    n_test: int | None = None,
+    pca: int | None = None,
+    key: PRNGKeyArray,
+) -> Dataset:
+    """The 1797 handwritten digits of 8 x 8 pixels that come with scikit-learn; nothing is downloaded.
+
+    The key may be traced, so this can be jitted and mapped over keys.
+
+    Args:
+        task: "classes" (one-hot, c = 10), "parity" (-1 for even, +1 for odd digits, c = 1) or a pair `(a, b)` of
+            digits (only those two, -1 for a and +1 for b, c = 1).
+        n_train: number of training samples.
+        n_test: number of test samples; None takes all the rest, 0 gives no test set.
+        pca: number of standardised leading principal components of the training inputs to keep, as by
+            `.transform(pca(k))`; None keeps the pixels.
+        key: random key of the split into training and test samples, which never overlap.
+
+    Returns:
+        A Dataset of the default float dtype with x of shape `(n, 64)`, pixels in [0, 1], or `(n, pca)`.
+
+    Raises:
+        TypeError: a count is not an integer, or `key` is not a key.
+        ValueError: unknown task, more samples asked for than there are, or `pca` above the rank of the inputs.
+    """
+    check_split(n_train, n_test, key)
+    transform = None if pca is None else principal_components(pca)
+    from sklearn.datasets import load_digits  # slow to import and needed here alone
+
+    bunch: Any = load_digits()
+    data = split_at_random(
+        bunch.data,
+        bunch.target,
+        brightest=16,
+        task=task,
+        n_train=n_train,
+        n_test=n_test,
+        name="handwritten digits",
+        key=key,
+    )
+    return data if transform is None else data.transform(transform)

@@ -1,0 +1,102 @@
+"""Where image files lie on this machine, and what to say when they do not."""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Collection(NamedTuple):
+    """The files of one image collection.
+
+    Attributes:
+        name: what people call it.
+        folder: name of its folder.
+        lookalikes: folders that hold other collections under the same file names.
+        train: groups of training files; a group's files belong together.
+        test: groups of test files.
+        sources: the official places to get it.
+    """
+
+    name: str
+    folder: str
+    lookalikes: tuple[str, ...]
+    train: tuple[tuple[str, ...], ...]
+    test: tuple[tuple[str, ...], ...]
+    sources: str
+
+
+def find_folder(collection: Collection, path: str | os.PathLike[str] | None) -> Path:
+    """The first place that holds a file of the collection.
+
+    Args:
+        collection: what to look for.
+        path: the collection's folder or its parent. If None: the environment variable JAXSOLVE_DATA, then
+            `jaxsolve` in the user's cache folder (XDG_CACHE_HOME, or ~/.cache).
+
+    Raises:
+        FileNotFoundError: no place holds any of the files.
+    """
+    if path is not None:
+        bases = [Path(path).expanduser()]
+    else:
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        given = os.environ.get("JAXSOLVE_DATA")
+        bases = ([Path(given).expanduser()] if given else []) + [Path(cache) / "jaxsolve"]
+    places = []
+    for base in bases:
+        places.append(base / collection.folder)
+        # MNIST and Fashion-MNIST share their file names, so a folder named after one never serves the other
+        if base.resolve().name not in collection.lookalikes:
+            places.append(base)
+    files = [file for group in collection.train + collection.test for file in group]
+    for place in places:
+        if any(_find(place, file) for file in files):
+            return place
+    raise FileNotFoundError(
+        f"{collection.name}: no file found. Looked in: {', '.join(map(str, places))}. Wanted: {', '.join(files)} "
+        f"(plain or .gz). Nothing is downloaded: get the files from {collection.sources}, then give their folder as "
+        "path= or in the environment variable JAXSOLVE_DATA."
+    )
+
+
+def find_groups(
+    collection: Collection, folder: Path, groups: tuple[tuple[str, ...], ...], kind: str, advice: str
+) -> list[list[Path]]:
+    """The groups of files that are present, each complete.
+
+    Args:
+        collection: whose files they are.
+        folder: where to look.
+        groups: names of the files, by group.
+        kind: "training", "test" or "image", for messages.
+        advice: what to do when there are none.
+
+    Raises:
+        FileNotFoundError: no group is present, or one is there in part.
+    """
+    present = []
+    for group in groups:
+        found = [_find(folder, file) for file in group]
+        complete = [file for file in found if file is not None]
+        if len(complete) == len(group):
+            present.append(complete)
+        elif complete:
+            missing = [name for name, file in zip(group, found, strict=True) if file is None]
+            raise FileNotFoundError(
+                f"{collection.name}: {folder} has {complete[0].name} but not {', '.join(missing)} (plain or .gz), "
+                f"which belongs to it. Get it from {collection.sources}."
+            )
+    if not present:
+        wanted = ", ".join(file for group in groups for file in group)
+        raise FileNotFoundError(
+            f"{collection.name}: {folder} has no {kind} files. Wanted: {wanted} (plain or .gz), from "
+            f"{collection.sources}. {advice}"
+        )
+    return present
+
+
+def _find(folder: Path, name: str) -> Path | None:
+    for candidate in (folder / name, folder / f"{name}.gz"):
+        if candidate.is_file():
+            return candidate
+    return None

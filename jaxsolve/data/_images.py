@@ -1,0 +1,230 @@
+"""MNIST, Fashion-MNIST and CIFAR-10 from files that the user has; nothing is downloaded."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from jaxtyping import PRNGKeyArray, UInt8
+
+from ._dataset import Dataset
+from ._folders import Collection, find_folder, find_groups
+from ._formats import read_cifar, read_mnist
+from ._labels import check_split, split_at_random, split_officially, Task
+from ._transforms import pca as principal_components
+
+
+_IDX_TRAIN = (("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),)
+_IDX_TEST = (("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),)
+
+_MNIST = Collection(
+    name="MNIST",
+    folder="mnist",
+    lookalikes=("fashion_mnist",),
+    train=_IDX_TRAIN,
+    test=_IDX_TEST,
+    sources="http://yann.lecun.com/exdb/mnist/",
+)
+_FASHION_MNIST = Collection(
+    name="Fashion-MNIST",
+    folder="fashion_mnist",
+    lookalikes=("mnist",),
+    train=_IDX_TRAIN,
+    test=_IDX_TEST,
+    sources="https://github.com/zalandoresearch/fashion-mnist",
+)
+_CIFAR10 = Collection(
+    name="CIFAR-10",
+    folder="cifar-10-batches-bin",
+    lookalikes=(),
+    train=tuple((f"data_batch_{i}.bin",) for i in range(1, 6)),
+    test=(("test_batch.bin",),),
+    sources='https://www.cs.toronto.edu/~kriz/cifar.html ("binary version")',
+)
+
+
+def mnist(
+    *,
+    task: Task = "classes",
+    n_train: int,
+    n_test: int | None = None,
+    pca: int | None = None,
+    path: str | os.PathLike[str] | None = None,
+    flatten: bool = True,
+    official_split: bool = True,
+    key: PRNGKeyArray,
+) -> Dataset:
+    """MNIST, 28 x 28 grey images of handwritten digits, from the official IDX files (plain or .gz).
+
+    The key may be traced, so this can be jitted and mapped over keys.
+
+    Args:
+        task: "classes" (one-hot, c = 10), "parity" (-1 for even, +1 for odd classes, c = 1) or a pair `(a, b)` of
+            classes (only those two, -1 for a and +1 for b, c = 1).
+        n_train: number of training samples.
+        n_test: number of test samples; None takes all the rest, 0 gives no test set.
+        pca: number of standardised leading principal components of the training inputs to keep, as by
+            `.transform(pca(k))`; None keeps the pixels. Needs `flatten=True`.
+        path: folder of the files, or its parent (the folder is then `mnist`). If None: the environment variable
+            JAXSOLVE_DATA, then `jaxsolve` in the user's cache folder (XDG_CACHE_HOME, or ~/.cache).
+        flatten: one vector of 784 pixels per image; otherwise `(1, 28, 28)`.
+        official_split: draw training samples from the official training files and test samples from the official
+            test files; otherwise pool every image file found and split at random.
+        key: random key of the samples drawn; training and test samples never overlap.
+
+    Returns:
+        A Dataset of the default float dtype with x of shape `(n, 784)`, `(n, 1, 28, 28)` or `(n, pca)`; pixels in
+        [0, 1].
+
+    Raises:
+        FileNotFoundError: files are missing; the message says which, where they were looked for and where to get
+            them.
+        TypeError: a count is not an integer, or `key` is not a key.
+        ValueError: a file is corrupt, the task is unknown, more samples are asked for than there are, `pca` is given
+            without flattening or exceeds the rank of the inputs.
+    """
+    return _load(
+        _MNIST, read_mnist, task, n_train, n_test, pca, path, flatten=flatten, official_split=official_split, key=key
+    )
+
+
+def fashion_mnist(
+    *,
+    task: Task = "classes",
+    n_train: int,
+    n_test: int | None = None,
+    pca: int | None = None,
+    path: str | os.PathLike[str] | None = None,
+    flatten: bool = True,
+    official_split: bool = True,
+    key: PRNGKeyArray,
+) -> Dataset:
+    """Fashion-MNIST, 28 x 28 grey images of ten kinds of clothing, from the official IDX files (plain or .gz).
+
+    The key may be traced, so this can be jitted and mapped over keys.
+
+    Args:
+        task: as in `mnist`; the classes are the official indices 0..9, and "parity" is that of the index.
+        n_train: number of training samples.
+        n_test: number of test samples; None takes all the rest, 0 gives no test set.
+        pca: as in `mnist`.
+        path: folder of the files, or its parent (the folder is then `fashion_mnist`); None as in `mnist`.
+        flatten: one vector of 784 pixels per image; otherwise `(1, 28, 28)`.
+        official_split: as in `mnist`.
+        key: random key of the samples drawn; training and test samples never overlap.
+
+    Returns:
+        A Dataset of the default float dtype with x of shape `(n, 784)`, `(n, 1, 28, 28)` or `(n, pca)`; pixels
+        in [0, 1].
+
+    Raises:
+        FileNotFoundError: as in `mnist`.
+        TypeError: as in `mnist`.
+        ValueError: as in `mnist`.
+    """
+    return _load(
+        _FASHION_MNIST,
+        read_mnist,
+        task,
+        n_train,
+        n_test,
+        pca,
+        path,
+        flatten=flatten,
+        official_split=official_split,
+        key=key,
+    )
+
+
+def cifar10(
+    *,
+    task: Task = "classes",
+    n_train: int,
+    n_test: int | None = None,
+    pca: int | None = None,
+    path: str | os.PathLike[str] | None = None,
+    flatten: bool = True,
+    official_split: bool = True,
+    key: PRNGKeyArray,
+) -> Dataset:
+    """CIFAR-10, 32 x 32 colour images of ten kinds of things, from the official binary version.
+
+    Of the five training files those present are used; `source` says how many images were found.
+
+    The key may be traced, so this can be jitted and mapped over keys.
+
+    Args:
+        task: as in `mnist`; the classes are the official indices 0..9, and "parity" is that of the index.
+        n_train: number of training samples.
+        n_test: number of test samples; None takes all the rest, 0 gives no test set.
+        pca: as in `mnist`.
+        path: folder of the files, or its parent (the folder is then `cifar-10-batches-bin`); None as in `mnist`.
+        flatten: one vector of 3072 pixels per image (red, green, blue planes in turn); otherwise `(3, 32, 32)`.
+        official_split: as in `mnist`.
+        key: random key of the samples drawn; training and test samples never overlap.
+
+    Returns:
+        A Dataset of the default float dtype with x of shape `(n, 3072)`, `(n, 3, 32, 32)` or `(n, pca)`; pixels
+        in [0, 1].
+
+    Raises:
+        FileNotFoundError: as in `mnist`.
+        TypeError: as in `mnist`.
+        ValueError: as in `mnist`.
+    """
+    return _load(
+        _CIFAR10, read_cifar, task, n_train, n_test, pca, path, flatten=flatten, official_split=official_split, key=key
+    )
+
+
+def _load(
+    collection: Collection,
+    read: Callable[..., tuple[UInt8[np.ndarray, " n *shape"], UInt8[np.ndarray, " n"]]],
+    task: Task,
+    n_train: int,
+    n_test: int | None,
+    pca: int | None,
+    path: str | os.PathLike[str] | None,
+    *,
+    flatten: bool,
+    official_split: bool,
+    key: PRNGKeyArray,
+) -> Dataset:
+    check_split(n_train, n_test, key)
+    if pca is not None and not flatten:
+        raise ValueError(f"pca={pca} needs flat inputs, got flatten=False; give one or the other")
+    transform = None if pca is None else principal_components(pca)
+    folder = find_folder(collection, path)
+
+    def images(groups: tuple[tuple[str, ...], ...], kind: str, advice: str) -> Any:
+        parts = [read(*files) for files in find_groups(collection, folder, groups, kind, advice)]
+        pixels, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        return pixels.reshape(len(pixels), -1) if flatten else pixels, labels
+
+    if official_split:
+        pool = "official_split=False pools every image file found there and splits it at random."
+        train = images(collection.train, "training", pool)
+        test = None if n_test == 0 else images(collection.test, "test", f"n_test=0 does without them; {pool}")
+        data = split_officially(
+            train,
+            test,
+            brightest=255,
+            task=task,
+            n_train=n_train,
+            n_test=n_test,
+            name=f"{collection.name} ({len(train[1])} training images in {folder})",
+            key=key,
+        )
+    else:
+        pixels, labels = images(collection.train + collection.test, "image", "")
+        data = split_at_random(
+            pixels,
+            labels,
+            brightest=255,
+            task=task,
+            n_train=n_train,
+            n_test=n_test,
+            name=f"{collection.name} ({len(labels)} images in {folder})",
+            key=key,
+        )
+    return data if transform is None else data.transform(transform)

@@ -1,0 +1,223 @@
+"""Inputs drawn at random, with targets from a teacher.
+
+Everything here can be jitted, mapped over the key, the scale and the noise, and differentiated in them and in the
+teacher. Training samples do not depend on how many test samples are asked for. Arrays have the default float dtype.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, PRNGKeyArray, Real, Shaped
+
+from .._checks import concrete, describe, require_finite
+from ._arguments import require_count, require_key, require_scalar
+from ._covariance import covariance_root, matmul
+from ._dataset import Dataset
+
+
+def line(
+    n_train: int,
+    in_size: int,
+    *,
+    n_test: int = 0,
+    target: Callable[[Float[Array, ""]], Any] = lambda a: a,
+    direction: Real[ArrayLike, "..."] | None = None,
+    scale: Real[ArrayLike, ""] = 1.0,
+    noise: Real[ArrayLike, ""] = 0.0,
+    key: PRNGKeyArray,
+) -> Dataset:
+    """Points x = a u on a line through the origin, a ~ N(0, scale^2), with targets y = target(a) + noise N(0, 1).
+
+    Args:
+        n_train: number of training samples, at least 1.
+        in_size: input dimension d, at least 1.
+        n_test: number of test samples, drawn like the training samples; 0 for no test set.
+        target: function of the scalar a, returning a scalar or shape `(c,)`; the identity by default.
+        direction: vector along u, shape `(d,)`, normalised to length one; drawn uniformly if None.
+        scale: standard deviation of a, > 0.
+        noise: standard deviation of the noise on training and test targets, >= 0.
+        key: random key, new style or legacy.
+
+    Returns:
+        A Dataset with x of shape `(n, d)` and y of shape `(n, c)`.
+
+    Raises:
+        TypeError: a count is not an integer, or `key` is not a key.
+        ValueError: an argument is outside its range or has the wrong shape, or the targets are not finite.
+    """
+    sizes = _sizes(n_train, n_test, in_size, key)
+    dtype = jnp.result_type(float)
+    scale, noise = require_scalar(scale, "scale", positive=True), require_scalar(noise, "noise", positive=False)
+    key_direction, *keys = jax.random.split(key, 5)
+    if direction is None:
+        u = jax.random.normal(key_direction, (in_size,), dtype)
+    else:
+        known = concrete(direction)
+        if jnp.shape(direction) != (in_size,) or (known is not None and not known.any()):
+            zero = "" if jnp.shape(direction) != (in_size,) else " of zeros"
+            raise ValueError(
+                f"direction must be a nonzero vector of shape ({in_size},), got {describe(direction)}{zero}"
+            )
+        require_finite(direction, "direction")
+        u = jnp.asarray(direction, dtype)
+    u = u / jnp.linalg.norm(u)
+
+    def inputs(key: PRNGKeyArray, n: int) -> Float[Array, " n"]:
+        return scale * jax.random.normal(key, (n,), dtype)
+
+    a, a_test = inputs(keys[0], n_train), inputs(keys[2], n_test)
+    train = a[:, None] * u[None, :], _targets(target, "target", a, noise, keys[1])
+    test = a_test[:, None] * u[None, :], _targets(target, "target", a_test, noise, keys[3])
+    return _dataset(f"line: {sizes}", train, test)
+
+
+def gaussian(
+    n_train: int,
+    in_size: int,
+    out_size: int | None = None,
+    *,
+    n_test: int = 0,
+    covariance: Real[ArrayLike, "..."] | None = None,
+    whitened: bool = False,
+    teacher: Real[ArrayLike, "..."] | None = None,
+    noise: Real[ArrayLike, ""] = 0.0,
+    key: PRNGKeyArray,
+) -> Dataset:
+    """Inputs x ~ N(0, covariance) with targets y = x @ teacher + noise N(0, 1).
+
+    Args:
+        n_train: number of training samples, at least 1.
+        in_size: input dimension d, at least 1.
+        out_size: output dimension c; None takes it from `teacher`, or 1 without a teacher.
+        n_test: number of test samples, from the same covariance; 0 for no test set.
+        covariance: eigenvalues >= 0 of a diagonal covariance, shape `(d,)`, or a symmetric positive definite matrix,
+            shape `(d, d)`; the identity if None. (A traced matrix that is not positive definite gives NaN.)
+        whitened: make X^T X / n of the *training* inputs exactly the identity: X / sqrt(n) is then uniform on the
+            matrices with orthonormal columns. Needs `n_train >= in_size` and excludes `covariance`. Test inputs
+            are N(0, I).
+        teacher: matrix of shape `(d, c)`; entries drawn from N(0, 1/d) if None.
+        noise: standard deviation of the noise on training and test targets, >= 0.
+        key: random key, new style or legacy.
+
+    Returns:
+        A Dataset with x of shape `(n, d)` and y of shape `(n, c)`.
+
+    Raises:
+        TypeError: a count is not an integer, or `key` is not a key.
+        ValueError: an argument is outside its range or has the wrong shape, `out_size` contradicts `teacher`, or
+            `whitened` is impossible.
+    """
+    sizes = _sizes(n_train, n_test, in_size, key)
+    dtype = jnp.result_type(float)
+    noise = require_scalar(noise, "noise", positive=False)
+    if whitened and covariance is not None:
+        raise ValueError("whitened=True fixes the covariance of the training inputs; give it without covariance=")
+    if whitened and n_train < in_size:
+        raise ValueError(
+            f"whitened=True needs n_train >= in_size for X^T X / n = I, got n_train={n_train} and in_size={in_size}"
+        )
+    key_teacher, *keys = jax.random.split(key, 5)
+    weights = _teacher_matrix(teacher, in_size, out_size, key_teacher)
+    x = jax.random.normal(keys[0], (n_train, in_size), dtype)
+    x_test = jax.random.normal(keys[2], (n_test, in_size), dtype)
+    if whitened:
+        q, r = jnp.linalg.qr(x)
+        # QR leaves the columns' signs to the algorithm; those of R's diagonal make Q uniformly distributed
+        x = q * jnp.where(jnp.diag(r) < 0, -math.sqrt(n_train), math.sqrt(n_train)).astype(dtype)[None, :]
+    elif covariance is not None:
+        root = covariance_root(covariance, in_size)
+        x, x_test = matmul(x, root.T), matmul(x_test, root.T)
+
+    def target(sample: Float[Array, " d"]) -> Float[Array, " c"]:
+        return matmul(sample, weights)
+
+    train = x, _targets(target, "teacher", x, noise, keys[1])
+    test = x_test, _targets(target, "teacher", x_test, noise, keys[3])
+    return _dataset(f"{'whitened ' if whitened else ''}gaussian: {sizes}", train, test)
+
+
+def teacher_student(
+    teacher: Callable[[Float[Array, " d"]], Any],
+    in_size: int,
+    n_train: int,
+    *,
+    n_test: int = 0,
+    sphere: bool = False,
+    noise: Real[ArrayLike, ""] = 0.0,
+    key: PRNGKeyArray,
+) -> Dataset:
+    """Inputs N(0, I), or uniform on the unit sphere, with targets y = teacher(x) + noise N(0, 1).
+
+    Args:
+        teacher: any function of one sample `(d,)`, returning a scalar or shape `(c,)`: a network, a polynomial.
+        in_size: input dimension d, at least 1.
+        n_train: number of training samples, at least 1.
+        n_test: number of test samples, drawn like the training samples; 0 for no test set.
+        sphere: draw inputs uniformly on the sphere |x| = 1.
+        noise: standard deviation of the noise on training and test targets, >= 0.
+        key: random key, new style or legacy.
+
+    Returns:
+        A Dataset with x of shape `(n, d)` and y of shape `(n, c)`.
+
+    Raises:
+        TypeError: a count is not an integer, or `key` is not a key.
+        ValueError: an argument is outside its range, or the teacher returns another shape or values that are not
+            finite.
+    """
+    sizes = _sizes(n_train, n_test, in_size, key)
+    noise = require_scalar(noise, "noise", positive=False)
+    keys = jax.random.split(key, 4)
+
+    def inputs(key: PRNGKeyArray, n: int) -> Float[Array, "n d"]:
+        x = jax.random.normal(key, (n, in_size), jnp.result_type(float))
+        return x / jnp.linalg.norm(x, axis=1, keepdims=True) if sphere else x
+
+    x, x_test = inputs(keys[0], n_train), inputs(keys[2], n_test)
+    train = x, _targets(teacher, "teacher", x, noise, keys[1])
+    test = x_test, _targets(teacher, "teacher", x_test, noise, keys[3])
+    return _dataset(f"teacher_student{' on the unit sphere' if sphere else ''}: {sizes}", train, test)
+
+
+def _sizes(n_train: int, n_test: int, in_size: int, key: PRNGKeyArray) -> str:
+    """Checks what all three share; returns the sizes in words."""
+    require_count(n_train, "n_train", least=1)
+    require_count(n_test, "n_test", least=0)
+    require_count(in_size, "in_size", least=1)
+    require_key(key)
+    return f"{n_train} training and {n_test} test samples in {in_size} dimensions"
+
+
+def _dataset(source: str, train: tuple[Array, Array], test: tuple[Array, Array]) -> Dataset:
+    return Dataset(*train, source=source) if len(test[0]) == 0 else Dataset(*train, *test, source=source)
+
+
+def _targets(
+    teacher: Callable[[Array], Any], name: str, x: Float[Array, "n ..."], noise: Float[Array, ""], key: PRNGKeyArray
+) -> Float[Array, "n c"]:
+    def one(sample: Float[Array, "..."]) -> Shaped[Array, " c"]:
+        y = jnp.asarray(teacher(sample), x.dtype)
+        if y.ndim > 1:
+            raise ValueError(f"{name} must return a scalar or an array of shape (c,) for one sample, got {y.shape}")
+        return jnp.atleast_1d(y)
+
+    y = jax.vmap(one)(x)
+    return y + noise * jax.random.normal(key, y.shape, y.dtype)
+
+
+def _teacher_matrix(teacher: Any, in_size: int, out_size: int | None, key: PRNGKeyArray) -> Float[Array, "d c"]:
+    if out_size is not None:
+        require_count(out_size, "out_size", least=1)
+    if teacher is None:
+        shape = (in_size, 1 if out_size is None else out_size)
+        return jax.random.normal(key, shape, jnp.result_type(float)) / math.sqrt(in_size)
+    shape = jnp.shape(teacher)
+    if len(shape) != 2 or shape[0] != in_size or shape[1] == 0 or (out_size is not None and shape[1] != out_size):
+        wanted = f"({in_size}, {'c' if out_size is None else out_size})"
+        raise ValueError(f"teacher must be a matrix of shape {wanted} (in_size, out_size), got shape {shape}")
+    require_finite(teacher, "teacher")
+    return jnp.asarray(teacher, jnp.result_type(float))

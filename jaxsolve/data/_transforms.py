@@ -1,0 +1,253 @@
+"""Affine maps of the inputs, fitted on the training set: principal components, whitening, standardising.
+
+With X the (centred) n x d training inputs, X / sqrt(n) = U diag(s) V^T. Variances are averages over n, not n - 1.
+
+A direction counts as null when its s is at most `10 sqrt(min(n, d)) eps` times the largest singular value of the
+uncentred inputs (the mean's length is added in quadrature), eps being the rounding unit of the inputs' dtype: that
+is the size of what rounding alone puts into an empty direction. Nothing is divided by such an s.
+
+The linear algebra of concrete inputs runs in float64 NumPy whatever their dtype; traced inputs (inside jit or vmap)
+are treated in their own dtype, and a request that exceeds their rank gives NaN instead of an exception. Fitting
+principal components or whitening costs one QR and one SVD: O(n d^2) operations, some ten seconds at d = 3072.
+"""
+
+import abc
+import math
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float, Real
+
+from .._checks import concrete, describe, require_finite
+from ._arguments import require_count
+
+
+class Affine(eqx.Module):
+    """x -> (x - mean) @ matrix, with mean of shape `(d,)` and matrix of shape `(d, k)`."""
+
+    mean: Float[Array, " d"]
+    matrix: Float[Array, "d k"]
+
+    def __call__(self, x: Float[Array, "*n d"]) -> Float[Array, "*n k"]:
+        """Maps one sample `(d,)` to `(k,)`, or `(n, d)` to `(n, k)`.
+
+        Raises:
+            ValueError: `x` has another shape.
+        """
+        if x.ndim not in (1, 2) or x.shape[-1] != self.mean.shape[0]:
+            d = self.mean.shape[0]
+            raise ValueError(f"this transform takes inputs of shape ({d},) or (n, {d}), got {x.shape}")
+        centred = x - (self.mean if x.ndim == 1 else self.mean[None, :])
+        # Accelerators would otherwise multiply float32 matrices in a shorter format.
+        return jnp.matmul(centred, self.matrix, precision="highest")
+
+
+class AbstractTransform(eqx.Module):
+    """A rule that turns training inputs into an `Affine` map."""
+
+    @abc.abstractmethod
+    def fit(self, x: Float[Array, " n *shape"]) -> Affine:
+        """Fits the map to training inputs of shape `(n, d)`; raises ValueError where that is impossible."""
+
+
+class PCA(AbstractTransform):
+    """See `pca`."""
+
+    k: int = eqx.field(static=True)  # a shape
+    standardise: bool = eqx.field(static=True)  # a branch
+
+    def fit(self, x: Float[Array, " n *shape"]) -> Affine:
+        """The leading `k` directions of `x`; raises ValueError if its rank is smaller than `k`."""
+        return _leading(x, self.k, standardise=self.standardise, centre=True, asked=f"pca(k={self.k})")
+
+
+class Whiten(AbstractTransform):
+    """See `whiten`."""
+
+    rank: int | None = eqx.field(static=True)  # a shape
+    centre: bool = eqx.field(static=True)  # a branch
+
+    def fit(self, x: Float[Array, " n *shape"]) -> Affine:
+        """All directions of `x` that are not null, or its leading `rank`; raises ValueError if there are fewer."""
+        asked = f"whiten(rank={self.rank})"
+        return _leading(x, self.rank, standardise=True, centre=self.centre, asked=asked)
+
+
+class PartialWhiten(AbstractTransform):
+    """See `partial_whiten`."""
+
+    power: Real[ArrayLike, ""]
+    centre: bool = eqx.field(static=True)  # a branch
+
+    def fit(self, x: Float[Array, " n *shape"]) -> Affine:
+        """V diag(s^-power) V^T over the directions of `x` that are not null."""
+        spectrum = _spectrum(x, self.centre)
+        s, v = jnp.asarray(spectrum.s, x.dtype), jnp.asarray(spectrum.v, x.dtype)
+        kept = jnp.asarray(spectrum.kept)
+        factor = jnp.where(kept, jnp.where(kept, s, 1) ** (-jnp.asarray(self.power, x.dtype)), 0)
+        matrix = jnp.matmul(v * factor[None, :], v.T, precision="highest")
+        return Affine(jnp.asarray(spectrum.mean, x.dtype), matrix)
+
+
+class Standardise(AbstractTransform):
+    """See `standardise`."""
+
+    def fit(self, x: Float[Array, " n *shape"]) -> Affine:
+        """The mean and the inverse standard deviation of each feature of `x`, zero for a constant feature."""
+        xp, z = _flat(x)
+        mean, z = _centred(z)
+        std = xp.sqrt((z**2).mean(0))
+        constant = std <= 10 * float(jnp.finfo(x.dtype).eps) * xp.sqrt(std**2 + mean**2)
+        factor = xp.where(constant, 0, 1 / xp.where(constant, 1, std))
+        return Affine(jnp.asarray(mean, x.dtype), jnp.asarray(xp.diag(factor), x.dtype))
+
+
+def pca(k: int, *, standardise: bool = True) -> AbstractTransform:
+    """The `k` leading principal components of the training inputs, each of unit variance if `standardise`.
+
+    Each component's sign is fixed by making its first entry of largest magnitude positive. (Components of equal
+    variance are defined up to a rotation among themselves.)
+
+    Args:
+        k: number of components, at least 1.
+        standardise: divide each component by its standard deviation on the training set.
+
+    Returns:
+        A transform from `(n, d)` to `(n, k)`; fitting it raises ValueError if the centred inputs' rank is below `k`.
+
+    Raises:
+        TypeError: `k` is not an integer.
+        ValueError: `k` is smaller than 1.
+    """
+    return PCA(require_count(k, "k", least=1), standardise)
+
+
+def whiten(rank: int | None = None, *, centre: bool = True) -> AbstractTransform:
+    """Makes X^T X / n the identity on the row space of the training inputs, in principal coordinates.
+
+    The outputs are principal components in order of decreasing variance, each divided by its root mean square.
+    Null directions (see the module's text) are dropped, so the output size is the rank of the inputs. The identity
+    holds to about eps times the condition number of the directions kept.
+
+    Args:
+        rank: keep this many leading directions; None keeps all that are not null (concrete inputs only).
+        centre: subtract the training mean first.
+
+    Returns:
+        A transform from `(n, d)` to `(n, rank)`; fitting it raises ValueError if the inputs' rank is below `rank`.
+
+    Raises:
+        TypeError: `rank` is neither None nor an integer.
+        ValueError: `rank` is smaller than 1.
+    """
+    return Whiten(None if rank is None else require_count(rank, "rank", least=1), centre)
+
+
+def partial_whiten(power: Real[ArrayLike, ""], *, centre: bool = True) -> AbstractTransform:
+    """Replaces each singular value s of X / sqrt(n) by s^(1 - power), in the original coordinates.
+
+    Power 0 leaves the (centred) training inputs as they are and power 1 makes X^T X / n the projection onto their
+    row space, which is the identity at full rank. At every power null directions (see the module's text) are
+    projected out; only inputs outside the training set have components there. `power` may be traced.
+
+    Args:
+        power: between 0 and 1.
+        centre: subtract the training mean first.
+
+    Returns:
+        A transform from `(n, d)` to `(n, d)`.
+
+    Raises:
+        ValueError: `power` is concrete and outside [0, 1], or not a scalar.
+    """
+    known = concrete(power)
+    if jnp.ndim(power) != 0 or (known is not None and not 0 <= known <= 1):
+        shown = describe(power) if known is None or known.ndim else known
+        raise ValueError(f"power must be a scalar in [0, 1] (0 leaves the inputs, 1 whitens them), got {shown}")
+    return PartialWhiten(power, centre)
+
+
+def standardise() -> AbstractTransform:
+    """Gives each feature of the training inputs mean zero and variance one.
+
+    A feature that is constant on the training set carries no information and has no scale: it is mapped to zero, in
+    the test set too, so that the number of features stays. Constant means that the standard deviation is at most
+    10 eps times the root mean square, eps being the rounding unit of the inputs' dtype.
+
+    Returns:
+        A transform from `(n, d)` to `(n, d)`.
+    """
+    return Standardise()
+
+
+class _Spectrum(NamedTuple):
+    """Of X / sqrt(n): the mean (d,), singular values s (r,) in falling order, directions v (d, r), which to keep."""
+
+    mean: Float[Any, " d"]
+    s: Float[Any, " r"]
+    v: Float[Any, "d r"]
+    kept: Bool[Any, " r"]
+
+
+def _flat(x: Float[Array, " n *shape"]) -> tuple[Any, Any]:
+    """The array library to use, and the inputs in it (float64 if they are concrete)."""
+    if x.ndim != 2:
+        raise ValueError(f"transforms take flat inputs of shape (n, d), got {x.shape}; use x.reshape(len(x), -1) first")
+    if x.size == 0:
+        raise ValueError(f"a transform needs at least one sample and one feature, got inputs of shape {x.shape}")
+    require_finite(x, "x")
+    known = concrete(x)
+    return (jnp, x) if known is None else (np, known.astype(np.float64))
+
+
+def _centred(z: Any) -> tuple[Any, Any]:
+    mean = z.mean(0)
+    z = z - mean[None, :]
+    # the rounding of a long sum, times a large mean, would look like one more direction: take it off as well
+    rest = z.mean(0)
+    return mean + rest, z - rest[None, :]
+
+
+def _spectrum(x: Float[Array, " n *shape"], centre: bool) -> _Spectrum:
+    xp, z = _flat(x)
+    n, d = z.shape
+    mean, z = _centred(z) if centre else (xp.zeros_like(z[0]), z)
+    z = z / math.sqrt(n)
+    if n > d:  # U is not needed, and X has the singular values and directions of its triangular factor
+        z = xp.linalg.qr(z, mode="r")
+    _, s, vt = xp.linalg.svd(z, full_matrices=False)
+    size = abs(vt)
+    # "first entry among the largest" with a margin, so that rounding does not choose between equal entries
+    pivot = xp.argmax(size >= (1 - 1e-4) * size.max(axis=1, keepdims=True), axis=1)
+    v = (vt * xp.sign(xp.take_along_axis(vt, pivot[:, None], axis=1))).T
+    rtol = 10 * math.sqrt(min(n, d)) * float(jnp.finfo(x.dtype).eps)
+    return _Spectrum(mean, s, v, s > rtol * xp.sqrt(s[0] ** 2 + (mean**2).sum()))
+
+
+def _leading(x: Float[Array, " n *shape"], k: int | None, *, standardise: bool, centre: bool, asked: str) -> Affine:
+    spectrum = _spectrum(x, centre)
+    kept = concrete(spectrum.kept)
+    given = f"the {x.shape[0]} x {x.shape[1]} training inputs{', centred,' if centre else ''}"
+    if kept is None:
+        if k is None:
+            raise ValueError(
+                f"{asked} takes its output size from the values of the inputs, so it cannot be fitted inside jit or "
+                "vmap; give rank=, or fit it outside"
+            )
+        rank = len(spectrum.s)
+    else:
+        rank = int(kept.sum())
+    if rank == 0:
+        raise ValueError(f"{asked}: {given} are all zero up to rounding, so there is no direction to keep")
+    k = rank if k is None else k
+    if k > rank:
+        raise ValueError(
+            f"{asked}: {given} have rank {'at most ' if kept is None else ''}{rank}; ask for {rank} or fewer"
+        )
+    s, v = jnp.asarray(spectrum.s[:k]), jnp.asarray(spectrum.v[:, :k])
+    # the mask matters for traced inputs alone: there NaN is the only way to say that a direction is null
+    factor = jnp.where(jnp.asarray(spectrum.kept[:k]), 1 / s if standardise else jnp.ones_like(s), jnp.nan)
+    return Affine(jnp.asarray(spectrum.mean, x.dtype), (v * factor[None, :]).astype(x.dtype))

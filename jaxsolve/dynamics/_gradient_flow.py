@@ -1,0 +1,335 @@
+"""Gradient flow on diffrax."""
+
+import warnings
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optimistix as optx
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from .._checks import describe, require_size
+from .._dynamics import AbstractMarching, AbstractState, March, Quantity, View
+from .._problem import Problem
+from .._results import RESULTS
+from ..until import AbstractCondition
+from ._certificate import flow_certificate
+from ._saves import PER_STEP, Saves, empty_saves, hold
+
+
+# The parameters' leaves (diffrax takes no pytree with None in it), and the energy dissipated so far.
+Flowing = tuple[list[Array], Float[Array, ""]]
+
+
+class FlowState(AbstractState):
+    """Where a gradient flow stands."""
+
+    t: Float[Array, ""]
+    t_next: Float[Array, ""]  # end of the step to try next, before it is cut to a save time
+    y: Flowing
+    solver_state: PyTree
+    controller_state: PyTree
+    made_jump: Bool[Array, ""]
+    t_before: Float[Array, ""]  # the last accepted step went from here to t, and `dense` interpolates it
+    dense: PyTree
+    saves: Saves
+    steps: Int[Array, ""]
+    rejected: Int[Array, ""]
+    step_error: Float[Array, ""]
+    done: Bool[Array, ""]
+    result: RESULTS
+
+
+class GradientFlow(AbstractMarching):
+    """theta_l' = -eta_l dL/dtheta_l, integrated adaptively by diffrax.
+
+    Arguments:
+        integrator: any adaptive diffrax solver of ordinary differential equations; None takes `diffrax.Tsit5()`.
+        rtol, atol: tolerances of a step, per parameter; None takes 1e-6 and 1e-9 (float32: 1e-4 and 1e-7).
+        until: stops the run when met, located within the step; with it `ts` may end in inf.
+        max_steps: accepted and rejected steps before the run is given up.
+        land_on_ts: step exactly on every requested time instead of interpolating. Reference runs do: an interpolant is
+            often of lower order than its solver.
+
+    Raises:
+        ValueError: the integrator gives no error estimate or is not for ordinary differential equations, a tolerance
+            is not positive.
+        TypeError: the integrator is no diffrax solver, `until` no condition.
+
+    Warns:
+        UserWarning: rtol is finer than the problem's dtype serves.
+    """
+
+    integrator: diffrax.AbstractSolver
+    rtol: float | None = eqx.field(static=True)  # decides nothing but numbers, yet is never swept
+    atol: float | None = eqx.field(static=True)
+    until: AbstractCondition | None
+    max_steps: int = eqx.field(static=True)
+    land_on_ts: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        integrator: diffrax.AbstractSolver | None = None,
+        *,
+        rtol: float | None = None,
+        atol: float | None = None,
+        until: AbstractCondition | None = None,
+        max_steps: int = 100_000,
+        land_on_ts: bool = False,
+    ):
+        self.integrator = diffrax.Tsit5() if integrator is None else _check_integrator(integrator)
+        for name, value in (("rtol", rtol), ("atol", atol)):
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be > 0 or None, got {value}")
+        self.rtol = None if rtol is None else float(rtol)
+        self.atol = None if atol is None else float(atol)
+        if until is not None and not isinstance(until, AbstractCondition):
+            raise TypeError(f"until must be a condition such as until.loss_below(1e-5), or None, got {describe(until)}")
+        self.until = until
+        self.max_steps = require_size(max_steps, "max_steps")
+        self.land_on_ts = bool(land_on_ts)
+
+    @property
+    def name(self) -> str:
+        return f"GradientFlow({type(self.integrator).__name__})"
+
+    provides = frozenset(Quantity)
+
+    def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
+        return ts
+
+    def _terms(self, problem: Problem) -> diffrax.ODETerm:
+        eta = jax.tree.leaves(problem.eta)
+
+        def field(t, y: Flowing, args) -> Flowing:
+            del t, args
+            gradient = jax.tree.leaves(jax.grad(problem.objective)(_params(problem, y)))
+            velocity = [-rate * g for rate, g in zip(eta, gradient, strict=True)]
+            return velocity, sum(-jnp.sum(v * g) for v, g in zip(velocity, gradient, strict=True))
+
+        return diffrax.ODETerm(field)
+
+    def _tolerances(self, dtype: Any) -> tuple[float, float]:
+        eps = float(jnp.finfo(dtype).eps)
+        coarse = eps > 1e-10
+        rtol = (1e-4 if coarse else 1e-6) if self.rtol is None else self.rtol
+        atol = (1e-7 if coarse else 1e-9) if self.atol is None else self.atol
+        if rtol < 10 * eps:
+            warnings.warn(
+                f"rtol={rtol:g} is finer than {jnp.dtype(dtype).name} serves (about {10 * eps:.0e}); use a looser "
+                "tolerance, or float64: jax.config.update('jax_enable_x64', True)",
+                stacklevel=2,
+            )
+        return rtol, atol
+
+    def _controller(self, dtype: Any) -> diffrax.PIDController:
+        # The dissipated energy rides along but must not steer: the certificate relies on that.
+        rtol, atol = self._tolerances(dtype)
+        return diffrax.PIDController(rtol=rtol, atol=atol, norm=_parameter_norm, pcoeff=0.3, icoeff=0.4)
+
+    def _solver(self, dtype: Any) -> diffrax.AbstractSolver:
+        """The integrator; an implicit one solves its equations to the tolerance of the steps, unless it has its own."""
+        if not isinstance(self.integrator, diffrax.AbstractImplicitSolver):
+            return self.integrator
+        controller, finder = self._controller(dtype), self.integrator.root_finder
+        unset = tuple(name for name in ("rtol", "atol", "norm") if _inherited(getattr(finder, name, 0.0)))
+        wanted = [getattr(controller, name) for name in unset]
+        return eqx.tree_at(lambda s: [getattr(s.root_finder, name) for name in unset], self.integrator, wanted)
+
+    def init(self, problem: Problem, ts: Float[Array, " times"]) -> FlowState:
+        params, dtype = problem.params, problem.x.dtype
+        terms, controller, solver = self._terms(problem), self._controller(dtype), self._solver(dtype)
+        zero, ts = jnp.zeros((), dtype), ts.astype(dtype)
+        y = (jax.tree.leaves(params), zero)
+        t_next, controller_state = controller.init(
+            terms, zero, ts[-1], y, None, None, solver.func, solver.error_order(terms)
+        )
+        solver_state = solver.init(terms, zero, t_next, y, None)
+        _, _, dense, _, _ = eqx.filter_eval_shape(
+            solver.step, terms, zero, t_next, y, None, solver_state, jnp.array(False)
+        )
+        gradient = jax.grad(problem.objective)(params)
+        alive = _all_finite((gradient, problem.objective(params), t_next))
+        result = RESULTS.where(alive, RESULTS.successful, RESULTS.diverged)
+        result = RESULTS.where(problem.valid, result, RESULTS.invalid)
+        ok = alive & problem.valid
+        saves = empty_saves(ts, params).write(zero, lambda _: params, ts.shape[0])
+        met = ok & self._condition_met(problem, zero, params)
+        state = FlowState(
+            t=zero,
+            t_next=t_next,
+            y=y,
+            solver_state=solver_state,
+            controller_state=controller_state,
+            made_jump=jnp.array(False),
+            t_before=zero,
+            dense=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), dense),
+            saves=saves,
+            steps=jnp.zeros((), int),
+            rejected=jnp.zeros((), int),
+            step_error=zero,
+            done=~ok | met | saves.complete,
+            result=RESULTS.where(met, RESULTS.event, RESULTS.where(ok & saves.complete, self._in_time(), result)),
+        )
+        return jax.tree.map(jnp.asarray, state)
+
+    def _in_time(self) -> RESULTS:
+        """How a run that reached its last time has ended."""
+        return RESULTS.successful if self.until is None else RESULTS.max_time
+
+    def _condition_met(self, problem: Problem, t: Array, params: PyTree) -> Bool[Array, ""]:
+        if self.until is None:
+            return jnp.array(False)
+        return self.until.value(View(problem, t, params)) <= 0
+
+    def advance(self, problem: Problem, state: FlowState, n: Int[Array, ""]) -> FlowState:
+        return jax.lax.fori_loop(0, n, lambda _, s: self._step(problem, s), state)
+
+    def _step(self, problem: Problem, state: FlowState) -> FlowState:
+        dtype, t = problem.x.dtype, state.t
+        terms, controller, solver = self._terms(problem), self._controller(dtype), self._solver(dtype)
+        per_step = 1 if self.land_on_ts else PER_STEP
+        limit = state.saves.limit(per_step)
+        cut = state.t_next > limit
+        t1 = jnp.where(cut, limit, state.t_next)
+        y1, y_error, dense, solver_state, _ = solver.step(
+            terms, t, t1, state.y, None, state.solver_state, state.made_jump
+        )
+        # A step to infinity counts as a step of infinite error, which the controller answers by a shorter one.
+        finite = _all_finite((y1, y_error))
+        y_error = jax.tree.map(lambda e: jnp.where(finite, e, jnp.inf), y_error)
+        accept, t_now, t_next, made_jump, controller_state, _ = controller.adapt_step_size(
+            t, t1, state.y, y1, None, y_error, solver.error_order(terms), state.controller_state
+        )
+        t_next = jnp.where(accept & cut, jnp.maximum(t_next, state.t_next), t_next)
+        y = _where(accept, y1, state.y)
+        interpolation = solver.interpolation_cls(t0=t, t1=t1, **dense)
+        evaluate = lambda time: _params(problem, y1 if self.land_on_ts else interpolation.evaluate(time))
+        active = ~state.done
+        reached = jnp.where(active & accept, t_now, -1)
+        saves = state.saves.write(reached, evaluate, per_step)
+
+        stuck = t_next <= t_now
+        steps, rejected = state.steps + accept.astype(int), state.rejected + (~accept).astype(int)
+        met = accept & self._condition_met(problem, t_now, _params(problem, y))
+        exhausted = steps + rejected >= self.max_steps
+        result = state.result
+        for ended, how in (
+            (exhausted, RESULTS.max_steps),
+            (stuck, RESULTS.where(finite, RESULTS.tolerance, RESULTS.diverged)),
+            (saves.complete, self._in_time()),
+            (met, RESULTS.event),
+        ):
+            result = RESULTS.where(ended, how, result)
+        new = FlowState(
+            t=t_now,
+            t_next=t_next,
+            y=y,
+            solver_state=_where(accept, solver_state, state.solver_state),
+            controller_state=controller_state,
+            made_jump=jnp.asarray(made_jump),
+            t_before=jnp.where(accept, t, state.t_before),
+            dense=_where(accept, dense, state.dense),
+            saves=state.saves,
+            steps=steps,
+            rejected=rejected,
+            step_error=jnp.where(
+                accept,
+                jnp.maximum(state.step_error, _scaled_error(controller, state.y, y1, y_error)),
+                state.step_error,
+            ),
+            done=exhausted | stuck | saves.complete | met,
+            result=result,
+        )
+        kept = _where(active, new, state)
+        # The buffer has masked its own writes: selecting it whole would copy it at every step.
+        return eqx.tree_at(lambda s: s.saves, kept, saves)
+
+    def finish(self, problem: Problem, state: FlowState) -> March:
+        t_end, params = self._locate(problem, state)
+        ended = state.result == RESULTS.event
+        held = ended & (state.saves.times > t_end)
+        return March(
+            times=state.saves.times,
+            saved=hold(state.saves, params, held),
+            params=params,
+            t_end=t_end,
+            result=state.result,
+            steps=state.steps,
+            rejected=state.rejected,
+            evaluations=self._evaluations(state.steps + state.rejected),
+            certificate=flow_certificate(problem, _params(problem, state.y), state.y[1], state.step_error),
+        )
+
+    def _locate(self, problem: Problem, state: FlowState) -> tuple[Array, PyTree]:
+        """Where in the last step the condition was met, by bisection on the interpolant."""
+        if self.until is None:
+            return state.t, _params(problem, state.y)
+        interpolation = self.integrator.interpolation_cls(t0=state.t_before, t1=state.t, **state.dense)
+        until = self.until
+
+        def halve(_, bracket):
+            low, high = bracket
+            middle = low + (high - low) / 2
+            met = until.value(View(problem, middle, _params(problem, interpolation.evaluate(middle)))) <= 0
+            return jnp.where(met, low, middle), jnp.where(met, middle, high)
+
+        located = (state.result == RESULTS.event) & (state.steps > 0)
+        _, high = jax.lax.fori_loop(0, 50, halve, (state.t_before, state.t))
+        inside = located & (high < state.t)
+        y = _where(inside, interpolation.evaluate(high), state.y)
+        return jnp.where(inside, high, state.t), _params(problem, y)
+
+    def _evaluations(self, attempts: Int[Array, ""]) -> Int[Array, ""]:
+        solver = self.integrator
+        if not isinstance(solver, diffrax.AbstractERK):
+            return jnp.full((), -1, attempts.dtype)
+        per_step = solver.tableau.num_stages - int(solver.tableau.fsal)
+        return attempts * per_step + 2  # two to choose the first step
+
+
+def _check_integrator(integrator: Any) -> diffrax.AbstractSolver:
+    if not isinstance(integrator, diffrax.AbstractSolver):
+        raise TypeError(f"integrator must be a diffrax solver such as diffrax.Tsit5(), got {describe(integrator)}")
+    if integrator.term_structure not in (diffrax.AbstractTerm, diffrax.ODETerm):
+        raise ValueError(f"{type(integrator).__name__} is not a solver for one ordinary differential equation")
+    if not isinstance(integrator, diffrax.AbstractAdaptiveSolver):
+        name = type(integrator).__name__
+        raise ValueError(
+            f"{name} gives no error estimate; use an adaptive solver such as diffrax.Tsit5(), or "
+            f"diffrax.HalfSolver(diffrax.{name}())"
+        )
+    return integrator
+
+
+def _inherited(tolerance: Any) -> bool:
+    # diffrax marks a root finder's unset tolerances by a private object that is neither a number nor a norm.
+    return not isinstance(tolerance, float | int | Array) and not callable(tolerance)
+
+
+def _params(problem: Problem, y: Flowing) -> PyTree:
+    return jax.tree.unflatten(jax.tree.structure(problem.params), y[0])
+
+
+def _parameter_norm(y: Flowing) -> Float[Array, ""]:
+    return optx.rms_norm(y[0])
+
+
+def _scaled_error(controller: diffrax.PIDController, before: Flowing, after: Flowing, error: Flowing):
+    scaled = jax.tree.map(
+        lambda a, b, e: e / (controller.atol + controller.rtol * jnp.maximum(jnp.abs(a), jnp.abs(b))),
+        before,
+        after,
+        error,
+    )
+    return _parameter_norm(scaled)
+
+
+def _all_finite(tree: PyTree) -> Bool[Array, ""]:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
+
+
+def _where(pred: Bool[Array, ""], new: PyTree, old: PyTree) -> PyTree:
+    return jax.tree.map(lambda a, b: jnp.where(pred, a, b), new, old)

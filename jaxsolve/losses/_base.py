@@ -1,0 +1,87 @@
+"""What every loss offers."""
+
+import abc
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .._checks import concrete, describe
+
+
+class AbstractLoss(eqx.Module):
+    """A loss: the average over samples of `pointwise(f_i, y_i)`.
+
+    Value, gradient and Hessian are those of the average, so they carry its 1/n.
+    """
+
+    @abc.abstractmethod
+    def pointwise(self, f: Float[Array, " out"], y: Float[Array, " out"]) -> Float[Array, ""]:
+        """The loss of one sample."""
+
+    @abc.abstractmethod
+    def targets(self, y: Any, out_size: int) -> Float[Array, "n out"]:
+        """Brings targets into shape (n, out_size), or raises ValueError saying what this loss accepts."""
+
+    def value(self, f: Float[Array, "n out"], y: Float[Array, "n out"]) -> Float[Array, ""]:
+        """The loss of outputs f."""
+        return jnp.mean(jax.vmap(self.pointwise)(f, y))
+
+    def gradient(self, f: Float[Array, "n out"], y: Float[Array, "n out"]) -> Float[Array, "n out"]:
+        """d value / d f."""
+        return jax.vmap(jax.grad(self.pointwise))(f, y) / f.shape[0]
+
+    def hessian(self, f: Float[Array, "n out"], y: Float[Array, "n out"]) -> Float[Array, "n out out"]:
+        """The diagonal blocks d^2 value / d f_i d f_i; blocks of different samples vanish."""
+        return jax.vmap(jax.hessian(self.pointwise))(f, y) / f.shape[0]
+
+
+class Pointwise(AbstractLoss):
+    """The loss made of any function of one sample's output and target, each of shape (out,)."""
+
+    fn: Callable[[Array, Array], Array] = eqx.field(static=True)  # a function
+
+    def pointwise(self, f: Float[Array, " out"], y: Float[Array, " out"]) -> Float[Array, ""]:
+        return self.fn(f, y)
+
+    def targets(self, y: Any, out_size: int) -> Float[Array, "n out"]:
+        return columns(y, out_size)
+
+
+def find_loss(loss: AbstractLoss | Callable[[Array, Array], Array]) -> AbstractLoss:
+    """Turns a loss, or a function of one sample's output and target, into a loss.
+
+    Raises:
+        TypeError: the argument is neither.
+    """
+    if isinstance(loss, AbstractLoss):
+        return loss
+    if callable(loss) and not isinstance(loss, type):
+        return Pointwise(loss)
+    raise TypeError(
+        f"loss must be a loss such as losses.MSE(), or a function of one sample's output and target, got {describe(loss)}"
+    )
+
+
+def columns(y: Any, out_size: int) -> Float[Array, "n out"]:
+    """Real targets as (n, out_size); (n,) is one column when there is one output."""
+    array = jnp.asarray(y)
+    if array.ndim == 1 and out_size == 1:
+        array = array[:, None]
+    if array.ndim != 2 or array.shape[1] != out_size:
+        raise ValueError(f"targets must have shape (n, {out_size}) for a network with {out_size} output(s), "
+                         f"got {describe(array)}")
+    return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(jnp.result_type(float))
+
+
+def signs(y: Any, out_size: int, loss: str) -> Float[Array, "n out"]:
+    """Targets -1 or +1 as (n, out_size)."""
+    array = columns(y, out_size)
+    known = concrete(array)
+    if known is not None and not np.all(np.abs(known) == 1):
+        raise ValueError(f"{loss} needs targets -1 or +1, got values {np.unique(known)[:5].tolist()}")
+    return array

@@ -1,0 +1,49 @@
+"""The hinge family."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ._base import AbstractLoss, signs
+
+
+class Hinge(AbstractLoss):
+    """max(0, 1 - f y) with y = -1 or +1, summed over outputs. Its Hessian is zero wherever it exists."""
+
+    def pointwise(self, f: Float[Array, " out"], y: Float[Array, " out"]) -> Float[Array, ""]:
+        return jnp.sum(jax.nn.relu(1 - f * y))
+
+    def targets(self, y: Any, out_size: int) -> Float[Array, "n out"]:
+        return signs(y, out_size, "Hinge")
+
+
+class SoftHinge(AbstractLoss):
+    """log(1 + exp(beta (1 - f y))) / beta: the hinge rounded over a margin of 1/beta.
+
+    Raises:
+        ValueError: beta is not positive.
+    """
+
+    beta: float = 20.0
+
+    def __check_init__(self):
+        if not self.beta > 0:
+            raise ValueError(f"SoftHinge needs beta > 0, got {self.beta}")
+
+    def pointwise(self, f: Float[Array, " out"], y: Float[Array, " out"]) -> Float[Array, ""]:
+        return jnp.sum(jax.nn.softplus(self.beta * (1 - f * y))) / self.beta
+
+    def targets(self, y: Any, out_size: int) -> Float[Array, "n out"]:
+        return signs(y, out_size, "SoftHinge")
+
+
+class QuadraticHinge(AbstractLoss):
+    """max(0, 1 - f y)^2 / 2 with y = -1 or +1, summed over outputs."""
+
+    def pointwise(self, f: Float[Array, " out"], y: Float[Array, " out"]) -> Float[Array, ""]:
+        return jnp.sum(jax.nn.relu(1 - f * y) ** 2) / 2
+
+    def targets(self, y: Any, out_size: int) -> Float[Array, "n out"]:
+        return signs(y, out_size, "QuadraticHinge")

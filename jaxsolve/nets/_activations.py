@@ -1,0 +1,113 @@
+"""Activation functions: plain functions that know their gain."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+
+@dataclasses.dataclass(frozen=True)
+class Activation:
+    """An elementwise function phi, called like one, together with what theory needs to know about it.
+
+    Attributes:
+        name: the name it is looked up and printed by.
+        fn: `fn(z)`, or `fn(z, parameter)` when there is a parameter.
+        parameter: the shape parameter (slope of a leaky ReLU, beta of a softplus).
+        homogeneous: whether phi(c z) = c phi(z) for c > 0. Homogeneous networks conserve a quantity per neuron.
+    """
+
+    name: str
+    fn: Callable[..., Array]
+    parameter: float | None = None
+    homogeneous: bool = False
+
+    def __call__(self, z: Float[Array, "..."]) -> Float[Array, "..."]:
+        return self.fn(z) if self.parameter is None else self.fn(z, self.parameter)
+
+    @property
+    def linear(self) -> bool:
+        """Whether phi is the identity."""
+        return self.fn is _identity
+
+    @property
+    def gain(self) -> float:
+        """1 / sqrt(E[phi(z)^2]) for z ~ N(0, 1): the factor that keeps signals at unit variance from layer to layer."""
+        return _gain(self)
+
+    def __repr__(self) -> str:
+        return self.name if self.parameter is None else f"{self.name}({self.parameter:g})"
+
+
+@functools.cache
+def _gain(activation: Activation) -> float:
+    # The trapezoidal rule converges exponentially for a Gaussian weight (a kink at 0 falls on a node).
+    z = np.linspace(-13.0, 13.0, 2601)
+    with jax.ensure_compile_time_eval():
+        phi = np.asarray(activation(jnp.asarray(z)), dtype=np.float64)
+    second_moment = np.sum(phi**2 * np.exp(-(z**2) / 2)) * (z[1] - z[0]) / np.sqrt(2 * np.pi)
+    return float(1 / np.sqrt(second_moment))
+
+
+def _identity(z):
+    return z
+
+
+def _leaky_relu(z, slope):
+    return jnp.where(z >= 0, z, slope * z)
+
+
+def _gelu(z):
+    return jax.nn.gelu(z, approximate=False)
+
+
+def _softplus(z, beta):
+    return jax.nn.softplus(beta * z) / beta
+
+
+linear = Activation("linear", _identity, homogeneous=True)
+relu = Activation("relu", jax.nn.relu, homogeneous=True)
+tanh = Activation("tanh", jnp.tanh)
+erf = Activation("erf", jax.scipy.special.erf)
+sigmoid = Activation("sigmoid", jax.nn.sigmoid)
+swish = Activation("swish", jax.nn.silu)
+gelu = Activation("gelu", _gelu)
+
+
+def leaky_relu(slope: float = 0.01) -> Activation:
+    """max(z, slope z)."""
+    return Activation("leaky_relu", _leaky_relu, parameter=float(slope), homogeneous=True)
+
+
+def softplus(beta: float = 1.0) -> Activation:
+    """log(1 + exp(beta z)) / beta. Geiger et al. use beta = 5 with gain 1.404.
+
+    Raises:
+        ValueError: beta is not positive.
+    """
+    if not beta > 0:
+        raise ValueError(f"softplus needs beta > 0, got {beta}")
+    return Activation("softplus", _softplus, parameter=float(beta))
+
+
+def find_activation(activation: str | Activation | Callable[[Array], Array]) -> Activation:
+    """Turns a name, an `Activation` or any elementwise function into an `Activation`.
+
+    Raises:
+        ValueError: the name is not known.
+        TypeError: the argument is neither a name nor callable.
+    """
+    known = {a.name: a for a in (linear, relu, leaky_relu(), tanh, erf, sigmoid, swish, gelu, softplus())}
+    if isinstance(activation, Activation):
+        return activation
+    if isinstance(activation, str):
+        if activation not in known:
+            raise ValueError(f"unknown activation {activation!r}; known names are {sorted(known)}, or pass a function")
+        return known[activation]
+    if callable(activation):
+        return Activation(getattr(activation, "__name__", "custom"), activation)
+    raise TypeError(f"activation must be a name, an Activation or a function, got {activation!r}")

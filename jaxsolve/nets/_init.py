@@ -1,0 +1,235 @@
+"""Initial weights."""
+
+import abc
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Float, Key
+
+from .._checks import concrete, require_finite, require_not_negative
+from ._scaling import Scaling
+
+
+Matrices = tuple[Float[Array, "out in"], ...]
+Vectors = tuple[Float[Array, " out"], ...]
+
+
+class Start(NamedTuple):
+    """The initial weights and biases of a dense network, counted from the input."""
+
+    weights: Matrices
+    biases: Vectors
+
+
+class Shapes(NamedTuple):
+    """What an initialisation must fill: (out, in) of every matrix, whether there are biases, and the dtype."""
+
+    weights: tuple[tuple[int, int], ...]
+    bias: bool
+    dtype: Any
+
+    @property
+    def two_layer(self) -> bool:
+        return len(self.weights) == 2
+
+
+class AbstractInit(eqx.Module):
+    """Draws the initial weights of a dense network."""
+
+    @abc.abstractmethod
+    def __call__(self, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
+        """Arguments: the shapes to fill, the hyperparameters, the key of the network."""
+
+
+def _draw_biases(shapes: Shapes, scaling: Scaling, key) -> Vectors:
+    if not shapes.bias:
+        return ()
+    keys = jr.split(jr.fold_in(key, 1), len(shapes.weights))
+    return tuple(
+        scaling.bias_sigma * jr.normal(k, (out,), shapes.dtype) for k, (out, _) in zip(keys, shapes.weights, strict=True)
+    )
+
+
+def _draw_normal(shapes: Shapes, key) -> list[Array]:
+    keys = jr.split(jr.fold_in(key, 0), len(shapes.weights))
+    return [jr.normal(k, shape, shapes.dtype) for k, shape in zip(keys, shapes.weights, strict=True)]
+
+
+class Gaussian(AbstractInit):
+    """W_l ~ N(0, sigma_l^2), entry by entry."""
+
+    def __call__(self, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
+        weights = tuple(s * g for s, g in zip(scaling.sigma, _draw_normal(shapes, key), strict=True))
+        return Start(weights, _draw_biases(shapes, scaling, key))
+
+
+class Sphere(AbstractInit):
+    """Rows uniform on the sphere of radius sigma_l; read-out entries +-sigma_L with random signs (Kunin et al., D.1).
+
+    For their two-layer networks take sigma = (tau/alpha, alpha tau), so that delta = tau^2 (alpha^2 - alpha^-2).
+    """
+
+    def __call__(self, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
+        *hidden, readout = _draw_normal(shapes, key)
+        rows = [g / jnp.linalg.norm(g, axis=1, keepdims=True) for g in hidden]
+        directions = [*rows, jnp.where(readout < 0, -1.0, 1.0).astype(shapes.dtype)]
+        weights = tuple(s * d for s, d in zip(scaling.sigma, directions, strict=True))
+        return Start(weights, _draw_biases(shapes, scaling, key))
+
+
+class Mirrored(AbstractInit):
+    """The second half of the last hidden layer repeats the first with opposite read-out: f = 0 at the start.
+
+    Raises:
+        ValueError: the width of the last hidden layer is odd.
+    """
+
+    init: AbstractInit = Gaussian()
+
+    def __call__(self, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
+        width = shapes.weights[-1][1]
+        if width % 2:
+            raise ValueError(f"Mirrored needs an even width, got {width}")
+        weights, biases = self.init(shapes, scaling, key)
+        half = width // 2
+        *below, last_hidden, readout = weights
+        mirrored = (
+            *below,
+            jnp.concatenate([last_hidden[:half]] * 2),
+            jnp.concatenate([readout[:, :half], -readout[:, :half]], axis=1),
+        )
+        if shapes.bias:
+            *bias_below, bias_hidden, bias_out = biases
+            biases = (*bias_below, jnp.concatenate([bias_hidden[:half]] * 2), jnp.zeros_like(bias_out))
+        return Start(mirrored, biases)
+
+
+class NearParallel(AbstractInit):
+    """Two layers parallel up to a small perturbation: the disalignment start of Xu & Liu Ziyin (Fig. 1, lower row).
+
+    With g ~ N(0, I_h) shared by both layers, u = sigma_2 g and W = sigma_1 (g d^T + eps H), H Gaussian and d the
+    direction scaled to |d|^2 = in_size, so that entries of W have the size sigma_1. Every input with x . d != 0 then
+    sees nearly parallel layers, zeta close to sign(x . d).
+
+    Arguments:
+        eps: relative size of the perturbation, >= 0.
+        direction: shape (in_size,), any length; None takes (1, ..., 1).
+
+    Raises:
+        ValueError: the network has other than two weight matrices or more than one output, eps is negative, or the
+            direction has another shape, is zero or not finite.
+    """
+
+    eps: Float[Array, ""]
+    direction: Float[Array, " in"] | None
+
+    def __init__(self, eps: Any, direction: Any = None):
+        self.eps = jnp.asarray(eps, jnp.result_type(float))
+        self.direction = None if direction is None else jnp.asarray(direction, jnp.result_type(float))
+        require_not_negative(self.eps, "eps")
+        if direction is not None:
+            require_finite(self.direction, "direction")
+            known = concrete(self.direction)
+            if known is not None and not known.any():
+                raise ValueError("direction must not be zero")
+
+    def __call__(self, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
+        (width, in_size), (out_size, _) = shapes.weights[0], shapes.weights[-1]
+        if not shapes.two_layer or out_size != 1:
+            raise ValueError(
+                f"NearParallel is for two weight matrices and one output, got {len(shapes.weights)} and {out_size}"
+            )
+        direction = jnp.ones(in_size, shapes.dtype) if self.direction is None else self.direction.astype(shapes.dtype)
+        if direction.shape != (in_size,):
+            raise ValueError(f"direction must have shape ({in_size},), got {direction.shape}")
+        direction = direction * (in_size**0.5 / jnp.linalg.norm(direction))
+        shared = jr.normal(jr.fold_in(key, 2), (width,), shapes.dtype)
+        perturbation = jr.normal(jr.fold_in(key, 3), (width, in_size), shapes.dtype)
+        w = scaling.sigma[0] * (shared[:, None] * direction[None, :] + self.eps.astype(shapes.dtype) * perturbation)
+        u = scaling.sigma[1] * shared[None, :]
+        return Start((w, u), _draw_biases(shapes, scaling, key))
+
+
+class Balanced(AbstractInit):
+    """Lambda-balanced two-layer networks and balanced (delta = 0) networks of any depth.
+
+    The conserved matrices are W_{l+1}^T W_{l+1}/eta_{l+1} - W_l W_l^T/eta_l = (delta/(eta_1 eta_2)) I, with Kunin's
+    delta = eta_1 eta_2 lambda. Singular values are those of a Gaussian matrix of standard deviation sigma_1/sqrt(eta_1),
+    singular vectors uniform.
+
+    Arguments:
+        delta: any sign for two layers. delta > 0 needs width <= out_size, delta < 0 needs width <= in_size (a
+            positive multiple of the identity has full rank); deeper networks need delta = 0.
+
+    Raises:
+        ValueError: delta is not possible at these sizes (traced deltas: at any of the two signs).
+    """
+
+    delta: Float[Array, ""]
+
+    def __init__(self, delta: Any = 0.0):
+        self.delta = jnp.asarray(delta, jnp.result_type(float))
+        require_finite(self.delta, "delta")
+
+    def __call__(self, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
+        self._check_sizes(shapes)
+        sizes = [shapes.weights[0][1], *(out for out, _ in shapes.weights)]
+        eta = scaling.eta.astype(shapes.dtype)
+        shift = self.delta.astype(shapes.dtype) / (eta[0] * eta[-1])
+        keys = jr.split(jr.fold_in(key, 4), len(sizes) + 1)
+        frames = [jr.orthogonal(k, size, dtype=shapes.dtype) for k, size in zip(keys[1:], sizes, strict=True)]
+        spectrum = jnp.linalg.svd(jr.normal(keys[0], shapes.weights[0], shapes.dtype), compute_uv=False)
+        modes = spectrum[: min(sizes)] * (scaling.sigma[0] / jnp.sqrt(eta[0]))
+        weights = []
+        for index, (out, into) in enumerate(shapes.weights):
+            # Below the hidden layer lambda < 0 adds to the squared singular values, above it lambda > 0 does.
+            extra = jnp.maximum(-shift, 0) if index == 0 else jnp.maximum(shift, 0)
+            squares = jnp.zeros(min(out, into), shapes.dtype).at[: len(modes)].set(modes**2)
+            diagonal = jnp.sqrt((squares + extra) * eta[index])
+            rectangle = jnp.zeros((out, into), shapes.dtype)
+            rectangle = rectangle.at[jnp.arange(min(out, into)), jnp.arange(min(out, into))].set(diagonal)
+            weights.append(frames[index + 1] @ rectangle @ frames[index].T)
+        return Start(tuple(weights), _draw_biases(shapes, scaling, key))
+
+    def _check_sizes(self, shapes: Shapes) -> None:
+        known = concrete(self.delta)
+        positive, negative = (True, True) if known is None else (bool(known > 0), bool(known < 0))
+        if not (positive or negative):
+            return
+        if not shapes.two_layer:
+            raise ValueError(f"Balanced needs delta = 0 for {len(shapes.weights)} weight matrices; delta != 0 needs two")
+        (width, in_size), (out_size, _) = shapes.weights
+        if positive and width > out_size:
+            raise ValueError(f"Balanced with delta > 0 needs width <= out_size, got width {width}, out_size {out_size}")
+        if negative and width > in_size:
+            raise ValueError(f"Balanced with delta < 0 needs width <= in_size, got width {width}, in_size {in_size}")
+
+
+class Given(AbstractInit):
+    """Weights (and biases) given as arrays, counted from the input.
+
+    Raises:
+        ValueError: the number or a shape of the arrays does not match the network, or a value is not finite.
+    """
+
+    weights: Matrices
+    biases: Vectors
+
+    def __init__(self, weights: Sequence[Any], biases: Sequence[Any] = ()):
+        self.weights = tuple(jnp.asarray(w) for w in weights)
+        self.biases = tuple(jnp.asarray(b) for b in biases)
+        for name, arrays in (("weights", self.weights), ("biases", self.biases)):
+            for index, array in enumerate(arrays):
+                require_finite(array, f"{name}[{index}]")
+
+    def __call__(self, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
+        wanted = (shapes.weights, tuple((out,) for out, _ in shapes.weights) if shapes.bias else ())
+        given = (tuple(w.shape for w in self.weights), tuple(b.shape for b in self.biases))
+        if given != wanted:
+            raise ValueError(f"Given needs weights and biases of shapes {wanted}, got {given}")
+        cast = lambda arrays: tuple(jax.lax.convert_element_type(array, shapes.dtype) for array in arrays)
+        return Start(cast(self.weights), cast(self.biases))

@@ -1,0 +1,101 @@
+"""Linear networks: the ones that theory solves."""
+
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import Array, Key
+
+from .._checks import require_size
+from ._activations import Activation, linear
+from ._dense import AbstractDense, build
+from ._init import AbstractInit, Gaussian, Matrices, Vectors
+from ._scaling import Scaling, ScalingRule
+
+
+class TwoLayerLinear(AbstractDense):
+    """f(x) = gamma m_2 u^T (m_1 W x): one hidden layer, no activation, no biases.
+
+    Arguments:
+        in_size: inputs d.
+        width: hidden units h.
+        out_size: outputs c.
+        scaling, init, key, dtype: as for `MLP`.
+
+    Raises:
+        ValueError, TypeError: a size, the scaling or the init is not one of those above.
+    """
+
+    weights: Matrices
+    biases: Vectors
+    scaling: Scaling
+    activation: Activation = eqx.field(static=True)  # a function
+
+    def __init__(
+        self,
+        in_size: int,
+        width: int,
+        out_size: int = 1,
+        *,
+        scaling: Scaling | ScalingRule,
+        init: AbstractInit = Gaussian(),
+        key: Key[Array, ""],
+        dtype: Any = None,
+    ):
+        sizes = [in_size, width, out_size]
+        self.weights, self.biases, self.scaling = build(
+            sizes, linear, bias=False, scaling=scaling, init=init, key=key, dtype=dtype
+        )
+        self.activation = linear
+
+
+class DeepLinear(AbstractDense):
+    """`depth` hidden layers of one width, no activation, no biases. Arguments as for `MLP`."""
+
+    weights: Matrices
+    biases: Vectors
+    scaling: Scaling
+    activation: Activation = eqx.field(static=True)  # a function
+
+    def __init__(
+        self,
+        in_size: int,
+        width: int,
+        depth: int,
+        out_size: int = 1,
+        *,
+        scaling: Scaling | ScalingRule,
+        init: AbstractInit = Gaussian(),
+        key: Key[Array, ""],
+        dtype: Any = None,
+    ):
+        sizes = [in_size, *[width] * require_size(depth, "depth"), out_size]
+        self.weights, self.biases, self.scaling = build(
+            sizes, linear, bias=False, scaling=scaling, init=init, key=key, dtype=dtype
+        )
+        self.activation = linear
+
+
+class SingleNeuron(AbstractDense):
+    """f(x) = gamma m_2 a (m_1 w . x): one linear hidden neuron, one output (Kunin et al., section 3).
+
+    Arguments: as for `TwoLayerLinear`, without width and out_size.
+    """
+
+    weights: Matrices
+    biases: Vectors
+    scaling: Scaling
+    activation: Activation = eqx.field(static=True)  # a function
+
+    def __init__(
+        self,
+        in_size: int,
+        *,
+        scaling: Scaling | ScalingRule,
+        init: AbstractInit = Gaussian(),
+        key: Key[Array, ""],
+        dtype: Any = None,
+    ):
+        self.weights, self.biases, self.scaling = build(
+            [in_size, 1, 1], linear, bias=False, scaling=scaling, init=init, key=key, dtype=dtype
+        )
+        self.activation = linear

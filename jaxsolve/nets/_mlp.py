@@ -1,0 +1,57 @@
+"""The multi-layer perceptron."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import Array, Key
+
+from .._checks import require_size
+from ._activations import Activation, find_activation
+from ._dense import AbstractDense, build
+from ._init import AbstractInit, Gaussian, Matrices, Vectors
+from ._scaling import Scaling, ScalingRule
+
+
+class MLP(AbstractDense):
+    """A fully connected network with `depth` hidden layers of one width.
+
+    Arguments:
+        in_size: inputs d.
+        width: neurons per hidden layer.
+        depth: number of hidden layers, >= 1 (so depth + 1 weight matrices).
+        out_size: outputs c.
+        activation: a name, an `Activation` or any elementwise function.
+        bias: whether every layer has biases.
+        scaling: a `Scaling`, or a rule such as `Scaling.ntk()`.
+        init: the initial weights.
+        key: a JAX random key.
+        dtype: of the weights; the default float if None.
+
+    Raises:
+        ValueError, TypeError: a size, the activation, the scaling or the init is not one of those above.
+    """
+
+    weights: Matrices
+    biases: Vectors
+    scaling: Scaling
+    activation: Activation = eqx.field(static=True)  # a function
+
+    def __init__(
+        self,
+        in_size: int,
+        width: int,
+        depth: int,
+        out_size: int,
+        activation: str | Activation | Callable[[Array], Array] = "relu",
+        *,
+        bias: bool = False,
+        scaling: Scaling | ScalingRule,
+        init: AbstractInit = Gaussian(),
+        key: Key[Array, ""],
+        dtype: Any = None,
+    ):
+        self.activation = find_activation(activation)
+        sizes = [in_size, *[width] * require_size(depth, "depth"), out_size]
+        parts = build(sizes, self.activation, bias=bias, scaling=scaling, init=init, key=key, dtype=dtype)
+        self.weights, self.biases, self.scaling = parts

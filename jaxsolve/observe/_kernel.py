@@ -1,0 +1,48 @@
+"""Observables of the neural tangent kernel on the training set, eta-weighted: the one that drives f."""
+
+from .. import kernels
+from .._dynamics import Quantity, View
+from ._observable import Observable
+
+
+def _kernel(view: View):
+    return view.kernel
+
+
+def _initial(view: View):
+    problem = view.problem
+    return problem.kernel(problem.params, problem.x)
+
+
+def _distance(view: View):
+    return kernels.distance(view.kernel, _initial(view))
+
+
+def _change(view: View):
+    return kernels.relative_change(view.kernel, _initial(view))
+
+
+def _target_alignment(view: View):
+    return kernels.target_alignment(view.kernel, view.problem.y)
+
+
+def kernel() -> Observable:
+    """The kernel, shape (n, c, n, c)."""
+    return Observable(
+        "kernel", _kernel, Quantity.KERNEL, ("sample", "output", "sample_2", "output_2"), "output^2 / (loss time)"
+    )
+
+
+def kernel_distance() -> Observable:
+    """1 - <K, K_0>/(|K||K_0|): how far the kernel has turned from its start (Kunin et al.)."""
+    return Observable("kernel_distance", _distance, Quantity.KERNEL)
+
+
+def kernel_change() -> Observable:
+    """|K - K_0|/|K_0|: how far the kernel has moved. Below 0.1 at the end is the kernel regime."""
+    return Observable("kernel_change", _change, Quantity.KERNEL)
+
+
+def kernel_alignment() -> Observable:
+    """y^T K y/(|K||y|^2): how much of the kernel lies on the target (Atanasov et al.)."""
+    return Observable("kernel_alignment", _target_alignment, Quantity.KERNEL)

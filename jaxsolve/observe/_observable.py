@@ -1,0 +1,58 @@
+"""What is read off a trajectory."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import Array
+
+from .._checks import describe
+from .._dynamics import AbstractDynamics, Quantity, View
+
+
+class Observable(eqx.Module):
+    """A pure function of a `View`, with the name, dimensions and unit of what it returns.
+
+    Arguments:
+        name: key in the trajectory.
+        fn: `fn(view)`, an array with one axis per entry of `dims`.
+        needs: what the dynamics must provide.
+        dims: names of the axes.
+        unit: in words; "1" for pure numbers.
+    """
+
+    name: str = eqx.field(static=True)  # text
+    fn: Callable[[View], Array] = eqx.field(static=True)  # a function
+    needs: Quantity = eqx.field(static=True, default=Quantity.PARAMS)
+    dims: tuple[str, ...] = eqx.field(static=True, default=())
+    unit: str = eqx.field(static=True, default="1")
+
+    def __call__(self, view: View) -> Array:
+        value = self.fn(view)
+        if value.ndim != len(self.dims):
+            raise ValueError(f"observable {self.name!r} returned shape {value.shape}, but its dims are {self.dims}")
+        return value
+
+
+def check_observables(observe: Any, dynamics: AbstractDynamics) -> tuple[Observable, ...]:
+    """Returns the observables as a tuple.
+
+    Raises:
+        TypeError: something else than observables was given.
+        ValueError: a name appears twice, or the dynamics does not provide what an observable needs.
+    """
+    if isinstance(observe, Observable):
+        observe = (observe,)
+    if not isinstance(observe, Sequence) or not all(isinstance(item, Observable) for item in observe):
+        raise TypeError(f"observe must be observables such as [observe.loss()], got {describe(observe)}")
+    names = [item.name for item in observe]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"each observable needs a name of its own; {twice} appear more than once")
+    for item in observe:
+        if item.needs not in dynamics.provides:
+            raise ValueError(
+                f"{item.name!r} needs {item.needs.value}, but {dynamics.name} provides only "
+                f"{sorted(q.value for q in dynamics.provides)}; GradientFlow and Descent provide all"
+            )
+    return tuple(observe)

@@ -1,0 +1,76 @@
+"""Which regime a measured run was in."""
+
+import enum
+
+import numpy as np
+from jaxtyping import ArrayLike, Float, Int
+
+
+
+class Regime(enum.IntEnum):
+    """How a network trained over the window of times that was looked at."""
+
+    KERNEL = 0
+    FEATURE_LEARNING = 1
+    FROZEN = 2
+    UNSTABLE = 3
+
+    @property
+    def label(self) -> str:
+        return self.name.lower().replace("_", " ")
+
+
+# Relative change of the kernel below which training counts as linear.
+KERNEL_CHANGE = 0.1
+
+
+def half_loss_time(ts: Float[ArrayLike, " times"], loss: Float[ArrayLike, "*lanes times"]) -> Float[np.ndarray, "*lanes"]:
+    """The time at which the loss has fallen to half its initial value; inf if it never has.
+
+    Log-linear between the two times around it; between t = 0 and the first positive time linear.
+
+    Arguments:
+        ts: times, ts[0] = 0.
+        loss: losses at these times, along the last axis.
+
+    Raises:
+        ValueError: ts does not start at 0, or the shapes do not match.
+    """
+    ts, loss = np.asarray(ts, float), np.asarray(loss, float)
+    if ts.ndim != 1 or ts[0] != 0 or loss.shape[-1:] != ts.shape:
+        raise ValueError(f"need times (times,) from 0 on and losses (..., times), got {ts.shape} and {loss.shape}")
+    ratio = loss / loss[..., :1]
+    below = ratio <= 0.5
+    after = np.argmax(below, axis=-1)
+    found = np.any(below, axis=-1)
+    before = np.maximum(after - 1, 0)
+    take = lambda index: np.take_along_axis(ratio, index[..., None], axis=-1)[..., 0]
+    high, low = take(before), take(after)
+    share = np.where(high > low, (high - 0.5) / np.where(high > low, high - low, 1), 1.0)
+    t0, t1 = ts[before], ts[after]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logarithmic = np.exp(np.log(t0) * (1 - share) + np.log(t1) * share)
+    return np.where(found, np.where(t0 > 0, logarithmic, t0 + share * (t1 - t0)), np.inf)
+
+
+def regimes(
+    ts: Float[ArrayLike, " times"],
+    loss: Float[ArrayLike, "*lanes times"],
+    kernel_change: Float[ArrayLike, "*lanes"],
+) -> Int[np.ndarray, "*lanes"]:
+    """The `Regime` of measured runs.
+
+    Half-loss time beyond the last time: frozen; before the first positive one: unstable; else a relative kernel change
+    below 0.1: kernel; otherwise feature learning.
+
+    Arguments:
+        ts: times, ts[0] = 0.
+        loss: losses at these times, along the last axis. A run that diverged (NaN) is unstable.
+        kernel_change: |K - K_0|/|K_0| at the end of each run.
+    """
+    half = half_loss_time(ts, loss)
+    times = np.asarray(ts, float)
+    regime = np.where(np.asarray(kernel_change) < KERNEL_CHANGE, Regime.KERNEL, Regime.FEATURE_LEARNING)
+    regime = np.where(half > times[-1], Regime.FROZEN, regime)
+    diverged = ~np.isfinite(np.asarray(loss, float)[..., -1])
+    return np.where((half < times[1]) | diverged, Regime.UNSTABLE, regime)

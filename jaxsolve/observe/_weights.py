@@ -1,0 +1,98 @@
+"""Observables of the weights."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .. import nets
+from .._dynamics import Quantity, View
+from ._observable import Observable
+
+
+def _matrices(view: View) -> tuple[Float[Array, "out in"], ...]:
+    net = view.problem.net
+    if not isinstance(net, nets.AbstractDense):
+        raise ValueError(f"observables of layers are for dense networks, got {type(net).__name__}")
+    return view.params.weights
+
+
+def _norms(view: View):
+    return jnp.stack([jnp.linalg.norm(w) for w in _matrices(view)])
+
+
+def _distances(view: View):
+    start = view.problem.params.weights
+    return jnp.stack([jnp.linalg.norm(w - w0) for w, w0 in zip(_matrices(view), start, strict=True)])
+
+
+def _alignment(view: View):
+    weights = _matrices(view)
+    pairs = [
+        jnp.linalg.norm(above @ below) / (jnp.linalg.norm(above) * jnp.linalg.norm(below))
+        for below, above in zip(weights[:-1], weights[1:], strict=True)
+    ]
+    if _one_linear_neuron_deep(view.problem.net):
+        signed, on_a_line = _signed_alignment(view)
+        pairs = [jnp.where(on_a_line, signed, pairs[0])]
+    return jnp.stack(pairs)
+
+
+def _one_linear_neuron_deep(net: nets.AbstractDense) -> bool:
+    return len(net.weights) == 2 and net.activation.linear and not net.biases and net.out_size == 1
+
+
+def _signed_alignment(view: View):
+    """zeta = u.v/(|u||v|) with v = W n for inputs along n, and whether the inputs lie along any n."""
+    x = view.problem.x
+    longest = x[jnp.argmax(jnp.sum(x**2, axis=1))]
+    n = longest / jnp.linalg.norm(longest)
+    off = jnp.linalg.norm(x - (x @ n)[:, None] * n[None, :])
+    on_a_line = off <= 100 * float(np.finfo(x.dtype).eps) * jnp.linalg.norm(x)
+    w, u = view.params.weights
+    v = w @ n
+    return jnp.sum(u[0] * v) / (jnp.linalg.norm(u) * jnp.linalg.norm(v)), on_a_line
+
+
+def weight_norms() -> Observable:
+    """|W_l| (Frobenius) of every weight matrix."""
+    return Observable("weight_norms", _norms, Quantity.PARAMS, ("layer",), "weight")
+
+
+def weight_distances() -> Observable:
+    """|W_l - W_l(0)| (Frobenius) of every weight matrix."""
+    return Observable("weight_distances", _distances, Quantity.PARAMS, ("layer",), "weight")
+
+
+def layer_alignment() -> Observable:
+    """zeta of every pair of adjacent layers: |W_{l+1} W_l|/(|W_{l+1}||W_l|).
+
+    For two-layer linear networks with one output and inputs on a line: the signed zeta = u.v/(|u||v|), v = W n, of
+    Xu & Liu Ziyin (eq. 20).
+    """
+    return Observable("layer_alignment", _alignment, Quantity.PARAMS, ("pair",))
+
+
+@dataclasses.dataclass(frozen=True)
+class _ReadConserved:
+    # A class, not a closure: equal for equal indices, so that a fresh observable does not recompile.
+    index: int
+
+    def __call__(self, view: View):
+        net = view.problem.net
+        quantities = net.conserved(view.params, view.problem.eta) if isinstance(net, nets.AbstractNetwork) else ()
+        if not 0 <= self.index < len(quantities):
+            raise ValueError(f"this network has {len(quantities)} conserved quantities, asked for number {self.index}")
+        value = quantities[self.index].value
+        return value if value.ndim == 2 else jnp.diag(value)
+
+
+def conserved(index: int = 0) -> Observable:
+    """The conserved quantity of adjacent layers `index` and `index + 1`, counted from the input, shape (h, h).
+
+    Between linear layers a matrix; between layers joined by a homogeneous activation one number per neuron, on the
+    diagonal. See `net.conserved`.
+    """
+    reader = _ReadConserved(index)
+    return Observable(f"conserved_{index}", reader, Quantity.PARAMS, ("neuron", "neuron_2"), "weight^2 / eta")

@@ -1,0 +1,148 @@
+"""The axes of a sweep: what is traced, what is static, and the grid they span."""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from .._checks import concrete, describe
+
+
+class Zip:
+    """Axes that advance together, as one dimension: `Zip(sigma=[...], eta=[...])`.
+
+    Raises:
+        ValueError: the values are empty or differ in length.
+    """
+
+    def __init__(self, **values: Any):
+        if not values:
+            raise ValueError("Zip needs at least one named axis")
+        self.members = tuple(_member(name, value) for name, value in values.items())
+        sizes = {member.name: len(member.values) for member in self.members}
+        if len(set(sizes.values())) != 1:
+            raise ValueError(f"axes that advance together need one length, got {sizes}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """The values of one argument of the problem function."""
+
+    name: str
+    values: Sequence[Any]  # an array if traced
+    traced: bool
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The values as a coordinate: numbers, or text."""
+        if self.traced or all(isinstance(value, int | float) for value in self.values):
+            return np.asarray(self.values)
+        return np.asarray([value if isinstance(value, str) else _label(value) for value in self.values])
+
+
+@dataclasses.dataclass(frozen=True)
+class Axis:
+    """One dimension of the grid."""
+
+    members: tuple[Member, ...]
+
+    @property
+    def dim(self) -> str:
+        return "_".join(member.name for member in self.members)
+
+    def __len__(self) -> int:
+        return len(self.members[0].values)
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """The lanes that share one compilation."""
+
+    static: dict[str, Any]
+    lanes: np.ndarray  # flat indices into the grid
+    cells: dict[str, Array]  # traced arguments, one row per lane
+
+
+def read_axes(axes: Any) -> tuple[Axis, ...]:
+    """Reads a mapping of named values, or a sequence of mappings and `Zip`s.
+
+    Floats, arrays and ranges are traced; ints, strings, bools and callables in a list are static.
+
+    Raises:
+        TypeError: axes, or the values of one, are of another kind.
+        ValueError: there are no axes, one is empty, or a name appears twice.
+    """
+    parts = axes if isinstance(axes, Sequence) and not isinstance(axes, str) else [axes]
+    read: list[Axis] = []
+    for part in parts:
+        if isinstance(part, Zip):
+            read.append(Axis(part.members))
+        elif isinstance(part, Mapping):
+            read += [Axis((_member(name, values),)) for name, values in part.items()]
+        else:
+            raise TypeError(f"axes must be a dict of named values, or a list of dicts and Zip(...), got {describe(part)}")
+    names = [member.name for axis in read for member in axis.members]
+    if not names:
+        raise ValueError("a sweep needs at least one axis")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"each axis needs a name of its own; {twice} appear more than once")
+    return tuple(read)
+
+
+def groups(axes: tuple[Axis, ...]) -> list[Group]:
+    """Splits the grid, in C order, into groups of equal static arguments."""
+    rows: dict[tuple, list[tuple[int, tuple[int, ...]]]] = {}
+    for lane, index in enumerate(itertools.product(*(range(len(axis)) for axis in axes))):
+        key = tuple(i for axis, i in zip(axes, index, strict=True) for m in axis.members if not m.traced)
+        rows.setdefault(key, []).append((lane, index))
+    return [_group(axes, lanes) for lanes in rows.values()]
+
+
+def _group(axes: tuple[Axis, ...], lanes: list[tuple[int, tuple[int, ...]]]) -> Group:
+    static, cells = {}, {}
+    for position, axis in enumerate(axes):
+        chosen = np.array([index[position] for _, index in lanes])
+        for member in axis.members:
+            if member.traced:
+                cells[member.name] = jnp.asarray(member.values)[chosen]
+            else:
+                static[member.name] = member.values[chosen[0]]
+    return Group(static, np.array([lane for lane, _ in lanes]), cells)
+
+
+def _member(name: str, values: Any) -> Member:
+    if isinstance(values, range):
+        array = jnp.arange(values.start, values.stop, values.step)
+        return _traced(name, array)
+    if isinstance(values, np.ndarray | jax.Array):
+        return _traced(name, jnp.asarray(values))
+    if isinstance(values, str | Mapping) or not isinstance(values, Sequence):
+        raise TypeError(f"the values of axis {name!r} must be a list, a range or a 1-D array, got {describe(values)}")
+    if len(values) == 0:
+        raise ValueError(f"axis {name!r} has no values")
+    numbers = all(isinstance(v, int | float | np.number) and not isinstance(v, bool) for v in values)
+    if numbers and any(isinstance(v, float | np.floating) for v in values):
+        return _traced(name, jnp.asarray([float(v) for v in values]))
+    for value in values:
+        if not (isinstance(value, str | int | np.integer) or value is None or callable(value)):
+            raise TypeError(f"a value of axis {name!r} is {describe(value)}; accepted are numbers, strings and callables")
+    return Member(name, tuple(int(v) if isinstance(v, np.integer) else v for v in values), traced=False)
+
+
+def _traced(name: str, array: Array) -> Member:
+    if array.ndim != 1 or array.shape[0] == 0:
+        raise ValueError(f"axis {name!r} must be a non-empty 1-D array, got shape {array.shape}")
+    known = concrete(array)
+    if known is not None and jnp.issubdtype(array.dtype, jnp.floating) and not np.all(np.isfinite(known)):
+        raise ValueError(f"axis {name!r} holds NaN or infinite values: {known.tolist()}")
+    return Member(name, array, traced=True)
+
+
+def _label(value: Any) -> str:
+    return str(getattr(value, "__name__", getattr(value, "name", value)))

@@ -1,0 +1,127 @@
+"""Running the lanes of a group, batch by batch, in one compilation."""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .._checks import describe
+from .._dynamics import AbstractDynamics, AbstractMarching, AbstractRandomAccess, March
+from .._problem import Problem
+from .._results import result_code
+from .._solve import CHUNK, check_applies, observe_march, observe_random_access, random_access_result
+from ..observe import Observable
+from ._axes import Group
+
+
+class Lanes(NamedTuple):
+    """What came out of a batch, one row per lane."""
+
+    observed: dict[str, Array]
+    times: Array
+    t_end: Array
+    result: Array  # codes
+    steps: Array
+
+
+class Timed(NamedTuple):
+    """A batch on the host: the grid's indices of its lanes, its rows, its wall time in seconds."""
+
+    lanes: np.ndarray
+    rows: Lanes
+    wall: float
+
+
+def default_batch(dynamics: AbstractDynamics, lanes: int) -> int:
+    """Lanes run together. A marching batch waits for its slowest lane, a closed form waits for nothing."""
+    return min(lanes, 64 if isinstance(dynamics, AbstractMarching) else 65536)
+
+
+def run_group(
+    problem_fn: Callable[..., Problem],
+    group: Group,
+    dynamics: AbstractDynamics,
+    observables: tuple[Observable, ...],
+    ts: Float[Array, " times"],
+    batch_size: int | None,
+    report: Callable[[int], Any],
+) -> list[Timed]:
+    """Runs every lane of a group and reports how many have finished after each batch."""
+    total = len(group.lanes)
+    size = default_batch(dynamics, total) if batch_size is None else min(batch_size, total)
+    run = _compiled(problem_fn, group, dynamics, observables, ts)
+    done = []
+    for start in range(0, total, size):
+        chosen = np.arange(start, min(start + size, total))
+        # The last batch is padded, so that a lane's bits do not depend on how many lanes are left.
+        padded = np.concatenate([chosen, np.full(size - len(chosen), chosen[-1])])
+        begin = time.perf_counter()
+        rows = jax.block_until_ready(run({name: values[padded] for name, values in group.cells.items()}))
+        wall = time.perf_counter() - begin
+        done.append(Timed(group.lanes[chosen], jax.tree.map(lambda leaf: np.asarray(leaf)[: len(chosen)], rows), wall))
+        report(len(chosen))
+    return done
+
+
+def _compiled(problem_fn, group: Group, dynamics, observables, ts) -> Callable[[dict[str, Array]], Lanes]:
+    parts: list[Any] = []  # the problem's structure and what is no array in it, filled while tracing
+
+    def build(cell: dict[str, Array]) -> list[Array]:
+        problem = problem_fn(**group.static, **cell)
+        if not isinstance(problem, Problem):
+            raise TypeError(f"problem_fn must return a jaxsolve.Problem, got {describe(problem)}")
+        arrays, static = eqx.partition(problem, eqx.is_array)
+        parts[:] = [jax.tree.structure(arrays), static]
+        return jax.tree.leaves(arrays)
+
+    first = {name: values[0] for name, values in group.cells.items()}
+    depends = _depends_on_input(build, first)
+    # What is the same in all lanes, such as the data, stays one array.
+    axes = [0 if dependent else None for dependent in depends]
+    if isinstance(dynamics, AbstractRandomAccess):
+        example = problem_fn(**group.static, **first)
+        check_applies(example, dynamics, throw=False)
+
+    def join(leaves: list[Array]) -> Problem:
+        structure, static = parts
+        return eqx.combine(jax.tree.unflatten(structure, leaves), static)
+
+    def random_access(leaves: list[Array]) -> Lanes:
+        problem = join(leaves)
+        observed = observe_random_access(problem, dynamics, observables, ts)
+        code = result_code(random_access_result(problem, dynamics))
+        return Lanes(observed, ts, ts[-1], code, jnp.zeros((), int))
+
+    def observe(leaves: list[Array], state) -> Lanes:
+        problem = join(leaves)
+        run: March = dynamics.finish(problem, state)
+        observed = observe_march(problem, observables, run, at_once=1)
+        return Lanes(observed, run.times, run.t_end, result_code(run.result), run.steps)
+
+    @jax.jit
+    def run(cells: dict[str, Array]) -> Lanes:
+        size = next(iter(cells.values())).shape[0] if cells else 1
+        leaves = jax.vmap(build, out_axes=axes, axis_size=size)(cells)
+        if isinstance(dynamics, AbstractRandomAccess):
+            return jax.vmap(random_access, in_axes=(axes,), axis_size=size)(leaves)
+        state = jax.vmap(lambda p: dynamics.init(join(p), ts), in_axes=(axes,), axis_size=size)(leaves)
+        advance = jax.vmap(lambda p, s: dynamics.advance(join(p), s, jnp.asarray(CHUNK)), in_axes=(axes, 0))
+        state = jax.lax.while_loop(lambda s: jnp.any(~s.done), lambda s: advance(leaves, s), state)
+        return jax.vmap(observe, in_axes=(axes, 0))(leaves, state)
+
+    return run
+
+
+def _depends_on_input(fn: Callable[[Any], list[Array]], example: Any) -> list[bool]:
+    """Which outputs of a function depend on its input."""
+    jaxpr = jax.make_jaxpr(fn)(example).jaxpr
+    dependent = set(jaxpr.invars)
+    for equation in jaxpr.eqns:
+        if any(variable in dependent for variable in equation.invars if not hasattr(variable, "val")):
+            dependent.update(equation.outvars)
+    return [not hasattr(variable, "val") and variable in dependent for variable in jaxpr.outvars]

@@ -1,0 +1,346 @@
+r"""Two-layer linear networks on data along a line: exact at any width, from any start.
+
+Xu & Liu Ziyin, "Three Mechanisms of Feature Learning in a Linear Network", Theorem 1 and Proposition 1, in a form that
+neither overflows nor cancels. With $a_i = u_i/\sqrt{\eta_u}$ and $b_i = (w_i \cdot n)/\sqrt{\eta_w}$ the flow is a
+hyperbolic rotation of $(a, b)$ by an angle $s(t) = \ln \xi(t)$ common to all neurons, driven by $\dot s = k (y - f)$
+with $f = k\, a \cdot b$.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from .._checks import concrete
+from .._dynamics import AbstractRandomAccess, Assumption, NotApplicable, Quantity, Validity, View
+from .._problem import Problem
+from ..losses import MSE
+from ..nets import AbstractDense
+
+
+class Timescale(NamedTuple):
+    """The time scale t_c of the flow, and the two rates that make it: 1/t_c^2 = feature^2 + kernel^2 (eq. 17)."""
+
+    t_c: Float[Array, "..."]
+    feature: Float[Array, "..."]  # 2 k |y|
+    kernel: Float[Array, "..."]  # 2 k^2 sqrt(P Q)
+
+
+class ReducedLine(eqx.Module):
+    r"""The whole flow of a two-layer linear network on a line, in six numbers (each of any common shape).
+
+    Attributes:
+        total: (P + Q)/2 = (|a|^2 + |b|^2)/2.
+        product: a.b at the start, (P - Q)/2.
+        gram: sqrt(|a|^2 |b|^2 - (a.b)^2) = sqrt(P Q - phi^2/4), conserved, 0 for parallel layers.
+        phi: |a|^2 - |b|^2, conserved.
+        k: |gamma m_1 m_2| rho sqrt(eta_u eta_w) >= 0.
+        y: the target, with the sign of gamma m_1 m_2.
+
+    Times are gradient-flow times in [0, inf]. Every method is differentiable, also at t = inf.
+    """
+
+    total: Float[Array, "..."]
+    product: Float[Array, "..."]
+    gram: Float[Array, "..."]
+    phi: Float[Array, "..."]
+    k: Float[Array, "..."]
+    y: Float[Array, "..."]
+
+    @staticmethod
+    def from_pq(
+        P: Float[ArrayLike, "..."],
+        Q: Float[ArrayLike, "..."],
+        phi: Float[ArrayLike, "..."],
+        k: Float[ArrayLike, "..."],
+        y: Float[ArrayLike, "..."],
+    ) -> "ReducedLine":
+        """From the paper's P, Q (eq. 9) and phi (eq. 21).
+
+        Raises:
+            ValueError: P, Q or k is negative, or phi^2 > 4 P Q, which no pair of layers has.
+        """
+        P, Q, phi, k, y = (jnp.asarray(value) for value in (P, Q, phi, k, y))
+        for name, value in (("P", P), ("Q", Q), ("k", k)):
+            known = concrete(value)
+            if known is not None and not np.all(known >= 0):
+                raise ValueError(f"{name} must be >= 0, got a smallest value of {known.min()}")
+        root = jnp.sqrt(P) * jnp.sqrt(Q)
+        known, bound = concrete(phi), concrete(root)
+        if known is not None and bound is not None and not np.all(np.abs(known) <= 2 * bound * (1 + 1e-5)):
+            raise ValueError("phi^2 must not exceed 4 P Q (Cauchy-Schwarz)")
+        half = jnp.abs(phi) / 2
+        # Parallel layers have phi^2 = 4 P Q; rounding may put the difference on either side of zero.
+        squared = jnp.maximum(root - half, 0) * (root + half)
+        return ReducedLine((P + Q) / 2, (P - Q) / 2, _sqrt(squared), phi, k, y)
+
+    @staticmethod
+    def from_layers(a: Float[Array, " width"], b: Float[Array, " width"], k: Array, y: Array) -> "ReducedLine":
+        """From the two layers, each divided by the root of its rate; without cancellation."""
+        aa, bb, ab = jnp.sum(a**2), jnp.sum(b**2), jnp.sum(a * b)
+        # |a|^2 |b|^2 - (a.b)^2 from the part of b orthogonal to a.
+        projection = ab / jnp.where(aa == 0, 1, aa)
+        gram = _sqrt(aa) * _sqrt(jnp.sum((b - projection * a) ** 2))
+        return ReducedLine((aa + bb) / 2, ab, gram, jnp.sum((a - b) * (a + b)), k, y)
+
+    @property
+    def root_pq(self) -> Float[Array, "..."]:
+        """sqrt(P Q)."""
+        return _hypot(self.phi / 2, self.gram)
+
+    @property
+    def rate(self) -> Float[Array, "..."]:
+        """k R with R = sqrt(y^2 + k^2 P Q): half the rate at which the flow converges."""
+        return self.k * _hypot(self.y, self.k * self.root_pq)
+
+    @property
+    def timescale(self) -> Timescale:
+        """t_c = 1/(2 k R), and its feature-learning and kernel terms (eq. 17). Infinite where nothing moves."""
+        feature, kernel = 2 * self.k * jnp.abs(self.y), 2 * self.k**2 * self.root_pq
+        return Timescale(1 / (2 * self.rate), feature, kernel)
+
+    def _solve(self, t: Float[ArrayLike, "..."]) -> "_Solution":
+        k, y, S, C = self.k, self.y, self.total, self.product
+        root_pq = self.root_pq
+        R = _hypot(y, k * root_pq)
+        r0 = y - k * C
+        # P, Q from their sum and product: the smaller of the two would cancel.
+        large = S + jnp.abs(C)
+        small = jnp.where(large == 0, 0, root_pq**2 / jnp.where(large == 0, 1, large))
+        P, Q = jnp.where(C >= 0, large, small), jnp.where(C >= 0, small, large)
+        # R - y and R + y likewise: their product is k^2 P Q.
+        sum_ = R + jnp.abs(y)
+        difference = jnp.where(sum_ == 0, 0, (k * root_pq) ** 2 / jnp.where(sum_ == 0, 1, sum_))
+        X = jnp.where(y >= 0, difference, sum_) + k * P
+        Y = jnp.where(y >= 0, sum_, difference) + k * Q
+
+        # Past `late` exp(-2 k R t) is zero in this dtype. Such t, inf among them, must not reach a product that is
+        # differentiated.
+        late = -0.5 * float(np.log(np.finfo(R.dtype).tiny))
+        t = jnp.asarray(t, R.dtype)
+        settled = _product(k * R, t) > late
+        kt = _product(k, jnp.where(settled, 0, t))
+        x = jnp.where(R == 0, 0, R * kt)
+        E = jnp.where(settled, 0, jnp.exp(-2 * x))
+        e = 2 * E / (1 + E)
+        tau = jnp.where(settled, 1 / jnp.where(R == 0, 1, R), kt * _tanhc(x))  # tanh(k R t)/R
+        h_x, h_y = e + _product(X, tau), e + _product(Y, tau)
+        # sech^2(k R t)/(h_x h_y), where e and the smaller h may both vanish (P = 0 or Q = 0: towards the saddle).
+        small_h, large_h = jnp.where(y >= 0, h_x, h_y), jnp.where(y >= 0, h_y, h_x)
+        at_saddle = jnp.where(y >= 0, X, Y) == 0
+        share = jnp.where(at_saddle, 1, e / jnp.where(at_saddle, 1, small_h))
+        remaining = 2 / (1 + E) * share / large_h
+        # What has been gained, for early times, when y - r0 * remaining would cancel.
+        early = remaining > 0.5
+        safe = jnp.where(early, h_x * h_y, 1)
+        gained = 2 * tau * (S + tau * (y * C + k * root_pq**2)) / safe
+        safe_k = jnp.where(k == 0, 1, k)
+        product = jnp.where(early, C + r0 * jnp.where(early, gained, 0), (y - r0 * remaining) / safe_k)
+        return _Solution(r0 * remaining, product, r0, tau, h_x, h_y)
+
+    def residual(self, t: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
+        """y - f(t), accurate relative to itself however small."""
+        return self._solve(t).residual
+
+    def layer_product(self, t: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
+        """a.b at time t."""
+        return self._solve(t).product
+
+    def f(self, t: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
+        """The output on the reduced data point, with the sign of gamma m_1 m_2 (eq. 19)."""
+        return self.k * self._solve(t).product
+
+    def ntk(self, t: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
+        """K(x, x) on the reduced data point (eq. 18): k^2 (P xi^2 + Q/xi^2) = 2 k^2 sqrt((a.b)^2 + P Q)."""
+        return 2 * self.k**2 * _hypot(self._solve(t).product, self.root_pq)
+
+    def zeta(self, t: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
+        """The alignment u.v/(|u||v|) of the layers (eqs. 20, 21); 0 where a layer vanishes throughout."""
+        product = self._solve(t).product
+        size = _hypot(product, self.gram)
+        # Both vanish only for parallel layers that meet the saddle: there zeta keeps the sign it came with.
+        return jnp.where(size == 0, jnp.sign(self.product), product / jnp.where(size == 0, 1, size))
+
+    def observe(self, t: Float[ArrayLike, "..."]) -> tuple[Array, Array, Array]:
+        """(zeta, f, ntk) at time t from one solution of the flow."""
+        product = self._solve(t).product
+        size = _hypot(product, self.gram)
+        zeta = jnp.where(size == 0, jnp.sign(self.product), product / jnp.where(size == 0, 1, size))
+        return zeta, self.k * product, 2 * self.k**2 * _hypot(product, self.root_pq)
+
+    def squared_norms(self, t: Float[ArrayLike, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+        """|a|^2 = |u|^2/eta_u and |b|^2 = |v|^2/eta_w at time t."""
+        product = self._solve(t).product
+        large = _hypot(product, self.root_pq) + jnp.abs(self.phi) / 2
+        small = (product**2 + self.gram**2) / jnp.where(large == 0, 1, large)
+        return jnp.where(self.phi >= 0, large, small), jnp.where(self.phi >= 0, small, large)
+
+    def log_xi(self, t: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
+        """ln xi(t) (eq. 8): the angle of the hyperbolic rotation. Infinite at t = inf when it ends in the saddle."""
+        solution = self._solve(t)
+        growing = solution.start >= 0
+        ahead = 2 * jnp.abs(solution.start) * solution.tau / jnp.where(growing, solution.h_x, solution.h_y)
+        return jnp.where(growing, 1, -1) * jnp.log1p(ahead) / 2
+
+
+class _Solution(NamedTuple):
+    residual: Array
+    product: Array
+    start: Array  # y - f(0)
+    tau: Array
+    h_x: Array
+    h_y: Array
+
+
+class TwoLayerLine(AbstractRandomAccess):
+    """The exact gradient flow of a two-layer linear network with one output, MSE loss and inputs on a line.
+
+    Any width, start, positive per-layer rates and gamma of any sign. Inputs x_i = a_i n are reduced to one point
+    rho n with rho^2 = E[a^2] and the target E[a y]/rho (Proposition 1); test inputs may lie anywhere.
+
+    Provides parameters, outputs, NTK at any t in [0, inf]. `reduce` gives the flow in six numbers, for zeta, norms and
+    time scales at no cost.
+    """
+
+    @property
+    def name(self) -> str:
+        return "TwoLayerLine"
+
+    provides = frozenset(Quantity)
+
+    def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
+        return ts
+
+    def check(self, problem: Problem) -> Validity:
+        net, x = problem.net, problem.x
+        dense = isinstance(net, AbstractDense)
+        kind = [
+            ("a dense network", dense, type(net).__name__),
+            ("two weight matrices", dense and len(net.weights) == 2, f"{len(net.weights) if dense else '?'} matrices"),
+            ("linear activation", dense and net.activation.linear, str(net.activation) if dense else "?"),
+            ("no biases", dense and not net.biases, "biases"),
+            ("one output", problem.y.shape[1] == 1, f"{problem.y.shape[1]} outputs"),
+            ("MSE loss", isinstance(problem.loss, MSE), type(problem.loss).__name__),
+            ("inputs are vectors", x.ndim == 2, f"inputs of shape {x.shape[1:]}"),
+        ]
+        dtype = x.dtype
+        eps = float(jnp.finfo(dtype).eps)
+        assumptions = [
+            Assumption(name, jnp.asarray(0.0 if holds else np.inf, dtype), 0.0, "" if holds else f"it has {found}")
+            for name, holds, found in kind
+        ]
+        if all(holds for _, holds, _ in kind):
+            n, a = _line(x)
+            off = jnp.linalg.norm(x - a[:, None] * n[None, :]) / _nonzero(jnp.linalg.norm(x))
+            eta = jnp.stack([jnp.asarray(rate) for rate in net.rates().weights])
+            assumptions += [
+                Assumption("inputs lie on a line", off, 100 * eps, "share of the inputs' norm off the line"),
+                Assumption("both rates are positive", jnp.where(jnp.all(eta > 0), 0.0, 1.0).astype(dtype), 0.0),
+            ]
+        return Validity(tuple(assumptions))
+
+    def reduce(self, problem: Problem) -> ReducedLine:
+        """The flow of a problem in six numbers.
+
+        Raises:
+            NotApplicable: the problem is of another kind.
+        """
+        return self._reduce(problem).reduced
+
+    def _reduce(self, problem: Problem) -> "_Line":
+        validity = self.check(problem)
+        if validity.structural:
+            raise NotApplicable(f"TwoLayerLine does not solve this problem: it needs {validity.missed()}")
+        net = problem.net
+        w, u = net.weights[0], net.weights[1][0]
+        eta_w, eta_u = net.rates().weights
+        n, along = _line(problem.x)
+        rho = _sqrt(jnp.mean(along**2))
+        target = problem.y[:, 0] if problem.initial is None else problem.y[:, 0] + problem.initial[:, 0]
+        y = jnp.mean(along * target) / _nonzero(rho)
+        outer = net.scaling.gamma * net.scaling.multiplier[0] * net.scaling.multiplier[1]
+        sign = jnp.where(outer < 0, -1, 1).astype(y.dtype)
+        a, b = u / jnp.sqrt(eta_u), (w @ n) / jnp.sqrt(eta_w)
+        k = jnp.abs(outer) * rho * jnp.sqrt(eta_u) * jnp.sqrt(eta_w)
+        return _Line(ReducedLine.from_layers(a, b, k, sign * y), a, b, n, along, rho, sign)
+
+    def at(self, problem: Problem, t: Float[Array, ""]) -> View:
+        line = self._reduce(problem)
+        reduced, net = line.reduced, problem.net
+        t = jnp.asarray(t, problem.x.dtype)
+        s = reduced.log_xi(t)
+        a, b = _rotate(line.a, line.b, s)
+        eta_w, eta_u = net.rates().weights
+        u = (jnp.sqrt(eta_u) * a)[None, :]
+        w = net.weights[0] + (jnp.sqrt(eta_w) * (b - line.b))[:, None] * line.n[None, :]
+        params = eqx.tree_at(lambda p: p.weights, problem.params, (w, u))
+        scaled = line.along / _nonzero(line.rho)
+        outputs = (line.sign * reduced.f(t) * scaled)[:, None]
+        outputs = outputs if problem.initial is None else outputs - problem.initial
+        kernel = reduced.ntk(t) * (scaled[:, None] * scaled[None, :])
+        return View(problem, t, params, given_outputs=outputs, given_kernel=kernel[:, None, :, None])
+
+
+class _Line(NamedTuple):
+    reduced: ReducedLine
+    a: Float[Array, " width"]
+    b: Float[Array, " width"]
+    n: Float[Array, " in"]
+    along: Float[Array, " n"]  # the coordinate of every input on the line
+    rho: Float[Array, ""]
+    sign: Float[Array, ""]  # of gamma m_1 m_2
+
+
+def _line(x: Float[Array, "n in"]) -> tuple[Float[Array, " in"], Float[Array, " n"]]:
+    """The direction of inputs on a line, and their coordinates: one power iteration from the longest input is exact."""
+    scaled = x / _nonzero(jnp.max(jnp.abs(x)))
+    longest = scaled[jnp.argmax(jnp.sum(scaled**2, axis=1))]
+    n = (scaled @ longest) @ scaled
+    n = n / _nonzero(_sqrt(jnp.sum(n**2)))
+    return n, x @ n
+
+
+def _rotate(a: Array, b: Array, s: Array) -> tuple[Array, Array]:
+    """(a cosh s + b sinh s, b cosh s + a sinh s): in this form for small s, through a + b and a - b for large."""
+    near = jnp.abs(s) < 1
+    small = jnp.where(near, s, 0)
+    cosh, sinh = jnp.cosh(small), jnp.sinh(small)
+    large = jnp.where(near, 1, s)
+    plus, minus = _product(a + b, jnp.exp(large)) / 2, _product(a - b, jnp.exp(-large)) / 2
+    return (
+        jnp.where(near, a * cosh + b * sinh, plus + minus),
+        jnp.where(near, b * cosh + a * sinh, plus - minus),
+    )
+
+
+def _product(zero: Array, infinite: Array) -> Array:
+    """A product in which an exact zero wins over an infinity."""
+    return jnp.where(zero == 0, 0, zero * jnp.where(zero == 0, 1, infinite))
+
+
+def _nonzero(value: Array) -> Array:
+    return jnp.where(value == 0, 1, value)
+
+
+def _sqrt(value: Array) -> Array:
+    """The square root, with derivative 0 at 0."""
+    return jnp.where(value == 0, 0, jnp.sqrt(_nonzero(value)))
+
+
+def _hypot(one: Array, two: Array) -> Array:
+    """sqrt(one^2 + two^2) without overflow, with derivative 0 at 0."""
+    large = jnp.maximum(jnp.abs(one), jnp.abs(two))
+    scale = jax.lax.stop_gradient(_nonzero(large))
+    return scale * _sqrt((one / scale) ** 2 + (two / scale) ** 2)
+
+
+def _tanhc(x: Array) -> Array:
+    """tanh(x)/x for x >= 0."""
+    near = x < 1e-2
+    small, large = jnp.where(near, x, 0), jnp.where(near, 1, x)
+    series = 1 - small**2 / 3 + 2 * small**4 / 15 - 17 * small**6 / 315 + 62 * small**8 / 2835
+    decay = jnp.expm1(-2 * large)
+    return jnp.where(near, series, -decay / (2 + decay) / large)

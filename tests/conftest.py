@@ -1,0 +1,49 @@
+"""Settings shared by all tests. jaxsolve must not be imported here: the shape checks hook into its first import."""
+
+import itertools
+import os
+import zlib
+
+import jax
+import pytest
+
+
+# One float64 run is the default; JAXSOLVE_TEST_X32=1 repeats it in the precision that users get from JAX by default.
+X64 = os.environ.get("JAXSOLVE_TEST_X32", "0") in ("", "0")
+TESTS_BETWEEN_CLEARS = 100
+
+os.environ.setdefault("MPLBACKEND", "Agg")
+jax.config.update("jax_enable_x64", X64)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+def pytest_report_header(config):
+    return f"jax {jax.__version__} on {jax.default_backend()}, {'float64' if X64 else 'float32'}"
+
+
+def pytest_collection_modifyitems(config, items):
+    if not X64:
+        skip = pytest.mark.skip(reason="needs float64; this is the float32 run (JAXSOLVE_TEST_X32)")
+        for item in items:
+            if item.get_closest_marker("x64_only"):
+                item.add_marker(skip)
+
+
+_since_clear = itertools.count(1)
+
+
+def pytest_runtest_teardown(item, nextitem):
+    """Drop compiled programs now and then, between files: kept for ever, they fill gigabytes."""
+    global _since_clear
+    if next(_since_clear) >= TESTS_BETWEEN_CLEARS and (nextitem is None or nextitem.path != item.path):
+        jax.clear_caches()
+        _since_clear = itertools.count(1)
+
+
+@pytest.fixture
+def getkey(request):
+    """A function giving a fresh key at each call: the same keys in every run of a test, other keys in other tests."""
+    root = jax.random.key(zlib.crc32(request.node.nodeid.encode()))
+    calls = itertools.count()
+    return lambda: jax.random.fold_in(root, next(calls))

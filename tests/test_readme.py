@@ -1,0 +1,186 @@
+"""The documentation runs: every Python block of README.md and docs/**/*.md, as a reader would paste it.
+
+The blocks of a file marked ```python run in order, in one fresh Python with JAX's default settings and an empty working
+folder. A ```text block directly below one (only blank lines between) is what it must print, where
+
+- a number with a point or an exponent may differ by one unit in its last digit or by 0.1 %; integers must agree;
+- `...` stands for anything (a time, a path); runs of spaces count as one.
+"""
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+PAGES = [README, *sorted(ROOT.glob("docs/**/*.md"))]
+RELATIVE_TOLERANCE = 1e-3
+TIMEOUT = 300.0  # seconds a page
+
+FENCE = re.compile(r"^```(?P<language>[\w+-]*)[^\n]*\n(?P<body>.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
+# A number stands alone: "x1" holds none, and neither does the version "0.12.0".
+NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w]|\.\d)")
+
+# Runs [line, code] pairs as the module __main__ and writes one JSON list of what each printed.
+RUNNER = """
+import contextlib, io, json, sys, types
+page, blocks, out = json.load(sys.stdin)
+module = sys.modules["__main__"] = types.ModuleType("__main__")
+printed = []
+for line, code in blocks:
+    with contextlib.redirect_stdout(io.StringIO()) as stream:
+        exec(compile("\\n" * line + code, page, "exec"), module.__dict__)
+    printed.append(stream.getvalue())
+with open(out, "w") as file:
+    json.dump(printed, file)
+"""
+
+
+class Block(NamedTuple):
+    line: int  # lines of the page above the code
+    code: str
+    expected: str | None
+
+
+def blocks(text: str) -> list[Block]:
+    """The Python blocks of a page, each with the output promised directly below it."""
+    found, fences = [], list(FENCE.finditer(text))
+    for fence, below in zip(fences, [*fences[1:], None], strict=True):
+        if fence["language"] == "python":
+            promised = below and below["language"] == "text" and not text[fence.end() : below.start()].strip()
+            expected = below["body"] if below and promised else None
+            found.append(Block(text.count("\n", 0, fence.start("body")), fence["body"], expected))
+    return found
+
+
+def close(expected: str, printed: str) -> bool:
+    """Whether two numbers agree to the last digit that the page shows."""
+    if not re.search(r"[.eE]", expected):
+        return printed == expected
+    mantissa, _, exponent = expected.lower().partition("e")
+    last_digit = 10.0 ** (int(exponent or 0) - len(mantissa.partition(".")[2]))
+    tolerance = max(1.0001 * last_digit, RELATIVE_TOLERANCE * abs(float(expected)))
+    return math.isclose(float(expected), float(printed), rel_tol=0, abs_tol=tolerance)
+
+
+def agrees(expected: str, printed: str) -> bool:
+    """Whether what was printed is what the page promises."""
+    expected, printed = (re.sub(r"[ \t]+", " ", text).replace(" \n", "\n").strip() for text in (expected, printed))
+    pattern, end = "", 0
+    for number in NUMBER.finditer(expected):
+        pattern += re.escape(expected[end : number.start()]) + f"({NUMBER.pattern})"
+        end = number.end()
+    pattern = (pattern + re.escape(expected[end:])).replace(re.escape("..."), ".*?")
+    match = re.fullmatch(pattern, printed, re.DOTALL)
+    return match is not None and all(map(close, NUMBER.findall(expected), match.groups()))
+
+
+def run(page: Path, folder: Path) -> list[tuple[Block, str]]:
+    """The page's blocks, each with what it printed."""
+    found, out = blocks(page.read_text(encoding="utf-8")), folder / "printed.json"
+    work = folder / "work"
+    work.mkdir()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_ENABLE")}
+    done = subprocess.run(
+        [sys.executable, "-c", RUNNER],
+        input=json.dumps([str(page), [[block.line, block.code] for block in found], str(out)]),
+        cwd=work,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+    )
+    assert done.returncode == 0, f"{page.name} does not run:\n{done.stderr}"
+    return list(zip(found, json.loads(out.read_text()), strict=True))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_page_runs_and_prints_what_it_promises(page, tmp_path):
+    for block, printed in run(page, tmp_path):
+        assert block.expected is None or agrees(block.expected, printed), (
+            f"{page.name}, code from line {block.line + 1}: promised\n{block.expected}\nprinted\n{printed}"
+        )
+
+
+def test_readme_has_python():
+    assert blocks(README.read_text(encoding="utf-8")), "README.md shows no ```python block"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_no_python_hides_from_the_runner(page):
+    text = page.read_text(encoding="utf-8")
+    languages = {fence["language"] for fence in FENCE.finditer(text)}
+    hidden = {name for name in languages if name.lower().startswith(("py", "ipy"))} - {"python"}
+    assert not hidden, f"{page.name}: mark code as ```python, not {hidden}"
+    assert len(re.findall(r"^[ \t>]*(?:```|~~~)", text, re.MULTILINE)) == 2 * len(list(FENCE.finditer(text))), (
+        f"{page.name}: a fence is indented, quoted, nested or left open, so its code would not run"
+    )
+
+
+def test_ci_runs_the_readme_test_command():
+    command = "uv run pytest"
+    assert command in README.read_text(encoding="utf-8")
+    assert command in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("expected", "printed"),
+    [
+        ("loss 0.123\n", "loss 0.1239\n"),
+        ("loss 0.123", "loss 0.124"),
+        ("error 1.2e-08", "error 1.25e-08"),
+        ("error 2.4e-6", "error 2.3e-06"),
+        ("12 steps in 3.1 s ...", "12  steps in 3.1 s (3.2 MB)\n"),
+        ("a\n...\nb 1.0", "a\nanything\n2\nb 1.0"),
+        ("jax 0.12.0", "jax 0.12.0"),
+        ("[-1.00 2.00]", "[-1.005  1.999]"),
+    ],
+)
+def test_agrees(expected, printed):
+    assert agrees(expected, printed)
+
+
+@pytest.mark.parametrize(
+    ("expected", "printed"),
+    [
+        ("loss 0.123", "loss 0.125"),
+        ("loss 0.123", "loss -0.123"),
+        ("error 1.2e-08", "error 1.4e-08"),
+        ("12 steps", "13 steps"),
+        ("jax 0.12.0", "jax 0.12.1"),
+        ("loss 0.5", "error 0.5"),
+        ("loss 0.5", "loss 0.5\nloss 0.4"),
+        ("loss 0.5", ""),
+        ("loss 0.5", "loss nan"),
+    ],
+)
+def test_agrees_can_fail(expected, printed):
+    assert not agrees(expected, printed)
+
+
+def test_blocks_share_a_namespace_and_promise_only_directly_below(tmp_path):
+    page = tmp_path / "page.md"
+    first_code, second_code = "x = 1.5\nprint(x)\n", "print(2 * x)\n"
+    page.write_text(
+        f"```python\n{first_code}```\nWords.\n```text\n9\n```\n```python\n{second_code}```\n\n```text\n3.0\n```\n"
+    )
+    (first, printed), (second, printed_too) = run(page, tmp_path)
+    assert first == Block(1, first_code, None)
+    assert printed == "1.5\n"
+    assert second == Block(9, second_code, "3.0\n")
+    assert printed_too == "3.0\n"
+
+
+def test_a_broken_page_fails_naming_its_line(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("Words.\n\n```python\nx = 1\n1 / 0\n```\n")
+    with pytest.raises(AssertionError, match=r'page\.md", line 5'):
+        run(page, tmp_path)
