@@ -74,7 +74,7 @@ def compare(
     reference = solve(problem, first, union, observe=observe)
     trajectories, errors = {names[0]: reference}, {}
     for name, dynamics, index in zip(names[1:], others, np.split(where, len(rows)), strict=True):
-        trajectory = solve(problem, dynamics, asked, observe=observe)
+        trajectory = solve(problem, dynamics, reference.ts[index], observe=observe)
         trajectories[name] = trajectory
         errors[name] = {
             key: _error(value, reference[key][index]) for key, value in trajectory.observed.items()

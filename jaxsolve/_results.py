@@ -62,4 +62,4 @@ def result_code(result: RESULTS) -> Int[Array, "..."]:
 
 def result_names(codes: Any) -> np.ndarray:
     """The names of an array of codes."""
-    return np.asarray(RESULT_NAMES)[np.asarray(codes)]
+    return np.asarray(np.asarray(RESULT_NAMES)[np.asarray(codes)])

@@ -71,7 +71,7 @@ def solve(
     times = read_times(ts, dynamics, problem.x.dtype)
     if isinstance(dynamics, AbstractRandomAccess):
         check_applies(problem, dynamics, throw)
-    if isinstance(dynamics, AbstractMarching) and progress and concrete(times) is not None:
+    if isinstance(dynamics, AbstractMarching) and progress:
         trajectory = _march_visibly(problem, dynamics, times, observables)
     else:
         trajectory = _run(problem, dynamics, times, observables)
@@ -84,8 +84,10 @@ def read_times(ts: Any, dynamics: AbstractDynamics, dtype: Any) -> Float[Array, 
     """Checks the times asked for and brings them to the problem's dtype."""
     try:
         array = jnp.asarray(ts)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise TypeError(f"ts must be a number or a sorted sequence of numbers, got {describe(ts)}") from error
+    if not (jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)):
+        raise TypeError(f"ts must be a number or a sorted sequence of numbers, got {describe(ts)}")
     array = array.astype(dtype)
     if array.ndim > 1 or array.size == 0:
         raise ValueError(f"ts must be one time or a non-empty 1-D sequence, got shape {array.shape}")
@@ -95,8 +97,9 @@ def read_times(ts: Any, dynamics: AbstractDynamics, dtype: Any) -> Float[Array, 
     known = np.atleast_1d(known)
     if np.any(np.isnan(known)) or np.any(known < 0):
         raise ValueError(f"ts must be >= 0 and not NaN, got a smallest value of {known.min()}")
-    if np.any(np.diff(known) < 0):
-        first = int(np.argmax(np.diff(known) < 0))
+    falls = known[1:] < known[:-1]
+    if np.any(falls):
+        first = int(np.argmax(falls))
         raise ValueError(f"ts must be sorted, but ts[{first}] = {known[first]} > ts[{first + 1}] = {known[first + 1]}")
     if np.isinf(known[-1]) and isinstance(dynamics, AbstractMarching) and getattr(dynamics, "until", None) is None:
         raise ValueError(
@@ -223,6 +226,8 @@ def _march_visibly(problem, dynamics, ts, observables) -> Trajectory:
 
     columns = (TextColumn(dynamics.name), BarColumn(), MofNCompleteColumn(), TextColumn("times"), TimeElapsedColumn())
     state, total = _init(problem, dynamics, ts), jnp.atleast_1d(ts).shape[0]
+    if concrete(state.done) is None or np.ndim(state.done):  # inside a trace there is nothing to show
+        return _run(problem, dynamics, ts, observables)
     with Progress(*columns, console=Console(file=sys.stderr)) as bar:
         task = bar.add_task("", total=total)
         chunk = CHUNK

@@ -5,6 +5,7 @@ import os
 import zlib
 
 import jax
+import jaxtyping
 import pytest
 
 
@@ -47,3 +48,11 @@ def getkey(request):
     root = jax.random.key(zlib.crc32(request.node.nodeid.encode()))
     calls = itertools.count()
     return lambda: jax.random.fold_in(root, next(calls))
+
+
+@pytest.fixture
+def as_users():
+    """Switches the shape checks off, as they are for users: what jaxsolve itself says of a bad argument."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

@@ -5,8 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
-from jaxtyping import Array, Float, PRNGKeyArray, Real
+from jaxtyping import Array, Float
 
 from .._checks import concrete, describe
 
@@ -25,7 +24,7 @@ def require_count(value: Any, name: str, *, least: int) -> int:
     return int(value)
 
 
-def require_scalar(value: Real[ArrayLike, ""], name: str, *, positive: bool) -> Float[Array, ""]:
+def require_scalar(value: Any, name: str, *, positive: bool) -> Float[Array, ""]:
     """Returns a scalar >= 0 (> 0 if `positive`) as an array of the default float dtype; a traced value passes.
 
     Raises:
@@ -40,7 +39,7 @@ def require_scalar(value: Real[ArrayLike, ""], name: str, *, positive: bool) -> 
     return jnp.asarray(value, jnp.result_type(float))
 
 
-def require_key(key: PRNGKeyArray) -> None:
+def require_key(key: Any) -> None:
     """Accepts one key, new style (`jax.random.key`) or legacy (`jax.random.PRNGKey`).
 
     Raises:

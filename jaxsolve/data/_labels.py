@@ -15,7 +15,7 @@ from ._dataset import Dataset
 
 Task: TypeAlias = str | Sequence[int | np.integer]  # "classes", "parity" or a pair of classes
 
-_Indices: TypeAlias = Int[np.ndarray, " m"] | Int[Array, " m"]
+_Indices: TypeAlias = Int[np.ndarray, " _"] | Int[Array, " _"]
 
 N_CLASSES = 10  # of handwritten digits, MNIST, Fashion-MNIST and CIFAR-10 alike
 
@@ -41,7 +41,7 @@ def encode(labels: Shaped[np.ndarray, " n"], task: Task) -> tuple[Int[np.ndarray
         if task == "parity":
             return everything, 2.0 * (labels[:, None] % 2) - 1
     elif _is_pair(task):
-        kept = np.flatnonzero(np.isin(labels, list(task)))
+        kept = np.flatnonzero(np.isin(labels, np.asarray(task)))
         return kept, np.where(labels[kept, None] == task[1], 1.0, -1.0)
     raise ValueError(
         'task must be "classes" (one-hot rows), "parity" (-1 for even, +1 for odd classes) or a pair (a, b) of '
@@ -74,7 +74,7 @@ def draw(key: PRNGKeyArray, available: int, counts: tuple[int, int | None], wher
     first, second = counts
     second = available - first if second is None else second
     if first > available or first + second > available:
-        asked = f"{first}" if counts[1] is None else f"{first} + {second} = {first + second}"
+        asked = f"{first}" if not counts[1] else f"{first} + {second} = {first + second}"
         raise ValueError(f"{asked} samples were asked for, but there are {available} {where}; ask for fewer")
     order = jax.random.permutation(key, available)
     known = concrete(order)

@@ -6,7 +6,7 @@ teacher. Training samples do not depend on how many test samples are asked for. 
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,9 @@ from .._checks import concrete, describe, require_finite
 from ._arguments import require_count, require_key, require_scalar
 from ._covariance import covariance_root, matmul
 from ._dataset import Dataset
+
+
+_Pair: TypeAlias = tuple[Float[Array, "n d"], Float[Array, "n c"]]
 
 
 def line(
@@ -66,13 +69,12 @@ def line(
         u = jnp.asarray(direction, dtype)
     u = u / jnp.linalg.norm(u)
 
-    def inputs(key: PRNGKeyArray, n: int) -> Float[Array, " n"]:
-        return scale * jax.random.normal(key, (n,), dtype)
+    def sample(n: int, key_x: PRNGKeyArray, key_noise: PRNGKeyArray) -> _Pair:
+        a = scale * jax.random.normal(key_x, (n,), dtype)
+        return a[:, None] * u[None, :], _targets(target, "target", a, noise, key_noise)
 
-    a, a_test = inputs(keys[0], n_train), inputs(keys[2], n_test)
-    train = a[:, None] * u[None, :], _targets(target, "target", a, noise, keys[1])
-    test = a_test[:, None] * u[None, :], _targets(target, "target", a_test, noise, keys[3])
-    return _dataset(f"line: {sizes}", train, test)
+    test = sample(n_test, *keys[2:]) if n_test else ()
+    return Dataset(*sample(n_train, *keys[:2]), *test, source=f"line: {sizes}")
 
 
 def gaussian(
@@ -122,22 +124,21 @@ def gaussian(
         )
     key_teacher, *keys = jax.random.split(key, 5)
     weights = _teacher_matrix(teacher, in_size, out_size, key_teacher)
-    x = jax.random.normal(keys[0], (n_train, in_size), dtype)
-    x_test = jax.random.normal(keys[2], (n_test, in_size), dtype)
-    if whitened:
-        q, r = jnp.linalg.qr(x)
-        # QR leaves the columns' signs to the algorithm; those of R's diagonal make Q uniformly distributed
-        x = q * jnp.where(jnp.diag(r) < 0, -math.sqrt(n_train), math.sqrt(n_train)).astype(dtype)[None, :]
-    elif covariance is not None:
-        root = covariance_root(covariance, in_size)
-        x, x_test = matmul(x, root.T), matmul(x_test, root.T)
+    root = None if covariance is None else covariance_root(covariance, in_size)
 
-    def target(sample: Float[Array, " d"]) -> Float[Array, " c"]:
-        return matmul(sample, weights)
+    def sample(n: int, key_x: PRNGKeyArray, key_noise: PRNGKeyArray, *, white: bool) -> _Pair:
+        x = jax.random.normal(key_x, (n, in_size), dtype)
+        if white:
+            q, r = jnp.linalg.qr(x)
+            # QR leaves the columns' signs to the algorithm; those of R's diagonal make Q uniformly distributed
+            x = q * jnp.where(jnp.diag(r) < 0, -math.sqrt(n), math.sqrt(n)).astype(dtype)[None, :]
+        elif root is not None:
+            x = matmul(x, root.T)
+        return x, _targets(lambda one: matmul(one, weights), "teacher", x, noise, key_noise)
 
-    train = x, _targets(target, "teacher", x, noise, keys[1])
-    test = x_test, _targets(target, "teacher", x_test, noise, keys[3])
-    return _dataset(f"{'whitened ' if whitened else ''}gaussian: {sizes}", train, test)
+    test = sample(n_test, *keys[2:], white=False) if n_test else ()
+    source = f"{'whitened ' if whitened else ''}gaussian: {sizes}"
+    return Dataset(*sample(n_train, *keys[:2], white=whitened), *test, source=source)
 
 
 def teacher_student(
@@ -173,14 +174,14 @@ def teacher_student(
     noise = require_scalar(noise, "noise", positive=False)
     keys = jax.random.split(key, 4)
 
-    def inputs(key: PRNGKeyArray, n: int) -> Float[Array, "n d"]:
-        x = jax.random.normal(key, (n, in_size), jnp.result_type(float))
-        return x / jnp.linalg.norm(x, axis=1, keepdims=True) if sphere else x
+    def sample(n: int, key_x: PRNGKeyArray, key_noise: PRNGKeyArray) -> _Pair:
+        x = jax.random.normal(key_x, (n, in_size), jnp.result_type(float))
+        x = x / jnp.linalg.norm(x, axis=1, keepdims=True) if sphere else x
+        return x, _targets(teacher, "teacher", x, noise, key_noise)
 
-    x, x_test = inputs(keys[0], n_train), inputs(keys[2], n_test)
-    train = x, _targets(teacher, "teacher", x, noise, keys[1])
-    test = x_test, _targets(teacher, "teacher", x_test, noise, keys[3])
-    return _dataset(f"teacher_student{' on the unit sphere' if sphere else ''}: {sizes}", train, test)
+    test = sample(n_test, *keys[2:]) if n_test else ()
+    source = f"teacher_student{' on the unit sphere' if sphere else ''}: {sizes}"
+    return Dataset(*sample(n_train, *keys[:2]), *test, source=source)
 
 
 def _sizes(n_train: int, n_test: int, in_size: int, key: PRNGKeyArray) -> str:
@@ -190,10 +191,6 @@ def _sizes(n_train: int, n_test: int, in_size: int, key: PRNGKeyArray) -> str:
     require_count(in_size, "in_size", least=1)
     require_key(key)
     return f"{n_train} training and {n_test} test samples in {in_size} dimensions"
-
-
-def _dataset(source: str, train: tuple[Array, Array], test: tuple[Array, Array]) -> Dataset:
-    return Dataset(*train, source=source) if len(test[0]) == 0 else Dataset(*train, *test, source=source)
 
 
 def _targets(
@@ -206,6 +203,8 @@ def _targets(
         return jnp.atleast_1d(y)
 
     y = jax.vmap(one)(x)
+    if concrete(noise) == 0:  # spares the compilation of a draw
+        return y
     return y + noise * jax.random.normal(key, y.shape, y.dtype)
 
 

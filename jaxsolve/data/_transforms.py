@@ -231,15 +231,12 @@ def _leading(x: Float[Array, " n *shape"], k: int | None, *, standardise: bool, 
     spectrum = _spectrum(x, centre)
     kept = concrete(spectrum.kept)
     given = f"the {x.shape[0]} x {x.shape[1]} training inputs{', centred,' if centre else ''}"
-    if kept is None:
-        if k is None:
-            raise ValueError(
-                f"{asked} takes its output size from the values of the inputs, so it cannot be fitted inside jit or "
-                "vmap; give rank=, or fit it outside"
-            )
-        rank = len(spectrum.s)
-    else:
-        rank = int(kept.sum())
+    if kept is None and k is None:
+        raise ValueError(
+            f"{asked} takes its output size from the values of the inputs, so it cannot be fitted inside jit or vmap; "
+            "give rank=, or fit it outside"
+        )
+    rank = len(spectrum.s) if kept is None else int(kept.sum())
     if rank == 0:
         raise ValueError(f"{asked}: {given} are all zero up to rounding, so there is no direction to keep")
     k = rank if k is None else k
@@ -247,7 +244,7 @@ def _leading(x: Float[Array, " n *shape"], k: int | None, *, standardise: bool, 
         raise ValueError(
             f"{asked}: {given} have rank {'at most ' if kept is None else ''}{rank}; ask for {rank} or fewer"
         )
-    s, v = jnp.asarray(spectrum.s[:k]), jnp.asarray(spectrum.v[:, :k])
+    xp, s = (jnp if kept is None else np), spectrum.s[:k]
     # the mask matters for traced inputs alone: there NaN is the only way to say that a direction is null
-    factor = jnp.where(jnp.asarray(spectrum.kept[:k]), 1 / s if standardise else jnp.ones_like(s), jnp.nan)
-    return Affine(jnp.asarray(spectrum.mean, x.dtype), (v * factor[None, :]).astype(x.dtype))
+    factor = xp.where(spectrum.kept[:k], 1 / s if standardise else xp.ones_like(s), xp.nan)
+    return Affine(jnp.asarray(spectrum.mean, x.dtype), jnp.asarray(spectrum.v[:, :k] * factor[None, :], x.dtype))

@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optimistix as optx
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .._checks import describe, require_size
@@ -19,8 +20,8 @@ from ._certificate import flow_certificate
 from ._saves import PER_STEP, Saves, empty_saves, hold
 
 
-# The parameters' leaves (diffrax takes no pytree with None in it), and the energy dissipated so far.
-Flowing = tuple[list[Array], Float[Array, ""]]
+# The parameters in one vector, and behind them the energy dissipated so far. One array compiles faster than a pytree.
+Flowing = Float[Array, " params_and_energy"]
 
 
 class FlowState(AbstractState):
@@ -101,13 +102,14 @@ class GradientFlow(AbstractMarching):
         return ts
 
     def _terms(self, problem: Problem) -> diffrax.ODETerm:
-        eta = jax.tree.leaves(problem.eta)
+        params, unravel = ravel_pytree(problem.params)
+        eta, _ = ravel_pytree(jax.tree.map(lambda rate, p: jnp.broadcast_to(rate, p.shape), problem.eta, problem.params))
 
         def field(t, y: Flowing, args) -> Flowing:
             del t, args
-            gradient = jax.tree.leaves(jax.grad(problem.objective)(_params(problem, y)))
-            velocity = [-rate * g for rate, g in zip(eta, gradient, strict=True)]
-            return velocity, sum(-jnp.sum(v * g) for v, g in zip(velocity, gradient, strict=True))
+            gradient = jax.grad(lambda vector: problem.objective(unravel(vector)))(y[: params.size])
+            velocity = -eta * gradient
+            return jnp.append(velocity, -velocity @ gradient)
 
         return diffrax.ODETerm(field)
 
@@ -131,18 +133,19 @@ class GradientFlow(AbstractMarching):
 
     def _solver(self, dtype: Any) -> diffrax.AbstractSolver:
         """The integrator; an implicit one solves its equations to the tolerance of the steps, unless it has its own."""
-        if not isinstance(self.integrator, diffrax.AbstractImplicitSolver):
-            return self.integrator
-        controller, finder = self._controller(dtype), self.integrator.root_finder
+        solver = _forward_differentiable(self.integrator)
+        if not isinstance(solver, diffrax.AbstractImplicitSolver):
+            return solver
+        controller, finder = self._controller(dtype), solver.root_finder
         unset = tuple(name for name in ("rtol", "atol", "norm") if _inherited(getattr(finder, name, 0.0)))
         wanted = [getattr(controller, name) for name in unset]
-        return eqx.tree_at(lambda s: [getattr(s.root_finder, name) for name in unset], self.integrator, wanted)
+        return eqx.tree_at(lambda s: [getattr(s.root_finder, name) for name in unset], solver, wanted)
 
     def init(self, problem: Problem, ts: Float[Array, " times"]) -> FlowState:
         params, dtype = problem.params, problem.x.dtype
         terms, controller, solver = self._terms(problem), self._controller(dtype), self._solver(dtype)
         zero, ts = jnp.zeros((), dtype), ts.astype(dtype)
-        y = (jax.tree.leaves(params), zero)
+        y = jnp.append(ravel_pytree(params)[0], zero)
         t_next, controller_state = controller.init(
             terms, zero, ts[-1], y, None, None, solver.func, solver.error_order(terms)
         )
@@ -150,8 +153,7 @@ class GradientFlow(AbstractMarching):
         _, _, dense, _, _ = eqx.filter_eval_shape(
             solver.step, terms, zero, t_next, y, None, solver_state, jnp.array(False)
         )
-        gradient = jax.grad(problem.objective)(params)
-        alive = _all_finite((gradient, problem.objective(params), t_next))
+        alive = jnp.isfinite(problem.objective(params)) & jnp.all(jnp.isfinite(terms.vf(zero, y, None)))
         result = RESULTS.where(alive, RESULTS.successful, RESULTS.diverged)
         result = RESULTS.where(problem.valid, result, RESULTS.invalid)
         ok = alive & problem.valid
@@ -190,16 +192,15 @@ class GradientFlow(AbstractMarching):
     def _step(self, problem: Problem, state: FlowState) -> FlowState:
         dtype, t = problem.x.dtype, state.t
         terms, controller, solver = self._terms(problem), self._controller(dtype), self._solver(dtype)
-        per_step = 1 if self.land_on_ts else PER_STEP
-        limit = state.saves.limit(per_step)
+        limit = state.saves.limit(1 if self.land_on_ts else PER_STEP)
         cut = state.t_next > limit
         t1 = jnp.where(cut, limit, state.t_next)
         y1, y_error, dense, solver_state, _ = solver.step(
             terms, t, t1, state.y, None, state.solver_state, state.made_jump
         )
         # A step to infinity counts as a step of infinite error, which the controller answers by a shorter one.
-        finite = _all_finite((y1, y_error))
-        y_error = jax.tree.map(lambda e: jnp.where(finite, e, jnp.inf), y_error)
+        finite = jnp.all(jnp.isfinite(y1)) & jnp.all(jnp.isfinite(y_error))
+        y1, y_error = jnp.where(finite, y1, state.y), jnp.where(finite, y_error, jnp.inf)
         accept, t_now, t_next, made_jump, controller_state, _ = controller.adapt_step_size(
             t, t1, state.y, y1, None, y_error, solver.error_order(terms), state.controller_state
         )
@@ -209,9 +210,9 @@ class GradientFlow(AbstractMarching):
         evaluate = lambda time: _params(problem, y1 if self.land_on_ts else interpolation.evaluate(time))
         active = ~state.done
         reached = jnp.where(active & accept, t_now, -1)
-        saves = state.saves.write(reached, evaluate, per_step)
+        saves = state.saves.write(reached, evaluate, PER_STEP)
 
-        stuck = t_next <= t_now
+        stuck = ~(t_next > t_now)
         steps, rejected = state.steps + accept.astype(int), state.rejected + (~accept).astype(int)
         met = accept & self._condition_met(problem, t_now, _params(problem, y))
         exhausted = steps + rejected >= self.max_steps
@@ -260,7 +261,7 @@ class GradientFlow(AbstractMarching):
             steps=state.steps,
             rejected=state.rejected,
             evaluations=self._evaluations(state.steps + state.rejected),
-            certificate=flow_certificate(problem, _params(problem, state.y), state.y[1], state.step_error),
+            certificate=flow_certificate(problem, _params(problem, state.y), state.y[-1], state.step_error),
         )
 
     def _locate(self, problem: Problem, state: FlowState) -> tuple[Array, PyTree]:
@@ -270,15 +271,23 @@ class GradientFlow(AbstractMarching):
         interpolation = self.integrator.interpolation_cls(t0=state.t_before, t1=state.t, **state.dense)
         until = self.until
 
+        def value(time):
+            return until.value(View(problem, time, _params(problem, interpolation.evaluate(time))))
+
         def halve(_, bracket):
             low, high = bracket
             middle = low + (high - low) / 2
-            met = until.value(View(problem, middle, _params(problem, interpolation.evaluate(middle)))) <= 0
+            met = value(middle) <= 0
             return jnp.where(met, low, middle), jnp.where(met, middle, high)
 
         located = (state.result == RESULTS.event) & (state.steps > 0)
         _, high = jax.lax.fori_loop(0, 50, halve, (state.t_before, state.t))
         inside = located & (high < state.t)
+        # Bisection loses the derivative of the time found; it is that of the root, -value'/slope.
+        high = jax.lax.stop_gradient(high)
+        here, slope = jax.jvp(value, (high,), (jnp.ones_like(high),))
+        slope = jax.lax.stop_gradient(jnp.where(inside & (slope != 0), slope, jnp.inf))
+        high = high - (here - jax.lax.stop_gradient(here)) / slope
         y = _where(inside, interpolation.evaluate(high), state.y)
         return jnp.where(inside, high, state.t), _params(problem, y)
 
@@ -286,8 +295,8 @@ class GradientFlow(AbstractMarching):
         solver = self.integrator
         if not isinstance(solver, diffrax.AbstractERK):
             return jnp.full((), -1, attempts.dtype)
-        per_step = solver.tableau.num_stages - int(solver.tableau.fsal)
-        return attempts * per_step + 2  # two to choose the first step
+        shared = int(solver.tableau.fsal)  # the last stage of a step is the first of the next
+        return attempts * (solver.tableau.num_stages - shared) + shared + 2  # two to choose the first step
 
 
 def _check_integrator(integrator: Any) -> diffrax.AbstractSolver:
@@ -304,31 +313,32 @@ def _check_integrator(integrator: Any) -> diffrax.AbstractSolver:
     return integrator
 
 
+def _forward_differentiable(solver: diffrax.AbstractSolver) -> diffrax.AbstractSolver:
+    # Unless told otherwise, diffrax loops over stages in a way that only reverse mode differentiates. A march is a loop
+    # of unknown length, so it is forward mode that can go through it.
+    if isinstance(solver, diffrax.HalfSolver):
+        return diffrax.HalfSolver(_forward_differentiable(solver.solver))
+    if isinstance(solver, diffrax.AbstractRungeKutta) and solver.scan_kind is None:
+        return eqx.tree_at(lambda s: s.scan_kind, solver, "lax", is_leaf=lambda leaf: leaf is None)
+    return solver
+
+
 def _inherited(tolerance: Any) -> bool:
     # diffrax marks a root finder's unset tolerances by a private object that is neither a number nor a norm.
     return not isinstance(tolerance, float | int | Array) and not callable(tolerance)
 
 
 def _params(problem: Problem, y: Flowing) -> PyTree:
-    return jax.tree.unflatten(jax.tree.structure(problem.params), y[0])
+    return ravel_pytree(problem.params)[1](y[:-1])
 
 
 def _parameter_norm(y: Flowing) -> Float[Array, ""]:
-    return optx.rms_norm(y[0])
+    return optx.rms_norm(y[:-1])
 
 
 def _scaled_error(controller: diffrax.PIDController, before: Flowing, after: Flowing, error: Flowing):
-    scaled = jax.tree.map(
-        lambda a, b, e: e / (controller.atol + controller.rtol * jnp.maximum(jnp.abs(a), jnp.abs(b))),
-        before,
-        after,
-        error,
-    )
-    return _parameter_norm(scaled)
-
-
-def _all_finite(tree: PyTree) -> Bool[Array, ""]:
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
+    size = jnp.maximum(jnp.abs(before), jnp.abs(after))
+    return _parameter_norm(error / (controller.atol + controller.rtol * size))
 
 
 def _where(pred: Bool[Array, ""], new: PyTree, old: PyTree) -> PyTree:

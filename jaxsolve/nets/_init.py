@@ -8,9 +8,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 from jaxtyping import Array, Float, Key
 
-from .._checks import concrete, require_finite, require_not_negative
+from .._checks import concrete, describe, require_finite, require_not_negative
 from ._scaling import Scaling
 
 
@@ -84,11 +85,19 @@ class Sphere(AbstractInit):
 class Mirrored(AbstractInit):
     """The second half of the last hidden layer repeats the first with opposite read-out: f = 0 at the start.
 
+    In networks with more than one hidden layer the signals propagated back below it cancel as well: there learning
+    starts from zero gradient, and the kernel of the start has no term from those layers.
+
     Raises:
         ValueError: the width of the last hidden layer is odd.
+        TypeError: init is no initialisation.
     """
 
     init: AbstractInit = Gaussian()
+
+    def __check_init__(self):
+        if not isinstance(self.init, AbstractInit):
+            raise TypeError(f"Mirrored needs an initialisation such as nets.Gaussian(), got {describe(self.init)}")
 
     def __call__(self, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
         width = shapes.weights[-1][1]
@@ -166,7 +175,7 @@ class Balanced(AbstractInit):
             positive multiple of the identity has full rank); deeper networks need delta = 0.
 
     Raises:
-        ValueError: delta is not possible at these sizes (traced deltas: at any of the two signs).
+        ValueError: delta is not possible at these sizes (traced deltas: at any of the two signs), or an eta is 0.
     """
 
     delta: Float[Array, ""]
@@ -177,6 +186,9 @@ class Balanced(AbstractInit):
 
     def __call__(self, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
         self._check_sizes(shapes)
+        known = concrete(scaling.eta)
+        if known is not None and not np.all(known > 0):
+            raise ValueError(f"Balanced needs eta > 0 for every weight matrix, got {known.tolist()}")
         sizes = [shapes.weights[0][1], *(out for out, _ in shapes.weights)]
         eta = scaling.eta.astype(shapes.dtype)
         shift = self.delta.astype(shapes.dtype) / (eta[0] * eta[-1])
@@ -189,7 +201,9 @@ class Balanced(AbstractInit):
             # Below the hidden layer lambda < 0 adds to the squared singular values, above it lambda > 0 does.
             extra = jnp.maximum(-shift, 0) if index == 0 else jnp.maximum(shift, 0)
             squares = jnp.zeros(min(out, into), shapes.dtype).at[: len(modes)].set(modes**2)
-            diagonal = jnp.sqrt((squares + extra) * eta[index])
+            total = (squares + extra) * eta[index]
+            occupied = total > 0  # where it is not, the square root has no derivative
+            diagonal = jnp.where(occupied, jnp.sqrt(jnp.where(occupied, total, 1)), 0)
             rectangle = jnp.zeros((out, into), shapes.dtype)
             rectangle = rectangle.at[jnp.arange(min(out, into)), jnp.arange(min(out, into))].set(diagonal)
             weights.append(frames[index + 1] @ rectangle @ frames[index].T)

@@ -26,7 +26,7 @@ class Optimizers(enum.Enum):
 def _floats(value: Any, name: str) -> Float[Array, "..."]:
     try:
         array = jnp.asarray(value)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise TypeError(f"{name} must be a number or an array of numbers, got {value!r}") from error
     dtype = array.dtype if jnp.issubdtype(array.dtype, jnp.floating) else jnp.result_type(float)
     return jax.lax.convert_element_type(array, dtype)  # never weakly typed: a weak leaf would recompile
@@ -98,10 +98,9 @@ class Scaling(eqx.Module):
     @property
     def valid(self):
         """Whether every value is finite and no sigma or eta is negative, as a boolean array (for use inside traces)."""
-        leaves = jax.tree.leaves(self)
-        finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
+        finite = jnp.all(jnp.isfinite(jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(self)])))
         scales = (self.sigma, self.eta, self.bias_sigma, self.bias_eta)
-        return finite & jnp.all(jnp.stack([jnp.all(scale >= 0) for scale in scales]))
+        return finite & jnp.all(jnp.concatenate([scale.ravel() for scale in scales]) >= 0)
 
     @staticmethod
     def ntk(gamma: Any = 1.0, *, sigma: Any = 1.0, eta: Any = 1.0, gain: bool = False) -> "ScalingRule":

@@ -12,7 +12,9 @@ from ._outputs import outputs as outputs
 from ._outputs import test_accuracy as test_accuracy
 from ._outputs import test_loss as test_loss
 from ._outputs import test_outputs as test_outputs
+from ._regimes import classify as classify
 from ._regimes import half_loss_time as half_loss_time
+from ._regimes import KERNEL_CHANGE as KERNEL_CHANGE
 from ._regimes import Regime as Regime
 from ._regimes import regimes as regimes
 from ._weights import conserved as conserved

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
+import jax
 from jaxtyping import Array
 
 from .._checks import describe
@@ -19,6 +20,10 @@ class Observable(eqx.Module):
         needs: what the dynamics must provide.
         dims: names of the axes.
         unit: in words; "1" for pure numbers.
+
+    Raises:
+        TypeError: an argument is of another kind, or `fn` returns something else than a JAX array.
+        ValueError: what `fn` returns has not one axis per entry of `dims`.
     """
 
     name: str = eqx.field(static=True)  # text
@@ -27,8 +32,20 @@ class Observable(eqx.Module):
     dims: tuple[str, ...] = eqx.field(static=True, default=())
     unit: str = eqx.field(static=True, default="1")
 
+    def __check_init__(self):
+        if not isinstance(self.name, str) or not self.name:
+            raise TypeError(f"an observable's name must be a non-empty string, got {describe(self.name)}")
+        if not callable(self.fn):
+            raise TypeError(f"fn of observable {self.name!r} must be a function of a View, got {describe(self.fn)}")
+        if not isinstance(self.needs, Quantity):
+            raise TypeError(f"needs of observable {self.name!r} must be a Quantity, got {describe(self.needs)}")
+        if not isinstance(self.dims, tuple) or not all(isinstance(dim, str) for dim in self.dims):
+            raise TypeError(f"dims of observable {self.name!r} must be a tuple of names, got {describe(self.dims)}")
+
     def __call__(self, view: View) -> Array:
         value = self.fn(view)
+        if not isinstance(value, jax.Array):
+            raise TypeError(f"observable {self.name!r} must return a JAX array, got {describe(value)}")
         if value.ndim != len(self.dims):
             raise ValueError(f"observable {self.name!r} returned shape {value.shape}, but its dims are {self.dims}")
         return value

@@ -37,9 +37,10 @@ def half_loss_time(ts: Float[ArrayLike, " times"], loss: Float[ArrayLike, "*lane
         ValueError: ts does not start at 0, or the shapes do not match.
     """
     ts, loss = np.asarray(ts, float), np.asarray(loss, float)
-    if ts.ndim != 1 or ts[0] != 0 or loss.shape[-1:] != ts.shape:
-        raise ValueError(f"need times (times,) from 0 on and losses (..., times), got {ts.shape} and {loss.shape}")
-    ratio = loss / loss[..., :1]
+    if ts.ndim != 1 or ts.size < 2 or ts[0] != 0 or loss.shape[-1:] != ts.shape:
+        raise ValueError(f"need two or more times from 0 on and losses (..., times), got {ts} and shape {loss.shape}")
+    with np.errstate(divide="ignore", invalid="ignore"):  # a loss of 0 or infinity at the start has no half
+        ratio = loss / loss[..., :1]
     below = ratio <= 0.5
     after = np.argmax(below, axis=-1)
     found = np.any(below, axis=-1)
@@ -53,24 +54,32 @@ def half_loss_time(ts: Float[ArrayLike, " times"], loss: Float[ArrayLike, "*lane
     return np.where(found, np.where(t0 > 0, logarithmic, t0 + share * (t1 - t0)), np.inf)
 
 
+def classify(
+    half: Float[ArrayLike, "*lanes"], kernel_change: Float[ArrayLike, "*lanes"], ts: Float[ArrayLike, " times"]
+) -> Int[np.ndarray, "*lanes"]:
+    """The `Regime` of half-loss times and relative kernel changes, looked at over the times ts (from 0 on).
+
+    Half-loss time beyond the last time: frozen; before the first positive one: unstable; else a relative kernel change
+    below 0.1: kernel; otherwise feature learning.
+    """
+    times, half = np.asarray(ts, float), np.asarray(half, float)
+    regime = np.where(np.asarray(kernel_change) < KERNEL_CHANGE, Regime.KERNEL, Regime.FEATURE_LEARNING)
+    regime = np.where(half > times[-1], Regime.FROZEN, regime)
+    return np.where((half < times[1]) | np.isnan(half), Regime.UNSTABLE, regime)
+
+
 def regimes(
     ts: Float[ArrayLike, " times"],
     loss: Float[ArrayLike, "*lanes times"],
     kernel_change: Float[ArrayLike, "*lanes"],
 ) -> Int[np.ndarray, "*lanes"]:
-    """The `Regime` of measured runs.
-
-    Half-loss time beyond the last time: frozen; before the first positive one: unstable; else a relative kernel change
-    below 0.1: kernel; otherwise feature learning.
+    """The `Regime` of measured runs, by `classify`. A run that diverged (its last loss is NaN) is unstable.
 
     Arguments:
         ts: times, ts[0] = 0.
-        loss: losses at these times, along the last axis. A run that diverged (NaN) is unstable.
+        loss: losses at these times, along the last axis.
         kernel_change: |K - K_0|/|K_0| at the end of each run.
     """
     half = half_loss_time(ts, loss)
-    times = np.asarray(ts, float)
-    regime = np.where(np.asarray(kernel_change) < KERNEL_CHANGE, Regime.KERNEL, Regime.FEATURE_LEARNING)
-    regime = np.where(half > times[-1], Regime.FROZEN, regime)
     diverged = ~np.isfinite(np.asarray(loss, float)[..., -1])
-    return np.where((half < times[1]) | diverged, Regime.UNSTABLE, regime)
+    return classify(np.where(diverged, np.nan, half), kernel_change, ts)

@@ -34,7 +34,7 @@ class Member:
     """The values of one argument of the problem function."""
 
     name: str
-    values: Sequence[Any]  # an array if traced
+    values: Sequence[Any] | Array  # an array if traced
     traced: bool
 
     @property
@@ -42,7 +42,9 @@ class Member:
         """The values as a coordinate: numbers, or text."""
         if self.traced or all(isinstance(value, int | float) for value in self.values):
             return np.asarray(self.values)
-        return np.asarray([value if isinstance(value, str) else _label(value) for value in self.values])
+        # NumPy's strings of variable length: the kind that Zarr v3 has a specification for.
+        text = [value if isinstance(value, str) else _label(value) for value in self.values]
+        return np.asarray(text, dtype=np.dtypes.StringDType())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -83,17 +83,18 @@ def _compiled(problem_fn, group: Group, dynamics, observables, ts) -> Callable[[
     depends = _depends_on_input(build, first)
     # What is the same in all lanes, such as the data, stays one array.
     axes = [0 if dependent else None for dependent in depends]
-    if isinstance(dynamics, AbstractRandomAccess):
-        example = problem_fn(**group.static, **first)
-        check_applies(example, dynamics, throw=False)
 
     def join(leaves: list[Array]) -> Problem:
         structure, static = parts
         return eqx.combine(jax.tree.unflatten(structure, leaves), static)
 
+    if isinstance(dynamics, AbstractRandomAccess):
+        # Traced: the numbers of the first lane, good or bad, do not matter here.
+        jax.eval_shape(lambda cell: check_applies(join(build(cell)), dynamics, throw=False), first)
+
     def random_access(leaves: list[Array]) -> Lanes:
         problem = join(leaves)
-        observed = observe_random_access(problem, dynamics, observables, ts)
+        observed = observe_random_access(problem, dynamics, observables, ts.astype(problem.x.dtype))
         code = result_code(random_access_result(problem, dynamics))
         return Lanes(observed, ts, ts[-1], code, jnp.zeros((), int))
 

@@ -2,6 +2,7 @@
 
 import datetime
 import platform
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,10 @@ from ._execute import Timed
 
 if TYPE_CHECKING:
     import xarray
+
+
+LANE_VARIABLES = ("result", "steps", "t_end", "wall", "t_saved")
+"""The variables of a sweep's dataset beside the observables."""
 
 
 def check_store(store: Any) -> Path | None:
@@ -59,7 +64,7 @@ def to_dataset(
     data["t_end"] = dims, grid([np.asarray(b.rows.t_end) for b in batches]), {"units": "gradient-flow time"}
     wall = {"units": "s", "long_name": "wall time of the batch, shared by steps; compilation is in the first batch"}
     data["wall"] = dims, grid([_shared_wall(batch) for batch in batches]), wall
-    if any(not np.array_equal(row, ts) for batch in batches for row in np.asarray(batch.rows.times)):
+    if any(not np.array_equal(row, ts.astype(row.dtype)) for batch in batches for row in np.asarray(batch.rows.times)):
         saved = grid([np.asarray(batch.rows.times) for batch in batches])
         data["t_saved"] = (*dims, "t"), saved, {"units": "gradient-flow time", "long_name": "time of the step saved"}
     coords: dict[str, Any] = {"t": ("t", ts, {"units": "gradient-flow time"})}
@@ -89,5 +94,10 @@ def _facts(dynamics: AbstractDynamics) -> dict[str, Any]:
 
 
 def write(dataset: "xarray.Dataset", path: Path) -> None:
-    """Writes a Zarr v3 store that `xarray.open_zarr(path, consolidated=False)` reads."""
-    dataset.to_zarr(path, mode="w-", consolidated=False, zarr_format=3)
+    """Writes a Zarr v3 store that `xarray.open_zarr(path)` reads."""
+    # Strings of one length have no Zarr v3 specification; strings of any length do.
+    text = {name: coord.astype(object) for name, coord in dataset.coords.items() if coord.dtype.kind == "U"}
+    with warnings.catch_warnings():
+        # xarray looks for consolidated metadata by default; zarr reminds that version 3 has yet to standardise it.
+        warnings.filterwarnings("ignore", message="Consolidated metadata")
+        dataset.assign_coords(text).to_zarr(path, mode="w-", consolidated=True, zarr_format=3)

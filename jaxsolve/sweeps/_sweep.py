@@ -13,9 +13,9 @@ from .._dynamics import AbstractDynamics
 from .._problem import Problem
 from .._solve import read_times
 from ..observe import Observable, check_observables, loss
-from ._axes import Zip, groups, read_axes
+from ._axes import Axis, Zip, groups, read_axes
 from ._execute import Timed, run_group
-from ._store import check_store, to_dataset, write
+from ._store import LANE_VARIABLES, check_store, to_dataset, write
 
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def sweep(
     problem_fn: Callable[..., Problem],
-    axes: Mapping[str, Any] | Sequence[Mapping[str, Any] | Zip],
+    axes: Mapping[str, Any] | Zip | Sequence[Mapping[str, Any] | Zip],
     dynamics: AbstractDynamics,
     ts: Any,
     *,
@@ -41,11 +41,11 @@ def sweep(
 
     Arguments:
         problem_fn: makes the problem of a cell; its arguments are the names of the axes.
-        axes: values by name, all combined; or a list of such dicts and `Zip(...)`s, whose axes advance together.
+        axes: values by name, all combined; or `Zip(...)`, whose axes advance together; or a list of such dicts and Zips.
             Floats, arrays and ranges are traced and batched; ints, strings, bools and callables in a list are static:
             one compilation per combination of them.
         dynamics, ts, observe: as for `solve`; ts is 1-D.
-        store: where to write a Zarr v3 store, readable with `xarray.open_zarr(store, consolidated=False)`.
+        store: where to write a Zarr v3 store, readable with `xarray.open_zarr(store)`.
         batch_size: lanes run together; None chooses.
         devices, executor, retry_failed: reserved; this version runs on the default device, in this process.
         resume: reserved; an existing store is refused.
@@ -71,6 +71,7 @@ def sweep(
     del resume
     grid = read_axes(axes)
     observables = check_observables(observe, dynamics)
+    _check_names(grid, observables)
     times = jnp.atleast_1d(read_times(ts, dynamics, jnp.result_type(float)))
     if batch_size is not None:
         batch_size = require_size(batch_size, "batch_size")
@@ -85,6 +86,17 @@ def sweep(
     if path is not None:
         write(dataset, path)
     return dataset
+
+
+def _check_names(grid: tuple[Axis, ...], observables: Sequence[Observable]) -> None:
+    """Raises ValueError where an axis is called like something else in the dataset."""
+    names = {member.name for axis in grid for member in axis.members} | {axis.dim for axis in grid}
+    taken = {"t", *LANE_VARIABLES} | {item.name for item in observables} | {d for item in observables for d in item.dims}
+    if names & taken:
+        raise ValueError(
+            f"axes may not be called {sorted(names & taken)}: the dataset has something else of that name; rename the "
+            "arguments of problem_fn"
+        )
 
 
 def _check_shapes(batches: list[Timed], observables: Sequence[Observable], static: list[str]) -> None:

@@ -99,23 +99,28 @@ class ReducedLine(eqx.Module):
     @property
     def timescale(self) -> Timescale:
         """t_c = 1/(2 k R), and its feature-learning and kernel terms (eq. 17). Infinite where nothing moves."""
-        feature, kernel = 2 * self.k * jnp.abs(self.y), 2 * self.k**2 * self.root_pq
+        feature, kernel = 2 * self.k * jnp.abs(self.y), 2 * self.k * (self.k * self.root_pq)
         return Timescale(1 / (2 * self.rate), feature, kernel)
 
     def _solve(self, t: Float[ArrayLike, "..."]) -> "_Solution":
+        """The flow at time t. Every sum below is of terms of one sign, so that nothing cancels.
+
+        With T = tanh(k R t), tau = T/R and e = 1 - T: xi^2 = h_y/h_x, h_x = e + X tau, h_y = e + Y tau, and
+        (y - f)/(y - f(0)) = (1 - T^2)/(h_x h_y).
+        """
         k, y, S, C = self.k, self.y, self.total, self.product
         root_pq = self.root_pq
         R = _hypot(y, k * root_pq)
         r0 = y - k * C
-        # P, Q from their sum and product: the smaller of the two would cancel.
+        # P and Q from their sum and product, R - y and R + y likewise: the smaller of each pair would cancel.
         large = S + jnp.abs(C)
-        small = jnp.where(large == 0, 0, root_pq**2 / jnp.where(large == 0, 1, large))
+        small = root_pq * (root_pq / _nonzero(large))
         P, Q = jnp.where(C >= 0, large, small), jnp.where(C >= 0, small, large)
-        # R - y and R + y likewise: their product is k^2 P Q.
-        sum_ = R + jnp.abs(y)
-        difference = jnp.where(sum_ == 0, 0, (k * root_pq) ** 2 / jnp.where(sum_ == 0, 1, sum_))
-        X = jnp.where(y >= 0, difference, sum_) + k * P
-        Y = jnp.where(y >= 0, sum_, difference) + k * Q
+        above = R + jnp.abs(y)
+        below = (k * root_pq) * (k * root_pq / _nonzero(above))
+        X = jnp.where(y >= 0, below, above) + k * P
+        Y = jnp.where(y >= 0, above, below) + k * Q
+        low, high = jnp.minimum(X, Y), jnp.maximum(X, Y)
 
         # Past `late` exp(-2 k R t) is zero in this dtype. Such t, inf among them, must not reach a product that is
         # differentiated.
@@ -126,20 +131,38 @@ class ReducedLine(eqx.Module):
         x = jnp.where(R == 0, 0, R * kt)
         E = jnp.where(settled, 0, jnp.exp(-2 * x))
         e = 2 * E / (1 + E)
-        tau = jnp.where(settled, 1 / jnp.where(R == 0, 1, R), kt * _tanhc(x))  # tanh(k R t)/R
-        h_x, h_y = e + _product(X, tau), e + _product(Y, tau)
-        # sech^2(k R t)/(h_x h_y), where e and the smaller h may both vanish (P = 0 or Q = 0: towards the saddle).
-        small_h, large_h = jnp.where(y >= 0, h_x, h_y), jnp.where(y >= 0, h_y, h_x)
-        at_saddle = jnp.where(y >= 0, X, Y) == 0
-        share = jnp.where(at_saddle, 1, e / jnp.where(at_saddle, 1, small_h))
-        remaining = 2 / (1 + E) * share / large_h
-        # What has been gained, for early times, when y - r0 * remaining would cancel.
-        early = remaining > 0.5
-        safe = jnp.where(early, h_x * h_y, 1)
-        gained = 2 * tau * (S + tau * (y * C + k * root_pq**2)) / safe
-        safe_k = jnp.where(k == 0, 1, k)
-        product = jnp.where(early, C + r0 * jnp.where(early, gained, 0), (y - r0 * remaining) / safe_k)
-        return _Solution(r0 * remaining, product, r0, tau, h_x, h_y)
+        tau = jnp.where(settled, 1 / _nonzero(R), kt * _tanhc(x))
+        h_x, h_y, h_low, h_high = (e + _product(W, tau) for W in (X, Y, low, high))
+
+        # Towards the saddle (P = 0 < y or Q = 0 > y) e and h_low vanish together, and their ratio is one.
+        at_saddle = low == 0
+        share = jnp.where(at_saddle, 1, e / jnp.where(at_saddle, 1, h_low))
+        remaining = 2 / (1 + E) * share / h_high
+
+        # a.b has gained 2 r0 (tau/h_high) (G/h_low).
+        opposed = y * C < 0
+        G = jnp.where(opposed, small + jnp.abs(C) * (e + tau * below), S + _product(jnp.abs(y * C), tau))
+        G = G + _product((k * root_pq) * root_pq, tau)
+        ratio = jnp.where(at_saddle, jnp.abs(C), G / jnp.where(at_saddle, 1, h_low))
+        slow = tau < 1
+        tau_share = jnp.where(slow, tau / h_high, 1 / _nonzero(e / jnp.where(slow, 1, tau) + high))
+        gain = 2 * r0 * tau_share * ratio
+
+        # a.b in three ways, each the difference of two terms; the one with the smallest terms has the most digits.
+        # From the start for early times, from the target for late ones, from xi on the way into the saddle.
+        residual = r0 * remaining
+        up = _product(P, h_y / jnp.where(h_x == 0, 1, h_x)) / 2
+        down = _product(Q, h_x / jnp.where(h_y == 0, 1, h_y)) / 2
+        safe_k = _nonzero(k)
+        ways = (
+            (jnp.abs(C) + jnp.abs(gain), C + gain),
+            (jnp.where(k == 0, jnp.inf, (jnp.abs(y) + jnp.abs(residual)) / safe_k), (y - residual) / safe_k),
+            (up + down, up - down),
+        )
+        size, product = ways[0]
+        for other_size, other in ways[1:]:
+            size, product = jnp.minimum(size, other_size), jnp.where(other_size < size, other, product)
+        return _Solution(residual, product, r0, tau, h_x, h_y)
 
     def residual(self, t: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
         """y - f(t), accurate relative to itself however small."""
@@ -151,31 +174,30 @@ class ReducedLine(eqx.Module):
 
     def f(self, t: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
         """The output on the reduced data point, with the sign of gamma m_1 m_2 (eq. 19)."""
-        return self.k * self._solve(t).product
+        return self.observe(t)[1]
 
     def ntk(self, t: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
         """K(x, x) on the reduced data point (eq. 18): k^2 (P xi^2 + Q/xi^2) = 2 k^2 sqrt((a.b)^2 + P Q)."""
-        return 2 * self.k**2 * _hypot(self._solve(t).product, self.root_pq)
+        return self.observe(t)[2]
 
     def zeta(self, t: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
         """The alignment u.v/(|u||v|) of the layers (eqs. 20, 21); 0 where a layer vanishes throughout."""
-        product = self._solve(t).product
-        size = _hypot(product, self.gram)
-        # Both vanish only for parallel layers that meet the saddle: there zeta keeps the sign it came with.
-        return jnp.where(size == 0, jnp.sign(self.product), product / jnp.where(size == 0, 1, size))
+        return self.observe(t)[0]
 
     def observe(self, t: Float[ArrayLike, "..."]) -> tuple[Array, Array, Array]:
         """(zeta, f, ntk) at time t from one solution of the flow."""
         product = self._solve(t).product
         size = _hypot(product, self.gram)
-        zeta = jnp.where(size == 0, jnp.sign(self.product), product / jnp.where(size == 0, 1, size))
-        return zeta, self.k * product, 2 * self.k**2 * _hypot(product, self.root_pq)
+        # Both vanish only for parallel layers that meet the saddle: there zeta keeps the sign it came with.
+        zeta = jnp.where(size == 0, jnp.sign(self.product), product / _nonzero(size))
+        return zeta, self.k * product, 2 * self.k * (self.k * _hypot(product, self.root_pq))
 
     def squared_norms(self, t: Float[ArrayLike, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
         """|a|^2 = |u|^2/eta_u and |b|^2 = |v|^2/eta_w at time t."""
         product = self._solve(t).product
         large = _hypot(product, self.root_pq) + jnp.abs(self.phi) / 2
-        small = (product**2 + self.gram**2) / jnp.where(large == 0, 1, large)
+        scale = _nonzero(large)
+        small = product * (product / scale) + self.gram * (self.gram / scale)
         return jnp.where(self.phi >= 0, large, small), jnp.where(self.phi >= 0, small, large)
 
     def log_xi(self, t: Float[ArrayLike, "..."]) -> Float[Array, "..."]:

@@ -93,6 +93,7 @@ def test_transform_is_fitted_on_the_training_inputs_alone(getkey):
     np.testing.assert_array_equal(new.x, affine(x))
     np.testing.assert_array_equal(new.x_test, affine(far))
     np.testing.assert_allclose(new.x.mean(0), 0, atol=1e-5)
+    assert new.x_test is not None
     assert jnp.all(new.x_test > 50)  # a fit on the test inputs too would have centred them
     np.testing.assert_array_equal(new.y, data.y)
     np.testing.assert_array_equal(new.y_test, data.y_test)

@@ -148,14 +148,12 @@ def test_whitening_finds_the_rank(seed, n, d, rank):
     np.testing.assert_allclose(_second_moment(z), np.eye(r), atol=1e6 * _eps())
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
-@pytest.mark.parametrize(("n", "d", "rank"), [(1000, 64, 5), (40, 300, 20), (20000, 30, 2), (150, 150, 100)])
+@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.x64_only)])
+@pytest.mark.parametrize(("n", "d", "rank"), [(1000, 64, 5), (40, 300, 20), (20000, 30, 2), (90, 90, 60)])
 def test_rounding_is_not_a_direction(dtype, n, d, rank):
     rng = np.random.default_rng(1)
-    # the product is rounded in float32, so that its null directions hold noise
+    # the product and the offset are rounded, so that null directions hold noise
     x = rng.normal(size=(n, rank)).astype(dtype) @ rng.normal(size=(rank, d)).astype(dtype) + dtype(10)
-    if not jax.config.read("jax_enable_x64"):
-        x = x.astype(np.float32)
     affine = whiten().fit(jnp.asarray(x))
     assert affine.matrix.shape == (d, rank)
     assert affine.matrix.dtype == affine.mean.dtype == x.dtype
@@ -227,7 +225,7 @@ def test_partial_whitening_power_may_be_traced():
 
     s2 = np.linalg.eigvalsh(np.cov(np.asarray(x, np.float64).T, ddof=0))
     slope = -np.sum(s2**0.6 * np.log(s2))  # d/dp of sum s^(2 - 2p) at p = 0.4
-    np.testing.assert_allclose(jax.grad(size)(0.4), slope, rtol=1e4 * _eps())
+    np.testing.assert_allclose(jax.jit(jax.grad(size))(0.4), slope, rtol=1e4 * _eps())
 
 
 @pytest.mark.parametrize("power", [-0.1, 1.5, np.nan])
@@ -282,11 +280,12 @@ def test_fit_under_jit_and_vmap(rule):
 def test_fit_can_be_differentiated():
     x, direction = _inputs(), _inputs(seed=3)
 
+    @jax.jit
     def f(t):
         return jnp.sum(pca(3).fit(x + t * direction)(x[0]) ** 3)
 
     h = 1e-5
-    np.testing.assert_allclose(jax.grad(f)(0.0), (f(h) - f(-h)) / (2 * h), rtol=1e-6)
+    np.testing.assert_allclose(jax.jit(jax.grad(f))(0.0), (f(h) - f(-h)) / (2 * h), rtol=1e-6)
 
 
 def test_traced_inputs_of_too_small_a_rank_give_nan():

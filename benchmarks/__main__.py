@@ -1,0 +1,22 @@
+"""Runs one benchmark by name."""
+
+import sys
+
+import jax
+
+
+NAMES = ("foundations",)
+
+
+def main() -> None:
+    """`python -m benchmarks NAME`, in double precision."""
+    if len(sys.argv) != 2 or sys.argv[1] not in NAMES:
+        raise SystemExit(f"usage: python -m benchmarks {{{','.join(NAMES)}}}")
+    jax.config.update("jax_enable_x64", True)
+    from . import foundations
+
+    {"foundations": foundations.main}[sys.argv[1]]()
+
+
+if __name__ == "__main__":
+    main()

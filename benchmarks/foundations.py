@@ -1,0 +1,141 @@
+"""The numbers of the foundations: accuracy and speed of the closed form, and the certificate of a flow.
+
+Prints, for each, what was measured and what was asked for.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jaxsolve as js
+from jaxsolve.theory import ReducedLine, TwoLayerLine
+
+
+WIDTHS = (1, 2, 5, 10, 30, 100, 300, 1000)
+LANES = 25  # per width: 200 cases
+
+
+def main() -> None:
+    """All of them."""
+    print(f"jax {jax.__version__}, {jax.devices()[0].device_kind}, {os.cpu_count()} cores\n")
+    _closed_form_against_flow()
+    _limits()
+    _speed()
+    _certificate()
+    _import_time()
+
+
+def _row(what: str, measured: str, asked: str) -> None:
+    print(f"{what:<78} {measured:>12}   (asked: {asked})")
+
+
+def _problem(width: int, case: dict) -> js.Problem:
+    keys = jax.random.split(jax.random.key(case["seed"]), 3)
+    direction = jax.random.normal(keys[0], (5,))
+    along = jax.random.normal(keys[1], (8,))
+    x = along[:, None] * (direction / jnp.linalg.norm(direction))[None, :]
+    y = case["slope"] * along + 0.3 * jnp.sin(3 * along)
+    scaling = js.nets.Scaling.ntk(case["gamma"], sigma=case["sigma"], eta=case["eta"])
+    return js.Problem(js.nets.TwoLayerLinear(5, width, scaling=scaling, key=keys[2]), x, y)
+
+
+def _closed_form_against_flow() -> None:
+    closed = TwoLayerLine()
+    flow = js.GradientFlow(diffrax.Dopri8(), rtol=1e-10, atol=1e-14, land_on_ts=True)
+    watched = [js.observe.outputs(), js.observe.layer_alignment(), js.observe.kernel(), js.observe.loss()]
+
+    def errors(width: int, case: dict):
+        problem = _problem(width, case)
+        ts = closed.reduce(problem).timescale.t_c * jnp.concatenate([jnp.zeros(1), jnp.geomspace(0.01, 30, 19)])
+        exact, run = (js.solve(problem, d, ts, observe=watched, throw=False) for d in (closed, flow))
+        gap = lambda a, b: jnp.max(jnp.abs(a - b)) / jnp.max(jnp.abs(b))
+        observed = jax.tree.map(gap, exact.observed, run.observed)
+        weights = jax.tree.map(gap, exact.final.params, run.final.params)
+        return jnp.max(jnp.stack(jax.tree.leaves((observed, weights)))), run.result == js.RESULTS.successful
+
+    worst, count = 0.0, 0
+    for width in WIDTHS:
+        rng = np.random.default_rng(width)
+        ratio = 10 ** rng.uniform(-1.5, 1.5, LANES)  # eta_w/eta_u from 1e-3 to 1e3
+        cases = {
+            "seed": jnp.arange(LANES),
+            "gamma": jnp.asarray(10 ** rng.uniform(-1, 1, LANES) * rng.choice([-1, 1], LANES)),
+            "sigma": jnp.asarray(10 ** rng.uniform(-1, 0.5, LANES)),
+            "eta": jnp.asarray(np.stack([ratio, 1 / ratio], axis=1)),
+            "slope": jnp.asarray(10 ** rng.uniform(-1, 0.5, LANES) * rng.choice([-1, 1], LANES)),
+        }
+        gaps, fine = eqx.filter_jit(jax.vmap(lambda case, width=width: errors(width, case)))(cases)
+        assert bool(jnp.all(fine))
+        worst, count = max(worst, float(jnp.max(gaps))), count + LANES
+    what = f"TwoLayerLine against Dopri8 at rtol 1e-10, {count} random cases, largest error"
+    _row(what, f"{worst:.1e}", "<= 1e-8")
+
+
+def _limits() -> None:
+    problem = _problem(50, {"seed": 0, "gamma": 0.7, "sigma": 1.0, "eta": jnp.array([0.1, 10.0]), "slope": -1.3})
+    line = TwoLayerLine().reduce(problem)
+    f = np.asarray(line.f(jnp.array([0.0, 1e-300, 1e300, jnp.inf])))
+    start = float(line.k * line.product)
+    exact = max(abs(f[0] - start), abs(f[1] - start), abs(f[2] - float(line.y)), abs(f[3] - float(line.y)))
+    _row("TwoLayerLine at t = 0, 1e-300, 1e300, inf: largest error", f"{exact:.1e}", "finite and right")
+
+
+def _speed() -> None:
+    # A process of its own: XLA takes its number of threads from the cores it may use when it starts.
+    code = "from benchmarks.foundations import time_closed_form; print(time_closed_form())"
+    pinned = ["taskset", "-c", "0"] if sys.platform == "linux" else []
+    command = [*pinned, sys.executable, "-c", code]
+    out = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "JAX_ENABLE_X64": "1"})
+    _row("1e6 evaluations of (zeta, f, NTK) on one core, median of 15", f"{float(out.stdout):.3f} s", "< 0.2 s")
+
+
+def time_closed_form() -> float:
+    """Median seconds of 10^6 evaluations of (zeta, f, NTK) from (P, Q, phi, k, y, t)."""
+    keys, n = jax.random.split(jax.random.key(0), 6), 10**6
+    P, Q = jnp.exp(jax.random.normal(keys[0], (n,))), jnp.exp(jax.random.normal(keys[1], (n,)))
+    phi = 2 * jnp.sqrt(P * Q) * jax.random.uniform(keys[2], (n,), minval=-1, maxval=1)
+    k, y = jnp.exp(jax.random.normal(keys[3], (n,))), jax.random.normal(keys[4], (n,))
+    t = jnp.exp(3 * jax.random.normal(keys[5], (n,)))
+    evaluate = jax.jit(lambda *arguments: ReducedLine.from_pq(*arguments[:5]).observe(arguments[5]))
+    jax.block_until_ready(evaluate(P, Q, phi, k, y, t))
+    seconds = []
+    for _ in range(15):
+        start = time.perf_counter()
+        jax.block_until_ready(evaluate(P, Q, phi, k, y, t))
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)
+
+
+def _certificate() -> None:
+    # Every kink of a relu that a sample crosses costs steps at this tolerance, hence the shorter time.
+    for activation, end in (("linear", 20.0), ("relu", 0.5)):
+        data = js.data.digits(task="parity", n_train=100, pca=10, key=jax.random.key(0))
+        scaling = js.nets.Scaling.ntk(0.5, eta=jnp.array([4.0, 1.0, 2.0]))
+        net = js.nets.MLP(10, 32, 2, 1, activation, scaling=scaling, key=jax.random.key(1))
+        problem = js.Problem(net, *data.train)
+        run = js.solve(problem, js.GradientFlow(rtol=1e-8, atol=1e-11), end)
+        assert run.certificate is not None
+        what = f"Certificate of GradientFlow at rtol 1e-8, {activation} MLP ({int(run.stats.steps)} steps): conserved drift"
+        _row(what, f"{float(run.certificate.conserved_drift):.1e}", "<= 1e-7")
+
+
+def _import_time() -> None:
+    _row("import jaxsolve, median of 5", f"{_seconds_to_run('import jaxsolve'):.2f} s", "< 2 s")
+    used = _seconds_to_run("import jaxsolve as js; js.solve, js.GradientFlow, js.nets")
+    _row("... and touching solve, GradientFlow and nets", f"{used:.2f} s", "-")
+    below = _seconds_to_run("import jax, equinox, diffrax, optax")
+    _row("... of which jax, equinox, diffrax and optax", f"{below:.2f} s", "-")
+
+
+def _seconds_to_run(statement: str) -> float:
+    code = f"import time; t = time.perf_counter(); {statement}; print(time.perf_counter() - t)"
+    run = lambda: subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    return statistics.median(float(run()) for _ in range(5))

@@ -1,0 +1,3 @@
+"""The command `jaxsolve`."""
+
+from ._main import main as main

@@ -1,0 +1,61 @@
+"""Curves over time."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .._compare import Comparison
+from .._trajectory import Trajectory
+from ._style import COLOURS, MARKERS, new_axes
+
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def trajectory(traj: Trajectory, name: str = "loss", *, ax: "Axes | None" = None, label: str | None = None) -> "Axes":
+    """Draws one observed number over time; arrays of one axis give one line per entry.
+
+    Raises:
+        ValueError: the observable has more than one axis besides time.
+    """
+    values = np.asarray(traj[name])
+    if values.ndim > 2:
+        raise ValueError(f"{name!r} has shape {values.shape}; only numbers and vectors can be drawn over time")
+    ax = new_axes(ax)
+    label = traj.dynamics if label is None else label
+    rows = values[:, None] if values.ndim == 1 else values
+    for index in range(rows.shape[1]):
+        suffix = "" if values.ndim == 1 else f" [{index}]"
+        ax.plot(np.asarray(traj.ts), rows[:, index], color=COLOURS[index % len(COLOURS)], label=label + suffix)
+    _label(ax, traj, name)
+    ax.legend(frameon=False)
+    return ax
+
+
+def comparison(cmp: Comparison, name: str = "loss", *, ax: "Axes | None" = None) -> "Axes":
+    """Draws one observed number over time for every dynamics: the reference as a line, the others as marks.
+
+    Raises:
+        ValueError: the observable is not a number.
+    """
+    ax = new_axes(ax)
+    for index, (key, traj) in enumerate(cmp.trajectories.items()):
+        values = np.asarray(traj[name])
+        if values.ndim != 1:
+            raise ValueError(f"{name!r} has shape {values.shape}; only numbers can be compared over time")
+        colour = COLOURS[index % len(COLOURS)]
+        style = {"color": colour, "ls": "-"} if index == 0 else {"ls": "", "mfc": "none", "mec": colour}
+        marker = "" if index == 0 else MARKERS[index % len(MARKERS)]
+        ax.plot(np.asarray(traj.ts), values, label=key, marker=marker, ms=4, **style)
+    _label(ax, next(iter(cmp.trajectories.values())), name)
+    ax.legend(frameon=False)
+    return ax
+
+
+def _label(ax: "Axes", traj: Trajectory, name: str) -> None:
+    unit = next(label.unit for label in traj.labels if label.name == name)
+    ax.set(xlabel="time $t$ (gradient-flow units)", ylabel=name.replace("_", " ") + ("" if unit in ("1", name) else f" [{unit}]"))
+    times = np.asarray(traj.ts)
+    if times[0] > 0 and times[-1] / times[0] > 30:
+        ax.set_xscale("log")

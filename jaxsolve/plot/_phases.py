@@ -1,0 +1,83 @@
+"""Phase diagrams of measured regimes."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from jaxtyping import ArrayLike, Float, Int
+
+from ..observe import Regime
+from ._style import REGIME_COLOURS, new_axes
+
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+class Boundary(NamedTuple):
+    """A line that theory draws into a phase diagram: the zero level of a function on a grid.
+
+    Attributes:
+        label: for the legend.
+        x, y: coordinates of the grid's columns and rows.
+        level: values, shape (len(y), len(x)); the boundary is where they change sign.
+        linestyle: a matplotlib line style.
+    """
+
+    label: str
+    x: Float[ArrayLike, " columns"]
+    y: Float[ArrayLike, " rows"]
+    level: Float[ArrayLike, "rows columns"]
+    linestyle: str
+
+
+def phase_diagram(
+    x: Sequence[float] | Float[ArrayLike, " columns"],
+    y: Sequence[float] | Float[ArrayLike, " rows"],
+    regimes: Int[ArrayLike, "any_rows any_columns"],
+    *,
+    boundaries: Sequence[Boundary] = (),
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Draws measured regimes as cells on two logarithmic axes, with theory's boundaries over them.
+
+    The caller labels the axes, since only the caller knows what they are.
+
+    Raises:
+        ValueError: the shape of regimes is not (len(y), len(x)), or a coordinate is not positive and increasing.
+    """
+    import matplotlib.colors as colors
+
+    x, y, regimes = np.asarray(x, float), np.asarray(y, float), np.asarray(regimes)
+    if regimes.shape != (len(y), len(x)):
+        raise ValueError(f"regimes must have shape (len(y), len(x)) = {(len(y), len(x))}, got {regimes.shape}")
+    for name, values in (("x", x), ("y", y)):
+        if np.any(values <= 0) or np.any(np.diff(values) <= 0):
+            raise ValueError(f"{name} must be positive and increasing, got {values}")
+    ax = new_axes(ax)
+    palette = colors.ListedColormap([REGIME_COLOURS[regime] for regime in Regime])
+    ax.pcolormesh(
+        _edges(x), _edges(y), regimes, cmap=palette, vmin=-0.5, vmax=len(Regime) - 0.5, edgecolors="white", linewidth=0.3
+    )
+    ax.set(xscale="log", yscale="log")
+    for boundary in boundaries:
+        style = {"colors": "black", "linewidths": 1.2, "linestyles": boundary.linestyle}
+        ax.contour(boundary.x, boundary.y, boundary.level, levels=[0.0], **style)
+    return ax
+
+
+def phase_legend_handles(boundaries: Sequence[Boundary] = ()) -> list:
+    """Legend entries of a phase diagram: the four regimes, and theory's boundaries."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    patches = [Patch(facecolor=REGIME_COLOURS[regime], label=regime.label) for regime in Regime]
+    lines = [Line2D([], [], color="black", lw=1.2, ls=b.linestyle, label=b.label) for b in boundaries]
+    return patches + lines
+
+
+def _edges(centres: np.ndarray) -> np.ndarray:
+    logs = np.log(centres)
+    steps = np.diff(logs)
+    inner = logs[:-1] + steps / 2
+    return np.exp(np.concatenate([[logs[0] - steps[0] / 2], inner, [logs[-1] + steps[-1] / 2]]))

@@ -1,0 +1,36 @@
+"""How our figures look: sizes, colours and lines that survive colour blindness, grey print and a single column."""
+
+from typing import TYPE_CHECKING
+
+from ..observe import Regime
+
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe & Ito's palette.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+REGIME_COLOURS = {
+    Regime.KERNEL: "#0072B2",
+    Regime.FEATURE_LEARNING: "#E69F00",
+    Regime.FROZEN: "#D9D9D9",
+    Regime.UNSTABLE: "#5E4B56",
+}
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+
+
+def new_axes(ax: "Axes | None") -> "Axes":
+    """The axes given, or those of a new figure of one column's width."""
+    if ax is not None:
+        return ax
+    import matplotlib.pyplot as plt
+
+    return plt.subplots(figsize=(3.4, 2.6), layout="constrained")[1]
+
+
+def figure_of(ax: "Axes") -> "Figure":
+    """The figure that axes belong to."""
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    return figure

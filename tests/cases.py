@@ -1,0 +1,167 @@
+"""The problem zoo: small networks whose hyperparameters all differ, and the formulas they must obey, in plain NumPy."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import scipy.special
+from jaxtyping import Array
+
+from jaxsolve import nets, Problem
+
+
+def eps(factor: float = 1.0) -> float:
+    """That many units of rounding of the dtype the tests run in."""
+    return factor * float(jnp.finfo(jnp.result_type(float)).eps)
+
+
+def _sigmoid(z):
+    return scipy.special.expit(z)
+
+
+def _normal_cdf(z):
+    return scipy.special.ndtr(z)
+
+
+def _normal_pdf(z):
+    return np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
+
+
+ACTIVATIONS: dict[str, tuple[nets.Activation, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "linear": (nets.linear, lambda z: z, lambda z: np.ones_like(z)),
+    "relu": (nets.relu, lambda z: np.where(z > 0, z, 0), lambda z: np.where(z > 0, 1.0, 0.0)),
+    "leaky_relu": (nets.leaky_relu(), lambda z: np.where(z > 0, z, 0.01 * z), lambda z: np.where(z > 0, 1.0, 0.01)),
+    "leaky_relu(0.3)": (nets.leaky_relu(0.3), lambda z: np.where(z > 0, z, 0.3 * z), lambda z: np.where(z > 0, 1, 0.3)),
+    "tanh": (nets.tanh, np.tanh, lambda z: 1 / np.cosh(z) ** 2),
+    "erf": (nets.erf, scipy.special.erf, lambda z: 2 / np.sqrt(np.pi) * np.exp(-(z**2))),
+    "sigmoid": (nets.sigmoid, _sigmoid, lambda z: _sigmoid(z) * _sigmoid(-z)),
+    "swish": (nets.swish, lambda z: z * _sigmoid(z), lambda z: _sigmoid(z) * (1 + z * _sigmoid(-z))),
+    "gelu": (nets.gelu, lambda z: z * _normal_cdf(z), lambda z: _normal_cdf(z) + z * _normal_pdf(z)),
+    "softplus": (nets.softplus(), lambda z: np.logaddexp(0, z), _sigmoid),
+    "softplus(5)": (nets.softplus(5.0), lambda z: np.logaddexp(0, 5 * z) / 5, lambda z: _sigmoid(5 * z)),
+}
+"""By name: the activation, its formula and the formula of its derivative (away from kinks)."""
+
+
+def scaling(layers: int, **changes: Any) -> nets.Scaling:
+    """A Scaling in which no two numbers are equal and none is 1."""
+    values: dict[str, Any] = {
+        "multiplier": np.array([0.8, 1.3, 0.6, 1.1])[:layers],
+        "sigma": np.array([0.9, 0.7, 1.2, 0.5])[:layers],
+        "eta": np.array([1.7, 0.4, 2.3, 0.9])[:layers],
+        "gamma": 0.75,
+        "bias_sigma": 0.3,
+        "bias_eta": 0.65,
+    }
+    return nets.Scaling(**(values | changes))
+
+
+def mlp(key, activation: Any = "tanh", *, depth: int = 2, bias: bool = True, **changes: Any) -> nets.MLP:
+    """3 inputs, hidden layers of 5, 2 outputs, every hyperparameter different; `changes` go to `scaling`."""
+    return nets.MLP(3, 5, depth, 2, activation, bias=bias, scaling=scaling(depth + 1, **changes), key=key)
+
+
+def inputs(key, n: int = 4, size: int = 3):
+    """Gaussian inputs."""
+    return jr.normal(key, (n, size))
+
+
+def problem(net: Any, key, *, n: int = 4, test: int = 0, **options: Any) -> Problem:
+    """Gaussian inputs and targets for a network."""
+    keys = jr.split(key, 4)
+    x, y = inputs(keys[0], n, *net.in_shape), inputs(keys[1], n, net.out_size)
+    pair = (inputs(keys[2], test, *net.in_shape), inputs(keys[3], test, net.out_size)) if test else None
+    return Problem(net, x, y, test=pair, **options)
+
+
+def forward(net: Any, x: Any, phi: Callable[[Any], Any]) -> np.ndarray:
+    """gamma z_{L+1} with z_{l+1} = m_l W_l phi(z_l) + b_l, neuron by neuron, for one input."""
+    z = [float(value) for value in x]
+    for layer, w in enumerate(np.asarray(net.weights[i]) for i in range(len(net.weights))):
+        signal = z if layer == 0 else [float(phi(np.float64(value))) for value in z]
+        z = []
+        for neuron in range(w.shape[0]):
+            total = float(net.scaling.multiplier[layer]) * sum(w[neuron, j] * signal[j] for j in range(w.shape[1]))
+            z.append(total + (float(net.biases[layer][neuron]) if net.biases else 0.0))
+    return float(net.scaling.gamma) * np.array(z)
+
+
+def assert_fails(check: Callable[[], None]) -> None:
+    """A check that must be able to fail does so: for the twin with a formula off by 1 %."""
+    try:
+        check()
+    except AssertionError:
+        return
+    raise RuntimeError("the check passed on a formula that is off by 1 %")
+
+
+def randomized(tree: Any, key) -> Any:
+    """The same pytree with every array drawn anew from N(0, 1)."""
+    leaves, structure = jax.tree.flatten(tree)
+    keys = jr.split(key, len(leaves))
+    return jax.tree.unflatten(structure, [jr.normal(k, a.shape, a.dtype) for k, a in zip(keys, leaves, strict=True)])
+
+
+class Linear(eqx.Module):
+    """f(x) = w x: a module that is not one of ours, all of whose arrays train at eta = 1."""
+
+    w: Array
+
+    def __call__(self, x: Array) -> Array:
+        return self.w @ x
+
+
+def modes(start: Any, rates: Any, **options: Any) -> Problem:
+    """Weights that decay one by one: w_k' = -r_k w_k, so L = sum_k r_k w_k(0)^2 exp(-2 r_k t) / 2."""
+    start, rates = jnp.asarray(start), jnp.asarray(rates)
+    count = rates.shape[0]
+    return Problem(Linear(start[None, :]), jnp.diag(jnp.sqrt(count * rates)), jnp.zeros((count, 1)), **options)
+
+
+class ByHand(NamedTuple):
+    """A dense network under MSE in NumPy, its parameters in one vector (weights first, then biases)."""
+
+    start: np.ndarray
+    eta: np.ndarray
+    loss_and_gradient: Callable[[np.ndarray], tuple[float, np.ndarray]]
+    outputs: Callable[[np.ndarray], np.ndarray]
+
+
+def by_hand(problem: Problem, activation: str, eta: Any = None) -> ByHand:
+    """Back-propagation written out; `eta` takes the place of the network's own."""
+    _, phi, slope = ACTIVATIONS[activation]
+    net, x, y = problem.net, np.asarray(problem.x), np.asarray(problem.y)
+    m, gamma, layers = np.asarray(net.scaling.multiplier), float(net.scaling.gamma), len(net.weights)
+    arrays = [np.asarray(a) for a in (*net.weights, *net.biases)]
+    ends = np.cumsum([a.size for a in arrays])
+    etas = [*np.asarray(net.scaling.eta if eta is None else eta), *[float(net.scaling.bias_eta)] * len(net.biases)]
+
+    def signals(theta):
+        parts = [part.reshape(a.shape) for part, a in zip(np.split(theta, ends[:-1]), arrays, strict=True)]
+        weights, biases, z, inputs = parts[:layers], parts[layers:], x, []
+        for index, w in enumerate(weights):
+            inputs.append((z, phi(z) if index else z))
+            z = m[index] * inputs[-1][1] @ w.T + (biases[index] if biases else 0)
+        return weights, inputs, gamma * z
+
+    start = np.concatenate([a.ravel() for a in arrays])
+    initial = signals(start)[2] if problem.centered else np.zeros_like(y)
+
+    def loss_and_gradient(theta):
+        weights, inputs, f = signals(theta)
+        residual = f - initial - y
+        back, by_weight, by_bias = gamma * residual / len(x), [], []
+        for index in reversed(range(layers)):
+            z, signal = inputs[index]
+            by_weight.insert(0, (m[index] * back.T @ signal).ravel())
+            by_bias.insert(0, back.sum(axis=0))
+            back = m[index] * (back @ weights[index]) * (slope(z) if index else 1)
+        gradient = np.concatenate([*by_weight, *(by_bias if net.biases else [])])
+        return float(np.sum(residual**2) / (2 * len(x))), gradient
+
+    rates = np.concatenate([np.full(a.size, rate) for a, rate in zip(arrays, etas, strict=True)])
+    return ByHand(start, rates, loss_and_gradient, lambda theta: signals(theta)[2] - initial)

@@ -1,0 +1,335 @@
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings, strategies as st
+from jax.flatten_util import ravel_pytree
+
+from jaxsolve import Descent, nets, observe, Problem, result_names, solve, theory, until
+from jaxsolve._results import result_code
+from tests import cases
+
+
+def _name(trajectory):
+    return str(result_names(result_code(trajectory.result)))
+
+
+def _weights(problem, dynamics, steps, **options):
+    """The parameters after each step, in one vector."""
+    read = observe.Observable("params", lambda view: ravel_pytree(view.params)[0], dims=("param",))
+    per_step = float(dynamics.rate) / (1 - dynamics.momentum)
+    return np.asarray(solve(problem, dynamics, per_step * np.arange(steps + 1), observe=read, **options)["params"])
+
+
+# Against loops written out
+
+
+def _numpy_sgd(problem, rate, steps, momentum=0.0, eta=None):
+    hand = cases.by_hand(problem, "tanh", eta=eta)
+    theta, velocity, path = hand.start, np.zeros_like(hand.start), [hand.start]
+    for _ in range(steps):
+        velocity = momentum * velocity + hand.loss_and_gradient(theta)[1]
+        theta = theta - rate * hand.eta * velocity
+        path.append(theta)
+    return np.array(path)
+
+
+def _optax_loop(problem, optimizer, steps, eta):
+    """Plain optax on the eager gradient of the objective, each update multiplied by its eta."""
+    params = problem.params
+    state, path = optimizer.init(params), [ravel_pytree(params)[0]]
+    gradient = jax.jit(jax.grad(problem.objective))
+    for _ in range(steps):
+        updates, state = optimizer.update(gradient(params), state, params)
+        params = optax.apply_updates(params, jax.tree.map(lambda rate, u: rate * u, eta, updates))
+        path.append(ravel_pytree(params)[0])
+    return np.array(path)
+
+
+@functools.cache
+def _tanh_problem():
+    return cases.problem(cases.mlp(jr.key(0)), jr.key(1), centered=True)
+
+
+STEPS, RATE = 30, 0.1
+MOMENTA = [0.0, 0.9]
+
+
+@functools.cache
+def _descended(momentum):
+    return _weights(_tanh_problem(), Descent(optax.sgd, RATE * (1 - momentum), momentum=momentum), STEPS)
+
+
+@pytest.mark.x64_only
+@pytest.mark.parametrize("momentum", MOMENTA)
+def test_is_the_loop_written_in_numpy(momentum):
+    reference = _numpy_sgd(_tanh_problem(), RATE * (1 - momentum), STEPS, momentum)
+    assert np.abs(reference[-1] - reference[0]).max() > 0.1
+    np.testing.assert_allclose(_descended(momentum), reference, rtol=0, atol=1e-14)
+
+
+@pytest.mark.x64_only
+@pytest.mark.parametrize("momentum", MOMENTA)
+def test_the_loop_would_notice_1_percent(momentum):
+    problem, rate = _tanh_problem(), RATE * (1 - momentum)
+    for off in (
+        _numpy_sgd(problem, 1.01 * rate, STEPS, momentum),
+        _numpy_sgd(problem, rate, STEPS, momentum + 0.01),
+        _numpy_sgd(problem, rate, STEPS, momentum, eta=problem.net.scaling.eta.at[1].multiply(1.01)),
+    ):
+        assert np.abs(_descended(momentum) - off).max() > 1e-5
+
+
+@pytest.mark.x64_only
+def test_adam_is_the_loop_of_optax():
+    problem = _tanh_problem()
+    path = _weights(problem, Descent(optax.adam, RATE), STEPS)
+    with jax.numpy_dtype_promotion("standard"):
+        reference = _optax_loop(problem, optax.adam(RATE), STEPS, problem.eta)
+        off = _optax_loop(problem, optax.adam(RATE), STEPS, jax.tree.map(lambda rate: 1.01 * rate, problem.eta))
+    np.testing.assert_allclose(path, reference, rtol=0, atol=1e-13)
+    assert np.abs(path - off).max() > 1e-3
+    # eta multiplies updates, not gradients: Adam's first step is rate * eta * sign, whatever the gradient's size
+    sizes = ravel_pytree(jax.tree.map(lambda rate, p: jnp.broadcast_to(rate, p.shape), problem.eta, problem.params))[0]
+    np.testing.assert_allclose(np.abs(path[1] - path[0]), RATE * sizes, rtol=1e-4)
+
+
+def _read_samples(path):
+    """Which samples each step has used, when weight k is moved by sample k alone."""
+    return [set(np.flatnonzero(moved)) for moved in path[1:] != path[:-1]]
+
+
+@pytest.mark.parametrize(("samples", "batch"), [(6, 2), (7, 3), (5, 5)])
+def test_batches_cover_every_epoch_without_replacement(samples, batch):
+    problem = cases.modes(np.ones(samples), np.ones(samples))
+    per_epoch, epochs = samples // batch, 4
+    path = _weights(problem, Descent(optax.sgd, 0.1, batch_size=batch, key=jr.key(5)), per_epoch * epochs)
+    used = _read_samples(path)
+    assert all(len(chosen) == batch for chosen in used)
+    by_epoch = [used[i * per_epoch : (i + 1) * per_epoch] for i in range(epochs)]
+    assert all(len(set.union(*chosen)) == per_epoch * batch for chosen in by_epoch)
+    assert batch == samples or len({tuple(map(tuple, chosen)) for chosen in by_epoch}) > 1  # reshuffled
+    # one sample of a batch of b weighs 1/b, not 1/n: the weight falls by rate * n/b
+    moved = path[1][path[1] != path[0]]
+    np.testing.assert_allclose(moved, 1 - 0.1 * samples / batch, rtol=cases.eps(10))
+
+
+def test_batches_depend_on_the_key_alone():
+    problem = cases.modes(np.ones(6), np.ones(6))
+    runs = [_weights(problem, Descent(optax.sgd, 0.1, batch_size=2, key=jr.key(k)), 6) for k in (5, 5, 6)]
+    np.testing.assert_array_equal(runs[0], runs[1])
+    assert _read_samples(runs[0]) != _read_samples(runs[2])
+
+
+def test_a_batch_of_a_centred_problem_subtracts_its_own_start():
+    x, start = jnp.diag(jnp.array([1.0, 2.0, 3.0])), jnp.array([[5.0, -4.0, 3.0]])
+    problem = Problem(cases.Linear(start), x, jnp.zeros((3, 1)), centered=True)
+    path = _weights(problem, Descent(optax.sgd, 0.1, batch_size=1, key=jr.key(0)), 6)
+    np.testing.assert_array_equal(path, np.broadcast_to(start, (7, 3)))  # f - f_0 = 0 is the target: nothing moves
+
+
+# The clock
+
+
+@functools.cache
+def _line():
+    net = nets.TwoLayerLinear(2, 3, scaling=cases.scaling(2), key=jr.key(7))
+    return Problem(net, jnp.array([[0.6, 0.8], [-0.3, -0.4]]), jnp.array([[1.2], [-0.7]]))
+
+
+@functools.cache
+def _clock_errors(momentum, clock=1.0):
+    """Descent's distance from the flow at falling rates, relative; `clock` is a factor on its time."""
+    rates = 0.02 * 0.25 ** np.arange(4) * (1 - momentum)
+    errors = []
+    for rate in rates:
+        descent = solve(_line(), Descent(optax.sgd, rate, momentum=momentum), [0.8, 1.6, 3.2], observe=observe.outputs())
+        exact = solve(_line(), theory.TwoLayerLine(), clock * descent.ts, observe=observe.outputs())
+        np.testing.assert_allclose(descent.ts, [0.8, 1.6, 3.2], rtol=1e-6)
+        errors.append(float(jnp.max(jnp.abs(descent["outputs"] - exact["outputs"])) / jnp.max(jnp.abs(exact["outputs"]))))
+    return rates, errors
+
+
+@pytest.mark.x64_only
+@pytest.mark.parametrize("momentum", MOMENTA)
+def test_distance_from_the_flow_is_in_proportion_to_the_rate(momentum):
+    rates, errors = _clock_errors(momentum)
+    slope = np.polyfit(np.log(rates), np.log(errors), 1)[0]
+    assert 0.95 < slope < 1.05
+    assert errors[-1] < 2e-3
+    _, off = _clock_errors(momentum, 0.99)
+    assert np.polyfit(np.log(rates), np.log(off), 1)[0] < 0.7
+
+
+@given(
+    rate=st.floats(1e-4, 10.0),
+    momentum=st.sampled_from([0.0, 0.5, 0.9]),
+    ts=st.lists(st.floats(0.0, 100.0), min_size=1, max_size=6).map(sorted),
+)
+@settings(max_examples=30, deadline=None, derandomize=True)
+def test_times_are_those_of_the_nearest_step(rate, momentum, ts):
+    dynamics = Descent(optax.sgd, rate, momentum=momentum)
+    asked = jnp.asarray(ts, jnp.result_type(float))
+    times = np.asarray(dynamics.times(asked), float)
+    per_step = rate / (1 - momentum)
+    slack = cases.eps(4) * (1 + np.max(asked))
+    assert np.all(np.abs(times - np.asarray(asked, float)) <= per_step / 2 + slack)
+    assert np.all(np.abs(times / per_step - np.round(times / per_step)) < cases.eps(4) * (1 + times / per_step))
+    assert np.all(np.diff(times) >= 0)
+    np.testing.assert_array_equal(dynamics.times(jnp.asarray(times, asked.dtype)), times)
+
+
+def test_times_that_round_to_one_step_share_it():
+    problem = cases.modes([1.0], [1.0])
+    trajectory = solve(problem, Descent(optax.sgd, 0.25), [0.0, 0.1, 0.2, 0.25, 0.3, 0.49, 0.51, 1.0])
+    steps = np.array([0, 0, 1, 1, 1, 2, 2, 4])
+    np.testing.assert_array_equal(trajectory.ts, 0.25 * steps)
+    np.testing.assert_allclose(trajectory["loss"], 0.5 * 0.75 ** (2.0 * steps), rtol=cases.eps(20))
+    assert trajectory.t_end == 1
+    assert trajectory.stats.steps == trajectory.stats.gradient_evaluations == 4
+    assert trajectory.certificate is None
+    assert _name(trajectory) == "successful"
+
+
+def test_the_rate_is_not_compiled_in():
+    problem, traces = cases.modes([1.0], [1.0]), []
+
+    @eqx.filter_jit
+    def run(dynamics):
+        traces.append(1)
+        return solve(problem, dynamics, [1.0])["loss"]
+
+    for rate in (0.1, 0.2, 0.5):
+        steps = round(1 / rate)
+        np.testing.assert_allclose(run(Descent(optax.sgd, rate)), 0.5 * (1 - rate) ** (2 * steps), rtol=cases.eps(50))
+    assert len(traces) == 1
+
+
+# How runs end
+
+
+def test_until_and_times_at_0_and_infinity():
+    """Loss 0.5 * 0.75^(2 n) falls below 0.1 at the third step."""
+    dynamics = Descent(optax.sgd, 0.25, until=until.loss_below(0.1))
+    run = lambda ts, w0=1.0: solve(cases.modes([w0], [1.0]), dynamics, ts)
+    trajectory = run([0.0, 0.5, 0.8, 0.9, jnp.inf])
+    losses = 0.5 * 0.75 ** (2.0 * np.array([0, 2, 3, 3, 3]))
+    assert _name(trajectory) == "event"
+    assert trajectory.t_end == 0.75
+    assert trajectory.stats.steps == 3
+    np.testing.assert_array_equal(trajectory.ts, [0.0, 0.5, 0.75, 1.0, jnp.inf])
+    np.testing.assert_allclose(trajectory["loss"], losses, rtol=cases.eps(20))
+    np.testing.assert_allclose(trajectory.final.loss, losses[-1], rtol=cases.eps(20))
+    short = run([0.0, 0.1, 0.2, 0.3, 0.4])
+    assert _name(short) == "max_time"
+    assert short.t_end == 0.5
+    at_once = run([0.0, 0.5, 0.8, 0.9, jnp.inf], w0=0.1)
+    assert _name(at_once) == "event"
+    assert at_once.t_end == 0
+    np.testing.assert_array_equal(at_once["loss"], np.full(5, at_once["loss"][0]))
+
+
+@pytest.fixture(scope="module")
+def lanes():
+    """Rates below and above the stability limit 2/r = 2, and starts that are no numbers, in one batch."""
+    run = lambda rate, w0: solve(cases.modes([w0], [1.0]), Descent(optax.sgd, rate), [0.0, 10.0, 500.0, 5000.0])
+    huge = float(jnp.finfo(jnp.result_type(float)).max) ** 0.6
+    return jax.jit(jax.vmap(run))(jnp.array([0.5, 5.0, 0.5, 0.5]), jnp.array([1.0, 1.0, jnp.nan, huge]))
+
+
+def test_divergence_is_a_result(lanes):
+    assert list(result_names(result_code(lanes.result))) == ["successful", "diverged", "invalid", "diverged"]
+    good, diverging, invalid, overflowing = np.asarray(lanes["loss"])
+    np.testing.assert_allclose(good, 0.5 * 0.5 ** (4 * np.array([0.0, 10.0, 500.0, 5000.0])), rtol=1e-5, atol=1e-30)
+    np.testing.assert_allclose(diverging[:2], [0.5, 0.5 * 4.0**4], rtol=1e-5)
+    assert np.all(np.isnan(diverging[3:]))
+    assert np.all(np.isnan(invalid))
+    assert np.all(np.isnan(overflowing[1:]))
+    np.testing.assert_array_equal(lanes.stats.steps[2:], 0)
+    # |w| = 4^n leaves the dtype, its square before it
+    limit = np.log(float(jnp.finfo(jnp.result_type(float)).max)) / np.log(4)
+    assert limit / 2 <= int(lanes.stats.steps[1]) <= limit + 2
+
+
+def test_max_steps():
+    trajectory = solve(cases.modes([1.0], [1.0]), Descent(optax.sgd, 0.5, max_steps=4), [0.0, 1.0, 9.0], throw=False)
+    assert _name(trajectory) == "max_steps"
+    assert trajectory.stats.steps == 4
+    assert trajectory.t_end == 2
+    np.testing.assert_array_equal(np.isnan(trajectory["loss"]), [False, False, True])
+
+
+def test_max_steps_reached_with_the_last_time_is_success():
+    trajectory = solve(cases.modes([1.0], [1.0]), Descent(optax.sgd, 0.5, max_steps=4), [0.0, 1.0, 2.0])
+    assert _name(trajectory) == "successful"
+
+
+# Optimisers and scalings
+
+
+def _mup(adam):
+    return cases.problem(nets.MLP(3, 4, 1, 1, scaling=nets.Scaling.mup(adam=adam), key=jr.key(0)), jr.key(1))
+
+
+@pytest.mark.parametrize(
+    ("factory", "adam"), [(optax.sgd, False), (functools.partial(optax.sgd, nesterov=False), False), (optax.adamw, True)]
+)
+def test_mup_with_its_kind_of_optimiser(factory, adam):
+    assert solve(_mup(adam), Descent(factory, 0.01), [0.02]).stats.steps == 2
+
+
+@pytest.mark.parametrize(
+    ("factory", "adam", "advice"),
+    [
+        (optax.adam, False, r"mup for gradient flow and SGD, but.*like Adam; use nets\.Scaling\.mup\(adam=True\)"),
+        (optax.rmsprop, False, "like Adam"),
+        (optax.sgd, True, r"mup for Adam, but.*like gradient flow and SGD; use nets\.Scaling\.mup\(adam=False\)"),
+    ],
+)
+def test_mup_with_another_kind_of_optimiser_raises(factory, adam, advice):
+    with pytest.raises(ValueError, match=advice):
+        solve(_mup(adam), Descent(factory, 0.01), [0.02])
+    with pytest.raises(ValueError, match=advice):
+        jax.jit(jax.vmap(lambda rate: solve(_mup(adam), Descent(factory, rate), [0.02])["loss"]))(jnp.array([0.1, 0.2]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"factory": optax.sgd(0.1)}, TypeError, "factory must make an optax optimiser from a rate, such as optax.sgd"),
+        ({"factory": "sgd"}, TypeError, "factory must make an optax optimiser.*got str 'sgd'"),
+        ({"rate": 0.0}, ValueError, "rate must be one finite number > 0, got 0.0"),
+        ({"rate": -0.1}, ValueError, "rate must be one finite number > 0"),
+        ({"rate": float("nan")}, ValueError, "rate must be one finite number > 0"),
+        ({"rate": float("inf")}, ValueError, "rate must be one finite number > 0"),
+        ({"rate": [0.1, 0.2]}, ValueError, "rate must be one finite number > 0"),
+        ({"momentum": 1.0}, ValueError, r"momentum must lie in \[0, 1\), got 1.0"),
+        ({"momentum": -0.1}, ValueError, "momentum must lie in"),
+        ({"batch_size": 2}, ValueError, "batch_size and key go together"),
+        ({"key": jr.key(0)}, ValueError, "batch_size and key go together"),
+        ({"batch_size": 0, "key": jr.key(0)}, ValueError, "batch_size must be an integer >= 1, got 0"),
+        ({"batch_size": 2.0, "key": jr.key(0)}, TypeError, "batch_size must be an integer"),
+        ({"until": 0.1}, TypeError, r"until must be a condition such as until\.loss_below"),
+        ({"max_steps": 0}, ValueError, "max_steps must be an integer >= 1"),
+    ],
+)
+@pytest.mark.usefixtures("as_users")
+def test_bad_arguments(arguments, error, message):
+    with pytest.raises(error, match=message):
+        Descent(**({"factory": optax.sgd, "rate": 0.1} | arguments))
+
+
+@pytest.mark.usefixtures("as_users")
+def test_bad_arguments_that_only_the_problem_shows():
+    problem = cases.modes([1.0, 1.0], [1.0, 1.0])
+    with pytest.raises(ValueError, match="batch_size is 3, but the training set has 2 samples"):
+        solve(problem, Descent(optax.sgd, 0.1, batch_size=3, key=jr.key(0)), [1.0])
+    with pytest.raises(TypeError, match="factory must return an optax optimiser, got float"):
+        solve(problem, Descent(lambda rate: 1.0, 0.1), [1.0])
+    with pytest.raises(ValueError, match="ts ends in inf"):
+        solve(problem, Descent(optax.sgd, 0.1), [1.0, jnp.inf])

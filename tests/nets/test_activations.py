@@ -1,0 +1,114 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.integrate
+from hypothesis import given, settings, strategies as st
+
+from jaxsolve import nets
+from jaxsolve.nets import Activation, find_activation, leaky_relu, softplus
+from tests.cases import ACTIVATIONS, assert_fails, eps
+
+
+EACH = pytest.mark.parametrize("name", ACTIVATIONS)
+POINTS = np.array([-30.0, -3.0, -1.1, -0.2, -1e-3, 1e-3, 0.3, 0.9, 2.5, 30.0])
+
+
+@EACH
+def test_value_and_derivative(name):
+    phi, value, derivative = ACTIVATIONS[name]
+    z = jnp.asarray(POINTS)
+    out, slope = jax.jit(lambda z: jax.jvp(phi, (z,), (jnp.ones_like(z),)))(z)
+    np.testing.assert_allclose(out, value(POINTS), rtol=eps(50), atol=eps(4))
+    np.testing.assert_allclose(slope, derivative(POINTS), rtol=eps(50), atol=eps(4))
+    assert_fails(lambda: np.testing.assert_allclose(out, 1.01 * value(POINTS), rtol=eps(50), atol=eps(4)))
+    assert_fails(lambda: np.testing.assert_allclose(slope, 1.01 * derivative(POINTS), rtol=eps(50), atol=eps(4)))
+
+
+@EACH
+def test_gain_is_one_over_the_rms_for_a_unit_gaussian(name):
+    phi, value, _ = ACTIVATIONS[name]
+
+    def integrand(z):
+        return float(value(np.float64(z))) ** 2 * np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
+
+    halves = [scipy.integrate.quad(integrand, *ends, epsabs=0, epsrel=1e-12)[0] for ends in ((-12, 0), (0, 12))]
+    tolerance = max(1e-11, eps(10))
+    assert phi.gain == pytest.approx(sum(halves) ** -0.5, rel=tolerance)
+    assert phi.gain != pytest.approx(1.01 * sum(halves) ** -0.5, rel=tolerance)
+
+
+def test_known_gains():
+    assert nets.linear.gain == pytest.approx(1, rel=eps(10))
+    assert nets.relu.gain == pytest.approx(2**0.5, rel=eps(10))
+    assert leaky_relu(0.5).gain == pytest.approx(1.6**0.5, rel=eps(10))
+    assert softplus(5.0).gain == pytest.approx(1.404, abs=5e-4)  # Geiger et al.
+
+
+def test_gain_inside_a_trace_is_a_number():
+    fresh = Activation("scaled", lambda z: 3 * z)  # not in the cache
+    assert jax.jit(lambda z: z * fresh.gain)(1.0) == pytest.approx(1 / 3, rel=eps(10))
+
+
+@pytest.mark.parametrize("name", [name for name in ACTIVATIONS if ACTIVATIONS[name][0].homogeneous])
+@settings(max_examples=30, deadline=None)
+@given(z=st.one_of(st.just(0.0), st.floats(1e-3, 10), st.floats(-10, -1e-3)), c=st.floats(0.01, 100))
+def test_homogeneous_functions_commute_with_positive_factors(name, z, c):
+    phi = ACTIVATIONS[name][0]
+    np.testing.assert_allclose(phi(jnp.asarray(c * z)), c * phi(jnp.asarray(z)), rtol=eps(10))
+
+
+@pytest.mark.parametrize("name", [name for name in ACTIVATIONS if not ACTIVATIONS[name][0].homogeneous])
+def test_other_functions_do_not(name):
+    phi = ACTIVATIONS[name][0]
+    one, two = jax.jit(phi)(jnp.asarray([0.5, 1.0]))
+    assert abs(two - 2 * one) > 0.01
+
+
+def test_only_the_identity_is_linear():
+    assert {name for name in ACTIVATIONS if ACTIVATIONS[name][0].linear} == {"linear"}
+
+
+@pytest.mark.parametrize("name", [name for name in ACTIVATIONS if "(" not in name])
+def test_found_by_name(name):
+    assert find_activation(name) == ACTIVATIONS[name][0]
+    assert find_activation(ACTIVATIONS[name][0]) is ACTIVATIONS[name][0]
+
+
+def test_no_overflow():
+    z = jnp.asarray([-1e4, -1e3, 0.0, 1e3, 1e4])
+    every = [phi for phi, *_ in ACTIVATIONS.values()]
+    values, slopes = jax.jit(lambda z: jax.jvp(lambda z: jnp.stack([phi(z) for phi in every]), (z,), (jnp.ones(5),)))(z)
+    assert jnp.all(jnp.isfinite(values))
+    assert jnp.all(jnp.isfinite(slopes))
+    np.testing.assert_allclose(softplus(2.0)(z), [0, 0, np.log(2) / 2, 1e3, 1e4], rtol=eps(4))
+
+
+def test_equal_activations_are_one_static_value():
+    assert softplus(2.0) == softplus(2.0)
+    assert hash(softplus(2.0)) == hash(softplus(2.0))
+    assert softplus(2.0) != softplus(3.0)
+    assert repr(softplus(2.0)) == "softplus(2)"
+    assert repr(nets.relu) == "relu"
+
+
+def test_a_function_of_ones_own():
+    def bump(z):
+        return jnp.exp(-(z**2))
+
+    phi = find_activation(bump)
+    assert (phi.name, phi.homogeneous, phi.linear) == ("bump", False, False)
+    np.testing.assert_array_equal(phi(jnp.asarray([0.0, 1.0])), bump(jnp.asarray([0.0, 1.0])))
+    assert phi.gain == pytest.approx(5**0.25, rel=max(1e-11, eps(10)))  # E exp(-2 z^2) = 1/sqrt(5)
+
+
+@pytest.mark.usefixtures("as_users")
+def test_unknown_activations():
+    known = r"\['erf', 'gelu', 'leaky_relu', 'linear', 'relu', 'sigmoid', 'softplus', 'swish', 'tanh'\]"
+    with pytest.raises(ValueError, match=f"unknown activation 'rlu'; known names are {known}, or pass a function"):
+        find_activation("rlu")
+    with pytest.raises(TypeError, match="activation must be a name, an Activation or a function, got 3"):
+        find_activation(3)  # pyright: ignore[reportArgumentType]
+    for beta in (0.0, -1.0, float("nan")):
+        with pytest.raises(ValueError, match="softplus needs beta > 0, got"):
+            softplus(beta)

@@ -1,0 +1,98 @@
+"""Figures: what is drawn, not how it looks."""
+
+import jax
+import jax.numpy as jnp
+import matplotlib
+import matplotlib.colors
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+import jaxsolve as js
+from jaxsolve.observe import Regime
+
+
+matplotlib.use("Agg")
+
+
+@pytest.fixture(scope="module")
+def run():
+    line = js.data.line(5, 2, key=jax.random.key(0))
+    net = js.nets.TwoLayerLinear(2, 3, scaling=js.nets.Scaling.ntk(), key=jax.random.key(1))
+    problem = js.Problem(net, *line.train)
+    watched = [js.observe.loss(), js.observe.weight_norms(), js.observe.outputs()]
+    ts = jnp.geomspace(1e-2, 1e2, 9)
+    return js.compare(problem, [js.theory.TwoLayerLine(), js.GradientFlow()], ts, observe=watched)
+
+
+@pytest.fixture
+def ax():
+    return Figure(figsize=(3.4, 2.6)).subplots()
+
+
+def test_comparison_draws_line_and_marks_with_labels(run, ax):
+    assert js.plot.comparison(run, ax=ax) is ax
+    exact, flow = ax.get_lines()
+    np.testing.assert_array_equal(exact.get_ydata(), run["TwoLayerLine"]["loss"])
+    np.testing.assert_array_equal(flow.get_xdata(), run["GradientFlow(Tsit5)"].ts)
+    assert (exact.get_linestyle(), flow.get_linestyle()) == ("-", "None")
+    assert [t.get_text() for t in ax.get_legend().get_texts()] == ["TwoLayerLine", "GradientFlow(Tsit5)"]
+    assert ax.get_xlabel() == "time $t$ (gradient-flow units)"
+    assert (ax.get_ylabel(), ax.get_xscale()) == ("loss", "log")
+
+
+def test_trajectory_draws_one_line_per_entry(run, ax):
+    js.plot.trajectory(run["TwoLayerLine"], "weight_norms", ax=ax)
+    assert len(ax.get_lines()) == 2
+    assert ax.get_ylabel() == "weight norms [weight]"
+
+
+def test_what_cannot_be_drawn_is_refused(run, ax):
+    with pytest.raises(ValueError, match="only numbers and vectors"):
+        js.plot.trajectory(run["TwoLayerLine"], "outputs", ax=ax)
+    with pytest.raises(ValueError, match="only numbers can be compared"):
+        js.plot.comparison(run, "weight_norms", ax=ax)
+
+
+def test_without_axes_a_figure_is_made(run):
+    import matplotlib.pyplot as plt
+
+    ax = js.plot.comparison(run)
+    assert ax.figure.get_figwidth() == 3.4
+    plt.close(ax.figure)
+
+
+def test_phase_diagram_colours_every_cell_by_regime(ax):
+    cells = np.array([[0, 1, 2], [3, 3, 0]])
+    level = np.array([[-1.0, -1.0, 1.0], [-1.0, 1.0, 1.0]])
+    boundary = js.plot.Boundary("theory", np.array([0.1, 1, 10]), np.array([1.0, 10]), level, "dashed")
+    js.plot.phase_diagram([0.1, 1, 10], [1.0, 10], cells, boundaries=[boundary], ax=ax)
+    mesh = ax.collections[0]
+    shown = mesh.to_rgba(mesh.get_array().ravel())
+    handles = js.plot.phase_legend_handles([boundary])
+    legend = {h.get_label(): h.get_facecolor() for h in handles[:4]}
+    for colour, code in zip(shown, cells.ravel(), strict=True):
+        np.testing.assert_allclose(colour, legend[Regime(code).label])
+    assert handles[4].get_label() == "theory"
+    assert len(ax.collections) == 2  # the boundary is drawn
+    np.testing.assert_allclose(mesh.get_coordinates()[0, :, 0], np.sqrt([0.01 * 0.1, 0.1, 10, 1000]), rtol=1e-12)
+
+
+def test_regime_colours_differ_in_lightness_for_any_pair_that_may_touch():
+    # Distinguishable in grey print, hence for any kind of colour blindness.
+    handles = js.plot.phase_legend_handles()
+    lightness = sorted(float(np.dot(matplotlib.colors.to_rgb(h.get_facecolor()), [0.2126, 0.7152, 0.0722])) for h in handles)
+    assert np.min(np.diff(lightness)) > 0.05
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "shape", "message"),
+    [
+        ([0.1, 1], [1.0, 10], (3, 2), "must have shape"),
+        ([0.0, 1], [1.0, 10], (2, 2), "x must be positive"),
+        ([0.1, 1], [10.0, 1], (2, 2), "y must be positive and increasing"),
+    ],
+)
+def test_bad_phase_diagrams_are_refused(ax, x, y, shape, message):
+    with pytest.raises(ValueError, match=message):
+        js.plot.phase_diagram(x, y, np.zeros(shape, int), ax=ax)
