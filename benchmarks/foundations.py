@@ -123,7 +123,7 @@ def _certificate() -> None:
         problem = js.Problem(net, *data.train)
         run = js.solve(problem, js.GradientFlow(rtol=1e-8, atol=1e-11), end)
         assert run.certificate is not None
-        what = f"Certificate of GradientFlow at rtol 1e-8, {activation} MLP ({int(run.stats.steps)} steps): conserved drift"
+        what = f"Drift of a flow at rtol 1e-8, {activation} MLP, {int(run.stats.steps)} steps"
         _row(what, f"{float(run.certificate.conserved_drift):.1e}", "<= 1e-7")
 
 

@@ -1,33 +1,32 @@
-from . import data as data
-from . import kernels as kernels
-from . import losses as losses
-from . import nets as nets
-from . import observe as observe
-from . import plot as plot
-from . import sweeps as sweeps
-from . import theory as theory
-from . import until as until
-from ._compare import compare as compare
-from ._compare import Comparison as Comparison
-from ._dynamics import AbstractDynamics as AbstractDynamics
-from ._dynamics import AbstractMarching as AbstractMarching
-from ._dynamics import AbstractRandomAccess as AbstractRandomAccess
-from ._dynamics import Certificate as Certificate
-from ._dynamics import NotApplicable as NotApplicable
-from ._dynamics import Quantity as Quantity
-from ._dynamics import Validity as Validity
-from ._dynamics import View as View
+from . import (
+    data as data,
+    kernels as kernels,
+    losses as losses,
+    nets as nets,
+    observe as observe,
+    plot as plot,
+    sweeps as sweeps,
+    theory as theory,
+    until as until,
+)
+from ._compare import compare as compare, Comparison as Comparison
+from ._dynamics import (
+    AbstractDynamics as AbstractDynamics,
+    AbstractMarching as AbstractMarching,
+    AbstractRandomAccess as AbstractRandomAccess,
+    Certificate as Certificate,
+    NotApplicable as NotApplicable,
+    Quantity as Quantity,
+    Validity as Validity,
+    View as View,
+)
 from ._problem import Problem as Problem
 from ._quickstart import quickstart as quickstart
-from ._results import result_names as result_names
-from ._results import RESULTS as RESULTS
-from ._solve import solve as solve
-from ._solve import SolveError as SolveError
+from ._results import result_names as result_names, RESULTS as RESULTS
+from ._solve import solve as solve, SolveError as SolveError
 from ._trajectory import Trajectory as Trajectory
-from .dynamics import Descent as Descent
-from .dynamics import GradientFlow as GradientFlow
-from .sweeps import sweep as sweep
-from .sweeps import Zip as Zip
+from .dynamics import Descent as Descent, GradientFlow as GradientFlow
+from .sweeps import sweep as sweep, Zip as Zip
 from .theory import exact as exact
 
 __version__: str

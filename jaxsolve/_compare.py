@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from ._checks import describe
 from ._dynamics import AbstractDynamics
 from ._problem import Problem
 from ._solve import read_times, solve
 from ._trajectory import Trajectory
-from .observe import Observable, loss, outputs
+from .observe import loss, Observable, outputs
 
 
 class Comparison(eqx.Module):
@@ -56,15 +57,21 @@ def compare(
     Dynamics that round times to their steps (`Descent`) are compared at the times they round to.
 
     Arguments:
-        problem, ts, observe: as for `solve`.
+        problem, ts, observe: as for `solve`; nothing may be traced.
         dynamics_list: at least two dynamics.
 
     Raises:
-        ValueError: fewer than two dynamics, and whatever `solve` raises.
+        ValueError: fewer than two dynamics.
+        TypeError, NotApplicable, SolveError: as for `solve`.
     """
     dynamics_list = list(dynamics_list)
     if len(dynamics_list) < 2:
         raise ValueError(f"compare needs at least two dynamics, got {len(dynamics_list)}")
+    for dynamics in dynamics_list:
+        if not isinstance(dynamics, AbstractDynamics):
+            raise TypeError(f"dynamics must be such as GradientFlow(), got {describe(dynamics)}")
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem must be a jaxsolve.Problem, got {describe(problem)}")
     names = _distinct([dynamics.name for dynamics in dynamics_list])
     first, *others = dynamics_list
     asked = jnp.atleast_1d(read_times(ts, first, problem.x.dtype))
@@ -76,9 +83,7 @@ def compare(
     for name, dynamics, index in zip(names[1:], others, np.split(where, len(rows)), strict=True):
         trajectory = solve(problem, dynamics, reference.ts[index], observe=observe)
         trajectories[name] = trajectory
-        errors[name] = {
-            key: _error(value, reference[key][index]) for key, value in trajectory.observed.items()
-        }
+        errors[name] = {key: _error(value, reference[key][index]) for key, value in trajectory.observed.items()}
     return Comparison(trajectories, errors)
 
 

@@ -34,7 +34,7 @@ class View(eqx.Module):
 
     problem: Problem
     t: Float[Array, ""]
-    params: PyTree | None = None
+    params: PyTree = None
     given_outputs: Float[Array, "n out"] | None = None
     given_test_outputs: Float[Array, "m out"] | None = None
     given_kernel: Float[Array, "n out n out"] | None = None
@@ -140,8 +140,15 @@ class NotApplicable(ValueError):
 class AbstractDynamics(eqx.Module):
     """How parameters or function values move from a problem's start."""
 
-    name: eqx.AbstractVar[str]
-    provides: eqx.AbstractClassVar[frozenset[Quantity]]
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """What tables, labels and messages call it."""
+
+    @property
+    @abc.abstractmethod
+    def provides(self) -> frozenset[Quantity]:
+        """What its views can show."""
 
     @abc.abstractmethod
     def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from . import kernels, nets
 from ._checks import describe, require_finite
-from .losses import MSE, AbstractLoss, find_loss
+from .losses import AbstractLoss, find_loss, MSE
 
 
 class Problem(eqx.Module):
@@ -56,8 +56,8 @@ class Problem(eqx.Module):
         self.centered = bool(centered)
         self.x, self.y = self._read(x, y, "the training set")
         self.x_test, self.y_test = (None, None) if test is None else self._read(*_pair(test), "the test set")
-        self.initial = jax.vmap(net)(self.x) if centered else None
-        self.initial_test = None if self.x_test is None or not centered else jax.vmap(net)(self.x_test)
+        self.initial = jax.vmap(self.net)(self.x) if centered else None
+        self.initial_test = None if self.x_test is None or not centered else jax.vmap(self.net)(self.x_test)
 
     def _read(self, x: Any, y: Any, which: str) -> tuple[Array, Array]:
         leaves = jax.tree.leaves(self.params)
@@ -102,9 +102,11 @@ class Problem(eqx.Module):
 
     @property
     def valid(self) -> Bool[Array, ""]:
-        """Whether all arrays are finite and no sigma or eta is negative; for use inside traces, where nothing raises."""
+        """Whether all arrays are finite and no sigma or eta is negative: for use inside traces, where none raise."""
         arrays = [leaf for leaf in jax.tree.leaves(self) if eqx.is_inexact_array(leaf)]
-        finite = jnp.all(jnp.isfinite(jnp.concatenate([leaf.ravel() for leaf in arrays])))  # one reduction: fast to compile
+        finite = jnp.all(
+            jnp.isfinite(jnp.concatenate([leaf.ravel() for leaf in arrays]))
+        )  # one reduction: fast to compile
         scaling = self.net.scaling.valid if isinstance(self.net, nets.AbstractNetwork) else True
         return finite & scaling
 

@@ -20,9 +20,9 @@ from ._dynamics import (
     View,
 )
 from ._problem import Problem
-from ._results import RESULTS, result_code, result_names
+from ._results import result_code, result_names, RESULTS
 from ._trajectory import Label, Stats, Trajectory
-from .observe import Observable, check_observables, loss
+from .observe import check_observables, loss, Observable
 
 
 # Steps between two looks at whether a run is done. Fewer looks waste up to this many steps at the end of a run; more

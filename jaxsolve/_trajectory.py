@@ -1,6 +1,6 @@
 """What was observed along a run."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, TYPE_CHECKING
 
 import equinox as eqx
 import jax
@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from ._checks import concrete
 from ._dynamics import Certificate, View
-from ._results import RESULTS, result_code, result_names
+from ._results import result_code, result_names, RESULTS
 
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ import numpy as np
 import scipy.special
 from jaxtyping import Array
 
-from jaxsolve import nets, Problem
+from jaxsolve import AbstractRandomAccess, nets, Problem, Quantity, Validity, View
+from jaxsolve._dynamics import Assumption
 
 
 def eps(factor: float = 1.0) -> float:
@@ -120,6 +121,26 @@ def modes(start: Any, rates: Any, **options: Any) -> Problem:
     start, rates = jnp.asarray(start), jnp.asarray(rates)
     count = rates.shape[0]
     return Problem(Linear(start[None, :]), jnp.diag(jnp.sqrt(count * rates)), jnp.zeros((count, 1)), **options)
+
+
+class ModesDecay(AbstractRandomAccess):
+    """The closed form of `modes`, which knows outputs and nothing else. It asks for rates of at most 100."""
+
+    name: str = "ModesDecay"
+    provides = frozenset({Quantity.OUTPUTS})
+
+    def times(self, ts: Array) -> Array:
+        return ts
+
+    def check(self, problem: Problem) -> Validity:
+        if not isinstance(problem.net, Linear):
+            return Validity((Assumption("modes", jnp.asarray(jnp.inf), 0.0, "another network"),))
+        excess = jnp.maximum(jnp.max(jnp.diag(problem.x) ** 2) / problem.x.shape[0] - 100, 0)
+        return Validity((Assumption("rates up to 100", excess, 0.0),))
+
+    def at(self, problem: Problem, t: Array) -> View:
+        rates = jnp.diag(problem.x) ** 2 / problem.x.shape[0]
+        return View(problem, t, given_outputs=problem.net.w.T * jnp.diag(problem.x)[:, None] * jnp.exp(-rates * t)[:, None])
 
 
 class ByHand(NamedTuple):

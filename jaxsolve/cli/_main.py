@@ -15,7 +15,9 @@ app = cyclopts.App(
 
 
 @app.command
-def quickstart(folder: Path = Path("quickstart"), *, seeds: int = 2, float32: bool = False, quiet: bool = False) -> None:
+def quickstart(
+    folder: Path = Path("quickstart"), *, seeds: int = 2, float32: bool = False, quiet: bool = False
+) -> None:
     """Train networks on real digits, find their regimes, and check the exact solution. About a minute.
 
     Parameters

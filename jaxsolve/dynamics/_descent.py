@@ -19,7 +19,7 @@ from .._problem import Problem
 from .._results import RESULTS
 from ..nets import Optimizers
 from ..until import AbstractCondition
-from ._saves import hold, Saves, empty_saves
+from ._saves import empty_saves, hold, Saves
 
 
 class DescentState(AbstractState):
@@ -76,7 +76,9 @@ class Descent(AbstractMarching):
         max_steps: int = 10_000_000,
     ):
         if not callable(factory):
-            raise TypeError(f"factory must make an optax optimiser from a rate, such as optax.sgd; got {describe(factory)}")
+            raise TypeError(
+                f"factory must make an optax optimiser from a rate, such as optax.sgd; got {describe(factory)}"
+            )
         known = concrete(rate)
         if known is not None and not (known.ndim == 0 and np.isfinite(known) and known > 0):
             raise ValueError(f"rate must be one finite number > 0, got {rate}")
@@ -98,7 +100,9 @@ class Descent(AbstractMarching):
     def name(self) -> str:
         return f"Descent({getattr(self.factory, '__name__', 'custom')})"
 
-    provides = frozenset(Quantity)
+    @property
+    def provides(self) -> frozenset[Quantity]:
+        return frozenset(Quantity)
 
     @property
     def _per_step(self) -> Float[Array, ""]:
@@ -127,8 +131,11 @@ class Descent(AbstractMarching):
         self._check(problem, optimizer)
         ts = ts.astype(dtype)
         targets = self._targets(ts)
-        start = jax.tree.map(lambda leaf, p: jnp.where(targets.reshape((-1,) + (1,) * p.ndim) == 0, p[None], leaf),
-                             empty_saves(ts, params).saved, params)
+        start = jax.tree.map(
+            lambda leaf, p: jnp.where(targets.reshape((-1,) + (1,) * p.ndim) == 0, p[None], leaf),
+            empty_saves(ts, params).saved,
+            params,
+        )
         saves = Saves(self.times(ts), start, jnp.sum(targets == 0))
         alive = jnp.isfinite(problem.objective(params))
         met = alive & problem.valid & self._condition_met(problem, jnp.zeros((), dtype), params)
@@ -210,7 +217,7 @@ class Descent(AbstractMarching):
         return time_at(steps, self._per_step.astype(problem.x.dtype))
 
     def _batch_loss(self, problem: Problem, params: PyTree, step: Int[Array, ""]) -> Float[Array, ""]:
-        if self.batch_size is None:
+        if self.batch_size is None or self.key is None:  # they go together
             return problem.objective(params)
         samples = problem.x.shape[0]
         per_epoch = samples // self.batch_size
@@ -245,7 +252,8 @@ def _ignores_gradient_scale(factory: Callable[..., optax.GradientTransformation]
     with jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"):
         optimizer = factory(1.0)
         start = jnp.ones(3)
-        updates = [
-            optimizer.update(scale * jnp.array([1.0, -2.0, 3.0]), optimizer.init(start), start)[0] for scale in (1.0, 2.0)
+        updates: list[Any] = [
+            optimizer.update(scale * jnp.array([1.0, -2.0, 3.0]), optimizer.init(start), start)[0]
+            for scale in (1.0, 2.0)
         ]
-        return bool(jnp.allclose(updates[0], updates[1], rtol=1e-3))
+        return bool(jnp.allclose(*updates, rtol=1e-3))

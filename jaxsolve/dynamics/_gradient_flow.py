@@ -1,7 +1,6 @@
 """Gradient flow on diffrax."""
 
-import warnings
-from typing import Any
+from typing import Any, cast
 
 import diffrax
 import equinox as eqx
@@ -17,7 +16,8 @@ from .._problem import Problem
 from .._results import RESULTS
 from ..until import AbstractCondition
 from ._certificate import flow_certificate
-from ._saves import PER_STEP, Saves, empty_saves, hold
+from ._integrator import check_integrator, gradient_evaluations, prepare, tolerances
+from ._saves import empty_saves, hold, PER_STEP, Saves
 
 
 # The parameters in one vector, and behind them the energy dissipated so far. One array compiles faster than a pytree.
@@ -80,7 +80,7 @@ class GradientFlow(AbstractMarching):
         max_steps: int = 100_000,
         land_on_ts: bool = False,
     ):
-        self.integrator = diffrax.Tsit5() if integrator is None else _check_integrator(integrator)
+        self.integrator = diffrax.Tsit5() if integrator is None else check_integrator(integrator)
         for name, value in (("rtol", rtol), ("atol", atol)):
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be > 0 or None, got {value}")
@@ -96,14 +96,18 @@ class GradientFlow(AbstractMarching):
     def name(self) -> str:
         return f"GradientFlow({type(self.integrator).__name__})"
 
-    provides = frozenset(Quantity)
+    @property
+    def provides(self) -> frozenset[Quantity]:
+        return frozenset(Quantity)
 
     def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
         return ts
 
     def _terms(self, problem: Problem) -> diffrax.ODETerm:
         params, unravel = ravel_pytree(problem.params)
-        eta, _ = ravel_pytree(jax.tree.map(lambda rate, p: jnp.broadcast_to(rate, p.shape), problem.eta, problem.params))
+        eta, _ = ravel_pytree(
+            jax.tree.map(lambda rate, p: jnp.broadcast_to(rate, p.shape), problem.eta, problem.params)
+        )
 
         def field(t, y: Flowing, args) -> Flowing:
             del t, args
@@ -113,37 +117,18 @@ class GradientFlow(AbstractMarching):
 
         return diffrax.ODETerm(field)
 
-    def _tolerances(self, dtype: Any) -> tuple[float, float]:
-        eps = float(jnp.finfo(dtype).eps)
-        coarse = eps > 1e-10
-        rtol = (1e-4 if coarse else 1e-6) if self.rtol is None else self.rtol
-        atol = (1e-7 if coarse else 1e-9) if self.atol is None else self.atol
-        if rtol < 10 * eps:
-            warnings.warn(
-                f"rtol={rtol:g} is finer than {jnp.dtype(dtype).name} serves (about {10 * eps:.0e}); use a looser "
-                "tolerance, or float64: jax.config.update('jax_enable_x64', True)",
-                stacklevel=2,
-            )
-        return rtol, atol
-
     def _controller(self, dtype: Any) -> diffrax.PIDController:
         # The dissipated energy rides along but must not steer: the certificate relies on that.
-        rtol, atol = self._tolerances(dtype)
+        rtol, atol = tolerances(self.rtol, self.atol, dtype)
         return diffrax.PIDController(rtol=rtol, atol=atol, norm=_parameter_norm, pcoeff=0.3, icoeff=0.4)
 
-    def _solver(self, dtype: Any) -> diffrax.AbstractSolver:
-        """The integrator; an implicit one solves its equations to the tolerance of the steps, unless it has its own."""
-        solver = _forward_differentiable(self.integrator)
-        if not isinstance(solver, diffrax.AbstractImplicitSolver):
-            return solver
-        controller, finder = self._controller(dtype), solver.root_finder
-        unset = tuple(name for name in ("rtol", "atol", "norm") if _inherited(getattr(finder, name, 0.0)))
-        wanted = [getattr(controller, name) for name in unset]
-        return eqx.tree_at(lambda s: [getattr(s.root_finder, name) for name in unset], solver, wanted)
+    def _tools(self, problem: Problem) -> tuple[diffrax.ODETerm, diffrax.PIDController, diffrax.AbstractSolver]:
+        controller = self._controller(problem.x.dtype)
+        return self._terms(problem), controller, prepare(self.integrator, controller)
 
     def init(self, problem: Problem, ts: Float[Array, " times"]) -> FlowState:
         params, dtype = problem.params, problem.x.dtype
-        terms, controller, solver = self._terms(problem), self._controller(dtype), self._solver(dtype)
+        terms, controller, solver = self._tools(problem)
         zero, ts = jnp.zeros((), dtype), ts.astype(dtype)
         y = jnp.append(ravel_pytree(params)[0], zero)
         t_next, controller_state = controller.init(
@@ -161,7 +146,7 @@ class GradientFlow(AbstractMarching):
         met = ok & self._condition_met(problem, zero, params)
         state = FlowState(
             t=zero,
-            t_next=t_next,
+            t_next=jnp.asarray(t_next),
             y=y,
             solver_state=solver_state,
             controller_state=controller_state,
@@ -190,20 +175,21 @@ class GradientFlow(AbstractMarching):
         return jax.lax.fori_loop(0, n, lambda _, s: self._step(problem, s), state)
 
     def _step(self, problem: Problem, state: FlowState) -> FlowState:
-        dtype, t = problem.x.dtype, state.t
-        terms, controller, solver = self._terms(problem), self._controller(dtype), self._solver(dtype)
+        t = state.t
+        terms, controller, solver = self._tools(problem)
         limit = state.saves.limit(1 if self.land_on_ts else PER_STEP)
         cut = state.t_next > limit
         t1 = jnp.where(cut, limit, state.t_next)
-        y1, y_error, dense, solver_state, _ = solver.step(
-            terms, t, t1, state.y, None, state.solver_state, state.made_jump
-        )
+        attempt = solver.step(terms, t, t1, state.y, None, state.solver_state, state.made_jump)
+        y1, y_error, dense, solver_state = (cast(Any, part) for part in attempt[:4])  # adaptive: there is an estimate
         # A step to infinity counts as a step of infinite error, which the controller answers by a shorter one.
         finite = jnp.all(jnp.isfinite(y1)) & jnp.all(jnp.isfinite(y_error))
         y1, y_error = jnp.where(finite, y1, state.y), jnp.where(finite, y_error, jnp.inf)
-        accept, t_now, t_next, made_jump, controller_state, _ = controller.adapt_step_size(
-            t, t1, state.y, y1, None, y_error, solver.error_order(terms), state.controller_state
+        order = cast(float, solver.error_order(terms))  # known for ordinary differential equations
+        *times, controller_state, _ = controller.adapt_step_size(
+            t, t1, state.y, y1, None, y_error, order, state.controller_state
         )
+        accept, t_now, t_next, made_jump = (jnp.asarray(value) for value in times)
         t_next = jnp.where(accept & cut, jnp.maximum(t_next, state.t_next), t_next)
         y = _where(accept, y1, state.y)
         interpolation = solver.interpolation_cls(t0=t, t1=t1, **dense)
@@ -230,7 +216,7 @@ class GradientFlow(AbstractMarching):
             y=y,
             solver_state=_where(accept, solver_state, state.solver_state),
             controller_state=controller_state,
-            made_jump=jnp.asarray(made_jump),
+            made_jump=made_jump,
             t_before=jnp.where(accept, t, state.t_before),
             dense=_where(accept, dense, state.dense),
             saves=state.saves,
@@ -260,7 +246,7 @@ class GradientFlow(AbstractMarching):
             result=state.result,
             steps=state.steps,
             rejected=state.rejected,
-            evaluations=self._evaluations(state.steps + state.rejected),
+            evaluations=gradient_evaluations(self.integrator, state.steps + state.rejected),
             certificate=flow_certificate(problem, _params(problem, state.y), state.y[-1], state.step_error),
         )
 
@@ -290,42 +276,6 @@ class GradientFlow(AbstractMarching):
         high = high - (here - jax.lax.stop_gradient(here)) / slope
         y = _where(inside, interpolation.evaluate(high), state.y)
         return jnp.where(inside, high, state.t), _params(problem, y)
-
-    def _evaluations(self, attempts: Int[Array, ""]) -> Int[Array, ""]:
-        solver = self.integrator
-        if not isinstance(solver, diffrax.AbstractERK):
-            return jnp.full((), -1, attempts.dtype)
-        shared = int(solver.tableau.fsal)  # the last stage of a step is the first of the next
-        return attempts * (solver.tableau.num_stages - shared) + shared + 2  # two to choose the first step
-
-
-def _check_integrator(integrator: Any) -> diffrax.AbstractSolver:
-    if not isinstance(integrator, diffrax.AbstractSolver):
-        raise TypeError(f"integrator must be a diffrax solver such as diffrax.Tsit5(), got {describe(integrator)}")
-    if integrator.term_structure not in (diffrax.AbstractTerm, diffrax.ODETerm):
-        raise ValueError(f"{type(integrator).__name__} is not a solver for one ordinary differential equation")
-    if not isinstance(integrator, diffrax.AbstractAdaptiveSolver):
-        name = type(integrator).__name__
-        raise ValueError(
-            f"{name} gives no error estimate; use an adaptive solver such as diffrax.Tsit5(), or "
-            f"diffrax.HalfSolver(diffrax.{name}())"
-        )
-    return integrator
-
-
-def _forward_differentiable(solver: diffrax.AbstractSolver) -> diffrax.AbstractSolver:
-    # Unless told otherwise, diffrax loops over stages in a way that only reverse mode differentiates. A march is a loop
-    # of unknown length, so it is forward mode that can go through it.
-    if isinstance(solver, diffrax.HalfSolver):
-        return diffrax.HalfSolver(_forward_differentiable(solver.solver))
-    if isinstance(solver, diffrax.AbstractRungeKutta) and solver.scan_kind is None:
-        return eqx.tree_at(lambda s: s.scan_kind, solver, "lax", is_leaf=lambda leaf: leaf is None)
-    return solver
-
-
-def _inherited(tolerance: Any) -> bool:
-    # diffrax marks a root finder's unset tolerances by a private object that is neither a number nor a norm.
-    return not isinstance(tolerance, float | int | Array) and not callable(tolerance)
 
 
 def _params(problem: Problem, y: Flowing) -> PyTree:

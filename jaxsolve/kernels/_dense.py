@@ -27,7 +27,9 @@ def _signals(net: AbstractDense, x: Float[Array, "n in"]) -> _Signals:
         z = multiplier[index] * (z @ w.T)
         if net.biases:
             z = z + net.biases[index][None, :]
-    signal = jnp.broadcast_to(net.scaling.gamma * jnp.eye(net.out_size, dtype=z.dtype), (x.shape[0], net.out_size, net.out_size))
+    signal = jnp.broadcast_to(
+        net.scaling.gamma * jnp.eye(net.out_size, dtype=z.dtype), (x.shape[0], net.out_size, net.out_size)
+    )
     back = [signal]
     for index in range(last, 0, -1):
         signal = multiplier[index] * (signal @ net.weights[index]) * slopes[index - 1][:, None, :]

@@ -38,7 +38,7 @@ def _add_if_missing(module: types.ModuleType, name: str, find: Callable[[], Any]
 
 
 def _restore_removed_names() -> None:
-    """Adds the names that neural-tangents imports to `jax.core`, `jax.util` and `jax.interpreters.ad`, where missing."""
+    """Adds what neural-tangents imports to `jax.core`, `jax.util` and `jax.interpreters.ad`, where missing."""
     import jax.core
     import jax.extend.core
     import jax.interpreters.ad
@@ -121,4 +121,3 @@ def empirical_ntk(
         shifted, trace_axes=(), vmap_axes=0, implementation=nt.NtkImplementation[implementation.value]
     )
     return jnp.transpose(kernel_fn(x1, x2, zeros), (0, 2, 1, 3))
-

@@ -63,7 +63,8 @@ def find_loss(loss: AbstractLoss | Callable[[Array, Array], Array]) -> AbstractL
     if callable(loss) and not isinstance(loss, type):
         return Pointwise(loss)
     raise TypeError(
-        f"loss must be a loss such as losses.MSE(), or a function of one sample's output and target, got {describe(loss)}"
+        "loss must be a loss such as losses.MSE(), or a function of one sample's output and target, "
+        f"got {describe(loss)}"
     )
 
 
@@ -73,8 +74,9 @@ def columns(y: Any, out_size: int) -> Float[Array, "n out"]:
     if array.ndim == 1 and out_size == 1:
         array = array[:, None]
     if array.ndim != 2 or array.shape[1] != out_size:
-        raise ValueError(f"targets must have shape (n, {out_size}) for a network with {out_size} output(s), "
-                         f"got {describe(array)}")
+        raise ValueError(
+            f"targets must have shape (n, {out_size}) for a network with {out_size} output(s), got {describe(array)}"
+        )
     return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(jnp.result_type(float))
 
 

@@ -1,36 +1,32 @@
 """Networks with explicit hyperparameters: scalings, initialisations, activations."""
 
-from ._activations import Activation as Activation
-from ._activations import erf as erf
-from ._activations import find_activation as find_activation
-from ._activations import gelu as gelu
-from ._activations import leaky_relu as leaky_relu
-from ._activations import linear as linear
-from ._activations import relu as relu
-from ._activations import sigmoid as sigmoid
-from ._activations import softplus as softplus
-from ._activations import swish as swish
-from ._activations import tanh as tanh
+from ._activations import (
+    Activation as Activation,
+    erf as erf,
+    find_activation as find_activation,
+    gelu as gelu,
+    leaky_relu as leaky_relu,
+    linear as linear,
+    relu as relu,
+    sigmoid as sigmoid,
+    softplus as softplus,
+    swish as swish,
+    tanh as tanh,
+)
 from ._dense import AbstractDense as AbstractDense
-from ._init import AbstractInit as AbstractInit
-from ._init import Balanced as Balanced
-from ._init import Gaussian as Gaussian
-from ._init import Given as Given
-from ._init import Mirrored as Mirrored
-from ._init import NearParallel as NearParallel
-from ._init import Shapes as Shapes
-from ._init import Sphere as Sphere
-from ._init import Start as Start
-from ._laws import LayerShape as LayerShape
-from ._laws import Prescription as Prescription
-from ._linear import DeepLinear as DeepLinear
-from ._linear import SingleNeuron as SingleNeuron
-from ._linear import TwoLayerLinear as TwoLayerLinear
+from ._init import (
+    AbstractInit as AbstractInit,
+    Balanced as Balanced,
+    Gaussian as Gaussian,
+    Given as Given,
+    Mirrored as Mirrored,
+    NearParallel as NearParallel,
+    Shapes as Shapes,
+    Sphere as Sphere,
+    Start as Start,
+)
+from ._laws import LayerShape as LayerShape, Prescription as Prescription
+from ._linear import DeepLinear as DeepLinear, SingleNeuron as SingleNeuron, TwoLayerLinear as TwoLayerLinear
 from ._mlp import MLP as MLP
-from ._network import AbstractNetwork as AbstractNetwork
-from ._network import Conserved as Conserved
-from ._network import partition as partition
-from ._network import rates as rates
-from ._scaling import Optimizers as Optimizers
-from ._scaling import Scaling as Scaling
-from ._scaling import ScalingRule as ScalingRule
+from ._network import AbstractNetwork as AbstractNetwork, Conserved as Conserved, partition as partition, rates as rates
+from ._scaling import Optimizers as Optimizers, Scaling as Scaling, ScalingRule as ScalingRule

@@ -97,14 +97,16 @@ def build(
     if not isinstance(init, AbstractInit):
         raise TypeError(f"init must be an initialisation such as nets.Gaussian(), got {describe(init)}")
     if not isinstance(scaling, Scaling | ScalingRule):
-        raise TypeError(f"scaling must be a Scaling or a rule such as nets.Scaling.ntk(), got {describe(scaling)}")
+        raise TypeError(
+            f"scaling must be a Scaling or one of the rules Scaling.ntk(), mean_field(), standard(), xavier(), kaiming(), "
+            f"mup(), lazy(alpha), from_exponents(...); got {describe(scaling)}"
+        )
     dtype = jnp.result_type(float) if dtype is None else jnp.dtype(dtype)
     fans = tuple(zip(checked[:-1], checked[1:], strict=True))
-    if isinstance(scaling, ScalingRule):
-        scaling = scaling(fans, activation.gain)
-    if len(scaling) != len(fans):
-        raise ValueError(f"this network has {len(fans)} weight matrices, the Scaling is for {len(scaling)}")
-    scaling = jax.tree.map(lambda leaf: leaf.astype(dtype), scaling)
+    made = scaling(fans, activation.gain) if isinstance(scaling, ScalingRule) else scaling
+    if len(made) != len(fans):
+        raise ValueError(f"this network has {len(fans)} weight matrices, the Scaling is for {len(made)}")
+    made = jax.tree.map(lambda leaf: leaf.astype(dtype), made)
     shapes = Shapes(tuple((out, into) for into, out in fans), bias, dtype)
-    weights, biases = init(shapes, scaling, key)
-    return DenseParts(weights, biases, scaling)
+    weights, biases = init(shapes, made, key)
+    return DenseParts(weights, biases, made)

@@ -51,7 +51,8 @@ def _draw_biases(shapes: Shapes, scaling: Scaling, key) -> Vectors:
         return ()
     keys = jr.split(jr.fold_in(key, 1), len(shapes.weights))
     return tuple(
-        scaling.bias_sigma * jr.normal(k, (out,), shapes.dtype) for k, (out, _) in zip(keys, shapes.weights, strict=True)
+        scaling.bias_sigma * jr.normal(k, (out,), shapes.dtype)
+        for k, (out, _) in zip(keys, shapes.weights, strict=True)
     )
 
 
@@ -167,8 +168,8 @@ class Balanced(AbstractInit):
     """Lambda-balanced two-layer networks and balanced (delta = 0) networks of any depth.
 
     The conserved matrices are W_{l+1}^T W_{l+1}/eta_{l+1} - W_l W_l^T/eta_l = (delta/(eta_1 eta_2)) I, with Kunin's
-    delta = eta_1 eta_2 lambda. Singular values are those of a Gaussian matrix of standard deviation sigma_1/sqrt(eta_1),
-    singular vectors uniform.
+    delta = eta_1 eta_2 lambda. Singular values are those of a Gaussian matrix of standard deviation
+    sigma_1/sqrt(eta_1), singular vectors uniform.
 
     Arguments:
         delta: any sign for two layers. delta > 0 needs width <= out_size, delta < 0 needs width <= in_size (a
@@ -215,7 +216,9 @@ class Balanced(AbstractInit):
         if not (positive or negative):
             return
         if not shapes.two_layer:
-            raise ValueError(f"Balanced needs delta = 0 for {len(shapes.weights)} weight matrices; delta != 0 needs two")
+            raise ValueError(
+                f"Balanced needs delta = 0 for {len(shapes.weights)} weight matrices; delta != 0 needs two"
+            )
         (width, in_size), (out_size, _) = shapes.weights
         if positive and width > out_size:
             raise ValueError(f"Balanced with delta > 0 needs width <= out_size, got width {width}, out_size {out_size}")

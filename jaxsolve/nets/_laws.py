@@ -9,19 +9,19 @@ class LayerShape(NamedTuple):
 
     fan_in: int
     fan_out: int
-    index: int  # counted from the input
-    count: int  # number of weight matrices
+    position: int  # counted from the input
+    layers: int  # number of weight matrices
     width: int  # fan_in of the last matrix
     gain: float  # gain of the activation
     kappa: Any  # the scale to infinity of `from_exponents`
 
     @property
     def first(self) -> bool:
-        return self.index == 0
+        return self.position == 0
 
     @property
     def last(self) -> bool:
-        return self.index == self.count - 1
+        return self.position == self.layers - 1
 
 
 class Prescription(NamedTuple):

@@ -38,9 +38,17 @@ class AbstractNetwork(eqx.Module):
     Its trainable arrays are those to which `rates` gives a rate; every other leaf is a hyperparameter.
     """
 
-    in_shape: eqx.AbstractVar[tuple[int, ...]]
-    out_size: eqx.AbstractVar[int]
     scaling: eqx.AbstractVar[Scaling]
+
+    @property
+    @abc.abstractmethod
+    def in_shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+
+    @property
+    @abc.abstractmethod
+    def out_size(self) -> int:
+        """The number of outputs c."""
 
     @abc.abstractmethod
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, " out"]:

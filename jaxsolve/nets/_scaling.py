@@ -192,8 +192,8 @@ class ScalingRule(eqx.Module):
     """Makes a `Scaling` once the sizes of the layers and the activation's gain are known.
 
     Usually made by `Scaling.ntk()` and its siblings. `sigma` and `eta` multiply what the law prescribes; they may be
-    one number or one per weight matrix. `with_bias` sets the scales of biases. A rule of your own is `ScalingRule(law)` with `law(layer)` returning the
-    multiplier, sigma, eta and the factor on gamma of one `LayerShape`.
+    one number or one per weight matrix. `with_bias` sets the scales of biases. A rule of your own is `ScalingRule(law)`
+    with `law(layer)` returning the multiplier, sigma, eta and the factor on gamma of one `LayerShape`.
 
     Raises:
         ValueError: a concrete sigma or eta is negative, NaN or infinite.

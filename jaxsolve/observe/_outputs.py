@@ -1,6 +1,7 @@
 """Observables of the outputs."""
 
 import jax.numpy as jnp
+from jaxtyping import Array
 
 from .._dynamics import Quantity, View
 from ._observable import Observable
@@ -16,8 +17,14 @@ def _loss(view: View):
     return view.loss
 
 
+def _test_targets(view: View) -> Array:
+    if view.problem.y_test is None:
+        raise ValueError("this problem has no test set; give Problem(..., test=(x, y))")
+    return view.problem.y_test
+
+
 def _test_loss(view: View):
-    return view.problem.loss.value(view.test_outputs, view.problem.y_test)
+    return view.problem.loss.value(view.test_outputs, _test_targets(view))
 
 
 def _accuracy(view: View):
@@ -25,7 +32,7 @@ def _accuracy(view: View):
 
 
 def _test_accuracy(view: View):
-    return _correct(view.test_outputs, view.problem.y_test)
+    return _correct(view.test_outputs, _test_targets(view))
 
 
 def _outputs(view: View):

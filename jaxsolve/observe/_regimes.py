@@ -6,7 +6,6 @@ import numpy as np
 from jaxtyping import ArrayLike, Float, Int
 
 
-
 class Regime(enum.IntEnum):
     """How a network trained over the window of times that was looked at."""
 
@@ -24,7 +23,9 @@ class Regime(enum.IntEnum):
 KERNEL_CHANGE = 0.1
 
 
-def half_loss_time(ts: Float[ArrayLike, " times"], loss: Float[ArrayLike, "*lanes times"]) -> Float[np.ndarray, "*lanes"]:
+def half_loss_time(
+    ts: Float[ArrayLike, " times"], loss: Float[ArrayLike, "*lanes times"]
+) -> Float[np.ndarray, "*lanes"]:
     """The time at which the loss has fallen to half its initial value; inf if it never has.
 
     Log-linear between the two times around it; between t = 0 and the first positive time linear.

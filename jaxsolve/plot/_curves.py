@@ -1,6 +1,6 @@
 """Curves over time."""
 
-from typing import TYPE_CHECKING
+from typing import Any, TYPE_CHECKING
 
 import numpy as np
 
@@ -45,7 +45,7 @@ def comparison(cmp: Comparison, name: str = "loss", *, ax: "Axes | None" = None)
         if values.ndim != 1:
             raise ValueError(f"{name!r} has shape {values.shape}; only numbers can be compared over time")
         colour = COLOURS[index % len(COLOURS)]
-        style = {"color": colour, "ls": "-"} if index == 0 else {"ls": "", "mfc": "none", "mec": colour}
+        style: dict[str, Any] = {"color": colour, "ls": "-"} if index == 0 else {"ls": "", "mfc": "none", "mec": colour}
         marker = "" if index == 0 else MARKERS[index % len(MARKERS)]
         ax.plot(np.asarray(traj.ts), values, label=key, marker=marker, ms=4, **style)
     _label(ax, next(iter(cmp.trajectories.values())), name)
@@ -55,7 +55,10 @@ def comparison(cmp: Comparison, name: str = "loss", *, ax: "Axes | None" = None)
 
 def _label(ax: "Axes", traj: Trajectory, name: str) -> None:
     unit = next(label.unit for label in traj.labels if label.name == name)
-    ax.set(xlabel="time $t$ (gradient-flow units)", ylabel=name.replace("_", " ") + ("" if unit in ("1", name) else f" [{unit}]"))
+    ax.set(
+        xlabel="time $t$ (gradient-flow units)",
+        ylabel=name.replace("_", " ") + ("" if unit in ("1", name) else f" [{unit}]"),
+    )
     times = np.asarray(traj.ts)
     if times[0] > 0 and times[-1] / times[0] > 30:
         ax.set_xscale("log")

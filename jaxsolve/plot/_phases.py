@@ -1,13 +1,13 @@
 """Phase diagrams of measured regimes."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import ArrayLike, Float, Int
 
 from ..observe import Regime
-from ._style import REGIME_COLOURS, new_axes
+from ._style import new_axes, REGIME_COLOURS
 
 
 if TYPE_CHECKING:
@@ -57,7 +57,14 @@ def phase_diagram(
     ax = new_axes(ax)
     palette = colors.ListedColormap([REGIME_COLOURS[regime] for regime in Regime])
     ax.pcolormesh(
-        _edges(x), _edges(y), regimes, cmap=palette, vmin=-0.5, vmax=len(Regime) - 0.5, edgecolors="white", linewidth=0.3
+        _edges(x),
+        _edges(y),
+        regimes,
+        cmap=palette,
+        vmin=-0.5,
+        vmax=len(Regime) - 0.5,
+        edgecolors="white",
+        linewidth=0.3,
     )
     ax.set(xscale="log", yscale="log")
     for boundary in boundaries:

@@ -87,7 +87,9 @@ def read_axes(axes: Any) -> tuple[Axis, ...]:
         elif isinstance(part, Mapping):
             read += [Axis((_member(name, values),)) for name, values in part.items()]
         else:
-            raise TypeError(f"axes must be a dict of named values, or a list of dicts and Zip(...), got {describe(part)}")
+            raise TypeError(
+                f"axes must be a dict of named values, or a list of dicts and Zip(...), got {describe(part)}"
+            )
     names = [member.name for axis in read for member in axis.members]
     if not names:
         raise ValueError("a sweep needs at least one axis")
@@ -133,7 +135,9 @@ def _member(name: str, values: Any) -> Member:
         return _traced(name, jnp.asarray([float(v) for v in values]))
     for value in values:
         if not (isinstance(value, str | int | np.integer) or value is None or callable(value)):
-            raise TypeError(f"a value of axis {name!r} is {describe(value)}; accepted are numbers, strings and callables")
+            raise TypeError(
+                f"a value of axis {name!r} is {describe(value)}; accepted are numbers, strings and callables"
+            )
     return Member(name, tuple(int(v) if isinstance(v, np.integer) else v for v in values), traced=False)
 
 

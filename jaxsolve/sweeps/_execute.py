@@ -1,5 +1,6 @@
 """Running the lanes of a group, batch by batch, in one compilation."""
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,10 +12,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._checks import describe
-from .._dynamics import AbstractDynamics, AbstractMarching, AbstractRandomAccess, March
+from .._dynamics import AbstractDynamics, AbstractMarching, AbstractRandomAccess
 from .._problem import Problem
 from .._results import result_code
-from .._solve import CHUNK, check_applies, observe_march, observe_random_access, random_access_result
+from .._solve import check_applies, CHUNK, observe_march, observe_random_access, random_access_result
 from ..observe import Observable
 from ._axes import Group
 
@@ -63,9 +64,13 @@ def run_group(
         begin = time.perf_counter()
         rows = jax.block_until_ready(run({name: values[padded] for name, values in group.cells.items()}))
         wall = time.perf_counter() - begin
-        done.append(Timed(group.lanes[chosen], jax.tree.map(lambda leaf: np.asarray(leaf)[: len(chosen)], rows), wall))
+        done.append(Timed(group.lanes[chosen], _first(rows, len(chosen)), wall))
         report(len(chosen))
     return done
+
+
+def _first(rows: Lanes, count: int) -> Lanes:
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[:count], rows)
 
 
 def _compiled(problem_fn, group: Group, dynamics, observables, ts) -> Callable[[dict[str, Array]], Lanes]:
@@ -91,31 +96,54 @@ def _compiled(problem_fn, group: Group, dynamics, observables, ts) -> Callable[[
     if isinstance(dynamics, AbstractRandomAccess):
         # Traced: the numbers of the first lane, good or bad, do not matter here.
         jax.eval_shape(lambda cell: check_applies(join(build(cell)), dynamics, throw=False), first)
+        batch = _random_access(dynamics, observables, ts)
+    elif isinstance(dynamics, AbstractMarching):
+        batch = _marching(dynamics, observables, ts)
+    else:
+        raise TypeError(f"dynamics must be marching or random access, got {describe(dynamics)}")
 
-    def random_access(leaves: list[Array]) -> Lanes:
-        problem = join(leaves)
+    @jax.jit
+    def run(cells: dict[str, Array]) -> Lanes:
+        if not cells:  # nothing is traced: a single lane
+            problem = join(build({}))
+            return jax.tree.map(lambda leaf: leaf[None], batch(lambda fn: functools.partial(fn, problem)))
+        leaves = jax.vmap(build, out_axes=axes)(cells)
+
+        def over(fn: Callable[..., Any]) -> Callable[..., Any]:
+            lane = lambda problem, *states: fn(join(problem), *states)
+            return lambda *states: jax.vmap(lane, in_axes=(axes, *(0 for _ in states)))(leaves, *states)
+
+        return batch(over)
+
+    return run
+
+
+# A batch is run by functions of one lane's problem (and state), lifted by `over` to functions of all lanes' states.
+_Over = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def _random_access(dynamics: AbstractRandomAccess, observables, ts) -> Callable[[_Over], Lanes]:
+    def lane(problem: Problem) -> Lanes:
         observed = observe_random_access(problem, dynamics, observables, ts.astype(problem.x.dtype))
         code = result_code(random_access_result(problem, dynamics))
         return Lanes(observed, ts, ts[-1], code, jnp.zeros((), int))
 
-    def observe(leaves: list[Array], state) -> Lanes:
-        problem = join(leaves)
-        run: March = dynamics.finish(problem, state)
+    return lambda over: over(lane)()
+
+
+def _marching(dynamics: AbstractMarching, observables, ts) -> Callable[[_Over], Lanes]:
+    def lane(problem: Problem, state: Any) -> Lanes:
+        run = dynamics.finish(problem, state)
         observed = observe_march(problem, observables, run, at_once=1)
         return Lanes(observed, run.times, run.t_end, result_code(run.result), run.steps)
 
-    @jax.jit
-    def run(cells: dict[str, Array]) -> Lanes:
-        size = next(iter(cells.values())).shape[0] if cells else 1
-        leaves = jax.vmap(build, out_axes=axes, axis_size=size)(cells)
-        if isinstance(dynamics, AbstractRandomAccess):
-            return jax.vmap(random_access, in_axes=(axes,), axis_size=size)(leaves)
-        state = jax.vmap(lambda p: dynamics.init(join(p), ts), in_axes=(axes,), axis_size=size)(leaves)
-        advance = jax.vmap(lambda p, s: dynamics.advance(join(p), s, jnp.asarray(CHUNK)), in_axes=(axes, 0))
-        state = jax.lax.while_loop(lambda s: jnp.any(~s.done), lambda s: advance(leaves, s), state)
-        return jax.vmap(observe, in_axes=(axes, 0))(leaves, state)
+    def batch(over: _Over) -> Lanes:
+        state = over(lambda problem: dynamics.init(problem, ts))()
+        advance = over(lambda problem, state: dynamics.advance(problem, state, jnp.asarray(CHUNK)))
+        state = jax.lax.while_loop(lambda s: jnp.any(~s.done), advance, state)
+        return over(lane)(state)
 
-    return run
+    return batch
 
 
 def _depends_on_input(fn: Callable[[Any], list[Array]], example: Any) -> list[bool]:

@@ -5,10 +5,9 @@ import platform
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TYPE_CHECKING
 
 import jax
-import jaxlib
 import numpy as np
 
 from .._dynamics import AbstractDynamics
@@ -32,7 +31,9 @@ def check_store(store: Any) -> Path | None:
         return None
     path = Path(store)
     if path.exists():
-        raise FileExistsError(f"{path} exists already; this version does not resume sweeps. Choose another store, or remove it")
+        raise FileExistsError(
+            f"{path} exists already; this version does not resume sweeps. Choose another store, or remove it"
+        )
     return path
 
 
@@ -82,14 +83,13 @@ def _shared_wall(batch: Timed) -> np.ndarray:
 def _facts(dynamics: AbstractDynamics) -> dict[str, Any]:
     from importlib.metadata import version
 
-    names = ("jaxsolve", "equinox", "diffrax", "optax", "numpy")
-    versions = {name: version(name) for name in names} | {"jax": jax.__version__, "jaxlib": jaxlib.__version__}
+    names = ("jaxsolve", "jax", "jaxlib", "equinox", "diffrax", "optax", "numpy")
     return {
         "dynamics": dynamics.name,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "device": jax.devices()[0].device_kind,
         "platform": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
-        "versions": ", ".join(f"{name} {number}" for name, number in sorted(versions.items())),
+        "versions": ", ".join(f"{name} {version(name)}" for name in names),
     }
 
 

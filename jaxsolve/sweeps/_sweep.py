@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, TYPE_CHECKING
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,10 +12,10 @@ from .._checks import describe, require_size
 from .._dynamics import AbstractDynamics
 from .._problem import Problem
 from .._solve import read_times
-from ..observe import Observable, check_observables, loss
-from ._axes import Axis, Zip, groups, read_axes
-from ._execute import Timed, run_group
-from ._store import LANE_VARIABLES, check_store, to_dataset, write
+from ..observe import check_observables, loss, Observable
+from ._axes import Axis, groups, read_axes, Zip
+from ._execute import run_group, Timed
+from ._store import check_store, LANE_VARIABLES, to_dataset, write
 
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ def sweep(
 
     Arguments:
         problem_fn: makes the problem of a cell; its arguments are the names of the axes.
-        axes: values by name, all combined; or `Zip(...)`, whose axes advance together; or a list of such dicts and Zips.
-            Floats, arrays and ranges are traced and batched; ints, strings, bools and callables in a list are static:
-            one compilation per combination of them.
+        axes: values by name, all combined; or `Zip(...)`, whose axes advance together; or a list of such dicts and
+            Zips. Floats, arrays and ranges are traced and batched; ints, strings, bools and callables in a list are
+            static: one compilation per combination of them.
         dynamics, ts, observe: as for `solve`; ts is 1-D.
         store: where to write a Zarr v3 store, readable with `xarray.open_zarr(store)`.
         batch_size: lanes run together; None chooses.
@@ -91,7 +91,9 @@ def sweep(
 def _check_names(grid: tuple[Axis, ...], observables: Sequence[Observable]) -> None:
     """Raises ValueError where an axis is called like something else in the dataset."""
     names = {member.name for axis in grid for member in axis.members} | {axis.dim for axis in grid}
-    taken = {"t", *LANE_VARIABLES} | {item.name for item in observables} | {d for item in observables for d in item.dims}
+    taken = (
+        {"t", *LANE_VARIABLES} | {item.name for item in observables} | {d for item in observables for d in item.dims}
+    )
     if names & taken:
         raise ValueError(
             f"axes may not be called {sorted(names & taken)}: the dataset has something else of that name; rename the "
@@ -104,8 +106,8 @@ def _check_shapes(batches: list[Timed], observables: Sequence[Observable], stati
         shapes = {batch.rows.observed[item.name].shape[1:] for batch in (batches[0], batches[-1])}
         if len(shapes) > 1:
             raise ValueError(
-                f"observable {item.name!r} has shapes {sorted(shapes)} along the axes {static}; observe something whose "
-                "shape does not depend on them, or sweep them one at a time"
+                f"observable {item.name!r} has shapes {sorted(shapes)} along the axes {static}; observe something "
+                "whose shape does not depend on them, or sweep them one at a time"
             )
 
 

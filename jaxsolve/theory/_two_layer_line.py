@@ -1,220 +1,21 @@
-r"""Two-layer linear networks on data along a line: exact at any width, from any start.
+"""Two-layer linear networks on data along a line: exact at any width, from any start.
 
-Xu & Liu Ziyin, "Three Mechanisms of Feature Learning in a Linear Network", Theorem 1 and Proposition 1, in a form that
-neither overflows nor cancels. With $a_i = u_i/\sqrt{\eta_u}$ and $b_i = (w_i \cdot n)/\sqrt{\eta_w}$ the flow is a
-hyperbolic rotation of $(a, b)$ by an angle $s(t) = \ln \xi(t)$ common to all neurons, driven by $\dot s = k (y - f)$
-with $f = k\, a \cdot b$.
+Xu & Liu Ziyin, "Three Mechanisms of Feature Learning in a Linear Network", Proposition 1 and Theorem 1.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
-from .._checks import concrete
 from .._dynamics import AbstractRandomAccess, Assumption, NotApplicable, Quantity, Validity, View
 from .._problem import Problem
+from .._safe import nonzero, safe_product, safe_sqrt
 from ..losses import MSE
 from ..nets import AbstractDense
-
-
-class Timescale(NamedTuple):
-    """The time scale t_c of the flow, and the two rates that make it: 1/t_c^2 = feature^2 + kernel^2 (eq. 17)."""
-
-    t_c: Float[Array, "..."]
-    feature: Float[Array, "..."]  # 2 k |y|
-    kernel: Float[Array, "..."]  # 2 k^2 sqrt(P Q)
-
-
-class ReducedLine(eqx.Module):
-    r"""The whole flow of a two-layer linear network on a line, in six numbers (each of any common shape).
-
-    Attributes:
-        total: (P + Q)/2 = (|a|^2 + |b|^2)/2.
-        product: a.b at the start, (P - Q)/2.
-        gram: sqrt(|a|^2 |b|^2 - (a.b)^2) = sqrt(P Q - phi^2/4), conserved, 0 for parallel layers.
-        phi: |a|^2 - |b|^2, conserved.
-        k: |gamma m_1 m_2| rho sqrt(eta_u eta_w) >= 0.
-        y: the target, with the sign of gamma m_1 m_2.
-
-    Times are gradient-flow times in [0, inf]. Every method is differentiable, also at t = inf.
-    """
-
-    total: Float[Array, "..."]
-    product: Float[Array, "..."]
-    gram: Float[Array, "..."]
-    phi: Float[Array, "..."]
-    k: Float[Array, "..."]
-    y: Float[Array, "..."]
-
-    @staticmethod
-    def from_pq(
-        P: Float[ArrayLike, "..."],
-        Q: Float[ArrayLike, "..."],
-        phi: Float[ArrayLike, "..."],
-        k: Float[ArrayLike, "..."],
-        y: Float[ArrayLike, "..."],
-    ) -> "ReducedLine":
-        """From the paper's P, Q (eq. 9) and phi (eq. 21).
-
-        Raises:
-            ValueError: P, Q or k is negative, or phi^2 > 4 P Q, which no pair of layers has.
-        """
-        P, Q, phi, k, y = (jnp.asarray(value) for value in (P, Q, phi, k, y))
-        for name, value in (("P", P), ("Q", Q), ("k", k)):
-            known = concrete(value)
-            if known is not None and not np.all(known >= 0):
-                raise ValueError(f"{name} must be >= 0, got a smallest value of {known.min()}")
-        root = jnp.sqrt(P) * jnp.sqrt(Q)
-        known, bound = concrete(phi), concrete(root)
-        if known is not None and bound is not None and not np.all(np.abs(known) <= 2 * bound * (1 + 1e-5)):
-            raise ValueError("phi^2 must not exceed 4 P Q (Cauchy-Schwarz)")
-        half = jnp.abs(phi) / 2
-        # Parallel layers have phi^2 = 4 P Q; rounding may put the difference on either side of zero.
-        squared = jnp.maximum(root - half, 0) * (root + half)
-        return ReducedLine((P + Q) / 2, (P - Q) / 2, _sqrt(squared), phi, k, y)
-
-    @staticmethod
-    def from_layers(a: Float[Array, " width"], b: Float[Array, " width"], k: Array, y: Array) -> "ReducedLine":
-        """From the two layers, each divided by the root of its rate; without cancellation."""
-        aa, bb, ab = jnp.sum(a**2), jnp.sum(b**2), jnp.sum(a * b)
-        # |a|^2 |b|^2 - (a.b)^2 from the part of b orthogonal to a.
-        projection = ab / jnp.where(aa == 0, 1, aa)
-        gram = _sqrt(aa) * _sqrt(jnp.sum((b - projection * a) ** 2))
-        return ReducedLine((aa + bb) / 2, ab, gram, jnp.sum((a - b) * (a + b)), k, y)
-
-    @property
-    def root_pq(self) -> Float[Array, "..."]:
-        """sqrt(P Q)."""
-        return _hypot(self.phi / 2, self.gram)
-
-    @property
-    def rate(self) -> Float[Array, "..."]:
-        """k R with R = sqrt(y^2 + k^2 P Q): half the rate at which the flow converges."""
-        return self.k * _hypot(self.y, self.k * self.root_pq)
-
-    @property
-    def timescale(self) -> Timescale:
-        """t_c = 1/(2 k R), and its feature-learning and kernel terms (eq. 17). Infinite where nothing moves."""
-        feature, kernel = 2 * self.k * jnp.abs(self.y), 2 * self.k * (self.k * self.root_pq)
-        return Timescale(1 / (2 * self.rate), feature, kernel)
-
-    def _solve(self, t: Float[ArrayLike, "..."]) -> "_Solution":
-        """The flow at time t. Every sum below is of terms of one sign, so that nothing cancels.
-
-        With T = tanh(k R t), tau = T/R and e = 1 - T: xi^2 = h_y/h_x, h_x = e + X tau, h_y = e + Y tau, and
-        (y - f)/(y - f(0)) = (1 - T^2)/(h_x h_y).
-        """
-        k, y, S, C = self.k, self.y, self.total, self.product
-        root_pq = self.root_pq
-        R = _hypot(y, k * root_pq)
-        r0 = y - k * C
-        # P and Q from their sum and product, R - y and R + y likewise: the smaller of each pair would cancel.
-        large = S + jnp.abs(C)
-        small = root_pq * (root_pq / _nonzero(large))
-        P, Q = jnp.where(C >= 0, large, small), jnp.where(C >= 0, small, large)
-        above = R + jnp.abs(y)
-        below = (k * root_pq) * (k * root_pq / _nonzero(above))
-        X = jnp.where(y >= 0, below, above) + k * P
-        Y = jnp.where(y >= 0, above, below) + k * Q
-        low, high = jnp.minimum(X, Y), jnp.maximum(X, Y)
-
-        # Past `late` exp(-2 k R t) is zero in this dtype. Such t, inf among them, must not reach a product that is
-        # differentiated.
-        late = -0.5 * float(np.log(np.finfo(R.dtype).tiny))
-        t = jnp.asarray(t, R.dtype)
-        settled = _product(k * R, t) > late
-        kt = _product(k, jnp.where(settled, 0, t))
-        x = jnp.where(R == 0, 0, R * kt)
-        E = jnp.where(settled, 0, jnp.exp(-2 * x))
-        e = 2 * E / (1 + E)
-        tau = jnp.where(settled, 1 / _nonzero(R), kt * _tanhc(x))
-        h_x, h_y, h_low, h_high = (e + _product(W, tau) for W in (X, Y, low, high))
-
-        # Towards the saddle (P = 0 < y or Q = 0 > y) e and h_low vanish together, and their ratio is one.
-        at_saddle = low == 0
-        share = jnp.where(at_saddle, 1, e / jnp.where(at_saddle, 1, h_low))
-        remaining = 2 / (1 + E) * share / h_high
-
-        # a.b has gained 2 r0 (tau/h_high) (G/h_low).
-        opposed = y * C < 0
-        G = jnp.where(opposed, small + jnp.abs(C) * (e + tau * below), S + _product(jnp.abs(y * C), tau))
-        G = G + _product((k * root_pq) * root_pq, tau)
-        ratio = jnp.where(at_saddle, jnp.abs(C), G / jnp.where(at_saddle, 1, h_low))
-        slow = tau < 1
-        tau_share = jnp.where(slow, tau / h_high, 1 / _nonzero(e / jnp.where(slow, 1, tau) + high))
-        gain = 2 * r0 * tau_share * ratio
-
-        # a.b in three ways, each the difference of two terms; the one with the smallest terms has the most digits.
-        # From the start for early times, from the target for late ones, from xi on the way into the saddle.
-        residual = r0 * remaining
-        up = _product(P, h_y / jnp.where(h_x == 0, 1, h_x)) / 2
-        down = _product(Q, h_x / jnp.where(h_y == 0, 1, h_y)) / 2
-        safe_k = _nonzero(k)
-        ways = (
-            (jnp.abs(C) + jnp.abs(gain), C + gain),
-            (jnp.where(k == 0, jnp.inf, (jnp.abs(y) + jnp.abs(residual)) / safe_k), (y - residual) / safe_k),
-            (up + down, up - down),
-        )
-        size, product = ways[0]
-        for other_size, other in ways[1:]:
-            size, product = jnp.minimum(size, other_size), jnp.where(other_size < size, other, product)
-        return _Solution(residual, product, r0, tau, h_x, h_y)
-
-    def residual(self, t: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
-        """y - f(t), accurate relative to itself however small."""
-        return self._solve(t).residual
-
-    def layer_product(self, t: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
-        """a.b at time t."""
-        return self._solve(t).product
-
-    def f(self, t: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
-        """The output on the reduced data point, with the sign of gamma m_1 m_2 (eq. 19)."""
-        return self.observe(t)[1]
-
-    def ntk(self, t: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
-        """K(x, x) on the reduced data point (eq. 18): k^2 (P xi^2 + Q/xi^2) = 2 k^2 sqrt((a.b)^2 + P Q)."""
-        return self.observe(t)[2]
-
-    def zeta(self, t: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
-        """The alignment u.v/(|u||v|) of the layers (eqs. 20, 21); 0 where a layer vanishes throughout."""
-        return self.observe(t)[0]
-
-    def observe(self, t: Float[ArrayLike, "..."]) -> tuple[Array, Array, Array]:
-        """(zeta, f, ntk) at time t from one solution of the flow."""
-        product = self._solve(t).product
-        size = _hypot(product, self.gram)
-        # Both vanish only for parallel layers that meet the saddle: there zeta keeps the sign it came with.
-        zeta = jnp.where(size == 0, jnp.sign(self.product), product / _nonzero(size))
-        return zeta, self.k * product, 2 * self.k * (self.k * _hypot(product, self.root_pq))
-
-    def squared_norms(self, t: Float[ArrayLike, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-        """|a|^2 = |u|^2/eta_u and |b|^2 = |v|^2/eta_w at time t."""
-        product = self._solve(t).product
-        large = _hypot(product, self.root_pq) + jnp.abs(self.phi) / 2
-        scale = _nonzero(large)
-        small = product * (product / scale) + self.gram * (self.gram / scale)
-        return jnp.where(self.phi >= 0, large, small), jnp.where(self.phi >= 0, small, large)
-
-    def log_xi(self, t: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
-        """ln xi(t) (eq. 8): the angle of the hyperbolic rotation. Infinite at t = inf when it ends in the saddle."""
-        solution = self._solve(t)
-        growing = solution.start >= 0
-        ahead = 2 * jnp.abs(solution.start) * solution.tau / jnp.where(growing, solution.h_x, solution.h_y)
-        return jnp.where(growing, 1, -1) * jnp.log1p(ahead) / 2
-
-
-class _Solution(NamedTuple):
-    residual: Array
-    product: Array
-    start: Array  # y - f(0)
-    tau: Array
-    h_x: Array
-    h_y: Array
+from ._reduced_line import ReducedLine
 
 
 class TwoLayerLine(AbstractRandomAccess):
@@ -231,7 +32,9 @@ class TwoLayerLine(AbstractRandomAccess):
     def name(self) -> str:
         return "TwoLayerLine"
 
-    provides = frozenset(Quantity)
+    @property
+    def provides(self) -> frozenset[Quantity]:
+        return frozenset(Quantity)
 
     def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
         return ts
@@ -256,7 +59,7 @@ class TwoLayerLine(AbstractRandomAccess):
         ]
         if all(holds for _, holds, _ in kind):
             n, a = _line(x)
-            off = jnp.linalg.norm(x - a[:, None] * n[None, :]) / _nonzero(jnp.linalg.norm(x))
+            off = jnp.linalg.norm(x - a[:, None] * n[None, :]) / nonzero(jnp.linalg.norm(x))
             eta = jnp.stack([jnp.asarray(rate) for rate in net.rates().weights])
             assumptions += [
                 Assumption("inputs lie on a line", off, 100 * eps, "share of the inputs' norm off the line"),
@@ -280,9 +83,9 @@ class TwoLayerLine(AbstractRandomAccess):
         w, u = net.weights[0], net.weights[1][0]
         eta_w, eta_u = net.rates().weights
         n, along = _line(problem.x)
-        rho = _sqrt(jnp.mean(along**2))
+        rho = safe_sqrt(jnp.mean(along**2))
         target = problem.y[:, 0] if problem.initial is None else problem.y[:, 0] + problem.initial[:, 0]
-        y = jnp.mean(along * target) / _nonzero(rho)
+        y = jnp.mean(along * target) / nonzero(rho)
         outer = net.scaling.gamma * net.scaling.multiplier[0] * net.scaling.multiplier[1]
         sign = jnp.where(outer < 0, -1, 1).astype(y.dtype)
         a, b = u / jnp.sqrt(eta_u), (w @ n) / jnp.sqrt(eta_w)
@@ -299,7 +102,7 @@ class TwoLayerLine(AbstractRandomAccess):
         u = (jnp.sqrt(eta_u) * a)[None, :]
         w = net.weights[0] + (jnp.sqrt(eta_w) * (b - line.b))[:, None] * line.n[None, :]
         params = eqx.tree_at(lambda p: p.weights, problem.params, (w, u))
-        scaled = line.along / _nonzero(line.rho)
+        scaled = line.along / nonzero(line.rho)
         outputs = (line.sign * reduced.f(t) * scaled)[:, None]
         outputs = outputs if problem.initial is None else outputs - problem.initial
         kernel = reduced.ntk(t) * (scaled[:, None] * scaled[None, :])
@@ -318,10 +121,10 @@ class _Line(NamedTuple):
 
 def _line(x: Float[Array, "n in"]) -> tuple[Float[Array, " in"], Float[Array, " n"]]:
     """The direction of inputs on a line, and their coordinates: one power iteration from the longest input is exact."""
-    scaled = x / _nonzero(jnp.max(jnp.abs(x)))
+    scaled = x / nonzero(jnp.max(jnp.abs(x)))
     longest = scaled[jnp.argmax(jnp.sum(scaled**2, axis=1))]
     n = (scaled @ longest) @ scaled
-    n = n / _nonzero(_sqrt(jnp.sum(n**2)))
+    n = n / nonzero(safe_sqrt(jnp.sum(n**2)))
     return n, x @ n
 
 
@@ -331,38 +134,8 @@ def _rotate(a: Array, b: Array, s: Array) -> tuple[Array, Array]:
     small = jnp.where(near, s, 0)
     cosh, sinh = jnp.cosh(small), jnp.sinh(small)
     large = jnp.where(near, 1, s)
-    plus, minus = _product(a + b, jnp.exp(large)) / 2, _product(a - b, jnp.exp(-large)) / 2
+    plus, minus = safe_product(a + b, jnp.exp(large)) / 2, safe_product(a - b, jnp.exp(-large)) / 2
     return (
         jnp.where(near, a * cosh + b * sinh, plus + minus),
         jnp.where(near, b * cosh + a * sinh, plus - minus),
     )
-
-
-def _product(zero: Array, infinite: Array) -> Array:
-    """A product in which an exact zero wins over an infinity."""
-    return jnp.where(zero == 0, 0, zero * jnp.where(zero == 0, 1, infinite))
-
-
-def _nonzero(value: Array) -> Array:
-    return jnp.where(value == 0, 1, value)
-
-
-def _sqrt(value: Array) -> Array:
-    """The square root, with derivative 0 at 0."""
-    return jnp.where(value == 0, 0, jnp.sqrt(_nonzero(value)))
-
-
-def _hypot(one: Array, two: Array) -> Array:
-    """sqrt(one^2 + two^2) without overflow, with derivative 0 at 0."""
-    large = jnp.maximum(jnp.abs(one), jnp.abs(two))
-    scale = jax.lax.stop_gradient(_nonzero(large))
-    return scale * _sqrt((one / scale) ** 2 + (two / scale) ** 2)
-
-
-def _tanhc(x: Array) -> Array:
-    """tanh(x)/x for x >= 0."""
-    near = x < 1e-2
-    small, large = jnp.where(near, x, 0), jnp.where(near, 1, x)
-    series = 1 - small**2 / 3 + 2 * small**4 / 15 - 17 * small**6 / 315 + 62 * small**8 / 2835
-    decay = jnp.expm1(-2 * large)
-    return jnp.where(near, series, -decay / (2 + decay) / large)

@@ -148,10 +148,14 @@ def _clock_errors(momentum, clock=1.0):
     rates = 0.02 * 0.25 ** np.arange(4) * (1 - momentum)
     errors = []
     for rate in rates:
-        descent = solve(_line(), Descent(optax.sgd, rate, momentum=momentum), [0.8, 1.6, 3.2], observe=observe.outputs())
+        descent = solve(
+            _line(), Descent(optax.sgd, rate, momentum=momentum), [0.8, 1.6, 3.2], observe=observe.outputs()
+        )
         exact = solve(_line(), theory.TwoLayerLine(), clock * descent.ts, observe=observe.outputs())
         np.testing.assert_allclose(descent.ts, [0.8, 1.6, 3.2], rtol=1e-6)
-        errors.append(float(jnp.max(jnp.abs(descent["outputs"] - exact["outputs"])) / jnp.max(jnp.abs(exact["outputs"]))))
+        errors.append(
+            float(jnp.max(jnp.abs(descent["outputs"] - exact["outputs"])) / jnp.max(jnp.abs(exact["outputs"])))
+        )
     return rates, errors
 
 
@@ -277,7 +281,8 @@ def _mup(adam):
 
 
 @pytest.mark.parametrize(
-    ("factory", "adam"), [(optax.sgd, False), (functools.partial(optax.sgd, nesterov=False), False), (optax.adamw, True)]
+    ("factory", "adam"),
+    [(optax.sgd, False), (functools.partial(optax.sgd, nesterov=False), False), (optax.adamw, True)],
 )
 def test_mup_with_its_kind_of_optimiser(factory, adam):
     assert solve(_mup(adam), Descent(factory, 0.01), [0.02]).stats.steps == 2

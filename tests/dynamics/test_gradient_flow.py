@@ -50,7 +50,9 @@ def test_repeated_times_cost_no_step():
     flow = GradientFlow(rtol=1e-4, atol=1e-6, land_on_ts=True)
     run = lambda ts: solve(_line(), flow, jnp.asarray(ts), observe=observe.outputs())
     twice, once = run([0.0, 0.0, 1.0, 1.0, 1.0, 2.0, 2.0]), run([0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 2.0])
-    np.testing.assert_array_equal(twice["outputs"][jnp.array([1, 2, 3, 4, 5, 6])], once["outputs"][jnp.array([0, 5, 5, 5, 6, 6])])
+    np.testing.assert_array_equal(
+        twice["outputs"][jnp.array([1, 2, 3, 4, 5, 6])], once["outputs"][jnp.array([0, 5, 5, 5, 6, 6])]
+    )
     assert twice.stats.steps == once.stats.steps
 
 
@@ -94,7 +96,9 @@ def test_scipy_would_notice_a_rate_off_by_1_percent(biased, layer):
 
 
 @pytest.mark.x64_only
-@pytest.mark.parametrize(("solver", "order", "counts"), [(diffrax.Tsit5, 5, (16, 32, 64)), (diffrax.Dopri8, 8, (8, 16, 32))])
+@pytest.mark.parametrize(
+    ("solver", "order", "counts"), [(diffrax.Tsit5, 5, (16, 32, 64)), (diffrax.Dopri8, 8, (8, 16, 32))]
+)
 def test_order(solver, order, counts):
     """Steps of one size, which land on every time because the tolerance does not bind."""
     errors = []
@@ -325,8 +329,16 @@ def test_too_fine_a_tolerance_is_warned_of():
     [
         ({"integrator": "Tsit5"}, TypeError, r"diffrax solver such as diffrax\.Tsit5\(\), got str 'Tsit5'"),
         ({"integrator": diffrax.Tsit5}, TypeError, "integrator must be a diffrax solver"),
-        ({"integrator": diffrax.Euler()}, ValueError, r"Euler gives no error estimate.*HalfSolver\(diffrax\.Euler\(\)\)"),
-        ({"integrator": diffrax.SemiImplicitEuler()}, ValueError, "not a solver for one ordinary differential equation"),
+        (
+            {"integrator": diffrax.Euler()},
+            ValueError,
+            r"Euler gives no error estimate.*HalfSolver\(diffrax\.Euler\(\)\)",
+        ),
+        (
+            {"integrator": diffrax.SemiImplicitEuler()},
+            ValueError,
+            "not a solver for one ordinary differential equation",
+        ),
         ({"integrator": diffrax.KenCarp4()}, ValueError, "not a solver for one ordinary differential equation"),
         ({"rtol": 0.0}, ValueError, "rtol must be > 0 or None, got 0.0"),
         ({"rtol": -1e-6}, ValueError, "rtol must be > 0"),

@@ -100,7 +100,9 @@ def _rows(march, lanes):
 
 
 @pytest.mark.parametrize(
-    "order", [[6, 5, 4, 3, 2, 1, 0], [1, 2, 3, 4, 5, 6, 0], [5] * 7, [2, 0, 2, 4, 4, 0, 6]], ids=["back", "on", "5", "mix"]
+    "order",
+    [[6, 5, 4, 3, 2, 1, 0], [1, 2, 3, 4, 5, 6, 0], [5] * 7, [2, 0, 2, 4, 4, 0, 6]],
+    ids=["back", "on", "5", "mix"],
 )
 def test_lanes_do_not_depend_on_order_or_neighbours(batched, order):
     reference = _rows(batched, GAMMAS)

@@ -90,7 +90,7 @@ def test_scales_of_biases():
 
 def test_a_law_of_ones_own():
     def law(layer):
-        return Prescription(layer.index + 1.0, layer.count, layer.fan_out, 0.1 if layer.last else 100)
+        return Prescription(layer.position + 1.0, layer.layers, layer.fan_out, 0.1 if layer.last else 100)
 
     made = ScalingRule(law, 3.0)(FANS)
     _assert_equal(made, [1, 2, 3], [3, 3, 3], [4, 16, 2], 0.3)
@@ -128,7 +128,10 @@ def test_kaiming_of_a_relu_has_variance_two_over_fan_in(getkey):
         (lambda: Scaling.lazy(0.0), "lazy needs alpha > 0, got 0.0"),
         (lambda: Scaling.lazy(-2), "lazy needs alpha > 0, got -2"),
         (lambda: _exponents(kappa=-2.0)(FANS), "must be finite and >= 0"),
-        (lambda: Scaling.ntk(sigma=[1, 1])(FANS), r"sigma must be one number or one per weight matrix: .* 3, got .*\(2,\)"),
+        (
+            lambda: Scaling.ntk(sigma=[1, 1])(FANS),
+            r"sigma must be one number or one per weight matrix: .* 3, got .*\(2,\)",
+        ),
         (lambda: Scaling.ntk(eta=[1, 1])(FANS), "eta must be one number or one per weight matrix"),
     ],
 )
@@ -193,7 +196,9 @@ def test_however_hyperparameters_are_given_the_network_compiles_once(name, getke
 
     for given_ in (2, 2.0, np.float64(2), np.asarray(2.0), np.float32(2), jnp.asarray(2.0), jnp.asarray(2)):
         rule = RULES[name][0]
-        rule = ScalingRule(rule.law, given_, sigma=given_, eta=[given_] * 3, kappa=None if rule.kappa is None else given_)
+        rule = ScalingRule(
+            rule.law, given_, sigma=given_, eta=[given_] * 3, kappa=None if rule.kappa is None else given_
+        )
         net = MLP(3, 5, 2, 2, scaling=rule, bias=True, key=key)
         leaves = [leaf for leaf in jax.tree.leaves(net) if eqx.is_array(leaf)]
         assert len(leaves) == 3 + 3 + 6

@@ -81,7 +81,9 @@ def test_phase_diagram_colours_every_cell_by_regime(ax):
 def test_regime_colours_differ_in_lightness_for_any_pair_that_may_touch():
     # Distinguishable in grey print, hence for any kind of colour blindness.
     handles = js.plot.phase_legend_handles()
-    lightness = sorted(float(np.dot(matplotlib.colors.to_rgb(h.get_facecolor()), [0.2126, 0.7152, 0.0722])) for h in handles)
+    lightness = sorted(
+        float(np.dot(matplotlib.colors.to_rgb(h.get_facecolor()), [0.2126, 0.7152, 0.0722])) for h in handles
+    )
     assert np.min(np.diff(lightness)) > 0.05
 
 

@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import jaxsolve as js
 from jaxsolve.theory import ReducedLine, TwoLayerLine
@@ -98,7 +97,7 @@ def test_centered_and_test_inputs_off_the_line(getkey):
     assert max(float(e) for e in cmp.errors[REFERENCE.name].values()) < 1e-10
 
 
-# --- degenerate starts ---------------------------------------------------------------------------------------------------
+# --- degenerate starts ---
 
 
 def reduced(a, b, k, y):
@@ -160,7 +159,7 @@ def test_weights_at_the_saddle_vanish():
     assert float(jnp.max(jnp.abs(view.outputs))) == 0
 
 
-# --- the reduced flow ----------------------------------------------------------------------------------------------------
+# --- the reduced flow ---
 
 logs = lambda low, high: st.floats(low, high).map(lambda e: 10.0**e)
 lines = st.builds(
@@ -282,7 +281,7 @@ def test_impossible_numbers_are_refused(arguments, message):
         ReducedLine.from_pq(*arguments)
 
 
-# --- transformations -----------------------------------------------------------------------------------------------------
+# --- transformations ---
 
 
 @pytest.mark.parametrize("t", [0.3, 5.0, np.inf])
@@ -326,7 +325,7 @@ def test_vmap_over_times_and_problems_equals_a_loop():
     np.testing.assert_allclose(swept, looped, rtol=1e-14)
 
 
-# --- where it applies ----------------------------------------------------------------------------------------------------
+# --- where it applies ---
 
 
 def refuse(problem, message):

@@ -1,0 +1,35 @@
+"""Functions whose limits are right, and whose derivatives there are finite."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+
+def safe_product(zero: Array, infinite: Array) -> Array:
+    """A product in which an exact zero wins over an infinity."""
+    return jnp.where(zero == 0, 0, zero * jnp.where(zero == 0, 1, infinite))
+
+
+def nonzero(value: Array) -> Array:
+    return jnp.where(value == 0, 1, value)
+
+
+def safe_sqrt(value: Array) -> Array:
+    """The square root, with derivative 0 at 0."""
+    return jnp.where(value == 0, 0, jnp.sqrt(nonzero(value)))
+
+
+def safe_hypot(one: Array, two: Array) -> Array:
+    """sqrt(one^2 + two^2) without overflow, with derivative 0 at 0."""
+    large = jnp.maximum(jnp.abs(one), jnp.abs(two))
+    scale = jax.lax.stop_gradient(nonzero(large))
+    return scale * safe_sqrt((one / scale) ** 2 + (two / scale) ** 2)
+
+
+def tanhc(x: Array) -> Array:
+    """tanh(x)/x for x >= 0."""
+    near = x < 1e-2
+    small, large = jnp.where(near, x, 0), jnp.where(near, 1, x)
+    series = 1 - small**2 / 3 + 2 * small**4 / 15 - 17 * small**6 / 315 + 62 * small**8 / 2835
+    decay = jnp.expm1(-2 * large)
+    return jnp.where(near, series, -decay / (2 + decay) / large)

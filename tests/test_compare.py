@@ -1,0 +1,121 @@
+import functools
+
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+import pytest
+
+from jaxsolve import compare, Descent, GradientFlow, nets, NotApplicable, observe, Problem, solve, SolveError, theory, until
+from tests import cases
+
+
+TS = (0.0, 0.26, 1.01, 4.0)
+
+
+@functools.cache
+def _line():
+    net = nets.TwoLayerLinear(2, 3, scaling=cases.scaling(2), key=jr.key(7))
+    return Problem(net, jnp.array([[0.6, 0.8], [-0.3, -0.4]]), jnp.array([[1.2], [-0.7]]))
+
+
+def _relative(value, reference):
+    value, reference = np.asarray(value), np.asarray(reference)
+    return np.abs(value - reference).max() / np.abs(reference).max()
+
+
+@functools.cache
+def _table():
+    """The closed form, the flow, and descent at two rates."""
+    dynamics = [theory.TwoLayerLine(), GradientFlow(), Descent(optax.sgd, 0.05), Descent(optax.sgd, 0.005)]
+    return compare(_line(), dynamics, TS)
+
+
+def test_names_are_distinct_and_the_first_is_the_reference():
+    names = ["TwoLayerLine", "GradientFlow(Tsit5)", "Descent(sgd) #1", "Descent(sgd) #2"]
+    assert list(_table().trajectories) == names
+    assert list(_table().errors) == names[1:]
+    assert _table().reference == "TwoLayerLine"
+    with pytest.raises(KeyError, match=r"'Descent\(sgd\)' was not compared; compared: \['TwoLayerLine'"):
+        _table()["Descent(sgd)"]
+
+
+def test_repr_is_a_table():
+    lines = repr(_table()).splitlines()
+    assert lines[0] == "Comparison with TwoLayerLine: largest error over time, relative to the largest value"
+    assert [line.split(":")[0].strip() for line in lines[1:]] == list(_table().errors)
+    error = float(_table().errors["Descent(sgd) #1"]["loss"])
+    assert f"loss {error:.1e}" in lines[2]
+    assert "outputs " in lines[2]
+
+
+@pytest.mark.x64_only
+def test_errors_are_those_of_each_run_by_itself():
+    problem, table = _line(), _table()
+    assert table.errors["GradientFlow(Tsit5)"]["loss"] < 1e-6
+    for name, dynamics in (("Descent(sgd) #1", Descent(optax.sgd, 0.05)), ("GradientFlow(Tsit5)", GradientFlow())):
+        run = solve(problem, dynamics, TS, observe=[observe.loss(), observe.outputs()])
+        exact = solve(problem, theory.TwoLayerLine(), run.ts, observe=[observe.loss(), observe.outputs()])
+        for key, error in table.errors[name].items():
+            np.testing.assert_allclose(error, _relative(run[key], exact[key]), rtol=1e-6)
+            assert abs(error - _relative(run[key], 1.01 * exact[key])) > 1e-3
+
+
+@pytest.mark.x64_only
+def test_descent_is_compared_at_the_times_it_rounds_to():
+    table = _table()
+    np.testing.assert_allclose(table["Descent(sgd) #1"].ts, [0.0, 0.25, 1.0, 4.0], rtol=1e-12)
+    np.testing.assert_allclose(table["Descent(sgd) #2"].ts, [0.0, 0.26, 1.01, 4.0], rtol=1e-12)
+    np.testing.assert_allclose(table["TwoLayerLine"].ts, [0.0, 0.25, 0.26, 1.0, 1.01, 4.0], rtol=1e-12)
+    # The error falls with the rate: compared at the times asked for, it would not fall below that of the rounding.
+    ratio = table.errors["Descent(sgd) #1"]["outputs"] / table.errors["Descent(sgd) #2"]["outputs"]
+    assert 8 < ratio < 12
+    asked = solve(_line(), theory.TwoLayerLine(), TS, observe=observe.outputs())["outputs"]
+    off = _relative(table["Descent(sgd) #1"]["outputs"], asked)
+    assert abs(off - float(table.errors["Descent(sgd) #1"]["outputs"])) > 1e-3
+
+
+@pytest.mark.x64_only
+def test_a_reference_that_rounds_is_met_at_its_own_times():
+    dynamics = [Descent(optax.sgd, 0.05), theory.TwoLayerLine(), Descent(optax.sgd, 0.005)]
+    table = compare(_line(), dynamics, TS, observe=observe.outputs())
+    for trajectory in table.trajectories.values():
+        np.testing.assert_allclose(trajectory.ts, [0.0, 0.25, 1.0, 4.0], rtol=1e-12)
+    exact, descent = table["TwoLayerLine"]["outputs"], table["Descent(sgd) #1"]["outputs"]
+    np.testing.assert_allclose(table.errors["TwoLayerLine"]["outputs"], _relative(exact, descent), rtol=1e-12)
+
+
+def test_a_reference_of_zeros_has_absolute_errors():
+    problem = cases.modes([0.0], [1.0])
+    table = compare(problem, [cases.ModesDecay(), Descent(optax.sgd, 0.1)], [0.0, 1.0])
+    assert table.errors["Descent(sgd)"] == {"loss": 0.0, "outputs": 0.0}
+
+
+def test_times_after_an_event():
+    condition = until.loss_below(0.1)
+    dynamics = [GradientFlow(until=condition), Descent(optax.sgd, 1e-3, until=condition)]
+    table = compare(cases.modes([2.0], [1.0]), dynamics, [0.0, 1.0, jnp.inf])
+    assert table.errors["Descent(sgd)"]["loss"] < 2e-3
+
+
+@pytest.mark.parametrize("dynamics", [[], [GradientFlow()]])
+def test_fewer_than_two_dynamics(dynamics):
+    with pytest.raises(ValueError, match=f"compare needs at least two dynamics, got {len(dynamics)}"):
+        compare(_line(), dynamics, TS)
+
+
+@pytest.mark.usefixtures("as_users")
+def test_what_solve_raises():
+    two = [cases.ModesDecay(), Descent(optax.sgd, 0.1)]
+    with pytest.raises(ValueError, match="ts must be sorted"):
+        compare(_line(), two, [1.0, 0.0])
+    with pytest.raises(NotApplicable, match="ModesDecay does not solve this problem"):
+        compare(_line(), two, TS)
+    with pytest.raises(ValueError, match="'kernel' needs kernel, but ModesDecay provides only"):
+        compare(cases.modes([1.0], [1.0]), two, TS, observe=observe.kernel())
+    with pytest.raises(SolveError, match=r"Descent\(sgd\) ended.*diverged"):
+        compare(cases.modes([1.0], [100.0]), two, [0.0, 200.0])
+    with pytest.raises(TypeError, match="dynamics must be such as"):
+        compare(_line(), [GradientFlow(), "sgd"], TS)
+    with pytest.raises(TypeError, match="problem must be a jaxsolve.Problem"):
+        compare(None, two, TS)
