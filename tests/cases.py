@@ -126,8 +126,13 @@ def modes(start: Any, rates: Any, **options: Any) -> Problem:
 class ModesDecay(AbstractRandomAccess):
     """The closed form of `modes`, which knows outputs and nothing else. It asks for rates of at most 100."""
 
-    name: str = "ModesDecay"
-    provides = frozenset({Quantity.OUTPUTS})
+    @property
+    def name(self) -> str:
+        return "ModesDecay"
+
+    @property
+    def provides(self) -> frozenset[Quantity]:
+        return frozenset({Quantity.OUTPUTS})
 
     def times(self, ts: Array) -> Array:
         return ts

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import cyclopts
 from rich.console import Console
+from rich.table import Table
 
 
 app = cyclopts.App(
@@ -35,6 +36,68 @@ def quickstart(
     import jaxsolve
 
     Console().print(repr(jaxsolve.quickstart(folder, seeds=seeds, progress=not quiet)), highlight=False, soft_wrap=True)
+
+
+@app.command
+def phase(
+    *,
+    table: bool = False,
+    width: int = 100,
+    sigma: float = 1.0,
+    eta: float = 1.0,
+    gamma: float = 1.0,
+    rho: float = 1.0,
+    target: float = 1.0,
+) -> None:
+    """Say in which regime a two-layer network f = gamma sum_i u_i w_i.x will train, before training it.
+
+    Parameters
+    ----------
+    table
+        Print Table 1 of Xu & Liu Ziyin instead: the phases of common scalings.
+    width
+        Number of hidden units.
+    sigma
+        Standard deviation of all initial weights.
+    eta
+        Learning rate of both layers.
+    gamma
+        Output scale.
+    rho
+        Root mean square of the inputs along their line.
+    target
+        The reduced target.
+    """
+    _use_double(True)
+    from jaxsolve import theory
+
+    if table:
+        Console().print(_table_1())
+        return
+    scales = {"sigma_u": sigma, "sigma_w": sigma, "eta_u": eta, "eta_w": eta}
+    found = theory.classify_network(width, **scales, gamma=gamma, rho=rho, y=target)
+    scale = found.timescale
+    lines = [
+        f"regime: {found.regime.label}",
+        f"time scale t_c = {float(scale.t_c):.4g}",
+        f"feature-learning term 2 k |y| = {float(scale.feature):.4g}",
+        f"kernel term 2 k^2 sqrt(P Q) = {float(scale.kernel):.4g}",
+        f"kernel change at the end = {float(found.kernel_change):.4g}",
+    ]
+    Console().print("\n".join(lines), highlight=False, soft_wrap=True)
+
+
+def _table_1() -> Table:
+    """Table 1, a row per scaling and way to choose eta and gamma."""
+    from jaxsolve import theory
+
+    table = Table("scaling", "chosen by", "c_d", "c_gamma", "c_w", "c_u", "c_eta")
+    table.add_column("phase", no_wrap=True)
+    for entry in theory.table_1():
+        e = entry.exponents
+        numbers = (f"{value:g}" for value in (e.d, e.gamma, e.w, e.u, e.eta_u))
+        table.add_row(entry.scaling, entry.chosen_by, *numbers, entry.regime.label)
+    return table
 
 
 def _use_double(wanted: bool) -> None:

@@ -1,26 +1,9 @@
 """Which regime a measured run was in."""
 
-import enum
-
 import numpy as np
 from jaxtyping import ArrayLike, Float, Int
 
-
-class Regime(enum.IntEnum):
-    """How a network trained over the window of times that was looked at."""
-
-    KERNEL = 0
-    FEATURE_LEARNING = 1
-    FROZEN = 2
-    UNSTABLE = 3
-
-    @property
-    def label(self) -> str:
-        return self.name.lower().replace("_", " ")
-
-
-# Relative change of the kernel below which training counts as linear.
-KERNEL_CHANGE = 0.1
+from .._regime import KERNEL_CHANGE, Regime
 
 
 def half_loss_time(

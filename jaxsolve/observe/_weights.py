@@ -8,6 +8,7 @@ from jaxtyping import Array, Float
 
 from .. import nets
 from .._dynamics import Quantity, View
+from .._safe import safe_sqrt
 from ._observable import Observable
 
 
@@ -23,8 +24,9 @@ def _norms(view: View):
 
 
 def _distances(view: View):
-    start = view.problem.params.weights
-    return jnp.stack([jnp.linalg.norm(w - w0) for w, w0 in zip(_matrices(view), start, strict=True)])
+    now, start = _matrices(view), view.problem.params
+    # The norm has no derivative at 0, where every run starts.
+    return jnp.stack([safe_sqrt(jnp.sum((w - w0) ** 2)) for w, w0 in zip(now, start.weights, strict=True)])
 
 
 def _alignment(view: View):

@@ -86,3 +86,20 @@ def test_help_and_version():
     assert "phase_diagram.png" in helped.stdout
     assert "--float32" in helped.stdout
     assert run("--version").stdout.strip().startswith("0.")
+
+
+def test_phase_prints_table_1():
+    rows = [line.split() for line in run("phase", "--table").stdout.splitlines()]
+    frozen = [row for row in rows if "frozen" in row]
+    assert len(frozen) == 1
+    assert frozen[0][1:4] == ["mean", "field", "│"]
+    assert sum("kernel" in row for row in rows) == 9
+    assert sum("unstable" in row for row in rows) == 2
+
+
+def test_phase_classifies_one_network():
+    out = run("phase", "--width", "1000", "--sigma", "0.5", "--eta", "0.001", "--gamma", "1").stdout
+    assert "regime: kernel" in out
+    done = run("phase", "--sigma", "-1")
+    assert done.returncode == 2
+    assert done.stderr.strip() == "jaxsolve: sigma_u must be finite and >= 0, got -1.0"

@@ -1,0 +1,21 @@
+"""The four ways in which a network can train."""
+
+import enum
+
+
+class Regime(enum.IntEnum):
+    """How a network trains over the window of times that is looked at."""
+
+    KERNEL = 0
+    FEATURE_LEARNING = 1
+    FROZEN = 2
+    UNSTABLE = 3
+
+    @property
+    def label(self) -> str:
+        """The name in words."""
+        return self.name.lower().replace("_", " ")
+
+
+# Relative change of the kernel below which training counts as linear.
+KERNEL_CHANGE = 0.1

@@ -1,0 +1,136 @@
+"""The phase diagram of two-layer networks from exponents: which scalings learn, and how.
+
+Xu & Liu Ziyin, section 3: equation (28), Theorem 2, Corollaries 1 to 3 and Table 1.
+"""
+
+from typing import NamedTuple
+
+from .._regime import Regime
+
+
+Number = int | float
+
+
+class Exponents(NamedTuple):
+    """How the hyperparameters of a two-layer network scale with kappa -> infinity.
+
+    Attributes:
+        d: the width is kappa^d.
+        gamma: the output scale is kappa^gamma.
+        u, w: the *variances* of the last and the first layer's initial weights are kappa^u and kappa^w.
+        eta_u, eta_w: their learning rates are kappa^eta_u and kappa^eta_w.
+    """
+
+    d: Number
+    gamma: Number
+    u: Number
+    w: Number
+    eta_u: Number
+    eta_w: Number
+
+    @property
+    def feature(self) -> Number:
+        """Exponent of the feature-learning term of 1/t_c^2 (first entry of eq. 28)."""
+        return 2 * self.gamma + self.eta_u + self.eta_w
+
+    @property
+    def kernel(self) -> Number:
+        """Exponent of the square root of the kernel term of 1/t_c^2 (second entry of eq. 28)."""
+        return 2 * self.gamma + self.d + max(self.u + self.eta_w, self.w + self.eta_u)
+
+
+def phase(exponents: Exponents, *, zero_output: bool = False) -> Regime:
+    """The regime in the limit kappa -> infinity.
+
+    The larger of the two entries of (28) decides: negative is frozen, positive unstable. At zero the network learns; it
+    is in the kernel regime (Theorem 2) iff the feature-learning entry is negative and P/Q -> 1, which has three routes:
+    the width grows, the initial output is zero, or the layers are unbalanced.
+
+    Arguments:
+        exponents: the scaling.
+        zero_output: whether the initial output is zero (a centred problem, a mirrored start). Exponents do not tell.
+    """
+    fastest = max(exponents.feature, exponents.kernel)
+    if fastest < -_ROUNDING:
+        return Regime.FROZEN
+    if fastest > _ROUNDING:
+        return Regime.UNSTABLE
+    unbalanced = abs((exponents.u + exponents.eta_w) - (exponents.w + exponents.eta_u)) > _ROUNDING
+    layers_cancel = exponents.d > _ROUNDING or zero_output or unbalanced
+    return Regime.KERNEL if layers_cancel and exponents.feature < -_ROUNDING else Regime.FEATURE_LEARNING
+
+
+# Exponents are sums of a few decimals; this is far below the difference of any two that a person would write.
+_ROUNDING = 1e-9
+
+
+def stable_eta(*, d: Number, gamma: Number, u: Number, w: Number) -> Number:
+    """Corollary 1: the common exponent of both rates at which the network neither freezes nor becomes unstable."""
+    return min(-gamma, -2 * gamma - d - max(u, w))
+
+
+def feature_learning_scaling(*, d: Number, u: Number, w: Number, eta: Number | None = None) -> tuple[Number, Number]:
+    """Corollary 2: exponents (gamma, eta) of feature learning, gamma = -eta with eta >= d + max(u, w).
+
+    Arguments:
+        d, u, w: as in `Exponents`.
+        eta: the exponent of both rates; None takes the smallest that is possible.
+
+    Raises:
+        ValueError: eta is too small: no gamma makes that network learn features.
+    """
+    smallest = d + max(u, w)
+    eta = smallest if eta is None else eta
+    if eta < smallest - _ROUNDING:
+        raise ValueError(f"feature learning needs an exponent of eta >= d + max(u, w) = {smallest:g}, got {eta:g}")
+    return -eta, eta
+
+
+def kernel_scaling(*, d: Number, u: Number, w: Number, eta: Number) -> Number:
+    """Corollary 3: the exponent of gamma that puts a network with this exponent of both rates into the kernel regime.
+
+    Raises:
+        ValueError: eta is too large: no gamma makes that network a kernel machine.
+    """
+    limit = d + max(u, w)
+    if not eta < limit - _ROUNDING:
+        raise ValueError(f"the kernel regime needs an exponent of eta < d + max(u, w) = {limit:g}, got {eta:g}")
+    return -(eta + limit) / 2
+
+
+class Entry(NamedTuple):
+    """One phase of Table 1: the scaling, how its rates and output scale were chosen, and the regime."""
+
+    scaling: str
+    chosen_by: str
+    exponents: Exponents
+    regime: Regime
+
+
+def table_1() -> list[Entry]:
+    """Table 1: five scalings as they stand and as each corollary changes them. Twenty phases.
+
+    The lazy column counts as starting from zero output, which its exponents alone do not tell. The exponents of eta in
+    the rows of Corollary 3 are the paper's choices.
+    """
+    # name: (d, gamma, w, u, eta chosen for Corollary 3)
+    columns = {
+        "NTK": (1, -0.5, 0, 0, 0),
+        "mean field": (1, -1, 0, 0, 0),
+        "Xavier": (1, 0, -1, -1, -2),
+        "Kaiming": (1, 0, 0, -1, -1),
+        "lazy": (0, 1, 0, 0, -2),
+    }
+    entries = []
+    for name, (d, gamma, w, u, eta_kernel) in columns.items():
+        gamma_learning, eta_learning = feature_learning_scaling(d=d, u=u, w=w)
+        choices = {
+            "standard": (gamma, 0),
+            "Corollary 1": (gamma, stable_eta(d=d, gamma=gamma, u=u, w=w)),
+            "Corollary 2": (gamma_learning, eta_learning),
+            "Corollary 3": (kernel_scaling(d=d, u=u, w=w, eta=eta_kernel), eta_kernel),
+        }
+        for chosen_by, (c_gamma, c_eta) in choices.items():
+            exponents = Exponents(d, c_gamma, u, w, c_eta, c_eta)
+            entries.append(Entry(name, chosen_by, exponents, phase(exponents, zero_output=name == "lazy")))
+    return entries
