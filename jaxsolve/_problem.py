@@ -103,10 +103,8 @@ class Problem(eqx.Module):
     @property
     def valid(self) -> Bool[Array, ""]:
         """Whether all arrays are finite and no sigma or eta is negative: for use inside traces, where none raise."""
-        arrays = [leaf for leaf in jax.tree.leaves(self) if eqx.is_inexact_array(leaf)]
-        finite = jnp.all(
-            jnp.isfinite(jnp.concatenate([leaf.ravel() for leaf in arrays]))
-        )  # one reduction: fast to compile
+        arrays = [leaf.astype(self.x.dtype).ravel() for leaf in jax.tree.leaves(self) if eqx.is_inexact_array(leaf)]
+        finite = jnp.all(jnp.isfinite(jnp.concatenate(arrays)))  # one reduction: fast to compile
         scaling = self.net.scaling.valid if isinstance(self.net, nets.AbstractNetwork) else True
         return finite & scaling
 

@@ -4,6 +4,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import cyclopts
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -74,8 +75,9 @@ def phase(
     if table:
         Console().print(_table_1())
         return
-    scales = {"sigma_u": sigma, "sigma_w": sigma, "eta_u": eta, "eta_w": eta}
-    found = theory.classify_network(width, **scales, gamma=gamma, rho=rho, y=target)
+    found = theory.classify_network(
+        width, sigma_u=sigma, sigma_w=sigma, eta_u=eta, eta_w=eta, gamma=gamma, rho=rho, y=target
+    )
     scale = found.timescale
     lines = [
         f"regime: {found.regime.label}",
@@ -91,8 +93,7 @@ def _table_1() -> Table:
     """Table 1, a row per scaling and way to choose eta and gamma."""
     from jaxsolve import theory
 
-    table = Table("scaling", "chosen by", "c_d", "c_gamma", "c_w", "c_u", "c_eta")
-    table.add_column("phase", no_wrap=True)
+    table = Table("scaling", "chosen by", "c_d", "c_gamma", "c_w", "c_u", "c_eta", "phase", box=box.SIMPLE)
     for entry in theory.table_1():
         e = entry.exponents
         numbers = (f"{value:g}" for value in (e.d, e.gamma, e.w, e.u, e.eta_u))

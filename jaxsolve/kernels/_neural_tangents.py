@@ -6,7 +6,8 @@ import importlib
 import importlib.metadata
 import sys
 import types
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -61,6 +62,14 @@ def _restore_removed_names() -> None:
     _add_if_missing(jax.interpreters.ad, "zeros_like_p", lambda: jax.extend.core.Primitive("zeros_like"))
 
 
+@contextlib.contextmanager
+def _old_ways() -> Iterator[None]:
+    """Nobody will update neural-tangents: what JAX deprecates in it is no news to its users here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
+
+
 def load() -> types.ModuleType:
     """Imports neural-tangents without TensorFlow.
 
@@ -69,7 +78,7 @@ def load() -> types.ModuleType:
     Raises:
         NeuralTangentsUnavailable: it is not installed, or the installed JAX has broken it; names the versions.
     """
-    if "neural_tangents" in sys.modules:
+    if sys.modules.get("neural_tangents") is not None:
         return sys.modules["neural_tangents"]
     try:
         version = importlib.metadata.version("neural-tangents")
@@ -82,7 +91,8 @@ def load() -> types.ModuleType:
     try:
         _restore_removed_names()
         sys.modules.setdefault("neural_tangents.experimental", types.ModuleType("neural_tangents.experimental"))
-        return importlib.import_module("neural_tangents")
+        with _old_ways():
+            return importlib.import_module("neural_tangents")
     except Exception as error:  # whatever a future JAX breaks, the caller should read the versions
         raise NeuralTangentsUnavailable(
             f"neural-tangents {version} does not work with jax {jax.__version__}: {error}. Everything in jaxsolve but "
@@ -117,7 +127,8 @@ def empirical_ntk(
     def shifted(q, x):
         return f(jax.tree.map(lambda p, e, s: p + jnp.sqrt(e) * s, params, eta, q), x)
 
-    kernel_fn = nt.empirical_ntk_fn(
-        shifted, trace_axes=(), vmap_axes=0, implementation=nt.NtkImplementation[implementation.value]
-    )
-    return jnp.transpose(kernel_fn(x1, x2, zeros), (0, 2, 1, 3))
+    with _old_ways():
+        kernel_fn = nt.empirical_ntk_fn(
+            shifted, trace_axes=(), vmap_axes=0, implementation=nt.NtkImplementation[implementation.value]
+        )
+        return jnp.transpose(kernel_fn(x1, x2, zeros), (0, 2, 1, 3))

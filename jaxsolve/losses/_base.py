@@ -41,12 +41,19 @@ class AbstractLoss(eqx.Module):
 
 
 class Pointwise(AbstractLoss):
-    """The loss made of any function of one sample's output and target, each of shape (out,)."""
+    """The loss made of any function of one sample's output and target, each of shape (out,).
+
+    Raises:
+        ValueError: when used, if the function returns anything but one number per sample.
+    """
 
     fn: Callable[[Array, Array], Array] = eqx.field(static=True)  # a function
 
     def pointwise(self, f: Float[Array, " out"], y: Float[Array, " out"]) -> Float[Array, ""]:
-        return self.fn(f, y)
+        value = self.fn(f, y)
+        if jnp.shape(value) != ():
+            raise ValueError(f"a loss function must return one number per sample, got {describe(value)}")
+        return value
 
     def targets(self, y: Any, out_size: int) -> Float[Array, "n out"]:
         return columns(y, out_size)

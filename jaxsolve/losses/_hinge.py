@@ -4,8 +4,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
+from .._checks import concrete
 from ._base import AbstractLoss, signs
 
 
@@ -23,17 +25,20 @@ class SoftHinge(AbstractLoss):
     """log(1 + exp(beta (1 - f y))) / beta: the hinge rounded over a margin of 1/beta.
 
     Raises:
-        ValueError: beta is not positive.
+        ValueError: beta is not one positive number.
     """
 
-    beta: float = 20.0
+    beta: Float[Array, ""]
 
-    def __check_init__(self):
-        if not self.beta > 0:
-            raise ValueError(f"SoftHinge needs beta > 0, got {self.beta}")
+    def __init__(self, beta: Any = 20.0):
+        self.beta = jnp.asarray(beta, jnp.result_type(float))
+        known = concrete(self.beta)
+        if known is not None and not (known.ndim == 0 and np.isfinite(known) and known > 0):
+            raise ValueError(f"SoftHinge needs one finite beta > 0, got {beta}")
 
     def pointwise(self, f: Float[Array, " out"], y: Float[Array, " out"]) -> Float[Array, ""]:
-        return jnp.sum(jax.nn.softplus(self.beta * (1 - f * y))) / self.beta
+        beta = self.beta.astype(f.dtype)
+        return jnp.sum(jax.nn.softplus(beta * (1 - f * y))) / beta
 
     def targets(self, y: Any, out_size: int) -> Float[Array, "n out"]:
         return signs(y, out_size, "SoftHinge")

@@ -48,8 +48,8 @@ def _gain(activation: Activation) -> float:
     # The trapezoidal rule converges exponentially for a Gaussian weight (a kink at 0 falls on a node).
     step = 0.01
     z = step * np.arange(-1300, 1301)
-    with jax.ensure_compile_time_eval():
-        phi = np.asarray(activation(jnp.asarray(z)), dtype=np.float64)
+    # Compiled ahead, so that it is a number inside any transformation (`ensure_compile_time_eval` fails under vmap).
+    phi = np.asarray(jax.jit(activation).lower(z).compile()(z), dtype=np.float64)
     second_moment = np.sum(phi**2 * np.exp(-(z**2) / 2)) * step / np.sqrt(2 * np.pi)
     return float(1 / np.sqrt(second_moment))
 

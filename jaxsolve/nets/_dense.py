@@ -98,8 +98,8 @@ def build(
         raise TypeError(f"init must be an initialisation such as nets.Gaussian(), got {describe(init)}")
     if not isinstance(scaling, Scaling | ScalingRule):
         raise TypeError(
-            f"scaling must be a Scaling or one of the rules Scaling.ntk(), mean_field(), standard(), xavier(), kaiming(), "
-            f"mup(), lazy(alpha), from_exponents(...); got {describe(scaling)}"
+            "scaling must be a Scaling or one of the rules Scaling.ntk(), mean_field(), standard(), xavier(), "
+            f"kaiming(), mup(), lazy(alpha), from_exponents(...); got {describe(scaling)}"
         )
     dtype = jnp.result_type(float) if dtype is None else jnp.dtype(dtype)
     fans = tuple(zip(checked[:-1], checked[1:], strict=True))

@@ -43,28 +43,46 @@ def default_batch(dynamics: AbstractDynamics, lanes: int) -> int:
     return min(lanes, 64 if isinstance(dynamics, AbstractMarching) else 65536)
 
 
-def run_group(
+class Program(NamedTuple):
+    """A group, traced: what is left is to compile and run it."""
+
+    group: Group
+    size: int  # lanes per batch
+    lowered: jax.stages.Lowered
+
+    def cells(self, lanes: np.ndarray) -> dict[str, Array]:
+        """The traced arguments of these lanes of the group."""
+        return {name: values[lanes] for name, values in self.group.cells.items()}
+
+
+def trace_group(
     problem_fn: Callable[..., Problem],
     group: Group,
     dynamics: AbstractDynamics,
     observables: tuple[Observable, ...],
     ts: Float[Array, " times"],
     batch_size: int | None,
-    report: Callable[[int], Any],
-) -> list[Timed]:
-    """Runs every lane of a group and reports how many have finished after each batch."""
+) -> Program:
+    """Traces the program that runs a batch of a group."""
     total = len(group.lanes)
     size = default_batch(dynamics, total) if batch_size is None else min(batch_size, total)
-    run = _compiled(problem_fn, group, dynamics, observables, ts)
+    run = _batch_function(problem_fn, group, dynamics, observables, ts)
+    example = {name: values[np.zeros(size, int)] for name, values in group.cells.items()}
+    return Program(group, size, run.lower(example))
+
+
+def run_group(program: Program, compiled: Callable[..., Lanes], report: Callable[[int], Any]) -> list[Timed]:
+    """Runs every lane of a group and reports how many have finished after each batch."""
+    total, size = len(program.group.lanes), program.size
     done = []
     for start in range(0, total, size):
         chosen = np.arange(start, min(start + size, total))
         # The last batch is padded, so that a lane's bits do not depend on how many lanes are left.
         padded = np.concatenate([chosen, np.full(size - len(chosen), chosen[-1])])
         begin = time.perf_counter()
-        rows = jax.block_until_ready(run({name: values[padded] for name, values in group.cells.items()}))
+        rows = jax.block_until_ready(compiled(program.cells(padded)))
         wall = time.perf_counter() - begin
-        done.append(Timed(group.lanes[chosen], _first(rows, len(chosen)), wall))
+        done.append(Timed(program.group.lanes[chosen], _first(rows, len(chosen)), wall))
         report(len(chosen))
     return done
 
@@ -73,7 +91,8 @@ def _first(rows: Lanes, count: int) -> Lanes:
     return jax.tree.map(lambda leaf: np.asarray(leaf)[:count], rows)
 
 
-def _compiled(problem_fn, group: Group, dynamics, observables, ts) -> Callable[[dict[str, Array]], Lanes]:
+def _batch_function(problem_fn, group: Group, dynamics, observables, ts) -> Any:
+    """The jitted function of a batch of cells."""
     parts: list[Any] = []  # the problem's structure and what is no array in it, filled while tracing
 
     def build(cell: dict[str, Array]) -> list[Array]:
@@ -94,8 +113,8 @@ def _compiled(problem_fn, group: Group, dynamics, observables, ts) -> Callable[[
         return eqx.combine(jax.tree.unflatten(structure, leaves), static)
 
     if isinstance(dynamics, AbstractRandomAccess):
-        # Traced: the numbers of the first lane, good or bad, do not matter here.
-        jax.eval_shape(lambda cell: check_applies(join(build(cell)), dynamics, throw=False), first)
+        # Built in a trace, where bad numbers do not raise: only the kind of problem matters here.
+        check_applies(join(jax.jit(build)(first)), dynamics, throw=False)
         batch = _random_access(dynamics, observables, ts)
     elif isinstance(dynamics, AbstractMarching):
         batch = _marching(dynamics, observables, ts)
@@ -107,11 +126,13 @@ def _compiled(problem_fn, group: Group, dynamics, observables, ts) -> Callable[[
         if not cells:  # nothing is traced: a single lane
             problem = join(build({}))
             return jax.tree.map(lambda leaf: leaf[None], batch(lambda fn: functools.partial(fn, problem)))
+        size = next(iter(cells.values())).shape[0]  # for problems that depend on no axis
         leaves = jax.vmap(build, out_axes=axes)(cells)
 
         def over(fn: Callable[..., Any]) -> Callable[..., Any]:
             lane = lambda problem, *states: fn(join(problem), *states)
-            return lambda *states: jax.vmap(lane, in_axes=(axes, *(0 for _ in states)))(leaves, *states)
+            over_lanes = lambda states: jax.vmap(lane, in_axes=(axes, *(0 for _ in states)), axis_size=size)
+            return lambda *states: over_lanes(states)(leaves, *states)
 
         return batch(over)
 

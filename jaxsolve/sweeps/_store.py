@@ -63,7 +63,7 @@ def to_dataset(
     data["result"] = dims, grid([np.asarray(b.rows.result) for b in batches]).astype(np.int8), codes
     data["steps"] = dims, grid([np.asarray(b.rows.steps) for b in batches]), {"units": "accepted steps"}
     data["t_end"] = dims, grid([np.asarray(b.rows.t_end) for b in batches]), {"units": "gradient-flow time"}
-    wall = {"units": "s", "long_name": "wall time of the batch, shared by steps; compilation is in the first batch"}
+    wall = {"units": "s", "long_name": "wall time of the batch, shared by steps; without compilation"}
     data["wall"] = dims, grid([_shared_wall(batch) for batch in batches]), wall
     if any(not np.array_equal(row, ts.astype(row.dtype)) for batch in batches for row in np.asarray(batch.rows.times)):
         saved = grid([np.asarray(batch.rows.times) for batch in batches])

@@ -14,7 +14,8 @@ from .._problem import Problem
 from .._solve import read_times
 from ..observe import check_observables, loss, Observable
 from ._axes import Axis, groups, read_axes, Zip
-from ._execute import run_group, Timed
+from ._compile import compiled_ahead
+from ._execute import Program, run_group, Timed, trace_group
 from ._store import check_store, LANE_VARIABLES, to_dataset, write
 
 
@@ -77,11 +78,12 @@ def sweep(
         batch_size = require_size(batch_size, "batch_size")
     path = check_store(store)
     plan = groups(grid)
+    batches: list[Timed] = []
     with _Bar(sum(len(group.lanes) for group in plan), shown=progress) as bar:
-        batches: list[Timed] = []
-        for group in plan:
-            batches += run_group(problem_fn, group, dynamics, observables, times, batch_size, bar.advance)
-            _check_shapes(batches, observables, [m.name for axis in grid for m in axis.members if not m.traced])
+        trace = lambda group: trace_group(problem_fn, group, dynamics, observables, times, batch_size)
+        shapes = _Shapes([m.name for axis in grid for m in axis.members if not m.traced])
+        for program, compiled in compiled_ahead(map(trace, plan), shapes.check):
+            batches += run_group(program, compiled, bar.advance)
     dataset = to_dataset(grid, observables, dynamics, np.asarray(times), batches)
     if path is not None:
         write(dataset, path)
@@ -101,14 +103,21 @@ def _check_names(grid: tuple[Axis, ...], observables: Sequence[Observable]) -> N
         )
 
 
-def _check_shapes(batches: list[Timed], observables: Sequence[Observable], static: list[str]) -> None:
-    for item in observables:
-        shapes = {batch.rows.observed[item.name].shape[1:] for batch in (batches[0], batches[-1])}
-        if len(shapes) > 1:
-            raise ValueError(
-                f"observable {item.name!r} has shapes {sorted(shapes)} along the axes {static}; observe something "
-                "whose shape does not depend on them, or sweep them one at a time"
-            )
+class _Shapes:
+    """Refuses, before it is compiled, a program whose observables have other shapes than those of the first."""
+
+    def __init__(self, static: list[str]):
+        self._static = static
+        self._first: dict[str, tuple[int, ...]] = {}
+
+    def check(self, program: Program) -> None:
+        for name, info in program.lowered.out_info.observed.items():
+            expected = self._first.setdefault(name, info.shape[1:])
+            if info.shape[1:] != expected:
+                raise ValueError(
+                    f"observable {name!r} has shapes {sorted({expected, info.shape[1:]})} along the axes "
+                    f"{self._static}; observe something whose shape does not depend on them, or sweep them one at a time"
+                )
 
 
 class _Bar:

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
 from .._checks import require_finite, require_not_negative
 from .._regime import KERNEL_CHANGE, Regime
@@ -27,13 +27,13 @@ class FinitePhase(NamedTuple):
 def classify_network(
     width: int,
     *,
-    sigma_u: Float[ArrayLike, ""] = 1.0,
-    sigma_w: Float[ArrayLike, ""] = 1.0,
-    eta_u: Float[ArrayLike, ""] = 1.0,
-    eta_w: Float[ArrayLike, ""] = 1.0,
-    gamma: Float[ArrayLike, ""] = 1.0,
-    rho: Float[ArrayLike, ""] = 1.0,
-    y: Float[ArrayLike, ""] = 1.0,
+    sigma_u: float = 1.0,
+    sigma_w: float = 1.0,
+    eta_u: float = 1.0,
+    eta_w: float = 1.0,
+    gamma: float = 1.0,
+    rho: float = 1.0,
+    y: float = 1.0,
     window: tuple[float, float] = (0.1, 10.0),
 ) -> FinitePhase:
     """Classifies f(x) = gamma sum_i u_i w_i.x with u_i ~ N(0, sigma_u^2), w_ij ~ N(0, sigma_w^2), before training it.

@@ -142,9 +142,9 @@ def test_other_bad_arguments(getkey):
         MLP(2, 4, 1, 1, scaling=rule, init="gaussian", key=key)  # pyright: ignore
     with pytest.raises(TypeError, match="init must be an initialisation such as nets.Gaussian"):
         MLP(2, 4, 1, 1, scaling=rule, init=Gaussian, key=key)  # pyright: ignore
-    with pytest.raises(TypeError, match="scaling must be a Scaling or a rule such as nets.Scaling.ntk.., got str 'ntk'"):
+    with pytest.raises(TypeError, match="scaling must be a Scaling or one of the rules Scaling.ntk.*kaiming.*lazy.*; got str 'ntk'"):
         MLP(2, 4, 1, 1, scaling="ntk", key=key)  # pyright: ignore
-    with pytest.raises(TypeError, match="scaling must be a Scaling or a rule"):
+    with pytest.raises(TypeError, match="scaling must be a Scaling or one of the rules"):
         MLP(2, 4, 1, 1, scaling=Scaling.ntk, key=key)  # pyright: ignore
     with pytest.raises(ValueError, match="this network has 2 weight matrices, the Scaling is for 3"):
         MLP(2, 4, 1, 1, scaling=scaling(3), key=key)
@@ -253,8 +253,7 @@ def test_conserved_quantities_stay_along_a_flow(name):
         ends = [_conserved(start.net, params, eta) for params in (start.params, unravel(jnp.asarray(end)))]
         return max(np.max(np.abs(b - a)) for a, b in zip(*ends, strict=True))
 
-    print("DRIFT", drift(start.eta))
-    assert drift(start.eta) < 1e-9
+    assert drift(start.eta) < 2e-11
     for index in range(3):
         twin = eqx.tree_at(lambda e, i=index: e.weights[i], start.eta, 1.01 * start.eta.weights[index])
         assert drift(twin) > 1e-5

@@ -1,0 +1,188 @@
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxsolve import kernels, nets
+from jaxsolve.kernels._neural_tangents import empirical_ntk, NTKImplementation
+from tests.cases import ACTIVATIONS, assert_fails, eps, inputs, scaling
+
+
+def _net(key, activation: Any = "tanh", *, depth=2, bias=True):
+    return nets.MLP(3, 5, depth, 3, activation, bias=bias, scaling=scaling(depth + 1), key=key)
+
+
+@eqx.filter_jit
+def _brute_force(net, eta, x1, x2):
+    """sum_l eta_l <df/dtheta_l, df/dtheta_l> from the whole Jacobian."""
+    params, rest = nets.partition(net)
+    jacobian = lambda x: jax.jacobian(lambda p: jax.vmap(eqx.combine(p, rest))(x))(params)
+    rows = lambda leaf: leaf.reshape(*leaf.shape[:2], -1)
+    return sum(
+        rate * jnp.einsum("nap,mbp->namb", rows(one), rows(two))
+        for rate, one, two in zip(*map(jax.tree.leaves, (eta, jacobian(x1), jacobian(x2))), strict=True)
+    )
+
+
+def _assert_close(kernel, reference, units=30):
+    kernel, reference = np.asarray(kernel), np.asarray(reference)
+    size = np.max(np.abs(reference))
+    assert kernel.shape == reference.shape
+    np.testing.assert_allclose(kernel, reference, rtol=0, atol=eps(units) * size)
+    assert_fails(lambda: np.testing.assert_allclose(1.01 * kernel, reference, rtol=0, atol=eps(units) * size))
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_dense_networks_against_brute_force(name, getkey):
+    """Three outputs, biases, unequal rates, x1 other than x2."""
+    net, x1, x2 = _net(getkey(), ACTIVATIONS[name][0]), inputs(getkey(), 4), inputs(getkey(), 6)
+    kernel = eqx.filter_jit(kernels.empirical)(net, x1, x2, eta=nets.rates(net))
+    assert kernel.shape == (4, 3, 6, 3)
+    _assert_close(kernel, _brute_force(net, nets.rates(net), x1, x2))
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("bias", [True, False])
+def test_depths_and_biases_against_brute_force(depth, bias, getkey):
+    net, x = _net(getkey(), depth=depth, bias=bias), inputs(getkey(), 4)
+    _assert_close(kernels.empirical(net, x, eta=nets.rates(net)), _brute_force(net, nets.rates(net), x, x))
+    # every array's rate counts: a twin with one of them off by 1 % differs
+    leaves, structure = jax.tree.flatten(nets.rates(net))
+    reference = np.asarray(_brute_force(net, nets.rates(net), x, x))
+    for index in range(len(leaves)):
+        off = jax.tree.unflatten(structure, [1.01 * e if i == index else e for i, e in enumerate(leaves)])
+        twin = np.asarray(kernels.empirical(net, x, eta=off))
+        assert np.max(np.abs(twin - reference)) > eps(1e3) * np.max(np.abs(reference))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda key: nets.TwoLayerLinear(3, 4, 3, scaling=scaling(2), key=key),
+        lambda key: nets.DeepLinear(3, 4, 3, 3, scaling=scaling(4), key=key),
+        lambda key: nets.SingleNeuron(3, scaling=scaling(2), key=key),
+    ],
+)
+def test_linear_networks_against_brute_force(make, getkey):
+    net, x = make(getkey()), inputs(getkey(), 4)
+    _assert_close(kernels.empirical(net, x, eta=nets.rates(net)), _brute_force(net, nets.rates(net), x, x))
+
+
+def test_two_layer_linear_kernel_by_hand(getkey):
+    """gamma^2 m_1^2 m_2^2 (eta_1 |u|^2 + eta_2 W^T W) between x and x' for one output."""
+    net, x = nets.TwoLayerLinear(3, 4, scaling=scaling(2), key=getkey()), inputs(getkey(), 4)
+    w, u, z = np.asarray(net.weights[0]), np.asarray(net.weights[1]), np.asarray(x)
+    expected = (0.75 * 0.8 * 1.3) ** 2 * (1.7 * np.sum(u**2) * z @ z.T + 0.4 * z @ w.T @ w @ z.T)
+    _assert_close(kernels.empirical(net, x, eta=nets.rates(net))[:, 0, :, 0], expected)
+
+
+def test_the_plain_kernel_has_eta_one(getkey):
+    net, x = _net(getkey()), inputs(getkey(), 4)
+    ones = kernels.plain(net)
+    assert jax.tree.structure(ones) == jax.tree.structure(nets.rates(net))
+    assert {float(e) for e in jax.tree.leaves(ones)} == {1.0}
+    plain = kernels.empirical(net, x)
+    _assert_close(plain, _brute_force(net, ones, x, x))
+    assert np.max(np.abs(plain - kernels.empirical(net, x, eta=nets.rates(net)))) > 0.1
+
+
+def test_symmetric_and_not_negative(getkey):
+    net, x = _net(getkey()), inputs(getkey(), 6)
+    kernel = np.asarray(kernels.empirical(net, x)).reshape(18, 18)
+    np.testing.assert_allclose(kernel, kernel.T, atol=eps(30) * np.abs(kernel).max())
+    assert np.linalg.eigvalsh(kernel).min() > -eps(30) * np.abs(kernel).max()
+    np.testing.assert_allclose(kernels.empirical(net, x, x).reshape(18, 18), kernel, atol=eps(30) * kernel.max())
+
+
+def test_under_jit_vmap_and_grad(getkey):
+    keys, x = jax.random.split(getkey(), 3), inputs(getkey(), 4)
+    kernel = lambda net: kernels.empirical(net, x, eta=nets.rates(net))
+    singles = [_net(key) for key in keys]
+    ensemble = jax.tree.map(lambda *leaves: jnp.stack(leaves), *singles)
+    many, one = eqx.filter_jit(eqx.filter_vmap(kernel))(ensemble), eqx.filter_jit(kernel)
+    for index, net in enumerate(singles):
+        single = np.asarray(one(net))
+        np.testing.assert_allclose(many[index], single, atol=eps(50) * np.abs(single).max())
+
+    @jax.jit
+    @jax.value_and_grad
+    def trace(gamma):
+        values = eqx.tree_at(lambda s: s.gamma, scaling(3), gamma)
+        net = nets.MLP(3, 5, 2, 3, "tanh", bias=True, scaling=values, key=keys[0])
+        return jnp.trace(kernel(net).reshape(12, 12))
+
+    value, slope = trace(jnp.asarray(0.75))
+    np.testing.assert_allclose(slope, 2 * value / 0.75, rtol=eps(100))  # gamma^2 is in the kernel
+
+
+# --- through neural-tangents
+
+
+@pytest.mark.parametrize(
+    "implementation", [NTKImplementation.JACOBIAN_CONTRACTION, NTKImplementation.NTK_VECTOR_PRODUCTS]
+)
+def test_neural_tangents_agrees_on_a_dense_network(implementation, getkey):
+    net, x1, x2 = _net(getkey()), inputs(getkey(), 4), inputs(getkey(), 6)
+    params, rest = nets.partition(net)
+    f = lambda p, x: jax.vmap(eqx.combine(p, rest))(x)
+    kernel = jax.jit(lambda p, eta: empirical_ntk(f, p, eta, x1, x2, implementation=implementation))
+    kernel = kernel(params, nets.rates(net))
+    _assert_close(kernel, eqx.filter_jit(kernels.empirical)(net, x1, x2, eta=nets.rates(net)), units=100)
+
+
+@pytest.mark.parametrize("implementation", [NTKImplementation.STRUCTURED_DERIVATIVES, NTKImplementation.AUTO])
+def test_implementations_that_do_not_work_say_so(implementation, getkey):
+    net, x = _net(getkey()), inputs(getkey(), 2)
+    params, rest = nets.partition(net)
+    message = (
+        f"{implementation.value} of neural-tangents does not work on current JAX; "
+        "use JACOBIAN_CONTRACTION or NTK_VECTOR_PRODUCTS"
+    )
+    with pytest.raises(ValueError, match=message):
+        empirical_ntk(
+            lambda p, x: jax.vmap(eqx.combine(p, rest))(x), params, nets.rates(net), x, x, implementation=implementation
+        )
+
+
+def test_modules_of_unknown_layers_go_through_neural_tangents(getkey):
+    net, x1, x2 = eqx.nn.MLP(3, 2, 5, 2, jnp.tanh, key=getkey()), inputs(getkey(), 4), inputs(getkey(), 6)
+    kernel = eqx.filter_jit(kernels.empirical)
+    _assert_close(kernel(net, x1, x2), _brute_force(net, nets.rates(net), x1, x2), units=100)
+    _assert_close(kernel(net, x1), _brute_force(net, nets.rates(net), x1, x1), units=100)
+
+
+def test_a_convolution_through_neural_tangents(getkey):
+    class Convolution(eqx.Module):
+        conv: eqx.nn.Conv2d
+        scale: jax.Array
+
+        def __call__(self, x):
+            return self.scale * jnp.mean(jnp.tanh(self.conv(x)), axis=(1, 2))
+
+    net, x = Convolution(eqx.nn.Conv2d(2, 3, 2, key=getkey()), jnp.asarray(0.7)), jax.random.normal(getkey(), (3, 2, 4, 4))
+    eta = jax.tree.unflatten(jax.tree.structure(nets.rates(net)), [jnp.asarray(e) for e in (2.0, 0.0, 0.3)])
+    _assert_close(eqx.filter_jit(kernels.empirical)(net, x, eta=eta), _brute_force(net, eta, x, x), units=100)
+
+
+# --- against the limit of infinite width
+
+
+@pytest.mark.x64_only
+def test_finite_kernels_approach_the_arc_cosine_kernel_like_width_to_minus_one_half(getkey):
+    x = np.asarray(inputs(getkey(), 3))
+    norms = np.linalg.norm(x, axis=1)
+    angle = np.arccos(np.clip(x @ x.T / np.outer(norms, norms), -1, 1))
+    # relu, ntk parameters: E[phi phi'] + <x, x'>/d E[phi' phi'']
+    limit = np.outer(norms, norms) / 3 * (np.sin(angle) + (np.pi - angle) * np.cos(angle)) / (2 * np.pi)
+    limit += x @ x.T / 3 * (np.pi - angle) / (2 * np.pi)
+    widths, errors, keys = (64, 362, 2048), [], jax.random.split(getkey(), 32)
+    for width in widths:
+        net = lambda key, width=width: nets.MLP(3, width, 1, 1, "relu", scaling=nets.Scaling.ntk(), key=key)
+        many = jax.jit(jax.vmap(lambda key, net=net: kernels.empirical(net(key), jnp.asarray(x))[:, 0, :, 0]))(keys)
+        errors.append(np.sqrt(np.mean((np.asarray(many) - limit) ** 2)))
+        noise = np.std(many, axis=0) / np.sqrt(32)
+        assert np.all(np.abs(np.mean(many, axis=0) - limit) < 4 * noise)
+    assert np.polyfit(np.log(widths), np.log(errors), 1)[0] == pytest.approx(-0.5, abs=0.05)

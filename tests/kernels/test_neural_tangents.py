@@ -1,0 +1,130 @@
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxsolve.kernels import _neural_tangents as door
+from tests.cases import eps
+from tests.processes import fresh
+
+
+def test_the_door_opens_without_tensorflow_and_replaces_no_name():
+    printed = fresh("""
+import sys
+import jax, jax.core, jax.interpreters.ad
+rooms = (jax.core, jax.interpreters.ad)
+before = [{name: getattr(room, name) for name in dir(room)} for room in rooms]
+import jaxsolve
+from jaxsolve.kernels import _neural_tangents as door
+assert "neural_tangents" not in sys.modules
+nt = door.load()
+assert door.load() is nt
+for room, names in zip(rooms, before):
+    assert all(getattr(room, name) is names[name] for name in names), room
+for name in ("Jaxpr", "JaxprEqn", "Literal", "ShapedArray", "Value", "Var", "AbstractValue", "Primitive", "eval_context"):
+    assert hasattr(jax.core, name), name
+assert hasattr(jax.interpreters.ad, "zeros_like_p")
+from jax.util import safe_map, safe_zip
+heavy = {"tensorflow", "tf2jax"} & set(sys.modules)
+assert not heavy, heavy
+print(nt.__name__, sorted(nt.NtkImplementation.__members__))
+""")
+    assert printed.strip() == "neural_tangents ['AUTO', 'JACOBIAN_CONTRACTION', 'NTK_VECTOR_PRODUCTS', 'STRUCTURED_DERIVATIVES']"
+
+
+def test_without_neural_tangents_all_else_works_and_what_needs_it_says_why():
+    """Not installed; installed but not importable; a jax that has lost one more name."""
+    printed = fresh("""
+import importlib.metadata, sys
+import equinox as eqx
+import jax, jax.extend.core, jax.numpy as jnp
+import jaxsolve as js
+
+key, x = jax.random.key(0), jnp.ones((2, 3))
+foreign = eqx.nn.MLP(3, 1, 4, 1, key=key)
+dense = js.nets.TwoLayerLinear(3, 4, scaling=js.nets.Scaling.ntk(), key=key)
+kernel = eqx.filter_jit(js.kernels.empirical)
+reference = kernel(dense, x)
+
+def attempt(reason):
+    try:
+        kernel(foreign, x)
+    except js.kernels.NeuralTangentsUnavailable as error:
+        print(f"{reason}: {error}")
+    assert bool(jnp.all(kernel(dense, x) == reference))
+
+class Blocker:
+    def find_spec(self, name, *rest):
+        if name.partition(".")[0] == "neural_tangents":
+            raise ModuleNotFoundError(f"no {name} here")
+
+version = importlib.metadata.version
+def absent(name):
+    if name == "neural-tangents":
+        raise importlib.metadata.PackageNotFoundError(name)
+    return version(name)
+importlib.metadata.version = absent
+attempt("missing")
+importlib.metadata.version = version
+
+sys.meta_path.insert(0, Blocker())
+attempt("blocked")
+sys.meta_path.pop(0)
+
+sys.modules["neural_tangents"] = None
+attempt("forbidden")
+del sys.modules["neural_tangents"]
+
+kept = jax.extend.core.Var
+del jax.core.Var, jax.extend.core.Var
+attempt("broken")
+jax.core.Var = jax.extend.core.Var = kept
+
+print(kernel(foreign, x).shape)
+""")
+    missing, blocked, forbidden, broken, mended = printed.strip().splitlines()
+    assert missing.startswith("missing: neural-tangents is not installed; it serves kernels of networks whose layers")
+    assert "`pip install --no-deps neural-tangents frozendict`" in missing
+    versions = f"neural-tangents 0.6.5 does not work with jax {jax.__version__}"
+    assert blocked.startswith(f"blocked: {versions}: no neural_tangents here. Everything in jaxsolve but")
+    assert forbidden.startswith(f"forbidden: {versions}: ")
+    assert broken.startswith(f"broken: {versions}: ")
+    assert "Var" in broken
+    assert mended == "(2, 1, 2, 1)"  # once it can be imported, the door opens
+
+
+def test_stax_kernels_are_the_arc_cosine_formulas(getkey):
+    x = jax.random.normal(getkey(), (4, 3))
+    stax = door.load().stax
+    _, _, kernel = stax.serial(stax.Dense(64), stax.Relu(), stax.Dense(1))
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        found = kernel(x, None, ("nngp", "ntk"))
+    z = np.asarray(x, np.float64)
+    norms = np.linalg.norm(z, axis=1)
+    cosine = z @ z.T / np.outer(norms, norms)
+    angle = np.arccos(np.clip(cosine, -1, 1))
+    nngp = np.outer(norms, norms) / 3 * (np.sin(angle) + (np.pi - angle) * cosine) / (2 * np.pi)
+    off = ~np.eye(4, dtype=bool)  # neural-tangents rounds the angle of a vector with itself
+    for name, expected in (("nngp", nngp), ("ntk", nngp + z @ z.T / 3 * (np.pi - angle) / (2 * np.pi))):
+        np.testing.assert_allclose(getattr(found, name)[off], expected[off], rtol=eps(1e3), atol=eps(100))
+        np.testing.assert_allclose(np.diag(getattr(found, name)), np.diag(expected), rtol=1e-6)
+
+
+def test_predictions_are_the_linear_flow(getkey):
+    """f(t) = y + exp(-K t/n) (f(0) - y) under the half mean squared error."""
+    factor, y, start = (jax.random.normal(getkey(), shape) for shape in ((5, 5), (5, 1), (5, 1)))
+    kernel = factor @ factor.T
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        predict = door.load().predict.gradient_descent_mse(kernel, y)
+        found = predict(jnp.asarray(2.0), start)
+    values, vectors = np.linalg.eigh(np.asarray(kernel, np.float64))
+    decay = vectors @ np.diag(np.exp(-values * 2.0 / 5)) @ vectors.T
+    np.testing.assert_allclose(found, y + decay @ np.asarray(start - y), rtol=eps(1e3), atol=eps(100))
+
+
+@pytest.mark.skipif("tensorflow" in sys.modules, reason="somebody else has imported TensorFlow")
+def test_nothing_here_has_imported_tensorflow():
+    door.load()
+    assert "tensorflow" not in sys.modules

@@ -1,0 +1,70 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from jaxsolve._clock import eta_of_prefactor, step_at, time_at, time_per_step
+from jaxsolve.losses import MSE
+from tests.cases import eps
+
+
+@pytest.mark.parametrize(
+    ("rate", "momentum", "expected"), [(0.1, 0.0, 0.1), (0.1, 0.9, 1.0), (0.02, 0.5, 0.04), (jnp.asarray(0.3), 0.25, 0.4)]
+)
+def test_time_of_one_step(rate, momentum, expected):
+    np.testing.assert_allclose(time_per_step(rate, momentum), expected, rtol=eps(4))
+
+
+def test_time_of_momentum_is_where_its_velocity_settles():
+    """Heavy ball on a constant slope: after many steps each moves by rate/(1 - momentum) times the slope."""
+    rate, momentum, velocity, moved = 0.1, 0.8, 0.0, []
+    for _ in range(400):
+        velocity = momentum * velocity - rate
+        moved.append(-velocity)
+    np.testing.assert_allclose(moved[-1], time_per_step(rate, momentum), rtol=eps(10))
+
+
+@pytest.mark.parametrize(
+    ("t", "expected"),
+    [(0.0, 0), (0.1, 1), (0.1499, 1), (0.1501, 2), (0.3, 3), (1e3, 10_000), ([0.04, 0.06, 0.24], [0, 1, 2])],
+)
+def test_step_nearest_to_a_time(t, expected):
+    steps = step_at(jnp.asarray(t), jnp.asarray(0.1))
+    assert jnp.issubdtype(steps.dtype, jnp.integer)
+    np.testing.assert_array_equal(steps, expected)
+
+
+def test_time_of_a_step_has_the_dtype_of_the_rate():
+    for dtype in (jnp.float16, jnp.float32):
+        times = time_at(jnp.asarray([0, 1, 7]), jnp.asarray(0.25, dtype))
+        assert times.dtype == dtype
+        np.testing.assert_array_equal(times, [0, 0.25, 1.75])
+
+
+@settings(max_examples=50, deadline=None)
+@given(step=st.integers(0, 10**6), rate=st.floats(1e-6, 10.0), momentum=st.floats(0, 0.99))
+def test_steps_survive_the_way_to_time_and_back(step, rate, momentum):
+    per_step = time_per_step(jnp.asarray(rate), momentum)
+    assert step_at(time_at(jnp.asarray(step), per_step), per_step) == step
+
+
+def test_times_round_by_at_most_half_a_step():
+    t, per_step = jnp.linspace(0.0, 3.0, 101), jnp.asarray(0.07)
+    assert jnp.max(jnp.abs(time_at(step_at(t, per_step), per_step) - t)) <= 0.035 * (1 + eps(100))
+
+
+@pytest.mark.parametrize(("samples", "prefactor"), [("sum", 4), ("mean without the half", 2)])
+def test_a_constant_before_the_loss_is_one_before_eta(samples, prefactor):
+    """eta' dL = eta d(c L): Kunin et al. sum over n = 4 samples, getrichquick leaves out the half."""
+    f, y = jnp.asarray([[0.3], [1.0], [-2.0], [0.5]]), jnp.asarray([[1.0], [0.0], [1.0], [-1.0]])
+    theirs = (lambda f: jnp.sum((f - y) ** 2) / 2) if samples == "sum" else (lambda f: jnp.mean((f - y) ** 2))
+    eta = eta_of_prefactor(0.6, prefactor)
+    np.testing.assert_allclose(eta * MSE().gradient(f, y), 0.6 * jax.grad(theirs)(f), rtol=eps(10))
+    np.testing.assert_allclose(eta_of_prefactor(jnp.asarray([0.6, 0.3]), 2.0), [1.2, 0.6], rtol=eps(4))
+
+
+def test_under_jit_vmap_and_grad():
+    rates = jnp.asarray([0.1, 0.2])
+    np.testing.assert_array_equal(jax.jit(jax.vmap(lambda r: step_at(jnp.asarray(1.0), time_per_step(r))))(rates), [10, 5])
+    np.testing.assert_allclose(jax.grad(lambda r: time_per_step(r, 0.5))(0.3), 2, rtol=eps(4))
