@@ -65,7 +65,7 @@ class Problem(eqx.Module):
             raise ValueError("net has no trainable arrays")
         dtype = leaves[0].dtype
         x, y = jnp.asarray(x), jnp.asarray(y)
-        if not jnp.issubdtype(x.dtype, jnp.floating):
+        if jnp.issubdtype(x.dtype, jnp.integer) or x.dtype == jnp.bool_:
             x = x.astype(dtype)
         if x.dtype != dtype:
             raise ValueError(

@@ -20,6 +20,9 @@ def eps(factor: float = 1.0) -> float:
     return factor * float(jnp.finfo(jnp.result_type(float)).eps)
 
 
+X64 = eps() < 1e-10
+
+
 def _sigmoid(z):
     return scipy.special.expit(z)
 
@@ -145,7 +148,9 @@ class ModesDecay(AbstractRandomAccess):
 
     def at(self, problem: Problem, t: Array) -> View:
         rates = jnp.diag(problem.x) ** 2 / problem.x.shape[0]
-        return View(problem, t, given_outputs=problem.net.w.T * jnp.diag(problem.x)[:, None] * jnp.exp(-rates * t)[:, None])
+        return View(
+            problem, t, given_outputs=problem.net.w.T * jnp.diag(problem.x)[:, None] * jnp.exp(-rates * t)[:, None]
+        )
 
 
 class ByHand(NamedTuple):

@@ -10,7 +10,8 @@ from tests.cases import eps
 
 
 @pytest.mark.parametrize(
-    ("rate", "momentum", "expected"), [(0.1, 0.0, 0.1), (0.1, 0.9, 1.0), (0.02, 0.5, 0.04), (jnp.asarray(0.3), 0.25, 0.4)]
+    ("rate", "momentum", "expected"),
+    [(0.1, 0.0, 0.1), (0.1, 0.9, 1.0), (0.02, 0.5, 0.04), (jnp.asarray(0.3), 0.25, 0.4)],
 )
 def test_time_of_one_step(rate, momentum, expected):
     np.testing.assert_allclose(time_per_step(rate, momentum), expected, rtol=eps(4))
@@ -54,7 +55,7 @@ def test_times_round_by_at_most_half_a_step():
     assert jnp.max(jnp.abs(time_at(step_at(t, per_step), per_step) - t)) <= 0.035 * (1 + eps(100))
 
 
-@pytest.mark.parametrize(("samples", "prefactor"), [("sum", 4), ("mean without the half", 2)])
+@pytest.mark.parametrize(("samples", "prefactor"), [("sum", 4.0), ("mean without the half", 2.0)])
 def test_a_constant_before_the_loss_is_one_before_eta(samples, prefactor):
     """eta' dL = eta d(c L): Kunin et al. sum over n = 4 samples, getrichquick leaves out the half."""
     f, y = jnp.asarray([[0.3], [1.0], [-2.0], [0.5]]), jnp.asarray([[1.0], [0.0], [1.0], [-1.0]])
@@ -66,5 +67,7 @@ def test_a_constant_before_the_loss_is_one_before_eta(samples, prefactor):
 
 def test_under_jit_vmap_and_grad():
     rates = jnp.asarray([0.1, 0.2])
-    np.testing.assert_array_equal(jax.jit(jax.vmap(lambda r: step_at(jnp.asarray(1.0), time_per_step(r))))(rates), [10, 5])
+    np.testing.assert_array_equal(
+        jax.jit(jax.vmap(lambda r: step_at(jnp.asarray(1.0), time_per_step(r))))(rates), [10, 5]
+    )
     np.testing.assert_allclose(jax.grad(lambda r: time_per_step(r, 0.5))(0.3), 2, rtol=eps(4))

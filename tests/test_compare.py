@@ -1,4 +1,5 @@
 import functools
+from typing import Any
 
 import jax.numpy as jnp
 import jax.random as jr
@@ -6,7 +7,19 @@ import numpy as np
 import optax
 import pytest
 
-from jaxsolve import compare, Descent, GradientFlow, nets, NotApplicable, observe, Problem, solve, SolveError, theory, until
+from jaxsolve import (
+    compare,
+    Descent,
+    GradientFlow,
+    nets,
+    NotApplicable,
+    observe,
+    Problem,
+    solve,
+    SolveError,
+    theory,
+    until,
+)
 from tests import cases
 
 
@@ -106,7 +119,9 @@ def test_fewer_than_two_dynamics(dynamics):
 
 @pytest.mark.usefixtures("as_users")
 def test_what_solve_raises():
-    two = [cases.ModesDecay(), Descent(optax.sgd, 0.1)]
+    two: Any = [cases.ModesDecay(), Descent(optax.sgd, 0.1)]
+    none: Any = None
+    strange: Any = "sgd"
     with pytest.raises(ValueError, match="ts must be sorted"):
         compare(_line(), two, [1.0, 0.0])
     with pytest.raises(NotApplicable, match="ModesDecay does not solve this problem"):
@@ -116,6 +131,6 @@ def test_what_solve_raises():
     with pytest.raises(SolveError, match=r"Descent\(sgd\) ended.*diverged"):
         compare(cases.modes([1.0], [100.0]), two, [0.0, 200.0])
     with pytest.raises(TypeError, match="dynamics must be such as"):
-        compare(_line(), [GradientFlow(), "sgd"], TS)
+        compare(_line(), [*two, strange], TS)
     with pytest.raises(TypeError, match="problem must be a jaxsolve.Problem"):
-        compare(None, two, TS)
+        compare(none, two, TS)

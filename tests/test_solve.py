@@ -152,9 +152,11 @@ def test_no_test_set():
 
 
 def test_closed_forms_say_what_they_do_not_solve():
-    tanh = cases.problem(cases.mlp(jr.key(0)), jr.key(1))
+    neuron = Problem(
+        nets.SingleNeuron(1, scaling=nets.Scaling.ntk(), key=jr.key(0)), jnp.ones((1, 1)), jnp.ones((1, 1))
+    )
     with pytest.raises(NotApplicable, match="ModesDecay does not solve this problem: it needs modes: another network"):
-        solve(tanh, cases.ModesDecay(), 1.0, throw=False)
+        solve(neuron, cases.ModesDecay(), 1.0, throw=False)
     fast = cases.modes([1.0], [150.0])
     with pytest.raises(NotApplicable, match=r"it needs rates up to 100 \(violation 50, tolerance 0"):
         solve(fast, cases.ModesDecay(), 1.0)
@@ -181,6 +183,8 @@ def test_failure_raises_with_advice_or_returns():
         assert part in message
     trajectory = solve(problem, dynamics, [0.0, 100.0], throw=False)
     assert _name(trajectory) == "max_steps"
+    assert trajectory.stats.steps + trajectory.stats.rejected == 3
+    assert 0 < trajectory.t_end < 100
     np.testing.assert_array_equal(np.isnan(trajectory["loss"]), [False, True])
     assert np.all(np.isfinite(trajectory.final.params.w))
 
@@ -223,6 +227,7 @@ def test_progress_inside_a_trace_shows_nothing(capsys):
 
 
 # Transformations
+
 
 def _read(v):
     """What is seen of a tanh network at (sigma, gamma), up to where it has lost enough."""

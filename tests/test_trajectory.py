@@ -9,13 +9,13 @@ import optax
 import pytest
 import xarray
 
-from jaxsolve import Descent, GradientFlow, nets, observe, Problem, solve, theory, until
+from jaxsolve import Descent, GradientFlow, observe, solve, until
 from tests import cases
 
 
 @functools.cache
 def _run():
-    wanted = [observe.loss(), observe.outputs(), observe.weight_norms(), observe.kernel_change()]
+    wanted = [observe.loss(), observe.outputs(), observe.weight_norms(), observe.accuracy()]
     problem = cases.problem(cases.mlp(jr.key(0), depth=1), jr.key(1))
     return solve(problem, GradientFlow(until=until.loss_fraction(1e-6)), [0.0, 0.5, 2.0], observe=wanted)
 
@@ -27,9 +27,9 @@ def _modes_run(ts=(0.0, 0.5)):
 
 def test_indexing():
     assert _run()["loss"] is _run().observed["loss"]
-    expected = r"'accuracy' was not observed; observed: \['kernel_change', 'loss', 'outputs', 'weight_norms'\]"
+    expected = r"'kernel' was not observed; observed: \['accuracy', 'loss', 'outputs', 'weight_norms'\]"
     with pytest.raises(KeyError, match=expected):
-        _run()["accuracy"]
+        _run()["kernel"]
     assert _run().final.net.weights[0].shape == (5, 3)
     np.testing.assert_allclose(jax.vmap(_run().final.net)(_run().final.problem.x), _run()["outputs"][-1], rtol=1e-5)
 
@@ -40,12 +40,12 @@ def test_to_xarray():
         "loss": ("t",),
         "outputs": ("t", "sample", "output"),
         "weight_norms": ("t", "layer"),
-        "kernel_change": ("t",),
+        "accuracy": ("t",),
     }
-    for name in data:
+    for name in run.observed:
         np.testing.assert_array_equal(data[name], run[name])
     units = {name: data[name].attrs["units"] for name in data}
-    assert units == {"loss": "loss", "outputs": "output", "weight_norms": "weight", "kernel_change": "1"}
+    assert units == {"loss": "loss", "outputs": "output", "weight_norms": "weight", "accuracy": "1"}
     np.testing.assert_array_equal(data.t, run.ts)
     assert data.t.attrs["units"] == "gradient-flow time"
     assert data.attrs["dynamics"] == "GradientFlow(Tsit5)"
@@ -53,6 +53,7 @@ def test_to_xarray():
     assert data.attrs["t_end"] == 2.0
     assert data.attrs["steps"] == int(run.stats.steps) > 0
     assert data.attrs["rejected"] == int(run.stats.rejected)
+    assert run.certificate is not None
     assert data.attrs["energy_balance"] == float(run.certificate.energy_balance)
     assert json.dumps(data.attrs)  # can be written to any file
 
@@ -120,15 +121,12 @@ def test_is_a_pytree():
 
 
 def test_float32():
-    net = nets.TwoLayerLinear(1, 3, scaling=cases.scaling(2), key=jr.key(0), dtype=jnp.float32)
-    x = jnp.array([[1.0], [-2.0]], jnp.float32)
-    problem = Problem(net, x, x, test=(x[:1] + 2, x[:1] + 2))
-    wanted = [observe.loss(), observe.test_loss(), observe.kernel_change(), observe.layer_alignment()]
-    exact = solve(problem, theory.TwoLayerLine(), [0.0, 0.3, 2.0], observe=wanted)
-    for dynamics, tolerance in ((GradientFlow(), 2e-4), (Descent(optax.sgd, 1e-3), 1e-2)):
-        run = solve(problem, dynamics, [0.0, 0.3, 2.0], observe=wanted)
-        for name, value in run.observed.items():
-            assert value.dtype == jnp.float32
-            np.testing.assert_allclose(value, exact[name], rtol=0, atol=tolerance * float(np.max(np.abs(exact[name]))))
-        assert all(leaf.dtype != jnp.float64 for leaf in jax.tree.leaves((run.final, run.ts, run.t_end)))
+    """A float32 problem stays float32, whatever the default."""
+    problem = cases.modes(jnp.array([2.0, -1.0], jnp.float32), jnp.array([1.0, 3.0], jnp.float32))
+    exact = 0.5 * (4 * np.exp(-2 * np.array([0.0, 0.3, 2.0])) + 3 * np.exp(-6 * np.array([0.0, 0.3, 2.0])))
+    for dynamics, tolerance in ((GradientFlow(), 1e-4), (Descent(optax.sgd, 1e-3), 1e-2), (cases.ModesDecay(), 1e-6)):
+        run = solve(problem, dynamics, [0.0, 0.3, 2.0])
+        np.testing.assert_allclose(run["loss"], exact, rtol=tolerance)
+        assert run["loss"].dtype == run.ts.dtype == run.t_end.dtype == jnp.float32
+        assert all(leaf.dtype != jnp.float64 for leaf in jax.tree.leaves(run.final))
         assert " float32 [loss]" in repr(run)

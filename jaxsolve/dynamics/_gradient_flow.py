@@ -142,7 +142,7 @@ class GradientFlow(AbstractMarching):
         result = RESULTS.where(alive, RESULTS.successful, RESULTS.diverged)
         result = RESULTS.where(problem.valid, result, RESULTS.invalid)
         ok = alive & problem.valid
-        saves = empty_saves(ts, params).write(zero, lambda _: params, ts.shape[0])
+        saves = empty_saves(ts, y).write(zero, lambda _: y, ts.shape[0])
         met = ok & self._condition_met(problem, zero, params)
         state = FlowState(
             t=zero,
@@ -193,7 +193,7 @@ class GradientFlow(AbstractMarching):
         t_next = jnp.where(accept & cut, jnp.maximum(t_next, state.t_next), t_next)
         y = _where(accept, y1, state.y)
         interpolation = solver.interpolation_cls(t0=t, t1=t1, **dense)
-        evaluate = lambda time: _params(problem, y1 if self.land_on_ts else interpolation.evaluate(time))
+        evaluate = lambda time: y1 if self.land_on_ts else interpolation.evaluate(time)
         active = ~state.done
         reached = jnp.where(active & accept, t_now, -1)
         saves = state.saves.write(reached, evaluate, PER_STEP)
@@ -235,13 +235,13 @@ class GradientFlow(AbstractMarching):
         return eqx.tree_at(lambda s: s.saves, kept, saves)
 
     def finish(self, problem: Problem, state: FlowState) -> March:
-        t_end, params = self._locate(problem, state)
+        t_end, y = self._locate(problem, state)
         ended = state.result == RESULTS.event
-        held = ended & (state.saves.times > t_end)
+        rows = hold(state.saves, y, ended & (state.saves.times > t_end))
         return March(
             times=state.saves.times,
-            saved=hold(state.saves, params, held),
-            params=params,
+            saved=jax.vmap(lambda row: _params(problem, row))(rows),
+            params=_params(problem, y),
             t_end=t_end,
             result=state.result,
             steps=state.steps,
@@ -250,10 +250,10 @@ class GradientFlow(AbstractMarching):
             certificate=flow_certificate(problem, _params(problem, state.y), state.y[-1], state.step_error),
         )
 
-    def _locate(self, problem: Problem, state: FlowState) -> tuple[Array, PyTree]:
+    def _locate(self, problem: Problem, state: FlowState) -> tuple[Array, Flowing]:
         """Where in the last step the condition was met, by bisection on the interpolant."""
         if self.until is None:
-            return state.t, _params(problem, state.y)
+            return state.t, state.y
         interpolation = self.integrator.interpolation_cls(t0=state.t_before, t1=state.t, **state.dense)
         until = self.until
 
@@ -274,8 +274,7 @@ class GradientFlow(AbstractMarching):
         here, slope = jax.jvp(value, (high,), (jnp.ones_like(high),))
         slope = jax.lax.stop_gradient(jnp.where(inside & (slope != 0), slope, jnp.inf))
         high = high - (here - jax.lax.stop_gradient(here)) / slope
-        y = _where(inside, interpolation.evaluate(high), state.y)
-        return jnp.where(inside, high, state.t), _params(problem, y)
+        return jnp.where(inside, high, state.t), _where(inside, interpolation.evaluate(high), state.y)
 
 
 def _params(problem: Problem, y: Flowing) -> PyTree:

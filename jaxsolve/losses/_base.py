@@ -78,6 +78,8 @@ def find_loss(loss: AbstractLoss | Callable[[Array, Array], Array]) -> AbstractL
 def columns(y: Any, out_size: int) -> Float[Array, "n out"]:
     """Real targets as (n, out_size); (n,) is one column when there is one output."""
     array = jnp.asarray(y)
+    if jnp.issubdtype(array.dtype, jnp.complexfloating):
+        raise ValueError(f"targets must be real numbers, got {describe(array)}")
     if array.ndim == 1 and out_size == 1:
         array = array[:, None]
     if array.ndim != 2 or array.shape[1] != out_size:

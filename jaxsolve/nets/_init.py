@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from .._checks import concrete, describe, require_finite, require_not_negative
+from .._safe import safe_sqrt
 from ._scaling import Scaling
 
 
@@ -35,6 +36,7 @@ class Shapes(NamedTuple):
 
     @property
     def two_layer(self) -> bool:
+        """Whether there is one hidden layer."""
         return len(self.weights) == 2
 
 
@@ -202,9 +204,7 @@ class Balanced(AbstractInit):
             # Below the hidden layer lambda < 0 adds to the squared singular values, above it lambda > 0 does.
             extra = jnp.maximum(-shift, 0) if index == 0 else jnp.maximum(shift, 0)
             squares = jnp.zeros(min(out, into), shapes.dtype).at[: len(modes)].set(modes**2)
-            total = (squares + extra) * eta[index]
-            occupied = total > 0  # where it is not, the square root has no derivative
-            diagonal = jnp.where(occupied, jnp.sqrt(jnp.where(occupied, total, 1)), 0)
+            diagonal = safe_sqrt((squares + extra) * eta[index])
             rectangle = jnp.zeros((out, into), shapes.dtype)
             rectangle = rectangle.at[jnp.arange(min(out, into)), jnp.arange(min(out, into))].set(diagonal)
             weights.append(frames[index + 1] @ rectangle @ frames[index].T)

@@ -17,10 +17,12 @@ class LayerShape(NamedTuple):
 
     @property
     def first(self) -> bool:
+        """Whether the matrix acts on the data."""
         return self.position == 0
 
     @property
     def last(self) -> bool:
+        """Whether the matrix is the read-out."""
         return self.position == self.layers - 1
 
 

@@ -1,4 +1,5 @@
 import functools
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -332,9 +333,10 @@ def test_bad_arguments(arguments, error, message):
 @pytest.mark.usefixtures("as_users")
 def test_bad_arguments_that_only_the_problem_shows():
     problem = cases.modes([1.0, 1.0], [1.0, 1.0])
+    no_factory: Any = lambda rate: 1.0
     with pytest.raises(ValueError, match="batch_size is 3, but the training set has 2 samples"):
         solve(problem, Descent(optax.sgd, 0.1, batch_size=3, key=jr.key(0)), [1.0])
     with pytest.raises(TypeError, match="factory must return an optax optimiser, got float"):
-        solve(problem, Descent(lambda rate: 1.0, 0.1), [1.0])
+        solve(problem, Descent(no_factory, 0.1), [1.0])
     with pytest.raises(ValueError, match="ts ends in inf"):
         solve(problem, Descent(optax.sgd, 0.1), [1.0, jnp.inf])

@@ -21,6 +21,11 @@ def _name(trajectory):
     return str(result_names(result_code(trajectory.result)))
 
 
+def _certificate(trajectory):
+    assert trajectory.certificate is not None
+    return trajectory.certificate
+
+
 def _line(net=None):
     """A two-layer linear network with unequal rates on a line, for which there is a closed form."""
     x = jnp.array([[1.0, -0.5, 2.0]]) * jnp.array([[1.0], [-0.7], [0.4]])
@@ -44,16 +49,6 @@ def _exact_on_line(ts=ENDS):
 
 def _error(value, reference):
     return float(np.max(np.abs(value - reference)) / np.max(np.abs(reference)))
-
-
-def test_repeated_times_cost_no_step():
-    flow = GradientFlow(rtol=1e-4, atol=1e-6, land_on_ts=True)
-    run = lambda ts: solve(_line(), flow, jnp.asarray(ts), observe=observe.outputs())
-    twice, once = run([0.0, 0.0, 1.0, 1.0, 1.0, 2.0, 2.0]), run([0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 2.0])
-    np.testing.assert_array_equal(
-        twice["outputs"][jnp.array([1, 2, 3, 4, 5, 6])], once["outputs"][jnp.array([0, 5, 5, 5, 6, 6])]
-    )
-    assert twice.stats.steps == once.stats.steps
 
 
 # Against independent solutions
@@ -104,7 +99,7 @@ def test_order(solver, order, counts):
     errors = []
     for count in counts:
         ts = jnp.concatenate([jnp.zeros(64 - count), jnp.linspace(0, 4, count + 1)])
-        run = solve(_line(), GradientFlow(solver(), rtol=1.0, atol=1.0, land_on_ts=True), ts, observe=observe.outputs())
+        run = _land(solver, ts)
         exact = solve(_line(), theory.TwoLayerLine(), ts, observe=observe.outputs())
         assert run.stats.steps == count
         errors.append(_error(run["outputs"], exact["outputs"]))
@@ -112,8 +107,20 @@ def test_order(solver, order, counts):
     assert order - 0.2 < slope < order + 0.8
 
 
+def _land(solver, ts):
+    return solve(_line(), GradientFlow(solver(), rtol=1.0, atol=1.0, land_on_ts=True), ts, observe=observe.outputs())
+
+
+def test_repeated_times_cost_no_step():
+    times = jnp.linspace(0, 4, 13)
+    once = _land(diffrax.Tsit5, jnp.concatenate([jnp.zeros(52), times]))
+    repeated = _land(diffrax.Tsit5, jnp.concatenate([jnp.zeros(13), jnp.repeat(times, 4)]))
+    np.testing.assert_array_equal(repeated["outputs"][13:], jnp.repeat(once["outputs"][52:], 4, axis=0))
+    assert repeated.stats.steps == once.stats.steps == 12
+
+
 @pytest.mark.x64_only
-@pytest.mark.parametrize(("solver", "rtols"), [(diffrax.Tsit5, (1e-4, 1e-7, 1e-10)), (diffrax.Dopri8, (1e-5, 1e-8))])
+@pytest.mark.parametrize(("solver", "rtols"), [(diffrax.Tsit5, (1e-5, 1e-8)), (diffrax.Dopri8, (1e-5, 1e-8))])
 def test_error_falls_in_proportion_to_rtol(solver, rtols):
     errors = [_error(_flow_on_line(solver, rtol)["outputs"], _exact_on_line()) for rtol in rtols]
     assert 0.8 < np.polyfit(np.log(rtols), np.log(errors), 1)[0] < 1.2
@@ -121,7 +128,7 @@ def test_error_falls_in_proportion_to_rtol(solver, rtols):
 
 
 @pytest.mark.x64_only
-@pytest.mark.parametrize(("solver", "rtol"), [(diffrax.Tsit5, 1e-7), (diffrax.Dopri8, 1e-8)])
+@pytest.mark.parametrize(("solver", "rtol"), [(diffrax.Tsit5, 1e-8), (diffrax.Dopri8, 1e-8)])
 def test_interpolated_times_are_within_the_tolerance(solver, rtol):
     run = _flow_on_line(solver, rtol, BETWEEN)
     assert _error(run["outputs"], _exact_on_line(BETWEEN)) < rtol
@@ -167,11 +174,11 @@ def test_evaluations_are_those_made():
 # until
 
 
-@eqx.filter_jit
-def _decay(start, rate, condition, ts):
+def _flow_until(start, rate, condition, ts):
     """The flow of one decaying weight: L = r w^2/2 exp(-2 r t)."""
+    start, rate = (jnp.asarray(value, jnp.result_type(float)) for value in (start, rate))
     flow = GradientFlow(rtol=1e-9 if cases.eps() < 1e-10 else 1e-5, atol=1e-12, until=condition)
-    return solve(cases.modes([start], [rate]), flow, ts)
+    return solve(cases.modes(start[None], rate[None]), flow, ts)
 
 
 @pytest.mark.x64_only
@@ -181,7 +188,7 @@ def test_until_is_located(start, rate, share):
     threshold = share * rate * start**2 / 2
     event = -np.log(share) / (2 * rate)
     ts = np.array([0.0, 0.5 * event, 2 * event, np.inf])
-    trajectory = _decay(*_floats(start, rate), until.loss_below(threshold), jnp.asarray(ts))
+    trajectory = _flow_until(start, rate, until.loss_below(threshold), ts)
     assert _name(trajectory) == "event"
     np.testing.assert_allclose(trajectory["loss"][2:], threshold, rtol=1e-10)
     np.testing.assert_allclose(trajectory.final.loss, threshold, rtol=1e-10)
@@ -191,16 +198,11 @@ def test_until_is_located(start, rate, share):
     cases.assert_fails(lambda: np.testing.assert_allclose(trajectory.t_end, 1.01 * event, rtol=1e-7))
 
 
-def _floats(*values):
-    return [jnp.asarray(value, jnp.result_type(float)) for value in values]
-
-
 def test_until_fraction_not_met_and_met_at_once():
-    start, rate = _floats(3.0, 2.0)
-    run = lambda fraction, ts: _decay(start, rate, until.loss_fraction(fraction), jnp.asarray(ts))
+    run = lambda fraction, ts: _flow_until(3.0, 2.0, until.loss_fraction(fraction), jnp.asarray(ts))
     met = run(0.25, [0.0, 0.1, 1.0, jnp.inf])
     assert _name(met) == "event"
-    np.testing.assert_allclose(met.t_end, np.log(2) / 2, rtol=max(1e-8, cases.eps(1e3)))
+    np.testing.assert_allclose(met.t_end, np.log(2) / 2, rtol=1e-8 if cases.eps() < 1e-10 else 1e-5)
     np.testing.assert_allclose(met["loss"][2:], 0.25 * met["loss"][0], rtol=max(1e-10, cases.eps(100)))
     short = run(0.25, [0.0, 0.1, 0.2, 0.3])
     assert _name(short) == "max_time"
@@ -258,23 +260,14 @@ def test_tolerance_out_of_reach():
     np.testing.assert_allclose(trajectory["loss"], [1.0, 0.5, np.nan, np.nan], rtol=1e-10)
 
 
-def test_max_steps():
-    flow = GradientFlow(max_steps=5)
-    trajectory = solve(cases.modes([1.0, 1.0], [1.0, 10.0]), flow, jnp.array([0.0, 1e-3, 50.0]), throw=False)
-    assert _name(trajectory) == "max_steps"
-    assert trajectory.stats.steps + trajectory.stats.rejected == 5
-    np.testing.assert_array_equal(np.isnan(trajectory["loss"]), [False, False, True])
-    assert 1e-3 <= trajectory.t_end < 50
-
-
 # The certificate
 
 
 @pytest.mark.x64_only
 def test_certificate_of_a_linear_network():
-    certificate = _flow_on_line(diffrax.Tsit5, 1e-7).certificate
-    assert 0 < certificate.conserved_drift < 1e-8
-    assert 0 < certificate.energy_balance < 1e-6
+    certificate = _certificate(_flow_on_line(diffrax.Tsit5, 1e-8))
+    assert 0 < certificate.conserved_drift < 1e-9
+    assert 0 < certificate.energy_balance < 1e-7
     assert 0 < certificate.step_error <= 1
     worst = max(certificate.conserved_drift, certificate.energy_balance)
     np.testing.assert_allclose(certificate.digits, -np.log10(worst), rtol=1e-12)
@@ -283,8 +276,8 @@ def test_certificate_of_a_linear_network():
 @pytest.mark.x64_only
 @pytest.mark.parametrize("quantity", ["conserved_drift", "energy_balance"])
 def test_certificate_grows_with_rtol(quantity):
-    rtols = (1e-4, 1e-7, 1e-10)
-    sizes = [float(getattr(_flow_on_line(diffrax.Tsit5, rtol).certificate, quantity)) for rtol in rtols]
+    rtols = (1e-5, 1e-8)
+    sizes = [float(getattr(_certificate(_flow_on_line(diffrax.Tsit5, rtol)), quantity)) for rtol in rtols]
     assert 0.8 < np.polyfit(np.log(rtols), np.log(sizes), 1)[0] < 1.2
 
 
@@ -293,8 +286,9 @@ def test_certificate_of_a_relu_network():
     problem = cases.problem(cases.mlp(jr.key(5), "relu", depth=1), jr.key(6))
     trajectory = solve(problem, GradientFlow(rtol=1e-8, atol=1e-10), jnp.array([0.0, 1.0]))
     assert trajectory["loss"][1] < 0.7 * trajectory["loss"][0]
-    assert 0 < trajectory.certificate.conserved_drift < 3e-10
-    assert 0 < trajectory.certificate.energy_balance < 5e-6  # the integrator does not control it, and there are kinks
+    certificate = _certificate(trajectory)
+    assert 0 < certificate.conserved_drift < 3e-10
+    assert 0 < certificate.energy_balance < 5e-6  # the integrator does not control it, and there are kinks
     _drift_with_a_wrong_rate(problem, trajectory.final.params)
 
 
@@ -306,12 +300,12 @@ def _drift_with_a_wrong_rate(problem, params):
 
 @pytest.mark.x64_only
 def test_certificate_would_notice_a_rate_off_by_1_percent():
-    _drift_with_a_wrong_rate(_line(), _flow_on_line(diffrax.Dopri8, 1e-8).final.params)
+    _drift_with_a_wrong_rate(_line(), _flow_on_line(diffrax.Tsit5, 1e-8).final.params)
 
 
 def test_certificate_of_a_network_that_conserves_nothing(biased):
-    assert np.isnan(biased[1].certificate.conserved_drift)
-    assert np.isfinite(biased[1].certificate.digits)
+    assert np.isnan(_certificate(biased[1]).conserved_drift)
+    assert np.isfinite(_certificate(biased[1]).digits)
 
 
 # What is refused, and what is warned of

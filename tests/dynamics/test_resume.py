@@ -96,7 +96,8 @@ def test_groups_of_steps_and_storage_in_a_batch(batched):
 
 def _rows(march, lanes):
     result = march.finish(lanes, _run(march, lanes, 16))
-    return [jax.tree.map(lambda leaf: leaf[i], result) for i in range(len(lanes))]
+    row = lambda i: jax.tree.map(lambda leaf: leaf[i], result)
+    return [row(i) for i in range(len(lanes))]
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,8 @@ def test_a_convolution_through_neural_tangents(getkey):
         def __call__(self, x):
             return self.scale * jnp.mean(jnp.tanh(self.conv(x)), axis=(1, 2))
 
-    net, x = Convolution(eqx.nn.Conv2d(2, 3, 2, key=getkey()), jnp.asarray(0.7)), jax.random.normal(getkey(), (3, 2, 4, 4))
+    net = Convolution(eqx.nn.Conv2d(2, 3, 2, key=getkey()), jnp.asarray(0.7))
+    x = jax.random.normal(getkey(), (3, 2, 4, 4))
     eta = jax.tree.unflatten(jax.tree.structure(nets.rates(net)), [jnp.asarray(e) for e in (2.0, 0.0, 0.3)])
     _assert_close(eqx.filter_jit(kernels.empirical)(net, x, eta=eta), _brute_force(net, eta, x, x), units=100)
 
@@ -178,11 +179,11 @@ def test_finite_kernels_approach_the_arc_cosine_kernel_like_width_to_minus_one_h
     # relu, ntk parameters: E[phi phi'] + <x, x'>/d E[phi' phi'']
     limit = np.outer(norms, norms) / 3 * (np.sin(angle) + (np.pi - angle) * np.cos(angle)) / (2 * np.pi)
     limit += x @ x.T / 3 * (np.pi - angle) / (2 * np.pi)
-    widths, errors, keys = (64, 362, 2048), [], jax.random.split(getkey(), 32)
+    widths, errors, keys = (64, 362, 2048), [], jax.random.split(getkey(), 128)
     for width in widths:
         net = lambda key, width=width: nets.MLP(3, width, 1, 1, "relu", scaling=nets.Scaling.ntk(), key=key)
         many = jax.jit(jax.vmap(lambda key, net=net: kernels.empirical(net(key), jnp.asarray(x))[:, 0, :, 0]))(keys)
         errors.append(np.sqrt(np.mean((np.asarray(many) - limit) ** 2)))
-        noise = np.std(many, axis=0) / np.sqrt(32)
+        noise = np.std(many, axis=0) / np.sqrt(128)
         assert np.all(np.abs(np.mean(many, axis=0) - limit) < 4 * noise)
     assert np.polyfit(np.log(widths), np.log(errors), 1)[0] == pytest.approx(-0.5, abs=0.05)

@@ -23,15 +23,15 @@ nt = door.load()
 assert door.load() is nt
 for room, names in zip(rooms, before):
     assert all(getattr(room, name) is names[name] for name in names), room
-for name in ("Jaxpr", "JaxprEqn", "Literal", "ShapedArray", "Value", "Var", "AbstractValue", "Primitive", "eval_context"):
+for name in "Jaxpr JaxprEqn Literal ShapedArray Value Var AbstractValue Primitive eval_context".split():
     assert hasattr(jax.core, name), name
 assert hasattr(jax.interpreters.ad, "zeros_like_p")
 from jax.util import safe_map, safe_zip
 heavy = {"tensorflow", "tf2jax"} & set(sys.modules)
 assert not heavy, heavy
-print(nt.__name__, sorted(nt.NtkImplementation.__members__))
+print(nt.__name__)
 """)
-    assert printed.strip() == "neural_tangents ['AUTO', 'JACOBIAN_CONTRACTION', 'NTK_VECTOR_PRODUCTS', 'STRUCTURED_DERIVATIVES']"
+    assert printed == "neural_tangents\n"
 
 
 def test_without_neural_tangents_all_else_works_and_what_needs_it_says_why():

@@ -20,7 +20,7 @@ from jaxsolve.nets import (
     TwoLayerLinear,
 )
 from jaxsolve.nets._network import rates
-from tests.cases import assert_fails, eps, inputs, scaling
+from tests.cases import assert_fails, eps, inputs, scaling, X64
 
 
 def _shapes(*sizes, bias=False):
@@ -241,18 +241,18 @@ def test_balanced_has_the_singular_values_of_a_gaussian_matrix(getkey):
 
 
 def test_balanced_with_a_traced_delta(getkey):
-    key, x64 = getkey(), jax.config.jax_enable_x64
+    key = getkey()
     make = lambda delta: _start(Balanced(delta), (3, 2, 4), key).weights
     traced = jax.jit(jax.vmap(make))
     deltas = jnp.asarray([-2.0, -0.5, 0.0, 0.5, 2.0])
     for index, delta in enumerate(deltas):
         for a, b in zip(traced(deltas), make(float(delta)), strict=True):
             np.testing.assert_allclose(a[index], b, atol=eps(30))
-    step = 1e-5 if x64 else 1e-2
+    step = 1e-5 if X64 else 1e-2
     middle = jnp.asarray([-2.0, -0.7, -0.3, 0.6, 1.5])
     slopes = jax.jit(jax.vmap(jax.jacfwd(make)))(middle)
     for slope, up, down in zip(slopes, traced(middle + step), traced(middle - step), strict=True):
-        np.testing.assert_allclose(slope, (up - down) / (2 * step), atol=1e-9 if x64 else 1e-3)
+        np.testing.assert_allclose(slope, (up - down) / (2 * step), atol=1e-9 if X64 else 1e-3)
 
 
 @pytest.mark.usefixtures("as_users")

@@ -37,7 +37,7 @@ def _outputs(view, x):
 
 
 def _flat_kernel(view, params):
-    """sum_p eta_p df/dp df/dp^T with derivatives by central differences of the outputs in NumPy; rows (sample, output)."""
+    """sum_p eta_p df/dp df/dp^T by central differences of the outputs in NumPy; rows are (sample, output)."""
     hand = cases.by_hand(view.problem, "tanh")
     theta, step = np.asarray(ravel_pytree(params)[0], float), 1e-5
     moved = [(hand.outputs(theta + e) - hand.outputs(theta - e)).ravel() for e in step * np.eye(theta.size)]
@@ -138,7 +138,9 @@ def test_gradients_are_finite_at_the_start_too(name):
 
 def test_accuracy_of_one_output_is_that_of_signs():
     x = jnp.eye(5)
-    problem = Problem(cases.Linear(jnp.zeros((1, 5))), x, jnp.array([1.0, -1.0, 1.0, -1.0, 1.0]), test=(x[:2], jnp.ones(2)))
+    problem = Problem(
+        cases.Linear(jnp.zeros((1, 5))), x, jnp.array([1.0, -1.0, 1.0, -1.0, 1.0]), test=(x[:2], jnp.ones(2))
+    )
     params = eqx.tree_at(lambda p: p.w, problem.params, jnp.array([[2.0, -3.0, -1.0, 0.5, 0.0]]))
     view = View(problem, jnp.zeros(()), params)
     np.testing.assert_allclose(observe.accuracy()(view), 2 / 5, rtol=cases.eps(2))  # 0 has no right sign

@@ -122,7 +122,11 @@ def _modes(**arguments):
         ({"rate": [1j]}, TypeError, "a value of axis 'rate' is complex"),
         ([{"rate": [1.0]}, {"rate": [2.0]}], ValueError, r"a name of its own; \['rate'\] appear more than once"),
         ([{"rate": [1.0]}, Zip(rate=[2.0])], ValueError, r"\['rate'\] appear more than once"),
-        ("rate", TypeError, r"axes must be a dict of named values, or a list of dicts and Zip\(\.\.\.\), got str 'rate'"),
+        (
+            "rate",
+            TypeError,
+            r"axes must be a dict of named values, or a list of dicts and Zip\(\.\.\.\), got str 'rate'",
+        ),
         (None, TypeError, "axes must be a dict of named values"),
         ([("rate", [1.0])], TypeError, "axes must be a dict of named values"),
         ({"t": [1.0]}, ValueError, r"axes may not be called \['t'\]"),

@@ -1,5 +1,6 @@
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,14 +23,16 @@ def _names(data):
     return [RESULTS[code] for code in data.result.values.ravel()]
 
 
-def _net_problem(width=4, sigma=1.0, seed=0, activation="tanh", gamma=1.0):
+def _net_problem(width=4, sigma=1.0, seed=0, activation: Any = "tanh", gamma=1.0):
     rule = nets.Scaling.ntk(gamma, sigma=sigma)
     net = nets.MLP(3, width, 1, 1, activation, scaling=rule, key=jr.key(seed))
     return cases.problem(net, jr.key(9), n=5)
 
 
-def _modes(start=1.0, rate=1.0):
-    return cases.modes(jnp.stack([jnp.asarray(start, float), jnp.ones(())]), jnp.stack([jnp.asarray(rate), jnp.ones(())]))
+def _modes(start: Any = 1.0, rate: Any = 1.0):
+    return cases.modes(
+        jnp.stack([jnp.asarray(start, float), jnp.ones(())]), jnp.stack([jnp.asarray(rate), jnp.ones(())])
+    )
 
 
 def _modes_loss(start, rate, t):
@@ -41,8 +44,8 @@ def _modes_loss(start, rate, t):
 
 @functools.cache
 def _flow_sweep():
-    """Static and traced axes, and lanes of bad scale among the good."""
-    axes = {"width": [3, 4], "sigma": [0.5, -1.0, 2.0], "seed": range(2)}
+    """Lanes of bad scale among the good."""
+    axes = {"width": [3], "sigma": [0.5, -1.0, 2.0], "seed": range(2)}
     return QUIET(_net_problem, axes, GradientFlow(), TS, observe=[observe.loss(), observe.outputs()])
 
 
@@ -50,23 +53,21 @@ def _flow_sweep():
 def test_is_a_loop_of_solves():
     """To rounding times the number of steps: batched programs add in another order."""
     data = _flow_sweep()
-    for width in (3, 4):
-        for sigma in (0.5, 2.0):
-            for seed in range(2):
-                run = solve(_net_problem(width, sigma, seed), GradientFlow(), TS, observe=[observe.loss(), observe.outputs()])
-                lane = data.sel(width=width, sigma=sigma, seed=seed)
-                for name in ("loss", "outputs"):
-                    np.testing.assert_allclose(lane[name], run[name], rtol=0, atol=1e-12)
-                assert lane.steps == run.stats.steps
-                assert lane.t_end == run.t_end
-    one, other = data["loss"].sel(width=3, seed=0).values[[0, 2]]
-    assert np.abs(one[1:] - other[1:]).min() > 1e-3
+    for sigma in (0.5, 2.0):
+        for seed in range(2):
+            run = solve(_net_problem(3, sigma, seed), GradientFlow(), TS, observe=[observe.loss(), observe.outputs()])
+            lane = data.sel(width=3, sigma=sigma, seed=seed)
+            for name in ("loss", "outputs"):
+                np.testing.assert_allclose(lane[name], run[name], rtol=0, atol=1e-12)
+            assert lane.steps == run.stats.steps
+            assert lane.t_end == run.t_end
+    assert np.abs(np.diff(data["loss"].sel(width=3, sigma=[0.5, 2.0]).values[..., -1].ravel())).min() > 1e-3
 
 
 def test_lanes_of_bad_scale_are_marked():
     data = _flow_sweep()
-    assert _names(data.sel(sigma=-1.0)) == ["invalid"] * 4
-    assert _names(data.sel(sigma=[0.5, 2.0])) == ["successful"] * 8
+    assert _names(data.sel(sigma=-1.0)) == ["invalid"] * 2
+    assert _names(data.sel(sigma=[0.5, 2.0])) == ["successful"] * 4
     assert np.all(np.isnan(data["loss"].sel(sigma=-1.0).values[..., 1:]))
     assert np.all(data.t_end.sel(sigma=-1.0) == 0)
     assert np.all(np.isfinite(data["loss"].sel(sigma=[0.5, 2.0])))
@@ -74,13 +75,13 @@ def test_lanes_of_bad_scale_are_marked():
 
 def test_dataset():
     data = _flow_sweep()
-    assert dict(data.sizes) == {"width": 2, "sigma": 3, "seed": 2, "t": 3, "sample": 5, "output": 1}
+    assert dict(data.sizes) == {"width": 1, "sigma": 3, "seed": 2, "t": 3, "sample": 5, "output": 1}
     assert data["loss"].dims == ("width", "sigma", "seed", "t")
     assert data["outputs"].dims == ("width", "sigma", "seed", "t", "sample", "output")
     for name in ("result", "steps", "t_end", "wall"):
         assert data[name].dims == ("width", "sigma", "seed")
     assert set(data.data_vars) == {"loss", "outputs", "result", "steps", "t_end", "wall"}
-    np.testing.assert_array_equal(data.width, [3, 4])
+    np.testing.assert_array_equal(data.width, [3])
     np.testing.assert_array_equal(data.sigma, [0.5, -1.0, 2.0])
     np.testing.assert_array_equal(data.seed, [0, 1])
     np.testing.assert_allclose(data.t, TS, rtol=1e-7)
@@ -101,32 +102,34 @@ def test_dataset():
     assert {"created", "device", "platform"} <= data.attrs.keys()
     assert np.all(data.wall > 0)
     # the time of a batch is shared by steps
-    group = data.sel(width=3)
-    share = np.maximum(group.steps.values, 1)
-    np.testing.assert_allclose(group.wall / float(group.wall.sum()), share / share.sum(), rtol=1e-6)
+    share = np.maximum(data.steps.values, 1)
+    np.testing.assert_allclose(data.wall / float(data.wall.sum()), share / share.sum(), rtol=1e-6)
 
 
-@pytest.mark.parametrize("static", [["tanh", "relu"], [jnp.sin, "relu"]], ids=["strings", "callables"])
-def test_descent_over_activations_is_a_loop_of_solves(static):
-    dynamics = Descent(optax.adam, 0.05, batch_size=2, key=jr.key(0))
-    axes = [{"activation": static}, Zip(gamma=[0.5, 2.0], seed=[3.0, 1.0])]
-    build = lambda activation, gamma, seed: _net_problem(activation=activation, gamma=gamma, seed=jnp.int32(seed))
-    data = QUIET(build, axes, dynamics, TS)
-    assert data["loss"].dims == ("activation", "gamma_seed", "t")
-    np.testing.assert_array_equal(data.activation, [getattr(value, "__name__", value) for value in static])
-    np.testing.assert_array_equal(data.gamma.dims, ("gamma_seed",))
-    np.testing.assert_array_equal(data.gamma, [0.5, 2.0])
-    np.testing.assert_array_equal(data.seed, [3.0, 1.0])
-    for i, activation in enumerate(static):
+def test_static_axes_and_zips_are_a_loop_of_solves():
+    """A string with one width, a callable with another; rates of decay of the loss differ, so a mix-up shows."""
+    dynamics = Descent(optax.sgd, 0.05)
+    axes = [Zip(activation=["tanh", jnp.sin], width=[3, 4]), Zip(gamma=[0.5, 2.0], seed=np.array([3, 1]))]
+    data = QUIET(_net_problem, axes, dynamics, TS)
+    assert data["loss"].dims == ("activation_width", "gamma_seed", "t")
+    coordinates = {"activation": ["tanh", "sin"], "width": [3, 4], "gamma": [0.5, 2.0], "seed": [3, 1]}
+    for name, values in coordinates.items():
+        np.testing.assert_array_equal(data[name], values)
+        assert data[name].dims == ("activation_width" if name in ("activation", "width") else "gamma_seed",)
+    for i, (activation, width) in enumerate([("tanh", 3), (jnp.sin, 4)]):
         for j, (gamma, seed) in enumerate([(0.5, 3), (2.0, 1)]):
-            run = solve(build(activation, gamma, seed), dynamics, TS)
+            run = solve(_net_problem(width, 1.0, seed, activation, gamma), dynamics, TS)
             np.testing.assert_allclose(data["loss"][i, j], run["loss"], rtol=cases.eps(1e3))
-    np.testing.assert_allclose(data.sel(activation="relu")["loss"], data["loss"][1])
+    assert np.abs(np.diff(np.sort(data["loss"].values[:, :, -1].ravel()))).min() > 1e-3
 
 
 def test_seeds_are_common_random_numbers():
     data = QUIET(
-        _net_problem, {"sigma": [0.5, 2.0], "seed": range(3)}, Descent(optax.sgd, 0.1), [0.0], observe=observe.weight_norms()
+        _net_problem,
+        {"sigma": [0.5, 2.0], "seed": range(3)},
+        Descent(optax.sgd, 0.1),
+        [0.0],
+        observe=observe.weight_norms(),
     )
     norms = data["weight_norms"].values[:, :, 0]
     np.testing.assert_allclose(norms[0] / 0.5, norms[1] / 2.0, rtol=cases.eps(10))
@@ -157,12 +160,14 @@ def test_a_closed_form_whose_first_lane_is_bad():
 
     data = QUIET(line, {"sigma": [-1.0, 1.0]}, theory.TwoLayerLine(), TS)
     assert _names(data) == ["invalid", "successful"]
-    np.testing.assert_allclose(data["loss"][1], solve(line(1.0), theory.TwoLayerLine(), TS)["loss"], rtol=cases.eps(100))
+    assert np.all(np.diff(data["loss"][1]) < 0)
 
 
 def test_axes_without_traced_ones():
     build = lambda start, sign: _modes(start=float(start) * (1 if sign == "+" else -1))
-    data = QUIET(build, {"start": [1, 2], "sign": ["+", "-"]}, Descent(optax.sgd, 0.1), [0.0], observe=observe.outputs())
+    data = QUIET(
+        build, {"start": [1, 2], "sign": ["+", "-"]}, Descent(optax.sgd, 0.1), [0.0], observe=observe.outputs()
+    )
     np.testing.assert_allclose(data["outputs"][:, :, 0, 0, 0], np.sqrt(2) * np.array([[1, -1], [2, -2]]), rtol=1e-6)
 
 
@@ -236,28 +241,25 @@ def _counting(problem_fn):
     return calls, counted
 
 
-@pytest.mark.parametrize(
-    ("dynamics", "axis"), [(Descent(optax.sgd, 0.1), "sigma"), (cases.ModesDecay(), "rate")], ids=["march", "closed form"]
-)
-def test_problems_are_traced_once_per_static_combination(dynamics, axis):
+@pytest.mark.parametrize("dynamics", [Descent(optax.sgd, 0.1), cases.ModesDecay()], ids=["march", "closed form"])
+def test_problems_are_traced_once_per_static_combination(dynamics):
     """However many lanes and batches, problem_fn is called a few times per compilation."""
     counts = []
-    for lanes, batch_size, static in ((2, None, [3]), (7, 2, [3]), (7, 2, [3, 4])):
-        base = _net_problem if axis == "sigma" else lambda width, rate: _modes(rate=rate)
-        calls, counted = _counting(base)
-        QUIET(counted, {"width": static, axis: np.linspace(1, 2, lanes)}, dynamics, [0.2], batch_size=batch_size)
+    for lanes, batch_size, static in ((2, None, ["a"]), (7, 2, ["a"]), (7, 2, ["a", "b"])):
+        calls, counted = _counting(lambda kind, rate: _modes(rate=rate))
+        QUIET(counted, {"kind": static, "rate": np.linspace(1, 2, lanes)}, dynamics, [0.2], batch_size=batch_size)
         counts.append(len(calls))
     assert counts[0] == counts[1] <= 3
     assert counts[2] == 2 * counts[1]
 
 
-@pytest.mark.parametrize("batch_size", [None, 2, 5])
+@pytest.mark.parametrize("batch_size", [None, 3])
 def test_bits_do_not_depend_on_the_order_of_lanes(batch_size):
-    """Seven lanes: in batches of 2 and 5 the last one is padded."""
+    """Seven lanes: in batches of three the last one is padded."""
     sigmas = np.array([0.3, 2.0, 1.1, -1.0, 0.7, 1.7, 0.9])
     wanted = [observe.loss(), observe.outputs()]
     run = lambda order: QUIET(
-        _net_problem, {"sigma": sigmas[order]}, Descent(optax.adam, 0.1), TS, observe=wanted, batch_size=batch_size
+        _net_problem, {"sigma": sigmas[order]}, Descent(optax.sgd, 0.1), TS, observe=wanted, batch_size=batch_size
     )
     forward, order = run(np.arange(7)), np.array([5, 3, 0, 6, 2, 4, 1])
     shuffled = run(order)
@@ -271,18 +273,20 @@ def test_bits_do_not_depend_on_the_order_of_lanes(batch_size):
 
 def test_store(tmp_path):
     path = tmp_path / "run.zarr"
-    axes = {"activation": ["tanh", "sigmoid"], "gamma": [0.5, 2.0], "seed": range(2)}
-    data = QUIET(_net_problem, axes, Descent(optax.sgd, 0.1), TS, observe=[observe.loss(), observe.outputs()], store=path)
-    for options in ({"consolidated": False}, {}):
-        with xarray.open_zarr(path, **options) as back:
+    axes = {"kind": ["slow", "fast"], "rate": [0.5, 2.0], "repeat": range(2)}
+    build = lambda kind, rate, repeat: _modes(rate=rate * (5 if kind == "fast" else 1))
+    data = QUIET(build, axes, cases.ModesDecay(), TS, observe=[observe.loss(), observe.outputs()], store=path)
+    for consolidated in (False, None):
+        with xarray.open_zarr(path, consolidated=consolidated) as back:
             xarray.testing.assert_equal(back.load(), data)
             assert back["loss"].dims == data["loss"].dims
             assert back.attrs == data.attrs
             for name in (*data.data_vars, *data.coords):
                 assert back[name].attrs == data[name].attrs
             assert back["loss"].dtype == data["loss"].dtype
-            np.testing.assert_array_equal(back.sel(activation="sigmoid")["loss"], data["loss"][1])
-            assert list(back.activation.values) == ["tanh", "sigmoid"]
+            np.testing.assert_array_equal(back.sel(kind="fast")["loss"], data["loss"][1])
+            assert list(back.kind.values) == ["slow", "fast"]
+    np.testing.assert_array_equal(data.sel(kind="fast", rate=0.5)["loss"], data["loss"][1, 0])
 
 
 def test_an_existing_store_is_refused_at_once(tmp_path):
@@ -305,14 +309,12 @@ def test_progress(capsys):
 
 
 def test_an_observable_whose_shape_depends_on_a_static_axis():
-    with pytest.raises(ValueError, match=r"'conserved_0' has shapes \[\(1, 2, 2\), \(1, 3, 3\)\] along the axes \['width'\]"):
-        QUIET(
-            functools.partial(_net_problem, activation="relu"),
-            {"width": [2, 3], "sigma": [1.0]},
-            Descent(optax.sgd, 0.1),
-            [0.0],
-            observe=observe.conserved(),
-        )
+    build = lambda count, rate: cases.modes(jnp.ones(count), rate * jnp.ones(count))
+    axes = {"rate": [1.0, 2.0], "count": [2, 3]}
+    shapes = r"'outputs' has shapes \[\(1, 2, 1\), \(1, 3, 1\)\] along the axes \['count'\]"
+    with pytest.raises(ValueError, match=shapes):
+        QUIET(build, axes, cases.ModesDecay(), [1.0], observe=observe.outputs())
+    assert QUIET(build, axes, cases.ModesDecay(), [1.0])["loss"].shape == (2, 2, 1)
 
 
 @pytest.mark.parametrize(
