@@ -23,8 +23,8 @@ def _numpy(net, params, x):
 @pytest.mark.parametrize("centered", [False, True])
 def test_predict_outputs_and_objective_are_the_formulas(centered, getkey):
     net = mlp(getkey())
-    start = problem(net, getkey(), test=3, centered=centered)
-    params, fresh = randomized(start.params, getkey()), inputs(getkey(), 6)
+    start = problem(net, getkey(), test=4, centered=centered)
+    params, fresh = randomized(start.params, getkey()), inputs(getkey())
     offset = lambda x: _numpy(net, net, x) if centered else 0
     expected = {
         "predict": _numpy(net, params, fresh) - offset(fresh),
@@ -64,9 +64,9 @@ def test_kernel_is_weighted_by_eta_and_drives_the_outputs(centered, getkey):
     start = problem(mlp(getkey()), getkey(), centered=centered)
     params = randomized(start.params, getkey())
     velocity = jax.tree.map(lambda rate, g: -rate * g, start.eta, jax.grad(start.objective)(params))
-    f, speed = jax.jvp(start.outputs, (params,), (velocity,))
-    kernel = start.kernel(params, start.x)
-    driven = -jnp.einsum("namb,mb->na", kernel, MSE().gradient(f, start.y))
+    speed = jax.jvp(start.outputs, (params,), (velocity,))[1]
+    kernel = jax.jit(lambda p: start.kernel(p, start.x))(params)
+    driven = -jnp.einsum("namb,mb->na", kernel, MSE().gradient(start.outputs(params), start.y))
     size = np.max(np.abs(speed))
     np.testing.assert_allclose(speed, driven, atol=eps(100) * size)
     assert_fails(lambda: np.testing.assert_allclose(speed, 1.01 * driven, atol=eps(100) * size))
@@ -134,27 +134,22 @@ def test_inputs_of_any_shape(getkey):
 
 
 def test_under_jit_vmap_and_grad(getkey):
-    key, data = getkey(), getkey()
+    """The loss of a network built inside a trace, and its slope in sigma, against differences of its neighbours."""
+    key, x, y = getkey(), inputs(getkey()), inputs(getkey(), 4, 2)
 
-    def objective(sigma, gamma):
+    def objective(factor, gamma):
         values = scaling(3, gamma=gamma)
-        values = eqx.tree_at(lambda s: s.sigma, values, values.sigma * sigma)
-        net = nets.MLP(3, 5, 2, 2, "tanh", bias=True, scaling=values, key=key)
-        start = problem(net, data)
+        values = eqx.tree_at(lambda s: s.sigma, values, values.sigma * factor)
+        start = Problem(nets.MLP(3, 5, 2, 2, "tanh", bias=True, scaling=values, key=key), x, y)
         return start.objective(start.params), start.valid
 
-    both = jax.jit(objective)
-    sigmas, gammas = jnp.asarray([0.5, 1.0, 1.5]), jnp.asarray([1.0, -0.5, 2.0])
-    many, valid = jax.jit(jax.vmap(objective))(sigmas, gammas)
-    assert bool(jnp.all(valid))
-    for index in range(3):
-        np.testing.assert_allclose(many[index], both(sigmas[index], gammas[index])[0], rtol=eps(50))
     step = 1e-5 if X64 else 3e-2
-    slope = jax.jit(jax.grad(lambda s: objective(s, jnp.asarray(0.75))[0]))(jnp.asarray(1.0))
-    value = lambda s: both(jnp.asarray(s), jnp.asarray(0.75))[0]
-    difference = (value(1 + step) - value(1 - step)) / (2 * step)
-    np.testing.assert_allclose(slope, difference, rtol=1e-8 if X64 else 2e-2)
-    assert abs(slope) > 0.01
+    factors, gammas = jnp.asarray([1.5, 1.0, 1 + step, 1 - step]), jnp.asarray([-0.5, 0.75, 0.75, 0.75])
+    (losses, valid), slopes = jax.jit(jax.vmap(jax.value_and_grad(objective, has_aux=True)))(factors, gammas)
+    np.testing.assert_allclose(losses[0], objective(1.5, -0.5)[0], rtol=eps(50))
+    assert bool(jnp.all(valid))
+    assert abs(slopes[1]) > 0.01
+    np.testing.assert_allclose(slopes[1], (losses[2] - losses[3]) / (2 * step), rtol=1e-8 if X64 else 2e-2)
 
 
 def test_one_program_for_all_values(getkey):
@@ -163,8 +158,8 @@ def test_one_program_for_all_values(getkey):
     def objective(start):
         return start.objective(start.params)
 
-    first = problem(mlp(getkey()), getkey(), test=3, centered=True)
-    second = problem(mlp(getkey(), gamma=3), getkey(), test=3, centered=True)
+    first = problem(mlp(getkey()), getkey(), test=4, centered=True)
+    second = problem(mlp(getkey(), gamma=3), getkey(), test=4, centered=True)
     assert objective(first) != objective(second)
     assert not any(leaf.weak_type for leaf in jax.tree.leaves(first) if eqx.is_array(leaf))
 
@@ -181,7 +176,7 @@ def test_one_program_for_all_values(getkey):
     ],
 )
 def test_valid_tells_inside_a_trace_what_raises_outside(change, valid, getkey):
-    start = problem(mlp(getkey()), getkey(), test=3)
+    start = problem(mlp(getkey()), getkey(), test=4)
     assert bool(_valid(change(start))) is valid
 
 

@@ -116,7 +116,8 @@ class _Shapes:
             if info.shape[1:] != expected:
                 raise ValueError(
                     f"observable {name!r} has shapes {sorted({expected, info.shape[1:]})} along the axes "
-                    f"{self._static}; observe something whose shape does not depend on them, or sweep them one at a time"
+                    f"{self._static}; observe something whose shape does not depend on them, or sweep them one at a "
+                    "time"
                 )
 
 

@@ -321,27 +321,19 @@ def _every(key, sigma=0.9):
     return {name: _start(init, (3, 4, 1), key, bias=True, **values) for name, init in EVERY.items()}
 
 
-def test_keys_under_jit_and_vmap(getkey):
-    keys = jax.random.split(getkey(), 3)
-    single, many = jax.jit(_every), jax.jit(jax.vmap(_every))(keys)
-    for index, key in enumerate(keys):
-        for name, one in single(key).items():
-            for a, b in zip(jax.tree.leaves(many[name]), jax.tree.leaves(one), strict=True):
-                np.testing.assert_allclose(a[index], b, atol=eps(20), err_msg=name)
-    for name, start in many.items():
-        differ = [bool(jnp.any(start.weights[0][0] != start.weights[0][other])) for other in (1, 2)]
-        assert differ == [name != "Given"] * 2, name
-
-
-def test_slope_in_sigma(getkey):
+def test_keys_under_jit_and_vmap_and_the_slope_in_sigma(getkey):
     """Weights are linear in sigma, so the slope is w/sigma, also where a singular value is zero."""
-    key = getkey()
-    slopes = jax.jit(jax.jacfwd(lambda sigma: _every(key, sigma)))(0.9)
-    for name, start in jax.jit(_every)(key).items():
-        w = np.asarray(start.weights[0])
-        np.testing.assert_allclose(
-            slopes[name].weights[0], 0 * w if name == "Given" else w / 0.9, atol=eps(20), err_msg=name
-        )
+    keys = jax.random.split(getkey(), 3)
+    both = lambda key: jax.jvp(lambda sigma: _every(key, sigma), (0.9,), (1.0,))
+    many, slopes = jax.jit(jax.vmap(both))(keys)
+    for name, one in _every(keys[1]).items():
+        for a, b in zip(jax.tree.leaves(many[name]), jax.tree.leaves(one), strict=True):
+            np.testing.assert_allclose(a[1], b, atol=eps(20), err_msg=name)
+        w = np.asarray(many[name].weights[0])
+        slope = np.zeros_like(w) if name == "Given" else w / 0.9
+        np.testing.assert_allclose(slopes[name].weights[0], slope, atol=eps(20), err_msg=name)
+        differ = [bool(np.any(w[0] != w[other])) for other in (1, 2)]
+        assert differ == [name != "Given"] * 2, name
 
 
 def test_an_init_in_a_network_is_the_same_as_alone(getkey):

@@ -57,9 +57,10 @@ def test_what_cannot_be_drawn_is_refused(run, ax):
 def test_without_axes_a_figure_is_made(run):
     import matplotlib.pyplot as plt
 
-    ax = js.plot.comparison(run)
-    assert ax.figure.get_figwidth() == 3.4
-    plt.close(ax.figure)
+    figure = js.plot.comparison(run).get_figure(root=True)
+    assert figure is not None
+    assert figure.get_figwidth() == 3.4
+    plt.close(figure)
 
 
 def test_phase_diagram_colours_every_cell_by_regime(ax):
