@@ -7,7 +7,6 @@ from ..observe import Regime
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # Okabe & Ito's palette.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -27,10 +26,3 @@ def new_axes(ax: "Axes | None") -> "Axes":
     import matplotlib.pyplot as plt
 
     return plt.subplots(figsize=(3.4, 2.6), layout="constrained")[1]
-
-
-def figure_of(ax: "Axes") -> "Figure":
-    """The figure that axes belong to."""
-    figure = ax.get_figure(root=True)
-    assert figure is not None
-    return figure

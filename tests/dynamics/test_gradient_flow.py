@@ -115,7 +115,8 @@ def test_repeated_times_cost_no_step():
     times = jnp.linspace(0, 4, 13)
     once = _land(diffrax.Tsit5, jnp.concatenate([jnp.zeros(52), times]))
     repeated = _land(diffrax.Tsit5, jnp.concatenate([jnp.zeros(13), jnp.repeat(times, 4)]))
-    np.testing.assert_array_equal(repeated["outputs"][13:], jnp.repeat(once["outputs"][52:], 4, axis=0))
+    expected = np.repeat(once["outputs"][52:], 4, axis=0)
+    np.testing.assert_allclose(repeated["outputs"][13:], expected, rtol=0, atol=cases.eps(10))
     assert repeated.stats.steps == once.stats.steps == 12
 
 
@@ -303,6 +304,7 @@ def test_certificate_would_notice_a_rate_off_by_1_percent():
     _drift_with_a_wrong_rate(_line(), _flow_on_line(diffrax.Tsit5, 1e-8).final.params)
 
 
+@pytest.mark.x64_only
 def test_certificate_of_a_network_that_conserves_nothing(biased):
     assert np.isnan(_certificate(biased[1]).conserved_drift)
     assert np.isfinite(_certificate(biased[1]).digits)

@@ -41,7 +41,10 @@ def test_what_is_traced_and_what_is_static(values, traced, labels):
         return
     ((member,),) = (axis.members for axis in read_axes({"a": values}))
     assert member.traced == traced
-    np.testing.assert_array_equal(member.labels, labels)
+    if member.labels.dtype.kind == "f":
+        np.testing.assert_allclose(member.labels, labels, rtol=1e-7)
+    else:
+        np.testing.assert_array_equal(member.labels, labels)
     assert isinstance(member.labels, np.ndarray)
     if traced:
         assert jnp.asarray(member.values).dtype in (jnp.result_type(float), jnp.result_type(int))
@@ -53,7 +56,7 @@ def test_callables_without_a_name_are_labelled():
 
 
 AXIS = st.one_of(
-    st.lists(st.floats(-5, 5), min_size=1, max_size=3),
+    st.lists(st.floats(-5, 5, width=32, allow_subnormal=False), min_size=1, max_size=3),
     st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=3),
     st.integers(1, 3).map(range),
     st.lists(st.integers(0, 9), min_size=1, max_size=3),
@@ -84,7 +87,7 @@ def test_groups_cover_the_grid_once(axes, zipped):
                 expected |= dict(zip(part, value if len(part) == 2 else (value,), strict=True))
             assert arguments.keys() == expected.keys()
             for name, value in expected.items():
-                assert arguments[name] == value or math.isclose(arguments[name], value, rel_tol=1e-6)
+                assert arguments[name] == value
             lanes.append(lane)
     assert sorted(lanes) == list(range(math.prod(len(axis) for axis in read)))
 
