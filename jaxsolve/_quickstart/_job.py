@@ -61,12 +61,14 @@ def quickstart(folder: str | os.PathLike = "quickstart", *, seeds: int = 2, prog
 
     Raises:
         ValueError: seeds is not an integer >= 1.
+        FileExistsError: `sweep.zarr` in the folder is something else than a Zarr store.
     """
     if not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 1:
         raise ValueError(f"seeds must be an integer >= 1, got {seeds!r}")
     start = time.perf_counter()
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    _check_replaceable(folder / "sweep.zarr")
 
     dataset = data.digits(task=DIGITS, n_train=SAMPLES, pca=COMPONENTS, key=jr.key(0))
     line = on_a_line(*dataset.train)
@@ -82,8 +84,14 @@ def quickstart(folder: str | os.PathLike = "quickstart", *, seeds: int = 2, prog
     return Quickstart(folder, summary, swept, curves)
 
 
+def _check_replaceable(store: Path) -> None:
+    if store.exists() and not (store / "zarr.json").exists():
+        raise FileExistsError(f"{store} is no Zarr store, so it is not replaced; remove it or choose another folder")
+
+
 def _write_store(swept: "xarray.Dataset", path: Path) -> None:
-    if (path / "zarr.json").exists():
+    _check_replaceable(path)
+    if path.exists():
         shutil.rmtree(path)
     write(swept, path)
 
