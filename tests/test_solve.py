@@ -232,7 +232,11 @@ def test_progress_inside_a_trace_shows_nothing(capsys):
 def _read(v):
     """What is seen of a tanh network at (sigma, gamma), up to where it has lost enough."""
     net = cases.mlp(jr.key(2), depth=1, sigma=v[0] * jnp.array([0.9, 0.7]), gamma=v[1])
-    problem = cases.problem(net, jr.key(0), n=3, centered=True)
+    x, y = (
+        jnp.array([[1.0, 0.5, -0.3], [0.2, -1.0, 0.8], [-0.6, 0.4, 1.5]]),
+        jnp.array([[1.0, -0.5], [0.3, 0.8], [-1.2, 0.1]]),
+    )
+    problem = Problem(net, x, y, centered=True)
     flow = GradientFlow(rtol=1e-9, atol=1e-11, until=until.loss_fraction(0.4))
     trajectory = solve(problem, flow, [0.0, 0.2, 0.5, 9.0], observe=[observe.loss(), observe.layer_alignment()])
     return {**trajectory.observed, "t_end": trajectory.t_end, "norm": jnp.sum(trajectory.final.params.weights[0] ** 2)}

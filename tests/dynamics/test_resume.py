@@ -1,5 +1,6 @@
 """A march does not depend, to the last bit, on how its steps are grouped, stored, or batched."""
 
+import functools
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -10,7 +11,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxsolve import Descent, GradientFlow, until
+from jaxsolve import Descent, GradientFlow, Problem, until
 from tests import cases
 
 
@@ -34,14 +35,20 @@ class Marches(NamedTuple):
     finish: Any
 
 
+@functools.cache
+def _parts():
+    return cases.mlp(jr.key(0), depth=1), cases.inputs(jr.key(1), 8), cases.inputs(jr.key(2), 8, 2)
+
+
 def _problem(gamma):
-    return cases.problem(cases.mlp(jr.key(0), depth=1, gamma=gamma), jr.key(1), n=8, centered=True)
+    net, x, y = _parts()
+    return Problem(eqx.tree_at(lambda net: net.scaling.gamma, net, jnp.asarray(gamma)), x, y, centered=True)
 
 
 @pytest.fixture(scope="module", params=["flow until", "momentum", "adam in batches"])
 def batched(request):
     """A batch of lanes."""
-    dynamics = DYNAMICS[request.param]
+    dynamics, _ = DYNAMICS[request.param], _parts()
     return Marches(
         jax.jit(jax.vmap(lambda gamma: dynamics.init(_problem(gamma), TS))),
         jax.jit(jax.vmap(lambda gamma, state, n: dynamics.advance(_problem(gamma), state, n), in_axes=(0, 0, None))),

@@ -207,6 +207,17 @@ def test_however_hyperparameters_are_given_the_network_compiles_once(name, getke
         output(net)
 
 
+def test_leaves_are_never_weakly_typed():
+    one = jnp.asarray(0.5)
+    for made in (
+        scaling(3),
+        Scaling([1, 1.0], (1, 2), [one, one], 0.5, bias_sigma=1, bias_eta=np.float64(2)),
+        Scaling.ntk(),
+    ):
+        assert not any(leaf.weak_type for leaf in jax.tree.leaves(made))
+        assert {leaf.dtype for leaf in jax.tree.leaves(made)} == {jnp.dtype(jnp.result_type(float))}
+
+
 def test_maps_over_hyperparameters(getkey):
     key, x = getkey(), inputs(getkey(), 1)[0]
 

@@ -25,7 +25,13 @@ def _names(data):
 def _net_problem(width=4, sigma=1.0, seed=0, activation: Any = "tanh", gamma=1.0):
     rule = nets.Scaling.ntk(gamma, sigma=sigma)
     net = nets.MLP(3, width, 1, 1, activation, scaling=rule, key=jr.key(seed))
-    return cases.problem(net, jr.key(9), n=5)
+    return Problem(net, *_data())
+
+
+@functools.cache
+def _data():
+    with jax.ensure_compile_time_eval():  # drawn once, outside of any trace
+        return cases.inputs(jr.key(9), 5), cases.inputs(jr.key(8), 5, 1)
 
 
 def _modes(start: Any = 1.0, rate: Any = 1.0):
