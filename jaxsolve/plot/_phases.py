@@ -32,9 +32,9 @@ class Boundary(NamedTuple):
 
 
 def phase_diagram(
-    x: Sequence[float] | Float[ArrayLike, " columns"],
-    y: Sequence[float] | Float[ArrayLike, " rows"],
-    regimes: Int[ArrayLike, "any_rows any_columns"],
+    x: Sequence[float | int] | Float[ArrayLike, " any_columns"],
+    y: Sequence[float | int] | Float[ArrayLike, " any_rows"],
+    regimes: Int[ArrayLike, "rows columns"],
     *,
     boundaries: Sequence[Boundary] = (),
     ax: "Axes | None" = None,

@@ -32,9 +32,9 @@ NETWORKS = {
 
 def _assert_forward(net, x, phi):
     expected = np.stack([forward(net, one, phi) for one in np.asarray(x)])
-    out = jax.jit(jax.vmap(net))(x)
-    np.testing.assert_allclose(out, expected, rtol=eps(50), atol=eps(10))
-    assert_fails(lambda: np.testing.assert_allclose(1.01 * out, expected, rtol=eps(50), atol=eps(10)))
+    out, atol = jax.jit(jax.vmap(net))(x), eps(20) * np.max(np.abs(expected))
+    np.testing.assert_allclose(out, expected, rtol=0, atol=atol)
+    assert_fails(lambda: np.testing.assert_allclose(1.01 * out, expected, rtol=0, atol=atol))
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -221,20 +221,20 @@ def test_conserved_quantities_have_no_slope_along_the_flow(name, depth, bias, ge
     @jax.jit
     def slopes(eta):
         velocity = jax.tree.map(lambda rate, g: -rate * g, start.eta, jax.grad(start.objective)(start.params))
-        values = lambda p: [quantity.value for quantity in start.net.conserved(p, eta)]
-        return jax.jvp(values, (start.params,), (velocity,))[1], jax.tree.map(jnp.linalg.norm, velocity)
+        return jax.jvp(lambda p: start.net.conserved(p, eta), (start.params,), (velocity,))[1]
 
-    drifts, speeds = slopes(start.eta)
-    assert len(drifts) == depth
-    assert min(jax.tree.leaves(speeds)) > 1e-3
-    for drift in drifts:
-        np.testing.assert_allclose(drift, 0, atol=eps(200))
+    def drift(eta):
+        """Per hidden layer, relative to how fast its two terms change."""
+        return [float(jnp.max(jnp.abs(s.value)) / jnp.max(jnp.abs(s.outgoing))) for s in slopes(eta)]
+
+    assert len(drift(start.eta)) == depth
+    assert min(float(jnp.max(jnp.abs(s.outgoing))) for s in slopes(start.eta)) > 1e-3
+    assert max(drift(start.eta)) < eps(50)
     leaves, structure = jax.tree.flatten(start.eta)
     last_bias = len(leaves) - 1 if bias else None  # no conserved quantity contains the last bias
     for index in sorted(set(range(len(leaves))) - {last_bias}):
         off = [1.01 * rate if i == index else rate for i, rate in enumerate(leaves)]
-        twin, _ = slopes(jax.tree.unflatten(structure, off))
-        assert max(float(jnp.max(jnp.abs(drift))) for drift in twin) > eps(2000)
+        assert max(drift(jax.tree.unflatten(structure, off))) > eps(500)
 
 
 @pytest.mark.x64_only

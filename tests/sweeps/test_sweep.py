@@ -277,7 +277,7 @@ def test_bits_do_not_depend_on_the_order_of_lanes(batch_size):
 
 def test_store(tmp_path):
     path = tmp_path / "run.zarr"
-    axes = {"kind": ["slow", "fast"], "rate": [0.5, 2.0], "repeat": range(2)}
+    axes = {"rate": [0.5, 2.0], "kind": ["slow", "fast"], "repeat": range(3)}
     build = lambda kind, rate, repeat: _modes(rate=rate * (5 if kind == "fast" else 1))
     data = QUIET(build, axes, cases.ModesDecay(), TS, observe=[observe.loss(), observe.outputs()], store=path)
     for consolidated in (False, None):
@@ -288,9 +288,13 @@ def test_store(tmp_path):
             for name in (*data.data_vars, *data.coords):
                 assert back[name].attrs == data[name].attrs
             assert back["loss"].dtype == data["loss"].dtype
-            np.testing.assert_array_equal(back.sel(kind="fast")["loss"], data["loss"][1])
+            np.testing.assert_array_equal(back.sel(kind="fast")["loss"], data["loss"][:, 1])
             assert list(back.kind.values) == ["slow", "fast"]
-    np.testing.assert_array_equal(data.sel(kind="fast", rate=0.5)["loss"], data["loss"][1, 0])
+    np.testing.assert_array_equal(data.sel(kind="fast", rate=0.5)["loss"], data["loss"][0, 1])
+    for i, rate in enumerate([0.5, 2.0]):  # the axes are in order, also where a static one stands between traced ones
+        for j, factor in enumerate([1, 5]):
+            exact = np.broadcast_to(_modes_loss(1.0, rate * factor, TS), (3, 3))
+            np.testing.assert_allclose(data["loss"][i, j], exact, rtol=cases.eps(100))
 
 
 def test_an_existing_store_is_refused_at_once(tmp_path):
