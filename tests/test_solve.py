@@ -14,6 +14,7 @@ from jaxsolve import (
     NotApplicable,
     observe,
     Problem,
+    Quantity,
     result_names,
     solve,
     SolveError,
@@ -43,23 +44,30 @@ def _modes():
 
 # Times
 
+WANTED = (
+    observe.loss(),
+    observe.outputs(),
+    observe.Observable("time", lambda view: view.t, Quantity.OUTPUTS),
+)
+
 
 @pytest.mark.parametrize("dynamics", [GradientFlow(), Descent(optax.sgd, 0.125), cases.ModesDecay()], ids=_label)
 def test_times_keep_their_shape(dynamics):
     ts = [0.0, 0.5, 1.25]
-    many = solve(_modes(), dynamics, ts, observe=[observe.loss(), observe.outputs()])
+    many = solve(_modes(), dynamics, ts, observe=WANTED)
     np.testing.assert_array_equal(many.ts, ts)
+    np.testing.assert_array_equal(many["time"], ts)  # observables see the time
     assert many["loss"].shape == (3,)
     assert many["outputs"].shape == (3, 2, 1)
     assert many.t_end == 1.25
     assert _name(many) == "successful"
     exact = [0.5 * (4 * np.exp(-2 * t) + 3 * np.exp(-6 * t)) for t in ts]
     np.testing.assert_allclose(many["loss"], exact, rtol=0.3 if isinstance(dynamics, Descent) else 1e-4)
-    one = solve(_modes(), dynamics, 1.25, observe=[observe.loss(), observe.outputs()])
+    one = solve(_modes(), dynamics, 1.25, observe=WANTED)
     assert one.ts.shape == one["loss"].shape == ()
     assert one["outputs"].shape == (2, 1)
     np.testing.assert_allclose(one["loss"], many["loss"][-1], rtol=1e-4)
-    start = solve(_modes(), dynamics, 0, observe=[observe.loss(), observe.outputs()])
+    start = solve(_modes(), dynamics, 0, observe=WANTED)
     np.testing.assert_allclose(start["loss"], 3.5, rtol=cases.eps(10))
     assert start.t_end == 0
     assert start.stats.steps == 0

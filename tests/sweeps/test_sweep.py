@@ -257,9 +257,9 @@ def test_problems_are_traced_once_per_static_combination(dynamics):
     assert counts[2] == 2 * counts[1]
 
 
-@pytest.mark.parametrize("batch_size", [None, 3])
+@pytest.mark.parametrize("batch_size", [None, 3, 5])
 def test_bits_do_not_depend_on_the_order_of_lanes(batch_size):
-    """Seven lanes: in batches of three the last one is padded."""
+    """Seven lanes: in batches of three or five the last one is padded."""
     sigmas = np.array([0.3, 2.0, 1.1, -1.0, 0.7, 1.7, 0.9])
     wanted = [observe.loss(), observe.outputs()]
     run = lambda order: QUIET(
