@@ -4,6 +4,7 @@ from . import (
     losses as losses,
     nets as nets,
     observe as observe,
+    papers as papers,
     plot as plot,
     sweeps as sweeps,
     theory as theory,

@@ -84,12 +84,20 @@ class Assumption(eqx.Module):
         violation: its measured size; 0 holds exactly, inf means the problem is of another kind.
         tolerance: up to where the violation counts as rounding.
         detail: what was found, in words.
+        other_kind: whether the problem is of another kind, which is known without its numbers.
     """
 
     name: str = eqx.field(static=True)  # text
     violation: Float[Array, ""]
     tolerance: float = eqx.field(static=True)  # decided by the dtype
     detail: str = eqx.field(static=True, default="")  # text
+    other_kind: bool = eqx.field(static=True, default=False)  # decides which program can be traced at all
+
+    @staticmethod
+    def of_kind(name: str, holds: bool, found: str, dtype: Any) -> "Assumption":
+        """An assumption about the kind of a problem; if it fails, `found` says what the problem is instead."""
+        violation = jnp.asarray(0.0 if holds else np.inf, dtype)
+        return Assumption(name, violation, 0.0, "" if holds else f"it has {found}", not holds)
 
     @property
     def holds(self) -> Bool[Array, ""]:
@@ -99,7 +107,7 @@ class Assumption(eqx.Module):
     def structural(self) -> bool:
         """Whether the kind of problem, not its numbers, is wrong: known even inside a trace."""
         known = concrete(self.violation)
-        return known is not None and bool(np.isinf(known))
+        return self.other_kind or (known is not None and bool(np.isinf(known)))
 
 
 class Validity(eqx.Module):

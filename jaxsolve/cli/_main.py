@@ -7,6 +7,7 @@ import cyclopts
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 
 app = cyclopts.App(
@@ -99,6 +100,47 @@ def _table_1() -> Table:
         numbers = (f"{value:g}" for value in (e.d, e.gamma, e.w, e.u, e.eta_u))
         table.add_row(entry.scaling, entry.chosen_by, *numbers, entry.regime.label)
     return table
+
+
+@app.command
+def errata(*, write: Path | None = None) -> None:
+    """Recompute every error found in the papers: printed and corrected equations against integration. About a minute.
+
+    Parameters
+    ----------
+    write
+        Also write them as a Markdown page to this path.
+    """
+    _use_double(True)
+    from jaxsolve import papers
+
+    with Console(stderr=True).status(f"recomputing {len(papers.ERRATA)} errata"):
+        results = papers.errata()
+    for table in _errata_tables(results):
+        Console().print(table)
+    if write is not None:
+        write.parent.mkdir(parents=True, exist_ok=True)
+        write.write_text(papers.document(results), encoding="utf-8")
+        Console().print(f"written to {write}", highlight=False, soft_wrap=True)
+
+
+def _errata_tables(results: tuple) -> list[Table]:
+    """A table per paper, a row per erratum."""
+    from jaxsolve import papers
+
+    tables = {}
+    for paper in dict.fromkeys(result.erratum.paper for result in results):
+        tables[paper] = Table(title=paper, box=box.SIMPLE, title_justify="left")
+        for column in ("where", "printed", "corrected"):
+            tables[paper].add_column(column, overflow="fold")
+        for column in ("error of printed", "error of corrected"):
+            tables[paper].add_column(column, justify="right")
+    for result in results:
+        erratum = result.erratum
+        words = [Text(part.replace("`", "")) for part in (erratum.equation, erratum.printed, erratum.corrected)]
+        errors = [papers.show_error(error) for error in (result.printed_error, result.corrected_error)]
+        tables[erratum.paper].add_row(*words, *errors)
+    return list(tables.values())
 
 
 def _use_double(wanted: bool) -> None:

@@ -182,10 +182,13 @@ class Balanced(AbstractInit):
     """
 
     delta: Float[Array, ""]
+    signs: tuple[int, ...] = eqx.field(static=True)  # those that delta may have: they decide which sizes are possible
 
     def __init__(self, delta: Any = 0.0):
+        known = concrete(delta)  # read before it becomes an array, which a trace would hide
+        require_finite(delta, "delta")
+        self.signs = (-1, 1) if known is None else () if known == 0 else (int(np.sign(known)),)
         self.delta = jnp.asarray(delta, jnp.result_type(float))
-        require_finite(self.delta, "delta")
 
     def __call__(self, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
         self._check_sizes(shapes)
@@ -211,9 +214,8 @@ class Balanced(AbstractInit):
         return Start(tuple(weights), _draw_biases(shapes, scaling, key))
 
     def _check_sizes(self, shapes: Shapes) -> None:
-        known = concrete(self.delta)
-        positive, negative = (True, True) if known is None else (bool(known > 0), bool(known < 0))
-        if not (positive or negative):
+        positive, negative = 1 in self.signs, -1 in self.signs
+        if not self.signs:
             return
         if not shapes.two_layer:
             raise ValueError(

@@ -6,6 +6,11 @@ from ._kernel import (
     kernel_change as kernel_change,
     kernel_distance as kernel_distance,
 )
+from ._neurons import (
+    neuron_delta as neuron_delta,
+    neuron_direction as neuron_direction,
+    neuron_radius as neuron_radius,
+)
 from ._observable import check_observables as check_observables, Observable as Observable
 from ._outputs import (
     accuracy as accuracy,

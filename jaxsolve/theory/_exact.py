@@ -1,21 +1,43 @@
 """Choosing the closed form that solves a problem."""
 
-from .._dynamics import AbstractRandomAccess, NotApplicable
+import equinox as eqx
+
+from .._dynamics import AbstractRandomAccess, NotApplicable, Validity
 from .._problem import Problem
+from ._balanced import Balanced
+from ._decoupled_modes import DecoupledModes
+from ._deep_balanced import DeepBalanced
+from ._single_neuron import SingleNeuron
 from ._two_layer_line import TwoLayerLine
 
 
 def exact(problem: Problem) -> AbstractRandomAccess:
     """The first closed form whose `check` says that it solves this problem exactly. For concrete problems.
 
+    In this order: TwoLayerLine, SingleNeuron, Balanced, DeepBalanced, DecoupledModes.
+
     Raises:
-        NotApplicable: none does; names every form, the assumptions it misses and by how much.
+        NotApplicable: none does. Names first the nearest form, the one that misses the fewest assumptions and those
+            by least, then every other; and of each the assumptions it misses and by how much.
     """
-    forms = (TwoLayerLine(),)
     missed = []
-    for form in forms:
-        validity = form.check(problem)
-        if not validity.structural and bool(validity.exact):
+    for form in (TwoLayerLine(), SingleNeuron(), Balanced(), DeepBalanced(), DecoupledModes()):
+        validity = _check(form, problem)
+        if bool(validity.exact):
             return form
-        missed.append(f"{form.name} needs {validity.missed()}")
-    raise NotApplicable("no closed form solves this problem exactly:\n  " + "\n  ".join(missed))
+        missed.append((_distance(validity), f"{form.name} needs {validity.missed()}"))
+    (_, nearest), *others = sorted(missed, key=lambda pair: pair[0])
+    lines = "\n  ".join([nearest, *(line for _, line in others)])
+    raise NotApplicable(f"no closed form solves this problem exactly; the nearest is\n  {lines}")
+
+
+@eqx.filter_jit
+def _check(form: AbstractRandomAccess, problem: Problem) -> Validity:
+    return form.check(problem)
+
+
+def _distance(validity: Validity) -> tuple[int, int, float]:
+    """How far a problem is from a form: first by kind, then by number of assumptions missed, then by size."""
+    failed = [a for a in validity.assumptions if not bool(a.holds)]
+    kinds = sum(a.structural for a in failed)
+    return kinds, len(failed), sum((float(a.violation) for a in failed if not a.structural), 0.0)

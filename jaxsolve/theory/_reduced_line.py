@@ -83,6 +83,13 @@ class ReducedLine(eqx.Module):
         return ReducedLine((aa + bb) / 2, ab, gram, jnp.sum((a - b) * (a + b)), k, y)
 
     @property
+    def pq(self) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+        """P and Q; the smaller from their product, since their difference would cancel."""
+        large = self.total + jnp.abs(self.product)
+        small = self.root_pq * (self.root_pq / nonzero(large))
+        return jnp.where(self.product >= 0, large, small), jnp.where(self.product >= 0, small, large)
+
+    @property
     def root_pq(self) -> Float[Array, "..."]:
         """sqrt(P Q)."""
         return safe_hypot(self.phi / 2, self.gram)
@@ -108,10 +115,9 @@ class ReducedLine(eqx.Module):
         root_pq = self.root_pq
         R = safe_hypot(y, k * root_pq)
         r0 = y - k * C
-        # P and Q from their sum and product, R - y and R + y likewise: the smaller of each pair would cancel.
-        large = S + jnp.abs(C)
-        small = root_pq * (root_pq / nonzero(large))
-        P, Q = jnp.where(C >= 0, large, small), jnp.where(C >= 0, small, large)
+        P, Q = self.pq
+        small = jnp.minimum(P, Q)
+        # R - y and R + y from their product: the smaller would cancel.
         above = R + jnp.abs(y)
         below = (k * root_pq) * (k * root_pq / nonzero(above))
         X = jnp.where(y >= 0, below, above) + k * P
@@ -168,6 +174,18 @@ class ReducedLine(eqx.Module):
         """a.b at time t."""
         return self._solve(t).product
 
+    def product_at(self, s: Float[Array, "..."]) -> Float[Array, "..."]:
+        """a.b after a rotation by the angle s = ln xi, whatever the loss."""
+        P, Q = self.pq
+        near = jnp.abs(s) < 0.5
+        small, large = jnp.where(near, 2 * s, 0), jnp.where(near, 1, 2 * s)
+        early = self.product * jnp.cosh(small) + self.total * jnp.sinh(small)
+        return jnp.where(near, early, (safe_product(P, jnp.exp(large)) - safe_product(Q, jnp.exp(-large))) / 2)
+
+    def ntk_of(self, product: Float[Array, "..."]) -> Float[Array, "..."]:
+        """K(x, x) where a.b has this value: 2 k^2 sqrt((a.b)^2 + P Q)."""
+        return 2 * self.k * (self.k * safe_hypot(product, self.root_pq))
+
     def f(self, t: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
         """The output on the reduced data point, with the sign of gamma m_1 m_2 (eq. 19)."""
         return self.observe(t)[1]
@@ -186,7 +204,7 @@ class ReducedLine(eqx.Module):
         size = safe_hypot(product, self.gram)
         # Both vanish only for parallel layers that meet the saddle: there zeta keeps the sign it came with.
         zeta = jnp.where(size == 0, jnp.sign(self.product), product / nonzero(size))
-        return zeta, self.k * product, 2 * self.k * (self.k * safe_hypot(product, self.root_pq))
+        return zeta, self.k * product, self.ntk_of(product)
 
     def squared_norms(self, t: Float[ArrayLike, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
         """|a|^2 = |u|^2/eta_u and |b|^2 = |v|^2/eta_w at time t."""
@@ -211,3 +229,16 @@ class _Solution(NamedTuple):
     tau: Array
     h_x: Array
     h_y: Array
+
+
+def rotate(a: Array, b: Array, s: Array) -> tuple[Array, Array]:
+    """(a cosh s + b sinh s, b cosh s + a sinh s): in this form for small s, through a + b and a - b for large."""
+    near = jnp.abs(s) < 1
+    small = jnp.where(near, s, 0)
+    cosh, sinh = jnp.cosh(small), jnp.sinh(small)
+    large = jnp.where(near, 1, s)
+    plus, minus = safe_product(a + b, jnp.exp(large)) / 2, safe_product(a - b, jnp.exp(-large)) / 2
+    return (
+        jnp.where(near, a * cosh + b * sinh, plus + minus),
+        jnp.where(near, b * cosh + a * sinh, plus - minus),
+    )

@@ -7,22 +7,24 @@ from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
-from .._dynamics import AbstractRandomAccess, Assumption, NotApplicable, Quantity, Validity, View
+from .._dynamics import AbstractRandomAccess, Assumption, Quantity, Validity, View
 from .._problem import Problem
-from .._safe import nonzero, safe_product, safe_sqrt
-from ..losses import MSE
-from ..nets import AbstractDense
-from ._reduced_line import ReducedLine
+from .._safe import nonzero, safe_sqrt
+from ..losses import AbstractLoss, MSE
+from ._line_clock import line_clock, LineClock, Speed
+from ._linear_flow import all_kinds_fit, linear_network, positive_rates, require_kind
+from ._reduced_line import ReducedLine, rotate
 
 
 class TwoLayerLine(AbstractRandomAccess):
-    """The exact gradient flow of a two-layer linear network with one output, MSE loss and inputs on a line.
+    """The exact gradient flow of a two-layer linear network with one output and inputs on a line, under any loss.
 
-    Any width, start, positive per-layer rates and gamma of any sign. Inputs x_i = a_i n are reduced to one point
-    rho n with rho^2 = E[a^2] and the target E[a y]/rho (Proposition 1); test inputs may lie anywhere.
+    Any width, start, positive per-layer rates and gamma of any sign; test inputs may lie anywhere. Under MSE, inputs
+    x_i = a_i n are reduced to one point rho n with rho^2 = E[a^2] and the target E[a y]/rho (Proposition 1) and all is
+    in closed form. Under another differentiable loss the weights take the same path by another clock: a scalar
+    quadrature, whose relative error `check` measures (at most 1e-10; a loss with kinks has more, and is refused).
 
     Provides parameters, outputs, NTK at any t in [0, inf]. `reduce` gives the flow in six numbers, for zeta, norms and
     time scales at no cost.
@@ -40,45 +42,38 @@ class TwoLayerLine(AbstractRandomAccess):
         return ts
 
     def check(self, problem: Problem) -> Validity:
-        net, x = problem.net, problem.x
-        dense = isinstance(net, AbstractDense)
-        kind = [
-            ("a dense network", dense, type(net).__name__),
-            ("two weight matrices", dense and len(net.weights) == 2, f"{len(net.weights) if dense else '?'} matrices"),
-            ("linear activation", dense and net.activation.linear, str(net.activation) if dense else "?"),
-            ("no biases", dense and not net.biases, "biases"),
-            ("one output", problem.y.shape[1] == 1, f"{problem.y.shape[1]} outputs"),
-            ("MSE loss", isinstance(problem.loss, MSE), type(problem.loss).__name__),
-            ("inputs are vectors", x.ndim == 2, f"inputs of shape {x.shape[1:]}"),
-        ]
-        dtype = x.dtype
-        eps = float(jnp.finfo(dtype).eps)
-        assumptions = [
-            Assumption(name, jnp.asarray(0.0 if holds else np.inf, dtype), 0.0, "" if holds else f"it has {found}")
-            for name, holds, found in kind
-        ]
-        if all(holds for _, holds, _ in kind):
-            n, a = _line(x)
-            off = jnp.linalg.norm(x - a[:, None] * n[None, :]) / nonzero(jnp.linalg.norm(x))
-            eta = jnp.stack([jnp.asarray(rate) for rate in net.rates().weights])
+        assumptions = linear_network(problem, matrices=2, outputs=1, loss=AbstractLoss)
+        if all_kinds_fit(assumptions):
+            n, a = _line(problem.x)
+            off = jnp.linalg.norm(problem.x - a[:, None] * n[None, :]) / nonzero(jnp.linalg.norm(problem.x))
+            rounding = 100 * float(jnp.finfo(problem.x.dtype).eps)
             assumptions += [
-                Assumption("inputs lie on a line", off, 100 * eps, "share of the inputs' norm off the line"),
-                Assumption("both rates are positive", jnp.where(jnp.all(eta > 0), 0.0, 1.0).astype(dtype), 0.0),
+                Assumption("inputs lie on a line", off, rounding, "share of the inputs' norm off the line"),
+                positive_rates(problem),
             ]
+            if not isinstance(problem.loss, MSE):
+                assumptions.append(
+                    Assumption(
+                        "the loss is smooth enough for the clock's quadrature",
+                        _clock(problem, self._read(problem)).error,
+                        max(1e-10, 1e4 * float(jnp.finfo(problem.x.dtype).eps)),
+                        "relative error of the angle",
+                    )
+                )
         return Validity(tuple(assumptions))
 
     def reduce(self, problem: Problem) -> ReducedLine:
-        """The flow of a problem in six numbers.
+        """The flow of a problem under MSE in six numbers.
 
         Raises:
-            NotApplicable: the problem is of another kind.
+            NotApplicable: the problem is of another kind, or its loss is not MSE.
         """
-        return self._reduce(problem).reduced
+        require_kind(Validity(tuple(linear_network(problem, matrices=2, outputs=1))), self.name)
+        return self._read(problem).reduced
 
-    def _reduce(self, problem: Problem) -> "_Line":
-        validity = self.check(problem)
-        if validity.structural:
-            raise NotApplicable(f"TwoLayerLine does not solve this problem: it needs {validity.missed()}")
+    def _read(self, problem: Problem) -> "_Line":
+        kind = linear_network(problem, matrices=2, outputs=1, loss=AbstractLoss)
+        require_kind(Validity(tuple(kind)), self.name)
         net = problem.net
         w, u = net.weights[0], net.weights[1][0]
         eta_w, eta_u = net.rates().weights
@@ -93,19 +88,21 @@ class TwoLayerLine(AbstractRandomAccess):
         return _Line(ReducedLine.from_layers(a, b, k, sign * y), a, b, n, along, rho, sign)
 
     def at(self, problem: Problem, t: Float[Array, ""]) -> View:
-        line = self._reduce(problem)
+        line = self._read(problem)
         reduced, net = line.reduced, problem.net
         t = jnp.asarray(t, problem.x.dtype)
-        s = reduced.log_xi(t)
-        a, b = _rotate(line.a, line.b, s)
+        if isinstance(problem.loss, MSE):
+            s, product = reduced.log_xi(t), reduced.layer_product(t)
+        else:
+            s = _clock(problem, line).angle(_speed(problem, line), t)
+            product = reduced.product_at(s)
+        a, b = rotate(line.a, line.b, s)
         eta_w, eta_u = net.rates().weights
         u = (jnp.sqrt(eta_u) * a)[None, :]
         w = net.weights[0] + (jnp.sqrt(eta_w) * (b - line.b))[:, None] * line.n[None, :]
         params = eqx.tree_at(lambda p: p.weights, problem.params, (w, u))
-        scaled = line.along / nonzero(line.rho)
-        outputs = (line.sign * reduced.f(t) * scaled)[:, None]
-        outputs = outputs if problem.initial is None else outputs - problem.initial
-        kernel = reduced.ntk(t) * (scaled[:, None] * scaled[None, :])
+        outputs = _outputs(problem, line, product)
+        kernel = reduced.ntk_of(product) * (line.scaled[:, None] * line.scaled[None, :])
         return View(problem, t, params, given_outputs=outputs, given_kernel=kernel[:, None, :, None])
 
 
@@ -118,6 +115,29 @@ class _Line(NamedTuple):
     rho: Float[Array, ""]
     sign: Float[Array, ""]  # of gamma m_1 m_2
 
+    @property
+    def scaled(self) -> Float[Array, " n"]:
+        """The coordinates divided by their root mean square."""
+        return self.along / nonzero(self.rho)
+
+
+def _outputs(problem: Problem, line: _Line, product: Float[Array, ""]) -> Float[Array, "n out"]:
+    outputs = (line.sign * line.reduced.k * product * line.scaled)[:, None]
+    return outputs if problem.initial is None else outputs - problem.initial
+
+
+def _speed(problem: Problem, line: _Line) -> Speed:
+    def speed(s):
+        slopes = problem.loss.gradient(_outputs(problem, line, line.reduced.product_at(s)), problem.y)[:, 0]
+        return -line.reduced.k * line.sign * jnp.sum(line.scaled * slopes)
+
+    return speed
+
+
+@eqx.filter_jit  # `check` is called outside of traces too, where its many steps would compile one by one
+def _clock(problem: Problem, line: _Line) -> LineClock:
+    return line_clock(_speed(problem, line), problem.x.dtype)
+
 
 def _line(x: Float[Array, "n in"]) -> tuple[Float[Array, " in"], Float[Array, " n"]]:
     """The direction of inputs on a line, and their coordinates: one power iteration from the longest input is exact."""
@@ -126,16 +146,3 @@ def _line(x: Float[Array, "n in"]) -> tuple[Float[Array, " in"], Float[Array, " 
     n = (scaled @ longest) @ scaled
     n = n / nonzero(safe_sqrt(jnp.sum(n**2)))
     return n, x @ n
-
-
-def _rotate(a: Array, b: Array, s: Array) -> tuple[Array, Array]:
-    """(a cosh s + b sinh s, b cosh s + a sinh s): in this form for small s, through a + b and a - b for large."""
-    near = jnp.abs(s) < 1
-    small = jnp.where(near, s, 0)
-    cosh, sinh = jnp.cosh(small), jnp.sinh(small)
-    large = jnp.where(near, 1, s)
-    plus, minus = safe_product(a + b, jnp.exp(large)) / 2, safe_product(a - b, jnp.exp(-large)) / 2
-    return (
-        jnp.where(near, a * cosh + b * sinh, plus + minus),
-        jnp.where(near, b * cosh + a * sinh, plus - minus),
-    )

@@ -1,0 +1,32 @@
+"""Observables of the hidden neurons of two-layer piecewise linear networks (Kunin et al., section 5)."""
+
+from .._dynamics import Quantity, View
+from ..theory import neurons
+from ._observable import Observable
+
+
+def _radius(view: View):
+    return neurons(view.net).radius
+
+
+def _direction(view: View):
+    return neurons(view.net).direction
+
+
+def _delta(view: View):
+    return neurons(view.net).delta
+
+
+def neuron_radius() -> Observable:
+    """mu_k = a_k |w_k| of every hidden neuron, shape (h,): see `theory.neurons`."""
+    return Observable("neuron_radius", _radius, Quantity.PARAMS, ("neuron",), "weight^2")
+
+
+def neuron_direction() -> Observable:
+    """w_k/|w_k| of every hidden neuron, shape (h, in); 0 where w_k = 0."""
+    return Observable("neuron_direction", _direction, Quantity.PARAMS, ("neuron", "input"))
+
+
+def neuron_delta() -> Observable:
+    """delta_k = eta_w a_k^2 - eta_a |w_k|^2 of every hidden neuron, shape (h,): conserved by gradient flow."""
+    return Observable("neuron_delta", _delta, Quantity.PARAMS, ("neuron",), "weight^2 eta")

@@ -1,0 +1,5 @@
+"""What the papers got wrong, recomputed."""
+
+from ._document import document as document, show_error as show_error
+from ._errata import ERRATA as ERRATA, errata as errata
+from ._erratum import Checked as Checked, Erratum as Erratum, Measurement as Measurement, Row as Row

@@ -1,0 +1,129 @@
+"""Errata of Atanasov, Bordelon & Pehlevan on averages over random data and weights: appendices E and G.2."""
+
+import numpy as np
+from jaxtyping import Float
+
+from ._errata_atanasov_two_layers import PAPER
+from ._erratum import compared, Erratum, Measurement
+from ._simulate import draw
+from ._spectra import difference_edges
+
+
+# --- eq. 46
+
+IN = 100
+
+
+def _generalization(
+    spectrum: Float[np.ndarray, " modes"], target: Float[np.ndarray, " modes"], samples: int, ridge: float
+) -> tuple[float, float]:
+    """sum_k target_k^2/(lambda_k P + kappa)^2/(1 - gamma), and kappa."""
+    low, high, kappa = ridge, ridge + np.sum(spectrum), ridge
+    for _ in range(200):
+        kappa = float(low + high) / 2
+        too_small = kappa < ridge + kappa * np.sum(spectrum / (spectrum * samples + kappa))
+        low, high = (kappa, high) if too_small else (low, kappa)
+    width = (spectrum * samples + kappa) ** 2
+    gamma = samples * np.sum(spectrum**2 / width)
+    return float(np.sum(target**2 / width) / (1 - gamma)), kappa
+
+
+def _transfer() -> Measurement:
+    labels, columns, draws = [], [], 300
+    for seed, (samples, A, alpha) in enumerate(((30, 0.0, 0.5), (50, 5.0, 0.8), (70, 20.0, 0.9), (30, 20.0, 0.5))):
+        ridge, spectrum, target = 0.1, np.ones(IN), np.zeros(IN)
+        spectrum[0] += A
+        target[:2] = alpha, np.sqrt(1 - alpha**2)
+        x = draw(110 + seed, draws, samples, IN)
+        gram = (x * spectrum) @ np.swapaxes(x, 1, 2) + ridge * np.eye(samples)
+        weights = spectrum * (np.swapaxes(x, 1, 2) @ np.linalg.solve(gram, (x @ target)[:, :, None]))[:, :, 0]
+        measured = np.mean(np.sum((weights - target) ** 2, axis=1))
+        form, kappa = _generalization(spectrum, target, samples, ridge)
+        columns.append([measured, form, kappa**2 * form])
+        labels.append(f"P = {samples}, A = {A:g}, alpha = {alpha:g}")
+    return compared(labels, *zip(*columns, strict=True))
+
+
+# --- eqs. 56, 57, 59: Gaussian weights of variance sigma^2/N_l at sigma = 1
+
+UNEVEN = (30, 50, 20, 40, 10)  # N_1, ..., N_{L+1}
+EVEN = (20, 20, 20, 20, 20)
+
+
+def _equal_widths() -> Measurement:
+    sizes, largest = (100, 200, 400), []
+    for n in sizes:
+        W, above = draw(120, n, n) / np.sqrt(n), draw(121, n, n) / np.sqrt(n)
+        largest.append(np.linalg.eigvalsh(W @ W.T - above.T @ above)[-1])
+    edge = difference_edges(1.0, 1.0)[1]
+    return compared([f"largest eigenvalue, N = {n}" for n in sizes], largest, np.zeros(3), np.full(3, edge))
+
+
+def _offsets(widths: tuple[int, ...]) -> Float[np.ndarray, " layers"]:
+    """g_1, ..., g_L from the mean eigenvalue of W^l W^lT - W^{l+1}T W^{l+1}, averaged over 500 draws."""
+    L, draws = len(widths) - 1, 500
+    squares = [np.sum(draw(130 + l, draws, widths[l + 1], widths[l]) ** 2) / draws / widths[l] for l in range(L)]
+    steps = [(squares[l] - squares[l + 1]) / widths[l + 1] for l in range(L - 1)]
+    return np.append(np.cumsum(steps[::-1])[::-1], 0.0)
+
+
+def _by_width(widths: tuple[int, ...], first: int, last: int) -> Float[np.ndarray, " layers"]:
+    """L - l - sum over k from l + first to L + last of N_{k+1}/N_k, for l = 1, ..., L."""
+    L = len(widths) - 1
+    ratios = {k: widths[k] / widths[k - 1] for k in range(1, L + 1)}
+    return np.array([L - l - sum(ratios[k] for k in range(l + first, L + last + 1)) for l in range(1, L + 1)])
+
+
+def _offset() -> Measurement:
+    labels = [f"g_{l}" for l in range(1, len(UNEVEN))]
+    return compared(labels, _offsets(UNEVEN), _by_width(UNEVEN, 0, -1), _by_width(UNEVEN, 1, 0))
+
+
+def _total_offset() -> Measurement:
+    widths = (UNEVEN, EVEN)
+    truth, printed, corrected = (
+        [float(np.sum(form(size))) for size in widths]
+        for form in (_offsets, lambda size: _by_width(size, 0, 0), lambda size: _by_width(size, 1, 0))
+    )
+    return compared(["g, widths 30, 50, 20, 40, 10", "g, equal widths"], truth, printed, corrected)
+
+
+ERRATA = (
+    Erratum(
+        PAPER,
+        "eq. 46, and the display below eq. 48",
+        "`E_g = 1/(1 - gamma) sum_k <y phi_k>^2/(lambda_k P + kappa)^2`",
+        "`E_g = kappa^2/(1 - gamma) sum_k <y phi_k>^2/(lambda_k P + kappa)^2`",
+        "Without samples `gamma = 0`, and `E_g` must be `<y^2>`.",
+        "mean test error of kernel ridge regression over 300 draws, D = 100, ridge 0.1",
+        _transfer,
+    ),
+    Erratum(
+        PAPER,
+        "eq. 56",
+        "`W^l W^lT - W^{l+1}T W^{l+1}` concentrates on `sigma^2 (1 - N_{l+2}/N_{l+1}) I` for large widths",
+        "that is its mean; it concentrates only for `N_l >> N_{l+1}` and `N_{l+2} >> N_{l+1}`; "
+        "at equal widths the spectrum fills +-`((1 + sqrt 5)/2)^(5/2) sigma^2`",
+        "At a fixed ratio of widths the eigenvalues follow a free difference of Marchenko-Pastur laws.",
+        "largest eigenvalue at sigma = 1 and equal widths, where the printed form gives 0",
+        _equal_widths,
+    ),
+    Erratum(
+        PAPER,
+        "eq. 57",
+        "`g_l = L - l - sum_{k=l}^{L-1} N_{k+1}/N_k`",
+        "`g_l = L - l - sum_{k=l+1}^{L} N_{k+1}/N_k`",
+        "The recursion of eq. 57 has the ratio `N_{l+2}/N_{l+1}` at layer l.",
+        "`g_l` from the mean eigenvalues of 500 draws, widths 30, 50, 20, 40, 10",
+        _offset,
+    ),
+    Erratum(
+        PAPER,
+        "eq. 59, g",
+        "`g = L(L-1)/2 - sum_{l=1}^L sum_{k=l}^L N_{k+1}/N_k`",
+        "`g = L(L-1)/2 - sum_{l=1}^L sum_{k=l+1}^L N_{k+1}/N_k`",
+        "The sum over `g_l` of eq. 57 corrected; as printed g is -L for equal widths, where the text has 0.",
+        "sum of the `g_l` from the mean eigenvalues of 500 draws",
+        _total_offset,
+    ),
+)

@@ -1,0 +1,302 @@
+"""Errata of Atanasov, Bordelon & Pehlevan on f = a.W x: sections 2, 3 and 5, appendices A, B and H.
+
+beta is the unit vector that the network learns, s its scale; the loss is half the mean of squares.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from .._problem import Problem
+from ._erratum import compared, deviating, Erratum, matrix_error, Measurement
+from ._simulate import draw, follow, linear_problem, unit, velocity
+
+
+PAPER = "Atanasov, Bordelon & Pehlevan, Neural Networks as Kernel Learners: The Silent Alignment Effect"
+
+
+# --- eq. 2 and appendix A: a kernel that turns
+
+
+class _Turning(NamedTuple):
+    """Predictions and kernels over time. The learning rate is eta; f' = eta K (y - f), eq. 1."""
+
+    eta: float
+    step: float
+    f: Float[np.ndarray, "times 3"]  # on the training set
+    f_new: Float[np.ndarray, "times 4"]  # on new inputs
+    K: Float[np.ndarray, "times 3 3"]
+    k: Float[np.ndarray, "times 4 3"]
+    y: Float[np.ndarray, "3"]
+
+
+def _samples() -> tuple[Float[np.ndarray, "..."], ...]:
+    """W, a, x, y."""
+    return 0.5 * draw(60, 4, 3), 0.5 * draw(61, 4), draw(62, 3, 3), 1.5 * draw(63, 3)
+
+
+def _turning() -> _Turning:
+    eta, times = 0.4, 501
+    w, a, x, y = _samples()
+    new = draw(64, 4, 3)
+    ts = np.linspace(0, 10, times)
+    W, A = follow(linear_problem((w, a[None, :]), x, y[:, None], (3 * eta, 3 * eta)), ts)
+    beta = (A @ W)[:, 0]
+    M = np.swapaxes(W, 1, 2) @ W + np.sum(A[:, 0] ** 2, axis=1)[:, None, None] * np.eye(3)[None]
+    return _Turning(eta, ts[1], beta @ x.T, beta @ new.T, x @ M @ x.T, new @ M @ x.T, y)
+
+
+def _damped(run: _Turning) -> Float[np.ndarray, "times 3"]:
+    """exp(-eta int K) (y - f_0) at every time, the exponential not ordered in time."""
+    integral = np.concatenate([np.zeros((1, 3, 3)), np.cumsum((run.K[1:] + run.K[:-1]) / 2 * run.step, axis=0)])
+    values, vectors = np.linalg.eigh(integral)
+    start = np.swapaxes(vectors, 1, 2) @ (run.y - run.f[0])[:, None]
+    return (vectors @ (np.exp(-run.eta * values)[:, :, None] * start))[:, :, 0]
+
+
+def _ordered(run: _Turning) -> Float[np.ndarray, "half 3"]:
+    """The same, ordered: Delta' = -eta K(t) Delta by Runge-Kutta over pairs of steps; at every other time."""
+    rate, state, h = -run.eta * run.K, run.y - run.f[0], 2 * run.step
+    states = [state]
+    for first, middle, last in zip(rate[:-2:2], rate[1:-1:2], rate[2::2], strict=True):
+        k1 = first @ state
+        k2 = middle @ (state + h / 2 * k1)
+        k3 = middle @ (state + h / 2 * k2)
+        k4 = last @ (state + h * k3)
+        state = state + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+        states.append(state)
+    return np.array(states)
+
+
+def _simpson(values: Float[np.ndarray, "times n"], step: float) -> Float[np.ndarray, " n"]:
+    return step / 3 * (values[0] + 4 * values[1:-1:2].sum(axis=0) + 2 * values[2:-1:2].sum(axis=0) + values[-1])
+
+
+def _learned(run: _Turning, prefactor: float, ordered: bool) -> Float[np.ndarray, "4"]:
+    """f on the new inputs by eq. 2."""
+    if ordered:
+        drive = np.einsum("tij,tj->ti", run.k[::2], _ordered(run))
+        return run.f_new[0] + prefactor * _simpson(drive, 2 * run.step)
+    return run.f_new[0] + prefactor * _simpson(np.einsum("tij,tj->ti", run.k, _damped(run)), run.step)
+
+
+NEW = [f"new input {index + 1}" for index in range(4)]
+
+
+def _prefactor() -> Measurement:
+    run = _turning()
+    return compared(NEW, run.f_new[-1], _learned(run, 1.0, True), _learned(run, run.eta, True))
+
+
+def _time_order() -> Measurement:
+    run = _turning()
+    return compared(NEW, run.f_new[-1], _learned(run, run.eta, False), _learned(run, run.eta, True))
+
+
+def _error_sign() -> Measurement:
+    w, a, x, y = _samples()
+    eta = 0.4
+    w_dot, a_dot = velocity(linear_problem((w, a[None, :]), x, y[:, None], (3 * eta, 3 * eta)))
+    truth = -(x @ w_dot.T @ a + x @ w.T @ a_dot[0])
+    moved = eta * x @ (w.T @ w + a @ a * np.eye(3)) @ x.T @ (y - x @ w.T @ a)
+    return compared([f"sample {index + 1}" for index in range(3)], truth, moved, -moved)
+
+
+# --- whitened data, small start: eqs. 7, 18, 19, 27, 28
+
+IN, WIDTH = 25, 10
+
+
+class _Start(NamedTuple):
+    beta: Float[np.ndarray, " in"]
+    w: Float[np.ndarray, "width in"]
+    a: Float[np.ndarray, " width"]
+
+    @property
+    def q(self) -> float:
+        return (self.a @ self.a + np.sum((self.w @ self.beta) ** 2)) / 2
+
+    @property
+    def r(self) -> float:
+        return float(self.a @ self.w @ self.beta)
+
+
+def _small(seed: int, sigma: float) -> _Start:
+    """W_ij ~ N(0, sigma^2/D), a_i ~ N(0, sigma^2/N)."""
+    w, a = draw(seed, WIDTH, IN) / np.sqrt(IN), draw(seed + 100, WIDTH) / np.sqrt(WIDTH)
+    return _Start(unit(draw(seed + 200, IN)), sigma * w, sigma * a)
+
+
+def _whitened(start: _Start, s: float, eta: float = 1.0, spread: Float[np.ndarray, " in"] | None = None) -> Problem:
+    """Data with covariance I, or with these variances along the axes."""
+    x = np.sqrt(IN) * (np.eye(IN) if spread is None else np.diag(np.sqrt(spread)))
+    return linear_problem((start.w, start.a[None, :]), x, s * (x @ start.beta)[:, None], (eta, eta))
+
+
+def _follow(
+    start: _Start, s: float, ts: Any, **options: Any
+) -> tuple[Float[np.ndarray, "times width in"], Float[np.ndarray, "times width"]]:
+    W, A = follow(_whitened(start, s, **options), ts)
+    return W, A[:, 0]
+
+
+def _early_kernel() -> Measurement:
+    s, start, ts = 1.3, _small(84, 1e-3), np.array([0.0, 0.5, 1.0, 2.0])
+    W, a = _follow(start, s, ts)
+    w0, beta = start.w @ start.beta, start.beta
+    M = np.swapaxes(W, 1, 2) @ W + np.sum(a**2, axis=1)[:, None, None] * np.eye(IN)[None]
+    rank_one = np.outer(beta, beta) + np.eye(IN)
+    printed, corrected = [], []
+    for t, truth in zip(ts, M, strict=True):
+        up, turn = np.cosh(s * t), np.sinh(s * t)
+        moved = start.w + np.outer(start.a * turn + w0 * (up - 1), beta)
+        grown = start.a * up + w0 * turn
+        printed.append(matrix_error(start.q * np.cosh(2 * s * t) * rank_one + M[0], truth))
+        corrected.append(matrix_error(moved.T @ moved + grown @ grown * np.eye(IN), truth))
+    return deviating([f"s t = {s * t:.2g}" for t in ts], printed, corrected)
+
+
+def _orthogonal_growth() -> Measurement:
+    s, eta, start, ts = 1.3, 0.4, _small(71, 1e-3), np.array([0.0, 0.5, 1.0, 2.0])
+    W, a = _follow(start, s, ts, eta=eta)
+    v = unit(draw(72, IN) - start.beta * (draw(72, IN) @ start.beta))
+    truth, r = [], []
+    for w_t, a_t in zip(W, a, strict=True):
+        w_dot, a_dot = velocity(_whitened(_Start(start.beta, w_t, a_t), s, eta))
+        truth.append(2 * (w_t @ v) @ (w_dot @ v) + 2 * a_t @ a_dot[0])
+        r.append(a_t @ w_t @ start.beta)
+    r = np.array(r)
+    return compared([f"eta s t = {eta * s * t:.2g}" for t in ts], truth, 2 * r, 2 * eta * s * r)
+
+
+def _full_training() -> Measurement:
+    s, labels, columns = 1.0, [], []
+    for seed in range(8):
+        start = _small(80 + seed, 1e-3)
+        q, r = start.q, start.r
+        t = np.log(2 * s / q) / (2 * s)  # half-way by the printed form
+        W, a = _follow(start, s, [0.0, t])
+        w_t, a_t = W[1] @ start.beta, a[1]
+        up, down = np.exp(2 * s * t), np.exp(-2 * s * t)
+        printed = np.array([np.sinh(2 * s * t), np.cosh(2 * s * t)]) * 2 * s / (up - 1 + 2 * s / q)
+        scale = s / ((q + r) * (up - 1) + 2 * s)
+        corrected = scale * np.array([(q + r) * up - (q - r) * down, (q + r) * up + (q - r) * down])
+        columns.append([[a_t @ w_t, (a_t @ a_t + w_t @ w_t) / 2], printed, corrected])
+        labels += [f"r, seed {seed}, r_0/q_0 = {r / q:.2g}", f"q, seed {seed}, r_0/q_0 = {r / q:.2g}"]
+    return compared(labels, *(np.concatenate(column) for column in zip(*columns, strict=True)))
+
+
+# --- eq. 25
+
+
+def _anisotropic() -> Measurement:
+    spread, s, labels, columns = np.linspace(1.0, 6.0, IN), 1.0, [], []
+    for seed in (75, 76):
+        start = _small(seed, 1e-8)
+        towards = spread * start.beta
+        b = towards @ towards
+        W, a = _follow(start, s, [0.0, np.log(1e5) / (s * np.sqrt(b))], spread=spread)
+        coefficient = np.sum((W[1] @ towards) ** 2) / b**2 / (a[1] @ a[1])
+        columns.append([coefficient, 1 / np.sqrt(b), 1 / b])
+        labels.append(f"coefficient, seed {seed}")
+    return compared(labels, *zip(*columns, strict=True))
+
+
+# --- eq. 11
+
+
+def _laziness() -> Measurement:
+    """Both sides at the same weights for two sizes of y: |grad f| and |grad^2 f| drop out of the growth."""
+    w, a, x, direction = 1e-3 * draw(77, 4, 3), 1e-3 * draw(78, 4), draw(79, 3, 3), unit(draw(80, 3))
+    sizes, speeds, losses = np.array([1.0, 3.0, 10.0]), [], []
+    for size in sizes:
+        y = size * direction
+        w_dot, a_dot = velocity(linear_problem((w, a[None, :]), x, y[:, None], (3.0, 3.0)))
+        residual = y - x @ w.T @ a
+        loss_dot = -residual @ (x @ w_dot.T @ a + x @ w.T @ a_dot[0])
+        # grad f(x_mu) = (W x_mu, a x_mu^T), so this is |d grad f/dt| over all samples.
+        moving = np.sqrt(np.sum((x @ w_dot.T) ** 2) + a_dot[0] @ a_dot[0] * np.sum(x**2))
+        losses.append(residual @ residual / 2)
+        speeds.append(moving * losses[-1] / abs(loss_dot))
+    speeds, losses = np.array(speeds) / speeds[0], np.array(losses) / losses[0]
+    labels = [f"|y| = {size:g}" for size in sizes]
+    return compared(labels, speeds, 1 / losses, losses / sizes)
+
+
+ERRATA = (
+    Erratum(
+        PAPER,
+        "eq. 2, prefactor",
+        "`f(t) = f_0 + int k_t exp(-eta int K) (y - f_0) dt`",
+        "`f(t) = f_0 + eta int k_t T-exp(-eta int K) (y - f_0) dt`",
+        "Eq. 1 has the learning rate in front of `k_t`.",
+        "`f(x)` on new inputs at eta = 0.4 (printed form with the exponential ordered)",
+        _prefactor,
+    ),
+    Erratum(
+        PAPER,
+        "eq. 2, exponential",
+        "`exp(-eta int_0^t K(t') dt')`",
+        "`T-exp(-eta int_0^t K(t') dt')`, ordered in time",
+        "Kernels of different times do not commute once features are learned.",
+        "`f(x)` on new inputs (printed form with the right prefactor)",
+        _time_order,
+    ),
+    Erratum(
+        PAPER,
+        "eqs. 7 and 19",
+        "`M = q_0 cosh(2 eta s t) [beta beta^T + I] + M_0`",
+        "`M = W^T W + |a|^2 I` with `W = W_0 + (a_0 sinh + w_0 (cosh - 1)) beta^T`, `a = a_0 cosh + w_0 sinh`, "
+        "`w_0 = W_0 beta`, argument `eta s t`; near to it `q_0 (cosh(2 eta s t) - 1) [beta beta^T + I] + M_0`",
+        "The printed form is wrong already at `t = 0`, where it adds `q_0 [beta beta^T + I]` to `M_0`.",
+        "relative error of the matrix `M`, D = 25, N = 10, sigma = 1e-3",
+        _early_kernel,
+    ),
+    Erratum(
+        PAPER,
+        "eq. 11",
+        "`|grad^2 f|/(L |grad f|^2)`",
+        "`|grad^2 f| L/(|y| |grad f|^2)`",
+        "The loss belongs in the numerator, as in eq. 62; eq. 61 needs `|y|^2`, which brings the `1/|y|`.",
+        "growth of `|d grad f/dt| L/(|grad f| |dL/dt|)` with `|y|` at given weights",
+        _laziness,
+    ),
+    Erratum(
+        PAPER,
+        "appendix A, unnumbered",
+        "`dDelta/dt = epsilon K_0 Delta` and `h' K Delta`",
+        "`dDelta/dt = -epsilon K_0 Delta` and `-h' K Delta`",
+        "Errors decay; eqs. 12 and 13 have the signs right.",
+        "`d(y - f)/dt` on the training set",
+        _error_sign,
+    ),
+    Erratum(
+        PAPER,
+        "eq. 18",
+        "`d/dt v^T M v = 2 v^T [beta beta^T W + beta^T W^T a I] v = 2 r`",
+        "`d/dt v^T M v = 2 eta s v^T [beta a^T W + beta^T W^T a I] v = 2 eta s r`",
+        "The factor `eta s` is missing, and `beta^T W` in the first term must be `a^T W`.",
+        "the derivative along the flow, eta = 0.4, s = 1.3",
+        _orthogonal_growth,
+    ),
+    Erratum(
+        PAPER,
+        "eq. 25",
+        "`M = Sigma beta beta^T Sigma/sqrt(beta^T Sigma^2 beta) + I`",
+        "`M = Sigma beta beta^T Sigma/(beta^T Sigma^2 beta) + I`",
+        "`v_2 = b^(-1/2)` enters squared.",
+        "the coefficient of `Sigma beta beta^T Sigma` in the growing kernel",
+        _anisotropic,
+    ),
+    Erratum(
+        PAPER,
+        "eqs. 27 and 28",
+        "`r, q = 2 s {sinh, cosh}(2st)/(e^(2st) - 1 + 2s/q_0)`",
+        "`r, q = s [(q_0 + r_0) e^(2st) -+ (q_0 - r_0) e^(-2st)]/[(q_0 + r_0)(e^(2st) - 1) + 2s]`",
+        "They neglect `r_0` against `q_0`, which shifts time by `-(1/2s) ln(1 + r_0/q_0)`; "
+        "`r_0/q_0` has standard deviation `2/(sqrt(D) (1 + N/D))`.",
+        "`r` and `q` half-way through learning, D = 25, N = 10, sigma = 1e-3, eight seeds",
+        _full_training,
+    ),
+)

@@ -1,0 +1,88 @@
+"""Errata of Xu & Liu Ziyin: two statements of the first version (arXiv 2401.07085v1)."""
+
+import numpy as np
+from jaxtyping import Float
+
+from .._problem import Problem
+from ._erratum import compared, Erratum, Measurement
+from ._simulate import draw, follow, linear_problem, unit
+
+
+PAPER = "Xu & Liu Ziyin, When Does Feature Learning Happen? (arXiv 2401.07085v1; later: Three Mechanisms ...)"
+ALONG = np.array([-1.0, 0.5, 2.0, 1.0])  # positions of the data on their line
+RHO = np.sqrt(np.mean(ALONG**2))  # Proposition 1: the flow is that of the one point x = rho n
+DIRECTION = unit(np.array([1.0, -2.0, 2.0]))
+ETA_W, ETA_U = 0.6, 1.4
+K = RHO * np.sqrt(ETA_U * ETA_W)
+
+
+def _on_line(w: Float[np.ndarray, "width 3"], u: Float[np.ndarray, " width"], y: float) -> Problem:
+    """The network on data on a line whose reduced target is y."""
+    x = ALONG[:, None] * DIRECTION[None, :]
+    return linear_problem((w, u[None, :]), x, y / RHO * ALONG[:, None], (ETA_W, ETA_U))
+
+
+def _xi(P: float, Q: float, y: float, t: Float[np.ndarray, " times"]) -> Float[np.ndarray, " times"]:
+    """Theorem 1, eq. 8: the one function of time."""
+    R = np.sqrt(y**2 + K**2 * P * Q)
+    decay = np.exp(-2 * K * R * t)
+    up, down = (1 + decay + share / R * (1 - decay) for share in (y + K * Q, K * P - y))
+    return np.sqrt(up / down)
+
+
+def _orthogonal_output() -> Measurement:
+    w, u, y = draw(0, 5, 3), draw(1, 5), 1.3
+    ts = np.array([0.0, 0.1, 0.3, 1.0, 3.0])
+    off = np.cross(DIRECTION, np.array([0.3, 1.0, 0.5]))
+    w_t, u_t = follow(_on_line(w, u, y), ts)
+    truth = np.einsum("toi,tij,j->t", u_t, w_t, off)
+    p, q = (u / np.sqrt(ETA_U) + sign * (w @ DIRECTION) / np.sqrt(ETA_W) for sign in (1, -1))
+    xi = _xi(np.sum(p**2) / 2, np.sum(q**2) / 2, y, ts)
+    moved = np.sqrt(ETA_U) / 2 * (p[None, :] * xi[:, None] + q[None, :] / xi[:, None])
+    labels = [f"t = {t:g}" for t in ts]
+    return compared(labels, truth, np.full(len(ts), truth[0]), moved @ (w @ off))
+
+
+def _saddle() -> Measurement:
+    u = draw(2, 5)
+    sideways = draw(3, 5)[:, None] * np.cross(DIRECTION, np.array([0.3, 1.0, 0.5]))[None, :]
+    labels, truth, printed, corrected = [], [], [], []
+    for name, sign, y in (
+        ("P = 0, y > 0", -1, 1.3),
+        ("P = 0, y < 0", -1, -1.3),
+        ("Q = 0, y > 0", 1, 1.3),
+        ("Q = 0, y < 0", 1, -1.3),
+    ):
+        w = sign * np.sqrt(ETA_W / ETA_U) * u[:, None] * DIRECTION[None, :] + sideways
+        # At this time what decays has done so, and rounding has not yet grown away from the saddle.
+        w_t, u_t = follow(_on_line(w, u, y), [0.0, 10 / (K * abs(y))])
+        f = RHO * float(u_t[1, 0] @ w_t[1] @ DIRECTION)
+        labels.append(name)
+        truth.append((y - f) / y)
+        printed.append(float(sign < 0 < y))
+        corrected.append(float(sign * y < 0))
+    return compared(labels, truth, printed, corrected)
+
+
+ERRATA = (
+    Erratum(
+        PAPER,
+        "section 2.1, below eq. 16",
+        'prose: "the output of the model in the subspace where there is no data remains constant", '
+        "`f(x', t) = f(x', 0)` for `x'` orthogonal to the data",
+        "`f(x', t) = gamma sum_i u_i(t) w_i(0).x'`",
+        "The first layer does not move along `x'`, but the second layer moves, and the output is their product.",
+        "`f(x', t)` against integration of the weights",
+        _orthogonal_output,
+    ),
+    Erratum(
+        PAPER,
+        "Proposition 1 (appendix, eqs. 44 to 48)",
+        'prose: "the gradient flow will converge to the trivial saddle point" if `y > 0` in the one degenerate case '
+        "named, `P = 0`",
+        "`Q = 0` is the mirror case: there the flow ends in the saddle if `y < 0`",
+        "For `Q = 0` and `y < 0` the limit `alpha_+` of eq. 12 is 0, so `xi -> 0` and both layers vanish.",
+        "remaining residual `(y - f)/y` at the end: 1 in the saddle, 0 when fitted",
+        _saddle,
+    ),
+)

@@ -1,0 +1,33 @@
+"""Reading numbers that a closed form takes as arguments."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from .._checks import concrete, require_finite
+
+
+def as_floats(value: Float[ArrayLike, "..."], name: str) -> Float[Array, "..."]:
+    """A floating-point array of finite values, never weakly typed.
+
+    Raises:
+        ValueError: a value is not finite.
+    """
+    array = jnp.asarray(value)
+    require_finite(array, name)
+    dtype = array.dtype if jnp.issubdtype(array.dtype, jnp.floating) else jnp.result_type(float)
+    return jax.lax.convert_element_type(array, dtype)
+
+
+def as_positive(value: Float[ArrayLike, "..."], name: str) -> Float[Array, "..."]:
+    """As `as_floats`, for values > 0.
+
+    Raises:
+        ValueError: a value is not finite or not positive.
+    """
+    array = as_floats(value, name)
+    known = concrete(array)
+    if known is not None and not np.all(known > 0):
+        raise ValueError(f"{name} must be > 0, got {known.tolist()}")
+    return array

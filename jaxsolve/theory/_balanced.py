@@ -1,0 +1,135 @@
+"""Lambda-balanced two-layer linear networks on whitened inputs: exact at any width and any number of outputs.
+
+Fukumizu 1998; Braun et al. 2022; Domine et al. 2024, "From lazy to rich: exact learning dynamics in deep linear
+networks".
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._dynamics import AbstractRandomAccess, Assumption, Quantity, Validity, View
+from .._problem import Problem
+from .._safe import nonzero
+from ._linear_flow import (
+    all_kinds_fit,
+    linear_flow,
+    linear_network,
+    LinearFlow,
+    positive_rates,
+    require_kind,
+    tolerance,
+    whitened_inputs,
+)
+from ._reduced_balanced import Blocks, ReducedBalanced
+
+
+class Balanced(AbstractRandomAccess):
+    r"""The exact gradient flow of a two-layer linear network under MSE whose layers are lambda-balanced.
+
+    Balanced: $V_2^\top V_2 - V_1 V_1^\top = \lambda I$ for $V_l = W_l/\sqrt{\eta_l}$ and $V_1$ on the inputs' row space
+    (as `nets.Balanced` makes them); lambda of any sign, any sizes that allow it, any rank, any positive rates. Inputs
+    are whitened on their row space.
+
+    Provides outputs and NTK at any t in [0, inf]. The weights are known up to a rotation of the hidden units that has
+    no closed form: `blocks` gives them so, and with them every norm and Gram matrix.
+    """
+
+    @property
+    def name(self) -> str:
+        return "Balanced"
+
+    @property
+    def provides(self) -> frozenset[Quantity]:
+        return frozenset({Quantity.OUTPUTS, Quantity.KERNEL})
+
+    def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
+        return ts
+
+    def check(self, problem: Problem) -> Validity:
+        assumptions = linear_network(problem, matrices=2)
+        if all_kinds_fit(assumptions):
+            start = _start(problem)
+            assumptions += [whitened_inputs(problem), positive_rates(problem), _is_balanced(problem, start)]
+            if problem.x_test is not None:
+                assumptions.append(_sees_no_more(problem, problem.x_test, start))
+        return Validity(tuple(assumptions))
+
+    def reduce(self, problem: Problem) -> ReducedBalanced:
+        """The flow of a problem in its own units.
+
+        Raises:
+            NotApplicable: the problem is of another kind.
+        """
+        require_kind(self.check(problem), self.name)
+        start = _start(problem)
+        flow = start.flow
+        return ReducedBalanced.build(start.inside.T, flow.layers[1], flow.task, 1 / nonzero(flow.outer), start.balance)
+
+    def blocks(self, problem: Problem, t: Float[Array, ""]) -> Blocks:
+        """W_1/sqrt(eta_1) and W_2/sqrt(eta_2) at time t, up to a rotation of the hidden units.
+
+        Raises:
+            NotApplicable: the problem is of another kind.
+        """
+        return self.reduce(problem).blocks(linear_flow(problem).time(t))
+
+    def at(self, problem: Problem, t: Float[Array, ""]) -> View:
+        blocks = self.blocks(problem, t)
+        outer = linear_flow(problem).outer
+        matrix = outer * (blocks.last @ blocks.first.T)
+        outputs = problem.x @ matrix.T
+        outputs = outputs if problem.initial is None else outputs - problem.initial
+        test_outputs = None if problem.x_test is None else problem.x_test @ matrix.T
+        if test_outputs is not None and problem.initial_test is not None:
+            test_outputs = test_outputs - problem.initial_test
+        hidden = problem.x @ blocks.first
+        same_output = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
+        first = (hidden @ hidden.T)[:, None, :, None] * same_output[None, :, None, :]
+        last = (problem.x @ problem.x.T)[:, None, :, None] * (blocks.last @ blocks.last.T)[None, :, None, :]
+        return View(
+            problem,
+            jnp.asarray(t, problem.x.dtype),
+            given_outputs=outputs,
+            given_test_outputs=test_outputs,
+            given_kernel=outer**2 * (first + last),
+        )
+
+
+class _Start(NamedTuple):
+    flow: LinearFlow
+    inside: Float[Array, "hidden in"]  # the first layer on the inputs' row space
+    outgoing: Float[Array, "hidden hidden"]
+    incoming: Float[Array, "hidden hidden"]
+    balance: Float[Array, ""]
+
+
+def _start(problem: Problem) -> _Start:
+    flow = linear_flow(problem)
+    first, last = flow.layers
+    inside = flow.project(first)
+    outgoing, incoming = last.T @ last, inside @ inside.T
+    return _Start(flow, inside, outgoing, incoming, jnp.trace(outgoing - incoming) / outgoing.shape[0])
+
+
+def _is_balanced(problem: Problem, start: _Start) -> Assumption:
+    gap = start.outgoing - start.incoming - start.balance * jnp.eye(len(start.outgoing), dtype=problem.x.dtype)
+    size = jnp.linalg.norm(start.outgoing) + jnp.linalg.norm(start.incoming)
+    return Assumption(
+        "layers are lambda-balanced",
+        jnp.linalg.norm(gap) / nonzero(size),
+        tolerance(problem),
+        "|V_2^T V_2 - V_1 V_1^T - lambda I| relative to its terms",
+    )
+
+
+def _sees_no_more(problem: Problem, x_test: Float[Array, "m in"], start: _Start) -> Assumption:
+    first = start.flow.layers[0]
+    outside = (first - start.inside) @ x_test.T
+    return Assumption(
+        "test inputs lie in the row space of the training inputs",
+        jnp.linalg.norm(outside) / nonzero(jnp.linalg.norm(first) * jnp.linalg.norm(x_test)),
+        tolerance(problem),
+        "what the first layer sees of them outside it",
+    )

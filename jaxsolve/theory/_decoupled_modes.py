@@ -1,0 +1,127 @@
+"""Two-layer linear networks whose modes do not mix: exact at any width, from any start within a mode.
+
+Saxe et al. 2014, "Exact solutions to the nonlinear dynamics of learning in deep linear neural networks"; each mode is
+Theorem 1 of Xu & Liu Ziyin.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._dynamics import AbstractRandomAccess, Assumption, Quantity, Validity, View
+from .._problem import Problem
+from .._safe import nonzero, safe_sqrt
+from ._linear_flow import (
+    all_kinds_fit,
+    linear_flow,
+    linear_network,
+    LinearFlow,
+    positive_rates,
+    require_kind,
+    tolerance,
+    whitened_inputs,
+)
+from ._modes import Modes, shared_modes
+from ._reduced_line import ReducedLine, rotate
+
+
+class DecoupledModes(AbstractRandomAccess):
+    r"""The exact gradient flow of a two-layer linear network under MSE that learns one mode beside the other.
+
+    With singular vectors $u_k, v_k$ common to the target and to $V_2 V_1$ at the start, mode k has the hidden
+    vectors $a_k = V_2^\top u_k$ and $b_k = V_1 v_k$. If those of different modes are orthogonal, each pair follows the
+    flow of a two-layer network on a line (Saxe's modes: vectors of one entry). No balance is needed, rates are any
+    positive ones, inputs are whitened on their row space.
+
+    Provides parameters, outputs, NTK at any t in [0, inf]. `reduce` gives every mode in six numbers.
+    """
+
+    @property
+    def name(self) -> str:
+        return "DecoupledModes"
+
+    @property
+    def provides(self) -> frozenset[Quantity]:
+        return frozenset(Quantity)
+
+    def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
+        return ts
+
+    def check(self, problem: Problem) -> Validity:
+        assumptions = linear_network(problem, matrices=2)
+        if all_kinds_fit(assumptions):
+            start = _start(problem)
+            mixed = {
+                "target and start share their singular vectors": start.misalignment,
+                "hidden vectors of different modes are orthogonal": start.overlap,
+            }
+            assumptions += [whitened_inputs(problem), positive_rates(problem)]
+            assumptions += [Assumption(name, size, tolerance(problem)) for name, size in mixed.items()]
+        return Validity(tuple(assumptions))
+
+    def reduce(self, problem: Problem) -> ReducedLine:
+        """Every mode as the flow of a network on a line, shape (modes,).
+
+        Raises:
+            NotApplicable: the problem is of another kind.
+        """
+        require_kind(self.check(problem), self.name)
+        return _lines(_start(problem))
+
+    def at(self, problem: Problem, t: Float[Array, ""]) -> View:
+        require_kind(self.check(problem), self.name)
+        start = _start(problem)
+        flow, modes = start.flow, start.modes
+        t = jnp.asarray(t, problem.x.dtype)
+        angle = _lines(start).log_xi(t)
+        a, b = rotate(start.a, start.b, angle[None, :])
+        first, last = flow.layers
+        layers = (first + (b - start.b) @ modes.into.T, last + modes.out @ (a - start.a).T)
+        return View(problem, t, flow.params(problem, layers))
+
+
+class _Start(NamedTuple):
+    flow: LinearFlow
+    modes: Modes
+    a: Float[Array, "hidden modes"]
+    b: Float[Array, "hidden modes"]
+    strength: Float[Array, " modes"]  # of the target
+    misalignment: Float[Array, ""]
+    overlap: Float[Array, ""]
+
+
+def _lines(start: _Start) -> ReducedLine:
+    # dT/dt goes into k: k (y - k a.b) with y = k s.
+    k = jnp.broadcast_to(safe_sqrt(start.flow.speed), start.strength.shape)
+    return jax.vmap(ReducedLine.from_layers, in_axes=(1, 1, 0, 0))(start.a, start.b, k, k * start.strength)
+
+
+def _start(problem: Problem) -> _Start:
+    flow = linear_flow(problem)
+    first, last = flow.layers
+    inside = flow.project(first)
+    modes = shared_modes(flow.task * jnp.sign(flow.outer), last @ inside, last @ last.T, inside.T @ inside)
+    a, b = last.T @ modes.out, inside @ modes.into
+    target = modes.out.T @ flow.target  # (modes, in)
+    strength = jnp.sum(target * modes.into.T, axis=1)
+    # A mode that moves must share nothing with any other direction, those outside all modes included.
+    size = jnp.linalg.norm
+    present = jnp.sum(a * b, axis=0)
+    moving = jnp.abs(strength) + jnp.abs(present)
+    moving = moving / nonzero(jnp.max(moving))
+    off_target = size(flow.target - modes.out @ (strength[:, None] * modes.into.T)) / nonzero(size(flow.target))
+    off_start = size(last @ inside - modes.out @ (present[:, None] * modes.into.T))
+    off_out = size((last @ a - modes.out * jnp.sum(a * a, axis=0)[None, :]) * moving[None, :])
+    off_into = size((inside.T @ b - modes.into * jnp.sum(b * b, axis=0)[None, :]) * moving[None, :])
+    size_in, size_out = nonzero(size(inside)), nonzero(size(last))
+    return _Start(
+        flow,
+        modes,
+        a,
+        b,
+        strength,
+        jnp.maximum(off_target, off_start / (size_in * size_out)),
+        jnp.maximum(off_out / size_out**2, off_into / size_in**2),
+    )

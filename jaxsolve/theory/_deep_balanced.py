@@ -1,0 +1,124 @@
+"""Balanced deep linear networks on whitened inputs: exact at any depth.
+
+Saxe et al. 2014; Arora et al. 2018; Atanasov, Bordelon & Pehlevan 2022, section 4 (corrected).
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._dynamics import AbstractRandomAccess, Assumption, Quantity, Validity, View
+from .._problem import Problem
+from .._safe import nonzero
+from ._deep_mode import half_loss_time, mode_strength
+from ._linear_flow import (
+    all_kinds_fit,
+    linear_flow,
+    linear_network,
+    LinearFlow,
+    positive_rates,
+    require_kind,
+    tolerance,
+    whitened_inputs,
+)
+from ._modes import shared_modes
+
+
+class DeepBalanced(AbstractRandomAccess):
+    r"""The exact gradient flow of a balanced linear network of L >= 2 matrices under MSE, mode by mode.
+
+    Balanced: $V_{l+1}^\top V_{l+1} = V_l V_l^\top$ for $V_l = W_l/\sqrt{\eta_l}$ and $V_1$ on the inputs' row space.
+    Target and start share their singular vectors; inputs are whitened on their row space; rates are any positive ones.
+    Then all layers hold the same singular values v, and every mode obeys $\dot v = v^{L-1} (s - v^L)$.
+
+    Provides parameters, outputs, NTK at any t in [0, inf].
+    """
+
+    @property
+    def name(self) -> str:
+        return "DeepBalanced"
+
+    @property
+    def provides(self) -> frozenset[Quantity]:
+        return frozenset(Quantity)
+
+    def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
+        return ts
+
+    def check(self, problem: Problem) -> Validity:
+        assumptions = linear_network(problem)
+        if all_kinds_fit(assumptions):
+            start = _start(problem)
+            assumptions += [
+                whitened_inputs(problem),
+                positive_rates(problem),
+                Assumption("adjacent layers are balanced", start.imbalance, tolerance(problem)),
+                Assumption("target and start share their singular vectors", start.misalignment, tolerance(problem)),
+            ]
+        return Validity(tuple(assumptions))
+
+    def at(self, problem: Problem, t: Float[Array, ""]) -> View:
+        start = self._read(problem)
+        flow = start.flow
+        v = mode_strength(start.v, start.target, flow.time(t), matrices=len(flow.layers))
+        layers = tuple(
+            layer + above @ ((v - start.v)[:, None] * below.T)
+            for layer, below, above in zip(flow.layers, start.frames[:-1], start.frames[1:], strict=True)
+        )
+        return View(problem, jnp.asarray(t, problem.x.dtype), flow.params(problem, layers))
+
+    def half_loss_times(self, problem: Problem) -> Float[Array, " modes"]:
+        """The gradient-flow time at which each mode has halved its loss; NaN for modes that do not rise.
+
+        Raises:
+            NotApplicable: the problem is of another kind.
+        """
+        start = self._read(problem)
+        times = half_loss_time(start.v, start.target, matrices=len(start.flow.layers))
+        return times / nonzero(start.flow.speed)
+
+    def _read(self, problem: Problem) -> "_Start":
+        require_kind(self.check(problem), self.name)
+        return _start(problem)
+
+
+class _Start(NamedTuple):
+    flow: LinearFlow
+    frames: tuple[Float[Array, "layer modes"], ...]  # common to the layers below and above them, input first
+    v: Float[Array, " modes"]  # singular values, the same in all layers
+    target: Float[Array, " modes"]  # of v^L
+    imbalance: Float[Array, ""]
+    misalignment: Float[Array, ""]
+
+
+def _start(problem: Problem) -> _Start:
+    flow = linear_flow(problem)
+    first = flow.project(flow.layers[0])
+    layers = (first, *flow.layers[1:])
+    product, size = first, jnp.linalg.norm(first)
+    for layer in layers[1:]:
+        product, size = layer @ product, size * jnp.linalg.norm(layer)
+    modes = shared_modes(flow.task * jnp.sign(flow.outer), product, layers[-1] @ layers[-1].T, first.T @ first)
+    strength = jnp.sum(modes.out * (product @ modes.into), axis=0)
+    target = jnp.sum(modes.out * (flow.target @ modes.into), axis=0)
+    alive = strength != 0
+    v = jnp.where(alive, jnp.abs(jnp.where(alive, strength, 1)) ** (1 / len(layers)), 0)
+    frames = [modes.into]
+    for layer in layers:
+        frames.append((layer @ frames[-1]) / nonzero(v)[None, :])
+    rebuild = lambda diagonal: modes.out @ (diagonal[:, None] * modes.into.T)
+    gaps = [
+        jnp.linalg.norm(above.T @ above - below @ below.T) / nonzero(jnp.sum(above**2) + jnp.sum(below**2))
+        for below, above in zip(layers[:-1], layers[1:], strict=True)
+    ]
+    off_target = jnp.linalg.norm(flow.target - rebuild(target)) / nonzero(jnp.linalg.norm(flow.target))
+    off_start = jnp.linalg.norm(product - rebuild(strength)) / nonzero(size)
+    return _Start(
+        flow,
+        tuple(frames),
+        v,
+        jnp.where(strength < 0, -target, target),
+        jnp.max(jnp.stack(gaps)),
+        jnp.maximum(off_target, off_start),
+    )

@@ -1,0 +1,159 @@
+r"""The strength of one mode of a balanced deep linear network at any time, from the implicit law of its flow.
+
+With $c = v^L$ the strength and s its target, $\dot v = v^{L-1} (s - v^L)$ (Atanasov et al., eq. 38, corrected). In
+$u \in (0, 1)$, a fraction that grows with time, $\int u^{\alpha-1} (1-u)^{\beta-1} du = L |s|^{2-2/L} T$: an incomplete
+beta function, which is the 2F1 of the usual form:
+
+- below the target, $u = c/s$: $\alpha = 2/L - 1, \beta = 0$;
+- above it, $u = s/c$: $\alpha = 2 - 2/L, \beta = 0$;
+- target of the opposite sign, $u = |s|/(c + |s|)$: $\alpha = 2 - 2/L, \beta = 2/L - 1$.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from .._safe import nonzero
+
+
+TERMS = 60  # of a series that falls like 2^-k, down to below the last digit
+NEWTON_STEPS = 12  # from the early law eight are the most that were needed, over 24 decades, for up to ten matrices
+HALF = float(-np.log(2.0))
+
+
+class _Series(NamedTuple):
+    """int_0^u u^(alpha-1) (1-u)^(beta-1) du = u^alpha sum_k c_k u^k for u <= 1/2, with log u in the place of u^0/0."""
+
+    alpha: Float[Array, "..."]
+    coefficients: Float[Array, "... terms"]
+
+    def __call__(self, log_u: Float[Array, "..."]) -> Float[Array, "..."]:
+        k = jnp.arange(TERMS, dtype=log_u.dtype).reshape((1,) * log_u.ndim + (TERMS,))
+        powers = jnp.exp((self.alpha[..., None] + k) * log_u[..., None])
+        return jnp.sum(self.coefficients * powers, axis=-1) + jnp.where(self.alpha == 0, log_u, 0)
+
+
+def _coefficients(alpha: float, beta: float) -> np.ndarray:
+    k = np.arange(TERMS)
+    binomial = np.cumprod(np.concatenate([[1.0], (k[1:] - beta) / k[1:]]))
+    powers = k + alpha
+    return np.where(powers == 0, 0.0, binomial / np.where(powers == 0, 1.0, powers))
+
+
+class Law(NamedTuple):
+    """Incomplete beta functions, one per mode: -1 < alpha <= 2, -1 < beta <= 0."""
+
+    low: _Series  # from u = 0
+    high: _Series  # from u = 1
+    match: Float[Array, "..."]
+
+    @staticmethod
+    def choose(exponents: list[tuple[float, float]], case: Int[Array, "..."], dtype) -> "Law":
+        """For every mode the pair (alpha, beta) that its case names."""
+        pick = lambda values: jnp.asarray(np.array(values), dtype)[case]
+        low = [_coefficients(alpha, beta) for alpha, beta in exponents]
+        high = [_coefficients(beta, alpha) for alpha, beta in exponents]
+        halves = 0.5 ** np.arange(TERMS)
+        at_half = lambda power, c: 0.5**power * np.sum(c * halves) + (HALF if power == 0 else 0)
+        match = [at_half(x, l) + at_half(y, h) for (x, y), l, h in zip(exponents, low, high, strict=True)]
+        alpha, beta = zip(*exponents, strict=True)
+        return Law(_Series(pick(alpha), pick(low)), _Series(pick(beta), pick(high)), pick(match))
+
+    def integral(self, y: Float[Array, "..."]) -> Float[Array, "..."]:
+        """The integral up to u = 1/(1 + e^-y), up to a constant if alpha <= 0; strictly increasing in y.
+
+        By the binomial series from the nearer end.
+        """
+        near = jnp.minimum(-jax.nn.softplus(jnp.abs(y)), HALF)
+        return jnp.where(y < 0, self.low(near), self.match - self.high(near))
+
+    def slope(self, y: Float[Array, "..."]) -> Float[Array, "..."]:
+        """d integral/dy = u^alpha (1 - u)^beta."""
+        return jnp.exp(-self.low.alpha * jax.nn.softplus(-y) - self.high.alpha * jax.nn.softplus(y))
+
+
+def _advance(law: Law, y: Float[Array, "..."], duration: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The logit of u after a duration >= 0, from the logit y before it."""
+    target = law.integral(y) + duration
+    fixed, goal, lasting = jax.lax.stop_gradient((y, target, duration))
+    sinks = law.low.alpha <= 0  # then the integral starts at -inf
+    # The slope is at least 1 if alpha <= 0, and at least 2^-alpha past y = 0 otherwise.
+    latest = jnp.where(sinks, fixed, jnp.maximum(fixed, 0)) + jnp.where(sinks, 1, 2**law.low.alpha) * lasting
+    # In these variables the law is close to a straight line towards both ends, which is where Newton's method is fast.
+    straight = lambda z: jnp.where(sinks, jnp.arcsinh(z), jnp.log(jnp.where(sinks, 1, z)))
+    unbend = lambda z: jnp.where(sinks, jnp.hypot(jnp.ones_like(z), z), z)
+
+    def newton(_, at):
+        value = law.integral(at)
+        step = (straight(goal) - straight(value)) * unbend(value) / law.slope(at)
+        return jnp.clip(at + step, fixed, latest)
+
+    found = jax.lax.fori_loop(0, NEWTON_STEPS, newton, jnp.clip(_early(law, fixed, lasting), fixed, latest))
+    # One more step in the plain variable, which carries the derivative.
+    return found + (target - jax.lax.stop_gradient(law.integral(found))) / jax.lax.stop_gradient(law.slope(found))
+
+
+def _early(law: Law, y: Array, duration: Array) -> Array:
+    """Where the law leads while u is small: u^alpha grows linearly. Past u = 1/2, (1 - u)^beta does, or y itself."""
+    alpha, beta = law.low.alpha, law.high.alpha
+    safe = nonzero(alpha)
+    power = jnp.exp(alpha * -jax.nn.softplus(-y)) + alpha * duration
+    ended = jnp.where(alpha < 0, power <= 2**-alpha, power >= 2**-alpha)
+    log_u = jnp.minimum(jnp.log(jnp.where(ended, 1, power)) / safe, HALF)
+    grown = log_u - jnp.log1p(-jnp.exp(log_u))
+    late = jnp.where(
+        beta == 0, jnp.maximum(y, 0) + duration, jnp.log(jnp.maximum(-beta * duration, 1)) / -nonzero(beta)
+    )
+    return jnp.where(alpha == 0, y + duration, jnp.where(ended, jnp.maximum(y, late), grown))
+
+
+def mode_strength(
+    v: Float[Array, "..."], target: Float[Array, "..."], T: Float[Array, "..."], *, matrices: int
+) -> Float[Array, "..."]:
+    """v(T) = c^(1/L) of a mode with v' = v^(L-1) (target - v^L), from v >= 0.
+
+    Arguments:
+        v: at the start. At 0 the mode stays there.
+        target: what c reaches if it is positive; else c falls to 0.
+        T: finite times >= 0.
+        matrices: L >= 2.
+    """
+    L = matrices
+    a = 1 - 2 / L
+    c = v**L
+    size = jnp.abs(target)
+    s = nonzero(size)
+    rising, falling, crossing = (target > 0) & (c < size), (target > 0) & (c > size), target < 0
+    moves = (v > 0) & (rising | falling | crossing)
+    c = jnp.where(moves, c, s / 2)
+    gap = jnp.where(moves & ~crossing, jnp.abs(s - c), s)
+    # The logit of u = c/s, s/c or s/(c + s).
+    below, above = jnp.where(rising, c, s), jnp.where(rising | falling, gap, c)
+    case = jnp.where(rising, 0, jnp.where(falling, 1, 2))
+    law = Law.choose([(-a, 0.0), (1 + a, 0.0), (1 + a, -a)], case, v.dtype)
+    y = _advance(law, jnp.log(below) - jnp.log(above), L * jnp.exp((2 - 2 / L) * jnp.log(s)) * T)
+    log_c = jnp.where(rising, -jax.nn.softplus(-y), jnp.where(falling, jax.nn.softplus(-y), -y))
+    # Without a target v' = -v^(2L-1).
+    powers = 2 * L - 2
+    fading = v / jnp.exp(jnp.log1p(powers * v**powers * T) / powers)
+    return jnp.where(moves, jnp.exp((jnp.log(s) + log_c) / L), jnp.where(size == 0, fading, v))
+
+
+def half_loss_time(v: Float[Array, "..."], target: Float[Array, "..."], *, matrices: int) -> Float[Array, "..."]:
+    """The time T at which the loss of a rising mode, (target - c)^2/2, is half of what it was: in closed form.
+
+    NaN for modes that do not rise (target <= v^L or v = 0).
+    """
+    L = matrices
+    c = v**L
+    rises = (v > 0) & (target > c)
+    c, s = jnp.where(rises, c, 0.5), jnp.where(rises, target, 1.0)
+    gap = s - c
+    half = c + (1 - 0.5**0.5) * gap
+    law = Law.choose([(2 / L - 1, 0.0)], jnp.zeros(c.shape, int), c.dtype)
+    logit = lambda value, left: jnp.log(value) - jnp.log(left)
+    passed = law.integral(logit(half, 0.5**0.5 * gap)) - law.integral(logit(c, gap))
+    return jnp.where(rises, passed / (L * jnp.exp((2 - 2 / L) * jnp.log(s))), jnp.nan)

@@ -1,0 +1,153 @@
+r"""Linear networks on whitened inputs, in the units of their own flow.
+
+With $V_l = W_l/\sqrt{\eta_l}$, $f(x) = o\, V_L \cdots V_1 x$ and inputs of second moment $X^\top X/n = \kappa^2 \Pi$,
+$\Pi$ a projector, gradient flow is $dV_l/dT = -\partial/\partial V_l \; \tfrac12 |V_L \cdots V_1 \Pi - \Sigma|^2$ with
+$o = \gamma \prod_l m_l \sqrt{\eta_l}$, $\Sigma = Y^\top X/(n o \kappa^2)$ and $T = o^2 \kappa^2 t$.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from .._dynamics import Assumption, NotApplicable, Validity
+from .._problem import Problem
+from .._safe import nonzero
+from ..losses import AbstractLoss, MSE
+from ..nets import AbstractDense
+
+
+class LinearFlow(NamedTuple):
+    """A linear network's gradient flow on whitened inputs, in its own units: unit rates, unit second moment.
+
+    Attributes:
+        layers: V_l = W_l/sqrt(eta_l), counted from the input.
+        task: o Sigma = Y^T X/(n kappa^2), shape (out, in): the matrix that f reaches. It depends on data alone.
+        outer: o = gamma prod_l m_l sqrt(eta_l), of any sign: f(x) = o V_L ... V_1 x.
+        speed: dT/dt = (o kappa)^2.
+        whitened: inputs scaled to Pi = whitened^T whitened, the projector on their row space.
+    """
+
+    layers: tuple[Float[Array, "out in"], ...]
+    task: Float[Array, "out in"]
+    outer: Float[Array, ""]
+    speed: Float[Array, ""]
+    whitened: Float[Array, "n in"]
+
+    @property
+    def target(self) -> Float[Array, "out in"]:
+        """Sigma, the value that V_L ... V_1 reaches."""
+        return self.task / nonzero(self.outer)
+
+    def project(self, rows: Float[Array, "rows in"]) -> Float[Array, "rows in"]:
+        """The part of every row inside the row space of the inputs."""
+        return (rows @ self.whitened.T) @ self.whitened
+
+    def time(self, t: Float[Array, ""]) -> Float[Array, ""]:
+        """T = speed t, with t = inf brought down to where every decay that floating point can tell is over."""
+        dtype = self.task.dtype
+        last = float(jnp.finfo(dtype).max) ** 0.5
+        return self.speed * jnp.minimum(jnp.asarray(t, dtype), last / nonzero(self.speed))
+
+    def params(self, problem: Problem, layers: Sequence[Float[Array, "_ _"]]) -> PyTree:
+        """The problem's parameters with these layers in the place of its own."""
+        eta = problem.net.rates().weights
+        weights = tuple(jnp.sqrt(rate) * layer for rate, layer in zip(eta, layers, strict=True))
+        return eqx.tree_at(lambda p: p.weights, problem.params, weights)
+
+
+def linear_network(
+    problem: Problem,
+    *,
+    matrices: int | None = None,
+    hidden: int | None = None,
+    outputs: int | None = None,
+    loss: type[AbstractLoss] = MSE,
+) -> list[Assumption]:
+    """The assumptions that a problem is about a linear network; None leaves a size free.
+
+    Only if none of them is missed (`all_kinds_fit`) may the numbers of the problem be read.
+    """
+    net, x = problem.net, problem.x
+    dense = isinstance(net, AbstractDense)
+    count = len(net.weights) if dense else 0
+    widths = net.widths if dense else ()
+    kind = [
+        ("a dense network", dense, type(net).__name__),
+        ("linear activation", dense and net.activation.linear, str(net.activation) if dense else "?"),
+        ("no biases", dense and not net.biases, "biases"),
+        (
+            "a loss" if loss is AbstractLoss else f"{loss.__name__} loss",
+            isinstance(problem.loss, loss),
+            type(problem.loss).__name__,
+        ),
+        ("inputs are vectors", x.ndim == 2, f"inputs of shape {x.shape[1:]}"),
+        ("at least two weight matrices", count >= 2, f"{count or 'unknown'} matrices"),
+    ]
+    if matrices is not None:
+        kind.append((f"{matrices} weight matrices", count == matrices, f"{count or 'unknown'} matrices"))
+    if hidden is not None:
+        fits = dense and all(width == hidden for width in widths)
+        kind.append((f"{hidden} hidden neuron{'s' * (hidden > 1)}", fits, f"hidden layers of {widths}"))
+    if outputs is not None:
+        count_y = problem.y.shape[1]
+        kind.append((f"{outputs} output{'s' * (outputs > 1)}", count_y == outputs, f"{count_y} outputs"))
+    return [Assumption.of_kind(name, bool(holds), found, x.dtype) for name, holds, found in kind]
+
+
+def all_kinds_fit(assumptions: Sequence[Assumption]) -> bool:
+    """Whether the problem is of the right kind, whatever its numbers."""
+    return not any(assumption.structural for assumption in assumptions)
+
+
+def positive_rates(problem: Problem) -> Assumption:
+    eta = jnp.stack([jnp.asarray(rate) for rate in problem.net.rates().weights])
+    return Assumption("all rates are positive", jnp.where(jnp.all(eta > 0), 0.0, 1.0).astype(problem.x.dtype), 0.0)
+
+
+def whitened_inputs(problem: Problem) -> Assumption:
+    """All non-zero eigenvalues of the inputs' second moment are equal; the violation is their relative spread."""
+    x = problem.x / nonzero(jnp.max(jnp.abs(problem.x)))
+    n, d = x.shape
+    gram = x @ x.T if n <= d else x.T @ x
+    values = jnp.linalg.eigvalsh(gram)
+    largest = values[-1]
+    present = values > 10 * max(n, d) * float(jnp.finfo(x.dtype).eps) * largest
+    smallest = jnp.min(jnp.where(present, values, largest))
+    return Assumption(
+        "inputs are whitened on their row space",
+        (largest - smallest) / nonzero(largest),
+        tolerance(problem),
+        "spread of the non-zero eigenvalues of their second moment",
+    )
+
+
+def tolerance(problem: Problem) -> float:
+    """Up to where a measured violation counts as rounding."""
+    return 1e4 * float(jnp.finfo(problem.x.dtype).eps)
+
+
+def require_kind(validity: Validity, name: str) -> None:
+    """Raises NotApplicable if a form is asked for a problem of another kind."""
+    if validity.structural:
+        raise NotApplicable(f"{name} does not solve this problem: it needs {validity.missed()}")
+
+
+def linear_flow(problem: Problem) -> LinearFlow:
+    """A problem of the right kind (see `linear_network`) in its own units. Exact if its inputs are whitened."""
+    net, x = problem.net, problem.x
+    n, d = x.shape
+    eta = net.rates().weights
+    layers = tuple(w / jnp.sqrt(rate) for w, rate in zip(net.weights, eta, strict=True))
+    outer = net.scaling.gamma
+    for index, rate in enumerate(eta):
+        outer = outer * (net.scaling.multiplier[index] * jnp.sqrt(rate))
+    # kappa^2 = |C|^2/tr C with C = X^T X/n is the common eigenvalue if there is one.
+    gram = (x @ x.T if n <= d else x.T @ x) / n
+    kappa_squared = jnp.sum(gram**2) / nonzero(jnp.sum(x**2) / n)
+    whitened = x / nonzero(jnp.sqrt(n * kappa_squared))
+    y = problem.y if problem.initial is None else problem.y + problem.initial
+    task = (y.T @ x) / (n * nonzero(kappa_squared))
+    return LinearFlow(layers, task, outer, outer**2 * kappa_squared, whitened)

@@ -1,0 +1,148 @@
+r"""The first phase of a two-layer linear network from a small start: its weights turn before its output moves.
+
+Atanasov, Bordelon and Pehlevan, "Neural networks as kernel learners: the silent alignment effect", appendices B.1 and
+B.2. While the output is small, $\dot a = W g$ and $\dot W = a g^\top$ with the constant $g = o\, X^\top Y/n$: a
+hyperbolic rotation of $(a, W \hat g)$ by the angle $|g| t$.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from .._dynamics import AbstractRandomAccess, Assumption, Quantity, Validity, View
+from .._problem import Problem
+from .._safe import nonzero, safe_product, safe_sqrt
+from ._linear_flow import linear_flow, linear_network, LinearFlow, positive_rates, require_kind
+from ._reduced_line import rotate
+
+
+SMALL = 0.01
+"""Up to which size (see `small_start`) a start counts as small: a size of 0.01 makes errors of about one percent."""
+
+
+class EarlyGrowth(NamedTuple):
+    """What grows from a small start, and how fast.
+
+    Attributes:
+        direction: the unit vector towards which the first layer and the kernel turn; zero without a target.
+        rate: |g|: the layers grow as exp(rate t), the kernel as exp(2 rate t). Per gradient-flow time.
+    """
+
+    direction: Float[Array, " in"]
+    rate: Float[Array, ""]
+
+
+class PhaseOne(AbstractRandomAccess):
+    r"""The early flow of a two-layer linear network with one output, MSE loss and any inputs (eqs. 6, 20, 21).
+
+    With V = W/sqrt(eta), o = gamma m_1 m_2 sqrt(eta_1 eta_2), g = o X^T Y/n and w = V_1 g/|g|:
+    a(t) = a cosh(|g| t) + w sinh(|g| t), V_1(t) = V_1 + [a sinh(|g| t) + w (cosh(|g| t) - 1)] g^T/|g|.
+
+    Truncated terms are of the size of o^2 lambda_max(X^T X/n) |V(t)|^2/|g| relative to the weights: good until the
+    output is seen, at about log(1/sigma^2)/(2 |g|). After that this goes on growing, which the network does not.
+    Asymptotic: `js.exact` never returns it. Provides parameters, outputs and NTK.
+    """
+
+    @property
+    def name(self) -> str:
+        return "PhaseOne"
+
+    @property
+    def provides(self) -> frozenset[Quantity]:
+        return frozenset(Quantity)
+
+    def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
+        return ts
+
+    def check(self, problem: Problem) -> Validity:
+        assumptions = two_layers_one_output(problem)
+        if not Validity(tuple(assumptions)).structural:
+            assumptions += [positive_rates(problem), small_start(problem, linear_flow(problem))]
+        return Validity(tuple(assumptions), asymptotic=True)
+
+    def growth(self, problem: Problem) -> EarlyGrowth:
+        r"""The direction of X^T Y, that is $\Sigma\beta$ for targets $\beta^\top x$, and the rate of growth.
+
+        The kernel becomes $|a(t)|^2 x^\top [\Sigma\beta\beta^\top\Sigma/(\beta^\top\Sigma^2\beta) + I] x'$ (eq. 25,
+        corrected: the printed coefficient has a square root).
+
+        Raises:
+            NotApplicable: the problem is of another kind.
+        """
+        return _growth(self._flow(problem))
+
+    def at(self, problem: Problem, t: Float[Array, ""]) -> View:
+        flow = self._flow(problem)
+        direction, rate = _growth(flow)
+        first, a = flow.layers[0], flow.layers[1][0]
+        t = jnp.asarray(t, a.dtype)
+        start = first @ direction
+        a, w = rotate(a, start, safe_product(rate, t))
+        layers = (first + (w - start)[:, None] * direction[None, :], a[None, :])
+        return View(problem, t, flow.params(problem, layers))
+
+    def _flow(self, problem: Problem) -> LinearFlow:
+        require_kind(Validity(tuple(two_layers_one_output(problem))), self.name)
+        return linear_flow(problem)
+
+
+def two_layers_one_output(problem: Problem) -> list[Assumption]:
+    """The kinds of problem of which silent alignment speaks."""
+    return linear_network(problem, matrices=2, outputs=1)
+
+
+def small_start(problem: Problem, flow: LinearFlow) -> Assumption:
+    """How small the start is: size/(1 + size) with size = o^2 lambda_max(X^T X/n) (|a|^2 + |V_1|^2)/|g|.
+
+    With whitened inputs that is (|a|^2 + |V_1|^2)/s, V_1 within the row space, in the operator norm.
+    """
+    n = problem.x.shape[0]
+    a = flow.layers[1][0]
+    spread = jnp.linalg.norm(problem.x / n**0.5, 2) ** 2
+    layers = flow.outer**2 * spread * (jnp.sum(a**2) + jnp.linalg.norm(flow.project(flow.layers[0]), 2) ** 2)
+    total = layers + _growth(flow).rate
+    return Assumption("the start is small", layers / nonzero(total), SMALL, "squared weights over the target's size")
+
+
+def early_overlaps(
+    start: Float[ArrayLike, " 5"],
+    t: Float[ArrayLike, ""],
+    *,
+    s: Float[ArrayLike, ""],
+    a: Float[ArrayLike, ""],
+    b: Float[ArrayLike, ""],
+) -> Float[Array, " 5"]:
+    r"""The five overlaps of the early flow on unwhitened inputs (eqs. 22 to 24), solved.
+
+    $r = (\beta^\top W^\top a,\ |a|^2,\ \beta^\top W^\top W \Sigma\beta,\ \beta^\top\Sigma W^\top a,\
+    \beta^\top\Sigma W^\top W\Sigma\beta)$ obeys $\dot r = s M r$ with the eigenvalues $0, \pm\sqrt b, \pm 2\sqrt b$ of
+    the matrix M of eq. (23). At unit rates and gamma = 1; f(x) = a^T W x, targets s beta^T x.
+
+    Arguments:
+        start: r at t = 0.
+        t: gradient-flow time >= 0.
+        s: size of the target.
+        a: beta^T Sigma beta.
+        b: beta^T Sigma^2 beta > 0.
+    """
+    dtype = jnp.result_type(jnp.asarray(start), float)
+    r1, r2, r3, r4, r5 = jnp.asarray(start, dtype)
+    s, a, b, t = (jnp.asarray(value, dtype) for value in (s, a, b, t))
+    root = safe_sqrt(b)
+    angle = s * root * t
+    # In terms of w = W Sigma beta/sqrt(b) and the part z of W beta that does not grow, z = W beta - (a/sqrt(b)) w.
+    ww, aw, share = r5 / b, r4 / root, a / root
+    z_a, z_w = r1 - share * aw, r3 / root - share * ww
+    # (|a|^2 + |w|^2)/2 and a.w turn by twice the angle, (z.a, z.w) by once; |a|^2 - |w|^2 stays.
+    mean, aw = rotate((r2 + ww) / 2, aw, 2 * angle)
+    z_a, z_w = rotate(z_a, z_w, angle)
+    aa, ww = mean + (r2 - ww) / 2, mean - (r2 - ww) / 2
+    return jnp.stack([z_a + share * aw, aa, root * (z_w + share * ww), root * aw, b * ww])
+
+
+def _growth(flow: LinearFlow) -> EarlyGrowth:
+    # speed * target = o X^T Y/n, whatever the inputs' second moment.
+    pull = flow.target[0]
+    length = safe_sqrt(jnp.sum(pull**2))
+    return EarlyGrowth(pull / nonzero(length), flow.speed * length)

@@ -1,0 +1,220 @@
+r"""Potentials: what gradient flow minimises among all interpolants, besides the loss.
+
+The function beta of some networks moves as a mirror flow up to a rescaling of time,
+$\frac{d}{dt} \nabla\Phi(\beta) = -s(t) X^\top (X\beta - y)$ with $s > 0$: then $\nabla\Phi(\beta)$ never leaves the row
+space of X, and beta ends at the minimiser of $\Phi$ among all solutions of $X\beta = y$, if it reaches one.
+
+Reading beta and the rates from a network with multipliers m, output scale gamma and rates eta: take the weights
+$m_l W_l$ and the rates $m_l^2 \eta_l$; beta is the product of the weights, and f(x) = gamma beta.x, so that the data
+are (gamma X, y), and (gamma X, y + f_0) for a centred problem. Constants in front of the loss do not matter.
+"""
+
+import abc
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Bool, Float
+
+from .._checks import concrete
+from .._safe import nonzero, safe_hypot, safe_sqrt
+from ._arguments import as_floats, as_positive
+from ._interpolants import Interpolants
+
+
+def safe_norm(vector: Float[Array, " d"]) -> Float[Array, ""]:
+    """The Euclidean norm without overflow, with derivative 0 at 0."""
+    scale = jax.lax.stop_gradient(nonzero(jnp.max(jnp.abs(vector))))
+    return scale * safe_sqrt(jnp.sum((vector / scale) ** 2))
+
+
+class AbstractPotential(eqx.Module):
+    """A convex function Phi of beta whose gradient moves in the row space of the data. The start is its minimum."""
+
+    @abc.abstractmethod
+    def value(self, beta: Float[Array, " d"]) -> Float[Array, ""]:
+        """Phi(beta), up to a constant."""
+
+    @abc.abstractmethod
+    def mirror_map(self, beta: Float[Array, " d"]) -> Float[Array, " d"]:
+        """The gradient of Phi; zero at the start."""
+
+    @abc.abstractmethod
+    def inverse_mirror_map(self, dual: Float[Array, " d"]) -> Float[Array, " d"]:
+        """The beta at which the gradient of Phi is `dual`."""
+
+    @abc.abstractmethod
+    def minimise(self, interpolants: Interpolants) -> Float[Array, " d"]:
+        """The minimiser of Phi among the interpolants; NaN if no solver found it."""
+
+
+class AbstractRadialPotential(AbstractPotential):
+    r"""Phi(beta) = g(|beta|) - c.beta, with $c = \pm g'(|\beta_0|) \beta_0/|\beta_0|$ from the start beta_0.
+
+    Its minimiser among the interpolants is beta = X^+ y + t (I - X^+ X) beta_0: the shortest interpolant, and what the
+    data do not see of the start, stretched by a number t. (t = 1 is the lazy limit.)
+    """
+
+    beta_0: eqx.AbstractVar[Float[Array, " d"]]
+
+    @abc.abstractmethod
+    def profile(self, r: Float[Array, ""]) -> Float[Array, ""]:
+        """g(r) - g(0)."""
+
+    @abc.abstractmethod
+    def stiffness(self, r: Float[Array, ""]) -> Float[Array, ""]:
+        """g'(r)/r."""
+
+    @abc.abstractmethod
+    def compliance(self, slope: Float[Array, ""]) -> Float[Array, ""]:
+        """r/g'(r) as a function of g'(r)."""
+
+    @abc.abstractmethod
+    def sign(self) -> Float[Array, ""]:
+        """The sign of c."""
+
+    @abc.abstractmethod
+    def stretch(
+        self, shortest: Float[Array, ""], along: Float[Array, ""], across: Float[Array, ""]
+    ) -> Float[Array, ""]:
+        """t, from |X^+ y| and the norms of what the data see (`along`) and do not see (`across`) of beta_0."""
+
+    def tilt(self) -> Float[Array, " d"]:
+        """c: the linear term, which makes the start the minimum."""
+        return self.sign() * self.stiffness(safe_norm(self.beta_0)) * self.beta_0
+
+    def value(self, beta: Float[Array, " d"]) -> Float[Array, ""]:
+        return self.profile(safe_norm(beta)) - self.tilt().astype(beta.dtype) @ beta
+
+    def mirror_map(self, beta: Float[Array, " d"]) -> Float[Array, " d"]:
+        return self.stiffness(safe_norm(beta)) * beta - self.tilt().astype(beta.dtype)
+
+    def inverse_mirror_map(self, dual: Float[Array, " d"]) -> Float[Array, " d"]:
+        full = dual + self.tilt().astype(dual.dtype)
+        return self.compliance(safe_norm(full)) * full
+
+    def minimise(self, interpolants: Interpolants) -> Float[Array, " d"]:
+        interpolants.require_start(self.beta_0)
+        start = self.beta_0.astype(interpolants.x.dtype)
+        unseen = interpolants.across(start)
+        shortest = interpolants.shortest
+        return shortest + self.stretch(safe_norm(shortest), safe_norm(start - unseen), safe_norm(unseen)) * unseen
+
+
+class SingleNeuronPotential(AbstractRadialPotential):
+    r"""One hidden linear neuron, beta = a w, with any delta = eta_w a^2 - eta_a |w|^2 (Kunin et al., Theorem 3.1).
+
+    With $\kappa = \sqrt{\delta^2 + 4 \eta_a \eta_w |\beta|^2}$, and $\kappa_0$ at the start,
+    $\Phi = \frac{(\kappa - 2\delta) \sqrt{\kappa + \delta}}{3 \sqrt{\eta_a \eta_w}}
+    - \sqrt{\kappa_0 - \delta} \frac{\beta_0 \cdot \beta}{|\beta_0|}$: equation (5), which is printed for rates of 1,
+    with the rates entering through kappa. A constant is left out that would drown the rest at large delta.
+
+    The theorem asks that beta never passes through zero. The gradient of Phi is $\sqrt{2 \eta_a}\, \mathrm{sgn}(a) w$,
+    and w itself never leaves w_0 + row space: if beta passes through zero (a changes its sign, possible for delta < 0
+    only), the theorem holds with the opposite sign of the linear term. `crossed` says so.
+
+    Arguments:
+        beta_0: beta at the start.
+        delta: Kunin's delta, conserved. Upstream (delta > 0) the flow tends to be lazy, downstream to be rich.
+        eta_a, eta_w: rates of the two layers.
+        crossed: whether a changes its sign during training.
+
+    Raises:
+        ValueError: a value is not finite, a rate is not positive, beta_0 is zero for delta <= 0 (then its direction
+            is unknown), or `crossed` for delta >= 0.
+    """
+
+    beta_0: Float[Array, " d"]
+    delta: Float[Array, ""]
+    eta_a: Float[Array, ""]
+    eta_w: Float[Array, ""]
+    crossed: Bool[Array, ""]
+
+    def __init__(
+        self,
+        beta_0: Float[ArrayLike, " d"],
+        delta: Float[ArrayLike, ""],
+        eta_a: Float[ArrayLike, ""] = 1.0,
+        eta_w: Float[ArrayLike, ""] = 1.0,
+        *,
+        crossed: Bool[ArrayLike, ""] = False,
+    ):
+        self.beta_0, self.delta = as_floats(beta_0, "beta_0"), as_floats(delta, "delta")
+        self.eta_a, self.eta_w = as_positive(eta_a, "eta_a"), as_positive(eta_w, "eta_w")
+        self.crossed = jnp.asarray(crossed)
+        known, start, crossing = concrete(self.delta), concrete(self.beta_0), concrete(self.crossed)
+        if known is not None and start is not None and not start.any() and known <= 0:
+            raise ValueError(
+                f"beta_0 must not be zero for delta <= 0 (got {known}): the direction of w is then unknown"
+            )
+        if known is not None and crossing is not None and crossing and known >= 0:
+            raise ValueError(f"a changes its sign for delta < 0 only, got crossed=True and delta = {known}")
+
+    @staticmethod
+    def from_weights(
+        a: Float[ArrayLike, ""],
+        w: Float[ArrayLike, " d"],
+        eta_a: Float[ArrayLike, ""] = 1.0,
+        eta_w: Float[ArrayLike, ""] = 1.0,
+        *,
+        crossed: Bool[ArrayLike, ""] = False,
+    ) -> "SingleNeuronPotential":
+        """From the weights at the start, multipliers included: m_2 a, m_1 w, m_2^2 eta_a and m_1^2 eta_w."""
+        a, w = as_floats(a, "a"), as_floats(w, "w")
+        eta_a, eta_w = as_positive(eta_a, "eta_a"), as_positive(eta_w, "eta_w")
+        a, eta_a, eta_w = (number.astype(w.dtype) for number in (a, eta_a, eta_w))
+        up, down = jnp.sqrt(eta_w) * jnp.abs(a), jnp.sqrt(eta_a) * safe_norm(w)
+        return SingleNeuronPotential(a * w, (up - down) * (up + down), eta_a, eta_w, crossed=crossed)
+
+    def _sizes(self, r: Float[Array, ""]) -> tuple[Array, Array, Array, Array, Array]:
+        """delta, |delta|, 2 sqrt(eta_a eta_w), kappa and kappa + |delta|, in the dtype of r."""
+        delta, eta_a, eta_w = (number.astype(r.dtype) for number in (self.delta, self.eta_a, self.eta_w))
+        size = jnp.where(delta >= 0, delta, -delta)  # as |delta|, with derivative 1 at 0, as in the branches below
+        twice = 2 * jnp.sqrt(eta_a) * jnp.sqrt(eta_w)
+        kappa = safe_hypot(delta, twice * r)
+        return delta, size, twice, kappa, kappa + size
+
+    def profile(self, r: Float[Array, ""]) -> Float[Array, ""]:
+        delta, size, twice, kappa, high = self._sizes(r)
+        root = safe_sqrt(nonzero(high))
+        # With A^2 = kappa + delta and B^2 = 2 delta: (A - B)(A^2 + AB - B^2/2) for delta >= 0, where A - B is small.
+        least = safe_sqrt(2 * jnp.where(delta >= 0, delta, 0))
+        lazy = twice * r * (r / nonzero(high)) * (kappa + root * least) / (root + least)
+        rich = r * (kappa + 2 * size) / root
+        return 2 * jnp.where(delta >= 0, lazy, rich) / 3
+
+    def stiffness(self, r: Float[Array, ""]) -> Float[Array, ""]:
+        # sqrt(kappa - delta)/r, where (kappa - delta)(kappa + delta) = (2 sqrt(eta_a eta_w) r)^2.
+        delta, _, twice, _, high = self._sizes(r)
+        root = safe_sqrt(nonzero(high))
+        return jnp.where(delta >= 0, twice / root, root / nonzero(r))
+
+    def compliance(self, slope: Float[Array, ""]) -> Float[Array, ""]:
+        delta, size, twice, _, _ = self._sizes(jnp.zeros_like(slope))
+        least = safe_sqrt(2 * size)  # for delta < 0 the slope at beta = 0
+        squared = jnp.where(delta >= 0, slope**2 + 2 * size, jnp.maximum(slope - least, 0) * (slope + least))
+        return safe_sqrt(squared) / twice
+
+    def sign(self) -> Float[Array, ""]:
+        return jnp.where(self.crossed, -1, 1).astype(self.beta_0.dtype)
+
+    def stretch(
+        self, shortest: Float[Array, ""], along: Float[Array, ""], across: Float[Array, ""]
+    ) -> Float[Array, ""]:
+        """In closed form: s = r/g' obeys a quadratic equation in s^2, since kappa = 4 eta_a eta_w s^2 - delta.
+
+        For one sample in two dimensions this is the solution of Kunin et al., A.4.
+        """
+        start = safe_hypot(along, across)
+        delta, size, twice, _, high = self._sizes(start)
+        reach = nonzero(start)
+        cos, sin = along / reach, across / reach
+        low = (twice * start) * (twice * start / nonzero(high))
+        # 2 delta + |c_across|^2, written so that a large delta < 0 does not cancel.
+        linear = 2 * jnp.where(delta >= 0, size, -size * cos**2) + low * sin**2
+        constant = 2 * twice * shortest
+        root = safe_hypot(linear, constant) + jnp.where(linear >= 0, linear, -linear)
+        root = jnp.where(linear >= 0, root, constant * (constant / nonzero(root)))
+        steep = safe_sqrt(nonzero(high))
+        pull = jnp.where(delta >= 0, 1 / steep, steep / (twice * reach))  # g'(|beta_0|)/(2 sqrt(eta_a eta_w) |beta_0|)
+        return self.sign().astype(start.dtype) * safe_sqrt(root / 2) * pull

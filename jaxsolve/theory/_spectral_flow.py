@@ -1,0 +1,52 @@
+"""How the singular values of a lambda-balanced two-layer linear network move."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from .._safe import safe_hypot
+from ._arguments import as_floats, as_positive
+
+
+class SpectralVelocity(NamedTuple):
+    """The singular values of beta, in descending order, and their time derivatives."""
+
+    values: Float[Array, " k"]
+    velocities: Float[Array, " k"]
+
+
+def spectral_velocity(
+    beta: Float[Array, "d c"],
+    gradient: Float[Array, "d c"],
+    delta: Float[ArrayLike, ""],
+    eta_a: Float[ArrayLike, ""] = 1.0,
+    eta_w: Float[ArrayLike, ""] = 1.0,
+) -> SpectralVelocity:
+    r"""The mirror flow of singular values (Kunin et al., Theorem B.6; rates added).
+
+    For f(x) = A^T W x, beta = W^T A = sum_i lambda_i u_i v_i^T and eta_w A A^T - eta_a W W^T = delta I:
+    $\dot\lambda_i = -\sqrt{\delta^2 + 4 \eta_a \eta_w \lambda_i^2}\; u_i^\top G v_i$, for the singular values that the
+    hidden layer can hold, i = 1, ..., h (any further ones stay zero). With delta != 0 it is the mirror flow of
+    `HyperbolicEntropy.of_singular_values`. Singular values must be distinct; k = min(d, c).
+
+    A network with multipliers and gamma: A = m_2 W_2^T and W = m_1 W_1 with the rates m_2^2 eta_2 and m_1^2 eta_1, and
+    f(x) = gamma beta^T x.
+
+    Arguments:
+        beta: W^T A.
+        gradient: G, the gradient of the loss in beta: gamma X^T (gamma X beta - Y)/n for `losses.MSE`.
+        delta: any finite number.
+        eta_a, eta_w: rates of A and W.
+
+    Raises:
+        ValueError: beta and gradient are not matrices of one shape, a number is not finite, or a rate is not positive.
+    """
+    if beta.ndim != 2 or beta.shape != gradient.shape:
+        raise ValueError(f"beta and gradient must be matrices of one shape (d, c), got {beta.shape}, {gradient.shape}")
+    delta = as_floats(delta, "delta").astype(beta.dtype)
+    eta_a, eta_w = (as_positive(eta, name).astype(beta.dtype) for eta, name in ((eta_a, "eta_a"), (eta_w, "eta_w")))
+    u, values, vt = jnp.linalg.svd(beta, full_matrices=False)
+    along = jnp.sum(u * (gradient @ vt.T), axis=0)
+    speed = safe_hypot(delta, 2 * jnp.sqrt(eta_a) * jnp.sqrt(eta_w) * values)
+    return SpectralVelocity(values, -speed * along)

@@ -1,0 +1,42 @@
+"""Observables of neurons, by their definition in NumPy and along a flow."""
+
+import diffrax
+import jax.random as jr
+import numpy as np
+import pytest
+
+import jaxsolve as js
+from tests import cases
+
+
+@pytest.mark.x64_only
+def test_they_are_what_they_say_at_every_time(getkey):
+    net = js.nets.MLP(3, 4, 1, 1, "leaky_relu", scaling=cases.scaling(2), key=getkey())
+    problem = js.Problem(net, jr.normal(getkey(), (6, 3)), jr.normal(getkey(), (6, 1)))
+    flow = js.GradientFlow(diffrax.Dopri8(), rtol=1e-10, atol=1e-12, land_on_ts=True)
+    watched = [js.observe.neuron_radius(), js.observe.neuron_direction(), js.observe.neuron_delta()]
+    run = js.solve(problem, flow, np.array([0.0, 0.5, 2.0]), observe=watched)
+    eta_w, eta_a = (float(rate) for rate in net.scaling.eta)
+
+    def formulas(params):
+        w, a = (np.asarray(matrix) for matrix in params.weights)
+        length = np.linalg.norm(w, axis=1)
+        return a[0] * length, w / length[:, None], eta_w * a[0] ** 2 - eta_a * length**2
+
+    for index, params in ((0, problem.params), (-1, run.final.params)):
+        radius, direction, delta = formulas(params)
+        np.testing.assert_allclose(run["neuron_radius"][index], radius, rtol=1e-13)
+        np.testing.assert_allclose(run["neuron_direction"][index], direction, rtol=1e-13)
+        np.testing.assert_allclose(run["neuron_delta"][index], delta, rtol=1e-12, atol=1e-13)
+        cases.assert_fails(lambda d=delta, i=index: np.testing.assert_allclose(run["neuron_delta"][i], 1.01 * d))
+    moved = np.abs(run["neuron_radius"][-1] - run["neuron_radius"][0])
+    assert np.max(moved) > 0.1
+    drift = np.max(np.abs(run["neuron_delta"] - run["neuron_delta"][:1]))
+    assert drift < 1.4e-14, drift  # conserved; measured 1.4e-15
+
+
+def test_other_networks_are_refused(getkey):
+    net = js.nets.MLP(3, 4, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=getkey())
+    problem = js.Problem(net, jr.normal(getkey(), (6, 3)), jr.normal(getkey(), (6, 1)))
+    with pytest.raises(js.NotApplicable, match="the activation tanh"):
+        js.solve(problem, js.GradientFlow(), 1.0, observe=js.observe.neuron_delta())

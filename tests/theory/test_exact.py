@@ -1,0 +1,91 @@
+"""`exact` picks the right closed form, and says what misses where there is none."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxsolve as js
+from tests import cases
+from tests.linear_cases import aligned, balanced, neuron, scaling, whitened
+
+
+def on_a_line():
+    return js.Problem(
+        js.nets.TwoLayerLinear(2, 3, scaling=scaling((1.0, 1.0)), key=jax.random.key(0)),
+        jnp.array([[1.0, 2.0], [-0.5, -1.0]]),
+        jnp.array([1.0, 0.3]),
+    )
+
+
+FORMS = {
+    "TwoLayerLine": on_a_line,
+    "SingleNeuron": lambda: neuron(0),
+    "Balanced": lambda: balanced(0),
+    "DeepBalanced": lambda: aligned(0, (3, 3, 3, 2), eta=(1.0, 1.0, 1.0)),
+    "DecoupledModes": lambda: aligned(0, (3, 3, 2), balance=False),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_chooses_the_form(name):
+    problem = FORMS[name]()
+    form = js.exact(problem)
+    assert form.name == name
+    assert bool(form.check(problem).exact)
+
+
+def test_earlier_forms_win():
+    # One neuron is lambda-balanced, and an aligned balanced start is three forms at once.
+    assert bool(js.theory.Balanced().check(neuron(0)).exact)
+    problem = aligned(0, (3, 3, 2))
+    assert js.exact(problem).name == "Balanced"
+    assert all(bool(form().check(problem).exact) for form in (js.theory.DeepBalanced, js.theory.DecoupledModes))
+
+
+def test_the_choice_solves_the_problem():
+    problem = FORMS["DecoupledModes"]()
+    run = js.solve(problem, js.exact(problem), jnp.array([0.0, jnp.inf]), observe=js.observe.loss())
+    np.testing.assert_allclose(run["loss"][1], 0.0, atol=cases.eps(100) ** 2)
+
+
+def test_a_linear_start_that_is_not_balanced_names_the_nearest_form():
+    problem = balanced(0, (3, 3, 3), 0.5)
+    w, a = problem.net.weights
+    net = js.nets.TwoLayerLinear(
+        3, 3, 3, scaling=problem.net.scaling, init=js.nets.Given([w, 1.05 * a]), key=jax.random.key(0)
+    )
+    with pytest.raises(js.NotApplicable) as caught:
+        js.exact(js.Problem(net, problem.x, problem.y))
+    first, *others = str(caught.value).split("\n  ")[1:]
+    assert first.startswith("Balanced needs layers are lambda-balanced (violation 0.0")
+    assert {line.split()[0] for line in others} == set(FORMS) - {"Balanced"}
+    assert any("1 hidden neuron: it has hidden layers of (3,)" in line for line in others)
+
+
+def test_inputs_that_are_not_whitened():
+    x = whitened(0, 5, 3, 3) * jnp.array([1.0, 1.0, 1.2])[None, :]
+    problem = neuron(0)
+    with pytest.raises(js.NotApplicable) as caught:
+        js.exact(js.Problem(problem.net, x, problem.y))
+    assert "the nearest is\n  SingleNeuron needs inputs are whitened on their row space (violation 0." in str(
+        caught.value
+    )
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_other_networks_have_none(activation):
+    net = js.nets.MLP(3, 4, 2, 2, activation, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+    with pytest.raises(js.NotApplicable, match=f"linear activation: it has {activation}"):
+        js.exact(js.Problem(net, jnp.ones((4, 3)), jnp.ones((4, 2))))
+
+
+def test_asymptotic_theory_is_never_exact():
+    problem = js.Problem(
+        js.nets.TwoLayerLinear(3, 4, scaling=scaling((1.0, 1.0), 1e-6), key=jax.random.key(0)),
+        whitened(0, 5, 3, 3),
+        jax.random.normal(jax.random.key(1), (5,)),
+    )
+    assert bool(js.theory.SilentAlignment().check(problem).applies)
+    with pytest.raises(js.NotApplicable):
+        js.exact(problem)

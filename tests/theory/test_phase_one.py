@@ -1,0 +1,180 @@
+"""The first phase on inputs that are not whitened: against integration of the weights, and the printed matrix."""
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import jaxsolve as js
+from jaxsolve.theory import early_overlaps, PhaseOne
+from tests.cases import assert_fails, eps
+
+
+PHASE = PhaseOne()
+REFERENCE = js.GradientFlow(diffrax.Dopri8(), rtol=1e-10, atol=1e-14, land_on_ts=True)
+SIZE, WIDTH, SAMPLES, S = 5, 4, 12, 0.8
+
+
+@eqx.filter_jit
+def setting(sigma, seed):
+    """Inputs of unequal variances, targets s beta . x, unit rates and multipliers."""
+    keys = jax.random.split(jax.random.key(seed), 3)
+    x = jax.random.normal(keys[0], (SAMPLES, SIZE)) * jnp.linspace(0.4, 1.6, SIZE)[None, :]
+    beta = jax.random.normal(keys[1], (SIZE,))
+    beta = beta / jnp.linalg.norm(beta)
+    scaling = js.nets.Scaling(np.ones(2), sigma * np.array([SIZE**-0.5, WIDTH**-0.5]), np.ones(2))
+    net = js.nets.TwoLayerLinear(SIZE, WIDTH, scaling=scaling, key=keys[2])
+    return js.Problem(net, x, S * (x @ beta)), beta
+
+
+def moments(problem, beta):
+    second = problem.x.T @ problem.x / SAMPLES
+    return second, beta @ second @ beta, beta @ second @ second @ beta
+
+
+def measured(weights, second, beta):
+    """The overlaps of eq. 22."""
+    first, a = weights[0], weights[1][0]
+    one, two = first @ beta, first @ second @ beta
+    return jnp.stack([one @ a, a @ a, one @ two, two @ a, two @ two])
+
+
+LAYERS = [
+    js.observe.Observable("first", lambda view: view.params.weights[0], dims=("hidden", "in")),
+    js.observe.Observable("last", lambda view: view.params.weights[1], dims=("out", "hidden")),
+    js.observe.kernel(),
+]
+ANGLES = jnp.array([0.0, 0.5, 1.0, 2.0, 3.0])
+
+
+@eqx.filter_jit
+def both(sigmas):
+    """Per sigma and time: errors of the weights, overlaps by integration and in closed form."""
+
+    def lane(sigma):
+        problem, beta = setting(sigma, 0)
+        second, a, b = moments(problem, beta)
+        ts = ANGLES / PHASE.growth(problem).rate
+        flow = js.solve(problem, REFERENCE, ts, observe=LAYERS)
+        closed = js.solve(problem, PHASE, ts, observe=LAYERS, throw=False)
+        gaps = [jnp.max(jnp.abs(flow[k] - closed[k])) / jnp.max(jnp.abs(flow[k])) for k in ("first", "last", "kernel")]
+        true = jax.vmap(lambda *w: measured(w, second, beta))(flow["first"], flow["last"])
+        found = jax.vmap(lambda t: early_overlaps(true[0], t, s=S, a=a, b=b))(ts)
+        return jnp.stack(gaps), true, found
+
+    return jax.vmap(lane)(sigmas)
+
+
+@pytest.mark.x64_only
+def test_weights_and_overlaps_follow_the_integration():
+    gaps, true, found = both(jnp.array([1e-3, 1e-4]))
+    assert float(jnp.max(gaps[1])) < 1e-4  # measured 1.2e-5
+    np.testing.assert_allclose(jnp.log10(gaps[0] / gaps[1]), 2, atol=0.02)
+    share = lambda r: jnp.max(jnp.abs(r - true), axis=1) / jnp.max(jnp.abs(true), axis=1)
+    assert float(jnp.max(share(found)[1])) < 1e-4  # measured 1.2e-5
+    np.testing.assert_allclose(jnp.log10(share(found)[0] / share(found)[1]), 2, atol=0.02)
+    assert_fails(lambda: np.testing.assert_array_less(share(1.01 * found)[1], 1e-4))
+
+
+@given(st.lists(st.floats(-2, 2), min_size=5, max_size=5), st.floats(0.1, 2), st.floats(0, 3))
+@settings(max_examples=15, deadline=None)
+def test_overlaps_solve_the_printed_system(start, a, angle):
+    """Equation 23 by a matrix exponential in 80-bit arithmetic; also from starts that no weights have."""
+    b, s = 1.1 * a**2 + 0.3, 0.7
+    matrix = s * np.array([[0, a, 1, 0, 0], [0, 0, 0, 2, 0], [b, 0, 0, a, 0], [0, b, 0, 0, 1], [0, 0, 0, 2 * b, 0]])
+    expected = (exponential(matrix * angle) @ np.array(start, np.longdouble)).astype(float)
+    found = jitted(jnp.asarray(start), jnp.asarray(angle), jnp.asarray(a), jnp.asarray(b))
+    # Measured: 17 units of rounding (scipy.linalg.expm: 1800).
+    np.testing.assert_allclose(found, expected, rtol=0, atol=eps(170) * max(1, np.abs(expected).max()))
+    if abs(expected).max() > 1e-3 and angle > 0.1:
+        assert_fails(lambda: np.testing.assert_allclose(found, 1.01 * expected, atol=eps(200)))
+
+
+def exponential(matrix):
+    """exp(M) by its series at M/1024, squared ten times."""
+    small = matrix.astype(np.longdouble) / 1024
+    total, term = np.eye(5, dtype=np.longdouble), np.eye(5, dtype=np.longdouble)
+    for k in range(1, 25):
+        term = term @ small / k
+        total = total + term
+    for _ in range(10):
+        total = total @ total
+    return total
+
+
+@jax.jit
+def jitted(start, t, a, b):
+    return early_overlaps(start, t, s=0.7, a=a, b=b)
+
+
+def test_early_time_and_slope():
+    start = jnp.array([0.3, 1.0, 0.2, -0.4, 0.9])
+    np.testing.assert_allclose(jitted(start, 0.0, 0.8, 1.5), start, rtol=eps(10))
+    slope = jax.jacfwd(jitted, argnums=1)(start, 0.0, 0.8, 1.5)
+    a, b, s = 0.8, 1.5, 0.7
+    r1, r2, r3, r4, r5 = start
+    expected = s * jnp.stack([a * r2 + r3, 2 * r4, b * r1 + a * r4, b * r2 + r5, 2 * b * r4])
+    np.testing.assert_allclose(slope, expected, rtol=eps(50))
+
+
+@pytest.mark.x64_only
+def test_the_kernel_turns_to_the_corrected_equation_25():
+    """From a start so small that the kernel has turned long before the output moves."""
+    sigma, angle = 1e-9, 14.0
+
+    @eqx.filter_jit
+    def late():
+        problem, beta = setting(sigma, 1)
+        growth = PHASE.growth(problem)
+        flow = js.solve(problem, REFERENCE, jnp.stack([angle / growth.rate]), observe=LAYERS)
+        second, _, b = moments(problem, beta)
+        return growth.direction, flow["first"][0], flow["last"][0, 0], second @ beta, b
+
+    direction, first, last, pull, b = late()
+    np.testing.assert_allclose(direction, pull / jnp.sqrt(b), rtol=1e-12)
+    spike = first.T @ first / (last @ last)
+    check = lambda coefficient: np.testing.assert_allclose(spike, coefficient * np.outer(pull, pull), atol=8e-6)
+    check(1 / b)  # measured 1e-6
+    assert_fails(lambda: check(1 / jnp.sqrt(b)))  # as printed
+    assert_fails(lambda: check(1.01 / b))
+
+
+def test_validity():
+    problem, _ = setting(1e-2, 0)
+    validity = PHASE.check(problem)
+    assert bool(validity.applies)
+    assert not bool(validity.exact)
+    with pytest.raises(js.NotApplicable, match="the start is small"):
+        js.solve(setting(1.0, 0)[0], PHASE, 1.0)
+    relu = js.nets.MLP(2, 3, 1, 1, "relu", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+    with pytest.raises(js.NotApplicable, match="linear activation: it has relu"):
+        PHASE.growth(js.Problem(relu, jnp.ones((4, 2)), jnp.ones((4, 1))))
+
+
+@pytest.mark.x64_only
+def test_float32_keeps_its_digits():
+    problem, _ = setting(1e-2, 0)
+    single = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), problem)
+
+    @eqx.filter_jit
+    def kernels(problem, ts):
+        return jax.vmap(lambda t: PHASE.at(problem, t).kernel)(ts)
+
+    ts = jnp.array([0.0, 0.3, 2.0])
+    rough, fine = kernels(single, ts.astype(jnp.float32)), kernels(problem, ts)
+    assert rough.dtype == jnp.float32
+    assert float(jnp.max(jnp.abs(rough.astype(float) - fine)) / jnp.max(fine)) < 1e-6  # measured 1.1e-7
+
+
+@pytest.mark.x64_only
+def test_gradient_in_time_is_the_flow():
+    """d/dt of the weights is -eta dL/dW of the linearised loss: a closed form differentiates through jit and grad."""
+    problem, _ = setting(1e-3, 2)
+    first, last = problem.params.weights
+    pull = problem.x.T @ problem.y[:, 0] / SAMPLES
+    slope = jax.jit(jax.jacfwd(lambda t: PHASE.at(problem, t).params.weights))(0.0)
+    np.testing.assert_allclose(slope[0], np.outer(last[0], pull), rtol=1e-12)
+    np.testing.assert_allclose(slope[1][0], first @ pull, rtol=1e-12)
