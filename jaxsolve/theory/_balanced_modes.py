@@ -74,7 +74,7 @@ class BalancedModes(eqx.Module):
         return self._kernel(1 / self.eta)
 
     def hidden_kernel(self, layer: int) -> Float[Array, "in in"]:
-        r"""M of the inner products of the signals behind `layer` matrices, K(x, x') = x^T M x' (eqs. 43, 54).
+        r"""M of the NNGP kernel behind `layer` matrices, the signals' inner products x^T M x' (eqs. 43, 54).
 
         $\prod_{k \le l} \eta_k (\prod_k \eta_k)^{-l/L} R c^{2l/L} R^\top$: $[\beta^\top\beta]^{l/L}$ at equal rates
         after training.

@@ -17,11 +17,11 @@ TS = jnp.array([0.0, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0])
 
 
 @pytest.mark.x64_only
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     first=st.lists(st.tuples(decades(-3, 0.3), signs), min_size=2, max_size=2),
-    ratios=st.lists(st.sampled_from([0.0, 0.3, -0.3, 1.0, 2.5, -2.5]), min_size=2, max_size=2),
+    ratios=st.lists(st.sampled_from([0.0, 0.3, -0.3, 0.7, 2.5, -2.5]), min_size=2, max_size=2),
     targets=st.lists(st.one_of(st.just(0.0), decades(-1, 0.5)), min_size=2, max_size=2),
     ratio=decades(-1, 1),
     gamma=signs,
@@ -80,6 +80,7 @@ def test_one_input_is_the_line():
         np.testing.assert_allclose(one[name], other[name], atol=1e-13 * float(jnp.max(jnp.abs(other[name]))))
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_hidden_vectors_of_any_length():
     # Each mode owns three neurons, its layers unaligned and unbalanced: beyond Saxe's modes.
@@ -112,7 +113,7 @@ def test_twin_off_by_one_percent_fails():
 
 
 @pytest.mark.x64_only
-@pytest.mark.parametrize("t", [0.6, jnp.inf])
+@pytest.mark.parametrize("t", [pytest.param(0.6, marks=pytest.mark.slow), jnp.inf])
 def test_gradients_equal_finite_differences(t):
     @jax.jit
     def f(scales):

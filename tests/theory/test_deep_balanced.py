@@ -45,7 +45,7 @@ def test_equals_flow_of_the_weights(seed, strengths, sign, targets, eta, gamma):
     [
         ((4, 4, 4, 1), {"gamma": -1.0}),
         pytest.param((3, 3, 3, 3, 3), {"eta": (1.0, 2.0, 0.5, 0.7)}, marks=pytest.mark.slow),
-        ((4, 5, 3), {"eta": (0.5, 2.0), "centered": True}),
+        pytest.param((4, 5, 3), {"eta": (0.5, 2.0), "centered": True}, marks=pytest.mark.slow),
     ],
 )
 def test_other_depths(sizes, options):
@@ -99,7 +99,7 @@ def test_inverts_the_hypergeometric_law_over_twelve_decades(L):
 
 
 @pytest.mark.x64_only
-@pytest.mark.parametrize("L", [2, 3, 5])
+@pytest.mark.parametrize("L", [2, pytest.param(3, marks=pytest.mark.slow), 5])
 @pytest.mark.parametrize(("c", "s"), [(5.0, 1.4), (1e4, 1.4), (0.5, -1.4), (40.0, -0.01), (0.3, 0.0), (1.4, 1.4)])
 def test_other_cases_follow_their_equation(L, c, s):
     t = np.array([0.0, 1e-4, 0.1, 1.0, 5.0, 20.0])
@@ -195,7 +195,7 @@ def test_final_kernel_has_the_corrected_scale():
 
 
 @pytest.mark.x64_only
-@pytest.mark.parametrize("t", [pytest.param(0.0, marks=pytest.mark.slow), 0.6, jnp.inf])
+@pytest.mark.parametrize("t", [*(pytest.param(t, marks=pytest.mark.slow) for t in (0.0, 0.6)), jnp.inf])
 def test_gradients_equal_finite_differences(t):
     @jax.jit
     def f(scales):

@@ -89,3 +89,51 @@ def test_asymptotic_theory_is_never_exact():
     assert bool(js.theory.SilentAlignment().check(problem).applies)
     with pytest.raises(js.NotApplicable):
         js.exact(problem)
+
+
+def _swept_neuron(sigma, eta):
+    return neuron(0, sigma=sigma, eta=(eta, 1.0))
+
+
+def _swept_balanced(sigma, eta):
+    return balanced(0, (3, 3, 2), sigma=sigma, eta=(eta, 1.0))
+
+
+def _swept_modes(sigma, eta):
+    return aligned(0, (3, 3, 2), eta=(eta, 1.0), strengths=sigma * jnp.array([[0.5, 0.2], [0.1, 0.7]]))
+
+
+def _swept_deep(sigma, eta):
+    return aligned(0, (3, 3, 3, 2), eta=(eta, 1.0, 1.0), strengths=sigma * jnp.array([[0.5, 0.7]]))
+
+
+@pytest.mark.parametrize(
+    ("make", "form"),
+    [
+        (_swept_neuron, js.theory.SingleNeuron()),
+        pytest.param(_swept_balanced, js.theory.Balanced(), marks=pytest.mark.slow),
+        (_swept_modes, js.theory.DecoupledModes()),
+        pytest.param(_swept_deep, js.theory.DeepBalanced(), marks=pytest.mark.slow),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_a_sweep_is_a_loop_of_solves(make, form):
+    axes = {"sigma": [0.3, 1.0], "eta": [0.5, 2.0]}
+    ts = [0.0, 0.7, np.inf]
+    swept = js.sweep(make, axes, form, ts, observe=[js.observe.outputs(), js.observe.kernel()], progress=False)
+    assert np.all(swept["result"] == 0)
+    for i, sigma in enumerate(axes["sigma"]):
+        for j, eta in enumerate(axes["eta"]):
+            one = js.solve(make(sigma, eta), form, ts, observe=[js.observe.outputs(), js.observe.kernel()])
+            for name in one.observed:
+                size = float(jnp.max(jnp.abs(one[name])))
+                np.testing.assert_allclose(swept[name][i, j], one[name], atol=cases.eps(1e3) * size)
+
+
+def test_a_sweep_marks_lanes_that_the_form_does_not_solve():
+    def stretched(factor):
+        problem = neuron(0)
+        return js.Problem(problem.net, problem.x * jnp.stack([factor, 1.0, 1.0])[None, :], problem.y)
+
+    swept = js.sweep(stretched, {"factor": [1.0, 1.5]}, js.theory.SingleNeuron(), [1.0], progress=False)
+    assert list(js.result_names(swept["result"].values)) == ["successful", "not_applicable"]

@@ -141,6 +141,7 @@ def assert_lazy_laws(depth, measured, *, alpha_error, width_error, variance_erro
 
 
 @pytest.mark.x64_only
+@pytest.mark.slow
 def test_lazy_networks_follow_the_lazy_laws():
     measured = lazy_slopes(1, (16, 64), 24)
     # Measured: 1.6e-4; 0.09 and 0.03; 0.05. The last three are finite width and 24 starts.

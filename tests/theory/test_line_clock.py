@@ -43,8 +43,8 @@ def quartic_loss(f, y):
     ("loss", "options"),
     [
         (js.losses.Logistic(), {}),
-        (js.losses.Logistic(), {"separable": False, "centered": True}),
-        (cosh_loss, {"sigma": 0.2, "eta": (3.0, 0.1)}),
+        pytest.param(js.losses.Logistic(), {"separable": False, "centered": True}, marks=pytest.mark.slow),
+        pytest.param(cosh_loss, {"sigma": 0.2, "eta": (3.0, 0.1)}, marks=pytest.mark.slow),
         pytest.param(quartic_loss, {"gamma": 0.8}, marks=pytest.mark.slow),
         pytest.param(js.losses.QuadraticHinge(), {"separable": False}, marks=pytest.mark.slow),
     ],
@@ -115,7 +115,7 @@ def test_a_kinked_loss_is_refused_with_its_error():
 
 
 @pytest.mark.x64_only
-@pytest.mark.parametrize("t", [0.7, 40.0])
+@pytest.mark.parametrize("t", [0.7, pytest.param(40.0, marks=pytest.mark.slow)])
 def test_gradients_equal_finite_differences(t):
     @jax.jit
     def f(scales):

@@ -66,13 +66,13 @@ def lane_errors(width, count, seed):
     return float(jnp.max(jnp.stack(errors)))
 
 
-@pytest.mark.parametrize("width", [1, 2, 100])
+@pytest.mark.parametrize("width", [1, 100])
 def test_equals_flow_of_the_weights(width):
     assert lane_errors(width, 8, seed=width) < 1e-10
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("width", [3, 10, 30, 300, 1000])
+@pytest.mark.parametrize("width", [2, 3, 10, 30, 300, 1000])
 def test_equals_flow_of_the_weights_at_more_widths(width):
     assert lane_errors(width, 25, seed=width) < 1e-10
 
@@ -340,9 +340,8 @@ def test_other_kinds_of_problem_are_refused_by_name(getkey):
     mlp = lambda *args, **kw: js.nets.MLP(2, 3, *args, scaling=rule, key=key, **kw)
     refuse(js.Problem(mlp(1, 1, "relu"), x, jnp.ones(4)), "linear activation: it has relu")
     refuse(js.Problem(mlp(1, 1, "linear", bias=True), x, jnp.ones(4)), "no biases")
-    refuse(js.Problem(mlp(2, 1, "linear"), x, jnp.ones(4)), "two weight matrices: it has 3 matrices")
-    refuse(js.Problem(mlp(1, 2, "linear"), x, jnp.ones((4, 2))), "one output: it has 2 outputs")
-    refuse(js.Problem(mlp(1, 1, "linear"), x, jnp.ones(4), loss=js.losses.Logistic()), "MSE loss: it has Logistic")
+    refuse(js.Problem(mlp(2, 1, "linear"), x, jnp.ones(4)), "2 weight matrices: it has 3 matrices")
+    refuse(js.Problem(mlp(1, 2, "linear"), x, jnp.ones((4, 2))), "1 output: it has 2 outputs")
     refuse(js.Problem(eqx.nn.MLP(2, 1, 3, 1, key=key), x, jnp.ones(4)), "a dense network: it has MLP")
 
 
@@ -354,7 +353,7 @@ def test_a_violation_is_measured(getkey):
     assert 1e-4 < share < 1e-2
     refuse(bent, "inputs lie on a line .violation")
     assert js.solve(bent, CLOSED, 1.0, throw=False).result == js.RESULTS.not_applicable
-    refuse(line_problem(4, 0, eta=(1.0, 0.0)), "both rates are positive")
+    refuse(line_problem(4, 0, eta=(1.0, 0.0)), "all rates are positive")
 
 
 def test_every_network_of_the_kind_is_solved(getkey):
