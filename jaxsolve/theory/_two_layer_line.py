@@ -24,7 +24,8 @@ class TwoLayerLine(AbstractRandomAccess):
     Any width, start, positive per-layer rates and gamma of any sign; test inputs may lie anywhere. Under MSE, inputs
     x_i = a_i n are reduced to one point rho n with rho^2 = E[a^2] and the target E[a y]/rho (Proposition 1) and all is
     in closed form. Under another differentiable loss the weights take the same path by another clock: a scalar
-    quadrature, whose relative error `check` measures (at most 1e-10; a loss with kinks has more, and is refused).
+    quadrature, whose relative error `check` measures (1e-13 for smooth losses; more than 1e-10, as from kinks, is
+    refused).
 
     Provides parameters, outputs, NTK at any t in [0, inf]. `reduce` gives the flow in six numbers, for zeta, norms and
     time scales at no cost.

@@ -39,7 +39,7 @@ def test_equals_flow_of_the_weights(seed, delta, sigma, ratio, gamma, slope):
     ("sizes", "delta", "options"),
     [
         pytest.param(*((4, 4, 3), 0.0, {}), marks=pytest.mark.slow),
-        ((4, 2, 3), 1.2, {"eta": (0.5, 1.8)}),
+        pytest.param(*((4, 2, 3), 1.2, {"eta": (0.5, 1.8)}), marks=pytest.mark.slow),
         pytest.param(*((2, 3, 3), 1.2, {}), marks=pytest.mark.slow),
         ((4, 3, 2), -0.8, {"eta": (0.5, 2.0), "centered": True}),
         pytest.param(*((5, 1, 1), -0.6, {}), marks=pytest.mark.slow),
@@ -152,7 +152,7 @@ def test_large_balance(balance):
 
 
 def test_end_is_the_best_approximation_of_that_rank():
-    for sizes, delta in (((4, 4, 3), 0.0), ((4, 2, 3), 1.2), ((4, 3, 2), -0.8)):
+    for sizes, delta in (((4, 2, 3), 1.2), ((4, 3, 2), -0.8)):
         problem = balanced(5, sizes, delta)
         end = CLOSED.at(problem, jnp.asarray(jnp.inf)).outputs
         u, s, v = np.linalg.svd(np.linalg.lstsq(np.asarray(problem.x), np.asarray(problem.y), rcond=None)[0])

@@ -112,7 +112,7 @@ def _swept_deep(sigma, eta):
     [
         (_swept_neuron, js.theory.SingleNeuron()),
         pytest.param(_swept_balanced, js.theory.Balanced(), marks=pytest.mark.slow),
-        (_swept_modes, js.theory.DecoupledModes()),
+        pytest.param(_swept_modes, js.theory.DecoupledModes(), marks=pytest.mark.slow),
         pytest.param(_swept_deep, js.theory.DeepBalanced(), marks=pytest.mark.slow),
     ],
     ids=lambda value: getattr(value, "name", ""),

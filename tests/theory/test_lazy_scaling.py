@@ -93,6 +93,7 @@ def exact_changes(width, alphas, seeds=16):
     return np.sqrt(np.mean(squares, axis=1)), np.sqrt(np.mean(grown, axis=1))
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_the_exact_solution_follows_the_laws_of_one_hidden_layer():
     laws, widths = lazy_scaling(1), (10_000, 1_000_000)

@@ -10,6 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 import jaxsolve as js
 from jaxsolve.theory import ReducedLine, TwoLayerLine
+from tests.linear_cases import decades, signs
 
 
 CLOSED = TwoLayerLine()
@@ -66,13 +67,30 @@ def lane_errors(width, count, seed):
     return float(jnp.max(jnp.stack(errors)))
 
 
-@pytest.mark.parametrize("width", [1, 100])
+@pytest.mark.parametrize("width", [100])
 def test_equals_flow_of_the_weights(width):
     assert lane_errors(width, 8, seed=width) < 1e-10
 
 
+@settings(max_examples=10, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    gamma=st.tuples(decades(-1, 1), signs),
+    sigma=decades(-1, 0.5),
+    ratio=decades(-1.5, 1.5),
+    slope=st.one_of(st.just(0.0), st.tuples(decades(-1, 0.5), signs).map(np.prod)),
+)
+def test_equals_flow_over_drawn_problems(seed, gamma, sigma, ratio, slope):
+    problem = line_problem(10, seed, gamma=gamma[0] * gamma[1], sigma=sigma, eta=(ratio, 1 / ratio), slope=slope)
+    ts = CLOSED.reduce(problem).timescale.t_c * jnp.array([0.0, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0, 16.0])
+    (exact, exact_end, fine), (flow, flow_end, ended) = both(problem, ts)
+    assert fine
+    assert ended
+    assert max(map(error_over_time, jax.tree.leaves((exact, exact_end)), jax.tree.leaves((flow, flow_end)))) < 1e-10
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("width", [2, 3, 10, 30, 300, 1000])
+@pytest.mark.parametrize("width", [1, 2, 3, 10, 30, 300, 1000])
 def test_equals_flow_of_the_weights_at_more_widths(width):
     assert lane_errors(width, 25, seed=width) < 1e-10
 
