@@ -31,7 +31,9 @@ def test_equals_flow_of_the_weights(seed, delta, sigma, ratio, gamma, slope):
     settings_ = dict(eta=(ratio, 1 / ratio), sigma=sigma, gamma=gamma[0] * gamma[1], slope=slope)
     problem = balanced(seed, (3, 3, 3), delta, **settings_)
     assert bool(CLOSED.check(problem).exact)
-    assert max(errors(problem, CLOSED, TS).values()) < 5e-10  # measured: 6e-11
+    assert (
+        max(errors(problem, CLOSED, TS).values()) < 5e-10
+    )  # measured: 7e-12 over 15 draws, the reference's; its corners reach 7e-11
 
 
 @pytest.mark.x64_only
@@ -52,7 +54,7 @@ def test_equals_flow_of_the_weights(seed, delta, sigma, ratio, gamma, slope):
 def test_any_sizes(sizes, delta, options):
     problem = balanced(1, sizes, delta, **options)
     assert bool(CLOSED.check(problem).exact)
-    assert max(errors(problem, CLOSED, TS).values()) < 3e-10  # measured: 3e-11
+    assert max(errors(problem, CLOSED, TS).values()) < 3e-10
 
 
 @pytest.mark.x64_only
@@ -131,7 +133,7 @@ def test_targets_of_very_different_size(balance, T):
     q = np.concatenate([blocks.first, blocks.last])
     exact = by_mpmath(first, last, target, balance, T)
     scale = max(1e2, abs(balance))
-    np.testing.assert_allclose(q @ q.T, exact, rtol=0, atol=1e-11 * scale)  # measured: 1e-12 of the largest
+    np.testing.assert_allclose(q @ q.T, exact, rtol=0, atol=1e-14 * scale)  # measured: 1.4e-15
 
 
 @pytest.mark.x64_only

@@ -32,7 +32,9 @@ def test_equals_flow_of_the_weights(seed, first, ratios, targets, ratio, gamma):
     strengths = np.array([[size * sign for size, sign in first]] * 2) * [[1.0, 1.0], ratios]
     problem = aligned(seed, (3, 4, 2), eta=(ratio, 1 / ratio), strengths=strengths, targets=targets, gamma=gamma)
     assert bool(CLOSED.check(problem).exact)
-    assert max(errors(problem, CLOSED, TS).values()) < 1e-9  # measured: 2e-10, the reference's near the saddle
+    assert (
+        max(errors(problem, CLOSED, TS).values()) < 5e-10
+    )  # measured: 7e-12 over 15 draws, the reference's; more near the saddle
 
 
 @pytest.mark.x64_only

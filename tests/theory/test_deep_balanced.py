@@ -36,7 +36,7 @@ def test_equals_flow_of_the_weights(seed, strengths, sign, targets, eta, gamma):
         seed, (3, 3, 3, 2), eta=eta, strengths=[sign * strengths], targets=gamma * sign * targets, gamma=gamma
     )
     assert bool(CLOSED.check(problem).exact)
-    assert max(errors(problem, CLOSED, TS).values()) < 1e-9  # measured: 1e-10
+    assert max(errors(problem, CLOSED, TS).values()) < 5e-10  # measured: 1.3e-11 over 15 draws, the reference's
 
 
 @pytest.mark.x64_only
