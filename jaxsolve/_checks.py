@@ -43,6 +43,13 @@ def require_not_negative(value: Any, name: str) -> None:
     raise ValueError(f"{name} must be finite and >= 0, got {known.tolist()}")
 
 
+def require_positive(value: Any, name: str) -> None:
+    """Raises ValueError if a concrete number is not positive and finite."""
+    known = concrete(value)
+    if known is not None and not (np.all(np.isfinite(known)) and np.all(known > 0)):
+        raise ValueError(f"{name} must be finite and > 0, got {known.tolist()}")
+
+
 def require_size(value: Any, name: str) -> int:
     """Returns a size >= 1 as an int; raises TypeError or ValueError for anything else."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):

@@ -56,6 +56,8 @@ class View(eqx.Module):
         """Outputs on the test set."""
         if self.given_test_outputs is not None:
             return self.given_test_outputs
+        if self.problem.x_test is None:
+            raise ValueError("this problem has no test set; give Problem(..., test=(x, y))")
         return self.problem.test_outputs(self._known_params("test outputs"))
 
     @property
@@ -163,8 +165,28 @@ class AbstractDynamics(eqx.Module):
         """The times at which this dynamics can be observed, for the times asked: the same, or rounded to steps."""
 
 
+class AbstractChoice(AbstractDynamics):
+    """A dynamics that becomes one or another once the problem is known."""
+
+    @abc.abstractmethod
+    def choose(self, problem: Problem) -> "AbstractDynamics":
+        """The dynamics to run, by the kind of the problem: its numbers may be traced."""
+
+
+def resolve(dynamics: AbstractDynamics, problem: Problem) -> AbstractDynamics:
+    """The dynamics to run on a problem."""
+    return dynamics.choose(problem) if isinstance(dynamics, AbstractChoice) else dynamics
+
+
 class AbstractRandomAccess(AbstractDynamics):
     """A dynamics known at any time without what came before: closed forms and kernels."""
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
+        return ts
 
     @abc.abstractmethod
     def check(self, problem: Problem) -> Validity:
@@ -218,17 +240,25 @@ class Certificate(eqx.Module):
         )
 
 
+class FunctionValues(eqx.Module):
+    """What a march saves that moves outputs instead of parameters."""
+
+    outputs: Float[Array, "*times n out"]
+    test_outputs: Float[Array, "*times m out"] | None
+
+
 class March(eqx.Module):
     """What a marching dynamics hands over when it has finished.
 
     Attributes:
         times: the times of the saved parameters (as asked, or rounded to steps).
-        saved: the parameters at those times, stacked; NaN after a failure.
-        params: the parameters at the end.
+        saved: the parameters at those times, stacked, or `FunctionValues`; NaN after a failure.
+        params: the parameters, or `FunctionValues`, at the end.
         t_end: the time of the end.
         result, steps, rejected: how it ended, accepted and rejected steps.
         evaluations: gradient evaluations, -1 where unknown.
         certificate: None where the dynamics has none to give.
+        kernel: the one that `FunctionValues` moved under.
     """
 
     times: Float[Array, " times"]
@@ -240,6 +270,13 @@ class March(eqx.Module):
     rejected: Int[Array, ""]
     evaluations: Int[Array, ""]
     certificate: Certificate | None
+    kernel: Float[Array, "n out n out"] | None = None
+
+    def view(self, problem: Problem, t: Float[Array, ""], row: PyTree) -> View:
+        """What one row of `saved` shows at its time."""
+        if isinstance(row, FunctionValues):
+            return View(problem, t, None, row.outputs, row.test_outputs, self.kernel)
+        return View(problem, t, row)
 
 
 class AbstractMarching(AbstractDynamics):

@@ -33,14 +33,3 @@ def tanhc(x: Array) -> Array:
     series = 1 - small**2 / 3 + 2 * small**4 / 15 - 17 * small**6 / 315 + 62 * small**8 / 2835
     decay = jnp.expm1(-2 * large)
     return jnp.where(near, series, -decay / (2 + decay) / large)
-
-
-def integrated_decay(rate: Array, t: Array) -> Array:
-    """The integral of exp(-rate s) over s from 0 to t, for rate >= 0 and finite t >= 0: t where the rate is 0."""
-    x = rate * t
-    near = x < 0.1
-    z = jnp.where(near, x, 0)
-    series = jnp.zeros_like(z)
-    for k in range(12, 0, -1):  # (1 - e^-z)/z = 1 - z/2 (1 - z/3 (1 - ...))
-        series = 1 - z / (k + 1) * series if k < 12 else 1 - z / (k + 1)
-    return jnp.where(near, t * series, -jnp.expm1(-jnp.where(near, 1, x)) / jnp.where(near, 1, rate))

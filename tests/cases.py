@@ -130,15 +130,8 @@ class ModesDecay(AbstractRandomAccess):
     """The closed form of `modes`, which knows outputs and nothing else. It asks for rates of at most 100."""
 
     @property
-    def name(self) -> str:
-        return "ModesDecay"
-
-    @property
     def provides(self) -> frozenset[Quantity]:
         return frozenset({Quantity.OUTPUTS})
-
-    def times(self, ts: Array) -> Array:
-        return ts
 
     def check(self, problem: Problem) -> Validity:
         if not isinstance(problem.net, Linear):

@@ -2,10 +2,9 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from .._checks import concrete, require_finite
+from .._checks import require_finite, require_positive
 
 
 def as_floats(value: Float[ArrayLike, "..."], name: str) -> Float[Array, "..."]:
@@ -27,7 +26,5 @@ def as_positive(value: Float[ArrayLike, "..."], name: str) -> Float[Array, "..."
         ValueError: a value is not finite or not positive.
     """
     array = as_floats(value, name)
-    known = concrete(array)
-    if known is not None and not np.all(known > 0):
-        raise ValueError(f"{name} must be > 0, got {known.tolist()}")
+    require_positive(array, name)
     return array

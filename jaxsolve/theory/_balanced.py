@@ -4,28 +4,27 @@ Fukumizu 1998; Braun et al. 2022; Domine et al. 2024, "From lazy to rich: exact 
 networks".
 """
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._dynamics import AbstractRandomAccess, Assumption, Quantity, Validity, View
+from .._dynamics import Assumption, Quantity, View
 from .._problem import Problem
 from .._safe import nonzero
 from ._linear_flow import (
-    all_kinds_fit,
     linear_flow,
     linear_network,
     LinearFlow,
     positive_rates,
-    require_kind,
     tolerance,
     whitened_inputs,
 )
+from ._linear_form import AbstractLinearForm
 from ._reduced_balanced import Blocks, ReducedBalanced
 
 
-class Balanced(AbstractRandomAccess):
+class Balanced(AbstractLinearForm):
     r"""The exact gradient flow of a two-layer linear network under MSE whose layers are lambda-balanced.
 
     Balanced: $V_2^\top V_2 - V_1 V_1^\top = \lambda I$ for $V_l = W_l/\sqrt{\eta_l}$ and $V_1$ on the inputs' row space
@@ -36,25 +35,21 @@ class Balanced(AbstractRandomAccess):
     no closed form: `blocks` gives them so, and with them every norm and Gram matrix.
     """
 
-    @property
-    def name(self) -> str:
-        return "Balanced"
+    asymptotic: ClassVar[bool] = False
 
     @property
     def provides(self) -> frozenset[Quantity]:
         return frozenset({Quantity.OUTPUTS, Quantity.KERNEL})
 
-    def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
-        return ts
+    def kinds(self, problem: Problem) -> list[Assumption]:
+        return linear_network(problem, matrices=2)
 
-    def check(self, problem: Problem) -> Validity:
-        assumptions = linear_network(problem, matrices=2)
-        if all_kinds_fit(assumptions):
-            start = _start(problem)
-            assumptions += [whitened_inputs(problem), positive_rates(problem), _is_balanced(problem, start)]
-            if problem.x_test is not None:
-                assumptions.append(_sees_no_more(problem, problem.x_test, start))
-        return Validity(tuple(assumptions))
+    def numbers(self, problem: Problem) -> list[Assumption]:
+        start = _start(problem)
+        found = [whitened_inputs(problem), positive_rates(problem), _is_balanced(problem, start)]
+        if problem.x_test is not None:
+            found.append(_sees_no_more(problem, problem.x_test, start))
+        return found
 
     def reduce(self, problem: Problem) -> ReducedBalanced:
         """The flow of a problem in its own units.
@@ -62,10 +57,8 @@ class Balanced(AbstractRandomAccess):
         Raises:
             NotApplicable: the problem is of another kind.
         """
-        require_kind(self.check(problem), self.name)
-        start = _start(problem)
-        flow = start.flow
-        return ReducedBalanced.build(start.inside.T, flow.layers[1], flow.task, 1 / nonzero(flow.outer), start.balance)
+        self.require_kind(problem)
+        return _reduce(_start(problem))
 
     def blocks(self, problem: Problem, t: Float[Array, ""]) -> Blocks:
         """W_1/sqrt(eta_1) and W_2/sqrt(eta_2) at time t, up to a rotation of the hidden units.
@@ -73,11 +66,13 @@ class Balanced(AbstractRandomAccess):
         Raises:
             NotApplicable: the problem is of another kind.
         """
-        return self.reduce(problem).blocks(linear_flow(problem).time(t))
+        self.require_kind(problem)
+        return _blocks(_start(problem), t)
 
     def at(self, problem: Problem, t: Float[Array, ""]) -> View:
-        blocks = self.blocks(problem, t)
-        outer = linear_flow(problem).outer
+        self.require_kind(problem)
+        start = _start(problem)
+        blocks, outer = _blocks(start, t), start.flow.outer
         matrix = outer * (blocks.last @ blocks.first.T)
         outputs = problem.x @ matrix.T
         outputs = outputs if problem.initial is None else outputs - problem.initial
@@ -111,6 +106,15 @@ def _start(problem: Problem) -> _Start:
     inside = flow.project(first)
     outgoing, incoming = last.T @ last, inside @ inside.T
     return _Start(flow, inside, outgoing, incoming, jnp.trace(outgoing - incoming) / outgoing.shape[0])
+
+
+def _reduce(start: _Start) -> ReducedBalanced:
+    flow = start.flow
+    return ReducedBalanced.build(start.inside.T, flow.layers[1], flow.task, 1 / nonzero(flow.outer), start.balance)
+
+
+def _blocks(start: _Start, t: Float[Array, ""]) -> Blocks:
+    return _reduce(start).blocks(start.flow.time(t))
 
 
 def _is_balanced(problem: Problem, start: _Start) -> Assumption:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from .._checks import concrete, describe, require_size
+from .._checks import concrete, describe, require_positive, require_size
 from .._safe import nonzero, safe_hypot
 
 
@@ -96,13 +96,6 @@ def read_rates(eta: Any, dtype: Any) -> Float[Array, " matrices"]:
         raise ValueError(f"eta must hold one rate for each of at least two weight matrices, got {describe(eta)}")
     require_positive(rates, "eta")
     return rates
-
-
-def require_positive(value: Any, name: str) -> None:
-    """Raises ValueError if a concrete number is not positive and finite."""
-    known = concrete(value)
-    if known is not None and not (np.all(np.isfinite(known)) and np.all(known > 0)):
-        raise ValueError(f"{name} must be finite and > 0, got {known.tolist()}")
 
 
 def mean_rate(eta: Float[Array, " matrices"]) -> Float[Array, ""]:

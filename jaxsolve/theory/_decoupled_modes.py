@@ -4,30 +4,29 @@ Saxe et al. 2014, "Exact solutions to the nonlinear dynamics of learning in deep
 Theorem 1 of Xu & Liu Ziyin.
 """
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._dynamics import AbstractRandomAccess, Assumption, Quantity, Validity, View
+from .._dynamics import Assumption, Quantity, View
 from .._problem import Problem
 from .._safe import nonzero, safe_sqrt
 from ._linear_flow import (
-    all_kinds_fit,
     linear_flow,
     linear_network,
     LinearFlow,
     positive_rates,
-    require_kind,
     tolerance,
     whitened_inputs,
 )
+from ._linear_form import AbstractLinearForm
 from ._modes import Modes, shared_modes
 from ._reduced_line import ReducedLine, rotate
 
 
-class DecoupledModes(AbstractRandomAccess):
+class DecoupledModes(AbstractLinearForm):
     r"""The exact gradient flow of a two-layer linear network under MSE that learns one mode beside the other.
 
     With singular vectors $u_k, v_k$ common to the target and to $V_2 V_1$ at the start, mode k has the hidden
@@ -38,28 +37,23 @@ class DecoupledModes(AbstractRandomAccess):
     Provides parameters, outputs, NTK at any t in [0, inf]. `reduce` gives every mode in six numbers.
     """
 
-    @property
-    def name(self) -> str:
-        return "DecoupledModes"
+    asymptotic: ClassVar[bool] = False
 
     @property
     def provides(self) -> frozenset[Quantity]:
         return frozenset(Quantity)
 
-    def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
-        return ts
+    def kinds(self, problem: Problem) -> list[Assumption]:
+        return linear_network(problem, matrices=2)
 
-    def check(self, problem: Problem) -> Validity:
-        assumptions = linear_network(problem, matrices=2)
-        if all_kinds_fit(assumptions):
-            start = _start(problem)
-            mixed = {
-                "target and start share their singular vectors": start.misalignment,
-                "hidden vectors of different modes are orthogonal": start.overlap,
-            }
-            assumptions += [whitened_inputs(problem), positive_rates(problem)]
-            assumptions += [Assumption(name, size, tolerance(problem)) for name, size in mixed.items()]
-        return Validity(tuple(assumptions))
+    def numbers(self, problem: Problem) -> list[Assumption]:
+        start = _start(problem)
+        return [
+            whitened_inputs(problem),
+            positive_rates(problem),
+            Assumption("target and start share their singular vectors", start.misalignment, tolerance(problem)),
+            Assumption("hidden vectors of different modes are orthogonal", start.overlap, tolerance(problem)),
+        ]
 
     def reduce(self, problem: Problem) -> ReducedLine:
         """Every mode as the flow of a network on a line, shape (modes,).
@@ -67,11 +61,11 @@ class DecoupledModes(AbstractRandomAccess):
         Raises:
             NotApplicable: the problem is of another kind.
         """
-        require_kind(self.check(problem), self.name)
+        self.require_kind(problem)
         return _lines(_start(problem))
 
     def at(self, problem: Problem, t: Float[Array, ""]) -> View:
-        require_kind(self.check(problem), self.name)
+        self.require_kind(problem)
         start = _start(problem)
         flow, modes = start.flow, start.modes
         t = jnp.asarray(t, problem.x.dtype)

@@ -3,29 +3,28 @@
 Saxe et al. 2014; Arora et al. 2018; Atanasov, Bordelon & Pehlevan 2022, section 4 (corrected).
 """
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._dynamics import AbstractRandomAccess, Assumption, Quantity, Validity, View
+from .._dynamics import Assumption, Quantity, View
 from .._problem import Problem
 from .._safe import nonzero
 from ._deep_mode import half_loss_time, mode_strength
 from ._linear_flow import (
-    all_kinds_fit,
     linear_flow,
     linear_network,
     LinearFlow,
     positive_rates,
-    require_kind,
     tolerance,
     whitened_inputs,
 )
+from ._linear_form import AbstractLinearForm
 from ._modes import shared_modes
 
 
-class DeepBalanced(AbstractRandomAccess):
+class DeepBalanced(AbstractLinearForm):
     r"""The exact gradient flow of a balanced linear network of L >= 2 matrices under MSE, mode by mode.
 
     Balanced: $V_{l+1}^\top V_{l+1} = V_l V_l^\top$ for $V_l = W_l/\sqrt{\eta_l}$ and $V_1$ on the inputs' row space.
@@ -35,31 +34,27 @@ class DeepBalanced(AbstractRandomAccess):
     Provides parameters, outputs, NTK at any t in [0, inf].
     """
 
-    @property
-    def name(self) -> str:
-        return "DeepBalanced"
+    asymptotic: ClassVar[bool] = False
 
     @property
     def provides(self) -> frozenset[Quantity]:
         return frozenset(Quantity)
 
-    def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
-        return ts
+    def kinds(self, problem: Problem) -> list[Assumption]:
+        return linear_network(problem)
 
-    def check(self, problem: Problem) -> Validity:
-        assumptions = linear_network(problem)
-        if all_kinds_fit(assumptions):
-            start = _start(problem)
-            assumptions += [
-                whitened_inputs(problem),
-                positive_rates(problem),
-                Assumption("adjacent layers are balanced", start.imbalance, tolerance(problem)),
-                Assumption("target and start share their singular vectors", start.misalignment, tolerance(problem)),
-            ]
-        return Validity(tuple(assumptions))
+    def numbers(self, problem: Problem) -> list[Assumption]:
+        start = _start(problem)
+        return [
+            whitened_inputs(problem),
+            positive_rates(problem),
+            Assumption("adjacent layers are balanced", start.imbalance, tolerance(problem)),
+            Assumption("target and start share their singular vectors", start.misalignment, tolerance(problem)),
+        ]
 
     def at(self, problem: Problem, t: Float[Array, ""]) -> View:
-        start = self._read(problem)
+        self.require_kind(problem)
+        start = _start(problem)
         flow = start.flow
         v = mode_strength(start.v, start.target, flow.time(t), matrices=len(flow.layers))
         layers = tuple(
@@ -74,13 +69,10 @@ class DeepBalanced(AbstractRandomAccess):
         Raises:
             NotApplicable: the problem is of another kind.
         """
-        start = self._read(problem)
+        self.require_kind(problem)
+        start = _start(problem)
         times = half_loss_time(start.v, start.target, matrices=len(start.flow.layers))
         return times / nonzero(start.flow.speed)
-
-    def _read(self, problem: Problem) -> "_Start":
-        require_kind(self.check(problem), self.name)
-        return _start(problem)
 
 
 class _Start(NamedTuple):

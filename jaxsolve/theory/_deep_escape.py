@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from .._checks import concrete
+from .._checks import concrete, require_positive
 from .._safe import safe_product
-from ._balanced_kernel import mean_rate, read_rates, require_positive
+from ._balanced_kernel import mean_rate, read_rates
 
 
 def early_mode(

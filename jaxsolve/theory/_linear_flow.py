@@ -12,7 +12,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from .._dynamics import Assumption, NotApplicable, Validity
+from .._dynamics import Assumption
+from .._phi import finite_product
 from .._problem import Problem
 from .._safe import nonzero
 from ..losses import AbstractLoss, MSE
@@ -46,10 +47,8 @@ class LinearFlow(NamedTuple):
         return (rows @ self.whitened.T) @ self.whitened
 
     def time(self, t: Float[Array, ""]) -> Float[Array, ""]:
-        """T = speed t, with t = inf brought down to where every decay that floating point can tell is over."""
-        dtype = self.task.dtype
-        last = float(jnp.finfo(dtype).max) ** 0.5
-        return self.speed * jnp.minimum(jnp.asarray(t, dtype), last / nonzero(self.speed))
+        """T = speed t, finite also for t = inf."""
+        return finite_product(self.speed, jnp.asarray(t, self.task.dtype))
 
     def params(self, problem: Problem, layers: Sequence[Float[Array, "_ _"]]) -> PyTree:
         """The problem's parameters with these layers in the place of its own."""
@@ -127,12 +126,6 @@ def whitened_inputs(problem: Problem) -> Assumption:
 def tolerance(problem: Problem) -> float:
     """Up to where a measured violation counts as rounding."""
     return 1e4 * float(jnp.finfo(problem.x.dtype).eps)
-
-
-def require_kind(validity: Validity, name: str) -> None:
-    """Raises NotApplicable if a form is asked for a problem of another kind."""
-    if validity.structural:
-        raise NotApplicable(f"{name} does not solve this problem: it needs {validity.missed()}")
 
 
 def linear_flow(problem: Problem) -> LinearFlow:

@@ -5,15 +5,16 @@ B.2. While the output is small, $\dot a = W g$ and $\dot W = a g^\top$ with the 
 hyperbolic rotation of $(a, W \hat g)$ by the angle $|g| t$.
 """
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._dynamics import AbstractRandomAccess, Assumption, Quantity, Validity, View
+from .._dynamics import Assumption, Quantity, View
 from .._problem import Problem
 from .._safe import nonzero, safe_product, safe_sqrt
-from ._linear_flow import linear_flow, linear_network, LinearFlow, positive_rates, require_kind
+from ._linear_flow import linear_flow, linear_network, LinearFlow, positive_rates
+from ._linear_form import AbstractLinearForm
 from ._reduced_line import rotate
 
 
@@ -33,7 +34,7 @@ class EarlyGrowth(NamedTuple):
     rate: Float[Array, ""]
 
 
-class PhaseOne(AbstractRandomAccess):
+class PhaseOne(AbstractLinearForm):
     r"""The early flow of a two-layer linear network with one output, MSE loss and any inputs (eqs. 6, 20, 21).
 
     With V = W/sqrt(eta), o = gamma m_1 m_2 sqrt(eta_1 eta_2), g = o X^T Y/n and w = V_1 g/|g|:
@@ -44,22 +45,17 @@ class PhaseOne(AbstractRandomAccess):
     Asymptotic: `js.exact` never returns it. Provides parameters, outputs and NTK.
     """
 
-    @property
-    def name(self) -> str:
-        return "PhaseOne"
+    asymptotic: ClassVar[bool] = True
 
     @property
     def provides(self) -> frozenset[Quantity]:
         return frozenset(Quantity)
 
-    def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
-        return ts
+    def kinds(self, problem: Problem) -> list[Assumption]:
+        return linear_network(problem, matrices=2, outputs=1)
 
-    def check(self, problem: Problem) -> Validity:
-        assumptions = two_layers_one_output(problem)
-        if not Validity(tuple(assumptions)).structural:
-            assumptions += [positive_rates(problem), small_start(problem, linear_flow(problem))]
-        return Validity(tuple(assumptions), asymptotic=True)
+    def numbers(self, problem: Problem) -> list[Assumption]:
+        return [positive_rates(problem), small_start(problem, linear_flow(problem))]
 
     def growth(self, problem: Problem) -> EarlyGrowth:
         r"""The direction of X^T Y, that is $\Sigma\beta$ for targets $\beta^\top x$, and the rate of growth.
@@ -83,13 +79,8 @@ class PhaseOne(AbstractRandomAccess):
         return View(problem, t, flow.params(problem, layers))
 
     def _flow(self, problem: Problem) -> LinearFlow:
-        require_kind(Validity(tuple(two_layers_one_output(problem))), self.name)
+        self.require_kind(problem)
         return linear_flow(problem)
-
-
-def two_layers_one_output(problem: Problem) -> list[Assumption]:
-    """The kinds of problem of which silent alignment speaks."""
-    return linear_network(problem, matrices=2, outputs=1)
 
 
 def small_start(problem: Problem, flow: LinearFlow) -> Assumption:

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._safe import integrated_decay, nonzero, safe_hypot, safe_sqrt
+from .._phi import integrated_decay
+from .._safe import nonzero, safe_hypot, safe_sqrt
 from ._graded import Graded, graded
 
 

@@ -10,7 +10,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._safe import integrated_decay, nonzero, safe_hypot, safe_sqrt
+from .._phi import finite_product, integrated_decay
+from .._safe import nonzero, safe_hypot, safe_sqrt
 
 
 class ReducedNeuron(eqx.Module):
@@ -42,9 +43,7 @@ class ReducedNeuron(eqx.Module):
         return jnp.sign(self._modes()[0])
 
     def _time(self, t: Float[ArrayLike, ""]) -> Float[Array, ""]:
-        dtype = self.w.dtype
-        last = float(jnp.finfo(dtype).max) ** 0.5  # t = inf: later than any decay that floating point can tell
-        return self.speed * jnp.minimum(jnp.asarray(t, dtype), last / nonzero(self.speed))
+        return finite_product(self.speed, jnp.asarray(t, self.w.dtype))
 
     def _rates(self) -> tuple[Array, Array, Array]:
         """R, (R + delta)/2 and (R - delta)/2; the smaller of the two from their product |b|^2."""

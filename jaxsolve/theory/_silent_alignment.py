@@ -5,17 +5,18 @@ appendix B. In the units of `_linear_flow`, with the target $s \beta^\top$ and $
 as in Theorem 1 of Xu & Liu Ziyin with k = 1, y = s, P = q + r, Q = q - r at the start.
 """
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._checks import require_not_negative, require_size
-from .._dynamics import AbstractRandomAccess, Assumption, Quantity, Validity, View
+from .._dynamics import Assumption, Quantity, View
 from .._problem import Problem
 from .._safe import nonzero, safe_hypot, safe_sqrt
-from ._linear_flow import linear_flow, LinearFlow, positive_rates, require_kind, whitened_inputs
-from ._phase_one import small_start, two_layers_one_output
+from ._linear_flow import linear_flow, linear_network, LinearFlow, positive_rates, whitened_inputs
+from ._linear_form import AbstractLinearForm
+from ._phase_one import small_start
 from ._reduced_line import ReducedLine, rotate
 
 
@@ -35,7 +36,7 @@ class Overlaps(NamedTuple):
     r: Float[Array, "..."]
 
 
-class SilentAlignment(AbstractRandomAccess):
+class SilentAlignment(AbstractLinearForm):
     r"""Gradient flow of a two-layer linear network with one output from a small start on whitened inputs.
 
     Covers alignment (eqs. 6 and 16 to 19, corrected) and spectral learning (eqs. 26 to 28, corrected) in one formula.
@@ -54,28 +55,23 @@ class SilentAlignment(AbstractRandomAccess):
     Asymptotic: `js.exact` never returns it. Provides parameters, outputs, NTK at any t in [0, inf].
     """
 
-    @property
-    def name(self) -> str:
-        return "SilentAlignment"
+    asymptotic: ClassVar[bool] = True
 
     @property
     def provides(self) -> frozenset[Quantity]:
         return frozenset(Quantity)
 
-    def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
-        return ts
+    def kinds(self, problem: Problem) -> list[Assumption]:
+        return linear_network(problem, matrices=2, outputs=1)
 
-    def check(self, problem: Problem) -> Validity:
-        assumptions = two_layers_one_output(problem)
-        if not Validity(tuple(assumptions)).structural:
-            path = _path(linear_flow(problem))
-            assumptions += [
-                positive_rates(problem),
-                whitened_inputs(problem),
-                small_start(problem, path.flow),
-                _not_opposed(path.line),
-            ]
-        return Validity(tuple(assumptions), asymptotic=True)
+    def numbers(self, problem: Problem) -> list[Assumption]:
+        path = _path(linear_flow(problem))
+        return [
+            positive_rates(problem),
+            whitened_inputs(problem),
+            small_start(problem, path.flow),
+            _not_opposed(path.line),
+        ]
 
     def reduce(self, problem: Problem) -> ReducedLine:
         """The flow along the target in six numbers, at gradient-flow times: f is k r, its target k s.
@@ -117,7 +113,7 @@ class SilentAlignment(AbstractRandomAccess):
         return View(problem, t, path.flow.params(problem, path.layers(t)))
 
     def _path(self, problem: Problem) -> "_Path":
-        require_kind(Validity(tuple(two_layers_one_output(problem))), self.name)
+        self.require_kind(problem)
         return _path(linear_flow(problem))
 
 

@@ -4,16 +4,19 @@ Kunin et al., "Get rich quick: exact solutions reveal how unbalanced initializat
 section 3.
 """
 
+from typing import ClassVar
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._dynamics import AbstractRandomAccess, Quantity, Validity, View
+from .._dynamics import Assumption, Quantity, View
 from .._problem import Problem
-from ._linear_flow import all_kinds_fit, linear_flow, linear_network, positive_rates, require_kind, whitened_inputs
+from ._linear_flow import linear_flow, linear_network, positive_rates, whitened_inputs
+from ._linear_form import AbstractLinearForm
 from ._reduced_neuron import ReducedNeuron
 
 
-class SingleNeuron(AbstractRandomAccess):
+class SingleNeuron(AbstractLinearForm):
     """The exact gradient flow of f(x) = gamma m_2 a (m_1 w.x) under MSE, on inputs whitened on their row space.
 
     Any start, positive rates, delta and gamma of any sign, through a = 0 and delta = 0. Inputs are whitened on their
@@ -23,22 +26,17 @@ class SingleNeuron(AbstractRandomAccess):
     and the upstream and downstream limits.
     """
 
-    @property
-    def name(self) -> str:
-        return "SingleNeuron"
+    asymptotic: ClassVar[bool] = False
 
     @property
     def provides(self) -> frozenset[Quantity]:
         return frozenset(Quantity)
 
-    def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
-        return ts
+    def kinds(self, problem: Problem) -> list[Assumption]:
+        return linear_network(problem, matrices=2, hidden=1, outputs=1)
 
-    def check(self, problem: Problem) -> Validity:
-        assumptions = linear_network(problem, matrices=2, hidden=1, outputs=1)
-        if all_kinds_fit(assumptions):
-            assumptions += [whitened_inputs(problem), positive_rates(problem)]
-        return Validity(tuple(assumptions))
+    def numbers(self, problem: Problem) -> list[Assumption]:
+        return [whitened_inputs(problem), positive_rates(problem)]
 
     def reduce(self, problem: Problem) -> ReducedNeuron:
         """The flow of a problem in its own units.
@@ -46,7 +44,7 @@ class SingleNeuron(AbstractRandomAccess):
         Raises:
             NotApplicable: the problem is of another kind.
         """
-        require_kind(self.check(problem), self.name)
+        self.require_kind(problem)
         flow = linear_flow(problem)
         w, a = flow.layers
         return ReducedNeuron(a[0, 0], flow.project(w)[0], flow.target[0], flow.speed)

@@ -3,22 +3,23 @@
 Xu & Liu Ziyin, "Three Mechanisms of Feature Learning in a Linear Network", Proposition 1 and Theorem 1.
 """
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._dynamics import AbstractRandomAccess, Assumption, Quantity, Validity, View
+from .._dynamics import Assumption, NotApplicable, Quantity, View
 from .._problem import Problem
 from .._safe import nonzero, safe_sqrt
 from ..losses import AbstractLoss, MSE
 from ._line_clock import line_clock, LineClock, Speed
-from ._linear_flow import all_kinds_fit, linear_network, positive_rates, require_kind
+from ._linear_flow import linear_network, positive_rates
+from ._linear_form import AbstractLinearForm
 from ._reduced_line import ReducedLine, rotate
 
 
-class TwoLayerLine(AbstractRandomAccess):
+class TwoLayerLine(AbstractLinearForm):
     """The exact gradient flow of a two-layer linear network with one output and inputs on a line, under any loss.
 
     Any width, start, positive per-layer rates and gamma of any sign; test inputs may lie anywhere. Under MSE, inputs
@@ -31,37 +32,33 @@ class TwoLayerLine(AbstractRandomAccess):
     time scales at no cost.
     """
 
-    @property
-    def name(self) -> str:
-        return "TwoLayerLine"
+    asymptotic: ClassVar[bool] = False
 
     @property
     def provides(self) -> frozenset[Quantity]:
         return frozenset(Quantity)
 
-    def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
-        return ts
+    def kinds(self, problem: Problem) -> list[Assumption]:
+        return linear_network(problem, matrices=2, outputs=1, loss=AbstractLoss)
 
-    def check(self, problem: Problem) -> Validity:
-        assumptions = linear_network(problem, matrices=2, outputs=1, loss=AbstractLoss)
-        if all_kinds_fit(assumptions):
-            n, a = _line(problem.x)
-            off = jnp.linalg.norm(problem.x - a[:, None] * n[None, :]) / nonzero(jnp.linalg.norm(problem.x))
-            rounding = 100 * float(jnp.finfo(problem.x.dtype).eps)
-            assumptions += [
-                Assumption("inputs lie on a line", off, rounding, "share of the inputs' norm off the line"),
-                positive_rates(problem),
-            ]
-            if not isinstance(problem.loss, MSE):
-                assumptions.append(
-                    Assumption(
-                        "the loss is smooth enough for the clock's quadrature",
-                        _clock(problem, self._read(problem)).error,
-                        max(1e-10, 1e4 * float(jnp.finfo(problem.x.dtype).eps)),
-                        "relative error of the angle",
-                    )
+    def numbers(self, problem: Problem) -> list[Assumption]:
+        n, a = _line(problem.x)
+        off = jnp.linalg.norm(problem.x - a[:, None] * n[None, :]) / nonzero(jnp.linalg.norm(problem.x))
+        rounding = 100 * float(jnp.finfo(problem.x.dtype).eps)
+        found = [
+            Assumption("inputs lie on a line", off, rounding, "share of the inputs' norm off the line"),
+            positive_rates(problem),
+        ]
+        if not isinstance(problem.loss, MSE):
+            found.append(
+                Assumption(
+                    "the loss is smooth enough for the clock's quadrature",
+                    _clock(problem, _read(problem)).error,
+                    max(1e-10, 1e4 * float(jnp.finfo(problem.x.dtype).eps)),
+                    "relative error of the angle",
                 )
-        return Validity(tuple(assumptions))
+            )
+        return found
 
     def reduce(self, problem: Problem) -> ReducedLine:
         """The flow of a problem under MSE in six numbers.
@@ -69,27 +66,17 @@ class TwoLayerLine(AbstractRandomAccess):
         Raises:
             NotApplicable: the problem is of another kind, or its loss is not MSE.
         """
-        require_kind(Validity(tuple(linear_network(problem, matrices=2, outputs=1))), self.name)
-        return self._read(problem).reduced
-
-    def _read(self, problem: Problem) -> "_Line":
-        kind = linear_network(problem, matrices=2, outputs=1, loss=AbstractLoss)
-        require_kind(Validity(tuple(kind)), self.name)
-        net = problem.net
-        w, u = net.weights[0], net.weights[1][0]
-        eta_w, eta_u = net.rates().weights
-        n, along = _line(problem.x)
-        rho = safe_sqrt(jnp.mean(along**2))
-        target = problem.y[:, 0] if problem.initial is None else problem.y[:, 0] + problem.initial[:, 0]
-        y = jnp.mean(along * target) / nonzero(rho)
-        outer = net.scaling.gamma * net.scaling.multiplier[0] * net.scaling.multiplier[1]
-        sign = jnp.where(outer < 0, -1, 1).astype(y.dtype)
-        a, b = u / jnp.sqrt(eta_u), (w @ n) / jnp.sqrt(eta_w)
-        k = jnp.abs(outer) * rho * jnp.sqrt(eta_u) * jnp.sqrt(eta_w)
-        return _Line(ReducedLine.from_layers(a, b, k, sign * y), a, b, n, along, rho, sign)
+        self.require_kind(problem)
+        if not isinstance(problem.loss, MSE):
+            raise NotApplicable(
+                f"the flow in six numbers is that of MSE, this problem has {type(problem.loss).__name__}; "
+                "`at` serves any loss"
+            )
+        return _read(problem).reduced
 
     def at(self, problem: Problem, t: Float[Array, ""]) -> View:
-        line = self._read(problem)
+        self.require_kind(problem)
+        line = _read(problem)
         reduced, net = line.reduced, problem.net
         t = jnp.asarray(t, problem.x.dtype)
         if isinstance(problem.loss, MSE):
@@ -120,6 +107,21 @@ class _Line(NamedTuple):
     def scaled(self) -> Float[Array, " n"]:
         """The coordinates divided by their root mean square."""
         return self.along / nonzero(self.rho)
+
+
+def _read(problem: Problem) -> _Line:
+    net = problem.net
+    w, u = net.weights[0], net.weights[1][0]
+    eta_w, eta_u = net.rates().weights
+    n, along = _line(problem.x)
+    rho = safe_sqrt(jnp.mean(along**2))
+    target = problem.y[:, 0] if problem.initial is None else problem.y[:, 0] + problem.initial[:, 0]
+    y = jnp.mean(along * target) / nonzero(rho)
+    outer = net.scaling.gamma * net.scaling.multiplier[0] * net.scaling.multiplier[1]
+    sign = jnp.where(outer < 0, -1, 1).astype(y.dtype)
+    a, b = u / jnp.sqrt(eta_u), (w @ n) / jnp.sqrt(eta_w)
+    k = jnp.abs(outer) * rho * jnp.sqrt(eta_u) * jnp.sqrt(eta_w)
+    return _Line(ReducedLine.from_layers(a, b, k, sign * y), a, b, n, along, rho, sign)
 
 
 def _outputs(problem: Problem, line: _Line, product: Float[Array, ""]) -> Float[Array, "n out"]:

@@ -42,7 +42,7 @@ def balanced_net(values, sizes, eta, multiplier=None):
 
 def empirical(net, x):
     """The eta-weighted and the plain kernel."""
-    return js.kernels.empirical(net, x, eta=js.nets.rates(net)), js.kernels.empirical(net, x)
+    return js.kernels.empirical(net, x, eta=js.nets.rates(net)).ntk, js.kernels.empirical(net, x).ntk
 
 
 def on(matrix, x):

@@ -153,5 +153,5 @@ def test_runs_in_the_dtype_of_the_problem():
 
 
 def test_reduce_is_for_mse():
-    with pytest.raises(js.NotApplicable, match="MSE loss: it has Logistic"):
+    with pytest.raises(js.NotApplicable, match="is that of MSE, this problem has Logistic"):
         CLOSED.reduce(line_problem(js.losses.Logistic()))

@@ -28,7 +28,7 @@ def printed_neuron(beta, beta_0, delta, eta_a, eta_w):
         dot = lambda one, two: sum((a * b for a, b in zip(one, two, strict=True)), Decimal(0))
         e2 = 4 * eta_a * eta_w
         kappa = lambda r2: (delta**2 + e2 * r2).sqrt()
-        psi = lambda r2: (kappa(r2) - 2 * delta) * (kappa(r2) + delta).sqrt() * 2 / (3 * e2.sqrt())
+        psi = lambda r2: (kappa(r2) - 2 * delta) * max(kappa(r2) + delta, Decimal(0)).sqrt() * 2 / (3 * e2.sqrt())
         r2, start2 = dot(beta, beta), dot(beta_0, beta_0)
         linear = (kappa(start2) - delta).sqrt() * dot(beta_0, beta) / start2.sqrt()
         return float(psi(r2) - psi(Decimal(0)) - linear)
@@ -278,17 +278,17 @@ def test_float32_keeps_its_digits(name):
     ("make", "message"),
     [
         (lambda: SingleNeuronPotential(BETA_0, jnp.inf), "delta holds 1 value"),
-        (lambda: SingleNeuronPotential(BETA_0, 1.0, 0.0), "eta_a must be > 0"),
-        (lambda: SingleNeuronPotential(BETA_0, 1.0, 1.0, -1.0), "eta_w must be > 0"),
+        (lambda: SingleNeuronPotential(BETA_0, 1.0, 0.0), "eta_a must be finite and > 0"),
+        (lambda: SingleNeuronPotential(BETA_0, 1.0, 1.0, -1.0), "eta_w must be finite and > 0"),
         (lambda: SingleNeuronPotential(np.zeros(3), -1.0), "beta_0 must not be zero for delta <= 0"),
         (lambda: SingleNeuronPotential(BETA_0, 1.0, crossed=True), "a changes its sign for delta < 0 only"),
         (lambda: DeepPotential(np.zeros(3), 2), "beta_0 must not be zero"),
         (lambda: DeepPotential(BETA_0, 0), "depth must be an integer >= 1"),
-        (lambda: HyperbolicEntropy(0.0), "width must be > 0"),
-        (lambda: HyperbolicEntropy.of_diagonal_network(0.0, 1.0), "width must be > 0"),
-        (lambda: HyperbolicEntropy(np.float32(1e-46)), "width must be > 0"),
+        (lambda: HyperbolicEntropy(0.0), "width must be finite and > 0"),
+        (lambda: HyperbolicEntropy.of_diagonal_network(0.0, 1.0), "width must be finite and > 0"),
+        (lambda: HyperbolicEntropy(np.float32(1e-46)), "width must be finite and > 0"),
         (lambda: HyperbolicEntropy.of_singular_values(0.0), "delta must not be zero"),
-        (lambda: HyperbolicEntropy.of_singular_values(1.0, -1.0), "eta_a must be > 0"),
+        (lambda: HyperbolicEntropy.of_singular_values(1.0, -1.0), "eta_a must be finite and > 0"),
     ],
 )
 def test_impossible_numbers_are_refused(make, message):

@@ -1,0 +1,35 @@
+"""What all solutions of linear networks share: a problem's kind is looked at before its numbers."""
+
+import abc
+
+import equinox as eqx
+
+from .._dynamics import AbstractRandomAccess, Assumption, NotApplicable, Validity
+from .._problem import Problem
+from ._linear_flow import all_kinds_fit
+
+
+class AbstractLinearForm(AbstractRandomAccess):
+    """A solution for networks of one kind, under assumptions about their numbers."""
+
+    asymptotic: eqx.AbstractClassVar[bool]
+
+    @abc.abstractmethod
+    def kinds(self, problem: Problem) -> list[Assumption]:
+        """The assumptions about the kind of problem, which hold or fail whatever its numbers."""
+
+    @abc.abstractmethod
+    def numbers(self, problem: Problem) -> list[Assumption]:
+        """The assumptions about the numbers of a problem of the right kind."""
+
+    def check(self, problem: Problem) -> Validity:
+        assumptions = self.kinds(problem)
+        if all_kinds_fit(assumptions):
+            assumptions = [*assumptions, *self.numbers(problem)]
+        return Validity(tuple(assumptions), asymptotic=self.asymptotic)
+
+    def require_kind(self, problem: Problem) -> None:
+        """Raises NotApplicable if the problem is of another kind."""
+        validity = Validity(tuple(self.kinds(problem)))
+        if validity.structural:
+            raise NotApplicable(f"{self.name} does not solve this problem: it needs {validity.missed()}")
