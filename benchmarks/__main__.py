@@ -1,11 +1,12 @@
 """Runs one benchmark by name."""
 
+import importlib
 import sys
 
 import jax
 
 
-NAMES = ("foundations",)
+NAMES = ("foundations", "kernels")
 
 
 def main() -> None:
@@ -13,9 +14,7 @@ def main() -> None:
     if len(sys.argv) != 2 or sys.argv[1] not in NAMES:
         raise SystemExit(f"usage: python -m benchmarks {{{','.join(NAMES)}}}")
     jax.config.update("jax_enable_x64", True)
-    from . import foundations
-
-    {"foundations": foundations.main}[sys.argv[1]]()
+    importlib.import_module(f".{sys.argv[1]}", __package__).main()
 
 
 if __name__ == "__main__":

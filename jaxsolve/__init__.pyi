@@ -26,7 +26,12 @@ from ._quickstart import quickstart as quickstart
 from ._results import result_names as result_names, RESULTS as RESULTS
 from ._solve import solve as solve, SolveError as SolveError
 from ._trajectory import Trajectory as Trajectory
-from .dynamics import Descent as Descent, GradientFlow as GradientFlow
+from .dynamics import (
+    Descent as Descent,
+    FrozenKernel as FrozenKernel,
+    GradientFlow as GradientFlow,
+    InfiniteWidth as InfiniteWidth,
+)
 from .sweeps import sweep as sweep, Zip as Zip
 from .theory import exact as exact
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ._checks import describe
-from ._dynamics import AbstractDynamics
+from ._dynamics import AbstractDynamics, resolve
 from ._problem import Problem
 from ._solve import read_times, solve
 from ._trajectory import Trajectory
@@ -72,6 +72,7 @@ def compare(
             raise TypeError(f"dynamics must be such as GradientFlow(), got {describe(dynamics)}")
     if not isinstance(problem, Problem):
         raise TypeError(f"problem must be a jaxsolve.Problem, got {describe(problem)}")
+    dynamics_list = [resolve(dynamics, problem) for dynamics in dynamics_list]
     names = _distinct([dynamics.name for dynamics in dynamics_list])
     first, *others = dynamics_list
     asked = jnp.atleast_1d(read_times(ts, first, problem.x.dtype))

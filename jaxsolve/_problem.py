@@ -23,9 +23,14 @@ class Problem(eqx.Module):
         test: (x, y) of the test set, or None.
         loss: a loss, or a function of one sample's output and target.
         centered: whether to train f(w) - f(w_0) instead of f(w).
+        state: of a network made by `eqx.nn.make_with_state`, None for all others. Such a network is called as
+            `net(x, state) -> (out, state)` under `jax.vmap(..., axis_name="batch")`. With batch normalisation the
+            outputs, for any inputs, use the statistics of the whole training set at the current parameters: one pass
+            over it in training mode gives the state, and other inputs then go through the network in inference mode.
 
     Raises:
-        ValueError: shapes do not match, data are empty or not finite, dtypes differ.
+        ValueError: shapes do not match, data are empty or not finite, dtypes differ, a network with state is given
+            without one or the other way round.
         TypeError: net or loss is not callable.
     """
 
@@ -37,6 +42,7 @@ class Problem(eqx.Module):
     loss: AbstractLoss
     initial: Float[Array, "n out"] | None  # what `centered` subtracts, on the training and on the test set
     initial_test: Float[Array, "m out"] | None
+    state: eqx.nn.State | None
     centered: bool = eqx.field(static=True)  # changes the program
 
     def __init__(
@@ -48,16 +54,17 @@ class Problem(eqx.Module):
         test: tuple[Any, Any] | None = None,
         loss: AbstractLoss | Callable[[Array, Array], Array] = MSE(),
         centered: bool = False,
+        state: eqx.nn.State | None = None,
     ):
         if not callable(net):
             raise TypeError(f"net must be an Equinox module acting on one sample, got {describe(net)}")
-        self.net = net
+        self.net, self.state = net, _read_state(net, state)
         self.loss = find_loss(loss)
         self.centered = bool(centered)
         self.x, self.y = self._read(x, y, "the training set")
         self.x_test, self.y_test = (None, None) if test is None else self._read(*_pair(test), "the test set")
-        self.initial = jax.vmap(self.net)(self.x) if centered else None
-        self.initial_test = None if self.x_test is None or not centered else jax.vmap(self.net)(self.x_test)
+        self.initial = self._forward(self.net) if centered else None
+        self.initial_test = None if self.x_test is None or not centered else self._forward(self.net, self.x_test)
 
     def _read(self, x: Any, y: Any, which: str) -> tuple[Array, Array]:
         leaves = jax.tree.leaves(self.params)
@@ -84,7 +91,11 @@ class Problem(eqx.Module):
     def _out_size(self, x: Array, which: str) -> int:
         if isinstance(self.net, nets.AbstractNetwork) and x.shape[1:] != self.net.in_shape:
             raise ValueError(f"each input of {which} has shape {x.shape[1:]}, the network takes {self.net.in_shape}")
-        out = eqx.filter_eval_shape(self.net, x[0])
+        if self.state is None:
+            out = eqx.filter_eval_shape(self.net, x[0])
+        else:
+            batch, _ = eqx.filter_eval_shape(_with_state, self.net, x[:1], self.state)
+            out = jax.ShapeDtypeStruct(batch.shape[1:], batch.dtype)
         shape = getattr(out, "shape", None)
         if shape is None or len(shape) != 1:
             raise ValueError(f"net must map one sample to an array of shape (c,), got {describe(out)}")
@@ -112,21 +123,28 @@ class Problem(eqx.Module):
         """The network with these parameters."""
         return eqx.combine(params, nets.partition(self.net)[1])
 
+    def _forward(self, net: Any, x: Array | None = None) -> Array:
+        """What a network returns at inputs x, the training set if None: all outputs of the problem come from here."""
+        if self.state is None:
+            return jax.vmap(net)(self.x if x is None else x)
+        f, state = _with_state(eqx.nn.inference_mode(net, False), self.x, self.state)
+        return f if x is None else _with_state(eqx.nn.inference_mode(net), x, state)[0]
+
     def predict(self, params: PyTree, x: Float[Array, "n ..."]) -> Float[Array, "n out"]:
         """The trained function on inputs x: f(params), or f(params) - f(start) if centered."""
-        f = jax.vmap(self.network(params))(x)
-        return f - jax.vmap(self.net)(x) if self.centered else f
+        f = self._forward(self.network(params), x)
+        return f - self._forward(self.net, x) if self.centered else f
 
     def outputs(self, params: PyTree) -> Float[Array, "n out"]:
         """`predict` on the training set."""
-        f = jax.vmap(self.network(params))(self.x)
+        f = self._forward(self.network(params))
         return f if self.initial is None else f - self.initial
 
     def test_outputs(self, params: PyTree) -> Float[Array, "m out"]:
         """`predict` on the test set. Raises ValueError if the problem has none."""
         if self.x_test is None:
             raise ValueError("this problem has no test set; give Problem(..., test=(x, y))")
-        f = jax.vmap(self.network(params))(self.x_test)
+        f = self._forward(self.network(params), self.x_test)
         return f if self.initial_test is None else f - self.initial_test
 
     def objective(self, params: PyTree) -> Float[Array, ""]:
@@ -136,8 +154,43 @@ class Problem(eqx.Module):
     def kernel(
         self, params: PyTree, x1: Float[Array, "n ..."], x2: Float[Array, "m ..."] | None = None
     ) -> Float[Array, "n out m out"]:
-        """The NTK that drives f: eta-weighted, gamma^2 included."""
-        return kernels.empirical(self.network(params), x1, x2, eta=self.eta)
+        """The NTK that drives f: eta-weighted, gamma^2 included.
+
+        That of a network with state is the kernel of the batch function: the statistics move with the parameters. It
+        needs the Jacobian of all outputs, n c times the number of parameters.
+        """
+        if self.state is not None:
+            return self._batch_kernel(params, x1, x1 if x2 is None else x2)
+        return kernels.empirical(self.network(params), x1, x2, eta=self.eta).ntk
+
+    def _batch_kernel(self, params: PyTree, x1: Array, x2: Array) -> Array:
+        jacobian = jax.jacrev(lambda p, x: self._forward(self.network(p), x))
+        rows, columns = jacobian(params, x1), jacobian(params, x2)
+        product = lambda rate, a, b: rate * jnp.tensordot(_by_output(a), _by_output(b), (2, 2))
+        terms = jax.tree.map(product, self.eta, rows, columns)
+        return sum(jax.tree.leaves(terms), start=jnp.zeros((), self.x.dtype))
+
+
+def _by_output(jacobian: Float[Array, "n out ..."]) -> Float[Array, "n out entries"]:
+    return jacobian.reshape(*jacobian.shape[:2], -1)
+
+
+def _with_state(net: Any, x: Float[Array, "n ..."], state: eqx.nn.State) -> tuple[Any, eqx.nn.State]:
+    return jax.vmap(net, axis_name="batch", in_axes=(0, None), out_axes=(0, None))(x, state)
+
+
+def _read_state(net: Any, state: Any) -> eqx.nn.State | None:
+    is_index = lambda leaf: isinstance(leaf, eqx.nn.StateIndex)
+    needed = any(map(is_index, jax.tree.leaves(net, is_leaf=is_index)))
+    if needed and not isinstance(state, eqx.nn.State):
+        raise ValueError(
+            "this network has state (such as the statistics of batch normalisation): make it by "
+            "net, state = eqx.nn.make_with_state(...)(...) and give Problem(..., state=state); "
+            f"got state={describe(state)}"
+        )
+    if not needed and state is not None:
+        raise ValueError(f"this network has no state, so Problem needs state=None, got {describe(state)}")
+    return state
 
 
 def _pair(test: Any) -> tuple[Any, Any]:

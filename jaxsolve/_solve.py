@@ -17,6 +17,7 @@ from ._dynamics import (
     AbstractRandomAccess,
     March,
     NotApplicable,
+    resolve,
     View,
 )
 from ._problem import Problem
@@ -67,6 +68,7 @@ def solve(
         raise TypeError(f"problem must be a jaxsolve.Problem, got {describe(problem)}")
     if not isinstance(dynamics, AbstractDynamics):
         raise TypeError(f"dynamics must be such as GradientFlow(), got {describe(dynamics)}")
+    dynamics = resolve(dynamics, problem)
     observables = check_observables(observe, dynamics)
     times = read_times(ts, dynamics, problem.x.dtype)
     if isinstance(dynamics, AbstractRandomAccess):
@@ -131,7 +133,7 @@ def observe_march(
 
     def read(row) -> dict[str, Array]:
         t, params = row
-        return _read(observables, View(problem, t, params))
+        return _read(observables, run.view(problem, t, params))
 
     return jax.lax.map(read, (run.times, run.saved), batch_size=at_once)
 
@@ -185,7 +187,7 @@ def _of_march(problem, dynamics, observables, ts, run: March) -> Trajectory:
         run.result,
         Stats(run.steps, run.rejected, run.evaluations),
         run.certificate,
-        View(problem, run.t_end, run.params),
+        run.view(problem, run.t_end, run.params),
     )
 
 

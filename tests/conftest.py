@@ -4,6 +4,7 @@ import itertools
 import os
 import zlib
 
+import hypothesis
 import jax
 import jaxtyping
 import pytest
@@ -14,6 +15,9 @@ X64 = os.environ.get("JAXSOLVE_TEST_X32", "0") in ("", "0")
 TESTS_BETWEEN_CLEARS = 100
 
 os.environ.setdefault("MPLBACKEND", "Agg")
+# The same examples in every run: what fails once can be looked at again. Compilation makes deadlines meaningless.
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("repeatable")
 jax.config.update("jax_enable_x64", X64)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")

@@ -71,7 +71,7 @@ def test_kernel_is_weighted_by_eta_and_drives_the_outputs(centered, getkey):
     np.testing.assert_allclose(speed, driven, atol=eps(100) * size)
     assert_fails(lambda: np.testing.assert_allclose(speed, 1.01 * driven, atol=eps(100) * size))
     fresh = inputs(getkey(), 6)
-    direct = kernels.empirical(start.network(params), start.x, fresh, eta=nets.rates(start.net))
+    direct = kernels.empirical(start.network(params), start.x, fresh, eta=nets.rates(start.net)).ntk
     assert start.kernel(params, start.x, fresh).shape == (4, 2, 6, 2)
     np.testing.assert_allclose(start.kernel(params, start.x, fresh), direct, rtol=eps(10))
 

@@ -1,8 +1,62 @@
 """Neural tangent kernels of networks and arrays."""
 
-from ._empirical import empirical as empirical, plain as plain
-from ._metrics import distance as distance, relative_change as relative_change, target_alignment as target_alignment
+from ._classes import (
+    class_kernel as class_kernel,
+    class_means as class_means,
+    ClassMeans as ClassMeans,
+    ClassOrder as ClassOrder,
+    order_by_class as order_by_class,
+)
+from ._eigenpairs import Eigenpairs as Eigenpairs, top_eigenpairs as top_eigenpairs
+from ._empirical import (
+    empirical as empirical,
+    EmpiricalKernel as EmpiricalKernel,
+    memory_estimate as memory_estimate,
+    plain as plain,
+    Route as Route,
+)
+from ._estimates import (
+    Estimate as Estimate,
+    estimate_frobenius_norm as estimate_frobenius_norm,
+    estimate_trace as estimate_trace,
+)
+from ._features import Features as Features, features as features
+from ._infinite import infinite as infinite, InfiniteKernels as InfiniteKernels
+from ._layout import output_average as output_average
+from ._linearized import (
+    Linearized as Linearized,
+    linearized as linearized,
+    linearized_ensemble as linearized_ensemble,
+    LinearizedEnsemble as LinearizedEnsemble,
+    Normal as Normal,
+)
+from ._matrix_free import (
+    AbstractSymmetricOperator as AbstractSymmetricOperator,
+    GaussNewtonOperator as GaussNewtonOperator,
+    HessianOperator as HessianOperator,
+    NTKOperator as NTKOperator,
+)
+from ._memory import MemoryEstimate as MemoryEstimate
+from ._metrics import (
+    centre as centre,
+    centred_alignment as centred_alignment,
+    centred_distance as centred_distance,
+    centred_target_alignment as centred_target_alignment,
+    distance as distance,
+    relative_change as relative_change,
+    target_alignment as target_alignment,
+)
 from ._neural_tangents import (
     NeuralTangentsUnavailable as NeuralTangentsUnavailable,
     NTKImplementation as NTKImplementation,
+)
+from ._regression import Regression as Regression, regression as regression
+from ._spectrum import (
+    effective_rank as effective_rank,
+    entropy as entropy,
+    participation_ratio as participation_ratio,
+    spectrum as spectrum,
+    target_power as target_power,
+    TargetPower as TargetPower,
+    trace as trace,
 )

@@ -1,5 +1,7 @@
-"""The empirical neural tangent kernel."""
+"""The empirical neural tangent kernel, by the route that serves the network."""
 
+import enum
+import logging
 from typing import Any
 
 import equinox as eqx
@@ -7,9 +9,40 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from ..nets import AbstractDense, partition, rates
-from ._dense import dense_ntk
-from ._neural_tangents import empirical_ntk
+from .._checks import describe
+from ..nets import AbstractLayered, AbstractNetwork, partition, rates
+from ._contributions import knows, Outputs
+from ._cost import jacobian_is_cheaper
+from ._memory import choose_tiling, estimate, MemoryEstimate
+from ._neural_tangents import empirical_ntk, NTKImplementation
+from ._signals import parametric_layers, tapped_layers
+from ._structured import structured
+
+
+_log = logging.getLogger("jaxsolve")
+
+
+class Route(enum.Enum):
+    """How an empirical kernel is computed."""
+
+    STRUCTURED = "layer by layer, for networks of layers that jaxsolve knows"
+    JACOBIAN_CONTRACTION = "by neural-tangents, for any function: the Jacobian of every sample is held"
+    NTK_VECTOR_PRODUCTS = "by neural-tangents, for any function: no Jacobian is held"
+
+
+class EmpiricalKernel(eqx.Module):
+    """An empirical NTK and how it was computed.
+
+    Attributes:
+        ntk: sum_l eta_l <df/dtheta_l, df/dtheta_l>, gamma^2 included: (n, c, m, c), or (n, m) if traced, or (c, n, m)
+            if only equal outputs were asked for.
+        layers: what every layer adds to it, as pairs of a name such as `weights[0]` and a kernel, if asked for.
+        route: how it was computed.
+    """
+
+    ntk: Float[Array, "..."]
+    layers: dict[str, Float[Array, "..."]] | None
+    route: Route = eqx.field(static=True)  # a word on the program that ran
 
 
 def plain(net: Any) -> PyTree:
@@ -18,11 +51,23 @@ def plain(net: Any) -> PyTree:
 
 
 def empirical(
-    net: Any, x1: Float[Array, "n ..."], x2: Float[Array, "m ..."] | None = None, *, eta: PyTree | None = None
-) -> Float[Array, "n out m out"]:
-    """sum_l eta_l <df/dtheta_l, df/dtheta_l>, gamma^2 included.
+    net: Any,
+    x1: Float[Array, "n ..."],
+    x2: Float[Array, "m ..."] | None = None,
+    *,
+    eta: PyTree | None = None,
+    trace: bool = False,
+    diagonal: bool = False,
+    by_layer: bool = False,
+    route: Route | None = None,
+    memory: int | None = None,
+) -> EmpiricalKernel:
+    """The NTK of a network at its parameters: sum_l eta_l <df/dtheta_l, df/dtheta_l>, gamma^2 included.
 
-    Dense networks go layer by layer; every other module through neural-tangents (JACOBIAN_CONTRACTION).
+    A network of known layers (`nets.AbstractLayered`) goes layer by layer: Grams of its inputs times Grams of the
+    signals propagated back, in tiles that fit the memory; with x2 = None half the work, and symmetric to the last bit.
+    Every other module goes through neural-tangents, by the cheaper of the two implementations that work on current
+    JAX; the reason is logged (logger "jaxsolve", level INFO).
 
     Arguments:
         net: a network or any Equinox module acting on one sample.
@@ -30,12 +75,89 @@ def empirical(
         x2: other inputs, shape (m, ...); None takes x1.
         eta: learning rates, a pytree with a scalar at every trainable array (`nets.rates(net)` are the network's own,
             those that drive f under gradient flow). None takes 1 everywhere: the plain NTK.
+        trace: sum over equal outputs, shape (n, m). Costs a factor c less.
+        diagonal: only pairs of equal outputs, shape (c, n, m).
+        by_layer: also return what every layer adds. Structured route only.
+        route: forces a route. None chooses.
+        memory: bytes that the computation may take. None takes half of what is free on the device.
 
     Raises:
-        NeuralTangentsUnavailable: the module is not dense and neural-tangents is missing or broken.
+        ValueError: inputs do not fit the network, dtypes are mixed, or the forced route does not know a layer.
+        MemoryError: the kernel does not fit; names its size and what would fit. Nothing has been allocated then.
+        NeuralTangentsUnavailable: the module needs neural-tangents, which is missing or broken.
     """
+    _check_inputs(net, x1, "x1")
+    if x2 is not None:
+        _check_inputs(net, x2, "x2")
+    outputs = _which_outputs(trace, diagonal)
     eta = plain(net) if eta is None else eta
-    if isinstance(net, AbstractDense):
-        return dense_ntk(net, eta, x1, x2)
+    unknown = unknown_layer(net)
+    if unknown is None and route in (None, Route.STRUCTURED):
+        tiling = choose_tiling(net, x1, x2, outputs, by_layer=by_layer, budget=memory)
+        parts = structured(net, eta, x1, x2, outputs=outputs, tiling=tiling, by_layer=by_layer)
+        if not by_layer:
+            return EmpiricalKernel(parts[0], None, Route.STRUCTURED)
+        names = [layer.name for layer in parametric_layers(net)]
+        return EmpiricalKernel(sum(parts[1:], parts[0]), dict(zip(names, parts, strict=True)), Route.STRUCTURED)
+    if route is Route.STRUCTURED:
+        raise ValueError(
+            f"the structured route does not know {unknown}; leave route=None to go through neural-tangents"
+        )
+    if by_layer:
+        raise ValueError(f"contributions by layer need the structured route, which does not know {unknown}")
     params, static = partition(net)
-    return empirical_ntk(lambda p, x: jax.vmap(eqx.combine(p, static))(x), params, eta, x1, x1 if x2 is None else x2)
+    f = lambda p, x: jax.vmap(eqx.combine(p, static))(x)
+    if route is None:
+        cheaper = jacobian_is_cheaper(f, params, x1, x1 if x2 is None else x2)
+        route = Route.JACOBIAN_CONTRACTION if cheaper else Route.NTK_VECTOR_PRODUCTS
+        _log.info("the structured NTK does not know %s: taking %s of neural-tangents", unknown, route.name)
+    kernel = empirical_ntk(f, params, eta, x1, x1 if x2 is None else x2, implementation=NTKImplementation[route.name])
+    return EmpiricalKernel(outputs.of(kernel), None, route)
+
+
+def memory_estimate(
+    net: AbstractLayered,
+    x1: Float[Array, "n ..."],
+    x2: Float[Array, "m ..."] | None = None,
+    *,
+    trace: bool = False,
+    diagonal: bool = False,
+    by_layer: bool = False,
+    memory: int | None = None,
+) -> MemoryEstimate:
+    """What `empirical` with these arguments would take on the structured route. Only shapes are looked at.
+
+    Raises:
+        ValueError: the network has a layer that the structured route does not know.
+        MemoryError: as `empirical` would.
+    """
+    unknown = unknown_layer(net)
+    if unknown is not None:
+        raise ValueError(f"memory can be estimated for the structured route only, which does not know {unknown}")
+    outputs = _which_outputs(trace, diagonal)
+    tiling = choose_tiling(net, x1, x2, outputs, by_layer=by_layer, budget=memory)
+    return estimate(net, x1.shape[0], None if x2 is None else x2.shape[0], outputs, tiling, by_layer=by_layer)
+
+
+def unknown_layer(net: Any) -> str | None:
+    """What keeps a network from the structured route, in words; None if nothing does."""
+    if not isinstance(net, AbstractLayered):
+        return f"the layers of {type(net).__name__}"
+    return next((f"the layer {layer}" for layer in tapped_layers(net) if not knows(layer)), None)
+
+
+def _which_outputs(trace: bool, diagonal: bool) -> Outputs:
+    if trace and diagonal:
+        raise ValueError("trace and diagonal exclude each other: the trace is the sum over the diagonal")
+    return Outputs.TRACE if trace else Outputs.DIAGONAL if diagonal else Outputs.ALL
+
+
+def _check_inputs(net: Any, x: Array, name: str) -> None:
+    if x.ndim == 0 or x.shape[0] == 0:
+        raise ValueError(f"{name} must hold at least one input, got {describe(x)}")
+    if isinstance(net, AbstractNetwork) and x.shape[1:] != net.in_shape:
+        raise ValueError(f"{name} must hold inputs of shape {net.in_shape} for this network, got {describe(x)}")
+    dtypes = {leaf.dtype for leaf in jax.tree.leaves(partition(net)[0])}
+    if dtypes != {x.dtype}:
+        found = " and ".join(sorted(map(str, dtypes)))
+        raise ValueError(f"{name} is {x.dtype} but the network's parameters are {found}; convert one of them")

@@ -84,7 +84,8 @@ def load() -> types.ModuleType:
         version = importlib.metadata.version("neural-tangents")
     except importlib.metadata.PackageNotFoundError as error:
         raise NeuralTangentsUnavailable(
-            "neural-tangents is not installed; it serves kernels of networks whose layers jaxsolve does not know. "
+            "neural-tangents is not installed; it serves kernels of networks whose layers jaxsolve does not know, and "
+            "infinite width. "
             "Install it with `pip install --no-deps neural-tangents frozendict` (its declared dependencies would "
             "bring TensorFlow, which it does not need here)."
         ) from error
@@ -98,6 +99,18 @@ def load() -> types.ModuleType:
             f"neural-tangents {version} does not work with jax {jax.__version__}: {error}. Everything in jaxsolve but "
             "infinite width and the kernels of unknown layers works without it; to use those install an older jax."
         ) from error
+
+
+@contextlib.contextmanager
+def stax() -> Iterator[types.ModuleType]:
+    """`neural_tangents.stax`, under the rules of promotion it was written for.
+
+    Raises:
+        NeuralTangentsUnavailable: it is missing or broken.
+    """
+    module = load().stax
+    with _old_ways(), jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield module
 
 
 def empirical_ntk(

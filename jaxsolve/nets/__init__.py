@@ -13,6 +13,7 @@ from ._activations import (
     swish as swish,
     tanh as tanh,
 )
+from ._convnet import ConvNet as ConvNet
 from ._dense import AbstractDense as AbstractDense
 from ._init import (
     AbstractInit as AbstractInit,
@@ -26,7 +27,32 @@ from ._init import (
     Start as Start,
 )
 from ._laws import LayerShape as LayerShape, Prescription as Prescription
+from ._layered import AbstractLayered as AbstractLayered
+from ._layers import (
+    AbstractLayer as AbstractLayer,
+    AbstractParametric as AbstractParametric,
+    AbstractWeighted as AbstractWeighted,
+    Apply as Apply,
+    BatchNormalise as BatchNormalise,
+    Bias as Bias,
+    Conv as Conv,
+    Dense as Dense,
+    Gain as Gain,
+    GroupNormalise as GroupNormalise,
+    Layers as Layers,
+    Residual as Residual,
+    run as run,
+    SpatialMean as SpatialMean,
+    Tap as Tap,
+)
 from ._linear import DeepLinear as DeepLinear, SingleNeuron as SingleNeuron, TwoLayerLinear as TwoLayerLinear
 from ._mlp import MLP as MLP
 from ._network import AbstractNetwork as AbstractNetwork, Conserved as Conserved, partition as partition, rates as rates
+from ._normalisation import (
+    AbstractNormalisation as AbstractNormalisation,
+    BatchNorm as BatchNorm,
+    GroupNorm as GroupNorm,
+    NoNormalisation as NoNormalisation,
+)
+from ._resnet import ResNet18 as ResNet18, WideResNet as WideResNet
 from ._scaling import Optimizers as Optimizers, Scaling as Scaling, ScalingRule as ScalingRule

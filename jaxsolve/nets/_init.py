@@ -17,31 +17,50 @@ from ._scaling import Scaling
 
 
 Matrices = tuple[Float[Array, "out in"], ...]
+Weights = tuple[Float[Array, "out in *window"], ...]
 Vectors = tuple[Float[Array, " out"], ...]
 
 
 class Start(NamedTuple):
-    """The initial weights and biases of a dense network, counted from the input."""
+    """The initial weights and biases of a network, counted from the input."""
 
-    weights: Matrices
+    weights: Weights
     biases: Vectors
 
 
 class Shapes(NamedTuple):
-    """What an initialisation must fill: (out, in) of every matrix, whether there are biases, and the dtype."""
+    """What an initialisation must fill.
 
-    weights: tuple[tuple[int, int], ...]
+    Attributes:
+        weights: (out, in) of every matrix, (out, in, height, width) of every convolution.
+        bias: whether there is one bias vector per weight matrix.
+        dtype: of all arrays.
+        chain: whether the network is one chain: each array acts on what the one before it returned.
+    """
+
+    weights: tuple[tuple[int, ...], ...]
     bias: bool
     dtype: Any
+    chain: bool = True
 
     @property
     def two_layer(self) -> bool:
         """Whether there is one hidden layer."""
         return len(self.weights) == 2
 
+    def matrices(self, init: str) -> tuple[tuple[int, int], ...]:
+        """The sizes (out, in) of a dense network; raises ValueError, naming the initialisation, for any other."""
+        found = tuple((shape[0], shape[1]) for shape in self.weights if len(shape) == 2)
+        if len(found) != len(self.weights):
+            raise ValueError(
+                f"{init} is for dense networks, got weights of shapes {self.weights}; "
+                "take Gaussian(), or Given(weights) with arrays of your own"
+            )
+        return found
+
 
 class AbstractInit(eqx.Module):
-    """Draws the initial weights of a dense network."""
+    """Draws the initial weights of a network."""
 
     @abc.abstractmethod
     def __call__(self, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
@@ -53,8 +72,8 @@ def _draw_biases(shapes: Shapes, scaling: Scaling, key) -> Vectors:
         return ()
     keys = jr.split(jr.fold_in(key, 1), len(shapes.weights))
     return tuple(
-        scaling.bias_sigma * jr.normal(k, (out,), shapes.dtype)
-        for k, (out, _) in zip(keys, shapes.weights, strict=True)
+        scaling.bias_sigma * jr.normal(k, shape[:1], shapes.dtype)
+        for k, shape in zip(keys, shapes.weights, strict=True)
     )
 
 
@@ -75,9 +94,13 @@ class Sphere(AbstractInit):
     """Rows uniform on the sphere of radius sigma_l; read-out entries +-sigma_L with random signs (Kunin et al., D.1).
 
     For their two-layer networks take sigma = (tau/alpha, alpha tau), so that delta = tau^2 (alpha^2 - alpha^-2).
+
+    Raises:
+        ValueError: the network is not dense.
     """
 
     def __call__(self, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
+        shapes.matrices("Sphere")
         *hidden, readout = _draw_normal(shapes, key)
         rows = [g / jnp.linalg.norm(g, axis=1, keepdims=True) for g in hidden]
         directions = [*rows, jnp.where(readout < 0, -1.0, 1.0).astype(shapes.dtype)]
@@ -92,7 +115,7 @@ class Mirrored(AbstractInit):
     starts from zero gradient, and the kernel of the start has no term from those layers.
 
     Raises:
-        ValueError: the width of the last hidden layer is odd.
+        ValueError: the width of the last hidden layer is odd, or the network has residual branches.
         TypeError: init is no initialisation.
     """
 
@@ -103,6 +126,10 @@ class Mirrored(AbstractInit):
             raise TypeError(f"Mirrored needs an initialisation such as nets.Gaussian(), got {describe(self.init)}")
 
     def __call__(self, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
+        if not shapes.chain:
+            raise ValueError(
+                "Mirrored needs a network without residual branches: the last hidden layer of this one is a sum of many"
+            )
         width = shapes.weights[-1][1]
         if width % 2:
             raise ValueError(f"Mirrored needs an even width, got {width}")
@@ -132,8 +159,8 @@ class NearParallel(AbstractInit):
         direction: shape (in_size,), any length; None takes (1, ..., 1).
 
     Raises:
-        ValueError: the network has other than two weight matrices or more than one output, eps is negative, or the
-            direction has another shape, is zero or not finite.
+        ValueError: the network is not dense, has other than two weight matrices or more than one output, eps is
+            negative, or the direction has another shape, is zero or not finite.
     """
 
     eps: Float[Array, ""]
@@ -150,7 +177,8 @@ class NearParallel(AbstractInit):
                 raise ValueError("direction must not be zero")
 
     def __call__(self, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
-        (width, in_size), (out_size, _) = shapes.weights[0], shapes.weights[-1]
+        matrices = shapes.matrices("NearParallel")
+        (width, in_size), (out_size, _) = matrices[0], matrices[-1]
         if not shapes.two_layer or out_size != 1:
             raise ValueError(
                 f"NearParallel is for two weight matrices and one output, got {len(shapes.weights)} and {out_size}"
@@ -178,7 +206,8 @@ class Balanced(AbstractInit):
             positive multiple of the identity has full rank); deeper networks need delta = 0.
 
     Raises:
-        ValueError: delta is not possible at these sizes (traced deltas: at any of the two signs), or an eta is 0.
+        ValueError: the network is not dense, delta is not possible at these sizes (traced deltas: at any of the two
+            signs), or an eta is 0.
     """
 
     delta: Float[Array, ""]
@@ -191,19 +220,20 @@ class Balanced(AbstractInit):
         self.delta = jnp.asarray(delta, jnp.result_type(float))
 
     def __call__(self, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
-        self._check_sizes(shapes)
+        matrices = shapes.matrices("Balanced")
+        self._check_sizes(matrices)
         known = concrete(scaling.eta)
         if known is not None and not np.all(known > 0):
             raise ValueError(f"Balanced needs eta > 0 for every weight matrix, got {known.tolist()}")
-        sizes = [shapes.weights[0][1], *(out for out, _ in shapes.weights)]
+        sizes = [matrices[0][1], *(out for out, _ in matrices)]
         eta = scaling.eta.astype(shapes.dtype)
         shift = self.delta.astype(shapes.dtype) / (eta[0] * eta[-1])
         keys = jr.split(jr.fold_in(key, 4), len(sizes) + 1)
         frames = [jr.orthogonal(k, size, dtype=shapes.dtype) for k, size in zip(keys[1:], sizes, strict=True)]
-        spectrum = jnp.linalg.svd(jr.normal(keys[0], shapes.weights[0], shapes.dtype), compute_uv=False)
+        spectrum = jnp.linalg.svd(jr.normal(keys[0], matrices[0], shapes.dtype), compute_uv=False)
         modes = spectrum[: min(sizes)] * (scaling.sigma[0] / jnp.sqrt(eta[0]))
         weights = []
-        for index, (out, into) in enumerate(shapes.weights):
+        for index, (out, into) in enumerate(matrices):
             # Below the hidden layer lambda < 0 adds to the squared singular values, above it lambda > 0 does.
             extra = jnp.maximum(-shift, 0) if index == 0 else jnp.maximum(shift, 0)
             squares = jnp.zeros(min(out, into), shapes.dtype).at[: len(modes)].set(modes**2)
@@ -213,15 +243,13 @@ class Balanced(AbstractInit):
             weights.append(frames[index + 1] @ rectangle @ frames[index].T)
         return Start(tuple(weights), _draw_biases(shapes, scaling, key))
 
-    def _check_sizes(self, shapes: Shapes) -> None:
+    def _check_sizes(self, matrices: tuple[tuple[int, int], ...]) -> None:
         positive, negative = 1 in self.signs, -1 in self.signs
         if not self.signs:
             return
-        if not shapes.two_layer:
-            raise ValueError(
-                f"Balanced needs delta = 0 for {len(shapes.weights)} weight matrices; delta != 0 needs two"
-            )
-        (width, in_size), (out_size, _) = shapes.weights
+        if len(matrices) != 2:
+            raise ValueError(f"Balanced needs delta = 0 for {len(matrices)} weight matrices; delta != 0 needs two")
+        (width, in_size), (out_size, _) = matrices
         if positive and width > out_size:
             raise ValueError(f"Balanced with delta > 0 needs width <= out_size, got width {width}, out_size {out_size}")
         if negative and width > in_size:
@@ -235,7 +263,7 @@ class Given(AbstractInit):
         ValueError: the number or a shape of the arrays does not match the network, or a value is not finite.
     """
 
-    weights: Matrices
+    weights: Weights
     biases: Vectors
 
     def __init__(self, weights: Sequence[Any], biases: Sequence[Any] = ()):
@@ -246,7 +274,7 @@ class Given(AbstractInit):
                 require_finite(array, f"{name}[{index}]")
 
     def __call__(self, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
-        wanted = (shapes.weights, tuple((out,) for out, _ in shapes.weights) if shapes.bias else ())
+        wanted = (shapes.weights, tuple(shape[:1] for shape in shapes.weights) if shapes.bias else ())
         given = (tuple(w.shape for w in self.weights), tuple(b.shape for b in self.biases))
         if given != wanted:
             raise ValueError(f"Given needs weights and biases of shapes {wanted}, got {given}")

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 
 class LayerShape(NamedTuple):
-    """What a law may depend on."""
+    """What a law may depend on. The window of a dense layer is 1."""
 
     fan_in: int
     fan_out: int
@@ -14,6 +14,7 @@ class LayerShape(NamedTuple):
     width: int  # fan_in of the last matrix
     gain: float  # gain of the activation
     kappa: Any  # the scale to infinity of `from_exponents`
+    window: int = 1  # pixels under a convolution; fan_in and fan_out count channels times pixels
 
     @property
     def first(self) -> bool:
@@ -66,7 +67,8 @@ def _mup_sigma(layer: LayerShape) -> float:
 
 
 def mup(layer: LayerShape) -> Prescription:
-    eta = 1 / layer.fan_in if layer.last else float(layer.fan_out) if layer.first else 1.0
+    # A window does not grow with the width: the first rate follows the number of channels alone.
+    eta = 1 / layer.fan_in if layer.last else layer.fan_out / layer.window if layer.first else 1.0
     return Prescription(1.0, _mup_sigma(layer), eta)
 
 

@@ -7,7 +7,7 @@ from jaxtyping import Array, Key
 
 from .._checks import require_size
 from ._activations import Activation, linear
-from ._dense import AbstractDense, build
+from ._dense import AbstractDense, build_dense
 from ._init import AbstractInit, Gaussian, Matrices, Vectors
 from ._scaling import Scaling, ScalingRule
 
@@ -42,7 +42,7 @@ class TwoLayerLinear(AbstractDense):
         dtype: Any = None,
     ):
         sizes = [in_size, width, out_size]
-        self.weights, self.biases, self.scaling = build(
+        self.weights, self.biases, self.scaling = build_dense(
             sizes, linear, bias=False, scaling=scaling, init=init, key=key, dtype=dtype
         )
         self.activation = linear
@@ -69,7 +69,7 @@ class DeepLinear(AbstractDense):
         dtype: Any = None,
     ):
         sizes = [in_size, *[width] * require_size(depth, "depth"), out_size]
-        self.weights, self.biases, self.scaling = build(
+        self.weights, self.biases, self.scaling = build_dense(
             sizes, linear, bias=False, scaling=scaling, init=init, key=key, dtype=dtype
         )
         self.activation = linear
@@ -95,7 +95,7 @@ class SingleNeuron(AbstractDense):
         key: Key[Array, ""],
         dtype: Any = None,
     ):
-        self.weights, self.biases, self.scaling = build(
+        self.weights, self.biases, self.scaling = build_dense(
             [in_size, 1, 1], linear, bias=False, scaling=scaling, init=init, key=key, dtype=dtype
         )
         self.activation = linear

@@ -8,7 +8,7 @@ from jaxtyping import Array, Key
 
 from .._checks import require_size
 from ._activations import Activation, find_activation
-from ._dense import AbstractDense, build
+from ._dense import AbstractDense, build_dense
 from ._init import AbstractInit, Gaussian, Matrices, Vectors
 from ._scaling import Scaling, ScalingRule
 
@@ -53,5 +53,5 @@ class MLP(AbstractDense):
     ):
         self.activation = find_activation(activation)
         sizes = [in_size, *[width] * require_size(depth, "depth"), out_size]
-        parts = build(sizes, self.activation, bias=bias, scaling=scaling, init=init, key=key, dtype=dtype)
+        parts = build_dense(sizes, self.activation, bias=bias, scaling=scaling, init=init, key=key, dtype=dtype)
         self.weights, self.biases, self.scaling = parts

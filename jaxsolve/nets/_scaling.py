@@ -138,7 +138,8 @@ class Scaling(eqx.Module):
         """m = 1, sigma^2 = 1/fan_in (last layer 1/fan_in^2), eta = (fan_out, 1, ..., 1, 1/fan_in) (Yang & Hu).
 
         These rates are for gradient flow and SGD. `adam=True` gives those for Adam: (1, 1/fan_in, ..., 1/fan_in).
-        A `Descent` with the wrong kind of optimiser raises.
+        A `Descent` with the wrong kind of optimiser raises. The first rate of a convolution is its number of output
+        channels, not its fan_out: the window does not grow with the width.
         """
         law, optimizers = (_laws.mup_adam, Optimizers.ADAM) if adam else (_laws.mup, Optimizers.GRADIENT)
         return ScalingRule(law, gamma, sigma=sigma, eta=eta, optimizers=optimizers)
@@ -235,12 +236,16 @@ class ScalingRule(eqx.Module):
         require_not_negative(new[1], "bias eta")
         return eqx.tree_at(lambda rule: (rule.bias_sigma, rule.bias_eta), self, new)
 
-    def __call__(self, fans: Sequence[tuple[int, int]], gain: float = 1.0) -> Scaling:
+    def __call__(
+        self, fans: Sequence[tuple[int, int]], gain: float = 1.0, *, windows: Sequence[int] | None = None
+    ) -> Scaling:
         """Returns the `Scaling` of a network.
 
         Arguments:
-            fans: (fan_in, fan_out) of every weight matrix, counted from the input.
+            fans: (fan_in, fan_out) of every weight matrix, counted from the input; of a convolution, channels times
+                the pixels of its window.
             gain: gain of the activation between them.
+            windows: those pixels, 1 for a dense layer; None if all are dense.
 
         Raises:
             ValueError: sigma or eta was given per matrix, but not one for each of these matrices.
@@ -255,8 +260,8 @@ class ScalingRule(eqx.Module):
         width = fans[-1][0]
         kappa = float(width) if self.kappa is None else self.kappa
         prescriptions = [
-            self.law(LayerShape(fan_in, fan_out, index, layers, width, gain, kappa))
-            for index, (fan_in, fan_out) in enumerate(fans)
+            self.law(LayerShape(fan_in, fan_out, index, layers, width, gain, kappa, window))
+            for index, ((fan_in, fan_out), window) in enumerate(zip(fans, windows or (1,) * layers, strict=True))
         ]
         dtype = np.result_type(*(leaf.dtype for leaf in jax.tree.leaves(self)))
         rule = jax.tree.map(lambda leaf: leaf.astype(dtype), self)

@@ -3,8 +3,23 @@
 from ._kernel import (
     kernel as kernel,
     kernel_alignment as kernel_alignment,
+    kernel_centred_alignment as kernel_centred_alignment,
+    kernel_centred_distance as kernel_centred_distance,
     kernel_change as kernel_change,
     kernel_distance as kernel_distance,
+)
+from ._kernel_classes import (
+    kernel_between_classes as kernel_between_classes,
+    kernel_by_class as kernel_by_class,
+    kernel_within_class as kernel_within_class,
+)
+from ._kernel_spectrum import (
+    kernel_effective_rank as kernel_effective_rank,
+    kernel_entropy as kernel_entropy,
+    kernel_participation_ratio as kernel_participation_ratio,
+    kernel_spectrum as kernel_spectrum,
+    kernel_target_power as kernel_target_power,
+    kernel_trace as kernel_trace,
 )
 from ._neurons import (
     neuron_delta as neuron_delta,

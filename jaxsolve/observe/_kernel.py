@@ -26,6 +26,14 @@ def _target_alignment(view: View):
     return kernels.target_alignment(view.kernel, view.problem.y)
 
 
+def _centred_distance(view: View):
+    return kernels.centred_distance(view.kernel, _initial(view))
+
+
+def _centred_alignment(view: View):
+    return kernels.centred_target_alignment(view.kernel, view.problem.y)
+
+
 def kernel() -> Observable:
     """The kernel, shape (n, c, n, c)."""
     return Observable(
@@ -46,3 +54,13 @@ def kernel_change() -> Observable:
 def kernel_alignment() -> Observable:
     """y^T K y/(|K||y|^2): how much of the kernel lies on the target (Atanasov et al.)."""
     return Observable("kernel_alignment", _target_alignment, Quantity.KERNEL)
+
+
+def kernel_centred_distance() -> Observable:
+    """1 - CKA of the kernel and that of the start: how far the kernel of mean-free features has turned."""
+    return Observable("kernel_centred_distance", _centred_distance, Quantity.KERNEL)
+
+
+def kernel_centred_alignment() -> Observable:
+    """How much of the centred kernel lies on the centred target (`kernels.centred_target_alignment`)."""
+    return Observable("kernel_centred_alignment", _centred_alignment, Quantity.KERNEL)

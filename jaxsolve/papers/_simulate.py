@@ -102,7 +102,7 @@ def velocity(problem: Problem) -> Layers:
 @eqx.filter_jit
 def _kernel(problem: Problem, eta: tuple[Array, ...], x: Float[Array, "n in"]):
     rates = eqx.tree_at(lambda tree: tree.weights, problem.eta, eta)
-    return kernels.empirical(problem.net, x, eta=rates)
+    return kernels.empirical(problem.net, x, eta=rates).ntk
 
 
 def kernel(weights: Sequence[Any], x: Any, eta: Any) -> Float[np.ndarray, "n out n out"]:

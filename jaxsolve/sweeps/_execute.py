@@ -12,10 +12,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._checks import describe
-from .._dynamics import AbstractDynamics, AbstractMarching, AbstractRandomAccess
+from .._dynamics import AbstractChoice, AbstractDynamics, AbstractMarching, AbstractRandomAccess, resolve
 from .._problem import Problem
 from .._results import result_code
-from .._solve import check_applies, CHUNK, observe_march, observe_random_access, random_access_result
+from .._solve import check_applies, CHUNK, observe_march, observe_random_access, random_access_result, read_times
 from ..observe import Observable
 from ._axes import Group
 
@@ -65,6 +65,7 @@ def trace_group(
 ) -> Program:
     """Traces the program that runs a batch of a group."""
     total = len(group.lanes)
+    dynamics = _chosen(problem_fn, group, dynamics, ts)
     size = default_batch(dynamics, total) if batch_size is None else min(batch_size, total)
     run = _batch_function(problem_fn, group, dynamics, observables, ts)
     example = {name: values[np.zeros(size, int)] for name, values in group.cells.items()}
@@ -91,14 +92,29 @@ def _first(rows: Lanes, count: int) -> Lanes:
     return jax.tree.map(lambda leaf: np.asarray(leaf)[:count], rows)
 
 
+def _chosen(problem_fn: Callable[..., Problem], group: Group, dynamics: AbstractDynamics, ts) -> AbstractDynamics:
+    """The dynamics to run on a group, whose problems are of one kind."""
+    if not isinstance(dynamics, AbstractChoice):
+        return dynamics
+    first = {name: values[0] for name, values in group.cells.items()}
+    problem = eqx.filter_eval_shape(lambda cell: problem_fn(**group.static, **cell), first)
+    chosen = resolve(dynamics, _require_problem(problem))
+    read_times(ts, chosen, ts.dtype)
+    return chosen
+
+
+def _require_problem(problem: Any) -> Problem:
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem_fn must return a jaxsolve.Problem, got {describe(problem)}")
+    return problem
+
+
 def _batch_function(problem_fn, group: Group, dynamics, observables, ts) -> Any:
     """The jitted function of a batch of cells."""
     parts: list[Any] = []  # the problem's structure and what is no array in it, filled while tracing
 
     def build(cell: dict[str, Array]) -> list[Array]:
-        problem = problem_fn(**group.static, **cell)
-        if not isinstance(problem, Problem):
-            raise TypeError(f"problem_fn must return a jaxsolve.Problem, got {describe(problem)}")
+        problem = _require_problem(problem_fn(**group.static, **cell))
         arrays, static = eqx.partition(problem, eqx.is_array)
         parts[:] = [jax.tree.structure(arrays), static]
         return jax.tree.leaves(arrays)

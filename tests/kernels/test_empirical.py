@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from jaxsolve import kernels, nets
-from jaxsolve.kernels._neural_tangents import empirical_ntk, NTKImplementation
+from jaxsolve.kernels import NTKImplementation
+from jaxsolve.kernels._neural_tangents import empirical_ntk
 from tests.cases import ACTIVATIONS, assert_fails, eps, inputs, scaling
 
 
@@ -27,6 +28,11 @@ def _brute_force(net, eta, x1, x2):
     )
 
 
+@eqx.filter_jit
+def _ntk(net, x1, x2=None, **options):
+    return kernels.empirical(net, x1, x2, **options).ntk
+
+
 def _assert_close(kernel, reference, units=30):
     kernel, reference = np.asarray(kernel), np.asarray(reference)
     size = np.max(np.abs(reference))
@@ -39,7 +45,7 @@ def _assert_close(kernel, reference, units=30):
 def test_dense_networks_against_brute_force(name, getkey):
     """Three outputs, biases, unequal rates, x1 other than x2."""
     net, x1, x2 = _net(getkey(), ACTIVATIONS[name][0]), inputs(getkey(), 4), inputs(getkey(), 6)
-    kernel = eqx.filter_jit(kernels.empirical)(net, x1, x2, eta=nets.rates(net))
+    kernel = _ntk(net, x1, x2, eta=nets.rates(net))
     assert kernel.shape == (4, 3, 6, 3)
     _assert_close(kernel, _brute_force(net, nets.rates(net), x1, x2))
 
@@ -48,13 +54,13 @@ def test_dense_networks_against_brute_force(name, getkey):
 @pytest.mark.parametrize("bias", [True, False])
 def test_depths_and_biases_against_brute_force(depth, bias, getkey):
     net, x = _net(getkey(), depth=depth, bias=bias), inputs(getkey(), 4)
-    _assert_close(kernels.empirical(net, x, eta=nets.rates(net)), _brute_force(net, nets.rates(net), x, x))
+    _assert_close(_ntk(net, x, eta=nets.rates(net)), _brute_force(net, nets.rates(net), x, x))
     # every array's rate counts: a twin with one of them off by 1 % differs
     leaves, structure = jax.tree.flatten(nets.rates(net))
     reference = np.asarray(_brute_force(net, nets.rates(net), x, x))
     for index in range(len(leaves)):
         off = jax.tree.unflatten(structure, [1.01 * e if i == index else e for i, e in enumerate(leaves)])
-        twin = np.asarray(kernels.empirical(net, x, eta=off))
+        twin = np.asarray(_ntk(net, x, eta=off))
         assert np.max(np.abs(twin - reference)) > eps(1e3) * np.max(np.abs(reference))
 
 
@@ -68,7 +74,7 @@ def test_depths_and_biases_against_brute_force(depth, bias, getkey):
 )
 def test_linear_networks_against_brute_force(make, getkey):
     net, x = make(getkey()), inputs(getkey(), 4)
-    _assert_close(kernels.empirical(net, x, eta=nets.rates(net)), _brute_force(net, nets.rates(net), x, x))
+    _assert_close(_ntk(net, x, eta=nets.rates(net)), _brute_force(net, nets.rates(net), x, x))
 
 
 def test_two_layer_linear_kernel_by_hand(getkey):
@@ -76,7 +82,7 @@ def test_two_layer_linear_kernel_by_hand(getkey):
     net, x = nets.TwoLayerLinear(3, 4, scaling=scaling(2), key=getkey()), inputs(getkey(), 4)
     w, u, z = np.asarray(net.weights[0]), np.asarray(net.weights[1]), np.asarray(x)
     expected = (0.75 * 0.8 * 1.3) ** 2 * (1.7 * np.sum(u**2) * z @ z.T + 0.4 * z @ w.T @ w @ z.T)
-    _assert_close(kernels.empirical(net, x, eta=nets.rates(net))[:, 0, :, 0], expected)
+    _assert_close(_ntk(net, x, eta=nets.rates(net))[:, 0, :, 0], expected)
 
 
 def test_the_plain_kernel_has_eta_one(getkey):
@@ -84,22 +90,22 @@ def test_the_plain_kernel_has_eta_one(getkey):
     ones = kernels.plain(net)
     assert jax.tree.structure(ones) == jax.tree.structure(nets.rates(net))
     assert {float(e) for e in jax.tree.leaves(ones)} == {1.0}
-    plain = kernels.empirical(net, x)
+    plain = _ntk(net, x)
     _assert_close(plain, _brute_force(net, ones, x, x))
-    assert np.max(np.abs(plain - kernels.empirical(net, x, eta=nets.rates(net)))) > 0.1
+    assert np.max(np.abs(plain - _ntk(net, x, eta=nets.rates(net)))) > 0.1
 
 
 def test_symmetric_and_not_negative(getkey):
     net, x = _net(getkey()), inputs(getkey(), 6)
-    kernel = np.asarray(kernels.empirical(net, x)).reshape(18, 18)
+    kernel = np.asarray(_ntk(net, x)).reshape(18, 18)
     np.testing.assert_allclose(kernel, kernel.T, atol=eps(30) * np.abs(kernel).max())
     assert np.linalg.eigvalsh(kernel).min() > -eps(30) * np.abs(kernel).max()
-    np.testing.assert_allclose(kernels.empirical(net, x, x).reshape(18, 18), kernel, atol=eps(30) * kernel.max())
+    np.testing.assert_allclose(_ntk(net, x, x).reshape(18, 18), kernel, atol=eps(30) * kernel.max())
 
 
 def test_under_jit_vmap_and_grad(getkey):
     keys, x = jax.random.split(getkey(), 3), inputs(getkey(), 4)
-    kernel = lambda net: kernels.empirical(net, x, eta=nets.rates(net))
+    kernel = lambda net: _ntk(net, x, eta=nets.rates(net))
     singles = [_net(key) for key in keys]
     ensemble = jax.tree.map(lambda *leaves: jnp.stack(leaves), *singles)
     many, one = eqx.filter_jit(eqx.filter_vmap(kernel))(ensemble), eqx.filter_jit(kernel)
@@ -130,7 +136,7 @@ def test_neural_tangents_agrees_on_a_dense_network(implementation, getkey):
     f = lambda p, x: jax.vmap(eqx.combine(p, rest))(x)
     kernel = jax.jit(lambda p, eta: empirical_ntk(f, p, eta, x1, x2, implementation=implementation))
     kernel = kernel(params, nets.rates(net))
-    _assert_close(kernel, eqx.filter_jit(kernels.empirical)(net, x1, x2, eta=nets.rates(net)), units=100)
+    _assert_close(kernel, _ntk(net, x1, x2, eta=nets.rates(net)), units=100)
 
 
 @pytest.mark.parametrize("implementation", [NTKImplementation.STRUCTURED_DERIVATIVES, NTKImplementation.AUTO])
@@ -149,7 +155,7 @@ def test_implementations_that_do_not_work_say_so(implementation, getkey):
 
 def test_modules_of_unknown_layers_go_through_neural_tangents(getkey):
     net, x1, x2 = eqx.nn.MLP(3, 2, 5, 2, jnp.tanh, key=getkey()), inputs(getkey(), 4), inputs(getkey(), 6)
-    kernel = eqx.filter_jit(kernels.empirical)
+    kernel = _ntk
     _assert_close(kernel(net, x1, x2), _brute_force(net, nets.rates(net), x1, x2), units=100)
     _assert_close(kernel(net, x1), _brute_force(net, nets.rates(net), x1, x1), units=100)
 
@@ -165,7 +171,7 @@ def test_a_convolution_through_neural_tangents(getkey):
     net = Convolution(eqx.nn.Conv2d(2, 3, 2, key=getkey()), jnp.asarray(0.7))
     x = jax.random.normal(getkey(), (3, 2, 4, 4))
     eta = jax.tree.unflatten(jax.tree.structure(nets.rates(net)), [jnp.asarray(e) for e in (2.0, 0.0, 0.3)])
-    _assert_close(eqx.filter_jit(kernels.empirical)(net, x, eta=eta), _brute_force(net, eta, x, x), units=100)
+    _assert_close(_ntk(net, x, eta=eta), _brute_force(net, eta, x, x), units=100)
 
 
 # --- against the limit of infinite width
@@ -182,7 +188,7 @@ def test_finite_kernels_approach_the_arc_cosine_kernel_like_width_to_minus_one_h
     widths, errors, keys = (64, 362, 2048), [], jax.random.split(getkey(), 128)
     for width in widths:
         net = lambda key, width=width: nets.MLP(3, width, 1, 1, "relu", scaling=nets.Scaling.ntk(), key=key)
-        many = jax.jit(jax.vmap(lambda key, net=net: kernels.empirical(net(key), jnp.asarray(x))[:, 0, :, 0]))(keys)
+        many = jax.jit(jax.vmap(lambda key, net=net: _ntk(net(key), jnp.asarray(x))[:, 0, :, 0]))(keys)
         errors.append(np.sqrt(np.mean((np.asarray(many) - limit) ** 2)))
         noise = np.std(many, axis=0) / np.sqrt(128)
         assert np.all(np.abs(np.mean(many, axis=0) - limit) < 4 * noise)

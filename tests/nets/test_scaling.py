@@ -294,7 +294,7 @@ def test_abc_symmetry_of_function_and_kernel_at_the_start(logs):
 
 @jax.jit
 def _function_and_kernel(net, x):
-    return jax.vmap(net)(x), js.kernels.empirical(net, x, eta=net.rates())
+    return jax.vmap(net)(x), js.kernels.empirical(net, x, eta=net.rates()).ntk
 
 
 @pytest.mark.parametrize(

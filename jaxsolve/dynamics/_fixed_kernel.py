@@ -1,0 +1,211 @@
+"""Outputs that move under a kernel that does not: in closed form for MSE, marching for any other loss."""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from .. import kernels
+from .._checks import describe
+from .._dynamics import (
+    AbstractChoice,
+    AbstractDynamics,
+    AbstractMarching,
+    AbstractRandomAccess,
+    AbstractState,
+    Assumption,
+    FunctionValues,
+    March,
+    NotApplicable,
+    Quantity,
+    Validity,
+    View,
+)
+from .._problem import Problem
+from .._results import RESULTS
+from ..losses import MSE
+from ..until import AbstractCondition
+from ._gradient_flow import GradientFlow
+from ._saves import Saves
+
+
+Kernel = Float[Array, "n m"] | Float[Array, "n out m out"]
+
+
+class AbstractFixedKernel(AbstractRandomAccess, AbstractChoice):
+    """df(x)/dt = -sum_i K(x, x_i) dL/df_i from the outputs that the problem starts with.
+
+    Attributes:
+        flow: None, or what marches in function space.
+    """
+
+    flow: eqx.AbstractVar[AbstractMarching | None]
+
+    @abc.abstractmethod
+    def ntk(self, problem: Problem, x1: Float[Array, "n ..."], x2: Float[Array, "m ..."] | None = None) -> Kernel:
+        """The kernel between inputs; without outputs if it is the same for each."""
+
+    @property
+    def provides(self) -> frozenset[Quantity]:
+        return frozenset({Quantity.OUTPUTS, Quantity.KERNEL})
+
+    def choose(self, problem: Problem) -> AbstractDynamics:
+        """The closed form for MSE, unless there is a flow; else the march in function space."""
+        if self.flow is None and isinstance(problem.loss, MSE):
+            return self
+        return KernelMarch(self, GradientFlow() if self.flow is None else self.flow)
+
+    def check(self, problem: Problem) -> Validity:
+        holds = isinstance(problem.loss, MSE)
+        found = type(problem.loss).__name__
+        return Validity((Assumption.of_kind("losses.MSE()", holds, found, problem.x.dtype),))
+
+    def at(self, problem: Problem, t: Float[Array, ""]) -> View:
+        validity = self.check(problem)
+        if validity.structural:
+            raise NotApplicable(f"{self.name} has a closed form for {validity.missed()}; `solve` marches instead")
+        kernel, cross = train_and_test(self, problem)
+        start = problem.outputs(problem.params)
+        flow = kernels.linearized(kernel, problem.y, start=start)
+        t = jnp.asarray(t, problem.x.dtype)
+        test = None if cross is None else flow.predict(t, cross, problem.test_outputs(problem.params))
+        return View(problem, t, None, flow.outputs(t), test, with_outputs(kernel, problem))
+
+
+def check_flow(flow: Any) -> AbstractMarching | None:
+    """Returns a marching dynamics or None; raises TypeError for anything else."""
+    if flow is not None and not isinstance(flow, AbstractMarching):
+        raise TypeError(f"flow must be a marching dynamics such as GradientFlow(), or None, got {describe(flow)}")
+    return flow
+
+
+def train_and_test(source: AbstractFixedKernel, problem: Problem) -> tuple[Array, Array | None]:
+    """The kernel on the training set, and between test and training set."""
+    kernel = source.ntk(problem, problem.x)
+    return kernel, None if problem.x_test is None else source.ntk(problem, problem.x_test, problem.x)
+
+
+def with_outputs(kernel: Kernel, problem: Problem) -> Float[Array, "n out n out"]:
+    """A kernel as observables know it."""
+    if kernel.ndim == 4:
+        return kernel
+    eye = jnp.eye(problem.y.shape[1], dtype=kernel.dtype)
+    return kernel[:, None, :, None] * eye[None, :, None, :]
+
+
+class _FeatureModel(eqx.Module):
+    """Linear in its weights: of one sample, the features of its outputs and behind them its outputs at the start."""
+
+    weights: Float[Array, "features columns"]
+
+    def __call__(self, x: Float[Array, "blocks features_and_columns"]) -> Float[Array, " out"]:
+        size = self.weights.shape[0]
+        return (x[:, :size] @ self.weights + x[:, size:]).ravel()
+
+
+class _Inputs(eqx.Module):
+    """What a feature model sees of a problem."""
+
+    train: Float[Array, "n blocks features_and_columns"]
+    test: Float[Array, "m blocks features_and_columns"] | None
+
+
+class KernelState(AbstractState):
+    """Where a march in function space stands."""
+
+    inputs: _Inputs
+    inner: AbstractState
+    done: Bool[Array, ""]
+    steps: Int[Array, ""]
+    result: RESULTS
+
+    def __init__(self, inputs: _Inputs, inner: AbstractState):
+        self.inputs, self.inner = inputs, inner
+        self.done, self.steps, self.result = inner.done, inner.steps, inner.result
+
+    @property
+    def saves(self) -> Saves:
+        """What the march has saved so far."""
+        return self.inner.saves  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class KernelMarch(AbstractMarching):
+    """Any marching dynamics, run on a model that is linear in its weights and has the fixed kernel as its NTK.
+
+    Arguments:
+        source: the kernel.
+        flow: the dynamics.
+    """
+
+    source: AbstractFixedKernel
+    flow: AbstractMarching
+
+    @property
+    def name(self) -> str:
+        return self.source.name if self.source.flow is None else f"{self.source.name}({self.flow.name})"
+
+    @property
+    def provides(self) -> frozenset[Quantity]:
+        return self.source.provides
+
+    @property
+    def until(self) -> AbstractCondition | None:
+        """When the flow stops."""
+        return getattr(self.flow, "until", None)
+
+    def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
+        return self.flow.times(ts)
+
+    def init(self, problem: Problem, ts: Float[Array, " times"]) -> KernelState:
+        inputs = self._inputs(problem)
+        return KernelState(inputs, self.flow.init(_model(problem, inputs), ts))
+
+    def advance(self, problem: Problem, state: KernelState, n: Int[Array, ""]) -> KernelState:
+        inner = self.flow.advance(_model(problem, state.inputs), state.inner, n)
+        return KernelState(state.inputs, inner)
+
+    def finish(self, problem: Problem, state: KernelState) -> March:
+        model = _model(problem, state.inputs)
+        run = self.flow.finish(model, state.inner)
+
+        def values(params) -> FunctionValues:
+            test = None if model.x_test is None else model.test_outputs(params)
+            return FunctionValues(model.outputs(params), test)
+
+        return March(
+            times=run.times,
+            saved=jax.vmap(values)(run.saved),
+            params=values(run.params),
+            t_end=run.t_end,
+            result=run.result,
+            steps=run.steps,
+            rejected=run.rejected,
+            evaluations=run.evaluations,
+            certificate=run.certificate,
+            kernel=with_outputs(self.source.ntk(problem, problem.x), problem),
+        )
+
+    def _inputs(self, problem: Problem) -> _Inputs:
+        kernel, cross = train_and_test(self.source, problem)
+        features = kernels.features(kernel, cross)
+        # The model would call its features invalid, not the hyperparameters they came from.
+        train = jnp.where(problem.valid, features.train, jnp.nan)
+        train = _beside(train, problem.outputs(problem.params))
+        if features.others is None:
+            return _Inputs(train, None)
+        return _Inputs(train, _beside(features.others, problem.test_outputs(problem.params)))
+
+
+def _beside(features: Float[Array, "n blocks features"], outputs: Float[Array, "n out"]) -> Array:
+    return jnp.concatenate([features, outputs.reshape(*features.shape[:2], -1)], axis=2)
+
+
+def _model(problem: Problem, inputs: _Inputs) -> Problem:
+    """The problem with a feature model as its network."""
+    columns = problem.y.shape[1] // inputs.train.shape[1]
+    net = _FeatureModel(jnp.zeros((inputs.train.shape[2] - columns, columns), problem.x.dtype))
+    test = None if inputs.test is None else (inputs.test, problem.y_test)
+    return Problem(net, inputs.train, problem.y, test=test, loss=problem.loss)

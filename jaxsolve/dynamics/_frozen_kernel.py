@@ -1,0 +1,59 @@
+"""The flow under the NTK of a network that stands still."""
+
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import Array, Float
+
+from .._checks import describe
+from .._dynamics import AbstractMarching
+from .._problem import Problem
+from ._fixed_kernel import AbstractFixedKernel, check_flow
+
+
+class FrozenKernel(AbstractFixedKernel):
+    """df(x)/dt = -sum_i K(x, x_i) dL/df_i under a fixed empirical NTK: the network linearised in its parameters.
+
+    It starts from the outputs of the problem's own start (0 if centered), at eta-weighted NTK, gamma included. For MSE
+    in closed form, at any t in [0, inf]: f(t) = y + exp(-K t/n)(f_0 - y). For other losses by `GradientFlow()` in
+    function space, which reaches t = inf only with a condition: `flow=GradientFlow(until=...)`. Lee et al. 2019, "Wide
+    neural networks of any depth evolve as linear models".
+
+    Provides outputs, test outputs, and the kernel, which is constant.
+
+    Arguments:
+        at: the network whose NTK it is; None takes the problem's start. With `traj.final.net` of a finished run it is
+            the kernel that the run has learnt.
+        flow: a marching dynamics for function space, such as `GradientFlow(rtol=1e-8)` or `Descent(optax.sgd, 0.1)`,
+            then used for MSE, too. Optimisers that look at single parameters, such as Adam, see those of a linear model
+            with features K^(1/2), not the network's.
+
+    Raises:
+        TypeError: `at` is no network, or `flow` is no marching dynamics.
+        ValueError: `at` takes or returns other shapes or dtypes than the problem's network.
+    """
+
+    source_net: Any
+    flow: AbstractMarching | None
+
+    def __init__(self, at: Any = None, *, flow: AbstractMarching | None = None):
+        if at is not None and not (isinstance(at, eqx.Module) and callable(at)):
+            raise TypeError(f"at must be a network such as traj.final.net, or None for the start, got {describe(at)}")
+        self.source_net = at
+        self.flow = check_flow(flow)
+
+    def ntk(
+        self, problem: Problem, x1: Float[Array, "n ..."], x2: Float[Array, "m ..."] | None = None
+    ) -> Float[Array, "n out m out"]:
+        """The eta-weighted NTK."""
+        if self.source_net is None:
+            return problem.kernel(problem.params, x1, x2)
+        other = eqx.tree_at(lambda p: p.net, problem, self.source_net)
+        kernel = other.kernel(other.params, x1, x2)
+        outputs, dtype = problem.y.shape[1], problem.y.dtype
+        if (kernel.shape[1], kernel.dtype) != (outputs, dtype):
+            raise ValueError(
+                f"at must be a network like the problem's, with {outputs} output(s) of dtype {dtype}; it has "
+                f"{kernel.shape[1]} of dtype {kernel.dtype}"
+            )
+        return kernel

@@ -1,0 +1,110 @@
+"""The largest eigenvalues of an operator known by its products."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.experimental.sparse.linalg import lobpcg_standard
+from jaxtyping import Array, Float, Int, Key, PyTree
+
+from .._checks import concrete, describe, require_size
+from .._safe import nonzero
+from ._layout import scaled
+from ._matrix_free import AbstractSymmetricOperator
+
+
+# Vectors multiplied at once: they share the passes through the network, and each needs memory of its own.
+VECTORS_AT_ONCE = 8
+# LOBPCG keeps three blocks of vectors and needs more room than them.
+LARGEST_SHARE = 5
+
+
+class Eigenpairs(NamedTuple):
+    """The largest eigenvalues, descending, and how well each is known.
+
+    Attributes:
+        values: eigenvalues, shape (k,).
+        vectors: orthonormal eigenvectors, shaped like the operator's vectors with a first axis of k.
+        residuals: |A v - value v|: an eigenvalue of A lies within this distance.
+        steps: iterations taken; 0 where the matrix was small enough to be formed.
+    """
+
+    values: Float[Array, " k"]
+    vectors: PyTree[Float[Array, "k ..."]]
+    residuals: Float[Array, " k"]
+    steps: Int[Array, ""]
+
+
+def top_eigenpairs(
+    operator: AbstractSymmetricOperator,
+    k: int,
+    *,
+    key: Key[Array, ""],
+    tol: float | Float[Array, ""] | None = None,
+    max_steps: int = 200,
+) -> Eigenpairs:
+    """The k algebraically largest eigenvalues and their eigenvectors, by LOBPCG (Knyazev 2001), in or out of jit.
+
+    Eigenvalues are Rayleigh quotients, so their error is about residual^2/gap, and their derivative is that of simple
+    eigenvalues; eigenvectors have none. An operator of at most 5 k rows is formed and diagonalised.
+
+    Arguments:
+        operator: such as `NTKOperator(net, x)`.
+        k: how many.
+        key: of the random start.
+        tol: residuals, relative to the largest eigenvalue, at which to stop. None takes eps^(3/4) of the dtype. It is
+            compared with what the norm of a product shows, so the last residuals may be some times larger or smaller.
+        max_steps: iterations after which to stop in any case. Each takes 4 k products; `residuals` say what came of it.
+
+    Raises:
+        ValueError: k is below 1 or above the operator's size, or tol is not positive.
+        TypeError: k or max_steps is not an integer.
+    """
+    if require_size(k, "k") > operator.size:
+        raise ValueError(f"an operator on {operator.size} numbers has as many eigenvalues, asked for {k}")
+    require_size(max_steps, "max_steps")
+    known = None if tol is None else concrete(tol)
+    if known is not None and not known > 0:
+        raise ValueError(f"tol must be positive, got {describe(tol)}")
+    return _top_eigenpairs(operator, k, key, tol, max_steps)
+
+
+def products(operator: AbstractSymmetricOperator, columns: Float[Array, "size k"]) -> Float[Array, "size k"]:
+    """The operator times every column of a matrix."""
+    product, _, _ = operator.flat()
+    return jax.lax.map(product, columns.T, batch_size=min(VECTORS_AT_ONCE, columns.shape[1])).T
+
+
+@eqx.filter_jit
+def _top_eigenpairs(
+    operator: AbstractSymmetricOperator, k: int, key: Key[Array, ""], tol: Any, max_steps: int
+) -> Eigenpairs:
+    _, unravel, dtype = operator.flat()
+    fixed = jax.tree.map(lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_array(leaf) else leaf, operator)
+    if LARGEST_SHARE * k >= operator.size:
+        matrix = products(fixed, jnp.eye(operator.size, dtype=dtype))
+        vectors, steps = jnp.linalg.eigh((matrix + matrix.T) / 2)[1][:, ::-1][:, :k], 0
+    else:
+        vectors, steps = _lobpcg(fixed, k, key, tol, max_steps, dtype)
+    vectors = jax.lax.stop_gradient(vectors)
+    moved = products(operator, vectors)
+    values = jnp.sum(vectors * moved, axis=0)
+    order = jnp.argsort(-jax.lax.stop_gradient(values))
+    missed, size = scaled(jax.lax.stop_gradient(moved - vectors * values[None, :]))
+    residuals = size * jnp.linalg.norm(missed, axis=0)
+    return Eigenpairs(values[order], jax.vmap(unravel)(vectors.T[order]), residuals[order], jnp.asarray(steps))
+
+
+def _lobpcg(operator, k, key, tol, max_steps, dtype):
+    start = jax.random.normal(key, (operator.size, k), dtype)
+    size = nonzero(jnp.max(jnp.abs(products(operator, start))) / jnp.max(jnp.abs(start)))
+    # Of order one, or float32 overflows; shifted, because the routine measures residuals by |eigenvalue| and would
+    # go on for ever on eigenvalues 0.
+    shifted = lambda v: products(operator, v) / size + v
+    eps = float(jnp.finfo(dtype).eps)
+    tolerance = eps**0.75 if tol is None else tol
+    # The routine stops at residuals below tol * 10 n (value + |A v|).
+    scaled_tolerance = jnp.asarray(tolerance, dtype) / (20 * operator.size)
+    _, vectors, steps = lobpcg_standard(shifted, start, max_steps, scaled_tolerance)
+    return vectors, steps

@@ -1,0 +1,295 @@
+r"""The kernels of a network of infinite width, with the prefactors that its scaling has at the width it has.
+
+From the covariance $\Sigma$ of a layer's inputs (per feature) and the kernel $\Theta$ of the layers below it, $m W$
+makes $d m^2 \sigma^2 \Sigma$ and $d m^2 (\eta \Sigma + \sigma^2 \Theta)$ with $d$ = fan_in (a convolution averages them
+over its window), a bias adds $\sigma_b^2$ and $\eta_b$, an activation makes $E[\phi(u) \phi(v)]$ and
+$E[\phi'(u) \phi'(v)] \Theta$ over $u, v \sim N(0, \Sigma)$ (Jacot et al. 2018; Lee et al. 2019; Arora et al. 2019).
+"""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from .._checks import describe
+from .._safe import nonzero, safe_sqrt
+from ..nets import (
+    AbstractLayered,
+    AbstractWeighted,
+    Activation,
+    Apply,
+    Bias,
+    Conv,
+    Dense,
+    erf,
+    gelu,
+    Layers,
+    Residual,
+    SpatialMean,
+)
+from ._duals import dual, expand, Sides
+from ._empirical import _check_inputs, plain
+from ._neural_tangents import stax
+
+
+class InfiniteKernels(eqx.Module):
+    """Kernels of a network of infinite width. They are the same for every output; different outputs are independent.
+
+    Attributes:
+        nngp: covariance of the outputs at the start, gamma^2 included.
+        ntk: sum_l eta_l <df/dtheta_l, df/dtheta_l>, gamma^2 included: K[i, a, j, b] = ntk[i, j] if a = b, else 0.
+    """
+
+    nngp: Float[Array, "n m"]
+    ntk: Float[Array, "n m"]
+
+
+def infinite(
+    net: Any,
+    x1: Float[Array, "n ..."],
+    x2: Float[Array, "m ..."] | None = None,
+    *,
+    eta: PyTree | None = None,
+) -> InfiniteKernels:
+    """The leading order of the kernels of a wide network, for weights drawn by `nets.Gaussian`.
+
+    Multipliers, sigmas, rates, biases and gamma are those of the network's scaling at this width: of `Scaling.ntk` the
+    limit itself, of `Scaling.standard` a kernel that grows like the width. The values of the weights do not matter.
+    That the kernel of a wide network also stands still while it trains is another matter: see `InfiniteWidth`.
+
+    Homogeneous activations, erf and gelu are in closed form, all others by a series for smooth ones (`_duals`).
+    Convolutional networks need the kernels between all pairs of pixels: n m (height width)^2 numbers at the largest
+    image between their layers. Differentiable in everything continuous; in the inputs where no two are parallel.
+
+    Arguments:
+        net: a network of dense and convolutional layers, biases, activations, averages over the image and residual
+            branches (`nets.AbstractLayered`).
+        x1: inputs, shape (n, ...).
+        x2: other inputs, shape (m, ...); None takes x1.
+        eta: learning rates, as for `kernels.empirical`: `nets.rates(net)` drive f, None takes 1 everywhere.
+
+    Raises:
+        TypeError: the network does not name its layers.
+        ValueError: inputs do not fit the network, dtypes are mixed, or a layer has no limit in closed form: then it is
+            named (normalisations; an activation of what is not Gaussian, as after the blocks of `ResNet18`).
+        NeuralTangentsUnavailable: neural-tangents is missing or broken.
+    """
+    if not isinstance(net, AbstractLayered):
+        raise TypeError(
+            f"the infinite width of {type(net).__name__} is not known: net must be one of the networks of "
+            f"jaxsolve.nets or another AbstractLayered, got {describe(net)}"
+        )
+    _check_inputs(net, x1, "x1")
+    if x2 is not None:
+        _check_inputs(net, x2, "x2")
+    _require_limit(net)
+    return _infinite(net, plain(net) if eta is None else eta, x1, x2)
+
+
+@eqx.filter_jit
+def _infinite(net: AbstractLayered, eta: PyTree, x1: Array, x2: Array | None) -> InfiniteKernels:
+    with stax() as library:
+        kernel = library.Identity()[2](_channels_last(x1), None if x2 is None else _channels_last(x2))
+        kernel = kernel.replace(ntk=jnp.zeros_like(kernel.nngp))
+        kernel = _Limit(net, eta, library).through(net.layers, kernel)
+        found = [net.scaling.gamma**2 * part for part in (kernel.nngp, kernel.ntk)]
+    if x2 is None:
+        found = [(part + part.T) / 2 for part in found]
+    return InfiniteKernels(*(part.astype(x1.dtype) for part in found))
+
+
+def _channels_last(x: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
+    return jnp.moveaxis(x, 1, -1)
+
+
+class _Limit(eqx.Module):
+    """Sends a `neural_tangents.Kernel` through the layers of a network.
+
+    Its `nngp` is (n, m), for images (n, m, h, h, w, w) or (n, m, w, w, h, h); `cov1`, `cov2` are those of each sample
+    with itself (cov2 None: x2 is x1). Rates and sigmas stay out of the library, which knows one rate for all layers.
+    """
+
+    net: AbstractLayered
+    eta: PyTree
+    library: Any = eqx.field(static=True)  # a module
+
+    def through(self, layers: Layers, kernel: Any) -> Any:
+        """The kernel after these layers."""
+        for layer in layers:
+            if isinstance(layer, AbstractWeighted):
+                kernel = self._weighted(layer, kernel)
+            elif isinstance(layer, Bias):
+                variance = self.net.scaling.bias_sigma**2
+                kernel = _map(lambda part, v=variance: part + v, kernel, kernel.ntk + layer.parameter(self.eta))
+            elif isinstance(layer, Apply):
+                kernel = self._apply(layer.activation, kernel)
+            elif isinstance(layer, SpatialMean):
+                kernel = self.library.GlobalAvgPool()[2](kernel)
+            elif isinstance(layer, Residual):
+                kernel = _add(self.through(layer.branch, kernel), self.through(layer.shortcut, kernel))
+        return kernel
+
+    def _weighted(self, layer: AbstractWeighted, kernel: Any) -> Any:
+        shape = self.net.weights[layer.index].shape
+        m, sigma = self.net.scaling.multiplier[layer.index], self.net.scaling.sigma[layer.index]
+        fan_in = math.prod(shape[1:])
+        variance = fan_in * (m * sigma) ** 2
+        ntk = fan_in * m * (layer.parameter(self.eta) * m) * kernel.nngp + variance * kernel.ntk
+        kernel = _map(lambda part: variance * part, kernel, ntk)
+        if isinstance(layer, Conv):
+            # Averages are all that the library has to do here: its own NTK would take the rates for 1.
+            average = self.library.Conv(1, shape[2:], (layer.stride, layer.stride), "SAME")[2]
+            ntk = average(kernel.replace(nngp=kernel.ntk, ntk=None)).nngp
+            return average(kernel.replace(ntk=None)).replace(ntk=ntk)
+        return kernel.replace(is_gaussian=True)
+
+    def _apply(self, activation: Activation, kernel: Any) -> Any:
+        if activation.linear:
+            return kernel
+        if activation.homogeneous:
+            return self._arc_cosine(activation, kernel)
+        if activation == erf:
+            return self.library.Erf()[2](kernel)
+        if activation == gelu:
+            return self.library.Gelu()[2](kernel)
+        return _by_series(activation, kernel)
+
+    def _arc_cosine(self, activation: Activation, kernel: Any) -> Any:
+        minus, plus = activation(jnp.asarray([-1.0, 1.0], kernel.nngp.dtype))
+        # The kernel of a homogeneous function is homogeneous: at size 1 products of variances cannot overflow.
+        sizes = [jnp.max(part) for part in (kernel.cov1, kernel.cov2) if part is not None]
+        size = jax.lax.stop_gradient(nonzero(jnp.max(jnp.stack(sizes))))
+        kernel = _map(lambda part: part / size, kernel, kernel.ntk)
+        kernel = self.library.ABRelu(-minus, plus)[2](kernel.replace(nngp=_decided(kernel)))
+        return _map(lambda part: part * size, kernel, kernel.ntk)
+
+
+def _map(f: Any, kernel: Any, ntk: Array) -> Any:
+    """The kernel with f of its covariances, and another NTK."""
+    cov2 = None if kernel.cov2 is None else f(kernel.cov2)
+    return kernel.replace(nngp=f(kernel.nngp), cov1=f(kernel.cov1), cov2=cov2, ntk=ntk)
+
+
+def _add(one: Any, two: Any) -> Any:
+    """Of two independent summands."""
+    if one.is_reversed != two.is_reversed:
+        one = one.reverse()
+    cov2 = None if one.cov2 is None else one.cov2 + two.cov2
+    total = one.replace(nngp=one.nngp + two.nngp, cov1=one.cov1 + two.cov1, cov2=cov2, ntk=one.ntk + two.ntk)
+    return total.replace(is_gaussian=one.is_gaussian and two.is_gaussian)
+
+
+def _by_series(activation: Activation, kernel: Any) -> Any:
+    deviations = _deviations(kernel)
+    one = expand(activation, deviations[0])
+    two = one if kernel.cov2 is None else expand(activation, deviations[1])
+    sides = _sides(kernel.nngp, 2)
+    rho = _correlation(kernel.nngp, *deviations, 2)
+    ntk, nngp = kernel.ntk * dual(one.slopes, two.slopes, rho, sides), dual(one.values, two.values, rho, sides)
+
+    def alone(covariance, points, deviation):
+        rho = _correlation(covariance, deviation, deviation, 1)
+        return dual(points.values, points.values, rho, _sides(covariance, 1))
+
+    cov1 = alone(kernel.cov1, one, deviations[0])
+    cov2 = None if kernel.cov2 is None else alone(kernel.cov2, two, deviations[1])
+    return kernel.replace(nngp=nngp, ntk=ntk, cov1=cov1, cov2=cov2, is_gaussian=False)
+
+
+def _decided(kernel: Any) -> Array:
+    """Covariances, of parallel vectors a little too large: so the library takes their angle for exactly 0 or pi.
+
+    Left to rounding it would be of the size sqrt(eps), with derivatives of any size.
+    """
+    eps = jnp.finfo(kernel.nngp.dtype).eps
+    parallel = jnp.abs(_correlation(kernel.nngp, *_deviations(kernel), 2)) > 1 - 8 * eps
+    return jnp.where(parallel, (1 + 16 * eps) * kernel.nngp, kernel.nngp)
+
+
+def _correlation(covariance: Array, one: Array, two: Array, samples: int) -> Array:
+    """0 where one of the two does not vary."""
+    left, right = _sides(covariance, samples)
+    return covariance / nonzero(jnp.expand_dims(one, left)) / nonzero(jnp.expand_dims(two, right))
+
+
+def _sides(covariance: Array, samples: int) -> Sides:
+    """Which axes of a covariance, led by one or two of samples, are not those of the first or second vector."""
+    pixels = range(samples, covariance.ndim, 2)
+    return (*range(1, samples), *(axis + 1 for axis in pixels)), (*range(samples - 1), *pixels)
+
+
+def _deviations(kernel: Any) -> tuple[Array, Array]:
+    """Standard deviations of the features of every sample and pixel of x1 and x2."""
+    # (n,) of (n,), (n, h, w) of (n, h, h, w, w)
+    variances = [
+        part if part.ndim == 1 else jnp.einsum("nhhww->nhw", part)
+        for part in (kernel.cov1, kernel.cov2)
+        if part is not None
+    ]
+    found = [safe_sqrt(variance) for variance in variances]
+    return found[0], found[-1]
+
+
+# --- what has no limit
+
+
+def _require_limit(net: AbstractLayered) -> None:
+    name = type(net).__name__
+    indices = [layer.index for layer in _weighted_layers(net.layers)]
+    if len(set(indices)) < len(indices):
+        raise ValueError(f"{name} uses one weight array in two layers, whose kernels are then not independent")
+    if not _require_gaussian(name, net.layers, False):
+        raise ValueError(f"the kernel of {name} is not the same at every draw of its weights: it ends in no weights")
+
+
+def _require_gaussian(name: str, layers: Layers, gaussian: bool) -> bool:
+    """Raises ValueError at a layer that has no limit; returns whether features are Gaussian after the last."""
+    for layer in layers:
+        if isinstance(layer, Dense | Conv):
+            gaussian = True
+        elif isinstance(layer, Residual):
+            if not (_ends_in_weights(layer.branch) or _ends_in_weights(layer.shortcut)):
+                raise ValueError(
+                    f"{name} adds a branch and a shortcut that depend on each other: in {layer} one of them must end "
+                    "in a Dense or Conv layer of its own"
+                )
+            ends = [_require_gaussian(name, part, gaussian) for part in (layer.branch, layer.shortcut)]
+            gaussian = all(ends)
+        elif isinstance(layer, Apply):
+            if not gaussian and not layer.activation.linear:
+                raise ValueError(
+                    f"{name} applies {layer.activation} to features that are not Gaussian at infinite width (a Dense "
+                    "or Conv layer must come between two activations, on every way): no closed form is known"
+                )
+            gaussian = gaussian and layer.activation.linear
+        elif not isinstance(layer, Bias | SpatialMean):
+            raise ValueError(
+                f"the infinite width of {name} is not known in closed form: it has the layer {layer}. "
+                "kernels.empirical gives the kernel at finite width"
+            )
+    return gaussian
+
+
+def _ends_in_weights(layers: Layers) -> bool:
+    """Whether the last thing that happens is a product with weights of their own, of mean 0."""
+    for layer in reversed(layers):
+        if isinstance(layer, Dense | Conv):
+            return True
+        if isinstance(layer, Residual):
+            return _ends_in_weights(layer.branch) and _ends_in_weights(layer.shortcut)
+        if not isinstance(layer, Bias | SpatialMean) and not (isinstance(layer, Apply) and layer.activation.linear):
+            return False
+    return False
+
+
+def _weighted_layers(layers: Layers) -> list[AbstractWeighted]:
+    found: list[AbstractWeighted] = []
+    for layer in layers:
+        if isinstance(layer, AbstractWeighted):
+            found.append(layer)
+        if isinstance(layer, Residual):
+            found += [*_weighted_layers(layer.branch), *_weighted_layers(layer.shortcut)]
+    return found

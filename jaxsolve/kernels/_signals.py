@@ -1,0 +1,60 @@
+"""What a batch sends through a network: the input of every layer with parameters, and d output/d its output."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ..nets import AbstractLayer, AbstractLayered, AbstractParametric, run
+
+
+class Signal(NamedTuple):
+    """At one layer with parameters, for a batch of n samples."""
+
+    inputs: Float[Array, "n ..."]
+    back: Float[Array, "n out ..."]  # d f_a / d (the layer's output), gamma included
+
+
+def tapped_layers(net: AbstractLayered) -> list[AbstractLayer]:
+    """All layers that show themselves to a tap, in the order in which a sample meets them."""
+    found: list[AbstractLayer] = []
+
+    def tap(layer: AbstractLayer, z: Array, out: Array) -> Array:
+        found.append(layer)
+        return out
+
+    jax.eval_shape(lambda x: run(net, net.layers, x, tap), jax.ShapeDtypeStruct(net.in_shape, net.weights[0].dtype))
+    return found
+
+
+def parametric_layers(net: AbstractLayered) -> list[AbstractParametric]:
+    """Those of them that have parameters."""
+    return [layer for layer in tapped_layers(net) if isinstance(layer, AbstractParametric)]
+
+
+def signals(net: AbstractLayered, x: Float[Array, "n ..."]) -> list[Signal]:
+    """The signals at all of `parametric_layers`, of a network that has no other `tapped_layers`.
+
+    Derivatives with respect to a push at each layer's output: one forward pass, and one backward pass per output.
+    """
+
+    def pushed(pushes: list[Array] | None, sample: Array) -> tuple[Array, tuple[list[Array], list[Array]]]:
+        seen: list[Array] = []
+        outs: list[Array] = []
+
+        def tap(layer: AbstractLayer, z: Array, out: Array) -> Array:
+            seen.append(z)
+            outs.append(out)
+            return out if pushes is None else out + pushes[len(outs) - 1]
+
+        return net.scaling.gamma * run(net, net.layers, sample, tap), (seen, outs)
+
+    def of_sample(sample: Array) -> tuple[list[Array], list[Array]]:
+        _, (_, shapes) = jax.eval_shape(lambda s: pushed(None, s), sample)
+        zeros = [jnp.zeros(shape.shape, shape.dtype) for shape in shapes]
+        outputs, pull, (seen, _) = jax.vjp(lambda pushes: pushed(pushes, sample), zeros, has_aux=True)
+        (back,) = jax.vmap(pull)(jnp.eye(outputs.shape[0], dtype=outputs.dtype))
+        return seen, back
+
+    return [Signal(*pair) for pair in zip(*jax.vmap(of_sample)(x), strict=True)]

@@ -1,0 +1,115 @@
+"""The spectrum of a kernel, what is read off it, and where a target lies in it.
+
+A kernel (n, c, n, c) counts as one matrix of n c rows, a kernel (n, n) as one of n rows. So the output-diagonal kernel
+k delta_ab has c times the trace and ranks of k, log c more entropy, and each eigenvalue of k c times.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ._layout import as_matrix, Kernel, scaled
+from ._metrics import check_targets
+
+
+class TargetPower(NamedTuple):
+    """Where a target lies in the spectrum of a kernel.
+
+    Attributes:
+        values: eigenvalues, descending.
+        shares: share of |y|^2 on each eigenvector; they sum to 1.
+        cumulative: share on this eigenvector and all before it.
+    """
+
+    values: Float[Array, " size"]
+    shares: Float[Array, " size"]
+    cumulative: Float[Array, " size"]
+
+
+def trace(kernel: Kernel) -> Float[Array, ""]:
+    """tr K, over samples and outputs.
+
+    Raises:
+        ValueError: the kernel is neither (n, c, n, c) nor (n, n).
+    """
+    return jnp.trace(as_matrix(kernel))
+
+
+def spectrum(kernel: Kernel) -> Float[Array, " size"]:
+    """The eigenvalues, descending, of the symmetric part.
+
+    Kernels have none below 0, but rounding finds some: those down to -size * eps * (largest) are set to 0. What is
+    more negative is returned as found, for then the matrix is no kernel.
+
+    Raises:
+        ValueError: the kernel is neither (n, c, n, c) nor (n, n).
+    """
+    matrix, size = scaled(_symmetric(kernel))
+    return size * _without_rounding(jnp.linalg.eigvalsh(matrix)[::-1])
+
+
+def entropy(kernel: Kernel) -> Float[Array, ""]:
+    """The von Neumann entropy -tr(rho log rho) of rho = K/tr K, in nats: from 0 (one direction) to log(size).
+
+    0 log 0 = 0, with derivative 0: the true one is infinite, for a new direction raises the entropy at once. NaN if
+    the kernel is 0 or has an eigenvalue below 0 by more than rounding.
+
+    Raises:
+        ValueError: the kernel is neither (n, c, n, c) nor (n, n).
+    """
+    values = spectrum(scaled(kernel)[0])
+    shares = values / jnp.sum(values)
+    empty = shares == 0
+    return -jnp.sum(jnp.where(empty, 0, shares * jnp.log(jnp.where(empty, 1, shares))))
+
+
+def effective_rank(kernel: Kernel) -> Float[Array, ""]:
+    """exp(entropy), from 1 to the size (Roy & Vetterli 2007): r equal eigenvalues give r, small ones count little.
+
+    Raises:
+        ValueError: the kernel is neither (n, c, n, c) nor (n, n).
+    """
+    return jnp.exp(entropy(kernel))
+
+
+def participation_ratio(kernel: Kernel) -> Float[Array, ""]:
+    """(tr K)^2/|K|^2, from 1 to the size: another effective rank, ruled by the large eigenvalues; needs none of them.
+
+    NaN if the kernel is 0.
+
+    Raises:
+        ValueError: the kernel is neither (n, c, n, c) nor (n, n).
+    """
+    matrix, _ = scaled(as_matrix(kernel))
+    return jnp.trace(matrix) ** 2 / jnp.sum(matrix**2)
+
+
+def target_power(kernel: Kernel, y: Float[Array, "n out"]) -> TargetPower:
+    """The share of the target on each eigenvector v_k: (v_k . y)^2/|y|^2, of shape (n c,).
+
+    For a kernel (n, n), sum_a (v_k . y_a)^2/|y|^2 over the columns of y, of shape (n,). Within equal eigenvalues the
+    shares depend on the basis that was found; their sum does not, and only where eigenvalues differ is there a
+    derivative. NaN for y = 0.
+
+    Raises:
+        ValueError: the shapes are not those of a kernel and its targets.
+    """
+    targets, _ = scaled(check_targets(kernel, y))
+    matrix, size = scaled(_symmetric(kernel))
+    values, vectors = jnp.linalg.eigh(matrix)
+    columns = targets.reshape(matrix.shape[0], -1)
+    shares = jnp.sum((vectors.T @ columns) ** 2, axis=1)[::-1] / jnp.sum(columns**2)
+    return TargetPower(size * _without_rounding(values[::-1]), shares, jnp.cumsum(shares))
+
+
+def _symmetric(kernel: Kernel) -> Float[Array, "size size"]:
+    matrix = as_matrix(kernel)
+    return (matrix + matrix.T) / 2
+
+
+def _without_rounding(values: Float[Array, " size"]) -> Float[Array, " size"]:
+    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(values)))
+    rounding = values.shape[0] * float(jnp.finfo(values.dtype).eps) * largest
+    return jnp.where((values < 0) & (values >= -rounding), 0, values)

@@ -1,0 +1,94 @@
+"""The NTK of a network of known layers: sums of Hadamard products of Gram matrices, tile by tile."""
+
+import itertools
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from ..nets import AbstractLayered
+from ._contributions import contribution, Outputs
+from ._memory import Tiling
+from ._signals import parametric_layers, Signal, signals
+
+
+@eqx.filter_jit
+def structured(
+    net: AbstractLayered,
+    eta: PyTree,
+    x1: Float[Array, "n ..."],
+    x2: Float[Array, "m ..."] | None,
+    *,
+    outputs: Outputs,
+    tiling: Tiling,
+    by_layer: bool,
+) -> list[Float[Array, "..."]]:
+    """The kernel as a list of one array, or of the contributions of every layer with parameters.
+
+    Between x1 and itself (x2 is None) only one half is computed and the other is its mirror image, to the last bit.
+    """
+    layers = parametric_layers(net)
+
+    def of_pair(one: list[Signal], two: list[Signal]) -> list[Array]:
+        parts = [contribution(net, eta, *triple, outputs) for triple in zip(layers, one, two, strict=True)]
+        return parts if by_layer else [sum(parts[1:], parts[0])]
+
+    n, m = x1.shape[0], (x1 if x2 is None else x2).shape[0]
+    tile1, tile2 = min(tiling.tile, n), min(tiling.tile, m)
+    read1, read2 = _reader(net, x1, tiling.held), _reader(net, x1 if x2 is None else x2, tiling.held)
+    if tile1 == n and tile2 == m:
+        whole = of_pair(read1(0, n), read1(0, n) if x2 is None else read2(0, m))
+        return whole if x2 is not None else [(part + _mirror(part, outputs)) / 2 for part in whole]
+
+    starts1, starts2 = _starts(n, tile1), _starts(m, tile2)
+    if x2 is None:  # tiles on the diagonal come last, as the last tile overlaps the one before
+        off = list(itertools.combinations(range(len(starts1)), 2))
+        pairs = np.array(off + [(i, i) for i in range(len(starts1))])
+    else:
+        pairs = np.array(list(itertools.product(range(len(starts1)), range(len(starts2)))))
+    rows, columns = jnp.asarray(starts1[pairs[:, 0]]), jnp.asarray(starts2[pairs[:, 1]])
+
+    def write(index, kernels: list[Array]) -> list[Array]:
+        row, column = rows[index], columns[index]
+        parts = of_pair(read1(row, tile1), read2(column, tile2))
+        if x2 is None:
+            mirrored = [_mirror(part, outputs) for part in parts]
+            on_diagonal = row == column
+            parts = [jnp.where(on_diagonal, (a + b) / 2, a) for a, b in zip(parts, mirrored, strict=True)]
+            kernels = [_put(k, _mirror(p, outputs), column, row, outputs) for k, p in zip(kernels, parts, strict=True)]
+        return [_put(k, p, row, column, outputs) for k, p in zip(kernels, parts, strict=True)]
+
+    shape = outputs.shape(n, m, net.out_size)
+    empty = [jnp.zeros(shape, x1.dtype) for _ in range(len(layers) if by_layer else 1)]
+    return jax.lax.fori_loop(0, len(pairs), write, empty)
+
+
+def _starts(count: int, tile: int) -> np.ndarray:
+    """Where tiles begin; the last one ends with the samples."""
+    return np.minimum(np.arange(math.ceil(count / tile)) * tile, count - tile)
+
+
+def _reader(net: AbstractLayered, x: Float[Array, "n ..."], held: bool):
+    """A function giving the signals of the samples from `start` on."""
+    everything = signals(net, x) if held else None
+
+    def read(start, size: int) -> list[Signal]:
+        cut = lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, size)
+        return signals(net, cut(x)) if everything is None else jax.tree.map(cut, everything)
+
+    return read
+
+
+def _mirror(kernel: Array, outputs: Outputs) -> Array:
+    """The same pairs of samples and outputs with their two sides exchanged."""
+    return jnp.transpose(kernel, outputs.exchanged)
+
+
+def _put(kernel: Array, part: Array, row, column, outputs: Outputs) -> Array:
+    first, second = outputs.sample_axes
+    start = [0] * kernel.ndim
+    start[first], start[second] = row, column
+    return jax.lax.dynamic_update_slice(kernel, part, start)

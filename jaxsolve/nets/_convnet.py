@@ -1,0 +1,98 @@
+"""The convolutional network of Geiger et al."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import Array, Key
+
+from .._checks import require_size
+from ._activations import Activation, find_activation
+from ._build import build
+from ._images import require_image
+from ._init import AbstractInit, Gaussian, Vectors, Weights
+from ._layered import AbstractLayered
+from ._layers import AbstractLayer, Apply, Bias, Conv, Dense, Layers, SpatialMean
+from ._scaling import Scaling, ScalingRule
+
+
+_WINDOW = 5
+_STRIDES = (2, 1, 2, 1)
+
+
+class ConvNet(AbstractLayered):
+    """Four convolutions of 5 x 5 pixels, the average over the image, and a dense read-out (Geiger et al., 2020).
+
+    The first and the third convolution have stride 2. An activation follows each convolution; width = channels. Zeros
+    surround the image so that stride 1 keeps its size, where the authors' code pads by one pixel and loses two: here
+    an image of 28 x 28 pixels becomes 14, 14, 7, 7. Their read-out multiplier is that of `Scaling.mean_field`, and
+    their biases are 0.
+
+    Arguments:
+        in_shape: (channels, height, width) of one image, at least 4 pixels each way.
+        width: channels of every hidden layer.
+        out_size: outputs c.
+        activation: a name, an `Activation` or any elementwise function.
+        bias: whether every layer has biases, one per channel.
+        scaling: a `Scaling` of five weight arrays, or a rule such as `Scaling.ntk()`; the fan_in of a convolution is
+            its input channels times 25.
+        init: the initial weights: `Gaussian`, `Mirrored` or `Given`.
+        key: a JAX random key.
+        dtype: of the weights; the default float if None.
+
+    Raises:
+        ValueError, TypeError: a size, the activation, the scaling or the init is not one of those above.
+    """
+
+    weights: Weights
+    biases: Vectors
+    scaling: Scaling
+    activation: Activation = eqx.field(static=True)  # a function
+    image_size: tuple[int, int] = eqx.field(static=True)  # a shape
+
+    def __init__(
+        self,
+        in_shape: tuple[int, int, int],
+        width: int,
+        out_size: int,
+        activation: str | Activation | Callable[[Array], Array] = "relu",
+        *,
+        bias: bool = False,
+        scaling: Scaling | ScalingRule,
+        init: AbstractInit = Gaussian(),
+        key: Key[Array, ""],
+        dtype: Any = None,
+    ):
+        self.activation = find_activation(activation)
+        channels, *image = require_image(in_shape, 4)
+        self.image_size = (image[0], image[1])
+        width, out_size = require_size(width, "width"), require_size(out_size, "out_size")
+        convolutions = [(width, into, _WINDOW, _WINDOW) for into in (channels, width, width, width)]
+        shapes = [*convolutions, (out_size, width)]
+        parts = build(shapes, self.activation, bias=bias, scaling=scaling, init=init, key=key, dtype=dtype)
+        self.weights, self.biases, self.scaling = parts
+
+    @property
+    def gains(self) -> Vectors:
+        """None: nothing is normalised."""
+        return ()
+
+    @property
+    def normalisers(self) -> tuple[eqx.nn.BatchNorm, ...]:
+        """None: nothing is normalised."""
+        return ()
+
+    @property
+    def in_shape(self) -> tuple[int, ...]:
+        return (self.weights[0].shape[1], *self.image_size)
+
+    @property
+    def layers(self) -> Layers:
+        found: list[AbstractLayer] = []
+        for index, stride in enumerate(_STRIDES):
+            found += [Conv(index, stride), *self._bias(index), Apply(self.activation)]
+        readout = len(_STRIDES)
+        return (*found, SpatialMean(), Dense(readout), *self._bias(readout))
+
+    def _bias(self, index: int) -> Layers:
+        return (Bias(index),) if self.biases else ()

@@ -1,0 +1,123 @@
+"""Networks that are a sequence of known layers: one forward pass, one set of rates, one rule for what is conserved."""
+
+import abc
+from collections.abc import Iterator
+from typing import NamedTuple, overload
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from ._layers import AbstractLayer, AbstractWeighted, Apply, BatchNormalise, Bias, Layers, Residual, run, SpatialMean
+from ._network import AbstractNetwork, Conserved
+
+
+class AbstractLayered(AbstractNetwork):
+    """A network of layers that jaxsolve knows: f(x) = gamma z with z what the last layer returns.
+
+    Attributes:
+        weights: one array per entry of the scaling, counted from the input; with a window behind for convolutions.
+        biases, gains: vectors with one number per feature or channel, trained at the scaling's `bias_eta`.
+        normalisers: what `BatchNormalise` layers call; a network that has some is made by `eqx.nn.make_with_state`
+            and called as `net(x, state)` under `jax.vmap(..., axis_name="batch")`.
+    """
+
+    weights: eqx.AbstractVar[tuple[Float[Array, "out in *window"], ...]]
+    biases: eqx.AbstractVar[tuple[Float[Array, " out"], ...]]
+    gains: eqx.AbstractVar[tuple[Float[Array, " out"], ...]]
+    normalisers: eqx.AbstractVar[tuple[eqx.nn.BatchNorm, ...]]
+
+    @property
+    @abc.abstractmethod
+    def layers(self) -> Layers:
+        """The layers, counted from the input."""
+
+    @property
+    def out_size(self) -> int:
+        return self.weights[-1].shape[0]
+
+    @overload
+    def __call__(self, x: Float[Array, "..."]) -> Float[Array, " out"]: ...
+    @overload
+    def __call__(self, x: Float[Array, "..."], state: eqx.nn.State) -> tuple[Float[Array, " out"], eqx.nn.State]: ...
+
+    def __call__(self, x, state=None):
+        """The output for one sample; with a state, also the next state."""
+        if state is None:
+            if self.normalisers:
+                raise ValueError(
+                    "this network normalises over batches: call it as net(x, state) under jax.vmap(net, "
+                    'axis_name="batch", in_axes=(0, None), out_axes=(0, None)), or give Problem its state='
+                )
+            return self.scaling.gamma * run(self, self.layers, x)
+
+        def normalise(layer: AbstractLayer, z: Array, out: Array) -> Array:
+            nonlocal state
+            if isinstance(layer, BatchNormalise):
+                out, state = self.normalisers[layer.index](z, state)
+            return out
+
+        out = self.scaling.gamma * run(self, self.layers, x, normalise)
+        return out, state
+
+    def rates(self) -> PyTree:
+        # Indexing, not unpacking: iterating over a traced array would unroll it into one slice per layer twice.
+        found = {
+            "weights": tuple(self.scaling.eta[index] for index in range(len(self.weights))),
+            "biases": tuple(self.scaling.bias_eta for _ in self.biases),
+            "gains": tuple(self.scaling.bias_eta for _ in self.gains),
+        }
+        found = {name: rates for name, rates in found.items() if rates}
+        empty = jax.tree.map(lambda _: None, self)
+        where = lambda net: [getattr(net, name) for name in found]
+        return eqx.tree_at(where, empty, list(found.values()), is_leaf=lambda leaf: leaf is None)
+
+    def conserved(self, params: PyTree, eta: PyTree) -> tuple[Conserved, ...]:
+        """One quantity per pair of adjacent weight matrices; the multipliers cancel out of it.
+
+        Linear: W_{l+1}^T W_{l+1}/eta_{l+1} - (W_l W_l^T/eta_l + b_l b_l^T/eta_b), a matrix. Homogeneous: its diagonal,
+        one number per neuron or channel. Across other activations, normalisations and the ends of residual branches
+        nothing is known to be conserved.
+        """
+        quantities = []
+        for pair in _adjacent(self.layers):
+            outer = (lambda a: a @ a.T) if pair.linear else (lambda a: jnp.sum(a**2, axis=1))
+            above, below = pair.above.parameter(params), pair.below.parameter(params)
+            outgoing = outer(_by_row(jnp.swapaxes(above, 0, 1))) / pair.above.parameter(eta)
+            incoming = outer(_by_row(below)) / pair.below.parameter(eta)
+            if pair.bias is not None:
+                incoming = incoming + outer(pair.bias.parameter(params)[:, None]) / pair.bias.parameter(eta)
+            quantities.append(Conserved(outgoing, incoming))
+        return tuple(quantities)
+
+
+class _Pair(NamedTuple):
+    below: AbstractWeighted
+    bias: Bias | None  # of the layer below
+    above: AbstractWeighted
+    linear: bool  # whether nothing but linear layers stands between
+
+
+def _adjacent(layers: Layers) -> Iterator[_Pair]:
+    """All pairs of weight matrices joined, feature by feature, by a homogeneous function."""
+    below, bias, linear = None, None, True
+    for layer in layers:
+        if isinstance(layer, AbstractWeighted):
+            if below is not None:
+                yield _Pair(below, bias, layer, linear)
+            below, bias, linear = layer, None, True
+        elif isinstance(layer, Bias):
+            bias = layer
+        elif isinstance(layer, Apply) and layer.activation.homogeneous:
+            linear = linear and layer.activation.linear
+        elif isinstance(layer, Residual):
+            below = None
+            yield from _adjacent(layer.branch)
+            yield from _adjacent(layer.shortcut)
+        elif not isinstance(layer, SpatialMean):
+            below = None
+
+
+def _by_row(a: Float[Array, "rows ..."]) -> Float[Array, "rows entries"]:
+    return a.reshape(a.shape[0], -1)

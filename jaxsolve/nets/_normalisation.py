@@ -1,0 +1,100 @@
+"""What keeps the signals of an image network at one size: nothing, or a normalisation of channels."""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+
+from .._checks import require_positive, require_size
+from ._layers import AbstractLayer, BatchNormalise, GroupNormalise
+
+
+class AbstractNormalisation(eqx.Module):
+    """Stands before every activation; a gain (1 at the start) and a bias (0) per channel, both trained, follow it."""
+
+    @abc.abstractmethod
+    def layer(self, index: int, channels: int) -> AbstractLayer | None:
+        """The layer that normalises an image of so many channels, the index-th that does; None if there is none."""
+
+    @abc.abstractmethod
+    def normaliser(self, channels: int, dtype: Any) -> eqx.nn.BatchNorm | None:
+        """What keeps the statistics of such a layer, None if each sample has its own."""
+
+
+class NoNormalisation(AbstractNormalisation):
+    """Leaves signals as they are: no gains either."""
+
+    def layer(self, index: int, channels: int) -> AbstractLayer | None:
+        return None
+
+    def normaliser(self, channels: int, dtype: Any) -> eqx.nn.BatchNorm | None:
+        return None
+
+
+class GroupNorm(AbstractNormalisation):
+    """Mean 0 and variance 1 over each of `groups` equal groups of channels of one sample (Wu & He, 2018).
+
+    `groups=1` is layer normalisation; as many groups as channels is instance normalisation.
+
+    Arguments:
+        groups: must divide the number of channels of every normalised layer.
+        eps: added to the variance, > 0.
+
+    Raises:
+        ValueError, TypeError: groups is no integer >= 1, eps is not positive.
+    """
+
+    groups: int = eqx.field(static=True)  # a shape
+    eps: float = eqx.field(static=True)  # a property of the layer, as in Equinox
+
+    def __init__(self, groups: int, *, eps: float = 1e-5):
+        self.groups = require_size(groups, "groups")
+        self.eps = _read_eps(eps)
+
+    def layer(self, index: int, channels: int) -> AbstractLayer | None:
+        """Raises ValueError if the groups would not be equal."""
+        if channels % self.groups:
+            raise ValueError(
+                f"GroupNorm({self.groups}) cannot divide {channels} channels into equal groups; "
+                "take a number of groups that divides all of the network's widths"
+            )
+        return GroupNormalise(self.groups, self.eps)
+
+    def normaliser(self, channels: int, dtype: Any) -> eqx.nn.BatchNorm | None:
+        return None
+
+
+class BatchNorm(AbstractNormalisation):
+    """Mean 0 and variance 1 of every channel over all samples and pixels of a batch (Ioffe & Szegedy, 2015).
+
+    The network has a state, as in Equinox: `net, state = eqx.nn.make_with_state(nets.ResNet18)(...)`, called as
+    `out, state = net(x, state)` under `jax.vmap(..., axis_name="batch")`. There are no running averages: the state
+    holds the statistics of the last batch, those that `eqx.nn.inference_mode(net)` uses. So `Problem(net, ...,
+    state=state)` has one meaning at all times of a gradient flow: its outputs, on the training set and on any other
+    inputs, use the statistics of the whole training set at the current parameters.
+
+    Arguments:
+        eps: added to the variance, > 0.
+
+    Raises:
+        ValueError: eps is not positive.
+    """
+
+    eps: float = eqx.field(static=True)  # a property of the layer, as in Equinox
+
+    def __init__(self, *, eps: float = 1e-5):
+        self.eps = _read_eps(eps)
+
+    def layer(self, index: int, channels: int) -> AbstractLayer | None:
+        return BatchNormalise(index)
+
+    def normaliser(self, channels: int, dtype: Any) -> eqx.nn.BatchNorm | None:
+        # Without memory (momentum 0) the statistics kept are those of the last batch, to the last bit.
+        return eqx.nn.BatchNorm(
+            channels, "batch", eps=self.eps, channelwise_affine=False, momentum=0.0, mode="batch", dtype=dtype
+        )
+
+
+def _read_eps(eps: Any) -> float:
+    require_positive(eps, "eps")
+    return float(eps)

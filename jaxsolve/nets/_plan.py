@@ -1,0 +1,78 @@
+"""Laying down the layers of a network whose arrays are many: who has which index, and which shape."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+
+from ._activations import Activation
+from ._build import build
+from ._init import Vectors, Weights
+from ._layers import AbstractLayer, Apply, Bias, Conv, Dense, Gain, Layers
+from ._normalisation import AbstractNormalisation
+from ._scaling import Scaling
+
+
+class PlannedParts(NamedTuple):
+    """The arrays and hyperparameters of a planned network, ready to be set."""
+
+    weights: Weights
+    biases: Vectors
+    gains: Vectors
+    normalisers: tuple[eqx.nn.BatchNorm, ...]
+    scaling: Scaling
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Gives every array the next index, in the order in which layers are asked for.
+
+    Weights drawn by the initialisation come with a bias each, if there are biases; a normalisation comes with a gain
+    and a bias of its own.
+    """
+
+    activation: Activation
+    normalisation: AbstractNormalisation
+    bias: bool
+    shapes: list[tuple[int, ...]] = dataclasses.field(default_factory=list)
+    biases: list[tuple[int, bool]] = dataclasses.field(default_factory=list)  # size, whether it is drawn
+    gains: list[int] = dataclasses.field(default_factory=list)
+
+    def conv(self, into: int, out: int, window: int, stride: int = 1) -> Layers:
+        """A convolution of window x window pixels, and its bias."""
+        return self._weighted(Conv(len(self.shapes), stride), (out, into, window, window))
+
+    def dense(self, into: int, out: int) -> Layers:
+        """A dense layer, and its bias."""
+        return self._weighted(Dense(len(self.shapes)), (out, into))
+
+    def normalise(self, channels: int) -> Layers:
+        """The normalisation with its gain and bias; nothing if there is none."""
+        layer = self.normalisation.layer(len(self.gains), channels)
+        if layer is None:
+            return ()
+        self.gains.append(channels)
+        self.biases.append((channels, False))
+        return (layer, Gain(len(self.gains) - 1), Bias(len(self.biases) - 1))
+
+    def activate(self, channels: int) -> Layers:
+        """The normalisation and the activation."""
+        return (*self.normalise(channels), Apply(self.activation))
+
+    def build(self, **options: Any) -> PlannedParts:
+        """Draws what has been planned; the options are those of `build`."""
+        parts = build(self.shapes, self.activation, bias=self.bias, chain=False, **options)
+        dtype, drawn = parts.weights[0].dtype, iter(parts.biases)
+        biases = tuple(next(drawn) if is_drawn else jnp.zeros(size, dtype) for size, is_drawn in self.biases)
+        gains = tuple(jnp.ones(size, dtype) for size in self.gains)
+        normalisers = (self.normalisation.normaliser(size, dtype) for size in self.gains)
+        kept = tuple(one for one in normalisers if one is not None)
+        return PlannedParts(parts.weights, biases, gains, kept, parts.scaling)
+
+    def _weighted(self, layer: AbstractLayer, shape: tuple[int, ...]) -> Layers:
+        self.shapes.append(shape)
+        if not self.bias:
+            return (layer,)
+        self.biases.append((shape[0], True))
+        return (layer, Bias(len(self.biases) - 1))

@@ -1,0 +1,193 @@
+"""Residual networks for small images."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import Array, Key
+
+from .._checks import describe, require_size
+from ._activations import Activation, find_activation
+from ._images import require_image
+from ._init import AbstractInit, Gaussian, Vectors, Weights
+from ._layered import AbstractLayered
+from ._layers import Apply, Layers, Residual, SpatialMean
+from ._normalisation import AbstractNormalisation, NoNormalisation
+from ._plan import Plan
+from ._scaling import Scaling, ScalingRule
+
+
+class WideResNet(AbstractLayered):
+    """The pre-activation wide residual network WRN-(6b+4)-k (Zagoruyko & Komodakis, 2016).
+
+    A 3 x 3 convolution to 16 channels, three groups of b blocks of 16k, 32k and 64k channels, the average over the
+    image and a dense read-out. A block is z + C(phi(N(C(phi(N(z)))))) with 3 x 3 convolutions C, the normalisation N
+    and the activation phi; the first block of a group that changes the number of channels or the size of the image
+    has in place of the first z the 1 x 1 convolution of phi(N(z)). The second and the third group begin with stride 2.
+    The depth 6b + 4 counts the convolutions; k = 1 needs no 1 x 1 convolution in the first group and has one less.
+
+    The branch and the shortcut are added as they are: without normalisation the signal grows with b, at any k.
+    The first convolution does not widen with k, so rules such as `Scaling.mup`, whose first rate is the number of its
+    output channels, take 16 for it.
+
+    Arguments:
+        in_shape: (channels, height, width) of one image, at least 4 pixels each way.
+        k: widening factor.
+        b: blocks per group.
+        out_size: outputs c.
+        activation: a name, an `Activation` or any elementwise function.
+        normalisation: `NoNormalisation()`, `GroupNorm(groups)` or `BatchNorm()` (which says how to make the network).
+        bias: whether every convolution and the read-out have biases, besides those of the normalisation.
+        scaling: a `Scaling`, or a rule such as `Scaling.ntk()`; one set of hyperparameters per weight array, counted
+            from the input, the 1 x 1 convolution of a block after its 3 x 3 ones. Gains and all biases train at its
+            `bias_eta`.
+        init: the initial weights: `Gaussian` or `Given`.
+        key: a JAX random key.
+        dtype: of the weights; the default float if None.
+
+    Raises:
+        ValueError, TypeError: a size, the activation, the normalisation, the scaling or the init is not one of those
+            above, or the groups of the normalisation do not divide a number of channels.
+    """
+
+    weights: Weights
+    biases: Vectors
+    gains: Vectors
+    normalisers: tuple[eqx.nn.BatchNorm, ...]
+    scaling: Scaling
+    image_size: tuple[int, int] = eqx.field(static=True)  # a shape
+    _layers: Layers = eqx.field(static=True)  # descriptions
+
+    def __init__(
+        self,
+        in_shape: tuple[int, int, int],
+        k: int,
+        b: int,
+        out_size: int,
+        activation: str | Activation | Callable[[Array], Array] = "relu",
+        *,
+        normalisation: AbstractNormalisation = NoNormalisation(),
+        bias: bool = False,
+        scaling: Scaling | ScalingRule,
+        init: AbstractInit = Gaussian(),
+        key: Key[Array, ""],
+        dtype: Any = None,
+    ):
+        channels, *image = require_image(in_shape, 4)
+        self.image_size = (image[0], image[1])
+        k, b, out_size = require_size(k, "k"), require_size(b, "b"), require_size(out_size, "out_size")
+        plan = _plan(activation, normalisation, bias)
+        into = 16
+        layers = plan.conv(channels, into, 3)
+        for out, stride in ((16 * k, 1), (32 * k, 2), (64 * k, 2)):
+            for block in range(b):
+                layers += _pre_activation(plan, into, out, stride if block == 0 else 1)
+                into = out
+        self._layers = (*layers, *plan.activate(into), SpatialMean(), *plan.dense(into, out_size))
+        parts = plan.build(scaling=scaling, init=init, key=key, dtype=dtype)
+        self.weights, self.biases, self.gains, self.normalisers, self.scaling = parts
+
+    @property
+    def in_shape(self) -> tuple[int, ...]:
+        return (self.weights[0].shape[1], *self.image_size)
+
+    @property
+    def layers(self) -> Layers:
+        return self._layers
+
+
+class ResNet18(AbstractLayered):
+    """The residual network of 18 layers (He et al., 2016) in its form for small images.
+
+    A 3 x 3 convolution of stride 1 without pooling, four groups of two blocks of w, 2w, 4w and 8w channels, the average
+    over the image and a dense read-out. A block is phi(z + N(C(phi(N(C(z)))))) with 3 x 3 convolutions C, the
+    normalisation N and the activation phi; the second, third and fourth group begin with stride 2, where N of a 1 x 1
+    convolution replaces z.
+
+    The branch and the shortcut are added as they are: without normalisation the signal grows from block to block, at
+    any width.
+
+    Arguments:
+        in_shape: (channels, height, width) of one image, at least 8 pixels each way.
+        out_size: outputs c.
+        activation: a name, an `Activation` or any elementwise function.
+        width: w, the channels of the first group.
+        normalisation, bias, scaling, init, key, dtype: as for `WideResNet`; the original has no biases but those of
+            the normalisation and of the read-out. There are 21 weight arrays.
+
+    Raises:
+        ValueError, TypeError: as for `WideResNet`.
+    """
+
+    weights: Weights
+    biases: Vectors
+    gains: Vectors
+    normalisers: tuple[eqx.nn.BatchNorm, ...]
+    scaling: Scaling
+    image_size: tuple[int, int] = eqx.field(static=True)  # a shape
+    _layers: Layers = eqx.field(static=True)  # descriptions
+
+    def __init__(
+        self,
+        in_shape: tuple[int, int, int],
+        out_size: int,
+        activation: str | Activation | Callable[[Array], Array] = "relu",
+        *,
+        width: int = 64,
+        normalisation: AbstractNormalisation = NoNormalisation(),
+        bias: bool = False,
+        scaling: Scaling | ScalingRule,
+        init: AbstractInit = Gaussian(),
+        key: Key[Array, ""],
+        dtype: Any = None,
+    ):
+        channels, *image = require_image(in_shape, 8)
+        self.image_size = (image[0], image[1])
+        width, out_size = require_size(width, "width"), require_size(out_size, "out_size")
+        plan = _plan(activation, normalisation, bias)
+        into = width
+        layers = (*plan.conv(channels, into, 3), *plan.activate(into))
+        for out, stride in ((width, 1), (2 * width, 2), (4 * width, 2), (8 * width, 2)):
+            for block in range(2):
+                layers += _post_activation(plan, into, out, stride if block == 0 else 1)
+                into = out
+        self._layers = (*layers, SpatialMean(), *plan.dense(into, out_size))
+        parts = plan.build(scaling=scaling, init=init, key=key, dtype=dtype)
+        self.weights, self.biases, self.gains, self.normalisers, self.scaling = parts
+
+    @property
+    def in_shape(self) -> tuple[int, ...]:
+        return (self.weights[0].shape[1], *self.image_size)
+
+    @property
+    def layers(self) -> Layers:
+        return self._layers
+
+
+def _plan(activation: Any, normalisation: Any, bias: Any) -> Plan:
+    if not isinstance(normalisation, AbstractNormalisation):
+        raise TypeError(
+            "normalisation must be nets.NoNormalisation() or one such as nets.GroupNorm(8), "
+            f"got {describe(normalisation)}"
+        )
+    return Plan(find_activation(activation), normalisation, bias)
+
+
+def _pre_activation(plan: Plan, into: int, out: int, stride: int) -> Layers:
+    before = plan.activate(into)
+    branch = (*plan.conv(into, out, 3, stride), *plan.activate(out), *plan.conv(out, out, 3))
+    if into == out and stride == 1:
+        return (Residual((*before, *branch)),)
+    return (*before, Residual(branch, plan.conv(into, out, 1, stride)))
+
+
+def _post_activation(plan: Plan, into: int, out: int, stride: int) -> Layers:
+    branch = (
+        *plan.conv(into, out, 3, stride),
+        *plan.activate(out),
+        *plan.conv(out, out, 3),
+        *plan.normalise(out),
+    )
+    unchanged = into == out and stride == 1
+    shortcut = () if unchanged else (*plan.conv(into, out, 1, stride), *plan.normalise(out))
+    return (Residual(branch, shortcut), Apply(plan.activation))

@@ -1,0 +1,51 @@
+"""Observables of the eta-weighted kernel by class.
+
+The class of a sample is the largest column of its target; of one column, its sign (0 counts as negative).
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from .. import kernels
+from .._dynamics import Quantity, View
+from ._observable import Observable
+
+
+def _classes(view: View) -> tuple[Int[Array, " n"], int]:
+    y = view.problem.y
+    if y.shape[1] == 1:
+        return (y[:, 0] > 0).astype(jnp.int32), 2
+    return jnp.argmax(y, axis=1).astype(jnp.int32), y.shape[1]
+
+
+def _class_kernel(view: View):
+    return kernels.class_kernel(view.kernel, *_classes(view))
+
+
+def _within(view: View):
+    return kernels.class_means(view.kernel, *_classes(view)).within
+
+
+def _between(view: View):
+    return kernels.class_means(view.kernel, *_classes(view)).between
+
+
+_UNIT = "output^2 / (loss time)"
+
+
+def kernel_by_class() -> Observable:
+    """The mean of the kernel between the samples of two classes, averaged over outputs (`kernels.class_kernel`).
+
+    Shape (classes, classes). A class without a sample raises ValueError; in traces it has NaN.
+    """
+    return Observable("kernel_by_class", _class_kernel, Quantity.KERNEL, ("class", "class_2"), _UNIT)
+
+
+def kernel_within_class() -> Observable:
+    """The mean of the kernel over pairs of distinct samples of each class (`kernels.class_means`), shape (classes,)."""
+    return Observable("kernel_within_class", _within, Quantity.KERNEL, ("class",), _UNIT)
+
+
+def kernel_between_classes() -> Observable:
+    """The mean of the kernel over pairs of samples of two classes, shape (classes, classes); NaN on the diagonal."""
+    return Observable("kernel_between_classes", _between, Quantity.KERNEL, ("class", "class_2"), _UNIT)

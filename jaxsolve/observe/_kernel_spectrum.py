@@ -1,0 +1,91 @@
+"""Observables of the spectrum of the eta-weighted kernel on the training set, and of the target in it."""
+
+import dataclasses
+
+from jaxtyping import Array, Float
+
+from .. import kernels
+from .._checks import require_size
+from .._dynamics import Quantity, View
+from ._observable import Observable
+
+
+def _trace(view: View):
+    return kernels.trace(view.kernel)
+
+
+def _effective_rank(view: View):
+    return kernels.effective_rank(view.kernel)
+
+
+def _participation_ratio(view: View):
+    return kernels.participation_ratio(view.kernel)
+
+
+def _entropy(view: View):
+    return kernels.entropy(view.kernel)
+
+
+def _first(values: Float[Array, " size"], top: int) -> Float[Array, " top"]:
+    if top > values.size:
+        raise ValueError(f"this kernel has {values.size} eigenvalues, asked for the first {top}")
+    return values[:top]
+
+
+@dataclasses.dataclass(frozen=True)
+class _ReadSpectrum:
+    # A class, not a closure: equal for equal counts, so that a fresh observable does not recompile.
+    top: int
+
+    def __call__(self, view: View):
+        return _first(kernels.spectrum(view.kernel), self.top)
+
+
+@dataclasses.dataclass(frozen=True)
+class _ReadTargetPower:
+    top: int
+
+    def __call__(self, view: View):
+        return _first(kernels.target_power(view.kernel, view.problem.y).cumulative, self.top)
+
+
+def kernel_trace() -> Observable:
+    """tr K, over samples and outputs."""
+    return Observable("kernel_trace", _trace, Quantity.KERNEL, unit="output^2 / (loss time)")
+
+
+def kernel_effective_rank() -> Observable:
+    """exp of the entropy of the kernel's normalised spectrum: how many directions it has (`kernels.effective_rank`)."""
+    return Observable("kernel_effective_rank", _effective_rank, Quantity.KERNEL)
+
+
+def kernel_participation_ratio() -> Observable:
+    """(tr K)^2/|K|^2: how many directions carry the kernel, ruled by its large eigenvalues."""
+    return Observable("kernel_participation_ratio", _participation_ratio, Quantity.KERNEL)
+
+
+def kernel_entropy() -> Observable:
+    """The von Neumann entropy of K/tr K."""
+    return Observable("kernel_entropy", _entropy, Quantity.KERNEL, unit="nat")
+
+
+def kernel_spectrum(top: int = 10) -> Observable:
+    """The largest eigenvalues of the kernel, descending, shape (top,).
+
+    Raises:
+        ValueError: top is below 1, or (when used) above the kernel's size n c.
+        TypeError: top is not an integer.
+    """
+    read = _ReadSpectrum(require_size(top, "top"))
+    return Observable("kernel_spectrum", read, Quantity.KERNEL, ("mode",), "output^2 / (loss time)")
+
+
+def kernel_target_power(top: int = 10) -> Observable:
+    """The share of |y|^2 on the first 1, 2, ..., top eigenvectors of the kernel, shape (top,).
+
+    Raises:
+        ValueError: top is below 1, or (when used) above the kernel's size n c.
+        TypeError: top is not an integer.
+    """
+    read = _ReadTargetPower(require_size(top, "top"))
+    return Observable("kernel_target_power", read, Quantity.KERNEL, ("mode",))

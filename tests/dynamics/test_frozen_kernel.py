@@ -1,0 +1,233 @@
+"""FrozenKernel against models that are linear in their parameters, where it is exact, and networks that become so."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+import pytest
+
+import jaxsolve as js
+from jaxsolve import kernels, losses, nets, observe
+from tests import cases
+
+
+TS = (0.0, 0.3, 2.0, 9.0)
+LOSSES = {"mse": losses.MSE(), "logistic": losses.Logistic(), "cross entropy": losses.CrossEntropy()}
+OUTPUTS = [observe.outputs(), observe.test_outputs()]
+FLOW = js.GradientFlow(rtol=1e-9, atol=1e-11)
+
+
+def _linear(loss="mse", *, centered=False) -> js.Problem:
+    """Three random features, only their read-out being trained; five samples, so that the kernel is singular."""
+    keys = jr.split(jr.key(3), 5)
+    scaling = nets.Scaling(multiplier=[0.8, 1.3], sigma=[1.2, 0.7], eta=[0.0, 0.9], gamma=1.1)
+    net = nets.MLP(2, 3, 1, 2, "tanh", scaling=scaling, key=keys[4])
+    x, x_test = cases.inputs(keys[0], 5, 2), cases.inputs(keys[1], 4, 2)
+    y, y_test = (jr.normal(key, (size, 2)) for key, size in ((keys[2], 5), (keys[3], 4)))
+    if loss == "logistic":
+        y, y_test = jnp.sign(y), jnp.sign(y_test)
+    if loss == "cross entropy":
+        y, y_test = jnp.argmax(y, axis=1), jnp.argmax(y_test, axis=1)
+    return js.Problem(net, x, y, test=(x_test, y_test), loss=LOSSES[loss], centered=centered)
+
+
+def _network(gamma: Any = 1.0, sigma: Any = 1.0, eta: Any = None, *, loss="mse", out_size=1, **options) -> js.Problem:
+    """A lazy scaling of a small network: the larger gamma, the closer to its linearisation."""
+    layers = {"multiplier": jnp.array([0.6, 0.5]), "sigma": jnp.ones(2) * sigma}
+    rates = jnp.ones(2) / gamma**2 if eta is None else jnp.ones(2) * eta
+    net = nets.MLP(3, 16, 1, out_size, "tanh", scaling=nets.Scaling(**layers, eta=rates, gamma=gamma), key=jr.key(1))
+    y = jnp.sign(jr.normal(jr.key(2), (4, out_size)))
+    y = jnp.array([0, 1, 1, 0]) if loss == "cross entropy" else y
+    return js.Problem(net, cases.inputs(jr.key(0)), y, loss=LOSSES[loss], **options)
+
+
+# --- exact where the model is linear in its parameters
+
+
+@pytest.mark.x64_only
+@pytest.mark.parametrize(
+    ("loss", "centered"), [("mse", False), *(pytest.param(loss, True, marks=pytest.mark.slow) for loss in LOSSES)]
+)
+def test_equals_the_flow_of_a_linear_model(loss, centered):
+    problem = _linear(loss, centered=centered)
+    frozen = js.FrozenKernel(flow=None if loss == "mse" else FLOW)
+    table = js.compare(problem, [FLOW, frozen], TS, observe=OUTPUTS)
+    assert table.reference == "GradientFlow(Tsit5)"
+    (name,) = table.errors
+    assert name == ("FrozenKernel" if loss == "mse" else "FrozenKernel(GradientFlow(Tsit5))")
+    assert max(table.errors[name].values()) < 3e-8  # the tolerance of the steps
+    start = problem.outputs(problem.params)
+    assert np.all(start == 0) == centered
+    np.testing.assert_allclose(table[name]["outputs"][0], start, atol=1e-15)
+    np.testing.assert_allclose(table[name]["test_outputs"][0], problem.test_outputs(problem.params), atol=1e-15)
+    late = js.solve(problem, frozen, [1.01 * t for t in TS], observe=OUTPUTS)
+    assert np.abs(late["outputs"] - table[name]["outputs"]).max() > 1e-3
+
+
+def test_the_end_is_the_least_change_that_fits_best():
+    problem = _linear(centered=True)
+    first, _ = (np.asarray(w) for w in problem.net.weights)
+    phi, phi_test = (np.tanh(0.8 * np.asarray(x) @ first.T) for x in (problem.x, problem.x_test))
+    w = np.linalg.pinv(phi) @ np.asarray(problem.y)
+    trajectory = js.solve(problem, js.FrozenKernel(), [1e6, jnp.inf], observe=[*OUTPUTS, observe.kernel_change()])
+    tolerance = cases.eps(1e2 if cases.X64 else 3e4)  # the draw in float32 is close to singular
+    for row in (0, 1):
+        np.testing.assert_allclose(trajectory["outputs"][row], phi @ w, atol=tolerance)
+        np.testing.assert_allclose(trajectory["test_outputs"][row], phi_test @ w, atol=tolerance)
+    assert np.abs(trajectory["outputs"][1] - 1.01 * phi @ w).max() > 1e-3
+    assert np.all(trajectory["kernel_change"] == 0)
+    np.testing.assert_allclose(trajectory.final.outputs, phi @ w, atol=tolerance)
+    np.testing.assert_allclose(trajectory.final.kernel, problem.kernel(problem.params, problem.x), rtol=cases.eps(10))
+
+
+@pytest.mark.parametrize("loss", ["logistic", pytest.param("mse", marks=pytest.mark.slow)])
+def test_descent_in_function_space_takes_the_steps_of_descent(loss):
+    problem, descent = _linear(loss), js.Descent(optax.sgd, 0.2)
+    table = js.compare(problem, [descent, js.FrozenKernel(flow=descent)], [0.0, 0.31, 2.0], observe=OUTPUTS)
+    (name,) = table.errors
+    assert name == "FrozenKernel(Descent(sgd))"
+    np.testing.assert_allclose(table[name].ts, [0.0, 0.4, 2.0], rtol=cases.eps(4))
+    assert max(table.errors[name].values()) < cases.eps(1e2)
+    other = js.solve(problem, js.FrozenKernel(flow=js.Descent(optax.sgd, 0.202)), 2.02, observe=observe.outputs())
+    assert np.abs(other["outputs"] - table[name]["outputs"][-1]).max() > 1e-5
+
+
+@pytest.mark.x64_only
+def test_a_flow_for_mse_equals_the_closed_form_and_may_stop():
+    problem = _linear()
+    flow = js.FrozenKernel(flow=js.GradientFlow(rtol=1e-9, atol=1e-11, until=js.until.loss_fraction(0.9)))
+    trajectory = js.solve(problem, flow, [0.01, jnp.inf], observe=[observe.loss(), *OUTPUTS])
+    assert trajectory.result == js.RESULTS.event
+    np.testing.assert_allclose(trajectory["loss"][1], 0.9 * problem.objective(problem.params), rtol=1e-7)
+    closed = js.solve(problem, js.FrozenKernel(), jnp.stack([jnp.asarray(0.01), trajectory.t_end]), observe=OUTPUTS)
+    for name, values in closed.observed.items():
+        np.testing.assert_allclose(trajectory[name], values, atol=3e-8)
+    assert trajectory.certificate is not None
+    assert trajectory.certificate.energy_balance < 1e-6
+    np.testing.assert_allclose(trajectory.final.kernel, problem.kernel(problem.params, problem.x), rtol=1e-12)
+
+
+# --- the limit of networks
+
+
+@pytest.mark.x64_only
+@pytest.mark.parametrize("loss", [pytest.param("mse", marks=pytest.mark.slow), "cross entropy"])
+def test_lazy_networks_approach_it_like_one_over_gamma(loss):
+    make = lambda gamma: _network(gamma, loss=loss, out_size=1 if loss == "mse" else 2, centered=True)
+    if loss == "mse":
+        flow, frozen = js.GradientFlow(rtol=1e-8, atol=1e-8), js.FrozenKernel()
+    else:
+        flow = js.Descent(optax.sgd, 0.2)
+        frozen = js.FrozenKernel(flow=flow)
+    axes, ts = {"gamma": [10.0, 100.0]}, [0.0, 1.0, 6.0]
+    one, two = (
+        js.sweep(make, axes, dynamics, ts, observe=observe.outputs(), progress=False) for dynamics in (flow, frozen)
+    )
+    assert np.all(two.result == 0)
+    largest = lambda difference: np.abs(difference).max(["t", "sample", "output"]).values
+    error, off = largest(one.outputs - two.outputs), largest(one.outputs - 1.01 * two.outputs)
+    np.testing.assert_allclose(np.log10(error[1] / error[0]), -1, atol=0.03)
+    assert error[1] < 1e-2 * np.abs(two.outputs.values).max()
+    assert np.log10(off[1] / off[0]) > -0.9
+
+
+def test_sweeps_do_what_solve_does():
+    sigmas, ts = [0.5, 1.0, 2.0], [0.0, 1.0, 4.0, jnp.inf]
+    make = lambda sigma: _network(sigma=sigma)
+    swept = js.sweep(make, {"sigma": sigmas}, js.FrozenKernel(), ts, progress=False)
+    assert swept.attrs["dynamics"] == "FrozenKernel"
+    alone = jax.jit(lambda s: js.solve(make(s), js.FrozenKernel(), ts)["loss"])(jnp.asarray(2.0))
+    np.testing.assert_allclose(swept.loss[2], alone, rtol=cases.eps(1e3), atol=cases.eps(1e3))
+    assert np.all(np.diff(swept.loss.values[:, 0]) > 0)
+    assert np.all(swept.loss.values[:, -1] < cases.eps(1e3))
+
+
+def test_a_lane_with_a_bad_rate_is_invalid():
+    frozen = js.FrozenKernel(flow=js.Descent(optax.sgd, 0.1))
+    swept = js.sweep(lambda eta: _network(eta=eta), {"eta": [1.0, -1.0]}, frozen, [0.0, 0.1], progress=False)
+    assert list(js.result_names(swept.result.values)) == ["successful", "invalid"]
+
+
+@pytest.mark.x64_only
+@pytest.mark.parametrize("loss", ["mse", pytest.param("logistic", marks=pytest.mark.slow)])
+def test_derivative_in_a_hyperparameter(loss):
+    frozen = js.FrozenKernel(flow=None if loss == "mse" else js.GradientFlow(rtol=1e-9, atol=1e-11))
+    value = jax.jit(lambda sigma: js.solve(_network(sigma=sigma, loss=loss), frozen, 1.5)["loss"])
+    tangent = jax.jit(lambda sigma: jax.jvp(value, (sigma,), (jnp.ones(()),))[1])(jnp.asarray(0.8))
+    difference = (value(jnp.asarray(0.8 + 1e-4)) - value(jnp.asarray(0.8 - 1e-4))) / 2e-4
+    np.testing.assert_allclose(tangent, difference, rtol=1e-6)
+    cases.assert_fails(lambda: np.testing.assert_allclose(1.01 * tangent, difference, rtol=1e-6))
+
+
+# --- infinite width
+
+
+@pytest.mark.parametrize("flow", [None, js.Descent(optax.sgd, 0.2)], ids=["closed form", "march"])
+def test_infinite_width_flows_under_the_infinite_kernel(flow):
+    problem = _linear()
+    ts, observe_all = [0.4, 2.0], [*OUTPUTS, observe.kernel()]
+    found = js.solve(problem, js.InfiniteWidth(flow=flow), ts, observe=observe_all)
+    assert found.dynamics == ("InfiniteWidth" if flow is None else "InfiniteWidth(Descent(sgd))")
+    x, x_test = problem.x, problem.x_test
+    assert x_test is not None
+    kernel = kernels.infinite(problem.net, x, eta=problem.eta).ntk
+    cross = kernels.infinite(problem.net, x_test, x, eta=problem.eta).ntk
+    blocks = kernel[:, None, :, None] * jnp.eye(2)[None, :, None, :]
+    for row in (0, 1):
+        np.testing.assert_allclose(found["kernel"][row], blocks, rtol=cases.eps(1e2), atol=cases.eps(10))
+    f, f_test = problem.outputs(problem.params), problem.test_outputs(problem.params)
+    if flow is None:
+        closed = kernels.linearized(kernel, problem.y, start=f)
+        f, f_test = closed.outputs(2.0), closed.predict(2.0, cross, f_test)
+    for _ in range(0 if flow is None else 10):  # descent in function space, written out
+        residual = 0.2 / 5 * (f - problem.y)
+        f, f_test = f - kernel @ residual, f_test - cross @ residual
+    np.testing.assert_allclose(found["outputs"][1], f, atol=cases.eps(2e2))
+    np.testing.assert_allclose(found["test_outputs"][1], f_test, atol=cases.eps(1e4))  # a kernel close to singular
+    assert np.abs(found["outputs"][1] - 1.01 * f).max() > 1e-3
+
+
+# --- another network's kernel
+
+
+def test_at_takes_the_kernel_of_another_network():
+    problem, other = _network(gamma=2.0), _network(gamma=3.0, sigma=0.7, eta=1.3).net
+    kernel = kernels.empirical(other, problem.x, eta=nets.rates(other)).ntk
+    view = jax.jit(lambda t: js.FrozenKernel(at=other).at(problem, t))(jnp.asarray(0.5))
+    np.testing.assert_allclose(view.kernel, kernel, rtol=cases.eps(1e2))
+    flow = kernels.linearized(kernel, problem.y, start=problem.outputs(problem.params))
+    np.testing.assert_allclose(view.outputs, flow.outputs(0.5), atol=cases.eps(1e2))
+    assert np.abs(view.outputs - flow.outputs(0.505)).max() > 1e-3
+
+
+# --- what is refused
+
+
+@pytest.mark.usefixtures("as_users")
+def test_bad_arguments():
+    strange: Any = 3
+    with pytest.raises(TypeError, match=r"at must be a network such as traj\.final\.net.*got int 3"):
+        js.FrozenKernel(at=strange)
+    with pytest.raises(TypeError, match=r"flow must be a marching dynamics such as GradientFlow\(\).*got FrozenKernel"):
+        js.FrozenKernel(flow=js.FrozenKernel())  # pyright: ignore[reportArgumentType]
+    problem, other = _network(), _network(out_size=2)
+    with pytest.raises(ValueError, match=r"at must be a network like the problem's, with 1 output\(s\).* it has 2"):
+        js.FrozenKernel(at=other.net).at(problem, jnp.zeros(()))
+    with pytest.raises(js.NotApplicable, match=r"closed form for losses.MSE\(\): it has Logistic; `solve` marches"):
+        js.FrozenKernel().at(_network(loss="logistic"), jnp.zeros(()))
+    with pytest.raises(ValueError, match="'layer_alignment' needs parameters, but FrozenKernel provides only"):
+        js.solve(problem, js.FrozenKernel(), 1.0, observe=observe.layer_alignment())
+    with pytest.raises(ValueError, match="this problem has no test set"):
+        js.solve(problem, js.FrozenKernel(), 1.0, observe=observe.test_outputs())
+
+
+def test_infinite_time_needs_a_closed_form_or_a_condition():
+    make = lambda sigma: _network(sigma=sigma, loss="logistic")
+    message = "ts ends in inf, which FrozenKernel reaches only with a condition"
+    with pytest.raises(ValueError, match=message):
+        js.sweep(make, {"sigma": [1.0]}, js.FrozenKernel(), [0.0, jnp.inf], progress=False)
+    with pytest.raises(ValueError, match=message):
+        js.solve(make(1.0), js.FrozenKernel(), [0.0, jnp.inf])

@@ -1,0 +1,329 @@
+"""Every kind of layer against the whole Jacobian, on a network that has them all."""
+
+import logging
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import Array, Float
+
+from jaxsolve import kernels, nets
+from jaxsolve.kernels import Route
+from jaxsolve.kernels._contributions import conv_costs, Outputs
+from jaxsolve.kernels._cost import jacobian_is_cheaper
+from jaxsolve.kernels._memory import free_memory, Tiling, tilings
+from jaxsolve.kernels._signals import parametric_layers
+from jaxsolve.kernels._structured import structured
+from tests.cases import assert_fails, eps
+
+
+IMAGE = (2, 6, 6)
+
+
+class Zoo(nets.AbstractLayered):
+    """Any layers, with arrays of the shapes they need."""
+
+    weights: tuple[Float[Array, "out in *window"], ...]
+    biases: tuple[Float[Array, " out"], ...]
+    gains: tuple[Float[Array, " out"], ...]
+    scaling: nets.Scaling
+    shape: tuple[int, ...] = eqx.field(static=True)
+    stack: nets.Layers = eqx.field(static=True)
+
+    @property
+    def normalisers(self):
+        return ()
+
+    @property
+    def in_shape(self):
+        return self.shape
+
+    @property
+    def layers(self):
+        return self.stack
+
+
+def zoo(key, stack, weights, vectors=(), image=IMAGE):
+    """A network with these layers, weights of these shapes, and a bias and a gain of every length in `vectors`."""
+    draw = lambda index, shape: jax.random.normal(jax.random.fold_in(key, index), shape)
+    count = len(weights)
+    ramp = jnp.linspace(0, 1, count)
+    scaling = nets.Scaling(0.3 + 0.4 * ramp, jnp.ones(count), 0.4 + 1.5 * ramp, 0.8, bias_eta=1.7)
+    return Zoo(
+        tuple(draw(index, shape) for index, shape in enumerate(weights)),
+        tuple(draw(100 + index, (size,)) for index, size in enumerate(vectors)),
+        tuple(1 + 0.3 * draw(200 + index, (size,)) for index, size in enumerate(vectors)),
+        scaling,
+        image,
+        stack,
+    )
+
+
+TANH = nets.Apply(nets.tanh)
+STACKS = {
+    "dense": (
+        (nets.Dense(0), nets.Bias(0), TANH, nets.Dense(1), nets.Bias(1), TANH, nets.Dense(2), nets.Bias(2)),
+        ((5, 4), (6, 5), (3, 6)),
+        (5, 6, 3),
+        (4,),
+    ),
+    "convolutions": (
+        (
+            nets.Conv(0, stride=2),
+            nets.Bias(0),
+            TANH,
+            nets.Conv(1),
+            nets.Bias(1),
+            TANH,
+            nets.SpatialMean(),
+            nets.Dense(2),
+        ),
+        ((4, 2, 3, 3), (3, 4, 2, 2), (3, 3)),
+        (4, 3),
+        IMAGE,
+    ),
+    "residual": (
+        (
+            nets.Conv(0),
+            nets.Residual((TANH, nets.Conv(1, stride=2), nets.Bias(0), TANH, nets.Conv(2)), (nets.Conv(3, stride=2),)),
+            nets.Residual(
+                (
+                    TANH,
+                    nets.Conv(4),
+                )
+            ),
+            nets.SpatialMean(),
+            nets.Dense(5),
+        ),
+        ((3, 2, 3, 3), (4, 3, 3, 3), (4, 4, 3, 3), (4, 3, 1, 1), (4, 4, 3, 3), (3, 4)),
+        (4,),
+        IMAGE,
+    ),
+    "normalised": (
+        (nets.Conv(0), nets.GroupNormalise(2), nets.Gain(0), nets.Bias(0), TANH, nets.SpatialMean(), nets.Dense(1)),
+        ((4, 2, 3, 3), (3, 4)),
+        (4,),
+        IMAGE,
+    ),
+}
+
+
+def make(name, key):
+    stack, weights, vectors, image = STACKS[name]
+    net = zoo(key, stack, weights, vectors, image)
+    # arrays that no layer names would only be in the Jacobian
+    used = {layer.name for layer in parametric_layers(net)}
+    keep = lambda field: tuple(a for i, a in enumerate(getattr(net, field)) if f"{field}[{i}]" in used)
+    return eqx.tree_at(lambda n: (n.biases, n.gains), net, (keep("biases"), keep("gains")))
+
+
+def samples(key, net, n):
+    return jax.random.normal(key, (n, *net.in_shape))
+
+
+@eqx.filter_jit
+def brute_force(net, eta, x1, x2):
+    """The contribution of every array, from the whole Jacobian."""
+    params, rest = nets.partition(net)
+    jacobian = lambda x: jax.jacobian(lambda p: jax.vmap(eqx.combine(p, rest))(x))(params)
+    rows = lambda leaf: leaf.reshape(*leaf.shape[:2], -1)
+    one, two = jacobian(x1), jacobian(x2)
+    return jax.tree.map(lambda e, a, b: e * jnp.einsum("nap,mbp->namb", rows(a), rows(b)), eta, one, two)
+
+
+def close(kernel, reference, units=30):
+    size = np.max(np.abs(reference))
+    assert kernel.shape == reference.shape
+    np.testing.assert_allclose(kernel, reference, rtol=0, atol=eps(units) * size)
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_every_layer_against_its_jacobian(name, getkey):
+    net = make(name, getkey())
+    x1, x2, eta = samples(getkey(), net, 3), samples(getkey(), net, 4), nets.rates(net)
+    found = eqx.filter_jit(kernels.empirical)(net, x1, x2, eta=eta, by_layer=True)
+    reference = brute_force(net, eta, x1, x2)
+    assert found.route is Route.STRUCTURED
+    close(found.ntk, np.asarray(sum(jax.tree.leaves(reference))))
+    assert len(found.layers) == len(jax.tree.leaves(reference))
+    for label, kernel in found.layers.items():
+        field, index = label.removesuffix("]").split("[")
+        expected = np.asarray(getattr(reference, field)[int(index)])
+        close(kernel, expected, 100)
+        assert_fails(lambda kernel=kernel, expected=expected: close(1.01 * kernel, expected, 100))
+
+
+@pytest.mark.parametrize("name", ["dense", "convolutions"])
+def test_tiles_of_any_size_give_the_same_and_are_symmetric_to_the_last_bit(name, getkey):
+    net, eta = make(name, getkey()), kernels.plain(make(name, getkey()))
+    x1, x2 = samples(getkey(), net, 7), samples(getkey(), net, 5)
+    for outputs in Outputs:
+        options = dict(outputs=outputs, by_layer=False)
+        (whole,), (across,) = (structured(net, eta, x1, x, tiling=Tiling(7, True), **options) for x in (None, x2))
+        for tiling in (Tiling(3, True), Tiling(3, False)):
+            (square,), (oblong,) = (structured(net, eta, x1, x, tiling=tiling, **options) for x in (None, x2))
+            close(square, np.asarray(whole))
+            close(oblong, np.asarray(across))
+            for kernel in (whole, square):
+                mirrored = np.transpose(kernel, outputs.exchanged)
+                np.testing.assert_array_equal(kernel, mirrored)
+
+
+def test_trace_and_diagonal_are_parts_of_the_whole(getkey):
+    net = make("convolutions", getkey())
+    x = samples(getkey(), net, 4)
+    every = np.asarray(kernels.empirical(net, x).ntk)
+    close(kernels.empirical(net, x, diagonal=True).ntk, np.einsum("nama->anm", every))
+    close(kernels.empirical(net, x, trace=True).ntk, np.einsum("nama->nm", every))
+
+
+@pytest.mark.parametrize("outputs", Outputs)
+def test_convolutions_both_ways(outputs, getkey):
+    """Few pixels and many filters take Grams of patches, many pixels and few filters the derivative of the filters."""
+    for image, filters, by_grams in (((2, 2, 2), 40, True), ((2, 9, 9), 2, False)):
+        stack = (nets.Conv(0), TANH, nets.SpatialMean(), nets.Dense(1))
+        net = zoo(getkey(), stack, ((filters, 2, 3, 3), (3, filters)), (), image)
+        x1, x2, eta = samples(getkey(), net, 2), samples(getkey(), net, 3), nets.rates(net)
+        pixels = image[1] * image[2]
+        costs = conv_costs((2, 18, pixels), (3, 18, pixels), (2, 3, filters, pixels), outputs)
+        assert costs.by_grams == by_grams
+        (kernel,) = structured(net, eta, x1, x2, outputs=outputs, tiling=Tiling(3, True), by_layer=False)
+        close(kernel, np.asarray(outputs.of(sum(jax.tree.leaves(brute_force(net, eta, x1, x2))))))
+
+
+def test_over_networks_and_times(getkey):
+    many = eqx.filter_vmap(lambda key: make("residual", key))(jax.random.split(getkey(), 3))
+    x = samples(getkey(), make("residual", getkey()), 3)
+    found = eqx.filter_jit(eqx.filter_vmap(lambda net: kernels.empirical(net, x).ntk))(many)
+    for index in range(3):
+        one = jax.tree.map(lambda leaf, index=index: leaf[index] if eqx.is_array(leaf) else leaf, many)
+        close(found[index], np.asarray(kernels.empirical(one, x).ntk), 100)
+
+
+@pytest.mark.x64_only
+def test_gradient_of_a_kernel_in_tiles(getkey):
+    net = make("dense", getkey())
+    x = samples(getkey(), net, 5)
+
+    def size(gamma):
+        scaled = eqx.tree_at(lambda n: n.scaling.gamma, net, gamma)
+        tiling = Tiling(2, False)
+        (kernel,) = structured(scaled, kernels.plain(net), x, None, outputs=Outputs.ALL, tiling=tiling, by_layer=False)
+        return jnp.sum(kernel**2)
+
+    value, slope = jax.value_and_grad(size)(jnp.asarray(0.8))
+    np.testing.assert_allclose(slope, 4 * value / 0.8, rtol=1e-12)  # gamma^2 is in the kernel
+
+
+# --- memory
+
+
+def test_estimate_is_known_before_and_tiles_shrink_to_fit(getkey):
+    net = make("convolutions", getkey())
+    x = samples(getkey(), net, 64)
+    free = kernels.memory_estimate(net, x)
+    kernel = 64 * 3 * 64 * 3 * x.dtype.itemsize
+    assert free.kernel == kernel
+    assert "kernel" in repr(free)
+    tight = kernels.memory_estimate(net, x, memory=2 * kernel)
+    assert tight.total <= 2 * kernel < free.total
+    close(kernels.empirical(net, x, memory=2 * kernel).ntk, np.asarray(kernels.empirical(net, x).ntk))
+    assert kernels.memory_estimate(net, x, trace=True).kernel == kernel // 9
+
+
+def test_estimate_bounds_what_is_compiled(getkey):
+    """XLA's own account of temporary memory, for a network large enough to count."""
+    net = nets.MLP(10, 64, 2, 3, scaling=nets.Scaling.ntk(), key=getkey())
+    x = jax.random.normal(getkey(), (300, 10))
+    arrays, static = eqx.partition(net, eqx.is_array)
+    for memory in (None, 8 * 10**6 * x.dtype.itemsize // 8):
+        run = jax.jit(lambda a, x, memory=memory: kernels.empirical(eqx.combine(a, static), x, memory=memory).ntk)
+        used = run.lower(arrays, x).compile().memory_analysis().temp_size_in_bytes
+        known = kernels.memory_estimate(net, x, memory=memory)
+        assert used <= 1.5 * known.total
+        assert used + known.kernel >= 0.3 * known.total
+
+
+def test_a_kernel_larger_than_memory_is_refused_before_it_is_allocated(getkey):
+    net = nets.MLP(3, 4, 1, 10, scaling=nets.Scaling.ntk(), key=getkey())
+    x = jnp.zeros((2000, 3))
+    with pytest.raises(MemoryError, match=r"\(2000, 10, 2000, 10\) needs .* 100 MB may be used; trace=True would need"):
+        kernels.empirical(net, x, memory=10**8)
+    with pytest.raises(MemoryError, match="NTKOperator"):
+        kernels.empirical(net, x, memory=10**3)
+    assert free_memory() is None or free_memory() > 10**6
+
+
+def test_the_fastest_tiling_comes_first_and_one_sample_last():
+    found = tilings(300, None, 10)
+    assert found[0] == Tiling(50, True)
+    assert found[-1] == Tiling(1, False)
+    assert tilings(200, None, 1)[0] == Tiling(200, True)
+
+
+# --- routes and bad input
+
+
+class Strange(nets.AbstractParametric):
+    """A layer with a parameter, of which the kernels have no rule."""
+
+    index = 0
+    name = "weights[0]"
+
+    def __call__(self, net, z, tap):
+        return tap(self, z, net.weights[0] @ jnp.sin(z))
+
+    def parameter(self, tree):
+        return tree.weights[0]
+
+    def __repr__(self):
+        return "Strange()"
+
+
+def test_unknown_layers_fall_back_with_a_reason_and_are_named_when_forced(getkey, caplog):
+    net = zoo(getkey(), (Strange(), TANH, nets.Dense(1)), ((5, 4), (3, 5)), (), (4,))
+    x = samples(getkey(), net, 3)
+    with caplog.at_level(logging.INFO, "jaxsolve"):
+        found = kernels.empirical(net, x)
+    assert "does not know the layer Strange()" in caplog.text
+    assert found.route is not Route.STRUCTURED
+    close(found.ntk, np.asarray(sum(jax.tree.leaves(brute_force(net, kernels.plain(net), x, x)))), 100)
+    for forced in (dict(route=Route.STRUCTURED), dict(by_layer=True)):
+        with pytest.raises(ValueError, match=r"does not know the layer Strange\(\)"):
+            kernels.empirical(net, x, **forced)
+    with pytest.raises(ValueError, match=r"does not know the layer Strange\(\)"):
+        kernels.memory_estimate(net, x)
+
+
+@pytest.mark.parametrize("route", [Route.JACOBIAN_CONTRACTION, Route.NTK_VECTOR_PRODUCTS])
+def test_a_route_can_be_forced(route, getkey):
+    net = make("dense", getkey())
+    x = samples(getkey(), net, 3)
+    found = kernels.empirical(net, x, trace=True, route=route)
+    assert found.route is route
+    close(found.ntk, np.asarray(kernels.empirical(net, x, trace=True).ntk), 100)
+
+
+def test_many_outputs_of_a_dense_module_take_products_and_one_output_jacobians(getkey):
+    x = jnp.ones((20, 5))
+    for outputs, route in ((1, Route.JACOBIAN_CONTRACTION), (30, Route.NTK_VECTOR_PRODUCTS)):
+        params, rest = nets.partition(eqx.nn.MLP(5, outputs, 8, 1, key=getkey()))
+        cheaper = jacobian_is_cheaper(lambda p, x, rest=rest: jax.vmap(eqx.combine(p, rest))(x), params, x, x)
+        assert cheaper == (route is Route.JACOBIAN_CONTRACTION)
+
+
+def test_bad_input(getkey):
+    net = make("convolutions", getkey())
+    x = samples(getkey(), net, 3)
+    with pytest.raises(ValueError, match=r"x1 must hold inputs of shape \(2, 6, 6\)"):
+        kernels.empirical(net, x[:, :1])
+    with pytest.raises(ValueError, match=r"x2 must hold inputs of shape \(2, 6, 6\)"):
+        kernels.empirical(net, x, x[:, :, 1:])
+    with pytest.raises(ValueError, match="at least one input"):
+        kernels.empirical(net, x[:0])
+    with pytest.raises(ValueError, match="float16 but the network's parameters are float"):
+        kernels.empirical(net, x.astype(jnp.float16))
+    with pytest.raises(ValueError, match="exclude each other"):
+        kernels.empirical(net, x, trace=True, diagonal=True)
