@@ -56,8 +56,11 @@ class View(eqx.Module):
         """Outputs on the test set."""
         if self.given_test_outputs is not None:
             return self.given_test_outputs
-        if self.problem.x_test is None:
-            raise ValueError("this problem has no test set; give Problem(..., test=(x, y))")
+        if self.params is None and self.problem.x_test is None:
+            raise ValueError(
+                "this problem has no test set, give Problem(..., test=(x, y)); and this dynamics does not move "
+                "parameters, so it cannot show test outputs of its own"
+            )
         return self.problem.test_outputs(self._known_params("test outputs"))
 
     @property

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .. import kernels
-from .._checks import describe
+from .._checks import concrete, describe
 from .._dynamics import (
     AbstractChoice,
     AbstractDynamics,
@@ -48,20 +48,31 @@ class AbstractFixedKernel(AbstractRandomAccess, AbstractChoice):
     def ntk(self, problem: Problem, x1: Float[Array, "n ..."], x2: Float[Array, "m ..."] | None = None) -> Kernel:
         """The kernel between inputs; without outputs if it is the same for each."""
 
+    @abc.abstractmethod
+    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
+        """What the kernel asks of a problem, whatever its loss."""
+
     @property
     def provides(self) -> frozenset[Quantity]:
         return frozenset({Quantity.OUTPUTS, Quantity.KERNEL})
 
     def choose(self, problem: Problem) -> AbstractDynamics:
-        """The closed form for MSE, unless there is a flow; else the march in function space."""
+        """The closed form for MSE, unless there is a flow; else the march in function space.
+
+        Raises:
+            NotApplicable: there is a march, and an assumption fails in concrete numbers.
+        """
         if self.flow is None and isinstance(problem.loss, MSE):
             return self
+        if eqx.is_array(problem.x):  # not where only shapes are known
+            _require(self.name, self.assumptions(problem))
         return KernelMarch(self, GradientFlow() if self.flow is None else self.flow)
 
     def check(self, problem: Problem) -> Validity:
         holds = isinstance(problem.loss, MSE)
         found = type(problem.loss).__name__
-        return Validity((Assumption.of_kind("losses.MSE()", holds, found, problem.x.dtype),))
+        loss = Assumption.of_kind("losses.MSE()", holds, found, problem.x.dtype)
+        return Validity((loss, *self.assumptions(problem)))
 
     def at(self, problem: Problem, t: Float[Array, ""]) -> View:
         validity = self.check(problem)
@@ -73,6 +84,13 @@ class AbstractFixedKernel(AbstractRandomAccess, AbstractChoice):
         t = jnp.asarray(t, problem.x.dtype)
         test = None if cross is None else flow.predict(t, cross, problem.test_outputs(problem.params))
         return View(problem, t, None, flow.outputs(t), test, with_outputs(kernel, problem))
+
+
+def _require(name: str, assumptions: tuple[Assumption, ...]) -> None:
+    for assumption in assumptions:
+        known = concrete(assumption.holds)
+        if known is not None and not known.all():
+            raise NotApplicable(f"{name} does not solve this problem: it needs {Validity((assumption,)).missed()}")
 
 
 def check_flow(flow: Any) -> AbstractMarching | None:
@@ -171,6 +189,10 @@ class KernelMarch(AbstractMarching):
         model = _model(problem, state.inputs)
         run = self.flow.finish(model, state.inner)
 
+        result = run.result
+        for assumption in self.source.assumptions(problem):
+            result = RESULTS.where(assumption.holds, result, RESULTS.not_applicable)
+
         def values(params) -> FunctionValues:
             test = None if model.x_test is None else model.test_outputs(params)
             return FunctionValues(model.outputs(params), test)
@@ -180,7 +202,7 @@ class KernelMarch(AbstractMarching):
             saved=jax.vmap(values)(run.saved),
             params=values(run.params),
             t_end=run.t_end,
-            result=run.result,
+            result=result,
             steps=run.steps,
             rejected=run.rejected,
             evaluations=run.evaluations,

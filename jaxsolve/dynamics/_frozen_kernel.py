@@ -6,7 +6,7 @@ import equinox as eqx
 from jaxtyping import Array, Float
 
 from .._checks import describe
-from .._dynamics import AbstractMarching
+from .._dynamics import AbstractMarching, Assumption
 from .._problem import Problem
 from ._fixed_kernel import AbstractFixedKernel, check_flow
 
@@ -57,3 +57,7 @@ class FrozenKernel(AbstractFixedKernel):
                 f"{kernel.shape[1]} of dtype {kernel.dtype}"
             )
         return kernel
+
+    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
+        """None: every network has a linearisation."""
+        return ()

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.experimental.sparse.linalg import lobpcg_standard
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from .._checks import concrete, describe, require_size
@@ -106,5 +105,7 @@ def _lobpcg(operator, k, key, tol, max_steps, dtype):
     tolerance = eps**0.75 if tol is None else tol
     # The routine stops at residuals below tol * 10 n (value + |A v|).
     scaled_tolerance = jnp.asarray(tolerance, dtype) / (20 * operator.size)
+    from jax.experimental.sparse.linalg import lobpcg_standard  # it imports scipy.sparse, which is slow
+
     _, vectors, steps = lobpcg_standard(shifted, start, max_steps, scaled_tolerance)
     return vectors, steps

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from .._checks import describe
-from ..nets import AbstractLayered, AbstractNetwork, partition, rates
+from ..nets import AbstractLayered, partition, rates
 from ._contributions import knows, Outputs
 from ._cost import jacobian_is_cheaper
+from ._inputs import check_inputs
 from ._memory import choose_tiling, estimate, MemoryEstimate
 from ._neural_tangents import empirical_ntk, NTKImplementation
 from ._signals import parametric_layers, tapped_layers
@@ -86,9 +86,7 @@ def empirical(
         MemoryError: the kernel does not fit; names its size and what would fit. Nothing has been allocated then.
         NeuralTangentsUnavailable: the module needs neural-tangents, which is missing or broken.
     """
-    _check_inputs(net, x1, "x1")
-    if x2 is not None:
-        _check_inputs(net, x2, "x2")
+    check_inputs(net, x1, x2)
     outputs = _which_outputs(trace, diagonal)
     eta = plain(net) if eta is None else eta
     unknown = unknown_layer(net)
@@ -150,14 +148,3 @@ def _which_outputs(trace: bool, diagonal: bool) -> Outputs:
     if trace and diagonal:
         raise ValueError("trace and diagonal exclude each other: the trace is the sum over the diagonal")
     return Outputs.TRACE if trace else Outputs.DIAGONAL if diagonal else Outputs.ALL
-
-
-def _check_inputs(net: Any, x: Array, name: str) -> None:
-    if x.ndim == 0 or x.shape[0] == 0:
-        raise ValueError(f"{name} must hold at least one input, got {describe(x)}")
-    if isinstance(net, AbstractNetwork) and x.shape[1:] != net.in_shape:
-        raise ValueError(f"{name} must hold inputs of shape {net.in_shape} for this network, got {describe(x)}")
-    dtypes = {leaf.dtype for leaf in jax.tree.leaves(partition(net)[0])}
-    if dtypes != {x.dtype}:
-        found = " and ".join(sorted(map(str, dtypes)))
-        raise ValueError(f"{name} is {x.dtype} but the network's parameters are {found}; convert one of them")

@@ -31,7 +31,8 @@ from ..nets import (
     SpatialMean,
 )
 from ._duals import dual, expand, Sides
-from ._empirical import _check_inputs, plain
+from ._empirical import plain
+from ._inputs import check_inputs
 from ._neural_tangents import stax
 
 
@@ -82,10 +83,8 @@ def infinite(
             f"the infinite width of {type(net).__name__} is not known: net must be one of the networks of "
             f"jaxsolve.nets or another AbstractLayered, got {describe(net)}"
         )
-    _check_inputs(net, x1, "x1")
-    if x2 is not None:
-        _check_inputs(net, x2, "x2")
     _require_limit(net)
+    check_inputs(net, x1, x2)
     return _infinite(net, plain(net) if eta is None else eta, x1, x2)
 
 

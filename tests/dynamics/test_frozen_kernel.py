@@ -145,14 +145,16 @@ def test_sweeps_do_what_solve_does():
     assert np.all(swept.loss.values[:, -1] < cases.eps(1e3))
 
 
+@pytest.mark.slow
 def test_a_lane_with_a_bad_rate_is_invalid():
     frozen = js.FrozenKernel(flow=js.Descent(optax.sgd, 0.1))
     swept = js.sweep(lambda eta: _network(eta=eta), {"eta": [1.0, -1.0]}, frozen, [0.0, 0.1], progress=False)
     assert list(js.result_names(swept.result.values)) == ["successful", "invalid"]
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
-@pytest.mark.parametrize("loss", ["mse", pytest.param("logistic", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("loss", ["mse", "logistic"])
 def test_derivative_in_a_hyperparameter(loss):
     frozen = js.FrozenKernel(flow=None if loss == "mse" else js.GradientFlow(rtol=1e-9, atol=1e-11))
     value = jax.jit(lambda sigma: js.solve(_network(sigma=sigma, loss=loss), frozen, 1.5)["loss"])
@@ -165,7 +167,13 @@ def test_derivative_in_a_hyperparameter(loss):
 # --- infinite width
 
 
-@pytest.mark.parametrize("flow", [None, js.Descent(optax.sgd, 0.2)], ids=["closed form", "march"])
+@pytest.mark.parametrize(
+    "flow",
+    [
+        pytest.param(None, id="closed form"),
+        pytest.param(js.Descent(optax.sgd, 0.2), id="march", marks=pytest.mark.slow),
+    ],
+)
 def test_infinite_width_flows_under_the_infinite_kernel(flow):
     problem = _linear()
     ts, observe_all = [0.4, 2.0], [*OUTPUTS, observe.kernel()]

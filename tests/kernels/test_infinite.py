@@ -63,10 +63,11 @@ def _by_hand(net, name, x1, x2, eta):
     return float(values.gamma) ** 2 * covariance[pairs], float(values.gamma) ** 2 * ntk[pairs]
 
 
-def _assert_kernels(found, expected, units=300.0):
+def _assert_kernels(found, expected, tolerance=6e-14):
+    tolerance = max(tolerance, eps(300))
     for name, value in zip(("nngp", "ntk"), expected, strict=True):
+        close = lambda kernel, value=value: np.testing.assert_allclose(kernel, value, rtol=tolerance, atol=tolerance)
         kernel = np.asarray(getattr(found, name))
-        close = lambda kernel, value=value: np.testing.assert_allclose(kernel, value, rtol=eps(units), atol=eps(units))
         close(kernel)
         assert_fails(lambda kernel=kernel, close=close: close(1.01 * kernel))
 
@@ -92,13 +93,15 @@ def test_dense_networks_against_the_recursion(name, depth, bias, getkey):
     assert found.ntk.shape == (4, 3)
     assert found.ntk.dtype == x1.dtype
     expected = _by_hand(net, name, x1, x2, rates)
-    _assert_kernels(found, expected)
+    tolerance = 1e-10 if name == "softplus(5)" else 6e-14
+    _assert_kernels(found, expected, tolerance)
     leaves, structure = jax.tree.flatten(rates)
     for index in range(len(leaves)):  # every array's rate counts
         off = jax.tree.unflatten(structure, [1.01 * e if i == index else e for i, e in enumerate(leaves)])
         twin = kernels.infinite(net, x1, x2, eta=off)
-        assert_fails(lambda twin=twin: _assert_kernels(twin, expected))
-    _assert_kernels(kernels.infinite(net, x1, x2), _by_hand(net, name, x1, x2, kernels.plain(net)))
+        assert_fails(lambda twin=twin: _assert_kernels(twin, expected, tolerance))
+    plain = _by_hand(net, name, x1, x2, kernels.plain(net))
+    _assert_kernels(kernels.infinite(net, x1, x2), plain, tolerance)
 
 
 def test_what_does_not_vary_or_learn(getkey):
@@ -127,7 +130,7 @@ def test_symmetric_and_not_negative(getkey):
         found, other = kernels.infinite(net, x), kernels.infinite(net, x, x)
         for kernel, pair in ((found.nngp, other.nngp), (found.ntk, other.ntk)):
             kernel = np.asarray(kernel)
-            assert np.all(kernel == kernel.T)
+            np.testing.assert_allclose(kernel, kernel.T, rtol=eps(4))
             np.testing.assert_allclose(kernel, pair, rtol=eps(100), atol=eps(30))
             np.testing.assert_allclose(kernel[0], kernel[4], rtol=eps(100), atol=eps(30))
             assert np.linalg.eigvalsh(kernel).min() > -eps(30) * np.trace(kernel)
@@ -159,9 +162,12 @@ def test_series_of_activations_against_closed_forms():
         expected = (2 / np.pi * np.arcsin(cross / np.sqrt(norm)), 4 / np.pi / np.sqrt(norm - cross**2))
         if abs(rho) == 1:  # there only points of equal variance are exact
             found, expected = [[np.diag(a) for a in pair] for pair in (found, expected)]
+        close = lambda value, reference: np.testing.assert_allclose(
+            value, reference, rtol=max(1e-10, eps(100)), atol=eps(30)
+        )
         for value, reference in zip(found, expected, strict=True):
-            np.testing.assert_allclose(value, reference, rtol=max(1e-10, eps(1e2)), atol=eps(30))
-            assert_fails(lambda v=value, r=reference: np.testing.assert_allclose(1.01 * v, r, rtol=1e-3, atol=1e-3))
+            close(value, reference)
+        assert_fails(lambda found=found, expected=expected, close=close: close(1.01 * found[1], expected[1]))
 
 
 def test_series_of_activations_with_a_kink():
@@ -170,11 +176,11 @@ def test_series_of_activations_with_a_kink():
     points = expand(nets.relu, s)
     equal = [np.diag(dual(rows, rows, jnp.ones((3, 3)), ((1,), (0,)))) for rows in points]
     np.testing.assert_allclose(equal[0], s**2 / 2, rtol=eps(100), atol=eps(1))
-    np.testing.assert_allclose(equal[1][1:], 0.5, rtol=3e-3)  # the node in the kink counts for half or not at all
+    np.testing.assert_allclose(equal[1][1:], 0.5, rtol=eps(30))
     opposite = np.diag(dual(points.values, points.values, -jnp.ones((3, 3)), ((1,), (0,))))
     np.testing.assert_allclose(opposite, 0, atol=eps(300))
     near = np.asarray(dual(points.slopes, points.slopes, jnp.full((3, 3), 0.9), ((1,), (0,))))[1:, 1:]
-    np.testing.assert_allclose(near, 0.5 - np.arccos(0.9) / (2 * np.pi), rtol=1e-2)
+    np.testing.assert_allclose(near, 0.5 - np.arccos(0.9) / (2 * np.pi), rtol=1e-4)
 
 
 # --- transformations
@@ -234,7 +240,10 @@ class _Images(nets.AbstractLayered):
 
     gains = property(lambda self: ())  # pyright: ignore[reportAssignmentType]
     normalisers = property(lambda self: ())  # pyright: ignore[reportAssignmentType]
-    in_shape = property(lambda self: (1, 3, 4))  # pyright: ignore[reportAssignmentType]
+
+    @property
+    def in_shape(self):
+        return (1, 3, 4)
 
     @property
     def layers(self):
@@ -244,42 +253,86 @@ class _Images(nets.AbstractLayered):
         return (Conv(0), Bias(0), first, second, phi, SpatialMean(), Dense(4), Bias(1))
 
 
-@functools.partial(jax.jit, static_argnames=("make",))
-def _ensemble(make, keys, x1, x2):
-    """NTKs at the networks' rates, and outputs, of networks drawn from these keys."""
+def _averages(shape, window, stride):
+    """For each pixel of a window: the matrix that reads it off an image, for every pixel of a convolution's output."""
+    sides = [
+        (size, k, -(-size // stride), max((-(-size // stride) - 1) * stride + k - size, 0) // 2)
+        for size, k in zip(shape, window, strict=True)
+    ]
+    outs = [(row, column) for row in range(sides[0][2]) for column in range(sides[1][2])]
+    for offset in np.ndindex(*window):
+        matrix = np.zeros((len(outs), shape[0] * shape[1]))
+        for index, out in enumerate(outs):
+            at = [o * stride + d - low for o, d, (_, _, _, low) in zip(out, offset, sides, strict=True)]
+            if all(0 <= a < size for a, size in zip(at, shape, strict=True)):
+                matrix[index, at[0] * shape[1] + at[1]] = 1
+        yield matrix
 
-    def one(key):
-        net = make(key)
-        return kernels.empirical(net, x1, x2, eta=nets.rates(net)).ntk[:, 0, :, 0], jax.vmap(net)(x1)
 
-    return jax.vmap(one)(keys)
+def _images_by_hand(net, name, x):
+    """The recursion for `_Images`, pixel by pixel: rows and columns are sample times pixel."""
+    values, eta, n = net.scaling, np.asarray(net.scaling.eta), len(x)
+    m, sigma = np.asarray(values.multiplier, np.float64), np.asarray(values.sigma, np.float64)
+    bias = (float(values.bias_sigma) ** 2, float(values.bias_eta))
+    _, phi, slope = ACTIVATIONS[name]
+
+    def apply(pair):
+        if name in SLOPES:
+            covariance, slopes = _arc_cosine(*SLOPES[name], pair[0])
+            return covariance, slopes * pair[1]
+        return _average(phi, pair[0]), _average(slope, pair[0]) * pair[1]
+
+    def conv(pair, index, shape, stride=1):
+        channels, *window = net.weights[index].shape[1:]
+        gain = channels * m[index] ** 2
+        covariance, ntk = pair
+        parts = gain * sigma[index] ** 2 * covariance, gain * (eta[index] * covariance + sigma[index] ** 2 * ntk)
+        reads = [np.kron(np.eye(n), a) for a in _averages(shape, window, stride)]
+        return tuple(sum(a @ part @ a.T for a in reads) for part in parts)
+
+    pixels = np.asarray(x, np.float64).reshape(-1, 1)
+    pair = conv((pixels @ pixels.T, np.zeros((len(pixels), len(pixels)))), 0, (3, 4))
+    pair = tuple(part + b for part, b in zip(pair, bias, strict=True))
+    pair = tuple(a + b for a, b in zip(pair, conv(apply(pair), 1, (3, 4)), strict=True))
+    pair = tuple(a + b for a, b in zip(conv(pair, 2, (3, 4), 2), conv(apply(pair), 3, (3, 4), 2), strict=True))
+    pair = tuple(part.reshape(n, 4, n, 4).mean((1, 3)) for part in apply(pair))
+    gain = net.weights[4].shape[1] * m[4] ** 2
+    pair = gain * sigma[4] ** 2 * pair[0], gain * (eta[4] * pair[0] + sigma[4] ** 2 * pair[1])
+    return tuple(float(values.gamma) ** 2 * (part + b) for part, b in zip(pair, bias, strict=True))
+
+
+@pytest.mark.parametrize("name", ["relu", "tanh"])
+def test_images_against_the_recursion(name, getkey):
+    x = inputs(getkey(), 3, 12).reshape(3, 1, 3, 4)
+    x = x.at[0, 0, :, :2].set(0)  # pixels around which nothing is lit
+    net = _Images(6, name, getkey())
+    nngp, ntk = _images_by_hand(net, name, x)
+    found = kernels.infinite(net, x[:2], x[1:], eta=nets.rates(net))
+    _assert_kernels(found, (nngp[:2, 1:], ntk[:2, 1:]))
+    _assert_kernels(kernels.infinite(net, x, eta=nets.rates(net)), (nngp, ntk))
+
+
+@functools.partial(jax.jit, static_argnames="make")
+def _ensemble(make, keys, x):
+    """NTKs of networks drawn from these keys, at the networks' rates."""
+    ntk = lambda net: kernels.empirical(net, x, eta=nets.rates(net)).ntk[:, 0, :, 0]
+    return jax.vmap(lambda key: ntk(make(key)))(keys)
 
 
 def _z_scores(sample, expected):
     return np.abs(np.mean(sample, axis=0) - expected) / (np.std(sample, axis=0) / np.sqrt(len(sample)))
 
 
-@pytest.mark.parametrize("activation", ["relu", "tanh"])
-def test_images_against_wide_networks(activation, getkey):
-    x1, x2 = inputs(getkey(), 2, 12).reshape(2, 1, 3, 4), inputs(getkey(), 3, 12).reshape(3, 1, 3, 4)
-    x1 = x1.at[0, 0, :, :2].set(0)  # pixels around which nothing is lit
-    make = lambda key: _Images(32, activation, key)
-    ntk, _ = _ensemble(make, jr.split(getkey(), 32), x1, x2)
-    net = make(getkey())
-    found = kernels.infinite(net, x1, x2, eta=nets.rates(net)).ntk
-    assert _z_scores(ntk, found).max() < 4
-    assert np.abs(np.mean(ntk, axis=0) / found - 1).max() < 0.03
-
-
+@pytest.mark.slow
 def test_the_covariance_of_outputs(getkey):
-    x, make = inputs(getkey(), 3), lambda key: mlp_of_width(64, "tanh", key)
-    f = jax.jit(jax.vmap(lambda key: jax.vmap(make(key))(x)))(jr.split(getkey(), 2000))
+    x, make = inputs(getkey(), 3), lambda key: mlp_of_width(128, "tanh", key)
+    f = jax.jit(jax.vmap(lambda key: jax.vmap(make(key))(x)))(jr.split(getkey(), 4000))
     products = np.einsum("knc,kmc->knm", f, f) / 2
     found = kernels.infinite(make(getkey()), x).nngp
     assert _z_scores(products, found).max() < 4
-    assert np.abs(np.mean(products, axis=0) / found - 1).max() < 0.05
-    mixed = np.mean(f[:, :, 0, None] * f[:, None, :, 1], axis=0)
-    assert np.abs(mixed).max() < 0.06 * np.abs(found).max()  # different outputs are independent
+    mixed = f[:, :, 0, None] * f[:, None, :, 1]
+    assert _z_scores(mixed, 0).max() < 4  # different outputs are independent
+    assert np.std(products, axis=0).max() / np.sqrt(4000) < 0.02 * np.max(found)
 
 
 def mlp_of_width(width: int, activation: str, key) -> nets.MLP:
@@ -295,15 +348,15 @@ def mlp_of_width(width: int, activation: str, key) -> nets.MLP:
 def test_the_deviation_falls_like_width_to_minus_one_half(activation, getkey):
     widths = (16, 64, 256) if activation != "images" else (8, 24, 72)
     x = inputs(getkey(), 3) if activation != "images" else inputs(getkey(), 2, 12).reshape(2, 1, 3, 4)
-    errors, keys = [], jr.split(getkey(), 64)
+    errors, keys, limit = [], jr.split(getkey(), 64), np.ones(())
     for width in widths:
         if activation == "images":
             make = lambda key, width=width: _Images(width, "tanh", key)
         else:
             make = lambda key, width=width: mlp_of_width(width, activation, key)
         net = make(keys[0])
-        limit = kernels.infinite(net, x, eta=nets.rates(net)).ntk
-        errors.append(np.sqrt(np.mean((_ensemble(make, keys, x, x)[0] - limit) ** 2)))
+        limit = np.asarray(kernels.infinite(net, x, eta=nets.rates(net)).ntk)
+        errors.append(np.sqrt(np.mean((np.asarray(_ensemble(make, keys, x)) - limit) ** 2)))
     slope = np.polyfit(np.log(widths), np.log(errors), 1)[0]
     assert slope == pytest.approx(-0.5, abs=0.08)
     assert errors[-1] < 0.1 * np.max(limit)
@@ -318,11 +371,17 @@ class _Any(nets.AbstractLayered):
     weights: tuple[Any, ...]
     biases: tuple[Any, ...]
     scaling: nets.Scaling
+    gains: tuple[Any, ...]
+    normalisers: tuple[Any, ...]
     given: nets.Layers = eqx.field(static=True)
-    gains = property(lambda self: ())  # pyright: ignore[reportAssignmentType]
-    normalisers = property(lambda self: ())  # pyright: ignore[reportAssignmentType]
-    in_shape = property(lambda self: (3,))  # pyright: ignore[reportAssignmentType]
-    layers = property(lambda self: self.given)  # pyright: ignore[reportAssignmentType]
+
+    @property
+    def in_shape(self):
+        return (3,)
+
+    @property
+    def layers(self):
+        return self.given
 
 
 @pytest.mark.parametrize(
@@ -339,7 +398,7 @@ class _Any(nets.AbstractLayered):
     ],
 )
 def test_layers_without_a_limit_are_named(layers, message):
-    net = _Any((jnp.ones((3, 3)),) * 3, (), scaling(3), layers)
+    net = _Any(weights=(jnp.ones((3, 3)),) * 3, biases=(), scaling=scaling(3), gains=(), normalisers=(), given=layers)
     with pytest.raises(ValueError, match=message):
         kernels.infinite(net, jnp.ones((2, 3)))
 

@@ -112,7 +112,7 @@ def test_rules_count_the_window(name, getkey):
     rule, *expected = RULES[name]
     made = ConvNet((3, 8, 8), 8, 2, scaling=rule, init=Drawn(), key=getkey()).scaling
     for found, wanted in zip((made.multiplier, made.sigma, made.eta), expected, strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=eps(10))
+        np.testing.assert_allclose(found, wanted, rtol=eps(5))
 
 
 @eqx.filter_jit
@@ -159,7 +159,7 @@ def test_abc_symmetry(layer, getkey):
 
     def check(found):
         for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-            np.testing.assert_allclose(a, b, rtol=0, atol=eps(100) * np.max(np.abs(b)))
+            np.testing.assert_allclose(a, b, rtol=0, atol=eps(20) * np.max(np.abs(b)))
 
     check(found)
     assert_fails(lambda: check(motion(s, 1 / s, 1.01 * s**-2)[1]))
@@ -192,10 +192,10 @@ def test_conserved_quantities_stay_along_a_flow(getkey):
         before, after = (start.net.conserved(params, eta) for params in (start.params, end))
         return [float(jnp.max(jnp.abs(b.value - a.value))) for a, b in zip(before, after, strict=True)]
 
-    assert max(drift(start.eta)) < 1e-6
+    assert max(drift(start.eta)) < 2e-7
     for index in range(5):
         twin = eqx.tree_at(lambda eta, i=index: eta.weights[i], start.eta, replace_fn=lambda e: 1.01 * e)
-        assert max(drift(twin)) > 1e-5
+        assert max(drift(twin)) > 1e-3
 
 
 def test_smooth_activations_conserve_nothing(getkey):
@@ -209,7 +209,7 @@ def test_smooth_activations_conserve_nothing(getkey):
 def test_mirrored_vanishes_and_given_is_given(getkey):
     x = draw(getkey(), *IMAGE)
     net = _net(getkey(), init=Mirrored(Drawn()))
-    np.testing.assert_allclose(jax.jit(lambda x: net(x))(x), 0, atol=eps(20))
+    np.testing.assert_allclose(jax.jit(lambda x: net(x))(x), 0, atol=eps(1))
     np.testing.assert_array_equal(net.weights[3][:2], net.weights[3][2:])
     assert jnp.max(jnp.abs(net.weights[4])) > 0.01
     weights, biases = [np.asarray(w) for w in net.weights], [np.ones_like(b) for b in net.biases]
