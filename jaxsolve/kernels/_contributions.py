@@ -22,8 +22,12 @@ class Outputs(enum.Enum):
 
     def gram(self, one: Float[Array, "n out k"], two: Float[Array, "m out k"]) -> Float[Array, "..."]:
         """sum_k one[i, a, k] two[j, b, k]."""
-        formulas = {Outputs.ALL: "nak,mbk->namb", Outputs.DIAGONAL: "nak,mak->anm", Outputs.TRACE: "nak,mak->nm"}
-        return jnp.einsum(formulas[self], one, two)
+        if self is Outputs.DIAGONAL:
+            return jnp.einsum("nak,mak->anm", one, two)
+        # One matrix product, spelt out: from an einsum XLA makes copies of what it multiplies.
+        size = one.shape[2] if self is Outputs.ALL else one.shape[1] * one.shape[2]
+        product = one.reshape(-1, size) @ two.reshape(-1, size).T
+        return product.reshape(self.shape(one.shape[0], two.shape[0], one.shape[1]))
 
     def windowed(
         self, inputs: Float[Array, "n p m q"], one: Float[Array, "n out o p"], two: Float[Array, "m out o q"]

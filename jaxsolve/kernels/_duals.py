@@ -37,7 +37,12 @@ class Expansion(NamedTuple):
 
 
 def expand(phi: Callable[[Array], Array], deviation: Float[Array, "..."]) -> Expansion:
-    """The expansion of an activation at points of these standard deviations."""
+    """The expansion of an activation at points of these standard deviations.
+
+    Largest relative errors in float64, at correlations from 0.5 to 1 and s = 1 / 3 / 10: of E[phi phi]
+    5e-13 / 2e-9 / 1e-4 for tanh and 5e-13 / 3e-8 / 2e-6 for softplus(5); of E[phi' phi'] 5e-13 / 3e-7 / 1e-2 and
+    3e-11 / 1e-5 / 1e-3.
+    """
     nodes, weights, table = (jnp.asarray(array, deviation.dtype) for array in _rule())
     z = jnp.tensordot(deviation, nodes, 0)
     values, slopes = jax.jvp(phi, (z,), (jnp.ones_like(z),))

@@ -61,7 +61,7 @@ class Tiling(NamedTuple):
 
 
 # Rows of a tile: larger ones leave the cache, smaller ones leave the matrix products short.
-TILE_ROWS = 512
+TILE_ROWS = 640
 
 
 def choose_tiling(

@@ -55,9 +55,8 @@ def structured(
         row, column = rows[index], columns[index]
         parts = of_pair(read1(row, tile1), read2(column, tile2))
         if x2 is None:
-            mirrored = [_mirror(part, outputs) for part in parts]
-            on_diagonal = row == column
-            parts = [jnp.where(on_diagonal, (a + b) / 2, a) for a, b in zip(parts, mirrored, strict=True)]
+            even = lambda parts: [(part + _mirror(part, outputs)) / 2 for part in parts]
+            parts = jax.lax.cond(row == column, even, lambda parts: parts, parts)
             kernels = [_put(k, _mirror(p, outputs), column, row, outputs) for k, p in zip(kernels, parts, strict=True)]
         return [_put(k, p, row, column, outputs) for k, p in zip(kernels, parts, strict=True)]
 

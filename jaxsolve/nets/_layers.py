@@ -74,7 +74,8 @@ class Dense(AbstractWeighted):
     index: int
 
     def __call__(self, net: Any, z: Float[Array, " in"], tap: Tap) -> Float[Array, " out"]:
-        return tap(self, z, net.scaling.multiplier[self.index] * (net.weights[self.index] @ z))
+        # Samples stay the rows, also in a batch: W z would turn them into columns, and back.
+        return tap(self, z, net.scaling.multiplier[self.index] * (z @ net.weights[self.index].T))
 
 
 @dataclasses.dataclass(frozen=True)

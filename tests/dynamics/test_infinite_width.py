@@ -60,19 +60,26 @@ def test_moves_as_the_exponential_of_the_kernel():
 
 
 @pytest.mark.x64_only
-@pytest.mark.parametrize(
-    "finite",
-    [js.FrozenKernel(), pytest.param(js.GradientFlow(rtol=1e-4, atol=1e-5), marks=pytest.mark.slow)],
-    ids=["frozen", "flow"],
-)
-def test_the_error_falls_with_the_width(finite):
-    """Like width^-1/2, the size of the fluctuations of the finite kernel at the start."""
-    options = {"observe": OUTPUTS, "progress": False}
-    widths, errors = (16, 256), []
+def test_frozen_kernels_approach_it_like_width_to_minus_one_half():
+    """The size of the fluctuations of the finite kernel; centred, the limit is the same for all seeds."""
+    widths, errors, t = (32, 1024), [], jnp.asarray(2.0)
+    for width in widths:
+        outputs = lambda seed, width=width: js.FrozenKernel().at(_problem(width, seed), t).test_outputs
+        found = jax.jit(jax.vmap(outputs))(jnp.arange(16))
+        limit = js.InfiniteWidth().at(_problem(width), t).test_outputs
+        errors.append(np.sqrt(np.mean((np.asarray(found) - np.asarray(limit)) ** 2)))
+    slope = np.log(errors[1] / errors[0]) / np.log(widths[1] / widths[0])
+    assert slope == pytest.approx(-0.5, abs=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.x64_only
+def test_gradient_flow_approaches_it_like_width_to_minus_one_half():
+    widths, errors, seeds = (16, 256), [], {"seed": jnp.arange(16)}
     for width in widths:
         make = lambda seed, width=width: _problem(width, seed)
-        seeds = {"seed": jnp.arange(16)}
-        flow, limit = (js.sweep(make, seeds, one, TS, **options) for one in (finite, js.InfiniteWidth()))
+        flows = (js.GradientFlow(rtol=1e-4, atol=1e-5), js.InfiniteWidth())
+        flow, limit = (js.sweep(make, seeds, one, TS, observe=OUTPUTS, progress=False) for one in flows)
         assert np.all(flow.result == 0)
         assert np.all(limit.result == 0)
         errors.append(np.sqrt(np.mean((flow.test_outputs.values - limit.test_outputs.values) ** 2)))

@@ -346,7 +346,7 @@ def mlp_of_width(width: int, activation: str, key) -> nets.MLP:
 @pytest.mark.x64_only
 @pytest.mark.parametrize("activation", ["relu", "erf", "tanh", "softplus(5)", "images"])
 def test_the_deviation_falls_like_width_to_minus_one_half(activation, getkey):
-    widths = (16, 64, 256) if activation != "images" else (8, 24, 72)
+    widths = (32, 128, 512) if activation != "images" else (12, 36, 108)
     x = inputs(getkey(), 3) if activation != "images" else inputs(getkey(), 2, 12).reshape(2, 1, 3, 4)
     errors, keys, limit = [], jr.split(getkey(), 64), np.ones(())
     for width in widths:
@@ -358,8 +358,8 @@ def test_the_deviation_falls_like_width_to_minus_one_half(activation, getkey):
         limit = np.asarray(kernels.infinite(net, x, eta=nets.rates(net)).ntk)
         errors.append(np.sqrt(np.mean((np.asarray(_ensemble(make, keys, x)) - limit) ** 2)))
     slope = np.polyfit(np.log(widths), np.log(errors), 1)[0]
-    assert slope == pytest.approx(-0.5, abs=0.08)
-    assert errors[-1] < 0.1 * np.max(limit)
+    assert slope == pytest.approx(-0.5, abs=0.1)
+    assert errors[-1] < 0.25 * np.max(limit)
 
 
 # --- what is refused

@@ -82,7 +82,7 @@ del jax.core.Var, jax.extend.core.Var
 attempt("broken")
 jax.core.Var = jax.extend.core.Var = kept
 
-print(kernel(foreign, x).shape)
+print(kernel(foreign, x).ntk.shape)
 """)
     missing, blocked, forbidden, broken, mended = printed.strip().splitlines()
     assert missing.startswith("missing: neural-tangents is not installed; it serves kernels of networks whose layers")
