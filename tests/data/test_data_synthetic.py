@@ -71,6 +71,7 @@ def test_training_and_test_samples_differ(source):
     assert not np.intersect1d(np.asarray(data.y), np.asarray(data.y_test)).size
 
 
+@pytest.mark.slow
 @SOURCES
 def test_under_jit_and_vmap_over_the_key_and_the_noise(source):
     keys = jax.random.split(jax.random.key(5), 3)

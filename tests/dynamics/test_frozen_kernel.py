@@ -83,6 +83,7 @@ def test_the_end_is_the_least_change_that_fits_best():
     np.testing.assert_allclose(trajectory.final.kernel, problem.kernel(problem.params, problem.x), rtol=cases.eps(10))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["logistic", pytest.param("mse", marks=pytest.mark.slow)])
 def test_descent_in_function_space_takes_the_steps_of_descent(loss):
     problem, descent = _linear(loss), js.Descent(optax.sgd, 0.2)
@@ -167,6 +168,7 @@ def test_derivative_in_a_hyperparameter(loss):
 # --- infinite width
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "flow",
     [

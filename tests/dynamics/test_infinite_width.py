@@ -59,6 +59,7 @@ def test_moves_as_the_exponential_of_the_kernel():
     np.testing.assert_allclose(kernel, k[:, None, :, None] * np.eye(2)[:, None, :], atol=cases.eps(100))
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_frozen_kernels_approach_it_like_width_to_minus_one_half():
     """The size of the fluctuations of the finite kernel; centred, the limit is the same for all seeds."""
@@ -148,6 +149,7 @@ def test_bad_arguments():
         js.solve(_problem(), js.InfiniteWidth(), 1.0, observe=observe.layer_alignment())
 
 
+@pytest.mark.slow
 def test_derivative_in_a_hyperparameter():
     value = jax.jit(lambda sigma: js.solve(_problem(sigma=sigma), js.InfiniteWidth(), 1.5)["loss"])
     tangent = jax.jit(lambda s: jax.jvp(value, (s,), (jnp.ones(()),))[1])(jnp.asarray(0.8))

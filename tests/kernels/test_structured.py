@@ -247,6 +247,7 @@ def test_estimate_is_known_before_and_tiles_shrink_to_fit(getkey):
     assert kernels.memory_estimate(net, x, trace=True).kernel == kernel // 9
 
 
+@pytest.mark.slow
 def test_estimate_bounds_what_is_compiled(getkey):
     """XLA's own account of temporary memory, for a network large enough to count."""
     net = nets.MLP(10, 64, 2, 3, scaling=nets.Scaling.ntk(), key=getkey())
@@ -316,7 +317,9 @@ def test_unknown_layers_fall_back_with_a_reason_and_are_named_when_forced(getkey
         kernels.memory_estimate(net, x)
 
 
-@pytest.mark.parametrize("route", [Route.JACOBIAN_CONTRACTION, Route.NTK_VECTOR_PRODUCTS])
+@pytest.mark.parametrize(
+    "route", [Route.JACOBIAN_CONTRACTION, pytest.param(Route.NTK_VECTOR_PRODUCTS, marks=pytest.mark.slow)]
+)
 def test_a_route_can_be_forced(route, getkey):
     net = make("dense", getkey())
     x = samples(getkey(), net, 3)

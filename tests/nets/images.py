@@ -14,7 +14,9 @@ def convolve(w, z, stride):
     sizes = [-(-size // stride) for size in z.shape[1:]]
     pad = [max((n - 1) * stride + k - size, 0) for n, k, size in zip(sizes, w.shape[2:], z.shape[1:], strict=True)]
     top, left = (p // 2 for p in pad)
-    z = np.pad(z, ((0, 0), (top, pad[0] - top), (left, pad[1] - left)))
+    inside, (_, height, width) = z, z.shape
+    z = np.zeros((z.shape[0], height + pad[0], width + pad[1]), z.dtype)
+    z[:, top : top + height, left : left + width] = inside
     out = np.zeros((w.shape[0], *sizes), z.dtype)
     for row, column in np.ndindex(*w.shape[2:]):
         rows, columns = (slice(i, i + (n - 1) * stride + 1, stride) for i, n in zip((row, column), sizes, strict=True))

@@ -122,6 +122,7 @@ def _outputs(width, keys, x, sigma):
     return jax.lax.map(lambda key: jax.vmap(ConvNet(IMAGE, width, 2, scaling=rule, key=key))(x), keys)
 
 
+@pytest.mark.slow
 def test_outputs_keep_their_size_as_the_width_grows(getkey):
     x, keys = draw(getkey(), 2, *IMAGE), jax.random.split(getkey(), 100)
     sizes = [float(jnp.sqrt(jnp.mean(_outputs(width, keys, x, jnp.ones(5)) ** 2))) for width in (2, 8)]

@@ -66,6 +66,7 @@ TOLERANCE = {
     "eq. 59, g": 0.1,  # 0.035: 500 draws
 }
 EACH = pytest.mark.parametrize("equation", TOLERANCE)
+ALL = pytest.mark.slow  # all errata together take most of a minute
 
 # What must be covered, as (the paper's first author, a piece of the place).
 KNOWN = [
@@ -94,6 +95,7 @@ def found(results) -> dict[str, Checked]:
     return {result.erratum.equation: result for result in results}
 
 
+@ALL
 def test_all_known_errors_are_covered(results):
     for author, place in KNOWN:
         assert any(r.erratum.paper.startswith(author) and place in r.erratum.equation for r in results), place
@@ -101,6 +103,7 @@ def test_all_known_errors_are_covered(results):
     assert {r.erratum.equation for r in results} == set(TOLERANCE)
 
 
+@ALL
 @EACH
 def test_the_corrected_form_is_right_and_the_printed_one_is_not(found, equation):
     result = found[equation]
@@ -109,6 +112,14 @@ def test_the_corrected_form_is_right_and_the_printed_one_is_not(found, equation)
     assert result.printed_error > 0.05
 
 
+@pytest.mark.parametrize("equation", ["eq. 5", "eq. 119", "eq. 53", "eqs. 34 to 37 and 10", "eq. 57"])
+def test_some_errata(equation):
+    result = next(erratum for erratum in papers.ERRATA if erratum.equation == equation).check()
+    assert result.corrected_error <= TOLERANCE[equation]
+    assert result.printed_error >= max(0.05, 10 * result.corrected_error)
+
+
+@ALL
 @EACH
 def test_the_numbers_support_the_errors(found, equation):
     """The two errors follow from the table alone."""
@@ -129,6 +140,7 @@ def test_the_numbers_support_the_errors(found, equation):
 EXACT = [equation for equation, tolerance in TOLERANCE.items() if 0 < tolerance < 1e-3]
 
 
+@ALL
 @pytest.mark.parametrize("equation", EXACT)
 def test_twin_off_by_one_percent_fails(found, equation):
     table = found[equation].table
@@ -143,6 +155,7 @@ def test_twin_off_by_one_percent_fails(found, equation):
     assert_fails(lambda: check(1.01))
 
 
+@ALL
 def test_statements_that_are_true_or_false_are_put_to_the_test_both_ways(found):
     for equation in ("footnote 4", "remark at Assumption B.2", "Theorem B.6, remark on its hypotheses"):
         table = found[equation].table
@@ -150,6 +163,7 @@ def test_statements_that_are_true_or_false_are_put_to_the_test_both_ways(found):
         assert any(row.printed == row.truth for row in table)
 
 
+@ALL
 def test_the_condition_of_theorem_b6_fails_where_it_must(found):
     """With fewer neurons than singular values, or too few dimensions, the law does not hold."""
     by_label = {row.label: row.truth for row in found["Theorem B.6, remark on its hypotheses"].table}
@@ -157,6 +171,7 @@ def test_the_condition_of_theorem_b6_fails_where_it_must(found):
     assert by_label["d = 2, h = 3, c = 4, delta = 1.5"] == 1.0
 
 
+@ALL
 def test_known_values(found):
     """Numbers that were also computed elsewhere: a deep network with rates 2, 0.7, 1.3, and finite starts."""
     kernel = {row.label: row for row in found["eq. 42"].table}
@@ -208,6 +223,7 @@ def test_draws_are_the_same_in_every_run():
     assert not np.array_equal(draw(3, 8), draw(4, 8))
 
 
+@ALL
 def test_an_erratum_is_deterministic(found):
     again = next(e for e in papers.ERRATA if e.equation == "eq. 18").check()
     assert again == found["eq. 18"]
@@ -265,6 +281,7 @@ def same_page(expected: str, page: str) -> bool:
     return words == other_words and len(numbers) == len(other_numbers) and all(map(close, numbers, other_numbers))
 
 
+@ALL
 def test_the_page_is_up_to_date(results):
     page = (ROOT / "docs" / "errata.md").read_text(encoding="utf-8")
     assert same_page(page, document(results)), "run `uv run jaxsolve errata --write docs/errata.md`"
@@ -286,6 +303,7 @@ def test_same_page(other, same):
     assert same_page("error 0.045, from 17", other) == same
 
 
+@ALL
 def test_every_erratum_is_on_the_page(results):
     page = document(results)
     for result in results:
@@ -305,6 +323,7 @@ def run(monkeypatch, results, *arguments: str) -> None:
     cli.app(["errata", *arguments], result_action="return_value")
 
 
+@ALL
 def test_command_prints_and_writes(monkeypatch, capsys, tmp_path, results):
     run(monkeypatch, results, "--write", str(tmp_path / "new" / "page.md"))
     out = capsys.readouterr().out
@@ -318,6 +337,7 @@ def test_command_prints_and_writes(monkeypatch, capsys, tmp_path, results):
     assert (tmp_path / "new" / "page.md").read_text(encoding="utf-8") == document(results)
 
 
+@ALL
 def test_command_without_path_writes_nothing(monkeypatch, capsys, tmp_path, results):
     monkeypatch.chdir(tmp_path)
     run(monkeypatch, results)

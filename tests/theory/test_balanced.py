@@ -36,6 +36,7 @@ def test_equals_flow_of_the_weights(seed, delta, sigma, ratio, gamma, slope):
     )  # measured: 7e-12 over 15 draws, the reference's; its corners reach 7e-11
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 @pytest.mark.parametrize(
     ("sizes", "delta", "options"),
@@ -153,6 +154,7 @@ def test_large_balance(balance):
         np.testing.assert_allclose(blocks.last @ blocks.first.T, lazy, atol=2e3 / abs(balance) ** 0.5)
 
 
+@pytest.mark.slow
 def test_end_is_the_best_approximation_of_that_rank():
     for sizes, delta in (((4, 2, 3), 1.2), ((4, 3, 2), -0.8)):
         problem = balanced(5, sizes, delta)
@@ -190,6 +192,7 @@ def test_aligned_balanced_start_is_saxes_modes():
         np.testing.assert_allclose(one[name], other[name], atol=1e-11 * float(jnp.max(jnp.abs(other[name]))))
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 @pytest.mark.parametrize(
     ("sizes", "delta"),

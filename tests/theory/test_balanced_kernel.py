@@ -155,6 +155,7 @@ def run_to_the_end(outputs, sigma, init, samples=8, size=5):
     return problem, flow, beta
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_kernel_after_training_from_a_balanced_start():
     """One output, balanced, at least as many samples as inputs: exact, however large the start is."""

@@ -71,6 +71,7 @@ def test_printed_hyperbolic_form():
         )
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_one_input_is_the_line():
     keys = jax.random.split(jax.random.key(3), 3)
@@ -114,6 +115,7 @@ def test_twin_off_by_one_percent_fails():
     cases.assert_fails(lambda: np.testing.assert_allclose(closed(wrong), flow, atol=1e-10))
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 @pytest.mark.parametrize("t", [pytest.param(0.6, marks=pytest.mark.slow), jnp.inf])
 def test_gradients_equal_finite_differences(t):

@@ -23,7 +23,7 @@ TS = jnp.array([0.0, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0])
 @settings(max_examples=6, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
-    strengths=st.lists(decades(-2, 0.1), min_size=2, max_size=2),
+    strengths=st.lists(decades(-1, 0.1), min_size=2, max_size=2),
     sign=st.lists(signs, min_size=2, max_size=2),
     targets=st.lists(st.one_of(st.just(0.0), decades(-1, 0.3)), min_size=2, max_size=2),
     eta=st.tuples(decades(-0.3, 0.3), decades(-0.3, 0.3), decades(-0.3, 0.3)),
@@ -39,6 +39,7 @@ def test_equals_flow_of_the_weights(seed, strengths, sign, targets, eta, gamma):
     assert max(errors(problem, CLOSED, TS).values()) < 5e-10  # measured: 1.3e-11 over 15 draws, the reference's
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 @pytest.mark.parametrize(
     ("sizes", "options"),
@@ -98,6 +99,7 @@ def test_inverts_the_hypergeometric_law_over_twelve_decades(L):
         assert np.all(np.abs(found**L - end) / end < 20 * L * rounding + 1e-14)  # measured: 4.4 L roundings
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 @pytest.mark.parametrize("L", [2, pytest.param(3, marks=pytest.mark.slow), 5])
 @pytest.mark.parametrize(("c", "s"), [(5.0, 1.4), (1e4, 1.4), (0.5, -1.4), (40.0, -0.01), (0.3, 0.0), (1.4, 1.4)])
@@ -166,6 +168,7 @@ def test_half_loss_times_of_a_problem():
 # --- identities, kernels, derivatives, precision ---
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_two_matrices_are_the_other_forms():
     problem = aligned(4, (4, 4, 3), eta=(0.5, 1.8))
@@ -194,6 +197,7 @@ def test_final_kernel_has_the_corrected_scale():
     assert np.max(np.abs(view.kernel[:, 0, :, 0] - x @ printed @ x.T)) > 0.5 * np.max(np.abs(view.kernel))
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 @pytest.mark.parametrize("t", [*(pytest.param(t, marks=pytest.mark.slow) for t in (0.0, 0.6)), jnp.inf])
 def test_gradients_equal_finite_differences(t):

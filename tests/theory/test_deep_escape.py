@@ -59,6 +59,7 @@ def integrated(starts, eta, parts):
     return run(starts)
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 @pytest.mark.parametrize("matrices", [2, 3, pytest.param(4, marks=pytest.mark.slow)])
 def test_early_law_is_right_to_first_order_in_the_mode(matrices):

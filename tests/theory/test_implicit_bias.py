@@ -405,6 +405,7 @@ QUICK = ("downstream", "two hidden layers", "diagonal from a start")
 MOSTLY_SLOW = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in POTENTIALS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MOSTLY_SLOW)
 def test_minimisers_are_stationary_over_many_decades(name):
     rng = np.random.default_rng(1)
@@ -451,6 +452,7 @@ def test_dependent_and_redundant_samples():
 # --- transformations ---
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_gradients_agree_with_finite_differences():
     rng = np.random.default_rng(2)
@@ -471,6 +473,7 @@ def test_gradients_agree_with_finite_differences():
     np.testing.assert_allclose(exact, numeric, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_gradients_with_repeated_samples_are_finite():
     repeated = jnp.asarray(np.concatenate([X, X[:1]])), jnp.asarray(np.concatenate([Y, Y[:1]]))

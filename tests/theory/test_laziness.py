@@ -149,6 +149,7 @@ def test_zero_weights_and_zero_loss():
         assert np.isfinite(slope)
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_gradients_agree_with_finite_differences():
     f = jax.jit(lambda sigma: jnp.log(laziness(small(sigma, 2, "relu")).ratio))

@@ -162,6 +162,7 @@ def test_deeper_lazy_networks_follow_the_lazy_laws():
     assert_fails(lambda: np.testing.assert_allclose(measured[1][0], -0.5, atol=0.25))  # as printed
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_relu_networks_have_an_intermediate_slope():
     """One step of descent moves weights by 1/alpha, which is all that the counting of switches supposes."""

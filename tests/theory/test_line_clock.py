@@ -74,6 +74,7 @@ def test_twin_off_by_one_percent_fails():
     cases.assert_fails(lambda: np.testing.assert_allclose(closed(wrong), flow, atol=1e-10))
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 @pytest.mark.parametrize(
     "start",
@@ -89,6 +90,7 @@ def test_on_mse_the_clock_is_the_closed_form(start):
         np.testing.assert_allclose(runs[0][name], runs[1][name], atol=1e-12 * size)
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_separable_logistic_outputs_grow_without_end():
     ts = jnp.array([1e2, 1e10, 1e100, 1e280, jnp.inf])
@@ -100,6 +102,7 @@ def test_separable_logistic_outputs_grow_without_end():
     assert np.all(np.isinf(outputs[-1]))
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_into_the_saddle():
     # u = -v (P = 0): the layers shrink for ever, and the output vanishes.
@@ -126,6 +129,7 @@ def test_a_kinked_loss_is_refused_with_its_error():
         js.solve(problem, CLOSED, 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 @pytest.mark.parametrize("t", [0.7, pytest.param(40.0, marks=pytest.mark.slow)])
 def test_gradients_equal_finite_differences(t):

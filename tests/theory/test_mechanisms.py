@@ -48,6 +48,7 @@ def assert_agree(said: Mechanisms, zeta, norms, turned):
         assert direction(norms[lane, turned:]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_400_random_starts_do_as_predicted():
     line = random_lines(400, 0)
@@ -174,6 +175,7 @@ def test_special_starts(a, b, k, y, alignment, rescaling, turns):
     assert np.isclose(said.zeta_end - said.zeta_start, 0, atol=1e-12) == (alignment == 0)
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 def test_an_output_of_rounding_size_counts_as_zero(dtype):

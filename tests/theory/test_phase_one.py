@@ -142,6 +142,7 @@ def test_the_kernel_turns_to_the_corrected_equation_25():
     assert_fails(lambda: check(1.01 / b))
 
 
+@pytest.mark.slow
 def test_validity():
     problem, _ = setting(1e-2, 0)
     validity = PHASE.check(problem)

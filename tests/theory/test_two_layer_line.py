@@ -69,6 +69,7 @@ def lane_errors(width, count, seed):
     return float(jnp.max(jnp.stack(errors)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [100])
 def test_equals_flow_of_the_weights(width):
     assert lane_errors(width, 8, seed=width) < 1e-10
@@ -304,6 +305,7 @@ def test_impossible_numbers_are_refused(arguments, message):
 # --- transformations ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("t", [0.3, 5.0, np.inf])
 def test_gradients_agree_with_finite_differences(t):
     def final_zeta(sigma):
@@ -326,6 +328,7 @@ def test_gradients_pass_through_degenerate_points():
     np.testing.assert_allclose(jax.grad(f, argnums=1)(1.0, 0.0, 1.0), numeric, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_float32_keeps_its_digits():
     problem = line_problem(50, 4, gamma=2.0, eta=(0.1, 3.0))
     single = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), problem)
@@ -376,6 +379,7 @@ def test_a_violation_is_measured(getkey):
     refuse(line_problem(4, 0, eta=(1.0, 0.0)), "all rates are positive")
 
 
+@pytest.mark.slow
 def test_every_network_of_the_kind_is_solved(getkey):
     x, y = jnp.array([[0.5, 1.0], [-1.0, -2.0]]), jnp.array([1.0, -0.5])
     rule = js.nets.Scaling.ntk(eta=(0.5, 2.0))
