@@ -60,8 +60,10 @@ class Tiling(NamedTuple):
     held: bool
 
 
-# Rows of a tile: larger ones leave the cache, smaller ones leave the matrix products short.
-TILE_ROWS = 640
+# Rows of a tile, measured: larger ones leave the cache, smaller ones leave the matrix products short.
+MOST_ROWS, FEWEST_ROWS = 750, 160
+# Tiles along each axis of a symmetric kernel, if they are not too small: of nine, six are computed.
+SYMMETRIC_TILES = 3
 
 
 def choose_tiling(
@@ -125,7 +127,9 @@ def _free_on_host() -> int | None:
 def tilings(n: int, m: int | None, rows: int) -> list[Tiling]:
     """All tilings of n (and m) samples with `rows` rows of the kernel per sample, the fastest first."""
     longest = n if m is None else max(n, m)
-    count = math.ceil(longest * rows / TILE_ROWS)
+    length = longest * rows
+    saving = 1 if m is not None else min(SYMMETRIC_TILES, max(1, length // FEWEST_ROWS))
+    count = max(saving, math.ceil(length / MOST_ROWS))
     sizes = [math.ceil(longest / count)]
     while sizes[-1] > 1:
         sizes.append(math.ceil(sizes[-1] / 2))

@@ -2,11 +2,11 @@
 
 import itertools
 import math
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from ..nets import AbstractLayered
@@ -43,31 +43,46 @@ def structured(
         whole = of_pair(read1(0, n), read1(0, n) if x2 is None else read2(0, m))
         return whole if x2 is not None else [(part + _mirror(part, outputs)) / 2 for part in whole]
 
-    starts1, starts2 = _starts(n, tile1), _starts(m, tile2)
-    if x2 is None:  # tiles on the diagonal come last, as the last tile overlaps the one before
-        off = list(itertools.combinations(range(len(starts1)), 2))
-        pairs = np.array(off + [(i, i) for i in range(len(starts1))])
-    else:
-        pairs = np.array(list(itertools.product(range(len(starts1)), range(len(starts2)))))
-    rows, columns = jnp.asarray(starts1[pairs[:, 0]]), jnp.asarray(starts2[pairs[:, 1]])
+    def put(kernels: list[Array], parts: list[Array], row, column) -> list[Array]:
+        return [_put(kernel, part, row, column, outputs) for kernel, part in zip(kernels, parts, strict=True)]
 
-    def write(index, kernels: list[Array]) -> list[Array]:
-        row, column = rows[index], columns[index]
+    def across(row, column, kernels: list[Array]) -> list[Array]:
         parts = of_pair(read1(row, tile1), read2(column, tile2))
         if x2 is None:
-            even = lambda parts: [(part + _mirror(part, outputs)) / 2 for part in parts]
-            parts = jax.lax.cond(row == column, even, lambda parts: parts, parts)
-            kernels = [_put(k, _mirror(p, outputs), column, row, outputs) for k, p in zip(kernels, parts, strict=True)]
-        return [_put(k, p, row, column, outputs) for k, p in zip(kernels, parts, strict=True)]
+            kernels = put(kernels, [_mirror(part, outputs) for part in parts], column, row)
+        return put(kernels, parts, row, column)
+
+    def on_diagonal(row, _, kernels: list[Array]) -> list[Array]:
+        parts = of_pair(read1(row, tile1), read1(row, tile1))
+        return put(kernels, [(part + _mirror(part, outputs)) / 2 for part in parts], row, row)
 
     shape = outputs.shape(n, m, net.out_size)
-    empty = [jnp.zeros(shape, x1.dtype) for _ in range(len(layers) if by_layer else 1)]
-    return jax.lax.fori_loop(0, len(pairs), write, empty)
+    kernels = [jnp.zeros(shape, x1.dtype) for _ in range(len(layers) if by_layer else 1)]
+    starts1, starts2 = _starts(n, tile1), _starts(m, tile2)
+    if x2 is not None:
+        return _over(list(itertools.product(starts1, starts2)), across, kernels)
+    kernels = _over(list(itertools.combinations(starts1, 2)), across, kernels)
+    # These come last: the last tile overlaps the one before, and only they are symmetric by themselves.
+    return _over([(start, start) for start in starts1], on_diagonal, kernels)
 
 
-def _starts(count: int, tile: int) -> np.ndarray:
+# So few pairs of tiles are written out: then XLA joins what they share and reads tiles without copying them.
+WRITTEN_OUT = 3
+
+
+def _over(pairs: list[tuple[int, int]], step: Callable[..., list[Array]], kernels: list[Array]) -> list[Array]:
+    """Takes the step `step(row, column, kernels)` for every pair of tiles."""
+    if len(pairs) <= WRITTEN_OUT:
+        for pair in pairs:
+            kernels = step(*pair, kernels)
+        return kernels
+    rows, columns = jnp.asarray(pairs).T
+    return jax.lax.fori_loop(0, len(pairs), lambda k, kernels: step(rows[k], columns[k], kernels), kernels)
+
+
+def _starts(count: int, tile: int) -> list[int]:
     """Where tiles begin; the last one ends with the samples."""
-    return np.minimum(np.arange(math.ceil(count / tile)) * tile, count - tile)
+    return [min(index * tile, count - tile) for index in range(math.ceil(count / tile))]
 
 
 def _reader(net: AbstractLayered, x: Float[Array, "n ..."], held: bool):
