@@ -5,9 +5,15 @@ import os
 import zlib
 
 import hypothesis
-import jax
-import jaxtyping
 import pytest
+
+
+# Most time goes into compiling programs that run once: optimise them less, as JAX's own tests do. Set before JAX starts;
+# `XLA_FLAGS= uv run pytest` runs what users run.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+
+import jax  # noqa: E402
+import jaxtyping  # noqa: E402
 
 
 # One float64 run is the default; JAXSOLVE_TEST_X32=1 repeats it in the precision that users get from JAX by default.

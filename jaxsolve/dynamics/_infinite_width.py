@@ -8,6 +8,7 @@ from jaxtyping import Array, Float
 from .. import kernels, nets
 from .._dynamics import AbstractMarching, Assumption
 from .._problem import Problem
+from .._safe import nonzero
 from ._fixed_kernel import AbstractFixedKernel, check_flow
 
 
@@ -21,10 +22,11 @@ class InfiniteWidth(AbstractFixedKernel):
     in `kernels.linearized_ensemble`.
 
     Where features move however wide the network is (`Scaling.mean_field`, `Scaling.mup`), the kernel does not stand
-    still. A network has one width and tells no limit, so the numbers decide. With n = fan_in of the read-out,
-    m sigma sqrt(n) is of order 1 in a kernel limit and of order 1/sqrt(n) in the others; it must be at least n^(-1/4),
-    the middle of the two. gamma is left out: at a small one the limit is still this kernel, and the network far from
-    it.
+    still. A network has one width and tells no limit, so the numbers decide. m sigma sqrt(fan_in), by which a layer
+    multiplies the size of its input, is of one order in all layers in a kernel limit, and smaller in the read-out by
+    1/sqrt(n) in the others, n its fan_in. There it must be at least n^(-1/4), the middle of the two, times the smallest
+    of the other layers. sigma of all layers and gamma may be as small as they like: the limit is still this kernel,
+    and the network far from it.
 
     Provides outputs, test outputs, and the kernel, which is constant.
 
@@ -50,11 +52,14 @@ class InfiniteWidth(AbstractFixedKernel):
         return kernels.infinite(problem.net, x1, x2, eta=problem.eta).ntk
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """A read-out whose outputs are of order 1 at the start."""
-        if not isinstance(problem.net, nets.AbstractLayered):
+        """A read-out that is not smaller than the other layers by a power of the width."""
+        if not isinstance(problem.net, nets.AbstractLayered) or len(problem.net.weights) < 2:
             return ()
-        values, fan_in = problem.net.scaling, math.prod(problem.net.weights[-1].shape[1:])
-        deviation = jnp.abs(values.multiplier[-1]) * values.sigma[-1] * fan_in**0.5
-        name = f"m sigma sqrt(fan_in) >= fan_in^(-1/4) = {fan_in**-0.25:.2g} in the last layer"
+        values = problem.net.scaling
+        fan_in = jnp.asarray([math.prod(w.shape[1:]) for w in problem.net.weights], values.sigma.dtype)
+        growth = jnp.abs(values.multiplier) * values.sigma * jnp.sqrt(fan_in)
+        share = growth[-1] / nonzero(jnp.min(growth[:-1]))
+        least = math.prod(problem.net.weights[-1].shape[1:]) ** -0.25
+        name = f"m sigma sqrt(fan_in) of the last layer at least fan_in^(-1/4) = {least:.2g} of that of the others"
         detail = "below that the limit of infinite width is not a kernel (mean field, mup): features move at any width"
-        return (Assumption(name, jnp.maximum(1 - deviation * fan_in**0.25, 0), 0.0, detail),)
+        return (Assumption(name, jnp.maximum(1 - share / least, 0), 0.0, detail),)

@@ -114,6 +114,7 @@ def test_a_flow_for_mse_equals_the_closed_form_and_may_stop():
 # --- the limit of networks
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 @pytest.mark.parametrize("loss", [pytest.param("mse", marks=pytest.mark.slow), "cross entropy"])
 def test_lazy_networks_approach_it_like_one_over_gamma(loss):

@@ -106,7 +106,8 @@ def test_other_losses_march():
 @pytest.mark.parametrize("loss", ["mse", "logistic"])
 def test_no_kernel_limit(rule, loss):
     message = (
-        r"needs m sigma sqrt\(fan_in\) >= fan_in\^\(-1/4\) = 0\.5 in the last layer \(violation 0\.5.*mean field, mup"
+        r"needs m sigma sqrt\(fan_in\) of the last layer at least fan_in\^\(-1/4\) = 0\.5 of that of the others "
+        r"\(violation 0\.5.*mean field, mup"
     )
     with pytest.raises(js.NotApplicable, match=message):
         js.solve(_problem(rule=rule, loss=loss), js.InfiniteWidth(), 1.0)
@@ -116,7 +117,8 @@ def test_kernel_limits_are_known_at_any_width():
     for width in (2, 8, 32, 128, 4096):
         shape = lambda rule, width=width: eqx.filter_eval_shape(lambda: _problem(width, rule=rule)).net.weights
         fans = [(3, width), (width, 1)]
-        for rule in (nets.Scaling.ntk(), nets.Scaling.standard(), nets.Scaling.kaiming(), nets.Scaling.lazy(100.0)):
+        ntk, lazy = nets.Scaling.ntk(sigma=1e-3), nets.Scaling.lazy(100.0)
+        for rule in (nets.Scaling.ntk(), ntk, nets.Scaling.standard(), nets.Scaling.kaiming(), lazy):
             assert _violation(rule(fans), shape(rule)) == 0
         for rule in (nets.Scaling.mean_field(), nets.Scaling.mup()):
             np.testing.assert_allclose(_violation(rule(fans), shape(rule)), 1 - width**-0.25, rtol=cases.eps(100))
@@ -131,7 +133,7 @@ def _violation(values, weights):
 
 @pytest.mark.parametrize("loss", ["mse", "logistic"])
 def test_lanes_without_a_kernel_limit_are_not_applicable(loss):
-    make = lambda sigma: _problem(sigma=sigma, loss=loss)
+    make = lambda sigma: _problem(sigma=jnp.stack([jnp.ones(()), sigma]), loss=loss)
     dynamics = js.InfiniteWidth(flow=None if loss == "mse" else js.GradientFlow(rtol=1e-3, atol=1e-3))
     swept = js.sweep(make, {"sigma": [1.0, 0.4]}, dynamics, [0.0, 0.5], progress=False)
     assert list(js.result_names(swept.result.values)) == ["successful", "not_applicable"]

@@ -67,6 +67,7 @@ def test_twin_off_by_one_percent_fails():
     cases.assert_fails(lambda: check(balanced(1, delta=0.7 * 1.01)))
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_blocks_have_the_norms_and_grams_of_the_weights():
     problem = balanced(2, (4, 3, 3), 0.9, eta=(0.5, 1.8))

@@ -56,6 +56,7 @@ def small(sigma, depth, activation, target=1.0):
     return js.Problem(net, x, target * jnp.sin(3 * x[:, :1]))
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 @pytest.mark.parametrize(("activation", "depth"), [("relu", 1), ("linear", 2), ("relu", 3)])
 def test_the_order_in_sigma_is_minus_the_number_of_layers(activation, depth):

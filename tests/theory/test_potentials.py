@@ -240,6 +240,7 @@ def test_mirror_map_is_the_gradient_and_has_an_inverse(name):
         np.testing.assert_allclose(potential.inverse_mirror_map(jnp.zeros(3)), start, rtol=eps(20), atol=eps(20))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_derivatives_at_zero_are_finite(name):
     potential = ALL[name]

@@ -358,6 +358,7 @@ def refuse(problem, message):
         js.exact(problem)
 
 
+@pytest.mark.slow
 def test_other_kinds_of_problem_are_refused_by_name(getkey):
     x, key, rule = jnp.ones((4, 2)), getkey(), js.nets.Scaling.ntk()
     mlp = lambda *args, **kw: js.nets.MLP(2, 3, *args, scaling=rule, key=key, **kw)
