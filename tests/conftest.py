@@ -8,8 +8,8 @@ import hypothesis
 import pytest
 
 
-# Most time goes into compiling programs that run once: optimise them less, as JAX's own tests do. Set before JAX starts;
-# `XLA_FLAGS= uv run pytest` runs what users run.
+# Most time goes into compiling programs that run once: optimise them less, as JAX's own tests do. To be set before JAX
+# starts; `XLA_FLAGS= uv run pytest` runs what users run.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 import jax  # noqa: E402
