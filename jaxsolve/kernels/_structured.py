@@ -39,8 +39,9 @@ def structured(
     n, m = x1.shape[0], (x1 if x2 is None else x2).shape[0]
     tile1, tile2 = min(tiling.tile, n), min(tiling.tile, m)
     read1, read2 = _reader(net, x1, tiling.held), _reader(net, x1 if x2 is None else x2, tiling.held)
-    if x2 is not None and tile1 == n and tile2 == m:
-        return of_pair(read1(0, n), read2(0, m))
+    if tile1 == n and tile2 == m:
+        whole = of_pair(read1(0, n), read1(0, n) if x2 is None else read2(0, m))
+        return whole if x2 is not None else [(part + _mirror(part, outputs)) / 2 for part in whole]
 
     def put(kernels: list[Array], parts: list[Array], row, column) -> list[Array]:
         return [_put(kernel, part, row, column, outputs) for kernel, part in zip(kernels, parts, strict=True)]
@@ -52,38 +53,29 @@ def structured(
         return put(kernels, parts, row, column)
 
     def on_diagonal(row, _, kernels: list[Array]) -> list[Array]:
-        return evenly(of_pair(read1(row, tile1), read1(row, tile1)), row, kernels)
-
-    def evenly(squares: list[Array], row, kernels: list[Array]) -> list[Array]:
-        return put(kernels, [(square + _mirror(square, outputs)) / 2 for square in squares], row, row)
-
-    def panel(row: int, kernels: list[Array]) -> list[Array]:
-        """The tiles from the diagonal on, at once."""
-        parts = of_pair(read1(row, tile1), read1(row, n - row))
-        kernels = put(put(kernels, [_mirror(part, outputs) for part in parts], row, row), parts, row, row)
-        axis = outputs.sample_axes[1]
-        return evenly([jax.lax.slice_in_dim(part, 0, tile1, axis=axis) for part in parts], row, kernels)
+        parts = of_pair(read1(row, tile1), read1(row, tile1))
+        return put(kernels, [(part + _mirror(part, outputs)) / 2 for part in parts], row, row)
 
     shape = outputs.shape(n, m, net.out_size)
     kernels = [jnp.zeros(shape, x1.dtype) for _ in range(len(layers) if by_layer else 1)]
     starts1, starts2 = _starts(n, tile1), _starts(m, tile2)
     if x2 is not None:
         return _over(list(itertools.product(starts1, starts2)), across, kernels)
-    if tiling.held and len(starts1) <= PANELS:
-        for start in starts1:
-            kernels = panel(start, kernels)
-        return kernels
     kernels = _over(list(itertools.combinations(starts1, 2)), across, kernels)
     # These come last: the last tile overlaps the one before, and only they are symmetric by themselves.
     return _over([(start, start) for start in starts1], on_diagonal, kernels)
 
 
-# Of so few tiles a side, whole panels are small enough, and longer matrix products run faster.
-PANELS = 3
+# So few pairs of tiles are written out: then XLA joins what they share and reads tiles without copying them.
+WRITTEN_OUT = 3
 
 
 def _over(pairs: list[tuple[int, int]], step: Callable[..., list[Array]], kernels: list[Array]) -> list[Array]:
     """Takes the step `step(row, column, kernels)` for every pair of tiles."""
+    if len(pairs) <= WRITTEN_OUT:
+        for pair in pairs:
+            kernels = step(*pair, kernels)
+        return kernels
     rows, columns = jnp.asarray(pairs).T
     return jax.lax.fori_loop(0, len(pairs), lambda k, kernels: step(rows[k], columns[k], kernels), kernels)
 
