@@ -11,7 +11,7 @@ from ._activations import Activation, find_activation
 from ._build import build
 from ._images import require_image
 from ._init import AbstractInit, Gaussian, Vectors, Weights
-from ._layered import AbstractLayered
+from ._layered import AbstractUnnormalised
 from ._layers import AbstractLayer, Apply, Bias, Conv, Dense, Layers, SpatialMean
 from ._scaling import Scaling, ScalingRule
 
@@ -20,7 +20,7 @@ _WINDOW = 5
 _STRIDES = (2, 1, 2, 1)
 
 
-class ConvNet(AbstractLayered):
+class ConvNet(AbstractUnnormalised):
     """Four convolutions of 5 x 5 pixels, the average over the image, and a dense read-out (Geiger et al., 2020).
 
     The first and the third convolution have stride 2. An activation follows each convolution; width = channels. Zeros
@@ -71,16 +71,6 @@ class ConvNet(AbstractLayered):
         shapes = [*convolutions, (out_size, width)]
         parts = build(shapes, self.activation, bias=bias, scaling=scaling, init=init, key=key, dtype=dtype)
         self.weights, self.biases, self.scaling = parts
-
-    @property
-    def gains(self) -> Vectors:
-        """None: nothing is normalised."""
-        return ()
-
-    @property
-    def normalisers(self) -> tuple[eqx.nn.BatchNorm, ...]:
-        """None: nothing is normalised."""
-        return ()
 
     @property
     def in_shape(self) -> tuple[int, ...]:

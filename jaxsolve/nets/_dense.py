@@ -10,26 +10,16 @@ from jaxtyping import Array, Key
 from .._checks import require_size
 from ._activations import Activation
 from ._build import build, Parts
-from ._init import AbstractInit, Vectors
-from ._layered import AbstractLayered
+from ._init import AbstractInit
+from ._layered import AbstractUnnormalised
 from ._layers import AbstractLayer, Apply, Bias, Dense, Layers
 from ._scaling import Scaling, ScalingRule
 
 
-class AbstractDense(AbstractLayered):
+class AbstractDense(AbstractUnnormalised):
     """z_1 = x, z_{l+1} = m_l W_l phi(z_l) + b_l with phi(z_1) = x; the output is gamma z_{L+1}."""
 
     activation: eqx.AbstractVar[Activation]
-
-    @property
-    def gains(self) -> Vectors:
-        """None: nothing is normalised."""
-        return ()
-
-    @property
-    def normalisers(self) -> tuple[eqx.nn.BatchNorm, ...]:
-        """None: nothing is normalised."""
-        return ()
 
     @property
     def in_shape(self) -> tuple[int, ...]:

@@ -92,6 +92,20 @@ class AbstractLayered(AbstractNetwork):
         return tuple(quantities)
 
 
+class AbstractUnnormalised(AbstractLayered):
+    """A layered network without normalisations."""
+
+    @property
+    def gains(self) -> tuple[Float[Array, " out"], ...]:
+        """None."""
+        return ()
+
+    @property
+    def normalisers(self) -> tuple[eqx.nn.BatchNorm, ...]:
+        """None."""
+        return ()
+
+
 class _Pair(NamedTuple):
     below: AbstractWeighted
     bias: Bias | None  # of the layer below

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from jaxsolve import AbstractRandomAccess, GradientFlow, observe, Problem, Quantity, solve, View
+from jaxsolve import FrozenKernel, GradientFlow, observe, Problem, solve, View
 from tests import cases
 
 
@@ -109,19 +109,6 @@ def test_at_the_start_and_dtypes(name):
 
 
 def test_classes_of_one_column_are_its_signs():
-    class Given(AbstractRandomAccess):
-        """A dynamics that knows a kernel and nothing else."""
-
-        @property
-        def provides(self):
-            return frozenset({Quantity.KERNEL})
-
-        def check(self, problem):
-            raise NotImplementedError
-
-        def at(self, problem, t):
-            raise NotImplementedError
-
     kernel = jnp.arange(16.0).reshape(4, 1, 4, 1)
     problem = cases.modes([1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0])
     problem = Problem(problem.net, problem.x, jnp.asarray([[1.0], [-2.0], [0.0], [3.0]]))
@@ -129,7 +116,7 @@ def test_classes_of_one_column_are_its_signs():
     k, first, second = np.asarray(kernel[:, 0, :, 0]), [1, 2], [0, 3]
     expected = [[k[np.ix_(a, b)].mean() for b in (first, second)] for a in (first, second)]
     np.testing.assert_allclose(observe.kernel_by_class()(view), expected, rtol=cases.eps(10))
-    assert len(observe.check_observables(list(OBSERVABLES.values()), Given())) == len(OBSERVABLES)
+    assert len(observe.check_observables(list(OBSERVABLES.values()), FrozenKernel())) == len(OBSERVABLES)
     with pytest.raises(ValueError, match="needs kernel, but ModesDecay provides only"):
         observe.check_observables(observe.kernel_entropy(), cases.ModesDecay())
 
