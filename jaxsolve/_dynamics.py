@@ -262,6 +262,7 @@ class March(eqx.Module):
         evaluations: gradient evaluations, -1 where unknown.
         certificate: None where the dynamics has none to give.
         kernel: the one that `FunctionValues` moved under.
+        kernels: kernel evaluations; None for none.
     """
 
     times: Float[Array, " times"]
@@ -274,6 +275,7 @@ class March(eqx.Module):
     evaluations: Int[Array, ""]
     certificate: Certificate | None
     kernel: Float[Array, "n out n out"] | None = None
+    kernels: Int[Array, ""] | None = None
 
     def view(self, problem: Problem, t: Float[Array, ""], row: PyTree) -> View:
         """What one row of `saved` shows at its time."""

@@ -169,7 +169,7 @@ def _run(problem, dynamics, ts, observables) -> Trajectory:
             observed,
             row[-1],
             random_access_result(problem, dynamics),
-            Stats(zero, zero, zero),
+            Stats(zero, zero, zero, zero),
             None,
             dynamics.at(problem, row[-1]),
         )
@@ -185,7 +185,9 @@ def _of_march(problem, dynamics, observables, ts, run: March) -> Trajectory:
         observe_march(problem, observables, run),
         run.t_end,
         run.result,
-        Stats(run.steps, run.rejected, run.evaluations),
+        Stats(
+            run.steps, run.rejected, run.evaluations, jnp.zeros_like(run.steps) if run.kernels is None else run.kernels
+        ),
         run.certificate,
         run.view(problem, run.t_end, run.params),
     )

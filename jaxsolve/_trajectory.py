@@ -30,11 +30,13 @@ class Stats(eqx.Module):
     Attributes:
         steps, rejected: accepted and rejected steps.
         gradient_evaluations: of the training loss; -1 where the integrator does not tell.
+        kernel_evaluations: of the NTK on the training set.
     """
 
     steps: Int[Array, ""]
     rejected: Int[Array, ""]
     gradient_evaluations: Int[Array, ""]
+    kernel_evaluations: Int[Array, ""]
 
 
 class Trajectory(eqx.Module):

@@ -14,6 +14,7 @@ from ._empirical import (
     memory_estimate as memory_estimate,
     plain as plain,
     Route as Route,
+    unknown_layer as unknown_layer,
 )
 from ._estimates import (
     Estimate as Estimate,
@@ -22,6 +23,7 @@ from ._estimates import (
 )
 from ._features import Features as Features, features as features
 from ._infinite import infinite as infinite, InfiniteKernels as InfiniteKernels
+from ._jacobian import LayeredJacobian as LayeredJacobian
 from ._layout import output_average as output_average
 from ._linearized import (
     Linearized as Linearized,

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -30,25 +31,54 @@ def structured(
 
     Between x1 and itself (x2 is None) only one half is computed and the other is its mirror image, to the last bit.
     """
+    n, m = x1.shape[0], None if x2 is None else x2.shape[0]
+    read1 = _reader(net, x1, tiling.held)
+    read2 = read1 if x2 is None else _reader(net, x2, tiling.held)
+    return _assemble(net, eta, (n, read1), (m, read2), outputs=outputs, tile=tiling.tile, by_layer=by_layer)
+
+
+def of_signals(
+    net: AbstractLayered, eta: PyTree, everything: list[Signal], *, outputs: Outputs, tile: int
+) -> Float[Array, "..."]:
+    """The kernel between samples and themselves, of which the signals are known."""
+    one = (everything[0].inputs.shape[0], _cutter(everything))
+    return _assemble(net, eta, one, (None, one[1]), outputs=outputs, tile=tile, by_layer=False)[0]
+
+
+# Gives the signals of so many samples from one on.
+_Read = Callable[[Any, int], list[Signal]]
+
+
+def _assemble(
+    net: AbstractLayered,
+    eta: PyTree,
+    one: tuple[int, _Read],
+    two: tuple[int | None, _Read],
+    *,
+    outputs: Outputs,
+    tile: int,
+    by_layer: bool,
+) -> list[Float[Array, "..."]]:
+    """The kernel between n samples and m others, or themselves if m is None, tile by tile."""
     layers = parametric_layers(net)
+    (n, read1), (others, read2) = one, two
+    symmetric, m = others is None, n if others is None else others
+    tile1, tile2 = min(tile, n), min(tile, m)
 
     def of_pair(one: list[Signal], two: list[Signal]) -> list[Array]:
         parts = [contribution(net, eta, *triple, outputs) for triple in zip(layers, one, two, strict=True)]
         return parts if by_layer else [sum(parts[1:], parts[0])]
 
-    n, m = x1.shape[0], (x1 if x2 is None else x2).shape[0]
-    tile1, tile2 = min(tiling.tile, n), min(tiling.tile, m)
-    read1, read2 = _reader(net, x1, tiling.held), _reader(net, x1 if x2 is None else x2, tiling.held)
     if tile1 == n and tile2 == m:
-        whole = of_pair(read1(0, n), read1(0, n) if x2 is None else read2(0, m))
-        return whole if x2 is not None else [(part + _mirror(part, outputs)) / 2 for part in whole]
+        whole = of_pair(read1(0, n), read2(0, m))
+        return [(part + _mirror(part, outputs)) / 2 for part in whole] if symmetric else whole
 
     def put(kernels: list[Array], parts: list[Array], row, column) -> list[Array]:
         return [_put(kernel, part, row, column, outputs) for kernel, part in zip(kernels, parts, strict=True)]
 
     def across(row, column, kernels: list[Array]) -> list[Array]:
         parts = of_pair(read1(row, tile1), read2(column, tile2))
-        if x2 is None:
+        if symmetric:
             kernels = put(kernels, [_mirror(part, outputs) for part in parts], column, row)
         return put(kernels, parts, row, column)
 
@@ -56,10 +86,10 @@ def structured(
         parts = of_pair(read1(row, tile1), read1(row, tile1))
         return put(kernels, [(part + _mirror(part, outputs)) / 2 for part in parts], row, row)
 
-    shape = outputs.shape(n, m, net.out_size)
-    kernels = [jnp.zeros(shape, x1.dtype) for _ in range(len(layers) if by_layer else 1)]
+    dtype = net.weights[0].dtype
+    kernels = [jnp.zeros(outputs.shape(n, m, net.out_size), dtype) for _ in range(len(layers) if by_layer else 1)]
     starts1, starts2 = _starts(n, tile1), _starts(m, tile2)
-    if x2 is not None:
+    if not symmetric:
         return _over(list(itertools.product(starts1, starts2)), across, kernels)
     kernels = _over(list(itertools.combinations(starts1, 2)), across, kernels)
     # These come last: the last tile overlaps the one before, and only they are symmetric by themselves.
@@ -85,15 +115,14 @@ def _starts(count: int, tile: int) -> list[int]:
     return [min(index * tile, count - tile) for index in range(math.ceil(count / tile))]
 
 
-def _reader(net: AbstractLayered, x: Float[Array, "n ..."], held: bool):
-    """A function giving the signals of the samples from `start` on."""
-    everything = signals(net, x) if held else None
+def _reader(net: AbstractLayered, x: Float[Array, "n ..."], held: bool) -> _Read:
+    if held:
+        return _cutter(signals(net, x))
+    return lambda start, size: signals(net, jax.lax.dynamic_slice_in_dim(x, start, size))
 
-    def read(start, size: int) -> list[Signal]:
-        cut = lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, size)
-        return signals(net, cut(x)) if everything is None else jax.tree.map(cut, everything)
 
-    return read
+def _cutter(everything: list[Signal]) -> _Read:
+    return lambda start, size: jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, size), everything)
 
 
 def _mirror(kernel: Array, outputs: Outputs) -> Array:

@@ -39,6 +39,14 @@ class AbstractLoss(eqx.Module):
         """The diagonal blocks d^2 value / d f_i d f_i; blocks of different samples vanish."""
         return jax.vmap(jax.hessian(self.pointwise))(f, y) / f.shape[0]
 
+    def hessian_root(self, f: Float[Array, "n out"], y: Float[Array, "n out"]) -> Float[Array, "n out out"]:
+        """The symmetric roots of the blocks of `hessian`, with negative eigenvalues, if any, taken for 0."""
+        blocks = self.hessian(f, y)
+        if f.shape[1] == 1:
+            return jnp.sqrt(jnp.maximum(blocks, 0))
+        values, vectors = jnp.linalg.eigh(blocks)
+        return jnp.einsum("nak,nk,nbk->nab", vectors, jnp.sqrt(jnp.maximum(values, 0)), vectors)
+
 
 class Pointwise(AbstractLoss):
     """The loss made of any function of one sample's output and target, each of shape (out,).

@@ -40,6 +40,7 @@ from ._layers import (
     Gain as Gain,
     GroupNormalise as GroupNormalise,
     Layers as Layers,
+    pass_on as pass_on,
     Residual as Residual,
     run as run,
     SpatialMean as SpatialMean,

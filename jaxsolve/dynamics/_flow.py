@@ -1,0 +1,218 @@
+"""Flows: marches along a differential equation, step by step, from the start through the times asked for."""
+
+import abc
+from typing import Any, cast
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from .._dynamics import AbstractMarching, AbstractState, March
+from .._problem import Problem
+from .._results import RESULTS
+from ..until import AbstractCondition
+from ._certificate import flow_certificate
+from ._saves import empty_saves, hold, PER_STEP, Saves
+from ._system import AbstractSystem
+
+
+class FlowState(AbstractState):
+    """Where a gradient flow stands."""
+
+    t: Float[Array, ""]
+    t_next: Float[Array, ""]  # end of the step to try next, before it is cut to a save time
+    y: PyTree
+    solver_state: PyTree
+    controller_state: PyTree
+    made_jump: Bool[Array, ""]
+    t_before: Float[Array, ""]  # the last accepted step went from here to t, and `dense` interpolates it
+    dense: PyTree
+    saves: Saves
+    steps: Int[Array, ""]
+    rejected: Int[Array, ""]
+    step_error: Float[Array, ""]
+    done: Bool[Array, ""]
+    result: RESULTS
+
+
+class AbstractFlow(AbstractMarching):
+    """A march whose steps diffrax makes, and which ends where a condition is met.
+
+    Attributes:
+        until: stops the run when met, located within the step.
+        max_steps: accepted and rejected steps before the run is given up.
+        land_on_ts: whether it steps exactly on every requested time instead of interpolating.
+    """
+
+    until: eqx.AbstractVar[AbstractCondition | None]
+    max_steps: eqx.AbstractVar[int]
+    land_on_ts: eqx.AbstractVar[bool]
+
+    @abc.abstractmethod
+    def system(self, problem: Problem) -> AbstractSystem:
+        """What moves, and what moves it."""
+
+    def init(self, problem: Problem, ts: Float[Array, " times"]) -> FlowState:
+        system, dtype = self.system(problem), problem.x.dtype
+        terms, controller, solver, y = system.terms, system.controller, system.solver, system.start
+        zero, ts = jnp.zeros((), dtype), ts.astype(dtype)
+        t_next, controller_state = controller.init(
+            terms, zero, ts[-1], y, system.first_step(), None, solver.func, solver.error_order(terms)
+        )
+        solver_state = solver.init(terms, zero, t_next, y, None)
+        _, _, dense, _, _ = eqx.filter_eval_shape(
+            solver.step, terms, zero, t_next, y, None, solver_state, jnp.array(False)
+        )
+        alive = jnp.isfinite(system.view(zero, y).loss) & _finite(terms.vf(zero, y, None))
+        result = RESULTS.where(alive, RESULTS.successful, RESULTS.diverged)
+        result = RESULTS.where(problem.valid, result, RESULTS.invalid)
+        ok = alive & problem.valid
+        saves = empty_saves(ts, system.position(y)).write(zero, lambda _: system.position(y), ts.shape[0])
+        met = ok & self._condition_met(system, zero, y)
+        state = FlowState(
+            t=zero,
+            t_next=jnp.asarray(t_next),
+            y=y,
+            solver_state=solver_state,
+            controller_state=controller_state,
+            made_jump=jnp.array(False),
+            t_before=zero,
+            dense=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), dense),
+            saves=saves,
+            steps=jnp.zeros((), int),
+            rejected=jnp.zeros((), int),
+            step_error=zero,
+            done=~ok | met | saves.complete,
+            result=RESULTS.where(met, RESULTS.event, RESULTS.where(ok & saves.complete, self._in_time(), result)),
+        )
+        return jax.tree.map(jnp.asarray, state)
+
+    def _in_time(self) -> RESULTS:
+        """How a run that reached its last time has ended."""
+        return RESULTS.successful if self.until is None else RESULTS.max_time
+
+    def _condition_met(self, system: AbstractSystem, t: Array, y: PyTree) -> Bool[Array, ""]:
+        if self.until is None:
+            return jnp.array(False)
+        return self.until.value(system.view(t, y)) <= 0
+
+    def advance(self, problem: Problem, state: FlowState, n: Int[Array, ""]) -> FlowState:
+        return jax.lax.fori_loop(0, n, lambda _, s: self._step(problem, s), state)
+
+    def _step(self, problem: Problem, state: FlowState) -> FlowState:
+        t, system = state.t, self.system(problem)
+        terms, controller, solver = system.terms, system.controller, system.solver
+        limit = state.saves.limit(1 if self.land_on_ts else PER_STEP)
+        cut = state.t_next > limit
+        t1 = jnp.where(cut, limit, state.t_next)
+        attempt = solver.step(terms, t, t1, state.y, None, state.solver_state, state.made_jump)
+        y1, y_error, dense, solver_state = (cast(Any, part) for part in attempt[:4])  # adaptive: there is an estimate
+        # A step to infinity counts as a step of infinite error, which the controller answers by a shorter one.
+        finite = _finite(y1) & _finite(y_error)
+        y1 = _where(finite, y1, state.y)
+        y_error = jax.tree.map(lambda leaf: jnp.where(finite, leaf, jnp.inf), y_error)
+        order = cast(float, solver.error_order(terms))  # known for ordinary differential equations
+        *times, controller_state, _ = controller.adapt_step_size(
+            t, t1, state.y, y1, None, y_error, order, state.controller_state
+        )
+        accept, t_now, t_next, made_jump = (jnp.asarray(value) for value in times)
+        t_next = jnp.where(accept & cut, jnp.maximum(t_next, state.t_next), t_next)
+        y = _where(accept, y1, state.y)
+        interpolation = solver.interpolation_cls(t0=t, t1=t1, **dense)
+        evaluate = lambda time: system.position(y1 if self.land_on_ts else interpolation.evaluate(time))
+        active = ~state.done
+        reached = jnp.where(active & accept, t_now, -1)
+        saves = state.saves.write(reached, evaluate, PER_STEP)
+
+        stuck = ~(t_next > t_now)
+        steps, rejected = state.steps + accept.astype(int), state.rejected + (~accept).astype(int)
+        met = accept & self._condition_met(system, t_now, y)
+        exhausted = steps + rejected >= self.max_steps
+        result = state.result
+        for ended, how in (
+            (exhausted, RESULTS.max_steps),
+            (stuck, RESULTS.where(finite, RESULTS.tolerance, RESULTS.diverged)),
+            (saves.complete, self._in_time()),
+            (met, RESULTS.event),
+        ):
+            result = RESULTS.where(ended, how, result)
+        new = FlowState(
+            t=t_now,
+            t_next=t_next,
+            y=y,
+            solver_state=_where(accept, solver_state, state.solver_state),
+            controller_state=controller_state,
+            made_jump=made_jump,
+            t_before=jnp.where(accept, t, state.t_before),
+            dense=_where(accept, dense, state.dense),
+            saves=state.saves,
+            steps=steps,
+            rejected=rejected,
+            step_error=jnp.where(
+                accept,
+                jnp.maximum(state.step_error, system.scaled_error(state.y, y1, y_error)),
+                state.step_error,
+            ),
+            done=exhausted | stuck | saves.complete | met,
+            result=result,
+        )
+        kept = _where(active, new, state)
+        # The buffer has masked its own writes: selecting it whole would copy it at every step.
+        return eqx.tree_at(lambda s: s.saves, kept, saves)
+
+    def finish(self, problem: Problem, state: FlowState) -> March:
+        system = self.system(problem)
+        t_end, y = self._locate(system, state)
+        ended = state.result == RESULTS.event
+        position = system.position(y)
+        rows = hold(state.saves, position, ended & (state.saves.times > t_end))
+        gradients, kernels = system.evaluations(state.solver_state, state.steps + state.rejected)
+        return March(
+            times=state.saves.times,
+            saved=jax.vmap(system.params)(rows),
+            params=system.params(position),
+            t_end=t_end,
+            result=state.result,
+            steps=state.steps,
+            rejected=state.rejected,
+            evaluations=gradients,
+            kernels=kernels,
+            certificate=flow_certificate(
+                problem, system.params(system.position(state.y)), system.dissipated(state.y), state.step_error
+            ),
+        )
+
+    def _locate(self, system: AbstractSystem, state: FlowState) -> tuple[Array, PyTree]:
+        """Where in the last step the condition was met, by bisection on the interpolant."""
+        if self.until is None:
+            return state.t, state.y
+        interpolation = system.solver.interpolation_cls(t0=state.t_before, t1=state.t, **state.dense)
+        until = self.until
+
+        def value(time):
+            return until.value(system.view(time, interpolation.evaluate(time)))
+
+        def halve(_, bracket):
+            low, high = bracket
+            middle = low + (high - low) / 2
+            met = value(middle) <= 0
+            return jnp.where(met, low, middle), jnp.where(met, middle, high)
+
+        located = (state.result == RESULTS.event) & (state.steps > 0)
+        _, high = jax.lax.fori_loop(0, 50, halve, (state.t_before, state.t))
+        inside = located & (high < state.t)
+        # Bisection loses the derivative of the time found; it is that of the root, -value'/slope.
+        high = jax.lax.stop_gradient(high)
+        here, slope = jax.jvp(value, (high,), (jnp.ones_like(high),))
+        slope = jax.lax.stop_gradient(jnp.where(inside & (slope != 0), slope, jnp.inf))
+        high = high - (here - jax.lax.stop_gradient(here)) / slope
+        return jnp.where(inside, high, state.t), _where(inside, interpolation.evaluate(high), state.y)
+
+
+def _finite(tree: PyTree) -> Bool[Array, ""]:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
+
+
+def _where(pred: Bool[Array, ""], new: PyTree, old: PyTree) -> PyTree:
+    return jax.tree.map(lambda a, b: jnp.where(pred, a, b), new, old)

@@ -1,0 +1,177 @@
+"""A flow as a differential equation that diffrax integrates."""
+
+import abc
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optimistix as optx
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Int, PyTree
+
+from .._dynamics import View
+from .._problem import Problem
+from ..integrators import DisplacementController, Flowing, FunctionSpace
+from ._integrator import gradient_evaluations, prepare, tolerances
+
+
+class AbstractSystem(eqx.Module):
+    """A state y that moves, the tools that move it, and what y says of the problem.
+
+    Attributes:
+        problem: the problem that is followed.
+        solver: a diffrax solver for this state.
+        controller: chooses its steps.
+    """
+
+    problem: eqx.AbstractVar[Problem]
+    solver: eqx.AbstractVar[diffrax.AbstractSolver]
+    controller: eqx.AbstractVar[diffrax.AbstractStepSizeController]
+
+    @property
+    @abc.abstractmethod
+    def start(self) -> PyTree:
+        """y at t = 0."""
+
+    @property
+    @abc.abstractmethod
+    def terms(self) -> diffrax.ODETerm:
+        """y' as a function of y."""
+
+    @abc.abstractmethod
+    def first_step(self) -> Float[Array, ""] | None:
+        """The length of the first step; None leaves it to the controller."""
+
+    @abc.abstractmethod
+    def position(self, y: PyTree) -> Float[Array, " params"]:
+        """The parameters, in one vector."""
+
+    @abc.abstractmethod
+    def view(self, t: Float[Array, ""], y: PyTree) -> View:
+        """The problem at this state."""
+
+    @abc.abstractmethod
+    def dissipated(self, y: PyTree) -> Float[Array, ""]:
+        """The energy dissipated so far; NaN where energy is not only dissipated."""
+
+    @abc.abstractmethod
+    def scaled_error(self, y0: PyTree, y1: PyTree, error: PyTree) -> Float[Array, ""]:
+        """The error of a step in units of the tolerance."""
+
+    @abc.abstractmethod
+    def evaluations(self, solver_state: PyTree, attempts: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
+        """Evaluations of the gradient and of the kernel after so many attempted steps; -1 where unknown."""
+
+    def params(self, w: Float[Array, " params"]) -> PyTree:
+        """The parameters as the network has them."""
+        return ravel_pytree(self.problem.params)[1](w)
+
+
+class ParameterSystem(AbstractSystem):
+    """w' = -eta dL/dw by any diffrax solver.
+
+    y holds the parameters in one vector and behind them the energy dissipated so far: one array compiles faster than a
+    pytree. The energy rides along but does not steer: the certificate relies on that.
+    """
+
+    problem: Problem
+    solver: diffrax.AbstractSolver
+    controller: diffrax.PIDController
+
+    def __init__(self, problem: Problem, integrator: diffrax.AbstractSolver, rtol: float | None, atol: float | None):
+        self.problem = problem
+        rtol, atol = tolerances(rtol, atol, problem.x.dtype)
+        self.controller = diffrax.PIDController(rtol=rtol, atol=atol, norm=_parameter_norm, pcoeff=0.3, icoeff=0.4)
+        self.solver = prepare(integrator, self.controller)
+
+    @property
+    def start(self) -> Float[Array, " params_and_energy"]:
+        return jnp.append(ravel_pytree(self.problem.params)[0], jnp.zeros((), self.problem.x.dtype))
+
+    @property
+    def terms(self) -> diffrax.ODETerm:
+        params, unravel = ravel_pytree(self.problem.params)
+        eta, _ = ravel_pytree(
+            jax.tree.map(lambda rate, p: jnp.broadcast_to(rate, p.shape), self.problem.eta, self.problem.params)
+        )
+
+        def field(t, y, args):
+            del t, args
+            gradient = jax.grad(lambda vector: self.problem.objective(unravel(vector)))(y[: params.size])
+            velocity = -eta * gradient
+            return jnp.append(velocity, -velocity @ gradient)
+
+        return diffrax.ODETerm(field)
+
+    def first_step(self) -> None:
+        return None
+
+    def position(self, y: Float[Array, " params_and_energy"]) -> Float[Array, " params"]:
+        return y[:-1]
+
+    def view(self, t: Float[Array, ""], y: Float[Array, " params_and_energy"]) -> View:
+        return View(self.problem, t, self.params(y[:-1]))
+
+    def dissipated(self, y: Float[Array, " params_and_energy"]) -> Float[Array, ""]:
+        return y[-1]
+
+    def scaled_error(self, y0, y1, error) -> Float[Array, ""]:
+        size = jnp.maximum(jnp.abs(y0), jnp.abs(y1))
+        return _parameter_norm(error / (self.controller.atol + self.controller.rtol * size))
+
+    def evaluations(self, solver_state: PyTree, attempts: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
+        del solver_state
+        return gradient_evaluations(self.solver, attempts), jnp.zeros_like(attempts)
+
+
+class FunctionSystem(AbstractSystem):
+    """The same flow by `integrators.FunctionSpace`, whose state holds the outputs, too."""
+
+    problem: Problem
+    solver: FunctionSpace
+    controller: DisplacementController
+
+    def __init__(self, problem: Problem, integrator: FunctionSpace, rtol: float | None, atol: float | None):
+        self.problem, self.solver = problem, integrator.bound_to(problem)
+        self.controller = DisplacementController(1e-4 if rtol is None else rtol)
+
+    @property
+    def start(self) -> Flowing:
+        return self.solver.start
+
+    @property
+    def terms(self) -> diffrax.ODETerm:
+        return self.solver.terms
+
+    def first_step(self) -> Float[Array, ""]:
+        """A part of the time in which the loss would fall to 0 at its initial speed."""
+        y = self.start
+        loss = jnp.abs(self.problem.loss.value(y.outputs, self.problem.y))
+        speed = self.terms.vf(0, y, None).dissipated
+        return jax.lax.stop_gradient(jnp.where(speed > 0, FIRST * loss / jnp.where(speed > 0, speed, 1), 1))
+
+    def position(self, y: Flowing) -> Float[Array, " params"]:
+        return ravel_pytree(self.problem.params)[0] + y.displacement
+
+    def view(self, t: Float[Array, ""], y: Flowing) -> View:
+        return View(self.problem, t, self.params(self.position(y)), given_outputs=y.outputs)
+
+    def dissipated(self, y: Flowing) -> Float[Array, ""]:
+        return y.dissipated
+
+    def scaled_error(self, y0: Flowing, y1: Flowing, error: Flowing) -> Float[Array, ""]:
+        return self.controller.relative_error(y0, y1, error) / self.controller.rtol
+
+    def evaluations(self, solver_state: Any, attempts: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
+        del attempts
+        return solver_state.gradients + 1, solver_state.kernels  # one to choose the first step
+
+
+# Of the time in which the loss would fall to 0 at its initial speed: the first step.
+FIRST = 0.2
+
+
+def _parameter_norm(y: Float[Array, " params_and_energy"]) -> Float[Array, ""]:
+    return optx.rms_norm(y[:-1])

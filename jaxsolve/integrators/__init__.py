@@ -1,0 +1,11 @@
+"""Solvers of our own for diffrax."""
+
+from ._controller import DisplacementController as DisplacementController
+from ._expansion import Flowing as Flowing
+from ._function_space import FunctionSpace as FunctionSpace
+from ._tableau import (
+    ETD2RK as ETD2RK,
+    ExponentialTableau as ExponentialTableau,
+    HOCHBRUCK_OSTERMANN_3 as HOCHBRUCK_OSTERMANN_3,
+    KROGSTAD as KROGSTAD,
+)

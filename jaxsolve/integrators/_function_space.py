@@ -1,0 +1,129 @@
+"""Gradient flow with its stiff part taken exactly in function space."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Int
+
+from .._checks import describe
+from .._problem import Problem
+from ._expansion import expand, Expansion, Flowing, Model, sum_of
+from ._tableau import ExponentialTableau, HOCHBRUCK_OSTERMANN_3
+
+
+class Evaluations(NamedTuple):
+    """How often gradients and kernels have been evaluated, in rejected steps too."""
+
+    gradients: Int[Array, ""]
+    kernels: Int[Array, ""]
+
+
+class FunctionSpace(diffrax.AbstractAdaptiveSolver):
+    r"""An exponential Runge-Kutta method for gradient flow that is stiff only in function space.
+
+    In $\\theta' = -\\eta J^T \\nabla\\ell(f)$ all stiffness is in $A = -\\eta J^T H J$, H the Hessian of the loss in f, whose
+    rank is at most n c. It is integrated exactly through the eigenvectors of the kernel $H^{1/2} J \\eta J^T H^{1/2}$ at
+    the start of each step, and a Runge-Kutta method takes care of the rest: how features change. Steps grow without
+    bound as the flow converges.
+
+    As a solver of diffrax it is bound to a problem, and so are its state and its vector field:
+    `diffrax.diffeqsolve(solver.terms, solver, 0, T, dt0, solver.start, stepsize_controller=
+    integrators.DisplacementController(1e-4))`. `GradientFlow` binds it by itself.
+
+    Arguments:
+        problem: the problem; None leaves that to `GradientFlow`.
+        tableau: the method.
+    """
+
+    problem: Problem | None = None
+    tableau: ExponentialTableau = eqx.field(static=True, default=HOCHBRUCK_OSTERMANN_3)  # decides the program
+
+    term_structure: ClassVar = diffrax.AbstractTerm
+
+    @property
+    def interpolation_cls(self) -> Callable[..., "FunctionInterpolation"]:  # pyright: ignore
+        return functools.partial(FunctionInterpolation, problem=self._problem, tableau=self.tableau)
+
+    def order(self, terms: Any) -> int:
+        del terms
+        return self.tableau.order
+
+    def error_order(self, terms: Any) -> int:
+        del terms
+        return self.tableau.error_order
+
+    def bound_to(self, problem: Problem) -> "FunctionSpace":
+        """The same method for a problem."""
+        return dataclasses.replace(self, problem=problem)
+
+    @property
+    def _problem(self) -> Problem:
+        if self.problem is None:
+            raise ValueError("FunctionSpace needs a problem to be used with diffrax: FunctionSpace(problem)")
+        return self.problem
+
+    @property
+    def start(self) -> Flowing:
+        """The state at t = 0."""
+        problem = self._problem
+        zero = jnp.zeros_like(ravel_pytree(problem.params)[0])
+        return Flowing(zero, problem.outputs(problem.params), jnp.zeros((), zero.dtype))
+
+    @property
+    def terms(self) -> diffrax.ODETerm:
+        """The vector field of the problem's gradient flow."""
+
+        def field(t, y: Flowing, args) -> Flowing:
+            del t, args
+            model = Model(self._problem)
+            w = model.start + y.displacement
+            velocity, dissipation = model.velocity(w)
+            return Flowing(velocity, jax.jvp(model.outputs, (w,), (velocity,))[1], dissipation)
+
+        return diffrax.ODETerm(field)
+
+    def func(self, terms: Any, t0: Any, y0: Flowing, args: Any) -> Flowing:
+        return terms.vf(t0, y0, args)
+
+    def init(self, terms: Any, t0: Any, t1: Any, y0: Flowing, args: Any) -> Evaluations:
+        del terms, t0, t1, args
+        if not isinstance(y0, Flowing):
+            raise TypeError(f"FunctionSpace moves its own state: give diffeqsolve y0=solver.start, got {describe(y0)}")
+        return Evaluations(jnp.zeros((), int), jnp.zeros((), int))
+
+    def step(self, terms: Any, t0: Any, t1: Any, y0: Flowing, args: Any, solver_state: Evaluations, made_jump: Any):
+        del terms, args, made_jump
+        model, tableau, h = Model(self._problem), self.tableau, t1 - t0
+        expansion = expand(model, tableau, y0, h)
+        y1 = expansion.at(model, tableau, y0, jnp.ones_like(h))
+        error = sum_of(expansion.part, tableau.error, expansion.corrections, h, h)
+        y_error = Flowing(
+            expansion.part.vector(error), error.pushed.reshape(y0.outputs.shape), jnp.zeros_like(y0.dissipated)
+        )
+        counted = Evaluations(solver_state.gradients + len(tableau.nodes) + 1, solver_state.kernels + 1)
+        return y1, y_error, {"y0": y0, "expansion": expansion}, counted, diffrax.RESULTS.successful
+
+
+class FunctionInterpolation(diffrax.AbstractLocalInterpolation):
+    """The exponential method's own dense output: transients within a step are resolved, however long it is."""
+
+    t0: Any
+    t1: Any
+    y0: Flowing
+    expansion: Expansion
+    problem: Problem
+    tableau: ExponentialTableau = eqx.field(static=True)  # decides the program
+
+    def evaluate(self, t0: Any, t1: Any = None, left: bool = True) -> Flowing:
+        del left
+        if t1 is not None:
+            return jax.tree.map(jnp.subtract, self.evaluate(t1), self.evaluate(t0))
+        span = jnp.where(self.t1 > self.t0, self.t1 - self.t0, 1)
+        return self.expansion.at(Model(self.problem), self.tableau, self.y0, (t0 - self.t0) / span)

@@ -1,0 +1,133 @@
+r"""The stiff part of a gradient flow, $A = -\eta J^T H J$, exactly, through the eigenvectors of the kernel.
+
+$\varphi_k(c h A) v = v/k! - c h \eta J^T S V \varphi_{k+1}(-c h \Lambda) V^T S J v$ with $S = H^{1/2}$ and
+$S K S = V \Lambda V^T$, K the eta-weighted NTK. If V holds only some orthonormal columns, A is restricted to them.
+"""
+
+import math
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PyTree
+
+from .. import kernels
+from .._phi import phi
+from .._problem import Problem
+from ._jacobian import FunctionJacobian, jacobian
+
+
+class Direction(NamedTuple):
+    """A vector v of parameter space as `own + eta J^T lifted`, and J v, all outputs in one axis."""
+
+    own: Float[Array, " params"]
+    lifted: Float[Array, " outputs"]
+    pushed: Float[Array, " outputs"]
+
+    def __add__(self, other: "Direction") -> "Direction":  # pyright: ignore[reportIncompatibleMethodOverride]
+        return Direction(*(a + b for a, b in zip(tuple(self), tuple(other), strict=True)))
+
+    def __rmul__(self, factor: Float[Array, ""] | float) -> "Direction":  # pyright: ignore
+        return Direction(*(factor * a for a in tuple(self)))
+
+
+class LinearPart(eqx.Module):
+    """A and its functions, frozen at one point. No derivative passes through it: a method stays of its order whatever A.
+
+    Attributes:
+        jacobian: J at the point.
+        eta: learning rates, one per parameter.
+        kernel: K = J eta J^T.
+        root: S, one symmetric block per sample.
+        vectors, values: V and Lambda.
+    """
+
+    jacobian: kernels.LayeredJacobian | FunctionJacobian
+    eta: Float[Array, " params"]
+    kernel: Float[Array, "outputs outputs"]
+    root: Float[Array, "n out out"]
+    vectors: Float[Array, "outputs modes"]
+    values: Float[Array, " modes"]
+
+    def push(self, v: Float[Array, " params"]) -> Float[Array, " outputs"]:
+        """J v."""
+        return self.jacobian.push(self._unravel(v)).reshape(-1)
+
+    def lift(self, q: Float[Array, " outputs"]) -> Float[Array, " params"]:
+        """eta J^T q."""
+        return self.eta * ravel_pytree(self.jacobian.pull(q.reshape(self.root.shape[:2])))[0]
+
+    def direction(self, own: Float[Array, " params"], lifted: Float[Array, " outputs"]) -> Direction:
+        """own + eta J^T lifted."""
+        return Direction(own, lifted, self.push(own) + self.kernel @ lifted)
+
+    def vector(self, v: Direction) -> Float[Array, " params"]:
+        """The vector itself."""
+        return v.own + self.lift(v.lifted)
+
+    def rescale(self, q: Float[Array, " outputs"]) -> Float[Array, " outputs"]:
+        """S q."""
+        return jnp.einsum("nab,nb->na", self.root, q.reshape(self.root.shape[:2])).reshape(-1)
+
+    def amplitudes(self, v: Direction) -> Float[Array, " modes"]:
+        """V^T S J v: v along the modes, times the roots of their rates."""
+        return self.vectors.T @ self.rescale(v.pushed)
+
+    def phi(self, k: int, time: Float[Array, ""], v: Direction) -> Direction:
+        """phi_k(time A) v; k = 0 is the exponential."""
+        decayed = phi(k + 1, -time * self.values) * self.amplitudes(v)
+        lifted = -time * self.rescale(self.vectors @ decayed)
+        low = Direction(jnp.zeros_like(v.own), lifted, self.kernel @ lifted)
+        return 1 / math.factorial(k) * v + low
+
+    def nothing(self) -> Direction:
+        """The vector 0."""
+        zero = jnp.zeros(self.kernel.shape[0], self.kernel.dtype)
+        return Direction(jnp.zeros_like(self.eta), zero, zero)
+
+    def curvature(self, pushed: Float[Array, " outputs"]) -> Float[Array, " outputs"]:
+        """S V V^T S J v of a vector with the given J v: A v is -eta J^T of it."""
+        return self.rescale(self.vectors @ (self.vectors.T @ self.rescale(pushed)))
+
+    def power(self, time: Float[Array, ""], v: Direction) -> Float[Array, ""]:
+        """|exp(time A) v|^2, every parameter's square divided by its eta, for v = eta J^T lifted."""
+        outside, inside = self._powers(v)
+        return outside + inside @ jnp.exp(-2 * time * self.values)
+
+    def spent(self, time: Float[Array, ""], v: Direction) -> Float[Array, ""]:
+        """The integral of `power` from 0 to a time."""
+        outside, inside = self._powers(v)
+        return time * (outside + inside @ phi(1, -2 * time * self.values))
+
+    def _powers(self, v: Direction) -> tuple[Float[Array, ""], Float[Array, " modes"]]:
+        """|v|^2 outside of the modes, and in each of them."""
+        total, squares = v.lifted @ v.pushed, self.amplitudes(v) ** 2
+        moving = self.values > 0
+        inside = jnp.where(moving, squares / jnp.where(moving, self.values, 1), 0)
+        outside = total - jnp.sum(inside)
+        # What rounding leaves of a difference of equals would be multiplied by a time without bound.
+        return jnp.where(outside > 1e3 * jnp.finfo(total.dtype).eps * total, outside, 0), inside
+
+    def _unravel(self, v: Float[Array, " params"]) -> PyTree:
+        return ravel_pytree(self.jacobian.params)[1](v)
+
+
+def linear_part(problem: Problem, params: PyTree, outputs: Float[Array, "n out"]) -> LinearPart:
+    """The linear part at some parameters and their outputs, with all modes."""
+    problem, params, outputs = jax.lax.stop_gradient((problem, params, outputs))
+    held = jacobian(problem, params)
+    kernel = held.ntk(problem.eta)
+    root = problem.loss.hessian_root(outputs, problem.y)
+    weighted = jnp.einsum("iab,ibjc,jcd->iajd", root, kernel, root)
+    size = outputs.size
+    values, vectors = jnp.linalg.eigh(weighted.reshape(size, size))
+    # Below zero by rounding only: the kernel is a Gram matrix.
+    values = jnp.maximum(values, 0)
+    return LinearPart(held, flat_rates(problem), kernel.reshape(size, size), root, vectors, values)
+
+
+def flat_rates(problem: Problem) -> Float[Array, " params"]:
+    """The learning rate of every single parameter."""
+    return ravel_pytree(jax.tree.map(lambda rate, p: jnp.broadcast_to(rate, p.shape), problem.eta, problem.params))[0]
