@@ -31,6 +31,7 @@ from .dynamics import (
     FrozenKernel as FrozenKernel,
     GradientFlow as GradientFlow,
     InfiniteWidth as InfiniteWidth,
+    MomentumFlow as MomentumFlow,
 )
 from .sweeps import sweep as sweep, Zip as Zip
 from .theory import exact as exact

@@ -228,17 +228,17 @@ class Certificate(eqx.Module):
     step_error: Float[Array, ""]
 
     @property
-    def digits(self) -> Float[Array, ""]:
+    def trust(self) -> Float[Array, ""]:
         """Digits that the run can be trusted to: those of the worse of drift and balance."""
         tiny = jnp.finfo(self.conserved_drift.dtype).eps
         worst = jnp.fmax(self.conserved_drift, self.energy_balance)
         return -jnp.log10(jnp.maximum(worst, tiny))
 
     def __repr__(self) -> str:
-        if concrete(self.digits) is None or np.ndim(self.digits):
+        if concrete(self.trust) is None or np.ndim(self.trust):
             return "Certificate(traced or batched)"
         return (
-            f"Certificate({float(self.digits):.1f} digits: conserved drift {float(self.conserved_drift):.1e}, "
+            f"Certificate({float(self.trust):.1f} digits: conserved drift {float(self.conserved_drift):.1e}, "
             f"energy balance {float(self.energy_balance):.1e}, step error {float(self.step_error):.2g} of tolerance)"
         )
 
@@ -290,6 +290,15 @@ class AbstractMarching(AbstractDynamics):
     `advance` may be called again and again with any numbers of steps: the state does not depend, to the last bit, on
     how the steps were grouped. A finished state is left as it is.
     """
+
+    @property
+    @abc.abstractmethod
+    def chunk(self) -> int:
+        """Steps between two looks at whether a run is done.
+
+        Fewer looks waste up to this many steps at the end of a run; more copy the saved parameters more often when many
+        runs share a batch.
+        """
 
     @abc.abstractmethod
     def init(self, problem: Problem, ts: Float[Array, " times"]) -> AbstractState:

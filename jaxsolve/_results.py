@@ -26,8 +26,9 @@ class RESULTS(eqx.Enumeration):
         "times, or use a looser tolerance."
     )
     diverged = (
-        "The parameters, the loss or its gradient became infinite or NaN. Likely causes: (a) the rate of a descent "
-        "is above its stability limit; (b) the scales overflow the dtype. Lower the rate or eta, or use float64."
+        "The parameters, the loss or its gradient became infinite or NaN, or the loss of a descent grew beyond its "
+        "`divergence_factor`. Likely causes: (a) the rate of a descent is above its stability limit; (b) the scales "
+        "overflow the dtype. Lower the rate or eta, or use float64."
     )
     tolerance = (
         "The step size fell below the resolution of time before the tolerance was met. Likely causes: (a) rtol or "

@@ -26,9 +26,6 @@ from ._trajectory import Label, Stats, Trajectory
 from .observe import check_observables, loss, Observable
 
 
-# Steps between two looks at whether a run is done. Fewer looks waste up to this many steps at the end of a run; more
-# copy the saved parameters more often when many runs share a batch.
-CHUNK = 16
 # Times observed together, to bound the memory of kernels.
 TIMES_AT_ONCE = 8
 
@@ -121,7 +118,7 @@ def check_applies(problem: Problem, dynamics: AbstractRandomAccess, throw: bool)
 def march(problem: Problem, dynamics: AbstractMarching, ts: Float[Array, " times"]) -> March:
     """A whole marching run, for use inside jit."""
     state = dynamics.init(problem, ts)
-    chunk = jnp.asarray(CHUNK)
+    chunk = jnp.asarray(dynamics.chunk)
     state = jax.lax.while_loop(lambda s: ~s.done, lambda s: dynamics.advance(problem, s, chunk), state)
     return dynamics.finish(problem, state)
 
@@ -234,7 +231,7 @@ def _march_visibly(problem, dynamics, ts, observables) -> Trajectory:
         return _run(problem, dynamics, ts, observables)
     with Progress(*columns, console=Console(file=sys.stderr)) as bar:
         task = bar.add_task("", total=total)
-        chunk = CHUNK
+        chunk = dynamics.chunk
         while not bool(state.done):
             state = _advance(problem, dynamics, state, jnp.asarray(chunk))
             bar.update(task, completed=int(state.saves.slot))

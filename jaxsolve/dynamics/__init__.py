@@ -4,3 +4,4 @@ from ._descent import Descent as Descent
 from ._frozen_kernel import FrozenKernel as FrozenKernel
 from ._gradient_flow import GradientFlow as GradientFlow
 from ._infinite_width import InfiniteWidth as InfiniteWidth
+from ._momentum_flow import MomentumFlow as MomentumFlow

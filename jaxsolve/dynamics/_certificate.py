@@ -1,4 +1,4 @@
-"""The certificate of a gradient flow."""
+"""The certificate of a flow."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
@@ -26,7 +26,11 @@ def conserved_drift(problem: Problem, params: PyTree) -> Float[Array, ""]:
 def flow_certificate(
     problem: Problem, params: PyTree, dissipated: Float[Array, ""], step_error: Float[Array, ""]
 ) -> Certificate:
-    """Compares the end of a flow with what must be conserved and with the energy it dissipated on its way."""
+    """Compares the end of a gradient flow with what must be conserved and with the energy it dissipated on its way."""
+    return Certificate(conserved_drift(problem, params), energy_balance(problem, params, dissipated), step_error)
+
+
+def energy_balance(problem: Problem, params: PyTree, lost: Float[Array, ""]) -> Float[Array, ""]:
+    """|L(0) - L(t) - lost| / L(0), `lost` being where the energy of the loss has gone: to heat, or to motion."""
     initial, final = problem.objective(problem.params), problem.objective(params)
-    balance = jnp.abs(initial - final - dissipated) / initial
-    return Certificate(conserved_drift(problem, params), balance, step_error)
+    return jnp.abs(initial - final - lost) / initial

@@ -17,9 +17,14 @@ from .._clock import step_at, time_at, time_per_step
 from .._dynamics import AbstractMarching, AbstractState, March, Quantity, View
 from .._problem import Problem
 from .._results import RESULTS
+from .._safe import nonzero
 from ..nets import Optimizers
 from ..until import AbstractCondition
 from ._saves import empty_saves, hold, Saves
+
+
+# A gradient that clipping would cut, squares of which float32 holds.
+LARGE = 1e6
 
 
 class DescentState(AbstractState):
@@ -27,6 +32,7 @@ class DescentState(AbstractState):
 
     params: PyTree
     optimizer_state: PyTree
+    limit: Float[Array, ""]  # a loss above it has diverged
     targets: Int[Array, " times"]  # the steps to save at
     saves: Saves
     steps: Int[Array, ""]
@@ -40,6 +46,14 @@ class Descent(AbstractMarching):
     Parameters are saved at step round(t/rate), and `traj.ts` says which time that is. A step of rate r stands for the
     gradient-flow time r; with momentum beta, for r/(1 - beta).
 
+    A run has diverged when its parameters or its loss are not finite, or when the training loss exceeds
+    `divergence_factor` times the larger of the loss at the start and that of f = 0. It ends before the step that shows
+    this, at its last finite parameters. A batch of b out of n samples is counted as b/n of the training loss, which
+    overstates no loss >= 0; after the last step the full batch decides. Runs that come back stay far below: the highest
+    catapult that converges lifts the loss about 4 * width times (Lewkowycz et al. 2020, their two-layer linear model
+    iterated). An optimiser whose steps do not grow with the gradient (Adam, clipping) can come back from any loss, so
+    for it only numbers that are not finite count.
+
     Arguments:
         factory: makes the optimiser from the rate, such as `optax.sgd` or `optax.adam`.
         rate: the learning rate, > 0; an array leaf.
@@ -49,11 +63,12 @@ class Descent(AbstractMarching):
         momentum: passed to the factory as `momentum=` if not zero, and to the clock.
         until: stops the run when the full-batch condition is met after a step.
         max_steps: steps before the run is given up.
+        divergence_factor: growth of the loss, > 1, at which a run has diverged; inf waits for overflow.
 
     Raises:
         TypeError: the factory is not callable, or does not make an optax optimiser.
-        ValueError: the rate is not positive; batch_size without a key, or larger than the training set; a scaling that
-            was made for another kind of optimiser (mup).
+        ValueError: the rate is not positive; divergence_factor is not above 1; batch_size without a key, or larger than
+            the training set; a scaling that was made for another kind of optimiser (mup).
     """
 
     rate: Float[Array, ""]
@@ -63,6 +78,7 @@ class Descent(AbstractMarching):
     batch_size: int | None = eqx.field(static=True)  # a shape
     momentum: float = eqx.field(static=True)  # zero or not changes the optimiser's state
     max_steps: int = eqx.field(static=True)
+    divergence_factor: float = eqx.field(static=True)  # decides nothing but when to stop, yet is never swept
 
     def __init__(
         self,
@@ -74,6 +90,7 @@ class Descent(AbstractMarching):
         momentum: float = 0.0,
         until: AbstractCondition | None = None,
         max_steps: int = 10_000_000,
+        divergence_factor: float = 1e9,
     ):
         if not callable(factory):
             raise TypeError(
@@ -88,6 +105,8 @@ class Descent(AbstractMarching):
             raise ValueError("batch_size and key go together: give both for mini-batches, neither for the full batch")
         if until is not None and not isinstance(until, AbstractCondition):
             raise TypeError(f"until must be a condition such as until.loss_below(1e-5), or None, got {describe(until)}")
+        if not divergence_factor > 1:
+            raise ValueError(f"divergence_factor must be above 1 (inf for none), got {divergence_factor}")
         self.factory = factory
         self.rate = jax.lax.convert_element_type(jnp.asarray(rate), jnp.result_type(float))
         self.batch_size = None if batch_size is None else require_size(batch_size, "batch_size")
@@ -95,6 +114,7 @@ class Descent(AbstractMarching):
         self.momentum = float(momentum)
         self.until = until
         self.max_steps = require_size(max_steps, "max_steps")
+        self.divergence_factor = float(divergence_factor)
 
     @property
     def name(self) -> str:
@@ -125,6 +145,10 @@ class Descent(AbstractMarching):
             raise TypeError(f"factory must return an optax optimiser, got {describe(optimizer)}")
         return optimizer
 
+    @property
+    def chunk(self) -> int:
+        return 16
+
     def init(self, problem: Problem, ts: Float[Array, " times"]) -> DescentState:
         params, dtype = problem.params, problem.x.dtype
         optimizer = self._optimizer(dtype)
@@ -137,13 +161,16 @@ class Descent(AbstractMarching):
             params,
         )
         saves = Saves(self.times(ts), start, jnp.sum(targets == 0))
-        alive = jnp.isfinite(problem.objective(params))
+        f = problem.outputs(params)
+        loss = problem.loss.value(f, problem.y)
+        alive = jnp.isfinite(loss)
         met = alive & problem.valid & self._condition_met(problem, jnp.zeros((), dtype), params)
         result = RESULTS.where(alive, self._in_time(), RESULTS.diverged)
         result = RESULTS.where(met, RESULTS.event, result)
         state = DescentState(
             params=params,
             optimizer_state=optimizer.init(params),
+            limit=jnp.where(_grows(optimizer, params), self._limit(problem, f, loss), jnp.inf),
             targets=targets,
             saves=saves,
             steps=jnp.zeros((), int),
@@ -154,6 +181,12 @@ class Descent(AbstractMarching):
 
     def _in_time(self) -> RESULTS:
         return RESULTS.successful if self.until is None else RESULTS.max_time
+
+    def _limit(self, problem: Problem, f: Float[Array, "n out"], loss: Float[Array, ""]) -> Float[Array, ""]:
+        # A start that fits has no scale of its own: that of the targets is the loss of f = 0.
+        of_zero = jnp.abs(problem.loss.value(jnp.zeros_like(f), problem.y))
+        scale = jnp.maximum(jnp.abs(loss), jnp.where(jnp.isfinite(of_zero), of_zero, 0))
+        return jnp.where(scale > 0, self.divergence_factor * nonzero(scale), jnp.inf)
 
     def _check(self, problem: Problem, optimizer: optax.GradientTransformation) -> None:
         samples = problem.x.shape[0]
@@ -186,7 +219,10 @@ class Descent(AbstractMarching):
             updates, optimizer_state = optimizer.update(gradient, state.optimizer_state, state.params)
         params = jax.tree.map(lambda p, rate, u: p + rate * u.astype(p.dtype), state.params, problem.eta, updates)
         steps = state.steps + 1
-        active = ~state.done
+        # The loss is that before the step. A step that fails is not taken.
+        finite = jnp.isfinite(value) & jnp.all(jnp.stack([jnp.all(jnp.isfinite(p)) for p in jax.tree.leaves(params)]))
+        failed = ~finite | (value * self._share(problem) > state.limit)
+        active = ~state.done & ~failed
         index = jnp.searchsorted(state.targets, steps)
         last = state.targets.shape[0] - 1
         due = active & (state.targets[jnp.minimum(index, last)] == steps) & (index <= last)
@@ -195,26 +231,31 @@ class Descent(AbstractMarching):
         slot = jnp.where(active, jnp.sum(state.targets <= steps), state.saves.slot)
         saves = Saves(state.saves.times, saved, slot)
 
-        finite = jnp.isfinite(value) & jnp.all(jnp.stack([jnp.all(jnp.isfinite(p)) for p in jax.tree.leaves(params)]))
-        met = finite & self._condition_met(problem, self._time(problem, steps), params)
+        met = self._condition_met(problem, self._time(problem, steps), params)
         exhausted = (steps >= self.max_steps) & ~saves.complete
         result = RESULTS.where(exhausted, RESULTS.max_steps, state.result)
-        result = RESULTS.where(met, RESULTS.event, RESULTS.where(finite, result, RESULTS.diverged))
+        result = RESULTS.where(met, RESULTS.event, result)
         new = DescentState(
             params=params,
             optimizer_state=optimizer_state,
+            limit=state.limit,
             targets=state.targets,
             saves=state.saves,
             steps=steps,
-            done=~finite | met | saves.complete | exhausted,
+            done=met | saves.complete | exhausted,
             result=result,
         )
         kept = jax.tree.map(lambda a, b: jnp.where(active, a, b), new, state)
+        result = RESULTS.where(failed & ~state.done, RESULTS.diverged, kept.result)
         # The buffer has masked its own writes: selecting it whole would copy it at every step.
-        return eqx.tree_at(lambda s: s.saves, kept, saves)
+        return eqx.tree_at(lambda s: (s.saves, s.done, s.result), kept, (saves, kept.done | failed, result))
 
     def _time(self, problem: Problem, steps: Int[Array, ""]) -> Float[Array, ""]:
         return time_at(steps, self._per_step.astype(problem.x.dtype))
+
+    def _share(self, problem: Problem) -> float:
+        """The part of the training loss that the samples of a step carry, if they are no worse than the others."""
+        return 1.0 if self.batch_size is None else self.batch_size / problem.x.shape[0]
 
     def _batch_loss(self, problem: Problem, params: PyTree, step: Int[Array, ""]) -> Float[Array, ""]:
         if self.batch_size is None or self.key is None:  # they go together
@@ -224,12 +265,15 @@ class Descent(AbstractMarching):
         epoch, batch = step // per_epoch, step % per_epoch
         order = jr.permutation(jr.fold_in(self.key, epoch), samples)
         chosen = jax.lax.dynamic_slice_in_dim(order, batch * self.batch_size, self.batch_size)
-        f = jax.vmap(problem.network(params))(problem.x[chosen])
-        f = f if problem.initial is None else f - problem.initial[chosen]
-        return problem.loss.value(f, problem.y[chosen])
+        return _restrict(problem, chosen).objective(params)
 
     def finish(self, problem: Problem, state: DescentState) -> March:
         t_end = self._time(problem, state.steps)
+        # No step has looked at the loss after the last one.
+        loss = problem.objective(state.params)
+        known = (state.result == RESULTS.event) | (state.result == RESULTS.invalid) | ~state.done
+        fine = jnp.isfinite(loss) & (loss <= state.limit)
+        result = RESULTS.where(known | fine, state.result, RESULTS.diverged)
         # Times that round to one step share the row that its first time has saved.
         first = jnp.searchsorted(state.targets, state.targets)
         saves = Saves(state.saves.times, jax.tree.map(lambda leaf: leaf[first], state.saves.saved), state.saves.slot)
@@ -239,12 +283,35 @@ class Descent(AbstractMarching):
             saved=hold(saves, state.params, held),
             params=state.params,
             t_end=t_end,
-            result=state.result,
+            result=result,
             steps=state.steps,
             rejected=jnp.zeros_like(state.steps),
             evaluations=state.steps,
             certificate=None,
         )
+
+
+def _restrict(problem: Problem, chosen: Int[Array, " batch"]) -> Problem:
+    """The problem whose training set is some of the samples: a network with state takes its statistics from them."""
+    fields = lambda p: (p.x, p.y, p.initial)
+    parts = (problem.x[chosen], problem.y[chosen], None)
+    batch = eqx.tree_at(fields, problem, parts, is_leaf=lambda leaf: leaf is None)
+    if problem.initial is None:
+        return batch
+    initial = problem.initial[chosen] if problem.state is None else batch.outputs(problem.params)
+    return eqx.tree_at(lambda p: p.initial, batch, initial, is_leaf=lambda leaf: leaf is None)
+
+
+def _grows(optimizer: optax.GradientTransformation, params: PyTree) -> Bool[Array, ""]:
+    """Whether doubling a large gradient changes the first update: of SGD, not of Adam and its kin, nor if clipped."""
+    start = optimizer.init(params)
+    with jax.numpy_dtype_promotion("standard"):
+        one, two = (
+            optimizer.update(jax.tree.map(lambda p, size=size: jnp.full_like(p, size), params), start, params)[0]
+            for size in (LARGE, 2 * LARGE)
+        )
+        changes = jax.tree.map(lambda a, b: jnp.any(jnp.abs(b - a) > 1e-3 * jnp.abs(a)), one, two)
+    return jnp.any(jnp.stack(jax.tree.leaves(changes)))
 
 
 def _ignores_gradient_scale(factory: Callable[..., optax.GradientTransformation]) -> bool:

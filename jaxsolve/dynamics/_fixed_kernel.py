@@ -177,6 +177,10 @@ class KernelMarch(AbstractMarching):
     def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
         return self.flow.times(ts)
 
+    @property
+    def chunk(self) -> int:
+        return self.flow.chunk
+
     def init(self, problem: Problem, ts: Float[Array, " times"]) -> KernelState:
         inputs = self._inputs(problem)
         return KernelState(inputs, self.flow.init(_model(problem, inputs), ts))

@@ -1,8 +1,10 @@
 """Flows: marches along a differential equation, step by step, from the start through the times asked for."""
 
 import abc
+from collections.abc import Callable
 from typing import Any, cast
 
+import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -11,8 +13,8 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from .._dynamics import AbstractMarching, AbstractState, March
 from .._problem import Problem
 from .._results import RESULTS
+from ..integrators import FunctionSpace
 from ..until import AbstractCondition
-from ._certificate import flow_certificate
 from ._saves import empty_saves, hold, PER_STEP, Saves
 from ._system import AbstractSystem
 
@@ -40,11 +42,13 @@ class AbstractFlow(AbstractMarching):
     """A march whose steps diffrax makes, and which ends where a condition is met.
 
     Attributes:
+        integrator: makes the steps; None where the problem decides.
         until: stops the run when met, located within the step.
         max_steps: accepted and rejected steps before the run is given up.
         land_on_ts: whether it steps exactly on every requested time instead of interpolating.
     """
 
+    integrator: eqx.AbstractVar[diffrax.AbstractSolver | None]
     until: eqx.AbstractVar[AbstractCondition | None]
     max_steps: eqx.AbstractVar[int]
     land_on_ts: eqx.AbstractVar[bool]
@@ -52,6 +56,10 @@ class AbstractFlow(AbstractMarching):
     @abc.abstractmethod
     def system(self, problem: Problem) -> AbstractSystem:
         """What moves, and what moves it."""
+
+    @property
+    def chunk(self) -> int:
+        return 1 if isinstance(self.integrator, FunctionSpace) else 16  # whose steps are few and long
 
     def init(self, problem: Problem, ts: Float[Array, " times"]) -> FlowState:
         system, dtype = self.system(problem), problem.x.dtype
@@ -66,8 +74,8 @@ class AbstractFlow(AbstractMarching):
         )
         alive = jnp.isfinite(system.view(zero, y).loss) & _finite(terms.vf(zero, y, None))
         result = RESULTS.where(alive, RESULTS.successful, RESULTS.diverged)
-        result = RESULTS.where(problem.valid, result, RESULTS.invalid)
-        ok = alive & problem.valid
+        result = RESULTS.where(system.valid, result, RESULTS.invalid)
+        ok = alive & system.valid
         saves = empty_saves(ts, system.position(y)).write(zero, lambda _: system.position(y), ts.shape[0])
         met = ok & self._condition_met(system, zero, y)
         state = FlowState(
@@ -178,13 +186,11 @@ class AbstractFlow(AbstractMarching):
             rejected=state.rejected,
             evaluations=gradients,
             kernels=kernels,
-            certificate=flow_certificate(
-                problem, system.params(system.position(state.y)), system.dissipated(state.y), state.step_error
-            ),
+            certificate=system.certificate(state.t, state.y, state.step_error),
         )
 
     def _locate(self, system: AbstractSystem, state: FlowState) -> tuple[Array, PyTree]:
-        """Where in the last step the condition was met, by bisection on the interpolant."""
+        """Where in the last step the condition was met, on the interpolant."""
         if self.until is None:
             return state.t, state.y
         interpolation = system.solver.interpolation_cls(t0=state.t_before, t1=state.t, **state.dense)
@@ -193,21 +199,44 @@ class AbstractFlow(AbstractMarching):
         def value(time):
             return until.value(system.view(time, interpolation.evaluate(time)))
 
-        def halve(_, bracket):
-            low, high = bracket
-            middle = low + (high - low) / 2
-            met = value(middle) <= 0
-            return jnp.where(met, low, middle), jnp.where(met, middle, high)
-
         located = (state.result == RESULTS.event) & (state.steps > 0)
-        _, high = jax.lax.fori_loop(0, 50, halve, (state.t_before, state.t))
+        high = _first_root(value, state.t_before, state.t)
         inside = located & (high < state.t)
-        # Bisection loses the derivative of the time found; it is that of the root, -value'/slope.
+        # The search loses the derivative of the time found; it is that of the root, -value'/slope.
         high = jax.lax.stop_gradient(high)
         here, slope = jax.jvp(value, (high,), (jnp.ones_like(high),))
         slope = jax.lax.stop_gradient(jnp.where(inside & (slope != 0), slope, jnp.inf))
         high = high - (here - jax.lax.stop_gradient(here)) / slope
         return jnp.where(inside, high, state.t), _where(inside, interpolation.evaluate(high), state.y)
+
+
+def _first_root(value: Callable[[Array], Array], low: Array, high: Array) -> Array:
+    """Where a function that is positive at `low` and not at `high` has fallen to zero, from the side where it has.
+
+    The Illinois method: secants, of which the end that stays is weighed less and less (Dowell & Jarratt 1971).
+    """
+
+    def narrow(bracket):
+        low, high, at_low, at_high, count = bracket
+        middle = high - at_high * (high - low) / (at_high - at_low)
+        middle = jnp.where((middle > low) & (middle < high), middle, low + (high - low) / 2)
+        now = value(middle)
+        met = now <= 0
+        return (
+            jnp.where(met, low, middle),
+            jnp.where(met, middle, high),
+            jnp.where(met, at_low / 2, now),
+            jnp.where(met, now, at_high / 2),
+            count + 1,
+        )
+
+    def searching(bracket):
+        low, high, _, at_high, count = bracket
+        middle = low + (high - low) / 2
+        return (count < 100) & (at_high < 0) & (middle > low) & (middle < high)
+
+    start = (low, high, value(low), value(high), 0)
+    return jax.lax.while_loop(searching, narrow, start)[1]
 
 
 def _finite(tree: PyTree) -> Bool[Array, ""]:

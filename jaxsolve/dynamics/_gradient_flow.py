@@ -86,5 +86,5 @@ class GradientFlow(AbstractFlow, AbstractChoice):
     def system(self, problem: Problem) -> AbstractSystem:
         integrator = self.choose(problem).integrator
         if isinstance(integrator, FunctionSpace):
-            return FunctionSystem(problem, integrator, self.rtol, self.atol)
+            return FunctionSystem(problem, integrator, self.rtol)
         return ParameterSystem(problem, cast(diffrax.AbstractSolver, integrator), self.rtol, self.atol)

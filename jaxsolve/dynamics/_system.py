@@ -9,12 +9,14 @@ import jax
 import jax.numpy as jnp
 import optimistix as optx
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from .._dynamics import View
+from .._dynamics import Certificate, View
 from .._problem import Problem
 from ..integrators import DisplacementController, Flowing, FunctionSpace
+from ._certificate import flow_certificate
 from ._integrator import gradient_evaluations, prepare, tolerances
+from ._kinks import kinked
 
 
 class AbstractSystem(eqx.Module):
@@ -29,6 +31,11 @@ class AbstractSystem(eqx.Module):
     problem: eqx.AbstractVar[Problem]
     solver: eqx.AbstractVar[diffrax.AbstractSolver]
     controller: eqx.AbstractVar[diffrax.AbstractStepSizeController]
+
+    @property
+    @abc.abstractmethod
+    def valid(self) -> Bool[Array, ""]:
+        """Whether all numbers of the problem and of the flow are such as they must be: for use inside traces."""
 
     @property
     @abc.abstractmethod
@@ -53,8 +60,8 @@ class AbstractSystem(eqx.Module):
         """The problem at this state."""
 
     @abc.abstractmethod
-    def dissipated(self, y: PyTree) -> Float[Array, ""]:
-        """The energy dissipated so far; NaN where energy is not only dissipated."""
+    def certificate(self, t: Float[Array, ""], y: PyTree, step_error: Float[Array, ""]) -> Certificate:
+        """How far the state at time t can be trusted."""
 
     @abc.abstractmethod
     def scaled_error(self, y0: PyTree, y1: PyTree, error: PyTree) -> Float[Array, ""]:
@@ -87,6 +94,10 @@ class ParameterSystem(AbstractSystem):
         self.solver = prepare(integrator, self.controller)
 
     @property
+    def valid(self) -> Bool[Array, ""]:
+        return self.problem.valid
+
+    @property
     def start(self) -> Float[Array, " params_and_energy"]:
         return jnp.append(ravel_pytree(self.problem.params)[0], jnp.zeros((), self.problem.x.dtype))
 
@@ -114,8 +125,11 @@ class ParameterSystem(AbstractSystem):
     def view(self, t: Float[Array, ""], y: Float[Array, " params_and_energy"]) -> View:
         return View(self.problem, t, self.params(y[:-1]))
 
-    def dissipated(self, y: Float[Array, " params_and_energy"]) -> Float[Array, ""]:
-        return y[-1]
+    def certificate(
+        self, t: Float[Array, ""], y: Float[Array, " params_and_energy"], step_error: Float[Array, ""]
+    ) -> Certificate:
+        del t
+        return flow_certificate(self.problem, self.params(y[:-1]), y[-1], step_error)
 
     def scaled_error(self, y0, y1, error) -> Float[Array, ""]:
         size = jnp.maximum(jnp.abs(y0), jnp.abs(y1))
@@ -133,9 +147,15 @@ class FunctionSystem(AbstractSystem):
     solver: FunctionSpace
     controller: DisplacementController
 
-    def __init__(self, problem: Problem, integrator: FunctionSpace, rtol: float | None, atol: float | None):
+    def __init__(self, problem: Problem, integrator: FunctionSpace, rtol: float | None):
         self.problem, self.solver = problem, integrator.bound_to(problem)
-        self.controller = DisplacementController(1e-4 if rtol is None else rtol)
+        if rtol is None:
+            rtol = KINKED_RTOL if kinked(problem) else SMOOTH_RTOL
+        self.controller = DisplacementController(tolerances(rtol, None, problem.x.dtype)[0])
+
+    @property
+    def valid(self) -> Bool[Array, ""]:
+        return self.problem.valid
 
     @property
     def start(self) -> Flowing:
@@ -146,11 +166,7 @@ class FunctionSystem(AbstractSystem):
         return self.solver.terms
 
     def first_step(self) -> Float[Array, ""]:
-        """A part of the time in which the loss would fall to 0 at its initial speed."""
-        y = self.start
-        loss = jnp.abs(self.problem.loss.value(y.outputs, self.problem.y))
-        speed = self.terms.vf(0, y, None).dissipated
-        return jax.lax.stop_gradient(jnp.where(speed > 0, FIRST * loss / jnp.where(speed > 0, speed, 1), 1))
+        return self.solver.first_step
 
     def position(self, y: Flowing) -> Float[Array, " params"]:
         return ravel_pytree(self.problem.params)[0] + y.displacement
@@ -158,8 +174,9 @@ class FunctionSystem(AbstractSystem):
     def view(self, t: Float[Array, ""], y: Flowing) -> View:
         return View(self.problem, t, self.params(self.position(y)), given_outputs=y.outputs)
 
-    def dissipated(self, y: Flowing) -> Float[Array, ""]:
-        return y.dissipated
+    def certificate(self, t: Float[Array, ""], y: Flowing, step_error: Float[Array, ""]) -> Certificate:
+        del t
+        return flow_certificate(self.problem, self.params(self.position(y)), y.dissipated, step_error)
 
     def scaled_error(self, y0: Flowing, y1: Flowing, error: Flowing) -> Float[Array, ""]:
         return self.controller.relative_error(y0, y1, error) / self.controller.rtol
@@ -169,8 +186,8 @@ class FunctionSystem(AbstractSystem):
         return solver_state.gradients + 1, solver_state.kernels  # one to choose the first step
 
 
-# Of the time in which the loss would fall to 0 at its initial speed: the first step.
-FIRST = 0.2
+# Tolerances of `FunctionSpace`. Where there are kinks a finer one buys steps but hardly accuracy.
+SMOOTH_RTOL, KINKED_RTOL = 1e-4, 1e-2
 
 
 def _parameter_norm(y: Float[Array, " params_and_energy"]) -> Float[Array, ""]:

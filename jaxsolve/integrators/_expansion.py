@@ -12,7 +12,8 @@ from jaxtyping import Array, Float, PyTree
 
 from .._problem import Problem
 from ._linear_part import Direction, flat_rates, linear_part, LinearPart
-from ._tableau import ExponentialTableau, Weight
+from ._modes import Modes
+from ._tableau import ExponentialTableau
 
 
 class Flowing(NamedTuple):
@@ -88,10 +89,12 @@ class Expansion(eqx.Module):
         return Flowing(displacement, model.outputs(model.start + displacement), y0.dissipated + dissipated)
 
 
-def expand(model: Model, tableau: ExponentialTableau, y0: Flowing, h: Float[Array, ""]) -> Expansion:
-    """All stages of a step."""
+def expand(
+    model: Model, tableau: ExponentialTableau, y0: Flowing, h: Float[Array, ""], known: Modes
+) -> tuple[Expansion, Modes]:
+    """All stages of a step, and the modes that the next one starts from."""
     problem, w = model.problem, model.start + y0.displacement
-    part = linear_part(problem, model.params(w), y0.outputs)
+    part, known = linear_part(problem, model.params(w), y0.outputs, h, known)
     force = _force(problem, part, w, y0.outputs)
     corrections: list[Direction] = []
     excess = []
@@ -102,12 +105,12 @@ def expand(model: Model, tableau: ExponentialTableau, y0: Flowing, h: Float[Arra
         # N(u) - N(w) = u' - w' - A (u - w)
         corrections.append(part.direction(velocity, part.curvature(moved.pushed)) + -1.0 * force)
         excess.append(dissipation - part.power(time, force))
-    return Expansion(h, part, force, tuple(corrections), tuple(excess))
+    return Expansion(h, part, force, tuple(corrections), tuple(excess)), known
 
 
 def sum_of(
     part: LinearPart,
-    weights: Sequence[Weight],
+    weights: Sequence[Sequence[tuple[int, float | Array]]],
     corrections: Sequence[Direction],
     h: Float[Array, ""],
     time: Float[Array, ""],

@@ -10,32 +10,46 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
 from .._checks import describe
 from .._problem import Problem
 from ._expansion import expand, Expansion, Flowing, Model, sum_of
-from ._tableau import ExponentialTableau, HOCHBRUCK_OSTERMANN_3
+from ._modes import Modes, no_modes
+from ._tableau import ExponentialTableau, KROGSTAD
 
 
-class Evaluations(NamedTuple):
-    """How often gradients and kernels have been evaluated, in rejected steps too."""
+# Of the time in which the loss would fall to 0 at its initial speed: the first step.
+FIRST = 0.2
+
+
+class FunctionSpaceState(NamedTuple):
+    """What goes from step to step.
+
+    Attributes:
+        gradients, kernels: how often they have been evaluated.
+        modes: where the search for the modes of the next kernel starts.
+    """
 
     gradients: Int[Array, ""]
     kernels: Int[Array, ""]
+    modes: Modes
 
 
 class FunctionSpace(diffrax.AbstractAdaptiveSolver):
-    r"""An exponential Runge-Kutta method for gradient flow that is stiff only in function space.
+    r"""An exponential Runge-Kutta method for gradient flow, which is stiff only in function space.
 
-    In $\\theta' = -\\eta J^T \\nabla\\ell(f)$ all stiffness is in $A = -\\eta J^T H J$, H the Hessian of the loss in f, whose
-    rank is at most n c. It is integrated exactly through the eigenvectors of the kernel $H^{1/2} J \\eta J^T H^{1/2}$ at
-    the start of each step, and a Runge-Kutta method takes care of the rest: how features change. Steps grow without
-    bound as the flow converges.
+    In $\theta' = -\eta J^T \nabla\ell(f)$ what is stiff is $A = -\eta J^T H J$, H the Hessian of the loss in f: of
+    rank n c at most. Every step integrates it exactly, through the eigenvectors of the kernel
+    $H^{1/2} J \eta J^T H^{1/2}$ at its start, and an explicit method does the rest: how features change. So the steps
+    follow the features, and grow without bound as the flow converges. Where H = 0 (plain hinge) only the explicit
+    method is left.
 
-    As a solver of diffrax it is bound to a problem, and so are its state and its vector field:
-    `diffrax.diffeqsolve(solver.terms, solver, 0, T, dt0, solver.start, stepsize_controller=
-    integrators.DisplacementController(1e-4))`. `GradientFlow` binds it by itself.
+    Of more than 500 outputs the fastest modes are followed from step to step, and all are found only for steps so long
+    that the others are stiff, too. Memory: two matrices of n c by n c, and what passes the layers.
+
+    With diffrax: `solver = FunctionSpace(problem)`, then `diffrax.diffeqsolve(solver.terms, solver, 0, T,
+    solver.first_step, solver.start, stepsize_controller=DisplacementController(1e-4))`. `GradientFlow` does all that.
 
     Arguments:
         problem: the problem; None leaves that to `GradientFlow`.
@@ -43,7 +57,7 @@ class FunctionSpace(diffrax.AbstractAdaptiveSolver):
     """
 
     problem: Problem | None = None
-    tableau: ExponentialTableau = eqx.field(static=True, default=HOCHBRUCK_OSTERMANN_3)  # decides the program
+    tableau: ExponentialTableau = eqx.field(static=True, default=KROGSTAD)  # decides the program
 
     term_structure: ClassVar = diffrax.AbstractTerm
 
@@ -77,6 +91,15 @@ class FunctionSpace(diffrax.AbstractAdaptiveSolver):
         return Flowing(zero, problem.outputs(problem.params), jnp.zeros((), zero.dtype))
 
     @property
+    def first_step(self) -> Float[Array, ""]:
+        """A length for the first step: a part of the time in which the loss would fall to 0 at its initial speed."""
+        y = self.start
+        loss = jnp.abs(self._problem.loss.value(y.outputs, self._problem.y))
+        speed = self.terms.vf(0, y, None).dissipated
+        moving = (speed > 0) & (loss > 0)
+        return jax.lax.stop_gradient(jnp.where(moving, FIRST * loss / jnp.where(moving, speed, 1), 1))
+
+    @property
     def terms(self) -> diffrax.ODETerm:
         """The vector field of the problem's gradient flow."""
 
@@ -92,22 +115,26 @@ class FunctionSpace(diffrax.AbstractAdaptiveSolver):
     def func(self, terms: Any, t0: Any, y0: Flowing, args: Any) -> Flowing:
         return terms.vf(t0, y0, args)
 
-    def init(self, terms: Any, t0: Any, t1: Any, y0: Flowing, args: Any) -> Evaluations:
+    def init(self, terms: Any, t0: Any, t1: Any, y0: Flowing, args: Any) -> FunctionSpaceState:
         del terms, t0, t1, args
         if not isinstance(y0, Flowing):
             raise TypeError(f"FunctionSpace moves its own state: give diffeqsolve y0=solver.start, got {describe(y0)}")
-        return Evaluations(jnp.zeros((), int), jnp.zeros((), int))
+        zero = jnp.zeros((), int)
+        return FunctionSpaceState(zero, zero, no_modes(y0.outputs.size, y0.outputs.dtype))
 
-    def step(self, terms: Any, t0: Any, t1: Any, y0: Flowing, args: Any, solver_state: Evaluations, made_jump: Any):
+    def step(
+        self, terms: Any, t0: Any, t1: Any, y0: Flowing, args: Any, solver_state: FunctionSpaceState, made_jump: Any
+    ):
         del terms, args, made_jump
         model, tableau, h = Model(self._problem), self.tableau, t1 - t0
-        expansion = expand(model, tableau, y0, h)
+        expansion, modes = expand(model, tableau, y0, h, solver_state.modes)
         y1 = expansion.at(model, tableau, y0, jnp.ones_like(h))
         error = sum_of(expansion.part, tableau.error, expansion.corrections, h, h)
         y_error = Flowing(
             expansion.part.vector(error), error.pushed.reshape(y0.outputs.shape), jnp.zeros_like(y0.dissipated)
         )
-        counted = Evaluations(solver_state.gradients + len(tableau.nodes) + 1, solver_state.kernels + 1)
+        gradients = solver_state.gradients + len(tableau.nodes) + 1
+        counted = FunctionSpaceState(gradients, solver_state.kernels + 1, modes)
         return y1, y_error, {"y0": y0, "expansion": expansion}, counted, diffrax.RESULTS.successful
 
 

@@ -9,7 +9,7 @@ from .._problem import Problem
 
 
 class FunctionJacobian(eqx.Module):
-    """The Jacobian of any network's outputs, by automatic differentiation. Offers what `kernels.LayeredJacobian` does."""
+    """The Jacobian of any network's outputs, by automatic differentiation: what `kernels.LayeredJacobian` offers."""
 
     problem: Problem
     params: PyTree

@@ -17,6 +17,7 @@ from .. import kernels
 from .._phi import phi
 from .._problem import Problem
 from ._jacobian import FunctionJacobian, jacobian
+from ._modes import Modes, modes
 
 
 class Direction(NamedTuple):
@@ -34,7 +35,9 @@ class Direction(NamedTuple):
 
 
 class LinearPart(eqx.Module):
-    """A and its functions, frozen at one point. No derivative passes through it: a method stays of its order whatever A.
+    """A and its functions, frozen at one point.
+
+    No derivative passes through it: a method keeps its order whatever A is.
 
     Attributes:
         jacobian: J at the point.
@@ -114,18 +117,18 @@ class LinearPart(eqx.Module):
         return ravel_pytree(self.jacobian.params)[1](v)
 
 
-def linear_part(problem: Problem, params: PyTree, outputs: Float[Array, "n out"]) -> LinearPart:
-    """The linear part at some parameters and their outputs, with all modes."""
-    problem, params, outputs = jax.lax.stop_gradient((problem, params, outputs))
-    held = jacobian(problem, params)
+def linear_part(
+    problem: Problem, w: PyTree, outputs: Float[Array, "n out"], h: Float[Array, ""], known: Modes
+) -> tuple[LinearPart, Modes]:
+    """The linear part at some parameters and their outputs, and its modes for the next step of about this length."""
+    problem, w, outputs = jax.lax.stop_gradient((problem, w, outputs))
+    held = jacobian(problem, w)
     kernel = held.ntk(problem.eta)
     root = problem.loss.hessian_root(outputs, problem.y)
-    weighted = jnp.einsum("iab,ibjc,jcd->iajd", root, kernel, root)
     size = outputs.size
-    values, vectors = jnp.linalg.eigh(weighted.reshape(size, size))
-    # Below zero by rounding only: the kernel is a Gram matrix.
-    values = jnp.maximum(values, 0)
-    return LinearPart(held, flat_rates(problem), kernel.reshape(size, size), root, vectors, values)
+    weighted = jnp.einsum("iab,ibjc,jcd->iajd", root, kernel, root).reshape(size, size)
+    vectors, values, known = modes(weighted, jax.lax.stop_gradient(h), known)
+    return LinearPart(held, flat_rates(problem), kernel.reshape(size, size), root, vectors, values), known
 
 
 def flat_rates(problem: Problem) -> Float[Array, " params"]:

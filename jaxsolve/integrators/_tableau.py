@@ -3,10 +3,11 @@ r"""Exponential Runge-Kutta methods as tables of numbers.
 For $y' = A y + N(y)$ with $F = A y_n + N(y_n)$ and $D_j = N(U_j) - N(y_n)$, the stages and the step are
 
 $U_i = y_n + c_i h \varphi_1(c_i h A) F + h \sum_{j<i} \sum_k a_{ijk} \varphi_k(c_i h A) D_j,$
-$y(t_n + \theta h) = y_n + \theta h \varphi_1(\theta h A) F + h \sum_j \sum_k b_{jk} \theta^k \varphi_k(\theta h A) D_j,$
+$y(t_n + \theta h) = y_n + \theta h \varphi_1(\theta h A) F
+    + h \sum_j \sum_k b_{jk} \theta^k \varphi_k(\theta h A) D_j.$
 
-the second at $\theta = 1$ the step and between the steps the dense output: the exact solution of $y' = A y + p$ with the
-polynomial p of which the weights b are the moments (Hochbruck & Ostermann 2010, "Exponential integrators", section 2).
+The second is the step at $\theta = 1$, and the dense output before: the exact solution of $y' = A y + p$, where the
+weights b are the moments of the polynomial p (Hochbruck & Ostermann 2010, "Exponential integrators", section 2).
 """
 
 import dataclasses

@@ -226,10 +226,11 @@ class HessianOperator(AbstractSymmetricOperator):
         half = _weighted(jax.tree.map(jnp.sqrt, self.eta), v)
 
         def product(x, gradient, hessian):
+            now = f(params, x)
+
             def slope(p):
                 out, back = jax.vjp(lambda q: f(q, x), p)
                 # The gradient in f where out moves away from the present outputs, to first order.
-                now = jax.lax.stop_gradient(out)
                 return back(gradient + jnp.einsum("nab,nb->na", hessian, out - now))[0]
 
             return jax.jvp(slope, (params,), (half,))[1]

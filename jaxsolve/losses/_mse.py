@@ -14,8 +14,5 @@ class MSE(AbstractLoss):
     def pointwise(self, f: Float[Array, " out"], y: Float[Array, " out"]) -> Float[Array, ""]:
         return jnp.sum((f - y) ** 2) / 2
 
-    def hessian_root(self, f: Float[Array, "n out"], y: Float[Array, "n out"]) -> Float[Array, "n out out"]:
-        return jnp.broadcast_to(jnp.eye(f.shape[1], dtype=f.dtype) / f.shape[0] ** 0.5, (*f.shape, f.shape[1]))
-
     def targets(self, y: Any, out_size: int) -> Float[Array, "n out"]:
         return columns(y, out_size)

@@ -35,6 +35,11 @@ class Activation:
         return self.fn is _identity
 
     @property
+    def kinked(self) -> bool:
+        """Whether phi has a kink, which homogeneous functions have unless they are linear."""
+        return self.homogeneous and not self.linear
+
+    @property
     def gain(self) -> float:
         """1 / sqrt(E[phi(z)^2]) for z ~ N(0, 1): the factor that keeps signals at unit variance from layer to layer."""
         return _gain(self)

@@ -42,6 +42,7 @@ from ._regimes import (
     Regime as Regime,
     regimes as regimes,
 )
+from ._stability import edge_time as edge_time, sharpness as sharpness, stability as stability
 from ._weights import (
     conserved as conserved,
     layer_alignment as layer_alignment,

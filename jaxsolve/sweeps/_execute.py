@@ -15,7 +15,7 @@ from .._checks import describe
 from .._dynamics import AbstractChoice, AbstractDynamics, AbstractMarching, AbstractRandomAccess, resolve
 from .._problem import Problem
 from .._results import result_code
-from .._solve import check_applies, CHUNK, observe_march, observe_random_access, random_access_result, read_times
+from .._solve import check_applies, observe_march, observe_random_access, random_access_result, read_times
 from ..observe import Observable
 from ._axes import Group
 
@@ -176,7 +176,7 @@ def _marching(dynamics: AbstractMarching, observables, ts) -> Callable[[_Over], 
 
     def batch(over: _Over) -> Lanes:
         state = over(lambda problem: dynamics.init(problem, ts))()
-        advance = over(lambda problem, state: dynamics.advance(problem, state, jnp.asarray(CHUNK)))
+        advance = over(lambda problem, state: dynamics.advance(problem, state, jnp.asarray(dynamics.chunk)))
         state = jax.lax.while_loop(lambda s: jnp.any(~s.done), advance, state)
         return over(lane)(state)
 

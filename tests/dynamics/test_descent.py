@@ -1,4 +1,5 @@
 import functools
+import itertools
 from typing import Any
 
 import equinox as eqx
@@ -134,6 +135,60 @@ def test_a_batch_of_a_centred_problem_subtracts_its_own_start():
     np.testing.assert_array_equal(path, np.broadcast_to(start, (7, 3)))  # f - f_0 = 0 is the target: nothing moves
 
 
+def test_batches_do_not_depend_on_how_steps_are_grouped():
+    problem = cases.modes(np.ones(6), np.ones(6))
+    dynamics = Descent(optax.sgd, 0.1, batch_size=2, key=jr.key(5))
+    advance = jax.jit(lambda state, n: dynamics.advance(problem, state, n))
+    start = dynamics.init(problem, jnp.array([0.2, 0.7, 1.1]))
+    whole = advance(start, jnp.asarray(20))
+    for group in (1, 3):
+        state = start
+        while not state.done:
+            state = advance(state, jnp.asarray(group))
+        for one, other in zip(jax.tree.leaves(state), jax.tree.leaves(whole), strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert whole.steps == 11
+
+
+class _Normalised(eqx.Module):
+    """f(x) = u x with every x_k normalised over the batch."""
+
+    u: jax.Array
+    norm: eqx.nn.BatchNorm
+
+    def __init__(self, key):
+        self.u = jr.normal(key, (1, 3))
+        self.norm = eqx.nn.BatchNorm(3, "batch", channelwise_affine=False, momentum=0.0, mode="batch")
+
+    def __call__(self, x, state):
+        z, state = self.norm(x, state)
+        return self.u @ z, state
+
+
+@pytest.mark.x64_only
+@pytest.mark.parametrize("centered", [False, True])
+def test_a_batch_of_a_network_with_state_has_its_own_statistics(centered, getkey):
+    net, state = eqx.nn.make_with_state(_Normalised)(getkey())
+    x, y = np.asarray(cases.inputs(getkey(), 4)), np.asarray(jr.normal(getkey(), (4, 1)))
+    problem = Problem(net, jnp.asarray(x), jnp.asarray(y), centered=centered, state=state)
+    path = _weights(problem, Descent(optax.sgd, 0.1, batch_size=2, key=jr.key(5)), 2)
+    start = np.asarray(net.u)[0] if centered else np.zeros(3)
+
+    def stepped(u, chosen, rate=0.1):
+        z = x[list(chosen)]
+        z = (z - z.mean(0)) / np.sqrt(z.var(0) + 1e-5)
+        return u - rate * (z @ (u - start) - y[list(chosen), 0]) @ z / 2
+
+    def matches(rate):
+        pairs = list(itertools.combinations(range(4), 2))
+        near = lambda before, after, pair: np.max(np.abs(stepped(before, pair, rate) - after)) < 1e-14
+        return [[p for p in pairs if near(before, after, p)] for before, after in itertools.pairwise(path)]
+
+    (first,), (second,) = matches(0.1)
+    assert set(first) | set(second) == {0, 1, 2, 3}
+    assert matches(0.101) == [[], []]
+
+
 # The clock
 
 
@@ -242,7 +297,11 @@ def test_until_and_times_at_0_and_infinity():
 @pytest.fixture(scope="module")
 def lanes():
     """Rates below and above the stability limit 2/r = 2, and starts that are no numbers, in one batch."""
-    run = lambda rate, w0: solve(cases.modes([w0], [1.0]), Descent(optax.sgd, rate), [0.0, 10.0, 500.0, 5000.0])
+
+    def run(rate, w0):
+        dynamics = Descent(optax.sgd, rate, divergence_factor=float("inf"))
+        return solve(cases.modes([w0], [1.0]), dynamics, [0.0, 10.0, 500.0, 5000.0])
+
     huge = float(jnp.finfo(jnp.result_type(float)).max) ** 0.6
     return jax.jit(jax.vmap(run))(jnp.array([0.5, 5.0, 0.5, 0.5]), jnp.array([1.0, 1.0, jnp.nan, huge]))
 
@@ -259,6 +318,115 @@ def test_divergence_is_a_result(lanes):
     # |w| = 4^n leaves the dtype, its square before it
     limit = np.log(float(jnp.finfo(jnp.result_type(float)).max)) / np.log(4)
     assert limit / 2 <= int(lanes.stats.steps[1]) <= limit + 2
+
+
+def _steps_to_diverge(rate, above=1.0, factor=1e9):
+    """When 0.5 (1 - rate)^(2k) exceeds `factor` times the scale of the loss, which is `above` times its start."""
+    return int(np.ceil(np.log(factor * above) / (2 * np.log(np.abs(1 - rate)))))
+
+
+def test_divergence_is_found_at_the_step_the_formula_says():
+    """1 % below the limit 2 of a quadratic of curvature 1, and 10 % above it."""
+    rates = jnp.array([1.98, 2.2])
+    run = jax.jit(jax.vmap(lambda rate: solve(cases.modes([1.0], [1.0]), Descent(optax.sgd, rate), [22.0, 2200.0])))
+    below, above = (jax.tree.map(lambda leaf, i=i: leaf[i], run(rates)) for i in (0, 1))
+    assert _name(below) == "successful"
+    np.testing.assert_allclose(below["loss"], 0.5 * 0.98 ** (2.0 * np.array([11, 1111])), rtol=cases.eps(3e3))
+    assert _name(above) == "diverged"
+    steps = _steps_to_diverge(2.2)
+    assert steps == 57
+    assert above.stats.steps == steps
+    np.testing.assert_allclose(above.t_end, 2.2 * steps, rtol=cases.eps(4))
+    np.testing.assert_allclose(above.final.loss, 0.5 * 1.2 ** (2.0 * steps), rtol=cases.eps(900))
+    np.testing.assert_allclose(above["loss"][0], 0.5 * 1.2**20, rtol=cases.eps(130))
+    assert np.isnan(above["loss"][1])
+    cases.assert_fails(lambda: np.testing.assert_equal(int(above.stats.steps), _steps_to_diverge(1.01 * 2.2)))
+
+
+def test_divergence_is_measured_against_the_targets_where_the_start_fits():
+    """The start is 1e-3 off the target 1: the loss of f = 0 is 1e6 times its own."""
+    problem = Problem(cases.Linear(jnp.array([[1.001]])), jnp.ones((1, 1)), jnp.ones((1, 1)))
+    trajectory = solve(problem, Descent(optax.sgd, 2.2), 2200.0, throw=False)
+    assert _name(trajectory) == "diverged"
+    assert trajectory.stats.steps == _steps_to_diverge(2.2, 1e6) == 95
+
+
+def test_the_last_step_is_judged_too():
+    run = lambda last: solve(cases.modes([1.0], [1.0]), Descent(optax.sgd, 2.2), [2.2 * last], throw=False)
+    assert _name(run(56)) == "successful"
+    late = run(57)
+    assert _name(late) == "diverged"
+    np.testing.assert_allclose(late["loss"], [0.5 * 1.2**114], rtol=cases.eps(1000))
+
+
+def test_divergence_in_batches_counts_a_batch_for_its_share():
+    """Every epoch multiplies each of four weights by 1 - 0.8 * 4; at the start w^2/2 is a fourth of the loss."""
+    problem = cases.modes(np.ones(4), np.ones(4))
+    dynamics = Descent(optax.sgd, 0.8, batch_size=1, key=jr.key(0))
+    trajectory = solve(problem, dynamics, 800.0, throw=False)
+    assert _name(trajectory) == "diverged"
+    assert trajectory.stats.steps == 4 * int(np.ceil(np.log(4e9) / (2 * np.log(2.2)))) == 60
+    np.testing.assert_allclose(trajectory.final.loss, 2 * 2.2**30, rtol=cases.eps(40))
+
+
+def test_optimisers_of_bounded_steps_may_come_back():
+    """The first step lifts the loss 1e10 times; the next one of clipped descent undoes that."""
+    cut = lambda rate: optax.chain(optax.clip_by_global_norm(10.0), optax.sgd(rate))
+    for factory, rate in ((optax.adam, 1e6), (cut, 1e5)):
+        trajectory = solve(cases.modes([10.0], [1.0]), Descent(factory, rate), rate * np.arange(4))
+        assert _name(trajectory) == "successful"
+        assert trajectory["loss"][1] > 5e9 * trajectory["loss"][0]
+
+
+def test_an_optimiser_per_layer():
+    """One bounded layer does not bound the steps of the other: the loss grows as that of SGD alone."""
+
+    class Two(eqx.Module):
+        descends: jax.Array
+        bounded: jax.Array
+
+        def __call__(self, x):
+            return jnp.stack([self.descends * x[0], self.bounded * x[1]])
+
+    def factory(rate):
+        label = lambda params: eqx.tree_at(lambda p: (p.descends, p.bounded), params, ("descends", "bounded"))
+        return optax.multi_transform({"descends": optax.sgd(rate), "bounded": optax.adam(rate)}, label)
+
+    problem = Problem(Two(jnp.ones(()), jnp.ones(())), jnp.ones((1, 2)), jnp.zeros((1, 2)))
+    trajectory = solve(problem, Descent(factory, 2.2), 2200.0, throw=False)
+    assert _name(trajectory) == "diverged"
+    assert trajectory.stats.steps == _steps_to_diverge(2.2, 2.0)
+
+
+@pytest.mark.x64_only
+def test_a_catapult_is_no_divergence():
+    """The two-layer linear model of Lewkowycz et al. (2020) reduces to its output f and its kernel k.
+
+    f <- f (1 - r k + r^2 f^2/h), k <- k + r f^2/h (r k - 4) for target 0, input 1 and width h.
+    """
+    width, steps = 300, 60
+    net = nets.TwoLayerLinear(1, width, scaling=nets.Scaling.ntk(), key=jr.key(3))
+    problem = Problem(net, jnp.ones((1, 1)), jnp.zeros((1, 1)))
+    w, u = (np.asarray(matrix).ravel() for matrix in net.weights)
+    first, kernel = w @ u / np.sqrt(width), (w @ w + u @ u) / width
+    rate = 3.9 / kernel
+    trajectory = solve(problem, Descent(optax.sgd, rate), rate * np.arange(steps + 1))
+
+    def reduced(rate):
+        f, k, losses = first, kernel, [first**2 / 2]
+        for _ in range(steps):
+            f, k = f * (1 - rate * k + rate**2 * f**2 / width), k + rate * f**2 / width * (rate * k - 4)
+            losses.append(f**2 / 2)
+        return np.array(losses)
+
+    close = lambda expected: np.testing.assert_allclose(
+        trajectory["loss"], expected, rtol=0, atol=5e-14 * np.max(expected)
+    )
+    close(reduced(rate))
+    cases.assert_fails(lambda: close(reduced(1.01 * rate)))
+    rise = np.max(trajectory["loss"]) / trajectory["loss"][0]
+    assert 100 < rise < 4 * width
+    assert trajectory["loss"][-1] < 1e-6 * trajectory["loss"][0]
 
 
 def test_max_steps():
@@ -322,6 +490,8 @@ def test_mup_with_another_kind_of_optimiser_raises(factory, adam, advice):
         ({"batch_size": 2.0, "key": jr.key(0)}, TypeError, "batch_size must be an integer"),
         ({"until": 0.1}, TypeError, r"until must be a condition such as until\.loss_below"),
         ({"max_steps": 0}, ValueError, "max_steps must be an integer >= 1"),
+        ({"divergence_factor": 1.0}, ValueError, r"divergence_factor must be above 1 \(inf for none\), got 1.0"),
+        ({"divergence_factor": float("nan")}, ValueError, "divergence_factor must be above 1"),
     ],
 )
 @pytest.mark.usefixtures("as_users")

@@ -271,7 +271,7 @@ def test_certificate_of_a_linear_network():
     assert 0 < certificate.energy_balance < 1e-7
     assert 0 < certificate.step_error <= 1
     worst = max(certificate.conserved_drift, certificate.energy_balance)
-    np.testing.assert_allclose(certificate.digits, -np.log10(worst), rtol=1e-12)
+    np.testing.assert_allclose(certificate.trust, -np.log10(worst), rtol=1e-12)
 
 
 @pytest.mark.x64_only
@@ -307,7 +307,7 @@ def test_certificate_would_notice_a_rate_off_by_1_percent():
 @pytest.mark.x64_only
 def test_certificate_of_a_network_that_conserves_nothing(biased):
     assert np.isnan(_certificate(biased[1]).conserved_drift)
-    assert np.isfinite(_certificate(biased[1]).digits)
+    assert np.isfinite(_certificate(biased[1]).trust)
 
 
 # What is refused, and what is warned of

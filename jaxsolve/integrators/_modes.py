@@ -1,0 +1,70 @@
+"""The modes of a kernel that are too fast for an explicit method."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+# Up to so many outputs all modes are found at every step.
+DENSE = 500
+# Of more outputs, so many modes are followed from step to step.
+FOLLOWED = 160
+# A step times a rate up to which a mode may be left to the explicit part.
+SLOW = 1.0
+# A step times the sum of all rates up to which nothing is stiff.
+NOT_STIFF = 0.1
+
+
+class Modes(NamedTuple):
+    """What a step hands to the next: approximate modes to start from. Empty if all are found anew.
+
+    Attributes:
+        vectors: orthonormal columns, the fastest modes last.
+        slowest: a rate that no mode outside of them exceeds by much; inf before the first step.
+    """
+
+    vectors: Float[Array, "outputs followed"]
+    slowest: Float[Array, ""]
+
+
+def no_modes(size: int, dtype: jnp.dtype) -> Modes:
+    """Before the first step."""
+    return Modes(jnp.zeros((size, FOLLOWED if size > DENSE else 0), dtype), jnp.array(jnp.inf, dtype))
+
+
+def modes(
+    kernel: Float[Array, "outputs outputs"], h: Float[Array, ""], known: Modes
+) -> tuple[Float[Array, "outputs outputs"], Float[Array, " outputs"], Modes]:
+    """Orthonormal columns, with zeros for modes that are left out, their rates, and what the next step starts from.
+
+    Of many outputs only the fastest modes are followed, by one subspace iteration per step, until a step is so long
+    that slower ones are stiff, too. Any orthonormal columns serve: an exponential method keeps its order.
+    """
+    if not known.vectors.shape[1]:
+        stiff = h * jnp.trace(kernel) > NOT_STIFF
+        vectors, values = jax.lax.cond(stiff, _all, _none, kernel)
+        return vectors, values, known
+
+    def everything() -> tuple[Array, Array, Modes]:
+        vectors, values = _all(kernel)
+        return vectors, values, Modes(vectors[:, -FOLLOWED:], values[-FOLLOWED])
+
+    def follow() -> tuple[Array, Array, Modes]:
+        basis = jnp.linalg.qr(kernel @ known.vectors)[0]
+        values, rotation = jnp.linalg.eigh(basis.T @ (kernel @ basis))
+        vectors, values = basis @ rotation, jnp.maximum(values, 0)
+        left = kernel.shape[0] - FOLLOWED
+        return jnp.pad(vectors, ((0, 0), (left, 0))), jnp.pad(values, (left, 0)), Modes(vectors, values[0])
+
+    return jax.lax.cond(h * known.slowest > SLOW, everything, follow)
+
+
+def _all(kernel: Float[Array, "outputs outputs"]) -> tuple[Array, Array]:
+    values, vectors = jnp.linalg.eigh(kernel)
+    return vectors, jnp.maximum(values, 0)  # below zero by rounding only: the kernel is a Gram matrix
+
+
+def _none(kernel: Float[Array, "outputs outputs"]) -> tuple[Array, Array]:
+    return jnp.zeros_like(kernel), jnp.zeros_like(kernel[0])

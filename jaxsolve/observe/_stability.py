@@ -1,0 +1,130 @@
+"""How sharp the loss is, and how far descent on it is from its edge of stability."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import ArrayLike, Float, PyTree
+
+from .. import kernels
+from .._checks import concrete, describe
+from .._dynamics import View
+from .._problem import Problem
+from ._observable import Observable
+
+
+class _BatchHessian(kernels.AbstractSymmetricOperator):
+    """sqrt(eta) H sqrt(eta) of a network with state, whose samples act on each other and cannot go in parts."""
+
+    problem: Problem
+    params: PyTree
+
+    @property
+    def structure(self) -> PyTree[jax.ShapeDtypeStruct]:
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), self.params)
+
+    @property
+    def positive(self) -> bool:
+        return False
+
+    def mv(self, v: PyTree) -> PyTree:
+        """The product with a pytree shaped like the parameters."""
+        weigh = lambda tree: jax.tree.map(lambda rate, leaf: jnp.sqrt(rate) * leaf, self.problem.eta, tree)
+        return weigh(jax.jvp(jax.grad(self.problem.objective), (self.params,), (weigh(v),))[1])
+
+
+def _hessian(view: View) -> kernels.AbstractSymmetricOperator:
+    problem, net = view.problem, view.net
+    if problem.state is not None:
+        return _BatchHessian(problem, view.params)
+    f, loss = view.outputs, problem.loss
+    return kernels.HessianOperator(
+        net, problem.x, loss.gradient(f, problem.y), loss.hessian(f, problem.y), eta=problem.eta
+    )
+
+
+def _sharpness(view: View):
+    # Any start does: all but a set of measure zero lead to the same eigenvalue, and one key makes one result.
+    return kernels.top_eigenpairs(_hessian(view), 1, key=jr.key(0)).values[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class _ReadStability:
+    # A class, not a closure: equal for equal limits, so that a fresh observable does not recompile.
+    limit: float
+
+    def __call__(self, view: View):
+        return _sharpness(view) / self.limit
+
+
+def sharpness() -> Observable:
+    """The largest eigenvalue of sqrt(eta) H sqrt(eta), H the Hessian of the training loss, in 1/time.
+
+    It is the largest rate of the gradient flow linearised where it stands, theta_l' = -eta_l dL/dtheta_l, and steps of
+    gradient descent are stable along all eigenvectors while rate * sharpness < 2 (Cohen et al. 2021,
+    arXiv:2103.00065). With eta = 1 it is the sharpness of that paper. NaN where the parameters are.
+
+    No Hessian is formed: LOBPCG (`kernels.top_eigenpairs`) multiplies it with vectors until the residual is about
+    eps^(3/4) of the eigenvalue, whose own error is its square over the gap to the next one; after 200 iterations it
+    gives what it has, which is never too large.
+    """
+    return Observable("sharpness", _sharpness, unit="1 / time")
+
+
+def stability(rate: Float[ArrayLike, ""], *, momentum: float = 0.0) -> Observable:
+    """rate * sharpness/(2 (1 + momentum)): below 1 the steps of gradient descent are stable, above 1 they are not.
+
+    A run at the edge of stability hovers at or just above 1 (Cohen et al. 2021, arXiv:2103.00065, section 2). It is
+    for `Descent(optax.sgd, rate, momentum=...)` on the full batch: Nesterov's momentum has the limit
+    2 (1 + beta)/((1 + 2 beta) rate), Adam that of a Hessian with its preconditioner. A rate that varies inside a sweep
+    is no constant of an observable: there, take `sharpness` and multiply.
+
+    Arguments:
+        rate: the learning rate, > 0.
+        momentum: heavy-ball momentum beta in [0, 1).
+
+    Raises:
+        ValueError: rate is not one finite number > 0, or momentum is not in [0, 1).
+        TypeError: rate is traced.
+    """
+    known = concrete(rate)
+    if known is None:
+        raise TypeError(
+            "rate of observe.stability must be a known number; observe.sharpness() times rate/2 is the same"
+        )
+    if not (known.ndim == 0 and np.isfinite(known) and known > 0):
+        raise ValueError(f"rate must be one finite number > 0, got {describe(rate)}")
+    if not 0 <= momentum < 1:
+        raise ValueError(f"momentum must lie in [0, 1), got {momentum}")
+    return Observable("stability", _ReadStability(2 * (1 + float(momentum)) / float(known)))
+
+
+def edge_time(
+    ts: Float[ArrayLike, " times"], stability: Float[ArrayLike, "*lanes times"]
+) -> Float[np.ndarray, "*lanes"]:
+    """When runs come to the edge of stability: the time at which `stability` first reaches 1, inf if it never does.
+
+    Linear between the two times around it. A run that starts beyond the edge has its first time.
+
+    Arguments:
+        ts: times, shape (times,), ascending.
+        stability: what the observable `stability` has measured at them, along the last axis. NaN, where a run has
+            diverged, reaches nothing.
+
+    Raises:
+        ValueError: the shapes do not match, or there is no time.
+    """
+    times, values = np.asarray(ts, float), np.asarray(stability, float)
+    if times.ndim != 1 or times.size == 0 or values.shape[-1:] != times.shape:
+        raise ValueError(f"need times and stability (..., times), got shapes {times.shape} and {values.shape}")
+    reached = values >= 1
+    after = np.argmax(reached, axis=-1)
+    before = np.maximum(after - 1, 0)
+    take = lambda index: np.take_along_axis(values, index[..., None], axis=-1)[..., 0]
+    low, high = take(before), take(after)
+    rises = high > low
+    share = np.where(rises, (1 - low) / np.where(rises, high - low, 1), 1.0)
+    time = times[before] + share * (times[after] - times[before])
+    return np.where(np.any(reached, axis=-1), time, np.inf)
