@@ -6,7 +6,7 @@ import sys
 import jax
 
 
-NAMES = ("foundations", "kernels")
+NAMES = ("foundations", "kernels", "flow")
 
 
 def main() -> None:

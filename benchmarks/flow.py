@@ -1,0 +1,287 @@
+"""Gradient flow to convergence, against everything else that integrates it, at equal error.
+
+Errors are relative errors of the displacement w(T) - w(0) and of the test outputs against a tight reference; every
+method gets the loosest setting that brings both below what is asked. Ours is run again between its rivals, so that a
+ratio compares times of one stretch of the machine.
+"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import psutil
+from jaxtyping import PyTree
+from threadpoolctl import threadpool_limits
+
+import jaxsolve as js
+from jaxsolve import integrators
+
+from ._flow_rivals import (
+    cheapest,
+    Choice,
+    errors,
+    reference_problem,
+    Rival,
+    RIVALS,
+    Run,
+    SMALL_RIVALS,
+)
+from .kernels import row
+
+
+GOALS = {10.0: 100.0, 1.0: 40.0, 0.1: 12.0, 0.01: 6.0}  # gamma: ratio asked for
+ASKED = 1e-3
+UNTIL = 1e-5
+HOPELESS = 1.5  # a rival that takes so many times the best one's gradient evaluations is stopped
+RTOLS = (3e-1, 1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5)
+REPEATS = 5
+
+
+def main() -> None:
+    """All of it."""
+    start = time.perf_counter()
+    # Two threads of LAPACK factorise a few hundred rows no faster, and far slower where others use the machine.
+    with jax.default_device(jax.devices("cpu")[0]), threadpool_limits(1, "blas"):
+        print(f"jax {jax.__version__} on CPU, {os.cpu_count()} cores, one thread for LAPACK, {_load()}")
+        for gamma, goal in GOALS.items():
+            _reference(gamma, goal)
+        _small()
+        _kinks()
+        _many_outputs()
+        _batch()
+        _long_times()
+    print(f"\n{_load()} at the end; wall time of it all {time.perf_counter() - start:.0f} s")
+
+
+def _load() -> str:
+    return "load " + "/".join(f"{load / (os.cpu_count() or 1):.2f}" for load in psutil.getloadavg()) + " per core"
+
+
+# --- ours
+
+
+class Ours(NamedTuple):
+    """What one of our runs gave and cost."""
+
+    run: Run
+    t_end: float
+    seconds: float
+    loss: float
+    trust: float
+
+
+def _flow(integrator: Any, rtol: float, until: float | None = None) -> js.GradientFlow:
+    condition = None if until is None else js.until.loss_below(until)
+    return js.GradientFlow(integrator, rtol=rtol, until=condition, max_steps=20_000)
+
+
+def _solve(problem: js.Problem, flow: js.GradientFlow, T: float) -> Ours:
+    """A run to T; compiled beforehand if it has been called once."""
+    begin = time.perf_counter()
+    run = jax.block_until_ready(js.solve(problem, flow, [0.0, T], throw=False))
+    seconds = time.perf_counter() - begin
+    moved = jax.tree.map(jnp.subtract, run.final.params, problem.params)
+    steps = int(run.stats.steps) + int(run.stats.rejected)
+    assert run.certificate is not None
+    found = Run(moved, run.final.test_outputs, steps, int(run.stats.gradient_evaluations))
+    return Ours(found, float(run.t_end), seconds, float(run["loss"][-1]), float(run.certificate.trust))
+
+
+def _ladder(problem: js.Problem, T: float, reference: Run, integrator: Any) -> tuple[js.GradientFlow, Choice]:
+    """Our loosest tolerance at which both errors are as small as asked."""
+    choice = flow = None
+    for rtol in RTOLS:
+        flow = _flow(integrator, rtol)
+        _solve(problem, flow, T)
+        ours = _solve(problem, flow, T)
+        found = errors(ours.run, reference)
+        met = max(found) <= ASKED
+        choice = Choice(rtol, *found, ours.run.steps, ours.run.evaluations, ours.seconds, met)
+        if met:
+            break
+    assert flow is not None
+    assert choice is not None
+    return flow, choice
+
+
+# --- the reference problem
+
+
+def _tight(problem: js.Problem, rtol: float = 1e-7) -> Ours:
+    return _solve(problem, _flow(integrators.FunctionSpace(tableau=integrators.KROGSTAD), rtol, UNTIL), np.inf)
+
+
+def _reference(gamma: float, goal: float) -> None:
+    problem = reference_problem(gamma)
+    tight = _tight(problem)
+    T = tight.t_end
+    print(
+        f"\ngamma = {gamma:g}: to train loss {UNTIL:g} at t = {T:.5g} (reference: {tight.run.steps} steps, trust "
+        f"{tight.trust:.1f} digits)"
+    )
+    _against(problem, T, tight.run, RIVALS, f"gamma = {gamma:g}", goal)
+
+
+def _against(problem: js.Problem, T: float, reference: Run, rivals: Sequence[Rival], what: str, goal: float) -> None:
+    flow, choice = _ladder(problem, T, reference, integrators.FunctionSpace())
+    ours = [_solve(problem, flow, T).seconds for _ in range(REPEATS)]
+    _print("jaxsolve FunctionSpace", choice, float(np.median(ours)))
+    # Descent first: the fastest of them bounds how long the others are worth running.
+    best: tuple[str, float] | None = None
+    for rival in sorted(rivals, key=lambda rival: rival.name != "gradient descent"):
+        limit = np.inf if best is None else HOPELESS * best[1]
+        found = _within(rival, problem, T, reference, limit)
+        ours.append(_solve(problem, flow, T).seconds)
+        if found is None:
+            print(f"  {rival.name:<24} stopped: it would take more than {limit:.0f} s")
+            continue
+        _print(rival.name, found, found.seconds)
+        if found.met and (best is None or found.seconds < best[1]):
+            best = rival.name, found.seconds
+    if best is None:
+        print(f"  {what}: no rival reached {ASKED:g}")
+        return
+    print(row(f"  {what}: fastest rival ({best[0]}) / jaxsolve, time", best[1] / np.median(ours), ">=", goal))
+
+
+def _within(rival: Rival, problem: js.Problem, T: float, reference: Run, limit: float) -> Choice | None:
+    """The cheapest setting of a rival, or None if its runs take longer than the limit."""
+    if not np.isfinite(limit):
+        return cheapest(rival, problem, T, reference, ASKED)
+    setting = rival.ladder(problem, reference)[0]
+    few = 200
+    rival.run(problem, 1e-9 * T, setting, max_steps=few)
+    begin = time.perf_counter()
+    run = rival.run(problem, T, setting, max_steps=few)
+    per_step = (time.perf_counter() - begin) / max(int(run.steps), 1)
+    found = cheapest(rival, problem, T, reference, ASKED, max_steps=int(limit / per_step), patience=2 * limit)
+    return found if found.met else None
+
+
+def _print(name: str, choice: Choice, seconds: float) -> None:
+    print(
+        f"  {name:<24} setting {choice.setting:<8.2g} {seconds:8.3f} s  {choice.steps:>7} steps "
+        f"{choice.evaluations:>8} gradients  errors: displacement {choice.displacement_error:.1e}, "
+        f"test outputs {choice.test_error:.1e}",
+        flush=True,
+    )
+
+
+def _small() -> None:
+    problem = reference_problem(1.0, width=16)
+    size = sum(leaf.size for leaf in jax.tree.leaves(problem.params))
+    tight = _tight(problem)
+    print(f"\nShrunk to two layers of 16 ({size} parameters), gamma = 1, to t = {tight.t_end:.5g}")
+    _against(problem, tight.t_end, tight.run, (*RIVALS, *SMALL_RIVALS), "shrunk", 1.0)
+
+
+# --- kinks
+
+
+def _kinks() -> None:
+    """ReLU: times to equal error of outputs."""
+    for gamma, T in ((10.0, 300.0), (1.0, 300.0)):
+        problem = reference_problem(gamma, activation="relu")
+        print(f"\nrelu, gamma = {gamma:g}, to t = {T:g}; errors against Tsit5 at rtol 1e-6")
+        reference = _solve(problem, _flow(diffrax.Tsit5(), 1e-6), T).run
+        rival = [_at(problem, T, reference, "Tsit5", diffrax.Tsit5(), rtol) for rtol in (1e-4, 1e-5)]
+        own = [
+            _at(problem, T, reference, "FunctionSpace", integrators.FunctionSpace(), rtol)
+            for rtol in (1e-1, 3e-2, 1e-2, 3e-3)
+        ]
+        default = own[2]
+        as_good = [choice.seconds for choice in rival if choice.test_error <= default.test_error]
+        seconds = min(as_good, default=rival[-1].seconds)  # the finest has a larger error still
+        what = (
+            f"  relu, gamma = {gamma:g}: Tsit5 / FunctionSpace at its default, time to its test error"
+        )
+        print(row(what, seconds / default.seconds, ">=", 10))
+
+
+def _at(problem: js.Problem, T: float, reference: Run, name: str, integrator: Any, rtol: float) -> Choice:
+    flow = _flow(integrator, rtol)
+    _solve(problem, flow, T)
+    ours = _solve(problem, flow, T)
+    choice = Choice(rtol, *errors(ours.run, reference), ours.run.steps, ours.run.evaluations, ours.seconds, True)
+    _print(f"{name}, trust {ours.trust:.1f}", choice, ours.seconds)
+    return choice
+
+
+# --- many outputs, many networks, long times
+
+
+def _median(fn: Callable[[], PyTree], repeats: int) -> float:
+    jax.block_until_ready(fn())
+    seconds = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        jax.block_until_ready(fn())
+        seconds.append(time.perf_counter() - begin)
+    return float(np.median(seconds))
+
+
+def _step_cost(problem: js.Problem, T: float, rtol: float) -> tuple[float, float, Ours]:
+    """Seconds of a step on average over a run, of a gradient, and the run."""
+    flow = _flow(integrators.FunctionSpace(), rtol)
+    gradient = eqx.filter_jit(lambda problem, params: jax.grad(problem.objective)(params))
+    per_gradient = _median(lambda: gradient(problem, problem.params), 9)
+    _solve(problem, flow, T)
+    ours = _solve(problem, flow, T)
+    return ours.seconds / ours.run.steps, per_gradient, ours
+
+
+def _many_outputs() -> None:
+    print("\nMany outputs on the training set")
+    data = js.data.digits(task="parity", n_train=1000, pca=10, key=jax.random.key(0))
+    net = _net(256, 1, jax.random.key(1))
+    problem = js.Problem(net, *data.train, test=data.test, centered=True)
+    per_step, per_gradient, ours = _step_cost(problem, 1e4, 1e-3)
+    what = f"  n = 1000, one output, {ours.run.steps} steps to t = 1e4: a step / a gradient evaluation, time"
+    print(row(what, per_step / per_gradient, "<=", 20))
+    data = js.data.digits(task="classes", n_train=200, pca=10, key=jax.random.key(0))
+    net = _net(256, 10, jax.random.key(1))
+    problem = js.Problem(net, *data.train, test=data.test, loss=js.losses.CrossEntropy(), centered=True)
+    per_step, per_gradient, ours = _step_cost(problem, 1e3, 1e-3)
+    print(
+        f"  ten classes, cross entropy, n c = {problem.y.size}: {ours.run.steps} steps to t = 1e3, train loss "
+        f"{ours.loss:.2e}, trust {ours.trust:.1f}; a step {per_step:.2f} s, {per_step / per_gradient:.0f} gradients"
+    )
+
+
+def _net(width: int, out_size: int, key: jax.Array) -> js.nets.MLP:
+    scaling = js.nets.Scaling.lazy(1.0, gain=True)
+    return js.nets.MLP(10, width, 2, out_size, js.nets.softplus(5.0), scaling=scaling, key=key)
+
+
+def _batch() -> None:
+    """64 networks of different seeds at once."""
+    count, T = 64, 100.0
+    data = js.data.digits(task="parity", n_train=200, pca=10, key=jax.random.key(0))
+    flow = _flow(integrators.FunctionSpace(), 1e-3)
+
+    def one(key):
+        problem = js.Problem(_net(64, 1, key), *data.train, centered=True)
+        return js.solve(problem, flow, jnp.array([T]))["loss"]
+
+    keys = jax.random.split(jax.random.key(2), count)
+    single, looped, batched = jax.jit(one), jax.jit(lambda keys: jax.lax.map(one, keys)), jax.jit(jax.vmap(one))
+    alone = _median(lambda: [single(key) for key in keys], 1)
+    loop = _median(lambda: looped(keys), 1)
+    lanes = _median(lambda: batched(keys), 1)
+    print(
+        f"\n{count} networks of width 64 to t = {T:g}: one by one {alone:.2f} s, loop {loop:.2f} s, vmap {lanes:.2f} s"
+    )
+    winner = "a compiled loop" if loop < lanes else "vmap"
+    print(row(f"  {count} in one batch ({winner}) / {count} x one, time", min(loop, lanes) / alone, "<=", 1.0))
+
+
+def _long_times() -> None:
+    problem = reference_problem(10.0, width=64)
+    counts = [_solve(problem, _flow(integrators.FunctionSpace(), 1e-4), T).run.steps for T in (1e4, 1e8)]
+    print(f"\nWidth 64, gamma = 10: {counts[0]} steps to t = 1e4, {counts[1]} to t = 1e8")
