@@ -1,5 +1,6 @@
 from . import (
     data as data,
+    integrators as integrators,
     kernels as kernels,
     losses as losses,
     nets as nets,

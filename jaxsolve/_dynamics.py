@@ -263,6 +263,7 @@ class March(eqx.Module):
         certificate: None where the dynamics has none to give.
         kernel: the one that `FunctionValues` moved under.
         kernels: kernel evaluations; None for none.
+        integrator: what made the steps, if there was a choice.
     """
 
     times: Float[Array, " times"]
@@ -276,6 +277,7 @@ class March(eqx.Module):
     certificate: Certificate | None
     kernel: Float[Array, "n out n out"] | None = None
     kernels: Int[Array, ""] | None = None
+    integrator: str = eqx.field(static=True, default="")  # text
 
     def view(self, problem: Problem, t: Float[Array, ""], row: PyTree) -> View:
         """What one row of `saved` shows at its time."""

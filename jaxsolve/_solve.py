@@ -182,12 +182,15 @@ def _of_march(problem, dynamics, observables, ts, run: March) -> Trajectory:
         observe_march(problem, observables, run),
         run.t_end,
         run.result,
-        Stats(
-            run.steps, run.rejected, run.evaluations, jnp.zeros_like(run.steps) if run.kernels is None else run.kernels
-        ),
+        _stats(run),
         run.certificate,
         run.view(problem, run.t_end, run.params),
     )
+
+
+def _stats(run: March) -> Stats:
+    kernels = jnp.zeros_like(run.steps) if run.kernels is None else run.kernels
+    return Stats(run.steps, run.rejected, run.evaluations, kernels, run.integrator)
 
 
 def _trajectory(dynamics, observables, ts, row, observed, t_end, result, stats, certificate, final) -> Trajectory:

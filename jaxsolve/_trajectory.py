@@ -31,12 +31,14 @@ class Stats(eqx.Module):
         steps, rejected: accepted and rejected steps.
         gradient_evaluations: of the training loss; -1 where the integrator does not tell.
         kernel_evaluations: of the NTK on the training set.
+        integrator: what made the steps of a flow; empty otherwise.
     """
 
     steps: Int[Array, ""]
     rejected: Int[Array, ""]
     gradient_evaluations: Int[Array, ""]
     kernel_evaluations: Int[Array, ""]
+    integrator: str = eqx.field(static=True, default="")  # text
 
 
 class Trajectory(eqx.Module):
@@ -91,10 +93,13 @@ class Trajectory(eqx.Module):
             "t_end": float(self.t_end),
             "steps": int(self.stats.steps),
             "rejected": int(self.stats.rejected),
+            "gradient_evaluations": int(self.stats.gradient_evaluations),
+            "kernel_evaluations": int(self.stats.kernel_evaluations),
         }
         if self.certificate is not None:
             attrs["conserved_drift"] = float(self.certificate.conserved_drift)
             attrs["energy_balance"] = float(self.certificate.energy_balance)
+            attrs["trust"] = float(self.certificate.trust)
         return xarray.Dataset(data, coords={"t": (lead, times, {"units": "gradient-flow time"})}, attrs=attrs)
 
     def __repr__(self) -> str:

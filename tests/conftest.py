@@ -11,6 +11,8 @@ import pytest
 # Most time goes into compiling programs that run once: optimise them less, as JAX's own tests do. To be set before JAX
 # starts; `XLA_FLAGS= uv run pytest` runs what users run.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+# Tests run one per core: a second thread of LAPACK would wait for a core, and spin while it waits.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import jax  # noqa: E402
 import jaxtyping  # noqa: E402

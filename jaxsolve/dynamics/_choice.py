@@ -1,13 +1,20 @@
 """Which integrator serves which problem."""
 
-import diffrax
+import math
 
+import diffrax
+import equinox as eqx
+import jax
+
+from .. import kernels
 from .._problem import Problem
-from ..integrators import FunctionSpace
+from ..integrators import FunctionSpace, RungeKuttaChebyshev
 
 
 # Up to so many outputs on the training set a flow is hardly stiff, and an explicit method is as fast.
 FEW_OUTPUTS = 16
+# Beyond so many, the eigenvectors of the kernel cost more than the stages of a stabilised explicit method.
+MANY_OUTPUTS = 4096
 
 
 def choose_integrator(problem: Problem) -> diffrax.AbstractSolver:
@@ -15,4 +22,24 @@ def choose_integrator(problem: Problem) -> diffrax.AbstractSolver:
     outputs = problem.y.size
     if outputs <= FEW_OUTPUTS:
         return diffrax.Tsit5()
-    return FunctionSpace()
+    if outputs <= MANY_OUTPUTS and _fits(problem):
+        return FunctionSpace()
+    return RungeKuttaChebyshev()
+
+
+def _fits(problem: Problem) -> bool:
+    """Whether `FunctionSpace` takes less than half of the free memory, as far as it is known."""
+    free = kernels.free_memory()
+    if free is None:
+        return True
+    outputs, item = problem.y.size, problem.x.dtype.itemsize
+    if problem.state is None and kernels.unknown_layer(problem.net) is None:
+        held = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(_signals(problem)) if hasattr(leaf, "shape"))
+    else:
+        held = outputs * sum(leaf.size for leaf in jax.tree.leaves(problem.params))  # a whole Jacobian
+    # Signals are held by the step and its dense output; of the kernel there are also the eigenvectors and work space.
+    return item * (3 * held + 8 * outputs**2) < free // 2
+
+
+def _signals(problem: Problem):
+    return eqx.filter_eval_shape(lambda p: kernels.LayeredJacobian(p.net, p.x).passing, problem)

@@ -210,6 +210,8 @@ class KernelMarch(AbstractMarching):
             steps=run.steps,
             rejected=run.rejected,
             evaluations=run.evaluations,
+            kernels=run.kernels,
+            integrator=run.integrator,
             certificate=run.certificate,
             kernel=with_outputs(self.source.ntk(problem, problem.x), problem),
         )

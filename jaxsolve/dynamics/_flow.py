@@ -186,6 +186,7 @@ class AbstractFlow(AbstractMarching):
             rejected=state.rejected,
             evaluations=gradients,
             kernels=kernels,
+            integrator=type(system.solver).__name__,
             certificate=system.certificate(state.t, state.y, state.step_error),
         )
 

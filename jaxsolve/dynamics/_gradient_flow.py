@@ -20,9 +20,17 @@ from ._system import AbstractSystem, FunctionSystem, ParameterSystem
 class GradientFlow(AbstractFlow, AbstractChoice):
     """theta_l' = -eta_l dL/dtheta_l, integrated adaptively by diffrax.
 
+    Without an integrator the size of the problem chooses one (`docs/how-to-choose.md` says why), never its numbers:
+    `diffrax.Tsit5` for up to 16 outputs on the training set (n c), `integrators.FunctionSpace` for up to 4096 if its
+    memory is there, and `integrators.RungeKuttaChebyshev` for more. `traj.stats.integrator` says which.
+
+    With kinks (relu, hinge losses) every method loses its order: see `docs/how-to-choose.md` for what can be had.
+
     Arguments:
-        integrator: any adaptive diffrax solver of ordinary differential equations; None takes `diffrax.Tsit5()`.
-        rtol, atol: tolerances of a step, per parameter; None takes 1e-6 and 1e-9 (float32: 1e-4 and 1e-7).
+        integrator: any adaptive diffrax solver of ordinary differential equations; None lets the problem choose.
+        rtol, atol: tolerances of a step. None takes 1e-6 and 1e-9 per parameter (float32: 1e-4 and 1e-7).
+            `FunctionSpace` measures errors by whole vectors, relative to how far parameters and outputs have moved: its
+            default rtol is 1e-4, with kinks 1e-2, and it has no atol. `RungeKuttaChebyshev` takes 1e-4 and 1e-6.
         until: stops the run when met, located within the step; with it `ts` may end in inf.
         max_steps: accepted and rejected steps before the run is given up.
         land_on_ts: step exactly on every requested time instead of interpolating. Reference runs do: an interpolant is

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .._dynamics import Certificate, View
 from .._problem import Problem
-from ..integrators import DisplacementController, Flowing, FunctionSpace
+from ..integrators import DisplacementController, Flowing, FunctionSpace, RungeKuttaChebyshev
 from ._certificate import flow_certificate
 from ._integrator import gradient_evaluations, prepare, tolerances
 from ._kinks import kinked
@@ -89,6 +89,8 @@ class ParameterSystem(AbstractSystem):
 
     def __init__(self, problem: Problem, integrator: diffrax.AbstractSolver, rtol: float | None, atol: float | None):
         self.problem = problem
+        if isinstance(integrator, RungeKuttaChebyshev):  # of order 2: a finer tolerance would cost far more steps
+            rtol, atol = SMOOTH_RTOL if rtol is None else rtol, 1e-2 * SMOOTH_RTOL if atol is None else atol
         rtol, atol = tolerances(rtol, atol, problem.x.dtype)
         self.controller = diffrax.PIDController(rtol=rtol, atol=atol, norm=_parameter_norm, pcoeff=0.3, icoeff=0.4)
         self.solver = prepare(integrator, self.controller)
@@ -136,7 +138,8 @@ class ParameterSystem(AbstractSystem):
         return _parameter_norm(error / (self.controller.atol + self.controller.rtol * size))
 
     def evaluations(self, solver_state: PyTree, attempts: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
-        del solver_state
+        if isinstance(self.solver, RungeKuttaChebyshev):
+            return solver_state.evaluations, jnp.zeros_like(attempts)
         return gradient_evaluations(self.solver, attempts), jnp.zeros_like(attempts)
 
 
@@ -186,7 +189,7 @@ class FunctionSystem(AbstractSystem):
         return solver_state.gradients + 1, solver_state.kernels  # one to choose the first step
 
 
-# Tolerances of `FunctionSpace`. Where there are kinks a finer one buys steps but hardly accuracy.
+# Tolerances of the integrators of our own. Where there are kinks a finer one buys steps but hardly accuracy.
 SMOOTH_RTOL, KINKED_RTOL = 1e-4, 1e-2
 
 

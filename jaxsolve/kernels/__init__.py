@@ -38,7 +38,7 @@ from ._matrix_free import (
     HessianOperator as HessianOperator,
     NTKOperator as NTKOperator,
 )
-from ._memory import MemoryEstimate as MemoryEstimate
+from ._memory import free_memory as free_memory, MemoryEstimate as MemoryEstimate
 from ._metrics import (
     centre as centre,
     centred_alignment as centred_alignment,
