@@ -16,7 +16,7 @@ Y = PyTree[Inexact[Array, "..."]]
 Scalar = Float[Array, ""]
 Time = Float[Array | np.ndarray, ""] | float
 
-_DAMPING = 2 / 13  # keeps |R| below 1 - _DAMPING/3 for stiff modes, and shortens the stable interval by 2 %
+_DAMPING = 2 / 13  # keeps |R| below about 1 - _DAMPING/3 for stiff modes, and shortens the stable interval by 2 %
 _STAGES = 1.54  # s stages are stable up to (s^2 - 1)/1.54
 _TERMS = 8  # of the expansions about 1: the next is below the rounding of float64
 _SAFETY = 1.2  # power iteration finds the radius from below
@@ -81,7 +81,7 @@ class RungeKuttaChebyshev(diffrax.AbstractAdaptiveSolver[ChebyshevState]):
         ValueError: max_stages is below 2.
     """
 
-    max_stages: int = eqx.field(static=True, default=250)  # checked when made
+    max_stages: int = eqx.field(static=True, default=250)  # a size, checked when made
 
     term_structure: ClassVar = diffrax.AbstractTerm
     interpolation_cls: ClassVar = diffrax.ThirdOrderHermitePolynomialInterpolation
@@ -141,7 +141,7 @@ class RungeKuttaChebyshev(diffrax.AbstractAdaptiveSolver[ChebyshevState]):
         error = jax.tree.map(lambda d, a, b: jnp.where(fits, 0.4 * (a + b) - 0.8 * d, jnp.inf), moved, k0, k1)
         # A mode that becomes the stiffest was invisible from the last one. Once unstable it shows in the field.
         blend = lambda v, k: v + _SHARE * k
-        direction = jax.lax.stop_gradient(_unit(jax.tree.map(blend, estimate.direction, _unit(k1))))
+        direction = _unit(jax.tree.map(blend, estimate.direction, _unit(jax.lax.stop_gradient(k1))))
         spent = jnp.where(fits, stages, 0).astype(int) + 2 * estimate.iterations
         new = ChebyshevState(
             field=field,
@@ -166,7 +166,8 @@ class _Estimate(NamedTuple):
 def _estimate(terms, t, y, args, control, state: ChebyshevState, size: Scalar, due: Bool[Array, ""]) -> _Estimate:
     """Power iteration on h times the Jacobian, from where the last one ended; nothing is done unless it is due.
 
-    Products are exact, not differences of the field: those would need a size of perturbation, which float32 has not.
+    Products are exact, not differences of the field: for those float32 has no perturbation that is both small and above
+    rounding.
     """
 
     def iterate(carry):

@@ -462,6 +462,6 @@ def test_gradient_flow_agrees_with_scipy(stiff):
         outputs = np.array([by_hand.outputs(theta) for theta in path])
         np.testing.assert_allclose(run["outputs"], outputs, rtol=0, atol=atol)
 
-    check(1.0, 1e-4 if cases.X64 else 1e-3)  # measured: 1e-5,
+    check(1.0, 1e-4 if cases.X64 else 3e-3)  # measured: 2e-5, 9e-4
     if cases.X64:
         cases.assert_fails(lambda: check(1.01, 1e-4))
