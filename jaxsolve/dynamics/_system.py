@@ -69,7 +69,7 @@ class AbstractSystem(eqx.Module):
 
     @abc.abstractmethod
     def evaluations(self, solver_state: PyTree, attempts: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
-        """Evaluations of the gradient and of the kernel after so many attempted steps; -1 where unknown."""
+        """Evaluations of the gradient and of the kernel in so many attempted steps; -1 where unknown."""
 
     def params(self, w: Float[Array, " params"]) -> PyTree:
         """The parameters as the network has them."""
@@ -185,8 +185,8 @@ class FunctionSystem(AbstractSystem):
         return self.controller.relative_error(y0, y1, error) / self.controller.rtol
 
     def evaluations(self, solver_state: Any, attempts: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
-        del attempts
-        return solver_state.gradients + 1, solver_state.kernels  # one to choose the first step
+        del solver_state
+        return attempts * self.solver.gradients + 1, attempts  # one to choose the first step
 
 
 # Tolerances of the integrators of our own. Where there are kinks a finer one buys steps but hardly accuracy.

@@ -3,37 +3,24 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from .._checks import describe
 from .._problem import Problem
 from ._expansion import expand, Expansion, Flowing, Model, sum_of
 from ._modes import Modes, no_modes
-from ._tableau import ExponentialTableau, KROGSTAD
+from ._tableau import ExponentialTableau, HOCHBRUCK_OSTERMANN_3
 
 
 # Of the time in which the loss would fall to 0 at its initial speed: the first step.
 FIRST = 0.2
-
-
-class FunctionSpaceState(NamedTuple):
-    """What goes from step to step.
-
-    Attributes:
-        gradients, kernels: how often they have been evaluated.
-        modes: where the search for the modes of the next kernel starts.
-    """
-
-    gradients: Int[Array, ""]
-    kernels: Int[Array, ""]
-    modes: Modes
 
 
 class FunctionSpace(diffrax.AbstractAdaptiveSolver):
@@ -57,7 +44,7 @@ class FunctionSpace(diffrax.AbstractAdaptiveSolver):
     """
 
     problem: Problem | None = None
-    tableau: ExponentialTableau = eqx.field(static=True, default=KROGSTAD)  # decides the program
+    tableau: ExponentialTableau = eqx.field(static=True, default=HOCHBRUCK_OSTERMANN_3)  # decides the program
 
     term_structure: ClassVar = diffrax.AbstractTerm
 
@@ -91,6 +78,11 @@ class FunctionSpace(diffrax.AbstractAdaptiveSolver):
         return Flowing(zero, problem.outputs(problem.params), jnp.zeros((), zero.dtype))
 
     @property
+    def gradients(self) -> int:
+        """Gradient evaluations of one step; there is one kernel evaluation besides."""
+        return len(self.tableau.nodes) + 1
+
+    @property
     def first_step(self) -> Float[Array, ""]:
         """A length for the first step: a part of the time in which the loss would fall to 0 at its initial speed."""
         y = self.start
@@ -115,27 +107,22 @@ class FunctionSpace(diffrax.AbstractAdaptiveSolver):
     def func(self, terms: Any, t0: Any, y0: Flowing, args: Any) -> Flowing:
         return terms.vf(t0, y0, args)
 
-    def init(self, terms: Any, t0: Any, t1: Any, y0: Flowing, args: Any) -> FunctionSpaceState:
+    def init(self, terms: Any, t0: Any, t1: Any, y0: Flowing, args: Any) -> Modes:
         del terms, t0, t1, args
         if not isinstance(y0, Flowing):
             raise TypeError(f"FunctionSpace moves its own state: give diffeqsolve y0=solver.start, got {describe(y0)}")
-        zero = jnp.zeros((), int)
-        return FunctionSpaceState(zero, zero, no_modes(y0.outputs.size, y0.outputs.dtype))
+        return no_modes(y0.outputs.size, y0.outputs.dtype)
 
-    def step(
-        self, terms: Any, t0: Any, t1: Any, y0: Flowing, args: Any, solver_state: FunctionSpaceState, made_jump: Any
-    ):
+    def step(self, terms: Any, t0: Any, t1: Any, y0: Flowing, args: Any, solver_state: Modes, made_jump: Any):
         del terms, args, made_jump
         model, tableau, h = Model(self._problem), self.tableau, t1 - t0
-        expansion, modes = expand(model, tableau, y0, h, solver_state.modes)
+        expansion, modes = expand(model, tableau, y0, h, solver_state)
         y1 = expansion.at(model, tableau, y0, jnp.ones_like(h))
         error = sum_of(expansion.part, tableau.error, expansion.corrections, h, h)
         y_error = Flowing(
             expansion.part.vector(error), error.pushed.reshape(y0.outputs.shape), jnp.zeros_like(y0.dissipated)
         )
-        gradients = solver_state.gradients + len(tableau.nodes) + 1
-        counted = FunctionSpaceState(gradients, solver_state.kernels + 1, modes)
-        return y1, y_error, {"y0": y0, "expansion": expansion}, counted, diffrax.RESULTS.successful
+        return y1, y_error, {"y0": y0, "expansion": expansion}, modes, diffrax.RESULTS.successful
 
 
 class FunctionInterpolation(diffrax.AbstractLocalInterpolation):

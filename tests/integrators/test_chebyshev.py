@@ -375,10 +375,11 @@ def test_each_lane_is_what_it_is_alone():
     stiffness = jnp.asarray([1.0, 1e2, 1e4], float)
     together, counts = jax.jit(jax.vmap(_driven()))(stiffness)
     alone = jax.jit(_driven())
+    tolerance = 5e-12 if cases.X64 else 2e-5  # measured: 0 as tests compile; 8e-13 and 4e-6 when fully optimised
     for index, value in enumerate(stiffness):
         y, count = alone(value)
-        np.testing.assert_allclose(together[index], y, rtol=0, atol=cases.eps(10))
-        assert counts[index] == count
+        np.testing.assert_allclose(together[index], y, rtol=0, atol=tolerance)
+        np.testing.assert_allclose(counts[index], count, rtol=0.1)  # measured: 0 and 0.03
     assert len(set(counts.tolist())) == 3
 
 
