@@ -218,8 +218,8 @@ class Certificate(eqx.Module):
     Attributes:
         conserved_drift: largest change of a conserved quantity relative to the size of its two terms; NaN where the
             network has no conserved quantity.
-        energy_balance: |L(0) - L(t) - integral of sum_l eta_l |dL/dtheta_l|^2| relative to L(0); NaN where the
-            dynamics is not a gradient flow.
+        energy_balance: |L(0) - L(t) - integral of sum_l eta_l |dL/dtheta_l|^2| relative to L(0); with momentum, that
+            of loss, motion and friction (`MomentumFlow`); NaN where energy is not kept account of.
         step_error: largest accepted estimate of a step's error, in units of the tolerance.
     """
 

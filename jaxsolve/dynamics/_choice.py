@@ -6,7 +6,7 @@ import diffrax
 import equinox as eqx
 import jax
 
-from .. import kernels
+from .. import kernels, losses
 from .._problem import Problem
 from ..integrators import FunctionSpace, RungeKuttaChebyshev
 
@@ -20,7 +20,8 @@ MANY_OUTPUTS = 4096
 def choose_integrator(problem: Problem) -> diffrax.AbstractSolver:
     """The integrator of `GradientFlow()`, by the kind and size of a problem, never by its numbers."""
     outputs = problem.y.size
-    if outputs <= FEW_OUTPUTS:
+    # Along the margins of plain hinge an error per parameter sees every jump of the velocity.
+    if outputs <= FEW_OUTPUTS and not isinstance(problem.loss, losses.Hinge):
         return diffrax.Tsit5()
     if outputs <= MANY_OUTPUTS and _fits(problem):
         return FunctionSpace()

@@ -64,8 +64,8 @@ class AbstractSystem(eqx.Module):
         """How far the state at time t can be trusted."""
 
     @abc.abstractmethod
-    def scaled_error(self, y0: PyTree, y1: PyTree, error: PyTree) -> Float[Array, ""]:
-        """The error of a step in units of the tolerance."""
+    def scaled_error(self, t1: Float[Array, ""], y0: PyTree, y1: PyTree, error: PyTree) -> Float[Array, ""]:
+        """The error of a step to time t1 in units of the tolerance."""
 
     @abc.abstractmethod
     def evaluations(self, solver_state: PyTree, attempts: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
@@ -133,7 +133,8 @@ class ParameterSystem(AbstractSystem):
         del t
         return flow_certificate(self.problem, self.params(y[:-1]), y[-1], step_error)
 
-    def scaled_error(self, y0, y1, error) -> Float[Array, ""]:
+    def scaled_error(self, t1, y0, y1, error) -> Float[Array, ""]:
+        del t1
         size = jnp.maximum(jnp.abs(y0), jnp.abs(y1))
         return _parameter_norm(error / (self.controller.atol + self.controller.rtol * size))
 
@@ -181,7 +182,8 @@ class FunctionSystem(AbstractSystem):
         del t
         return flow_certificate(self.problem, self.params(self.position(y)), y.dissipated, step_error)
 
-    def scaled_error(self, y0: Flowing, y1: Flowing, error: Flowing) -> Float[Array, ""]:
+    def scaled_error(self, t1: Float[Array, ""], y0: Flowing, y1: Flowing, error: Flowing) -> Float[Array, ""]:
+        del t1
         return self.controller.relative_error(y0, y1, error) / self.controller.rtol
 
     def evaluations(self, solver_state: Any, attempts: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:

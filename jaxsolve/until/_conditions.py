@@ -4,6 +4,7 @@ import abc
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from .._checks import concrete
@@ -33,6 +34,20 @@ class _LossFraction(AbstractCondition):
         return view.loss - self.fraction.astype(view.loss.dtype) * problem.objective(problem.params)
 
 
+class _MarginAbove(AbstractCondition):
+    threshold: Float[Array, ""]
+
+    def value(self, view: View) -> Float[Array, ""]:
+        y = view.problem.y
+        known = concrete(y)
+        if known is not None and not np.all(np.abs(known) == 1):
+            raise ValueError(
+                f"margin_above needs targets -1 or +1, got values {np.unique(known)[:5].tolist()}; "
+                "for other targets use until.loss_below(...)"
+            )
+        return self.threshold.astype(y.dtype) - jnp.min(y * view.outputs)
+
+
 def _positive(value: ArrayLike, name: str) -> Float[Array, ""]:
     known = concrete(value)
     if known is not None and not (known.ndim == 0 and known > 0):
@@ -48,3 +63,25 @@ def loss_below(threshold: Float[ArrayLike, ""]) -> AbstractCondition:
 def loss_fraction(fraction: Float[ArrayLike, ""]) -> AbstractCondition:
     """Stops when the training loss is at or below `fraction` (> 0) of its initial value."""
     return _LossFraction(_positive(fraction, "fraction"))
+
+
+def margin_above(threshold: Float[ArrayLike, ""] = 1.0) -> AbstractCondition:
+    """Stops when min_i y_i f_i is at or above `threshold`, over all training samples and outputs.
+
+    At a threshold of 1 the hinge losses have reached 0: the time t_2 of Geiger et al. 2020.
+
+    On its way a flow of plain `losses.Hinge` slides along margins of 1, where its velocity jumps. An integrator then
+    takes steps in proportion to 1/rtol, and t_2 is about as exact as rtol: 1e-3 is a good choice. The flow of
+    `losses.SoftHinge(1000.0)` by `integrators.FunctionSpace` gets to t_2 within 0.5 % in a hundredth of the steps that
+    `diffrax.Tsit5` takes at 1e-4 (ten samples, networks of 16 neurons).
+
+    Arguments:
+        threshold: one finite number, of any sign.
+
+    Raises:
+        ValueError: the threshold is not one finite number; when used, if the targets are not -1 or +1.
+    """
+    known = concrete(threshold)
+    if known is not None and not (known.ndim == 0 and np.isfinite(known)):
+        raise ValueError(f"threshold must be one finite number, got {threshold}")
+    return _MarginAbove(jnp.asarray(threshold, jnp.result_type(float)))

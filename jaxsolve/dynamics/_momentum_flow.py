@@ -1,0 +1,117 @@
+"""Gradient flow with momentum."""
+
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .._checks import concrete, describe, require_size
+from .._dynamics import Quantity
+from .._problem import Problem
+from ..integrators import FunctionSpace
+from ..until import AbstractCondition
+from ._flow import AbstractFlow
+from ._integrator import check_integrator
+from ._momentum_system import MomentumSystem, Relaxation
+from ._system import AbstractSystem
+
+
+class MomentumFlow(AbstractFlow):
+    r"""tau theta_l'' + theta_l' = -eta_l dL/dtheta_l, integrated adaptively by diffrax (Geiger et al. 2020, eq. 6).
+
+    tau is constant, or t/mu. With a constant tau the flow starts at rest; it tends to gradient flow in proportion to
+    tau. With tau = t/mu only one velocity is finite at t = 0, $\theta'(0) = -\eta \nabla L$. From there the velocity is
+    an average, $\theta'(t) = -\mu t^{-\mu} \int_0^t s^{\mu-1} \eta \nabla L(\theta(s)) ds$, and the flow tends to
+    gradient flow in proportion to 1/mu. Descent with momentum beta at rate r follows the flow of tau = r/(1 - beta)^2.
+
+    The relaxation makes the flow stiff: an explicit integrator needs about t/(3 tau) steps, mu/3 steps for each factor
+    e in time. `GradientFlow` is the flow of tau = 0.
+
+    The certificate's energy balance is that of L + tau/2 sum_l |theta_l'|^2 / eta_l, which falls at the speed
+    (1 - tau'/2) sum_l |theta_l'|^2 / eta_l. What gradient flow conserves, momentum does not.
+
+    Arguments:
+        tau: the relaxation time, > 0, in units of gradient-flow time; an array leaf.
+        mu: t/tau, > 0; an array leaf. Exactly one of tau and mu is given.
+        integrator: any adaptive diffrax solver of ordinary differential equations; None takes `diffrax.Tsit5()`.
+        rtol, atol: tolerances of a step, per parameter and per sqrt(tau) theta'; None takes 1e-6 and 1e-9 (float32:
+            1e-4 and 1e-7).
+        until: stops the run when first met, located within the step; with it `ts` may end in inf.
+        max_steps: accepted and rejected steps before the run is given up.
+        land_on_ts: step exactly on every requested time instead of interpolating.
+
+    Raises:
+        ValueError: not exactly one of tau and mu, or it is not a number > 0; the integrator gives no error estimate or
+            is not for this equation; a tolerance is not positive.
+        TypeError: the integrator is no diffrax solver, `until` no condition.
+
+    Warns:
+        UserWarning: rtol is finer than the problem's dtype serves.
+    """
+
+    tau: Float[Array, ""] | None
+    mu: Float[Array, ""] | None
+    integrator: diffrax.AbstractSolver
+    rtol: float | None = eqx.field(static=True)  # decides nothing but numbers, yet is never swept
+    atol: float | None = eqx.field(static=True)
+    until: AbstractCondition | None
+    max_steps: int = eqx.field(static=True)
+    land_on_ts: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        *,
+        tau: Any = None,
+        mu: Any = None,
+        integrator: diffrax.AbstractSolver | None = None,
+        rtol: float | None = None,
+        atol: float | None = None,
+        until: AbstractCondition | None = None,
+        max_steps: int = 100_000,
+        land_on_ts: bool = False,
+    ):
+        if (tau is None) == (mu is None):
+            raise ValueError(
+                f"give exactly one of tau (a constant relaxation time) and mu (tau = t/mu), got tau={tau}, mu={mu}"
+            )
+        self.tau, self.mu = _positive(tau, "tau"), _positive(mu, "mu")
+        self.integrator = diffrax.Tsit5() if integrator is None else check_integrator(integrator)
+        if isinstance(integrator, FunctionSpace):
+            raise ValueError("FunctionSpace integrates gradient flow only; give MomentumFlow a diffrax solver, or None")
+        for name, value in (("rtol", rtol), ("atol", atol)):
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be > 0 or None, got {value}")
+        self.rtol = None if rtol is None else float(rtol)
+        self.atol = None if atol is None else float(atol)
+        if until is not None and not isinstance(until, AbstractCondition):
+            raise TypeError(f"until must be a condition such as until.loss_below(1e-5), or None, got {describe(until)}")
+        self.until = until
+        self.max_steps = require_size(max_steps, "max_steps")
+        self.land_on_ts = bool(land_on_ts)
+
+    @property
+    def name(self) -> str:
+        return f"MomentumFlow({'mu' if self.tau is None else 'tau'})"
+
+    @property
+    def provides(self) -> frozenset[Quantity]:
+        return frozenset(Quantity)
+
+    def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
+        return ts
+
+    def system(self, problem: Problem) -> AbstractSystem:
+        return MomentumSystem(problem, Relaxation(self.tau, self.mu), self.integrator, self.rtol, self.atol)
+
+
+def _positive(value: Any, name: str) -> Float[Array, ""] | None:
+    if value is None:
+        return None
+    known = concrete(value)
+    if known is not None and not (known.ndim == 0 and np.isfinite(known) and known > 0):
+        raise ValueError(f"{name} must be one finite number > 0, got {value}; without momentum, use GradientFlow")
+    return jax.lax.convert_element_type(jnp.asarray(value), jnp.result_type(float))

@@ -1,0 +1,359 @@
+import functools
+from typing import Any
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import mpmath
+import numpy as np
+import optax
+import pytest
+import scipy.special
+from hypothesis import given, settings, strategies as st
+from jax.flatten_util import ravel_pytree
+from scipy.integrate import quad, solve_ivp
+from scipy.optimize import brentq
+
+from jaxsolve import Descent, MomentumFlow, observe, Problem, result_names, solve, until
+from jaxsolve._results import result_code
+from jaxsolve.integrators import FunctionSpace
+from tests import cases
+
+
+def _name(trajectory):
+    return str(result_names(result_code(trajectory.result)))
+
+
+def _certificate(trajectory):
+    assert trajectory.certificate is not None
+    return trajectory.certificate
+
+
+def _flow(kind: str, value: Any, **options: Any) -> MomentumFlow:
+    return MomentumFlow(tau=value, **options) if kind == "tau" else MomentumFlow(mu=value, **options)
+
+
+WEIGHTS = observe.Observable("params", lambda view: ravel_pytree(view.params)[0], dims=("param",))
+TIGHT = {"rtol": 1e-9, "atol": 1e-12} if cases.X64 else {"rtol": 1e-5, "atol": 1e-8}
+RATES, START = (1.0, 3.0), (2.0, -1.0)
+TS = (0.0, 0.01, 0.3, 1.0, 2.7, 6.0)
+
+
+# One weight: L = r w^2/2
+
+
+def _oscillator(rate, tau, t):
+    """tau w'' + w' + r w = 0 from w = 1 at rest: exp(s t) with the roots of tau s^2 + s + r = 0."""
+    root = np.sqrt(complex(1 - 4 * tau * rate))
+    if abs(root) < 1e-12:
+        return np.exp(-t / (2 * tau)) * (1 + t / (2 * tau))
+    a, b = (-1 + root) / (2 * tau), (-1 - root) / (2 * tau)
+    return ((b * np.exp(a * t) - a * np.exp(b * t)) / (b - a)).real
+
+
+def _bessel(rate, mu, t):
+    """(t/mu) w'' + w' + r w = 0 from w = 1: Gamma(mu) z^(1-mu) J_{mu-1}(2 z), z^2 = mu r t, whose series is 0F1."""
+    return np.vectorize(lambda t: float(mpmath.hyp0f1(mu, -mu * rate * t)))(t)
+
+
+SOLUTIONS = {"tau": _oscillator, "mu": _bessel}
+
+
+def _decay(kind, start, rates, value):
+    flow = _flow(kind, value, **TIGHT, land_on_ts=True)
+    return solve(cases.modes(start, rates), flow, jnp.asarray(TS), observe=WEIGHTS)
+
+
+@functools.cache
+def _compiled(kind):
+    return jax.jit(functools.partial(_decay, kind))
+
+
+def _followed(kind, value, rates=RATES, start=START):
+    return _compiled(kind)(*(jnp.asarray(a, jnp.result_type(float)) for a in (start, rates, value)))
+
+
+def _solution(kind, value, rates=RATES, start=START):
+    return np.stack([w * SOLUTIONS[kind](r, value, np.asarray(TS)) for w, r in zip(start, rates, strict=True)], axis=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        pytest.param("tau", 1 / 4, id="critical and underdamped"),
+        pytest.param("tau", 1 / 12, id="overdamped and critical"),
+        ("tau", 5.0),
+        ("mu", 1.0),
+        ("mu", 3.0),
+        ("mu", 30.0),
+        ("mu", 300.0),
+    ],
+)
+def test_one_weight_is_a_damped_oscillator(kind, value):
+    bound = 3e-9 if cases.X64 else 4e-6
+    run = _followed(kind, value)
+    np.testing.assert_allclose(run["params"], _solution(kind, value), rtol=0, atol=bound)
+    for off in (_solution(kind, 1.01 * value), _solution(kind, value, rates=np.multiply(1.01, RATES))):
+        assert np.abs(run["params"] - off).max() > 3 * bound
+    assert _certificate(run).energy_balance < (2e-9 if cases.X64 else 1e-5)
+
+
+@pytest.mark.x64_only
+@pytest.mark.parametrize("mu", [0.4, 2.0, 10.0])
+def test_the_start_of_varying_tau_is_that_of_its_power_series(mu):
+    """w = 1 - r t + mu/(1 + mu) (r t)^2/2 - ...; another velocity at the start would show in the first terms."""
+    rt = np.array(RATES) * TS[1]
+    series = 1 - rt + mu / (1 + mu) * rt**2 / 2
+    rest = -(mu**2) / ((mu + 1) * (mu + 2)) * rt**3 / 6
+    measured = _followed("mu", mu)["params"][1] / np.array(START) - series
+    np.testing.assert_allclose(measured, rest, rtol=0.02)
+    cases.assert_fails(lambda: np.testing.assert_allclose(measured - 0.01 * rt, rest, rtol=0.02))
+
+
+@pytest.mark.x64_only
+@given(
+    kind=st.sampled_from(["tau", "mu"]), value=st.floats(0.5, 20.0), rate=st.floats(0.1, 10.0), start=st.floats(0.1, 10)
+)
+@settings(max_examples=40)
+def test_any_oscillator(kind, value, rate, start):
+    rates, starts = (rate, 0.5 * rate), (start, -start)
+    run = _followed(kind, value, rates, starts)
+    assert _name(run) == "successful"
+    np.testing.assert_allclose(run["params"], _solution(kind, value, rates, starts), rtol=0, atol=1e-7 * start)
+    assert _certificate(run).energy_balance < 1e-8
+
+
+@pytest.mark.x64_only
+@pytest.mark.parametrize(("kind", "sign"), [("tau", 1), ("mu", -1)])
+def test_gradient_flow_is_the_limit(kind, sign):
+    """In proportion to tau (after a time of its size), and to 1/mu."""
+    limit = np.array(START) * np.exp(-np.asarray(TS)[:, None] * np.array(RATES))
+    values = np.array([0.002, 0.004, 0.008]) ** sign
+    errors = [np.abs(_followed(kind, value)["params"] - limit)[2:].max() for value in values]
+    assert 0.97 < sign * np.polyfit(np.log(values), np.log(errors), 1)[0] < 1.03
+
+
+@pytest.mark.x64_only
+def test_descent_with_momentum_follows_it():
+    """The heavy ball at rate r = tau (1 - beta)^2, whose steps are r/(1 - beta) long: first order in the step."""
+    errors, steps = [], (0.02, 0.005)
+    for step in steps:
+        beta = 1 - step / 0.4
+        descent = Descent(optax.sgd, 0.4 * (1 - beta) ** 2, momentum=beta)
+        ts = (0.0, 0.1, 0.3, 1.0, 2.0, 6.0)
+        run = solve(cases.modes(START, RATES), descent, ts, observe=WEIGHTS)["params"]
+        exact = [w * _oscillator(r, 0.4, np.asarray(ts)) for w, r in zip(START, RATES, strict=True)]
+        errors.append(np.abs(run - np.stack(exact, axis=1)).max())
+    assert 0.9 < np.polyfit(np.log(steps), np.log(errors), 1)[0] < 1.1
+
+
+@pytest.mark.x64_only
+def test_order():
+    """Steps of one size, which land on every time because the tolerance does not bind."""
+    errors, counts = [], (20, 40, 80)
+    for count in counts:
+        ts = jnp.concatenate([jnp.zeros(80 - count), jnp.linspace(0, 4, count + 1)])
+        flow = MomentumFlow(tau=0.5, rtol=1.0, atol=1.0, land_on_ts=True)
+        run = solve(cases.modes(START, RATES), flow, ts, observe=WEIGHTS)
+        exact = [w * _oscillator(r, 0.5, np.asarray(ts)) for w, r in zip(START, RATES, strict=True)]
+        assert run.stats.steps == count
+        errors.append(np.abs(run["params"] - np.stack(exact, axis=1)).max())
+    assert 4.8 < -np.polyfit(np.log(counts), np.log(errors), 1)[0] < 5.8
+
+
+@pytest.mark.x64_only
+@pytest.mark.parametrize(("kind", "value"), [("tau", 0.7), ("mu", 2.0)])
+def test_derivatives(kind, value):
+    """Forward mode goes through the march."""
+    of = lambda v: _followed(kind, v)["params"][-1]
+    _, slope = jax.jvp(of, (jnp.asarray(value),), (jnp.asarray(1.0),))
+    difference = (_solution(kind, value + 1e-6) - _solution(kind, value - 1e-6))[-1] / 2e-6
+    np.testing.assert_allclose(slope, difference, rtol=1e-6)
+
+
+VALUES = (0.1, 0.0, 1.0, -1.0, jnp.nan, jnp.inf, 7.0)
+
+
+@pytest.fixture(scope="module")
+def lanes():
+    """Good and bad values of tau in one batch."""
+    run = functools.partial(_decay, "tau", jnp.asarray(START), jnp.asarray(RATES))
+    return jax.jit(jax.vmap(run))(jnp.array(VALUES))
+
+
+def test_lanes_are_those_run_alone(lanes):
+    for lane in (0, 2, 6):
+        alone = _followed("tau", VALUES[lane])
+        np.testing.assert_allclose(lanes["params"][lane], alone["params"], rtol=0, atol=1e-12 if cases.X64 else 1e-6)
+        assert lanes.t_end[lane] == alone.t_end
+
+
+def test_bad_values_end_their_lane_only(lanes):
+    names = list(result_names(result_code(lanes.result)))
+    assert names == ["successful", "invalid", "successful", "invalid", "invalid", "invalid", "successful"]
+    np.testing.assert_array_equal(lanes.stats.steps[np.array([1, 3, 4, 5])], 0)
+    assert _name(_followed("mu", 0.0)) == _name(_followed("mu", jnp.nan)) == "invalid"
+
+
+# Networks
+
+
+def _network(**changes):
+    """A tanh network with biases in which every hyperparameter differs, centred."""
+    return cases.problem(cases.mlp(jr.key(3), depth=1, **changes), jr.key(4), centered=True)
+
+
+@functools.cache
+def _trained(kind, value, frozen=False):
+    problem = _network(eta=np.array([0.0, 0.4]), bias_eta=0.0) if frozen else _network()
+    options = {"rtol": 1e-11, "atol": 1e-13} if cases.X64 else TIGHT
+    flow = _flow(kind, value, integrator=diffrax.Dopri8(), **options, land_on_ts=True)
+    return problem, solve(problem, flow, (0.0, 0.1, 0.7, 3.0), observe=WEIGHTS)
+
+
+def _by_scipy(kind, value, eta=None):
+    """The flow with back-propagation by hand; with tau = t/mu it starts at t = 1e-4 with three terms of the series."""
+    hand = cases.by_hand(_network(), "tanh", eta=eta)
+    force = lambda w: -hand.eta * hand.loss_and_gradient(w)[1]
+    count = hand.start.size
+
+    def field(t, y):
+        tau = value if kind == "tau" else t / value
+        return np.concatenate([y[count:], (force(y[:count]) - y[count:]) / tau])
+
+    first, w, v = 0.0, hand.start, np.zeros(count)
+    if kind == "mu":
+        first, v = 1e-4, force(w)
+        acceleration = value / (1 + value) * (force(w + 1e-5 * v) - force(w - 1e-5 * v)) / 2e-5
+        w, v = w + first * v + first**2 / 2 * acceleration, v + first * acceleration
+    ts = np.array([0.1, 0.7, 3.0])
+    run = solve_ivp(field, (first, 3.0), np.concatenate([w, v]), "DOP853", t_eval=ts, rtol=1e-11, atol=1e-13)
+    return run.y.T[:, :count]
+
+
+NETWORKS = pytest.mark.parametrize(("kind", "value"), [("tau", 0.4), ("mu", 4.0)])
+
+
+@pytest.mark.x64_only
+@NETWORKS
+def test_networks_agree_with_scipy(kind, value):
+    problem, trajectory = _trained(kind, value)
+    run = trajectory["params"]
+    np.testing.assert_allclose(run[1:], _by_scipy(kind, value), rtol=0, atol=5e-12)
+    assert np.abs(run[-1] - run[0]).max() > 0.1
+    for layer in range(2):
+        eta = problem.net.scaling.eta.at[layer].multiply(1.01)
+        assert np.abs(run[1:] - _by_scipy(kind, value, eta)).max() > 1e-4
+
+
+@NETWORKS
+def test_frozen_layers(kind, value):
+    """eta = 0: no division by it, no motion, no energy."""
+    problem, run = _trained(kind, value, frozen=True)
+    net = run.final.net
+    np.testing.assert_array_equal(net.weights[0], problem.net.weights[0])
+    np.testing.assert_array_equal(net.biases[1], problem.net.biases[1])
+    assert np.abs(net.weights[1] - problem.net.weights[1]).max() > 0.01
+    assert _certificate(run).energy_balance < (6e-14 if cases.X64 else 4e-6)
+
+
+# The certificate
+
+
+@NETWORKS
+def test_certificate(kind, value):
+    certificate = _certificate(_trained(kind, value)[1])
+    assert 0 < certificate.energy_balance < (6e-14 if cases.X64 else 2e-6)
+    assert np.isnan(certificate.conserved_drift)
+    assert 0 < certificate.step_error <= 1
+
+
+@pytest.mark.x64_only
+@pytest.mark.parametrize(("kind", "value"), [("tau", 0.4), ("mu", 4.0), ("mu", 0.3)])
+def test_energy_balance_of_closed_forms(kind, value):
+    """L falls by tau v^2/2 and by the integral of (1 - tau'/2) v^2."""
+    problem, rate, t = cases.modes([1.0], [3.0]), 3.0, 0.7
+    if kind == "tau":
+        roots = [(-1 + sign * np.sqrt(complex(1 - 4 * value * rate))) / (2 * value) for sign in (1, -1)]
+        velocity = lambda s: (np.prod(roots) * np.subtract(*np.exp(np.array(roots) * s)) / (roots[1] - roots[0])).real
+    else:
+        velocity = lambda s: -rate * scipy.special.hyp0f1(value + 1, -value * rate * s)
+    tau, slope = (value, 0.0) if kind == "tau" else (t / value, 1 / value)
+    heat = (1 - slope / 2) * quad(lambda s: velocity(s) ** 2, 0, t, epsabs=1e-13)[0]
+    y = jnp.array([SOLUTIONS[kind](rate, value, t), tau * velocity(t), heat])
+
+    def balance(problem, value):
+        system = _flow(kind, value).system(problem)
+        return float(system.certificate(jnp.asarray(t), y, jnp.zeros(())).energy_balance)
+
+    assert balance(problem, value) < 1e-12
+    assert balance(problem, 1.01 * value) > 1e-5
+    assert balance(Problem(problem.net, 1.01 * problem.x, problem.y), value) > 1e-3
+
+
+# until, and other integrators
+
+
+@pytest.mark.parametrize(("kind", "value"), [("tau", 2.0), ("mu", 2.0)])
+def test_until_is_located_where_it_is_first_met(kind, value):
+    """The loss swings, and crosses the threshold more than once."""
+    loss = lambda t: 1.5 * SOLUTIONS[kind](3.0, value, t) ** 2
+    grid = np.linspace(0, 3, 301)
+    below = np.array([loss(t) for t in grid]) < 0.02
+    first = int(np.argmax(below))
+    assert not np.all(below[first:])
+    event = brentq(lambda t: loss(t) - 0.02, grid[first - 1], grid[first], full_output=False)
+    assert isinstance(event, float)
+    flow = _flow(kind, value, **TIGHT, until=until.loss_below(0.02))
+    run = solve(cases.modes([1.0], [3.0]), flow, [0.0, event / 2, 2.0, jnp.inf])
+    assert _name(run) == "event"
+    accuracy = 1e-8 if cases.X64 else 1e-5
+    np.testing.assert_allclose(run.t_end, event, rtol=accuracy)
+    np.testing.assert_allclose(run["loss"], [1.5, loss(event / 2), 0.02, 0.02], rtol=10 * accuracy)
+    cases.assert_fails(lambda: np.testing.assert_allclose(run.t_end, 1.01 * event, rtol=accuracy))
+
+
+@pytest.mark.x64_only
+def test_an_implicit_integrator_passes_over_a_fast_relaxation():
+    """An explicit one would need t/(3 tau) steps, 2e7."""
+    flow = MomentumFlow(tau=1e-7, integrator=diffrax.Kvaerno5())
+    run = solve(cases.modes(START, RATES), flow, TS, observe=WEIGHTS)
+    exact = np.array(START) * np.exp(-np.asarray(TS)[:, None] * np.array(RATES))
+    np.testing.assert_allclose(run["params"], exact, rtol=0, atol=5e-6)
+    assert run.stats.steps < 100
+    assert run.stats.gradient_evaluations == -1
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({}, ValueError, r"exactly one of tau \(a constant.*\) and mu \(tau = t/mu\), got tau=None, mu=None"),
+        ({"tau": 1.0, "mu": 2.0}, ValueError, "exactly one of tau.*got tau=1.0, mu=2.0"),
+        ({"tau": 0.0}, ValueError, "tau must be one finite number > 0, got 0.0; without momentum, use GradientFlow"),
+        ({"tau": -1.0}, ValueError, "tau must be one finite number > 0"),
+        ({"tau": float("inf")}, ValueError, "tau must be one finite number > 0"),
+        ({"tau": [1.0, 2.0]}, ValueError, "tau must be one finite number > 0"),
+        ({"mu": 0.0}, ValueError, "mu must be one finite number > 0"),
+        ({"mu": float("nan")}, ValueError, "mu must be one finite number > 0"),
+        ({"tau": 1.0, "integrator": "Tsit5"}, TypeError, r"diffrax solver such as diffrax\.Tsit5\(\), got str 'Tsit5'"),
+        ({"tau": 1.0, "integrator": diffrax.Euler()}, ValueError, "Euler gives no error estimate"),
+        ({"tau": 1.0, "integrator": FunctionSpace()}, ValueError, "FunctionSpace integrates gradient flow only"),
+        ({"tau": 1.0, "rtol": 0.0}, ValueError, "rtol must be > 0 or None, got 0.0"),
+        ({"tau": 1.0, "atol": -1.0}, ValueError, "atol must be > 0 or None"),
+        ({"tau": 1.0, "until": 1e-3}, TypeError, r"until must be a condition such as until\.loss_below\(1e-5\)"),
+        ({"tau": 1.0, "max_steps": 0}, ValueError, "max_steps must be an integer >= 1, got 0"),
+    ],
+)
+@pytest.mark.usefixtures("as_users")
+def test_bad_arguments(arguments, error, message):
+    with pytest.raises(error, match=message):
+        MomentumFlow(**arguments)
+
+
+def test_no_end_without_a_condition():
+    with pytest.raises(ValueError, match=r"ts ends in inf, which MomentumFlow\(tau\) reaches only with a condition"):
+        solve(cases.modes(START, RATES), MomentumFlow(tau=0.1), [0.0, jnp.inf])
