@@ -160,7 +160,7 @@ def _within(rival: Rival, problem: js.Problem, T: float, reference: Run, limit: 
     begin = time.perf_counter()
     run = rival.run(problem, T, setting, max_steps=few)
     per_step = (time.perf_counter() - begin) / max(int(run.steps), 1)
-    found = cheapest(rival, problem, T, reference, ASKED, max_steps=int(limit / per_step), patience=2 * limit)
+    found = cheapest(rival, problem, T, reference, ASKED, max_steps=int(limit / per_step), patience=limit)
     return found if found.met else None
 
 

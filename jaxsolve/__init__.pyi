@@ -33,6 +33,7 @@ from .dynamics import (
     GradientFlow as GradientFlow,
     InfiniteWidth as InfiniteWidth,
     MomentumFlow as MomentumFlow,
+    StochasticFlow as StochasticFlow,
 )
 from .sweeps import sweep as sweep, Zip as Zip
 from .theory import exact as exact
