@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -14,12 +15,15 @@ from jaxtyping import Array, Float
 
 from .._checks import describe
 from .._problem import Problem
+from ..losses import Hinge
 from ._expansion import expand, Expansion, Flowing, Model, sum_of
 from ._modes import Modes, no_modes
 from ._tableau import ExponentialTableau, HOCHBRUCK_OSTERMANN_3
 
 
-# Of the time in which the loss would fall to 0 at its initial speed: the first step.
+_log = logging.getLogger("jaxsolve")
+
+# The first step, in units of the time in which the loss would fall to 0 at its initial speed.
 FIRST = 0.2
 
 
@@ -41,6 +45,10 @@ class FunctionSpace(diffrax.AbstractAdaptiveSolver):
     Arguments:
         problem: the problem; None leaves that to `GradientFlow`.
         tableau: the method.
+
+    Raises:
+        ValueError: used without a problem; the loss cannot be differentiated twice.
+        TypeError: used on another state than `start`.
     """
 
     problem: Problem | None = None
@@ -111,7 +119,20 @@ class FunctionSpace(diffrax.AbstractAdaptiveSolver):
         del terms, t0, t1, args
         if not isinstance(y0, Flowing):
             raise TypeError(f"FunctionSpace moves its own state: give diffeqsolve y0=solver.start, got {describe(y0)}")
+        self._check_loss(y0.outputs)
         return no_modes(y0.outputs.size, y0.outputs.dtype)
+
+    def _check_loss(self, outputs: Float[Array, "n out"]) -> None:
+        loss, y = self._problem.loss, self._problem.y
+        try:
+            jax.eval_shape(loss.hessian, outputs, y)
+        except TypeError as error:  # JAX's, of functions with derivatives of their own
+            raise ValueError(
+                f"FunctionSpace needs the loss's Hessian in the outputs, but {loss} cannot be differentiated twice; "
+                "take another integrator, such as GradientFlow(diffrax.Tsit5())"
+            ) from error
+        if isinstance(loss, Hinge):
+            _log.info("plain hinge has no Hessian: FunctionSpace integrates it as an explicit method")
 
     def step(self, terms: Any, t0: Any, t1: Any, y0: Flowing, args: Any, solver_state: Modes, made_jump: Any):
         del terms, args, made_jump

@@ -11,8 +11,18 @@ from .._problem import Problem
 class FunctionJacobian(eqx.Module):
     """The Jacobian of any network's outputs, by automatic differentiation: what `kernels.LayeredJacobian` offers."""
 
-    problem: Problem
     params: PyTree
+    _arrays: Problem
+    _rest: Problem = eqx.field(static=True)  # functions and text, which loops cannot carry
+
+    def __init__(self, problem: Problem, params: PyTree):
+        self.params = params
+        self._arrays, self._rest = eqx.partition(problem, eqx.is_array)
+
+    @property
+    def problem(self) -> Problem:
+        """The problem whose network it is."""
+        return eqx.combine(self._arrays, self._rest)
 
     def push(self, v: PyTree[Float[Array, "..."]]) -> Float[Array, "n out"]:
         """J v for v shaped like the parameters."""

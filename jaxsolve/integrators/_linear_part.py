@@ -121,7 +121,8 @@ def linear_part(
     problem: Problem, w: PyTree, outputs: Float[Array, "n out"], h: Float[Array, ""], known: Modes
 ) -> tuple[LinearPart, Modes]:
     """The linear part at some parameters and their outputs, and its modes for the next step of about this length."""
-    problem, w, outputs = jax.lax.stop_gradient((problem, w, outputs))
+    arrays, rest = eqx.partition((problem, w, outputs), eqx.is_array)
+    problem, w, outputs = eqx.combine(jax.lax.stop_gradient(arrays), rest)
     held = jacobian(problem, w)
     kernel = held.ntk(problem.eta)
     root = problem.loss.hessian_root(outputs, problem.y)
