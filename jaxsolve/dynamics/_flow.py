@@ -131,7 +131,7 @@ class AbstractFlow(AbstractMarching):
         evaluate = lambda time: system.position(y1 if self.land_on_ts else interpolation.evaluate(time))
         active = ~state.done
         reached = jnp.where(active & accept, t_now, -1)
-        saves = state.saves.write(reached, evaluate, PER_STEP)
+        saves = state.saves.write(reached, evaluate, PER_STEP, one_by_one=isinstance(solver, FunctionSpace))
 
         stuck = ~(t_next > t_now)
         steps, rejected = state.steps + accept.astype(int), state.rejected + (~accept).astype(int)

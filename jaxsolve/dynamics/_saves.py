@@ -31,17 +31,29 @@ class Saves(eqx.Module):
         """The time of the `count`-th slot still to come (the last one if fewer are left): how far a step may go."""
         return self.times[jnp.minimum(self.slot + count - 1, self.times.shape[0] - 1)]
 
-    def write(self, reached: Float[Array, ""], evaluate: Callable[[Array], PyTree], count: int) -> "Saves":
-        """Fills the next slots (at most `count`) whose times are at or before `reached` with `evaluate(time)`."""
+    def write(
+        self, reached: Float[Array, ""], evaluate: Callable[[Array], PyTree], count: int, *, one_by_one: bool = False
+    ) -> "Saves":
+        """Fills the next slots (at most `count`) whose times are at or before `reached` with `evaluate(time)`.
+
+        All slots at once, or those that are due one by one, where evaluations are dear.
+        """
         total = self.times.shape[0]
         slots = self.slot + jnp.arange(count)
         times = self.times[jnp.minimum(slots, total - 1)]
         due = (slots < total) & (times <= reached)
-        rows = jax.lax.cond(
-            jnp.any(due),
-            lambda: jax.vmap(evaluate)(jnp.where(due, times, reached)),
-            lambda: jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape[1:]), leaf.dtype), self.saved),
-        )
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), self.saved)
+
+        def row(slot):
+            time, wanted = slot
+            return jax.lax.cond(wanted, lambda: evaluate(time), lambda: nothing)
+
+        def all_rows():
+            where = jnp.where(due, times, reached)
+            return jax.lax.map(row, (where, due)) if one_by_one else jax.vmap(evaluate)(where)
+
+        no_rows = lambda: jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), nothing)
+        rows = jax.lax.cond(jnp.any(due), all_rows, no_rows)
         target = jnp.where(due, slots, total)  # out of range: dropped
         saved = jax.tree.map(lambda buffer, row: buffer.at[target].set(row, mode="drop"), self.saved, rows)
         return Saves(self.times, saved, self.slot + jnp.sum(due))

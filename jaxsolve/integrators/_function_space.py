@@ -103,8 +103,9 @@ class FunctionSpace(diffrax.AbstractAdaptiveSolver):
     def terms(self) -> diffrax.ODETerm:
         """The vector field of the problem's gradient flow."""
 
-        def field(t, y: Flowing, args) -> Flowing:
+        def field(t, y: Any, args) -> Flowing:
             del t, args
+            _check_state(y)  # diffrax evaluates this first of all
             model = Model(self._problem)
             w = model.start + y.displacement
             velocity, dissipation = model.velocity(w)
@@ -117,8 +118,7 @@ class FunctionSpace(diffrax.AbstractAdaptiveSolver):
 
     def init(self, terms: Any, t0: Any, t1: Any, y0: Flowing, args: Any) -> Modes:
         del terms, t0, t1, args
-        if not isinstance(y0, Flowing):
-            raise TypeError(f"FunctionSpace moves its own state: give diffeqsolve y0=solver.start, got {describe(y0)}")
+        _check_state(y0)
         self._check_loss(y0.outputs)
         return no_modes(y0.outputs.size, y0.outputs.dtype)
 
@@ -144,6 +144,11 @@ class FunctionSpace(diffrax.AbstractAdaptiveSolver):
             expansion.part.vector(error), error.pushed.reshape(y0.outputs.shape), jnp.zeros_like(y0.dissipated)
         )
         return y1, y_error, {"y0": y0, "expansion": expansion}, modes, diffrax.RESULTS.successful
+
+
+def _check_state(y: Any) -> None:
+    if not isinstance(y, Flowing):
+        raise TypeError(f"FunctionSpace moves its own state: give diffeqsolve y0=solver.start, got {describe(y)}")
 
 
 class FunctionInterpolation(diffrax.AbstractLocalInterpolation):
