@@ -1,96 +1,50 @@
-"""Sweeps as labelled arrays, in memory and on disk."""
+"""Sweeps as labelled arrays, in memory and on disk: all that xarray and Zarr do here."""
 
-import datetime
-import platform
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TYPE_CHECKING
 
-import jax
 import numpy as np
 
-from .._dynamics import AbstractDynamics
-from .._results import RESULT_NAMES
-from ..observe import Observable
 from ._axes import Axis
+from ._blocks import Blocks
+from ._collect import empty
 from ._execute import Timed
+from ._variables import Rows, rows_of, TIME, Variable
 
 
 if TYPE_CHECKING:
     import xarray
 
 
-LANE_VARIABLES = ("result", "steps", "t_end", "wall", "t_saved")
-"""The variables of a sweep's dataset beside the observables."""
-
-
-def check_store(store: Any) -> Path | None:
-    """Returns where to write, or raises FileExistsError if something is there already."""
-    if store is None:
-        return None
-    path = Path(store)
-    if path.exists():
-        raise FileExistsError(
-            f"{path} exists already; this version does not resume sweeps. Choose another store, or remove it"
-        )
-    return path
+ROOT = "zarr.json"  # the metadata of a store as a whole: once it is there, readers see a dataset
 
 
 def to_dataset(
     axes: tuple[Axis, ...],
-    observables: Sequence[Observable],
-    dynamics: AbstractDynamics,
+    variables: tuple[Variable, ...],
     ts: np.ndarray,
     batches: Sequence[Timed],
+    attrs: dict[str, Any],
 ) -> "xarray.Dataset":
     """Puts the batches of a sweep together: the axes in order, then t, then the observable's dimensions."""
     import xarray
 
     dims = tuple(axis.dim for axis in axes)
     shape = tuple(len(axis) for axis in axes)
+    rows = [rows_of(batch) for batch in batches]
     order = np.argsort(np.concatenate([batch.lanes for batch in batches]))
-
-    def grid(arrays: list[np.ndarray]) -> np.ndarray:
-        flat = np.concatenate(arrays)[order]
-        return flat.reshape(shape + flat.shape[1:])
-
-    data: dict[str, Any] = {}
-    for item in observables:
-        values = grid([np.asarray(batch.rows.observed[item.name]) for batch in batches])
-        data[item.name] = (*dims, "t", *item.dims), values, {"units": item.unit}
-    codes = {"flag_values": list(range(len(RESULT_NAMES))), "flag_meanings": " ".join(RESULT_NAMES)}
-    data["result"] = dims, grid([np.asarray(b.rows.result) for b in batches]).astype(np.int8), codes
-    data["steps"] = dims, grid([np.asarray(b.rows.steps) for b in batches]), {"units": "accepted steps"}
-    data["t_end"] = dims, grid([np.asarray(b.rows.t_end) for b in batches]), {"units": "gradient-flow time"}
-    wall = {"units": "s", "long_name": "wall time of the batch, shared by steps; without compilation"}
-    data["wall"] = dims, grid([_shared_wall(batch) for batch in batches]), wall
-    if any(not np.array_equal(row, ts.astype(row.dtype)) for batch in batches for row in np.asarray(batch.rows.times)):
-        saved = grid([np.asarray(batch.rows.times) for batch in batches])
-        data["t_saved"] = (*dims, "t"), saved, {"units": "gradient-flow time", "long_name": "time of the step saved"}
-    coords: dict[str, Any] = {"t": ("t", ts, {"units": "gradient-flow time"})}
-    for axis in axes:
-        for member in axis.members:
-            coords[member.name] = axis.dim, member.labels
-    return xarray.Dataset(data, coords=coords, attrs=_facts(dynamics))
+    data = {}
+    for item in variables:
+        flat = np.concatenate([row[item.name] for row in rows])[order]
+        data[item.name] = (*dims, *item.dims), flat.reshape(shape + flat.shape[1:]), item.attrs
+    return xarray.Dataset(data, coords=_coords(axes, ts), attrs=attrs)
 
 
-def _shared_wall(batch: Timed) -> np.ndarray:
-    steps = np.maximum(np.asarray(batch.rows.steps), 1)
-    return batch.wall * steps / steps.sum()
-
-
-def _facts(dynamics: AbstractDynamics) -> dict[str, Any]:
-    from importlib.metadata import version
-
-    names = ("jaxsolve", "jax", "jaxlib", "equinox", "diffrax", "optax", "numpy")
-    return {
-        "dynamics": dynamics.name,
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "device": jax.devices()[0].device_kind,
-        "platform": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
-        "versions": ", ".join(f"{name} {version(name)}" for name in names),
-    }
+def _coords(axes: tuple[Axis, ...], ts: np.ndarray) -> dict[str, Any]:
+    members = {member.name: (axis.dim, member.labels) for axis in axes for member in axis.members}
+    return {"t": ("t", ts, {"units": TIME}), **members}
 
 
 def write(dataset: "xarray.Dataset", path: Path) -> None:
@@ -101,3 +55,109 @@ def write(dataset: "xarray.Dataset", path: Path) -> None:
         # xarray looks for consolidated metadata by default; zarr reminds that version 3 has yet to standardise it.
         warnings.filterwarnings("ignore", message="Consolidated metadata")
         dataset.assign_coords(text).to_zarr(path, mode="w-", consolidated=True, zarr_format=3)
+
+
+def read(path: Path) -> "xarray.Dataset":
+    """A store's dataset, in memory."""
+    import xarray
+
+    with xarray.open_zarr(path, chunks=None) as data:
+        return data.load().drop_encoding()
+
+
+def skeleton(
+    axes: tuple[Axis, ...],
+    blocks: Blocks,
+    variables: tuple[Variable, ...],
+    ts: np.ndarray,
+    attrs: dict[str, Any],
+) -> dict[str, bytes]:
+    """The files of a store in which nothing has run: metadata and coordinates, the root's metadata last."""
+    import xarray
+    import zarr
+    from zarr.codecs import Crc32cCodec, ZstdCodec
+
+    store, files = _memory({})
+    xarray.Dataset(coords=_coords(axes, ts), attrs=attrs).to_zarr(store, mode="w", consolidated=False, zarr_format=3)
+    group = zarr.open_group(store, mode="r+")
+    for item in variables:
+        group.create_array(
+            item.name,
+            shape=(*blocks.grid, *item.shape),
+            chunks=(*blocks.block, *(max(n, 1) for n in item.shape)),
+            dtype=item.dtype,
+            fill_value=item.missing,
+            dimension_names=[*(axis.dim for axis in axes), *item.dims],
+            attributes=item.attrs,
+            # Readers, too, shall be told when bits have changed.
+            compressors=(ZstdCodec(level=1), Crc32cCodec()),
+        )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Consolidated metadata")
+        zarr.consolidate_metadata(store)
+    whole = {key: value.to_bytes() for key, value in files.items()}
+    return whole | {ROOT: whole.pop(ROOT)}
+
+
+class ChunkCodec:
+    """Turns the rows of a chunk into the content of its files, and back, as the metadata of its store say.
+
+    Arguments:
+        files: of a skeleton.
+        blocks: of the same store.
+        variables: of the same store.
+    """
+
+    def __init__(self, files: Mapping[str, bytes], blocks: Blocks, variables: tuple[Variable, ...]):
+        import zarr
+
+        self._blocks = blocks
+        self._variables = variables
+        store, self._files = _memory({key: files[key] for key in files if key.endswith(ROOT)})
+        # Also chunks that hold nothing but NaN are written: they have run.
+        with zarr.config.set({"array.write_empty_chunks": True}):
+            self._arrays: dict[str, Any] = {
+                item.name: zarr.open_array(store, path=item.name, mode="r+") for item in variables
+            }
+
+    def keys(self, chunk: int) -> dict[str, str]:
+        """The names of a chunk's files in the store, by variable; `result` is the last."""
+        place = self._blocks.place(chunk)
+        return {
+            item.name: "/".join([item.name, "c", *map(str, (*place, *(0 for _ in item.shape)))])
+            for item in self._variables
+            if 0 not in item.shape  # of nothing, Zarr writes no file
+        }
+
+    def encode(self, chunk: int, rows: Rows) -> dict[str, bytes]:
+        """The content of a chunk's files by name."""
+        found = {}
+        for name, key in self.keys(chunk).items():
+            array = self._arrays[name]
+            array[self._blocks.region(chunk)] = rows[name].reshape(*self._blocks.shape(chunk), *rows[name].shape[1:])
+            found[key] = self._files.pop(key).to_bytes()
+        return found
+
+    def decode(self, chunk: int, files: Mapping[str, bytes]) -> Rows:
+        """The rows of a chunk from the content of its files."""
+        rows = empty(self._blocks, chunk, self._variables).rows
+        for name, key in self.keys(chunk).items():
+            self._files[key] = _buffer(files[key])
+            values = np.asarray(self._arrays[name][self._blocks.region(chunk)])
+            del self._files[key]
+            rows[name] = values.reshape(-1, *values.shape[len(self._blocks.grid) :])
+        return rows
+
+
+def _memory(files: Mapping[str, bytes]) -> tuple[Any, dict[str, Any]]:
+    """A Zarr store in memory, and the dictionary that it keeps."""
+    from zarr.storage import MemoryStore
+
+    kept = {key: _buffer(value) for key, value in files.items()}
+    return MemoryStore(kept), kept
+
+
+def _buffer(data: bytes) -> Any:
+    from zarr.core.buffer import default_buffer_prototype
+
+    return default_buffer_prototype().buffer.from_bytes(data)

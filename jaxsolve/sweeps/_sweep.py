@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TYPE_CHECKING
 
 import jax.numpy as jnp
@@ -13,10 +13,14 @@ from .._dynamics import AbstractDynamics
 from .._problem import Problem
 from .._solve import read_times
 from ..observe import check_observables, loss, Observable
-from ._axes import Axis, groups, read_axes, Zip
+from ._axes import Axis, Group, groups, read_axes, Zip
 from ._compile import compiled_ahead
-from ._execute import Program, run_group, Timed, trace_group
-from ._store import check_store, LANE_VARIABLES, to_dataset, write
+from ._execute import Program, run_group, trace_group
+from ._interrupt import Deferred
+from ._manifest import plan_facts
+from ._on_disk import OnDisk
+from ._sink import AbstractSink, Frame, Memory
+from ._variables import LANE_VARIABLES
 
 
 if TYPE_CHECKING:
@@ -46,10 +50,14 @@ def sweep(
             Zips. Floats, arrays and ranges are traced and batched; ints, strings, bools and callables in a list are
             static: one compilation per combination of them.
         dynamics, ts, observe: as for `solve`; ts is 1-D.
-        store: where to write a Zarr v3 store, readable with `xarray.open_zarr(store)`.
-        batch_size: lanes run together; None chooses.
-        devices, executor, retry_failed: reserved; this version runs on the default device, in this process.
-        resume: reserved; an existing store is refused.
+        store: folder of a Zarr v3 store that is filled while the sweep runs. `xarray.open_zarr(store)` opens it at any
+            time; lanes that have not run are NaN, and -1 in `result` and `steps`. Ctrl-C and SIGTERM finish the running
+            batch first.
+        batch_size: lanes run together; None chooses, or takes that of the store.
+        devices, executor: reserved; this version runs on the default device, in this process.
+        resume: whether to carry on a store that an earlier run of the same plan left: only lanes that are missing run,
+            with the bits that they would have had. A store that is complete is returned without running anything.
+        retry_failed: whether lanes of the store that failed run again, too.
         progress: whether to show a progress bar on standard error.
 
     Returns:
@@ -61,33 +69,72 @@ def sweep(
         ValueError, TypeError: axes, ts, observables or options are not as above; an observable's shape differs between
             static combinations.
         NotApplicable: the dynamics is a closed form for another kind of problem.
-        FileExistsError: the store exists.
+        ValueError: the store was made by another plan; the message shows where they differ.
+        FileExistsError: the store is a file, or a folder of something else, or exists and `resume` is false.
+        BlockingIOError: another process is writing to the store; the message says which.
+        OSError: the store cannot be written to, or the disk is full. What has run is kept.
+        KeyboardInterrupt: after the batch that was running is in the store.
+
+    Warns:
+        UserWarning: the store was begun with another batch size, on another device, or by other versions.
     """
     if not callable(problem_fn):
         raise TypeError(f"problem_fn must return the problem of a cell, got {describe(problem_fn)}")
-    if devices is not None or executor is not None or retry_failed:
-        raise ValueError("devices=, executor= and retry_failed= are not supported in this version; leave them out")
+    if devices is not None or executor is not None:
+        raise ValueError("devices= and executor= are not supported in this version; leave them out")
+    if retry_failed and (store is None or not resume):
+        raise ValueError("retry_failed=True runs failed lanes of a store again: give store=, and leave resume=True")
     if not isinstance(dynamics, AbstractDynamics):
         raise TypeError(f"dynamics must be such as GradientFlow(), got {describe(dynamics)}")
-    del resume
     grid = read_axes(axes)
     observables = check_observables(observe, dynamics)
     _check_names(grid, observables)
     times = jnp.atleast_1d(read_times(ts, dynamics, jnp.result_type(float)))
     if batch_size is not None:
         batch_size = require_size(batch_size, "batch_size")
-    path = check_store(store)
-    plan = groups(grid)
-    batches: list[Timed] = []
-    with _Bar(sum(len(group.lanes) for group in plan), shown=progress) as bar:
-        trace = lambda group: trace_group(problem_fn, group, dynamics, observables, times, batch_size)
-        shapes = _Shapes([m.name for axis in grid for m in axis.members if not m.traced])
-        for program, compiled in compiled_ahead(map(trace, plan), shapes.check):
-            batches += run_group(program, compiled, bar.advance)
-    dataset = to_dataset(grid, observables, dynamics, np.asarray(times), batches)
-    if path is not None:
-        write(dataset, path)
-    return dataset
+    frame = Frame(grid, dynamics, observables, np.asarray(times), batch_size)
+    sink: AbstractSink = Memory(frame)
+    if store is not None:
+        plan = plan_facts(problem_fn, frame)
+        sink = OnDisk(store, frame, plan, resume=resume, retry_failed=retry_failed)
+    # What is only in memory is lost with the process, so an interruption need not wait.
+    with Deferred(active=store is not None) as signals, sink:
+        trace = lambda group: trace_group(problem_fn, group, dynamics, observables, times, sink.batch_size(group))
+        _run(grid, trace, sink, signals, progress)
+        return sink.dataset()
+
+
+def _run(
+    grid: tuple[Axis, ...], trace: Callable[[Group], Program], sink: AbstractSink, signals: Deferred, progress: bool
+) -> None:
+    """Runs the lanes that a sink misses."""
+    shapes = _Shapes([m.name for axis in grid for m in axis.members if not m.traced])
+
+    def check(program: Program) -> None:
+        signals.stop_here(sink)
+        shapes.check(program)
+        sink.expect(program)
+
+    waiting = [group for group in groups(grid) if sink.missing[group.lanes].any()]
+    with _Bar(sink.missing.size, shown=progress) as bar:
+        bar.advance(int(np.sum(~sink.missing)))
+        for program, compiled in compiled_ahead(map(trace, waiting), check):
+            for batch in _batches(program, sink.missing):
+                signals.stop_here(sink)
+                for done in run_group(batch, signals.listening(compiled), bar.advance):
+                    sink.add(done)
+        signals.stop_here(sink)
+
+
+def _batches(program: Program, missing: np.ndarray) -> Iterator[Program]:
+    """A program cut into one for each batch of the lanes that are missing, all of the same size."""
+    group = program.group
+    cells = {name: np.asarray(values) for name, values in group.cells.items()}  # cheap to take rows of
+    left = np.flatnonzero(missing[group.lanes])
+    for start in range(0, len(left), program.size):
+        chosen = left[start : start + program.size]
+        rows = {name: jnp.asarray(values[chosen]) for name, values in cells.items()}
+        yield program._replace(group=Group(group.static, group.lanes[chosen], rows))
 
 
 def _check_names(grid: tuple[Axis, ...], observables: Sequence[Observable]) -> None:

@@ -1,0 +1,87 @@
+"""Ctrl-C and SIGTERM, put off until the running batch is on disk."""
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from ._sink import AbstractSink
+
+
+log = logging.getLogger("jaxsolve")
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SLOWEST_LOOK = 0.05  # seconds between two looks at a running batch
+
+
+class Deferred:
+    """While it is entered, the first Ctrl-C or SIGTERM is only noted; a second one interrupts at once.
+
+    Signals reach the main thread only: elsewhere, and where a signal is ignored or handled outside of Python, nothing
+    changes.
+
+    Arguments:
+        active: whether to put off anything.
+    """
+
+    def __init__(self, *, active: bool):
+        self._active = active
+        self._before: dict[signal.Signals, Any] = {}
+        self._told = False
+        self.asked: signal.Signals | None = None
+
+    def __enter__(self) -> "Deferred":
+        if self._active and threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                handler = signal.getsignal(number)
+                if handler not in (signal.SIG_IGN, None):
+                    self._before[number] = handler
+                    signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+        if error == (None, None, None) and self.asked is not None:
+            raise KeyboardInterrupt(f"stopped by {self.asked.name} after the last lane; the store is complete")
+
+    def _note(self, number: int, frame: Any) -> None:
+        if self.asked is not None:
+            raise KeyboardInterrupt("interrupted twice: the batch that was running is lost")
+        self.asked = signal.Signals(number)
+
+    def wait(self, values: Any) -> Any:
+        """Returns the arrays once they are computed, and meanwhile listens: inside of JAX no signal is heard."""
+        begin = time.perf_counter()
+        leaves: list[Any] = [leaf for leaf in jax.tree.leaves(values) if isinstance(leaf, jax.Array)]
+        while not all(leaf.is_ready() for leaf in leaves):
+            self.tell()
+            time.sleep(min(SLOWEST_LOOK, 0.01 * (time.perf_counter() - begin)))
+        return values
+
+    def listening(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """A compiled function during whose run signals are heard."""
+        return (lambda *args: self.wait(compiled(*args))) if self._before else compiled
+
+    def stop_here(self, sink: AbstractSink) -> None:
+        """Does what a signal asked for: flushes the sink and raises KeyboardInterrupt."""
+        if self.asked is None:
+            return
+        sink.flush()
+        missing = sink.missing
+        raise KeyboardInterrupt(
+            f"stopped by {self.asked.name}: {int(np.sum(~missing))} of {missing.size} lanes are in the store; call the "
+            "sweep again with the same arguments to run the rest"
+        )
+
+    def tell(self) -> None:
+        """Says, once, that the signal was heard."""
+        if self.asked is not None and not self._told:
+            self._told = True
+            log.warning("%s: the running batch is finished and written first; again to stop at once", self.asked.name)

@@ -1,0 +1,139 @@
+"""What a store holds besides its chunks: the manifest, and the metadata and coordinates that make it a dataset."""
+
+import base64
+import dataclasses
+import json
+import logging
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ._blocks import Blocks, cut
+from ._files import checksum, PART, write_json, write_whole
+from ._frame import Frame
+from ._manifest import FORMAT, MANIFEST, new_manifest, OURS, run_facts, summary
+from ._store import skeleton
+from ._variables import Variable
+
+
+log = logging.getLogger("jaxsolve")
+
+LOCK = "lock"
+SKELETON = "skeleton.json"
+# Zarr takes the folder for an empty group, and passes over what is in it.
+GROUP = {f"{OURS}/zarr.json": json.dumps({"zarr_format": 3, "node_type": "group", "attributes": {}}).encode()}
+
+
+class Layout(NamedTuple):
+    """The fixed part of a store.
+
+    Attributes:
+        manifest: as JSON; only its `batch_size` and `runs` change later.
+        variables: of the dataset.
+        blocks: the lanes of each chunk.
+        files: by name, all that a store holds in which nothing has run; the root's metadata come last.
+    """
+
+    manifest: dict[str, Any]
+    variables: tuple[Variable, ...]
+    blocks: Blocks
+    files: dict[str, bytes]
+
+
+def new_layout(frame: Frame, plan: dict[str, Any], variables: tuple[Variable, ...], batch_size: int) -> Layout:
+    """The layout of a new store."""
+    blocks = cut(frame.axes, batch_size, max(item.lane_bytes for item in variables))
+    details = {
+        "batch_size": {"asked": frame.batch_size, "used": {}},
+        "variables": [dataclasses.asdict(item) for item in variables],
+        "chunks": dataclasses.asdict(blocks),
+    }
+    run = run_facts()
+    manifest = {**new_manifest(plan, details), "runs": [run]}
+    facts = {name: manifest[name] for name in ("citation", "plan_hash")}
+    attrs = {**summary(frame.dynamics, run), **facts, "batch_size": batch_size, "manifest": f"{OURS}/{MANIFEST}"}
+    return Layout(manifest, variables, blocks, GROUP | skeleton(frame.axes, blocks, variables, frame.ts, attrs))
+
+
+def write_layout(path: Path, layout: Layout) -> None:
+    """Makes a store in which nothing has run. Until its last file is there, readers see none; then, all of it."""
+    copies = {
+        key: {"checksum": checksum(data), "content": base64.b64encode(data).decode()}
+        for key, data in layout.files.items()
+    }
+    write_json(path / OURS / SKELETON, copies)
+    write_manifest(path, layout.manifest)
+    restore(path, layout)
+
+
+def read_layout(path: Path) -> Layout:
+    """Reads the layout of a store.
+
+    Raises:
+        ValueError: its files are damaged, or a later version wrote them.
+    """
+    try:
+        manifest = json.loads((path / OURS / MANIFEST).read_text())
+        if manifest["format"] > FORMAT:
+            raise ValueError(f"{path} was written by a later version of jaxsolve: {manifest['citation']}")
+        variables = tuple(Variable.from_json(item) for item in manifest["variables"])
+        blocks = Blocks(*(tuple(manifest["chunks"][name]) for name in ("grid", "block")))
+        copies = json.loads((path / OURS / SKELETON).read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, FileNotFoundError) as error:
+        raise ValueError(
+            f"{path / OURS} is damaged: {MANIFEST} or {SKELETON} cannot be read ({error}). Restore them from a backup, "
+            "or start in another store; the arrays themselves can still be opened with xarray"
+        ) from error
+    return Layout(manifest, variables, blocks, {key: _content(path, key, copy) for key, copy in copies.items()})
+
+
+def _content(path: Path, key: str, copy: dict[str, Any]) -> bytes:
+    content = base64.b64decode(copy["content"])
+    if checksum(content) == copy["checksum"]:
+        return content
+    content = (path / key).read_bytes()
+    if checksum(content) == copy["checksum"]:
+        return content
+    raise ValueError(f"{path / key} and its copy in {OURS}/{SKELETON} are damaged; start in another store")
+
+
+def restore(path: Path, layout: Layout) -> None:
+    """Writes those files of a layout that are missing or damaged."""
+    complete = (path / "zarr.json").exists()
+    for key, content in layout.files.items():
+        file = path / key
+        if not file.exists() or file.read_bytes() != content:
+            if complete:
+                log.warning("%s: %s was damaged or missing; it is restored", path, key)
+            write_whole(file, content, sync=True)
+
+
+def write_manifest(path: Path, manifest: dict[str, Any]) -> None:
+    """Writes the manifest, in place of an earlier one."""
+    write_json(path / OURS / MANIFEST, manifest, indent=1)
+
+
+def has_manifest(path: Path) -> bool:
+    """Whether a folder is a sweep's store."""
+    return (path / OURS / MANIFEST).exists()
+
+
+def require_ours(path: Path, *, resume: bool) -> None:
+    """Raises FileExistsError where something stands that is not to be touched.
+
+    What a sweep left that died before it wrote a manifest may be overwritten.
+    """
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise FileExistsError(f"{path} is a file; a store is a folder. Choose another store")
+    if has_manifest(path):
+        if not resume:
+            raise FileExistsError(f"{path} holds a sweep already; give resume=True to carry it on, or another store")
+        return
+    begun = {path / OURS / name for name in (LOCK, SKELETON)}
+    others = [item for item in path.rglob("*") if item != path / OURS and item not in begun and item.suffix != PART]
+    if others:
+        raise FileExistsError(
+            f"{path} holds something else than a sweep's store ({others[0].relative_to(path)}, ...), which is left "
+            "alone; choose another store"
+        )

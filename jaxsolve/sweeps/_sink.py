@@ -1,0 +1,102 @@
+"""Where the lanes of a sweep go."""
+
+import abc
+from typing import Any, TYPE_CHECKING
+
+import numpy as np
+
+from ._axes import Group
+from ._execute import Program, Timed
+from ._frame import Frame
+from ._manifest import environment, summary
+from ._store import to_dataset
+from ._variables import variables_of
+
+
+if TYPE_CHECKING:
+    import xarray
+
+
+class AbstractSink(abc.ABC):
+    """Takes the lanes of a sweep, in any order, and gives back its dataset.
+
+    It is entered before the first lane comes and left when no more do.
+    """
+
+    @abc.abstractmethod
+    def __enter__(self) -> "AbstractSink": ...
+
+    @abc.abstractmethod
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None: ...
+
+    @property
+    @abc.abstractmethod
+    def missing(self) -> np.ndarray:
+        """Which lanes have yet to run: a flag for each cell of the grid."""
+
+    @abc.abstractmethod
+    def batch_size(self, group: Group) -> int | None:
+        """The lanes of a group to run together; None chooses."""
+
+    @abc.abstractmethod
+    def expect(self, program: Program) -> None:
+        """Prepares for the lanes of a program; to be called before they come.
+
+        Raises:
+            ValueError: the variables are not those of the lanes before.
+        """
+
+    @abc.abstractmethod
+    def add(self, batch: Timed) -> None:
+        """Takes the rows of some lanes."""
+
+    @abc.abstractmethod
+    def flush(self) -> None:
+        """Makes sure that no lane taken so far is lost."""
+
+    @abc.abstractmethod
+    def dataset(self) -> "xarray.Dataset":
+        """All lanes, once none is missing."""
+
+
+class Memory(AbstractSink):
+    """Keeps the lanes in memory.
+
+    Arguments:
+        frame: of the dataset.
+    """
+
+    def __init__(self, frame: Frame):
+        self._frame = frame
+        self._missing = np.ones(frame.lanes, bool)
+        self._batches: list[Timed] = []
+
+    def __enter__(self) -> "Memory":
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        pass
+
+    @property
+    def missing(self) -> np.ndarray:
+        return self._missing
+
+    def batch_size(self, group: Group) -> int | None:
+        return self._frame.batch_size
+
+    def expect(self, program: Program) -> None:
+        pass
+
+    def add(self, batch: Timed) -> None:
+        self._batches.append(batch)
+        self._missing[batch.lanes] = False
+
+    def flush(self) -> None:
+        pass
+
+    def dataset(self) -> "xarray.Dataset":
+        frame, batches = self._frame, self._batches
+        rounded = not all(map(frame.saved_as_asked, batches))
+        variables = variables_of(frame.observables, batches[0].rows, rounded=rounded)
+        attrs = summary(frame.dynamics, environment())
+        return to_dataset(frame.axes, variables, frame.ts, batches, attrs)

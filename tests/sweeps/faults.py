@@ -1,0 +1,241 @@
+"""What happens to a sweep that is killed, stopped, or disturbed: run in a process of its own, which prints JSON.
+
+`python -m tests.sweeps.faults FOLDER KILLS`, with `JAX_ENABLE_X64` as wanted. Sweeps run in forks of this process, so
+that none need import JAX again. It must not start JAX's threads itself, and so computes nothing.
+"""
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import rich.progress  # noqa: F401  (these three so that no fork needs to)
+import xarray  # noqa: F401
+import zarr  # noqa: F401
+
+import jaxsolve
+from jaxsolve.sweeps import _on_disk
+from jaxsolve.sweeps._describe import describe_value
+from tests import cases
+
+
+TS = (0.0, 0.3, 1.0)
+CHUNKS = 48
+LANES = 144
+
+
+def modes(rate, kind, start):
+    """Two modes that decay."""
+    rates = jnp.stack([rate, jnp.ones(())])
+    return cases.modes(jnp.stack([start * (2.0 if kind == "fast" else 1.0), jnp.ones(())]), rates)
+
+
+def run(path: Path, **options: Any) -> None:
+    """Batches of four lanes, chunks of three: now and then a chunk is written before it is complete."""
+    _on_disk.FLUSH_SECONDS = 0.02
+    axes = {"rate": np.linspace(0.5, 2.0, 24), "kind": ["fast"], "start": np.linspace(1.0, 3.0, 6)}
+    observe = [jaxsolve.observe.loss(), jaxsolve.observe.outputs()]
+    jaxsolve.sweep(
+        modes, axes, cases.ModesDecay(), TS, observe=observe, store=path, batch_size=4, progress=False, **options
+    )
+
+
+def run_long(path: Path) -> None:
+    """A batch that takes minutes, after one that is invalid and so ends at once."""
+    dynamics = jaxsolve.Descent(optax.sgd, 1e-9, max_steps=10**9)
+    build = lambda power: cases.modes(jnp.sqrt(power) * jnp.ones(50), jnp.ones(50))
+    jaxsolve.sweep(build, {"power": np.array([-1.0, 2.0])}, dynamics, [1.0], store=path, batch_size=1, progress=False)
+
+
+EXAMPLES = [modes, lambda x: x in {"a", "b", "c", "d"}, {"s", "t", "u"}, cases.Linear, cases.ModesDecay()]
+
+
+class Child:
+    """A fork of this process that does one thing."""
+
+    def __init__(self, folder: Path, job: Callable[[], None]):
+        self.begin = time.perf_counter()
+        self._said = folder / f"said-{time.monotonic_ns()}"
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._work(job)
+
+    def _work(self, job: Callable[[], None]) -> None:
+        code = 1
+        try:
+            with open(self._said, "w") as said, contextlib.redirect_stderr(said):
+                try:
+                    job()
+                    code = 0
+                except KeyboardInterrupt as error:
+                    said.write(f"KeyboardInterrupt: {error}")
+                    code = 3
+                except BaseException:
+                    traceback.print_exc()
+        finally:
+            os._exit(code)
+
+    def end(self) -> tuple[int, str, float]:
+        """Waits for the end; how it ended, what was written to stderr, and how long it took."""
+        _, status = os.waitpid(self.pid, 0)
+        return os.waitstatus_to_exitcode(status), self._said.read_text(), time.perf_counter() - self.begin
+
+    def ended(self) -> bool:
+        """Whether it has ended, without taking notice."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+    def wait_for(self, path: Path, chunks: int) -> None:
+        """Waits until a store has so many chunks."""
+        while not self.ended() and count(path) < chunks:
+            time.sleep(0.0005)
+
+
+def count(path: Path) -> int:
+    """Chunks that are recorded."""
+    try:
+        return sum(name.endswith(".json") for name in os.listdir(path / "_jaxsolve" / "chunks"))
+    except FileNotFoundError:
+        return 0
+
+
+def ok(folder: Path, job: Callable[[], None]) -> tuple[str, float]:
+    """Does something in a fork, where it must not fail."""
+    code, said, seconds = Child(folder, job).end()
+    assert code == 0, said
+    return said, seconds
+
+
+def difference(one: Path, other: Path) -> list[str]:
+    """The files of the chunks and coordinates in which two stores differ, but for wall times."""
+    files = [
+        {f.relative_to(root).as_posix(): f.read_bytes() for f in root.rglob("*") if f.is_file() and "/c/" in str(f)}
+        for root in (one, other)
+    ]
+    return sorted(
+        name
+        for name in files[0].keys() | files[1].keys()
+        if not name.startswith("wall/") and files[0].get(name) != files[1].get(name)
+    )
+
+
+def look(path: Path) -> str:
+    """What xarray says of a store in a new process that does not know jaxsolve, where warnings are errors."""
+    code = """
+    import sys, xarray, numpy as np
+    for consolidated in (None, False):
+        data = xarray.open_zarr(sys.argv[1], chunks=None, consolidated=consolidated).load()
+    run = data.result.values >= 0
+    assert run.any() and not run.all(), run.sum()
+    assert np.all(data.result.values[~run] == -1) and np.all(data.steps.values[~run] == -1)
+    assert np.all(np.isfinite(data.loss.values[run])) and np.all(np.isfinite(data.outputs.values[run]))
+    assert data.outputs.dims == ("rate", "kind", "start", "t", "sample", "output")
+    assert data.loss.attrs["units"] == "loss" and data.t.attrs["units"] == "gradient-flow time"
+    assert list(data.kind.values) == ["fast"] and "plan_hash" in data.attrs
+    assert "jaxsolve" not in sys.modules
+    print("seen", int(run.sum()))
+    """
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code), str(path)], capture_output=True, text=True
+    )
+    return done.stdout.strip() or done.stderr
+
+
+def disturbed(folder: Path, path: Path) -> dict[str, Any]:
+    """A reader and a second writer while a sweep runs, which is held up meanwhile and then asked to stop."""
+    child = Child(folder, lambda: run(path))
+    child.wait_for(path, 7)
+    os.kill(child.pid, signal.SIGSTOP)
+    seen = look(path)
+    _, second, seconds = Child(folder, lambda: run(path)).end()
+    os.kill(child.pid, signal.SIGINT)
+    os.kill(child.pid, signal.SIGCONT)
+    found: dict[str, Any] = {"pid": child.pid, "seen": seen, "second": second, "seconds": seconds}
+    found["SIGINT"] = [*child.end()[:2], count(path)]
+    return found
+
+
+def killed(folder: Path, path: Path, seconds: float, kills: int) -> list[int]:
+    """SIGKILL at random moments: of time from the start, or some milliseconds after a chunk was written."""
+    moments = random.Random(20)
+    chunks = []
+    for turn in range(kills):
+        if count(path) == CHUNKS:
+            shutil.rmtree(path)
+        child = Child(folder, lambda: run(path))
+        if turn % 3 == 2:
+            time.sleep(moments.uniform(0, seconds))
+        else:
+            child.wait_for(path, count(path) + moments.randint(1, CHUNKS // 4))
+            time.sleep(moments.uniform(0, 0.01))
+        os.kill(child.pid, signal.SIGKILL)
+        code, said, _ = child.end()
+        assert code in (-signal.SIGKILL, 0), said
+        chunks.append(count(path))
+    return chunks
+
+
+def asked_twice(folder: Path) -> dict[str, Any]:
+    """Two signals, of different kinds, while a long batch runs."""
+    path = folder / "twice.zarr"
+    child = Child(folder, lambda: run_long(path))
+    child.wait_for(path, 1)
+    time.sleep(0.2)
+    os.kill(child.pid, signal.SIGTERM)
+    time.sleep(0.3)
+    alive, begin = not child.ended(), time.perf_counter()
+    os.kill(child.pid, signal.SIGINT)
+    code, said, _ = child.end()
+    return {"alive": alive, "code": code, "said": said, "seconds": time.perf_counter() - begin}
+
+
+def full_disk(folder: Path, reference: Path) -> dict[str, Any] | None:
+    """A file system of 600 KB, and then one with space enough; None where it may not be mounted."""
+    disk = folder / "disk"
+    disk.mkdir()
+    mount = lambda *options: subprocess.run(["mount", *options, str(disk)], capture_output=True).returncode == 0
+    if not mount("-t", "tmpfs", "-o", "size=600k", "tmpfs"):
+        return None
+    path = disk / "run.zarr"
+
+    def job() -> None:
+        try:
+            run(path)
+        except OSError as error:
+            sys.stderr.write(json.dumps([type(error).__name__, str(error), count(path)]))
+        assert mount("-o", "remount,size=20m")
+        run(path)
+
+    error, text, chunks = json.loads(ok(folder, job)[0])
+    return {"error": error, "said": text, "chunks": chunks, "difference": difference(path, reference)}
+
+
+def main(folder: Path, kills: int) -> dict[str, Any]:
+    """All faults, one after another, on one store; in the end it must be what an undisturbed sweep makes."""
+    warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called")
+    reference, path = folder / "reference.zarr", folder / "run.zarr"
+    _, seconds = ok(folder, lambda: run(reference))
+    found: dict[str, Any] = {"disturbed": disturbed(folder, path)}
+    found["killed"] = killed(folder, path, seconds, kills)
+    found["said"], _ = ok(folder, lambda: run(path))
+    found["difference"] = difference(path, reference)
+    found["parts"] = [file.name for file in path.rglob("*.part")]
+    found["described"] = describe_value(EXAMPLES)
+    return found | {"twice": asked_twice(folder), "full": full_disk(folder, reference)}
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(main(Path(sys.argv[1]), int(sys.argv[2]))))

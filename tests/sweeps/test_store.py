@@ -1,0 +1,1082 @@
+"""Stores that are filled while a sweep runs, and survive what ends it."""
+
+import contextlib
+import errno
+import functools
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import xarray
+
+from jaxsolve import Descent, FrozenKernel, GradientFlow, losses, nets, observe, Problem, sweep, until, Zip
+from jaxsolve.sweeps import _chunks, _files, _layout, _sweep
+from jaxsolve.sweeps._axes import read_axes
+from jaxsolve.sweeps._blocks import Blocks, cut
+from jaxsolve.sweeps._collect import Collector
+from jaxsolve.sweeps._describe import describe_value
+from jaxsolve.sweeps._lock import Lock
+from jaxsolve.sweeps._manifest import citation, git_revision
+from jaxsolve.sweeps._variables import Variable
+from tests import cases
+from tests.processes import ROOT
+from tests.sweeps import faults
+
+
+QUIET = functools.partial(sweep, progress=False)
+TS = (0.0, 0.3, 1.0)
+AXES = {"rate": [0.5, 1.0, 2.0, 150.0, 3.0], "kind": ["slow", "fast"], "start": [1.0, 2.0, -1.0]}
+SMALL = {name: AXES[name] for name in ("rate", "start")}
+DYNAMICS = cases.ModesDecay()
+
+
+def _modes(rate: Any = 1.0, kind: str = "slow", start: Any = 1.0):
+    """Of the rate 150 ModesDecay says that it does not apply: a lane that fails."""
+    rates = jnp.stack([jnp.asarray(rate), jnp.ones(())])
+    return cases.modes(jnp.stack([start * (2.0 if kind == "fast" else 1.0), jnp.ones(())]), rates)
+
+
+class Count:
+    """The modes, counting how often they are built: that is, traced."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, rate, kind="slow", start=1.0):
+        self.calls += 1
+        return _modes(rate, kind, start)
+
+
+def _run(path, problem_fn=_modes, axes=AXES, dynamics: Any = DYNAMICS, ts: Any = TS, **options):
+    options = {"observe": [observe.loss(), observe.outputs()], "batch_size": 4} | options
+    return QUIET(problem_fn, axes, dynamics, ts, store=path, **options)
+
+
+def _same(a, b):
+    """Equal to the last bit, but for the wall time and what is said of it."""
+    assert set(a.variables) == set(b.variables)
+    for name in set(a.variables) - {"wall"}:
+        assert a[name].dims == b[name].dims
+        assert a[name].dtype == b[name].dtype
+        if a[name].dtype.kind == "T":
+            assert list(a[name].values) == list(b[name].values)
+        else:
+            assert a[name].values.tobytes() == b[name].values.tobytes(), name
+
+
+def _open(path):
+    with xarray.open_zarr(path, chunks=None) as data:
+        return data.load()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A store that was made without interruption, and its dataset. Not to be changed."""
+    path = tmp_path_factory.mktemp("whole") / "run.zarr"
+    return path, _run(path)
+
+
+@pytest.fixture(scope="module")
+def small(whole):
+    """The dataset of the smaller grid."""
+    return whole[1].isel(kind=0, drop=True)
+
+
+@pytest.fixture
+def copy(whole, tmp_path):
+    """A copy of it."""
+    return Path(shutil.copytree(whole[0], tmp_path / "run.zarr"))
+
+
+def _chunk_files(path, name="loss"):
+    return sorted(file for file in (path / name / "c").rglob("*") if file.is_file())
+
+
+def _records(path):
+    return sorted((path / "_jaxsolve" / "chunks").glob("*.json"))
+
+
+# What is in a store
+
+
+def test_a_store_holds_what_memory_would(whole):
+    path, data = whole
+    memory = QUIET(_modes, AXES, DYNAMICS, TS, observe=[observe.loss(), observe.outputs()], batch_size=4)
+    _same(data, memory)
+    xarray.testing.assert_identical(data, _open(path))
+    for name in data.variables:
+        assert data[name].attrs == memory[name].attrs
+    assert memory.attrs.items() - {("created", memory.attrs["created"])} <= data.attrs.items()
+
+
+def test_chunks_are_blocks_of_lanes_of_one_static_combination(whole):
+    import zarr
+
+    group = zarr.open_group(whole[0], mode="r")
+    assert group["loss"].chunks == (1, 1, 3, 3)  # pyright: ignore[reportAttributeAccessIssue]
+    assert group["outputs"].chunks == (1, 1, 3, 3, 2, 1)  # pyright: ignore[reportAttributeAccessIssue]
+    assert group["result"].chunks == (1, 1, 3)  # pyright: ignore[reportAttributeAccessIssue]
+    assert len(_records(whole[0])) == 10
+
+
+def test_manifest(whole):
+    path, data = whole
+    manifest = json.loads((path / "_jaxsolve" / "manifest.json").read_text())
+    plan = manifest["plan"]
+    assert plan["dims"] == ["rate", "kind", "start"]
+    assert plan["axes"]["rate"] == {"rate": {"traced": [pytest.approx(x) for x in AXES["rate"]]}}
+    assert plan["axes"]["kind"] == {"kind": {"static": ["slow", "fast"]}}
+    assert plan["dynamics"]["name"] == "ModesDecay"
+    assert plan["ts"] == [pytest.approx(t) for t in TS]
+    assert list(plan["observe"]) == ["loss", "outputs"]
+    assert plan["observe"]["outputs"]["dims"] == ["sample", "output"]
+    assert plan["precision"]["x64"] == cases.X64
+    assert plan["problem_fn"]["function"] == "_modes"
+    assert manifest["batch_size"] == {"asked": 4, "used": {"0": 4, "3": 4}}
+    assert {item["name"]: item["attrs"]["units"] for item in manifest["variables"] if item["name"] != "result"} == {
+        "loss": "loss",
+        "outputs": "output",
+        "steps": "accepted steps",
+        "t_end": "gradient-flow time",
+        "wall": "s",
+    }
+    (run,) = manifest["runs"]
+    assert run["pid"] == os.getpid()
+    assert run["device"] == jax.devices()[0].device_kind
+    assert run["versions"]["jax"] == jax.__version__
+    revision = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    for name in ("jaxsolve", "here"):  # None where the tests were unpacked without their history
+        assert (run["git"][name] or "").removesuffix("-dirty") == revision
+    assert data.attrs["plan_hash"] == manifest["plan_hash"]
+    assert data.attrs["batch_size"] == 4
+    assert data.attrs["citation"] == manifest["citation"] == citation()
+    cff = (ROOT / "CITATION.cff").read_text()
+    for field in ("title", "abstract", "version"):
+        (text,) = re.findall(rf'^{field}: "?(.*?)"?$', cff, re.MULTILINE)
+        assert text in citation()
+
+
+def test_git_is_not_needed(tmp_path, monkeypatch):
+    assert git_revision(tmp_path) is None
+    assert git_revision(ROOT / "jaxsolve", "no_such_file.py") is None
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert git_revision(ROOT) is None
+
+
+@pytest.mark.parametrize("dynamics", [DYNAMICS, Descent(optax.sgd, 0.25)], ids=["closed form", "march"])
+def test_times_rounded_to_steps_are_kept(tmp_path, dynamics):
+    axes = {"rate": [1.0, 2.0]}
+    data = _run(tmp_path / "run.zarr", axes=axes, dynamics=dynamics)
+    _same(data, QUIET(_modes, axes, dynamics, TS, observe=[observe.loss(), observe.outputs()], batch_size=4))
+    assert ("t_saved" in data) == isinstance(dynamics, Descent)
+
+
+def test_times_of_a_dynamics_that_the_problem_chooses(tmp_path):
+    """The closed form of a frozen kernel keeps all times, its descent rounds them; which it is, the loss decides."""
+    for loss, rounded in ((losses.MSE(), False), (losses.Logistic(), True)):
+        build = lambda rate, loss=loss: cases.modes(rate * jnp.ones(2), jnp.ones(2), loss=loss)
+        dynamics = FrozenKernel(flow=Descent(optax.sgd, 0.25) if rounded else None)
+        options = {"axes": {"rate": [1.0, 2.0]}, "dynamics": dynamics, "observe": observe.loss()}
+        data = _run(tmp_path / f"{rounded}.zarr", build, **options)
+        assert ("t_saved" in data) == rounded
+        if rounded:
+            np.testing.assert_allclose(data["t_saved"], [[0.0, 0.25, 1.0]] * 2)
+
+
+def test_zips_and_coordinates(tmp_path):
+    axes = [Zip(kind=["slow", "fast"], rate=[0.5, 2.0]), {"start": [1.0, 2.0, 3.0]}]
+    options = {"axes": axes, "observe": observe.loss(), "batch_size": None}
+    data = _run(tmp_path / "run.zarr", **options)
+    _same(data, QUIET(_modes, axes, DYNAMICS, TS))
+    assert data["loss"].dims == ("kind_rate", "start", "t")
+    _same(data, _run(tmp_path / "run.zarr", **options))
+
+
+# Resuming
+
+
+class Stop(Exception):
+    """Ends a sweep after some batches."""
+
+
+def _stop():
+    raise Stop
+
+
+def _ctrl_c(number=signal.SIGINT):
+    signal.raise_signal(number)
+
+
+@contextlib.contextmanager
+def _after(batches, act):
+    """Does something before each batch of a sweep but the first ones."""
+    left = iter(range(batches))
+    run_group = _sweep.run_group
+
+    def disturbed(*args):
+        if next(left, None) is None:
+            act()
+        return run_group(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_sweep, "run_group", disturbed)
+        yield
+
+
+@contextlib.contextmanager
+def _watched():
+    """The numbers of the lanes that run, batch by batch."""
+    batches = []
+    run_group = _sweep.run_group
+
+    def watched(program, *args):
+        batches.append(program.group.lanes.tolist())
+        return run_group(program, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_sweep, "run_group", watched)
+        yield batches
+
+
+def test_only_what_is_missing_runs(whole, tmp_path):
+    path = tmp_path / "run.zarr"
+    with _after(2, _stop), pytest.raises(Stop):
+        _run(path)
+    partial = _open(path)
+    # Eight lanes: two chunks of three, and two lanes of a third, which leaving the sweep has written, too.
+    done = partial["result"].transpose("kind", ...).values.ravel() >= 0
+    np.testing.assert_array_equal(done, np.arange(30) < 8)
+    for name in ("loss", "t_end", "wall"):
+        values = partial[name].transpose("kind", ...).values.reshape(30, -1)
+        np.testing.assert_array_equal(np.isnan(values).all(axis=1), ~done)
+    np.testing.assert_array_equal(partial["steps"].transpose("kind", ...).values.ravel() == -1, ~done)
+    with _watched() as batches:
+        data = _run(path, batch_size=None)  # that of the store
+    lanes = np.arange(30).reshape(5, 2, 3).transpose(1, 0, 2).ravel()
+    assert [len(batch) for batch in batches] == [4, 3, 4, 4, 4, 3]
+    assert sum(batches, []) == lanes[8:].tolist()
+    _same(data, whole[1])
+    runs = json.loads((path / "_jaxsolve" / "manifest.json").read_text())["runs"]
+    assert len(runs) == 2
+
+
+def test_a_complete_store_is_returned_at_once(whole):
+    count, before = Count(), {file: file.stat().st_mtime_ns for file in whole[0].rglob("*") if file.is_file()}
+    with pytest.raises(ValueError, match="of another plan"):
+        _run(whole[0], count)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_sweep, "trace_group", None)
+        xarray.testing.assert_identical(_run(whole[0], resume=True), whole[1])
+    assert count.calls == 0
+    after = {file: file.stat().st_mtime_ns for file in whole[0].rglob("*") if file.is_file()}
+    assert {file for file in after if after[file] != before[file]} <= {whole[0] / "_jaxsolve" / "lock"}
+
+
+def test_without_resume_a_store_is_left_alone(whole):
+    with pytest.raises(FileExistsError, match=r"run\.zarr holds a sweep already; give resume=True to carry it on"):
+        _run(whole[0], resume=False)
+
+
+def _flip(file):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (lambda path: _flip(_chunk_files(path)[2]), r"loss/c/1/0/0/0 has another checksum"),
+        (lambda path: os.truncate(_chunk_files(path)[2], 20), r"loss/c/1/0/0/0 has 20 bytes instead of \d+"),
+        (lambda path: _chunk_files(path, "result")[2].unlink(), r"result/c/1/0/0 is missing"),
+        (lambda path: _flip(_records(path)[2]), r"_jaxsolve/chunks/1\.0\.0\.json cannot be read"),
+        (lambda path: os.truncate(_records(path)[2], 10), r"_jaxsolve/chunks/1\.0\.0\.json cannot be read"),
+        (lambda path: _records(path)[2].write_text("[]"), r"_jaxsolve/chunks/1\.0\.0\.json cannot be read"),
+        (lambda path: _records(path)[2].unlink(), None),
+    ],
+    ids=["bit", "truncated", "missing", "record bit", "record truncated", "record other", "no record"],
+)
+def test_damaged_chunks_run_again(whole, copy, caplog, harm, said):
+    harm(copy)
+    with _watched() as batches:
+        data = _run(copy)
+    assert batches == [[6, 7, 8]]
+    _same(data, whole[1])
+    messages = [record.getMessage() for record in caplog.records if record.name == "jaxsolve"]
+    assert len(messages) == (said is not None)
+    if said is not None:
+        assert re.search(f"{said}; its lanes are run again", messages[0])
+    for name in ("loss", "outputs", "result", "steps", "t_end"):
+        for file in _chunk_files(copy, name):
+            assert file.read_bytes() == (whole[0] / file.relative_to(copy)).read_bytes()
+
+
+def test_readers_are_told_of_damage(copy):
+    """Also those who know nothing of the records."""
+    _flip(_chunk_files(copy)[2])
+    with pytest.raises(ValueError, match="checksum"):
+        _open(copy)
+
+
+@pytest.mark.parametrize("name", ["zarr.json", "loss/zarr.json", "rate/c/0", "_jaxsolve/zarr.json"])
+def test_damaged_metadata_are_restored(whole, copy, caplog, name):
+    _flip(copy / name)
+    xarray.testing.assert_identical(_run(copy), whole[1])
+    assert f"{name} was damaged or missing; it is restored" in caplog.text
+    assert (copy / name).read_bytes() == (whole[0] / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "skeleton.json"])
+def test_a_damaged_manifest(copy, name):
+    os.truncate(copy / "_jaxsolve" / name, 100)
+    with pytest.raises(ValueError, match=r"_jaxsolve is damaged: manifest\.json or skeleton\.json cannot be read"):
+        _run(copy)
+
+
+def test_a_damaged_copy_of_the_metadata(whole, copy):
+    """The copy counts only where its checksum holds."""
+    skeleton = copy / "_jaxsolve" / "skeleton.json"
+    copies = json.loads(skeleton.read_text())
+    copies["zarr.json"]["content"] = "A" + copies["zarr.json"]["content"][1:]
+    skeleton.write_text(json.dumps(copies))
+    xarray.testing.assert_identical(_run(copy), whole[1])
+    _flip(copy / "zarr.json")
+    with pytest.raises(ValueError, match=r"zarr\.json and its copy in _jaxsolve/skeleton\.json are damaged"):
+        _run(copy)
+
+
+def test_a_store_of_a_later_version(copy):
+    manifest = copy / "_jaxsolve" / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 99}))
+    with pytest.raises(ValueError, match=r"was written by a later version of jaxsolve"):
+        _run(copy)
+
+
+def test_failed_lanes_run_again_if_asked(whole, copy):
+    with _watched() as batches:
+        _run(copy)
+        assert batches == []
+        data = _run(copy, retry_failed=True)
+    assert batches == [[18, 19, 20], [21, 22, 23]]
+    _same(data, whole[1])
+
+
+def test_of_a_chunk_only_the_failed_lanes_run_again(tmp_path):
+    axes = {"rate": [150.0, 1.0, 2.0, 200.0, 3.0]}
+    options = {"axes": axes, "batch_size": 3}
+    first = _run(tmp_path / "run.zarr", **options)
+    with _watched() as batches:
+        again = _run(tmp_path / "run.zarr", retry_failed=True, **options)
+    assert batches == [[0, 3]]
+    _same(again, first)
+    assert again["wall"].values[[1, 2, 4]].tobytes() == first["wall"].values[[1, 2, 4]].tobytes()
+
+
+# Other plans
+
+
+class LossOf:
+    """An observable with a setting."""
+
+    def __new__(cls, scale):
+        return observe.Observable("loss", lambda view: scale * view.loss, needs=observe.loss().needs)
+
+
+def _scaled(scale):
+    return lambda rate: _modes(scale * rate)
+
+
+def _scaled_otherwise(scale):
+    return lambda rate: _modes(scale / rate)
+
+
+PLAN: dict[str, Any] = {
+    "problem_fn": _scaled(2.0),
+    "axes": {"rate": [0.5, 1.0]},
+    "dynamics": Descent(optax.sgd, 0.5, until=until.loss_below(1e-3)),
+    "ts": [0.0, 0.5, 1.0],
+    "observe": LossOf(1.0),
+}
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    path = tmp_path_factory.mktemp("plan") / "run.zarr"
+    _run(path, **PLAN)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({"axes": {"rate": [0.5, 1.5]}}, r"axes\.rate\.rate\.traced: \[0\.5, 1\.0\] in the store, \[0\.5, 1\.5\] now"),
+        ({"axes": {"rate": [0.5]}}, r"axes\.rate\.rate\.traced: \[0\.5, 1\.0\] in the store, \[0\.5\] now"),
+        ({"axes": {"rate": [1, 2]}}, r"rate\.traced: \[0\.5, 1\.0\] in the store, absent now\n.*static: absent in the"),
+        ({"axes": {"start": [0.5, 1.0]}}, r'dims: \["rate"\] in the store, \["start"\] now'),
+        ({"ts": [0.0, 0.5, 2.0]}, r"ts: \[0\.0, 0\.5, 1\.0\] in the store, \[0\.0, 0\.5, 2\.0\] now"),
+        ({"dynamics": Descent(optax.sgd, 0.25)}, r"settings\.rate: 0\.5 in the store, 0\.25 now"),
+        ({"dynamics": Descent(optax.sgd, 0.5)}, r'settings\.until: {"type": "_LossBelow", .*} in the store, null now'),
+        ({"dynamics": Descent(optax.adam, 0.5)}, r'name: "Descent\(sgd\)" in the store, "Descent\(adam\)" now'),
+        ({"dynamics": DYNAMICS}, r'dynamics\.name: "Descent\(sgd\)" in the store, "ModesDecay" now'),
+        ({"observe": LossOf(2.0)}, r"observe\.loss\.fn\.refers to\.scale: 1\.0 in the store, 2\.0 now"),
+        ({"observe": observe.outputs()}, r"observe\.loss: .* in the store, absent now"),
+        ({"problem_fn": _scaled(3.0)}, r"problem_fn\.refers to\.scale: 2\.0 in the store, 3\.0 now"),
+        ({"problem_fn": _scaled_otherwise(2.0)}, r'problem_fn\.code: "[0-9a-f]+ \(Python 3\.\d+\)" in the store'),
+    ],
+)
+def test_another_plan_is_refused_with_the_difference_shown(planned, changes, shown):
+    with pytest.raises(ValueError, match=f"(?s)run.zarr holds a sweep of another plan:\n.*{shown}"):
+        _run(planned, **(PLAN | changes))
+
+
+def test_another_precision_is_refused(planned):
+    with jax.enable_x64(not cases.X64), pytest.raises(ValueError, match=r"precision\.x64: \w+ in the store, \w+ now"):
+        _run(planned, **PLAN)
+
+
+def test_many_differences_are_counted(tmp_path):
+    rates = np.linspace(0.5, 2.0, 20)
+    observed = [observe.Observable(f"loss{i}", lambda view: view.loss, observe.loss().needs) for i in range(10)]
+    _run(tmp_path / "run.zarr", axes={"rate": rates}, observe=observed)
+    rates[[3, 7]] *= 1.5
+    with pytest.raises(
+        ValueError, match=r"(?s)traced: 2 of 20 values differ, the first is \[3\]: .* and 5 more"
+    ) as error:
+        _run(tmp_path / "run.zarr", axes={"rate": rates}, observe=observe.loss(), ts=[1.0])
+    assert len(str(error.value)) < 2000
+
+
+def test_rounding_of_another_machine_is_no_difference(planned):
+    rounded = np.array([0.5, 1.0]) * (1 + 2 * cases.eps())
+    assert rounded[0] != 0.5 or not cases.X64
+    _run(planned, **(PLAN | {"axes": {"rate": rounded}}))
+
+
+def test_a_person_can_accept_a_difference(planned, tmp_path):
+    copy = Path(shutil.copytree(planned, tmp_path / "run.zarr"))
+    changed = PLAN | {"problem_fn": _scaled_otherwise(2.0)}
+    with pytest.raises(ValueError, match=r'set what differs to "\*" in the plan in .*manifest\.json'):
+        _run(copy, **changed)
+    manifest = copy / "_jaxsolve" / "manifest.json"
+    facts = json.loads(manifest.read_text())
+    facts["plan"]["problem_fn"] = "*"
+    manifest.write_text(json.dumps(facts))
+    _run(copy, **changed)
+
+
+@pytest.mark.parametrize(
+    ("run", "options", "shown"),
+    [
+        ({"device": "TPU v9"}, {}, r'device: "TPU v9" before, ".*" now'),
+        ({"versions": {"jax": "0.0.1"}}, {}, r'versions\.jax: "0\.0\.1" before, ".*" now'),
+        ({"xla_flags": "--fast"}, {}, r'xla_flags: "--fast" before'),
+        ({}, {"batch_size": 1}, r"batch size: \[4\] before, 1 now"),
+    ],
+)
+def test_other_conditions_are_warned_of(whole, copy, run, options, shown):
+    """Where anything is left to run."""
+    manifest = copy / "_jaxsolve" / "manifest.json"
+    facts = json.loads(manifest.read_text())
+    facts["runs"][-1] |= run
+    manifest.write_text(json.dumps(facts))
+    _run(copy, **options)
+    _records(copy)[0].unlink()
+    with pytest.warns(UserWarning, match=f"begun under other conditions, so results agree.*{shown}"):
+        data = _run(copy, **options)
+    np.testing.assert_allclose(data["loss"], whole[1]["loss"], rtol=cases.eps(10))
+
+
+# What a plan says of values
+
+
+def _line(x, *, slope=2.0):
+    return slope * x + OFFSET
+
+
+OFFSET = 1.0
+
+
+def test_numbers_and_containers_are_described_by_value():
+    values = {"a": (1, 2.5, True, None), "b": {3.0}, "inf": float("inf"), 4: np.float32(0.5)}
+    described = {"a": [1, 2.5, True, None], "b": [3.0], "inf": "inf", "4": 0.5}
+    assert describe_value(values) == described
+    assert describe_value(jnp.array([[1.0, jnp.nan], [2.0, 3.0]])) == [[1.0, "nan"], [2.0, 3.0]]
+    assert describe_value(jax.random.key(3))["key"] == [0, 3]
+    assert describe_value(jax.random.key(3)) != describe_value(jax.random.key(4))
+    json.dumps(describe_value(values), allow_nan=False)
+    assert describe_value(object()) == "<object>"
+    loop: list = []
+    loop.append(loop)
+    assert describe_value(loop) == ["<list>"]
+
+
+def test_long_arrays_are_described_by_means(getkey):
+    """Which tell values, signs, order and shape, and do not see the rounding of another machine."""
+    values = np.asarray(jax.random.normal(getkey(), (60, 50)), np.float64)
+    described = describe_value(values)
+    assert described["shape"] == [60, 50]
+    shifted = values / np.abs(values).max() + 2
+    np.testing.assert_allclose(described["means"][0], shifted.mean(), rtol=1e-14)
+    noisy = describe_value(values * (1 + 1e-15 * np.sin(np.arange(50))))
+    np.testing.assert_allclose(described["means"], noisy["means"], rtol=1e-14)
+    flipped = np.where(np.arange(50) == 7, -values, values)
+    for other in (values[::-1], values + 0.01, flipped, -values):
+        changed = np.array(describe_value(other)["means"])
+        assert np.abs(changed / described["means"] - 1).max() > 2e-6  # what float32 tells apart
+    assert describe_value(1.01 * values)["largest"] == pytest.approx(1.01 * described["largest"])
+    assert describe_value(np.full(2000, np.nan))["largest"] == "nan"
+    assert describe_value(np.zeros(2000))["largest"] == 0
+
+
+def test_dynamics_are_described_by_their_settings():
+    described = describe_value(GradientFlow(rtol=1e-5, until=until.loss_below(0.125)))
+    assert described["type"] == "GradientFlow"
+    assert described["rtol"] == 1e-5
+    assert described["until"] == {"type": "_LossBelow", "threshold": 0.125}
+    key = jax.random.key(1)
+    described = describe_value(Descent(functools.partial(optax.adam, b1=0.5), 0.1, batch_size=2, key=key))
+    assert described["key"]["key"] == [0, 1]
+    assert described["factory"]["keywords"] == {"b1": 0.5}
+    assert "optax" in json.dumps(described["factory"])
+
+
+def test_functions_are_described_by_what_they_do():
+    def twin(x, *, slope=2.0):
+        """A docstring, and a comment."""
+        # such as this
+        return (
+            slope * x  # breaks of lines
+            + OFFSET
+        )
+
+    def other(x, *, slope=2.0):
+        return slope * x - OFFSET
+
+    code = lambda function: describe_value(function)["code"]
+    assert code(_line) == code(twin)
+    assert code(_line) != code(other)
+    assert describe_value(_line)["refers to"] == {"slope": 2.0, "OFFSET": 1.0}
+    assert code(functools.cache(twin)) == code(jax.jit(twin)) == code(twin)
+    assert describe_value(jnp.tanh) == "jax.tanh"
+    words = lambda x: x in {"a", "b", "c", "d"}
+    assert code(words) == code(lambda x: x in {"d", "c", "b", "a"})
+
+    def helper(x):
+        return twin(x) if x else helper(x - 1)  # refers to itself
+
+    described = describe_value(helper)
+    assert described["refers to"]["twin"]["code"] == code(twin)
+    assert described["refers to"]["helper"].endswith("helper")
+
+
+def test_functions_are_described_by_the_data_they_use(getkey):
+    x = np.array(jax.random.normal(getkey(), (7, 3)))
+    log: list = []
+
+    def build(rate):
+        log.append(object())
+        return rate * x.sum()
+
+    first = describe_value(build)
+    assert first["refers to"]["x"]["shape"] == [7, 3]
+    build(1.0)
+    assert describe_value(build) == first  # logs and caches are no settings
+    x *= 1.01
+    assert describe_value(build) != first
+
+
+def test_objects_of_the_user_are_described_by_code_and_attributes():
+    assert describe_value(Count()) == describe_value(Count())
+    assert describe_value(Count())["calls"] == 0
+    assert "code" in describe_value(Count())["type"]
+    assert describe_value(Count().__call__)["refers to"]["self"]["calls"] == 0
+
+    class Blind:
+        def __call__(self):
+            return 1
+
+        @property
+        def __wrapped__(self):
+            raise RuntimeError("look away")
+
+    blind = Blind()
+    assert describe_value(lambda: blind)["refers to"]["blind"].endswith(".Blind>")
+
+
+def test_classes_of_the_user_are_described_by_their_code():
+    class Net:
+        def __call__(self, x):
+            return x
+
+    class Other:
+        def __call__(self, x):
+            return 2 * x
+
+    digest = lambda cls: describe_value(cls)["code"]
+    assert len({digest(Net), digest(Other)}) == 2
+    assert describe_value(cases.Linear(jnp.ones((1, 2))))["type"]["code"]
+    assert describe_value(nets.MLP) == "jaxsolve.MLP"
+
+
+# Faults
+
+
+def _faults(folder, kills):
+    """What `faults` found out, in a process of its own with the flags of the tests."""
+    own = ["unshare", "--map-root-user", "--mount"]  # a view of the file systems of its own, to mount a small one
+    may = shutil.which("unshare") and not subprocess.run([*own, "true"], capture_output=True).returncode
+    done = subprocess.run(
+        [*(own if may else ()), sys.executable, "-m", "tests.sweeps.faults", str(folder), str(kills)],
+        cwd=ROOT,
+        env=os.environ | {"JAX_ENABLE_X64": str(int(cases.X64)), "PYTHONHASHSEED": "7"},
+        capture_output=True,
+        text=True,
+        timeout=170 if kills < 10 else 600,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def disturbed(tmp_path_factory):
+    return _faults(tmp_path_factory.mktemp("faults"), 3)
+
+
+def test_what_was_killed_and_stopped_becomes_what_runs_through(disturbed):
+    """SIGINT, SIGTERM, and SIGKILL at random moments: in the end, the files of all chunks but those of `wall`."""
+    assert disturbed["difference"] == []
+    assert disturbed["parts"] == []
+    assert disturbed["said"] == ""
+    assert all(0 < chunks < 48 for chunks in disturbed["killed"][:1])
+
+
+@pytest.mark.slow
+def test_twenty_kills(tmp_path):
+    found = _faults(tmp_path, 20)
+    assert found["difference"] == []
+    assert sum(0 < chunks < 48 for chunks in found["killed"]) >= 10
+
+
+def test_descriptions_are_the_same_in_every_process(disturbed):
+    """Though the order of sets, and all addresses, are others."""
+    assert disturbed["described"] == describe_value(faults.EXAMPLES)
+
+
+def test_a_running_sweep_can_be_read(disturbed):
+    """By xarray in a process that does not import jaxsolve, with and without consolidated metadata."""
+    assert re.fullmatch(r"seen \d+", disturbed["disturbed"]["seen"])
+
+
+def test_a_second_writer_is_kept_out_at_once(disturbed):
+    found = disturbed["disturbed"]
+    holder = (
+        rf"run\.zarr is being written by process {found['pid']} on \S+, since \d{{4}}-\d\d-\d\dT[\d:+-]+; wait for it"
+    )
+    assert re.search(f"BlockingIOError.*{holder}, or choose another store", found["second"])
+    # Nothing is traced or compiled before it is refused.
+    assert "trace_group" not in found["second"]
+
+
+def test_signals_finish_the_running_batch(disturbed):
+    code, said, chunks = disturbed["disturbed"]["SIGINT"]
+    assert code == 3
+    assert 0 < chunks < 48
+    assert re.search(r"KeyboardInterrupt: stopped by SIGINT: \d+ of 144 lanes are in the store; call the sweep", said)
+
+
+def test_a_second_signal_stops_at_once(disturbed):
+    found = disturbed["twice"]
+    assert found["alive"]
+    assert found["code"] == 3
+    assert "SIGTERM: the running batch is finished and written first; again to stop at once" in found["said"]
+    assert "KeyboardInterrupt: interrupted twice" in found["said"]
+    assert found["seconds"] < 2  # the batch would take hours
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_keep_every_lane_that_ran(small, tmp_path, number):
+    """Also those of unfinished chunks; and signals are handled as before, afterwards."""
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    path, said = (
+        tmp_path / "run.zarr",
+        f"stopped by {number.name}: 8 of 15 lanes are in the store; call the sweep again",
+    )
+    with _after(1, functools.partial(_ctrl_c, number)), pytest.raises(KeyboardInterrupt, match=said):
+        _run(path, axes=SMALL)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    assert int((_open(path)["result"] >= 0).sum()) == 8
+    _same(_run(path, axes=SMALL), small)
+
+
+def test_ctrl_c_in_the_last_batch(small, tmp_path):
+    with _after(3, _ctrl_c), pytest.raises(KeyboardInterrupt, match="15 of 15 lanes are in the store"):
+        _run(tmp_path / "run.zarr", axes=SMALL)
+    _same(_open(tmp_path / "run.zarr"), small)
+
+
+def test_ctrl_c_without_a_store_stops_at_once():
+    with _after(1, _ctrl_c), pytest.raises(KeyboardInterrupt) as error:
+        QUIET(_modes, SMALL, DYNAMICS, TS, batch_size=4)
+    assert "lanes" not in str(error.value)
+
+
+def test_signals_in_other_threads_are_left_alone(tmp_path):
+    thread = threading.Thread(target=_run, args=(tmp_path / "run.zarr",), kwargs={"axes": {"rate": [1.0]}})
+    thread.start()
+    thread.join()
+    assert _open(tmp_path / "run.zarr")["result"].values.tolist() == [0]
+
+
+# Locks
+
+
+def test_a_store_is_locked_within_a_process_too(small, tmp_path, monkeypatch):
+    path, said = tmp_path / "run.zarr", []
+    run_group = _sweep.run_group
+
+    def nested(*args):
+        monkeypatch.setattr(_sweep, "run_group", run_group)
+        with pytest.raises(BlockingIOError, match=f"is being written by process {os.getpid()} on ") as error:
+            _run(path, axes=SMALL)
+        said.append(error)
+        return run_group(*args)
+
+    monkeypatch.setattr(_sweep, "run_group", nested)
+    _same(_run(path, axes=SMALL), small)
+    assert said
+
+
+def test_lock(tmp_path):
+    path = tmp_path / "store" / "_jaxsolve" / "lock"
+    path.parent.mkdir(parents=True)
+    first, second = Lock(path), Lock(path)
+    first.acquire()
+    with pytest.raises(BlockingIOError, match="store is being written by process"):
+        second.acquire()
+    assert first.held
+    assert not second.held
+    path.write_text("")  # the first one has not written its name yet
+    with pytest.raises(BlockingIOError, match="store is being written by another process"):
+        second.acquire()
+    first.release()
+    first.release()
+    second.acquire()
+    path.unlink()  # nobody does, but for a sweep that has not begun
+    first.acquire()
+    second.release()
+    first.release()
+
+
+def test_file_systems_without_locks_are_warned_of(tmp_path, monkeypatch):
+    def refuse(*args):
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr("jaxsolve.sweeps._lock._take", refuse)
+    lock = Lock(tmp_path / "lock")
+    with pytest.warns(UserWarning, match="the file system of .*lock has no locks"):
+        lock.acquire()
+    lock.release()
+    monkeypatch.setattr("jaxsolve.sweeps._lock.UNSUPPORTED", set())
+    with pytest.raises(OSError, match="not supported"):
+        lock.acquire()
+
+
+# Paths that cannot be stores, disks that give up
+
+
+@pytest.mark.usefixtures("as_users")
+def test_the_store_is_a_path():
+    with pytest.raises(TypeError, match=r"store must be the path of a folder such as 'run\.zarr', got int 3"):
+        _run(3)
+
+
+def test_a_file_is_left_alone(tmp_path):
+    path = tmp_path / "run.zarr"
+    path.write_text("mine")
+    with pytest.raises(FileExistsError, match=r"run\.zarr is a file; a store is a folder"):
+        _run(path)
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "zarr.json", "_jaxsolve/notes.txt"])
+def test_a_foreign_folder_is_left_alone(tmp_path, name):
+    count, path = Count(), tmp_path / "run.zarr"
+    (path / name).parent.mkdir(parents=True)
+    (path / name).write_text("mine")
+    with pytest.raises(
+        FileExistsError, match=rf"holds something else than a sweep's store \({name}, \.\.\.\), which is"
+    ):
+        _run(path, count)
+    assert [file for file in path.rglob("*") if file.is_file()] == [path / name]
+    assert count.calls == 0
+
+
+def test_an_empty_folder_becomes_a_store(small, tmp_path):
+    """And one in which a sweep died before it wrote its manifest."""
+    (tmp_path / "empty").mkdir()
+    _same(_run(tmp_path / "empty", axes=SMALL), small)
+    (tmp_path / "half" / "_jaxsolve").mkdir(parents=True)
+    for name in ("lock", "skeleton.json", "manifest.json.0123.part"):
+        (tmp_path / "half" / "_jaxsolve" / name).write_text("")
+    _same(_run(tmp_path / "half", axes=SMALL), small)
+
+
+def test_what_fails_before_it_begins_leaves_nothing(tmp_path):
+    def wrong(rate, kind, start):
+        raise Stop
+
+    (tmp_path / "empty").mkdir()
+    for path in (tmp_path / "run.zarr", tmp_path / "empty"):
+        with pytest.raises(Stop):
+            _run(path, wrong)
+    assert [item.name for item in tmp_path.rglob("*")] == ["empty"]
+
+
+@contextlib.contextmanager
+def _read_only(folder):
+    """A folder that this user must not write to, whoever it is: root may write anywhere, so it becomes nobody."""
+    modes = {item: item.stat().st_mode for item in (folder, *folder.rglob("*"))}
+    for item, mode in modes.items():
+        item.chmod(mode & 0o555 | 0o444)
+    root = os.geteuid() == 0
+    try:
+        if root:
+            os.seteuid(65534)
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+        for item, mode in modes.items():
+            item.chmod(mode)
+
+
+@pytest.fixture
+def open_folder():
+    """A folder below no other that only root may enter."""
+    folder = Path(tempfile.mkdtemp(prefix="jaxsolve-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_a_read_only_folder(open_folder):
+    count = Count()
+    with _read_only(open_folder), pytest.raises(PermissionError, match=r"run\.zarr cannot be written to \(Permission"):
+        _run(open_folder / "run.zarr", count)
+    assert count.calls == 0
+
+
+def test_a_complete_store_can_be_read_only(whole, open_folder):
+    path = Path(shutil.copytree(whole[0], open_folder / "run.zarr"))
+    with _read_only(path):
+        xarray.testing.assert_identical(_run(path), whole[1])
+    _flip(_chunk_files(path)[0])
+    with _read_only(path), pytest.raises(PermissionError, match=r"cannot be written to \(.*what has run is kept"):
+        _run(path)
+    _same(_run(path), whole[1])
+
+
+@pytest.mark.parametrize(
+    ("number", "after", "said"),
+    [
+        (errno.ENOSPC, 0, "no space left to write to .*; nothing has run"),
+        (errno.EDQUOT, 2, r"no space left to write to .*; nothing has run"),
+        (errno.EIO, 25, r"writing to .*run\.zarr failed \(Input/output error\); what has run is kept: call the sweep"),
+        (errno.ENOSPC, 33, "no space left to write to .* Free some; what has run is kept: call the sweep again"),
+    ],
+)
+def test_a_disk_that_gives_up(small, tmp_path, monkeypatch, number, after, said):
+    """After so many files: of the layout, of chunks, or records. What was written is kept."""
+    path, left = tmp_path / "run.zarr", iter(range(after))
+    write = _files.write_whole
+
+    def full(file, data, **options):
+        if next(left, None) is None:
+            raise OSError(number, os.strerror(number))
+        write(file, data, **options)
+
+    with monkeypatch.context() as patch:
+        for module in (_files, _chunks, _layout):
+            patch.setattr(module, "write_whole", full)
+        with pytest.raises(OSError, match=said) as error:
+            _run(path, axes=SMALL)
+    assert error.value.errno == number
+    _same(_run(path, axes=SMALL), small)
+
+
+def test_a_part_is_removed_when_writing_it_fails(tmp_path, monkeypatch):
+    def fail(file):
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    (tmp_path / "file").write_text("before")
+    with pytest.raises(OSError, match="full"):
+        _files.write_whole(tmp_path / "file", b"after", sync=True)
+    assert [item.read_text() for item in tmp_path.iterdir()] == ["before"]
+
+
+def test_a_full_disk(disturbed):
+    """A real one: a small file system in memory, which then grows."""
+    found = disturbed["full"]
+    if found is None:
+        pytest.skip("this user may not mount a file system, even one of its own")
+    text = r"\[Errno 28\] there is no space left to write to .*run\.zarr \(No space left on device\)\. Free some; "
+    assert re.match(text + "what has run is kept: call the sweep again with the same arguments to run", found["said"])
+    assert found["error"] == "OSError"
+    assert 0 < found["chunks"] < 48
+    assert found["difference"] == []
+
+
+# Chunks and their lanes
+
+
+def _grid(traced):
+    """Axes of lengths 3, 4, 5, ...; those not traced are static."""
+    return read_axes(
+        {f"x{i}": np.ones(3 + i) if yes else [str(j) for j in range(3 + i)] for i, yes in enumerate(traced)}
+    )
+
+
+@pytest.mark.parametrize(
+    ("traced", "batch_size", "block"),
+    [
+        ([True, True], 100, (3, 4)),
+        ([True, True], 12, (3, 4)),
+        ([True, True], 11, (2, 4)),
+        ([True, True], 4, (1, 4)),
+        ([True, True], 3, (1, 2)),
+        ([True, True], 1, (1, 1)),
+        ([True, False, True], 15, (3, 1, 5)),
+        ([True, False, True], 14, (2, 1, 5)),
+        ([False, True, True], 6, (1, 1, 5)),
+        ([False, False], 64, (1, 1)),
+        ([True, True, False], 12, (3, 4, 1)),
+    ],
+)
+def test_grids_are_cut_into_blocks(traced, batch_size, block):
+    blocks = cut(_grid(traced), batch_size, 8)
+    assert blocks.block == block
+    lanes = [blocks.lanes(number) for number in range(len(blocks))]
+    grid = np.arange(np.prod(blocks.grid)).reshape(blocks.grid)
+    assert sorted(np.concatenate(lanes)) == list(range(np.prod(blocks.grid)))
+    for number, inside in enumerate(lanes):
+        assert len(inside) <= batch_size
+        assert np.all(np.diff(inside) > 0)
+        np.testing.assert_array_equal(blocks.of(inside), number)
+        np.testing.assert_array_equal(grid[blocks.region(number)].ravel(), inside)
+    # In the order in which a group's lanes run, each block is a run of neighbours.
+    static = tuple(i for i, yes in enumerate(traced) if not yes)
+    order = np.transpose(grid, (*static, *(i for i, yes in enumerate(traced) if yes))).ravel()
+    changes = np.count_nonzero(np.diff(blocks.of(order)))
+    assert changes == len(blocks) - 1
+
+
+def test_chunks_fit_into_memory():
+    assert cut(_grid([True, True]), 100, 2**26).block == (1, 4)
+    assert cut(_grid([True, True]), 100, 2**40).block == (1, 1)
+
+
+@pytest.mark.parametrize("order", ["forward", "backward", "random", "again"])
+def test_lanes_arrive_in_any_order(order):
+    """In pieces of any size; each chunk is written once, with each lane in its place."""
+    blocks = Blocks((5, 2, 3), (2, 1, 3))
+    variables = tuple(Variable(n, (), shape, "float64", {}) for n, shape in (("a", ()), ("b", (2,))))
+    written: dict[int, Any] = {}
+
+    def write(number, part):
+        assert number not in written
+        assert part.whole
+        written[number] = part
+
+    collector = Collector(blocks, variables, write)
+    lanes = np.arange(30)
+    chance = np.random.default_rng(3)
+    if order == "backward":
+        lanes = lanes[::-1]
+    elif order != "forward":
+        lanes = chance.permutation(np.repeat(lanes, 2) if order == "again" else lanes)
+    for piece in np.split(lanes, [1, 2, 9, 15, 16]):
+        collector.add(piece, {"a": piece + 0.5, "b": np.stack([piece, -piece], axis=1) * 1.0, "unused": piece})
+    collector.flush()  # nothing is left
+    assert sorted(written) == list(range(len(blocks)))
+    for number, part in written.items():
+        np.testing.assert_array_equal(part.lanes, blocks.lanes(number))
+        np.testing.assert_array_equal(part.rows["a"], part.lanes + 0.5)
+        np.testing.assert_array_equal(part.rows["b"], np.stack([part.lanes, -part.lanes], axis=1))
+
+
+def test_unfinished_chunks_are_flushed_when_they_changed():
+    blocks = Blocks((4,), (2,))
+    written = []
+    variables = (Variable("a", (), (), "float64", {}), Variable("n", (), (), "int32", {}))
+    collector = Collector(blocks, variables, lambda number, part: written.append((number, part.known.tolist())))
+    rows = {"a": np.array([1.0]), "n": np.array([1], np.int32)}
+    collector.add(np.array([3]), rows)
+    collector.flush()
+    collector.flush()
+    assert written == [(1, [False, True])]
+    collector.add(np.array([2]), rows)
+    collector.finished(0)
+    collector.add(np.array([0]), rows)
+    collector.flush()
+    assert written[1:] == [(1, [True, True])]
+
+
+def test_what_stands_for_lanes_that_have_not_run():
+    missing = {dtype: Variable("a", (), (), dtype, {}).missing for dtype in ("float32", "int8", "bool", "uint8")}
+    assert np.isnan(missing.pop("float32"))
+    assert missing == {"int8": -1, "bool": False, "uint8": 0}
+
+
+@pytest.mark.x64_only
+def test_dtypes_that_differ_between_static_combinations(tmp_path):
+    """In memory they are promoted; a store is made before it knows of the second."""
+    build = lambda dtype, rate: cases.modes(jnp.ones(2, dtype), rate.astype(dtype) * jnp.ones(2, dtype))
+    axes = {"dtype": ["float32", "float64"], "rate": [1.0, 2.0]}
+    options = {"axes": axes, "observe": observe.outputs(), "dynamics": Descent(optax.sgd, 0.5)}
+    with pytest.raises(ValueError, match="'outputs' is float64 of shape .* holds 'outputs' as float32 of"):
+        _run(tmp_path / "run.zarr", build, **options)
+
+
+def _net(sigma, start):
+    net = nets.MLP(3, 4, 1, 1, "tanh", scaling=nets.Scaling.ntk(sigma=sigma), key=jax.random.key(0))
+    x = jnp.array([[1.0, -0.5, 0.2], [0.3, 0.8, -1.0]])
+    return Problem(net, x, start * jnp.array([[1.0], [-1.0]]))
+
+
+@pytest.mark.parametrize(
+    ("problem_fn", "name", "dynamics"),
+    [
+        (_modes, "rate", Descent(optax.sgd, 0.1)),
+        pytest.param(_net, "sigma", GradientFlow(), marks=pytest.mark.slow),
+    ],
+    ids=["descent", "flow"],
+)
+def test_a_march_goes_on_to_the_last_bit(tmp_path, problem_fn, name, dynamics):
+    """In batches of three, which the second run puts together in other ways."""
+    options: dict[str, Any] = {
+        "axes": {name: [0.5, 1.0, -1.0, 2.0], "start": [1.0, 2.0]},
+        "dynamics": dynamics,
+        "batch_size": 3,
+    }
+    with _after(1, _stop), pytest.raises(Stop):
+        _run(tmp_path / "run.zarr", problem_fn, **options)
+    _records(tmp_path / "run.zarr")[0].unlink()
+    with _watched() as batches:
+        data = _run(tmp_path / "run.zarr", problem_fn, **options)
+    assert batches == [[0, 1, 3], [4, 5, 6], [7]]
+    _same(data, _run(tmp_path / "through.zarr", problem_fn, **options))
+    assert set(data["result"].values.ravel()) == {0, 7}
