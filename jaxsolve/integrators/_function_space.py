@@ -58,6 +58,7 @@ class FunctionSpace(diffrax.AbstractAdaptiveSolver):
 
     @property
     def interpolation_cls(self) -> Callable[..., "FunctionInterpolation"]:  # pyright: ignore
+        """Makes the dense output of a step."""
         return functools.partial(FunctionInterpolation, problem=self._problem, tableau=self.tableau)
 
     def order(self, terms: Any) -> int:

@@ -132,7 +132,7 @@ def require_ours(path: Path, *, resume: bool) -> None:
         return
     begun = {path / OURS / name for name in (LOCK, SKELETON)}
     others = [item for item in path.rglob("*") if item != path / OURS and item not in begun and item.suffix != PART]
-    if others:
+    if others and not has_manifest(path):  # another process may have begun in the meantime
         raise FileExistsError(
             f"{path} holds something else than a sweep's store ({others[0].relative_to(path)}, ...), which is left "
             "alone; choose another store"

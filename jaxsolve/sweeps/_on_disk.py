@@ -63,9 +63,9 @@ class OnDisk(AbstractSink):
         retry_failed: whether lanes that failed run again.
 
     Raises (on entering):
-        TypeError: the path is none.
+        TypeError: the path is none (at once).
         FileExistsError: something else is there, or `resume` is false and a store is.
-        ValueError: the store was made by another plan, or is damaged.
+        ValueError: the store was made by another plan, or is damaged; an observable's name holds a slash (at once).
         BlockingIOError: another process writes to the store.
         OSError: the path cannot be written to.
 
@@ -76,7 +76,10 @@ class OnDisk(AbstractSink):
     def __init__(self, path: Any, frame: Frame, plan: dict[str, Any], *, resume: bool, retry_failed: bool):
         if not isinstance(path, str | os.PathLike):
             raise TypeError(f"store must be the path of a folder such as 'run.zarr', got {describe(path)}")
-        self.path = Path(path)
+        for item in frame.observables:
+            if "/" in item.name:
+                raise ValueError(f"{item.name!r} cannot be stored: Zarr takes '/' for a folder. Rename the observable")
+        self.path = Path(path).absolute()
         self._frame = frame
         self._plan = plan
         self._resume = resume
@@ -210,7 +213,7 @@ class OnDisk(AbstractSink):
             warnings.warn(
                 f"{self.path} was begun under other conditions, so results agree to the integrator's tolerance, but "
                 f"not to the last bit: {'; '.join(different)}",
-                stacklevel=4,
+                stacklevel=5,
             )
         self._manifest["runs"].append(run)
         write_manifest(self.path, self._manifest)

@@ -58,6 +58,7 @@ def _error(found, exact):
 # --- order
 
 TABLEAUX = {"ETD2RK": ETD2RK, "Hochbruck-Ostermann": HOCHBRUCK_OSTERMANN_3, "Krogstad": KROGSTAD}
+EACH = [pytest.param("ETD2RK", marks=pytest.mark.slow), "Hochbruck-Ostermann", "Krogstad"]
 
 
 def _rebuilt(tableau, numbers):
@@ -155,7 +156,7 @@ def _convergence(problem, method, name, counts):
 
 
 @pytest.mark.x64_only
-@pytest.mark.parametrize("name", TABLEAUX)
+@pytest.mark.parametrize("name", EACH)
 def test_order(name):
     """And every number of a method is needed for it."""
     order = FunctionSpace(tableau=TABLEAUX[name]).order(None)
@@ -188,9 +189,10 @@ def _single_steps(name):
 
 
 @pytest.mark.x64_only
-@pytest.mark.parametrize(("name", "order"), [("ETD2RK", 3), ("Hochbruck-Ostermann", 3), ("Krogstad", 4)])
-def test_between_steps(name, order):
+@pytest.mark.parametrize("name", EACH)
+def test_between_steps(name):
     """The error within a step falls like these powers of its length; over many steps, one power less."""
+    order = {"ETD2RK": 3, "Hochbruck-Ostermann": 3, "Krogstad": 4}[name]
 
     def check(part):
         found = [between.displacement[0] for _, _, between in _single_steps(name)]
@@ -206,7 +208,7 @@ def test_between_steps(name, order):
 
 
 @pytest.mark.x64_only
-@pytest.mark.parametrize("name", TABLEAUX)
+@pytest.mark.parametrize("name", EACH)
 def test_error_estimate(name):
     """Of the order it says, of parameters and of outputs, and above the error of the step."""
     order = FunctionSpace(tableau=TABLEAUX[name]).error_order(None)
@@ -229,7 +231,10 @@ def test_error_estimate(name):
 
 
 @pytest.mark.x64_only
-@pytest.mark.parametrize("name", TABLEAUX)
+@pytest.mark.parametrize(
+    "name",
+    ["Hochbruck-Ostermann", *[pytest.param(name, marks=pytest.mark.slow) for name in ("ETD2RK", "Krogstad")]],
+)
 def test_one_step_is_exact_for_a_fixed_kernel(name):
     """Of any length that is stiff, at its end and within, with the energy dissipated.
 
@@ -248,14 +253,17 @@ def test_one_step_is_exact_for_a_fixed_kernel(name):
         y, error, dense, _, _ = solver.step(solver.terms, 0.0, h, solver.start, None, state, False)
         return y, error, solver.interpolation_cls(t0=jnp.zeros(()), t1=h, **dense).evaluate(PART * h)
 
-    def check(scale):
+    @jax.jit
+    def exact(scale, t):
         flow = kernels.linearized(scale * kernel, problem.y, start=start)
+        outputs, pulled = flow.outputs(t), pull(flow.coefficients(t).reshape(5, 2))[0]
+        spent = problem.loss.value(start, problem.y) - problem.loss.value(outputs, problem.y)
+        return rates * ravel_pytree(pulled)[0], outputs, spent
+
+    def check(scale):
         for t, state in states.items():
-            outputs, lost = flow.outputs(t), 2e-14 * (1 + t)
-            moved = rates * ravel_pytree(pull(flow.coefficients(t).reshape(5, 2))[0])[0]
-            spent = problem.loss.value(start, problem.y) - problem.loss.value(outputs, problem.y)
-            for found, exact in ((state.outputs, outputs), (state.displacement, moved), (state.dissipated, spent)):
-                np.testing.assert_allclose(found, exact, rtol=0, atol=lost * np.max(np.abs(exact)))
+            for found, known in zip(state, exact(scale, t), strict=True):
+                np.testing.assert_allclose(found, known, rtol=0, atol=2e-14 * (1 + t) * np.max(np.abs(known)))
 
     states = {}
     for t in (0.5, 5.0, 50.0, 1e8):
@@ -314,7 +322,7 @@ def _classes(loss, activation, *, centered):
 @pytest.mark.parametrize(
     ("loss", "activation"),
     [
-        pytest.param(loss, activation, marks=[] if activation == own and own in ("gelu", "erf") else pytest.mark.slow)
+        pytest.param(loss, activation, marks=[] if activation == own == "erf" else pytest.mark.slow)
         for own, loss in SMOOTH.items()
         for activation in SMOOTH
     ],
@@ -394,6 +402,7 @@ def test_kinks(activation, loss, y, rtol):
 
 
 @pytest.mark.x64_only
+@pytest.mark.slow
 def test_plain_hinge_is_left_to_the_explicit_method(caplog):
     """Its Hessian is 0. A first margin is reached at 0.483."""
     problem = _kinked("tanh", losses.Hinge(), jnp.sign)
@@ -459,7 +468,7 @@ def test_until_is_located(ended):
     loss = jax.jit(lambda w: problem.objective(unravel(w)))
     event = lambda t, w: float(loss(w)) - 0.3
     velocity = _by_numpy(jax.jit(_velocity(problem)[1]))
-    path = solve_ivp(velocity, (0, 3), start, "DOP853", events=event, rtol=1e-11, atol=1e-12)
+    path = solve_ivp(velocity, (0, 3), start, "DOP853", events=event, rtol=1e-9, atol=1e-10)
     assert path.t_events is not None
     (t,) = path.t_events[0]
     assert _name(found) == "event"
@@ -508,7 +517,7 @@ def test_error_and_energy_follow_the_tolerance(activation):
     after = np.array([problem.loss.value(y.outputs, problem.y) for y in ends])
     balances = np.abs(before - after - np.array([y.dissipated for y in ends])) / before
     assert np.all(errors < 0.5 * rtols)
-    assert np.all(balances < 0.3 * rtols)
+    assert np.all(balances < rtols)
     assert 0.8 < np.polyfit(np.log(rtols), np.log(errors), 1)[0] < 1.2
     assert 0.6 < np.polyfit(np.log(rtols), np.log(balances), 1)[0] < 1.2
 
@@ -635,13 +644,13 @@ def _score(y):
 
 @pytest.mark.x64_only
 def test_in_float32():
-    """Against the same network in float64, at the default tolerance."""
-    problem = _classes(losses.CrossEntropy(), "softplus", centered=True)
+    """Against the same network in float64."""
+    problem = _smooth()
     single = jax.tree.map(lambda a: a.astype(jnp.float32) if eqx.is_inexact_array(a) else a, problem)
-    found, exact = _flow(single, TS), _reference(problem, TS)
-    assert found[0].dtype == found[1].dtype == np.float32
-    assert _error(found[0], exact[0]) < 1e-4
-    np.testing.assert_allclose(found[1], exact[1], rtol=0, atol=1e-4 * np.max(np.abs(exact[1])))
+    found, exact = _solved(single, jnp.asarray(1e-4, jnp.float32)), _adaptive(problem, 1e-4)
+    for value, known in zip(found, exact, strict=True):
+        assert value.dtype == jnp.float32
+        assert _error(np.asarray(value, float), np.asarray(known)) < 1e-6  # measured: 1e-7
 
 
 # --- what is refused
@@ -685,7 +694,7 @@ def test_a_loss_without_hessian():
     once.defvjp(lambda f, y: (once(f, y), f - y), lambda gap, g: (2 * g * gap, -2 * g * gap))
     problem = cases.problem(cases.mlp(jr.key(0)), jr.key(1), loss=once)
     with pytest.raises(ValueError, match=r"needs the loss's Hessian.*cannot be differentiated twice.*Tsit5"):
-        GradientFlow(FunctionSpace()).init(problem, jnp.array([1.0]))
+        eqx.filter_eval_shape(GradientFlow(FunctionSpace()).init, problem, jnp.array([1.0]))
 
 
 def test_an_endless_flow_needs_a_condition():

@@ -803,6 +803,19 @@ def test_the_store_is_a_path():
         _run(3)
 
 
+def test_names_that_are_paths():
+    slashed = observe.Observable("loss/train", lambda view: view.loss, observe.loss().needs)
+    with pytest.raises(ValueError, match=r"'loss/train' cannot be stored: Zarr takes '/' for a folder"):
+        _run("run.zarr", observe=slashed)
+
+
+def test_a_relative_path_stays_where_it_was(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with _after(1, lambda: os.chdir("/")):
+        _run("run.zarr", axes=SMALL)
+    assert _open(tmp_path / "run.zarr")["result"].shape == (5, 3)
+
+
 def test_a_file_is_left_alone(tmp_path):
     path = tmp_path / "run.zarr"
     path.write_text("mine")
@@ -822,6 +835,12 @@ def test_a_foreign_folder_is_left_alone(tmp_path, name):
         _run(path, count)
     assert [file for file in path.rglob("*") if file.is_file()] == [path / name]
     assert count.calls == 0
+
+
+def test_a_folder_is_not_foreign_when_another_process_has_just_begun(copy, monkeypatch):
+    answers = iter([False, True])
+    monkeypatch.setattr(_layout, "has_manifest", lambda path: next(answers))
+    _layout.require_ours(copy, resume=True)
 
 
 def test_an_empty_folder_becomes_a_store(small, tmp_path):
