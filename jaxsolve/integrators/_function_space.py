@@ -41,8 +41,8 @@ class FunctionSpace(diffrax.AbstractAdaptiveSolver):
 
     With diffrax: `solver = FunctionSpace(problem)`, then `diffrax.diffeqsolve(solver.terms, solver, 0, T,
     solver.first_step, solver.start, stepsize_controller=DisplacementController(1e-4))`. `GradientFlow` does all that.
-    It follows the problem's own flow, forward in time: other terms, or a last time before the first, are not heeded. Take
-    `SaveAt(ts=...)`: `SaveAt(dense=True)` does not work with it yet.
+    It follows the problem's own flow, forward in time: other terms, or a last time before the first, are not heeded.
+    Take `SaveAt(ts=...)`: `SaveAt(dense=True)` does not work with it yet.
 
     Arguments:
         problem: the problem; None leaves that to `GradientFlow`.
