@@ -19,7 +19,7 @@ from pathlib import Path
 
 
 PYTHONS = {"3.11": "python_version < '3.12'", "3.12": "python_version >= '3.12'"}
-EXTRAS = ("neural-tangents", "test", "bench", "dask")
+EXTRAS = ("neural-tangents", "test", "bench", "dask", "report")
 
 PYPROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
 PIN = re.compile(r"[a-z0-9-]+==[A-Za-z0-9.!+]+")
