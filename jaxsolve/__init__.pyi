@@ -7,6 +7,7 @@ from . import (
     observe as observe,
     papers as papers,
     plot as plot,
+    report as report,
     sweeps as sweeps,
     theory as theory,
     until as until,

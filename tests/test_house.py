@@ -48,13 +48,14 @@ GUARDED = {
     "zarr": ("sweeps/_store.py",),
     "xarray": ("sweeps/_store.py", "_trajectory.py"),
     "dask": ("sweeps/_cluster.py",),
+    "plotly": ("report",),
     "distributed": ("sweeps/_cluster.py",),
     "neural_tangents": ("kernels/_neural_tangents.py",),
     "tensorflow": (),
     "sklearn": ("data",),
 }
 FOREIGN = {"theory": ("diffrax", "optax")}  # theory never integrates
-LAZY = ("matplotlib", "zarr", "xarray", "dask", "distributed", "neural_tangents", "sklearn", "rich")
+LAZY = ("matplotlib", "zarr", "xarray", "dask", "distributed", "neural_tangents", "plotly", "sklearn", "rich")
 MAX_LINES = 350
 
 

@@ -9,12 +9,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ._report import report
+
 
 app = cyclopts.App(
     name="jaxsolve",
     help="Simulate how neural networks learn, and solve it exactly where an exact solution is known.",
     version=lambda: version("jaxsolve"),
 )
+
+app.command(report)
 
 
 @app.command

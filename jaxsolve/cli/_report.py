@@ -1,0 +1,36 @@
+"""`jaxsolve report`: a sweep's store as a page."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+
+
+def report(
+    store: Path,
+    *,
+    output: Annotated[Path, Parameter(name=["--output", "-o"])] = Path("report.html"),
+    theory: Path | None = None,
+) -> None:
+    """Write a sweep's store as one HTML page: phase maps, trajectories, collapse plots, failures, manifest.
+
+    Parameters
+    ----------
+    store
+        What a sweep wrote, such as run.zarr. It may be only partly filled.
+    output
+        The page to write; it needs no network to be looked at.
+    theory
+        The store of a sweep by theory.TwoLayerLine over the same axes: draws theory's boundaries between regimes.
+    """
+    from jaxsolve.report import write
+
+    try:
+        path = write(store, output, theory=theory)
+    except ModuleNotFoundError as error:
+        if error.name != "plotly":
+            raise
+        raise ValueError(str(error)) from error
+    megabytes = path.stat().st_size / 1e6
+    Console().print(f"written to {path} ({megabytes:.1f} MB); open it in a browser", highlight=False, soft_wrap=True)

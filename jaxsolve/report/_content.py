@@ -1,0 +1,131 @@
+"""What page.js draws, as JSON."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .._results import RESULT_NAMES
+from ..observe import KERNEL_CHANGE
+from ..plot import COLOURS
+from ..sweeps._variables import FINE
+from ._grid import coordinates
+from ._lanes import costs, Curve, curves, final, Measure
+from ._numbers import pack, packed_bytes
+from ._regimes import half_loss, is_closed_form, Phases, phases, regime, require_theory
+from ._source import Source
+
+
+MAX_CURVES = 14e6  # characters of a page that go into curves
+MAX_MEASURES = 6e6  # and into single numbers
+MIN_TIMES = 8  # fewer show no curve
+# By code of `RESULT_NAMES`: fine results in blue and green, the others in warm colours and greys.
+RESULT_COLOURS = ("#0072B2", "#009E73", "#56B4E9", "#E69F00", "#D55E00", "#CC79A7", "#999999", "#000000")
+
+
+def content(source: Source, theory: Source | None) -> tuple[dict[str, Any], list[str]]:
+    """What a page draws, and what its reader should know of it.
+
+    Arguments:
+        source: the sweep.
+        theory: a sweep by the closed form; None takes the first if it is one.
+
+    Raises:
+        ValueError: theory is no such sweep, or the sweep has too many lanes for a page.
+    """
+    observed, left = curves(source)
+    found = phases(source, observed)
+    measures = _measures(source, observed, found)
+    notes = _missing(source)
+    if found is None:
+        notes.append("No regimes and half-loss times: they need the loss from time 0 on.")
+    elif found.change is None:
+        notes.append("No regimes: they need observe.kernel_change().")
+    if left:
+        notes.append(f"Left out, for more than a few numbers per time: {', '.join(left)}.")
+    size = sum(packed_bytes(item.values) for item in measures)
+    if size > MAX_MEASURES:
+        raise ValueError(
+            f"{source.result.size} lanes with {len(measures)} numbers each are too much for a page; report on a part, "
+            "such as dataset.isel(seed=slice(4)), or drop variables"
+        )
+    drawn, times, more = _thin(source, observed)
+    data = {
+        "dims": source.dims,
+        "shape": source.shape,
+        "coords": coordinates(source),
+        "times": times,
+        "result": pack(source.result),
+        "fine": FINE,
+        "curves": [{"name": item.name, "unit": item.unit, "values": pack(item.values)} for item in drawn],
+        "measures": [_measure(item) for item in measures],
+        "colours": COLOURS,
+        "window": found and found.window,
+        "kernel_change": KERNEL_CHANGE,
+        "theory": _theory(source, found, theory),
+    }
+    return data, [*notes, *more]
+
+
+def _measures(source: Source, observed: Sequence[Curve], found: Phases | None) -> list[Measure]:
+    kind = found and regime(source, found)
+    names = tuple(zip((name.replace("_", " ") for name in RESULT_NAMES), RESULT_COLOURS, strict=True))
+    return [
+        *([kind] if kind else []),
+        *(final(source, item) for item in observed),
+        *([half_loss(found)] if found else []),
+        Measure("result", "1", source.result, names),
+        *costs(source),
+    ]
+
+
+def _missing(source: Source) -> list[str]:
+    absent = int(np.sum(source.result < 0))
+    return [f"{absent} of {source.result.size} lanes have not run yet."] if absent else []
+
+
+def _measure(item: Measure) -> dict[str, Any]:
+    words = item.name if item.unit in ("1", item.name) else f"{item.name} [{item.unit}]"
+    categories = [{"label": label, "colour": colour} for label, colour in item.categories]
+    return {"name": item.name, "label": words, "categories": categories or None, "values": pack(item.values)}
+
+
+def _thin(source: Source, observed: Sequence[Curve]) -> tuple[list[Curve], list[float], list[str]]:
+    """The curves at the finite times, or at as many of them as a page can hold."""
+    ts = source.dataset["t"].values.astype(float)
+    kept = np.flatnonzero(np.isfinite(ts))
+    notes = []
+    if not observed:
+        return [], ts[kept].tolist(), notes
+    total = sum(packed_bytes(item.values) for item in observed) * len(kept) / len(ts)
+    if total > MAX_CURVES:
+        fit = int(len(kept) * MAX_CURVES / total)
+        if fit < MIN_TIMES:
+            return [], [], ["The trajectories of so many lanes do not fit into a page; it shows their last values."]
+        notes.append(f"To keep the page small, trajectories are drawn at {fit} of {len(kept)} times.")
+        kept = kept[np.unique(np.linspace(0, len(kept) - 1, fit).round().astype(int))]
+    return [item._replace(values=item.values[:, kept]) for item in observed], ts[kept].tolist(), notes
+
+
+def _theory(source: Source, found: Phases | None, theory: Source | None) -> dict[str, Any] | None:
+    """Half-loss times and kernel changes of the closed form, with which cell of it belongs to which of the sweep."""
+    if theory is not None:
+        predicted = require_theory(theory, phases(theory, curves(theory)[0]), source)
+    elif found is not None and is_closed_form(source):
+        theory, predicted = source, found
+    else:
+        return None
+    if found is None:
+        raise ValueError("theory's boundaries need the window of times of the sweep: its loss, from time 0 on")
+    solved = (theory.result >= 0) & (theory.result < FINE)
+    ours, dims = coordinates(source), []
+    for dim, (name, size) in enumerate(zip(theory.dims, theory.shape, strict=True)):
+        along = {item["name"]: item for item in coordinates(theory) if item["dim"] == dim}
+        at = source.dims.index(name)
+        pairs = [(item["labels"], along[item["name"]]["labels"]) for item in ours if item["dim"] == at]
+        mine, its = (list(zip(*part, strict=True)) for part in zip(*pairs, strict=True))
+        match = [its.index(cell) if cell in its else -1 for cell in mine]
+        dims.append({"of": at, "size": size, "match": match, "numbers": {k: v["numbers"] for k, v in along.items()}})
+    known = lambda values: pack(np.where(solved, values, np.nan))
+    change = None if predicted.change is None else known(predicted.change)
+    return {"dims": dims, "half": known(predicted.half), "change": change}

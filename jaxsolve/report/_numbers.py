@@ -1,0 +1,37 @@
+"""Arrays and other data as JSON that a page can hold."""
+
+import base64
+import json
+from typing import Any
+
+import numpy as np
+from jaxtyping import Num
+
+
+def kind_of(values: Num[np.ndarray, "..."]) -> str:
+    """How an array is packed: int8 codes as they are, numbers as float32.
+
+    Those with a number that float32 would round to zero or infinity stay float64.
+    """
+    if values.dtype == np.int8:
+        return "i1"
+    size = np.abs(values[np.isfinite(values) & (values != 0)])
+    limits = np.finfo(np.float32)
+    return "f8" if np.any((size < limits.tiny) | (size > limits.max)) else "f4"
+
+
+def packed_bytes(values: Num[np.ndarray, "..."]) -> float:
+    """Characters that an array takes when packed."""
+    return values.size * int(kind_of(values)[1]) * 4 / 3
+
+
+def pack(values: Num[np.ndarray, "..."]) -> dict[str, str]:
+    """An array as base64, little endian, in the kind that it needs."""
+    kind = kind_of(values)
+    data = np.ascontiguousarray(values, dtype=f"<{kind}").tobytes()
+    return {"type": kind, "base64": base64.b64encode(data).decode("ascii")}
+
+
+def embed(value: Any) -> str:
+    """JSON for the inside of an HTML script element, which nothing in it can end."""
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")

@@ -1,0 +1,93 @@
+"""Half-loss times and regimes of the lanes of a sweep, and what theory says of them."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from .. import observe
+from .._results import RESULT_NAMES
+from ..observe import Regime
+from ..plot._style import REGIME_COLOURS
+from ..sweeps._variables import FINE, TIME
+from ._lanes import Curve, Measure
+from ._source import Source
+
+
+DIVERGED = RESULT_NAMES.index("diverged")
+MEANINGLESS = [RESULT_NAMES.index(name) for name in ("not_applicable", "invalid")]
+CLOSED_FORM = "TwoLayerLine"  # the theory that says how two-layer linear networks train
+
+
+class Phases(NamedTuple):
+    """What decides the regimes of a sweep.
+
+    Attributes:
+        window: first positive and last finite time: the window that is looked at.
+        half: half-loss time per lane; inf if never, NaN if not known.
+        change: relative kernel change at the end per lane; None if not observed.
+    """
+
+    window: tuple[float, float]
+    half: np.ndarray
+    change: np.ndarray | None
+
+
+def phases(source: Source, curves: Sequence[Curve]) -> Phases | None:
+    """Half-loss times and kernel changes; None without losses from time 0 on."""
+    by_name = {curve.name: curve.values for curve in curves}
+    ts = source.dataset["t"].values.astype(float)
+    finite = np.isfinite(ts)
+    times = ts[finite]
+    if "loss" not in by_name or len(times) < 2 or times[0] != 0 or np.any(np.diff(times) <= 0):
+        return None
+    half, loss = observe.half_loss_time(times, by_name["loss"][:, finite]), by_name["loss"][:, finite]
+    # Of a lane that ended in NaN before its loss had halved, nobody knows when it would have.
+    ended = np.isinf(half) & np.isnan(loss).any(axis=-1)
+    unknown = (source.result < 0) | np.isin(source.result, MEANINGLESS) | ended
+    change = by_name["kernel_change"][:, -1] if "kernel_change" in by_name else None
+    return Phases((times[1], times[-1]), np.where(unknown, np.nan, half), change)
+
+
+def half_loss(found: Phases) -> Measure:
+    """Half-loss times as something to draw."""
+    return Measure("half-loss time", TIME, found.half)
+
+
+def regime(source: Source, found: Phases) -> Measure | None:
+    """The regime of every lane by `observe.classify`; None where kernel changes were not observed.
+
+    A lane that diverged is unstable. One that failed otherwise, or has not run, has no regime.
+    """
+    if found.change is None:
+        return None
+    result = source.result
+    half = np.where(result == DIVERGED, np.nan, found.half)
+    codes = observe.classify(half, found.change, np.array([0.0, *found.window]))
+    known = ((result >= 0) & (result < FINE)) | (result == DIVERGED)
+    labels = tuple((kind.label, REGIME_COLOURS[kind]) for kind in Regime)
+    return Measure("regime", "1", np.where(known, codes, -1).astype(np.int8), labels)
+
+
+def is_closed_form(source: Source) -> bool:
+    """Whether a sweep's lanes are theory's own."""
+    return source.dataset.attrs.get("dynamics") == CLOSED_FORM
+
+
+def require_theory(theory: Source, found: Phases | None, source: Source) -> Phases:
+    """Checks a sweep that was given as theory.
+
+    Raises:
+        ValueError: it is of another dynamics, lacks the losses, or has an axis that the sweep has not.
+    """
+    if not is_closed_form(theory):
+        raise ValueError(
+            f"theory must be a sweep by theory.{CLOSED_FORM}(), which applies to two-layer linear networks on a line; "
+            f"got one by {theory.dataset.attrs.get('dynamics', 'an unknown dynamics')}"
+        )
+    if found is None:
+        raise ValueError("theory must observe the loss at times from 0 on: observe=[observe.loss(), ...], ts[0] = 0")
+    foreign = sorted(set(theory.dims) - set(source.dims))
+    if foreign:
+        raise ValueError(f"theory has axes {foreign}, but the sweep has {list(source.dims)}; theirs must be among them")
+    return found

@@ -1,0 +1,104 @@
+"""What a report is made from: a sweep's dataset, in memory or in a store."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._checks import describe
+from ..sweeps._manifest import citation, MANIFEST, OURS
+from ..sweeps._store import read, ROOT
+
+
+class Source(NamedTuple):
+    """A sweep to report on.
+
+    Attributes:
+        name: for the title.
+        dataset: an `xarray.Dataset`.
+        manifest: of its store; empty for a dataset in memory.
+    """
+
+    name: str
+    dataset: Any
+    manifest: dict[str, Any]
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """The names of the grid's dimensions."""
+        return tuple(map(str, self.dataset["result"].dims))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lanes along each of them."""
+        return self.dataset["result"].shape
+
+    @property
+    def result(self) -> np.ndarray:
+        """The result codes of the lanes; -1 for those that have not run."""
+        return self.dataset["result"].values.ravel().astype(np.int8)
+
+    @property
+    def citation(self) -> str:
+        """How to cite the library that made it."""
+        return self.manifest.get("citation") or self.dataset.attrs.get("citation") or citation()
+
+    def lane_array(self, name: str) -> np.ndarray:
+        """A variable as rows of lanes, whatever comes after the grid's dimensions; (lanes, times, ...) if over time."""
+        variable = self.dataset[name].broadcast_like(self.dataset["result"])
+        after = [dim for dim in variable.dims if dim not in (*self.dims, "t")]
+        values = variable.transpose(*self.dims, *(["t"] if "t" in variable.dims else []), *after).values
+        return values.reshape(-1, *values.shape[len(self.dims) :])
+
+
+def read_source(data: Any, name: str) -> Source:
+    """The sweep in a dataset or a store.
+
+    Arguments:
+        data: what `sweep` returned, or the path of its store.
+        name: of the argument, for messages.
+
+    Raises:
+        TypeError: it is neither.
+        FileNotFoundError: nothing is at the path.
+        ValueError: what is there is no store of a sweep, or holds no lane that has run.
+    """
+    if isinstance(data, str | os.PathLike):
+        source = _read_store(Path(data))
+    elif hasattr(data, "data_vars"):
+        source = Source("sweep", data, {})
+    else:
+        raise TypeError(f"{name} must be what sweep returned or the path of its store, got {describe(data)}")
+    _require_sweep(source, repr(os.fspath(data)) if isinstance(data, str | os.PathLike) else name)
+    return source
+
+
+def _read_store(path: Path) -> Source:
+    if not path.exists():
+        raise FileNotFoundError(f"there is no store at '{path}'; give the folder that a sweep wrote with store=")
+    begun = (path / OURS).is_dir()
+    if not (path / ROOT).is_file():
+        if begun:
+            raise ValueError(f"'{path}' is the store of a sweep of which nothing has run yet; report on it later")
+        raise ValueError(f"'{path}' is no store of a sweep: it holds no {ROOT}. Give the folder that store= named")
+    file = path / OURS / MANIFEST
+    manifest = json.loads(file.read_text()) if file.exists() else {}
+    dataset = read(path)
+    # A store lists its variables by name; the manifest, in the order in which they were asked for.
+    first = [item["name"] for item in manifest.get("variables", []) if item["name"] in dataset]
+    names = list(dict.fromkeys([*first, *dataset.data_vars]))
+    return Source(path.absolute().name, dataset[names], manifest)
+
+
+def _require_sweep(source: Source, what: str) -> None:
+    dataset = source.dataset
+    missing = [name for name in ("t", "result") if name not in dataset.variables]
+    if missing or not dataset["result"].dims or dataset["t"].dims != ("t",):
+        raise ValueError(
+            f"{what} is no sweep's dataset: it needs times `t` and codes `result` along the axes of a grid, and holds "
+            f"{sorted(map(str, dataset.variables))}"
+        )
+    if not np.any(source.result >= 0):
+        raise ValueError(f"{what} holds {source.result.size} lanes, none of which has run yet; report on it later")

@@ -1,0 +1,93 @@
+"""The tables of a report, as HTML in which every name is text."""
+
+import json
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from .._results import RESULT_NAMES, RESULTS
+from ..sweeps._variables import FINE
+from ._grid import coordinates
+from ._source import Source
+
+
+MAX_ROWS = 200  # of the table of failed lanes
+PRIVATE = ("host", "pid")  # of a run: nobody's business where a page may be sent
+
+
+def summary(source: Source, notes: Sequence[str]) -> str:
+    """What the sweep is, and what a reader should know of the page."""
+    grid = " × ".join(f"{name} {size}" for name, size in zip(source.dims, source.shape, strict=True))
+    dynamics = source.dataset.attrs.get("dynamics", "unknown dynamics")
+    line = f"{source.result.size} lanes ({grid}), {source.dataset['t'].size} times, {dynamics}"
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    return f"<p>{escape(line)}</p>" + (f'<ul class="notes" id="notes">{items}</ul>' if notes else "")
+
+
+def failures(source: Source) -> str:
+    """How many lanes ended in which way, and the coordinates of those that failed."""
+    result = source.result
+    counts = [(name, int(np.sum(result == code))) for code, name in enumerate(RESULT_NAMES)]
+    counts = [("has not run", int(np.sum(result < 0))), *counts]
+    parts = [_table(("result", "lanes"), [(name.replace("_", " "), count) for name, count in counts if count])]
+    failed = np.flatnonzero(result >= FINE)
+    if not len(failed):
+        return "".join([*parts, "<p>No lane has failed.</p>"])
+    for code in np.unique(result[failed]):
+        name = RESULT_NAMES[code]
+        advice = str(RESULTS[getattr(RESULTS, name)])
+        parts.append(f"<p><strong>{escape(name.replace('_', ' '))}</strong>: {escape(advice)}</p>")
+    parts.append(f'<div id="failures">{_lanes(source, failed)}</div>')
+    if len(failed) > MAX_ROWS:
+        parts.append(f"<p>The first {MAX_ROWS} of {len(failed)} failed lanes.</p>")
+    return "".join(parts)
+
+
+def _lanes(source: Source, lanes: np.ndarray) -> str:
+    along = coordinates(source)
+    extra = [name for name in ("t_end", "steps") if name in source.dataset]
+    numbers = [source.lane_array(name) for name in extra]
+    rows = []
+    for lane in lanes[:MAX_ROWS]:
+        place = np.unravel_index(lane, source.shape)
+        cells = [item["labels"][place[item["dim"]]] for item in along]
+        name = RESULT_NAMES[source.result[lane]].replace("_", " ")
+        rows.append([*cells, name, *(f"{values[lane]:.4g}" for values in numbers)])
+    return _table([*(item["name"] for item in along), "result", *(name.replace("_", " ") for name in extra)], rows)
+
+
+def manifest(source: Source) -> str:
+    """Units, how to cite, and where and with what the sweep ran."""
+    units = [
+        (name, item.attrs["units"], item.attrs.get("long_name", ""))
+        for name, item in source.dataset.variables.items()
+        if "units" in item.attrs
+    ]
+    attrs = {str(key): str(value) for key, value in source.dataset.attrs.items() if key not in ("citation", "manifest")}
+    parts = [
+        "<h3>Units</h3>",
+        _table(("variable", "unit", ""), units),
+        "<p>Time is gradient-flow time: every weight moves at its rate times minus the gradient of the loss.</p>",
+        "<h3>How to cite</h3>",
+        f'<p id="citation">{escape(source.citation)}</p>',
+        "<h3>Made by</h3>",
+        _table(("", ""), attrs.items()),
+    ]
+    if source.manifest:
+        facts = source.manifest | {"runs": [_public(run) for run in source.manifest.get("runs", [])]}
+        text = escape(json.dumps(facts, indent=1))
+        parts.append(f'<details id="manifest"><summary>The whole manifest</summary><pre>{text}</pre></details>')
+    return "".join(parts)
+
+
+def _public(run: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in run.items() if key not in PRIVATE}
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    top = "".join(f'<th scope="col">{escape(name)}</th>' for name in head) if any(head) else ""
+    body = "".join(f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows)
+    table = f"<table>{f'<thead><tr>{top}</tr></thead>' if top else ''}<tbody>{body}</tbody></table>"
+    return f'<div class="scroll" tabindex="0">{table}</div>'

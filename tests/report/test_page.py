@@ -1,0 +1,344 @@
+"""A report in a real browser: what is drawn, what the mouse and the keyboard do, and that nothing goes wrong."""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+import xarray
+
+from jaxsolve import observe
+from jaxsolve.report import write
+from tests.report.sweeps_of import AXES, imagined, modes, TS
+
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+WIDTHS = (1280, 400)
+
+
+def _absent(what: str) -> NoReturn:
+    """In CI a browser is part of what is tested."""
+    reason = f"{what} is missing: apt-get install chromium, uv sync"
+    if os.environ.get("CI", "") not in ("", "0", "false"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if program is None:
+        _absent("a browser")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ModuleNotFoundError:
+        _absent("playwright")
+    with sync_playwright() as driver:
+        options = ["--no-sandbox"] if os.geteuid() == 0 else []
+        chromium = driver.chromium.launch(executable_path=program, args=[*options, "--disable-gpu"])
+        yield chromium
+        chromium.close()
+
+
+class Watched:
+    """A page, and what went wrong on it."""
+
+    def __init__(self, page: Any):
+        self.page = page
+        self.wrong: list[str] = []
+        page.on("console", lambda message: self.wrong.append(message.text))
+        page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        page.on("requestfailed", lambda request: self.wrong.append(f"failed: {request.url}"))
+        page.on("request", lambda request: self._requested(request.url))
+
+    def _requested(self, url: str) -> None:
+        if not url.startswith(("file:", "data:", "blob:")):
+            self.wrong.append(f"requested: {url}")
+
+    def figure(self, name: str) -> list[dict[str, Any]]:
+        """The traces of a figure."""
+        return self.page.evaluate(f"document.getElementById('{name}').data")
+
+    def map(self) -> np.ndarray:
+        """The cells of the map, from the lowest row on."""
+        return np.array([[np.nan if v is None else v for v in line] for line in self.figure("map")[0]["z"]], float)
+
+    def until(self, condition: str) -> None:
+        """Waits for a condition. Playwright's own way evaluates text in the page, which the page forbids."""
+        for _ in range(200):
+            if self.page.evaluate(condition):
+                return
+            self.page.wait_for_timeout(50)
+        raise AssertionError(f"never came true: {condition}")
+
+    def pins(self, count: int) -> None:
+        """Waits for so many pinned cells."""
+        self.until(f"document.querySelectorAll('#pins li').length === {count}")
+
+    def text(self, name: str) -> str:
+        return self.page.locator(f"#{name}").inner_text()
+
+    def cell(self, row: int, column: int) -> tuple[float, float]:
+        """Where a cell is on the screen."""
+        x, y = self.page.evaluate(
+            """([row, column]) => {
+              const map = document.getElementById("map");
+              const { xaxis, yaxis } = map._fullLayout;
+              const box = map.getBoundingClientRect();
+              const place = (axis, edges, i) => axis._offset + axis.c2p((edges[i] + edges[i + 1]) / 2);
+              const { x, y } = map.data[0];
+              return [box.x + place(xaxis, x, column), box.y + place(yaxis, y, row)];
+            }""",
+            [row, column],
+        )
+        return x, y
+
+    def overflow(self) -> int:
+        """Pixels by which the page is wider than the window."""
+        return self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+
+
+@contextlib.contextmanager
+def opened(browser, path: Path, width: int = 1280) -> Iterator[Watched]:
+    context = browser.new_context(viewport={"width": width, "height": 900}, offline=True)
+    watched = Watched(context.new_page())
+    watched.page.goto(path.absolute().as_uri())
+    watched.page.wait_for_selector("body[data-ready]", timeout=30_000, state="attached")
+    yield watched
+    context.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    return write(imagined(), tmp_path_factory.mktemp("report") / "report.html")
+
+
+def test_map_shows_medians_over_any_two_axes(browser, report):
+    swept = imagined()
+    loss = swept["loss"].values[..., -1]
+    with opened(browser, report) as seen:
+        regimes = observe.regimes(TS, swept["loss"].values, swept["kernel_change"].values[..., -1])
+        counts = np.stack([(regimes == code).sum(axis=-1) for code in range(4)], axis=-1)
+        np.testing.assert_array_equal(seen.map(), counts.argmax(axis=-1).T)
+        seen.page.select_option("#map-measure", label="loss, final")
+        # The median over seeds comes first, and sigma lies across. Losses over decades are drawn by their logarithm.
+        assert seen.page.is_checked("#map-log")
+        np.testing.assert_allclose(seen.map(), np.log10(np.median(loss, axis=-1)).T, rtol=1e-5)
+        seen.page.uncheck("#map-log")
+        np.testing.assert_allclose(seen.map(), np.median(loss, axis=-1).T, rtol=1e-6)
+        seen.page.select_option("#map-x", label="gamma")  # so sigma goes up
+        np.testing.assert_allclose(seen.map(), np.median(loss, axis=-1), rtol=1e-6)
+        seen.page.select_option("#map-y", label="seed")
+        np.testing.assert_allclose(seen.map(), loss[0].T, rtol=1e-6)
+        seen.page.select_option("#rest-0", label="3")
+        np.testing.assert_allclose(seen.map(), loss[2].T, rtol=1e-6)
+        seen.page.select_option("#rest-0", label="median over all")
+        np.testing.assert_allclose(seen.map(), np.median(loss, axis=0).T, rtol=1e-6)
+        assert not np.allclose(seen.map(), np.mean(loss, axis=0).T, rtol=1e-6)
+        axis = seen.page.evaluate("document.getElementById('map').layout.xaxis")
+        assert axis["title"]["text"] == "gamma"
+        assert axis["ticktext"] == ["0.01", "0.1", "1", "10"]
+        assert seen.wrong == []
+
+
+def test_mouse_shows_and_pins_trajectories(browser, report):
+    loss = imagined()["loss"].values
+    with opened(browser, report) as seen:
+        assert seen.figure("curves") == []
+        seen.page.mouse.move(*seen.cell(2, 1))
+        seen.until("document.getElementById('curves').data.length === 1")
+        assert seen.text("map-status").startswith("sigma = 1, gamma = 1, all seed: regime ")
+        (line,) = seen.figure("curves")
+        drawn = np.array([v for v in line["y"] if v is not None])
+        np.testing.assert_allclose(drawn, loss[1, 2, :, 1:].ravel(), rtol=1e-6)  # a logarithm shows no t = 0
+        assert line["y"].count(None) == 3  # a gap after each lane
+        seen.page.mouse.click(*seen.cell(2, 1))
+        seen.page.mouse.click(*seen.cell(0, 2))
+        seen.pins(2)
+        assert len(seen.figure("curves")) == 3
+        assert "sigma = 3, gamma = 0.01, all seed" in seen.text("pins")
+        seen.page.select_option("#curves-name", label="kernel_change")
+        change = imagined()["kernel_change"].values[1, 2, :, 1:].ravel()
+        drawn = [v for v in seen.figure("curves")[0]["y"] if v is not None]
+        np.testing.assert_allclose(drawn, change, rtol=1e-6)
+        layout = seen.page.evaluate("document.getElementById('curves').layout")
+        assert (layout["xaxis"]["type"], layout["yaxis"]["type"]) == ("log", "log")
+        assert layout["xaxis"]["title"]["text"] == "time t [gradient-flow time]"
+        seen.page.get_by_label("unpin 1").click()
+        assert seen.page.locator("#pins li").count() == 1
+        seen.page.mouse.click(*seen.cell(0, 2))  # a second click takes a pin away
+        seen.pins(0)
+        assert seen.wrong == []
+
+
+def test_keyboard_does_what_the_mouse_does(browser, report):
+    with opened(browser, report) as seen:
+        seen.page.focus("#map")
+        for key in ("ArrowRight", "ArrowRight", "ArrowUp", "Enter", "ArrowDown", "Enter"):
+            seen.page.keyboard.press(key)
+        pins = seen.text("pins")
+        assert "sigma = 1, gamma = 0.1, all seed" in pins
+        assert "sigma = 1, gamma = 0.01, all seed" in pins
+        seen.page.keyboard.press("Escape")
+        assert seen.page.locator("#pins li").count() == 0
+        # From the first menu on, the tabulator reaches every control and the map.
+        seen.page.focus("#map-measure")
+        reached = set()
+        for _ in range(30):
+            reached.add(seen.page.evaluate("document.activeElement.id"))
+            seen.page.keyboard.press("Tab")
+        assert {"map-x", "map-y", "rest-2", "map", "curves-name", "collapse-base", "power-1"} <= reached
+        assert seen.wrong == []
+
+
+def test_theory_draws_its_boundaries_only_where_it_applies(browser, report, tmp_path):
+    names = lambda seen: {trace.get("name") for trace in seen.figure("map") if trace["type"] == "contour"}
+    with opened(browser, report) as seen:
+        found = {trace["name"]: trace for trace in seen.figure("map") if trace["type"] == "contour"}
+        assert "theory: frozen" in found
+        assert "theory: kernel | feature" in found
+        half = np.median(observe.half_loss_time(TS, imagined()["loss"].values), axis=-1).T
+        with np.errstate(divide="ignore"):
+            level = np.clip(np.log10(half / TS[-1]), -2, 2)
+        np.testing.assert_allclose(found["theory: frozen"]["z"], level, atol=1e-6)
+        np.testing.assert_allclose(found["theory: frozen"]["x"], np.log10(AXES["sigma"]))
+        seen.page.uncheck("#map-theory")
+        assert names(seen) == set()
+        seen.page.check("#map-theory")
+        seen.page.select_option("#map-measure", label="kernel_change, final")
+        assert "theory: frozen" in names(seen)
+    measured = write(imagined().assign_attrs(dynamics="GradientFlow"), tmp_path / "report.html")
+    with opened(browser, measured) as seen:
+        assert names(seen) == set()
+        assert seen.page.locator("#map-theory").count() == 0
+
+
+def test_collapse_multiplies_time_by_powers_of_the_axes(browser, report):
+    with opened(browser, report) as seen:
+        seen.page.fill("#power-1", "2")
+        seen.page.fill("#power-0", "0.5")
+        traces = seen.figure("collapse")
+        assert len(traces) == 3  # a colour per sigma
+        factor = np.sqrt(AXES["sigma"][1]) * np.repeat(np.square(AXES["gamma"]), 3)
+        expected = factor[:, None] * TS[1:]
+        drawn = np.array([v for v in traces[1]["x"] if v is not None])
+        np.testing.assert_allclose(drawn, expected.ravel(), rtol=1e-9)
+        title = seen.page.evaluate("document.getElementById('collapse').layout.xaxis.title.text")
+        assert title == "t · sigma<sup>0.5</sup> · gamma<sup>2</sup>"
+        seen.page.select_option("#collapse-base", label="nothing but the axes")
+        seen.page.select_option("#collapse-name", label="half-loss time")
+        x, y = (np.array(seen.figure("collapse")[1][name]) for name in "xy")
+        np.testing.assert_allclose(x, factor, rtol=1e-9)
+        half = observe.half_loss_time(TS, imagined()["loss"].values)[1].ravel()
+        drawn = np.array([np.inf if v is None else v for v in y])  # what never halves is not drawn
+        np.testing.assert_allclose(drawn, half, rtol=1e-6)
+        assert seen.wrong == []
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_page_fits_the_window(browser, report, width):
+    with opened(browser, report, width) as seen:
+        assert seen.overflow() <= 0
+        seen.page.mouse.click(*seen.cell(2, 1))
+        seen.pins(1)
+        seen.page.select_option("#map-measure", label="loss, final")
+        assert seen.overflow() <= 0
+        for name in ("map", "curves", "collapse"):
+            box = seen.page.locator(f"#{name} .main-svg").first.bounding_box()
+            assert box["width"] > 0.8 * width * (0.45 if width > 800 and name != "collapse" else 1)
+        # The widest words of a figure stay inside of it.
+        inside = """() => [...document.querySelectorAll(".figure")].every((figure) => {
+          const frame = figure.getBoundingClientRect();
+          return [...figure.querySelectorAll("text")].every((text) => {
+            const box = text.getBoundingClientRect();
+            return box.width === 0 || (box.left >= frame.left - 1 && box.right <= frame.right + 1);
+          });
+        })"""
+        assert seen.page.evaluate(inside)
+        assert seen.wrong == []
+
+
+def test_marks_of_failed_infinite_and_missing_cells(browser, tmp_path):
+    swept = imagined().copy(deep=True)
+    swept["loss"][0, 0, :, 3:] = np.nan
+    swept["result"][0, 0] = 3
+    swept["result"][1, 0] = -1
+    swept["result"][2, 0, 1] = -1
+    with opened(browser, write(swept, tmp_path / "report.html")) as seen:
+        assert "4 of 36 lanes have not run yet." in seen.text("notes")
+        seen.page.select_option("#map-measure", label="half-loss time")
+        assert np.isnan(seen.map()[0, :2]).all()
+        marks = next(trace for trace in seen.figure("map") if trace.get("mode") == "text")
+        assert dict(zip(zip(marks["x"], marks["y"], strict=True), marks["text"], strict=True))[0, -2] == "·"
+        assert "×" in marks["text"]
+        assert "× failed or unknown." in seen.text("map-marks")
+        seen.page.mouse.move(*seen.cell(0, 0))
+        seen.until("document.getElementById('map-status').innerText.includes('3 failed')")
+        seen.page.mouse.move(*seen.cell(0, 2))
+        seen.until("document.getElementById('map-status').innerText.includes('1 not run')")
+        assert seen.wrong == []
+
+
+def test_failed_lanes_are_shown_along_one_axis(browser, tmp_path):
+    swept = modes().isel(start=0, drop=True)
+    with opened(browser, write(swept, tmp_path / "report.html"), 400) as seen:
+        assert seen.page.locator("#map-y").count() == 0
+        assert seen.map().shape == (1, 4)
+        assert np.isnan(seen.map()[0]).tolist() == [False, False, False, True]
+        assert "not applicable" in seen.text("failures")
+        seen.page.mouse.click(*seen.cell(0, 1))
+        seen.pins(1)
+        assert "rate = 1" in seen.text("pins")
+        assert seen.overflow() <= 0
+        assert seen.wrong == []
+
+
+def test_nothing_observed_over_time(browser, tmp_path):
+    swept = imagined().drop_vars(["loss", "kernel_change"])
+    with opened(browser, write(swept, tmp_path / "report.html")) as seen:
+        assert "Nothing was observed over time." in seen.text("curves-status")
+        assert seen.map().shape == (4, 3)
+        assert seen.wrong == []
+
+
+EVIL = '</script><script>window.broken = 1</script><img src=x onerror="window.broken = 2"><b>&amp;'
+
+
+def test_names_are_text(browser, tmp_path):
+    named = xarray.Dataset(
+        {
+            "result": ((EVIL, "kind"), np.zeros((2, 2), np.int8)),
+            EVIL + "loss": ((EVIL, "kind", "t"), np.ones((2, 2, 3)), {"units": EVIL}),
+        },
+        {EVIL: [1.0, 2.0], "kind": [EVIL, "b"], "t": [0.0, 1.0, 2.0]},
+        {"dynamics": EVIL, "citation": EVIL},
+    )
+    with opened(browser, write(named, tmp_path / "report.html")) as seen:
+        seen.page.mouse.click(*seen.cell(0, 0))
+        seen.pins(1)
+        assert seen.page.evaluate("window.broken") is None
+        assert f"{EVIL} = 1, kind = {EVIL}" in seen.text("pins")
+        assert EVIL in seen.text("citation")
+        assert seen.page.locator("img").count() == 0
+        shown = "document.querySelector('#map .xtitle').textContent"
+        assert seen.page.evaluate(shown) == EVIL
+        assert seen.overflow() <= 0
+        assert seen.wrong == []
+
+
+def test_only_our_scripts_run_and_the_watch_would_see_others(browser, report, tmp_path):
+    """Of a page that was tampered with the extra script is refused, and that is noticed."""
+    other = tmp_path / "report.html"
+    text = report.read_text("utf-8")
+    end = text.rindex("</body>")
+    added = "<script>window.broken = 1</script><img src='https://example.invalid/x.png'>"
+    other.write_text(text[:end] + added + text[end:], "utf-8")
+    with opened(browser, other) as seen:
+        seen.page.wait_for_timeout(200)
+        assert seen.page.evaluate("window.broken") is None
+        assert any("script" in line for line in seen.wrong)
+        assert any("example.invalid" in line for line in seen.wrong)
