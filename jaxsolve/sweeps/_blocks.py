@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -57,6 +58,19 @@ class Blocks:
         """The flat indices of a block's lanes, in the order of its rows, which is rising."""
         ranges = [np.arange(part.start, part.stop) for part in self.region(number)]
         return np.ravel_multi_index(np.meshgrid(*ranges, indexing="ij"), self.grid).ravel()
+
+    def parts(self, lanes: np.ndarray, size: int) -> Iterator[np.ndarray]:
+        """Cuts lanes into parts that share no block: whole blocks, as many as have no more than `size` lanes."""
+        numbers = self.of(lanes)
+        part = np.zeros(0, lanes.dtype)
+        for number in np.unique(numbers):
+            here = lanes[numbers == number]
+            if len(part) and len(part) + len(here) > size:
+                yield part
+                part = part[:0]
+            part = np.concatenate([part, here])
+        if len(part):
+            yield part
 
 
 def cut(axes: tuple[Axis, ...], batch_size: int, lane_bytes: int) -> Blocks:

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,9 +71,9 @@ class Chunks:
         rows = self.codec.decode(number, files)
         return Part(self.blocks.lanes(number), rows, rows["result"] >= 0)
 
-    def find(self) -> Iterator[Found]:
-        """The chunks that are on disk as they were written. Those that are not any more are told of in the log."""
-        for number in range(len(self.blocks)):
+    def find(self, numbers: Iterable[int]) -> Iterator[Found]:
+        """Those chunks that are on disk as they were written. Those that are not any more are told of in the log."""
+        for number in numbers:
             if not self._record(number).exists():
                 continue
             facts, wrong = self._facts(number)
@@ -81,6 +81,14 @@ class Chunks:
                 log.warning("%s: %s; its lanes are run again", self.path, wrong)
             else:
                 yield Found(number, facts["done"] == facts["lanes"], facts["failed"])
+
+    def ended(self, number: int) -> bool:
+        """Whether a chunk's record says that all of its lanes have run. Its files are not looked at."""
+        try:
+            facts = json.loads(self._record(number).read_bytes())
+            return facts["done"] == facts["lanes"]
+        except (OSError, ValueError, KeyError, TypeError):  # not there, or being written
+            return False
 
     def drop(self, number: int) -> None:
         """Removes a chunk, so that readers see lanes that have not run."""

@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ._axes import Group
 from ._blocks import Blocks, cut
 from ._files import checksum, PART, write_json, write_whole
 from ._frame import Frame
@@ -110,6 +111,19 @@ def restore(path: Path, layout: Layout) -> None:
 def write_manifest(path: Path, manifest: dict[str, Any]) -> None:
     """Writes the manifest, in place of an earlier one."""
     write_json(path / OURS / MANIFEST, manifest, indent=1)
+
+
+def batch_size_of(manifest: dict[str, Any], frame: Frame, group: Group) -> int | None:
+    """The lanes of a group to run together, from what is known of its store; None chooses."""
+    if frame.batch_size is not None or not manifest:
+        return frame.batch_size
+    known = manifest["batch_size"]
+    return known["used"].get(name_of(group), known["asked"])
+
+
+def name_of(group: Group) -> str:
+    """What a manifest calls a group: the number of its first lane."""
+    return str(int(group.lanes[0]))
 
 
 def has_manifest(path: Path) -> bool:

@@ -3,26 +3,27 @@
 import contextlib
 import logging
 import os
-import time
 import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TYPE_CHECKING
 
-import jax.numpy as jnp
 import numpy as np
 
 from .._checks import describe
-from .._dynamics import AbstractChoice, AbstractMarching
 from ._axes import Group
-from ._chunks import Chunks, remove_parts
-from ._collect import Collector
+from ._blocks import Blocks
+from ._chunks import remove_parts
 from ._execute import Program, Timed
 from ._files import explained, READ_ONLY
+from ._fill import AGAIN, Filler, variables_for
 from ._frame import Frame
 from ._layout import (
+    batch_size_of,
     has_manifest,
     Layout,
     LOCK,
+    name_of,
     new_layout,
     read_layout,
     require_ours,
@@ -33,9 +34,9 @@ from ._layout import (
 )
 from ._lock import Lock
 from ._manifest import changes, OURS, require_same_plan, run_facts
-from ._sink import AbstractSink
-from ._store import ChunkCodec, read
-from ._variables import FINE, rows_of, Variable, variables_of
+from ._outlet import AbstractOutlet, PATIENCE, Receipt, Shelf
+from ._sink import AbstractHub
+from ._store import read
 
 
 if TYPE_CHECKING:
@@ -44,12 +45,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("jaxsolve")
 
-AGAIN = "what has run is kept: call the sweep again with the same arguments to run the rest"
-FLUSH_SECONDS = 60.0  # between two writings of unfinished chunks
-FLUSH_SHARE = 0.05  # of the time, at most, goes into that
 
-
-class OnDisk(AbstractSink):
+class OnDisk(AbstractHub):
     """Keeps the lanes in a Zarr store, chunk by chunk as they finish, and takes up where another process stopped.
 
     While it is entered no other process can write to the store. Beside the Zarr arrays, the folder `_jaxsolve` holds
@@ -81,16 +78,15 @@ class OnDisk(AbstractSink):
                 raise ValueError(f"{item.name!r} cannot be stored: Zarr takes '/' for a folder. Rename the observable")
         self.path = Path(path).absolute()
         self._frame = frame
-        self._plan = plan
+        self.plan = plan
         self._resume = resume
         self._retry_failed = retry_failed
         self._lock = Lock(self.path / OURS / LOCK)
         self._made = False  # whether this process made the folder
         self._missing = np.ones(frame.lanes, bool)
+        self._promised = np.zeros(frame.lanes, bool)  # what other processes say that they have written
         self._manifest: dict[str, Any] = {}
-        self._variables: tuple[Variable, ...] = ()
-        self._collector: Collector | None = None
-        self._next_flush = 0.0
+        self._filler: Filler | None = None
 
     def __enter__(self) -> "OnDisk":
         with explained(self.path, "nothing has run"):
@@ -115,49 +111,65 @@ class OnDisk(AbstractSink):
             self._lock.release()
 
     @property
+    def blocks(self) -> Blocks | None:
+        """The chunks of the store; None before it exists."""
+        return None if self._filler is None else self._filler.blocks
+
+    @property
     def missing(self) -> np.ndarray:
-        return self._missing
+        return self._missing if self._filler is None else self._filler.missing
 
     def batch_size(self, group: Group) -> int | None:
-        if self._frame.batch_size is not None or not self._manifest:
-            return self._frame.batch_size
-        known = self._manifest["batch_size"]
-        return known["used"].get(_name(group), known["asked"])
+        return batch_size_of(self._manifest, self._frame, group)
 
     def expect(self, program: Program) -> None:
-        dynamics, ts = self._frame.dynamics, self._frame.ts
-        # Where the problem chooses the dynamics, how it rounds times is not known before it runs.
-        unknown = isinstance(dynamics, AbstractChoice) and not isinstance(dynamics, AbstractMarching)
-        rounded = unknown or not np.array_equal(np.asarray(dynamics.times(jnp.asarray(ts))), ts)
-        found = variables_of(self._frame.observables, program.lowered.out_info, rounded=rounded)
+        found = variables_for(self._frame, program)
         with explained(self.path, AGAIN if self._manifest else "nothing has run"):
             if not self._manifest:
-                layout = new_layout(self._frame, self._plan, found, program.size)
+                layout = new_layout(self._frame, self.plan, found, program.size)
                 write_layout(self.path, layout)
                 self._begin(layout)
-            self._require_same(found, program.group)
+            self._opened.require(found, program.group)
             used = self._manifest["batch_size"]["used"]
-            if used.get(_name(program.group)) != program.size:
-                used[_name(program.group)] = program.size
+            if used.get(name_of(program.group)) != program.size:
+                used[name_of(program.group)] = program.size
                 write_manifest(self.path, self._manifest)
 
     def add(self, batch: Timed) -> None:
-        assert self._collector is not None, "expect comes before add"
-        if all(item.name != "t_saved" for item in self._variables) and not self._frame.saved_as_asked(batch):
-            raise ValueError(f"{self._frame.dynamics.name} saved other times than its method `times` says")
-        with explained(self.path, AGAIN):
-            self._collector.add(batch.lanes, rows_of(batch))
-        self._missing[batch.lanes] = False
-        begin = time.monotonic()
-        if begin > self._next_flush:
-            self.flush()
-            now = time.monotonic()
-            self._next_flush = now + max(FLUSH_SECONDS, (now - begin) / FLUSH_SHARE)
+        self._opened.add(batch)
 
     def flush(self) -> None:
-        if self._collector is not None:
-            with explained(self.path, AGAIN):
-                self._collector.flush()
+        if self._filler is not None:
+            self._filler.flush()
+
+    @property
+    def outlet(self) -> AbstractOutlet:
+        return Shelf(self.path, self._frame)
+
+    def parts(self, lanes: np.ndarray, size: int) -> Iterator[np.ndarray]:
+        return self._opened.blocks.parts(lanes, size)
+
+    def receive(self, receipt: Receipt) -> None:
+        self._promised[receipt.lanes] = True
+
+    def confirm(self, heed: Callable[[], None]) -> None:
+        self._opened.wait(np.flatnonzero(self._promised), heed, PATIENCE)
+        lost = int(np.sum(self._promised & self.missing))
+        if lost:
+            raise OSError(
+                f"{lost} lanes that other processes wrote to {self.path} are not there: a store that several processes "
+                "fill must be a folder that all of them see"
+            )
+        # And of those that were not waited for until their end.
+        self._opened.wait(np.flatnonzero(self.missing), heed, patience=0.0)
+
+    def wait(self, heed: Callable[[], None]) -> None:
+        """Waits for the lanes that other processes run.
+
+        Arguments:
+            heed: called now and then.
+        """
+        self._opened.wait(np.flatnonzero(self.missing), heed)
 
     def dataset(self) -> "xarray.Dataset":
         data = read(self.path)
@@ -178,32 +190,21 @@ class OnDisk(AbstractSink):
     def _open(self) -> None:
         """Takes up a store: checks it, and finds what has run."""
         layout = read_layout(self.path)
-        require_same_plan(self.path, layout.manifest["plan"], self._plan)
-        chunks, collector = self._begin(layout)
+        require_same_plan(self.path, layout.manifest["plan"], self.plan)
+        filler, numbers = self._begin(layout), range(len(layout.blocks))
         if self._lock.held:
             with explained(self.path, AGAIN):
                 restore(self.path, layout)
-        found = {chunk.number: chunk for chunk in chunks.find()}
-        for number, chunk in found.items():
-            if chunk.whole and not (self._retry_failed and chunk.failed):
-                collector.finished(number)
-                self._missing[layout.blocks.lanes(number)] = False
-            else:
-                part = chunks.read(number)
-                if self._retry_failed:
-                    part.known[part.rows["result"] >= FINE] = False
-                collector.begin(number, part)
-                self._missing[part.lanes[part.known]] = False
-        if np.any(self._missing):
+        found = filler.look(numbers, forget_failed=self._retry_failed)
+        if np.any(filler.missing):
             with explained(self.path, AGAIN):
-                self._carry_on(chunks, [number for number in range(len(layout.blocks)) if number not in found])
+                self._carry_on(filler, [number for number in numbers if number not in found])
 
-    def _carry_on(self, chunks: Chunks, absent: list[int]) -> None:
+    def _carry_on(self, filler: Filler, absent: list[int]) -> None:
         if not self._lock.held:
             self._lock.acquire()  # raises what it raised before
         remove_parts(self.path)
-        for number in absent:
-            chunks.drop(number)
+        filler.drop(absent)
         run = run_facts()
         different = changes(self._manifest["runs"][-1], run)
         asked, used = self._frame.batch_size, set(self._manifest["batch_size"]["used"].values())
@@ -217,23 +218,17 @@ class OnDisk(AbstractSink):
             )
         self._manifest["runs"].append(run)
         write_manifest(self.path, self._manifest)
-        lanes = int(self._missing.sum())
-        log.info("%s: %d of %d lanes are left to run", self.path, lanes, self._missing.size)
+        log.info("%s: %d of %d lanes are left to run", self.path, int(filler.missing.sum()), filler.missing.size)
 
-    def _begin(self, layout: Layout) -> tuple[Chunks, Collector]:
-        chunks = Chunks(self.path, layout.blocks, ChunkCodec(layout.files, layout.blocks, layout.variables))
-        collector = Collector(layout.blocks, layout.variables, chunks.write)
-        self._manifest, self._variables, self._collector = layout.manifest, layout.variables, collector
-        self._next_flush = time.monotonic() + FLUSH_SECONDS
-        return chunks, collector
+    def _begin(self, layout: Layout) -> Filler:
+        self._manifest = layout.manifest
+        self._filler = Filler(self.path, self._frame, layout)
+        return self._filler
 
-    def _require_same(self, found: tuple[Variable, ...], group: Group) -> None:
-        for old, new in zip(self._variables, found, strict=True):
-            if (old.name, old.dims, old.shape, old.dtype) != (new.name, new.dims, new.shape, new.dtype):
-                raise ValueError(
-                    f"{new.name!r} is {new.dtype} of shape {new.shape} for {group.static}, but the store {self.path} "
-                    f"holds {old.name!r} as {old.dtype} of shape {old.shape}; sweep them in stores of their own"
-                )
+    @property
+    def _opened(self) -> Filler:
+        assert self._filler is not None, "expect comes first"
+        return self._filler
 
     def _remove(self) -> None:
         """Leaves nothing behind where nothing has begun."""
@@ -244,8 +239,3 @@ class OnDisk(AbstractSink):
             (self.path / OURS).rmdir()
             if self._made:
                 self.path.rmdir()
-
-
-def _name(group: Group) -> str:
-    """What a manifest calls a group: the number of its first lane."""
-    return str(int(group.lanes[0]))

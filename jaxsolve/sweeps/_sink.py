@@ -1,6 +1,7 @@
 """Where the lanes of a sweep go."""
 
 import abc
+from collections.abc import Callable, Iterator
 from typing import Any, TYPE_CHECKING
 
 import numpy as np
@@ -9,6 +10,7 @@ from ._axes import Group
 from ._execute import Program, Timed
 from ._frame import Frame
 from ._manifest import environment, summary
+from ._outlet import AbstractOutlet, Home, Receipt
 from ._store import to_dataset
 from ._variables import variables_of
 
@@ -59,7 +61,35 @@ class AbstractSink(abc.ABC):
         """All lanes, once none is missing."""
 
 
-class Memory(AbstractSink):
+class AbstractHub(AbstractSink):
+    """A sink for lanes that other processes run."""
+
+    @property
+    @abc.abstractmethod
+    def outlet(self) -> AbstractOutlet:
+        """Where the others leave their lanes."""
+
+    @abc.abstractmethod
+    def parts(self, lanes: np.ndarray, size: int) -> Iterator[np.ndarray]:
+        """Cuts lanes of a program that is expected into parts of about `size`, for different processes."""
+
+    @abc.abstractmethod
+    def receive(self, receipt: Receipt) -> None:
+        """Takes what the outlet returned."""
+
+    @abc.abstractmethod
+    def confirm(self, heed: Callable[[], None]) -> None:
+        """Makes sure of all lanes received; to be called when the others have stopped.
+
+        Arguments:
+            heed: called now and then.
+
+        Raises:
+            OSError: some have not arrived.
+        """
+
+
+class Memory(AbstractHub):
     """Keeps the lanes in memory.
 
     Arguments:
@@ -92,6 +122,20 @@ class Memory(AbstractSink):
         self._missing[batch.lanes] = False
 
     def flush(self) -> None:
+        pass
+
+    @property
+    def outlet(self) -> AbstractOutlet:
+        return Home()
+
+    def parts(self, lanes: np.ndarray, size: int) -> Iterator[np.ndarray]:
+        return (lanes[start : start + size] for start in range(0, len(lanes), size))
+
+    def receive(self, receipt: Receipt) -> None:
+        for batch in receipt.batches:
+            self.add(batch)
+
+    def confirm(self, heed: Callable[[], None]) -> None:
         pass
 
     def dataset(self) -> "xarray.Dataset":

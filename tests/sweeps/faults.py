@@ -28,14 +28,16 @@ import xarray  # noqa: F401
 import zarr  # noqa: F401
 
 import jaxsolve
-from jaxsolve.sweeps import _on_disk
+from jaxsolve.sweeps import _fill
 from jaxsolve.sweeps._describe import describe_value
 from tests import cases
+from tests.processes import ROOT
 
 
 TS = (0.0, 0.3, 1.0)
-CHUNKS = 48
-LANES = 144
+CHUNKS = 24
+LANES = 72
+SLOW_RATE = 1e-5  # 100,000 steps
 
 
 def modes(rate, kind, start):
@@ -46,12 +48,20 @@ def modes(rate, kind, start):
 
 def run(path: Path, **options: Any) -> None:
     """Batches of four lanes, chunks of three: now and then a chunk is written before it is complete."""
-    _on_disk.FLUSH_SECONDS = 0.02
-    axes = {"rate": np.linspace(0.5, 2.0, 24), "kind": ["fast"], "start": np.linspace(1.0, 3.0, 6)}
+    _fill.FLUSH_SECONDS = 0.02
+    axes = {"rate": np.linspace(0.5, 2.0, 12), "kind": ["fast"], "start": np.linspace(1.0, 3.0, 6)}
     observe = [jaxsolve.observe.loss(), jaxsolve.observe.outputs()]
     jaxsolve.sweep(
         modes, axes, cases.ModesDecay(), TS, observe=observe, store=path, batch_size=4, progress=False, **options
     )
+
+
+def run_slow(path: Path | None, **options: Any) -> Any:
+    """Twelve chunks that take tenths of a second each."""
+    build = lambda rate: cases.modes(jnp.ones(2), rate * jnp.ones(2))
+    dynamics = jaxsolve.Descent(optax.sgd, SLOW_RATE)
+    axes = {"rate": np.linspace(0.5, 1.0, 12)}
+    return jaxsolve.sweep(build, axes, dynamics, [1.0], store=path, batch_size=1, progress=False, **options)
 
 
 def run_long(path: Path) -> None:
@@ -155,9 +165,9 @@ def look(path: Path) -> str:
 
 
 def disturbed(folder: Path, path: Path) -> dict[str, Any]:
-    """A reader and a second writer while a sweep runs, which is held up meanwhile and then asked to stop."""
+    """A reader and a second writer while a sweep runs, which is held up meanwhile and then asked to stop; twice."""
     child = Child(folder, lambda: run(path))
-    child.wait_for(path, 7)
+    child.wait_for(path, 4)
     os.kill(child.pid, signal.SIGSTOP)
     seen = look(path)
     _, second, seconds = Child(folder, lambda: run(path)).end()
@@ -165,6 +175,10 @@ def disturbed(folder: Path, path: Path) -> dict[str, Any]:
     os.kill(child.pid, signal.SIGCONT)
     found: dict[str, Any] = {"pid": child.pid, "seen": seen, "second": second, "seconds": seconds}
     found["SIGINT"] = [*child.end()[:2], count(path)]
+    child = Child(folder, lambda: run(path))
+    child.wait_for(path, count(path) + 4)
+    os.kill(child.pid, signal.SIGTERM)
+    found["SIGTERM"] = [*child.end()[:2], count(path)]
     return found
 
 
@@ -235,6 +249,22 @@ def main(folder: Path, kills: int) -> dict[str, Any]:
     found["parts"] = [file.name for file in path.rglob("*.part")]
     found["described"] = describe_value(EXAMPLES)
     return found | {"twice": asked_twice(folder), "full": full_disk(folder, reference)}
+
+
+def launch(folder: Path, kills: int) -> dict[str, Any]:
+    """What `main` finds, in a process of its own with the precision of this one."""
+    own = ["unshare", "--map-root-user", "--mount"]  # a view of the file systems of its own, to mount a small one
+    may = shutil.which("unshare") and not subprocess.run([*own, "true"], capture_output=True).returncode
+    done = subprocess.run(
+        [*(own if may else ()), sys.executable, "-m", "tests.sweeps.faults", str(folder), str(kills)],
+        cwd=ROOT,
+        env=os.environ | {"JAX_ENABLE_X64": str(int(cases.X64)), "PYTHONHASHSEED": "7"},
+        capture_output=True,
+        text=True,
+        timeout=170 if kills < 10 else 600,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 if __name__ == "__main__":
