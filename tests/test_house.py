@@ -50,12 +50,24 @@ GUARDED = {
     "dask": ("sweeps/_cluster.py",),
     "plotly": ("report",),
     "distributed": ("sweeps/_cluster.py",),
+    "cloudpickle": ("sweeps/_cluster.py",),
     "neural_tangents": ("kernels/_neural_tangents.py",),
     "tensorflow": (),
     "sklearn": ("data",),
 }
 FOREIGN = {"theory": ("diffrax", "optax")}  # theory never integrates
-LAZY = ("matplotlib", "zarr", "xarray", "dask", "distributed", "neural_tangents", "plotly", "sklearn", "rich")
+LAZY = (
+    "matplotlib",
+    "zarr",
+    "xarray",
+    "dask",
+    "distributed",
+    "cloudpickle",
+    "neural_tangents",
+    "plotly",
+    "sklearn",
+    "rich",
+)
 MAX_LINES = 350
 
 
