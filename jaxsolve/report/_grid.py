@@ -26,7 +26,7 @@ def labels(values: np.ndarray) -> list[str]:
     if values.dtype.kind != "f":
         return [str(value) for value in values]
     for digits in (3, 6, 9, 17):
-        found = [f"{value:.{digits}g}" for value in values]
+        found = [repr(float(f"{value:.{digits}g}")).removesuffix(".0") for value in values]
         if len(set(found)) == len(set(values.tolist())):
             break
     return found

@@ -139,7 +139,7 @@
     const edges = at.slice(1).map((v, i) => (v + at[i]) / 2);
     edges.unshift(at[0] - (half ?? (at[1] - at[0]) / 2));
     edges.push(at[last] + (half ?? (at[last] - at[last - 1]) / 2));
-    const shown = thin(indices(at.length), 9);
+    const shown = thin(indices(at.length), 7);
     const ticks = shown.map((i) => at[i]);
     const words = shown.map((i) => safe(coordinate.labels[place.order[i]]));
     return { ...place, positions: at, edges, ticks, words, title: safe(coordinate.name) };
@@ -278,16 +278,15 @@
       return median(lanesOf(choice, theory.dims.map((dim) => dim.size)).map((lane) => unpack(packed)[lane]));
     }));
     const half = grid(theory.half);
-    const clip = (v) => (Number.isNaN(v) ? null : Math.max(-2, Math.min(2, v)));
     const [first, last] = data.window;
     const inside = (v) => v >= first && v <= last;
     const found = [
-      ["theory: frozen", "dash", half.map((line) => line.map((v) => clip(Math.log10(v / last))))],
-      ["theory: unstable", "dot", half.map((line) => line.map((v) => clip(Math.log10(v / first))))],
+      ["theory: frozen", "dash", levels(half, last)],
+      ["theory: unstable", "dot", levels(half, first)],
     ];
     if (theory.change) {
       const change = grid(theory.change).map((line, row) => line.map((v, column) => (inside(half[row][column]) ? v : NaN)));
-      found.push(["theory: kernel | feature", "solid", change.map((line) => line.map((v) => clip(Math.log10(v / data.kernel_change))))]);
+      found.push(["theory: kernel | feature", "solid", levels(change, data.kernel_change)]);
     }
     const crosses = (level) => level.flat().some((v) => v !== null && v < 0) && level.flat().some((v) => v !== null && v >= 0);
     // Black on white, so that they stand out from any colour; only the black ones have names.
@@ -299,6 +298,18 @@
       contour(z, { color: "#fff", width: 5, dash: "solid" }, ""),
       contour(z, { color: "#000", width: 2.5, dash }, name),
     ]);
+  }
+
+  // By how many decades values lie above a limit. Of an infinite one nobody knows: the line shall pass half way between
+  // it and the neighbour that lies deepest below.
+  function levels(values, limit) {
+    const clip = (v) => (Number.isNaN(v) ? null : Math.max(-2, Math.min(2, v)));
+    const heights = values.map((line) => line.map((v) => clip(Math.log10(v / limit))));
+    return heights.map((line, row) => line.map((v, column) => {
+      if (values[row][column] !== Infinity) return v;
+      const around = [[0, 1], [0, -1], [1, 0], [-1, 0]].map(([i, j]) => heights[row + i]?.[column + j] ?? 0);
+      return Math.max(0.01, -Math.min(...around));
+    }));
   }
 
   function theoryAxis(theory, coordinate) {

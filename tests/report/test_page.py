@@ -1,6 +1,7 @@
 """A report in a real browser: what is drawn, what the mouse and the keyboard do, and that nothing goes wrong."""
 
 import contextlib
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -74,6 +75,16 @@ class Watched:
                 return
             self.page.wait_for_timeout(50)
         raise AssertionError(f"never came true: {condition}")
+
+    def hover(self, row: int, column: int, words: str) -> None:
+        """Moves the mouse to a cell, and waits for what the page says of it."""
+        self.page.mouse.move(*self.cell(row, column))
+        self.until(f"document.getElementById('map-status').innerText.includes({json.dumps(words)})")
+
+    def click(self, row: int, column: int, words: str) -> None:
+        """Clicks on a cell, as slowly as people do: Plotly looks at most every 50 ms where the mouse is."""
+        self.hover(row, column, words)
+        self.page.mouse.click(*self.cell(row, column))
 
     def pins(self, count: int) -> None:
         """Waits for so many pinned cells."""
@@ -149,15 +160,16 @@ def test_mouse_shows_and_pins_trajectories(browser, report):
     loss = imagined()["loss"].values
     with opened(browser, report) as seen:
         assert seen.figure("curves") == []
-        seen.page.mouse.move(*seen.cell(2, 1))
+        seen.hover(2, 1, "sigma = 1, gamma = 1")
         seen.until("document.getElementById('curves').data.length === 1")
         assert seen.text("map-status").startswith("sigma = 1, gamma = 1, all seed: regime ")
         (line,) = seen.figure("curves")
         drawn = np.array([v for v in line["y"] if v is not None])
         np.testing.assert_allclose(drawn, loss[1, 2, :, 1:].ravel(), rtol=1e-6)  # a logarithm shows no t = 0
         assert line["y"].count(None) == 3  # a gap after each lane
-        seen.page.mouse.click(*seen.cell(2, 1))
-        seen.page.mouse.click(*seen.cell(0, 2))
+        seen.click(2, 1, "sigma = 1, gamma = 1")
+        seen.pins(1)
+        seen.click(0, 2, "sigma = 3, gamma = 0.01")
         seen.pins(2)
         assert len(seen.figure("curves")) == 3
         assert "sigma = 3, gamma = 0.01, all seed" in seen.text("pins")
@@ -170,7 +182,7 @@ def test_mouse_shows_and_pins_trajectories(browser, report):
         assert layout["xaxis"]["title"]["text"] == "time t [gradient-flow time]"
         seen.page.get_by_label("unpin 1").click()
         assert seen.page.locator("#pins li").count() == 1
-        seen.page.mouse.click(*seen.cell(0, 2))  # a second click takes a pin away
+        seen.click(0, 2, "sigma = 3, gamma = 0.01")  # a second click takes a pin away
         seen.pins(0)
         assert seen.wrong == []
 
@@ -202,9 +214,13 @@ def test_theory_draws_its_boundaries_only_where_it_applies(browser, report, tmp_
         assert "theory: frozen" in found
         assert "theory: kernel | feature" in found
         half = np.median(observe.half_loss_time(TS, imagined()["loss"].values), axis=-1).T
-        with np.errstate(divide="ignore"):
-            level = np.clip(np.log10(half / TS[-1]), -2, 2)
-        np.testing.assert_allclose(found["theory: frozen"]["z"], level, atol=1e-6)
+        known = np.isfinite(half)
+        drawn = np.array(found["theory: frozen"]["z"])
+        np.testing.assert_allclose(drawn[known], np.clip(np.log10(half[known] / TS[-1]), -2, 2), atol=1e-6)
+        assert np.all(drawn[known] < 0)
+        assert np.all(drawn[~known] > 0)
+        # Half way between a cell that never halves and the one above it.
+        np.testing.assert_allclose(drawn[0, 2], -drawn[1, 2], atol=1e-6)
         np.testing.assert_allclose(found["theory: frozen"]["x"], np.log10(AXES["sigma"]))
         seen.page.uncheck("#map-theory")
         assert names(seen) == set()
@@ -243,7 +259,7 @@ def test_collapse_multiplies_time_by_powers_of_the_axes(browser, report):
 def test_page_fits_the_window(browser, report, width):
     with opened(browser, report, width) as seen:
         assert seen.overflow() <= 0
-        seen.page.mouse.click(*seen.cell(2, 1))
+        seen.click(2, 1, "sigma = 1, gamma = 1")
         seen.pins(1)
         seen.page.select_option("#map-measure", label="loss, final")
         assert seen.overflow() <= 0
@@ -276,10 +292,8 @@ def test_marks_of_failed_infinite_and_missing_cells(browser, tmp_path):
         assert dict(zip(zip(marks["x"], marks["y"], strict=True), marks["text"], strict=True))[0, -2] == "·"
         assert "×" in marks["text"]
         assert "× failed or unknown." in seen.text("map-marks")
-        seen.page.mouse.move(*seen.cell(0, 0))
-        seen.until("document.getElementById('map-status').innerText.includes('3 failed')")
-        seen.page.mouse.move(*seen.cell(0, 2))
-        seen.until("document.getElementById('map-status').innerText.includes('1 not run')")
+        seen.hover(0, 0, "3 failed")
+        seen.hover(0, 2, "1 not run")
         assert seen.wrong == []
 
 
@@ -290,7 +304,7 @@ def test_failed_lanes_are_shown_along_one_axis(browser, tmp_path):
         assert seen.map().shape == (1, 4)
         assert np.isnan(seen.map()[0]).tolist() == [False, False, False, True]
         assert "not applicable" in seen.text("failures")
-        seen.page.mouse.click(*seen.cell(0, 1))
+        seen.click(0, 1, "rate = 1")
         seen.pins(1)
         assert "rate = 1" in seen.text("pins")
         assert seen.overflow() <= 0
@@ -318,7 +332,7 @@ def test_names_are_text(browser, tmp_path):
         {"dynamics": EVIL, "citation": EVIL},
     )
     with opened(browser, write(named, tmp_path / "report.html")) as seen:
-        seen.page.mouse.click(*seen.cell(0, 0))
+        seen.click(0, 0, EVIL)
         seen.pins(1)
         assert seen.page.evaluate("window.broken") is None
         assert f"{EVIL} = 1, kind = {EVIL}" in seen.text("pins")
