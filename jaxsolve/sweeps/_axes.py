@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -67,7 +68,7 @@ class Group:
 
     static: dict[str, Any]
     lanes: np.ndarray  # flat indices into the grid
-    cells: dict[str, Array]  # traced arguments, one row per lane
+    cells: dict[str, Array | np.ndarray]  # traced arguments, one row per lane
 
 
 def read_axes(axes: Any) -> tuple[Axis, ...]:
@@ -101,23 +102,22 @@ def read_axes(axes: Any) -> tuple[Axis, ...]:
 
 def groups(axes: tuple[Axis, ...]) -> list[Group]:
     """Splits the grid, in C order, into groups of equal static arguments."""
-    rows: dict[tuple, list[tuple[int, tuple[int, ...]]]] = {}
-    for lane, index in enumerate(itertools.product(*(range(len(axis)) for axis in axes))):
-        key = tuple(i for axis, i in zip(axes, index, strict=True) for m in axis.members if not m.traced)
-        rows.setdefault(key, []).append((lane, index))
-    return [_group(axes, lanes) for lanes in rows.values()]
+    shape = [len(axis) for axis in axes]
+    lanes = np.arange(math.prod(shape)).reshape(shape)
+    traced = [all(member.traced for member in axis.members) for axis in axes]
+    choices = ([slice(None)] if free else range(len(axis)) for axis, free in zip(axes, traced, strict=True))
+    return [_group(axes, lanes[choice].ravel(), lanes.shape) for choice in itertools.product(*choices)]
 
 
-def _group(axes: tuple[Axis, ...], lanes: list[tuple[int, tuple[int, ...]]]) -> Group:
+def _group(axes: tuple[Axis, ...], lanes: np.ndarray, shape: tuple[int, ...]) -> Group:
     static, cells = {}, {}
-    for position, axis in enumerate(axes):
-        chosen = np.array([index[position] for _, index in lanes])
+    for axis, chosen in zip(axes, np.unravel_index(lanes, shape), strict=True):
         for member in axis.members:
             if member.traced:
                 cells[member.name] = jnp.asarray(member.values)[chosen]
             else:
                 static[member.name] = member.values[chosen[0]]
-    return Group(static, np.array([lane for lane, _ in lanes]), cells)
+    return Group(static, lanes, cells)
 
 
 def _member(name: str, values: Any) -> Member:

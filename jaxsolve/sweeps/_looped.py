@@ -1,0 +1,121 @@
+"""Marches one after another in a compiled loop: no lane waits for another, and a branch not taken costs nothing.
+
+Best on processors, for lanes of which a step is work enough.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from .._dynamics import AbstractMarching
+from .._results import result_code
+from .._solve import observe_march
+from ..observe import Observable
+from ._cells import Builder
+from ._cost import Waiting
+from ._devices import Devices
+from ._lanes import Lanes
+from ._runner import AbstractLowered, AbstractRunner, Cells, Finished, padded, take
+
+
+LONG = 0.1  # seconds of a call that are enough: more lanes at once would only be later to show
+
+
+@final
+class LoweredLooped(AbstractLowered):
+    """The program of a loop. Arguments as for `LoweredFused`."""
+
+    def __init__(
+        self,
+        builder: Builder,
+        dynamics: AbstractMarching,
+        observables: tuple[Observable, ...],
+        ts: Float[Array, " times"],
+        devices: Devices,
+        cell: dict[str, Any],
+        size: int,
+    ):
+        rows = size // len(devices)
+
+        def lane(one_cell: dict[str, Array]) -> tuple[Lanes, Int[Array, ""]]:
+            problem, one = builder.problem(builder.leaves(one_cell)), jnp.ones((), int)
+            step = lambda at: (dynamics.advance(problem, at[0], one), at[1] + 1)
+            start = dynamics.init(problem, ts), jnp.zeros((), jnp.int32)
+            state, attempts = jax.lax.while_loop(lambda at: ~at[0].done, step, start)
+            run = dynamics.finish(problem, state)
+            observed = observe_march(problem, observables, run)
+            return Lanes(observed, run.times, run.t_end, result_code(run.result), run.steps), attempts
+
+        def batch(cells: dict[str, Array], count: Int[Array, " device"]) -> tuple[Lanes, Int[Array, " lanes"]]:
+            nothing = jax.tree.map(lambda leaf: jnp.zeros((rows, *leaf.shape), leaf.dtype), jax.eval_shape(lane, cell))
+
+            def fill(index: Array, found: Any) -> Any:
+                row = lane({name: values[index] for name, values in cells.items()})
+                return jax.tree.map(lambda all_rows, value: all_rows.at[index].set(value), found, row)
+
+            # How many rows are wanted is known when it runs: the bits of a lane are the same in every company.
+            return jax.lax.fori_loop(0, count[0], fill, nothing)
+
+        shapes = {name: jax.ShapeDtypeStruct((rows, *v.shape), v.dtype) for name, v in cell.items()}
+        count = jax.ShapeDtypeStruct((1,), jnp.int32)
+        self._size, self._devices = size, devices
+        self._lowered = devices.lower(batch, [shapes, count], [False, False, False])
+
+    @property
+    def out_info(self) -> Lanes:
+        return self._lowered.out_info[0]
+
+    @property
+    def refills(self) -> bool:
+        return True
+
+    def compile(self) -> "Looped":
+        return Looped(self._lowered.compile(), self._size, self._devices)
+
+
+@final
+class Looped(AbstractRunner):
+    """A compiled loop over up to `size` lanes, on all devices together."""
+
+    def __init__(self, compiled: jax.stages.Compiled, size: int, devices: Devices):
+        self._compiled = compiled
+        self._rows = size // len(devices)
+        self._devices = devices
+
+    @property
+    def streams(self) -> int:
+        return self._devices.streams
+
+    @property
+    def programs(self) -> Sequence[jax.stages.Compiled]:
+        return [self._compiled]
+
+    def run(self, cells: Cells, waiting: Waiting, hand_over: Callable[[Finished], Any]) -> None:
+        each = 1
+        while True:
+            # Near the end a call takes few lanes, so that other streams do not wait for this one.
+            share = -(-len(waiting) // (2 * self.streams * len(self._devices)))
+            places = waiting.take(len(self._devices) * max(1, min(each, share, self._rows)))
+            if not len(places):
+                return
+            begin = time.perf_counter()
+            done, attempts = self._call(cells, places)
+            wall = time.perf_counter() - begin
+            waiting.learn(places, attempts)
+            steps = int(attempts.sum())
+            hand_over(Finished(places, done, wall, steps, steps))
+            if wall < LONG:
+                each = min(2 * each, self._rows)
+
+    def _call(self, cells: Cells, places: np.ndarray) -> tuple[Lanes, np.ndarray]:
+        parts = np.array_split(places, len(self._devices))
+        counts = np.array([len(part) for part in parts], np.int32)
+        rows = np.concatenate([padded(part if len(part) else places[:1], self._rows) for part in parts])
+        lanes, attempts = self._compiled(take(cells, rows), counts)
+        wanted = np.concatenate([self._rows * device + np.arange(count) for device, count in enumerate(counts)])
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[wanted], lanes), np.asarray(attempts)[wanted]
