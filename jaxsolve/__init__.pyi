@@ -36,7 +36,7 @@ from .dynamics import (
     MomentumFlow as MomentumFlow,
     StochasticFlow as StochasticFlow,
 )
-from .sweeps import sweep as sweep, Zip as Zip
+from .sweeps import plan as plan, sweep as sweep, Zip as Zip
 from .theory import exact as exact
 
 __version__: str

@@ -1,5 +1,7 @@
 """The command line."""
 
+import sys
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ._report import report
+from ._sweep import configs, sweep
 
 
 app = cyclopts.App(
@@ -18,6 +21,8 @@ app = cyclopts.App(
     version=lambda: version("jaxsolve"),
 )
 
+app.command(sweep)
+app.command(configs)
 app.command(report)
 
 
@@ -154,10 +159,14 @@ def _use_double(wanted: bool) -> None:
     jax.config.update("jax_enable_x64", wanted)
 
 
-def main() -> None:
-    """Entry point of `jaxsolve`: known errors are told in one line, others with their traceback."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of `jaxsolve`: known errors are told in one line, others with their traceback.
+
+    Arguments:
+        arguments: of the command; None takes those of the process.
+    """
     try:
-        app()
+        app(sys.argv[1:] if arguments is None else arguments)
     except (ValueError, TypeError, OSError) as error:
         Console(stderr=True).print(f"jaxsolve: {error}", style="bold", highlight=False, soft_wrap=True)
         raise SystemExit(2) from error

@@ -1,5 +1,6 @@
-"""What the papers got wrong, recomputed."""
+"""What the papers got wrong, recomputed; and their sweeps, as configs."""
 
+from ._configs import configs as configs
 from ._document import document as document, show_error as show_error
 from ._errata import ERRATA as ERRATA, errata as errata
 from ._erratum import Checked as Checked, Erratum as Erratum, Measurement as Measurement, Row as Row

