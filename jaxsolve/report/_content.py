@@ -12,8 +12,9 @@ from ..sweeps._variables import FINE
 from ._grid import coordinates
 from ._lanes import costs, Curve, curves, final, Measure
 from ._numbers import pack, packed_bytes
-from ._regimes import half_loss, is_closed_form, Phases, phases, regime, require_theory
+from ._regimes import half_loss, Phases, phases, regime
 from ._source import Source
+from ._theory import boundaries
 
 
 MAX_CURVES = 14e6  # characters of a page that go into curves
@@ -62,7 +63,7 @@ def content(source: Source, theory: Source | None) -> tuple[dict[str, Any], list
         "colours": COLOURS,
         "window": found and found.window,
         "kernel_change": KERNEL_CHANGE,
-        "theory": _theory(source, found, theory),
+        "theory": boundaries(source, found, theory),
     }
     return data, [*notes, *more]
 
@@ -95,7 +96,7 @@ def _thin(source: Source, observed: Sequence[Curve]) -> tuple[list[Curve], list[
     ts = source.dataset["t"].values.astype(float)
     kept = np.flatnonzero(np.isfinite(ts))
     notes = []
-    if not observed:
+    if not observed or not len(kept):
         return [], ts[kept].tolist(), notes
     total = sum(packed_bytes(item.values) for item in observed) * len(kept) / len(ts)
     if total > MAX_CURVES:
@@ -105,27 +106,3 @@ def _thin(source: Source, observed: Sequence[Curve]) -> tuple[list[Curve], list[
         notes.append(f"To keep the page small, trajectories are drawn at {fit} of {len(kept)} times.")
         kept = kept[np.unique(np.linspace(0, len(kept) - 1, fit).round().astype(int))]
     return [item._replace(values=item.values[:, kept]) for item in observed], ts[kept].tolist(), notes
-
-
-def _theory(source: Source, found: Phases | None, theory: Source | None) -> dict[str, Any] | None:
-    """Half-loss times and kernel changes of the closed form, with which cell of it belongs to which of the sweep."""
-    if theory is not None:
-        predicted = require_theory(theory, phases(theory, curves(theory)[0]), source)
-    elif found is not None and is_closed_form(source):
-        theory, predicted = source, found
-    else:
-        return None
-    if found is None:
-        raise ValueError("theory's boundaries need the window of times of the sweep: its loss, from time 0 on")
-    solved = (theory.result >= 0) & (theory.result < FINE)
-    ours, dims = coordinates(source), []
-    for dim, (name, size) in enumerate(zip(theory.dims, theory.shape, strict=True)):
-        along = {item["name"]: item for item in coordinates(theory) if item["dim"] == dim}
-        at = source.dims.index(name)
-        pairs = [(item["labels"], along[item["name"]]["labels"]) for item in ours if item["dim"] == at]
-        mine, its = (list(zip(*part, strict=True)) for part in zip(*pairs, strict=True))
-        match = [its.index(cell) if cell in its else -1 for cell in mine]
-        dims.append({"of": at, "size": size, "match": match, "numbers": {k: v["numbers"] for k, v in along.items()}})
-    known = lambda values: pack(np.where(solved, values, np.nan))
-    change = None if predicted.change is None else known(predicted.change)
-    return {"dims": dims, "half": known(predicted.half), "change": change}

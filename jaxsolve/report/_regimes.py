@@ -1,4 +1,4 @@
-"""Half-loss times and regimes of the lanes of a sweep, and what theory says of them."""
+"""Half-loss times and regimes of the lanes of a sweep."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,7 +16,6 @@ from ._source import Source
 
 DIVERGED = RESULT_NAMES.index("diverged")
 MEANINGLESS = [RESULT_NAMES.index(name) for name in ("not_applicable", "invalid")]
-CLOSED_FORM = "TwoLayerLine"  # the theory that says how two-layer linear networks train
 
 
 class Phases(NamedTuple):
@@ -67,27 +66,3 @@ def regime(source: Source, found: Phases) -> Measure | None:
     known = ((result >= 0) & (result < FINE)) | (result == DIVERGED)
     labels = tuple((kind.label, REGIME_COLOURS[kind]) for kind in Regime)
     return Measure("regime", "1", np.where(known, codes, -1).astype(np.int8), labels)
-
-
-def is_closed_form(source: Source) -> bool:
-    """Whether a sweep's lanes are theory's own."""
-    return source.dataset.attrs.get("dynamics") == CLOSED_FORM
-
-
-def require_theory(theory: Source, found: Phases | None, source: Source) -> Phases:
-    """Checks a sweep that was given as theory.
-
-    Raises:
-        ValueError: it is of another dynamics, lacks the losses, or has an axis that the sweep has not.
-    """
-    if not is_closed_form(theory):
-        raise ValueError(
-            f"theory must be a sweep by theory.{CLOSED_FORM}(), which applies to two-layer linear networks on a line; "
-            f"got one by {theory.dataset.attrs.get('dynamics', 'an unknown dynamics')}"
-        )
-    if found is None:
-        raise ValueError("theory must observe the loss at times from 0 on: observe=[observe.loss(), ...], ts[0] = 0")
-    foreign = sorted(set(theory.dims) - set(source.dims))
-    if foreign:
-        raise ValueError(f"theory has axes {foreign}, but the sweep has {list(source.dims)}; theirs must be among them")
-    return found

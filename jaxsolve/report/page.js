@@ -458,7 +458,7 @@
       x.push(null);
       y.push(null);
     }
-    return { type: "scatter", mode: "lines", x, y };
+    return { type: "scatter", mode: data.times.length < 3 ? "lines+markers" : "lines", x, y };
   }
 
   function figure(xTitle, yTitle, xLog, yLog) {

@@ -61,6 +61,7 @@ def test_theory_is_drawn_from_a_sweep_by_the_closed_form(tmp_path):
     # As if the sweep had been measured on a coarser grid.
     fine = imagined().isel(sigma=1, drop=True)
     measured = imagined().isel(gamma=[0, 2, 3]).assign_attrs(dynamics="GradientFlow")
+    measured = measured.assign_coords(gamma=measured["gamma"] * (1 + 1e-7))  # as float32 might round it
     assert _page(measured, tmp_path)["theory"] is None
     drawn = _page(measured, tmp_path, theory=fine)["theory"]
     assert [dim["of"] for dim in drawn["dims"]] == [1, 2]
@@ -188,6 +189,16 @@ def test_axes_that_advance_together_and_text(tmp_path):
     assert [(item["name"], item["dim"]) for item in coords] == [("sigma", 0), ("gamma", 0), ("seed", 1)]
     assert coords[2]["labels"] == ["a", "b"]
     assert coords[2]["numbers"] is None
+
+
+def test_times_without_end_are_last_but_not_drawn(tmp_path):
+    swept = imagined().assign_coords(t=[*TS[:-1], np.inf])
+    page = _page(swept, tmp_path)
+    assert page["times"] == TS[:-1].tolist()
+    assert page["window"] == [TS[1], TS[-2]]
+    last = numbers(named(page["measures"], "loss, final")["values"], *SHAPE)
+    np.testing.assert_allclose(last, swept["loss"].values[..., -1], rtol=6e-8)
+    assert _page(swept.isel(t=[-1]), tmp_path)["curves"] == []
 
 
 # --- numbers
