@@ -5,6 +5,7 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const MAX_LANES = 64; // trajectories drawn of one cell
   const MAX_CURVES = 300; // in the collapse plot
+  const MAX_POINTS = 5000; // there, without time
   const STROKES = { solid: "solid", dash: "dashed", dot: "dotted" }; // Plotly's names for lines, and those of CSS
   const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
   const VIRIDIS = ["#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#b5de2b"];
@@ -16,15 +17,22 @@
   const element = (id) => document.getElementById(id);
   const safe = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   const indices = (size) => Array.from({ length: size }, (_, i) => i);
+  const extent = (values) => values.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]);
   function short(v) {
     if (!Number.isFinite(v)) return Number.isNaN(v) ? "–" : v > 0 ? "∞" : "−∞";
     const plain = v === 0 || (Math.abs(v) >= 1e-3 && Math.abs(v) < 1e5);
     return plain ? String(Number(v.toPrecision(3))) : v.toExponential(2).replace(/\.?0+e/, "e").replace("e+", "e");
   }
+  // `thin` takes every second entry, or third ...; `sample` so many of them, in step with nothing that repeats in the list.
   const thin = (list, most) => {
     const step = Math.max(1, Math.ceil(list.length / most));
     return list.filter((_, i) => i % step === 0);
   };
+  function sample(list, most) {
+    if (list.length <= most) return list;
+    const order = indices(list.length).map((i) => [(i * 0.6180339887) % 1, i]).sort(([a], [b]) => a - b);
+    return order.slice(0, most).map(([, i]) => i).sort((a, b) => a - b).map((i) => list[i]);
+  }
 
   // ---- numbers
 
@@ -154,6 +162,7 @@
   const [x0, y0] = firstAxes();
   const view = { x: x0, y: y0, measure: 0, rest, log: false, theory: true };
   let cursor = null; // row and column of the cell looked at
+  let marked = false; // whether it has a disc: the mouse marks its cell itself
   let drawn = null; // what the map shows
 
   // The two longest axes that are no repetitions, in the order of the grid.
@@ -228,6 +237,7 @@
     drawLegend("map-legend", [...patches, ...strokes]);
     const legend = { "·": "· has not run.", "×": "× failed or unknown.", "∞": "∞ never, or infinite.", "≤0": "≤0 not on a logarithm." };
     element("map-marks").textContent = [...new Set(marks.text)].map((mark) => legend[mark]).join(" ");
+    sayCell();
     drawCurves();
   }
 
@@ -251,7 +261,7 @@
 
   function gradual(measure, heights) {
     const known = heights.filter((v) => v !== null);
-    const [low, high] = known.length ? [Math.min(...known), Math.max(...known)] : [0, 1];
+    const [low, high] = known.length ? extent(known) : [0, 1];
     const bar = { orientation: "h", thickness: 12, len: 1, x: 0, xanchor: "left", y: 1, yanchor: "bottom", title: { text: safe(measure.label), side: "top" } };
     if (view.log) {
       const whole = indices(Math.max(0, Math.floor(high) - Math.ceil(low) + 1)).map((i) => Math.ceil(low) + i);
@@ -330,7 +340,7 @@
     };
     const numbers = new Map(pins.map((choice, i) => [choice.join(), i + 1]));
     // A ring around a cell that is both. Plotly forgets the points after an empty text.
-    if (cursor) add(...cursor, " ", numbers.has(choiceAt(...cursor).join()) ? 26 : 8);
+    if (cursor && marked) add(...cursor, " ", numbers.has(choiceAt(...cursor).join()) ? 26 : 8);
     drawn.y.order.forEach((_, row) => drawn.x.order.forEach((_, column) => {
       const number = numbers.get(choiceAt(row, column).join());
       if (number) add(row, column, `<b>${number}</b>`, 18);
@@ -341,10 +351,17 @@
     };
   }
 
-  function look(row, column) {
-    cursor = [row, column];
-    element("map-status").textContent = `${describe(choiceAt(row, column))}: ${data.measures[view.measure].label} ${drawn.cells[row][column].words}`;
-    redraw();
+  function sayCell() {
+    const words = ([row, column]) => `${describe(choiceAt(row, column))}: ${data.measures[view.measure].label} ${drawn.cells[row][column].words}`;
+    element("map-status").textContent = cursor ? words(cursor) : "";
+  }
+
+  function look(row, column, mark) {
+    const before = marked;
+    [cursor, marked] = [[row, column], mark];
+    sayCell();
+    if (before || mark) redraw();
+    else drawCurves(); // quicker
   }
 
   function redraw() {
@@ -367,8 +384,8 @@
     const [row, column] = cursor || [0, 0];
     const moves = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [1, 0], ArrowDown: [-1, 0] };
     const move = moves[event.key];
-    if (move && cursor) look(Math.min(rows - 1, Math.max(0, row + move[0])), Math.min(columns - 1, Math.max(0, column + move[1])));
-    else if (move) look(0, 0);
+    if (move && cursor) look(Math.min(rows - 1, Math.max(0, row + move[0])), Math.min(columns - 1, Math.max(0, column + move[1])), true);
+    else if (move) look(0, 0, true);
     else if ((event.key === "Enter" || event.key === " ") && cursor) pin(row, column);
     else if (event.key === "Escape") {
       pins.length = 0;
@@ -410,11 +427,8 @@
     view.measure = Number(value);
     const measure = data.measures[view.measure];
     const known = measure.categories ? [] : Array.from(unpack(measure.values)).filter(Number.isFinite);
-    const [low, high, positive] = known.reduce(
-      ([a, b, c], v) => [Math.min(a, v), Math.max(b, v), v > 0 ? Math.min(c, v) : c],
-      [Infinity, -Infinity, Infinity],
-    );
-    view.log = low >= 0 && high / positive > 100;
+    const [positive, high] = extent(known.filter((v) => v > 0));
+    view.log = known.every((v) => v >= 0) && high / positive > 100;
     element("map-log").checked = view.log;
     element("map-log").disabled = Boolean(measure.categories);
     drawMap();
@@ -430,7 +444,7 @@
     chooseMeasure(0);
     const map = element("map");
     const cell = (event) => event.points.find((p) => p.data.type === "heatmap").pointIndex;
-    map.on("plotly_hover", (event) => look(...cell(event)));
+    map.on("plotly_hover", (event) => look(...cell(event), false));
     map.on("plotly_click", (event) => pin(...cell(event)));
     map.addEventListener("keydown", press);
   }
@@ -441,6 +455,7 @@
   const curves = data.curves;
   const panel = { curve: 0, x: true, y: true };
   const TIME = "time t [gradient-flow time]";
+  const fitsLog = (item) => !unpack(item.values).some((v) => v < 0);
 
   // The curves of some lanes as one line with gaps, time multiplied by a factor of each lane. What a logarithm cannot
   // show of time shall not stretch the axis of the values.
@@ -483,7 +498,7 @@
       const ran = lanes.filter(hasRun);
       left += Math.max(0, ran.length - MAX_LANES);
       absent += lanes.length - ran.length;
-      const few = ran.slice(0, MAX_LANES);
+      const few = sample(ran, MAX_LANES);
       return { ...line(curve, few, panel.x), name, line: { width, color, dash }, hovertemplate: `${name}<br>t = %{x:.3g}<br>%{y:.3g}<extra></extra>` };
     });
     Plotly.react("curves", traces, figure(TIME, safe(named(curve)), panel.x, panel.y), CONFIG);
@@ -518,9 +533,14 @@
       element("curves").hidden = true;
       return;
     }
-    menu("curves-controls", "curves-name", "observable", names(curves), 0, (value) => { panel.curve = Number(value); drawCurves(); });
+    menu("curves-controls", "curves-name", "observable", names(curves), 0, (value) => {
+      panel.curve = Number(value);
+      panel.y = element("curves-y").checked = fitsLog(curves[panel.curve]);
+      drawCurves();
+    });
     tick("curves-controls", "curves-x", "log time", true, (on) => { panel.x = on; drawCurves(); });
-    tick("curves-controls", "curves-y", "log values", true, (on) => { panel.y = on; drawCurves(); });
+    panel.y = fitsLog(curves[0]);
+    tick("curves-controls", "curves-y", "log values", panel.y, (on) => { panel.y = on; drawCurves(); });
   }
 
   // ---- collapse
@@ -534,20 +554,25 @@
     return numeric.reduce((product, i) => (collapse.powers[i] ? product * coords[i].numbers[indexOf(lane, coords[i].dim)] ** collapse.powers[i] : product), 1);
   }
 
+  function viridis(share) {
+    const at = Math.min(share * (VIRIDIS.length - 1), VIRIDIS.length - 1.001);
+    const [low, high] = [VIRIDIS[Math.floor(at)], VIRIDIS[Math.floor(at) + 1]];
+    const part = (hex, i) => parseInt(hex.slice(i, i + 2), 16);
+    return `rgb(${[1, 3, 5].map((i) => Math.round(part(low, i) + (at % 1) * (part(high, i) - part(low, i)))).join()})`;
+  }
+
   function drawCollapse() {
     const overTime = collapse.base === "t";
     const items = overTime ? curves : data.measures.filter((m) => !m.categories);
     const item = items[collapse.y];
     const group = coords[collapse.group];
-    let lanes = indices(size).filter(hasRun);
-    const all = lanes.length;
-    if (overTime) lanes = thin(lanes, MAX_CURVES);
+    const ran = indices(size).filter(hasRun);
+    const lanes = sample(ran, overTime ? MAX_CURVES : MAX_POINTS);
     const labels = group.labels;
     const colours = [];
     const traces = labels.map((label, k) => {
       const here = lanes.filter((lane) => indexOf(lane, group.dim) === k);
-      const stop = labels.length > 1 ? (k / (labels.length - 1)) * (VIRIDIS.length - 1) : 0;
-      const color = labels.length <= data.colours.length - 1 ? data.colours[k] : VIRIDIS[Math.round(stop)];
+      const color = labels.length < data.colours.length ? data.colours[k] : viridis(k / (labels.length - 1));
       colours.push(color);
       const style = { name: `${safe(group.name)} = ${safe(label)}` };
       if (overTime) return { ...line(item, here, collapse.x, factorOf), ...style, line: { color, width: 1 }, hoverinfo: "name" };
@@ -561,17 +586,21 @@
     Plotly.react("collapse", traces, layout, CONFIG);
     const entries = labels.map((label, k) => [`${group.name} = ${label}`, "line", { borderTopColor: colours[k] }]);
     drawLegend("collapse-legend", thin(entries, 12));
-    element("collapse-status").textContent = lanes.length < all ? `${lanes.length} of ${all} runs are drawn.` : `${all} runs are drawn.`;
+    element("collapse-status").textContent = lanes.length < ran.length ? `${lanes.length} of ${ran.length} runs are drawn.` : `${ran.length} runs are drawn.`;
   }
 
   function startCollapse() {
-    const choices = () => names(collapse.base === "t" ? curves : data.measures.filter((m) => !m.categories));
+    const items = () => (collapse.base === "t" ? curves : data.measures.filter((m) => !m.categories));
+    const choose = (value) => {
+      collapse.y = value;
+      collapse.logY = element("collapse-y").checked = fitsLog(items()[value]);
+      drawCollapse();
+    };
     const bases = [["t", "time t"], ["1", "nothing but the axes"]].slice(curves.length ? 0 : 1);
     menu("collapse-controls", "collapse-base", "multiply", bases, collapse.base, (value) => {
       collapse.base = value;
-      collapse.y = 0;
-      element("collapse-name").replaceChildren(...choices().map(([i, words]) => new Option(words, i)));
-      drawCollapse();
+      element("collapse-name").replaceChildren(...names(items()).map(([i, words]) => new Option(words, i)));
+      choose(0);
     });
     for (const i of numeric) {
       const input = document.createElement("input");
@@ -582,11 +611,11 @@
       });
       control("collapse-controls", `power-${i}`, `power of ${coords[i].name}`, input);
     }
-    menu("collapse-controls", "collapse-name", "observable", choices(), 0, (value) => { collapse.y = Number(value); drawCollapse(); });
+    menu("collapse-controls", "collapse-name", "observable", names(items()), 0, (value) => choose(Number(value)));
     menu("collapse-controls", "collapse-group", "colour by", names(coords), 0, (value) => { collapse.group = Number(value); drawCollapse(); });
     tick("collapse-controls", "collapse-x", "log x", true, (on) => { collapse.x = on; drawCollapse(); });
     tick("collapse-controls", "collapse-y", "log y", true, (on) => { collapse.logY = on; drawCollapse(); });
-    drawCollapse();
+    choose(0);
   }
 
   startCurves();

@@ -141,7 +141,11 @@ def test_map_shows_medians_over_any_two_axes(browser, report):
         np.testing.assert_allclose(seen.map(), np.log10(np.median(loss, axis=-1)).T, rtol=1e-5)
         seen.page.uncheck("#map-log")
         np.testing.assert_allclose(seen.map(), np.median(loss, axis=-1).T, rtol=1e-6)
+        seen.page.focus("#map")
+        seen.page.keyboard.press("ArrowUp")
+        assert seen.text("map-status").startswith("sigma = 0.3, gamma = 0.01, all seed: loss, final")
         seen.page.select_option("#map-x", label="gamma")  # so sigma goes up
+        assert seen.text("map-status") == ""
         np.testing.assert_allclose(seen.map(), np.median(loss, axis=-1), rtol=1e-6)
         seen.page.select_option("#map-y", label="seed")
         np.testing.assert_allclose(seen.map(), loss[0].T, rtol=1e-6)
@@ -173,6 +177,8 @@ def test_mouse_shows_and_pins_trajectories(browser, report):
         seen.pins(2)
         assert len(seen.figure("curves")) == 3
         assert "sigma = 3, gamma = 0.01, all seed" in seen.text("pins")
+        seen.page.select_option("#map-measure", label="loss, final")
+        assert seen.text("map-status").startswith("sigma = 3, gamma = 0.01, all seed: loss, final [loss] ")
         seen.page.select_option("#curves-name", label="kernel_change")
         change = imagined()["kernel_change"].values[1, 2, :, 1:].ravel()
         drawn = [v for v in seen.figure("curves")[0]["y"] if v is not None]
@@ -308,6 +314,21 @@ def test_failed_lanes_are_shown_along_one_axis(browser, tmp_path):
         seen.pins(1)
         assert "rate = 1" in seen.text("pins")
         assert seen.overflow() <= 0
+        assert seen.wrong == []
+
+
+def test_of_many_runs_a_part_of_every_seed_is_drawn(browser, tmp_path):
+    many = imagined().isel(sigma=[0, 1, 2] * 25, gamma=[0, 1, 2, 3] * 4).assign_coords(sigma=np.arange(75.0))
+    many = many.assign(balance=many["loss"] - 0.5)
+    with opened(browser, write(many, tmp_path / "report.html")) as seen:
+        seen.page.select_option("#collapse-group", label="seed")
+        assert seen.text("collapse-status") == "300 of 3600 runs are drawn."
+        drawn = [trace["y"].count(None) for trace in seen.figure("collapse")]
+        assert sum(drawn) == 300
+        assert min(drawn) > 90
+        assert seen.page.is_checked("#collapse-y")
+        seen.page.select_option("#collapse-name", label="balance")  # it changes its sign
+        assert not seen.page.is_checked("#collapse-y")
         assert seen.wrong == []
 
 
