@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from ._execute import Lanes, Program
+from ._execute import Program
+from ._runner import AbstractRunner
 
 
 AHEAD = 2  # programs compiled at once, while an earlier one runs
@@ -13,7 +14,7 @@ AHEAD = 2  # programs compiled at once, while an earlier one runs
 
 def compiled_ahead(
     programs: Iterable[Program], check: Callable[[Program], None]
-) -> Iterator[tuple[Program, Callable[..., Lanes]]]:
+) -> Iterator[tuple[Program, AbstractRunner]]:
     """Yields every program with its executable, in order, while the next ones are being compiled.
 
     Programs are traced in the caller's thread, whose JAX settings they follow; only XLA works in others.
@@ -29,6 +30,6 @@ def compiled_ahead(
             yield _next(waiting)
 
 
-def _next(waiting: collections.deque[tuple[Program, Future[Any]]]) -> tuple[Program, Callable[..., Lanes]]:
+def _next(waiting: collections.deque[tuple[Program, Future[Any]]]) -> tuple[Program, AbstractRunner]:
     program, future = waiting.popleft()
     return program, future.result()

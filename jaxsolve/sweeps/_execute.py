@@ -1,58 +1,74 @@
-"""Running the lanes of a group, batch by batch, in one compilation."""
+"""Running the lanes of a group in one compilation."""
 
-import functools
+import logging
+import queue
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .. import kernels
 from .._checks import describe
-from .._dynamics import AbstractChoice, AbstractDynamics, AbstractMarching, AbstractRandomAccess, resolve
+from .._dynamics import AbstractDynamics, AbstractMarching, AbstractRandomAccess, resolve
 from .._problem import Problem
-from .._results import result_code
-from .._solve import check_applies, observe_march, observe_random_access, random_access_result, read_times
+from .._solve import read_times
 from ..observe import Observable
 from ._axes import Group
+from ._cells import Builder
+from ._cost import Waiting
+from ._devices import Devices, read_devices
+from ._fused import LoweredFused
+from ._lanes import Lanes as Lanes, Timed as Timed
+from ._looped import LoweredLooped
+from ._runner import AbstractLowered, AbstractRunner, Finished
+from ._stepped import LoweredStepped
 
 
-class Lanes(NamedTuple):
-    """What came out of a batch, one row per lane."""
+log = logging.getLogger("jaxsolve")
 
-    observed: dict[str, Array]
-    times: Array
-    t_end: Array
-    result: Array  # codes
-    steps: Array
+LOOK = 0.1  # seconds between two looks at whether to stop
+SHARE = 0.5  # of the free memory that batches may take
 
 
-class Timed(NamedTuple):
-    """A batch on the host: the grid's indices of its lanes, its rows, its wall time in seconds."""
-
-    lanes: np.ndarray
-    rows: Lanes
-    wall: float
-
-
-def default_batch(dynamics: AbstractDynamics, lanes: int) -> int:
-    """Lanes run together. A marching batch waits for its slowest lane, a closed form waits for nothing."""
-    return min(lanes, 64 if isinstance(dynamics, AbstractMarching) else 65536)
+class OutOfMemory(RuntimeError):
+    """A batch does not fit into the memory of its devices."""
 
 
 class Program(NamedTuple):
-    """A group, traced: what is left is to compile and run it."""
+    """A group, traced: what is left is to compile and run it.
+
+    Attributes:
+        group: any lanes of the group that was traced.
+        size: lanes per batch.
+        lowered: what is compiled.
+        chosen: whether the batch size was chosen here.
+        resized: traces it for another batch size.
+    """
 
     group: Group
-    size: int  # lanes per batch
-    lowered: jax.stages.Lowered
+    size: int
+    lowered: AbstractLowered
+    chosen: bool
+    resized: Callable[[int], Any]
 
-    def cells(self, lanes: np.ndarray) -> dict[str, Array]:
-        """The traced arguments of these lanes of the group."""
-        return {name: values[lanes] for name, values in self.group.cells.items()}
+    def parts(self, wanted: np.ndarray) -> "Iterator[Program]":
+        """Cuts the lanes that are wanted, a flag for each cell of the grid, into parts that are best run at once."""
+        lanes = np.flatnonzero(wanted[self.group.lanes])
+        size = max(1, len(lanes)) if self.lowered.refills else self.size
+        return (self.of(lanes[start : start + size]) for start in range(0, len(lanes), size))
+
+    def of(self, lanes: np.ndarray) -> "Program":
+        """The same for some lanes only.
+
+        Arguments:
+            lanes: their places in the group.
+        """
+        cells: dict[str, Any] = {name: np.asarray(values)[lanes] for name, values in self.group.cells.items()}
+        return self._replace(group=Group(self.group.static, self.group.lanes[lanes], cells))
 
 
 def trace_group(
@@ -62,132 +78,164 @@ def trace_group(
     observables: tuple[Observable, ...],
     ts: Float[Array, " times"],
     batch_size: int | None,
+    devices: Devices | None = None,
 ) -> Program:
-    """Traces the program that runs a batch of a group."""
+    """Traces the programs that run a group.
+
+    Arguments:
+        problem_fn, dynamics, observables, ts: of the sweep.
+        group: all of its lanes.
+        batch_size: lanes at once; None chooses.
+        devices: None takes those of this process.
+    """
+    devices = read_devices(None) if devices is None else devices
+    builder = Builder(problem_fn, group)
+    dynamics = resolve(dynamics, builder.shape)
+    read_times(ts, dynamics, ts.dtype)
+    kind = _kind(dynamics, devices)
     total = len(group.lanes)
-    dynamics = _chosen(problem_fn, group, dynamics, ts)
     size = default_batch(dynamics, total) if batch_size is None else min(batch_size, total)
-    run = _batch_function(problem_fn, group, dynamics, observables, ts)
-    example = {name: values[np.zeros(size, int)] for name, values in group.cells.items()}
-    return Program(group, size, run.lower(example))
+    size = len(devices) * -(-size // len(devices))
+    cell = {name: np.asarray(values)[0] for name, values in group.cells.items()}
+    lowered = kind(builder, dynamics, observables, ts, devices, cell, size)
+    resized = lambda size: trace_group(problem_fn, group, dynamics, observables, ts, size, devices)
+    return Program(group, size, lowered, batch_size is None, resized)
 
 
-def run_group(program: Program, compiled: Callable[..., Lanes], report: Callable[[int], Any]) -> list[Timed]:
-    """Runs every lane of a group and reports how many have finished after each batch."""
-    total, size = len(program.group.lanes), program.size
-    done = []
-    for start in range(0, total, size):
-        chosen = np.arange(start, min(start + size, total))
-        # The last batch is padded, so that a lane's bits do not depend on how many lanes are left.
-        padded = np.concatenate([chosen, np.full(size - len(chosen), chosen[-1])])
-        begin = time.perf_counter()
-        rows = jax.block_until_ready(compiled(program.cells(padded)))
-        wall = time.perf_counter() - begin
-        done.append(Timed(program.group.lanes[chosen], _first(rows, len(chosen)), wall))
-        report(len(chosen))
-    return done
+def default_batch(dynamics: AbstractDynamics, lanes: int) -> int:
+    """Lanes run together, if so many fit into memory."""
+    return min(lanes, 64 if isinstance(dynamics, AbstractMarching) else 65536)
 
 
-def _first(rows: Lanes, count: int) -> Lanes:
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[:count], rows)
+def _kind(dynamics: AbstractDynamics, devices: Devices) -> Any:
+    """How lanes run: by the kind of dynamics and of device, never by numbers.
 
-
-def _chosen(problem_fn: Callable[..., Problem], group: Group, dynamics: AbstractDynamics, ts) -> AbstractDynamics:
-    """The dynamics to run on a group, whose problems are of one kind."""
-    if not isinstance(dynamics, AbstractChoice):
-        return dynamics
-    first = {name: values[0] for name, values in group.cells.items()}
-    problem = eqx.filter_eval_shape(lambda cell: problem_fn(**group.static, **cell), first)
-    chosen = resolve(dynamics, _require_problem(problem))
-    read_times(ts, chosen, ts.dtype)
-    return chosen
-
-
-def _require_problem(problem: Any) -> Problem:
-    if not isinstance(problem, Problem):
-        raise TypeError(f"problem_fn must return a jaxsolve.Problem, got {describe(problem)}")
-    return problem
-
-
-def _batch_function(problem_fn, group: Group, dynamics, observables, ts) -> Any:
-    """The jitted function of a batch of cells."""
-    parts: list[Any] = []  # the problem's structure and what is no array in it, filled while tracing
-
-    def build(cell: dict[str, Array]) -> list[Array]:
-        problem = _require_problem(problem_fn(**group.static, **cell))
-        arrays, static = eqx.partition(problem, eqx.is_array)
-        parts[:] = [jax.tree.structure(arrays), static]
-        return jax.tree.leaves(arrays)
-
-    first = {name: values[0] for name, values in group.cells.items()}
-    depends = _depends_on_input(build, first)
-    # What is the same in all lanes, such as the data, stays one array.
-    axes = [0 if dependent else None for dependent in depends]
-
-    def join(leaves: list[Array]) -> Problem:
-        structure, static = parts
-        return eqx.combine(jax.tree.unflatten(structure, leaves), static)
-
+    On processors a loop has won wherever it was measured, but for tens of thousands of networks of a dozen parameters
+    (`docs/performance-sweeps.md`); accelerators have no use for a loop.
+    """
     if isinstance(dynamics, AbstractRandomAccess):
-        # Built in a trace, where bad numbers do not raise: only the kind of problem matters here.
-        check_applies(join(jax.jit(build)(first)), dynamics, throw=False)
-        batch = _random_access(dynamics, observables, ts)
-    elif isinstance(dynamics, AbstractMarching):
-        batch = _marching(dynamics, observables, ts)
-    else:
+        return LoweredFused
+    if not isinstance(dynamics, AbstractMarching):
         raise TypeError(f"dynamics must be marching or random access, got {describe(dynamics)}")
-
-    @jax.jit
-    def run(cells: dict[str, Array]) -> Lanes:
-        if not cells:  # nothing is traced: a single lane
-            problem = join(build({}))
-            return jax.tree.map(lambda leaf: leaf[None], batch(lambda fn: functools.partial(fn, problem)))
-        size = next(iter(cells.values())).shape[0]  # for problems that depend on no axis
-        leaves = jax.vmap(build, out_axes=axes)(cells)
-
-        def over(fn: Callable[..., Any]) -> Callable[..., Any]:
-            lane = lambda problem, *states: fn(join(problem), *states)
-            over_lanes = lambda states: jax.vmap(lane, in_axes=(axes, *(0 for _ in states)), axis_size=size)
-            return lambda *states: over_lanes(states)(leaves, *states)
-
-        return batch(over)
-
-    return run
+    return LoweredLooped if devices.on_cpu else LoweredStepped
 
 
-# A batch is run by functions of one lane's problem (and state), lifted by `over` to functions of all lanes' states.
-_Over = Callable[[Callable[..., Any]], Callable[..., Any]]
+def run_group(
+    program: Program,
+    compiled: AbstractRunner,
+    report: Callable[[int], Any],
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[Timed]:
+    """Runs every lane of a program's group, and yields lanes as they finish, in any order.
+
+    Arguments:
+        program: as traced, or with fewer lanes.
+        compiled: its programs.
+        report: called with the number of lanes that have finished.
+        stop: looked at now and then: once it is true no lane begins any more, and those that run are finished.
+
+    Raises:
+        OutOfMemory: a batch does not fit. Lanes that have been yielded are finished all the same.
+    """
+    group = program.group
+    cells = {name: np.asarray(values) for name, values in group.cells.items()}
+    waiting = Waiting(cells, len(group.lanes))
+    said: queue.SimpleQueue[Finished | BaseException | None] = queue.SimpleQueue()
+    x64 = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+
+    def work() -> None:
+        try:
+            with jax.enable_x64(x64):  # which may be a setting of the caller's thread
+                compiled.run(cells, waiting, said.put)
+        except BaseException as error:
+            said.put(error)
+        finally:
+            said.put(None)
+
+    streams = min(compiled.streams, len(group.lanes))
+    try:
+        # Threads that nobody waits for: a second Ctrl-C ends the process while one is inside of XLA.
+        for _ in range(streams):
+            threading.Thread(target=work, daemon=True).start()
+        failed = None
+        while streams:
+            if stop():
+                waiting.close()
+            try:
+                item = said.get(timeout=LOOK)
+            except queue.Empty:
+                continue
+            if isinstance(item, Finished):
+                yield Timed(group.lanes[item.places], item.rows, item.wall, item.useful, item.executed)
+                report(len(item.places))
+            elif item is None:
+                streams -= 1
+            else:
+                failed = failed or item
+                waiting.close()
+        if failed is not None:
+            raise _explained(failed, program.size)
+    finally:
+        waiting.close()
 
 
-def _random_access(dynamics: AbstractRandomAccess, observables, ts) -> Callable[[_Over], Lanes]:
-    def lane(problem: Problem) -> Lanes:
-        observed = observe_random_access(problem, dynamics, observables, ts.astype(problem.x.dtype))
-        code = result_code(random_access_result(problem, dynamics))
-        return Lanes(observed, ts, ts[-1], code, jnp.zeros((), int))
+def fitted(
+    program: Program, compiled: AbstractRunner, expect: Callable[[Program], Any]
+) -> tuple[Program, AbstractRunner]:
+    """The program and its executables, or those for smaller batches if its size was chosen and is too large.
 
-    return lambda over: over(lane)()
-
-
-def _marching(dynamics: AbstractMarching, observables, ts) -> Callable[[_Over], Lanes]:
-    def lane(problem: Problem, state: Any) -> Lanes:
-        run = dynamics.finish(problem, state)
-        observed = observe_march(problem, observables, run, at_once=1)
-        return Lanes(observed, run.times, run.t_end, result_code(run.result), run.steps)
-
-    def batch(over: _Over) -> Lanes:
-        state = over(lambda problem: dynamics.init(problem, ts))()
-        advance = over(lambda problem, state: dynamics.advance(problem, state, jnp.asarray(dynamics.chunk)))
-        state = jax.lax.while_loop(lambda s: jnp.any(~s.done), advance, state)
-        return over(lane)(state)
-
-    return batch
+    Arguments:
+        program, compiled: as traced, and compiled.
+        expect: called with a new program.
+    """
+    free = kernels.free_memory()
+    while program.chosen and free is not None and compiled.memory > free * SHARE and program.size > 1:
+        size = min(program.size // 2, int(program.size * free * SHARE / compiled.memory))
+        log.info("batches of %d lanes would take %d kB: %d instead", program.size, compiled.memory >> 10, max(1, size))
+        program = program.resized(max(1, size))._replace(chosen=True)
+        compiled = program.lowered.compile()
+        expect(program)
+    return program, compiled
 
 
-def _depends_on_input(fn: Callable[[Any], list[Array]], example: Any) -> list[bool]:
-    """Which outputs of a function depend on its input."""
-    jaxpr = jax.make_jaxpr(fn)(example).jaxpr
-    dependent = set(jaxpr.invars)
-    for equation in jaxpr.eqns:
-        if any(variable in dependent for variable in equation.invars if not hasattr(variable, "val")):
-            dependent.update(equation.outvars)
-    return [not hasattr(variable, "val") and variable in dependent for variable in jaxpr.outvars]
+def halved(program: Program, error: OutOfMemory, expect: Callable[[Program], Any]) -> tuple[Program, AbstractRunner]:
+    """A program for half as many lanes at once, compiled, after one that ran out of memory.
+
+    Raises:
+        OutOfMemory: a batch is a single lane already.
+    """
+    if program.size == 1:
+        raise error
+    log.warning("out of memory with batches of %d lanes: going on with %d", program.size, program.size // 2)
+    smaller = program.resized(program.size // 2)
+    expect(smaller)
+    return smaller, smaller.lowered.compile()
+
+
+class Tally:
+    """Counts the steps of a program, and tells the log."""
+
+    def __init__(self, program: Program):
+        self._what = program.group.static
+        self._begin = time.perf_counter()
+        self._lanes = self._useful = self._executed = 0
+
+    def add(self, done: Timed) -> None:
+        """Counts some lanes."""
+        self._lanes += len(done.lanes)
+        self._useful += done.useful
+        self._executed += done.executed
+
+    def report(self) -> None:
+        """Says how many of the steps that were made were of lanes that had not finished: the lane efficiency."""
+        if self._executed:
+            seconds, share = time.perf_counter() - self._begin, 100 * self._useful / self._executed
+            log.info("%s: %d lanes in %.3g s, lane efficiency %.0f %%", self._what, self._lanes, seconds, share)
+
+
+def _explained(error: BaseException, size: int) -> BaseException:
+    if not (isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)):
+        return error
+    found = OutOfMemory(f"out of memory with batches of {size} lanes; give a smaller batch_size")
+    found.__cause__ = error
+    return found

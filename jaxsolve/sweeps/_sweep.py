@@ -1,24 +1,27 @@
 """The third verb: one problem per cell of a grid."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TYPE_CHECKING
 
-import jax.numpy as jnp
 import numpy as np
 
 from .._dynamics import AbstractDynamics
 from .._problem import Problem
 from ..observe import loss, Observable
-from ._axes import Group, Zip
+from ._axes import Zip
+from ._cluster import Job, require_client, run_on
 from ._compile import compiled_ahead
-from ._execute import Program, run_group, trace_group
+from ._devices import read_devices
+from ._execute import fitted, halved, OutOfMemory, Program, run_group, Tally, trace_group
+from ._hosts import Hosts, shared
 from ._interrupt import Deferred
 from ._manifest import plan_facts
 from ._on_disk import OnDisk
 from ._plan import read_plan
-from ._progress import show_progress
-from ._sink import AbstractSink, Memory
+from ._progress import AbstractProgress, show_progress
+from ._runner import AbstractRunner
+from ._sink import AbstractHub, AbstractSink, Memory
 from ._variables import FINE
 
 
@@ -52,8 +55,13 @@ def sweep(
         store: folder of a Zarr v3 store that is filled while the sweep runs. `xarray.open_zarr(store)` opens it at any
             time; lanes that have not run are NaN, and -1 in `result` and `steps`. Ctrl-C and SIGTERM finish the running
             batch first.
-        batch_size: lanes run together; None chooses, or takes that of the store.
-        devices, executor: reserved; this version runs on the default device, in this process.
+        batch_size: lanes run together, on all devices; None chooses, or takes that of the store. One that was chosen is
+            halved, which the log tells, until a batch fits into memory.
+        devices: those of this process to run on, such as `jax.local_devices()[:2]`; None takes all. Results agree to
+            the integrator's tolerance whatever their number.
+        executor: where lanes run. None: in this process. A `dask.distributed.Client`: on the workers of its cluster,
+            which write their chunks of the store themselves, so it must be a folder that all of them see; without a
+            store they send their rows back. `Hosts()`: in all processes of `jax.distributed`; it needs a store.
         resume: whether to carry on a store that an earlier run of the same plan left: only lanes that are missing run,
             with the bits that they would have had. A store that is complete is returned without running anything.
         retry_failed: whether lanes of the store that failed run again, too.
@@ -72,29 +80,52 @@ def sweep(
         FileExistsError: the store is a file, or a folder of something else, or exists and `resume` is false.
         BlockingIOError: another process is writing to the store; the message says which.
         OSError: the store cannot be written to, or the disk is full. What has run is kept.
+        RuntimeError: the cluster went away, or lost worker after worker to one batch. What has run is kept.
         KeyboardInterrupt: after the batch that was running is in the store.
 
     Warns:
         UserWarning: the store was begun with another batch size, on another device, or by other versions.
     """
-    if devices is not None or executor is not None:
-        raise ValueError("devices= and executor= are not supported in this version; leave them out")
+    if isinstance(executor, Hosts):
+        if store is None:
+            raise ValueError("the processes of Hosts() meet in a store: give store=, a folder that all of them see")
+    elif executor is not None:
+        require_client(executor)
+        if devices is not None:
+            raise ValueError("devices= are those of this process; the workers of a cluster run on all of theirs")
+    where = read_devices(devices)
     if retry_failed and (store is None or not resume):
         raise ValueError("retry_failed=True runs failed lanes of a store again: give store=, and leave resume=True")
     chosen = read_plan(problem_fn, axes, dynamics, ts, observe=observe, batch_size=batch_size)
     frame = chosen.frame
-    sink: AbstractSink = Memory(frame)
+    # What is only in memory is lost with the process, so an interruption need not wait.
+    signals = Deferred(active=store is not None)
+    hub: AbstractHub = Memory(frame)
+    sink: AbstractSink = hub
     if store is not None:
         plan = plan_facts(problem_fn, frame)
-        sink = OnDisk(store, frame, plan, resume=resume, retry_failed=retry_failed)
-    # What is only in memory is lost with the process, so an interruption need not wait.
-    with Deferred(active=store is not None) as signals, sink:
+        sink = hub = OnDisk(store, frame, plan, resume=resume, retry_failed=retry_failed)
+        if isinstance(executor, Hosts):
+            sink = shared(hub, frame, signals)
+    with signals, sink:
         waiting = [group for group in chosen.groups if sink.missing[group.lanes].any()]
         chosen.check(waiting)
         trace = lambda group: trace_group(
-            problem_fn, group, dynamics, tuple(frame.observables), chosen.times, sink.batch_size(group)
+            problem_fn, group, dynamics, tuple(frame.observables), chosen.times, sink.batch_size(group), where
         )
-        _run(map(trace, waiting), sink, signals, progress)
+        # Of a store that several processes fill, what this one has to do may be known only once it is there.
+        programs = (trace(group) for group in waiting if sink.missing[group.lanes].any())
+        if executor is None or isinstance(executor, Hosts):
+            _run(programs, sink, signals, progress)
+        else:
+            with show_progress(hub.missing.size, shown=progress) as bar:
+                bar.skip(int(np.sum(~hub.missing)))
+
+                def tell(lanes: int, failed: int) -> None:
+                    bar.advance(lanes)
+                    bar.fail(failed)
+
+                run_on(executor, Job(problem_fn, frame, hub.outlet), programs, hub, signals, tell)
         return sink.dataset()
 
 
@@ -108,20 +139,30 @@ def _run(programs: Iterable[Program], sink: AbstractSink, signals: Deferred, pro
     with show_progress(sink.missing.size, shown=progress) as bar:
         bar.skip(int(np.sum(~sink.missing)))
         for program, compiled in compiled_ahead(programs, check):
-            for batch in _batches(program, sink.missing):
-                signals.stop_here(sink)
-                for done in run_group(batch, signals.listening(compiled), bar.advance):
-                    sink.add(done)
-                    bar.fail(int(np.sum(np.asarray(done.rows.result) >= FINE)))
+            program, compiled = fitted(program, compiled, sink.expect)
+            while sink.missing[program.group.lanes].any():
+                try:
+                    _run_lanes(program, compiled, sink, signals, bar)
+                except OutOfMemory as error:
+                    program, compiled = halved(program, error, sink.expect)
         signals.stop_here(sink)
 
 
-def _batches(program: Program, missing: np.ndarray) -> Iterator[Program]:
-    """A program cut into one for each batch of the lanes that are missing, all of the same size."""
-    group = program.group
-    cells = {name: np.asarray(values) for name, values in group.cells.items()}  # cheap to take rows of
-    left = np.flatnonzero(missing[group.lanes])
-    for start in range(0, len(left), program.size):
-        chosen = left[start : start + program.size]
-        rows = {name: jnp.asarray(values[chosen]) for name, values in cells.items()}
-        yield program._replace(group=Group(group.static, group.lanes[chosen], rows))
+def _run_lanes(
+    program: Program, compiled: AbstractRunner, sink: AbstractSink, signals: Deferred, bar: AbstractProgress
+) -> None:
+    """Runs those lanes of a program that a sink misses."""
+
+    def stop() -> bool:
+        signals.tell()
+        return signals.asked is not None
+
+    tally = Tally(program)
+    for part in program.parts(sink.missing):
+        signals.stop_here(sink)
+        for done in run_group(part, compiled, bar.advance, stop):
+            sink.add(done)
+            tally.add(done)
+            bar.fail(int(np.sum(np.asarray(done.rows.result) >= FINE)))
+    tally.report()
+    signals.stop_here(sink)

@@ -106,9 +106,6 @@ def test_dataset():
     assert f"jax {jax.__version__}" in data.attrs["versions"]
     assert {"created", "device", "platform"} <= data.attrs.keys()
     assert np.all(data.wall > 0)
-    # the time of a batch is shared by steps
-    share = np.maximum(data.steps.values, 1)
-    np.testing.assert_allclose(data.wall / float(data.wall.sum()), share / share.sum(), rtol=1e-6)
 
 
 def test_static_axes_and_zips_are_a_loop_of_solves():
@@ -331,8 +328,8 @@ def test_an_observable_whose_shape_depends_on_a_static_axis():
         ({"observe": "loss"}, TypeError, "observe must be observables"),
         ({"batch_size": 0}, ValueError, "batch_size must be an integer >= 1, got 0"),
         ({"batch_size": 2.5}, TypeError, "batch_size must be an integer"),
-        ({"devices": []}, ValueError, "devices= and executor= are not supported in this version"),
-        ({"executor": object()}, ValueError, "not supported in this version"),
+        ({"devices": []}, ValueError, "devices is empty; give at least one"),
+        ({"executor": object()}, TypeError, r"executor must be a dask\.distributed\.Client"),
         ({"retry_failed": True}, ValueError, "retry_failed=True runs failed lanes of a store again: give store="),
     ],
 )

@@ -1,0 +1,115 @@
+import functools
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from jaxsolve import sweep
+from jaxsolve.sweeps._devices import cores, read_devices
+from tests import cases
+from tests.processes import ROOT
+
+
+# 37 lanes, of which eight devices cannot take equally many: a closed form, and descents in a loop and in lockstep with
+# refill. The last time is that of an event, so lanes take different numbers of steps.
+RATES = np.geomspace(0.1, 5.0, 37)
+CODE = """
+import json, sys
+import jax
+jax.config.update("jax_enable_x64", True)
+import jax.numpy as jnp, numpy as np, optax
+from jaxsolve import Descent, observe, sweep, until
+from jaxsolve.sweeps import _execute
+from jaxsolve.sweeps._fused import LoweredFused
+from jaxsolve.sweeps._looped import LoweredLooped
+from jaxsolve.sweeps._stepped import LoweredStepped
+from tests import cases
+
+build = lambda rate: cases.modes(jnp.ones(2), jnp.stack([rate, jnp.ones(())]))
+march = Descent(optax.sgd, 0.1, until=until.loss_below(1e-3))
+ways = {
+    LoweredFused: ("fused", cases.ModesDecay()), LoweredLooped: ("looped", march), LoweredStepped: ("stepped", march)
+}
+found = {}
+for kind, (name, dynamics) in ways.items():
+    _execute._kind = lambda *args: kind
+    for count in (1, 8):
+        devices = jax.local_devices()[:count] if count == 1 else None
+        options = {"observe": observe.outputs(), "devices": devices, "batch_size": 20, "progress": False}
+        data = sweep(build, {"rate": np.geomspace(0.1, 5.0, 37)}, dynamics, [0.3, jnp.inf], **options)
+        found[f"{name} {count}"] = [data["outputs"].values[..., 0].tolist(), data["steps"].values.tolist()]
+print(json.dumps([len(jax.local_devices()), found]))
+"""
+
+
+@functools.cache
+def _on_eight() -> dict[str, Any]:
+    """What a process with eight virtual devices finds on one of them and on all."""
+    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", CODE],
+        cwd=ROOT,
+        env=os.environ | {"XLA_FLAGS": flags},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    devices, found = json.loads(done.stdout)
+    assert devices == 8
+    return {name: (np.array(outputs), np.array(steps)) for name, (outputs, steps) in found.items()}
+
+
+@pytest.mark.parametrize("way", ["fused", "stepped", "looped"])
+def test_eight_devices_are_as_one(way):
+    """To a few units of rounding: measured is 0 for all three."""
+    (one, steps), (eight, steps_of_eight) = (_on_eight()[f"{way} {count}"] for count in (1, 8))
+    assert one.shape == (37, 2, 2)
+    np.testing.assert_allclose(eight, one, rtol=1e-14)
+    np.testing.assert_array_equal(steps_of_eight, steps)
+    assert len(np.unique(steps)) == (1 if way == "fused" else 25)
+
+
+@pytest.mark.parametrize("way", ["fused", "stepped", "looped"])
+def test_lanes_on_eight_devices_are_exact(way):
+    """Each in its place: (1 - 0.1 rate)^3 is what three steps of descent leave."""
+    outputs, _ = _on_eight()[f"{way} 8"]
+    left = np.exp(-0.3 * RATES) if way == "fused" else (1 - 0.1 * RATES) ** 3
+    close = lambda factor: np.testing.assert_allclose(outputs[:, 0, 0], factor * np.sqrt(2 * RATES) * left, rtol=1e-13)
+    close(1.0)
+    cases.assert_fails(lambda: close(1.01))
+
+
+# Arguments
+
+
+def test_default_devices():
+    assert read_devices(None).all == tuple(jax.local_devices())
+    with jax.default_device(jax.local_devices()[0]):
+        assert read_devices(None).all == (jax.local_devices()[0],)
+    assert read_devices(jax.local_devices()[:1]).all == (jax.local_devices()[0],)
+
+
+def test_streams():
+    """One device that is the whole processor runs a program per core."""
+    assert read_devices(jax.local_devices()[:1]).streams == cores() >= 1
+
+
+@pytest.mark.parametrize(
+    ("devices", "error", "message"),
+    [
+        ([], ValueError, "devices is empty; give at least one, or None for all local ones"),
+        ("cpu", TypeError, r"devices must be a sequence such as jax\.local_devices\(\), or None, got str 'cpu'"),
+        ([0], TypeError, r"devices must be a sequence such as jax\.local_devices\(\), or None, got list \[0\]"),
+        (jax.local_devices()[:1] * 2, ValueError, "devices names one twice: "),
+    ],
+)
+@pytest.mark.usefixtures("as_users")
+def test_bad_devices(devices, error, message):
+    with pytest.raises(error, match=message):
+        sweep(cases.modes, {"start": [1.0]}, cases.ModesDecay(), [1.0], devices=devices, progress=False)
