@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -24,7 +25,9 @@ def tapped_layers(net: AbstractLayered) -> list[AbstractLayer]:
         found.append(layer)
         return out
 
-    jax.eval_shape(lambda x: run(net, net.layers, x, tap), jax.ShapeDtypeStruct(net.in_shape, net.weights[0].dtype))
+    x = jax.ShapeDtypeStruct(net.in_shape, net.weights[0].dtype)
+    # The network, too, may be known by its shapes only: then its arrays cannot be computed with outside of the trace.
+    eqx.filter_eval_shape(lambda net, x: run(net, net.layers, x, tap), net, x)
     return found
 
 

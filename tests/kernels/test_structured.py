@@ -17,7 +17,7 @@ from jaxsolve.kernels._cost import jacobian_is_cheaper
 from jaxsolve.kernels._memory import free_memory, Tiling, tilings
 from jaxsolve.kernels._signals import parametric_layers
 from jaxsolve.kernels._structured import structured
-from tests.cases import assert_fails, eps
+from tests.cases import assert_fails, eps, mlp
 
 
 IMAGE = (2, 6, 6)
@@ -349,3 +349,11 @@ def test_bad_input(getkey):
         kernels.empirical(net, x.astype(jnp.float16))
     with pytest.raises(ValueError, match="exclude each other"):
         kernels.empirical(net, x, trace=True, diagonal=True)
+
+
+def test_layers_of_a_network_known_by_its_shapes_only(getkey):
+    """As sweeps know it, before they choose an integrator."""
+    net = mlp(getkey())
+    shapes = eqx.filter_eval_shape(lambda net: net, net)
+    assert not hasattr(shapes.scaling.multiplier, "__getitem__")
+    assert kernels.unknown_layer(shapes) is kernels.unknown_layer(net) is None
