@@ -192,19 +192,21 @@
     const lanes = lanesOf(choice, data.shape);
     const values = unpack(measure.values);
     const here = lanes.filter(hasRun).map((lane) => values[lane]);
-    const value = measure.categories ? mode(here) : median(here);
-    const known = measure.categories ? value >= 0 : !Number.isNaN(value);
+    const valid = here.filter((v) => (measure.categories ? v >= 0 : !Number.isNaN(v)));
+    const value = measure.categories ? mode(valid) : median(valid);
+    const known = valid.length > 0;
     let words = "unknown";
     if (here.length === 0) words = "has not run";
     else if (known) words = measure.categories ? measure.categories[value].label : short(value);
+    if (known && lanes.length > 1) {
+      const share = `${valid.filter((v) => v === value).length} of ${valid.length}`;
+      words += measure.categories ? ` (${share} runs)` : ` (median of ${valid.length} runs)`;
+    }
     const failed = lanes.filter(hasFailed).length;
-    if (known && measure.categories && here.length > 1) {
-      words += ` (${here.filter((v) => v === value).length} of ${here.length} runs)`;
-    } else if (known && here.length > 1) words += ` (median of ${here.length} runs)`;
     if (failed) words += `, ${failed} failed`;
     if (here.length && here.length < lanes.length) words += `, ${lanes.length - here.length} not run`;
     const mark = here.length === 0 ? "·" : !known ? "×" : Number.isFinite(value) ? "" : "∞";
-    return { value, words, mark };
+    return { value, words, mark, partial: known && valid.length < lanes.length };
   }
 
   function drawMap() {
@@ -236,7 +238,9 @@
     const strokes = lines.filter((trace) => trace.name).map((trace) => [trace.name, "line", { borderTopStyle: STROKES[trace.line.dash] }]);
     drawLegend("map-legend", [...patches, ...strokes]);
     const legend = { "·": "· has not run.", "×": "× failed or unknown.", "∞": "∞ never, or infinite.", "≤0": "≤0 not on a logarithm." };
-    element("map-marks").textContent = [...new Set(marks.text)].map((mark) => legend[mark]).join(" ");
+    const partial = all.filter((c) => c.partial).length;
+    const remarks = partial ? [`In ${partial} ${partial > 1 ? "cells" : "cell"} only some of the runs have a value; those decide.`] : [];
+    element("map-marks").textContent = [...new Set(marks.text)].map((mark) => legend[mark]).concat(remarks).join(" ");
     sayCell();
     drawCurves();
   }

@@ -299,7 +299,8 @@ def test_marks_of_failed_infinite_and_missing_cells(browser, tmp_path):
         assert "×" in marks["text"]
         assert "× failed or unknown." in seen.text("map-marks")
         seen.hover(0, 0, "3 failed")
-        seen.hover(0, 2, "1 not run")
+        seen.hover(0, 2, "(median of 2 runs), 1 not run")
+        assert "In 1 cell only some of the runs have a value; those decide." in seen.text("map-marks")
         assert seen.wrong == []
 
 
