@@ -32,6 +32,7 @@ class Outline:
         flop: floating-point operations of one gradient of the loss, or of a whole closed form; NaN if unknown. Those
             of eigenvectors and the like are not counted.
         times: how often a lane computes that; None if only its run shows.
+        marches: whether it goes step by step.
     """
 
     observed: dict[str, tuple[int, ...]]
@@ -40,11 +41,7 @@ class Outline:
     dynamics: str
     flop: float
     times: int | None
-
-    @property
-    def lane_bytes(self) -> int:
-        """Memory that a lane holds. The work space of a step comes on top."""
-        return self.state_bytes + self.observed_bytes
+    marches: bool
 
 
 class Outliner:
@@ -92,6 +89,7 @@ class Outliner:
             dynamics=chosen.name,
             flop=self._flop(problem, chosen),
             times=_times(chosen, self._ts),
+            marches=not isinstance(chosen, AbstractRandomAccess),
         )
 
     def _trace(self, group: Group, lane: Callable[[Problem, AbstractDynamics], Any]) -> Any:

@@ -16,6 +16,7 @@ from .._problem import Problem
 from .._solve import read_times
 from ..observe import check_observables, loss, Observable
 from ._axes import Axis, Group, groups, read_axes, Zip
+from ._devices import read_devices
 from ._execute import default_batch
 from ._frame import Frame
 from ._outline import Outline, Outliner
@@ -83,10 +84,13 @@ class Plan:
     def describe(self) -> str:
         """Lanes, compilations, and estimates of memory and cost, as text. Compiles and runs nothing.
 
-        The memory is what lanes hold: parameters, state, what they save and observe. What a step works with (for
-        `FunctionSpace` some matrices of n c by n c) comes on top. The cost is in floating-point operations: of all
-        steps of a `Descent` and of a closed form; of one gradient of the loss where only the run shows how many steps
-        there are. XLA counts them, all but those of eigenvectors and the like.
+        The memory is that of a batch on the devices of this process: parameters and states of the lanes that march at
+        the same time (on processors one per core, on accelerators all), and what is observed of all. What a step works
+        with (for `FunctionSpace` some matrices of n c by n c) comes on top.
+
+        The cost is in floating-point operations: of all steps of a `Descent` and of a closed form; of one gradient of
+        the loss where only the run shows how many steps there are. XLA counts them, all but those of eigenvectors and
+        the like.
         """
         frame = self.frame
         traced = [m.name for axis in frame.axes for m in axis.members if m.traced]
@@ -103,18 +107,19 @@ class Plan:
         for index, group in enumerate(self.groups):
             outline = self.outliner.outline(group)
             size = self._batch_size(group)
-            largest = max(largest, size * outline.lane_bytes)
+            needed = _memory(outline, size)
+            largest = max(largest, needed)
             observed += len(group.lanes) * outline.observed_bytes
             if index < SHOWN:
                 name = ", ".join(f"{key} = {_label(value)}" for key, value in group.static.items()) or "all"
                 lines.append(
-                    f"  {name}: {_count(len(group.lanes), 'lane')}, {size} at once, "
-                    f"{_bytes(size * outline.lane_bytes)}, {_cost(outline, len(group.lanes))}"
+                    f"  {name}: {_count(len(group.lanes), 'lane')} in batches of {size}, {_bytes(needed)}, "
+                    f"{_cost(outline, len(group.lanes))}"
                     f"{'' if outline.dynamics == frame.dynamics.name else f', {outline.dynamics}'}"
                 )
         if len(self.groups) > SHOWN:
             lines.append(f"  and {len(self.groups) - SHOWN} more")
-        lines.append(f"memory: {_bytes(largest)} in the largest batch, and the work space of a step")
+        lines.append(f"memory: {_bytes(largest)} in the largest batch, and what a step works with")
         lines.append(f"results: {_bytes(observed)}")
         return "\n".join(lines)
 
@@ -213,6 +218,14 @@ def _guilty(among: Sequence[Group], shapes: Sequence[tuple[int, ...]]) -> list[s
                 differ = [name for name, value in first.static.items() if value != second.static[name]]
                 found |= set(differ) if len(differ) == 1 else set()
     return [name for name in among[0].static if name in found or not found]
+
+
+def _memory(outline: Outline, size: int) -> int:
+    """Bytes that the lanes of a batch hold at the same time."""
+    devices = read_devices(None)
+    # On processors lanes march one after another, in as many loops as there are cores.
+    marching = min(size, devices.streams * len(devices)) if outline.marches and devices.on_cpu else size
+    return marching * outline.state_bytes + size * outline.observed_bytes
 
 
 def _cost(outline: Outline, lanes: int) -> str:

@@ -102,7 +102,7 @@ def test_dry_run(command, tmp_path):
     code, out, err = command("sweep", "config.toml", "--dry-run", "--batch-size", "8")
     assert (code, err) == (0, "")
     assert out.startswith("60 lanes: sigma 30 x width 2\ntraced: sigma; static: width\nTwoLayerLine at 3 times")
-    assert "\n2 compilations\n  width = 2: 30 lanes, 8 at once, " in out
+    assert "\n2 compilations\n  width = 2: 30 lanes in batches of 8, " in out
     assert [item.name for item in tmp_path.iterdir()] == ["config.toml"]
 
 

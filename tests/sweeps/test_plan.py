@@ -14,6 +14,7 @@ import pytest
 
 from jaxsolve import Descent, GradientFlow, nets, NotApplicable, observe, plan, Problem, sweep, theory, Zip
 from jaxsolve.sweeps import _plan, Plan
+from jaxsolve.sweeps._devices import cores
 from tests import cases
 
 
@@ -61,7 +62,7 @@ def test_description():
         "2 compilations",
     ]
     for line, kind in zip(lines[4:6], ("slow", "fast"), strict=True):
-        assert re.fullmatch(rf"  kind = {kind}: 3 lanes, 2 at once, [\d.]+ bytes, \d\.\de\+\d\d flop", line)
+        assert re.fullmatch(rf"  kind = {kind}: 3 lanes in batches of 2, [\d.]+ bytes, \d\.\de\+\d\d flop", line)
     # loss and two outputs, at three times, in six lanes
     size = 6 * 3 * 3 * jnp.zeros(()).dtype.itemsize
     assert lines[7] == f"results: {size} bytes"
@@ -72,7 +73,7 @@ def test_nothing_static_is_one_compilation():
     made = plan(_modes, [Zip(rate=[1.0, 2.0])], cases.ModesDecay(), 1.0)
     assert repr(made) == "Plan(2 lanes, 1 compilation: rate 2)"
     assert "traced: rate; static: none\n" in made.describe()
-    assert "  all: 2 lanes, 2 at once" in made.describe()
+    assert "  all: 2 lanes in batches of 2, " in made.describe()
     assert "at 1 time from 1 to 1" in made.describe()
 
 
@@ -95,6 +96,10 @@ def test_memory_is_that_of_real_arrays(dynamics):
     assert outline.state_bytes == sum(leaf.nbytes for leaf in leaves)
     assert outline.observed_bytes == 2 * len(TS) * problem.x.dtype.itemsize
     assert outline.observed == {"weight_norms": (3, 2)}
+    # On a processor one lane marches on each core, however large the batch; of all of them the results are held.
+    for size in (1, 50):
+        marching = min(size, cores())
+        assert _plan._memory(outline, size) == marching * outline.state_bytes + size * outline.observed_bytes
 
 
 def test_cost_is_that_of_the_matrix_products():
