@@ -65,6 +65,7 @@ class Lines(AbstractProgress):
         self._stream = stream
         self._seconds = seconds
         self._skipped = self._done = self._failed = 0
+        self._said = (-1, -1)  # lanes done and failed in the last line
         self._begin = self._last = time.monotonic()
 
     def __enter__(self) -> "Lines":
@@ -72,7 +73,8 @@ class Lines(AbstractProgress):
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._print(time.monotonic())
+        if self._said != (self._done, self._failed):
+            self._print(time.monotonic())
 
     def skip(self, lanes: int) -> None:
         self._skipped += lanes
@@ -87,7 +89,7 @@ class Lines(AbstractProgress):
         self._failed += lanes
 
     def _print(self, now: float) -> None:
-        self._last = now
+        self._last, self._said = now, (self._done, self._failed)
         passed, left = now - self._begin, self._total - self._skipped - self._done
         parts = [f"sweep: {self._skipped + self._done}/{self._total} runs in {duration(passed)}"]
         if self._done and passed > 0:

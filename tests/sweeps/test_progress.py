@@ -51,6 +51,14 @@ def test_lines_of_long_sweeps_are_rarer(clock):
     assert 40 < len(stream.getvalue().splitlines()) < 100
 
 
+def test_the_last_line_is_not_said_twice(clock):
+    stream = io.StringIO()
+    with Lines(3, stream, seconds=10.0) as shown:
+        clock.now += 20
+        shown.advance(3)
+    assert stream.getvalue() == "sweep: 3/3 runs in 20 s, 9/min, 0 failed\n"
+
+
 def test_an_interrupted_sweep_says_how_far_it_came(clock):
     stream = io.StringIO()
     with pytest.raises(KeyboardInterrupt), Lines(10, stream):
