@@ -1,4 +1,4 @@
-r"""Decay and what it leaves behind: the functions $\varphi_k$ of exponential integrators, for arguments in [-inf, 0].
+r"""Decay and what it leaves behind: the functions $\varphi_k$ of exponential integrators.
 
 $\varphi_0(z) = e^z$ and $\varphi_{k+1}(z) = (\varphi_k(z) - 1/k!)/z$, so that $\varphi_k(0) = 1/k!$ (Hochbruck &
 Ostermann 2010, "Exponential integrators", eq. 2.11).
@@ -15,16 +15,25 @@ _TERMS = 24  # 2^24/24! is below the rounding of float64
 
 
 def phi(k: int, z: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """phi_k(z) for k >= 0 and z in [-inf, 0], correct to a few units of rounding; 0 at -inf."""
+    """phi_k(z) for k >= 0, correct to a few units of rounding; 0 at -inf, and inf where it overflows."""
     if k == 0:
         return jnp.exp(z)
-    x = -z
-    near = x < _NEAR
-    small, large = jnp.where(near, x, 0), jnp.where(near, _NEAR, x)
-    far = -jnp.expm1(-large) / large
+    near = jnp.abs(z) < _NEAR
+    small, large = jnp.where(near, z, 0), jnp.where(near, -_NEAR, z)
+    far = jnp.expm1(large) / large
     for j in range(1, k):
-        far = (1 / math.factorial(j) - far) / large
-    return jnp.where(near, _positive_series(k, small), far)
+        far = (far - 1 / math.factorial(j)) / large
+    grows = small > 0
+    series = jnp.where(grows, _taylor(k, jnp.where(grows, small, 0)), _positive_series(k, jnp.where(grows, 0, -small)))
+    return jnp.where(near, series, far)
+
+
+def _taylor(k: int, z: Array) -> Array:
+    """sum_j z^j/(j + k)! for z >= 0."""
+    total = jnp.zeros_like(z)
+    for j in range(_TERMS, 0, -1):
+        total = z / (k + j) * (1 + total)
+    return (1 + total) / math.factorial(k)
 
 
 def _positive_series(k: int, x: Array) -> Array:

@@ -8,12 +8,14 @@ import jax
 
 from .. import kernels, losses
 from .._problem import Problem
-from ..integrators import FunctionSpace, RungeKuttaChebyshev
+from ..integrators import FunctionSpace, ParameterSpace, RungeKuttaChebyshev
 
 
 # Up to so many outputs on the training set a flow is hardly stiff, and an explicit method is as fast.
 FEW_OUTPUTS = 16
-# Beyond so many, the eigenvectors of the kernel cost more than the stages of a stabilised explicit method.
+# Up to so many parameters, if they are no more than the outputs, the eigenvectors of the Hessian are the cheapest.
+FEW_PARAMETERS = 500
+# Beyond so many outputs, the eigenvectors of the kernel cost more than the stages of a stabilised explicit method.
 MANY_OUTPUTS = 4096
 
 
@@ -23,6 +25,8 @@ def choose_integrator(problem: Problem) -> diffrax.AbstractSolver:
     # Along the margins of plain hinge an error per parameter sees every jump of the velocity.
     if outputs <= FEW_OUTPUTS and not isinstance(problem.loss, losses.Hinge):
         return diffrax.Tsit5()
+    if sum(leaf.size for leaf in jax.tree.leaves(problem.params)) <= min(outputs, FEW_PARAMETERS):
+        return ParameterSpace()
     if outputs <= MANY_OUTPUTS and _fits(problem):
         return FunctionSpace()
     return RungeKuttaChebyshev()

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from .._dynamics import AbstractMarching, AbstractState, March
 from .._problem import Problem
 from .._results import RESULTS
-from ..integrators import FunctionSpace
+from ..integrators import AbstractExponential
 from ..until import AbstractCondition
 from ._saves import empty_saves, hold, PER_STEP, Saves
 from ._system import AbstractSystem
@@ -59,7 +59,7 @@ class AbstractFlow(AbstractMarching):
 
     @property
     def chunk(self) -> int:
-        return 1 if isinstance(self.integrator, FunctionSpace) else 16  # whose steps are few and long
+        return 1 if isinstance(self.integrator, AbstractExponential) else 16  # whose steps are few and long
 
     def init(self, problem: Problem, ts: Float[Array, " times"]) -> FlowState:
         system, dtype = self.system(problem), problem.x.dtype
@@ -131,7 +131,7 @@ class AbstractFlow(AbstractMarching):
         evaluate = lambda time: system.position(y1 if self.land_on_ts else interpolation.evaluate(time))
         active = ~state.done
         reached = jnp.where(active & accept, t_now, -1)
-        saves = state.saves.write(reached, evaluate, PER_STEP, one_by_one=isinstance(solver, FunctionSpace))
+        saves = state.saves.write(reached, evaluate, PER_STEP, one_by_one=isinstance(solver, AbstractExponential))
 
         stuck = ~(t_next > t_now)
         steps, rejected = state.steps + accept.astype(int), state.rejected + (~accept).astype(int)

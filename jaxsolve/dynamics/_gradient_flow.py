@@ -9,28 +9,30 @@ from jaxtyping import Array, Float
 from .._checks import describe, require_size
 from .._dynamics import AbstractChoice, Quantity
 from .._problem import Problem
-from ..integrators import FunctionSpace
+from ..integrators import AbstractExponential
 from ..until import AbstractCondition
 from ._choice import choose_integrator
 from ._flow import AbstractFlow
 from ._integrator import check_integrator
-from ._system import AbstractSystem, FunctionSystem, ParameterSystem
+from ._system import AbstractSystem, ExponentialSystem, ParameterSystem
 
 
 class GradientFlow(AbstractFlow, AbstractChoice):
     """theta_l' = -eta_l dL/dtheta_l, integrated adaptively by diffrax.
 
     Without an integrator the size of the problem chooses one (`docs/how-to-choose.md` says why), never its numbers:
-    `diffrax.Tsit5` for up to 16 outputs on the training set (n c), `integrators.FunctionSpace` for up to 4096 if its
-    memory is there, and `integrators.RungeKuttaChebyshev` for more. `traj.stats.integrator` says which.
+    `diffrax.Tsit5` for up to 16 outputs on the training set (n c), `integrators.ParameterSpace` for no more parameters
+    than outputs (up to 500), `integrators.FunctionSpace` for up to 4096 outputs if its memory is there, and
+    `integrators.RungeKuttaChebyshev` for more. `traj.stats.integrator` says which.
 
     With kinks (relu, hinge losses) every method loses its order: see `docs/how-to-choose.md` for what can be had.
 
     Arguments:
         integrator: any adaptive diffrax solver of ordinary differential equations; None lets the problem choose.
         rtol, atol: tolerances of a step. None takes 1e-6 and 1e-9 per parameter (float32: 1e-4 and 1e-7).
-            `FunctionSpace` measures errors by whole vectors, relative to how far parameters and outputs have moved: its
-            default rtol is 1e-4, with kinks 1e-2, and it has no atol. `RungeKuttaChebyshev` takes 1e-4 and 1e-6.
+            `FunctionSpace` and `ParameterSpace` measure errors by whole vectors, relative to how far parameters and
+            outputs have moved: their default rtol is 1e-4, with kinks 1e-2, and they have no atol.
+            `RungeKuttaChebyshev` takes 1e-4 and 1e-6.
         until: stops the run when met, located within the step; with it `ts` may end in inf.
         max_steps: accepted and rejected steps before the run is given up.
         land_on_ts: step exactly on every requested time instead of interpolating. Reference runs do: an interpolant is
@@ -93,6 +95,6 @@ class GradientFlow(AbstractFlow, AbstractChoice):
 
     def system(self, problem: Problem) -> AbstractSystem:
         integrator = self.choose(problem).integrator
-        if isinstance(integrator, FunctionSpace):
-            return FunctionSystem(problem, integrator, self.rtol)
+        if isinstance(integrator, AbstractExponential):
+            return ExponentialSystem(problem, integrator, self.rtol)
         return ParameterSystem(problem, cast(diffrax.AbstractSolver, integrator), self.rtol, self.atol)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from .._checks import concrete, describe, require_size
 from .._dynamics import Quantity
 from .._problem import Problem
-from ..integrators import FunctionSpace
+from ..integrators import AbstractExponential
 from ..until import AbstractCondition
 from ._flow import AbstractFlow
 from ._integrator import check_integrator
@@ -80,8 +80,9 @@ class MomentumFlow(AbstractFlow):
             )
         self.tau, self.mu = _positive(tau, "tau"), _positive(mu, "mu")
         self.integrator = diffrax.Tsit5() if integrator is None else check_integrator(integrator)
-        if isinstance(integrator, FunctionSpace):
-            raise ValueError("FunctionSpace integrates gradient flow only; give MomentumFlow a diffrax solver, or None")
+        if isinstance(integrator, AbstractExponential):
+            name = type(integrator).__name__
+            raise ValueError(f"{name} integrates gradient flow only; give MomentumFlow a diffrax solver, or None")
         for name, value in (("rtol", rtol), ("atol", atol)):
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be > 0 or None, got {value}")

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .._dynamics import Certificate, View
 from .._problem import Problem
-from ..integrators import DisplacementController, Flowing, FunctionSpace, RungeKuttaChebyshev
+from ..integrators import AbstractExponential, DisplacementController, Flowing, RungeKuttaChebyshev
 from ._certificate import flow_certificate
 from ._integrator import gradient_evaluations, prepare, tolerances
 from ._kinks import kinked
@@ -144,14 +144,14 @@ class ParameterSystem(AbstractSystem):
         return gradient_evaluations(self.solver, attempts), jnp.zeros_like(attempts)
 
 
-class FunctionSystem(AbstractSystem):
-    """The same flow by `integrators.FunctionSpace`, whose state holds the outputs, too."""
+class ExponentialSystem(AbstractSystem):
+    """The same flow by an exponential method, whose state holds the outputs, too."""
 
     problem: Problem
-    solver: FunctionSpace
+    solver: AbstractExponential
     controller: DisplacementController
 
-    def __init__(self, problem: Problem, integrator: FunctionSpace, rtol: float | None):
+    def __init__(self, problem: Problem, integrator: AbstractExponential, rtol: float | None):
         self.problem, self.solver = problem, integrator.bound_to(problem)
         if rtol is None:
             rtol = KINKED_RTOL if kinked(problem) else SMOOTH_RTOL
@@ -188,7 +188,7 @@ class FunctionSystem(AbstractSystem):
 
     def evaluations(self, solver_state: Any, attempts: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
         del solver_state
-        return attempts * self.solver.gradients + 1, attempts  # one to choose the first step
+        return attempts * self.solver.gradients + 1, attempts * self.solver.kernels  # one to choose the first step
 
 
 # Tolerances of the integrators of our own. Where there are kinks a finer one buys steps but hardly accuracy.

@@ -3,7 +3,9 @@
 from ._chebyshev import ChebyshevState as ChebyshevState, RungeKuttaChebyshev as RungeKuttaChebyshev
 from ._controller import DisplacementController as DisplacementController
 from ._expansion import Flowing as Flowing
+from ._exponential import AbstractExponential as AbstractExponential
 from ._function_space import FunctionSpace as FunctionSpace
+from ._parameter_space import ParameterSpace as ParameterSpace
 from ._tableau import (
     ETD2RK as ETD2RK,
     ExponentialTableau as ExponentialTableau,

@@ -1,15 +1,16 @@
 """Step sizes from errors that are measured by whole vectors."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import diffrax
 import jax.numpy as jnp
+import optimistix as optx
 from jaxtyping import Array, Float
 
 from ._expansion import Flowing
 
 
-class DisplacementController(diffrax.AbstractStepSizeController):
+class DisplacementController(diffrax.AbstractAdaptiveStepSizeController):
     """Holds the error of a step below `rtol` times how far parameters and outputs have moved, for `FunctionSpace`.
 
     That is |error of w| / |w - w(0)| and |error of f| / |f|, with norms of whole vectors. A single neuron that passes
@@ -22,7 +23,13 @@ class DisplacementController(diffrax.AbstractStepSizeController):
         ValueError: used without a first step `dt0`.
     """
 
-    rtol: float = 1e-4
+    rtol: float
+
+    atol: ClassVar = 0.0
+    norm: ClassVar = staticmethod(optx.two_norm)
+
+    def __init__(self, rtol: float = 1e-4):
+        self.rtol = rtol
 
     @property
     def _rule(self) -> diffrax.PIDController:

@@ -1,11 +1,9 @@
-r"""The stiff part of a gradient flow, $A = -\eta J^T H J$, exactly, through the eigenvectors of the kernel.
+"""What an exponential method needs of the part A of y' = A y + N(y) that it takes exactly."""
 
-$\varphi_k(c h A) v = v/k! - c h \eta J^T S V \varphi_{k+1}(-c h \Lambda) V^T S J v$ with $S = H^{1/2}$ and
-$S K S = V \Lambda V^T$, K the eta-weighted NTK. If V holds only some orthonormal columns, A is restricted to them.
-"""
-
+import abc
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
 
 import equinox as eqx
 import jax
@@ -13,125 +11,105 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from .. import kernels
-from .._phi import phi
 from .._problem import Problem
-from ._jacobian import FunctionJacobian, jacobian
-from ._modes import Modes, modes
 
 
-class Direction(NamedTuple):
-    """A vector v of parameter space as `own + eta J^T lifted`, and J v, all outputs in one axis."""
+class Model(eqx.Module):
+    """A problem's outputs and velocity as functions of all parameters in one vector."""
 
-    own: Float[Array, " params"]
-    lifted: Float[Array, " outputs"]
-    pushed: Float[Array, " outputs"]
+    problem: Problem
 
-    def __add__(self, other: "Direction") -> "Direction":  # pyright: ignore[reportIncompatibleMethodOverride]
-        return Direction(*(a + b for a, b in zip(tuple(self), tuple(other), strict=True)))
+    @property
+    def start(self) -> Float[Array, " params"]:
+        """The parameters at t = 0."""
+        return ravel_pytree(self.problem.params)[0]
 
-    def __rmul__(self, factor: Float[Array, ""] | float) -> "Direction":  # pyright: ignore
-        return Direction(*(factor * a for a in tuple(self)))
+    def params(self, w: Float[Array, " params"]) -> PyTree:
+        """The parameters as the network has them."""
+        return ravel_pytree(self.problem.params)[1](w)
 
+    def outputs(self, w: Float[Array, " params"]) -> Float[Array, "n out"]:
+        """f(w) on the training set."""
+        return self.problem.outputs(self.params(w))
 
-class LinearPart(eqx.Module):
-    """A and its functions, frozen at one point.
+    def gradient(self, w: Float[Array, " params"]) -> Float[Array, " params"]:
+        """dL/dw."""
+        return jax.grad(lambda w: self.problem.objective(self.params(w)))(w)
 
-    No derivative passes through it: a method keeps its order whatever A is.
-
-    Attributes:
-        jacobian: J at the point.
-        eta: learning rates, one per parameter.
-        kernel: K = J eta J^T.
-        root: S, one symmetric block per sample.
-        vectors, values: V and Lambda.
-    """
-
-    jacobian: kernels.LayeredJacobian | FunctionJacobian
-    eta: Float[Array, " params"]
-    kernel: Float[Array, "outputs outputs"]
-    root: Float[Array, "n out out"]
-    vectors: Float[Array, "outputs modes"]
-    values: Float[Array, " modes"]
-
-    def push(self, v: Float[Array, " params"]) -> Float[Array, " outputs"]:
-        """J v."""
-        return self.jacobian.push(self._unravel(v)).reshape(-1)
-
-    def lift(self, q: Float[Array, " outputs"]) -> Float[Array, " params"]:
-        """eta J^T q."""
-        return self.eta * ravel_pytree(self.jacobian.pull(q.reshape(self.root.shape[:2])))[0]
-
-    def direction(self, own: Float[Array, " params"], lifted: Float[Array, " outputs"]) -> Direction:
-        """own + eta J^T lifted."""
-        return Direction(own, lifted, self.push(own) + self.kernel @ lifted)
-
-    def vector(self, v: Direction) -> Float[Array, " params"]:
-        """The vector itself."""
-        return v.own + self.lift(v.lifted)
-
-    def rescale(self, q: Float[Array, " outputs"]) -> Float[Array, " outputs"]:
-        """S q."""
-        return jnp.einsum("nab,nb->na", self.root, q.reshape(self.root.shape[:2])).reshape(-1)
-
-    def amplitudes(self, v: Direction) -> Float[Array, " modes"]:
-        """V^T S J v: v along the modes, times the roots of their rates."""
-        return self.vectors.T @ self.rescale(v.pushed)
-
-    def phi(self, k: int, time: Float[Array, ""], v: Direction) -> Direction:
-        """phi_k(time A) v; k = 0 is the exponential."""
-        decayed = phi(k + 1, -time * self.values) * self.amplitudes(v)
-        lifted = -time * self.rescale(self.vectors @ decayed)
-        low = Direction(jnp.zeros_like(v.own), lifted, self.kernel @ lifted)
-        return 1 / math.factorial(k) * v + low
-
-    def nothing(self) -> Direction:
-        """The vector 0."""
-        zero = jnp.zeros(self.kernel.shape[0], self.kernel.dtype)
-        return Direction(jnp.zeros_like(self.eta), zero, zero)
-
-    def curvature(self, pushed: Float[Array, " outputs"]) -> Float[Array, " outputs"]:
-        """S V V^T S J v of a vector with the given J v: A v is -eta J^T of it."""
-        return self.rescale(self.vectors @ (self.vectors.T @ self.rescale(pushed)))
-
-    def power(self, time: Float[Array, ""], v: Direction) -> Float[Array, ""]:
-        """|exp(time A) v|^2, every parameter's square divided by its eta, for v = eta J^T lifted."""
-        outside, inside = self._powers(v)
-        return outside + inside @ jnp.exp(-2 * time * self.values)
-
-    def spent(self, time: Float[Array, ""], v: Direction) -> Float[Array, ""]:
-        """The integral of `power` from 0 to a time."""
-        outside, inside = self._powers(v)
-        return time * (outside + inside @ phi(1, -2 * time * self.values))
-
-    def _powers(self, v: Direction) -> tuple[Float[Array, ""], Float[Array, " modes"]]:
-        """|v|^2 outside of the modes, and in each of them."""
-        total, squares = v.lifted @ v.pushed, self.amplitudes(v) ** 2
-        moving = self.values > 0
-        inside = jnp.where(moving, squares / jnp.where(moving, self.values, 1), 0)
-        outside = total - jnp.sum(inside)
-        # What rounding leaves of a difference of equals would be multiplied by a time without bound.
-        return jnp.where(outside > 1e3 * jnp.finfo(total.dtype).eps * total, outside, 0), inside
-
-    def _unravel(self, v: Float[Array, " params"]) -> PyTree:
-        return ravel_pytree(self.jacobian.params)[1](v)
-
-
-def linear_part(
-    problem: Problem, w: PyTree, outputs: Float[Array, "n out"], h: Float[Array, ""], known: Modes
-) -> tuple[LinearPart, Modes]:
-    """The linear part at some parameters and their outputs, and its modes for the next step of about this length."""
-    arrays, rest = eqx.partition((problem, w, outputs), eqx.is_array)
-    problem, w, outputs = eqx.combine(jax.lax.stop_gradient(arrays), rest)
-    held = jacobian(problem, w)
-    kernel = held.ntk(problem.eta)
-    root = problem.loss.hessian_root(outputs, problem.y)
-    size = outputs.size
-    weighted = jnp.einsum("iab,ibjc,jcd->iajd", root, kernel, root).reshape(size, size)
-    vectors, values, known = modes(weighted, jax.lax.stop_gradient(h), known)
-    return LinearPart(held, flat_rates(problem), kernel.reshape(size, size), root, vectors, values), known
+    def velocity(self, w: Float[Array, " params"]) -> tuple[Float[Array, " params"], Float[Array, ""]]:
+        """-eta dL/dw, and the rate sum_l eta_l |dL/dtheta_l|^2 at which L falls."""
+        gradient = self.gradient(w)
+        velocity = -flat_rates(self.problem) * gradient
+        return velocity, -velocity @ gradient
 
 
 def flat_rates(problem: Problem) -> Float[Array, " params"]:
     """The learning rate of every single parameter."""
     return ravel_pytree(jax.tree.map(lambda rate, p: jnp.broadcast_to(rate, p.shape), problem.eta, problem.params))[0]
+
+
+# A vector of parameter space in the form that suits A: it can be added, and multiplied by numbers from the left.
+V = TypeVar("V", bound=Any)
+
+
+class AbstractLinearPart(eqx.Module, Generic[V]):
+    """A and its functions, frozen at one point w.
+
+    No derivative passes through it: a method keeps its order whatever A is.
+    """
+
+    @abc.abstractmethod
+    def force(self, model: Model, w: Float[Array, " params"], outputs: Float[Array, "n out"]) -> V:
+        """w' at the point itself, with its derivatives; `outputs` are those at w."""
+
+    @abc.abstractmethod
+    def change(self, velocity: Float[Array, " params"], moved: V, force: V) -> V:
+        """N(w + moved) - N(w) = velocity - force - A moved, if the velocity is that at w + moved."""
+
+    @abc.abstractmethod
+    def phi(self, k: int, time: Float[Array, ""], v: V) -> V:
+        """phi_k(time A) v; k = 0 is the exponential."""
+
+    @abc.abstractmethod
+    def nothing(self) -> V:
+        """The vector 0."""
+
+    @abc.abstractmethod
+    def vector(self, v: V) -> Float[Array, " params"]:
+        """The vector as the parameters are."""
+
+    @abc.abstractmethod
+    def pushed(self, v: V) -> Float[Array, "n out"]:
+        """J v: by how much it moves the outputs."""
+
+    @abc.abstractmethod
+    def power(self, time: Float[Array, ""], v: V) -> Float[Array, ""]:
+        """|exp(time A) v|^2, every parameter's square divided by its eta."""
+
+    @abc.abstractmethod
+    def spent(self, time: Float[Array, ""], v: V) -> Float[Array, ""]:
+        """The integral of `power` from 0 to a time."""
+
+    def sum_of(
+        self,
+        weights: Sequence[Sequence[tuple[int, float | Array]]],
+        changes: Sequence[V],
+        h: Float[Array, ""],
+        time: Float[Array, ""],
+    ) -> V:
+        """h sum_j sum_k w_jk phi_k(time A) D_j."""
+        total = self.nothing()
+        for weight, change in zip(weights, changes, strict=True):
+            for k, b in weight:
+                total = total + (h * b) * self.phi(k, time, change)
+        return total
+
+    def integral(self, time: Float[Array, ""], force: V) -> V:
+        """How far A alone goes from w in a time: time phi_1(time A) force."""
+        moved: Any = self.phi(1, time, force)
+        return time * moved
+
+
+def integrated(weight: Sequence[tuple[int, float | Array]]) -> float | Array:
+    """sum_k w_k phi_k(0)."""
+    return sum((b / math.factorial(k) for k, b in weight), 0.0)

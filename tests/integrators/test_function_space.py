@@ -506,6 +506,63 @@ def _adaptive(problem, rtol):
     return _solved(problem, jnp.asarray(rtol, float))
 
 
+STOP = 1.37
+
+
+@functools.cache
+def _kept():
+    """A dense solution, whose steps also end at a time of ours, and its states at some times of `TS`."""
+    solver, ts = FunctionSpace(_smooth()), jnp.array([0.3, STOP, 1.9])
+
+    @eqx.filter_jit
+    def solved(solver, ts):
+        controller = diffrax.ClipStepSizeController(DisplacementController(1e-3), step_ts=[STOP])
+        saveat = diffrax.SaveAt(ts=ts, steps=True, dense=True)
+        found = diffrax.diffeqsolve(
+            solver.terms,
+            solver,
+            0.0,
+            END,
+            solver.first_step,
+            solver.start,
+            saveat=saveat,
+            stepsize_controller=controller,
+            max_steps=32,
+        )
+        return found, found.ys.displacement  # pyright: ignore[reportOptionalMemberAccess]
+
+    return ts, solved(solver, ts)
+
+
+@pytest.mark.x64_only
+def test_a_dense_solution():
+    """By diffrax: what it keeps of every step gives the states that are saved on the way, and those of SciPy."""
+    ts, (solution, kept) = _kept()
+    at = jax.jit(jax.vmap(lambda t: solution.evaluate(t).displacement))(ts)
+    saved = {float(t): w for t, w in zip(np.asarray(solution.ts), np.asarray(kept), strict=True)}
+    exact = _paths(_smooth(), [0.0, *np.asarray(ts)])[1:]
+    for t, w, known in zip(np.asarray(ts), at, exact, strict=True):
+        np.testing.assert_allclose(w, saved[float(t)], rtol=0, atol=cases.eps(10) * np.max(np.abs(known)))
+        assert _error(np.asarray(w), known) < 1e-3
+
+
+@pytest.mark.x64_only
+def test_two_solutions_have_one_structure():
+    """So that a function of solutions is compiled once."""
+    first, again = (FunctionSpace(problem).interpolation_cls for problem in (_smooth(), _stiff()))
+    assert first == again
+    assert hash(first) == hash(again)
+
+
+@pytest.mark.x64_only
+@pytest.mark.parametrize(("sign", "t1"), [(1, -1.0), (-1, 1.0)], ids=["backwards", "other terms"])
+def test_another_flow_is_refused(sign, t1):
+    solver = FunctionSpace(_smooth())
+    terms = diffrax.ODETerm(lambda t, y, args: jax.tree.map(lambda v: sign * v, solver.terms.vf(t, y, args)))
+    with pytest.raises(RuntimeError, match=r"its own problem, forward in time: give diffeqsolve terms=solver.terms"):
+        diffrax.diffeqsolve(terms, solver, 0.0, t1, 0.1 * t1, solver.start, max_steps=16)
+
+
 @pytest.mark.x64_only
 @pytest.mark.parametrize("activation", ["tanh", pytest.param("softplus", marks=pytest.mark.slow)])
 def test_error_and_energy_follow_the_tolerance(activation):

@@ -15,7 +15,8 @@ from jax.flatten_util import ravel_pytree
 
 from jaxsolve import GradientFlow, losses, nets, Problem, solve
 from jaxsolve.integrators import _modes, FunctionSpace, HOCHBRUCK_OSTERMANN_3
-from jaxsolve.integrators._linear_part import linear_part
+from jaxsolve.integrators._kernel_part import frozen_jacobian, kernel_part, Known
+from jaxsolve.integrators._linear_part import Model
 from jaxsolve.integrators._modes import modes, no_modes
 from tests import cases
 
@@ -71,7 +72,8 @@ def part(request):
 
     @eqx.filter_jit
     def build():
-        part, _ = linear_part(problem, problem.params, outputs, jnp.asarray(jnp.inf), no_modes(8, outputs.dtype))
+        known = Known(frozen_jacobian(Model(problem), params), no_modes(8, outputs.dtype))
+        part, _ = kernel_part(problem, outputs, jnp.asarray(jnp.inf), known)
         jacobian = jax.jacrev(lambda w: problem.outputs(unravel(w)).ravel())(params)
         return part, jacobian, problem.loss.hessian(outputs, problem.y)
 
@@ -242,7 +244,7 @@ def test_order_with_few_modes(wide):
 
         def step(_, carry):
             y, state, found = carry
-            found = found + (h * state.slowest > 1).astype(int)
+            found = found + (h * state.modes.slowest > 1).astype(int)
             y, _, _, state, _ = solver.step(solver.terms, jnp.zeros(()), h, y, None, state, False)
             return y, state, found
 

@@ -1,0 +1,198 @@
+"""Exponential Runge-Kutta methods as diffrax solvers for gradient flow."""
+
+import abc
+import dataclasses
+from typing import Any, ClassVar
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PyTree
+
+from .._checks import describe
+from .._problem import Problem
+from ._expansion import expand, Expansion, Flowing
+from ._held import Held
+from ._linear_part import AbstractLinearPart, Model
+from ._tableau import ExponentialTableau
+
+
+# The first step, in units of the time in which the loss would fall to 0 at its initial speed.
+FIRST = 0.2
+
+
+class AbstractExponential(diffrax.AbstractAdaptiveSolver):
+    """Gradient flow with a linear part taken exactly, and an explicit Runge-Kutta method for the rest.
+
+    Attributes:
+        problem: the problem; None leaves that to `GradientFlow`.
+        tableau: the method.
+    """
+
+    problem: eqx.AbstractVar[Problem | None]
+    tableau: eqx.AbstractVar[ExponentialTableau]
+
+    term_structure: ClassVar = diffrax.AbstractTerm
+
+    @property
+    @abc.abstractmethod
+    def gradients(self) -> int:
+        """Gradient evaluations of one step."""
+
+    @property
+    @abc.abstractmethod
+    def kernels(self) -> int:
+        """Kernel evaluations of one step."""
+
+    @abc.abstractmethod
+    def known(self, y0: Flowing) -> PyTree:
+        """What the first step starts from, beside the state."""
+
+    @abc.abstractmethod
+    def linear_part(
+        self, model: Model, y0: Flowing, h: Float[Array, ""], known: PyTree
+    ) -> tuple[AbstractLinearPart, PyTree]:
+        """The linear part at a state, for a step of length h, and what was found on the way."""
+
+    @abc.abstractmethod
+    def arrived(self, model: Model, y1: Flowing, known: PyTree) -> PyTree:
+        """What the next step starts from, beside its state y1."""
+
+    @property
+    def interpolation_cls(self) -> "DenseOutput":  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Makes the dense output of a step."""
+        return DenseOutput(self.tableau)
+
+    def order(self, terms: Any) -> int:
+        del terms
+        return self.tableau.order
+
+    def error_order(self, terms: Any) -> int:
+        del terms
+        return self.tableau.error_order
+
+    def bound_to(self, problem: Problem) -> "AbstractExponential":
+        """The same method for a problem."""
+        return dataclasses.replace(self, problem=problem)
+
+    @property
+    def _problem(self) -> Problem:
+        if self.problem is None:
+            name = type(self).__name__
+            raise ValueError(f"{name} needs a problem to be used with diffrax: {name}(problem)")
+        return self.problem
+
+    @property
+    def start(self) -> Flowing:
+        """The state at t = 0."""
+        problem = self._problem
+        zero = jnp.zeros_like(ravel_pytree(problem.params)[0])
+        return Flowing(zero, problem.outputs(problem.params), jnp.zeros((), zero.dtype))
+
+    @property
+    def first_step(self) -> Float[Array, ""]:
+        """A length for the first step: a part of the time in which the loss would fall to 0 at its initial speed."""
+        y = self.start
+        loss = jnp.abs(self._problem.loss.value(y.outputs, self._problem.y))
+        speed = self.terms.vf(0, y, None).dissipated
+        moving = (speed > 0) & (loss > 0)
+        return jax.lax.stop_gradient(jnp.where(moving, FIRST * loss / jnp.where(moving, speed, 1), 1))
+
+    @property
+    def terms(self) -> diffrax.ODETerm:
+        """The vector field of the problem's gradient flow."""
+        return diffrax.ODETerm(FlowField(self._problem))
+
+    def func(self, terms: Any, t0: Any, y0: Flowing, args: Any) -> Flowing:
+        return terms.vf(t0, y0, args)
+
+    def init(self, terms: Any, t0: Any, t1: Any, y0: Flowing, args: Any) -> PyTree:
+        _check_state(y0)
+        self._check_loss(y0.outputs)
+        return self._check_terms(terms, t0, t1, y0, args, self.known(y0))
+
+    def _check_loss(self, outputs: Float[Array, "n out"]) -> None:
+        loss, y = self._problem.loss, self._problem.y
+        try:
+            jax.eval_shape(loss.hessian, outputs, y)
+        except TypeError as error:  # JAX's, of functions with derivatives of their own
+            raise ValueError(
+                f"{type(self).__name__} needs the loss's Hessian in the outputs, but {loss} cannot be differentiated "
+                "twice; take another integrator, such as GradientFlow(diffrax.Tsit5())"
+            ) from error
+
+    def _check_terms(self, terms: Any, t0: Any, t1: Any, y0: Flowing, args: Any, checked: PyTree) -> PyTree:
+        """A step follows the problem itself, so other terms would be passed over in silence."""
+        if isinstance(terms, diffrax.ODETerm) and isinstance(terms.vector_field, FlowField):
+            return checked
+        # diffrax wraps terms, and runs backwards in time by a control of the other sign.
+        given = terms.vf_prod(t0, y0, args, terms.contr(t0, t1)).displacement
+        own = (t1 - t0) * self.terms.vf(t0, y0, None).displacement
+        other = jnp.linalg.norm(given - own) > 0.1 * jnp.linalg.norm(own)
+        return eqx.error_if(
+            checked,
+            other,
+            f"{type(self).__name__} follows the gradient flow of its own problem, forward in time: give diffeqsolve "
+            "terms=solver.terms, and t1 > t0",
+        )
+
+    def step(self, terms: Any, t0: Any, t1: Any, y0: Flowing, args: Any, solver_state: PyTree, made_jump: Any):
+        del terms, args, made_jump
+        model, tableau, h = Model(self._problem), self.tableau, t1 - t0
+        # A step uses all that was handed on: what `init` refused is else forgotten where nothing needs to be known.
+        y0, solver_state = jax.lax.optimization_barrier((y0, solver_state))
+        part, known = self.linear_part(model, y0, h, solver_state)
+        expansion = expand(model, part, tableau, y0, h)
+        y1, y_error = expansion.at(model, tableau, y0, jnp.ones_like(h)), expansion.error(tableau)
+        dense = {"y0": y0, "expansion": expansion, "held": Held(self._problem)}
+        return y1, y_error, dense, self.arrived(model, y1, known), diffrax.RESULTS.successful
+
+
+def _check_state(y: Any) -> None:
+    if not isinstance(y, Flowing):
+        raise TypeError(
+            f"an exponential method moves its own state: give diffeqsolve y0=solver.start, got {describe(y)}"
+        )
+
+
+class FlowField(eqx.Module):
+    """The velocity of a problem's gradient flow in both spaces."""
+
+    problem: Problem
+
+    def __call__(self, t: Any, y: Any, args: Any) -> Flowing:
+        del t, args
+        _check_state(y)  # diffrax evaluates this first of all
+        model = Model(self.problem)
+        w = model.start + y.displacement
+        velocity, dissipation = model.velocity(w)
+        return Flowing(velocity, jax.jvp(model.outputs, (w,), (velocity,))[1], dissipation)
+
+
+class DenseOutput(eqx.Module):
+    """Makes interpolations of one method; two of equal methods are equal, so that a solution compiles once."""
+
+    tableau: ExponentialTableau = eqx.field(static=True)  # decides the program
+
+    def __call__(self, **parts: Any) -> "ExponentialInterpolation":
+        return ExponentialInterpolation(**parts, tableau=self.tableau)
+
+
+class ExponentialInterpolation(diffrax.AbstractLocalInterpolation):
+    """The exponential method's own dense output: transients within a step are resolved, however long it is."""
+
+    t0: Any
+    t1: Any
+    y0: Flowing
+    expansion: Expansion
+    held: Held
+    tableau: ExponentialTableau = eqx.field(static=True)  # decides the program
+
+    def evaluate(self, t0: Any, t1: Any = None, left: bool = True) -> Flowing:
+        del left
+        if t1 is not None:
+            return jax.tree.map(jnp.subtract, self.evaluate(t1), self.evaluate(t0))
+        span = jnp.where(self.t1 > self.t0, self.t1 - self.t0, 1)
+        return self.expansion.at(Model(self.held.problem), self.tableau, self.y0, (t0 - self.t0) / span)

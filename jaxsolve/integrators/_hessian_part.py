@@ -1,0 +1,77 @@
+r"""The whole curvature of a gradient flow of few parameters, $A = -\eta \nabla^2 L$, exactly.
+
+In coordinates $\theta = \sqrt\eta z$ it is symmetric: $-\sqrt\eta \nabla^2 L \sqrt\eta = -Q \Lambda Q^T$. Rates may be
+negative: near saddles the flow grows.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._phi import phi
+from ._linear_part import AbstractLinearPart, flat_rates, Model
+
+
+TOGETHER = 32  # columns of the Hessian found at once
+
+
+class HessianPart(AbstractLinearPart[Float[Array, " params"]]):
+    """A = -eta Hess L, frozen at one point. Vectors are Q^T v/sqrt(eta).
+
+    Attributes:
+        model: the problem.
+        point: where it is frozen.
+        scale: sqrt(eta), one per parameter.
+        vectors, values: Q and Lambda.
+    """
+
+    model: Model
+    point: Float[Array, " params"]
+    scale: Float[Array, " params"]
+    vectors: Float[Array, "params params"]
+    values: Float[Array, " params"]
+
+    def force(
+        self, model: Model, w: Float[Array, " params"], outputs: Float[Array, "n out"]
+    ) -> Float[Array, " params"]:
+        del outputs
+        return self._coordinates(model.velocity(w)[0])
+
+    def change(
+        self, velocity: Float[Array, " params"], moved: Float[Array, " params"], force: Float[Array, " params"]
+    ) -> Float[Array, " params"]:
+        return self._coordinates(velocity) + self.values * moved - force
+
+    def phi(self, k: int, time: Float[Array, ""], v: Float[Array, " params"]) -> Float[Array, " params"]:
+        return phi(k, -time * self.values) * v
+
+    def nothing(self) -> Float[Array, " params"]:
+        return jnp.zeros_like(self.values)
+
+    def vector(self, v: Float[Array, " params"]) -> Float[Array, " params"]:
+        return self.scale * (self.vectors @ v)
+
+    def pushed(self, v: Float[Array, " params"]) -> Float[Array, "n out"]:
+        return jax.jvp(self.model.outputs, (self.point,), (self.vector(v),))[1]
+
+    def power(self, time: Float[Array, ""], v: Float[Array, " params"]) -> Float[Array, ""]:
+        return jnp.sum(v**2 * phi(0, -2 * time * self.values))
+
+    def spent(self, time: Float[Array, ""], v: Float[Array, " params"]) -> Float[Array, ""]:
+        return time * jnp.sum(v**2 * phi(1, -2 * time * self.values))
+
+    def _coordinates(self, v: Float[Array, " params"]) -> Float[Array, " params"]:
+        free = self.scale > 0  # parameters with eta = 0 stay where they are
+        return self.vectors.T @ jnp.where(free, v / jnp.where(free, self.scale, 1), 0)
+
+
+def hessian_part(model: Model, w: Float[Array, " params"]) -> HessianPart:
+    """The part at some parameters, all in one vector."""
+    arrays, rest = eqx.partition((model, w), eqx.is_array)
+    model, w = eqx.combine(jax.lax.stop_gradient(arrays), rest)
+    scale = jnp.sqrt(flat_rates(model.problem))
+    _, column = jax.linearize(model.gradient, w)
+    hessian = jax.lax.map(column, jnp.eye(w.size, dtype=w.dtype), batch_size=min(TOGETHER, w.size))
+    values, vectors = jnp.linalg.eigh(scale[:, None] * hessian * scale[None])
+    return HessianPart(model, w, scale, vectors, values)

@@ -1,0 +1,181 @@
+r"""The stiff part of a gradient flow, $A = -\eta J^T H J$, exactly, through the eigenvectors of the kernel.
+
+$\varphi_k(c h A) v = v/k! - c h \eta J^T S V \varphi_{k+1}(-c h \Lambda) V^T S J v$ with $S = H^{1/2}$ and
+$S K S = V \Lambda V^T$, K the eta-weighted NTK. If V holds only some orthonormal columns, A is restricted to them.
+"""
+
+import math
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PyTree
+
+from .. import kernels
+from .._phi import phi
+from .._problem import Problem
+from ._jacobian import FunctionJacobian, jacobian
+from ._linear_part import AbstractLinearPart, flat_rates, Model
+from ._modes import Modes, modes
+
+
+class Direction(NamedTuple):
+    """A vector v of parameter space as `own + eta J^T lifted`, and J v, all outputs in one axis."""
+
+    own: Float[Array, " params"]
+    lifted: Float[Array, " outputs"]
+    pushed: Float[Array, " outputs"]
+
+    def __add__(self, other: "Direction") -> "Direction":  # pyright: ignore[reportIncompatibleMethodOverride]
+        return Direction(*(a + b for a, b in zip(tuple(self), tuple(other), strict=True)))
+
+    def __rmul__(self, factor: Float[Array, ""] | float) -> "Direction":  # pyright: ignore
+        return Direction(*(factor * a for a in tuple(self)))
+
+
+class KernelPart(AbstractLinearPart[Direction]):
+    """A = -eta J^T H J, frozen at one point.
+
+    Attributes:
+        jacobian: J at the point.
+        eta: learning rates, one per parameter.
+        kernel: K = J eta J^T.
+        root: S, one symmetric block per sample.
+        vectors, values: V and Lambda.
+    """
+
+    jacobian: kernels.LayeredJacobian | FunctionJacobian
+    eta: Float[Array, " params"]
+    kernel: Float[Array, "outputs outputs"]
+    root: Float[Array, "n out out"]
+    vectors: Float[Array, "outputs modes"]
+    values: Float[Array, " modes"]
+
+    def force(self, model: Model, w: Float[Array, " params"], outputs: Float[Array, "n out"]) -> Direction:
+        # w' = -eta J^T dl/df. J is held here without its derivative, which `_slip` brings in.
+        residual = model.problem.loss.gradient(outputs, model.problem.y).reshape(-1)
+        own, pushed = _slip(model, self, w, residual)
+        return Direction(own, -residual, pushed - self.kernel @ residual)
+
+    def change(self, velocity: Float[Array, " params"], moved: Direction, force: Direction) -> Direction:
+        return self.direction(velocity, self.curvature(moved.pushed)) + -1.0 * force
+
+    def push(self, v: Float[Array, " params"]) -> Float[Array, " outputs"]:
+        """J v."""
+        return self.jacobian.push(self._unravel(v)).reshape(-1)
+
+    def lift(self, q: Float[Array, " outputs"]) -> Float[Array, " params"]:
+        """eta J^T q."""
+        return self.eta * ravel_pytree(self.jacobian.pull(q.reshape(self.root.shape[:2])))[0]
+
+    def direction(self, own: Float[Array, " params"], lifted: Float[Array, " outputs"]) -> Direction:
+        """own + eta J^T lifted."""
+        return Direction(own, lifted, self.push(own) + self.kernel @ lifted)
+
+    def vector(self, v: Direction) -> Float[Array, " params"]:
+        return v.own + self.lift(v.lifted)
+
+    def pushed(self, v: Direction) -> Float[Array, "n out"]:
+        return v.pushed.reshape(self.root.shape[:2])
+
+    def rescale(self, q: Float[Array, " outputs"]) -> Float[Array, " outputs"]:
+        """S q."""
+        return jnp.einsum("nab,nb->na", self.root, q.reshape(self.root.shape[:2])).reshape(-1)
+
+    def amplitudes(self, v: Direction) -> Float[Array, " modes"]:
+        """V^T S J v: v along the modes, times the roots of their rates."""
+        return self.vectors.T @ self.rescale(v.pushed)
+
+    def phi(self, k: int, time: Float[Array, ""], v: Direction) -> Direction:
+        decayed = phi(k + 1, -time * self.values) * self.amplitudes(v)
+        lifted = -time * self.rescale(self.vectors @ decayed)
+        low = Direction(jnp.zeros_like(v.own), lifted, self.kernel @ lifted)
+        return 1 / math.factorial(k) * v + low
+
+    def nothing(self) -> Direction:
+        zero = jnp.zeros(self.kernel.shape[0], self.kernel.dtype)
+        return Direction(jnp.zeros_like(self.eta), zero, zero)
+
+    def curvature(self, pushed: Float[Array, " outputs"]) -> Float[Array, " outputs"]:
+        """S V V^T S J v of a vector with the given J v: A v is -eta J^T of it."""
+        return self.rescale(self.vectors @ (self.vectors.T @ self.rescale(pushed)))
+
+    def power(self, time: Float[Array, ""], v: Direction) -> Float[Array, ""]:
+        # For v = eta J^T lifted, as the force is.
+        outside, inside = self._powers(v)
+        return outside + inside @ jnp.exp(-2 * time * self.values)
+
+    def spent(self, time: Float[Array, ""], v: Direction) -> Float[Array, ""]:
+        outside, inside = self._powers(v)
+        return time * (outside + inside @ phi(1, -2 * time * self.values))
+
+    def _powers(self, v: Direction) -> tuple[Float[Array, ""], Float[Array, " modes"]]:
+        """|v|^2 outside of the modes, and in each of them."""
+        total, squares = v.lifted @ v.pushed, self.amplitudes(v) ** 2
+        moving = self.values > 0
+        inside = jnp.where(moving, squares / jnp.where(moving, self.values, 1), 0)
+        outside = total - jnp.sum(inside)
+        # What rounding leaves of a difference of equals would be multiplied by a time without bound.
+        return jnp.where(outside > 1e3 * jnp.finfo(total.dtype).eps * total, outside, 0), inside
+
+    def _unravel(self, v: Float[Array, " params"]) -> PyTree:
+        return ravel_pytree(self.jacobian.params)[1](v)
+
+
+class Known(NamedTuple):
+    """What is known at the start of a step.
+
+    Attributes:
+        jacobian: J. The forward pass that gives the outputs there gives it, too.
+        modes: to start from.
+    """
+
+    jacobian: kernels.LayeredJacobian | FunctionJacobian
+    modes: Modes
+
+
+def frozen_jacobian(model: Model, w: Float[Array, " params"]) -> kernels.LayeredJacobian | FunctionJacobian:
+    """The Jacobian at some parameters, without derivatives."""
+    model, w = _frozen((model, w))
+    return jacobian(model.problem, model.params(w))
+
+
+def kernel_part(
+    problem: Problem, outputs: Float[Array, "n out"], h: Float[Array, ""], known: Known
+) -> tuple[KernelPart, Known]:
+    """The kernel's part where the outputs are such, and the modes for the next step of about this length."""
+    problem, outputs, held = _frozen((problem, outputs, known.jacobian))
+    kernel = held.ntk(problem.eta)
+    root = problem.loss.hessian_root(outputs, problem.y)
+    size = outputs.size
+    weighted = jnp.einsum("iab,ibjc,jcd->iajd", root, kernel, root).reshape(size, size)
+    vectors, values, found = modes(weighted, jax.lax.stop_gradient(h), known.modes)
+    part = KernelPart(held, flat_rates(problem), kernel.reshape(size, size), root, vectors, values)
+    return part, Known(held, found)
+
+
+def _frozen(tree: PyTree) -> PyTree:
+    arrays, rest = eqx.partition(tree, eqx.is_array)
+    return eqx.combine(jax.lax.stop_gradient(arrays), rest)
+
+
+@eqx.filter_custom_jvp
+def _slip(
+    model: Model, part: KernelPart, w: Float[Array, " params"], residual: Float[Array, " outputs"]
+) -> tuple[Float[Array, " params"], Float[Array, " outputs"]]:
+    """The velocity, -eta dL/dw + eta J^T dl/df, that is 0 but whose derivative is not, and its product with J."""
+    del model, part
+    return jnp.zeros_like(w), jnp.zeros_like(residual)
+
+
+@_slip.def_jvp
+def _slip_jvp(primals, tangents):
+    model, part, w, residual = primals
+    model_dot, _, w_dot, residual_dot = tangents
+    velocity = lambda model, w: model.velocity(w)[0]
+    _, own = eqx.filter_jvp(velocity, (model, w), (model_dot, w_dot))
+    own = jnp.zeros_like(w) if own is None else own
+    own = own if residual_dot is None else own + part.lift(residual_dot)
+    return _slip(model, part, w, residual), (own, part.push(own))

@@ -1,0 +1,57 @@
+"""Gradient flow of few parameters, with its whole curvature taken exactly."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._problem import Problem
+from ._expansion import Flowing
+from ._exponential import AbstractExponential
+from ._hessian_part import hessian_part, HessianPart
+from ._linear_part import Model
+from ._tableau import ExponentialTableau, HOCHBRUCK_OSTERMANN_3
+
+
+class ParameterSpace(AbstractExponential):
+    r"""An exponential Runge-Kutta method for gradient flow of a network with few parameters P.
+
+    Every step takes $A = -\eta \nabla^2 L$ at its start exactly, through the P by P Hessian's eigenvectors, and an
+    explicit method does the rest (an exponential Rosenbrock method). Where the outputs on the training set are more
+    than the parameters, as for teachers and students, it is cheaper than `FunctionSpace`, and steps grow without bound
+    also where a residual is left: there the curvature of the network itself counts, which is none of the kernel's.
+
+    Use it with diffrax as `FunctionSpace`. Memory: two matrices of P by P.
+
+    Arguments:
+        problem: the problem; None leaves that to `GradientFlow`.
+        tableau: the method.
+
+    Raises:
+        ValueError: used without a problem; the loss cannot be differentiated twice.
+        TypeError: used on another state than `start`.
+        RuntimeError: diffrax is given other terms, or a last time before the first.
+    """
+
+    problem: Problem | None = None
+    tableau: ExponentialTableau = eqx.field(static=True, default=HOCHBRUCK_OSTERMANN_3)  # decides the program
+
+    @property
+    def gradients(self) -> int:
+        # A column of the Hessian counts as one.
+        return len(self.tableau.nodes) + 1 + Model(self._problem).start.size
+
+    @property
+    def kernels(self) -> int:
+        return 0
+
+    def known(self, y0: Flowing) -> Float[Array, ""]:
+        return jnp.zeros((), y0.outputs.dtype)  # nothing, but diffrax's state must be an array to carry an error
+
+    def linear_part(
+        self, model: Model, y0: Flowing, h: Float[Array, ""], known: Float[Array, ""]
+    ) -> tuple[HessianPart, Float[Array, ""]]:
+        del h
+        return hessian_part(model, model.start + y0.displacement), known
+
+    def arrived(self, model: Model, y1: Flowing, known: Float[Array, ""]) -> Float[Array, ""]:
+        return known
