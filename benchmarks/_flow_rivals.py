@@ -303,6 +303,7 @@ def cheapest(
     *,
     max_steps: int = MAX_STEPS,
     patience: float = math.inf,
+    halvings: int = 0,
 ) -> Choice:
     """The loosest setting of a rival whose errors of displacement and of test outputs are at most `asked`.
 
@@ -315,28 +316,40 @@ def cheapest(
         asked: largest relative error.
         max_steps: of one run; a run that needs more fails.
         patience: seconds after which no other setting is tried.
+        halvings: how often the last two rungs are halved between, to come nearer to `asked`.
     """
     settings = rival.ladder(problem, reference)
     rival.run(problem, 1e-9 * T, settings[0], max_steps=max_steps)  # compiles
     end = time.perf_counter() + patience
 
-    def attempt(index: int) -> Choice:
+    def attempt(setting: float) -> Choice:
         start = time.perf_counter()
-        run = rival.run(problem, T, settings[index], max_steps=max_steps)
+        run = rival.run(problem, T, setting, max_steps=max_steps)
         seconds = time.perf_counter() - start
         found = errors(run, reference)
         met = all(error <= asked for error in found)
-        return Choice(settings[index], *found, int(run.steps), int(run.evaluations), seconds, met)
+        return Choice(setting, *found, int(run.steps), int(run.evaluations), seconds, met)
 
-    index, failed, choice = 0, -1, attempt(0)
+    index, failed, choice = 0, -1, attempt(settings[0])
     while not choice.met and index + 1 < len(settings) and time.perf_counter() < end:
         failed, index = index, _next_rung(settings, index, choice, asked, rival.order)
-        choice = attempt(index)
+        choice = attempt(settings[index])
     while choice.met and index - 1 > failed and time.perf_counter() < end:
-        looser = attempt(index - 1)
+        looser = attempt(settings[index - 1])
         if not looser.met:
             break
         choice, index = looser, index - 1
+    if choice.met and index > 0 and time.perf_counter() < end:
+        choice = refine(attempt, choice, settings[index - 1], halvings)
+    return choice
+
+
+def refine(attempt: Callable[[float], Choice], choice: Choice, looser: float, halvings: int) -> Choice:
+    """The loosest good setting found by halving, in logarithms, between a good one and a looser one that failed."""
+    for _ in range(halvings):
+        middle = math.sqrt(choice.setting * looser)
+        found = attempt(middle)
+        choice, looser = (found, looser) if found.met else (choice, middle)
     return choice
 
 
