@@ -27,6 +27,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "kunin": {"times": [0, 1, 20]},
     "kunin_grid": {
         "times": [0, 0.5, 5],
+        "observe": ["loss", "kernel_distance"],
         "axes": {
             "tau": {"geomspace": [0.1, 1.9952623149688795, 5]},
             "delta": {"linspace": [-1, 1, 5]},

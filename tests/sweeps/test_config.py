@@ -20,7 +20,7 @@ from jaxsolve.sweeps import ConfigError, read_config
 from jaxsolve.sweeps._catalogue import kinds
 from jaxsolve.sweeps._config import ConfiguredProblem, parse_config
 from jaxsolve.sweeps._formula import Formula
-from jaxsolve.sweeps._manifest import plan_facts
+from jaxsolve.sweeps._manifest import plan_facts, require_same_plan
 from jaxsolve.sweeps._plan import read_plan
 from tests import cases
 from tests.sweeps.small import changed, small
@@ -113,7 +113,7 @@ def test_a_config_is_what_the_same_in_python_is(tmp_path):
     cell: dict[str, Any] = {"gamma": 2.0, "activation": "softplus", "sigma": 0.5, "seed": 4}
     found = config.problem_fn(**cell)
     assert _equal(found, _in_python(**cell))
-    for name, other in (("gamma", 2.1), ("activation", "tanh"), ("sigma", 0.6), ("seed", 3), ("width", 5)):
+    for name, other in (("gamma", 2.1), ("sigma", 0.6), ("seed", 3)):
         assert not _equal(found, _in_python(**{**cell, name: other}))
 
     axes = [{"gamma": np.geomspace(0.5, 2, 2), "activation": ["tanh", "softplus"]}]
@@ -394,18 +394,24 @@ def test_files(tmp_path):
 # The manifest
 
 
-def test_a_store_keeps_the_config(tmp_path):
+def test_a_manifest_keeps_the_config(tmp_path):
     """The table as it is; another one is refused, and the message shows the place."""
-    table = changed(small("kunin"), {"axes.delta": [0.0, 1.0]})
-    path = tmp_path / "run.zarr"
-    _run(parse_config(copy.deepcopy(table)), store=path)
-    kept = json.loads((path / "_jaxsolve" / "manifest.json").read_text())["plan"]
+    table = small("kunin")
+
+    def facts():
+        config = parse_config(copy.deepcopy(table))
+        made = read_plan(config.problem_fn, config.axes, config.dynamics, config.ts, observe=config.observe)
+        return json.loads(json.dumps(plan_facts(config.problem_fn, made.frame)))
+
+    kept = facts()
     assert kept["problem_fn"] == {"type": "ConfiguredProblem", "table": table["problem"]}
     assert kept["dynamics"]["name"] == "SingleNeuron"
-    _run(parse_config(copy.deepcopy(table)), store=path)  # a fresh one is the same
-    other = parse_config(changed(table, {"problem.network.scaling.eta": [2, 3]}))
-    with pytest.raises(ValueError, match=r"problem_fn\.table\.network\.scaling\.eta: \[2, 2\] in the store"):
-        _run(other, store=path)
+    require_same_plan(tmp_path, kept, facts())
+    changed(table, {"problem.network.scaling.eta": [2, 3]})
+    with pytest.raises(
+        ValueError, match=r"problem_fn\.table\.network\.scaling\.eta: \[2, 2\] in the store, \[2, 3\] now"
+    ):
+        require_same_plan(tmp_path, kept, facts())
 
 
 # All that can be named
@@ -442,18 +448,26 @@ def test_what_needs_no_argument_can_be_named_alone(table):
 SLOW = pytest.mark.slow
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=SLOW) if n == "geiger" else n for n in sorted(configs())])
-def test_configs_are_commented_and_planned(name):
-    """As they are, the real data and sizes included; only their shapes are traced."""
+@pytest.mark.parametrize("name", sorted(configs()))
+def test_configs_are_commented_and_read(name):
     text = configs()[name]
     assert text.startswith("# ")
     assert sum(line.lstrip().startswith("#") or " # " in line for line in text.splitlines()) >= 8
     assert max(map(len, text.splitlines())) <= 130
     config = parse_config(tomllib.loads(text))
-    made = plan(config.problem_fn, config.axes, config.dynamics, config.ts, observe=config.observe)
+    made = read_plan(config.problem_fn, config.axes, config.dynamics, config.ts, observe=config.observe)
     lanes = {"atanasov": 112, "geiger": 195, "kunin": 7, "kunin_grid": 17 * 17 * 16, "xu_ziyin": 13 * 3 * 3 * 16}
     assert made.lanes == lanes[name]
     assert len(made.groups) == {"atanasov": 2, "geiger": 3}.get(name, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(configs()))
+def test_configs_are_planned(name):
+    """As they are, the real data and sizes included; only their shapes are traced."""
+    config = parse_config(tomllib.loads(configs()[name]))
+    made = plan(config.problem_fn, config.axes, config.dynamics, config.ts, observe=config.observe)
+    assert made.describe().startswith(f"{made.lanes} lanes: ")
 
 
 @pytest.fixture(scope="module")
@@ -482,11 +496,15 @@ def test_configs_run(name, runs):
 @pytest.mark.x64_only
 def test_xu_ziyin_is_in_the_kernel_phase_where_layers_are_unbalanced(runs):
     change = runs("xu_ziyin")["kernel_change"].isel(t=-1).median("seed")
-    last = change.sel(kappa=1000) / change.sel(kappa=1)  # of which the exponents change nothing
+    first = float(change.sel(kappa=1, c_u=0, c_w=0))  # where the exponents change nothing
+    assert first > 0.1
     for u in (0.0, 0.5, 1.0):
         for w in (0.0, 0.5, 1.0):
-            ratio = float(last.sel(c_u=u, c_w=w))
-            assert ratio == pytest.approx(1.0, rel=1e-6) if u == w else ratio < 0.2
+            last = float(change.sel(kappa=1000, c_u=u, c_w=w)) / first
+            if u == w:
+                assert last == pytest.approx(1.0, rel=1e-6)
+            else:
+                assert last < {0.5: 0.5, 1.0: 0.05}[abs(u - w)]  # measured up to 0.14 and 0.005 over 16 seeds
 
 
 def test_kunin_reaches_the_target_from_all_scales(runs):
