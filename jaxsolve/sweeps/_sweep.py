@@ -65,7 +65,8 @@ def sweep(
         resume: whether to carry on a store that an earlier run of the same plan left: only lanes that are missing run,
             with the bits that they would have had. A store that is complete is returned without running anything.
         retry_failed: whether lanes of the store that failed run again, too.
-        progress: whether to show a progress bar on standard error.
+        progress: whether to show lanes done, their rate, the time left and failures on standard error: a bar, or a line
+            now and then where that is no terminal.
 
     Returns:
         An `xarray.Dataset` with the axes in order, then `t`, then the observable's dimensions. Per lane `result`
