@@ -17,7 +17,7 @@ class Waiting:
     grid, so that there is something to learn from. Threads may share one.
 
     Arguments:
-        cells: values by argument, one row per lane.
+        cells: values by argument, one row per lane; none, if all lanes cost the same. Then they run in order.
         count: lanes.
     """
 
@@ -44,6 +44,8 @@ class Waiting:
 
     def learn(self, lanes: np.ndarray, costs: np.ndarray) -> None:
         """Takes notice of what lanes have cost, in steps."""
+        if not self._ranks:
+            return
         with self._lock:
             self._costs[lanes] = costs
             known = int(np.sum(np.isfinite(self._costs)))
@@ -57,10 +59,11 @@ class Waiting:
             self._window, self._left = self._window[:0], self._left[:0]
 
     def _fill_window(self) -> None:
-        lanes, self._left = self._left[:WINDOW], self._left[WINDOW:]
-        self._window = lanes[np.argsort(np.arange(len(lanes)) * GOLDEN % 1, kind="stable")]
-        if self._sorted_at:
-            self._sort()
+        self._window, self._left = self._left[:WINDOW], self._left[WINDOW:]
+        if self._ranks:
+            self._window = self._window[np.argsort(np.arange(len(self._window)) * GOLDEN % 1, kind="stable")]
+            if self._sorted_at:
+                self._sort()
 
     def _sort(self) -> None:
         known = np.isfinite(self._costs)

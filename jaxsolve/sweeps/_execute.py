@@ -139,7 +139,7 @@ def run_group(
     """
     group = program.group
     cells = {name: np.asarray(values) for name, values in group.cells.items()}
-    waiting = Waiting(cells, len(group.lanes))
+    waiting = Waiting(cells if program.lowered.refills else {}, len(group.lanes))
     said: queue.SimpleQueue[Finished | BaseException | None] = queue.SimpleQueue()
     x64 = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -236,6 +236,7 @@ class Tally:
 def _explained(error: BaseException, size: int) -> BaseException:
     if not (isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)):
         return error
-    found = OutOfMemory(f"out of memory with batches of {size} lanes; give a smaller batch_size")
+    advice = "give a smaller batch_size" if size > 1 else "give fewer samples, times or observables"
+    found = OutOfMemory(f"out of memory with batches of {size} lanes; {advice}")
     found.__cause__ = error
     return found

@@ -1,5 +1,6 @@
 """Sweeps as labelled arrays, in memory and on disk: all that xarray and Zarr do here."""
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,12 +34,15 @@ def to_dataset(
 
     dims = tuple(axis.dim for axis in axes)
     shape = tuple(len(axis) for axis in axes)
-    rows = [rows_of(batch) for batch in batches]
-    order = np.argsort(np.concatenate([batch.lanes for batch in batches]))
-    data = {}
-    for item in variables:
-        flat = np.concatenate([row[item.name] for row in rows])[order]
-        data[item.name] = (*dims, *item.dims), flat.reshape(shape + flat.shape[1:]), item.attrs
+    values = {item.name: np.empty((math.prod(shape), *item.shape), item.dtype) for item in variables}
+    for batch in batches:
+        rows = rows_of(batch)
+        for name, array in values.items():
+            array[batch.lanes] = rows[name]
+    data = {
+        item.name: ((*dims, *item.dims), values[item.name].reshape(shape + item.shape), item.attrs)
+        for item in variables
+    }
     return xarray.Dataset(data, coords=_coords(axes, ts), attrs=attrs)
 
 

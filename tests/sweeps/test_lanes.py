@@ -189,10 +189,14 @@ def test_the_dearest_lane_runs_first():
     assert abs(np.corrcoef(np.arange(80), np.log(cost[order]))[0, 1]) < 0.3
 
 
-def test_lanes_wait_in_windows():
-    waiting = Waiting({}, WINDOW + 5)
+@pytest.mark.parametrize("cells", [{}, {"a": np.arange(WINDOW + 5)}], ids=["alike", "different"])
+def test_lanes_wait_in_windows(cells):
+    """Lanes that cost the same run in order."""
+    waiting = Waiting(cells, WINDOW + 5)
     assert len(waiting) == WINDOW + 5
-    assert sorted(np.concatenate([waiting.take(WINDOW - 1), waiting.take(9)])) == list(range(WINDOW))
+    found = np.concatenate([waiting.take(WINDOW - 1), waiting.take(9)])
+    assert sorted(found) == list(range(WINDOW))
+    assert np.array_equal(found, np.arange(WINDOW)) == (not cells)
     waiting.learn(np.arange(3), np.array([1, 2, 3]))
     assert len(waiting.take(3)) == 3
     waiting.close()
@@ -278,6 +282,11 @@ def _starved(most: int, monkeypatch) -> None:
     monkeypatch.setattr(_fused.Fused, "run", limited)
 
 
+def _compiled_closed(batch_size: int) -> tuple[Program, AbstractRunner]:
+    program = _traced(LoweredFused, batch_size, dynamics=cases.ModesDecay())
+    return program, program.lowered.compile()
+
+
 def test_batches_are_halved_until_they_fit(caplog, tmp_path, monkeypatch):
     axes = {"rate": RATES}
     run = lambda **options: QUIET(_modes, axes, cases.ModesDecay(), [0.0, 0.5], observe=OBSERVED, **options)
@@ -291,7 +300,10 @@ def test_batches_are_halved_until_they_fit(caplog, tmp_path, monkeypatch):
     manifest = (tmp_path / "run.zarr" / "_jaxsolve" / "manifest.json").read_text()
     assert '"used": {\n   "0": 2' in manifest
     _starved(0, monkeypatch)
-    with pytest.raises(OutOfMemory, match="out of memory with batches of 1 lanes; give a smaller batch_size"):
+    program, compiled = _compiled_closed(5)
+    with pytest.raises(OutOfMemory, match="out of memory with batches of 5 lanes; give a smaller batch_size"):
+        list(run_group(program, compiled, lambda lanes: None))
+    with pytest.raises(OutOfMemory, match="out of memory with batches of 1 lanes; give fewer samples, times or"):
         run(batch_size=1)
 
 
