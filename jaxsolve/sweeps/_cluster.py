@@ -3,6 +3,7 @@
 import concurrent.futures
 import contextlib
 import functools
+import logging
 import pickle
 import queue
 import threading
@@ -30,6 +31,8 @@ from ._sink import AbstractHub
 if TYPE_CHECKING:
     import distributed
 
+
+log = logging.getLogger("jaxsolve")
 
 LOOK = 0.1  # seconds between two looks at signals, or at what workers run
 REFILLS = 4  # batches of a task, where lanes that have finished make room for others
@@ -188,6 +191,8 @@ class _Tasks(contextlib.AbstractContextManager["_Tasks"]):
 def _require_versions(client: "distributed.Client", conditions: Conditions) -> None:
     """Raises ValueError if a worker that is there cannot take part."""
     versions: Any = client.get_versions(packages=list(LIBRARIES))
+    if not versions["workers"]:
+        log.warning("the cluster has no workers; the sweep waits until there are some")
     for address, worker in versions["workers"].items():
         found = worker["packages"]
         conditions.require_versions(found | {"python": short(found["python"])}, f"the worker {address}")
