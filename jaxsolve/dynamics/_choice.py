@@ -25,11 +25,16 @@ def choose_integrator(problem: Problem) -> diffrax.AbstractSolver:
     # Along the margins of plain hinge an error per parameter sees every jump of the velocity.
     if outputs <= FEW_OUTPUTS and not isinstance(problem.loss, losses.Hinge):
         return diffrax.Tsit5()
-    if sum(leaf.size for leaf in jax.tree.leaves(problem.params)) <= min(outputs, FEW_PARAMETERS):
+    if _parameters(problem) <= min(outputs, FEW_PARAMETERS):
         return ParameterSpace()
     if outputs <= MANY_OUTPUTS and _fits(problem):
         return FunctionSpace()
     return RungeKuttaChebyshev()
+
+
+def _parameters(problem: Problem) -> int:
+    """How many there are; of the problem, as in a sweep, the shapes may be all that is known."""
+    return sum(leaf.size for leaf in jax.tree.leaves(eqx.filter_eval_shape(lambda p: p.params, problem)))
 
 
 def _fits(problem: Problem) -> bool:
@@ -41,7 +46,7 @@ def _fits(problem: Problem) -> bool:
     if problem.state is None and kernels.unknown_layer(problem.net) is None:
         held = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(_signals(problem)) if hasattr(leaf, "shape"))
     else:
-        held = outputs * sum(leaf.size for leaf in jax.tree.leaves(problem.params))  # a whole Jacobian
+        held = outputs * _parameters(problem)  # a whole Jacobian
     # Signals are held by the step and its dense output; of the kernel there are also the eigenvectors and work space.
     return item * (3 * held + 8 * outputs**2) < free // 2
 
