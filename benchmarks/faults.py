@@ -1,0 +1,173 @@
+"""What happens to a sweep that is killed, stopped or disturbed: a table of faults, of which the sweep survives each.
+
+Most run in `tests/sweeps/faults.py`, which the tests use as well, with fewer kills.
+"""
+
+import contextlib
+import functools
+import logging
+import os
+import signal
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import diffrax
+import distributed
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import jaxsolve as js
+from tests import cases
+from tests.sweeps import faults
+
+
+KILLS = 20
+QUIET = functools.partial(js.sweep, progress=False)
+
+
+def main() -> None:
+    """All of them."""
+    print(f"jax {jax.__version__}, {jax.devices()[0].device_kind}, {os.cpu_count()} cores\n")
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # it tells at length of the worker that is killed
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        _processes(folder)
+        _failing_lanes()
+        _corrupted(folder)
+        _worker(folder)
+        _paths(folder)
+
+
+def _row(fault: str, happened: str, survived: bool) -> None:
+    print(f"| {fault} | {happened} | {'yes' if survived else 'NO'} |", flush=True)
+
+
+def _processes(folder: Path) -> None:
+    begin = time.perf_counter()
+    found = faults.launch(folder, KILLS)
+    middle = sum(0 < chunks < faults.CHUNKS for chunks in found["killed"])
+    equal = found["difference"] == [] and found["parts"] == []
+    print(f"({faults.LANES} lanes in {faults.CHUNKS} chunks; {time.perf_counter() - begin:.0f} s)\n")
+    print("| fault | what happened | as asked |\n|---|---|---|")
+    what = f"{KILLS} kills, {middle} of them left a store with some of its chunks; resumed, equal to an undisturbed one"
+    _row("SIGKILL at random moments", f"{what} in every bit but `wall`" if equal else "differs", equal)
+    for number in ("SIGINT", "SIGTERM"):
+        code, said, chunks = found["disturbed"][number]
+        _row(f"{number}", _last(said), code == 3 and equal and 0 < chunks)
+    twice = found["twice"]
+    said = f"ends {twice['seconds']:.2g} s after the second one: {_last(twice['said'])}"
+    _row("two signals while a batch runs for minutes", said, twice["alive"] and twice["code"] == 3)
+    other = found["disturbed"]
+    refused = "BlockingIOError" in other["second"]
+    _row("a second process", f"after {other['seconds']:.1f} s: {_last(other['second'])}", refused)
+    _row("xarray opens it meanwhile, without jaxsolve", f"{other['seen']} lanes", other["seen"].startswith("seen"))
+    full = found["full"]
+    if full is None:
+        print("| disk full | not tried: this user may not mount a small file system | - |")
+    else:
+        what = f"{_last(full['said'])}: {full['chunks']} chunks kept; with more space, resumed and equal"
+        _row("disk full (tmpfs of 600 kB)", what, full["difference"] == [])
+
+
+def _last(said: str) -> str:
+    """The last line, without the folder of this run."""
+    line = said.strip().splitlines()[-1]
+    return " ".join(Path(word).name if word.startswith("/") else word for word in line.split())
+
+
+def _failing_lanes() -> None:
+    def build(rate: Any) -> js.Problem:
+        return cases.modes(jnp.ones(2), jnp.stack([rate, jnp.ones(())]))
+
+    flow = js.GradientFlow(diffrax.Tsit5(), max_steps=100)
+    descent = js.Descent(optax.sgd, 0.01)
+    for dynamics, rates in ((flow, [1.0, -1.0, 1e6, 2.0]), (descent, [1.0, -1.0, 1e4, 2.0])):
+        data = QUIET(build, {"rate": rates}, dynamics, [0.5, 5.0])
+        alone = QUIET(build, {"rate": [1.0, 2.0]}, dynamics, [0.5, 5.0], batch_size=4)
+        names = [str(name) for name in js.result_names(data["result"].values)]
+        same = np.allclose(data["loss"].sel(rate=[1.0, 2.0]), alone["loss"], rtol=1e-12, atol=0)
+        fine = names[0] == names[3] == "successful" and "successful" not in names[1:3]
+        what = f"rates {rates} end as {', '.join(names)}; the others as they do alone"
+        _row(f"lanes that fail, {data.attrs['dynamics']}", what, same and fine)
+
+
+def _corrupted(folder: Path) -> None:
+    path, reference = folder / "corrupted.zarr", folder / "reference.zarr"
+    faults.run(path)
+    files = sorted(file for file in path.rglob("*") if file.is_file() and "/c/" in str(file) and "loss" in str(file))
+    for file in files[:3]:
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+    broken = len(faults.difference(path, reference))
+    faults.run(path)
+    repaired = faults.difference(path, reference) == []
+    _row("one bit flipped in 3 chunks", f"{broken} files differ; found by checksum, run again, equal", repaired)
+
+
+def _worker(folder: Path) -> None:
+    path, alone = folder / "cluster.zarr", folder / "alone.zarr"
+    faults.run_slow(alone)
+    options: dict[str, Any] = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}
+    options["silence_logs"] = logging.CRITICAL
+    with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
+        found: Any = client.run(os.getpid)
+        pids = list(found.values())
+
+        def kill() -> None:
+            while faults.count(path) < 2:
+                time.sleep(0.01)
+            os.kill(pids[0], signal.SIGKILL)
+
+        thread = threading.Thread(target=kill)
+        thread.start()
+        faults.run_slow(path, executor=client)
+        thread.join()
+    equal = faults.difference(path, alone) == []
+    _row("a worker of a dask cluster killed", "its lanes are run by another; equal", equal)
+
+
+@contextlib.contextmanager
+def _closed(folder: Path) -> Iterator[None]:
+    """A folder in which this user may not write, whoever it is."""
+    folder.mkdir()
+    folder.chmod(stat.S_IRUSR | stat.S_IXUSR | stat.S_IROTH | stat.S_IXOTH)
+    root = os.geteuid() == 0
+    folder.parent.chmod(0o755)
+    try:
+        if root:
+            os.seteuid(65534)
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+        folder.chmod(0o755)
+
+
+def _paths(folder: Path) -> None:
+    (folder / "file").write_text("mine")
+    (folder / "foreign").mkdir()
+    (folder / "foreign" / "notes.txt").write_text("mine")
+    try:
+        with _closed(folder / "closed"):
+            _refused("a folder that cannot be written to", folder / "closed" / "run.zarr", PermissionError)
+    except OSError as error:  # of a root that is no more than one in a container
+        print(f"| a folder that cannot be written to | not tried: this user can be no other ({error.strerror}) | - |")
+    _refused("a path that is a file", folder / "file", FileExistsError)
+    _refused("a folder of something else", folder / "foreign", FileExistsError)
+
+
+def _refused(fault: str, path: Path, kind: type[OSError]) -> None:
+    try:
+        faults.run(path)
+    except OSError as error:
+        _row(fault, f"{type(error).__name__}: {_last(str(error))}", isinstance(error, kind))
+    else:
+        _row(fault, "nothing is said", False)
