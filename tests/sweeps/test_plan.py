@@ -13,6 +13,7 @@ import optax
 import pytest
 
 from jaxsolve import Descent, GradientFlow, nets, NotApplicable, observe, plan, Problem, sweep, theory, Zip
+from jaxsolve._dynamics import resolve
 from jaxsolve.sweeps import _plan, Plan
 from jaxsolve.sweeps._devices import cores
 from tests import cases
@@ -114,6 +115,18 @@ def test_cost_is_that_of_the_matrix_products():
     fixed = plan(_problem, {"width": [128]}, DESCENT, TS)
     assert fixed.outliner.outline(fixed.groups[0]).times == 4  # steps of 0.25 to t = 1
     assert f"{4 * outline.flop:.1e} flop" in fixed.describe()
+
+
+@pytest.mark.parametrize(("width", "name"), [(4, "ParameterSpace"), (64, "FunctionSpace")])
+def test_a_flow_is_chosen_by_shapes_alone(width, name):
+    """As in a sweep, where nothing else is known; with more outputs than Tsit5 is for."""
+
+    def make():
+        net = nets.MLP(3, width, 1, 1, "tanh", scaling=nets.Scaling.ntk(), key=jr.key(0))
+        return Problem(net, jnp.ones((20, 3)), jnp.ones((20, 1)))
+
+    shapes = eqx.filter_eval_shape(make)
+    assert resolve(GradientFlow(), shapes).name == resolve(GradientFlow(), make()).name == f"GradientFlow({name})"
 
 
 # One compilation for each combination of static arguments
