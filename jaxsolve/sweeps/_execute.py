@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
+import jax.experimental
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -145,7 +146,7 @@ def run_group(
 
     def work() -> None:
         try:
-            with jax.enable_x64(x64):  # which may be a setting of the caller's thread
+            with _precision(x64):  # which may be a setting of the caller's thread
                 compiled.run(cells, waiting, said.put)
         except BaseException as error:
             said.put(error)
@@ -231,6 +232,12 @@ class Tally:
         if self._executed:
             seconds, share = time.perf_counter() - self._begin, 100 * self._useful / self._executed
             log.info("%s: %d lanes in %.3g s, lane efficiency %.0f %%", self._what, self._lanes, seconds, share)
+
+
+def _precision(x64: bool) -> Any:
+    # JAX before 0.8 has it among the experiments.
+    setting: Any = jax if hasattr(jax, "enable_x64") else jax.experimental
+    return setting.enable_x64(x64)
 
 
 def _explained(error: BaseException, size: int) -> BaseException:

@@ -156,6 +156,14 @@ def test_bits_of_an_adaptive_flow(kind):
         _same(_rows(program, compiled, order), _taken(whole, np.sort(order)))
 
 
+def test_threads_follow_the_precision_of_their_caller():
+    """Which may be that of a block of code, unlike what the process has."""
+    with jax.enable_x64(not cases.X64):
+        data = QUIET(_modes, {"rate": RATES}, cases.ModesDecay(), [0.5])
+    assert data["loss"].dtype == (np.float32 if cases.X64 else np.float64)
+    np.testing.assert_allclose(data["loss"][:, 0], (RATES * np.exp(-RATES) + np.exp(-1.0)) / 2, rtol=1e-6)
+
+
 # Which way is chosen
 
 
