@@ -6,7 +6,7 @@ import sys
 import jax
 
 
-NAMES = ("foundations", "kernels", "flow")
+NAMES = ("foundations", "kernels", "flow", "sweeps", "faults")
 
 
 def main() -> None:

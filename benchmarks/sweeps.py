@@ -1,0 +1,224 @@
+"""Sweeps: how many steps are of use, and how long the lanes take, against what one would write by hand.
+
+The reference sweep is gamma over 6 decades x sigma over 2 x widths 16, 64, 256, 512 x 8 seeds, eta = gamma^-2, softplus
+and tanh, parity of digits; here networks of one hidden layer on 32 samples up to t = 3, so that it takes minutes. Both
+sides integrate by `diffrax.Tsit5` at equal tolerances, with the same controller, and save the same losses. All programs
+are compiled beforehand and called in turns; a ratio is one of medians.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import psutil
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array
+
+import jaxsolve as js
+from jaxsolve.sweeps._axes import Group, groups, read_axes
+from jaxsolve.sweeps._execute import run_group, trace_group
+
+from .kernels import row
+
+
+GAMMAS = np.geomspace(1e-3, 1e3, 7)
+SIGMAS = np.geomspace(0.02, 2.0, 3)
+SEEDS = 8
+WIDTHS = {16: 8, 64: 8, 256: 2, 512: 1}  # and how many of the seeds run: what is left out is said
+ACTIVATIONS = ("softplus", "tanh")
+SAMPLES = 32
+RTOL, ATOL = 1e-4, 1e-7
+MAX_STEPS = 4000
+TIMES = np.geomspace(1e-2, 3.0, 10)
+REPEATS = 3
+SECONDS = 30.0  # of repetitions in one case: what takes longer is repeated less
+CELLS = 100, 100, 100  # of a closed form: gammas, sigmas, seeds
+
+
+def main() -> None:
+    """All of it."""
+    start = time.perf_counter()
+    with jax.default_device(jax.devices("cpu")[0]):
+        print(f"jax {jax.__version__} on CPU, {os.cpu_count()} cores, {_load()}")
+        _closed_form()
+        _reference()
+    print(f"\n{_load()} at the end; wall time of it all {time.perf_counter() - start:.0f} s")
+
+
+def _load() -> str:
+    return "load " + "/".join(f"{load / (os.cpu_count() or 1):.2f}" for load in psutil.getloadavg()) + " per core"
+
+
+# --- the reference sweep
+
+
+class Cell(NamedTuple):
+    """Traced arguments, one or one per lane."""
+
+    gamma: Any
+    sigma: Any
+    seed: Any
+
+
+Build = Callable[..., js.Problem]
+
+
+def problem_of(width: int, activation: str) -> Build:
+    """Makes the problem of a cell."""
+    data = js.data.digits(task="parity", n_train=SAMPLES, n_test=0, pca=10, key=jax.random.key(0))
+
+    def build(gamma: Array, sigma: Array, seed: Array) -> js.Problem:
+        scaling = js.nets.Scaling.lazy(gamma, sigma=sigma)
+        net = js.nets.MLP(10, width, 1, 1, activation, scaling=scaling, key=jax.random.key(seed))
+        return js.Problem(net, *data.train, centered=True)
+
+    return build
+
+
+def by_hand(build: Build, ts: Array) -> Callable[[Cell], tuple[Array, Array]]:
+    """A single solve by `diffeqsolve`: losses at the times, and steps."""
+
+    def single(cell: Cell) -> tuple[Array, Array]:
+        problem = build(*cell)
+        start, unravel = ravel_pytree(problem.params)
+        spread = lambda eta, w: jnp.broadcast_to(eta, w.shape)
+        rates, _ = ravel_pytree(jax.tree.map(spread, problem.eta, problem.params))
+        objective = lambda y: problem.objective(unravel(y))
+        solution = diffrax.diffeqsolve(
+            diffrax.ODETerm(lambda t, y, args: -rates * jax.grad(objective)(y)),
+            diffrax.Tsit5(),
+            0.0,
+            ts[-1],
+            None,
+            start,
+            saveat=diffrax.SaveAt(ts=ts, fn=lambda t, y, args: objective(y)),
+            stepsize_controller=diffrax.PIDController(rtol=RTOL, atol=ATOL, pcoeff=0.3, icoeff=0.4),
+            adjoint=diffrax.ForwardMode(),
+            max_steps=MAX_STEPS,
+            throw=False,
+        )
+        return jnp.asarray(solution.ys), solution.stats["num_steps"]
+
+    return single
+
+
+def grid(seeds: int) -> Group:
+    """All cells, as one group."""
+    (group,) = groups(read_axes({"gamma": GAMMAS, "sigma": SIGMAS, "seed": range(seeds)}))
+    return group
+
+
+class Sides(NamedTuple):
+    """Functions that run all cells and return their losses, compiled beforehand."""
+
+    ours: Callable[[], np.ndarray]
+    vmapped: Callable[[], np.ndarray]
+    one_by_one: Callable[[], np.ndarray]
+
+
+def sides(build: Build, group: Group, notes: dict[str, float]) -> Sides:
+    """Ours, all lanes in one vmap, and a Python loop over warm single solves.
+
+    Arguments:
+        build: makes the problems.
+        group: their cells.
+        notes: takes useful and executed steps.
+    """
+    ts = jnp.asarray(TIMES)
+    flow = js.GradientFlow(diffrax.Tsit5(), rtol=RTOL, atol=ATOL, max_steps=MAX_STEPS)
+    program = trace_group(build, group, flow, (js.observe.loss(),), ts, None)
+    runner = program.lowered.compile()
+    cells = Cell(**{name: jnp.asarray(values) for name, values in group.cells.items()})
+    single = by_hand(build, ts)
+    first = jax.tree.map(lambda values: values[0], cells)
+    batch, alone = jax.jit(jax.vmap(single)).lower(cells).compile(), jax.jit(single).lower(first).compile()
+    rows = [Cell(*row) for row in zip(*(np.asarray(values) for values in cells), strict=True)]
+
+    def ours() -> np.ndarray:
+        done = list(run_group(program, runner, lambda lanes: None))
+        notes.update(useful=sum(item.useful for item in done), executed=sum(item.executed for item in done))
+        order = np.argsort(np.concatenate([item.lanes for item in done]))
+        return np.concatenate([item.rows.observed["loss"] for item in done])[order]
+
+    def vmapped() -> np.ndarray:
+        losses, steps = jax.block_until_ready(batch(cells))
+        notes["vmap"] = float(np.mean(steps) / np.max(steps))
+        return np.asarray(losses)
+
+    return Sides(ours, vmapped, lambda: np.array([np.asarray(alone(row)[0]) for row in rows]))
+
+
+def _reference() -> None:
+    useful = executed = 0
+    for width, seeds in WIDTHS.items():
+        for activation in ACTIVATIONS:
+            notes: dict[str, float] = {}
+            group = grid(seeds)
+            all_sides = sides(problem_of(width, activation), group, notes)
+            times, losses = in_turns(all_sides)
+            ours, vmapped, single = (float(np.median(part)) for part in times)
+            useful, executed = useful + notes["useful"], executed + notes["executed"]
+            print(
+                f"\nwidth {width}, {activation}: {len(group.lanes)} lanes ({seeds} of {SEEDS} seeds), {len(times[0])} "
+                f"turns; {notes['useful'] / len(group.lanes):.0f} steps a lane; ours {ours:.2f} s, vmap {vmapped:.2f} "
+                f"s (lane efficiency {100 * notes['vmap']:.0f} %), one by one {single:.2f} s; losses differ by "
+                f"{difference(losses[0], losses[2]):.1e}"
+            )
+            print(row("  vmap(diffeqsolve) / ours, time", vmapped / ours, ">=", 3))
+            print(row("  warm single solves / ours, time", single / ours, ">=", 3 if width <= 64 else 1))
+    print(row("\nlane efficiency of all", useful / executed, ">=", 0.85))
+
+
+def in_turns(all_sides: Sides) -> tuple[list[list[float]], list[np.ndarray]]:
+    """Seconds of each side, in turns, and what each returned."""
+    losses = [side() for side in all_sides]
+    times: list[list[float]] = [[] for _ in all_sides]
+    while len(times[0]) < REPEATS and sum(map(sum, times)) < SECONDS:
+        for side, seconds in zip(all_sides, times, strict=True):
+            begin = time.perf_counter()
+            side()
+            seconds.append(time.perf_counter() - begin)
+    return times, losses
+
+
+def difference(a: np.ndarray, b: np.ndarray) -> float:
+    """Largest difference of curves, relative to the largest value of each."""
+    return float(np.nanmax(np.abs(a - b) / np.nanmax(np.abs(b), axis=1, keepdims=True)))
+
+
+# --- closed forms
+
+
+def _closed_form() -> None:
+    def build(gamma: Array, sigma: Array, seed: Array) -> js.Problem:
+        scaling = js.nets.Scaling.ntk(gamma, sigma=sigma)
+        net = js.nets.TwoLayerLinear(1, 8, scaling=scaling, key=jax.random.key(seed))
+        return js.Problem(net, jnp.array([[1.0], [-0.5]]), jnp.array([[1.0], [0.25]]))
+
+    gammas, sigmas, seeds = CELLS
+    axes = {"gamma": np.geomspace(1e-2, 1e2, gammas), "sigma": np.geomspace(0.1, 10, sigmas), "seed": range(seeds)}
+    cells = int(np.prod(CELLS))
+    for name, observed in (
+        ("loss", [js.observe.loss()]),
+        ("loss and alignment", [js.observe.loss(), js.observe.layer_alignment()]),
+    ):
+        begin = time.perf_counter()
+        data = js.sweep(
+            build, axes, js.theory.TwoLayerLine(), np.geomspace(1e-2, 1e3, 50), observe=observed, progress=False
+        )
+        seconds, held = time.perf_counter() - begin, psutil.Process().memory_info().rss
+        print(
+            f"\n{cells} cells of TwoLayerLine (width 8) x 50 times, {name}: {data.nbytes / 1e9:.2f} GB of results, "
+            f"{held / 1e9:.2f} GB resident; the batches alone took {_cores_of(data):.1f} s of a core"
+        )
+        print(row("  seconds, with compilation", seconds, "<=", 10))
+
+
+def _cores_of(data: Any) -> float:
+    """Seconds of all streams together."""
+    return float(data["wall"].sum())
