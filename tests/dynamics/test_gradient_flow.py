@@ -92,7 +92,8 @@ def test_scipy_would_notice_a_rate_off_by_1_percent(biased, layer):
 
 @pytest.mark.x64_only
 @pytest.mark.parametrize(
-    ("solver", "order", "counts"), [(diffrax.Tsit5, 5, (16, 32, 64)), (diffrax.Dopri8, 8, (8, 16, 32))]
+    ("solver", "order", "counts"),
+    [pytest.param(diffrax.Tsit5, 5, (16, 32, 64), marks=pytest.mark.slow), (diffrax.Dopri8, 8, (8, 16, 32))],
 )
 def test_order(solver, order, counts):
     """Steps of one size, which land on every time because the tolerance does not bind."""

@@ -131,7 +131,7 @@ def _violation(values, weights):
     return float(assumption.violation)
 
 
-@pytest.mark.parametrize("loss", ["mse", "logistic"])
+@pytest.mark.parametrize("loss", ["mse", pytest.param("logistic", marks=pytest.mark.slow)])
 def test_lanes_without_a_kernel_limit_are_not_applicable(loss):
     make = lambda sigma: _problem(sigma=jnp.stack([jnp.ones(()), sigma]), loss=loss)
     dynamics = js.InfiniteWidth(flow=None if loss == "mse" else js.GradientFlow(rtol=1e-3, atol=1e-3))

@@ -371,6 +371,7 @@ def _driven():
     return run
 
 
+@pytest.mark.slow
 def test_each_lane_is_what_it_is_alone():
     stiffness = jnp.asarray([1.0, 1e2, 1e4], float)
     together, counts = jax.jit(jax.vmap(_driven()))(stiffness)
