@@ -3,11 +3,8 @@
 import logging
 import signal
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 
 from ._sink import AbstractSink
@@ -16,7 +13,6 @@ from ._sink import AbstractSink
 log = logging.getLogger("jaxsolve")
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-SLOWEST_LOOK = 0.05  # seconds between two looks at a running batch
 
 
 class Deferred:
@@ -55,19 +51,6 @@ class Deferred:
         if self.asked is not None:
             raise KeyboardInterrupt("interrupted twice: the batch that was running is lost")
         self.asked = signal.Signals(number)
-
-    def wait(self, values: Any) -> Any:
-        """Returns the arrays once they are computed, and meanwhile listens: inside of JAX no signal is heard."""
-        begin = time.perf_counter()
-        leaves: list[Any] = [leaf for leaf in jax.tree.leaves(values) if isinstance(leaf, jax.Array)]
-        while not all(leaf.is_ready() for leaf in leaves):
-            self.tell()
-            time.sleep(min(SLOWEST_LOOK, 0.01 * (time.perf_counter() - begin)))
-        return values
-
-    def listening(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        """A compiled function during whose run signals are heard."""
-        return (lambda *args: self.wait(compiled(*args))) if self._before else compiled
 
     def stop_here(self, sink: AbstractSink) -> None:
         """Does what a signal asked for: flushes the sink and raises KeyboardInterrupt."""

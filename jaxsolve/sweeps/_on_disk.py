@@ -151,8 +151,13 @@ class OnDisk(AbstractHub):
 
     def receive(self, receipt: Receipt) -> None:
         self._promised[receipt.lanes] = True
+        ran = self._manifest["runs"][-1].setdefault("workers", {})
+        ran[receipt.where] = ran.get(receipt.where, 0) + len(receipt.lanes)
 
     def confirm(self, heed: Callable[[], None]) -> None:
+        if self._promised.any():
+            with explained(self.path, AGAIN):
+                write_manifest(self.path, self._manifest)
         self._opened.wait(np.flatnonzero(self._promised), heed, PATIENCE)
         lost = int(np.sum(self._promised & self.missing))
         if lost:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from ._execute import Program, Timed
@@ -26,11 +27,13 @@ class Receipt(NamedTuple):
 
     Attributes:
         lanes: their flat indices.
+        where: the host and the device.
         failed: how many of them failed.
         batches: their rows, if they were sent back.
     """
 
     lanes: np.ndarray
+    where: str
     failed: int
     batches: tuple[Timed, ...]
 
@@ -54,7 +57,7 @@ class Home(AbstractOutlet):
 
     def collect(self, program: Program, lanes: np.ndarray, run: Callable[[np.ndarray], Iterable[Timed]]) -> Receipt:
         batches = tuple(run(lanes))
-        return Receipt(lanes, sum(map(failures, batches)), batches)
+        return Receipt(lanes, _here(), sum(map(failures, batches)), batches)
 
 
 class Shelf(AbstractOutlet):
@@ -80,7 +83,11 @@ class Shelf(AbstractOutlet):
             filler.add(batch)
             failed += failures(batch)
         filler.flush()
-        return Receipt(lanes, failed, ())
+        return Receipt(lanes, _here(), failed, ())
+
+
+def _here() -> str:
+    return f"{socket.gethostname()}, {jax.local_devices()[0].device_kind}"
 
 
 def failures(batch: Timed) -> int:

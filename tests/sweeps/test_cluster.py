@@ -3,9 +3,11 @@
 import asyncio
 import collections
 import functools
+import json
 import os
 import re
 import signal
+import socket
 import sys
 import threading
 import time
@@ -90,6 +92,8 @@ def test_workers_write_the_store_of_one_process(client, whole, tmp_path, capsys)
     assert faults.difference(path, whole[0]) == []
     assert [file.name for file in path.rglob("*.part")] == []
     assert re.search(r"30/30 runs in .*, 6 failed", capsys.readouterr().err)
+    run = json.loads((path / "_jaxsolve" / "manifest.json").read_text())["runs"][-1]
+    assert run["workers"] == {f"{socket.gethostname()}, {jax.devices()[0].device_kind}": 30}
     # Each worker traces what it runs, once.
     calls = collections.Counter(log.read_text().splitlines())
     workers = set(client.run(os.getpid).values())
@@ -306,7 +310,7 @@ def test_lanes_that_do_not_arrive(whole, tmp_path, monkeypatch):
         for program in programs:
             hub.expect(program)
             for lanes in hub.parts(program.group.lanes, 4):
-                receive(hub, _outlet.Receipt(lanes, 0, ()))
+                receive(hub, _outlet.Receipt(lanes, "there", 0, ()))
         hub.confirm(lambda: None)
 
     monkeypatch.setattr("jaxsolve.sweeps._sweep.run_on", pretend)
