@@ -19,8 +19,7 @@ from ._lanes import Lanes
 from ._runner import AbstractLowered, AbstractRunner, Cells, Finished, first, padded, take
 
 
-# Lanes of a call on a processor: their intermediate values stay in its cache, and are so few that XLA does not deal
-# them out to its own threads, which costs more than it saves.
+# Lanes of a call on a processor: more at once cost more each.
 TILE = 1024
 
 
