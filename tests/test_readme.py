@@ -24,6 +24,7 @@ README = ROOT / "README.md"
 PAGES = [README, *sorted(ROOT.glob("docs/**/*.md"))]
 RELATIVE_TOLERANCE = 1e-3
 TIMEOUT = 300.0  # seconds a page
+SLOW = {"docs/cluster.md", "docs/how-to-choose.md"}  # a cluster is started; a dozen programs are compiled
 
 FENCE = re.compile(r"^```(?P<language>[\w+-]*)[^\n]*\n(?P<body>.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
 # A number stands alone: "x1" holds none, and neither does the version "0.12.0".
@@ -102,7 +103,12 @@ def run(page: Path, folder: Path) -> list[tuple[Block, str]]:
     return list(zip(found, json.loads(out.read_text()), strict=True))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def named(page: Path):
+    name = page.relative_to(ROOT).as_posix()
+    return pytest.param(page, id=name, marks=[pytest.mark.slow] if name in SLOW else [])
+
+
+@pytest.mark.parametrize("page", map(named, PAGES))
 def test_page_runs_and_prints_what_it_promises(page, tmp_path):
     for block, printed in run(page, tmp_path):
         assert block.expected is None or agrees(block.expected, printed), (
