@@ -192,9 +192,12 @@ def test_configs_are_listed_and_written(command, tmp_path):
 @pytest.mark.slow
 def test_ctrl_c_in_a_process_of_its_own(tmp_path):
     """A real signal, at a random moment of a real sweep; then the rest, equal to an uninterrupted one."""
-    (tmp_path / "config.toml").write_text(
-        CONFIG.replace('"TwoLayerLine"', '{ type = "GradientFlow", integrator = "Tsit5" }').replace("20]", "60]")
+    # Lanes of thousands of steps: the first chunk is on disk long before the last lane has run.
+    flow = '{ type = "GradientFlow", integrator = "Tsit5", rtol = 1e-9 }'
+    text = (
+        CONFIG.replace('"TwoLayerLine"', flow).replace("[-1, 1, 20]", "[0.1, 1, 120]").replace("1, 2]", "1, 3000]", 1)
     )
+    (tmp_path / "config.toml").write_text(text)
     program = [sys.executable, "-c", "from jaxsolve.cli import main; main()", "sweep", "config.toml"]
     begin = subprocess.Popen(
         [*program, "--store", "run.zarr", "--batch-size", "2"],
@@ -210,7 +213,7 @@ def test_ctrl_c_in_a_process_of_its_own(tmp_path):
     assert begin.returncode == 130, err
     assert "Traceback" not in err
     assert err.splitlines()[-1] == "to carry on: jaxsolve sweep config.toml --store run.zarr"
-    assert int((_open(tmp_path / "run.zarr").result >= 0).sum()) < 60
+    assert 0 < int((_open(tmp_path / "run.zarr").result >= 0).sum()) < 120
     for store in ("run.zarr", "whole.zarr"):
         options = ["--store", store, "--batch-size", "2", "--quiet"]
         subprocess.run([*program, *options], cwd=tmp_path, check=True, capture_output=True, timeout=120)
