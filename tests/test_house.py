@@ -2,6 +2,7 @@
 
 import abc
 import ast
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -279,10 +280,15 @@ def _faults(cls: type, package: str) -> list[str]:
             if name in vars(cls) and _is_code(member) and not _generated(name):
                 if not getattr(member, "__isabstractmethod__", False):
                     faults.append(f"overrides {base.__name__}.{name}")
-        fields = vars(base)["__dataclass_fields__"].keys() - _open_ends(base)
+        foreign = [b for b in base.__mro__ if not b.__module__.startswith(package) and dataclasses.is_dataclass(b)]
+        fields = _fields(base) - _open_ends(base) - {name for other in foreign for name in _fields(other)}
         if fields:
             faults.append(f"inherits the fields {sorted(fields)} of {base.__name__}: fields and __init__ in one class")
     return faults
+
+
+def _fields(cls: type) -> set[str]:
+    return {field.name for field in dataclasses.fields(cls)}
 
 
 def test_there_are_classes_to_check():

@@ -24,7 +24,8 @@ README = ROOT / "README.md"
 PAGES = [README, *sorted(ROOT.glob("docs/**/*.md"))]
 RELATIVE_TOLERANCE = 1e-3
 TIMEOUT = 300.0  # seconds a page
-SLOW = {"docs/cluster.md", "docs/how-to-choose.md"}  # a cluster is started; a dozen programs are compiled
+# A cluster is started; a dozen programs are compiled; a sweep of flows runs.
+SLOW = {"docs/cluster.md", "docs/how-to-choose.md", "docs/report.md"}
 
 FENCE = re.compile(r"^```(?P<language>[\w+-]*)[^\n]*\n(?P<body>.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
 # A number stands alone: "x1" holds none, and neither does the version "0.12.0".
@@ -108,7 +109,7 @@ def named(page: Path):
     return pytest.param(page, id=name, marks=[pytest.mark.slow] if name in SLOW else [])
 
 
-@pytest.mark.parametrize("page", map(named, PAGES))
+@pytest.mark.parametrize("page", [named(page) for page in PAGES])
 def test_page_runs_and_prints_what_it_promises(page, tmp_path):
     for block, printed in run(page, tmp_path):
         assert block.expected is None or agrees(block.expected, printed), (

@@ -126,6 +126,7 @@ def test_sliding_along_a_margin():
     assert 5 < steps[1] / steps[0] < 20
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_a_network_reaches_all_margins_in_finite_time():
     """Ten samples in general position, more of which slide the later it is."""

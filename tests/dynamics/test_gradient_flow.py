@@ -121,6 +121,7 @@ def test_repeated_times_cost_no_step():
     assert repeated.stats.steps == once.stats.steps == 12
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 @pytest.mark.parametrize(("solver", "rtols"), [(diffrax.Tsit5, (1e-5, 1e-8)), (diffrax.Dopri8, (1e-5, 1e-8))])
 def test_error_falls_in_proportion_to_rtol(solver, rtols):

@@ -37,6 +37,7 @@ def _kernels(problem: js.Problem):
     return kernel(problem.x), kernel(problem.x_test)
 
 
+@pytest.mark.slow
 def test_moves_as_the_exponential_of_the_kernel():
     """Two outputs that start where the network does: each follows y + exp(-K t/n) (f_0 - y)."""
     problem = _problem(out_size=2, centered=False)

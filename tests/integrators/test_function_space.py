@@ -166,7 +166,9 @@ def test_order(name):
 
 
 @pytest.mark.x64_only
-@pytest.mark.parametrize(("name", "order"), [("Hochbruck-Ostermann", 2.9), ("Krogstad", 3.9)])
+@pytest.mark.parametrize(
+    ("name", "order"), [("Hochbruck-Ostermann", 2.9), pytest.param("Krogstad", 3.9, marks=pytest.mark.slow)]
+)
 def test_order_of_long_steps(name, order):
     """A step times the fastest rate is 117 to 15, where explicit methods of few stages blow up."""
     slopes = _convergence(_stiff, "Radau", name, (16, 32, 64, 128))

@@ -125,6 +125,7 @@ def test_the_part_is_the_curvature():
 LOSSES = {"MSE": losses.MSE(), "Logistic": losses.Logistic(), "SoftHinge": losses.SoftHinge(3.0)}
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 @pytest.mark.parametrize(
     ("name", "activation"),

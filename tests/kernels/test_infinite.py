@@ -301,6 +301,7 @@ def _images_by_hand(net, name, x):
     return tuple(float(values.gamma) ** 2 * (part + b) for part, b in zip(pair, bias, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["relu", pytest.param("tanh", marks=pytest.mark.slow)])
 def test_images_against_the_recursion(name, getkey):
     x = inputs(getkey(), 3, 12).reshape(3, 1, 3, 4)

@@ -169,6 +169,7 @@ def test_end_is_the_best_approximation_of_that_rank():
 # --- identities, derivatives, precision ---
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_one_neuron_is_the_single_neuron():
     for seed, sigma in enumerate([(0.1, 1.0), (1.0, 0.1), (0.5, 0.5)]):
@@ -182,6 +183,7 @@ def test_one_neuron_is_the_single_neuron():
             np.testing.assert_allclose(one[name], other[name], atol=1e-12 * float(jnp.max(jnp.abs(other[name]))))
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_aligned_balanced_start_is_saxes_modes():
     problem = aligned(4, (4, 4, 3), eta=(0.5, 1.8))
@@ -219,6 +221,7 @@ def test_gradients_equal_finite_differences(sizes, delta, t):
     np.testing.assert_allclose(jax.jit(jax.jacfwd(f))(at), differences, atol=2e-7)
 
 
+@pytest.mark.slow
 def test_float32_loses_no_more_than_its_digits():
     rng = np.random.default_rng(2)
     target = rng.normal(size=(3, 3)).astype(np.float32)

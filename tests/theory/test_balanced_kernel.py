@@ -171,6 +171,7 @@ def test_kernel_after_training_from_a_balanced_start():
         assert_fails(lambda a=alignment, k=kernel: np.testing.assert_allclose(a, k.alignment(6), rtol=1e-3))
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_alignment_after_training_from_a_small_start():
     """Any start: the kernel of the limit, up to the start's size; here fewer samples than inputs."""

@@ -37,6 +37,7 @@ def test_equals_flow_of_the_weights(seed, first, ratios, targets, ratio, gamma):
     )  # measured: 7e-12 over 15 draws, the reference's; more near the saddle
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_saxes_formula_and_its_half_time():
     # u(t) = s e^{2st}/(e^{2st} - 1 + s/u_0), half at t = ln(s/u_0 - 1)/(2s).

@@ -157,6 +157,7 @@ def test_half_loss_time(L):
     assert np.all(np.isnan(half_loss_time(jnp.array([0.0, 2.0]), jnp.array([1.0, 1.0]), matrices=L)))
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_half_loss_times_of_a_problem():
     problem = aligned(3, (3, 3, 3, 1), eta=(0.5, 1.2, 2.0), strengths=0.4, targets=[1.5])
@@ -213,6 +214,7 @@ def test_gradients_equal_finite_differences(t):
     np.testing.assert_allclose(jax.jacfwd(f)(at), differences, atol=2e-8)
 
 
+@pytest.mark.slow
 def test_float32_loses_no_more_than_its_digits():
     v = jnp.asarray(np.geomspace(1e-4, 0.9, 12), jnp.float32)
 

@@ -81,6 +81,7 @@ def exact_half_time(start, matrices, rates):
     return scipy.integrate.quad(slowness, np.log(start), np.log(S / 2), epsabs=0, epsrel=1e-11, limit=500)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 @pytest.mark.parametrize(
     ("matrices", "start"),

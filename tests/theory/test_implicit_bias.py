@@ -256,6 +256,7 @@ def product(net):
     return beta[:, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 @pytest.mark.parametrize("depth", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_balanced_deep_networks_end_at_the_minimiser(depth):
@@ -357,6 +358,7 @@ class Sensing(eqx.Module):
         return jnp.sum(x * (self.W.T @ self.A))[None]
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_singular_values_end_at_the_minimiser():
     # With diagonal measurements and start everything stays diagonal: the entries of W^T A are signed singular values.

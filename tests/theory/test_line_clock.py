@@ -39,6 +39,7 @@ def quartic_loss(f, y):
     return jnp.sum((f - y) ** 4)
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 @pytest.mark.parametrize(
     ("loss", "options"),

@@ -66,6 +66,7 @@ def test_400_random_starts_do_as_predicted():
     np.testing.assert_array_equal(np.sign(said.zeta_end - said.zeta_start), said.alignment)
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_the_weights_do_as_predicted():
     rng = np.random.default_rng(1)

@@ -68,6 +68,7 @@ def both(sigmas):
     return jax.vmap(lane)(sigmas)
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_weights_and_overlaps_follow_the_integration():
     gaps, true, found = both(jnp.array([1e-3, 1e-4]))

@@ -103,6 +103,7 @@ def test_the_corrected_and_the_printed_equation_59():
     assert abs(printed - true**2) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_layers_after_training_of_a_lambda_balanced_network():
     """Where the conserved matrix is a multiple of the identity, integration of the weights ends at these values."""

@@ -108,6 +108,7 @@ def lanes(sigmas, seeds, samples):
     return jax.tree.map(lambda a: a.reshape(len(sigmas), len(seeds), *a.shape[1:]), flat)
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 @pytest.mark.parametrize("samples", [4, pytest.param(8, marks=pytest.mark.slow)])
 def test_error_is_of_second_order_in_sigma(samples):
