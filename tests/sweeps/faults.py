@@ -113,6 +113,12 @@ class Child:
         while not self.ended() and count(path) < chunks:
             time.sleep(0.0005)
 
+    def wait_until_said(self, text: str, patience: float = 30.0) -> None:
+        """Waits until something was written to stderr, if it is in so many seconds."""
+        end = time.perf_counter() + patience
+        while not self.ended() and text not in self._said.read_text() and time.perf_counter() < end:
+            time.sleep(0.01)
+
 
 def count(path: Path) -> int:
     """Chunks that are recorded."""
@@ -209,7 +215,7 @@ def asked_twice(folder: Path) -> dict[str, Any]:
     child.wait_for(path, 1)
     time.sleep(0.2)
     os.kill(child.pid, signal.SIGTERM)
-    time.sleep(0.3)
+    child.wait_until_said("again to stop at once")
     alive, begin = not child.ended(), time.perf_counter()
     os.kill(child.pid, signal.SIGINT)
     code, said, _ = child.end()
