@@ -26,3 +26,8 @@ def new_axes(ax: "Axes | None") -> "Axes":
     import matplotlib.pyplot as plt
 
     return plt.subplots(figsize=(3.4, 2.6), layout="constrained")[1]
+
+
+def with_unit(name: str, unit: str) -> str:
+    """What an axis is called: a name in words, and its unit unless that says nothing more."""
+    return name.replace("_", " ") + ("" if unit in ("1", name) else f" [{unit}]")

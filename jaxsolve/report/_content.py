@@ -1,4 +1,4 @@
-"""What page.js draws, as JSON."""
+"""What the scripts of a page draw, as JSON."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,6 +8,7 @@ import numpy as np
 from .._results import RESULT_NAMES
 from ..observe import KERNEL_CHANGE
 from ..plot import COLOURS
+from ..plot._style import with_unit
 from ..sweeps._variables import FINE
 from ._grid import coordinates
 from ._lanes import costs, Curve, curves, final, Measure
@@ -58,8 +59,8 @@ def content(source: Source, theory: Source | None) -> tuple[dict[str, Any], list
         "times": times,
         "result": pack(source.result),
         "fine": FINE,
-        "curves": [{"name": item.name, "unit": item.unit, "values": pack(item.values)} for item in drawn],
-        "measures": [_measure(item) for item in measures],
+        "curves": [_labelled(item) for item in drawn],
+        "measures": [_labelled(item) | {"categories": _categories(item)} for item in measures],
         "colours": COLOURS,
         "window": found and found.window,
         "kernel_change": KERNEL_CHANGE,
@@ -85,10 +86,12 @@ def _missing(source: Source) -> list[str]:
     return [f"{absent} of {source.result.size} lanes have not run yet."] if absent else []
 
 
-def _measure(item: Measure) -> dict[str, Any]:
-    words = item.name if item.unit in ("1", item.name) else f"{item.name} [{item.unit}]"
-    categories = [{"label": label, "colour": colour} for label, colour in item.categories]
-    return {"name": item.name, "label": words, "categories": categories or None, "values": pack(item.values)}
+def _labelled(item: Curve | Measure) -> dict[str, Any]:
+    return {"name": item.name, "label": with_unit(item.name, item.unit), "values": pack(item.values)}
+
+
+def _categories(item: Measure) -> list[dict[str, str]] | None:
+    return [{"label": label, "colour": colour} for label, colour in item.categories] or None
 
 
 def _thin(source: Source, observed: Sequence[Curve]) -> tuple[list[Curve], list[float], list[str]]:

@@ -83,13 +83,18 @@ def _read_store(path: Path) -> Source:
         if begun:
             raise ValueError(f"'{path}' is the store of a sweep of which nothing has run yet; report on it later")
         raise ValueError(f"'{path}' is no store of a sweep: it holds no {ROOT}. Give the folder that store= named")
-    file = path / OURS / MANIFEST
-    manifest = json.loads(file.read_text()) if file.exists() else {}
-    dataset = read(path)
+    try:
+        file = path / OURS / MANIFEST
+        manifest = json.loads(file.read_text()) if file.exists() else {}
+        dataset = read(path)
+    except (ValueError, RuntimeError, KeyError) as error:
+        raise ValueError(
+            f"'{path}' is damaged: {error}. Call its sweep again, which finds damaged chunks and runs them again"
+        ) from error
     # A store lists its variables by name; the manifest, in the order in which they were asked for.
     first = [item["name"] for item in manifest.get("variables", []) if item["name"] in dataset]
-    names = list(dict.fromkeys([*first, *dataset.data_vars]))
-    return Source(path.absolute().name, dataset[names], manifest)
+    data = {name: dataset[name] for name in dict.fromkeys([*first, *dataset.data_vars])}
+    return Source(path.absolute().name, dataset.drop_vars(data).assign(data), manifest)
 
 
 def _require_sweep(source: Source, what: str) -> None:

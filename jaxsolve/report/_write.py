@@ -16,6 +16,10 @@ from ._source import read_source
 from ._tables import failures, manifest, summary
 
 
+# Each uses what those before it say.
+SCRIPTS = ("base", "controls", "figures", "axes", "theory", "map", "curves", "collapse", "start")
+
+
 def write(data: Any, path: str | os.PathLike, *, theory: Any = None) -> Path:
     """Writes a sweep as one HTML page that needs no network: phase maps, trajectories, collapse plots, failures.
 
@@ -44,7 +48,7 @@ def write(data: Any, path: str | os.PathLike, *, theory: Any = None) -> Path:
     plotly = _plotly()
     source = read_source(data, "data")
     drawn, notes = content(source, None if theory is None else read_source(theory, "theory"))
-    script = _file("page.js")
+    script = _script()
     # Only these two scripts may run, whatever else finds its way into the page.
     hashes = " ".join(f"'sha256-{_sha256(text)}'" for text in (plotly, script))
     page = Template(_file("page.html")).substitute(
@@ -65,8 +69,13 @@ def write(data: Any, path: str | os.PathLike, *, theory: Any = None) -> Path:
     return target
 
 
+def _script() -> str:
+    """The JavaScript of the page, whose names are seen by nothing else."""
+    return "\n".join(['"use strict";', "(() => {", *(_file(f"{name}.js") for name in SCRIPTS), "})();"])
+
+
 def _file(name: str) -> str:
-    return resources.files("jaxsolve.report").joinpath(name).read_text(encoding="utf-8")
+    return resources.files("jaxsolve.report").joinpath("page", name).read_text(encoding="utf-8")
 
 
 def _sha256(text: str) -> str:

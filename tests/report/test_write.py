@@ -39,7 +39,8 @@ def test_curves_and_last_values_are_those_of_the_dataset(tmp_path):
         np.testing.assert_allclose(numbers(named(page["curves"], name)["values"], 36, -1), expected, rtol=6e-8)
         last = numbers(named(page["measures"], f"{name}, final")["values"], 36)
         np.testing.assert_allclose(last, expected[:, -1], rtol=6e-8)
-    assert named(page["curves"], "loss")["unit"] == "loss"
+    assert [item["label"] for item in page["curves"]] == ["loss", "kernel change"]
+    assert named(page["measures"], "loss, final")["label"] == "loss, final [loss]"
     assert [item["name"] for item in page["coords"]] == list(AXES)
     np.testing.assert_allclose(page["coords"][1]["numbers"], AXES["gamma"])
     assert page["coords"][1]["labels"] == ["0.01", "0.1", "1", "10"]
@@ -272,6 +273,25 @@ def test_a_foreign_zarr_store_is_refused(tmp_path):
     write_store(xarray.Dataset({"x": ("y", np.ones(2))}), tmp_path / "foreign.zarr")
     with pytest.raises(ValueError, match=r"foreign\.zarr' is no sweep's dataset"):
         write(tmp_path / "foreign.zarr", tmp_path / "report.html")
+
+
+def test_a_damaged_store_is_told(tmp_path):
+    store = tmp_path / "run.zarr"
+    modes(store)
+    chunk = next(file for file in (store / "loss" / "c").rglob("*") if file.is_file())
+    chunk.write_bytes(bytes(reversed(chunk.read_bytes())))
+    with pytest.raises(ValueError, match=r"run\.zarr' is damaged: .*checksum.*\. Call its sweep again, which finds"):
+        write(store, tmp_path / "report.html")
+    (store / "zarr.json").write_text("{")
+    with pytest.raises(ValueError, match=r"run\.zarr' is damaged: "):
+        write(store, tmp_path / "report.html")
+
+
+def test_a_store_without_observables(tmp_path):
+    write_store(imagined().drop_vars(["loss", "kernel_change"]), tmp_path / "run.zarr")
+    page = _page(tmp_path / "run.zarr", tmp_path)
+    assert page["curves"] == []
+    assert [item["name"] for item in page["measures"]] == ["result", "wall"]
 
 
 def test_too_many_lanes_are_refused(tmp_path):

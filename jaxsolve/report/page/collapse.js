@@ -1,0 +1,73 @@
+// All curves, or last values, over a product of powers.
+
+const MAX_CURVES = 300;
+const MAX_POINTS = 5000;
+const MAX_LEGEND = 12;
+const collapse = { base: curves.length ? "t" : "1", y: 0, group: 0, x: true, logY: true, powers: coords.map(() => 0) };
+const numeric = indices(coords.length).filter((i) => coords[i].numbers && data.shape[coords[i].dim] > 1);
+const collapsible = () => (collapse.base === "t" ? curves : data.measures.filter((m) => !m.categories));
+
+function factorOf(lane) {
+  const choice = choiceOf(lane);
+  const powers = numeric.filter((i) => collapse.powers[i]);
+  return powers.reduce((product, i) => product * coords[i].numbers[choice[coords[i].dim]] ** collapse.powers[i], 1);
+}
+
+function drawCollapse() {
+  const overTime = collapse.base === "t";
+  const item = collapsible()[collapse.y];
+  const group = coords[collapse.group];
+  const ran = indices(result.length).filter(hasRun);
+  const lanes = sample(ran, overTime ? MAX_CURVES : MAX_POINTS);
+  const few = group.labels.length < data.colours.length;
+  const colours = group.labels.map((_, k) => (few ? data.colours[k] : viridis(k / (group.labels.length - 1))));
+  const traces = colours.map((color, k) => {
+    const here = lanes.filter((lane) => choiceOf(lane)[group.dim] === k);
+    if (overTime) return { ...line(item, here, collapse.x, factorOf), ...hovered("x"), line: { color, width: 1 } };
+    const values = unpack(item.values);
+    return {
+      type: "scatter", mode: "markers", x: here.map(factorOf), y: here.map((lane) => (Number.isFinite(values[lane]) ? values[lane] : null)),
+      text: here.map((lane) => safe(describe(choiceOf(lane)))), ...hovered("x"), marker: { color, size: 6, opacity: 0.8, symbol: k % 8 },
+    };
+  });
+  const powers = numeric.filter((i) => collapse.powers[i]).map((i) => safe(coords[i].name) + (collapse.powers[i] === 1 ? "" : `<sup>${collapse.powers[i]}</sup>`));
+  const alone = overTime ? TIME : "1 (choose powers of the axes)";
+  const product = powers.length ? [...(overTime ? ["t"] : []), ...powers].join(" · ") : alone;
+  Plotly.react("collapse", traces, figure(product, safe(item.label), collapse.x, collapse.logY), CONFIG);
+  const entries = group.labels.map((label, k) => [`${group.name} = ${label}`, "line", { borderTopColor: colours[k] }]);
+  drawLegend("collapse-legend", thin(entries, MAX_LEGEND));
+  element("collapse-status").textContent = lanes.length < ran.length ? `${lanes.length} of ${ran.length} runs are drawn.` : `${ran.length} runs are drawn.`;
+}
+
+function startCollapse() {
+  if (!collapsible().length) {
+    element("collapse-status").textContent = "There are no numbers to draw.";
+    element("collapse").hidden = true;
+    return;
+  }
+  const choose = (value) => {
+    collapse.y = value;
+    collapse.logY = element("collapse-y").checked = fitsLog(collapsible()[value]);
+    drawCollapse();
+  };
+  const bases = [["t", "time t"], ["1", "nothing but the axes"]].slice(curves.length ? 0 : 1);
+  menu("collapse-controls", "collapse-base", "multiply", bases, collapse.base, (value) => {
+    collapse.base = value;
+    element("collapse-name").replaceChildren(...names(collapsible()).map(([i, words]) => new Option(words, i)));
+    choose(0);
+  });
+  for (const i of numeric) {
+    const input = document.createElement("input");
+    Object.assign(input, { type: "number", step: "any", value: "0" });
+    input.addEventListener("input", () => {
+      collapse.powers[i] = Number.isFinite(input.valueAsNumber) ? input.valueAsNumber : 0;
+      drawCollapse();
+    });
+    control("collapse-controls", `power-${i}`, `power of ${coords[i].name}`, input);
+  }
+  menu("collapse-controls", "collapse-name", "observable", names(collapsible()), 0, (value) => choose(Number(value)));
+  menu("collapse-controls", "collapse-group", "colour by", names(coords), 0, (value) => { collapse.group = Number(value); drawCollapse(); });
+  tick("collapse-controls", "collapse-x", "log x", true, (on) => { collapse.x = on; drawCollapse(); });
+  tick("collapse-controls", "collapse-y", "log y", true, (on) => { collapse.logY = on; drawCollapse(); });
+  choose(0);
+}

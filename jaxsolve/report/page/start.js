@@ -1,0 +1,4 @@
+startCurves();
+startMap();
+startCollapse();
+document.body.dataset.ready = "yes";
