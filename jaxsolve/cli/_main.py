@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ._report import report
+from ._say import say
 from ._sweep import configs, sweep
 
 
@@ -46,7 +47,7 @@ def quickstart(
     _use_double(not float32)
     import jaxsolve
 
-    Console().print(repr(jaxsolve.quickstart(folder, seeds=seeds, progress=not quiet)), highlight=False, soft_wrap=True)
+    say(repr(jaxsolve.quickstart(folder, seeds=seeds, progress=not quiet)))
 
 
 @app.command
@@ -96,7 +97,7 @@ def phase(
         f"kernel term 2 k^2 sqrt(P Q) = {float(scale.kernel):.4g}",
         f"kernel change at the end = {float(found.kernel_change):.4g}",
     ]
-    Console().print("\n".join(lines), highlight=False, soft_wrap=True)
+    say("\n".join(lines))
 
 
 def _table_1() -> Table:
@@ -130,7 +131,7 @@ def errata(*, write: Path | None = None) -> None:
     if write is not None:
         write.parent.mkdir(parents=True, exist_ok=True)
         write.write_text(papers.document(results), encoding="utf-8")
-        Console().print(f"written to {write}", highlight=False, soft_wrap=True)
+        say(f"written to {write}")
 
 
 def _errata_tables(results: tuple) -> list[Table]:
@@ -168,5 +169,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         app(sys.argv[1:] if arguments is None else arguments)
     except (ValueError, TypeError, OSError) as error:
-        Console(stderr=True).print(f"jaxsolve: {error}", style="bold", highlight=False, soft_wrap=True)
+        say(f"jaxsolve: {_words(error)}", error=True)
         raise SystemExit(2) from error
+
+
+def _words(error: Exception) -> str:
+    """What went wrong; of errors of the system which file is meant, and no number."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"

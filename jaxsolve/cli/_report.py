@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
+
+from ._say import say
 
 
 def report(
@@ -33,4 +34,4 @@ def report(
             raise
         raise ValueError(str(error)) from error
     megabytes = path.stat().st_size / 1e6
-    Console().print(f"written to {path} ({megabytes:.1f} MB); open it in a browser", highlight=False, soft_wrap=True)
+    say(f"written to {path} ({megabytes:.1f} MB); open it in a browser")

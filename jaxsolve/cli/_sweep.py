@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Annotated, TYPE_CHECKING
 
 from cyclopts import Parameter
-from rich.console import Console
+
+from ._say import say
 
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ def sweep(
     quiet
         Show no progress.
     """
+    if not config.is_file():
+        raise FileNotFoundError(f"there is no file {config}; 'jaxsolve configs' lists some to start from")
     import jax
 
     # The command line owns its process, so it may choose the precision, and import from where the user stands.
@@ -67,7 +70,7 @@ def sweep(
     size = read.batch_size if batch_size is None else batch_size
     if dry_run:
         plan = jaxsolve.plan(read.problem_fn, read.axes, read.dynamics, read.ts, observe=read.observe, batch_size=size)
-        _say(plan.describe())
+        say(plan.describe())
         return
     path = store or read.store or Path(f"{config.stem}.zarr")
     try:
@@ -86,9 +89,9 @@ def sweep(
     except KeyboardInterrupt as stop:
         options = [*(["--store", str(store)] if store else []), *(["--float32"] if float32 else [])]
         again = shlex.join(["jaxsolve", "sweep", str(config), *options])
-        _say(f"jaxsolve: {stop or 'stopped before a lane ran'}\nto carry on: {again}", error=True)
+        say(f"jaxsolve: {stop or 'stopped before a lane ran'}\nto carry on: {again}", error=True)
         raise SystemExit(INTERRUPTED) from None
-    _say(f"{_results(found)} in {path}")
+    say(f"{_results(found)} in {path}")
 
 
 def configs(
@@ -106,19 +109,21 @@ def configs(
     from jaxsolve.papers import configs as known
 
     found = known()
+    if name is None and output is not None:
+        raise ValueError(f"which config shall be written to {output}? Give its name, one of {', '.join(found)}")
     if name is None:
         width = max(map(len, found))
-        _say("\n".join(f"{key:{width}}  {text.splitlines()[0].removeprefix('# ')}" for key, text in found.items()))
+        say("\n".join(f"{key:{width}}  {text.splitlines()[0].removeprefix('# ')}" for key, text in found.items()))
         return
     if name not in found:
         raise ValueError(f"there is no config {name!r}; there are {', '.join(found)}")
     if output is None:
-        _say(found[name].rstrip())
+        say(found[name].rstrip())
     elif output.exists():
         raise FileExistsError(f"{output} exists already, and is left alone; choose another file")
     else:
         output.write_text(found[name], encoding="utf-8")
-        _say(f"written to {output}; run it by: jaxsolve sweep {shlex.quote(str(output))}")
+        say(f"written to {output}; run it by: jaxsolve sweep {shlex.quote(str(output))}")
 
 
 def _results(found: "xarray.Dataset") -> str:
@@ -127,7 +132,3 @@ def _results(found: "xarray.Dataset") -> str:
     names = result.attrs["flag_meanings"].split()
     counts = {name: int((result == code).sum()) for code, name in enumerate(names)}
     return f"{result.size} lanes ({', '.join(f'{count} {name}' for name, count in counts.items() if count)})"
-
-
-def _say(text: str, *, error: bool = False) -> None:
-    Console(stderr=error).print(text, highlight=False, soft_wrap=True, markup=False)

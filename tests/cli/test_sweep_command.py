@@ -9,11 +9,9 @@ import threading
 import time
 import tomllib
 
-import jax
 import pytest
 import xarray
 
-from jaxsolve.cli import main
 from jaxsolve.papers import configs
 
 
@@ -39,26 +37,10 @@ key = 0
 
 
 @pytest.fixture
-def command(tmp_path, monkeypatch, capsys):
-    """Runs a command in an empty folder, and gives back its exit code, output, and errors."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
+def command(command, tmp_path):
+    """The command in a folder with a config."""
     (tmp_path / "config.toml").write_text(CONFIG)
-    before = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
-
-    def run(*arguments):
-        code: object = 0
-        try:
-            main(arguments)
-        except SystemExit as end:
-            code = end.code
-        finally:
-            jax.config.update("jax_enable_x64", before)
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
-        return code, said.out, said.err
-
-    return run
+    return command
 
 
 def _open(path):
@@ -124,9 +106,8 @@ def test_errors_are_one_line(command, tmp_path, text, message):
 
 
 def test_a_file_that_is_not_there(command):
-    code, _, err = command("sweep", "absent.toml")
-    assert code == 2
-    assert err == "jaxsolve: [Errno 2] No such file or directory: 'absent.toml'\n"
+    said = "jaxsolve: there is no file absent.toml; 'jaxsolve configs' lists some to start from\n"
+    assert command("sweep", "absent.toml") == (2, "", said)
 
 
 MODULE = """
@@ -182,6 +163,11 @@ def test_configs_are_listed_and_written(command, tmp_path):
     assert (code, out) == (0, "written to mine.toml; run it by: jaxsolve sweep mine.toml\n")
     assert (tmp_path / "mine.toml").read_text() == configs()["kunin"]
     assert command("configs", "kunin", "-o", "mine.toml")[0] == 2
+    code, _, err = command("configs", "-o", "other.toml")
+    assert code == 2
+    assert err.startswith("jaxsolve: which config shall be written to other.toml? Give its name, one of atanasov, ")
+    code, _, err = command("configs", "kunin", "-o", "absent/mine.toml")
+    assert (code, err) == (2, "jaxsolve: absent/mine.toml: No such file or directory\n")
     code, _, err = command("configs", "kunim")
     assert (code, err) == (
         2,
