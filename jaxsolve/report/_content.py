@@ -82,8 +82,9 @@ def _measures(source: Source, observed: Sequence[Curve], found: Phases | None) -
 
 
 def _missing(source: Source) -> list[str]:
-    absent = int(np.sum(source.result < 0))
-    return [f"{absent} of {source.result.size} lanes have not run yet."] if absent else []
+    absent, failed = int(np.sum(source.result < 0)), int(np.sum(source.result >= FINE))
+    notes = [f"{absent} of {source.result.size} lanes have not run yet."] if absent else []
+    return [*notes, f"{failed} of {source.result.size} lanes failed: see below."] if failed else notes
 
 
 def _labelled(item: Curve | Measure) -> dict[str, Any]:

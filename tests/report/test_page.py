@@ -237,6 +237,15 @@ def test_theory_draws_its_boundaries_only_where_it_applies(browser, report, tmp_
     with opened(browser, measured) as seen:
         assert names(seen) == set()
         assert seen.page.locator("#map-theory").count() == 0
+    along = write(imagined().isel(sigma=0, seed=0, drop=True), tmp_path / "report.html")
+    with opened(browser, along) as seen:
+        found = {trace["name"]: trace for trace in seen.figure("map") if trace["type"] == "contour"}
+        half = observe.half_loss_time(TS, imagined()["loss"].values)[0, :, 0]
+        z = np.array(found["theory: frozen"]["z"])
+        np.testing.assert_array_equal(z[0], z[1])
+        np.testing.assert_array_equal(z[0] < 0, half < TS[-1])
+        assert found["theory: frozen"]["y"] == [-0.5, 0.5]
+        assert seen.wrong == []
 
 
 def test_collapse_multiplies_time_by_powers_of_the_axes(browser, report):

@@ -33,10 +33,11 @@ function axisOf(coordinate) {
   return { ...place, positions: at, edges, ticks, words, title: safe(coordinate.name) };
 }
 
-// The two longest axes that are no repetitions, in the order of the grid.
+// The two longest axes, in the order of the grid; repetitions come last.
 function firstAxes(repeated) {
   const length = (i) => (repeated[coords[i].dim] ? 0 : data.shape[coords[i].dim]);
   const long = indices(coords.length).sort((a, b) => length(b) - length(a));
   const second = long.find((i) => coords[i].dim !== coords[long[0]].dim);
-  return second === undefined ? [long[0], -1] : [long[0], second].sort((a, b) => a - b);
+  if (second === undefined) return [long[0], -1];
+  return length(second) ? [long[0], second].sort((a, b) => a - b) : [long[0], second];
 }

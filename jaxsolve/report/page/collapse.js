@@ -3,7 +3,7 @@
 const MAX_CURVES = 300;
 const MAX_POINTS = 5000;
 const MAX_LEGEND = 12;
-const collapse = { base: curves.length ? "t" : "1", y: 0, group: 0, x: true, logY: true, powers: coords.map(() => 0) };
+const collapse = { base: curves.length ? "t" : "1", y: 0, group: view.x, x: true, logY: true, powers: coords.map(() => 0) };
 const numeric = indices(coords.length).filter((i) => coords[i].numbers && data.shape[coords[i].dim] > 1);
 const collapsible = () => (collapse.base === "t" ? curves : data.measures.filter((m) => !m.categories));
 
@@ -66,7 +66,7 @@ function startCollapse() {
     control("collapse-controls", `power-${i}`, `power of ${coords[i].name}`, input);
   }
   menu("collapse-controls", "collapse-name", "observable", names(collapsible()), 0, (value) => choose(Number(value)));
-  menu("collapse-controls", "collapse-group", "colour by", names(coords), 0, (value) => { collapse.group = Number(value); drawCollapse(); });
+  menu("collapse-controls", "collapse-group", "colour by", names(coords), collapse.group, (value) => { collapse.group = Number(value); drawCollapse(); });
   tick("collapse-controls", "collapse-x", "log x", true, (on) => { collapse.x = on; drawCollapse(); });
   tick("collapse-controls", "collapse-y", "log y", true, (on) => { collapse.logY = on; drawCollapse(); });
   choose(0);

@@ -7,7 +7,10 @@ const DRAG = window.innerWidth < 800 ? false : "zoom"; // dragging scrolls a nar
 const TIME = "time t [gradient-flow time]";
 const VIRIDIS = ["#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#b5de2b"];
 
-const fitsLog = (item) => !unpack(item.values).some((v) => v < 0);
+function fitsLog(item) {
+  const values = unpack(item.values);
+  return values.some((v) => v > 0) && !values.some((v) => v < 0);
+}
 
 function figure(xTitle, yTitle, xLog, yLog) {
   const axis = (title, log) => ({

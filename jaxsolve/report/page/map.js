@@ -96,7 +96,7 @@ function explain(measure, marks, lines) {
 function mapLayout(measure) {
   const axis = (a) => ({
     title: { text: a.title }, tickvals: a.ticks, ticktext: a.words, range: [a.edges[0], a.edges[a.edges.length - 1]],
-    zeroline: false, showgrid: false, automargin: true, ticks: "outside", fixedrange: !DRAG,
+    zeroline: false, showgrid: false, automargin: true, ticks: a.title ? "outside" : "", fixedrange: !DRAG,
   });
   return {
     font: FONT, margin: { l: 60, r: 12, t: measure.categories ? 32 : 84, b: 48 }, dragmode: DRAG, hovermode: "closest", showlegend: false, plot_bgcolor: "#fff",

@@ -2,11 +2,13 @@
 
 const DASHED = { solid: "solid", dash: "dashed", dot: "dotted" }; // Plotly's names for lines, and those of CSS
 
-// The zero levels of three functions on the map, where theory knows both axes.
+// The zero levels of three functions on the map, where theory knows its axes.
 function boundaries() {
   const theory = data.theory;
-  if (!theory || view.y < 0) return [];
-  const [x, y] = [coordinate(view.x), coordinate(view.y)].map((c) => theoryAxis(theory, c));
+  if (!theory) return [];
+  const x = theoryAxis(theory, coordinate(view.x));
+  // Along one axis alone both edges of the map are alike.
+  const y = view.y < 0 ? { dim: -1, order: [0, 0], at: drawn.y.edges } : theoryAxis(theory, coordinate(view.y));
   if (!x || !y) return [];
   const choice = theory.dims.map((dim) => {
     const chosen = view.rest[dim.of];
