@@ -5,7 +5,6 @@ method gets the loosest setting that brings both below what is asked. Ours is ru
 ratio compares times of one stretch of the machine.
 """
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -15,7 +14,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import psutil
 from jaxtyping import PyTree
 from threadpoolctl import threadpool_limits
 
@@ -33,7 +31,7 @@ from ._flow_rivals import (
     Run,
     SMALL_RIVALS,
 )
-from .kernels import row
+from ._said import on_cpu, row
 
 
 GOALS = {10.0: 100.0, 1.0: 40.0, 0.1: 12.0, 0.01: 6.0}  # gamma: ratio asked for
@@ -46,10 +44,8 @@ HALVINGS = 2  # between two rungs of a ladder of settings, for all alike
 
 def main() -> None:
     """All of it."""
-    start = time.perf_counter()
     # Two threads of LAPACK factorise a few hundred rows no faster, and far slower where others use the machine.
-    with jax.default_device(jax.devices("cpu")[0]), threadpool_limits(1, "blas"):
-        print(f"jax {jax.__version__} on CPU, {os.cpu_count()} cores, one thread for LAPACK, {_load()}")
+    with threadpool_limits(1, "blas"), on_cpu("one thread for LAPACK"):
         for gamma, goal in GOALS.items():
             _reference(gamma, goal)
         _small()
@@ -57,11 +53,6 @@ def main() -> None:
         _many_outputs()
         _batch()
         _long_times()
-    print(f"\n{_load()} at the end; wall time of it all {time.perf_counter() - start:.0f} s")
-
-
-def _load() -> str:
-    return "load " + "/".join(f"{load / (os.cpu_count() or 1):.2f}" for load in psutil.getloadavg()) + " per core"
 
 
 # --- ours

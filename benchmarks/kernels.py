@@ -6,7 +6,6 @@ all alike; a ratio is one of medians.
 """
 
 import math
-import os
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ import jaxsolve as js
 from jaxsolve.kernels import _neural_tangents as door, NeuralTangentsUnavailable
 
 from ._neural_tangents_server import Contestant, ntk, Remote, Server, structured_server
+from ._said import on_cpu, row
 
 
 class Case(NamedTuple):
@@ -55,8 +55,7 @@ WALL = 240.0
 def main() -> None:
     """All of them."""
     start = time.perf_counter()
-    with jax.default_device(jax.devices("cpu")[0]), structured_server() as server:
-        print(f"jax {jax.__version__} on CPU, {os.cpu_count()} cores, {_load()}")
+    with on_cpu(), structured_server() as server:
         print(f"neural-tangents on its own JAX: {server.what if isinstance(server, Server) else server}")
         left_out: dict[str, str] = {}
         for name, case in CASES.items():
@@ -64,18 +63,7 @@ def main() -> None:
                 _case(name, case, dtype, server, left_out)
         for dtype in DTYPES:
             _growth(dtype)
-    print(f"\n{_load()} at the end")
     print(row("Wall time of it all, s", time.perf_counter() - start, "<=", WALL))
-
-
-def _load() -> str:
-    return "load " + "/".join(f"{load / (os.cpu_count() or 1):.2f}" for load in psutil.getloadavg()) + " per core"
-
-
-def row(what: str, measured: float, sense: str, asked: float, measured_format: str = ".3g") -> str:
-    """One line: what was measured, what was asked for (`sense` is ">=" or "<="), and whether it was met."""
-    met = measured >= asked if sense == ">=" else measured <= asked  # False for what is not a number
-    return f"{what:<84} {measured:>9{measured_format}}   (asked: {sense} {asked:.3g}) {'met' if met else 'MISSED'}"
 
 
 # --- one case

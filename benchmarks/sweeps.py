@@ -6,7 +6,6 @@ sides integrate by `diffrax.Tsit5` at equal tolerances, with the same controller
 are compiled beforehand and called in turns; a ratio is one of medians.
 """
 
-import os
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -23,7 +22,7 @@ import jaxsolve as js
 from jaxsolve.sweeps._axes import Group, groups, read_axes
 from jaxsolve.sweeps._execute import run_group, trace_group
 
-from .kernels import row
+from ._said import on_cpu, row
 
 
 GAMMAS = np.geomspace(1e-3, 1e3, 7)
@@ -42,16 +41,9 @@ CELLS = 100, 100, 100  # of a closed form: gammas, sigmas, seeds
 
 def main() -> None:
     """All of it."""
-    start = time.perf_counter()
-    with jax.default_device(jax.devices("cpu")[0]):
-        print(f"jax {jax.__version__} on CPU, {os.cpu_count()} cores, {_load()}")
+    with on_cpu():
         _closed_form()
         _reference()
-    print(f"\n{_load()} at the end; wall time of it all {time.perf_counter() - start:.0f} s")
-
-
-def _load() -> str:
-    return "load " + "/".join(f"{load / (os.cpu_count() or 1):.2f}" for load in psutil.getloadavg()) + " per core"
 
 
 # --- the reference sweep

@@ -1,4 +1,5 @@
 import math
+import re
 
 import equinox as eqx
 import jax
@@ -7,6 +8,7 @@ import numpy as np
 
 from benchmarks import kernels
 from benchmarks._neural_tangents_server import Contestant, network
+from benchmarks._said import on_cpu, row
 from tests.cases import assert_fails, eps
 
 
@@ -14,12 +16,20 @@ SMALL = kernels.Case(n=7, d=3, depth=2, width=5, c=2)
 
 
 def test_a_target_that_is_missed_is_called_missed():
-    assert kernels.row("ratio", 59.9, ">=", 60).endswith("MISSED")
-    assert kernels.row("ratio", 60.0, ">=", 60).endswith(" met")
-    assert kernels.row("memory", 2.01, "<=", 2).endswith("MISSED")
-    assert kernels.row("memory", 2.0, "<=", 2).endswith(" met")
+    assert row("ratio", 59.9, ">=", 60).endswith("MISSED")
+    assert row("ratio", 60.0, ">=", 60).endswith(" met")
+    assert row("memory", 2.01, "<=", 2).endswith("MISSED")
+    assert row("memory", 2.0, "<=", 2).endswith(" met")
     for sense in (">=", "<="):
-        assert kernels.row("not measured", math.nan, sense, 1).endswith("MISSED")
+        assert row("not measured", math.nan, sense, 1).endswith("MISSED")
+
+
+def test_work_on_the_cpu_is_framed(capsys):
+    with on_cpu("one thread"):
+        assert jax.config.jax_default_device == jax.devices("cpu")[0]  # pyright: ignore[reportAttributeAccessIssue]
+    before, _, after = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"jax .* on CPU, \d+ cores, one thread, load [\d./]+ per core", before)
+    assert re.fullmatch(r"load [\d./]+ per core at the end; wall time of it all 0 s", after)
 
 
 def test_both_sides_are_given_one_network():
