@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from .. import nets
 from .._checks import concrete, describe, require_size
 from .._clock import step_at, time_at, time_per_step
-from .._dynamics import AbstractMarching, AbstractState, March, Quantity, View
+from .._dynamics import AbstractMarching, AbstractState, is_key, March, Quantity, View
 from .._problem import Problem
 from .._results import RESULTS
 from .._safe import nonzero
@@ -59,14 +59,14 @@ class Descent(AbstractMarching):
         rate: the learning rate, > 0; an array leaf.
         batch_size: samples per step, drawn without replacement and reshuffled every epoch (an incomplete last batch is
             left out); None takes the full batch.
-        key: for the batches; needed with `batch_size`.
+        key: for the batches; needed with `batch_size`. In a sweep each lane has one of its own (`docs/sweeps.md`).
         momentum: passed to the factory as `momentum=` if not zero, and to the clock.
         until: stops the run when the full-batch condition is met after a step.
         max_steps: steps before the run is given up.
         divergence_factor: growth of the loss, > 1, at which a run has diverged; inf waits for overflow.
 
     Raises:
-        TypeError: the factory is not callable, or does not make an optax optimiser.
+        TypeError: the factory is not callable, or does not make an optax optimiser; key is no `jax.random.key`.
         ValueError: the rate is not positive; divergence_factor is not above 1; batch_size without a key, or larger than
             the training set; a scaling that was made for another kind of optimiser (mup).
     """
@@ -103,6 +103,8 @@ class Descent(AbstractMarching):
             raise ValueError(f"momentum must lie in [0, 1), got {momentum}")
         if (batch_size is None) != (key is None):
             raise ValueError("batch_size and key go together: give both for mini-batches, neither for the full batch")
+        if key is not None and not is_key(key):
+            raise TypeError(f"key must be one such as jax.random.key(0), or None, got {describe(key)}")
         if until is not None and not isinstance(until, AbstractCondition):
             raise TypeError(f"until must be a condition such as until.loss_below(1e-5), or None, got {describe(until)}")
         if not divergence_factor > 1:

@@ -57,6 +57,12 @@ class AbstractFlow(AbstractMarching):
     def system(self, problem: Problem) -> AbstractSystem:
         """What moves, and what moves it."""
 
+    def tolerances(self, problem: Problem) -> dict[str, Any]:
+        """What a step is held to, by name: as given, or the defaults for this problem, of which shapes will do."""
+        found: list[dict[str, Any]] = []
+        eqx.filter_eval_shape(lambda p: found.append(self.system(p).tolerances), problem)
+        return found[0]
+
     @property
     def chunk(self) -> int:
         return 1 if isinstance(self.integrator, AbstractExponential) else 16  # whose steps are few and long

@@ -131,6 +131,10 @@ class MomentumSystem(AbstractSystem):
         eta = self._eta
         return jnp.sum(jnp.where(eta > 0, vector**2 / nonzero(eta), 0))
 
+    @property
+    def tolerances(self) -> dict[str, Any]:
+        return {"rtol": self.controller.inner.rtol, "atol": self.controller.inner.atol}
+
     def first_step(self) -> None:
         return None
 

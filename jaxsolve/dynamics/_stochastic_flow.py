@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from .._checks import concrete, describe, require_size
-from .._dynamics import AbstractMarching, AbstractState, March, Quantity, View
+from .._dynamics import AbstractMarching, AbstractState, is_key, March, Quantity, View
 from .._problem import Problem
 from .._results import RESULTS
 from .._safe import nonzero
@@ -65,7 +65,7 @@ class StochasticFlow(AbstractMarching):
 
     Arguments:
         temperature: T >= 0, a gradient-flow time per sample; an array leaf.
-        key: for the batches; an array leaf.
+        key: for the batches; an array leaf. In a sweep each lane has one of its own (`docs/sweeps.md`).
         change: lower and upper bound on the largest change of an output in a step, 0 <= lower < upper.
         until: stops the run after the first step at whose end it is met; with it `ts` may end in inf.
         max_steps: accepted and rejected steps before the run is given up.
@@ -93,7 +93,7 @@ class StochasticFlow(AbstractMarching):
         known = concrete(temperature)
         if known is not None and not (known.ndim == 0 and np.isfinite(known) and known >= 0):
             raise ValueError(f"temperature must be one finite number >= 0, got {temperature}")
-        if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
+        if not is_key(key):
             raise TypeError(f"key must be one such as jax.random.key(0), got {describe(key)}")
         if not (len(change) == 2 and 0 <= change[0] < change[1] < np.inf):
             raise ValueError(f"change must be two bounds, 0 <= lower < upper, such as (1e-4, 1e-2); got {change}")

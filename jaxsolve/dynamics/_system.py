@@ -47,6 +47,11 @@ class AbstractSystem(eqx.Module):
     def terms(self) -> diffrax.ODETerm:
         """y' as a function of y."""
 
+    @property
+    @abc.abstractmethod
+    def tolerances(self) -> dict[str, Any]:
+        """What a step is held to, by name."""
+
     @abc.abstractmethod
     def first_step(self) -> Float[Array, ""] | None:
         """The length of the first step; None leaves it to the controller."""
@@ -118,6 +123,10 @@ class ParameterSystem(AbstractSystem):
 
         return diffrax.ODETerm(field)
 
+    @property
+    def tolerances(self) -> dict[str, Any]:
+        return {"rtol": self.controller.rtol, "atol": self.controller.atol}
+
     def first_step(self) -> None:
         return None
 
@@ -168,6 +177,10 @@ class ExponentialSystem(AbstractSystem):
     @property
     def terms(self) -> diffrax.ODETerm:
         return self.solver.terms
+
+    @property
+    def tolerances(self) -> dict[str, Any]:
+        return {"rtol": self.controller.rtol}
 
     def first_step(self) -> Float[Array, ""]:
         return self.solver.first_step

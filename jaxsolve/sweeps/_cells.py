@@ -6,12 +6,17 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import jaxpr_as_fun
 from jaxtyping import Array
 
 from .._checks import describe
 from .._problem import Problem
 from ._axes import Group
+
+
+Cells = dict[str, np.ndarray]
+"""Traced arguments by name, one row per lane of a group."""
 
 
 class Leaves(NamedTuple):

@@ -17,13 +17,15 @@ import numpy as np
 from .._checks import describe
 from .._problem import Problem
 from ._axes import groups
-from ._compile import compiled_ahead
 from ._conditions import Conditions, short
-from ._execute import Program, run_group, Timed, trace_group
+from ._execute import Program, trace_group
 from ._fill import AGAIN
+from ._fit import Fitting
 from ._frame import Frame
 from ._interrupt import Deferred
+from ._layout import name_of
 from ._manifest import LIBRARIES
+from ._origin import Origin
 from ._outlet import AbstractOutlet, Receipt
 from ._sink import AbstractHub
 
@@ -36,6 +38,10 @@ log = logging.getLogger("jaxsolve")
 
 LOOK = 0.1  # seconds between two looks at signals, or at what workers run
 REFILLS = 4  # batches of a task, where lanes that have finished make room for others
+ANSWER = 60.0  # seconds within which the scheduler says what workers run
+RESULT = 300.0  # seconds within which a result arrives that a worker has
+IDLE = 60.0  # seconds without news after which it is looked at whether the workers do anything
+IDLE_LOOKS = 3  # looks in a row at an idle cluster after which it is given up
 
 
 class Job(NamedTuple):
@@ -83,9 +89,10 @@ def run_on(
 
     Raises:
         ValueError: a worker has other versions of the libraries, or XLA runs there with other flags.
-        RuntimeError: a batch ended several workers, or the cluster went away.
+        RuntimeError: a batch ended several workers, the cluster went away, or its workers do nothing.
     """
     conditions = Conditions.here()
+    sizes: dict[str, int] = {}  # lanes per batch, by group
     _require_versions(client, conditions)
     with _Tasks(client, _packed(job, conditions)) as tasks:
 
@@ -98,13 +105,14 @@ def run_on(
 
         def take(timeout: float) -> None:
             for receipt in tasks.ended(timeout):
+                _tell_size(receipt.origin, sizes)
                 hub.receive(receipt)
                 tell(len(receipt.lanes), receipt.failed)
 
         for program in programs:
             heed()
             hub.expect(program)
-            lanes = program.group.lanes
+            lanes, sizes[name_of(program.group)] = program.group.lanes, program.size
             size = program.size * (REFILLS if program.lowered.refills else 1)
             for part in hub.parts(lanes[hub.missing[lanes]], size):
                 tasks.begin(int(lanes[0]), program.size, part)
@@ -112,7 +120,16 @@ def run_on(
         while tasks.left:
             heed()
             take(LOOK)
+            tasks.require_work()
         hub.confirm(heed)
+
+
+def _tell_size(origin: Origin, sizes: dict[str, int]) -> None:
+    """Says, once, that a worker had to take smaller batches."""
+    if origin.size < sizes[origin.group]:
+        said = "out of memory on %s with batches of %d lanes: it goes on with %d"
+        log.warning(said, origin.where, sizes[origin.group], origin.size)
+        sizes[origin.group] = origin.size
 
 
 class _Tasks(contextlib.AbstractContextManager["_Tasks"]):
@@ -129,6 +146,9 @@ class _Tasks(contextlib.AbstractContextManager["_Tasks"]):
         self.left: dict[Any, distributed.Future] = {}
         self._client: Any = client  # whose methods, to type checkers, may be asynchronous
         self._ended = queue.SimpleQueue[Any]()
+        self._next_look = time.monotonic() + IDLE
+        self._idle_looks = 0  # in a row
+        self._seen: dict[str, Any] = {}  # when each worker was heard of, at the last look
         # As a task's result, workers pass it on to each other, and a worker that is lost does not take it along.
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": f"{2 * len(blob) + 2**20} B"}):
             self._blob = client.submit(_held, blob, pure=False)
@@ -157,8 +177,37 @@ class _Tasks(contextlib.AbstractContextManager["_Tasks"]):
             while True:
                 future = self._ended.get(timeout=timeout) if timeout else self._ended.get_nowait()
                 timeout = 0.0
-                yield self._result(future)
+                receipt = self._result(future)
+                if receipt is None:
+                    future.add_done_callback(self._ended.put)
+                    continue
+                self._next_look, self._idle_looks = time.monotonic() + IDLE, 0
+                yield receipt
                 del self.left[future.key]
+
+    def require_work(self) -> None:
+        """Looks, now and then, at whether workers work. Without workers it waits, which the log tells.
+
+        Raises:
+            RuntimeError: they have done nothing for minutes.
+        """
+        if time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + IDLE
+        workers = self._client.scheduler_info()["workers"]
+        if not workers:
+            log.warning("the cluster has no workers; %d batches wait until there are some", len(self.left))
+        # Of a worker that has not been heard of since the last look nobody knows what it does.
+        idle = [_is_idle(facts) and facts["last_seen"] != self._seen.get(name) for name, facts in workers.items()]
+        self._seen = {name: facts["last_seen"] for name, facts in workers.items()}
+        self._idle_looks = self._idle_looks + 1 if idle and all(idle) else 0
+        if self._idle_looks >= IDLE_LOOKS:
+            assigned = sum(len(self.left.keys() & set(keys)) for keys in self._client.processing().values())
+            raise RuntimeError(
+                f"{len(self.left)} batches are left, {assigned} of them assigned to workers, but none of the "
+                f"{len(workers)} workers has run anything for {IDLE_LOOKS * IDLE:.0f} s. See the logs of scheduler and "
+                f"workers; client.restart() may help; {AGAIN}"
+            )
 
     def stop(self) -> None:
         """Drops the tasks that have not begun and waits for the others, of which what they write stays."""
@@ -170,14 +219,22 @@ class _Tasks(contextlib.AbstractContextManager["_Tasks"]):
                 quiet = 0
                 while quiet < 2:  # one that was about to begin is seen the second time
                     time.sleep(LOOK)
-                    busy = any(left & stacks.keys() for stacks in self._client.call_stack().values())
+                    ask = self._client.scheduler.call_stack  # as client.call_stack does, but not for ever
+                    stacks = self._client.sync(ask, keys=None, callback_timeout=ANSWER)
+                    busy = any(left & of_worker.keys() for of_worker in stacks.values())
                     quiet = 0 if busy else quiet + 1
 
-    def _result(self, future: "distributed.Future") -> Receipt:
+    def _result(self, future: "distributed.Future") -> Receipt | None:
+        """What a task returned; None if that does not arrive, since the worker that had it was lost."""
         from distributed import KilledWorker
 
         try:
-            return future.result()
+            return future.result(timeout=RESULT)
+        except TimeoutError:
+            if future.status == "error":  # one of the task itself
+                raise
+            log.warning("the result of %s has not come for %.0f s; the sweep goes on waiting", future.key, RESULT)
+            return None
         except KilledWorker as error:
             raise RuntimeError(
                 f"a batch ended {error.allowed_failures + 1} workers, one after another; the last was "
@@ -203,6 +260,12 @@ def _packed(job: Job, conditions: Conditions) -> bytes:
     import cloudpickle
 
     return pickle.dumps((conditions, cloudpickle.dumps(job)))
+
+
+def _is_idle(worker: dict[str, Any]) -> bool:
+    """Whether a worker says that it runs nothing."""
+    counts = worker["metrics"].get("task_counts")
+    return counts is not None and not counts.get("executing")
 
 
 # What runs on the workers
@@ -239,7 +302,7 @@ class _Desk:
         self._conditions.require_versions(dict(Conditions.here().versions), where)  # it may have come later
         self._conditions.adopt_flags(where, fresh=fresh)
         self._compiling = threading.Lock()
-        self._compiled: dict[tuple[int, int], tuple[Program, Any]] = {}
+        self._compiled: dict[tuple[int, int], Fitting] = {}
         with self._conditions.applied():
             try:
                 self._job: Job = cloudpickle.loads(content)
@@ -254,22 +317,14 @@ class _Desk:
         """Runs lanes and leaves them where the job says."""
         with self._conditions.applied():
             with self._compiling:
-                program, compiled = self._program(first, size)
-            return self._job.outlet.collect(program, lanes, lambda some: _run(program, compiled, some))
+                fitting = self._fitting(first, size)
+            return self._job.outlet.collect(fitting, lanes)
 
-    def _program(self, first: int, size: int) -> tuple[Program, Any]:
+    def _fitting(self, first: int, size: int) -> Fitting:
         if (first, size) not in self._compiled:
             problem_fn, frame, _ = self._job
             traced = trace_group(
                 problem_fn, self._groups[first], frame.dynamics, tuple(frame.observables), jnp.asarray(frame.ts), size
             )
-            (self._compiled[first, size],) = compiled_ahead([traced], lambda program: None)
+            self._compiled[first, size] = Fitting(traced, traced.lowered.compile(), lambda program: None)
         return self._compiled[first, size]
-
-
-def _run(program: Program, compiled: Any, lanes: np.ndarray) -> Iterator[Timed]:
-    """Runs some lanes of a group."""
-    wanted = np.zeros(program.group.lanes[-1] + 1, bool)
-    wanted[lanes] = True
-    for part in program.parts(wanted):
-        yield from run_group(part, compiled, lambda lanes: None)

@@ -1,9 +1,7 @@
 """Running the lanes of a group in one compilation."""
 
-import logging
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -12,13 +10,13 @@ import jax.experimental
 import numpy as np
 from jaxtyping import Array, Float
 
-from .. import kernels
 from .._checks import describe
 from .._dynamics import AbstractDynamics, AbstractMarching, AbstractRandomAccess, resolve
 from .._problem import Problem
 from .._solve import read_times
 from ..observe import Observable
 from ._axes import Group
+from ._caption import caption
 from ._cells import Builder
 from ._cost import Waiting
 from ._devices import Devices, read_devices
@@ -26,13 +24,11 @@ from ._fused import LoweredFused
 from ._lanes import Lanes as Lanes, Timed as Timed
 from ._looped import LoweredLooped
 from ._runner import AbstractLowered, AbstractRunner, Finished
+from ._setup import cells_of, Setup
 from ._stepped import LoweredStepped
 
 
-log = logging.getLogger("jaxsolve")
-
 LOOK = 0.1  # seconds between two looks at whether to stop
-SHARE = 0.5  # of the free memory that batches may take
 
 
 class OutOfMemory(RuntimeError):
@@ -44,17 +40,24 @@ class Program(NamedTuple):
 
     Attributes:
         group: any lanes of the group that was traced.
-        size: lanes per batch.
+        setup: what they do, and where.
         lowered: what is compiled.
+        caption: what they do, in a line.
         chosen: whether the batch size was chosen here.
         resized: traces it for another batch size.
     """
 
     group: Group
-    size: int
+    setup: Setup
     lowered: AbstractLowered
+    caption: str
     chosen: bool
     resized: Callable[[int], Any]
+
+    @property
+    def size(self) -> int:
+        """Lanes of a batch."""
+        return self.setup.size
 
     def parts(self, wanted: np.ndarray) -> "Iterator[Program]":
         """Cuts the lanes that are wanted, a flag for each cell of the grid, into parts that are best run at once."""
@@ -91,16 +94,20 @@ def trace_group(
     """
     devices = read_devices(None) if devices is None else devices
     builder = Builder(problem_fn, group)
-    dynamics = resolve(dynamics, builder.shape)
-    read_times(ts, dynamics, ts.dtype)
-    kind = _kind(dynamics, devices)
+    chosen = resolve(dynamics, builder.shape)
+    read_times(ts, chosen, ts.dtype)
+    kind = _kind(chosen, devices)
+    said = caption(dynamics, chosen, builder.shape)
+    cell = {name: values[0] for name, values in cells_of(group, chosen).items()}
+
+    def of_size(lanes: int) -> Program:
+        size = len(devices) * -(-lanes // len(devices))
+        setup = Setup(builder, chosen, observables, ts, devices, size, cell)
+        return Program(group, setup, kind(setup), said, False, of_size)
+
     total = len(group.lanes)
-    size = default_batch(dynamics, total) if batch_size is None else min(batch_size, total)
-    size = len(devices) * -(-size // len(devices))
-    cell = {name: np.asarray(values)[0] for name, values in group.cells.items()}
-    lowered = kind(builder, dynamics, observables, ts, devices, cell, size)
-    resized = lambda size: trace_group(problem_fn, group, dynamics, observables, ts, size, devices)
-    return Program(group, size, lowered, batch_size is None, resized)
+    size = default_batch(chosen, total) if batch_size is None else min(batch_size, total)
+    return of_size(size)._replace(chosen=batch_size is None)
 
 
 def default_batch(dynamics: AbstractDynamics, lanes: int) -> int:
@@ -139,8 +146,9 @@ def run_group(
         OutOfMemory: a batch does not fit. Lanes that have been yielded are finished all the same.
     """
     group = program.group
-    cells = {name: np.asarray(values) for name, values in group.cells.items()}
-    waiting = Waiting(cells if program.lowered.refills else {}, len(group.lanes))
+    cells = cells_of(group, program.setup.dynamics)
+    known = group.cells if program.lowered.refills else {}
+    waiting = Waiting({name: cells[name] for name in known}, len(group.lanes))
     said: queue.SimpleQueue[Finished | BaseException | None] = queue.SimpleQueue()
     x64 = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -178,60 +186,6 @@ def run_group(
             raise _explained(failed, program.size)
     finally:
         waiting.close()
-
-
-def fitted(
-    program: Program, compiled: AbstractRunner, expect: Callable[[Program], Any]
-) -> tuple[Program, AbstractRunner]:
-    """The program and its executables, or those for smaller batches if its size was chosen and is too large.
-
-    Arguments:
-        program, compiled: as traced, and compiled.
-        expect: called with a new program.
-    """
-    free = kernels.free_memory()
-    while program.chosen and free is not None and compiled.memory > free * SHARE and program.size > 1:
-        size = min(program.size // 2, int(program.size * free * SHARE / compiled.memory))
-        log.info("batches of %d lanes would take %d kB: %d instead", program.size, compiled.memory >> 10, max(1, size))
-        program = program.resized(max(1, size))._replace(chosen=True)
-        compiled = program.lowered.compile()
-        expect(program)
-    return program, compiled
-
-
-def halved(program: Program, error: OutOfMemory, expect: Callable[[Program], Any]) -> tuple[Program, AbstractRunner]:
-    """A program for half as many lanes at once, compiled, after one that ran out of memory.
-
-    Raises:
-        OutOfMemory: a batch is a single lane already.
-    """
-    if program.size == 1:
-        raise error
-    log.warning("out of memory with batches of %d lanes: going on with %d", program.size, program.size // 2)
-    smaller = program.resized(program.size // 2)
-    expect(smaller)
-    return smaller, smaller.lowered.compile()
-
-
-class Tally:
-    """Counts the steps of a program, and tells the log."""
-
-    def __init__(self, program: Program):
-        self._what = program.group.static
-        self._begin = time.perf_counter()
-        self._lanes = self._useful = self._executed = 0
-
-    def add(self, done: Timed) -> None:
-        """Counts some lanes."""
-        self._lanes += len(done.lanes)
-        self._useful += done.useful
-        self._executed += done.executed
-
-    def report(self) -> None:
-        """Says how many of the steps that were made were of lanes that had not finished: the lane efficiency."""
-        if self._executed:
-            seconds, share = time.perf_counter() - self._begin, 100 * self._useful / self._executed
-            log.info("%s: %d lanes in %.3g s, lane efficiency %.0f %%", self._what, self._lanes, seconds, share)
 
 
 def _precision(x64: bool) -> Any:

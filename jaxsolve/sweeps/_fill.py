@@ -12,9 +12,10 @@ from .._dynamics import AbstractChoice, AbstractMarching
 from ._axes import Group
 from ._chunks import Chunks
 from ._collect import Collector, Part
-from ._execute import Program, Timed
+from ._execute import Program
 from ._files import explained
 from ._frame import Frame
+from ._lanes import Timed
 from ._layout import Layout
 from ._store import ChunkCodec
 from ._variables import FINE, rows_of, Variable, variables_of

@@ -10,7 +10,7 @@ from .._dynamics import AbstractDynamics
 from ..observe import Observable
 from ._axes import Axis
 from ._blocks import is_traced
-from ._execute import Timed
+from ._lanes import Timed
 
 
 @dataclasses.dataclass(frozen=True)

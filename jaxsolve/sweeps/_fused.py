@@ -6,17 +6,16 @@ from typing import Any, final
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
-from .._dynamics import AbstractRandomAccess
 from .._results import result_code
 from .._solve import check_applies, observe_random_access, random_access_result
-from ..observe import Observable
-from ._cells import Builder, Leaves
+from ._cells import Cells, Leaves
 from ._cost import Waiting
 from ._devices import Devices
 from ._lanes import Lanes
-from ._runner import AbstractLowered, AbstractRunner, Cells, Finished, first, padded, take
+from ._runner import AbstractLowered, AbstractRunner, Finished, first, padded, take
+from ._setup import Setup
 
 
 # Lanes of a call on a processor: more at once cost more each.
@@ -28,49 +27,39 @@ class LoweredFused(AbstractLowered):
     """The program of a closed form.
 
     Arguments:
-        builder: makes the problems.
-        dynamics, observables, ts: as for the sweep.
-        devices: to run on.
-        cell: any one of the group.
-        size: lanes of a batch, on all devices.
+        setup: of the group.
 
     Raises:
         NotApplicable: the dynamics is for another kind of problem.
     """
 
-    def __init__(
-        self,
-        builder: Builder,
-        dynamics: AbstractRandomAccess,
-        observables: tuple[Observable, ...],
-        ts: Float[Array, " times"],
-        devices: Devices,
-        cell: dict[str, Any],
-        size: int,
-    ):
+    def __init__(self, setup: Setup):
         # Only the kind of problem matters here; to say what it is takes numbers.
         wrong: list[bool] = []
-        jax.eval_shape(
-            lambda cell: wrong.append(dynamics.check(builder.problem(builder.leaves(cell))).structural), cell
-        )
+
+        def look(cell: dict[str, Array]) -> None:
+            problem, closed = setup.lane(setup.leaves(cell))
+            wrong.append(closed.check(problem).structural)
+
+        jax.eval_shape(look, setup.cell)
         if any(wrong):
-            check_applies(builder.problem(jax.jit(builder.leaves)(cell)), dynamics, throw=False)
-        rows = size // len(devices)
-        rows = min(rows, TILE) if devices.on_cpu else rows
+            problem, closed = setup.lane(jax.jit(setup.leaves)(setup.cell))
+            check_applies(problem, closed, throw=False)
+        ts, devices = setup.ts, setup.devices
+        rows = min(setup.rows, TILE) if devices.on_cpu else setup.rows
 
         def lane(own: list[Array], shared: list[Array]) -> Lanes:
-            problem = builder.problem(Leaves(own, shared))
-            observed = observe_random_access(problem, dynamics, observables, ts.astype(problem.x.dtype))
-            code = result_code(random_access_result(problem, dynamics))
+            problem, closed = setup.lane(Leaves(own, shared))
+            observed = observe_random_access(problem, closed, setup.observables, ts.astype(problem.x.dtype))
+            code = result_code(random_access_result(problem, closed))
             return Lanes(observed, ts, ts[-1], code, jnp.zeros((), int))
 
         def batch(cells: dict[str, Array]) -> Lanes:
-            own, shared = jax.vmap(builder.leaves, out_axes=Leaves(0, None), axis_size=rows)(cells)
+            own, shared = jax.vmap(setup.leaves, out_axes=Leaves(0, None), axis_size=rows)(cells)
             return jax.vmap(lane, in_axes=(0, None), axis_size=rows)(own, shared)
 
-        shapes = {name: jax.ShapeDtypeStruct((rows, *v.shape), v.dtype) for name, v in cell.items()}
         self._rows, self._devices = len(devices) * rows, devices
-        self._lowered = devices.lower(batch, [shapes], [False, False])
+        self._lowered = devices.lower(batch, [setup.shapes(rows)], [False, False])
 
     @property
     def out_info(self) -> Lanes:

@@ -7,13 +7,15 @@ import numpy as np
 
 from ._axes import Group, groups
 from ._blocks import Blocks
-from ._execute import Program, Timed
+from ._execute import Program
 from ._fill import Filler, variables_for
 from ._frame import Frame
 from ._interrupt import Deferred
+from ._lanes import Timed
 from ._layout import batch_size_of
 from ._manifest import require_same_plan
 from ._on_disk import OnDisk
+from ._origin import Origin, write_origins
 from ._outlet import await_layout
 from ._sink import AbstractSink
 
@@ -92,6 +94,7 @@ class Leader(AbstractSink):
 
     def dataset(self) -> "xarray.Dataset":
         self._inner.wait(lambda: self._signals.stop_here(self))
+        self._inner.hear_hosts()
         return self._inner.dataset()
 
     def _tell(self, *, begun: bool) -> None:
@@ -115,6 +118,8 @@ class Member(AbstractSink):
         self._share = _Share(frame)
         self._signals = signals
         self._manifest: dict[str, Any] = {}
+        self._origins: list[Origin] = []  # those that were told of
+        self._sizes: dict[str, int] = {}  # lanes per batch of each group, at first
         self._filler: Filler | None = None
 
     def __enter__(self) -> "Member":
@@ -140,6 +145,7 @@ class Member(AbstractSink):
 
     def expect(self, program: Program) -> None:
         self._entered.require(variables_for(self._frame, program), program.group)
+        self._tell(Origin.here(program))
 
     def add(self, batch: Timed) -> None:
         self._entered.add(batch)
@@ -151,6 +157,14 @@ class Member(AbstractSink):
         filler = self._entered
         filler.wait(np.flatnonzero(filler.missing), lambda: self._signals.stop_here(self))
         return self._inner.dataset()
+
+    def _tell(self, origin: Origin) -> None:
+        """Leaves word for process 0 of what it would not think of itself."""
+        asked = self._sizes.setdefault(origin.group, origin.size)
+        as_before = [origin.dynamics == other.dynamics for other in self._origins]
+        if origin.size < asked or not any(as_before):
+            self._origins.append(origin)
+            write_origins(self._inner.path, jax.process_index(), self._origins)
 
     @property
     def _entered(self) -> Filler:

@@ -11,8 +11,8 @@ from ._axes import Group
 from ._blocks import Blocks, cut
 from ._files import checksum, PART, write_json, write_whole
 from ._frame import Frame
-from ._manifest import FORMAT, MANIFEST, new_manifest, OURS, run_facts, summary
-from ._store import skeleton
+from ._manifest import FORMAT, MANIFEST, new_manifest, OURS, summary
+from ._store import ROOT, skeleton
 from ._variables import Variable
 
 
@@ -40,30 +40,63 @@ class Layout(NamedTuple):
     files: dict[str, bytes]
 
 
-def new_layout(frame: Frame, plan: dict[str, Any], variables: tuple[Variable, ...], batch_size: int) -> Layout:
-    """The layout of a new store."""
+def new_layout(
+    frame: Frame,
+    plan: dict[str, Any],
+    variables: tuple[Variable, ...],
+    batch_size: int,
+    labels: dict[str, str],
+    run: dict[str, Any],
+) -> Layout:
+    """The layout of a new store.
+
+    Arguments:
+        frame: of the dataset.
+        plan: from `plan_facts`.
+        variables: of the dataset.
+        batch_size: lanes of a batch.
+        labels: the attributes that may grow later.
+        run: from `run_facts`.
+    """
     blocks = cut(frame.axes, batch_size, max(item.lane_bytes for item in variables))
     details = {
         "batch_size": {"asked": frame.batch_size, "used": {}},
         "variables": [dataclasses.asdict(item) for item in variables],
         "chunks": dataclasses.asdict(blocks),
     }
-    run = run_facts()
     manifest = {**new_manifest(plan, details), "runs": [run]}
     facts = {name: manifest[name] for name in ("citation", "plan_hash")}
-    attrs = {**summary(frame.dynamics, run), **facts, "batch_size": batch_size, "manifest": f"{OURS}/{MANIFEST}"}
+    attrs = {**summary(labels, run), **facts, "batch_size": batch_size, "manifest": f"{OURS}/{MANIFEST}"}
     return Layout(manifest, variables, blocks, GROUP | skeleton(frame.axes, blocks, variables, frame.ts, attrs))
 
 
 def write_layout(path: Path, layout: Layout) -> None:
     """Makes a store in which nothing has run. Until its last file is there, readers see none; then, all of it."""
+    _write_copies(path, layout)
+    write_manifest(path, layout.manifest)
+    restore(path, layout)
+
+
+def attributes(layout: Layout) -> dict[str, Any]:
+    """The attributes of the dataset."""
+    return json.loads(layout.files[ROOT])["attributes"]
+
+
+def relabel(path: Path, layout: Layout, labels: dict[str, str]) -> None:
+    """Gives other values to some attributes of the dataset."""
+    root = json.loads(layout.files[ROOT])
+    root["attributes"] |= labels
+    layout.files[ROOT] = json.dumps(root, indent=2).encode()
+    _write_copies(path, layout)
+    write_whole(path / ROOT, layout.files[ROOT], sync=True)
+
+
+def _write_copies(path: Path, layout: Layout) -> None:
     copies = {
         key: {"checksum": checksum(data), "content": base64.b64encode(data).decode()}
         for key, data in layout.files.items()
     }
     write_json(path / OURS / SKELETON, copies)
-    write_manifest(path, layout.manifest)
-    restore(path, layout)
 
 
 def read_layout(path: Path) -> Layout:

@@ -10,17 +10,16 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 
-from .._dynamics import AbstractMarching
 from .._results import result_code
 from .._solve import observe_march
-from ..observe import Observable
-from ._cells import Builder
+from ._cells import Cells
 from ._cost import Waiting
 from ._devices import Devices
 from ._lanes import Lanes
-from ._runner import AbstractLowered, AbstractRunner, Cells, Finished, padded, take
+from ._runner import AbstractLowered, AbstractRunner, Finished, padded, take
+from ._setup import Setup
 
 
 LONG = 0.1  # seconds of a call that are enough: more lanes at once would only be later to show
@@ -30,29 +29,21 @@ LONG = 0.1  # seconds of a call that are enough: more lanes at once would only b
 class LoweredLooped(AbstractLowered):
     """The program of a loop. Arguments as for `LoweredFused`."""
 
-    def __init__(
-        self,
-        builder: Builder,
-        dynamics: AbstractMarching,
-        observables: tuple[Observable, ...],
-        ts: Float[Array, " times"],
-        devices: Devices,
-        cell: dict[str, Any],
-        size: int,
-    ):
-        rows = size // len(devices)
+    def __init__(self, setup: Setup):
+        rows = setup.rows
 
-        def lane(one_cell: dict[str, Array]) -> tuple[Lanes, Int[Array, ""]]:
-            problem, one = builder.problem(builder.leaves(one_cell)), jnp.ones((), int)
-            step = lambda at: (dynamics.advance(problem, at[0], one), at[1] + 1)
-            start = dynamics.init(problem, ts), jnp.zeros((), jnp.int32)
+        def lane(cell: dict[str, Array]) -> tuple[Lanes, Int[Array, ""]]:
+            (problem, march), one = setup.lane(setup.leaves(cell)), jnp.ones((), int)
+            step = lambda at: (march.advance(problem, at[0], one), at[1] + 1)
+            start = march.init(problem, setup.ts), jnp.zeros((), jnp.int32)
             state, attempts = jax.lax.while_loop(lambda at: ~at[0].done, step, start)
-            run = dynamics.finish(problem, state)
-            observed = observe_march(problem, observables, run)
+            run = march.finish(problem, state)
+            observed = observe_march(problem, setup.observables, run)
             return Lanes(observed, run.times, run.t_end, result_code(run.result), run.steps), attempts
 
         def batch(cells: dict[str, Array], count: Int[Array, " device"]) -> tuple[Lanes, Int[Array, " lanes"]]:
-            nothing = jax.tree.map(lambda leaf: jnp.zeros((rows, *leaf.shape), leaf.dtype), jax.eval_shape(lane, cell))
+            one = jax.eval_shape(lane, setup.cell)
+            nothing = jax.tree.map(lambda leaf: jnp.zeros((rows, *leaf.shape), leaf.dtype), one)
 
             def fill(index: Array, found: Any) -> Any:
                 row = lane({name: values[index] for name, values in cells.items()})
@@ -61,10 +52,9 @@ class LoweredLooped(AbstractLowered):
             # How many rows are wanted is known when it runs: the bits of a lane are the same in every company.
             return jax.lax.fori_loop(0, count[0], fill, nothing)
 
-        shapes = {name: jax.ShapeDtypeStruct((rows, *v.shape), v.dtype) for name, v in cell.items()}
         count = jax.ShapeDtypeStruct((1,), jnp.int32)
-        self._size, self._devices = size, devices
-        self._lowered = devices.lower(batch, [shapes, count], [False, False, False])
+        self._rows, self._devices = rows, setup.devices
+        self._lowered = setup.devices.lower(batch, [setup.shapes(rows), count], [False, False, False])
 
     @property
     def out_info(self) -> Lanes:
@@ -75,16 +65,16 @@ class LoweredLooped(AbstractLowered):
         return True
 
     def compile(self) -> "Looped":
-        return Looped(self._lowered.compile(), self._size, self._devices)
+        return Looped(self._lowered.compile(), self._rows, self._devices)
 
 
 @final
 class Looped(AbstractRunner):
-    """A compiled loop over up to `size` lanes, on all devices together."""
+    """A compiled loop over up to `rows` lanes on each device."""
 
-    def __init__(self, compiled: jax.stages.Compiled, size: int, devices: Devices):
+    def __init__(self, compiled: jax.stages.Compiled, rows: int, devices: Devices):
         self._compiled = compiled
-        self._rows = size // len(devices)
+        self._rows = rows
         self._devices = devices
 
     @property

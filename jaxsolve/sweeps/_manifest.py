@@ -16,7 +16,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._dynamics import AbstractDynamics
 from ._code import PACKAGE
 from ._describe import describe_value
 from ._frame import Frame
@@ -26,6 +25,7 @@ OURS = "_jaxsolve"  # the folder of a store that holds what is not Zarr
 MANIFEST = "manifest.json"
 FORMAT = 1  # of the store; a change that old versions cannot read raises it
 LIBRARIES = ("jaxsolve", "jax", "jaxlib", "equinox", "diffrax", "optax", "numpy")
+DEVICE = ("device", "devices", "backend")  # what a run says of its devices
 ANYTHING = "*"  # what a person writes into a manifest for what need not agree
 GIT_SECONDS = 5
 SHOWN = 8  # differences in one message
@@ -134,17 +134,16 @@ def environment() -> dict[str, Any]:
     }
 
 
-def summary(dynamics: AbstractDynamics, run: dict[str, Any]) -> dict[str, Any]:
+def summary(labels: dict[str, str], run: dict[str, Any]) -> dict[str, Any]:
     """The attributes of a dataset.
 
     Arguments:
-        dynamics: of the sweep.
+        labels: what ran, and on which devices.
         run: from `environment` or `run_facts`.
     """
     facts = {
-        "dynamics": dynamics.name,
+        **labels,
         "created": _now(),
-        "device": run["device"],
         "platform": run["platform"],
         "versions": ", ".join(f"{name} {version}" for name, version in run["versions"].items()),
     }
@@ -152,17 +151,22 @@ def summary(dynamics: AbstractDynamics, run: dict[str, Any]) -> dict[str, Any]:
     return facts | ({"git": ", ".join(revisions)} if revisions else {})
 
 
-def run_facts() -> dict[str, Any]:
-    """One entry of a manifest's list of runs."""
+def run_facts(*, elsewhere: bool) -> dict[str, Any]:
+    """One entry of a manifest's list of runs.
+
+    Arguments:
+        elsewhere: whether the lanes run in other processes: on which devices, those tell later.
+    """
     who = {"host": socket.gethostname(), "pid": os.getpid()}
     git = {"jaxsolve": git_revision(PACKAGE, "__init__.py"), "here": git_revision(Path.cwd())}
-    return {"started": _now(), **who, **environment(), "git": git}
+    what = {name: fact for name, fact in environment().items() if not (elsewhere and name in DEVICE)}
+    return {"started": _now(), **who, **what, "git": git}
 
 
 def changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """What is different from an earlier run, of what can change the last digits."""
-    keys = ("device", "devices", "backend", "versions", "xla_flags")
-    old, new = ({**{key: run.get(key) for key in keys}, "git": run["git"]["jaxsolve"]} for run in (before, now))
+    keys = [key for key in (*DEVICE, "versions", "xla_flags") if key in before and key in now]
+    old, new = ({**{key: run[key] for key in keys}, "git": run["git"]["jaxsolve"]} for run in (before, now))
     return [line.replace("in the store", "before") for line in differences(old, new, 0.0)]
 
 

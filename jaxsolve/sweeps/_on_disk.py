@@ -14,11 +14,13 @@ from .._checks import describe
 from ._axes import Group
 from ._blocks import Blocks
 from ._chunks import remove_parts
-from ._execute import Program, Timed
+from ._execute import Program
 from ._files import explained, READ_ONLY
 from ._fill import AGAIN, Filler, variables_for
 from ._frame import Frame
+from ._lanes import Timed
 from ._layout import (
+    attributes,
     batch_size_of,
     has_manifest,
     Layout,
@@ -26,6 +28,7 @@ from ._layout import (
     name_of,
     new_layout,
     read_layout,
+    relabel,
     require_ours,
     restore,
     SKELETON,
@@ -34,6 +37,7 @@ from ._layout import (
 )
 from ._lock import Lock
 from ._manifest import changes, OURS, require_same_plan, run_facts
+from ._origin import credited, joined, Origin, take_origins
 from ._outlet import AbstractOutlet, PATIENCE, Receipt, Shelf
 from ._sink import AbstractHub
 from ._store import read
@@ -58,6 +62,7 @@ class OnDisk(AbstractHub):
         plan: from `plan_facts`.
         resume: whether a store of the same plan is carried on.
         retry_failed: whether lanes that failed run again.
+        elsewhere: whether the lanes run in other processes.
 
     Raises (on entering):
         TypeError: the path is none (at once).
@@ -70,7 +75,9 @@ class OnDisk(AbstractHub):
         UserWarning: the store was begun with another batch size, on another device, or by other versions.
     """
 
-    def __init__(self, path: Any, frame: Frame, plan: dict[str, Any], *, resume: bool, retry_failed: bool):
+    def __init__(
+        self, path: Any, frame: Frame, plan: dict[str, Any], *, resume: bool, retry_failed: bool, elsewhere: bool
+    ):
         if not isinstance(path, str | os.PathLike):
             raise TypeError(f"store must be the path of a folder such as 'run.zarr', got {describe(path)}")
         for item in frame.observables:
@@ -81,11 +88,13 @@ class OnDisk(AbstractHub):
         self.plan = plan
         self._resume = resume
         self._retry_failed = retry_failed
+        self._elsewhere = elsewhere
         self._lock = Lock(self.path / OURS / LOCK)
         self._made = False  # whether this process made the folder
         self._missing = np.ones(frame.lanes, bool)
         self._promised = np.zeros(frame.lanes, bool)  # what other processes say that they have written
-        self._manifest: dict[str, Any] = {}
+        self._layout: Layout | None = None
+        self._labels: dict[str, str] = {}
         self._filler: Filler | None = None
 
     def __enter__(self) -> "OnDisk":
@@ -124,16 +133,16 @@ class OnDisk(AbstractHub):
 
     def expect(self, program: Program) -> None:
         found = variables_for(self._frame, program)
-        with explained(self.path, AGAIN if self._manifest else "nothing has run"):
-            if not self._manifest:
-                layout = new_layout(self._frame, self.plan, found, program.size)
+        with explained(self.path, "nothing has run" if self._layout is None else AGAIN):
+            labels = self._labels if self._elsewhere else credited(self._labels, Origin.here(program))
+            if self._layout is None:
+                run = run_facts(elsewhere=self._elsewhere)
+                layout = new_layout(self._frame, self.plan, found, program.size, labels, run)
                 write_layout(self.path, layout)
                 self._begin(layout)
             self._opened.require(found, program.group)
-            used = self._manifest["batch_size"]["used"]
-            if used.get(name_of(program.group)) != program.size:
-                used[name_of(program.group)] = program.size
-                write_manifest(self.path, self._manifest)
+            self._relabel(labels)
+            self._note_size(name_of(program.group), program.size)
 
     def add(self, batch: Timed) -> None:
         self._opened.add(batch)
@@ -150,9 +159,25 @@ class OnDisk(AbstractHub):
         return self._opened.blocks.parts(lanes, size)
 
     def receive(self, receipt: Receipt) -> None:
+        origin, run = receipt.origin, self._manifest["runs"][-1]
         self._promised[receipt.lanes] = True
-        ran = self._manifest["runs"][-1].setdefault("workers", {})
-        ran[receipt.where] = ran.get(receipt.where, 0) + len(receipt.lanes)
+        ran = run.setdefault("workers", {})
+        ran[origin.where] = ran.get(origin.where, 0) + len(receipt.lanes)
+        self._hear(origin)
+
+    def hear_hosts(self) -> None:
+        """Notes where and how other processes have run lanes that keep no manifest of their own."""
+        for origin in take_origins(self.path):
+            hosts = self._manifest["runs"][-1].setdefault("hosts", [])
+            hosts += [origin.where] if origin.where not in hosts else []
+            self._hear(origin)
+
+    def _hear(self, origin: Origin) -> None:
+        run, used = self._manifest["runs"][-1], self._manifest["batch_size"]["used"]
+        run["device"] = joined(run.get("device"), origin.device)
+        with explained(self.path, AGAIN):
+            self._relabel(credited(self._labels, origin))
+            self._note_size(origin.group, min(origin.size, used.get(origin.group, origin.size)))
 
     def confirm(self, heed: Callable[[], None]) -> None:
         if self._promised.any():
@@ -200,6 +225,7 @@ class OnDisk(AbstractHub):
         if self._lock.held:
             with explained(self.path, AGAIN):
                 restore(self.path, layout)
+                self.hear_hosts()
         found = filler.look(numbers, forget_failed=self._retry_failed)
         if np.any(filler.missing):
             with explained(self.path, AGAIN):
@@ -210,7 +236,7 @@ class OnDisk(AbstractHub):
             self._lock.acquire()  # raises what it raised before
         remove_parts(self.path)
         filler.drop(absent)
-        run = run_facts()
+        run = run_facts(elsewhere=self._elsewhere)
         different = changes(self._manifest["runs"][-1], run)
         asked, used = self._frame.batch_size, set(self._manifest["batch_size"]["used"].values())
         if asked is not None and used - {min(asked, self._frame.lanes_per_group)}:
@@ -226,9 +252,25 @@ class OnDisk(AbstractHub):
         log.info("%s: %d of %d lanes are left to run", self.path, int(filler.missing.sum()), filler.missing.size)
 
     def _begin(self, layout: Layout) -> Filler:
-        self._manifest = layout.manifest
+        self._layout = layout
+        self._labels = {name: text for name, text in attributes(layout).items() if name in ("dynamics", "device")}
         self._filler = Filler(self.path, self._frame, layout)
         return self._filler
+
+    def _relabel(self, labels: dict[str, str]) -> None:
+        if self._layout is not None and labels != self._labels:
+            self._labels = labels
+            relabel(self.path, self._layout, labels)
+
+    def _note_size(self, group: str, size: int) -> None:
+        used = self._manifest["batch_size"]["used"]
+        if used.get(group) != size:
+            used[group] = size
+            write_manifest(self.path, self._manifest)
+
+    @property
+    def _manifest(self) -> dict[str, Any]:
+        return {} if self._layout is None else self._layout.manifest
 
     @property
     def _opened(self) -> Filler:

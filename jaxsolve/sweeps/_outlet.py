@@ -4,18 +4,18 @@ import abc
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
-from ._execute import Program, Timed
 from ._fill import Filler, variables_for
+from ._fit import Fitting
 from ._frame import Frame
+from ._lanes import Timed
 from ._layout import has_manifest, Layout, read_layout
-from ._variables import FINE
+from ._origin import Origin
+from ._variables import failures
 
 
 PATIENCE = 60.0  # seconds after which what one machine writes is seen by all that share its file system
@@ -27,13 +27,13 @@ class Receipt(NamedTuple):
 
     Attributes:
         lanes: their flat indices.
-        where: the host and the device.
+        origin: where and how they ran; if they ran in batches of several sizes, the last.
         failed: how many of them failed.
         batches: their rows, if they were sent back.
     """
 
     lanes: np.ndarray
-    where: str
+    origin: Origin
     failed: int
     batches: tuple[Timed, ...]
 
@@ -42,22 +42,21 @@ class AbstractOutlet(abc.ABC):
     """Takes lanes in another process, to which it travels by pickle."""
 
     @abc.abstractmethod
-    def collect(self, program: Program, lanes: np.ndarray, run: Callable[[np.ndarray], Iterable[Timed]]) -> Receipt:
+    def collect(self, fitting: Fitting, lanes: np.ndarray) -> Receipt:
         """Runs lanes, and leaves their rows.
 
         Arguments:
-            program: of the group of the lanes.
-            lanes: flat indices.
-            run: runs some of them.
+            fitting: runs them.
+            lanes: flat indices of some of its group.
         """
 
 
 class Home(AbstractOutlet):
     """Sends the rows back."""
 
-    def collect(self, program: Program, lanes: np.ndarray, run: Callable[[np.ndarray], Iterable[Timed]]) -> Receipt:
-        batches = tuple(run(lanes))
-        return Receipt(lanes, _here(), sum(map(failures, batches)), batches)
+    def collect(self, fitting: Fitting, lanes: np.ndarray) -> Receipt:
+        batches = tuple(fitting.run(_flags(lanes, fitting)))
+        return Receipt(lanes, Origin.here(fitting.program), sum(map(failures, batches)), batches)
 
 
 class Shelf(AbstractOutlet):
@@ -72,27 +71,25 @@ class Shelf(AbstractOutlet):
         self._path = path
         self._frame = frame
 
-    def collect(self, program: Program, lanes: np.ndarray, run: Callable[[np.ndarray], Iterable[Timed]]) -> Receipt:
-        layout = await_layout(self._path)
+    def collect(self, fitting: Fitting, lanes: np.ndarray) -> Receipt:
+        layout, program = await_layout(self._path), fitting.program
         filler = Filler(self._path, self._frame, layout)
         filler.require(variables_for(self._frame, program), program.group)
         # A process that was lost may have written some.
         filler.look(map(int, np.unique(layout.blocks.of(lanes))))
         failed = 0
-        for batch in run(lanes[filler.missing[lanes]]):
+        for batch in fitting.run(_flags(lanes[filler.missing[lanes]], fitting)):
             filler.add(batch)
             failed += failures(batch)
         filler.flush()
-        return Receipt(lanes, _here(), failed, ())
+        return Receipt(lanes, Origin.here(fitting.program), failed, ())
 
 
-def _here() -> str:
-    return f"{socket.gethostname()}, {jax.local_devices()[0].device_kind}"
-
-
-def failures(batch: Timed) -> int:
-    """How many of some lanes failed."""
-    return int(np.sum(np.asarray(batch.rows.result) >= FINE))
+def _flags(lanes: np.ndarray, fitting: Fitting) -> np.ndarray:
+    """Flags for lanes of a group, as many as it takes for the last of the group."""
+    flags = np.zeros(fitting.program.group.lanes[-1] + 1, bool)
+    flags[lanes] = True
+    return flags
 
 
 def await_layout(path: Path) -> Layout:

@@ -7,12 +7,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from ._cells import Cells
 from ._cost import Waiting
 from ._lanes import Lanes
-
-
-Cells = dict[str, np.ndarray]
-"""Traced arguments by name, one row per lane of a group."""
 
 
 class Finished(NamedTuple):

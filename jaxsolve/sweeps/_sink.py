@@ -7,9 +7,11 @@ from typing import Any, TYPE_CHECKING
 import numpy as np
 
 from ._axes import Group
-from ._execute import Program, Timed
+from ._execute import Program
 from ._frame import Frame
+from ._lanes import Timed
 from ._manifest import environment, summary
+from ._origin import credited, Origin
 from ._outlet import AbstractOutlet, Home, Receipt
 from ._store import to_dataset
 from ._variables import variables_of
@@ -94,10 +96,13 @@ class Memory(AbstractHub):
 
     Arguments:
         frame: of the dataset.
+        elsewhere: whether the lanes run in other processes.
     """
 
-    def __init__(self, frame: Frame):
+    def __init__(self, frame: Frame, *, elsewhere: bool):
         self._frame = frame
+        self._elsewhere = elsewhere
+        self._labels: dict[str, str] = {}
         self._missing = np.ones(frame.lanes, bool)
         self._batches: list[Timed] = []
 
@@ -115,7 +120,8 @@ class Memory(AbstractHub):
         return self._frame.batch_size
 
     def expect(self, program: Program) -> None:
-        pass
+        if not self._elsewhere:
+            self._labels = credited(self._labels, Origin.here(program))
 
     def add(self, batch: Timed) -> None:
         self._batches.append(batch)
@@ -132,6 +138,7 @@ class Memory(AbstractHub):
         return (lanes[start : start + size] for start in range(0, len(lanes), size))
 
     def receive(self, receipt: Receipt) -> None:
+        self._labels = credited(self._labels, receipt.origin)
         for batch in receipt.batches:
             self.add(batch)
 
@@ -142,5 +149,5 @@ class Memory(AbstractHub):
         frame, batches = self._frame, self._batches
         rounded = not all(map(frame.saved_as_asked, batches))
         variables = variables_of(frame.observables, batches[0].rows, rounded=rounded)
-        attrs = summary(frame.dynamics, environment())
+        attrs = summary(self._labels, environment())
         return to_dataset(frame.axes, variables, frame.ts, batches, attrs)

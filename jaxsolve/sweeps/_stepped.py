@@ -12,17 +12,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 
-from .._dynamics import AbstractMarching
 from .._results import result_code
 from .._solve import observe_march
-from ..observe import Observable
-from ._cells import Builder, Leaves
+from ._cells import Cells, Leaves
 from ._cost import Waiting
-from ._devices import Devices
 from ._lanes import Lanes
-from ._runner import AbstractLowered, AbstractRunner, Cells, Finished, take
+from ._runner import AbstractLowered, AbstractRunner, Finished, take
+from ._setup import Setup
 
 
 PORTION = 8  # lanes enter and leave by this part of a batch
@@ -60,23 +58,18 @@ class Sizes(NamedTuple):
 class LoweredStepped(AbstractLowered):
     """The programs of a batch in lockstep. Arguments as for `LoweredFused`."""
 
-    def __init__(
-        self,
-        builder: Builder,
-        dynamics: AbstractMarching,
-        observables: tuple[Observable, ...],
-        ts: Float[Array, " times"],
-        devices: Devices,
-        cell: dict[str, Any],
-        size: int,
-    ):
-        rows = size // len(devices)
+    def __init__(self, setup: Setup):
+        devices, rows = setup.devices, setup.rows
         portion = max(1, rows // PORTION)
         self._sizes = Sizes(rows, portion, len(devices))
 
         def begin(cells: dict[str, Array], count: int) -> tuple[list[Array], Any]:
-            own, shared = jax.vmap(builder.leaves, out_axes=Leaves(0, None), axis_size=count)(cells)
-            start = lambda own: dynamics.init(builder.problem(Leaves(own, shared)), ts)
+            own, shared = jax.vmap(setup.leaves, out_axes=Leaves(0, None), axis_size=count)(cells)
+
+            def start(own: list[Array]) -> Any:
+                problem, march = setup.lane(Leaves(own, shared))
+                return march.init(problem, setup.ts)
+
             return own, jax.vmap(start, axis_size=count)(own)
 
         def enter(cells: dict[str, Array], places: Int[Array, " portion"], own: list[Array], state: Any) -> Any:
@@ -91,7 +84,11 @@ class LoweredStepped(AbstractLowered):
             state: Any,
         ) -> tuple[Any, Int[Array, " rows"], Int[Array, " device"]]:
             one = jnp.ones((), int)
-            move = lambda own, state: dynamics.advance(builder.problem(Leaves(own, shared)), state, one)
+
+            def move(own: list[Array], state: Any) -> Any:
+                problem, march = setup.lane(Leaves(own, shared))
+                return march.advance(problem, state, one)
+
             step = jax.vmap(move, axis_size=rows)
 
             def going(at: tuple[Any, Array, Array]) -> Array:
@@ -108,21 +105,21 @@ class LoweredStepped(AbstractLowered):
 
         def leave(places: Int[Array, " portion"], own: list[Array], shared: list[Array], state: Any) -> Lanes:
             def lane(own: list[Array], state: Any) -> Lanes:
-                problem = builder.problem(Leaves(own, shared))
-                run = dynamics.finish(problem, state)
-                observed = observe_march(problem, observables, run, at_once=1)
+                problem, march = setup.lane(Leaves(own, shared))
+                run = march.finish(problem, state)
+                observed = observe_march(problem, setup.observables, run, at_once=1)
                 return Lanes(observed, run.times, run.t_end, result_code(run.result), run.steps)
 
             chosen = jax.tree.map(lambda leaf: leaf[places], (own, state))
             return jax.vmap(lane, axis_size=portion)(*chosen)
 
-        few = {name: jax.ShapeDtypeStruct((portion, *v.shape), v.dtype) for name, v in cell.items()}
-        own, state = jax.eval_shape(lambda cells: begin(cells, rows), _longer(few, rows))
-        shared = jax.eval_shape(lambda cell: builder.leaves(cell).shared, cell)
+        few, share = setup.shapes(portion), lambda cell: setup.leaves(cell).shared
+        own, state = jax.eval_shape(lambda cells: begin(cells, rows), setup.shapes(rows))
+        shared = jax.eval_shape(share, setup.cell)
         places, number = (jax.ShapeDtypeStruct((count,), jnp.int32) for count in (portion, 1))
         lower = devices.lower
         self._lowered = Programs(
-            lower(lambda cell: builder.leaves(cell).shared, [cell], [True, True]),
+            lower(share, [setup.cell], [True, True]),
             lower(enter, [few, places, own, state], [False] * 5),
             lower(advance, [number, number, own, shared, state], [False, False, False, True, False, False]),
             lower(leave, [places, own, shared, state], [False, False, True, False, False]),

@@ -11,7 +11,7 @@ import numpy as np
 from ._axes import Axis
 from ._blocks import Blocks
 from ._collect import empty
-from ._execute import Timed
+from ._lanes import Timed
 from ._variables import Rows, rows_of, TIME, Variable
 
 

@@ -13,16 +13,17 @@ from ._axes import Zip
 from ._cluster import Job, require_client, run_on
 from ._compile import compiled_ahead
 from ._devices import read_devices
-from ._execute import fitted, halved, OutOfMemory, Program, run_group, Tally, trace_group
+from ._execute import Program, trace_group
+from ._fit import Fitting
 from ._hosts import Hosts, shared
 from ._interrupt import Deferred
 from ._manifest import plan_facts
 from ._on_disk import OnDisk
 from ._plan import read_plan
-from ._progress import AbstractProgress, show_progress
-from ._runner import AbstractRunner
+from ._progress import show_progress
 from ._sink import AbstractHub, AbstractSink, Memory
-from ._variables import FINE
+from ._tally import Tally
+from ._variables import failures
 
 
 if TYPE_CHECKING:
@@ -101,11 +102,12 @@ def sweep(
     frame = chosen.frame
     # What is only in memory is lost with the process, so an interruption need not wait.
     signals = Deferred(active=store is not None)
-    hub: AbstractHub = Memory(frame)
+    elsewhere = not (executor is None or isinstance(executor, Hosts))
+    hub: AbstractHub = Memory(frame, elsewhere=elsewhere)
     sink: AbstractSink = hub
     if store is not None:
         plan = plan_facts(problem_fn, frame)
-        sink = hub = OnDisk(store, frame, plan, resume=resume, retry_failed=retry_failed)
+        sink = hub = OnDisk(store, frame, plan, resume=resume, retry_failed=retry_failed, elsewhere=elsewhere)
         if isinstance(executor, Hosts):
             sink = shared(hub, frame, signals)
     with signals, sink:
@@ -137,33 +139,18 @@ def _run(programs: Iterable[Program], sink: AbstractSink, signals: Deferred, pro
         signals.stop_here(sink)
         sink.expect(program)
 
-    with show_progress(sink.missing.size, shown=progress) as bar:
-        bar.skip(int(np.sum(~sink.missing)))
-        for program, compiled in compiled_ahead(programs, check):
-            program, compiled = fitted(program, compiled, sink.expect)
-            while sink.missing[program.group.lanes].any():
-                try:
-                    _run_lanes(program, compiled, sink, signals, bar)
-                except OutOfMemory as error:
-                    program, compiled = halved(program, error, sink.expect)
-        signals.stop_here(sink)
-
-
-def _run_lanes(
-    program: Program, compiled: AbstractRunner, sink: AbstractSink, signals: Deferred, bar: AbstractProgress
-) -> None:
-    """Runs those lanes of a program that a sink misses."""
-
     def stop() -> bool:
         signals.tell()
         return signals.asked is not None
 
-    tally = Tally(program)
-    for part in program.parts(sink.missing):
+    with show_progress(sink.missing.size, shown=progress) as bar:
+        bar.skip(int(np.sum(~sink.missing)))
+        for program, compiled in compiled_ahead(programs, check):
+            fitting, tally = Fitting(program, compiled, sink.expect), Tally(program)
+            for done in fitting.run(sink.missing, bar.advance, stop):
+                sink.add(done)
+                tally.add(done)
+                bar.fail(failures(done))
+            tally.report()
+            signals.stop_here(sink)
         signals.stop_here(sink)
-        for done in run_group(part, compiled, bar.advance, stop):
-            sink.add(done)
-            tally.add(done)
-            bar.fail(int(np.sum(np.asarray(done.rows.result) >= FINE)))
-    tally.report()
-    signals.stop_here(sink)

@@ -8,7 +8,7 @@ import numpy as np
 
 from .._results import RESULT_NAMES
 from ..observe import Observable
-from ._execute import Lanes, Timed
+from ._lanes import Lanes, Timed
 
 
 LANE_VARIABLES = ("result", "steps", "t_end", "wall", "t_saved")
@@ -78,6 +78,11 @@ def variables_of(observables: Sequence[Observable], lanes: Lanes, *, rounded: bo
         Variable("wall", (), (), "float64", {"units": "s", "long_name": wall}),
         Variable("result", (), (), "int8", flags),
     )
+
+
+def failures(batch: Timed) -> int:
+    """How many of some lanes failed."""
+    return int(np.sum(np.asarray(batch.rows.result) >= FINE))
 
 
 def rows_of(batch: Timed) -> Rows:

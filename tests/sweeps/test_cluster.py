@@ -2,8 +2,10 @@
 
 import asyncio
 import collections
+import contextlib
 import functools
 import json
+import logging
 import os
 import re
 import signal
@@ -11,6 +13,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from typing import Any
 
 import distributed
@@ -22,6 +25,8 @@ import pytest
 from jaxsolve import Descent, nets, observe, Problem, sweep
 from jaxsolve.sweeps import _cluster, _on_disk, _outlet
 from jaxsolve.sweeps._conditions import Conditions
+from jaxsolve.sweeps._execute import OutOfMemory
+from jaxsolve.sweeps._origin import Origin
 from tests import cases
 from tests.sweeps import faults
 
@@ -32,12 +37,60 @@ OBSERVE = [observe.loss(), observe.outputs()]
 QUIET = functools.partial(sweep, progress=False)
 
 
+PATIENCE = 300  # seconds of a test, longer than a sweep waits for an idle cluster
+
+
+@contextlib.contextmanager
+def _in_time(what: str, tell=lambda: ""):
+    """Turns a hang into an error that says what was waited for. It counts seconds in which this process runs."""
+    done, main = threading.Event(), threading.main_thread().ident
+
+    def late(number, frame):
+        stack = "".join(traceback.format_stack(frame)[-12:])
+        raise TimeoutError(f"{what} has taken {PATIENCE} s; it waits in\n{stack}{tell()}")
+
+    def watch():
+        if not any(done.wait(1.0) for _ in range(PATIENCE)):
+            assert main is not None
+            signal.pthread_kill(main, signal.SIGALRM)
+
+    before = signal.signal(signal.SIGALRM, late)
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        signal.signal(signal.SIGALRM, before)
+
+
 @pytest.fixture(scope="module")
 def client():
     """Of two workers."""
     options: dict[str, Any] = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}
-    with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
+    with contextlib.ExitStack() as stack:
+        with _in_time("starting a cluster"):
+            client = distributed.Client(stack.enter_context(distributed.LocalCluster(**options)))
         yield client
+        with _in_time("closing a cluster"):
+            client.close()
+            stack.close()
+
+
+@pytest.fixture(autouse=True)
+def limit(request):
+    """Of each test, by which it is told what the cluster was doing."""
+
+    def tell():
+        if "client" not in request.fixturenames:
+            return ""
+        scheduler = request.getfixturevalue("client").cluster.scheduler
+        tasks = [f"{key}: {task.state} on {task.processing_on}" for key, task in scheduler.tasks.items()]
+        return "\n".join([f"workers: {list(scheduler.workers.values())}", *tasks])
+
+    with _in_time(request.node.name, tell):
+        yield
 
 
 def _modes(log=None):
@@ -107,6 +160,16 @@ def test_workers_write_the_store_of_one_process(client, whole, tmp_path, capsys)
     assert log.read_text() == before
 
 
+def test_lanes_draw_the_same_wherever_they_run(client):
+    """Their keys depend on their places in the grid alone."""
+    dynamics = Descent(optax.sgd, 0.1, batch_size=1, key=jax.random.key(3))
+    axes = {"rate": [0.5, 2.0], "kind": ["slow"], "start": [1.0, 1.0, 1.0]}
+    data = _run(_modes(), axes, dynamics, batch_size=1, executor=client)
+    _same(data, _run(_modes(), axes, dynamics, batch_size=1))
+    drawn = data["outputs"].values[:, :, :, 1]  # after a step and a half of the two samples
+    assert not (drawn[:, :, 0] == drawn[:, :, 1]).all()
+
+
 @pytest.mark.slow
 def test_networks_and_keys_travel(client):
     """Networks with lambdas for activations, made of seeds; the key of a dynamics."""
@@ -151,7 +214,118 @@ def test_a_worker_goes_on_where_this_process_stopped(client, whole, tmp_path):
     assert faults.difference(path, whole[0]) == []
 
 
+# Where it ran
+
+
+@contextlib.contextmanager
+def _changed(client, change):
+    """Workers that something was done to, which `change(True)` does and `change(False)` undoes."""
+    client.run(change, True)
+    try:
+        yield
+    finally:
+        client.run(change, False)
+
+
+def test_a_dataset_names_the_devices_of_the_workers(client, tmp_path):
+    """Here workers that say that they have others than this process."""
+
+    def change(on):
+        from jaxsolve.sweeps._origin import Origin
+
+        if on:
+            Origin.true = staticmethod(Origin.here)  # pyright: ignore[reportAttributeAccessIssue]
+            Origin.here = staticmethod(lambda program: Origin.true(program)._replace(device="TPU v9"))  # pyright: ignore
+        else:
+            Origin.here = staticmethod(Origin.true)  # pyright: ignore
+
+    path = tmp_path / "run.zarr"
+    with _changed(client, change):
+        data = _run(_modes(), store=path, executor=client)
+        assert _run(_modes(), {**AXES, "kind": ["slow"]}, executor=client).attrs["device"] == "TPU v9"
+    assert data.attrs["device"] == "TPU v9"
+    run = json.loads((path / "_jaxsolve" / "manifest.json").read_text())["runs"][-1]
+    assert run["device"] == "TPU v9"
+    assert run["workers"] == {f"{socket.gethostname()}, TPU v9": 30}
+    assert "backend" not in run
+    # It is known when the store is carried on, and stays in the list.
+    with pytest.warns(UserWarning, match=r'device: "TPU v9" before, "\S+" now'):
+        data = _run(_modes(), store=path, retry_failed=True)
+    assert data.attrs["device"] == f"TPU v9; {jax.devices()[0].device_kind}"
+    # What devices workers have is not known when they begin: nothing is warned of.
+    _run(_modes(), store=path, executor=client, retry_failed=True)
+
+
 # What goes wrong
+
+
+def test_a_worker_out_of_memory_goes_on_with_smaller_batches(client, tmp_path, caplog):
+    """As a process without a cluster does."""
+
+    def starved(most):
+        def change(on):
+            import jax
+
+            from jaxsolve.sweeps._fused import Fused
+
+            def limited(self, cells, waiting, hand_over):
+                if self._rows > most:
+                    raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8000000000 bytes.")
+                Fused.full(self, cells, waiting, hand_over)  # pyright: ignore[reportAttributeAccessIssue]
+
+            if on:
+                Fused.full, Fused.run = Fused.run, limited  # pyright: ignore[reportAttributeAccessIssue]
+            else:
+                Fused.run = Fused.full  # pyright: ignore[reportAttributeAccessIssue]
+
+        return _changed(client, change)
+
+    path = tmp_path / "run.zarr"
+    small = _run(_modes(), batch_size=2)
+    with starved(3), caplog.at_level(logging.WARNING, "jaxsolve"):
+        data = _run(_modes(), store=path, batch_size=8, executor=client)
+        _same(_run(_modes(), batch_size=8, executor=client), small)
+    _same(data, small)
+    where = f"{socket.gethostname()}, {jax.devices()[0].device_kind}"
+    said = [record.getMessage() for record in caplog.records if record.name == "jaxsolve"]
+    assert said == 4 * [f"out of memory on {where} with batches of 8 lanes: it goes on with 2"]
+    assert json.loads((path / "_jaxsolve" / "manifest.json").read_text())["batch_size"] == {
+        "asked": 8,
+        "used": {"0": 2, "3": 2},
+    }
+    with (
+        starved(0),
+        pytest.raises(OutOfMemory, match="out of memory with batches of 1 lanes; give fewer samples, time"),
+    ):
+        _run(_modes(), batch_size=2, executor=client)
+
+
+def test_a_cluster_that_does_nothing_is_given_up(client, monkeypatch):
+    """Here since tasks ask for what no worker has."""
+    submit = distributed.Client.submit
+    asking = lambda self, *args, **options: submit(self, *args, resources={"nothing": 1}, **options)
+    monkeypatch.setattr(distributed.Client, "submit", asking)
+    monkeypatch.setattr(_cluster, "IDLE", 0.7)
+    said = (
+        r"\d+ batches are left, 0 of them assigned to workers, but none of the 2 workers has run anything for 2 s\. See"
+    )
+    with pytest.raises(RuntimeError, match=said):
+        _run(_modes(), executor=client)
+
+
+@pytest.mark.slow
+def test_a_cluster_without_workers_is_waited_for(monkeypatch, caplog):
+    monkeypatch.setattr(_cluster, "IDLE", 0.5)
+    with distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as cluster:
+        with distributed.Client(cluster) as client, caplog.at_level(logging.WARNING, "jaxsolve"):
+            scale = cluster.scale  # pyright: ignore[reportAttributeAccessIssue]
+            timer = threading.Timer(3.0, scale, (1,))
+            timer.start()
+            data = _run(_modes(), executor=client)
+    assert (data["result"] >= 3).sum() == 6
+    said = [record.getMessage() for record in caplog.records if record.name == "jaxsolve"]
+    assert said[0] == "the cluster has no workers; the sweep waits until there are some"
+    assert re.fullmatch(r"the cluster has no workers; \d+ batches wait until there are some", said[1])
 
 
 @pytest.fixture(scope="module")
@@ -310,7 +484,7 @@ def test_lanes_that_do_not_arrive(whole, tmp_path, monkeypatch):
         for program in programs:
             hub.expect(program)
             for lanes in hub.parts(program.group.lanes, 4):
-                receive(hub, _outlet.Receipt(lanes, "there", 0, ()))
+                receive(hub, _outlet.Receipt(lanes, Origin.here(program), 0, ()))
         hub.confirm(lambda: None)
 
     monkeypatch.setattr("jaxsolve.sweeps._sweep.run_on", pretend)

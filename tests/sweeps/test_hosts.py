@@ -1,6 +1,7 @@
 """Several processes that fill one store: those of `jax.distributed`, and the shares that they get."""
 
 import functools
+import json
 import os
 import re
 import socket
@@ -9,6 +10,7 @@ import sys
 import textwrap
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -18,6 +20,7 @@ from jaxsolve.sweeps._axes import read_axes
 from jaxsolve.sweeps._blocks import cut
 from jaxsolve.sweeps._frame import Frame
 from jaxsolve.sweeps._hosts import dealt
+from jaxsolve.sweeps._origin import Origin, write_origins
 from tests import cases
 from tests.processes import ROOT
 from tests.sweeps import faults
@@ -60,7 +63,23 @@ def test_one_process_runs_everything(tmp_path):
         QUIET(problem_fn, AXES, cases.ModesDecay(), TS, executor=Hosts())
 
 
-# Runs as process INDEX of two, and prints which lanes it ran.
+def test_what_other_processes_say_stands_in_the_manifest(tmp_path):
+    """Which one of them does not write itself."""
+    path, alone = tmp_path / "run.zarr", jax.devices()[0].device_kind
+    problem_fn = lambda rate, kind, start: faults.modes(rate, kind, start)
+    run = lambda: QUIET(problem_fn, AXES, cases.ModesDecay(), TS, store=path, batch_size=4)
+    assert run().attrs["device"] == alone
+    write_origins(path, 1, [Origin("far", "TPU v9", "Other", "0", 4), Origin("far", "TPU v9", "Other", "3", 2)])
+    data = run()
+    assert data.attrs["device"] == f"{alone}; TPU v9"
+    assert data.attrs["dynamics"] == "ModesDecay; Other"
+    manifest = json.loads((path / "_jaxsolve" / "manifest.json").read_text())
+    assert manifest["batch_size"]["used"] == {"0": 4, "3": 2}
+    assert manifest["runs"][-1]["hosts"] == ["far, TPU v9"]
+    assert run().identical(data)
+
+
+# Runs as process INDEX of two, and prints which lanes it ran. The memory of the second one is small.
 PROCESS = """
 import os, signal, sys, time
 from pathlib import Path
@@ -69,16 +88,23 @@ import jax
 index, port, path = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
 jax.distributed.initialize(f"localhost:{port}", num_processes=2, process_id=index)
-from jaxsolve.sweeps import Hosts, _sweep
+from jaxsolve.sweeps import Hosts, _fit
+from jaxsolve.sweeps._fused import Fused
 from tests.sweeps import faults
 
-ran, run_group = [], _sweep.run_group
+ran, run_group, run = [], _fit.run_group, Fused.run
 
 def watched(program, *args):
-    ran.extend(program.group.lanes.tolist())
-    return run_group(program, *args)
+    for done in run_group(program, *args):
+        ran.extend(done.lanes.tolist())
+        yield done
 
-_sweep.run_group = watched
+def limited(self, *args):
+    if index and self._rows > 2:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8000000000 bytes.")
+    run(self, *args)
+
+_fit.run_group, Fused.run = watched, limited
 faults.run(path, executor=Hosts())
 data = faults.run(path, executor=Hosts())
 print(index, len(ran), len(set(ran)))
@@ -115,6 +141,9 @@ def test_two_processes_fill_one_store(tmp_path):
     assert [out.splitlines()[-1] for out, _ in said] == [f"{index} {half} {half}" for index in range(2)]
     assert faults.difference(path, alone) == []
     assert [file.name for file in path.rglob("*.part")] == []
+    manifest = json.loads((path / "_jaxsolve" / "manifest.json").read_text())
+    assert manifest["batch_size"]["used"] == {"0": 2}
+    assert manifest["runs"][-1]["hosts"] == [f"{socket.gethostname()}, {jax.devices()[0].device_kind}"]
 
 
 @pytest.mark.slow
