@@ -27,6 +27,7 @@ from ..nets import (
     erf,
     gelu,
     Layers,
+    Mask,
     Residual,
     SpatialMean,
 )
@@ -76,7 +77,8 @@ def infinite(
     Raises:
         TypeError: the network does not name its layers.
         ValueError: inputs do not fit the network, dtypes are mixed, or a layer has no limit in closed form: then it is
-            named (normalisations; an activation of what is not Gaussian, as after the blocks of `ResNet18`).
+            named (normalisations; an activation of what is not Gaussian, as after the blocks of `ResNet18`),
+            or the network is padded.
         NeuralTangentsUnavailable: neural-tangents is missing or broken.
     """
     if not isinstance(net, AbstractLayered):
@@ -265,6 +267,8 @@ def _require_gaussian(name: str, layers: Layers, gaussian: bool) -> bool:
                     "or Conv layer must come between two activations, on every way): no closed form is known"
                 )
             gaussian = gaussian and layer.activation.linear
+        elif isinstance(layer, Mask):
+            raise ValueError(f"this {name} is padded; for its infinite width make it with an integer as its width")
         elif not isinstance(layer, Bias | SpatialMean):
             raise ValueError(
                 f"the infinite width of {name} is not known in closed form: it has the layer {layer}. "

@@ -40,6 +40,7 @@ from ._layers import (
     Gain as Gain,
     GroupNormalise as GroupNormalise,
     Layers as Layers,
+    Mask as Mask,
     pass_on as pass_on,
     Residual as Residual,
     run as run,
@@ -55,5 +56,6 @@ from ._normalisation import (
     GroupNorm as GroupNorm,
     NoNormalisation as NoNormalisation,
 )
+from ._padded import Padded as Padded
 from ._resnet import ResNet18 as ResNet18, WideResNet as WideResNet
 from ._scaling import Optimizers as Optimizers, Scaling as Scaling, ScalingRule as ScalingRule

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
@@ -11,6 +12,7 @@ from jaxtyping import Array, Key
 from .._checks import describe
 from ._activations import Activation
 from ._init import AbstractInit, Shapes, Vectors, Weights
+from ._padded import fan, keep, Kept, within
 from ._scaling import Scaling, ScalingRule
 
 
@@ -32,11 +34,12 @@ def build(
     key: Key[Array, ""],
     dtype: Any,
     chain: bool = True,
+    kept: Sequence[Kept] | None = None,
 ) -> Parts:
     """Checks the arguments and draws the start of a network with weights of these shapes, counted from the input.
 
     A convolution of shape (out, in, height, width) has fan_in = in height width and fan_out = out height width.
-    `chain` as in `Shapes`.
+    `chain` as in `Shapes`. `kept` are the sizes of the network in arrays of these shapes, if they may be padded.
     """
     if not isinstance(bias, bool):
         raise TypeError(f"bias must be True or False, got {describe(bias)}")
@@ -49,10 +52,18 @@ def build(
         )
     dtype = jnp.result_type(float) if dtype is None else jnp.dtype(dtype)
     windows = tuple(math.prod(shape[2:]) for shape in weights)
-    fans = tuple((shape[1] * pixels, shape[0] * pixels) for shape, pixels in zip(weights, windows, strict=True))
+    kept = weights if kept is None else kept
+    fans = tuple((fan(size[1]) * pixels, fan(size[0]) * pixels) for size, pixels in zip(kept, windows, strict=True))
     made = scaling(fans, activation.gain, windows=windows) if isinstance(scaling, ScalingRule) else scaling
     if len(made) != len(fans):
         raise ValueError(f"this network has {len(fans)} weight matrices, the Scaling is for {len(made)}")
     made = jax.tree.map(lambda leaf: leaf.astype(dtype), made)
-    start = init(Shapes(tuple(weights), bias, dtype, chain), made, key)
-    return Parts(start.weights, start.biases, made)
+    shapes = Shapes(tuple(weights), bias, dtype, chain, tuple(tuple(size) for size in kept))
+    start = init(shapes, made, key)
+    if not shapes.padded:
+        return Parts(start.weights, start.biases, made)
+    fits = jnp.all(jnp.stack([within(size, shape) for size, shape in zip(kept, weights, strict=True)]))
+    made = eqx.tree_at(lambda scaling: scaling.gamma, made, jnp.where(fits, made.gamma, jnp.nan))
+    own = tuple(keep(w, size) for w, size in zip(start.weights, kept, strict=True))
+    biases = tuple(keep(b, size[:1]) for b, size in zip(start.biases, kept, strict=False))  # or there are none
+    return Parts(own, biases, made)

@@ -6,13 +6,13 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import Array, Key
 
-from .._checks import require_size
 from ._activations import Activation, find_activation
 from ._build import build
 from ._images import require_image
 from ._init import AbstractInit, Gaussian, Vectors, Weights
 from ._layered import AbstractUnnormalised
 from ._layers import AbstractLayer, Apply, Bias, Conv, Dense, Layers, SpatialMean
+from ._padded import require_unpadded
 from ._scaling import Scaling, ScalingRule
 
 
@@ -66,7 +66,7 @@ class ConvNet(AbstractUnnormalised):
         self.activation = find_activation(activation)
         channels, *image = require_image(in_shape, 4)
         self.image_size = (image[0], image[1])
-        width, out_size = require_size(width, "width"), require_size(out_size, "out_size")
+        width, out_size = require_unpadded(width, "width"), require_unpadded(out_size, "out_size")
         convolutions = [(width, into, _WINDOW, _WINDOW) for into in (channels, width, width, width)]
         shapes = [*convolutions, (out_size, width)]
         parts = build(shapes, self.activation, bias=bias, scaling=scaling, init=init, key=key, dtype=dtype)

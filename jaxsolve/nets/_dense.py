@@ -5,21 +5,26 @@ from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import Array, Key
+from jaxtyping import Array, Int, Key
 
-from .._checks import require_size
 from ._activations import Activation
 from ._build import build, Parts
 from ._init import AbstractInit
 from ._layered import AbstractUnnormalised
-from ._layers import AbstractLayer, Apply, Bias, Dense, Layers
+from ._layers import AbstractLayer, Apply, Bias, Dense, Layers, Mask
+from ._padded import Padded, require_unpadded
 from ._scaling import Scaling, ScalingRule
 
 
 class AbstractDense(AbstractUnnormalised):
-    """z_1 = x, z_{l+1} = m_l W_l phi(z_l) + b_l with phi(z_1) = x; the output is gamma z_{L+1}."""
+    """z_1 = x, z_{l+1} = m_l W_l phi(z_l) + b_l with phi(z_1) = x; the output is gamma z_{L+1}.
+
+    Attributes:
+        units: the neurons of each hidden layer, if its arrays are padded (`Padded`); else None.
+    """
 
     activation: eqx.AbstractVar[Activation]
+    units: eqx.AbstractVar[Int[Array, ""] | None]
 
     @property
     def in_shape(self) -> tuple[int, ...]:
@@ -27,7 +32,7 @@ class AbstractDense(AbstractUnnormalised):
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """The sizes of the hidden layers."""
+        """The sizes of the hidden layers, padding included."""
         return tuple(w.shape[0] for w in self.weights[:-1])
 
     @property
@@ -36,6 +41,8 @@ class AbstractDense(AbstractUnnormalised):
         for index in range(len(self.weights)):
             if index:
                 found.append(Apply(self.activation))
+                if self.units is not None:
+                    found.append(Mask())
             found.append(Dense(index))
             if self.biases:
                 found.append(Bias(index))
@@ -54,6 +61,16 @@ def build_dense(
 ) -> Parts:
     """Checks the arguments and draws the start of a dense network with layers of these sizes, input first."""
     names = ("in_size", *("width",) * (len(sizes) - 2), "out_size")
-    checked = [require_size(size, name) for size, name in zip(sizes, names, strict=True)]
-    shapes = [(out, into) for into, out in itertools.pairwise(checked)]
-    return build(shapes, activation, bias=bias, scaling=scaling, init=init, key=key, dtype=dtype)
+    checked = [
+        size if name == "width" and isinstance(size, Padded) else require_unpadded(size, name)
+        for size, name in zip(sizes, names, strict=True)
+    ]
+    pairs = [(out, into) for into, out in itertools.pairwise(checked)]
+    shapes = [tuple(one.size if isinstance(one, Padded) else one for one in pair) for pair in pairs]
+    kept = [tuple(one.units if isinstance(one, Padded) else one for one in pair) for pair in pairs]
+    return build(shapes, activation, bias=bias, scaling=scaling, init=init, key=key, dtype=dtype, kept=kept)
+
+
+def units_of(width: int | Padded) -> Int[Array, ""] | None:
+    """The `units` of a network of this width."""
+    return width.units if isinstance(width, Padded) else None

@@ -12,7 +12,8 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from .._checks import concrete, describe, require_finite, require_not_negative
-from .._safe import safe_sqrt
+from .._safe import nonzero, safe_sqrt
+from ._padded import draw_normal, Kept
 from ._scaling import Scaling
 
 
@@ -36,12 +37,25 @@ class Shapes(NamedTuple):
         bias: whether there is one bias vector per weight matrix.
         dtype: of all arrays.
         chain: whether the network is one chain: each array acts on what the one before it returned.
+        sizes: (out, in) of what belongs to the network in arrays that are padded, traced where they are; None: all.
+            What an initialisation puts behind becomes 0.
     """
 
     weights: tuple[tuple[int, ...], ...]
     bias: bool
     dtype: Any
     chain: bool = True
+    sizes: tuple[Kept, ...] | None = None
+
+    @property
+    def kept(self) -> tuple[Kept, ...]:
+        """What belongs to the network along the axes of every array."""
+        return self.weights if self.sizes is None else self.sizes
+
+    @property
+    def padded(self) -> bool:
+        """Whether arrays may be larger than the network."""
+        return any(not isinstance(count, int) for kept in self.kept for count in kept)
 
     @property
     def two_layer(self) -> bool:
@@ -72,14 +86,17 @@ def _draw_biases(shapes: Shapes, scaling: Scaling, key) -> Vectors:
         return ()
     keys = jr.split(jr.fold_in(key, 1), len(shapes.weights))
     return tuple(
-        scaling.bias_sigma * jr.normal(k, shape[:1], shapes.dtype)
-        for k, shape in zip(keys, shapes.weights, strict=True)
+        scaling.bias_sigma * draw_normal(k, shape[:1], kept[:1], shapes.dtype)
+        for k, shape, kept in zip(keys, shapes.weights, shapes.kept, strict=True)
     )
 
 
 def _draw_normal(shapes: Shapes, key) -> list[Array]:
     keys = jr.split(jr.fold_in(key, 0), len(shapes.weights))
-    return [jr.normal(k, shape, shapes.dtype) for k, shape in zip(keys, shapes.weights, strict=True)]
+    return [
+        draw_normal(k, shape, kept, shapes.dtype)
+        for k, shape, kept in zip(keys, shapes.weights, shapes.kept, strict=True)
+    ]
 
 
 class Gaussian(AbstractInit):
@@ -102,7 +119,7 @@ class Sphere(AbstractInit):
     def __call__(self, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
         shapes.matrices("Sphere")
         *hidden, readout = _draw_normal(shapes, key)
-        rows = [g / jnp.linalg.norm(g, axis=1, keepdims=True) for g in hidden]
+        rows = [g / nonzero(jnp.linalg.norm(g, axis=1, keepdims=True)) for g in hidden]  # padding has rows of zeros
         directions = [*rows, jnp.where(readout < 0, -1.0, 1.0).astype(shapes.dtype)]
         weights = tuple(s * d for s, d in zip(scaling.sigma, directions, strict=True))
         return Start(weights, _draw_biases(shapes, scaling, key))
@@ -115,7 +132,8 @@ class Mirrored(AbstractInit):
     starts from zero gradient, and the kernel of the start has no term from those layers.
 
     Raises:
-        ValueError: the width of the last hidden layer is odd, or the network has residual branches.
+        ValueError: the width of the last hidden layer is odd (a traced one makes a network that is not valid), or the
+            network has residual branches.
         TypeError: init is no initialisation.
     """
 
@@ -130,20 +148,22 @@ class Mirrored(AbstractInit):
             raise ValueError(
                 "Mirrored needs a network without residual branches: the last hidden layer of this one is a sum of many"
             )
-        width = shapes.weights[-1][1]
-        if width % 2:
-            raise ValueError(f"Mirrored needs an even width, got {width}")
+        width = shapes.kept[-1][1]
+        known = concrete(width)
+        if known is not None and known % 2:
+            raise ValueError(f"Mirrored needs an even width, got {known}")
         weights, biases = self.init(shapes, scaling, key)
-        half = width // 2
         *below, last_hidden, readout = weights
-        mirrored = (
-            *below,
-            jnp.concatenate([last_hidden[:half]] * 2),
-            jnp.concatenate([readout[:, :half], -readout[:, :half]], axis=1),
-        )
+        place = jnp.arange(shapes.weights[-1][1])
+        second = place >= width // 2
+        original = jnp.where(second, place - width // 2, place)
+        sign = jnp.where(second, -1, 1).astype(shapes.dtype)
+        # A traced width that is odd has no such start.
+        sign = jnp.where(width % 2 == 0, sign, jnp.nan)
+        mirrored = (*below, last_hidden[original], sign[None, :] * readout[:, original])
         if shapes.bias:
             *bias_below, bias_hidden, bias_out = biases
-            biases = (*bias_below, jnp.concatenate([bias_hidden[:half]] * 2), jnp.zeros_like(bias_out))
+            biases = (*bias_below, bias_hidden[original], jnp.zeros_like(bias_out))
         return Start(mirrored, biases)
 
 
@@ -187,8 +207,9 @@ class NearParallel(AbstractInit):
         if direction.shape != (in_size,):
             raise ValueError(f"direction must have shape ({in_size},), got {direction.shape}")
         direction = direction * (in_size**0.5 / jnp.linalg.norm(direction))
-        shared = jr.normal(jr.fold_in(key, 2), (width,), shapes.dtype)
-        perturbation = jr.normal(jr.fold_in(key, 3), (width, in_size), shapes.dtype)
+        kept = shapes.kept[0]
+        shared = draw_normal(jr.fold_in(key, 2), (width,), kept[:1], shapes.dtype)
+        perturbation = draw_normal(jr.fold_in(key, 3), (width, in_size), kept, shapes.dtype)
         w = scaling.sigma[0] * (shared[:, None] * direction[None, :] + self.eps.astype(shapes.dtype) * perturbation)
         u = scaling.sigma[1] * shared[None, :]
         return Start((w, u), _draw_biases(shapes, scaling, key))
@@ -207,7 +228,7 @@ class Balanced(AbstractInit):
 
     Raises:
         ValueError: the network is not dense, delta is not possible at these sizes (traced deltas: at any of the two
-            signs), or an eta is 0.
+            signs), the width is `Padded`, or an eta is 0.
     """
 
     delta: Float[Array, ""]
@@ -221,6 +242,11 @@ class Balanced(AbstractInit):
 
     def __call__(self, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
         matrices = shapes.matrices("Balanced")
+        if shapes.padded:
+            raise ValueError(
+                "Balanced cannot be padded: its singular vectors are drawn for one width. Take Gaussian(), or widths "
+                "that are integers, each compiled by itself"
+            )
         self._check_sizes(matrices)
         known = concrete(scaling.eta)
         if known is not None and not np.all(known > 0):
@@ -257,7 +283,7 @@ class Balanced(AbstractInit):
 
 
 class Given(AbstractInit):
-    """Weights (and biases) given as arrays, counted from the input.
+    """Weights (and biases) given as arrays, counted from the input; of padded networks what is behind their units is 0.
 
     Raises:
         ValueError: the number or a shape of the arrays does not match the network, or a value is not finite.

@@ -1,17 +1,23 @@
 """The laws behind the scaling rules: multiplier, sigma, eta and gamma of one weight matrix from its size."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
+
+from jaxtyping import Array, Float
+
+
+Fan: TypeAlias = int | Float[Array, ""]
+"""A number of units: of a padded width (`Padded`) an array, which may be traced."""
 
 
 class LayerShape(NamedTuple):
     """What a law may depend on. The window of a dense layer is 1."""
 
-    fan_in: int
-    fan_out: int
+    fan_in: Fan
+    fan_out: Fan
     position: int  # counted from the input
     layers: int  # number of weight matrices
-    width: int  # fan_in of the last matrix
+    width: Fan  # fan_in of the last matrix
     gain: float  # gain of the activation
     kappa: Any  # the scale to infinity of `from_exponents`
     window: int = 1  # pixels under a convolution; fan_in and fan_out count channels times pixels
@@ -46,7 +52,7 @@ def ntk_with_gain(layer: LayerShape) -> Prescription:
 
 
 def mean_field(layer: LayerShape) -> Prescription:
-    return Prescription(layer.fan_in ** (-1.0 if layer.last else -0.5), 1.0, float(layer.width))
+    return Prescription(layer.fan_in ** (-1.0 if layer.last else -0.5), 1.0, 1.0 * layer.width)
 
 
 def standard(layer: LayerShape) -> Prescription:
@@ -62,7 +68,7 @@ def kaiming(layer: LayerShape) -> Prescription:
     return Prescription(1.0, layer.gain * layer.fan_in**-0.5, 1.0)
 
 
-def _mup_sigma(layer: LayerShape) -> float:
+def _mup_sigma(layer: LayerShape) -> Any:
     return layer.fan_in ** (-1.0 if layer.last else -0.5)
 
 

@@ -9,7 +9,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from ._layers import AbstractLayer, AbstractWeighted, Apply, BatchNormalise, Bias, Layers, Residual, run, SpatialMean
+from ._layers import (
+    AbstractLayer,
+    AbstractWeighted,
+    Apply,
+    BatchNormalise,
+    Bias,
+    Layers,
+    Mask,
+    Residual,
+    run,
+    SpatialMean,
+)
 from ._network import AbstractNetwork, Conserved
 
 
@@ -129,7 +140,7 @@ def _adjacent(layers: Layers) -> Iterator[_Pair]:
             below = None
             yield from _adjacent(layer.branch)
             yield from _adjacent(layer.shortcut)
-        elif not isinstance(layer, SpatialMean):
+        elif not isinstance(layer, SpatialMean | Mask):
             below = None
 
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from ._activations import Activation
+from ._padded import keep
 
 
 class AbstractLayer(abc.ABC):
@@ -136,6 +137,18 @@ class Apply(AbstractLayer):
 
     def __call__(self, net: Any, z: Float[Array, "..."], tap: Tap) -> Float[Array, "..."]:
         return self.activation(z)
+
+
+@dataclasses.dataclass(frozen=True)
+class Mask(AbstractLayer):
+    """z of the first `net.units` features, exactly 0 behind them: after every activation of a padded network.
+
+    An activation with phi(0) != 0 would wake the units behind. Behind the mask no signal leaves them,
+    and none comes back.
+    """
+
+    def __call__(self, net: Any, z: Float[Array, " features"], tap: Tap) -> Float[Array, " features"]:
+        return keep(z, (net.units,))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,12 +3,13 @@
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import Array, Key
+from jaxtyping import Array, Int, Key
 
 from .._checks import require_size
 from ._activations import Activation, linear
-from ._dense import AbstractDense, build_dense
+from ._dense import AbstractDense, build_dense, units_of
 from ._init import AbstractInit, Gaussian, Matrices, Vectors
+from ._padded import Padded
 from ._scaling import Scaling, ScalingRule
 
 
@@ -17,7 +18,7 @@ class TwoLayerLinear(AbstractDense):
 
     Arguments:
         in_size: inputs d.
-        width: hidden units h.
+        width: hidden units h; may be `Padded`, as of `MLP`.
         out_size: outputs c.
         scaling, init, key, dtype: as for `MLP`.
 
@@ -28,12 +29,13 @@ class TwoLayerLinear(AbstractDense):
     weights: Matrices
     biases: Vectors
     scaling: Scaling
+    units: Int[Array, ""] | None
     activation: Activation = eqx.field(static=True)  # a function
 
     def __init__(
         self,
         in_size: int,
-        width: int,
+        width: int | Padded,
         out_size: int = 1,
         *,
         scaling: Scaling | ScalingRule,
@@ -45,7 +47,7 @@ class TwoLayerLinear(AbstractDense):
         self.weights, self.biases, self.scaling = build_dense(
             sizes, linear, bias=False, scaling=scaling, init=init, key=key, dtype=dtype
         )
-        self.activation = linear
+        self.units, self.activation = units_of(width), linear
 
 
 class DeepLinear(AbstractDense):
@@ -54,12 +56,13 @@ class DeepLinear(AbstractDense):
     weights: Matrices
     biases: Vectors
     scaling: Scaling
+    units: Int[Array, ""] | None
     activation: Activation = eqx.field(static=True)  # a function
 
     def __init__(
         self,
         in_size: int,
-        width: int,
+        width: int | Padded,
         depth: int,
         out_size: int = 1,
         *,
@@ -72,7 +75,7 @@ class DeepLinear(AbstractDense):
         self.weights, self.biases, self.scaling = build_dense(
             sizes, linear, bias=False, scaling=scaling, init=init, key=key, dtype=dtype
         )
-        self.activation = linear
+        self.units, self.activation = units_of(width), linear
 
 
 class SingleNeuron(AbstractDense):
@@ -99,3 +102,8 @@ class SingleNeuron(AbstractDense):
             [in_size, 1, 1], linear, bias=False, scaling=scaling, init=init, key=key, dtype=dtype
         )
         self.activation = linear
+
+    @property
+    def units(self) -> Int[Array, ""] | None:
+        """None: one neuron needs no padding."""
+        return None

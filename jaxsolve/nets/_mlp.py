@@ -4,12 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import Array, Key
+from jaxtyping import Array, Int, Key
 
 from .._checks import require_size
 from ._activations import Activation, find_activation
-from ._dense import AbstractDense, build_dense
+from ._dense import AbstractDense, build_dense, units_of
 from ._init import AbstractInit, Gaussian, Matrices, Vectors
+from ._padded import Padded
 from ._scaling import Scaling, ScalingRule
 
 
@@ -18,7 +19,7 @@ class MLP(AbstractDense):
 
     Arguments:
         in_size: inputs d.
-        width: neurons per hidden layer.
+        width: neurons per hidden layer; `Padded` ones if networks of other widths are to share a program.
         depth: number of hidden layers, >= 1 (so depth + 1 weight matrices).
         out_size: outputs c.
         activation: a name, an `Activation` or any elementwise function.
@@ -35,12 +36,13 @@ class MLP(AbstractDense):
     weights: Matrices
     biases: Vectors
     scaling: Scaling
+    units: Int[Array, ""] | None
     activation: Activation = eqx.field(static=True)  # a function
 
     def __init__(
         self,
         in_size: int,
-        width: int,
+        width: int | Padded,
         depth: int,
         out_size: int,
         activation: str | Activation | Callable[[Array], Array] = "relu",
@@ -55,3 +57,4 @@ class MLP(AbstractDense):
         sizes = [in_size, *[width] * require_size(depth, "depth"), out_size]
         parts = build_dense(sizes, self.activation, bias=bias, scaling=scaling, init=init, key=key, dtype=dtype)
         self.weights, self.biases, self.scaling = parts
+        self.units = units_of(width)

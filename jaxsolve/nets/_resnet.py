@@ -13,6 +13,7 @@ from ._init import AbstractInit, Gaussian, Vectors, Weights
 from ._layered import AbstractLayered
 from ._layers import Apply, Layers, Residual, SpatialMean
 from ._normalisation import AbstractNormalisation, NoNormalisation
+from ._padded import require_unpadded
 from ._plan import Plan
 from ._scaling import Scaling, ScalingRule
 
@@ -75,7 +76,7 @@ class WideResNet(AbstractLayered):
     ):
         channels, *image = require_image(in_shape, 4)
         self.image_size = (image[0], image[1])
-        k, b, out_size = require_size(k, "k"), require_size(b, "b"), require_size(out_size, "out_size")
+        k, b, out_size = require_unpadded(k, "k"), require_size(b, "b"), require_unpadded(out_size, "out_size")
         plan = _plan(activation, normalisation, bias)
         into = 16
         layers = plan.conv(channels, into, 3)
@@ -143,7 +144,7 @@ class ResNet18(AbstractLayered):
     ):
         channels, *image = require_image(in_shape, 8)
         self.image_size = (image[0], image[1])
-        width, out_size = require_size(width, "width"), require_size(out_size, "out_size")
+        width, out_size = require_unpadded(width, "width"), require_unpadded(out_size, "out_size")
         plan = _plan(activation, normalisation, bias)
         into = width
         layers = (*plan.conv(channels, into, 3), *plan.activate(into))

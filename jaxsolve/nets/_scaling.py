@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from .._checks import concrete, require_finite, require_not_negative
 from . import _laws
-from ._laws import LayerShape
+from ._laws import Fan, LayerShape
 
 
 class Optimizers(enum.Enum):
@@ -194,7 +194,8 @@ class ScalingRule(eqx.Module):
 
     Usually made by `Scaling.ntk()` and its siblings. `sigma` and `eta` multiply what the law prescribes; they may be
     one number or one per weight matrix. `with_bias` sets the scales of biases. A rule of your own is `ScalingRule(law)`
-    with `law(layer)` returning the multiplier, sigma, eta and the factor on gamma of one `LayerShape`.
+    with `law(layer)` returning the multiplier, sigma, eta and the factor on gamma of one `LayerShape`. Of padded widths
+    (`Padded`) its sizes are arrays that may be traced: it then takes their roots by `**`, not by `math.sqrt`.
 
     Raises:
         ValueError: a concrete sigma or eta is negative, NaN or infinite.
@@ -237,7 +238,7 @@ class ScalingRule(eqx.Module):
         return eqx.tree_at(lambda rule: (rule.bias_sigma, rule.bias_eta), self, new)
 
     def __call__(
-        self, fans: Sequence[tuple[int, int]], gain: float = 1.0, *, windows: Sequence[int] | None = None
+        self, fans: Sequence[tuple[Fan, Fan]], gain: float = 1.0, *, windows: Sequence[int] | None = None
     ) -> Scaling:
         """Returns the `Scaling` of a network.
 
@@ -258,7 +259,7 @@ class ScalingRule(eqx.Module):
                     f"got shape {value.shape}"
                 )
         width = fans[-1][0]
-        kappa = float(width) if self.kappa is None else self.kappa
+        kappa = 1.0 * width if self.kappa is None else self.kappa
         prescriptions = [
             self.law(LayerShape(fan_in, fan_out, index, layers, width, gain, kappa, window))
             for index, ((fan_in, fan_out), window) in enumerate(zip(fans, windows or (1,) * layers, strict=True))

@@ -1,0 +1,137 @@
+"""Widths padded to one size: networks of many widths in arrays of one shape."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
+
+from .._checks import concrete, describe, require_size
+
+
+class Padded(eqx.Module):
+    """So many units in arrays for `size`: what differs in width alone then shares one compiled program.
+
+    `MLP`, `TwoLayerLinear` and `DeepLinear` take it as their width. They are the network of `units` neurons per hidden
+    layer: its scaling, and with `Gaussian`, `Sphere`, `Mirrored` and `NearParallel` its first weights, number by number
+    (by JAX's default random numbers; others have the same law). Behind it all arrays are exactly zero, and stay so
+    under every dynamics that moves a weight by its own gradient.
+
+    In arithmetic it stands for its units, as a float: `1 / width`, `width**0.5`, `jnp.sqrt(width)`.
+
+    Arguments:
+        units: how many there are; may be traced.
+        size: how many there is room for.
+
+    Raises:
+        TypeError: units or size is no integer.
+        ValueError: size is not positive, or units is not one of 1 to size. If it is traced the network is not valid
+            then: lanes of a sweep end as invalid.
+    """
+
+    units: Int[Array, ""]
+    size: int = eqx.field(static=True)  # a shape
+
+    __array_ufunc__ = None  # NumPy leaves arithmetic to the operators below
+
+    def __init__(self, units: Any, size: int):
+        self.size = require_size(size, "size")
+        value = units if hasattr(units, "dtype") else np.asarray(units)
+        if value.shape or not jnp.issubdtype(value.dtype, jnp.integer):
+            raise TypeError(f"units must be an integer, got {describe(units)}")
+        known = concrete(value)
+        if known is not None and not 1 <= known <= self.size:
+            raise ValueError(f"units must be one of 1 to size = {self.size}, got {known}")
+        self.units = jax.lax.convert_element_type(value, jnp.result_type(int))  # never weakly typed
+
+    @property
+    def number(self) -> Float[Array, ""]:
+        """The units as a float."""
+        return self.units.astype(jnp.result_type(float))
+
+    def __jax_array__(self) -> Float[Array, ""]:
+        return self.number
+
+    def __add__(self, other: Any) -> Any:
+        return self.number + other
+
+    def __radd__(self, other: Any) -> Any:
+        return other + self.number
+
+    def __sub__(self, other: Any) -> Any:
+        return self.number - other
+
+    def __rsub__(self, other: Any) -> Any:
+        return other - self.number
+
+    def __mul__(self, other: Any) -> Any:
+        return self.number * other
+
+    def __rmul__(self, other: Any) -> Any:
+        return other * self.number
+
+    def __truediv__(self, other: Any) -> Any:
+        return self.number / other
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return other / self.number
+
+    def __pow__(self, other: Any) -> Any:
+        return self.number**other
+
+    def __rpow__(self, other: Any) -> Any:
+        return other**self.number
+
+
+Kept: TypeAlias = Sequence[int | Int[Array, ""]]
+"""How many entries along each axis of an array belong to the network: arrays where there are more."""
+
+
+def require_unpadded(value: Any, name: str) -> int:
+    """Returns a size that cannot be padded; raises TypeError or ValueError for anything else than an integer >= 1."""
+    if isinstance(value, Padded):
+        raise TypeError(
+            f"{name} cannot be padded here, only the width of MLP, TwoLayerLinear and DeepLinear can; give an integer, "
+            "in a sweep a list of integers: each is then compiled by itself"
+        )
+    return require_size(value, name)
+
+
+def fan(kept: int | Int[Array, ""]) -> int | Float[Array, ""]:
+    """A number of units as the rules of scaling take it: one that can be traced has no integer powers."""
+    return kept if isinstance(kept, int) else kept.astype(jnp.result_type(float))
+
+
+def keep(array: Float[Array, "..."], kept: Kept) -> Float[Array, "..."]:
+    """The array with zeros where it does not belong to the network."""
+    for axis, count in enumerate(kept):
+        if not isinstance(count, int):
+            place = jnp.arange(array.shape[axis]).reshape([-1 if i == axis else 1 for i in range(array.ndim)])
+            array = jnp.where(place < count, array, 0)
+    return array
+
+
+def draw_normal(key: Key[Array, ""], shape: tuple[int, ...], kept: Kept, dtype: Any) -> Float[Array, "..."]:
+    """Standard normal numbers where an array belongs to the network: those that an array of just this size would hold.
+
+    JAX draws every number from its place in the array, read row by row. So those of the smaller array are drawn in a
+    row, and then each is put where it belongs.
+    """
+    if all(isinstance(count, int) for count in kept):
+        return jr.normal(key, shape, dtype)
+    row = jr.normal(key, (math.prod(shape),), dtype)
+    place = jnp.zeros((1,) * len(shape), int)
+    for axis, count in enumerate(kept):
+        place = place * count + jnp.arange(shape[axis]).reshape([-1 if i == axis else 1 for i in range(len(shape))])
+    return keep(row[jnp.minimum(place, row.size - 1)], kept)
+
+
+def within(kept: Kept, shape: Sequence[int]) -> Any:
+    """Whether there is something to keep along each axis, and room for it."""
+    known = [(count >= 1) & (count <= size) for count, size in zip(kept, shape, strict=True)]
+    return jnp.all(jnp.stack([jnp.asarray(one) for one in known]))
