@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ._linear_part import AbstractLinearPart, integrated, Model
-from ._tableau import ExponentialTableau
+from ._tableau import AbstractTableau
 
 
 class Flowing(NamedTuple):
@@ -29,6 +29,7 @@ class Expansion(eqx.Module):
 
     Attributes:
         h: the length of the step.
+        passed: the part of the time up to its end that went by before it.
         part: A.
         force: y' at the start.
         changes: the changes D of N at the nodes.
@@ -36,39 +37,46 @@ class Expansion(eqx.Module):
     """
 
     h: Float[Array, ""]
+    passed: Float[Array, ""]
     part: AbstractLinearPart
     force: Any
     changes: tuple[Any, ...]
     excess: tuple[Float[Array, ""], ...]
 
-    def at(self, model: Model, tableau: ExponentialTableau, y0: Flowing, theta: Float[Array, ""]) -> Flowing:
+    def at(self, model: Model, tableau: AbstractTableau, y0: Flowing, theta: Float[Array, ""]) -> Flowing:
         """The solution a part theta of the step later."""
         time = theta * self.h
-        weights = [tuple((k, b * theta**k) for k, b in weight) for weight in tableau.step]
+        weights = [tuple((k, b * theta**k) for k, b in weight) for weight in tableau.at(self.passed).step]
         moved = self.part.integral(time, self.force) + self.part.sum_of(weights, self.changes, self.h, time)
         displacement = y0.displacement + self.part.vector(moved)
         beyond = sum(self.h * integrated(weight) * e for weight, e in zip(weights, self.excess, strict=True))
         dissipated = y0.dissipated + self.part.spent(time, self.force) + beyond
         return Flowing(displacement, model.outputs(model.start + displacement), dissipated)
 
-    def error(self, tableau: ExponentialTableau) -> Flowing:
+    def error(self, tableau: AbstractTableau) -> Flowing:
         """The estimated error of the whole step; the energy dissipated steers nothing."""
-        v = self.part.sum_of(tableau.error, self.changes, self.h, self.h)
+        v = self.part.sum_of(tableau.at(self.passed).error, self.changes, self.h, self.h)
         return Flowing(self.part.vector(v), self.part.pushed(v), jnp.zeros_like(self.h))
 
 
 def expand(
-    model: Model, part: AbstractLinearPart, tableau: ExponentialTableau, y0: Flowing, h: Float[Array, ""]
+    model: Model,
+    part: AbstractLinearPart,
+    tableau: AbstractTableau,
+    y0: Flowing,
+    h: Float[Array, ""],
+    passed: Float[Array, ""],
 ) -> Expansion:
     """All stages of a step."""
+    numbers = tableau.at(passed)
     w = model.start + y0.displacement
     force = part.force(model, w, y0.outputs)
     changes: list[Any] = []
     excess = []
-    for node, weights in zip(tableau.nodes, tableau.stages, strict=True):
+    for node, weights in zip(numbers.nodes, numbers.stages, strict=True):
         time = node * h
         moved = part.integral(time, force) + part.sum_of(weights, changes, h, time)
         velocity, dissipation = model.velocity(w + part.vector(moved))
         changes.append(part.change(velocity, moved, force))
         excess.append(dissipation - part.power(time, force))
-    return Expansion(h, part, force, tuple(changes), tuple(excess))
+    return Expansion(h, passed, part, force, tuple(changes), tuple(excess))

@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import diffrax
 import equinox as eqx
@@ -16,11 +16,23 @@ from .._problem import Problem
 from ._expansion import expand, Expansion, Flowing
 from ._held import Held
 from ._linear_part import AbstractLinearPart, Model
-from ._tableau import ExponentialTableau
+from ._tableau import AbstractTableau
 
 
 # The first step, in units of the time in which the loss would fall to 0 at its initial speed.
 FIRST = 0.2
+
+
+class Memory(NamedTuple):
+    """What is handed on from step to step.
+
+    Attributes:
+        start: when the run began.
+        known: see `AbstractExponential.known`.
+    """
+
+    start: Float[Array, ""]
+    known: PyTree
 
 
 class AbstractExponential(diffrax.AbstractAdaptiveSolver):
@@ -32,7 +44,7 @@ class AbstractExponential(diffrax.AbstractAdaptiveSolver):
     """
 
     problem: eqx.AbstractVar[Problem | None]
-    tableau: eqx.AbstractVar[ExponentialTableau]
+    tableau: eqx.AbstractVar[AbstractTableau]
 
     term_structure: ClassVar = diffrax.AbstractTerm
 
@@ -108,10 +120,11 @@ class AbstractExponential(diffrax.AbstractAdaptiveSolver):
     def func(self, terms: Any, t0: Any, y0: Flowing, args: Any) -> Flowing:
         return terms.vf(t0, y0, args)
 
-    def init(self, terms: Any, t0: Any, t1: Any, y0: Flowing, args: Any) -> PyTree:
+    def init(self, terms: Any, t0: Any, t1: Any, y0: Flowing, args: Any) -> Memory:
         _check_state(y0)
         self._check_loss(y0.outputs)
-        return self._check_terms(terms, t0, t1, y0, args, self.known(y0))
+        memory = Memory(jnp.asarray(t0, y0.dissipated.dtype), self.known(y0))
+        return self._check_terms(terms, t0, t1, y0, args, memory)
 
     def _check_loss(self, outputs: Float[Array, "n out"]) -> None:
         loss, y = self._problem.loss, self._problem.y
@@ -138,16 +151,18 @@ class AbstractExponential(diffrax.AbstractAdaptiveSolver):
             "terms=solver.terms, and t1 > t0",
         )
 
-    def step(self, terms: Any, t0: Any, t1: Any, y0: Flowing, args: Any, solver_state: PyTree, made_jump: Any):
+    def step(self, terms: Any, t0: Any, t1: Any, y0: Flowing, args: Any, solver_state: Memory, made_jump: Any):
         del terms, args, made_jump
         model, tableau, h = Model(self._problem), self.tableau, t1 - t0
         # A step uses all that was handed on: what `init` refused is else forgotten where nothing needs to be known.
-        y0, solver_state = jax.lax.optimization_barrier((y0, solver_state))
-        part, known = self.linear_part(model, y0, h, solver_state)
-        expansion = expand(model, part, tableau, y0, h)
+        y0, (start, known) = jax.lax.optimization_barrier((y0, solver_state))
+        part, known = self.linear_part(model, y0, h, known)
+        passed = jnp.where(t1 > start, (t0 - start) / jnp.where(t1 > start, t1 - start, 1), 0)
+        expansion = expand(model, part, tableau, y0, h, jax.lax.stop_gradient(passed))
         y1, y_error = expansion.at(model, tableau, y0, jnp.ones_like(h)), expansion.error(tableau)
         dense = {"y0": y0, "expansion": expansion, "held": Held(self._problem)}
-        return y1, y_error, dense, self.arrived(model, y1, known), diffrax.RESULTS.successful
+        memory = Memory(start, self.arrived(model, y1, known))
+        return y1, y_error, dense, memory, diffrax.RESULTS.successful
 
 
 def _check_state(y: Any) -> None:
@@ -174,7 +189,7 @@ class FlowField(eqx.Module):
 class DenseOutput(eqx.Module):
     """Makes interpolations of one method; two of equal methods are equal, so that a solution compiles once."""
 
-    tableau: ExponentialTableau = eqx.field(static=True)  # decides the program
+    tableau: AbstractTableau = eqx.field(static=True)  # decides the program
 
     def __call__(self, **parts: Any) -> "ExponentialInterpolation":
         return ExponentialInterpolation(**parts, tableau=self.tableau)
@@ -188,7 +203,7 @@ class ExponentialInterpolation(diffrax.AbstractLocalInterpolation):
     y0: Flowing
     expansion: Expansion
     held: Held
-    tableau: ExponentialTableau = eqx.field(static=True)  # decides the program
+    tableau: AbstractTableau = eqx.field(static=True)  # decides the program
 
     def evaluate(self, t0: Any, t1: Any = None, left: bool = True) -> Flowing:
         del left

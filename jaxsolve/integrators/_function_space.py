@@ -12,7 +12,7 @@ from ._exponential import AbstractExponential
 from ._kernel_part import frozen_jacobian, kernel_part, KernelPart, Known
 from ._linear_part import Model
 from ._modes import no_modes
-from ._tableau import ExponentialTableau, HOCHBRUCK_OSTERMANN_3
+from ._tableau import AbstractTableau, LOG_TIME_3
 
 
 _log = logging.getLogger("jaxsolve")
@@ -47,11 +47,11 @@ class FunctionSpace(AbstractExponential):
     """
 
     problem: Problem | None = None
-    tableau: ExponentialTableau = eqx.field(static=True, default=HOCHBRUCK_OSTERMANN_3)  # decides the program
+    tableau: AbstractTableau = eqx.field(static=True, default=LOG_TIME_3)  # decides the program
 
     @property
     def gradients(self) -> int:
-        return len(self.tableau.nodes) + 1
+        return self.tableau.evaluations + 1
 
     @property
     def kernels(self) -> int:

@@ -9,7 +9,7 @@ from ._expansion import Flowing
 from ._exponential import AbstractExponential
 from ._hessian_part import hessian_part, HessianPart
 from ._linear_part import Model
-from ._tableau import ExponentialTableau, HOCHBRUCK_OSTERMANN_3
+from ._tableau import AbstractTableau, HOCHBRUCK_OSTERMANN_3
 
 
 class ParameterSpace(AbstractExponential):
@@ -33,12 +33,12 @@ class ParameterSpace(AbstractExponential):
     """
 
     problem: Problem | None = None
-    tableau: ExponentialTableau = eqx.field(static=True, default=HOCHBRUCK_OSTERMANN_3)  # decides the program
+    tableau: AbstractTableau = eqx.field(static=True, default=HOCHBRUCK_OSTERMANN_3)  # decides the program
 
     @property
     def gradients(self) -> int:
         # A column of the Hessian counts as one.
-        return len(self.tableau.nodes) + 1 + Model(self._problem).start.size
+        return self.tableau.evaluations + 1 + Model(self._problem).start.size
 
     @property
     def kernels(self) -> int:

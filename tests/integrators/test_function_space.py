@@ -1,4 +1,4 @@
-import copy
+import dataclasses
 import functools
 import logging
 from typing import Any
@@ -21,6 +21,7 @@ from jaxsolve.integrators import (
     FunctionSpace,
     HOCHBRUCK_OSTERMANN_3,
     KROGSTAD,
+    LOG_TIME_3,
 )
 from tests import cases
 
@@ -64,15 +65,14 @@ EACH = ["Hochbruck-Ostermann", *[pytest.param(name, marks=pytest.mark.slow) for 
 def _rebuilt(tableau, numbers):
     """The same method with other numbers, which may be traced."""
     left = iter(numbers)
-    changed, weights = copy.copy(tableau), lambda rows: tuple(tuple((k, next(left)) for k, _ in row) for row in rows)
-    for name, value in {
-        "nodes": tuple(next(left) for _ in tableau.nodes),
-        "stages": tuple(weights(row) for row in tableau.stages),
-        "step": weights(tableau.step),
-        "error": weights(tableau.error),
-    }.items():
-        object.__setattr__(changed, name, value)  # its own constructor takes no tracers
-    return changed
+    weights = lambda rows: tuple(tuple((k, next(left)) for k, _ in row) for row in rows)
+    return dataclasses.replace(
+        tableau,
+        nodes=tuple(next(left) for _ in tableau.nodes),
+        stages=tuple(weights(row) for row in tableau.stages),
+        step=weights(tableau.step),
+        error=weights(tableau.error),
+    )
 
 
 def _numbers(tableau):
@@ -163,6 +163,46 @@ def test_order(name):
     slopes = _convergence(_smooth, "DOP853", name, (32, 64, 128))
     assert order - 0.2 < slopes[0] < order + 0.2, slopes
     assert np.all(slopes[_lanes(name, "node", "stage", "step")] < order - 0.5), slopes
+
+
+@pytest.mark.x64_only
+def test_order_of_nodes_in_logarithmic_time():
+    """Steps from t = 0 on: order 3 up to a logarithm; with the node of the first of them throughout, order 2."""
+    problem, counts = _smooth(), np.array([32, 64, 128, 256])
+    exact = _paths(problem, (0.0, END), rtol=1e-11)[-1]
+
+    @eqx.filter_jit
+    def march(tableau, h, steps):
+        solver = FunctionSpace(problem, tableau)
+
+        def step(k, last):
+            y, state = last
+            return solver.step(solver.terms, k * h, (k + 1) * h, y, None, state, False)[::3][:2]
+
+        start = solver.start, solver.init(solver.terms, 0.0, h, solver.start, None)
+        return jax.lax.fori_loop(0, steps, step, start)[0].displacement
+
+    def slope(tableau):
+        ends = [march(tableau, jnp.asarray(END / n), jnp.asarray(n)) for n in counts]
+        errors = np.array([_error(end, exact) for end in ends]) / np.log(counts)
+        return -np.polyfit(np.log(counts), np.log(errors), 1)[0]
+
+    assert 2.85 < slope(LOG_TIME_3) < 3.1
+    assert slope(LOG_TIME_3.at(0.0)) < 2.5
+
+
+@pytest.mark.parametrize("passed", [0.0, 0.3, 1.0])
+def test_nodes_in_logarithmic_time(passed):
+    """The last is 2/3 where steps are short, as in the method they come from; the estimate is of one scale."""
+    found, limit = LOG_TIME_3.at(jnp.asarray(passed)), HOCHBRUCK_OSTERMANN_3
+    last = 7 / 12 + passed / 12
+    np.testing.assert_allclose(np.asarray(found.nodes, float), (0.5, last), rtol=1e-6)
+    if passed == 1:
+        numbers, known = (np.asarray(_numbers(tableau)[0], float) for tableau in (found, limit))
+        np.testing.assert_allclose(numbers, known, rtol=1e-6)
+    # Where nothing is stiff, phi_2 = 1/2. The estimate for N(s) = s + s^2 is that of its curvature.
+    estimate = sum(b * (c + c**2) / 2 for c, weight in zip(found.nodes, found.error, strict=True) for _, b in weight)
+    np.testing.assert_allclose(estimate, 1 / 12, rtol=1e-5)
 
 
 @pytest.mark.x64_only
@@ -576,15 +616,14 @@ def test_another_flow_is_refused(sign, t1):
 def test_error_and_energy_follow_the_tolerance(activation):
     problem = _short(jr.key(5), activation, fast=0.4, slow=1.7)
     exact, before = _paths(problem, (0.0, END))[-1], problem.objective(problem.params)
-    rtols = np.array([1e-3, 1e-4, 1e-5, 1e-6])
+    rtols = np.array([1e-3, 1e-4, 1e-5, 1e-6, 1e-7])
     ends = [_adaptive(problem, rtol) for rtol in rtols]
     errors = np.array([_error(y.displacement, exact) for y in ends])
     after = np.array([problem.loss.value(y.outputs, problem.y) for y in ends])
     balances = np.abs(before - after - np.array([y.dissipated for y in ends])) / before
     assert np.all(errors < 0.5 * rtols)
-    assert np.all(balances < rtols)
+    assert np.all(balances < 0.3 * rtols)  # measured: up to 0.065; it changes its sign on the way
     assert 0.8 < np.polyfit(np.log(rtols), np.log(errors), 1)[0] < 1.2
-    assert 0.6 < np.polyfit(np.log(rtols), np.log(balances), 1)[0] < 1.2
 
 
 # --- hyperparameters

@@ -244,7 +244,7 @@ def test_order_with_few_modes(wide):
 
         def step(_, carry):
             y, state, found = carry
-            found = found + (h * state.modes.slowest > 1).astype(int)
+            found = found + (h * state.known.modes.slowest > 1).astype(int)
             y, _, _, state, _ = solver.step(solver.terms, jnp.zeros(()), h, y, None, state, False)
             return y, state, found
 

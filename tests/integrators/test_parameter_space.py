@@ -57,7 +57,7 @@ END = 3.0
 def _steps(problem, tableau, h, count, part):
     solver = ParameterSpace(problem, tableau)
     step = lambda y, known: solver.step(solver.terms, jnp.zeros(()), h, y, None, known, False)
-    first = step(solver.start, solver.known(solver.start))
+    first = step(solver.start, solver.init(solver.terms, 0.0, h, solver.start, None))
     y, error, dense, _, _ = jax.lax.fori_loop(0, count - 1, lambda _, last: step(last[0], last[3]), first)
     return y, error, solver.interpolation_cls(t0=jnp.zeros(()), t1=h, **dense).evaluate(part * h)
 
