@@ -17,10 +17,12 @@ from ..observe import Observable
 from ._axes import Zip
 from ._catalogue import kinds
 from ._names import ConfigError, shown, unknown
+from ._padded import padded
 from ._recipe import names_in, Node, read_arguments, read_object, value_of
 
 
 SPACINGS: dict[str, Callable[..., Any]] = {"geomspace": np.geomspace, "linspace": np.linspace, "range": range}
+PADDED = "padded"  # the key of an axis of widths that share one compilation
 KEYS = ("title", "problem", "axes", "zip", "dynamics", "times", "observe", "store", "batch_size")
 NEEDED = ("problem", "dynamics", "times")
 
@@ -113,14 +115,20 @@ def parse_config(table: Mapping[str, Any]) -> Config:
     missing = [key for key in NEEDED if key not in table]
     if missing:
         raise ConfigError(f"a config needs {', '.join(missing)}, too")
-    axes = _read_axes(table)
+    axes: Any = _read_axes(table)
+    problem_fn = _read_problem(table["problem"], [name for part in axes for name in _names(part)])
+    if names := _padded_names(table):
+        try:
+            problem_fn, axes = padded(problem_fn, axes, *names)
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"axes: {error}") from error
     observed = table.get("observe", ["loss"])
     if not isinstance(observed, list):
         raise ConfigError(f"observe must be a list of names and tables, got {shown(observed)}")
     return Config(
         title=_one_of(table, "title", str) or "",
-        problem_fn=_read_problem(table["problem"], [name for part in axes for name in _names(part)]),
-        axes=axes,
+        problem_fn=problem_fn,
+        axes=tuple(axes),
         dynamics=_constant(table["dynamics"], "dynamics", "dynamics"),
         ts=_read_times(table["times"]),
         observe=tuple(_constant(item, "observe", f"observe[{i}]") for i, item in enumerate(observed)),
@@ -200,12 +208,18 @@ def _read_values(table: Any, where: str) -> dict[str, Any]:
 
 def _read_axis(value: Any, where: str) -> Any:
     if isinstance(value, Mapping):
-        return _spaced(value, where)
+        return value[PADDED] if PADDED in value else _spaced(value, where)
     if not isinstance(value, list):
         raise ConfigError(
             f"{where} must be a list or a table such as {{ geomspace = [0.1, 10, 5] }}, got {shown(value)}"
         )
     return value
+
+
+def _padded_names(table: Mapping[str, Any]) -> list[str]:
+    """The axes given as `{ padded = [16, 64, 256] }`."""
+    parts = [table.get("axes", {}), *table.get("zip", [])]
+    return [name for part in parts for name, value in part.items() if isinstance(value, Mapping) and PADDED in value]
 
 
 def _spaced(value: Mapping[str, Any], where: str) -> Any:

@@ -6,6 +6,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..nets import Padded
 from ._catalogue import array, bias_scales, Kind, kinds, parameters, with_bias
 from ._formula import Formula, MARK
 from ._names import ConfigError, shown, unknown
@@ -134,10 +135,13 @@ def _is_formula(value: Any) -> bool:
 
 
 def _plain_types(annotation: Any) -> tuple[type, ...]:
-    """The types that an annotation accepts, if all of them can be written in TOML; `None` is to leave it out."""
+    """The types that an annotation accepts, if all of them can be written in TOML.
+
+    `None` is to leave it out; `Padded` comes from an axis.
+    """
     parts = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
     plain = tuple(part for part in parts if part in (bool, int, float, str))
-    return plain if all(part in (*plain, types.NoneType) for part in parts) else ()
+    return plain if all(part in (*plain, types.NoneType, Padded) for part in parts) else ()
 
 
 def _is_one_of(value: Any, accepted: tuple[type, ...]) -> bool:

@@ -1,0 +1,208 @@
+"""Sweeps over padded widths against those that compile every width by itself."""
+
+import functools
+import json
+from typing import Any
+
+import jax
+import jax.random as jr
+import numpy as np
+import optax
+import pytest
+
+from jaxsolve import Descent, GradientFlow, integrators, nets, observe, plan, Problem, sweep, sweeps, theory, Zip
+from jaxsolve.sweeps import ConfigError, padded
+from jaxsolve.sweeps._config import parse_config
+from tests import cases
+
+
+TS = (0.0, 0.5, 2.0)
+WIDTHS = [2, 5, 3]
+DESCENT = Descent(optax.adam, 0.05)
+QUIET = functools.partial(sweep, progress=False)
+
+
+@functools.cache
+def _data():
+    with jax.ensure_compile_time_eval():  # drawn once, outside of any trace
+        return cases.inputs(jr.key(9), 4), cases.inputs(jr.key(8), 4, 2)
+
+
+def _problem(width: Any, scale: Any = 1.0, seed: Any = 0, activation: str = "softplus"):
+    """Calculates with the width, as a rule of its own would."""
+    scaling = nets.Scaling.lazy(scale / width**0.5, eta=1 / width)
+    net = nets.MLP(3, width, 1, 2, activation, bias=True, scaling=scaling, key=jr.key(seed))
+    return Problem(net, *_data())
+
+
+@pytest.fixture
+def compilations(monkeypatch):
+    """The programs that were compiled for sweeps, one entry each."""
+    found, compile_it = [], jax.stages.Lowered.compile
+    monkeypatch.setattr(
+        jax.stages.Lowered, "compile", lambda self, *args: found.append(self) or compile_it(self, *args)
+    )
+    return found
+
+
+@pytest.mark.x64_only
+def test_one_compilation_and_the_rows_of_many(compilations):
+    axes = {"scale": [0.5, 3.0], "width": WIDTHS, "seed": range(2)}
+    seen = [observe.loss(), observe.outputs(), observe.weight_norms(), observe.kernel_distance()]
+
+    def run(problem_fn, axes):
+        before = len(compilations)
+        return QUIET(problem_fn, axes, DESCENT, TS, observe=seen), len(compilations) - before
+
+    many, one = run(_problem, axes), run(*padded(_problem, axes, "width"))
+    assert (one[1], many[1] >= 3) == (1, True)
+    assert dict(one[0].sizes) == dict(many[0].sizes)
+    np.testing.assert_array_equal(one[0].width, WIDTHS)
+    assert one[0].width.dtype.kind == "i"
+    assert np.all(one[0].result == 0)
+    for name in ("loss", "outputs", "weight_norms", "kernel_distance"):
+        assert one[0][name].dims == many[0][name].dims
+        np.testing.assert_allclose(one[0][name], many[0][name], rtol=1e-11, atol=1e-12)
+        # a twin: widths that are mixed up
+        other = one[0][name].isel(width=[1, 0, 2]).values
+        cases.assert_fails(lambda a=other, b=many[0][name]: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-12))
+
+
+@pytest.mark.slow
+@pytest.mark.x64_only
+def test_flows_in_function_space_take_the_same_steps():
+    axes = {"width": [2, 4]}
+    flow = GradientFlow(integrators.FunctionSpace())
+    one, many = (QUIET(*what, flow, TS) for what in (padded(_problem, axes, "width"), (_problem, axes)))
+    np.testing.assert_array_equal(one.steps, many.steps)
+    np.testing.assert_allclose(one["loss"], many["loss"], rtol=1e-10)
+
+
+def _line(width: Any, gamma: Any = 1.0):
+    scaling = nets.Scaling.mean_field(gamma)
+    net = nets.TwoLayerLinear(3, width, scaling=scaling, key=jr.key(0))
+    return Problem(net, np.outer(np.linspace(-1, 1, 4), [1.0, 2.0, -1.0]), np.ones((4, 1)))
+
+
+def test_closed_forms_are_one_fused_program():
+    axes = [Zip(width=WIDTHS, gamma=[0.5, 1.0, 2.0])]
+    once = padded(_line, axes, "width")
+    assert len(plan(*once, theory.TwoLayerLine(), TS).groups) == 1
+    one, many = (QUIET(*what, theory.TwoLayerLine(), TS) for what in (once, (_line, axes)))
+    assert one["loss"].dims == ("width_gamma", "t")
+    np.testing.assert_array_equal(one.width, WIDTHS)
+    np.testing.assert_allclose(one["loss"], many["loss"], rtol=cases.eps(1e4))
+
+
+def test_description_and_shapes_of_neurons():
+    """What has one entry per neuron has the padded size, and so the same shape in all lanes."""
+    axes = {"width": WIDTHS, "scale": [0.1, 1.0], "activation": ["relu", "tanh"]}
+    made = plan(*padded(_problem, axes, "width"), DESCENT, TS)
+    assert repr(made) == "Plan(12 lanes, 2 compilations: width 3 x scale 2 x activation 2)"
+    assert "\ntraced: width, scale; static: activation\n" in made.describe()
+    axes = {"width": WIDTHS}
+    with pytest.raises(ValueError, match=r"'conserved_0' has shapes .* along the axes \['width'\]"):
+        plan(_line, axes, DESCENT, TS, observe=observe.conserved())
+    made = plan(*padded(_line, axes, "width"), DESCENT, TS, observe=observe.conserved())
+    assert made.outliner.shapes(made.groups[0]) == {"conserved_0": (3, 5, 5)}
+    assert "\n1 compilation\n" in made.describe()
+
+
+def test_a_store_knows_the_size(tmp_path):
+    """Of lanes that are there, none runs again; one of arrays of another size is another plan."""
+    run = functools.partial(QUIET, dynamics=theory.TwoLayerLine(), ts=TS, store=tmp_path / "run.zarr")
+    first = run(*padded(_line, {"width": [2, 5, 3]}, "width"))
+    assert run(*padded(_line, {"width": [2, 5, 3]}, "width")).identical(first)
+    manifest = json.loads((tmp_path / "run.zarr" / "_jaxsolve" / "manifest.json").read_text())
+    assert manifest["plan"]["problem_fn"]["sizes"] == {"width": 5}
+    other = sweeps._padded.PaddedProblem(_line, {"width": 6})
+    with pytest.raises(ValueError, match=r"problem_fn\.sizes\.width: 5 in the store, 6 now"):
+        run(other, {"width": np.array([2, 5, 3])})
+
+
+CONFIG = """
+times = [0, 1]
+observe = ["loss"]
+[dynamics]
+type = "GradientFlow"
+[axes]
+width = { padded = [2, 5] }
+seed = { range = 2 }
+[problem.network]
+type = "MLP"
+in_size = 3
+width = "=width"
+depth = 1
+out_size = 1
+activation = "sigmoid"
+key = "=seed"
+[problem.network.scaling]
+type = "lazy"
+alpha = "=2/sqrt(width)"
+bias = { sigma = 0.1, eta = "=width/4" }
+[problem.data]
+type = "gaussian"
+n_train = 4
+in_size = 3
+key = 0
+"""
+
+
+def _config(**changes: Any):
+    import tomllib
+
+    table = tomllib.loads(CONFIG)
+    return parse_config({**table, "axes": {**table["axes"], **changes}})
+
+
+def test_configs_can_ask_for_it():
+    config = _config()
+    made = plan(config.problem_fn, config.axes, config.dynamics, config.ts, observe=config.observe)
+    assert repr(made) == "Plan(4 lanes, 1 compilation: width 2 x seed 2)"
+    net, plain = (c.problem_fn(width=2, seed=1).net for c in (config, _config(width=[2, 5])))
+    assert (net.widths, int(net.units)) == ((5,), 2)
+    for found, expected in zip(jax.tree.leaves(net.scaling), jax.tree.leaves(plain.scaling), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=cases.eps(4))
+    np.testing.assert_allclose(net.weights[0][:2], plain.weights[0], rtol=cases.eps(4))
+    for bad, message in (
+        ([2, 2.5], "widths of axis 'width' must be a list of integers to be padded, got list"),
+        ([], "widths of axis 'width' must be a list of integers"),
+        ([0, 2], r"widths of axis 'width' must be >= 1, got \[0, 2\]"),
+        (3, "widths of axis 'width' must be a list of integers to be padded, got int 3"),
+    ):
+        with pytest.raises(ConfigError, match=f"axes: {message}"):
+            _config(width={"padded": bad})
+
+
+# --- bad input
+
+
+@pytest.mark.usefixtures("as_users")
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((3, {"width": [2]}, "width"), TypeError, "problem_fn must return the problem of a cell, got int 3"),
+        ((_line, {"width": [2]}, "widht"), ValueError, "axes that hold widths, .*; no axis is called 'widht'"),
+        ((_line, {"width": [2]}), ValueError, "padded needs the names of the axes .*; got none"),
+        ((_line, {"width": [2.0]}, "width"), TypeError, "widths of axis 'width' must be a list of integers"),
+        ((_line, {"width": ["a"]}, "width"), TypeError, "widths of axis 'width' must be a list of integers"),
+        ((_line, Zip(width=[2, 0]), "width"), ValueError, r"widths of axis 'width' must be >= 1, got \[2, 0\]"),
+    ],
+)
+def test_bad_arguments(arguments, error, message):
+    with pytest.raises(error, match=message):
+        padded(*arguments)
+
+
+@pytest.mark.usefixtures("as_users")
+def test_networks_that_cannot_be_padded_say_so():
+    def images(width):
+        net = nets.ConvNet((1, 8, 8), width, 1, scaling=nets.Scaling.ntk(), key=jr.key(0))
+        return Problem(net, np.ones((2, 1, 8, 8)), np.ones((2, 1)))
+
+    with pytest.raises(TypeError, match="width cannot be padded here, .* give an integer, in a sweep a list of integ"):
+        plan(*padded(images, {"width": [2, 3]}, "width"), DESCENT, TS)
+    with pytest.raises(TypeError, match=r"the axes \['wide'\], but takes .*unexpected keyword argument 'wide'"):
+        plan(*padded(_line, {"wide": [2, 3]}, "wide"), DESCENT, TS)
+    with pytest.raises(TypeError, match="axes must be a dict of named values"):
+        plan(*padded(_line, [{"width": [2]}, 3], "width"), DESCENT, TS)  # pyright: ignore[reportArgumentType]
