@@ -99,8 +99,9 @@ function mapLayout(measure) {
     zeroline: false, showgrid: false, automargin: true, ticks: a.title ? "outside" : "", fixedrange: !DRAG,
   });
   return {
-    font: FONT, margin: { l: 60, r: 12, t: measure.categories ? 32 : 84, b: 48 }, dragmode: DRAG, hovermode: "closest", showlegend: false, plot_bgcolor: "#fff",
-    xaxis: axis(drawn.x), yaxis: axis(drawn.y), hoverlabel: { align: "left", bgcolor: "#fff", font: FONT },
+    font: FONT, margin: { l: 60, r: 12, t: measure.categories ? 32 : 116, b: 56 }, dragmode: DRAG, hovermode: "closest", showlegend: false, plot_bgcolor: "#fff",
+    // Beside a colour bar Plotly puts a short title between two labels.
+    xaxis: { ...axis(drawn.x), title: { text: drawn.x.title, ...(measure.categories ? {} : { standoff: 40 }) } }, yaxis: axis(drawn.y), hoverlabel: { align: "left", bgcolor: "#fff", font: FONT },
     uirevision: `${view.x} ${view.y}`,
   };
 }
@@ -114,7 +115,7 @@ function steps(categories) {
 function gradual(measure, heights) {
   const known = heights.filter((v) => v !== null);
   const [low, high] = known.length ? extent(known) : [0, 1];
-  const bar = { orientation: "h", thickness: 12, len: 1, x: 0, xanchor: "left", y: 1, yanchor: "bottom", title: { text: safe(measure.label), side: "top" } };
+  const bar = { orientation: "h", thickness: 12, len: 0.92, x: 0.5, xanchor: "center", y: 1, yanchor: "bottom", ticklabeloverflow: "allow", title: { text: safe(measure.label), side: "top" } };
   if (view.log) {
     const whole = indices(Math.max(0, Math.floor(high) - Math.ceil(low) + 1)).map((i) => Math.ceil(low) + i);
     bar.tickvals = whole.length > 2 ? thin(whole, 7) : low < high ? [low, (low + high) / 2, high] : [low];
