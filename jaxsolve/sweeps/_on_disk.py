@@ -37,7 +37,7 @@ from ._layout import (
 )
 from ._lock import Lock
 from ._manifest import changes, OURS, require_same_plan, run_facts
-from ._origin import credited, joined, Origin, take_origins
+from ._origin import credited, joined, Origin, read_origins, remove_origins
 from ._outlet import AbstractOutlet, PATIENCE, Receipt, Shelf
 from ._sink import AbstractHub
 from ._store import read
@@ -167,10 +167,14 @@ class OnDisk(AbstractHub):
 
     def hear_hosts(self) -> None:
         """Notes where and how other processes have run lanes that keep no manifest of their own."""
-        for origin in take_origins(self.path):
-            hosts = self._manifest["runs"][-1].setdefault("hosts", [])
-            hosts += [origin.where] if origin.where not in hosts else []
-            self._hear(origin)
+        origins = read_origins(self.path)
+        if origins:
+            run = self._manifest["runs"][-1]
+            run["hosts"] = list(dict.fromkeys([*run.get("hosts", []), *(origin.where for origin in origins)]))
+            for origin in origins:
+                self._hear(origin)
+            write_manifest(self.path, self._manifest)
+            remove_origins(self.path)
 
     def _hear(self, origin: Origin) -> None:
         run, used = self._manifest["runs"][-1], self._manifest["batch_size"]["used"]

@@ -2,7 +2,7 @@
 
 import json
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,8 +66,13 @@ def write_origins(path: Path, index: int, origins: Sequence[Origin]) -> None:
     write_json(path / OURS / HOSTS / f"{index}.json", [origin._asdict() for origin in origins])
 
 
-def take_origins(path: Path) -> Iterator[Origin]:
-    """Those that other processes have left in a store, which does not keep them."""
-    for file in sorted((path / OURS / HOSTS).glob("*.json")):
-        yield from (Origin(**facts) for facts in json.loads(file.read_text()))
+def read_origins(path: Path) -> list[Origin]:
+    """Those that other processes have left in a store."""
+    files = sorted((path / OURS / HOSTS).glob("*.json"))
+    return [Origin(**facts) for file in files for facts in json.loads(file.read_text())]
+
+
+def remove_origins(path: Path) -> None:
+    """Removes them, when the manifest has them."""
+    for file in (path / OURS / HOSTS).glob("*.json"):
         file.unlink()
