@@ -290,6 +290,14 @@ def test_page_fits_the_window(browser, report, width):
           });
         })"""
         assert seen.page.evaluate(inside)
+        # Four labels leave room for a title in the middle; it stands below them.
+        seen.page.select_option("#map-x", label="gamma")
+        below = """() => {
+          const box = (text) => text.getBoundingClientRect();
+          const labels = [...document.querySelectorAll("#map .xtick text")].map((text) => box(text).bottom);
+          return labels.length === 4 && box(document.querySelector("#map .xtitle")).top >= Math.max(...labels);
+        }"""
+        assert seen.page.evaluate(below)
         assert seen.wrong == []
 
 
