@@ -107,3 +107,10 @@ def test_phase_classifies_one_network(command):
     assert code == 0
     assert "regime: kernel" in out
     assert command("phase", "--sigma", "-1") == (2, "", "jaxsolve: sigma_u must be finite and >= 0, got -1.0\n")
+
+
+def test_errors_are_said_as_they_are(command, monkeypatch):
+    """Brackets are no markup."""
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    said = 'jaxsolve: a report needs plotly, which is not installed: pip install "jaxsolve[report]"\n'
+    assert command("report", ".") == (2, "", said)
