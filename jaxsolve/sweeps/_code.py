@@ -1,6 +1,5 @@
 """What a function does, as far as its own code and what it refers to tell."""
 
-import functools
 import hashlib
 import inspect
 import os
@@ -57,27 +56,45 @@ def digest(function: Any) -> str:
 
 
 def held(function: Any) -> dict[str, Any]:
-    """What a function refers to, by name: its closure and defaults, and, if the user wrote it, globals."""
+    """What a function refers to, by name: its closure and defaults, and, if the user wrote it, globals.
+
+    Of a method also the object that it belongs to; of a class of the user's what its methods refer to.
+    """
     if isinstance(function, type):
-        inner = [held(member) for _, member in sorted(_members(function))] if written_here(function) else []
-        return functools.reduce(lambda a, b: b | a, inner, {})
+        methods = sorted(_members(function)) if written_here(function) else []
+        return {key: value for _, method in reversed(methods) for key, value in held(method).items()}
+    owner = _owner(function)
     code = getattr(function, "__code__", None)
     if code is None:
+        return owner
+    found = _closure(code, function.__closure__ or ()) | _defaults(function)
+    if written_here(function):
+        known = function.__globals__
+        found |= {key: known[key] for key in sorted(set(_names(code)) & known.keys() - found.keys())}
+    return {key: value for key, value in found.items() if not isinstance(value, types.ModuleType)} | owner
+
+
+def _owner(function: Any) -> dict[str, Any]:
+    """The object that a method belongs to; of what is built in it would be a module."""
+    if isinstance(function, types.BuiltinFunctionType) or not hasattr(function, "__self__"):
         return {}
-    found: dict[str, Any] = {}
-    for key, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+    return {"self": function.__self__}
+
+
+def _closure(code: types.CodeType, cells: tuple[types.CellType, ...]) -> dict[str, Any]:
+    found = {}
+    for key, cell in zip(code.co_freevars, cells, strict=True):
         try:
             found[key] = cell.cell_contents
         except ValueError:  # not assigned yet
             continue
-    arguments = code.co_varnames[: code.co_argcount]
-    defaults = function.__defaults__ or ()
-    found |= dict(zip(arguments[len(arguments) - len(defaults) :], defaults, strict=True))
-    found |= function.__kwdefaults__ or {}
-    if written_here(function):
-        names = sorted(set(_names(code)) & function.__globals__.keys())
-        found |= {key: function.__globals__[key] for key in names if key not in found}
-    return {key: value for key, value in found.items() if not isinstance(value, types.ModuleType)}
+    return found
+
+
+def _defaults(function: Any) -> dict[str, Any]:
+    code, last = function.__code__, function.__defaults__ or ()
+    names = code.co_varnames[code.co_argcount - len(last) : code.co_argcount]
+    return dict(zip(names, last, strict=True)) | (function.__kwdefaults__ or {})
 
 
 def _members(cls: type) -> Iterator[tuple[str, Callable[..., Any]]]:

@@ -4,7 +4,6 @@ import dataclasses
 import enum
 import functools
 import math
-import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,9 +20,19 @@ CAPTURED = 1  # the same for arrays that a function only refers to
 
 
 def describe_value(value: Any) -> Any:
-    """Settings as JSON: numbers and text as they are, arrays by value, objects by type and fields, functions by code.
+    """Settings as JSON.
 
-    What cannot be described is named by its type: two different values may look the same, never one value different.
+    | value | its description |
+    |---|---|
+    | number, text, None | itself |
+    | array, random key | its numbers; of a long array shape, dtype and means |
+    | list, tuple, set, dict | their items |
+    | dataclass, network, dynamics, `functools.partial` | its type and fields |
+    | function, class | its name; if the user wrote it, a digest of its code; and what it refers to |
+    | another object of a class of the user's | its class and attributes |
+    | anything else | its type |
+
+    So two different values may look the same, but never one value different.
     """
     return _Describer().value(value, LISTED)
 
@@ -32,70 +41,89 @@ class _Describer:
     """Describes each function once, and by its name from then on."""
 
     def __init__(self):
-        self._seen: set[int] = set()
+        self._told: set[int] = set()  # functions that have been described
+        self._inside: set[int] = set()  # objects that are being described: they may hold themselves
 
     def value(self, value: Any, listed: int) -> Any:
-        inner = functools.partial(self.value, listed=listed)
-        if value is None or isinstance(value, bool | int | str):
-            return value
-        if isinstance(value, float | np.generic):
+        """Describes a value.
+
+        Arguments:
+            value: anything.
+            listed: numbers of an array that are written out.
+        """
+        if value is None or isinstance(value, bool | int | str | float | np.generic):
             return _number(value)
         if isinstance(value, np.ndarray | jax.Array):
             return _array(value, listed)
         if isinstance(value, enum.Enum):
             return f"{type(value).__qualname__}.{value.name}"
-        if isinstance(value, functools.partial):
-            parts = {"function": value.func, "arguments": value.args, "keywords": value.keywords}
-            return {"type": "partial", **{key: inner(part) for key, part in parts.items()}}
-        if isinstance(value, type) or (_code.is_function(value) and not dataclasses.is_dataclass(value)):
+        if isinstance(value, type) or (_code.is_function(value) and not _has_fields(value)):
             return self._function(_code.unwrapped(value))
-        if id(value) in self._seen:
-            return f"<{type(value).__qualname__}>"
-        return self._object(value, listed, inner)
-
-    def _object(self, value: Any, listed: int, inner: Any) -> Any:
-        self._seen.add(id(value))  # it may hold itself; objects that are alive have different ids
+        if id(value) in self._inside:
+            return _type_of(value)
+        self._inside.add(id(value))
         try:
-            if dataclasses.is_dataclass(value):
-                fields = {field.name: inner(getattr(value, field.name, None)) for field in dataclasses.fields(value)}
-                kind = type(value)
-                return {"type": self._function(kind) if _code.written_here(kind) else kind.__qualname__, **fields}
-            if listed == CAPTURED and isinstance(value, dict | list | set) and not (value and _plain(value)):
-                return f"<{type(value).__qualname__}>"  # a cache or a log more likely than settings
-            if isinstance(value, Mapping):
-                return {str(key): inner(item) for key, item in value.items()}
-            if isinstance(value, set | frozenset):
-                return sorted((inner(item) for item in value), key=repr)
-            if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
-                return [inner(item) for item in value]
-            if _code.written_here(type(value)):
-                fields = {name: self._captured(item) for name, item in getattr(value, "__dict__", {}).items()}
-                return {"type": self._function(type(value)), **fields}
-            return f"<{type(value).__qualname__}>"
+            return self._object(value, listed)
         finally:
-            self._seen.discard(id(value))
+            self._inside.discard(id(value))
+
+    def _object(self, value: Any, listed: int) -> Any:
+        inner = functools.partial(self.value, listed=listed)
+        if isinstance(value, functools.partial):
+            return {
+                "type": "partial",
+                "function": inner(value.func),
+                "arguments": inner(value.args),
+                "keywords": inner(value.keywords),
+            }
+        kind = type(value)
+        if dataclasses.is_dataclass(value):
+            fields = {field.name: inner(getattr(value, field.name, None)) for field in dataclasses.fields(value)}
+            return {"type": self._function(kind) if _code.written_here(kind) else kind.__qualname__, **fields}
+        if listed == CAPTURED and isinstance(value, dict | list | set) and not (value and _plain(value)):
+            return _type_of(value)  # a cache or a log more likely than settings
+        if isinstance(value, Mapping):
+            return {str(key): inner(item) for key, item in value.items()}
+        if isinstance(value, set | frozenset):
+            return sorted((inner(item) for item in value), key=repr)
+        if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
+            return [inner(item) for item in value]
+        if _code.written_here(kind):
+            attributes = self._captured(getattr(value, "__dict__", {}))
+            return {"type": self._function(kind), **attributes}
+        return _type_of(value)
 
     def _function(self, function: Any) -> Any:
         name = _code.name(function)
-        if id(function) in self._seen:
+        if id(function) in self._told:
             return name
-        self._seen.add(id(function))
+        self._told.add(id(function))
         described: dict[str, Any] = {}
         if _code.written_here(function):
             described["code"] = _code.digest(function)
         held = _code.held(function)
-        if hasattr(function, "__self__") and not isinstance(function, type | types.BuiltinFunctionType):  # a method
-            held["self"] = function.__self__
         if held:
-            described["refers to"] = {key: self._captured(value) for key, value in held.items()}
+            described["refers to"] = self._captured(held)
         return {"function": name, **described} if described else name
 
-    def _captured(self, value: Any) -> Any:
-        """What a function refers to may be anything, also what cannot be looked at."""
-        try:
-            return self.value(value, CAPTURED)
-        except Exception:
-            return f"<{type(value).__qualname__}>"
+    def _captured(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """What a function or object refers to may be anything, also what cannot be looked at."""
+        found = {}
+        for name, value in values.items():
+            try:
+                found[name] = self.value(value, CAPTURED)
+            except Exception:
+                found[name] = _type_of(value)
+        return found
+
+
+def _has_fields(value: Any) -> bool:
+    """Whether a value that can be called is more than its code."""
+    return dataclasses.is_dataclass(value) or isinstance(value, functools.partial)
+
+
+def _type_of(value: Any) -> str:
+    return f"<{type(value).__qualname__}>"
 
 
 def _plain(value: Any) -> bool:
@@ -108,10 +136,11 @@ def _plain(value: Any) -> bool:
 
 
 def _number(value: Any) -> Any:
-    number = value.item() if isinstance(value, np.generic) else value
-    if isinstance(number, float) and not math.isfinite(number):
-        return str(number)  # JSON has none
-    return number if isinstance(number, bool | int | float | str) else str(number)
+    """A number, text or None as JSON knows it, which has no NaN."""
+    plain = value.item() if isinstance(value, np.generic) else value
+    if isinstance(plain, float) and not math.isfinite(plain):
+        return str(plain)
+    return plain if plain is None or isinstance(plain, bool | int | float | str) else str(plain)
 
 
 def _array(value: Any, listed: int) -> Any:

@@ -21,7 +21,7 @@ from ._cells import Builder
 from ._cost import Waiting
 from ._devices import Devices, read_devices
 from ._fused import LoweredFused
-from ._lanes import Lanes as Lanes, Timed as Timed
+from ._lanes import Timed
 from ._looped import LoweredLooped
 from ._runner import AbstractLowered, AbstractRunner, Finished
 from ._setup import cells_of, Setup

@@ -1,7 +1,7 @@
 """Closed forms: lanes in one fused kernel, where nothing waits for anything."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, final
 
 import jax
@@ -33,6 +33,8 @@ class LoweredFused(AbstractLowered):
         NotApplicable: the dynamics is for another kind of problem.
     """
 
+    refills = False
+
     def __init__(self, setup: Setup):
         # Only the kind of problem matters here; to say what it is takes numbers.
         wrong: list[bool] = []
@@ -60,14 +62,7 @@ class LoweredFused(AbstractLowered):
 
         self._rows, self._devices = len(devices) * rows, devices
         self._lowered = devices.lower(batch, [setup.shapes(rows)], [False, False])
-
-    @property
-    def out_info(self) -> Lanes:
-        return self._lowered.out_info
-
-    @property
-    def refills(self) -> bool:
-        return False
+        self.out_info = self._lowered.out_info
 
     def compile(self) -> "Fused":
         return Fused(self._lowered.compile(), self._rows, self._devices)
@@ -80,15 +75,7 @@ class Fused(AbstractRunner):
     def __init__(self, compiled: jax.stages.Compiled, rows: int, devices: Devices):
         self._compiled = compiled
         self._rows = rows
-        self._devices = devices
-
-    @property
-    def streams(self) -> int:
-        return self._devices.streams
-
-    @property
-    def programs(self) -> Sequence[jax.stages.Compiled]:
-        return [self._compiled]
+        self.programs, self.streams = [compiled], devices.streams
 
     def run(self, cells: Cells, waiting: Waiting, hand_over: Callable[[Finished], Any]) -> None:
         while len(places := waiting.take(self._rows)):

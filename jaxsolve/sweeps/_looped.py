@@ -4,7 +4,7 @@ Best on processors, for lanes of which a step is work enough.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, final
 
 import jax
@@ -28,6 +28,8 @@ LONG = 0.1  # seconds of a call that are enough: more lanes at once would only b
 @final
 class LoweredLooped(AbstractLowered):
     """The program of a loop. Arguments as for `LoweredFused`."""
+
+    refills = True
 
     def __init__(self, setup: Setup):
         rows = setup.rows
@@ -55,14 +57,7 @@ class LoweredLooped(AbstractLowered):
         count = jax.ShapeDtypeStruct((1,), jnp.int32)
         self._rows, self._devices = rows, setup.devices
         self._lowered = setup.devices.lower(batch, [setup.shapes(rows), count], [False, False, False])
-
-    @property
-    def out_info(self) -> Lanes:
-        return self._lowered.out_info[0]
-
-    @property
-    def refills(self) -> bool:
-        return True
+        self.out_info = self._lowered.out_info[0]
 
     def compile(self) -> "Looped":
         return Looped(self._lowered.compile(), self._rows, self._devices)
@@ -76,14 +71,7 @@ class Looped(AbstractRunner):
         self._compiled = compiled
         self._rows = rows
         self._devices = devices
-
-    @property
-    def streams(self) -> int:
-        return self._devices.streams
-
-    @property
-    def programs(self) -> Sequence[jax.stages.Compiled]:
-        return [self._compiled]
+        self.programs, self.streams = [compiled], devices.streams
 
     def run(self, cells: Cells, waiting: Waiting, hand_over: Callable[[Finished], Any]) -> None:
         each = 1

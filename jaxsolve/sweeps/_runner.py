@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
@@ -30,17 +30,15 @@ class Finished(NamedTuple):
 
 
 class AbstractRunner(abc.ABC):
-    """Runs lanes by compiled programs. Threads may use one at the same time."""
+    """Runs lanes by compiled programs. Threads may use one at the same time.
 
-    @property
-    @abc.abstractmethod
-    def streams(self) -> int:
-        """How many threads are best used at once."""
+    Attributes:
+        programs: what was compiled.
+        streams: how many threads are best used at once.
+    """
 
-    @property
-    @abc.abstractmethod
-    def programs(self) -> Sequence[jax.stages.Compiled]:
-        """What was compiled."""
+    programs: Sequence[jax.stages.Compiled]
+    streams: int
 
     @abc.abstractmethod
     def run(self, cells: Cells, waiting: Waiting, hand_over: Callable[[Finished], Any]) -> None:
@@ -56,17 +54,15 @@ class AbstractRunner(abc.ABC):
 
 
 class AbstractLowered(abc.ABC):
-    """The programs of a group, traced."""
+    """The programs of a group, traced.
 
-    @property
-    @abc.abstractmethod
-    def out_info(self) -> Lanes:
-        """Shapes and dtypes of some lanes."""
+    Attributes:
+        out_info: shapes and dtypes of some lanes.
+        refills: whether new lanes take the places of those that finish, so that it is best given many at once.
+    """
 
-    @property
-    @abc.abstractmethod
-    def refills(self) -> bool:
-        """Whether new lanes take the places of those that finish, so that it is best given many at once."""
+    out_info: Lanes
+    refills: ClassVar[bool]
 
     @abc.abstractmethod
     def compile(self) -> AbstractRunner:

@@ -5,7 +5,7 @@ Best on accelerators, and for lanes so small that a step of one is mostly overhe
 
 import concurrent.futures
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, final, NamedTuple
 
 import equinox as eqx
@@ -57,6 +57,8 @@ class Sizes(NamedTuple):
 @final
 class LoweredStepped(AbstractLowered):
     """The programs of a batch in lockstep. Arguments as for `LoweredFused`."""
+
+    refills = True
 
     def __init__(self, setup: Setup):
         devices, rows = setup.devices, setup.rows
@@ -125,14 +127,7 @@ class LoweredStepped(AbstractLowered):
             lower(leave, [places, own, shared, state], [False, False, True, False, False]),
         )
         self._empty = _longer((own, state), len(devices) * rows)
-
-    @property
-    def out_info(self) -> Lanes:
-        return self._lowered.leave.out_info
-
-    @property
-    def refills(self) -> bool:
-        return True
+        self.out_info = self._lowered.leave.out_info
 
     def compile(self) -> "Stepped":
         with concurrent.futures.ThreadPoolExecutor(len(self._lowered)) as pool:
@@ -154,14 +149,7 @@ class Stepped(AbstractRunner):
         self._compiled = compiled
         self._sizes = sizes
         self._empty = empty
-
-    @property
-    def streams(self) -> int:
-        return 1
-
-    @property
-    def programs(self) -> Sequence[jax.stages.Compiled]:
-        return self._compiled
+        self.programs, self.streams = compiled, 1
 
     def run(self, cells: Cells, waiting: Waiting, hand_over: Callable[[Finished], Any]) -> None:
         batch = _Batch(self._compiled, self._sizes, self._empty, cells)

@@ -19,8 +19,9 @@ from jaxsolve.sweeps import _execute, _fused, _looped, _stepped
 from jaxsolve.sweeps._axes import groups, read_axes
 from jaxsolve.sweeps._cost import Waiting, WINDOW
 from jaxsolve.sweeps._devices import Devices
-from jaxsolve.sweeps._execute import Lanes, OutOfMemory, Program, run_group, Timed, trace_group
+from jaxsolve.sweeps._execute import OutOfMemory, Program, run_group, trace_group
 from jaxsolve.sweeps._fused import LoweredFused
+from jaxsolve.sweeps._lanes import Lanes, Timed
 from jaxsolve.sweeps._looped import LoweredLooped
 from jaxsolve.sweeps._runner import AbstractRunner
 from jaxsolve.sweeps._stepped import LoweredStepped
@@ -131,7 +132,7 @@ def test_bits_do_not_depend_on_order_neighbours_and_interruptions(kind, order, c
 def test_threads_leave_the_bits_alone(kind, monkeypatch):
     program, compiled = _compiled(kind, 3)
     whole = _rows(program, compiled)
-    monkeypatch.setattr(type(compiled), "streams", 3)
+    monkeypatch.setattr(compiled, "streams", 3)
     _same(_rows(program, compiled), whole)
 
 
