@@ -23,7 +23,7 @@ from ._recipe import names_in, Node, read_arguments, read_object, value_of
 
 SPACINGS: dict[str, Callable[..., Any]] = {"geomspace": np.geomspace, "linspace": np.linspace, "range": range}
 PADDED = "padded"  # the key of an axis of widths that share one compilation
-KEYS = ("title", "problem", "axes", "zip", "dynamics", "times", "observe", "store", "batch_size")
+KEYS = ("problem", "axes", "zip", "dynamics", "times", "observe", "store", "batch_size")
 NEEDED = ("problem", "dynamics", "times")
 
 
@@ -32,11 +32,9 @@ class Config:
     """The arguments of a sweep.
 
     Attributes:
-        title: in words.
         problem_fn, axes, dynamics, ts, observe, store, batch_size: as for `sweep`.
     """
 
-    title: str
     problem_fn: Callable[..., Problem]
     axes: tuple[dict[str, Any] | Zip, ...]
     dynamics: AbstractDynamics
@@ -126,7 +124,6 @@ def parse_config(table: Mapping[str, Any]) -> Config:
     if not isinstance(observed, list):
         raise ConfigError(f"observe must be a list of names and tables, got {shown(observed)}")
     return Config(
-        title=_one_of(table, "title", str) or "",
         problem_fn=problem_fn,
         axes=tuple(axes),
         dynamics=_constant(table["dynamics"], "dynamics", "dynamics"),
@@ -230,6 +227,8 @@ def _spaced(value: Mapping[str, Any], where: str) -> Any:
     if name not in SPACINGS:
         raise ConfigError(f"{where}: {unknown(name, SPACINGS, 'way to space values')}")
     arguments = numbers if isinstance(numbers, list) else [numbers]
+    if name != "range" and len(arguments) != 3:
+        raise ConfigError(f"{where}: {name} takes [first, last, count], got {numbers}")
     try:
         return SPACINGS[name](*arguments)
     except (ValueError, TypeError) as error:
