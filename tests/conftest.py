@@ -1,16 +1,24 @@
 """Settings shared by all tests. jaxsolve must not be imported here: the shape checks hook into its first import."""
 
+import collections
+import gc
 import itertools
+import math
 import os
+import pathlib
 import zlib
 
 import hypothesis
+import jaxlib.version
 import pytest
 
 
-# Most time goes into compiling programs that run once: optimise them less, as JAX's own tests do. To be set before JAX
-# starts; `XLA_FLAGS= uv run pytest` runs what users run.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+# Most time goes into compiling programs that run once: optimise them less, as JAX's own tests do, and in one piece.
+# To be set before JAX starts; `XLA_FLAGS= uv run pytest` runs what users run.
+FLAGS = ["--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split_count=1"]
+if jaxlib.version.__version_info__ < (0, 11):  # newer ones do not know it, and XLA ends a process over unknown flags
+    FLAGS.append("--xla_cpu_use_fusion_emitters=false")  # XLA's older code for fused loops is compiled in half the time
+os.environ.setdefault("XLA_FLAGS", " ".join(FLAGS))
 # Tests run one per core: a second thread of LAPACK would wait for a core, and spin while it waits.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -20,7 +28,9 @@ import jaxtyping  # noqa: E402
 
 # One float64 run is the default; JAXSOLVE_TEST_X32=1 repeats it in the precision that users get from JAX by default.
 X64 = os.environ.get("JAXSOLVE_TEST_X32", "0") in ("", "0")
-TESTS_BETWEEN_CLEARS = 100
+# Files of few tests that take long. They come first, then those of many tests: no worker is left with one at the end.
+LONG = {"test_readme.py", "test_cli.py", "test_notebooks.py", "test_function_space.py", "test_cluster.py"}
+MOST_RESIDENT = 2.5e9  # bytes of a worker, above which it drops its compiled programs
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 # The same examples in every run: what fails once can be looked at again. Compilation makes deadlines meaningless.
@@ -35,7 +45,10 @@ def pytest_report_header(config):
     return f"jax {jax.__version__} on {jax.default_backend()}, {'float64' if X64 else 'float32'}"
 
 
-def pytest_collection_modifyitems(config, items):
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    sizes = collections.Counter(item.path for item in items)
+    items.sort(key=lambda item: (item.path.name not in LONG, -sizes[item.path]))
     if not X64:
         skip = pytest.mark.skip(reason="needs float64; this is the float32 run (JAXSOLVE_TEST_X32)")
         for item in items:
@@ -43,15 +56,22 @@ def pytest_collection_modifyitems(config, items):
                 item.add_marker(skip)
 
 
-_since_clear = itertools.count(1)
+def pytest_collection_finish():
+    """What has been imported stays: the collector of garbage need not look at it again."""
+    gc.collect()
+    gc.freeze()
+
+
+def _resident():
+    """Bytes of memory that this process holds; without Linux it is said to be full."""
+    statm = pathlib.Path("/proc/self/statm")
+    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else math.inf
 
 
 def pytest_runtest_teardown(item, nextitem):
-    """Drop compiled programs now and then, between files: kept for ever, they fill gigabytes."""
-    global _since_clear
-    if next(_since_clear) >= TESTS_BETWEEN_CLEARS and (nextitem is None or nextitem.path != item.path):
+    """Drop compiled programs between files when there are many: kept for ever, they fill gigabytes."""
+    if (nextitem is None or nextitem.path != item.path) and _resident() > MOST_RESIDENT:
         jax.clear_caches()
-        _since_clear = itertools.count(1)
 
 
 @pytest.fixture
