@@ -199,7 +199,9 @@ def _runs(dynamics, *args, **options):
 
 
 @pytest.mark.x64_only
-@pytest.mark.parametrize("name", DYNAMICS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "adam" else pytest.mark.slow) for name in DYNAMICS]
+)
 def test_trajectories(name):
     dynamics, tolerance = DYNAMICS[name]
     plain, padded = _runs(dynamics)
@@ -241,6 +243,7 @@ def test_what_is_behind_stays_zero(name):
 LINE_TS = (0.0, 0.7, 3.0, jnp.inf)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [js.theory.TwoLayerLine(), js.theory.DecoupledModes()], ids=lambda form: form.name)
 def test_closed_forms(form, getkey):
     line = js.data.line(6, 3, key=getkey())
