@@ -30,7 +30,8 @@ import jaxtyping  # noqa: E402
 X64 = os.environ.get("JAXSOLVE_TEST_X32", "0") in ("", "0")
 # Files of few tests that take long. They come first, then those of many tests: no worker is left with one at the end.
 LONG = {"test_readme.py", "test_cli.py", "test_notebooks.py", "test_function_space.py", "test_cluster.py"}
-MOST_RESIDENT = 2.5e9  # bytes of a worker, above which it drops its compiled programs
+# After so many tests, a worker of so many bytes drops its compiled programs.
+TESTS_BETWEEN_CLEARS, MOST_RESIDENT = 100, 2e9
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 # The same examples in every run: what fails once can be looked at again. Compilation makes deadlines meaningless.
@@ -68,10 +69,16 @@ def _resident():
     return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else math.inf
 
 
+_since_clear = itertools.count(1)
+
+
 def pytest_runtest_teardown(item, nextitem):
-    """Drop compiled programs between files when there are many: kept for ever, they fill gigabytes."""
-    if (nextitem is None or nextitem.path != item.path) and _resident() > MOST_RESIDENT:
+    """Drop compiled programs now and then, between files: kept for ever, they fill gigabytes."""
+    global _since_clear
+    ends = nextitem is None or nextitem.path != item.path
+    if next(_since_clear) >= TESTS_BETWEEN_CLEARS and ends and _resident() > MOST_RESIDENT:
         jax.clear_caches()
+        _since_clear = itertools.count(1)
 
 
 @pytest.fixture
