@@ -19,8 +19,10 @@ from ._linear_part import AbstractLinearPart, Model
 from ._tableau import AbstractTableau
 
 
-# The first step, in units of the time in which the loss would fall to 0 at its initial speed.
-FIRST = 0.2
+# Bounds of the first step, in units of the time in which the loss would fall to 0 at its initial speed.
+SHORTEST, LONGEST = 0.2, 2.0
+# By so much of itself the outputs' velocity may turn meanwhile, but for what the linear part takes exactly.
+TURN = 0.025
 
 
 class Memory(NamedTuple):
@@ -105,12 +107,18 @@ class AbstractExponential(diffrax.AbstractAdaptiveSolver):
 
     @property
     def first_step(self) -> Float[Array, ""]:
-        """A length for the first step: a part of the time in which the loss would fall to 0 at its initial speed."""
-        y = self.start
+        """A length for the first step: the longer the less features move."""
+        y, model = self.start, Model(self._problem)
+        velocity, speed = model.velocity(model.start)
         loss = jnp.abs(self._problem.loss.value(y.outputs, self._problem.y))
-        speed = self.terms.vf(0, y, None).dissipated
         moving = (speed > 0) & (loss > 0)
-        return jax.lax.stop_gradient(jnp.where(moving, FIRST * loss / jnp.where(moving, speed, 1), 1))
+        time = jnp.where(moving, loss / jnp.where(moving, speed, 1), 1)
+        pushed = lambda w: jax.jvp(model.outputs, (w,), (velocity,))[1]
+        straight = pushed(model.start)
+        bent = jnp.linalg.norm(pushed(model.start + SHORTEST * time * velocity) - straight)
+        share = TURN * SHORTEST * jnp.linalg.norm(straight) / jnp.where(bent > 0, bent, 1)
+        length = jnp.where(bent > 0, jnp.clip(share, SHORTEST, LONGEST), LONGEST)
+        return jax.lax.stop_gradient(jnp.where(moving, length, 1) * time)
 
     @property
     def terms(self) -> diffrax.ODETerm:

@@ -136,7 +136,8 @@ def _member(name: str, values: Any) -> Member:
     for value in values:
         if not (isinstance(value, str | int | np.integer) or value is None or callable(value)):
             raise TypeError(
-                f"a value of axis {name!r} is {describe(value)}; accepted are numbers alone, or ints, strings and callables"
+                f"a value of axis {name!r} is {describe(value)}; "
+                "accepted are numbers alone, or ints, strings and callables"
             )
     return Member(name, tuple(int(v) if isinstance(v, np.integer) else v for v in values), traced=False)
 

@@ -784,6 +784,31 @@ def test_another_state():
         _diffeqsolve(problem, y0=start)
 
 
+@pytest.mark.x64_only
+def test_the_first_step_is_long_where_features_hardly_move():
+    """In units of the time in which the loss would vanish; by the second derivative of the outputs along the flow."""
+    x, y = cases.inputs(jr.key(0), 10), cases.inputs(jr.key(1), 10, 1)
+
+    @jax.jit
+    def both(gamma):
+        net = nets.MLP(3, 4, 1, 1, "tanh", scaling=nets.Scaling.lazy(gamma), key=jr.key(2))
+        problem = Problem(net, x, y, centered=True)
+        solver = FunctionSpace(problem)
+        start, unravel = ravel_pytree(problem.params)
+        velocity, speed = solver.terms.vf(0, solver.start, None)[::2]
+        time = problem.objective(problem.params) / speed
+        along = lambda t: problem.outputs(unravel(start + t * velocity))
+        slope = lambda t: jax.jvp(along, (t,), (jnp.ones(()),))[1]
+        straight, bent = jax.jvp(slope, (jnp.zeros(()),), (jnp.ones(()),))
+        return solver.first_step / time, 0.025 * jnp.linalg.norm(straight) / (time * jnp.linalg.norm(bent))
+
+    found, known = np.transpose([both(gamma) for gamma in (1e3, *np.geomspace(1.0, 40.0, 9), 1e-3)])
+    inside = (known > 0.25) & (known < 1.8)
+    assert np.count_nonzero(inside) >= 2
+    np.testing.assert_allclose(found[inside], known[inside], rtol=0.1)
+    np.testing.assert_allclose(found[[0, -1]], [2.0, 0.2], rtol=1e-12)
+
+
 def test_the_controller_needs_a_first_step():
     problem = cases.problem(cases.mlp(jr.key(0)), jr.key(1))
     with pytest.raises(ValueError, match=r"needs a first step: diffeqsolve\(\.\.\., dt0=solver\.first_step\)"):
