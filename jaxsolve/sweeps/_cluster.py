@@ -145,7 +145,7 @@ class _Tasks(contextlib.AbstractContextManager["_Tasks"]):
 
         self.left: dict[Any, distributed.Future] = {}
         self._client: Any = client  # whose methods, to type checkers, may be asynchronous
-        self._ended = queue.SimpleQueue[Any]()
+        self._ended = queue.Queue[Any]()  # as in `run_group`
         self._next_look = time.monotonic() + IDLE
         self._idle_looks = 0  # in a row
         self._seen: dict[str, Any] = {}  # when each worker was heard of, at the last look

@@ -149,7 +149,8 @@ def run_group(
     cells = cells_of(group, program.setup.dynamics)
     known = group.cells if program.lowered.refills else {}
     waiting = Waiting({name: cells[name] for name in known}, len(group.lanes))
-    said: queue.SimpleQueue[Finished | BaseException | None] = queue.SimpleQueue()
+    # A SimpleQueue may wait for ever when a signal comes at the end of a timeout (CPython 3.11).
+    said: queue.Queue[Finished | BaseException | None] = queue.Queue()
     x64 = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
 
     def work() -> None:
