@@ -37,7 +37,7 @@ from tests.processes import ROOT
 TS = (0.0, 0.3, 1.0)
 CHUNKS = 24
 LANES = 72
-SLOW_RATE = 1e-5  # 100,000 steps
+SLOW_RATE = 4e-6  # 250,000 steps
 
 
 def modes(rate, kind, start):
