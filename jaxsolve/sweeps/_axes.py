@@ -44,7 +44,7 @@ class Member:
         if self.traced or all(isinstance(value, int | float) for value in self.values):
             return np.asarray(self.values)
         # NumPy's strings of variable length: the kind that Zarr v3 has a specification for.
-        text = [value if isinstance(value, str) else _label(value) for value in self.values]
+        text = [value if isinstance(value, str) else label(value) for value in self.values]
         return np.asarray(text, dtype=np.dtypes.StringDType())
 
 
@@ -151,5 +151,6 @@ def _traced(name: str, array: Array) -> Member:
     return Member(name, array, traced=True)
 
 
-def _label(value: Any) -> str:
+def label(value: Any) -> str:
+    """A static value as text."""
     return str(getattr(value, "__name__", getattr(value, "name", value)))

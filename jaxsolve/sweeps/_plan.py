@@ -15,7 +15,7 @@ from .._dynamics import AbstractDynamics
 from .._problem import Problem
 from .._solve import read_times
 from ..observe import check_observables, loss, Observable
-from ._axes import Axis, Group, groups, read_axes, Zip
+from ._axes import Axis, Group, groups, label, read_axes, Zip
 from ._devices import read_devices
 from ._execute import default_batch
 from ._frame import Frame
@@ -111,7 +111,7 @@ class Plan:
             largest = max(largest, needed)
             observed += len(group.lanes) * outline.observed_bytes
             if index < SHOWN:
-                name = ", ".join(f"{key} = {_label(value)}" for key, value in group.static.items()) or "all"
+                name = ", ".join(f"{key} = {label(value)}" for key, value in group.static.items()) or "all"
                 lines.append(
                     f"  {name}: {_count(len(group.lanes), 'lane')} in batches of {size}, {_bytes(needed)}, "
                     f"{_cost(outline, len(group.lanes))}"
@@ -244,7 +244,3 @@ def _bytes(size: int) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _label(value: Any) -> str:
-    return str(getattr(value, "__name__", getattr(value, "name", value)))

@@ -35,16 +35,6 @@ def _problem(width: Any, scale: Any = 1.0, seed: Any = 0, activation: str = "sof
     return Problem(net, *_data())
 
 
-@pytest.fixture
-def compilations(monkeypatch):
-    """The programs that were compiled for sweeps, one entry each."""
-    found, compile_it = [], jax.stages.Lowered.compile
-    monkeypatch.setattr(
-        jax.stages.Lowered, "compile", lambda self, *args: found.append(self) or compile_it(self, *args)
-    )
-    return found
-
-
 @pytest.mark.x64_only
 def test_one_compilation_and_the_rows_of_many(compilations):
     axes = {"scale": [0.5, 3.0], "width": WIDTHS, "seed": range(2)}

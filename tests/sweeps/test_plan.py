@@ -38,16 +38,6 @@ def _modes(rate: Any = 1.0, count: int = 2, kind: str = "slow"):
     return cases.modes(jnp.ones(count), rate * jnp.ones(count))
 
 
-@pytest.fixture
-def compilations(monkeypatch):
-    """The programs that were compiled for sweeps, one entry each."""
-    found, compile_it = [], jax.stages.Lowered.compile
-    monkeypatch.setattr(
-        jax.stages.Lowered, "compile", lambda self, *args: found.append(self) or compile_it(self, *args)
-    )
-    return found
-
-
 # What it says
 
 
