@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ._softplus import softplus as _plain_softplus
+
 
 @dataclasses.dataclass(frozen=True)
 class Activation:
@@ -72,7 +74,7 @@ def _gelu(z):
 
 
 def _softplus(z, beta):
-    return jax.nn.softplus(beta * z) / beta
+    return _plain_softplus(beta * z) / beta
 
 
 linear = Activation("linear", _identity, homogeneous=True)
