@@ -6,9 +6,30 @@ from typing import Any
 import diffrax
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+import optimistix as optx
+from jaxtyping import Array, Float, Int
 
 from .._checks import describe
+from .._problem import Problem
+from ..nets import AbstractDense
+
+
+class ParameterNorm(eqx.Module):
+    """The root mean square over a network's own parameters, of a state whose last number is an energy.
+
+    Zeros behind a padded network would hide errors among them.
+
+    Attributes:
+        padding: how many parameters the arrays hold, over how many the network has.
+    """
+
+    padding: float | Float[Array, ""]
+
+    def __init__(self, problem: Problem):
+        self.padding = problem.net.padding if isinstance(problem.net, AbstractDense) else 1.0
+
+    def __call__(self, y: Float[Array, " state"]) -> Float[Array, ""]:
+        return optx.rms_norm(y[:-1]) * self.padding**0.5
 
 
 def check_integrator(integrator: Any) -> diffrax.AbstractSolver:

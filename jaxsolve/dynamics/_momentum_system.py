@@ -6,7 +6,6 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optimistix as optx
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
@@ -14,7 +13,7 @@ from .._dynamics import Certificate, View
 from .._problem import Problem
 from .._safe import nonzero
 from ._certificate import energy_balance
-from ._integrator import gradient_evaluations, prepare, tolerances
+from ._integrator import gradient_evaluations, ParameterNorm, prepare, tolerances
 from ._system import AbstractSystem
 
 
@@ -63,7 +62,7 @@ class EnergyController(diffrax.AbstractStepSizeController):
         """The error of a step to t1 in units of the tolerance."""
         before, after, error = (self._measured(t1, y) for y in (y0, y1, y_error))
         size = jnp.maximum(jnp.abs(before), jnp.abs(after))
-        return _norm(error / (self.inner.atol + self.inner.rtol * size))
+        return jnp.asarray(self.inner.norm(error / (self.inner.atol + self.inner.rtol * size)))
 
     def _measured(self, t: Any, y: Float[Array, " state"]) -> Float[Array, " state"]:
         w, way, energy = split(y)
@@ -92,7 +91,7 @@ class MomentumSystem(AbstractSystem):
     ):
         self.problem, self.relaxation = problem, relaxation
         rtol, atol = tolerances(rtol, atol, problem.x.dtype)
-        inner = diffrax.PIDController(rtol=rtol, atol=atol, norm=_norm, pcoeff=0.3, icoeff=0.4)
+        inner = diffrax.PIDController(rtol=rtol, atol=atol, norm=ParameterNorm(problem), pcoeff=0.3, icoeff=0.4)
         self.solver = prepare(integrator, inner)
         self.controller = EnergyController(inner, relaxation)
 
@@ -163,7 +162,3 @@ def split(y: Float[Array, " state"]) -> tuple[Array, Array, Array]:
     """The parameters, tau times their velocity, and the energy."""
     count = y.shape[0] // 2
     return y[:count], y[count:-1], y[-1]
-
-
-def _norm(y: Float[Array, " state"]) -> Float[Array, ""]:
-    return optx.rms_norm(y[:-1])

@@ -7,7 +7,6 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optimistix as optx
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
@@ -15,7 +14,7 @@ from .._dynamics import Certificate, View
 from .._problem import Problem
 from ..integrators import AbstractExponential, DisplacementController, Flowing, RungeKuttaChebyshev
 from ._certificate import flow_certificate
-from ._integrator import gradient_evaluations, prepare, tolerances
+from ._integrator import gradient_evaluations, ParameterNorm, prepare, tolerances
 from ._kinks import kinked
 
 
@@ -97,7 +96,9 @@ class ParameterSystem(AbstractSystem):
         if isinstance(integrator, RungeKuttaChebyshev):  # of order 2: a finer tolerance would cost far more steps
             rtol, atol = SMOOTH_RTOL if rtol is None else rtol, 1e-2 * SMOOTH_RTOL if atol is None else atol
         rtol, atol = tolerances(rtol, atol, problem.x.dtype)
-        self.controller = diffrax.PIDController(rtol=rtol, atol=atol, norm=_parameter_norm, pcoeff=0.3, icoeff=0.4)
+        self.controller = diffrax.PIDController(
+            rtol=rtol, atol=atol, norm=ParameterNorm(problem), pcoeff=0.3, icoeff=0.4
+        )
         self.solver = prepare(integrator, self.controller)
 
     @property
@@ -145,7 +146,7 @@ class ParameterSystem(AbstractSystem):
     def scaled_error(self, t1, y0, y1, error) -> Float[Array, ""]:
         del t1
         size = jnp.maximum(jnp.abs(y0), jnp.abs(y1))
-        return _parameter_norm(error / (self.controller.atol + self.controller.rtol * size))
+        return jnp.asarray(self.controller.norm(error / (self.controller.atol + self.controller.rtol * size)))
 
     def evaluations(self, solver_state: PyTree, attempts: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
         if isinstance(self.solver, RungeKuttaChebyshev):
@@ -206,7 +207,3 @@ class ExponentialSystem(AbstractSystem):
 
 # Tolerances of the integrators of our own. Where there are kinks a finer one buys steps but hardly accuracy.
 SMOOTH_RTOL, KINKED_RTOL = 1e-4, 1e-2
-
-
-def _parameter_norm(y: Float[Array, " params_and_energy"]) -> Float[Array, ""]:
-    return optx.rms_norm(y[:-1])

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
 from ._activations import Activation
 from ._build import build, Parts
@@ -34,6 +34,18 @@ class AbstractDense(AbstractUnnormalised):
     def widths(self) -> tuple[int, ...]:
         """The sizes of the hidden layers, padding included."""
         return tuple(w.shape[0] for w in self.weights[:-1])
+
+    @property
+    def padding(self) -> float | Float[Array, ""]:
+        """How many numbers the trainable arrays hold, over how many of them belong to the network."""
+        if self.units is None:
+            return 1.0
+        held = sum(leaf.size for leaf in (*self.weights, *self.biases))
+        units, hidden = self.units.astype(self.weights[0].dtype), len(self.weights) - 1
+        own = units * (self.in_shape[0] + self.out_size) + (hidden - 1) * units**2
+        if self.biases:
+            own = own + hidden * units + self.out_size
+        return held / own
 
     @property
     def layers(self) -> Layers:

@@ -216,6 +216,31 @@ def test_trajectories(name):
     assert_fails(lambda: close(1.01 * padded["outputs"], plain["outputs"]))
 
 
+@pytest.mark.parametrize("flow", [js.GradientFlow, functools.partial(js.MomentumFlow, tau=0.3)])
+def test_errors_are_measured_by_what_is_kept(flow):
+    """So many zeros would else hide them, and steps be longer."""
+    nets = [_mlp(width, depth=1) for width in (UNITS, Padded(UNITS, 50 * UNITS))]
+    tolerances = {"rtol": 1e-3, "atol": 1e-4}
+    plain, padded = (
+        js.solve(problem(net, jr.key(1)), flow(integrator=diffrax.Tsit5(), **tolerances), TS) for net in nets
+    )
+    assert padded.stats.steps == plain.stats.steps
+    assert padded.certificate is not None
+    assert plain.certificate is not None
+    found, expected = padded.certificate.step_error, plain.certificate.step_error
+    np.testing.assert_allclose(found, expected, rtol=1e-3)
+    assert_fails(lambda: np.testing.assert_allclose(1.01 * found, expected, rtol=1e-3))
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("bias", [False, True])
+def test_padding_counts_parameters(depth, bias):
+    plain, padded = _pair(depth=depth, bias=bias)
+    count = lambda net: sum(leaf.size for leaf in (*net.weights, *net.biases))
+    assert padded.padding == pytest.approx(count(padded) / count(plain), rel=eps(4))
+    assert plain.padding == 1
+
+
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_what_is_behind_stays_zero(name):
     """Steps of one length for every weight whose gradient is not zero. Without a mask such an activation wakes some."""
