@@ -28,8 +28,8 @@ class FlowState(AbstractState):
     solver_state: PyTree
     controller_state: PyTree
     made_jump: Bool[Array, ""]
-    t_before: Float[Array, ""]  # the last accepted step went from here to t, and `dense` interpolates it
-    dense: PyTree
+    t_before: Float[Array, ""]  # the last accepted step went from here to t
+    dense: PyTree  # it interpolates that step, where a condition may have to be located in it
     saves: Saves
     steps: Int[Array, ""]
     rejected: Int[Array, ""]
@@ -92,7 +92,7 @@ class AbstractFlow(AbstractMarching):
             controller_state=controller_state,
             made_jump=jnp.array(False),
             t_before=zero,
-            dense=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), dense),
+            dense=self._kept(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), dense)),
             saves=saves,
             steps=jnp.zeros((), int),
             rejected=jnp.zeros((), int),
@@ -105,6 +105,10 @@ class AbstractFlow(AbstractMarching):
     def _in_time(self) -> RESULTS:
         """How a run that reached its last time has ended."""
         return RESULTS.successful if self.until is None else RESULTS.max_time
+
+    def _kept(self, dense: PyTree) -> PyTree:
+        """What a state holds of a step's interpolation, which may be as large as a kernel."""
+        return () if self.until is None else dense
 
     def _condition_met(self, system: AbstractSystem, t: Array, y: PyTree) -> Bool[Array, ""]:
         if self.until is None:
@@ -159,7 +163,7 @@ class AbstractFlow(AbstractMarching):
             controller_state=controller_state,
             made_jump=made_jump,
             t_before=jnp.where(accept, t, state.t_before),
-            dense=_where(accept, dense, state.dense),
+            dense=_where(accept, self._kept(dense), state.dense),
             saves=state.saves,
             steps=steps,
             rejected=rejected,

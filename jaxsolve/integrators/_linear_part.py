@@ -15,14 +15,19 @@ from .._problem import Problem
 
 
 class Model(eqx.Module):
-    """A problem's outputs and velocity as functions of all parameters in one vector."""
+    """A problem's outputs and velocity as functions of all parameters in one vector.
+
+    Attributes:
+        problem: the problem.
+        start: its parameters at t = 0, found once: XLA does not see that two copies, moved out of a loop, are equal.
+    """
 
     problem: Problem
+    start: Float[Array, " params"]
 
-    @property
-    def start(self) -> Float[Array, " params"]:
-        """The parameters at t = 0."""
-        return ravel_pytree(self.problem.params)[0]
+    def __init__(self, problem: Problem):
+        self.problem = problem
+        self.start = ravel_pytree(problem.params)[0]
 
     def params(self, w: Float[Array, " params"]) -> PyTree:
         """The parameters as the network has them."""
