@@ -253,7 +253,7 @@ _loose_tolerances = functools.partial(_tolerances, loosest=10.0)  # for what is 
 
 def _bounds(problem: js.Problem, reference: Run) -> Sequence[float]:
     """By half decades: the step goes with the square root of the bound."""
-    return [10 ** (-0.5 * index) for index in range(2, 21)]
+    return [10 ** (-0.5 * index) for index in range(21)]
 
 
 def _descent_steps(problem: js.Problem, reference: Run) -> Sequence[float]:
