@@ -187,7 +187,7 @@ def _kinks() -> None:
         problem = reference_problem(gamma, activation="relu")
         print(f"\nrelu, gamma = {gamma:g}, to t = {T:g}; errors against Tsit5 at rtol 1e-6")
         reference = _solve(problem, _flow(diffrax.Tsit5(), 1e-6), T).run
-        rival = [_at(problem, T, reference, "Tsit5", diffrax.Tsit5(), rtol) for rtol in (1e-4, 1e-5)]
+        rival = [_at(problem, T, reference, "Tsit5", diffrax.Tsit5(), rtol) for rtol in (3e-4, 1e-4, 3e-5, 1e-5)]
         own = [
             _at(problem, T, reference, "FunctionSpace", integrators.FunctionSpace(), rtol)
             for rtol in (1e-1, 3e-2, 1e-2, 3e-3)
@@ -197,6 +197,12 @@ def _kinks() -> None:
         seconds = min(as_good, default=rival[-1].seconds)  # the finest has a larger error still
         what = f"  relu, gamma = {gamma:g}: Tsit5 / FunctionSpace at its default, time to its test error"
         print(row(what, seconds / default.seconds, ">=", 10))
+        fastest = [
+            min((choice.seconds for choice in side if choice.test_error <= ASKED), default=np.nan)
+            for side in (rival, own)
+        ]
+        what = f"  relu, gamma = {gamma:g}: Tsit5 / FunctionSpace, time to a test error of {ASKED:g}"
+        print(row(what, fastest[0] / fastest[1], ">=", 10))
 
 
 def _at(problem: js.Problem, T: float, reference: Run, name: str, integrator: Any, rtol: float) -> Choice:

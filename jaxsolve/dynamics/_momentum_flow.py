@@ -1,6 +1,6 @@
 """Gradient flow with momentum."""
 
-from typing import Any
+from typing import Any, cast
 
 import diffrax
 import equinox as eqx
@@ -10,17 +10,19 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._checks import concrete, describe, require_size
-from .._dynamics import Quantity
+from .._dynamics import AbstractChoice, Quantity
 from .._problem import Problem
-from ..integrators import AbstractExponential
+from ..integrators import AbstractExponential, FunctionSpace, HOCHBRUCK_OSTERMANN_3
 from ..until import AbstractCondition
+from ._choice import choose_integrator
 from ._flow import AbstractFlow
 from ._integrator import check_integrator
-from ._momentum_system import MomentumSystem, Relaxation
+from ._kinks import kinked
+from ._momentum_system import ExponentialMomentumSystem, MomentumSystem, Relaxation
 from ._system import AbstractSystem
 
 
-class MomentumFlow(AbstractFlow):
+class MomentumFlow(AbstractFlow, AbstractChoice):
     r"""tau theta_l'' + theta_l' = -eta_l dL/dtheta_l, integrated adaptively by diffrax (Geiger et al. 2020, eq. 6).
 
     tau is constant, or t/mu. With a constant tau the flow starts at rest; it tends to gradient flow in proportion to
@@ -29,7 +31,9 @@ class MomentumFlow(AbstractFlow):
     gradient flow in proportion to 1/mu. Descent with momentum beta at rate r follows the flow of tau = r/(1 - beta)^2.
 
     The relaxation makes the flow stiff: an explicit integrator needs about t/(3 tau) steps, mu/3 steps for each factor
-    e in time. `GradientFlow` is the flow of tau = 0.
+    e in time; and it follows every swing, of which a mode of rate lambda > 1/(4 tau) makes one in a time of about
+    2 pi sqrt(tau/lambda). With a constant tau `integrators.FunctionSpace` takes both exactly, as in `GradientFlow`,
+    which is the flow of tau = 0.
 
     The certificate's energy balance is that of L + tau/2 sum_l |theta_l'|^2 / eta_l, which falls at the speed
     (1 - tau'/2) sum_l |theta_l'|^2 / eta_l. What gradient flow conserves, momentum does not.
@@ -37,16 +41,18 @@ class MomentumFlow(AbstractFlow):
     Arguments:
         tau: the relaxation time, > 0, in units of gradient-flow time; an array leaf.
         mu: t/tau, > 0; an array leaf. Exactly one of tau and mu is given.
-        integrator: any adaptive diffrax solver of ordinary differential equations; None takes `diffrax.Tsit5()`.
+        integrator: any adaptive diffrax solver of ordinary differential equations, or with a constant tau
+            `integrators.FunctionSpace`. None takes that where `GradientFlow` would, unless there are kinks, and else
+            `diffrax.Tsit5()`.
         rtol, atol: tolerances of a step, per parameter and per sqrt(tau) theta'; None takes 1e-6 and 1e-9 (float32:
-            1e-4 and 1e-7).
+            1e-4 and 1e-7). Those of `FunctionSpace` are as in `GradientFlow`.
         until: stops the run when first met, located within the step; with it `ts` may end in inf.
         max_steps: accepted and rejected steps before the run is given up.
         land_on_ts: step exactly on every requested time instead of interpolating.
 
     Raises:
         ValueError: not exactly one of tau and mu, or it is not a number > 0; the integrator gives no error estimate or
-            is not for this equation; a tolerance is not positive.
+            is not for this equation, as `FunctionSpace` is not for mu; a tolerance is not positive.
         TypeError: the integrator is no diffrax solver, `until` no condition.
 
     Warns:
@@ -55,7 +61,7 @@ class MomentumFlow(AbstractFlow):
 
     tau: Float[Array, ""] | None
     mu: Float[Array, ""] | None
-    integrator: diffrax.AbstractSolver
+    integrator: diffrax.AbstractSolver | None
     rtol: float | None = eqx.field(static=True)  # decides nothing but numbers, yet is never swept
     atol: float | None = eqx.field(static=True)
     until: AbstractCondition | None
@@ -79,10 +85,14 @@ class MomentumFlow(AbstractFlow):
                 f"give exactly one of tau (a constant relaxation time) and mu (tau = t/mu), got tau={tau}, mu={mu}"
             )
         self.tau, self.mu = _positive(tau, "tau"), _positive(mu, "mu")
-        self.integrator = diffrax.Tsit5() if integrator is None else check_integrator(integrator)
-        if isinstance(integrator, AbstractExponential):
+        self.integrator = None if integrator is None else check_integrator(integrator)
+        if isinstance(integrator, AbstractExponential) and not isinstance(integrator, FunctionSpace):
             name = type(integrator).__name__
-            raise ValueError(f"{name} integrates gradient flow only; give MomentumFlow a diffrax solver, or None")
+            raise ValueError(f"{name} integrates gradient flow only; give MomentumFlow another integrator, or None")
+        if isinstance(integrator, FunctionSpace) and tau is None:
+            raise ValueError(
+                "FunctionSpace needs a constant relaxation time: give MomentumFlow tau=, or with mu= another integrator"
+            )
         for name, value in (("rtol", rtol), ("atol", atol)):
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be > 0 or None, got {value}")
@@ -105,8 +115,21 @@ class MomentumFlow(AbstractFlow):
     def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
         return ts
 
+    def choose(self, problem: Problem) -> "MomentumFlow":
+        """The same flow with an integrator."""
+        if self.integrator is not None:
+            return self
+        stiff = self.tau is not None and not kinked(problem) and isinstance(choose_integrator(problem), FunctionSpace)
+        # Inertia makes features move late in a step, not early: there is nothing to gain from `LOG_TIME_3`.
+        integrator = FunctionSpace(tableau=HOCHBRUCK_OSTERMANN_3) if stiff else diffrax.Tsit5()
+        return eqx.tree_at(lambda f: f.integrator, self, integrator, is_leaf=lambda leaf: leaf is None)
+
     def system(self, problem: Problem) -> AbstractSystem:
-        return MomentumSystem(problem, Relaxation(self.tau, self.mu), self.integrator, self.rtol, self.atol)
+        integrator = self.choose(problem).integrator
+        if isinstance(integrator, FunctionSpace) and self.tau is not None:
+            return ExponentialMomentumSystem(problem, self.tau, integrator, self.rtol)
+        integrator = cast(diffrax.AbstractSolver, integrator)
+        return MomentumSystem(problem, Relaxation(self.tau, self.mu), integrator, self.rtol, self.atol)
 
 
 def _positive(value: Any, name: str) -> Float[Array, ""] | None:

@@ -12,9 +12,10 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from .._dynamics import Certificate, View
 from .._problem import Problem
 from .._safe import nonzero
+from ..integrators import DisplacementController, Flowing, FunctionSpace, InertialFunctionSpace
 from ._certificate import energy_balance
 from ._integrator import gradient_evaluations, ParameterNorm, prepare, tolerances
-from ._system import AbstractSystem
+from ._system import AbstractSystem, displacement_controller
 
 
 class Relaxation(eqx.Module):
@@ -69,6 +70,58 @@ class EnergyController(diffrax.AbstractStepSizeController):
         return jnp.concatenate([w, way / jnp.sqrt(nonzero(self.relaxation.at(t)[0])), energy[None]])
 
 
+class ExponentialMomentumSystem(AbstractSystem):
+    """The same flow with a constant tau by an exponential method, whose state holds the outputs, too."""
+
+    problem: Problem
+    relaxation: Relaxation
+    solver: InertialFunctionSpace
+    controller: DisplacementController
+
+    def __init__(self, problem: Problem, tau: Float[Array, ""], integrator: FunctionSpace, rtol: float | None):
+        self.problem, self.relaxation = problem, Relaxation(tau, None)
+        self.solver = InertialFunctionSpace(problem, tau, integrator.tableau)
+        self.controller = displacement_controller(problem, rtol)
+
+    @property
+    def valid(self) -> Bool[Array, ""]:
+        return self.problem.valid & self.relaxation.valid
+
+    @property
+    def start(self) -> Flowing:
+        return self.solver.start
+
+    @property
+    def terms(self) -> diffrax.ODETerm:
+        return self.solver.terms
+
+    @property
+    def tolerances(self) -> dict[str, Any]:
+        return {"rtol": self.controller.rtol}
+
+    def first_step(self) -> Float[Array, ""]:
+        return self.solver.first_step
+
+    def position(self, y: Flowing) -> Float[Array, " params"]:
+        return ravel_pytree(self.problem.params)[0] + y.displacement[0]
+
+    def view(self, t: Float[Array, ""], y: Flowing) -> View:
+        return View(self.problem, t, self.params(self.position(y)), given_outputs=y.outputs)
+
+    def certificate(self, t: Float[Array, ""], y: Flowing, step_error: Float[Array, ""]) -> Certificate:
+        kinetic = kinetic_energy(self.problem, self.relaxation.at(t)[0], y.displacement[1])
+        balance = energy_balance(self.problem, self.params(self.position(y)), y.dissipated + kinetic)
+        return Certificate(jnp.full_like(balance, jnp.nan), balance, step_error)
+
+    def scaled_error(self, t1: Float[Array, ""], y0: Flowing, y1: Flowing, error: Flowing) -> Float[Array, ""]:
+        del t1
+        return self.controller.relative_error(y0, y1, error) / self.controller.rtol
+
+    def evaluations(self, solver_state: Any, attempts: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
+        del solver_state
+        return attempts * self.solver.gradients + 1, attempts * self.solver.kernels  # one to choose the first step
+
+
 class MomentumSystem(AbstractSystem):
     """theta' = v and (tau v)' = (tau' - 1) v - eta dL/dtheta by any diffrax solver.
 
@@ -106,29 +159,19 @@ class MomentumSystem(AbstractSystem):
 
     @property
     def terms(self) -> diffrax.ODETerm:
-        unravel = ravel_pytree(self.problem.params)[1]
+        unravel, eta = ravel_pytree(self.problem.params)[1], _rates(self.problem)
 
         def field(t, y, args):
             del args
             w, way, _ = split(y)
-            force = -self._eta * jax.grad(lambda vector: self.problem.objective(unravel(vector)))(w)
+            force = -eta * jax.grad(lambda vector: self.problem.objective(unravel(vector)))(w)
             tau, slope = self.relaxation.at(t)
             # At tau = 0 the velocity is the one that stays finite.
             v = jnp.where(tau > 0, way / nonzero(tau), force)
-            dissipated = (1 - slope / 2) * self._square(v)
+            dissipated = (1 - slope / 2) * _square(eta, v)
             return jnp.concatenate([v, (slope - 1) * v + force, dissipated[None]])
 
         return diffrax.ODETerm(field)
-
-    @property
-    def _eta(self) -> Float[Array, " params"]:
-        rates = jax.tree.map(lambda rate, p: jnp.broadcast_to(rate, p.shape), self.problem.eta, self.problem.params)
-        return ravel_pytree(rates)[0]
-
-    def _square(self, vector: Float[Array, " params"]) -> Float[Array, ""]:
-        """Sum over all parameters of vector^2 / eta: frozen ones do not move, and have no energy."""
-        eta = self._eta
-        return jnp.sum(jnp.where(eta > 0, vector**2 / nonzero(eta), 0))
 
     @property
     def tolerances(self) -> dict[str, Any]:
@@ -146,7 +189,7 @@ class MomentumSystem(AbstractSystem):
     def certificate(self, t: Float[Array, ""], y: Float[Array, " state"], step_error: Float[Array, ""]) -> Certificate:
         w, way, dissipated = split(y)
         tau, _ = self.relaxation.at(t)
-        kinetic = self._square(way) / (2 * nonzero(tau))  # where tau is 0, so is the way
+        kinetic = kinetic_energy(self.problem, tau, way)
         balance = energy_balance(self.problem, self.params(w), dissipated + kinetic)
         return Certificate(jnp.full_like(balance, jnp.nan), balance, step_error)
 
@@ -162,3 +205,18 @@ def split(y: Float[Array, " state"]) -> tuple[Array, Array, Array]:
     """The parameters, tau times their velocity, and the energy."""
     count = y.shape[0] // 2
     return y[:count], y[count:-1], y[-1]
+
+
+def kinetic_energy(problem: Problem, tau: Float[Array, ""], way: Float[Array, " params"]) -> Float[Array, ""]:
+    """tau/2 sum v^2 / eta, with way = tau v."""
+    return _square(_rates(problem), way) / (2 * nonzero(tau))  # where tau is 0, so is the way
+
+
+def _rates(problem: Problem) -> Float[Array, " params"]:
+    rates = jax.tree.map(lambda rate, p: jnp.broadcast_to(rate, p.shape), problem.eta, problem.params)
+    return ravel_pytree(rates)[0]
+
+
+def _square(eta: Float[Array, " params"], vector: Float[Array, " params"]) -> Float[Array, ""]:
+    """Sum over all parameters of vector^2 / eta: frozen ones do not move, and have no energy."""
+    return jnp.sum(jnp.where(eta > 0, vector**2 / nonzero(eta), 0))

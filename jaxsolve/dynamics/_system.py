@@ -163,9 +163,7 @@ class ExponentialSystem(AbstractSystem):
 
     def __init__(self, problem: Problem, integrator: AbstractExponential, rtol: float | None):
         self.problem, self.solver = problem, integrator.bound_to(problem)
-        if rtol is None:
-            rtol = KINKED_RTOL if kinked(problem) else SMOOTH_RTOL
-        self.controller = DisplacementController(tolerances(rtol, None, problem.x.dtype)[0])
+        self.controller = displacement_controller(problem, rtol)
 
     @property
     def valid(self) -> Bool[Array, ""]:
@@ -207,3 +205,10 @@ class ExponentialSystem(AbstractSystem):
 
 # Tolerances of the integrators of our own. Where there are kinks a finer one buys steps but hardly accuracy.
 SMOOTH_RTOL, KINKED_RTOL = 1e-4, 1e-2
+
+
+def displacement_controller(problem: Problem, rtol: float | None) -> DisplacementController:
+    """The controller of an exponential method, with its default tolerance for this problem."""
+    if rtol is None:
+        rtol = KINKED_RTOL if kinked(problem) else SMOOTH_RTOL
+    return DisplacementController(tolerances(rtol, None, problem.x.dtype)[0])

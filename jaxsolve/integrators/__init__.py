@@ -5,6 +5,7 @@ from ._controller import DisplacementController as DisplacementController
 from ._expansion import Flowing as Flowing
 from ._exponential import AbstractExponential as AbstractExponential
 from ._function_space import FunctionSpace as FunctionSpace
+from ._inertial_function_space import InertialFunctionSpace as InertialFunctionSpace
 from ._parameter_space import ParameterSpace as ParameterSpace
 from ._tableau import (
     AbstractTableau as AbstractTableau,

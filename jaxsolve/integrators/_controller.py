@@ -13,8 +13,9 @@ from ._expansion import Flowing
 class DisplacementController(diffrax.AbstractAdaptiveStepSizeController):
     """Holds the error of a step below `rtol` times how far parameters and outputs have moved, for `FunctionSpace`.
 
-    That is |error of w| / |w - w(0)| and |error of f| / |f|, with norms of whole vectors. A single neuron that passes
-    its kink is then no reason for a short step. diffrax's PID rule decides, and lets steps grow tenfold at a time.
+    That is |error of w| / |w - w(0)| and |error of f| / |f|, with norms of whole vectors; with momentum also that of
+    tau w'. A single neuron that passes its kink is then no reason for a short step. diffrax's PID rule decides, and
+    lets steps grow tenfold at a time.
 
     Arguments:
         rtol: tolerance of one step. In tests the error of a whole run is of its size.
@@ -55,10 +56,12 @@ class DisplacementController(diffrax.AbstractAdaptiveStepSizeController):
         """The larger of both relative errors of a step from y0 to y1."""
         return jnp.maximum(
             _share(y_error.displacement, y0.displacement, y1.displacement),
-            _share(y_error.outputs, y0.outputs, y1.outputs),
+            _share(*(y.outputs.reshape(-1) for y in (y_error, y0, y1))),
         )
 
 
 def _share(error: Array, before: Array, after: Array) -> Float[Array, ""]:
-    size = jnp.maximum(jnp.linalg.norm(before), jnp.linalg.norm(after))
-    return jnp.linalg.norm(error) / jnp.where(size > 0, size, 1)
+    """The largest relative error of a row."""
+    error, before, after = (jnp.linalg.norm(rows, axis=-1) for rows in (error, before, after))
+    size = jnp.maximum(before, after)
+    return jnp.max(error / jnp.where(size > 0, size, 1))

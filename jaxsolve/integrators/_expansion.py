@@ -6,20 +6,20 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ._linear_part import AbstractLinearPart, integrated, Model
+from ._linear_part import AbstractLinearPart, AbstractModel, integrated
 from ._tableau import AbstractTableau
 
 
 class Flowing(NamedTuple):
-    """The state of a gradient flow in parameters and in function space.
+    """The state of a flow in parameters and in function space.
 
     Attributes:
-        displacement: w(t) - w(0), all parameters in one vector.
+        displacement: w(t) - w(0), all parameters in one vector; with momentum, tau w'(t) in a second row.
         outputs: f(t) on the training set.
-        dissipated: the integral of sum_l eta_l |dL/dtheta_l|^2 up to t.
+        dissipated: the integral of sum_l |dtheta_l/dt|^2 / eta_l up to t.
     """
 
-    displacement: Float[Array, " params"]
+    displacement: Float[Array, "*moving"]
     outputs: Float[Array, "n out"]
     dissipated: Float[Array, ""]
 
@@ -43,7 +43,7 @@ class Expansion(eqx.Module):
     changes: tuple[Any, ...]
     excess: tuple[Float[Array, ""], ...]
 
-    def at(self, model: Model, tableau: AbstractTableau, y0: Flowing, theta: Float[Array, ""]) -> Flowing:
+    def at(self, model: AbstractModel, tableau: AbstractTableau, y0: Flowing, theta: Float[Array, ""]) -> Flowing:
         """The solution a part theta of the step later."""
         time = theta * self.h
         weights = [tuple((k, b * theta**k) for k, b in weight) for weight in tableau.at(self.passed).step]
@@ -60,7 +60,7 @@ class Expansion(eqx.Module):
 
 
 def expand(
-    model: Model,
+    model: AbstractModel,
     part: AbstractLinearPart,
     tableau: AbstractTableau,
     y0: Flowing,

@@ -1,4 +1,4 @@
-"""Exponential Runge-Kutta methods as diffrax solvers for gradient flow."""
+"""Exponential Runge-Kutta methods as diffrax solvers for gradient flow, with and without momentum."""
 
 import abc
 import dataclasses
@@ -8,14 +8,13 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from .._checks import describe
 from .._problem import Problem
 from ._expansion import expand, Expansion, Flowing
 from ._held import Held
-from ._linear_part import AbstractLinearPart, Model
+from ._linear_part import AbstractLinearPart, AbstractModel, Model
 from ._tableau import AbstractTableau
 
 
@@ -60,18 +59,28 @@ class AbstractExponential(diffrax.AbstractAdaptiveSolver):
     def kernels(self) -> int:
         """Kernel evaluations of one step."""
 
+    @property
+    @abc.abstractmethod
+    def model(self) -> Any:
+        """What the method follows, an `AbstractModel`."""
+
+    @property
+    @abc.abstractmethod
+    def first_step(self) -> Float[Array, ""]:
+        """A length for the first step: the longer the less features move."""
+
     @abc.abstractmethod
     def known(self, y0: Flowing) -> PyTree:
         """What the first step starts from, beside the state."""
 
     @abc.abstractmethod
     def linear_part(
-        self, model: Model, y0: Flowing, h: Float[Array, ""], known: PyTree
+        self, model: Any, y0: Flowing, h: Float[Array, ""], known: PyTree
     ) -> tuple[AbstractLinearPart, PyTree]:
         """The linear part at a state, for a step of length h, and what was found on the way."""
 
     @abc.abstractmethod
-    def arrived(self, model: Model, y1: Flowing, known: PyTree) -> PyTree:
+    def arrived(self, model: Any, y1: Flowing, known: PyTree) -> PyTree:
         """What the next step starts from, beside its state y1."""
 
     @property
@@ -101,29 +110,13 @@ class AbstractExponential(diffrax.AbstractAdaptiveSolver):
     @property
     def start(self) -> Flowing:
         """The state at t = 0."""
-        problem = self._problem
-        zero = jnp.zeros_like(ravel_pytree(problem.params)[0])
+        problem, zero = self._problem, jnp.zeros_like(self.model.start)
         return Flowing(zero, problem.outputs(problem.params), jnp.zeros((), zero.dtype))
-
-    @property
-    def first_step(self) -> Float[Array, ""]:
-        """A length for the first step: the longer the less features move."""
-        y, model = self.start, Model(self._problem)
-        velocity, speed = model.velocity(model.start)
-        loss = jnp.abs(self._problem.loss.value(y.outputs, self._problem.y))
-        moving = (speed > 0) & (loss > 0)
-        time = jnp.where(moving, loss / jnp.where(moving, speed, 1), 1)
-        pushed = lambda w: jax.jvp(model.outputs, (w,), (velocity,))[1]
-        straight = pushed(model.start)
-        bent = jnp.linalg.norm(pushed(model.start + SHORTEST * time * velocity) - straight)
-        share = TURN * SHORTEST * jnp.linalg.norm(straight) / jnp.where(bent > 0, bent, 1)
-        length = jnp.where(bent > 0, jnp.clip(share, SHORTEST, LONGEST), LONGEST)
-        return jax.lax.stop_gradient(jnp.where(moving, length, 1) * time)
 
     @property
     def terms(self) -> diffrax.ODETerm:
         """The vector field of the problem's gradient flow."""
-        return diffrax.ODETerm(FlowField(self._problem))
+        return diffrax.ODETerm(FlowField(self.model))
 
     def func(self, terms: Any, t0: Any, y0: Flowing, args: Any) -> Flowing:
         return terms.vf(t0, y0, args)
@@ -161,16 +154,31 @@ class AbstractExponential(diffrax.AbstractAdaptiveSolver):
 
     def step(self, terms: Any, t0: Any, t1: Any, y0: Flowing, args: Any, solver_state: Memory, made_jump: Any):
         del terms, args, made_jump
-        model, tableau, h = Model(self._problem), self.tableau, t1 - t0
+        model, tableau, h = self.model, self.tableau, t1 - t0
         # A step uses all that was handed on: what `init` refused is else forgotten where nothing needs to be known.
         y0, (start, known) = jax.lax.optimization_barrier((y0, solver_state))
         part, known = self.linear_part(model, y0, h, known)
         passed = jnp.where(t1 > start, (t0 - start) / jnp.where(t1 > start, t1 - start, 1), 0)
         expansion = expand(model, part, tableau, y0, h, jax.lax.stop_gradient(passed))
         y1, y_error = expansion.at(model, tableau, y0, jnp.ones_like(h)), expansion.error(tableau)
-        dense = {"y0": y0, "expansion": expansion, "held": Held(self._problem)}
+        dense = {"y0": y0, "expansion": expansion, "held": Held(model)}
         memory = Memory(start, self.arrived(model, y1, known))
         return y1, y_error, dense, memory, diffrax.RESULTS.successful
+
+
+def first_step(model: Model) -> Float[Array, ""]:
+    """A length for the first step of a gradient flow."""
+    problem = model.problem
+    velocity, speed = model.velocity(model.start)
+    loss = jnp.abs(problem.loss.value(model.outputs(model.start), problem.y))
+    moving = (speed > 0) & (loss > 0)
+    time = jnp.where(moving, loss / jnp.where(moving, speed, 1), 1)
+    pushed = lambda w: jax.jvp(model.outputs, (w,), (velocity,))[1]
+    straight = pushed(model.start)
+    bent = jnp.linalg.norm(pushed(model.start + SHORTEST * time * velocity) - straight)
+    share = TURN * SHORTEST * jnp.linalg.norm(straight) / jnp.where(bent > 0, bent, 1)
+    length = jnp.where(bent > 0, jnp.clip(share, SHORTEST, LONGEST), LONGEST)
+    return jax.lax.stop_gradient(jnp.where(moving, length, 1) * time)
 
 
 def _check_state(y: Any) -> None:
@@ -181,14 +189,14 @@ def _check_state(y: Any) -> None:
 
 
 class FlowField(eqx.Module):
-    """The velocity of a problem's gradient flow in both spaces."""
+    """The velocity of a flow in both spaces."""
 
-    problem: Problem
+    model: AbstractModel
 
     def __call__(self, t: Any, y: Any, args: Any) -> Flowing:
         del t, args
         _check_state(y)  # diffrax evaluates this first of all
-        model = Model(self.problem)
+        model = self.model
         w = model.start + y.displacement
         velocity, dissipation = model.velocity(w)
         return Flowing(velocity, jax.jvp(model.outputs, (w,), (velocity,))[1], dissipation)
@@ -218,4 +226,4 @@ class ExponentialInterpolation(diffrax.AbstractLocalInterpolation):
         if t1 is not None:
             return jax.tree.map(jnp.subtract, self.evaluate(t1), self.evaluate(t0))
         span = jnp.where(self.t1 > self.t0, self.t1 - self.t0, 1)
-        return self.expansion.at(Model(self.held.problem), self.tableau, self.y0, (t0 - self.t0) / span)
+        return self.expansion.at(self.held.module, self.tableau, self.y0, (t0 - self.t0) / span)

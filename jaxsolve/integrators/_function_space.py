@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 from .._problem import Problem
 from ..losses import Hinge
 from ._expansion import Flowing
-from ._exponential import AbstractExponential
+from ._exponential import AbstractExponential, first_step
 from ._kernel_part import frozen_jacobian, kernel_part, KernelPart, Known
 from ._linear_part import Model
 from ._modes import no_modes
@@ -50,6 +50,14 @@ class FunctionSpace(AbstractExponential):
     tableau: AbstractTableau = eqx.field(static=True, default=LOG_TIME_3)  # decides the program
 
     @property
+    def model(self) -> Model:
+        return Model(self._problem)
+
+    @property
+    def first_step(self) -> Float[Array, ""]:
+        return first_step(self.model)
+
+    @property
     def gradients(self) -> int:
         return self.tableau.evaluations + 1
 
@@ -60,7 +68,7 @@ class FunctionSpace(AbstractExponential):
     def known(self, y0: Flowing) -> Known:
         if isinstance(self._problem.loss, Hinge):
             _log.info("plain hinge has no Hessian: FunctionSpace integrates it as an explicit method")
-        model = Model(self._problem)
+        model = self.model
         jacobian = frozen_jacobian(model, model.start + y0.displacement)
         return Known(jacobian, no_modes(y0.outputs.size, y0.outputs.dtype))
 

@@ -1,20 +1,20 @@
-"""Problems inside of loops, which carry nothing but arrays."""
+"""Modules inside of loops, which carry nothing but arrays."""
+
+from typing import Any
 
 import equinox as eqx
 
-from .._problem import Problem
-
 
 class Held(eqx.Module):
-    """A problem whose leaves are its arrays only."""
+    """A module, such as a problem, whose leaves are its arrays only."""
 
-    arrays: Problem
-    rest: Problem = eqx.field(static=True)  # functions and plain numbers
+    arrays: Any
+    rest: Any = eqx.field(static=True)  # functions and plain numbers
 
-    def __init__(self, problem: Problem):
-        self.arrays, self.rest = eqx.partition(problem, eqx.is_array)
+    def __init__(self, module: Any):
+        self.arrays, self.rest = eqx.partition(module, eqx.is_array)
 
     @property
-    def problem(self) -> Problem:
-        """The problem."""
+    def module(self) -> Any:
+        """The module."""
         return eqx.combine(self.arrays, self.rest)

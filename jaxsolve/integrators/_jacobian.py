@@ -17,16 +17,16 @@ class FunctionJacobian(eqx.Module):
 
     def push(self, v: PyTree[Float[Array, "..."]]) -> Float[Array, "n out"]:
         """J v for v shaped like the parameters."""
-        return jax.jvp(self.held.problem.outputs, (self.params,), (v,))[1]
+        return jax.jvp(self.held.module.outputs, (self.params,), (v,))[1]
 
     def pull(self, q: Float[Array, "n out"]) -> PyTree[Float[Array, "..."]]:
         """J^T q, shaped like the parameters."""
-        return jax.vjp(self.held.problem.outputs, self.params)[1](q)[0]
+        return jax.vjp(self.held.module.outputs, self.params)[1](q)[0]
 
     def ntk(self, eta: PyTree) -> Float[Array, "n out n out"]:
         """The NTK on the training set; `eta` are the problem's own rates."""
         del eta
-        return self.held.problem.kernel(self.params, self.held.problem.x)
+        return self.held.module.kernel(self.params, self.held.module.x)
 
 
 def jacobian(problem: Problem, params: PyTree) -> kernels.LayeredJacobian | FunctionJacobian:

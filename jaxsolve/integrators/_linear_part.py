@@ -14,7 +14,25 @@ from jaxtyping import Array, Float, PyTree
 from .._problem import Problem
 
 
-class Model(eqx.Module):
+class AbstractModel(eqx.Module):
+    """What a method follows: outputs and velocity as functions of all that moves.
+
+    Attributes:
+        start: all that moves, at t = 0.
+    """
+
+    start: eqx.AbstractVar[Float[Array, "*moving"]]
+
+    @abc.abstractmethod
+    def outputs(self, w: Float[Array, "*moving"]) -> Float[Array, "n out"]:
+        """f on the training set."""
+
+    @abc.abstractmethod
+    def velocity(self, w: Float[Array, "*moving"]) -> tuple[Float[Array, "*moving"], Float[Array, ""]]:
+        """w', and the rate at which energy is dissipated."""
+
+
+class Model(AbstractModel):
     """A problem's outputs and velocity as functions of all parameters in one vector.
 
     Attributes:
@@ -34,7 +52,6 @@ class Model(eqx.Module):
         return ravel_pytree(self.problem.params)[1](w)
 
     def outputs(self, w: Float[Array, " params"]) -> Float[Array, "n out"]:
-        """f(w) on the training set."""
         return self.problem.outputs(self.params(w))
 
     def gradient(self, w: Float[Array, " params"]) -> Float[Array, " params"]:
@@ -42,7 +59,7 @@ class Model(eqx.Module):
         return jax.grad(lambda w: self.problem.objective(self.params(w)))(w)
 
     def velocity(self, w: Float[Array, " params"]) -> tuple[Float[Array, " params"], Float[Array, ""]]:
-        """-eta dL/dw, and the rate sum_l eta_l |dL/dtheta_l|^2 at which L falls."""
+        # The energy is L, which falls at the rate sum_l eta_l |dL/dtheta_l|^2.
         gradient = self.gradient(w)
         velocity = -flat_rates(self.problem) * gradient
         return velocity, -velocity @ gradient
@@ -64,11 +81,11 @@ class AbstractLinearPart(eqx.Module, Generic[V]):
     """
 
     @abc.abstractmethod
-    def force(self, model: Model, w: Float[Array, " params"], outputs: Float[Array, "n out"]) -> V:
+    def force(self, model: Any, w: Float[Array, "*moving"], outputs: Float[Array, "n out"]) -> V:
         """w' at the point itself, with its derivatives; `outputs` are those at w."""
 
     @abc.abstractmethod
-    def change(self, velocity: Float[Array, " params"], moved: V, force: V) -> V:
+    def change(self, velocity: Float[Array, "*moving"], moved: V, force: V) -> V:
         """N(w + moved) - N(w) = velocity - force - A moved, if the velocity is that at w + moved."""
 
     @abc.abstractmethod
@@ -80,8 +97,8 @@ class AbstractLinearPart(eqx.Module, Generic[V]):
         """The vector 0."""
 
     @abc.abstractmethod
-    def vector(self, v: V) -> Float[Array, " params"]:
-        """The vector as the parameters are."""
+    def vector(self, v: V) -> Float[Array, "*moving"]:
+        """The vector as `AbstractModel.start` is."""
 
     @abc.abstractmethod
     def pushed(self, v: V) -> Float[Array, "n out"]:

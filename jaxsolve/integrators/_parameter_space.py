@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 
 from .._problem import Problem
 from ._expansion import Flowing
-from ._exponential import AbstractExponential
+from ._exponential import AbstractExponential, first_step
 from ._hessian_part import hessian_part, HessianPart
 from ._linear_part import Model
 from ._tableau import AbstractTableau, HOCHBRUCK_OSTERMANN_3
@@ -36,9 +36,17 @@ class ParameterSpace(AbstractExponential):
     tableau: AbstractTableau = eqx.field(static=True, default=HOCHBRUCK_OSTERMANN_3)  # decides the program
 
     @property
+    def model(self) -> Model:
+        return Model(self._problem)
+
+    @property
+    def first_step(self) -> Float[Array, ""]:
+        return first_step(self.model)
+
+    @property
     def gradients(self) -> int:
         # A column of the Hessian counts as one.
-        return self.tableau.evaluations + 1 + Model(self._problem).start.size
+        return self.tableau.evaluations + 1 + self.model.start.size
 
     @property
     def kernels(self) -> int:

@@ -17,7 +17,7 @@ from scipy.optimize import brentq
 
 from jaxsolve import Descent, MomentumFlow, observe, Problem, result_names, solve, until
 from jaxsolve._results import result_code
-from jaxsolve.integrators import FunctionSpace
+from jaxsolve.integrators import FunctionSpace, HOCHBRUCK_OSTERMANN_3, KROGSTAD, ParameterSpace
 from tests import cases
 
 
@@ -341,7 +341,8 @@ def test_an_implicit_integrator_passes_over_a_fast_relaxation():
         ({"mu": float("nan")}, ValueError, "mu must be one finite number > 0"),
         ({"tau": 1.0, "integrator": "Tsit5"}, TypeError, r"diffrax solver such as diffrax\.Tsit5\(\), got str 'Tsit5'"),
         ({"tau": 1.0, "integrator": diffrax.Euler()}, ValueError, "Euler gives no error estimate"),
-        ({"tau": 1.0, "integrator": FunctionSpace()}, ValueError, "FunctionSpace integrates gradient flow only"),
+        ({"tau": 1.0, "integrator": ParameterSpace()}, ValueError, "ParameterSpace integrates gradient flow only"),
+        ({"mu": 1.0, "integrator": FunctionSpace()}, ValueError, "FunctionSpace needs a constant relaxation time"),
         ({"tau": 1.0, "rtol": 0.0}, ValueError, "rtol must be > 0 or None, got 0.0"),
         ({"tau": 1.0, "atol": -1.0}, ValueError, "atol must be > 0 or None"),
         ({"tau": 1.0, "until": 1e-3}, TypeError, r"until must be a condition such as until\.loss_below\(1e-5\)"),
@@ -357,3 +358,86 @@ def test_bad_arguments(arguments, error, message):
 def test_no_end_without_a_condition():
     with pytest.raises(ValueError, match=r"ts ends in inf, which MomentumFlow\(tau\) reaches only with a condition"):
         solve(cases.modes(START, RATES), MomentumFlow(tau=0.1), [0.0, jnp.inf])
+
+
+# In function space
+
+
+LONG = (0.0, 0.1, 0.7, 3.0)
+
+
+def _stiff(**changes):
+    """More outputs than an explicit method is chosen for, and rates that differ between layers."""
+    problem = cases.problem(cases.mlp(jr.key(3), depth=1, **changes), jr.key(4), n=9, centered=True)
+    assert problem.y.size > 16
+    return problem
+
+
+def _gone(problem, tau, ts, **options):
+    """Displacements at times, and the run."""
+    run = solve(problem, MomentumFlow(tau=tau, **options), ts, observe=WEIGHTS)
+    return run["params"] - run["params"][:1], run
+
+
+@functools.cache
+def _explicit(tau, *ts):
+    return _gone(_stiff(), tau, (0.0, *ts), integrator=diffrax.Dopri8(), rtol=1e-11, atol=1e-13, land_on_ts=True)[0]
+
+
+@pytest.mark.x64_only
+@pytest.mark.parametrize("tau", [0.02, 0.4, 20.0])
+def test_function_space_agrees_with_explicit_methods(tau):
+    """At the ends of steps and between them."""
+    found, run = _gone(_stiff(), tau, LONG, integrator=FunctionSpace(), rtol=1e-5)
+    expected = _explicit(tau, *LONG[1:])
+    errors = lambda found: np.linalg.norm(found - expected, axis=1)[1:] / np.linalg.norm(expected, axis=1)[1:]
+    assert run.stats.integrator == "InertialFunctionSpace"
+    assert run.stats.kernel_evaluations == run.stats.steps + run.stats.rejected
+    assert errors(found).max() < 3e-5
+    assert errors(1.01 * found).max() > 3e-3
+    assert _certificate(run).energy_balance < 1e-5
+    assert np.isnan(_certificate(run).conserved_drift)
+
+
+@pytest.mark.x64_only
+@pytest.mark.parametrize(
+    ("tableau", "order"), [(HOCHBRUCK_OSTERMANN_3, 3), pytest.param(KROGSTAD, 4, marks=pytest.mark.slow)]
+)
+def test_order_in_function_space(tableau, order):
+    errors, counts, T = [], (8, 16, 32), 2.0
+    for count in counts:
+        ts = jnp.concatenate([jnp.zeros(32 - count), jnp.linspace(0, T, count + 1)])
+        options = {"integrator": FunctionSpace(tableau=tableau), "rtol": 1e3, "land_on_ts": True}
+        found, run = _gone(_stiff(), 0.4, ts, **options)
+        assert run.stats.steps == count
+        errors.append(np.linalg.norm(found[-1] - _explicit(0.4, T)[-1]))
+    assert order - 0.1 < -np.polyfit(np.log(counts), np.log(errors), 1)[0] < order + 0.2
+
+
+@pytest.mark.x64_only
+def test_derivative_in_tau_in_function_space():
+    """The linear part is frozen, but the steps' derivatives are the flow's."""
+    of = lambda tau: _gone(_stiff(), tau, (0.0, 2.0), integrator=FunctionSpace(), rtol=1e-6)[0][-1]
+    _, slope = jax.jit(lambda tau: jax.jvp(of, (tau,), (jnp.ones(()),)))(jnp.asarray(0.4))
+    difference = (_explicit(0.4 + 1e-4, 2.0) - _explicit(0.4 - 1e-4, 2.0))[-1] / 2e-4
+    error = lambda slope: np.linalg.norm(slope - difference) / np.linalg.norm(difference)
+    assert error(slope) < 1e-4
+    assert error(1.01 * slope) > 1e-3
+
+
+@pytest.mark.x64_only
+def test_frozen_layers_in_function_space():
+    problem = _stiff(eta=np.array([0.0, 0.4]), bias_eta=0.0)
+    found, run = _gone(problem, 0.4, (0.0, 2.0), integrator=FunctionSpace(), rtol=1e-5)
+    expected, _ = _gone(problem, 0.4, (0.0, 2.0), integrator=diffrax.Dopri8(), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(found[-1], expected[-1], rtol=0, atol=1e-5 * np.linalg.norm(expected[-1]))
+    assert np.sum(found[-1] == 0) > 3
+    assert _certificate(run).energy_balance < 1e-5
+
+
+def test_the_problem_chooses():
+    chosen = lambda problem, **value: type(MomentumFlow(**value).choose(problem).integrator).__name__
+    assert chosen(_stiff(), tau=1.0) == "FunctionSpace"
+    assert chosen(_stiff(), mu=1.0) == "Tsit5"
+    assert chosen(_stiff(activation="relu"), tau=1.0) == "Tsit5"  # kinks
+    assert chosen(_network(), tau=1.0) == "Tsit5"  # few outputs

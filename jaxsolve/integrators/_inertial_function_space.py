@@ -1,0 +1,79 @@
+"""Gradient flow with momentum with its stiff part taken exactly in function space."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._problem import Problem
+from ._expansion import Flowing
+from ._exponential import AbstractExponential, first_step
+from ._function_space import FunctionSpace
+from ._inertial_part import InertialModel, InertialPart
+from ._kernel_part import Known
+from ._linear_part import Model
+from ._tableau import AbstractTableau, HOCHBRUCK_OSTERMANN_3
+
+
+class InertialFunctionSpace(AbstractExponential):
+    """`FunctionSpace` for tau theta'' + theta' = -eta dL/dtheta, from rest: steps pass over swings that decay.
+
+    Its state holds, beneath the displacement of all parameters, tau theta'.
+
+    Arguments:
+        problem: the problem.
+        tau: the relaxation time, > 0.
+        tableau: the method.
+
+    Raises:
+        ValueError: the loss cannot be differentiated twice.
+        TypeError: used on another state than `start`.
+        RuntimeError: diffrax is given other terms, or a last time before the first.
+    """
+
+    problem: Problem | None
+    tau: Float[Array, ""]
+    tableau: AbstractTableau = eqx.field(static=True)  # decides the program
+
+    def __init__(
+        self, problem: Problem, tau: Float[Array, ""] | float, tableau: AbstractTableau = HOCHBRUCK_OSTERMANN_3
+    ):
+        self.problem, self.tableau = problem, tableau
+        self.tau = jnp.asarray(tau, problem.x.dtype)
+
+    @property
+    def model(self) -> InertialModel:
+        return InertialModel(Model(self._problem), self.tau)
+
+    @property
+    def gradients(self) -> int:
+        return self.tableau.evaluations + 1
+
+    @property
+    def kernels(self) -> int:
+        return 1
+
+    @property
+    def first_step(self) -> Float[Array, ""]:
+        plain, tau = first_step(Model(self._problem)), jax.lax.stop_gradient(self.tau)
+        return jnp.sqrt(plain * (plain + tau))  # a push from rest goes t^2/(2 tau) far
+
+    def known(self, y0: Flowing) -> Known:
+        return self._inner.known(_position(y0))
+
+    def linear_part(
+        self, model: InertialModel, y0: Flowing, h: Float[Array, ""], known: Known
+    ) -> tuple[InertialPart, Known]:
+        kernel, known = self._inner.linear_part(model.plain, _position(y0), h + h**2 / model.tau, known)
+        return InertialPart(kernel, model.tau), known
+
+    def arrived(self, model: InertialModel, y1: Flowing, known: Known) -> Known:
+        return self._inner.arrived(model.plain, _position(y1), known)
+
+    @property
+    def _inner(self) -> FunctionSpace:
+        return FunctionSpace(self._problem, self.tableau)
+
+
+def _position(y: Flowing) -> Flowing:
+    return y._replace(displacement=y.displacement[0])

@@ -1,0 +1,125 @@
+r"""The stiff part of a gradient flow with momentum, exactly: a damped oscillator for every mode of the kernel.
+
+For $w' = p/\tau$, $p' = -\eta \nabla L - p/\tau$ it is $A (a, b) = (b/\tau, -\eta J^T H J a - b/\tau)$. A function of
+it is one of 2 by 2 matrices: what it is at rate 0, for all of parameter space, and what it is beyond for each mode.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._safe import nonzero
+from ._kernel_part import Direction, KernelPart
+from ._linear_part import AbstractLinearPart, AbstractModel, flat_rates, Model
+from ._oscillator import response
+
+
+class InertialModel(AbstractModel):
+    """A problem's parameters w and, beneath them, p = tau w': two rows.
+
+    Attributes:
+        plain: the problem without momentum.
+        tau: the relaxation time.
+    """
+
+    plain: Model
+    tau: Float[Array, ""]
+    start: Float[Array, "2 params"]
+
+    def __init__(self, plain: Model, tau: Float[Array, ""]):
+        self.plain, self.tau = plain, tau
+        self.start = jnp.stack([plain.start, jnp.zeros_like(plain.start)])
+
+    def outputs(self, w: Float[Array, "2 params"]) -> Float[Array, "n out"]:
+        return self.plain.outputs(w[0])
+
+    def velocity(self, w: Float[Array, "2 params"]) -> tuple[Float[Array, "2 params"], Float[Array, ""]]:
+        v, eta = w[1] / self.tau, flat_rates(self.plain.problem)
+        force, _ = self.plain.velocity(w[0])
+        return jnp.stack([v, force - v]), jnp.sum(jnp.where(eta > 0, v**2 / nonzero(eta), 0))
+
+
+class Phase(NamedTuple):
+    """How far the parameters move, and p."""
+
+    position: Direction
+    way: Direction
+
+    def __add__(self, other: "Phase") -> "Phase":  # pyright: ignore[reportIncompatibleMethodOverride]
+        return Phase(self.position + other.position, self.way + other.way)
+
+    def __rmul__(self, factor: Float[Array, ""] | float) -> "Phase":  # pyright: ignore
+        return Phase(factor * self.position, factor * self.way)
+
+
+class InertialPart(AbstractLinearPart[Phase]):
+    """A, frozen at one point.
+
+    Attributes:
+        kernel: what of it the gradient flow has.
+        tau: the relaxation time.
+    """
+
+    kernel: KernelPart
+    tau: Float[Array, ""]
+
+    def __init__(self, kernel: KernelPart, tau: Float[Array, ""]):
+        self.kernel, self.tau = kernel, jax.lax.stop_gradient(tau)
+
+    def force(self, model: Any, w: Float[Array, "2 params"], outputs: Float[Array, "n out"]) -> Phase:
+        v = self.kernel.direction(w[1] / model.tau, jnp.zeros_like(self.kernel.kernel[0]))
+        return Phase(v, self.kernel.force(model.plain, w[0], outputs) + -1.0 * v)
+
+    def change(self, velocity: Float[Array, "2 params"], moved: Phase, force: Phase) -> Phase:
+        # The upper row is 0, but its derivative in tau is not.
+        drag, still = (1 / self.tau) * moved.way, jnp.zeros_like(self.kernel.kernel[0])
+        position = self.kernel.direction(velocity[0], still) + -1.0 * drag
+        way = self.kernel.direction(velocity[1], self.kernel.curvature(moved.position.pushed)) + drag
+        return Phase(position, way) + -1.0 * force
+
+    def phi(self, k: int, time: Float[Array, ""], v: Phase) -> Phase:
+        rates = self.kernel.values
+        # The barrier keeps XLA from doing this again wherever a number of it is used.
+        entries = jax.lax.optimization_barrier(response(k, time, self.tau, jnp.append(rates, 0)))
+        free, moving = [entry[-1] for entry in entries], rates > 0
+        # By how much each mode differs from free motion, over its rate.
+        beyond = [jnp.where(moving, (entry[:-1] - entry[-1]) / jnp.where(moving, rates, 1), 0) for entry in entries]
+        a, b = (self.kernel.amplitudes(part) for part in v)
+        return Phase(
+            free[0] * v.position + free[1] * v.way + self._low(beyond[0] * a + beyond[1] * b),
+            free[2] * v.position + free[3] * v.way + self._low(beyond[2] * a + beyond[3] * b),
+        )
+
+    def _low(self, weights: Float[Array, " modes"]) -> Direction:
+        """eta J^T S V of some weights."""
+        lifted = self.kernel.rescale(self.kernel.vectors @ weights)
+        return Direction(jnp.zeros_like(self.kernel.eta), lifted, self.kernel.kernel @ lifted)
+
+    def nothing(self) -> Phase:
+        return Phase(self.kernel.nothing(), self.kernel.nothing())
+
+    def vector(self, v: Phase) -> Float[Array, "2 params"]:
+        return jnp.stack([self.kernel.vector(v.position), self.kernel.vector(v.way)])
+
+    def pushed(self, v: Phase) -> Float[Array, "n out"]:
+        return self.kernel.pushed(v.position)
+
+    def power(self, time: Float[Array, ""], v: Phase) -> Float[Array, ""]:
+        moving: Phase = self.phi(0, time, v)
+        return self._square(moving.position)
+
+    def spent(self, time: Float[Array, ""], v: Phase) -> Float[Array, ""]:
+        # What A's own energy has lost, that of motion and that of the quadratic model of the loss.
+        moved = self.integral(time, v).position
+        stretched = self.kernel.vectors.T @ self.kernel.rescale(moved.pushed)
+        residual = -1.0 * (v.position + v.way).lifted
+        gained = residual @ moved.pushed + stretched @ stretched / 2
+        return self.tau / 2 * (self._square(v.position) - self.power(time, v)) - gained
+
+    def _square(self, v: Direction) -> Float[Array, ""]:
+        """|v|^2, every parameter's square divided by its eta."""
+        free = self.kernel.eta > 0
+        own = jnp.sum(jnp.where(free, v.own**2 / jnp.where(free, self.kernel.eta, 1), 0))
+        return own + v.lifted @ (2 * v.pushed - self.kernel.kernel @ v.lifted)

@@ -1,0 +1,67 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import mpmath
+import numpy as np
+import pytest
+
+from jaxsolve.integrators._oscillator import response
+from tests.cases import assert_fails, eps, X64
+
+
+TAUS = (1e-6, 0.25, 1.0, 1e4)
+TIMES = (1e-6, 0.3, 1.0, 7.0, 1e3)
+RATES = (0.0, 1e-9, 0.01, 0.25, 1.0, 1.0 + 1e-9, 30.0, 1e6)  # 0.25 and 1 are critical
+
+
+@functools.cache
+def _exact(k, time, tau, rate):
+    """phi_k of the matrix, as a corner of the exponential of a larger one."""
+    size = 2 * (k + 1)
+    with mpmath.workdps(60):
+        t, tau, rate = mpmath.mpf(time), mpmath.mpf(tau), mpmath.mpf(rate)
+        larger = mpmath.zeros(size)
+        larger[0, 1], larger[1, 0], larger[1, 1] = t / tau, -t * rate, -t / tau
+        for row in range(size - 2):
+            larger[row, row + 2] = 1
+        # Squarings need digits for the growth of e^|Z|, of which nothing is left.
+        with mpmath.extradps(40):
+            power = mpmath.expm(larger, method="taylor")
+        return np.array([[float(power[i, size - 2 + j]) for j in range(2)] for i in range(2)])
+
+
+def _balanced(entries, tau, rates):
+    """In units in which both rows are energies, w sqrt(rate) and p/sqrt(tau): no entry exceeds 1."""
+    unit = np.sqrt(np.maximum(rates, 1e-30) * tau)
+    return np.array([entries[0], entries[1] * unit, entries[2] / unit, entries[3]])
+
+
+@pytest.mark.parametrize("k", [0, 1, 2, 3])
+@pytest.mark.parametrize("tau", TAUS)
+def test_against_matrix_exponentials(k, tau):
+    """Over and under-damped, critical, and free; from times within a swing to times long after it."""
+    times = [time for time in TIMES if time / tau < 1e4 and time * np.sqrt(max(RATES) / tau) < 1e4]
+    rates = np.asarray(jnp.asarray(RATES), float)
+    run = jax.jit(jax.vmap(lambda time: response(k, time, jnp.asarray(tau), jnp.asarray(RATES))))
+    found = np.asarray(jnp.stack(run(jnp.asarray(times))))
+    number = lambda value: float(jnp.asarray(value))
+    for index, time in enumerate(times):
+        exact = [_exact(k, number(time), number(tau), rate) for rate in rates]
+        expected = np.stack([[matrix[i, j] for matrix in exact] for i, j in ((0, 0), (0, 1), (1, 0), (1, 1))])
+        a, b = _balanced(found[:, index], tau, rates), _balanced(expected, tau, rates)
+        # A swing is known as well as its phase.
+        phase = 1 + time * np.sqrt(rates / tau)
+        bound = eps(30) * phase
+        assert np.all(np.abs(a - b)[:, 1:] < bound[1:]), (time, (np.abs(a - b)[:, 1:] / bound[1:]).max())
+        np.testing.assert_allclose(found[:2, index, 0], expected[:2, 0], rtol=eps(30), atol=eps(30))
+        assert_fails(lambda a=a, b=b, bound=bound: np.testing.assert_array_less(np.abs(1.01 * a - b)[:, 1:], bound[1:]))
+
+
+@pytest.mark.skipif(not X64, reason="differences in double precision")
+def test_derivative_in_time():
+    """d/dt exp(Z) = Z/t exp(Z), also where both eigenvalues are equal."""
+    tau, rates = jnp.asarray(0.5), jnp.asarray(RATES)
+    value, slope = jax.jvp(lambda t: response(0, t, tau, rates), (jnp.asarray(0.7),), (jnp.asarray(1.0),))
+    np.testing.assert_allclose(slope.w_to_w, value.w_to_p / tau, rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(slope.p_to_p, -rates * value.p_to_w - value.p_to_p / tau, rtol=1e-11, atol=1e-13)
