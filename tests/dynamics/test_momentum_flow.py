@@ -430,7 +430,7 @@ def test_frozen_layers_in_function_space():
     problem = _stiff(eta=np.array([0.0, 0.4]), bias_eta=0.0)
     found, run = _gone(problem, 0.4, (0.0, 2.0), integrator=FunctionSpace(), rtol=1e-5)
     expected, _ = _gone(problem, 0.4, (0.0, 2.0), integrator=diffrax.Dopri8(), rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(found[-1], expected[-1], rtol=0, atol=1e-5 * np.linalg.norm(expected[-1]))
+    np.testing.assert_allclose(found[-1], expected[-1], rtol=0, atol=1e-5 * float(np.linalg.norm(expected[-1])))
     assert np.sum(found[-1] == 0) > 3
     assert _certificate(run).energy_balance < 1e-5
 
