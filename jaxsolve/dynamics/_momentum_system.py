@@ -15,7 +15,7 @@ from .._safe import nonzero
 from ..integrators import DisplacementController, Flowing, FunctionSpace, InertialFunctionSpace
 from ._certificate import energy_balance
 from ._integrator import gradient_evaluations, ParameterNorm, prepare, tolerances
-from ._system import AbstractSystem, displacement_controller
+from ._system import AbstractExponentialSystem, AbstractSystem, displacement_controller
 
 
 class Relaxation(eqx.Module):
@@ -68,58 +68,6 @@ class EnergyController(diffrax.AbstractStepSizeController):
     def _measured(self, t: Any, y: Float[Array, " state"]) -> Float[Array, " state"]:
         w, way, energy = split(y)
         return jnp.concatenate([w, way / jnp.sqrt(nonzero(self.relaxation.at(t)[0])), energy[None]])
-
-
-class ExponentialMomentumSystem(AbstractSystem):
-    """The same flow with a constant tau by an exponential method, whose state holds the outputs, too."""
-
-    problem: Problem
-    relaxation: Relaxation
-    solver: InertialFunctionSpace
-    controller: DisplacementController
-
-    def __init__(self, problem: Problem, tau: Float[Array, ""], integrator: FunctionSpace, rtol: float | None):
-        self.problem, self.relaxation = problem, Relaxation(tau, None)
-        self.solver = InertialFunctionSpace(problem, tau, integrator.tableau)
-        self.controller = displacement_controller(problem, rtol)
-
-    @property
-    def valid(self) -> Bool[Array, ""]:
-        return self.problem.valid & self.relaxation.valid
-
-    @property
-    def start(self) -> Flowing:
-        return self.solver.start
-
-    @property
-    def terms(self) -> diffrax.ODETerm:
-        return self.solver.terms
-
-    @property
-    def tolerances(self) -> dict[str, Any]:
-        return {"rtol": self.controller.rtol}
-
-    def first_step(self) -> Float[Array, ""]:
-        return self.solver.first_step
-
-    def position(self, y: Flowing) -> Float[Array, " params"]:
-        return ravel_pytree(self.problem.params)[0] + y.displacement[0]
-
-    def view(self, t: Float[Array, ""], y: Flowing) -> View:
-        return View(self.problem, t, self.params(self.position(y)), given_outputs=y.outputs)
-
-    def certificate(self, t: Float[Array, ""], y: Flowing, step_error: Float[Array, ""]) -> Certificate:
-        kinetic = kinetic_energy(self.problem, self.relaxation.at(t)[0], y.displacement[1])
-        balance = energy_balance(self.problem, self.params(self.position(y)), y.dissipated + kinetic)
-        return Certificate(jnp.full_like(balance, jnp.nan), balance, step_error)
-
-    def scaled_error(self, t1: Float[Array, ""], y0: Flowing, y1: Flowing, error: Flowing) -> Float[Array, ""]:
-        del t1
-        return self.controller.relative_error(y0, y1, error) / self.controller.rtol
-
-    def evaluations(self, solver_state: Any, attempts: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
-        del solver_state
-        return attempts * self.solver.gradients + 1, attempts * self.solver.kernels  # one to choose the first step
 
 
 class MomentumSystem(AbstractSystem):
@@ -199,6 +147,32 @@ class MomentumSystem(AbstractSystem):
     def evaluations(self, solver_state: PyTree, attempts: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
         del solver_state
         return gradient_evaluations(self.solver, attempts), jnp.zeros_like(attempts)
+
+
+class ExponentialMomentumSystem(AbstractExponentialSystem):
+    """The same flow with a constant tau by an exponential method."""
+
+    problem: Problem
+    relaxation: Relaxation
+    solver: InertialFunctionSpace
+    controller: DisplacementController
+
+    def __init__(self, problem: Problem, tau: Float[Array, ""], integrator: FunctionSpace, rtol: float | None):
+        self.problem, self.relaxation = problem, Relaxation(tau, None)
+        self.solver = InertialFunctionSpace(problem, tau, integrator.tableau)
+        self.controller = displacement_controller(problem, rtol)
+
+    @property
+    def valid(self) -> Bool[Array, ""]:
+        return self.problem.valid & self.relaxation.valid
+
+    def position(self, y: Flowing) -> Float[Array, " params"]:
+        return ravel_pytree(self.problem.params)[0] + y.displacement[0]
+
+    def certificate(self, t: Float[Array, ""], y: Flowing, step_error: Float[Array, ""]) -> Certificate:
+        kinetic = kinetic_energy(self.problem, self.relaxation.at(t)[0], y.displacement[1])
+        balance = energy_balance(self.problem, self.params(self.position(y)), y.dissipated + kinetic)
+        return Certificate(jnp.full_like(balance, jnp.nan), balance, step_error)
 
 
 def split(y: Float[Array, " state"]) -> tuple[Array, Array, Array]:

@@ -154,20 +154,12 @@ class ParameterSystem(AbstractSystem):
         return gradient_evaluations(self.solver, attempts), jnp.zeros_like(attempts)
 
 
-class ExponentialSystem(AbstractSystem):
-    """The same flow by an exponential method, whose state holds the outputs, too."""
+class AbstractExponentialSystem(AbstractSystem):
+    """A flow by an exponential method, whose state holds the outputs, too."""
 
-    problem: Problem
-    solver: AbstractExponential
-    controller: DisplacementController
-
-    def __init__(self, problem: Problem, integrator: AbstractExponential, rtol: float | None):
-        self.problem, self.solver = problem, integrator.bound_to(problem)
-        self.controller = displacement_controller(problem, rtol)
-
-    @property
-    def valid(self) -> Bool[Array, ""]:
-        return self.problem.valid
+    problem: eqx.AbstractVar[Problem]
+    solver: eqx.AbstractVar[AbstractExponential]
+    controller: eqx.AbstractVar[DisplacementController]
 
     @property
     def start(self) -> Flowing:
@@ -184,15 +176,8 @@ class ExponentialSystem(AbstractSystem):
     def first_step(self) -> Float[Array, ""]:
         return self.solver.first_step
 
-    def position(self, y: Flowing) -> Float[Array, " params"]:
-        return ravel_pytree(self.problem.params)[0] + y.displacement
-
     def view(self, t: Float[Array, ""], y: Flowing) -> View:
         return View(self.problem, t, self.params(self.position(y)), given_outputs=y.outputs)
-
-    def certificate(self, t: Float[Array, ""], y: Flowing, step_error: Float[Array, ""]) -> Certificate:
-        del t
-        return flow_certificate(self.problem, self.params(self.position(y)), y.dissipated, step_error)
 
     def scaled_error(self, t1: Float[Array, ""], y0: Flowing, y1: Flowing, error: Flowing) -> Float[Array, ""]:
         del t1
@@ -201,6 +186,29 @@ class ExponentialSystem(AbstractSystem):
     def evaluations(self, solver_state: Any, attempts: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
         del solver_state
         return attempts * self.solver.gradients + 1, attempts * self.solver.kernels  # one to choose the first step
+
+
+class ExponentialSystem(AbstractExponentialSystem):
+    """The same flow by an exponential method."""
+
+    problem: Problem
+    solver: AbstractExponential
+    controller: DisplacementController
+
+    def __init__(self, problem: Problem, integrator: AbstractExponential, rtol: float | None):
+        self.problem, self.solver = problem, integrator.bound_to(problem)
+        self.controller = displacement_controller(problem, rtol)
+
+    @property
+    def valid(self) -> Bool[Array, ""]:
+        return self.problem.valid
+
+    def position(self, y: Flowing) -> Float[Array, " params"]:
+        return ravel_pytree(self.problem.params)[0] + y.displacement
+
+    def certificate(self, t: Float[Array, ""], y: Flowing, step_error: Float[Array, ""]) -> Certificate:
+        del t
+        return flow_certificate(self.problem, self.params(self.position(y)), y.dissipated, step_error)
 
 
 # Tolerances of the integrators of our own. Where there are kinks a finer one buys steps but hardly accuracy.
