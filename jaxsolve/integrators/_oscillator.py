@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.special
 from jaxtyping import Array, Complex, Float
 
 
@@ -109,7 +108,7 @@ def _polynomial(
 
 def _taylor(k: int) -> np.ndarray:
     """Of phi_k: 1/(j + k)!."""
-    return 1 / scipy.special.factorial(np.arange(_TERMS) + k)
+    return np.array([1 / math.factorial(j + k) for j in range(_TERMS)])
 
 
-_SINH = 1 / scipy.special.factorial(2 * np.arange(12) + 1)  # of sinh(x)/x, in x^2
+_SINH = np.array([1 / math.factorial(2 * j + 1) for j in range(12)])  # of sinh(x)/x, in x^2
