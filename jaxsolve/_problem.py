@@ -6,6 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
 from . import kernels, nets
@@ -197,3 +198,8 @@ def _pair(test: Any) -> tuple[Any, Any]:
     if not isinstance(test, tuple | list) or len(test) != 2:
         raise ValueError(f"test must be a pair (x, y) or None, got {describe(test)}")
     return test[0], test[1]
+
+
+def flat_rates(problem: Problem) -> Float[Array, " params"]:
+    """The learning rate of every single parameter."""
+    return ravel_pytree(jax.tree.map(lambda rate, p: jnp.broadcast_to(rate, p.shape), problem.eta, problem.params))[0]

@@ -14,6 +14,11 @@ def nonzero(value: Array) -> Array:
     return jnp.where(value == 0, 1, value)
 
 
+def squares_over(vector: Array, weights: Array) -> Array:
+    """The sum of vector^2 / weights, over the weights > 0."""
+    return jnp.sum(jnp.where(weights > 0, vector**2 / nonzero(weights), 0))
+
+
 def safe_sqrt(value: Array) -> Array:
     """The square root, with derivative 0 at 0."""
     return jnp.where(value == 0, 0, jnp.sqrt(nonzero(value)))

@@ -10,8 +10,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .._dynamics import Certificate, View
-from .._problem import Problem
-from .._safe import nonzero
+from .._problem import flat_rates, Problem
+from .._safe import nonzero, squares_over
 from ..integrators import DisplacementController, Flowing, FunctionSpace, InertialFunctionSpace
 from ._certificate import energy_balance
 from ._integrator import gradient_evaluations, ParameterNorm, prepare, tolerances
@@ -107,7 +107,7 @@ class MomentumSystem(AbstractSystem):
 
     @property
     def terms(self) -> diffrax.ODETerm:
-        unravel, eta = ravel_pytree(self.problem.params)[1], _rates(self.problem)
+        unravel, eta = ravel_pytree(self.problem.params)[1], flat_rates(self.problem)
 
         def field(t, y, args):
             del args
@@ -116,7 +116,7 @@ class MomentumSystem(AbstractSystem):
             tau, slope = self.relaxation.at(t)
             # At tau = 0 the velocity is the one that stays finite.
             v = jnp.where(tau > 0, way / nonzero(tau), force)
-            dissipated = (1 - slope / 2) * _square(eta, v)
+            dissipated = (1 - slope / 2) * squares_over(v, eta)
             return jnp.concatenate([v, (slope - 1) * v + force, dissipated[None]])
 
         return diffrax.ODETerm(field)
@@ -182,15 +182,5 @@ def split(y: Float[Array, " state"]) -> tuple[Array, Array, Array]:
 
 
 def kinetic_energy(problem: Problem, tau: Float[Array, ""], way: Float[Array, " params"]) -> Float[Array, ""]:
-    """tau/2 sum v^2 / eta, with way = tau v."""
-    return _square(_rates(problem), way) / (2 * nonzero(tau))  # where tau is 0, so is the way
-
-
-def _rates(problem: Problem) -> Float[Array, " params"]:
-    rates = jax.tree.map(lambda rate, p: jnp.broadcast_to(rate, p.shape), problem.eta, problem.params)
-    return ravel_pytree(rates)[0]
-
-
-def _square(eta: Float[Array, " params"], vector: Float[Array, " params"]) -> Float[Array, ""]:
-    """Sum over all parameters of vector^2 / eta: frozen ones do not move, and have no energy."""
-    return jnp.sum(jnp.where(eta > 0, vector**2 / nonzero(eta), 0))
+    """tau/2 sum v^2 / eta, with way = tau v. Frozen parameters do not move, and have none."""
+    return squares_over(way, flat_rates(problem)) / (2 * nonzero(tau))  # where tau is 0, so is the way

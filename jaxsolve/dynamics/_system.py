@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .._dynamics import Certificate, View
-from .._problem import Problem
+from .._problem import flat_rates, Problem
 from ..integrators import AbstractExponential, DisplacementController, Flowing, RungeKuttaChebyshev
 from ._certificate import flow_certificate
 from ._integrator import gradient_evaluations, ParameterNorm, prepare, tolerances
@@ -112,9 +112,7 @@ class ParameterSystem(AbstractSystem):
     @property
     def terms(self) -> diffrax.ODETerm:
         params, unravel = ravel_pytree(self.problem.params)
-        eta, _ = ravel_pytree(
-            jax.tree.map(lambda rate, p: jnp.broadcast_to(rate, p.shape), self.problem.eta, self.problem.params)
-        )
+        eta = flat_rates(self.problem)
 
         def field(t, y, args):
             del t, args

@@ -14,14 +14,8 @@ from .._checks import describe
 from .._problem import Problem
 from ._expansion import expand, Expansion, Flowing
 from ._held import Held
-from ._linear_part import AbstractLinearPart, AbstractModel, Model
+from ._linear_part import AbstractLinearPart, AbstractModel
 from ._tableau import AbstractTableau
-
-
-# Bounds of the first step, in units of the time in which the loss would fall to 0 at its initial speed.
-SHORTEST, LONGEST = 0.2, 2.0
-# By so much of itself the outputs' velocity may turn meanwhile, but for what the linear part takes exactly.
-TURN = 0.025
 
 
 class Memory(NamedTuple):
@@ -65,9 +59,9 @@ class AbstractExponential(diffrax.AbstractAdaptiveSolver):
         """What the method follows, an `AbstractModel`."""
 
     @property
-    @abc.abstractmethod
     def first_step(self) -> Float[Array, ""]:
         """A length for the first step: the longer the less features move."""
+        return self.model.first_step
 
     @abc.abstractmethod
     def known(self, y0: Flowing) -> PyTree:
@@ -164,21 +158,6 @@ class AbstractExponential(diffrax.AbstractAdaptiveSolver):
         dense = {"y0": y0, "expansion": expansion, "held": Held(model)}
         memory = Memory(start, self.arrived(model, y1, known))
         return y1, y_error, dense, memory, diffrax.RESULTS.successful
-
-
-def first_step(model: Model) -> Float[Array, ""]:
-    """A length for the first step of a gradient flow."""
-    problem = model.problem
-    velocity, speed = model.velocity(model.start)
-    loss = jnp.abs(problem.loss.value(model.outputs(model.start), problem.y))
-    moving = (speed > 0) & (loss > 0)
-    time = jnp.where(moving, loss / jnp.where(moving, speed, 1), 1)
-    pushed = lambda w: jax.jvp(model.outputs, (w,), (velocity,))[1]
-    straight = pushed(model.start)
-    bent = jnp.linalg.norm(pushed(model.start + SHORTEST * time * velocity) - straight)
-    share = TURN * SHORTEST * jnp.linalg.norm(straight) / jnp.where(bent > 0, bent, 1)
-    length = jnp.where(bent > 0, jnp.clip(share, SHORTEST, LONGEST), LONGEST)
-    return jax.lax.stop_gradient(jnp.where(moving, length, 1) * time)
 
 
 def _check_state(y: Any) -> None:

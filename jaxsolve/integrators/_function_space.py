@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 from .._problem import Problem
 from ..losses import Hinge
 from ._expansion import Flowing
-from ._exponential import AbstractExponential, first_step
+from ._exponential import AbstractExponential
 from ._kernel_part import frozen_jacobian, kernel_part, KernelPart, Known
 from ._linear_part import Model
 from ._modes import no_modes
@@ -52,10 +52,6 @@ class FunctionSpace(AbstractExponential):
     @property
     def model(self) -> Model:
         return Model(self._problem)
-
-    @property
-    def first_step(self) -> Float[Array, ""]:
-        return first_step(self.model)
 
     @property
     def gradients(self) -> int:

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._phi import phi
-from ._linear_part import AbstractLinearPart, flat_rates, Model
+from .._problem import flat_rates
+from ._linear_part import AbstractLinearPart, Model
 
 
 TOGETHER = 32  # columns of the Hessian found at once

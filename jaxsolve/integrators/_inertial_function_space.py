@@ -1,13 +1,12 @@
 """Gradient flow with momentum with its stiff part taken exactly in function space."""
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._problem import Problem
 from ._expansion import Flowing
-from ._exponential import AbstractExponential, first_step
+from ._exponential import AbstractExponential
 from ._function_space import FunctionSpace
 from ._inertial_part import InertialModel, InertialPart
 from ._kernel_part import Known
@@ -47,16 +46,11 @@ class InertialFunctionSpace(AbstractExponential):
 
     @property
     def gradients(self) -> int:
-        return self.tableau.evaluations + 1
+        return self._inner.gradients
 
     @property
     def kernels(self) -> int:
-        return 1
-
-    @property
-    def first_step(self) -> Float[Array, ""]:
-        plain, tau = first_step(Model(self._problem)), jax.lax.stop_gradient(self.tau)
-        return jnp.sqrt(plain * (plain + tau))  # a push from rest goes t^2/(2 tau) far
+        return self._inner.kernels
 
     def known(self, y0: Flowing) -> Known:
         return self._inner.known(_position(y0))

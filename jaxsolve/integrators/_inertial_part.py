@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._safe import nonzero
+from .._problem import flat_rates
+from .._safe import squares_over
 from ._kernel_part import Direction, KernelPart
-from ._linear_part import AbstractLinearPart, AbstractModel, flat_rates, Model
+from ._linear_part import AbstractLinearPart, AbstractModel, Model
 from ._oscillator import response
 
 
@@ -36,9 +37,13 @@ class InertialModel(AbstractModel):
         return self.plain.outputs(w[0])
 
     def velocity(self, w: Float[Array, "2 params"]) -> tuple[Float[Array, "2 params"], Float[Array, ""]]:
-        v, eta = w[1] / self.tau, flat_rates(self.plain.problem)
-        force, _ = self.plain.velocity(w[0])
-        return jnp.stack([v, force - v]), jnp.sum(jnp.where(eta > 0, v**2 / nonzero(eta), 0))
+        v, (force, _) = w[1] / self.tau, self.plain.velocity(w[0])
+        return jnp.stack([v, force - v]), squares_over(v, flat_rates(self.plain.problem))
+
+    @property
+    def first_step(self) -> Float[Array, ""]:
+        plain, tau = self.plain.first_step, jax.lax.stop_gradient(self.tau)
+        return jnp.sqrt(plain * (plain + tau))  # a push from rest goes t^2/(2 tau) far
 
 
 class Phase(NamedTuple):
@@ -120,6 +125,4 @@ class InertialPart(AbstractLinearPart[Phase]):
 
     def _square(self, v: Direction) -> Float[Array, ""]:
         """|v|^2, every parameter's square divided by its eta."""
-        free = self.kernel.eta > 0
-        own = jnp.sum(jnp.where(free, v.own**2 / jnp.where(free, self.kernel.eta, 1), 0))
-        return own + v.lifted @ (2 * v.pushed - self.kernel.kernel @ v.lifted)
+        return squares_over(v.own, self.kernel.eta) + v.lifted @ (2 * v.pushed - self.kernel.kernel @ v.lifted)

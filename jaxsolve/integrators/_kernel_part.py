@@ -15,9 +15,9 @@ from jaxtyping import Array, Float, PyTree
 
 from .. import kernels
 from .._phi import phi
-from .._problem import Problem
+from .._problem import flat_rates, Problem
 from ._jacobian import FunctionJacobian, jacobian
-from ._linear_part import AbstractLinearPart, flat_rates, Model
+from ._linear_part import AbstractLinearPart, Model
 from ._modes import Modes, modes
 
 

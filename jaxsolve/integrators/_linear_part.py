@@ -11,7 +11,13 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from .._problem import Problem
+from .._problem import flat_rates, Problem
+
+
+# Bounds of the first step, in units of the time in which the loss would fall to 0 at its initial speed.
+SHORTEST, LONGEST = 0.2, 2.0
+# By so much of itself the outputs' velocity may turn meanwhile, but for what the linear part takes exactly.
+TURN = 0.025
 
 
 class AbstractModel(eqx.Module):
@@ -30,6 +36,11 @@ class AbstractModel(eqx.Module):
     @abc.abstractmethod
     def velocity(self, w: Float[Array, "*moving"]) -> tuple[Float[Array, "*moving"], Float[Array, ""]]:
         """w', and the rate at which energy is dissipated."""
+
+    @property
+    @abc.abstractmethod
+    def first_step(self) -> Float[Array, ""]:
+        """A length for the first step."""
 
 
 class Model(AbstractModel):
@@ -64,10 +75,18 @@ class Model(AbstractModel):
         velocity = -flat_rates(self.problem) * gradient
         return velocity, -velocity @ gradient
 
-
-def flat_rates(problem: Problem) -> Float[Array, " params"]:
-    """The learning rate of every single parameter."""
-    return ravel_pytree(jax.tree.map(lambda rate, p: jnp.broadcast_to(rate, p.shape), problem.eta, problem.params))[0]
+    @property
+    def first_step(self) -> Float[Array, ""]:
+        velocity, speed = self.velocity(self.start)
+        loss = jnp.abs(self.problem.loss.value(self.outputs(self.start), self.problem.y))
+        moving = (speed > 0) & (loss > 0)
+        time = jnp.where(moving, loss / jnp.where(moving, speed, 1), 1)
+        pushed = lambda w: jax.jvp(self.outputs, (w,), (velocity,))[1]
+        straight = pushed(self.start)
+        bent = jnp.linalg.norm(pushed(self.start + SHORTEST * time * velocity) - straight)
+        share = TURN * SHORTEST * jnp.linalg.norm(straight) / jnp.where(bent > 0, bent, 1)
+        length = jnp.where(bent > 0, jnp.clip(share, SHORTEST, LONGEST), LONGEST)
+        return jax.lax.stop_gradient(jnp.where(moving, length, 1) * time)
 
 
 # A vector of parameter space in the form that suits A: it can be added, and multiplied by numbers from the left.

@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 
 from .._problem import Problem
 from ._expansion import Flowing
-from ._exponential import AbstractExponential, first_step
+from ._exponential import AbstractExponential
 from ._hessian_part import hessian_part, HessianPart
 from ._linear_part import Model
 from ._tableau import AbstractTableau, HOCHBRUCK_OSTERMANN_3
@@ -38,10 +38,6 @@ class ParameterSpace(AbstractExponential):
     @property
     def model(self) -> Model:
         return Model(self._problem)
-
-    @property
-    def first_step(self) -> Float[Array, ""]:
-        return first_step(self.model)
 
     @property
     def gradients(self) -> int:
