@@ -14,11 +14,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 from threadpoolctl import threadpool_limits
 
 import jaxsolve as js
 from jaxsolve import integrators
+from jaxsolve.sweeps._axes import groups, read_axes
+from jaxsolve.sweeps._execute import run_group, trace_group
 
 from ._flow_rivals import (
     cheapest,
@@ -39,6 +42,8 @@ ASKED = 1e-3
 UNTIL = 1e-5
 RTOLS = (1.0, 3e-1, 1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5)
 REPEATS = 5
+BATCHES = 3  # repetitions of 64 networks
+RELAXATIONS = (1.0, 0.01, 10.0), (1.0, 1.0, 10.0), (10.0, 1.0, 30.0)  # gamma, tau, T
 HALVINGS = 2  # between two rungs of a ladder of settings, for all alike
 
 
@@ -53,6 +58,7 @@ def main() -> None:
         _many_outputs()
         _batch()
         _long_times()
+        _momentum()
 
 
 # --- ours
@@ -218,13 +224,7 @@ def _at(problem: js.Problem, T: float, reference: Run, name: str, integrator: An
 
 
 def _median(fn: Callable[[], PyTree], repeats: int) -> float:
-    jax.block_until_ready(fn())
-    seconds = []
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        jax.block_until_ready(fn())
-        seconds.append(time.perf_counter() - begin)
-    return float(np.median(seconds))
+    return float(np.median(_in_turns({"it": fn}, repeats)["it"]))
 
 
 def _step_cost(problem: js.Problem, T: float, rtol: float) -> tuple[float, float, Ours]:
@@ -262,27 +262,83 @@ def _net(width: int, out_size: int, key: jax.Array) -> js.nets.MLP:
 
 def _batch() -> None:
     """64 networks of different seeds at once."""
-    count, T = 64, 100.0
+    count, ts = 64, jnp.array([100.0])
     data = js.data.digits(task="parity", n_train=200, pca=10, key=jax.random.key(0))
     flow = _flow(integrators.FunctionSpace(), 1e-3)
 
-    def one(key):
-        problem = js.Problem(_net(64, 1, key), *data.train, centered=True)
-        return js.solve(problem, flow, jnp.array([T]))["loss"]
+    def build(seed):
+        return js.Problem(_net(64, 1, jax.random.key(seed)), *data.train, centered=True)
 
-    keys = jax.random.split(jax.random.key(2), count)
-    single, looped, batched = jax.jit(one), jax.jit(lambda keys: jax.lax.map(one, keys)), jax.jit(jax.vmap(one))
-    alone = _median(lambda: [single(key) for key in keys], 1)
-    loop = _median(lambda: looped(keys), 1)
-    lanes = _median(lambda: batched(keys), 1)
-    print(
-        f"\n{count} networks of width 64 to t = {T:g}: one by one {alone:.2f} s, loop {loop:.2f} s, vmap {lanes:.2f} s"
-    )
-    winner = "a compiled loop" if loop < lanes else "vmap"
-    print(row(f"  {count} in one batch ({winner}) / {count} x one, time", min(loop, lanes) / alone, "<=", 1.0))
+    def one(seed):
+        return js.solve(build(seed), flow, ts)["loss"]
+
+    seeds = jnp.arange(count)
+    (group,) = groups(read_axes({"seed": range(count)}))
+    program = trace_group(build, group, flow, (js.observe.loss(),), ts, None)
+    runner = program.lowered.compile()
+    single, looped, batched = jax.jit(one), jax.jit(lambda seeds: jax.lax.map(one, seeds)), jax.jit(jax.vmap(one))
+    ways = {
+        "one by one": lambda: [jax.block_until_ready(single(seed)) for seed in seeds],
+        "lax.map": lambda: looped(seeds),
+        "vmap": lambda: batched(seeds),
+        "sweep": lambda: list(run_group(program, runner, lambda lanes: None)),
+    }
+    seconds = {name: float(np.median(row)) for name, row in _in_turns(ways, BATCHES).items()}
+    alone = seconds.pop("one by one")
+    others = ", ".join(f"{name} {value:.2f} s" for name, value in seconds.items())
+    print(f"\n{count} networks of width 64 to t = {ts[0]:g}: one by one {alone:.2f} s, {others}")
+    winner = min(seconds, key=seconds.__getitem__)
+    print(row(f"  {count} in one batch ({winner}) / {count} x one, time", seconds[winner] / alone, "<=", 1.0))
+
+
+def _in_turns(ways: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
+    """Seconds of each way, called in turns, after a first call that compiles."""
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(repeats + 1):
+        for name, way in ways.items():
+            begin = time.perf_counter()
+            jax.block_until_ready(way())
+            if turn:
+                found[name].append(time.perf_counter() - begin)
+    return found
 
 
 def _long_times() -> None:
     problem = reference_problem(10.0, width=64)
     counts = [_solve(problem, _flow(integrators.FunctionSpace(), 1e-4), T).run.steps for T in (1e4, 1e8)]
     print(f"\nWidth 64, gamma = 10: {counts[0]} steps to t = 1e4, {counts[1]} to t = 1e8")
+
+
+# --- momentum
+
+
+def _momentum() -> None:
+    """With a constant relaxation time, and with one that grows."""
+    end = lambda run: ravel_pytree(run.final.params)[0]
+    for gamma, tau, T in RELAXATIONS:
+        problem = reference_problem(gamma)
+        start = ravel_pytree(problem.params)[0]
+        tight, _ = _with_momentum(problem, js.MomentumFlow(tau=tau, integrator=diffrax.Tsit5(), rtol=1e-6), T)
+        print(f"\ngamma = {gamma:g}, tau = {tau:g}, to t = {T:g}; errors against Tsit5 at rtol 1e-6")
+        for integrator, rtol in (
+            (diffrax.Tsit5(), 1e-3),
+            (integrators.FunctionSpace(), 1e-2),
+            (integrators.FunctionSpace(), 1e-3),
+        ):
+            run, seconds = _with_momentum(problem, js.MomentumFlow(tau=tau, integrator=integrator, rtol=rtol), T)
+            error = jnp.linalg.norm(end(run) - end(tight)) / jnp.linalg.norm(end(tight) - start)
+            name = type(integrator).__name__
+            print(f"  {name:13} rtol {rtol:g}: {run.stats.steps} steps, {seconds:.2f} s, displacement {error:.1e}")
+    for gamma in (10.0, 1.0, 0.1):
+        flow = js.MomentumFlow(mu=1.0, integrator=diffrax.Tsit5(), rtol=1e-3, max_steps=20_000)
+        run, seconds = _with_momentum(reference_problem(gamma), flow, 1e4)
+        print(
+            f"gamma = {gamma:g}, tau = t: Tsit5 {run.stats.steps} steps, {seconds:.2f} s to t = 1e4; {run.certificate}"
+        )
+
+
+def _with_momentum(problem: js.Problem, flow: js.MomentumFlow, T: float) -> tuple[js.Trajectory, float]:
+    """A run, and its seconds without compilation."""
+    runs: list[js.Trajectory] = []
+    seconds = _median(lambda: runs.append(jax.block_until_ready(js.solve(problem, flow, T))), 3)
+    return runs[-1], seconds
