@@ -83,8 +83,8 @@ def _paragraph(result: Checked) -> str:
 
 
 def _most_telling(table: Sequence[Row]) -> Row:
-    """The row in which the printed equation is furthest from the truth."""
-    distance = lambda row: math.inf if math.isnan(row.printed) else abs(row.printed - row.truth)
+    """The first row in which the printed equation is furthest from the truth, but for rounding."""
+    distance = lambda row: math.inf if math.isnan(row.printed) else float(f"{abs(row.printed - row.truth):.6g}")
     return max(table, key=distance)
 
 
