@@ -35,6 +35,7 @@ from ._flow_rivals import (
     SMALL_RIVALS,
 )
 from ._said import on_cpu, row
+from ._timing import in_turns
 
 
 GOALS = {10.0: 100.0, 1.0: 40.0, 0.1: 12.0, 0.01: 6.0}  # gamma: ratio asked for
@@ -224,7 +225,8 @@ def _at(problem: js.Problem, T: float, reference: Run, name: str, integrator: An
 
 
 def _median(fn: Callable[[], PyTree], repeats: int) -> float:
-    return float(np.median(_in_turns({"it": fn}, repeats)["it"]))
+    jax.block_until_ready(fn())
+    return float(np.median(in_turns([fn], repeats)))
 
 
 def _step_cost(problem: js.Problem, T: float, rtol: float) -> tuple[float, float, Ours]:
@@ -283,24 +285,15 @@ def _batch() -> None:
         "vmap": lambda: batched(seeds),
         "sweep": lambda: list(run_group(program, runner, lambda lanes: None)),
     }
-    seconds = {name: float(np.median(row)) for name, row in _in_turns(ways, BATCHES).items()}
+    for way in ways.values():
+        jax.block_until_ready(way())
+    medians = np.median(in_turns(list(ways.values()), BATCHES), axis=1)
+    seconds = dict(zip(ways, medians, strict=True))
     alone = seconds.pop("one by one")
     others = ", ".join(f"{name} {value:.2f} s" for name, value in seconds.items())
     print(f"\n{count} networks of width 64 to t = {ts[0]:g}: one by one {alone:.2f} s, {others}")
     winner = min(seconds, key=seconds.__getitem__)
     print(row(f"  {count} in one batch ({winner}) / {count} x one, time", seconds[winner] / alone, "<=", 1.0))
-
-
-def _in_turns(ways: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
-    """Seconds of each way, called in turns, after a first call that compiles."""
-    found: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(repeats + 1):
-        for name, way in ways.items():
-            begin = time.perf_counter()
-            jax.block_until_ready(way())
-            if turn:
-                found[name].append(time.perf_counter() - begin)
-    return found
 
 
 def _long_times() -> None:

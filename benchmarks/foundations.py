@@ -7,7 +7,6 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 
 import diffrax
 import equinox as eqx
@@ -106,12 +105,7 @@ def time_closed_form() -> float:
     t = jnp.exp(3 * jax.random.normal(keys[5], (n,)))
     evaluate = jax.jit(lambda *arguments: ReducedLine.from_pq(*arguments[:5]).observe(arguments[5]))
     jax.block_until_ready(evaluate(P, Q, phi, k, y, t))
-    seconds = []
-    for _ in range(15):
-        start = time.perf_counter()
-        jax.block_until_ready(evaluate(P, Q, phi, k, y, t))
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds)
+    return statistics.median(in_turns([lambda: evaluate(P, Q, phi, k, y, t)], 15)[0])
 
 
 def _certificate() -> None:

@@ -23,6 +23,7 @@ from jaxsolve.sweeps._axes import Group, groups, read_axes
 from jaxsolve.sweeps._execute import run_group, trace_group
 
 from ._said import on_cpu, row
+from ._timing import in_turns
 
 
 GAMMAS = np.geomspace(1e-3, 1e3, 7)
@@ -152,7 +153,8 @@ def _reference() -> None:
             notes: dict[str, float] = {}
             group = grid(seeds)
             all_sides = sides(problem_of(width, activation), group, notes)
-            times, losses = in_turns(all_sides)
+            losses = [side() for side in all_sides]
+            times = in_turns(all_sides, REPEATS, SECONDS)
             ours, vmapped, single = (float(np.median(part)) for part in times)
             useful, executed = useful + notes["useful"], executed + notes["executed"]
             print(
@@ -164,18 +166,6 @@ def _reference() -> None:
             print(row("  vmap(diffeqsolve) / ours, time", vmapped / ours, ">=", 3))
             print(row("  warm single solves / ours, time", single / ours, ">=", 3 if width <= 64 else 1))
     print(row("\nlane efficiency of all", useful / executed, ">=", 0.85))
-
-
-def in_turns(all_sides: Sides) -> tuple[list[list[float]], list[np.ndarray]]:
-    """Seconds of each side, in turns, and what each returned."""
-    losses = [side() for side in all_sides]
-    times: list[list[float]] = [[] for _ in all_sides]
-    while len(times[0]) < REPEATS and sum(map(sum, times)) < SECONDS:
-        for side, seconds in zip(all_sides, times, strict=True):
-            begin = time.perf_counter()
-            side()
-            seconds.append(time.perf_counter() - begin)
-    return times, losses
 
 
 def difference(a: np.ndarray, b: np.ndarray) -> float:
