@@ -17,6 +17,8 @@ import numpy as np
 import jaxsolve as js
 from jaxsolve.theory import ReducedLine, TwoLayerLine
 
+from ._timing import in_turns
+
 
 WIDTHS = (1, 2, 5, 10, 30, 100, 300, 1000)
 LANES = 25  # per width: 200 cases
