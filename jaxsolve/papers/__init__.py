@@ -1,6 +1,9 @@
-"""What the papers got wrong, recomputed; and their sweeps, as configs."""
+"""What the papers got wrong, recomputed; and their sweeps, as configs.
 
-from ._configs import configs as configs
-from ._document import document as document, show_error as show_error
-from ._errata import ERRATA as ERRATA, errata as errata
-from ._erratum import Checked as Checked, Erratum as Erratum, Measurement as Measurement, Row as Row
+The public names are listed in `__init__.pyi`; each is imported when first used, as configs need none of what errata do.
+"""
+
+import lazy_loader
+
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

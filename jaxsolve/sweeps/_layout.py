@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import json
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -82,7 +83,7 @@ def attributes(layout: Layout) -> dict[str, Any]:
     return json.loads(layout.files[ROOT])["attributes"]
 
 
-def relabel(path: Path, layout: Layout, labels: dict[str, str]) -> None:
+def relabel(path: Path, layout: Layout, labels: Mapping[str, Any]) -> None:
     """Gives other values to some attributes of the dataset."""
     root = json.loads(layout.files[ROOT])
     root["attributes"] |= labels

@@ -268,9 +268,13 @@ class OnDisk(AbstractHub):
 
     def _note_size(self, group: str, size: int) -> None:
         used = self._manifest["batch_size"]["used"]
-        if used.get(group) != size:
+        if self._layout is not None and used.get(group) != size:
             used[group] = size
             write_manifest(self.path, self._manifest)
+            sizes = sorted(set(used.values()))
+            said = {"batch_size": sizes if len(sizes) > 1 else sizes[0]}
+            if attributes(self._layout) | said != attributes(self._layout):
+                relabel(self.path, self._layout, said)
 
     @property
     def _manifest(self) -> dict[str, Any]:

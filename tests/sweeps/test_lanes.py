@@ -12,6 +12,7 @@ import jax.random as jr
 import numpy as np
 import optax
 import pytest
+import xarray as xr
 from hypothesis import given, settings, strategies as st
 
 from jaxsolve import Descent, GradientFlow, kernels, nets, observe, Problem, solve, sweep, until, Zip
@@ -308,6 +309,7 @@ def test_batches_are_halved_until_they_fit(caplog, tmp_path, monkeypatch):
     assert data["loss"].values.tobytes() == small["loss"].values.tobytes()
     manifest = (tmp_path / "run.zarr" / "_jaxsolve" / "manifest.json").read_text()
     assert '"used": {\n   "0": 2' in manifest
+    assert xr.open_zarr(tmp_path / "run.zarr").attrs["batch_size"] == 2
     _starved(0, monkeypatch)
     program, compiled = _compiled_closed(5)
     with pytest.raises(OutOfMemory, match="out of memory with batches of 5 lanes; give a smaller batch_size"):
