@@ -71,17 +71,22 @@ def test_flows_in_function_space_take_the_same_steps():
 def _line(width: Any, gamma: Any = 1.0):
     scaling = nets.Scaling.mean_field(gamma)
     net = nets.TwoLayerLinear(3, width, scaling=scaling, key=jr.key(0))
-    return Problem(net, np.outer(np.linspace(-1, 1, 4), [1.0, 2.0, -1.0]), np.ones((4, 1)))
+    along = np.linspace(-1, 1, 4)
+    return Problem(net, np.outer(along, [1.0, 2.0, -1.0]), 1 + along[:, None])
 
 
-def test_closed_forms_are_one_fused_program():
+@pytest.mark.parametrize("closed_form", [theory.TwoLayerLine(), theory.SilentAlignment(), theory.PhaseOne()], ids=repr)
+def test_closed_forms_are_one_fused_program(closed_form):
     axes = [Zip(width=WIDTHS, gamma=[0.5, 1.0, 2.0])]
     once = padded(_line, axes, "width")
-    assert len(plan(*once, theory.TwoLayerLine(), TS).groups) == 1
-    one, many = (QUIET(*what, theory.TwoLayerLine(), TS) for what in (once, (_line, axes)))
+    assert len(plan(*once, closed_form, TS).groups) == 1
+    seen = [observe.loss(), observe.weight_norms()]
+    one, many = (QUIET(*what, closed_form, TS, observe=seen) for what in (once, (_line, axes)))
     assert one["loss"].dims == ("width_gamma", "t")
     np.testing.assert_array_equal(one.width, WIDTHS)
-    np.testing.assert_allclose(one["loss"], many["loss"], rtol=cases.eps(1e4))
+    assert np.all(np.ptp(one["weight_norms"].values, axis=1) > 0.02)
+    for name in ("loss", "weight_norms"):
+        np.testing.assert_allclose(one[name], many[name], rtol=cases.eps(1e4))
 
 
 def test_description_and_shapes_of_neurons():
