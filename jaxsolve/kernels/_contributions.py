@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from ..nets import AbstractLayer, AbstractNetwork, AbstractParametric, AbstractWeighted, Bias, Conv, Dense, Gain
+from ..nets import AbstractLayer, AbstractNetwork, AbstractParametric, Bias, Conv, Dense, Gain
 from ._signals import Signal
 
 
@@ -80,10 +80,7 @@ def contribution(
     net: AbstractNetwork, eta: PyTree, layer: AbstractParametric, one: Signal, two: Signal, outputs: Outputs
 ) -> Float[Array, "..."]:
     """eta_l <df/dtheta_l, df/dtheta_l> of one layer, m_l^2 and gamma^2 included."""
-    rate = layer.parameter(eta)
-    if isinstance(layer, AbstractWeighted):
-        rate = rate * net.scaling.multiplier[layer.index] ** 2
-    return _RULES[type(layer)](net, layer, rate, one, two, outputs)
+    return _RULES[type(layer)](net, layer, layer.parameter(eta), one, two, outputs)
 
 
 def _dense(net, layer, rate, one: Signal, two: Signal, outputs: Outputs):

@@ -1,5 +1,6 @@
 """The Jacobian of a network of known layers at one point, by its products with vectors."""
 
+import functools
 from collections.abc import Callable
 
 import equinox as eqx
@@ -7,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from ..nets import AbstractLayered, AbstractParametric, Dense, partition, pass_on
+from ..nets import AbstractLayer, AbstractLayered, AbstractParametric, Dense, partition
 from ._contributions import Outputs
 from ._memory import Tiling, tilings
 from ._signals import parametric_layers, Signal, signals
@@ -49,7 +50,7 @@ class LayeredJacobian(eqx.Module):
         for layer, signal in self._layers():
             out = jnp.einsum("na,na...->n...", q, signal.back)
             if isinstance(layer, Dense):
-                own = self.net.scaling.multiplier[layer.index] * (_by_columns(out) @ signal.inputs)
+                own = _by_columns(out) @ signal.inputs
             else:
                 forward = _linear_in_parameters(layer, static, signal.inputs)
                 own = layer.parameter(jax.vjp(forward, params)[1](out)[0])
@@ -69,8 +70,19 @@ class LayeredJacobian(eqx.Module):
 def _linear_in_parameters(
     layer: AbstractParametric, static: PyTree, inputs: Float[Array, "n ..."]
 ) -> Callable[[PyTree], Float[Array, "n ..."]]:
-    """What a layer returns for a batch, as a function of the network's parameters; affine in them."""
-    return lambda params: jax.vmap(lambda z: layer(eqx.combine(params, static), z, pass_on))(inputs)
+    """What a layer shows to a tap for a batch, as a function of the network's parameters; affine in them."""
+
+    def of_sample(params: PyTree, z: Float[Array, "..."]) -> Float[Array, "..."]:
+        shown: list[Array] = []
+
+        def tap(layer: AbstractLayer, z: Array, out: Array) -> Array:
+            shown.append(out)
+            return out
+
+        layer(eqx.combine(params, static), z, tap)
+        return shown[0]
+
+    return lambda params: jax.vmap(functools.partial(of_sample, params))(inputs)
 
 
 def _by_columns(matrix: Float[Array, "n k"]) -> Float[Array, "k n"]:

@@ -61,7 +61,7 @@ class Tiling(NamedTuple):
 
 
 # Rows of a tile, measured: larger ones leave the cache, smaller ones leave the matrix products short.
-MOST_ROWS, FEWEST_ROWS = 750, 160
+MOST_ROWS, FEWEST_ROWS = 750, 100
 # Tiles along each axis of a symmetric kernel, if they are not too small: of nine, six are computed.
 SYMMETRIC_TILES = 3
 

@@ -14,7 +14,7 @@ class Signal(NamedTuple):
     """At one layer with parameters, for a batch of n samples."""
 
     inputs: Float[Array, "n ..."]
-    back: Float[Array, "n out ..."]  # d f_a / d (the layer's output), gamma included
+    back: Float[Array, "n out ..."]  # d f_a / d (the layer's output before its multiplier), gamma included
 
 
 def tapped_layers(net: AbstractLayered) -> list[AbstractLayer]:

@@ -32,8 +32,9 @@ def structured(
     Between x1 and itself (x2 is None) only one half is computed and the other is its mirror image, to the last bit.
     """
     n, m = x1.shape[0], None if x2 is None else x2.shape[0]
-    read1 = _reader(net, x1, tiling.held)
-    read2 = read1 if x2 is None else _reader(net, x2, tiling.held)
+    few = _few(n, n if m is None else m, tiling.tile)
+    read1 = _reader(net, x1, tiling, few=few)
+    read2 = read1 if x2 is None else _reader(net, x2, tiling, few=few)
     return _assemble(net, eta, (n, read1), (m, read2), outputs=outputs, tile=tiling.tile, by_layer=by_layer)
 
 
@@ -89,23 +90,31 @@ def _assemble(
     dtype = net.weights[0].dtype
     kernels = [jnp.zeros(outputs.shape(n, m, net.out_size), dtype) for _ in range(len(layers) if by_layer else 1)]
     starts1, starts2 = _starts(n, tile1), _starts(m, tile2)
+    over = _unrolled if _few(n, m, tile) else _looped
     if not symmetric:
-        return _over(list(itertools.product(starts1, starts2)), across, kernels)
-    kernels = _over(list(itertools.combinations(starts1, 2)), across, kernels)
+        return over(list(itertools.product(starts1, starts2)), across, kernels)
+    kernels = over(list(itertools.combinations(starts1, 2)), across, kernels)
     # These come last: the last tile overlaps the one before, and only they are symmetric by themselves.
-    return _over([(start, start) for start in starts1], on_diagonal, kernels)
+    return over([(start, start) for start in starts1], on_diagonal, kernels)
 
 
-# So few pairs of tiles are written out: then XLA joins what they share and reads tiles without copying them.
+# So few tiles along each axis are written out.
 WRITTEN_OUT = 3
 
 
-def _over(pairs: list[tuple[int, int]], step: Callable[..., list[Array]], kernels: list[Array]) -> list[Array]:
+def _few(n: int, m: int, tile: int) -> bool:
+    return max(n, m) <= WRITTEN_OUT * tile
+
+
+def _unrolled(pairs: list[tuple[int, int]], step: Callable[..., list[Array]], kernels: list[Array]) -> list[Array]:
     """Takes the step `step(row, column, kernels)` for every pair of tiles."""
-    if len(pairs) <= WRITTEN_OUT:
-        for pair in pairs:
-            kernels = step(*pair, kernels)
-        return kernels
+    for pair in pairs:
+        kernels = step(*pair, kernels)
+    return kernels
+
+
+def _looped(pairs: list[tuple[int, int]], step: Callable[..., list[Array]], kernels: list[Array]) -> list[Array]:
+    """The same in a compiled loop."""
     rows, columns = jnp.asarray(pairs).T
     return jax.lax.fori_loop(0, len(pairs), lambda k, kernels: step(rows[k], columns[k], kernels), kernels)
 
@@ -115,8 +124,12 @@ def _starts(count: int, tile: int) -> list[int]:
     return [min(index * tile, count - tile) for index in range(math.ceil(count / tile))]
 
 
-def _reader(net: AbstractLayered, x: Float[Array, "n ..."], held: bool) -> _Read:
-    if held:
+def _reader(net: AbstractLayered, x: Float[Array, "n ..."], tiling: Tiling, *, few: bool) -> _Read:
+    if tiling.held and few:  # each tile passes by itself: cutting its signals out of those of all would copy them
+        starts = _starts(x.shape[0], min(tiling.tile, x.shape[0]))
+        made = {start: signals(net, x[start : start + tiling.tile]) for start in starts}
+        return lambda start, _: made[start]
+    if tiling.held:
         return _cutter(signals(net, x))
     return lambda start, size: signals(net, jax.lax.dynamic_slice_in_dim(x, start, size))
 

@@ -41,7 +41,6 @@ from ._layers import (
     GroupNormalise as GroupNormalise,
     Layers as Layers,
     Mask as Mask,
-    pass_on as pass_on,
     Residual as Residual,
     run as run,
     SpatialMean as SpatialMean,

@@ -24,8 +24,8 @@ class AbstractLayer(abc.ABC):
         """The layer's output for input z, with the parameters of `net`; see `Tap`."""
 
 
-# Sees every layer that has parameters (and every `BatchNormalise`), with its input and output, and returns what the
-# network goes on with.
+# Sees every layer that has parameters (and every `BatchNormalise`), with its input and its output before a multiplier,
+# and returns what the network goes on with.
 Tap = Callable[[AbstractLayer, Array, Array], Array]
 Layers = tuple[AbstractLayer, ...]
 
@@ -76,7 +76,7 @@ class Dense(AbstractWeighted):
 
     def __call__(self, net: Any, z: Float[Array, " in"], tap: Tap) -> Float[Array, " out"]:
         # Samples stay the rows, also in a batch: W z would turn them into columns, and back.
-        return tap(self, z, net.scaling.multiplier[self.index] * (z @ net.weights[self.index].T))
+        return net.scaling.multiplier[self.index] * tap(self, z, z @ net.weights[self.index].T)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Conv(AbstractWeighted):
     def __call__(self, net: Any, z: Float[Array, "in h w"], tap: Tap) -> Float[Array, "out h2 w2"]:
         stride = (self.stride, self.stride)
         out = jax.lax.conv_general_dilated(z[None], net.weights[self.index], stride, "SAME")[0]
-        return tap(self, z, net.scaling.multiplier[self.index] * out)
+        return net.scaling.multiplier[self.index] * tap(self, z, out)
 
 
 @dataclasses.dataclass(frozen=True)
