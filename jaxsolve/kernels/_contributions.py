@@ -47,6 +47,17 @@ class Outputs(enum.Enum):
         """One number per pair of samples, times a kernel."""
         return pairs[{Outputs.ALL: np.s_[:, None, :, None], Outputs.DIAGONAL: None, Outputs.TRACE: ...}[self]] * kernel
 
+    def apart(self, pairs: Float[Array, "n m"], out_size: int) -> Float[Array, "..."]:
+        """One number per pair of samples between each output and itself, none between two outputs."""
+        if self is Outputs.TRACE:
+            return out_size * pairs
+        own = jnp.ones((out_size, 1, 1)) if self is Outputs.DIAGONAL else jnp.eye(out_size)[None, :, None]
+        return self.times(pairs, own.astype(pairs.dtype))
+
+    def rows(self, out_size: int) -> int:
+        """Of the kernel, per sample."""
+        return out_size if self is Outputs.ALL else 1
+
     def shape(self, n: int, m: int, out_size: int) -> tuple[int, ...]:
         """Of a kernel between n and m samples."""
         return {
@@ -84,7 +95,11 @@ def contribution(
 
 
 def _dense(net, layer, rate, one: Signal, two: Signal, outputs: Outputs):
-    return outputs.times(rate * (one.inputs @ two.inputs.T), outputs.gram(one.back, two.back))
+    pairs = rate * (one.inputs @ two.inputs.T)
+    if layer == net.layers[-1]:  # the read-out, of which each output has its own row
+        slope = net.scaling.gamma * net.scaling.multiplier[layer.index]
+        return outputs.apart(slope**2 * pairs, one.back.shape[1])
+    return outputs.times(pairs, outputs.gram(one.back, two.back))
 
 
 def _bias(net, layer, rate, one: Signal, two: Signal, outputs: Outputs):

@@ -10,7 +10,6 @@ from jaxtyping import Array, Float, PyTree
 
 from ..nets import AbstractLayer, AbstractLayered, AbstractParametric, Dense, partition
 from ._contributions import Outputs
-from ._memory import Tiling, tilings
 from ._signals import parametric_layers, Signal, signals
 from ._structured import of_signals
 
@@ -59,9 +58,7 @@ class LayeredJacobian(eqx.Module):
 
     def ntk(self, eta: PyTree) -> Float[Array, "n out n out"]:
         """The NTK between the inputs and themselves, eta-weighted; symmetric to the last bit."""
-        n = self.passing[0].inputs.shape[0]
-        tiling: Tiling = tilings(n, None, self.net.out_size)[0]
-        return of_signals(self.net, eta, self.passing, outputs=Outputs.ALL, tile=tiling.tile)
+        return of_signals(self.net, eta, self.passing, Outputs.ALL)
 
     def _layers(self) -> list[tuple[AbstractParametric, Signal]]:
         return list(zip(parametric_layers(self.net), self.passing, strict=True))

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from ..nets import AbstractLayered, Conv
 from ._contributions import conv_costs, Outputs
 from ._signals import parametric_layers, signals
+from ._tiling import pairs, Tiling, tilings, written_out
 
 
 class MemoryEstimate(NamedTuple):
@@ -48,24 +49,6 @@ def readable(size: int) -> str:
     return f"{size / 1000**unit:.3g} {('bytes', 'kB', 'MB', 'GB', 'TB')[unit]}"
 
 
-class Tiling(NamedTuple):
-    """How the samples of a kernel are cut into tiles of one size (the last one overlaps the one before).
-
-    Attributes:
-        tile: samples per tile.
-        held: whether the signals of all samples are held, or those of two tiles made anew for every pair of tiles.
-    """
-
-    tile: int
-    held: bool
-
-
-# Rows of a tile, measured: larger ones leave the cache, smaller ones leave the matrix products short.
-MOST_ROWS, FEWEST_ROWS = 750, 100
-# Tiles along each axis of a symmetric kernel, if they are not too small: of nine, six are computed.
-SYMMETRIC_TILES = 3
-
-
 def choose_tiling(
     net: AbstractLayered,
     x1: Float[Array, "n ..."],
@@ -82,7 +65,7 @@ def choose_tiling(
     """
     n, m = x1.shape[0], None if x2 is None else x2.shape[0]
     allowed = _default_budget() if budget is None else budget
-    found = tilings(n, m, net.out_size if outputs is Outputs.ALL else 1)
+    found = tilings(n, m, outputs.rows(net.out_size))
     for tiling in found:
         if estimate(net, n, m, outputs, tiling, by_layer=by_layer).total <= allowed:
             return tiling
@@ -124,18 +107,6 @@ def _free_on_host() -> int | None:
         return None
 
 
-def tilings(n: int, m: int | None, rows: int) -> list[Tiling]:
-    """All tilings of n (and m) samples with `rows` rows of the kernel per sample, the fastest first."""
-    longest = n if m is None else max(n, m)
-    length = longest * rows
-    saving = 1 if m is not None else min(SYMMETRIC_TILES, max(1, length // FEWEST_ROWS))
-    count = max(saving, math.ceil(length / MOST_ROWS))
-    sizes = [math.ceil(longest / count)]
-    while sizes[-1] > 1:
-        sizes.append(math.ceil(sizes[-1] / 2))
-    return [Tiling(size, held) for size in sizes for held in (True, False) if held or size < longest]
-
-
 def estimate(
     net: AbstractLayered, n: int, m: int | None, outputs: Outputs, tiling: Tiling, *, by_layer: bool
 ) -> MemoryEstimate:
@@ -148,6 +119,8 @@ def estimate(
     held = (n + (m or 0)) if tiling.held else 2 * tile
     entries = math.prod(outputs.shape(tile, tile, net.out_size))
     grams = len(layers) * entries + 2 * entries  # every layer's, their sum, and its transpose
+    if written_out(n, m, tile, outputs.rows(net.out_size)):  # then XLA makes those of all pairs first
+        grams *= pairs(n, m, tile)
     convolved = 0
     for layer, signal, size in zip(layers, sample, patches, strict=True):
         if isinstance(layer, Conv):

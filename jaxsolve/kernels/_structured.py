@@ -12,8 +12,8 @@ from jaxtyping import Array, Float, PyTree
 
 from ..nets import AbstractLayered
 from ._contributions import contribution, Outputs
-from ._memory import Tiling
 from ._signals import parametric_layers, Signal, signals
+from ._tiling import cut_tile, symmetric_tile, Tiling, written_out
 
 
 @eqx.filter_jit
@@ -32,17 +32,16 @@ def structured(
     Between x1 and itself (x2 is None) only one half is computed and the other is its mirror image, to the last bit.
     """
     n, m = x1.shape[0], None if x2 is None else x2.shape[0]
-    few = _few(n, n if m is None else m, tiling.tile)
-    read1 = _reader(net, x1, tiling, few=few)
-    read2 = read1 if x2 is None else _reader(net, x2, tiling, few=few)
+    apart = written_out(n, m, tiling.tile, outputs.rows(net.out_size))
+    read1 = _reader(net, x1, tiling, apart=apart)
+    read2 = read1 if x2 is None else _reader(net, x2, tiling, apart=apart)
     return _assemble(net, eta, (n, read1), (m, read2), outputs=outputs, tile=tiling.tile, by_layer=by_layer)
 
 
-def of_signals(
-    net: AbstractLayered, eta: PyTree, everything: list[Signal], *, outputs: Outputs, tile: int
-) -> Float[Array, "..."]:
+def of_signals(net: AbstractLayered, eta: PyTree, everything: list[Signal], outputs: Outputs) -> Float[Array, "..."]:
     """The kernel between samples and themselves, of which the signals are known."""
-    one = (everything[0].inputs.shape[0], _cutter(everything))
+    n = everything[0].inputs.shape[0]
+    one, tile = (n, _cutter(everything)), cut_tile(n, outputs.rows(net.out_size))
     return _assemble(net, eta, one, (None, one[1]), outputs=outputs, tile=tile, by_layer=False)[0]
 
 
@@ -77,33 +76,39 @@ def _assemble(
     def put(kernels: list[Array], parts: list[Array], row, column) -> list[Array]:
         return [_put(kernel, part, row, column, outputs) for kernel, part in zip(kernels, parts, strict=True)]
 
-    def across(row, column, kernels: list[Array]) -> list[Array]:
-        parts = of_pair(read1(row, tile1), read2(column, tile2))
-        if symmetric:
-            kernels = put(kernels, [_mirror(part, outputs) for part in parts], column, row)
+    def mirrored(one: list[Signal], two: list[Signal], row, column, kernels: list[Array]) -> list[Array]:
+        parts = of_pair(one, two)
+        kernels = put(kernels, [_mirror(part, outputs) for part in parts], column, row)
         return put(kernels, parts, row, column)
 
+    def across(row, column, kernels: list[Array]) -> list[Array]:
+        one, two = read1(row, tile1), read2(column, tile2)
+        return mirrored(one, two, row, column, kernels) if symmetric else put(kernels, of_pair(one, two), row, column)
+
+    rows = outputs.rows(net.out_size)
+    few = written_out(n, others, tile, rows)
+    smaller = tile1 if few else symmetric_tile(tile1, rows)
+    within = _starts(tile1, smaller)
+
     def on_diagonal(row, _, kernels: list[Array]) -> list[Array]:
-        parts = of_pair(read1(row, tile1), read1(row, tile1))
-        return put(kernels, [(part + _mirror(part, outputs)) / 2 for part in parts], row, row)
+        cut = _cutter(read1(row, tile1))
+        for one, two in itertools.combinations(within, 2):
+            kernels = mirrored(cut(one, smaller), cut(two, smaller), row + one, row + two, kernels)
+        for start in within:
+            parts = of_pair(cut(start, smaller), cut(start, smaller))
+            kernels = put(kernels, [(part + _mirror(part, outputs)) / 2 for part in parts], row + start, row + start)
+        return kernels
 
     dtype = net.weights[0].dtype
     kernels = [jnp.zeros(outputs.shape(n, m, net.out_size), dtype) for _ in range(len(layers) if by_layer else 1)]
     starts1, starts2 = _starts(n, tile1), _starts(m, tile2)
-    over = _unrolled if _few(n, m, tile) else _looped
+    over = _unrolled if few else _looped
     if not symmetric:
         return over(list(itertools.product(starts1, starts2)), across, kernels)
     kernels = over(list(itertools.combinations(starts1, 2)), across, kernels)
-    # These come last: the last tile overlaps the one before, and only they are symmetric by themselves.
+    # These come last: the last tile overlaps the one before, and only they are symmetric by themselves. So it is with
+    # the smaller tiles within them.
     return over([(start, start) for start in starts1], on_diagonal, kernels)
-
-
-# So few tiles along each axis are written out.
-WRITTEN_OUT = 3
-
-
-def _few(n: int, m: int, tile: int) -> bool:
-    return max(n, m) <= WRITTEN_OUT * tile
 
 
 def _unrolled(pairs: list[tuple[int, int]], step: Callable[..., list[Array]], kernels: list[Array]) -> list[Array]:
@@ -124,8 +129,8 @@ def _starts(count: int, tile: int) -> list[int]:
     return [min(index * tile, count - tile) for index in range(math.ceil(count / tile))]
 
 
-def _reader(net: AbstractLayered, x: Float[Array, "n ..."], tiling: Tiling, *, few: bool) -> _Read:
-    if tiling.held and few:  # each tile passes by itself: cutting its signals out of those of all would copy them
+def _reader(net: AbstractLayered, x: Float[Array, "n ..."], tiling: Tiling, *, apart: bool) -> _Read:
+    if tiling.held and apart:  # each tile passes by itself: cutting its signals out of those of all would copy them
         starts = _starts(x.shape[0], min(tiling.tile, x.shape[0]))
         made = {start: signals(net, x[start : start + tiling.tile]) for start in starts}
         return lambda start, _: made[start]

@@ -14,9 +14,10 @@ from jaxsolve import kernels, nets
 from jaxsolve.kernels import Route
 from jaxsolve.kernels._contributions import conv_costs, Outputs
 from jaxsolve.kernels._cost import jacobian_is_cheaper
-from jaxsolve.kernels._memory import free_memory, Tiling, tilings
+from jaxsolve.kernels._memory import free_memory
 from jaxsolve.kernels._signals import parametric_layers
 from jaxsolve.kernels._structured import structured
+from jaxsolve.kernels._tiling import cut_tile, symmetric_tile, Tiling, tilings, written_out
 from tests.cases import assert_fails, eps, mlp
 
 
@@ -172,7 +173,7 @@ def test_tiles_of_any_size_give_the_same_and_are_symmetric_to_the_last_bit(name,
         (found,) = structured(net, eta, x1, x2, outputs=outputs, tiling=Tiling(tile, held), by_layer=False)
         return found
 
-    for others, cuts in ((None, [(3, True), (3, False)]), (x2, [(3, False)])):
+    for others, cuts in ((None, [(3, True), (2, True), (2, False)]), (x2, [(3, True), (2, False)])):
         whole = kernel(others, 7, True)
         for kind in cuts:
             cut = kernel(others, *kind)
@@ -180,6 +181,17 @@ def test_tiles_of_any_size_give_the_same_and_are_symmetric_to_the_last_bit(name,
             if others is None:
                 for found in (whole, cut):
                     np.testing.assert_array_equal(found, np.transpose(found, outputs.exchanged))
+
+
+def test_tiles_on_the_diagonal_are_cut_again(getkey):
+    net = make("dense", getkey())
+    x = samples(getkey(), net, 211)
+    assert not written_out(211, None, 106, net.out_size)
+    assert symmetric_tile(106, net.out_size) == 36
+    tiling = Tiling(106, True)
+    (found,) = structured(net, kernels.plain(net), x, None, outputs=Outputs.ALL, tiling=tiling, by_layer=False)
+    close(found, np.asarray(sum(jax.tree.leaves(brute_force(net, kernels.plain(net), x, x)))))
+    np.testing.assert_array_equal(found, np.transpose(found, Outputs.ALL.exchanged))
 
 
 def test_trace_and_diagonal_are_parts_of_the_whole(getkey):
@@ -223,7 +235,7 @@ def test_gradient_of_a_kernel_in_tiles(getkey):
 
     def size(gamma):
         scaled = eqx.tree_at(lambda n: n.scaling.gamma, net, gamma)
-        tiling = Tiling(2, False)
+        tiling = Tiling(1, False)
         (kernel,) = structured(scaled, kernels.plain(net), x, None, outputs=Outputs.ALL, tiling=tiling, by_layer=False)
         return jnp.sum(kernel**2)
 
@@ -274,9 +286,11 @@ def test_a_kernel_larger_than_memory_is_refused_before_it_is_allocated(getkey):
 
 def test_the_fastest_tiling_comes_first_and_one_sample_last():
     found = tilings(300, None, 10)
-    assert found[0] == Tiling(75, True)
+    assert found[0] == Tiling(60, True)
     assert found[-1] == Tiling(1, False)
-    assert tilings(200, None, 1)[0] == Tiling(200, True)
+    assert [tilings(n, None, 1)[0].tile for n in (100, 200, 500, 2500)] == [100, 100, 167, 500]
+    assert [cut_tile(n, 1) for n in (200, 500, 2500)] == [200, 167, 500]
+    assert tilings(500, 100, 1)[0] == Tiling(500, True)
 
 
 # --- routes and bad input
