@@ -272,9 +272,9 @@ class OnDisk(AbstractHub):
             used[group] = size
             write_manifest(self.path, self._manifest)
             sizes = sorted(set(used.values()))
-            said = {"batch_size": sizes if len(sizes) > 1 else sizes[0]}
-            if attributes(self._layout) | said != attributes(self._layout):
-                relabel(self.path, self._layout, said)
+            said = sizes if len(sizes) > 1 else sizes[0]
+            if attributes(self._layout)["batch_size"] != said:
+                relabel(self.path, self._layout, {"batch_size": said})
 
     @property
     def _manifest(self) -> dict[str, Any]:
