@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -31,47 +31,127 @@ def structured(
 
     Between x1 and itself (x2 is None) only one half is computed and the other is its mirror image, to the last bit.
     """
+    terms = _Terms(net, eta, outputs, by_layer)
     n, m = x1.shape[0], None if x2 is None else x2.shape[0]
-    apart = written_out(n, m, tiling.tile, outputs.rows(net.out_size))
-    read1 = _reader(net, x1, tiling, apart=apart)
-    read2 = read1 if x2 is None else _reader(net, x2, tiling, apart=apart)
-    return _assemble(net, eta, (n, read1), (m, read2), outputs=outputs, tile=tiling.tile, by_layer=by_layer)
+    if tiling.held and written_out(n, m, tiling.tile, outputs.rows(net.out_size)):
+        blocks = lambda x: _blocks(net, x, tiling.tile)
+        return _written_out(terms, blocks(x1), None if x2 is None else blocks(x2))
+    samples = lambda x: _Samples(x.shape[0], _reader(net, x, tiling))
+    return _looped(terms, samples(x1), None if x2 is None else samples(x2), tiling.tile)
 
 
 def of_signals(net: AbstractLayered, eta: PyTree, everything: list[Signal], outputs: Outputs) -> Float[Array, "..."]:
     """The kernel between samples and themselves, of which the signals are known."""
-    n = everything[0].inputs.shape[0]
-    one, tile = (n, _cutter(everything)), cut_tile(n, outputs.rows(net.out_size))
-    return _assemble(net, eta, one, (None, one[1]), outputs=outputs, tile=tile, by_layer=False)[0]
+    terms, cut = _Terms(net, eta, outputs, by_layer=False), _cutter(everything)
+    n, rows = everything[0].inputs.shape[0], outputs.rows(net.out_size)
+    tile = cut_tile(n, rows)
+    if written_out(n, None, tile, rows):
+        blocks = [_Block(start, cut(start, end - start)) for start, end in _ranges(n, tile)]
+        return _written_out(terms, blocks, None)[0]
+    return _looped(terms, _Samples(n, cut), None, tile)[0]
+
+
+class _Terms(NamedTuple):
+    """What the kernel is a sum of: one array, or `by_layer` one of each layer."""
+
+    net: AbstractLayered
+    eta: PyTree
+    outputs: Outputs
+    by_layer: bool
+
+    def of_layers(self, one: list[Signal], two: list[Signal]) -> list[Array]:
+        """Between two blocks of samples."""
+        layers = parametric_layers(self.net)
+        triples = zip(layers, one, two, strict=True)
+        return [contribution(self.net, self.eta, *triple, self.outputs) for triple in triples]
+
+    def zeros(self, n: int, m: int) -> list[Array]:
+        shape, count = self.outputs.shape(n, m, self.net.out_size), len(parametric_layers(self.net))
+        return [jnp.zeros(shape, self.net.weights[0].dtype) for _ in range(count if self.by_layer else 1)]
+
+
+# --- few blocks, written out
+
+
+class _Block(NamedTuple):
+    """Neighbouring samples, from `start` on."""
+
+    start: int
+    signals: list[Signal]
+
+
+def _written_out(terms: _Terms, rows: list[_Block], columns: list[_Block] | None) -> list[Float[Array, "..."]]:
+    """The kernel between the samples of some blocks and those of others, or themselves if columns is None.
+
+    Layer by layer, from the last one on, as signals go back, each added to the kernel at once: XLA would hold the Grams
+    of all layers for a sum of them.
+    """
+    outputs = terms.outputs
+    others = rows if columns is None else columns
+    kernels = terms.zeros(_count(rows), _count(others))
+    half = itertools.combinations_with_replacement(rows, 2)
+    pairs = list(half if columns is None else itertools.product(rows, columns))
+    parts = [terms.of_layers(one.signals, two.signals) for one, two in pairs]
+    for layer in reversed(range(len(parts[0]))):
+        which = layer if terms.by_layer else 0
+        for (one, two), part in zip(pairs, parts, strict=True):
+            added = _evened(part[layer], outputs) if one is two else part[layer]
+            kernels[which] = _add(kernels[which], added, one.start, two.start, outputs)
+    if columns is not None:
+        return kernels
+    for one, two in itertools.combinations(rows, 2):
+        shape = outputs.shape(_count([one]), _count([two]), terms.net.out_size)
+        kernels = [_mirror_in(kernel, shape, one.start, two.start, outputs) for kernel in kernels]
+    return kernels
+
+
+def _blocks(net: AbstractLayered, x: Float[Array, "n ..."], size: int) -> list[_Block]:
+    """Each passes the network by itself: cutting its signals out of those of all would copy them."""
+    return [_Block(start, _in_order(signals(net, x[start:end]))) for start, end in _ranges(x.shape[0], size)]
+
+
+def _in_order(everything: list[Signal]) -> list[Signal]:
+    """The same signals, with the inputs of the first layer known to XLA only once the signals have come back to it.
+
+    It would multiply them with each other at once and hold the products.
+    """
+    first, *others = everything
+    n = first.inputs.shape[0]
+    one = jax.lax.stop_gradient(first.back.reshape(n, -1)[:, 0])
+    late = first.inputs + 0 * one.reshape(n, *[1] * (first.inputs.ndim - 1))
+    return [first._replace(inputs=late), *others]
+
+
+def _count(blocks: list[_Block]) -> int:
+    return sum(block.signals[0].inputs.shape[0] for block in blocks)
+
+
+def _ranges(count: int, size: int) -> list[tuple[int, int]]:
+    """Where blocks begin and end."""
+    return [(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+# --- many tiles, in a loop
 
 
 # Gives the signals of so many samples from one on.
 _Read = Callable[[Any, int], list[Signal]]
 
 
-def _assemble(
-    net: AbstractLayered,
-    eta: PyTree,
-    one: tuple[int, _Read],
-    two: tuple[int | None, _Read],
-    *,
-    outputs: Outputs,
-    tile: int,
-    by_layer: bool,
-) -> list[Float[Array, "..."]]:
-    """The kernel between n samples and m others, or themselves if m is None, tile by tile."""
-    layers = parametric_layers(net)
-    (n, read1), (others, read2) = one, two
-    symmetric, m = others is None, n if others is None else others
+class _Samples(NamedTuple):
+    size: int
+    read: _Read
+
+
+def _looped(terms: _Terms, one: _Samples, two: _Samples | None, tile: int) -> list[Float[Array, "..."]]:
+    """The kernel between some samples and others, or themselves if two is None, in compiled loops through tiles."""
+    outputs, (n, read1) = terms.outputs, one
+    m, read2 = one if two is None else two
     tile1, tile2 = min(tile, n), min(tile, m)
 
     def of_pair(one: list[Signal], two: list[Signal]) -> list[Array]:
-        parts = [contribution(net, eta, *triple, outputs) for triple in zip(layers, one, two, strict=True)]
-        return parts if by_layer else [sum(parts[1:], parts[0])]
-
-    if tile1 == n and tile2 == m:
-        whole = of_pair(read1(0, n), read2(0, m))
-        return [(part + _mirror(part, outputs)) / 2 for part in whole] if symmetric else whole
+        parts = terms.of_layers(one, two)
+        return parts if terms.by_layer else [sum(parts[1:], parts[0])]
 
     def put(kernels: list[Array], parts: list[Array], row, column) -> list[Array]:
         return [_put(kernel, part, row, column, outputs) for kernel, part in zip(kernels, parts, strict=True)]
@@ -81,13 +161,13 @@ def _assemble(
         kernels = put(kernels, [_mirror(part, outputs) for part in parts], column, row)
         return put(kernels, parts, row, column)
 
-    def across(row, column, kernels: list[Array]) -> list[Array]:
-        one, two = read1(row, tile1), read2(column, tile2)
-        return mirrored(one, two, row, column, kernels) if symmetric else put(kernels, of_pair(one, two), row, column)
+    def between(row, column, kernels: list[Array]) -> list[Array]:
+        return put(kernels, of_pair(read1(row, tile1), read2(column, tile2)), row, column)
 
-    rows = outputs.rows(net.out_size)
-    few = written_out(n, others, tile, rows)
-    smaller = tile1 if few else symmetric_tile(tile1, rows)
+    def across(row, column, kernels: list[Array]) -> list[Array]:
+        return mirrored(read1(row, tile1), read1(column, tile1), row, column, kernels)
+
+    smaller = symmetric_tile(tile1, outputs.rows(terms.net.out_size))
     within = _starts(tile1, smaller)
 
     def on_diagonal(row, _, kernels: list[Array]) -> list[Array]:
@@ -96,30 +176,23 @@ def _assemble(
             kernels = mirrored(cut(one, smaller), cut(two, smaller), row + one, row + two, kernels)
         for start in within:
             parts = of_pair(cut(start, smaller), cut(start, smaller))
-            kernels = put(kernels, [(part + _mirror(part, outputs)) / 2 for part in parts], row + start, row + start)
+            kernels = put(kernels, [_evened(part, outputs) for part in parts], row + start, row + start)
         return kernels
 
-    dtype = net.weights[0].dtype
-    kernels = [jnp.zeros(outputs.shape(n, m, net.out_size), dtype) for _ in range(len(layers) if by_layer else 1)]
-    starts1, starts2 = _starts(n, tile1), _starts(m, tile2)
-    over = _unrolled if few else _looped
-    if not symmetric:
-        return over(list(itertools.product(starts1, starts2)), across, kernels)
-    kernels = over(list(itertools.combinations(starts1, 2)), across, kernels)
+    starts = _starts(n, tile1)
+    kernels = terms.zeros(n, m)
+    if two is not None:
+        return _loop(list(itertools.product(starts, _starts(m, tile2))), between, kernels)
+    kernels = _loop(list(itertools.combinations(starts, 2)), across, kernels)
     # These come last: the last tile overlaps the one before, and only they are symmetric by themselves. So it is with
     # the smaller tiles within them.
-    return over([(start, start) for start in starts1], on_diagonal, kernels)
+    return _loop([(start, start) for start in starts], on_diagonal, kernels)
 
 
-def _unrolled(pairs: list[tuple[int, int]], step: Callable[..., list[Array]], kernels: list[Array]) -> list[Array]:
+def _loop(pairs: list[tuple[int, int]], step: Callable[..., list[Array]], kernels: list[Array]) -> list[Array]:
     """Takes the step `step(row, column, kernels)` for every pair of tiles."""
-    for pair in pairs:
-        kernels = step(*pair, kernels)
-    return kernels
-
-
-def _looped(pairs: list[tuple[int, int]], step: Callable[..., list[Array]], kernels: list[Array]) -> list[Array]:
-    """The same in a compiled loop."""
+    if not pairs:
+        return kernels
     rows, columns = jnp.asarray(pairs).T
     return jax.lax.fori_loop(0, len(pairs), lambda k, kernels: step(rows[k], columns[k], kernels), kernels)
 
@@ -129,11 +202,7 @@ def _starts(count: int, tile: int) -> list[int]:
     return [min(index * tile, count - tile) for index in range(math.ceil(count / tile))]
 
 
-def _reader(net: AbstractLayered, x: Float[Array, "n ..."], tiling: Tiling, *, apart: bool) -> _Read:
-    if tiling.held and apart:  # each tile passes by itself: cutting its signals out of those of all would copy them
-        starts = _starts(x.shape[0], min(tiling.tile, x.shape[0]))
-        made = {start: signals(net, x[start : start + tiling.tile]) for start in starts}
-        return lambda start, _: made[start]
+def _reader(net: AbstractLayered, x: Float[Array, "n ..."], tiling: Tiling) -> _Read:
     if tiling.held:
         return _cutter(signals(net, x))
     return lambda start, size: signals(net, jax.lax.dynamic_slice_in_dim(x, start, size))
@@ -143,13 +212,35 @@ def _cutter(everything: list[Signal]) -> _Read:
     return lambda start, size: jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, size), everything)
 
 
+# --- a tile of a kernel
+
+
 def _mirror(kernel: Array, outputs: Outputs) -> Array:
     """The same pairs of samples and outputs with their two sides exchanged."""
     return jnp.transpose(kernel, outputs.exchanged)
 
 
+def _evened(kernel: Array, outputs: Outputs) -> Array:
+    """A kernel of samples with themselves, symmetric to the last bit."""
+    return (kernel + _mirror(kernel, outputs)) / 2
+
+
 def _put(kernel: Array, part: Array, row, column, outputs: Outputs) -> Array:
+    return jax.lax.dynamic_update_slice(kernel, part, _corner(kernel, row, column, outputs))
+
+
+def _add(kernel: Array, part: Array, row, column, outputs: Outputs) -> Array:
+    corner = _corner(kernel, row, column, outputs)
+    return jax.lax.dynamic_update_slice(kernel, jax.lax.dynamic_slice(kernel, corner, part.shape) + part, corner)
+
+
+def _mirror_in(kernel: Array, shape: tuple[int, ...], row: int, column: int, outputs: Outputs) -> Array:
+    part = jax.lax.dynamic_slice(kernel, _corner(kernel, row, column, outputs), shape)
+    return _put(kernel, _mirror(part, outputs), column, row, outputs)
+
+
+def _corner(kernel: Array, row, column, outputs: Outputs) -> list[Any]:
     first, second = outputs.sample_axes
-    start = [0] * kernel.ndim
+    start: list[Any] = [0] * kernel.ndim
     start[first], start[second] = row, column
-    return jax.lax.dynamic_update_slice(kernel, part, start)
+    return start

@@ -229,13 +229,13 @@ def test_over_networks_and_times(getkey):
 
 
 @pytest.mark.x64_only
-def test_gradient_of_a_kernel_in_tiles(getkey):
+@pytest.mark.parametrize("tiling", [Tiling(1, False), Tiling(2, True)])  # in a loop, written out
+def test_gradient_of_a_kernel_in_tiles(tiling, getkey):
     net = make("dense", getkey())
     x = samples(getkey(), net, 5)
 
     def size(gamma):
         scaled = eqx.tree_at(lambda n: n.scaling.gamma, net, gamma)
-        tiling = Tiling(1, False)
         (kernel,) = structured(scaled, kernels.plain(net), x, None, outputs=Outputs.ALL, tiling=tiling, by_layer=False)
         return jnp.sum(kernel**2)
 
@@ -257,6 +257,17 @@ def test_estimate_is_known_before_and_tiles_shrink_to_fit(getkey):
     assert tight.total <= 2 * kernel < free.total
     close(kernels.empirical(net, x, memory=2 * kernel).ntk, np.asarray(kernels.empirical(net, x).ntk))
     assert kernels.memory_estimate(net, x, trace=True).kernel == kernel // 9
+
+
+def test_planned_memory_of_a_small_kernel(getkey):
+    """Half of it is the kernel and the inputs of all layers, as kernels that are written out promise."""
+    net = nets.MLP(10, 256, 2, 1, scaling=nets.Scaling.ntk(), key=getkey())
+    x = jax.random.normal(getkey(), (200, 10))
+    arrays, static = eqx.partition(net, eqx.is_array)
+    run = jax.jit(lambda a, x: kernels.empirical(eqx.combine(a, static), x).ntk)
+    plan = cast(Any, run.lower(arrays, x).compile().memory_analysis())
+    needed = x.dtype.itemsize * 200 * (200 + 10 + 256 + 256)
+    assert plan.temp_size_in_bytes + plan.output_size_in_bytes <= 2 * needed
 
 
 @pytest.mark.slow
