@@ -95,14 +95,19 @@ def _written_out(terms: _Terms, rows: list[_Block], columns: list[_Block] | None
     for layer in reversed(range(len(parts[0]))):
         which = layer if terms.by_layer else 0
         for (one, two), part in zip(pairs, parts, strict=True):
-            added = _evened(part[layer], outputs) if one is two else part[layer]
-            kernels[which] = _add(kernels[which], added, one.start, two.start, outputs)
-    if columns is not None:
-        return kernels
-    for one, two in itertools.combinations(rows, 2):
-        shape = outputs.shape(_count([one]), _count([two]), terms.net.out_size)
-        kernels = [_mirror_in(kernel, shape, one.start, two.start, outputs) for kernel in kernels]
-    return kernels
+            kernels[which] = _add(kernels[which], part[layer], one.start, two.start, outputs)
+    return [_symmetric(kernel, rows, outputs) for kernel in kernels] if columns is None else kernels
+
+
+def _symmetric(kernel: Array, blocks: list[_Block], outputs: Outputs) -> Array:
+    """The whole of a kernel of which no tile below the diagonal is known."""
+    out_size = blocks[0].signals[0].back.shape[1]
+    for one, two in itertools.combinations_with_replacement(blocks, 2):
+        shape = outputs.shape(_count([one]), _count([two]), out_size)
+        part = jax.lax.dynamic_slice(kernel, _corner(kernel, one.start, two.start, outputs), shape)
+        mirror = _evened(part, outputs) if one is two else _mirror(part, outputs)
+        kernel = _put(kernel, mirror, two.start, one.start, outputs)
+    return kernel
 
 
 def _blocks(net: AbstractLayered, x: Float[Array, "n ..."], size: int) -> list[_Block]:
@@ -209,7 +214,18 @@ def _reader(net: AbstractLayered, x: Float[Array, "n ..."], tiling: Tiling) -> _
 
 
 def _cutter(everything: list[Signal]) -> _Read:
-    return lambda start, size: jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, size), everything)
+    # Signals in the shape in which they are sent on: in two shapes XLA makes them twice.
+    flat = [signal.back.reshape(-1, *signal.back.shape[2:]) for signal in everything]
+
+    def cut(start: Any, size: int) -> list[Signal]:
+        found = []
+        for (inputs, back), rows in zip(everything, flat, strict=True):
+            out = back.shape[1]
+            part = jax.lax.dynamic_slice_in_dim(rows, start * out, size * out).reshape(size, *back.shape[1:])
+            found.append(Signal(jax.lax.dynamic_slice_in_dim(inputs, start, size), part))
+        return found
+
+    return cut
 
 
 # --- a tile of a kernel
