@@ -22,6 +22,8 @@ MOST_ROWS, FEWEST_ROWS = 600, 100
 FEWEST_CUT_ROWS = 160
 # Tiles along each axis of a symmetric kernel, if they are not too small: of nine, six are computed.
 SYMMETRIC_TILES = 3
+# Such tiles hold a multiple of so many samples, for the vector units.
+EVEN = 4
 # So many pairs, or a symmetric kernel of such tiles, are written out: that is faster, compiles longer and takes memory.
 FEW_PAIRS, SMALL_ROWS = 3, 250
 
@@ -42,7 +44,7 @@ def cut_tile(n: int, rows: int) -> int:
 
 def symmetric_tile(n: int, rows: int, fewest: int = FEWEST_ROWS) -> int:
     """Samples of each tile of a symmetric kernel, small enough that there are pairs to leave out."""
-    return math.ceil(n / min(SYMMETRIC_TILES, max(1, n * rows // fewest)))
+    return min(n, EVEN * math.ceil(n / EVEN / min(SYMMETRIC_TILES, max(1, n * rows // fewest))))
 
 
 def written_out(n: int, m: int | None, tile: int, rows: int) -> bool:

@@ -299,8 +299,8 @@ def test_the_fastest_tiling_comes_first_and_one_sample_last():
     found = tilings(300, None, 10)
     assert found[0] == Tiling(60, True)
     assert found[-1] == Tiling(1, False)
-    assert [tilings(n, None, 1)[0].tile for n in (100, 200, 500, 2500)] == [100, 100, 167, 500]
-    assert [cut_tile(n, 1) for n in (200, 500, 2500)] == [200, 167, 500]
+    assert [tilings(n, None, 1)[0].tile for n in (100, 200, 500, 2500)] == [100, 100, 168, 500]
+    assert [cut_tile(n, 1) for n in (200, 500, 2500)] == [200, 168, 500]
     assert tilings(500, 100, 1)[0] == Tiling(500, True)
 
 
