@@ -31,7 +31,8 @@ class View(eqx.Module):
         problem: the problem.
         t: gradient-flow time.
         params: the parameters, if the dynamics moves them.
-        given_outputs, given_test_outputs, given_kernel: what the dynamics knows more directly than through params.
+        given_outputs, given_test_outputs, given_kernel, given_layer_alignment: what the dynamics knows more directly
+            than through params.
     """
 
     problem: Problem
@@ -40,6 +41,7 @@ class View(eqx.Module):
     given_outputs: Float[Array, "n out"] | None = None
     given_test_outputs: Float[Array, "m out"] | None = None
     given_kernel: Float[Array, "n out n out"] | None = None
+    given_layer_alignment: Float[Array, " pairs"] | None = None
 
     @property
     def net(self) -> Any:

@@ -30,6 +30,8 @@ def _distances(view: View):
 
 
 def _alignment(view: View):
+    if view.given_layer_alignment is not None:
+        return view.given_layer_alignment
     weights = _matrices(view)
     pairs = [
         jnp.linalg.norm(above @ below) / (jnp.linalg.norm(above) * jnp.linalg.norm(below))

@@ -13,6 +13,9 @@ from .._checks import describe
 
 AXIS = "lanes"
 
+# Every core has lanes of its own, so XLA must not cut loops over an array into tasks for several.
+_UNCUT = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
+
 
 class Devices:
     """Devices of one kind, which share the rows of batches equally.
@@ -57,6 +60,10 @@ class Devices:
             for argument, same in zip(arguments, shared, strict=False)
         ]
         return jax.jit(spread, in_shardings=tuple(placed[:-1]), out_shardings=placed[-1]).lower(*rows)
+
+    def compile(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+        """Compiles what `lower` gave."""
+        return lowered.compile(compiler_options=_UNCUT if self.on_cpu else None)
 
     def _whole(self, part: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((len(self) * part.shape[0], *part.shape[1:]), part.dtype)

@@ -65,7 +65,7 @@ class LoweredFused(AbstractLowered):
         self.out_info = self._lowered.out_info
 
     def compile(self) -> "Fused":
-        return Fused(self._lowered.compile(), self._rows, self._devices)
+        return Fused(self._devices.compile(self._lowered), self._rows, self._devices)
 
 
 @final

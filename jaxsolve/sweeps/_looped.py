@@ -60,7 +60,7 @@ class LoweredLooped(AbstractLowered):
         self.out_info = self._lowered.out_info[0]
 
     def compile(self) -> "Looped":
-        return Looped(self._lowered.compile(), self._rows, self._devices)
+        return Looped(self._devices.compile(self._lowered), self._rows, self._devices)
 
 
 @final

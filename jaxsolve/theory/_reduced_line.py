@@ -182,6 +182,12 @@ class ReducedLine(eqx.Module):
         early = self.product * jnp.cosh(small) + self.total * jnp.sinh(small)
         return jnp.where(near, early, (safe_product(P, jnp.exp(large)) - safe_product(Q, jnp.exp(-large))) / 2)
 
+    def zeta_of(self, product: Float[Array, "..."]) -> Float[Array, "..."]:
+        """The alignment where a.b has this value."""
+        size = safe_hypot(product, self.gram)
+        # Both vanish only for parallel layers that meet the saddle: there zeta keeps the sign it came with.
+        return jnp.where(size == 0, jnp.sign(self.product), product / nonzero(size))
+
     def ntk_of(self, product: Float[Array, "..."]) -> Float[Array, "..."]:
         """K(x, x) where a.b has this value: 2 k^2 sqrt((a.b)^2 + P Q)."""
         return 2 * self.k * (self.k * safe_hypot(product, self.root_pq))
@@ -201,10 +207,7 @@ class ReducedLine(eqx.Module):
     def observe(self, t: Float[ArrayLike, "..."]) -> tuple[Array, Array, Array]:
         """(zeta, f, ntk) at time t from one solution of the flow."""
         product = self._solve(t).product
-        size = safe_hypot(product, self.gram)
-        # Both vanish only for parallel layers that meet the saddle: there zeta keeps the sign it came with.
-        zeta = jnp.where(size == 0, jnp.sign(self.product), product / nonzero(size))
-        return zeta, self.k * product, self.ntk_of(product)
+        return self.zeta_of(product), self.k * product, self.ntk_of(product)
 
     def squared_norms(self, t: Float[ArrayLike, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
         """|a|^2 = |u|^2/eta_u and |b|^2 = |v|^2/eta_w at time t."""

@@ -91,7 +91,14 @@ class TwoLayerLine(AbstractLinearForm):
         params = eqx.tree_at(lambda p: p.weights, problem.params, (w, u))
         outputs = _outputs(problem, line, product)
         kernel = reduced.ntk_of(product) * (line.scaled[:, None] * line.scaled[None, :])
-        return View(problem, t, params, given_outputs=outputs, given_kernel=kernel[:, None, :, None])
+        return View(
+            problem,
+            t,
+            params,
+            given_outputs=outputs,
+            given_kernel=kernel[:, None, :, None],
+            given_layer_alignment=reduced.zeta_of(product)[None],
+        )
 
 
 class _Line(NamedTuple):
