@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -113,3 +114,12 @@ def test_streams():
 def test_bad_devices(devices, error, message):
     with pytest.raises(error, match=message):
         sweep(cases.modes, {"start": [1.0]}, cases.ModesDecay(), [1.0], devices=devices, progress=False)
+
+
+def test_programs_of_processors_are_for_one_thread_each():
+    """XLA by itself cuts a loop over a large array into tasks; every core has lanes of its own."""
+    devices = read_devices(None)
+    lowered = devices.lower(lambda x: jnp.sin(x) ** 2, [jax.ShapeDtypeStruct((3000, 300), float)], [False, False])
+    cut = '"outer_dimension_partitions":["'
+    assert cut not in str(devices.compile(lowered).as_text())
+    assert cores() == 1 or cut in str(lowered.compile().as_text())
