@@ -14,7 +14,7 @@ from .._checks import describe
 AXIS = "lanes"
 
 # Every core has lanes of its own, so XLA must not cut loops over an array into tasks for several.
-_UNCUT = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
+_UNCUT: dict[str, str | bool] = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
 
 
 class Devices:
