@@ -118,10 +118,12 @@ def _blocks(net: AbstractLayered, x: Float[Array, "n ..."], size: int) -> list[_
 def _in_order(everything: list[Signal]) -> list[Signal]:
     """The same signals, with the inputs of the first layer known to XLA only once the signals have come back to it.
 
-    It would multiply them with each other at once and hold the products.
+    It would multiply them with each other at once and hold the products, which are larger if samples are small.
     """
     first, *others = everything
     n = first.inputs.shape[0]
+    if first.inputs.size >= n * n:  # and many networks share the products
+        return everything
     one = jax.lax.stop_gradient(first.back.reshape(n, -1)[:, 0])
     late = first.inputs + 0 * one.reshape(n, *[1] * (first.inputs.ndim - 1))
     return [first._replace(inputs=late), *others]
