@@ -119,7 +119,7 @@ def estimate(
     held = (n + (m or 0)) if tiling.held else 2 * tile
     entries = math.prod(outputs.shape(tile, tile, net.out_size))
     grams = len(layers) * entries + 2 * entries  # every layer's, their sum, and its transpose
-    if written_out(n, m, tile, outputs.rows(net.out_size)):  # then XLA makes those of all pairs first
+    if tiling.held and written_out(n, m, tile, outputs.rows(net.out_size)):  # then XLA makes those of all pairs first
         grams *= pairs(n, m, tile)
     convolved = 0
     for layer, signal, size in zip(layers, sample, patches, strict=True):

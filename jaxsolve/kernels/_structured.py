@@ -252,11 +252,6 @@ def _add(kernel: Array, part: Array, row, column, outputs: Outputs) -> Array:
     return jax.lax.dynamic_update_slice(kernel, jax.lax.dynamic_slice(kernel, corner, part.shape) + part, corner)
 
 
-def _mirror_in(kernel: Array, shape: tuple[int, ...], row: int, column: int, outputs: Outputs) -> Array:
-    part = jax.lax.dynamic_slice(kernel, _corner(kernel, row, column, outputs), shape)
-    return _put(kernel, _mirror(part, outputs), column, row, outputs)
-
-
 def _corner(kernel: Array, row, column, outputs: Outputs) -> list[Any]:
     first, second = outputs.sample_axes
     start: list[Any] = [0] * kernel.ndim
