@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PyTree
 from ..nets import AbstractLayered
 from ._contributions import contribution, Outputs
 from ._signals import parametric_layers, Signal, signals
-from ._tiling import cut_tile, symmetric_tile, Tiling, written_out
+from ._tiling import even_tile, first_tile, Tiling, written_out
 
 
 @eqx.filter_jit
@@ -44,7 +44,7 @@ def of_signals(net: AbstractLayered, eta: PyTree, everything: list[Signal], outp
     """The kernel between samples and themselves, of which the signals are known."""
     terms, cut = _Terms(net, eta, outputs, by_layer=False), _cutter(everything)
     n, rows = everything[0].inputs.shape[0], outputs.rows(net.out_size)
-    tile = cut_tile(n, rows)
+    tile = first_tile(n, rows)
     if written_out(n, None, tile, rows):
         blocks = [_Block(start, cut(start, end - start)) for start, end in _ranges(n, tile)]
         return _written_out(terms, blocks, None)[0]
@@ -134,8 +134,9 @@ def _count(blocks: list[_Block]) -> int:
 
 
 def _ranges(count: int, size: int) -> list[tuple[int, int]]:
-    """Where blocks begin and end."""
-    return [(start, min(start + size, count)) for start in range(0, count, size)]
+    """Where blocks begin and end; the first one is the smallest."""
+    ends = range(count, 0, -size)[::-1]
+    return [(max(end - size, 0), end) for end in ends]
 
 
 # --- many tiles, in a loop
@@ -174,7 +175,7 @@ def _looped(terms: _Terms, one: _Samples, two: _Samples | None, tile: int) -> li
     def across(row, column, kernels: list[Array]) -> list[Array]:
         return mirrored(read1(row, tile1), read1(column, tile1), row, column, kernels)
 
-    smaller = symmetric_tile(tile1, outputs.rows(terms.net.out_size))
+    smaller = even_tile(tile1, outputs.rows(terms.net.out_size))
     within = _starts(tile1, smaller)
 
     def on_diagonal(row, _, kernels: list[Array]) -> list[Array]:

@@ -5,7 +5,9 @@ from typing import NamedTuple
 
 
 class Tiling(NamedTuple):
-    """How the samples of a kernel are cut into tiles of one size (the last one overlaps the one before).
+    """How the samples of a kernel are cut into tiles of one size.
+
+    Where they do not fill up the samples, one tile is smaller if tiles are written out, or else overlaps another.
 
     Attributes:
         tile: samples per tile.
@@ -16,41 +18,44 @@ class Tiling(NamedTuple):
     held: bool
 
 
-# Rows of a tile, measured: larger ones leave the cache, smaller ones leave the matrix products short.
-MOST_ROWS, FEWEST_ROWS = 600, 100
-# The same if tiles are cut out of what is held already, which copies them.
-FEWEST_CUT_ROWS = 160
-# Tiles along each axis of a symmetric kernel, if they are not too small: of nine, six are computed.
-SYMMETRIC_TILES = 3
+# Rows of a tile, measured: larger ones leave the cache.
+MOST_ROWS = 600
+# Rows of a symmetric kernel that are worth two tiles along each axis, or three: then six of nine are computed.
+TWO_TILES, THREE_TILES = 100, 400
 # Such tiles hold a multiple of so many samples, for the vector units.
 EVEN = 4
 # So many pairs, or a symmetric kernel of such tiles, are written out: that is faster, compiles longer and takes memory.
-FEW_PAIRS, SMALL_ROWS = 3, 250
+FEW_PAIRS, SMALL_ROWS = 3, 480
 
 
 def tilings(n: int, m: int | None, rows: int) -> list[Tiling]:
     """All tilings of n (and m) samples with `rows` rows of the kernel per sample, the fastest first."""
     longest = n if m is None else max(n, m)
-    sizes = [min(longest if m is not None else symmetric_tile(n, rows), _largest(longest, rows))]
+    sizes = [first_tile(n, rows) if m is None else _largest(longest, rows)]
     while sizes[-1] > 1:
         sizes.append(math.ceil(sizes[-1] / 2))
     return [Tiling(size, held) for size in sizes for held in (True, False) if held or size < longest]
 
 
-def cut_tile(n: int, rows: int) -> int:
-    """Samples of the tiles of a symmetric kernel that are cut out of n samples held already."""
-    return min(symmetric_tile(n, rows, FEWEST_CUT_ROWS), _largest(n, rows))
+def first_tile(n: int, rows: int) -> int:
+    """Samples of the tiles of the fastest tiling of a symmetric kernel.
+
+    Where they are written out, the first is left about half of what the others have: products of larger tiles take less
+    time per entry, which is worth more than the entries of the mirrored half that they add.
+    """
+    larger = _part(n, 2 * _along(n * rows) - 1)
+    return min(larger if larger * rows <= SMALL_ROWS else even_tile(n, rows), _largest(n, rows))
 
 
-def symmetric_tile(n: int, rows: int, fewest: int = FEWEST_ROWS) -> int:
-    """Samples of each tile of a symmetric kernel, small enough that there are pairs to leave out."""
-    return min(n, EVEN * math.ceil(n / EVEN / min(SYMMETRIC_TILES, max(1, n * rows // fewest))))
+def even_tile(n: int, rows: int) -> int:
+    """Samples of the equal tiles of a symmetric kernel, small enough that there are pairs to leave out."""
+    return _part(n, 2 * _along(n * rows))
 
 
 def written_out(n: int, m: int | None, tile: int, rows: int) -> bool:
     """Whether the pairs of tiles are written out; otherwise a loop goes through them."""
     if m is None:
-        return n <= SYMMETRIC_TILES * tile and tile * rows <= SMALL_ROWS
+        return n <= 3 * tile and tile * rows <= SMALL_ROWS
     return pairs(n, m, tile) <= FEW_PAIRS
 
 
@@ -58,6 +63,16 @@ def pairs(n: int, m: int | None, tile: int) -> int:
     """Pairs of tiles; of a symmetric kernel those of which none mirrors another."""
     count = math.ceil(n / tile)
     return math.comb(count + 1, 2) if m is None else count * math.ceil(m / tile)
+
+
+def _along(rows: int) -> int:
+    """Tiles along each axis."""
+    return 1 + (rows >= TWO_TILES) + (rows >= THREE_TILES)
+
+
+def _part(n: int, halves: int) -> int:
+    """Samples of a tile, of so many half tiles along each axis."""
+    return min(n, EVEN * math.ceil(2 * n / EVEN / halves))
 
 
 def _largest(n: int, rows: int) -> int:

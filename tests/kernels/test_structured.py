@@ -17,7 +17,7 @@ from jaxsolve.kernels._cost import jacobian_is_cheaper
 from jaxsolve.kernels._memory import free_memory
 from jaxsolve.kernels._signals import parametric_layers
 from jaxsolve.kernels._structured import structured
-from jaxsolve.kernels._tiling import cut_tile, symmetric_tile, Tiling, tilings, written_out
+from jaxsolve.kernels._tiling import even_tile, first_tile, Tiling, tilings, written_out
 from tests.cases import assert_fails, eps, mlp
 
 
@@ -185,10 +185,10 @@ def test_tiles_of_any_size_give_the_same_and_are_symmetric_to_the_last_bit(name,
 
 def test_tiles_on_the_diagonal_are_cut_again(getkey):
     net = make("dense", getkey())
-    x = samples(getkey(), net, 211)
-    assert not written_out(211, None, 106, net.out_size)
-    assert symmetric_tile(106, net.out_size) == 36
-    tiling = Tiling(106, True)
+    x = samples(getkey(), net, 339)
+    assert not written_out(339, None, 170, net.out_size)
+    assert even_tile(170, net.out_size) == 60
+    tiling = Tiling(170, True)
     (found,) = structured(net, kernels.plain(net), x, None, outputs=Outputs.ALL, tiling=tiling, by_layer=False)
     close(found, np.asarray(sum(jax.tree.leaves(brute_force(net, kernels.plain(net), x, x)))))
     np.testing.assert_array_equal(found, np.transpose(found, Outputs.ALL.exchanged))
@@ -299,8 +299,10 @@ def test_the_fastest_tiling_comes_first_and_one_sample_last():
     found = tilings(300, None, 10)
     assert found[0] == Tiling(60, True)
     assert found[-1] == Tiling(1, False)
-    assert [tilings(n, None, 1)[0].tile for n in (100, 200, 500, 2500)] == [100, 100, 168, 500]
-    assert [cut_tile(n, 1) for n in (200, 500, 2500)] == [200, 168, 500]
+    # The first of (32, 68), (64, 136), (100, 200, 200) and (240, 480, 480) is left half; then all are alike.
+    sizes = {99: 99, 100: 68, 200: 136, 500: 200, 1200: 480, 2500: 500}
+    assert {n: tilings(n, None, 1)[0].tile for n in sizes} == sizes == {n: first_tile(n, 1) for n in sizes}
+    assert [even_tile(n, 1) for n in (99, 200, 500)] == [99, 100, 168]
     assert tilings(500, 100, 1)[0] == Tiling(500, True)
 
 
