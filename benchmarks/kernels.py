@@ -46,7 +46,7 @@ CASES = {
 }
 DTYPES = {"float32": 1e-5, "float64": 1e-12}  # and the largest difference allowed
 IMPLEMENTATIONS = ("JACOBIAN_CONTRACTION", "NTK_VECTOR_PRODUCTS")
-SECONDS_PER_CASE = 5.0  # of repetitions
+SECONDS_PER_CASE, ROUNDS = 5.0, 20  # of repetitions, at least
 SLOW = 1.0  # seconds: what takes longer counts from its first call, and is called three times at most
 HOPELESS = 1.5  # slower than the faster rival by this: not called again
 WALL = 240.0
@@ -210,7 +210,7 @@ def take_turns(
     """Seconds of each contestant's calls: all in turns, another one first in each round.
 
     What is tenfold slower than the fastest comes in every fourth round only. What is SLOW comes three times at most, or
-    once if it is among `may_drop` and clearly loses to another of these.
+    once if it is among `may_drop` and clearly loses to another of these; it may use up the budget, not the ROUNDS.
     """
     first = {one.name: one.call() for one in contestants}
     seconds = {name: [took] if took > SLOW else [] for name, took in first.items()}
@@ -218,7 +218,7 @@ def take_turns(
     dropped = {name for name in may_drop if SLOW < first[name] > HOPELESS * fastest}
     often = 10 * min(first.values())
     end, turn = time.perf_counter() + budget, 0
-    while turn < 3 or time.perf_counter() < end:
+    while turn < ROUNDS or time.perf_counter() < end:
         for one in [*contestants[turn % len(contestants) :], *contestants[: turn % len(contestants)]]:
             if first[one.name] > SLOW:
                 late = time.perf_counter() + first[one.name] > end
