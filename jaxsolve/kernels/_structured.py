@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PyTree
 from ..nets import AbstractLayered
 from ._contributions import contribution, Outputs
 from ._signals import parametric_layers, Signal, signals
-from ._tiling import even_tile, first_tile, Tiling, written_out
+from ._tiling import cut_tile, even_tile, Tiling, written_out
 
 
 @eqx.filter_jit
@@ -44,7 +44,7 @@ def of_signals(net: AbstractLayered, eta: PyTree, everything: list[Signal], outp
     """The kernel between samples and themselves, of which the signals are known."""
     terms, cut = _Terms(net, eta, outputs, by_layer=False), _cutter(everything)
     n, rows = everything[0].inputs.shape[0], outputs.rows(net.out_size)
-    tile = first_tile(n, rows)
+    tile = cut_tile(n, rows)
     if written_out(n, None, tile, rows):
         blocks = [_Block(start, cut(start, end - start)) for start, end in _ranges(n, tile)]
         return _written_out(terms, blocks, None)[0]

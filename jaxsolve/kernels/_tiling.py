@@ -21,7 +21,7 @@ class Tiling(NamedTuple):
 # Rows of a tile, measured: larger ones leave the cache.
 MOST_ROWS = 600
 # Rows of a symmetric kernel that are worth two tiles along each axis, or three: then six of nine are computed.
-TWO_TILES, THREE_TILES = 100, 400
+TWO_TILES, THREE_TILES = 200, 400
 # Such tiles hold a multiple of so many samples, for the vector units.
 EVEN = 4
 # So many pairs, or a symmetric kernel of such tiles, are written out: that is faster, compiles longer and takes memory.
@@ -45,6 +45,11 @@ def first_tile(n: int, rows: int) -> int:
     """
     larger = _part(n, 2 * _along(n * rows) - 1)
     return min(larger if larger * rows <= SMALL_ROWS else even_tile(n, rows), _largest(n, rows))
+
+
+def cut_tile(n: int, rows: int) -> int:
+    """The same where tiles are cut out of what is held already: to copy two takes the time that they would save."""
+    return n if n * rows < THREE_TILES else first_tile(n, rows)
 
 
 def even_tile(n: int, rows: int) -> int:

@@ -17,7 +17,7 @@ from jaxsolve.kernels._cost import jacobian_is_cheaper
 from jaxsolve.kernels._memory import free_memory
 from jaxsolve.kernels._signals import parametric_layers
 from jaxsolve.kernels._structured import structured
-from jaxsolve.kernels._tiling import even_tile, first_tile, Tiling, tilings, written_out
+from jaxsolve.kernels._tiling import cut_tile, even_tile, Tiling, tilings, written_out
 from tests.cases import assert_fails, eps, mlp
 
 
@@ -299,10 +299,11 @@ def test_the_fastest_tiling_comes_first_and_one_sample_last():
     found = tilings(300, None, 10)
     assert found[0] == Tiling(60, True)
     assert found[-1] == Tiling(1, False)
-    # The first of (32, 68), (64, 136), (100, 200, 200) and (240, 480, 480) is left half; then all are alike.
-    sizes = {99: 99, 100: 68, 200: 136, 500: 200, 1200: 480, 2500: 500}
-    assert {n: tilings(n, None, 1)[0].tile for n in sizes} == sizes == {n: first_tile(n, 1) for n in sizes}
-    assert [even_tile(n, 1) for n in (99, 200, 500)] == [99, 100, 168]
+    # The first of (64, 136), (100, 200, 200) and (240, 480, 480) is left about half; then all are alike.
+    sizes = {199: 199, 200: 136, 500: 200, 1200: 480, 2500: 500}
+    assert {n: tilings(n, None, 1)[0].tile for n in sizes} == sizes
+    assert [cut_tile(n, 1) for n in (200, 399, 500, 2500)] == [200, 399, 200, 500]
+    assert [even_tile(n, 1) for n in (199, 200, 500)] == [199, 100, 168]
     assert tilings(500, 100, 1)[0] == Tiling(500, True)
 
 
