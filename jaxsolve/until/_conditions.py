@@ -12,7 +12,14 @@ from .._dynamics import View
 
 
 class AbstractCondition(eqx.Module):
-    """Met when `value` falls to zero or below."""
+    """A condition is met when its `value` falls to zero or below. A new one is a subclass with this one method.
+
+    Example:
+        >>> class OutputAbove(js.until.AbstractCondition):  # some output exceeds 2
+        ...     def value(self, view):
+        ...         return 2.0 - view.outputs.max()
+        >>> flow = js.GradientFlow(until=OutputAbove())
+    """
 
     @abc.abstractmethod
     def value(self, view: View) -> Float[Array, ""]:
@@ -56,12 +63,30 @@ def _positive(value: ArrayLike, name: str) -> Float[Array, ""]:
 
 
 def loss_below(threshold: Float[ArrayLike, ""]) -> AbstractCondition:
-    """Stops when the training loss is at or below `threshold` (> 0)."""
+    """Stops when the training loss is at or below `threshold` (> 0).
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 8, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.ones((2, 1)))
+        >>> run = js.solve(problem, js.GradientFlow(until=js.until.loss_below(1e-3)), float("inf"))
+        >>> print(f"{run['loss']:.4f}", run.result == js.RESULTS.event)
+        0.0010 True
+
+    Raises:
+        ValueError: `threshold` is not one number > 0.
+    """
     return _LossBelow(_positive(threshold, "threshold"))
 
 
 def loss_fraction(fraction: Float[ArrayLike, ""]) -> AbstractCondition:
-    """Stops when the training loss is at or below `fraction` (> 0) of its initial value."""
+    """Stops when the training loss is at or below `fraction` (> 0) of its value at the start.
+
+    Example:
+        >>> half = js.GradientFlow(until=js.until.loss_fraction(0.5))  # run.t_end is then the half-loss time
+
+    Raises:
+        ValueError: `fraction` is not one number > 0.
+    """
     return _LossFraction(_positive(fraction, "fraction"))
 
 
@@ -77,6 +102,9 @@ def margin_above(threshold: Float[ArrayLike, ""] = 1.0) -> AbstractCondition:
 
     Arguments:
         threshold: one finite number, of any sign.
+
+    Example:
+        >>> flow = js.GradientFlow(until=js.until.margin_above(1.0))  # for targets -1 and +1
 
     Raises:
         ValueError: the threshold is not one finite number; when used, if the targets are not -1 or +1.
