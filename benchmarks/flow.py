@@ -20,8 +20,8 @@ from threadpoolctl import threadpool_limits
 
 import jaxsolve as js
 from jaxsolve import integrators
-from jaxsolve.sweeps._axes import groups, read_axes
-from jaxsolve.sweeps._execute import run_group, trace_group
+from jaxsolve.sweeps.grid._axes import groups, read_axes
+from jaxsolve.sweeps.running._execute import run_group, trace_group
 
 from ._flow_rivals import (
     cheapest,

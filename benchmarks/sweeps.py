@@ -19,8 +19,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
 import jaxsolve as js
-from jaxsolve.sweeps._axes import Group, groups, read_axes
-from jaxsolve.sweeps._execute import run_group, trace_group
+from jaxsolve.sweeps.grid._axes import Group, groups, read_axes
+from jaxsolve.sweeps.running._execute import run_group, trace_group
 
 from ._said import on_cpu, row
 from ._timing import in_turns

@@ -1,4 +1,5 @@
 from . import (
+    configs as configs,
     data as data,
     integrators as integrators,
     kernels as kernels,

@@ -53,6 +53,7 @@ RESULT_NAMES = (
     "invalid",
 )
 """The names of the items, by code."""
+FIRST_FAILURE = 3  # the code from which on a run has failed
 
 
 def result_code(result: RESULTS) -> Int[Array, "..."]:

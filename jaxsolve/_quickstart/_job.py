@@ -16,7 +16,7 @@ from .. import data, observe
 from .._compare import Comparison
 from .._results import RESULT_NAMES
 from ..observe import Regime
-from ..sweeps import write
+from ..sweeps import save
 from ._figures import draw_curves, draw_phases
 from ._measure import COMPONENTS, DIGITS, ETAS, FIRST, GAMMAS, LAST, measure, NETWORKS, on_a_line, SAMPLES
 from ._theory import predict, Prediction, theory_vs_flow
@@ -93,7 +93,7 @@ def _write_store(swept: "xarray.Dataset", path: Path) -> None:
     _check_replaceable(path)
     if path.exists():
         shutil.rmtree(path)
-    write(swept, path)
+    save(swept, path)
 
 
 def _summarise(

@@ -64,7 +64,7 @@ def sweep(
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     import jaxsolve
-    from jaxsolve.sweeps import read_config
+    from jaxsolve.configs import read_config
 
     read = read_config(config)
     size = read.batch_size if batch_size is None else batch_size

@@ -5,11 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from .._results import RESULT_NAMES
+from .._results import FIRST_FAILURE, RESULT_NAMES
 from ..observe import KERNEL_CHANGE
 from ..plot import COLOURS
 from ..plot._style import with_unit
-from ..sweeps._variables import FINE
 from ._grid import coordinates
 from ._lanes import costs, Curve, curves, final, Measure
 from ._numbers import pack, packed_bytes
@@ -58,7 +57,7 @@ def content(source: Source, theory: Source | None) -> tuple[dict[str, Any], list
         "coords": coordinates(source),
         "times": times,
         "result": pack(source.result),
-        "fine": FINE,
+        "fine": FIRST_FAILURE,
         "curves": [_labelled(item) for item in drawn],
         "measures": [_labelled(item) | {"categories": _categories(item)} for item in measures],
         "colours": COLOURS,
@@ -82,7 +81,7 @@ def _measures(source: Source, observed: Sequence[Curve], found: Phases | None) -
 
 
 def _missing(source: Source) -> list[str]:
-    absent, failed = int(np.sum(source.result < 0)), int(np.sum(source.result >= FINE))
+    absent, failed = int(np.sum(source.result < 0)), int(np.sum(source.result >= FIRST_FAILURE))
     notes = [f"{absent} of {source.result.size} lanes have not run yet."] if absent else []
     return [*notes, f"{failed} of {source.result.size} lanes failed: see below."] if failed else notes
 

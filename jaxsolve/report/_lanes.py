@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..sweeps._variables import FINE, LANE_VARIABLES
+from .._results import FIRST_FAILURE
+from ..sweeps import LANE_VARIABLES
 from ._source import Source
 
 
@@ -56,7 +57,7 @@ def curves(source: Source) -> tuple[list[Curve], list[str]]:
 
 def final(source: Source, curve: Curve) -> Measure:
     """The last value of each lane; a lane that failed has none."""
-    values = np.where(source.result < FINE, curve.values[:, -1], np.nan)
+    values = np.where(source.result < FIRST_FAILURE, curve.values[:, -1], np.nan)
     return Measure(f"{curve.name}, final", curve.unit, values)
 
 

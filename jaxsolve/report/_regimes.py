@@ -6,14 +6,14 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import observe
-from .._results import RESULT_NAMES
+from .._results import FIRST_FAILURE, RESULT_NAMES
 from ..observe import Regime
 from ..plot._style import REGIME_COLOURS
-from ..sweeps._variables import FINE, TIME
 from ._lanes import Curve, Measure
 from ._source import Source
 
 
+UNITS = "gradient-flow time"
 DIVERGED = RESULT_NAMES.index("diverged")
 MEANINGLESS = [RESULT_NAMES.index(name) for name in ("not_applicable", "invalid")]
 
@@ -50,7 +50,7 @@ def phases(source: Source, curves: Sequence[Curve]) -> Phases | None:
 
 def half_loss(found: Phases) -> Measure:
     """Half-loss times as something to draw."""
-    return Measure("half-loss time", TIME, found.half)
+    return Measure("half-loss time", UNITS, found.half)
 
 
 def regime(source: Source, found: Phases) -> Measure | None:
@@ -63,6 +63,6 @@ def regime(source: Source, found: Phases) -> Measure | None:
     result = source.result
     half = np.where(result == DIVERGED, np.nan, found.half)
     codes = observe.classify(half, found.change, np.array([0.0, *found.window]))
-    known = ((result >= 0) & (result < FINE)) | (result == DIVERGED)
+    known = ((result >= 0) & (result < FIRST_FAILURE)) | (result == DIVERGED)
     labels = tuple((kind.label, REGIME_COLOURS[kind]) for kind in Regime)
     return Measure("regime", "1", np.where(known, codes, -1).astype(np.int8), labels)

@@ -1,6 +1,6 @@
 """What a report is made from: a sweep's dataset, in memory or in a store."""
 
-import json
+import contextlib
 import os
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._checks import describe
-from ..sweeps._manifest import citation, MANIFEST, OURS
-from ..sweeps._store import read, ROOT
+from ..sweeps import citation, load, read_manifest
 
 
 class Source(NamedTuple):
@@ -78,15 +77,14 @@ def read_source(data: Any, name: str) -> Source:
 def _read_store(path: Path) -> Source:
     if not path.exists():
         raise FileNotFoundError(f"there is no store at '{path}'; give the folder that a sweep wrote with store=")
-    begun = (path / OURS).is_dir()
-    if not (path / ROOT).is_file():
-        if begun:
+    if not (path / "zarr.json").is_file():
+        if (path / "_jaxsolve").is_dir():
             raise ValueError(f"'{path}' is the store of a sweep of which nothing has run yet; report on it later")
-        raise ValueError(f"'{path}' is no store of a sweep: it holds no {ROOT}. Give the folder that store= named")
+        raise ValueError(f"'{path}' is no store of a sweep: it holds no zarr.json. Give the folder that store= named")
     try:
-        file = path / OURS / MANIFEST
-        manifest = json.loads(file.read_text()) if file.exists() else {}
-        dataset = read(path)
+        dataset, manifest = load(path), {}
+        with contextlib.suppress(FileNotFoundError):  # what `sweeps.save` wrote has none
+            manifest = read_manifest(path)
     except (ValueError, RuntimeError, KeyError) as error:
         raise ValueError(
             f"'{path}' is damaged: {error}. Call its sweep again, which finds damaged chunks and runs them again"

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .._results import RESULT_NAMES, RESULTS
-from ..sweeps._variables import FINE
+from .._results import FIRST_FAILURE, RESULT_NAMES, RESULTS
 from ._grid import coordinates
 from ._source import Source
 
@@ -32,7 +31,7 @@ def failures(source: Source) -> str:
     counts = [(name, int(np.sum(result == code))) for code, name in enumerate(RESULT_NAMES)]
     counts = [("has not run", int(np.sum(result < 0))), *counts]
     parts = [_table(("result", "lanes"), [(name.replace("_", " "), count) for name, count in counts if count])]
-    failed = np.flatnonzero(result >= FINE)
+    failed = np.flatnonzero(result >= FIRST_FAILURE)
     if not len(failed):
         return "".join([*parts, "<p>No lane has failed.</p>"])
     for code in np.unique(result[failed]):

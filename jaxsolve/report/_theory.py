@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..sweeps._variables import FINE
+from .._results import FIRST_FAILURE
 from ._grid import coordinates
 from ._lanes import curves
 from ._numbers import pack
@@ -44,7 +44,7 @@ def boundaries(source: Source, found: Phases | None, theory: Source | None) -> d
         along = {item["name"]: item for item in theirs if item["dim"] == dim}
         match = _match([item for item in ours if item["dim"] == at], along)
         dims.append({"of": at, "size": size, "match": match, "numbers": {k: v["numbers"] for k, v in along.items()}})
-    solved = (theory.result >= 0) & (theory.result < FINE)
+    solved = (theory.result >= 0) & (theory.result < FIRST_FAILURE)
     known = lambda values: pack(np.where(solved, values, np.nan))
     change = None if predicted.change is None else known(predicted.change)
     return {"dims": dims, "half": known(predicted.half), "change": change}

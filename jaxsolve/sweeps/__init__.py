@@ -1,10 +1,12 @@
 """Many problems: grids of named axes, batched."""
 
-from ._axes import Zip as Zip
-from ._config import Config as Config, read_config as read_config
 from ._hosts import Hosts as Hosts
-from ._names import ConfigError as ConfigError
-from ._padded import padded as padded
-from ._plan import Plan as Plan, plan as plan
-from ._store import write as write
+from ._renamed import __getattr__ as __getattr__
 from ._sweep import sweep as sweep
+from .grid._axes import Zip as Zip
+from .grid._padded import padded as padded
+from .planning._plan import plan as plan
+from .running._variables import LANE_VARIABLES as LANE_VARIABLES
+from .store._layout import read_manifest as read_manifest
+from .store._manifest import citation as citation
+from .store._memory import load as load, save as save

@@ -5,19 +5,15 @@ from typing import Any, TYPE_CHECKING
 import jax
 import numpy as np
 
-from ._axes import Group, groups
-from ._blocks import Blocks
-from ._execute import Program
-from ._fill import Filler, variables_for
-from ._frame import Frame
-from ._interrupt import Deferred
-from ._lanes import Timed
-from ._layout import batch_size_of
-from ._manifest import require_same_plan
-from ._on_disk import OnDisk
-from ._origin import Origin, write_origins
-from ._outlet import await_layout
-from ._sink import AbstractSink
+from ._signals import Signals
+from .grid._blocks import Blocks
+from .planning._fingerprint import plan_facts, require_same_plan
+from .planning._plan import Plan
+from .running.programs._base import Batch
+from .store._files import MANIFEST, OURS
+from .store._layout import read_manifest
+from .store._memory import AbstractStore
+from .store._zarr import HeldStore, JoinedStore
 
 
 if TYPE_CHECKING:
@@ -29,174 +25,72 @@ class Hosts:
 
     Each calls the sweep with the same arguments, among them a store that all of them see, and runs its share of the
     lanes on its own devices: chunks are dealt out in turn, for each static combination from another process on.
-    Process 0 opens the store and keeps other writers out. Every process returns the whole dataset, once it is there.
+    Process 0 holds the store and keeps other writers out. Every process returns the whole dataset, once it is there.
     Without `jax.distributed` there is one process, which runs all lanes.
+
+    Example:
+        >>> data = js.sweep(problem, axes, flow, ts, store="run.zarr", executor=js.sweeps.Hosts())  # doctest: +SKIP
     """
 
 
-def shared(inner: OnDisk, frame: Frame, signals: Deferred) -> AbstractSink:
-    """The sink of this process.
+class Share(AbstractStore):
+    """The share of this process in a store.
 
     Arguments:
-        inner: the store.
-        frame: of its dataset.
-        signals: heeded while it waits for other processes.
-    """
-    return Leader(inner, frame, signals) if jax.process_index() == 0 else Member(inner, frame, signals)
-
-
-class Leader(AbstractSink):
-    """Process 0: opens the store, tells the others, and runs its share.
-
-    Arguments:
-        inner: the store.
-        frame: of its dataset.
+        held: the store, which only process 0 opens.
         signals: heeded while it waits for other processes.
     """
 
-    def __init__(self, inner: OnDisk, frame: Frame, signals: Deferred):
-        self._inner = inner
-        self._share = _Share(frame)
+    def __init__(self, held: HeldStore, signals: Signals):
+        self._held = held
+        self._index, self._count = jax.process_index(), jax.process_count()
+        self._store: HeldStore | JoinedStore = held
         self._signals = signals
-        self._told = False
+        self.plan = held.plan
 
-    def __enter__(self) -> "Leader":
+    def __enter__(self) -> "Share":
         try:
-            self._inner.__enter__()
+            if self._index == 0:
+                self._held.__enter__()
         except BaseException:
-            self._tell(begun=False)
+            _announced(False)
             raise
-        if self._inner.blocks is not None:
-            self._tell(begun=True)
+        if not _announced(True):
+            raise RuntimeError(f"process 0 did not begin to fill {self._held.path}; its own error says why")
+        if self._index:
+            path, facts = self._held.path, plan_facts(self.plan)
+            self._store = JoinedStore(path, self.plan, index=self._index)
+            self._store.__enter__()
+            require_same_plan(path, path / OURS / MANIFEST, read_manifest(path)["plan"], facts)
+        self.plan = self._store.plan
+        self._mine = dealt(self.plan, self._store.chunks.blocks, self._index, self._count)
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        self._inner.__exit__(kind, error, trace)
-        self._tell(begun=False)
+        self._store.__exit__(kind, error, trace)
 
     @property
     def missing(self) -> np.ndarray:
-        blocks = self._inner.blocks
-        return self._inner.missing if blocks is None else self._inner.missing & self._share.lanes(blocks)
+        return self._store.missing & self._mine
 
-    def batch_size(self, group: Group) -> int | None:
-        return self._inner.batch_size(group)
-
-    def expect(self, program: Program) -> None:
-        self._inner.expect(program)
-        self._tell(begun=True)
-
-    def add(self, batch: Timed) -> None:
-        self._inner.add(batch)
-
-    def flush(self) -> None:
-        self._inner.flush()
+    def write(self, batch: Batch) -> None:
+        self._store.write(batch)
 
     def dataset(self) -> "xarray.Dataset":
-        self._inner.wait(lambda: self._signals.stop_here(self))
-        self._inner.hear_hosts()
-        return self._inner.dataset()
-
-    def _tell(self, *, begun: bool) -> None:
-        if not self._told:
-            self._told = True
-            _announced(begun)
+        chunks = self._store.chunks
+        chunks.wait(np.flatnonzero(chunks.missing), lambda: self._signals.heed(chunks.missing))
+        if isinstance(self._store, HeldStore):
+            self._store.hear_hosts()
+        return self._store.dataset()
 
 
-class Member(AbstractSink):
-    """Another process: waits until the store is open, and runs its share.
-
-    Arguments:
-        inner: the store, which this process does not open.
-        frame: of its dataset.
-        signals: heeded while it waits for other processes.
-    """
-
-    def __init__(self, inner: OnDisk, frame: Frame, signals: Deferred):
-        self._inner = inner
-        self._frame = frame
-        self._share = _Share(frame)
-        self._signals = signals
-        self._manifest: dict[str, Any] = {}
-        self._origins: list[Origin] = []  # those that were told of
-        self._sizes: dict[str, int] = {}  # lanes per batch of each group, at first
-        self._filler: Filler | None = None
-
-    def __enter__(self) -> "Member":
-        if not _announced(False):
-            raise RuntimeError(f"process 0 did not begin to fill {self._inner.path}; its own error says why")
-        layout = await_layout(self._inner.path)
-        require_same_plan(self._inner.path, layout.manifest["plan"], self._inner.plan)
-        self._manifest = layout.manifest
-        self._filler = Filler(self._inner.path, self._frame, layout)
-        self._filler.look(range(len(layout.blocks)))
-        return self
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if self._filler is not None and not isinstance(error, OSError | KeyboardInterrupt):
-            self.flush()
-
-    @property
-    def missing(self) -> np.ndarray:
-        return self._entered.missing & self._share.lanes(self._entered.blocks)
-
-    def batch_size(self, group: Group) -> int | None:
-        return batch_size_of(self._manifest, self._frame, group)
-
-    def expect(self, program: Program) -> None:
-        self._entered.require(variables_for(self._frame, program), program.group)
-        self._tell(Origin.here(program))
-
-    def add(self, batch: Timed) -> None:
-        self._entered.add(batch)
-
-    def flush(self) -> None:
-        self._entered.flush()
-
-    def dataset(self) -> "xarray.Dataset":
-        filler = self._entered
-        filler.wait(np.flatnonzero(filler.missing), lambda: self._signals.stop_here(self))
-        return self._inner.dataset()
-
-    def _tell(self, origin: Origin) -> None:
-        """Leaves word for process 0 of what it would not think of itself."""
-        asked = self._sizes.setdefault(origin.group, origin.size)
-        as_before = [origin.dynamics == other.dynamics for other in self._origins]
-        if origin.size < asked or not any(as_before):
-            self._origins.append(origin)
-            write_origins(self._inner.path, jax.process_index(), self._origins)
-
-    @property
-    def _entered(self) -> Filler:
-        assert self._filler is not None, "a sink is entered first"
-        return self._filler
-
-
-class _Share:
-    """The lanes of this process.
-
-    Arguments:
-        frame: of the dataset.
-    """
-
-    def __init__(self, frame: Frame):
-        self._frame = frame
-        self._lanes: np.ndarray | None = None
-
-    def lanes(self, blocks: Blocks) -> np.ndarray:
-        """A flag for each cell of the grid."""
-        if self._lanes is None:
-            self._lanes = dealt(self._frame, blocks, jax.process_index(), jax.process_count())
-        return self._lanes
-
-
-def dealt(frame: Frame, blocks: Blocks, index: int, count: int) -> np.ndarray:
+def dealt(plan: Plan, blocks: Blocks, index: int, count: int) -> np.ndarray:
     """Which lanes one of several processes runs: a flag for each cell of the grid."""
     owner = np.zeros(len(blocks), int)
-    for turn, group in enumerate(groups(frame.axes)):
+    for turn, group in enumerate(plan.groups):
         numbers = np.unique(blocks.of(group.lanes))
         owner[numbers] = (turn + np.arange(len(numbers))) % count
-    return owner[blocks.of(np.arange(frame.lanes))] == index
+    return owner[blocks.of(np.arange(plan.lanes))] == index
 
 
 def _announced(begun: bool) -> bool:

@@ -1,159 +1,72 @@
 """How far a sweep has come, on standard error."""
 
-import abc
 import sys
 import time
 from typing import Any
 
+import numpy as np
+
 
 SECONDS = 10.0  # between two lines
-SHARE = 0.05  # of the time so far, at least, lies between them
+SHARE = 0.05  # of the time so far, at least, lies between them: the log of a long sweep stays short
 
 
-class AbstractProgress(abc.ABC):
-    """Shows lanes done, their rate, the time left, and failures. It is entered before the first lane runs."""
-
-    @abc.abstractmethod
-    def __enter__(self) -> "AbstractProgress": ...
-
-    @abc.abstractmethod
-    def __exit__(self, *error: object) -> None: ...
-
-    @abc.abstractmethod
-    def skip(self, lanes: int) -> None:
-        """Counts lanes that had run before: they tell nothing of the rate."""
-
-    @abc.abstractmethod
-    def advance(self, lanes: int) -> None:
-        """Counts lanes that have run."""
-
-    @abc.abstractmethod
-    def fail(self, lanes: int) -> None:
-        """Counts those of them that failed."""
-
-
-class Silent(AbstractProgress):
-    """Shows nothing."""
-
-    def __enter__(self) -> "Silent":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def skip(self, lanes: int) -> None:
-        pass
-
-    def advance(self, lanes: int) -> None:
-        pass
-
-    def fail(self, lanes: int) -> None:
-        pass
-
-
-class Lines(AbstractProgress):
-    """Prints a line now and then, and one at the end: for files and logs.
+class Progress:
+    """Shows lanes done, their rate, the time left, and failures: by rich's bar, or a line now and then in a log.
 
     Arguments:
-        total: lanes.
-        stream: where to, as for `print`.
-        seconds: between two lines.
+        missing: which lanes have yet to run. Those that have run before tell nothing of the rate.
+        shown: whether to show anything.
     """
 
-    def __init__(self, total: int, stream: Any, seconds: float = SECONDS):
-        self._total = total
-        self._stream = stream
-        self._seconds = seconds
-        self._skipped = self._done = self._failed = 0
-        self._said = (-1, -1)  # lanes done and failed in the last line
-        self._begin = self._last = time.monotonic()
+    def __init__(self, missing: np.ndarray, *, shown: bool):
+        self._shown = shown
+        self._total, self._before = missing.size, missing.size - int(missing.sum())
+        self._done = self._failed = 0
+        self._bar: Any = None
+        self._said: tuple[int, int] | None = None  # lanes done and failed in the last line
 
-    def __enter__(self) -> "Lines":
+    def __enter__(self) -> "Progress":
         self._begin = self._last = time.monotonic()
+        if self._shown:
+            import rich.console
+            import rich.progress as parts
+
+            console = rich.console.Console(file=sys.stderr)
+            if console.is_terminal or console.is_jupyter:  # rich has no bars for files and logs
+                text = parts.TextColumn("{task.description}")
+                columns = parts.TextColumn("sweep"), parts.BarColumn(), text, parts.TimeElapsedColumn()
+                self._bar = parts.Progress(*columns, console=console)
+                self._task = self._bar.add_task("", total=self._total)
+                self._bar.start()
+                self.add(0, 0)
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._said != (self._done, self._failed):
-            self._print(time.monotonic())
+        if self._bar is not None:
+            self._bar.stop()
+        elif self._shown and self._said != (self._done, self._failed):
+            self._print()
 
-    def skip(self, lanes: int) -> None:
-        self._skipped += lanes
-
-    def advance(self, lanes: int) -> None:
+    def add(self, lanes: int, failed: int) -> None:
+        """Counts lanes that have run, and those of them that failed."""
         self._done += lanes
-        now = time.monotonic()
-        if now - self._last >= max(self._seconds, SHARE * (now - self._begin)):
-            self._print(now)
+        self._failed += failed
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self._before + self._done, description=f"{self._text()},")
+        elif self._shown and (now := time.monotonic()) - self._last >= max(SECONDS, SHARE * (now - self._begin)):
+            self._print()
 
-    def fail(self, lanes: int) -> None:
-        self._failed += lanes
+    def _print(self) -> None:
+        self._last, self._said = time.monotonic(), (self._done, self._failed)
+        print(f"sweep: {self._text()}", file=sys.stderr, flush=True)  # noqa: T201
 
-    def _print(self, now: float) -> None:
-        self._last, self._said = now, (self._done, self._failed)
-        passed, left = now - self._begin, self._total - self._skipped - self._done
-        parts = [f"sweep: {self._skipped + self._done}/{self._total} runs in {duration(passed)}"]
-        if self._done and passed > 0:
-            parts.append(rate(self._done / passed))
-            if left:
-                parts.append(f"{duration(left * passed / self._done)} left")
-        print(", ".join([*parts, f"{self._failed} failed"]), file=self._stream, flush=True)
-
-
-class Bar(AbstractProgress):
-    """A bar that moves, for terminals and notebooks.
-
-    Arguments:
-        total: lanes.
-        console: of rich.
-    """
-
-    def __init__(self, total: int, console: Any):
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        shown = TextColumn("runs, {task.fields[rate]}{task.fields[left]}{task.fields[failed]} failed,")
-        self._bar = Progress(
-            TextColumn("sweep"), BarColumn(), MofNCompleteColumn(), shown, TimeElapsedColumn(), console=console
-        )
-        self._task = self._bar.add_task("", total=total, rate="", left="", failed=0)
-        self._total = total
-        self._skipped = self._done = self._failed = 0
-        self._begin = time.monotonic()
-
-    def __enter__(self) -> "Bar":
-        self._begin = time.monotonic()
-        self._bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.stop()
-
-    def skip(self, lanes: int) -> None:
-        self._skipped += lanes
-        self._bar.update(self._task, completed=self._skipped + self._done)
-
-    def advance(self, lanes: int) -> None:
-        self._done += lanes
-        passed, left = time.monotonic() - self._begin, self._total - self._skipped - self._done
-        self._bar.update(
-            self._task,
-            completed=self._skipped + self._done,
-            rate=f"{rate(self._done / max(passed, 1e-9))}, ",
-            left=f"{duration(left * passed / self._done)} left, " if left else "",
-        )
-
-    def fail(self, lanes: int) -> None:
-        self._failed += lanes
-        self._bar.update(self._task, failed=self._failed)
-
-
-def show_progress(total: int, *, shown: bool) -> AbstractProgress:
-    """A bar where standard error is a terminal or a notebook, else lines; nothing if it is not to be shown."""
-    if not shown:
-        return Silent()
-    from rich.console import Console
-
-    console = Console(file=sys.stderr)
-    return Bar(total, console) if console.is_terminal or console.is_jupyter else Lines(total, sys.stderr)
+    def _text(self) -> str:
+        passed, left = time.monotonic() - self._begin, self._total - self._before - self._done
+        known = f"{rate(self._done / max(passed, 1e-9))}, " if self._done else ""
+        still = f"{duration(left * passed / self._done)} left, " if self._done and left else ""
+        done = f"{self._before + self._done}/{self._total} runs in {duration(passed)}"
+        return f"{done}, {known}{still}{self._failed} failed"
 
 
 def rate(per_second: float) -> str:

@@ -29,7 +29,7 @@ import zarr  # noqa: F401
 
 import jaxsolve
 from jaxsolve.sweeps import _fill
-from jaxsolve.sweeps._describe import describe_value
+from jaxsolve.sweeps.planning._describe import describe_value
 from tests import cases
 from tests.processes import ROOT
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from jaxsolve import Descent, observe, sweep, sweeps, Zip
-from jaxsolve.sweeps._axes import groups, read_axes
+from jaxsolve.sweeps.grid._axes import groups, read_axes
 from tests import cases
 
 

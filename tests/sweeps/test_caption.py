@@ -11,7 +11,7 @@ import pytest
 from jaxsolve import Descent, FrozenKernel, GradientFlow, MomentumFlow, StochasticFlow, theory, until
 from jaxsolve._dynamics import resolve
 from jaxsolve.integrators import FunctionSpace, RungeKuttaChebyshev
-from jaxsolve.sweeps._caption import caption
+from jaxsolve.sweeps.running._caption import caption
 from tests import cases
 
 

@@ -24,8 +24,8 @@ import pytest
 
 from jaxsolve import Descent, nets, observe, Problem, sweep
 from jaxsolve.sweeps import _cluster, _on_disk, _outlet
-from jaxsolve.sweeps._conditions import Conditions
-from jaxsolve.sweeps._execute import OutOfMemory
+from jaxsolve.sweeps._workers import Conditions
+from jaxsolve.sweeps.running._execute import OutOfMemory
 from jaxsolve.sweeps._origin import Origin
 from tests import cases
 from tests.sweeps import faults
@@ -266,7 +266,7 @@ def test_a_worker_out_of_memory_goes_on_with_smaller_batches(client, tmp_path, c
         def change(on):
             import jax
 
-            from jaxsolve.sweeps._fused import Fused
+            from jaxsolve.sweeps.running.programs._fused import Fused
 
             def limited(self, cells, waiting, hand_over):
                 if self._rows > most:

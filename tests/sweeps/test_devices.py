@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jaxsolve import sweep
-from jaxsolve.sweeps._devices import cores, read_devices
+from jaxsolve.sweeps.running._devices import cores, read_devices
 from tests import cases
 from tests.processes import ROOT
 
@@ -26,15 +26,15 @@ jax.config.update("jax_enable_x64", True)
 import jax.numpy as jnp, numpy as np, optax
 from jaxsolve import Descent, observe, sweep, until
 from jaxsolve.sweeps import _execute
-from jaxsolve.sweeps._fused import LoweredFused
-from jaxsolve.sweeps._looped import LoweredLooped
-from jaxsolve.sweeps._stepped import LoweredStepped
+from jaxsolve.sweeps.running.programs._fused import LoweredFused
+from jaxsolve.sweeps.running.programs._looped import LoweredLooped
+from jaxsolve.sweeps.running.programs._lockstep import LoweredLockstep
 from tests import cases
 
 build = lambda rate: cases.modes(jnp.ones(2), jnp.stack([rate, jnp.ones(())]))
 march = Descent(optax.sgd, 0.1, until=until.loss_below(1e-3))
 ways = {
-    LoweredFused: ("fused", cases.ModesDecay()), LoweredLooped: ("looped", march), LoweredStepped: ("stepped", march)
+    LoweredFused: ("fused", cases.ModesDecay()), LoweredLooped: ("looped", march), LoweredLockstep: ("stepped", march)
 }
 found = {}
 for kind, (name, dynamics) in ways.items():

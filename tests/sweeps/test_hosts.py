@@ -16,8 +16,8 @@ import pytest
 
 from jaxsolve import observe, sweep
 from jaxsolve.sweeps import Hosts
-from jaxsolve.sweeps._axes import read_axes
-from jaxsolve.sweeps._blocks import cut
+from jaxsolve.sweeps.grid._axes import read_axes
+from jaxsolve.sweeps.grid._blocks import cut
 from jaxsolve.sweeps._frame import Frame
 from jaxsolve.sweeps._hosts import dealt
 from jaxsolve.sweeps._origin import Origin, write_origins
@@ -89,7 +89,7 @@ index, port, path = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
 jax.distributed.initialize(f"localhost:{port}", num_processes=2, process_id=index)
 from jaxsolve.sweeps import Hosts, _fit
-from jaxsolve.sweeps._fused import Fused
+from jaxsolve.sweeps.running.programs._fused import Fused
 from tests.sweeps import faults
 
 ran, run_group, run = [], _fit.run_group, Fused.run

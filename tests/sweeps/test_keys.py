@@ -12,11 +12,11 @@ import pytest
 from jaxsolve import Descent, FrozenKernel, Problem, solve, StochasticFlow, sweep
 from jaxsolve.observe import outputs
 from jaxsolve.sweeps import _execute
-from jaxsolve.sweeps._axes import groups, read_axes
-from jaxsolve.sweeps._execute import run_group, trace_group
-from jaxsolve.sweeps._looped import LoweredLooped
-from jaxsolve.sweeps._setup import INDEX
-from jaxsolve.sweeps._stepped import LoweredStepped
+from jaxsolve.sweeps.grid._axes import groups, read_axes
+from jaxsolve.sweeps.running._execute import run_group, trace_group
+from jaxsolve.sweeps.running.programs._looped import LoweredLooped
+from jaxsolve.sweeps.running._builder import INDEX
+from jaxsolve.sweeps.running.programs._lockstep import LoweredLockstep
 from tests import cases
 
 
@@ -78,7 +78,7 @@ def _rows(program: Any, compiled: Any, order: Any) -> dict[int, bytes]:
     }
 
 
-@pytest.mark.parametrize("kind", [LoweredLooped, LoweredStepped], ids=["looped", "stepped"])
+@pytest.mark.parametrize("kind", [LoweredLooped, LoweredLockstep], ids=["looped", "stepped"])
 def test_draws_do_not_depend_on_order_neighbours_and_interruptions(kind, monkeypatch):
     monkeypatch.setattr(_execute, "_kind", lambda *args: kind)
     _, group = groups(read_axes({"kind": ["slow", "fast"], "repeat": range(7)}))

@@ -17,16 +17,16 @@ from hypothesis import given, settings, strategies as st
 
 from jaxsolve import Descent, GradientFlow, kernels, nets, observe, Problem, solve, sweep, until, Zip
 from jaxsolve.sweeps import _execute, _fused, _looped, _stepped
-from jaxsolve.sweeps._axes import groups, read_axes
-from jaxsolve.sweeps._cost import Waiting, WINDOW
-from jaxsolve.sweeps._devices import Devices
-from jaxsolve.sweeps._execute import OutOfMemory, Program, run_group, trace_group
-from jaxsolve.sweeps._fused import LoweredFused
-from jaxsolve.sweeps._lanes import Lanes, Timed
-from jaxsolve.sweeps._looped import LoweredLooped
-from jaxsolve.sweeps._runner import AbstractRunner
-from jaxsolve.sweeps._stepped import LoweredStepped
-from jaxsolve.sweeps._variables import rows_of
+from jaxsolve.sweeps.grid._axes import groups, read_axes
+from jaxsolve.sweeps.running.programs._queue import Waiting, WINDOW
+from jaxsolve.sweeps.running._devices import Devices
+from jaxsolve.sweeps.running._execute import OutOfMemory, Program, run_group, trace_group
+from jaxsolve.sweeps.running.programs._fused import LoweredFused
+from jaxsolve.sweeps.running.programs._base import Lanes, Batch
+from jaxsolve.sweeps.running.programs._looped import LoweredLooped
+from jaxsolve.sweeps.running.programs._base import AbstractRunner
+from jaxsolve.sweeps.running.programs._lockstep import LoweredLockstep
+from jaxsolve.sweeps.running._variables import rows_of
 from tests import cases
 from tests.cases import assert_fails
 
@@ -81,7 +81,7 @@ def _taken(rows: dict[str, np.ndarray], lanes: np.ndarray) -> dict[str, np.ndarr
     return {name: value[lanes] if value.ndim else value for name, value in rows.items()}
 
 
-MARCHES = [LoweredLooped, LoweredStepped]
+MARCHES = [LoweredLooped, LoweredLockstep]
 EACH_MARCH = pytest.mark.parametrize("kind", MARCHES, ids=["looped", "stepped"])
 
 
@@ -176,7 +176,7 @@ def test_the_device_chooses_how_lanes_run(platform):
         patch.setattr(Devices, "on_cpu", platform == "cpu")
         assert _execute._kind(cases.ModesDecay(), where) is LoweredFused
         for dynamics in (DYNAMICS, GradientFlow()):
-            assert _execute._kind(dynamics, where) is (LoweredLooped if platform == "cpu" else LoweredStepped)
+            assert _execute._kind(dynamics, where) is (LoweredLooped if platform == "cpu" else LoweredLockstep)
 
 
 # Costs
@@ -240,7 +240,7 @@ def test_lane_efficiency_is_told(caplog):
 def test_wall_is_shared_by_steps():
     """Of lanes that ran at once only their time together is known."""
     rows = Lanes({}, jnp.zeros((3, 1)), jnp.zeros(3), jnp.zeros(3, int), jnp.array([0, 3, 12]))
-    np.testing.assert_allclose(rows_of(Timed(np.arange(3), rows, 32.0))["wall"], [2.0, 6.0, 24.0])
+    np.testing.assert_allclose(rows_of(Batch(np.arange(3), rows, 32.0))["wall"], [2.0, 6.0, 24.0])
 
 
 # Stopping

@@ -12,7 +12,7 @@ import pytest
 
 from jaxsolve import Descent, GradientFlow, integrators, nets, observe, plan, Problem, sweep, sweeps, theory, Zip
 from jaxsolve.sweeps import ConfigError, padded
-from jaxsolve.sweeps._config import parse_config
+from jaxsolve.configs._read import parse_config
 from tests import cases
 
 

@@ -15,7 +15,7 @@ import pytest
 from jaxsolve import Descent, GradientFlow, nets, NotApplicable, observe, plan, Problem, sweep, theory, Zip
 from jaxsolve._dynamics import resolve
 from jaxsolve.sweeps import _plan, Plan
-from jaxsolve.sweeps._devices import cores
+from jaxsolve.sweeps.running._devices import cores
 from tests import cases
 
 

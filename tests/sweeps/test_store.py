@@ -23,13 +23,13 @@ import xarray
 
 from jaxsolve import Descent, FrozenKernel, GradientFlow, losses, nets, observe, Problem, sweep, until, Zip
 from jaxsolve.sweeps import _chunks, _files, _fit, _layout, _sweep
-from jaxsolve.sweeps._axes import read_axes
-from jaxsolve.sweeps._blocks import Blocks, cut
+from jaxsolve.sweeps.grid._axes import read_axes
+from jaxsolve.sweeps.grid._blocks import Blocks, cut
 from jaxsolve.sweeps._collect import Collector
-from jaxsolve.sweeps._describe import describe_value
-from jaxsolve.sweeps._lock import Lock
-from jaxsolve.sweeps._manifest import citation, git_revision
-from jaxsolve.sweeps._variables import Variable
+from jaxsolve.sweeps.planning._describe import describe_value
+from jaxsolve.sweeps.store._files import Lock
+from jaxsolve.sweeps.store._manifest import citation, git_revision
+from jaxsolve.sweeps.running._variables import Variable
 from tests import cases
 from tests.processes import ROOT
 from tests.sweeps import faults
@@ -767,12 +767,12 @@ def test_file_systems_without_locks_are_warned_of(tmp_path, monkeypatch):
     def refuse(*args):
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")
 
-    monkeypatch.setattr("jaxsolve.sweeps._lock._take", refuse)
+    monkeypatch.setattr("jaxsolve.sweeps.store._files._take", refuse)
     lock = Lock(tmp_path / "lock")
     with pytest.warns(UserWarning, match="the file system of .*lock has no locks"):
         lock.acquire()
     lock.release()
-    monkeypatch.setattr("jaxsolve.sweeps._lock.UNSUPPORTED", set())
+    monkeypatch.setattr("jaxsolve.sweeps.store._files.UNSUPPORTED", set())
     with pytest.raises(OSError, match="not supported"):
         lock.acquire()
 

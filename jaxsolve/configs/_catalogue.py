@@ -1,0 +1,160 @@
+"""What a config can name, and where: what jaxsolve has in public, solvers of diffrax, optimisers of optax."""
+
+import dataclasses
+import functools
+import inspect
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array
+
+from .. import data, dynamics, integrators, losses, nets, observe, theory, until
+from .._dynamics import AbstractDynamics
+from ._errors import unknown
+
+
+# Arguments that no text can give.
+UNSAYABLE = frozenset({"at", "dtype", "fn", "law", "optimizers", "problem", "tableau", "target"})
+# Arguments that are arrays, as lists of lists.
+ARRAYS = ("x", "y", "x_test", "y_test", "covariance", "direction")
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """What may stand in one place of a config.
+
+    Attributes:
+        noun: what it is called in messages.
+        known: what makes it, by name.
+        plain: reads a value that is no table; None where it is the name of something.
+        arrays: whether a list stands for an array instead.
+    """
+
+    noun: str
+    known: Mapping[str, Callable[..., Any]]
+    plain: Callable[[Any], Any] | None = None
+    arrays: bool = False
+
+    def find(self, name: Any) -> Callable[..., Any]:
+        """What makes the thing of this name. Raises ValueError, with the nearest name, if there is none."""
+        if not isinstance(name, str) or name not in self.known:
+            raise ValueError(unknown(name, self.known, self.noun))
+        return self.known[name]
+
+    def of(self, value: Any) -> Any:
+        """The thing that a value without a table stands for."""
+        return self.find(value)() if self.plain is None else self.plain(value)
+
+
+def parameters(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The arguments that a config can give, by name."""
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    found = inspect.signature(make).parameters
+    return {name: p for name, p in found.items() if p.kind in named and name not in UNSAYABLE}
+
+
+@functools.cache
+def kinds() -> dict[str, Kind]:
+    """The kinds of things that a config holds, by the name of the place where they stand."""
+    networks = Kind("network", _classes(nets, nets.AbstractNetwork))
+    flows = Kind("dynamics", _classes(dynamics, AbstractDynamics))
+    return {
+        "network": networks,
+        "teacher": dataclasses.replace(networks, arrays=True),
+        "scaling": Kind("scaling", dict(_scalings())),
+        "init": Kind("initialisation", _classes(nets, nets.AbstractInit)),
+        "normalisation": Kind("normalisation", _classes(nets, nets.AbstractNormalisation)),
+        "activation": Kind("activation", _functions(nets, nets.Activation), plain=nets.find_activation),
+        "loss": Kind("loss", _classes(losses, losses.AbstractLoss)),
+        "data": Kind("data set", _functions(data, data.Dataset) | {"Dataset": data.Dataset}),
+        "dynamics": Kind("dynamics", {**flows.known, **_classes(theory, AbstractDynamics)}),
+        "flow": flows,
+        "integrator": Kind("integrator", _integrators()),
+        "factory": Kind("optimiser of optax", {}, plain=optimiser),
+        "until": Kind("condition", _functions(until, until.AbstractCondition)),
+        "observe": Kind("observable", _functions(observe, observe.Observable)),
+        "key": Kind("random key", {}, plain=random_key),
+        **dict.fromkeys(ARRAYS, Kind("array", {}, plain=array)),
+    }
+
+
+def bias_scales(*, sigma: Any = 0.0, eta: Any = 1.0) -> dict[str, Any]:
+    """What a rule of scaling says of biases."""
+    return {"sigma": sigma, "eta": eta}
+
+
+def with_bias(rule: nets.ScalingRule, scales: dict[str, Any]) -> nets.ScalingRule:
+    """A rule of scaling with these scales of biases."""
+    return rule.with_bias(**scales)
+
+
+def optimiser(name: Any) -> Callable[..., optax.GradientTransformation]:
+    """The function of optax that makes an optimiser from a learning rate."""
+    known = {
+        key: value
+        for key, value in vars(optax).items()
+        if isinstance(value, types.FunctionType)
+        and next(iter(inspect.signature(value).parameters), "") == "learning_rate"
+    }
+    if not isinstance(name, str) or name not in known:
+        raise ValueError(unknown(name, known, "optimiser of optax"))
+    return known[name]
+
+
+def array(value: Any) -> Array:
+    """The array of a list of numbers, or of lists."""
+    return jnp.asarray(value)
+
+
+def random_key(seed: Any) -> Any:
+    """The random key of a seed, an integer or a traced one."""
+    if isinstance(seed, bool | float | str | tuple):
+        raise TypeError(f"key must be an integer, the seed of jax.random.key, got {seed!r}")
+    return jax.random.key(seed)
+
+
+def _classes(room: types.ModuleType, base: type) -> dict[str, Callable[..., Any]]:
+    """The public classes of a room that are not abstract, and whose arguments can be said."""
+    return {
+        name: value
+        for name, value in vars(room).items()
+        if not name.startswith(("_", "Abstract"))
+        and isinstance(value, type)
+        and issubclass(value, base)
+        and _sayable(value)
+    }
+
+
+def _functions(room: types.ModuleType, result: type) -> dict[str, Callable[..., Any]]:
+    """The public functions of a room that return a thing of this type."""
+    return {
+        name: value
+        for name, value in vars(room).items()
+        if not name.startswith("_")
+        and isinstance(value, types.FunctionType)
+        and inspect.signature(value).return_annotation is result
+        and not name.startswith("find_")
+    }
+
+
+def _scalings() -> Iterator[tuple[str, Callable[..., Any]]]:
+    yield "Scaling", nets.Scaling
+    for name, member in vars(nets.Scaling).items():
+        if isinstance(member, staticmethod):
+            yield name, getattr(nets.Scaling, name)
+
+
+def _integrators() -> dict[str, Callable[..., Any]]:
+    return _classes(diffrax, diffrax.AbstractSolver) | _classes(integrators, diffrax.AbstractSolver)
+
+
+def _sayable(make: Callable[..., Any]) -> bool:
+    """Whether all arguments that must be given can be."""
+    empty = inspect.Parameter.empty
+    given = inspect.signature(make).parameters
+    return all(p.default is not empty or name not in UNSAYABLE for name, p in given.items())

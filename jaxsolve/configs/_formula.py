@@ -1,0 +1,119 @@
+"""Arithmetic with the values of axes, as a config writes it."""
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+
+from ._errors import ConfigError, unknown
+
+
+MARK = "="  # how the text of a formula begins
+
+OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+}
+# What is called with plain numbers, and with arrays: a width must stay an integer.
+FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "sqrt": (math.sqrt, jnp.sqrt),
+    "exp": (math.exp, jnp.exp),
+    "log": (math.log, jnp.log),
+    "abs": (abs, jnp.abs),
+    "min": (min, jnp.minimum),
+    "max": (max, jnp.maximum),
+    "round": (round, jnp.round),
+}
+INTEGERS_ONLY = (ast.FloorDiv, ast.Mod)
+
+
+class Formula:
+    """A formula such as `=2 * gamma**-2`: numbers, names of axes, + - * / // % **, and a few functions.
+
+    A name alone stands for any value, also for text.
+
+    Arguments:
+        text: the formula, with its mark.
+        where: the place in the config, for messages.
+
+    Raises:
+        ConfigError: the text is no such formula.
+    """
+
+    def __init__(self, text: str, where: str):
+        self.text = text
+        self.where = where
+        try:
+            self._tree = ast.parse(text.removeprefix(MARK).strip(), mode="eval").body
+        except (SyntaxError, ValueError, RecursionError) as error:
+            raise ConfigError(f"{where}: {text!r} is no formula: {getattr(error, 'msg', error)}") from None
+        self.names = frozenset(self._read(self._tree))
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def value(self, values: Mapping[str, Any]) -> Any:
+        """The value for these values of axes, numbers or traced arrays.
+
+        Raises:
+            ConfigError: numbers for which it has none.
+        """
+        try:
+            return self._value(self._tree, values)
+        except (ArithmeticError, TypeError, ValueError) as error:
+            known = {name: values[name] for name in sorted(self.names)}
+            raise ConfigError(f"{self.where}: {self.text!r} has no value for {known}: {error}") from error
+
+    def _read(self, node: ast.AST) -> list[str]:
+        """The names below a node. Raises ConfigError for what no formula may hold."""
+        match node:
+            case ast.Constant(value=int() | float()) if not isinstance(node.value, bool):
+                return []
+            case ast.Name(id=name):
+                return [name]
+            case ast.UnaryOp(op=op, operand=inner) if type(op) in OPERATORS:
+                return self._read(inner)
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
+                return self._read(left) + self._read(right)
+            case ast.Call(func=ast.Name(id=name), args=[_, *_] as inner, keywords=[]):
+                if name not in FUNCTIONS:
+                    raise ConfigError(f"{self.where}: {unknown(name, FUNCTIONS, 'function of formulas')}")
+                return [found for argument in inner for found in self._read(argument)]
+        raise ConfigError(
+            f"{self.where}: {self.text!r} holds {ast.unparse(node)!r}; a formula has numbers, names of axes, "
+            f"+ - * / // % ** and {', '.join(FUNCTIONS)}"
+        )
+
+    def _value(self, node: ast.AST, values: Mapping[str, Any]) -> Any:
+        match node:
+            case ast.Constant(value=number):
+                return number
+            case ast.Name(id=name):
+                return values[name]
+            case ast.UnaryOp(op=op, operand=inner):
+                return OPERATORS[type(op)](self._value(inner, values))
+            case ast.BinOp(left=left, op=op, right=right):
+                sides = (self._value(left, values), self._value(right, values))
+                return OPERATORS[type(op)](*(sides if isinstance(op, INTEGERS_ONLY) else map(_real, sides)))
+            case ast.Call(func=ast.Name(id=name), args=inner):
+                arguments = [self._value(argument, values) for argument in inner]
+                plain, traced = FUNCTIONS[name]
+                return (plain if all(isinstance(a, int | float) for a in arguments) else traced)(*map(_real, arguments))
+        raise AssertionError(f"{ast.unparse(node)} was read before")
+
+
+def _real(value: Any) -> Any:
+    """Arrays of integers as floats: a power -2 has no integer value."""
+    if hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jnp.integer):
+        return value.astype(jnp.result_type(float))
+    return value

@@ -1,0 +1,252 @@
+"""A sweep as a TOML file says it."""
+
+import dataclasses
+import functools
+import importlib
+import os
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .._dynamics import AbstractDynamics
+from .._problem import Problem
+from ..observe import Observable
+from ..sweeps import padded, Zip
+from ._catalogue import kinds
+from ._errors import ConfigError, shown, unknown
+from ._recipe import names_in, Node, read_arguments, read_object, value_of
+
+
+SPACINGS: dict[str, Callable[..., Any]] = {"geomspace": np.geomspace, "linspace": np.linspace, "range": range}
+PADDED = "padded"  # the key of an axis of widths that share one compilation
+KEYS = ("problem", "axes", "zip", "dynamics", "times", "observe", "store", "batch_size")
+NEEDED = ("problem", "dynamics", "times")
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """The arguments of a sweep.
+
+    Attributes:
+        problem_fn, axes, dynamics, ts, observe, store, batch_size: as for `sweep`.
+    """
+
+    problem_fn: Callable[..., Problem]
+    axes: tuple[dict[str, Any] | Zip, ...]
+    dynamics: AbstractDynamics
+    ts: np.ndarray
+    observe: tuple[Observable, ...]
+    store: Path | None
+    batch_size: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class ConfiguredProblem:
+    """Makes the problem of a cell from the table `[problem]`, which the manifest of a store shows as it is.
+
+    Arguments:
+        table: `network` and `data`, and what else `Problem` takes.
+
+    Raises:
+        ConfigError: the table says no problem.
+    """
+
+    table: Mapping[str, Any]
+
+    def __post_init__(self):
+        _ = self._nodes
+
+    def __call__(self, **cell: Any) -> Problem:
+        nodes = self._nodes
+        try:
+            parts = {name: value_of(node, cell) for name, node in nodes.items()}
+            net, data = parts.pop("network"), parts.pop("data")
+            return Problem(net, *data.train, test=data.test, **parts)
+        except ConfigError:
+            raise
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"problem: {error}") from error
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The axes that the table refers to."""
+        return names_in(tuple(self._nodes.values()))
+
+    @functools.cached_property
+    def _nodes(self) -> dict[str, Node]:
+        return read_arguments(_problem_parts, self.table, "problem", "[problem]")
+
+
+def _problem_parts(*, network: Any, data: Any, loss: Any = None, centered: bool = False) -> None:
+    """What a table `[problem]` may hold."""
+
+
+def read_config(path: str | os.PathLike) -> Config:
+    """Reads a sweep from a TOML file; `docs/sweeps.md` says what it may hold.
+
+    Networks and data are of JAX's default precision. A problem such as `"my_module:make_problem"` is imported, which
+    runs the code of that module.
+
+    Raises:
+        ConfigError: the file is no TOML, or says no sweep.
+        OSError: it cannot be read.
+    """
+    try:
+        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is no TOML file: {error}") from error
+    try:
+        return parse_config(table)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def parse_config(table: Mapping[str, Any]) -> Config:
+    """Reads a sweep from the content of a TOML file. Raises ConfigError."""
+    for key in table:
+        if key not in KEYS:
+            raise ConfigError(unknown(key, KEYS, "part of a config"))
+    missing = [key for key in NEEDED if key not in table]
+    if missing:
+        raise ConfigError(f"a config needs {', '.join(missing)}, too")
+    axes: Any = _read_axes(table)
+    problem_fn = _read_problem(table["problem"], [name for part in axes for name in _names(part)])
+    if names := _padded_names(table):
+        try:
+            problem_fn, axes = padded(problem_fn, axes, *names)
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"axes: {error}") from error
+    observed = table.get("observe", ["loss"])
+    if not isinstance(observed, list):
+        raise ConfigError(f"observe must be a list of names and tables, got {shown(observed)}")
+    return Config(
+        problem_fn=problem_fn,
+        axes=tuple(axes),
+        dynamics=_constant(table["dynamics"], "dynamics", "dynamics"),
+        ts=_read_times(table["times"]),
+        observe=tuple(_constant(item, "observe", f"observe[{i}]") for i, item in enumerate(observed)),
+        store=None if "store" not in table else Path(_one_of(table, "store", str)),
+        batch_size=_one_of(table, "batch_size", int),
+    )
+
+
+def _one_of(table: Mapping[str, Any], key: str, accepted: type) -> Any:
+    value = table.get(key)
+    if value is not None and (not isinstance(value, accepted) or isinstance(value, bool)):
+        raise ConfigError(f"{key} must be {accepted.__name__}, got {shown(value)}")
+    return value
+
+
+def _constant(value: Any, kind: str, where: str) -> Any:
+    """An object that depends on no axis."""
+    node = read_object(value, kinds()[kind], where)
+    if names_in(node):
+        raise ConfigError(
+            f"{where} must not depend on axes, but depends on {sorted(names_in(node))}; only the problem may"
+        )
+    return node
+
+
+def _read_problem(value: Any, axes: Sequence[str]) -> Callable[..., Problem]:
+    if isinstance(value, str):
+        return _import(value)
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"problem must be a table, or a text such as 'my_module:make_problem', got {shown(value)}")
+    made = ConfiguredProblem(value)
+    for name in sorted(made.names):
+        if name not in axes:
+            raise ConfigError(f"problem: {unknown(name, axes, 'axis')}")
+    idle = [name for name in axes if name not in made.names]
+    if idle:
+        raise ConfigError(f"axes: nothing in [problem] refers to {', '.join(idle)}; use it, such as by '={idle[0]}'")
+    return made
+
+
+def _import(text: str) -> Callable[..., Problem]:
+    module, _, name = text.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"problem: {text!r} cannot be imported ({error}); give 'module:function', with the module in the working "
+            "directory"
+        ) from error
+    if callable(found):
+        made: Callable[..., Any] = found
+        return made
+    raise ConfigError(f"problem: {text!r} must be a function that returns a Problem, got {shown(found)}")
+
+
+def _read_axes(table: Mapping[str, Any]) -> tuple[dict[str, Any] | Zip, ...]:
+    zips = table.get("zip", [])
+    if not isinstance(zips, list) or not all(isinstance(item, Mapping) for item in zips):
+        raise ConfigError(f"zip must be given as [[zip]], with axes that advance together, got {shown(zips)}")
+    single = _read_values(table.get("axes", {}), "axes")
+    try:
+        together = [Zip(**_read_values(item, "zip")) for item in zips]
+    except ConfigError:
+        raise
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"zip: {error}") from error
+    if not single and not together:
+        raise ConfigError("a config needs [axes] with at least one list of values, or [[zip]]")
+    return (*([single] if single else []), *together)
+
+
+def _read_values(table: Any, where: str) -> dict[str, Any]:
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{where} must be a table of lists of values, got {shown(table)}")
+    return {name: _read_axis(value, f"{where}.{name}") for name, value in table.items()}
+
+
+def _read_axis(value: Any, where: str) -> Any:
+    if isinstance(value, Mapping):
+        return value[PADDED] if PADDED in value else _spaced(value, where)
+    if not isinstance(value, list):
+        raise ConfigError(
+            f"{where} must be a list or a table such as {{ geomspace = [0.1, 10, 5] }}, got {shown(value)}"
+        )
+    return value
+
+
+def _padded_names(table: Mapping[str, Any]) -> list[str]:
+    """The axes given as `{ padded = [16, 64, 256] }`."""
+    parts = [table.get("axes", {}), *table.get("zip", [])]
+    return [name for part in parts for name, value in part.items() if isinstance(value, Mapping) and PADDED in value]
+
+
+def _spaced(value: Mapping[str, Any], where: str) -> Any:
+    """What `{ geomspace = [first, last, count] }` and its siblings stand for."""
+    if len(value) != 1:
+        raise ConfigError(f"{where} must hold one of {', '.join(SPACINGS)}, got {', '.join(value) or 'nothing'}")
+    [(name, numbers)] = value.items()
+    if name not in SPACINGS:
+        raise ConfigError(f"{where}: {unknown(name, SPACINGS, 'way to space values')}")
+    arguments = numbers if isinstance(numbers, list) else [numbers]
+    if name != "range" and len(arguments) != 3:
+        raise ConfigError(f"{where}: {name} takes [first, last, count], got {numbers}")
+    try:
+        return SPACINGS[name](*arguments)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{where}: {name} does not take {numbers}: {error}") from error
+
+
+def _read_times(value: Any) -> np.ndarray:
+    parts = value if isinstance(value, list) else [value]
+    found = [np.atleast_1d(_spaced(part, "times") if isinstance(part, Mapping) else _time(part)) for part in parts]
+    return np.concatenate(found).astype(float) if found else np.zeros(0)
+
+
+def _time(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigError(
+            f"times must be numbers, or tables such as {{ geomspace = [0.01, 100, 9] }}, got {shown(value)}"
+        )
+    return float(value)
+
+
+def _names(part: dict[str, Any] | Zip) -> list[str]:
+    return [argument.name for argument in part.arguments] if isinstance(part, Zip) else list(part)

@@ -1,0 +1,256 @@
+"""Sweeps on the workers of a dask cluster: what this process does. `_workers` is what they do."""
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TYPE_CHECKING
+
+import numpy as np
+
+from .._checks import describe
+from ._signals import Signals
+from ._workers import Conditions, held, Job, packed, Receipt, short, work
+from .running._execute import Program
+from .running.programs._base import Origin
+from .store._files import AGAIN
+from .store._manifest import LIBRARIES
+from .store._memory import AbstractStore
+from .store._zarr import HeldStore
+
+
+if TYPE_CHECKING:
+    import distributed
+
+
+log = logging.getLogger("jaxsolve")
+
+LOOK = 0.1  # seconds between two looks at signals, or at what workers run
+REFILLS = 4  # batches of a task, where lanes that have finished make room for others
+ANSWER = 60.0  # seconds within which the scheduler says what workers run
+RESULT = 300.0  # seconds within which a result arrives that a worker has
+IDLE = 60.0  # seconds without news after which a look is taken at whether the workers do anything
+IDLE_LOOKS = 3  # looks in a row at an idle cluster after which the sweep gives up
+
+
+def require_client(executor: Any) -> None:
+    """Raises TypeError or ValueError for what cannot run a sweep."""
+    try:
+        from distributed import Client
+
+        missing = ""
+    except ImportError:
+        Client, missing = (), ". For dask: pip install 'jaxsolve[dask]'"
+    if not isinstance(executor, Client):
+        raise TypeError(
+            "executor must be a dask.distributed.Client, or sweeps.Hosts() for the processes of jax.distributed, got "
+            f"{describe(executor)}{missing}"
+        )
+    if executor.asynchronous:
+        raise ValueError("executor is an asynchronous client, but sweep waits for its results; give a Client(...)")
+
+
+def run_on(
+    client: "distributed.Client",
+    programs: Iterable[Program],
+    store: AbstractStore,
+    signals: Signals,
+    tell: Callable[[int, int], None],
+) -> None:
+    """Runs the lanes that a store misses on the workers of a cluster.
+
+    Arguments:
+        client: of the cluster.
+        programs: of the groups, traced here to know their batches. Workers trace theirs themselves.
+        store: for the lanes.
+        signals: heeded between tasks: those that run are waited for, the others are dropped.
+        tell: called with how many lanes have run, and how many of them failed.
+
+    Raises:
+        ValueError: a worker has other versions of the libraries, or XLA runs there with other flags.
+        RuntimeError: a batch ended several workers, the cluster went away, or its workers do nothing.
+    """
+    conditions = Conditions.here()
+    promised = np.zeros(store.plan.lanes, bool)  # what workers say that they have written
+    sizes: dict[str, int] = {}  # lanes per batch, by group
+    disk = store if isinstance(store, HeldStore) else None
+    _require_versions(client, conditions)
+    # A plan without what it has worked out: that would travel with it.
+    job = Job(dataclasses.replace(store.plan), None if disk is None else disk.path)
+    with _Tasks(client, packed(job, conditions)) as tasks:
+
+        def confirm(heed: Callable[[], None]) -> None:
+            if disk is not None:
+                disk.confirm(promised, heed)
+
+        def heed() -> None:
+            if signals.noted():
+                tasks.stop()
+                confirm(lambda: None)
+                signals.heed(store.missing)
+
+        def take() -> None:
+            for receipt in tasks.ended():
+                _tell_size(receipt.origin, sizes)
+                promised[receipt.lanes] = True
+                if disk is not None:
+                    disk.hear(receipt.origin, len(receipt.lanes))
+                for batch in receipt.batches:
+                    store.write(batch)
+                tell(len(receipt.lanes), receipt.failed)
+
+        for program in programs:
+            heed()
+            lanes, sizes[program.group.name] = program.group.lanes, program.size
+            size = program.size * (REFILLS if program.lowered.refills else 1)
+            for part in _parts(disk, lanes[store.missing[lanes]], size):
+                tasks.begin(program.group.name, program.size, part)
+            take()
+        while tasks.left:
+            heed()
+            take()
+            tasks.require_work()
+            time.sleep(LOOK)
+        confirm(heed)
+
+
+def _parts(disk: HeldStore | None, lanes: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    """Lanes for tasks: whole chunks, where tasks write them."""
+    if disk is not None:
+        return disk.chunks.blocks.parts(lanes, size)
+    return (lanes[start : start + size] for start in range(0, len(lanes), size))
+
+
+def _tell_size(origin: Origin, sizes: dict[str, int]) -> None:
+    """Says, once, that a worker had to take smaller batches."""
+    if origin.size < sizes[origin.group]:
+        said = "out of memory on %s with batches of %d lanes: it goes on with %d"
+        log.warning(said, origin.where, sizes[origin.group], origin.size)
+        sizes[origin.group] = origin.size
+
+
+class _Tasks(contextlib.AbstractContextManager["_Tasks"]):
+    """The tasks of a sweep on a cluster; none of them runs any more when it is left.
+
+    Arguments:
+        client: of the cluster.
+        blob: from `packed`.
+    """
+
+    def __init__(self, client: "distributed.Client", blob: bytes):
+        import dask.config
+        import distributed
+
+        self.left: set[Any] = set()  # keys of tasks
+        self._client: Any = client  # whose methods, to type checkers, may be asynchronous
+        self._completed = distributed.as_completed(loop=client.loop)
+        self._next_look = time.monotonic() + IDLE
+        self._idle_looks = 0  # in a row
+        self._seen: dict[str, Any] = {}  # when each worker was heard of, at the last look
+        # As a task's result, workers pass it on to each other, and a worker that is lost does not take it along.
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": f"{2 * len(blob) + 2**20} B"}):
+            self._blob = client.submit(held, blob, pure=False)
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        # After a second signal there is no time to wait.
+        if isinstance(error, KeyboardInterrupt):
+            self._client.cancel(list(self._completed.futures))
+        else:
+            self.stop()
+        self._blob.release()
+
+    def begin(self, group: str, size: int, lanes: np.ndarray) -> None:
+        """Sends the lanes of a task."""
+        future = self._client.submit(work, self._blob, group, size, lanes, pure=False)
+        self.left.add(future.key)
+        self._completed.add(future)
+
+    def ended(self) -> Iterator[Receipt]:
+        """What the tasks returned that have ended since."""
+        if self._completed.is_empty():
+            return
+        for future in self._completed.next_batch(block=False):
+            receipt = self._result(future)
+            if receipt is None:
+                self._completed.add(future)
+                continue
+            self._next_look, self._idle_looks = time.monotonic() + IDLE, 0
+            self.left.discard(future.key)
+            yield receipt
+
+    def require_work(self) -> None:
+        """Looks, now and then, at whether workers work. Without workers it waits, which the log tells.
+
+        Raises:
+            RuntimeError: they have done nothing for minutes.
+        """
+        if time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + IDLE
+        workers = self._client.scheduler_info()["workers"]
+        if not workers:
+            log.warning("the cluster has no workers; %d batches wait until there are some", len(self.left))
+        # Of a worker that has not been heard of since the last look nobody knows what it does.
+        idle = [_is_idle(facts) and facts["last_seen"] != self._seen.get(name) for name, facts in workers.items()]
+        self._seen = {name: facts["last_seen"] for name, facts in workers.items()}
+        self._idle_looks = self._idle_looks + 1 if idle and all(idle) else 0
+        if self._idle_looks >= IDLE_LOOKS:
+            assigned = sum(len(self.left & set(keys)) for keys in self._client.processing().values())
+            raise RuntimeError(
+                f"{len(self.left)} batches are left, {assigned} of them assigned to workers, but none of the "
+                f"{len(workers)} workers has run anything for {IDLE_LOOKS * IDLE:.0f} s. See the logs of scheduler and "
+                f"workers; client.restart() may help; {AGAIN}"
+            )
+
+    def stop(self) -> None:
+        """Drops the tasks that have not begun and waits for the others, of which what they write stays."""
+        left = set(self.left)
+        if left:
+            self._client.cancel([*self._completed.futures])
+            self.left.clear()
+            with contextlib.suppress(OSError, RuntimeError):  # the cluster has gone, and with it the tasks
+                quiet = 0
+                while quiet < 2:  # one that was about to begin is seen the second time
+                    time.sleep(LOOK)
+                    ask = self._client.scheduler.call_stack  # as client.call_stack does, but not for ever
+                    stacks = self._client.sync(ask, keys=None, callback_timeout=ANSWER)
+                    busy = any(left & of_worker.keys() for of_worker in stacks.values())
+                    quiet = 0 if busy else quiet + 1
+
+    def _result(self, future: "distributed.Future") -> Receipt | None:
+        """What a task returned; None if that does not arrive, since the worker that had it was lost."""
+        from distributed import KilledWorker
+
+        try:
+            return future.result(timeout=RESULT)
+        except TimeoutError:
+            if future.status == "error":  # one of the task itself
+                raise
+            log.warning("the result of %s has not come for %.0f s; the sweep goes on waiting", future.key, RESULT)
+            return None
+        except KilledWorker as error:
+            raise RuntimeError(
+                f"a batch ended {error.allowed_failures + 1} workers, one after another; the last was "
+                f"{error.last_worker.address}. They may have run out of memory: give a smaller batch_size, or workers "
+                f"more memory; {AGAIN}"
+            ) from error
+        except concurrent.futures.CancelledError as error:
+            raise RuntimeError(f"the cluster was closed or restarted before the sweep had ended; {AGAIN}") from error
+
+
+def _require_versions(client: "distributed.Client", conditions: Conditions) -> None:
+    """Raises ValueError if a worker that is there cannot take part."""
+    versions: Any = client.get_versions(packages=list(LIBRARIES))
+    if not versions["workers"]:
+        log.warning("the cluster has no workers; the sweep waits until there are some")
+    for address, worker in versions["workers"].items():
+        found = worker["packages"]
+        conditions.require_versions(found | {"python": short(found["python"])}, f"the worker {address}")
+
+
+def _is_idle(worker: dict[str, Any]) -> bool:
+    """Whether a worker says that it runs nothing."""
+    counts = worker["metrics"].get("task_counts")
+    return counts is not None and not counts.get("executing")

@@ -1,0 +1,166 @@
+"""The axes of a sweep: what is traced, what is static, and the grid they span."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from ..._checks import concrete, describe
+
+
+class Zip:
+    """Axes that advance together, as one dimension: `Zip(sigma=[...], eta=[...])`.
+
+    Raises:
+        ValueError: the values are empty or differ in length.
+    """
+
+    def __init__(self, **values: Any):
+        if not values:
+            raise ValueError("Zip needs at least one named axis")
+        self.arguments = tuple(_argument(name, value) for name, value in values.items())
+        sizes = {argument.name: len(argument.values) for argument in self.arguments}
+        if len(set(sizes.values())) != 1:
+            raise ValueError(f"axes that advance together need one length, got {sizes}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Argument:
+    """The values of one argument of the problem function."""
+
+    name: str
+    values: Sequence[Any] | Array  # an array if traced
+    traced: bool
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The values as a coordinate: numbers, or text."""
+        if self.traced or all(isinstance(value, int | float) for value in self.values):
+            return np.asarray(self.values)
+        # NumPy's strings of variable length: the kind that Zarr v3 has a specification for.
+        text = [value if isinstance(value, str) else label(value) for value in self.values]
+        return np.asarray(text, dtype=np.dtypes.StringDType())
+
+
+@dataclasses.dataclass(frozen=True)
+class Axis:
+    """One dimension of the grid."""
+
+    arguments: tuple[Argument, ...]
+
+    @property
+    def dim(self) -> str:
+        return "_".join(argument.name for argument in self.arguments)
+
+    @property
+    def traced(self) -> bool:
+        """Whether lanes along it share a compilation."""
+        return all(argument.traced for argument in self.arguments)
+
+    def __len__(self) -> int:
+        return len(self.arguments[0].values)
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """The lanes that share one compilation."""
+
+    static: dict[str, Any]
+    lanes: np.ndarray  # flat indices into the grid
+    cells: dict[str, Array | np.ndarray]  # traced arguments, one row per lane
+    name: str  # in manifests: the number of its first lane
+
+    def with_lanes(self, lanes: np.ndarray, cells: dict[str, Any]) -> "Group":
+        """Some lanes of it."""
+        return dataclasses.replace(self, lanes=lanes, cells=cells)
+
+
+def read_axes(axes: Any) -> tuple[Axis, ...]:
+    """Reads a mapping of named values, or a sequence of mappings and `Zip`s.
+
+    Floats, arrays and ranges are traced; ints, strings, bools and callables in a list are static.
+
+    Raises:
+        TypeError: axes, or the values of one, are of another kind.
+        ValueError: there are no axes, one is empty, or a name appears twice.
+    """
+    parts = axes if isinstance(axes, Sequence) and not isinstance(axes, str) else [axes]
+    read: list[Axis] = []
+    for part in parts:
+        if isinstance(part, Zip):
+            read.append(Axis(part.arguments))
+        elif isinstance(part, Mapping):
+            read += [Axis((_argument(name, values),)) for name, values in part.items()]
+        else:
+            raise TypeError(
+                f"axes must be a dict of named values, or a list of dicts and Zip(...), got {describe(part)}"
+            )
+    names = [argument.name for axis in read for argument in axis.arguments]
+    if not names:
+        raise ValueError("a sweep needs at least one axis")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"each axis needs a name of its own; {twice} appear more than once")
+    return tuple(read)
+
+
+def groups(axes: tuple[Axis, ...]) -> list[Group]:
+    """Splits the grid, in C order, into groups of equal static arguments."""
+    shape = [len(axis) for axis in axes]
+    lanes = np.arange(math.prod(shape)).reshape(shape)
+    traced = [axis.traced for axis in axes]
+    choices = ([slice(None)] if free else range(len(axis)) for axis, free in zip(axes, traced, strict=True))
+    return [_group(axes, lanes[choice].ravel(), lanes.shape) for choice in itertools.product(*choices)]
+
+
+def _group(axes: tuple[Axis, ...], lanes: np.ndarray, shape: tuple[int, ...]) -> Group:
+    static, cells = {}, {}
+    for axis, chosen in zip(axes, np.unravel_index(lanes, shape), strict=True):
+        for argument in axis.arguments:
+            if argument.traced:
+                cells[argument.name] = jnp.asarray(argument.values)[chosen]
+            else:
+                static[argument.name] = argument.values[chosen[0]]
+    return Group(static, lanes, cells, str(int(lanes[0])))
+
+
+def _argument(name: str, values: Any) -> Argument:
+    if isinstance(values, range):
+        array = jnp.arange(values.start, values.stop, values.step)
+        return _traced(name, array)
+    if isinstance(values, np.ndarray | jax.Array):
+        return _traced(name, jnp.asarray(values))
+    if isinstance(values, str | Mapping) or not isinstance(values, Sequence):
+        raise TypeError(f"the values of axis {name!r} must be a list, a range or a 1-D array, got {describe(values)}")
+    if len(values) == 0:
+        raise ValueError(f"axis {name!r} has no values")
+    numbers = all(isinstance(v, int | float | np.number) and not isinstance(v, bool) for v in values)
+    if numbers and any(isinstance(v, float | np.floating) for v in values):
+        return _traced(name, jnp.asarray([float(v) for v in values]))
+    for value in values:
+        if not (isinstance(value, str | int | np.integer) or value is None or callable(value)):
+            raise TypeError(
+                f"a value of axis {name!r} is {describe(value)}; "
+                "accepted are numbers alone, or ints, strings and callables"
+            )
+    return Argument(name, tuple(int(v) if isinstance(v, np.integer) else v for v in values), traced=False)
+
+
+def _traced(name: str, array: Array) -> Argument:
+    if array.ndim != 1 or array.shape[0] == 0:
+        raise ValueError(f"axis {name!r} must be a non-empty 1-D array, got shape {array.shape}")
+    known = concrete(array)
+    if known is not None and jnp.issubdtype(array.dtype, jnp.floating) and not np.all(np.isfinite(known)):
+        raise ValueError(f"axis {name!r} holds NaN or infinite values: {known.tolist()}")
+    return Argument(name, array, traced=True)
+
+
+def label(value: Any) -> str:
+    """A static value as text."""
+    return str(getattr(value, "__name__", getattr(value, "name", value)))

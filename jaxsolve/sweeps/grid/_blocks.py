@@ -1,0 +1,94 @@
+"""How the lanes of a sweep are cut into the chunks of its store."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from ._axes import Axis
+
+
+MAX_CHUNK_BYTES = 2**28  # a chunk is held in memory, and compressed, as a whole
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """The grid of a sweep, cut into blocks of lanes: one chunk of every variable each.
+
+    Arguments:
+        grid: lanes along each axis.
+        block: lanes along each axis of a block; the last blocks may be cut off by the grid.
+    """
+
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+
+    @functools.cached_property
+    def counts(self) -> tuple[int, ...]:
+        """Blocks along each axis."""
+        return tuple(math.ceil(n / b) for n, b in zip(self.grid, self.block, strict=True))
+
+    def __len__(self) -> int:
+        return math.prod(self.counts)
+
+    def of(self, lanes: np.ndarray) -> np.ndarray:
+        """The number of the block that holds each lane."""
+        places = np.unravel_index(lanes, self.grid)
+        return np.ravel_multi_index(
+            tuple(place // b for place, b in zip(places, self.block, strict=True)), self.counts
+        ).astype(np.int64)
+
+    def place(self, number: int) -> tuple[int, ...]:
+        """Where a block stands among the blocks, along each axis."""
+        return tuple(int(i) for i in np.unravel_index(number, self.counts))
+
+    def region(self, number: int) -> tuple[slice, ...]:
+        """What a block covers of the grid."""
+        return tuple(
+            slice(i * b, min((i + 1) * b, n)) for i, b, n in zip(self.place(number), self.block, self.grid, strict=True)
+        )
+
+    def shape(self, number: int) -> tuple[int, ...]:
+        """Lanes along each axis of one block."""
+        return tuple(part.stop - part.start for part in self.region(number))
+
+    def lanes(self, number: int) -> np.ndarray:
+        """The flat indices of a block's lanes, in the order of its rows, which is rising."""
+        ranges = [np.arange(part.start, part.stop) for part in self.region(number)]
+        return np.ravel_multi_index(np.meshgrid(*ranges, indexing="ij"), self.grid).ravel()
+
+    def parts(self, lanes: np.ndarray, size: int) -> Iterator[np.ndarray]:
+        """Cuts lanes into parts that share no block: whole blocks, as many as have no more than `size` lanes."""
+        numbers = self.of(lanes)
+        part = np.zeros(0, lanes.dtype)
+        for number in np.unique(numbers):
+            here = lanes[numbers == number]
+            if len(part) and len(part) + len(here) > size:
+                yield part
+                part = part[:0]
+            part = np.concatenate([part, here])
+        if len(part):
+            yield part
+
+
+def cut(axes: tuple[Axis, ...], batch_size: int, lane_bytes: int) -> Blocks:
+    """Cuts a grid into blocks of at most `batch_size` lanes of equal static arguments.
+
+    The last traced axes stay whole as far as they fit; the first that does not is cut into equal parts. So a block's
+    lanes follow each other in the order in which lanes run.
+
+    Arguments:
+        axes: of the grid.
+        batch_size: lanes that run together.
+        lane_bytes: size of a lane's largest variable.
+    """
+    room = max(1, min(batch_size, MAX_CHUNK_BYTES // max(lane_bytes, 1)))
+    block = []
+    for axis in reversed(axes):
+        parts = math.ceil(len(axis) / room) if axis.traced else len(axis)
+        block.append(math.ceil(len(axis) / parts))
+        if axis.traced:
+            room = max(room // len(axis), 1) if parts == 1 else 1
+    return Blocks(tuple(len(axis) for axis in axes), tuple(reversed(block)))

@@ -1,0 +1,90 @@
+"""Widths that share one compilation: arrays of one size for all of them."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..._checks import describe
+from ..._problem import Problem
+from ...nets import Padded
+from ._axes import Zip
+
+
+@dataclasses.dataclass(frozen=True)
+class PaddedProblem:
+    """A function of problems that is given some of its arguments as `nets.Padded`.
+
+    Arguments:
+        problem_fn: the function.
+        sizes: by argument, that of the arrays.
+    """
+
+    problem_fn: Callable[..., Problem]
+    sizes: Mapping[str, int]
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self.problem_fn)
+
+    def __call__(self, **cell: Any) -> Problem:
+        widths = {name: Padded(cell[name], size) for name, size in self.sizes.items()}
+        return self.problem_fn(**(cell | widths))
+
+
+def padded(
+    problem_fn: Callable[..., Problem],
+    axes: Mapping[str, Any] | Zip | Sequence[Mapping[str, Any] | Zip],
+    *names: str,
+) -> tuple[PaddedProblem, list[Mapping[str, Any] | Zip]]:
+    """Lets all widths along axes share one compilation: `sweep(*padded(problem, axes, "width"), dynamics, ts)`.
+
+    Each of these axes becomes a traced one, and the function gets its values as `nets.Padded`, in arrays of the size of
+    the largest. It can give them to `MLP`, `TwoLayerLinear` and `DeepLinear` in the place of integers, and calculate
+    with them. Every lane then costs what the widest does.
+
+    Arguments:
+        problem_fn, axes: as for `sweep`.
+        names: of axes that hold widths.
+
+    Returns:
+        The function and the axes, for `sweep` and `plan`. Coordinates of the dataset are the plain widths.
+
+    Raises:
+        TypeError: problem_fn is no function, or the values of such an axis are not integers.
+        ValueError: there is no such axis, or a width is less than 1.
+    """
+    if not callable(problem_fn):
+        raise TypeError(f"problem_fn must return the problem of a cell, got {describe(problem_fn)}")
+    sizes: dict[str, int] = {}
+
+    def changed(values: Mapping[str, Any]) -> dict[str, Any]:
+        widths = {name: _widths(name, values[name]) for name in names if name in values}
+        sizes.update({name: int(array.max()) for name, array in widths.items()})
+        return {**values, **widths}
+
+    def changed_part(part: Any) -> Any:
+        if isinstance(part, Zip):
+            return Zip(**changed({argument.name: argument.values for argument in part.arguments}))
+        return changed(part) if isinstance(part, Mapping) else part  # what it is else, `sweep` refuses
+
+    parts = axes if isinstance(axes, Sequence) and not isinstance(axes, str) else [axes]
+    found = [changed_part(part) for part in parts]
+    missing = [name for name in names if name not in sizes]
+    if missing or not names:
+        raise ValueError(
+            "padded needs the names of the axes that hold widths, as in padded(problem_fn, axes, 'width'); "
+            + (f"no axis is called {missing[0]!r}" if missing else "got none")
+        )
+    return PaddedProblem(problem_fn, sizes), found
+
+
+def _widths(name: str, values: Any) -> np.ndarray:
+    array = np.asarray(values)
+    if array.ndim != 1 or not array.size or not np.issubdtype(array.dtype, np.integer):
+        raise TypeError(f"widths of axis {name!r} must be a list of integers to be padded, got {describe(values)}")
+    if array.min() < 1:
+        raise ValueError(f"widths of axis {name!r} must be >= 1, got {array.tolist()}")
+    return array

@@ -1,0 +1,1 @@
+"""A sweep before it runs: checked, counted, and told apart from others."""

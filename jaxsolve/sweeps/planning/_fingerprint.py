@@ -1,0 +1,108 @@
+"""What tells two plans apart."""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..grid._axes import Argument
+from ._describe import describe_value
+from ._plan import Plan
+
+
+ANYTHING = "*"  # what a person writes into a manifest for what need not agree
+SHOWN = 8  # differences in one message
+
+
+def plan_facts(plan: Plan) -> dict[str, Any]:
+    """Everything that decides the results of a sweep, as JSON."""
+    config: Any = jax.config
+    return {
+        "dims": [axis.dim for axis in plan.axes],
+        "axes": {axis.dim: {item.name: _values(item) for item in axis.arguments} for axis in plan.axes},
+        "dynamics": {"name": plan.dynamics.name, "settings": describe_value(plan.dynamics)},
+        "ts": describe_value(plan.ts),
+        "observe": {item.name: describe_value(item) for item in plan.observables},
+        "precision": {"x64": config.jax_enable_x64, "matmul": str(config.jax_default_matmul_precision)},
+        "problem_fn": describe_value(plan.problem_fn),
+    }
+
+
+def _values(argument: Argument) -> dict[str, Any]:
+    kind = "traced" if argument.traced else "static"
+    return {kind: describe_value(np.asarray(argument.values) if argument.traced else list(argument.values))}
+
+
+def plan_hash(facts: dict[str, Any]) -> str:
+    """A short name for a plan."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def differences(old: Any, new: Any, tolerance: float, path: str = "") -> Iterator[str]:
+    """Where two plans differ, one line per field: its name, what is in the store, what it is now.
+
+    A field that is "*" in the store agrees with everything. Numbers agree to the tolerance: another machine rounds
+    `jnp.geomspace` in its own way.
+    """
+    if old == ANYTHING or _same(old, new, tolerance):
+        return
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in dict.fromkeys([*old, *new]):
+            where = f"{path}.{key}" if path else str(key)
+            if key not in new:
+                yield f"{where}: {_short(old[key])} in the store, absent now"
+            elif key not in old:
+                yield f"{where}: absent in the store, {_short(new[key])} now"
+            else:
+                yield from differences(old[key], new[key], tolerance, where)
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new) > 4:
+        wrong = [i for i, (a, b) in enumerate(zip(old, new, strict=True)) if not _same(a, b, tolerance)]
+        first = wrong[0]
+        yield (
+            f"{path}: {len(wrong)} of {len(old)} values differ, the first is [{first}]: {_short(old[first])} in the "
+            f"store, {_short(new[first])} now"
+        )
+    else:
+        yield f"{path}: {_short(old)} in the store, {_short(new)} now"
+
+
+def _same(old: Any, new: Any, tolerance: float) -> bool:
+    if isinstance(old, float) and isinstance(new, float):
+        return math.isclose(old, new, rel_tol=tolerance)
+    if isinstance(old, list) and isinstance(new, list):
+        return len(old) == len(new) and all(_same(a, b, tolerance) for a, b in zip(old, new, strict=True))
+    return old == new and isinstance(old, bool) == isinstance(new, bool)
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:70]}... ({len(value)} entries)"
+
+
+def require_same_plan(path: Path, manifest: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Raises ValueError, showing the fields that differ, if a store was made by another plan.
+
+    Arguments:
+        path, manifest: of the store, and its file that holds the plan.
+        old, new: from `plan_facts`.
+    """
+    found = list(differences(old, new, 1e-12 if new["precision"]["x64"] else 1e-6))
+    if not found:
+        return
+    lines = "\n".join(f"  {line}" for line in found[:SHOWN])
+    more = f"\n  and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    code = ""
+    if any(line.startswith("problem_fn") for line in found):
+        code = (
+            "\nIf a change of problem_fn alters no result, or you accept results of both versions in one store, set "
+            f'what differs to "{ANYTHING}" in the plan in {manifest}.'
+        )
+    raise ValueError(
+        f"{path} holds a sweep of another plan:\n{lines}{more}\nChoose another store, or give the arguments it was "
+        f"made with.{code}"
+    )

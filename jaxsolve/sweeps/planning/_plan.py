@@ -1,0 +1,273 @@
+"""A sweep before it runs: its arguments read and checked, its lanes counted, its cost estimated."""
+
+import dataclasses
+import functools
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..._checks import describe, require_size
+from ..._dynamics import AbstractDynamics
+from ..._problem import Problem
+from ..._solve import read_times
+from ...observe import check_observables, loss, Observable
+from ..grid._axes import Axis, Group, groups, label, read_axes, Zip
+from ..running._devices import Devices, read_devices
+from ..running._execute import Program, trace_group
+from ..running._variables import LANE_VARIABLES
+from ._outline import Outline, Outliner
+
+
+SHOWN = 12  # groups in a description
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Plan:
+    """A sweep of which nothing has run. Made by `plan`.
+
+    Attributes:
+        problem_fn: makes the problem of a cell.
+        axes: of the grid.
+        dynamics, observables, batch_size: as given to the sweep.
+        ts: the times to save at.
+        sizes: by name of a group, the lanes of a batch that a store has noted; None chooses.
+    """
+
+    problem_fn: Callable[..., Problem]
+    axes: tuple[Axis, ...]
+    dynamics: AbstractDynamics
+    observables: Sequence[Observable]
+    ts: np.ndarray
+    batch_size: int | None
+    sizes: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Plan({_count(self.lanes, 'lane')}, {_count(len(self.groups), 'compilation')}: {self._grid()})"
+
+    @property
+    def lanes(self) -> int:
+        """Cells of the grid."""
+        return math.prod(len(axis) for axis in self.axes)
+
+    @property
+    def lanes_per_group(self) -> int:
+        """Cells of equal static arguments."""
+        return math.prod(len(axis) for axis in self.axes if axis.traced)
+
+    @functools.cached_property
+    def groups(self) -> tuple[Group, ...]:
+        """The lanes of equal static arguments, which share a compilation."""
+        return tuple(groups(self.axes))
+
+    @functools.cached_property
+    def times(self) -> Float[Array, " times"]:
+        """The times to save at, as an array of the default float."""
+        return jnp.asarray(self.ts, jnp.result_type(float))
+
+    @functools.cached_property
+    def outliner(self) -> Outliner:
+        """Finds shapes and cost of the lanes."""
+        return Outliner(self.problem_fn, self.dynamics, tuple(self.observables), self.times)
+
+    def size_of(self, group: Group) -> int | None:
+        """The lanes of a group to run together; None chooses."""
+        return self.sizes.get(group.name) if self.batch_size is None else self.batch_size
+
+    def trace(self, group: Group, devices: Devices | None = None, size: int | None = None) -> Program:
+        """Traces the program of a group.
+
+        Arguments:
+            group: all of its lanes.
+            devices: to run on; None takes those of this process.
+            size: lanes of a batch; None takes that of the plan.
+        """
+        size = self.size_of(group) if size is None else size
+        return trace_group(self.problem_fn, group, self.dynamics, tuple(self.observables), self.times, size, devices)
+
+    def check(self, among: Sequence[Group]) -> None:
+        """Checks what the axes make of these groups.
+
+        Raises:
+            TypeError: they are not the arguments of problem_fn.
+            ValueError: the shape or dtype of an observable is not the same in all groups; the message names the axis.
+        """
+        _check_arguments(self.problem_fn, [item.name for axis in self.axes for item in axis.arguments])
+        if len(among) < 2:
+            return
+        found = [self.outliner.shapes(group) for group in among]
+        for name in found[0]:
+            for what, kinds in (
+                ("shape", [info[name].shape for info in found]),
+                ("dtype", [str(info[name].dtype) for info in found]),
+            ):
+                if len(set(kinds)) > 1:
+                    raise ValueError(
+                        f"observable {name!r} has {what}s {sorted(set(kinds))} along the axes {_guilty(among, kinds)}; "
+                        f"observe something whose {what} does not depend on them, or sweep them one at a time"
+                    )
+
+    def describe(self) -> str:
+        """Lanes, compilations, and estimates of memory and cost, as text. Compiles and runs nothing.
+
+        The memory is that of a batch on the devices of this process: parameters and states of the lanes that march at
+        the same time (on processors one per core, on accelerators all), and what is observed of all. What a step works
+        with (for `FunctionSpace` some matrices of n c by n c) comes on top.
+
+        The cost is in floating-point operations: of all steps of a `Descent` and of a closed form; of one gradient of
+        the loss where only the run shows how many steps there are. XLA counts them, all but those of eigenvectors and
+        the like.
+        """
+        arguments = [argument for axis in self.axes for argument in axis.arguments]
+        traced = [argument.name for argument in arguments if argument.traced]
+        static = [argument.name for argument in arguments if not argument.traced]
+        names = ", ".join(item.name for item in self.observables)
+        lines = [
+            f"{_count(self.lanes, 'lane')}: {self._grid()}",
+            f"traced: {', '.join(traced) or 'none'}; static: {', '.join(static) or 'none'}",
+            f"{self.dynamics.name} at {_count(len(self.ts), 'time')} from {self.ts[0]:g} to {self.ts[-1]:g}, "
+            f"observing {names}",
+            _count(len(self.groups), "compilation"),
+        ]
+        largest, observed = 0, 0
+        for index, group in enumerate(self.groups):
+            outline = self.outliner.outline(group)
+            size = (
+                outline.batch_size(len(group.lanes))
+                if self.batch_size is None
+                else min(self.batch_size, len(group.lanes))
+            )
+            needed = _memory(outline, size)
+            largest = max(largest, needed)
+            observed += len(group.lanes) * outline.observed_bytes
+            if index < SHOWN:
+                name = ", ".join(f"{key} = {label(value)}" for key, value in group.static.items()) or "all"
+                lines.append(
+                    f"  {name}: {_count(len(group.lanes), 'lane')} in batches of {size}, {_bytes(needed)}, "
+                    f"{_cost(outline, len(group.lanes))}"
+                    f"{'' if outline.dynamics.name == self.dynamics.name else f', {outline.dynamics.name}'}"
+                )
+        if len(self.groups) > SHOWN:
+            lines.append(f"  and {len(self.groups) - SHOWN} more")
+        lines.append(f"memory: {_bytes(largest)} in the largest batch, and what a step works with")
+        lines.append(f"results: {_bytes(observed)}")
+        return "\n".join(lines)
+
+    def _grid(self) -> str:
+        return " x ".join(f"{axis.dim} {len(axis)}" for axis in self.axes)
+
+
+def plan(
+    problem_fn: Callable[..., Problem],
+    axes: Mapping[str, Any] | Zip | Sequence[Mapping[str, Any] | Zip],
+    dynamics: AbstractDynamics,
+    ts: Any,
+    *,
+    observe: Observable | Sequence[Observable] = (loss(),),
+    batch_size: int | None = None,
+) -> Plan:
+    """Checks a sweep and says what it will take, before anything is compiled or run.
+
+    `print(plan(...).describe())` shows lanes, compilations, memory and cost.
+
+    Arguments:
+        problem_fn, axes, dynamics, ts, observe, batch_size: as for `sweep`.
+
+    Raises:
+        ValueError, TypeError: as `sweep`, for all that is wrong with these arguments, or with the shapes of what
+            problem_fn and the observables return for any combination of static arguments.
+        NotApplicable: the dynamics is a closed form for another kind of problem.
+    """
+    made = read_plan(problem_fn, axes, dynamics, ts, observe=observe, batch_size=batch_size)
+    made.check(made.groups)
+    if len(made.groups) == 1:
+        made.outliner.shapes(made.groups[0])
+    return made
+
+
+def read_plan(
+    problem_fn: Any, axes: Any, dynamics: Any, ts: Any, *, observe: Any, batch_size: int | None = None
+) -> Plan:
+    """As `plan`, without looking at problem_fn."""
+    if not callable(problem_fn):
+        raise TypeError(f"problem_fn must return the problem of a cell, got {describe(problem_fn)}")
+    fn: Callable[..., Any] = problem_fn
+    if not isinstance(dynamics, AbstractDynamics):
+        raise TypeError(f"dynamics must be such as GradientFlow(), got {describe(dynamics)}")
+    grid = read_axes(axes)
+    observables = check_observables(observe, dynamics)
+    _check_names(grid, observables)
+    times = jnp.atleast_1d(read_times(ts, dynamics, jnp.result_type(float)))
+    if batch_size is not None:
+        batch_size = require_size(batch_size, "batch_size")
+    return Plan(fn, grid, dynamics, observables, np.asarray(times), batch_size)
+
+
+def _check_arguments(problem_fn: Callable[..., Any], names: Sequence[str]) -> None:
+    """Raises TypeError where the axes are not the arguments of problem_fn."""
+    try:
+        signature = inspect.signature(problem_fn)
+    except ValueError:  # of some functions made in C nothing is known
+        return
+    try:
+        signature.bind_partial(**dict.fromkeys(names))  # a name too much says more than one that is missing
+        signature.bind(**dict.fromkeys(names))
+    except TypeError as error:
+        raise TypeError(
+            f"problem_fn is called with the axes {list(names)}, but takes {signature}: {error}; name the axes as its "
+            "arguments"
+        ) from None
+
+
+def _check_names(grid: tuple[Axis, ...], observables: Sequence[Observable]) -> None:
+    """Raises ValueError where an axis is called like something else in the dataset."""
+    names = {argument.name for axis in grid for argument in axis.arguments} | {axis.dim for axis in grid}
+    taken = (
+        {"t", *LANE_VARIABLES} | {item.name for item in observables} | {d for item in observables for d in item.dims}
+    )
+    if names & taken:
+        raise ValueError(
+            f"axes may not be called {sorted(names & taken)}: the dataset has something else of that name; rename the "
+            "arguments of problem_fn"
+        )
+
+
+def _guilty(among: Sequence[Group], kinds: Sequence[Any]) -> list[str]:
+    """The static arguments that decide a kind: those that alone tell two groups of other kinds apart."""
+    found = set[str]()
+    for i, first in enumerate(among):
+        for j, second in enumerate(among[:i]):
+            if kinds[i] != kinds[j]:
+                differ = [name for name, value in first.static.items() if value != second.static[name]]
+                found |= set(differ) if len(differ) == 1 else set()
+    return [name for name in among[0].static if name in found or not found]
+
+
+def _memory(outline: Outline, size: int) -> int:
+    """Bytes that the lanes of a batch hold at the same time."""
+    devices = read_devices(None)
+    # On processors lanes march one after another, in as many loops as there are cores.
+    marching = min(size, devices.streams * len(devices)) if outline.marches and devices.on_cpu else size
+    return marching * outline.state_bytes + size * outline.observed_bytes
+
+
+def _cost(outline: Outline, lanes: int) -> str:
+    if not np.isfinite(outline.flop):
+        return "cost unknown"
+    if outline.times is None:
+        return f"{lanes * outline.flop:.1e} flop for a gradient of each"
+    return f"{lanes * outline.times * outline.flop:.1e} flop"
+
+
+def _bytes(size: int) -> str:
+    """Bytes in words."""
+    unit = min(max(len(str(size)) - 1, 0) // 3, 4)
+    return f"{size / 1000**unit:.3g} {('bytes', 'kB', 'MB', 'GB', 'TB')[unit]}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,1 @@
+"""How the lanes of a group run: one program each."""

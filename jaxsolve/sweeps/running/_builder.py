@@ -1,0 +1,138 @@
+"""From the cells of a group to their problems, and to what their lanes do."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import jaxpr_as_fun
+from jaxtyping import Array, Float
+
+from ..._checks import describe
+from ..._dynamics import is_stochastic, of_lane
+from ..._problem import Problem
+from ...observe import Observable
+from ..grid._axes import Group
+from ._devices import Devices
+
+
+Cells = dict[str, np.ndarray]
+"""Traced arguments by name, one row per lane of a group."""
+
+
+class Leaves(NamedTuple):
+    """The arrays of a problem, in lists: those that depend on the cell, and those that all lanes share, as the data."""
+
+    own: Any
+    shared: Any
+
+
+class Builder:
+    """Makes the problems of a group, whose function is traced once.
+
+    Arguments:
+        problem_fn: of the sweep.
+        group: whose cells are meant; only the shapes of its arguments matter.
+
+    Raises:
+        TypeError: problem_fn returns something else than a Problem.
+    """
+
+    def __init__(self, problem_fn: Callable[..., Problem], group: Group):
+        parts: list[Any] = []  # the problem's structure and what is no array in it, filled while tracing
+
+        def build(cell: dict[str, Array]) -> list[Array]:
+            problem = require_problem(problem_fn(**group.static, **cell))
+            arrays, static = eqx.partition(problem, eqx.is_array)
+            parts[:] = [jax.tree.structure(arrays), static]
+            return jax.tree.leaves(arrays)
+
+        example = {name: jax.ShapeDtypeStruct(values.shape[1:], values.dtype) for name, values in group.cells.items()}
+        closed = jax.make_jaxpr(build)(example)
+        self._run = jaxpr_as_fun(closed)
+        self._structure, self._static = parts
+        self._depends = _depends_on_input(closed.jaxpr)
+        self.shape = self._combine([jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in closed.out_avals])
+
+    def leaves(self, cell: dict[str, Array]) -> Leaves:
+        """The arrays of a cell's problem."""
+        found = [jnp.asarray(leaf) for leaf in self._run(*jax.tree.leaves(cell))]
+        own = [leaf for leaf, depends in zip(found, self._depends, strict=True) if depends]
+        return Leaves(own, [leaf for leaf, depends in zip(found, self._depends, strict=True) if not depends])
+
+    def problem(self, leaves: Leaves) -> Problem:
+        """The problem of these arrays."""
+        own, shared = iter(leaves.own), iter(leaves.shared)
+        return self._combine([next(own) if depends else next(shared) for depends in self._depends])
+
+    def _combine(self, leaves: list[Any]) -> Problem:
+        return eqx.combine(jax.tree.unflatten(self._structure, leaves), self._static)
+
+
+def require_problem(problem: Any) -> Problem:
+    """Raises TypeError for what is no Problem."""
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem_fn must return a jaxsolve.Problem, got {describe(problem)}")
+    return problem
+
+
+INDEX = "flat index"  # in the cells of lanes that have a random key each; no argument of a function has such a name
+
+
+class Setup(NamedTuple):
+    """What the lanes of a group do, and where.
+
+    Attributes:
+        builder: makes their problems.
+        dynamics: how they move, where the problem chooses the one that it has chosen.
+        observables, ts: as for the sweep.
+        devices: to run on.
+        size: lanes of a batch, on all devices.
+        cell: any one of the group, from `cells_of`.
+    """
+
+    builder: Builder
+    dynamics: Any
+    observables: tuple[Observable, ...]
+    ts: Float[Array, " times"]
+    devices: Devices
+    size: int
+    cell: dict[str, Any]
+
+    @property
+    def rows(self) -> int:
+        """Lanes of a batch on one device."""
+        return self.size // len(self.devices)
+
+    def shapes(self, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """Those of so many cells."""
+        return {name: jax.ShapeDtypeStruct((rows, *v.shape), v.dtype) for name, v in self.cell.items()}
+
+    def leaves(self, cell: dict[str, Array]) -> Leaves:
+        """The arrays that a lane is made of."""
+        leaves = self.builder.leaves({name: value for name, value in cell.items() if name != INDEX})
+        return Leaves([*leaves.own, cell[INDEX]], leaves.shared) if INDEX in cell else leaves
+
+    def lane(self, leaves: Leaves) -> tuple[Problem, Any]:
+        """The problem and the dynamics of a lane of these arrays."""
+        if INDEX not in self.cell:
+            return self.builder.problem(leaves), self.dynamics
+        *own, index = leaves.own
+        return self.builder.problem(Leaves(own, leaves.shared)), of_lane(self.dynamics, index)
+
+
+def cells_of(group: Group, dynamics: Any) -> Cells:
+    """What makes the lanes of a group: arguments by name, one row per lane; flat indices too if there is a key."""
+    cells = {name: np.asarray(values) for name, values in group.cells.items()}
+    return cells | {INDEX: group.lanes.astype(np.uint32)} if is_stochastic(dynamics) else cells
+
+
+def _depends_on_input(jaxpr: Any) -> list[bool]:
+    """Which outputs depend on an input."""
+    dependent = set(jaxpr.invars)
+    for equation in jaxpr.eqns:
+        if any(variable in dependent for variable in equation.invars if not hasattr(variable, "val")):
+            dependent.update(equation.outvars)
+    return [not hasattr(variable, "val") and variable in dependent for variable in jaxpr.outvars]

@@ -1,0 +1,99 @@
+"""The devices that the lanes of a sweep run on."""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from ..._checks import describe
+
+
+AXIS = "lanes"
+
+# Every core has lanes of its own, so XLA must not cut loops over an array into tasks for several.
+_UNCUT: dict[str, str | bool] = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
+
+
+class Devices:
+    """Devices of one kind, which share the rows of batches equally.
+
+    Arguments:
+        devices: at least one, all of them of this process.
+    """
+
+    def __init__(self, devices: Sequence[Any]):
+        self.all = tuple(devices)
+        self._mesh = Mesh(np.array(self.all), (AXIS,))
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether they are processors of the host."""
+        return self.all[0].platform == "cpu"
+
+    @property
+    def streams(self) -> int:
+        """Programs to run at once: one per core where all cores are one device, which lets them run in threads."""
+        return cores() if self.on_cpu and len(self) == 1 else 1
+
+    def lower(self, fn: Callable[..., Any], arguments: Sequence[Any], shared: Sequence[bool]) -> jax.stages.Lowered:
+        """Lowers a function of rows to one that runs on all devices, each on its part of the rows.
+
+        Arguments:
+            fn: of the rows of one device.
+            arguments: shapes and dtypes of the rows of one device, one pytree for each argument of `fn`.
+            shared: which of the arguments are no rows, but the same on all devices; and, last, whether the result is.
+        """
+        if len(self) == 1:
+            with jax.default_device(self.all[0]):
+                return jax.jit(fn).lower(*arguments)
+        specs = [PartitionSpec() if same else PartitionSpec(AXIS) for same in shared]
+        spread = jax.shard_map(fn, mesh=self._mesh, in_specs=tuple(specs[:-1]), out_specs=specs[-1], check_vma=False)
+        placed = [NamedSharding(self._mesh, spec) for spec in specs]
+        rows = [
+            argument if same else jax.tree.map(self._whole, argument)
+            for argument, same in zip(arguments, shared, strict=False)
+        ]
+        return jax.jit(spread, in_shardings=tuple(placed[:-1]), out_shardings=placed[-1]).lower(*rows)
+
+    def compile(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+        """Compiles what `lower` gave."""
+        return lowered.compile(compiler_options=_UNCUT if self.on_cpu else None)
+
+    def _whole(self, part: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((len(self) * part.shape[0], *part.shape[1:]), part.dtype)
+
+
+def read_devices(devices: Any) -> Devices:
+    """The devices asked for; None means all local ones, or the one that `jax.default_device` names.
+
+    Raises:
+        TypeError: devices is no sequence of JAX devices.
+        ValueError: it is empty, or names one twice, devices of several kinds, or those of another process.
+    """
+    if devices is None:
+        default = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
+        if isinstance(default, jax.Device):
+            return Devices([default])
+        return Devices(jax.local_devices(backend=default))
+    if not isinstance(devices, Sequence) or not all(isinstance(device, jax.Device) for device in devices):
+        raise TypeError(f"devices must be a sequence such as jax.local_devices(), or None, got {describe(devices)}")
+    if not devices:
+        raise ValueError("devices is empty; give at least one, or None for all local ones")
+    if len(set(devices)) != len(devices):
+        raise ValueError(f"devices names one twice: {list(devices)}")
+    if len({device.platform for device in devices}) > 1:
+        raise ValueError(f"devices must be of one kind, got {list(devices)}")
+    if any(device.process_index != jax.process_index() for device in devices):
+        raise ValueError(f"devices must belong to this process, such as those of jax.local_devices(); got {devices}")
+    return Devices(devices)
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

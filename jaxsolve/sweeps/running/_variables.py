@@ -1,0 +1,128 @@
+"""The variables of a sweep's dataset: what they are called, what they hold, and the rows of a batch in them."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..._dynamics import AbstractChoice, AbstractDynamics, AbstractMarching
+from ..._results import RESULT_NAMES
+from ...observe import Observable
+from .programs._base import Batch, Lanes
+
+
+LANE_VARIABLES = ("result", "steps", "t_end", "wall", "t_saved")
+"""The variables of a sweep's dataset beside the observables."""
+TIME = "gradient-flow time"
+
+Rows = dict[str, np.ndarray]
+"""Values by variable, one row per lane."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Variable:
+    """One variable.
+
+    Arguments:
+        name: of the variable.
+        dims: names of its dimensions after the axes.
+        shape: its shape after the axes.
+        dtype: of its values.
+        attrs: units and the like.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: str
+    attrs: dict[str, Any]
+
+    @property
+    def missing(self) -> Any:
+        """What stands for lanes that have not run: NaN, or -1, or what is nearest to it."""
+        kind = np.dtype(self.dtype)
+        if np.issubdtype(kind, np.inexact):
+            return kind.type(np.nan)
+        return kind.type(-1) if np.issubdtype(kind, np.signedinteger) else kind.type(0)
+
+    @property
+    def lane_bytes(self) -> int:
+        """Memory of one lane."""
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+    def require(self, rows: np.ndarray) -> None:
+        """Raises ValueError for rows of another shape or dtype."""
+        if (tuple(rows.shape[1:]), str(rows.dtype)) != (self.shape, self.dtype):
+            raise ValueError(
+                f"{self.name!r} is {rows.dtype} of shape {rows.shape[1:]} here, but the store holds {self.dtype} of "
+                f"shape {self.shape}; sweep them in stores of their own"
+            )
+
+    @staticmethod
+    def from_json(facts: dict[str, Any]) -> "Variable":
+        """Reads what `dataclasses.asdict` wrote."""
+        dims, shape = tuple(facts["dims"]), tuple(facts["shape"])
+        return Variable(facts["name"], dims, shape, facts["dtype"], facts["attrs"])
+
+
+def variables_of(observables: Sequence[Observable], lanes: Lanes, *, rounded: bool) -> tuple[Variable, ...]:
+    """The variables for batches such as this one, of arrays or of their shapes; `result` is the last.
+
+    Arguments:
+        observables: what is observed.
+        lanes: a batch.
+        rounded: whether the times saved may differ from those asked for.
+    """
+    found = [_variable(item.name, ("t", *item.dims), lanes.observed[item.name], item.unit) for item in observables]
+    if rounded:
+        found.append(_variable("t_saved", ("t",), lanes.times, TIME, long_name="time of the step saved"))
+    wall = "wall time of the batch, shared by steps; without compilation"
+    flags = {"flag_values": list(range(len(RESULT_NAMES))), "flag_meanings": " ".join(RESULT_NAMES)}
+    return (
+        *found,
+        _variable("steps", (), lanes.steps, "accepted steps"),
+        _variable("t_end", (), lanes.t_end, TIME),
+        Variable("wall", (), (), "float64", {"units": "s", "long_name": wall}),
+        Variable("result", (), (), "int8", flags),
+    )
+
+
+def variables_for(
+    observables: Sequence[Observable], dynamics: AbstractDynamics, ts: np.ndarray, lanes: Lanes
+) -> tuple[Variable, ...]:
+    """The variables of a store, before any lane has run.
+
+    Arguments:
+        observables, dynamics, ts: of the sweep.
+        lanes: shapes and dtypes of a batch.
+    """
+    # Where the problem chooses the dynamics, the groups may round times in different ways.
+    unknown = isinstance(dynamics, AbstractChoice) and not isinstance(dynamics, AbstractMarching)
+    rounded = unknown or not np.array_equal(np.asarray(dynamics.times(jnp.asarray(ts))), ts)
+    return variables_of(observables, lanes, rounded=rounded)
+
+
+def rows_of(batch: Batch) -> Rows:
+    """The rows of a batch, by variable."""
+    values = {name: np.asarray(value) for name, value in batch.rows.observed.items()}
+    steps = np.asarray(batch.rows.steps)
+    useful = np.maximum(steps, 1)
+    return values | {
+        "t_saved": np.asarray(batch.rows.times),
+        "steps": steps,
+        "t_end": np.asarray(batch.rows.t_end),
+        "wall": batch.wall * useful / useful.sum(),
+        "result": np.asarray(batch.rows.result).astype(np.int8),
+    }
+
+
+def saved_at(batch: Batch, ts: np.ndarray) -> bool:
+    """Whether the lanes were saved at the times `ts`, but for the dtype."""
+    times = np.asarray(batch.rows.times)
+    return np.array_equal(times, np.broadcast_to(ts.astype(times.dtype), times.shape))
+
+
+def _variable(name: str, dims: tuple[str, ...], values: Any, unit: str, **attrs: str) -> Variable:
+    return Variable(name, dims, tuple(values.shape[1:]), str(np.dtype(values.dtype)), {"units": unit, **attrs})

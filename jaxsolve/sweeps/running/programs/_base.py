@@ -1,0 +1,125 @@
+"""How the lanes of a group run: what is compiled for them, and how the host feeds it."""
+
+import abc
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from ...._results import FIRST_FAILURE
+from .._builder import Cells
+from ._queue import Waiting
+
+
+class Lanes(NamedTuple):
+    """What a program returns, one row per lane."""
+
+    observed: dict[str, Array]
+    times: Array
+    t_end: Array
+    result: Array  # codes
+    steps: Array
+
+
+class Origin(NamedTuple):
+    """Where and how lanes ran, for the attributes of a dataset.
+
+    Attributes:
+        host, device: where.
+        dynamics: what moved them, in a line.
+        group: the name of their group.
+        size: lanes per batch.
+    """
+
+    host: str
+    device: str
+    dynamics: str
+    group: str
+    size: int
+
+    @property
+    def where(self) -> str:
+        """The host and the device."""
+        return f"{self.host}, {self.device}"
+
+
+class Batch(NamedTuple):
+    """Lanes that have run, on the host.
+
+    Attributes:
+        lanes: their indices: in the group where a runner hands them over, in the grid from then on.
+        rows: one per lane.
+        wall: seconds that went into them: of what ran at once, their share of the useful steps.
+        useful: steps of lanes that had not finished, accepted or rejected; 0 for closed forms.
+        executed: all steps since the last batch, with those of finished lanes that waited for others.
+        origin: where and how they ran; None where a runner hands them over.
+    """
+
+    lanes: np.ndarray
+    rows: Lanes
+    wall: float
+    useful: int = 0
+    executed: int = 0
+    origin: Origin | None = None
+
+    @property
+    def failed(self) -> int:
+        """How many of the lanes failed."""
+        return int(np.sum(np.asarray(self.rows.result) >= FIRST_FAILURE))
+
+
+class AbstractRunner(abc.ABC):
+    """Runs lanes by compiled programs. Threads may use one at the same time.
+
+    Attributes:
+        programs: what was compiled.
+        streams: how many threads are best used at once.
+    """
+
+    programs: Sequence[jax.stages.Compiled]
+    streams: int
+
+    @abc.abstractmethod
+    def run(self, cells: Cells, waiting: Waiting, hand_over: Callable[[Batch], Any]) -> None:
+        """Runs lanes until none is waiting."""
+
+    @property
+    def memory(self) -> int:
+        """Bytes that are needed while it runs, beyond those of results on the host; 0 where XLA does not tell."""
+        plans = [program.memory_analysis() for program in self.programs]
+        sizes = ("temp_size_in_bytes", "argument_size_in_bytes", "output_size_in_bytes")
+        found = [sum(getattr(plan, name, 0) for name in sizes) for plan in plans if plan is not None]
+        return self.streams * max(found, default=0)
+
+
+class AbstractLowered(abc.ABC):
+    """The programs of a group, traced.
+
+    Attributes:
+        out_info: shapes and dtypes of some lanes.
+        refills: whether new lanes take the places of those that finish, so that it is best given many at once.
+    """
+
+    out_info: Lanes
+    refills: ClassVar[bool]
+
+    @abc.abstractmethod
+    def compile(self) -> AbstractRunner:
+        """Compiles them; possible in any thread."""
+
+
+def take(cells: Cells, places: np.ndarray) -> Cells:
+    """The rows of some lanes."""
+    return {name: values[places] for name, values in cells.items()}
+
+
+def repeat_last(places: np.ndarray, size: int) -> np.ndarray:
+    """The places, and copies of the last one: a program always has the same number of rows."""
+    return np.concatenate([places, np.full(size - len(places), places[-1])])
+
+
+def first(rows: Lanes, count: int) -> Lanes:
+    """The first rows, on the host."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[:count], rows)

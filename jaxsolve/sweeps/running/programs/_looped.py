@@ -1,0 +1,98 @@
+"""Marches one after another in a compiled loop: no lane waits for another, and a branch not taken costs nothing.
+
+Best on processors, for lanes of which a step is work enough.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from ...._results import result_code
+from ...._solve import observe_march
+from .._builder import Cells, Setup
+from .._devices import Devices
+from ._base import AbstractLowered, AbstractRunner, Batch, Lanes, repeat_last, take
+from ._queue import Waiting
+
+
+LONG = 0.1  # seconds of a call that are enough: more lanes at once would only be later to show
+
+
+@final
+class LoweredLooped(AbstractLowered):
+    """The program of a loop. Arguments as for `LoweredFused`."""
+
+    refills = True
+
+    def __init__(self, setup: Setup):
+        rows = setup.rows
+
+        def lane(cell: dict[str, Array]) -> tuple[Lanes, Int[Array, ""]]:
+            (problem, march), one = setup.lane(setup.leaves(cell)), jnp.ones((), int)
+            step = lambda at: (march.advance(problem, at[0], one), at[1] + 1)
+            start = march.init(problem, setup.ts), jnp.zeros((), jnp.int32)
+            state, attempts = jax.lax.while_loop(lambda at: ~at[0].done, step, start)
+            run = march.finish(problem, state)
+            observed = observe_march(problem, setup.observables, run)
+            return Lanes(observed, run.times, run.t_end, result_code(run.result), run.steps), attempts
+
+        def batch(cells: dict[str, Array], count: Int[Array, " device"]) -> tuple[Lanes, Int[Array, " lanes"]]:
+            one = jax.eval_shape(lane, setup.cell)
+            nothing = jax.tree.map(lambda leaf: jnp.zeros((rows, *leaf.shape), leaf.dtype), one)
+
+            def fill(index: Array, found: Any) -> Any:
+                row = lane({name: values[index] for name, values in cells.items()})
+                return jax.tree.map(lambda all_rows, value: all_rows.at[index].set(value), found, row)
+
+            # How many rows are wanted is known only when it runs, so one program serves any number of lanes, and the
+            # bits of a lane do not depend on how many run with it.
+            return jax.lax.fori_loop(0, count[0], fill, nothing)
+
+        count = jax.ShapeDtypeStruct((1,), jnp.int32)
+        self._rows, self._devices = rows, setup.devices
+        self._lowered = setup.devices.lower(batch, [setup.shapes(rows), count], [False, False, False])
+        self.out_info = self._lowered.out_info[0]
+
+    def compile(self) -> "Looped":
+        return Looped(self._devices.compile(self._lowered), self._rows, self._devices)
+
+
+@final
+class Looped(AbstractRunner):
+    """A compiled loop over up to `rows` lanes on each device."""
+
+    def __init__(self, compiled: jax.stages.Compiled, rows: int, devices: Devices):
+        self._compiled = compiled
+        self._rows = rows
+        self._devices = devices
+        self.programs, self.streams = [compiled], devices.streams
+
+    def run(self, cells: Cells, waiting: Waiting, hand_over: Callable[[Batch], Any]) -> None:
+        each = 1
+        while True:
+            # Near the end a call takes few lanes, so that other streams do not wait for this one.
+            share = -(-len(waiting) // (2 * self.streams * len(self._devices)))
+            places = waiting.take(len(self._devices) * max(1, min(each, share, self._rows)))
+            if not len(places):
+                return
+            begin = time.perf_counter()
+            done, attempts = self._call(cells, places)
+            wall = time.perf_counter() - begin
+            waiting.learn(places, attempts)
+            steps = int(attempts.sum())
+            hand_over(Batch(places, done, wall, steps, steps))
+            if wall < LONG:
+                each = min(2 * each, self._rows)
+
+    def _call(self, cells: Cells, places: np.ndarray) -> tuple[Lanes, np.ndarray]:
+        parts = np.array_split(places, len(self._devices))
+        counts = np.array([len(part) for part in parts], np.int32)
+        rows = np.concatenate([repeat_last(part if len(part) else places[:1], self._rows) for part in parts])
+        lanes, attempts = self._compiled(take(cells, rows), counts)
+        wanted = np.concatenate([self._rows * device + np.arange(count) for device, count in enumerate(counts)])
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[wanted], lanes), np.asarray(attempts)[wanted]

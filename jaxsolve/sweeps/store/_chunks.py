@@ -1,0 +1,188 @@
+"""The chunks of a store: rows of lanes come in any order, and a chunk is written when the last of its own is there."""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..._results import FIRST_FAILURE
+from ..running._variables import Rows, rows_of
+from ..running.programs._base import Batch
+from ._files import explained
+from ._layout import Layout
+
+
+log = logging.getLogger("jaxsolve")
+
+FLUSH_SECONDS = 60.0  # between two writings of unfinished chunks
+FLUSH_SHARE = 0.05  # of the time, at most, goes into that
+SLOWEST_LOOK = 2.0  # seconds between two looks for the chunks of others
+
+
+class Chunks:
+    """Fills the chunks of a store. Several processes may do so at the same time, each with chunks of its own.
+
+    A chunk is one file per variable, which Zarr replaces as a whole. `result` comes last, and is the record: a lane has
+    run where `result` is not -1, all files of the chunk are there, and their checksums hold.
+
+    Arguments:
+        path: the store.
+        layout: of the store.
+
+    Attributes:
+        blocks: of the store.
+        missing: which lanes have yet to run, as far as this process knows; all, before it looks.
+    """
+
+    def __init__(self, path: Path, layout: Layout):
+        import zarr
+
+        self.path = path
+        self.blocks = layout.blocks
+        self.missing = np.ones(math.prod(layout.blocks.grid), bool)
+        self._variables = {item.name: item for item in layout.variables}
+        self._open: dict[int, Rows] = {}  # the chunks that are not whole
+        self._changed: set[int] = set()
+        self._next_flush = time.monotonic() + FLUSH_SECONDS
+        # Also chunks that hold nothing but NaN are written: they have run.
+        with zarr.config.set({"array.write_empty_chunks": True}):
+            self._arrays: dict[str, Any] = {
+                name: zarr.open_array(path / name, mode="r+", zarr_format=3) for name in self._variables
+            }
+
+    def look(self, numbers: Iterable[int], *, forget_failed: bool = False) -> set[int]:
+        """Takes up those of some chunks that are on disk, and returns their numbers.
+
+        Arguments:
+            numbers: of the chunks.
+            forget_failed: whether lanes that failed are to run again.
+        """
+        found = set[int]()
+        for number in numbers:
+            rows = self._read(number)
+            if rows is None:
+                continue
+            found.add(number)
+            if forget_failed and np.any(rows["result"] >= FIRST_FAILURE):
+                self._forget(rows, rows["result"] >= FIRST_FAILURE)
+                # Of a lane that does not count as run any more nothing need hold: `result` first.
+                with explained(self.path):
+                    self._put(number, {"result": rows["result"], **rows})
+            run = rows["result"] >= 0
+            self.missing[self.blocks.lanes(number)[run]] = False
+            if not run.all():
+                self._open[number] = rows
+        return found
+
+    def drop(self, numbers: Iterable[int]) -> None:
+        """Removes chunks, so that readers see lanes that have not run."""
+        for number in numbers:
+            for file in reversed(self._files(number).values()):
+                file.unlink(missing_ok=True)
+
+    def write(self, batch: Batch) -> None:
+        """Takes some lanes. Those that have run before are passed over.
+
+        Raises:
+            ValueError: their variables are not those of the store.
+            OSError: the disk is full, or fails otherwise.
+        """
+        rows = rows_of(batch)
+        for name, variable in self._variables.items():
+            variable.require(rows[name])
+        chunks = self.blocks.of(batch.lanes)
+        with explained(self.path):
+            for number in map(int, np.unique(chunks[self.missing[batch.lanes]])):
+                here = np.flatnonzero(chunks == number)
+                lanes = self.blocks.lanes(number)
+                known = self._open.setdefault(number, self._empty(len(lanes)))
+                for name, values in known.items():
+                    values[np.searchsorted(lanes, batch.lanes[here])] = rows[name][here]
+                self._changed.add(number)
+                if np.all(known["result"] >= 0):
+                    self._put(number, known)
+                    del self._open[number]
+                    self._changed.remove(number)
+        self.missing[batch.lanes] = False
+        begin = time.monotonic()
+        if begin > self._next_flush:
+            self.flush()
+            now = time.monotonic()
+            self._next_flush = now + max(FLUSH_SECONDS, (now - begin) / FLUSH_SHARE)
+
+    def flush(self) -> None:
+        """Writes what is known of the chunks that are not whole."""
+        with explained(self.path):
+            for number in sorted(self._changed):
+                self._put(number, self._open[number])
+                self._changed.remove(number)
+
+    def wait(self, lanes: np.ndarray, heed: Callable[[], None], patience: float = math.inf) -> None:
+        """Waits until lanes that other processes run are on disk, and so no longer missing.
+
+        Arguments:
+            lanes: flat indices.
+            heed: called between two looks.
+            patience: seconds to wait; those that have not come by then stay missing.
+        """
+        begin = time.monotonic()
+        while True:
+            lanes = lanes[self.missing[lanes]]
+            self.look(number for number in map(int, np.unique(self.blocks.of(lanes))) if self._has_ended(number))
+            waited = time.monotonic() - begin
+            if not self.missing[lanes].any() or waited > patience:
+                return
+            heed()
+            time.sleep(min(SLOWEST_LOOK, 0.01 + 0.1 * waited))
+
+    def _put(self, number: int, rows: Rows) -> None:
+        shape, region = self.blocks.shape(number), self.blocks.region(number)
+        for name, values in rows.items():
+            if 0 not in values.shape:
+                self._arrays[name][region] = values.reshape(*shape, *values.shape[1:])
+
+    def _read(self, number: int) -> Rows | None:
+        """What is known of a chunk; None if nothing is, or if it is damaged, which the log tells."""
+        files = self._files(number)
+        if not files["result"].exists():
+            return None
+        found = {}
+        for name, file in files.items():
+            try:
+                file.stat()  # of a file that is not there Zarr says that it holds the fill value
+                values = np.asarray(self._arrays[name][self.blocks.region(number)])
+            except Exception as error:  # whatever its codecs make of such bytes
+                missing = isinstance(error, FileNotFoundError)
+                wrong = "is missing" if missing else f"cannot be read ({type(error).__name__}: {error})"
+                log.warning("%s: %s %s; its lanes are run again", self.path, file.relative_to(self.path), wrong)
+                return None
+            found[name] = values.reshape(-1, *values.shape[len(self.blocks.grid) :])
+        rows = self._empty(len(self.blocks.lanes(number)))
+        return {name: found.get(name, values) for name, values in rows.items()}
+
+    def _has_ended(self, number: int) -> bool:
+        """Whether all lanes of a chunk have run; `result`, which comes last, says so."""
+        try:
+            return bool(np.all(np.asarray(self._arrays["result"][self.blocks.region(number)]) >= 0))
+        except Exception:  # it is damaged
+            return False
+
+    def _files(self, number: int) -> dict[str, Path]:
+        """The files of a chunk by variable; `result` is the last. Of nothing, Zarr writes no file."""
+        place = self.blocks.place(number)
+        return {
+            name: self.path / name / "c" / Path(*map(str, (*place, *(0 for _ in item.shape))))
+            for name, item in self._variables.items()
+            if 0 not in item.shape
+        }
+
+    def _empty(self, lanes: int) -> Rows:
+        return {name: np.full((lanes, *item.shape), item.missing, item.dtype) for name, item in self._variables.items()}
+
+    def _forget(self, rows: Rows, lanes: np.ndarray) -> None:
+        for name, values in rows.items():
+            values[lanes] = self._variables[name].missing

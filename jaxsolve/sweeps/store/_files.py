@@ -1,0 +1,146 @@
+"""The files of a store that are not Zarr's, its lock, and errors of the system in words."""
+
+import contextlib
+import datetime
+import errno
+import json
+import os
+import re
+import socket
+import uuid
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+OURS = "_jaxsolve"  # the folder of a store that holds what is not Zarr's
+MANIFEST, LOCK, WRITER = "manifest.json", "lock", "writer.json"
+PARTIAL = ".partial"  # ending of files that are being written, here as in Zarr's `LocalStore`
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
+NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
+AGAIN = "what has run is kept: call the sweep again with the same arguments to run the rest"
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Writes a file of which readers see everything or, until then, what was there before.
+
+    By hand, since what it writes (the manifest, and last of all the root's metadata) says that other files are
+    complete: it must have reached the disk before it has its name, which Zarr's `LocalStore` does not see to.
+    """
+    part = path.with_name(f"{path.name}.{uuid.uuid4().hex}{PARTIAL}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(part, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes JSON for people to read: lists of numbers stay on one line."""
+    on_one_line = lambda found: re.sub(r"\n *", " ", found[0]).replace("[ ", "[").replace(" ]", "]")
+    text = re.sub(r"\[[^\[\]{}]*\]", on_one_line, json.dumps(value, indent=1, allow_nan=False))
+    write_whole(path, f"{text}\n".encode())
+
+
+def remove_partial(path: Path) -> None:
+    """Removes what a process that died was writing."""
+    for part in path.rglob(f"*{PARTIAL}"):
+        part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def explained(path: Path, then: str = AGAIN) -> Iterator[None]:
+    """Turns the system's errors of writing into one that says what is wrong and what to do.
+
+    Arguments:
+        path: the store.
+        then: what holds after the error, and what can be done.
+
+    Raises:
+        OSError: of the same kind and number.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or isinstance(error, BlockingIOError):  # our own, which says it all
+            raise
+        if error.errno in FULL:
+            text = f"there is no space left to write to {path} ({error.strerror}). Free some; {then}"
+        elif error.errno in READ_ONLY:
+            text = f"{path} cannot be written to ({error.strerror}). Choose another store or its permissions; {then}"
+        else:
+            text = f"writing to {path} failed ({error.strerror or error}); {then}"
+        # The number alone chooses the class of the error: PermissionError and so on.
+        raise OSError(error.errno, text) from error
+
+
+class Lock:
+    """The right to write to a store: filelock's, and a file beside it that says who holds it.
+
+    The operating system takes the lock back from a process that dies.
+
+    Arguments:
+        path: the store.
+    """
+
+    def __init__(self, path: Path):
+        import filelock
+
+        self._path = path
+        self._lock = filelock.FileLock(path / OURS / LOCK, blocking=False, thread_local=False)
+        self._free = False  # whether the file system has no locks
+
+    @property
+    def held(self) -> bool:
+        """Whether this object holds the lock."""
+        return self._lock.is_locked or self._free
+
+    def acquire(self) -> None:
+        """Takes the lock.
+
+        Raises:
+            BlockingIOError: another process, or another sweep of this one, holds it.
+            OSError: the file cannot be written.
+
+        Warns:
+            UserWarning: the file system has no locks.
+        """
+        import filelock
+
+        try:
+            self._lock.acquire()
+        except filelock.Timeout:
+            raise BlockingIOError(errno.EAGAIN, f"{self._who()}; wait for it, or choose another store") from None
+        except (OSError, NotImplementedError) as error:
+            if not isinstance(error, NotImplementedError) and error.errno not in NO_LOCKS:
+                raise
+            self._free = True
+            warnings.warn(
+                f"the file system of {self._path} has no locks, so nothing keeps a second process from writing to this "
+                "store; make sure that only one does",
+                stacklevel=2,
+            )
+        since = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+        holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
+        (self._path / OURS / WRITER).write_text(json.dumps(holder))
+
+    def release(self) -> None:
+        """Gives the lock back. A lock that is not held stays so."""
+        self._free = False
+        self._lock.release()
+
+    def _who(self) -> str:
+        try:
+            holder = json.loads((self._path / OURS / WRITER).read_text())
+            who = f"process {holder['pid']} on {holder['host']}, since {holder['since']}"
+        except (OSError, ValueError, KeyError):  # it has not written its name yet
+            who = "another process"
+        return f"{self._path} is being written by {who}"

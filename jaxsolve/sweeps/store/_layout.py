@@ -1,0 +1,238 @@
+"""The fixed part of a store: its manifest, and the metadata and coordinates that make it a dataset."""
+
+import dataclasses
+import json
+import logging
+import time
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..grid._blocks import Blocks, cut
+from ..planning._fingerprint import plan_hash
+from ..planning._plan import Plan
+from ..running._execute import Program
+from ..running._variables import Variable, variables_for
+from ._files import LOCK, MANIFEST, OURS, PARTIAL, write_json, write_whole, WRITER
+from ._manifest import citation, FORMAT, summary
+from ._memory import coordinates
+
+
+log = logging.getLogger("jaxsolve")
+
+ROOT = "zarr.json"  # the metadata of a store as a whole: once it is there, readers see a dataset
+PATIENCE = 60.0  # seconds after which what one machine writes is seen by all that share its file system
+LOOK = 0.1  # seconds between two looks
+
+
+class Layout(NamedTuple):
+    """What a store holds besides its chunks.
+
+    Attributes:
+        manifest: as JSON: plan, attributes of the dataset, variables, blocks, batch sizes, runs.
+        variables: of the dataset.
+        blocks: the lanes of each chunk.
+    """
+
+    manifest: dict[str, Any]
+    variables: tuple[Variable, ...]
+    blocks: Blocks
+
+
+def new_layout(
+    plan: Plan, facts: dict[str, Any], program: Program, labels: dict[str, str], run: dict[str, Any]
+) -> Layout:
+    """The layout of a new store.
+
+    Arguments:
+        plan: of the sweep.
+        facts: from `plan_facts`.
+        program: of any group: what its lanes hold, those of all groups hold.
+        labels: what ran, and on which devices, as far as it is known.
+        run: from `run_facts`.
+    """
+    variables = variables_for(plan.observables, plan.dynamics, plan.ts, program.lowered.out_info)
+    blocks = cut(plan.axes, program.size, max(item.lane_bytes for item in variables))
+    head = {"citation": citation(), "plan_hash": plan_hash(facts)}
+    attributes = {**summary(labels, run), **head, "batch_size": program.size}
+    manifest = {
+        "format": FORMAT,
+        **head,
+        "plan": facts,
+        "attributes": {**attributes, "manifest": f"{OURS}/{MANIFEST}"},
+        "batch_size": {"asked": plan.batch_size, "used": {}},
+        "variables": [dataclasses.asdict(item) for item in variables],
+        "chunks": dataclasses.asdict(blocks),
+        "runs": [run],
+    }
+    return Layout(manifest, variables, blocks)
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of a store: who made it, when, where, by which plan; see `docs/sweeps.md`.
+
+    Raises:
+        FileNotFoundError: there is no store, or another one than a sweep's.
+        ValueError: it is damaged.
+    """
+    file = path / OURS / MANIFEST
+    try:
+        return json.loads(file.read_text())
+    except ValueError as error:
+        raise ValueError(
+            f"{file} is damaged ({error}). Restore it from a backup, or start in another store; the arrays themselves "
+            "can still be opened with xarray"
+        ) from error
+
+
+def write_manifest(path: Path, manifest: dict[str, Any]) -> None:
+    """Writes the manifest, in place of an earlier one."""
+    write_json(path / OURS / MANIFEST, manifest)
+
+
+def has_manifest(path: Path) -> bool:
+    """Whether a folder is a sweep's store."""
+    return (path / OURS / MANIFEST).exists()
+
+
+def read_layout(path: Path) -> Layout:
+    """Reads the layout of a store.
+
+    Raises:
+        ValueError: its manifest is damaged, or of another version.
+    """
+    manifest = read_manifest(path)
+    try:
+        if manifest["format"] != FORMAT:
+            raise ValueError(
+                f"{path} was written by another version of jaxsolve, in format {manifest['format']} where this one has "
+                f"{FORMAT}; carry it on with that version, or start in another store. xarray opens both"
+            )
+        variables = tuple(Variable.from_json(item) for item in manifest["variables"])
+        blocks = Blocks(*(tuple(manifest["chunks"][name]) for name in ("grid", "block")))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path / OURS / MANIFEST} is damaged: it lacks {error}; start in another store") from error
+    return Layout(manifest, variables, blocks)
+
+
+def await_layout(path: Path) -> Layout:
+    """Reads the layout of a store that another process has made.
+
+    Raises:
+        FileNotFoundError: there is none, not even after a minute.
+        ValueError: it is damaged.
+    """
+    begin = time.monotonic()
+    while not (path / ROOT).exists() or not has_manifest(path):
+        if time.monotonic() - begin > PATIENCE:
+            raise FileNotFoundError(
+                f"{path} is not there for this process: a store that several processes fill must be a folder that all "
+                "of them see"
+            )
+        time.sleep(LOOK)
+    return read_layout(path)
+
+
+def skeleton(plan: Plan, layout: Layout) -> dict[str, bytes]:
+    """The files of a store in which nothing has run: metadata and coordinates, the root's metadata last.
+
+    They are made in memory, so that they can be written in this order, and compared with what is on the disk.
+    """
+    import xarray
+    import zarr
+    from zarr.codecs import Crc32cCodec, ZstdCodec
+    from zarr.storage import MemoryStore
+
+    files: dict[str, Any] = {}
+    store = MemoryStore(files)
+    # Readers as well are told when bits have changed.
+    checked = (ZstdCodec(level=1), Crc32cCodec())
+    data = xarray.Dataset(coords=coordinates(plan.axes, plan.ts), attrs=layout.manifest["attributes"])
+    encoding: Any = {name: {"compressors": checked} for name in data.coords}
+    data.to_zarr(store, mode="w", consolidated=False, zarr_format=3, encoding=encoding)
+    group = zarr.open_group(store, mode="r+")
+    for item in layout.variables:
+        group.create_array(
+            item.name,
+            shape=(*layout.blocks.grid, *item.shape),
+            chunks=(*layout.blocks.block, *(max(n, 1) for n in item.shape)),
+            dtype=item.dtype,
+            fill_value=item.missing,
+            dimension_names=[*(axis.dim for axis in plan.axes), *item.dims],
+            attributes=item.attrs,
+            compressors=checked,
+        )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Consolidated metadata")
+        zarr.consolidate_metadata(store)
+    whole = {key: value.to_bytes() for key, value in files.items()}
+    # Zarr takes our folder for an empty group, and passes over what is in it.
+    ours = {"zarr_format": 3, "node_type": "group", "attributes": {}}
+    return {f"{OURS}/{ROOT}": json.dumps(ours).encode()} | whole | {ROOT: whole.pop(ROOT)}
+
+
+def restore(path: Path, files: Mapping[str, bytes]) -> None:
+    """Writes those files of a skeleton that are missing or damaged."""
+    complete = (path / ROOT).exists()
+    for key, content in files.items():
+        if not _is_sound(path / key, content):
+            if complete:
+                log.warning("%s: %s was damaged or missing; it is restored", path, key)
+            write_whole(path / key, content)
+
+
+def relabel(path: Path, files: dict[str, bytes], attributes: dict[str, Any]) -> None:
+    """Gives other values to the attributes of the dataset.
+
+    Arguments:
+        path: the store.
+        files: its skeleton, which changes with it.
+        attributes: all of them.
+    """
+    root = json.loads(files[ROOT]) | {"attributes": attributes}
+    files[ROOT] = json.dumps(root, indent=2).encode()
+    write_whole(path / ROOT, files[ROOT])
+
+
+def _is_sound(file: Path, content: bytes) -> bool:
+    """Whether a file is there as it was written.
+
+    Metadata say what this process would say. Coordinates may be rounded in another way, by another machine that began
+    the store, so their checksum counts, the last four bytes.
+    """
+    try:
+        found = file.read_bytes()
+        if found == content:
+            return True
+        if file.name == ROOT:
+            return json.loads(found) == json.loads(content)
+        import google_crc32c  # Zarr's own, in its codec
+
+        return google_crc32c.value(found[:-4]) == int(np.frombuffer(found[-4:], "<u4")[0])
+    except (OSError, ValueError, IndexError):
+        return False
+
+
+def require_ours(path: Path, *, resume: bool) -> None:
+    """Raises FileExistsError where something stands that is not to be touched.
+
+    What a sweep left that died before it wrote a manifest may be overwritten.
+    """
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise FileExistsError(f"{path} is a file; a store is a folder. Choose another store")
+    if has_manifest(path):
+        if not resume:
+            raise FileExistsError(f"{path} holds a sweep already; give resume=True to carry it on, or another store")
+        return
+    begun = {path / OURS, *(path / OURS / name for name in (LOCK, WRITER))}
+    others = [item for item in path.rglob("*") if item not in begun and item.suffix != PARTIAL]
+    if others and not has_manifest(path):  # another process may have begun in the meantime
+        raise FileExistsError(
+            f"{path} holds something else than a sweep's store ({others[0].relative_to(path)}, ...), which is left "
+            "alone; choose another store"
+        )

@@ -1,0 +1,129 @@
+"""Stores: where the lanes of a sweep go. This one keeps them in memory."""
+
+import abc
+import warnings
+from pathlib import Path
+from typing import Any, TYPE_CHECKING
+
+import numpy as np
+
+from ..grid._axes import Axis
+from ..planning._plan import Plan
+from ..running._variables import rows_of, saved_at, TIME, variables_of
+from ..running.programs._base import Batch
+from ._manifest import credited, environment, summary
+
+
+if TYPE_CHECKING:
+    import xarray
+
+
+class AbstractStore(abc.ABC):
+    """Takes the lanes of a sweep, in any order, and gives back its dataset.
+
+    It is entered before the first lane comes and left when no more do.
+
+    Attributes:
+        plan: of the sweep, with what the store knows of the size of its batches.
+    """
+
+    plan: Plan
+
+    @abc.abstractmethod
+    def __enter__(self) -> "AbstractStore": ...
+
+    @abc.abstractmethod
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None: ...
+
+    @property
+    @abc.abstractmethod
+    def missing(self) -> np.ndarray:
+        """Which lanes have yet to run: a flag for each cell of the grid."""
+
+    @abc.abstractmethod
+    def write(self, batch: Batch) -> None:
+        """Takes some lanes."""
+
+    @abc.abstractmethod
+    def dataset(self) -> "xarray.Dataset":
+        """All lanes, once none is missing."""
+
+
+class Memory(AbstractStore):
+    """Keeps the lanes in memory."""
+
+    def __init__(self, plan: Plan):
+        self.plan = plan
+        self._labels: dict[str, str] = {}
+        self._missing = np.ones(plan.lanes, bool)
+        self._batches: list[Batch] = []
+
+    def __enter__(self) -> "Memory":
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        pass
+
+    @property
+    def missing(self) -> np.ndarray:
+        return self._missing
+
+    def write(self, batch: Batch) -> None:
+        self._batches.append(batch)
+        self._missing[batch.lanes] = False
+        if batch.origin is not None:
+            self._labels = credited(self._labels, batch.origin)
+
+    def dataset(self) -> "xarray.Dataset":
+        """The axes in order, then t, then the observable's dimensions."""
+        import xarray
+
+        plan, batches = self.plan, self._batches
+        rounded = not all(saved_at(batch, plan.ts) for batch in batches)
+        variables = variables_of(plan.observables, batches[0].rows, rounded=rounded)
+        dims, shape = tuple(axis.dim for axis in plan.axes), tuple(len(axis) for axis in plan.axes)
+        values = {item.name: np.empty((plan.lanes, *item.shape), item.dtype) for item in variables}
+        for batch in batches:
+            rows = rows_of(batch)
+            for name, array in values.items():
+                array[batch.lanes] = rows[name]
+        data = {
+            item.name: ((*dims, *item.dims), values[item.name].reshape(shape + item.shape), item.attrs)
+            for item in variables
+        }
+        return xarray.Dataset(data, coords=coordinates(plan.axes, plan.ts), attrs=summary(self._labels, environment()))
+
+
+def coordinates(axes: tuple[Axis, ...], ts: np.ndarray) -> dict[str, Any]:
+    """The coordinates of a sweep's dataset: times, and the values of every axis."""
+    named = {item.name: (axis.dim, item.labels) for axis in axes for item in axis.arguments}
+    return {"t": ("t", ts, {"units": TIME}), **named}
+
+
+def save(dataset: "xarray.Dataset", path: Path) -> None:
+    """Writes a dataset, such as one that `sweep` returned, as a Zarr v3 store.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> net = js.nets.TwoLayerLinear(2, 8, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = lambda target: js.Problem(net, jnp.eye(2), target * jnp.ones((2, 1)))
+        >>> data = js.sweep(problem, {"target": [0.5, 1.0]}, js.FrozenKernel(), [0.0, 1.0], progress=False)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     js.sweeps.save(data, pathlib.Path(folder) / "run.zarr")
+        ...     js.sweeps.load(pathlib.Path(folder) / "run.zarr").identical(data)
+        True
+    """
+    # Strings of one length have no Zarr v3 specification; strings of any length do.
+    text = {name: coord.astype(object) for name, coord in dataset.coords.items() if coord.dtype.kind == "U"}
+    with warnings.catch_warnings():
+        # xarray looks for consolidated metadata by default; zarr reminds that version 3 has yet to standardise it.
+        warnings.filterwarnings("ignore", message="Consolidated metadata")
+        dataset.assign_coords(text).to_zarr(path, mode="w-", consolidated=True, zarr_format=3)
+
+
+def load(path: Path) -> "xarray.Dataset":
+    """The dataset of a sweep's store, in memory. What has not run is NaN, and -1 in `result` and `steps`."""
+    import xarray
+
+    with xarray.open_zarr(path, chunks=None) as data:
+        return data.load().drop_encoding()

@@ -1,0 +1,344 @@
+"""A sweep's store on disk: for the process that holds it, and for others that write chunks of it."""
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TYPE_CHECKING
+
+import numpy as np
+
+from ..._checks import describe
+from .._signals import Stopped
+from ..planning._fingerprint import plan_facts, require_same_plan
+from ..planning._plan import Plan
+from ..running._execute import Program
+from ..running.programs._base import Batch, Origin
+from ._chunks import Chunks
+from ._files import explained, LOCK, Lock, MANIFEST, OURS, READ_ONLY, remove_partial, write_json, WRITER
+from ._layout import (
+    await_layout,
+    has_manifest,
+    Layout,
+    new_layout,
+    PATIENCE,
+    read_layout,
+    relabel,
+    require_ours,
+    restore,
+    skeleton,
+    write_manifest,
+)
+from ._manifest import changes, credited, joined, run_facts
+from ._memory import AbstractStore, load
+
+
+if TYPE_CHECKING:
+    import xarray
+
+
+log = logging.getLogger("jaxsolve")
+
+HOSTS = "hosts"  # the folder in which processes that do not hold the store say where and how they run lanes
+
+
+class HeldStore(AbstractStore):
+    """Keeps the lanes in a Zarr store, chunk by chunk as they finish, and takes up where another process stopped.
+
+    While it is entered no other process can hold the store. Beside the Zarr arrays, the folder `_jaxsolve` has the
+    manifest and the lock.
+
+    Arguments:
+        path: of the store.
+        plan: of the sweep.
+        first: traces the program of a group, from which a new store learns what its lanes hold.
+        resume: whether a store of the same plan is carried on.
+        retry_failed: whether lanes that failed run again.
+        elsewhere: whether the lanes run in other processes.
+
+    Raises (on entering):
+        TypeError: the path is none (at once).
+        FileExistsError: something else is there, or `resume` is false and a store is.
+        ValueError: the store was made by another plan, or is damaged; an observable's name holds a slash (at once).
+        BlockingIOError: another process holds the store.
+        OSError: the path cannot be written to.
+
+    Warns:
+        UserWarning: the store was begun with another batch size, on another device, or by other versions.
+    """
+
+    def __init__(
+        self,
+        path: Any,
+        plan: Plan,
+        first: Callable[[], Program],
+        *,
+        resume: bool = True,
+        retry_failed: bool = False,
+        elsewhere: bool = False,
+    ):
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"store must be the path of a folder such as 'run.zarr', got {describe(path)}")
+        for item in plan.observables:
+            if "/" in item.name:
+                raise ValueError(f"{item.name!r} cannot be stored: Zarr takes '/' for a folder. Rename the observable")
+        self.path = Path(path).absolute()
+        self.plan = plan
+        self._facts = plan_facts(plan)
+        self._first = first
+        self._resume = resume
+        self._retry_failed = retry_failed
+        self._elsewhere = elsewhere
+        self._lock = Lock(self.path)
+        self._made = False  # whether this process made the folder
+        self._manifest: dict[str, Any] = {}
+        self._files: dict[str, bytes] = {}
+        self._chunks: Chunks | None = None
+
+    def __enter__(self) -> "HeldStore":
+        with explained(self.path, "nothing has run"):
+            require_ours(self.path, resume=self._resume)
+            self._acquire()
+        try:
+            if has_manifest(self.path):
+                self._open()
+            else:
+                self._begin()
+        except BaseException:
+            self._leave()
+            raise
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        try:
+            # After a second signal there is no time, and after an error of writing no point.
+            if not isinstance(error, OSError | KeyboardInterrupt) or isinstance(error, Stopped):
+                self.chunks.flush()
+        finally:
+            self._leave()
+
+    @property
+    def chunks(self) -> Chunks:
+        """The chunks of the store, once it is entered."""
+        assert self._chunks is not None, "a store is entered first"
+        return self._chunks
+
+    @property
+    def missing(self) -> np.ndarray:
+        return self.chunks.missing
+
+    def write(self, batch: Batch) -> None:
+        if batch.origin is not None:
+            self._note(batch.origin, batch.origin.size)
+        self.chunks.write(batch)
+
+    def dataset(self) -> "xarray.Dataset":
+        return _dataset(self.path)
+
+    def hear(self, origin: Origin, lanes: int) -> None:
+        """Notes that another process says to have written some lanes."""
+        used, run = self._manifest["batch_size"]["used"], self._manifest["runs"][-1]
+        workers = run.setdefault("workers", {})
+        workers[origin.where] = workers.get(origin.where, 0) + lanes
+        run["device"] = joined(run.get("device"), origin.device)
+        self._note(origin, min(origin.size, used.get(origin.group, origin.size)))
+
+    def hear_hosts(self) -> None:
+        """Notes what the processes of `Hosts` have left word of; their lanes are on disk."""
+        files = sorted((self.path / OURS / HOSTS).glob("*.json"))
+        for file in files:
+            for origin in (Origin(**facts) for facts in json.loads(file.read_text())):
+                used, run = self._manifest["batch_size"]["used"], self._manifest["runs"][-1]
+                run["hosts"] = list(dict.fromkeys([*run.get("hosts", []), origin.where]))
+                run["device"] = joined(run.get("device"), origin.device)
+                self._note(origin, min(origin.size, used.get(origin.group, origin.size)))
+        if files:
+            self._write_manifest()
+        for file in files:
+            file.unlink()
+
+    def confirm(self, promised: np.ndarray, heed: Callable[[], None]) -> None:
+        """Looks for the lanes that other processes say they have written, once these have stopped.
+
+        Arguments:
+            promised: a flag for each cell of the grid.
+            heed: called now and then.
+
+        Raises:
+            OSError: some have not arrived.
+        """
+        if promised.any():
+            self._write_manifest()
+        self.chunks.wait(np.flatnonzero(promised), heed, PATIENCE)
+        lost = int(np.sum(promised & self.missing))
+        if lost:
+            raise OSError(
+                f"{lost} lanes that other processes wrote to {self.path} are not there: a store that several processes "
+                "fill must be a folder that all of them see"
+            )
+        # And those of tasks that were not waited for until their end.
+        self.chunks.wait(np.flatnonzero(self.missing), heed, patience=0.0)
+
+    def _acquire(self) -> None:
+        self._made = not self.path.exists()
+        try:
+            (self.path / OURS).mkdir(parents=True, exist_ok=True)
+            self._lock.acquire()
+        except OSError as error:
+            # A store that is complete can be read without the lock.
+            if error.errno not in READ_ONLY or not has_manifest(self.path):
+                raise
+
+    def _begin(self) -> None:
+        """Makes a store in which nothing has run. Until its last file is there, readers see none; then, all of it."""
+        program = self._first()
+        labels = {} if self._elsewhere else credited({}, program.origin)
+        with explained(self.path, "nothing has run"):
+            layout = new_layout(self.plan, self._facts, program, labels, run_facts(elsewhere=self._elsewhere))
+            remove_partial(self.path)
+            write_manifest(self.path, layout.manifest)
+            self._take(layout)
+            restore(self.path, self._files)
+        self._chunks = Chunks(self.path, layout)
+
+    def _open(self) -> None:
+        """Takes up a store: checks it, and finds what has run."""
+        layout = read_layout(self.path)
+        require_same_plan(self.path, self.path / OURS / MANIFEST, layout.manifest["plan"], self._facts)
+        self._take(layout)
+        if self._lock.held:
+            with explained(self.path):
+                restore(self.path, self._files)
+        chunks = self._chunks = Chunks(self.path, layout)
+        if self._lock.held:
+            self.hear_hosts()
+        self.plan = _sized(self.plan, layout)
+        found = chunks.look(range(len(chunks.blocks)), forget_failed=self._retry_failed)
+        if np.any(chunks.missing):
+            with explained(self.path):
+                self._carry_on([number for number in range(len(chunks.blocks)) if number not in found])
+
+    def _carry_on(self, absent: list[int]) -> None:
+        if not self._lock.held:
+            self._lock.acquire()  # raises what it raised before
+        remove_partial(self.path)
+        self.chunks.drop(absent)
+        run = run_facts(elsewhere=self._elsewhere)
+        different = changes(self._manifest["runs"][-1], run)
+        size, used = self.plan.batch_size, set(self._manifest["batch_size"]["used"].values())
+        if size is not None and used - {min(size, self.plan.lanes_per_group)}:
+            different.append(f"batch size: {sorted(used)} before, {size} now")
+        if different:
+            warnings.warn(
+                f"{self.path} was begun under other conditions, so results agree to the integrator's tolerance, but "
+                f"not to the last bit: {'; '.join(different)}",
+                stacklevel=5,
+            )
+        self._manifest["runs"].append(run)
+        write_manifest(self.path, self._manifest)
+        log.info("%s: %d of %d lanes are left to run", self.path, int(self.missing.sum()), self.missing.size)
+
+    def _take(self, layout: Layout) -> None:
+        self._manifest, self._files = layout.manifest, skeleton(self.plan, layout)
+
+    def _note(self, origin: Origin, size: int) -> None:
+        """Sees to it that manifest and attributes say where and how lanes ran."""
+        attributes, used = self._manifest["attributes"], self._manifest["batch_size"]["used"]
+        sizes = sorted({*({**used, origin.group: size}.values())})
+        said = credited(attributes, origin) | {"batch_size": sizes if len(sizes) > 1 else sizes[0]}
+        if used.get(origin.group) == size and said.items() <= attributes.items():
+            return
+        used[origin.group] = size
+        relabelled = not said.items() <= attributes.items()
+        attributes |= said
+        with explained(self.path):
+            write_manifest(self.path, self._manifest)
+            if relabelled:
+                relabel(self.path, self._files, attributes)
+
+    def _write_manifest(self) -> None:
+        with explained(self.path):
+            write_manifest(self.path, self._manifest)
+
+    def _leave(self) -> None:
+        """Gives the lock back, and leaves nothing behind where nothing has begun."""
+        nothing = self._lock.held and not has_manifest(self.path)
+        self._lock.release()
+        if nothing:
+            with contextlib.suppress(OSError):
+                remove_partial(self.path)
+                for name in (LOCK, WRITER):
+                    (self.path / OURS / name).unlink(missing_ok=True)
+                (self.path / OURS).rmdir()
+                if self._made:
+                    self.path.rmdir()
+
+
+class JoinedStore(AbstractStore):
+    """A store that another process holds, of which this one writes whole chunks.
+
+    Arguments:
+        path: of the store.
+        plan: of the sweep.
+        lanes: flat indices of those that this process may be asked for; None looks at all chunks.
+        index: of this process among those of `Hosts`, which leave word for the holder; None if the caller tells it.
+    """
+
+    def __init__(self, path: Path, plan: Plan, lanes: np.ndarray | None = None, index: int | None = None):
+        self.path = path
+        self.plan = plan
+        self._lanes = lanes
+        self._index = index
+        self._origins: list[Origin] = []
+        self._chunks: Chunks | None = None
+
+    def __enter__(self) -> "JoinedStore":
+        layout = await_layout(self.path)
+        self.plan = _sized(self.plan, layout)
+        chunks = self._chunks = Chunks(self.path, layout)
+        lanes = np.arange(self.plan.lanes) if self._lanes is None else self._lanes
+        # A process that was lost may have written some of them.
+        chunks.look(map(int, np.unique(chunks.blocks.of(lanes))))
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if not isinstance(error, OSError | KeyboardInterrupt) or isinstance(error, Stopped):
+            self.chunks.flush()
+
+    @property
+    def chunks(self) -> Chunks:
+        """The chunks of the store, once it is entered."""
+        assert self._chunks is not None, "a store is entered first"
+        return self._chunks
+
+    @property
+    def missing(self) -> np.ndarray:
+        return self.chunks.missing
+
+    def write(self, batch: Batch) -> None:
+        self.chunks.write(batch)
+        if self._index is not None and batch.origin is not None and batch.origin not in self._origins:
+            self._origins.append(batch.origin)
+            write_json(self.path / OURS / HOSTS / f"{self._index}.json", [o._asdict() for o in self._origins])
+
+    def dataset(self) -> "xarray.Dataset":
+        return _dataset(self.path)
+
+
+def _sized(plan: Plan, layout: Layout) -> Plan:
+    """A plan that knows the batch sizes of its store."""
+    known = layout.manifest["batch_size"]
+    sizes = {group.name: known["used"].get(group.name, known["asked"]) for group in plan.groups}
+    return dataclasses.replace(plan, sizes=sizes)
+
+
+def _dataset(path: Path) -> "xarray.Dataset":
+    """What `Memory` would return: without the times saved where none is rounded."""
+    data = load(path)
+    if "t_saved" in data and np.all(data["t_saved"] == data["t"].astype(data["t_saved"].dtype)):
+        return data.drop_vars("t_saved")
+    return data
