@@ -283,7 +283,7 @@ def _batch() -> None:
         "one by one": lambda: [jax.block_until_ready(single(seed)) for seed in seeds],
         "lax.map": lambda: looped(seeds),
         "vmap": lambda: batched(seeds),
-        "sweep": lambda: list(run_group(program, runner, lambda lanes: None)),
+        "sweep": lambda: list(run_group(program, runner)),
     }
     for way in ways.values():
         jax.block_until_ready(way())

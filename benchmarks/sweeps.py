@@ -133,7 +133,7 @@ def sides(build: Build, group: Group, notes: dict[str, float]) -> Sides:
     rows = [Cell(*row) for row in zip(*(np.asarray(values) for values in cells), strict=True)]
 
     def ours() -> np.ndarray:
-        done = list(run_group(program, runner, lambda lanes: None))
+        done = list(run_group(program, runner))
         notes.update(useful=sum(item.useful for item in done), executed=sum(item.executed for item in done))
         order = np.argsort(np.concatenate([item.lanes for item in done]))
         return np.concatenate([item.rows.observed["loss"] for item in done])[order]

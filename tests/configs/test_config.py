@@ -15,12 +15,12 @@ import optax
 import pytest
 
 from jaxsolve import data, Descent, dynamics, GradientFlow, losses, nets, observe, plan, Problem, sweep, theory, Zip
-from jaxsolve.papers import configs
-from jaxsolve.sweeps import ConfigError, read_config
+from jaxsolve.configs import ConfigError, read_config
 from jaxsolve.configs._catalogue import kinds
-from jaxsolve.configs._read import ConfiguredProblem, parse_config
 from jaxsolve.configs._formula import Formula
-from jaxsolve.sweeps.store._manifest import plan_facts, require_same_plan
+from jaxsolve.configs._read import ConfiguredProblem, parse_config
+from jaxsolve.papers import configs
+from jaxsolve.sweeps.planning._fingerprint import plan_facts, require_same_plan
 from jaxsolve.sweeps.planning._plan import read_plan
 from tests import cases
 from tests.configs.small import changed, small
@@ -130,7 +130,7 @@ def test_a_config_is_what_the_same_in_python_is(tmp_path):
 
 def _facts(axes, dynamics, ts, observables):
     """What a manifest says of a sweep."""
-    return plan_facts(_in_python, read_plan(_in_python, axes, dynamics, ts, observe=observables).frame)
+    return plan_facts(read_plan(_in_python, axes, dynamics, ts, observe=observables))
 
 
 def test_defaults(table):
@@ -152,7 +152,7 @@ def test_defaults(table):
 def test_axes(table, value, expected):
     config = parse_config(changed(table, {"axes.gamma": value}))
     made = plan(config.problem_fn, config.axes, config.dynamics, config.ts)
-    found = made.frame.axes[0].members[0]
+    found = made.axes[0].arguments[0]
     np.testing.assert_allclose(found.labels, expected)
     assert found.traced
 
@@ -400,17 +400,17 @@ def test_a_manifest_keeps_the_config(tmp_path):
     def facts():
         config = parse_config(copy.deepcopy(table))
         made = read_plan(config.problem_fn, config.axes, config.dynamics, config.ts, observe=config.observe)
-        return json.loads(json.dumps(plan_facts(config.problem_fn, made.frame)))
+        return json.loads(json.dumps(plan_facts(made)))
 
     kept = facts()
     assert kept["problem_fn"] == {"type": "ConfiguredProblem", "table": table["problem"]}
     assert kept["dynamics"]["name"] == "SingleNeuron"
-    require_same_plan(tmp_path, kept, facts())
+    require_same_plan(tmp_path, tmp_path / "manifest.json", kept, facts())
     changed(table, {"problem.network.scaling.eta": [2, 3]})
     with pytest.raises(
         ValueError, match=r"problem_fn\.table\.network\.scaling\.eta: \[2, 2\] in the store, \[2, 3\] now"
     ):
-        require_same_plan(tmp_path, kept, facts())
+        require_same_plan(tmp_path, tmp_path / "manifest.json", kept, facts())
 
 
 # All that can be named

@@ -28,8 +28,8 @@ import xarray  # noqa: F401
 import zarr  # noqa: F401
 
 import jaxsolve
-from jaxsolve.sweeps import _fill
 from jaxsolve.sweeps.planning._describe import describe_value
+from jaxsolve.sweeps.store import _chunks
 from tests import cases
 from tests.processes import ROOT
 
@@ -48,7 +48,7 @@ def modes(rate, kind, start):
 
 def run(path: Path, **options: Any) -> None:
     """Batches of four lanes, chunks of three: now and then a chunk is written before it is complete."""
-    _fill.FLUSH_SECONDS = 0.02
+    _chunks.FLUSH_SECONDS = 0.02
     axes = {"rate": np.linspace(0.5, 2.0, 12), "kind": ["fast"], "start": np.linspace(1.0, 3.0, 6)}
     observe = [jaxsolve.observe.loss(), jaxsolve.observe.outputs()]
     jaxsolve.sweep(
@@ -121,11 +121,9 @@ class Child:
 
 
 def count(path: Path) -> int:
-    """Chunks that are recorded."""
-    try:
-        return sum(name.endswith(".json") for name in os.listdir(path / "_jaxsolve" / "chunks"))
-    except FileNotFoundError:
-        return 0
+    """Chunks with a record."""
+    records = (path / "result" / "c").rglob("*")
+    return sum(file.is_file() and file.suffix != ".partial" for file in records)
 
 
 def ok(folder: Path, job: Callable[[], None]) -> tuple[str, float]:
@@ -252,7 +250,7 @@ def main(folder: Path, kills: int) -> dict[str, Any]:
     found["killed"] = killed(folder, path, seconds, kills)
     found["said"], _ = ok(folder, lambda: run(path))
     found["difference"] = difference(path, reference)
-    found["parts"] = [file.name for file in path.rglob("*.part")]
+    found["parts"] = [file.name for file in path.rglob("*.partial")]
     found["described"] = describe_value(EXAMPLES)
     return found | {"twice": asked_twice(folder), "full": full_disk(folder, reference)}
 

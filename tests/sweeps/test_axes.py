@@ -39,20 +39,20 @@ def test_what_is_traced_and_what_is_static(values, traced, labels):
         with pytest.raises(TypeError, match=r"a value of axis 'a' is float 1\.5; accepted are"):
             read_axes({"a": values})
         return
-    ((member,),) = (axis.members for axis in read_axes({"a": values}))
-    assert member.traced == traced
-    if member.labels.dtype.kind == "f":
-        np.testing.assert_allclose(member.labels, labels, rtol=1e-7)
+    ((argument,),) = (axis.arguments for axis in read_axes({"a": values}))
+    assert argument.traced == traced
+    if argument.labels.dtype.kind == "f":
+        np.testing.assert_allclose(argument.labels, labels, rtol=1e-7)
     else:
-        np.testing.assert_array_equal(member.labels, labels)
-    assert isinstance(member.labels, np.ndarray)
+        np.testing.assert_array_equal(argument.labels, labels)
+    assert isinstance(argument.labels, np.ndarray)
     if traced:
-        assert jnp.asarray(member.values).dtype in (jnp.result_type(float), jnp.result_type(int))
+        assert jnp.asarray(argument.values).dtype in (jnp.result_type(float), jnp.result_type(int))
 
 
 def test_callables_without_a_name_are_labelled():
-    ((member,),) = (axis.members for axis in read_axes({"a": [partial(math.pow, 2), "x"]}))
-    assert "functools.partial" in member.labels[0]
+    ((argument,),) = (axis.arguments for axis in read_axes({"a": [partial(math.pow, 2), "x"]}))
+    assert "functools.partial" in argument.labels[0]
 
 
 AXIS = st.one_of(

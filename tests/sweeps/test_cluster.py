@@ -23,10 +23,10 @@ import optax
 import pytest
 
 from jaxsolve import Descent, nets, observe, Problem, sweep
-from jaxsolve.sweeps import _cluster, _on_disk, _outlet
+from jaxsolve.sweeps import _dask
 from jaxsolve.sweeps._workers import Conditions
 from jaxsolve.sweeps.running._execute import OutOfMemory
-from jaxsolve.sweeps._origin import Origin
+from jaxsolve.sweeps.store import _layout, _zarr
 from tests import cases
 from tests.sweeps import faults
 
@@ -143,7 +143,7 @@ def test_workers_write_the_store_of_one_process(client, whole, tmp_path, capsys)
     data = _run(_modes(log), store=path, executor=client, progress=True)
     _same(data, whole[1])
     assert faults.difference(path, whole[0]) == []
-    assert [file.name for file in path.rglob("*.part")] == []
+    assert [file.name for file in path.rglob("*.partial")] == []
     assert re.search(r"30/30 runs in .*, 6 failed", capsys.readouterr().err)
     run = json.loads((path / "_jaxsolve" / "manifest.json").read_text())["runs"][-1]
     assert run["workers"] == {f"{socket.gethostname()}, {jax.devices()[0].device_kind}": 30}
@@ -197,14 +197,14 @@ def test_a_worker_goes_on_where_this_process_stopped(client, whole, tmp_path):
     path = tmp_path / "run.zarr"
     with pytest.MonkeyPatch.context() as patch:
         left = iter(range(2))
-        add = _on_disk.OnDisk.add
+        write = _zarr.HeldStore.write
 
-        def stopping(sink, batch):
+        def stopping(store, batch):
             if next(left, None) is None:
                 raise InterruptedError
-            add(sink, batch)
+            write(store, batch)
 
-        patch.setattr(_on_disk.OnDisk, "add", stopping)
+        patch.setattr(_zarr.HeldStore, "write", stopping)
         with pytest.raises(InterruptedError):
             _run(_modes(), store=path)
     assert 0 < faults.count(path) < 10
@@ -231,13 +231,13 @@ def test_a_dataset_names_the_devices_of_the_workers(client, tmp_path):
     """Here workers that say that they have others than this process."""
 
     def change(on):
-        from jaxsolve.sweeps._origin import Origin
+        from jaxsolve.sweeps.running._execute import Program
 
         if on:
-            Origin.true = staticmethod(Origin.here)  # pyright: ignore[reportAttributeAccessIssue]
-            Origin.here = staticmethod(lambda program: Origin.true(program)._replace(device="TPU v9"))  # pyright: ignore
+            Program.true = Program.origin  # pyright: ignore[reportAttributeAccessIssue]
+            Program.origin = property(lambda self: self.true._replace(device="TPU v9"))  # pyright: ignore
         else:
-            Origin.here = staticmethod(Origin.true)  # pyright: ignore
+            Program.origin = Program.true  # pyright: ignore[reportAttributeAccessIssue]
 
     path = tmp_path / "run.zarr"
     with _changed(client, change):
@@ -305,7 +305,7 @@ def test_a_cluster_that_does_nothing_is_given_up(client, monkeypatch):
     submit = distributed.Client.submit
     asking = lambda self, *args, **options: submit(self, *args, resources={"nothing": 1}, **options)
     monkeypatch.setattr(distributed.Client, "submit", asking)
-    monkeypatch.setattr(_cluster, "IDLE", 0.7)
+    monkeypatch.setattr(_dask, "IDLE", 0.7)
     said = (
         r"\d+ batches are left, 0 of them assigned to workers, but none of the 2 workers has run anything for 2 s\. See"
     )
@@ -315,7 +315,7 @@ def test_a_cluster_that_does_nothing_is_given_up(client, monkeypatch):
 
 @pytest.mark.slow
 def test_a_cluster_without_workers_is_waited_for(monkeypatch, caplog):
-    monkeypatch.setattr(_cluster, "IDLE", 0.5)
+    monkeypatch.setattr(_dask, "IDLE", 0.5)
     with distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as cluster:
         with distributed.Client(cluster) as client, caplog.at_level(logging.WARNING, "jaxsolve"):
             scale = cluster.scale  # pyright: ignore[reportAttributeAccessIssue]
@@ -432,7 +432,7 @@ def test_workers_of_other_versions_are_refused(client, tmp_path):
             _run(_modes(), executor=client)
         # One that comes later is found out when it begins.
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(_cluster, "_require_versions", lambda *args: None)
+            patch.setattr(_dask, "_require_versions", lambda *args: None)
             with pytest.raises(ValueError, match=said):
                 _run(_modes(), executor=client)
     finally:
@@ -467,30 +467,26 @@ def test_modules_that_workers_lack_are_named(client, tmp_path, monkeypatch):
 
 
 def test_a_store_that_the_workers_do_not_see(tmp_path, monkeypatch):
-    monkeypatch.setattr(_outlet, "PATIENCE", 0.0)
-    with pytest.raises(FileNotFoundError, match=r"run\.zarr is not there for process \d+ on .* that all of them see"):
-        _outlet.await_layout(tmp_path / "run.zarr")
+    monkeypatch.setattr(_layout, "PATIENCE", 0.0)
+    with pytest.raises(FileNotFoundError, match=r"run\.zarr is not there for this process: .* that all of them see"):
+        _layout.await_layout(tmp_path / "run.zarr")
 
 
-def test_lanes_that_do_not_arrive(whole, tmp_path, monkeypatch):
-    """Though a worker says that it has written them."""
-    monkeypatch.setattr(_on_disk, "PATIENCE", 0.0)
-    receive = _on_disk.OnDisk.receive
+def test_lanes_that_do_not_arrive(client, tmp_path, monkeypatch):
+    """Though a worker says that it has written them: here to another disk."""
 
-    class Forgetful:
-        """A client of workers that do nothing."""
+    def change(on):
+        from jaxsolve.sweeps.store._zarr import JoinedStore
 
-    def pretend(client, job, programs, hub, signals, tell):
-        for program in programs:
-            hub.expect(program)
-            for lanes in hub.parts(program.group.lanes, 4):
-                receive(hub, _outlet.Receipt(lanes, Origin.here(program), 0, ()))
-        hub.confirm(lambda: None)
+        if on:
+            JoinedStore.true = JoinedStore.write  # pyright: ignore[reportAttributeAccessIssue]
+            JoinedStore.write = lambda self, batch: None
+        else:
+            JoinedStore.write = JoinedStore.true  # pyright: ignore[reportAttributeAccessIssue]
 
-    monkeypatch.setattr("jaxsolve.sweeps._sweep.run_on", pretend)
-    monkeypatch.setattr("jaxsolve.sweeps._sweep.require_client", lambda executor: None)
-    with pytest.raises(OSError, match=r"30 lanes that other processes wrote to .*run\.zarr are not there"):
-        _run(_modes(), store=tmp_path / "run.zarr", executor=Forgetful())
+    monkeypatch.setattr(_zarr, "PATIENCE", 0.0)
+    with _changed(client, change), pytest.raises(OSError, match=r"30 lanes that other processes wrote to .*run\.zarr"):
+        _run(_modes(), store=tmp_path / "run.zarr", executor=client)
 
 
 @pytest.mark.slow

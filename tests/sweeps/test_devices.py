@@ -25,7 +25,7 @@ import jax
 jax.config.update("jax_enable_x64", True)
 import jax.numpy as jnp, numpy as np, optax
 from jaxsolve import Descent, observe, sweep, until
-from jaxsolve.sweeps import _execute
+from jaxsolve.sweeps.running import _execute
 from jaxsolve.sweeps.running.programs._fused import LoweredFused
 from jaxsolve.sweeps.running.programs._looped import LoweredLooped
 from jaxsolve.sweeps.running.programs._lockstep import LoweredLockstep

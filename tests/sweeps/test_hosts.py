@@ -16,11 +16,11 @@ import pytest
 
 from jaxsolve import observe, sweep
 from jaxsolve.sweeps import Hosts
-from jaxsolve.sweeps.grid._axes import read_axes
-from jaxsolve.sweeps.grid._blocks import cut
-from jaxsolve.sweeps._frame import Frame
 from jaxsolve.sweeps._hosts import dealt
-from jaxsolve.sweeps._origin import Origin, write_origins
+from jaxsolve.sweeps.grid._blocks import cut
+from jaxsolve.sweeps.planning._plan import Plan, read_plan
+from jaxsolve.sweeps.running.programs._base import Origin
+from jaxsolve.sweeps.store._files import write_json
 from tests import cases
 from tests.processes import ROOT
 from tests.sweeps import faults
@@ -31,8 +31,8 @@ AXES = {"rate": [0.5, 1.0, 2.0, 4.0, 3.0], "kind": ["slow", "fast"], "start": [1
 QUIET = functools.partial(sweep, progress=False)
 
 
-def _frame(axes: Any) -> Frame:
-    return Frame(read_axes(axes), cases.ModesDecay(), [observe.loss()], np.array(TS), 4)
+def _plan(axes: Any) -> Plan:
+    return read_plan(faults.modes, axes, cases.ModesDecay(), TS, observe=observe.loss(), batch_size=4)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
@@ -41,9 +41,9 @@ def _frame(axes: Any) -> Frame:
 )
 def test_lanes_are_dealt_out(axes, count):
     """Each lane to one process, chunks as wholes, and of every static combination as many to each as can be."""
-    frame = _frame(axes)
-    blocks = cut(frame.axes, 4, 8)
-    shares = [dealt(frame, blocks, index, count) for index in range(count)]
+    plan = _plan(axes)
+    blocks = cut(plan.axes, 4, 8)
+    shares = [dealt(plan, blocks, index, count) for index in range(count)]
     np.testing.assert_array_equal(np.sum(shares, axis=0), 1)
     for share in shares:
         for number in range(len(blocks)):
@@ -69,7 +69,8 @@ def test_what_other_processes_say_stands_in_the_manifest(tmp_path):
     problem_fn = lambda rate, kind, start: faults.modes(rate, kind, start)
     run = lambda: QUIET(problem_fn, AXES, cases.ModesDecay(), TS, store=path, batch_size=4)
     assert run().attrs["device"] == alone
-    write_origins(path, 1, [Origin("far", "TPU v9", "Other", "0", 4), Origin("far", "TPU v9", "Other", "3", 2)])
+    words = [Origin("far", "TPU v9", "Other", "0", 4), Origin("far", "TPU v9", "Other", "3", 2)]
+    write_json(path / "_jaxsolve" / "hosts" / "1.json", [word._asdict() for word in words])
     data = run()
     assert data.attrs["device"] == f"{alone}; TPU v9"
     assert data.attrs["dynamics"] == "ModesDecay; Other"
@@ -88,11 +89,12 @@ import jax
 index, port, path = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
 jax.distributed.initialize(f"localhost:{port}", num_processes=2, process_id=index)
-from jaxsolve.sweeps import Hosts, _fit
+from jaxsolve.sweeps import Hosts
+from jaxsolve.sweeps.running import _fitting
 from jaxsolve.sweeps.running.programs._fused import Fused
 from tests.sweeps import faults
 
-ran, run_group, run = [], _fit.run_group, Fused.run
+ran, run_group, run = [], _fitting.run_group, Fused.run
 
 def watched(program, *args):
     for done in run_group(program, *args):
@@ -104,7 +106,7 @@ def limited(self, *args):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8000000000 bytes.")
     run(self, *args)
 
-_fit.run_group, Fused.run = watched, limited
+_fitting.run_group, Fused.run = watched, limited
 faults.run(path, executor=Hosts())
 data = faults.run(path, executor=Hosts())
 print(index, len(ran), len(set(ran)))
@@ -140,7 +142,7 @@ def test_two_processes_fill_one_store(tmp_path):
     half = faults.LANES // 2
     assert [out.splitlines()[-1] for out, _ in said] == [f"{index} {half} {half}" for index in range(2)]
     assert faults.difference(path, alone) == []
-    assert [file.name for file in path.rglob("*.part")] == []
+    assert [file.name for file in path.rglob("*.partial")] == []
     manifest = json.loads((path / "_jaxsolve" / "manifest.json").read_text())
     assert manifest["batch_size"]["used"] == {"0": 2}
     assert manifest["runs"][-1]["hosts"] == [f"{socket.gethostname()}, {jax.devices()[0].device_kind}"]

@@ -11,12 +11,12 @@ import pytest
 
 from jaxsolve import Descent, FrozenKernel, Problem, solve, StochasticFlow, sweep
 from jaxsolve.observe import outputs
-from jaxsolve.sweeps import _execute
 from jaxsolve.sweeps.grid._axes import groups, read_axes
-from jaxsolve.sweeps.running._execute import run_group, trace_group
-from jaxsolve.sweeps.running.programs._looped import LoweredLooped
+from jaxsolve.sweeps.running import _execute
 from jaxsolve.sweeps.running._builder import INDEX
+from jaxsolve.sweeps.running._execute import run_group, trace_group
 from jaxsolve.sweeps.running.programs._lockstep import LoweredLockstep
+from jaxsolve.sweeps.running.programs._looped import LoweredLooped
 from tests import cases
 
 
@@ -70,7 +70,7 @@ def test_lanes_of_the_full_batch_are_equal():
 
 def _rows(program: Any, compiled: Any, order: Any) -> dict[int, bytes]:
     """The bits of lanes that run in this order, by index."""
-    done = list(run_group(program.of(np.asarray(order)), compiled, lambda lanes: None))
+    done = list(run_group(program.of(np.asarray(order)), compiled))
     return {
         int(lane): np.asarray(row).tobytes()
         for item in done

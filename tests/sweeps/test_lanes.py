@@ -16,17 +16,17 @@ import xarray as xr
 from hypothesis import given, settings, strategies as st
 
 from jaxsolve import Descent, GradientFlow, kernels, nets, observe, Problem, solve, sweep, until, Zip
-from jaxsolve.sweeps import _execute, _fused, _looped, _stepped
 from jaxsolve.sweeps.grid._axes import groups, read_axes
-from jaxsolve.sweeps.running.programs._queue import Waiting, WINDOW
+from jaxsolve.sweeps.running import _execute
 from jaxsolve.sweeps.running._devices import Devices
 from jaxsolve.sweeps.running._execute import OutOfMemory, Program, run_group, trace_group
-from jaxsolve.sweeps.running.programs._fused import LoweredFused
-from jaxsolve.sweeps.running.programs._base import Lanes, Batch
-from jaxsolve.sweeps.running.programs._looped import LoweredLooped
-from jaxsolve.sweeps.running.programs._base import AbstractRunner
-from jaxsolve.sweeps.running.programs._lockstep import LoweredLockstep
 from jaxsolve.sweeps.running._variables import rows_of
+from jaxsolve.sweeps.running.programs import _fused, _lockstep, _looped
+from jaxsolve.sweeps.running.programs._base import AbstractRunner, Batch, Lanes
+from jaxsolve.sweeps.running.programs._fused import LoweredFused
+from jaxsolve.sweeps.running.programs._lockstep import LoweredLockstep
+from jaxsolve.sweeps.running.programs._looped import LoweredLooped
+from jaxsolve.sweeps.running.programs._queue import Waiting, WINDOW
 from tests import cases
 from tests.cases import assert_fails
 
@@ -62,7 +62,7 @@ def _compiled(kind: Any, batch_size: int) -> tuple[Program, AbstractRunner]:
 def _rows(program: Program, compiled: AbstractRunner, order: Any = None, **options: Any) -> dict[str, np.ndarray]:
     """What comes out of lanes in the order given, by variable, in the order of the group."""
     part = program if order is None else program.of(np.asarray(order))
-    done = list(run_group(part, compiled, lambda lanes: None, **options))
+    done = list(run_group(part, compiled, **options))
     lanes = np.concatenate([item.lanes for item in done])
     assert len(np.unique(lanes)) == len(lanes)
     where = np.argsort(lanes)
@@ -259,12 +259,13 @@ def test_lanes_that_run_are_finished_and_no_others_begin(kind, monkeypatch):
     """It is looked at while others run, which are slow here."""
     program, compiled = _compiled(kind, 3)
     whole, seen = _rows(program, compiled), []
-    for cls, name in ((_looped.Looped, "_call"), (_stepped._Batch, "advance")):
+    for cls, name in ((_looped.Looped, "_call"), (_lockstep._Places, "advance")):
         monkeypatch.setattr(cls, name, _late(getattr(cls, name)))
-    done = list(run_group(program, compiled, seen.append, lambda: bool(seen)))
+    done = seen
+    for item in run_group(program, compiled, lambda: bool(seen)):
+        seen.append(item)
     lanes = np.concatenate([item.lanes for item in done])
     assert 0 < len(lanes) < LANES
-    assert sum(seen) == len(lanes)
     rows = {lane: row for item in done for lane, row in zip(item.lanes, item.rows.observed["loss"], strict=True)}
     for lane in lanes:
         assert rows[lane].tobytes() == whole["loss"][lane].tobytes()
@@ -313,7 +314,7 @@ def test_batches_are_halved_until_they_fit(caplog, tmp_path, monkeypatch):
     _starved(0, monkeypatch)
     program, compiled = _compiled_closed(5)
     with pytest.raises(OutOfMemory, match="out of memory with batches of 5 lanes; give a smaller batch_size"):
-        list(run_group(program, compiled, lambda lanes: None))
+        list(run_group(program, compiled))
     with pytest.raises(OutOfMemory, match="out of memory with batches of 1 lanes; give fewer samples, times or"):
         run(batch_size=1)
 

@@ -10,9 +10,11 @@ import numpy as np
 import optax
 import pytest
 
-from jaxsolve import Descent, GradientFlow, integrators, nets, observe, plan, Problem, sweep, sweeps, theory, Zip
-from jaxsolve.sweeps import ConfigError, padded
+from jaxsolve import Descent, GradientFlow, integrators, nets, observe, plan, Problem, sweep, theory, Zip
+from jaxsolve.configs import ConfigError
 from jaxsolve.configs._read import parse_config
+from jaxsolve.sweeps import padded
+from jaxsolve.sweeps.grid._padded import PaddedProblem
 from tests import cases
 
 
@@ -110,7 +112,7 @@ def test_a_store_knows_the_size(tmp_path):
     assert run(*padded(_line, {"width": [2, 5, 3]}, "width")).identical(first)
     manifest = json.loads((tmp_path / "run.zarr" / "_jaxsolve" / "manifest.json").read_text())
     assert manifest["plan"]["problem_fn"]["sizes"] == {"width": 5}
-    other = sweeps._padded.PaddedProblem(_line, {"width": 6})
+    other = PaddedProblem(_line, {"width": 6})
     with pytest.raises(ValueError, match=r"problem_fn\.sizes\.width: 5 in the store, 6 now"):
         run(other, {"width": np.array([2, 5, 3])})
 

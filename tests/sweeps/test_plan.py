@@ -14,7 +14,7 @@ import pytest
 
 from jaxsolve import Descent, GradientFlow, nets, NotApplicable, observe, plan, Problem, sweep, theory, Zip
 from jaxsolve._dynamics import resolve
-from jaxsolve.sweeps import _plan, Plan
+from jaxsolve.sweeps.planning import _plan
 from jaxsolve.sweeps.running._devices import cores
 from tests import cases
 
@@ -195,7 +195,7 @@ def test_bad_arguments(changes, error, message):
 
 def test_a_plan_is_only_read():
     made = plan(_modes, {"rate": [1.0]}, cases.ModesDecay(), TS)
-    assert isinstance(made, Plan)
+    assert isinstance(made, _plan.Plan)
     np.testing.assert_array_equal(made.times, TS)
     with pytest.raises(AttributeError, match="cannot assign"):
         made.problem_fn = _problem  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,13 +1,13 @@
 """What a sweep shows while it runs."""
 
-import io
 import sys
 
+import numpy as np
 import pytest
-from rich.console import Console
+import rich.console
 
 from jaxsolve.sweeps import _progress
-from jaxsolve.sweeps._progress import Bar, duration, Lines, rate, show_progress, Silent
+from jaxsolve.sweeps._progress import duration, Progress, rate
 
 
 @pytest.fixture
@@ -25,70 +25,67 @@ def clock(monkeypatch):
     return found
 
 
-def test_lines_come_now_and_then(clock):
+def _missing(total, before=0):
+    return np.arange(total) >= before
+
+
+def test_lines_come_now_and_then(clock, capsys):
     """Lanes that ran before tell nothing of the rate, and the time left is that of those that are missing."""
-    stream = io.StringIO()
-    with Lines(100, stream, seconds=10.0) as shown:
-        shown.skip(40)
+    with Progress(_missing(100, 40), shown=True) as bar:
         clock.now += 9
-        shown.advance(10)
-        assert stream.getvalue() == ""
-        shown.fail(3)
+        bar.add(10, 3)
+        assert capsys.readouterr().err == ""
         clock.now += 1
-        shown.advance(10)
-        assert stream.getvalue() == "sweep: 60/100 runs in 10 s, 2/s, 20 s left, 3 failed\n"
+        bar.add(10, 0)
+        assert capsys.readouterr().err == "sweep: 60/100 runs in 10 s, 2/s, 20 s left, 3 failed\n"
         clock.now += 5
-        shown.advance(40)
-    assert stream.getvalue().splitlines()[1:] == ["sweep: 100/100 runs in 15 s, 4/s, 3 failed"]
+        bar.add(40, 0)
+    assert capsys.readouterr() == ("", "sweep: 100/100 runs in 15 s, 4/s, 3 failed\n")
 
 
-def test_lines_of_long_sweeps_are_rarer(clock):
-    stream = io.StringIO()
-    with Lines(10**6, stream, seconds=10.0) as shown:
+def test_lines_of_long_sweeps_are_rarer(clock, capsys):
+    with Progress(_missing(10**6), shown=True) as bar:
         for _ in range(3600):
             clock.now += 1
-            shown.advance(1)
-    assert 40 < len(stream.getvalue().splitlines()) < 100
+            bar.add(1, 0)
+    assert 40 < len(capsys.readouterr().err.splitlines()) < 100
 
 
-def test_the_last_line_is_not_said_twice(clock):
-    stream = io.StringIO()
-    with Lines(3, stream, seconds=10.0) as shown:
+def test_the_last_line_is_not_said_twice(clock, capsys):
+    with Progress(_missing(3), shown=True) as bar:
         clock.now += 20
-        shown.advance(3)
-    assert stream.getvalue() == "sweep: 3/3 runs in 20 s, 9/min, 0 failed\n"
+        bar.add(3, 0)
+    assert capsys.readouterr().err == "sweep: 3/3 runs in 20 s, 9/min, 0 failed\n"
 
 
-def test_an_interrupted_sweep_says_how_far_it_came(clock):
-    stream = io.StringIO()
-    with pytest.raises(KeyboardInterrupt), Lines(10, stream):
+def test_an_interrupted_sweep_says_how_far_it_came(clock, capsys):
+    with pytest.raises(KeyboardInterrupt), Progress(_missing(10), shown=True):
         raise KeyboardInterrupt
-    assert stream.getvalue() == "sweep: 0/10 runs in 0 s, 0 failed\n"
+    assert capsys.readouterr().err == "sweep: 0/10 runs in 0 s, 0 failed\n"
 
 
-def test_a_bar_on_a_terminal(clock):
-    stream = io.StringIO()
-    with Bar(100, Console(file=stream, force_terminal=True, color_system=None, width=120)) as shown:
-        shown.skip(40)
+def test_a_bar_on_a_terminal(clock, capsys, monkeypatch):
+    make = rich.console.Console
+    on = lambda **options: make(**options, force_terminal=True, color_system=None, width=120)
+    monkeypatch.setattr(rich.console, "Console", on)
+    with Progress(_missing(100, 40), shown=True) as bar:
         clock.now += 10
-        shown.advance(20)
-        shown.fail(2)
-    last = stream.getvalue().splitlines()[-2]
-    assert " 60/100 runs, 2/s, 20 s left, 2 failed," in last
+        bar.add(20, 2)
+    last = capsys.readouterr().err.splitlines()[-2]
+    assert last.startswith("sweep ")
+    assert " 60/100 runs in 10 s, 2/s, 20 s left, 2 failed, " in last
 
 
 def test_where_it_is_shown(monkeypatch, capsys):
-    assert isinstance(show_progress(1, shown=False), Silent)
-    assert isinstance(show_progress(1, shown=True), Lines)
+    with Progress(_missing(2), shown=False) as bar:
+        bar.add(1, 1)
+    assert capsys.readouterr() == ("", "")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert isinstance(show_progress(1, shown=True), Bar)
-    with show_progress(2, shown=False) as shown:
-        shown.skip(1)
-        shown.advance(1)
-        shown.fail(1)
-    assert capsys.readouterr() == ("", "")
+    with Progress(_missing(2), shown=True) as bar:
+        bar.add(1, 1)
+    assert "\x1b[" in capsys.readouterr().err  # a bar moves the cursor
 
 
 @pytest.mark.parametrize(
