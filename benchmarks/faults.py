@@ -55,7 +55,7 @@ def _processes(folder: Path) -> None:
     middle = sum(0 < chunks < faults.CHUNKS for chunks in found["killed"])
     equal = found["difference"] == [] and found["parts"] == []
     print(f"({faults.LANES} lanes in {faults.CHUNKS} chunks; {time.perf_counter() - begin:.0f} s)\n")
-    print("| fault | what happened | as asked |\n|---|---|---|")
+    print("| fault | what happened | survived |\n|---|---|---|")
     what = f"{KILLS} kills, {middle} of them left a store with some of its chunks; resumed, equal to an undisturbed one"
     _row("SIGKILL at random moments", f"{what} in every bit but `wall`" if equal else "differs", equal)
     for number in ("SIGINT", "SIGTERM"):

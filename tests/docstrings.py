@@ -40,7 +40,7 @@ def examples_of(room: types.ModuleType) -> Callable:
     def test_examples(name):
         value = public[name]
         assert ">>> " in (value.__doc__ or ""), f"{name} has no example in its docstring"
-        _run(value.__doc__, name)
+        _run(value.__doc__ or "", name)
         for member_name, member in vars(value).items() if isinstance(value, type) else ():
             if not member_name.startswith("_") and ">>> " in (getattr(member, "__doc__", None) or ""):
                 _run(member.__doc__, f"{name}.{member_name}")

@@ -76,7 +76,7 @@ def test_what_other_processes_say_stands_in_the_manifest(tmp_path):
     assert data.attrs["dynamics"] == "ModesDecay; Other"
     manifest = json.loads((path / "_jaxsolve" / "manifest.json").read_text())
     assert manifest["batch_size"]["used"] == {"0": 4, "3": 2}
-    assert manifest["runs"][-1]["hosts"] == ["far, TPU v9"]
+    assert manifest["runs"][-1]["workers"] == {"far, TPU v9": 0}
     assert run().identical(data)
 
 
@@ -145,7 +145,7 @@ def test_two_processes_fill_one_store(tmp_path):
     assert [file.name for file in path.rglob("*.partial")] == []
     manifest = json.loads((path / "_jaxsolve" / "manifest.json").read_text())
     assert manifest["batch_size"]["used"] == {"0": 2}
-    assert manifest["runs"][-1]["hosts"] == [f"{socket.gethostname()}, {jax.devices()[0].device_kind}"]
+    assert manifest["runs"][-1]["workers"] == {f"{socket.gethostname()}, {jax.devices()[0].device_kind}": 0}
 
 
 @pytest.mark.slow

@@ -72,7 +72,9 @@ class Fitting:
                 self._halve(program, error)
         if executed:
             seconds, share = time.perf_counter() - begin, 100 * useful / executed
-            log.info("%s: %d lanes in %.3g s, lane efficiency %.0f %%", self.program.group.static, lanes, seconds, share)
+            log.info(
+                "%s: %d lanes in %.3g s, lane efficiency %.0f %%", self.program.group.static, lanes, seconds, share
+            )
 
     def _halve(self, program: Program, error: OutOfMemory) -> None:
         with self._lock:

@@ -46,7 +46,36 @@ log = logging.getLogger("jaxsolve")
 HOSTS = "hosts"  # the folder in which processes that do not hold the store say where and how they run lanes
 
 
-class HeldStore(AbstractStore):
+class AbstractOnDisk(AbstractStore):
+    """A Zarr store, for a process that writes chunks of it."""
+
+    path: Path
+    _chunks: Chunks | None
+
+    @property
+    def chunks(self) -> Chunks:
+        """The chunks of the store, once it is entered."""
+        assert self._chunks is not None, "a store is entered first"
+        return self._chunks
+
+    @property
+    def missing(self) -> np.ndarray:
+        return self.chunks.missing
+
+    def dataset(self) -> "xarray.Dataset":
+        data = load(self.path)
+        # As in memory: without the times saved where none is rounded.
+        if "t_saved" in data and np.all(data["t_saved"] == data["t"].astype(data["t_saved"].dtype)):
+            return data.drop_vars("t_saved")
+        return data
+
+    def flush_after(self, error: Any) -> None:
+        """Writes unfinished chunks, but after a second signal, when there is no time, and errors of writing."""
+        if not isinstance(error, OSError | KeyboardInterrupt) or isinstance(error, Stopped):
+            self.chunks.flush()
+
+
+class HeldStore(AbstractOnDisk):
     """Keeps the lanes in a Zarr store, chunk by chunk as they finish, and takes up where another process stopped.
 
     While it is entered no other process can hold the store. Beside the Zarr arrays, the folder `_jaxsolve` has the
@@ -115,32 +144,17 @@ class HeldStore(AbstractStore):
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         try:
-            # After a second signal there is no time, and after an error of writing no point.
-            if not isinstance(error, OSError | KeyboardInterrupt) or isinstance(error, Stopped):
-                self.chunks.flush()
+            self.flush_after(error)
         finally:
             self._leave()
-
-    @property
-    def chunks(self) -> Chunks:
-        """The chunks of the store, once it is entered."""
-        assert self._chunks is not None, "a store is entered first"
-        return self._chunks
-
-    @property
-    def missing(self) -> np.ndarray:
-        return self.chunks.missing
 
     def write(self, batch: Batch) -> None:
         if batch.origin is not None:
             self._note(batch.origin, batch.origin.size)
         self.chunks.write(batch)
 
-    def dataset(self) -> "xarray.Dataset":
-        return _dataset(self.path)
-
     def hear(self, origin: Origin, lanes: int) -> None:
-        """Notes that another process says to have written some lanes."""
+        """Notes where and how another process says to have written some lanes; 0 if it does not say how many."""
         used, run = self._manifest["batch_size"]["used"], self._manifest["runs"][-1]
         workers = run.setdefault("workers", {})
         workers[origin.where] = workers.get(origin.where, 0) + lanes
@@ -151,13 +165,10 @@ class HeldStore(AbstractStore):
         """Notes what the processes of `Hosts` have left word of; their lanes are on disk."""
         files = sorted((self.path / OURS / HOSTS).glob("*.json"))
         for file in files:
-            for origin in (Origin(**facts) for facts in json.loads(file.read_text())):
-                used, run = self._manifest["batch_size"]["used"], self._manifest["runs"][-1]
-                run["hosts"] = list(dict.fromkeys([*run.get("hosts", []), origin.where]))
-                run["device"] = joined(run.get("device"), origin.device)
-                self._note(origin, min(origin.size, used.get(origin.group, origin.size)))
+            for facts in json.loads(file.read_text()):
+                self.hear(Origin(**facts), 0)
         if files:
-            self._write_manifest()
+            write_manifest(self.path, self._manifest)
         for file in files:
             file.unlink()
 
@@ -172,7 +183,7 @@ class HeldStore(AbstractStore):
             OSError: some have not arrived.
         """
         if promised.any():
-            self._write_manifest()
+            write_manifest(self.path, self._manifest)
         self.chunks.wait(np.flatnonzero(promised), heed, PATIENCE)
         lost = int(np.sum(promised & self.missing))
         if lost:
@@ -260,10 +271,6 @@ class HeldStore(AbstractStore):
             if relabelled:
                 relabel(self.path, self._files, attributes)
 
-    def _write_manifest(self) -> None:
-        with explained(self.path):
-            write_manifest(self.path, self._manifest)
-
     def _leave(self) -> None:
         """Gives the lock back, and leaves nothing behind where nothing has begun."""
         nothing = self._lock.held and not has_manifest(self.path)
@@ -278,7 +285,7 @@ class HeldStore(AbstractStore):
                     self.path.rmdir()
 
 
-class JoinedStore(AbstractStore):
+class JoinedStore(AbstractOnDisk):
     """A store that another process holds, of which this one writes whole chunks.
 
     Arguments:
@@ -306,18 +313,7 @@ class JoinedStore(AbstractStore):
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if not isinstance(error, OSError | KeyboardInterrupt) or isinstance(error, Stopped):
-            self.chunks.flush()
-
-    @property
-    def chunks(self) -> Chunks:
-        """The chunks of the store, once it is entered."""
-        assert self._chunks is not None, "a store is entered first"
-        return self._chunks
-
-    @property
-    def missing(self) -> np.ndarray:
-        return self.chunks.missing
+        self.flush_after(error)
 
     def write(self, batch: Batch) -> None:
         self.chunks.write(batch)
@@ -325,20 +321,9 @@ class JoinedStore(AbstractStore):
             self._origins.append(batch.origin)
             write_json(self.path / OURS / HOSTS / f"{self._index}.json", [o._asdict() for o in self._origins])
 
-    def dataset(self) -> "xarray.Dataset":
-        return _dataset(self.path)
-
 
 def _sized(plan: Plan, layout: Layout) -> Plan:
     """A plan that knows the batch sizes of its store."""
     known = layout.manifest["batch_size"]
     sizes = {group.name: known["used"].get(group.name, known["asked"]) for group in plan.groups}
     return dataclasses.replace(plan, sizes=sizes)
-
-
-def _dataset(path: Path) -> "xarray.Dataset":
-    """What `Memory` would return: without the times saved where none is rounded."""
-    data = load(path)
-    if "t_saved" in data and np.all(data["t_saved"] == data["t"].astype(data["t_saved"].dtype)):
-        return data.drop_vars("t_saved")
-    return data
