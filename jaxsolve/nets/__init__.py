@@ -17,9 +17,9 @@ from ._convnet import ConvNet as ConvNet
 from ._dense import AbstractDense as AbstractDense
 from ._init import (
     AbstractInit as AbstractInit,
-    Balanced as Balanced,
     Gaussian as Gaussian,
     Given as Given,
+    LambdaBalanced as LambdaBalanced,
     Mirrored as Mirrored,
     NearParallel as NearParallel,
     Shapes as Shapes,
@@ -56,5 +56,6 @@ from ._normalisation import (
     NoNormalisation as NoNormalisation,
 )
 from ._padded import Padded as Padded
+from ._renamed import __getattr__ as __getattr__  # pyright: ignore[reportAttributeAccessIssue]
 from ._resnet import ResNet18 as ResNet18, WideResNet as WideResNet
 from ._scaling import Optimizers as Optimizers, Scaling as Scaling, ScalingRule as ScalingRule

@@ -215,7 +215,7 @@ class NearParallel(AbstractInit):
         return Start((w, u), _draw_biases(shapes, scaling, key))
 
 
-class Balanced(AbstractInit):
+class LambdaBalanced(AbstractInit):
     """Lambda-balanced two-layer networks and balanced (delta = 0) networks of any depth.
 
     The conserved matrices are W_{l+1}^T W_{l+1}/eta_{l+1} - W_l W_l^T/eta_l = (delta/(eta_1 eta_2)) I, with Kunin's
@@ -241,16 +241,16 @@ class Balanced(AbstractInit):
         self.delta = jnp.asarray(delta, jnp.result_type(float))
 
     def __call__(self, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
-        matrices = shapes.matrices("Balanced")
+        matrices = shapes.matrices("LambdaBalanced")
         if shapes.padded:
             raise ValueError(
-                "Balanced cannot be padded: its singular vectors are drawn for one width. Take Gaussian(), or widths "
-                "that are integers, each compiled by itself"
+                "LambdaBalanced cannot be padded: its singular vectors are drawn for one width. Take Gaussian(), or "
+                "widths that are integers, each compiled by itself"
             )
         self._check_sizes(matrices)
         known = concrete(scaling.eta)
         if known is not None and not np.all(known > 0):
-            raise ValueError(f"Balanced needs eta > 0 for every weight matrix, got {known.tolist()}")
+            raise ValueError(f"LambdaBalanced needs eta > 0 for every weight matrix, got {known.tolist()}")
         sizes = [matrices[0][1], *(out for out, _ in matrices)]
         eta = scaling.eta.astype(shapes.dtype)
         shift = self.delta.astype(shapes.dtype) / (eta[0] * eta[-1])
@@ -274,12 +274,18 @@ class Balanced(AbstractInit):
         if not self.signs:
             return
         if len(matrices) != 2:
-            raise ValueError(f"Balanced needs delta = 0 for {len(matrices)} weight matrices; delta != 0 needs two")
+            raise ValueError(
+                f"LambdaBalanced needs delta = 0 for {len(matrices)} weight matrices; delta != 0 needs two"
+            )
         (width, in_size), (out_size, _) = matrices
         if positive and width > out_size:
-            raise ValueError(f"Balanced with delta > 0 needs width <= out_size, got width {width}, out_size {out_size}")
+            raise ValueError(
+                f"LambdaBalanced with delta > 0 needs width <= out_size, got width {width}, out_size {out_size}"
+            )
         if negative and width > in_size:
-            raise ValueError(f"Balanced with delta < 0 needs width <= in_size, got width {width}, in_size {in_size}")
+            raise ValueError(
+                f"LambdaBalanced with delta < 0 needs width <= in_size, got width {width}, in_size {in_size}"
+            )
 
 
 class Given(AbstractInit):

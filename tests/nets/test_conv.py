@@ -10,9 +10,9 @@ import jaxsolve as js
 from jaxsolve import Problem
 from jaxsolve.nets import (
     AbstractInit,
-    Balanced,
     ConvNet,
     Given,
+    LambdaBalanced,
     Mirrored,
     NearParallel,
     partition,
@@ -220,7 +220,7 @@ def test_mirrored_vanishes_and_given_is_given(getkey):
 
 
 @pytest.mark.usefixtures("as_users")
-@pytest.mark.parametrize("init", [Sphere(), NearParallel(0.1), Balanced()])
+@pytest.mark.parametrize("init", [Sphere(), NearParallel(0.1), LambdaBalanced()])
 def test_other_initialisations_are_for_dense_networks(init, getkey):
     with pytest.raises(ValueError, match=rf"{type(init).__name__} is for dense networks, got weights of shapes"):
         ConvNet(IMAGE, 4, 2, scaling=_scaling(), init=init, key=getkey())

@@ -15,7 +15,7 @@ import pytest
 import jaxsolve as js
 from jaxsolve import kernels
 from jaxsolve.nets import (
-    Balanced,
+    LambdaBalanced,
     ConvNet,
     DeepLinear,
     Gaussian,
@@ -368,8 +368,8 @@ def test_bad_widths(getkey):
 
 @pytest.mark.usefixtures("as_users")
 def test_starts_that_cannot_be_padded():
-    with pytest.raises(ValueError, match=r"Balanced cannot be padded: .* Take Gaussian\(\), or widths that are"):
-        _mlp(PADDED, "linear", init=Balanced())
+    with pytest.raises(ValueError, match=r"LambdaBalanced cannot be padded: .* Take Gaussian\(\), or widths that are"):
+        _mlp(PADDED, "linear", init=LambdaBalanced())
     with pytest.raises(ValueError, match="Mirrored needs an even width, got 3"):
         _mlp(Padded(3, SIZE), init=Mirrored())
 
