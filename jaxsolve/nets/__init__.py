@@ -33,17 +33,17 @@ from ._layers import (
     AbstractParametric as AbstractParametric,
     AbstractWeighted as AbstractWeighted,
     Apply as Apply,
-    BatchNormalise as BatchNormalise,
     Bias as Bias,
     Conv as Conv,
     Dense as Dense,
     Gain as Gain,
-    GroupNormalise as GroupNormalise,
     Layers as Layers,
     Mask as Mask,
     Residual as Residual,
     run as run,
     SpatialMean as SpatialMean,
+    StandardiseBatch as StandardiseBatch,
+    StandardiseGroups as StandardiseGroups,
     Tap as Tap,
 )
 from ._linear import DeepLinear as DeepLinear, SingleNeuron as SingleNeuron, TwoLayerLinear as TwoLayerLinear
@@ -58,4 +58,4 @@ from ._normalisation import (
 from ._padded import Padded as Padded
 from ._renamed import __getattr__ as __getattr__  # pyright: ignore[reportAttributeAccessIssue]
 from ._resnet import ResNet18 as ResNet18, WideResNet as WideResNet
-from ._scaling import Optimizers as Optimizers, Scaling as Scaling, ScalingRule as ScalingRule
+from ._scaling import Optimisers as Optimisers, Scaling as Scaling, ScalingRule as ScalingRule

@@ -13,13 +13,13 @@ from ._layers import (
     AbstractLayer,
     AbstractWeighted,
     Apply,
-    BatchNormalise,
     Bias,
     Layers,
     Mask,
     Residual,
     run,
     SpatialMean,
+    StandardiseBatch,
 )
 from ._network import AbstractNetwork, Conserved
 
@@ -30,7 +30,7 @@ class AbstractLayered(AbstractNetwork):
     Attributes:
         weights: one array per entry of the scaling, counted from the input; with a window behind for convolutions.
         biases, gains: vectors with one number per feature or channel, trained at the scaling's `bias_eta`.
-        normalisers: what `BatchNormalise` layers call; a network that has some is made by `eqx.nn.make_with_state`
+        normalisers: what `StandardiseBatch` layers call; a network that has some is made by `eqx.nn.make_with_state`
             and called as `net(x, state)` under `jax.vmap(..., axis_name="batch")`.
     """
 
@@ -65,7 +65,7 @@ class AbstractLayered(AbstractNetwork):
 
         def normalise(layer: AbstractLayer, z: Array, out: Array) -> Array:
             nonlocal state
-            if isinstance(layer, BatchNormalise):
+            if isinstance(layer, StandardiseBatch):
                 out, state = self.normalisers[layer.index](z, state)
             return out
 

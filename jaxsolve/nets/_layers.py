@@ -24,8 +24,8 @@ class AbstractLayer(abc.ABC):
         """The layer's output for input z, with the parameters of `net`; see `Tap`."""
 
 
-# Sees every layer that has parameters (and every `BatchNormalise`), with its input and its output before a multiplier,
-# and returns what the network goes on with.
+# Called at every layer that has parameters, and at every `StandardiseBatch`, with the layer, its input, and its output
+# before the multiplier. The network goes on with what it returns.
 Tap = Callable[[AbstractLayer, Array, Array], Array]
 Layers = tuple[AbstractLayer, ...]
 
@@ -152,7 +152,7 @@ class Mask(AbstractLayer):
 
 
 @dataclasses.dataclass(frozen=True)
-class GroupNormalise(AbstractLayer):
+class StandardiseGroups(AbstractLayer):
     """Mean 0 and variance 1 over each of `groups` equal groups of channels of one sample."""
 
     groups: int
@@ -166,7 +166,7 @@ class GroupNormalise(AbstractLayer):
 
 
 @dataclasses.dataclass(frozen=True)
-class BatchNormalise(AbstractLayer):
+class StandardiseBatch(AbstractLayer):
     """Mean 0 and variance 1 of every channel over a whole batch, which one sample does not know.
 
     So the layer leaves its input to the tap; a network's forward pass taps it with its `normalisers[index]`.

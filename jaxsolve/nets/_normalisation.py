@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 
 from .._checks import require_positive, require_size
-from ._layers import AbstractLayer, BatchNormalise, GroupNormalise
+from ._layers import AbstractLayer, StandardiseBatch, StandardiseGroups
 
 
 class AbstractNormalisation(eqx.Module):
@@ -58,7 +58,7 @@ class GroupNorm(AbstractNormalisation):
                 f"GroupNorm({self.groups}) cannot divide {channels} channels into equal groups; "
                 "take a number of groups that divides all of the network's widths"
             )
-        return GroupNormalise(self.groups, self.eps)
+        return StandardiseGroups(self.groups, self.eps)
 
     def normaliser(self, channels: int, dtype: Any) -> eqx.nn.BatchNorm | None:
         return None
@@ -86,7 +86,7 @@ class BatchNorm(AbstractNormalisation):
         self.eps = _read_eps(eps)
 
     def layer(self, index: int, channels: int) -> AbstractLayer | None:
-        return BatchNormalise(index)
+        return StandardiseBatch(index)
 
     def normaliser(self, channels: int, dtype: Any) -> eqx.nn.BatchNorm | None:
         # Without memory (momentum 0) the statistics kept are those of the last batch, to the last bit.

@@ -4,10 +4,15 @@ import warnings
 from typing import Any, TYPE_CHECKING
 
 from ._init import LambdaBalanced
+from ._layers import StandardiseBatch, StandardiseGroups
+from ._scaling import Optimisers
 
 
 _RENAMED: dict[str, type] = {
     "Balanced": LambdaBalanced,
+    "BatchNormalise": StandardiseBatch,
+    "GroupNormalise": StandardiseGroups,
+    "Optimizers": Optimisers,
 }
 
 if not TYPE_CHECKING:  # a type checker would take any misspelt name of the room for one of these

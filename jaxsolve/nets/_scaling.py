@@ -1,6 +1,7 @@
 """Hyperparameters of a network, one set per weight matrix."""
 
 import enum
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,12 +16,20 @@ from . import _laws
 from ._laws import Fan, LayerShape
 
 
-class Optimizers(enum.Enum):
+class Optimisers(enum.Enum):
     """Which optimisers a rule keeps stable as the width grows. Only mup depends on it."""
 
     ANY = "any optimiser"
     GRADIENT = "gradient flow and SGD"
     ADAM = "Adam"
+
+
+def _spelt(optimisers: Optimisers, optimizers: Optimisers | None) -> Optimisers:
+    if optimizers is None:
+        return optimisers
+    message = "the argument optimizers= is now optimisers=; the old name goes with the next version"
+    warnings.warn(message, DeprecationWarning, stacklevel=3)
+    return optimizers
 
 
 def _floats(value: Any, name: str) -> Float[Array, "..."]:
@@ -48,7 +57,7 @@ class Scaling(eqx.Module):
         gamma: output scale, any sign.
         bias_sigma: standard deviation of the initial biases.
         bias_eta: learning rate of the biases.
-        optimizers: the optimisers this scaling is meant for.
+        optimisers: the optimisers this scaling is meant for.
 
     The class also names the rules from which a `Scaling` is made once the sizes of the layers are known
     (`Scaling.ntk()`, ...); networks accept either. Every rule takes `sigma=` and `eta=`, factors on the sigmas and etas
@@ -64,7 +73,7 @@ class Scaling(eqx.Module):
     gamma: Float[Array, ""]
     bias_sigma: Float[Array, ""]
     bias_eta: Float[Array, ""]
-    optimizers: Optimizers = eqx.field(static=True)  # a property of the rule, not a number
+    optimisers: Optimisers = eqx.field(static=True)  # a property of the rule, not a number
 
     def __init__(
         self,
@@ -75,7 +84,8 @@ class Scaling(eqx.Module):
         *,
         bias_sigma: Any = 0.0,
         bias_eta: Any = 1.0,
-        optimizers: Optimizers = Optimizers.ANY,
+        optimisers: Optimisers = Optimisers.ANY,
+        optimizers: Optimisers | None = None,  # the old spelling, for one more version
     ):
         self.multiplier = _floats(multiplier, "multiplier")
         self.sigma = _floats(sigma, "sigma")
@@ -83,7 +93,7 @@ class Scaling(eqx.Module):
         self.gamma = _floats(gamma, "gamma")
         self.bias_sigma = _floats(bias_sigma, "bias_sigma")
         self.bias_eta = _floats(bias_eta, "bias_eta")
-        self.optimizers = optimizers
+        self.optimisers = _spelt(optimisers, optimizers)
         shapes = {"multiplier": self.multiplier.shape, "sigma": self.sigma.shape, "eta": self.eta.shape}
         if len(set(shapes.values())) != 1 or self.multiplier.ndim != 1 or self.multiplier.size == 0:
             raise ValueError(f"multiplier, sigma and eta must all have shape (layers,), got {shapes}")
@@ -141,8 +151,8 @@ class Scaling(eqx.Module):
         A `Descent` with the wrong kind of optimiser raises. The first rate of a convolution is its number of output
         channels, not its fan_out: the window does not grow with the width.
         """
-        law, optimizers = (_laws.mup_adam, Optimizers.ADAM) if adam else (_laws.mup, Optimizers.GRADIENT)
-        return ScalingRule(law, gamma, sigma=sigma, eta=eta, optimizers=optimizers)
+        law, optimisers = (_laws.mup_adam, Optimisers.ADAM) if adam else (_laws.mup, Optimisers.GRADIENT)
+        return ScalingRule(law, gamma, sigma=sigma, eta=eta, optimisers=optimisers)
 
     @staticmethod
     def lazy(alpha: Any, *, sigma: Any = 1.0, eta: Any = 1.0, gain: bool = False) -> "ScalingRule":
@@ -208,7 +218,7 @@ class ScalingRule(eqx.Module):
     bias_eta: Float[Array, ""]
     kappa: Float[Array, ""] | None
     law: Callable[[LayerShape], _laws.Prescription] = eqx.field(static=True)  # a function of static sizes
-    optimizers: Optimizers = eqx.field(static=True)  # a property of the law
+    optimisers: Optimisers = eqx.field(static=True)  # a property of the law
 
     def __init__(
         self,
@@ -218,7 +228,8 @@ class ScalingRule(eqx.Module):
         sigma: Any = 1.0,
         eta: Any = 1.0,
         kappa: Any = None,
-        optimizers: Optimizers = Optimizers.ANY,
+        optimisers: Optimisers = Optimisers.ANY,
+        optimizers: Optimisers | None = None,  # the old spelling, for one more version
     ):
         self.law = law
         self.gamma = _floats(gamma, "gamma")
@@ -227,7 +238,7 @@ class ScalingRule(eqx.Module):
         self.bias_sigma = _floats(0.0, "bias_sigma")
         self.bias_eta = _floats(1.0, "bias_eta")
         self.kappa = None if kappa is None else _floats(kappa, "kappa")
-        self.optimizers = optimizers
+        self.optimisers = _spelt(optimisers, optimizers)
         _check_hyperparameters(self.sigma, self.eta, self.gamma, self.bias_sigma, self.bias_eta)
 
     def with_bias(self, *, sigma: Any = 0.0, eta: Any = 1.0) -> "ScalingRule":
@@ -276,5 +287,5 @@ class ScalingRule(eqx.Module):
             gamma[-1] * rule.gamma,
             bias_sigma=rule.bias_sigma,
             bias_eta=rule.bias_eta,
-            optimizers=self.optimizers,
+            optimisers=self.optimisers,
         )

@@ -19,7 +19,7 @@ from ._names import unknown
 
 
 # Arguments that no text can give.
-UNSAYABLE = frozenset({"at", "dtype", "fn", "law", "optimizers", "problem", "tableau", "target"})
+UNSAYABLE = frozenset({"at", "dtype", "fn", "law", "optimisers", "optimizers", "problem", "tableau", "target"})
 # Arguments that are arrays, as lists of lists.
 ARRAYS = ("x", "y", "x_test", "y_test", "covariance", "direction")
 

@@ -15,11 +15,11 @@ import pytest
 import jaxsolve as js
 from jaxsolve import kernels
 from jaxsolve.nets import (
-    LambdaBalanced,
     ConvNet,
     DeepLinear,
     Gaussian,
     Given,
+    LambdaBalanced,
     Mask,
     Mirrored,
     MLP,
@@ -130,7 +130,7 @@ def test_rules_of_scaling_see_the_units(name):
     _same(padded, plain, units=4)
     wider = _mlp(Padded(UNITS + 1, SIZE), scaling=RULES[name]).scaling
     assert_fails(lambda: _same(wider, plain, units=4))
-    assert padded.optimizers is plain.optimizers
+    assert padded.optimisers is plain.optimisers
 
 
 # --- what is computed

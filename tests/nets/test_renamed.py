@@ -9,6 +9,9 @@ from jaxsolve import nets
 
 RENAMED = {
     "Balanced": "LambdaBalanced",
+    "BatchNormalise": "StandardiseBatch",
+    "GroupNormalise": "StandardiseGroups",
+    "Optimizers": "Optimisers",
 }
 
 

@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import jaxsolve as js
-from jaxsolve.nets import MLP, Scaling, ScalingRule
-from jaxsolve.nets._laws import Prescription
-from jaxsolve.nets._scaling import Optimizers
+from jaxsolve.nets import MLP, Optimisers, Prescription, Scaling, ScalingRule
 from tests.cases import assert_fails, eps, inputs, mlp, problem, scaling
 
 
@@ -56,8 +54,8 @@ def test_rules(name):
         assert_fails(lambda wrong=wrong: _assert_equal(made, *wrong))
     assert len(made) == 3
     assert (float(made.bias_sigma), float(made.bias_eta)) == (0.0, 1.0)
-    wanted = {"mup": Optimizers.GRADIENT, "mup, adam": Optimizers.ADAM}.get(name, Optimizers.ANY)
-    assert made.optimizers is wanted
+    wanted = {"mup": Optimisers.GRADIENT, "mup, adam": Optimisers.ADAM}.get(name, Optimisers.ANY)
+    assert made.optimisers is wanted
 
 
 OWN_FACTORS = {
@@ -80,6 +78,16 @@ def test_factors_on_sigma_and_eta_for_all_layers_or_each(name):
         made = rule(2.0, sigma=sigma, eta=eta)(FANS, GAIN)
         expected = np.asarray(sigma) * np.asarray(plain.sigma), np.asarray(eta) * np.asarray(plain.eta)
         _assert_equal(made, plain.multiplier, *expected, plain.gamma)
+
+
+def test_optimisers_in_their_old_spelling():
+    law = lambda layer: Prescription(1.0, 1.0, 1.0)
+    with pytest.warns(DeprecationWarning, match="optimizers= is now optimisers="):
+        rule = ScalingRule(law, optimizers=Optimisers.ADAM)
+    assert rule(FANS).optimisers is Optimisers.ADAM
+    with pytest.warns(DeprecationWarning, match="optimizers= is now optimisers="):
+        made = Scaling([1.0], [1.0], [1.0], optimizers=Optimisers.GRADIENT)
+    assert made.optimisers is Optimisers.GRADIENT
 
 
 def test_scales_of_biases():

@@ -439,6 +439,8 @@ def test_a_renamed_thing_is_found_by_its_old_name():
         assert init.find("Balanced") is nets.LambdaBalanced
     with pytest.raises(ValueError, match="did you mean 'LambdaBalanced'"):
         init.find("Lambdabalanced")
+    with pytest.raises(ValueError, match="'Optimizers' is no initialisation"), pytest.warns(match="Optimisers"):
+        init.find("Optimizers")  # an old name of something else
 
 
 def test_what_needs_no_argument_can_be_named_alone(table):
