@@ -6,7 +6,7 @@ import numpy as np
 
 from .._compare import Comparison
 from .._trajectory import Trajectory
-from ._style import COLOURS, MARKERS, new_axes, with_unit
+from ._style import axis_label, COLOURS, MARKERS, new_axes
 
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def comparison(cmp: Comparison, name: str = "loss", *, ax: "Axes | None" = None)
 
 def _label(ax: "Axes", traj: Trajectory, name: str) -> None:
     unit = next(label.unit for label in traj.labels if label.name == name)
-    ax.set(xlabel="time $t$ (gradient-flow units)", ylabel=with_unit(name, unit))
+    ax.set(xlabel="time $t$ (gradient-flow units)", ylabel=axis_label(name, unit))
     times = np.asarray(traj.ts)
     if times[0] > 0 and times[-1] / times[0] > 30:
         ax.set_xscale("log")

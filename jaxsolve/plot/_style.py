@@ -28,6 +28,12 @@ def new_axes(ax: "Axes | None") -> "Axes":
     return plt.subplots(figsize=(3.4, 2.6), layout="constrained")[1]
 
 
-def with_unit(name: str, unit: str) -> str:
-    """What an axis is called: a name in words, and its unit unless that says nothing more."""
+def axis_label(name: str, unit: str) -> str:
+    """The label of an axis: the observable's name in words, then its unit in brackets.
+
+    The unit is left out where it says nothing more: where it is "1", or the name itself.
+    """
     return name.replace("_", " ") + ("" if unit in ("1", name) else f" [{unit}]")
+
+
+with_unit = axis_label  # the name under which `jaxsolve.report` still imports it
