@@ -22,12 +22,6 @@ def test_an_old_name_works_and_says_the_new_one(old):
     assert old not in dir(nets)
 
 
-def test_an_old_name_is_imported_where_the_warning_points():
-    with pytest.warns(DeprecationWarning, match="LambdaBalanced") as caught:
-        exec("from jaxsolve.nets import Balanced")
-    assert caught[0].filename == "<string>"
-
-
 def test_an_unknown_name_is_no_old_one():
     with pytest.raises(AttributeError, match="module 'jaxsolve.nets' has no attribute 'Unbalanced'"):
         importlib.import_module("jaxsolve.nets").Unbalanced  # noqa: B018
