@@ -15,17 +15,18 @@ from ._activations import (
 )
 from ._convnet import ConvNet as ConvNet
 from ._dense import AbstractDense as AbstractDense
+from ._hyperparameters import Optimisers as Optimisers
 from ._init import (
     AbstractInit as AbstractInit,
     Gaussian as Gaussian,
     Given as Given,
-    LambdaBalanced as LambdaBalanced,
     Mirrored as Mirrored,
     NearParallel as NearParallel,
     Shapes as Shapes,
     Sphere as Sphere,
     Start as Start,
 )
+from ._lambda_balanced import LambdaBalanced as LambdaBalanced
 from ._laws import LayerShape as LayerShape, Prescription as Prescription
 from ._layered import AbstractLayered as AbstractLayered
 from ._layers import (
@@ -58,4 +59,4 @@ from ._normalisation import (
 from ._padded import Padded as Padded
 from ._renamed import __getattr__ as __getattr__  # pyright: ignore[reportAttributeAccessIssue]
 from ._resnet import ResNet18 as ResNet18, WideResNet as WideResNet
-from ._scaling import Optimisers as Optimisers, Scaling as Scaling, ScalingRule as ScalingRule
+from ._scaling import Scaling as Scaling, ScalingRule as ScalingRule

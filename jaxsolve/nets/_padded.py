@@ -15,23 +15,30 @@ from .._checks import concrete, describe, require_size
 
 
 class Padded(eqx.Module):
-    """So many units in arrays for `size`: what differs in width alone then shares one compiled program.
+    """A width of `units` in arrays of `size`: networks that differ in width alone then share one compiled program.
 
-    `MLP`, `TwoLayerLinear` and `DeepLinear` take it as their width. They are the network of `units` neurons per hidden
-    layer: its scaling, and with `Gaussian`, `Sphere`, `Mirrored` and `NearParallel` its first weights, number by number
-    (by JAX's default random numbers; others have the same law). Behind it all arrays are exactly zero, and stay so
-    under every dynamics that moves a weight by its own gradient.
+    `MLP`, `TwoLayerLinear` and `DeepLinear` take it as their width. They are then the network with `units` neurons per
+    hidden layer: they have its scaling and, from `Gaussian`, `Sphere`, `Mirrored` and `NearParallel`, exactly its
+    initial weights. (That holds for JAX's default random numbers; with others the law is the same.) The rest of the
+    arrays is exactly zero, and stays so under every dynamics that moves a weight by its own gradient.
 
-    In arithmetic it stands for its units, as a float: `1 / width`, `width**0.5`, `jnp.sqrt(width)`.
+    In arithmetic it stands for its units, as a float: `1 / width`, `width**0.5`, `jnp.sqrt(width)`. In sweeps
+    `js.sweeps.padded` makes it from a list of widths.
 
     Arguments:
-        units: how many there are; may be traced.
-        size: how many there is room for.
+        units: how many neurons there are; may be traced.
+        size: how many the arrays have room for.
+
+    Example:
+        >>> width = js.nets.Padded(3, size=8)
+        >>> net = js.nets.MLP(2, width, 1, 1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net.weights[0].shape, int((net.weights[0] != 0).sum())
+        ((8, 2), 6)
 
     Raises:
-        TypeError: units or size is no integer.
-        ValueError: size is not positive, or units is not one of 1 to size. If it is traced the network is not valid
-            then: lanes of a sweep end as invalid.
+        TypeError: units or size is not an integer.
+        ValueError: size is not positive, or units is not in 1 to size. (Traced units cannot raise: the network is then
+            not valid, and its lane of a sweep ends as invalid.)
     """
 
     units: Int[Array, ""]

@@ -3,9 +3,9 @@
 import warnings
 from typing import Any, TYPE_CHECKING
 
-from ._init import LambdaBalanced
+from ._hyperparameters import Optimisers
+from ._lambda_balanced import LambdaBalanced
 from ._layers import StandardiseBatch, StandardiseGroups
-from ._scaling import Optimisers
 
 
 _RENAMED: dict[str, type] = {
