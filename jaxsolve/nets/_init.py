@@ -176,7 +176,7 @@ class Mirrored(AbstractInit):
     Raises:
         ValueError: the width of the last hidden layer is odd (a traced one makes a network that is not valid), or the
             network has residual branches.
-        TypeError: init is no initialisation.
+        TypeError: init is not a `js.nets.AbstractInit`.
     """
 
     init: AbstractInit = Gaussian()

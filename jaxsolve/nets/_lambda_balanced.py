@@ -39,7 +39,7 @@ class LambdaBalanced(AbstractInit):
     """
 
     delta: Float[Array, ""]
-    signs: tuple[int, ...] = eqx.field(static=True)  # those that delta may have: they decide which sizes are possible
+    signs: tuple[int, ...] = eqx.field(static=True)  # that delta may have: they decide which sizes are possible
 
     def __init__(self, delta: Any = 0.0):
         known = concrete(delta)  # read before it becomes an array, which a trace would hide

@@ -1,4 +1,4 @@
-"""Linear networks: those that theory solves."""
+"""Linear networks, whose gradient flow theory solves."""
 
 from typing import Any
 

@@ -28,7 +28,7 @@ class AbstractNormalisation(eqx.Module):
 
     @abc.abstractmethod
     def layer(self, index: int, channels: int) -> AbstractLayer | None:
-        """The layer number `index` that normalises, for an image of so many channels; None for no layer."""
+        """The normalising layer number `index`, for an image of `channels` channels; None for no layer."""
 
     @abc.abstractmethod
     def normaliser(self, channels: int, dtype: Any) -> eqx.nn.BatchNorm | None:

@@ -110,12 +110,12 @@ def require_unpadded(value: Any, name: str) -> int:
 
 
 def fan(kept: int | Int[Array, ""]) -> int | Float[Array, ""]:
-    """A number of units as the rules of scaling take it: one that can be traced has no integer powers."""
+    """A number of units as the rules of scaling take it: as a float where it may be traced, for its negative powers."""
     return kept if isinstance(kept, int) else kept.astype(jnp.result_type(float))
 
 
 def keep(array: Float[Array, "..."], kept: Kept) -> Float[Array, "..."]:
-    """The array with zeros where it does not belong to the network."""
+    """The array with zeros outside of the part that belongs to the network."""
     for axis, count in enumerate(kept):
         if not isinstance(count, int):
             place = jnp.arange(array.shape[axis]).reshape([-1 if i == axis else 1 for i in range(array.ndim)])
@@ -124,10 +124,11 @@ def keep(array: Float[Array, "..."], kept: Kept) -> Float[Array, "..."]:
 
 
 def draw_normal(key: Key[Array, ""], shape: tuple[int, ...], kept: Kept, dtype: Any) -> Float[Array, "..."]:
-    """Standard normal numbers where an array belongs to the network: those that an array of just this size would hold.
+    """Standard normal numbers in the part of an array that belongs to the network, 0 elsewhere.
 
-    JAX draws every number from its place in the array, read row by row. So those of the smaller array are drawn in a
-    row, and then each is put where it belongs.
+    They are the numbers that an array of just the size of that part would hold. JAX draws every number from its place
+    in the array, read row by row. So the numbers of the smaller array are drawn in one row, and then each is moved to
+    its place.
     """
     if all(isinstance(count, int) for count in kept):
         return jr.normal(key, shape, dtype)
@@ -139,6 +140,6 @@ def draw_normal(key: Key[Array, ""], shape: tuple[int, ...], kept: Kept, dtype: 
 
 
 def within(kept: Kept, shape: Sequence[int]) -> Any:
-    """Whether there is something to keep along each axis, and room for it."""
+    """Whether along each axis there is at least one unit, and room for all of them."""
     known = [(count >= 1) & (count <= size) for count, size in zip(kept, shape, strict=True)]
     return jnp.all(jnp.stack([jnp.asarray(one) for one in known]))

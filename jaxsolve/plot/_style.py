@@ -1,4 +1,4 @@
-"""How our figures look: sizes, colours and lines that survive colour blindness, grey print and a single column."""
+"""How figures look: sizes, colours and marks that colour-blind readers, grey print and a single column can bear."""
 
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,10 @@ def axis_label(name: str, unit: str) -> str:
     """The label of an axis: the observable's name in words, then its unit in brackets.
 
     The unit is left out where it says nothing more: where it is "1", or the name itself.
+
+    Example:
+        >>> js.plot.axis_label("weight_norms", "weight"), js.plot.axis_label("loss", "loss")
+        ('weight norms [weight]', 'loss')
     """
     return name.replace("_", " ") + ("" if unit in ("1", name) else f" [{unit}]")
 

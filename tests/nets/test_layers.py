@@ -50,7 +50,11 @@ def test_convolution_is_the_sum_over_its_window(window, size, stride, getkey):
     assert out.shape == (4, -(-size[0] // stride), -(-size[1] // stride))
     check = lambda found: np.testing.assert_allclose(found, expected, rtol=0, atol=eps(50))
     check(out)
-    assert_fails(lambda: check(1.01 * out))
+    without_multiplier = eqx.tree_at(lambda net: net.scaling.multiplier, net, jnp.ones(2))
+    assert_fails(lambda: check(Conv(0, stride)(without_multiplier, z, pass_on)))
+    turned = eqx.tree_at(lambda net: net.weights, net, (net.weights[0][..., ::-1, ::-1],))
+    if window != (1, 1):
+        assert_fails(lambda: check(Conv(0, stride)(turned, z, pass_on)))
 
 
 @pytest.mark.parametrize("groups", [1, 2])
@@ -59,8 +63,11 @@ def test_group_normalisation_is_equinox_s(groups, getkey):
     theirs = eqx.nn.GroupNorm(groups, 4)
     theirs = eqx.tree_at(lambda norm: (norm.weight, norm.bias), theirs, (net.gains[0], net.biases[0]))
     out = run(net, (StandardiseGroups(groups), Gain(0), Bias(0)), z)
-    np.testing.assert_allclose(out, theirs(z), rtol=0, atol=eps(50))
-    assert_fails(lambda: np.testing.assert_allclose(1.01 * out, theirs(z), rtol=0, atol=eps(50)))
+    check = lambda found: np.testing.assert_allclose(found, theirs(z), rtol=0, atol=eps(50))
+    check(out)
+    assert_fails(lambda: check(run(net, (StandardiseGroups(3 - groups), Gain(0), Bias(0)), z)))  # 1 for 2, 2 for 1
+    assert_fails(lambda: check(run(net, (StandardiseGroups(groups), Bias(0)), z)))
+    assert_fails(lambda: check(run(net, (StandardiseGroups(groups), Gain(0)), z)))
     plain = np.asarray(StandardiseGroups(groups)(net, z, pass_on)).reshape(groups, -1)
     np.testing.assert_allclose(plain.mean(1), 0, atol=eps(20))
     np.testing.assert_allclose(plain.var(1), 1, atol=1e-4)  # up to the layer's own eps
