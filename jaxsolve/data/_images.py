@@ -105,31 +105,17 @@ def fashion_mnist(
 ) -> Dataset:
     """Fashion-MNIST, 28 x 28 grey images of ten kinds of clothing, from the official IDX files (plain or .gz).
 
-    The key may be traced, so this can be jitted and mapped over keys.
+    Arguments, result and errors are those of `js.data.mnist`, except for:
 
     Args:
-        task: as in `mnist`; the classes are the official indices 0..9, and "parity" is that of the index.
-        n_train: number of training samples.
-        n_test: number of test samples; None takes all the rest, 0 gives no test set.
-        pca: as in `mnist`.
-        path: folder of the files, or its parent (the folder is then `fashion_mnist`); None as in `mnist`.
+        task: classes are the official indices 0..9, and "parity" is that of the index.
+        path: the folder, where its parent is given, is `fashion_mnist`.
         flatten: one vector of 784 pixels per image; otherwise `(1, 28, 28)`.
-        official_split: as in `mnist`.
-        key: random key of the samples drawn; training and test samples never overlap.
-
-    Returns:
-        A Dataset of the default float dtype with x of shape `(n, 784)`, `(n, 1, 28, 28)` or `(n, pca)`; pixels
-        in [0, 1].
 
     Example:
         >>> js.data.fashion_mnist(n_train=500, path="no/such/folder", key=jax.random.key(0))  # as for `mnist`
         Traceback (most recent call last):
         FileNotFoundError: Fashion-MNIST: no file found. Looked in: no/such/folder/...
-
-    Raises:
-        FileNotFoundError: as in `mnist`.
-        TypeError: as in `mnist`.
-        ValueError: as in `mnist`.
     """
     request = Request(task, n_train, n_test, key)
     return _load(_FASHION_MNIST, read_mnist, request, pca, path, flatten=flatten, official_split=official_split)
@@ -150,31 +136,17 @@ def cifar10(
 
     Any of the five training files may be missing; `source` says how many images were found.
 
-    The key may be traced, so this can be jitted and mapped over keys.
+    Arguments, result and errors are those of `js.data.mnist`, except for:
 
     Args:
-        task: as in `mnist`; the classes are the official indices 0..9, and "parity" is that of the index.
-        n_train: number of training samples.
-        n_test: number of test samples; None takes all the rest, 0 gives no test set.
-        pca: as in `mnist`.
-        path: folder of the files, or its parent (the folder is then `cifar-10-batches-bin`); None as in `mnist`.
+        task: classes are the official indices 0..9, and "parity" is that of the index.
+        path: the folder, where its parent is given, is `cifar-10-batches-bin`.
         flatten: one vector of 3072 pixels per image (red, green, blue planes in turn); otherwise `(3, 32, 32)`.
-        official_split: as in `mnist`.
-        key: random key of the samples drawn; training and test samples never overlap.
-
-    Returns:
-        A Dataset of the default float dtype with x of shape `(n, 3072)`, `(n, 3, 32, 32)` or `(n, pca)`; pixels
-        in [0, 1].
 
     Example:
         >>> js.data.cifar10(n_train=500, flatten=False, path="no/such/folder", key=jax.random.key(0))  # as for `mnist`
         Traceback (most recent call last):
         FileNotFoundError: CIFAR-10: no file found. Looked in: no/such/folder/...
-
-    Raises:
-        FileNotFoundError: as in `mnist`.
-        TypeError: as in `mnist`.
-        ValueError: as in `mnist`.
     """
     request = Request(task, n_train, n_test, key)
     return _load(_CIFAR10, read_cifar, request, pca, path, flatten=flatten, official_split=official_split)

@@ -33,10 +33,11 @@ class AbstractLayer(abc.ABC):
         """The layer's output for input z, with the parameters of `net`; a `js.nets.Tap` may look on, or change it."""
 
 
-# Called at every layer that has parameters, and at every `StandardiseBatch`, with the layer, its input, and its output
-# before the multiplier. The network goes on with what it returns.
-Tap = Callable[[AbstractLayer, Array, Array], Array]
 Layers = tuple[AbstractLayer, ...]
+
+Tap = Callable[[AbstractLayer, Array, Array], Array]
+"""Called at every layer that has parameters, and at every `StandardiseBatch`, with the layer, its input, and its output
+before the multiplier. The network goes on with what it returns."""
 
 
 def pass_on(layer: AbstractLayer, z: Array, out: Array) -> Array:

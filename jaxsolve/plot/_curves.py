@@ -62,7 +62,7 @@ def comparison(cmp: Comparison, name: str = "loss", *, ax: "Axes | None" = None)
         >>> dynamics = [js.FrozenKernel(), js.Descent(optax.sgd, 0.1)]
         >>> both = js.compare(problem, dynamics, jnp.linspace(0.0, 5.0, 20), observe=js.observe.loss())
         >>> [line.get_label() for line in js.plot.comparison(both, "loss").get_lines()]
-        ['FrozenKernel', 'Descent(sgd, 0.1)']
+        ['FrozenKernel', 'Descent(sgd)']
 
     Raises:
         ValueError: the observable is not a number.

@@ -8,8 +8,9 @@ from ..observe import Regime
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe & Ito's palette.
+# The palette of Okabe and Ito, which colour-blind readers can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# The first two are from that palette; the greys stand for runs in which nothing was learnt.
 REGIME_COLOURS = {
     Regime.KERNEL: "#0072B2",
     Regime.FEATURE_LEARNING: "#E69F00",
