@@ -105,7 +105,7 @@ def draw(key: PRNGKeyArray, available: int, counts: tuple[int, int | None], wher
         raise ValueError(f"{asked} samples were asked for, but there are {available} {where}; ask for fewer")
     order = jax.random.permutation(key, available)
     known = concrete(order)
-    order = order if known is None else known
+    order = order if known is None else known  # NumPy indices pick bytes, see `_take`
     return order[:first], order[first : first + second]
 
 

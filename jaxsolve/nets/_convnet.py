@@ -16,6 +16,7 @@ from ._padded import require_unpadded
 from ._scaling import Scaling, ScalingRule
 
 
+# The architecture of Geiger et al. (2020).
 _WINDOW = 5
 _STRIDES = (2, 1, 2, 1)
 

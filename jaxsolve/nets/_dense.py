@@ -85,6 +85,7 @@ def build_dense(
         for size, name in zip(sizes, names, strict=True)
     ]
     pairs = [(out, into) for into, out in itertools.pairwise(checked)]
+    # Of a padded width the arrays have the size, and the network has the units.
     shapes = [tuple(one.size if isinstance(one, Padded) else one for one in pair) for pair in pairs]
     kept = [tuple(one.units if isinstance(one, Padded) else one for one in pair) for pair in pairs]
     return build(shapes, activation, bias=bias, scaling=scaling, init=init, key=key, dtype=dtype, kept=kept)

@@ -85,5 +85,5 @@ def _label(ax: "Axes", traj: Trajectory, name: str) -> None:
     unit = next(label.unit for label in traj.labels if label.name == name)
     ax.set(xlabel="time $t$ (gradient-flow units)", ylabel=axis_label(name, unit))
     times = np.asarray(traj.ts)
-    if times[0] > 0 and times[-1] / times[0] > 30:
+    if times[0] > 0 and times[-1] / times[0] > 30:  # spread over one and a half decades
         ax.set_xscale("log")
