@@ -19,7 +19,6 @@ from jaxsolve.nets import (
     StandardiseBatch,
     StandardiseGroups,
 )
-from jaxsolve.nets._layers import pass_on
 from tests.cases import assert_fails, eps
 from tests.nets.images import convolve, draw
 
@@ -45,16 +44,16 @@ def _arrays(key, *shapes):
 @pytest.mark.parametrize(("window", "size", "stride"), [((5, 3), (4, 7), 1), ((3, 3), (6, 5), 2), ((1, 1), (5, 4), 2)])
 def test_convolution_is_the_sum_over_its_window(window, size, stride, getkey):
     net, z = _arrays(getkey(), (4, 2, *window)), draw(getkey(), 2, *size)
-    out = np.asarray(Conv(0, stride)(net, z, pass_on))
+    out = np.asarray(run(net, (Conv(0, stride),), z))
     expected = 0.8 * convolve(net.weights[0], z, stride)
     assert out.shape == (4, -(-size[0] // stride), -(-size[1] // stride))
     check = lambda found: np.testing.assert_allclose(found, expected, rtol=0, atol=eps(50))
     check(out)
     without_multiplier = eqx.tree_at(lambda net: net.scaling.multiplier, net, jnp.ones(2))
-    assert_fails(lambda: check(Conv(0, stride)(without_multiplier, z, pass_on)))
+    assert_fails(lambda: check(run(without_multiplier, (Conv(0, stride),), z)))
     turned = eqx.tree_at(lambda net: net.weights, net, (net.weights[0][..., ::-1, ::-1],))
     if window != (1, 1):
-        assert_fails(lambda: check(Conv(0, stride)(turned, z, pass_on)))
+        assert_fails(lambda: check(run(turned, (Conv(0, stride),), z)))
 
 
 @pytest.mark.parametrize("groups", [1, 2])
@@ -68,13 +67,13 @@ def test_group_normalisation_is_equinox_s(groups, getkey):
     assert_fails(lambda: check(run(net, (StandardiseGroups(3 - groups), Gain(0), Bias(0)), z)))  # 1 for 2, 2 for 1
     assert_fails(lambda: check(run(net, (StandardiseGroups(groups), Bias(0)), z)))
     assert_fails(lambda: check(run(net, (StandardiseGroups(groups), Gain(0)), z)))
-    plain = np.asarray(StandardiseGroups(groups)(net, z, pass_on)).reshape(groups, -1)
+    plain = np.asarray(run(net, (StandardiseGroups(groups),), z)).reshape(groups, -1)
     np.testing.assert_allclose(plain.mean(1), 0, atol=eps(20))
     np.testing.assert_allclose(plain.var(1), 1, atol=1e-4)  # up to the layer's own eps
 
 
 def test_group_normalisation_of_a_constant_image_differentiates(getkey):
-    slope = jax.grad(lambda z: jnp.sum(StandardiseGroups(2)(None, z, pass_on) ** 2))(jnp.ones((4, 2, 2)))
+    slope = jax.grad(lambda z: jnp.sum(run(None, (StandardiseGroups(2),), z) ** 2))(jnp.ones((4, 2, 2)))
     np.testing.assert_array_equal(slope, 0)
 
 
