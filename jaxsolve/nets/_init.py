@@ -99,6 +99,8 @@ class AbstractInit(eqx.Module):
         """The start of a network with these shapes and hyperparameters; `key` is that of the network."""
 
 
+# Each use folds a number of its own into the network's key, so that the draws are independent: 0 for weights, 1 for
+# biases, 2 and 3 for `NearParallel`, 4 for `LambdaBalanced`.
 def draw_biases(shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Vectors:
     """Biases drawn from N(0, bias_sigma^2), one vector per weight array, if the network has any."""
     if not shapes.bias:
