@@ -69,7 +69,7 @@ def balanced(
     """A lambda-balanced two-layer linear network on whitened inputs, its target unrelated to its start."""
     d, h, c = sizes
     keys = jax.random.split(jax.random.key(seed), 2)
-    init = nets.Balanced(delta)
+    init = nets.LambdaBalanced(delta)
     net = nets.TwoLayerLinear(d, h, c, scaling=scaling(eta, sigma, gamma), init=init, key=keys[0])
     return js.Problem(net, whitened(seed, d + 2, d, d), slope * jax.random.normal(keys[1], (d + 2, c)), **options)
 

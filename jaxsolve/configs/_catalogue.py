@@ -19,9 +19,12 @@ from ._errors import unknown
 
 
 # Arguments that no text can give.
-UNSAYABLE = frozenset({"at", "dtype", "fn", "law", "optimizers", "problem", "tableau", "target"})
+UNSAYABLE = frozenset({"at", "dtype", "fn", "law", "optimisers", "optimizers", "problem", "tableau", "target"})
 # Arguments that are arrays, as lists of lists.
 ARRAYS = ("x", "y", "x_test", "y_test", "covariance", "direction")
+
+
+ROOMS = (data, dynamics, integrators, losses, nets, observe, theory, until)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,9 +45,17 @@ class Kind:
 
     def find(self, name: Any) -> Callable[..., Any]:
         """What makes the thing of this name. Raises ValueError, with the nearest name, if there is none."""
-        if not isinstance(name, str) or name not in self.known:
+        if isinstance(name, str) and name in self.known:
+            return self.known[name]
+        renamed = self._renamed(name) if isinstance(name, str) else None
+        if renamed is None:
             raise ValueError(unknown(name, self.known, self.noun))
-        return self.known[name]
+        return renamed
+
+    def _renamed(self, name: str) -> Callable[..., Any] | None:
+        """What had this name in an earlier version; its room still answers to it, with a DeprecationWarning."""
+        answers = [getattr(room, name, None) for room in ROOMS if name not in vars(room)]
+        return next((make for make in self.known.values() if any(make is answer for answer in answers)), None)
 
     def of(self, value: Any) -> Any:
         """The thing that a value without a table stands for."""

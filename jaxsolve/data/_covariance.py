@@ -44,6 +44,7 @@ def covariance_root(covariance: Any, in_size: int) -> Float[Array, "d d"]:
                 f"covariance must be symmetric; it differs from its transpose by {np.abs(known - known.T).max()}"
             )
         smallest, largest = np.linalg.eigvalsh(known)[[0, -1]]
+        # Rounding alone gives the zero eigenvalues of a singular matrix about this size, of either sign.
         if smallest <= 10 * in_size * jnp.finfo(array.dtype).eps * largest:
             raise ValueError(
                 f"covariance must be positive definite, but its eigenvalues go from {smallest} to {largest}; for a "

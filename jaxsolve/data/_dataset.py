@@ -12,10 +12,10 @@ from ._transforms import AbstractTransform
 
 
 class Dataset(eqx.Module):
-    """Training samples and, possibly, test samples.
+    """Training samples and, possibly, test samples: what every source in `js.data` returns.
 
-    `js.Problem(net, *data.train, test=data.test)` takes it as it is. It is a pytree: arrays may be traced, so a
-    function that makes a Dataset can be jitted, mapped over its key and differentiated.
+    Give it to a problem as `js.Problem(net, *data.train, test=data.test)`. It is a pytree whose arrays may be traced,
+    so a function that makes a Dataset can be jitted, mapped over its key and differentiated.
 
     Attributes:
         x: training inputs, shape `(n, *shape)`.
@@ -23,13 +23,18 @@ class Dataset(eqx.Module):
         x_test: test inputs, shape `(m, *shape)`, or None.
         y_test: test targets, shape `(m, c)`, or None.
         source: one line saying what was loaded or drawn.
+
+    Example:
+        >>> data = js.data.Dataset(jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, *data.train, test=data.test)
     """
 
     x: Float[Array, " n *shape"]
     y: Float[Array, "n c"]
     x_test: Float[Array, " m *shape"] | None
     y_test: Float[Array, "m c"] | None
-    source: str = eqx.field(static=True)  # text for people, never data
+    source: str = eqx.field(static=True)  # text for people to read, never data
 
     def __init__(
         self,
@@ -91,10 +96,16 @@ class Dataset(eqx.Module):
         """Fits a transform on the training inputs alone and applies it to training and test inputs.
 
         Args:
-            fit: for example `pca(10)`, `whiten()` or `standardise()`. The inputs must be flat, `(n, d)`.
+            fit: for example `js.data.pca(10)`, `js.data.whiten()` or `js.data.standardise()`. The inputs must be
+                flat, `(n, d)`.
 
         Returns:
             A new Dataset with the same targets.
+
+        Example:
+            >>> data = js.data.gaussian(20, 3, n_test=5, key=jax.random.key(0)).transform(js.data.pca(2))
+            >>> data.x.shape, data.x_test.shape
+            ((20, 2), (5, 2))
 
         Raises:
             ValueError: the inputs are not flat, or the transform cannot be fitted to them.

@@ -5,7 +5,7 @@ from typing import Any
 from jaxtyping import PRNGKeyArray
 
 from ._dataset import Dataset
-from ._labels import check_split, split_at_random, Task
+from ._labels import Request, split_at_random, Task
 from ._transforms import pca as principal_components
 
 
@@ -33,23 +33,20 @@ def digits(
     Returns:
         A Dataset of the default float dtype with x of shape `(n, 64)`, pixels in [0, 1], or `(n, pca)`.
 
+    Example:
+        >>> data = js.data.digits(task="parity", n_train=100, n_test=50, pca=5, key=jax.random.key(0))
+        >>> data.x.shape, data.y.shape, data.x_test.shape
+        ((100, 5), (100, 1), (50, 5))
+
     Raises:
         TypeError: a count is not an integer, or `key` is not a key.
         ValueError: unknown task, more samples asked for than there are, or `pca` above the rank of the inputs.
     """
-    check_split(n_train, n_test, key)
+    request = Request(task, n_train, n_test, key)
+    request.check()
     transform = None if pca is None else principal_components(pca)
     from sklearn.datasets import load_digits  # slow to import and needed here alone
 
     bunch: Any = load_digits()
-    data = split_at_random(
-        bunch.data,
-        bunch.target,
-        brightest=16,
-        task=task,
-        n_train=n_train,
-        n_test=n_test,
-        name="handwritten digits",
-        key=key,
-    )
+    data = split_at_random((bunch.data, bunch.target), request, brightest=16, name="handwritten digits")
     return data if transform is None else data.transform(transform)

@@ -45,7 +45,7 @@ def find_folder(collection: Collection, path: str | os.PathLike[str] | None) -> 
     places = []
     for base in bases:
         places.append(base / collection.folder)
-        # MNIST and Fashion-MNIST share their file names, so a folder named after one never serves the other
+        # MNIST and Fashion-MNIST share their file names, so a folder named after one never serves the other.
         if base.resolve().name not in collection.lookalikes:
             places.append(base)
     files = [file for group in collection.train + collection.test for file in group]

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from jaxtyping import PRNGKeyArray, UInt8
@@ -10,7 +9,7 @@ from jaxtyping import PRNGKeyArray, UInt8
 from ._dataset import Dataset
 from ._folders import Collection, find_folder, find_groups
 from ._formats import read_cifar, read_mnist
-from ._labels import check_split, split_at_random, split_officially, Task
+from ._labels import Images, Request, split_at_random, split_officially, Task
 from ._transforms import pca as principal_components
 
 
@@ -76,6 +75,12 @@ def mnist(
         A Dataset of the default float dtype with x of shape `(n, 784)`, `(n, 1, 28, 28)` or `(n, pca)`; pixels in
         [0, 1].
 
+    Example:
+        >>> # With the files in place this returns a Dataset. Without them it says where it looked and what is missing.
+        >>> js.data.mnist(task=(3, 8), n_train=500, n_test=100, path="no/such/folder", key=jax.random.key(0))
+        Traceback (most recent call last):
+        FileNotFoundError: MNIST: no file found. Looked in: no/such/folder/...
+
     Raises:
         FileNotFoundError: files are missing; the message says which, where they were looked for and where to get
             them.
@@ -83,9 +88,8 @@ def mnist(
         ValueError: a file is corrupt, the task is unknown, more samples are asked for than there are, `pca` is given
             without flattening or exceeds the rank of the inputs.
     """
-    return _load(
-        _MNIST, read_mnist, task, n_train, n_test, pca, path, flatten=flatten, official_split=official_split, key=key
-    )
+    request = Request(task, n_train, n_test, key)
+    return _load(_MNIST, read_mnist, request, pca, path, flatten=flatten, official_split=official_split)
 
 
 def fashion_mnist(
@@ -101,39 +105,20 @@ def fashion_mnist(
 ) -> Dataset:
     """Fashion-MNIST, 28 x 28 grey images of ten kinds of clothing, from the official IDX files (plain or .gz).
 
-    The key may be traced, so this can be jitted and mapped over keys.
+    Arguments, result and errors are those of `js.data.mnist`, except for:
 
     Args:
-        task: as in `mnist`; the classes are the official indices 0..9, and "parity" is that of the index.
-        n_train: number of training samples.
-        n_test: number of test samples; None takes all the rest, 0 gives no test set.
-        pca: as in `mnist`.
-        path: folder of the files, or its parent (the folder is then `fashion_mnist`); None as in `mnist`.
+        task: classes are the official indices 0..9, and "parity" is that of the index.
+        path: the folder, where its parent is given, is `fashion_mnist`.
         flatten: one vector of 784 pixels per image; otherwise `(1, 28, 28)`.
-        official_split: as in `mnist`.
-        key: random key of the samples drawn; training and test samples never overlap.
 
-    Returns:
-        A Dataset of the default float dtype with x of shape `(n, 784)`, `(n, 1, 28, 28)` or `(n, pca)`; pixels
-        in [0, 1].
-
-    Raises:
-        FileNotFoundError: as in `mnist`.
-        TypeError: as in `mnist`.
-        ValueError: as in `mnist`.
+    Example:
+        >>> js.data.fashion_mnist(n_train=500, path="no/such/folder", key=jax.random.key(0))  # as for `mnist`
+        Traceback (most recent call last):
+        FileNotFoundError: Fashion-MNIST: no file found. Looked in: no/such/folder/...
     """
-    return _load(
-        _FASHION_MNIST,
-        read_mnist,
-        task,
-        n_train,
-        n_test,
-        pca,
-        path,
-        flatten=flatten,
-        official_split=official_split,
-        key=key,
-    )
+    request = Request(task, n_train, n_test, key)
+    return _load(_FASHION_MNIST, read_mnist, request, pca, path, flatten=flatten, official_split=official_split)
 
 
 def cifar10(
@@ -149,54 +134,41 @@ def cifar10(
 ) -> Dataset:
     """CIFAR-10, 32 x 32 colour images of ten kinds of things, from the official binary version.
 
-    Of the five training files those present are used; `source` says how many images were found.
+    Any of the five training files may be missing; `source` says how many images were found.
 
-    The key may be traced, so this can be jitted and mapped over keys.
+    Arguments, result and errors are those of `js.data.mnist`, except for:
 
     Args:
-        task: as in `mnist`; the classes are the official indices 0..9, and "parity" is that of the index.
-        n_train: number of training samples.
-        n_test: number of test samples; None takes all the rest, 0 gives no test set.
-        pca: as in `mnist`.
-        path: folder of the files, or its parent (the folder is then `cifar-10-batches-bin`); None as in `mnist`.
+        task: classes are the official indices 0..9, and "parity" is that of the index.
+        path: the folder, where its parent is given, is `cifar-10-batches-bin`.
         flatten: one vector of 3072 pixels per image (red, green, blue planes in turn); otherwise `(3, 32, 32)`.
-        official_split: as in `mnist`.
-        key: random key of the samples drawn; training and test samples never overlap.
 
-    Returns:
-        A Dataset of the default float dtype with x of shape `(n, 3072)`, `(n, 3, 32, 32)` or `(n, pca)`; pixels
-        in [0, 1].
-
-    Raises:
-        FileNotFoundError: as in `mnist`.
-        TypeError: as in `mnist`.
-        ValueError: as in `mnist`.
+    Example:
+        >>> js.data.cifar10(n_train=500, flatten=False, path="no/such/folder", key=jax.random.key(0))  # as for `mnist`
+        Traceback (most recent call last):
+        FileNotFoundError: CIFAR-10: no file found. Looked in: no/such/folder/...
     """
-    return _load(
-        _CIFAR10, read_cifar, task, n_train, n_test, pca, path, flatten=flatten, official_split=official_split, key=key
-    )
+    request = Request(task, n_train, n_test, key)
+    return _load(_CIFAR10, read_cifar, request, pca, path, flatten=flatten, official_split=official_split)
 
 
 def _load(
     collection: Collection,
     read: Callable[..., tuple[UInt8[np.ndarray, " n *shape"], UInt8[np.ndarray, " n"]]],
-    task: Task,
-    n_train: int,
-    n_test: int | None,
+    request: Request,
     pca: int | None,
     path: str | os.PathLike[str] | None,
     *,
     flatten: bool,
     official_split: bool,
-    key: PRNGKeyArray,
 ) -> Dataset:
-    check_split(n_train, n_test, key)
+    request.check()
     if pca is not None and not flatten:
         raise ValueError(f"pca={pca} needs flat inputs, got flatten=False; give one or the other")
     transform = None if pca is None else principal_components(pca)
     folder = find_folder(collection, path)
 
-    def images(groups: tuple[tuple[str, ...], ...], kind: str, advice: str) -> Any:
+    def images(groups: tuple[tuple[str, ...], ...], kind: str, advice: str) -> Images:
         parts = [read(*files) for files in find_groups(collection, folder, groups, kind, advice)]
         pixels, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         return pixels.reshape(len(pixels), -1) if flatten else pixels, labels
@@ -204,27 +176,12 @@ def _load(
     if official_split:
         pool = "official_split=False pools every image file found there and splits it at random."
         train = images(collection.train, "training", pool)
-        test = None if n_test == 0 else images(collection.test, "test", f"n_test=0 does without them; {pool}")
-        data = split_officially(
-            train,
-            test,
-            brightest=255,
-            task=task,
-            n_train=n_train,
-            n_test=n_test,
-            name=f"{collection.name} ({len(train[1])} training images in {folder})",
-            key=key,
-        )
+        without = f"n_test=0 does without them; {pool}"
+        test = None if request.n_test == 0 else images(collection.test, "test", without)
+        name = f"{collection.name} ({len(train[1])} training images in {folder})"
+        data = split_officially(train, test, request, brightest=255, name=name)
     else:
-        pixels, labels = images(collection.train + collection.test, "image", "")
-        data = split_at_random(
-            pixels,
-            labels,
-            brightest=255,
-            task=task,
-            n_train=n_train,
-            n_test=n_test,
-            name=f"{collection.name} ({len(labels)} images in {folder})",
-            key=key,
-        )
+        pooled = images(collection.train + collection.test, "image", "")
+        name = f"{collection.name} ({len(pooled[1])} images in {folder})"
+        data = split_at_random(pooled, request, brightest=255, name=name)
     return data if transform is None else data.transform(transform)

@@ -1,7 +1,7 @@
 """From class labels to targets, and random splits: what digits and images share."""
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +13,38 @@ from ._arguments import require_count, require_key
 from ._dataset import Dataset
 
 
-Task: TypeAlias = str | Sequence[int | np.integer]  # "classes", "parity" or a pair of classes
+Task: TypeAlias = str | Sequence[int | np.integer]
+"""What to predict: "classes", "parity" or a pair of classes; see `encode`."""
+
+Images: TypeAlias = tuple[Shaped[np.ndarray, "_ ..."], Shaped[np.ndarray, " _"]]
+"""Pixels `(n, *shape)` and class indices `(n,)`."""
 
 _Indices: TypeAlias = Int[np.ndarray, " _"] | Int[Array, " _"]
 
 N_CLASSES = 10  # of handwritten digits, MNIST, Fashion-MNIST and CIFAR-10 alike
+
+
+class Request(NamedTuple):
+    """Which samples to draw from an image collection.
+
+    Attributes:
+        task: see `encode`.
+        n_train: number of training samples.
+        n_test: number of test samples; None takes the rest (of an official split: the whole test collection), 0 none.
+        key: random key; may be traced.
+    """
+
+    task: Task
+    n_train: int
+    n_test: int | None
+    key: PRNGKeyArray
+
+    def check(self) -> None:
+        """Checks the counts and the key; raises TypeError or ValueError."""
+        require_count(self.n_train, "n_train", least=1)
+        if self.n_test is not None:
+            require_count(self.n_test, "n_test", least=0)
+        require_key(self.key)
 
 
 def encode(labels: Shaped[np.ndarray, " n"], task: Task) -> tuple[Int[np.ndarray, " m"], Float[np.ndarray, "m c"]]:
@@ -78,40 +105,18 @@ def draw(key: PRNGKeyArray, available: int, counts: tuple[int, int | None], wher
         raise ValueError(f"{asked} samples were asked for, but there are {available} {where}; ask for fewer")
     order = jax.random.permutation(key, available)
     known = concrete(order)
-    order = order if known is None else known
+    order = order if known is None else known  # NumPy indices pick bytes, see `_take`
     return order[:first], order[first : first + second]
 
 
-def check_split(n_train: int, n_test: int | None, key: PRNGKeyArray) -> None:
-    """Checks the arguments of a split; raises TypeError or ValueError."""
-    require_count(n_train, "n_train", least=1)
-    if n_test is not None:
-        require_count(n_test, "n_test", least=0)
-    require_key(key)
-
-
-def split_at_random(
-    pixels: Shaped[np.ndarray, "n ..."],
-    labels: Shaped[np.ndarray, " n"],
-    *,
-    brightest: int,
-    task: Task,
-    n_train: int,
-    n_test: int | None,
-    name: str,
-    key: PRNGKeyArray,
-) -> Dataset:
+def split_at_random(images: Images, request: Request, *, brightest: int, name: str) -> Dataset:
     """Draws disjoint training and test samples from one collection.
 
     Args:
-        pixels: intensities 0..`brightest`, shape `(n, *shape)`.
-        labels: class indices, shape `(n,)`.
+        images: intensities 0..`brightest`, shape `(n, *shape)`, and class indices, shape `(n,)`.
+        request: which samples to draw.
         brightest: the intensity that becomes 1.
-        task: see `encode`.
-        n_train: number of training samples.
-        n_test: number of test samples; None takes the rest, 0 none.
         name: the collection's name.
-        key: random key; may be traced.
 
     Returns:
         A Dataset with inputs in [0, 1].
@@ -119,35 +124,24 @@ def split_at_random(
     Raises:
         ValueError: unknown task, or more samples asked for than there are.
     """
-    kept, y = encode(labels, task)
-    train, test = draw(key, len(kept), (n_train, n_test), f"samples of {name} with task={task!r}")
+    pixels, labels = images
+    kept, y = encode(labels, request.task)
+    of_task = f"{name} with task={request.task!r}"
+    train, test = draw(request.key, len(kept), (request.n_train, request.n_test), f"samples of {of_task}")
     pool = pixels[kept], y
-    source = f"{name}, task={task!r}: {len(train)} training and {len(test)} test samples, split at random"
+    source = f"{name}, task={request.task!r}: {len(train)} training and {len(test)} test samples, split at random"
     return assemble(_take(pool, train, brightest), _take(pool, test, brightest), source)
 
 
-def split_officially(
-    train: tuple[Shaped[np.ndarray, "n ..."], Shaped[np.ndarray, " n"]],
-    test: tuple[Shaped[np.ndarray, "m ..."], Shaped[np.ndarray, " m"]] | None,
-    *,
-    brightest: int,
-    task: Task,
-    n_train: int,
-    n_test: int | None,
-    name: str,
-    key: PRNGKeyArray,
-) -> Dataset:
+def split_officially(train: Images, test: Images | None, request: Request, *, brightest: int, name: str) -> Dataset:
     """Draws training samples from one collection and test samples from another.
 
     Args:
         train: pixels `(n, *shape)` and labels `(n,)` of the training collection.
-        test: the same of the test collection; None if no test samples are wanted.
+        test: the same for the test collection; None if no test samples are wanted.
+        request: which samples to draw.
         brightest: the intensity that becomes 1.
-        task: see `encode`.
-        n_train: number of training samples.
-        n_test: number of test samples; None takes the whole test collection, 0 none.
         name: the collections' name.
-        key: random key; may be traced.
 
     Returns:
         A Dataset with inputs in [0, 1].
@@ -155,19 +149,19 @@ def split_officially(
     Raises:
         ValueError: unknown task, or more samples asked for than there are.
     """
-    key_train, key_test = jax.random.split(key)
-    drawn = []
-    for part, key_part, n, kind in ((train, key_train, n_train, "training"), (test, key_test, n_test, "test")):
-        if part is None:
-            drawn.append(None)
-            continue
-        kept, y = encode(part[1], task)
+    key_train, key_test = jax.random.split(request.key)
+
+    def drawn(images: Images, n: int | None, kind: str, key: PRNGKeyArray) -> tuple[Array, Array]:
+        kept, y = encode(images[1], request.task)
         n = len(kept) if n is None else n
-        chosen, _ = draw(key_part, len(kept), (n, 0), f"{kind} samples of {name} with task={task!r}")
-        drawn.append(_take((part[0][kept], y), chosen, brightest))
-    n_drawn = 0 if drawn[1] is None else len(drawn[1][0])
-    source = f"{name}, task={task!r}: {n_train} training and {n_drawn} test samples, official split"
-    return assemble(drawn[0], drawn[1], source)
+        chosen, _ = draw(key, len(kept), (n, 0), f"{kind} samples of {name} with task={request.task!r}")
+        return _take((images[0][kept], y), chosen, brightest)
+
+    training = drawn(train, request.n_train, "training", key_train)
+    testing = None if test is None else drawn(test, request.n_test, "test", key_test)
+    n_test = 0 if testing is None else len(testing[0])
+    source = f"{name}, task={request.task!r}: {request.n_train} training and {n_test} test samples, official split"
+    return assemble(training, testing, source)
 
 
 def assemble(train: tuple[Array, Array], test: tuple[Array, Array] | None, source: str) -> Dataset:
@@ -182,7 +176,7 @@ def _take(
 ) -> tuple[Float[Array, "m ..."], Float[Array, "m c"]]:
     pixels, y = pool
     dtype = jnp.result_type(float)
-    # picked as bytes, because the floats of the whole collection would be four to eight times as large
+    # Picked as bytes: the whole collection as floats would be four to eight times as large.
     if isinstance(chosen, np.ndarray):
         return jnp.asarray(pixels[chosen].astype(dtype) / brightest), jnp.asarray(y[chosen], dtype)
     return jnp.asarray(pixels)[chosen].astype(dtype) / brightest, jnp.asarray(y, dtype)[chosen]

@@ -1,7 +1,7 @@
 """Inputs drawn at random, with targets from a teacher.
 
-Everything here can be jitted, mapped over the key, the scale and the noise, and differentiated in them and in the
-teacher. Training samples do not depend on how many test samples are asked for. Arrays have the default float dtype.
+Everything here can be jitted, mapped over the key, the scale and the noise, and differentiated with respect to scale,
+noise and teacher. Training samples do not depend on the number of test samples. Arrays have the default float dtype.
 """
 
 import math
@@ -35,18 +35,27 @@ def line(
 ) -> Dataset:
     """Points x = a u on a line through the origin, a ~ N(0, scale^2), with targets y = target(a) + noise N(0, 1).
 
+    The inputs for which `js.theory.TwoLayerLine` is exact.
+
     Args:
         n_train: number of training samples, at least 1.
         in_size: input dimension d, at least 1.
-        n_test: number of test samples, drawn like the training samples; 0 for no test set.
         target: function of the scalar a, returning a scalar or shape `(c,)`; the identity by default.
+        key: random key, new style or legacy.
+
+    Other Arguments:
+        n_test: number of test samples, drawn like the training samples; 0 for no test set.
         direction: vector along u, shape `(d,)`, normalised to length one; drawn uniformly if None.
         scale: standard deviation of a, > 0.
         noise: standard deviation of the noise on training and test targets, >= 0.
-        key: random key, new style or legacy.
 
     Returns:
         A Dataset with x of shape `(n, d)` and y of shape `(n, c)`.
+
+    Example:
+        >>> data = js.data.line(20, 3, direction=jnp.array([1.0, 0.0, 0.0]), key=jax.random.key(0))
+        >>> data.x.shape, bool(jnp.all(data.y == data.x[:, :1]))
+        ((20, 3), True)
 
     Raises:
         TypeError: a count is not an integer, or `key` is not a key.
@@ -95,18 +104,25 @@ def gaussian(
         n_train: number of training samples, at least 1.
         in_size: input dimension d, at least 1.
         out_size: output dimension c; None takes it from `teacher`, or 1 without a teacher.
+        teacher: matrix of shape `(d, c)`; entries drawn from N(0, 1/d) if None.
+        key: random key, new style or legacy.
+
+    Other Arguments:
         n_test: number of test samples, from the same covariance; 0 for no test set.
         covariance: eigenvalues >= 0 of a diagonal covariance, shape `(d,)`, or a symmetric positive definite matrix,
             shape `(d, d)`; the identity if None. (A traced matrix that is not positive definite gives NaN.)
         whitened: make X^T X / n of the *training* inputs exactly the identity: X / sqrt(n) is then uniform on the
             matrices with orthonormal columns. Needs `n_train >= in_size` and excludes `covariance`. Test inputs
             are N(0, I).
-        teacher: matrix of shape `(d, c)`; entries drawn from N(0, 1/d) if None.
         noise: standard deviation of the noise on training and test targets, >= 0.
-        key: random key, new style or legacy.
 
     Returns:
         A Dataset with x of shape `(n, d)` and y of shape `(n, c)`.
+
+    Example:
+        >>> data = js.data.gaussian(20, 2, whitened=True, key=jax.random.key(0))
+        >>> bool(jnp.allclose(data.x.T @ data.x / 20, jnp.eye(2), atol=1e-5))
+        True
 
     Raises:
         TypeError: a count is not an integer, or `key` is not a key.
@@ -164,6 +180,11 @@ def teacher_student(
 
     Returns:
         A Dataset with x of shape `(n, d)` and y of shape `(n, c)`.
+
+    Example:
+        >>> data = js.data.teacher_student(lambda x: jnp.sin(x[0]), 3, 20, n_test=5, key=jax.random.key(0))
+        >>> data
+        Dataset(train: x f...[20,3], y f...[20,1]; test: x f...[5,3], y f...[5,1]; source: teacher_student: ...)
 
     Raises:
         TypeError: a count is not an integer, or `key` is not a key.

@@ -26,7 +26,13 @@ from ._arguments import require_count
 
 
 class Affine(eqx.Module):
-    """x -> (x - mean) @ matrix, with mean of shape `(d,)` and matrix of shape `(d, k)`."""
+    """The map x -> (x - mean) @ matrix, with mean of shape `(d,)` and matrix of shape `(d, k)`.
+
+    Example:
+        >>> half = js.data.Affine(mean=jnp.ones(2), matrix=jnp.eye(2) / 2)
+        >>> half(jnp.array([1.0, 3.0])).tolist()
+        [0.0, 1.0]
+    """
 
     mean: Float[Array, " d"]
     matrix: Float[Array, "d k"]
@@ -46,7 +52,16 @@ class Affine(eqx.Module):
 
 
 class AbstractTransform(eqx.Module):
-    """A rule that turns training inputs into an `Affine` map."""
+    """A rule that turns training inputs into a `js.data.Affine` map. A new one is a subclass with this one method.
+
+    Example:
+        >>> class Centre(js.data.AbstractTransform):
+        ...     def fit(self, x):
+        ...         return js.data.Affine(x.mean(0), jnp.eye(x.shape[1], dtype=x.dtype))
+        >>> data = js.data.Dataset(jnp.array([[0.0, 1.0], [4.0, 3.0]]), jnp.eye(2)).transform(Centre())
+        >>> data.x.tolist()
+        [[-2.0, -1.0], [2.0, 1.0]]
+    """
 
     @abc.abstractmethod
     def fit(self, x: Float[Array, " n *shape"]) -> Affine:
@@ -118,6 +133,11 @@ def pca(k: int, *, standardise: bool = True) -> AbstractTransform:
     Returns:
         A transform from `(n, d)` to `(n, k)`; fitting it raises ValueError if the centred inputs' rank is below `k`.
 
+    Example:
+        >>> data = js.data.gaussian(20, 3, key=jax.random.key(0)).transform(js.data.pca(2))
+        >>> bool(jnp.allclose((data.x**2).mean(0), 1, atol=1e-5))  # components of unit variance
+        True
+
     Raises:
         TypeError: `k` is not an integer.
         ValueError: `k` is smaller than 1.
@@ -138,6 +158,11 @@ def whiten(rank: int | None = None, *, centre: bool = True) -> AbstractTransform
 
     Returns:
         A transform from `(n, d)` to `(n, rank)`; fitting it raises ValueError if the inputs' rank is below `rank`.
+
+    Example:
+        >>> data = js.data.gaussian(20, 3, key=jax.random.key(0)).transform(js.data.whiten())
+        >>> bool(jnp.allclose(data.x.T @ data.x / 20, jnp.eye(3), atol=1e-5))
+        True
 
     Raises:
         TypeError: `rank` is neither None nor an integer.
@@ -160,6 +185,12 @@ def partial_whiten(power: Real[ArrayLike, ""], *, centre: bool = True) -> Abstra
     Returns:
         A transform from `(n, d)` to `(n, d)`.
 
+    Example:
+        >>> x = 2**0.5 * jnp.diag(jnp.array([16.0, 4.0]))  # X / sqrt(n) has the singular values 16 and 4
+        >>> half = js.data.partial_whiten(0.5, centre=False).fit(x)
+        >>> print(jnp.diag(half(x) / 2**0.5).round(3))  # and now their square roots
+        [4. 2.]
+
     Raises:
         ValueError: `power` is concrete and outside [0, 1], or not a scalar.
     """
@@ -173,18 +204,22 @@ def partial_whiten(power: Real[ArrayLike, ""], *, centre: bool = True) -> Abstra
 def standardise() -> AbstractTransform:
     """Gives each feature of the training inputs mean zero and variance one.
 
-    A feature that is constant on the training set carries no information and has no scale: it is mapped to zero, in
-    the test set too, so that the number of features stays. Constant means that the standard deviation is at most
-    10 eps times the root mean square, eps being the rounding unit of the inputs' dtype.
+    A feature that is constant on the training set carries no information and has no scale. It is mapped to zero, also
+    in the test set, so that the number of features stays the same. Constant means that the standard deviation is at
+    most 10 eps times the root mean square, eps being the rounding unit of the inputs' dtype.
 
     Returns:
         A transform from `(n, d)` to `(n, d)`.
+
+    Example:
+        >>> js.data.standardise().fit(jnp.array([[0.0, 7.0], [4.0, 7.0]]))(jnp.array([4.0, 7.0])).tolist()
+        [1.0, 0.0]
     """
     return Standardise()
 
 
 class _Spectrum(NamedTuple):
-    """Of X / sqrt(n): the mean (d,), singular values s (r,) in falling order, directions v (d, r), which to keep."""
+    """The mean (d,); of X / sqrt(n) the singular values s (r,) in falling order, directions v (d, r), which to keep."""
 
     mean: Float[Any, " d"]
     s: Float[Any, " r"]
@@ -206,7 +241,7 @@ def _flat(x: Float[Array, " n *shape"]) -> tuple[Any, Any]:
 def _centred(z: Any) -> tuple[Any, Any]:
     mean = z.mean(0)
     z = z - mean[None, :]
-    # the rounding of a long sum, times a large mean, would look like one more direction: take it off as well
+    # A long sum is rounded; what is left of a large mean would look like one more direction. So centre twice.
     rest = z.mean(0)
     return mean + rest, z - rest[None, :]
 
@@ -216,11 +251,11 @@ def _spectrum(x: Float[Array, " n *shape"], centre: bool) -> _Spectrum:
     n, d = z.shape
     mean, z = _centred(z) if centre else (xp.zeros_like(z[0]), z)
     z = z / math.sqrt(n)
-    if n > d:  # U is not needed, and X has the singular values and directions of its triangular factor
+    if n > d:  # U is not needed, and the triangular factor has the same singular values and directions as X
         z = xp.linalg.qr(z, mode="r")
     _, s, vt = xp.linalg.svd(z, full_matrices=False)
     size = abs(vt)
-    # "first entry among the largest" with a margin, so that rounding does not choose between equal entries
+    # The first entry among the largest, with a margin, so that rounding does not choose between equal entries.
     pivot = xp.argmax(size >= (1 - 1e-4) * size.max(axis=1, keepdims=True), axis=1)
     v = (vt * xp.sign(xp.take_along_axis(vt, pivot[:, None], axis=1))).T
     rtol = 10 * math.sqrt(min(n, d)) * float(jnp.finfo(x.dtype).eps)
@@ -245,6 +280,6 @@ def _leading(x: Float[Array, " n *shape"], k: int | None, *, standardise: bool, 
             f"{asked}: {given} have rank {'at most ' if kept is None else ''}{rank}; ask for {rank} or fewer"
         )
     xp, s = (jnp if kept is None else np), spectrum.s[:k]
-    # the mask matters for traced inputs alone: there NaN is the only way to say that a direction is null
+    # The mask matters for traced inputs alone: these cannot raise, so NaN has to say that a direction is null.
     factor = xp.where(spectrum.kept[:k], 1 / s if standardise else xp.ones_like(s), xp.nan)
     return Affine(jnp.asarray(spectrum.mean, x.dtype), jnp.asarray(spectrum.v[:, :k] * factor[None, :], x.dtype))

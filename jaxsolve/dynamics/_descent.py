@@ -18,7 +18,7 @@ from .._dynamics import AbstractMarching, AbstractState, is_key, March, Quantity
 from .._problem import Problem
 from .._results import RESULTS
 from .._safe import nonzero
-from ..nets import Optimizers
+from ..nets import Optimisers
 from ..until import AbstractCondition
 from ._saves import empty_saves, hold, Saves
 
@@ -196,14 +196,14 @@ class Descent(AbstractMarching):
             raise ValueError(f"batch_size is {self.batch_size}, but the training set has {samples} samples")
         if not isinstance(problem.net, nets.AbstractNetwork):
             return
-        wanted = problem.net.scaling.optimizers
-        if wanted is Optimizers.ANY:
+        wanted = problem.net.scaling.optimisers
+        if wanted is Optimisers.ANY:
             return
-        kind = Optimizers.ADAM if _ignores_gradient_scale(self.factory) else Optimizers.GRADIENT
+        kind = Optimisers.ADAM if _ignores_gradient_scale(self.factory) else Optimisers.GRADIENT
         if kind is not wanted:
             raise ValueError(
                 f"this network's scaling is mup for {wanted.value}, but the optimiser behaves like {kind.value}; "
-                f"use nets.Scaling.mup(adam={kind is Optimizers.ADAM})"
+                f"use nets.Scaling.mup(adam={kind is Optimisers.ADAM})"
             )
 
     def _condition_met(self, problem: Problem, t: Array, params: PyTree) -> Bool[Array, ""]:

@@ -14,9 +14,19 @@ from .._checks import concrete, describe
 
 
 class AbstractLoss(eqx.Module):
-    """A loss: the average over samples of `pointwise(f_i, y_i)`.
+    """A loss: the average over samples of `pointwise(f_i, y_i)`. A new one is a subclass with two methods.
 
-    Value, gradient and Hessian are those of the average, so they carry its 1/n.
+    Value, gradient and Hessian are those of the average, so they carry its 1/n. A plain function of one sample's
+    output and target needs no class: `js.Problem(..., loss=fn)` takes it as it is.
+
+    Example:
+        >>> class Cubic(js.losses.AbstractLoss):
+        ...     def pointwise(self, f, y):
+        ...         return jnp.sum(jnp.abs(f - y) ** 3)
+        ...     def targets(self, y, out_size):
+        ...         return jnp.reshape(y, (-1, out_size))
+        >>> float(Cubic().value(jnp.array([[1.0], [3.0]]), jnp.zeros((2, 1))))
+        14.0
     """
 
     @abc.abstractmethod
@@ -28,11 +38,11 @@ class AbstractLoss(eqx.Module):
         """Brings targets into shape (n, out_size), or raises ValueError saying what this loss accepts."""
 
     def value(self, f: Float[Array, "n out"], y: Float[Array, "n out"]) -> Float[Array, ""]:
-        """The loss of outputs f."""
+        """The loss of the outputs f."""
         return jnp.mean(jax.vmap(self.pointwise)(f, y))
 
     def gradient(self, f: Float[Array, "n out"], y: Float[Array, "n out"]) -> Float[Array, "n out"]:
-        """d value / d f."""
+        """The gradient d value / d f."""
         return jax.vmap(jax.grad(self.pointwise))(f, y) / f.shape[0]
 
     def hessian(self, f: Float[Array, "n out"], y: Float[Array, "n out"]) -> Float[Array, "n out out"]:
@@ -40,7 +50,7 @@ class AbstractLoss(eqx.Module):
         return jax.vmap(jax.hessian(self.pointwise))(f, y) / f.shape[0]
 
     def hessian_root(self, f: Float[Array, "n out"], y: Float[Array, "n out"]) -> Float[Array, "n out out"]:
-        """The symmetric roots of the blocks of `hessian`, with negative eigenvalues, if any, taken for 0."""
+        """The symmetric roots of the blocks of `hessian`; negative eigenvalues, if there are any, count as 0."""
         blocks = self.hessian(f, y)
         if f.shape[1] == 1:
             return jnp.sqrt(jnp.maximum(blocks, 0))
@@ -49,7 +59,12 @@ class AbstractLoss(eqx.Module):
 
 
 class Pointwise(AbstractLoss):
-    """The loss made of any function of one sample's output and target, each of shape (out,).
+    """The loss given by a function of one sample's output and target, each of shape (out,).
+
+    Example:
+        >>> loss = js.losses.Pointwise(lambda f, y: jnp.sum(jnp.abs(f - y)))
+        >>> float(loss.value(jnp.array([[1.0], [3.0]]), jnp.zeros((2, 1))))
+        2.0
 
     Raises:
         ValueError: when used, if the function returns anything but one number per sample.
@@ -68,7 +83,11 @@ class Pointwise(AbstractLoss):
 
 
 def find_loss(loss: AbstractLoss | Callable[[Array, Array], Array]) -> AbstractLoss:
-    """Turns a loss, or a function of one sample's output and target, into a loss.
+    """Returns a loss as it is, and turns a function of one sample's output and target into one.
+
+    Example:
+        >>> js.losses.find_loss(lambda f, y: jnp.sum((f - y) ** 4)).value(jnp.ones((2, 1)), jnp.zeros((2, 1))).tolist()
+        1.0
 
     Raises:
         TypeError: the argument is neither.
@@ -84,7 +103,7 @@ def find_loss(loss: AbstractLoss | Callable[[Array, Array], Array]) -> AbstractL
 
 
 def columns(y: Any, out_size: int) -> Float[Array, "n out"]:
-    """Real targets as (n, out_size); (n,) is one column when there is one output."""
+    """Real targets as (n, out_size); (n,) is one column if there is one output."""
     array = jnp.asarray(y)
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
         raise ValueError(f"targets must be real numbers, got {describe(array)}")

@@ -12,7 +12,16 @@ from ._base import AbstractLoss, columns
 
 
 class CrossEntropy(AbstractLoss):
-    """-sum_c y_c log softmax(f)_c, with targets one-hot (or probabilities) of shape (n, c), or integer labels (n,)."""
+    """-sum_c y_c log softmax(f)_c, with targets one-hot (or probabilities) of shape (n, c), or integer labels (n,).
+
+    Example:
+        >>> loss = js.losses.CrossEntropy()
+        >>> y = loss.targets([0, 2], out_size=3)
+        >>> y.tolist()
+        [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
+        >>> print(f"{loss.value(jnp.zeros((2, 3)), y):.4f}")  # log 3
+        1.0986
+    """
 
     def pointwise(self, f: Float[Array, " out"], y: Float[Array, " out"]) -> Float[Array, ""]:
         return -jnp.sum(y * jax.nn.log_softmax(f))

@@ -12,7 +12,12 @@ from ._base import AbstractLoss, signs
 
 
 class Hinge(AbstractLoss):
-    """max(0, 1 - f y) with y = -1 or +1, summed over outputs. Its Hessian is zero wherever it exists."""
+    """max(0, 1 - f y) with y = -1 or +1, summed over outputs. Its Hessian is zero wherever it exists.
+
+    Example:
+        >>> js.losses.Hinge().value(jnp.array([[0.5], [2.0]]), jnp.ones((2, 1))).tolist()
+        0.25
+    """
 
     def pointwise(self, f: Float[Array, " out"], y: Float[Array, " out"]) -> Float[Array, ""]:
         return jnp.sum(jax.nn.relu(1 - f * y))
@@ -22,7 +27,11 @@ class Hinge(AbstractLoss):
 
 
 class SoftHinge(AbstractLoss):
-    """log(1 + exp(beta (1 - f y))) / beta: the hinge rounded over a margin of 1/beta.
+    """log(1 + exp(beta (1 - f y))) / beta: the hinge, rounded over a margin of 1/beta. Summed over outputs.
+
+    Example:
+        >>> print(f"{js.losses.SoftHinge(20.0).value(jnp.array([[1.0]]), jnp.ones((1, 1))):.4f}")  # log(2)/20
+        0.0347
 
     Raises:
         ValueError: beta is not one positive number.
@@ -45,7 +54,12 @@ class SoftHinge(AbstractLoss):
 
 
 class QuadraticHinge(AbstractLoss):
-    """max(0, 1 - f y)^2 / 2 with y = -1 or +1, summed over outputs."""
+    """max(0, 1 - f y)^2 / 2 with y = -1 or +1, summed over outputs.
+
+    Example:
+        >>> js.losses.QuadraticHinge().value(jnp.array([[0.0], [2.0]]), jnp.ones((2, 1))).tolist()
+        0.25
+    """
 
     def pointwise(self, f: Float[Array, " out"], y: Float[Array, " out"]) -> Float[Array, ""]:
         return jnp.sum(jax.nn.relu(1 - f * y) ** 2) / 2

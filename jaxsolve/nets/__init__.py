@@ -15,9 +15,9 @@ from ._activations import (
 )
 from ._convnet import ConvNet as ConvNet
 from ._dense import AbstractDense as AbstractDense
+from ._hyperparameters import Optimisers as Optimisers
 from ._init import (
     AbstractInit as AbstractInit,
-    Balanced as Balanced,
     Gaussian as Gaussian,
     Given as Given,
     Mirrored as Mirrored,
@@ -26,6 +26,7 @@ from ._init import (
     Sphere as Sphere,
     Start as Start,
 )
+from ._lambda_balanced import LambdaBalanced as LambdaBalanced
 from ._laws import LayerShape as LayerShape, Prescription as Prescription
 from ._layered import AbstractLayered as AbstractLayered
 from ._layers import (
@@ -33,17 +34,17 @@ from ._layers import (
     AbstractParametric as AbstractParametric,
     AbstractWeighted as AbstractWeighted,
     Apply as Apply,
-    BatchNormalise as BatchNormalise,
     Bias as Bias,
     Conv as Conv,
     Dense as Dense,
     Gain as Gain,
-    GroupNormalise as GroupNormalise,
     Layers as Layers,
     Mask as Mask,
     Residual as Residual,
     run as run,
     SpatialMean as SpatialMean,
+    StandardiseBatch as StandardiseBatch,
+    StandardiseGroups as StandardiseGroups,
     Tap as Tap,
 )
 from ._linear import DeepLinear as DeepLinear, SingleNeuron as SingleNeuron, TwoLayerLinear as TwoLayerLinear
@@ -56,5 +57,6 @@ from ._normalisation import (
     NoNormalisation as NoNormalisation,
 )
 from ._padded import Padded as Padded
+from ._renamed import __getattr__ as __getattr__  # pyright: ignore[reportAttributeAccessIssue]
 from ._resnet import ResNet18 as ResNet18, WideResNet as WideResNet
-from ._scaling import Optimizers as Optimizers, Scaling as Scaling, ScalingRule as ScalingRule
+from ._scaling import Scaling as Scaling, ScalingRule as ScalingRule

@@ -14,13 +14,18 @@ from ._softplus import softplus as _plain_softplus
 
 @dataclasses.dataclass(frozen=True)
 class Activation:
-    """An elementwise function phi, called like one, together with what theory needs to know about it.
+    """An elementwise function phi that also knows what theory needs: its gain, and whether it is homogeneous.
 
     Attributes:
         name: the name it is looked up and printed by.
         fn: `fn(z)`, or `fn(z, parameter)` when there is a parameter.
         parameter: the shape parameter (slope of a leaky ReLU, beta of a softplus).
         homogeneous: whether phi(c z) = c phi(z) for c > 0. Homogeneous networks conserve a quantity per neuron.
+
+    Example:
+        >>> cube = js.nets.Activation("cube", lambda z: z**3)
+        >>> print(f"{cube.gain:.4f}")  # 1/sqrt(E[z^6]) = 1/sqrt(15)
+        0.2582
     """
 
     name: str
@@ -52,10 +57,12 @@ class Activation:
 
 @functools.cache
 def _gain(activation: Activation) -> float:
-    # The trapezoidal rule converges exponentially for a Gaussian weight (a kink at 0 falls on a node).
+    # The trapezoidal rule converges exponentially under a Gaussian weight; a kink at 0 does no harm, as 0 is a node.
+    # It ends at 13 standard deviations, where the weight is 2e-37.
     step = 0.01
     z = step * np.arange(-1300, 1301)
-    # Compiled ahead, so that it is a number inside any transformation (`ensure_compile_time_eval` fails under vmap).
+    # Compiled ahead of time, so that the gain is a number inside any transformation: `jax.ensure_compile_time_eval`
+    # fails under vmap.
     phi = np.asarray(jax.jit(activation).lower(z).compile()(z), dtype=np.float64)
     second_moment = np.sum(phi**2 * np.exp(-(z**2) / 2)) * step / np.sqrt(2 * np.pi)
     return float(1 / np.sqrt(second_moment))
@@ -87,12 +94,21 @@ gelu = Activation("gelu", _gelu)
 
 
 def leaky_relu(slope: float = 0.01) -> Activation:
-    """z for z >= 0, slope z below."""
+    """phi(z) = z for z >= 0, slope z for z < 0.
+
+    Example:
+        >>> js.nets.leaky_relu(0.5)(jnp.array([-1.0, 2.0])).tolist()
+        [-0.5, 2.0]
+    """
     return Activation("leaky_relu", _leaky_relu, parameter=float(slope), homogeneous=True)
 
 
 def softplus(beta: float = 1.0) -> Activation:
-    """log(1 + exp(beta z)) / beta. Geiger et al. use beta = 5 with gain 1.404.
+    """phi(z) = log(1 + exp(beta z)) / beta. Geiger et al. use beta = 5 with gain 1.404.
+
+    Example:
+        >>> print(f"{js.nets.softplus(5.0).gain:.3f}")
+        1.404
 
     Raises:
         ValueError: beta is not positive.
@@ -104,6 +120,12 @@ def softplus(beta: float = 1.0) -> Activation:
 
 def find_activation(activation: str | Activation | Callable[[Array], Array]) -> Activation:
     """Turns a name, an `Activation` or any elementwise function into an `Activation`.
+
+    Example:
+        >>> js.nets.find_activation("relu").homogeneous
+        True
+        >>> js.nets.find_activation(jnp.sin)
+        sin
 
     Raises:
         ValueError: the name is not known.

@@ -1,4 +1,4 @@
-"""How a network of any shape gets its first weights, biases and hyperparameters."""
+"""How a network of any shape gets its initial weights, biases and hyperparameters."""
 
 import math
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ def build(
     """Checks the arguments and draws the start of a network with weights of these shapes, counted from the input.
 
     A convolution of shape (out, in, height, width) has fan_in = in height width and fan_out = out height width.
-    `chain` as in `Shapes`. `kept` are the sizes of the network in arrays of these shapes, if they may be padded.
+    `chain` is explained in `Shapes`. Where arrays may be padded, `kept` says how much of each belongs to the network.
     """
     if not isinstance(bias, bool):
         raise TypeError(f"bias must be True or False, got {describe(bias)}")
@@ -63,6 +63,7 @@ def build(
     if not shapes.padded:
         return Parts(start.weights, start.biases, made)
     fits = jnp.all(jnp.stack([within(size, shape) for size, shape in zip(kept, weights, strict=True)]))
+    # Traced sizes cannot raise: an output scale of NaN marks the network as not valid.
     made = eqx.tree_at(lambda scaling: scaling.gamma, made, jnp.where(fits, made.gamma, jnp.nan))
     own = tuple(keep(w, size) for w, size in zip(start.weights, kept, strict=True))
     biases = tuple(keep(b, size[:1]) for b, size in zip(start.biases, kept, strict=False))  # or there are none

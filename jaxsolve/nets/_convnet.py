@@ -16,6 +16,7 @@ from ._padded import require_unpadded
 from ._scaling import Scaling, ScalingRule
 
 
+# The architecture of Geiger et al. (2020).
 _WINDOW = 5
 _STRIDES = (2, 1, 2, 1)
 
@@ -24,21 +25,31 @@ class ConvNet(AbstractUnnormalised):
     """Four convolutions of 5 x 5 pixels, the average over the image, and a dense read-out (Geiger et al., 2020).
 
     The first and the third convolution have stride 2. An activation follows each convolution; width = channels. Zeros
-    surround the image so that stride 1 keeps its size, where the authors' code pads by one pixel and loses two: here
-    an image of 28 x 28 pixels becomes 14, 14, 7, 7. Their read-out multiplier is that of `Scaling.mean_field`, and
-    their biases are 0.
+    surround the image so that stride 1 keeps its size: 28 x 28 pixels become 14, 14, 7, 7. (The authors' code pads by
+    one pixel, and loses two.) Their read-out multiplier is that of `Scaling.mean_field`, and their biases are 0.
 
     Arguments:
         in_shape: (channels, height, width) of one image, at least 4 pixels each way.
         width: channels of every hidden layer.
         out_size: outputs c.
         activation: a name, an `Activation` or any elementwise function.
-        bias: whether every layer has biases, one per channel.
         scaling: a `Scaling` of five weight arrays, or a rule such as `Scaling.ntk()`; the fan_in of a convolution is
             its input channels times 25.
-        init: the initial weights: `Gaussian`, `Mirrored` or `Given`.
         key: a JAX random key.
+
+    Other Arguments:
+        bias: whether every layer has biases, one per channel.
+        init: the initial weights: `Gaussian`, `Mirrored` or `Given`.
         dtype: of the weights; the default float if None.
+
+    Example:
+        >>> net = js.nets.ConvNet((1, 28, 28), 4, 10, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> [w.shape for w in net.weights[:2]], net.weights[-1].shape
+        ([(4, 1, 5, 5), (4, 4, 5, 5)], (10, 4))
+
+    Reference:
+        @article{geiger2020disentangling, author={Mario Geiger and Stefano Spigler and Arthur Jacot and Matthieu Wyart},
+          title={Disentangling feature and lazy learning in deep neural networks: an empirical study}, year={2020}}
 
     Raises:
         ValueError, TypeError: a size, the activation, the scaling or the init is not one of those above.

@@ -17,10 +17,17 @@ from ._scaling import Scaling, ScalingRule
 
 
 class AbstractDense(AbstractUnnormalised):
-    """z_1 = x, z_{l+1} = m_l W_l phi(z_l) + b_l with phi(z_1) = x; the output is gamma z_{L+1}.
+    """A dense network: z_1 = x, z_{l+1} = m_l W_l phi(z_l) + b_l with phi(z_1) = x; the output is gamma z_{L+1}.
+
+    The base of `js.nets.MLP` and of the linear networks.
 
     Attributes:
-        units: the neurons of each hidden layer, if its arrays are padded (`Padded`); else None.
+        units: the neurons of each hidden layer, if its arrays are padded (`js.nets.Padded`); else None.
+
+    Example:
+        >>> net = js.nets.MLP(5, 8, 2, 1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> isinstance(net, js.nets.AbstractDense), net.in_shape, net.widths, net.out_size
+        (True, (5,), (8, 8), 1)
     """
 
     activation: eqx.AbstractVar[Activation]
@@ -37,7 +44,7 @@ class AbstractDense(AbstractUnnormalised):
 
     @property
     def padding(self) -> float | Float[Array, ""]:
-        """How many numbers the trainable arrays hold, over how many of them belong to the network."""
+        """The size of the trainable arrays over the size of the part that belongs to the network; 1 without padding."""
         if self.units is None:
             return 1.0
         held = sum(leaf.size for leaf in (*self.weights, *self.biases))
@@ -78,6 +85,7 @@ def build_dense(
         for size, name in zip(sizes, names, strict=True)
     ]
     pairs = [(out, into) for into, out in itertools.pairwise(checked)]
+    # Of a padded width the arrays have the size, and the network has the units.
     shapes = [tuple(one.size if isinstance(one, Padded) else one for one in pair) for pair in pairs]
     kept = [tuple(one.units if isinstance(one, Padded) else one for one in pair) for pair in pairs]
     return build(shapes, activation, bias=bias, scaling=scaling, init=init, key=key, dtype=dtype, kept=kept)

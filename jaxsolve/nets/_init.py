@@ -8,11 +8,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import numpy as np
 from jaxtyping import Array, Float, Key
 
 from .._checks import concrete, describe, require_finite, require_not_negative
-from .._safe import nonzero, safe_sqrt
+from .._safe import nonzero
 from ._padded import draw_normal, Kept
 from ._scaling import Scaling
 
@@ -23,22 +22,31 @@ Vectors = tuple[Float[Array, " out"], ...]
 
 
 class Start(NamedTuple):
-    """The initial weights and biases of a network, counted from the input."""
+    """The initial weights and biases of a network, counted from the input: what a `js.nets.AbstractInit` returns.
+
+    Example:
+        >>> start = js.nets.Start(weights=(jnp.ones((3, 2)), jnp.ones((1, 3))), biases=())
+    """
 
     weights: Weights
     biases: Vectors
 
 
 class Shapes(NamedTuple):
-    """What an initialisation must fill.
+    """The shapes of the arrays that a `js.nets.AbstractInit` must draw.
 
     Attributes:
         weights: (out, in) of every matrix, (out, in, height, width) of every convolution.
         bias: whether there is one bias vector per weight matrix.
         dtype: of all arrays.
         chain: whether the network is one chain: each array acts on what the one before it returned.
-        sizes: (out, in) of what belongs to the network in arrays that are padded, traced where they are; None: all.
-            What an initialisation puts behind becomes 0.
+        sizes: (out, in) of the part of each array that belongs to the network, where arrays may be padded (such sizes
+            may be traced); None if all of it does. What an initialisation writes outside of that part becomes 0.
+
+    Example:
+        >>> shapes = js.nets.Shapes(weights=((3, 2), (1, 3)), bias=False, dtype=jnp.float32)
+        >>> shapes.two_layer
+        True
     """
 
     weights: tuple[tuple[int, ...], ...]
@@ -49,7 +57,7 @@ class Shapes(NamedTuple):
 
     @property
     def kept(self) -> tuple[Kept, ...]:
-        """What belongs to the network along the axes of every array."""
+        """The sizes of the part of every array that belongs to the network."""
         return self.weights if self.sizes is None else self.sizes
 
     @property
@@ -74,14 +82,27 @@ class Shapes(NamedTuple):
 
 
 class AbstractInit(eqx.Module):
-    """Draws the initial weights of a network."""
+    """Draws the initial weights of a network. A new one is a subclass with this one method.
+
+    Example:
+        >>> class Ones(js.nets.AbstractInit):  # every weight of layer l is sigma_l
+        ...     def __call__(self, shapes, scaling, key):
+        ...         weights = [jnp.full(shape, sigma) for shape, sigma in zip(shapes.weights, scaling.sigma)]
+        ...         return js.nets.Start(tuple(weights), ())
+        >>> net = js.nets.SingleNeuron(2, scaling=js.nets.Scaling.ntk(), init=Ones(), key=jax.random.key(0))
+        >>> net.weights[0].tolist()
+        [[1.0, 1.0]]
+    """
 
     @abc.abstractmethod
     def __call__(self, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
-        """Arguments: the shapes to fill, the hyperparameters, the key of the network."""
+        """The start of a network with these shapes and hyperparameters; `key` is that of the network."""
 
 
-def _draw_biases(shapes: Shapes, scaling: Scaling, key) -> Vectors:
+# Each use folds a number of its own into the network's key, so that the draws are independent: 0 for weights, 1 for
+# biases, 2 and 3 for `NearParallel`, 4 for `LambdaBalanced`.
+def draw_biases(shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Vectors:
+    """Biases drawn from N(0, bias_sigma^2), one vector per weight array, if the network has any."""
     if not shapes.bias:
         return ()
     keys = jr.split(jr.fold_in(key, 1), len(shapes.weights))
@@ -100,17 +121,34 @@ def _draw_normal(shapes: Shapes, key) -> list[Array]:
 
 
 class Gaussian(AbstractInit):
-    """W_l ~ N(0, sigma_l^2), entry by entry."""
+    """Independent entries W_l ~ N(0, sigma_l^2): what networks take by default.
+
+    Example:
+        >>> scaling = js.nets.Scaling([1.0, 1.0], sigma=[0.5, 2.0], eta=[1.0, 1.0])
+        >>> net = js.nets.TwoLayerLinear(10, 1000, scaling=scaling, init=js.nets.Gaussian(), key=jax.random.key(0))
+        >>> print(f"{net.weights[0].std():.1f} {net.weights[1].std():.1f}")
+        0.5 2.0
+    """
 
     def __call__(self, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
         weights = tuple(s * g for s, g in zip(scaling.sigma, _draw_normal(shapes, key), strict=True))
-        return Start(weights, _draw_biases(shapes, scaling, key))
+        return Start(weights, draw_biases(shapes, scaling, key))
 
 
 class Sphere(AbstractInit):
     """Rows uniform on the sphere of radius sigma_l; read-out entries +-sigma_L with random signs (Kunin et al., D.1).
 
     For their two-layer networks take sigma = (tau/alpha, alpha tau), so that delta = tau^2 (alpha^2 - alpha^-2).
+
+    Example:
+        >>> scaling = js.nets.Scaling([1.0, 1.0], sigma=[0.5, 2.0], eta=[1.0, 1.0])
+        >>> net = js.nets.TwoLayerLinear(3, 2, scaling=scaling, init=js.nets.Sphere(), key=jax.random.key(0))
+        >>> print(jnp.linalg.norm(net.weights[0], axis=1).round(3), abs(net.weights[1]))
+        [0.5 0.5] [[2. 2.]]
+
+    Reference:
+        @inproceedings{kunin2024get, booktitle={NeurIPS}, year={2024}, note={arXiv 2406.06158}, title={Get rich quick},
+          author={Kunin and Raventos and Domine and Chen and Klindt and Saxe and Ganguli}}
 
     Raises:
         ValueError: the network is not dense.
@@ -122,19 +160,25 @@ class Sphere(AbstractInit):
         rows = [g / nonzero(jnp.linalg.norm(g, axis=1, keepdims=True)) for g in hidden]  # padding has rows of zeros
         directions = [*rows, jnp.where(readout < 0, -1.0, 1.0).astype(shapes.dtype)]
         weights = tuple(s * d for s, d in zip(scaling.sigma, directions, strict=True))
-        return Start(weights, _draw_biases(shapes, scaling, key))
+        return Start(weights, draw_biases(shapes, scaling, key))
 
 
 class Mirrored(AbstractInit):
     """The second half of the last hidden layer repeats the first with opposite read-out: f = 0 at the start.
 
-    In networks with more than one hidden layer the signals propagated back below it cancel as well: there learning
-    starts from zero gradient, and the kernel of the start has no term from those layers.
+    In networks with more than one hidden layer the signals that are propagated back below it cancel as well: those
+    layers start from zero gradient, and contribute nothing to the kernel at the start.
+
+    Example:
+        >>> init = js.nets.Mirrored()
+        >>> net = js.nets.MLP(2, 4, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), init=init, key=jax.random.key(0))
+        >>> bool(abs(net(jnp.ones(2))[0]) < 1e-6)
+        True
 
     Raises:
         ValueError: the width of the last hidden layer is odd (a traced one makes a network that is not valid), or the
             network has residual branches.
-        TypeError: init is no initialisation.
+        TypeError: init is not a `js.nets.AbstractInit`.
     """
 
     init: AbstractInit = Gaussian()
@@ -154,11 +198,12 @@ class Mirrored(AbstractInit):
             raise ValueError(f"Mirrored needs an even width, got {known}")
         weights, biases = self.init(shapes, scaling, key)
         *below, last_hidden, readout = weights
+        # Every index of the second half reads from its partner in the first. Behind a padded width all is 0 anyway.
         place = jnp.arange(shapes.weights[-1][1])
         second = place >= width // 2
         original = jnp.where(second, place - width // 2, place)
         sign = jnp.where(second, -1, 1).astype(shapes.dtype)
-        # A traced width that is odd has no such start.
+        # There is no such start at an odd width. A traced width cannot raise: NaN marks the network as not valid.
         sign = jnp.where(width % 2 == 0, sign, jnp.nan)
         mirrored = (*below, last_hidden[original], sign[None, :] * readout[:, original])
         if shapes.bias:
@@ -177,6 +222,17 @@ class NearParallel(AbstractInit):
     Arguments:
         eps: relative size of the perturbation, >= 0.
         direction: shape (in_size,), any length; None takes (1, ..., 1).
+
+    Example:
+        >>> init = js.nets.NearParallel(0.01)
+        >>> net = js.nets.TwoLayerLinear(2, 50, scaling=js.nets.Scaling.ntk(), init=init, key=jax.random.key(0))
+        >>> hidden, readout = net.weights[0] @ jnp.ones(2), net.weights[1][0]
+        >>> print(f"{hidden @ readout / jnp.linalg.norm(hidden) / jnp.linalg.norm(readout):.2f}")  # zeta
+        1.00
+
+    Reference:
+        @inproceedings{xu2025three, author={Yizhou Xu and Liu Ziyin}, booktitle={ICLR}, year={2025},
+          title={Three Mechanisms of Feature Learning in a Linear Network}, note={arXiv 2401.07085}}
 
     Raises:
         ValueError: the network is not dense, has other than two weight matrices or more than one output, eps is
@@ -212,78 +268,17 @@ class NearParallel(AbstractInit):
         perturbation = draw_normal(jr.fold_in(key, 3), (width, in_size), kept, shapes.dtype)
         w = scaling.sigma[0] * (shared[:, None] * direction[None, :] + self.eps.astype(shapes.dtype) * perturbation)
         u = scaling.sigma[1] * shared[None, :]
-        return Start((w, u), _draw_biases(shapes, scaling, key))
-
-
-class Balanced(AbstractInit):
-    """Lambda-balanced two-layer networks and balanced (delta = 0) networks of any depth.
-
-    The conserved matrices are W_{l+1}^T W_{l+1}/eta_{l+1} - W_l W_l^T/eta_l = (delta/(eta_1 eta_2)) I, with Kunin's
-    delta = eta_1 eta_2 lambda. Singular values are those of a Gaussian matrix of standard deviation
-    sigma_1/sqrt(eta_1), singular vectors uniform.
-
-    Arguments:
-        delta: any sign for two layers. delta > 0 needs width <= out_size, delta < 0 needs width <= in_size (a
-            positive multiple of the identity has full rank); deeper networks need delta = 0.
-
-    Raises:
-        ValueError: the network is not dense, delta is not possible at these sizes (traced deltas: at any of the two
-            signs), the width is `Padded`, or an eta is 0.
-    """
-
-    delta: Float[Array, ""]
-    signs: tuple[int, ...] = eqx.field(static=True)  # those that delta may have: they decide which sizes are possible
-
-    def __init__(self, delta: Any = 0.0):
-        known = concrete(delta)  # read before it becomes an array, which a trace would hide
-        require_finite(delta, "delta")
-        self.signs = (-1, 1) if known is None else () if known == 0 else (int(np.sign(known)),)
-        self.delta = jnp.asarray(delta, jnp.result_type(float))
-
-    def __call__(self, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
-        matrices = shapes.matrices("Balanced")
-        if shapes.padded:
-            raise ValueError(
-                "Balanced cannot be padded: its singular vectors are drawn for one width. Take Gaussian(), or widths "
-                "that are integers, each compiled by itself"
-            )
-        self._check_sizes(matrices)
-        known = concrete(scaling.eta)
-        if known is not None and not np.all(known > 0):
-            raise ValueError(f"Balanced needs eta > 0 for every weight matrix, got {known.tolist()}")
-        sizes = [matrices[0][1], *(out for out, _ in matrices)]
-        eta = scaling.eta.astype(shapes.dtype)
-        shift = self.delta.astype(shapes.dtype) / (eta[0] * eta[-1])
-        keys = jr.split(jr.fold_in(key, 4), len(sizes) + 1)
-        frames = [jr.orthogonal(k, size, dtype=shapes.dtype) for k, size in zip(keys[1:], sizes, strict=True)]
-        spectrum = jnp.linalg.svd(jr.normal(keys[0], matrices[0], shapes.dtype), compute_uv=False)
-        modes = spectrum[: min(sizes)] * (scaling.sigma[0] / jnp.sqrt(eta[0]))
-        weights = []
-        for index, (out, into) in enumerate(matrices):
-            # Below the hidden layer lambda < 0 adds to the squared singular values, above it lambda > 0 does.
-            extra = jnp.maximum(-shift, 0) if index == 0 else jnp.maximum(shift, 0)
-            squares = jnp.zeros(min(out, into), shapes.dtype).at[: len(modes)].set(modes**2)
-            diagonal = safe_sqrt((squares + extra) * eta[index])
-            rectangle = jnp.zeros((out, into), shapes.dtype)
-            rectangle = rectangle.at[jnp.arange(min(out, into)), jnp.arange(min(out, into))].set(diagonal)
-            weights.append(frames[index + 1] @ rectangle @ frames[index].T)
-        return Start(tuple(weights), _draw_biases(shapes, scaling, key))
-
-    def _check_sizes(self, matrices: tuple[tuple[int, int], ...]) -> None:
-        positive, negative = 1 in self.signs, -1 in self.signs
-        if not self.signs:
-            return
-        if len(matrices) != 2:
-            raise ValueError(f"Balanced needs delta = 0 for {len(matrices)} weight matrices; delta != 0 needs two")
-        (width, in_size), (out_size, _) = matrices
-        if positive and width > out_size:
-            raise ValueError(f"Balanced with delta > 0 needs width <= out_size, got width {width}, out_size {out_size}")
-        if negative and width > in_size:
-            raise ValueError(f"Balanced with delta < 0 needs width <= in_size, got width {width}, in_size {in_size}")
+        return Start((w, u), draw_biases(shapes, scaling, key))
 
 
 class Given(AbstractInit):
-    """Weights (and biases) given as arrays, counted from the input; of padded networks what is behind their units is 0.
+    """Weights (and biases) given as arrays, counted from the input; in a padded network the rest becomes 0.
+
+    Example:
+        >>> init = js.nets.Given([[[1.0, 2.0]], [[3.0]]])
+        >>> net = js.nets.SingleNeuron(2, scaling=js.nets.Scaling.standard(), init=init, key=jax.random.key(0))
+        >>> net(jnp.ones(2)).tolist()
+        [9.0]
 
     Raises:
         ValueError: the number or a shape of the arrays does not match the network, or a value is not finite.

@@ -11,16 +11,31 @@ Fan: TypeAlias = int | Float[Array, ""]
 
 
 class LayerShape(NamedTuple):
-    """What a law may depend on. The window of a dense layer is 1."""
+    """The place of one weight array in its network: what a law of `js.nets.ScalingRule` may depend on.
+
+    Attributes:
+        fan_in, fan_out: inputs and outputs of the array; of a convolution, channels times the pixels of its window.
+        position: which array it is, counted from the input.
+        layers: how many weight arrays the network has.
+        width: fan_in of the last one.
+        gain: gain of the activation.
+        kappa: the scale that goes to infinity in `js.nets.Scaling.from_exponents`.
+        window: pixels of a convolution's window; 1 for a dense layer.
+
+    Example:
+        >>> readout = js.nets.LayerShape(100, 1, position=1, layers=2, width=100, gain=1.0, kappa=100)
+        >>> readout.first, readout.last
+        (False, True)
+    """
 
     fan_in: Fan
     fan_out: Fan
-    position: int  # counted from the input
-    layers: int  # number of weight matrices
-    width: Fan  # fan_in of the last matrix
-    gain: float  # gain of the activation
-    kappa: Any  # the scale to infinity of `from_exponents`
-    window: int = 1  # pixels under a convolution; fan_in and fan_out count channels times pixels
+    position: int
+    layers: int
+    width: Fan
+    gain: float
+    kappa: Any
+    window: int = 1
 
     @property
     def first(self) -> bool:
@@ -34,7 +49,15 @@ class LayerShape(NamedTuple):
 
 
 class Prescription(NamedTuple):
-    """The hyperparameters of one weight matrix; `gamma` is a factor on the output scale, read off the last matrix."""
+    """What a law of `js.nets.ScalingRule` prescribes for one weight matrix.
+
+    `gamma` is a factor on the output scale of the network; only that of the last matrix counts.
+
+    Example:
+        >>> def law(layer):  # Lecun's initialisation
+        ...     return js.nets.Prescription(multiplier=1.0, sigma=layer.fan_in**-0.5, eta=1.0)
+        >>> rule = js.nets.ScalingRule(law)
+    """
 
     multiplier: Any
     sigma: Any
@@ -73,7 +96,7 @@ def _mup_sigma(layer: LayerShape) -> Any:
 
 
 def mup(layer: LayerShape) -> Prescription:
-    # A window does not grow with the width: the first rate follows the number of channels alone.
+    # The window of a convolution does not grow with the width: the first rate follows the channels alone.
     eta = 1 / layer.fan_in if layer.last else layer.fan_out / layer.window if layer.first else 1.0
     return Prescription(1.0, _mup_sigma(layer), eta)
 

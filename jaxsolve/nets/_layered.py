@@ -13,25 +13,33 @@ from ._layers import (
     AbstractLayer,
     AbstractWeighted,
     Apply,
-    BatchNormalise,
     Bias,
     Layers,
     Mask,
     Residual,
     run,
     SpatialMean,
+    StandardiseBatch,
 )
 from ._network import AbstractNetwork, Conserved
 
 
 class AbstractLayered(AbstractNetwork):
-    """A network of layers that jaxsolve knows: f(x) = gamma z with z what the last layer returns.
+    """A network of layers that jaxsolve knows: f(x) = gamma z, where z is what the last layer returns.
+
+    A subclass says what its `layers` are and holds their arrays. The forward pass, the rates, what is conserved, the
+    NTK layer by layer and the kernels of infinite width all follow from these.
 
     Attributes:
         weights: one array per entry of the scaling, counted from the input; with a window behind for convolutions.
         biases, gains: vectors with one number per feature or channel, trained at the scaling's `bias_eta`.
-        normalisers: what `BatchNormalise` layers call; a network that has some is made by `eqx.nn.make_with_state`
+        normalisers: what `StandardiseBatch` layers call; a network that has some is made by `eqx.nn.make_with_state`
             and called as `net(x, state)` under `jax.vmap(..., axis_name="batch")`.
+
+    Example:
+        >>> net = js.nets.MLP(2, 3, 1, 1, "tanh", bias=True, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net.layers
+        (Dense(index=0), Bias(index=0), Apply(activation=tanh), Dense(index=1), Bias(index=1))
     """
 
     weights: eqx.AbstractVar[tuple[Float[Array, "out in *window"], ...]]
@@ -65,7 +73,7 @@ class AbstractLayered(AbstractNetwork):
 
         def normalise(layer: AbstractLayer, z: Array, out: Array) -> Array:
             nonlocal state
-            if isinstance(layer, BatchNormalise):
+            if isinstance(layer, StandardiseBatch):
                 out, state = self.normalisers[layer.index](z, state)
             return out
 
@@ -73,7 +81,7 @@ class AbstractLayered(AbstractNetwork):
         return out, state
 
     def rates(self) -> PyTree:
-        # Indexing, not unpacking: iterating over a traced array would unroll it into one slice per layer twice.
+        # Indexing, not unpacking: iterating over a traced array would add one slice per layer to the program, twice.
         found = {
             "weights": tuple(self.scaling.eta[index] for index in range(len(self.weights))),
             "biases": tuple(self.scaling.bias_eta for _ in self.biases),
@@ -87,9 +95,9 @@ class AbstractLayered(AbstractNetwork):
     def conserved(self, params: PyTree, eta: PyTree) -> tuple[Conserved, ...]:
         """One quantity per pair of adjacent weight matrices; the multipliers cancel out of it.
 
-        Linear: W_{l+1}^T W_{l+1}/eta_{l+1} - (W_l W_l^T/eta_l + b_l b_l^T/eta_b), a matrix. Homogeneous: its diagonal,
-        one number per neuron or channel. Across other activations, normalisations and the ends of residual branches
-        nothing is known to be conserved.
+        Between linear layers the matrix W_{l+1}^T W_{l+1}/eta_{l+1} - (W_l W_l^T/eta_l + b_l b_l^T/eta_b); across a
+        homogeneous activation its diagonal, one number per neuron or channel. Across other activations,
+        normalisations and the ends of residual branches nothing is known to be conserved.
         """
         quantities = []
         for pair in _adjacent(self.layers):
@@ -108,12 +116,12 @@ class AbstractUnnormalised(AbstractLayered):
 
     @property
     def gains(self) -> tuple[Float[Array, " out"], ...]:
-        """None."""
+        """Empty: there are no normalisations."""
         return ()
 
     @property
     def normalisers(self) -> tuple[eqx.nn.BatchNorm, ...]:
-        """None."""
+        """Empty: there are no normalisations."""
         return ()
 
 
@@ -121,11 +129,11 @@ class _Pair(NamedTuple):
     below: AbstractWeighted
     bias: Bias | None  # of the layer below
     above: AbstractWeighted
-    linear: bool  # whether nothing but linear layers stands between
+    linear: bool  # whether everything between them is linear
 
 
 def _adjacent(layers: Layers) -> Iterator[_Pair]:
-    """All pairs of weight matrices joined, feature by feature, by a homogeneous function."""
+    """All pairs of weight matrices that are joined, feature by feature, by a homogeneous function."""
     below, bias, linear = None, None, True
     for layer in layers:
         if isinstance(layer, AbstractWeighted):

@@ -1,6 +1,7 @@
 """What networks are made of, written down once: the forward pass, the NTK and the infinite-width limit all read it.
 
-A layer is a static description. Its parameters stay in the network (`weights`, `biases`, `gains`), counted by index.
+A layer is a static description. Its parameters stay in the network: a layer holds their index in the network's
+`weights`, `biases` or `gains`.
 """
 
 import abc
@@ -17,17 +18,26 @@ from ._padded import keep
 
 
 class AbstractLayer(abc.ABC):
-    """One step of a network's computation on one sample: vectors (features,) or images (channels, height, width)."""
+    """One step of a network's computation on one sample: vectors (features,) or images (channels, height, width).
+
+    Example:
+        >>> class Double(js.nets.AbstractLayer):
+        ...     def __call__(self, net, z, tap):
+        ...         return 2 * z
+        >>> js.nets.run(None, (Double(), Double()), jnp.ones(2)).tolist()
+        [4.0, 4.0]
+    """
 
     @abc.abstractmethod
     def __call__(self, net: Any, z: Float[Array, "..."], tap: "Tap") -> Float[Array, "..."]:
-        """The layer's output for input z, with the parameters of `net`; see `Tap`."""
+        """The layer's output for input z, with the parameters of `net`; a `js.nets.Tap` may look on, or change it."""
 
 
-# Sees every layer that has parameters (and every `BatchNormalise`), with its input and its output before a multiplier,
-# and returns what the network goes on with.
-Tap = Callable[[AbstractLayer, Array, Array], Array]
 Layers = tuple[AbstractLayer, ...]
+
+Tap = Callable[[AbstractLayer, Array, Array], Array]
+"""Called at every layer that has parameters, and at every `StandardiseBatch`, with the layer, its input, and its output
+before the multiplier. The network goes on with what it returns."""
 
 
 def pass_on(layer: AbstractLayer, z: Array, out: Array) -> Array:
@@ -36,20 +46,34 @@ def pass_on(layer: AbstractLayer, z: Array, out: Array) -> Array:
 
 
 def run(net: Any, layers: Layers, z: Float[Array, "..."], tap: Tap = pass_on) -> Float[Array, "..."]:
-    """One layer after the other."""
+    """The output of layers, one after the other, for input z, with the parameters of `net`.
+
+    Example:
+        >>> net = js.nets.MLP(2, 3, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> hidden = js.nets.run(net, net.layers[:2], jnp.ones(2))  # behind the first activation
+        >>> hidden.shape
+        (3,)
+    """
     for layer in layers:
         z = layer(net, z, tap)
     return z
 
 
 class AbstractParametric(AbstractLayer):
-    """A layer with one trainable array, linear in it."""
+    """A layer with one trainable array, in which its output is linear.
+
+    Example:
+        >>> scaling = js.nets.Scaling.ntk()
+        >>> net = js.nets.MLP(2, 3, 1, 1, bias=True, scaling=scaling, key=jax.random.key(0))
+        >>> [layer.name for layer in net.layers if isinstance(layer, js.nets.AbstractParametric)]
+        ['weights[0]', 'biases[0]', 'weights[1]', 'biases[1]']
+    """
 
     index: int
 
     @abc.abstractmethod
     def parameter(self, tree: PyTree) -> Any:
-        """The layer's array in a network, or what a tree of its shape (such as rates) holds in its place."""
+        """The layer's array in a network, or what a tree shaped like it (such as its rates) holds in that place."""
 
     @property
     @abc.abstractmethod
@@ -58,7 +82,13 @@ class AbstractParametric(AbstractLayer):
 
 
 class AbstractWeighted(AbstractParametric):
-    """A layer with one of the weight matrices, to which the hyperparameters of a `Scaling` belong."""
+    """A layer with one of the weight matrices: each has its own hyperparameters in a `js.nets.Scaling`.
+
+    Example:
+        >>> net = js.nets.MLP(2, 3, 1, 1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> [layer for layer in net.layers if isinstance(layer, js.nets.AbstractWeighted)]
+        [Dense(index=0), Dense(index=1)]
+    """
 
     def parameter(self, tree: PyTree) -> Any:
         return tree.weights[self.index]
@@ -70,20 +100,31 @@ class AbstractWeighted(AbstractParametric):
 
 @dataclasses.dataclass(frozen=True)
 class Dense(AbstractWeighted):
-    """m_l W_l z."""
+    """m_l W_l z, without a bias.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 3, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> js.nets.run(net, (js.nets.Dense(0),), jnp.ones(2)).shape
+        (3,)
+    """
 
     index: int
 
     def __call__(self, net: Any, z: Float[Array, " in"], tap: Tap) -> Float[Array, " out"]:
-        # Samples stay the rows, also in a batch: W z would turn them into columns, and back.
+        # z W^T instead of W z: in a batch the samples then stay the rows, and nothing is transposed.
         return net.scaling.multiplier[self.index] * tap(self, z, z @ net.weights[self.index].T)
 
 
 @dataclasses.dataclass(frozen=True)
 class Conv(AbstractWeighted):
-    """m_l W_l * z, W_l of shape (out, in, height, width), zeros around the image so that stride 1 keeps its size.
+    """m_l W_l * z, W_l of shape (out, in, height, width), with zeros around the image so that stride 1 keeps its size.
 
     At a stride s the output has ceil(size/s) pixels along each axis.
+
+    Example:
+        >>> net = js.nets.ConvNet((1, 8, 8), 2, 1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> js.nets.run(net, (js.nets.Conv(0, stride=2),), jnp.ones((1, 8, 8))).shape
+        (2, 4, 4)
     """
 
     index: int
@@ -97,7 +138,13 @@ class Conv(AbstractWeighted):
 
 @dataclasses.dataclass(frozen=True)
 class Bias(AbstractParametric):
-    """z + b, one b per feature or channel."""
+    """z + b, with one b per feature or channel.
+
+    Example:
+        >>> net = js.nets.MLP(2, 3, 1, 1, bias=True, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> js.nets.run(net, (js.nets.Bias(0),), jnp.ones(3)).tolist()  # biases are 0 at the start
+        [1.0, 1.0, 1.0]
+    """
 
     index: int
 
@@ -114,7 +161,12 @@ class Bias(AbstractParametric):
 
 @dataclasses.dataclass(frozen=True)
 class Gain(AbstractParametric):
-    """g z, one g per feature or channel: what follows a normalisation."""
+    """g z, with one g per feature or channel: what follows a normalisation.
+
+    Example:
+        >>> js.nets.Gain(0).name  # the array that it multiplies by
+        'gains[0]'
+    """
 
     index: int
 
@@ -131,7 +183,12 @@ class Gain(AbstractParametric):
 
 @dataclasses.dataclass(frozen=True)
 class Apply(AbstractLayer):
-    """phi(z), elementwise."""
+    """phi(z), elementwise.
+
+    Example:
+        >>> js.nets.run(None, (js.nets.Apply(js.nets.relu),), jnp.array([-1.0, 2.0])).tolist()
+        [0.0, 2.0]
+    """
 
     activation: Activation
 
@@ -141,10 +198,16 @@ class Apply(AbstractLayer):
 
 @dataclasses.dataclass(frozen=True)
 class Mask(AbstractLayer):
-    """z of the first `net.units` features, exactly 0 behind them: after every activation of a padded network.
+    """Sets all features behind the first `net.units` to 0: follows every activation of a padded network.
 
-    An activation with phi(0) != 0 would wake the units behind. Behind the mask no signal leaves them,
-    and none comes back.
+    At an activation with phi(0) != 0 the units of the padding would not stay silent. With the mask no signal leaves
+    them, and no gradient reaches them.
+
+    Example:
+        >>> width = js.nets.Padded(2, size=4)
+        >>> net = js.nets.MLP(2, width, 1, 1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> js.nets.run(net, (js.nets.Mask(),), jnp.ones(4)).tolist()
+        [1.0, 1.0, 0.0, 0.0]
     """
 
     def __call__(self, net: Any, z: Float[Array, " features"], tap: Tap) -> Float[Array, " features"]:
@@ -152,8 +215,16 @@ class Mask(AbstractLayer):
 
 
 @dataclasses.dataclass(frozen=True)
-class GroupNormalise(AbstractLayer):
-    """Mean 0 and variance 1 over each of `groups` equal groups of channels of one sample."""
+class StandardiseGroups(AbstractLayer):
+    """Mean 0 and variance 1 over each of `groups` equal groups of channels of one sample.
+
+    Without gain and bias: those are layers of their own. `js.nets.GroupNorm` gives a network all three.
+
+    Example:
+        >>> layers = (js.nets.StandardiseGroups(2),)
+        >>> print(js.nets.run(None, layers, jnp.array([1.0, 3.0, 10.0, 30.0])).round(3))
+        [-1.  1. -1.  1.]
+    """
 
     groups: int
     eps: float = 1e-5
@@ -166,10 +237,15 @@ class GroupNormalise(AbstractLayer):
 
 
 @dataclasses.dataclass(frozen=True)
-class BatchNormalise(AbstractLayer):
-    """Mean 0 and variance 1 of every channel over a whole batch, which one sample does not know.
+class StandardiseBatch(AbstractLayer):
+    """Mean 0 and variance 1 of every channel over a whole batch.
 
-    So the layer leaves its input to the tap; a network's forward pass taps it with its `normalisers[index]`.
+    One sample does not know the others. So the layer hands its input to the tap, and the forward pass of a network
+    taps it with its `normalisers[index]`. `js.nets.BatchNorm` gives a network this layer, with gain and bias.
+
+    Example:
+        >>> js.nets.BatchNorm().layer(0, channels=8)
+        StandardiseBatch(index=0)
     """
 
     index: int
@@ -180,7 +256,12 @@ class BatchNormalise(AbstractLayer):
 
 @dataclasses.dataclass(frozen=True)
 class SpatialMean(AbstractLayer):
-    """The average over all pixels: (channels, height, width) to (channels,)."""
+    """The average over all pixels: (channels, height, width) to (channels,).
+
+    Example:
+        >>> js.nets.run(None, (js.nets.SpatialMean(),), jnp.ones((3, 4, 4))).tolist()
+        [1.0, 1.0, 1.0]
+    """
 
     def __call__(self, net: Any, z: Float[Array, "channels h w"], tap: Tap) -> Float[Array, " channels"]:
         return jnp.mean(z, axis=(1, 2))
@@ -188,7 +269,13 @@ class SpatialMean(AbstractLayer):
 
 @dataclasses.dataclass(frozen=True)
 class Residual(AbstractLayer):
-    """branch(z) + shortcut(z); an empty shortcut is the identity."""
+    """branch(z) + shortcut(z); an empty shortcut is the identity.
+
+    Example:
+        >>> layers = (js.nets.Residual((js.nets.Apply(js.nets.relu),)),)
+        >>> js.nets.run(None, layers, jnp.array([-1.0, 2.0])).tolist()
+        [-1.0, 4.0]
+    """
 
     branch: Layers
     shortcut: Layers = ()
@@ -198,5 +285,5 @@ class Residual(AbstractLayer):
 
 
 def per_channel(vector: Float[Array, " features"], z: Float[Array, "features ..."]) -> Float[Array, "features ..."]:
-    """One number per channel, ready to meet z."""
+    """One number per channel, shaped so that it broadcasts against z."""
     return vector.reshape(vector.shape + (1,) * (z.ndim - 1))

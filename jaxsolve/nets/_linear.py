@@ -1,4 +1,4 @@
-"""Linear networks: the ones that theory solves."""
+"""Linear networks, whose gradient flow theory solves."""
 
 from typing import Any
 
@@ -16,11 +16,19 @@ from ._scaling import Scaling, ScalingRule
 class TwoLayerLinear(AbstractDense):
     """f(x) = gamma m_2 u^T (m_1 W x): one hidden layer, no activation, no biases.
 
+    Closed forms of its gradient flow: `js.theory.TwoLayerLine`, `js.theory.Balanced`, and `js.theory.exact`, which
+    chooses one.
+
     Arguments:
         in_size: inputs d.
-        width: hidden units h; may be `Padded`, as of `MLP`.
+        width: hidden units h; may be `Padded`, as for `MLP`.
         out_size: outputs c.
         scaling, init, key, dtype: as for `MLP`.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(5, 100, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net(jnp.ones(5)).shape
+        (1,)
 
     Raises:
         ValueError, TypeError: a size, the scaling or the init is not one of those above.
@@ -51,7 +59,16 @@ class TwoLayerLinear(AbstractDense):
 
 
 class DeepLinear(AbstractDense):
-    """`depth` hidden layers of one width, no activation, no biases. Arguments as for `MLP`."""
+    """A linear network with `depth` hidden layers of one width: no activation, no biases. Arguments as for `MLP`.
+
+    From the balanced start `init=js.nets.LambdaBalanced()` its gradient flow is known in closed form:
+    `js.theory.DeepBalanced`.
+
+    Example:
+        >>> net = js.nets.DeepLinear(3, 4, 2, 1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> [w.shape for w in net.weights]
+        [(4, 3), (4, 4), (1, 4)]
+    """
 
     weights: Matrices
     biases: Vectors
@@ -82,6 +99,15 @@ class SingleNeuron(AbstractDense):
     """f(x) = gamma m_2 a (m_1 w . x): one linear hidden neuron, one output (Kunin et al., section 3).
 
     Arguments: as for `TwoLayerLinear`, without width and out_size.
+
+    Example:
+        >>> net = js.nets.SingleNeuron(3, scaling=js.nets.Scaling.standard(), key=jax.random.key(0))
+        >>> [w.shape for w in net.weights]
+        [(1, 3), (1, 1)]
+
+    Reference:
+        @inproceedings{kunin2024get, booktitle={NeurIPS}, year={2024}, note={arXiv 2406.06158}, title={Get rich quick},
+          author={Kunin and Raventos and Domine and Chen and Klindt and Saxe and Ganguli}}
     """
 
     weights: Matrices
@@ -105,5 +131,5 @@ class SingleNeuron(AbstractDense):
 
     @property
     def units(self) -> Int[Array, ""] | None:
-        """None: one neuron needs no padding."""
+        """None: a single neuron is never padded."""
         return None

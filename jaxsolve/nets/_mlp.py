@@ -23,11 +23,19 @@ class MLP(AbstractDense):
         depth: number of hidden layers, >= 1 (so depth + 1 weight matrices).
         out_size: outputs c.
         activation: a name, an `Activation` or any elementwise function.
-        bias: whether every layer has biases.
         scaling: a `Scaling`, or a rule such as `Scaling.ntk()`.
-        init: the initial weights.
         key: a JAX random key.
+
+    Other Arguments:
+        bias: whether every layer has biases.
+        init: the initial weights.
         dtype: of the weights; the default float if None.
+
+    Example:
+        >>> scaling = js.nets.Scaling.ntk(gamma=0.1)
+        >>> net = js.nets.MLP(10, 64, 2, 1, "tanh", scaling=scaling, key=jax.random.key(0))
+        >>> [w.shape for w in net.weights], net(jnp.ones(10)).shape
+        ([(64, 10), (64, 64), (1, 64)], (1,))
 
     Raises:
         ValueError, TypeError: a size, the activation, the scaling or the init is not one of those above.

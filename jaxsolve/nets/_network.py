@@ -1,4 +1,4 @@
-"""What every network offers to the rest of the house."""
+"""What every network offers to the other rooms."""
 
 import abc
 from typing import Any
@@ -14,8 +14,16 @@ from ._scaling import Scaling
 class Conserved(eqx.Module):
     """A conserved quantity of gradient flow: the difference of two terms that grow together.
 
-    Both terms have the same shape: (h, h) between adjacent linear layers, (h,) per neuron between layers joined by a
-    homogeneous activation.
+    Both terms have the same shape: (h, h) between adjacent linear layers; (h,), one number per neuron, between layers
+    joined by a homogeneous activation. See also `js.observe.conserved`, which follows it along a run.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 3, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> params, _ = js.nets.partition(net)
+        >>> (quantity,) = net.conserved(params, js.nets.rates(net))
+        >>> u, w = net.weights[1], net.weights[0]
+        >>> bool(jnp.allclose(quantity.value, u.T @ u - w @ w.T, atol=1e-5))
+        True
     """
 
     outgoing: Float[Array, "..."]
@@ -28,14 +36,31 @@ class Conserved(eqx.Module):
 
     @property
     def scale(self) -> Float[Array, ""]:
-        """Size of the terms, against which a drift is small or large."""
+        """The size of both terms: a drift is small or large in comparison with it."""
         return jnp.linalg.norm(self.outgoing) + jnp.linalg.norm(self.incoming)
 
 
 class AbstractNetwork(eqx.Module):
-    """A network: acts on one sample, returns (out_size,), gamma included.
+    """A network: maps one sample to its outputs, shape (out_size,), with the factor gamma.
 
-    Its trainable arrays are those to which `rates` gives a rate; every other leaf is a hyperparameter.
+    The trainable arrays are those to which `rates` gives a rate; every other leaf is a hyperparameter. A network made
+    of known layers is easier to write as a `js.nets.AbstractLayered`, which derives the rest from its `layers`.
+
+    Example:
+        >>> class Line(js.nets.AbstractNetwork):  # f(x) = gamma a . x
+        ...     scaling: js.nets.Scaling
+        ...     a: jax.Array
+        ...     in_shape = property(lambda self: self.a.shape)
+        ...     out_size = property(lambda self: 1)
+        ...     def __call__(self, x):
+        ...         return self.scaling.gamma * (self.a @ x)[None]
+        ...     def rates(self):
+        ...         return Line(None, self.scaling.eta[0])
+        ...     def conserved(self, params, eta):
+        ...         return ()
+        >>> net = Line(js.nets.Scaling([1.0], sigma=[1.0], eta=[0.5]), jnp.ones(3))
+        >>> net(jnp.ones(3)).tolist()
+        [3.0]
     """
 
     scaling: eqx.AbstractVar[Scaling]
@@ -70,6 +95,12 @@ def rates(net: Any) -> PyTree:
     """The learning rate of every trainable array of a network, None at every other leaf.
 
     A module that is not an `AbstractNetwork` trains all its floating-point arrays at eta = 1.
+
+    Example:
+        >>> scaling = js.nets.Scaling([1.0, 1.0], sigma=[1.0, 1.0], eta=[1.0, 0.5])
+        >>> net = js.nets.TwoLayerLinear(2, 3, scaling=scaling, key=jax.random.key(0))
+        >>> [float(eta) for eta in js.nets.rates(net).weights]
+        [1.0, 0.5]
     """
     if isinstance(net, AbstractNetwork):
         return net.rates()
@@ -77,6 +108,13 @@ def rates(net: Any) -> PyTree:
 
 
 def partition(net: Any) -> tuple[PyTree, PyTree]:
-    """Splits a network into its trainable arrays and all the rest; `eqx.combine` puts them together again."""
+    """Splits a network into its trainable arrays and all the rest; `eqx.combine` puts them together again.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 3, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> params, rest = js.nets.partition(net)
+        >>> [leaf.shape for leaf in jax.tree.leaves(params)]
+        [(3, 2), (1, 3)]
+    """
     trained = jax.tree.map(lambda rate: rate is not None, rates(net), is_leaf=lambda leaf: leaf is None)
     return eqx.partition(net, trained)

@@ -1,4 +1,4 @@
-"""What keeps the signals of an image network at one size: nothing, or a normalisation of channels."""
+"""Normalisations of image networks: options that give a network its layers, each with a gain and a bias."""
 
 import abc
 from typing import Any
@@ -6,23 +6,44 @@ from typing import Any
 import equinox as eqx
 
 from .._checks import require_positive, require_size
-from ._layers import AbstractLayer, BatchNormalise, GroupNormalise
+from ._layers import AbstractLayer, StandardiseBatch, StandardiseGroups
 
 
 class AbstractNormalisation(eqx.Module):
-    """Stands before every activation; a gain (1 at the start) and a bias (0) per channel, both trained, follow it."""
+    """A normalisation before every activation, followed by a gain (1 at the start) and a bias (0) per channel.
+
+    Gain and bias are trained. The layers alone are `js.nets.StandardiseGroups` and `js.nets.StandardiseBatch`.
+
+    Example:
+        >>> class LayerNorm(js.nets.AbstractNormalisation):  # one group, with a larger eps
+        ...     def layer(self, index, channels):
+        ...         return js.nets.StandardiseGroups(1, eps=1e-3)
+        ...     def normaliser(self, channels, dtype):
+        ...         return None
+        >>> scaling, norm = js.nets.Scaling.kaiming(), LayerNorm()
+        >>> make = lambda key: js.nets.ResNet18((1, 8, 8), 2, width=2, normalisation=norm, scaling=scaling, key=key)
+        >>> len(jax.eval_shape(make, jax.random.key(0)).gains)
+        20
+    """
 
     @abc.abstractmethod
     def layer(self, index: int, channels: int) -> AbstractLayer | None:
-        """The layer that normalises an image of so many channels, the index-th that does; None if there is none."""
+        """The normalising layer number `index`, for an image of `channels` channels; None for no layer."""
 
     @abc.abstractmethod
     def normaliser(self, channels: int, dtype: Any) -> eqx.nn.BatchNorm | None:
-        """What keeps the statistics of such a layer, None if each sample has its own."""
+        """What keeps the statistics of such a layer between samples; None if each sample has its own."""
 
 
 class NoNormalisation(AbstractNormalisation):
-    """Leaves signals as they are: no gains either."""
+    """Leaves signals as they are, without gains: what residual networks take by default.
+
+    Example:
+        >>> scaling = js.nets.Scaling.kaiming()
+        >>> make = lambda key: js.nets.ResNet18((1, 8, 8), 2, width=2, scaling=scaling, key=key)
+        >>> jax.eval_shape(make, jax.random.key(0)).gains
+        ()
+    """
 
     def layer(self, index: int, channels: int) -> AbstractLayer | None:
         return None
@@ -40,8 +61,14 @@ class GroupNorm(AbstractNormalisation):
         groups: must divide the number of channels of every normalised layer.
         eps: added to the variance, > 0.
 
+    Example:
+        >>> scaling, norm = js.nets.Scaling.kaiming(), js.nets.GroupNorm(2)
+        >>> make = lambda key: js.nets.ResNet18((1, 8, 8), 2, width=2, normalisation=norm, scaling=scaling, key=key)
+        >>> len(jax.eval_shape(make, jax.random.key(0)).gains)
+        20
+
     Raises:
-        ValueError, TypeError: groups is no integer >= 1, eps is not positive.
+        ValueError, TypeError: groups is not an integer >= 1, or eps is not positive.
     """
 
     groups: int = eqx.field(static=True)  # a shape
@@ -58,7 +85,7 @@ class GroupNorm(AbstractNormalisation):
                 f"GroupNorm({self.groups}) cannot divide {channels} channels into equal groups; "
                 "take a number of groups that divides all of the network's widths"
             )
-        return GroupNormalise(self.groups, self.eps)
+        return StandardiseGroups(self.groups, self.eps)
 
     def normaliser(self, channels: int, dtype: Any) -> eqx.nn.BatchNorm | None:
         return None
@@ -69,12 +96,20 @@ class BatchNorm(AbstractNormalisation):
 
     The network has a state, as in Equinox: `net, state = eqx.nn.make_with_state(nets.ResNet18)(...)`, called as
     `out, state = net(x, state)` under `jax.vmap(..., axis_name="batch")`. There are no running averages: the state
-    holds the statistics of the last batch, those that `eqx.nn.inference_mode(net)` uses. So `Problem(net, ...,
+    holds the statistics of the last batch, and `eqx.nn.inference_mode(net)` uses those. So `Problem(net, ...,
     state=state)` has one meaning at all times of a gradient flow: its outputs, on the training set and on any other
     inputs, use the statistics of the whole training set at the current parameters.
 
     Arguments:
         eps: added to the variance, > 0.
+
+    Example:
+        >>> import equinox as eqx
+        >>> scaling, norm = js.nets.Scaling.kaiming(), js.nets.BatchNorm()
+        >>> make = eqx.nn.make_with_state(js.nets.ResNet18)
+        >>> net, state = make((1, 8, 8), 2, width=1, normalisation=norm, scaling=scaling, key=jax.random.key(0))
+        >>> len(net.normalisers)
+        20
 
     Raises:
         ValueError: eps is not positive.
@@ -86,10 +121,10 @@ class BatchNorm(AbstractNormalisation):
         self.eps = _read_eps(eps)
 
     def layer(self, index: int, channels: int) -> AbstractLayer | None:
-        return BatchNormalise(index)
+        return StandardiseBatch(index)
 
     def normaliser(self, channels: int, dtype: Any) -> eqx.nn.BatchNorm | None:
-        # Without memory (momentum 0) the statistics kept are those of the last batch, to the last bit.
+        # Without memory (momentum 0) the statistics that are kept are those of the last batch, to the last bit.
         return eqx.nn.BatchNorm(
             channels, "batch", eps=self.eps, channelwise_affine=False, momentum=0.0, mode="batch", dtype=dtype
         )

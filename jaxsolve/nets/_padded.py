@@ -15,23 +15,30 @@ from .._checks import concrete, describe, require_size
 
 
 class Padded(eqx.Module):
-    """So many units in arrays for `size`: what differs in width alone then shares one compiled program.
+    """A width of `units` in arrays of `size`: networks that differ in width alone then share one compiled program.
 
-    `MLP`, `TwoLayerLinear` and `DeepLinear` take it as their width. They are the network of `units` neurons per hidden
-    layer: its scaling, and with `Gaussian`, `Sphere`, `Mirrored` and `NearParallel` its first weights, number by number
-    (by JAX's default random numbers; others have the same law). Behind it all arrays are exactly zero, and stay so
-    under every dynamics that moves a weight by its own gradient.
+    `MLP`, `TwoLayerLinear` and `DeepLinear` take it as their width. They are then the network with `units` neurons per
+    hidden layer: they have its scaling and, from `Gaussian`, `Sphere`, `Mirrored` and `NearParallel`, exactly its
+    initial weights. (That holds for JAX's default random numbers; with others the law is the same.) The rest of the
+    arrays is exactly zero, and stays so under every dynamics that moves a weight by its own gradient.
 
-    In arithmetic it stands for its units, as a float: `1 / width`, `width**0.5`, `jnp.sqrt(width)`.
+    In arithmetic it stands for its units, as a float: `1 / width`, `width**0.5`, `jnp.sqrt(width)`. In sweeps
+    `js.sweeps.padded` makes it from a list of widths.
 
     Arguments:
-        units: how many there are; may be traced.
-        size: how many there is room for.
+        units: how many neurons there are; may be traced.
+        size: how many the arrays have room for.
+
+    Example:
+        >>> width = js.nets.Padded(3, size=8)
+        >>> net = js.nets.MLP(2, width, 1, 1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net.weights[0].shape, int((net.weights[0] != 0).sum())
+        ((8, 2), 6)
 
     Raises:
-        TypeError: units or size is no integer.
-        ValueError: size is not positive, or units is not one of 1 to size. If it is traced the network is not valid
-            then: lanes of a sweep end as invalid.
+        TypeError: units or size is not an integer.
+        ValueError: size is not positive, or units is not in 1 to size. (Traced units cannot raise: the network is then
+            not valid, and its lane of a sweep ends as invalid.)
     """
 
     units: Int[Array, ""]
@@ -103,12 +110,12 @@ def require_unpadded(value: Any, name: str) -> int:
 
 
 def fan(kept: int | Int[Array, ""]) -> int | Float[Array, ""]:
-    """A number of units as the rules of scaling take it: one that can be traced has no integer powers."""
+    """A number of units as the rules of scaling take it: as a float where it may be traced, for its negative powers."""
     return kept if isinstance(kept, int) else kept.astype(jnp.result_type(float))
 
 
 def keep(array: Float[Array, "..."], kept: Kept) -> Float[Array, "..."]:
-    """The array with zeros where it does not belong to the network."""
+    """The array with zeros outside of the part that belongs to the network."""
     for axis, count in enumerate(kept):
         if not isinstance(count, int):
             place = jnp.arange(array.shape[axis]).reshape([-1 if i == axis else 1 for i in range(array.ndim)])
@@ -117,10 +124,11 @@ def keep(array: Float[Array, "..."], kept: Kept) -> Float[Array, "..."]:
 
 
 def draw_normal(key: Key[Array, ""], shape: tuple[int, ...], kept: Kept, dtype: Any) -> Float[Array, "..."]:
-    """Standard normal numbers where an array belongs to the network: those that an array of just this size would hold.
+    """Standard normal numbers in the part of an array that belongs to the network, 0 elsewhere.
 
-    JAX draws every number from its place in the array, read row by row. So those of the smaller array are drawn in a
-    row, and then each is put where it belongs.
+    They are the numbers that an array of just the size of that part would hold. JAX draws every number from its place
+    in the array, read row by row. So the numbers of the smaller array are drawn in one row, and then each is moved to
+    its place.
     """
     if all(isinstance(count, int) for count in kept):
         return jr.normal(key, shape, dtype)
@@ -132,6 +140,6 @@ def draw_normal(key: Key[Array, ""], shape: tuple[int, ...], kept: Kept, dtype: 
 
 
 def within(kept: Kept, shape: Sequence[int]) -> Any:
-    """Whether there is something to keep along each axis, and room for it."""
+    """Whether along each axis there is at least one unit, and room for all of them."""
     known = [(count >= 1) & (count <= size) for count, size in zip(kept, shape, strict=True)]
     return jnp.all(jnp.stack([jnp.asarray(one) for one in known]))

@@ -1,4 +1,4 @@
-"""Laying down the layers of a network whose arrays are many: who has which index, and which shape."""
+"""Plans of networks with many arrays: which array has which index and which shape."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -26,17 +26,17 @@ class PlannedParts(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Gives every array the next index, in the order in which layers are asked for.
+    """Collects the layers of a network. Every array gets the next index, in the order in which layers are added.
 
-    Weights drawn by the initialisation come with a bias each, if there are biases; a normalisation comes with a gain
-    and a bias of its own.
+    If the network has biases, every weight array comes with one, drawn by the initialisation. A normalisation comes
+    with a gain (1) and a bias (0) of its own in any case.
     """
 
     activation: Activation
     normalisation: AbstractNormalisation
     bias: bool
     shapes: list[tuple[int, ...]] = dataclasses.field(default_factory=list)
-    biases: list[tuple[int, bool]] = dataclasses.field(default_factory=list)  # size, whether it is drawn
+    biases: list[tuple[int, bool]] = dataclasses.field(default_factory=list)  # its size, and whether it is drawn
     gains: list[int] = dataclasses.field(default_factory=list)
 
     def conv(self, into: int, out: int, window: int, stride: int = 1) -> Layers:
@@ -48,7 +48,7 @@ class Plan:
         return self._weighted(Dense(len(self.shapes)), (out, into))
 
     def normalise(self, channels: int) -> Layers:
-        """The normalisation with its gain and bias; nothing if there is none."""
+        """The normalisation with its gain and bias; empty if there is none."""
         layer = self.normalisation.layer(len(self.gains), channels)
         if layer is None:
             return ()
@@ -61,7 +61,7 @@ class Plan:
         return (*self.normalise(channels), Apply(self.activation))
 
     def build(self, **options: Any) -> PlannedParts:
-        """Draws what has been planned; the options are those of `build`."""
+        """Draws the arrays of all layers added so far; the options are those of `build`."""
         parts = build(self.shapes, self.activation, bias=self.bias, chain=False, **options)
         dtype, drawn = parts.weights[0].dtype, iter(parts.biases)
         biases = tuple(next(drawn) if is_drawn else jnp.zeros(size, dtype) for size, is_drawn in self.biases)

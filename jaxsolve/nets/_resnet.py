@@ -23,8 +23,8 @@ class WideResNet(AbstractLayered):
 
     A 3 x 3 convolution to 16 channels, three groups of b blocks of 16k, 32k and 64k channels, the average over the
     image and a dense read-out. A block is z + C(phi(N(C(phi(N(z)))))) with 3 x 3 convolutions C, the normalisation N
-    and the activation phi; the first block of a group that changes the number of channels or the size of the image
-    has in place of the first z the 1 x 1 convolution of phi(N(z)). The second and the third group begin with stride 2.
+    and the activation phi. Where the first block of a group changes the number of channels or the size of the image,
+    a 1 x 1 convolution of phi(N(z)) replaces the first z. The second and the third group begin with stride 2.
     The depth 6b + 4 counts the convolutions; k = 1 needs no 1 x 1 convolution in the first group and has one less.
 
     The branch and the shortcut are added as they are: without normalisation the signal grows with b, at any k.
@@ -38,13 +38,21 @@ class WideResNet(AbstractLayered):
         out_size: outputs c.
         activation: a name, an `Activation` or any elementwise function.
         normalisation: `NoNormalisation()`, `GroupNorm(groups)` or `BatchNorm()` (which says how to make the network).
-        bias: whether every convolution and the read-out have biases, besides those of the normalisation.
         scaling: a `Scaling`, or a rule such as `Scaling.ntk()`; one set of hyperparameters per weight array, counted
             from the input, the 1 x 1 convolution of a block after its 3 x 3 ones. Gains and all biases train at its
             `bias_eta`.
-        init: the initial weights: `Gaussian` or `Given`.
         key: a JAX random key.
+
+    Other Arguments:
+        bias: whether every convolution and the read-out have biases, besides those of the normalisation.
+        init: the initial weights: `Gaussian` or `Given`.
         dtype: of the weights; the default float if None.
+
+    Example:
+        >>> scaling, norm = js.nets.Scaling.kaiming(), js.nets.GroupNorm(8)
+        >>> make = lambda key: js.nets.WideResNet((3, 32, 32), 1, 1, 10, normalisation=norm, scaling=scaling, key=key)
+        >>> len(jax.eval_shape(make, jax.random.key(0)).weights)  # WRN-10-1: without drawing the weights
+        10
 
     Raises:
         ValueError, TypeError: a size, the activation, the normalisation, the scaling or the init is not one of those
@@ -113,8 +121,14 @@ class ResNet18(AbstractLayered):
         out_size: outputs c.
         activation: a name, an `Activation` or any elementwise function.
         width: w, the channels of the first group.
-        normalisation, bias, scaling, init, key, dtype: as for `WideResNet`; the original has no biases but those of
-            the normalisation and of the read-out. There are 21 weight arrays.
+        normalisation, bias, scaling, init, key, dtype: as for `WideResNet`. The original has biases in the
+            normalisation and in the read-out alone. There are 21 weight arrays.
+
+    Example:
+        >>> scaling, norm = js.nets.Scaling.kaiming(), js.nets.GroupNorm(8)
+        >>> make = lambda key: js.nets.ResNet18((3, 32, 32), 10, normalisation=norm, scaling=scaling, key=key)
+        >>> len(jax.eval_shape(make, jax.random.key(0)).weights)  # without drawing the weights
+        21
 
     Raises:
         ValueError, TypeError: as for `WideResNet`.

@@ -1,6 +1,5 @@
 """Hyperparameters of a network, one set per weight matrix."""
 
-import enum
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,24 +11,8 @@ from jaxtyping import Array, Float
 
 from .._checks import concrete, require_finite, require_not_negative
 from . import _laws
+from ._hyperparameters import check_hyperparameters, floats, Optimisers, spelt
 from ._laws import Fan, LayerShape
-
-
-class Optimizers(enum.Enum):
-    """Which optimisers a rule keeps stable as the width grows. Only mup depends on it."""
-
-    ANY = "any optimiser"
-    GRADIENT = "gradient flow and SGD"
-    ADAM = "Adam"
-
-
-def _floats(value: Any, name: str) -> Float[Array, "..."]:
-    try:
-        array = jnp.asarray(value)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{name} must be a number or an array of numbers, got {value!r}") from error
-    dtype = array.dtype if jnp.issubdtype(array.dtype, jnp.floating) else jnp.result_type(float)
-    return jax.lax.convert_element_type(array, dtype)  # never weakly typed: a weak leaf would recompile
 
 
 class Scaling(eqx.Module):
@@ -41,18 +24,28 @@ class Scaling(eqx.Module):
     The abc symmetry $(m, \sigma, \eta) \to (s m, \sigma/s, \eta/s^2)$ of any layer leaves every trajectory of the
     network's function unchanged.
 
+    A `Scaling` holds numbers. `Scaling.ntk()`, `Scaling.mup()` and their siblings return a `js.nets.ScalingRule`
+    instead: the numbers depend on the sizes of the layers, so a rule becomes a `Scaling` only in the network that it is
+    given to. Networks take either as `scaling=`; `net.scaling` is always a `Scaling`. Every rule takes `sigma=` and
+    `eta=`, factors on the sigmas and etas that it prescribes (one number, or one per weight matrix).
+
     Arguments:
         multiplier: m, shape (layers,), counted from the input.
         sigma: standard deviation of the initial weights, shape (layers,).
         eta: learning rate, shape (layers,).
         gamma: output scale, any sign.
+
+    Other Arguments:
         bias_sigma: standard deviation of the initial biases.
         bias_eta: learning rate of the biases.
-        optimizers: the optimisers this scaling is meant for.
+        optimisers: the optimisers that this scaling is for.
 
-    The class also names the rules from which a `Scaling` is made once the sizes of the layers are known
-    (`Scaling.ntk()`, ...); networks accept either. Every rule takes `sigma=` and `eta=`, factors on the sigmas and etas
-    that the rule prescribes (a number, or one per weight matrix).
+    Example:
+        >>> scaling = js.nets.Scaling(multiplier=[1.0, 1.0], sigma=[0.1, 0.1], eta=[1.0, 0.5])
+        >>> net = js.nets.TwoLayerLinear(4, 100, scaling=scaling, key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(4, 100, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> print(net.scaling.multiplier)
+        [0.5 0.1]
 
     Raises:
         ValueError: a shape does not match, or a concrete sigma or eta is negative, NaN or infinite.
@@ -64,7 +57,7 @@ class Scaling(eqx.Module):
     gamma: Float[Array, ""]
     bias_sigma: Float[Array, ""]
     bias_eta: Float[Array, ""]
-    optimizers: Optimizers = eqx.field(static=True)  # a property of the rule, not a number
+    optimisers: Optimisers = eqx.field(static=True)  # a property of the rule, not a number
 
     def __init__(
         self,
@@ -75,21 +68,22 @@ class Scaling(eqx.Module):
         *,
         bias_sigma: Any = 0.0,
         bias_eta: Any = 1.0,
-        optimizers: Optimizers = Optimizers.ANY,
+        optimisers: Optimisers = Optimisers.ANY,
+        optimizers: Optimisers | None = None,  # the old spelling, for one more version
     ):
-        self.multiplier = _floats(multiplier, "multiplier")
-        self.sigma = _floats(sigma, "sigma")
-        self.eta = _floats(eta, "eta")
-        self.gamma = _floats(gamma, "gamma")
-        self.bias_sigma = _floats(bias_sigma, "bias_sigma")
-        self.bias_eta = _floats(bias_eta, "bias_eta")
-        self.optimizers = optimizers
+        self.multiplier = floats(multiplier, "multiplier")
+        self.sigma = floats(sigma, "sigma")
+        self.eta = floats(eta, "eta")
+        self.gamma = floats(gamma, "gamma")
+        self.bias_sigma = floats(bias_sigma, "bias_sigma")
+        self.bias_eta = floats(bias_eta, "bias_eta")
+        self.optimisers = spelt(optimisers, optimizers)
         shapes = {"multiplier": self.multiplier.shape, "sigma": self.sigma.shape, "eta": self.eta.shape}
         if len(set(shapes.values())) != 1 or self.multiplier.ndim != 1 or self.multiplier.size == 0:
             raise ValueError(f"multiplier, sigma and eta must all have shape (layers,), got {shapes}")
         if self.gamma.shape or self.bias_sigma.shape or self.bias_eta.shape:
             raise ValueError("gamma, bias_sigma and bias_eta must be single numbers")
-        _check_hyperparameters(self.sigma, self.eta, self.gamma, self.bias_sigma, self.bias_eta)
+        check_hyperparameters(self.sigma, self.eta, self.gamma, self.bias_sigma, self.bias_eta)
         require_finite(self.multiplier, "multiplier")
 
     def __len__(self) -> int:
@@ -104,51 +98,86 @@ class Scaling(eqx.Module):
 
     @staticmethod
     def ntk(gamma: Any = 1.0, *, sigma: Any = 1.0, eta: Any = 1.0, gain: bool = False) -> "ScalingRule":
-        """m = 1/sqrt(fan_in), sigma = 1, eta = 1 (Jacot et al.).
+        """The rule m = 1/sqrt(fan_in), sigma = 1, eta = 1 (Jacot et al.).
 
         With `gain=True` the multiplier of every layer after the first is multiplied by the activation's gain.
+
+        Example:
+            >>> scaling = js.nets.Scaling.ntk()([(4, 100), (100, 1)])  # fan_in and fan_out of each layer
+            >>> print(scaling.multiplier, scaling.sigma, scaling.eta)
+            [0.5 0.1] [1. 1.] [1. 1.]
         """
         return ScalingRule(_laws.ntk_with_gain if gain else _laws.ntk, gamma, sigma=sigma, eta=eta)
 
     @staticmethod
     def mean_field(gamma: Any = 1.0, *, sigma: Any = 1.0, eta: Any = 1.0) -> "ScalingRule":
-        """`ntk` with m = 1/fan_in in the last layer and eta = width (Mei et al.).
+        """The rule `ntk` with m = 1/fan_in in the last layer and eta = width (Mei et al.).
 
         At eta = 1 (`eta=1/width`) the network is frozen: that is the column of Xu & Liu Ziyin's Table 1.
+
+        Example:
+            >>> scaling = js.nets.Scaling.mean_field()([(4, 100), (100, 1)])
+            >>> print(scaling.multiplier, scaling.eta)
+            [0.5  0.01] [100. 100.]
         """
         return ScalingRule(_laws.mean_field, gamma, sigma=sigma, eta=eta)
 
     @staticmethod
     def standard(gamma: Any = 1.0, *, sigma: Any = 1.0, eta: Any = 1.0) -> "ScalingRule":
-        """m = 1, sigma^2 = 1/fan_in, eta = 1."""
+        """The rule m = 1, sigma^2 = 1/fan_in, eta = 1.
+
+        Example:
+            >>> print(js.nets.Scaling.standard()([(4, 100), (100, 1)]).sigma)
+            [0.5 0.1]
+        """
         return ScalingRule(_laws.standard, gamma, sigma=sigma, eta=eta)
 
     @staticmethod
     def xavier(gamma: Any = 1.0, *, sigma: Any = 1.0, eta: Any = 1.0) -> "ScalingRule":
-        """m = 1, sigma^2 = 2/(fan_in + fan_out), eta = 1 (Glorot & Bengio)."""
+        """The rule m = 1, sigma^2 = 2/(fan_in + fan_out), eta = 1 (Glorot & Bengio).
+
+        Example:
+            >>> print(js.nets.Scaling.xavier()([(4, 28), (28, 4)]).sigma)
+            [0.25 0.25]
+        """
         return ScalingRule(_laws.xavier, gamma, sigma=sigma, eta=eta)
 
     @staticmethod
     def kaiming(gamma: Any = 1.0, *, sigma: Any = 1.0, eta: Any = 1.0) -> "ScalingRule":
-        """m = 1, sigma^2 = gain^2/fan_in with the activation's gain (2/fan_in for ReLU), eta = 1 (He et al.)."""
+        """The rule m = 1, sigma^2 = gain^2/fan_in with the activation's gain (2/fan_in for ReLU), eta = 1 (He et al.).
+
+        Example:
+            >>> print(js.nets.Scaling.kaiming()([(8, 200), (200, 1)], js.nets.relu.gain).sigma.round(3))
+            [0.5 0.1]
+        """
         return ScalingRule(_laws.kaiming, gamma, sigma=sigma, eta=eta)
 
     @staticmethod
     def mup(gamma: Any = 1.0, *, sigma: Any = 1.0, eta: Any = 1.0, adam: bool = False) -> "ScalingRule":
-        """m = 1, sigma^2 = 1/fan_in (last layer 1/fan_in^2), eta = (fan_out, 1, ..., 1, 1/fan_in) (Yang & Hu).
+        """The rule m = 1, sigma^2 = 1/fan_in (last layer 1/fan_in^2), eta = (fan_out, 1, ..., 1, 1/fan_in) (Yang & Hu).
 
         These rates are for gradient flow and SGD. `adam=True` gives those for Adam: (1, 1/fan_in, ..., 1/fan_in).
-        A `Descent` with the wrong kind of optimiser raises. The first rate of a convolution is its number of output
+        A `js.Descent` with the wrong kind of optimiser raises. The first rate of a convolution is its number of output
         channels, not its fan_out: the window does not grow with the width.
+
+        Example:
+            >>> js.nets.Scaling.mup()([(4, 16), (16, 16), (16, 1)]).eta.tolist()
+            [16.0, 1.0, 0.0625]
         """
-        law, optimizers = (_laws.mup_adam, Optimizers.ADAM) if adam else (_laws.mup, Optimizers.GRADIENT)
-        return ScalingRule(law, gamma, sigma=sigma, eta=eta, optimizers=optimizers)
+        law, optimisers = (_laws.mup_adam, Optimisers.ADAM) if adam else (_laws.mup, Optimisers.GRADIENT)
+        return ScalingRule(law, gamma, sigma=sigma, eta=eta, optimisers=optimisers)
 
     @staticmethod
     def lazy(alpha: Any, *, sigma: Any = 1.0, eta: Any = 1.0, gain: bool = False) -> "ScalingRule":
-        """`ntk` with gamma = alpha and eta = alpha^-2 (Chizat et al., Geiger et al.).
+        """The rule `ntk` with gamma = alpha and eta = alpha^-2 (Chizat et al., Geiger et al.).
 
-        In a centred problem this is the flow of alpha (f - f_0) under the loss divided by alpha^2.
+        In a centred problem this is the flow of alpha (f - f_0) under the loss divided by alpha^2: training is lazy at
+        large alpha, and learns features at small alpha.
+
+        Example:
+            >>> scaling = js.nets.Scaling.lazy(2.0)([(4, 100), (100, 1)])
+            >>> float(scaling.gamma), scaling.eta.tolist()
+            (2.0, [0.25, 0.25])
 
         Raises:
             ValueError: alpha is not positive.
@@ -157,7 +186,7 @@ class Scaling(eqx.Module):
         if known is not None and not (known > 0).all():
             raise ValueError(f"lazy needs alpha > 0, got {alpha}")
         law = _laws.ntk_with_gain if gain else _laws.ntk
-        return ScalingRule(law, alpha, sigma=sigma, eta=_floats(eta, "eta") / _floats(alpha, "alpha") ** 2)
+        return ScalingRule(law, alpha, sigma=sigma, eta=floats(eta, "eta") / floats(alpha, "alpha") ** 2)
 
     @staticmethod
     def from_exponents(
@@ -172,30 +201,49 @@ class Scaling(eqx.Module):
         sigma: Any = 1.0,
         eta: Any = 1.0,
     ) -> "ScalingRule":
-        """m = 1; gamma, sigma^2 and eta are powers of kappa (Xu & Liu Ziyin, section 3 and Table 1).
+        """The rule m = 1 with gamma, sigma^2 and eta powers of kappa (Xu & Liu Ziyin, section 3 and Table 1).
 
         gamma ~ kappa^c_gamma; the last weight matrix (u) has *variance* kappa^c_u and rate kappa^c_eta_u, every other
         one (w) has variance kappa^c_w and rate kappa^c_eta_w. `kappa=None` takes the width.
+
+        Example:
+            >>> rule = js.nets.Scaling.from_exponents(c_gamma=-1.0, c_u=0.0, c_w=-2.0, c_eta_u=1.0, c_eta_w=1.0)
+            >>> scaling = rule([(1, 16), (16, 1)])
+            >>> float(scaling.gamma), scaling.sigma.tolist(), scaling.eta.tolist()
+            (0.0625, [0.0625, 1.0], [16.0, 16.0])
+
+        Reference:
+            @inproceedings{xu2025three, author={Yizhou Xu and Liu Ziyin}, booktitle={ICLR}, year={2025},
+              title={Three Mechanisms of Feature Learning in a Linear Network}, note={arXiv 2401.07085}}
         """
         law = _laws.PowerLaw(float(c_gamma), float(c_u), float(c_w), float(c_eta_u), float(c_eta_w))
         return ScalingRule(law, gamma, sigma=sigma, eta=eta, kappa=kappa)
 
 
-def _check_hyperparameters(sigma, eta, gamma, bias_sigma, bias_eta) -> None:
-    require_not_negative(sigma, "sigma")
-    require_not_negative(eta, "eta")
-    require_not_negative(bias_sigma, "bias_sigma")
-    require_not_negative(bias_eta, "bias_eta")
-    require_finite(gamma, "gamma")
-
-
 class ScalingRule(eqx.Module):
-    """Makes a `Scaling` once the sizes of the layers and the activation's gain are known.
+    """What makes a `js.nets.Scaling` once the sizes of the layers and the activation's gain are known.
 
-    Usually made by `Scaling.ntk()` and its siblings. `sigma` and `eta` multiply what the law prescribes; they may be
-    one number or one per weight matrix. `with_bias` sets the scales of biases. A rule of your own is `ScalingRule(law)`
-    with `law(layer)` returning the multiplier, sigma, eta and the factor on gamma of one `LayerShape`. Of padded widths
-    (`Padded`) its sizes are arrays that may be traced: it then takes their roots by `**`, not by `math.sqrt`.
+    This is what `Scaling.ntk()` and its siblings return. Networks call it: give it to one as `scaling=`. A rule of your
+    own is `ScalingRule(law)`.
+
+    Arguments:
+        law: `law(layer)` returns the `js.nets.Prescription` for one `js.nets.LayerShape`: multiplier, sigma, eta and a
+            factor on gamma. With padded widths (`js.nets.Padded`) the sizes are arrays that may be traced: take roots
+            by `**`, not by `math.sqrt`.
+        gamma: output scale.
+        sigma, eta: factors on what the law prescribes, one number or one per weight matrix. `with_bias` sets those of
+            biases.
+        kappa: passed on to the law; None takes the width.
+        optimisers: the optimisers that the law is for.
+
+    Example:
+        >>> def law(layer):  # `standard`, with a read-out four times smaller
+        ...     sigma = layer.fan_in**-0.5
+        ...     return js.nets.Prescription(multiplier=1.0, sigma=sigma / 4 if layer.last else sigma, eta=1.0)
+        >>> rule = js.nets.ScalingRule(law)
+        >>> net = js.nets.MLP(4, 16, 1, 1, scaling=rule, key=jax.random.key(0))
+        >>> net.scaling.sigma.tolist()
+        [0.5, 0.0625]
 
     Raises:
         ValueError: a concrete sigma or eta is negative, NaN or infinite.
@@ -208,7 +256,7 @@ class ScalingRule(eqx.Module):
     bias_eta: Float[Array, ""]
     kappa: Float[Array, ""] | None
     law: Callable[[LayerShape], _laws.Prescription] = eqx.field(static=True)  # a function of static sizes
-    optimizers: Optimizers = eqx.field(static=True)  # a property of the law
+    optimisers: Optimisers = eqx.field(static=True)  # a property of the law
 
     def __init__(
         self,
@@ -218,21 +266,27 @@ class ScalingRule(eqx.Module):
         sigma: Any = 1.0,
         eta: Any = 1.0,
         kappa: Any = None,
-        optimizers: Optimizers = Optimizers.ANY,
+        optimisers: Optimisers = Optimisers.ANY,
+        optimizers: Optimisers | None = None,  # the old spelling, for one more version
     ):
         self.law = law
-        self.gamma = _floats(gamma, "gamma")
-        self.sigma = _floats(sigma, "sigma")
-        self.eta = _floats(eta, "eta")
-        self.bias_sigma = _floats(0.0, "bias_sigma")
-        self.bias_eta = _floats(1.0, "bias_eta")
-        self.kappa = None if kappa is None else _floats(kappa, "kappa")
-        self.optimizers = optimizers
-        _check_hyperparameters(self.sigma, self.eta, self.gamma, self.bias_sigma, self.bias_eta)
+        self.gamma = floats(gamma, "gamma")
+        self.sigma = floats(sigma, "sigma")
+        self.eta = floats(eta, "eta")
+        self.bias_sigma = floats(0.0, "bias_sigma")
+        self.bias_eta = floats(1.0, "bias_eta")
+        self.kappa = None if kappa is None else floats(kappa, "kappa")
+        self.optimisers = spelt(optimisers, optimizers)
+        check_hyperparameters(self.sigma, self.eta, self.gamma, self.bias_sigma, self.bias_eta)
 
     def with_bias(self, *, sigma: Any = 0.0, eta: Any = 1.0) -> "ScalingRule":
-        """The same rule with biases drawn from N(0, sigma^2) and trained at the rate eta."""
-        new = (_floats(sigma, "bias sigma"), _floats(eta, "bias eta"))
+        """The same rule with biases drawn from N(0, sigma^2) and trained at the rate eta.
+
+        Example:
+            >>> rule = js.nets.Scaling.ntk().with_bias(sigma=0.5)
+            >>> net = js.nets.MLP(2, 3, 1, 1, bias=True, scaling=rule, key=jax.random.key(0))
+        """
+        new = (floats(sigma, "bias sigma"), floats(eta, "bias eta"))
         require_not_negative(new[0], "bias sigma")
         require_not_negative(new[1], "bias eta")
         return eqx.tree_at(lambda rule: (rule.bias_sigma, rule.bias_eta), self, new)
@@ -276,5 +330,5 @@ class ScalingRule(eqx.Module):
             gamma[-1] * rule.gamma,
             bias_sigma=rule.bias_sigma,
             bias_eta=rule.bias_eta,
-            optimizers=self.optimizers,
+            optimisers=self.optimisers,
         )

@@ -6,7 +6,7 @@ import numpy as np
 
 from .._compare import Comparison
 from .._trajectory import Trajectory
-from ._style import COLOURS, MARKERS, new_axes, with_unit
+from ._style import axis_label, COLOURS, MARKERS, new_axes
 
 
 if TYPE_CHECKING:
@@ -14,7 +14,21 @@ if TYPE_CHECKING:
 
 
 def trajectory(traj: Trajectory, name: str = "loss", *, ax: "Axes | None" = None, label: str | None = None) -> "Axes":
-    """Draws one observed number over time; arrays of one axis give one line per entry.
+    """Draws an observable of one run over time: a number, or one line per entry of a vector.
+
+    Arguments:
+        traj: what `js.solve` returned.
+        name: the observable.
+        ax: matplotlib axes to draw on; None makes a figure.
+        label: for the legend; None takes the name of the dynamics.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2)[:1], jnp.ones((1, 1)))
+        >>> run = js.solve(problem, js.FrozenKernel(), jnp.linspace(0.0, 5.0, 20))
+        >>> ax = js.plot.trajectory(run, "loss")  # then ax.figure.savefig("loss.pdf")
+        >>> ax.get_ylabel()
+        'loss'
 
     Raises:
         ValueError: the observable has more than one axis besides time.
@@ -36,6 +50,20 @@ def trajectory(traj: Trajectory, name: str = "loss", *, ax: "Axes | None" = None
 def comparison(cmp: Comparison, name: str = "loss", *, ax: "Axes | None" = None) -> "Axes":
     """Draws one observed number over time for every dynamics: the reference as a line, the others as marks.
 
+    Arguments:
+        cmp: what `js.compare` returned.
+        name: the observable.
+        ax: matplotlib axes to draw on; None makes a figure.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2)[:1], jnp.ones((1, 1)))
+        >>> import optax
+        >>> dynamics = [js.FrozenKernel(), js.Descent(optax.sgd, 0.1)]
+        >>> both = js.compare(problem, dynamics, jnp.linspace(0.0, 5.0, 20), observe=js.observe.loss())
+        >>> [line.get_label() for line in js.plot.comparison(both, "loss").get_lines()]
+        ['FrozenKernel', 'Descent(sgd)']
+
     Raises:
         ValueError: the observable is not a number.
     """
@@ -55,7 +83,7 @@ def comparison(cmp: Comparison, name: str = "loss", *, ax: "Axes | None" = None)
 
 def _label(ax: "Axes", traj: Trajectory, name: str) -> None:
     unit = next(label.unit for label in traj.labels if label.name == name)
-    ax.set(xlabel="time $t$ (gradient-flow units)", ylabel=with_unit(name, unit))
+    ax.set(xlabel="time $t$ (gradient-flow units)", ylabel=axis_label(name, unit))
     times = np.asarray(traj.ts)
-    if times[0] > 0 and times[-1] / times[0] > 30:
+    if times[0] > 0 and times[-1] / times[0] > 30:  # spread over one and a half decades
         ax.set_xscale("log")

@@ -15,13 +15,17 @@ if TYPE_CHECKING:
 
 
 class Boundary(NamedTuple):
-    """A line that theory draws into a phase diagram: the zero level of a function on a grid.
+    """A line of theory in a phase diagram: where a function on a grid is 0.
 
     Attributes:
         label: for the legend.
         x, y: coordinates of the grid's columns and rows.
         level: values, shape (len(y), len(x)); the boundary is where they change sign.
         linestyle: a matplotlib line style.
+
+    Example:
+        >>> x = y = jnp.logspace(-1.0, 1.0, 5)
+        >>> line = js.plot.Boundary("theory: x y = 1", x, y, jnp.log(y[:, None] * x[None, :]), "dashed")
     """
 
     label: str
@@ -39,9 +43,21 @@ def phase_diagram(
     boundaries: Sequence[Boundary] = (),
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Draws measured regimes as cells on two logarithmic axes, with theory's boundaries over them.
+    """Draws measured regimes as cells on two logarithmic axes, with the boundaries of theory over them.
 
     The caller labels the axes, since only the caller knows what they are.
+
+    Arguments:
+        x, y: the coordinates of columns and rows, positive and increasing.
+        regimes: values of `js.observe.Regime`, shape (len(y), len(x)).
+        boundaries: lines to draw over the cells.
+        ax: matplotlib axes to draw on; None makes a figure.
+
+    Example:
+        >>> from jaxsolve.observe import Regime
+        >>> regimes = jnp.array([[Regime.KERNEL, Regime.FEATURE_LEARNING], [Regime.KERNEL, Regime.UNSTABLE]])
+        >>> ax = js.plot.phase_diagram([0.1, 1.0], [0.1, 1.0], regimes)
+        >>> handles = ax.legend(handles=js.plot.phase_legend_handles())
 
     Raises:
         ValueError: the shape of regimes is not (len(y), len(x)), or a coordinate is not positive and increasing.
@@ -74,7 +90,12 @@ def phase_diagram(
 
 
 def phase_legend_handles(boundaries: Sequence[Boundary] = ()) -> list:
-    """Legend entries of a phase diagram: the four regimes, and theory's boundaries."""
+    """Legend entries of a `js.plot.phase_diagram`: the four regimes, and the boundaries of theory.
+
+    Example:
+        >>> [handle.get_label() for handle in js.plot.phase_legend_handles()]
+        ['kernel', 'feature learning', 'frozen', 'unstable']
+    """
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

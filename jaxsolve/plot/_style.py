@@ -1,4 +1,4 @@
-"""How our figures look: sizes, colours and lines that survive colour blindness, grey print and a single column."""
+"""How figures look: sizes, colours and marks that colour-blind readers, grey print and a single column can bear."""
 
 from typing import TYPE_CHECKING
 
@@ -8,8 +8,9 @@ from ..observe import Regime
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe & Ito's palette.
+# The palette of Okabe and Ito, which colour-blind readers can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# The first two are from that palette; the greys stand for runs in which nothing was learnt.
 REGIME_COLOURS = {
     Regime.KERNEL: "#0072B2",
     Regime.FEATURE_LEARNING: "#E69F00",
@@ -28,6 +29,16 @@ def new_axes(ax: "Axes | None") -> "Axes":
     return plt.subplots(figsize=(3.4, 2.6), layout="constrained")[1]
 
 
-def with_unit(name: str, unit: str) -> str:
-    """What an axis is called: a name in words, and its unit unless that says nothing more."""
+def axis_label(name: str, unit: str) -> str:
+    """The label of an axis: the observable's name in words, then its unit in brackets.
+
+    The unit is left out where it says nothing more: where it is "1", or the name itself.
+
+    Example:
+        >>> js.plot.axis_label("weight_norms", "weight"), js.plot.axis_label("loss", "loss")
+        ('weight norms [weight]', 'loss')
+    """
     return name.replace("_", " ") + ("" if unit in ("1", name) else f" [{unit}]")
+
+
+with_unit = axis_label  # the name under which `jaxsolve.report` still imports it

@@ -28,8 +28,8 @@ class Balanced(AbstractLinearForm):
     r"""The exact gradient flow of a two-layer linear network under MSE whose layers are lambda-balanced.
 
     Balanced: $V_2^\top V_2 - V_1 V_1^\top = \lambda I$ for $V_l = W_l/\sqrt{\eta_l}$ and $V_1$ on the inputs' row space
-    (as `nets.Balanced` makes them); lambda of any sign, any sizes that allow it, any rank, any positive rates. Inputs
-    are whitened on their row space.
+    (as `nets.LambdaBalanced` makes them); lambda of any sign, any sizes that allow it, any rank, any positive rates.
+    Inputs are whitened on their row space.
 
     Provides outputs and NTK at any t in [0, inf]. The weights are known up to a rotation of the hidden units that has
     no closed form: `blocks` gives them so, and with them every norm and Gram matrix.

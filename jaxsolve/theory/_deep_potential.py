@@ -17,7 +17,7 @@ class DeepPotential(AbstractRadialPotential):
 
     $\Phi = \frac{L+1}{L+2} |\beta|^{\frac{L+2}{L+1}} - |\beta_0|^{-\frac{L}{L+1}} \beta_0 \cdot \beta$ with
     $\beta = W_1^\top \cdots W_L^\top a$. Balanced: W_{l+1}^T W_{l+1}/eta_{l+1} = W_l W_l^T/eta_l for adjacent layers,
-    as from `nets.Balanced()`. The rates are then a factor in front of Phi, and do not matter.
+    as from `nets.LambdaBalanced()`. The rates are then a factor in front of Phi, and do not matter.
 
     Arguments:
         beta_0: beta at the start.

@@ -420,7 +420,7 @@ def test_the_catalogue_lists_what_there_is():
     known = {name: set(kind.known) for name, kind in kinds().items()}
     assert {"MLP", "TwoLayerLinear", "DeepLinear", "SingleNeuron", "ConvNet", "ResNet18"} <= known["network"]
     assert {"ntk", "mean_field", "mup", "lazy", "standard", "from_exponents", "Scaling"} <= known["scaling"]
-    assert {"Gaussian", "Sphere", "Mirrored", "NearParallel", "Balanced", "Given"} == known["init"]
+    assert {"Gaussian", "Sphere", "Mirrored", "NearParallel", "LambdaBalanced", "Given"} == known["init"]
     assert {"MSE", "CrossEntropy", "Logistic", "Hinge", "SoftHinge", "QuadraticHinge"} == known["loss"]
     assert {"line", "gaussian", "teacher_student", "digits", "mnist", "cifar10", "Dataset"} <= known["data"]
     assert {"GradientFlow", "Descent", "FrozenKernel", "TwoLayerLine", "SingleNeuron"} <= known["dynamics"]
@@ -431,6 +431,16 @@ def test_the_catalogue_lists_what_there_is():
     for name, room in (("network", nets), ("dynamics", dynamics), ("dynamics", theory), ("observe", observe)):
         assert all(hasattr(room, item) for item in known[name] if name != "dynamics")
         assert not any(item.startswith(("_", "Abstract")) for item in known[name])
+
+
+def test_a_renamed_thing_is_found_by_its_old_name():
+    init = kinds()["init"]
+    with pytest.warns(DeprecationWarning, match="nets.Balanced is now nets.LambdaBalanced"):
+        assert init.find("Balanced") is nets.LambdaBalanced
+    with pytest.raises(ValueError, match="did you mean 'LambdaBalanced'"):
+        init.find("Lambdabalanced")
+    with pytest.raises(ValueError, match="'Optimizers' is no initialisation"), pytest.warns(match="Optimisers"):
+        init.find("Optimizers")  # an old name of something else
 
 
 def test_what_needs_no_argument_can_be_named_alone(table):

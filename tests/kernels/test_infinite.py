@@ -395,7 +395,7 @@ class _Any(nets.AbstractLayered):
         ((Dense(0), Residual((Apply(nets.relu),)), Dense(1)), "a branch and a shortcut that depend on each other"),
         ((Dense(0), Residual((Residual((Dense(1),)),)), Dense(2)), "that depend on each other"),
         ((Dense(0), nets.Gain(0), Dense(1)), r"it has the layer Gain\(index=0\)\. kernels\.empirical gives"),
-        ((Dense(0), nets.BatchNormalise(0), Dense(1)), r"it has the layer BatchNormalise"),
+        ((Dense(0), nets.StandardiseBatch(0), Dense(1)), r"it has the layer StandardiseBatch"),
     ],
 )
 def test_layers_without_a_limit_are_named(layers, message):
@@ -425,7 +425,7 @@ def test_bad_arguments(getkey, monkeypatch):
         kernels.infinite(post, image)
     normed = nets.GroupNorm(4)
     normal = _shapes(lambda key: nets.WideResNet((1, 8, 8), 1, 1, 2, normalisation=normed, scaling=rule, key=key))
-    with pytest.raises(ValueError, match=r"WideResNet is not known in closed form: it has the layer GroupNormalise"):
+    with pytest.raises(ValueError, match=r"WideResNet is not known in closed form: it has the layer StandardiseGroups"):
         kernels.infinite(normal, image)
 
     def missing():

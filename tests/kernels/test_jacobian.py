@@ -49,7 +49,7 @@ STACKS = {
     "images": (
         (
             nets.Conv(0),
-            nets.GroupNormalise(2),
+            nets.StandardiseGroups(2),
             nets.Gain(0),
             nets.Bias(0),
             SKIP,

@@ -102,7 +102,7 @@ STACKS = {
         IMAGE,
     ),
     "normalised": (
-        (nets.Conv(0), nets.GroupNormalise(2), nets.Gain(0), nets.Bias(0), TANH, nets.SpatialMean(), nets.Dense(1)),
+        (nets.Conv(0), nets.StandardiseGroups(2), nets.Gain(0), nets.Bias(0), TANH, nets.SpatialMean(), nets.Dense(1)),
         ((4, 2, 3, 3), (3, 4)),
         (4,),
         IMAGE,

@@ -59,6 +59,6 @@ def velocity(start):
 
 @eqx.filter_jit
 def drifts(net, params, velocity, eta):
-    """Of every conserved quantity: the slope along the flow, relative to how fast its two terms change."""
+    """The slope of every conserved quantity along the flow, relative to how fast its two terms change."""
     slopes = jax.jvp(lambda p: net.conserved(p, eta), (params,), (velocity,))[1]
     return jnp.stack([jnp.max(jnp.abs(s.value)) / jnp.max(jnp.abs(s.outgoing)) for s in slopes])

@@ -1,3 +1,5 @@
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -20,6 +22,7 @@ from jaxsolve.nets import (
     TwoLayerLinear,
 )
 from tests.cases import ACTIVATIONS, assert_fails, eps, forward, inputs, mlp, problem, scaling
+from tests.nets.twins import left_out
 
 
 NETWORKS = {
@@ -31,10 +34,15 @@ NETWORKS = {
 
 
 def _assert_forward(net, x, phi):
-    expected = np.stack([forward(net, one, phi) for one in np.asarray(x)])
-    out, atol = jax.jit(jax.vmap(net))(x), eps(20) * np.max(np.abs(expected))
-    np.testing.assert_allclose(out, expected, rtol=0, atol=atol)
-    assert_fails(lambda: np.testing.assert_allclose(1.01 * out, expected, rtol=0, atol=atol))
+    out = jax.jit(jax.vmap(net))(x)
+
+    def check(net):
+        expected = np.stack([forward(net, one, phi) for one in np.asarray(x)])
+        np.testing.assert_allclose(out, expected, rtol=0, atol=eps(20) * np.max(np.abs(expected)))
+
+    check(net)
+    for twin in left_out(net):
+        assert_fails(functools.partial(check, twin))
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -233,14 +241,14 @@ def test_conserved_quantities_have_no_slope_along_the_flow(name, depth, bias, ge
     leaves, structure = jax.tree.flatten(start.eta)
     last_bias = len(leaves) - 1 if bias else None  # no conserved quantity contains the last bias
     for index in sorted(set(range(len(leaves))) - {last_bias}):
-        off = [1.01 * rate if i == index else rate for i, rate in enumerate(leaves)]
-        assert max(drift(jax.tree.unflatten(structure, off))) > eps(500)
+        without = [jnp.ones_like(rate) if i == index else rate for i, rate in enumerate(leaves)]
+        assert max(drift(jax.tree.unflatten(structure, without))) > 0.01
 
 
 @pytest.mark.x64_only
 @pytest.mark.parametrize("name", CONSERVING)
 def test_conserved_quantities_stay_along_a_flow(name):
-    """Integrated by SciPy at rtol 1e-10, and twins with one eta off by 1 % drift."""
+    """Integrated by SciPy at rtol 1e-10, and twins with one eta left out drift."""
     # Fixed keys: from most starts some neuron soon slides along its kink, where no adaptive step is short enough.
     start = problem(mlp(jax.random.key(4), CONSERVING[name]), jax.random.key(104), n=2)
     flat, unravel = ravel_pytree(start.params)
@@ -256,9 +264,9 @@ def test_conserved_quantities_stay_along_a_flow(name):
 
     assert drift(start.eta) < 2e-11
     for index in range(3):
-        twin = eqx.tree_at(lambda e, i=index: e.weights[i], start.eta, 1.01 * start.eta.weights[index])
-        assert drift(twin) > 1e-5
-    assert drift(eqx.tree_at(lambda e: e.biases[0], start.eta, 1.01 * start.eta.biases[0])) > 1e-5
+        twin = eqx.tree_at(lambda e, i=index: e.weights[i], start.eta, replace_fn=jnp.ones_like)
+        assert drift(twin) > 1e-3
+    assert drift(eqx.tree_at(lambda e: e.biases[0], start.eta, replace_fn=jnp.ones_like)) > 1e-3
 
 
 @pytest.mark.parametrize("activation", ["tanh", "erf", "sigmoid", "swish", "gelu", "softplus"])

@@ -8,18 +8,17 @@ import pytest
 
 from jaxsolve.nets import (
     Apply,
-    BatchNormalise,
     Bias,
     Conv,
     Dense,
     Gain,
-    GroupNormalise,
     relu,
     Residual,
     run,
     SpatialMean,
+    StandardiseBatch,
+    StandardiseGroups,
 )
-from jaxsolve.nets._layers import pass_on
 from tests.cases import assert_fails, eps
 from tests.nets.images import convolve, draw
 
@@ -45,12 +44,16 @@ def _arrays(key, *shapes):
 @pytest.mark.parametrize(("window", "size", "stride"), [((5, 3), (4, 7), 1), ((3, 3), (6, 5), 2), ((1, 1), (5, 4), 2)])
 def test_convolution_is_the_sum_over_its_window(window, size, stride, getkey):
     net, z = _arrays(getkey(), (4, 2, *window)), draw(getkey(), 2, *size)
-    out = np.asarray(Conv(0, stride)(net, z, pass_on))
+    out = np.asarray(run(net, (Conv(0, stride),), z))
     expected = 0.8 * convolve(net.weights[0], z, stride)
     assert out.shape == (4, -(-size[0] // stride), -(-size[1] // stride))
     check = lambda found: np.testing.assert_allclose(found, expected, rtol=0, atol=eps(50))
     check(out)
-    assert_fails(lambda: check(1.01 * out))
+    without_multiplier = eqx.tree_at(lambda net: net.scaling.multiplier, net, jnp.ones(2))
+    assert_fails(lambda: check(run(without_multiplier, (Conv(0, stride),), z)))
+    turned = eqx.tree_at(lambda net: net.weights, net, (net.weights[0][..., ::-1, ::-1],))
+    if window != (1, 1):
+        assert_fails(lambda: check(run(turned, (Conv(0, stride),), z)))
 
 
 @pytest.mark.parametrize("groups", [1, 2])
@@ -58,16 +61,19 @@ def test_group_normalisation_is_equinox_s(groups, getkey):
     net, z = _arrays(getkey()), 3 + 2 * draw(getkey(), 4, 3, 5)
     theirs = eqx.nn.GroupNorm(groups, 4)
     theirs = eqx.tree_at(lambda norm: (norm.weight, norm.bias), theirs, (net.gains[0], net.biases[0]))
-    out = run(net, (GroupNormalise(groups), Gain(0), Bias(0)), z)
-    np.testing.assert_allclose(out, theirs(z), rtol=0, atol=eps(50))
-    assert_fails(lambda: np.testing.assert_allclose(1.01 * out, theirs(z), rtol=0, atol=eps(50)))
-    plain = np.asarray(GroupNormalise(groups)(net, z, pass_on)).reshape(groups, -1)
+    out = run(net, (StandardiseGroups(groups), Gain(0), Bias(0)), z)
+    check = lambda found: np.testing.assert_allclose(found, theirs(z), rtol=0, atol=eps(50))
+    check(out)
+    assert_fails(lambda: check(run(net, (StandardiseGroups(3 - groups), Gain(0), Bias(0)), z)))  # 1 for 2, 2 for 1
+    assert_fails(lambda: check(run(net, (StandardiseGroups(groups), Bias(0)), z)))
+    assert_fails(lambda: check(run(net, (StandardiseGroups(groups), Gain(0)), z)))
+    plain = np.asarray(run(net, (StandardiseGroups(groups),), z)).reshape(groups, -1)
     np.testing.assert_allclose(plain.mean(1), 0, atol=eps(20))
     np.testing.assert_allclose(plain.var(1), 1, atol=1e-4)  # up to the layer's own eps
 
 
 def test_group_normalisation_of_a_constant_image_differentiates(getkey):
-    slope = jax.grad(lambda z: jnp.sum(GroupNormalise(2)(None, z, pass_on) ** 2))(jnp.ones((4, 2, 2)))
+    slope = jax.grad(lambda z: jnp.sum(run(None, (StandardiseGroups(2),), z) ** 2))(jnp.ones((4, 2, 2)))
     np.testing.assert_array_equal(slope, 0)
 
 
@@ -88,7 +94,7 @@ def test_layers_after_each_other_and_side_by_side(getkey):
 def test_the_tap_sees_layers_with_parameters_in_order_and_may_change_them(getkey):
     net, z = _arrays(getkey(), (4, 4, 3, 3), (3, 4)), draw(getkey(), 4, 4, 4)
     branch = (Conv(0), Bias(0), Apply(relu))
-    layers = (GroupNormalise(2), Gain(0), Residual(branch, ()), BatchNormalise(0), SpatialMean(), Dense(1))
+    layers = (StandardiseGroups(2), Gain(0), Residual(branch, ()), StandardiseBatch(0), SpatialMean(), Dense(1))
     seen = []
 
     def tap(layer, z, out):
@@ -101,7 +107,7 @@ def test_the_tap_sees_layers_with_parameters_in_order_and_may_change_them(getkey
         (Gain(0), image, image),
         (Conv(0), image, image),
         (Bias(0), image, image),
-        (BatchNormalise(0), image, image),
+        (StandardiseBatch(0), image, image),
         (Dense(1), (4,), (3,)),
     ]
 

@@ -15,11 +15,11 @@ import pytest
 import jaxsolve as js
 from jaxsolve import kernels
 from jaxsolve.nets import (
-    Balanced,
     ConvNet,
     DeepLinear,
     Gaussian,
     Given,
+    LambdaBalanced,
     Mask,
     Mirrored,
     MLP,
@@ -91,7 +91,9 @@ def test_the_start_is_that_of_the_width_number_by_number(init, depth):
     plain, padded = _pair(depth=depth, init=init)
     _same(_own(padded), [*plain.weights, *plain.biases], units=4)
     _assert_zero_behind(padded)
-    assert_fails(lambda: _same(_own(padded), [1.01 * a for a in (*plain.weights, *plain.biases)], units=4))
+    # drawn for all the room and then cut, which is another start: JAX fills arrays row by row
+    full = _mlp(SIZE - SIZE % 2, depth=depth, init=init)  # an even width, for Mirrored
+    assert_fails(lambda: _same(_own(full), [*plain.weights, *plain.biases], units=4))
     assert jax.tree.map(jnp.shape, padded.weights) == ((SIZE, 3), *[(SIZE, SIZE)] * (depth - 1), (2, SIZE))
 
 
@@ -130,7 +132,7 @@ def test_rules_of_scaling_see_the_units(name):
     _same(padded, plain, units=4)
     wider = _mlp(Padded(UNITS + 1, SIZE), scaling=RULES[name]).scaling
     assert_fails(lambda: _same(wider, plain, units=4))
-    assert padded.optimizers is plain.optimizers
+    assert padded.optimisers is plain.optimisers
 
 
 # --- what is computed
@@ -144,7 +146,7 @@ def test_outputs_kernels_and_conserved_quantities(name, getkey):
     one, two = (kernels.empirical(net, x, eta=rates(net), by_layer=True) for net in (plain, padded))
     _same((two.ntk, two.layers), (one.ntk, one.layers))
     assert two.route is kernels.Route.STRUCTURED
-    assert_fails(lambda: _same(two.ntk, 1.01 * one.ntk))
+    assert_fails(lambda: _same(two.ntk, kernels.empirical(plain, x).ntk))  # without the rates
     quantities = [net.conserved(partition(net)[0], rates(net)) for net in (plain, padded)]
     assert len(quantities[0]) == len(quantities[1]) == (2 if name in ("relu", "linear") else 0)
     for expected, found in zip(*quantities, strict=True):
@@ -213,7 +215,6 @@ def test_trajectories(name):
     for found, expected in zip(_own(padded.final.net), _own(plain.final.net), strict=True):
         close(found, expected)
     assert plain["loss"][-1] < 0.9 * plain["loss"][0]
-    assert_fails(lambda: close(1.01 * padded["outputs"], plain["outputs"]))
 
 
 @pytest.mark.parametrize("flow", [js.GradientFlow, functools.partial(js.MomentumFlow, tau=0.3)])
@@ -229,7 +230,6 @@ def test_errors_are_measured_by_what_is_kept(flow):
     assert plain.certificate is not None
     found, expected = padded.certificate.step_error, plain.certificate.step_error
     np.testing.assert_allclose(found, expected, rtol=1e-3)
-    assert_fails(lambda: np.testing.assert_allclose(1.01 * found, expected, rtol=1e-3))
 
 
 @pytest.mark.parametrize("depth", [1, 3])
@@ -283,7 +283,8 @@ def test_closed_forms(form, getkey):
     plain, padded = run(2, 2), run(Padded(2, 5), 5)
     for name in ("loss", "outputs"):
         _same(padded[name], plain[name], units=1e4)
-    assert_fails(lambda: _same(1.01 * padded["outputs"], plain["outputs"], units=1e4))
+    fewer = run(Padded(1, 5), 5)  # the second unit belongs to the padding
+    assert_fails(lambda: _same(fewer["outputs"], plain["outputs"], units=1e4))
 
 
 # --- transformations
@@ -368,8 +369,8 @@ def test_bad_widths(getkey):
 
 @pytest.mark.usefixtures("as_users")
 def test_starts_that_cannot_be_padded():
-    with pytest.raises(ValueError, match=r"Balanced cannot be padded: .* Take Gaussian\(\), or widths that are"):
-        _mlp(PADDED, "linear", init=Balanced())
+    with pytest.raises(ValueError, match=r"LambdaBalanced cannot be padded: .* Take Gaussian\(\), or widths that are"):
+        _mlp(PADDED, "linear", init=LambdaBalanced())
     with pytest.raises(ValueError, match="Mirrored needs an even width, got 3"):
         _mlp(Padded(3, SIZE), init=Mirrored())
 

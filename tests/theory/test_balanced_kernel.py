@@ -159,7 +159,7 @@ def run_to_the_end(outputs, sigma, init, samples=8, size=5):
 @pytest.mark.x64_only
 def test_kernel_after_training_from_a_balanced_start():
     """One output, balanced, at least as many samples as inputs: exact, however large the start is."""
-    problem, flow, beta = run_to_the_end(1, 0.3, js.nets.Balanced(0.0))
+    problem, flow, beta = run_to_the_end(1, 0.3, js.nets.LambdaBalanced(0.0))
     assert float(flow["loss"][-1]) < 1e-20
     weighted, plain = empirical(flow.final.net, problem.x)
     s = jnp.linalg.norm(beta)

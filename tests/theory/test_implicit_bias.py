@@ -240,7 +240,7 @@ def test_a_target_of_zero():
 # --- deep linear networks ---
 
 
-BALANCED = js.nets.Balanced()
+BALANCED = js.nets.LambdaBalanced()
 
 
 def deep(depth):

@@ -174,7 +174,7 @@ def lambda_balanced(sizes, delta):
     d, h, c = sizes
     scaling = js.nets.Scaling(MULTIPLIERS, jnp.array([0.8, 0.5]), RATES, GAMMA)
     # Their delta is eta_1 eta_2 lambda; with multipliers it is that of the rates m^2 eta.
-    init = js.nets.Balanced(delta / np.prod(MULTIPLIERS**2))
+    init = js.nets.LambdaBalanced(delta / np.prod(MULTIPLIERS**2))
     return js.nets.TwoLayerLinear(d, h, c, scaling=scaling, init=init, key=jax.random.key(h + c))
 
 

@@ -113,7 +113,9 @@ def test_layers_after_training_of_a_lambda_balanced_network():
     s = jnp.linalg.svd(target, compute_uv=False)
     for delta in (0.1, 0.01):
         scaling = js.nets.Scaling(np.ones(2), np.array([0.5, 0.5]), eta)
-        net = js.nets.TwoLayerLinear(3, 3, 3, scaling=scaling, key=jax.random.key(2), init=js.nets.Balanced(delta))
+        net = js.nets.TwoLayerLinear(
+            3, 3, 3, scaling=scaling, key=jax.random.key(2), init=js.nets.LambdaBalanced(delta)
+        )
         flow = js.solve(js.Problem(net, x, x @ target.T), REFERENCE, jnp.array([200.0]), observe=js.observe.loss())
         assert float(flow["loss"][-1]) < 1e-18
         found = [jnp.linalg.svd(w, compute_uv=False) for w in flow.final.params.weights]

@@ -1,0 +1,54 @@
+"""Reading the hyperparameters of a network."""
+
+import enum
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._checks import require_finite, require_not_negative
+
+
+class Optimisers(enum.Enum):
+    """Which optimisers a scaling is for: those under which it stays stable as the width grows.
+
+    Among the rules only `js.nets.Scaling.mup` depends on it; `js.Descent` refuses an optimiser of the wrong kind.
+
+    Example:
+        >>> js.nets.Scaling.mup(adam=True).optimisers
+        <Optimisers.ADAM: 'Adam'>
+    """
+
+    ANY = "any optimiser"
+    GRADIENT = "gradient flow and SGD"
+    ADAM = "Adam"
+
+
+def spelt(optimisers: Optimisers, optimizers: Optimisers | None) -> Optimisers:
+    """The argument `optimisers`, or the same in its old spelling if that was given."""
+    if optimizers is None:
+        return optimisers
+    message = "the argument optimizers= is now optimisers=; the old name goes with the next version"
+    warnings.warn(message, DeprecationWarning, stacklevel=3)
+    return optimizers
+
+
+def floats(value: Any, name: str) -> Float[Array, "..."]:
+    """A number or an array as floats, of the dtype given if it is one; raises TypeError for anything else."""
+    try:
+        array = jnp.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must be a number or an array of numbers, got {value!r}") from error
+    dtype = array.dtype if jnp.issubdtype(array.dtype, jnp.floating) else jnp.result_type(float)
+    return jax.lax.convert_element_type(array, dtype)  # never weakly typed: a weak leaf would recompile
+
+
+def check_hyperparameters(sigma, eta, gamma, bias_sigma, bias_eta) -> None:
+    """Raises ValueError if a concrete value is not finite, or one other than gamma is negative."""
+    require_not_negative(sigma, "sigma")
+    require_not_negative(eta, "eta")
+    require_not_negative(bias_sigma, "bias_sigma")
+    require_not_negative(bias_eta, "bias_eta")
+    require_finite(gamma, "gamma")

@@ -1,0 +1,95 @@
+"""The balanced start of linear networks."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from .._checks import concrete, require_finite
+from .._safe import safe_sqrt
+from ._init import AbstractInit, draw_biases, Shapes, Start
+from ._scaling import Scaling
+
+
+class LambdaBalanced(AbstractInit):
+    """The start of lambda-balanced two-layer linear networks, and of balanced (delta = 0) ones of any depth.
+
+    The conserved matrices are W_{l+1}^T W_{l+1}/eta_{l+1} - W_l W_l^T/eta_l = (delta/(eta_1 eta_2)) I, with Kunin's
+    delta = eta_1 eta_2 lambda. Singular values are those of a Gaussian matrix of standard deviation
+    sigma_1/sqrt(eta_1), singular vectors uniform. `js.theory.Balanced` solves the flow from here.
+
+    Arguments:
+        delta: any sign for two layers. delta > 0 needs width <= out_size, delta < 0 needs width <= in_size (a
+            positive multiple of the identity has full rank); deeper networks need delta = 0.
+
+    Example:
+        >>> scaling = js.nets.Scaling([1.0, 1.0], sigma=[0.1, 0.1], eta=[1.0, 1.0])
+        >>> init = js.nets.LambdaBalanced(0.5)
+        >>> net = js.nets.TwoLayerLinear(3, 2, 2, scaling=scaling, init=init, key=jax.random.key(0))
+        >>> w, u = net.weights
+        >>> print(jnp.diag(u.T @ u - w @ w.T).round(3))
+        [0.5 0.5]
+
+    Raises:
+        ValueError: the network is not dense, delta is not possible at these sizes (traced deltas: at any of the two
+            signs), the width is `Padded`, or an eta is 0.
+    """
+
+    delta: Float[Array, ""]
+    signs: tuple[int, ...] = eqx.field(static=True)  # that delta may have: they decide which sizes are possible
+
+    def __init__(self, delta: Any = 0.0):
+        known = concrete(delta)  # read before it becomes an array, which a trace would hide
+        require_finite(delta, "delta")
+        self.signs = (-1, 1) if known is None else () if known == 0 else (int(np.sign(known)),)
+        self.delta = jnp.asarray(delta, jnp.result_type(float))
+
+    def __call__(self, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
+        matrices = shapes.matrices("LambdaBalanced")
+        if shapes.padded:
+            raise ValueError(
+                "LambdaBalanced cannot be padded: its singular vectors are drawn for one width. Take Gaussian(), or "
+                "widths that are integers, each compiled by itself"
+            )
+        self._check_sizes(matrices)
+        known = concrete(scaling.eta)
+        if known is not None and not np.all(known > 0):
+            raise ValueError(f"LambdaBalanced needs eta > 0 for every weight matrix, got {known.tolist()}")
+        sizes = [matrices[0][1], *(out for out, _ in matrices)]
+        eta = scaling.eta.astype(shapes.dtype)
+        shift = self.delta.astype(shapes.dtype) / (eta[0] * eta[-1])
+        keys = jr.split(jr.fold_in(key, 4), len(sizes) + 1)
+        frames = [jr.orthogonal(k, size, dtype=shapes.dtype) for k, size in zip(keys[1:], sizes, strict=True)]
+        spectrum = jnp.linalg.svd(jr.normal(keys[0], matrices[0], shapes.dtype), compute_uv=False)
+        modes = spectrum[: min(sizes)] * (scaling.sigma[0] / jnp.sqrt(eta[0]))
+        weights = []
+        for index, (out, into) in enumerate(matrices):
+            # Below the hidden layer lambda < 0 adds to the squared singular values, above it lambda > 0 does.
+            extra = jnp.maximum(-shift, 0) if index == 0 else jnp.maximum(shift, 0)
+            squares = jnp.zeros(min(out, into), shapes.dtype).at[: len(modes)].set(modes**2)
+            diagonal = safe_sqrt((squares + extra) * eta[index])
+            rectangle = jnp.zeros((out, into), shapes.dtype)
+            rectangle = rectangle.at[jnp.arange(min(out, into)), jnp.arange(min(out, into))].set(diagonal)
+            weights.append(frames[index + 1] @ rectangle @ frames[index].T)
+        return Start(tuple(weights), draw_biases(shapes, scaling, key))
+
+    def _check_sizes(self, matrices: tuple[tuple[int, int], ...]) -> None:
+        positive, negative = 1 in self.signs, -1 in self.signs
+        if not self.signs:
+            return
+        if len(matrices) != 2:
+            raise ValueError(
+                f"LambdaBalanced needs delta = 0 for {len(matrices)} weight matrices; delta != 0 needs two"
+            )
+        (width, in_size), (out_size, _) = matrices
+        if positive and width > out_size:
+            raise ValueError(
+                f"LambdaBalanced with delta > 0 needs width <= out_size, got width {width}, out_size {out_size}"
+            )
+        if negative and width > in_size:
+            raise ValueError(
+                f"LambdaBalanced with delta < 0 needs width <= in_size, got width {width}, in_size {in_size}"
+            )
