@@ -124,7 +124,7 @@ def errata(*, write: Path | None = None) -> None:
     _use_double(True)
     from jaxsolve import papers
 
-    with Console(stderr=True).status(f"recomputing {len(papers.ERRATA)} errata"):
+    with Console(stderr=True).status(f"recomputing {len(papers.ALL_ERRATA)} errata"):
         results = papers.errata()
     for table in _errata_tables(results):
         Console().print(table)

@@ -1,4 +1,4 @@
 from ._configs import configs as configs
 from ._document import document as document, show_error as show_error
-from ._errata import ERRATA as ERRATA, errata as errata
-from ._erratum import Checked as Checked, Erratum as Erratum, Measurement as Measurement, Row as Row
+from ._errata import ALL_ERRATA as ALL_ERRATA, errata as errata
+from ._erratum import Erratum as Erratum

@@ -10,7 +10,7 @@ from ._errata_xu import ERRATA as _XU
 from ._erratum import Checked, Erratum
 
 
-ERRATA: tuple[Erratum, ...] = _XU + _NEURON + _LAYERS + _TWO_LAYERS + _DEEP + _KERNELS + _RANDOM
+ALL_ERRATA: tuple[Erratum, ...] = _XU + _NEURON + _LAYERS + _TWO_LAYERS + _DEEP + _KERNELS + _RANDOM
 
 
 def errata() -> tuple[Checked, ...]:
@@ -22,4 +22,4 @@ def errata() -> tuple[Checked, ...]:
     Raises:
         ValueError: JAX is in single precision.
     """
-    return tuple(erratum.check() for erratum in ERRATA)
+    return tuple(erratum.check() for erratum in ALL_ERRATA)

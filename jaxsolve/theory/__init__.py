@@ -1,37 +1,23 @@
 """Exact solutions and predictions, one file each."""
 
 from ._balanced import Balanced as Balanced
-from ._balanced_kernel import (
-    plain_spiked_kernel as plain_spiked_kernel,
-    spiked_kernel as spiked_kernel,
-    SpikedKernel as SpikedKernel,
-)
+from ._balanced_kernel import plain_spiked_kernel as plain_spiked_kernel, spiked_kernel as spiked_kernel
 from ._balanced_modes import BalancedModes as BalancedModes
 from ._decoupled_modes import DecoupledModes as DecoupledModes
 from ._deep_balanced import DeepBalanced as DeepBalanced
 from ._deep_escape import early_mode as early_mode, escape_time as escape_time
 from ._deep_potential import DeepPotential as DeepPotential
 from ._exact import exact as exact
-from ._finite import classify_network as classify_network, FinitePhase as FinitePhase
-from ._generalization import (
-    Generalization as Generalization,
-    kernel_regression_error as kernel_regression_error,
-    transfer_error as transfer_error,
-)
+from ._finite import classify_network as classify_network
+from ._generalization import kernel_regression_error as kernel_regression_error, transfer_error as transfer_error
 from ._hyperbolic_entropy import HyperbolicEntropy as HyperbolicEntropy
 from ._implicit_bias import implicit_bias as implicit_bias, single_neuron_limit as single_neuron_limit
 from ._interpolants import Interpolants as Interpolants
-from ._laziness import curvature_ratio as curvature_ratio, Laziness as Laziness, laziness as laziness
-from ._lazy_scaling import lazy_scaling as lazy_scaling, LazyScaling as LazyScaling, PowerLaw as PowerLaw
-from ._mechanisms import (
-    Alignment as Alignment,
-    Mechanisms as Mechanisms,
-    mechanisms as mechanisms,
-    Rescaling as Rescaling,
-)
-from ._phase_one import early_overlaps as early_overlaps, EarlyGrowth as EarlyGrowth, PhaseOne as PhaseOne
+from ._laziness import curvature_ratio as curvature_ratio, laziness as laziness
+from ._lazy_scaling import lazy_scaling as lazy_scaling
+from ._mechanisms import Alignment as Alignment, mechanisms as mechanisms, Rescaling as Rescaling
+from ._phase_one import early_overlaps as early_overlaps, PhaseOne as PhaseOne
 from ._phases import (
-    Entry as Entry,
     Exponents as Exponents,
     feature_learning_scaling as feature_learning_scaling,
     kernel_scaling as kernel_scaling,
@@ -39,26 +25,22 @@ from ._phases import (
     stable_eta as stable_eta,
     table_1 as table_1,
 )
-from ._piecewise_linear import neuron_forces as neuron_forces, Neurons as Neurons, neurons as neurons
+from ._piecewise_linear import neuron_forces as neuron_forces, neurons as neurons
 from ._potentials import (
     AbstractPotential as AbstractPotential,
     AbstractRadialPotential as AbstractRadialPotential,
     SingleNeuronPotential as SingleNeuronPotential,
 )
-from ._reduced_balanced import Blocks as Blocks, ReducedBalanced as ReducedBalanced
-from ._reduced_line import ReducedLine as ReducedLine, Timescale as Timescale
+from ._reduced_balanced import ReducedBalanced as ReducedBalanced
+from ._reduced_line import ReducedLine as ReducedLine
 from ._reduced_neuron import ReducedNeuron as ReducedNeuron
 from ._refined_balance import (
     balance_offsets as balance_offsets,
     layer_values as layer_values,
     mean_conserved as mean_conserved,
 )
-from ._silent_alignment import (
-    Overlaps as Overlaps,
-    SilentAlignment as SilentAlignment,
-    start_overlaps as start_overlaps,
-    StartOverlaps as StartOverlaps,
-)
-from ._single_neuron import SingleNeuron as SingleNeuron
-from ._spectral_flow import spectral_velocity as spectral_velocity, SpectralVelocity as SpectralVelocity
+from ._renamed import __getattr__ as __getattr__
+from ._silent_alignment import SilentAlignment as SilentAlignment, start_overlaps as start_overlaps
+from ._single_neuron import SingleNeuronFlow as SingleNeuronFlow
+from ._spectral_flow import spectral_velocity as spectral_velocity
 from ._two_layer_line import TwoLayerLine as TwoLayerLine

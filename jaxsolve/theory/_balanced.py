@@ -41,10 +41,10 @@ class Balanced(AbstractLinearForm):
     def provides(self) -> frozenset[Quantity]:
         return frozenset({Quantity.OUTPUTS, Quantity.KERNEL})
 
-    def kinds(self, problem: Problem) -> list[Assumption]:
+    def structural_assumptions(self, problem: Problem) -> list[Assumption]:
         return linear_network(problem, matrices=2)
 
-    def numbers(self, problem: Problem) -> list[Assumption]:
+    def numerical_assumptions(self, problem: Problem) -> list[Assumption]:
         start = _start(problem)
         found = [whitened_inputs(problem), positive_rates(problem), _is_balanced(problem, start)]
         if problem.x_test is not None:

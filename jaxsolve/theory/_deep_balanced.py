@@ -40,10 +40,10 @@ class DeepBalanced(AbstractLinearForm):
     def provides(self) -> frozenset[Quantity]:
         return frozenset(Quantity)
 
-    def kinds(self, problem: Problem) -> list[Assumption]:
+    def structural_assumptions(self, problem: Problem) -> list[Assumption]:
         return linear_network(problem)
 
-    def numbers(self, problem: Problem) -> list[Assumption]:
+    def numerical_assumptions(self, problem: Problem) -> list[Assumption]:
         start = _start(problem)
         return [
             whitened_inputs(problem),

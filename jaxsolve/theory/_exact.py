@@ -7,21 +7,21 @@ from .._problem import Problem
 from ._balanced import Balanced
 from ._decoupled_modes import DecoupledModes
 from ._deep_balanced import DeepBalanced
-from ._single_neuron import SingleNeuron
+from ._single_neuron import SingleNeuronFlow
 from ._two_layer_line import TwoLayerLine
 
 
 def exact(problem: Problem) -> AbstractRandomAccess:
     """The first closed form whose `check` says that it solves this problem exactly. For concrete problems.
 
-    In this order: TwoLayerLine, SingleNeuron, Balanced, DeepBalanced, DecoupledModes.
+    In this order: TwoLayerLine, SingleNeuronFlow, Balanced, DeepBalanced, DecoupledModes.
 
     Raises:
         NotApplicable: none does. Names first the nearest form, the one that misses the fewest assumptions and those
             by least, then every other; and of each the assumptions it misses and by how much.
     """
     missed = []
-    for form in (TwoLayerLine(), SingleNeuron(), Balanced(), DeepBalanced(), DecoupledModes()):
+    for form in (TwoLayerLine(), SingleNeuronFlow(), Balanced(), DeepBalanced(), DecoupledModes()):
         validity = _check(form, problem)
         if bool(validity.exact):
             return form

@@ -67,7 +67,7 @@ def linear_network(
 ) -> list[Assumption]:
     """The assumptions that a problem is about a linear network; None leaves a size free.
 
-    Only if none of them is missed (`all_kinds_fit`) may the numbers of the problem be read.
+    Only if none of them is missed (`structure_fits`) may the numbers of the problem be read.
     """
     net, x = problem.net, problem.x
     dense = isinstance(net, AbstractDense)
@@ -96,7 +96,7 @@ def linear_network(
     return [Assumption.of_kind(name, bool(holds), found, x.dtype) for name, holds, found in kind]
 
 
-def all_kinds_fit(assumptions: Sequence[Assumption]) -> bool:
+def structure_fits(assumptions: Sequence[Assumption]) -> bool:
     """Whether the problem is of the right kind, whatever its numbers."""
     return not any(assumption.structural for assumption in assumptions)
 

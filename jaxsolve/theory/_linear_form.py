@@ -6,7 +6,7 @@ import equinox as eqx
 
 from .._dynamics import AbstractRandomAccess, Assumption, NotApplicable, Validity
 from .._problem import Problem
-from ._linear_flow import all_kinds_fit
+from ._linear_flow import structure_fits
 
 
 class AbstractLinearForm(AbstractRandomAccess):
@@ -15,21 +15,21 @@ class AbstractLinearForm(AbstractRandomAccess):
     asymptotic: eqx.AbstractClassVar[bool]
 
     @abc.abstractmethod
-    def kinds(self, problem: Problem) -> list[Assumption]:
+    def structural_assumptions(self, problem: Problem) -> list[Assumption]:
         """The assumptions about the kind of problem, which hold or fail whatever its numbers."""
 
     @abc.abstractmethod
-    def numbers(self, problem: Problem) -> list[Assumption]:
+    def numerical_assumptions(self, problem: Problem) -> list[Assumption]:
         """The assumptions about the numbers of a problem of the right kind."""
 
     def check(self, problem: Problem) -> Validity:
-        assumptions = self.kinds(problem)
-        if all_kinds_fit(assumptions):
-            assumptions = [*assumptions, *self.numbers(problem)]
+        assumptions = self.structural_assumptions(problem)
+        if structure_fits(assumptions):
+            assumptions = [*assumptions, *self.numerical_assumptions(problem)]
         return Validity(tuple(assumptions), asymptotic=self.asymptotic)
 
     def require_kind(self, problem: Problem) -> None:
         """Raises NotApplicable if the problem is of another kind."""
-        validity = Validity(tuple(self.kinds(problem)))
+        validity = Validity(tuple(self.structural_assumptions(problem)))
         if validity.structural:
             raise NotApplicable(f"{self.name} does not solve this problem: it needs {validity.missed()}")

@@ -51,10 +51,10 @@ class PhaseOne(AbstractLinearForm):
     def provides(self) -> frozenset[Quantity]:
         return frozenset(Quantity)
 
-    def kinds(self, problem: Problem) -> list[Assumption]:
+    def structural_assumptions(self, problem: Problem) -> list[Assumption]:
         return linear_network(problem, matrices=2, outputs=1)
 
-    def numbers(self, problem: Problem) -> list[Assumption]:
+    def numerical_assumptions(self, problem: Problem) -> list[Assumption]:
         return [positive_rates(problem), small_start(problem, linear_flow(problem))]
 
     def growth(self, problem: Problem) -> EarlyGrowth:

@@ -61,10 +61,10 @@ class SilentAlignment(AbstractLinearForm):
     def provides(self) -> frozenset[Quantity]:
         return frozenset(Quantity)
 
-    def kinds(self, problem: Problem) -> list[Assumption]:
+    def structural_assumptions(self, problem: Problem) -> list[Assumption]:
         return linear_network(problem, matrices=2, outputs=1)
 
-    def numbers(self, problem: Problem) -> list[Assumption]:
+    def numerical_assumptions(self, problem: Problem) -> list[Assumption]:
         path = _path(linear_flow(problem))
         return [
             positive_rates(problem),

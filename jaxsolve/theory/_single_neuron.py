@@ -16,7 +16,7 @@ from ._linear_form import AbstractLinearForm
 from ._reduced_neuron import ReducedNeuron
 
 
-class SingleNeuron(AbstractLinearForm):
+class SingleNeuronFlow(AbstractLinearForm):
     """The exact gradient flow of f(x) = gamma m_2 a (m_1 w.x) under MSE, on inputs whitened on their row space.
 
     Any start, positive rates, delta and gamma of any sign, through a = 0 and delta = 0. Inputs are whitened on their
@@ -32,10 +32,10 @@ class SingleNeuron(AbstractLinearForm):
     def provides(self) -> frozenset[Quantity]:
         return frozenset(Quantity)
 
-    def kinds(self, problem: Problem) -> list[Assumption]:
+    def structural_assumptions(self, problem: Problem) -> list[Assumption]:
         return linear_network(problem, matrices=2, hidden=1, outputs=1)
 
-    def numbers(self, problem: Problem) -> list[Assumption]:
+    def numerical_assumptions(self, problem: Problem) -> list[Assumption]:
         return [whitened_inputs(problem), positive_rates(problem)]
 
     def reduce(self, problem: Problem) -> ReducedNeuron:

@@ -38,10 +38,10 @@ class TwoLayerLine(AbstractLinearForm):
     def provides(self) -> frozenset[Quantity]:
         return frozenset(Quantity)
 
-    def kinds(self, problem: Problem) -> list[Assumption]:
+    def structural_assumptions(self, problem: Problem) -> list[Assumption]:
         return linear_network(problem, matrices=2, outputs=1, loss=AbstractLoss)
 
-    def numbers(self, problem: Problem) -> list[Assumption]:
+    def numerical_assumptions(self, problem: Problem) -> list[Assumption]:
         n, a = _line(problem.x)
         off = jnp.linalg.norm(problem.x - a[:, None] * n[None, :]) / nonzero(jnp.linalg.norm(problem.x))
         rounding = 100 * float(jnp.finfo(problem.x.dtype).eps)

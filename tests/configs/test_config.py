@@ -404,7 +404,7 @@ def test_a_manifest_keeps_the_config(tmp_path):
 
     kept = facts()
     assert kept["problem_fn"] == {"type": "ConfiguredProblem", "table": table["problem"]}
-    assert kept["dynamics"]["name"] == "SingleNeuron"
+    assert kept["dynamics"]["name"] == "SingleNeuronFlow"
     require_same_plan(tmp_path, tmp_path / "manifest.json", kept, facts())
     changed(table, {"problem.network.scaling.eta": [2, 3]})
     with pytest.raises(
@@ -423,7 +423,7 @@ def test_the_catalogue_lists_what_there_is():
     assert {"Gaussian", "Sphere", "Mirrored", "NearParallel", "LambdaBalanced", "Given"} == known["init"]
     assert {"MSE", "CrossEntropy", "Logistic", "Hinge", "SoftHinge", "QuadraticHinge"} == known["loss"]
     assert {"line", "gaussian", "teacher_student", "digits", "mnist", "cifar10", "Dataset"} <= known["data"]
-    assert {"GradientFlow", "Descent", "FrozenKernel", "TwoLayerLine", "SingleNeuron"} <= known["dynamics"]
+    assert {"GradientFlow", "Descent", "FrozenKernel", "TwoLayerLine", "SingleNeuronFlow"} <= known["dynamics"]
     assert {"loss_below", "loss_fraction", "margin_above"} == known["until"]
     assert {"Tsit5", "Kvaerno5", "FunctionSpace", "RungeKuttaChebyshev"} <= known["integrator"]
     assert {"loss", "test_loss", "kernel_distance", "layer_alignment", "conserved", "sharpness"} <= known["observe"]

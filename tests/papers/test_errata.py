@@ -12,10 +12,10 @@ from scipy.integrate import solve_ivp
 
 from jaxsolve import papers
 from jaxsolve.cli import _main as cli
-from jaxsolve.papers import Checked, Erratum, Measurement, Row, show_error
+from jaxsolve.papers import Erratum, show_error
 from jaxsolve.papers._chain import balanced, DEPTH, OUT, SIZE
 from jaxsolve.papers._document import document
-from jaxsolve.papers._erratum import compared, counted, relative_error
+from jaxsolve.papers._erratum import Checked, compared, counted, Measurement, relative_error, Row
 from jaxsolve.papers._simulate import draw, follow, linear_problem, time_of_loss
 from tests.cases import assert_fails
 from tests.test_readme import NUMBER
@@ -99,7 +99,7 @@ def found(results) -> dict[str, Checked]:
 def test_all_known_errors_are_covered(results):
     for author, place in KNOWN:
         assert any(r.erratum.paper.startswith(author) and place in r.erratum.equation for r in results), place
-    assert [r.erratum for r in results] == list(papers.ERRATA)
+    assert [r.erratum for r in results] == list(papers.ALL_ERRATA)
     assert {r.erratum.equation for r in results} == set(TOLERANCE)
 
 
@@ -114,7 +114,7 @@ def test_the_corrected_form_is_right_and_the_printed_one_is_not(found, equation)
 
 @pytest.mark.parametrize("equation", ["eq. 5", "eq. 119", "eq. 53", "eqs. 34 to 37 and 10", "eq. 57"])
 def test_some_errata(equation):
-    result = next(erratum for erratum in papers.ERRATA if erratum.equation == equation).check()
+    result = next(erratum for erratum in papers.ALL_ERRATA if erratum.equation == equation).check()
     assert result.corrected_error <= TOLERANCE[equation]
     assert result.printed_error >= max(0.05, 10 * result.corrected_error)
 
@@ -225,7 +225,7 @@ def test_draws_are_the_same_in_every_run():
 
 @ALL
 def test_an_erratum_is_deterministic(found):
-    again = next(e for e in papers.ERRATA if e.equation == "eq. 18").check()
+    again = next(e for e in papers.ALL_ERRATA if e.equation == "eq. 18").check()
     assert again == found["eq. 18"]
 
 
@@ -352,3 +352,9 @@ def test_command_as_a_user_calls_it(tmp_path):
     done = call("errata", "--write", str(tmp_path / "errata.md"))
     assert done.returncode == 0, done.stderr
     assert same_page((ROOT / "docs" / "errata.md").read_text(), (tmp_path / "errata.md").read_text())
+
+
+def test_the_old_name_of_the_list_still_works():
+    old = "ERRATA"
+    with pytest.warns(DeprecationWarning, match=r"papers\.ALL_ERRATA"):
+        assert getattr(papers, old) is papers.ALL_ERRATA

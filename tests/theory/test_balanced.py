@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import jaxsolve as js
-from jaxsolve.theory import Balanced, DecoupledModes, ReducedBalanced, SingleNeuron
+from jaxsolve.theory import Balanced, DecoupledModes, ReducedBalanced, SingleNeuronFlow
 from tests import cases
 from tests.linear_cases import aligned, balanced, decades, errors, neuron, REFERENCE, signs, whitened
 
@@ -177,7 +177,7 @@ def test_one_neuron_is_the_single_neuron():
         assert bool(CLOSED.check(problem).exact)
         one, other = (
             js.solve(problem, f, TS, observe=[js.observe.outputs(), js.observe.kernel()])
-            for f in (CLOSED, SingleNeuron())
+            for f in (CLOSED, SingleNeuronFlow())
         )
         for name in one.observed:
             np.testing.assert_allclose(one[name], other[name], atol=1e-12 * float(jnp.max(jnp.abs(other[name]))))

@@ -20,7 +20,7 @@ def on_a_line():
 
 FORMS = {
     "TwoLayerLine": on_a_line,
-    "SingleNeuron": lambda: neuron(0),
+    "SingleNeuronFlow": lambda: neuron(0),
     "Balanced": lambda: balanced(0),
     "DeepBalanced": lambda: aligned(0, (3, 3, 3, 2), eta=(1.0, 1.0, 1.0)),
     "DecoupledModes": lambda: aligned(0, (3, 3, 2), balance=False),
@@ -68,7 +68,7 @@ def test_inputs_that_are_not_whitened():
     problem = neuron(0)
     with pytest.raises(js.NotApplicable) as caught:
         js.exact(js.Problem(problem.net, x, problem.y))
-    assert "the nearest is\n  SingleNeuron needs inputs are whitened on their row space (violation 0." in str(
+    assert "the nearest is\n  SingleNeuronFlow needs inputs are whitened on their row space (violation 0." in str(
         caught.value
     )
 
@@ -110,7 +110,7 @@ def _swept_deep(sigma, eta):
 @pytest.mark.parametrize(
     ("make", "form"),
     [
-        (_swept_neuron, js.theory.SingleNeuron()),
+        (_swept_neuron, js.theory.SingleNeuronFlow()),
         pytest.param(_swept_balanced, js.theory.Balanced(), marks=pytest.mark.slow),
         pytest.param(_swept_modes, js.theory.DecoupledModes(), marks=pytest.mark.slow),
         pytest.param(_swept_deep, js.theory.DeepBalanced(), marks=pytest.mark.slow),
@@ -135,5 +135,12 @@ def test_a_sweep_marks_lanes_that_the_form_does_not_solve():
         problem = neuron(0)
         return js.Problem(problem.net, problem.x * jnp.stack([factor, 1.0, 1.0])[None, :], problem.y)
 
-    swept = js.sweep(stretched, {"factor": [1.0, 1.5]}, js.theory.SingleNeuron(), [1.0], progress=False)
+    swept = js.sweep(stretched, {"factor": [1.0, 1.5]}, js.theory.SingleNeuronFlow(), [1.0], progress=False)
     assert list(js.result_names(swept["result"].values)) == ["successful", "not_applicable"]
+
+
+def test_the_old_name_of_a_form_still_works():
+    with pytest.warns(DeprecationWarning, match=r"theory\.SingleNeuron is now theory\.SingleNeuronFlow"):
+        assert js.theory.SingleNeuron is js.theory.SingleNeuronFlow
+    with pytest.raises(AttributeError, match="no attribute 'Neuron'"):
+        _ = js.theory.Neuron

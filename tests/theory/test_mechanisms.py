@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import jaxsolve as js
-from jaxsolve.theory import Alignment, Mechanisms, mechanisms, ReducedLine, Rescaling, TwoLayerLine
+from jaxsolve.theory import Alignment, mechanisms, ReducedLine, Rescaling, TwoLayerLine
 from tests.cases import assert_fails
 
 
@@ -37,7 +37,7 @@ def direction(curve):
     return np.all(steps > -small, axis=-1).astype(int) - np.all(steps < small, axis=-1)
 
 
-def assert_agree(said: Mechanisms, zeta, norms, turned):
+def assert_agree(said, zeta, norms, turned):
     """`zeta` and `norms` are curves (lanes, times); `turned` is norms' index at the predicted turn, for case 3."""
     np.testing.assert_array_equal(direction(zeta), said.alignment)
     rescaling = np.asarray(said.rescaling)

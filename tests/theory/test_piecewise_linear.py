@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import jaxsolve as js
-from jaxsolve.theory import neuron_forces, Neurons, neurons
+from jaxsolve.theory import neuron_forces, neurons
+from jaxsolve.theory._piecewise_linear import Neurons
 from tests import cases
 from tests.cases import assert_fails, eps
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import jaxsolve as js
-from jaxsolve.theory import ReducedNeuron, SingleNeuron
+from jaxsolve.theory import ReducedNeuron, SingleNeuronFlow
 from tests import cases
 from tests.linear_cases import decades, errors, neuron, REFERENCE, signs, whitened
 
 
-CLOSED = SingleNeuron()
+CLOSED = SingleNeuronFlow()
 TS = jnp.array([0.0, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0])
 B = np.array([0.8, -1.1, 0.5])
 W = np.array([0.4, 0.2, -0.7])
