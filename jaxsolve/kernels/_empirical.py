@@ -2,6 +2,7 @@
 
 import enum
 import logging
+import warnings
 from typing import Any
 
 import equinox as eqx
@@ -45,9 +46,30 @@ class EmpiricalKernel(eqx.Module):
     route: Route = eqx.field(static=True)  # a word on the program that ran
 
 
-def plain(net: Any) -> PyTree:
-    """eta = 1 at every trainable array: the weights of the plain NTK."""
+def unit_rates(net: Any) -> PyTree:
+    """A learning rate of 1 for every trainable array: with these `kernels.empirical` is the plain NTK.
+
+    Any module serves; the network's own rates, which drive f under gradient flow, are `js.nets.rates(net)`.
+
+    Example:
+        >>> net = js.nets.MLP(2, 4, 1, depth=1, scaling=js.nets.Scaling.standard(), key=jax.random.key(0))
+        >>> half = jax.tree.map(lambda one: one / 2, js.kernels.unit_rates(net))
+        >>> x = jnp.eye(2)
+        >>> bool(jnp.allclose(js.kernels.empirical(net, x, eta=half).ntk, js.kernels.empirical(net, x).ntk / 2))
+        True
+    """
     return jax.tree.map(jnp.ones_like, rates(net))
+
+
+def plain(net: Any) -> PyTree:
+    """The old name of `kernels.unit_rates`, kept for one version.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> ones = js.kernels.unit_rates(net)
+    """
+    warnings.warn("kernels.plain is now called kernels.unit_rates", DeprecationWarning, stacklevel=2)
+    return unit_rates(net)
 
 
 def empirical(
@@ -88,7 +110,7 @@ def empirical(
     """
     check_inputs(net, x1, x2)
     outputs = _which_outputs(trace, diagonal)
-    eta = plain(net) if eta is None else eta
+    eta = unit_rates(net) if eta is None else eta
     unknown = unknown_layer(net)
     if unknown is None and route in (None, Route.STRUCTURED):
         tiling = choose_tiling(net, x1, x2, outputs, by_layer=by_layer, budget=memory)

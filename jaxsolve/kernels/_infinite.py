@@ -32,7 +32,7 @@ from ..nets import (
     SpatialMean,
 )
 from ._duals import dual, expand, Sides
-from ._empirical import plain
+from ._empirical import unit_rates
 from ._inputs import check_inputs
 from ._neural_tangents import stax
 
@@ -88,7 +88,7 @@ def infinite(
         )
     _require_limit(net)
     check_inputs(net, x1, x2)
-    return _infinite(net, plain(net) if eta is None else eta, x1, x2)
+    return _infinite(net, unit_rates(net) if eta is None else eta, x1, x2)
 
 
 @eqx.filter_jit

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, PyTree
 
 from .._checks import describe, require_size
 from ..nets import partition
-from ._empirical import plain
+from ._empirical import unit_rates
 
 
 # What a backward pass may keep of one batch, in bytes, when no batch size is given.
@@ -86,7 +86,7 @@ class NTKOperator(AbstractSymmetricOperator):
 
     def __init__(self, net: Any, x: Float[Array, "n ..."], *, eta: PyTree | None = None, batch_size: int | None = None):
         self.net, self.x = net, x
-        self.eta = plain(net) if eta is None else eta
+        self.eta = unit_rates(net) if eta is None else eta
         self.batch_size = _batch_size(net, x, batch_size)
 
     @property
@@ -147,7 +147,7 @@ class GaussNewtonOperator(AbstractSymmetricOperator):
         batch_size: int | None = None,
     ):
         self.net, self.x, self.hessian = net, x, hessian
-        self.eta = plain(net) if eta is None else eta
+        self.eta = unit_rates(net) if eta is None else eta
         self.batch_size = _batch_size(net, x, batch_size)
         _check_hessian(net, x, hessian)
 
@@ -206,7 +206,7 @@ class HessianOperator(AbstractSymmetricOperator):
         batch_size: int | None = None,
     ):
         self.net, self.x, self.gradient, self.hessian = net, x, gradient, hessian
-        self.eta = plain(net) if eta is None else eta
+        self.eta = unit_rates(net) if eta is None else eta
         self.batch_size = _batch_size(net, x, batch_size)
         _check_hessian(net, x, hessian)
         if gradient.shape != hessian.shape[:2]:
