@@ -1,4 +1,4 @@
-"""The empirical neural tangent kernel, by the route that serves the network."""
+"""The empirical neural tangent kernel, by the route that suits the network."""
 
 import enum
 import logging
@@ -24,7 +24,13 @@ _log = logging.getLogger("jaxsolve")
 
 
 class Route(enum.Enum):
-    """How an empirical kernel is computed."""
+    """How an empirical kernel is computed.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> print(js.kernels.empirical(net, jnp.eye(2)).route.name)
+        STRUCTURED
+    """
 
     STRUCTURED = "layer by layer, for networks of layers that jaxsolve knows"
     JACOBIAN_CONTRACTION = "by neural-tangents, for any function: the Jacobian of every sample is held"
@@ -36,14 +42,14 @@ class EmpiricalKernel(eqx.Module):
 
     Attributes:
         ntk: sum_l eta_l <df/dtheta_l, df/dtheta_l>, gamma^2 included: (n, c, m, c), or (n, m) if traced, or (c, n, m)
-            if only equal outputs were asked for.
-        layers: what every layer adds to it, as pairs of a name such as `weights[0]` and a kernel, if asked for.
+            with `diagonal=True`.
+        layers: what every layer adds to it, by names such as `weights[0]`; None without `by_layer=True`.
         route: how it was computed.
     """
 
     ntk: Float[Array, "..."]
     layers: dict[str, Float[Array, "..."]] | None
-    route: Route = eqx.field(static=True)  # a word on the program that ran
+    route: Route = eqx.field(static=True)  # decided by the network's layers and shapes
 
 
 def unit_rates(net: Any) -> PyTree:
@@ -52,10 +58,10 @@ def unit_rates(net: Any) -> PyTree:
     Any module serves; the network's own rates, which drive f under gradient flow, are `js.nets.rates(net)`.
 
     Example:
-        >>> net = js.nets.MLP(2, 4, 1, depth=1, scaling=js.nets.Scaling.standard(), key=jax.random.key(0))
-        >>> half = jax.tree.map(lambda one: one / 2, js.kernels.unit_rates(net))
-        >>> x = jnp.eye(2)
-        >>> bool(jnp.allclose(js.kernels.empirical(net, x, eta=half).ntk, js.kernels.empirical(net, x).ntk / 2))
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> doubled = jax.tree.map(lambda one: 2 * one, js.kernels.unit_rates(net))
+        >>> plain, twice = (js.kernels.empirical(net, jnp.eye(2), eta=eta).ntk for eta in (None, doubled))
+        >>> bool(jnp.allclose(twice, 2 * plain))
         True
     """
     return jax.tree.map(jnp.ones_like, rates(net))
@@ -100,8 +106,18 @@ def empirical(
         trace: sum over equal outputs, shape (n, m). Costs a factor c less.
         diagonal: only pairs of equal outputs, shape (c, n, m).
         by_layer: also return what every layer adds. Structured route only.
+
+    Other Arguments:
         route: forces a route. None chooses.
         memory: bytes that the computation may take. None takes half of what is free on the device.
+
+    Example:
+        >>> net = js.nets.MLP(3, 8, 1, 2, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> found = js.kernels.empirical(net, jnp.ones((5, 3)), by_layer=True)
+        >>> print(found.ntk.shape, list(found.layers), found.route.name)
+        (5, 2, 5, 2) ['weights[0]', 'weights[1]'] STRUCTURED
+        >>> js.kernels.empirical(net, jnp.ones((5, 3)), jnp.ones((4, 3)), trace=True).ntk.shape
+        (5, 4)
 
     Raises:
         ValueError: inputs do not fit the network, dtypes are mixed, or the forced route does not know a layer.
@@ -145,7 +161,12 @@ def memory_estimate(
     by_layer: bool = False,
     memory: int | None = None,
 ) -> MemoryEstimate:
-    """What `empirical` with these arguments would take on the structured route. Only shapes are looked at.
+    """What `empirical` with these arguments would take on the structured route. Nothing runs.
+
+    Example:
+        >>> net = js.nets.MLP(64, 512, 3, 1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0), dtype=jnp.float32)
+        >>> js.kernels.memory_estimate(net, jnp.zeros((5000, 64), jnp.float32))
+        MemoryEstimate(170 MB: kernel 100 MB, signals 62.7 MB, work 7.42 MB; tiles of 556 samples)
 
     Raises:
         ValueError: the network has a layer that the structured route does not know.
@@ -160,7 +181,13 @@ def memory_estimate(
 
 
 def unknown_layer(net: Any) -> str | None:
-    """What keeps a network from the structured route, in words; None if nothing does."""
+    """Why the structured route does not serve a network, in words; None if it does.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> print(js.kernels.unknown_layer(net), "|", js.kernels.unknown_layer(jnp.tanh))
+        None | the layers of PjitFunction
+    """
     if not isinstance(net, AbstractLayered):
         return f"the layers of {type(net).__name__}"
     return next((f"the layer {layer}" for layer in tapped_layers(net) if not knows(layer)), None)
