@@ -4,7 +4,12 @@ import enum
 
 
 class Regime(enum.IntEnum):
-    """How a network trains over the window of times that is looked at."""
+    """How a network trains over the window of times that is looked at.
+
+    Example:
+        >>> print([regime.label for regime in js.observe.Regime])
+        ['kernel', 'feature learning', 'frozen', 'unstable']
+    """
 
     KERNEL = 0
     FEATURE_LEARNING = 1

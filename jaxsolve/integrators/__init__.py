@@ -1,6 +1,6 @@
 """Solvers of our own for diffrax."""
 
-from ._chebyshev import ChebyshevState as ChebyshevState, RungeKuttaChebyshev as RungeKuttaChebyshev
+from ._chebyshev import RungeKuttaChebyshev as RungeKuttaChebyshev
 from ._controller import DisplacementController as DisplacementController
 from ._expansion import Flowing as Flowing
 from ._exponential import AbstractExponential as AbstractExponential

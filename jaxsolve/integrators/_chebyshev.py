@@ -76,6 +76,9 @@ class RungeKuttaChebyshev(diffrax.AbstractAdaptiveSolver[ChebyshevState]):
         max_stages: stages a step may take, at least 2. A step that needs more is reported with infinite error, which
             a step size controller answers by a shorter one; with constant steps the solve fails.
 
+    Example:
+        >>> flow = js.GradientFlow(js.integrators.RungeKuttaChebyshev(), rtol=1e-3)
+
     Raises:
         TypeError: max_stages is not an integer.
         ValueError: max_stages is below 2.

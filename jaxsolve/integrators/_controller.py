@@ -20,6 +20,16 @@ class DisplacementController(diffrax.AbstractAdaptiveStepSizeController):
     Arguments:
         rtol: tolerance of one step. In tests the error of a whole run is of its size.
 
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.ones((2, 1)))
+        >>> controller = js.integrators.DisplacementController(rtol=1e-3)
+        >>> start = js.integrators.FunctionSpace(problem).start
+        >>> moved = start._replace(displacement=jnp.ones(12))
+        >>> error = jax.tree.map(lambda part: part / 50, moved)
+        >>> print(f"{controller.relative_error(start, moved, error):.3f}")  # above rtol: the step is refused
+        0.020
+
     Raises:
         ValueError: used without a first step `dt0`.
     """

@@ -36,6 +36,15 @@ class AbstractExponential(diffrax.AbstractAdaptiveSolver):
     Attributes:
         problem: the problem; None leaves that to `GradientFlow`.
         tableau: the method.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.ones((2, 1)))
+        >>> for kind in (js.integrators.FunctionSpace, js.integrators.ParameterSpace):
+        ...     solver = kind(problem)
+        ...     print(isinstance(solver, js.integrators.AbstractExponential), solver.kernels, solver.gradients)
+        True 1 3
+        True 0 15
     """
 
     problem: eqx.AbstractVar[Problem | None]

@@ -40,6 +40,14 @@ class FunctionSpace(AbstractExponential):
         problem: the problem; None leaves that to `GradientFlow`.
         tableau: the method.
 
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.ones((2, 1)))
+        >>> solver = js.integrators.FunctionSpace(problem)
+        >>> print(solver.gradients, "gradients and", solver.kernels, "kernel per step")
+        3 gradients and 1 kernel per step
+        >>> flow = js.GradientFlow(js.integrators.FunctionSpace(), rtol=1e-3)  # `js.solve` gives it the problem
+
     Raises:
         ValueError: used without a problem; the loss cannot be differentiated twice.
         TypeError: used on another state than `start`.

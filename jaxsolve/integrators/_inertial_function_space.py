@@ -24,6 +24,13 @@ class InertialFunctionSpace(AbstractExponential):
         tau: the relaxation time, > 0.
         tableau: the method.
 
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.ones((2, 1)))
+        >>> solver = js.integrators.InertialFunctionSpace(problem, tau=0.5)
+        >>> print(solver.start.displacement.shape)  # parameters, and beneath them tau theta'
+        (2, 12)
+
     Raises:
         ValueError: the loss cannot be differentiated twice.
         TypeError: used on another state than `start`.

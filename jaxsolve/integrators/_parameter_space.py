@@ -26,6 +26,14 @@ class ParameterSpace(AbstractExponential):
         problem: the problem; None leaves that to `GradientFlow`.
         tableau: the method.
 
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.ones((2, 1)))
+        >>> solver = js.integrators.ParameterSpace(problem)
+        >>> print(solver.gradients, "gradients per step: 3, and one for each of 12 parameters")
+        15 gradients per step: 3, and one for each of 12 parameters
+        >>> flow = js.GradientFlow(js.integrators.ParameterSpace(), rtol=1e-3)  # `js.solve` gives it the problem
+
     Raises:
         ValueError: used without a problem; the loss cannot be differentiated twice.
         TypeError: used on another state than `start`.

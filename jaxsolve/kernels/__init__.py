@@ -3,34 +3,28 @@
 from ._classes import (
     class_kernel as class_kernel,
     class_means as class_means,
-    ClassMeans as ClassMeans,
-    ClassOrder as ClassOrder,
     order_by_class as order_by_class,
 )
-from ._eigenpairs import Eigenpairs as Eigenpairs, top_eigenpairs as top_eigenpairs
+from ._eigenpairs import top_eigenpairs as top_eigenpairs
 from ._empirical import (
     empirical as empirical,
-    EmpiricalKernel as EmpiricalKernel,
     memory_estimate as memory_estimate,
     plain as plain,
     Route as Route,
+    unit_rates as unit_rates,
     unknown_layer as unknown_layer,
 )
 from ._estimates import (
-    Estimate as Estimate,
     estimate_frobenius_norm as estimate_frobenius_norm,
     estimate_trace as estimate_trace,
 )
-from ._features import Features as Features, features as features
-from ._infinite import infinite as infinite, InfiniteKernels as InfiniteKernels
+from ._features import features as features
+from ._infinite import infinite as infinite
 from ._jacobian import LayeredJacobian as LayeredJacobian
 from ._layout import output_average as output_average
 from ._linearized import (
-    Linearized as Linearized,
     linearized as linearized,
     linearized_ensemble as linearized_ensemble,
-    LinearizedEnsemble as LinearizedEnsemble,
-    Normal as Normal,
 )
 from ._matrix_free import (
     AbstractSymmetricOperator as AbstractSymmetricOperator,
@@ -38,7 +32,7 @@ from ._matrix_free import (
     HessianOperator as HessianOperator,
     NTKOperator as NTKOperator,
 )
-from ._memory import free_memory as free_memory, MemoryEstimate as MemoryEstimate
+from ._memory import free_memory as free_memory
 from ._metrics import (
     centre as centre,
     centred_alignment as centred_alignment,
@@ -50,15 +44,13 @@ from ._metrics import (
 )
 from ._neural_tangents import (
     NeuralTangentsUnavailable as NeuralTangentsUnavailable,
-    NTKImplementation as NTKImplementation,
 )
-from ._regression import Regression as Regression, regression as regression
+from ._regression import regression as regression
 from ._spectrum import (
     effective_rank as effective_rank,
     entropy as entropy,
     participation_ratio as participation_ratio,
     spectrum as spectrum,
     target_power as target_power,
-    TargetPower as TargetPower,
     trace as trace,
 )

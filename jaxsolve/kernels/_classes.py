@@ -1,4 +1,4 @@
-"""Kernels seen by class. Those with outputs are averaged over them first (`output_average`)."""
+"""Kernels averaged over classes, or ordered by class. Outputs are averaged over first (`output_average`)."""
 
 from typing import NamedTuple
 
@@ -16,8 +16,8 @@ class ClassMeans(NamedTuple):
     """Mean of the kernel over pairs of distinct samples.
 
     Attributes:
-        within: of one class, shape (classes,); NaN for classes of fewer than two samples.
-        between: of two classes, shape (classes, classes), symmetric; NaN on the diagonal.
+        within: over pairs of one class, shape (classes,); NaN for classes of fewer than two samples.
+        between: over pairs of two classes, shape (classes, classes), symmetric; NaN on the diagonal.
     """
 
     within: Float[Array, " classes"]
@@ -49,6 +49,12 @@ def class_kernel(kernel: Kernel, labels: Int[Array, " n"], classes: int) -> Floa
         labels: integers 0 to classes - 1.
         classes: how many classes there are.
 
+    Example:
+        >>> features = jnp.array([[1.0, 0.0], [3.0, 0.0], [0.0, 1.0]])
+        >>> print(js.kernels.class_kernel(features @ features.T, jnp.array([0, 0, 1]), 2).round(3))
+        [[4. 0.]
+         [0. 1.]]
+
     Raises:
         ValueError: shapes do not match, a label is out of range, or a class has no sample. In traces such a class
             has NaN.
@@ -62,6 +68,12 @@ def class_means(kernel: Kernel, labels: Int[Array, " n"], classes: int) -> Class
     """The mean of the kernel over pairs of distinct samples, within each class and between classes.
 
     Arguments and errors: as for `class_kernel`.
+
+    Example:
+        >>> kernel = jnp.array([[1.0, 0.6, 0.2], [0.6, 1.0, 0.4], [0.2, 0.4, 1.0]])
+        >>> means = js.kernels.class_means(kernel, jnp.array([0, 0, 1]), 2)
+        >>> print(f"{means.within[0]:.2f} within class 0, {means.between[0, 1]:.2f} between the classes")
+        0.60 within class 0, 0.30 between the classes
     """
     member, number = _members(kernel, labels, classes)
     average, same = output_average(kernel), jnp.eye(classes, dtype=bool)
@@ -73,6 +85,11 @@ def class_means(kernel: Kernel, labels: Int[Array, " n"], classes: int) -> Class
 
 def order_by_class(kernel: Kernel, labels: Int[Array, " n"], classes: int) -> ClassOrder:
     """The kernel with its samples ordered by class, and where each class begins. Classes may be empty.
+
+    Example:
+        >>> ordered = js.kernels.order_by_class(jnp.diag(jnp.arange(1.0, 5.0)), jnp.array([1, 0, 1, 0]), 2)
+        >>> print(jnp.diag(ordered.kernel), ordered.order, ordered.boundaries)
+        [2. 4. 1. 3.] [1 3 0 2] [0 2 4]
 
     Raises:
         ValueError: shapes do not match, or a label is out of range.
@@ -87,7 +104,7 @@ def order_by_class(kernel: Kernel, labels: Int[Array, " n"], classes: int) -> Cl
 
 
 def _over(total: Float[Array, "..."], pairs: Float[Array, "..."]) -> Float[Array, "..."]:
-    # Written out: compiled, 0/0 need not be NaN.
+    # NaN is written out, because compiled code need not return NaN for 0/0.
     return jnp.where(pairs == 0, jnp.nan, total / nonzero(pairs))
 
 

@@ -24,7 +24,7 @@ class Outputs(enum.Enum):
         """sum_k one[i, a, k] two[j, b, k]."""
         if self is Outputs.DIAGONAL:
             return jnp.einsum("nak,mak->anm", one, two)
-        # One matrix product, spelt out: from an einsum XLA makes copies of what it multiplies.
+        # Spelt out as one matrix product: for the einsum XLA copies both factors first.
         size = one.shape[2] if self is Outputs.ALL else one.shape[1] * one.shape[2]
         product = one.reshape(-1, size) @ two.reshape(-1, size).T
         return product.reshape(self.shape(one.shape[0], two.shape[0], one.shape[1]))
@@ -48,18 +48,18 @@ class Outputs(enum.Enum):
         return pairs[{Outputs.ALL: np.s_[:, None, :, None], Outputs.DIAGONAL: None, Outputs.TRACE: ...}[self]] * kernel
 
     def apart(self, pairs: Float[Array, "n m"], out_size: int) -> Float[Array, "..."]:
-        """One number per pair of samples between each output and itself, none between two outputs."""
+        """A kernel with these numbers between each output and itself, and 0 between two outputs."""
         if self is Outputs.TRACE:
             return out_size * pairs
         own = jnp.ones((out_size, 1, 1)) if self is Outputs.DIAGONAL else jnp.eye(out_size)[None, :, None]
         return self.times(pairs, own.astype(pairs.dtype))
 
     def rows(self, out_size: int) -> int:
-        """Of the kernel, per sample."""
+        """How many rows of the kernel each sample has."""
         return out_size if self is Outputs.ALL else 1
 
     def shape(self, n: int, m: int, out_size: int) -> tuple[int, ...]:
-        """Of a kernel between n and m samples."""
+        """The shape of a kernel between n and m samples."""
         return {
             Outputs.ALL: (n, out_size, m, out_size),
             Outputs.DIAGONAL: (out_size, n, m),
@@ -67,7 +67,7 @@ class Outputs(enum.Enum):
         }[self]
 
     def of(self, kernel: Float[Array, "n out m out"]) -> Float[Array, "..."]:
-        """What is kept of a kernel that has all pairs."""
+        """The part that is kept of a kernel with all pairs."""
         formulas = {Outputs.ALL: "namb->namb", Outputs.DIAGONAL: "nama->anm", Outputs.TRACE: "nama->nm"}
         return jnp.einsum(formulas[self], kernel)
 
@@ -96,7 +96,7 @@ def contribution(
 
 def _dense(net, layer, rate, one: Signal, two: Signal, outputs: Outputs):
     pairs = rate * (one.inputs @ two.inputs.T)
-    if layer == net.layers[-1]:  # the read-out, of which each output has its own row
+    if layer == net.layers[-1]:  # each output of the read-out has a row of its own
         slope = net.scaling.gamma * net.scaling.multiplier[layer.index]
         return outputs.apart(slope**2 * pairs, one.back.shape[1])
     return outputs.times(pairs, outputs.gram(one.back, two.back))

@@ -18,8 +18,9 @@ from jaxtyping import Array, Float
 from .._safe import safe_sqrt
 
 
-_TERMS = 256
-_STEP, _END = 0.025, 13.0  # the trapezoidal rule converges exponentially for a Gaussian weight
+_TERMS = 256  # rows of an expansion: `expand` says what error they leave
+# The trapezoidal rule converges exponentially for a Gaussian weight, which beyond 13 is below 1e-36.
+_STEP, _END = 0.025, 13.0
 
 
 Sides = tuple[tuple[int, ...], tuple[int, ...]]
@@ -28,8 +29,8 @@ Sides = tuple[tuple[int, ...], tuple[int, ...]]
 class Expansion(NamedTuple):
     """Coefficients of phi(s z) and phi'(s z), one row per power of the correlation.
 
-    The last two rows are roots of what the others leave of the even and the odd part of the second moment. With them
-    points of correlation 1 or -1 are exact, for any activation.
+    The last two rows are square roots of what the truncated series leaves of the second moment, of its even and of its
+    odd part. They make the result at correlations of 1 and -1 exact for any activation.
     """
 
     values: Float[Array, "terms ..."]
@@ -65,8 +66,9 @@ def dual(
 def _rule() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Nodes, their Gaussian weights, and weights times h_k."""
     count = round(_END / _STEP)
-    z = _STEP * (np.arange(-count, count) + 0.5)  # a kink at 0 between two nodes
+    z = _STEP * (np.arange(-count, count) + 0.5)  # no node at 0, where activations have kinks
     weights = np.exp(-(z**2) / 2) * _STEP / np.sqrt(2 * np.pi)
+    # A recursion of our own: NumPy's polynomials are not normalised, and k! overflows beyond 170.
     hermite = [np.ones_like(z), z]
     for k in range(1, _TERMS - 1):
         hermite.append((z * hermite[k] - np.sqrt(k) * hermite[k - 1]) / np.sqrt(k + 1))
@@ -83,5 +85,6 @@ def _coefficients(f: Float[Array, "... nodes"], weights: Array, table: Array) ->
 def _rest(part: Float[Array, "... nodes"], weights: Array, rows: Float[Array, "terms ..."]) -> Float[Array, "..."]:
     total = part**2 @ weights
     rest = total - jnp.sum(rows**2, axis=0)
+    # A difference of nearly equal numbers: below this it is rounding, whose root would be far from small.
     rounding = 100 * jnp.finfo(rest.dtype).eps * total
     return safe_sqrt(jnp.where(rest > rounding, rest, 0))

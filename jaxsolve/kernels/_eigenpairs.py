@@ -15,8 +15,8 @@ from ._matrix_free import AbstractSymmetricOperator
 
 # Vectors multiplied at once: they share the passes through the network, and each needs memory of its own.
 VECTORS_AT_ONCE = 8
-# LOBPCG keeps three blocks of vectors and needs more room than them.
-LARGEST_SHARE = 5
+# JAX's LOBPCG takes only matrices of more than so many rows per eigenpair; smaller ones are cheap to form.
+ROWS_PER_PAIR = 5
 
 
 class Eigenpairs(NamedTuple):
@@ -50,18 +50,26 @@ def top_eigenpairs(
 
     Arguments:
         operator: such as `NTKOperator(net, x)`.
-        k: how many.
-        key: of the random start.
-        tol: residuals, relative to the largest eigenvalue, at which to stop. None takes eps^(3/4) of the dtype. It is
-            compared with what the norm of a product shows, so the last residuals may be some times larger or smaller.
-        max_steps: iterations after which to stop in any case. Each takes 4 k products; `residuals` say what came of it.
+        k: how many eigenvalues.
+        key: random key of the starting vectors.
+        tol: residuals, relative to the largest eigenvalue, at which to stop. None takes eps^(3/4) of the dtype. The
+            norm is only estimated, so the last residuals may be a few times larger or smaller.
+        max_steps: the most iterations, of 4 k products each. Where they do not suffice, `residuals` show it.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> operator = js.kernels.NTKOperator(net, jnp.eye(2))
+        >>> pairs = js.kernels.top_eigenpairs(operator, 1, key=jax.random.key(1))
+        >>> kernel = js.kernels.empirical(net, jnp.eye(2)).ntk[:, 0, :, 0]
+        >>> bool(jnp.allclose(pairs.values[0], jnp.linalg.eigvalsh(kernel)[-1]))
+        True
 
     Raises:
         ValueError: k is below 1 or above the operator's size, or tol is not positive.
         TypeError: k or max_steps is not an integer.
     """
     if require_size(k, "k") > operator.size:
-        raise ValueError(f"an operator on {operator.size} numbers has as many eigenvalues, asked for {k}")
+        raise ValueError(f"k must be at most {operator.size}, the number of the operator's eigenvalues, got {k}")
     require_size(max_steps, "max_steps")
     known = None if tol is None else concrete(tol)
     if known is not None and not known > 0:
@@ -81,7 +89,7 @@ def _top_eigenpairs(
 ) -> Eigenpairs:
     _, unravel, dtype = operator.flat()
     fixed = jax.tree.map(lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_array(leaf) else leaf, operator)
-    if LARGEST_SHARE * k >= operator.size:
+    if ROWS_PER_PAIR * k >= operator.size:
         matrix = products(fixed, jnp.eye(operator.size, dtype=dtype))
         vectors, steps = jnp.linalg.eigh((matrix + matrix.T) / 2)[1][:, ::-1][:, :k], 0
     else:
@@ -98,8 +106,8 @@ def _top_eigenpairs(
 def _lobpcg(operator, k, key, tol, max_steps, dtype):
     start = jax.random.normal(key, (operator.size, k), dtype)
     size = nonzero(jnp.max(jnp.abs(products(operator, start))) / jnp.max(jnp.abs(start)))
-    # Of order one, or float32 overflows; shifted, because the routine measures residuals by |eigenvalue| and would
-    # go on for ever on eigenvalues 0.
+    # Scaled to order one, or float32 overflows. Shifted by 1, because the routine measures residuals relative to the
+    # eigenvalue, and would never stop at eigenvalues of 0.
     shifted = lambda v: products(operator, v) / size + v
     eps = float(jnp.finfo(dtype).eps)
     tolerance = eps**0.75 if tol is None else tol

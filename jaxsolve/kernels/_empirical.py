@@ -1,7 +1,8 @@
-"""The empirical neural tangent kernel, by the route that serves the network."""
+"""The empirical neural tangent kernel, by the route that suits the network."""
 
 import enum
 import logging
+import warnings
 from typing import Any
 
 import equinox as eqx
@@ -23,7 +24,13 @@ _log = logging.getLogger("jaxsolve")
 
 
 class Route(enum.Enum):
-    """How an empirical kernel is computed."""
+    """How an empirical kernel is computed.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> print(js.kernels.empirical(net, jnp.eye(2)).route.name)
+        STRUCTURED
+    """
 
     STRUCTURED = "layer by layer, for networks of layers that jaxsolve knows"
     JACOBIAN_CONTRACTION = "by neural-tangents, for any function: the Jacobian of every sample is held"
@@ -35,19 +42,40 @@ class EmpiricalKernel(eqx.Module):
 
     Attributes:
         ntk: sum_l eta_l <df/dtheta_l, df/dtheta_l>, gamma^2 included: (n, c, m, c), or (n, m) if traced, or (c, n, m)
-            if only equal outputs were asked for.
-        layers: what every layer adds to it, as pairs of a name such as `weights[0]` and a kernel, if asked for.
+            with `diagonal=True`.
+        layers: what every layer adds to it, by names such as `weights[0]`; None without `by_layer=True`.
         route: how it was computed.
     """
 
     ntk: Float[Array, "..."]
     layers: dict[str, Float[Array, "..."]] | None
-    route: Route = eqx.field(static=True)  # a word on the program that ran
+    route: Route = eqx.field(static=True)  # decided by the network's layers and shapes
+
+
+def unit_rates(net: Any) -> PyTree:
+    """A learning rate of 1 for every trainable array: with these `kernels.empirical` is the plain NTK.
+
+    Any module serves; the network's own rates, which drive f under gradient flow, are `js.nets.rates(net)`.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> doubled = jax.tree.map(lambda one: 2 * one, js.kernels.unit_rates(net))
+        >>> plain, twice = (js.kernels.empirical(net, jnp.eye(2), eta=eta).ntk for eta in (None, doubled))
+        >>> bool(jnp.allclose(twice, 2 * plain))
+        True
+    """
+    return jax.tree.map(jnp.ones_like, rates(net))
 
 
 def plain(net: Any) -> PyTree:
-    """eta = 1 at every trainable array: the weights of the plain NTK."""
-    return jax.tree.map(jnp.ones_like, rates(net))
+    """The old name of `kernels.unit_rates`, kept for one version.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> ones = js.kernels.unit_rates(net)
+    """
+    warnings.warn("kernels.plain is now called kernels.unit_rates", DeprecationWarning, stacklevel=2)
+    return unit_rates(net)
 
 
 def empirical(
@@ -78,8 +106,18 @@ def empirical(
         trace: sum over equal outputs, shape (n, m). Costs a factor c less.
         diagonal: only pairs of equal outputs, shape (c, n, m).
         by_layer: also return what every layer adds. Structured route only.
+
+    Other Arguments:
         route: forces a route. None chooses.
         memory: bytes that the computation may take. None takes half of what is free on the device.
+
+    Example:
+        >>> net = js.nets.MLP(3, 8, 1, 2, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> found = js.kernels.empirical(net, jnp.ones((5, 3)), by_layer=True)
+        >>> print(found.ntk.shape, list(found.layers), found.route.name)
+        (5, 2, 5, 2) ['weights[0]', 'weights[1]'] STRUCTURED
+        >>> js.kernels.empirical(net, jnp.ones((5, 3)), jnp.ones((4, 3)), trace=True).ntk.shape
+        (5, 4)
 
     Raises:
         ValueError: inputs do not fit the network, dtypes are mixed, or the forced route does not know a layer.
@@ -88,7 +126,7 @@ def empirical(
     """
     check_inputs(net, x1, x2)
     outputs = _which_outputs(trace, diagonal)
-    eta = plain(net) if eta is None else eta
+    eta = unit_rates(net) if eta is None else eta
     unknown = unknown_layer(net)
     if unknown is None and route in (None, Route.STRUCTURED):
         tiling = choose_tiling(net, x1, x2, outputs, by_layer=by_layer, budget=memory)
@@ -123,7 +161,12 @@ def memory_estimate(
     by_layer: bool = False,
     memory: int | None = None,
 ) -> MemoryEstimate:
-    """What `empirical` with these arguments would take on the structured route. Only shapes are looked at.
+    """What `empirical` with these arguments would take on the structured route. Nothing runs.
+
+    Example:
+        >>> net = js.nets.MLP(64, 512, 3, 1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0), dtype=jnp.float32)
+        >>> js.kernels.memory_estimate(net, jnp.zeros((5000, 64), jnp.float32))
+        MemoryEstimate(170 MB: kernel 100 MB, signals 62.7 MB, work 7.42 MB; tiles of 556 samples)
 
     Raises:
         ValueError: the network has a layer that the structured route does not know.
@@ -138,7 +181,13 @@ def memory_estimate(
 
 
 def unknown_layer(net: Any) -> str | None:
-    """What keeps a network from the structured route, in words; None if nothing does."""
+    """Why the structured route does not serve a network, in words; None if it does.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> print(js.kernels.unknown_layer(net), "|", js.kernels.unknown_layer(jnp.tanh))
+        None | the layers of PjitFunction
+    """
     if not isinstance(net, AbstractLayered):
         return f"the layers of {type(net).__name__}"
     return next((f"the layer {layer}" for layer in tapped_layers(net) if not knows(layer)), None)

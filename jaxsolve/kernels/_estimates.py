@@ -37,6 +37,14 @@ def estimate_trace(operator: AbstractSymmetricOperator, *, key: Key[Array, ""], 
         key: of the random vectors.
         n_products: products with the operator, at least 3. Only multiples of 3 are used up.
 
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> operator = js.kernels.NTKOperator(net, jnp.eye(2))
+        >>> found = js.kernels.estimate_trace(operator, key=jax.random.key(1))
+        >>> exact = jnp.einsum("iaia->", js.kernels.empirical(net, jnp.eye(2)).ntk)
+        >>> bool(jnp.allclose(found.value, exact)), float(found.standard_error) < 1e-5
+        (True, True)
+
     Raises:
         ValueError: n_products is below 3.
         TypeError: n_products is not an integer.
@@ -55,6 +63,13 @@ def estimate_frobenius_norm(
         operator: such as `NTKOperator(net, x)`.
         key: of the random vectors.
         n_products: products with the operator, at least 4. Only multiples of 4 are used up.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> operator = js.kernels.NTKOperator(net, jnp.eye(2))
+        >>> found = js.kernels.estimate_frobenius_norm(operator, key=jax.random.key(1))
+        >>> bool(jnp.allclose(found.value, jnp.linalg.norm(js.kernels.empirical(net, jnp.eye(2)).ntk.ravel())))
+        True
 
     Raises:
         ValueError: n_products is below 4.

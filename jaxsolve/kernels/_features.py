@@ -36,6 +36,14 @@ def features(
         kernel: on the training points, (n, n) or (n, c, n, c).
         cross: between other points and these, (m, n) or (m, c, n, c).
 
+    Example:
+        >>> kernel, cross = jnp.array([[2.0, 1.0], [1.0, 2.0]]), jnp.array([[1.0, 0.5]])
+        >>> found = js.kernels.features(kernel, cross)
+        >>> train, others = found.train[:, 0], found.others[:, 0]
+        >>> print((train @ train.T).round(3), (others @ train.T).round(3))
+        [[2. 1.]
+         [1. 2.]] [[1.  0.5]]
+
     Raises:
         ValueError: shapes or dtypes do not fit, or the kernel is not symmetric.
     """
@@ -51,6 +59,7 @@ def features(
     return Features(train, split(read_cross(cross, rows, y) @ inverse))
 
 
+# A rule of its own: where eigenvalues are equal the power has a derivative, but eigenvectors have none.
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _power(inverse: bool, matrix, values, vectors) -> Array:
     """K^(1/2) or K^(-1/2)."""

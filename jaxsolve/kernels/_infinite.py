@@ -32,7 +32,7 @@ from ..nets import (
     SpatialMean,
 )
 from ._duals import dual, expand, Sides
-from ._empirical import plain
+from ._empirical import unit_rates
 from ._inputs import check_inputs
 from ._neural_tangents import stax
 
@@ -60,10 +60,10 @@ def infinite(
 
     Multipliers, sigmas, rates, biases and gamma are those of the network's scaling at this width: of `Scaling.ntk` the
     limit itself, of `Scaling.standard` a kernel that grows like the width. The values of the weights do not matter.
-    That the kernel of a wide network also stands still while it trains is another matter: see `InfiniteWidth`.
+    Whether the kernel of a wide network also stays the same in training is another question: see `js.InfiniteWidth`.
 
     Homogeneous activations, erf and gelu are in closed form, all others by a series that suits smooth ones: tanh is
-    good to 3e-7 while pre-activations have standard deviations up to 3, steeper ones to less (see `_duals.expand`).
+    good to 3e-7 for pre-activations of standard deviations up to 3, and to 1e-2 up to 10.
     Convolutional networks need the kernels between all pairs of pixels: n m (height width)^2 numbers at the largest
     image between their layers. Differentiable in everything continuous; in the inputs where no two are parallel.
 
@@ -73,6 +73,12 @@ def infinite(
         x1: inputs, shape (n, ...).
         x2: other inputs, shape (m, ...); None takes x1.
         eta: learning rates, as for `kernels.empirical`: `nets.rates(net)` drive f, None takes 1 everywhere.
+
+    Example:
+        >>> net = js.nets.MLP(2, 8, 1, 1, "relu", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> limit = js.kernels.infinite(net, jnp.eye(2))
+        >>> print(limit.nngp.shape, f"{limit.ntk[0, 0] / limit.nngp[0, 0]:.2f}")
+        (2, 2) 2.00
 
     Raises:
         TypeError: the network does not name its layers.
@@ -88,7 +94,7 @@ def infinite(
         )
     _require_limit(net)
     check_inputs(net, x1, x2)
-    return _infinite(net, plain(net) if eta is None else eta, x1, x2)
+    return _infinite(net, unit_rates(net) if eta is None else eta, x1, x2)
 
 
 @eqx.filter_jit
@@ -142,7 +148,7 @@ class _Limit(eqx.Module):
         ntk = fan_in * m * (layer.parameter(self.eta) * m) * kernel.nngp + variance * kernel.ntk
         kernel = _map(lambda part: variance * part, kernel, ntk)
         if isinstance(layer, Conv):
-            # Averages are all that the library has to do here: its own NTK would take the rates for 1.
+            # The library only averages over windows: its own NTK would take all rates to be 1.
             average = self.library.Conv(1, shape[2:], (layer.stride, layer.stride), "SAME")[2]
             ntk = average(kernel.replace(nngp=kernel.ntk, ntk=None)).nngp
             return average(kernel.replace(ntk=None)).replace(ntk=ntk)
@@ -176,7 +182,7 @@ def _map(f: Any, kernel: Any, ntk: Array) -> Any:
 
 
 def _add(one: Any, two: Any) -> Any:
-    """Of two independent summands."""
+    """The kernel of the sum of two independent features."""
     if one.is_reversed != two.is_reversed:
         one = one.reverse()
     cov2 = None if one.cov2 is None else one.cov2 + two.cov2
@@ -185,6 +191,7 @@ def _add(one: Any, two: Any) -> Any:
 
 
 def _by_series(activation: Activation, kernel: Any) -> Any:
+    """An activation without closed form: `_duals` says why the library's quadrature is not used."""
     deviations = _deviations(kernel)
     one = expand(activation, deviations[0])
     two = one if kernel.cov2 is None else expand(activation, deviations[1])
@@ -202,9 +209,9 @@ def _by_series(activation: Activation, kernel: Any) -> Any:
 
 
 def _decided(kernel: Any) -> Array:
-    """Covariances, of parallel vectors a little too large: so the library takes their angle for exactly 0 or pi.
+    """Covariances, with those of parallel vectors a little too large: the library then clips their angle to 0 or pi.
 
-    Left to rounding it would be of the size sqrt(eps), with derivatives of any size.
+    Left to rounding, the angle would be of order sqrt(eps), with derivatives of any size.
     """
     eps = jnp.finfo(kernel.nngp.dtype).eps
     parallel = jnp.abs(_correlation(kernel.nngp, *_deviations(kernel), 2)) > 1 - 8 * eps
@@ -218,7 +225,7 @@ def _correlation(covariance: Array, one: Array, two: Array, samples: int) -> Arr
 
 
 def _sides(covariance: Array, samples: int) -> Sides:
-    """Which axes of a covariance, led by one or two of samples, are not those of the first or second vector."""
+    """The axes of a covariance that the first and the second of its vectors lack; `samples` axes of samples lead it."""
     pixels = range(samples, covariance.ndim, 2)
     return (*range(1, samples), *(axis + 1 for axis in pixels)), (*range(samples - 1), *pixels)
 
@@ -278,7 +285,7 @@ def _require_gaussian(name: str, layers: Layers, gaussian: bool) -> bool:
 
 
 def _ends_in_weights(layers: Layers) -> bool:
-    """Whether the last thing that happens is a product with weights of their own, of mean 0."""
+    """Whether these layers end in a product with weights of their own, whose mean is 0."""
     for layer in reversed(layers):
         if isinstance(layer, Dense | Conv):
             return True

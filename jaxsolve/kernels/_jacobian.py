@@ -17,8 +17,19 @@ from ._structured import of_signals
 class LayeredJacobian(eqx.Module):
     """J = df/dtheta of all outputs on a set of inputs, held as the signals that pass each layer.
 
-    With them a product with J or its transpose is one matrix product per layer, half of what automatic differentiation
-    needs, and the NTK is the same signals' Grams.
+    A product with J or its transpose is then one matrix product per layer, half the work of automatic differentiation,
+    and the NTK is a sum of Grams of the same signals.
+
+    Arguments:
+        net: a network whose layers are known (`kernels.unknown_layer(net)` is None).
+        x: inputs, shape (n, ...).
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> jacobian = js.kernels.LayeredJacobian(net, jnp.eye(2))
+        >>> gradient = jacobian.pull(jnp.ones((2, 1)))
+        >>> bool(jnp.allclose(jacobian.push(gradient), jacobian.ntk(js.kernels.unit_rates(net)).sum((2, 3))))
+        True
     """
 
     net: AbstractLayered
@@ -67,7 +78,7 @@ class LayeredJacobian(eqx.Module):
 def _linear_in_parameters(
     layer: AbstractParametric, static: PyTree, inputs: Float[Array, "n ..."]
 ) -> Callable[[PyTree], Float[Array, "n ..."]]:
-    """What a layer shows to a tap for a batch, as a function of the network's parameters; affine in them."""
+    """A layer's output for a batch, before its multiplier, as an affine function of the network's parameters."""
 
     def of_sample(params: PyTree, z: Float[Array, "..."]) -> Float[Array, "..."]:
         shown: list[Array] = []
@@ -83,7 +94,7 @@ def _linear_in_parameters(
 
 
 def _by_columns(matrix: Float[Array, "n k"]) -> Float[Array, "k n"]:
-    """The transpose, laid out anew: on processors XLA multiplies the columns of a matrix at half the speed."""
+    """The transpose, copied: on CPU, XLA multiplies by a transposed view at half the speed."""
     return jax.lax.optimization_barrier(matrix.T)
 
 

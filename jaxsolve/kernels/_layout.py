@@ -34,6 +34,11 @@ def output_average(kernel: Kernel) -> Float[Array, "n n"]:
 
     Of an output-diagonal kernel, K[i, a, j, b] = k[i, j] delta_ab, this is k; a traced kernel is c times it.
 
+    Example:
+        >>> kernel = jnp.zeros((4, 2, 4, 2)).at[:, 0, :, 0].set(1.0).at[:, 1, :, 1].set(3.0)
+        >>> print(js.kernels.output_average(kernel)[0])
+        [2. 2. 2. 2.]
+
     Raises:
         ValueError: the kernel is neither (n, c, n, c) nor (n, n).
     """

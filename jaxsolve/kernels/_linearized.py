@@ -29,7 +29,7 @@ class Linearized(eqx.Module):
 
     First derivatives exist in everything, in the kernel also where eigenvalues are equal; higher ones in y, start,
     ridge and time only. An eigenvalue of at most rows * eps times the largest counts as zero: nothing is learnt along
-    it, on test points either, where a positive semi-definite kernel has no component along it.
+    it. That holds on test points as well, where a positive semi-definite kernel has no component along it.
 
     Attributes:
         modes: the training kernel, as a matrix of n rows (the same for every output) or n c rows.
@@ -112,6 +112,13 @@ def linearized(
         start: outputs at t = 0; None is 0.
         ridge: weight decay towards the start, >= 0: the loss has ridge/2 |f - f_0|^2 more, in the norm of the kernel's
             Hilbert space (|theta - theta_0|^2, each layer divided by its eta). It adds n ridge to the diagonal of K.
+
+    Example:
+        >>> flow = js.kernels.linearized(jnp.array([[2.0, 1.0], [1.0, 2.0]]), jnp.array([[1.0], [-1.0]]))
+        >>> print(flow.rates.round(3), flow.outputs(1.0)[:, 0].round(3))
+        [0.5 1.5] [ 0.393 -0.393]
+        >>> print(flow.predict(jnp.inf, cross=jnp.array([[1.0, 0.0]])).round(3))
+        [[1.]]
 
     Raises:
         ValueError: shapes or dtypes do not fit, the kernel is not symmetric or not positive semi-definite beyond
@@ -225,6 +232,13 @@ def linearized_ensemble(
         initial: covariance of the starts on the training points; (n, n) if outputs are independent and equal.
         start: mean of the starts; None is 0.
 
+    Example:
+        >>> kernel = jnp.array([[2.0, 1.0], [1.0, 2.0]])
+        >>> flow = js.kernels.linearized_ensemble(kernel, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> start, late = flow.outputs(0.0), flow.outputs(4.0)
+        >>> print(start.covariance[0, 0], f"{late.covariance[0, 0]:.3f}", f"{late.mean[0, 0]:.3f}")
+        1.0 0.009 0.865
+
     Raises:
         ValueError: as for `kernels.linearized`, for both kernels.
     """
@@ -234,6 +248,6 @@ def linearized_ensemble(
         covariance = spread(covariance, flow.y.shape[1])
     matrix = read_kernel(covariance, flow.y, "initial")
     if matrix.shape != flow.modes.matrix.shape:
-        raise ValueError(f"initial has blocks {jnp.shape(initial)}, so the kernel must have them, too: (n, c, n, c)")
+        raise ValueError(f"initial has blocks {jnp.shape(initial)}, so the kernel must have some as well")
     require_positive(jnp.linalg.eigvalsh(matrix), "initial")
     return LinearizedEnsemble(flow, matrix)

@@ -14,17 +14,33 @@ import lineax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from .._checks import describe, require_size
+from .._checks import describe
 from ..nets import partition
-from ._empirical import plain
-
-
-# What a backward pass may keep of one batch, in bytes, when no batch size is given.
-BATCH_MEMORY = 64 * 2**20
+from ._batches import choose_batch_size, function, map_batches, output, sum_batches
+from ._empirical import unit_rates
 
 
 class AbstractSymmetricOperator(eqx.Module):
-    """A symmetric linear map between arrays, or pytrees of arrays, of one structure."""
+    """A symmetric linear map between arrays, or pytrees of arrays, of one structure.
+
+    Example:
+        >>> class Diagonal(js.kernels.AbstractSymmetricOperator):
+        ...     entries: jax.Array
+        ...
+        ...     @property
+        ...     def structure(self):
+        ...         return jax.ShapeDtypeStruct(self.entries.shape, self.entries.dtype)
+        ...
+        ...     @property
+        ...     def positive(self):
+        ...         return False
+        ...
+        ...     def mv(self, v):
+        ...         return self.entries * v
+        >>> pairs = js.kernels.top_eigenpairs(Diagonal(jnp.arange(8.0)), 2, key=jax.random.key(0))
+        >>> print(pairs.values)
+        [7. 6.]
+    """
 
     @property
     @abc.abstractmethod
@@ -51,10 +67,10 @@ class AbstractSymmetricOperator(eqx.Module):
         return lambda v: ravel_pytree(self.mv(unravel(v)))[0], unravel, zero.dtype
 
     def as_lineax(self) -> lineax.FunctionLinearOperator:
-        """The same for Lineax, whose sums and solvers then work on it: `lineax.CG` needs no matrix.
+        """The operator for Lineax, whose sums and solvers then work with it: `lineax.CG` needs no matrix.
 
-        Of a sum with `ridge * lineax.IdentityLinearOperator(operator.structure)` Lineax must be told that it is
-        positive, by `lineax.TaggedLinearOperator`.
+        Lineax does not know that the sum with `ridge * lineax.IdentityLinearOperator(operator.structure)` is positive:
+        tell it by `lineax.TaggedLinearOperator`.
         """
         tag = lineax.positive_semidefinite_tag if self.positive else lineax.symmetric_tag
         return lineax.FunctionLinearOperator(self.mv, self.structure, tag)
@@ -74,6 +90,13 @@ class NTKOperator(AbstractSymmetricOperator):
             below 64 MiB. On CPU, XLA is slow at channel-first convolutions in batches (jax issue 12868), not at
             channel-last ones.
 
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> operator = js.kernels.NTKOperator(net, jnp.eye(2))
+        >>> product = operator.mv(jnp.ones((2, 1)))
+        >>> bool(jnp.allclose(product, js.kernels.empirical(net, jnp.eye(2)).ntk.sum((2, 3))))
+        True
+
     Raises:
         ValueError: x holds no sample, net does not return shape (c,), or batch_size is below 1.
         TypeError: batch_size is not an integer.
@@ -86,12 +109,12 @@ class NTKOperator(AbstractSymmetricOperator):
 
     def __init__(self, net: Any, x: Float[Array, "n ..."], *, eta: PyTree | None = None, batch_size: int | None = None):
         self.net, self.x = net, x
-        self.eta = plain(net) if eta is None else eta
-        self.batch_size = _batch_size(net, x, batch_size)
+        self.eta = unit_rates(net) if eta is None else eta
+        self.batch_size = choose_batch_size(net, x, batch_size)
 
     @property
     def structure(self) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((self.x.shape[0], *_output(self.net, self.x).shape), self.x.dtype)
+        return jax.ShapeDtypeStruct((self.x.shape[0], *output(self.net, self.x).shape), self.x.dtype)
 
     @property
     def positive(self) -> bool:
@@ -109,11 +132,11 @@ class NTKOperator(AbstractSymmetricOperator):
         """
         if v.shape != self.structure.shape:
             raise ValueError(f"v must have shape {self.structure.shape}, got {describe(v)}")
-        params, f = _function(self.net)
+        params, f = function(self.net)
         backward = lambda x, v: jax.vjp(lambda p: f(p, x), params)[1](v)[0]
-        direction = _weighted(self.eta, _sum_batches(backward, self.batch_size, self.x, v))
+        direction = _weighted(self.eta, sum_batches(backward, self.batch_size, self.x, v))
         forward = lambda x: jax.jvp(lambda p: f(p, x), (params,), (direction,))[1]
-        return _map_batches(forward, self.batch_size, x)
+        return map_batches(forward, self.batch_size, x)
 
 
 class GaussNewtonOperator(AbstractSymmetricOperator):
@@ -125,6 +148,14 @@ class GaussNewtonOperator(AbstractSymmetricOperator):
     Arguments:
         net, x, eta, batch_size: as for `NTKOperator`.
         hessian: d^2 loss/d f_i d f_i of every sample, shape (n, c, c): `loss.hessian(f, y)`, which carries 1/n.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> x, y, loss = jnp.eye(2), jnp.ones((2, 1)), js.losses.MSE()
+        >>> operator = js.kernels.GaussNewtonOperator(net, x, loss.hessian(jax.vmap(net)(x), y))
+        >>> v = js.nets.partition(net)[0]
+        >>> print(operator.size, operator.mv(v).weights[0].shape)
+        12 (4, 2)
 
     Raises:
         ValueError: hessian does not have shape (n, c, c); and as for `NTKOperator`.
@@ -147,8 +178,8 @@ class GaussNewtonOperator(AbstractSymmetricOperator):
         batch_size: int | None = None,
     ):
         self.net, self.x, self.hessian = net, x, hessian
-        self.eta = plain(net) if eta is None else eta
-        self.batch_size = _batch_size(net, x, batch_size)
+        self.eta = unit_rates(net) if eta is None else eta
+        self.batch_size = choose_batch_size(net, x, batch_size)
         _check_hessian(net, x, hessian)
 
     @property
@@ -161,27 +192,36 @@ class GaussNewtonOperator(AbstractSymmetricOperator):
 
     def mv(self, v: PyTree[Float[Array, "..."]]) -> PyTree[Float[Array, "..."]]:
         """The product with a pytree shaped like the parameters."""
-        params, f = _function(self.net)
+        params, f = function(self.net)
         half = _weighted(jax.tree.map(jnp.sqrt, self.eta), v)
 
         def product(x, hessian):
             moved = jax.jvp(lambda p: f(p, x), (params,), (half,))[1]
             return jax.vjp(lambda p: f(p, x), params)[1](jnp.einsum("nab,nb->na", hessian, moved))[0]
 
-        total = _sum_batches(product, self.batch_size, self.x, self.hessian)
+        total = sum_batches(product, self.batch_size, self.x, self.hessian)
         return _weighted(jax.tree.map(jnp.sqrt, self.eta), total)
 
 
 class HessianOperator(AbstractSymmetricOperator):
     """The Hessian of a loss in parameter space: J^T H J + sum_i (dloss/df_i) d^2 f_i/dtheta^2.
 
-    With rates it is sqrt(eta) (...) sqrt(eta), as for `GaussNewtonOperator`. The loss enters by its derivatives at the
-    network's present outputs f, so that any loss serves, of centred networks too.
+    With rates it is sqrt(eta) (...) sqrt(eta), as for `GaussNewtonOperator`. The loss enters only by its derivatives
+    at the present outputs f, so any loss serves, and centred networks work as well.
 
     Arguments:
         net, x, eta, batch_size: as for `NTKOperator`.
         gradient: d loss/d f, shape (n, c): `loss.gradient(f, y)`.
         hessian: d^2 loss/d f_i d f_i, shape (n, c, c): `loss.hessian(f, y)`.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> x, y, loss = jnp.eye(2), jnp.ones((2, 1)), js.losses.MSE()
+        >>> f = jax.vmap(net)(x)
+        >>> operator = js.kernels.HessianOperator(net, x, loss.gradient(f, y), loss.hessian(f, y))
+        >>> sharpness = js.kernels.top_eigenpairs(operator, 1, key=jax.random.key(1)).values[0]
+        >>> bool(sharpness > 0)
+        True
 
     Raises:
         ValueError: gradient or hessian have another shape; and as for `NTKOperator`.
@@ -206,8 +246,8 @@ class HessianOperator(AbstractSymmetricOperator):
         batch_size: int | None = None,
     ):
         self.net, self.x, self.gradient, self.hessian = net, x, gradient, hessian
-        self.eta = plain(net) if eta is None else eta
-        self.batch_size = _batch_size(net, x, batch_size)
+        self.eta = unit_rates(net) if eta is None else eta
+        self.batch_size = choose_batch_size(net, x, batch_size)
         _check_hessian(net, x, hessian)
         if gradient.shape != hessian.shape[:2]:
             raise ValueError(f"gradient must be loss.gradient(f, y), shape {hessian.shape[:2]}, got {gradient.shape}")
@@ -222,7 +262,7 @@ class HessianOperator(AbstractSymmetricOperator):
 
     def mv(self, v: PyTree[Float[Array, "..."]]) -> PyTree[Float[Array, "..."]]:
         """The product with a pytree shaped like the parameters."""
-        params, f = _function(self.net)
+        params, f = function(self.net)
         half = _weighted(jax.tree.map(jnp.sqrt, self.eta), v)
 
         def product(x, gradient, hessian):
@@ -230,19 +270,13 @@ class HessianOperator(AbstractSymmetricOperator):
 
             def slope(p):
                 out, back = jax.vjp(lambda q: f(q, x), p)
-                # The gradient in f where out moves away from the present outputs, to first order.
+                # To first order, the gradient in f where the outputs have moved from `now` to `out`.
                 return back(gradient + jnp.einsum("nab,nb->na", hessian, out - now))[0]
 
             return jax.jvp(slope, (params,), (half,))[1]
 
-        total = _sum_batches(product, self.batch_size, self.x, self.gradient, self.hessian)
+        total = sum_batches(product, self.batch_size, self.x, self.gradient, self.hessian)
         return _weighted(jax.tree.map(jnp.sqrt, self.eta), total)
-
-
-def _function(net: Any) -> tuple[PyTree, Callable[[PyTree, Array], Array]]:
-    """The trainable arrays, and the network as a function of them and a batch."""
-    params, static = partition(net)
-    return params, lambda p, x: jax.vmap(eqx.combine(p, static))(x)
 
 
 def _shapes(net: Any) -> PyTree[jax.ShapeDtypeStruct]:
@@ -253,59 +287,7 @@ def _weighted(eta: PyTree, tree: PyTree) -> PyTree:
     return jax.tree.map(lambda e, leaf: e * leaf, eta, tree)
 
 
-def _output(net: Any, x: Float[Array, "n ..."]) -> jax.ShapeDtypeStruct:
-    return eqx.filter_eval_shape(net, jax.ShapeDtypeStruct(x.shape[1:], x.dtype))
-
-
 def _check_hessian(net: Any, x: Float[Array, "n ..."], hessian: Float[Array, "n out out"]) -> None:
-    (c,) = _output(net, x).shape
+    (c,) = output(net, x).shape
     if hessian.shape != (x.shape[0], c, c):
         raise ValueError(f"hessian must be loss.hessian(f, y), shape {(x.shape[0], c, c)}, got {describe(hessian)}")
-
-
-def _batch_size(net: Any, x: Float[Array, "n ..."], asked: int | None) -> int:
-    """Samples at once: as asked, or as memory allows; then evened out, so that the last batch needs little padding."""
-    if x.ndim == 0 or x.shape[0] == 0:
-        raise ValueError(f"x is {describe(x)}, at least one sample is needed")
-    out = _output(net, x)
-    if len(getattr(out, "shape", ())) != 1:
-        raise ValueError(f"net must map one sample to an array of shape (c,), got {describe(out)}")
-    if asked is not None:
-        most = require_size(asked, "batch_size")
-    else:
-        most = max(1, BATCH_MEMORY // max(1, _saved(net, x, 2) - _saved(net, x, 1)))
-    batches = -(-x.shape[0] // most)
-    return -(-x.shape[0] // batches)
-
-
-def _saved(net: Any, x: Float[Array, "n ..."], samples: int) -> int:
-    """Bytes that the backward pass of so many samples keeps of the forward pass."""
-    params, f = _function(net)
-    batch = jax.ShapeDtypeStruct((samples, *x.shape[1:]), x.dtype)
-    backward = eqx.filter_eval_shape(lambda p, x: jax.vjp(lambda q: f(q, x), p)[1], params, batch)
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(backward) if hasattr(leaf, "dtype"))
-
-
-def _batches(array: Float[Array, "n ..."], size: int, *, repeat: bool) -> Float[Array, "batches size ..."]:
-    """The rows in batches, the last filled up with copies of the first row (where any network is finite) or zeros."""
-    missing = -array.shape[0] % size
-    fill = jnp.broadcast_to(array[:1] if repeat else jnp.zeros_like(array[:1]), (missing, *array.shape[1:]))
-    return jnp.concatenate([array, fill]).reshape(-1, size, *array.shape[1:])
-
-
-def _sum_batches(fn: Callable[..., PyTree], size: int, x: Array, *weights: Array) -> PyTree:
-    """The sum over batches of fn(x, *weights), which is linear in the weights taken together."""
-    if x.shape[0] <= size:
-        return fn(x, *weights)
-    rows = (_batches(x, size, repeat=True), *(_batches(w, size, repeat=False) for w in weights))
-    add = lambda total, row: (jax.tree.map(jnp.add, total, fn(*row)), None)
-    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(fn, *(r[0] for r in rows)))
-    return jax.lax.scan(add, zero, rows)[0]
-
-
-def _map_batches(fn: Callable[[Array], Array], size: int, x: Array) -> Array:
-    """The rows of fn(x), batch by batch."""
-    if x.shape[0] <= size:
-        return fn(x)
-    rows = jax.lax.map(fn, _batches(x, size, repeat=True))
-    return rows.reshape(-1, *rows.shape[2:])[: x.shape[0]]

@@ -17,7 +17,7 @@ from ._tiling import pairs, Tiling, tilings, written_out
 
 
 class MemoryEstimate(NamedTuple):
-    """In bytes.
+    """The memory that a kernel takes, in bytes.
 
     Attributes:
         kernel: the result.
@@ -33,7 +33,7 @@ class MemoryEstimate(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The sum of all three."""
         return self.kernel + self.signals + self.work
 
     def __repr__(self) -> str:
@@ -44,7 +44,7 @@ class MemoryEstimate(NamedTuple):
 
 
 def readable(size: int) -> str:
-    """Bytes in words."""
+    """A number of bytes, with its unit."""
     unit = min(max(len(str(size)) - 1, 0) // 3, 4)
     return f"{size / 1000**unit:.3g} {('bytes', 'kB', 'MB', 'GB', 'TB')[unit]}"
 
@@ -61,7 +61,7 @@ def choose_tiling(
     """The fastest tiling that stays within the budget, by default half of the free memory.
 
     Raises:
-        MemoryError: none does.
+        MemoryError: even the smallest tiles do not.
     """
     n, m = x1.shape[0], None if x2 is None else x2.shape[0]
     allowed = _default_budget() if budget is None else budget
@@ -89,7 +89,13 @@ def _default_budget() -> int:
 
 
 def free_memory() -> int | None:
-    """Bytes free on the default device; None where it does not tell."""
+    """The free memory of the default device, in bytes; None if the device does not say.
+
+    Example:
+        >>> free = js.kernels.free_memory()
+        >>> print(free is None or free > 0)
+        True
+    """
     device = jax.devices()[0]
     stats = device.memory_stats() if device.platform != "cpu" else None
     if stats and "bytes_limit" in stats:
@@ -98,6 +104,7 @@ def free_memory() -> int | None:
 
 
 def _free_on_host() -> int | None:
+    # MemAvailable counts the caches that Linux gives back when needed; sysconf, for other systems, does not.
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):

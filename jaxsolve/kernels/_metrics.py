@@ -11,13 +11,29 @@ def distance(one: Float[Array, "..."], two: Float[Array, "..."]) -> Float[Array,
     """1 - <K, K'>/(|K||K'|) in [0, 2]: 0 for kernels equal up to scale (Kunin et al., kernel distance).
 
     Computed as half the squared difference of the normalised kernels, which does not cancel when they are close.
-    Kernels of any one shape; between k delta_ab and k' delta_ab it is that between k and k'. NaN if one of them is 0.
+    Both may have any shape, the same one; for k delta_ab and k' delta_ab it is the distance of k and k'. NaN if one of
+    them is 0.
+
+    Example:
+        >>> kernel = jnp.array([[2.0, 1.0], [1.0, 2.0]])
+        >>> print(f"{js.kernels.distance(kernel, 3 * kernel):.2f}, {js.kernels.distance(kernel, jnp.eye(2)):.2f}")
+        0.00, 0.11
+
+    Reference:
+        @inproceedings{kunin2024get, booktitle={NeurIPS}, year={2024}, note={arXiv 2406.06158}, title={Get rich quick},
+          author={Kunin and Raventos and Domine and Chen and Klindt and Saxe and Ganguli}}
     """
     return jnp.sum((unit(one) - unit(two)) ** 2) / 2
 
 
 def relative_change(now: Float[Array, "..."], before: Float[Array, "..."]) -> Float[Array, ""]:
-    """|K - K_0|/|K_0|: what tells the kernel regime from feature learning. Kernels of any one shape."""
+    """|K - K_0|/|K_0|: what tells the kernel regime from feature learning. Any one shape.
+
+    Example:
+        >>> kernel = jnp.array([[2.0, 1.0], [1.0, 2.0]])
+        >>> print(f"{js.kernels.relative_change(3 * kernel, kernel):.2f}")
+        2.00
+    """
     return norm(now - before) / norm(before)
 
 
@@ -27,6 +43,16 @@ def target_alignment(kernel: Kernel, y: Float[Array, "n out"]) -> Float[Array, "
     With outputs, (n, c, n, c): y^T K y/(|K||y|^2), y as one vector (Atanasov et al., section 2). Without, (n, n):
     <K, Y Y^T>/(|K||Y Y^T|), the kernel-target alignment of Cristianini et al. (2001). For c = 1 they agree. NaN if the
     kernel or the target is 0.
+
+    Example:
+        >>> y = jnp.array([[1.0], [-1.0]])
+        >>> on, off = js.kernels.target_alignment(y @ y.T, y), js.kernels.target_alignment(jnp.eye(2), y)
+        >>> print(f"{on:.2f}, {off:.2f}")
+        1.00, 0.71
+
+    Reference:
+        @article{atanasov_kernel_learners, author={Alexander Atanasov and Blake Bordelon and Cengiz Pehlevan},
+          title={Neural Networks as Kernel Learners: The Silent Alignment Effect}}
 
     Raises:
         ValueError: the shapes are not those of a kernel and its targets.
@@ -42,6 +68,11 @@ def target_alignment(kernel: Kernel, y: Float[Array, "n out"]) -> Float[Array, "
 def centre(kernel: Kernel) -> Kernel:
     """H K H with H = 1 - 11^T/n over the samples, output by output: the kernel of features of mean zero.
 
+    Example:
+        >>> print(js.kernels.centre(jnp.eye(2) + 5.0))
+        [[ 0.5 -0.5]
+         [-0.5  0.5]]
+
     Raises:
         ValueError: the kernel is neither (n, c, n, c) nor (n, n).
     """
@@ -54,6 +85,11 @@ def centred_distance(one: Kernel, two: Kernel) -> Float[Array, ""]:
     """1 - CKA: the kernel distance of the centred kernels, which does not cancel when they are close.
 
     NaN if one of them is constant over the samples.
+
+    Example:
+        >>> kernel = jnp.array([[2.0, 1.0], [1.0, 2.0]])
+        >>> print(abs(js.kernels.centred_distance(kernel, 3 * kernel + 1.0)) < 1e-6)
+        True
 
     Raises:
         ValueError: the kernels differ in shape, or are neither (n, c, n, c) nor (n, n).
@@ -72,6 +108,11 @@ def centred_alignment(one: Kernel, two: Kernel) -> Float[Array, ""]:
     In [0, 1] for positive kernels, 1 for kernels equal up to scale and features' means. NaN if one of them is
     constant over the samples.
 
+    Example:
+        >>> kernel = jnp.array([[2.0, 1.0], [1.0, 2.0]])
+        >>> print(f"{js.kernels.centred_alignment(kernel, 3 * kernel + 1.0):.3f}")
+        1.000
+
     Raises:
         ValueError: as for `centred_distance`.
     """
@@ -80,6 +121,11 @@ def centred_alignment(one: Kernel, two: Kernel) -> Float[Array, ""]:
 
 def centred_target_alignment(kernel: Kernel, y: Float[Array, "n out"]) -> Float[Array, ""]:
     """`target_alignment` of the centred kernel with the centred target. NaN for a constant target.
+
+    Example:
+        >>> y = jnp.array([[3.0], [1.0]])
+        >>> print(f"{js.kernels.centred_target_alignment(y @ y.T, y):.3f}")
+        1.000
 
     Raises:
         ValueError: the shapes are not those of a kernel and its targets.

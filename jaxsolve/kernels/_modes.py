@@ -138,7 +138,7 @@ def _second_integral(rate: Array, t: Array) -> Array:
     # -t^2 sum_m (-1)^m/(m + 2)! times the sum of x^j y^(m - j)
     power = symmetric = jnp.ones_like(x)
     total, factor = jnp.zeros_like(x), 0.5
-    for m in range(18):
+    for m in range(18):  # x, y < 1, so the next term is below the rounding of float64
         total = total + factor * symmetric
         power = power * y
         symmetric = x * symmetric + power

@@ -1,4 +1,4 @@
-"""The one door to neural-tangents, whose last release predates names that newer JAX has removed."""
+"""The only module that imports neural-tangents, whose last release uses names that newer JAX has removed."""
 
 import contextlib
 import enum
@@ -16,7 +16,15 @@ from jaxtyping import Array, Float, PyTree
 
 
 class NeuralTangentsUnavailable(ImportError):
-    """neural-tangents is not installed, or does not work with the installed JAX."""
+    """neural-tangents is not installed, or does not work with the installed JAX.
+
+    Example:
+        >>> net = js.nets.MLP(2, 8, 1, 1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> try:
+        ...     kernel = js.kernels.infinite(net, jnp.eye(2)).ntk
+        ... except js.kernels.NeuralTangentsUnavailable:
+        ...     kernel = js.kernels.empirical(net, jnp.eye(2)).ntk  # at finite width
+    """
 
 
 class NTKImplementation(enum.Enum):
@@ -64,7 +72,7 @@ def _restore_removed_names() -> None:
 
 @contextlib.contextmanager
 def _old_ways() -> Iterator[None]:
-    """Nobody will update neural-tangents: what JAX deprecates in it is no news to its users here."""
+    """Silences JAX's deprecation warnings about neural-tangents, which nobody maintains."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         yield

@@ -20,8 +20,8 @@ class Regression(eqx.Module):
         outputs: f on the training points, shape (n, c).
         y: the targets.
         rank: rows, or the numerical rank if the eigen-decomposition was needed.
-        decomposed: whether it was needed, K + n ridge being singular to rounding. Nothing is ever added to the diagonal
-            in silence.
+        decomposed: whether it was needed, because K + n ridge is singular to rounding. No jitter is added to the
+            diagonal.
     """
 
     coefficients: Float[Array, "rows columns"]
@@ -57,8 +57,8 @@ def regression(
     r"""Minimises 1/(2n) sum_i |f(x_i) - y_i|^2 + ridge/2 |f - f_0|^2 in the norm of the kernel's Hilbert space.
 
     So $f(x) = f_0(x) + k(x) (K + n\,\mathrm{ridge}\,I)^{-1} (y - f_0)$: what `kernels.linearized` reaches at t = inf.
-    By Cholesky; if K + n ridge is singular to rounding by eigen-decomposition, giving the solution of least norm. Under
-    vmap both are computed.
+    By Cholesky or, if K + n ridge is singular to rounding, by eigen-decomposition, which gives the solution
+    of least norm. Under vmap both are computed.
 
     Arguments:
         kernel: on the training points, symmetric and positive semi-definite; (n, n) if it is the same for every
@@ -66,6 +66,14 @@ def regression(
         y: targets, shape (n, c).
         start: f_0 on the training points; None is 0.
         ridge: >= 0.
+
+    Example:
+        >>> kernel, y = jnp.array([[2.0, 1.0], [1.0, 2.0]]), jnp.array([[1.0], [-1.0]])
+        >>> print(js.kernels.regression(kernel, y).coefficients[:, 0].round(3))
+        [ 1. -1.]
+        >>> fit = js.kernels.regression(kernel, y, ridge=0.5)
+        >>> print(fit.outputs[:, 0].round(3), fit.predict(cross=jnp.array([[1.0, 0.0]]))[:, 0].round(3))
+        [ 0.5 -0.5] [0.5]
 
     Raises:
         ValueError: shapes or dtypes do not fit, the kernel is not symmetric or not positive semi-definite beyond

@@ -11,14 +11,14 @@ from ..nets import AbstractLayer, AbstractLayered, AbstractParametric, run
 
 
 class Signal(NamedTuple):
-    """At one layer with parameters, for a batch of n samples."""
+    """What passes one layer with parameters, for a batch of n samples."""
 
     inputs: Float[Array, "n ..."]
     back: Float[Array, "n out ..."]  # d f_a / d (the layer's output before its multiplier), gamma included
 
 
 def tapped_layers(net: AbstractLayered) -> list[AbstractLayer]:
-    """All layers that show themselves to a tap, in the order in which a sample meets them."""
+    """All layers that call a tap, in the order of the forward pass."""
     found: list[AbstractLayer] = []
 
     def tap(layer: AbstractLayer, z: Array, out: Array) -> Array:
@@ -26,18 +26,18 @@ def tapped_layers(net: AbstractLayered) -> list[AbstractLayer]:
         return out
 
     x = jax.ShapeDtypeStruct(net.in_shape, net.weights[0].dtype)
-    # The network, too, may be known by its shapes only: then its arrays cannot be computed with outside of the trace.
+    # The network is an argument, not a constant: where it is known by its shapes only, it has no arrays to close over.
     eqx.filter_eval_shape(lambda net, x: run(net, net.layers, x, tap), net, x)
     return found
 
 
 def parametric_layers(net: AbstractLayered) -> list[AbstractParametric]:
-    """Those of them that have parameters."""
+    """The layers with parameters, in the order of the forward pass."""
     return [layer for layer in tapped_layers(net) if isinstance(layer, AbstractParametric)]
 
 
 def signals(net: AbstractLayered, x: Float[Array, "n ..."]) -> list[Signal]:
-    """The signals at all of `parametric_layers`, of a network that has no other `tapped_layers`.
+    """The signals at all of `parametric_layers`, which must be all of its `tapped_layers`.
 
     Derivatives with respect to a push at each layer's output: one forward pass, and one backward pass per output.
     """

@@ -1,4 +1,4 @@
-"""The spectrum of a kernel, what is read off it, and where a target lies in it.
+"""The spectrum of a kernel, measures of it, and where a target lies in it.
 
 A kernel (n, c, n, c) counts as one matrix of n c rows, a kernel (n, n) as one of n rows. So the output-diagonal kernel
 k delta_ab has c times the trace and ranks of k, log c more entropy, and each eigenvalue of k c times.
@@ -31,6 +31,10 @@ class TargetPower(NamedTuple):
 def trace(kernel: Kernel) -> Float[Array, ""]:
     """tr K, over samples and outputs.
 
+    Example:
+        >>> print(js.kernels.trace(jnp.array([[2.0, 1.0], [1.0, 2.0]])))
+        4.0
+
     Raises:
         ValueError: the kernel is neither (n, c, n, c) nor (n, n).
     """
@@ -40,8 +44,12 @@ def trace(kernel: Kernel) -> Float[Array, ""]:
 def spectrum(kernel: Kernel) -> Float[Array, " size"]:
     """The eigenvalues, descending, of the symmetric part.
 
-    Kernels have none below 0, but rounding finds some: those down to -size * eps * (largest) are set to 0. What is
-    more negative is returned as found, for then the matrix is no kernel.
+    Kernels have none below 0, but rounding finds some: those down to -size * eps * (largest) are set to 0. More
+    negative ones are returned as found: the matrix is then not a kernel.
+
+    Example:
+        >>> print(js.kernels.spectrum(jnp.array([[2.0, 1.0], [1.0, 2.0]])).round(4))
+        [3. 1.]
 
     Raises:
         ValueError: the kernel is neither (n, c, n, c) nor (n, n).
@@ -56,6 +64,10 @@ def entropy(kernel: Kernel) -> Float[Array, ""]:
     0 log 0 = 0, with derivative 0: the true one is infinite, for a new direction raises the entropy at once. NaN if
     the kernel is 0 or has an eigenvalue below 0 by more than rounding.
 
+    Example:
+        >>> print(f"{js.kernels.entropy(jnp.eye(4)):.3f}")
+        1.386
+
     Raises:
         ValueError: the kernel is neither (n, c, n, c) nor (n, n).
     """
@@ -68,6 +80,10 @@ def entropy(kernel: Kernel) -> Float[Array, ""]:
 def effective_rank(kernel: Kernel) -> Float[Array, ""]:
     """exp(entropy), from 1 to the size (Roy & Vetterli 2007): r equal eigenvalues give r, small ones count little.
 
+    Example:
+        >>> print(f"{js.kernels.effective_rank(jnp.diag(jnp.array([1.0, 1.0, 1.0, 0.01]))):.2f}")
+        3.06
+
     Raises:
         ValueError: the kernel is neither (n, c, n, c) nor (n, n).
     """
@@ -75,9 +91,13 @@ def effective_rank(kernel: Kernel) -> Float[Array, ""]:
 
 
 def participation_ratio(kernel: Kernel) -> Float[Array, ""]:
-    """(tr K)^2/|K|^2, from 1 to the size: another effective rank, ruled by the large eigenvalues; needs none of them.
+    """(tr K)^2/|K|^2, from 1 to the size: another effective rank, ruled by the large eigenvalues.
 
-    NaN if the kernel is 0.
+    It needs no decomposition. NaN if the kernel is 0.
+
+    Example:
+        >>> print(f"{js.kernels.participation_ratio(jnp.diag(jnp.array([1.0, 1.0, 1.0, 0.01]))):.2f}")
+        3.02
 
     Raises:
         ValueError: the kernel is neither (n, c, n, c) nor (n, n).
@@ -92,6 +112,11 @@ def target_power(kernel: Kernel, y: Float[Array, "n out"]) -> TargetPower:
     For a kernel (n, n), sum_a (v_k . y_a)^2/|y|^2 over the columns of y, of shape (n,). Within equal eigenvalues the
     shares depend on the basis that was found; their sum does not, and only where eigenvalues differ is there a
     derivative. NaN for y = 0.
+
+    Example:
+        >>> power = js.kernels.target_power(jnp.array([[2.0, 1.0], [1.0, 2.0]]), jnp.array([[3.0], [1.0]]))
+        >>> print(power.values.round(3), power.shares.round(3), power.cumulative.round(3))
+        [3. 1.] [0.8 0.2] [0.8 1. ]
 
     Raises:
         ValueError: the shapes are not those of a kernel and its targets.

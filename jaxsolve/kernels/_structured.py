@@ -41,7 +41,7 @@ def structured(
 
 
 def of_signals(net: AbstractLayered, eta: PyTree, everything: list[Signal], outputs: Outputs) -> Float[Array, "..."]:
-    """The kernel between samples and themselves, of which the signals are known."""
+    """The kernel between samples and themselves, from their signals."""
     terms, cut = _Terms(net, eta, outputs, by_layer=False), _cutter(everything)
     n, rows = everything[0].inputs.shape[0], outputs.rows(net.out_size)
     tile = cut_tile(n, rows)
@@ -52,7 +52,7 @@ def of_signals(net: AbstractLayered, eta: PyTree, everything: list[Signal], outp
 
 
 class _Terms(NamedTuple):
-    """What the kernel is a sum of: one array, or `by_layer` one of each layer."""
+    """The terms of the kernel, summed into one array or, with `by_layer`, into one per layer."""
 
     net: AbstractLayered
     eta: PyTree
@@ -83,8 +83,8 @@ class _Block(NamedTuple):
 def _written_out(terms: _Terms, rows: list[_Block], columns: list[_Block] | None) -> list[Float[Array, "..."]]:
     """The kernel between the samples of some blocks and those of others, or themselves if columns is None.
 
-    Layer by layer, from the last one on, as signals go back, each added to the kernel at once: XLA would hold the Grams
-    of all layers for a sum of them.
+    Layers are taken from the last one on, as signals go back, and each is added to the kernel at once: for one sum over
+    layers XLA would hold the Grams of all of them.
     """
     outputs = terms.outputs
     others = rows if columns is None else columns
@@ -100,7 +100,7 @@ def _written_out(terms: _Terms, rows: list[_Block], columns: list[_Block] | None
 
 
 def _symmetric(kernel: Array, blocks: list[_Block], outputs: Outputs) -> Array:
-    """The whole of a kernel of which no tile below the diagonal is known."""
+    """A kernel with its tiles below the diagonal filled in from those above."""
     out_size = blocks[0].signals[0].back.shape[1]
     for one, two in itertools.combinations_with_replacement(blocks, 2):
         shape = outputs.shape(_count([one]), _count([two]), out_size)
@@ -111,19 +111,20 @@ def _symmetric(kernel: Array, blocks: list[_Block], outputs: Outputs) -> Array:
 
 
 def _blocks(net: AbstractLayered, x: Float[Array, "n ..."], size: int) -> list[_Block]:
-    """Each passes the network by itself: cutting its signals out of those of all would copy them."""
+    """Each block passes the network by itself: cutting its signals out of those of all samples would copy them."""
     return [_Block(start, _in_order(signals(net, x[start:end]))) for start, end in _ranges(x.shape[0], size)]
 
 
 def _in_order(everything: list[Signal]) -> list[Signal]:
-    """The same signals, with the inputs of the first layer known to XLA only once the signals have come back to it.
+    """The same signals, with the inputs of the first layer hidden from XLA until the signals have come back to it.
 
-    It would multiply them with each other at once and hold the products, which are larger if samples are small.
+    Otherwise XLA multiplies the inputs at once and holds their products, which are larger where samples are small.
     """
     first, *others = everything
     n = first.inputs.shape[0]
     if first.inputs.size >= n * n:  # and many networks share the products
         return everything
+    # A zero times a signal: XLA removes barriers before it schedules, but not a dependence on numbers.
     one = jax.lax.stop_gradient(first.back.reshape(n, -1)[:, 0])
     late = first.inputs + 0 * one.reshape(n, *[1] * (first.inputs.ndim - 1))
     return [first._replace(inputs=late), *others]
@@ -192,8 +193,8 @@ def _looped(terms: _Terms, one: _Samples, two: _Samples | None, tile: int) -> li
     if two is not None:
         return _loop(list(itertools.product(starts, _starts(m, tile2))), between, kernels)
     kernels = _loop(list(itertools.combinations(starts, 2)), across, kernels)
-    # These come last: the last tile overlaps the one before, and only they are symmetric by themselves. So it is with
-    # the smaller tiles within them.
+    # Tiles on the diagonal come last: the last tile of a row overlaps the one before it, and only those on the diagonal
+    # are made symmetric. The same holds for the smaller tiles within them.
     return _loop([(start, start) for start in starts], on_diagonal, kernels)
 
 
@@ -217,7 +218,7 @@ def _reader(net: AbstractLayered, x: Float[Array, "n ..."], tiling: Tiling) -> _
 
 
 def _cutter(everything: list[Signal]) -> _Read:
-    # Signals in the shape in which they are sent on: in two shapes XLA makes them twice.
+    # Cut in the shape in which signals are sent on: for a second shape XLA would compute them twice.
     flat = [signal.back.reshape(-1, *signal.back.shape[2:]) for signal in everything]
 
     def cut(start: Any, size: int) -> list[Signal]:

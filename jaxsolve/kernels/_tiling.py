@@ -7,7 +7,7 @@ from typing import NamedTuple
 class Tiling(NamedTuple):
     """How the samples of a kernel are cut into tiles of one size.
 
-    Where they do not fill up the samples, one tile is smaller if tiles are written out, or else overlaps another.
+    If the samples do not divide evenly, one tile is smaller where tiles are written out, and else overlaps another.
 
     Attributes:
         tile: samples per tile.
@@ -22,7 +22,7 @@ class Tiling(NamedTuple):
 MOST_ROWS = 600
 # Rows of a symmetric kernel that are worth two tiles along each axis, or three: then six of nine are computed.
 TWO_TILES, THREE_TILES = 200, 400
-# Such tiles hold a multiple of so many samples, for the vector units.
+# The tiles of such kernels hold a multiple of so many samples, to fill the vector units.
 EVEN = 4
 # So many pairs, or a symmetric kernel of such tiles, are written out: that is faster, compiles longer and takes memory.
 FEW_PAIRS, SMALL_ROWS = 3, 480
@@ -48,7 +48,7 @@ def first_tile(n: int, rows: int) -> int:
 
 
 def cut_tile(n: int, rows: int) -> int:
-    """The same where tiles are cut out of what is held already: to copy two takes the time that they would save."""
+    """The same where tiles are cut out of signals that are held: copying two takes the time that they would save."""
     return n if n * rows < THREE_TILES else first_tile(n, rows)
 
 

@@ -35,32 +35,81 @@ def _centred_alignment(view: View):
 
 
 def kernel() -> Observable:
-    """The kernel, shape (n, c, n, c)."""
+    """The kernel, shape (n, c, n, c).
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> run = js.solve(problem, js.FrozenKernel(), jnp.array([0.0, 1.0]), observe=js.observe.kernel())
+        >>> run["kernel"].shape
+        (2, 2, 1, 2, 1)
+    """
     return Observable(
         "kernel", _kernel, Quantity.KERNEL, ("sample", "output", "sample_2", "output_2"), "output^2 / (loss time)"
     )
 
 
 def kernel_distance() -> Observable:
-    """1 - <K, K_0>/(|K||K_0|): how far the kernel has turned from its start (Kunin et al.)."""
+    """1 - <K, K_0>/(|K||K_0|): how far the kernel has turned from its start (Kunin et al.).
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> view = js.View(problem, jnp.zeros(()), problem.params)
+        >>> bool(abs(js.observe.kernel_distance()(view)) < 1e-6)  # at the start
+        True
+    """
     return Observable("kernel_distance", _distance, Quantity.KERNEL)
 
 
 def kernel_change() -> Observable:
-    """|K - K_0|/|K_0|: how far the kernel has moved. Below 0.1 at the end is the kernel regime."""
+    """|K - K_0|/|K_0|: how far the kernel has moved. Below 0.1 at the end is the kernel regime.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> view = js.View(problem, jnp.zeros(()), problem.params)
+        >>> bool(abs(js.observe.kernel_change()(view)) < 1e-6)  # at the start
+        True
+    """
     return Observable("kernel_change", _change, Quantity.KERNEL)
 
 
 def kernel_alignment() -> Observable:
-    """y^T K y/(|K||y|^2): how much of the kernel lies on the target (Atanasov et al.)."""
+    """y^T K y/(|K||y|^2): how much of the kernel lies on the target (Atanasov et al.).
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> view = js.View(problem, jnp.zeros(()), problem.params)
+        >>> found = js.observe.kernel_alignment()(view)
+        >>> print(bool(jnp.allclose(found, js.kernels.target_alignment(view.kernel, problem.y))))
+        True
+    """
     return Observable("kernel_alignment", _target_alignment, Quantity.KERNEL)
 
 
 def kernel_centred_distance() -> Observable:
-    """1 - CKA of the kernel and that of the start: how far the kernel of mean-free features has turned."""
+    """1 - CKA of the kernel and that of the start: how far the kernel of mean-free features has turned.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> view = js.View(problem, jnp.zeros(()), problem.params)
+        >>> bool(abs(js.observe.kernel_centred_distance()(view)) < 1e-6)  # at the start
+        True
+    """
     return Observable("kernel_centred_distance", _centred_distance, Quantity.KERNEL)
 
 
 def kernel_centred_alignment() -> Observable:
-    """How much of the centred kernel lies on the centred target (`kernels.centred_target_alignment`)."""
+    """How much of the centred kernel lies on the centred target (`kernels.centred_target_alignment`).
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> view = js.View(problem, jnp.zeros(()), problem.params)
+        >>> print(f"{js.observe.kernel_centred_alignment()(view):.3f}")  # centred, two samples have one direction only
+        1.000
+    """
     return Observable("kernel_centred_alignment", _centred_alignment, Quantity.KERNEL)

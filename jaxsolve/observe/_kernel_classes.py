@@ -37,15 +37,38 @@ def kernel_by_class() -> Observable:
     """The mean of the kernel between the samples of two classes, averaged over outputs (`kernels.class_kernel`).
 
     Shape (classes, classes). A class without a sample raises ValueError; in traces it has NaN.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> view = js.View(problem, jnp.zeros(()), problem.params)
+        >>> js.observe.kernel_by_class()(view).shape
+        (2, 2)
     """
     return Observable("kernel_by_class", _class_kernel, Quantity.KERNEL, ("class", "class_2"), _UNIT)
 
 
 def kernel_within_class() -> Observable:
-    """The mean of the kernel over pairs of distinct samples of each class (`kernels.class_means`), shape (classes,)."""
+    """The mean of the kernel over pairs of distinct samples of each class (`kernels.class_means`), shape (classes,).
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> view = js.View(problem, jnp.zeros(()), problem.params)
+        >>> js.observe.kernel_within_class()(view).shape
+        (2,)
+    """
     return Observable("kernel_within_class", _within, Quantity.KERNEL, ("class",), _UNIT)
 
 
 def kernel_between_classes() -> Observable:
-    """The mean of the kernel over pairs of samples of two classes, shape (classes, classes); NaN on the diagonal."""
+    """The mean of the kernel over pairs of samples of two classes, shape (classes, classes); NaN on the diagonal.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> view = js.View(problem, jnp.zeros(()), problem.params)
+        >>> js.observe.kernel_between_classes()(view).shape
+        (2, 2)
+    """
     return Observable("kernel_between_classes", _between, Quantity.KERNEL, ("class", "class_2"), _UNIT)

@@ -50,27 +50,66 @@ class _ReadTargetPower:
 
 
 def kernel_trace() -> Observable:
-    """tr K, over samples and outputs."""
+    """tr K, over samples and outputs.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> view = js.View(problem, jnp.zeros(()), problem.params)
+        >>> print(bool(jnp.allclose(js.observe.kernel_trace()(view), js.observe.kernel_spectrum(2)(view).sum())))
+        True
+    """
     return Observable("kernel_trace", _trace, Quantity.KERNEL, unit="output^2 / (loss time)")
 
 
 def kernel_effective_rank() -> Observable:
-    """exp of the entropy of the kernel's normalised spectrum: how many directions it has (`kernels.effective_rank`)."""
+    """exp of the entropy of the kernel's normalised spectrum: how many directions it has (`kernels.effective_rank`).
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> view = js.View(problem, jnp.zeros(()), problem.params)
+        >>> print(bool(1 <= js.observe.kernel_effective_rank()(view) <= 2))
+        True
+    """
     return Observable("kernel_effective_rank", _effective_rank, Quantity.KERNEL)
 
 
 def kernel_participation_ratio() -> Observable:
-    """(tr K)^2/|K|^2: how many directions carry the kernel, ruled by its large eigenvalues."""
+    """(tr K)^2/|K|^2: how many directions carry the kernel, ruled by its large eigenvalues.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> view = js.View(problem, jnp.zeros(()), problem.params)
+        >>> print(bool(1 <= js.observe.kernel_participation_ratio()(view) <= 2))
+        True
+    """
     return Observable("kernel_participation_ratio", _participation_ratio, Quantity.KERNEL)
 
 
 def kernel_entropy() -> Observable:
-    """The von Neumann entropy of K/tr K."""
+    """The von Neumann entropy of K/tr K.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> view = js.View(problem, jnp.zeros(()), problem.params)
+        >>> print(bool(0 <= js.observe.kernel_entropy()(view) <= jnp.log(2.0)))
+        True
+    """
     return Observable("kernel_entropy", _entropy, Quantity.KERNEL, unit="nat")
 
 
 def kernel_spectrum(top: int = 10) -> Observable:
     """The largest eigenvalues of the kernel, descending, shape (top,).
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> view = js.View(problem, jnp.zeros(()), problem.params)
+        >>> js.observe.kernel_spectrum(2)(view).shape
+        (2,)
 
     Raises:
         ValueError: top is below 1, or (when used) above the kernel's size n c.
@@ -82,6 +121,13 @@ def kernel_spectrum(top: int = 10) -> Observable:
 
 def kernel_target_power(top: int = 10) -> Observable:
     """The share of |y|^2 on the first 1, 2, ..., top eigenvectors of the kernel, shape (top,).
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> view = js.View(problem, jnp.zeros(()), problem.params)
+        >>> print(f"{js.observe.kernel_target_power(2)(view)[-1]:.3f}")
+        1.000
 
     Raises:
         ValueError: top is below 1, or (when used) above the kernel's size n c.

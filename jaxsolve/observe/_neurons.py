@@ -18,15 +18,39 @@ def _delta(view: View):
 
 
 def neuron_radius() -> Observable:
-    """mu_k = a_k |w_k| of every hidden neuron, shape (h,): see `theory.neurons`."""
+    """mu_k = a_k |w_k| of every hidden neuron, shape (h,): see `theory.neurons`.
+
+    Example:
+        >>> net = js.nets.MLP(2, 4, 1, 1, "relu", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> view = js.View(problem, jnp.zeros(()), problem.params)
+        >>> js.observe.neuron_radius()(view).shape
+        (4,)
+    """
     return Observable("neuron_radius", _radius, Quantity.PARAMS, ("neuron",), "weight^2")
 
 
 def neuron_direction() -> Observable:
-    """w_k/|w_k| of every hidden neuron, shape (h, in); 0 where w_k = 0."""
+    """w_k/|w_k| of every hidden neuron, shape (h, in); 0 where w_k = 0.
+
+    Example:
+        >>> net = js.nets.MLP(2, 4, 1, 1, "relu", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> view = js.View(problem, jnp.zeros(()), problem.params)
+        >>> js.observe.neuron_direction()(view).shape
+        (4, 2)
+    """
     return Observable("neuron_direction", _direction, Quantity.PARAMS, ("neuron", "input"))
 
 
 def neuron_delta() -> Observable:
-    """delta_k = eta_w a_k^2 - eta_a |w_k|^2 of every hidden neuron, shape (h,): conserved by gradient flow."""
+    """delta_k = eta_w a_k^2 - eta_a |w_k|^2 of every hidden neuron, shape (h,): conserved by gradient flow.
+
+    Example:
+        >>> net = js.nets.MLP(2, 4, 1, 1, "relu", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> view = js.View(problem, jnp.zeros(()), problem.params)
+        >>> js.observe.neuron_delta()(view).shape
+        (4,)
+    """
     return Observable("neuron_delta", _delta, Quantity.PARAMS, ("neuron",), "weight^2 eta")

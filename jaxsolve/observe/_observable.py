@@ -21,6 +21,14 @@ class Observable(eqx.Module):
         dims: names of the axes.
         unit: in words; "1" for pure numbers.
 
+    Example:
+        >>> largest = js.observe.Observable("largest", lambda view: jnp.max(jnp.abs(view.outputs)), js.Quantity.OUTPUTS)
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> run = js.solve(problem, js.FrozenKernel(), jnp.array([0.0, 1.0]), observe=largest)
+        >>> run["largest"].shape
+        (2,)
+
     Raises:
         TypeError: an argument is of another kind, or `fn` returns something else than a JAX array.
         ValueError: what `fn` returns has not one axis per entry of `dims`.
@@ -53,6 +61,10 @@ class Observable(eqx.Module):
 
 def check_observables(observe: Any, dynamics: AbstractDynamics) -> tuple[Observable, ...]:
     """Returns the observables as a tuple.
+
+    Example:
+        >>> print(len(js.observe.check_observables([js.observe.loss(), js.observe.outputs()], js.GradientFlow())))
+        2
 
     Raises:
         TypeError: something else than observables was given.

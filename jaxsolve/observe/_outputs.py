@@ -44,30 +44,79 @@ def _test_outputs(view: View):
 
 
 def loss() -> Observable:
-    """The training loss."""
+    """The training loss.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> run = js.solve(problem, js.FrozenKernel(), jnp.array([0.0, jnp.inf]), observe=js.observe.loss())
+        >>> print(bool(run["loss"][-1] < 1e-6))
+        True
+    """
     return Observable("loss", _loss, Quantity.OUTPUTS, unit="loss")
 
 
 def test_loss() -> Observable:
-    """The loss on the test set."""
+    """The loss on the test set.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), test=(jnp.ones((3, 2)), jnp.ones((3, 1))))
+        >>> view = js.View(problem, jnp.zeros(()), problem.params)
+        >>> js.observe.test_loss()(view).shape
+        ()
+    """
     return Observable("test_loss", _test_loss, Quantity.OUTPUTS, unit="loss")
 
 
 def accuracy() -> Observable:
-    """Share of training samples with the right sign (one output) or the right largest output."""
+    """Share of training samples with the right sign (one output) or the right largest output.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> run = js.solve(problem, js.FrozenKernel(), jnp.inf, observe=js.observe.accuracy())
+        >>> print(run["accuracy"])
+        1.0
+    """
     return Observable("accuracy", _accuracy, Quantity.OUTPUTS)
 
 
 def test_accuracy() -> Observable:
-    """`accuracy` on the test set."""
+    """`accuracy` on the test set.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), test=(jnp.ones((3, 2)), jnp.ones((3, 1))))
+        >>> view = js.View(problem, jnp.zeros(()), problem.params)
+        >>> js.observe.test_accuracy()(view).shape
+        ()
+    """
     return Observable("test_accuracy", _test_accuracy, Quantity.OUTPUTS)
 
 
 def outputs() -> Observable:
-    """Outputs on the training set, shape (n, c)."""
+    """Outputs on the training set, shape (n, c).
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> run = js.solve(problem, js.FrozenKernel(), jnp.inf, observe=js.observe.outputs())
+        >>> print(run["outputs"].round(3))
+        [[ 1.]
+         [-1.]]
+    """
     return Observable("outputs", _outputs, Quantity.OUTPUTS, ("sample", "output"), "output")
 
 
 def test_outputs() -> Observable:
-    """Outputs on the test set, shape (m, c)."""
+    """Outputs on the test set, shape (m, c).
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), test=(jnp.ones((3, 2)), jnp.ones((3, 1))))
+        >>> view = js.View(problem, jnp.zeros(()), problem.params)
+        >>> js.observe.test_outputs()(view).shape
+        (3, 1)
+    """
     return Observable("test_outputs", _test_outputs, Quantity.OUTPUTS, ("test_sample", "output"), "output")

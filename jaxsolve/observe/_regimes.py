@@ -17,6 +17,11 @@ def half_loss_time(
         ts: times, ts[0] = 0.
         loss: losses at these times, along the last axis.
 
+    Example:
+        >>> ts, losses = jnp.array([0.0, 1.0, 2.0]), jnp.array([[1.0, 0.75, 0.25], [1.0, 0.9, 0.8]])
+        >>> print(js.observe.half_loss_time(ts, losses).round(3))
+        [1.414   inf]
+
     Raises:
         ValueError: ts does not start at 0, or the shapes do not match.
     """
@@ -45,6 +50,12 @@ def classify(
 
     Half-loss time beyond the last time: frozen; before the first positive one: unstable; else a relative kernel change
     below 0.1: kernel; otherwise feature learning.
+
+    Example:
+        >>> half, change = jnp.array([1.5, 1.5, jnp.inf, 0.01]), jnp.array([0.01, 2.0, 0.0, 2.0])
+        >>> found = js.observe.classify(half, change, ts=jnp.array([0.0, 0.1, 10.0]))
+        >>> print([js.observe.Regime(number).label for number in found])
+        ['kernel', 'feature learning', 'frozen', 'unstable']
     """
     times, half = np.asarray(ts, float), np.asarray(half, float)
     regime = np.where(np.asarray(kernel_change) < KERNEL_CHANGE, Regime.KERNEL, Regime.FEATURE_LEARNING)
@@ -63,6 +74,12 @@ def regimes(
         ts: times, ts[0] = 0.
         loss: losses at these times, along the last axis.
         kernel_change: |K - K_0|/|K_0| at the end of each run.
+
+    Example:
+        >>> ts, losses = jnp.array([0.0, 1.0, 2.0]), jnp.array([[1.0, 0.6, 0.1], [1.0, 0.9, 0.8]])
+        >>> found = js.observe.regimes(ts, losses, kernel_change=jnp.array([0.5, 0.0]))
+        >>> print([js.observe.Regime(number).label for number in found])
+        ['feature learning', 'frozen']
     """
     half = half_loss_time(ts, loss)
     diverged = ~np.isfinite(np.asarray(loss, float)[..., -1])

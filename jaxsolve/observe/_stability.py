@@ -69,6 +69,13 @@ def sharpness() -> Observable:
     No Hessian is formed: LOBPCG (`kernels.top_eigenpairs`) multiplies it with vectors until the residual is about
     eps^(3/4) of the eigenvalue, whose own error is its square over the gap to the next one; after 200 iterations it
     gives what it has, which is never too large.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> view = js.View(problem, jnp.zeros(()), problem.params)
+        >>> print(bool(js.observe.sharpness()(view) > 0))
+        True
     """
     return Observable("sharpness", _sharpness, unit="1 / time")
 
@@ -84,6 +91,14 @@ def stability(rate: Float[ArrayLike, ""], *, momentum: float = 0.0) -> Observabl
     Arguments:
         rate: the learning rate, > 0.
         momentum: heavy-ball momentum beta in [0, 1).
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> view = js.View(problem, jnp.zeros(()), problem.params)
+        >>> sharpness, share = js.observe.sharpness()(view), js.observe.stability(0.1)(view)
+        >>> print(bool(jnp.allclose(share, 0.1 * sharpness / 2)))
+        True
 
     Raises:
         ValueError: rate is not one finite number > 0, or momentum is not in [0, 1).
@@ -112,6 +127,11 @@ def edge_time(
         ts: times, shape (times,), ascending.
         stability: what the observable `stability` has measured at them, along the last axis. NaN, where a run has
             diverged, reaches nothing.
+
+    Example:
+        >>> ts, stability = jnp.array([0.0, 1.0, 2.0]), jnp.array([[0.5, 0.75, 1.25], [0.1, 0.2, 0.3]])
+        >>> print(js.observe.edge_time(ts, stability))
+        [1.5 inf]
 
     Raises:
         ValueError: the shapes do not match, or there is no time.

@@ -60,12 +60,28 @@ def _signed_alignment(view: View):
 
 
 def weight_norms() -> Observable:
-    """|W_l| (Frobenius) of every weight matrix."""
+    """|W_l| (Frobenius) of every weight matrix.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> view = js.View(problem, jnp.zeros(()), problem.params)
+        >>> js.observe.weight_norms()(view).shape
+        (2,)
+    """
     return Observable("weight_norms", _norms, Quantity.PARAMS, ("layer",), "weight")
 
 
 def weight_distances() -> Observable:
-    """|W_l - W_l(0)| (Frobenius) of every weight matrix."""
+    """|W_l - W_l(0)| (Frobenius) of every weight matrix.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> view = js.View(problem, jnp.zeros(()), problem.params)
+        >>> print(js.observe.weight_distances()(view))  # at the start
+        [0. 0.]
+    """
     return Observable("weight_distances", _distances, Quantity.PARAMS, ("layer",), "weight")
 
 
@@ -74,6 +90,13 @@ def layer_alignment() -> Observable:
 
     For two-layer linear networks with one output and inputs on a line: the signed zeta = u.v/(|u||v|), v = W n, of
     Xu & Liu Ziyin (eq. 20).
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> view = js.View(problem, jnp.zeros(()), problem.params)
+        >>> print(bool(jnp.all(js.observe.layer_alignment()(view) <= 1)))
+        True
     """
     return Observable("layer_alignment", _alignment, Quantity.PARAMS, ("pair",))
 
@@ -97,6 +120,13 @@ def conserved(index: int = 0) -> Observable:
 
     Between linear layers a matrix; between layers joined by a homogeneous activation one number per neuron, on the
     diagonal. See `net.conserved`.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> view = js.View(problem, jnp.zeros(()), problem.params)
+        >>> print(js.observe.conserved()(view).shape)
+        (4, 4)
     """
     reader = _ReadConserved(index)
     return Observable(f"conserved_{index}", reader, Quantity.PARAMS, ("neuron", "neuron_2"), "weight^2 / eta")

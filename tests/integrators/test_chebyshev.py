@@ -14,12 +14,12 @@ from scipy.integrate import solve_ivp
 
 from jaxsolve import GradientFlow, observe, result_names, solve
 from jaxsolve._results import result_code
-from jaxsolve.integrators import ChebyshevState, RungeKuttaChebyshev
+from jaxsolve.integrators import RungeKuttaChebyshev
 from jaxsolve.integrators._chebyshev import _chebyshev
 from tests import cases
 
 
-def _step(field, y0, h, *, steps: int = 1, solver: Any = RungeKuttaChebyshev()) -> tuple[Any, list[ChebyshevState]]:
+def _step(field, y0, h, *, steps: int = 1, solver: Any = RungeKuttaChebyshev()) -> tuple[Any, list[Any]]:
     """Steps of size h from t = 0: what the last one returns, and the states after all of them."""
     terms, no_jump = diffrax.ODETerm(field), jnp.array(False)
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from jaxsolve import kernels, nets
-from jaxsolve.kernels import NTKImplementation
-from jaxsolve.kernels._neural_tangents import empirical_ntk
+from jaxsolve.kernels._neural_tangents import empirical_ntk, NTKImplementation
 from tests.cases import ACTIVATIONS, assert_fails, eps, inputs, scaling
 
 
@@ -87,12 +86,19 @@ def test_two_layer_linear_kernel_by_hand(getkey):
 
 def test_the_plain_kernel_has_eta_one(getkey):
     net, x = _net(getkey()), inputs(getkey(), 4)
-    ones = kernels.plain(net)
+    ones = kernels.unit_rates(net)
     assert jax.tree.structure(ones) == jax.tree.structure(nets.rates(net))
     assert {float(e) for e in jax.tree.leaves(ones)} == {1.0}
     plain = _ntk(net, x)
     _assert_close(plain, _brute_force(net, ones, x, x))
     assert np.max(np.abs(plain - _ntk(net, x, eta=nets.rates(net)))) > 0.1
+
+
+def test_the_old_name_of_the_unit_rates_warns(getkey):
+    net = _net(getkey())
+    with pytest.warns(DeprecationWarning, match="unit_rates"):
+        old = kernels.plain(net)
+    assert eqx.tree_equal(old, kernels.unit_rates(net))
 
 
 def test_symmetric_and_not_negative(getkey):

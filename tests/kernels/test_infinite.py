@@ -100,7 +100,7 @@ def test_dense_networks_against_the_recursion(name, depth, bias, getkey):
         off = jax.tree.unflatten(structure, [1.01 * e if i == index else e for i, e in enumerate(leaves)])
         twin = kernels.infinite(net, x1, x2, eta=off)
         assert_fails(lambda twin=twin: _assert_kernels(twin, expected, tolerance))
-    plain = _by_hand(net, name, x1, x2, kernels.plain(net))
+    plain = _by_hand(net, name, x1, x2, kernels.unit_rates(net))
     _assert_kernels(kernels.infinite(net, x1, x2), plain, tolerance)
 
 

@@ -14,7 +14,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from jaxsolve import kernels, losses, nets
-from jaxsolve.kernels import _matrix_free as matrix_free
+from jaxsolve.kernels import _batches as batches
 from tests import cases
 from tests.cases import assert_fails, eps, X64
 
@@ -169,9 +169,9 @@ def test_batches_follow_the_memory(getkey, monkeypatch):
     """What the backward pass of a sample keeps here: both hidden layers, as values and as slopes, and inputs."""
     net = cases.mlp(getkey())
     size = jnp.result_type(float).itemsize
-    per_sample = matrix_free._saved(net, jnp.zeros((9, 3)), 2) - matrix_free._saved(net, jnp.zeros((9, 3)), 1)
+    per_sample = batches.saved(net, jnp.zeros((9, 3)), 2) - batches.saved(net, jnp.zeros((9, 3)), 1)
     assert 10 * size <= per_sample <= 40 * size
-    monkeypatch.setattr(matrix_free, "BATCH_MEMORY", 4 * per_sample)
+    monkeypatch.setattr(batches, "BATCH_MEMORY", 4 * per_sample)
     operator = kernels.NTKOperator(net, jnp.zeros((9, 3)))
     assert operator.batch_size == 3  # 4 would fit; three batches are needed, and 3 fill them evenly
 
@@ -355,7 +355,7 @@ def _operator():
         (
             lambda net, x: kernels.top_eigenpairs(_operator(), 7, key=jr.key(0)),
             ValueError,
-            "on 6 numbers .* asked for 7",
+            "k must be at most 6, .* got 7",
         ),
         (lambda net, x: kernels.top_eigenpairs(_operator(), 0, key=jr.key(0)), ValueError, "k must be an integer >= 1"),
         (

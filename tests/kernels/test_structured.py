@@ -167,7 +167,7 @@ def test_every_layer_against_its_jacobian(name, getkey):
 )
 def test_tiles_of_any_size_give_the_same_and_are_symmetric_to_the_last_bit(name, outputs, getkey):
     net = make(name, getkey())
-    x1, x2, eta = samples(getkey(), net, 7), samples(getkey(), net, 5), kernels.plain(net)
+    x1, x2, eta = samples(getkey(), net, 7), samples(getkey(), net, 5), kernels.unit_rates(net)
 
     def kernel(x2, tile, held):
         (found,) = structured(net, eta, x1, x2, outputs=outputs, tiling=Tiling(tile, held), by_layer=False)
@@ -189,8 +189,8 @@ def test_tiles_on_the_diagonal_are_cut_again(getkey):
     assert not written_out(339, None, 170, net.out_size)
     assert even_tile(170, net.out_size) == 60
     tiling = Tiling(170, True)
-    (found,) = structured(net, kernels.plain(net), x, None, outputs=Outputs.ALL, tiling=tiling, by_layer=False)
-    close(found, np.asarray(sum(jax.tree.leaves(brute_force(net, kernels.plain(net), x, x)))))
+    (found,) = structured(net, kernels.unit_rates(net), x, None, outputs=Outputs.ALL, tiling=tiling, by_layer=False)
+    close(found, np.asarray(sum(jax.tree.leaves(brute_force(net, kernels.unit_rates(net), x, x)))))
     np.testing.assert_array_equal(found, np.transpose(found, Outputs.ALL.exchanged))
 
 
@@ -236,7 +236,9 @@ def test_gradient_of_a_kernel_in_tiles(tiling, getkey):
 
     def size(gamma):
         scaled = eqx.tree_at(lambda n: n.scaling.gamma, net, gamma)
-        (kernel,) = structured(scaled, kernels.plain(net), x, None, outputs=Outputs.ALL, tiling=tiling, by_layer=False)
+        (kernel,) = structured(
+            scaled, kernels.unit_rates(net), x, None, outputs=Outputs.ALL, tiling=tiling, by_layer=False
+        )
         return jnp.sum(kernel**2)
 
     value, slope = jax.value_and_grad(size)(jnp.asarray(0.8))
@@ -336,7 +338,7 @@ def test_unknown_layers_fall_back_with_a_reason_and_are_named_when_forced(getkey
         found = kernels.empirical(net, x)
     assert "does not know the layer Strange()" in caplog.text
     assert found.route is not Route.STRUCTURED
-    close(found.ntk, np.asarray(sum(jax.tree.leaves(brute_force(net, kernels.plain(net), x, x)))), 100)
+    close(found.ntk, np.asarray(sum(jax.tree.leaves(brute_force(net, kernels.unit_rates(net), x, x)))), 100)
     with pytest.raises(ValueError, match=r"does not know the layer Strange\(\)"):
         kernels.empirical(net, x, route=Route.STRUCTURED)
     with pytest.raises(ValueError, match=r"does not know the layer Strange\(\)"):
