@@ -3,7 +3,9 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 
 def concrete(value: Any) -> np.ndarray | None:
@@ -48,6 +50,14 @@ def require_positive(value: Any, name: str) -> None:
     known = concrete(value)
     if known is not None and not (np.all(np.isfinite(known)) and np.all(known > 0)):
         raise ValueError(f"{name} must be finite and > 0, got {known.tolist()}")
+
+
+def positive_number(value: Any, name: str, hint: str = "") -> Float[Array, ""]:
+    """Returns one finite number > 0 as an array; raises ValueError, ending in a hint, if a concrete one is none."""
+    known = concrete(value)
+    if known is not None and not (known.ndim == 0 and np.isfinite(known) and known > 0):
+        raise ValueError(f"{name} must be one finite number > 0, got {value}{hint}")
+    return jax.lax.convert_element_type(jnp.asarray(value), jnp.result_type(float))
 
 
 def require_size(value: Any, name: str) -> int:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int
 
 
-def time_per_step(rate: Float[ArrayLike, ""], momentum: float = 0.0) -> Float[Array, ""]:
+def time_per_step(rate: Float[ArrayLike, ""], momentum: Float[ArrayLike, ""] = 0.0) -> Float[Array, ""]:
     """Gradient-flow time that one step of descent stands for: rate / (1 - momentum)."""
     return jnp.asarray(rate) / (1 - momentum)
 

@@ -7,12 +7,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from .. import nets
-from .._checks import concrete, describe, require_size
+from .._checks import describe, require_size
 from .._clock import step_at, time_at, time_per_step
 from .._dynamics import AbstractMarching, AbstractState, is_key, March, Quantity, View
 from .._problem import Problem
@@ -20,16 +19,17 @@ from .._results import RESULTS
 from .._safe import nonzero
 from ..nets import Optimisers
 from ..until import AbstractCondition
+from ._held import Held
+from ._optimizer import grows, ignores_gradient_scale, read_optimizer
 from ._saves import empty_saves, hold, Saves
-
-
-# A gradient that clipping would cut, squares of which float32 holds.
-LARGE = 1e6
+from ._schedule import AbstractSchedule, nearest_steps
+from ._stopping import at_last_time, check_until, is_met
 
 
 class DescentState(AbstractState):
     """Where a descent stands."""
 
+    t: Float[Array, ""]
     params: PyTree
     optimizer_state: PyTree
     limit: Float[Array, ""]  # a loss above it has diverged
@@ -43,8 +43,17 @@ class DescentState(AbstractState):
 class Descent(AbstractMarching):
     """Steps of an optax optimiser; per-layer eta multiplies its updates.
 
-    Parameters are saved at step round(t/rate), and `traj.ts` says which time that is. A step of rate r stands for the
-    gradient-flow time r; with momentum beta, for r/(1 - beta).
+    A step of rate r stands for the gradient-flow time r; with momentum beta, for r/(1 - beta); with a schedule, for the
+    rate that it has in this step. Parameters are saved after the step that ends nearest to each time, and `traj.ts`
+    says which time that is.
+
+    The rate is seen from outside, by how the optimiser answers gradients that are known: if its steps are in proportion
+    to the gradient (SGD, momentum, Nesterov), or to the gradient's sign where that is all that counts (Adam and its
+    kin, Lion). Weight decay and clipping may be added to either; a clipped step counts as a whole one. For other
+    optimisers (RMSProp, Adagrad, LAMB) and those that want parameters of a certain structure, give `rate`.
+
+    By Equinox's rule, arrays inside an optimiser are traced and Python's numbers are compiled in: where many rates
+    follow each other, `optax.sgd(jnp.asarray(rate))` compiles once.
 
     A run has diverged when its parameters or its loss are not finite, or when the training loss exceeds
     `divergence_factor` times the larger of the loss at the start and that of f = 0. It ends before the step that shows
@@ -55,97 +64,110 @@ class Descent(AbstractMarching):
     for it only numbers that are not finite count.
 
     Arguments:
-        factory: makes the optimiser from the rate, such as `optax.sgd` or `optax.adam`.
-        rate: the learning rate, > 0; an array leaf.
+        optimizer: an optax transformation, such as `optax.sgd(0.1)` or `optax.adam(1e-3)`.
         batch_size: samples per step, drawn without replacement and reshuffled every epoch (an incomplete last batch is
             left out); None takes the full batch.
         key: for the batches; needed with `batch_size`. In a sweep each lane has one of its own (`docs/sweeps.md`).
-        momentum: passed to the factory as `momentum=` if not zero, and to the clock.
         until: stops the run when the full-batch condition is met after a step.
+
+    Other Arguments:
+        rate: the gradient-flow time that a step stands for, a number > 0 or a function of the steps made so far, such
+            as the optimiser's own schedule. None if the optimiser shows it.
         max_steps: steps before the run is given up.
         divergence_factor: growth of the loss, > 1, at which a run has diverged; inf waits for overflow.
+        factory, momentum: the former way of giving an optimiser, `Descent(optax.sgd, 0.1, momentum=0.9)`.
+
+    Attributes:
+        rate, momentum: the learning rate, and momentum if there is any, as far as the optimiser shows them.
+        schedule: the times of steps that are not all the same; then `rate` is None.
 
     Raises:
-        TypeError: the factory is not callable, or does not make an optax optimiser; key is no `jax.random.key`.
-        ValueError: the rate is not positive; divergence_factor is not above 1; batch_size without a key, or larger than
-            the training set; a scaling that was made for another kind of optimiser (mup).
+        TypeError: the optimiser is no optax transformation; key is no `jax.random.key`; `until` no condition.
+        ValueError: the optimiser does not show its rate, and none is given; the rate is not positive; divergence_factor
+            is not above 1; batch_size without a key, or larger than the training set; a scaling that was made for
+            another kind of optimiser (mup).
+
+    Warns:
+        DeprecationWarning: the optimiser is given by a function and a rate.
+
+    Example:
+        >>> import optax
+        >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> js.solve(problem, js.Descent(optax.sgd(0.25)), [0.0, 1.1, 2.0]).ts
+        Array([0., 1., 2.], dtype=float...)
+        >>> js.Descent(optax.adam(optax.cosine_decay_schedule(0.1, 20))).steps(jnp.array([0.1, 0.9]))
+        Array([ 1, 11], dtype=int...)
     """
 
-    rate: Float[Array, ""]
+    optimizer: Held
+    rate: Float[Array, ""] | None
+    momentum: Float[Array, ""] | None
+    schedule: AbstractSchedule | None
     key: Key[Array, ""] | None
     until: AbstractCondition | None
-    factory: Callable[..., optax.GradientTransformation] = eqx.field(static=True)  # a function
     batch_size: int | None = eqx.field(static=True)  # a shape
-    momentum: float = eqx.field(static=True)  # zero or not changes the optimiser's state
     max_steps: int = eqx.field(static=True)
     divergence_factor: float = eqx.field(static=True)  # decides nothing but when to stop, yet is never swept
 
     def __init__(
         self,
-        factory: Callable[..., optax.GradientTransformation],
-        rate: Any,
+        optimizer: optax.GradientTransformation | Callable[..., optax.GradientTransformation] | None = None,
+        rate: Any = None,
         *,
         batch_size: int | None = None,
         key: Key[Array, ""] | None = None,
-        momentum: float = 0.0,
         until: AbstractCondition | None = None,
         max_steps: int = 10_000_000,
         divergence_factor: float = 1e9,
+        factory: Callable[..., optax.GradientTransformation] | None = None,
+        momentum: float = 0.0,
     ):
-        if not callable(factory):
-            raise TypeError(
-                f"factory must make an optax optimiser from a rate, such as optax.sgd; got {describe(factory)}"
-            )
-        known = concrete(rate)
-        if known is not None and not (known.ndim == 0 and np.isfinite(known) and known > 0):
-            raise ValueError(f"rate must be one finite number > 0, got {rate}")
-        if not 0 <= momentum < 1:
-            raise ValueError(f"momentum must lie in [0, 1), got {momentum}")
         if (batch_size is None) != (key is None):
             raise ValueError("batch_size and key go together: give both for mini-batches, neither for the full batch")
         if key is not None and not is_key(key):
             raise TypeError(f"key must be one such as jax.random.key(0), or None, got {describe(key)}")
-        if until is not None and not isinstance(until, AbstractCondition):
-            raise TypeError(f"until must be a condition such as until.loss_below(1e-5), or None, got {describe(until)}")
         if not divergence_factor > 1:
             raise ValueError(f"divergence_factor must be above 1 (inf for none), got {divergence_factor}")
-        self.factory = factory
-        self.rate = jax.lax.convert_element_type(jnp.asarray(rate), jnp.result_type(float))
+        self.optimizer, seen = read_optimizer(optimizer if factory is None else factory, rate, momentum)
+        self.rate, self.momentum, self.schedule = seen.rate, seen.momentum, seen.schedule
         self.batch_size = None if batch_size is None else require_size(batch_size, "batch_size")
         self.key = key
-        self.momentum = float(momentum)
-        self.until = until
+        self.until = check_until(until)
         self.max_steps = require_size(max_steps, "max_steps")
         self.divergence_factor = float(divergence_factor)
 
     @property
     def name(self) -> str:
-        return f"Descent({getattr(self.factory, '__name__', 'custom')})"
+        return f"Descent({self.optimizer.__name__})"
 
     @property
     def provides(self) -> frozenset[Quantity]:
         return frozenset(Quantity)
 
-    @property
-    def _per_step(self) -> Float[Array, ""]:
-        return time_per_step(self.rate, self.momentum)
+    def _per_step(self, dtype: Any) -> Float[Array, ""]:
+        assert self.rate is not None  # there is no schedule
+        return time_per_step(self.rate, 0.0 if self.momentum is None else self.momentum).astype(dtype)
 
     def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
-        per_step = self._per_step.astype(ts.dtype)
-        return jnp.where(jnp.isinf(ts), ts, time_at(self._targets(ts), per_step))
+        if self.schedule is not None:
+            return nearest_steps(self.schedule, ts, self.max_steps)[1]
+        return jnp.where(jnp.isinf(ts), ts, time_at(self.steps(ts), self._per_step(ts.dtype)))
 
-    def _targets(self, ts: Float[Array, " times"]) -> Int[Array, " times"]:
+    def steps(self, ts: Float[Array, " times"]) -> Int[Array, " times"]:
+        """The number of steps after which each time is observed; `max_steps + 1` for what is never reached."""
+        if self.schedule is not None:
+            return nearest_steps(self.schedule, ts, self.max_steps)[0]
         # Steps past max_steps are never reached; capping them keeps the count of steps within the integers.
-        per_step, beyond = self._per_step.astype(ts.dtype), self.max_steps + 1
+        per_step, beyond = self._per_step(ts.dtype), self.max_steps + 1
         reachable = ts < per_step * beyond
         return jnp.where(reachable, step_at(jnp.where(reachable, ts, 0), per_step), beyond)
 
-    def _optimizer(self, dtype: Any) -> optax.GradientTransformation:
-        rate = self.rate.astype(dtype)
-        optimizer = self.factory(rate, momentum=self.momentum) if self.momentum else self.factory(rate)
-        if not isinstance(optimizer, optax.GradientTransformation):
-            raise TypeError(f"factory must return an optax optimiser, got {describe(optimizer)}")
-        return optimizer
+    def _after(self, state: "DescentState") -> Float[Array, ""]:
+        """The time at the end of the next step."""
+        if self.schedule is not None:
+            return state.t + self.schedule.rate(state.steps, state.t.dtype)
+        return time_at(state.steps + 1, self._per_step(state.t.dtype))
 
     @property
     def chunk(self) -> int:
@@ -153,10 +175,10 @@ class Descent(AbstractMarching):
 
     def init(self, problem: Problem, ts: Float[Array, " times"]) -> DescentState:
         params, dtype = problem.params, problem.x.dtype
-        optimizer = self._optimizer(dtype)
-        self._check(problem, optimizer)
+        self._check(problem)
+        optimizer = self.optimizer.astype(dtype).value
         ts = ts.astype(dtype)
-        targets = self._targets(ts)
+        targets = self.steps(ts)
         start = jax.tree.map(
             lambda leaf, p: jnp.where(targets.reshape((-1,) + (1,) * p.ndim) == 0, p[None], leaf),
             empty_saves(ts, params).saved,
@@ -166,13 +188,17 @@ class Descent(AbstractMarching):
         f = problem.outputs(params)
         loss = problem.loss.value(f, problem.y)
         alive = jnp.isfinite(loss)
-        met = alive & problem.valid & self._condition_met(problem, jnp.zeros((), dtype), params)
-        result = RESULTS.where(alive, self._in_time(), RESULTS.diverged)
+        zero = jnp.zeros((), dtype)
+        met = alive & problem.valid & is_met(self.until, lambda: View(problem, zero, params))
+        result = RESULTS.where(alive, at_last_time(self.until), RESULTS.diverged)
         result = RESULTS.where(met, RESULTS.event, result)
+        with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
+            optimizer_state = optimizer.init(params)
         state = DescentState(
+            t=zero,
             params=params,
-            optimizer_state=optimizer.init(params),
-            limit=jnp.where(_grows(optimizer, params), self._limit(problem, f, loss), jnp.inf),
+            optimizer_state=optimizer_state,
+            limit=jnp.where(grows(optimizer, params), self._limit(problem, f, loss), jnp.inf),
             targets=targets,
             saves=saves,
             steps=jnp.zeros((), int),
@@ -181,16 +207,13 @@ class Descent(AbstractMarching):
         )
         return jax.tree.map(jnp.asarray, state)
 
-    def _in_time(self) -> RESULTS:
-        return RESULTS.successful if self.until is None else RESULTS.max_time
-
     def _limit(self, problem: Problem, f: Float[Array, "n out"], loss: Float[Array, ""]) -> Float[Array, ""]:
         # A start that fits has no scale of its own: that of the targets is the loss of f = 0.
         of_zero = jnp.abs(problem.loss.value(jnp.zeros_like(f), problem.y))
         scale = jnp.maximum(jnp.abs(loss), jnp.where(jnp.isfinite(of_zero), of_zero, 0))
         return jnp.where(scale > 0, self.divergence_factor * nonzero(scale), jnp.inf)
 
-    def _check(self, problem: Problem, optimizer: optax.GradientTransformation) -> None:
+    def _check(self, problem: Problem) -> None:
         samples = problem.x.shape[0]
         if self.batch_size is not None and self.batch_size > samples:
             raise ValueError(f"batch_size is {self.batch_size}, but the training set has {samples} samples")
@@ -199,20 +222,15 @@ class Descent(AbstractMarching):
         wanted = problem.net.scaling.optimisers
         if wanted is Optimisers.ANY:
             return
-        kind = Optimisers.ADAM if _ignores_gradient_scale(self.factory) else Optimisers.GRADIENT
+        kind = Optimisers.ADAM if ignores_gradient_scale(self.optimizer) else Optimisers.GRADIENT
         if kind is not wanted:
             raise ValueError(
                 f"this network's scaling is mup for {wanted.value}, but the optimiser behaves like {kind.value}; "
                 f"use nets.Scaling.mup(adam={kind is Optimisers.ADAM})"
             )
 
-    def _condition_met(self, problem: Problem, t: Array, params: PyTree) -> Bool[Array, ""]:
-        if self.until is None:
-            return jnp.array(False)
-        return self.until.value(View(problem, t, params)) <= 0
-
     def advance(self, problem: Problem, state: DescentState, n: Int[Array, ""]) -> DescentState:
-        optimizer = self._optimizer(problem.x.dtype)
+        optimizer = self.optimizer.astype(problem.x.dtype).value
         return jax.lax.fori_loop(0, n, lambda _, s: self._step(problem, optimizer, s), state)
 
     def _step(self, problem: Problem, optimizer, state: DescentState) -> DescentState:
@@ -233,11 +251,13 @@ class Descent(AbstractMarching):
         slot = jnp.where(active, jnp.sum(state.targets <= steps), state.saves.slot)
         saves = Saves(state.saves.times, saved, slot)
 
-        met = self._condition_met(problem, self._time(problem, steps), params)
+        t = self._after(state)
+        met = is_met(self.until, lambda: View(problem, t, params))
         exhausted = (steps >= self.max_steps) & ~saves.complete
         result = RESULTS.where(exhausted, RESULTS.max_steps, state.result)
         result = RESULTS.where(met, RESULTS.event, result)
         new = DescentState(
+            t=t,
             params=params,
             optimizer_state=optimizer_state,
             limit=state.limit,
@@ -251,9 +271,6 @@ class Descent(AbstractMarching):
         result = RESULTS.where(failed & ~state.done, RESULTS.diverged, kept.result)
         # The buffer has masked its own writes: selecting it whole would copy it at every step.
         return eqx.tree_at(lambda s: (s.saves, s.done, s.result), kept, (saves, kept.done | failed, result))
-
-    def _time(self, problem: Problem, steps: Int[Array, ""]) -> Float[Array, ""]:
-        return time_at(steps, self._per_step.astype(problem.x.dtype))
 
     def _share(self, problem: Problem) -> float:
         """The part of the training loss that the samples of a step carry, if they are no worse than the others."""
@@ -270,7 +287,6 @@ class Descent(AbstractMarching):
         return _restrict(problem, chosen).objective(params)
 
     def finish(self, problem: Problem, state: DescentState) -> March:
-        t_end = self._time(problem, state.steps)
         # No step has looked at the loss after the last one.
         loss = problem.objective(state.params)
         known = (state.result == RESULTS.event) | (state.result == RESULTS.invalid) | ~state.done
@@ -284,7 +300,7 @@ class Descent(AbstractMarching):
             times=saves.times,
             saved=hold(saves, state.params, held),
             params=state.params,
-            t_end=t_end,
+            t_end=state.t,
             result=result,
             steps=state.steps,
             rejected=jnp.zeros_like(state.steps),
@@ -302,27 +318,3 @@ def _restrict(problem: Problem, chosen: Int[Array, " batch"]) -> Problem:
         return batch
     initial = problem.initial[chosen] if problem.state is None else batch.outputs(problem.params)
     return eqx.tree_at(lambda p: p.initial, batch, initial, is_leaf=lambda leaf: leaf is None)
-
-
-def _grows(optimizer: optax.GradientTransformation, params: PyTree) -> Bool[Array, ""]:
-    """Whether doubling a large gradient changes the first update: of SGD, not of Adam and its kin, nor if clipped."""
-    start = optimizer.init(params)
-    with jax.numpy_dtype_promotion("standard"):
-        one, two = (
-            optimizer.update(jax.tree.map(lambda p, size=size: jnp.full_like(p, size), params), start, params)[0]
-            for size in (LARGE, 2 * LARGE)
-        )
-        changes = jax.tree.map(lambda a, b: jnp.any(jnp.abs(b - a) > 1e-3 * jnp.abs(a)), one, two)
-    return jnp.any(jnp.stack(jax.tree.leaves(changes)))
-
-
-def _ignores_gradient_scale(factory: Callable[..., optax.GradientTransformation]) -> bool:
-    """Whether the first update stays the same when the gradient is doubled: Adam and its kin, not SGD."""
-    with jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"):
-        optimizer = factory(1.0)
-        start = jnp.ones(3)
-        updates: list[Any] = [
-            optimizer.update(scale * jnp.array([1.0, -2.0, 3.0]), optimizer.init(start), start)[0]
-            for scale in (1.0, 2.0)
-        ]
-        return bool(jnp.allclose(*updates, rtol=1e-3))

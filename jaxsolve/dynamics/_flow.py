@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, cast, NamedTuple
 
 import diffrax
 import equinox as eqx
@@ -10,12 +10,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from .._checks import require_size
 from .._dynamics import AbstractMarching, AbstractState, March
 from .._problem import Problem
 from .._results import RESULTS
 from ..integrators import AbstractExponential
 from ..until import AbstractCondition
 from ._saves import empty_saves, hold, PER_STEP, Saves
+from ._stopping import at_last_time, check_until, is_met
 from ._system import AbstractSystem
 
 
@@ -36,6 +38,26 @@ class FlowState(AbstractState):
     step_error: Float[Array, ""]
     done: Bool[Array, ""]
     result: RESULTS
+
+
+class FlowOptions(NamedTuple):
+    """What all flows take, checked."""
+
+    rtol: float | None
+    atol: float | None
+    until: AbstractCondition | None
+    max_steps: int
+    land_on_ts: bool
+
+
+def read_options(rtol: Any, atol: Any, until: Any, max_steps: Any, land_on_ts: Any) -> FlowOptions:
+    """Checks what all flows take. Raises ValueError or TypeError as they say."""
+    for name, value in (("rtol", rtol), ("atol", atol)):
+        if value is not None and not value > 0:
+            raise ValueError(f"{name} must be > 0 or None, got {value}")
+    number = lambda value: None if value is None else float(value)
+    steps = require_size(max_steps, "max_steps")
+    return FlowOptions(number(rtol), number(atol), check_until(until), steps, bool(land_on_ts))
 
 
 class AbstractFlow(AbstractMarching):
@@ -83,7 +105,7 @@ class AbstractFlow(AbstractMarching):
         result = RESULTS.where(system.valid, result, RESULTS.invalid)
         ok = alive & system.valid
         saves = empty_saves(ts, system.position(y)).write(zero, lambda _: system.position(y), ts.shape[0])
-        met = ok & self._condition_met(system, zero, y)
+        met = ok & is_met(self.until, lambda: system.view(zero, y))
         state = FlowState(
             t=zero,
             t_next=jnp.asarray(t_next),
@@ -98,22 +120,15 @@ class AbstractFlow(AbstractMarching):
             rejected=jnp.zeros((), int),
             step_error=zero,
             done=~ok | met | saves.complete,
-            result=RESULTS.where(met, RESULTS.event, RESULTS.where(ok & saves.complete, self._in_time(), result)),
+            result=RESULTS.where(
+                met, RESULTS.event, RESULTS.where(ok & saves.complete, at_last_time(self.until), result)
+            ),
         )
         return jax.tree.map(jnp.asarray, state)
-
-    def _in_time(self) -> RESULTS:
-        """How a run that reached its last time has ended."""
-        return RESULTS.successful if self.until is None else RESULTS.max_time
 
     def _kept(self, dense: PyTree) -> PyTree:
         """What a state holds of a step's interpolation, which may be as large as a kernel."""
         return () if self.until is None else dense
-
-    def _condition_met(self, system: AbstractSystem, t: Array, y: PyTree) -> Bool[Array, ""]:
-        if self.until is None:
-            return jnp.array(False)
-        return self.until.value(system.view(t, y)) <= 0
 
     def advance(self, problem: Problem, state: FlowState, n: Int[Array, ""]) -> FlowState:
         return jax.lax.fori_loop(0, n, lambda _, s: self._step(problem, s), state)
@@ -145,13 +160,13 @@ class AbstractFlow(AbstractMarching):
 
         stuck = ~(t_next > t_now)
         steps, rejected = state.steps + accept.astype(int), state.rejected + (~accept).astype(int)
-        met = accept & self._condition_met(system, t_now, y)
+        met = accept & is_met(self.until, lambda: system.view(t_now, y))
         exhausted = steps + rejected >= self.max_steps
         result = state.result
         for ended, how in (
             (exhausted, RESULTS.max_steps),
             (stuck, RESULTS.where(finite, RESULTS.tolerance, RESULTS.diverged)),
-            (saves.complete, self._in_time()),
+            (saves.complete, at_last_time(self.until)),
             (met, RESULTS.event),
         ):
             result = RESULTS.where(ended, how, result)

@@ -24,7 +24,7 @@ class FrozenKernel(AbstractFixedKernel):
     Arguments:
         at: the network whose NTK it is; None takes the problem's start. With `traj.final.net` of a finished run it is
             the kernel that the run has learnt.
-        flow: a marching dynamics for function space, such as `GradientFlow(rtol=1e-8)` or `Descent(optax.sgd, 0.1)`,
+        flow: a marching dynamics for function space, such as `GradientFlow(rtol=1e-8)` or `Descent(optax.sgd(0.1))`,
             then used for MSE, too. Optimisers that look at single parameters, such as Adam, see those of a linear model
             with features K^(1/2), not the network's.
 

@@ -6,13 +6,12 @@ import diffrax
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from .._checks import describe, require_size
 from .._dynamics import AbstractChoice, Quantity
 from .._problem import Problem
 from ..integrators import AbstractExponential
 from ..until import AbstractCondition
 from ._choice import choose_integrator
-from ._flow import AbstractFlow
+from ._flow import AbstractFlow, read_options
 from ._integrator import check_integrator
 from ._system import AbstractSystem, ExponentialSystem, ParameterSystem
 
@@ -65,16 +64,9 @@ class GradientFlow(AbstractFlow, AbstractChoice):
         land_on_ts: bool = False,
     ):
         self.integrator = None if integrator is None else check_integrator(integrator)
-        for name, value in (("rtol", rtol), ("atol", atol)):
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} must be > 0 or None, got {value}")
-        self.rtol = None if rtol is None else float(rtol)
-        self.atol = None if atol is None else float(atol)
-        if until is not None and not isinstance(until, AbstractCondition):
-            raise TypeError(f"until must be a condition such as until.loss_below(1e-5), or None, got {describe(until)}")
-        self.until = until
-        self.max_steps = require_size(max_steps, "max_steps")
-        self.land_on_ts = bool(land_on_ts)
+        self.rtol, self.atol, self.until, self.max_steps, self.land_on_ts = read_options(
+            rtol, atol, until, max_steps, land_on_ts
+        )
 
     @property
     def name(self) -> str:

@@ -4,18 +4,15 @@ from typing import Any, cast
 
 import diffrax
 import equinox as eqx
-import jax
-import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
-from .._checks import concrete, describe, require_size
+from .._checks import positive_number
 from .._dynamics import AbstractChoice, Quantity
 from .._problem import Problem
 from ..integrators import AbstractExponential, FunctionSpace, HOCHBRUCK_OSTERMANN_3
 from ..until import AbstractCondition
 from ._choice import choose_integrator
-from ._flow import AbstractFlow
+from ._flow import AbstractFlow, read_options
 from ._integrator import check_integrator
 from ._kinks import kinked
 from ._momentum_system import ExponentialMomentumSystem, MomentumSystem, Relaxation
@@ -84,7 +81,10 @@ class MomentumFlow(AbstractFlow, AbstractChoice):
             raise ValueError(
                 f"give exactly one of tau (a constant relaxation time) and mu (tau = t/mu), got tau={tau}, mu={mu}"
             )
-        self.tau, self.mu = _positive(tau, "tau"), _positive(mu, "mu")
+        hint = "; without momentum, use GradientFlow"
+        self.tau, self.mu = (
+            None if value is None else positive_number(value, name, hint) for name, value in (("tau", tau), ("mu", mu))
+        )
         self.integrator = None if integrator is None else check_integrator(integrator)
         if isinstance(integrator, AbstractExponential) and not isinstance(integrator, FunctionSpace):
             name = type(integrator).__name__
@@ -93,16 +93,9 @@ class MomentumFlow(AbstractFlow, AbstractChoice):
             raise ValueError(
                 "FunctionSpace needs a constant relaxation time: give MomentumFlow tau=, or with mu= another integrator"
             )
-        for name, value in (("rtol", rtol), ("atol", atol)):
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} must be > 0 or None, got {value}")
-        self.rtol = None if rtol is None else float(rtol)
-        self.atol = None if atol is None else float(atol)
-        if until is not None and not isinstance(until, AbstractCondition):
-            raise TypeError(f"until must be a condition such as until.loss_below(1e-5), or None, got {describe(until)}")
-        self.until = until
-        self.max_steps = require_size(max_steps, "max_steps")
-        self.land_on_ts = bool(land_on_ts)
+        self.rtol, self.atol, self.until, self.max_steps, self.land_on_ts = read_options(
+            rtol, atol, until, max_steps, land_on_ts
+        )
 
     @property
     def name(self) -> str:
@@ -130,12 +123,3 @@ class MomentumFlow(AbstractFlow, AbstractChoice):
             return ExponentialMomentumSystem(problem, self.tau, integrator, self.rtol)
         integrator = cast(diffrax.AbstractSolver, integrator)
         return MomentumSystem(problem, Relaxation(self.tau, self.mu), integrator, self.rtol, self.atol)
-
-
-def _positive(value: Any, name: str) -> Float[Array, ""] | None:
-    if value is None:
-        return None
-    known = concrete(value)
-    if known is not None and not (known.ndim == 0 and np.isfinite(known) and known > 0):
-        raise ValueError(f"{name} must be one finite number > 0, got {value}; without momentum, use GradientFlow")
-    return jax.lax.convert_element_type(jnp.asarray(value), jnp.result_type(float))

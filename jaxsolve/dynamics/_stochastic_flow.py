@@ -16,6 +16,7 @@ from .._results import RESULTS
 from .._safe import nonzero
 from ..until import AbstractCondition
 from ._saves import empty_saves, hold, PER_STEP, Saves
+from ._stopping import at_last_time, check_until, is_met
 
 
 GROWTH = 1.1  # of the step after one that changed the outputs too little
@@ -97,12 +98,10 @@ class StochasticFlow(AbstractMarching):
             raise TypeError(f"key must be one such as jax.random.key(0), got {describe(key)}")
         if not (len(change) == 2 and 0 <= change[0] < change[1] < np.inf):
             raise ValueError(f"change must be two bounds, 0 <= lower < upper, such as (1e-4, 1e-2); got {change}")
-        if until is not None and not isinstance(until, AbstractCondition):
-            raise TypeError(f"until must be a condition such as until.loss_below(1e-5), or None, got {describe(until)}")
         self.temperature = jax.lax.convert_element_type(jnp.asarray(temperature), jnp.result_type(float))
         self.key = key
         self.change = (float(change[0]), float(change[1]))
-        self.until = until
+        self.until = check_until(until)
         self.max_steps = require_size(max_steps, "max_steps")
 
     @property
@@ -129,8 +128,8 @@ class StochasticFlow(AbstractMarching):
         alive = jnp.isfinite(problem.loss.value(f, problem.y)) & jnp.isfinite(dt)
         ok = alive & valid
         saves = empty_saves(ts, params).write(zero, lambda _: params, ts.shape[0])
-        met = ok & self._condition_met(problem, zero, params, f)
-        result = RESULTS.where(alive, self._in_time(), RESULTS.diverged)
+        met = ok & is_met(self.until, lambda: View(problem, zero, params, given_outputs=f))
+        result = RESULTS.where(alive, at_last_time(self.until), RESULTS.diverged)
         result = RESULTS.where(met, RESULTS.event, result)
         state = StochasticState(
             t=zero,
@@ -144,14 +143,6 @@ class StochasticFlow(AbstractMarching):
             result=RESULTS.where(valid, result, RESULTS.invalid),
         )
         return jax.tree.map(jnp.asarray, state)
-
-    def _in_time(self) -> RESULTS:
-        return RESULTS.successful if self.until is None else RESULTS.max_time
-
-    def _condition_met(self, problem: Problem, t: Array, params: PyTree, f: Array) -> Bool[Array, ""]:
-        if self.until is None:
-            return jnp.array(False)
-        return self.until.value(View(problem, t, params, given_outputs=f)) <= 0
 
     def _first_step(self, problem: Problem, f: Float[Array, "n out"]) -> Float[Array, ""]:
         """The step in which the loss would fall by what half the upper bound can change it.
@@ -202,7 +193,7 @@ class StochasticFlow(AbstractMarching):
         saves = state.saves.write(jnp.where(active & accept, t1, -1), between, PER_STEP)
         steps, rejected = state.steps + accept.astype(int), state.rejected + (~accept).astype(int)
         t_now = jnp.where(accept, t1, t)
-        met = accept & self._condition_met(problem, t1, params, f)
+        met = accept & is_met(self.until, lambda: View(problem, t1, params, given_outputs=f))
         stuck = ~(t_now + dt_next > t_now) & ~saves.complete
         exhausted = (steps + rejected >= self.max_steps) & ~saves.complete
         result = state.result

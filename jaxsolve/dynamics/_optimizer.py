@@ -1,0 +1,91 @@
+"""The optimiser of a descent: how it is given, and how it answers large gradients."""
+
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, PyTree
+
+from .._checks import describe, positive_number
+from ._held import Held
+from ._rate import see, Seen, stand_in, Unseen
+from ._schedule import GivenSchedule
+
+
+# A gradient that clipping would cut, squares of which float32 holds.
+LARGE = 1e6
+
+
+def read_optimizer(optimizer: Any, rate: Any, momentum: float) -> tuple[Held, Seen]:
+    """An optimiser as a pytree, and what is known of its rate.
+
+    Raises:
+        TypeError, ValueError: as `Descent`.
+    """
+    if isinstance(optimizer, optax.GradientTransformation):
+        if momentum:
+            raise ValueError("momentum belongs to the optimiser: Descent(optax.sgd(rate, momentum=...))")
+        held = Held(optimizer)
+        return held, _see(held, rate)
+    made, rate = _from_factory(optimizer, rate, momentum)
+    return Held(made), Seen(rate, jnp.asarray(float(momentum)) if momentum else None, None)
+
+
+def _see(optimizer: Held, rate: Any) -> Seen:
+    """What is known of the time of a step: as given, or as the optimiser shows it."""
+    if callable(rate):
+        return Seen(None, None, GivenSchedule(Held(rate)))
+    if rate is not None:
+        return Seen(positive_number(rate, "rate"), None, None)
+    try:
+        return see(optimizer)
+    except Unseen as error:
+        raise ValueError(
+            f"the rate of this optimiser ({optimizer.__name__}) cannot be seen from outside: {error}. The time of a "
+            "run is the sum of its rates: give rate= too, a number such as Descent(optax.rmsprop(1e-3), rate=1e-3), "
+            "or the schedule that the optimiser has"
+        ) from error
+
+
+def _from_factory(factory: Any, rate: Any, momentum: float) -> tuple[optax.GradientTransformation, Array]:
+    """The optimiser that a function makes of a rate."""
+    if not callable(factory):
+        raise TypeError(f"optimizer must be one of optax, such as optax.sgd(0.1); got {describe(factory)}")
+    name = getattr(factory, "__name__", "factory")
+    if rate is None:
+        raise TypeError(f"optimizer must be one of optax, such as optax.sgd(0.1); got the function {name}: call it")
+    more = f", momentum={momentum:g}" if momentum else ""
+    message = f"Descent({name}, rate) will not be understood by the next version: give Descent({name}(rate{more}))"
+    warnings.warn(message, DeprecationWarning, stacklevel=4)
+    rate = positive_number(rate, "rate")
+    if not 0 <= momentum < 1:
+        raise ValueError(f"momentum must lie in [0, 1), got {momentum}")
+    optimizer = factory(rate, momentum=float(momentum)) if momentum else factory(rate)
+    if not isinstance(optimizer, optax.GradientTransformation):
+        raise TypeError(f"factory must return an optax optimiser, got {describe(optimizer)}")
+    return optimizer, rate
+
+
+def grows(optimizer: optax.GradientTransformation, params: PyTree) -> Bool[Array, ""]:
+    """Whether doubling a large gradient changes the first update: of SGD, not of Adam and its kin, nor if clipped."""
+    start = optimizer.init(params)
+    with jax.numpy_dtype_promotion("standard"):
+        one, two = (
+            optimizer.update(jax.tree.map(lambda p, size=size: jnp.full_like(p, size), params), start, params)[0]
+            for size in (LARGE, 2 * LARGE)
+        )
+        changes = jax.tree.map(lambda a, b: jnp.any(jnp.abs(b - a) > 1e-3 * jnp.abs(a)), one, two)
+    return jnp.any(jnp.stack(jax.tree.leaves(changes)))
+
+
+def ignores_gradient_scale(optimizer: Held) -> bool:
+    """Whether the first update stays the same when the gradient is doubled: Adam and its kin, not SGD."""
+    with jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"):
+        init, update = stand_in(optimizer).value
+        start = jnp.ones(3)
+        updates: list[Any] = [
+            update(scale * jnp.array([1.0, -2.0, 3.0]), init(start), start)[0] for scale in (1.0, 2.0)
+        ]
+        return bool(jnp.allclose(*updates, rtol=1e-3))

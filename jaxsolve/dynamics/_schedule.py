@@ -1,0 +1,71 @@
+"""Steps of descent that do not all stand for the same time."""
+
+import abc
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from ._held import Held
+
+
+# Rates are looked up so many at once: a loop that took them one by one would cost as much as a small network's steps.
+BLOCK = 1024
+
+
+class AbstractSchedule(eqx.Module):
+    """The gradient-flow time that each step stands for."""
+
+    @abc.abstractmethod
+    def rate(self, step: Int[Array, ""], dtype: jnp.dtype) -> Float[Array, ""]:
+        """The time of the step that is made after so many others."""
+
+
+class GivenSchedule(AbstractSchedule):
+    """A function of the number of steps made so far, as optax has them.
+
+    Arguments:
+        function: the function, held as a pytree.
+    """
+
+    function: Held
+
+    def rate(self, step: Int[Array, ""], dtype: jnp.dtype) -> Float[Array, ""]:
+        with jax.numpy_dtype_promotion("standard"):
+            return jnp.asarray(self.function.value(step), dtype)
+
+
+def nearest_steps(
+    schedule: AbstractSchedule, ts: Float[Array, " times"], max_steps: int
+) -> tuple[Int[Array, " times"], Float[Array, " times"]]:
+    """For each time the step that ends nearest to it, and when it does; `max_steps + 1` for what is never reached.
+
+    Of steps that end at one time, as where a schedule has come to zero, it is the first.
+    """
+    dtype = ts.dtype
+    slack = 1 + jnp.finfo(dtype).eps ** 0.5  # the last time of a schedule, summed up by the user, is still reached
+    finite = jnp.where(jnp.isinf(ts), 0, ts)
+    last = jnp.max(finite)
+
+    def look(carry):
+        first, start, steps, times = carry
+        index = first + jnp.arange(BLOCK)
+        rates = jnp.where(index < max_steps, jax.vmap(lambda step: schedule.rate(step, dtype))(index), 0)
+        ends = start + jnp.cumsum(rates)
+        # A step is made if the middle of it lies before the time.
+        made = (ends - rates / 2 < finite[:, None]) & (rates > 0)
+        at = jnp.max(jnp.where(made, jnp.arange(BLOCK), -1), axis=1)
+        steps = jnp.where(at >= 0, first + at + 1, steps)
+        times = jnp.where(at >= 0, ends[at], times)
+        return first + BLOCK, ends[-1], steps, times
+
+    def searching(carry):
+        first, start, _, _ = carry
+        return (first < max_steps) & (start <= last)
+
+    zeros = jnp.zeros_like(finite)
+    begin = (jnp.zeros((), int), jnp.zeros((), dtype), zeros.astype(int), zeros)
+    _, end, steps, times = jax.lax.while_loop(searching, look, begin)
+    beyond = jnp.isinf(ts) | (finite > slack * end)
+    return jnp.where(beyond, max_steps + 1, steps), jnp.where(jnp.isinf(ts), ts, jnp.where(beyond, finite, times))
