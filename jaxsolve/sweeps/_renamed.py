@@ -1,14 +1,17 @@
 """Names that this room had before."""
 
+from typing import TYPE_CHECKING
+
 from .._renamed import old_names
 
 
-__getattr__ = old_names(
-    "jaxsolve.sweeps",
-    {
-        "Config": "jaxsolve.configs.Config",
-        "ConfigError": "jaxsolve.configs.ConfigError",
-        "read_config": "jaxsolve.configs.read_config",
-        "write": "jaxsolve.sweeps.save",
-    },
-)
+if not TYPE_CHECKING:  # a type checker would take any misspelt name of the room for one of these
+    __getattr__ = old_names(
+        "sweeps",
+        {
+            "Config": "configs.Config",
+            "ConfigError": "configs.ConfigError",
+            "read_config": "configs.read_config",
+            "write": "sweeps.save",
+        },
+    )

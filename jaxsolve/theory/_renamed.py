@@ -1,18 +1,9 @@
-"""Old names of this room, which work for one more version."""
+"""Names that this room had before."""
 
-import warnings
-from typing import Any
+from typing import TYPE_CHECKING
 
-from ._single_neuron import SingleNeuronFlow
-
-
-RENAMED = {"SingleNeuron": SingleNeuronFlow}  # it shared its name with the network `nets.SingleNeuron`
+from .._renamed import old_names
 
 
-def __getattr__(name: str) -> Any:
-    if name not in RENAMED:
-        raise AttributeError(f"module 'jaxsolve.theory' has no attribute {name!r}")
-    new = RENAMED[name]
-    message = f"theory.{name} is now theory.{new.__name__}; the old name goes with the next version"
-    warnings.warn(message, DeprecationWarning, stacklevel=2)
-    return new
+if not TYPE_CHECKING:  # a type checker would take any misspelt name of the room for one of these
+    __getattr__ = old_names("theory", {"SingleNeuron": "theory.SingleNeuronFlow"})
