@@ -1,8 +1,8 @@
 """Many problems: grids of named axes, batched."""
 
-from ._hosts import Hosts as Hosts
 from ._renamed import __getattr__ as __getattr__  # pyright: ignore[reportAttributeAccessIssue]
 from ._sweep import sweep as sweep
+from .cluster._hosts import Hosts as Hosts
 from .grid._axes import Zip as Zip
 from .grid._padded import padded as padded
 from .planning._plan import plan as plan

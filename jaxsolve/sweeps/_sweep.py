@@ -8,10 +8,10 @@ from typing import Any, TYPE_CHECKING
 from .._dynamics import AbstractDynamics
 from .._problem import Problem
 from ..observe import loss, Observable
-from ._dask import require_client, run_on
-from ._hosts import Hosts, Share
 from ._progress import Progress
 from ._signals import Signals
+from .cluster._dask import require_client, run_on
+from .cluster._hosts import Hosts, Share
 from .grid._axes import Zip
 from .planning._plan import read_plan
 from .running._devices import read_devices

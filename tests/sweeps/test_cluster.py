@@ -23,8 +23,8 @@ import optax
 import pytest
 
 from jaxsolve import Descent, nets, observe, Problem, sweep
-from jaxsolve.sweeps import _dask
-from jaxsolve.sweeps._workers import Conditions
+from jaxsolve.sweeps.cluster import _dask
+from jaxsolve.sweeps.cluster._workers import Conditions
 from jaxsolve.sweeps.running._execute import OutOfMemory
 from jaxsolve.sweeps.store import _layout, _zarr
 from tests import cases
@@ -476,7 +476,7 @@ def test_lanes_that_do_not_arrive(client, tmp_path, monkeypatch):
     """Though a worker says that it has written them: here to another disk."""
 
     def change(on):
-        from jaxsolve.sweeps.store._zarr import JoinedStore
+        from jaxsolve.sweeps.cluster._joined import JoinedStore
 
         if on:
             JoinedStore.true = JoinedStore.write  # pyright: ignore[reportAttributeAccessIssue]

@@ -16,7 +16,7 @@ import pytest
 
 from jaxsolve import observe, sweep
 from jaxsolve.sweeps import Hosts
-from jaxsolve.sweeps._hosts import dealt
+from jaxsolve.sweeps.cluster._hosts import dealt
 from jaxsolve.sweeps.grid._blocks import cut
 from jaxsolve.sweeps.planning._plan import Plan, read_plan
 from jaxsolve.sweeps.running.programs._base import Origin

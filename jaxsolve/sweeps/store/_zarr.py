@@ -1,4 +1,4 @@
-"""A sweep's store on disk: for the process that holds it, and for others that write chunks of it."""
+"""A sweep's store on disk, for the process that holds it."""
 
 import contextlib
 import dataclasses
@@ -19,9 +19,8 @@ from ..planning._plan import Plan
 from ..running._execute import Program
 from ..running.programs._base import Batch, Origin
 from ._chunks import Chunks
-from ._files import explained, LOCK, Lock, MANIFEST, OURS, READ_ONLY, remove_partial, write_json, WRITER
+from ._files import explained, LOCK, Lock, MANIFEST, OURS, READ_ONLY, remove_partial, WRITER
 from ._layout import (
-    await_layout,
     has_manifest,
     Layout,
     new_layout,
@@ -89,15 +88,7 @@ class HeldStore(AbstractOnDisk):
         retry_failed: whether lanes that failed run again.
         elsewhere: whether the lanes run in other processes.
 
-    Raises (on entering):
-        TypeError: the path is none (at once).
-        FileExistsError: something else is there, or `resume` is false and a store is.
-        ValueError: the store was made by another plan, or is damaged; an observable's name holds a slash (at once).
-        BlockingIOError: another process holds the store.
-        OSError: the path cannot be written to.
-
-    Warns:
-        UserWarning: the store was begun with another batch size, on another device, or by other versions.
+    Raises and warns, on entering, as `sweep` says; at once, if the path is none or an observable's name holds a slash.
     """
 
     def __init__(
@@ -227,7 +218,7 @@ class HeldStore(AbstractOnDisk):
         chunks = self._chunks = Chunks(self.path, layout)
         if self._lock.held:
             self.hear_hosts()
-        self.plan = _sized(self.plan, layout)
+        self.plan = sized(self.plan, layout)
         found = chunks.look(range(len(chunks.blocks)), forget_failed=self._retry_failed)
         if np.any(chunks.missing):
             with explained(self.path):
@@ -285,44 +276,7 @@ class HeldStore(AbstractOnDisk):
                     self.path.rmdir()
 
 
-class JoinedStore(AbstractOnDisk):
-    """A store that another process holds, of which this one writes whole chunks.
-
-    Arguments:
-        path: of the store.
-        plan: of the sweep.
-        lanes: flat indices of those that this process may be asked for; None looks at all chunks.
-        index: of this process among those of `Hosts`, which leave word for the holder; None if the caller tells it.
-    """
-
-    def __init__(self, path: Path, plan: Plan, lanes: np.ndarray | None = None, index: int | None = None):
-        self.path = path
-        self.plan = plan
-        self._lanes = lanes
-        self._index = index
-        self._origins: list[Origin] = []
-        self._chunks: Chunks | None = None
-
-    def __enter__(self) -> "JoinedStore":
-        layout = await_layout(self.path)
-        self.plan = _sized(self.plan, layout)
-        chunks = self._chunks = Chunks(self.path, layout)
-        lanes = np.arange(self.plan.lanes) if self._lanes is None else self._lanes
-        # A process that was lost may have written some of them.
-        chunks.look(map(int, np.unique(chunks.blocks.of(lanes))))
-        return self
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        self.flush_after(error)
-
-    def write(self, batch: Batch) -> None:
-        self.chunks.write(batch)
-        if self._index is not None and batch.origin is not None and batch.origin not in self._origins:
-            self._origins.append(batch.origin)
-            write_json(self.path / OURS / HOSTS / f"{self._index}.json", [o._asdict() for o in self._origins])
-
-
-def _sized(plan: Plan, layout: Layout) -> Plan:
+def sized(plan: Plan, layout: Layout) -> Plan:
     """A plan that knows the batch sizes of its store."""
     known = layout.manifest["batch_size"]
     sizes = {group.name: known["used"].get(group.name, known["asked"]) for group in plan.groups}

@@ -5,15 +5,16 @@ from typing import Any, TYPE_CHECKING
 import jax
 import numpy as np
 
-from ._signals import Signals
-from .grid._blocks import Blocks
-from .planning._fingerprint import plan_facts, require_same_plan
-from .planning._plan import Plan
-from .running.programs._base import Batch
-from .store._files import MANIFEST, OURS
-from .store._layout import read_manifest
-from .store._memory import AbstractStore
-from .store._zarr import HeldStore, JoinedStore
+from .._signals import Signals
+from ..grid._blocks import Blocks
+from ..planning._fingerprint import plan_facts, require_same_plan
+from ..planning._plan import Plan
+from ..running.programs._base import Batch
+from ..store._files import MANIFEST, OURS
+from ..store._layout import read_manifest
+from ..store._memory import AbstractStore
+from ..store._zarr import HeldStore
+from ._joined import JoinedStore
 
 
 if TYPE_CHECKING:

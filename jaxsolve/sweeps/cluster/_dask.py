@@ -10,15 +10,15 @@ from typing import Any, TYPE_CHECKING
 
 import numpy as np
 
-from .._checks import describe
-from ._signals import Signals
+from ..._checks import describe
+from .._signals import Signals
+from ..running._execute import Program
+from ..running.programs._base import Origin
+from ..store._files import AGAIN
+from ..store._manifest import LIBRARIES
+from ..store._memory import AbstractStore
+from ..store._zarr import HeldStore
 from ._workers import Conditions, held, Job, packed, Receipt, short, work
-from .running._execute import Program
-from .running.programs._base import Origin
-from .store._files import AGAIN
-from .store._manifest import LIBRARIES
-from .store._memory import AbstractStore
-from .store._zarr import HeldStore
 
 
 if TYPE_CHECKING:

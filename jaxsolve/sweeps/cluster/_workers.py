@@ -15,11 +15,11 @@ import jax
 import jax.experimental
 import numpy as np
 
-from .planning._plan import Plan
-from .running._fitting import Fitting
-from .running.programs._base import Batch, Origin
-from .store._manifest import LIBRARIES
-from .store._zarr import JoinedStore
+from ..planning._plan import Plan
+from ..running._fitting import Fitting
+from ..running.programs._base import Batch, Origin
+from ..store._manifest import LIBRARIES
+from ._joined import JoinedStore
 
 
 FLAGS = "XLA_FLAGS"
