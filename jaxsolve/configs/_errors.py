@@ -23,7 +23,7 @@ def unknown(name: Any, known: Iterable[str], noun: str) -> str:
     text = str(name)
     near = difflib.get_close_matches(text, names, 1) or [other for other in names if other.lower() == text.lower()]
     hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names) or 'none'}"
-    return f"{name!r} is no {noun}; {hint}"
+    return f"{name!r} is not a known {noun}; {hint}"
 
 
 def shown(value: Any) -> str:

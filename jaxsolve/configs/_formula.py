@@ -47,7 +47,7 @@ class Formula:
         where: the place in the config, for messages.
 
     Raises:
-        ConfigError: the text is no such formula.
+        ConfigError: the text is not such a formula.
     """
 
     def __init__(self, text: str, where: str):
@@ -56,7 +56,7 @@ class Formula:
         try:
             self._tree = ast.parse(text.removeprefix(MARK).strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError) as error:
-            raise ConfigError(f"{where}: {text!r} is no formula: {getattr(error, 'msg', error)}") from None
+            raise ConfigError(f"{where}: {text!r} is not a formula: {getattr(error, 'msg', error)}") from None
         self.names = frozenset(self._read(self._tree))
 
     def __repr__(self) -> str:

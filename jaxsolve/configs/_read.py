@@ -91,13 +91,13 @@ def read_config(path: str | os.PathLike) -> Config:
     runs the code of that module.
 
     Raises:
-        ConfigError: the file is no TOML, or says no sweep.
+        ConfigError: the file is not TOML, or does not describe a sweep.
         OSError: it cannot be read.
     """
     try:
         table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is no TOML file: {error}") from error
+        raise ConfigError(f"{path} is not a TOML file: {error}") from error
     try:
         return parse_config(table)
     except ConfigError as error:
@@ -111,7 +111,7 @@ def parse_config(table: Mapping[str, Any]) -> Config:
             raise ConfigError(unknown(key, KEYS, "part of a config"))
     missing = [key for key in NEEDED if key not in table]
     if missing:
-        raise ConfigError(f"a config needs {', '.join(missing)}, too")
+        raise ConfigError(f"a config also needs {', '.join(missing)}")
     axes: Any = _read_axes(table)
     problem_fn = _read_problem(table["problem"], [name for part in axes for name in _names(part)])
     if names := _padded_names(table):

@@ -96,7 +96,7 @@ def read_arguments(make: Callable[..., Any], given: Any, where: str, called: str
             raise ConfigError(f"{where}: {unknown(name, accepted, f'argument of {called}')}")
     missing = [name for name, p in accepted.items() if p.default is inspect.Parameter.empty and name not in given]
     if missing:
-        raise ConfigError(f"{where}: {called} needs {', '.join(missing)}, too")
+        raise ConfigError(f"{where}: {called} also needs {', '.join(missing)}")
     return {
         name: _read_argument(part, kinds().get(name), accepted[name].annotation, f"{where}.{name}")
         for name, part in given.items()

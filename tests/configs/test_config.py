@@ -263,11 +263,11 @@ def test_formulas_are_traced():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("=", "here: '=' is no formula: invalid syntax"),
-        ("=a +", "is no formula"),
+        ("=", "here: '=' is not a formula: invalid syntax"),
+        ("=a +", "is not a formula"),
         ("=a.b", "holds 'a.b'; a formula has numbers, names of axes"),
-        ("=__import__('os')", "'__import__' is no function of formulas; known are abs, exp"),
-        ("=sqr(a)", "'sqr' is no function of formulas; did you mean 'sqrt'"),
+        ("=__import__('os')", "'__import__' is not a known function of formulas; known are abs, exp"),
+        ("=sqr(a)", "'sqr' is not a known function of formulas; did you mean 'sqrt'"),
         ("=(lambda: 0)()", "a formula has numbers"),
         ("='text'", "holds \"'text'\""),
         ("=a if a else a", "a formula has numbers"),
@@ -297,33 +297,33 @@ def test_formulas_without_a_value(text, values):
     ("changes", "message"),
     [
         # names
-        ({"time": 1}, "'time' is no part of a config; did you mean 'times'"),
-        ({"problem.dat": {}}, r"problem: 'dat' is no argument of \[problem\]; did you mean 'data'"),
-        ({"problem.network.type": "MPL"}, "problem.network: 'MPL' is no network; did you mean 'MLP'"),
-        ({"problem.network.widht": 3}, "problem.network: 'widht' is no argument of MLP; did you mean 'width'"),
-        ({"problem.network.scaling.type": "mupp"}, "problem.network.scaling: 'mupp' is no scaling; did you mean 'mup'"),
-        ({"problem.network.scaling.bias.mu": 1}, "problem.network.scaling.bias: 'mu' is no argument of bias;"),
+        ({"time": 1}, "'time' is not a known part of a config; did you mean 'times'"),
+        ({"problem.dat": {}}, r"problem: 'dat' is not a known argument of \[problem\]; did you mean 'data'"),
+        ({"problem.network.type": "MPL"}, "problem.network: 'MPL' is not a known network; did you mean 'MLP'"),
+        ({"problem.network.widht": 3}, "problem.network: 'widht' is not a known argument of MLP; did you mean 'width'"),
+        ({"problem.network.scaling.type": "mupp"}, "problem.network.scaling: 'mupp' is not a known scaling; did you mean 'mup'"),
+        ({"problem.network.scaling.bias.mu": 1}, "problem.network.scaling.bias: 'mu' is not a known argument of bias;"),
         ({"problem.network.activation": "tanhh"}, "problem.network.activation: unknown activation 'tanhh'"),
-        ({"problem.network.init": "Gauss"}, "problem.network.init: 'Gauss' is no initialisation; .* 'Gaussian'"),
-        ({"problem.data.type": "gauss"}, "problem.data: 'gauss' is no data set; did you mean 'gaussian'"),
-        ({"problem.data.type": "__doc__"}, "problem.data: '__doc__' is no data set; known are Dataset, cifar10"),
-        ({"problem.loss": "mse"}, "problem.loss: 'mse' is no loss; did you mean 'MSE'"),
-        ({"dynamics": "Descend"}, "dynamics: 'Descend' is no dynamics; did you mean 'Descent'"),
-        ({"dynamics.factory": "sgdd"}, "dynamics.factory: 'sgdd' is no optimiser of optax; did you mean 'sgd'"),
-        ({"dynamics.factory": "apply_updates"}, "'apply_updates' is no optimiser of optax"),
-        ({"observe": ["los"]}, r"observe\[0\]: 'los' is no observable; did you mean 'loss'"),
+        ({"problem.network.init": "Gauss"}, "problem.network.init: 'Gauss' is not a known initialisation; .* 'Gaussian'"),
+        ({"problem.data.type": "gauss"}, "problem.data: 'gauss' is not a known data set; did you mean 'gaussian'"),
+        ({"problem.data.type": "__doc__"}, "problem.data: '__doc__' is not a known data set; known are Dataset, cifar10"),
+        ({"problem.loss": "mse"}, "problem.loss: 'mse' is not a known loss; did you mean 'MSE'"),
+        ({"dynamics": "Descend"}, "dynamics: 'Descend' is not a known dynamics; did you mean 'Descent'"),
+        ({"dynamics.factory": "sgdd"}, "dynamics.factory: 'sgdd' is not a known optimiser of optax; did you mean 'sgd'"),
+        ({"dynamics.factory": "apply_updates"}, "'apply_updates' is not a known optimiser of optax"),
+        ({"observe": ["los"]}, r"observe\[0\]: 'los' is not a known observable; did you mean 'loss'"),
         (
             {"axes.gamma": {"logspace": [0, 1, 2]}},
-            "axes.gamma: 'logspace' is no way to space values; did you mean 'linspace'",
+            "axes.gamma: 'logspace' is not a known way to space values; did you mean 'linspace'",
         ),
         # arguments of axes
-        ({"problem.network.scaling.gamma": "=gama"}, "problem: 'gama' is no axis; did you mean 'gamma'"),
+        ({"problem.network.scaling.gamma": "=gama"}, "problem: 'gama' is not a known axis; did you mean 'gamma'"),
         ({"axes.rho": [1.0]}, "nothing in .problem. refers to rho; use it, such as by '=rho'"),
         ({"dynamics.rate": "=gamma"}, r"dynamics must not depend on axes, but depends on \['gamma'\]"),
         # what is missing
-        ({"problem": None, "times": None}, "a config needs problem, times, too"),
-        ({"problem.network.depth": None, "problem.network.key": None}, "network: MLP needs depth, key, too"),
-        ({"problem.data": None}, r"problem: \[problem\] needs data, too"),
+        ({"problem": None, "times": None}, "a config also needs problem, times"),
+        ({"problem.network.depth": None, "problem.network.key": None}, "network: MLP also needs depth, key"),
+        ({"problem.data": None}, r"problem: \[problem\] also needs data"),
         ({"problem.data.type": None}, "problem.data must be a table with a 'type', one of .*, got a table"),
         ({"axes": {}, "zip": []}, "a config needs .axes. with at least one list"),
         # types
@@ -383,7 +383,7 @@ def test_files(tmp_path):
     with pytest.raises(ConfigError, match=r"config\.toml is no TOML file: Invalid value"):
         read_config(path)
     path.write_text("times = 1")
-    with pytest.raises(ConfigError, match=r"config\.toml: a config needs problem, dynamics, too"):
+    with pytest.raises(ConfigError, match=r"config\.toml: a config also needs problem, dynamics"):
         read_config(path)
     path.write_bytes(b"\xff")
     with pytest.raises(ConfigError, match=r"config\.toml is no TOML file"):
@@ -439,7 +439,7 @@ def test_a_renamed_thing_is_found_by_its_old_name():
         assert init.find("Balanced") is nets.LambdaBalanced
     with pytest.raises(ValueError, match="did you mean 'LambdaBalanced'"):
         init.find("Lambdabalanced")
-    with pytest.raises(ValueError, match="'Optimizers' is no initialisation"), pytest.warns(match="Optimisers"):
+    with pytest.raises(ValueError, match="'Optimizers' is not a known initialisation"), pytest.warns(match="Optimisers"):
         init.find("Optimizers")  # an old name of something else
 
 

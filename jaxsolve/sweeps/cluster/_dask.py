@@ -192,7 +192,7 @@ class _Tasks(contextlib.AbstractContextManager["_Tasks"]):
         workers = self._client.scheduler_info()["workers"]
         if not workers:
             log.warning("the cluster has no workers; %d batches wait until there are some", len(self.left))
-        # Of a worker that has not been heard of since the last look nobody knows what it does.
+        # A worker that has sent no news since the last look may be busy: it does not count as idle.
         idle = [_is_idle(facts) and facts["last_seen"] != self._seen.get(name) for name, facts in workers.items()]
         self._seen = {name: facts["last_seen"] for name, facts in workers.items()}
         self._idle_looks = self._idle_looks + 1 if idle and all(idle) else 0

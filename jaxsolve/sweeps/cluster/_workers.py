@@ -106,7 +106,7 @@ class Conditions(NamedTuple):
             return
         if not fresh:
             raise ValueError(
-                f"{where} runs with {FLAGS}={present!r}, the sweep was asked for with {self.flags!r}; restart the "
+                f"{where} runs with {FLAGS}={present!r}, but this sweep needs {self.flags!r}; restart the "
                 "workers, for example by client.restart()"
             )
         os.environ[FLAGS] = self.flags
@@ -120,8 +120,8 @@ class Conditions(NamedTuple):
         ]
         if wrong:
             raise ValueError(
-                f"{where} has {', '.join(wrong)}: its results may differ, and it may not understand what it is asked "
-                "for. Install the same versions wherever the sweep runs"
+                f"{where} has {', '.join(wrong)}: its results may differ, and it may not understand its "
+                "tasks. Install the same versions wherever the sweep runs"
             )
 
 

@@ -1,1 +1,1 @@
-"""What a sweep is made of: axes, blocks of lanes, variables, and what tells two plans apart."""
+"""What a sweep is made of: axes, and blocks of lanes."""

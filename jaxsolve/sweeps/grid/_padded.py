@@ -53,7 +53,7 @@ def padded(
         The function and the axes, for `sweep` and `plan`. Coordinates of the dataset are the plain widths.
 
     Raises:
-        TypeError: problem_fn is no function, or the values of such an axis are not integers.
+        TypeError: problem_fn is not a function, or the values of such an axis are not integers.
         ValueError: there is no such axis, or a width is less than 1.
     """
     if not callable(problem_fn):

@@ -41,7 +41,7 @@ class Builder:
     """
 
     def __init__(self, problem_fn: Callable[..., Problem], group: Group):
-        parts: list[Any] = []  # the problem's structure and what is no array in it, filled while tracing
+        parts: list[Any] = []  # the problem's structure and its leaves that are not arrays, filled while tracing
 
         def build(cell: dict[str, Array]) -> list[Array]:
             problem = require_problem(problem_fn(**group.static, **cell))
@@ -72,7 +72,7 @@ class Builder:
 
 
 def require_problem(problem: Any) -> Problem:
-    """Raises TypeError for what is no Problem."""
+    """Returns what is a Problem, and raises TypeError for anything else."""
     if not isinstance(problem, Problem):
         raise TypeError(f"problem_fn must return a jaxsolve.Problem, got {describe(problem)}")
     return problem
@@ -107,7 +107,7 @@ class Setup(NamedTuple):
         return self.size // len(self.devices)
 
     def shapes(self, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """Those of so many cells."""
+        """Shapes and dtypes of so many cells."""
         return {name: jax.ShapeDtypeStruct((rows, *v.shape), v.dtype) for name, v in self.cell.items()}
 
     def leaves(self, cell: dict[str, Array]) -> Leaves:
@@ -124,7 +124,7 @@ class Setup(NamedTuple):
 
 
 def cells_of(group: Group, dynamics: Any) -> Cells:
-    """What makes the lanes of a group: arguments by name, one row per lane; flat indices too if there is a key."""
+    """What makes the lanes of a group: arguments by name, one row per lane; with flat indices if there is a key."""
     cells = {name: np.asarray(values) for name, values in group.cells.items()}
     return cells | {INDEX: group.lanes.astype(np.uint32)} if is_stochastic(dynamics) else cells
 

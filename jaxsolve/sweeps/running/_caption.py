@@ -23,7 +23,7 @@ def caption(given: AbstractDynamics, chosen: AbstractDynamics, problem: Problem)
         chosen: what runs: the same, or what the problem has chosen.
         problem: of a lane, of which shapes will do.
     """
-    if type(chosen) is not type(given):  # what stands in for it is nothing that a user has heard of
+    if type(chosen) is not type(given):  # users do not know what stands in for it
         return _with_settings(given, {})
     return _with_settings(chosen, chosen.tolerances(problem) if isinstance(chosen, AbstractFlow) else {})
 

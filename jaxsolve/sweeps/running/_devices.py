@@ -47,7 +47,7 @@ class Devices:
         Arguments:
             fn: of the rows of one device.
             arguments: shapes and dtypes of the rows of one device, one pytree for each argument of `fn`.
-            shared: which of the arguments are no rows, but the same on all devices; and, last, whether the result is.
+            shared: for each argument, whether it is the same on all devices instead of rows; last, whether the result is.
         """
         if len(self) == 1:
             with jax.default_device(self.all[0]):
@@ -70,10 +70,10 @@ class Devices:
 
 
 def read_devices(devices: Any) -> Devices:
-    """The devices asked for; None means all local ones, or the one that `jax.default_device` names.
+    """The devices to run on; None means all local ones, or the one that `jax.default_device` names.
 
     Raises:
-        TypeError: devices is no sequence of JAX devices.
+        TypeError: devices is not a sequence of JAX devices.
         ValueError: it is empty, or names one twice, devices of several kinds, or those of another process.
     """
     if devices is None:

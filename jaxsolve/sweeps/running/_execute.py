@@ -203,7 +203,7 @@ def run_group(
 
     streams = min(compiled.streams, len(group.lanes))
     try:
-        # Threads that nobody waits for: a second Ctrl-C ends the process while one is inside of XLA.
+        # Daemon threads: a second Ctrl-C ends the process even while one of them is inside XLA.
         for _ in range(streams):
             threading.Thread(target=work, daemon=True).start()
         failed = None

@@ -41,7 +41,7 @@ class Variable:
 
     @property
     def missing(self) -> Any:
-        """What stands for lanes that have not run: NaN, or -1, or what is nearest to it."""
+        """What stands for lanes that have not run: NaN, or -1, or the nearest thing to it."""
         kind = np.dtype(self.dtype)
         if np.issubdtype(kind, np.inexact):
             return kind.type(np.nan)
@@ -73,7 +73,7 @@ def variables_of(observables: Sequence[Observable], lanes: Lanes, *, rounded: bo
     Arguments:
         observables: what is observed.
         lanes: a batch.
-        rounded: whether the times saved may differ from those asked for.
+        rounded: whether the times saved may differ from the given ones.
     """
     found = [_variable(item.name, ("t", *item.dims), lanes.observed[item.name], item.unit) for item in observables]
     if rounded:
