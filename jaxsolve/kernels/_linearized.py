@@ -115,8 +115,8 @@ def linearized(
 
     Example:
         >>> flow = js.kernels.linearized(jnp.array([[2.0, 1.0], [1.0, 2.0]]), jnp.array([[1.0], [-1.0]]))
-        >>> print(flow.rates.round(3), flow.outputs(1.0)[:, 0].round(3))
-        [0.5 1.5] [ 0.393 -0.393]
+        >>> print([f"{rate:.2f}" for rate in flow.rates], flow.outputs(1.0)[:, 0].round(3))
+        ['0.50', '1.50'] [ 0.393 -0.393]
         >>> print(flow.predict(jnp.inf, cross=jnp.array([[1.0, 0.0]])).round(3))
         [[1.]]
 

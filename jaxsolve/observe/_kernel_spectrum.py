@@ -28,7 +28,7 @@ def _entropy(view: View):
 
 def _first(values: Float[Array, " size"], top: int) -> Float[Array, " top"]:
     if top > values.size:
-        raise ValueError(f"this kernel has {values.size} eigenvalues, asked for the first {top}")
+        raise ValueError(f"this kernel has {values.size} eigenvalues, but top is {top}")
     return values[:top]
 
 
