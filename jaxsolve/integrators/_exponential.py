@@ -34,7 +34,7 @@ class AbstractExponential(diffrax.AbstractAdaptiveSolver):
     """The base of integrators that take a linear part of gradient flow exactly, and the rest by an explicit method.
 
     Attributes:
-        problem: the problem; None leaves that to `GradientFlow`.
+        problem: the problem; None leaves that to `js.GradientFlow`.
         tableau: the method.
 
     Example:

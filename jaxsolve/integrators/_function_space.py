@@ -32,13 +32,13 @@ class FunctionSpace(AbstractExponential):
     signals of all layers.
 
     With diffrax: `solver = FunctionSpace(problem)`, then `diffrax.diffeqsolve(solver.terms, solver, 0, T,
-    solver.first_step, solver.start, stepsize_controller=DisplacementController(1e-4))`. `GradientFlow` does all that.
+    solver.first_step, solver.start, stepsize_controller=DisplacementController(1e-4))`. `js.GradientFlow` does that.
     It follows the problem's own flow, forward in time. Between steps its dense output is as exact as a whole run:
     errors fall like the third power of the step (fourth for Krogstad). `SaveAt(ts=...)` keeps nothing of a step;
     `SaveAt(dense=True)` keeps two matrices of n c by n c for each of `max_steps` steps, so give few of them.
 
     Arguments:
-        problem: the problem; None leaves that to `GradientFlow`.
+        problem: the problem; None leaves that to `js.GradientFlow`.
         tableau: the method.
 
     Example:

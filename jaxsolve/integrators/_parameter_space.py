@@ -24,7 +24,7 @@ class ParameterSpace(AbstractExponential):
     With diffrax it is used like `js.integrators.FunctionSpace`. Memory: two matrices of P by P.
 
     Arguments:
-        problem: the problem; None leaves that to `GradientFlow`.
+        problem: the problem; None leaves that to `js.GradientFlow`.
         tableau: the method.
 
     Example:

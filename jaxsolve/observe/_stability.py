@@ -66,7 +66,7 @@ def sharpness() -> Observable:
     gradient descent are stable along all eigenvectors while rate * sharpness < 2 (Cohen et al. 2021,
     arXiv:2103.00065). With eta = 1 it is the sharpness of that paper. NaN where the parameters are.
 
-    No Hessian is formed: LOBPCG (`kernels.top_eigenpairs`) multiplies it with vectors until the residual is about
+    No Hessian is formed: LOBPCG (`js.kernels.top_eigenpairs`) multiplies it with vectors until the residual is about
     eps^(3/4) of the eigenvalue, whose own error is its square over the gap to the next one; after 200 iterations it
     gives what it has, which is never too large.
 
@@ -84,7 +84,7 @@ def stability(rate: Float[ArrayLike, ""], *, momentum: float = 0.0) -> Observabl
     """rate * sharpness/(2 (1 + momentum)): below 1 the steps of gradient descent are stable, above 1 they are not.
 
     A run at the edge of stability hovers at or just above 1 (Cohen et al. 2021, arXiv:2103.00065, section 2). It is
-    for `Descent(optax.sgd, rate, momentum=...)` on the full batch: Nesterov's momentum has the limit
+    for `js.Descent(optax.sgd, rate, momentum=...)` on the full batch: Nesterov's momentum has the limit
     2 (1 + beta)/((1 + 2 beta) rate), Adam that of a Hessian with its preconditioner. A rate that varies inside a sweep
     cannot be stored in an observable: record `sharpness` there and multiply.
 

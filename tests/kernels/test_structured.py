@@ -14,7 +14,6 @@ from jaxsolve import kernels, nets
 from jaxsolve.kernels import Route
 from jaxsolve.kernels._contributions import conv_costs, Outputs
 from jaxsolve.kernels._cost import jacobian_is_cheaper
-from jaxsolve.kernels._memory import free_memory
 from jaxsolve.kernels._signals import parametric_layers
 from jaxsolve.kernels._structured import structured
 from jaxsolve.kernels._tiling import cut_tile, even_tile, Tiling, tilings, written_out
@@ -293,7 +292,7 @@ def test_a_kernel_larger_than_memory_is_refused_before_it_is_allocated(getkey):
         kernels.empirical(net, x, memory=10**8)
     with pytest.raises(MemoryError, match="NTKOperator"):
         kernels.empirical(net, x, memory=10**3)
-    free = free_memory()
+    free = kernels.free_memory()
     assert free is None or free > 10**6
 
 
