@@ -101,7 +101,7 @@ def empirical(
         net: a network or any Equinox module acting on one sample.
         x1: inputs, shape (n, ...).
         x2: other inputs, shape (m, ...); None takes x1.
-        eta: learning rates, a pytree with a scalar at every trainable array (`js.nets.rates(net)` has the network's own,
+        eta: learning rates, a pytree with a scalar at every trainable array (`js.nets.rates(net)` has the network's,
             which drive f under gradient flow). None takes 1 everywhere: the plain NTK.
         trace: sum over equal outputs, shape (n, m). Costs a factor c less.
         diagonal: only pairs of equal outputs, shape (c, n, m).
