@@ -21,10 +21,10 @@ _STAGES = 1.54  # s stages are stable up to (s^2 - 1)/1.54
 _TERMS = 8  # of the expansions about 1: the next is below the rounding of float64
 _SAFETY = 1.2  # power iteration finds the radius from below
 _SETTLED = 0.01  # relative change of the radius at which power iteration stops
-_ITERATIONS = 50  # at most: neighbours of the largest eigenvalue slow it down and do no harm
-_LAG = 5  # accepted steps an estimate serves; measured: cheaper than 1 by 10-20 %, and 10 begins to cost rejections
+_ITERATIONS = 50  # at most: close eigenvalues slow it down, but then any of their directions serves
+_LAG = 5  # accepted steps per estimate; measured: 10 to 20 % cheaper than 1, and 10 begins to cost rejected steps
 _SHORTER = 0.99  # a step shorter than the last one by more than rounding follows a rejection
-_SHARE = 0.1  # of the field in the direction from which the next estimate starts
+_SHARE = 0.1  # weight of the field in the direction from which the next estimate starts
 
 
 class ChebyshevState(NamedTuple):
@@ -48,7 +48,7 @@ class ChebyshevState(NamedTuple):
 
 
 class RungeKuttaChebyshev(diffrax.AbstractAdaptiveSolver[ChebyshevState]):
-    r"""An explicit method of order 2 with as many stages as stability asks for.
+    r"""An explicit method of order 2 with as many stages as stability needs.
 
     Use it where the Jacobian has a large real negative spectrum: gradient flow on many samples, diffusion. A step of
     size h takes $s \approx \sqrt{1.54\, h \rho}$ stages, $\rho$ the spectral radius, so that its cost grows like the
@@ -98,7 +98,7 @@ class RungeKuttaChebyshev(diffrax.AbstractAdaptiveSolver[ChebyshevState]):
         return 2
 
     def error_order(self, terms: Any) -> int:
-        """That of the error of one step, h^3 y'''/15."""
+        """The order of the error of one step, h^3 y'''/15."""
         del terms
         return 3
 
@@ -142,7 +142,8 @@ class RungeKuttaChebyshev(diffrax.AbstractAdaptiveSolver[ChebyshevState]):
         k1 = terms.prod(field, control)
         y1 = jax.tree.map(jnp.add, y0, moved)
         error = jax.tree.map(lambda d, a, b: jnp.where(fits, 0.4 * (a + b) - 0.8 * d, jnp.inf), moved, k0, k1)
-        # A mode that becomes the stiffest was invisible from the last one. Once unstable it shows in the field.
+        # A mode that has just become the stiffest may be missing in the last direction. Once unstable, it shows in the
+        # field.
         blend = lambda v, k: v + _SHARE * k
         direction = _unit(jax.tree.map(blend, estimate.direction, _unit(jax.lax.stop_gradient(k1))))
         spent = jnp.where(fits, stages, 0).astype(int) + 2 * estimate.iterations
@@ -181,7 +182,7 @@ def _estimate(terms, t, y, args, control, state: ChebyshevState, size: Scalar, d
         settled = jnp.isnan(stiffness) | (jnp.abs(stiffness - now.stiffness) <= _SETTLED * jnp.maximum(stiffness, 1))
         start = _start(jax.lax.stop_gradient(terms.prod(field, control)))
         direction = _where(stiffness > 0, _unit(image), start)
-        # There was nothing to compare with before the first direction.
+        # Before the first direction there is nothing to compare with.
         stiffness = jnp.where(_norm(now.direction) > 0, stiffness, jnp.inf)
         return _Estimate(field, direction, stiffness, now.iterations + 1), settled
 
@@ -194,9 +195,10 @@ def _estimate(terms, t, y, args, control, state: ChebyshevState, size: Scalar, d
 
 
 def _start(step: Y) -> Y:
-    """The direction of the field and as much of all others: at balanced labels the stiffest is not in the field."""
+    """The field plus fixed signs of equal norm: with balanced labels the field alone lacks the stiffest direction."""
 
     def signs(leaf):
+        # A hash of the index, because a solver has no random key; the same signs in every run.
         index = jnp.arange(leaf.size, dtype=jnp.uint32)
         scrambled = (index * jnp.uint32(2654435769)) >> 7
         scrambled = (scrambled * scrambled * jnp.uint32(2246822519)) >> 16

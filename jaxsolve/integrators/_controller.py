@@ -1,4 +1,4 @@
-"""Step sizes from errors that are measured by whole vectors."""
+"""A step size controller that measures errors by norms of whole vectors."""
 
 from typing import Any, ClassVar
 
@@ -11,14 +11,15 @@ from ._expansion import Flowing
 
 
 class DisplacementController(diffrax.AbstractAdaptiveStepSizeController):
-    """Holds the error of a step below `rtol` times how far parameters and outputs have moved, for `FunctionSpace`.
+    """Keeps the error of a step below `rtol`, relative to how far parameters have moved and to the outputs.
 
-    That is |error of w| / |w - w(0)| and |error of f| / |f|, with norms of whole vectors; with momentum also that of
-    tau w'. A single neuron that passes its kink is then no reason for a short step. diffrax's PID rule decides, and
-    lets steps grow tenfold at a time.
+    It is for `js.integrators.FunctionSpace` and its relatives. The errors are |error of w| / |w - w(0)| and
+    |error of f| / |f|, in norms of whole vectors; with momentum also that of tau w'. So one neuron that passes its kink
+    does not force a short step, as it would with errors per parameter. The rule for the next step is diffrax's PID
+    controller, which lets steps grow tenfold at a time.
 
     Arguments:
-        rtol: tolerance of one step. In tests the error of a whole run is of its size.
+        rtol: tolerance of one step. The tests find errors of whole runs of about this size.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -53,6 +54,7 @@ class DisplacementController(diffrax.AbstractAdaptiveStepSizeController):
     def init(self, terms, t0, t1, y0: Flowing, dt0, args, func, error_order):
         if dt0 is None:
             raise ValueError("DisplacementController needs a first step: diffeqsolve(..., dt0=solver.first_step)")
+        # The PID rule looks only at the error that it is given, so any array of the right dtype stands for the state.
         return self._rule.init(terms, t0, t1, y0.dissipated, dt0, args, func, error_order)
 
     def adapt_step_size(
@@ -63,7 +65,7 @@ class DisplacementController(diffrax.AbstractAdaptiveStepSizeController):
         return self._rule.adapt_step_size(t0, t1, zero, zero, args, error, error_order, controller_state)
 
     def relative_error(self, y0: Flowing, y1: Flowing, y_error: Flowing) -> Float[Array, ""]:
-        """The larger of both relative errors of a step from y0 to y1."""
+        """The larger of the relative errors of parameters and outputs in a step from y0 to y1."""
         return jnp.maximum(
             _share(y_error.displacement, y0.displacement, y1.displacement),
             _share(*(y.outputs.reshape(-1) for y in (y_error, y0, y1))),

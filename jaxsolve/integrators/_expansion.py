@@ -36,7 +36,7 @@ class Expansion(eqx.Module):
 
     Attributes:
         h: the length of the step.
-        passed: the part of the time up to its end that went by before it.
+        passed: the share of the time up to the end of the step that had passed at its start.
         part: A.
         force: y' at the start.
         changes: the changes D of N at the nodes.
@@ -61,7 +61,7 @@ class Expansion(eqx.Module):
         return Flowing(displacement, model.outputs(model.start + displacement), dissipated)
 
     def error(self, tableau: AbstractTableau) -> Flowing:
-        """The estimated error of the whole step; the energy dissipated steers nothing."""
+        """The estimated error of the whole step; that of the dissipated energy is not used and left 0."""
         v = self.part.sum_of(tableau.at(self.passed).error, self.changes, self.h, self.h)
         return Flowing(self.part.vector(v), self.part.pushed(v), jnp.zeros_like(self.h))
 

@@ -31,10 +31,10 @@ class Memory(NamedTuple):
 
 
 class AbstractExponential(diffrax.AbstractAdaptiveSolver):
-    """Gradient flow with a linear part taken exactly, and an explicit Runge-Kutta method for the rest.
+    """The base of integrators that take a linear part of gradient flow exactly, and the rest by an explicit method.
 
     Attributes:
-        problem: the problem; None leaves that to `GradientFlow`.
+        problem: the problem; None leaves that to `js.GradientFlow`.
         tableau: the method.
 
     Example:
@@ -69,7 +69,7 @@ class AbstractExponential(diffrax.AbstractAdaptiveSolver):
 
     @property
     def first_step(self) -> Float[Array, ""]:
-        """A length for the first step: the longer the less features move."""
+        """A length for the first step, longer where features move less."""
         return self.model.first_step
 
     @abc.abstractmethod
@@ -141,7 +141,7 @@ class AbstractExponential(diffrax.AbstractAdaptiveSolver):
             ) from error
 
     def _check_terms(self, terms: Any, t0: Any, t1: Any, y0: Flowing, args: Any, checked: PyTree) -> PyTree:
-        """A step follows the problem itself, so other terms would be passed over in silence."""
+        """Refuses other terms: a step follows the problem itself and would silently ignore them."""
         if isinstance(terms, diffrax.ODETerm) and isinstance(terms.vector_field, FlowField):
             return checked
         # diffrax wraps terms, and runs backwards in time by a control of the other sign.
@@ -158,7 +158,8 @@ class AbstractExponential(diffrax.AbstractAdaptiveSolver):
     def step(self, terms: Any, t0: Any, t1: Any, y0: Flowing, args: Any, solver_state: Memory, made_jump: Any):
         del terms, args, made_jump
         model, tableau, h = self.model, self.tableau, t1 - t0
-        # A step uses all that was handed on: what `init` refused is else forgotten where nothing needs to be known.
+        # The barrier makes every step depend on what was handed on, even where it uses nothing of it: otherwise XLA
+        # removes the checks of `init`.
         y0, (start, known) = jax.lax.optimization_barrier((y0, solver_state))
         part, known = self.linear_part(model, y0, h, known)
         passed = jnp.where(t1 > start, (t0 - start) / jnp.where(t1 > start, t1 - start, 1), 0)
@@ -177,13 +178,13 @@ def _check_state(y: Any) -> None:
 
 
 class FlowField(eqx.Module):
-    """The velocity of a flow in both spaces."""
+    """The velocity of a flow, in parameter space and in function space."""
 
     model: AbstractModel
 
     def __call__(self, t: Any, y: Any, args: Any) -> Flowing:
         del t, args
-        _check_state(y)  # diffrax evaluates this first of all
+        _check_state(y)  # here, because diffrax evaluates this before anything else
         model = self.model
         w = model.start + y.displacement
         velocity, dissipation = model.velocity(w)

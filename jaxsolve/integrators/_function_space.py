@@ -27,17 +27,18 @@ class FunctionSpace(AbstractExponential):
     follow the features, and grow without bound as the flow converges. Where H = 0 (plain hinge) only the explicit
     method is left.
 
-    Of more than 500 outputs the fastest modes are followed from step to step, and all are found only for steps so long
-    that the others are stiff, too. Memory: two matrices of n c by n c, and what passes the layers.
+    With more than 500 outputs only the fastest modes are followed from step to step. All modes are found again when a
+    step is so long that the others are stiff as well. Memory: two matrices of n c by n c, and the
+    signals of all layers.
 
     With diffrax: `solver = FunctionSpace(problem)`, then `diffrax.diffeqsolve(solver.terms, solver, 0, T,
-    solver.first_step, solver.start, stepsize_controller=DisplacementController(1e-4))`. `GradientFlow` does all that.
+    solver.first_step, solver.start, stepsize_controller=DisplacementController(1e-4))`. `js.GradientFlow` does that.
     It follows the problem's own flow, forward in time. Between steps its dense output is as exact as a whole run:
     errors fall like the third power of the step (fourth for Krogstad). `SaveAt(ts=...)` keeps nothing of a step;
     `SaveAt(dense=True)` keeps two matrices of n c by n c for each of `max_steps` steps, so give few of them.
 
     Arguments:
-        problem: the problem; None leaves that to `GradientFlow`.
+        problem: the problem; None leaves that to `js.GradientFlow`.
         tableau: the method.
 
     Example:

@@ -1,4 +1,4 @@
-"""Modules inside of loops, which carry nothing but arrays."""
+"""Modules inside compiled loops, which can carry only arrays."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import equinox as eqx
 
 
 class Held(eqx.Module):
-    """A module, such as a problem, whose leaves are its arrays only."""
+    """A module, such as a problem, as a pytree whose leaves are only its arrays."""
 
     arrays: Any
     rest: Any = eqx.field(static=True)  # functions and plain numbers

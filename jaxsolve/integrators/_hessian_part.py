@@ -14,7 +14,7 @@ from .._problem import flat_rates
 from ._linear_part import AbstractLinearPart, Model
 
 
-TOGETHER = 32  # columns of the Hessian found at once
+TOGETHER = 32  # columns of the Hessian found at once: they share one linearisation, and each needs memory of its own
 
 
 class HessianPart(AbstractLinearPart[Float[Array, " params"]]):

@@ -15,9 +15,9 @@ from ._tableau import AbstractTableau, HOCHBRUCK_OSTERMANN_3
 
 
 class InertialFunctionSpace(AbstractExponential):
-    """`FunctionSpace` for tau theta'' + theta' = -eta dL/dtheta, from rest: steps pass over swings that decay.
+    """`FunctionSpace` for tau theta'' + theta' = -eta dL/dtheta, from rest. Steps can be longer than oscillations.
 
-    Its state holds, beneath the displacement of all parameters, tau theta'.
+    `js.MomentumFlow` uses it. Its state holds the displacement of all parameters and, in a second row, tau theta'.
 
     Arguments:
         problem: the problem.

@@ -63,7 +63,7 @@ class InertialPart(AbstractLinearPart[Phase]):
     """A, frozen at one point.
 
     Attributes:
-        kernel: what of it the gradient flow has.
+        kernel: the linear part of gradient flow without momentum.
         tau: the relaxation time.
     """
 
@@ -86,7 +86,7 @@ class InertialPart(AbstractLinearPart[Phase]):
 
     def phi(self, k: int, time: Float[Array, ""], v: Phase) -> Phase:
         rates = self.kernel.values
-        # The barrier keeps XLA from doing this again wherever a number of it is used.
+        # Without the barrier XLA computes the response again at every use.
         entries = jax.lax.optimization_barrier(response(k, time, self.tau, jnp.append(rates, 0)))
         free, moving = [entry[-1] for entry in entries], rates > 0
         # By how much each mode differs from free motion, over its rate.

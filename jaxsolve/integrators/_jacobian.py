@@ -10,7 +10,7 @@ from ._held import Held
 
 
 class FunctionJacobian(eqx.Module):
-    """The Jacobian of any network's outputs, by automatic differentiation: what `kernels.LayeredJacobian` offers."""
+    """The Jacobian of any network's outputs, by automatic differentiation: what `js.kernels.LayeredJacobian` offers."""
 
     held: Held
     params: PyTree

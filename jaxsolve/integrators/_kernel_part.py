@@ -117,7 +117,7 @@ class KernelPart(AbstractLinearPart[Direction]):
         moving = self.values > 0
         inside = jnp.where(moving, squares / jnp.where(moving, self.values, 1), 0)
         outside = total - jnp.sum(inside)
-        # What rounding leaves of a difference of equals would be multiplied by a time without bound.
+        # A rounding error in this difference of nearly equal numbers would be multiplied by an unbounded time.
         return jnp.where(outside > 1e3 * jnp.finfo(total.dtype).eps * total, outside, 0), inside
 
     def _unravel(self, v: Float[Array, " params"]) -> PyTree:
@@ -128,7 +128,7 @@ class Known(NamedTuple):
     """What is known at the start of a step.
 
     Attributes:
-        jacobian: J. The forward pass that gives the outputs there gives it, too.
+        jacobian: J, which the forward pass for the outputs at the same point gives as well.
         modes: to start from.
     """
 
@@ -165,7 +165,7 @@ def _frozen(tree: PyTree) -> PyTree:
 def _slip(
     model: Model, part: KernelPart, w: Float[Array, " params"], residual: Float[Array, " outputs"]
 ) -> tuple[Float[Array, " params"], Float[Array, " outputs"]]:
-    """The velocity, -eta dL/dw + eta J^T dl/df, that is 0 but whose derivative is not, and its product with J."""
+    """The velocity -eta dL/dw + eta J^T dl/df, and its product with J: both 0, but with derivatives that are not."""
     del model, part
     return jnp.zeros_like(w), jnp.zeros_like(residual)
 

@@ -16,7 +16,7 @@ from .._problem import flat_rates, Problem
 
 # Bounds of the first step, in units of the time in which the loss would fall to 0 at its initial speed.
 SHORTEST, LONGEST = 0.2, 2.0
-# By so much of itself the outputs' velocity may turn meanwhile, but for what the linear part takes exactly.
+# How much the outputs' velocity may change in the first step, relative to itself.
 TURN = 0.025
 
 
@@ -48,7 +48,7 @@ class Model(AbstractModel):
 
     Attributes:
         problem: the problem.
-        start: its parameters at t = 0, found once: XLA does not see that two copies, moved out of a loop, are equal.
+        start: its parameters at t = 0, found once: XLA does not merge two copies of it that are moved out of a loop.
     """
 
     problem: Problem

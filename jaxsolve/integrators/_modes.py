@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 # Up to so many outputs all modes are found at every step.
 DENSE = 500
-# Of more outputs, so many modes are followed from step to step.
+# With more outputs, so many modes are followed from step to step.
 FOLLOWED = 160
 # A step times a rate up to which a mode may be left to the explicit part.
 SLOW = 1.0
@@ -22,7 +22,7 @@ class Modes(NamedTuple):
 
     Attributes:
         vectors: orthonormal columns, the fastest modes last.
-        slowest: a rate that no mode outside of them exceeds by much; inf before the first step.
+        slowest: the slowest of their rates, which other modes hardly exceed; inf before the first step.
     """
 
     vectors: Float[Array, "outputs followed"]
@@ -40,7 +40,7 @@ def modes(
     """Orthonormal columns, with zeros for modes that are left out, their rates, and what the next step starts from.
 
     Of many outputs only the fastest modes are followed, by one subspace iteration per step, until a step is so long
-    that slower ones are stiff, too. Any orthonormal columns serve: an exponential method keeps its order.
+    that slower ones are stiff as well. Any orthonormal columns serve: an exponential method keeps its order.
     """
     if not known.vectors.shape[1]:
         stiff = h * jnp.trace(kernel) > NOT_STIFF

@@ -14,12 +14,12 @@ import numpy as np
 from jaxtyping import Array, Complex, Float
 
 
-_NEAR = 2.0  # below, recursions would cancel
+_NEAR = 2.0  # for smaller |z| the recursion of phi_k cancels, and its Taylor series is used
 _TERMS = 25  # 2^24/24! is below the rounding of float64
 
 
 class Response(NamedTuple):
-    """A function of the matrix of each mode, entry by entry: p to w is what p adds to w."""
+    """The four entries of a function of each mode's matrix; `p_to_w` is what p adds to w."""
 
     w_to_w: Float[Array, " modes"]
     p_to_w: Float[Array, " modes"]
@@ -32,7 +32,7 @@ def response(k: int, time: Float[Array, ""], tau: Float[Array, ""], rates: Float
     speed, half = jax.lax.stop_gradient((rates / tau, 1 / (2 * tau)))
     split = jnp.sqrt(_complex(half**2 - speed))
     fast = -_complex(time) * (_complex(half) + split)
-    # The product of both is known; their difference would cancel.
+    # From the product of both eigenvalues, which is known: the difference -half + split would cancel.
     slow = -_complex(time * speed) * _inverse(_complex(half) + split)
     value, slope = _phi(k, slow), _divided_difference(k, slow, fast, _complex(time) * split)
     return Response(
@@ -107,7 +107,7 @@ def _polynomial(
 
 
 def _taylor(k: int) -> np.ndarray:
-    """Of phi_k: 1/(j + k)!."""
+    """The Taylor coefficients of phi_k, 1/(j + k)!."""
     return np.array([1 / math.factorial(j + k) for j in range(_TERMS)])
 
 

@@ -16,14 +16,15 @@ class ParameterSpace(AbstractExponential):
     r"""An exponential Runge-Kutta method for gradient flow of a network with few parameters P.
 
     Every step takes $A = -\eta \nabla^2 L$ at its start exactly, through the P by P Hessian's eigenvectors, and an
-    explicit method does the rest (an exponential Rosenbrock method). Where the outputs on the training set are more
-    than the parameters, as for teachers and students, it is cheaper than `FunctionSpace`, and steps grow without bound
-    also where a residual is left: there the curvature of the network itself counts, which is none of the kernel's.
+    explicit method does the rest (an exponential Rosenbrock method). If the training set has
+    more outputs than the network has parameters, as for teachers and students, it is cheaper than
+    `js.integrators.FunctionSpace`. Its steps also grow without bound where a residual is left: there the curvature of
+    the network itself matters, which the kernel does not contain.
 
-    Use it with diffrax as `FunctionSpace`. Memory: two matrices of P by P.
+    With diffrax it is used like `js.integrators.FunctionSpace`. Memory: two matrices of P by P.
 
     Arguments:
-        problem: the problem; None leaves that to `GradientFlow`.
+        problem: the problem; None leaves that to `js.GradientFlow`.
         tableau: the method.
 
     Example:

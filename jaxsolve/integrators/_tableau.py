@@ -114,12 +114,12 @@ HOCHBRUCK_OSTERMANN_3 = _three_stages(2 / 3)
 
 @dataclasses.dataclass(frozen=True)
 class LogTime(AbstractTableau):
-    """`HOCHBRUCK_OSTERMANN_3` for dynamics that take their course in logarithmic time, as learning does.
+    """`HOCHBRUCK_OSTERMANN_3` for dynamics that unfold in logarithmic time, as learning does.
 
-    Where a step is long against the time before it, what is not taken exactly grows fast at first and slowly later: a
-    straight line through an earlier point than 2/3 has its mean. The last node is 7/12 for a step from t = 0 and goes
-    to 2/3 as steps get short against t. Errors of whole runs are 2 to 5 times smaller; with equal steps h they fall
-    like h^3 log(1/h).
+    In a step that is long compared with the time before it, what is not taken exactly grows fast at first and slowly
+    later. A straight line through a point earlier than 2/3 then has the right mean. The last node is 7/12 for a step
+    from t = 0 and goes to 2/3 as steps get short against t. Errors of whole runs are 2 to 5 times smaller; with equal
+    steps h they fall like h^3 log(1/h).
     """
 
     order: int = 3

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from .._safe import safe_sqrt
 
 
-_TERMS = 256  # rows of an expansion: `expand` says what error they leave
+_TERMS = 256  # of the series in the correlation: `expand` says what errors they leave
 # The trapezoidal rule converges exponentially for a Gaussian weight, which beyond 13 is below 1e-36.
 _STEP, _END = 0.025, 13.0
 

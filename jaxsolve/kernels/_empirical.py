@@ -52,7 +52,7 @@ class EmpiricalKernel(eqx.Module):
 
 
 def unit_rates(net: Any) -> PyTree:
-    """A learning rate of 1 for every trainable array: with these `kernels.empirical` is the plain NTK.
+    """A learning rate of 1 for every trainable array: with these `js.kernels.empirical` is the plain NTK.
 
     Any module serves; the network's own rates, which drive f under gradient flow, are `js.nets.rates(net)`.
 
@@ -80,7 +80,7 @@ def empirical(
 ) -> EmpiricalKernel:
     """The NTK of a network at its parameters: sum_l eta_l <df/dtheta_l, df/dtheta_l>, gamma^2 included.
 
-    A network of known layers (`nets.AbstractLayered`) goes layer by layer: Grams of its inputs times Grams of the
+    A network of known layers (`js.nets.AbstractLayered`) goes layer by layer: Grams of its inputs times Grams of the
     signals propagated back, in tiles that fit the memory; with x2 = None half the work, and symmetric to the last bit.
     Every other module goes through neural-tangents, by the cheaper of the two implementations that work on current
     JAX; the reason is logged (logger "jaxsolve", level INFO).
@@ -89,8 +89,8 @@ def empirical(
         net: a network or any Equinox module acting on one sample.
         x1: inputs, shape (n, ...).
         x2: other inputs, shape (m, ...); None takes x1.
-        eta: learning rates, a pytree with a scalar at every trainable array (`nets.rates(net)` are the network's own,
-            those that drive f under gradient flow). None takes 1 everywhere: the plain NTK.
+        eta: learning rates, a pytree with a scalar at every trainable array (`js.nets.rates(net)` has the network's,
+            which drive f under gradient flow). None takes 1 everywhere: the plain NTK.
         trace: sum over equal outputs, shape (n, m). Costs a factor c less.
         diagonal: only pairs of equal outputs, shape (c, n, m).
         by_layer: also return what every layer adds. Structured route only.

@@ -56,7 +56,7 @@ def infinite(
     *,
     eta: PyTree | None = None,
 ) -> InfiniteKernels:
-    """The leading order of the kernels of a wide network, for weights drawn by `nets.Gaussian`.
+    """The leading order of the kernels of a wide network, for weights drawn by `js.nets.Gaussian`.
 
     Multipliers, sigmas, rates, biases and gamma are those of the network's scaling at this width: of `Scaling.ntk` the
     limit itself, of `Scaling.standard` a kernel that grows like the width. The values of the weights do not matter.
@@ -69,10 +69,10 @@ def infinite(
 
     Arguments:
         net: a network of dense and convolutional layers, biases, activations, averages over the image and residual
-            branches (`nets.AbstractLayered`).
+            branches (`js.nets.AbstractLayered`).
         x1: inputs, shape (n, ...).
         x2: other inputs, shape (m, ...); None takes x1.
-        eta: learning rates, as for `kernels.empirical`: `nets.rates(net)` drive f, None takes 1 everywhere.
+        eta: learning rates, as for `js.kernels.empirical`: `js.nets.rates(net)` drive f, None takes 1 everywhere.
 
     Example:
         >>> net = js.nets.MLP(2, 8, 1, 1, "relu", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))

@@ -21,7 +21,7 @@ class LayeredJacobian(eqx.Module):
     and the NTK is a sum of Grams of the same signals.
 
     Arguments:
-        net: a network whose layers are known (`kernels.unknown_layer(net)` is None).
+        net: a network whose layers are known (`js.kernels.unknown_layer(net)` is None).
         x: inputs, shape (n, ...).
 
     Example:

@@ -25,7 +25,7 @@ from ._modes import Modes
 
 
 class Linearized(eqx.Module):
-    """The flow of MSE under a fixed kernel, at any time in [0, inf]. Make it with `kernels.linearized`.
+    """The flow of MSE under a fixed kernel, at any time in [0, inf]. Make it with `js.kernels.linearized`.
 
     First derivatives exist in everything, in the kernel also where eigenvalues are equal; higher ones in y, start,
     ridge and time only. An eigenvalue of at most rows * eps times the largest counts as zero: nothing is learnt along
@@ -115,8 +115,8 @@ def linearized(
 
     Example:
         >>> flow = js.kernels.linearized(jnp.array([[2.0, 1.0], [1.0, 2.0]]), jnp.array([[1.0], [-1.0]]))
-        >>> print(flow.rates.round(3), flow.outputs(1.0)[:, 0].round(3))
-        [0.5 1.5] [ 0.393 -0.393]
+        >>> print([f"{rate:.2f}" for rate in flow.rates], flow.outputs(1.0)[:, 0].round(3))
+        ['0.50', '1.50'] [ 0.393 -0.393]
         >>> print(flow.predict(jnp.inf, cross=jnp.array([[1.0, 0.0]])).round(3))
         [[1.]]
 
@@ -150,7 +150,7 @@ class Normal(NamedTuple):
 
 
 class LinearizedEnsemble(eqx.Module):
-    """Flows under one kernel from normally distributed starts. Make it with `kernels.linearized_ensemble`.
+    """Flows under one kernel from normally distributed starts. Make it with `js.kernels.linearized_ensemble`.
 
     Attributes:
         flow: the flow of the mean.
@@ -222,13 +222,13 @@ def linearized_ensemble(
     start: Float[ArrayLike, "n out"] | None = None,
     ridge: Float[ArrayLike, ""] = 0.0,
 ) -> LinearizedEnsemble:
-    """The flow of `kernels.linearized` from a normal distribution of starts.
+    """The flow of `js.kernels.linearized` from a normal distribution of starts.
 
     With the infinite-width NTK as kernel and the NNGP kernel as covariance of the starts, this is the ensemble of
     infinitely wide networks (Lee et al. 2019, "Wide neural networks of any depth evolve as linear models").
 
     Arguments:
-        kernel, y, ridge: as for `kernels.linearized`.
+        kernel, y, ridge: as for `js.kernels.linearized`.
         initial: covariance of the starts on the training points; (n, n) if outputs are independent and equal.
         start: mean of the starts; None is 0.
 
@@ -240,7 +240,7 @@ def linearized_ensemble(
         1.0 0.009 0.865
 
     Raises:
-        ValueError: as for `kernels.linearized`, for both kernels.
+        ValueError: as for `js.kernels.linearized`, for both kernels.
     """
     flow = linearized(kernel, y, start=start, ridge=ridge)
     covariance = jnp.asarray(initial)

@@ -77,14 +77,14 @@ class AbstractSymmetricOperator(eqx.Module):
 
 
 class NTKOperator(AbstractSymmetricOperator):
-    """The empirical NTK sum_l eta_l <df/dtheta_l, df/dtheta_l> on a training set, `kernels.empirical`, by products.
+    """The empirical NTK sum_l eta_l <df/dtheta_l, df/dtheta_l> on a training set, `js.kernels.empirical`, by products.
 
     K v = J (eta J^T v): one backward and one forward derivative per batch of samples.
 
     Arguments:
         net: a network or any Equinox module acting on one sample and returning (c,).
         x: inputs, shape (n, ...).
-        eta: learning rates, a pytree with a scalar at every trainable array (`nets.rates(net)` are the network's own).
+        eta: learning rates, a pytree with a scalar at every trainable array (`js.nets.rates(net)` has the network's).
             None takes 1 everywhere: the plain NTK.
         batch_size: samples that go through the network at once. None takes as many as keep what a backward pass saves
             below 64 MiB. On CPU, XLA is slow at channel-first convolutions in batches (jax issue 12868), not at

@@ -1,4 +1,4 @@
-"""Kernel regression: the end of the flow of `kernels.linearized`, without an eigen-decomposition where possible."""
+"""Kernel regression: the end of the flow of `js.kernels.linearized`, without an eigen-decomposition where possible."""
 
 import equinox as eqx
 import jax
@@ -13,7 +13,7 @@ from ._modes import Modes
 
 
 class Regression(eqx.Module):
-    """A kernel regression. Make it with `kernels.regression`.
+    """A kernel regression. Make it with `js.kernels.regression`.
 
     Attributes:
         coefficients: a, with f(x) = f_0(x) + k(x) a.
@@ -56,7 +56,7 @@ def regression(
 ) -> Regression:
     r"""Minimises 1/(2n) sum_i |f(x_i) - y_i|^2 + ridge/2 |f - f_0|^2 in the norm of the kernel's Hilbert space.
 
-    So $f(x) = f_0(x) + k(x) (K + n\,\mathrm{ridge}\,I)^{-1} (y - f_0)$: what `kernels.linearized` reaches at t = inf.
+    So $f(x) = f_0(x) + k(x) (K + n\,\mathrm{ridge}\,I)^{-1} (y - f_0)$: `js.kernels.linearized` at t = inf.
     By Cholesky or, if K + n ridge is singular to rounding, by eigen-decomposition, which gives the solution
     of least norm. Under vmap both are computed.
 

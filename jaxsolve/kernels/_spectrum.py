@@ -115,8 +115,8 @@ def target_power(kernel: Kernel, y: Float[Array, "n out"]) -> TargetPower:
 
     Example:
         >>> power = js.kernels.target_power(jnp.array([[2.0, 1.0], [1.0, 2.0]]), jnp.array([[3.0], [1.0]]))
-        >>> print(power.values.round(3), power.shares.round(3), power.cumulative.round(3))
-        [3. 1.] [0.8 0.2] [0.8 1. ]
+        >>> print(power.shares.round(3), power.cumulative.round(3))
+        [0.8 0.2] [0.8 1. ]
 
     Raises:
         ValueError: the shapes are not those of a kernel and its targets.

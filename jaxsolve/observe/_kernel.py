@@ -103,7 +103,7 @@ def kernel_centred_distance() -> Observable:
 
 
 def kernel_centred_alignment() -> Observable:
-    """How much of the centred kernel lies on the centred target (`kernels.centred_target_alignment`).
+    """How much of the centred kernel lies on the centred target (`js.kernels.centred_target_alignment`).
 
     Example:
         >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))

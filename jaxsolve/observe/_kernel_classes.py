@@ -34,7 +34,7 @@ _UNIT = "output^2 / (loss time)"
 
 
 def kernel_by_class() -> Observable:
-    """The mean of the kernel between the samples of two classes, averaged over outputs (`kernels.class_kernel`).
+    """The mean of the kernel between the samples of two classes, averaged over outputs (`js.kernels.class_kernel`).
 
     Shape (classes, classes). A class without a sample raises ValueError; in traces it has NaN.
 
@@ -49,7 +49,7 @@ def kernel_by_class() -> Observable:
 
 
 def kernel_within_class() -> Observable:
-    """The mean of the kernel over pairs of distinct samples of each class (`kernels.class_means`), shape (classes,).
+    """The mean of the kernel over pairs of distinct samples of each class (`js.kernels.class_means`), shape (classes,).
 
     Example:
         >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))

@@ -28,7 +28,7 @@ def _entropy(view: View):
 
 def _first(values: Float[Array, " size"], top: int) -> Float[Array, " top"]:
     if top > values.size:
-        raise ValueError(f"this kernel has {values.size} eigenvalues, asked for the first {top}")
+        raise ValueError(f"this kernel has {values.size} eigenvalues, but top is {top}")
     return values[:top]
 
 
@@ -63,7 +63,7 @@ def kernel_trace() -> Observable:
 
 
 def kernel_effective_rank() -> Observable:
-    """exp of the entropy of the kernel's normalised spectrum: how many directions it has (`kernels.effective_rank`).
+    """exp of the entropy of the kernel's normalised spectrum: how many directions it has (`js.kernels.effective_rank`).
 
     Example:
         >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))

@@ -18,7 +18,7 @@ def _delta(view: View):
 
 
 def neuron_radius() -> Observable:
-    """mu_k = a_k |w_k| of every hidden neuron, shape (h,): see `theory.neurons`.
+    """mu_k = a_k |w_k| of every hidden neuron, shape (h,): see `js.theory.neurons`.
 
     Example:
         >>> net = js.nets.MLP(2, 4, 1, 1, "relu", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))

@@ -1,4 +1,4 @@
-"""What is read off a trajectory."""
+"""Observables: what `js.solve` records along a run."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -60,7 +60,7 @@ class Observable(eqx.Module):
 
 
 def check_observables(observe: Any, dynamics: AbstractDynamics) -> tuple[Observable, ...]:
-    """Returns the observables as a tuple.
+    """The observables as a tuple, checked against what the dynamics provides.
 
     Example:
         >>> print(len(js.observe.check_observables([js.observe.loss(), js.observe.outputs()], js.GradientFlow())))

@@ -46,7 +46,7 @@ def half_loss_time(
 def classify(
     half: Float[ArrayLike, "*lanes"], kernel_change: Float[ArrayLike, "*lanes"], ts: Float[ArrayLike, " times"]
 ) -> Int[np.ndarray, "*lanes"]:
-    """The `Regime` of half-loss times and relative kernel changes, looked at over the times ts (from 0 on).
+    """The `js.observe.Regime` of runs, by their half-loss times and relative kernel changes over times ts (from 0 on).
 
     Half-loss time beyond the last time: frozen; before the first positive one: unstable; else a relative kernel change
     below 0.1: kernel; otherwise feature learning.
@@ -68,7 +68,7 @@ def regimes(
     loss: Float[ArrayLike, "*lanes times"],
     kernel_change: Float[ArrayLike, "*lanes"],
 ) -> Int[np.ndarray, "*lanes"]:
-    """The `Regime` of measured runs, by `classify`. A run that diverged (its last loss is NaN) is unstable.
+    """The `js.observe.Regime` of runs, by `classify`. A run that diverged (its last loss is NaN) is unstable.
 
     Arguments:
         ts: times, ts[0] = 0.

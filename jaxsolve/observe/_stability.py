@@ -16,7 +16,7 @@ from ._observable import Observable
 
 
 class _BatchHessian(kernels.AbstractSymmetricOperator):
-    """sqrt(eta) H sqrt(eta) of a network with state, whose samples act on each other and cannot go in parts."""
+    """sqrt(eta) H sqrt(eta) of a network with state, whose samples depend on each other and cannot be batched."""
 
     problem: Problem
     params: PyTree
@@ -46,7 +46,7 @@ def _hessian(view: View) -> kernels.AbstractSymmetricOperator:
 
 
 def _sharpness(view: View):
-    # Any start does: all but a set of measure zero lead to the same eigenvalue, and one key makes one result.
+    # A fixed key, so that results repeat: almost every start leads to the same eigenvalue.
     return kernels.top_eigenpairs(_hessian(view), 1, key=jr.key(0)).values[0]
 
 
@@ -66,7 +66,7 @@ def sharpness() -> Observable:
     gradient descent are stable along all eigenvectors while rate * sharpness < 2 (Cohen et al. 2021,
     arXiv:2103.00065). With eta = 1 it is the sharpness of that paper. NaN where the parameters are.
 
-    No Hessian is formed: LOBPCG (`kernels.top_eigenpairs`) multiplies it with vectors until the residual is about
+    No Hessian is formed: LOBPCG (`js.kernels.top_eigenpairs`) multiplies it with vectors until the residual is about
     eps^(3/4) of the eigenvalue, whose own error is its square over the gap to the next one; after 200 iterations it
     gives what it has, which is never too large.
 
@@ -84,9 +84,9 @@ def stability(rate: Float[ArrayLike, ""], *, momentum: float = 0.0) -> Observabl
     """rate * sharpness/(2 (1 + momentum)): below 1 the steps of gradient descent are stable, above 1 they are not.
 
     A run at the edge of stability hovers at or just above 1 (Cohen et al. 2021, arXiv:2103.00065, section 2). It is
-    for `Descent(optax.sgd, rate, momentum=...)` on the full batch: Nesterov's momentum has the limit
+    for `js.Descent(optax.sgd, rate, momentum=...)` on the full batch: Nesterov's momentum has the limit
     2 (1 + beta)/((1 + 2 beta) rate), Adam that of a Hessian with its preconditioner. A rate that varies inside a sweep
-    is no constant of an observable: there, take `sharpness` and multiply.
+    cannot be stored in an observable: record `sharpness` there and multiply.
 
     Arguments:
         rate: the learning rate, > 0.
@@ -119,9 +119,9 @@ def stability(rate: Float[ArrayLike, ""], *, momentum: float = 0.0) -> Observabl
 def edge_time(
     ts: Float[ArrayLike, " times"], stability: Float[ArrayLike, "*lanes times"]
 ) -> Float[np.ndarray, "*lanes"]:
-    """When runs come to the edge of stability: the time at which `stability` first reaches 1, inf if it never does.
+    """When runs reach the edge of stability: the first time at which `stability` is 1; inf if it never is.
 
-    Linear between the two times around it. A run that starts beyond the edge has its first time.
+    Interpolated linearly between two times. For a run that starts beyond the edge it is the first of the times.
 
     Arguments:
         ts: times, shape (times,), ascending.

@@ -110,7 +110,7 @@ class _ReadConserved:
         net = view.problem.net
         quantities = net.conserved(view.params, view.problem.eta) if isinstance(net, nets.AbstractNetwork) else ()
         if not 0 <= self.index < len(quantities):
-            raise ValueError(f"this network has {len(quantities)} conserved quantities, asked for number {self.index}")
+            raise ValueError(f"this network has {len(quantities)} conserved quantities, but index is {self.index}")
         value = quantities[self.index].value
         return value if value.ndim == 2 else jnp.diag(value)
 

@@ -95,10 +95,10 @@ def margin_above(threshold: Float[ArrayLike, ""] = 1.0) -> AbstractCondition:
 
     At a threshold of 1 the hinge losses have reached 0: the time t_2 of Geiger et al. 2020.
 
-    On its way a flow of plain `losses.Hinge` slides along margins of 1, where its velocity jumps. An integrator then
+    On its way a flow of plain `js.losses.Hinge` slides along margins of 1, where its velocity jumps. An integrator then
     takes steps in proportion to 1/rtol, and t_2 is about as exact as rtol: 1e-3 is a good choice. The flow of
-    `losses.SoftHinge(1000.0)` by `integrators.FunctionSpace` gets to t_2 within 0.5 % in a hundredth of the steps that
-    `diffrax.Tsit5` takes at 1e-4 (ten samples, networks of 16 neurons).
+    `js.losses.SoftHinge(1000.0)` by `js.integrators.FunctionSpace` gets to t_2 within 0.5 % in a hundredth of the steps
+    that `diffrax.Tsit5` takes at 1e-4 (ten samples, networks of 16 neurons).
 
     Arguments:
         threshold: one finite number, of any sign.

@@ -236,13 +236,13 @@ def test_between_steps(name):
     """The error within a step falls like these powers of its length; over many steps, one power less."""
     order = {"ETD2RK": 3, "Hochbruck-Ostermann": 3, "Krogstad": 4}[name]
 
-    def check(part):
-        found = [between.displacement[0] for _, _, between in _single_steps(name)]
-        errors = [np.linalg.norm(a - b) for a, b in zip(found, _exact_steps(part), strict=True)]
+    def check(found):
+        errors = [np.linalg.norm(a - b) for a, b in zip(found, _exact_steps(PART), strict=True)]
         assert order - 0.25 < np.polyfit(np.log(SIZES), np.log(errors), 1)[0] < order + 0.2
 
-    check(PART)
-    cases.assert_fails(lambda: check(1.01 * PART))
+    check([between.displacement[0] for _, _, between in _single_steps(name)])
+    straight = [PART * y.displacement[0] for y, _, _ in _single_steps(name)]  # without the curvature of the path
+    cases.assert_fails(lambda: check(straight))
     problem, (_, _, between) = _smooth(), _single_steps(name)[0]
     w = _velocity(problem)[0] + between.displacement[0]
     outputs = problem.outputs(ravel_pytree(problem.params)[1](w))
@@ -315,7 +315,7 @@ def test_one_step_is_exact_for_a_fixed_kernel(name):
         states |= {t: y, PART * t: between}
         assert np.linalg.norm(error.displacement) < 2e-14 * (1 + t) * np.linalg.norm(y.displacement)
     check(1.0)
-    cases.assert_fails(lambda: check(1.01))
+    cases.assert_fails(lambda: check(1 / 0.9))  # the kernel without the learning rate of its only layer
 
 
 # --- against SciPy, at a fine tolerance
@@ -517,7 +517,6 @@ def test_until_is_located(ended):
     (t,) = path.t_events[0]
     assert _name(found) == "event"
     np.testing.assert_allclose(found.t_end, t, rtol=1e-6)
-    cases.assert_fails(lambda: np.testing.assert_allclose(found.t_end, 1.01 * t, rtol=1e-6))
     np.testing.assert_allclose(found["loss"][2], 0.3, rtol=1e-10)
 
 

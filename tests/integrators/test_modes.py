@@ -116,7 +116,7 @@ def test_functions_of_the_linear_part(part):
                 np.testing.assert_allclose(moved[1], off.jacobian @ exact, rtol=0, atol=lost)
 
     check(1.0)
-    cases.assert_fails(lambda: check(1.01))
+    cases.assert_fails(lambda: check(0.0))  # the curvature is left out
 
 
 @eqx.filter_jit
@@ -139,7 +139,7 @@ def test_energy_spent_under_the_linear_part(part):
         np.testing.assert_allclose(found[1:, 1], np.cumsum(pieces), rtol=1e-12)
 
     check(1.0)
-    cases.assert_fails(lambda: check(1.01))
+    cases.assert_fails(lambda: check(0.0))  # the curvature is left out
     assert found[0, 1] == 0
 
 
@@ -169,7 +169,6 @@ def test_modes_are_sought_where_a_problem_is_stiff(trace, found):
     np.testing.assert_allclose(vectors @ jnp.diag(values) @ vectors.T, kernel, rtol=0, atol=cases.eps(10))
     np.testing.assert_allclose(vectors.T @ vectors, np.eye(20), rtol=0, atol=cases.eps(20))
     np.testing.assert_allclose(values, VALUES, rtol=0, atol=cases.eps(10))
-    cases.assert_fails(lambda: np.testing.assert_allclose(values, 1.01 * VALUES, rtol=0, atol=cases.eps(10)))
     assert known.vectors.shape == (20, 0)
 
 
@@ -203,7 +202,8 @@ def test_the_fastest_modes_are_followed():
     np.testing.assert_allclose(kept.T @ kept, np.eye(4), rtol=0, atol=cases.eps(10))
     np.testing.assert_allclose(kept.T @ kernel @ kept, np.diag(values[-4:]), rtol=0, atol=cases.eps(10))
     np.testing.assert_allclose(values[-4:], VALUES[-4:], rtol=2e-5)
-    cases.assert_fails(lambda: np.testing.assert_allclose(values[-4:], 1.01 * VALUES[-4:], rtol=2e-5))
+    before = np.linalg.eigvalsh(known.vectors.T @ kernel @ known.vectors)  # without the step's iteration
+    cases.assert_fails(lambda: np.testing.assert_allclose(before, VALUES[-4:], rtol=2e-5))
 
     _, values, _ = step(kernel, 1.1 / followed.slowest, followed)
     np.testing.assert_allclose(values, VALUES, rtol=0, atol=cases.eps(10))
@@ -253,15 +253,15 @@ def test_order_with_few_modes(wide):
         return y.displacement, found
 
     counts = np.array([16, 32, 64, 128])
-    ends, found = zip(*[march(ENDS[1] / n, int(n)) for n in counts], strict=True)
-    assert found == (1, 1, 1, 1)
 
-    def check(scale):
-        slope = -np.polyfit(np.log(counts), [np.log(_error(end, scale * path[1])) for end in ends], 1)[0]
+    def check(missing):
+        ends, found = zip(*[march(ENDS[1] / n, int(n) - missing) for n in counts], strict=True)
+        assert found == (1, 1, 1, 1)
+        slope = -np.polyfit(np.log(counts), [np.log(_error(end, path[1])) for end in ends], 1)[0]
         assert 2.8 < slope < 3.1, slope  # measured: 2.89
 
-    check(1.0)
-    cases.assert_fails(lambda: check(1.01))
+    check(0)
+    cases.assert_fails(lambda: check(1))  # the last step is left out
 
 
 @pytest.mark.x64_only
@@ -281,4 +281,3 @@ def test_flow_with_few_modes(wide, monkeypatch):
     moved = ravel_pytree(run.final.params)[0] - ravel_pytree(problem.params)[0]
     assert 1 < len(found) < run.stats.kernel_evaluations / 10  # measured: 4 of 151
     assert _error(moved, path[-1]) < 1e-5  # measured: 2e-6
-    assert _error(moved, 1.01 * path[-1]) > 1e-5

@@ -21,14 +21,16 @@ def test_they_are_what_they_say_at_every_time(getkey):
     def formulas(params):
         w, a = (np.asarray(matrix) for matrix in params.weights)
         length = np.linalg.norm(w, axis=1)
-        return a[0] * length, w / length[:, None], eta_w * a[0] ** 2 - eta_a * length**2
+        return a[0] * length, w / length[:, None], eta_w * a[0] ** 2 - eta_a * length**2, a[0] ** 2 - length**2
 
     for index, params in ((0, problem.params), (-1, run.final.params)):
-        radius, direction, delta = formulas(params)
+        radius, direction, delta, unrated = formulas(params)
         np.testing.assert_allclose(run["neuron_radius"][index], radius, rtol=1e-13)
         np.testing.assert_allclose(run["neuron_direction"][index], direction, rtol=1e-13)
         np.testing.assert_allclose(run["neuron_delta"][index], delta, rtol=1e-12, atol=1e-13)
-        cases.assert_fails(lambda d=delta, i=index: np.testing.assert_allclose(run["neuron_delta"][i], 1.01 * d))
+        found = run["neuron_delta"][index]
+        # The rates are left out.
+        cases.assert_fails(lambda d=unrated, f=found: np.testing.assert_allclose(f, d, rtol=1e-3))
     moved = np.abs(run["neuron_radius"][-1] - run["neuron_radius"][0])
     assert np.max(moved) > 0.1
     drift = np.max(np.abs(run["neuron_delta"] - run["neuron_delta"][:1]))

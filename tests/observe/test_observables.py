@@ -108,7 +108,9 @@ def test_formula(name):
     assert value.ndim == len(observable.dims)
     tolerance = 1e-8 if "kernel" in name else 1e-13  # the finite differences' own error
     np.testing.assert_allclose(value, expected, rtol=tolerance, atol=tolerance * np.abs(expected).max())
-    assert np.abs(1.01 * value - expected).max() > 1e-3 * np.abs(expected).max()
+    if "accuracy" not in name:  # four samples: it may not have changed
+        start = View(_view().problem, jnp.zeros(()), _view().problem.params)
+        assert np.abs(_read(observable, start) - expected).max() > 1e-3 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -172,7 +174,8 @@ def test_alignment_on_a_line_is_signed(sign, along):
     zeta = (u[0] @ v) / (np.linalg.norm(u) * np.linalg.norm(v))
     value = _read(observe.layer_alignment(), view)
     np.testing.assert_allclose(value, [zeta], rtol=cases.eps(100))
-    assert abs(value[0] - 1.01 * zeta) > 1e-3 * abs(zeta)
+    matrices = np.linalg.norm(u @ w) / (np.linalg.norm(u) * np.linalg.norm(w))  # the direction is left out
+    assert abs(value[0] - matrices) > 1e-3 * abs(zeta)
     assert np.sign(value[0]) == np.sign(zeta)
 
 
@@ -201,7 +204,7 @@ def test_conserved_of_linear_layers_is_a_matrix():
         expected = above.T @ above / eta[index + 1] - below @ below.T / eta[index]
         value = _read(observe.conserved(index), view)
         np.testing.assert_allclose(value, expected, rtol=cases.eps(100), atol=cases.eps(100))
-        assert np.abs(1.01 * value - expected).max() > 1e-3
+        assert np.abs(value - (above.T @ above - below @ below.T)).max() > 1e-3  # the rates are left out
         assert observe.conserved(index).name == f"conserved_{index}"
 
 
@@ -224,7 +227,7 @@ def test_conserved_of_relu_layers_is_a_number_per_neuron(bias):
 
 @pytest.mark.parametrize(("activation", "index", "count"), [("relu", 2, 2), ("relu", -1, 2), ("tanh", 0, 0)])
 def test_conserved_that_there_is_not(activation, index, count):
-    with pytest.raises(ValueError, match=f"has {count} conserved quantities, asked for number {index}"):
+    with pytest.raises(ValueError, match=f"has {count} conserved quantities, but index is {index}"):
         observe.conserved(index)(_view(activation))
 
 

@@ -41,7 +41,7 @@ def _largest(hessian, eta, params):
 
 
 def _check(found, expected, off, units):
-    """Found is expected to so many units of rounding, and not what is off by about 1 %."""
+    """Found is expected to so many units of rounding, and not what leaves a term or rate out."""
     close = lambda value: np.testing.assert_allclose(found, value, rtol=cases.eps(units))
     close(expected)
     cases.assert_fails(lambda: close(off))
@@ -57,8 +57,9 @@ def test_of_a_quadratic():
     found = jax.jit(lambda p: (_read(problem, p), _read(problem, p, observe.stability(0.5, momentum=0.6))))(
         problem.params
     )
-    for value, expected in zip(found, (2.5, 0.5 * 2.5 / 3.2), strict=True):
-        _check(value, expected, 1.01 * expected, 15)
+    # The twins leave out the largest rate, and the momentum.
+    for value, expected, off in zip(found, (2.5, 0.5 * 2.5 / 3.2), (1.9, 0.5 * 2.5 / 2), strict=True):
+        _check(value, expected, off, 15)
 
 
 def _neuron(eta):
@@ -74,13 +75,13 @@ def test_of_two_weights_of_unequal_rates():
         params = eqx.tree_at(lambda p: p.weights, problem.params, (theta[:1, None], theta[1:, None]))
         return _read(problem, params)
 
-    def formula(w, u, eta_w=eta_w):
+    def formula(w, u, network=1.0):
         a, d = eta_w * c**2 * u**2, eta_u * c**2 * w**2
-        b = np.sqrt(eta_w * eta_u) * c * (2 * c * u * w - y)
+        b = np.sqrt(eta_w * eta_u) * c * (c * u * w + network * (c * u * w - y))
         return (a + d) / 2 + np.sqrt((a - d) ** 2 / 4 + b**2)
 
     value, slope = jax.jit(jax.value_and_grad(sharpness))(jnp.array([w, u]))
-    _check(value, formula(w, u), formula(w, u, 1.01 * eta_w), 5)
+    _check(value, formula(w, u), formula(w, u, network=0.0), 5)  # without the curvature of the network
     step = 1e-5
     expected = [
         (formula(w + step, u) - formula(w - step, u)) / (2 * step),
@@ -101,7 +102,7 @@ def test_of_a_network(loss, getkey):
     sets = [cases.randomized(problem.params, getkey()) for _ in range(2)]
     broken = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), problem.params)
     found = jax.jit(jax.vmap(lambda p: _read(problem, p)))(_stack([*sets, broken]))
-    off = eqx.tree_at(lambda eta: eta.weights[1], problem.eta, replace_fn=lambda rate: 1.02 * rate)
+    off = eqx.tree_at(lambda eta: eta.weights[1], problem.eta, replace_fn=lambda rate: 0 * rate)
     for value, hessian, params in zip(found[:2], _hessians(problem, sets), sets, strict=True):
         _check(value, _largest(hessian, problem.eta, params), _largest(hessian, off, params), 30)
     assert np.isnan(found[2])
@@ -131,7 +132,7 @@ def test_of_a_network_with_state(getkey):
     params = cases.randomized(problem.params, getkey())
     value = jax.jit(lambda p: _read(problem, p))(params)
     (hessian,) = _hessians(problem, [params])
-    off = eqx.tree_at(lambda eta: eta.w, problem.eta, replace_fn=lambda rate: 1.01 * rate)
+    off = eqx.tree_at(lambda eta: eta.w, problem.eta, replace_fn=lambda rate: 0 * rate)
     _check(value, _largest(hessian, problem.eta, params), _largest(hessian, off, params), 30)
 
 
