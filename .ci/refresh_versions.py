@@ -34,17 +34,17 @@ def requirements(project: dict) -> list[str]:
     return [*project["project"]["dependencies"], *chosen, *tools]
 
 
-def resolve(wanted: list[str], overrides: list[str], python: str) -> dict[str, str]:
-    """The newest versions, {name: "name==version"}, that one Python can install together."""
+def resolve(wanted: list[str], overrides: list[str], python: str, *, resolution: str = "highest") -> dict[str, str]:
+    """The versions, {name: "name==version"}, that one Python can install together: by default the newest."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "wanted.in").write_text("\n".join(wanted))
         Path(folder, "overrides.txt").write_text("\n".join(overrides))
         command = ["uv", "pip", "compile", "wanted.in", "--override", "overrides.txt", "--python-version", python]
-        command += ["--quiet", "--no-header", "--no-annotate"]
+        command += ["--resolution", resolution, "--quiet", "--no-header", "--no-annotate"]
         lines = subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE, text=True).stdout.split("\n")
     pins = [line.partition(" ;")[0].strip() for line in lines if line.strip()]
     if strange := [pin for pin in pins if not PIN.fullmatch(pin)]:
-        sys.exit(f"Expected lines `name==version` from uv, got {strange}; pyproject.toml is unchanged.")
+        sys.exit(f"Expected lines `name==version` from uv, got {strange}; nothing was changed.")
     return {pin.partition("==")[0]: pin for pin in pins}
 
 

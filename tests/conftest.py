@@ -1,6 +1,7 @@
 """Settings shared by all tests. jaxsolve must not be imported here: the shape checks hook into its first import."""
 
 import collections
+import fnmatch
 import gc
 import itertools
 import math
@@ -27,9 +28,40 @@ import jaxtyping  # noqa: E402
 
 
 # One float64 run is the default; JAXSOLVE_TEST_X32=1 repeats it in the precision that users get from JAX by default.
+TESTS = pathlib.Path(__file__).parent
 X64 = os.environ.get("JAXSOLVE_TEST_X32", "0") in ("", "0")
 # Files of few tests that take long. They come first, then those of many tests: no worker is left with one at the end.
 LONG = {"test_readme.py", "test_cli.py", "test_notebooks.py", "test_function_space.py", "test_cluster.py"}
+# What `.ci/run users` repeats in float32 at XLA's normal optimisation level, and `.ci/run lowest` with the lowest versions
+# of the dependencies: files that meet every room and every dependency, and the examples of all docstrings.
+REPRESENTATIVE = (
+    "*/test_docstrings.py",
+    "test_readme.py",
+    "test_solve.py",
+    "test_problem.py",
+    "test_trajectory.py",
+    "test_import.py",
+    "nets/test_dense.py",
+    "nets/test_scaling.py",
+    "losses/test_losses.py",
+    "data/test_data_digits.py",  # scikit-learn
+    "data/test_data_synthetic.py",
+    "kernels/test_empirical.py",
+    "kernels/test_neural_tangents.py",  # neural-tangents
+    "kernels/test_regression.py",
+    "integrators/test_parameter_space.py",  # optimistix, lineax
+    "theory/test_exact.py",
+    "theory/test_two_layer_line.py",
+    "dynamics/test_gradient_flow.py",  # diffrax
+    "dynamics/test_descent.py",  # optax
+    "observe/test_observables.py",
+    "sweeps/test_sweep.py",
+    "sweeps/test_store.py",  # xarray, zarr
+    "sweeps/test_cluster.py",  # dask
+    "plot/test_plot.py",  # matplotlib
+    "report/test_write.py",  # plotly
+    "cli/test_sweep_command.py",  # cyclopts, rich
+)
 # After so many tests, a worker of so many bytes drops its compiled programs.
 TESTS_BETWEEN_CLEARS, MOST_RESIDENT = 100, 2e9
 
@@ -44,6 +76,17 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 def pytest_report_header(config):
     return f"jax {jax.__version__} on {jax.default_backend()}, {'float64' if X64 else 'float32'}"
+
+
+def pytest_configure():
+    if absent := [pattern for pattern in REPRESENTATIVE if not any(TESTS.glob(pattern))]:
+        raise pytest.UsageError(f"REPRESENTATIVE in tests/conftest.py names what is not there: {absent}")
+
+
+def pytest_itemcollected(item):
+    below = item.path.relative_to(TESTS).as_posix()
+    if any(fnmatch.fnmatch(below, pattern) for pattern in REPRESENTATIVE):
+        item.add_marker("representative")
 
 
 @pytest.hookimpl(trylast=True)
