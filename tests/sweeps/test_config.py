@@ -42,8 +42,7 @@ seed = { range = [3, 5] }
 
 [dynamics]
 type = "Descent"
-factory = "sgd"
-rate = 0.125
+optimizer = { type = "sgd", learning_rate = 0.125 }
 
 [problem]
 centered = true
@@ -119,7 +118,7 @@ def test_a_config_is_what_the_same_in_python_is(tmp_path):
     observables = [observe.loss(), observe.kernel_spectrum(2)]
 
     def facts(axes, rate, ts):
-        return _facts(axes, Descent(optax.sgd, rate), ts, observables)
+        return _facts(axes, Descent(optax.sgd(rate)), ts, observables)
 
     expected = facts([*axes, Zip(sigma=[0.5, 1.0], seed=range(3, 5))], 0.125, [0, 0.5, 1, 2])
     assert _facts(config.axes, config.dynamics, config.ts, config.observe) == expected
@@ -309,8 +308,12 @@ def test_formulas_without_a_value(text, values):
         ({"problem.data.type": "__doc__"}, "problem.data: '__doc__' is no data set; known are Dataset, cifar10"),
         ({"problem.loss": "mse"}, "problem.loss: 'mse' is no loss; did you mean 'MSE'"),
         ({"dynamics": "Descend"}, "dynamics: 'Descend' is no dynamics; did you mean 'Descent'"),
+        (
+            {"dynamics.optimizer.type": "sgdd"},
+            "dynamics.optimizer: 'sgdd' is no optimiser of optax; did you mean 'sgd'",
+        ),
+        ({"dynamics.optimizer.type": "apply_updates"}, "'apply_updates' is no optimiser of optax"),
         ({"dynamics.factory": "sgdd"}, "dynamics.factory: 'sgdd' is no optimiser of optax; did you mean 'sgd'"),
-        ({"dynamics.factory": "apply_updates"}, "'apply_updates' is no optimiser of optax"),
         ({"observe": ["los"]}, r"observe\[0\]: 'los' is no observable; did you mean 'loss'"),
         (
             {"axes.gamma": {"logspace": [0, 1, 2]}},
