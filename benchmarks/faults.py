@@ -87,7 +87,7 @@ def _failing_lanes() -> None:
         return cases.modes(jnp.ones(2), jnp.stack([rate, jnp.ones(())]))
 
     flow = js.GradientFlow(diffrax.Tsit5(), max_steps=100)
-    descent = js.Descent(optax.sgd, 0.01)
+    descent = js.Descent(optax.sgd(0.01))
     for dynamics, rates in ((flow, [1.0, -1.0, 1e6, 2.0]), (descent, [1.0, -1.0, 1e4, 2.0])):
         data = QUIET(build, {"rate": rates}, dynamics, [0.5, 5.0])
         alone = QUIET(build, {"rate": [1.0, 2.0]}, dynamics, [0.5, 5.0], batch_size=4)

@@ -40,7 +40,7 @@ def _relative(value, reference):
 @functools.cache
 def _table():
     """The closed form, the flow, and descent at two rates."""
-    dynamics = [theory.TwoLayerLine(), GradientFlow(), Descent(optax.sgd, 0.05), Descent(optax.sgd, 0.005)]
+    dynamics = [theory.TwoLayerLine(), GradientFlow(), Descent(optax.sgd(0.05)), Descent(optax.sgd(0.005))]
     return compare(_line(), dynamics, TS)
 
 
@@ -66,7 +66,7 @@ def test_repr_is_a_table():
 def test_errors_are_those_of_each_run_by_itself():
     problem, table = _line(), _table()
     assert table.errors["GradientFlow(Tsit5)"]["loss"] < 1e-6
-    for name, dynamics in (("Descent(sgd) #1", Descent(optax.sgd, 0.05)), ("GradientFlow(Tsit5)", GradientFlow())):
+    for name, dynamics in (("Descent(sgd) #1", Descent(optax.sgd(0.05))), ("GradientFlow(Tsit5)", GradientFlow())):
         run = solve(problem, dynamics, TS, observe=[observe.loss(), observe.outputs()])
         exact = solve(problem, theory.TwoLayerLine(), run.ts, observe=[observe.loss(), observe.outputs()])
         for key, error in table.errors[name].items():
@@ -90,7 +90,7 @@ def test_descent_is_compared_at_the_times_it_rounds_to():
 
 @pytest.mark.x64_only
 def test_a_reference_that_rounds_is_met_at_its_own_times():
-    dynamics = [Descent(optax.sgd, 0.05), theory.TwoLayerLine(), Descent(optax.sgd, 0.005)]
+    dynamics = [Descent(optax.sgd(0.05)), theory.TwoLayerLine(), Descent(optax.sgd(0.005))]
     table = compare(_line(), dynamics, TS, observe=observe.outputs())
     for trajectory in table.trajectories.values():
         np.testing.assert_allclose(trajectory.ts, [0.0, 0.25, 1.0, 4.0], rtol=1e-12)
@@ -100,13 +100,13 @@ def test_a_reference_that_rounds_is_met_at_its_own_times():
 
 def test_a_reference_of_zeros_has_absolute_errors():
     problem = cases.modes([0.0], [1.0])
-    table = compare(problem, [cases.ModesDecay(), Descent(optax.sgd, 0.1)], [0.0, 1.0])
+    table = compare(problem, [cases.ModesDecay(), Descent(optax.sgd(0.1))], [0.0, 1.0])
     assert table.errors["Descent(sgd)"] == {"loss": 0.0, "outputs": 0.0}
 
 
 def test_times_after_an_event():
     condition = until.loss_below(0.1)
-    dynamics = [GradientFlow(until=condition), Descent(optax.sgd, 1e-3, until=condition)]
+    dynamics = [GradientFlow(until=condition), Descent(optax.sgd(1e-3), until=condition)]
     table = compare(cases.modes([2.0], [1.0]), dynamics, [0.0, 1.0, jnp.inf])
     assert table.errors["Descent(sgd)"]["loss"] < 2e-3
 
@@ -119,7 +119,7 @@ def test_fewer_than_two_dynamics(dynamics):
 
 @pytest.mark.usefixtures("as_users")
 def test_what_solve_raises():
-    two: Any = [cases.ModesDecay(), Descent(optax.sgd, 0.1)]
+    two: Any = [cases.ModesDecay(), Descent(optax.sgd(0.1))]
     none: Any = None
     strange: Any = "sgd"
     with pytest.raises(ValueError, match="ts must be sorted"):

@@ -51,7 +51,7 @@ WANTED = (
 )
 
 
-@pytest.mark.parametrize("dynamics", [GradientFlow(), Descent(optax.sgd, 0.125), cases.ModesDecay()], ids=_label)
+@pytest.mark.parametrize("dynamics", [GradientFlow(), Descent(optax.sgd(0.125)), cases.ModesDecay()], ids=_label)
 def test_times_keep_their_shape(dynamics):
     ts = [0.0, 0.5, 1.25]
     many = solve(_modes(), dynamics, ts, observe=WANTED)
@@ -89,7 +89,7 @@ def test_marches_reach_infinity_with_a_condition():
 
 
 def test_observing_nothing_gives_the_end():
-    trajectory = solve(_modes(), Descent(optax.sgd, 0.125), [1.25], observe=[])
+    trajectory = solve(_modes(), Descent(optax.sgd(0.125)), [1.25], observe=[])
     assert trajectory.observed == {}
     np.testing.assert_allclose(trajectory.final.params.w, [[2 * 0.875**10, -(0.625**10)]], rtol=cases.eps(50))
 
@@ -156,7 +156,7 @@ def test_a_view_says_what_it_does_not_know():
 
 def test_no_test_set():
     with pytest.raises(ValueError, match="has no test set; give Problem"):
-        solve(_modes(), Descent(optax.sgd, 0.1), 1.0, observe=observe.test_loss())
+        solve(_modes(), Descent(optax.sgd(0.1)), 1.0, observe=observe.test_loss())
 
 
 def test_closed_forms_say_what_they_do_not_solve():
@@ -204,7 +204,7 @@ def test_inside_a_trace_nothing_raises():
 
 @pytest.mark.parametrize("condition", [None, until.loss_below(1e-3)])
 def test_max_time_and_event_are_no_failures(condition):
-    trajectory = solve(_modes(), Descent(optax.sgd, 0.125, until=condition), [0.0, 0.5])
+    trajectory = solve(_modes(), Descent(optax.sgd(0.125), until=condition), [0.0, 0.5])
     assert _name(trajectory) == ("successful" if condition is None else "max_time")
 
 
@@ -212,7 +212,7 @@ def test_max_time_and_event_are_no_failures(condition):
 
 
 @pytest.mark.parametrize(
-    "dynamics", [GradientFlow(), Descent(optax.adam, 0.01, batch_size=1, key=jr.key(0))], ids=_label
+    "dynamics", [GradientFlow(), Descent(optax.adam(0.01), batch_size=1, key=jr.key(0))], ids=_label
 )
 def test_progress_shows_and_changes_no_bit(dynamics, capsys):
     ts = np.linspace(0, 3, 7)
@@ -227,7 +227,7 @@ def test_progress_shows_and_changes_no_bit(dynamics, capsys):
 
 
 def test_progress_inside_a_trace_shows_nothing(capsys):
-    run = lambda w: solve(cases.modes(w[None], [1.0]), Descent(optax.sgd, 0.125), [0.5, 1.0], progress=True)["loss"]
+    run = lambda w: solve(cases.modes(w[None], [1.0]), Descent(optax.sgd(0.125)), [0.5, 1.0], progress=True)["loss"]
     np.testing.assert_allclose(jax.jit(run)(jnp.array(1.0)), 0.5 * 0.875 ** np.array([8.0, 16.0]), rtol=cases.eps(50))
     constant = jax.jit(lambda: run(jnp.array(1.0)))()
     np.testing.assert_array_equal(constant, jax.vmap(run)(jnp.ones(2))[0])
@@ -280,7 +280,7 @@ def test_numbers_and_keys_do_not_recompile(kind):
         data = cases.inputs(jr.key(seed)), cases.inputs(jr.key(seed), 4, 1)
         condition = until.loss_below(threshold)
         if kind is Descent:
-            dynamics = Descent(optax.adam, rate, batch_size=2, key=jr.key(seed), until=condition)
+            dynamics = Descent(optax.adam(rate), batch_size=2, key=jr.key(seed), until=condition)
         else:
             dynamics = GradientFlow(until=condition)
         return solve(Problem(net, *data, loss=_counted), dynamics, ts)["loss"][0]

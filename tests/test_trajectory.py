@@ -22,7 +22,7 @@ def _run():
 
 @functools.cache
 def _modes_run(ts=(0.0, 0.5)):
-    return solve(cases.modes([1.0], [1.0]), Descent(optax.sgd, 0.25), ts)
+    return solve(cases.modes([1.0], [1.0]), Descent(optax.sgd(0.25)), ts)
 
 
 def test_indexing():
@@ -101,7 +101,7 @@ def test_repr_inside_a_trace_and_of_a_batch():
     seen = []
 
     def run(w):
-        trajectory = solve(cases.modes(w[None], [1.0]), Descent(optax.sgd, 0.25), [0.0, 0.5])
+        trajectory = solve(cases.modes(w[None], [1.0]), Descent(optax.sgd(0.25)), [0.0, 0.5])
         seen.append(repr(trajectory))
         return trajectory
 
@@ -124,7 +124,7 @@ def test_float32():
     """A float32 problem stays float32, whatever the default."""
     problem = cases.modes(jnp.array([2.0, -1.0], jnp.float32), jnp.array([1.0, 3.0], jnp.float32))
     exact = 0.5 * (4 * np.exp(-2 * np.array([0.0, 0.3, 2.0])) + 3 * np.exp(-6 * np.array([0.0, 0.3, 2.0])))
-    for dynamics, tolerance in ((GradientFlow(), 1e-4), (Descent(optax.sgd, 1e-3), 1e-2), (cases.ModesDecay(), 1e-6)):
+    for dynamics, tolerance in ((GradientFlow(), 1e-4), (Descent(optax.sgd(1e-3)), 1e-2), (cases.ModesDecay(), 1e-6)):
         run = solve(problem, dynamics, [0.0, 0.3, 2.0])
         np.testing.assert_allclose(run["loss"], exact, rtol=tolerance)
         assert run["loss"].dtype == run.ts.dtype == run.t_end.dtype == jnp.float32

@@ -153,7 +153,7 @@ class _NearZero(until.AbstractCondition):
 
 
 @pytest.mark.parametrize(
-    ("dynamics", "tolerance"), [(GradientFlow, 1e-5), (lambda until: Descent(optax.sgd, 0.01, until=until), 0.02)]
+    ("dynamics", "tolerance"), [(GradientFlow, 1e-5), (lambda until: Descent(optax.sgd(0.01), until=until), 0.02)]
 )
 def test_a_condition_of_ones_own(dynamics, tolerance):
     """w = 3 exp(-2 t) is 0.3 at t = log(10)/2."""

@@ -86,7 +86,8 @@ def kinds() -> dict[str, Kind]:
         "dynamics": Kind("dynamics", {**flows.known, **_classes(theory, AbstractDynamics)}),
         "flow": flows,
         "integrator": Kind("integrator", _integrators()),
-        "factory": Kind("optimiser of optax", {}, plain=optimiser),
+        "optimizer": Kind("optimiser of optax", _optimisers()),
+        "factory": Kind("optimiser of optax", {}, plain=optimiser),  # of the next version no more
         "until": Kind("condition", _functions(until, until.AbstractCondition)),
         "observe": Kind("observable", _functions(observe, observe.Observable)),
         "key": Kind("random key", {}, plain=random_key),
@@ -106,15 +107,19 @@ def with_bias(rule: nets.ScalingRule, scales: dict[str, Any]) -> nets.ScalingRul
 
 def optimiser(name: Any) -> Callable[..., optax.GradientTransformation]:
     """The function of optax that makes an optimiser from a learning rate."""
-    known = {
+    known = _optimisers()
+    if not isinstance(name, str) or name not in known:
+        raise ValueError(unknown(name, known, "optimiser of optax"))
+    return known[name]
+
+
+def _optimisers() -> dict[str, Callable[..., Any]]:
+    return {
         key: value
         for key, value in vars(optax).items()
         if isinstance(value, types.FunctionType)
         and next(iter(inspect.signature(value).parameters), "") == "learning_rate"
     }
-    if not isinstance(name, str) or name not in known:
-        raise ValueError(unknown(name, known, "optimiser of optax"))
-    return known[name]
 
 
 def array(value: Any) -> Array:

@@ -49,14 +49,14 @@ def names_in(node: Node) -> frozenset[str]:
     """The axes on which a node depends."""
     if isinstance(node, Recipe | Formula):
         return node.names
-    return frozenset().union(*map(names_in, node)) if isinstance(node, tuple) else frozenset()
+    return frozenset().union(*map(names_in, node)) if type(node) is tuple else frozenset()
 
 
 def value_of(node: Node, values: Mapping[str, Any]) -> Any:
     """What a node stands for."""
     if isinstance(node, Recipe | Formula):
         return node.value(values)
-    return tuple(value_of(part, values) for part in node) if isinstance(node, tuple) else node
+    return tuple(value_of(part, values) for part in node) if type(node) is tuple else node
 
 
 def read_object(value: Any, kind: Kind, where: str) -> Node:

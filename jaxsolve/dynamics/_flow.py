@@ -105,6 +105,7 @@ class AbstractFlow(AbstractMarching):
         result = RESULTS.where(system.valid, result, RESULTS.invalid)
         ok = alive & system.valid
         saves = empty_saves(ts, system.position(y)).write(zero, lambda _: system.position(y), ts.shape[0])
+        result = RESULTS.where(ok & saves.complete, at_last_time(self.until), result)
         met = ok & is_met(self.until, lambda: system.view(zero, y))
         state = FlowState(
             t=zero,
@@ -120,9 +121,7 @@ class AbstractFlow(AbstractMarching):
             rejected=jnp.zeros((), int),
             step_error=zero,
             done=~ok | met | saves.complete,
-            result=RESULTS.where(
-                met, RESULTS.event, RESULTS.where(ok & saves.complete, at_last_time(self.until), result)
-            ),
+            result=RESULTS.where(met, RESULTS.event, result),
         )
         return jax.tree.map(jnp.asarray, state)
 

@@ -33,7 +33,7 @@ class GivenSchedule(AbstractSchedule):
 
     def rate(self, step: Int[Array, ""], dtype: jnp.dtype) -> Float[Array, ""]:
         with jax.numpy_dtype_promotion("standard"):
-            return jnp.asarray(self.function.value(step), dtype)
+            return jnp.asarray(self.function.value(step.astype(jnp.int32)), dtype)  # optax counts so, too
 
 
 def nearest_steps(
@@ -54,8 +54,8 @@ def nearest_steps(
         rates = jnp.where(index < max_steps, jax.vmap(lambda step: schedule.rate(step, dtype))(index), 0)
         ends = start + jnp.cumsum(rates)
         # A step is made if the middle of it lies before the time.
-        made = (ends - rates / 2 < finite[:, None]) & (rates > 0)
-        at = jnp.max(jnp.where(made, jnp.arange(BLOCK), -1), axis=1)
+        made = ((ends - rates / 2)[None, :] < finite[:, None]) & (rates > 0)[None, :]
+        at = jnp.max(jnp.where(made, jnp.arange(BLOCK)[None, :], -1), axis=1)
         steps = jnp.where(at >= 0, first + at + 1, steps)
         times = jnp.where(at >= 0, ends[at], times)
         return first + BLOCK, ends[-1], steps, times

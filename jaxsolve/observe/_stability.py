@@ -84,7 +84,7 @@ def stability(rate: Float[ArrayLike, ""], *, momentum: float = 0.0) -> Observabl
     """rate * sharpness/(2 (1 + momentum)): below 1 the steps of gradient descent are stable, above 1 they are not.
 
     A run at the edge of stability hovers at or just above 1 (Cohen et al. 2021, arXiv:2103.00065, section 2). It is
-    for `js.Descent(optax.sgd, rate, momentum=...)` on the full batch: Nesterov's momentum has the limit
+    for `js.Descent(optax.sgd(rate, momentum=...))` on the full batch: Nesterov's momentum has the limit
     2 (1 + beta)/((1 + 2 beta) rate), Adam that of a Hessian with its preconditioner. A rate that varies inside a sweep
     cannot be stored in an observable: record `sharpness` there and multiply.
 

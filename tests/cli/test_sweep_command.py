@@ -133,7 +133,7 @@ def test_ctrl_c_says_how_to_carry_on(command, tmp_path, monkeypatch):
     text = """
 problem = "stopped_by_hand:make"
 times = [0, 0.5]
-dynamics = { type = "Descent", factory = "sgd", rate = 0.25 }
+dynamics = { type = "Descent", optimizer = { type = "sgd", learning_rate = 0.25 } }
 
 [axes]
 kind = [1, 2]

@@ -42,8 +42,7 @@ seed = { range = [3, 5] }
 
 [dynamics]
 type = "Descent"
-factory = "sgd"
-rate = 0.125
+optimizer = { type = "sgd", learning_rate = 0.125 }
 
 [problem]
 centered = true
@@ -119,7 +118,7 @@ def test_a_config_is_what_the_same_in_python_is(tmp_path):
     observables = [observe.loss(), observe.kernel_spectrum(2)]
 
     def facts(axes, rate, ts):
-        return _facts(axes, Descent(optax.sgd, rate), ts, observables)
+        return _facts(axes, Descent(optax.sgd(rate)), ts, observables)
 
     expected = facts([*axes, Zip(sigma=[0.5, 1.0], seed=range(3, 5))], 0.125, [0, 0.5, 1, 2])
     assert _facts(config.axes, config.dynamics, config.ts, config.observe) == expected
@@ -301,16 +300,32 @@ def test_formulas_without_a_value(text, values):
         ({"problem.dat": {}}, r"problem: 'dat' is not a known argument of \[problem\]; did you mean 'data'"),
         ({"problem.network.type": "MPL"}, "problem.network: 'MPL' is not a known network; did you mean 'MLP'"),
         ({"problem.network.widht": 3}, "problem.network: 'widht' is not a known argument of MLP; did you mean 'width'"),
-        ({"problem.network.scaling.type": "mupp"}, "problem.network.scaling: 'mupp' is not a known scaling; did you mean 'mup'"),
+        (
+            {"problem.network.scaling.type": "mupp"},
+            "problem.network.scaling: 'mupp' is not a known scaling; did you mean 'mup'",
+        ),
         ({"problem.network.scaling.bias.mu": 1}, "problem.network.scaling.bias: 'mu' is not a known argument of bias;"),
         ({"problem.network.activation": "tanhh"}, "problem.network.activation: unknown activation 'tanhh'"),
-        ({"problem.network.init": "Gauss"}, "problem.network.init: 'Gauss' is not a known initialisation; .* 'Gaussian'"),
+        (
+            {"problem.network.init": "Gauss"},
+            "problem.network.init: 'Gauss' is not a known initialisation; .* 'Gaussian'",
+        ),
         ({"problem.data.type": "gauss"}, "problem.data: 'gauss' is not a known data set; did you mean 'gaussian'"),
-        ({"problem.data.type": "__doc__"}, "problem.data: '__doc__' is not a known data set; known are Dataset, cifar10"),
+        (
+            {"problem.data.type": "__doc__"},
+            "problem.data: '__doc__' is not a known data set; known are Dataset, cifar10",
+        ),
         ({"problem.loss": "mse"}, "problem.loss: 'mse' is not a known loss; did you mean 'MSE'"),
         ({"dynamics": "Descend"}, "dynamics: 'Descend' is not a known dynamics; did you mean 'Descent'"),
-        ({"dynamics.factory": "sgdd"}, "dynamics.factory: 'sgdd' is not a known optimiser of optax; did you mean 'sgd'"),
-        ({"dynamics.factory": "apply_updates"}, "'apply_updates' is not a known optimiser of optax"),
+        (
+            {"dynamics.optimizer.type": "sgdd"},
+            "dynamics.optimizer: 'sgdd' is not a known optimiser of optax; did you mean 'sgd'",
+        ),
+        ({"dynamics.optimizer.type": "apply_updates"}, "'apply_updates' is not a known optimiser of optax"),
+        (
+            {"dynamics.factory": "sgdd"},
+            "dynamics.factory: 'sgdd' is not a known optimiser of optax; did you mean 'sgd'",
+        ),
         ({"observe": ["los"]}, r"observe\[0\]: 'los' is not a known observable; did you mean 'loss'"),
         (
             {"axes.gamma": {"logspace": [0, 1, 2]}},
@@ -439,7 +454,10 @@ def test_a_renamed_thing_is_found_by_its_old_name():
         assert init.find("Balanced") is nets.LambdaBalanced
     with pytest.raises(ValueError, match="did you mean 'LambdaBalanced'"):
         init.find("Lambdabalanced")
-    with pytest.raises(ValueError, match="'Optimizers' is not a known initialisation"), pytest.warns(match="Optimisers"):
+    with (
+        pytest.raises(ValueError, match="'Optimizers' is not a known initialisation"),
+        pytest.warns(match="Optimisers"),
+    ):
         init.find("Optimizers")  # an old name of something else
 
 

@@ -87,13 +87,13 @@ def test_the_end_is_the_least_change_that_fits_best():
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", ["logistic", pytest.param("mse", marks=pytest.mark.slow)])
 def test_descent_in_function_space_takes_the_steps_of_descent(loss):
-    problem, descent = _linear(loss), js.Descent(optax.sgd, 0.2)
+    problem, descent = _linear(loss), js.Descent(optax.sgd(0.2))
     table = js.compare(problem, [descent, js.FrozenKernel(flow=descent)], [0.0, 0.31, 2.0], observe=OUTPUTS)
     (name,) = table.errors
     assert name == "FrozenKernel(Descent(sgd))"
     np.testing.assert_allclose(table[name].ts, [0.0, 0.4, 2.0], rtol=cases.eps(4))
     assert max(table.errors[name].values()) < cases.eps(1e2)
-    other = js.solve(problem, js.FrozenKernel(flow=js.Descent(optax.sgd, 0.202)), 2.02, observe=observe.outputs())
+    other = js.solve(problem, js.FrozenKernel(flow=js.Descent(optax.sgd(0.202))), 2.02, observe=observe.outputs())
     assert np.abs(other["outputs"] - table[name]["outputs"][-1]).max() > 1e-5
 
 
@@ -123,7 +123,7 @@ def test_lazy_networks_approach_it_like_one_over_gamma(loss):
     if loss == "mse":
         flow, frozen = js.GradientFlow(rtol=1e-8, atol=1e-8), js.FrozenKernel()
     else:
-        flow = js.Descent(optax.sgd, 0.2)
+        flow = js.Descent(optax.sgd(0.2))
         frozen = js.FrozenKernel(flow=flow)
     axes, ts = {"gamma": [10.0, 100.0]}, [0.0, 1.0, 6.0]
     one, two = (
@@ -150,7 +150,7 @@ def test_sweeps_do_what_solve_does():
 
 @pytest.mark.slow
 def test_a_lane_with_a_bad_rate_is_invalid():
-    frozen = js.FrozenKernel(flow=js.Descent(optax.sgd, 0.1))
+    frozen = js.FrozenKernel(flow=js.Descent(optax.sgd(0.1)))
     swept = js.sweep(lambda eta: _network(eta=eta), {"eta": [1.0, -1.0]}, frozen, [0.0, 0.1], progress=False)
     assert list(js.result_names(swept.result.values)) == ["successful", "invalid"]
 
@@ -175,7 +175,7 @@ def test_derivative_in_a_hyperparameter(loss):
     "flow",
     [
         pytest.param(None, id="closed form"),
-        pytest.param(js.Descent(optax.sgd, 0.2), id="march", marks=pytest.mark.slow),
+        pytest.param(js.Descent(optax.sgd(0.2)), id="march", marks=pytest.mark.slow),
     ],
 )
 def test_infinite_width_flows_under_the_infinite_kernel(flow):

@@ -140,7 +140,7 @@ def test_descent_with_momentum_follows_it():
     errors, steps = [], (0.02, 0.005)
     for step in steps:
         beta = 1 - step / 0.4
-        descent = Descent(optax.sgd, 0.4 * (1 - beta) ** 2, momentum=beta)
+        descent = Descent(optax.sgd(0.4 * (1 - beta) ** 2, momentum=beta))
         ts = (0.0, 0.1, 0.3, 1.0, 2.0, 6.0)
         run = solve(cases.modes(START, RATES), descent, ts, observe=WEIGHTS)["params"]
         exact = [w * _oscillator(r, 0.4, np.asarray(ts)) for w, r in zip(START, RATES, strict=True)]

@@ -21,9 +21,9 @@ GAMMAS = jnp.array([0.3, 1.0, 2.5, 4.0, jnp.nan, 0.7, 1.4])
 DYNAMICS = {
     "flow": GradientFlow(rtol=1e-5, atol=1e-8),
     "flow until": GradientFlow(rtol=1e-5, atol=1e-8, until=until.loss_fraction(0.3)),
-    "sgd": Descent(optax.sgd, 0.02),
-    "momentum": Descent(optax.sgd, 0.002, momentum=0.9),
-    "adam in batches": Descent(optax.adam, 0.02, batch_size=3, key=jr.key(8), until=until.loss_fraction(0.3)),
+    "sgd": Descent(optax.sgd(0.02)),
+    "momentum": Descent(optax.sgd(0.002, momentum=0.9)),
+    "adam in batches": Descent(optax.adam(0.02), batch_size=3, key=jr.key(8), until=until.loss_fraction(0.3)),
 }
 
 

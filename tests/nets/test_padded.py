@@ -188,9 +188,9 @@ TS = (0.0, 0.5, 2.0)
 DYNAMICS = {
     "flow": (js.GradientFlow(diffrax.Dopri8(), rtol=1e-12, atol=1e-14), 3e-12),
     "function space": (js.GradientFlow(js.integrators.FunctionSpace()), 1e-12),
-    "descent": (js.Descent(optax.sgd, 0.05), 1e-12),
-    "momentum": (js.Descent(functools.partial(optax.sgd, momentum=0.9), 0.01), 1e-12),
-    "adam": (js.Descent(optax.adam, 0.05), 1e-12),
+    "descent": (js.Descent(optax.sgd(0.05)), 1e-12),
+    "momentum": (js.Descent(optax.sgd(0.005, momentum=0.9)), 1e-12),
+    "adam": (js.Descent(optax.adam(0.05)), 1e-12),
 }
 
 

@@ -278,7 +278,7 @@ def test_abc_symmetry_of_gradient_flow(getkey):
 
 def test_abc_symmetry_of_gradient_descent(getkey):
     ts = jnp.asarray([0.1, 1.0, 3.0])
-    dynamics = js.Descent(optax.sgd, rate=0.1)
+    dynamics = js.Descent(optax.sgd(0.1))
     runs = [js.solve(p, dynamics, ts, observe=js.observe.outputs())["outputs"] for p in _abc_problems(getkey)]
     assert jnp.min(jnp.max(jnp.abs(jnp.diff(runs[0], axis=0)), axis=(1, 2))) > 0.05
     check = lambda run: np.testing.assert_allclose(run, runs[0], atol=eps(30))

@@ -147,7 +147,7 @@ def test_descent_on_a_quadratic_is_stable_below_1(momentum):
         rate = side * 2 * (1 + momentum) / 3
         value = _read(problem, problem.params, observe.stability(rate, momentum=momentum))
         np.testing.assert_allclose(value, side, rtol=cases.eps(10))
-        dynamics = Descent(optax.sgd, rate, momentum=momentum)
+        dynamics = Descent(optax.sgd(rate, momentum=momentum))
         run = solve(problem, dynamics, 600 * rate / (1 - momentum), throw=False)
         assert str(result_names(result_code(run.result))) == name
         assert (run.final.loss < 1e-8) == (side < 1)  # measured: below 1e-10
@@ -170,7 +170,7 @@ def test_the_flow_sharpens_past_the_edge_where_descent_stays():
     problem, rate = _sharpening(), 0.2
     watched = [observe.loss(), observe.sharpness(), observe.stability(rate)]
     flow = solve(problem, GradientFlow(diffrax.Dopri8()), TS, observe=watched)
-    descent = solve(problem, Descent(optax.sgd, rate), TS, observe=watched)
+    descent = solve(problem, Descent(optax.sgd(rate)), TS, observe=watched)
     for run in (flow, descent):
         np.testing.assert_allclose(run["stability"], rate * run["sharpness"] / 2, rtol=1e-12)
         assert run["stability"][0] < 0.3

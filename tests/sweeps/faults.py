@@ -59,14 +59,14 @@ def run(path: Path, **options: Any) -> None:
 def run_slow(path: Path | None, **options: Any) -> Any:
     """Twelve chunks that take tenths of a second each."""
     build = lambda rate: cases.modes(jnp.ones(2), rate * jnp.ones(2))
-    dynamics = jaxsolve.Descent(optax.sgd, SLOW_RATE)
+    dynamics = jaxsolve.Descent(optax.sgd(SLOW_RATE))
     axes = {"rate": np.linspace(0.5, 1.0, 12)}
     return jaxsolve.sweep(build, axes, dynamics, [1.0], store=path, batch_size=1, progress=False, **options)
 
 
 def run_long(path: Path) -> None:
     """A batch that takes minutes, after one that is invalid and so ends at once."""
-    dynamics = jaxsolve.Descent(optax.sgd, 1e-9, max_steps=10**9)
+    dynamics = jaxsolve.Descent(optax.sgd(1e-9), max_steps=10**9)
     build = lambda power: cases.modes(jnp.sqrt(power) * jnp.ones(50), jnp.ones(50))
     jaxsolve.sweep(build, {"power": np.array([-1.0, 2.0])}, dynamics, [1.0], store=path, batch_size=1, progress=False)
 

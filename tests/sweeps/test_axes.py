@@ -141,7 +141,7 @@ def _modes(**arguments):
 @pytest.mark.usefixtures("as_users")
 def test_bad_axes(axes, error, message):
     with pytest.raises(error, match=message):
-        sweep(_modes, axes, Descent(optax.sgd, 0.1), [1.0], observe=[observe.loss(), observe.outputs()], progress=False)
+        sweep(_modes, axes, Descent(optax.sgd(0.1)), [1.0], observe=[observe.loss(), observe.outputs()], progress=False)
 
 
 def test_bad_zips():

@@ -16,7 +16,7 @@ from tests import cases
 
 
 HELD = "rtol=1e-06, atol=1e-09" if cases.X64 else "rtol=0.0001, atol=1e-07"
-BATCHES = Descent(optax.sgd, 0.1, batch_size=2, key=jr.key(0), until=until.loss_below(1e-3))
+BATCHES = Descent(optax.sgd(0.1), batch_size=2, key=jr.key(0), until=until.loss_below(1e-3))
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ BATCHES = Descent(optax.sgd, 0.1, batch_size=2, key=jr.key(0), until=until.loss_
             "GradientFlow(integrator=RungeKuttaChebyshev, rtol=0.0001, atol=1e-06, max_steps=7, land_on_ts=True)",
         ),
         (MomentumFlow(tau=2.0), f"MomentumFlow(tau=2, integrator=Tsit5, {HELD})"),
-        (BATCHES, "Descent(factory=sgd, rate=0.1, batch_size=2, until=LossBelow(threshold=0.001))"),
+        (BATCHES, "Descent(optimizer=sgd, rate=0.1, batch_size=2, until=LossBelow(threshold=0.001))"),
         (StochasticFlow(0.5, key=jr.key(0), change=(0.0, 0.1)), "StochasticFlow(temperature=0.5, change=(0, 0.1))"),
         (FrozenKernel(), "FrozenKernel"),
         (FrozenKernel(flow=GradientFlow(rtol=1e-8)), "FrozenKernel(flow=GradientFlow(rtol=1e-08))"),

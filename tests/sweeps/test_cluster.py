@@ -162,7 +162,7 @@ def test_workers_write_the_store_of_one_process(client, whole, tmp_path, capsys)
 
 def test_lanes_draw_the_same_wherever_they_run(client):
     """Their keys depend on their places in the grid alone."""
-    dynamics = Descent(optax.sgd, 0.1, batch_size=1, key=jax.random.key(3))
+    dynamics = Descent(optax.sgd(0.1), batch_size=1, key=jax.random.key(3))
     axes = {"rate": [0.5, 2.0], "kind": ["slow"], "start": [1.0, 1.0, 1.0]}
     data = _run(_modes(), axes, dynamics, batch_size=1, executor=client)
     _same(data, _run(_modes(), axes, dynamics, batch_size=1))
@@ -180,7 +180,7 @@ def test_networks_and_keys_travel(client):
         return Problem(net, x, y)
 
     x, y = cases.inputs(jax.random.key(1), 6), cases.inputs(jax.random.key(2), 6, 1)
-    dynamics = Descent(optax.sgd, 0.1, batch_size=2, key=jax.random.key(3))
+    dynamics = Descent(optax.sgd(0.1), batch_size=2, key=jax.random.key(3))
     axes = {"seed": range(3), "sigma": [0.5, 1.0]}
     _same(_run(build, axes, dynamics, executor=client), _run(build, axes, dynamics))
 

@@ -32,7 +32,7 @@ from jaxsolve.sweeps.running.programs._lockstep import LoweredLockstep
 from tests import cases
 
 build = lambda rate: cases.modes(jnp.ones(2), jnp.stack([rate, jnp.ones(())]))
-march = Descent(optax.sgd, 0.1, until=until.loss_below(1e-3))
+march = Descent(optax.sgd(0.1), until=until.loss_below(1e-3))
 ways = {
     LoweredFused: ("fused", cases.ModesDecay()), LoweredLooped: ("looped", march), LoweredLockstep: ("stepped", march)
 }

@@ -25,7 +25,7 @@ KEY = jr.key(3)
 TS = [0.0, 0.5, 1.0]
 # Two static combinations: the second begins at lane 4. Nothing depends on the repeat.
 AXES = {"kind": ["slow", "fast"], "repeat": range(4)}
-DRAWS = Descent(optax.sgd, 0.1, batch_size=1, key=KEY)
+DRAWS = Descent(optax.sgd(0.1), batch_size=1, key=KEY)
 
 
 def _line(kind: str, repeat: Any):
@@ -40,7 +40,7 @@ def _with_key(dynamics: Any, key: Any) -> Any:
         return FrozenKernel(flow=_with_key(dynamics.flow, key))
     if isinstance(dynamics, StochasticFlow):
         return StochasticFlow(dynamics.temperature, key=key)
-    return Descent(optax.sgd, dynamics.rate, batch_size=1, key=key)
+    return Descent(optax.sgd(dynamics.rate), batch_size=1, key=key)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_lane_is_the_solve_whose_key_is_folded_with_its_index(dynamics):
 
 
 def test_lanes_of_the_full_batch_are_equal():
-    data = QUIET(_line, AXES, Descent(optax.sgd, 0.1), TS, observe=outputs())["outputs"].values
+    data = QUIET(_line, AXES, Descent(optax.sgd(0.1)), TS, observe=outputs())["outputs"].values
     for row in data[:, 1:].swapaxes(0, 1):
         assert row.tobytes() == data[:, 0].tobytes()
 
@@ -117,7 +117,7 @@ def test_programs_without_a_key_know_no_index():
     group, _ = groups(read_axes(AXES))
     trace = lambda dynamics: trace_group(_line, group, dynamics, (outputs(),), jnp.array(TS), None)
     assert INDEX in trace(DRAWS).setup.cell
-    assert list(trace(Descent(optax.sgd, 0.1)).setup.cell) == ["repeat"]
+    assert list(trace(Descent(optax.sgd(0.1))).setup.cell) == ["repeat"]
     assert list(trace(cases.ModesDecay()).setup.cell) == ["repeat"]
 
 
@@ -127,4 +127,4 @@ def test_keys_are_typed():
     with pytest.raises(
         TypeError, match=r"key must be one such as jax\.random\.key\(0\), or None, got an array of shap"
     ):
-        Descent(optax.sgd, 0.1, batch_size=1, key=jr.PRNGKey(0))
+        Descent(optax.sgd(0.1), batch_size=1, key=jr.PRNGKey(0))

@@ -33,7 +33,7 @@ from tests.cases import assert_fails
 
 QUIET = functools.partial(sweep, progress=False)
 # Descent to a loss: the slower a mode decays, the more steps. The negative power is a lane that is invalid at once.
-DYNAMICS = Descent(optax.sgd, 0.1, until=until.loss_below(1e-3), max_steps=400)
+DYNAMICS = Descent(optax.sgd(0.1), until=until.loss_below(1e-3), max_steps=400)
 RATES = np.array([0.1, 3.0, 1.0, 0.3, 5.0, 0.5, 2.0, 0.2, 4.0, 0.15, 1.5])
 POWERS = np.array([1.0, 4.0, -1.0, 2.0, 1.0, 3.0, 1.0, 2.0, 1.0, 1.0, 4.0])
 LANES = len(RATES)
@@ -231,7 +231,7 @@ def test_threads_share_what_is_waiting():
 
 def test_lane_efficiency_is_told(caplog):
     with caplog.at_level(logging.INFO, "jaxsolve"):
-        QUIET(_modes, {"rate": [1.0, 2.0]}, Descent(optax.sgd, 0.1), [1.0])
+        QUIET(_modes, {"rate": [1.0, 2.0]}, Descent(optax.sgd(0.1)), [1.0])
     (said,) = [record.getMessage() for record in caplog.records if "efficiency" in record.getMessage()]
     assert said.startswith("{}: 2 lanes in ")
     assert said.endswith("lane efficiency 100 %")

@@ -20,7 +20,7 @@ from tests import cases
 
 TS = (0.0, 0.5, 2.0)
 WIDTHS = [2, 5, 3]
-DESCENT = Descent(optax.adam, 0.05)
+DESCENT = Descent(optax.adam(0.05))
 QUIET = functools.partial(sweep, progress=False)
 
 

@@ -20,7 +20,7 @@ from tests import cases
 
 
 TS = (0.0, 0.5, 1.0)
-DESCENT = Descent(optax.sgd, 0.25)
+DESCENT = Descent(optax.sgd(0.25))
 
 
 @functools.cache

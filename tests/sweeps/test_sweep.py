@@ -111,7 +111,7 @@ def test_dataset():
 
 def test_static_axes_and_zips_are_a_loop_of_solves():
     """A string with one width, a callable with another; rates of decay of the loss differ, so a mix-up shows."""
-    dynamics = Descent(optax.sgd, 0.05)
+    dynamics = Descent(optax.sgd(0.05))
     axes = [Zip(activation=["tanh", jnp.sin], width=[3, 4]), Zip(gamma=[0.5, 2.0], seed=np.array([3, 1]))]
     data = QUIET(_net_problem, axes, dynamics, TS)
     assert data["loss"].dims == ("activation_width", "gamma_seed", "t")
@@ -130,7 +130,7 @@ def test_seeds_are_common_random_numbers():
     data = QUIET(
         _net_problem,
         {"sigma": [0.5, 2.0], "seed": range(3)},
-        Descent(optax.sgd, 0.1),
+        Descent(optax.sgd(0.1)),
         [0.0],
         observe=observe.weight_norms(),
     )
@@ -169,12 +169,12 @@ def test_a_closed_form_whose_first_lane_is_bad():
 def test_axes_without_traced_ones():
     build = lambda start, sign: _modes(start=float(start) * (1 if sign == "+" else -1))
     data = QUIET(
-        build, {"start": [1, 2], "sign": ["+", "-"]}, Descent(optax.sgd, 0.1), [0.0], observe=observe.outputs()
+        build, {"start": [1, 2], "sign": ["+", "-"]}, Descent(optax.sgd(0.1)), [0.0], observe=observe.outputs()
     )
     np.testing.assert_allclose(data["outputs"][:, :, 0, 0, 0], np.sqrt(2) * np.array([[1, -1], [2, -2]]), rtol=1e-6)
 
 
-@pytest.mark.parametrize("dynamics", [Descent(optax.sgd, 0.1), cases.ModesDecay()], ids=["march", "closed form"])
+@pytest.mark.parametrize("dynamics", [Descent(optax.sgd(0.1)), cases.ModesDecay()], ids=["march", "closed form"])
 def test_an_axis_on_which_nothing_depends(dynamics):
     data = QUIET(lambda repeat: _modes(), {"repeat": range(3)}, dynamics, [0.0, 1.0])
     assert data["loss"].shape == (3, 2)
@@ -188,11 +188,11 @@ def test_one_zip_and_one_time():
 
 
 def test_times_rounded_to_steps_are_told():
-    data = QUIET(_modes, {"start": [1.0, 2.0]}, Descent(optax.sgd, 0.25), [0.0, 0.3, 1.0])
+    data = QUIET(_modes, {"start": [1.0, 2.0]}, Descent(optax.sgd(0.25)), [0.0, 0.3, 1.0])
     np.testing.assert_allclose(data.t, [0.0, 0.3, 1.0], rtol=1e-7)
     assert data.t_saved.dims == ("start", "t")
     np.testing.assert_allclose(data.t_saved, [[0.0, 0.25, 1.0]] * 2, rtol=1e-7)
-    exact = QUIET(_modes, {"start": [1.0, 2.0]}, Descent(optax.sgd, 0.25), [0.0, 0.25, 1.0])
+    exact = QUIET(_modes, {"start": [1.0, 2.0]}, Descent(optax.sgd(0.25)), [0.0, 0.25, 1.0])
     assert "t_saved" not in exact
     np.testing.assert_array_equal(exact["loss"], data["loss"])
 
@@ -214,7 +214,7 @@ def test_float32_problems():
 
 def test_diverging_lanes_and_events_are_marked():
     """Descent at the rate 0.1 is stable for rates of decay up to 20; the loss of the slow mode falls to 0.1 at 1.2."""
-    dynamics = Descent(optax.sgd, 0.1, until=until.loss_below(0.05), max_steps=4000)
+    dynamics = Descent(optax.sgd(0.1), until=until.loss_below(0.05), max_steps=4000)
     huge = float(jnp.finfo(jnp.result_type(float)).max) ** 0.6  # its square is beyond the dtype
     data = QUIET(_modes, {"rate": [1.0, 25.0, 3.0], "start": [0.1, huge]}, dynamics, [0.0, 0.1, jnp.inf])
     assert _names(data) == ["event", "diverged", "diverged", "diverged", "event", "diverged"]
@@ -225,7 +225,7 @@ def test_diverging_lanes_and_events_are_marked():
 
 
 def test_nan_made_on_the_way_is_marked():
-    data = QUIET(lambda power: _modes(start=jnp.sqrt(power)), {"power": [-1.0, 4.0]}, Descent(optax.sgd, 0.1), TS)
+    data = QUIET(lambda power: _modes(start=jnp.sqrt(power)), {"power": [-1.0, 4.0]}, Descent(optax.sgd(0.1)), TS)
     assert _names(data) == ["invalid", "successful"]
     np.testing.assert_allclose(data["loss"][1, 0], _modes_loss(2.0, 1.0, 0.0), rtol=cases.eps(10))
 
@@ -243,7 +243,7 @@ def _counting(problem_fn):
     return calls, counted
 
 
-@pytest.mark.parametrize("dynamics", [Descent(optax.sgd, 0.1), cases.ModesDecay()], ids=["march", "closed form"])
+@pytest.mark.parametrize("dynamics", [Descent(optax.sgd(0.1)), cases.ModesDecay()], ids=["march", "closed form"])
 def test_problems_are_traced_once_per_static_combination(dynamics):
     """However many lanes and batches, problem_fn is called a few times per compilation."""
     counts = []
@@ -261,7 +261,7 @@ def test_bits_do_not_depend_on_the_order_of_lanes(batch_size):
     sigmas = np.array([0.3, 2.0, 1.1, -1.0, 0.7, 1.7, 0.9])
     wanted = [observe.loss(), observe.outputs()]
     run = lambda order: QUIET(
-        _net_problem, {"sigma": sigmas[order]}, Descent(optax.sgd, 0.1), TS, observe=wanted, batch_size=batch_size
+        _net_problem, {"sigma": sigmas[order]}, Descent(optax.sgd(0.1)), TS, observe=wanted, batch_size=batch_size
     )
     forward, order = run(np.arange(7)), np.array([5, 3, 0, 6, 2, 4, 1])
     shuffled = run(order)

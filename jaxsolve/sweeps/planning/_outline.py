@@ -11,7 +11,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..._checks import concrete
-from ..._clock import step_at, time_per_step
 from ..._dynamics import AbstractDynamics, AbstractRandomAccess, NotApplicable, Quantity, resolve, View
 from ..._problem import Problem
 from ..._solve import observe_march, observe_random_access, read_times
@@ -138,8 +137,8 @@ def _flop(function: Callable[[Problem], Any], problem: Problem) -> float:
 def _times(dynamics: AbstractDynamics, ts: Float[Array, " times"]) -> int | None:
     if not isinstance(dynamics, Descent):
         return 1 if isinstance(dynamics, AbstractRandomAccess) else None
-    steps = concrete(step_at(jnp.max(ts), time_per_step(dynamics.rate, dynamics.momentum)))
-    return None if steps is None else min(int(steps), dynamics.max_steps)
+    steps = concrete(dynamics.steps(jnp.max(ts)[None]))
+    return None if steps is None else min(int(steps[0]), dynamics.max_steps)
 
 
 def _bytes(tree: Any) -> int:
