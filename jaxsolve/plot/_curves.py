@@ -59,7 +59,7 @@ def comparison(cmp: Comparison, name: str = "loss", *, ax: "Axes | None" = None)
         >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2)[:1], jnp.ones((1, 1)))
         >>> import optax
-        >>> dynamics = [js.FrozenKernel(), js.Descent(optax.sgd, 0.1)]
+        >>> dynamics = [js.FrozenKernel(), js.Descent(optax.sgd(0.1))]
         >>> both = js.compare(problem, dynamics, jnp.linspace(0.0, 5.0, 20), observe=js.observe.loss())
         >>> [line.get_label() for line in js.plot.comparison(both, "loss").get_lines()]
         ['FrozenKernel', 'Descent(sgd)']

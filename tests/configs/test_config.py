@@ -308,12 +308,12 @@ def test_formulas_without_a_value(text, values):
         ({"problem.network.activation": "tanhh"}, "problem.network.activation: unknown activation 'tanhh'"),
         (
             {"problem.network.init": "Gauss"},
-            "problem.network.init: 'Gauss' is not a known initialisation; .* 'Gaussian'",
+            "network.init: 'Gauss' is not a known initialisation; .* 'Gaussian'",
         ),
         ({"problem.data.type": "gauss"}, "problem.data: 'gauss' is not a known data set; did you mean 'gaussian'"),
         (
             {"problem.data.type": "__doc__"},
-            "problem.data: '__doc__' is not a known data set; known are Dataset, cifar10",
+            "data: '__doc__' is not a known data set; known are Dataset, cifar10",
         ),
         ({"problem.loss": "mse"}, "problem.loss: 'mse' is not a known loss; did you mean 'MSE'"),
         ({"dynamics": "Descend"}, "dynamics: 'Descend' is not a known dynamics; did you mean 'Descent'"),
@@ -324,7 +324,7 @@ def test_formulas_without_a_value(text, values):
         ({"dynamics.optimizer.type": "apply_updates"}, "'apply_updates' is not a known optimiser of optax"),
         (
             {"dynamics.factory": "sgdd"},
-            "dynamics.factory: 'sgdd' is not a known optimiser of optax; did you mean 'sgd'",
+            "factory: 'sgdd' is not a known optimiser of optax; did you mean 'sgd'",
         ),
         ({"observe": ["los"]}, r"observe\[0\]: 'los' is not a known observable; did you mean 'loss'"),
         (
@@ -395,13 +395,13 @@ def test_files(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_config(path)
     path.write_text("times = [")
-    with pytest.raises(ConfigError, match=r"config\.toml is no TOML file: Invalid value"):
+    with pytest.raises(ConfigError, match=r"config\.toml is not a TOML file: Invalid value"):
         read_config(path)
     path.write_text("times = 1")
     with pytest.raises(ConfigError, match=r"config\.toml: a config also needs problem, dynamics"):
         read_config(path)
     path.write_bytes(b"\xff")
-    with pytest.raises(ConfigError, match=r"config\.toml is no TOML file"):
+    with pytest.raises(ConfigError, match=r"config\.toml is not a TOML file"):
         read_config(path)
 
 

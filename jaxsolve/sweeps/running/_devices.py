@@ -47,7 +47,7 @@ class Devices:
         Arguments:
             fn: of the rows of one device.
             arguments: shapes and dtypes of the rows of one device, one pytree for each argument of `fn`.
-            shared: for each argument, whether it is the same on all devices instead of rows; last, whether the result is.
+            shared: for each argument, and last for the result, whether it is the same on all devices instead of rows.
         """
         if len(self) == 1:
             with jax.default_device(self.all[0]):
