@@ -1,4 +1,4 @@
-"""Neural tangent kernels of networks and arrays."""
+"""Neural tangent kernels: of networks at finite and infinite width, and what can be computed from a kernel matrix."""
 
 from ._classes import (
     class_kernel as class_kernel,
@@ -9,7 +9,6 @@ from ._eigenpairs import top_eigenpairs as top_eigenpairs
 from ._empirical import (
     empirical as empirical,
     memory_estimate as memory_estimate,
-    plain as plain,
     Route as Route,
     unit_rates as unit_rates,
     unknown_layer as unknown_layer,
@@ -46,6 +45,7 @@ from ._neural_tangents import (
     NeuralTangentsUnavailable as NeuralTangentsUnavailable,
 )
 from ._regression import regression as regression
+from ._renamed import __getattr__ as __getattr__
 from ._spectrum import (
     effective_rank as effective_rank,
     entropy as entropy,

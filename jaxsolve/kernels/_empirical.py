@@ -2,7 +2,6 @@
 
 import enum
 import logging
-import warnings
 from typing import Any
 
 import equinox as eqx
@@ -65,17 +64,6 @@ def unit_rates(net: Any) -> PyTree:
         True
     """
     return jax.tree.map(jnp.ones_like, rates(net))
-
-
-def plain(net: Any) -> PyTree:
-    """The old name of `js.kernels.unit_rates`, kept for one version.
-
-    Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
-        >>> ones = js.kernels.unit_rates(net)
-    """
-    warnings.warn("kernels.plain is now called kernels.unit_rates", DeprecationWarning, stacklevel=2)
-    return unit_rates(net)
 
 
 def empirical(
