@@ -14,6 +14,7 @@ RENAMED = {
     "nets.BatchNormalise": "nets.StandardiseBatch",
     "nets.GroupNormalise": "nets.StandardiseGroups",
     "nets.Optimizers": "nets.Optimisers",
+    "observe.KERNEL_CHANGE": "observe.KERNEL_REGIME_LIMIT",
     "sweeps.Config": "configs.Config",
     "sweeps.ConfigError": "configs.ConfigError",
     "sweeps.read_config": "configs.read_config",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def _boundaries(predicted: Prediction) -> list[plot.Boundary]:
     p = predicted
     inside = (p.half > FIRST) & (p.half < LAST)
-    change = np.where(inside, np.log(p.change / observe.KERNEL_CHANGE), np.nan)
+    change = np.where(inside, np.log(p.change / observe.KERNEL_REGIME_LIMIT), np.nan)
     return [
         plot.Boundary("theory: frozen", p.gammas, p.etas, np.log(p.half / LAST), "dashed"),
         plot.Boundary("theory: unstable", p.gammas, p.etas, np.log(p.half / FIRST), "dotted"),

@@ -28,8 +28,8 @@ class FunctionSpace(AbstractExponential):
     method is left.
 
     With more than 500 outputs only the fastest modes are followed from step to step. All modes are found again when a
-    step is so long that the others are stiff as well. Memory: two matrices of n c by n c, and the
-    signals of all layers.
+    step is so long that the others are stiff as well. Memory: two matrices of n c by n c, and the signals of all
+    layers.
 
     With diffrax: `solver = FunctionSpace(problem)`, then `diffrax.diffeqsolve(solver.terms, solver, 0, T,
     solver.first_step, solver.start, stepsize_controller=DisplacementController(1e-4))`. `js.GradientFlow` does that.

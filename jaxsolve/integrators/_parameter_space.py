@@ -16,10 +16,10 @@ class ParameterSpace(AbstractExponential):
     r"""An exponential Runge-Kutta method for gradient flow of a network with few parameters P.
 
     Every step takes $A = -\eta \nabla^2 L$ at its start exactly, through the P by P Hessian's eigenvectors, and an
-    explicit method does the rest (an exponential Rosenbrock method). If the training set has
-    more outputs than the network has parameters, as for teachers and students, it is cheaper than
-    `js.integrators.FunctionSpace`. Its steps also grow without bound where a residual is left: there the curvature of
-    the network itself matters, which the kernel does not contain.
+    explicit method does the rest (an exponential Rosenbrock method). If the training set has more outputs than the
+    network has parameters, as for teachers and students, it is cheaper than `js.integrators.FunctionSpace`. Its steps
+    also grow without bound where a residual is left: there the curvature of the network itself matters, which the
+    kernel does not contain.
 
     With diffrax it is used like `js.integrators.FunctionSpace`. Memory: two matrices of P by P.
 

@@ -1,4 +1,4 @@
-"""Neural tangent kernels of networks and arrays."""
+"""Neural tangent kernels: of networks at finite and infinite width, and what can be computed from a kernel matrix."""
 
 from ._classes import (
     class_kernel as class_kernel,

@@ -248,6 +248,6 @@ def linearized_ensemble(
         covariance = spread(covariance, flow.y.shape[1])
     matrix = read_kernel(covariance, flow.y, "initial")
     if matrix.shape != flow.modes.matrix.shape:
-        raise ValueError(f"initial has blocks {jnp.shape(initial)}, so the kernel must have some as well")
+        raise ValueError(f"initial has blocks {jnp.shape(initial)}, so the kernel must have them as well")
     require_positive(jnp.linalg.eigvalsh(matrix), "initial")
     return LinearizedEnsemble(flow, matrix)

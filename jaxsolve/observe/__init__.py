@@ -38,10 +38,11 @@ from ._outputs import (
 from ._regimes import (
     classify as classify,
     half_loss_time as half_loss_time,
-    KERNEL_CHANGE as KERNEL_CHANGE,
+    KERNEL_REGIME_LIMIT as KERNEL_REGIME_LIMIT,
     Regime as Regime,
     regimes as regimes,
 )
+from ._renamed import __getattr__ as __getattr__  # pyright: ignore[reportAttributeAccessIssue]
 from ._stability import edge_time as edge_time, sharpness as sharpness, stability as stability
 from ._weights import (
     conserved as conserved,

@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import ArrayLike, Float, Int
 
-from .._regime import KERNEL_CHANGE, Regime
+from .._regime import KERNEL_CHANGE as KERNEL_REGIME_LIMIT, Regime
 
 
 def half_loss_time(
@@ -49,7 +49,7 @@ def classify(
     """The `js.observe.Regime` of runs, by their half-loss times and relative kernel changes over times ts (from 0 on).
 
     Half-loss time beyond the last time: frozen; before the first positive one: unstable; else a relative kernel change
-    below 0.1: kernel; otherwise feature learning.
+    below `js.observe.KERNEL_REGIME_LIMIT` (0.1): kernel; otherwise feature learning.
 
     Example:
         >>> half, change = jnp.array([1.5, 1.5, jnp.inf, 0.01]), jnp.array([0.01, 2.0, 0.0, 2.0])
@@ -58,7 +58,7 @@ def classify(
         ['kernel', 'feature learning', 'frozen', 'unstable']
     """
     times, half = np.asarray(ts, float), np.asarray(half, float)
-    regime = np.where(np.asarray(kernel_change) < KERNEL_CHANGE, Regime.KERNEL, Regime.FEATURE_LEARNING)
+    regime = np.where(np.asarray(kernel_change) < KERNEL_REGIME_LIMIT, Regime.KERNEL, Regime.FEATURE_LEARNING)
     regime = np.where(half > times[-1], Regime.FROZEN, regime)
     return np.where((half < times[1]) | np.isnan(half), Regime.UNSTABLE, regime)
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from .._results import FIRST_FAILURE, RESULT_NAMES
-from ..observe import KERNEL_CHANGE
+from ..observe import KERNEL_REGIME_LIMIT
 from ..plot import COLOURS
 from ..plot._style import with_unit
 from ._grid import coordinates
@@ -62,7 +62,7 @@ def content(source: Source, theory: Source | None) -> tuple[dict[str, Any], list
         "measures": [_labelled(item) | {"categories": _categories(item)} for item in measures],
         "colours": COLOURS,
         "window": found and found.window,
-        "kernel_change": KERNEL_CHANGE,
+        "kernel_change": KERNEL_REGIME_LIMIT,
         "theory": boundaries(source, found, theory),
     }
     return data, [*notes, *more]

@@ -17,7 +17,7 @@ from jaxsolve.cli._report import report
 from jaxsolve.observe import Regime
 from jaxsolve.report import write
 from jaxsolve.report._numbers import embed, pack
-from jaxsolve.sweeps import write as write_store
+from jaxsolve.sweeps import save as write_store
 from tests.report.sweeps_of import AXES, content, imagined, modes, named, numbers, SHAPE, TS
 
 
