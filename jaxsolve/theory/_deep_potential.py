@@ -17,11 +17,24 @@ class DeepPotential(AbstractRadialPotential):
 
     $\Phi = \frac{L+1}{L+2} |\beta|^{\frac{L+2}{L+1}} - |\beta_0|^{-\frac{L}{L+1}} \beta_0 \cdot \beta$ with
     $\beta = W_1^\top \cdots W_L^\top a$. Balanced: W_{l+1}^T W_{l+1}/eta_{l+1} = W_l W_l^T/eta_l for adjacent layers,
-    as from `nets.Balanced()`. The rates are then a factor in front of Phi, and do not matter.
+    as from `nets.LambdaBalanced()`. The rates are then a factor in front of Phi, and do not matter.
 
     Arguments:
         beta_0: beta at the start.
         depth: number of hidden layers L.
+
+    Example:
+        >>> x, y = jnp.array([[1.0, 2.0]]), jnp.array([5.0])
+        >>> for depth in (1, 10):  # deep networks stay closer to the direction of their start
+        ...     potential = js.theory.DeepPotential(jnp.array([1.0, 0.0]), depth)
+        ...     print(js.theory.implicit_bias(potential, x, y).round(2))
+        [2.31 1.35]
+        [3.62 0.69]
+
+    Reference:
+        @inproceedings{kunin2024get, title={Get rich quick: exact solutions reveal how unbalanced initializations
+          promote rapid feature learning}, author={Kunin and Raventos and Domine and Chen and Klindt and Saxe and
+          Ganguli}, booktitle={NeurIPS}, year={2024}, note={arXiv 2406.06158}}
 
     Raises:
         ValueError: beta_0 is zero (a saddle) or not finite, or depth < 1.

@@ -36,7 +36,17 @@ class ReducedBalanced(eqx.Module):
         balance: lambda, with V_2^T V_2 - V_1 V_1^T = lambda I.
         modes_in, modes_out: singular vectors of the target.
         cos, sin, growth: of the eigenvectors and the rates of F.
-        start: the start along the eigenvectors of F, its rows apart from each other.
+        start: the start along the eigenvectors of F, in triangular form (see `_graded`).
+
+    Made from a problem by `js.theory.Balanced`.
+
+    Example:
+        >>> init, scaling = js.nets.Given([jnp.ones((1, 1))] * 2), js.nets.Scaling.standard()
+        >>> net = js.nets.TwoLayerLinear(1, 1, scaling=scaling, init=init, key=jax.random.key(0))
+        >>> flow = js.theory.Balanced().reduce(js.Problem(net, jnp.ones((1, 1)), 4 * jnp.ones(1)))
+        >>> end = flow.blocks(jnp.array(50.0))
+        >>> print((end.last @ end.first.T).round(3))
+        [[4.]]
     """
 
     modes_in: Float[Array, "in modes"]
