@@ -38,8 +38,9 @@ class DeepBalanced(AbstractLinearForm):
         >>> init = js.nets.Given([0.2 * jnp.eye(2)] * 3)
         >>> net = js.nets.DeepLinear(2, 2, 2, 2, scaling=scaling, init=init, key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.diag(jnp.array([3.0, 1.0])))
-        >>> print(js.theory.DeepBalanced().half_loss_times(problem).round(1))  # the stronger mode is learned first
-        [2.8 7.5]
+        >>> strong, weak = js.theory.DeepBalanced().half_loss_times(problem)
+        >>> print(f"{strong:.1f}, then {weak:.1f}")
+        2.8, then 7.5
 
     Reference:
         @inproceedings{saxe2014exact, title={Exact solutions to the nonlinear dynamics of learning in deep linear neural

@@ -39,8 +39,8 @@ def early_mode(
 
     Example:
         >>> c = js.theory.early_mode(jnp.array([0.0, 5.0, 9.0]), start=1e-3, s=1.0, eta=jnp.ones(3))
-        >>> print(c.round(3))
-        [0.001 0.008 1.   ]
+        >>> print(*(f"{value:.3f}" for value in c))
+        0.001 0.008 1.000
 
     Raises:
         ValueError: start, s or a rate is not positive.

@@ -27,9 +27,9 @@ class DeepPotential(AbstractRadialPotential):
         >>> x, y = jnp.array([[1.0, 2.0]]), jnp.array([5.0])
         >>> for depth in (1, 10):  # deep networks stay closer to the direction of their start
         ...     potential = js.theory.DeepPotential(jnp.array([1.0, 0.0]), depth)
-        ...     print(js.theory.implicit_bias(potential, x, y).round(2))
-        [2.31 1.35]
-        [3.62 0.69]
+        ...     print(*(f"{value:.2f}" for value in js.theory.implicit_bias(potential, x, y)))
+        2.31 1.35
+        3.62 0.69
 
     Reference:
         @inproceedings{kunin2024get, title={Get rich quick: exact solutions reveal how unbalanced initializations

@@ -68,8 +68,8 @@ def kernel_regression_error(
         >>> for samples in (0, 10, 40):
         ...     print(f"{js.theory.kernel_regression_error(spectrum, target, samples).error:.3f}")
         1.625
-        0.195
-        0.026
+        0.184
+        0.014
 
     Reference:
         @inproceedings{bordelon2020spectrum, title={Spectrum dependent learning curves in kernel regression and wide

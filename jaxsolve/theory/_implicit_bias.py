@@ -76,10 +76,10 @@ def single_neuron_limit(
     Example:
         >>> x, beta_0 = jnp.array([1.0, 2.0]), jnp.array([1.0, 0.5])
         >>> for delta in (jnp.inf, 0.0, -jnp.inf):  # lazy, balanced, rich
-        ...     print(js.theory.single_neuron_limit(x, 5.0, beta_0, delta).round(2))
-        [1.6 1.7]
-        [1.89 1.56]
-        [2.5  1.25]
+        ...     print(*(f"{value:.2f}" for value in js.theory.single_neuron_limit(x, 5.0, beta_0, delta)))
+        1.60 1.70
+        1.89 1.56
+        2.50 1.25
 
     Raises:
         ValueError: x is zero, a value is not finite (other than delta), or as for `SingleNeuronPotential`.

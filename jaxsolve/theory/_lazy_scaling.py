@@ -83,7 +83,7 @@ def lazy_scaling(depth: int) -> LazyScaling:
 
     Example:
         >>> laws = js.theory.lazy_scaling(depth=1)
-        >>> ratio = laws.kernel_change_lazy(1000, 10) / laws.kernel_change_lazy(1000, 1)  # ten times lazier
+        >>> ratio = laws.kernel_change_lazy(1e3, 10.0) / laws.kernel_change_lazy(1e3, 1.0)  # ten times lazier
         >>> print(f"lazy above alpha ~ h^{laws.crossover.width:g}, kernel change times {ratio:.2f}")
         lazy above alpha ~ h^-0.5, kernel change times 0.10
 

@@ -50,8 +50,8 @@ class PhaseOne(AbstractLinearForm):
         >>> net = js.nets.TwoLayerLinear(2, 8, scaling=scaling, key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.array([[3.0, 0.0], [0.0, 2.0]]), jnp.array([2.0, 4.0]))
         >>> direction, rate = js.theory.PhaseOne().growth(problem)
-        >>> print(direction.round(2), f"{rate:.2f}")  # of X^T Y/n = (3, 4)
-        [0.6 0.8] 5.00
+        >>> print(*(f"{value:.2f}" for value in (*direction, rate)))  # of X^T Y/n = (3, 4)
+        0.60 0.80 5.00
 
     Reference:
         @inproceedings{atanasov2022neural, title={Neural networks as kernel learners: the silent alignment effect},
@@ -133,8 +133,8 @@ def early_overlaps(
     Example:
         >>> start = jnp.array([0.0, 1.0, 1.0, 0.0, 1.0])  # whitened inputs, where two pairs of overlaps are equal
         >>> r = js.theory.early_overlaps(start, 1.0, s=1.0, a=1.0, b=1.0)
-        >>> print(r.round(3))  # sinh(2) and cosh(2)
-        [3.627 3.762 3.762 3.627 3.762]
+        >>> print(*(f"{value:.3f}" for value in r))  # sinh(2) and cosh(2)
+        3.627 3.762 3.762 3.627 3.762
     """
     dtype = jnp.result_type(jnp.asarray(start), float)
     r1, r2, r3, r4, r5 = jnp.asarray(start, dtype)

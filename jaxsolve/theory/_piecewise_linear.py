@@ -102,8 +102,8 @@ def neurons(net: Any) -> Neurons:
         >>> init = js.nets.Given([jnp.array([[3.0, 4.0], [1.0, 0.0]]), jnp.array([[1.0, 2.0]])])
         >>> scaling = js.nets.Scaling.standard()
         >>> net = js.nets.MLP(2, 2, 1, 1, "relu", scaling=scaling, init=init, key=jax.random.key(0))
-        >>> print(js.theory.neurons(net).delta.round(3))  # a^2 - |w|^2: one downstream, one upstream
-        [-24.   3.]
+        >>> print(*(f"{delta:.2f}" for delta in js.theory.neurons(net).delta))  # a^2 - |w|^2: one down-, one upstream
+        -24.00 3.00
 
     Reference:
         @inproceedings{kunin2024get, title={Get rich quick: exact solutions reveal how unbalanced initializations

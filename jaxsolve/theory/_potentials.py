@@ -143,9 +143,10 @@ class SingleNeuronPotential(AbstractRadialPotential):
     Example:
         >>> x, y, start = jnp.array([[1.0, 2.0]]), jnp.array([5.0]), jnp.array([1.0, 0.5])
         >>> for delta in (100.0, -100.0):  # upstream: lazy, downstream: rich
-        ...     print(js.theory.implicit_bias(js.theory.SingleNeuronPotential(start, delta), x, y).round(2))
-        [1.6 1.7]
-        [2.5  1.25]
+        ...     beta = js.theory.implicit_bias(js.theory.SingleNeuronPotential(start, delta), x, y)
+        ...     print(*(f"{value:.2f}" for value in beta))
+        1.60 1.70
+        2.50 1.25
 
     Reference:
         @inproceedings{kunin2024get, title={Get rich quick: exact solutions reveal how unbalanced initializations

@@ -18,7 +18,7 @@ from .._safe import nonzero, safe_hypot, safe_product, safe_sqrt, tanhc
 
 
 class Timescale(NamedTuple):
-    """The time scale t_c of the flow, and the two rates that it consists of: 1/t_c^2 = feature^2 + kernel^2 (eq. 17)."""
+    """The time scale t_c of the flow, and the two rates that set it: 1/t_c^2 = feature^2 + kernel^2 (eq. 17)."""
 
     t_c: Float[Array, "..."]
     feature: Float[Array, "..."]  # 2 k |y|
@@ -41,8 +41,8 @@ class ReducedLine(eqx.Module):
 
     Example:
         >>> line = js.theory.ReducedLine.from_pq(P=1.0, Q=1.0, phi=0.0, k=1.0, y=2.0)
-        >>> print(line.f(jnp.array([0.0, 1.0, jnp.inf])).round(2))
-        [0.   1.93 2.  ]
+        >>> print(*(f"{value:.2f}" for value in line.f(jnp.array([0.0, 1.0, jnp.inf]))))
+        0.00 1.93 2.00
     """
 
     total: Float[Array, "..."]

@@ -29,8 +29,10 @@ class ReducedNeuron(eqx.Module):
     Example:
         >>> a, w, target = jnp.array(0.1), jnp.array([0.1, 0.0]), jnp.array([0.0, 2.0])
         >>> neuron = js.theory.ReducedNeuron(a, w, target, speed=jnp.array(1.0))
-        >>> print(neuron.beta(2.0).round(2), neuron.beta(jnp.inf).round(2))
-        [0.06 1.57] [0. 2.]
+        >>> for t in (2.0, jnp.inf):
+        ...     print(*(f"{value:.2f}" for value in neuron.beta(t)))
+        0.06 1.57
+        0.00 2.00
     """
 
     a: Float[Array, ""]

@@ -32,8 +32,9 @@ def mean_conserved(
         eta: m_l^2 eta_l, shape (L,), > 0.
 
     Example:
-        >>> print(js.theory.mean_conserved([100, 50, 100], sigma=jnp.array([0.1, 0.2]), eta=jnp.ones(2)).round(2))
-        [3.]
+        >>> (conserved,) = js.theory.mean_conserved([100, 50, 100], sigma=jnp.array([0.1, 0.2]), eta=jnp.ones(2))
+        >>> print(f"{conserved:.2f}")
+        3.00
 
     Raises:
         ValueError: sizes, sigma and eta are not for the same L >= 2 matrices, a sigma is negative or a rate is not
@@ -84,8 +85,8 @@ def layer_values(
         conserved: the factors of the identity, shape (L - 1,), such as `js.theory.mean_conserved`.
 
     Example:
-        >>> print(js.theory.layer_values(1.0, jnp.ones(2), conserved=jnp.array([0.2])).round(3))
-        [0.95 1.05]
+        >>> print(*(f"{u:.2f}" for u in js.theory.layer_values(1.0, jnp.ones(2), conserved=jnp.array([0.2]))))
+        0.95 1.05
 
     Raises:
         ValueError: c or a rate is not positive, or the lengths of eta and conserved do not match.

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import jaxsolve as js
-from jaxsolve.theory import Balanced, DecoupledModes, ReducedBalanced, SingleNeuronFlow
+from jaxsolve.theory import Balanced, DecoupledModes, SingleNeuronFlow
+from jaxsolve.theory._reduced_balanced import ReducedBalanced
 from tests import cases
 from tests.linear_cases import aligned, balanced, decades, errors, neuron, REFERENCE, signs, whitened
 
