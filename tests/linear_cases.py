@@ -3,6 +3,7 @@
 from typing import Any
 
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 import jaxsolve as js
 from jaxsolve import nets, observe
+from tests.cases import assert_fails
 
 
 REFERENCE = js.GradientFlow(diffrax.Dopri8(), rtol=1e-10, atol=1e-14, land_on_ts=True)
@@ -124,3 +126,20 @@ def errors(problem: js.Problem, form: Any, ts: Any, *, reference: Any = REFERENC
             gap(a, b) for a, b in zip(exact.final.params.weights, flow.final.params.weights, strict=True)
         )
     return found
+
+
+def assert_every_rate_matters(problem: js.Problem, form: Any, ts: Any, *, atol: float = 1e-10) -> None:
+    """The closed form equals the flow of the weights; its twins, each with the rate of one layer left out, do not."""
+    flow = js.solve(problem, REFERENCE, ts, observe=observe.outputs())["outputs"]
+
+    @jax.jit
+    def closed(eta):
+        twin = eqx.tree_at(lambda p: p.net.scaling.eta, problem, eta)
+        return jax.vmap(lambda t: form.at(twin, t).outputs)(ts)
+
+    eta = problem.net.scaling.eta
+    check = lambda eta: np.testing.assert_allclose(closed(eta), flow, atol=atol)
+    check(eta)
+    for layer in range(eta.shape[0]):
+        assert eta[layer] != 1
+        assert_fails(lambda layer=layer: check(eta.at[layer].set(1)))

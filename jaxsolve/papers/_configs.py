@@ -4,7 +4,12 @@ from importlib import resources
 
 
 def configs() -> dict[str, str]:
-    """The configs that come with jaxsolve: the text of each by its name. The first line says what it does."""
+    """The configs that come with jaxsolve: the text of each by its name. The first line says what it does.
+
+    Example:
+        >>> print(js.papers.configs()["kunin"].splitlines()[0])
+        # Kunin et al., "Get rich quick" (NeurIPS 2024), ...
+    """
     folder = resources.files("jaxsolve.papers").joinpath("configs")
     found = {item.name.removesuffix(".toml"): item for item in folder.iterdir() if item.name.endswith(".toml")}
     return {name: found[name].read_text(encoding="utf-8") for name in sorted(found)}

@@ -31,7 +31,6 @@ from ._potentials import (
     AbstractRadialPotential as AbstractRadialPotential,
     SingleNeuronPotential as SingleNeuronPotential,
 )
-from ._reduced_balanced import ReducedBalanced as ReducedBalanced
 from ._reduced_line import ReducedLine as ReducedLine
 from ._reduced_neuron import ReducedNeuron as ReducedNeuron
 from ._refined_balance import (

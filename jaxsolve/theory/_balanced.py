@@ -32,7 +32,19 @@ class Balanced(AbstractLinearForm):
     Inputs are whitened on their row space.
 
     Provides outputs and NTK at any t in [0, inf]. The weights are known up to a rotation of the hidden units that has
-    no closed form: `blocks` gives them so, and with them every norm and Gram matrix.
+    no closed form. `blocks` gives them in this sense, which is enough for every norm and Gram matrix.
+
+    Example:
+        >>> weights = [0.1 * jnp.eye(2), 0.1 * jnp.eye(2)]  # lambda = 0
+        >>> scaling = js.nets.Scaling(multiplier=[1.0, 1.0], sigma=[1.0, 1.0], eta=[1.0, 1.0])
+        >>> net = js.nets.TwoLayerLinear(2, 2, 2, scaling=scaling, init=js.nets.Given(weights), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[0.0, 1.0], [2.0, 0.0]]))  # targets that mix the modes
+        >>> print(bool(js.theory.Balanced().check(problem).exact))
+        True
+
+    Reference:
+        @article{fukumizu1998effect, title={Effect of batch learning in multilayer neural networks},
+          author={Kenji Fukumizu}, year={1998}}
     """
 
     asymptotic: ClassVar[bool] = False

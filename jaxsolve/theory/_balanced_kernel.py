@@ -39,7 +39,7 @@ class SpikedKernel(NamedTuple):
         (A + B)/sqrt((A + B)^2 + (rank - 1) B^2): the value at which silent alignment settles. The rank is min(n, d).
 
         Raises:
-            ValueError, TypeError: rank is no integer >= 1.
+            ValueError, TypeError: rank is not an integer >= 1.
         """
         top = 1 + self.ratio
         return top / safe_hypot(top, jnp.full_like(top, (require_size(rank, "rank") - 1) ** 0.5))
@@ -55,8 +55,13 @@ def spiked_kernel(c: Float[ArrayLike, "..."], eta: Float[ArrayLike, " matrices"]
         c: the mode's strength >= 0, any shape.
         eta: the rates of all L >= 2 weight matrices, from the input; > 0.
 
+    Example:
+        >>> kernel = js.theory.spiked_kernel(8.0, eta=jnp.ones(3))  # after training, for a target of size 8
+        >>> print(f"isotropic {kernel.isotropic:.1f}, spike/isotropic {kernel.ratio:.1f}")
+        isotropic 16.0, spike/isotropic 2.0
+
     Raises:
-        ValueError: eta is no vector of at least two positive numbers, or c is negative.
+        ValueError: eta is not a vector of at least two positive numbers, or c is negative.
     """
     c, eta = read_mode(c, eta)
     matrices = eta.shape[0]
@@ -70,7 +75,12 @@ def plain_spiked_kernel(c: Float[ArrayLike, "..."], eta: Float[ArrayLike, " matr
     Every matrix adds 1/eta_l of its part in the eta-weighted kernel, so that A/B = sum_{l>=2} eta_1/eta_l: a faster
     first layer gives a stronger spike here (eq. 37), though not in the kernel that drives f.
 
-    Arguments and errors: as for `spiked_kernel`.
+    Arguments and errors: as for `js.theory.spiked_kernel`.
+
+    Example:
+        >>> fast_first = js.theory.plain_spiked_kernel(8.0, eta=jnp.array([4.0, 1.0, 1.0]))
+        >>> print(f"spike/isotropic {fast_first.ratio:.1f}")
+        spike/isotropic 8.0
     """
     c, eta = read_mode(c, eta)
     scale = safe_power(c, 2 - 2 / eta.shape[0]) * mean_rate(eta)

@@ -27,9 +27,16 @@ class BalancedModes(eqx.Module):
         right: r, orthonormal columns of shape (in, modes).
         eta: the rates of all L >= 2 weight matrices, from the input; > 0.
 
+    Example:
+        >>> targets = jnp.diag(jnp.array([4.0, 1.0]))
+        >>> modes = js.theory.BalancedModes.from_map(targets, eta=jnp.ones(2))  # two layers, after training
+        >>> print(modes.hidden_kernel(1).round(2))  # [targets^T targets]^(1/2)
+        [[4. 0.]
+         [0. 1.]]
+
     Raises:
-        ValueError: shapes do not match, columns are not orthonormal, a value is negative or not finite, a rate not
-            positive.
+        ValueError: shapes do not match, columns are not orthonormal, a value is negative or not finite, or a rate is
+            not positive.
     """
 
     values: Float[Array, " modes"]
@@ -80,7 +87,7 @@ class BalancedModes(eqx.Module):
         after training.
 
         Raises:
-            ValueError: layer is none of 1 to L.
+            ValueError: layer is not one of 1 to L.
         """
         matrices = self.eta.shape[0]
         if not 1 <= layer <= matrices:

@@ -34,7 +34,20 @@ class DecoupledModes(AbstractLinearForm):
     flow of a two-layer network on a line (Saxe's modes: vectors of one entry). No balance is needed, rates are any
     positive ones, inputs are whitened on their row space.
 
-    Provides parameters, outputs, NTK at any t in [0, inf]. `reduce` gives every mode in six numbers.
+    Provides parameters, outputs, NTK at any t in [0, inf]. `reduce` gives every mode in six numbers, as a
+    `js.theory.ReducedLine`.
+
+    Example:
+        >>> scaling = js.nets.Scaling(multiplier=[1.0, 1.0], sigma=[1.0, 1.0], eta=[1.0, 1.0])
+        >>> init = js.nets.Given([0.01 * jnp.eye(2), 0.01 * jnp.eye(2)])
+        >>> net = js.nets.TwoLayerLinear(2, 2, 2, scaling=scaling, init=init, key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.diag(jnp.array([4.0, 1.0])))
+        >>> print(js.theory.DecoupledModes().reduce(problem).timescale.t_c.round(3))  # 1/(2 s) with s = 4/2, 1/2
+        [0.25 1.  ]
+
+    Reference:
+        @inproceedings{saxe2014exact, title={Exact solutions to the nonlinear dynamics of learning in deep linear neural
+          networks}, author={Andrew M. Saxe and James L. McClelland and Surya Ganguli}, booktitle={ICLR}, year={2014}}
     """
 
     asymptotic: ClassVar[bool] = False

@@ -32,6 +32,19 @@ class DeepBalanced(AbstractLinearForm):
     Then all layers hold the same singular values v, and every mode obeys $\dot v = v^{L-1} (s - v^L)$.
 
     Provides parameters, outputs, NTK at any t in [0, inf].
+
+    Example:
+        >>> scaling = js.nets.Scaling(multiplier=[1.0] * 3, sigma=[1.0] * 3, eta=[1.0] * 3)
+        >>> init = js.nets.Given([0.2 * jnp.eye(2)] * 3)
+        >>> net = js.nets.DeepLinear(2, 2, 2, 2, scaling=scaling, init=init, key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.diag(jnp.array([3.0, 1.0])))
+        >>> strong, weak = js.theory.DeepBalanced().half_loss_times(problem)
+        >>> print(f"{strong:.1f}, then {weak:.1f}")
+        2.8, then 7.5
+
+    Reference:
+        @inproceedings{saxe2014exact, title={Exact solutions to the nonlinear dynamics of learning in deep linear neural
+          networks}, author={Andrew M. Saxe and James L. McClelland and Surya Ganguli}, booktitle={ICLR}, year={2014}}
     """
 
     asymptotic: ClassVar[bool] = False

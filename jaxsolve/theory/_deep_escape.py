@@ -37,6 +37,11 @@ def early_mode(
         s: the target's strength > 0 in this mode.
         eta: the rates of all L >= 2 weight matrices, from the input; > 0.
 
+    Example:
+        >>> c = js.theory.early_mode(jnp.array([0.0, 5.0, 9.0]), start=1e-3, s=1.0, eta=jnp.ones(3))
+        >>> print(*(f"{value:.3f}" for value in c))
+        0.001 0.008 1.000
+
     Raises:
         ValueError: start, s or a rate is not positive.
     """
@@ -61,7 +66,15 @@ def escape_time(
     (section 4.1.1 and appendix D.1, corrected: printed with a factor L, and once with the wrong sign of the exponent).
     The half time itself is smaller by a share of the order (c_0/s)^{(L-2)/L}.
 
-    Arguments and errors: as for `early_mode`; start must be below s.
+    Arguments and errors: as for `js.theory.early_mode`; start must be below s. For the exact half-loss times of a given
+    network see `js.theory.DeepBalanced`.
+
+    Example:
+        >>> for start in (1e-2, 1e-4):  # depth makes small starts slow
+        ...     two, four = (js.theory.escape_time(start=start, s=1.0, eta=jnp.ones(L)) for L in (2, 4))
+        ...     print(f"two layers: {two:.1f}, four layers: {four:.1f}")
+        two layers: 2.3, four layers: 5.0
+        two layers: 4.6, four layers: 50.0
     """
     _, start, s, eta = _read(0.0, start, s, eta)
     known, target = concrete(start), concrete(s)

@@ -23,6 +23,19 @@ class DeepPotential(AbstractRadialPotential):
         beta_0: beta at the start.
         depth: number of hidden layers L.
 
+    Example:
+        >>> x, y = jnp.array([[1.0, 2.0]]), jnp.array([5.0])
+        >>> for depth in (1, 10):  # deep networks stay closer to the direction of their start
+        ...     potential = js.theory.DeepPotential(jnp.array([1.0, 0.0]), depth)
+        ...     print(*(f"{value:.2f}" for value in js.theory.implicit_bias(potential, x, y)))
+        2.31 1.35
+        3.62 0.69
+
+    Reference:
+        @inproceedings{kunin2024get, title={Get rich quick: exact solutions reveal how unbalanced initializations
+          promote rapid feature learning}, author={Kunin and Raventos and Domine and Chen and Klindt and Saxe and
+          Ganguli}, booktitle={NeurIPS}, year={2024}, note={arXiv 2406.06158}}
+
     Raises:
         ValueError: beta_0 is zero (a saddle) or not finite, or depth < 1.
         TypeError: depth is not an integer.

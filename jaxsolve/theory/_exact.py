@@ -14,11 +14,18 @@ from ._two_layer_line import TwoLayerLine
 def exact(problem: Problem) -> AbstractRandomAccess:
     """The first closed form whose `check` says that it solves this problem exactly. For concrete problems.
 
-    In this order: TwoLayerLine, SingleNeuronFlow, Balanced, DeepBalanced, DecoupledModes.
+    In this order: TwoLayerLine, SingleNeuronFlow, Balanced, DeepBalanced, DecoupledModes. Asymptotic predictions such
+    as `js.theory.SilentAlignment` are never chosen.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 8, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.array([[3.0, 4.0]]), jnp.array([2.0]))
+        >>> js.exact(problem).name
+        'TwoLayerLine'
 
     Raises:
-        NotApplicable: none does. Names first the nearest form, the one that misses the fewest assumptions and those
-            by least, then every other; and of each the assumptions it misses and by how much.
+        NotApplicable: no closed form does. The message names the nearest form first, the one that misses the fewest
+            assumptions by the least, then all others, with what each of them misses and by how much.
     """
     missed = []
     for form in (TwoLayerLine(), SingleNeuronFlow(), Balanced(), DeepBalanced(), DecoupledModes()):

@@ -16,7 +16,7 @@ class FinitePhase(NamedTuple):
     Attributes:
         timescale: t_c, and its feature-learning and kernel terms (eq. 17).
         kernel_change: |K - K_0|/|K_0| after training.
-        regime: frozen or unstable if t_c lies outside the window asked for; else by the kernel change.
+        regime: frozen or unstable if t_c lies outside the given window; else by the kernel change.
     """
 
     timescale: Timescale
@@ -38,8 +38,9 @@ def classify_network(
 ) -> FinitePhase:
     """Classifies f(x) = gamma sum_i u_i w_i.x with u_i ~ N(0, sigma_u^2), w_ij ~ N(0, sigma_w^2), before training it.
 
-    For a typical start: P and Q at their mean, d (sigma_u^2/eta_u + sigma_w^2/eta_w)/2 (equations.md A.7), so that
-    f(0) = 0. A multiplier m of a layer enters as sigma -> m sigma, eta -> m^2 eta.
+    For a typical start: P and Q at their mean, d (sigma_u^2/eta_u + sigma_w^2/eta_w)/2, so that f(0) = 0. To classify
+    families of networks by how they scale, use `js.theory.phase`. A multiplier m of a layer enters as
+    sigma -> m sigma, eta -> m^2 eta.
 
     Arguments:
         width: number of hidden units d.
@@ -48,6 +49,10 @@ def classify_network(
         gamma: output scale.
         rho, y: root mean square of the inputs along their line, and the reduced target (Proposition 1).
         window: times between which learning counts as neither unstable nor frozen.
+
+    Example:
+        >>> print(js.theory.classify_network(1000, gamma=1000**-0.5).regime.label)  # NTK scaling
+        kernel
 
     Raises:
         ValueError: a scale or rate is negative or not finite, the window is empty, width < 1 or a rate zero.

@@ -27,6 +27,18 @@ class HyperbolicEntropy(AbstractPotential):
         factor: k > 0. It does not change the minimiser.
         beta_0: beta at the start, one number or one per coordinate.
 
+    Example:
+        >>> x, y = jnp.array([[1.0, 2.0]]), jnp.array([5.0])
+        >>> for width in (1e-6, 1e6):  # sparse from small weights, shortest from large ones
+        ...     print(js.theory.implicit_bias(js.theory.HyperbolicEntropy(width), x, y).round(2))
+        [0.  2.5]
+        [1. 2.]
+
+    Reference:
+        @inproceedings{woodworth2020kernel, title={Kernel and rich regimes in overparametrized models}, author={Blake
+          Woodworth and Suriya Gunasekar and Jason D. Lee and Edward Moroshko and Pedro Savarese and Itay Golan and
+          Daniel Soudry and Nathan Srebro}, booktitle={Conference on Learning Theory}, year={2020}}
+
     Raises:
         ValueError: a value is not finite, or width or factor is not positive (at this precision).
     """

@@ -20,13 +20,20 @@ def implicit_bias(
     where a solver is used.
 
     Arguments:
-        potential: of the network and its start: `SingleNeuronPotential`, `DeepPotential`, `HyperbolicEntropy`.
+        potential: of the network and its start: `js.theory.SingleNeuronPotential`, `js.theory.DeepPotential`,
+            `js.theory.HyperbolicEntropy`, or one of your own (`js.theory.AbstractPotential`).
         x: inputs, times the network's gamma.
         y: one target per input, plus the initial output for a centred problem.
 
+    Example:
+        >>> x, y = jnp.array([[1.0, 2.0]]), jnp.array([5.0])  # one sample: many solutions
+        >>> network = js.theory.HyperbolicEntropy.of_diagonal_network(u=1e-3, v=1e-3)
+        >>> print(js.theory.implicit_bias(network, x, y).round(2))
+        [0.  2.5]
+
     Raises:
         ValueError: shapes do not match, a value is not finite, or X beta = y has no solution.
-        TypeError: potential is none.
+        TypeError: potential is not an `AbstractPotential`.
         RuntimeError: the solver found no minimiser. Inside a trace the result is NaN instead.
     """
     if not isinstance(potential, AbstractPotential):
@@ -58,12 +65,21 @@ def single_neuron_limit(
     $\beta_0 - x (x \cdot \beta_0 - y)/|x|^2$; for delta = -inf that on its line, $\beta_0 |\beta_*|^2/(\beta_0 \cdot
     \beta_*)$.
 
-    Any start but those on the saddle's stable manifold: for delta < 0 a neuron whose a opposes y turns beta over,
-    $\kappa_0 + \delta + 2 \sqrt{\eta_a \eta_w}\, \beta_0 \cdot \beta_*/|\beta_*| < 0$, and the sign of k with it.
+    It holds for any start that is not on the saddle's stable manifold. For delta < 0 a neuron whose a opposes y,
+    $\kappa_0 + \delta + 2 \sqrt{\eta_a \eta_w}\, \beta_0 \cdot \beta_*/|\beta_*| < 0$, turns beta over, and with it the
+    sign of k.
 
     Arguments:
         x, y: the data point, x not zero.
-        beta_0, delta, eta_a, eta_w: as for `SingleNeuronPotential`; delta may be infinite.
+        beta_0, delta, eta_a, eta_w: as for `js.theory.SingleNeuronPotential`; delta may be infinite.
+
+    Example:
+        >>> x, beta_0 = jnp.array([1.0, 2.0]), jnp.array([1.0, 0.5])
+        >>> for delta in (jnp.inf, 0.0, -jnp.inf):  # lazy, balanced, rich
+        ...     print(*(f"{value:.2f}" for value in js.theory.single_neuron_limit(x, 5.0, beta_0, delta)))
+        1.60 1.70
+        1.89 1.56
+        2.50 1.25
 
     Raises:
         ValueError: x is zero, a value is not finite (other than delta), or as for `SingleNeuronPotential`.

@@ -21,6 +21,11 @@ class Interpolants(eqx.Module):
     Attributes:
         shortest: the beta of least |beta|, X^+ y.
 
+    Example:
+        >>> solutions = js.theory.Interpolants(jnp.array([[1.0, 2.0]]), jnp.array([5.0]))
+        >>> print(solutions.shortest.round(2), solutions.across(jnp.array([2.5, 0.0])).round(2))
+        [1. 2.] [ 2. -1.]
+
     Raises:
         ValueError: shapes do not match, a value is not finite, or X beta = y has no solution.
     """

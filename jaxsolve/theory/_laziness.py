@@ -43,11 +43,23 @@ def laziness(problem: Problem, params: PyTree = None) -> Laziness:
     Costs the Jacobian of one sample at a time and its directional derivative.
 
     Arguments:
-        problem: a problem; if centered, the outputs are.
-        params: the parameters at which; None takes the start.
+        problem: a problem; its outputs are centred if the problem is.
+        params: the parameters at which to measure; None takes the start.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 2, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> for size in (1.0, 1e3):  # large targets move the features more
+        ...     problem = js.Problem(net, jnp.eye(2), jnp.array([size, -size]))
+        ...     print(bool(js.theory.laziness(problem).ratio > 1))
+        False
+        True
+
+    Reference:
+        @inproceedings{chizat2019lazy, title={On lazy training in differentiable programming},
+          author={Chizat and Oyallon and Bach}, booktitle={NeurIPS}, year={2019}}
 
     Raises:
-        TypeError: problem is no `Problem`.
+        TypeError: problem is not a `Problem`.
     """
     params, velocity, gradient, loss = _flow(problem, params)
 
@@ -71,17 +83,24 @@ def curvature_ratio(problem: Problem, params: PyTree = None) -> Float[Array, ""]
 
     Atanasov et al., equations (11) and (62), corrected: eq. 11 has the loss L in the denominator; both lack
     $1/|\partial L/\partial f|$, without which the ratio depends on the units of f. For MSE it is the criterion of
-    Chizat et al., $|f - y|\, |\nabla^2 f|/(2 |\nabla f|^2)$. Norms are those of `laziness`, with
+    Chizat et al., $|f - y|\, |\nabla^2 f|/(2 |\nabla f|^2)$. Norms are those of `js.theory.laziness`, with
     $\sqrt{\eta\eta'}$ for second derivatives. It differs from the ratio by how gradients of samples and Hessian are
     aligned; the order $\sigma^{-L}$ for small weights is the same.
 
     Costs as many products with the Hessian of every output as there are parameters: for small networks.
 
     Arguments:
-        problem, params: as for `laziness`.
+        problem, params: as for `js.theory.laziness`.
+
+    Example:
+        >>> init, scaling = js.nets.Given([jnp.ones((1, 1))] * 2), js.nets.Scaling.ntk()
+        >>> net = js.nets.SingleNeuron(1, scaling=scaling, init=init, key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.zeros(1))  # f = a w at a = w = 1
+        >>> print(f"{js.theory.curvature_ratio(problem):.4f}")  # |f - y| sqrt(2)/(2 (1 + 1))
+        0.3536
 
     Raises:
-        TypeError: problem is no `Problem`.
+        TypeError: problem is not a `Problem`.
     """
     params, _, _, loss = _flow(problem, params)
     by_output = problem.loss.gradient(problem.outputs(params), problem.y)

@@ -27,7 +27,7 @@ class PowerLaw(NamedTuple):
     regime: Regime | None
 
     def __call__(self, width: Real[Array, "..."] | float, alpha: Real[Array, "..."] | float) -> Float[Array, "..."]:
-        """The power itself, with constant 1: only ratios of two values mean something."""
+        """The power itself, with constant 1: only ratios of two values are meaningful."""
         width, alpha = (jnp.asarray(value, jnp.result_type(float)) for value in (width, alpha))
         # Over logarithms, so that neither factor overflows by itself.
         return jnp.exp(self.width * jnp.log(width) + self.alpha * jnp.log(alpha))
@@ -76,13 +76,23 @@ def lazy_scaling(depth: int) -> LazyScaling:
     """The laws for networks with `depth` hidden layers (the paper's L) of width h.
 
     They hold for wide networks and either sqrt(h) alpha >> 1 or << 1, and are scaling arguments confirmed by
-    experiments, no theorems. For one hidden layer without activation they follow from `TwoLayerLine`.
+    experiments, not theorems. For one hidden layer without activation they follow from `js.theory.TwoLayerLine`.
 
     Arguments:
-        depth: number of hidden layers, >= 1, as for `nets.MLP`.
+        depth: number of hidden layers, >= 1, as for `js.nets.MLP`.
+
+    Example:
+        >>> laws = js.theory.lazy_scaling(depth=1)
+        >>> ratio = laws.kernel_change_lazy(1e3, 10.0) / laws.kernel_change_lazy(1e3, 1.0)  # ten times lazier
+        >>> print(f"lazy above alpha ~ h^{laws.crossover.width:g}, kernel change times {ratio:.2f}")
+        lazy above alpha ~ h^-0.5, kernel change times 0.10
+
+    Reference:
+        @misc{geiger, title={Disentangling feature and lazy learning in deep neural networks: an empirical study},
+          author={Mario Geiger and Stefano Spigler and Arthur Jacot and Matthieu Wyart}}
 
     Raises:
-        TypeError: depth is no integer.
+        TypeError: depth is not an integer.
         ValueError: depth < 1.
     """
     depth = require_size(depth, "depth")

@@ -17,7 +17,12 @@ from ._reduced_line import ReducedLine
 
 
 class Alignment(enum.IntEnum):
-    """What the layers do to the angle between them: the sign of the change of zeta."""
+    """What the layers do to the angle between them: the sign of the change of zeta.
+
+    Example:
+        >>> js.theory.Alignment(1).label
+        'layers align'
+    """
 
     DISALIGN = -1
     NEITHER = 0
@@ -30,7 +35,12 @@ class Alignment(enum.IntEnum):
 
 
 class Rescaling(enum.IntEnum):
-    """What the norms of both layers do, by the paper's number of the case."""
+    """What the norms of both layers do, by the paper's number of the case.
+
+    Example:
+        >>> js.theory.Rescaling(3).label
+        'norms first shrink, then grow'
+    """
 
     GROW = 1
     SHRINK = 2
@@ -44,7 +54,7 @@ class Rescaling(enum.IntEnum):
 
 
 class Mechanisms(NamedTuple):
-    """The mechanisms by which one start learns. All entries have the shape of the `ReducedLine` asked about.
+    """The mechanisms by which one start learns. All entries have the shape of the given `ReducedLine`.
 
     Attributes:
         alignment: codes of `Alignment`; `Alignment(int(code)).label` puts one into words.
@@ -78,10 +88,21 @@ def mechanisms(line: ReducedLine) -> Mechanisms:
     Values within rounding of f(0) = 0, of y = f(0) or of parallel layers count as such.
 
     Arguments:
-        line: a start, such as `TwoLayerLine().reduce(problem)`. `alignment` and `rescaling` have no derivatives.
+        line: a start, such as `js.theory.TwoLayerLine().reduce(problem)`. `alignment` and `rescaling` have no
+            derivatives.
+
+    Example:
+        >>> line = js.theory.ReducedLine.from_pq(P=1.0, Q=1.0, phi=0.0, k=1.0, y=2.0)  # f(0) = 0 < y
+        >>> found = js.theory.mechanisms(line)
+        >>> js.theory.Alignment(int(found.alignment)).label, js.theory.Rescaling(int(found.rescaling)).label
+        ('layers align', 'norms grow')
+
+    Reference:
+        @inproceedings{xu2025three, title={Three Mechanisms of Feature Learning in a Linear Network},
+          author={Yizhou Xu and Liu Ziyin}, booktitle={ICLR}, year={2025}, note={arXiv 2401.07085}}
 
     Raises:
-        TypeError: line is no `ReducedLine`.
+        TypeError: line is not a `ReducedLine`.
     """
     if not isinstance(line, ReducedLine):
         raise TypeError(
@@ -104,7 +125,7 @@ def mechanisms(line: ReducedLine) -> Mechanisms:
         [_code(Rescaling.CONSTANT), _code(Rescaling.SHRINK_THEN_GROW), _code(Rescaling.GROW)],
         _code(Rescaling.SHRINK),
     )
-    # Not if one layer is zero at the start: it becomes parallel to the other at once, and zeta jumps from 0 to +-1.
+    # A layer that is zero at the start does not count as parallel: it becomes so at once, and zeta jumps from 0 to +-1.
     stay_parallel = (line.gram <= tolerance * lengths) & (line.product != 0) & ~turns
     alignment = jnp.where(stay_parallel, 0, jnp.sign(gap)).astype(jnp.int32)
     return Mechanisms(alignment, rescaling, _turn(line, turns), line.zeta(0.0), line.zeta(jnp.inf))

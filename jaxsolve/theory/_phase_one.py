@@ -41,8 +41,21 @@ class PhaseOne(AbstractLinearForm):
     a(t) = a cosh(|g| t) + w sinh(|g| t), V_1(t) = V_1 + [a sinh(|g| t) + w (cosh(|g| t) - 1)] g^T/|g|.
 
     Truncated terms are of the size of o^2 lambda_max(X^T X/n) |V(t)|^2/|g| relative to the weights: good until the
-    output is seen, at about log(1/sigma^2)/(2 |g|). After that this goes on growing, which the network does not.
+    output is no longer small, at about log(1/sigma^2)/(2 |g|). The formula goes on growing after that, the network does
+    not: `js.theory.SilentAlignment` covers the whole of training on whitened inputs.
     Asymptotic: `js.exact` never returns it. Provides parameters, outputs and NTK.
+
+    Example:
+        >>> scaling = js.nets.Scaling(multiplier=[1.0, 1.0], sigma=[1e-3, 1e-3], eta=[1.0, 1.0])
+        >>> net = js.nets.TwoLayerLinear(2, 8, scaling=scaling, key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.array([[3.0, 0.0], [0.0, 2.0]]), jnp.array([2.0, 4.0]))
+        >>> direction, rate = js.theory.PhaseOne().growth(problem)
+        >>> print(*(f"{value:.2f}" for value in (*direction, rate)))  # of X^T Y/n = (3, 4)
+        0.60 0.80 5.00
+
+    Reference:
+        @inproceedings{atanasov2022neural, title={Neural networks as kernel learners: the silent alignment effect},
+          author={Alexander Atanasov and Blake Bordelon and Cengiz Pehlevan}, booktitle={ICLR}, year={2022}}
     """
 
     asymptotic: ClassVar[bool] = True
@@ -116,6 +129,12 @@ def early_overlaps(
         s: size of the target.
         a: beta^T Sigma beta.
         b: beta^T Sigma^2 beta > 0.
+
+    Example:
+        >>> start = jnp.array([0.0, 1.0, 1.0, 0.0, 1.0])  # whitened inputs, where two pairs of overlaps are equal
+        >>> r = js.theory.early_overlaps(start, 1.0, s=1.0, a=1.0, b=1.0)
+        >>> print(*(f"{value:.3f}" for value in r))  # sinh(2) and cosh(2)
+        3.627 3.762 3.762 3.627 3.762
     """
     dtype = jnp.result_type(jnp.asarray(start), float)
     r1, r2, r3, r4, r5 = jnp.asarray(start, dtype)

@@ -19,6 +19,11 @@ class Exponents(NamedTuple):
         gamma: the output scale is kappa^gamma.
         u, w: the *variances* of the last and the first layer's initial weights are kappa^u and kappa^w.
         eta_u, eta_w: their learning rates are kappa^eta_u and kappa^eta_w.
+
+    Example:
+        >>> ntk = js.theory.Exponents(d=1, gamma=-0.5, u=0, w=0, eta_u=0, eta_w=0)
+        >>> js.theory.phase(ntk).label
+        'kernel'
     """
 
     d: Number
@@ -48,7 +53,20 @@ def phase(exponents: Exponents, *, zero_output: bool = False) -> Regime:
 
     Arguments:
         exponents: the scaling.
-        zero_output: whether the initial output is zero (a centred problem, a mirrored start). Exponents do not tell.
+        zero_output: whether the initial output is zero (a centred problem, a mirrored start), which exponents do not
+            tell.
+
+    Example:
+        >>> for gamma in (-0.5, 0, -1):  # NTK scaling, a larger output scale and a smaller one
+        ...     scaling = js.theory.Exponents(d=1, gamma=gamma, u=0, w=0, eta_u=0, eta_w=0)
+        ...     print(js.theory.phase(scaling).label)
+        kernel
+        unstable
+        frozen
+
+    Reference:
+        @inproceedings{xu2025three, title={Three Mechanisms of Feature Learning in a Linear Network},
+          author={Yizhou Xu and Liu Ziyin}, booktitle={ICLR}, year={2025}, note={arXiv 2401.07085}}
     """
     fastest = max(exponents.feature, exponents.kernel)
     if fastest < -_ROUNDING:
@@ -65,7 +83,15 @@ _ROUNDING = 1e-9
 
 
 def stable_eta(*, d: Number, gamma: Number, u: Number, w: Number) -> Number:
-    """Corollary 1: the common exponent of both rates at which the network neither freezes nor becomes unstable."""
+    """Corollary 1: the common exponent of both rates at which the network neither freezes nor becomes unstable.
+
+    Arguments:
+        d, gamma, u, w: as in `js.theory.Exponents`.
+
+    Example:
+        >>> js.theory.stable_eta(d=1, gamma=-1, u=0, w=0)  # mean field: rates grow with the width
+        1
+    """
     return min(-gamma, -2 * gamma - d - max(u, w))
 
 
@@ -73,8 +99,12 @@ def feature_learning_scaling(*, d: Number, u: Number, w: Number, eta: Number | N
     """Corollary 2: exponents (gamma, eta) of feature learning, gamma = -eta with eta >= d + max(u, w).
 
     Arguments:
-        d, u, w: as in `Exponents`.
+        d, u, w: as in `js.theory.Exponents`.
         eta: the exponent of both rates; None takes the smallest that is possible.
+
+    Example:
+        >>> js.theory.feature_learning_scaling(d=1, u=0, w=0)  # gamma and eta of the mean-field scaling
+        (-1, 1)
 
     Raises:
         ValueError: eta is too small: no gamma makes that network learn features.
@@ -88,6 +118,14 @@ def feature_learning_scaling(*, d: Number, u: Number, w: Number, eta: Number | N
 
 def kernel_scaling(*, d: Number, u: Number, w: Number, eta: Number) -> Number:
     """Corollary 3: the exponent of gamma that puts a network with this exponent of both rates into the kernel regime.
+
+    Arguments:
+        d, u, w: as in `js.theory.Exponents`.
+        eta: the exponent of both rates.
+
+    Example:
+        >>> js.theory.kernel_scaling(d=1, u=0, w=0, eta=0)  # gamma of the NTK scaling
+        -0.5
 
     Raises:
         ValueError: eta is too large: no gamma makes that network a kernel machine.
@@ -112,6 +150,17 @@ def table_1() -> list[Entry]:
 
     The lazy column counts as starting from zero output, which its exponents alone do not tell. The exponents of eta in
     the rows of Corollary 3 are the paper's choices.
+
+    Example:
+        >>> for entry in js.theory.table_1()[:3]:
+        ...     print(f"{entry.scaling}, {entry.chosen_by}: {entry.regime.label}")
+        NTK, standard: kernel
+        NTK, Corollary 1: kernel
+        NTK, Corollary 2: feature learning
+
+    Reference:
+        @inproceedings{xu2025three, title={Three Mechanisms of Feature Learning in a Linear Network},
+          author={Yizhou Xu and Liu Ziyin}, booktitle={ICLR}, year={2025}, note={arXiv 2401.07085}}
     """
     # name: (d, gamma, w, u, eta chosen for Corollary 3)
     columns = {

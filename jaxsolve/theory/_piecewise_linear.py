@@ -98,6 +98,18 @@ def neurons(net: Any) -> Neurons:
     Arguments:
         net: such a network, at any time (`problem.net` is at the start, `view.net` at the time of the view).
 
+    Example:
+        >>> init = js.nets.Given([jnp.array([[3.0, 4.0], [1.0, 0.0]]), jnp.array([[1.0, 2.0]])])
+        >>> scaling = js.nets.Scaling.standard()
+        >>> net = js.nets.MLP(2, 2, 1, 1, "relu", scaling=scaling, init=init, key=jax.random.key(0))
+        >>> print(*(f"{delta:.2f}" for delta in js.theory.neurons(net).delta))  # a^2 - |w|^2: one down-, one upstream
+        -24.00 3.00
+
+    Reference:
+        @inproceedings{kunin2024get, title={Get rich quick: exact solutions reveal how unbalanced initializations
+          promote rapid feature learning}, author={Kunin and Raventos and Domine and Chen and Klindt and Saxe and
+          Ganguli}, booktitle={NeurIPS}, year={2024}, note={arXiv 2406.06158}}
+
     Raises:
         NotApplicable: the network is of another kind.
     """
@@ -119,8 +131,15 @@ def neuron_forces(problem: Problem, params: PyTree = None) -> Float[Array, "h in
     average over samples.
 
     Arguments:
-        problem: a problem whose network `neurons` takes.
-        params: the parameters at which; None takes the start.
+        problem: a problem whose network `js.theory.neurons` takes.
+        params: the parameters at which to take them; None takes the start.
+
+    Example:
+        >>> net = js.nets.MLP(2, 3, 1, 1, "relu", scaling=js.nets.Scaling.standard(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([1.0, -1.0]))
+        >>> forces = js.theory.neuron_forces(problem)
+        >>> js.theory.neurons(net).radius_rate(forces).shape
+        (3,)
 
     Raises:
         NotApplicable: the network is of another kind.

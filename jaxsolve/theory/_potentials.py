@@ -29,7 +29,21 @@ def safe_norm(vector: Float[Array, " d"]) -> Float[Array, ""]:
 
 
 class AbstractPotential(eqx.Module):
-    """A convex function Phi of beta whose gradient moves in the row space of the data. The start is its minimum."""
+    """A convex function Phi of beta whose gradient moves in the row space of the data. The start is its minimum.
+
+    Example:
+        >>> class Quadratic(js.theory.AbstractPotential):  # of linear regression from beta = 0
+        ...     def value(self, beta):
+        ...         return jnp.sum(beta**2) / 2
+        ...     def mirror_map(self, beta):
+        ...         return beta
+        ...     def inverse_mirror_map(self, dual):
+        ...         return dual
+        ...     def minimise(self, interpolants):
+        ...         return interpolants.shortest
+        >>> print(js.theory.implicit_bias(Quadratic(), jnp.array([[1.0, 2.0]]), jnp.array([5.0])).round(3))
+        [1. 2.]
+    """
 
     @abc.abstractmethod
     def value(self, beta: Float[Array, " d"]) -> Float[Array, ""]:
@@ -52,7 +66,13 @@ class AbstractRadialPotential(AbstractPotential):
     r"""Phi(beta) = g(|beta|) - c.beta, with $c = \pm g'(|\beta_0|) \beta_0/|\beta_0|$ from the start beta_0.
 
     Its minimiser among the interpolants is beta = X^+ y + t (I - X^+ X) beta_0: the shortest interpolant, and what the
-    data do not see of the start, stretched by a number t. (t = 1 is the lazy limit.)
+    data do not see of the start, stretched by a number t. (t = 1 is the lazy limit.) A new one is a subclass with the
+    function g and what follows from it; `js.theory.DeepPotential` is a short one to start from.
+
+    Example:
+        >>> potential = js.theory.DeepPotential(jnp.array([1.0, 0.0]), depth=1)
+        >>> isinstance(potential, js.theory.AbstractRadialPotential)
+        True
     """
 
     beta_0: eqx.AbstractVar[Float[Array, " d"]]
@@ -109,15 +129,29 @@ class SingleNeuronPotential(AbstractRadialPotential):
     - \sqrt{\kappa_0 - \delta} \frac{\beta_0 \cdot \beta}{|\beta_0|}$: equation (5), which is printed for rates of 1,
     with the rates entering through kappa. A constant is left out that would drown the rest at large delta.
 
-    The theorem asks that beta never passes through zero. The gradient of Phi is $\sqrt{2 \eta_a}\, \mathrm{sgn}(a) w$,
-    and w itself never leaves w_0 + row space: if beta passes through zero (a changes its sign, possible for delta < 0
-    only), the theorem holds with the opposite sign of the linear term. `crossed` says so.
+    The theorem assumes that beta never passes through zero. The gradient of Phi is
+    $\sqrt{2 \eta_a}\, \mathrm{sgn}(a) w$, and w itself never leaves w_0 + row space: if beta passes through zero (a
+    changes its sign, possible for delta < 0 only), the theorem holds with the opposite sign of the linear term.
+    `crossed` says that it does.
 
     Arguments:
         beta_0: beta at the start.
         delta: Kunin's delta, conserved. Upstream (delta > 0) the flow tends to be lazy, downstream to be rich.
         eta_a, eta_w: rates of the two layers.
         crossed: whether a changes its sign during training.
+
+    Example:
+        >>> x, y, start = jnp.array([[1.0, 2.0]]), jnp.array([5.0]), jnp.array([1.0, 0.5])
+        >>> for delta in (100.0, -100.0):  # upstream: lazy, downstream: rich
+        ...     beta = js.theory.implicit_bias(js.theory.SingleNeuronPotential(start, delta), x, y)
+        ...     print(*(f"{value:.2f}" for value in beta))
+        1.60 1.70
+        2.50 1.25
+
+    Reference:
+        @inproceedings{kunin2024get, title={Get rich quick: exact solutions reveal how unbalanced initializations
+          promote rapid feature learning}, author={Kunin and Raventos and Domine and Chen and Klindt and Saxe and
+          Ganguli}, booktitle={NeurIPS}, year={2024}, note={arXiv 2406.06158}}
 
     Raises:
         ValueError: a value is not finite, a rate is not positive, beta_0 is zero for delta <= 0 (then its direction

@@ -31,12 +31,13 @@ class Blocks(eqx.Module):
 class ReducedBalanced(eqx.Module):
     """f(x) = o V_2 V_1 x on whitened inputs, in units in which rates and the inputs' second moment are 1.
 
+    Made from a problem by `js.theory.Balanced`: Sigma is the value that V_2 V_1 reaches where it can, and
+    V_2^T V_2 - V_1 V_1^T = lambda I.
+
     Attributes:
-        target: Sigma, the value that V_2 V_1 reaches where it can.
-        balance: lambda, with V_2^T V_2 - V_1 V_1^T = lambda I.
-        modes_in, modes_out: singular vectors of the target.
+        modes_in, modes_out: singular vectors of Sigma.
         cos, sin, growth: of the eigenvectors and the rates of F.
-        start: the start along the eigenvectors of F, its rows apart from each other.
+        start: the start along the eigenvectors of F, in triangular form (see `_graded`).
     """
 
     modes_in: Float[Array, "in modes"]

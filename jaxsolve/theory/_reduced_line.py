@@ -18,7 +18,7 @@ from .._safe import nonzero, safe_hypot, safe_product, safe_sqrt, tanhc
 
 
 class Timescale(NamedTuple):
-    """The time scale t_c of the flow, and the two rates that make it: 1/t_c^2 = feature^2 + kernel^2 (eq. 17)."""
+    """The time scale t_c of the flow, and the two rates that set it: 1/t_c^2 = feature^2 + kernel^2 (eq. 17)."""
 
     t_c: Float[Array, "..."]
     feature: Float[Array, "..."]  # 2 k |y|
@@ -36,7 +36,13 @@ class ReducedLine(eqx.Module):
         k: |gamma m_1 m_2| rho sqrt(eta_u eta_w) >= 0.
         y: the target, with the sign of gamma m_1 m_2.
 
-    Times are gradient-flow times in [0, inf]. Every method is differentiable, also at t = inf.
+    Times are gradient-flow times in [0, inf]. Every method is differentiable, also at t = inf. Made from a problem by
+    `js.theory.TwoLayerLine`, or from the paper's P, Q and phi.
+
+    Example:
+        >>> line = js.theory.ReducedLine.from_pq(P=1.0, Q=1.0, phi=0.0, k=1.0, y=2.0)
+        >>> print(*(f"{value:.2f}" for value in line.f(jnp.array([0.0, 1.0, jnp.inf]))))
+        0.00 1.93 2.00
     """
 
     total: Float[Array, "..."]

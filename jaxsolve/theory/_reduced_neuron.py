@@ -23,7 +23,16 @@ class ReducedNeuron(eqx.Module):
         target: b, the value that a w reaches.
         speed: units of this flow's time T in one of gradient-flow time t.
 
-    Methods take gradient-flow times, in [0, inf]. delta here is Kunin's delta/(eta_a eta_w).
+    Methods take gradient-flow times, in [0, inf]. delta here is Kunin's delta/(eta_a eta_w). Made from a problem by
+    `js.theory.SingleNeuronFlow`.
+
+    Example:
+        >>> a, w, target = jnp.array(0.1), jnp.array([0.1, 0.0]), jnp.array([0.0, 2.0])
+        >>> neuron = js.theory.ReducedNeuron(a, w, target, speed=jnp.array(1.0))
+        >>> for t in (2.0, jnp.inf):
+        ...     print(*(f"{value:.2f}" for value in neuron.beta(t)))
+        0.06 1.57
+        0.00 2.00
     """
 
     a: Float[Array, ""]

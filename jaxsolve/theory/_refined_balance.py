@@ -31,10 +31,15 @@ def mean_conserved(
         sigma: standard deviation of the entries of every m_l W_l, shape (L,).
         eta: m_l^2 eta_l, shape (L,), > 0.
 
+    Example:
+        >>> (conserved,) = js.theory.mean_conserved([100, 50, 100], sigma=jnp.array([0.1, 0.2]), eta=jnp.ones(2))
+        >>> print(f"{conserved:.2f}")
+        3.00
+
     Raises:
         ValueError: sizes, sigma and eta are not for the same L >= 2 matrices, a sigma is negative or a rate is not
             positive.
-        TypeError: a size is no integer.
+        TypeError: a size is not an integer.
     """
     sigma = jnp.asarray(sigma, jnp.result_type(jnp.asarray(sigma), float))
     eta = read_rates(eta, sigma.dtype)
@@ -54,6 +59,10 @@ def balance_offsets(conserved: Float[ArrayLike, " hidden"]) -> Float[Array, " ma
 
     $u_l^2/\eta_l - u_L^2/\eta_L = -\sum_{k=l}^{L-1} \lambda_k$ for $\lambda_l I$ conserved. In the paper's setting that
     is sigma^2 g_l with g_l = L - l - sum_{k=l+1}^L N_{k+1}/N_k (corrected: the printed sum has k from l to L - 1).
+
+    Example:
+        >>> print(js.theory.balance_offsets(jnp.array([1.0, 2.0])))
+        [-3. -2.  0.]
     """
     conserved = jnp.asarray(conserved, jnp.result_type(jnp.asarray(conserved), float))
     sums = jnp.cumsum(conserved[::-1])[::-1]
@@ -66,14 +75,18 @@ def layer_values(
     r"""The singular values u_l of all layers in a mode with prod_l u_l = c, to first order in what is conserved.
 
     $u_l = \sqrt{\eta_l}\,[v + (o_l - \bar o)/(2 v)]$ with $v = (c/\sqrt{\prod \eta})^{1/L}$, the offsets o of
-    `balance_offsets` and their mean. For the last layer, in the paper's setting and after training,
+    `js.theory.balance_offsets` and their mean. For the last layer, in the paper's setting and after training,
     $u \simeq s^{1/L} - g \sigma^2/(2 L s^{1/L})$ with $g = \sum_l g_l$ (eq. 59, corrected: the printed equation gives
     u^2, from s^2).
 
     Arguments:
         c: the strength of the mode > 0.
         eta: the rates of all L >= 2 weight matrices, from the input; > 0.
-        conserved: the factors of the identity, shape (L - 1,), such as `mean_conserved`.
+        conserved: the factors of the identity, shape (L - 1,), such as `js.theory.mean_conserved`.
+
+    Example:
+        >>> print(*(f"{u:.2f}" for u in js.theory.layer_values(1.0, jnp.ones(2), conserved=jnp.array([0.2]))))
+        0.95 1.05
 
     Raises:
         ValueError: c or a rate is not positive, or the lengths of eta and conserved do not match.

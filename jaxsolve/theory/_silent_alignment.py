@@ -8,7 +8,7 @@ as in Theorem 1 of Xu & Liu Ziyin with k = 1, y = s, P = q + r, Q = q - r at the
 from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from .._checks import require_not_negative, require_size
 from .._dynamics import Assumption, Quantity, View
@@ -46,13 +46,25 @@ class SilentAlignment(AbstractLinearForm):
     $V_1(t) = V_1 + B \beta^\top - \Big(1 - \sqrt{\tfrac{s - r(t)}{s - r(0)}}\Big) \hat p \hat p^\top V_\perp$,
 
     $V_\perp$ being the part of V_1 in the row space of the inputs and orthogonal to $\beta$. The last term is not in
-    the paper: it is what the network unlearns of other directions while it fits. Without it outputs are right to
-    O(sigma) only; with it, and q and r either way, to O(sigma^2 log(1/sigma)).
+    the paper: it is what the network unlearns of other directions while it fits. With it outputs are right to
+    O(sigma^2 log(1/sigma)), without it to O(sigma) only; q and r are right to the former order either way.
 
     The error of outputs and kernel, relative to their largest value, was measured at 0.1 to 0.6 times the size of the
     start (|a|^2 + |V_1|^2)/s that `check` reports; 0.01 is the largest it accepts. Inputs must be whitened on their
     row space, at any number of samples. Widths, positive rates, multipliers and gamma are free.
     Asymptotic: `js.exact` never returns it. Provides parameters, outputs, NTK at any t in [0, inf].
+
+    Example:
+        >>> scaling = js.nets.Scaling(multiplier=[1.0, 1.0], sigma=[1e-3, 1e-3], eta=[1.0, 1.0])
+        >>> net = js.nets.TwoLayerLinear(3, 8, scaling=scaling, key=jax.random.key(0))
+        >>> problem = js.Problem(net, 3**0.5 * jnp.eye(3), jnp.array([1.0, 2.0, 2.0]))
+        >>> end = js.theory.SilentAlignment().overlaps(problem, jnp.inf)
+        >>> print(f"q = {end.q:.3f}, r = {end.r:.3f}")  # both reach the target's size s = 3/sqrt(3)
+        q = 1.732, r = 1.732
+
+    Reference:
+        @inproceedings{atanasov2022neural, title={Neural networks as kernel learners: the silent alignment effect},
+          author={Alexander Atanasov and Blake Bordelon and Cengiz Pehlevan}, booktitle={ICLR}, year={2022}}
     """
 
     asymptotic: ClassVar[bool] = True
@@ -81,7 +93,7 @@ class SilentAlignment(AbstractLinearForm):
         """
         return self._path(problem).line
 
-    def overlaps(self, problem: Problem, t: Float[Array, "..."]) -> Overlaps:
+    def overlaps(self, problem: Problem, t: Float[ArrayLike, "..."]) -> Overlaps:
         r"""q(t) and r(t) for t in [0, inf].
 
         $r, q = s\,\frac{(q_0 + r_0) e^{2sT} \mp (q_0 - r_0) e^{-2sT}}{(q_0 + r_0)(e^{2sT} - 1) + 2s}$ up to
@@ -164,6 +176,11 @@ def start_overlaps(
     With S = sigma^2/eta of each layer: q_mean = h (S_u + S_w)/2, q_std = sqrt(h (S_u^2 + S_w^2)/2),
     r_std = sqrt(h S_u S_w) at width h. The paper has S_u = sigma^2/h, S_w = sigma^2/d and no q_std. The ratio
     r_std/q_mean = 2/(sqrt(d) (1 + h/d)) then tells when r_0 may be neglected against q_0: at h = 10, d = 25 it is 0.29.
+
+    Example:
+        >>> start = js.theory.start_overlaps(100, sigma_u=0.1, sigma_w=0.1)
+        >>> print(f"q = {start.q_mean:.2f} +- {start.q_std:.2f}, r = 0 +- {start.r_std:.2f}")
+        q = 1.00 +- 0.10, r = 0 +- 0.10
 
     Arguments:
         width: number of hidden units h.

@@ -19,11 +19,23 @@ from ._reduced_neuron import ReducedNeuron
 class SingleNeuronFlow(AbstractLinearForm):
     """The exact gradient flow of f(x) = gamma m_2 a (m_1 w.x) under MSE, on inputs whitened on their row space.
 
-    Any start, positive rates, delta and gamma of any sign, through a = 0 and delta = 0. Inputs are whitened on their
-    row space, of any rank, if the non-zero eigenvalues of X^T X/n are equal.
+    Any start and positive rates; delta and gamma of any sign, a = 0 and delta = 0 included. Inputs are whitened on
+    their row space, of any rank, if the non-zero eigenvalues of X^T X/n are equal.
 
-    Provides parameters, outputs, NTK at any t in [0, inf]. `reduce` gives basin, radius and alignment, preconditioner
-    and the upstream and downstream limits.
+    Provides parameters, outputs, NTK at any t in [0, inf]. `reduce` gives a `js.theory.ReducedNeuron`: basin, radius
+    and alignment, preconditioner, and the upstream and downstream limits.
+
+    Example:
+        >>> net = js.nets.SingleNeuron(2, scaling=js.nets.Scaling.standard(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([1.0, -1.0]))
+        >>> neuron = js.theory.SingleNeuronFlow().reduce(problem)
+        >>> print(neuron.beta(jnp.inf).round(3))
+        [ 1. -1.]
+
+    Reference:
+        @inproceedings{kunin2024get, title={Get rich quick: exact solutions reveal how unbalanced initializations
+          promote rapid feature learning}, author={Kunin and Raventos and Domine and Chen and Klindt and Saxe and
+          Ganguli}, booktitle={NeurIPS}, year={2024}, note={arXiv 2406.06158}}
     """
 
     asymptotic: ClassVar[bool] = False

@@ -39,6 +39,11 @@ def spectral_velocity(
         delta: any finite number.
         eta_a, eta_w: rates of A and W.
 
+    Example:
+        >>> beta, target = jnp.diag(jnp.array([2.0, 0.5])), jnp.diag(jnp.array([3.0, 1.5]))
+        >>> print(js.theory.spectral_velocity(beta, beta - target, delta=0.0).velocities)  # 2 lambda times the gap
+        [4. 1.]
+
     Raises:
         ValueError: beta and gradient are not matrices of one shape, a number is not finite, or a rate is not positive.
     """

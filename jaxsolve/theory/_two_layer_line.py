@@ -23,13 +23,24 @@ class TwoLayerLine(AbstractLinearForm):
     """The exact gradient flow of a two-layer linear network with one output and inputs on a line, under any loss.
 
     Any width, start, positive per-layer rates and gamma of any sign; test inputs may lie anywhere. Under MSE, inputs
-    x_i = a_i n are reduced to one point rho n with rho^2 = E[a^2] and the target E[a y]/rho (Proposition 1) and all is
-    in closed form. Under another differentiable loss the weights take the same path by another clock: a scalar
-    quadrature, whose relative error `check` measures (1e-13 for smooth losses; more than 1e-10, as from kinks, is
-    refused).
+    x_i = a_i n are reduced to one point rho n with rho^2 = E[a^2] and the target E[a y]/rho (Proposition 1), and
+    everything is in closed form. Under another differentiable loss the weights take the same path at another pace: a
+    scalar quadrature, whose relative error `check` measures (1e-13 for smooth losses; more than 1e-10, as from kinks,
+    is refused).
 
-    Provides parameters, outputs, NTK at any t in [0, inf]. `reduce` gives the flow in six numbers, for zeta, norms and
-    time scales at no cost.
+    Provides parameters, outputs, NTK at any t in [0, inf]. `reduce` gives the flow in six numbers, a
+    `js.theory.ReducedLine`, for zeta, norms and time scales at no cost.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 8, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.array([[3.0, 4.0]]), jnp.array([2.0]))  # one data point
+        >>> end = js.solve(problem, js.theory.TwoLayerLine(), float("inf"), observe=js.observe.outputs())
+        >>> print(f"{end['outputs'].item():.4f}")
+        2.0000
+
+    Reference:
+        @inproceedings{xu2025three, title={Three Mechanisms of Feature Learning in a Linear Network},
+          author={Yizhou Xu and Liu Ziyin}, booktitle={ICLR}, year={2025}, note={arXiv 2401.07085}}
     """
 
     asymptotic: ClassVar[bool] = False

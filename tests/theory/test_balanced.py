@@ -8,9 +8,20 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import jaxsolve as js
-from jaxsolve.theory import Balanced, DecoupledModes, ReducedBalanced, SingleNeuronFlow
+from jaxsolve.theory import Balanced, DecoupledModes, SingleNeuronFlow
+from jaxsolve.theory._reduced_balanced import ReducedBalanced
 from tests import cases
-from tests.linear_cases import aligned, balanced, decades, errors, neuron, REFERENCE, signs, whitened
+from tests.linear_cases import (
+    aligned,
+    assert_every_rate_matters,
+    balanced,
+    decades,
+    errors,
+    neuron,
+    REFERENCE,
+    signs,
+    whitened,
+)
 
 
 CLOSED = Balanced()
@@ -59,12 +70,8 @@ def test_any_sizes(sizes, delta, options):
 
 
 @pytest.mark.x64_only
-def test_twin_off_by_one_percent_fails():
-    flow = js.solve(balanced(1, delta=0.7), REFERENCE, TS, observe=js.observe.outputs())["outputs"]
-    closed = lambda p: js.solve(p, CLOSED, TS, observe=js.observe.outputs())["outputs"]
-    check = lambda p: np.testing.assert_allclose(closed(p), flow, atol=1e-9)
-    check(balanced(1, delta=0.7))
-    cases.assert_fails(lambda: check(balanced(1, delta=0.7 * 1.01)))
+def test_twins_without_a_rate_fail():
+    assert_every_rate_matters(balanced(1, delta=0.7, eta=(0.6, 1.5)), CLOSED, TS, atol=1e-9)
 
 
 @pytest.mark.slow

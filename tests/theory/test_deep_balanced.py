@@ -11,8 +11,7 @@ from hypothesis import given, settings, strategies as st
 import jaxsolve as js
 from jaxsolve.theory import Balanced, DecoupledModes, DeepBalanced
 from jaxsolve.theory._deep_mode import half_loss_time, mode_strength
-from tests import cases
-from tests.linear_cases import aligned, decades, errors, REFERENCE, signs
+from tests.linear_cases import aligned, assert_every_rate_matters, decades, errors, REFERENCE, signs
 
 
 CLOSED = DeepBalanced()
@@ -65,12 +64,8 @@ def test_targets_of_the_opposite_sign():
 
 
 @pytest.mark.x64_only
-def test_twin_off_by_one_percent_fails():
-    right, wrong = (aligned(2, (3, 3, 3, 2), eta=(0.5, 1.2, 2.0 * off)) for off in (1.0, 1.01))
-    flow = js.solve(right, REFERENCE, TS, observe=js.observe.outputs())["outputs"]
-    closed = lambda p: js.solve(p, CLOSED, TS, observe=js.observe.outputs())["outputs"]
-    np.testing.assert_allclose(closed(right), flow, atol=1e-10)
-    cases.assert_fails(lambda: np.testing.assert_allclose(closed(wrong), flow, atol=1e-10))
+def test_twins_without_a_rate_fail():
+    assert_every_rate_matters(aligned(2, (3, 3, 3, 2), eta=(0.5, 1.2, 2.0)), CLOSED, TS)
 
 
 # --- one mode ---

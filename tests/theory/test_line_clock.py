@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 import jaxsolve as js
 from jaxsolve.theory import TwoLayerLine
 from tests import cases
-from tests.linear_cases import decades, errors, REFERENCE, scaling, signs
+from tests.linear_cases import assert_every_rate_matters, decades, errors, REFERENCE, scaling, signs
 
 
 CLOSED = TwoLayerLine()
@@ -67,12 +67,8 @@ def test_equals_flow_over_drawn_problems(sigma, gamma, ratio):
 
 
 @pytest.mark.x64_only
-def test_twin_off_by_one_percent_fails():
-    right, wrong = (line_problem(js.losses.Logistic(), gamma=-0.7 * off) for off in (1.0, 1.01))
-    flow = js.solve(right, REFERENCE, TS, observe=js.observe.outputs())["outputs"]
-    closed = lambda p: js.solve(p, CLOSED, TS, observe=js.observe.outputs())["outputs"]
-    np.testing.assert_allclose(closed(right), flow, atol=1e-10)
-    cases.assert_fails(lambda: np.testing.assert_allclose(closed(wrong), flow, atol=1e-10))
+def test_twins_without_a_rate_fail():
+    assert_every_rate_matters(line_problem(js.losses.Logistic()), CLOSED, TS)
 
 
 @pytest.mark.slow

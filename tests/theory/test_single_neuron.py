@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 import jaxsolve as js
 from jaxsolve.theory import ReducedNeuron, SingleNeuronFlow
 from tests import cases
-from tests.linear_cases import decades, errors, neuron, REFERENCE, signs, whitened
+from tests.linear_cases import assert_every_rate_matters, decades, errors, neuron, signs, whitened
 
 
 CLOSED = SingleNeuronFlow()
@@ -51,14 +51,8 @@ def test_degenerate_problems(rank, sigma, options):
 
 
 @pytest.mark.x64_only
-def test_twin_off_by_one_percent_fails():
-    problem = neuron(1, eta=(2.0, 0.3))
-    wrong = neuron(1, eta=(2.0, 0.3), gamma=1.01)
-    flow = js.solve(problem, REFERENCE, TS, observe=js.observe.outputs())["outputs"]
-    closed = lambda p: js.solve(p, CLOSED, TS, observe=js.observe.outputs())["outputs"]
-    check = lambda p: np.testing.assert_allclose(closed(p), flow, atol=1e-10)
-    check(problem)
-    cases.assert_fails(lambda: check(wrong))
+def test_twins_without_a_rate_fail():
+    assert_every_rate_matters(neuron(1, eta=(2.0, 0.3)), CLOSED, TS)
 
 
 def by_mpmath(a, w, b, T):

@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 import jaxsolve as js
 from jaxsolve.theory import ReducedLine, TwoLayerLine
-from tests.linear_cases import decades, signs
+from tests.linear_cases import assert_every_rate_matters, decades, signs
 
 
 CLOSED = TwoLayerLine()
@@ -98,15 +98,8 @@ def test_equals_flow_of_the_weights_at_more_widths(width):
     assert lane_errors(width, 25, seed=width) < 1e-10
 
 
-def test_twin_off_by_one_percent_fails():
-    problem = line_problem(10, 0, gamma=0.5, eta=(2.0, 0.3))
-    wrong = line_problem(10, 0, gamma=0.5 * 1.01, eta=(2.0, 0.3))
-    ts = jnp.linspace(0, 10, 8)
-    flow = js.solve(problem, REFERENCE, ts, observe=js.observe.outputs())["outputs"]
-    right = js.solve(problem, CLOSED, ts, observe=js.observe.outputs())["outputs"]
-    off = js.solve(wrong, CLOSED, ts, observe=js.observe.outputs())["outputs"]
-    assert error_over_time(right, flow) < 1e-10
-    assert error_over_time(off, flow) > 1e-3
+def test_twins_without_a_rate_fail():
+    assert_every_rate_matters(line_problem(10, 0, gamma=0.5, eta=(2.0, 0.3)), CLOSED, jnp.linspace(0, 10, 8))
 
 
 def test_centered_and_test_inputs_off_the_line(getkey):
