@@ -75,9 +75,9 @@ def compare(
     dynamics_list = [resolve(dynamics, problem) for dynamics in dynamics_list]
     names = _distinct([dynamics.name for dynamics in dynamics_list])
     first, *others = dynamics_list
-    asked = jnp.atleast_1d(read_times(ts, first, problem.x.dtype))
+    wanted = jnp.atleast_1d(read_times(ts, first, problem.x.dtype))
     # Where times are rounded, the reference is observed at all of them in one run.
-    rows = [first.times(dynamics.times(asked)) for dynamics in others]
+    rows = [first.times(dynamics.times(wanted)) for dynamics in others]
     union, where = np.unique(np.concatenate([np.asarray(row) for row in rows]), return_inverse=True)
     reference = solve(problem, first, union, observe=observe)
     trajectories, errors = {names[0]: reference}, {}

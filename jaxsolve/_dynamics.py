@@ -31,8 +31,8 @@ class View(eqx.Module):
         problem: the problem.
         t: gradient-flow time.
         params: the parameters, if the dynamics moves them.
-        given_outputs, given_test_outputs, given_kernel, given_layer_alignment: what the dynamics knows more directly
-            than through params.
+        given_outputs, given_test_outputs, given_kernel: what the dynamics knows more directly than through params.
+        given_observations: observables that it knows more directly, by their names.
     """
 
     problem: Problem
@@ -41,7 +41,7 @@ class View(eqx.Module):
     given_outputs: Float[Array, "n out"] | None = None
     given_test_outputs: Float[Array, "m out"] | None = None
     given_kernel: Float[Array, "n out n out"] | None = None
-    given_layer_alignment: Float[Array, " pairs"] | None = None
+    given_observations: dict[str, Array] | None = None
 
     @property
     def net(self) -> Any:
@@ -78,6 +78,10 @@ class View(eqx.Module):
     def loss(self) -> Float[Array, ""]:
         """The training loss."""
         return self.problem.loss.value(self.outputs, self.problem.y)
+
+    def given(self, name: str) -> Array | None:
+        """The observable of this name, where the dynamics knows it more directly than through params."""
+        return None if self.given_observations is None else self.given_observations.get(name)
 
     def _known_params(self, wanted: str) -> PyTree:
         if self.params is None:
@@ -151,7 +155,7 @@ class Validity(eqx.Module):
 
 
 class NotApplicable(ValueError):
-    """A closed form was asked for a problem it does not solve."""
+    """A closed form does not solve the problem that it was given; the message says which assumption fails."""
 
 
 class AbstractDynamics(eqx.Module):
@@ -169,7 +173,7 @@ class AbstractDynamics(eqx.Module):
 
     @abc.abstractmethod
     def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
-        """The times at which this dynamics can be observed, for the times asked: the same, or rounded to steps."""
+        """The times at which this dynamics can be observed, next to those given: the same, or rounded to steps."""
 
 
 class AbstractChoice(AbstractDynamics):
@@ -180,8 +184,18 @@ class AbstractChoice(AbstractDynamics):
         """The dynamics to run, by the kind of the problem: its numbers may be traced."""
 
 
+class AbstractStandIn(AbstractDynamics):
+    """What a choice has become, if that is of another class; it goes by the name of the choice.
+
+    Attributes:
+        source: the choice, as the user made it.
+    """
+
+    source: eqx.AbstractVar[AbstractChoice]
+
+
 def resolve(dynamics: AbstractDynamics, problem: Problem) -> AbstractDynamics:
-    """The dynamics to run on a problem."""
+    """The dynamics to run on a problem. Only of this is it known whether it is a closed form or marches."""
     return dynamics.choose(problem) if isinstance(dynamics, AbstractChoice) else dynamics
 
 
@@ -210,7 +224,7 @@ class AbstractRandomAccess(AbstractDynamics):
 
     @property
     def name(self) -> str:
-        return type(self).__name__
+        return self.source.name if isinstance(self, AbstractStandIn) else type(self).__name__
 
     def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
         return ts
@@ -278,7 +292,7 @@ class March(eqx.Module):
     """What a marching dynamics hands over when it has finished.
 
     Attributes:
-        times: the times of the saved parameters (as asked, or rounded to steps).
+        times: the times of the saved parameters (as given, or rounded to steps).
         saved: the parameters at those times, stacked, or `FunctionValues`; NaN after a failure.
         params: the parameters, or `FunctionValues`, at the end.
         t_end: the time of the end.

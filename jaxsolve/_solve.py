@@ -80,7 +80,7 @@ def solve(
 
 
 def read_times(ts: Any, dynamics: AbstractDynamics, dtype: Any) -> Float[Array, "..."]:
-    """Checks the times asked for and brings them to the problem's dtype."""
+    """Checks times and brings them to the problem's dtype."""
     try:
         array = jnp.asarray(ts)
     except (TypeError, ValueError) as error:

@@ -45,7 +45,7 @@ class Trajectory(eqx.Module):
     """What was observed at each saved time.
 
     Attributes:
-        ts: gradient-flow times of the observations, in the shape asked for. After an event, and at t = inf, the
+        ts: gradient-flow times of the observations, in the shape of the `ts` given. After an event, and at t = inf, the
             observations are those at the event.
         observed: arrays by name, with the axes of `ts` first. NaN at times that a failed run did not reach.
         t_end: where the run ended.

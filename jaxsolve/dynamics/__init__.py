@@ -1,6 +1,7 @@
 """Dynamics that march (gradient flow and descent), and the flows under a kernel that does not move."""
 
 from ._descent import Descent as Descent
+from ._flow import AbstractFlow as AbstractFlow
 from ._frozen_kernel import FrozenKernel as FrozenKernel
 from ._gradient_flow import GradientFlow as GradientFlow
 from ._infinite_width import InfiniteWidth as InfiniteWidth

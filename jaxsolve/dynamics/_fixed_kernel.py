@@ -12,9 +12,9 @@ from .. import kernels
 from .._checks import concrete, describe
 from .._dynamics import (
     AbstractChoice,
-    AbstractDynamics,
     AbstractMarching,
     AbstractRandomAccess,
+    AbstractStandIn,
     AbstractState,
     Assumption,
     FunctionValues,
@@ -35,8 +35,10 @@ from ._saves import Saves
 Kernel = Float[Array, "n m"] | Float[Array, "n out m out"]
 
 
-class AbstractFixedKernel(AbstractRandomAccess, AbstractChoice):
+class AbstractFixedKernel(AbstractChoice):
     """df(x)/dt = -sum_i K(x, x_i) dL/df_i from the outputs that the problem starts with.
+
+    It becomes a closed form or a march once the problem is known: `choose` says which. Until then it claims neither.
 
     Attributes:
         flow: None, or what marches in function space.
@@ -53,37 +55,36 @@ class AbstractFixedKernel(AbstractRandomAccess, AbstractChoice):
         """What the kernel asks of a problem, whatever its loss."""
 
     @property
+    def name(self) -> str:
+        name = type(self).__name__
+        return name if self.flow is None else f"{name}({self.flow.name})"
+
+    @property
     def provides(self) -> frozenset[Quantity]:
         return frozenset({Quantity.OUTPUTS, Quantity.KERNEL})
 
-    def choose(self, problem: Problem) -> AbstractDynamics:
+    def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
+        return ts if self.flow is None else self.flow.times(ts)
+
+    def choose(self, problem: Problem) -> "KernelSolution | KernelMarch":
         """The closed form for MSE, unless there is a flow; else the march in function space.
 
         Raises:
             NotApplicable: there is a march, and an assumption fails in concrete numbers.
         """
         if self.flow is None and isinstance(problem.loss, MSE):
-            return self
+            return KernelSolution(self)
         if eqx.is_array(problem.x):  # not where only shapes are known
             _require(self.name, self.assumptions(problem))
         return KernelMarch(self, GradientFlow() if self.flow is None else self.flow)
 
     def check(self, problem: Problem) -> Validity:
-        holds = isinstance(problem.loss, MSE)
-        found = type(problem.loss).__name__
-        loss = Assumption.of_kind("losses.MSE()", holds, found, problem.x.dtype)
-        return Validity((loss, *self.assumptions(problem)))
+        """Whether the kernel describes a problem, whatever its loss."""
+        return Validity(self.assumptions(problem))
 
     def at(self, problem: Problem, t: Float[Array, ""]) -> View:
-        validity = self.check(problem)
-        if validity.structural:
-            raise NotApplicable(f"{self.name} has a closed form for {validity.missed()}; `solve` marches instead")
-        kernel, cross = train_and_test(self, problem)
-        start = problem.outputs(problem.params)
-        flow = kernels.linearized(kernel, problem.y, start=start)
-        t = jnp.asarray(t, problem.x.dtype)
-        test = None if cross is None else flow.predict(t, cross, problem.test_outputs(problem.params))
-        return View(problem, t, None, flow.outputs(t), test, with_outputs(kernel, problem))
+        """The problem at time t in [0, inf], in closed form. Raises NotApplicable for another loss than MSE."""
+        return KernelSolution(self).at(problem, t)
 
 
 def _require(name: str, assumptions: tuple[Assumption, ...]) -> None:
@@ -112,6 +113,36 @@ def with_outputs(kernel: Kernel, problem: Problem) -> Float[Array, "n out n out"
         return kernel
     eye = jnp.eye(problem.y.shape[1], dtype=kernel.dtype)
     return kernel[:, None, :, None] * eye[None, :, None, :]
+
+
+class KernelSolution(AbstractStandIn, AbstractRandomAccess):
+    """The closed form under MSE.
+
+    Arguments:
+        source: the kernel.
+    """
+
+    source: AbstractFixedKernel
+
+    @property
+    def provides(self) -> frozenset[Quantity]:
+        return self.source.provides
+
+    def check(self, problem: Problem) -> Validity:
+        found = type(problem.loss).__name__
+        loss = Assumption.of_kind("losses.MSE()", isinstance(problem.loss, MSE), found, problem.x.dtype)
+        return Validity((loss, *self.source.assumptions(problem)))
+
+    def at(self, problem: Problem, t: Float[Array, ""]) -> View:
+        validity = self.check(problem)
+        if validity.structural:
+            raise NotApplicable(f"{self.name} has a closed form for {validity.missed()}; `solve` marches instead")
+        kernel, cross = train_and_test(self.source, problem)
+        start = problem.outputs(problem.params)
+        flow = kernels.linearized(kernel, problem.y, start=start)
+        t = jnp.asarray(t, problem.x.dtype)
+        test = None if cross is None else flow.predict(t, cross, problem.test_outputs(problem.params))
+        return View(problem, t, None, flow.outputs(t), test, with_outputs(kernel, problem))
 
 
 class _FeatureModel(eqx.Module):
@@ -150,7 +181,7 @@ class KernelState(AbstractState):
         return self.inner.saves  # pyright: ignore[reportAttributeAccessIssue]
 
 
-class KernelMarch(AbstractMarching):
+class KernelMarch(AbstractStandIn, AbstractMarching):
     """Any marching dynamics, run on a model that is linear in its weights and has the fixed kernel as its NTK.
 
     Arguments:
@@ -163,7 +194,7 @@ class KernelMarch(AbstractMarching):
 
     @property
     def name(self) -> str:
-        return self.source.name if self.source.flow is None else f"{self.source.name}({self.flow.name})"
+        return self.source.name
 
     @property
     def provides(self) -> frozenset[Quantity]:

@@ -70,8 +70,8 @@ def _from_factory(factory: Any, rate: Any, momentum: float) -> tuple[optax.Gradi
 
 def grows(optimizer: optax.GradientTransformation, params: PyTree) -> Bool[Array, ""]:
     """Whether doubling a large gradient changes the first update: of SGD, not of Adam and its kin, nor if clipped."""
-    start = optimizer.init(params)
     with jax.numpy_dtype_promotion("standard"):
+        start = optimizer.init(params)
         one, two = (
             optimizer.update(jax.tree.map(lambda p, size=size: jnp.full_like(p, size), params), start, params)[0]
             for size in (LARGE, 2 * LARGE)

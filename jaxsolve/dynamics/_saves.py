@@ -14,7 +14,7 @@ PER_STEP = 8
 
 
 class Saves(eqx.Module):
-    """The times asked for (sorted, the last ones possibly inf), and the parameters saved so far.
+    """The requested times (sorted, the last ones possibly inf), and the parameters saved so far.
 
     Slots from `slot` on are still to come and hold NaN.
     """

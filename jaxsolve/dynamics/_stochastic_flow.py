@@ -61,8 +61,8 @@ class StochasticFlow(AbstractMarching):
     far takes away some of the largest deviations.
 
     A batch is a weighing of the samples: a step costs a full gradient, and one evaluation of the outputs. Between two
-    steps the parameters are interpolated linearly, so they are saved at the very times asked for. A run is determined
-    by its key.
+    steps the parameters are interpolated linearly, so they are saved at the requested times themselves. A run is
+    determined by its key.
 
     Arguments:
         temperature: T >= 0, a gradient-flow time per sample; an array leaf.

@@ -30,8 +30,9 @@ def _distances(view: View):
 
 
 def _alignment(view: View):
-    if view.given_layer_alignment is not None:
-        return view.given_layer_alignment
+    given = view.given("layer_alignment")
+    if given is not None:
+        return given
     weights = _matrices(view)
     pairs = [
         jnp.linalg.norm(above @ below) / (jnp.linalg.norm(above) * jnp.linalg.norm(below))

@@ -108,7 +108,7 @@ class TwoLayerLine(AbstractLinearForm):
             params,
             given_outputs=outputs,
             given_kernel=kernel[:, None, :, None],
-            given_layer_alignment=reduced.zeta_of(product)[None],
+            given_observations={"layer_alignment": reduced.zeta_of(product)[None]},
         )
 
 
