@@ -10,7 +10,7 @@ import scipy.integrate
 from jax.flatten_util import ravel_pytree
 
 import jaxsolve as js
-from benchmarks import _flow_rivals as rivals
+from benchmarks import _cheapest as cheapest, _flow_rivals as rivals
 from tests.cases import assert_fails, by_hand
 
 
@@ -97,7 +97,7 @@ def test_rivals_integrate_the_flow(name):
     got = run(small(), T, tol)
 
     def close(expected):
-        moved, outputs = rivals.errors(got, expected)
+        moved, outputs = cheapest.errors(got, expected)
         assert moved < near
         assert outputs < near
 
@@ -109,7 +109,7 @@ def test_rivals_integrate_the_flow(name):
 def test_orders_of_the_steps_along_the_gradient():
     """Errors go with the step of descent, and with the square root of the bound on the gradient's change."""
     for run, knobs, order in ((rivals.descent, (0.02, 0.01, 0.005), 1.0), (rivals.adaptive_euler, (1e-5, 1e-7), 0.5)):
-        errors = [rivals.errors(run(small(), T, knob), reference())[0] for knob in knobs]
+        errors = [cheapest.errors(run(small(), T, knob), reference())[0] for knob in knobs]
         slope = np.polyfit(np.log(knobs), np.log(errors), 1)[0]
         assert abs(slope - order) < 0.008
 
@@ -178,14 +178,14 @@ def test_what_does_not_arrive_is_not_a_number():
 
 
 def pretend(errors, order: float = 1.0):
-    """A rival whose errors are as told, and the settings it was asked to run, the first to compile."""
-    asked: list[float] = []
+    """A rival whose errors are as told, and the settings with which it was run, the first to compile."""
+    tried: list[float] = []
 
     def run(problem, T, setting, *, max_steps):
-        asked.append(setting)
+        tried.append(setting)
         return rivals.Run(jnp.array([1.0 + errors[setting]]), jnp.ones(1), 1, 1)
 
-    return rivals.Rival("pretended", run, lambda problem, reference: list(errors), order), asked
+    return rivals.Rival("pretended", run, lambda problem, reference: list(errors), order), tried
 
 
 TRUTH = rivals.Run(jnp.ones(1), jnp.ones(1), 0, 0)
@@ -193,39 +193,39 @@ TRUTH = rivals.Run(jnp.ones(1), jnp.ones(1), 0, 0)
 
 def test_the_cheapest_setting_is_the_loosest_good_one():
     errors = {10.0**-k: 10.0**-k for k in range(8)}
-    rival, asked = pretend(errors)
-    choice = rivals.cheapest(rival, small(), T, TRUTH, 2e-4)
+    rival, tried = pretend(errors)
+    choice = cheapest.cheapest(rival, small(), T, TRUTH, 2e-4)
     assert choice.met
     assert choice.setting == 1e-4
-    assert asked == [1.0, 1.0, 1e-3, 1e-4]  # compiled, hopeless, one looser than expected, good
+    assert tried == [1.0, 1.0, 1e-3, 1e-4]  # compiled, hopeless, one looser than expected, good
     # Errors that fall faster than expected: up again until one has failed.
-    rival, asked = pretend({setting: error**3 for setting, error in errors.items()})
-    choice = rivals.cheapest(rival, small(), T, TRUTH, 2e-4)
+    rival, tried = pretend({setting: error**3 for setting, error in errors.items()})
+    choice = cheapest.cheapest(rival, small(), T, TRUTH, 2e-4)
     assert (choice.met, choice.setting) == (True, 1e-2)
-    assert asked == [1.0, 1.0, 1e-3, 1e-2, 1e-1]
+    assert tried == [1.0, 1.0, 1e-3, 1e-2, 1e-1]
     # Either error must be small, and what is not a number is not.
     rival, _ = pretend({1.0: math.nan, 0.1: 0.0})
-    assert rivals.cheapest(rival, small(), T, TRUTH).setting == 0.1
+    assert cheapest.cheapest(rival, small(), T, TRUTH).setting == 0.1
     wrong = TRUTH._replace(test_outputs=2 * jnp.ones(1))
-    assert not rivals.cheapest(rival, small(), T, wrong).met
+    assert not cheapest.cheapest(rival, small(), T, wrong).met
 
 
 def test_a_rival_that_never_gets_there_is_told():
-    rival, asked = pretend({1.0: 0.5, 0.1: 0.5, 0.01: 0.5})
-    choice = rivals.cheapest(rival, small(), T, TRUTH)
+    rival, tried = pretend({1.0: 0.5, 0.1: 0.5, 0.01: 0.5})
+    choice = cheapest.cheapest(rival, small(), T, TRUTH)
     assert (choice.met, choice.setting) == (False, 0.01)
-    rival, asked = pretend({1.0: 0.5, 0.1: 0.5})
-    assert not rivals.cheapest(rival, small(), T, TRUTH, patience=0.0).met
-    assert asked == [1.0, 1.0]
+    rival, tried = pretend({1.0: 0.5, 0.1: 0.5})
+    assert not cheapest.cheapest(rival, small(), T, TRUTH, patience=0.0).met
+    assert tried == [1.0, 1.0]
 
 
 @pytest.mark.x64_only
 @pytest.mark.parametrize("rival", [rivals.RIVALS[2], rivals.RIVALS[3], rivals.SMALL_RIVALS[2]], ids=lambda r: r.name)
 def test_the_cheapest_setting_of_a_rival(rival):
-    choice = rivals.cheapest(rival, small(), T, reference(), 1e-2)
+    choice = cheapest.cheapest(rival, small(), T, reference(), 1e-2)
     assert choice.met
     assert max(choice.displacement_error, choice.test_error) <= 1e-2
     assert choice.seconds > 0
     settings = list(rival.ladder(small(), reference()))
     looser = settings.index(choice.setting) - 1
-    assert looser < 0 or max(rivals.errors(rival.run(small(), T, settings[looser]), reference())) > 1e-2
+    assert looser < 0 or max(cheapest.errors(rival.run(small(), T, settings[looser]), reference())) > 1e-2
