@@ -70,7 +70,8 @@ def test_theory_is_drawn_from_a_sweep_by_the_closed_form(tmp_path):
     half = observe.half_loss_time(TS, fine["loss"].values)
     np.testing.assert_allclose(numbers(drawn["half"], 4, 3), half, rtol=6e-8)
     np.testing.assert_allclose(numbers(drawn["change"], 4, 3), fine["kernel_change"].values[..., -1], rtol=6e-8)
-    assert not np.allclose(numbers(drawn["half"], 4, 3), 1.01 * half, rtol=6e-8)
+    elsewhere = observe.half_loss_time(TS, imagined().isel(sigma=0)["loss"].values)
+    assert not np.allclose(numbers(drawn["half"], 4, 3), elsewhere, rtol=6e-8)
     itself = _page(imagined(), tmp_path)["theory"]
     assert [dim["of"] for dim in itself["dims"]] == [0, 1, 2]
 
@@ -258,7 +259,7 @@ def test_what_is_no_sweep_is_refused(tmp_path, as_users):
     (tmp_path / "begun.zarr" / "_jaxsolve").mkdir(parents=True)
     with pytest.raises(ValueError, match=r"begun\.zarr' is the store of a sweep of which nothing has run yet"):
         write(tmp_path / "begun.zarr", page)
-    with pytest.raises(ValueError, match=r"data is not a sweep's dataset: it needs times `t` and codes `result`.*\['x'\]"):
+    with pytest.raises(ValueError, match=r"data is not a sweep's dataset: it needs times `t` and codes .*\['x'\]"):
         write(xarray.Dataset({"x": ("y", np.ones(2))}), page)
     waiting = imagined().copy()
     waiting["result"] = waiting["result"] * 0 - 1
