@@ -1,4 +1,4 @@
-"""What benchmarks say: where they run, how busy the machine is, and whether what was asked for was met."""
+"""What benchmarks say: where they run, how busy the machine is, and whether a goal was met."""
 
 import contextlib
 import os
@@ -27,7 +27,7 @@ def _load() -> str:
     return "load " + "/".join(f"{load / (os.cpu_count() or 1):.2f}" for load in psutil.getloadavg()) + " per core"
 
 
-def row(what: str, measured: float, sense: str, asked: float, measured_format: str = ".3g") -> str:
-    """One line: what was measured, what was asked for (`sense` is ">=" or "<="), and whether it was met."""
-    met = measured >= asked if sense == ">=" else measured <= asked  # False for what is not a number
-    return f"{what:<84} {measured:>9{measured_format}}   (asked: {sense} {asked:.3g}) {'met' if met else 'MISSED'}"
+def row(what: str, measured: float, sense: str, goal: float, measured_format: str = ".3g") -> str:
+    """One line: what was measured, the goal (`sense` is ">=" or "<="), and whether it was met."""
+    met = measured >= goal if sense == ">=" else measured <= goal  # False for what is not a number
+    return f"{what:<84} {measured:>9{measured_format}}   (goal: {sense} {goal:.3g}) {'met' if met else 'NOT MET'}"

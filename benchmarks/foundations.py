@@ -1,6 +1,6 @@
 """The numbers of the foundations: accuracy and speed of the closed form, and the certificate of a flow.
 
-Prints, for each, what was measured and what was asked for.
+Prints, for each, what was measured and the goal.
 """
 
 import os
@@ -34,8 +34,8 @@ def main() -> None:
     _import_time()
 
 
-def _row(what: str, measured: str, asked: str) -> None:
-    print(f"{what:<78} {measured:>12}   (asked: {asked})")
+def _row(what: str, measured: str, goal: str) -> None:
+    print(f"{what:<78} {measured:>12}   (goal: {goal})")
 
 
 def _problem(width: int, case: dict) -> js.Problem:

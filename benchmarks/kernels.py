@@ -24,7 +24,7 @@ from ._said import on_cpu, row
 
 
 class Case(NamedTuple):
-    """A relu network with NTK scaling, its samples, and the ratios asked for."""
+    """A relu network with NTK scaling, its samples, and the ratios that are its goals."""
 
     n: int
     d: int
@@ -260,7 +260,7 @@ def _slope(sizes: Sequence[float], values: Sequence[float]) -> float:
     return float(np.polyfit(np.log(np.asarray(sizes)), np.log(np.asarray(values)), 1)[0])
 
 
-def _exponent(what: str, cases: Sequence[Case], sizes: Sequence[int], dtype: str, asked: float) -> None:
+def _exponent(what: str, cases: Sequence[Case], sizes: Sequence[int], dtype: str, goal: float) -> None:
     contestants = []
     for case, size in zip(cases, sizes, strict=True):
         net, _, x = sides(case, dtype)
@@ -270,4 +270,4 @@ def _exponent(what: str, cases: Sequence[Case], sizes: Sequence[int], dtype: str
     medians = [float(np.median(seconds[str(size)])) for size in sizes]
     print(f"  {what}: " + ", ".join(f"{1e3 * median:.2f}" for median in medians) + " ms")
     own = _slope(sizes, [_multiplications(case) for case in cases])
-    print(row(f"  ... exponent (multiplications alone: {own:.2f})", _slope(sizes, medians), "<=", asked))
+    print(row(f"  ... exponent (multiplications alone: {own:.2f})", _slope(sizes, medians), "<=", goal))

@@ -161,10 +161,24 @@ def _use_double(wanted: bool) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of `jaxsolve`: known errors are told in one line, others with their traceback.
+    """Entry point of `jaxsolve`: errors that jaxsolve expects take one line, others show their traceback.
 
     Arguments:
-        arguments: of the command; None takes those of the process.
+        arguments: what follows `jaxsolve` on the command line; None takes it from `sys.argv`.
+
+    Raises:
+        SystemExit: always; its code is 0 if the command did what it should.
+
+    Example:
+        >>> import contextlib
+        >>> from jaxsolve.cli import main
+        >>> with contextlib.suppress(SystemExit):  # a command ends its process
+        ...     main(["configs"])
+        atanasov ...
+        geiger ...
+        kunin ...
+        kunin_grid ...
+        xu_ziyin ...
     """
     try:
         app(sys.argv[1:] if arguments is None else arguments)
@@ -174,7 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _words(error: Exception) -> str:
-    """What went wrong; of errors of the system which file is meant, and no number."""
+    """What went wrong. Errors of the operating system name the file, and leave out their number."""
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
     return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"

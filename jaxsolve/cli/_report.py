@@ -19,11 +19,11 @@ def report(
     Parameters
     ----------
     store
-        What a sweep wrote, such as run.zarr. It may be only partly filled.
+        The folder that a sweep wrote, such as run.zarr. It may be only partly filled.
     output
-        The page to write; it needs no network to be looked at.
+        The page to write; looking at it needs no network.
     theory
-        The store of a sweep by theory.TwoLayerLine over the same axes: draws theory's boundaries between regimes.
+        The store of a sweep by theory.TwoLayerLine over the same axes, to draw theory's boundaries between regimes.
     """
     from jaxsolve.report import write
 

@@ -1,4 +1,4 @@
-"""Words on the terminal."""
+"""Text on the terminal."""
 
 from rich.console import Console
 

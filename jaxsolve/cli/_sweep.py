@@ -1,4 +1,4 @@
-"""`jaxsolve sweep`: the sweep that a TOML file says; and `jaxsolve configs`: such files to start from."""
+"""`jaxsolve sweep` runs the sweep that a TOML file describes; `jaxsolve configs` has such files to start from."""
 
 import os
 import shlex
@@ -29,9 +29,9 @@ def sweep(
     float32: bool = False,
     quiet: bool = False,
 ) -> None:
-    """Solve one problem per cell of a grid, as a TOML file says, and write the results to a Zarr store.
+    """Solve one problem per cell of a grid, as a TOML file describes it, and write the results to a Zarr store.
 
-    Ctrl-C finishes the batch that runs and writes it; the same command then carries on. `jaxsolve configs` has files to
+    Ctrl-C lets the running batch finish and writes it; the same command then carries on. `jaxsolve configs` has files to
     start from.
 
     Parameters
@@ -40,12 +40,12 @@ def sweep(
         A TOML file. If its problem is "my_module:make_problem", that module is imported from the working directory,
         which runs its code.
     store
-        The folder to fill, instead of the config's; without either, the config's name with .zarr, in the working
-        directory.
+        The folder to fill, instead of the config's. Without either, it is named after the config, with .zarr, in the
+        working directory.
     resume
-        Whether to carry on a store of the same sweep.
+        Carry on a store of the same sweep; without it, an existing store is an error.
     retry_failed
-        Run lanes of the store that failed again, too.
+        Also run the lanes of the store that failed.
     batch_size
         Lanes at once, instead of the config's.
     dry_run
@@ -102,7 +102,7 @@ def configs(
     Parameters
     ----------
     name
-        The one to print; without it they are listed.
+        The one to print; without it, all are listed.
     output
         Write it to this file instead.
     """

@@ -19,8 +19,8 @@ from ._theory import boundaries
 
 MAX_CURVES = 14e6  # characters of a page that go into curves
 MAX_MEASURES = 6e6  # and into single numbers
-MIN_TIMES = 8  # fewer show no curve
-# By code of `RESULT_NAMES`: fine results in blue and green, the others in warm colours and greys.
+MIN_TIMES = 8  # with fewer, a curve says too little
+# By code of `RESULT_NAMES`: blue and green for lanes that ended well, warm colours and greys for the others.
 RESULT_COLOURS = ("#0072B2", "#009E73", "#56B4E9", "#E69F00", "#D55E00", "#CC79A7", "#999999", "#000000")
 
 
@@ -29,10 +29,10 @@ def content(source: Source, theory: Source | None) -> tuple[dict[str, Any], list
 
     Arguments:
         source: the sweep.
-        theory: a sweep by the closed form; None takes the first if it is one.
+        theory: a sweep by the closed form; None takes the sweep itself if it is one.
 
     Raises:
-        ValueError: theory is no such sweep, or the sweep has too many lanes for a page.
+        ValueError: theory is not such a sweep, or the sweep has too many lanes for a page.
     """
     observed, left = curves(source)
     found = phases(source, observed)

@@ -11,7 +11,7 @@ from jaxtyping import Num
 def kind_of(values: Num[np.ndarray, "..."]) -> str:
     """How an array is packed: int8 codes as they are, numbers as float32.
 
-    Those with a number that float32 would round to zero or infinity stay float64.
+    An array with a number that float32 would round to zero or infinity stays float64.
     """
     if values.dtype == np.int8:
         return "i1"

@@ -41,7 +41,7 @@ def phases(source: Source, curves: Sequence[Curve]) -> Phases | None:
     if "loss" not in by_name or len(times) < 2 or times[0] != 0 or np.any(np.diff(times) <= 0):
         return None
     half, loss = observe.half_loss_time(times, by_name["loss"][:, finite]), by_name["loss"][:, finite]
-    # Of a lane that ended in NaN before its loss had halved, nobody knows when it would have.
+    # A lane may end in NaN before its loss has halved. When it would have halved is then unknown: not "never".
     ended = np.isinf(half) & np.isnan(loss).any(axis=-1)
     unknown = (source.result < 0) | np.isin(source.result, MEANINGLESS) | ended
     change = by_name["kernel_change"][:, -1] if "kernel_change" in by_name else None

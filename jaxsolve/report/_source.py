@@ -15,9 +15,9 @@ class Source(NamedTuple):
     """A sweep to report on.
 
     Attributes:
-        name: for the title.
+        name: what the title calls it.
         dataset: an `xarray.Dataset`.
-        manifest: of its store; empty for a dataset in memory.
+        manifest: what the store says of the sweep; empty for a dataset in memory.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Source(NamedTuple):
         return self.manifest.get("citation") or self.dataset.attrs.get("citation") or citation()
 
     def lane_array(self, name: str) -> np.ndarray:
-        """A variable as rows of lanes, whatever comes after the grid's dimensions; (lanes, times, ...) if over time."""
+        """A variable with one row per lane: shape (lanes, ...), or (lanes, times, ...) if it has times."""
         variable = self.dataset[name].broadcast_like(self.dataset["result"])
         after = [dim for dim in variable.dims if dim not in (*self.dims, "t")]
         values = variable.transpose(*self.dims, *(["t"] if "t" in variable.dims else []), *after).values
@@ -57,12 +57,12 @@ def read_source(data: Any, name: str) -> Source:
 
     Arguments:
         data: what `sweep` returned, or the path of its store.
-        name: of the argument, for messages.
+        name: what messages call the argument.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: data is neither.
         FileNotFoundError: nothing is at the path.
-        ValueError: what is there is no store of a sweep, or holds no lane that has run.
+        ValueError: what is there is not the store of a sweep, or none of its lanes has run.
     """
     if isinstance(data, str | os.PathLike):
         source = _read_store(Path(data))
@@ -80,7 +80,9 @@ def _read_store(path: Path) -> Source:
     if not (path / "zarr.json").is_file():
         if (path / "_jaxsolve").is_dir():
             raise ValueError(f"'{path}' is the store of a sweep of which nothing has run yet; report on it later")
-        raise ValueError(f"'{path}' is no store of a sweep: it holds no zarr.json. Give the folder that store= named")
+        raise ValueError(
+            f"'{path}' is not the store of a sweep: it holds no zarr.json. Give the folder that store= named"
+        )
     try:
         dataset, manifest = load(path), {}
         with contextlib.suppress(FileNotFoundError):  # what `sweeps.save` wrote has none
@@ -89,7 +91,7 @@ def _read_store(path: Path) -> Source:
         raise ValueError(
             f"'{path}' is damaged: {error}. Call its sweep again, which finds damaged chunks and runs them again"
         ) from error
-    # A store lists its variables by name; the manifest, in the order in which they were asked for.
+    # A store lists its variables by name; the manifest, in the order in which the sweep observes them.
     first = [item["name"] for item in manifest.get("variables", []) if item["name"] in dataset]
     data = {name: dataset[name] for name in dict.fromkeys([*first, *dataset.data_vars])}
     return Source(path.absolute().name, dataset.drop_vars(data).assign(data), manifest)
@@ -100,7 +102,7 @@ def _require_sweep(source: Source, what: str) -> None:
     missing = [name for name in ("t", "result") if name not in dataset.variables]
     if missing or not dataset["result"].dims or dataset["t"].dims != ("t",):
         raise ValueError(
-            f"{what} is no sweep's dataset: it needs times `t` and codes `result` along the axes of a grid, and holds "
+            f"{what} is not a sweep's dataset: it needs times `t` and codes `result` along the axes of a grid, and holds "
             f"{sorted(map(str, dataset.variables))}"
         )
     if not np.any(source.result >= 0):

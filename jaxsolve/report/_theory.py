@@ -19,7 +19,7 @@ CLOSED_FORM = "TwoLayerLine"  # the theory that says how two-layer linear networ
 def boundaries(source: Source, found: Phases | None, theory: Source | None) -> dict[str, Any] | None:
     """Half-loss times and kernel changes of the closed form, and which of its cells are those of a sweep, as JSON.
 
-    None if there is no theory, and the sweep is not by the closed form itself.
+    None if no theory is given and the sweep is not by the closed form itself.
 
     Arguments:
         source: the sweep.
@@ -27,8 +27,8 @@ def boundaries(source: Source, found: Phases | None, theory: Source | None) -> d
         theory: a sweep by the closed form, if one was given.
 
     Raises:
-        ValueError: theory is of another dynamics, lacks the losses, or has an axis that the sweep has not; or the sweep
-            has no window.
+        ValueError: theory has another dynamics, lacks the losses, or has an axis that the sweep does not have; or the
+            sweep has no window.
     """
     if theory is not None:
         predicted = _require_theory(theory, source)
@@ -70,7 +70,7 @@ def _require_theory(theory: Source, source: Source) -> Phases:
 
 
 def _match(ours: Sequence[dict[str, Any]], theirs: dict[str, dict[str, Any]]) -> list[int]:
-    """For each cell along a dimension of ours the one of equal coordinates in theirs; -1 if there is none."""
+    """For each of our cells along a dimension, which of theirs has the same coordinates; -1 if none has."""
     same: Any = True
     for mine in ours:
         if mine["name"] not in theirs:
@@ -79,6 +79,7 @@ def _match(ours: Sequence[dict[str, Any]], theirs: dict[str, dict[str, Any]]) ->
         if mine["numbers"] is None or other["numbers"] is None:
             equal = np.array(mine["labels"])[:, None] == np.array(other["labels"])[None, :]
         else:
+            # One of the two may have been rounded to float32.
             equal = np.isclose(np.array(mine["numbers"])[:, None], np.array(other["numbers"])[None, :], 1e-5, 0.0)
         same = same & equal
     return [int(np.argmax(row)) if row.any() else -1 for row in same]

@@ -16,32 +16,46 @@ from ._source import read_source
 from ._tables import failures, manifest, summary
 
 
-# Each uses what those before it say.
+# In this order: each uses names that the ones before it define.
 SCRIPTS = ("base", "controls", "figures", "axes", "theory", "map", "curves", "collapse", "start")
 
 
 def write(data: Any, path: str | os.PathLike, *, theory: Any = None) -> Path:
     """Writes a sweep as one HTML page that needs no network: phase maps, trajectories, collapse plots, failures.
 
-    Open it in any browser. Any two axes of the grid span the map, menus or medians take care of the others; regimes are
-    those of `observe.classify`, from the losses and kernel changes where they were observed from t = 0 on. Numbers are
-    rounded to float32.
+    Open it in any browser. Any two axes of the grid span the map; menus fix the others, or the map shows the median
+    over them. Regimes are those of `js.observe.classify`, and need losses and kernel changes observed from t = 0 on.
+    Numbers are rounded to float32. docs/report.md shows a page and says how to read it.
 
     Arguments:
-        data: what `sweep` returned, or the path of its store, which may be only partly filled.
-        path: of the page, such as "report.html"; replaced if it exists.
-        theory: the same kind of sweep (or store) by `theory.TwoLayerLine()`, over some or all of the axes, on a finer
-            grid if you like; it draws theory's boundaries between regimes. It holds for two-layer linear networks on a
-            line, and lanes that it refuses draw nothing. None draws them only if data itself is such a sweep.
+        data: what `js.sweep` returned, or the path of its store, which may be only partly filled.
+        path: where to write the page, such as "report.html"; a file that is there is replaced.
+
+    Other arguments:
+        theory: a sweep (or its store) by `js.theory.TwoLayerLine` over some or all of the same axes, on a finer grid if
+            you like. It draws theory's boundaries between regimes. It holds for two-layer linear networks on a line;
+            lanes that it refuses draw nothing. None draws boundaries only if data itself is such a sweep.
 
     Returns:
         The path of the page.
 
     Raises:
-        TypeError: data, path or theory are of another kind.
-        FileNotFoundError: there is no such store, or no such folder for the page.
-        ValueError: data is no sweep, none of its lanes has run, they are too many for a page, or theory is none.
-        ModuleNotFoundError: plotly is not installed; `pip install "jaxsolve[report]"` does.
+        TypeError: data, path or theory have the wrong type.
+        FileNotFoundError: the store, or the folder for the page, does not exist.
+        ValueError: data is not a sweep, none of its lanes has run, it has too many lanes for a page, or theory is not
+            a sweep by the closed form.
+        ModuleNotFoundError: plotly is not installed; `pip install "jaxsolve[report]"` installs it.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> line = js.data.line(8, 2, key=jax.random.key(0))
+        >>> def problem(gamma):
+        ...     net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(gamma), key=jax.random.key(0))
+        ...     return js.Problem(net, *line.train, centered=True)
+        >>> run = js.sweep(problem, {"gamma": [0.1, 1.0]}, js.theory.TwoLayerLine(), [0.0, 1.0], progress=False)
+        >>> with TemporaryDirectory() as folder:
+        ...     js.report.write(run, f"{folder}/report.html").name
+        'report.html'
     """
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"path must be that of the page, such as 'report.html', got {describe(path)}")

@@ -16,12 +16,12 @@ SMALL = kernels.Case(n=7, d=3, depth=2, width=5, c=2)
 
 
 def test_a_target_that_is_missed_is_called_missed():
-    assert row("ratio", 59.9, ">=", 60).endswith("MISSED")
+    assert row("ratio", 59.9, ">=", 60).endswith("NOT MET")
     assert row("ratio", 60.0, ">=", 60).endswith(" met")
-    assert row("memory", 2.01, "<=", 2).endswith("MISSED")
+    assert row("memory", 2.01, "<=", 2).endswith("NOT MET")
     assert row("memory", 2.0, "<=", 2).endswith(" met")
     for sense in (">=", "<="):
-        assert row("not measured", math.nan, sense, 1).endswith("MISSED")
+        assert row("not measured", math.nan, sense, 1).endswith("NOT MET")
 
 
 def test_work_on_the_cpu_is_framed(capsys):
@@ -33,7 +33,7 @@ def test_work_on_the_cpu_is_framed(capsys):
 
 
 def test_both_sides_are_given_one_network():
-    """The same outputs from the module and from the matrices, and others when a weight is off by 1 %."""
+    """The same outputs from the module and from the matrices, and others without the middle layer."""
     net, weights, x = kernels.sides(SMALL, str(jnp.result_type(float)))
     assert [w.shape for w in weights] == [(3, 5), (5, 5), (5, 2)]
     other = jax.jit(network)
@@ -41,7 +41,7 @@ def test_both_sides_are_given_one_network():
     assert outputs.shape == (SMALL.n, SMALL.c)
     close = lambda ws: np.testing.assert_allclose(np.asarray(other(ws, x)), outputs, rtol=0, atol=eps(10))
     close(weights)
-    assert_fails(lambda: close([1.01 * weights[0], *weights[1:]]))
+    assert_fails(lambda: close([weights[0], weights[2]]))
 
 
 def test_the_products_are_those_of_the_formula():
