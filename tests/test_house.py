@@ -65,27 +65,6 @@ MAX_LINES = 350
 REASON = re.compile(r"^# long: \S.{9,}", re.MULTILINE)  # a line near the top of a file that may be longer
 NEAR_THE_TOP = 40  # lines
 
-# Imports of another room's private modules that are still there: export the name from its room, then delete the line.
-STILL_PRIVATE = {
-    "report/_content.py": {"jaxsolve.plot._style.with_unit", "jaxsolve.sweeps._variables.FINE"},
-    "report/_lanes.py": {"jaxsolve.sweeps._variables.FINE", "jaxsolve.sweeps._variables.LANE_VARIABLES"},
-    "report/_regimes.py": {
-        "jaxsolve.plot._style.REGIME_COLOURS",
-        "jaxsolve.sweeps._variables.FINE",
-        "jaxsolve.sweeps._variables.TIME",
-    },
-    "report/_source.py": {
-        "jaxsolve.sweeps._manifest.citation",
-        "jaxsolve.sweeps._manifest.MANIFEST",
-        "jaxsolve.sweeps._manifest.OURS",
-        "jaxsolve.sweeps._store.read",
-        "jaxsolve.sweeps._store.ROOT",
-    },
-    "report/_tables.py": {"jaxsolve.sweeps._variables.FINE"},
-    "report/_theory.py": {"jaxsolve.sweeps._variables.FINE"},
-    "sweeps/_caption.py": {"jaxsolve.dynamics._flow.AbstractFlow"},
-}
-
 
 def _imports(path: Path, *, at_import: bool = False) -> Iterator[tuple[str, ...]]:
     return imports(path, tree(path), at_import=at_import)
@@ -151,9 +130,8 @@ def test_heavy_libraries_are_imported_when_used(path):
 
 @EACH_FILE
 def test_private_modules_are_for_their_own_room(path):
-    found, known = private_imports(path, tree(path)), STILL_PRIVATE.get(path.relative_to(PACKAGE).as_posix(), set())
-    assert not found - known, f"{sorted(found - known)}: import it from its room, which exports it if others need it"
-    assert not known - found, f"STILL_PRIVATE lists {sorted(known - found)}, which is not imported any more"
+    found = private_imports(path, tree(path))
+    assert not found, f"{sorted(found)}: import it from its room, which exports it if others need it"
 
 
 def test_the_guards_see_what_they_must(monkeypatch):

@@ -31,8 +31,8 @@ def sweep(
 ) -> None:
     """Solve one problem per cell of a grid, as a TOML file describes it, and write the results to a Zarr store.
 
-    Ctrl-C lets the running batch finish and writes it; the same command then carries on. `jaxsolve configs` has files to
-    start from.
+    Ctrl-C lets the running batch finish and writes it; the same command then carries on. `jaxsolve configs` has files
+    to start from.
 
     Parameters
     ----------

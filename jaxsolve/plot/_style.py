@@ -39,6 +39,3 @@ def axis_label(name: str, unit: str) -> str:
         ('weight norms [weight]', 'loss')
     """
     return name.replace("_", " ") + ("" if unit in ("1", name) else f" [{unit}]")
-
-
-with_unit = axis_label  # the name under which `jaxsolve.report` still imports it

@@ -7,8 +7,7 @@ import numpy as np
 
 from .._results import FIRST_FAILURE, RESULT_NAMES
 from ..observe import KERNEL_REGIME_LIMIT
-from ..plot import COLOURS
-from ..plot._style import with_unit
+from ..plot import axis_label, COLOURS
 from ._grid import coordinates
 from ._lanes import costs, Curve, curves, final, Measure
 from ._numbers import pack, packed_bytes
@@ -87,7 +86,7 @@ def _missing(source: Source) -> list[str]:
 
 
 def _labelled(item: Curve | Measure) -> dict[str, Any]:
-    return {"name": item.name, "label": with_unit(item.name, item.unit), "values": pack(item.values)}
+    return {"name": item.name, "label": axis_label(item.name, item.unit), "values": pack(item.values)}
 
 
 def _categories(item: Measure) -> list[dict[str, str]] | None:

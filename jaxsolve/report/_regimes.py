@@ -8,7 +8,7 @@ import numpy as np
 from .. import observe
 from .._results import FIRST_FAILURE, RESULT_NAMES
 from ..observe import Regime
-from ..plot._style import REGIME_COLOURS
+from ..plot import REGIME_COLOURS
 from ._lanes import Curve, Measure
 from ._source import Source
 

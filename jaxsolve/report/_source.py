@@ -102,8 +102,8 @@ def _require_sweep(source: Source, what: str) -> None:
     missing = [name for name in ("t", "result") if name not in dataset.variables]
     if missing or not dataset["result"].dims or dataset["t"].dims != ("t",):
         raise ValueError(
-            f"{what} is not a sweep's dataset: it needs times `t` and codes `result` along the axes of a grid, and holds "
-            f"{sorted(map(str, dataset.variables))}"
+            f"{what} is not a sweep's dataset: it needs times `t` and codes `result` along the axes of a grid, and "
+            f"holds {sorted(map(str, dataset.variables))}"
         )
     if not np.any(source.result >= 0):
         raise ValueError(f"{what} holds {source.result.size} lanes, none of which has run yet; report on it later")

@@ -31,7 +31,7 @@ def write(data: Any, path: str | os.PathLike, *, theory: Any = None) -> Path:
         data: what `js.sweep` returned, or the path of its store, which may be only partly filled.
         path: where to write the page, such as "report.html"; a file that is there is replaced.
 
-    Other arguments:
+    Other Arguments:
         theory: a sweep (or its store) by `js.theory.TwoLayerLine` over some or all of the same axes, on a finer grid if
             you like. It draws theory's boundaries between regimes. It holds for two-layer linear networks on a line;
             lanes that it refuses draw nothing. None draws boundaries only if data itself is such a sweep.

@@ -42,7 +42,7 @@ def sweep(
 ) -> "xarray.Dataset":
     """Solves one problem per cell of a grid of named axes.
 
-    Main arguments:
+    Arguments:
         problem_fn: makes the problem of a cell; its arguments are the names of the axes.
         axes: values by name, all combined; or `Zip(...)`, whose axes advance together; or a list of such dicts and
             Zips. Floats, arrays and ranges are traced and batched; ints, strings, bools and callables in a list are
@@ -52,7 +52,7 @@ def sweep(
             time; lanes that have not run are NaN, and -1 in `result` and `steps`. Ctrl-C and SIGTERM finish the running
             batch first.
 
-    Other arguments, for which the defaults most often do:
+    Other Arguments:
         batch_size: lanes run together, on all devices; None chooses, or takes that of the store. One that was chosen is
             halved, which the log tells, until a batch fits into memory.
         devices: those of this process to run on, such as `jax.local_devices()[:2]`; None takes all. Results agree to

@@ -89,8 +89,8 @@ def test_dry_run(command, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (CONFIG.replace("sigma = {", "sigm = {"), "config.toml: problem: 'sigma' is not a known axis; did you mean 'sigm'?"),
-        (CONFIG.replace('TwoLayerLine"', 'TwoLayerLin"'), "config.toml: dynamics: 'TwoLayerLin' is not a known dynamics; "),
+        (CONFIG.replace("sigma = {", "sigm = {"), "problem: 'sigma' is not a known axis; did you mean 'sigm'?"),
+        (CONFIG.replace('TwoLayerLine"', 'TwoLayerLin"'), "dynamics: 'TwoLayerLin' is not a known dynamics; "),
         (CONFIG.replace("[0, 1, 2]", "[0, 1, 1e400x]"), "config.toml is not a TOML file: "),
         (CONFIG.replace('["loss"]', '["test_loss"]'), "this problem has no test set"),
     ],

@@ -1,5 +1,7 @@
 """Stores that are filled while a sweep runs, and survive what ends it."""
 
+# long: one store is made once, and then read, resumed and broken in every way
+
 import contextlib
 import errno
 import functools

@@ -9,7 +9,7 @@ import numpy as np
 from ..._checks import concrete
 from ..._dynamics import AbstractDynamics, is_key
 from ..._problem import Problem
-from ...dynamics._flow import AbstractFlow
+from ...dynamics import AbstractFlow
 from ...until import AbstractCondition
 
 
