@@ -20,7 +20,7 @@ jaxsolve errata --write docs/errata.md
 A printed equation and its correction are both compared with integration of the weights of a network (gradient flow,
 relative tolerance 1e-10) or with a direct computation.
 Errors are relative to the largest true value, unless an item says otherwise; below 1e-6 they are those of the
-integration. Where an equation was printed for a narrower case than it is used for, the item says so.
+integration. Where jaxsolve uses an equation beyond the case for which it was printed, the item says so.
 """
 
 CLOSING = """## Not recomputed

@@ -2,6 +2,7 @@
 
 import numpy as np
 from jaxtyping import Float
+from scipy.optimize import root_scalar
 
 from ._errata_atanasov_two_layers import PAPER
 from ._erratum import compared, Erratum, Measurement
@@ -18,11 +19,8 @@ def _generalization(
     spectrum: Float[np.ndarray, " modes"], target: Float[np.ndarray, " modes"], samples: int, ridge: float
 ) -> tuple[float, float]:
     """sum_k target_k^2/(lambda_k P + kappa)^2/(1 - gamma), and kappa."""
-    low, high, kappa = ridge, ridge + np.sum(spectrum), ridge
-    for _ in range(200):
-        kappa = float(low + high) / 2
-        too_small = kappa < ridge + kappa * np.sum(spectrum / (spectrum * samples + kappa))
-        low, high = (kappa, high) if too_small else (low, kappa)
+    excess = lambda kappa: kappa - ridge - kappa * np.sum(spectrum / (spectrum * samples + kappa))
+    kappa = root_scalar(excess, bracket=(ridge, ridge + np.sum(spectrum)), xtol=1e-15).root
     width = (spectrum * samples + kappa) ** 2
     gamma = samples * np.sum(spectrum**2 / width)
     return float(np.sum(target**2 / width) / (1 - gamma)), kappa

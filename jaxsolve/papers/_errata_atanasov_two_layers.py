@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+from scipy.integrate import cumulative_trapezoid, simpson, solve_ivp
+from scipy.interpolate import CubicSpline
+from scipy.linalg import expm
 
 from .._problem import Problem
 from ._erratum import compared, deviating, Erratum, matrix_error, Measurement
@@ -47,38 +50,29 @@ def _turning() -> _Turning:
     return _Turning(eta, ts[1], beta @ x.T, beta @ new.T, x @ M @ x.T, new @ M @ x.T, y)
 
 
-def _damped(run: _Turning) -> Float[np.ndarray, "times 3"]:
-    """exp(-eta int K) (y - f_0) at every time, the exponential not ordered in time."""
-    integral = np.concatenate([np.zeros((1, 3, 3)), np.cumsum((run.K[1:] + run.K[:-1]) / 2 * run.step, axis=0)])
-    values, vectors = np.linalg.eigh(integral)
-    start = np.swapaxes(vectors, 1, 2) @ (run.y - run.f[0])[:, None]
-    return (vectors @ (np.exp(-run.eta * values)[:, :, None] * start))[:, :, 0]
-
-
-def _ordered(run: _Turning) -> Float[np.ndarray, "half 3"]:
-    """The same, ordered: Delta' = -eta K(t) Delta by Runge-Kutta over pairs of steps; at every other time."""
-    rate, state, h = -run.eta * run.K, run.y - run.f[0], 2 * run.step
-    states = [state]
-    for first, middle, last in zip(rate[:-2:2], rate[1:-1:2], rate[2::2], strict=True):
-        k1 = first @ state
-        k2 = middle @ (state + h / 2 * k1)
-        k3 = middle @ (state + h / 2 * k2)
-        k4 = last @ (state + h * k3)
-        state = state + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
-        states.append(state)
-    return np.array(states)
-
-
-def _simpson(values: Float[np.ndarray, "times n"], step: float) -> Float[np.ndarray, " n"]:
-    return step / 3 * (values[0] + 4 * values[1:-1:2].sum(axis=0) + 2 * values[2:-1:2].sum(axis=0) + values[-1])
-
-
 def _learned(run: _Turning, prefactor: float, ordered: bool) -> Float[np.ndarray, "4"]:
-    """f on the new inputs by eq. 2."""
-    if ordered:
-        drive = np.einsum("tij,tj->ti", run.k[::2], _ordered(run))
-        return run.f_new[0] + prefactor * _simpson(drive, 2 * run.step)
-    return run.f_new[0] + prefactor * _simpson(np.einsum("tij,tj->ti", run.k, _damped(run)), run.step)
+    """f on the new inputs by eq. 2, with the exponential ordered in time or not."""
+    return run.f_new[0] + prefactor * (_ordered(run) if ordered else _not_ordered(run))
+
+
+def _ordered(run: _Turning) -> Float[np.ndarray, "4"]:
+    """int k_t Delta dt with Delta' = -eta K(t) Delta from y - f_0."""
+    ts = run.step * np.arange(len(run.K))
+    both = CubicSpline(ts, np.concatenate([run.K, run.k], axis=1))
+
+    def speed(t, state):
+        moved = both(t) @ state[:3]
+        return np.concatenate([-run.eta * moved[:3], moved[3:]])
+
+    start = np.concatenate([run.y - run.f[0], np.zeros(4)])
+    return solve_ivp(speed, (0, ts[-1]), start, rtol=1e-10, atol=1e-12).y[3:, -1]
+
+
+def _not_ordered(run: _Turning) -> Float[np.ndarray, "4"]:
+    """int k_t exp(-eta int_0^t K) (y - f_0) dt."""
+    integral = cumulative_trapezoid(run.K, dx=run.step, axis=0, initial=0)
+    damped = expm(-run.eta * integral) @ (run.y - run.f[0])
+    return np.asarray(simpson(np.einsum("tij,tj->ti", run.k, damped), dx=run.step, axis=0))
 
 
 NEW = [f"new input {index + 1}" for index in range(4)]

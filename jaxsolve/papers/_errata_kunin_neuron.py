@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
+from scipy.optimize import minimize_scalar
 
 from .. import kernels, nets
 from .._problem import Problem
@@ -62,12 +63,9 @@ def _basins() -> Measurement:
 
 
 def _least(function: Callable[[float], float]) -> float:
-    """The minimiser of a convex function of one number, by golden section."""
-    low, high, ratio = -10.0, 10.0, (np.sqrt(5) - 1) / 2
-    for _ in range(100):
-        left, right = high - ratio * (high - low), low + ratio * (high - low)
-        low, high = (low, right) if function(left) < function(right) else (left, high)
-    return (low + high) / 2
+    """The minimiser of a convex function of one number."""
+    found: Any = minimize_scalar(function, bounds=(-10, 10), method="bounded", options={"xatol": 1e-12})
+    return found.x
 
 
 def _implicit_bias() -> Measurement:

@@ -1,7 +1,10 @@
 """The spectrum of the difference of two Wishart matrices, which two errata need."""
 
+from typing import Any
+
 import numpy as np
 from jaxtyping import Float
+from scipy.optimize import minimize_scalar
 
 
 def difference_edges(up: float, down: float) -> Float[np.ndarray, "2"]:
@@ -9,6 +12,12 @@ def difference_edges(up: float, down: float) -> Float[np.ndarray, "2"]:
 
     Free probability: z(G) = up/(1 - up G) - down/(1 + down G) + 1/G is stationary at the ends.
     """
-    share = np.linspace(0, 1, 200_001)[1:-1]
     z = lambda G: up / (1 - up * G) - down / (1 + down * G) + 1 / G
-    return np.array([np.max(z(-share / down)), np.min(z(share / up))])
+
+    def extremum(sign: float, pole: float) -> float:
+        """Of z between G = 0 and a pole: the largest value on the left (sign -1), the least on the right."""
+        height = lambda share: sign * z(share * pole)
+        found: Any = minimize_scalar(height, bounds=(0, 1), method="bounded", options={"xatol": 1e-10})
+        return sign * found.fun
+
+    return np.array([extremum(-1, -1 / down), extremum(1, 1 / up)])

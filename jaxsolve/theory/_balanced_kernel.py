@@ -4,7 +4,8 @@ Atanasov, Bordelon and Pehlevan, "Neural networks as kernel learners: the silent
 appendix D. Networks of small start are balanced up to O(sigma^2): $W_l = v \sqrt{\eta_l}\, r_{l+1} r_l^\top$ with
 $f(x) = c\, r_1 \cdot x$ and $c = v^L \sqrt{\prod_l \eta_l}$.
 
-In these functions W_l and eta_l stand for m_l W_l and m_l^2 eta_l; gamma multiplies f and gamma^2 kernels.
+In these functions W_l and eta_l stand for m_l W_l and m_l^2 eta_l. An output scale gamma multiplies f by gamma and
+kernels by gamma^2.
 """
 
 from typing import Any, NamedTuple

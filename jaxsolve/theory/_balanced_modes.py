@@ -1,7 +1,8 @@
 r"""Kernels of a balanced deep linear network with any number of outputs.
 
 Atanasov, Bordelon and Pehlevan, "Neural networks as kernel learners: the silent alignment effect", appendices D.3 and
-G. As in `_balanced_kernel` W_l and eta_l stand for m_l W_l and m_l^2 eta_l; gamma multiplies f and gamma^2 kernels.
+G. As in `_balanced_kernel` W_l and eta_l stand for m_l W_l and m_l^2 eta_l. An output scale gamma multiplies f by gamma
+and kernels by gamma^2.
 """
 
 from typing import Any

@@ -19,8 +19,10 @@ from jaxtyping import Array, Float, Int
 from .._safe import nonzero
 
 
-TERMS = 60  # of a series that falls like 2^-k, down to below the last digit
-NEWTON_STEPS = 12  # from the early law eight are the most that were needed, over 24 decades, for up to ten matrices
+TERMS = 60  # of the binomial series, which fall like 2^-k: to below the last digit of float64
+# From the early law, at most eight were needed over 24 decades of times and for up to ten matrices. A fixed number, so
+# that all modes and lanes of a sweep take the same steps.
+NEWTON_STEPS = 12
 HALF = float(-np.log(2.0))
 
 
@@ -97,7 +99,7 @@ def _advance(law: Law, y: Float[Array, "..."], duration: Float[Array, "..."]) ->
 
 
 def _early(law: Law, y: Array, duration: Array) -> Array:
-    """Where the law leads while u is small: u^alpha grows linearly. Past u = 1/2, (1 - u)^beta does, or y itself."""
+    """Newton's first guess. While u is small, u^alpha grows linearly; past u = 1/2, (1 - u)^beta does, or y itself."""
     alpha, beta = law.low.alpha, law.high.alpha
     safe = nonzero(alpha)
     power = jnp.exp(alpha * -jax.nn.softplus(-y)) + alpha * duration

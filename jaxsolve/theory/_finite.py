@@ -47,6 +47,8 @@ def classify_network(
         sigma_u, eta_u: initial standard deviation and rate of the last layer; rates are > 0.
         sigma_w, eta_w: of the first layer.
         gamma: output scale.
+
+    Other Arguments:
         rho, y: root mean square of the inputs along their line, and the reduced target (Proposition 1).
         window: times between which learning counts as neither unstable nor frozen.
 

@@ -1,7 +1,9 @@
 """Triangular form of rows that will grow at very different rates.
 
 Rows q_i multiplied by e^{f_i T} soon differ by more than floating point holds: the fastest would drown the others in
-every column. An orthogonal change of columns that leaves each growing row alone in one column keeps them apart.
+every column. An orthogonal change of columns that leaves each growing row alone in one column keeps them apart: a QR
+decomposition with pivots. It is written out here because library ones pivot by size, while here the growth comes first,
+and because its derivative needs a frame of its own.
 """
 
 from typing import NamedTuple

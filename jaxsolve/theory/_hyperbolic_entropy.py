@@ -140,7 +140,7 @@ class HyperbolicEntropy(AbstractPotential):
             max_steps=512,
             throw=False,
         )
-        # What rounding of theta leaves of the constraints, in which it is magnified by ln(|beta|/w), to first order.
+        # Rounding of theta, magnified by ln(|beta|/w), leaves an error in the constraints: remove it to first order.
         beta = dual.beta(solution.value)
         left = dual.slope(beta) * (dual.basis @ dual.newton(beta, _missed(solution.value, dual)))
         beta = scale * (beta + jax.lax.stop_gradient(left))
@@ -181,7 +181,8 @@ class _DualNewton(optx.AbstractRootFinder):
 
     The dual objective is w sum cosh(theta_i + origin_i) - nu.z. Its third derivative along any direction is at most the
     second times the change of theta: with this damping every step lowers it, from anywhere (generalised
-    self-concordance: Sun & Tran-Dinh 2019). Widths far below |beta| cost few steps: the first is a logarithm.
+    self-concordance: Sun & Tran-Dinh 2019). Widths far below |beta| cost few steps: the damped first step changes theta
+    by about ln(|beta|/w), and that is how far the root is away. (A full first step changes it by |beta|/w.)
     """
 
     rtol: float
@@ -201,7 +202,7 @@ class _DualNewton(optx.AbstractRootFinder):
         step = dual.newton(beta, residual)
         change = jnp.max(jnp.abs(dual.basis @ step))
         damping = jnp.where(change < 1e-3, 1 - change / 2, jnp.log1p(change) / jnp.where(change < 1e-3, 1, change))
-        # What rounding of theta and of the sums leaves of the residual.
+        # The size of the residual that rounding of theta and of the sums leaves.
         size = jnp.max(jnp.abs(dual.basis).T @ jnp.abs(beta) + jnp.abs(dual.target))
         found = self.norm(residual) <= 4 * self.rtol * (2 + jnp.max(jnp.abs(theta))) * size
         return jnp.where(found, y, y + damping * step), found, aux

@@ -47,7 +47,7 @@ class Interpolants(eqx.Module):
         self.x, self.y = x.astype(dtype), y.astype(dtype)
         self.pinv = jnp.linalg.pinv(self.x, rtol=self._cutoff)
         once = self.pinv @ self.y
-        # A second round takes the condition number of X out of the residual.
+        # A second round (iterative refinement) takes the condition number of X out of the residual.
         self.shortest = once + self.pinv @ (self.y - self.x @ once)
         self._check_solvable()
 

@@ -19,9 +19,9 @@ from .._safe import nonzero
 
 # Sixteen Gauss-Legendre points per panel; panels are so short that the speed changes by a factor of a few at most.
 NODES, WEIGHTS = (part / 2 for part in np.polynomial.legendre.leggauss(16))
-SAMPLES = 2048
-PANELS = 600
-NEWTON_STEPS = 10
+SAMPLES = 2048  # of the speed, to find its first root and to place the panels
+PANELS = 600  # for relative errors of 1e-13 with smooth losses, as `LineClock.error` measures
+NEWTON_STEPS = 10  # within one panel
 HALVINGS = 120  # to the last digit of angles down to 1e-20
 
 

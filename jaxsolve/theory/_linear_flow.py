@@ -67,7 +67,7 @@ def linear_network(
 ) -> list[Assumption]:
     """The assumptions that a problem is about a linear network; None leaves a size free.
 
-    Only if none of them is missed (`structure_fits`) may the numbers of the problem be read.
+    The numbers of the problem may be read only if all of them hold (`structure_fits`).
     """
     net, x = problem.net, problem.x
     dense = isinstance(net, AbstractDense)
@@ -124,7 +124,7 @@ def whitened_inputs(problem: Problem) -> Assumption:
 
 
 def tolerance(problem: Problem) -> float:
-    """Up to where a measured violation counts as rounding."""
+    """The largest measured violation that counts as rounding."""
     return 1e4 * float(jnp.finfo(problem.x.dtype).eps)
 
 

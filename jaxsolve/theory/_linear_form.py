@@ -1,4 +1,4 @@
-"""What all solutions of linear networks share: a problem's kind is looked at before its numbers."""
+"""What all solutions of linear networks share: the kind of a problem is checked before its numbers are read."""
 
 import abc
 
@@ -16,11 +16,11 @@ class AbstractLinearForm(AbstractRandomAccess):
 
     @abc.abstractmethod
     def structural_assumptions(self, problem: Problem) -> list[Assumption]:
-        """The assumptions about the kind of problem, which hold or fail whatever its numbers."""
+        """Assumptions about the kind of problem (network, loss, shapes), which hold or fail whatever its numbers."""
 
     @abc.abstractmethod
     def numerical_assumptions(self, problem: Problem) -> list[Assumption]:
-        """The assumptions about the numbers of a problem of the right kind."""
+        """Assumptions about the weights, rates and data of a problem of the right kind, measured."""
 
     def check(self, problem: Problem) -> Validity:
         assumptions = self.structural_assumptions(problem)

@@ -24,8 +24,9 @@ def shared_modes(
 ) -> Modes:
     """The singular vectors common to target and start, if there are any: then all four matrices are diagonal in them.
 
-    Those of a mixture, so that each settles what the others leave open (equal or zero singular values). They are
-    constants to derivatives: a change of scale leaves them, and a change that mixes modes has no closed form.
+    They are the singular vectors of a mixture of all four, so that each matrix settles what the others leave open
+    (equal or zero singular values). Derivatives take them as constants: a change of scale does not move them, and a
+    change that mixes modes has no closed form.
 
     Arguments:
         target, start: of the network's matrix.

@@ -19,7 +19,7 @@ from ._reduced_line import rotate
 
 
 SMALL = 0.01
-"""Up to which size (see `small_start`) a start counts as small: a size of 0.01 makes errors of about one percent."""
+"""The largest size (see `small_start`) of a start that counts as small: it makes errors of about one percent."""
 
 
 class EarlyGrowth(NamedTuple):

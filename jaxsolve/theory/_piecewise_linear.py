@@ -21,7 +21,7 @@ from ..nets import AbstractDense
 
 
 class Neurons(eqx.Module):
-    r"""The hidden neurons of a two-layer piecewise linear network, each by what its flow depends on.
+    r"""The hidden neurons of a two-layer piecewise linear network, each described by what its flow depends on.
 
     Attributes:
         delta: $\delta_k = \eta_w a_k^2 - \eta_a |w_k|^2$, conserved. Large and positive is upstream (the read-out is

@@ -62,7 +62,7 @@ class ReducedBalanced(eqx.Module):
         u, s, v_t = jnp.linalg.svd(target, full_matrices=False)
         s, u = s * jnp.abs(scale), jnp.where(scale < 0, -1, 1) * u
         v = v_t.T
-        up = balance >= 0  # one side for lambda = 0 throughout: abs and maximum have no derivative there
+        up = balance >= 0  # lambda = 0 belongs to one side throughout: abs and maximum have no derivative there
         half = jnp.where(up, balance, -balance) / 2
         root = safe_hypot(s, balance / 2)
         large, small = root + half, s * (s / nonzero(root + half))  # root + lambda/2 and root - lambda/2, lambda >= 0
@@ -98,10 +98,11 @@ class ReducedBalanced(eqx.Module):
         leading = jnp.where(found > 0, up[pivots], 0)
         height = found * jnp.diagonal(rows[pivots])
         column = 1 / jnp.sqrt(jnp.exp(-2 * leading * T) + gain[pivots] * height**2)
-        # A row that grows faster than the column's own is zero there, but its derivative may grow: not beyond bounds.
+        # In a column, rows that grow faster than its own are zero, but their derivatives are not: keep those finite.
         most = 0.25 * float(np.log(np.finfo(self.growth.dtype).max))
         ahead = up[:, None] - leading[None, :]
-        # Rows that grow at one rate do so whatever it is: else derivatives at t = inf would cancel terms of the size T.
+        # Rows that grow at the column's own rate get an exact 0, without a derivative: else terms of the size T would
+        # have to cancel in derivatives at t = inf.
         ahead = jnp.minimum(jnp.where(ahead == 0, 0, ahead) * T, most)
         grown = rows * jnp.exp(ahead) * column[None, :]
         top = safe_sqrt(gain)[:, None] * grown

@@ -58,7 +58,7 @@ class ReducedNeuron(eqx.Module):
         """R, (R + delta)/2 and (R - delta)/2; the smaller of the two from their product |b|^2."""
         b = safe_sqrt(jnp.sum(self.target**2))
         R = safe_hypot(self.delta, 2 * b)
-        up = self.delta >= 0  # one side for delta = 0 throughout: abs and maximum have no derivative there
+        up = self.delta >= 0  # delta = 0 belongs to one side throughout: abs and maximum have no derivative there
         large = (R + jnp.where(up, self.delta, -self.delta)) / 2
         small = b * (b / nonzero(large))
         return R, jnp.where(up, large, small), jnp.where(up, small, large)

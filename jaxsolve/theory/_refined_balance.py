@@ -1,7 +1,7 @@
 r"""Balance at finite start: how unequal the layers' singular values stay, on average over Gaussian starts.
 
 Atanasov, Bordelon and Pehlevan, "Neural networks as kernel learners: the silent alignment effect", appendix G.2. The
-conserved matrices $\lambda_l = W_{l+1}^\top W_{l+1}/\eta_{l+1} - W_l W_l^\top/\eta_l$ are taken for their mean, a
+conserved matrices $\lambda_l = W_{l+1}^\top W_{l+1}/\eta_{l+1} - W_l W_l^\top/\eta_l$ are replaced by their mean, a
 multiple of the identity. They are close to it only where the layers get narrower fast, N_l >> N_{l+1} and
 N_{l+2} >> N_{l+1}: at equal widths their eigenvalues spread over several sigma^2.
 """

@@ -21,7 +21,7 @@ from ._reduced_line import ReducedLine, rotate
 
 
 OPPOSED = 0.99
-"""Up to which share Q/(P + Q) of the start may point away from the target: errors grow as sqrt((P + Q)/P)."""
+"""The largest share Q/(P + Q) of the start that may point away from the target: errors grow as sqrt((P + Q)/P)."""
 
 
 class Overlaps(NamedTuple):
@@ -189,7 +189,7 @@ def start_overlaps(
 
     Raises:
         ValueError: a sigma or rate is negative or not finite, a rate is zero, or width < 1.
-        TypeError: width is no integer.
+        TypeError: width is not an integer.
     """
     width = require_size(width, "width")
     for name, value in {"sigma_u": sigma_u, "sigma_w": sigma_w, "eta_u": eta_u, "eta_w": eta_w}.items():

@@ -106,16 +106,17 @@ def test_the_estimate_of_a_linear_network_by_hand():
     (w, u), (eta_w, eta_u) = (np.asarray(m) for m in problem.net.weights), np.asarray(problem.net.scaling.eta)
     m, x = float(np.prod(problem.net.scaling.multiplier)), np.asarray(problem.x)
     squares = np.sum(x**2)
-    first = m**2 * (eta_u * np.sum((x @ w.T) ** 2) + eta_w * np.sum(u**2) * squares)
+    first = lambda eta_w, eta_u: m**2 * (eta_u * np.sum((x @ w.T) ** 2) + eta_w * np.sum(u**2) * squares)
     second = m * np.sqrt(2 * 5 * eta_u * eta_w * squares)
     residual = np.linalg.norm(m * x @ w.T @ u.T - np.asarray(problem.y))
 
-    def close(second):
+    def close(first, second):
         np.testing.assert_allclose(estimate(problem), residual * second / (2 * first), rtol=cases.eps(200))
 
-    close(second)
-    assert_fails(lambda: close(second / np.sqrt(2)))  # with half of the Hessian, which is symmetric
-    assert_fails(lambda: close(second / np.sqrt(eta_u * eta_w)))  # without the rates
+    close(first(eta_w, eta_u), second)
+    assert_fails(lambda: close(first(eta_w, eta_u), second / np.sqrt(2)))  # half of the Hessian, which is symmetric
+    assert_fails(lambda: close(first(1, eta_u), second))  # without a rate
+    assert_fails(lambda: close(first(eta_w, 1), second))
 
 
 @pytest.mark.x64_only

@@ -64,7 +64,7 @@ def views(problem, ts):
 
 @eqx.filter_jit
 def half_time(problem):
-    """Of the network, from the corrected (1/2s) ln(s/c_0) in gradient-flow time."""
+    """The half time of the network, from the corrected (1/2s) ln(s/c_0), in gradient-flow time."""
     line = SILENT.reduce(problem)
     c_0 = (line.total + line.product) / 2
     return jnp.log(line.y / (line.k * c_0)) / (2 * line.k * line.y)
@@ -237,7 +237,7 @@ def test_kernel_matrix_and_what_is_wrong_with_equation_19(runs):
 def test_statistics_of_the_start():
     width, size, sigma, draws = 10, 25, 0.7, 200_000
     rng = np.random.default_rng(0)
-    eta_u, eta_w = 2.0, 0.5
+    eta_u, eta_w = 2.0, 0.4
     a = rng.normal(size=(draws, width)) * sigma / width**0.5 / eta_u**0.5
     w = rng.normal(size=(draws, width)) * sigma / size**0.5 / eta_w**0.5
     q, r = ((a**2 + w**2).sum(1)) / 2, (a * w).sum(1)
