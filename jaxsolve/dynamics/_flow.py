@@ -2,8 +2,8 @@
 
 The steps are diffrax's, the loop around them is ours. `diffrax.diffeqsolve` will not do: a sweep stops, refills and
 resumes its lanes at any step without changing a bit of them, and a run that `diffeqsolve` resumes has lost the length
-of the next step. diffrax documents stepping by hand (`solver.step`, `controller.adapt_step_size`) for such cases. With the
-loop in hand, requested times cost no memory but their own, and each run ends with a result of its own instead of an
+of the next step. diffrax documents stepping by hand (`solver.step`, `controller.adapt_step_size`) for such cases. With
+the loop in hand, requested times cost no memory but their own, and each run ends with a result of its own instead of an
 error for the whole batch.
 """
 

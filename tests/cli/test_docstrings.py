@@ -1,5 +1,5 @@
-import jaxsolve as js
+from jaxsolve import cli
 from tests.docstrings import examples_of
 
 
-test_examples = examples_of(js.cli)
+test_examples = examples_of(cli)

@@ -137,10 +137,3 @@ def test_a_sweep_marks_lanes_that_the_form_does_not_solve():
 
     swept = js.sweep(stretched, {"factor": [1.0, 1.5]}, js.theory.SingleNeuronFlow(), [1.0], progress=False)
     assert list(js.result_names(swept["result"].values)) == ["successful", "not_applicable"]
-
-
-def test_the_old_name_of_a_form_still_works():
-    with pytest.warns(DeprecationWarning, match=r"theory\.SingleNeuron is now theory\.SingleNeuronFlow"):
-        assert js.theory.SingleNeuron is js.theory.SingleNeuronFlow
-    with pytest.raises(AttributeError, match="no attribute 'Neuron'"):
-        _ = js.theory.Neuron
