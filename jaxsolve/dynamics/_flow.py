@@ -1,10 +1,8 @@
 """Flows: marches along a differential equation, step by step, from the start through the requested times.
 
 The steps are diffrax's, the loop around them is ours. `diffrax.diffeqsolve` will not do: a sweep stops, refills and
-resumes its lanes at any step without changing a bit of them, and a run that `diffeqsolve` resumes has lost the length of
-the next step. diffrax documents stepping by hand (`solver.step`, `controller.adapt_step_size`) for such cases. With the
-loop in hand, requested times cost no memory but their own, and each run ends with a result of its own instead of an
-error for the whole batch.
+resumes its lanes at any step without changing a bit of them, and a run that `diffeqsolve` resumes has lost the length
+of its next step. diffrax documents stepping by hand (`solver.step`, `controller.adapt_step_size`) for such cases.
 """
 
 import abc
@@ -75,6 +73,14 @@ class AbstractFlow(AbstractMarching):
         until: stops the run when met, located within the step.
         max_steps: accepted and rejected steps before the run is given up.
         land_on_ts: whether it steps exactly on every requested time instead of interpolating.
+
+    Example:
+        The tolerances that a flow chooses for a problem:
+
+        >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), centered=True)
+        >>> sorted(js.GradientFlow(rtol=1e-5).tolerances(problem))
+        ['atol', 'rtol']
     """
 
     integrator: eqx.AbstractVar[diffrax.AbstractSolver | None]

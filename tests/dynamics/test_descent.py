@@ -407,7 +407,7 @@ def test_a_catapult_is_no_divergence():
     problem = Problem(net, jnp.ones((1, 1)), jnp.zeros((1, 1)))
     w, u = (np.asarray(matrix).ravel() for matrix in net.weights)
     first, kernel = w @ u / np.sqrt(width), (w @ w + u @ u) / width
-    rate = 3.9 / kernel
+    rate = float(3.9 / kernel)
     trajectory = solve(problem, Descent(optax.sgd(rate)), rate * np.arange(steps + 1))
 
     def reduced(rate):
