@@ -144,7 +144,7 @@ class Validity(eqx.Module):
         >>> bool(check(js.Problem(net, jnp.ones((3, 2)), jnp.ones((3, 1)))).exact)
         True
         >>> print(check(js.Problem(net, jnp.eye(2), jnp.ones((2, 1)))).missed())
-        inputs lie on a line (violation 0.707, tolerance 1e-05): share of the inputs' norm off the line
+        inputs lie on a line (violation 0.707, tolerance ...): share of the inputs' norm off the line
     """
 
     assumptions: tuple[Assumption, ...]

@@ -39,7 +39,7 @@ class Problem(eqx.Module):
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), centered=True)
         >>> problem.outputs(problem.params).shape, problem.kernel(problem.params, problem.x).shape
         ((2, 1), (2, 1, 2, 1))
-        >>> print(problem.objective(problem.params).round(2))  # the training loss
+        >>> print(problem.objective(problem.params))  # the training loss
         0.5
 
     How it moves from there: `js.solve`, `js.compare`, `js.sweep`.

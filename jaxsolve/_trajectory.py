@@ -58,10 +58,10 @@ class Trajectory(eqx.Module):
 
     Example:
         >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
-        >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
+        >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)), centered=True)
         >>> run = js.solve(problem, js.GradientFlow(until=js.until.loss_below(0.01)), [0.0, jnp.inf])
-        >>> print(run["loss"].round(3)[1], bool(run.result == js.RESULTS.event))
-        0.01 True
+        >>> print(f"{run['loss'][1]:.3f}", bool(run.result == js.RESULTS.event))
+        0.010 True
         >>> run.to_xarray().loss.dims, type(run.final.net).__name__
         (('t',), 'TwoLayerLinear')
     """

@@ -122,7 +122,6 @@ def test_sliding_along_a_margin():
         np.testing.assert_allclose(run.t_end, end, rtol=20 * rtol)
         np.testing.assert_allclose(run["loss"][1], run["loss"][0] / 2, rtol=5 * rtol)
         steps.append(int(run.stats.steps))
-    assert abs(run.t_end - 1.01 * end) > 1e-3 * end
     assert steps[1] < 1000
     assert 5 < steps[1] / steps[0] < 20
 

@@ -50,8 +50,8 @@ class GradientFlow(AbstractFlow, AbstractChoice):
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), centered=True)
         >>> flow = js.GradientFlow(until=js.until.loss_below(0.1))
         >>> run = js.solve(problem, flow, [0.0, jnp.inf])
-        >>> print(run["loss"].round(2), run.stats.integrator)
-        [0.5 0.1] Tsit5
+        >>> print(f"{run['loss'][1]:.2f}", run.stats.integrator)
+        0.10 Tsit5
 
     With momentum: `js.MomentumFlow`. In steps of a given rate: `js.Descent`. In closed form: `js.exact`.
     """
