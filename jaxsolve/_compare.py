@@ -23,6 +23,13 @@ class Comparison(eqx.Module):
         trajectories: by name of the dynamics, the reference first.
         errors: of every other dynamics, by name and observable: the largest difference to the reference over time,
             relative to the reference's largest value over time.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
+        >>> table = js.compare(problem, [js.theory.TwoLayerLine(), js.GradientFlow()], [0.0, 1.0])
+        >>> bool(table.errors["GradientFlow(Tsit5)"]["loss"] < 1e-3), table["TwoLayerLine"]["loss"].shape
+        (True, (2,))
     """
 
     trajectories: dict[str, Trajectory]
@@ -63,6 +70,13 @@ def compare(
     Raises:
         ValueError: fewer than two dynamics.
         TypeError, NotApplicable, SolveError: as for `solve`.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
+        >>> print(js.compare(problem, [js.theory.TwoLayerLine(), js.GradientFlow()], [0.0, 1.0]))
+        Comparison with TwoLayerLine: largest error over time, relative to the largest value
+          GradientFlow(Tsit5): loss ..., outputs ...
     """
     dynamics_list = list(dynamics_list)
     if len(dynamics_list) < 2:

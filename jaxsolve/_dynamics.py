@@ -17,7 +17,12 @@ from ._results import RESULTS
 
 
 class Quantity(enum.Enum):
-    """What a dynamics can provide at a time, and an observable can need."""
+    """What a dynamics can provide at a time, and an observable can need.
+
+    Example:
+        >>> js.Quantity.PARAMS in js.FrozenKernel().provides
+        False
+    """
 
     PARAMS = "parameters"
     OUTPUTS = "outputs"
@@ -33,6 +38,13 @@ class View(eqx.Module):
         params: the parameters, if the dynamics moves them.
         given_outputs, given_test_outputs, given_kernel: what the dynamics knows more directly than through params.
         given_observations: observables that it knows more directly, by their names.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
+        >>> view = js.View(problem, jnp.zeros(()), problem.params)
+        >>> view.outputs.shape, view.kernel.shape, bool(view.loss == problem.objective(problem.params))
+        ((1, 1), (1, 1, 1, 1), True)
     """
 
     problem: Problem
@@ -124,7 +136,16 @@ class Assumption(eqx.Module):
 
 
 class Validity(eqx.Module):
-    """Whether a theory solves a problem: exactly, asymptotically, or not at all."""
+    """Whether a theory solves a problem: exactly, asymptotically, or not at all.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> check = js.theory.TwoLayerLine().check
+        >>> bool(check(js.Problem(net, jnp.ones((3, 2)), jnp.ones((3, 1)))).exact)
+        True
+        >>> print(check(js.Problem(net, jnp.eye(2), jnp.ones((2, 1)))).missed())
+        inputs lie on a line (violation 0.707, tolerance ...): share of the inputs' norm off the line
+    """
 
     assumptions: tuple[Assumption, ...]
     asymptotic: bool = eqx.field(static=True, default=False)  # a property of the theory
@@ -155,11 +176,28 @@ class Validity(eqx.Module):
 
 
 class NotApplicable(ValueError):
-    """A closed form does not solve the problem that it was given; the message says which assumption fails."""
+    """A closed form does not solve the problem that it was given; the message says which assumption fails.
+
+    Example:
+        >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), centered=True)
+        >>> try:
+        ...     js.solve(problem, js.theory.TwoLayerLine(), 1.0)
+        ... except js.NotApplicable as error:
+        ...     print(error)
+        TwoLayerLine does not solve this problem: it needs linear activation: it has tanh
+    """
 
 
 class AbstractDynamics(eqx.Module):
-    """How parameters or function values move from a problem's start."""
+    """How parameters or function values move from a problem's start.
+
+    A new one is a subclass of `js.AbstractRandomAccess` or of `js.AbstractMarching`.
+
+    Example:
+        >>> [dynamics.name for dynamics in (js.GradientFlow(), js.theory.TwoLayerLine())]
+        ['GradientFlow', 'TwoLayerLine']
+    """
 
     @property
     @abc.abstractmethod
@@ -220,7 +258,29 @@ def of_lane(dynamics: AbstractDynamics, index: Integer[ArrayLike, ""]) -> Abstra
 
 
 class AbstractRandomAccess(AbstractDynamics):
-    """A dynamics known at any time without what came before: closed forms and kernels."""
+    """A dynamics known at any time without what came before: a closed form.
+
+    Example:
+        All outputs decay at one rate:
+
+        >>> class Decay(js.AbstractRandomAccess):
+        ...     rate: float
+        ...
+        ...     @property
+        ...     def provides(self):
+        ...         return frozenset({js.Quantity.OUTPUTS})
+        ...
+        ...     def check(self, problem):
+        ...         return js.theory.TwoLayerLine().check(problem)
+        ...
+        ...     def at(self, problem, t):
+        ...         return js.View(problem, t, given_outputs=jnp.exp(-self.rate * t) * problem.outputs(problem.params))
+        >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.zeros((1, 1)))
+        >>> loss = js.solve(problem, Decay(2.0), [0.0, 1.0])["loss"]
+        >>> print((jnp.log(loss[0] / loss[1])).round(3))
+        4.0
+    """
 
     @property
     def name(self) -> str:
@@ -259,6 +319,13 @@ class Certificate(eqx.Module):
         energy_balance: |L(0) - L(t) - integral of sum_l eta_l |dL/dtheta_l|^2| relative to L(0); with momentum, that
             of loss, motion and friction (`MomentumFlow`); NaN where energy is not kept account of.
         step_error: largest accepted estimate of a step's error, in units of the tolerance.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
+        >>> run = js.solve(problem, js.GradientFlow(), 1.0)
+        >>> bool(run.certificate.trust > 3)  # digits
+        True
     """
 
     conserved_drift: Float[Array, ""]
@@ -329,6 +396,18 @@ class AbstractMarching(AbstractDynamics):
 
     `advance` may be called again and again with any numbers of steps: the state does not depend, to the last bit, on
     how the steps were grouped. A finished state is left as it is.
+
+    Example:
+        What `solve` does, by hand:
+
+        >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
+        >>> flow = js.GradientFlow(js.integrators.RungeKuttaChebyshev())
+        >>> state = flow.init(problem, jnp.array([0.0, 1.0]))
+        >>> while not state.done:
+        ...     state = flow.advance(problem, state, jnp.asarray(flow.chunk))
+        >>> flow.finish(problem, state).times.shape
+        (2,)
     """
 
     @property

@@ -33,6 +33,16 @@ class Problem(eqx.Module):
         ValueError: shapes do not match, data are empty or not finite, dtypes differ, a network with state is given
             without one or the other way round.
         TypeError: net or loss is not callable.
+
+    Example:
+        >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), centered=True)
+        >>> problem.outputs(problem.params).shape, problem.kernel(problem.params, problem.x).shape
+        ((2, 1), (2, 1, 2, 1))
+        >>> print(problem.objective(problem.params))  # the training loss
+        0.5
+
+    How it moves from there: `js.solve`, `js.compare`, `js.sweep`.
     """
 
     net: Any

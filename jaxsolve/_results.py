@@ -12,6 +12,13 @@ class RESULTS(eqx.Enumeration):
     """How a run ended, one item per run (per lane in a sweep).
 
     `solve` raises on all but the first three unless `throw=False`; a sweep never raises for a lane.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
+        >>> run = js.solve(problem, js.GradientFlow(max_steps=1), 100.0, throw=False)
+        >>> bool(run.result == js.RESULTS.max_steps)
+        True
     """
 
     successful = "The run reached the last requested time, or solved it exactly."
@@ -63,5 +70,10 @@ def result_code(result: RESULTS) -> Int[Array, "..."]:
 
 
 def result_names(codes: Any) -> np.ndarray:
-    """The names of an array of codes."""
+    """The names of an array of codes, such as the `result` of a sweep.
+
+    Example:
+        >>> [str(name) for name in js.result_names([0, 4])]
+        ['successful', 'diverged']
+    """
     return np.asarray(np.asarray(RESULT_NAMES)[np.asarray(codes)])

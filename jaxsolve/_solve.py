@@ -31,7 +31,17 @@ TIMES_AT_ONCE = 8
 
 
 class SolveError(RuntimeError):
-    """A run ended in another way than the first three of `RESULTS`; the message says what happened and what to do."""
+    """A run ended in another way than the first three of `RESULTS`; the message says what happened and what to do.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
+        >>> try:
+        ...     js.solve(problem, js.GradientFlow(max_steps=1), 100.0)
+        ... except js.SolveError as error:
+        ...     print(error)
+        GradientFlow(Tsit5) ended at t = ... after 1 steps: max_steps. The run used `max_steps` steps ...
+    """
 
 
 def solve(
@@ -60,6 +70,14 @@ def solve(
         TypeError: an argument is of the wrong kind.
         NotApplicable: the closed form does not solve this problem.
         SolveError: the run failed and `throw` is true.
+
+    Example:
+        >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), centered=True)
+        >>> wanted = [js.observe.loss(), js.observe.kernel_change()]
+        >>> run = js.solve(problem, js.GradientFlow(), [0.0, 1.0, 4.0], observe=wanted)
+        >>> print(run["loss"][0], run["kernel_change"].shape)
+        0.5 (3,)
     """
     if not isinstance(problem, Problem):
         raise TypeError(f"problem must be a jaxsolve.Problem, got {describe(problem)}")

@@ -55,6 +55,15 @@ class Trajectory(eqx.Module):
         final: the `View` at the end; `final.net` is the trained network.
         labels: name, dimensions and unit of every observed array.
         dynamics: the name of the dynamics.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)), centered=True)
+        >>> run = js.solve(problem, js.GradientFlow(until=js.until.loss_below(0.01)), [0.0, jnp.inf])
+        >>> print(f"{run['loss'][1]:.3f}", bool(run.result == js.RESULTS.event))
+        0.010 True
+        >>> run.to_xarray().loss.dims, type(run.final.net).__name__
+        (('t',), 'TwoLayerLinear')
     """
 
     ts: Float[Array, "..."]

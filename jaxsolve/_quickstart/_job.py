@@ -62,6 +62,11 @@ def quickstart(folder: str | os.PathLike = "quickstart", *, seeds: int = 2, prog
     Raises:
         ValueError: seeds is not an integer >= 1.
         FileExistsError: `sweep.zarr` in the folder is something else than a Zarr store.
+
+    Example:
+        About a minute of work:
+
+        >>> js.quickstart("quickstart")  # doctest: +SKIP
     """
     if not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 1:
         raise ValueError(f"seeds must be an integer >= 1, got {seeds!r}")

@@ -92,8 +92,8 @@ class Descent(AbstractMarching):
 
     Example:
         >>> import optax
-        >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", key=jax.random.key(0))
-        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), centered=True)
         >>> js.solve(problem, js.Descent(optax.sgd(0.25)), [0.0, 1.1, 2.0]).ts
         Array([0., 1., 2.], dtype=float...)
         >>> js.Descent(optax.adam(optax.cosine_decay_schedule(0.1, 20))).steps(jnp.array([0.1, 0.9]))

@@ -75,6 +75,14 @@ class AbstractFlow(AbstractMarching):
         until: stops the run when met, located within the step.
         max_steps: accepted and rejected steps before the run is given up.
         land_on_ts: whether it steps exactly on every requested time instead of interpolating.
+
+    Example:
+        The tolerances that a flow chooses for a problem:
+
+        >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), centered=True)
+        >>> sorted(js.GradientFlow(rtol=1e-5).tolerances(problem))
+        ['atol', 'rtol']
     """
 
     integrator: eqx.AbstractVar[diffrax.AbstractSolver | None]

@@ -16,8 +16,7 @@ class FrozenKernel(AbstractFixedKernel):
 
     It starts from the outputs of the problem's own start (0 if centered), at eta-weighted NTK, gamma included. For MSE
     in closed form, at any t in [0, inf]: f(t) = y + exp(-K t/n)(f_0 - y). For other losses by `GradientFlow()` in
-    function space, which reaches t = inf only with a condition: `flow=GradientFlow(until=...)`. Lee et al. 2019, "Wide
-    neural networks of any depth evolve as linear models".
+    function space, which reaches t = inf only with a condition: `flow=GradientFlow(until=...)`.
 
     Provides outputs, test outputs, and the kernel, which is constant.
 
@@ -31,6 +30,17 @@ class FrozenKernel(AbstractFixedKernel):
     Raises:
         TypeError: `at` is no network, or `flow` is no marching dynamics.
         ValueError: `at` takes or returns other shapes or dtypes than the problem's network.
+
+    Example:
+        >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), centered=True)
+        >>> print(js.solve(problem, js.FrozenKernel(), [0.0, jnp.inf])["loss"].round(2))
+        [0.5 0. ]
+
+    Reference:
+        @article{lee2019wide, author={J. Lee and L. Xiao and S. S. Schoenholz and Y. Bahri and J. Sohl-Dickstein and
+          J. Pennington}, title={Wide neural networks of any depth evolve as linear models under gradient descent},
+          year={2019}, note={arXiv 1902.06720}}
     """
 
     source_net: Any

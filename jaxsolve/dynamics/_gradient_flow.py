@@ -44,6 +44,16 @@ class GradientFlow(AbstractFlow, AbstractChoice):
 
     Warns:
         UserWarning: rtol is finer than the problem's dtype serves.
+
+    Example:
+        >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), centered=True)
+        >>> flow = js.GradientFlow(until=js.until.loss_below(0.1))
+        >>> run = js.solve(problem, flow, [0.0, jnp.inf])
+        >>> print(f"{run['loss'][1]:.2f}", run.stats.integrator)
+        0.10 Tsit5
+
+    With momentum: `js.MomentumFlow`. In steps of a given rate: `js.Descent`. In closed form: `js.exact`.
     """
 
     integrator: diffrax.AbstractSolver | None

@@ -167,7 +167,7 @@ def _key(value: Any, inside: tuple[int, ...] = ()) -> Hashable:
     if parts is not None:
         label, held, _ = parts
         return label, tuple(_key(part, (*inside, id(value))) for part in held)
-    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes | np.generic):
         return type(value), repr(value)  # 1, 1.0 and True are equal, but not the same
     if isinstance(value, np.ndarray) and value.dtype != object:
         return np.ndarray, value.shape, str(value.dtype), value.tobytes()

@@ -17,9 +17,8 @@ class InfiniteWidth(AbstractFixedKernel):
 
     It starts from the outputs of the problem's own start (0 if centered); the kernel is eta-weighted, gamma included,
     and the same for every output. For MSE in closed form at any t in [0, inf], for other losses by `GradientFlow()` in
-    function space, which reaches t = inf only with a condition: `flow=GradientFlow(until=...)`. Jacot et al. 2018,
-    "Neural tangent kernel: convergence and generalization in neural networks". Mean and covariance over all starts are
-    in `kernels.linearized_ensemble`.
+    function space, which reaches t = inf only with a condition: `flow=GradientFlow(until=...)`. Mean and covariance
+    over all starts are in `kernels.linearized_ensemble`.
 
     Where features move however wide the network is (`Scaling.mean_field`, `Scaling.mup`), the kernel does not stand
     still. A network has one width and tells no limit, so the numbers decide. m sigma sqrt(fan_in), by which a layer
@@ -38,6 +37,16 @@ class InfiniteWidth(AbstractFixedKernel):
         TypeError: `flow` is no marching dynamics, or (when used) the network does not name its layers.
         ValueError: when used, if a layer has no known limit (see `kernels.infinite`).
         NeuralTangentsUnavailable: when used, if neural-tangents is missing or broken.
+
+    Example:
+        >>> net = js.nets.MLP(2, 8, 1, 1, "relu", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), centered=True)
+        >>> print(js.solve(problem, js.InfiniteWidth(), [0.0, jnp.inf])["loss"].round(2))
+        [0.5 0. ]
+
+    Reference:
+        @inproceedings{jacot2018neural, author={A. Jacot and F. Gabriel and C. Hongler}, year={2018}, booktitle={NIPS},
+          title={Neural tangent kernel: Convergence and generalization in neural networks}}
     """
 
     flow: AbstractMarching | None

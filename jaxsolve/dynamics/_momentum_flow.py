@@ -54,6 +54,17 @@ class MomentumFlow(AbstractFlow, AbstractChoice):
 
     Warns:
         UserWarning: rtol is finer than the problem's dtype serves.
+
+    Example:
+        >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), centered=True)
+        >>> slow, fast = (js.solve(problem, js.MomentumFlow(tau=tau), 0.5)["loss"] for tau in (1.0, 0.1))
+        >>> bool(fast < slow < 0.5)  # inertia holds it back
+        True
+
+    Reference:
+        @article{geiger_disentangling, author={Mario Geiger and Stefano Spigler and Arthur Jacot and Matthieu Wyart},
+          title={Disentangling feature and lazy learning in deep neural networks: an empirical study}}
     """
 
     tau: Float[Array, ""] | None

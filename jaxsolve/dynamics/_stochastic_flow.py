@@ -74,6 +74,18 @@ class StochasticFlow(AbstractMarching):
     Raises:
         ValueError: the temperature is not a number >= 0; the bounds are not in order.
         TypeError: key is no `jax.random.key`, `until` no condition.
+
+    Example:
+        >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), centered=True)
+        >>> flow = js.StochasticFlow(0.01, key=jax.random.key(1))
+        >>> run = js.solve(problem, flow, [0.0, 1.0])
+        >>> bool(run["loss"][1] < run["loss"][0])
+        True
+
+    Reference:
+        @article{geiger_disentangling, author={Mario Geiger and Stefano Spigler and Arthur Jacot and Matthieu Wyart},
+          title={Disentangling feature and lazy learning in deep neural networks: an empirical study}}
     """
 
     temperature: Float[Array, ""]

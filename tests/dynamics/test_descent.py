@@ -76,12 +76,14 @@ def test_is_the_loop_written_in_numpy(momentum):
 
 @pytest.mark.x64_only
 @pytest.mark.parametrize("momentum", MOMENTA)
-def test_the_loop_would_notice_1_percent(momentum):
+def test_the_loop_would_notice_what_is_left_out(momentum):
+    """The momentum (or one too many), the eta of one layer, and the last step."""
     problem, rate = _tanh_problem(), RATE * (1 - momentum)
+    without_last = _numpy_sgd(problem, rate, STEPS - 1, momentum)
     for off in (
-        _numpy_sgd(problem, 1.01 * rate, STEPS, momentum),
-        _numpy_sgd(problem, rate, STEPS, momentum + 0.01),
-        _numpy_sgd(problem, rate, STEPS, momentum, eta=problem.net.scaling.eta.at[1].multiply(1.01)),
+        _numpy_sgd(problem, rate, STEPS, 0.0 if momentum else 0.5),
+        _numpy_sgd(problem, rate, STEPS, momentum, eta=problem.net.scaling.eta.at[1].set(1.0)),
+        np.append(without_last, without_last[-1:], axis=0),
     ):
         assert np.abs(_descended(momentum) - off).max() > 1e-5
 
@@ -92,7 +94,7 @@ def test_adam_is_the_loop_of_optax():
     path = _weights(problem, Descent(optax.adam(RATE)), STEPS)
     with jax.numpy_dtype_promotion("standard"):
         reference = _optax_loop(problem, optax.adam(RATE), STEPS, problem.eta)
-        off = _optax_loop(problem, optax.adam(RATE), STEPS, jax.tree.map(lambda rate: 1.01 * rate, problem.eta))
+        off = _optax_loop(problem, optax.adam(RATE), STEPS, jax.tree.map(jnp.ones_like, problem.eta))
     np.testing.assert_allclose(path, reference, rtol=0, atol=1e-13)
     assert np.abs(path - off).max() > 1e-3
     # eta multiplies updates, not gradients: Adam's first step is rate * eta * sign, whatever the gradient's size
@@ -340,7 +342,7 @@ def test_divergence_is_found_at_the_step_the_formula_says():
     np.testing.assert_allclose(above.final.loss, 0.5 * 1.2 ** (2.0 * steps), rtol=cases.eps(900))
     np.testing.assert_allclose(above["loss"][0], 0.5 * 1.2**20, rtol=cases.eps(130))
     assert np.isnan(above["loss"][1])
-    cases.assert_fails(lambda: np.testing.assert_equal(int(above.stats.steps), _steps_to_diverge(1.01 * 2.2)))
+    cases.assert_fails(lambda: np.testing.assert_equal(int(above.stats.steps), _steps_to_diverge(2.2, factor=1e9**2)))
 
 
 def test_divergence_is_measured_against_the_targets_where_the_start_fits():
@@ -410,18 +412,22 @@ def test_a_catapult_is_no_divergence():
     rate = float(3.9 / kernel)
     trajectory = solve(problem, Descent(optax.sgd(rate)), rate * np.arange(steps + 1))
 
-    def reduced(rate):
+    def reduced(kernel_moves=True):
         f, k, losses = first, kernel, [first**2 / 2]
         for _ in range(steps):
-            f, k = f * (1 - rate * k + rate**2 * f**2 / width), k + rate * f**2 / width * (rate * k - 4)
+            f, k = (
+                f * (1 - rate * k + rate**2 * f**2 / width),
+                (k + kernel_moves * rate * f**2 / width * (rate * k - 4)),
+            )
             losses.append(f**2 / 2)
         return np.array(losses)
 
     close = lambda expected: np.testing.assert_allclose(
         trajectory["loss"], expected, rtol=0, atol=5e-14 * np.max(expected)
     )
-    close(reduced(rate))
-    cases.assert_fails(lambda: close(reduced(1.01 * rate)))
+    close(reduced())
+    with np.errstate(over="ignore", invalid="ignore"):  # without it, there is no way back
+        cases.assert_fails(lambda: close(reduced(kernel_moves=False)))
     rise = np.max(trajectory["loss"]) / trajectory["loss"][0]
     assert 100 < rise < 4 * width
     assert trajectory["loss"][-1] < 1e-6 * trajectory["loss"][0]
