@@ -32,8 +32,8 @@ TESTS = pathlib.Path(__file__).parent
 X64 = os.environ.get("JAXSOLVE_TEST_X32", "0") in ("", "0")
 # Files of few tests that take long. They come first, then those of many tests: no worker is left with one at the end.
 LONG = {"test_readme.py", "test_cli.py", "test_notebooks.py", "test_function_space.py", "test_cluster.py"}
-# What `.ci/run users` repeats in float32 at XLA's normal optimisation level, and `.ci/run lowest` with the lowest versions
-# of the dependencies: files that meet every room and every dependency, and the examples of all docstrings.
+# What `.ci/run users` repeats in float32 at XLA's normal optimisation level, and `.ci/run lowest` with the lowest
+# versions of the dependencies: files that meet every room and every dependency, and the examples of all docstrings.
 REPRESENTATIVE = (
     "*/test_docstrings.py",
     "test_readme.py",

@@ -13,8 +13,8 @@ from hypothesis import given, settings, strategies as st
 from jax.flatten_util import ravel_pytree
 
 from jaxsolve import Descent, nets, observe, Problem, result_names, solve, theory, until
-from jaxsolve._results import result_code
 from tests import cases
+from tests.inside import result_code
 
 
 def _name(trajectory):

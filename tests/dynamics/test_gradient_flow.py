@@ -12,9 +12,8 @@ from jax.flatten_util import ravel_pytree
 from scipy.integrate import solve_ivp
 
 from jaxsolve import GradientFlow, nets, observe, Problem, result_names, solve, theory, until
-from jaxsolve._results import result_code
-from jaxsolve.dynamics._certificate import conserved_drift
 from tests import cases
+from tests.inside import conserved_drift, result_code
 
 
 def _name(trajectory):

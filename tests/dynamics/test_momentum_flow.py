@@ -16,9 +16,9 @@ from scipy.integrate import quad, solve_ivp
 from scipy.optimize import brentq
 
 from jaxsolve import Descent, MomentumFlow, observe, Problem, result_names, solve, until
-from jaxsolve._results import result_code
 from jaxsolve.integrators import FunctionSpace, HOCHBRUCK_OSTERMANN_3, KROGSTAD, ParameterSpace
 from tests import cases
+from tests.inside import result_code
 
 
 def _name(trajectory):

@@ -13,10 +13,9 @@ from jax.flatten_util import ravel_pytree
 from scipy.integrate import solve_ivp
 
 from jaxsolve import GradientFlow, observe, result_names, solve
-from jaxsolve._results import result_code
 from jaxsolve.integrators import ChebyshevState, RungeKuttaChebyshev
-from jaxsolve.integrators._chebyshev import _chebyshev
 from tests import cases
+from tests.inside import chebyshev as _chebyshev, result_code
 
 
 def _step(field, y0, h, *, steps: int = 1, solver: Any = RungeKuttaChebyshev()) -> tuple[Any, list[ChebyshevState]]:

@@ -14,7 +14,6 @@ from jax.flatten_util import ravel_pytree
 from scipy.integrate import solve_ivp
 
 from jaxsolve import GradientFlow, kernels, losses, nets, observe, Problem, result_names, solve, until
-from jaxsolve._results import result_code
 from jaxsolve.integrators import (
     DisplacementController,
     ETD2RK,
@@ -24,6 +23,7 @@ from jaxsolve.integrators import (
     LOG_TIME_3,
 )
 from tests import cases
+from tests.inside import result_code
 
 
 def _flat(problem, tree):

@@ -8,8 +8,8 @@ import pytest
 
 from jaxsolve import kernels, nets
 from jaxsolve.kernels import NTKImplementation
-from jaxsolve.kernels._neural_tangents import empirical_ntk
 from tests.cases import ACTIVATIONS, assert_fails, eps, inputs, scaling
+from tests.inside import empirical_ntk
 
 
 def _net(key, activation: Any = "tanh", *, depth=2, bias=True):

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from jaxsolve import kernels, nets
-from jaxsolve.kernels import _neural_tangents as door
-from jaxsolve.kernels._duals import dual, expand
 from jaxsolve.nets import Apply, Bias, Conv, Dense, Residual, SpatialMean
 from tests.cases import ACTIVATIONS, assert_fails, eps, inputs, mlp, scaling
+from tests.inside import dual, expand, neural_tangents as door
 
 
 SLOPES = {"linear": (1.0, 1.0), "relu": (0.0, 1.0), "leaky_relu(0.3)": (0.3, 1.0)}

@@ -14,9 +14,9 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from jaxsolve import kernels, losses, nets
-from jaxsolve.kernels import _matrix_free as matrix_free
 from tests import cases
 from tests.cases import assert_fails, eps, X64
+from tests.inside import matrix_free
 
 
 N = 7

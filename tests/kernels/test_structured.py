@@ -11,14 +11,20 @@ import pytest
 from jaxtyping import Array, Float
 
 from jaxsolve import kernels, nets
-from jaxsolve.kernels import Route
-from jaxsolve.kernels._contributions import conv_costs, Outputs
-from jaxsolve.kernels._cost import jacobian_is_cheaper
-from jaxsolve.kernels._memory import free_memory
-from jaxsolve.kernels._signals import parametric_layers
-from jaxsolve.kernels._structured import structured
-from jaxsolve.kernels._tiling import cut_tile, even_tile, Tiling, tilings, written_out
+from jaxsolve.kernels import free_memory, Route
 from tests.cases import assert_fails, eps, mlp
+from tests.inside import (
+    conv_costs,
+    cut_tile,
+    even_tile,
+    jacobian_is_cheaper,
+    Outputs,
+    parametric_layers,
+    structured,
+    Tiling,
+    tilings,
+    written_out,
+)
 
 
 IMAGE = (2, 6, 6)

@@ -15,11 +15,11 @@ from jaxsolve.nets import (
     Mirrored,
     MLP,
     NearParallel,
+    rates,
     Shapes,
     Sphere,
     TwoLayerLinear,
 )
-from jaxsolve.nets._network import rates
 from tests.cases import assert_fails, eps, inputs, scaling, X64
 
 

@@ -19,8 +19,8 @@ from jaxsolve.nets import (
     run,
     SpatialMean,
 )
-from jaxsolve.nets._layers import pass_on
 from tests.cases import assert_fails, eps
+from tests.inside import pass_on
 from tests.nets.images import convolve, draw
 
 

@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import jaxsolve as js
-from jaxsolve.nets import MLP, Scaling, ScalingRule
-from jaxsolve.nets._laws import Prescription
-from jaxsolve.nets._scaling import Optimizers
+from jaxsolve.nets import MLP, Optimizers, Prescription, Scaling, ScalingRule
 from tests.cases import assert_fails, eps, inputs, mlp, problem, scaling
 
 

@@ -11,13 +11,22 @@ import pytest
 from scipy.integrate import solve_ivp
 
 from jaxsolve import papers
-from jaxsolve.cli import _main as cli
-from jaxsolve.papers import Checked, Erratum, Measurement, Row, show_error
-from jaxsolve.papers._chain import balanced, DEPTH, OUT, SIZE
-from jaxsolve.papers._document import document
-from jaxsolve.papers._erratum import compared, counted, relative_error
-from jaxsolve.papers._simulate import draw, follow, linear_problem, time_of_loss
+from jaxsolve.papers import Checked, document, Erratum, Measurement, Row, show_error
 from tests.cases import assert_fails
+from tests.inside import (
+    balanced,
+    cli_main as cli,
+    compared,
+    counted,
+    DEPTH,
+    follow,
+    linear_problem,
+    OUT,
+    relative_error,
+    simulate_draw as draw,
+    SIZE,
+    time_of_loss,
+)
 from tests.test_readme import NUMBER
 
 
