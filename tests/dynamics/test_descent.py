@@ -1,3 +1,5 @@
+# long: its loops in NumPy and optax serve many tests; split, they would be compiled twice
+
 import functools
 import itertools
 from typing import Any

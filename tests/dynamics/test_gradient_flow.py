@@ -1,3 +1,5 @@
+# long: one flow on a line serves most tests; split, it would be compiled twice
+
 import functools
 
 import diffrax

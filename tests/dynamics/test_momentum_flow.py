@@ -1,3 +1,5 @@
+# long: its flows are compiled once and serve most tests; split, they would be compiled twice
+
 import functools
 from typing import Any
 

@@ -1,3 +1,5 @@
+# long: a dozen kinds of problem share references that take longest; split, they would run twice
+
 import dataclasses
 import functools
 import logging

@@ -1,5 +1,7 @@
 """Every kind of layer against the whole Jacobian, on a network that has them all."""
 
+# long: one network with every kind of layer serves all tests
+
 import logging
 from typing import Any, cast
 
