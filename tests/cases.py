@@ -12,7 +12,7 @@ import scipy.special
 from jaxtyping import Array
 
 from jaxsolve import AbstractRandomAccess, nets, Problem, Quantity, Validity, View
-from jaxsolve._dynamics import Assumption
+from tests.inside import Assumption
 
 
 def eps(factor: float = 1.0) -> float:

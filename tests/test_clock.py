@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from jaxsolve._clock import eta_of_prefactor, step_at, time_at, time_per_step
 from jaxsolve.losses import MSE
 from tests.cases import eps
+from tests.inside import eta_of_prefactor, step_at, time_at, time_per_step
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,17 @@ def test_private_modules_are_for_their_own_room(path):
     assert not found, f"{sorted(found)}: import it from its room, which exports it if others need it"
 
 
+def test_tests_reach_into_private_modules_in_one_place():
+    """`tests/inside.py` says which private names tests need, and why; those of the sweeps are close to their files."""
+    found = {
+        where: sorted(private)
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if (where := path.relative_to(ROOT).as_posix()) != "tests/inside.py" and not where.startswith("tests/sweeps/")
+        if (private := private_imports(path, tree(path)))
+    }
+    assert not found, f"import public names, or import these from tests/inside.py: {found}"
+
+
 def test_the_guards_see_what_they_must(monkeypatch):
     """The reader of imports finds relative, absolute and nested ones, and passes over those for type checkers."""
     source = """
@@ -185,6 +196,7 @@ def f():
 def test_what_is_private(line, private):
     path = PACKAGE / "theory" / "_imagined.py"
     assert private_imports(path, ast.parse(line)) == ({private} if private else set())
+    assert private_imports(ROOT / "tests" / "imagined.py", ast.parse("from jaxsolve._phi import phi"))
     below = PACKAGE / "theory" / "folder" / "_imagined.py"  # a folder of a room belongs to it
     assert not private_imports(below, ast.parse("from .._exact import exact\nfrom ..other._file import x"))
 

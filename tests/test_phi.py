@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from jaxsolve._phi import finite_product, integrated_decay, phi
 from tests import cases
+from tests.inside import finite_product, integrated_decay, phi
 
 
 SIZES = np.concatenate([[0.0], np.geomspace(1e-20, 1e5, 60), np.linspace(1.9, 2.1, 11)])

@@ -20,8 +20,8 @@ from jaxsolve import (
     SolveError,
     until,
 )
-from jaxsolve._results import result_code
 from tests import cases
+from tests.inside import result_code
 
 
 def _name(trajectory):

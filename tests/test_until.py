@@ -12,8 +12,8 @@ import optax
 import pytest
 
 from jaxsolve import Descent, GradientFlow, losses, nets, Problem, result_names, solve, until, View
-from jaxsolve._results import result_code
 from tests import cases
+from tests.inside import result_code
 
 
 def _name(trajectory):

@@ -18,14 +18,10 @@ import pytest
 
 from jaxsolve import data, Descent, dynamics, GradientFlow, losses, nets, observe, plan, Problem, sweep, theory, Zip
 from jaxsolve.configs import ConfigError, read_config
-from jaxsolve.configs._catalogue import kinds
-from jaxsolve.configs._formula import Formula
-from jaxsolve.configs._read import ConfiguredProblem, parse_config
 from jaxsolve.papers import configs
-from jaxsolve.sweeps.planning._fingerprint import plan_facts, require_same_plan
-from jaxsolve.sweeps.planning._plan import read_plan
 from tests import cases
 from tests.configs.small import changed, small
+from tests.inside import ConfiguredProblem, Formula, kinds, parse_config, plan_facts, read_plan, require_same_plan
 
 
 TEXT = """

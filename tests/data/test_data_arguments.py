@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsolve.data._arguments import require_count, require_key, require_scalar
+from tests.inside import require_count, require_key, require_scalar
 
 
 def test_counts():

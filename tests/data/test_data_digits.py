@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 from sklearn.datasets import load_digits
 
 from jaxsolve.data import digits, pca
-from jaxsolve.data._labels import draw, encode
+from tests.inside import encode, labels_draw as draw
 
 
 LABELS = np.array([0, 1, 2, 3, 7, 7, 9, 3])

@@ -1,3 +1,5 @@
+# long: the writers of both file formats serve every test here
+
 import gzip
 import os
 import struct

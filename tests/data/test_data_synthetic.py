@@ -1,3 +1,5 @@
+# long: each statement is put to the test for all three sources
+
 from typing import Any
 
 import equinox as eqx

@@ -1,3 +1,5 @@
+# long: its loops in NumPy and optax serve many tests; split, they would be compiled twice
+
 import functools
 import itertools
 
@@ -12,8 +14,8 @@ from hypothesis import given, settings, strategies as st
 from jax.flatten_util import ravel_pytree
 
 from jaxsolve import Descent, nets, observe, Problem, result_names, solve, theory, until
-from jaxsolve._results import result_code
 from tests import cases
+from tests.inside import result_code
 
 
 def _name(trajectory):

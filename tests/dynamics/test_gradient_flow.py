@@ -1,3 +1,5 @@
+# long: one flow on a line serves most tests; split, it would be compiled twice
+
 import functools
 
 import diffrax
@@ -12,9 +14,8 @@ from jax.flatten_util import ravel_pytree
 from scipy.integrate import solve_ivp
 
 from jaxsolve import GradientFlow, nets, observe, Problem, result_names, solve, theory, until
-from jaxsolve._results import result_code
-from jaxsolve.dynamics._certificate import conserved_drift
 from tests import cases
+from tests.inside import conserved_drift, result_code
 
 
 def _name(trajectory):

@@ -1,3 +1,5 @@
+# long: its flows are compiled once and serve most tests; split, they would be compiled twice
+
 import functools
 from typing import Any
 
@@ -16,9 +18,9 @@ from scipy.integrate import quad, solve_ivp
 from scipy.optimize import brentq
 
 from jaxsolve import Descent, MomentumFlow, observe, Problem, result_names, solve, until
-from jaxsolve._results import result_code
 from jaxsolve.integrators import FunctionSpace, HOCHBRUCK_OSTERMANN_3, KROGSTAD, ParameterSpace
 from tests import cases
+from tests.inside import result_code
 
 
 def _name(trajectory):

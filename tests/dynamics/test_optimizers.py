@@ -13,9 +13,8 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from jaxsolve import Descent, observe, result_names, solve, until
-from jaxsolve._results import result_code
-from jaxsolve.dynamics._held import Held
 from tests import cases
+from tests.inside import Held, result_code
 
 
 COSINE = optax.cosine_decay_schedule(0.1, 20)

@@ -9,9 +9,8 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from jaxsolve import losses, observe, Problem, result_names, solve, StochasticFlow, until
-from jaxsolve._results import result_code
-from jaxsolve.dynamics._stochastic_flow import batch_weights
 from tests import cases
+from tests.inside import batch_weights, result_code
 
 
 def _name(trajectory):

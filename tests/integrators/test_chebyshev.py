@@ -1,3 +1,5 @@
+# long: from polynomials to whole runs, every part rests on the steps of the part before
+
 import functools
 from typing import Any
 
@@ -13,10 +15,9 @@ from jax.flatten_util import ravel_pytree
 from scipy.integrate import solve_ivp
 
 from jaxsolve import GradientFlow, observe, result_names, solve
-from jaxsolve._results import result_code
 from jaxsolve.integrators import RungeKuttaChebyshev
-from jaxsolve.integrators._chebyshev import _chebyshev
 from tests import cases
+from tests.inside import chebyshev as _chebyshev, result_code
 
 
 def _step(field, y0, h, *, steps: int = 1, solver: Any = RungeKuttaChebyshev()) -> tuple[Any, list[Any]]:

@@ -1,3 +1,5 @@
+# long: a dozen kinds of problem share references that take longest; split, they would run twice
+
 import dataclasses
 import functools
 import logging
@@ -14,7 +16,6 @@ from jax.flatten_util import ravel_pytree
 from scipy.integrate import solve_ivp
 
 from jaxsolve import GradientFlow, kernels, losses, nets, observe, Problem, result_names, solve, until
-from jaxsolve._results import result_code
 from jaxsolve.integrators import (
     DisplacementController,
     ETD2RK,
@@ -24,6 +25,7 @@ from jaxsolve.integrators import (
     LOG_TIME_3,
 )
 from tests import cases
+from tests.inside import result_code
 
 
 def _flat(problem, tree):

@@ -14,11 +14,9 @@ import scipy.linalg
 from jax.flatten_util import ravel_pytree
 
 from jaxsolve import GradientFlow, losses, nets, Problem, solve
-from jaxsolve.integrators import _modes, FunctionSpace, HOCHBRUCK_OSTERMANN_3
-from jaxsolve.integrators._kernel_part import frozen_jacobian, kernel_part, Known
-from jaxsolve.integrators._linear_part import Model
-from jaxsolve.integrators._modes import modes, no_modes
+from jaxsolve.integrators import FunctionSpace, HOCHBRUCK_OSTERMANN_3
 from tests import cases
+from tests.inside import frozen_jacobian, integrators_modes as _modes, kernel_part, Known, Model, modes, no_modes
 
 
 # --- the linear part

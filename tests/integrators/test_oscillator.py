@@ -6,8 +6,8 @@ import mpmath
 import numpy as np
 import pytest
 
-from jaxsolve.integrators._oscillator import response
 from tests.cases import assert_fails, eps, X64
+from tests.inside import response
 
 
 TAUS = (1e-6, 0.25, 1.0, 1e4)

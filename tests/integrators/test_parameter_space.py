@@ -20,9 +20,8 @@ from jaxsolve.integrators import (
     KROGSTAD,
     ParameterSpace,
 )
-from jaxsolve.integrators._hessian_part import hessian_part
-from jaxsolve.integrators._linear_part import Model
 from tests import cases
+from tests.inside import hessian_part, Model
 
 
 def _flat(problem, tree):

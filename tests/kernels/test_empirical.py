@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from jaxsolve import kernels, nets
-from jaxsolve.kernels._neural_tangents import empirical_ntk, NTKImplementation
 from tests.cases import ACTIVATIONS, assert_fails, eps, inputs, scaling
+from tests.inside import empirical_ntk, NTKImplementation
 
 
 def _net(key, activation: Any = "tanh", *, depth=2, bias=True):

@@ -1,5 +1,7 @@
 """Kernels at infinite width against recursions written out in NumPy and against wide networks."""
 
+# long: the recursions written out by hand serve every test
+
 import functools
 from typing import Any
 
@@ -11,10 +13,9 @@ import numpy as np
 import pytest
 
 from jaxsolve import kernels, nets
-from jaxsolve.kernels import _neural_tangents as door
-from jaxsolve.kernels._duals import dual, expand
 from jaxsolve.nets import Apply, Bias, Conv, Dense, Residual, SpatialMean
 from tests.cases import ACTIVATIONS, assert_fails, eps, inputs, mlp, scaling
+from tests.inside import dual, expand, neural_tangents as door
 
 
 SLOPES = {"linear": (1.0, 1.0), "relu": (0.0, 1.0), "leaky_relu(0.3)": (0.3, 1.0)}

@@ -1,5 +1,7 @@
 """Products, eigenpairs and estimates against the matrices they stand for, which the tests form."""
 
+# long: products, eigenpairs and estimates are tested on one set of operators
+
 import functools
 from collections.abc import Callable
 from typing import cast, NamedTuple
@@ -14,9 +16,9 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from jaxsolve import kernels, losses, nets
-from jaxsolve.kernels import _batches as batches
 from tests import cases
 from tests.cases import assert_fails, eps, X64
+from tests.inside import batches
 
 
 N = 7

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsolve.kernels import _neural_tangents as door
 from tests.cases import eps
+from tests.inside import neural_tangents as door
 from tests.processes import fresh
 
 

@@ -1,5 +1,7 @@
 """Every kind of layer against the whole Jacobian, on a network that has them all."""
 
+# long: one network with every kind of layer serves all tests
+
 import logging
 from typing import Any, cast
 
@@ -12,12 +14,19 @@ from jaxtyping import Array, Float
 
 from jaxsolve import kernels, nets
 from jaxsolve.kernels import Route
-from jaxsolve.kernels._contributions import conv_costs, Outputs
-from jaxsolve.kernels._cost import jacobian_is_cheaper
-from jaxsolve.kernels._signals import parametric_layers
-from jaxsolve.kernels._structured import structured
-from jaxsolve.kernels._tiling import cut_tile, even_tile, Tiling, tilings, written_out
 from tests.cases import assert_fails, eps, mlp
+from tests.inside import (
+    conv_costs,
+    cut_tile,
+    even_tile,
+    jacobian_is_cheaper,
+    Outputs,
+    parametric_layers,
+    structured,
+    Tiling,
+    tilings,
+    written_out,
+)
 
 
 IMAGE = (2, 6, 6)

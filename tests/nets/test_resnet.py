@@ -18,8 +18,8 @@ from jaxsolve.nets import (
     Start,
     WideResNet,
 )
-from jaxsolve.nets._plan import Plan
 from tests.cases import assert_fails, eps, randomized
+from tests.inside import Plan
 from tests.nets.images import convolve, draw, Drawn, drifts, problem, relu, velocity
 
 

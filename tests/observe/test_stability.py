@@ -14,8 +14,8 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from jaxsolve import Descent, FrozenKernel, GradientFlow, losses, nets, observe, Problem, result_names, solve, View
-from jaxsolve._results import result_code
 from tests import cases
+from tests.inside import result_code
 
 
 def _read(problem, params, observable=observe.sharpness()):

@@ -1,5 +1,7 @@
 """Every erratum: the corrected equation agrees with the simulation, the printed one does not."""
 
+# long: all errata are recomputed once, and every test looks at the results
+
 import ast
 import math
 import re
@@ -11,12 +13,24 @@ import pytest
 from scipy.integrate import solve_ivp
 
 from jaxsolve import papers
-from jaxsolve.cli import _main as cli
-from jaxsolve.papers import Erratum, show_error
-from jaxsolve.papers._chain import balanced, DEPTH, OUT, SIZE
-from jaxsolve.papers._document import document
-from jaxsolve.papers._erratum import Checked, compared, counted, Measurement, relative_error, Row
-from jaxsolve.papers._simulate import draw, follow, linear_problem, time_of_loss
+from jaxsolve.papers import document, Erratum, show_error
+from tests.inside import (
+    balanced,
+    Checked,
+    cli_main as cli,
+    compared,
+    counted,
+    DEPTH,
+    follow,
+    linear_problem,
+    Measurement,
+    OUT,
+    relative_error,
+    Row,
+    simulate_draw as draw,
+    SIZE,
+    time_of_loss,
+)
 from tests.test_readme import NUMBER
 
 

@@ -12,12 +12,10 @@ import pytest
 import xarray
 
 from jaxsolve import data, GradientFlow, nets, observe, Problem, sweep, theory
-from jaxsolve.cli._main import app
-from jaxsolve.cli._report import report
 from jaxsolve.observe import Regime
 from jaxsolve.report import write
-from jaxsolve.report._numbers import embed, pack
 from jaxsolve.sweeps import save as write_store
+from tests.inside import app, embed, pack, report
 from tests.report.sweeps_of import AXES, content, imagined, modes, named, numbers, SHAPE, TS
 
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings, strategies as st
 
 import jaxsolve as js
 from jaxsolve.theory import Balanced, DecoupledModes, SingleNeuronFlow
-from jaxsolve.theory._reduced_balanced import ReducedBalanced
 from tests import cases
+from tests.inside import ReducedBalanced
 from tests.linear_cases import (
     aligned,
     assert_every_rate_matters,

@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 import jaxsolve as js
 from jaxsolve.theory import Balanced, DecoupledModes, DeepBalanced
-from jaxsolve.theory._deep_mode import half_loss_time, mode_strength
+from tests.inside import half_loss_time, mode_strength
 from tests.linear_cases import aligned, assert_every_rate_matters, decades, errors, REFERENCE, signs
 
 

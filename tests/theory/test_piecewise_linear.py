@@ -11,9 +11,9 @@ from hypothesis import given, settings, strategies as st
 
 import jaxsolve as js
 from jaxsolve.theory import neuron_forces, neurons
-from jaxsolve.theory._piecewise_linear import Neurons
 from tests import cases
 from tests.cases import assert_fails, eps
+from tests.inside import Neurons
 
 
 WIDTH, IN_SIZE, SAMPLES, STARTS = 5, 3, 6, 20

@@ -1,0 +1,199 @@
+"""The private names of jaxsolve that tests outside of `tests/sweeps` need, and why: they import them from here.
+
+A name belongs here only if public ones do not reach what is tested.
+"""
+
+# What step sizes and times of one run mean for another is public nowhere, and simple to get wrong.
+from jaxsolve._clock import eta_of_prefactor, step_at, time_at, time_per_step
+
+# A dynamics of a user's own names its assumptions; `tests/cases.py` has some.
+from jaxsolve._dynamics import Assumption
+
+# Exponential integrators stand on these functions: they are compared with mpmath, digit by digit.
+from jaxsolve._phi import finite_product, integrated_decay, phi
+
+# The code of a result by its name, as stored by sweeps and returned by `solve`.
+from jaxsolve._results import result_code
+
+# Errors of a command as exceptions: `main` turns them into words and an exit code.
+from jaxsolve.cli import _main as cli_main
+from jaxsolve.cli._main import app
+from jaxsolve.cli._report import report
+
+# Every kind of object that a config may name is built once.
+from jaxsolve.configs._catalogue import kinds
+
+# Formulas of configs have a grammar of their own.
+from jaxsolve.configs._formula import Formula
+
+# A config from text instead of a file.
+from jaxsolve.configs._read import ConfiguredProblem, parse_config
+
+# All data sets check their arguments by these.
+from jaxsolve.data._arguments import require_count, require_key, require_scalar
+
+# How labels are drawn and encoded, without images.
+from jaxsolve.data._labels import draw as labels_draw, encode
+
+# The drift of conserved quantities, for states that no run would pass through.
+from jaxsolve.dynamics._certificate import conserved_drift
+
+# The state of a march, to count what is held.
+from jaxsolve.dynamics._held import Held
+
+# Its gradient noise is compared with that of batches, weight by weight.
+from jaxsolve.dynamics._stochastic_flow import batch_weights
+
+# The modes kept by an integrator, compared with a full eigendecomposition.
+from jaxsolve.integrators import _modes as integrators_modes
+
+# Coefficients and stability polynomials, apart from steps.
+from jaxsolve.integrators._chebyshev import _chebyshev as chebyshev
+
+# What an integrator knows of the problem, compared with the whole Hessian.
+from jaxsolve.integrators._hessian_part import hessian_part
+
+# What an integrator knows of the problem, compared with the whole Jacobian.
+from jaxsolve.integrators._kernel_part import frozen_jacobian, kernel_part, Known
+
+# What an integrator knows of the problem, compared with dense matrices.
+from jaxsolve.integrators._linear_part import Model
+from jaxsolve.integrators._modes import modes, no_modes
+
+# One mode with inertia has a closed form.
+from jaxsolve.integrators._oscillator import response
+
+# How samples are cut into batches is seen in memory and time only.
+# The iteration and its limits are replaced, to see what is said when it fails.
+# The door to neural-tangents, whose other implementations are references.
+from jaxsolve.kernels import _batches as batches, _matrix_free as matrix_free, _neural_tangents as neural_tangents
+
+# Costs that decide between two ways of one result.
+from jaxsolve.kernels._contributions import conv_costs, Outputs
+from jaxsolve.kernels._cost import jacobian_is_cheaper
+
+# Dual activations, compared with quadrature and with their series.
+from jaxsolve.kernels._duals import dual, expand
+from jaxsolve.kernels._neural_tangents import empirical_ntk, NTKImplementation
+
+# The layers in between, which kernels are sums over.
+from jaxsolve.kernels._signals import parametric_layers
+
+# One way to a kernel, whatever its cost: `empirical` chooses the cheaper.
+from jaxsolve.kernels._structured import structured
+
+# How a kernel is cut into tiles is seen in memory and time only.
+from jaxsolve.kernels._tiling import cut_tile, even_tile, Tiling, tilings, written_out
+
+# One layer's step, without a network.
+from jaxsolve.nets._layers import pass_on
+
+# A plan of layers that no architecture has.
+from jaxsolve.nets._plan import Plan
+
+# The example that several errata share.
+from jaxsolve.papers._chain import balanced, DEPTH, OUT, SIZE
+
+# An erratum that is made up, to see what its parts do.
+from jaxsolve.papers._erratum import Checked, compared, counted, Measurement, relative_error, Row
+
+# The simulations that errata are judged by must themselves be right.
+from jaxsolve.papers._simulate import draw as simulate_draw, follow, linear_problem, time_of_loss
+
+# Numbers as a page holds them, down to the bit.
+from jaxsolve.report._numbers import embed, pack
+
+# What makes two plans the same.
+from jaxsolve.sweeps.planning._fingerprint import plan_facts, require_same_plan
+
+# A plan, without running it.
+from jaxsolve.sweeps.planning._plan import read_plan
+
+# One mode of a deep network, whose closed forms the public classes sum over.
+from jaxsolve.theory._deep_mode import half_loss_time, mode_strength
+
+# What a closed form returns, made by hand.
+from jaxsolve.theory._piecewise_linear import Neurons
+
+# What a closed form reduces a problem to, made by hand.
+from jaxsolve.theory._reduced_balanced import ReducedBalanced
+
+
+__all__ = [
+    "Assumption",
+    "Checked",
+    "ConfiguredProblem",
+    "DEPTH",
+    "Formula",
+    "Held",
+    "Known",
+    "Measurement",
+    "Model",
+    "NTKImplementation",
+    "Neurons",
+    "OUT",
+    "Outputs",
+    "Plan",
+    "ReducedBalanced",
+    "Row",
+    "SIZE",
+    "Tiling",
+    "app",
+    "balanced",
+    "batch_weights",
+    "batches",
+    "chebyshev",
+    "cli_main",
+    "compared",
+    "conserved_drift",
+    "conv_costs",
+    "counted",
+    "cut_tile",
+    "dual",
+    "embed",
+    "empirical_ntk",
+    "encode",
+    "eta_of_prefactor",
+    "even_tile",
+    "expand",
+    "finite_product",
+    "follow",
+    "frozen_jacobian",
+    "half_loss_time",
+    "hessian_part",
+    "integrated_decay",
+    "integrators_modes",
+    "jacobian_is_cheaper",
+    "kernel_part",
+    "kinds",
+    "labels_draw",
+    "linear_problem",
+    "matrix_free",
+    "mode_strength",
+    "modes",
+    "neural_tangents",
+    "no_modes",
+    "pack",
+    "parametric_layers",
+    "parse_config",
+    "pass_on",
+    "phi",
+    "plan_facts",
+    "read_plan",
+    "relative_error",
+    "report",
+    "require_count",
+    "require_key",
+    "require_same_plan",
+    "require_scalar",
+    "response",
+    "result_code",
+    "simulate_draw",
+    "step_at",
+    "structured",
+    "tilings",
+    "time_at",
+    "time_of_loss",
+    "time_per_step",
+    "written_out",
+]
