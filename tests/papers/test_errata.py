@@ -12,9 +12,8 @@ from scipy.integrate import solve_ivp
 
 from jaxsolve import papers
 from jaxsolve.cli import _main as cli
-from jaxsolve.papers import Erratum, show_error
+from jaxsolve.papers import document, Erratum, show_error
 from jaxsolve.papers._chain import balanced, DEPTH, OUT, SIZE
-from jaxsolve.papers._document import document
 from jaxsolve.papers._erratum import Checked, compared, counted, Measurement, relative_error, Row
 from jaxsolve.papers._simulate import draw, follow, linear_problem, time_of_loss
 from tests.test_readme import NUMBER
