@@ -64,9 +64,8 @@ from jaxsolve.integrators._modes import modes, no_modes
 from jaxsolve.integrators._oscillator import response
 
 # How samples are cut into batches is seen in memory and time only.
-# The iteration and its limits are replaced, to see what is said when it fails.
 # The door to neural-tangents, whose other implementations are references.
-from jaxsolve.kernels import _batches as batches, _matrix_free as matrix_free, _neural_tangents as neural_tangents
+from jaxsolve.kernels import _batches as batches, _neural_tangents as neural_tangents
 
 # Costs that decide between two ways of one result.
 from jaxsolve.kernels._contributions import conv_costs, Outputs
@@ -84,9 +83,6 @@ from jaxsolve.kernels._structured import structured
 
 # How a kernel is cut into tiles is seen in memory and time only.
 from jaxsolve.kernels._tiling import cut_tile, even_tile, Tiling, tilings, written_out
-
-# One layer's step, without a network.
-from jaxsolve.nets._layers import pass_on
 
 # A plan of layers that no architecture has.
 from jaxsolve.nets._plan import Plan
@@ -168,7 +164,6 @@ __all__ = [
     "kinds",
     "labels_draw",
     "linear_problem",
-    "matrix_free",
     "mode_strength",
     "modes",
     "neural_tangents",
@@ -176,7 +171,6 @@ __all__ = [
     "pack",
     "parametric_layers",
     "parse_config",
-    "pass_on",
     "phi",
     "plan_facts",
     "read_plan",

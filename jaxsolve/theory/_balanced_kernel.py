@@ -56,6 +56,9 @@ def spiked_kernel(c: Float[ArrayLike, "..."], eta: Float[ArrayLike, " matrices"]
         c: the mode's strength >= 0, any shape.
         eta: the rates of all L >= 2 weight matrices, from the input; > 0.
 
+    Returns:
+        The numbers `isotropic`, `spike` and their `ratio`; `matrix(r)` and `alignment(rank)` follow from them.
+
     Example:
         >>> kernel = js.theory.spiked_kernel(8.0, eta=jnp.ones(3))  # after training, for a target of size 8
         >>> print(f"isotropic {kernel.isotropic:.1f}, spike/isotropic {kernel.ratio:.1f}")

@@ -52,6 +52,9 @@ def classify_network(
         rho, y: root mean square of the inputs along their line, and the reduced target (Proposition 1).
         window: times between which learning counts as neither unstable nor frozen.
 
+    Returns:
+        The `regime`, the `timescale` t_c with its two terms, and the `kernel_change` after training.
+
     Example:
         >>> print(js.theory.classify_network(1000, gamma=1000**-0.5).regime.label)  # NTK scaling
         kernel

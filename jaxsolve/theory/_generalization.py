@@ -63,6 +63,9 @@ def kernel_regression_error(
         samples: P >= 0.
         ridge: >= 0, added to the diagonal of the P x P kernel matrix (which is not divided by P).
 
+    Returns:
+        `error`, the `modes` that add up to it, the effective ridge `kappa`, and `gamma`.
+
     Example:
         >>> spectrum, target = 1 / jnp.arange(1.0, 51.0) ** 2, 1 / jnp.arange(1.0, 51.0)
         >>> for samples in (0, 10, 40):
@@ -139,6 +142,9 @@ def transfer_error(
         feature: A >= 0, how far the old task is written into the kernel; 0 is the isotropic kernel.
         alignment: alpha in [-1, 1], the cosine between the tasks.
         ridge: as in `js.theory.kernel_regression_error`.
+
+    Returns:
+        As `js.theory.kernel_regression_error`; the modes in the order above.
 
     Example:
         >>> for feature in (0.0, 10.0):  # without and with what an earlier, similar task has taught the kernel

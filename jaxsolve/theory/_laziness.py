@@ -46,6 +46,9 @@ def laziness(problem: Problem, params: PyTree = None) -> Laziness:
         problem: a problem; its outputs are centred if the problem is.
         params: the parameters at which to measure; None takes the start.
 
+    Returns:
+        The rates `features` and `loss`, per unit of gradient-flow time, and their `ratio`: far below 1 is lazy.
+
     Example:
         >>> net = js.nets.TwoLayerLinear(2, 2, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> for size in (1.0, 1e3):  # large targets move the features more

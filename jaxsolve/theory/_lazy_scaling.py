@@ -81,6 +81,10 @@ def lazy_scaling(depth: int) -> LazyScaling:
     Arguments:
         depth: number of hidden layers, >= 1, as for `js.nets.MLP`.
 
+    Returns:
+        A `crossover` and nine laws by name, from `half_loss_time_lazy` to `output_variance`. Each has the exponents
+        `width` and `alpha` and the `regime` in which it holds (None for both), and is a function of width and alpha.
+
     Example:
         >>> laws = js.theory.lazy_scaling(depth=1)
         >>> ratio = laws.kernel_change_lazy(1e3, 10.0) / laws.kernel_change_lazy(1e3, 1.0)  # ten times lazier

@@ -91,6 +91,9 @@ def mechanisms(line: ReducedLine) -> Mechanisms:
         line: a start, such as `js.theory.TwoLayerLine().reduce(problem)`. `alignment` and `rescaling` have no
             derivatives.
 
+    Returns:
+        The codes `alignment` and `rescaling`, the time `turn` of f = 0 (inf without one), `zeta_start` and `zeta_end`.
+
     Example:
         >>> line = js.theory.ReducedLine.from_pq(P=1.0, Q=1.0, phi=0.0, k=1.0, y=2.0)  # f(0) = 0 < y
         >>> found = js.theory.mechanisms(line)

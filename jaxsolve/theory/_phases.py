@@ -151,6 +151,9 @@ def table_1() -> list[Entry]:
     The lazy column counts as starting from zero output, which its exponents alone do not tell. The exponents of eta in
     the rows of Corollary 3 are the paper's choices.
 
+    Returns:
+        Entries with `scaling`, `chosen_by` (how rates and output scale were chosen), `exponents` and `regime`.
+
     Example:
         >>> for entry in js.theory.table_1()[:3]:
         ...     print(f"{entry.scaling}, {entry.chosen_by}: {entry.regime.label}")

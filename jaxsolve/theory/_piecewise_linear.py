@@ -98,6 +98,10 @@ def neurons(net: Any) -> Neurons:
     Arguments:
         net: such a network, at any time (`problem.net` is at the start, `view.net` at the time of the view).
 
+    Returns:
+        The arrays `delta`, `radius`, `direction`, `beta`, and the rates at which they move under given forces:
+        `radius_rate(forces)`, `direction_rate(forces)` and `beta_rate(forces)`.
+
     Example:
         >>> init = js.nets.Given([jnp.array([[3.0, 4.0], [1.0, 0.0]]), jnp.array([[1.0, 2.0]])])
         >>> scaling = js.nets.Scaling.standard()

@@ -177,6 +177,9 @@ def start_overlaps(
     r_std = sqrt(h S_u S_w) at width h. The paper has S_u = sigma^2/h, S_w = sigma^2/d and no q_std. The ratio
     r_std/q_mean = 2/(sqrt(d) (1 + h/d)) then tells when r_0 may be neglected against q_0: at h = 10, d = 25 it is 0.29.
 
+    Returns:
+        `q_mean`, `q_std` and `r_std`; the mean of r is 0.
+
     Example:
         >>> start = js.theory.start_overlaps(100, sigma_u=0.1, sigma_w=0.1)
         >>> print(f"q = {start.q_mean:.2f} +- {start.q_std:.2f}, r = 0 +- {start.r_std:.2f}")

@@ -39,6 +39,9 @@ def spectral_velocity(
         delta: any finite number.
         eta_a, eta_w: rates of A and W.
 
+    Returns:
+        The singular `values`, in descending order, and their `velocities`.
+
     Example:
         >>> beta, target = jnp.diag(jnp.array([2.0, 0.5])), jnp.diag(jnp.array([3.0, 1.5]))
         >>> print(js.theory.spectral_velocity(beta, beta - target, delta=0.0).velocities)  # 2 lambda times the gap
