@@ -322,7 +322,7 @@ def test_functions_are_put_together_again():
         def again(x, count):
             return x if count == 0 else factor * again(x, count - 1)  # it holds itself
 
-        later = lambda x: undefined * x if x is None else 2 * x
+        later = lambda x: undefined * x if x is None else 2 * x  # pyright: ignore[reportOperatorIssue]
         if factor is None:
             undefined = 1.0
         return lambda x, *, shift=factor: again(x, 1) + later(x) + shift + sum(part * x for part in [factor, factor])
