@@ -19,9 +19,7 @@ from ._dynamics import (
     AbstractMarching as AbstractMarching,
     AbstractRandomAccess as AbstractRandomAccess,
     Certificate as Certificate,
-    NotApplicable as NotApplicable,
     Quantity as Quantity,
-    Validity as Validity,
     View as View,
 )
 from ._problem import Problem as Problem
@@ -29,6 +27,7 @@ from ._quickstart import quickstart as quickstart
 from ._results import result_names as result_names, RESULTS as RESULTS
 from ._solve import solve as solve, SolveError as SolveError
 from ._trajectory import Trajectory as Trajectory
+from ._validity import NotApplicable as NotApplicable, Validity as Validity
 from .dynamics import (
     Descent as Descent,
     FrozenKernel as FrozenKernel,

@@ -48,7 +48,7 @@ class Held(eqx.Module):
 
     Arguments:
         value: the function.
-        floats: whether Python's floats are leaves, too.
+        floats: whether Python's floats are leaves as well.
 
     Attributes:
         arrays: what it closes over, at any depth; an array that is used twice appears once.

@@ -33,7 +33,7 @@ class GivenSchedule(AbstractSchedule):
 
     def rate(self, step: Int[Array, ""], dtype: jnp.dtype) -> Float[Array, ""]:
         with jax.numpy_dtype_promotion("standard"):
-            return jnp.asarray(self.function.value(step.astype(jnp.int32)), dtype)  # optax counts so, too
+            return jnp.asarray(self.function.value(step.astype(jnp.int32)), dtype)  # as optax counts
 
 
 def nearest_steps(

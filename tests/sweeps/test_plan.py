@@ -12,7 +12,20 @@ import numpy as np
 import optax
 import pytest
 
-from jaxsolve import Descent, GradientFlow, nets, NotApplicable, observe, plan, Problem, sweep, theory, Zip
+from jaxsolve import (
+    Descent,
+    FrozenKernel,
+    GradientFlow,
+    losses,
+    nets,
+    NotApplicable,
+    observe,
+    plan,
+    Problem,
+    sweep,
+    theory,
+    Zip,
+)
 from jaxsolve._dynamics import resolve
 from jaxsolve.sweeps.planning import _plan
 from jaxsolve.sweeps.running._devices import cores
@@ -191,6 +204,15 @@ def test_bad_arguments(changes, error, message):
     arguments = {"problem_fn": _modes, "axes": {"rate": [1.0]}, "dynamics": cases.ModesDecay(), "ts": TS} | changes
     with pytest.raises(error, match=message):
         plan(**arguments)
+
+
+@pytest.mark.parametrize(("loss", "size"), [(losses.MSE(), 80), (losses.Logistic(), 64)])
+def test_the_default_batch_is_that_of_the_dynamics_that_runs(loss, size):
+    """A frozen kernel is a closed form under MSE, and marches under any other loss."""
+    build = lambda rate: cases.modes(rate * jnp.ones(2), jnp.ones(2), loss=loss)
+    made = plan(build, {"rate": np.linspace(0.5, 1.0, 80)}, FrozenKernel(), TS)
+    assert f"80 lanes in batches of {size}, " in made.describe()
+    assert made.trace(made.groups[0]).size == size  # what `sweep` takes
 
 
 def test_a_plan_is_only_read():
