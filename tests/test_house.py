@@ -15,13 +15,8 @@ EACH_FILE = pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.rel
 
 # An arrow points to the importer; rooms on one line do not import each other.
 STEPS = (
-<<<<<<< HEAD
     ("_results", "_checks", "_clock", "_phi", "_safe", "_regime", "_renamed"),
-    ("nets", "losses", "data"),
-=======
-    ("_results", "_checks", "_clock", "_phi", "_safe", "_regime"),
     ("nets", "losses", "data", "_validity"),
->>>>>>> dynamics
     ("kernels",),
     ("_problem",),
     ("_dynamics", "_trajectory"),

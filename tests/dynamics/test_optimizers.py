@@ -322,15 +322,9 @@ def test_functions_are_put_together_again():
         def again(x, count):
             return x if count == 0 else factor * again(x, count - 1)  # it holds itself
 
-<<<<<<< HEAD
-        later = lambda x: undefined * x if x is None else 2 * x  # pyright: ignore[reportOperatorIssue]
-        if factor is None:
-            undefined = 1.0
-=======
         later = lambda x: 2 * x if x else unassigned  # a cell that stays empty
         if complete:
             unassigned = 1.0
->>>>>>> dynamics
         return lambda x, *, shift=factor: again(x, 1) + later(x) + shift + sum(part * x for part in [factor, factor])
 
     held = Held(make(jnp.asarray(3.0)))
