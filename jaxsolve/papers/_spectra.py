@@ -20,4 +20,4 @@ def difference_edges(up: float, down: float) -> Float[np.ndarray, "2"]:
         found: Any = minimize_scalar(height, bounds=(0, 1), method="bounded", options={"xatol": 1e-10})
         return sign * found.fun
 
-    return np.array([extremum(-1, -1 / down), extremum(1, 1 / up)])
+    return np.array([extremum(-1.0, -1 / down), extremum(1.0, 1 / up)])

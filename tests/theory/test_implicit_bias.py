@@ -90,10 +90,10 @@ def neurons():
     return starts, ends, crossed
 
 
-def neuron_ends(starts, crossed, *, with_delta=True):
+def neuron_ends(starts, crossed, *, share_of_delta=1.0):
     def lane(start, crossed):
         potential = SingleNeuronPotential.from_weights(*start, crossed=crossed)
-        potential = eqx.tree_at(lambda p: p.delta, potential, with_delta * potential.delta)
+        potential = eqx.tree_at(lambda p: p.delta, potential, share_of_delta * potential.delta)
         return implicit_bias(potential, GAMMA * jnp.asarray(X), jnp.asarray(Y))
 
     return eqx.filter_jit(jax.vmap(lane))(starts, crossed)
@@ -105,7 +105,7 @@ def test_one_neuron_ends_at_the_minimiser(neurons):
     np.testing.assert_array_equal(crossed, [False] * 5 + [True])
     ours = neuron_ends(starts, crossed)
     assert gap(ours, ends) < 2e-11
-    balanced = neuron_ends(starts, crossed, with_delta=False)
+    balanced = neuron_ends(starts, crossed, share_of_delta=0.0)
     assert_fails(lambda: np.testing.assert_allclose(balanced[0], ends[0], rtol=1e-2))
     np.testing.assert_allclose(jax.jit(jax.vmap(delta_of))(starts), DELTAS, atol=1e-14)
 
