@@ -50,8 +50,8 @@ REPRESENTATIVE = (
     "kernels/test_neural_tangents.py",  # neural-tangents
     "kernels/test_regression.py",
     "integrators/test_parameter_space.py",  # optimistix, lineax
-    "theory/test_exact.py",
-    "theory/test_two_layer_line.py",
+    "theory/test_balanced.py",
+    "theory/test_single_neuron.py",
     "dynamics/test_gradient_flow.py",  # diffrax
     "dynamics/test_descent.py",  # optax
     "observe/test_observables.py",
