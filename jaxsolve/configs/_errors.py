@@ -8,7 +8,19 @@ from .._checks import describe
 
 
 class ConfigError(ValueError):
-    """A config does not say a sweep. The message begins with the place, such as `problem.network.width`."""
+    """A config does not describe a sweep. The message begins with the place, such as `problem.network.width`.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder) / "mine.toml"
+        ...     _ = path.write_text('tims = [0, 1]')
+        ...     try:
+        ...         js.configs.read_config(path)
+        ...     except js.configs.ConfigError as error:
+        ...         print(str(error).split(": ")[1])
+        'tims' is not a known part of a config; did you mean 'times'?
+    """
 
 
 def unknown(name: Any, known: Iterable[str], noun: str) -> str:

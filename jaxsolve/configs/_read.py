@@ -28,10 +28,14 @@ NEEDED = ("problem", "dynamics", "times")
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """The arguments of a sweep.
+    """The arguments of a sweep, as `js.configs.read_config` returns them.
 
     Attributes:
-        problem_fn, axes, dynamics, ts, observe, store, batch_size: as for `sweep`.
+        problem_fn, axes, dynamics, ts, observe, store, batch_size: as for `js.sweep`.
+
+    Example:
+        >>> config = js.configs.read_config("mine.toml")  # doctest: +SKIP
+        >>> data = js.sweep(config.problem_fn, config.axes, config.dynamics, config.ts)  # doctest: +SKIP
     """
 
     problem_fn: Callable[..., Problem]
@@ -93,6 +97,15 @@ def read_config(path: str | os.PathLike) -> Config:
     Raises:
         ConfigError: the file is not TOML, or does not describe a sweep.
         OSError: it cannot be read.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder) / "mine.toml"
+        ...     _ = path.write_text(js.papers.configs()["kunin"])  # one that comes with jaxsolve
+        ...     config = js.configs.read_config(path)
+        >>> config.dynamics.name
+        'SingleNeuronFlow'
     """
     try:
         table = tomllib.loads(Path(path).read_text(encoding="utf-8"))

@@ -15,10 +15,14 @@ from ..._checks import concrete, describe
 
 
 class Zip:
-    """Axes that advance together, as one dimension: `Zip(sigma=[...], eta=[...])`.
+    """Axes that advance together, as one dimension of a sweep: `js.Zip(sigma=[...], eta=[...])`.
 
     Raises:
         ValueError: the values are empty or differ in length.
+
+    Example:
+        >>> build = lambda seed, sigma, eta: ...  # returns a js.Problem
+        >>> axes = [js.Zip(sigma=[0.1, 1.0], eta=[10.0, 1.0]), {"seed": range(3)}]  # 2 x 3 lanes
     """
 
     def __init__(self, **values: Any):

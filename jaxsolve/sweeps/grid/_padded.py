@@ -55,6 +55,14 @@ def padded(
     Raises:
         TypeError: problem_fn is not a function, or the values of such an axis are not integers.
         ValueError: there is no such axis, or a width is less than 1.
+
+    Example:
+        >>> def problem(width, seed):
+        ...     net = js.nets.MLP(2, width, 1, 1, "tanh", key=jax.random.key(seed))
+        ...     return js.Problem(net, jnp.eye(2), jnp.ones((2, 1)))
+        >>> axes = {"width": [4, 8, 16], "seed": range(2)}
+        >>> js.plan(*js.sweeps.padded(problem, axes, "width"), js.GradientFlow(), [0.0, 1.0])
+        Plan(6 lanes, 1 compilation: width 3 x seed 2)
     """
     if not callable(problem_fn):
         raise TypeError(f"problem_fn must return the problem of a cell, got {describe(problem_fn)}")

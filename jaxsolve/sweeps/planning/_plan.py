@@ -181,6 +181,12 @@ def plan(
         ValueError, TypeError: as `sweep`, for all that is wrong with these arguments, or with the shapes of what
             problem_fn and the observables return for any combination of static arguments.
         NotApplicable: the dynamics is a closed form for another kind of problem.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 8, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = lambda target: js.Problem(net, jnp.eye(2), target * jnp.ones((2, 1)))
+        >>> js.plan(problem, {"target": [0.5, 1.0, 2.0]}, js.FrozenKernel(), [0.0, 1.0])
+        Plan(3 lanes, 1 compilation: target 3)
     """
     made = read_plan(problem_fn, axes, dynamics, ts, observe=observe, batch_size=batch_size)
     made.check(made.groups)

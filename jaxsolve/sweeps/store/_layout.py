@@ -77,6 +77,16 @@ def read_manifest(path: Path) -> dict[str, Any]:
     Raises:
         FileNotFoundError: there is no store, or another one than a sweep's.
         ValueError: it is damaged.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> net = js.nets.TwoLayerLinear(2, 8, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = lambda target: js.Problem(net, jnp.eye(2), target * jnp.ones((2, 1)))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder) / "run.zarr"
+        ...     _ = js.sweep(problem, {"target": [0.5, 1.0]}, js.FrozenKernel(), [1.0], store=path, progress=False)
+        ...     js.sweeps.read_manifest(path)["plan"]["axes"]
+        {'target': {'target': {'traced': [0.5, 1.0]}}}
     """
     file = path / OURS / MANIFEST
     try:

@@ -25,7 +25,12 @@ BETWEEN = "; "  # devices and dynamics of one dataset
 
 
 def citation() -> str:
-    """How to cite the library."""
+    """How to cite the library.
+
+    Example:
+        >>> js.sweeps.citation()
+        'The jaxsolve developers: jaxsolve. ... Version ...'
+    """
     facts = metadata.metadata("jaxsolve")
     return f"{facts['Author']}: jaxsolve. {facts['Summary']} Version {facts['Version']}."
 

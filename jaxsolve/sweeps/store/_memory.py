@@ -122,7 +122,11 @@ def save(dataset: "xarray.Dataset", path: Path) -> None:
 
 
 def load(path: Path) -> "xarray.Dataset":
-    """The dataset of a sweep's store, in memory. What has not run is NaN, and -1 in `result` and `steps`."""
+    """The dataset of a sweep's store, in memory. What has not run is NaN, and -1 in `result` and `steps`.
+
+    Example:
+        >>> data = js.sweeps.load("run.zarr")  # doctest: +SKIP
+    """
     import xarray
 
     with xarray.open_zarr(path, chunks=None) as data:
