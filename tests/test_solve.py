@@ -280,7 +280,7 @@ def test_numbers_and_keys_do_not_recompile(kind):
         data = cases.inputs(jr.key(seed)), cases.inputs(jr.key(seed), 4, 1)
         condition = until.loss_below(threshold)
         if kind is Descent:
-            dynamics = Descent(optax.adam(rate), batch_size=2, key=jr.key(seed), until=condition)
+            dynamics = Descent(optax.adam(jnp.asarray(rate, float)), batch_size=2, key=jr.key(seed), until=condition)
         else:
             dynamics = GradientFlow(until=condition)
         return solve(Problem(net, *data, loss=_counted), dynamics, ts)["loss"][0]

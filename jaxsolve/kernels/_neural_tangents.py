@@ -98,9 +98,9 @@ def load() -> types.ModuleType:
             "bring TensorFlow, which it does not need here)."
         ) from error
     try:
-        _restore_removed_names()
         sys.modules.setdefault("neural_tangents.experimental", types.ModuleType("neural_tangents.experimental"))
         with _old_ways():
+            _restore_removed_names()  # looking at a deprecated name of JAX warns
             return importlib.import_module("neural_tangents")
     except Exception as error:  # whatever a future JAX breaks, the caller should read the versions
         raise NeuralTangentsUnavailable(

@@ -1,3 +1,5 @@
+# long: the tests of one family of networks, which share its reference implementation
+
 import itertools
 
 import equinox as eqx

@@ -58,7 +58,8 @@ def padded(
 
     Example:
         >>> def problem(width, seed):
-        ...     net = js.nets.MLP(2, width, 1, 1, "tanh", key=jax.random.key(seed))
+        ...     scaling = js.nets.Scaling.ntk()
+        ...     net = js.nets.MLP(2, width, 1, 1, "tanh", scaling=scaling, key=jax.random.key(seed))
         ...     return js.Problem(net, jnp.eye(2), jnp.ones((2, 1)))
         >>> axes = {"width": [4, 8, 16], "seed": range(2)}
         >>> js.plan(*js.sweeps.padded(problem, axes, "width"), js.GradientFlow(), [0.0, 1.0])
