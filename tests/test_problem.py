@@ -32,18 +32,21 @@ def test_predict_outputs_and_objective_are_the_formulas(centered, getkey):
         "test_outputs": _numpy(net, params, start.x_test) - offset(start.x_test),
     }
     expected["objective"] = np.sum((expected["outputs"] - np.asarray(start.y)) ** 2) / (2 * 4)
-    found = jax.jit(
+    all_of = jax.jit(
         lambda p: {
             "predict": start.predict(p, fresh),
             "outputs": start.outputs(p),
             "test_outputs": start.test_outputs(p),
             "objective": start.objective(p),
         }
-    )(params)
+    )
+    found = all_of(params)
+    # The twin leaves what one layer has learned out.
+    unlearned = all_of(eqx.tree_at(lambda p: p.weights[1], params, start.params.weights[1]))
     for name, value in expected.items():
         check = lambda found, value=value: np.testing.assert_allclose(found, value, rtol=eps(100), atol=eps(50))
         check(found[name])
-        assert_fails(lambda name=name, check=check: check(1.01 * found[name]))
+        assert_fails(lambda name=name, check=check: check(unlearned[name]))
     np.testing.assert_allclose(start.predict(params, start.x), found["outputs"], atol=eps(50))
     np.testing.assert_allclose(start.outputs(start.params), 0 if centered else _numpy(net, net, start.x), atol=eps(50))
     assert eqx.tree_equal(jax.tree.leaves(start.network(params).weights), list(params.weights))

@@ -96,7 +96,8 @@ def test_one_weight_is_a_damped_oscillator(kind, value):
     bound = 3e-9 if cases.X64 else 4e-6
     run = _followed(kind, value)
     np.testing.assert_allclose(run["params"], _solution(kind, value), rtol=0, atol=bound)
-    for off in (_solution(kind, 1.01 * value), _solution(kind, value, rates=np.multiply(1.01, RATES))):
+    without_inertia = np.stack([w * np.exp(-r * np.asarray(TS)) for w, r in zip(START, RATES, strict=True)], axis=1)
+    for off in (without_inertia, _solution(kind, value, rates=RATES[::-1])):
         assert np.abs(run["params"] - off).max() > 3 * bound
     assert _certificate(run).energy_balance < (2e-9 if cases.X64 else 1e-5)
 
@@ -285,13 +286,13 @@ def test_energy_balance_of_closed_forms(kind, value):
     heat = (1 - slope / 2) * quad(lambda s: velocity(s) ** 2, 0, t, epsabs=1e-13)[0]
     y = jnp.array([SOLUTIONS[kind](rate, value, t), tau * velocity(t), heat])
 
-    def balance(problem, value):
+    def balance(y):
         system = _flow(kind, value).system(problem)
         return float(system.certificate(jnp.asarray(t), y, jnp.zeros(())).energy_balance)
 
-    assert balance(problem, value) < 1e-12
-    assert balance(problem, 1.01 * value) > 1e-5
-    assert balance(Problem(problem.net, 1.01 * problem.x, problem.y), value) > 1e-3
+    assert balance(y) < 1e-12
+    for term in range(3):  # the weight, its velocity, the heat
+        assert balance(y.at[term].set(0)) > 1e-3
 
 
 # until, and other integrators
@@ -396,7 +397,7 @@ def test_function_space_agrees_with_explicit_methods(tau):
     assert run.stats.integrator == "InertialFunctionSpace"
     assert run.stats.kernel_evaluations == run.stats.steps + run.stats.rejected
     assert errors(found).max() < 3e-5
-    assert errors(1.01 * found).max() > 3e-3
+    assert errors(_explicit(20.0 if tau < 1 else 0.4, *LONG[1:])).max() > 3e-3  # another tau
     assert _certificate(run).energy_balance < 1e-5
     assert np.isnan(_certificate(run).conserved_drift)
 
@@ -424,7 +425,7 @@ def test_derivative_in_tau_in_function_space():
     difference = (_explicit(0.4 + 1e-4, 2.0) - _explicit(0.4 - 1e-4, 2.0))[-1] / 2e-4
     error = lambda slope: np.linalg.norm(slope - difference) / np.linalg.norm(difference)
     assert error(slope) < 1e-4
-    assert error(1.01 * slope) > 1e-3
+    assert error(slope.at[:3].set(0)) > 1e-3  # as if the first weights did not depend on it
 
 
 @pytest.mark.x64_only

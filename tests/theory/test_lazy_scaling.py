@@ -25,18 +25,15 @@ def problem(width, depth, alpha, key, activation=SOFTPLUS, x=X, y=Y):
 
 
 def trained(width, depth, alphas, seeds, flow, t_end):
-    """Kernel change, weight change, time of the end and test outputs, each (alphas, seeds, ...); t_end in alphas."""
-    watched = [js.observe.kernel_change(), js.observe.weight_distances(), js.observe.test_outputs()]
-
-    def one(alpha, t, seed):
-        start = problem(width, depth, alpha, jr.key(seed))
-        run = js.solve(start, flow, jnp.stack([0.0 * t, t]), observe=watched, throw=False)
-        norm = jnp.sqrt(sum(jnp.sum(w**2) for w in start.params.weights))
-        moved = jnp.linalg.norm(run["weight_distances"][-1]) / norm
-        return run["kernel_change"][-1], moved, run.t_end, run["test_outputs"][-1, :, 0]
-
-    over_seeds = jax.vmap(one, (None, None, 0))
-    return eqx.filter_jit(jax.vmap(over_seeds, (0, 0, None)))(alphas, t_end, jnp.arange(seeds))
+    """Kernel change, weight change, time of the end and test outputs, each (alphas, seeds, ...)."""
+    make = lambda alpha, seed: problem(width, depth, alpha, jr.key(seed))
+    watched = [js.observe.kernel_change(), js.observe.weight_distances(), js.observe.weight_norms()]
+    axes = {"alpha": alphas, "seed": range(seeds)}
+    observables = [*watched, js.observe.test_outputs()]
+    runs = js.sweep(make, axes, flow, [0.0, t_end], observe=observables, progress=False)
+    size = lambda name, when: np.linalg.norm(runs[name].values[:, :, when], axis=-1)
+    moved = size("weight_distances", -1) / size("weight_norms", 0)
+    return runs["kernel_change"].values[:, :, -1], moved, runs["t_end"].values, runs["test_outputs"].values[:, :, -1, :, 0]
 
 
 def slopes(values, over):
@@ -118,7 +115,7 @@ def lazy_slopes(depth, widths, seeds):
     # The weights move by 1e-4 of their size: hence the tolerances.
     flow = js.GradientFlow(rtol=1e-8, atol=1e-9)
     kernel, weights, _, outputs = zip(
-        *(trained(width, depth, alphas, seeds, flow, jnp.full(2, 2.0)) for width in widths), strict=True
+        *(trained(width, depth, alphas, seeds, flow, 2.0) for width in widths), strict=True
     )
     size = lambda values: np.sqrt(np.mean(np.array(values) ** 2, axis=2))  # (widths, alphas)
     in_alpha = [slopes(size(values).T, alphas)[:, 0] for values in (kernel, weights)]
@@ -195,11 +192,11 @@ def test_feature_learning_networks_follow_their_laws():
 
     Measured: -1.43 for -4/3, -0.36 for -1/3, 1.03 for 1.
     """
-    depth, width, seeds, scaled = 2, 24, 8, jnp.array([1e-2, 1e-5])
-    alphas, laws, other = scaled / width**0.5, lazy_scaling(2), lazy_scaling(1)
+    depth, width, seeds = 2, 24, 8
+    alphas, laws, other = jnp.array([1e-2, 1e-5]) / width**0.5, lazy_scaling(2), lazy_scaling(1)
     end = lambda fraction: js.GradientFlow(rtol=1e-4, atol=1e-7, until=js.until.loss_fraction(fraction))
-    kernel, weights, _, _ = trained(width, depth, alphas, seeds, end(0.05), 100 * scaled)
-    half = trained(width, depth, alphas, seeds, end(0.5), 100 * scaled)[2]
+    kernel, weights, _, _ = trained(width, depth, alphas, seeds, end(0.05), 1.0)
+    half = trained(width, depth, alphas, seeds, end(0.5), 1.0)[2]
     size = lambda values: np.exp(np.mean(np.log(values), axis=1))
     for values, law, wrong, error in [
         (kernel, laws.kernel_change_feature.alpha, other.kernel_change_feature.alpha, 0.15),
@@ -216,7 +213,7 @@ def test_feature_learning_networks_follow_their_laws():
 def test_feature_learning_depends_on_width_through_sqrt_h_alpha():
     scaled, widths, law = 1e-2, (16, 64), lazy_scaling(2).kernel_change_feature
     flow = js.GradientFlow(rtol=1e-4, atol=1e-7, until=js.until.loss_fraction(0.05))
-    at = [trained(w, 2, jnp.array([scaled / w**0.5]), 12, flow, jnp.array([100 * scaled]))[0][0] for w in widths]
+    at = [trained(w, 2, jnp.array([scaled / w**0.5]), 12, flow, 1.0)[0][0] for w in widths]
     means = np.exp([np.mean(np.log(one)) for one in at])
     # Along alpha = scaled/sqrt(h) the law is constant.
     np.testing.assert_allclose(slopes(means, widths), law.width - law.alpha / 2, atol=0.2)  # measured 0.10
