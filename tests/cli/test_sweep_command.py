@@ -194,7 +194,7 @@ def test_ctrl_c_in_a_process_of_its_own(tmp_path):
     )
     watch = threading.Thread(target=_interrupt_after_first_chunk, args=(begin, tmp_path / "run.zarr"))
     watch.start()
-    out, err = begin.communicate(timeout=120)
+    out, err = begin.communicate(timeout=300)
     watch.join()
     assert begin.returncode == 130, err
     assert "Traceback" not in err
@@ -202,7 +202,7 @@ def test_ctrl_c_in_a_process_of_its_own(tmp_path):
     assert 0 < int((_open(tmp_path / "run.zarr").result >= 0).sum()) < 120
     for store in ("run.zarr", "whole.zarr"):
         options = ["--store", store, "--batch-size", "2", "--quiet"]
-        subprocess.run([*program, *options], cwd=tmp_path, check=True, capture_output=True, timeout=120)
+        subprocess.run([*program, *options], cwd=tmp_path, check=True, capture_output=True, timeout=300)
     one, other = _open(tmp_path / "run.zarr"), _open(tmp_path / "whole.zarr")
     assert one["loss"].values.tobytes() == other["loss"].values.tobytes()
 
