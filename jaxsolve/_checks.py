@@ -60,6 +60,13 @@ def positive_number(value: Any, name: str, hint: str = "") -> Float[Array, ""]:
     return jax.lax.convert_element_type(jnp.asarray(value), jnp.result_type(float))
 
 
+def require_flag(value: Any, name: str) -> bool:
+    """Returns True or False; raises TypeError for anything else, such as "no" or 0."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be True or False, got {describe(value)}")
+    return bool(value)
+
+
 def require_size(value: Any, name: str) -> int:
     """Returns a size >= 1 as an int; raises TypeError or ValueError for anything else."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):

@@ -3,6 +3,7 @@
 import logging
 import signal
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 log = logging.getLogger("jaxsolve")
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+TOGETHER = 1.0  # seconds within which signals are one: `timeout` sends its own to the process and to its group
 
 
 class Stopped(KeyboardInterrupt):
@@ -18,7 +20,7 @@ class Stopped(KeyboardInterrupt):
 
 
 class Signals:
-    """While it is entered, the first Ctrl-C or SIGTERM is only noted; a second one interrupts at once.
+    """While it is entered, the first Ctrl-C or SIGTERM is only noted; one more than a second later interrupts.
 
     Signals reach the main thread only: elsewhere, and where a signal is ignored or handled outside of Python, nothing
     changes.
@@ -50,9 +52,11 @@ class Signals:
             raise KeyboardInterrupt(f"stopped by {self._noted.name} after the last lane; the store is complete")
 
     def _note(self, number: int, frame: Any) -> None:
-        if self._noted is not None:
+        now = time.monotonic()
+        if self._noted is None:
+            self._noted, self._since = signal.Signals(number), now
+        elif now - self._since > TOGETHER:
             raise KeyboardInterrupt("interrupted twice: the batch that was running is lost")
-        self._noted = signal.Signals(number)
 
     def noted(self) -> bool:
         """Whether there was one; the log tells so, once."""

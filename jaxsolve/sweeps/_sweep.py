@@ -2,11 +2,14 @@
 
 import functools
 import os
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TYPE_CHECKING
 
+from .._checks import require_flag
 from .._dynamics import AbstractDynamics
 from .._problem import Problem
+from .._results import FIRST_FAILURE
 from ..observe import loss, Observable
 from ._progress import Progress
 from ._signals import Signals
@@ -23,6 +26,8 @@ from .store._zarr import HeldStore
 
 if TYPE_CHECKING:
     import xarray
+
+LOW_TRUST = 2  # digits, below which a figure would show the error
 
 
 def sweep(
@@ -69,8 +74,8 @@ def sweep(
 
     Returns:
         An `xarray.Dataset` with the axes in order, then `t`, then the observable's dimensions. Per lane `result`
-        (codes, named in its attributes), `steps`, `t_end` and `wall`. A lane never raises: failed lanes hold NaN from
-        where they failed.
+        (codes, named in its attributes), `steps`, `t_end`, `wall`, and `trust` where the dynamics gives certificates. A
+        lane never raises: failed lanes hold NaN from where they failed.
 
     Raises:
         ValueError, TypeError: axes, ts, observables or options are not as above; the shape or dtype of an observable
@@ -84,7 +89,8 @@ def sweep(
         KeyboardInterrupt: after the batch that was running is in the store.
 
     Warns:
-        UserWarning: the store was begun with another batch size, on another device, or by other versions.
+        UserWarning: the store was begun with another batch size, on another device, or by other versions; or there are
+            lanes whose certificate vouches for fewer than two digits.
 
     Example:
         >>> def problem(gamma, seed):
@@ -96,6 +102,8 @@ def sweep(
         >>> dict(data["loss"].sizes)
         {'gamma': 3, 'seed': 2, 't': 2}
     """
+    for name, flag in (("resume", resume), ("retry_failed", retry_failed), ("progress", progress)):
+        require_flag(flag, name)
     hosts = isinstance(executor, Hosts)
     if hosts and store is None:
         raise ValueError("the processes of Hosts() meet in a store: give store=, a folder that all of them see")
@@ -134,7 +142,22 @@ def sweep(
                 _run(programs, lanes, signals, bar)
             else:
                 run_on(executor, programs, lanes, signals, bar.add)
-        return lanes.dataset()
+        data = lanes.dataset()
+    _warn_of_low_trust(data)
+    return data
+
+
+def _warn_of_low_trust(data: "xarray.Dataset") -> None:
+    if "trust" not in data:
+        return
+    trust = data["trust"].values[(data["result"].values >= 0) & (data["result"].values < FIRST_FAILURE)]
+    low = trust[trust < LOW_TRUST]
+    if low.size:
+        warnings.warn(
+            f"{low.size} of {data['trust'].size} lanes can be trusted to fewer than {LOW_TRUST} digits, the worst to "
+            f"{low.min():.1f} (the variable 'trust' says which): lower rtol, or choose another integrator",
+            stacklevel=3,
+        )
 
 
 def _run(programs: Iterable[Program], store: AbstractStore, signals: Signals, bar: Progress) -> None:

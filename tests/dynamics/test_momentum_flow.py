@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 from scipy.integrate import quad, solve_ivp
 from scipy.optimize import brentq
 
-from jaxsolve import Descent, MomentumFlow, observe, Problem, result_names, solve, until
+from jaxsolve import Descent, MomentumFlow, observe, result_names, solve, until
 from jaxsolve.integrators import FunctionSpace, HOCHBRUCK_OSTERMANN_3, KROGSTAD, ParameterSpace
 from tests import cases
 from tests.inside import result_code

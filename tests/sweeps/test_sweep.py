@@ -85,7 +85,9 @@ def test_dataset():
     assert data["outputs"].dims == ("width", "sigma", "seed", "t", "sample", "output")
     for name in ("result", "steps", "t_end", "wall"):
         assert data[name].dims == ("width", "sigma", "seed")
-    assert set(data.data_vars) == {"loss", "outputs", "result", "steps", "t_end", "wall"}
+    assert set(data.data_vars) == {"loss", "outputs", "result", "steps", "t_end", "trust", "wall"}
+    assert np.all(data.trust.values[:, [0, 2]] > 3)
+    assert data.trust.dtype == np.float32
     np.testing.assert_array_equal(data.width, [3])
     np.testing.assert_array_equal(data.sigma, [0.5, -1.0, 2.0])
     np.testing.assert_array_equal(data.seed, [0, 1])

@@ -33,7 +33,8 @@ def trained(width, depth, alphas, seeds, flow, t_end):
     runs = js.sweep(make, axes, flow, [0.0, t_end], observe=observables, progress=False)
     size = lambda name, when: np.linalg.norm(runs[name].values[:, :, when], axis=-1)
     moved = size("weight_distances", -1) / size("weight_norms", 0)
-    return runs["kernel_change"].values[:, :, -1], moved, runs["t_end"].values, runs["test_outputs"].values[:, :, -1, :, 0]
+    outputs = runs["test_outputs"].values[:, :, -1, :, 0]
+    return runs["kernel_change"].values[:, :, -1], moved, runs["t_end"].values, outputs
 
 
 def slopes(values, over):

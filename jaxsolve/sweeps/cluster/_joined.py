@@ -9,7 +9,7 @@ from ..planning._plan import Plan
 from ..running.programs._base import Batch, Origin
 from ..store._chunks import Chunks
 from ..store._files import OURS, write_json
-from ..store._layout import await_layout
+from ..store._layout import await_layout, require_names
 from ..store._zarr import AbstractOnDisk, HOSTS, sized
 
 
@@ -33,6 +33,7 @@ class JoinedStore(AbstractOnDisk):
 
     def __enter__(self) -> "JoinedStore":
         layout = await_layout(self.path)
+        require_names(self.plan, layout)
         self.plan = sized(self.plan, layout)
         chunks = self._chunks = Chunks(self.path, layout)
         lanes = np.arange(self.plan.lanes) if self._lanes is None else self._lanes

@@ -108,9 +108,12 @@ def read_axes(axes: Any) -> tuple[Axis, ...]:
     names = [argument.name for axis in read for argument in axis.arguments]
     if not names:
         raise ValueError("a sweep needs at least one axis")
-    twice = sorted({name for name in names if names.count(name) > 1})
+    dims = [axis.dim for axis in read if len(axis.arguments) > 1]  # of an axis alone it is the argument's name
+    twice = sorted({name for name in names + dims if (names + dims).count(name) > 1})
     if twice:
-        raise ValueError(f"each axis needs a name of its own; {twice} appear more than once")
+        raise ValueError(
+            f"each axis needs a name of its own; {twice} appear more than once (a Zip is called by its axes, as 'a_b')"
+        )
     return tuple(read)
 
 
@@ -136,17 +139,16 @@ def _group(axes: tuple[Axis, ...], lanes: np.ndarray, shape: tuple[int, ...]) ->
 
 def _argument(name: str, values: Any) -> Argument:
     if isinstance(values, range):
-        array = jnp.arange(values.start, values.stop, values.step)
-        return _traced(name, array)
+        return _traced(name, np.arange(values.start, values.stop, values.step))
     if isinstance(values, np.ndarray | jax.Array):
-        return _traced(name, jnp.asarray(values))
+        return _traced(name, values)
     if isinstance(values, str | Mapping) or not isinstance(values, Sequence):
         raise TypeError(f"the values of axis {name!r} must be a list, a range or a 1-D array, got {describe(values)}")
     if len(values) == 0:
         raise ValueError(f"axis {name!r} has no values")
     numbers = all(isinstance(v, int | float | np.number) and not isinstance(v, bool) for v in values)
     if numbers and any(isinstance(v, float | np.floating) for v in values):
-        return _traced(name, jnp.asarray([float(v) for v in values]))
+        return _traced(name, np.asarray([float(v) for v in values]))
     for value in values:
         if not (isinstance(value, str | int | np.integer) or value is None or callable(value)):
             raise TypeError(
@@ -156,12 +158,28 @@ def _argument(name: str, values: Any) -> Argument:
     return Argument(name, tuple(int(v) if isinstance(v, np.integer) else v for v in values), traced=False)
 
 
-def _traced(name: str, array: Array) -> Argument:
-    if array.ndim != 1 or array.shape[0] == 0:
-        raise ValueError(f"axis {name!r} must be a non-empty 1-D array, got shape {array.shape}")
-    known = concrete(array)
-    if known is not None and jnp.issubdtype(array.dtype, jnp.floating) and not np.all(np.isfinite(known)):
+def _traced(name: str, values: Any) -> Argument:
+    if values.ndim != 1 or values.shape[0] == 0:
+        raise ValueError(f"axis {name!r} must be a non-empty 1-D array, got shape {values.shape}")
+    known = concrete(values)
+    if known is None:
+        return Argument(name, values, traced=True)
+    if known.dtype.kind not in "fiub":
+        raise TypeError(f"axis {name!r} must hold real numbers, got {describe(values)}")
+    if not np.all(np.isfinite(known)):
         raise ValueError(f"axis {name!r} holds NaN or infinite values: {known.tolist()}")
+    array = jnp.asarray(values)
+    kept = np.asarray(array)
+    if known.dtype.kind != "f" and not np.array_equal(kept, known):
+        raise ValueError(
+            f"axis {name!r} holds {known[kept != known][0]}, which {kept.dtype} cannot: give smaller values, or switch "
+            "JAX to 64 bits by jax.config.update('jax_enable_x64', True)"
+        )
+    if len(np.unique(kept)) < len(np.unique(known)):
+        raise ValueError(
+            f"axis {name!r} has values that are equal in {kept.dtype}, so their lanes would be: {known.tolist()}; give "
+            "others, or switch JAX to 64 bits by jax.config.update('jax_enable_x64', True)"
+        )
     return Argument(name, array, traced=True)
 
 

@@ -5,6 +5,7 @@ import enum
 import functools
 import hashlib
 import math
+import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,7 +31,8 @@ def describe_value(value: Any) -> Any:
     | list, tuple, set, dict | their items |
     | dataclass, network, dynamics, `functools.partial` | its type and fields |
     | function, class | its name; if the user wrote it, a digest of its source; and what it refers to |
-    | another object of a class of the user's | its class and attributes |
+    | another object of a class of the user's, `SimpleNamespace` | its class and attributes |
+    | module of the user's that a function refers to | those of its members that the function names |
     | anything else | its type |
 
     Two values that differ may be described alike (objects of libraries are, by their type). A value that does not
@@ -90,7 +92,7 @@ class _Describer:
             return sorted((inner(item) for item in value), key=repr)
         if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
             return [inner(item) for item in value]
-        if source.written_here(kind):
+        if source.written_here(kind) or kind is types.SimpleNamespace:
             attributes = self._captured(getattr(value, "__dict__", {}))
             return {"type": self._function(kind), **attributes}
         return _type_of(value)
@@ -129,12 +131,12 @@ def _type_of(value: Any) -> str:
 
 
 def _plain(value: Any) -> bool:
-    """Whether a container holds nothing but numbers and text."""
+    """Whether a container holds nothing but numbers, text and arrays."""
     if isinstance(value, Mapping):
         return all(isinstance(key, str | int) and _plain(item) for key, item in value.items())
     if isinstance(value, list | tuple | set | frozenset):
         return all(_plain(item) for item in value)
-    return value is None or isinstance(value, bool | int | float | str | np.generic)
+    return value is None or isinstance(value, bool | int | float | str | np.generic | np.ndarray | jax.Array)
 
 
 def _number(value: Any) -> Any:

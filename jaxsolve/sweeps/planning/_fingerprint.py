@@ -7,15 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 
 from ..grid._axes import Argument
+from ..running._builder import Builder
 from ._describe import describe_value
 from ._plan import Plan
 
 
 ANYTHING = "*"  # what a person writes into a manifest for what need not agree
+CODE, FIRST = "problem_fn", "first_problem"  # a field of a plan, and one of a manifest beside the plan
 SHOWN = 8  # differences in one message
 
 
@@ -31,6 +34,28 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
         "precision": {"x64": config.jax_enable_x64, "matmul": str(config.jax_default_matmul_precision)},
         "problem_fn": describe_value(plan.problem_fn),
     }
+
+
+def first_problem(plan: Plan) -> dict[str, list[Any]]:
+    """Two numbers for each array of the first cell's problem.
+
+    They differ where what no description of a function shows has changed: files, the environment, objects of libraries.
+    """
+    group = plan.groups[0]
+    plan.check([group])
+    builder = Builder(plan.problem_fn, group)
+    made = jax.jit(lambda cell: eqx.filter(builder.problem(builder.leaves(cell)), eqx.is_inexact_array))
+    arrays = made({name: values[0] for name, values in group.cells.items()})
+    leaves = jax.tree_util.tree_leaves_with_path(arrays)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): _numbers(np.asarray(leaf)) for path, leaf in leaves}
+
+
+def _numbers(array: np.ndarray) -> list[Any]:
+    """The sum of an array's absolute values, and another sum in units of it; neither cancels."""
+    flat = array.astype(complex if array.dtype.kind == "c" else float).ravel()
+    size = float(np.sum(np.abs(flat)))
+    mixed = float(np.sum(flat.real * np.cos(np.arange(flat.size)))) / (size or 1.0)
+    return [describe_value(size), describe_value(2 + mixed)]
 
 
 def _values(argument: Argument) -> dict[str, Any]:
@@ -49,7 +74,7 @@ def differences(old: Any, new: Any, tolerance: float, path: str = "") -> Iterato
     A field that is "*" in the store agrees with everything. Numbers agree to the tolerance: another machine rounds
     `jnp.geomspace` in its own way.
     """
-    if old == ANYTHING or _same(old, new, tolerance):
+    if (old == ANYTHING and path) or _same(old, new, tolerance):
         return
     if isinstance(old, dict) and isinstance(new, dict):
         for key in dict.fromkeys([*old, *new]):
@@ -91,13 +116,24 @@ def require_same_plan(path: Path, manifest: Path, old: dict[str, Any], new: dict
         path, manifest: of the store, and its file that holds the plan.
         old, new: from `plan_facts`.
     """
-    found = list(differences(old, new, 1e-12 if new["precision"]["x64"] else 1e-6))
+    _refuse(path, manifest, list(differences(old, new, 1e-12 if new["precision"]["x64"] else 1e-6)))
+
+
+def require_same_problem(path: Path, manifest: Path, content: dict[str, Any], plan: Plan) -> None:
+    """Raises ValueError if a store was begun with another first problem, and nobody accepted another problem_fn."""
+    accepted = f'"{ANYTHING}"' in json.dumps(content["plan"][CODE])
+    if FIRST in content and not accepted:
+        tolerance = 1e-12 if content["plan"]["precision"]["x64"] else 1e-6
+        _refuse(path, manifest, list(differences(content[FIRST], first_problem(plan), tolerance, FIRST)))
+
+
+def _refuse(path: Path, manifest: Path, found: list[str]) -> None:
     if not found:
         return
     lines = "\n".join(f"  {line}" for line in found[:SHOWN])
     more = f"\n  and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
     code = ""
-    if any(line.startswith("problem_fn") for line in found):
+    if any(line.startswith((CODE, FIRST)) for line in found):
         code = (
             "\nIf a change of problem_fn alters no result, or you accept results of both versions in one store, set "
             f'what differs to "{ANYTHING}" in the plan in {manifest}.'

@@ -19,7 +19,7 @@ from ...observe import check_observables, loss, Observable
 from ..grid._axes import Axis, Group, groups, label, read_axes, Zip
 from ..running._devices import Devices, read_devices
 from ..running._execute import Program, trace_group
-from ..running._variables import LANE_VARIABLES
+from ..running._variables import LANE_VARIABLES, require_dataset
 from ._outline import Outline, Outliner
 
 
@@ -85,9 +85,15 @@ class Plan:
             group: all of its lanes.
             devices: to run on; None takes those of this process.
             size: lanes of a batch; None takes that of the plan.
+
+        Raises:
+            TypeError, ValueError: what is observed fits into no dataset.
         """
         size = self.size_of(group) if size is None else size
-        return trace_group(self.problem_fn, group, self.dynamics, tuple(self.observables), self.times, size, devices)
+        observables = tuple(self.observables)
+        program = trace_group(self.problem_fn, group, self.dynamics, observables, self.times, size, devices)
+        require_dataset(observables, program.lowered.out_info)
+        return program
 
     def check(self, among: Sequence[Group]) -> None:
         """Checks what the axes make of these groups.
@@ -230,11 +236,13 @@ def _check_arguments(problem_fn: Callable[..., Any], names: Sequence[str]) -> No
 
 
 def _check_names(grid: tuple[Axis, ...], observables: Sequence[Observable]) -> None:
-    """Raises ValueError where an axis is called like something else in the dataset."""
+    """Raises ValueError for names that would mean two things in the dataset."""
     names = {argument.name for axis in grid for argument in axis.arguments} | {axis.dim for axis in grid}
-    taken = (
-        {"t", *LANE_VARIABLES} | {item.name for item in observables} | {d for item in observables for d in item.dims}
-    )
+    observed, dims = {item.name for item in observables}, {d for item in observables for d in item.dims}
+    taken = {"t", *LANE_VARIABLES} | observed | dims
+    for item in observables:
+        if item.name in {"t", *LANE_VARIABLES} or item.name in dims:
+            raise ValueError(f"an observable may not be called {item.name!r}: the dataset has that; rename it")
     if names & taken:
         raise ValueError(
             f"axes may not be called {sorted(names & taken)}: the dataset has something else of that name; rename the "

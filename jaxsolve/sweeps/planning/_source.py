@@ -45,7 +45,11 @@ def written_here(function: Any) -> bool:
         file = getattr(sys.modules.get(function.__module__ or ""), "__file__", None)
         if file is None:
             return code is not None or function.__module__ == "__main__"
-    return not any(Path(os.path.realpath(file)).is_relative_to(folder) for folder in (PACKAGE, *LIBRARIES))
+    return not _in_library(file)
+
+
+def _in_library(file: str | Path) -> bool:
+    return any(Path(os.path.realpath(file)).is_relative_to(folder) for folder in (PACKAGE, *LIBRARIES))
 
 
 def digest(function: Any) -> str:
@@ -83,7 +87,19 @@ def held(function: Any) -> dict[str, Any]:
     if written_here(function):
         known = function.__globals__
         found |= {key: known[key] for key in sorted(set(_names(code)) & known.keys() - found.keys())}
-    return {key: value for key, value in found.items() if not isinstance(value, types.ModuleType)} | owner
+    return _seen_through(found, set(_names(code))) | owner
+
+
+def _seen_through(found: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    """In the place of modules, if the user wrote them, those of their members whose names the code has."""
+    seen = {}
+    for key, value in found.items():
+        if not isinstance(value, types.ModuleType):
+            seen[key] = value
+        elif not _in_library(getattr(value, "__file__", None) or PACKAGE):
+            members = {f"{key}.{name}": vars(value)[name] for name in sorted(names & vars(value).keys())}
+            seen |= _seen_through(members, names)
+    return seen
 
 
 def _short(text: str) -> str:

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -13,7 +14,7 @@ from ...observe import Observable
 from .programs._base import Batch, Lanes
 
 
-LANE_VARIABLES = ("result", "steps", "t_end", "wall", "t_saved")
+LANE_VARIABLES = ("result", "steps", "t_end", "wall", "t_saved", "trust")
 """The variables of a sweep's dataset beside the observables."""
 TIME = "gradient-flow time"
 
@@ -67,17 +68,23 @@ class Variable:
         return Variable(facts["name"], dims, shape, facts["dtype"], facts["attrs"])
 
 
-def variables_of(observables: Sequence[Observable], lanes: Lanes, *, rounded: bool) -> tuple[Variable, ...]:
+def variables_of(
+    observables: Sequence[Observable], lanes: Lanes, *, rounded: bool, certified: bool
+) -> tuple[Variable, ...]:
     """The variables for batches such as this one, of arrays or of their shapes; `result` is the last.
 
     Arguments:
         observables: what is observed.
         lanes: a batch.
         rounded: whether the times saved may differ from the given ones.
+        certified: whether lanes may have a certificate.
     """
     found = [_variable(item.name, ("t", *item.dims), lanes.observed[item.name], item.unit) for item in observables]
     if rounded:
         found.append(_variable("t_saved", ("t",), lanes.times, TIME, long_name="time of the step saved"))
+    if certified:
+        vouched = "digits that the certificate vouches for; NaN without one"
+        found.append(Variable("trust", (), (), "float32", {"units": "digits", "long_name": vouched}))
     wall = "wall time of the batch, shared by steps; without compilation"
     flags = {"flag_values": list(range(len(RESULT_NAMES))), "flag_meanings": " ".join(RESULT_NAMES)}
     return (
@@ -89,6 +96,24 @@ def variables_of(observables: Sequence[Observable], lanes: Lanes, *, rounded: bo
     )
 
 
+def require_dataset(observables: Sequence[Observable], lanes: Lanes) -> None:
+    """Raises TypeError for what is observed that is no number, ValueError for a dimension of two sizes."""
+    sizes: dict[str, int] = {}
+    for item in observables:
+        info = lanes.observed[item.name]
+        if jnp.issubdtype(info.dtype, jax.dtypes.extended) or np.dtype(info.dtype).kind not in "fiubc":
+            raise TypeError(
+                f"observable {item.name!r} is {info.dtype}, which a dataset cannot hold: return numbers, such as by "
+                ".astype(jnp.float32) or, of a random key, jax.random.key_data"
+            )
+        for dim, size in zip(item.dims, info.shape[2:], strict=False):
+            if sizes.setdefault(dim, size) != size:
+                raise ValueError(
+                    f"dimension {dim!r} of observable {item.name!r} has {size} entries, but {sizes[dim]} in another "
+                    "observable: give it a name of its own"
+                )
+
+
 def variables_for(
     observables: Sequence[Observable], dynamics: AbstractDynamics, ts: np.ndarray, lanes: Lanes
 ) -> tuple[Variable, ...]:
@@ -98,10 +123,10 @@ def variables_for(
         observables, dynamics, ts: of the sweep.
         lanes: shapes and dtypes of a batch.
     """
-    # Where the problem chooses the dynamics, the groups may round times in different ways.
+    # Where the problem chooses the dynamics, the groups may round times in different ways, and some have certificates.
     unknown = isinstance(dynamics, AbstractChoice) and not isinstance(dynamics, AbstractMarching)
     rounded = unknown or not np.array_equal(np.asarray(dynamics.times(jnp.asarray(ts))), ts)
-    return variables_of(observables, lanes, rounded=rounded)
+    return variables_of(observables, lanes, rounded=rounded, certified=unknown or lanes.trust is not None)
 
 
 def rows_of(batch: Batch) -> Rows:
@@ -109,19 +134,15 @@ def rows_of(batch: Batch) -> Rows:
     values = {name: np.asarray(value) for name, value in batch.rows.observed.items()}
     steps = np.asarray(batch.rows.steps)
     useful = np.maximum(steps, 1)
+    trust = np.nan if batch.rows.trust is None else np.asarray(batch.rows.trust)
     return values | {
+        "trust": np.broadcast_to(trust, steps.shape).astype(np.float32),
         "t_saved": np.asarray(batch.rows.times),
         "steps": steps,
         "t_end": np.asarray(batch.rows.t_end),
         "wall": batch.wall * useful / useful.sum(),
         "result": np.asarray(batch.rows.result).astype(np.int8),
     }
-
-
-def saved_at(batch: Batch, ts: np.ndarray) -> bool:
-    """Whether the lanes were saved at the times `ts`, but for the dtype."""
-    times = np.asarray(batch.rows.times)
-    return np.array_equal(times, np.broadcast_to(ts.astype(times.dtype), times.shape))
 
 
 def _variable(name: str, dims: tuple[str, ...], values: Any, unit: str, **attrs: str) -> Variable:

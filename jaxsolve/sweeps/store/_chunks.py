@@ -3,9 +3,10 @@
 import logging
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TYPE_CHECKING
 
 import numpy as np
 
@@ -13,8 +14,11 @@ from ..._results import FIRST_FAILURE
 from ..running._variables import Rows, rows_of
 from ..running.programs._base import Batch
 from ._files import explained
-from ._layout import Layout
+from ._layout import has_manifest, Layout, read_layout
 
+
+if TYPE_CHECKING:
+    import xarray
 
 log = logging.getLogger("jaxsolve")
 
@@ -53,6 +57,11 @@ class Chunks:
             self._arrays: dict[str, Any] = {
                 name: zarr.open_array(path / name, mode="r+", zarr_format=3) for name in self._variables
             }
+
+    def lost(self) -> list[Path]:
+        """The files that are missing beside a `result`, which is written last."""
+        found = [self._files(number) for number in range(len(self.blocks))]
+        return [file for files in found if files["result"].exists() for file in files.values() if not file.exists()]
 
     def look(self, numbers: Iterable[int], *, forget_failed: bool = False) -> set[int]:
         """Takes up those of some chunks that are on disk, and returns their numbers.
@@ -186,3 +195,37 @@ class Chunks:
     def _forget(self, rows: Rows, lanes: np.ndarray) -> None:
         for name, values in rows.items():
             values[lanes] = self._variables[name].missing
+
+
+def load(path: Path) -> "xarray.Dataset":
+    """The dataset of a sweep's store, in memory. What has not run is NaN, and -1 in `result` and `steps`.
+
+    Raises:
+        FileNotFoundError: there is no store.
+        ValueError: a file is damaged, by its checksum.
+
+    Warns:
+        UserWarning: files of lanes that have run are missing.
+
+    Example:
+        >>> data = js.sweeps.load("run.zarr")  # doctest: +SKIP
+    """
+    import xarray
+
+    path = Path(path)
+    mend = "the sweep that made the store, called again with the same arguments, runs those lanes again"
+    if has_manifest(path):
+        lost = Chunks(path, read_layout(path)).lost()
+        if lost:
+            warnings.warn(
+                f"{path}: {len(lost)} files of lanes that have run are missing, the first is "
+                f"{lost[0].relative_to(path)}; they are read as missing values. To mend it: {mend}",
+                stacklevel=2,
+            )
+    if not path.exists():
+        raise FileNotFoundError(f"there is no store at {path}")
+    try:
+        with xarray.open_zarr(path, chunks=None) as data:
+            return data.load().drop_encoding()
+    except (ValueError, RuntimeError, OSError, KeyError) as error:  # what the codecs make of such bytes
+        raise ValueError(f"{path} is damaged: {error}. To mend it: {mend}") from error

@@ -17,6 +17,7 @@ from typing import Any
 OURS = "_jaxsolve"  # the folder of a store that holds what is not Zarr's
 MANIFEST, LOCK, WRITER = "manifest.json", "lock", "writer.json"
 PARTIAL = ".partial"  # ending of files that are being written, here as in Zarr's `LocalStore`
+PARTIAL_NAME = re.compile(rf"\.[0-9a-f]{{32}}{re.escape(PARTIAL)}$")
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
@@ -53,7 +54,8 @@ def write_json(path: Path, value: Any) -> None:
 def remove_partial(path: Path) -> None:
     """Removes what a process that died was writing."""
     for part in path.rglob(f"*{PARTIAL}"):
-        part.unlink(missing_ok=True)
+        if PARTIAL_NAME.search(part.name):  # a user's own stays
+            part.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -130,7 +132,11 @@ class Lock:
             )
         since = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
-        (self._path / OURS / WRITER).write_text(json.dumps(holder))
+        try:
+            write_whole(self._path / OURS / WRITER, json.dumps(holder).encode())
+        except BaseException:  # a full disk
+            self.release()
+            raise
 
     def release(self) -> None:
         """Gives the lock back. A lock that is not held stays so."""

@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import logging
+import os
+import re
 import time
 import warnings
 from collections.abc import Mapping
@@ -12,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..grid._blocks import Blocks, cut
-from ..planning._fingerprint import plan_hash
+from ..planning._fingerprint import FIRST, first_problem, plan_hash
 from ..planning._plan import Plan
 from ..running._execute import Program
-from ..running._variables import Variable, variables_for
+from ..running._variables import LANE_VARIABLES, Variable, variables_for
 from ._files import LOCK, MANIFEST, OURS, PARTIAL, write_json, write_whole, WRITER
 from ._manifest import citation, FORMAT, summary
 from ._memory import coordinates
@@ -25,6 +27,7 @@ log = logging.getLogger("jaxsolve")
 
 ROOT = "zarr.json"  # the metadata of a store as a whole: once it is there, readers see a dataset
 PATIENCE = 60.0  # seconds after which what one machine writes is seen by all that share its file system
+NAME = re.compile(r"[^/\\\x00-\x1f\x7f]{1,100}")
 LOOK = 0.1  # seconds between two looks
 
 
@@ -62,6 +65,7 @@ def new_layout(
         "format": FORMAT,
         **head,
         "plan": facts,
+        FIRST: first_problem(plan),
         "attributes": {**attributes, "manifest": f"{OURS}/{MANIFEST}"},
         "batch_size": {"asked": plan.batch_size, "used": {}},
         "variables": [dataclasses.asdict(item) for item in variables],
@@ -121,11 +125,43 @@ def read_layout(path: Path) -> Layout:
                 f"{path} was written by another version of jaxsolve, in format {manifest['format']} where this one has "
                 f"{FORMAT}; carry it on with that version, or start in another store. xarray opens both"
             )
+        plan = manifest["plan"]
+        _ = plan["problem_fn"], plan["precision"]["x64"], manifest["attributes"].items(), manifest["runs"][-1]
         variables = tuple(Variable.from_json(item) for item in manifest["variables"])
         blocks = Blocks(*(tuple(manifest["chunks"][name]) for name in ("grid", "block")))
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"{path / OURS / MANIFEST} is damaged: it lacks {error}; start in another store") from error
     return Layout(manifest, variables, blocks)
+
+
+def require_storable(plan: Plan) -> None:
+    """Raises ValueError for names that cannot be those of folders."""
+    arguments = [argument.name for axis in plan.axes for argument in axis.arguments]
+    for name in [*arguments, *(item.name for item in plan.observables)]:
+        if not NAME.fullmatch(name) or not name.strip(".") or name == OURS:
+            why = "Zarr takes '/' for a folder" if "/" in name else "it becomes the name of a folder"
+            raise ValueError(
+                f"{name!r} cannot be stored: {why}. Rename it: 1 to 100 letters, digits and other signs, "
+                f"not only dots, not {OURS}, and no control characters"
+            )
+
+
+def require_names(plan: Plan, layout: Layout) -> None:
+    """Raises ValueError where a manifest has other arrays than this plan: what it names is what is written to."""
+    given = {item.name: item.dims for item in layout.variables}
+    known = {item.name: ("t", *item.dims) for item in plan.observables}
+    lanes = dict.fromkeys(LANE_VARIABLES, ()) | {"t_saved": ("t",)}
+    grid, block = layout.blocks.grid, layout.blocks.block
+    sized = grid == tuple(len(axis) for axis in plan.axes) and len(block) == len(grid) and all(map(_is_size, block))
+    if not (sized and known.items() <= given.items() <= (known | lanes).items() and "result" in given):
+        raise ValueError(
+            f"the manifest of this store is damaged, or was made by another program: it has the arrays {sorted(given)} "
+            f"in chunks of {block} of a grid {grid}; start in another store"
+        )
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and value > 0
 
 
 def await_layout(path: Path) -> Layout:
@@ -235,6 +271,13 @@ def require_ours(path: Path, *, resume: bool) -> None:
         return
     if not path.is_dir():
         raise FileExistsError(f"{path} is a file; a store is a folder. Choose another store")
+    links = [Path(folder, name) for folder, *names in os.walk(path) for name in sum(names, [])]
+    links = [link for link in links if link.is_symlink()]
+    if links:
+        raise FileExistsError(
+            f"{path} holds a link, {links[0].relative_to(path)}, through which files elsewhere would be written to; "
+            "remove it, or choose another store"
+        )
     if has_manifest(path):
         if not resume:
             raise FileExistsError(f"{path} holds a sweep already; give resume=True to carry it on, or another store")

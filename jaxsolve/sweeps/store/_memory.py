@@ -9,7 +9,7 @@ import numpy as np
 
 from ..grid._axes import Axis
 from ..planning._plan import Plan
-from ..running._variables import rows_of, saved_at, TIME, variables_of
+from ..running._variables import rows_of, TIME, variables_of
 from ..running.programs._base import Batch
 from ._manifest import credited, environment, summary
 
@@ -79,8 +79,7 @@ class Memory(AbstractStore):
         import xarray
 
         plan, batches = self.plan, self._batches
-        rounded = not all(saved_at(batch, plan.ts) for batch in batches)
-        variables = variables_of(plan.observables, batches[0].rows, rounded=rounded)
+        variables = variables_of(plan.observables, batches[0].rows, rounded=True, certified=True)
         dims, shape = tuple(axis.dim for axis in plan.axes), tuple(len(axis) for axis in plan.axes)
         values = {item.name: np.empty((plan.lanes, *item.shape), item.dtype) for item in variables}
         for batch in batches:
@@ -91,7 +90,16 @@ class Memory(AbstractStore):
             item.name: ((*dims, *item.dims), values[item.name].reshape(shape + item.shape), item.attrs)
             for item in variables
         }
-        return xarray.Dataset(data, coords=coordinates(plan.axes, plan.ts), attrs=summary(self._labels, environment()))
+        attrs = summary(self._labels, environment())
+        return trimmed(xarray.Dataset(data, coords=coordinates(plan.axes, plan.ts), attrs=attrs))
+
+
+def trimmed(data: "xarray.Dataset") -> "xarray.Dataset":
+    """A dataset without the times saved where none is rounded, and without trust where no lane has a certificate."""
+    saved, trust = data.get("t_saved"), data.get("trust")
+    if saved is not None and np.all(saved == data["t"].astype(saved.dtype)):
+        data = data.drop_vars("t_saved")
+    return data if trust is None or np.any(np.isfinite(trust)) else data.drop_vars("trust")
 
 
 def coordinates(axes: tuple[Axis, ...], ts: np.ndarray) -> dict[str, Any]:
@@ -119,15 +127,3 @@ def save(dataset: "xarray.Dataset", path: Path) -> None:
         # xarray looks for consolidated metadata by default; zarr reminds that version 3 has yet to standardise it.
         warnings.filterwarnings("ignore", message="Consolidated metadata")
         dataset.assign_coords(text).to_zarr(path, mode="w-", consolidated=True, zarr_format=3)
-
-
-def load(path: Path) -> "xarray.Dataset":
-    """The dataset of a sweep's store, in memory. What has not run is NaN, and -1 in `result` and `steps`.
-
-    Example:
-        >>> data = js.sweeps.load("run.zarr")  # doctest: +SKIP
-    """
-    import xarray
-
-    with xarray.open_zarr(path, chunks=None) as data:
-        return data.load().drop_encoding()

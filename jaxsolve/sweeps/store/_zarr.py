@@ -14,11 +14,11 @@ import numpy as np
 
 from ..._checks import describe
 from .._signals import Stopped
-from ..planning._fingerprint import plan_facts, require_same_plan
+from ..planning._fingerprint import plan_facts, require_same_plan, require_same_problem
 from ..planning._plan import Plan
 from ..running._execute import Program
 from ..running.programs._base import Batch, Origin
-from ._chunks import Chunks
+from ._chunks import Chunks, load
 from ._files import explained, LOCK, Lock, MANIFEST, OURS, READ_ONLY, remove_partial, WRITER
 from ._layout import (
     has_manifest,
@@ -27,13 +27,15 @@ from ._layout import (
     PATIENCE,
     read_layout,
     relabel,
+    require_names,
     require_ours,
+    require_storable,
     restore,
     skeleton,
     write_manifest,
 )
 from ._manifest import changes, credited, joined, run_facts
-from ._memory import AbstractStore, load
+from ._memory import AbstractStore, trimmed
 
 
 if TYPE_CHECKING:
@@ -62,11 +64,7 @@ class AbstractOnDisk(AbstractStore):
         return self.chunks.missing
 
     def dataset(self) -> "xarray.Dataset":
-        data = load(self.path)
-        # As in memory: without the times saved where none is rounded.
-        if "t_saved" in data and np.all(data["t_saved"] == data["t"].astype(data["t_saved"].dtype)):
-            return data.drop_vars("t_saved")
-        return data
+        return trimmed(load(self.path))
 
     def flush_after(self, error: Any) -> None:
         """Writes unfinished chunks, but after a second signal, when there is no time, and errors of writing."""
@@ -88,7 +86,7 @@ class HeldStore(AbstractOnDisk):
         retry_failed: whether lanes that failed run again.
         elsewhere: whether the lanes run in other processes.
 
-    Raises and warns, on entering, as `sweep` says; at once, if the path is none or an observable's name holds a slash.
+    Raises and warns, on entering, as `sweep` says; at once, if the path is none.
     """
 
     def __init__(
@@ -103,10 +101,10 @@ class HeldStore(AbstractOnDisk):
     ):
         if not isinstance(path, str | os.PathLike):
             raise TypeError(f"store must be the path of a folder such as 'run.zarr', got {describe(path)}")
-        for item in plan.observables:
-            if "/" in item.name:
-                raise ValueError(f"{item.name!r} cannot be stored: Zarr takes '/' for a folder. Rename the observable")
-        self.path = Path(path).absolute()
+        if "://" in os.fspath(path):
+            raise ValueError(f"store must be a folder of this machine, got {path}; mount it, or copy the store later")
+        require_storable(plan)
+        self.path = Path(path).expanduser().absolute()
         self.plan = plan
         self._facts = plan_facts(plan)
         self._first = first
@@ -211,6 +209,7 @@ class HeldStore(AbstractOnDisk):
         """Takes up a store: checks it, and finds what has run."""
         layout = read_layout(self.path)
         require_same_plan(self.path, self.path / OURS / MANIFEST, layout.manifest["plan"], self._facts)
+        require_names(self.plan, layout)
         self._take(layout)
         if self._lock.held:
             with explained(self.path):
@@ -221,6 +220,7 @@ class HeldStore(AbstractOnDisk):
         self.plan = sized(self.plan, layout)
         found = chunks.look(range(len(chunks.blocks)), forget_failed=self._retry_failed)
         if np.any(chunks.missing):
+            require_same_problem(self.path, self.path / OURS / MANIFEST, self._manifest, self.plan)
             with explained(self.path):
                 self._carry_on([number for number in range(len(chunks.blocks)) if number not in found])
 

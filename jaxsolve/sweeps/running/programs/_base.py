@@ -8,7 +8,8 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from ...._results import FIRST_FAILURE
+from ...._dynamics import March
+from ...._results import FIRST_FAILURE, result_code
 from .._builder import Cells
 from ._queue import Waiting
 
@@ -21,6 +22,13 @@ class Lanes(NamedTuple):
     t_end: Array
     result: Array  # codes
     steps: Array
+    trust: Array | None = None  # digits; None where the dynamics has no certificate
+
+
+def lane_of(run: March, observed: dict[str, Array]) -> Lanes:
+    """What a march leaves of a lane."""
+    trust = None if run.certificate is None else run.certificate.trust
+    return Lanes(observed, run.times, run.t_end, result_code(run.result), run.steps, trust)
 
 
 class Origin(NamedTuple):

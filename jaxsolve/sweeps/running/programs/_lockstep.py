@@ -14,10 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from ...._results import result_code
 from ...._solve import observe_march
 from .._builder import Cells, Leaves, Setup
-from ._base import AbstractLowered, AbstractRunner, Batch, Lanes, take
+from ._base import AbstractLowered, AbstractRunner, Batch, lane_of, Lanes, take
 from ._queue import Waiting
 
 
@@ -108,7 +107,7 @@ class LoweredLockstep(AbstractLowered):
                 problem, march = setup.lane(Leaves(own, shared))
                 run = march.finish(problem, state)
                 observed = observe_march(problem, setup.observables, run, at_once=1)
-                return Lanes(observed, run.times, run.t_end, result_code(run.result), run.steps)
+                return lane_of(run, observed)
 
             chosen = jax.tree.map(lambda leaf: leaf[places], (own, state))
             return jax.vmap(lane, axis_size=portion)(*chosen)

@@ -12,11 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from ...._results import result_code
 from ...._solve import observe_march
 from .._builder import Cells, Setup
 from .._devices import Devices
-from ._base import AbstractLowered, AbstractRunner, Batch, Lanes, repeat_last, take
+from ._base import AbstractLowered, AbstractRunner, Batch, lane_of, Lanes, repeat_last, take
 from ._queue import Waiting
 
 
@@ -39,7 +38,7 @@ class LoweredLooped(AbstractLowered):
             state, attempts = jax.lax.while_loop(lambda at: ~at[0].done, step, start)
             run = march.finish(problem, state)
             observed = observe_march(problem, setup.observables, run)
-            return Lanes(observed, run.times, run.t_end, result_code(run.result), run.steps), attempts
+            return lane_of(run, observed), attempts
 
         def batch(cells: dict[str, Array], count: Int[Array, " device"]) -> tuple[Lanes, Int[Array, " lanes"]]:
             one = jax.eval_shape(lane, setup.cell)
