@@ -295,7 +295,8 @@ def test_a_complete_store_is_returned_at_once(whole):
         xarray.testing.assert_identical(_run(whole[0], resume=True), whole[1])
     assert count.calls == 0
     after = {file: file.stat().st_mtime_ns for file in whole[0].rglob("*") if file.is_file()}
-    assert {file for file in after if after[file] != before[file]} <= {whole[0] / "_jaxsolve" / "writer.json"}
+    touched = {file.name for file in after if after[file] != before[file]}
+    assert touched <= {"writer.json", "lock"}  # older releases of filelock open the lock to write
 
 
 def test_without_resume_a_store_is_left_alone(whole):
