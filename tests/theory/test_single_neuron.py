@@ -126,11 +126,12 @@ def test_basin_is_where_the_flow_ends(a, sign):
 
 def test_saddle():
     # With a = 0 and w across b nothing moves; from w against b at delta = 0 the flow runs into the origin.
-    across = np.cross(B, [1.0, 0.0, 0.0])
+    # Across to the last bit: any overlap would grow.
+    across, b = np.array([0.0, 0.5, 1.1]), np.array([1.0, 0.0, 0.0])
     for t in (0.0, 1.0, jnp.inf):
-        a, w = reduced(0.0, across).weights(t)
+        a, w = reduced(0.0, across, b).weights(t)
         np.testing.assert_allclose(a, 0.0, atol=cases.eps(10))
-        np.testing.assert_allclose(w, across, rtol=cases.eps(10), atol=cases.eps(1))
+        np.testing.assert_allclose(w, across, rtol=cases.eps(10))
     against = np.array([-0.5, 0.0, 0.0])
     into = reduced(0.5, against, np.array([1.0, 0.0, 0.0]))
     assert float(into.basin) == 0
