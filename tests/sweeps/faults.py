@@ -28,10 +28,9 @@ import xarray  # noqa: F401
 import zarr  # noqa: F401
 
 import jaxsolve
-from jaxsolve.sweeps.planning._describe import describe_value
-from jaxsolve.sweeps.store import _chunks
 from tests import cases
 from tests.processes import ROOT
+from tests.sweeps.inside import _chunks, describe_value
 
 
 TS = (0.0, 0.3, 1.0)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from jaxsolve import Descent, observe, sweep, sweeps, Zip
-from jaxsolve.sweeps.grid._axes import groups, read_axes
 from tests import cases
+from tests.sweeps.inside import groups, read_axes
 
 
 def _double(z):

@@ -9,10 +9,9 @@ import optax
 import pytest
 
 from jaxsolve import Descent, FrozenKernel, GradientFlow, MomentumFlow, StochasticFlow, theory, until
-from jaxsolve._dynamics import resolve
 from jaxsolve.integrators import FunctionSpace, RungeKuttaChebyshev
-from jaxsolve.sweeps.running._caption import caption
 from tests import cases
+from tests.sweeps.inside import caption, resolve
 
 
 HELD = "rtol=1e-06, atol=1e-09" if cases.X64 else "rtol=0.0001, atol=1e-07"

@@ -25,12 +25,9 @@ import optax
 import pytest
 
 from jaxsolve import Descent, nets, observe, Problem, sweep
-from jaxsolve.sweeps.cluster import _dask
-from jaxsolve.sweeps.cluster._workers import Conditions
-from jaxsolve.sweeps.running._execute import OutOfMemory
-from jaxsolve.sweeps.store import _layout, _zarr
 from tests import cases
 from tests.sweeps import faults
+from tests.sweeps.inside import _dask, _layout, _zarr, Conditions, OutOfMemory
 
 
 TS = (0.0, 0.3, 1.0)
@@ -233,7 +230,7 @@ def test_a_dataset_names_the_devices_of_the_workers(client, tmp_path):
     """Here workers that say that they have others than this process."""
 
     def change(on):
-        from jaxsolve.sweeps.running._execute import Program
+        from tests.sweeps.inside import Program
 
         if on:
             Program.true = Program.origin  # pyright: ignore[reportAttributeAccessIssue]
@@ -268,7 +265,7 @@ def test_a_worker_out_of_memory_goes_on_with_smaller_batches(client, tmp_path, c
         def change(on):
             import jax
 
-            from jaxsolve.sweeps.running.programs._fused import Fused
+            from tests.sweeps.inside import Fused
 
             def limited(self, cells, waiting, hand_over):
                 if self._rows > most:
@@ -482,7 +479,7 @@ def test_lanes_that_do_not_arrive(client, tmp_path, monkeypatch):
     """Though a worker says that it has written them: here to another disk."""
 
     def change(on):
-        from jaxsolve.sweeps.cluster._joined import JoinedStore
+        from tests.sweeps.inside import JoinedStore
 
         if on:
             JoinedStore.true = JoinedStore.write  # pyright: ignore[reportAttributeAccessIssue]

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from jaxsolve import sweep
-from jaxsolve.sweeps.running._devices import cores, read_devices
 from tests import cases
 from tests.processes import ROOT
+from tests.sweeps.inside import cores, read_devices
 
 
 # 37 lanes, of which eight devices cannot take equally many: a closed form, and descents in a loop and in lockstep with

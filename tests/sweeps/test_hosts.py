@@ -16,14 +16,10 @@ import pytest
 
 from jaxsolve import observe, sweep
 from jaxsolve.sweeps import Hosts
-from jaxsolve.sweeps.cluster._hosts import dealt
-from jaxsolve.sweeps.grid._blocks import cut
-from jaxsolve.sweeps.planning._plan import Plan, read_plan
-from jaxsolve.sweeps.running.programs._base import Origin
-from jaxsolve.sweeps.store._files import write_json
 from tests import cases
 from tests.processes import ROOT
 from tests.sweeps import faults
+from tests.sweeps.inside import cut, dealt, Origin, Plan, read_plan, write_json
 
 
 TS = (0.0, 0.3, 1.0)

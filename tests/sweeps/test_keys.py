@@ -11,13 +11,17 @@ import pytest
 
 from jaxsolve import Descent, FrozenKernel, Problem, solve, StochasticFlow, sweep
 from jaxsolve.observe import outputs
-from jaxsolve.sweeps.grid._axes import groups, read_axes
-from jaxsolve.sweeps.running import _execute
-from jaxsolve.sweeps.running._builder import INDEX
-from jaxsolve.sweeps.running._execute import run_group, trace_group
-from jaxsolve.sweeps.running.programs._lockstep import LoweredLockstep
-from jaxsolve.sweeps.running.programs._looped import LoweredLooped
 from tests import cases
+from tests.sweeps.inside import (
+    _execute,
+    groups,
+    INDEX,
+    LoweredLockstep,
+    LoweredLooped,
+    read_axes,
+    run_group,
+    trace_group,
+)
 
 
 QUIET = functools.partial(sweep, progress=False)

@@ -16,19 +16,30 @@ import xarray as xr
 from hypothesis import given, settings, strategies as st
 
 from jaxsolve import Descent, GradientFlow, kernels, nets, observe, Problem, solve, sweep, until, Zip
-from jaxsolve.sweeps.grid._axes import groups, read_axes
-from jaxsolve.sweeps.running import _execute
-from jaxsolve.sweeps.running._devices import Devices
-from jaxsolve.sweeps.running._execute import OutOfMemory, Program, run_group, trace_group
-from jaxsolve.sweeps.running._variables import rows_of
-from jaxsolve.sweeps.running.programs import _fused, _lockstep, _looped
-from jaxsolve.sweeps.running.programs._base import AbstractRunner, Batch, Lanes
-from jaxsolve.sweeps.running.programs._fused import LoweredFused
-from jaxsolve.sweeps.running.programs._lockstep import LoweredLockstep
-from jaxsolve.sweeps.running.programs._looped import LoweredLooped
-from jaxsolve.sweeps.running.programs._queue import Waiting, WINDOW
 from tests import cases
 from tests.cases import assert_fails
+from tests.sweeps.inside import (
+    _execute,
+    _fused,
+    _lockstep,
+    _looped,
+    AbstractRunner,
+    Batch,
+    Devices,
+    groups,
+    Lanes,
+    LoweredFused,
+    LoweredLockstep,
+    LoweredLooped,
+    OutOfMemory,
+    Program,
+    read_axes,
+    rows_of,
+    run_group,
+    trace_group,
+    Waiting,
+    WINDOW,
+)
 
 
 QUIET = functools.partial(sweep, progress=False)

@@ -12,10 +12,10 @@ import pytest
 
 from jaxsolve import Descent, GradientFlow, integrators, nets, observe, plan, Problem, sweep, theory, Zip
 from jaxsolve.configs import ConfigError
-from jaxsolve.configs._read import parse_config
 from jaxsolve.sweeps import padded
-from jaxsolve.sweeps.grid._padded import PaddedProblem
 from tests import cases
+from tests.inside import parse_config
+from tests.sweeps.inside import PaddedProblem
 
 
 TS = (0.0, 0.5, 2.0)

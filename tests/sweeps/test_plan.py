@@ -26,10 +26,8 @@ from jaxsolve import (
     theory,
     Zip,
 )
-from jaxsolve._dynamics import resolve
-from jaxsolve.sweeps.planning import _plan
-from jaxsolve.sweeps.running._devices import cores
 from tests import cases
+from tests.sweeps.inside import _plan, cores, resolve
 
 
 TS = (0.0, 0.5, 1.0)

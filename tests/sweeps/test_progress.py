@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import rich.console
 
-from jaxsolve.sweeps import _progress
-from jaxsolve.sweeps._progress import duration, Progress, rate
+from tests.sweeps.inside import _progress, duration, Progress, rate
 
 
 @pytest.fixture

@@ -26,22 +26,26 @@ import xarray
 
 from jaxsolve import Descent, FrozenKernel, GradientFlow, losses, nets, observe, Problem, sweep, until, Zip
 from jaxsolve.sweeps import citation
-from jaxsolve.sweeps.grid._axes import read_axes
-from jaxsolve.sweeps.grid._blocks import cut
-from jaxsolve.sweeps.planning._describe import describe_value
-from jaxsolve.sweeps.planning._plan import Plan, read_plan
-from jaxsolve.sweeps.running import _fitting
-from jaxsolve.sweeps.running._fitting import Fitting
-from jaxsolve.sweeps.running._variables import Variable
-from jaxsolve.sweeps.running.programs._base import Batch
-from jaxsolve.sweeps.store import _files, _layout
-from jaxsolve.sweeps.store._chunks import Chunks
-from jaxsolve.sweeps.store._files import Lock
-from jaxsolve.sweeps.store._manifest import git_revision
-from jaxsolve.sweeps.store._zarr import HeldStore
 from tests import cases
 from tests.processes import ROOT
 from tests.sweeps import faults
+from tests.sweeps.inside import (
+    _files,
+    _fitting,
+    _layout,
+    Batch,
+    Chunks,
+    cut,
+    describe_value,
+    Fitting,
+    git_revision,
+    HeldStore,
+    Lock,
+    Plan,
+    read_axes,
+    read_plan,
+    Variable,
+)
 
 
 QUIET = functools.partial(sweep, progress=False)

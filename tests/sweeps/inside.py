@@ -1,0 +1,146 @@
+"""The private names of jaxsolve that tests of sweeps need, and why: they import them from here.
+
+Faults, waits and other devices are patched in where no public name reaches; where those places are is said only here.
+"""
+
+# What a problem chooses, to compare with what a sweep says that it runs.
+from jaxsolve._dynamics import resolve
+
+# What the progress says of rates and times, at times that a test sets.
+from jaxsolve.sweeps import _progress
+from jaxsolve.sweeps._progress import duration, Progress, rate
+
+# Waits are made short, by patching their seconds.
+from jaxsolve.sweeps.cluster import _dask
+
+# How chunks are dealt out, for more processes than a machine can start.
+from jaxsolve.sweeps.cluster._hosts import dealt
+
+# What must agree between processes, where two that differ cannot be started.
+from jaxsolve.sweeps.cluster._joined import JoinedStore
+from jaxsolve.sweeps.cluster._workers import Conditions
+
+# The lanes of a group: what a sweep would run, without running it.
+from jaxsolve.sweeps.grid._axes import groups, read_axes
+
+# How a grid is cut: properties that hold for any grid.
+from jaxsolve.sweeps.grid._blocks import cut
+
+# A function of padded widths travels to workers.
+from jaxsolve.sweeps.grid._padded import PaddedProblem
+
+# Its count of groups in a description is made small.
+from jaxsolve.sweeps.planning import _plan
+
+# What identifies a function, value by value.
+from jaxsolve.sweeps.planning._describe import describe_value
+
+# A plan whose tracing is patched away: a complete store needs none.
+from jaxsolve.sweeps.planning._plan import Plan, read_plan
+
+# Memory that runs out, and ways of running that this device would not choose, are patched in.
+from jaxsolve.sweeps.running import _execute, _fitting
+
+# Where a lane finds its place in the grid, from which its random key is made.
+from jaxsolve.sweeps.running._builder import INDEX
+
+# What ran, in a line.
+from jaxsolve.sweeps.running._caption import caption
+
+# Several devices, where there is one.
+from jaxsolve.sweeps.running._devices import cores, Devices, read_devices
+
+# One group in one way, to compare with the others.
+from jaxsolve.sweeps.running._execute import OutOfMemory, Program, run_group, trace_group
+
+# Batches that do not fit into memory.
+from jaxsolve.sweeps.running._fitting import Fitting
+
+# Rows of a batch, to compare bit by bit.
+from jaxsolve.sweeps.running._variables import rows_of, Variable
+
+# Their constants are made small.
+from jaxsolve.sweeps.running.programs import _fused, _lockstep, _looped
+
+# Batches and runners made by hand, which fail or wait.
+from jaxsolve.sweeps.running.programs._base import AbstractRunner, Batch, Lanes, Origin
+
+# The three ways of running lanes, each on any device.
+from jaxsolve.sweeps.running.programs._fused import Fused, LoweredFused
+from jaxsolve.sweeps.running.programs._lockstep import LoweredLockstep
+from jaxsolve.sweeps.running.programs._looped import LoweredLooped
+
+# Which lanes run first.
+from jaxsolve.sweeps.running.programs._queue import Waiting, WINDOW
+
+# Waits and sizes of the store are made small, and its writing fails where it is told to.
+from jaxsolve.sweeps.store import _chunks, _files, _layout, _zarr
+
+# Chunks filled in any order, without running anything.
+from jaxsolve.sweeps.store._chunks import Chunks
+
+# The lock alone.
+from jaxsolve.sweeps.store._files import Lock, write_json
+
+# The revision of a repository.
+from jaxsolve.sweeps.store._manifest import git_revision
+
+# A store that is entered twice.
+from jaxsolve.sweeps.store._zarr import HeldStore
+
+
+__all__ = [
+    "AbstractRunner",
+    "Batch",
+    "Chunks",
+    "Conditions",
+    "Devices",
+    "Fitting",
+    "Fused",
+    "HeldStore",
+    "INDEX",
+    "JoinedStore",
+    "Lanes",
+    "Lock",
+    "LoweredFused",
+    "LoweredLockstep",
+    "LoweredLooped",
+    "Origin",
+    "OutOfMemory",
+    "PaddedProblem",
+    "Plan",
+    "Program",
+    "Progress",
+    "Variable",
+    "WINDOW",
+    "Waiting",
+    "_chunks",
+    "_dask",
+    "_execute",
+    "_files",
+    "_fitting",
+    "_fused",
+    "_layout",
+    "_lockstep",
+    "_looped",
+    "_plan",
+    "_progress",
+    "_zarr",
+    "caption",
+    "cores",
+    "cut",
+    "dealt",
+    "describe_value",
+    "duration",
+    "git_revision",
+    "groups",
+    "rate",
+    "read_axes",
+    "read_devices",
+    "read_plan",
+    "resolve",
+    "rows_of",
+    "run_group",
+    "trace_group",
+    "write_json",
+]
