@@ -20,8 +20,8 @@ def revision(folder: Path, tracked: str | None = None) -> str | None:
 
     The commit is read from the files of the repository. Changes are found by git in a repository that is made for it:
     an empty one, with a copy of the index, that borrows the objects. So git sees no configuration, hook, filter or file
-    system monitor of the repository, nor of the user. Submodules count as unchanged; what the configuration would excuse
-    (modes of files, line ends) counts as a change once the file has been touched.
+    system monitor of the repository, nor of the user. Submodules count as unchanged; what the configuration would
+    excuse (modes of files, line ends) counts as a change once the file has been touched.
 
     Arguments:
         folder: anywhere in a working tree.
