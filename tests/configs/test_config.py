@@ -457,6 +457,9 @@ def test_configs_are_commented_and_read(name):
     assert text.startswith("# ")
     assert sum(line.lstrip().startswith("#") or " # " in line for line in text.splitlines()) >= 8
     assert max(map(len, text.splitlines())) <= 130
+    head = text.partition("\n\n")[0]  # says what of the figure can be had, and what cannot
+    assert "\n# Reproduces: " in head
+    assert "\n# Does not: " in head
     config = parse_config(tomllib.loads(text))
     made = read_plan(config.problem_fn, config.axes, config.dynamics, config.ts, observe=config.observe)
     lanes = {"atanasov": 112, "geiger": 195, "kunin": 7, "kunin_grid": 17 * 17 * 16, "xu_ziyin": 13 * 3 * 3 * 16}

@@ -122,13 +122,15 @@ SECRET, PLACES = "a token", {"where": ["a table with a password"]}
 
 
 def _problem(rate, start, *, key="a default with a key"):
-    assert (SECRET, PLACES, key)
+    _ = (SECRET, PLACES, key)
     return cases.modes(jnp.stack([start, start]), jnp.stack([rate, jnp.ones(())]))
 
 
 def _manifest_in(page):
     text = page.read_text("utf-8")
-    return json.loads(html.unescape(re.search(r"<pre>(.*?)</pre>", text, re.DOTALL)[1])), text
+    found = re.search(r"<pre>(.*?)</pre>", text, re.DOTALL)
+    assert found is not None
+    return json.loads(html.unescape(found[1])), text
 
 
 def test_texts_of_the_function_of_problems_are_left_out(tmp_path):
