@@ -115,7 +115,7 @@ def _corrupted(folder: Path) -> None:
 def _worker(folder: Path) -> None:
     path, alone = folder / "cluster.zarr", folder / "alone.zarr"
     faults.run_slow(alone)
-    options: dict[str, Any] = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}
+    options: dict[str, Any] = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
     options["silence_logs"] = logging.CRITICAL
     with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
         found: Any = client.run(os.getpid)

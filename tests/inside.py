@@ -15,6 +15,9 @@ from jaxsolve._phi import finite_product, integrated_decay, phi
 # The code of a result by its name, as stored by sweeps and returned by `solve`.
 from jaxsolve._results import result_code
 
+# The commit that a manifest notes, of repositories that no sweep would stand in.
+from jaxsolve._revision import revision
+
 # Errors of a command as exceptions: `main` turns them into words and an exit code.
 from jaxsolve.cli import _main as cli_main
 from jaxsolve.cli._main import app
@@ -182,6 +185,7 @@ __all__ = [
     "require_scalar",
     "response",
     "result_code",
+    "revision",
     "simulate_draw",
     "step_at",
     "structured",

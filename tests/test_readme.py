@@ -173,6 +173,18 @@ def test_agrees_can_fail(expected, printed):
     assert not agrees(expected, printed)
 
 
+def test_no_page_opens_a_port_to_the_world():
+    """A dashboard at ":0" listens on all interfaces."""
+    for page in PAGES:
+        assert not re.search(r"address=[\"']:", page.read_text("utf-8")), page
+
+
+def test_the_page_on_security_names_tests_that_exist():
+    named = re.findall(r"`(tests/[\w/]+\.py)`", (ROOT / "SECURITY.md").read_text("utf-8"))
+    assert len(named) >= 8
+    assert not [name for name in named if not (ROOT / name).is_file()]
+
+
 def test_blocks_share_a_namespace_and_promise_only_directly_below(tmp_path):
     page = tmp_path / "page.md"
     first_code, second_code = "x = 1.5\nprint(x)\n", "print(2 * x)\n"

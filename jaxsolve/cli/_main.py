@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ._guard import installed_modules_only
 from ._report import report
 from ._say import say
 from ._sweep import configs, sweep
@@ -163,6 +164,8 @@ def _use_double(wanted: bool) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of `jaxsolve`: errors that jaxsolve expects take one line, others show their traceback.
 
+    While it runs, nothing is imported from the working directory, except by `jaxsolve sweep --allow-code`.
+
     Arguments:
         arguments: what follows `jaxsolve` on the command line; None takes it from `sys.argv`.
 
@@ -181,7 +184,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         xu_ziyin ...
     """
     try:
-        app(sys.argv[1:] if arguments is None else arguments)
+        with installed_modules_only():
+            app(sys.argv[1:] if arguments is None else arguments)
     except (ValueError, TypeError, OSError) as error:
         say(f"jaxsolve: {_words(error)}", error=True)
         raise SystemExit(2) from error

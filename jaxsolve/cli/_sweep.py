@@ -1,13 +1,12 @@
 """`jaxsolve sweep` runs the sweep that a TOML file describes; `jaxsolve configs` has such files to start from."""
 
-import os
 import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, TYPE_CHECKING
 
 from cyclopts import Parameter
 
+from ._guard import look_here_last, one_line, warnings_after
 from ._say import say
 
 
@@ -26,6 +25,7 @@ def sweep(
     retry_failed: bool = False,
     batch_size: int | None = None,
     dry_run: bool = False,
+    allow_code: bool = False,
     float32: bool = False,
     quiet: bool = False,
 ) -> None:
@@ -37,8 +37,7 @@ def sweep(
     Parameters
     ----------
     config
-        A TOML file. If its problem is "my_module:make_problem", that module is imported from the working directory,
-        which runs its code.
+        A TOML file. Nothing in it is run as code.
     store
         The folder to fill, instead of the config's. Without either, it is named after the config, with .zarr, in the
         working directory.
@@ -50,6 +49,9 @@ def sweep(
         Lanes at once, instead of the config's.
     dry_run
         Say how many lanes and compilations there are and what they will take, and run nothing.
+    allow_code
+        If the config's problem is "my_module:make_problem", import that module, also from the working directory. This
+        runs its code.
     float32
         Use single precision instead of double.
     quiet
@@ -59,35 +61,35 @@ def sweep(
         raise FileNotFoundError(f"there is no file {config}; 'jaxsolve configs' lists some to start from")
     import jax
 
-    # The command line owns its process, so it may choose the precision, and import from where the user stands.
+    # The command line owns its process, so it may choose the precision.
     jax.config.update("jax_enable_x64", not float32)
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
     import jaxsolve
     from jaxsolve.configs import read_config
 
-    read = read_config(config)
-    size = read.batch_size if batch_size is None else batch_size
-    if dry_run:
-        plan = jaxsolve.plan(read.problem_fn, read.axes, read.dynamics, read.ts, observe=read.observe, batch_size=size)
-        say(plan.describe())
-        return
+    if allow_code:
+        look_here_last()
+    with warnings_after(), one_line(code=allow_code):
+        read = read_config(config, allow_code=allow_code)
+        problem = (read.problem_fn, read.axes, read.dynamics, read.ts)
+        size = read.batch_size if batch_size is None else batch_size
+        if dry_run:
+            say(jaxsolve.plan(*problem, observe=read.observe, batch_size=size).describe())
+            return
     path = store or read.store or Path(f"{config.stem}.zarr")
     try:
-        found = jaxsolve.sweep(
-            read.problem_fn,
-            read.axes,
-            read.dynamics,
-            read.ts,
-            observe=read.observe,
-            store=path,
-            batch_size=size,
-            resume=resume,
-            retry_failed=retry_failed,
-            progress=not quiet,
-        )
+        with one_line(path, code=allow_code):
+            found = jaxsolve.sweep(
+                *problem,
+                observe=read.observe,
+                store=path,
+                batch_size=size,
+                resume=resume,
+                retry_failed=retry_failed,
+                progress=not quiet,
+            )
     except KeyboardInterrupt as stop:
-        options = [*(["--store", str(store)] if store else []), *(["--float32"] if float32 else [])]
+        flags = [*(["--allow-code"] if allow_code else []), *(["--float32"] if float32 else [])]
+        options = [*(["--store", str(store)] if store else []), *flags]
         again = shlex.join(["jaxsolve", "sweep", str(config), *options])
         say(f"jaxsolve: {stop or 'stopped before a lane ran'}\nto carry on: {again}", error=True)
         raise SystemExit(INTERRUPTED) from None

@@ -86,6 +86,7 @@ def kinds() -> dict[str, Kind]:
         "dynamics": Kind("dynamics", {**flows.known, **_classes(theory, AbstractDynamics)}),
         "flow": flows,
         "integrator": Kind("integrator", _integrators()),
+        "solver": Kind("integrator", _integrators()),  # inside of another
         "optimizer": Kind("optimiser of optax", _optimisers()),
         "factory": Kind("optimiser of optax", {}, plain=optimiser),  # of the next version no more
         "until": Kind("condition", _functions(until, until.AbstractCondition)),

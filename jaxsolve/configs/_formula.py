@@ -12,6 +12,11 @@ from ._errors import ConfigError, unknown
 
 
 MARK = "="  # how the text of a formula begins
+MAX_LENGTH = 1000  # characters
+MAX_DEPTH = 50  # of brackets, signs and operators inside one another
+MAX_BITS = 64  # of an integer
+MAX_EXPONENT = 64  # of an array to an integer power, which is multiplied out
+MAX_DIGITS = 20  # that `round` keeps
 
 OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add,
@@ -53,10 +58,14 @@ class Formula:
     def __init__(self, text: str, where: str):
         self.text = text
         self.where = where
+        if len(text) > MAX_LENGTH:
+            raise ConfigError(f"{where}: a formula of {len(text)} characters; at most {MAX_LENGTH} are read")
         try:
             self._tree = ast.parse(text.removeprefix(MARK).strip(), mode="eval").body
-        except (SyntaxError, ValueError, RecursionError) as error:
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise ConfigError(f"{where}: {text!r} is not a formula: {getattr(error, 'msg', error)}") from None
+        if _depth(self._tree) > MAX_DEPTH:
+            raise ConfigError(f"{where}: {text!r} is nested more than {MAX_DEPTH} times")
         self.names = frozenset(self._read(self._tree))
 
     def __repr__(self) -> str:
@@ -69,7 +78,7 @@ class Formula:
             ConfigError: numbers for which it has none.
         """
         try:
-            return self._value(self._tree, values)
+            return _whole(self._value(self._tree, values))
         except (ArithmeticError, TypeError, ValueError) as error:
             known = {name: values[name] for name in sorted(self.names)}
             raise ConfigError(f"{self.where}: {self.text!r} has no value for {known}: {error}") from error
@@ -78,6 +87,8 @@ class Formula:
         """The names below a node. Raises ConfigError for what no formula may hold."""
         match node:
             case ast.Constant(value=int() | float()) if not isinstance(node.value, bool):
+                if isinstance(node.value, int) and node.value.bit_length() > MAX_BITS:
+                    raise ConfigError(f"{self.where}: {self.text!r} holds an integer of more than {MAX_BITS} bits")
                 return []
             case ast.Name(id=name):
                 return [name]
@@ -101,12 +112,16 @@ class Formula:
             case ast.Name(id=name):
                 return values[name]
             case ast.UnaryOp(op=op, operand=inner):
-                return OPERATORS[type(op)](self._value(inner, values))
+                return _whole(OPERATORS[type(op)](_number(self._value(inner, values))))
             case ast.BinOp(left=left, op=op, right=right):
-                sides = (self._value(left, values), self._value(right, values))
-                return OPERATORS[type(op)](*(sides if isinstance(op, INTEGERS_ONLY) else map(_real, sides)))
+                sides = (_number(self._value(left, values)), _number(self._value(right, values)))
+                if isinstance(op, ast.Pow):
+                    sides = _bounded(*sides)
+                return _whole(OPERATORS[type(op)](*(sides if isinstance(op, INTEGERS_ONLY) else map(_real, sides))))
             case ast.Call(func=ast.Name(id=name), args=inner):
-                arguments = [self._value(argument, values) for argument in inner]
+                arguments = [_number(self._value(argument, values)) for argument in inner]
+                if name == "round" and any(abs(digits) > MAX_DIGITS for digits in arguments[1:]):
+                    raise ValueError(f"round keeps at most {MAX_DIGITS} digits")
                 plain, traced = FUNCTIONS[name]
                 return (plain if all(isinstance(a, int | float) for a in arguments) else traced)(*map(_real, arguments))
         raise AssertionError(f"{ast.unparse(node)} was read before")
@@ -117,3 +132,38 @@ def _real(value: Any) -> Any:
     if hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jnp.integer):
         return value.astype(jnp.result_type(float))
     return value
+
+
+def _depth(tree: ast.AST) -> int:
+    """How many nodes lie inside one another."""
+    depth, level = 0, [tree]
+    while level:
+        depth, level = depth + 1, [child for node in level for child in ast.iter_child_nodes(node)]
+    return depth
+
+
+def _number(value: Any) -> Any:
+    """A value that can be reckoned with. Of texts, % and * would make others of any length."""
+    if value is None or isinstance(value, str | bytes | tuple | list | dict):
+        raise TypeError(f"arithmetic is for numbers, got {type(value).__name__}")
+    return value
+
+
+def _whole(value: Any) -> Any:
+    """A result that is a real number, and no integer that grows without end."""
+    if isinstance(value, complex):
+        raise ValueError("the result is complex")
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        raise OverflowError(f"an integer of more than {MAX_BITS} bits")
+    return value
+
+
+def _bounded(base: Any, exponent: Any) -> tuple[Any, Any]:
+    """The sides of a power, of which it is known that it can be computed."""
+    if not isinstance(exponent, int):
+        return base, exponent
+    if isinstance(base, int):
+        if exponent > 0 and abs(base) > 1 and exponent * (abs(base).bit_length() - 1) > MAX_BITS:
+            raise OverflowError(f"an integer of more than {MAX_BITS} bits")
+        return base, exponent
+    return base, exponent if abs(exponent) <= MAX_EXPONENT else float(exponent)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import importlib
 import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -16,13 +15,16 @@ from .._problem import Problem
 from ..observe import Observable
 from ..sweeps import padded, Zip
 from ._catalogue import kinds
-from ._errors import ConfigError, shown, unknown
+from ._code import import_problem
+from ._errors import ConfigError, shown, unknown, words
+from ._limits import check_grid, check_spacing, check_values, read_text
 from ._recipe import names_in, Node, read_arguments, read_object, value_of
 
 
 SPACINGS: dict[str, Callable[..., Any]] = {"geomspace": np.geomspace, "linspace": np.linspace, "range": range}
 PADDED = "padded"  # the key of an axis of widths that share one compilation
 KEYS = ("problem", "axes", "zip", "dynamics", "times", "observe", "store", "batch_size")
+MAX_TABLES = 10  # of times, each of many
 NEEDED = ("problem", "dynamics", "times")
 
 
@@ -69,10 +71,10 @@ class ConfiguredProblem:
             parts = {name: value_of(node, cell) for name, node in nodes.items()}
             net, data = parts.pop("network"), parts.pop("data")
             return Problem(net, *data.train, test=data.test, **parts)
-        except ConfigError:
+        except (ConfigError, OSError):
             raise
-        except (ValueError, TypeError) as error:
-            raise ConfigError(f"problem: {error}") from error
+        except Exception as error:  # nothing but what the config says is called here
+            raise ConfigError(f"problem: {words(error)}") from error
 
     @property
     def names(self) -> frozenset[str]:
@@ -88,14 +90,20 @@ def _problem_parts(*, network: Any, data: Any, loss: Any = None, centered: bool 
     """What a table `[problem]` may hold."""
 
 
-def read_config(path: str | os.PathLike) -> Config:
+def read_config(path: str | os.PathLike, *, allow_code: bool = False) -> Config:
     """Reads a sweep from a TOML file; `docs/sweeps.md` says what it may hold.
 
-    Networks and data are of JAX's default precision. A problem such as `"my_module:make_problem"` is imported, which
-    runs the code of that module.
+    Networks and data are of JAX's default precision. Nothing in the file is run as code, and sizes are bounded, so that
+    a file of unknown origin can be read.
+
+    Arguments:
+        path: of the file.
+        allow_code: whether its problem may be `"my_module:make_problem"`, a function of a module of yours. Importing
+            that module runs its code.
 
     Raises:
-        ConfigError: the file is not TOML, or does not describe a sweep.
+        ConfigError: the file is not TOML, does not describe a sweep, asks for too much, or names code that is not
+            allowed.
         OSError: it cannot be read.
 
     Example:
@@ -107,18 +115,20 @@ def read_config(path: str | os.PathLike) -> Config:
         >>> config.dynamics.name
         'SingleNeuronFlow'
     """
+    text = read_text(Path(path))
     try:
-        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        table = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # an integer of too many digits is a ValueError
         raise ConfigError(f"{path} is not a TOML file: {error}") from error
     try:
-        return parse_config(table)
+        check_values(table)
+        return parse_config(table, allow_code=allow_code)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def parse_config(table: Mapping[str, Any]) -> Config:
-    """Reads a sweep from the content of a TOML file. Raises ConfigError."""
+def parse_config(table: Mapping[str, Any], *, allow_code: bool = False) -> Config:
+    """Reads a sweep from the content of a TOML file, as `read_config` does. Raises ConfigError."""
     for key in table:
         if key not in KEYS:
             raise ConfigError(unknown(key, KEYS, "part of a config"))
@@ -126,11 +136,14 @@ def parse_config(table: Mapping[str, Any]) -> Config:
     if missing:
         raise ConfigError(f"a config also needs {', '.join(missing)}")
     axes: Any = _read_axes(table)
-    problem_fn = _read_problem(table["problem"], [name for part in axes for name in _names(part)])
-    if names := _padded_names(table):
+    names = _padded_names(table)
+    check_grid(axes, names)
+    ts = _read_times(table["times"])  # before data are made, which takes longer
+    problem_fn = _read_problem(table["problem"], [name for part in axes for name in _names(part)], allow_code)
+    if names:
         try:
             problem_fn, axes = padded(problem_fn, axes, *names)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             raise ConfigError(f"axes: {error}") from error
     observed = table.get("observe", ["loss"])
     if not isinstance(observed, list):
@@ -139,7 +152,7 @@ def parse_config(table: Mapping[str, Any]) -> Config:
         problem_fn=problem_fn,
         axes=tuple(axes),
         dynamics=_constant(table["dynamics"], "dynamics", "dynamics"),
-        ts=_read_times(table["times"]),
+        ts=ts,
         observe=tuple(_constant(item, "observe", f"observe[{i}]") for i, item in enumerate(observed)),
         store=None if "store" not in table else Path(_one_of(table, "store", str)),
         batch_size=_one_of(table, "batch_size", int),
@@ -163,9 +176,9 @@ def _constant(value: Any, kind: str, where: str) -> Any:
     return node
 
 
-def _read_problem(value: Any, axes: Sequence[str]) -> Callable[..., Problem]:
+def _read_problem(value: Any, axes: Sequence[str], allow_code: bool) -> Callable[..., Problem]:
     if isinstance(value, str):
-        return _import(value)
+        return import_problem(value, allow_code=allow_code)
     if not isinstance(value, Mapping):
         raise ConfigError(f"problem must be a table, or a text such as 'my_module:make_problem', got {shown(value)}")
     made = ConfiguredProblem(value)
@@ -178,21 +191,6 @@ def _read_problem(value: Any, axes: Sequence[str]) -> Callable[..., Problem]:
     return made
 
 
-def _import(text: str) -> Callable[..., Problem]:
-    module, _, name = text.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"problem: {text!r} cannot be imported ({error}); give 'module:function', with the module in the working "
-            "directory"
-        ) from error
-    if callable(found):
-        made: Callable[..., Any] = found
-        return made
-    raise ConfigError(f"problem: {text!r} must be a function that returns a Problem, got {shown(found)}")
-
-
 def _read_axes(table: Mapping[str, Any]) -> tuple[dict[str, Any] | Zip, ...]:
     zips = table.get("zip", [])
     if not isinstance(zips, list) or not all(isinstance(item, Mapping) for item in zips):
@@ -202,7 +200,7 @@ def _read_axes(table: Mapping[str, Any]) -> tuple[dict[str, Any] | Zip, ...]:
         together = [Zip(**_read_values(item, "zip")) for item in zips]
     except ConfigError:
         raise
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise ConfigError(f"zip: {error}") from error
     if not single and not together:
         raise ConfigError("a config needs [axes] with at least one list of values, or [[zip]]")
@@ -217,7 +215,9 @@ def _read_values(table: Any, where: str) -> dict[str, Any]:
 
 def _read_axis(value: Any, where: str) -> Any:
     if isinstance(value, Mapping):
-        return value[PADDED] if PADDED in value else _spaced(value, where)
+        if PADDED not in value:
+            return _spaced(value, where)
+        value = value[PADDED]
     if not isinstance(value, list):
         raise ConfigError(
             f"{where} must be a list or a table such as {{ geomspace = [0.1, 10, 5] }}, got {shown(value)}"
@@ -241,14 +241,17 @@ def _spaced(value: Mapping[str, Any], where: str) -> Any:
     arguments = numbers if isinstance(numbers, list) else [numbers]
     if name != "range" and len(arguments) != 3:
         raise ConfigError(f"{where}: {name} takes [first, last, count], got {numbers}")
+    check_spacing(name, arguments, where)
     try:
         return SPACINGS[name](*arguments)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise ConfigError(f"{where}: {name} does not take {numbers}: {error}") from error
 
 
 def _read_times(value: Any) -> np.ndarray:
     parts = value if isinstance(value, list) else [value]
+    if sum(isinstance(part, Mapping) for part in parts) > MAX_TABLES:
+        raise ConfigError(f"times hold more than {MAX_TABLES} tables")
     found = [np.atleast_1d(_spaced(part, "times") if isinstance(part, Mapping) else _time(part)) for part in parts]
     return np.concatenate(found).astype(float) if found else np.zeros(0)
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from ..nets import Padded
 from ._catalogue import array, bias_scales, Kind, kinds, parameters, with_bias
-from ._errors import ConfigError, shown, unknown
+from ._errors import ConfigError, shown, unknown, words
 from ._formula import Formula, MARK
+from ._limits import check_memory, check_sizes
 
 
 TYPE = "type"  # the key of a table that names what it makes
@@ -33,16 +34,20 @@ class Recipe:
         self.arguments = dict(arguments)
         self.where = where
         self.names = names_in(tuple(self.arguments.values()))
+        check_sizes(make, self.arguments, where)  # as far as they are known
 
     def value(self, values: Mapping[str, Any]) -> Any:
         """The object for these values of axes. Raises ConfigError if it does not take them."""
         arguments = {name: value_of(node, values) for name, node in self.arguments.items()}
+        product = check_sizes(self.make, arguments, self.where)
         try:
+            if not self.names:  # else it is traced, and a sweep knows its memory
+                check_memory(self.make, arguments, product, self.where)
             return self.make(**arguments)
-        except ConfigError:
+        except (ConfigError, OSError):
             raise
-        except (ValueError, TypeError) as error:
-            raise ConfigError(f"{self.where}: {error}") from error
+        except Exception as error:  # nothing but what the config says is called here
+            raise ConfigError(f"{self.where}: {words(error)}") from error
 
 
 def names_in(node: Node) -> frozenset[str]:

@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from .._checks import describe
+
 
 class Collection(NamedTuple):
     """The files of one image collection.
@@ -34,8 +36,11 @@ def find_folder(collection: Collection, path: str | os.PathLike[str] | None) -> 
             `jaxsolve` in the user's cache folder (XDG_CACHE_HOME, or ~/.cache).
 
     Raises:
+        TypeError: `path` is no path.
         FileNotFoundError: no place holds any of the files.
     """
+    if path is not None and not isinstance(path, str | os.PathLike):
+        raise TypeError(f"path must be that of the folder with the files of {collection.name}, got {describe(path)}")
     if path is not None:
         bases = [Path(path).expanduser()]
     else:
@@ -69,7 +74,7 @@ def find_groups(
         folder: where to look.
         groups: names of the files, by group.
         kind: "training", "test" or "image", for messages.
-        advice: what to do when there are none.
+        advice: what does without them; empty, or a sentence and a space.
 
     Raises:
         FileNotFoundError: no group is present, or one is there in part.
@@ -89,8 +94,8 @@ def find_groups(
     if not present:
         wanted = ", ".join(file for group in groups for file in group)
         raise FileNotFoundError(
-            f"{collection.name}: {folder} has no {kind} files. Wanted: {wanted} (plain or .gz), from "
-            f"{collection.sources}. {advice}"
+            f"{collection.name}: {folder} has no {kind} files. {advice}Wanted: {wanted} (plain or .gz), from "
+            f"{collection.sources}."
         )
     return present
 

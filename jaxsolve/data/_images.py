@@ -174,7 +174,7 @@ def _load(
         return pixels.reshape(len(pixels), -1) if flatten else pixels, labels
 
     if official_split:
-        pool = "official_split=False pools every image file found there and splits it at random."
+        pool = "official_split=False draws training and test samples from the files that are there. "
         train = images(collection.train, "training", pool)
         without = f"n_test=0 does without them; {pool}"
         test = None if request.n_test == 0 else images(collection.test, "test", without)

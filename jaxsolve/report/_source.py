@@ -42,7 +42,7 @@ class Source(NamedTuple):
     @property
     def citation(self) -> str:
         """How to cite the library that made it."""
-        return self.manifest.get("citation") or self.dataset.attrs.get("citation") or citation()
+        return str(self.manifest.get("citation") or self.dataset.attrs.get("citation") or citation())
 
     def lane_array(self, name: str) -> np.ndarray:
         """A variable with one row per lane: shape (lanes, ...), or (lanes, times, ...) if it has times."""
@@ -91,8 +91,12 @@ def _read_store(path: Path) -> Source:
         raise ValueError(
             f"'{path}' is damaged: {error}. Call its sweep again, which finds damaged chunks and runs them again"
         ) from error
+    if not isinstance(manifest, dict):
+        raise ValueError(f"'{path}' is damaged: its manifest is no table but a {type(manifest).__name__}")
     # A store lists its variables by name; the manifest, in the order in which the sweep observes them.
-    first = [item["name"] for item in manifest.get("variables", []) if item["name"] in dataset]
+    listed = manifest.get("variables", [])
+    names = [item.get("name") for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
+    first = [name for name in names if isinstance(name, str) and name in dataset.data_vars]
     data = {name: dataset[name] for name in dict.fromkeys([*first, *dataset.data_vars])}
     return Source(path.absolute().name, dataset.drop_vars(data).assign(data), manifest)
 

@@ -13,7 +13,9 @@ from ._source import Source
 
 
 MAX_ROWS = 200  # of the table of failed lanes
-PRIVATE = ("host", "pid")  # of a run: nobody's business where a page may be sent
+# Nobody's business where a page may be sent:
+PRIVATE = ("host", "pid")  # of a run
+TOLD = ("type", "function", "code", "class", "dtype", "hash")  # of a function; other texts in it may be passwords
 
 
 def summary(source: Source, notes: Sequence[str]) -> str:
@@ -60,7 +62,7 @@ def _lanes(source: Source, lanes: np.ndarray) -> str:
 def manifest(source: Source) -> str:
     """Units, how to cite, and where and with what the sweep ran."""
     units = [
-        (name, item.attrs["units"], item.attrs.get("long_name", ""))
+        (str(name), item.attrs["units"], item.attrs.get("long_name", ""))
         for name, item in source.dataset.variables.items()
         if "units" in item.attrs
     ]
@@ -75,18 +77,41 @@ def manifest(source: Source) -> str:
         _table(("", ""), attrs.items()),
     ]
     if source.manifest:
-        facts = source.manifest | {"runs": [_public(run) for run in source.manifest.get("runs", [])]}
-        text = escape(json.dumps(facts, indent=1))
+        text = escape(json.dumps(_public(source.manifest), indent=1))
         parts.append(f'<details id="manifest"><summary>The whole manifest</summary><pre>{text}</pre></details>')
     return "".join(parts)
 
 
-def _public(run: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in run.items() if key not in PRIVATE}
+def _public(manifest: dict[str, Any]) -> dict[str, Any]:
+    """A manifest without names of hosts, numbers of processes, and texts that the function of problems refers to."""
+    shown = dict(manifest)
+    if isinstance(runs := shown.get("runs"), list):
+        shown["runs"] = [_public_run(run) for run in runs if isinstance(run, dict)]
+    if isinstance(plan := shown.get("plan"), dict) and "problem_fn" in plan:
+        shown["plan"] = plan | {"problem_fn": _without_texts(plan["problem_fn"])}
+    return shown
+
+
+def _public_run(run: dict[str, Any]) -> dict[str, Any]:
+    shown = {key: value for key, value in run.items() if key not in PRIVATE}
+    if isinstance(workers := shown.pop("workers", None), dict):  # lanes by "host, device"
+        devices = [str(where).partition(", ")[2] or "unknown" for where in workers]
+        shown["workers"] = {name: devices.count(name) for name in dict.fromkeys(devices)}
+    return shown
+
+
+def _without_texts(value: Any, key: str = "") -> Any:
+    if isinstance(value, dict):
+        if value.get("type") == "ConfiguredProblem":  # the table of a config
+            return value
+        return {name: _without_texts(part, name) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_without_texts(part, key) for part in value]
+    return "(text)" if isinstance(value, str) and key not in TOLD else value
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    top = "".join(f'<th scope="col">{escape(name)}</th>' for name in head) if any(head) else ""
+    top = "".join(f'<th scope="col">{escape(str(name))}</th>' for name in head) if any(head) else ""
     body = "".join(f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows)
     table = f"<table>{f'<thead><tr>{top}</tr></thead>' if top else ''}<tbody>{body}</tbody></table>"
     return f'<div class="scroll" tabindex="0">{table}</div>'

@@ -79,7 +79,8 @@ def write(data: Any, path: str | os.PathLike, *, theory: Any = None) -> Path:
     target = Path(path)
     if not target.parent.is_dir():
         raise FileNotFoundError(f"there is no folder '{target.parent}' to write the report to; make it first")
-    target.write_text(page, encoding="utf-8", newline="\n")
+    # Halves of characters, which JSON can hold and a file cannot, become question marks.
+    target.write_text(page, encoding="utf-8", errors="replace", newline="\n")
     return target
 
 

@@ -126,9 +126,8 @@ def make(rate, kind):
 """
 
 
-def test_ctrl_c_says_how_to_carry_on(command, tmp_path, monkeypatch):
+def test_ctrl_c_says_how_to_carry_on(command, tmp_path):
     """What had run is in the store, the exit code is that of shells, and the same command does the rest."""
-    monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "stopped_by_hand.py").write_text(MODULE)
     text = """
 problem = "stopped_by_hand:make"
@@ -141,13 +140,13 @@ rate = [0.5, 1.0, 2.0]
 """
     (tmp_path / "config.toml").write_text(text)
     try:
-        code, out, err = command("sweep", "config.toml", "--store", "run.zarr", "--quiet")
+        code, out, err = command("sweep", "config.toml", "--store", "run.zarr", "--quiet", "--allow-code")
         assert (code, out) == (130, "")
         lines = err.splitlines()
         assert lines[-2].startswith("jaxsolve: stopped by SIGINT: ")
         assert lines[-2].endswith("call the sweep again with the same arguments to run the rest")
-        assert lines[-1] == "to carry on: jaxsolve sweep config.toml --store run.zarr"
-        code, out, err = command("sweep", "config.toml", "--store", "run.zarr", "--quiet")
+        assert lines[-1] == "to carry on: jaxsolve sweep config.toml --store run.zarr --allow-code"
+        code, out, err = command("sweep", "config.toml", "--store", "run.zarr", "--quiet", "--allow-code")
         assert (code, out) == (0, "6 lanes (6 successful) in run.zarr\n"), err
     finally:
         sys.modules.pop("stopped_by_hand", None)

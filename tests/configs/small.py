@@ -1,5 +1,6 @@
 """The configs that come with jaxsolve, cut down to seconds."""
 
+import copy
 import tomllib
 from typing import Any
 
@@ -46,7 +47,7 @@ SMALL: dict[str, dict[str, Any]] = {
 
 def small(name: str) -> dict[str, Any]:
     """The content of a config, with fewer and smaller lanes."""
-    return changed(tomllib.loads(configs()[name]), SMALL[name])
+    return changed(tomllib.loads(configs()[name]), copy.deepcopy(SMALL[name]))
 
 
 def changed(table: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:

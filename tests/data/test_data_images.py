@@ -259,11 +259,11 @@ def test_missing_files_tell_where_and_what_and_whence(tmp_path, monkeypatch, loa
 
 def test_only_one_side_is_there(tmp_path):
     folder = _write_mnist(tmp_path, n_train=0)
-    with pytest.raises(FileNotFoundError, match=r"has no training files. Wanted: train-images.*official_split=False"):
+    with pytest.raises(FileNotFoundError, match=r"no training files. official_split=False draws .*Wanted: train-im"):
         mnist(n_train=5, path=folder, key=KEY)
     assert len(_test(mnist(n_train=5, official_split=False, path=folder, key=KEY))[0]) == 15
     other = _write_mnist(tmp_path / "other", n_test=0)
-    with pytest.raises(FileNotFoundError, match=r"has no test files. Wanted: t10k-images.*n_test=0 does without"):
+    with pytest.raises(FileNotFoundError, match=r"has no test files. n_test=0 does without .*Wanted: t10k-images"):
         mnist(n_train=5, path=other, key=KEY)
     assert mnist(n_train=5, n_test=0, path=other, key=KEY).test is None
 
@@ -297,7 +297,7 @@ def _damage(content, how):
         (TRAIN_IMAGES, "magic", "begins with the magic number 3331; an IDX file of images begins with 2051"),
         (TRAIN_LABELS, "magic", "begins with the magic number 3331; an IDX file of labels begins with 2049"),
         (TRAIN_IMAGES, "short", "holds 23519 bytes after its header; the header's sizes 30 x 28 x 28 ask for 23520"),
-        (TRAIN_LABELS, "long", "holds 31 bytes after its header; the header's sizes 30 ask for 30"),
+        (TRAIN_LABELS, "long", "holds 31 bytes or more after its header; the header's sizes 30 ask for 30"),
         (TRAIN_IMAGES, "header", "holds 7 bytes; the header of an IDX file of 3 axes has 16"),
         (TRAIN_LABELS, b"", "holds 0 bytes; the header of an IDX file of 1 axes has 8"),
         (TRAIN_IMAGES, _idx(np.zeros((0, 28, 28), np.uint8)), "sizes 0 x 28 x 28 must be positive"),

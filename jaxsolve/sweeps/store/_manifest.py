@@ -4,7 +4,6 @@ import datetime
 import os
 import platform
 import socket
-import subprocess
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import jax
 
+from ..._revision import revision
 from ..planning._fingerprint import differences
 from ..planning._source import PACKAGE
 from ..running.programs._base import Origin
@@ -20,7 +20,6 @@ from ..running.programs._base import Origin
 FORMAT = 2  # of the store; a change that other versions cannot carry on raises it
 LIBRARIES = ("jaxsolve", "jax", "jaxlib", "equinox", "diffrax", "optax", "numpy")
 DEVICE = ("device", "devices", "backend")  # what a run says of its devices
-GIT_SECONDS = 5
 BETWEEN = "; "  # devices and dynamics of one dataset
 
 
@@ -85,23 +84,11 @@ def changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 
 def git_revision(folder: Path, tracked: str | None = None) -> str | None:
-    """The commit of a folder's repository, with `-dirty` for changes since.
+    """The commit of a folder's repository, with `-dirty` for changes since; see `jaxsolve/_revision.py`.
 
-    None without git, without a repository, or if it is not the one that tracks the file `tracked`.
+    None without a repository, or if it is not the one that tracks the file `tracked`.
     """
-    commands = [["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]]
-    if tracked is not None:
-        commands.insert(0, ["ls-files", "--error-unmatch", tracked])
-    said = ""
-    for command in commands:
-        try:
-            done = subprocess.run(
-                ["git", *command], cwd=folder, capture_output=True, text=True, timeout=GIT_SECONDS, check=True
-            )
-        except (OSError, subprocess.SubprocessError):
-            return None
-        said = done.stdout.strip()
-    return said or None
+    return revision(folder, tracked)
 
 
 def credited(labels: Mapping[str, str], origin: Origin) -> dict[str, str]:

@@ -1,0 +1,183 @@
+"""How much a config may ask for: a small file must not take a large machine."""
+
+import inspect
+import re
+import typing
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from ..nets import Padded
+from ..sweeps import Zip
+from ._errors import ConfigError, shown
+
+
+MAX_BYTES = 1_000_000  # of a file
+MAX_NESTING = 32  # of brackets, and parts of a key with points
+MAX_FORMULAS = 1000
+MAX_INTEGER = 2**63 - 1  # as TOML has it
+MAX_COUNT = 1_000_000  # values of one axis, or times
+MAX_LANES = 1_000_000
+MAX_COMPILATIONS = 1000
+MAX_SIZE = 1_000_000  # samples, inputs, units and other sizes
+MAX_LAYERS = 100  # each is traced by itself
+MAX_NUMBERS = 20_000_000  # of an array, and of those on the way to it
+LAYERS = ("depth", "b")  # the arguments that count layers
+STEPS = ("max_steps", "root_find_max_steps", "index")  # integers that nothing of this size is made of
+NEGLIGIBLE = 1_000_000  # a product of sizes that makes no large array
+
+ANY_STRING = (
+    r'"""(?:\\.|(?!""").)*(?:"""|\Z)|\'\'\'(?:(?!\'\'\').)*(?:\'\'\'|\Z)|"(?:\\.|[^"\\\n])*"?|\'[^\'\n]*\'?|#[^\n]*'
+)
+STRINGS = re.compile(ANY_STRING, re.DOTALL)  # and comments; what is not closed ends with the line, or with the file
+BETWEEN_KEYS = re.compile(r"[=,\[\]{}\n]")
+MORE = "what needs more goes into a function of your own"
+
+
+def read_text(path: Path) -> str:
+    """The text of a config. Raises ConfigError if it is too long, OSError if it cannot be read."""
+    with path.open("rb") as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ConfigError(f"{path} is larger than {MAX_BYTES} bytes; {MORE}")
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not a TOML file: {error}") from error
+    bare = STRINGS.sub("", text)
+    depth = deepest = 0
+    for bracket in re.findall(r"[\[\]{}]", bare):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
+    points = max(part.count(".") for part in BETWEEN_KEYS.split(bare))
+    if max(deepest, points) > MAX_NESTING:
+        raise ConfigError(f"{path} is nested more than {MAX_NESTING} times")
+    return text
+
+
+def check_values(table: Any) -> None:
+    """Raises ConfigError for values that no config holds: dates, and integers of more than 64 bits."""
+    waiting, formulas = [("", table)], 0
+    while waiting:
+        where, value = waiting.pop()
+        if isinstance(value, Mapping):
+            waiting += [(f"{where}.{key}" if where else key, part) for key, part in value.items()]
+        elif isinstance(value, list):
+            waiting += [(where, part) for part in value]
+        elif isinstance(value, str):
+            formulas += value.startswith("=")
+        elif isinstance(value, int):
+            if abs(value) > MAX_INTEGER:
+                raise ConfigError(f"{where} holds an integer of more than 64 bits")
+        elif not isinstance(value, float):
+            raise ConfigError(f"{where} must be a number, a text, true or false, got {type(value).__name__} {value}")
+    if formulas > MAX_FORMULAS:
+        raise ConfigError(f"there are {formulas} formulas, but at most {MAX_FORMULAS} are read")
+
+
+def check_spacing(name: str, arguments: list[Any], where: str) -> None:
+    """Raises ConfigError if `{ linspace = [first, last, count] }` or a sibling is not three numbers, or too many."""
+    integers = arguments if name == "range" else arguments[2:]
+    for value in arguments:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ConfigError(f"{where}: {name} does not take {shown(value)}; it takes numbers")
+    for value in integers:
+        if not isinstance(value, int):
+            raise ConfigError(f"{where}: {name} does not take {value}; it takes an integer there")
+    count = _range_size(arguments) if name == "range" else arguments[2]
+    if count > MAX_COUNT:
+        raise ConfigError(f"{where}: {name} would make {count} values; at most {MAX_COUNT} are accepted")
+
+
+def _range_size(arguments: list[int]) -> int:
+    """As `len(range(...))`, of any size; 0 where there is no such range, which `range` itself refuses."""
+    if not 1 <= len(arguments) <= 3 or 0 in arguments[2:]:
+        return 0
+    first, last = arguments[:2] if len(arguments) > 1 else (0, arguments[0])
+    step = arguments[2] if len(arguments) > 2 else 1
+    return max(0, -((first - last) // step))
+
+
+def check_grid(axes: Sequence[Mapping[str, Any] | Zip], padded: Collection[str]) -> None:
+    """Raises ConfigError for too many lanes or compilations.
+
+    Arguments:
+        axes: of the sweep.
+        padded: the names of those whose integers share a program.
+    """
+    lanes = compilations = 1
+    for part in axes:
+        if isinstance(part, Zip):
+            sizes = [
+                (len(part.arguments[0].values), all(item.traced or item.name in padded for item in part.arguments))
+            ]
+        else:
+            sizes = [(len(values), name in padded or _is_traced(values)) for name, values in part.items()]
+        for size, traced in sizes:
+            lanes *= max(size, 1)
+            compilations *= 1 if traced else max(size, 1)
+    for count, most, noun in ((lanes, MAX_LANES, "lanes"), (compilations, MAX_COMPILATIONS, "compilations")):
+        if count > most:
+            raise ConfigError(f"axes make {count} {noun}; at most {most} are accepted")
+
+
+def _is_traced(values: Any) -> bool:
+    """Whether the lanes along an axis share a compilation: numbers with a point, and ranges."""
+    return not isinstance(values, list) or any(isinstance(value, float) for value in values)
+
+
+def check_sizes(make: Callable[..., Any], arguments: Mapping[str, Any], where: str) -> int:
+    """The product of the sizes that are given to a call.
+
+    Raises:
+        ConfigError: one of them is larger than anything of this kind.
+    """
+    product = 1
+    for name, parameter in inspect.signature(make).parameters.items():
+        if name not in arguments or not _is_size(parameter.annotation) or name in STEPS:
+            continue
+        value = arguments[name]
+        most = MAX_LAYERS if name in LAYERS else MAX_SIZE
+        for size in value if isinstance(value, tuple) else (value,):
+            if isinstance(size, int) and size > most:
+                raise ConfigError(f"{where}.{name} is {size}; a config may ask for at most {most}, {MORE}")
+            product *= max(size, 1) if isinstance(size, int) else 1
+    return product
+
+
+def check_memory(make: Callable[..., Any], arguments: Mapping[str, Any], product: int, where: str) -> None:
+    """Raises ConfigError for a call that would make arrays that are too large, before it is made.
+
+    Arguments:
+        make, arguments: the call.
+        product: of its sizes, from `check_sizes`.
+        where: the place in the config.
+    """
+    if product <= NEGLIGIBLE:
+        return
+    found = _largest(jax.make_jaxpr(lambda: make(**arguments))().jaxpr)
+    if found > MAX_NUMBERS:
+        raise ConfigError(
+            f"{where} makes an array of {found} numbers; a config may ask for at most {MAX_NUMBERS}, {MORE}"
+        )
+
+
+def _is_size(annotation: Any) -> bool:
+    """Whether an argument is an integer, or several."""
+    parts = typing.get_args(annotation) or (annotation,)
+    return int in parts and all(part in (int, type(None), Padded) for part in parts)
+
+
+def _largest(jaxpr: Any) -> int:
+    """Numbers in the largest array that a program makes."""
+    found = 0
+    for equation in jaxpr.eqns:
+        found = max([found, *(int(getattr(item.aval, "size", 0)) for item in equation.outvars)])
+        for value in equation.params.values():
+            for part in value if isinstance(value, tuple | list) else (value,):
+                inner = getattr(part, "jaxpr", part)
+                if hasattr(inner, "eqns"):
+                    found = max(found, _largest(inner))
+    return found
