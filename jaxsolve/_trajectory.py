@@ -40,6 +40,12 @@ class Stats(eqx.Module):
     kernel_evaluations: Int[Array, ""]
     integrator: str = eqx.field(static=True, default="")  # text
 
+    def __repr__(self) -> str:
+        names = ("steps", "rejected", "gradient_evaluations", "kernel_evaluations")
+        counts = {name: concrete(getattr(self, name)) for name in names}
+        shown = (f"{name}={'traced' if value is None else value.tolist()}" for name, value in counts.items())
+        return f"Stats({', '.join(shown)}, integrator={self.integrator!r})"
+
 
 class Trajectory(eqx.Module):
     """What was observed at each saved time.

@@ -235,7 +235,12 @@ def _with(array, value):
         (X, Y, {"loss": Hinge(), "test": (X, 2 * Y)}, r"Hinge needs targets -1 or \+1, got values \[2.0\]"),
         (X.astype(np.float16), Y, {}, "the inputs of the training set are float16, the network is float.*dtype="),
         (X.astype(complex), Y, {}, "the inputs of the training set are complex"),
-        (X, Y.astype(complex), {}, "targets must be real numbers, got an array of shape .* and dtype complex"),
+        (
+            X,
+            Y.astype(complex),
+            {},
+            "targets of the training set must be real numbers, got an array of shape .* and dtype complex",
+        ),
         (X, Y, {"test": (X[:, :2], Y)}, r"each input of the test set has shape \(2,\), the network takes \(3,\)"),
         (X, Y, {"test": (X, Y[:1])}, "the test set has 4 inputs but its targets"),
         (X, Y, {"test": (X[:0], Y[:0])}, "the test set is empty"),

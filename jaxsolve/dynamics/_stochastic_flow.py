@@ -14,7 +14,7 @@ from .._dynamics import AbstractMarching, AbstractState, is_key, March, Quantity
 from .._problem import Problem
 from .._results import RESULTS
 from .._safe import nonzero
-from ..until import AbstractCondition
+from ..until import AbstractCondition, fits
 from ._saves import empty_saves, hold, PER_STEP, Saves
 from ._stopping import at_last_time, check_until, is_met
 
@@ -134,7 +134,7 @@ class StochasticFlow(AbstractMarching):
     def init(self, problem: Problem, ts: Float[Array, " times"]) -> StochasticState:
         params, dtype = problem.params, problem.x.dtype
         zero, ts = jnp.zeros((), dtype), ts.astype(dtype)
-        valid = problem.valid & jnp.isfinite(self.temperature) & (self.temperature >= 0)
+        valid = problem.valid & fits(self.until, problem) & jnp.isfinite(self.temperature) & (self.temperature >= 0)
         f = problem.outputs(params)
         dt = self._first_step(problem, f)
         alive = jnp.isfinite(problem.loss.value(f, problem.y)) & jnp.isfinite(dt)

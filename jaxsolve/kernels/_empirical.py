@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PyTree
 from ..nets import AbstractLayered, partition, rates
 from ._contributions import knows, Outputs
 from ._cost import jacobian_is_cheaper
-from ._inputs import check_inputs
+from ._inputs import check_inputs, check_rates
 from ._memory import choose_tiling, estimate, MemoryEstimate
 from ._neural_tangents import empirical_ntk, NTKImplementation
 from ._signals import parametric_layers, tapped_layers
@@ -108,13 +108,17 @@ def empirical(
         (5, 4)
 
     Raises:
-        ValueError: inputs do not fit the network, dtypes are mixed, or the forced route does not know a layer.
+        ValueError: inputs do not fit the network or are not finite, dtypes are mixed, a rate is negative, or the forced
+            route does not know a layer.
         MemoryError: the kernel does not fit; names its size and what would fit. Nothing has been allocated then.
         NeuralTangentsUnavailable: the module needs neural-tangents, which is missing or broken.
     """
     check_inputs(net, x1, x2)
     outputs = _which_outputs(trace, diagonal)
-    eta = unit_rates(net) if eta is None else eta
+    if eta is None:
+        eta = unit_rates(net)
+    else:
+        check_rates(net, eta)
     unknown = unknown_layer(net)
     if unknown is None and route in (None, Route.STRUCTURED):
         tiling = choose_tiling(net, x1, x2, outputs, by_layer=by_layer, budget=memory)
