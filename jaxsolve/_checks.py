@@ -108,8 +108,14 @@ def require_number(value: Any, name: str, accepted: str = "> 0") -> float:
     if known.ndim or not is_real(known) or known.dtype.kind == "b":
         raise TypeError(f"{name} must be one number {accepted}, got {describe(value)}")
     if not (np.isfinite(known) and known > 0):
-        raise ValueError(f"{name} must be finite and {accepted}, got {value}")
+        raise ValueError(f"{name} must be {accepted}, got {value}")
     return float(known)
+
+
+def require_kind(value: Any, kind: type | tuple[type, ...], name: str, accepted: str) -> None:
+    """Raises TypeError if a value is no instance of a class, saying what is accepted instead."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be {accepted}, got {describe(value)}")
 
 
 def require_flag(value: Any, name: str) -> bool:

@@ -79,6 +79,8 @@ def compare(
         Comparison with TwoLayerLine: largest error over time, relative to the largest value
           GradientFlow(Tsit5): loss ..., outputs ...
     """
+    if not isinstance(dynamics_list, Sequence):
+        raise TypeError(f"dynamics_list must be a list of two or more dynamics, got {describe(dynamics_list)}")
     dynamics_list = list(dynamics_list)
     if len(dynamics_list) < 2:
         raise ValueError(f"compare needs at least two dynamics, got {len(dynamics_list)}")

@@ -83,7 +83,7 @@ class Trajectory(eqx.Module):
     dynamics: str = eqx.field(static=True)  # text
 
     def __getitem__(self, name: str) -> Array:
-        if name not in self.observed:
+        if not isinstance(name, str) or name not in self.observed:
             raise KeyError(f"{name!r} was not observed; observed: {sorted(self.observed)}")
         return self.observed[name]
 

@@ -9,7 +9,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from .._checks import concrete, describe, require_size
+from .._checks import concrete, describe, is_real, require_size
 from .._dynamics import AbstractMarching, AbstractState, is_key, March, Quantity, View
 from .._problem import Problem
 from .._results import RESULTS
@@ -98,17 +98,20 @@ class StochasticFlow(AbstractMarching):
         self,
         temperature: Any,
         *,
-        key: Key[Array, ""],
+        key: Key[Array, ""] | None = None,
         change: tuple[float, float] = (1e-4, 1e-2),
         until: AbstractCondition | None = None,
         max_steps: int = 10_000_000,
     ):
         known = concrete(temperature)
+        if known is not None and not is_real(known):
+            raise TypeError(f"temperature must be one finite number >= 0, got {describe(temperature)}")
         if known is not None and not (known.ndim == 0 and np.isfinite(known) and known >= 0):
             raise ValueError(f"temperature must be one finite number >= 0, got {temperature}")
         if not is_key(key):
             raise TypeError(f"key must be one such as jax.random.key(0), got {describe(key)}")
-        if not (len(change) == 2 and 0 <= change[0] < change[1] < np.inf):
+        bounds = concrete(change)
+        if bounds is None or not is_real(bounds) or bounds.shape != (2,) or not 0 <= change[0] < change[1] < np.inf:
             raise ValueError(f"change must be two bounds, 0 <= lower < upper, such as (1e-4, 1e-2); got {change}")
         self.temperature = jax.lax.convert_element_type(jnp.asarray(temperature), jnp.result_type(float))
         self.key = key

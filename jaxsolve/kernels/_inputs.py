@@ -7,15 +7,28 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from .._checks import concrete, describe, require_finite
+from .._checks import concrete, describe, is_real, require_finite
 from ..nets import AbstractNetwork, partition
 
 
-def check_inputs(net: Any, x1: Float[Array, "n ..."], x2: Float[Array, "m ..."] | None) -> None:
+def check_inputs(
+    net: Any,
+    x1: Float[Array, "n ..."],
+    x2: Float[Array, "m ..."] | None,
+    *,
+    names: tuple[str, str] = ("x1", "x2"),
+) -> None:
     """Raises ValueError if inputs are empty, not finite, or of another shape or dtype than the network takes."""
-    for name, x in {"x1": x1, "x2": x2}.items():
+    check_network(net)
+    for name, x in zip(names, (x1, x2), strict=True):
         if x is not None:
             _check(net, x, name)
+
+
+def check_network(net: Any) -> None:
+    """Raises TypeError for what is no network."""
+    if not callable(net) or isinstance(net, type) or not jax.tree.leaves(partition(net)[0]):
+        raise TypeError(f"net must be a network of js.nets or an Equinox module with arrays, got {describe(net)}")
 
 
 def _check(net: Any, x: Array, name: str) -> None:
@@ -34,13 +47,14 @@ def _check(net: Any, x: Array, name: str) -> None:
 
 def check_rates(net: Any, eta: PyTree) -> None:
     """Raises ValueError unless there is one rate, finite and >= 0, at every trainable array."""
-    leaves = jax.tree.leaves(eta)
-    if len(leaves) != len(jax.tree.leaves(partition(net)[0])) or any(jnp.shape(rate) != () for rate in leaves):
+    rates = jax.tree.leaves(eta)
+    known = [concrete(rate) for rate in rates]
+    numbers = all(value is None or (is_real(value) and value.ndim == 0) for value in known)
+    if not numbers or len(rates) != len(jax.tree.leaves(partition(net)[0])):
         raise ValueError(
             "eta must be a pytree with one number at every trainable array, such as nets.rates(net) or "
             f"kernels.unit_rates(net); got {describe(eta)}"
         )
-    for rate in leaves:
-        known = concrete(rate)
-        if known is not None and not (known.dtype.kind in "fiu" and np.isfinite(known) and known >= 0):
-            raise ValueError(f"every learning rate in eta must be finite and >= 0, got {known}")
+    for value in known:
+        if value is not None and not (np.isfinite(value) and value >= 0):
+            raise ValueError(f"every learning rate in eta must be finite and >= 0, got {value}")

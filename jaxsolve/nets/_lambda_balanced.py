@@ -9,7 +9,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from .._checks import concrete, require_finite
+from .._checks import concrete, describe, require_finite
 from .._safe import safe_sqrt
 from ._init import AbstractInit, draw_biases, Shapes, Start
 from ._scaling import Scaling
@@ -45,6 +45,8 @@ class LambdaBalanced(AbstractInit):
     def __init__(self, delta: Any = 0.0):
         known = concrete(delta)  # read before it becomes an array, which a trace would hide
         require_finite(delta, "delta")
+        if jnp.ndim(delta) != 0:
+            raise ValueError(f"delta must be one number, got {describe(delta)}")
         self.signs = (-1, 1) if known is None else () if known == 0 else (int(np.sign(known)),)
         self.delta = jnp.asarray(delta, jnp.result_type(float))
 

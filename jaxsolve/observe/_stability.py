@@ -113,6 +113,9 @@ def stability(rate: Float[ArrayLike, ""], *, momentum: float = 0.0) -> Observabl
         raise TypeError(f"rate must be one finite number > 0, got {describe(rate)}")
     if not (known.ndim == 0 and np.isfinite(known) and known > 0):
         raise ValueError(f"rate must be one finite number > 0, got {describe(rate)}")
+    known_momentum = concrete(momentum)
+    if known_momentum is None or known_momentum.ndim or not is_real(known_momentum):
+        raise TypeError(f"momentum must be one number in [0, 1), got {describe(momentum)}")
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum must lie in [0, 1), got {momentum}")
     return Observable("stability", _ReadStability(2 * (1 + float(momentum)) / float(known)))

@@ -4,7 +4,7 @@ from typing import Any, TYPE_CHECKING
 
 import numpy as np
 
-from .._checks import describe
+from .._checks import describe, require_kind
 from .._compare import Comparison
 from .._trajectory import Trajectory
 from ._style import axis_label, COLOURS, MARKERS, new_axes
@@ -48,6 +48,7 @@ def trajectory(
             f"traj must be what js.solve returned, got {describe(traj)}; what js.sweep returned is drawn by xarray, "
             "as in data['loss'].plot()"
         )
+    require_kind(name, str, "name", f"the name of an observable, one of {sorted(traj.observed)}")
     if np.ndim(traj.ts) != 1:
         raise ValueError("a run at one time has no curve: give js.solve several times, such as jnp.linspace(0, 5, 20)")
     values = np.asarray(traj[name])
@@ -100,6 +101,7 @@ def comparison(
         raise TypeError(
             f"cmp must be what js.compare returned, got {describe(cmp)}; one run is drawn by js.plot.trajectory"
         )
+    require_kind(name, str, "name", "the name of an observable")
     ax = new_axes(ax)
     drawn = len(ax.get_lines())
     for index, (key, traj) in enumerate(cmp.trajectories.items()):

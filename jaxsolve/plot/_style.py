@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from .._checks import require_kind
 from ..observe import Regime
 
 
@@ -38,4 +39,6 @@ def axis_label(name: str, unit: str) -> str:
         >>> js.plot.axis_label("weight_norms", "weight"), js.plot.axis_label("loss", "loss")
         ('weight norms [weight]', 'loss')
     """
+    require_kind(name, str, "name", "the name of an observable")
+    require_kind(unit, str, "unit", "text")
     return name.replace("_", " ") + ("" if unit in ("1", name) else f" [{unit}]")
