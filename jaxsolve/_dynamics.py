@@ -227,8 +227,7 @@ class Certificate(eqx.Module):
     """How far a run can be trusted, from quantities its solver did not control.
 
     Attributes:
-        conserved_drift: largest change of a conserved quantity relative to the size of its two terms; NaN where the
-            network has no conserved quantity.
+        conserved_drift: largest change of a conserved quantity relative to the size of its two terms; NaN if there is none.
         energy_balance: |L(0) - L(t) - integral of sum_l eta_l |dL/dtheta_l|^2| relative to L(0); with momentum, that
             of loss, motion and friction (`MomentumFlow`); NaN where energy is not kept account of.
         step_error: largest accepted estimate of a step's error, in units of the tolerance.
@@ -251,8 +250,7 @@ class Certificate(eqx.Module):
     def trust(self) -> Float[Array, ""]:
         """Digits that the run can be trusted to, >= 0: those of the worst of drift, balance and error of a step.
 
-        Errors along slow modes hold next to no energy, so the tolerance counts as well. With a balance above 1, as of a
-        loss that bends within a step, there are none: the run may be right all the same.
+        None where the balance is above 1, as of a loss that bends within a step: the run may be right all the same.
         """
         tiny = jnp.finfo(self.conserved_drift.dtype).eps
         worst = jnp.fmax(jnp.fmax(self.conserved_drift, self.energy_balance), self.step_error * self.rtol)

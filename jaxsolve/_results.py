@@ -7,8 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from ._checks import describe
-
 
 class RESULTS(eqx.Enumeration):
     """How a run ended, one item per run (per lane in a sweep).
@@ -89,7 +87,7 @@ def result_names(codes: Any) -> np.ndarray:
     """
     numbers = np.asarray(codes)
     if numbers.dtype.kind not in "iu":
-        raise TypeError(f"codes must be integers such as the result of a sweep, got {describe(codes)}")
+        raise TypeError(f"codes must be integers such as the result of a sweep, got {numbers.dtype}")
     if numbers.size and not (numbers.min() >= -1 and numbers.max() < len(RESULT_NAMES)):
         raise ValueError(
             f"codes must lie in -1..{len(RESULT_NAMES) - 1}, got values from {numbers.min()} to {numbers.max()}"

@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 from jax.flatten_util import ravel_pytree
 from scipy.integrate import solve_ivp
 
-from jaxsolve import GradientFlow, nets, observe, Problem, result_names, solve, theory, until
+from jaxsolve import Certificate, GradientFlow, nets, observe, Problem, result_names, solve, theory, until
 from tests import cases
 from tests.inside import conserved_drift, result_code
 

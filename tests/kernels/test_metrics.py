@@ -353,7 +353,7 @@ def test_kernels_of_two_shapes_do_not_broadcast(metric, shape):
 
 @pytest.mark.usefixtures("as_users")
 def test_what_has_no_spectrum():
-    """Asymmetric matrices and complex ones are no kernels; a negative one has no entropy, though its shares sum to 1."""
+    """Asymmetric and complex matrices are no kernels; a negative one has no entropy, though its shares sum to 1."""
     with pytest.raises(ValueError, match="kernel must be symmetric; the largest difference .* is 2"):
         kernels.spectrum(jnp.array([[1.0, 2.0], [0.0, 1.0]]))
     with pytest.raises(TypeError, match="kernel must be an array of real numbers, got .* complex"):

@@ -304,7 +304,7 @@ def test_labels_out_of_range_are_seen_inside_a_trace():
 
 
 def test_a_soft_hinge_needs_a_positive_beta_inside_a_trace_too():
-    with pytest.raises(ValueError, match=r"beta of SoftHinge must be one finite number > 0, got -1.0"):
+    with pytest.raises(ValueError, match=r"SoftHinge needs one finite beta > 0, got -1.0"):
         jax.jit(lambda: SoftHinge(-1.0).beta)()
     accepts = jax.jit(lambda beta: js.losses.accepts(SoftHinge(beta), jnp.asarray(SIGNS)))
     assert accepts(2.0)
