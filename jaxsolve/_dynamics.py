@@ -227,7 +227,7 @@ class Certificate(eqx.Module):
     """How far a run can be trusted, from quantities its solver did not control.
 
     Attributes:
-        conserved_drift: largest change of a conserved quantity relative to the size of its two terms; NaN if there is none.
+        conserved_drift: largest change of a conserved quantity relative to its two terms; NaN if there is none.
         energy_balance: |L(0) - L(t) - integral of sum_l eta_l |dL/dtheta_l|^2| relative to L(0); with momentum, that
             of loss, motion and friction (`MomentumFlow`); NaN where energy is not kept account of.
         step_error: largest accepted estimate of a step's error, in units of the tolerance.

@@ -6,7 +6,7 @@ from typing import NamedTuple, TYPE_CHECKING
 import numpy as np
 from jaxtyping import ArrayLike, Float, Int
 
-from .._checks import real_numbers
+from .._checks import describe, real_numbers
 from ..observe import Regime
 from ._style import new_axes, REGIME_COLOURS
 
@@ -82,6 +82,7 @@ def phase_diagram(
     for name, values in (("x", x), ("y", y)):
         if not np.all(np.isfinite(values)) or np.any(values <= 0) or np.any(np.diff(values) <= 0):
             raise ValueError(f"{name} must be positive and increasing, got {values}")
+    _check_boundaries(boundaries)
     ax = new_axes(ax)
     palette = colors.ListedColormap([REGIME_COLOURS[regime] for regime in Regime])
     ax.pcolormesh(
@@ -108,12 +109,18 @@ def phase_legend_handles(boundaries: Sequence[Boundary] = ()) -> list:
         >>> [handle.get_label() for handle in js.plot.phase_legend_handles()]
         ['kernel', 'feature learning', 'frozen', 'unstable']
     """
+    _check_boundaries(boundaries)
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     patches = [Patch(facecolor=REGIME_COLOURS[regime], label=regime.label) for regime in Regime]
     lines = [Line2D([], [], color="black", lw=1.2, ls=b.linestyle, label=b.label) for b in boundaries]
     return patches + lines
+
+
+def _check_boundaries(boundaries: object) -> None:
+    if not isinstance(boundaries, Sequence) or not all(isinstance(line, Boundary) for line in boundaries):
+        raise TypeError(f"boundaries must be a list of plot.Boundary, got {describe(boundaries)}")
 
 
 def _edges(centres: np.ndarray) -> np.ndarray:

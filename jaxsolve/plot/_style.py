@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from .._checks import require_kind
+from .._checks import describe, require_kind
 from ..observe import Regime
 
 
@@ -24,6 +24,8 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 def new_axes(ax: "Axes | None") -> "Axes":
     """The axes given, or those of a new figure of one column's width."""
     if ax is not None:
+        if not hasattr(ax, "get_lines"):
+            raise TypeError(f"ax must be matplotlib axes, or None for a new figure, got {describe(ax)}")
         return ax
     import matplotlib.pyplot as plt
 
