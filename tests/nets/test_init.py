@@ -17,7 +17,6 @@ from jaxsolve.nets import (
     MLP,
     NearParallel,
     rates,
-    Scaling,
     Shapes,
     Sphere,
     TwoLayerLinear,
@@ -344,36 +343,3 @@ def test_an_init_in_a_network_is_the_same_as_alone(getkey):
     net = MLP(3, 5, 2, 2, bias=True, scaling=scaling(3), key=key)
     start = _start(Gaussian(), (3, 5, 5, 2), key, bias=True)
     assert eqx.tree_equal((net.weights, net.biases), tuple(start))
-
-
-@pytest.mark.parametrize("size", [3, 5])
-def test_thousands_of_balanced_starts(size):
-    """XLA's QR of thousands of matrices would not come back; every start is balanced."""
-    make = lambda key: _start(LambdaBalanced(0.0), (size, size, size), key).weights
-    below, above = jax.jit(jax.vmap(make))(jax.random.split(jax.random.key(0), 8000))
-    assert below.shape == (8000, size, size)
-    eta = np.array(scaling(2).eta)
-    offset = np.einsum("kab,kac->kbc", above, above) / eta[1] - np.einsum("kab,kcb->kac", below, below) / eta[0]
-    np.testing.assert_allclose(offset, 0, atol=eps(200))
-    one = make(jax.random.split(jax.random.key(0), 8000)[7])
-    np.testing.assert_allclose(below[7], one[0], atol=eps(100))
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        ({"key": 0}, TypeError, "key must be a JAX random key such as jax.random.key.0., got int 0"),
-        ({"key": None}, TypeError, "key must be a JAX random key"),
-        ({"key": jax.random.split(jax.random.key(0), 2)}, ValueError, r"one key, got a batch of shape \(2,\)"),
-        ({"dtype": jnp.int32}, ValueError, "dtype must be one of real numbers such as jnp.float32, or None, got int32"),
-        ({"dtype": "wide"}, TypeError, "dtype must be a dtype such as"),
-        ({"activation": lambda z: z[:1]}, ValueError, r"an activation must return an array of the shape it is given"),
-        ({"activation": lambda z: z.missing}, TypeError, r"the activation .* cannot take an array of shape \(3,\)"),
-        ({"depth": 10**7}, ValueError, "depth must be such that there are at most 10000 weight matrices"),
-    ],
-)
-@pytest.mark.usefixtures("as_users")
-def test_what_no_network_is_made_of(change, error, message):
-    plain = {"in_size": 2, "width": 4, "depth": 1, "out_size": 1, "scaling": Scaling.ntk(), "key": jax.random.key(0)}
-    with pytest.raises(error, match=message):
-        MLP(**(plain | change))

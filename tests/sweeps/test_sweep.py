@@ -339,16 +339,3 @@ def test_bad_arguments(arguments, error, message):
     good = {"problem_fn": _modes, "axes": {"rate": [1.0, 2.0]}, "dynamics": cases.ModesDecay(), "ts": [1.0]}
     with pytest.raises(error, match=message):
         QUIET(**(good | arguments))
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda seed: _net_problem(seed=int(seed)),
-        lambda seed: _net_problem(activation="relu" if seed > 0 else "tanh"),
-    ],
-)
-def test_what_needs_a_traced_axis_is_told_to_make_it_static(make):
-    message = r"needs to know the value of an axis that is traced, one of \['seed'\].*Make this axis static.*jnp.where"
-    with pytest.raises(TypeError, match=message):
-        QUIET(make, {"seed": range(2)}, GradientFlow(), TS)
