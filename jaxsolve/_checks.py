@@ -36,7 +36,7 @@ def describe(value: Any) -> str:
 
 def real_array(value: Any, name: str) -> Array:
     """Returns real numbers as an array, those that are no floats as floats; raises TypeError for anything else."""
-    if type(value).__module__.startswith("jax") and jnp.issubdtype(value.dtype, jnp.floating):
+    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.floating):
         return value  # the common case, traced or not
     try:
         array = jnp.asarray(value)

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import nets
-from .._checks import require_size
+from .._checks import describe
 from .._dynamics import Quantity, View
 from .._safe import safe_sqrt
 from ._observable import Observable
@@ -146,13 +146,12 @@ def conserved(index: int = 0) -> Observable:
         ValueError: index is negative, or (when used) the network has no such quantity.
         TypeError: index is not an integer.
     """
-    reader = _ReadConserved(require_index(index))
+    if isinstance(index, bool) or not isinstance(index, int | np.integer):
+        raise TypeError(f"index must be an integer >= 0, got {describe(index)}")
+    if index < 0:
+        raise ValueError(f"index must be an integer >= 0, got {index}")
+    reader = _ReadConserved(int(index))
     dims = ("neuron", "neuron_2")
     return Observable(
-        f"conserved_{index}", reader, Quantity.PARAMS, dims, "weight^2 / eta", scale=_ConservedScale(index)
+        f"conserved_{index}", reader, Quantity.PARAMS, dims, "weight^2 / eta", scale=_ConservedScale(int(index))
     )
-
-
-def require_index(index: int) -> int:
-    """Returns an integer >= 0; raises TypeError or ValueError for anything else."""
-    return require_size(index + 1 if isinstance(index, int) and not isinstance(index, bool) else index, "index + 1") - 1
