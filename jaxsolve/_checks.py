@@ -9,11 +9,21 @@ from jaxtyping import Array, Float
 
 
 def concrete(value: Any) -> np.ndarray | None:
-    """The value as a NumPy array, or None while JAX is tracing it (then there is nothing to check yet)."""
+    """The value as a NumPy array, or None while JAX is tracing it (then there is nothing to check yet).
+
+    What NumPy cannot hold, such as a ragged list or a random key, becomes an array of objects.
+    """
     try:
         return np.asarray(value)
     except jax.errors.TracerArrayConversionError:
         return None
+    except (TypeError, ValueError):
+        return np.array([None])
+
+
+def is_real(known: np.ndarray) -> bool:
+    """Whether an array holds real numbers (bfloat16 and its kin count as such): not texts, complex ones or objects."""
+    return known.dtype.kind in "fiub" or jnp.issubdtype(known.dtype, jnp.floating)
 
 
 def describe(value: Any) -> str:
@@ -24,9 +34,33 @@ def describe(value: Any) -> str:
     return f"{type(value).__name__} {text if len(text) <= 80 else text[:77] + '...'}"
 
 
+def real_array(value: Any, name: str) -> Array:
+    """Returns real numbers as an array, those that are no floats as floats; raises TypeError for anything else."""
+    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.floating):
+        return value  # the common case, traced or not
+    try:
+        array = jnp.asarray(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(f"{name} must be an array of real numbers, got {describe(value)}") from error
+    if not (jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)):
+        if array.dtype != jnp.bool_:
+            raise TypeError(f"{name} must be an array of real numbers, got {describe(value)}")
+    return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(jnp.result_type(float))
+
+
+def real_numbers(value: Any, name: str) -> np.ndarray:
+    """Returns real numbers that are known as a NumPy array of float64; raises TypeError for anything else."""
+    known = concrete(value)
+    if known is None or not is_real(known):
+        raise TypeError(f"{name} must be an array of real numbers, got {describe(value)}")
+    return known.astype(np.float64)
+
+
 def require_finite(value: Any, name: str) -> None:
     """Raises ValueError if a concrete array holds NaN or an infinity, saying how many and where the first is."""
     known = concrete(value)
+    if known is not None and not is_real(known):
+        raise TypeError(f"{name} must hold real numbers, got {describe(value)}")
     if known is None or np.all(np.isfinite(known)):
         return
     bad = np.argwhere(~np.isfinite(known))
@@ -40,6 +74,8 @@ def require_finite(value: Any, name: str) -> None:
 def require_not_negative(value: Any, name: str) -> None:
     """Raises ValueError if a concrete hyperparameter is negative, NaN or infinite."""
     known = concrete(value)
+    if known is not None and not is_real(known):
+        raise TypeError(f"{name} must be finite and >= 0, got {describe(value)}")
     if known is None or (np.all(np.isfinite(known)) and np.all(known >= 0)):
         return
     raise ValueError(f"{name} must be finite and >= 0, got {known.tolist()}")
@@ -48,6 +84,8 @@ def require_not_negative(value: Any, name: str) -> None:
 def require_positive(value: Any, name: str) -> None:
     """Raises ValueError if a concrete number is not positive and finite."""
     known = concrete(value)
+    if known is not None and not is_real(known):
+        raise TypeError(f"{name} must be finite and > 0, got {describe(value)}")
     if known is not None and not (np.all(np.isfinite(known)) and np.all(known > 0)):
         raise ValueError(f"{name} must be finite and > 0, got {known.tolist()}")
 
@@ -55,9 +93,29 @@ def require_positive(value: Any, name: str) -> None:
 def positive_number(value: Any, name: str, hint: str = "") -> Float[Array, ""]:
     """Returns one finite number > 0 as an array; raises ValueError, ending in a hint, if a concrete one is none."""
     known = concrete(value)
+    if known is not None and not is_real(known):
+        raise TypeError(f"{name} must be one finite number > 0, got {describe(value)}{hint}")
     if known is not None and not (known.ndim == 0 and np.isfinite(known) and known > 0):
         raise ValueError(f"{name} must be one finite number > 0, got {value}{hint}")
     return jax.lax.convert_element_type(jnp.asarray(value), jnp.result_type(float))
+
+
+def require_number(value: Any, name: str, accepted: str = "> 0") -> float:
+    """Returns one finite number > 0 that is known as a float; raises TypeError or ValueError for anything else."""
+    known = concrete(value)
+    if known is None:
+        raise TypeError(f"{name} must be a known number {accepted}, got a traced one: it decides the program")
+    if known.ndim or not is_real(known) or known.dtype.kind == "b":
+        raise TypeError(f"{name} must be one number {accepted}, got {describe(value)}")
+    if not (np.isfinite(known) and known > 0):
+        raise ValueError(f"{name} must be {accepted}, got {value}")
+    return float(known)
+
+
+def require_kind(value: Any, kind: type | tuple[type, ...], name: str, accepted: str) -> None:
+    """Raises TypeError if a value is no instance of a class, saying what is accepted instead."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be {accepted}, got {describe(value)}")
 
 
 def require_flag(value: Any, name: str) -> bool:
@@ -74,3 +132,19 @@ def require_size(value: Any, name: str) -> int:
     if value < 1:
         raise ValueError(f"{name} must be an integer >= 1, got {value}")
     return int(value)
+
+
+def require_key(key: Any) -> None:
+    """Accepts one key, new style (`jax.random.key`) or legacy (`jax.random.PRNGKey`).
+
+    Raises:
+        TypeError: `key` is not a JAX random key.
+        ValueError: it is a batch of keys.
+    """
+    if not isinstance(key, jax.Array) or not (
+        jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or key.dtype == jnp.uint32
+    ):
+        raise TypeError(f"key must be a JAX random key such as jax.random.key(0), got {describe(key)}")
+    single = 0 if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else 1
+    if key.ndim != single:
+        raise ValueError(f"key must be one key, got a batch of shape {key.shape}; map over keys with jax.vmap")

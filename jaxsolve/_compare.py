@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ._checks import describe
-from ._dynamics import AbstractDynamics, resolve
+from ._dynamics import AbstractDynamics, resolve, View
 from ._problem import Problem
 from ._solve import read_times, solve
 from ._trajectory import Trajectory
@@ -22,7 +22,8 @@ class Comparison(eqx.Module):
     Attributes:
         trajectories: by name of the dynamics, the reference first.
         errors: of every other dynamics, by name and observable: the largest difference to the reference over time,
-            relative to the reference's largest value over time.
+            relative to the reference's largest value over time; for conserved quantities, which are differences and may
+            be 0, relative to the size of their terms if that is larger.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -78,6 +79,8 @@ def compare(
         Comparison with TwoLayerLine: largest error over time, relative to the largest value
           GradientFlow(Tsit5): loss ..., outputs ...
     """
+    if not isinstance(dynamics_list, Sequence):
+        raise TypeError(f"dynamics_list must be a list of two or more dynamics, got {describe(dynamics_list)}")
     dynamics_list = list(dynamics_list)
     if len(dynamics_list) < 2:
         raise ValueError(f"compare needs at least two dynamics, got {len(dynamics_list)}")
@@ -94,16 +97,27 @@ def compare(
     rows = [first.times(dynamics.times(wanted)) for dynamics in others]
     union, where = np.unique(np.concatenate([np.asarray(row) for row in rows]), return_inverse=True)
     reference = solve(problem, first, union, observe=observe)
+    scales = _scales(problem, observe)
     trajectories, errors = {names[0]: reference}, {}
     for name, dynamics, index in zip(names[1:], others, np.split(where, len(rows)), strict=True):
         trajectory = solve(problem, dynamics, reference.ts[index], observe=observe)
         trajectories[name] = trajectory
-        errors[name] = {key: _error(value, reference[key][index]) for key, value in trajectory.observed.items()}
+        errors[name] = {
+            key: _error(value, reference[key][index], scales.get(key, 0.0))
+            for key, value in trajectory.observed.items()
+        }
     return Comparison(trajectories, errors)
 
 
-def _error(value: Array, reference: Array) -> Array:
-    largest = jnp.max(jnp.abs(reference))
+def _scales(problem: Problem, observe: Observable | Sequence[Observable]) -> dict[str, Array]:
+    """The sizes, at the start, of what is a difference of two terms: near 0 it is no measure of its own errors."""
+    start = View(problem, jnp.zeros((), problem.x.dtype), problem.params)
+    items = (observe,) if isinstance(observe, Observable) else observe
+    return {item.name: jnp.asarray(item.scale(start)) for item in items if item.scale is not None}
+
+
+def _error(value: Array, reference: Array, scale: Array | float) -> Array:
+    largest = jnp.maximum(jnp.max(jnp.abs(reference)), scale)
     return jnp.max(jnp.abs(value - reference)) / jnp.where(largest == 0, 1, largest)
 
 

@@ -227,11 +227,11 @@ class Certificate(eqx.Module):
     """How far a run can be trusted, from quantities its solver did not control.
 
     Attributes:
-        conserved_drift: largest change of a conserved quantity relative to the size of its two terms; NaN where the
-            network has no conserved quantity.
+        conserved_drift: largest change of a conserved quantity relative to its two terms; NaN if there is none.
         energy_balance: |L(0) - L(t) - integral of sum_l eta_l |dL/dtheta_l|^2| relative to L(0); with momentum, that
             of loss, motion and friction (`MomentumFlow`); NaN where energy is not kept account of.
         step_error: largest accepted estimate of a step's error, in units of the tolerance.
+        rtol: relative tolerance of a step; NaN where there is none.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -244,20 +244,25 @@ class Certificate(eqx.Module):
     conserved_drift: Float[Array, ""]
     energy_balance: Float[Array, ""]
     step_error: Float[Array, ""]
+    rtol: Float[Array, ""] | float = float("nan")
 
     @property
     def trust(self) -> Float[Array, ""]:
-        """Digits that the run can be trusted to: those of the worse of drift and balance."""
+        """Digits that the run can be trusted to, >= 0: those of the worst of drift, balance and error of a step.
+
+        None where the balance is above 1, as of a loss that bends within a step: the run may be right all the same.
+        """
         tiny = jnp.finfo(self.conserved_drift.dtype).eps
-        worst = jnp.fmax(self.conserved_drift, self.energy_balance)
-        return -jnp.log10(jnp.maximum(worst, tiny))
+        worst = jnp.fmax(jnp.fmax(self.conserved_drift, self.energy_balance), self.step_error * self.rtol)
+        return jnp.maximum(-jnp.log10(jnp.maximum(worst, tiny)), 0)
 
     def __repr__(self) -> str:
         if concrete(self.trust) is None or np.ndim(self.trust):
             return "Certificate(traced or batched)"
+        balance = "lost" if self.energy_balance > 1 else f"{float(self.energy_balance):.1e}"
         return (
             f"Certificate({float(self.trust):.1f} digits: conserved drift {float(self.conserved_drift):.1e}, "
-            f"energy balance {float(self.energy_balance):.1e}, step error {float(self.step_error):.2g} of tolerance)"
+            f"energy balance {balance}, step error {float(self.step_error):.2g} of tolerance)"
         )
 
 

@@ -1,7 +1,8 @@
 """The loss landscape and the start."""
 
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast, TypeVar
 
 import equinox as eqx
 import jax
@@ -10,8 +11,30 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
 from . import kernels, nets
-from ._checks import describe, require_finite
-from .losses import AbstractLoss, find_loss, MSE
+from ._checks import concrete, describe, require_finite, require_flag
+from .losses import AbstractLoss, accepts, find_loss, MSE
+
+
+Method = TypeVar("Method", bound=Callable)
+
+
+class _Hashable:
+    """A method that `jax.jit` takes: bound, it is a pytree like those of Equinox, but hashed by identity."""
+
+    def __init__(self, function: Callable):
+        self.function = function
+        functools.update_wrapper(self, function)
+
+    def __call__(self, instance: Any, *args: Any, **options: Any) -> Any:
+        return self.function(instance, *args, **options)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Callable:
+        return self.function if instance is None else jax.tree_util.Partial(self.function, instance)
+
+
+def hashable(method: Method) -> Method:
+    """Makes a method one that `jax.jit` takes."""
+    return cast(Method, _Hashable(method))
 
 
 class Problem(eqx.Module):
@@ -71,7 +94,7 @@ class Problem(eqx.Module):
             raise TypeError(f"net must be an Equinox module acting on one sample, got {describe(net)}")
         self.net, self.state = net, _read_state(net, state)
         self.loss = find_loss(loss)
-        self.centered = bool(centered)
+        self.centered = require_flag(centered, "centered")
         self.x, self.y = self._read(x, y, "the training set")
         self.x_test, self.y_test = (None, None) if test is None else self._read(*_pair(test), "the test set")
         self.initial = self._forward(self.net) if centered else None
@@ -80,10 +103,21 @@ class Problem(eqx.Module):
     def _read(self, x: Any, y: Any, which: str) -> tuple[Array, Array]:
         leaves = jax.tree.leaves(self.params)
         if not leaves:
-            raise ValueError("net has no trainable arrays")
+            raise ValueError(
+                f"net has no trainable arrays, got {describe(self.net)}; a plain function with parameters is given as "
+                "jax.tree_util.Partial(apply, params), where apply(params, x) maps one sample to its outputs"
+            )
         dtype = leaves[0].dtype
-        x, y = jnp.asarray(x), jnp.asarray(y)
+        if dtype not in (jnp.float32, jnp.float64):
+            raise ValueError(
+                f"the network's parameters are {dtype}; only float32 and float64 are served, since the tolerances of "
+                "flows are finer than other dtypes resolve. Give the network dtype=jnp.float32"
+            )
+        x, y = _array(x, f"the inputs of {which}"), _array(y, f"the targets of {which}")
+        if jnp.issubdtype(y.dtype, jnp.complexfloating):
+            raise ValueError(f"the targets of {which} must be real numbers, got {describe(y)}")
         if jnp.issubdtype(x.dtype, jnp.integer) or x.dtype == jnp.bool_:
+            _require_exact(x, dtype, which)
             x = x.astype(dtype)
         if x.dtype != dtype:
             raise ValueError(
@@ -103,7 +137,7 @@ class Problem(eqx.Module):
         if isinstance(self.net, nets.AbstractNetwork) and x.shape[1:] != self.net.in_shape:
             raise ValueError(f"each input of {which} has shape {x.shape[1:]}, the network takes {self.net.in_shape}")
         if self.state is None:
-            out = eqx.filter_eval_shape(self.net, x[0])
+            out = self._shape_of_output(x, which)
         else:
             batch, _ = eqx.filter_eval_shape(_with_state, self.net, x[:1], self.state)
             out = jax.ShapeDtypeStruct(batch.shape[1:], batch.dtype)
@@ -111,6 +145,18 @@ class Problem(eqx.Module):
         if shape is None or len(shape) != 1:
             raise ValueError(f"net must map one sample to an array of shape (c,), got {describe(out)}")
         return shape[0]
+
+    def _shape_of_output(self, x: Array, which: str) -> Any:
+        try:
+            return eqx.filter_eval_shape(self.net, x[0])
+        except jax.errors.JAXTypeError:
+            raise  # a network that branches on traced values, about which JAX says more
+        except Exception as error:
+            raise ValueError(
+                f"the network cannot take an input of {which}, which has shape {x.shape[1:]} and dtype {x.dtype}: "
+                f"{error or type(error).__name__}. It is called as net(x) on one sample; one with dropout needs "
+                "eqx.nn.inference_mode(net), as a flow has no use for a random key"
+            ) from error
 
     @property
     def params(self) -> PyTree:
@@ -124,11 +170,14 @@ class Problem(eqx.Module):
 
     @property
     def valid(self) -> Bool[Array, ""]:
-        """Whether all arrays are finite and no sigma or eta is negative: for use inside traces, where none raise."""
+        """Whether all arrays are finite, no sigma or eta is negative, and the targets are such as the loss needs.
+
+        For use inside traces, where none raise.
+        """
         arrays = [leaf.astype(self.x.dtype).ravel() for leaf in jax.tree.leaves(self) if eqx.is_inexact_array(leaf)]
         finite = jnp.all(jnp.isfinite(jnp.concatenate(arrays)))  # one reduction: fast to compile
         scaling = self.net.scaling.valid if isinstance(self.net, nets.AbstractNetwork) else True
-        return finite & scaling
+        return finite & scaling & accepts(self.loss, self.y)
 
     def network(self, params: PyTree) -> Any:
         """The network with these parameters."""
@@ -141,16 +190,19 @@ class Problem(eqx.Module):
         f, state = _with_state(eqx.nn.inference_mode(net, False), self.x, self.state)
         return f if x is None else _with_state(eqx.nn.inference_mode(net), x, state)[0]
 
+    @hashable
     def predict(self, params: PyTree, x: Float[Array, "n ..."]) -> Float[Array, "n out"]:
         """The trained function on inputs x: f(params), or f(params) - f(start) if centered."""
         f = self._forward(self.network(params), x)
         return f - self._forward(self.net, x) if self.centered else f
 
+    @hashable
     def outputs(self, params: PyTree) -> Float[Array, "n out"]:
         """`predict` on the training set."""
         f = self._forward(self.network(params))
         return f if self.initial is None else f - self.initial
 
+    @hashable
     def test_outputs(self, params: PyTree) -> Float[Array, "m out"]:
         """`predict` on the test set. Raises ValueError if the problem has none."""
         if self.x_test is None:
@@ -158,10 +210,12 @@ class Problem(eqx.Module):
         f = self._forward(self.network(params), self.x_test)
         return f if self.initial_test is None else f - self.initial_test
 
+    @hashable
     def objective(self, params: PyTree) -> Float[Array, ""]:
         """The training loss."""
         return self.loss.value(self.outputs(params), self.y)
 
+    @hashable
     def kernel(
         self, params: PyTree, x1: Float[Array, "n ..."], x2: Float[Array, "m ..."] | None = None
     ) -> Float[Array, "n out m out"]:
@@ -184,6 +238,26 @@ class Problem(eqx.Module):
 
 def _by_output(jacobian: Float[Array, "n out ..."]) -> Float[Array, "n out entries"]:
     return jacobian.reshape(*jacobian.shape[:2], -1)
+
+
+def _array(value: Any, name: str) -> Array:
+    try:
+        array = jnp.asarray(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(f"{name} must be an array of numbers, got {describe(value)}") from error
+    if not (jnp.issubdtype(array.dtype, jnp.number) or array.dtype == jnp.bool_):
+        raise TypeError(f"{name} must be an array of numbers, got {describe(value)}")
+    return array
+
+
+def _require_exact(x: Array, dtype: Any, which: str) -> None:
+    """Raises ValueError for integers that a float of this dtype cannot hold."""
+    known, largest = concrete(x), 2 ** (jnp.finfo(dtype).nmant + 1)
+    if known is not None and known.dtype != bool and known.size and max(int(known.max()), -int(known.min())) > largest:
+        raise ValueError(
+            f"the inputs of {which} are integers beyond {largest}, from where on {dtype} does not hold all integers; "
+            "scale them and convert them to the network's dtype"
+        )
 
 
 def _with_state(net: Any, x: Float[Array, "n ..."], state: eqx.nn.State) -> tuple[Any, eqx.nn.State]:

@@ -46,7 +46,10 @@ class RESULTS(eqx.Enumeration):
         "This dynamics does not solve this problem: an assumption is violated. `dynamics.check(problem)` says which, "
         "and by how much."
     )
-    invalid = "A hyperparameter, the initial parameters or the data hold a NaN, an infinity or a negative scale."
+    invalid = (
+        "A hyperparameter, the initial parameters or the data hold a NaN, an infinity or a negative scale; or targets "
+        "are not such as the loss or `until` needs, or times are negative, unsorted or NaN."
+    )
 
 
 RESULT_NAMES = (
@@ -75,5 +78,18 @@ def result_names(codes: Any) -> np.ndarray:
     Example:
         >>> [str(name) for name in js.result_names([0, 4])]
         ['successful', 'diverged']
+
+    -1, which a sweep holds for a lane that has not run, is "not_run".
+
+    Raises:
+        ValueError: a number is not the code of a result.
+        TypeError: the codes are not integers.
     """
-    return np.asarray(np.asarray(RESULT_NAMES)[np.asarray(codes)])
+    numbers = np.asarray(codes)
+    if numbers.dtype.kind not in "iu":
+        raise TypeError(f"codes must be integers such as the result of a sweep, got {numbers.dtype}")
+    if numbers.size and not (numbers.min() >= -1 and numbers.max() < len(RESULT_NAMES)):
+        raise ValueError(
+            f"codes must lie in -1..{len(RESULT_NAMES) - 1}, got values from {numbers.min()} to {numbers.max()}"
+        )
+    return np.asarray(np.asarray((*RESULT_NAMES, "not_run"))[numbers])  # -1 is the last

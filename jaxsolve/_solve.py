@@ -1,16 +1,18 @@
 """The first verb: one problem, one dynamics, one trajectory."""
 
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
+import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from ._checks import concrete, describe
+from ._checks import concrete, describe, require_flag
 from ._dynamics import (
     AbstractDynamics,
     AbstractMarching,
@@ -21,9 +23,10 @@ from ._dynamics import (
     View,
 )
 from ._problem import Problem
-from ._results import result_code, result_names, RESULTS
+from ._results import FIRST_FAILURE, result_code, RESULT_NAMES, result_names, RESULTS
 from ._trajectory import Label, Stats, Trajectory
 from .observe import check_observables, loss, Observable
+from .until import fits
 
 
 # Times observed together, to bound the memory of kernels.
@@ -83,25 +86,35 @@ def solve(
         raise TypeError(f"problem must be a jaxsolve.Problem, got {describe(problem)}")
     if not isinstance(dynamics, AbstractDynamics):
         raise TypeError(f"dynamics must be such as GradientFlow(), got {describe(dynamics)}")
+    throw, progress = require_flag(throw, "throw"), progress is not None and require_flag(progress, "progress")
     dynamics = resolve(dynamics, problem)
     observables = check_observables(observe, dynamics)
     times = read_times(ts, dynamics, problem.x.dtype)
     if isinstance(dynamics, AbstractRandomAccess):
         check_applies(problem, dynamics, throw)
+    for item in observables:
+        if item.require is not None:
+            item.require(problem)
+    fits(getattr(dynamics, "until", None), problem)
     if isinstance(dynamics, AbstractMarching) and progress:
         trajectory = _march_visibly(problem, dynamics, times, observables)
     else:
         trajectory = _run(problem, dynamics, times, observables)
     if throw:
         _raise_on_failure(trajectory)
+    if isinstance(dynamics, AbstractMarching):
+        _warn(trajectory, times)
     return trajectory
 
 
 def read_times(ts: Any, dynamics: AbstractDynamics, dtype: Any) -> Float[Array, "..."]:
     """Checks times and brings them to the problem's dtype."""
     try:
-        array = jnp.asarray(ts)
-    except (TypeError, ValueError) as error:
+        # Through float64, as integers beyond those of JAX would wrap round. Lists may hold traced numbers.
+        known = concrete(ts)
+        exact = known is not None and known.dtype.kind in "iu"
+        array = jnp.asarray(known.astype(np.float64) if exact and known is not None else ts)
+    except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"ts must be a number or a sorted sequence of numbers, got {describe(ts)}") from error
     if not (jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)):
         raise TypeError(f"ts must be a number or a sorted sequence of numbers, got {describe(ts)}")
@@ -138,7 +151,13 @@ def march(problem: Problem, dynamics: AbstractMarching, ts: Float[Array, " times
     state = dynamics.init(problem, ts)
     chunk = jnp.asarray(dynamics.chunk)
     state = jax.lax.while_loop(lambda s: ~s.done, lambda s: dynamics.advance(problem, s, chunk), state)
-    return dynamics.finish(problem, state)
+    # JAX would say no more than that a loop has no reverse mode.
+    message = (
+        f"reverse-mode derivatives (jax.grad, jax.vjp, jax.jacrev) do not go through the steps of {dynamics.name}, "
+        "whose number is not known beforehand. Take forward mode (jax.jvp, jax.jacfwd), or a closed form (js.exact) "
+        "where there is one, which has both modes"
+    )
+    return eqxi.nondifferentiable_backward(dynamics.finish(problem, state), msg=message)
 
 
 def observe_march(
@@ -156,8 +175,15 @@ def observe_march(
 def observe_random_access(
     problem: Problem, dynamics: AbstractRandomAccess, observables: tuple[Observable, ...], ts: Float[Array, " times"]
 ) -> dict[str, Array]:
-    """Observes a closed form at every time, one row per time."""
-    return jax.vmap(lambda t: _read(observables, dynamics.at(problem, t)))(ts)
+    """Observes a closed form at every time, one row per time; NaN where it does not solve the problem."""
+    observed = jax.vmap(lambda t: _read(observables, dynamics.at(problem, t)))(ts)
+    solved = random_access_result(problem, dynamics) == RESULTS.successful
+    return _nan_unless(solved, observed)
+
+
+def _nan_unless(fine: Bool[Array, ""], observed: dict[str, Array]) -> dict[str, Array]:
+    blank = lambda leaf: jnp.where(fine, leaf, jnp.nan) if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf
+    return jax.tree.map(blank, observed)
 
 
 def _read(observables: tuple[Observable, ...], view: View) -> dict[str, Array]:
@@ -173,6 +199,7 @@ def random_access_result(problem: Problem, dynamics: AbstractRandomAccess) -> RE
 @eqx.filter_jit
 def _run(problem, dynamics, ts, observables) -> Trajectory:
     row = jnp.atleast_1d(ts)
+    fine = _are_times(row, dynamics)
     if isinstance(dynamics, AbstractRandomAccess):
         observed = observe_random_access(problem, dynamics, observables, row)
         zero = jnp.zeros((), int)
@@ -181,14 +208,30 @@ def _run(problem, dynamics, ts, observables) -> Trajectory:
             observables,
             ts,
             row,
-            observed,
+            _nan_unless(fine, observed),
             row[-1],
-            random_access_result(problem, dynamics),
+            RESULTS.where(fine, random_access_result(problem, dynamics), RESULTS.invalid),
             Stats(zero, zero, zero, zero),
             None,
             dynamics.at(problem, row[-1]),
         )
-    return _of_march(problem, dynamics, observables, ts, march(problem, dynamics, row))
+    # A march with times that are none is over at once.
+    run = march(problem, dynamics, jnp.where(fine, row, 0))
+    found = _of_march(problem, dynamics, observables, ts, run)
+    changed = (
+        jnp.where(fine, found.ts, ts),
+        _nan_unless(fine, found.observed),
+        RESULTS.where(fine, found.result, RESULTS.invalid),
+    )
+    return eqx.tree_at(lambda found: (found.ts, found.observed, found.result), found, changed)
+
+
+def _are_times(ts: Float[Array, " times"], dynamics: AbstractDynamics) -> Bool[Array, ""]:
+    """What `read_times` raises for, where times are traced."""
+    sorted_times = jnp.all(ts >= 0) & jnp.all(ts[1:] >= ts[:-1])
+    if isinstance(dynamics, AbstractMarching) and getattr(dynamics, "until", None) is None:
+        return sorted_times & jnp.isfinite(ts[-1])
+    return sorted_times
 
 
 def _of_march(problem, dynamics, observables, ts, run: March) -> Trajectory:
@@ -259,6 +302,32 @@ def _march_visibly(problem, dynamics, ts, observables) -> Trajectory:
             chunk = min(2 * chunk, 1024)
         bar.update(task, completed=total)
     return _finish(problem, dynamics, observables, ts, state)
+
+
+# Digits below which a run's own check of itself says little.
+LEAST_TRUST = 2.0
+
+
+def _warn(trajectory: Trajectory, times: Float[Array, "..."]) -> None:
+    """Warns of a run that took no step, or that can hardly be trusted."""
+    known, code = concrete(trajectory.stats.steps), concrete(result_code(trajectory.result))
+    if known is None or code is None or known.ndim or code >= FIRST_FAILURE or concrete(times) is None:
+        return
+    name, last = trajectory.dynamics, np.atleast_1d(np.asarray(times))[-1]
+    if known == 0 and last > 0 and RESULT_NAMES[int(code)] != "event":
+        warnings.warn(
+            f"{name} took no step: its first one ends farther from the last time, {last:.6g}, than the start does, so "
+            "the trajectory holds the start only. Ask for later times, or lower the rate",
+            stacklevel=3,
+        )
+    trust = None if trajectory.certificate is None else concrete(trajectory.certificate.trust)
+    if trust is not None and trust < LEAST_TRUST:
+        warnings.warn(
+            f"this run of {name} can be trusted to {float(trust):.1f} digits only: "
+            f"{trajectory.certificate!r}. Tighten rtol, or take a smoother loss or activation; docs/how-to-choose.md "
+            "says what can be had where there are kinks",
+            stacklevel=3,
+        )
 
 
 def _raise_on_failure(trajectory: Trajectory) -> None:

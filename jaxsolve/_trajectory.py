@@ -40,6 +40,12 @@ class Stats(eqx.Module):
     kernel_evaluations: Int[Array, ""]
     integrator: str = eqx.field(static=True, default="")  # text
 
+    def __repr__(self) -> str:
+        names = ("steps", "rejected", "gradient_evaluations", "kernel_evaluations")
+        counts = {name: concrete(getattr(self, name)) for name in names}
+        shown = (f"{name}={'traced' if value is None else value.tolist()}" for name, value in counts.items())
+        return f"Stats({', '.join(shown)}, integrator={self.integrator!r})"
+
 
 class Trajectory(eqx.Module):
     """What was observed at each saved time.
@@ -77,7 +83,7 @@ class Trajectory(eqx.Module):
     dynamics: str = eqx.field(static=True)  # text
 
     def __getitem__(self, name: str) -> Array:
-        if name not in self.observed:
+        if not isinstance(name, str) or name not in self.observed:
             raise KeyError(f"{name!r} was not observed; observed: {sorted(self.observed)}")
         return self.observed[name]
 

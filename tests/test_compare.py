@@ -134,3 +134,21 @@ def test_what_solve_raises():
         compare(_line(), [*two, strange], TS)
     with pytest.raises(TypeError, match="problem must be a jaxsolve.Problem"):
         compare(none, two, TS)
+
+
+def test_a_conserved_quantity_of_0_is_compared_by_its_terms():
+    """Relative to itself, rounding of a difference of equal terms would be an error of any size."""
+    scaling = nets.Scaling([1.0, 1.0], sigma=[0.5, 0.5], eta=[1.0, 1.0])
+    net = nets.TwoLayerLinear(
+        2, 2, scaling=scaling, init=nets.Given([jnp.eye(2) / 2, jnp.full((1, 2), 0.5)]), key=jr.key(0)
+    )
+    problem = Problem(net, jnp.eye(2), jnp.array([[1.0], [1.0]]))
+    wanted = [observe.neuron_delta(), observe.conserved()]
+    table = compare(problem, [GradientFlow(), GradientFlow()], [0.0, 1.0], observe=wanted)
+    loose = compare(problem, [GradientFlow(), Descent(optax.sgd(0.01))], [0.0, 1.0], observe=wanted)
+    for name in ("neuron_delta", "conserved_0"):
+        assert np.max(np.abs(table[table.reference]["neuron_delta"])) < 1e-4
+        (error,) = (errors[name] for errors in table.errors.values())
+        assert error < 1e-4
+        (error,) = (errors[name] for errors in loose.errors.values())
+        assert error < 0.1

@@ -238,7 +238,12 @@ def _with(array, value):
         (X, Y, {"loss": Hinge(), "test": (X, 2 * Y)}, r"Hinge needs targets -1 or \+1, got values \[2.0\]"),
         (X.astype(np.float16), Y, {}, "the inputs of the training set are float16, the network is float.*dtype="),
         (X.astype(complex), Y, {}, "the inputs of the training set are complex"),
-        (X, Y.astype(complex), {}, "targets must be real numbers, got an array of shape .* and dtype complex"),
+        (
+            X,
+            Y.astype(complex),
+            {},
+            "targets of the training set must be real numbers, got an array of shape .* and dtype complex",
+        ),
         (X, Y, {"test": (X[:, :2], Y)}, r"each input of the test set has shape \(2,\), the network takes \(3,\)"),
         (X, Y, {"test": (X, Y[:1])}, "the test set has 4 inputs but its targets"),
         (X, Y, {"test": (X[:0], Y[:0])}, "the test set is empty"),
@@ -284,3 +289,42 @@ def test_no_test_set_says_so(getkey):
     assert start.x_test is None
     with pytest.raises(ValueError, match=r"this problem has no test set; give Problem\(..., test=\(x, y\)\)"):
         start.test_outputs(start.params)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        ("text", Y, "the inputs of the training set must be an array of numbers, got str 'text'"),
+        (None, Y, "the inputs of the training set must be an array of numbers, got NoneType None"),
+        ([[1.0, 2.0], [3.0]], Y, "the inputs of the training set must be an array of numbers, got list"),
+        (X, None, "the targets of the training set must be an array of numbers, got NoneType None"),
+    ],
+)
+@pytest.mark.usefixtures("as_users")
+def test_data_that_are_no_numbers(x, y, message):
+    with pytest.raises(TypeError, match=message):
+        Problem(mlp(jax.random.key(0)), x, y)
+
+
+def test_precisions_that_flows_do_not_serve():
+    net = nets.MLP(3, 4, 1, 2, scaling=nets.Scaling.ntk(), key=jax.random.key(0), dtype=jnp.float16)
+    with pytest.raises(ValueError, match="parameters are float16; only float32 and float64 are served"):
+        Problem(net, X.astype(np.float16), Y)
+    single = nets.MLP(3, 4, 1, 2, scaling=nets.Scaling.ntk(), key=jax.random.key(0), dtype=jnp.float32)
+    with pytest.raises(ValueError, match="are integers beyond 16777216, from where on float32 does not hold all"):
+        Problem(single, np.full((4, 3), 2**24 + 1), Y)
+    assert Problem(single, np.full((4, 3), 2**24), Y).x.dtype == jnp.float32
+
+
+def test_a_test_set_that_a_module_cannot_take():
+    net = eqx.nn.MLP(3, 2, 4, 1, key=jax.random.key(0))
+    with pytest.raises(ValueError, match=r"cannot take an input of the test set, which has shape \(2,\)"):
+        Problem(net, X, Y, test=(X[:, :2], Y))
+
+
+def test_methods_can_be_compiled_by_jax_and_by_equinox():
+    made = problem(mlp(jax.random.key(0)), jax.random.key(1))
+    expected = made.objective(made.params)
+    for compile in (jax.jit, eqx.filter_jit):
+        np.testing.assert_allclose(compile(made.objective)(made.params), expected, rtol=eps(50))
+        assert compile(made.outputs)(made.params).shape == (4, 2)

@@ -9,13 +9,13 @@ import optax
 import pytest
 import xarray
 
-from jaxsolve import Descent, GradientFlow, observe, solve, until
+from jaxsolve import Descent, GradientFlow, observe, result_names, solve, until
 from tests import cases
 
 
 @functools.cache
 def _run():
-    wanted = [observe.loss(), observe.outputs(), observe.weight_norms(), observe.accuracy()]
+    wanted = [observe.loss(), observe.outputs(), observe.weight_norms(), observe.kernel_change()]
     problem = cases.problem(cases.mlp(jr.key(0), depth=1), jr.key(1))
     return solve(problem, GradientFlow(until=until.loss_fraction(1e-6)), [0.0, 0.5, 2.0], observe=wanted)
 
@@ -27,7 +27,7 @@ def _modes_run(ts=(0.0, 0.5)):
 
 def test_indexing():
     assert _run()["loss"] is _run().observed["loss"]
-    expected = r"'kernel' was not observed; observed: \['accuracy', 'loss', 'outputs', 'weight_norms'\]"
+    expected = r"'kernel' was not observed; observed: \['kernel_change', 'loss', 'outputs', 'weight_norms'\]"
     with pytest.raises(KeyError, match=expected):
         _run()["kernel"]
     assert _run().final.net.weights[0].shape == (5, 3)
@@ -40,12 +40,12 @@ def test_to_xarray():
         "loss": ("t",),
         "outputs": ("t", "sample", "output"),
         "weight_norms": ("t", "layer"),
-        "accuracy": ("t",),
+        "kernel_change": ("t",),
     }
     for name in run.observed:
         np.testing.assert_array_equal(data[name], run[name])
     units = {name: data[name].attrs["units"] for name in data}
-    assert units == {"loss": "loss", "outputs": "output", "weight_norms": "weight", "accuracy": "1"}
+    assert units == {"loss": "loss", "outputs": "output", "weight_norms": "weight", "kernel_change": "1"}
     np.testing.assert_array_equal(data.t, run.ts)
     assert data.t.attrs["units"] == "gradient-flow time"
     assert data.attrs["dynamics"] == "GradientFlow(Tsit5)"
@@ -92,6 +92,15 @@ def test_repr():
     assert run.nbytes == numbers * dtype.itemsize
 
 
+def test_stats_print_their_numbers():
+    stats = _run().stats
+    text = f"Stats(steps={stats.steps}, rejected={stats.rejected}, gradient_evaluations={stats.gradient_evaluations}, "
+    assert repr(stats) == text + "kernel_evaluations=0, integrator='Tsit5')"
+    inside = []
+    jax.make_jaxpr(lambda stats: inside.append(repr(stats)))(stats)
+    assert inside[0].startswith("Stats(steps=traced, ")
+
+
 def test_repr_of_one_time_and_without_certificate():
     assert "1 time(s) from 0.5 to 0.5; 2 steps" in repr(_modes_run(0.5))
     assert "Certificate" not in repr(_modes_run())
@@ -130,3 +139,10 @@ def test_float32():
         assert run["loss"].dtype == run.ts.dtype == run.t_end.dtype == jnp.float32
         assert all(leaf.dtype != jnp.float64 for leaf in jax.tree.leaves(run.final))
         assert " float32 [loss]" in repr(run)
+
+
+def test_names_of_results():
+    assert [str(name) for name in result_names([0, 7, -1])] == ["successful", "invalid", "not_run"]
+    for bad, error in ((8, ValueError), (-2, ValueError), (0.5, TypeError)):
+        with pytest.raises(error, match="codes must"):
+            result_names(bad)

@@ -84,8 +84,23 @@ def test_margins_of_what():
         with pytest.raises(ValueError, match="threshold must be one finite number, got"):
             until.margin_above(bad)
     problem = _margins([[0.5, 1.0], [-1.0, -1.0]], loss=losses.MSE())
-    with pytest.raises(ValueError, match=r"margin_above needs targets -1 or \+1, got values \[-1.0, 0.5, 1.0\]"):
+    message = r"margin_above needs targets -1 or \+1, got values \[-1.0, 0.5, 1.0\]"
+    with pytest.raises(ValueError, match=message):
         until.margin_above().value(View(problem, jnp.zeros(()), problem.params))
+    flow = GradientFlow(until=until.margin_above(10.0))
+    with pytest.raises(ValueError, match=message):
+        solve(problem, flow, 1.0)
+    codes = jax.jit(lambda p: result_code(solve(p, flow, 1.0).result))  # in a trace nothing raises
+    assert result_names(codes(problem)) == "invalid"
+    assert result_names(codes(_margins([[1.0, 1.0], [-1.0, -1.0]], loss=losses.MSE()))) == "max_time"
+
+
+@pytest.mark.usefixtures("as_users")
+def test_thresholds_that_are_no_numbers():
+    bad: Any = "1"
+    for condition in (until.loss_below, until.loss_fraction, until.margin_above):
+        with pytest.raises(TypeError, match="(threshold|fraction) must be one .*number.*, got str '1'"):
+            condition(bad)
 
 
 def _two_samples():

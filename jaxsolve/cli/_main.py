@@ -87,6 +87,8 @@ def phase(
     if table:
         Console().print(_table_1())
         return
+    if sigma == 0:
+        raise ValueError("--sigma must be > 0, got 0: from weights that are all zero nothing moves")
     found = theory.classify_network(
         width, sigma_u=sigma, sigma_w=sigma, eta_u=eta, eta_w=eta, gamma=gamma, rho=rho, y=target
     )

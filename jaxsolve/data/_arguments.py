@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._checks import concrete, describe
+from .._checks import concrete, describe, is_real, require_key as require_key
 
 
 def require_count(value: Any, name: str, *, least: int) -> int:
@@ -28,28 +27,15 @@ def require_scalar(value: Any, name: str, *, positive: bool) -> Float[Array, ""]
     """Returns a scalar >= 0 (> 0 if `positive`) as an array of the default float dtype; a traced value passes.
 
     Raises:
+        TypeError: `value` is no real number.
         ValueError: `value` is not a scalar, or it is concrete and NaN, infinite, negative, or zero where `positive`.
     """
     accepted = f"{name} must be a finite scalar {'> 0' if positive else '>= 0'}"
+    known = concrete(value)
+    if known is not None and not is_real(known):
+        raise TypeError(f"{accepted}, got {describe(value)}")
     if jnp.ndim(value) != 0:
         raise ValueError(f"{accepted}, got {describe(value)}; to map over several values use jax.vmap")
-    known = concrete(value)
     if known is not None and not (np.isfinite(known) and (known > 0 if positive else known >= 0)):
         raise ValueError(f"{accepted}, got {known}")
     return jnp.asarray(value, jnp.result_type(float))
-
-
-def require_key(key: Any) -> None:
-    """Accepts one key, new style (`jax.random.key`) or legacy (`jax.random.PRNGKey`).
-
-    Raises:
-        TypeError: `key` is not a JAX random key.
-        ValueError: it is a batch of keys.
-    """
-    if not isinstance(key, jax.Array) or not (
-        jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or key.dtype == jnp.uint32
-    ):
-        raise TypeError(f"key must be a JAX random key such as jax.random.key(0), got {describe(key)}")
-    single = 0 if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else 1
-    if key.ndim != single:
-        raise ValueError(f"key must be one key, got a batch of shape {key.shape}; map over keys with jax.vmap")

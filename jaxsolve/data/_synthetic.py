@@ -223,7 +223,14 @@ def _targets(
             raise ValueError(f"{name} must return a scalar or an array of shape (c,) for one sample, got {y.shape}")
         return jnp.atleast_1d(y)
 
-    y = jax.vmap(one)(x)
+    try:
+        y = jax.vmap(one)(x)
+    except jax.errors.JAXTypeError:
+        raise  # a function that branches on its sample, about which JAX says more
+    except (TypeError, ValueError) as error:
+        if str(error).startswith(f"{name} must return"):
+            raise
+        raise ValueError(f"{name} cannot take one sample, an array of shape {x.shape[1:]}: {error}") from error
     if concrete(noise) == 0:  # spares the compilation of a draw
         return y
     return y + noise * jax.random.normal(key, y.shape, y.dtype)

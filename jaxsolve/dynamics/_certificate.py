@@ -1,7 +1,8 @@
 """The certificate of a flow."""
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from .. import nets
 from .._dynamics import Certificate
@@ -9,7 +10,10 @@ from .._problem import Problem
 
 
 def conserved_drift(problem: Problem, params: PyTree) -> Float[Array, ""]:
-    """Largest |lambda(t) - lambda(0)| over |its terms| among the network's conserved quantities; NaN if it has none."""
+    """Largest |lambda(t) - lambda(0)| over |its terms| among the network's conserved quantities; NaN if it has none.
+
+    Quantities of layers that are frozen count as 0.
+    """
     dtype = problem.x.dtype
     net = problem.net
     if not isinstance(net, nets.AbstractNetwork):
@@ -17,17 +21,22 @@ def conserved_drift(problem: Problem, params: PyTree) -> Float[Array, ""]:
     before, now = (net.conserved(p, problem.eta) for p in (problem.params, params))
     if not now:
         return jnp.full((), jnp.nan, dtype)
-    drifts = [
-        jnp.linalg.norm(b.value - a.value) / jnp.maximum(a.scale, b.scale) for a, b in zip(before, now, strict=True)
-    ]
-    return jnp.max(jnp.stack(drifts))
+    frozen = jnp.any(jnp.stack([jnp.any(rate == 0) for rate in jax.tree.leaves(problem.eta)]))
+    return jnp.max(jnp.stack([_drift(a, b, frozen) for a, b in zip(before, now, strict=True)]))
+
+
+def _drift(before: nets.Conserved, now: nets.Conserved, frozen: Bool[Array, ""]) -> Float[Array, ""]:
+    drift = jnp.linalg.norm(now.value - before.value) / jnp.maximum(before.scale, now.scale)
+    # A term of a layer that is frozen (eta = 0) is infinite, and says nothing of the others.
+    return jnp.where(frozen & ~jnp.isfinite(before.scale), 0, drift)
 
 
 def flow_certificate(
-    problem: Problem, params: PyTree, dissipated: Float[Array, ""], step_error: Float[Array, ""]
+    problem: Problem, params: PyTree, dissipated: Float[Array, ""], step_error: Float[Array, ""], rtol: float
 ) -> Certificate:
     """Compares the end of a gradient flow with what must be conserved and with the energy it dissipated on its way."""
-    return Certificate(conserved_drift(problem, params), energy_balance(problem, params, dissipated), step_error)
+    balance = energy_balance(problem, params, dissipated)
+    return Certificate(conserved_drift(problem, params), balance, step_error, jnp.full_like(balance, rtol))
 
 
 def energy_balance(problem: Problem, params: PyTree, lost: Float[Array, ""]) -> Float[Array, ""]:

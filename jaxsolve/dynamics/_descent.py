@@ -18,7 +18,7 @@ from .._problem import Problem
 from .._results import RESULTS
 from .._safe import nonzero
 from ..nets import Optimisers
-from ..until import AbstractCondition
+from ..until import AbstractCondition, fits
 from ._held import Held
 from ._optimizer import grows, ignores_gradient_scale, read_optimizer
 from ._saves import empty_saves, hold, Saves
@@ -189,7 +189,8 @@ class Descent(AbstractMarching):
         loss = problem.loss.value(f, problem.y)
         alive = jnp.isfinite(loss)
         zero = jnp.zeros((), dtype)
-        met = alive & problem.valid & is_met(self.until, lambda: View(problem, zero, params))
+        valid = problem.valid & fits(self.until, problem)
+        met = alive & valid & is_met(self.until, lambda: View(problem, zero, params))
         result = RESULTS.where(alive, at_last_time(self.until), RESULTS.diverged)
         result = RESULTS.where(met, RESULTS.event, result)
         with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
@@ -202,8 +203,8 @@ class Descent(AbstractMarching):
             targets=targets,
             saves=saves,
             steps=jnp.zeros((), int),
-            done=~alive | ~problem.valid | met | saves.complete,
-            result=RESULTS.where(problem.valid, result, RESULTS.invalid),
+            done=~alive | ~valid | met | saves.complete,
+            result=RESULTS.where(valid, result, RESULTS.invalid),
         )
         return jax.tree.map(jnp.asarray, state)
 

@@ -17,12 +17,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from .._checks import require_size
+from .._checks import require_flag, require_number, require_size
 from .._dynamics import AbstractMarching, AbstractState, March
 from .._problem import Problem
 from .._results import RESULTS
 from ..integrators import AbstractExponential
-from ..until import AbstractCondition
+from ..until import AbstractCondition, fits
 from ._saves import empty_saves, hold, PER_STEP, Saves
 from ._stopping import at_last_time, check_until, is_met
 from ._system import AbstractSystem
@@ -59,12 +59,9 @@ class FlowOptions(NamedTuple):
 
 def read_options(rtol: Any, atol: Any, until: Any, max_steps: Any, land_on_ts: Any) -> FlowOptions:
     """Checks what all flows take. Raises ValueError or TypeError as they say."""
-    for name, value in (("rtol", rtol), ("atol", atol)):
-        if value is not None and not value > 0:
-            raise ValueError(f"{name} must be > 0 or None, got {value}")
-    number = lambda value: None if value is None else float(value)
-    steps = require_size(max_steps, "max_steps")
-    return FlowOptions(number(rtol), number(atol), check_until(until), steps, bool(land_on_ts))
+    number = lambda value, name: None if value is None else require_number(value, name, "> 0 or None")
+    steps, land = require_size(max_steps, "max_steps"), require_flag(land_on_ts, "land_on_ts")
+    return FlowOptions(number(rtol, "rtol"), number(atol, "atol"), check_until(until), steps, land)
 
 
 class AbstractFlow(AbstractMarching):
@@ -117,8 +114,9 @@ class AbstractFlow(AbstractMarching):
         )
         alive = jnp.isfinite(system.view(zero, y).loss) & _finite(terms.vf(zero, y, None))
         result = RESULTS.where(alive, RESULTS.successful, RESULTS.diverged)
-        result = RESULTS.where(system.valid, result, RESULTS.invalid)
-        ok = alive & system.valid
+        valid = system.valid & fits(self.until, problem)
+        result = RESULTS.where(valid, result, RESULTS.invalid)
+        ok = alive & valid
         saves = empty_saves(ts, system.position(y)).write(zero, lambda _: system.position(y), ts.shape[0])
         result = RESULTS.where(ok & saves.complete, at_last_time(self.until), result)
         met = ok & is_met(self.until, lambda: system.view(zero, y))
@@ -151,6 +149,8 @@ class AbstractFlow(AbstractMarching):
         t, system = state.t, self.system(problem)
         terms, controller, solver = system.terms, system.controller, system.solver
         limit = state.saves.limit(1 if self.land_on_ts else PER_STEP)
+        # Towards infinity it ends where squares of times would overflow, if the condition is not met until then.
+        limit = jnp.where(jnp.isinf(limit), jnp.maximum(_horizon(t.dtype), t), limit)
         cut = state.t_next > limit
         t1 = jnp.where(cut, limit, state.t_next)
         attempt = solver.step(terms, t, t1, state.y, None, state.solver_state, state.made_jump)
@@ -173,6 +173,7 @@ class AbstractFlow(AbstractMarching):
         saves = state.saves.write(reached, evaluate, PER_STEP, one_by_one=isinstance(solver, AbstractExponential))
 
         stuck = ~(t_next > t_now)
+        far = (t_now >= _horizon(t.dtype)) & jnp.isinf(saves.limit(1))
         steps, rejected = state.steps + accept.astype(int), state.rejected + (~accept).astype(int)
         met = accept & is_met(self.until, lambda: system.view(t_now, y))
         exhausted = steps + rejected >= self.max_steps
@@ -180,7 +181,7 @@ class AbstractFlow(AbstractMarching):
         for ended, how in (
             (exhausted, RESULTS.max_steps),
             (stuck, RESULTS.where(finite, RESULTS.tolerance, RESULTS.diverged)),
-            (saves.complete, at_last_time(self.until)),
+            (saves.complete | far, at_last_time(self.until)),
             (met, RESULTS.event),
         ):
             result = RESULTS.where(ended, how, result)
@@ -201,7 +202,7 @@ class AbstractFlow(AbstractMarching):
                 jnp.maximum(state.step_error, system.scaled_error(t1, state.y, y1, y_error)),
                 state.step_error,
             ),
-            done=exhausted | stuck | saves.complete | met,
+            done=exhausted | stuck | saves.complete | far | met,
             result=result,
         )
         kept = _where(active, new, state)
@@ -211,7 +212,8 @@ class AbstractFlow(AbstractMarching):
     def finish(self, problem: Problem, state: FlowState) -> March:
         system = self.system(problem)
         t_end, y = self._locate(system, state)
-        ended = state.result == RESULTS.event
+        far = (state.result == RESULTS.max_time) & (state.t >= _horizon(state.t.dtype))
+        ended = (state.result == RESULTS.event) | far
         position = system.position(y)
         rows = hold(state.saves, position, ended & (state.saves.times > t_end))
         gradients, kernels = system.evaluations(state.solver_state, state.steps + state.rejected)
@@ -248,6 +250,11 @@ class AbstractFlow(AbstractMarching):
         slope = jax.lax.stop_gradient(jnp.where(inside & (slope != 0), slope, jnp.inf))
         high = high - (here - jax.lax.stop_gradient(here)) / slope
         return jnp.where(inside, high, state.t), _where(inside, interpolation.evaluate(high), state.y)
+
+
+def _horizon(dtype: Any) -> float:
+    """The last time of a flow to infinity."""
+    return float(jnp.finfo(dtype).max) ** 0.5
 
 
 def _first_root(value: Callable[[Array], Array], low: Array, high: Array) -> Array:

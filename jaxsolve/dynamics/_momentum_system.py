@@ -139,7 +139,9 @@ class MomentumSystem(AbstractSystem):
         tau, _ = self.relaxation.at(t)
         kinetic = kinetic_energy(self.problem, tau, way)
         balance = energy_balance(self.problem, self.params(w), dissipated + kinetic)
-        return Certificate(jnp.full_like(balance, jnp.nan), balance, step_error)
+        return Certificate(
+            jnp.full_like(balance, jnp.nan), balance, step_error, jnp.full_like(balance, self.controller.inner.rtol)
+        )
 
     def scaled_error(self, t1, y0, y1, error) -> Float[Array, ""]:
         return self.controller.scaled_error(t1, y0, y1, error)
@@ -172,7 +174,9 @@ class ExponentialMomentumSystem(AbstractExponentialSystem):
     def certificate(self, t: Float[Array, ""], y: Flowing, step_error: Float[Array, ""]) -> Certificate:
         kinetic = kinetic_energy(self.problem, self.relaxation.at(t)[0], y.displacement[1])
         balance = energy_balance(self.problem, self.params(self.position(y)), y.dissipated + kinetic)
-        return Certificate(jnp.full_like(balance, jnp.nan), balance, step_error)
+        return Certificate(
+            jnp.full_like(balance, jnp.nan), balance, step_error, jnp.full_like(balance, self.controller.rtol)
+        )
 
 
 def split(y: Float[Array, " state"]) -> tuple[Array, Array, Array]:

@@ -9,12 +9,12 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from .._checks import concrete, describe, require_size
+from .._checks import concrete, describe, is_real, require_size
 from .._dynamics import AbstractMarching, AbstractState, is_key, March, Quantity, View
 from .._problem import Problem
 from .._results import RESULTS
 from .._safe import nonzero
-from ..until import AbstractCondition
+from ..until import AbstractCondition, fits
 from ._saves import empty_saves, hold, PER_STEP, Saves
 from ._stopping import at_last_time, check_until, is_met
 
@@ -98,17 +98,20 @@ class StochasticFlow(AbstractMarching):
         self,
         temperature: Any,
         *,
-        key: Key[Array, ""],
+        key: Key[Array, ""] | None = None,
         change: tuple[float, float] = (1e-4, 1e-2),
         until: AbstractCondition | None = None,
         max_steps: int = 10_000_000,
     ):
         known = concrete(temperature)
+        if known is not None and not is_real(known):
+            raise TypeError(f"temperature must be one finite number >= 0, got {describe(temperature)}")
         if known is not None and not (known.ndim == 0 and np.isfinite(known) and known >= 0):
             raise ValueError(f"temperature must be one finite number >= 0, got {temperature}")
         if not is_key(key):
             raise TypeError(f"key must be one such as jax.random.key(0), got {describe(key)}")
-        if not (len(change) == 2 and 0 <= change[0] < change[1] < np.inf):
+        bounds = concrete(change)
+        if bounds is None or not is_real(bounds) or bounds.shape != (2,) or not 0 <= change[0] < change[1] < np.inf:
             raise ValueError(f"change must be two bounds, 0 <= lower < upper, such as (1e-4, 1e-2); got {change}")
         self.temperature = jax.lax.convert_element_type(jnp.asarray(temperature), jnp.result_type(float))
         self.key = key
@@ -134,7 +137,7 @@ class StochasticFlow(AbstractMarching):
     def init(self, problem: Problem, ts: Float[Array, " times"]) -> StochasticState:
         params, dtype = problem.params, problem.x.dtype
         zero, ts = jnp.zeros((), dtype), ts.astype(dtype)
-        valid = problem.valid & jnp.isfinite(self.temperature) & (self.temperature >= 0)
+        valid = problem.valid & fits(self.until, problem) & jnp.isfinite(self.temperature) & (self.temperature >= 0)
         f = problem.outputs(params)
         dt = self._first_step(problem, f)
         alive = jnp.isfinite(problem.loss.value(f, problem.y)) & jnp.isfinite(dt)

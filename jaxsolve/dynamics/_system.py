@@ -139,7 +139,7 @@ class ParameterSystem(AbstractSystem):
         self, t: Float[Array, ""], y: Float[Array, " params_and_energy"], step_error: Float[Array, ""]
     ) -> Certificate:
         del t
-        return flow_certificate(self.problem, self.params(y[:-1]), y[-1], step_error)
+        return flow_certificate(self.problem, self.params(y[:-1]), y[-1], step_error, self.controller.rtol)
 
     def scaled_error(self, t1, y0, y1, error) -> Float[Array, ""]:
         del t1
@@ -206,7 +206,9 @@ class ExponentialSystem(AbstractExponentialSystem):
 
     def certificate(self, t: Float[Array, ""], y: Flowing, step_error: Float[Array, ""]) -> Certificate:
         del t
-        return flow_certificate(self.problem, self.params(self.position(y)), y.dissipated, step_error)
+        return flow_certificate(
+            self.problem, self.params(self.position(y)), y.dissipated, step_error, self.controller.rtol
+        )
 
 
 # Tolerances of the integrators of our own. Where there are kinks a finer one buys steps but hardly accuracy.

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._checks import concrete, describe, require_size
+from .._checks import concrete, describe, is_real, real_array, require_size
 from .._safe import nonzero
 from ._layout import as_matrix, Kernel, output_average
 
@@ -60,6 +60,7 @@ def class_kernel(kernel: Kernel, labels: Int[Array, " n"], classes: int) -> Floa
             has NaN.
         TypeError: labels are not integers.
     """
+    kernel = real_array(kernel, "kernel")
     member, number = _members(kernel, labels, classes)
     return _over(member @ output_average(kernel) @ member.T, number[:, None] * number[None, :])
 
@@ -75,6 +76,7 @@ def class_means(kernel: Kernel, labels: Int[Array, " n"], classes: int) -> Class
         >>> print(f"{means.within[0]:.2f} within class 0, {means.between[0, 1]:.2f} between the classes")
         0.60 within class 0, 0.30 between the classes
     """
+    kernel = real_array(kernel, "kernel")
     member, number = _members(kernel, labels, classes)
     average, same = output_average(kernel), jnp.eye(classes, dtype=bool)
     others = jnp.where(jnp.eye(average.shape[0], dtype=bool), 0, average)
@@ -95,6 +97,7 @@ def order_by_class(kernel: Kernel, labels: Int[Array, " n"], classes: int) -> Cl
         ValueError: shapes do not match, or a label is out of range.
         TypeError: labels are not integers.
     """
+    kernel = real_array(kernel, "kernel")
     labels = _check(kernel, labels, classes)
     order = jnp.argsort(labels, stable=True)
     half = kernel.ndim // 2
@@ -123,8 +126,11 @@ def _members(
 
 
 def _check(kernel: Kernel, labels: Int[Array, " n"], classes: int) -> Int[Array, " n"]:
-    as_matrix(kernel)
+    as_matrix(real_array(kernel, "kernel"))
     require_size(classes, "classes")
+    known = concrete(labels)
+    if known is not None and not is_real(known):
+        raise TypeError(f"labels must be integers, got {describe(labels)}")
     labels = jnp.asarray(labels)
     if not jnp.issubdtype(labels.dtype, jnp.integer):
         raise TypeError(f"labels must be integers, got {describe(labels)}")

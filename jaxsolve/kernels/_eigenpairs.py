@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from .._checks import concrete, describe, require_size
+from .._checks import positive_number, require_size
 from .._safe import nonzero
 from ._layout import scaled
-from ._matrix_free import AbstractSymmetricOperator
+from ._matrix_free import AbstractSymmetricOperator, check_operator
 
 
 # Vectors multiplied at once: they share the passes through the network, and each needs memory of its own.
@@ -68,12 +68,12 @@ def top_eigenpairs(
         ValueError: k is below 1 or above the operator's size, or tol is not positive.
         TypeError: k or max_steps is not an integer.
     """
+    check_operator(operator, key)
     if require_size(k, "k") > operator.size:
         raise ValueError(f"k must be at most {operator.size}, the number of the operator's eigenvalues, got {k}")
     require_size(max_steps, "max_steps")
-    known = None if tol is None else concrete(tol)
-    if known is not None and not known > 0:
-        raise ValueError(f"tol must be positive, got {describe(tol)}")
+    if tol is not None:
+        tol = positive_number(tol, "tol")
     return _top_eigenpairs(operator, k, key, tol, max_steps)
 
 

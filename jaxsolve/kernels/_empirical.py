@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from .._checks import require_flag, require_kind, require_size
 from ..nets import AbstractLayered, partition, rates
 from ._contributions import knows, Outputs
 from ._cost import jacobian_is_cheaper
-from ._inputs import check_inputs
+from ._inputs import check_inputs, check_network, check_rates
 from ._memory import choose_tiling, estimate, MemoryEstimate
 from ._neural_tangents import empirical_ntk, NTKImplementation
 from ._signals import parametric_layers, tapped_layers
@@ -63,6 +64,7 @@ def unit_rates(net: Any) -> PyTree:
         >>> bool(jnp.allclose(twice, 2 * plain))
         True
     """
+    check_network(net)
     return jax.tree.map(jnp.ones_like, rates(net))
 
 
@@ -108,13 +110,18 @@ def empirical(
         (5, 4)
 
     Raises:
-        ValueError: inputs do not fit the network, dtypes are mixed, or the forced route does not know a layer.
+        ValueError: inputs do not fit the network or are not finite, dtypes are mixed, a rate is negative, or the forced
+            route does not know a layer.
         MemoryError: the kernel does not fit; names its size and what would fit. Nothing has been allocated then.
         NeuralTangentsUnavailable: the module needs neural-tangents, which is missing or broken.
     """
     check_inputs(net, x1, x2)
+    _check_options(by_layer, route, memory)
     outputs = _which_outputs(trace, diagonal)
-    eta = unit_rates(net) if eta is None else eta
+    if eta is None:
+        eta = unit_rates(net)
+    else:
+        check_rates(net, eta)
     unknown = unknown_layer(net)
     if unknown is None and route in (None, Route.STRUCTURED):
         tiling = choose_tiling(net, x1, x2, outputs, by_layer=by_layer, budget=memory)
@@ -160,6 +167,8 @@ def memory_estimate(
         ValueError: the network has a layer that the structured route does not know.
         MemoryError: as `empirical` would.
     """
+    check_inputs(net, x1, x2)
+    _check_options(by_layer, None, memory)
     unknown = unknown_layer(net)
     if unknown is not None:
         raise ValueError(f"memory can be estimated for the structured route only, which does not know {unknown}")
@@ -181,7 +190,16 @@ def unknown_layer(net: Any) -> str | None:
     return next((f"the layer {layer}" for layer in tapped_layers(net) if not knows(layer)), None)
 
 
+def _check_options(by_layer: Any, route: Any, memory: Any) -> None:
+    require_flag(by_layer, "by_layer")
+    if route is not None:
+        require_kind(route, Route, "route", "a kernels.Route or None")
+    if memory is not None:
+        require_size(memory, "memory")
+
+
 def _which_outputs(trace: bool, diagonal: bool) -> Outputs:
+    trace, diagonal = require_flag(trace, "trace"), require_flag(diagonal, "diagonal")
     if trace and diagonal:
         raise ValueError("trace and diagonal exclude each other: the trace is the sum over the diagonal")
     return Outputs.TRACE if trace else Outputs.DIAGONAL if diagonal else Outputs.ALL

@@ -11,7 +11,7 @@ from .._checks import require_size
 from .._safe import nonzero, safe_sqrt
 from ._eigenpairs import products
 from ._layout import scaled
-from ._matrix_free import AbstractSymmetricOperator
+from ._matrix_free import AbstractSymmetricOperator, check_operator
 
 
 class Estimate(NamedTuple):
@@ -47,8 +47,9 @@ def estimate_trace(operator: AbstractSymmetricOperator, *, key: Key[Array, ""], 
 
     Raises:
         ValueError: n_products is below 3.
-        TypeError: n_products is not an integer.
+        TypeError: n_products is not an integer, operator no operator, or key no key.
     """
+    check_operator(operator, key)
     return _estimate_trace(operator, _share(n_products, 3), key)
 
 
@@ -73,8 +74,9 @@ def estimate_frobenius_norm(
 
     Raises:
         ValueError: n_products is below 4.
-        TypeError: n_products is not an integer.
+        TypeError: n_products is not an integer, operator no operator, or key no key.
     """
+    check_operator(operator, key)
     return _estimate_norm(operator, _share(n_products, 4), key)
 
 

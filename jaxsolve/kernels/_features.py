@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
+from .._checks import real_array
+from ._layout import as_matrix
 from ._matrices import read_cross, read_kernel
 from ._modes import kept_modes, Modes
 
@@ -47,7 +49,8 @@ def features(
     Raises:
         ValueError: shapes or dtypes do not fit, or the kernel is not symmetric.
     """
-    array = jnp.asarray(kernel)
+    array = real_array(kernel, "kernel")
+    as_matrix(array)
     y = jnp.zeros((array.shape[0], array.shape[1] if array.ndim == 4 else 1), array.dtype)
     modes = Modes.of(read_kernel(array, y))
     rows = modes.values.shape[0]

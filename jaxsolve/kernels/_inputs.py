@@ -3,20 +3,37 @@
 from typing import Any
 
 import jax
-from jaxtyping import Array, Float
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
 
-from .._checks import describe
+from .._checks import concrete, describe, is_real, require_finite
 from ..nets import AbstractNetwork, partition
 
 
-def check_inputs(net: Any, x1: Float[Array, "n ..."], x2: Float[Array, "m ..."] | None) -> None:
-    """Raises ValueError if inputs are empty, or of another shape or dtype than the network takes."""
-    for name, x in {"x1": x1, "x2": x2}.items():
+def check_inputs(
+    net: Any,
+    x1: Float[Array, "n ..."],
+    x2: Float[Array, "m ..."] | None,
+    *,
+    names: tuple[str, str] = ("x1", "x2"),
+) -> None:
+    """Raises ValueError if inputs are empty, not finite, or of another shape or dtype than the network takes."""
+    check_network(net)
+    for name, x in zip(names, (x1, x2), strict=True):
         if x is not None:
             _check(net, x, name)
 
 
+def check_network(net: Any) -> None:
+    """Raises TypeError for what is no network."""
+    if not callable(net) or isinstance(net, type) or not jax.tree.leaves(partition(net)[0]):
+        raise TypeError(f"net must be a network of js.nets or an Equinox module with arrays, got {describe(net)}")
+
+
 def _check(net: Any, x: Array, name: str) -> None:
+    if not isinstance(x, jax.Array | np.ndarray) or not jnp.issubdtype(x.dtype, jnp.floating):
+        raise TypeError(f"{name} must be an array of real numbers, got {describe(x)}")
     if x.ndim == 0 or x.shape[0] == 0:
         raise ValueError(f"{name} must hold at least one input, got {describe(x)}")
     if isinstance(net, AbstractNetwork) and x.shape[1:] != net.in_shape:
@@ -25,3 +42,19 @@ def _check(net: Any, x: Array, name: str) -> None:
     if dtypes != {x.dtype}:
         found = " and ".join(sorted(map(str, dtypes)))
         raise ValueError(f"{name} is {x.dtype} but the network's parameters are {found}; convert one of them")
+    require_finite(x, name)
+
+
+def check_rates(net: Any, eta: PyTree) -> None:
+    """Raises ValueError unless there is one rate, finite and >= 0, at every trainable array."""
+    rates = jax.tree.leaves(eta)
+    known = [concrete(rate) for rate in rates]
+    numbers = all(value is None or (is_real(value) and value.ndim == 0) for value in known)
+    if not numbers or len(rates) != len(jax.tree.leaves(partition(net)[0])):
+        raise ValueError(
+            "eta must be a pytree with one number at every trainable array, such as nets.rates(net) or "
+            f"kernels.unit_rates(net); got {describe(eta)}"
+        )
+    for value in known:
+        if value is not None and not (np.isfinite(value) and value >= 0):
+            raise ValueError(f"every learning rate in eta must be finite and >= 0, got {value}")

@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from .._checks import require_kind
 from ..nets import AbstractLayer, AbstractLayered, AbstractParametric, Dense, partition
 from ._contributions import Outputs
+from ._inputs import check_inputs
 from ._signals import parametric_layers, Signal, signals
 from ._structured import of_signals
 
@@ -24,6 +26,10 @@ class LayeredJacobian(eqx.Module):
         net: a network whose layers are known (`js.kernels.unknown_layer(net)` is None).
         x: inputs, shape (n, ...).
 
+    Raises:
+        ValueError: inputs do not fit the network.
+        TypeError: net is no network of known layers, or x no array.
+
     Example:
         >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> jacobian = js.kernels.LayeredJacobian(net, jnp.eye(2))
@@ -36,6 +42,8 @@ class LayeredJacobian(eqx.Module):
     passing: list[Signal]
 
     def __init__(self, net: AbstractLayered, x: Float[Array, "n ..."]):
+        require_kind(net, AbstractLayered, "net", "a network of layers that jaxsolve knows, such as nets.MLP")
+        check_inputs(net, x, None, names=("x", "x2"))
         self.net, self.passing = net, signals(net, x)
 
     @property

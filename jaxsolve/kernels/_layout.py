@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._checks import describe
+from .._checks import describe, real_array
 from .._safe import nonzero, safe_sqrt
 
 
@@ -42,6 +42,7 @@ def output_average(kernel: Kernel) -> Float[Array, "n n"]:
     Raises:
         ValueError: the kernel is neither (n, c, n, c) nor (n, n).
     """
+    kernel = real_array(kernel, "kernel")
     as_matrix(kernel)
     return kernel if kernel.ndim == 2 else jnp.einsum("iaja->ij", kernel) / kernel.shape[1]
 

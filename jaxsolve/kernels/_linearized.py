@@ -11,6 +11,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int
 
+from .._checks import concrete, describe
 from ._matrices import (
     read_cross,
     read_kernel,
@@ -54,7 +55,7 @@ class Linearized(eqx.Module):
         return self.modes.rank
 
     def outputs(self, t: Float[ArrayLike, ""]) -> Float[Array, "n out"]:
-        """f(t) on the training points."""
+        """f(t) on the training points. Raises ValueError for t < 0; NaN inside traces."""
         return self.start + self._unfold(self.modes.response(self._gap(), self._time(t), self.ridge, len(self.y)))
 
     def coefficients(self, t: Float[ArrayLike, ""]) -> Float[Array, "rows columns"]:
@@ -87,7 +88,11 @@ class Linearized(eqx.Module):
         return Linearized(self.modes, self.y, read_start(start, self.y), self.ridge)
 
     def _time(self, t: Float[ArrayLike, ""]) -> Float[Array, ""]:
-        return jnp.asarray(t, self.y.dtype)
+        known = concrete(t)
+        if known is not None and not (known.ndim == 0 and known.dtype.kind in "fiu" and known >= 0):
+            raise ValueError(f"t must be one time in [0, inf], got {describe(t)}")
+        t = jnp.asarray(t, self.y.dtype)
+        return jnp.where(t >= 0, t, jnp.nan)
 
     def _gap(self) -> Float[Array, "rows columns"]:
         return (self.y - self.start).reshape(self.modes.values.shape[0], -1)

@@ -50,7 +50,7 @@ def read_kernel(kernel: Any, y: Float[Array, "n out"], name: str = "kernel") -> 
     if array.shape != shape:
         raise ValueError(f"{name} must have shape {(n, n)} or {(n, c, n, c)} for targets {(n, c)}, got {array.shape}")
     matrix = read_like(array, shape, name, y).reshape(-1, n if array.ndim == 2 else n * c)
-    _require_symmetric(matrix, name)
+    require_symmetric(matrix, name)
     return matrix
 
 
@@ -89,10 +89,12 @@ def require_positive(values: Float[Array, " rows"], name: str = "kernel") -> Non
         )
 
 
-def _require_symmetric(matrix: Array, name: str) -> None:
-    require_finite(matrix, name)
+def require_symmetric(matrix: Array, name: str, *, finite: bool = True) -> None:
+    """Raises ValueError if a concrete matrix is not symmetric up to rounding, or (if it must be) not finite."""
+    if finite:
+        require_finite(matrix, name)
     known = concrete(matrix)
-    if known is None:
+    if known is None or known.size == 0 or not np.all(np.isfinite(known)):
         return
     difference = np.max(np.abs(known - known.T))
     if difference > tolerance(known.dtype) * np.max(np.abs(known)):
@@ -105,7 +107,7 @@ def _require_symmetric(matrix: Array, name: str) -> None:
 def _floating(value: ArrayLike | Any, name: str) -> Array:
     try:
         array = jnp.asarray(value)
-    except TypeError as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"{name} must be an array of real numbers, got {describe(value)}") from error
     if not jnp.issubdtype(array.dtype, jnp.floating):
         raise ValueError(f"{name} must hold floating-point numbers, got {describe(array)}; convert it with astype")

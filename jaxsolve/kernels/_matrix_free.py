@@ -14,10 +14,11 @@ import lineax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from .._checks import describe
+from .._checks import describe, real_array, require_key, require_kind
 from ..nets import partition
 from ._batches import choose_batch_size, function, map_batches, output, sum_batches
 from ._empirical import unit_rates
+from ._inputs import check_inputs, check_rates
 
 
 class AbstractSymmetricOperator(eqx.Module):
@@ -76,6 +77,13 @@ class AbstractSymmetricOperator(eqx.Module):
         return lineax.FunctionLinearOperator(self.mv, self.structure, tag)
 
 
+def check_operator(operator: Any, key: Any) -> None:
+    """Raises TypeError or ValueError for what is no operator, or no random key."""
+    accepted = "a symmetric operator such as kernels.NTKOperator(net, x)"
+    require_kind(operator, AbstractSymmetricOperator, "operator", accepted)
+    require_key(key)
+
+
 class NTKOperator(AbstractSymmetricOperator):
     """The empirical NTK sum_l eta_l <df/dtheta_l, df/dtheta_l> on a training set, `js.kernels.empirical`, by products.
 
@@ -109,7 +117,7 @@ class NTKOperator(AbstractSymmetricOperator):
 
     def __init__(self, net: Any, x: Float[Array, "n ..."], *, eta: PyTree | None = None, batch_size: int | None = None):
         self.net, self.x = net, x
-        self.eta = unit_rates(net) if eta is None else eta
+        self.eta = _rates(net, x, eta)
         self.batch_size = choose_batch_size(net, x, batch_size)
 
     @property
@@ -177,10 +185,10 @@ class GaussNewtonOperator(AbstractSymmetricOperator):
         eta: PyTree | None = None,
         batch_size: int | None = None,
     ):
-        self.net, self.x, self.hessian = net, x, hessian
-        self.eta = unit_rates(net) if eta is None else eta
+        self.net, self.x, self.hessian = net, x, real_array(hessian, "hessian")
+        self.eta = _rates(net, x, eta)
         self.batch_size = choose_batch_size(net, x, batch_size)
-        _check_hessian(net, x, hessian)
+        _check_hessian(net, x, self.hessian)
 
     @property
     def structure(self) -> PyTree[jax.ShapeDtypeStruct]:
@@ -245,8 +253,9 @@ class HessianOperator(AbstractSymmetricOperator):
         eta: PyTree | None = None,
         batch_size: int | None = None,
     ):
+        gradient, hessian = real_array(gradient, "gradient"), real_array(hessian, "hessian")
         self.net, self.x, self.gradient, self.hessian = net, x, gradient, hessian
-        self.eta = unit_rates(net) if eta is None else eta
+        self.eta = _rates(net, x, eta)
         self.batch_size = choose_batch_size(net, x, batch_size)
         _check_hessian(net, x, hessian)
         if gradient.shape != hessian.shape[:2]:
@@ -277,6 +286,15 @@ class HessianOperator(AbstractSymmetricOperator):
 
         total = sum_batches(product, self.batch_size, self.x, self.gradient, self.hessian)
         return _weighted(jax.tree.map(jnp.sqrt, self.eta), total)
+
+
+def _rates(net: Any, x: Any, eta: PyTree | None) -> PyTree:
+    """The rates as given, or 1 everywhere, once network, inputs and rates have been checked."""
+    check_inputs(net, x, None, names=("x", "x2"))
+    if eta is None:
+        return unit_rates(net)
+    check_rates(net, eta)
+    return eta
 
 
 def _shapes(net: Any) -> PyTree[jax.ShapeDtypeStruct]:

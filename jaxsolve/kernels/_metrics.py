@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._checks import describe
+from .._checks import describe, real_array
 from ._layout import as_matrix, Kernel, norm, scaled, unit
 
 
@@ -14,6 +14,10 @@ def distance(one: Float[Array, "..."], two: Float[Array, "..."]) -> Float[Array,
     Both may have any shape, the same one; for k delta_ab and k' delta_ab it is the distance of k and k'. NaN if one of
     them is 0.
 
+    Raises:
+        ValueError: the shapes differ.
+        TypeError: one of them is no array of real numbers.
+
     Example:
         >>> kernel = jnp.array([[2.0, 1.0], [1.0, 2.0]])
         >>> print(f"{js.kernels.distance(kernel, 3 * kernel):.2f}, {js.kernels.distance(kernel, jnp.eye(2)):.2f}")
@@ -23,6 +27,7 @@ def distance(one: Float[Array, "..."], two: Float[Array, "..."]) -> Float[Array,
         @inproceedings{kunin2024get, booktitle={NeurIPS}, year={2024}, note={arXiv 2406.06158}, title={Get rich quick},
           author={Kunin and Raventos and Domine and Chen and Klindt and Saxe and Ganguli}}
     """
+    one, two = _same_shape(one, two, "one", "two")
     return jnp.sum((unit(one) - unit(two)) ** 2) / 2
 
 
@@ -33,8 +38,24 @@ def relative_change(now: Float[Array, "..."], before: Float[Array, "..."]) -> Fl
         >>> kernel = jnp.array([[2.0, 1.0], [1.0, 2.0]])
         >>> print(f"{js.kernels.relative_change(3 * kernel, kernel):.2f}")
         2.00
+
+    Raises:
+        ValueError: the shapes differ.
+        TypeError: one of them is no array of real numbers.
     """
+    now, before = _same_shape(now, before, "now", "before")
     return norm(now - before) / norm(before)
+
+
+def _same_shape(one: Array, two: Array, *names: str) -> tuple[Array, Array]:
+    """Two arrays of one shape: a kernel (n, 1, n, 1) and one (n, n) would broadcast to something else."""
+    one, two = real_array(one, names[0]), real_array(two, names[1])
+    if one.shape != two.shape:
+        raise ValueError(
+            f"the kernels must have one shape, got {one.shape} and {two.shape}; output_average brings (n, c, n, c) to "
+            "(n, n)"
+        )
+    return one, two
 
 
 def target_alignment(kernel: Kernel, y: Float[Array, "n out"]) -> Float[Array, ""]:
@@ -57,6 +78,7 @@ def target_alignment(kernel: Kernel, y: Float[Array, "n out"]) -> Float[Array, "
     Raises:
         ValueError: the shapes are not those of a kernel and its targets.
     """
+    kernel = real_array(kernel, "kernel")
     matrix, (rows, _) = as_matrix(kernel), scaled(check_targets(kernel, y))
     one = unit(matrix)
     if kernel.ndim == 2:
@@ -76,6 +98,7 @@ def centre(kernel: Kernel) -> Kernel:
     Raises:
         ValueError: the kernel is neither (n, c, n, c) nor (n, n).
     """
+    kernel = real_array(kernel, "kernel")
     as_matrix(kernel)
     half = kernel - jnp.mean(kernel, axis=0, keepdims=True)
     return half - jnp.mean(half, axis=kernel.ndim // 2, keepdims=True)
@@ -94,11 +117,7 @@ def centred_distance(one: Kernel, two: Kernel) -> Float[Array, ""]:
     Raises:
         ValueError: the kernels differ in shape, or are neither (n, c, n, c) nor (n, n).
     """
-    if one.shape != two.shape:
-        raise ValueError(
-            f"the kernels must have one shape, got {one.shape} and {two.shape}; "
-            "output_average brings (n, c, n, c) to (n, n)"
-        )
+    one, two = _same_shape(one, two, "one", "two")
     return distance(centre(one), centre(two))
 
 
@@ -130,13 +149,16 @@ def centred_target_alignment(kernel: Kernel, y: Float[Array, "n out"]) -> Float[
     Raises:
         ValueError: the shapes are not those of a kernel and its targets.
     """
-    check_targets(kernel, y)
+    kernel = real_array(kernel, "kernel")
+    y = check_targets(kernel, y)
     return target_alignment(centre(kernel), y - jnp.mean(y, axis=0, keepdims=True))
 
 
 def check_targets(kernel: Kernel, y: Float[Array, "n out"]) -> Float[Array, "n out"]:
     """Returns the targets; raises ValueError if they are not those of the kernel's samples and outputs."""
-    fits = y.ndim == 2 and (y.shape == kernel.shape[:2] if kernel.ndim == 4 else y.shape[0] == kernel.shape[0])
+    y = real_array(y, "y")
+    rows = kernel.shape[: kernel.ndim // 2]
+    fits = y.ndim == 2 and kernel.ndim in (2, 4) and y.shape[: len(rows)] == rows
     if not fits:
         raise ValueError(
             f"a kernel of shape {kernel.shape} needs targets with one row per sample and one column per output, "

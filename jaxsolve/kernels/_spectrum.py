@@ -10,7 +10,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._checks import real_array
 from ._layout import as_matrix, Kernel, scaled
+from ._matrices import require_symmetric
 from ._metrics import check_targets
 
 
@@ -38,11 +40,11 @@ def trace(kernel: Kernel) -> Float[Array, ""]:
     Raises:
         ValueError: the kernel is neither (n, c, n, c) nor (n, n).
     """
-    return jnp.trace(as_matrix(kernel))
+    return jnp.trace(as_matrix(real_array(kernel, "kernel")))
 
 
 def spectrum(kernel: Kernel) -> Float[Array, " size"]:
-    """The eigenvalues, descending, of the symmetric part.
+    """The eigenvalues, descending; inside traces those of the symmetric part.
 
     Kernels have none below 0, but rounding finds some: those down to -size * eps * (largest) are set to 0. More
     negative ones are returned as found: the matrix is then not a kernel.
@@ -52,7 +54,8 @@ def spectrum(kernel: Kernel) -> Float[Array, " size"]:
         [3. 1.]
 
     Raises:
-        ValueError: the kernel is neither (n, c, n, c) nor (n, n).
+        ValueError: the kernel is neither (n, c, n, c) nor (n, n), or it is not symmetric.
+        TypeError: it is no array of real numbers.
     """
     matrix, size = scaled(_symmetric(kernel))
     return size * _without_rounding(jnp.linalg.eigvalsh(matrix)[::-1])
@@ -71,8 +74,8 @@ def entropy(kernel: Kernel) -> Float[Array, ""]:
     Raises:
         ValueError: the kernel is neither (n, c, n, c) nor (n, n).
     """
-    values = spectrum(scaled(kernel)[0])
-    shares = values / jnp.sum(values)
+    values = spectrum(scaled(real_array(kernel, "kernel"))[0])
+    shares = jnp.where(jnp.all(values >= 0), values, jnp.nan) / jnp.sum(values)
     empty = shares == 0
     return -jnp.sum(jnp.where(empty, 0, shares * jnp.log(jnp.where(empty, 1, shares))))
 
@@ -102,7 +105,7 @@ def participation_ratio(kernel: Kernel) -> Float[Array, ""]:
     Raises:
         ValueError: the kernel is neither (n, c, n, c) nor (n, n).
     """
-    matrix, _ = scaled(as_matrix(kernel))
+    matrix, _ = scaled(as_matrix(real_array(kernel, "kernel")))
     return jnp.trace(matrix) ** 2 / jnp.sum(matrix**2)
 
 
@@ -121,6 +124,8 @@ def target_power(kernel: Kernel, y: Float[Array, "n out"]) -> TargetPower:
     Raises:
         ValueError: the shapes are not those of a kernel and its targets.
     """
+    kernel = real_array(kernel, "kernel")
+    as_matrix(kernel)
     targets, _ = scaled(check_targets(kernel, y))
     matrix, size = scaled(_symmetric(kernel))
     values, vectors = jnp.linalg.eigh(matrix)
@@ -130,7 +135,8 @@ def target_power(kernel: Kernel, y: Float[Array, "n out"]) -> TargetPower:
 
 
 def _symmetric(kernel: Kernel) -> Float[Array, "size size"]:
-    matrix = as_matrix(kernel)
+    matrix = as_matrix(real_array(kernel, "kernel"))
+    require_symmetric(matrix, "kernel", finite=False)
     return (matrix + matrix.T) / 2
 
 

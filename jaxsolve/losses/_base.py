@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._checks import concrete, describe
+from .._checks import concrete, describe, real_array
 
 
 class AbstractLoss(eqx.Module):
@@ -104,16 +104,20 @@ def find_loss(loss: AbstractLoss | Callable[[Array, Array], Array]) -> AbstractL
 
 def columns(y: Any, out_size: int) -> Float[Array, "n out"]:
     """Real targets as (n, out_size); (n,) is one column if there is one output."""
-    array = jnp.asarray(y)
-    if jnp.issubdtype(array.dtype, jnp.complexfloating):
-        raise ValueError(f"targets must be real numbers, got {describe(array)}")
+    array = real_array(y, "targets")
     if array.ndim == 1 and out_size == 1:
         array = array[:, None]
     if array.ndim != 2 or array.shape[1] != out_size:
+        hint = ""
+        if array.ndim == 1 and jnp.issubdtype(jnp.asarray(y).dtype, jnp.integer):
+            hint = (
+                f"; for integer labels take loss=losses.CrossEntropy(), or the rows jax.nn.one_hot(labels, {out_size})"
+            )
         raise ValueError(
-            f"targets must have shape (n, {out_size}) for a network with {out_size} output(s), got {describe(array)}"
+            f"targets must have shape (n, {out_size}) for a network with {out_size} output(s), got "
+            f"{describe(array)}{hint}"
         )
-    return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(jnp.result_type(float))
+    return array
 
 
 def signs(y: Any, out_size: int, loss: str) -> Float[Array, "n out"]:

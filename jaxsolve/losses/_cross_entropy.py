@@ -29,7 +29,7 @@ class CrossEntropy(AbstractLoss):
     def targets(self, y: Any, out_size: int) -> Float[Array, "n out"]:
         if out_size < 2:
             raise ValueError("CrossEntropy needs a network with at least two outputs; for one output use Logistic")
-        labels = jnp.asarray(y)
+        labels = y if isinstance(y, jax.Array) else _read(y)
         if labels.ndim == 1 and jnp.issubdtype(labels.dtype, jnp.integer):
             known = concrete(labels)
             if known is not None and known.size and not (0 <= known.min() and known.max() < out_size):
@@ -44,3 +44,10 @@ class CrossEntropy(AbstractLoss):
         if known is not None and not (np.all(known >= 0) and np.allclose(known.sum(1), 1, atol=1e-5)):
             raise ValueError("CrossEntropy needs rows of probabilities: non-negative, summing to one")
         return rows
+
+
+def _read(y: Any) -> Array:
+    try:
+        return jnp.asarray(y)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(f"targets must be integer labels or rows of probabilities, got {describe(y)}") from error

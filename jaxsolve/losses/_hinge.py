@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._checks import concrete
+from .._checks import concrete, is_real
 from ._base import AbstractLoss, signs
 
 
@@ -40,10 +40,10 @@ class SoftHinge(AbstractLoss):
     beta: Float[Array, ""]
 
     def __init__(self, beta: Any = 20.0):
-        self.beta = jnp.asarray(beta, jnp.result_type(float))
-        known = concrete(self.beta)
-        if known is not None and not (known.ndim == 0 and np.isfinite(known) and known > 0):
+        known = concrete(beta)  # read before it becomes an array, which a trace would hide
+        if known is not None and not (is_real(known) and known.ndim == 0 and np.isfinite(known) and known > 0):
             raise ValueError(f"SoftHinge needs one finite beta > 0, got {beta}")
+        self.beta = jax.lax.convert_element_type(jnp.asarray(beta), jnp.result_type(float))
 
     def pointwise(self, f: Float[Array, " out"], y: Float[Array, " out"]) -> Float[Array, ""]:
         beta = self.beta.astype(f.dtype)

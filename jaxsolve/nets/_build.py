@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from .._checks import describe
+from .._checks import describe, require_key
 from ._activations import Activation
 from ._init import AbstractInit, Shapes, Vectors, Weights
 from ._padded import fan, keep, Kept, within
@@ -50,7 +50,9 @@ def build(
             "scaling must be a Scaling or one of the rules Scaling.ntk(), mean_field(), standard(), xavier(), "
             f"kaiming(), mup(), lazy(alpha), from_exponents(...); got {describe(scaling)}"
         )
-    dtype = jnp.result_type(float) if dtype is None else jnp.dtype(dtype)
+    require_key(key)
+    dtype = jnp.result_type(float) if dtype is None else _floating(dtype)
+    _check_elementwise(activation, dtype)
     windows = tuple(math.prod(shape[2:]) for shape in weights)
     kept = weights if kept is None else kept
     fans = tuple((fan(size[1]) * pixels, fan(size[0]) * pixels) for size, pixels in zip(kept, windows, strict=True))
@@ -68,3 +70,26 @@ def build(
     own = tuple(keep(w, size) for w, size in zip(start.weights, kept, strict=True))
     biases = tuple(keep(b, size[:1]) for b, size in zip(start.biases, kept, strict=False))  # or there are none
     return Parts(own, biases, made)
+
+
+def _floating(dtype: Any) -> jnp.dtype:
+    try:
+        found = jnp.dtype(dtype)
+    except TypeError as error:
+        raise TypeError(f"dtype must be a dtype such as jnp.float32, or None, got {describe(dtype)}") from error
+    if not jnp.issubdtype(found, jnp.floating):
+        raise ValueError(f"dtype must be one of real numbers such as jnp.float32, or None, got {found}")
+    return found
+
+
+def _check_elementwise(activation: Activation, dtype: jnp.dtype) -> None:
+    given = jax.ShapeDtypeStruct((3,), dtype)
+    try:
+        returned = jax.eval_shape(activation, given)
+    except Exception as error:
+        raise TypeError(f"the activation {activation!r} cannot take an array of shape (3,): {error}") from error
+    if getattr(returned, "shape", None) != given.shape:
+        raise ValueError(
+            f"an activation must return an array of the shape it is given; of shape (3,) {activation!r} returned "
+            f"{describe(returned)}"
+        )

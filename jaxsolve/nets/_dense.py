@@ -16,6 +16,9 @@ from ._padded import Padded, require_unpadded
 from ._scaling import Scaling, ScalingRule
 
 
+MOST_LAYERS = 10_000
+
+
 class AbstractDense(AbstractUnnormalised):
     """A dense network: z_1 = x, z_{l+1} = m_l W_l phi(z_l) + b_l with phi(z_1) = x; the output is gamma z_{L+1}.
 
@@ -79,6 +82,11 @@ def build_dense(
     dtype: Any,
 ) -> Parts:
     """Checks the arguments and draws the start of a dense network with layers of these sizes, input first."""
+    if len(sizes) > MOST_LAYERS + 1:
+        raise ValueError(
+            f"depth must be such that there are at most {MOST_LAYERS} weight matrices, each of which is compiled by "
+            f"itself; got {len(sizes) - 1}"
+        )
     names = ("in_size", *("width",) * (len(sizes) - 2), "out_size")
     checked = [
         size if name == "width" and isinstance(size, Padded) else require_unpadded(size, name)

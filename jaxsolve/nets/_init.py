@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, Key
 
-from .._checks import concrete, describe, require_finite, require_not_negative
+from .._checks import concrete, describe, real_array, require_finite, require_not_negative
 from .._safe import nonzero
 from ._padded import draw_normal, Kept
 from ._scaling import Scaling
@@ -243,11 +243,14 @@ class NearParallel(AbstractInit):
     direction: Float[Array, " in"] | None
 
     def __init__(self, eps: Any, direction: Any = None):
+        require_not_negative(eps, "eps")
+        if jnp.ndim(eps) != 0:
+            raise ValueError(f"eps must be one number >= 0, got {describe(eps)}")
         self.eps = jnp.asarray(eps, jnp.result_type(float))
-        self.direction = None if direction is None else jnp.asarray(direction, jnp.result_type(float))
-        require_not_negative(self.eps, "eps")
         if direction is not None:
-            require_finite(self.direction, "direction")
+            require_finite(direction, "direction")
+        self.direction = None if direction is None else jnp.asarray(direction, jnp.result_type(float))
+        if direction is not None:
             known = concrete(self.direction)
             if known is not None and not known.any():
                 raise ValueError("direction must not be zero")
@@ -288,8 +291,11 @@ class Given(AbstractInit):
     biases: Vectors
 
     def __init__(self, weights: Sequence[Any], biases: Sequence[Any] = ()):
-        self.weights = tuple(jnp.asarray(w) for w in weights)
-        self.biases = tuple(jnp.asarray(b) for b in biases)
+        for name, given in (("weights", weights), ("biases", biases)):
+            if not isinstance(given, Sequence) or isinstance(given, str):
+                raise TypeError(f"{name} must be a list of arrays, counted from the input, got {describe(given)}")
+        self.weights = tuple(real_array(w, f"weights[{index}]") for index, w in enumerate(weights))
+        self.biases = tuple(real_array(b, f"biases[{index}]") for index, b in enumerate(biases))
         for name, arrays in (("weights", self.weights), ("biases", self.biases)):
             for index, array in enumerate(arrays):
                 require_finite(array, f"{name}[{index}]")

@@ -3,12 +3,13 @@
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from .._checks import concrete, require_finite
+from .._checks import concrete, describe, require_finite
 from .._safe import safe_sqrt
 from ._init import AbstractInit, draw_biases, Shapes, Start
 from ._scaling import Scaling
@@ -44,6 +45,8 @@ class LambdaBalanced(AbstractInit):
     def __init__(self, delta: Any = 0.0):
         known = concrete(delta)  # read before it becomes an array, which a trace would hide
         require_finite(delta, "delta")
+        if jnp.ndim(delta) != 0:
+            raise ValueError(f"delta must be one number, got {describe(delta)}")
         self.signs = (-1, 1) if known is None else () if known == 0 else (int(np.sign(known)),)
         self.delta = jnp.asarray(delta, jnp.result_type(float))
 
@@ -62,7 +65,7 @@ class LambdaBalanced(AbstractInit):
         eta = scaling.eta.astype(shapes.dtype)
         shift = self.delta.astype(shapes.dtype) / (eta[0] * eta[-1])
         keys = jr.split(jr.fold_in(key, 4), len(sizes) + 1)
-        frames = [jr.orthogonal(k, size, dtype=shapes.dtype) for k, size in zip(keys[1:], sizes, strict=True)]
+        frames = [_orthogonal(k, size, shapes.dtype) for k, size in zip(keys[1:], sizes, strict=True)]
         spectrum = jnp.linalg.svd(jr.normal(keys[0], matrices[0], shapes.dtype), compute_uv=False)
         modes = spectrum[: min(sizes)] * (scaling.sigma[0] / jnp.sqrt(eta[0]))
         weights = []
@@ -93,3 +96,23 @@ class LambdaBalanced(AbstractInit):
             raise ValueError(
                 f"LambdaBalanced with delta < 0 needs width <= in_size, got width {width}, in_size {in_size}"
             )
+
+
+# Up to this size, columns are made orthogonal one by one: thousands of decompositions in one batch, as in a sweep,
+# would hang in XLA's QR. Beyond it, that takes longer than LAPACK.
+ONE_BY_ONE = 128
+
+
+def _orthogonal(key: Key[Array, ""], size: int, dtype: Any) -> Float[Array, "size size"]:
+    """A rotation or reflection drawn uniformly: the same, up to rounding, whichever way."""
+    if size > ONE_BY_ONE:
+        return jr.orthogonal(key, size, dtype=dtype)
+    gaussian = jr.normal(key, (size, size), dtype)
+
+    def add(column, frame):
+        v = gaussian[:, column]
+        for _ in range(2):  # of Gram and Schmidt; once more, as the first leaves rounding errors
+            v = v - frame @ (frame.T @ v)
+        return frame.at[:, column].set(v / jnp.linalg.norm(v))
+
+    return jax.lax.fori_loop(0, size, add, jnp.zeros_like(gaussian))

@@ -1,5 +1,7 @@
 """Observables of the hidden neurons of two-layer piecewise linear networks (Kunin et al., section 5)."""
 
+import jax.numpy as jnp
+
 from .._dynamics import Quantity, View
 from ..theory import neurons
 from ._observable import Observable
@@ -15,6 +17,12 @@ def _direction(view: View):
 
 def _delta(view: View):
     return neurons(view.net).delta
+
+
+def _delta_scale(view: View):
+    # |delta| <= eta_w a^2 + eta_a |w|^2, which is the root of delta^2 + 4 eta_a eta_w mu^2.
+    found = neurons(view.net)
+    return jnp.max(jnp.abs(found.delta)) + jnp.max(jnp.abs(found.radius))
 
 
 def neuron_radius() -> Observable:
@@ -53,4 +61,4 @@ def neuron_delta() -> Observable:
         >>> js.observe.neuron_delta()(view).shape
         (4,)
     """
-    return Observable("neuron_delta", _delta, Quantity.PARAMS, ("neuron",), "weight^2 eta")
+    return Observable("neuron_delta", _delta, Quantity.PARAMS, ("neuron",), "weight^2 eta", scale=_delta_scale)

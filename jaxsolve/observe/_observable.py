@@ -9,6 +9,7 @@ from jaxtyping import Array
 
 from .._checks import describe
 from .._dynamics import AbstractDynamics, Quantity, View
+from .._problem import Problem
 
 
 class Observable(eqx.Module):
@@ -20,6 +21,8 @@ class Observable(eqx.Module):
         needs: what the dynamics must provide.
         dims: names of the axes.
         unit: in words; "1" for pure numbers.
+        require: `require(problem)`, which raises ValueError for problems of which it makes no sense; None for none.
+        scale: `scale(view)`, the size of what `fn` is a difference of; `js.compare` measures errors by it.
 
     Example:
         >>> largest = js.observe.Observable("largest", lambda view: jnp.max(jnp.abs(view.outputs)), js.Quantity.OUTPUTS)
@@ -39,6 +42,8 @@ class Observable(eqx.Module):
     needs: Quantity = eqx.field(static=True, default=Quantity.PARAMS)
     dims: tuple[str, ...] = eqx.field(static=True, default=())
     unit: str = eqx.field(static=True, default="1")
+    require: Callable[[Problem], None] | None = eqx.field(static=True, default=None)  # a function
+    scale: Callable[[View], Array] | None = eqx.field(static=True, default=None)  # a function
 
     def __check_init__(self):
         if not isinstance(self.name, str) or not self.name:

@@ -1,16 +1,51 @@
 """Observables of the outputs."""
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
+from .._checks import concrete, describe
 from .._dynamics import Quantity, View
+from ..losses import CrossEntropy
 from ._observable import Observable
 
 
-def _correct(f, y):
+def _correct(f, y, loss):
     if f.shape[1] == 1:
-        return jnp.mean((f * y > 0).astype(f.dtype))
-    return jnp.mean((jnp.argmax(f, axis=1) == jnp.argmax(y, axis=1)).astype(f.dtype))
+        share = jnp.mean((f * y > 0).astype(f.dtype))
+    else:
+        share = jnp.mean((jnp.argmax(f, axis=1) == jnp.argmax(y, axis=1)).astype(f.dtype))
+    return jnp.where(_are_classes(y, loss), share, jnp.nan)
+
+
+def _are_classes(y, loss):
+    """Whether targets say which class is right: two opposite values, or rows with one entry above all others."""
+    if isinstance(loss, CrossEntropy):  # whose targets may be any probabilities
+        return jnp.array(True)
+    if y.shape[1] == 1:
+        return jnp.all(jnp.abs(y) == jnp.abs(y[0])) & jnp.all(y[0] != 0)
+    ordered = jnp.sort(y, axis=1)
+    return jnp.all((ordered[:, -1] > ordered[:, -2]) & (ordered[:, 0] == ordered[:, -2]))
+
+
+def _require_classes(y, loss):
+    known = concrete(_are_classes(y, loss))
+    if known is not None and not known:
+        raise ValueError(
+            "accuracy needs targets that are classes: one column of two opposite values such as -1 and +1, or one "
+            "column per class that is larger in the right one and equal in all others; "
+            f"got {describe(y)} with values {np.unique(np.asarray(y))[:5].tolist()}. For regression observe loss() and "
+            "test_loss()"
+        )
+
+
+def _require_training_classes(problem):
+    _require_classes(problem.y, problem.loss)
+
+
+def _require_test_classes(problem):
+    if problem.y_test is not None:
+        _require_classes(problem.y_test, problem.loss)
 
 
 def _loss(view: View):
@@ -28,11 +63,11 @@ def _test_loss(view: View):
 
 
 def _accuracy(view: View):
-    return _correct(view.outputs, view.problem.y)
+    return _correct(view.outputs, view.problem.y, view.problem.loss)
 
 
 def _test_accuracy(view: View):
-    return _correct(view.test_outputs, _test_targets(view))
+    return _correct(view.test_outputs, _test_targets(view), view.problem.loss)
 
 
 def _outputs(view: View):
@@ -72,6 +107,9 @@ def test_loss() -> Observable:
 def accuracy() -> Observable:
     """Share of training samples with the right sign (one output) or the right largest output.
 
+    Targets must be classes: two opposite values in one column, or rows that are larger in the right column and equal in
+    all others. `js.solve` refuses others; in traces, as in a sweep, they give NaN.
+
     Example:
         >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
@@ -79,7 +117,7 @@ def accuracy() -> Observable:
         >>> print(run["accuracy"])
         1.0
     """
-    return Observable("accuracy", _accuracy, Quantity.OUTPUTS)
+    return Observable("accuracy", _accuracy, Quantity.OUTPUTS, require=_require_training_classes)
 
 
 def test_accuracy() -> Observable:
@@ -92,7 +130,7 @@ def test_accuracy() -> Observable:
         >>> js.observe.test_accuracy()(view).shape
         ()
     """
-    return Observable("test_accuracy", _test_accuracy, Quantity.OUTPUTS)
+    return Observable("test_accuracy", _test_accuracy, Quantity.OUTPUTS, require=_require_test_classes)
 
 
 def outputs() -> Observable:

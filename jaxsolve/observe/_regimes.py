@@ -3,6 +3,7 @@
 import numpy as np
 from jaxtyping import ArrayLike, Float, Int
 
+from .._checks import real_numbers as _floats
 from .._regime import KERNEL_CHANGE as KERNEL_REGIME_LIMIT, Regime
 
 
@@ -23,11 +24,14 @@ def half_loss_time(
         [1.414   inf]
 
     Raises:
-        ValueError: ts does not start at 0, or the shapes do not match.
+        ValueError: ts does not start at 0 or is not sorted, or the shapes do not match.
+        TypeError: an argument is no array of real numbers.
     """
-    ts, loss = np.asarray(ts, float), np.asarray(loss, float)
-    if ts.ndim != 1 or ts.size < 2 or ts[0] != 0 or loss.shape[-1:] != ts.shape:
-        raise ValueError(f"need two or more times from 0 on and losses (..., times), got {ts} and shape {loss.shape}")
+    ts, loss = _floats(ts, "ts"), _floats(loss, "loss")
+    if ts.ndim != 1 or ts.size < 2 or ts[0] != 0 or loss.shape[-1:] != ts.shape or not np.all(np.diff(ts) >= 0):
+        raise ValueError(
+            f"need two or more sorted times from 0 on and losses (..., times), got {ts} and shape {loss.shape}"
+        )
     with np.errstate(divide="ignore", invalid="ignore"):  # a loss of 0 or infinity at the start has no half
         ratio = loss / loss[..., :1]
     below = ratio <= 0.5
@@ -56,9 +60,25 @@ def classify(
         >>> found = js.observe.classify(half, change, ts=jnp.array([0.0, 0.1, 10.0]))
         >>> print([js.observe.Regime(number).label for number in found])
         ['kernel', 'feature learning', 'frozen', 'unstable']
+
+    Raises:
+        ValueError: ts are not sorted times from 0 on, the shapes differ, or a run that learnt within them has a NaN as
+            its kernel change.
+        TypeError: an argument is no array of real numbers.
     """
-    times, half = np.asarray(ts, float), np.asarray(half, float)
-    regime = np.where(np.asarray(kernel_change) < KERNEL_REGIME_LIMIT, Regime.KERNEL, Regime.FEATURE_LEARNING)
+    times, half, change = _floats(ts, "ts"), _floats(half, "half"), _floats(kernel_change, "kernel_change")
+    if times.ndim != 1 or times.size < 2 or times[0] != 0 or not np.all(np.diff(times) >= 0):
+        raise ValueError(f"ts must be two or more sorted times from 0 on, got {times}")
+    if half.shape != change.shape:
+        raise ValueError(f"half and kernel_change need one shape, got {half.shape} and {change.shape}")
+    lost = np.isnan(change) & (half >= times[1]) & (half <= times[-1])
+    if np.any(lost):
+        raise ValueError(
+            f"kernel_change is NaN for {np.sum(lost)} run(s) that learnt within the times: without it these are "
+            "neither in the kernel regime nor in that of feature learning. A kernel that starts at 0 has no relative "
+            "change"
+        )
+    regime = np.where(change < KERNEL_REGIME_LIMIT, Regime.KERNEL, Regime.FEATURE_LEARNING)
     regime = np.where(half > times[-1], Regime.FROZEN, regime)
     return np.where((half < times[1]) | np.isnan(half), Regime.UNSTABLE, regime)
 
@@ -80,7 +100,10 @@ def regimes(
         >>> found = js.observe.regimes(ts, losses, kernel_change=jnp.array([0.5, 0.0]))
         >>> print([js.observe.Regime(number).label for number in found])
         ['feature learning', 'frozen']
+
+    Raises:
+        ValueError, TypeError: as for `half_loss_time` and `classify`.
     """
-    half = half_loss_time(ts, loss)
-    diverged = ~np.isfinite(np.asarray(loss, float)[..., -1])
+    half, loss = half_loss_time(ts, loss), _floats(loss, "loss")
+    diverged = ~np.isfinite(loss[..., -1])
     return classify(np.where(diverged, np.nan, half), kernel_change, ts)

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import ArrayLike, Float, PyTree
 
 from .. import kernels
-from .._checks import concrete, describe
+from .._checks import concrete, describe, is_real, real_numbers
 from .._dynamics import View
 from .._problem import Problem
 from ._observable import Observable
@@ -109,8 +109,13 @@ def stability(rate: Float[ArrayLike, ""], *, momentum: float = 0.0) -> Observabl
         raise TypeError(
             "rate of observe.stability must be a known number; observe.sharpness() times rate/2 is the same"
         )
+    if not is_real(known):
+        raise TypeError(f"rate must be one finite number > 0, got {describe(rate)}")
     if not (known.ndim == 0 and np.isfinite(known) and known > 0):
         raise ValueError(f"rate must be one finite number > 0, got {describe(rate)}")
+    known_momentum = concrete(momentum)
+    if known_momentum is None or known_momentum.ndim or not is_real(known_momentum):
+        raise TypeError(f"momentum must be one number in [0, 1), got {describe(momentum)}")
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum must lie in [0, 1), got {momentum}")
     return Observable("stability", _ReadStability(2 * (1 + float(momentum)) / float(known)))
@@ -134,11 +139,12 @@ def edge_time(
         [1.5 inf]
 
     Raises:
-        ValueError: the shapes do not match, or there is no time.
+        ValueError: the shapes do not match, there is no time, or times are not sorted.
+        TypeError: an argument is no array of real numbers.
     """
-    times, values = np.asarray(ts, float), np.asarray(stability, float)
-    if times.ndim != 1 or times.size == 0 or values.shape[-1:] != times.shape:
-        raise ValueError(f"need times and stability (..., times), got shapes {times.shape} and {values.shape}")
+    times, values = real_numbers(ts, "ts"), real_numbers(stability, "stability")
+    if times.ndim != 1 or times.size == 0 or values.shape[-1:] != times.shape or not np.all(np.diff(times) >= 0):
+        raise ValueError(f"need sorted times and stability (..., times), got {times} and shape {values.shape}")
     reached = values >= 1
     after = np.argmax(reached, axis=-1)
     before = np.maximum(after - 1, 0)

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import nets
+from .._checks import describe
 from .._dynamics import Quantity, View
 from .._safe import safe_sqrt
 from ._observable import Observable
@@ -15,7 +16,11 @@ from ._observable import Observable
 def _matrices(view: View) -> tuple[Float[Array, "out in"], ...]:
     net = view.problem.net
     if not isinstance(net, nets.AbstractDense):
-        raise ValueError(f"observables of layers are for dense networks, got {type(net).__name__}")
+        raise ValueError(
+            "weight_norms, weight_distances and layer_alignment are for the dense networks of js.nets, such as "
+            f"nets.MLP, whose weights jaxsolve knows; got {type(net).__module__}.{type(net).__name__}. For other "
+            "networks write observe.Observable(name, lambda view: ..., ...) with view.params"
+        )
     return view.params.weights
 
 
@@ -116,6 +121,14 @@ class _ReadConserved:
         return value if value.ndim == 2 else jnp.diag(value)
 
 
+@dataclasses.dataclass(frozen=True)
+class _ConservedScale:
+    index: int
+
+    def __call__(self, view: View):
+        return view.problem.net.conserved(view.params, view.problem.eta)[self.index].scale
+
+
 def conserved(index: int = 0) -> Observable:
     """The conserved quantity of adjacent layers `index` and `index + 1`, counted from the input, shape (h, h).
 
@@ -128,6 +141,17 @@ def conserved(index: int = 0) -> Observable:
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> print(js.observe.conserved()(view).shape)
         (4, 4)
+
+    Raises:
+        ValueError: index is negative, or (when used) the network has no such quantity.
+        TypeError: index is not an integer.
     """
-    reader = _ReadConserved(index)
-    return Observable(f"conserved_{index}", reader, Quantity.PARAMS, ("neuron", "neuron_2"), "weight^2 / eta")
+    if isinstance(index, bool) or not isinstance(index, int | np.integer):
+        raise TypeError(f"index must be an integer >= 0, got {describe(index)}")
+    if index < 0:
+        raise ValueError(f"index must be an integer >= 0, got {index}")
+    reader = _ReadConserved(int(index))
+    dims = ("neuron", "neuron_2")
+    return Observable(
+        f"conserved_{index}", reader, Quantity.PARAMS, dims, "weight^2 / eta", scale=_ConservedScale(int(index))
+    )

@@ -4,6 +4,7 @@ from typing import Any, TYPE_CHECKING
 
 import numpy as np
 
+from .._checks import describe, require_kind
 from .._compare import Comparison
 from .._trajectory import Trajectory
 from ._style import axis_label, COLOURS, MARKERS, new_axes
@@ -13,7 +14,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def trajectory(traj: Trajectory, name: str = "loss", *, ax: "Axes | None" = None, label: str | None = None) -> "Axes":
+def trajectory(
+    traj: Trajectory,
+    name: str = "loss",
+    *,
+    ax: "Axes | None" = None,
+    label: str | None = None,
+    colour: str | None = None,
+) -> "Axes":
     """Draws an observable of one run over time: a number, or one line per entry of a vector.
 
     Arguments:
@@ -21,6 +29,7 @@ def trajectory(traj: Trajectory, name: str = "loss", *, ax: "Axes | None" = None
         name: the observable.
         ax: matplotlib axes to draw on; None makes a figure.
         label: for the legend; None takes the name of the dynamics.
+        colour: of all lines; None takes the next ones of `js.plot.COLOURS`.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -31,29 +40,49 @@ def trajectory(traj: Trajectory, name: str = "loss", *, ax: "Axes | None" = None
         'loss'
 
     Raises:
-        ValueError: the observable has more than one axis besides time.
+        ValueError: the observable has more than one axis besides time, or the run holds one time only.
+        TypeError: traj is no trajectory.
     """
+    if not isinstance(traj, Trajectory):
+        raise TypeError(
+            f"traj must be what js.solve returned, got {describe(traj)}; what js.sweep returned is drawn by xarray, "
+            "as in data['loss'].plot()"
+        )
+    require_kind(name, str, "name", f"the name of an observable, one of {sorted(traj.observed)}")
+    if np.ndim(traj.ts) != 1:
+        raise ValueError("a run at one time has no curve: give js.solve several times, such as jnp.linspace(0, 5, 20)")
     values = np.asarray(traj[name])
     if values.ndim > 2:
         raise ValueError(f"{name!r} has shape {values.shape}; only numbers and vectors can be drawn over time")
     ax = new_axes(ax)
+    drawn = len(ax.get_lines())
     label = traj.dynamics if label is None else label
     rows = values[:, None] if values.ndim == 1 else values
     for index in range(rows.shape[1]):
         suffix = "" if values.ndim == 1 else f" [{index}]"
-        ax.plot(np.asarray(traj.ts), rows[:, index], color=COLOURS[index % len(COLOURS)], label=label + suffix)
+        shade = COLOURS[(drawn + index) % len(COLOURS)] if colour is None else colour
+        ax.plot(np.asarray(traj.ts), rows[:, index], color=shade, label=label + suffix)
     _label(ax, traj, name)
     ax.legend(frameon=False)
     return ax
 
 
-def comparison(cmp: Comparison, name: str = "loss", *, ax: "Axes | None" = None) -> "Axes":
+def comparison(
+    cmp: Comparison,
+    name: str = "loss",
+    *,
+    ax: "Axes | None" = None,
+    label: str | None = None,
+    colour: str | None = None,
+) -> "Axes":
     """Draws one observed number over time for every dynamics: the reference as a line, the others as marks.
 
     Arguments:
         cmp: what `js.compare` returned.
         name: the observable.
         ax: matplotlib axes to draw on; None makes a figure.
+        label: what to put before the names of the dynamics in the legend, to tell several comparisons apart.
+        colour: of all that is drawn; None takes the next ones of `js.plot.COLOURS`.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -66,16 +95,24 @@ def comparison(cmp: Comparison, name: str = "loss", *, ax: "Axes | None" = None)
 
     Raises:
         ValueError: the observable is not a number.
+        TypeError: cmp is no comparison.
     """
+    if not isinstance(cmp, Comparison):
+        raise TypeError(
+            f"cmp must be what js.compare returned, got {describe(cmp)}; one run is drawn by js.plot.trajectory"
+        )
+    require_kind(name, str, "name", "the name of an observable")
     ax = new_axes(ax)
+    drawn = len(ax.get_lines())
     for index, (key, traj) in enumerate(cmp.trajectories.items()):
         values = np.asarray(traj[name])
         if values.ndim != 1:
             raise ValueError(f"{name!r} has shape {values.shape}; only numbers can be compared over time")
-        colour = COLOURS[index % len(COLOURS)]
-        style: dict[str, Any] = {"color": colour, "ls": "-"} if index == 0 else {"ls": "", "mfc": "none", "mec": colour}
+        shade = COLOURS[(drawn + index) % len(COLOURS)] if colour is None else colour
+        style: dict[str, Any] = {"color": shade, "ls": "-"} if index == 0 else {"ls": "", "mfc": "none", "mec": shade}
         marker = "" if index == 0 else MARKERS[index % len(MARKERS)]
-        ax.plot(np.asarray(traj.ts), values, label=key, marker=marker, ms=4, **style)
+        text = key if label is None else f"{label}: {key}"
+        ax.plot(np.asarray(traj.ts), values, label=text, marker=marker, ms=4, **style)
     _label(ax, next(iter(cmp.trajectories.values())), name)
     ax.legend(frameon=False)
     return ax

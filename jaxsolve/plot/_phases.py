@@ -6,6 +6,7 @@ from typing import NamedTuple, TYPE_CHECKING
 import numpy as np
 from jaxtyping import ArrayLike, Float, Int
 
+from .._checks import describe, real_numbers
 from ..observe import Regime
 from ._style import new_axes, REGIME_COLOURS
 
@@ -60,16 +61,28 @@ def phase_diagram(
         >>> handles = ax.legend(handles=js.plot.phase_legend_handles())
 
     Raises:
-        ValueError: the shape of regimes is not (len(y), len(x)), or a coordinate is not positive and increasing.
+        ValueError: the shape of regimes is not (len(y), len(x)), one of them is no `js.observe.Regime`, or a coordinate
+            is not positive and increasing.
+        TypeError: an argument is no array of real numbers.
     """
     import matplotlib.colors as colors
 
-    x, y, regimes = np.asarray(x, float), np.asarray(y, float), np.asarray(regimes)
+    x, y, regimes = real_numbers(x, "x"), real_numbers(y, "y"), real_numbers(regimes, "regimes")
+    if x.ndim != 1 or y.ndim != 1 or min(x.size, y.size) < 2:
+        raise ValueError(f"x and y must be sequences of two or more numbers, got shapes {x.shape} and {y.shape}")
     if regimes.shape != (len(y), len(x)):
         raise ValueError(f"regimes must have shape (len(y), len(x)) = {(len(y), len(x))}, got {regimes.shape}")
+    unknown = np.setdiff1d(regimes, [int(regime) for regime in Regime])
+    if unknown.size:
+        names = ", ".join(f"{int(regime)} ({regime.label})" for regime in Regime)
+        raise ValueError(
+            f"regimes must be values of observe.Regime, {names}; got {unknown[:5].tolist()}. A lane that has not run "
+            "has none: leave its row or column out"
+        )
     for name, values in (("x", x), ("y", y)):
-        if np.any(values <= 0) or np.any(np.diff(values) <= 0):
+        if not np.all(np.isfinite(values)) or np.any(values <= 0) or np.any(np.diff(values) <= 0):
             raise ValueError(f"{name} must be positive and increasing, got {values}")
+    _check_boundaries(boundaries)
     ax = new_axes(ax)
     palette = colors.ListedColormap([REGIME_COLOURS[regime] for regime in Regime])
     ax.pcolormesh(
@@ -96,12 +109,18 @@ def phase_legend_handles(boundaries: Sequence[Boundary] = ()) -> list:
         >>> [handle.get_label() for handle in js.plot.phase_legend_handles()]
         ['kernel', 'feature learning', 'frozen', 'unstable']
     """
+    _check_boundaries(boundaries)
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     patches = [Patch(facecolor=REGIME_COLOURS[regime], label=regime.label) for regime in Regime]
     lines = [Line2D([], [], color="black", lw=1.2, ls=b.linestyle, label=b.label) for b in boundaries]
     return patches + lines
+
+
+def _check_boundaries(boundaries: object) -> None:
+    if not isinstance(boundaries, Sequence) or not all(isinstance(line, Boundary) for line in boundaries):
+        raise TypeError(f"boundaries must be a list of plot.Boundary, got {describe(boundaries)}")
 
 
 def _edges(centres: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from .._checks import describe, require_kind
 from ..observe import Regime
 
 
@@ -23,6 +24,8 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 def new_axes(ax: "Axes | None") -> "Axes":
     """The axes given, or those of a new figure of one column's width."""
     if ax is not None:
+        if not hasattr(ax, "get_lines"):
+            raise TypeError(f"ax must be matplotlib axes, or None for a new figure, got {describe(ax)}")
         return ax
     import matplotlib.pyplot as plt
 
@@ -38,4 +41,6 @@ def axis_label(name: str, unit: str) -> str:
         >>> js.plot.axis_label("weight_norms", "weight"), js.plot.axis_label("loss", "loss")
         ('weight norms [weight]', 'loss')
     """
+    require_kind(name, str, "name", "the name of an observable")
+    require_kind(unit, str, "unit", "text")
     return name.replace("_", " ") + ("" if unit in ("1", name) else f" [{unit}]")

@@ -56,13 +56,13 @@ def half_loss(found: Phases) -> Measure:
 def regime(source: Source, found: Phases) -> Measure | None:
     """The regime of every lane by `observe.classify`; None where kernel changes were not observed.
 
-    A lane that diverged is unstable. One that failed otherwise, or has not run, has no regime.
+    A lane that diverged is unstable. One that failed otherwise, has not run, or has no kernel change has no regime.
     """
     if found.change is None:
         return None
     result = source.result
     half = np.where(result == DIVERGED, np.nan, found.half)
-    codes = observe.classify(half, found.change, np.array([0.0, *found.window]))
-    known = ((result >= 0) & (result < FIRST_FAILURE)) | (result == DIVERGED)
+    known = ((result >= 0) & (result < FIRST_FAILURE) & ~np.isnan(found.change)) | (result == DIVERGED)
+    codes = observe.classify(half, np.where(known, found.change, 0.0), np.array([0.0, *found.window]))
     labels = tuple((kind.label, REGIME_COLOURS[kind]) for kind in Regime)
     return Measure("regime", "1", np.where(known, codes, -1).astype(np.int8), labels)

@@ -5,10 +5,11 @@ import abc
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Bool, Float
 
-from .._checks import concrete
+from .._checks import concrete, describe, is_real
 from .._dynamics import View
+from .._problem import Problem
 
 
 class AbstractCondition(eqx.Module):
@@ -45,18 +46,38 @@ class _MarginAbove(AbstractCondition):
     threshold: Float[Array, ""]
 
     def value(self, view: View) -> Float[Array, ""]:
+        fits(self, view.problem)
         y = view.problem.y
-        known = concrete(y)
-        if known is not None and not np.all(np.abs(known) == 1):
-            raise ValueError(
-                f"margin_above needs targets -1 or +1, got values {np.unique(known)[:5].tolist()}; "
-                "for other targets use until.loss_below(...)"
-            )
         return self.threshold.astype(y.dtype) - jnp.min(y * view.outputs)
+
+
+def fits(condition: AbstractCondition | None, problem: Problem) -> Bool[Array, ""]:
+    """Whether a condition means something for a problem: margins are of targets -1 and +1. True for None.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 8, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.ones((2, 1)))
+        >>> print(js.until.fits(js.until.margin_above(1.0), problem))
+        True
+
+    Raises:
+        ValueError: it does not, in concrete numbers. In traces nothing raises, and such a run is `invalid`.
+    """
+    if not isinstance(condition, _MarginAbove):
+        return jnp.array(True)
+    known = concrete(problem.y)
+    if known is not None and not np.all(np.abs(known) == 1):
+        raise ValueError(
+            f"margin_above needs targets -1 or +1, got values {np.unique(known)[:5].tolist()}; "
+            "for other targets use until.loss_below(...)"
+        )
+    return jnp.all(jnp.abs(problem.y) == 1)
 
 
 def _positive(value: ArrayLike, name: str) -> Float[Array, ""]:
     known = concrete(value)
+    if known is not None and not is_real(known):
+        raise TypeError(f"{name} must be one number > 0, got {describe(value)}")
     if known is not None and not (known.ndim == 0 and known > 0):
         raise ValueError(f"{name} must be one number > 0, got {value}")
     return jnp.asarray(value, jnp.result_type(float))
@@ -74,6 +95,7 @@ def loss_below(threshold: Float[ArrayLike, ""]) -> AbstractCondition:
 
     Raises:
         ValueError: `threshold` is not one number > 0.
+        TypeError: it is no number.
     """
     return _LossBelow(_positive(threshold, "threshold"))
 
@@ -86,6 +108,7 @@ def loss_fraction(fraction: Float[ArrayLike, ""]) -> AbstractCondition:
 
     Raises:
         ValueError: `fraction` is not one number > 0.
+        TypeError: it is no number.
     """
     return _LossFraction(_positive(fraction, "fraction"))
 
@@ -107,9 +130,13 @@ def margin_above(threshold: Float[ArrayLike, ""] = 1.0) -> AbstractCondition:
         >>> flow = js.GradientFlow(until=js.until.margin_above(1.0))  # for targets -1 and +1
 
     Raises:
-        ValueError: the threshold is not one finite number; when used, if the targets are not -1 or +1.
+        ValueError: the threshold is not one finite number; when used, if the targets are not -1 or +1 (inside traces,
+            as in a sweep, such a run is `invalid`).
+        TypeError: the threshold is no number.
     """
     known = concrete(threshold)
+    if known is not None and not is_real(known):
+        raise TypeError(f"threshold must be one finite number, got {describe(threshold)}")
     if known is not None and not (known.ndim == 0 and np.isfinite(known)):
         raise ValueError(f"threshold must be one finite number, got {threshold}")
     return _MarginAbove(jnp.asarray(threshold, jnp.result_type(float)))

@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 from jax.flatten_util import ravel_pytree
 from scipy.integrate import solve_ivp
 
-from jaxsolve import GradientFlow, nets, observe, Problem, result_names, solve, theory, until
+from jaxsolve import Certificate, GradientFlow, nets, observe, Problem, result_names, solve, theory, until
 from tests import cases
 from tests.inside import conserved_drift, result_code
 
@@ -274,8 +274,31 @@ def test_certificate_of_a_linear_network():
     assert 0 < certificate.conserved_drift < 1e-9
     assert 0 < certificate.energy_balance < 1e-7
     assert 0 < certificate.step_error <= 1
-    worst = max(certificate.conserved_drift, certificate.energy_balance)
+    assert certificate.rtol == 1e-8
+    worst = max(certificate.conserved_drift, certificate.energy_balance, certificate.step_error * certificate.rtol)
     np.testing.assert_allclose(certificate.trust, -np.log10(worst), rtol=1e-12)
+
+
+def test_a_lost_balance_of_energy_leaves_no_digit_and_is_warned_of():
+    """Within one step of a loose tolerance the loss of a margin falls from its slope to nothing."""
+    certificate = Certificate(jnp.asarray(jnp.nan), jnp.asarray(1e30), jnp.asarray(0.5), jnp.asarray(1e-2))
+    assert certificate.trust == 0
+    assert repr(certificate).startswith(
+        "Certificate(0.0 digits: conserved drift nan, energy balance lost, step error 0.5"
+    )
+    problem = cases.modes([1.0], [1.0], loss=lambda f, y: jnp.sum(jnp.abs(f)))
+    with pytest.warns(UserWarning, match=r"this run of GradientFlow\(Tsit5\) can be trusted to .* digits only"):
+        run = solve(problem, GradientFlow(rtol=0.3, atol=0.3), 2.0, throw=False)
+    assert _certificate(run).trust < 2
+
+
+def test_a_frozen_layer_gives_no_nan():
+    for eta in ([1.0, 0.0], [0.0, 1.0], [0.0, 0.0]):
+        scaling = nets.Scaling([1.0, 1.0], sigma=[1.0, 1.0], eta=eta)
+        net = nets.TwoLayerLinear(2, 4, scaling=scaling, key=jr.key(0))
+        run = solve(Problem(net, jnp.eye(2), jnp.ones((2, 1))), GradientFlow(), 1.0)
+        assert _certificate(run).conserved_drift == 0
+        assert _certificate(run).trust > 3
 
 
 @pytest.mark.x64_only
@@ -345,6 +368,10 @@ def test_too_fine_a_tolerance_is_warned_of():
         ({"rtol": float("nan")}, ValueError, "rtol must be > 0"),
         ({"atol": 0.0}, ValueError, "atol must be > 0"),
         ({"until": 1e-3}, TypeError, r"until must be a condition such as until\.loss_below\(1e-5\).*got float 0\.001"),
+        ({"rtol": float("inf")}, ValueError, "rtol must be > 0 or None, got inf"),
+        ({"rtol": "1e-3"}, TypeError, "rtol must be one number > 0 or None, got str '1e-3'"),
+        ({"atol": 1j}, TypeError, "atol must be one number > 0 or None, got complex 1j"),
+        ({"land_on_ts": "no"}, TypeError, "land_on_ts must be True or False, got str 'no'"),
         ({"max_steps": 0}, ValueError, "max_steps must be an integer >= 1, got 0"),
         ({"max_steps": 10.0}, TypeError, "max_steps must be an integer"),
     ],
@@ -353,3 +380,21 @@ def test_too_fine_a_tolerance_is_warned_of():
 def test_bad_arguments(arguments, error, message):
     with pytest.raises(error, match=message):
         GradientFlow(**arguments)
+
+
+@pytest.mark.slow
+@pytest.mark.x64_only
+@pytest.mark.parametrize("activation", ["tanh", "relu", "linear", "softplus"])
+@pytest.mark.parametrize("gamma", [0.3, 1.0, 10.0])
+def test_no_run_is_trusted_to_more_digits_than_it_has(activation, gamma):
+    """Of the outputs: drift and energy alone would promise up to two digits more."""
+    net = nets.MLP(3, 16, 1, 2, activation, scaling=nets.Scaling.ntk(gamma=gamma), key=jr.key(1))
+    problem = Problem(net, cases.inputs(jr.key(2), 12), cases.inputs(jr.key(3), 12, 2), centered=True)
+    ts = jnp.array([0.3, 10.0]) / gamma**2
+    reference = GradientFlow(diffrax.Dopri8(), rtol=1e-11, atol=1e-13, max_steps=10**6)
+    exact = solve(problem, reference, ts, observe=observe.outputs())["outputs"]
+    for integrator in (None, diffrax.Tsit5()):
+        for rtol in (1e-2, 1e-4, 1e-6):
+            run = solve(problem, GradientFlow(integrator, rtol=rtol), ts, observe=observe.outputs())
+            error = jnp.linalg.norm(run["outputs"][-1] - exact[-1]) / jnp.linalg.norm(exact[-1])
+            assert _certificate(run).trust <= -jnp.log10(error), (integrator, rtol, error, _certificate(run))

@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 from scipy.integrate import quad, solve_ivp
 from scipy.optimize import brentq
 
-from jaxsolve import Descent, MomentumFlow, observe, result_names, solve, until
+from jaxsolve import Descent, GradientFlow, MomentumFlow, nets, observe, Problem, result_names, solve, until
 from jaxsolve.integrators import FunctionSpace, HOCHBRUCK_OSTERMANN_3, KROGSTAD, ParameterSpace
 from tests import cases
 from tests.inside import result_code
@@ -444,3 +444,22 @@ def test_the_problem_chooses():
     assert chosen(_stiff(), mu=1.0) == "Tsit5"
     assert chosen(_stiff(activation="relu"), tau=1.0) == "Tsit5"  # kinks
     assert chosen(_network(), tau=1.0) == "Tsit5"  # few outputs
+
+
+@pytest.mark.x64_only
+@pytest.mark.parametrize(
+    "flow",
+    [
+        MomentumFlow(mu=2.0, integrator=diffrax.Tsit5(), rtol=1e-2, until=until.loss_below(0.1)),
+        GradientFlow(diffrax.Tsit5(), rtol=1e-2, until=until.loss_below(0.1)),
+    ],
+    ids=lambda flow: flow.name,
+)
+def test_a_flow_at_rest_comes_to_the_end_of_time(flow):
+    """Where nothing moves steps grow tenfold, until time itself would overflow."""
+    net = nets.TwoLayerLinear(2, 3, scaling=nets.Scaling.ntk(), key=jr.key(0))
+    problem = Problem(net, jnp.zeros((2, 2)), jnp.ones((2, 1)))
+    run = solve(problem, flow, [0.0, 1.0, jnp.inf], throw=False)
+    assert _name(run) == "max_time"
+    assert 1e150 < run.t_end < jnp.inf
+    np.testing.assert_array_equal(run["loss"], 0.5)

@@ -194,3 +194,15 @@ def test_finite_kernels_approach_the_arc_cosine_kernel_like_width_to_minus_one_h
         noise = np.std(many, axis=0) / np.sqrt(128)
         assert np.all(np.abs(np.mean(many, axis=0) - limit) < 4 * noise)
     assert np.polyfit(np.log(widths), np.log(errors), 1)[0] == pytest.approx(-0.5, abs=0.05)
+
+
+@pytest.mark.usefixtures("as_users")
+def test_inputs_and_rates_that_no_kernel_has(getkey):
+    net, x = _net(getkey()), inputs(getkey(), 4)
+    with pytest.raises(ValueError, match=r"x1 holds 1 value\(s\) that are NaN or infinite"):
+        kernels.empirical(net, x.at[0, 0].set(jnp.nan))
+    negative = jax.tree.map(lambda rate: -rate, nets.rates(net))
+    with pytest.raises(ValueError, match="every learning rate in eta must be finite and >= 0, got -"):
+        kernels.empirical(net, x, eta=negative)
+    with pytest.raises(ValueError, match="eta must be a pytree with one number at every trainable array"):
+        kernels.empirical(net, x, eta=[1.0])

@@ -300,3 +300,13 @@ def test_bad_points():
         kernels.linearized_ensemble(jnp.eye(3), jnp.eye(6).reshape(3, 2, 3, 2), y)
     with pytest.raises(ValueError, match="initial is not positive semi-definite"):
         kernels.linearized_ensemble(jnp.eye(3), -jnp.eye(3), y)
+
+
+def test_times_before_the_start_are_refused():
+    flow = kernels.linearized(jnp.eye(2), jnp.ones((2, 1)))
+    for bad in (-1.0, jnp.nan):
+        with pytest.raises(ValueError, match=r"t must be one time in \[0, inf\], got"):
+            flow.outputs(bad)
+    found = jax.jit(jax.vmap(flow.outputs))(jnp.array([-1.0, 0.0]))
+    assert np.all(np.isnan(found[0]))
+    np.testing.assert_array_equal(found[1], 0.0)

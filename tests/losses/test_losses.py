@@ -274,3 +274,38 @@ def test_a_loss_of_ones_own_moves_a_network_as_ours_does():
     slopes = [jax.grad(p.objective)(p.params) for p in problems]
     for a, b in zip(*map(jax.tree.leaves, slopes), strict=True):
         np.testing.assert_allclose(a, b, atol=eps(10))
+
+
+@pytest.mark.parametrize(
+    ("loss", "good", "bad"),
+    [
+        (Hinge(), SIGNS, np.abs(SIGNS) - 1),
+        (Logistic(), SIGNS, (SIGNS + 1) / 2),
+        (SoftHinge(), SIGNS, 2 * SIGNS),
+        (CrossEntropy(), PROBABILITIES, 2 * PROBABILITIES),
+        (CrossEntropy(), PROBABILITIES, PROBABILITIES - 0.1),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_accepts_inside_a_trace_what_targets_accept_outside(loss, good, bad):
+    accepts = jax.jit(lambda y: js.losses.accepts(loss, y))
+    assert accepts(good)
+    assert not accepts(bad)
+    with pytest.raises(ValueError, match="needs"):
+        loss.targets(bad, 3)
+    assert js.losses.accepts(MSE(), jnp.asarray(bad))
+
+
+def test_labels_out_of_range_are_seen_inside_a_trace():
+    loss = CrossEntropy()
+    accepts = jax.jit(lambda labels: js.losses.accepts(loss, loss.targets(labels, 3)))
+    assert accepts(np.array([0, 2]))
+    assert not accepts(np.array([0, 3]))
+
+
+def test_a_soft_hinge_needs_a_positive_beta_inside_a_trace_too():
+    with pytest.raises(ValueError, match=r"SoftHinge needs one finite beta > 0, got -1.0"):
+        jax.jit(lambda: SoftHinge(-1.0).beta)()
+    accepts = jax.jit(lambda beta: js.losses.accepts(SoftHinge(beta), jnp.asarray(SIGNS)))
+    assert accepts(2.0)
+    assert not accepts(-2.0)

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -113,6 +115,10 @@ def test_the_border_of_the_kernel_regime_is_where_it_is_said():
 @SETTINGS
 @given(half=st.floats(allow_nan=True) | st.just(np.inf), change=st.floats(0, 10) | st.just(np.nan))
 def test_every_run_has_a_regime(half, change):
+    if np.isnan(change) and TS[1] <= half <= TS[-1]:  # it learnt, and how is not known
+        with pytest.raises(ValueError, match=r"kernel_change is NaN for 1 run\(s\) that learnt"):
+            classify(np.asarray(half), np.asarray(change), TS)
+        return
     regime = Regime(int(classify(np.asarray(half), np.asarray(change), TS)))
     if np.isnan(half) or half < TS[1]:
         assert regime is Regime.UNSTABLE
@@ -135,9 +141,21 @@ def test_labels():
         (TS[None], np.ones((1, 42))),
         (np.zeros(0), np.zeros(0)),
         (np.zeros(1), np.ones(1)),
+        (np.array([0.0, 2.0, 1.0]), np.ones(3)),
     ],
 )
 @pytest.mark.usefixtures("as_users")
 def test_bad_curves(ts, loss):
-    with pytest.raises(ValueError, match=r"need two or more times from 0 on and losses \(\.\.\., times\), got"):
+    with pytest.raises(ValueError, match=r"need two or more sorted times from 0 on and losses \(\.\.\., times\), got"):
         half_loss_time(ts, loss)
+
+
+@pytest.mark.usefixtures("as_users")
+def test_what_cannot_be_classified():
+    with pytest.raises(ValueError, match="ts must be two or more sorted times from 0 on"):
+        classify(np.ones(1), np.ones(1), np.array([0.0, 2.0, 1.0]))
+    with pytest.raises(ValueError, match="half and kernel_change need one shape"):
+        classify(np.ones(2), np.ones(3), TS)
+    text: Any = "text"
+    with pytest.raises(TypeError, match="kernel_change must be an array of real numbers, got str 'text'"):
+        classify(np.ones(1), text, TS)

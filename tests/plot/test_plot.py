@@ -99,3 +99,31 @@ def test_regime_colours_differ_in_lightness_for_any_pair_that_may_touch():
 def test_bad_phase_diagrams_are_refused(ax, x, y, shape, message):
     with pytest.raises(ValueError, match=message):
         js.plot.phase_diagram(x, y, np.zeros(shape, int), ax=ax)
+
+
+def test_two_runs_can_be_told_apart(run, ax):
+    js.plot.comparison(run, label="first", colour="red", ax=ax)
+    js.plot.comparison(run, label="second", ax=ax)
+    labels = [line.get_label() for line in ax.get_lines()]
+    assert [label.split(": ")[0] for label in labels] == ["first", "first", "second", "second"]
+    line, marks = ax.get_lines()[:2]
+    assert line.get_color() == marks.get_markeredgecolor() == "red"
+    later = [matplotlib.colors.to_hex(line.get_color()) for line in ax.get_lines()[2:3]]
+    assert later == [js.plot.COLOURS[2].lower()]
+    js.plot.trajectory(run[run.reference], "loss", colour="blue", ax=ax)
+    js.plot.trajectory(run[run.reference], "loss", ax=ax)
+    assert [line.get_color() for line in ax.get_lines()[4:]] == ["blue", js.plot.COLOURS[5]]
+
+
+@pytest.mark.usefixtures("as_users")
+def test_what_is_no_run_is_refused(run):
+    with pytest.raises(TypeError, match=r"traj must be what js.solve returned, got Dataset.*drawn by xarray"):
+        js.plot.trajectory(run[run.reference].to_xarray())
+    with pytest.raises(TypeError, match=r"cmp must be what js.compare returned, got Trajectory.*js.plot.trajectory"):
+        js.plot.comparison(run[run.reference])
+
+
+@pytest.mark.usefixtures("as_users")
+def test_lanes_that_have_not_run_have_no_colour(ax):
+    with pytest.raises(ValueError, match=r"regimes must be values of observe.Regime, 0 \(kernel\).*got \[-1.0\]"):
+        js.plot.phase_diagram([1.0, 2.0], [1.0, 2.0], np.array([[0, 1], [-1, 3]]), ax=ax)

@@ -37,7 +37,7 @@ class Builder:
         group: whose cells are meant; only the shapes of its arguments matter.
 
     Raises:
-        TypeError: problem_fn returns something else than a Problem.
+        TypeError: problem_fn returns something else than a Problem, or needs the value of a traced axis.
     """
 
     def __init__(self, problem_fn: Callable[..., Problem], group: Group):
@@ -50,7 +50,14 @@ class Builder:
             return jax.tree.leaves(arrays)
 
         example = {name: jax.ShapeDtypeStruct(values.shape[1:], values.dtype) for name, values in group.cells.items()}
-        closed = jax.make_jaxpr(build)(example)
+        try:
+            closed = jax.make_jaxpr(build)(example)
+        except jax.errors.JAXTypeError as error:
+            raise TypeError(
+                f"problem_fn needs to know the value of an axis that is traced, one of {sorted(example)}: it branches "
+                "on it, makes a size of it, or calls int, float or NumPy. Make this axis static by giving a list of "
+                "ints or strings (one compilation each), or use jnp.where; a key is jax.random.key(seed), without int"
+            ) from error
         self._run = jaxpr_as_fun(closed)
         self._structure, self._static = parts
         self._depends = _depends_on_input(closed.jaxpr)

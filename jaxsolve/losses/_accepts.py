@@ -1,0 +1,32 @@
+"""Whether targets are such as a loss needs, where they are traced and nothing can raise."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from ._base import AbstractLoss
+from ._cross_entropy import CrossEntropy
+from ._hinge import Hinge, QuadraticHinge, SoftHinge
+from ._logistic import Logistic
+
+
+# Rows of probabilities sum to 1 up to rounding in single precision.
+ROUNDING = 1e-4
+
+
+def accepts(loss: AbstractLoss, y: Float[Array, "n out"]) -> Bool[Array, ""]:
+    """Whether a loss is for targets of these values: what `loss.targets` raises for outside of traces.
+
+    Signs for hinge and logistic losses, rows of probabilities for cross entropy (a label out of range has become a row
+    of zeros), anything for other losses. Nor is a soft hinge of beta <= 0 a loss.
+
+    Example:
+        >>> accepted = [js.losses.accepts(js.losses.Logistic(), jnp.array([[y], [1.0]])) for y in (-1.0, 0.0)]
+        >>> print(*accepted)
+        True False
+    """
+    if isinstance(loss, CrossEntropy):
+        return jnp.all(y >= 0) & jnp.all(jnp.abs(jnp.sum(y, axis=1) - 1) < ROUNDING)
+    if isinstance(loss, Hinge | QuadraticHinge | SoftHinge | Logistic):
+        signs = jnp.all(jnp.abs(y) == 1)
+        return signs & (loss.beta > 0) if isinstance(loss, SoftHinge) else signs
+    return jnp.array(True)

@@ -1,0 +1,88 @@
+"""What `solve` refuses, or calls invalid where it is traced."""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxsolve import Descent, GradientFlow, observe, result_names, solve, View
+from tests import cases
+from tests.inside import result_code
+
+
+def _label(dynamics):
+    return dynamics.name
+
+
+@functools.cache
+def _modes():
+    return cases.modes([2.0, -1.0], [1.0, 3.0])
+
+
+@pytest.mark.parametrize("dynamics", [GradientFlow(), Descent(optax.sgd(0.125)), cases.ModesDecay()], ids=_label)
+def test_traced_times_that_are_none_are_invalid(dynamics):
+    run = jax.jit(jax.vmap(lambda ts: solve(_modes(), dynamics, ts)))
+    found = run(jnp.array([[0.0, 1.0], [-1.0, 1.0], [1.0, 0.5], [0.0, jnp.nan]]))
+    assert list(result_names(result_code(found.result))) == ["successful", "invalid", "invalid", "invalid"]
+    assert np.all(np.isfinite(found["loss"][0]))
+    assert np.all(np.isnan(found["loss"][1:]))
+
+
+def test_what_a_closed_form_does_not_solve_is_nan():
+    refused = eqx.tree_at(lambda p: p.x, _modes(), _modes().x.at[0, 0].set(jnp.nan))
+
+    @jax.jit
+    def run(p):
+        found = solve(p, cases.ModesDecay(), 1.0)
+        return result_code(found.result), found["loss"]
+
+    codes, losses = run(refused)
+    assert result_names(codes) == "invalid"
+    assert np.isnan(losses)
+
+
+def test_integer_times_do_not_wrap_round():
+    run = solve(_modes(), cases.ModesDecay(), [0, 10**10])
+    assert run.ts[1] == 1e10
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"throw": 0}, "throw must be True or False, got int 0"), ({"progress": "yes"}, "progress must be True or False")],
+)
+@pytest.mark.usefixtures("as_users")
+def test_switches_are_true_or_false(options, message):
+    with pytest.raises(TypeError, match=message):
+        solve(_modes(), GradientFlow(), 1.0, **options)
+
+
+def test_a_run_without_a_step_says_so():
+    with pytest.warns(UserWarning, match=r"Descent\(sgd\) took no step: .* the last time, 1, .* lower the rate"):
+        solve(_modes(), Descent(optax.sgd(1000.0)), 1.0)
+    solve(_modes(), Descent(optax.sgd(1000.0)), 0.0)  # nothing was asked for
+
+
+@pytest.mark.parametrize("dynamics", [GradientFlow(), Descent(optax.sgd(0.125))], ids=_label)
+def test_reverse_mode_names_what_serves(dynamics):
+    loss = lambda start: solve(cases.modes(start, [1.0, 3.0]), dynamics, 0.5)["loss"]
+    start = jnp.array([2.0, -1.0])
+    with pytest.raises(RuntimeError, match=r"reverse-mode .* do not go through the steps of .* forward mode"):
+        jax.grad(loss)(start)
+    slope = jax.jacfwd(loss)(start)
+    assert np.all(np.isfinite(slope))
+    assert np.all(slope != 0)
+
+
+def test_accuracy_is_of_classes():
+    problem = cases.modes([2.0, -1.0], [1.0, 3.0])
+    regression = eqx.tree_at(lambda p: p.y, problem, jnp.array([[0.3], [1.0]]))
+    with pytest.raises(ValueError, match=r"accuracy needs targets that are classes.*values \[0.3.*observe loss\(\)"):
+        solve(regression, cases.ModesDecay(), 1.0, observe=observe.accuracy())
+    view = lambda p: View(p, jnp.zeros(()), p.params)
+    assert np.isnan(observe.accuracy()(view(regression)))
+    signs = eqx.tree_at(lambda p: p.y, problem, jnp.array([[1.0], [-1.0]]))
+    np.testing.assert_allclose(observe.accuracy()(view(signs)), 1.0)
