@@ -226,7 +226,7 @@ def test_a_changed_module_is_another_plan(tmp_path, monkeypatch):
         "def make(rate):\n    return cases.modes(SCALE * jnp.ones(1), jnp.ones(1) * rate)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    models = importlib.import_module("edge_models")
+    models: Any = importlib.import_module("edge_models")
     monkeypatch.setitem(sys.modules, "edge_models", models)
     problem = lambda rate: models.make(rate)
     axes = {"rate": [0.5, 1.0]}

@@ -54,7 +54,7 @@ def _numbers(array: np.ndarray) -> list[Any]:
     """The sum of an array's absolute values, and another sum in units of it; neither cancels."""
     flat = array.astype(complex if array.dtype.kind == "c" else float).ravel()
     size = float(np.sum(np.abs(flat)))
-    mixed = float(np.sum(flat.real * np.cos(np.arange(flat.size)))) / (size or 1.0)
+    mixed = float(np.sum(np.real(flat) * np.cos(np.arange(flat.size)))) / (size or 1.0)
     return [describe_value(size), describe_value(2 + mixed)]
 
 
