@@ -250,7 +250,7 @@ class Certificate(eqx.Module):
     def trust(self) -> Float[Array, ""]:
         """Digits that the run can be trusted to, >= 0: those of the worst of drift, balance and error of a step.
 
-        None where the balance is above 1, as of a loss that bends within a step: the run may be right all the same.
+        0 where the balance is above 1, as of a loss that bends within a step: the run may be right all the same.
         """
         tiny = jnp.finfo(self.conserved_drift.dtype).eps
         worst = jnp.fmax(jnp.fmax(self.conserved_drift, self.energy_balance), self.step_error * self.rtol)

@@ -10,10 +10,11 @@ import importlib
 import inspect
 import os
 import re
+import types
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, cast, NamedTuple
 
 import diffrax
 import jax
@@ -30,6 +31,12 @@ import jaxsolve as js
 
 PACKAGE = str(Path(inspect.getfile(js)).parent)
 CALLS = int(os.environ.get("JAXSOLVE_FUZZ_CALLS", "250"))
+CHECKS = [
+    HealthCheck.too_slow,
+    HealthCheck.filter_too_much,
+    HealthCheck.data_too_large,
+    HealthCheck.function_scoped_fixture,
+]
 # `theory` and `integrators` take arrays of their own kinds in many places, and are tried when asked for.
 ROOMS = os.environ.get("JAXSOLVE_FUZZ_ROOMS", "jaxsolve data kernels losses nets observe plot until").split()
 ELSEWHERE = {
@@ -70,14 +77,14 @@ def public() -> dict[str, Callable]:
         for name in dir(module):
             value = getattr(module, name, None)
             label = f"{room}.{name}"
-            own = isinstance(value, type | type(public.__wrapped__)) and value.__module__.startswith("jaxsolve")
+            own = isinstance(value, (type, types.FunctionType)) and value.__module__.startswith("jaxsolve")
             if name.startswith("_") or not own or inspect.isabstract(value) or label in ELSEWHERE:
                 continue
             if name.startswith("Abstract") or (room != "jaxsolve" and getattr(js, name, None) is value):
                 continue
             if isinstance(value, type) and issubclass(value, BaseException | enum.Enum):
                 continue
-            found[label] = value
+            found[label] = cast(Callable, value)
     return found
 
 
@@ -281,7 +288,7 @@ def without_shape_checks():
 
 @pytest.mark.slow
 @pytest.mark.x64_only
-@settings(max_examples=CALLS, deadline=None, suppress_health_check=list(HealthCheck), print_blob=False)
+@settings(max_examples=CALLS, deadline=None, suppress_health_check=CHECKS, print_blob=False)
 @given(data=st.data())
 def test_wrong_arguments_give_a_value_or_a_clear_error(data, without_shape_checks):
     name, spoilt = data.draw(st.sampled_from(spoilable()), label="call")

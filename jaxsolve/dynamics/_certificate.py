@@ -1,5 +1,7 @@
 """The certificate of a flow."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
@@ -32,7 +34,7 @@ def _drift(before: nets.Conserved, now: nets.Conserved, frozen: Bool[Array, ""])
 
 
 def flow_certificate(
-    problem: Problem, params: PyTree, dissipated: Float[Array, ""], step_error: Float[Array, ""], rtol: float
+    problem: Problem, params: PyTree, dissipated: Float[Array, ""], step_error: Float[Array, ""], rtol: Any
 ) -> Certificate:
     """Compares the end of a gradient flow with what must be conserved and with the energy it dissipated on its way."""
     balance = energy_balance(problem, params, dissipated)

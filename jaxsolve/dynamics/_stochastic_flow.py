@@ -108,7 +108,7 @@ class StochasticFlow(AbstractMarching):
             raise TypeError(f"temperature must be one finite number >= 0, got {describe(temperature)}")
         if known is not None and not (known.ndim == 0 and np.isfinite(known) and known >= 0):
             raise ValueError(f"temperature must be one finite number >= 0, got {temperature}")
-        if not is_key(key):
+        if key is None or not is_key(key):
             raise TypeError(f"key must be one such as jax.random.key(0), got {describe(key)}")
         bounds = concrete(change)
         if bounds is None or not is_real(bounds) or bounds.shape != (2,) or not 0 <= change[0] < change[1] < np.inf:

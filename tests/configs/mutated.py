@@ -92,7 +92,7 @@ def _change(draw: Any, table: dict[str, Any]) -> None:
         if at in other if isinstance(other, dict) else True:
             holder[key] = copy.deepcopy(other[at])
     elif isinstance(holder, list):
-        holder.insert(key, draw(values))
+        holder.insert(int(key), draw(values))
     else:
         holder[draw(st.sampled_from(KEYS))] = holder.pop(key) if kind == "rename" else draw(values)
 
