@@ -23,6 +23,10 @@ from tests.configs.small import changed, small
 from tests.inside import ConfiguredProblem, Formula, kinds, parse_config, plan_facts, read_plan, require_same_plan
 
 
+# Some configs are of relu with a loose tolerance, as they say, and their certificates vouch for little.
+pytestmark = pytest.mark.filterwarnings("ignore:.*lanes can be trusted")
+
+
 TEXT = """
 store = "here.zarr"
 batch_size = 2

@@ -186,6 +186,7 @@ def test_relu_networks_have_an_intermediate_slope():
     np.testing.assert_allclose(slopes(change(widths[0], far), far), smooth.alpha, atol=1e-3)
 
 
+@pytest.mark.filterwarnings("ignore:.*lanes can be trusted")  # exponents ask for less
 @pytest.mark.x64_only
 @pytest.mark.slow
 def test_feature_learning_networks_follow_their_laws():

@@ -1,5 +1,6 @@
 """The chunks of a store: rows of lanes come in any order, and a chunk is written when the last of its own is there."""
 
+import contextlib
 import logging
 import math
 import time
@@ -214,14 +215,16 @@ def load(path: Path) -> "xarray.Dataset":
 
     path = Path(path)
     mend = "the sweep that made the store, called again with the same arguments, runs those lanes again"
+    lost: list[Path] = []
     if has_manifest(path):
-        lost = Chunks(path, read_layout(path)).lost()
-        if lost:
-            warnings.warn(
-                f"{path}: {len(lost)} files of lanes that have run are missing, the first is "
-                f"{lost[0].relative_to(path)}; they are read as missing values. To mend it: {mend}",
-                stacklevel=2,
-            )
+        with contextlib.suppress(ValueError):  # a damaged manifest leaves the arrays as they are
+            lost = Chunks(path, read_layout(path)).lost()
+    if lost:
+        warnings.warn(
+            f"{path}: {len(lost)} files of lanes that have run are missing, the first is "
+            f"{lost[0].relative_to(path)}; they are read as missing values. To mend it: {mend}",
+            stacklevel=2,
+        )
     if not path.exists():
         raise FileNotFoundError(f"there is no store at {path}")
     try:
