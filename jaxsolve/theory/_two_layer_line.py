@@ -81,7 +81,7 @@ class TwoLayerLine(AbstractLinearForm):
         if not isinstance(problem.loss, MSE):
             raise NotApplicable(
                 f"the flow in six numbers is that of MSE, this problem has {type(problem.loss).__name__}; "
-                "`at` serves any loss"
+                "`at` serves others"
             )
         return _read(problem).reduced
 
