@@ -78,9 +78,10 @@ ERRATA = (
     Erratum(
         PAPER,
         "eqs. 34 to 37 and 10",
-        "faster first layers give more alignment: `A/B = sum_{l>1} eta_1/eta_l`",
+        "`A/B = sum_{l>1} eta_1/eta_l`, right for the kernel as the paper defines it, `sum_l <d_l f, d_l f'>`; but the "
+        "prose concludes that faster first layers give more alignment",
         "`A/B = L - 1` at any rates, for the kernel `sum_l eta_l <d_l f, d_l f'>` that drives f",
-        "The equations hold for the plain kernel, but f is driven by the one that weights every layer with its rate.",
+        "The equations are no error, but f is driven by the kernel that weights every layer with its rate.",
         "spike of the driving kernel, L = 3, rates 2, 0.7, 1.3",
         _spike,
     ),

@@ -1,10 +1,13 @@
-"""Errata of Xu & Liu Ziyin: two statements of the first version (arXiv 2401.07085v1)."""
+"""Errata of Xu & Liu Ziyin: three statements of the first version (arXiv 2401.07085v1).
+
+The text that they were read from has lost most formulas: what the prose is about is inferred where it says so.
+"""
 
 import numpy as np
 from jaxtyping import Float
 
 from .._problem import Problem
-from ._erratum import compared, Erratum, Measurement
+from ._erratum import compared, counted, Erratum, Measurement
 from ._simulate import draw, follow, linear_problem, unit
 
 
@@ -16,10 +19,15 @@ ETA_W, ETA_U = 0.6, 1.4
 K = RHO * np.sqrt(ETA_U * ETA_W)
 
 
-def _on_line(w: Float[np.ndarray, "width 3"], u: Float[np.ndarray, " width"], y: float) -> Problem:
+def _on_line(
+    w: Float[np.ndarray, "width 3"],
+    u: Float[np.ndarray, " width"],
+    y: float,
+    eta: tuple[float, float] = (ETA_W, ETA_U),
+) -> Problem:
     """The network on data on a line whose reduced target is y."""
     x = ALONG[:, None] * DIRECTION[None, :]
-    return linear_problem((w, u[None, :]), x, y / RHO * ALONG[:, None], (ETA_W, ETA_U))
+    return linear_problem((w, u[None, :]), x, y / RHO * ALONG[:, None], eta)
 
 
 def _xi(P: float, Q: float, y: float, t: Float[np.ndarray, " times"]) -> Float[np.ndarray, " times"]:
@@ -50,8 +58,8 @@ def _saddle() -> Measurement:
     for name, sign, y in (
         ("P = 0, y > 0", -1, 1.3),
         ("P = 0, y < 0", -1, -1.3),
-        ("Q = 0, y > 0", 1, 1.3),
         ("Q = 0, y < 0", 1, -1.3),
+        ("Q = 0, y > 0", 1, 1.3),
     ):
         w = sign * np.sqrt(ETA_W / ETA_U) * u[:, None] * DIRECTION[None, :] + sideways
         # At this time what decays has done so, and rounding has not yet grown away from the saddle.
@@ -59,9 +67,23 @@ def _saddle() -> Measurement:
         f = RHO * float(u_t[1, 0] @ w_t[1] @ DIRECTION)
         labels.append(name)
         truth.append((y - f) / y)
-        printed.append(float(sign < 0 < y))
+        printed.append(float(y > 0) if sign < 0 else np.nan)
         corrected.append(float(sign * y < 0))
     return compared(labels, truth, printed, corrected)
+
+
+def _alignment(ratio: float) -> float:
+    """zeta after training, with eta_u/eta_w = ratio."""
+    problem = _on_line(draw(0, 5, 3), draw(1, 5), 1.3, (ratio**-0.5, ratio**0.5))
+    w_t, u_t = follow(problem, [0.0, 10.0])
+    return float(unit(u_t[1, 0]) @ unit(w_t[1] @ DIRECTION))
+
+
+def _alignment_and_rates() -> Measurement:
+    ratios, equal = (0.01, 0.1, 10.0, 100.0), _alignment(1.0)
+    same = [abs(_alignment(ratio) - equal) < 1e-8 for ratio in ratios]
+    labels = [f"zeta with eta_u/eta_w = {ratio:g} ends as with 1" for ratio in ratios]
+    return counted(labels, same, [False] * len(ratios), [True] * len(ratios))
 
 
 ERRATA = (
@@ -77,12 +99,23 @@ ERRATA = (
     ),
     Erratum(
         PAPER,
+        "section 2.2, below eq. 24",
+        'prose on the change of `zeta` (inferred): "the dependence on the learning rate becomes quite strong once we '
+        'use different learning rates on the two layers", linear in `eta_u/eta_w`',
+        "at the end `zeta` does not depend on the rates, nor does the condition of eq. 24, `y > f(0)`",
+        "`|u|^2 |v|^2 - (u.v)^2` is conserved at any rates, so `zeta` is a function of f alone: only the pace depends "
+        "on the rates.",
+        "whether `zeta` ends as it does with equal rates, to 1e-8; the error is the share of wrong answers",
+        _alignment_and_rates,
+    ),
+    Erratum(
+        PAPER,
         "Proposition 1 (appendix, eqs. 44 to 48)",
-        'prose: "the gradient flow will converge to the trivial saddle point" if `y > 0` in the one degenerate case '
-        "named, `P = 0`",
+        'an omission: of one degenerate case, read as `P = 0`, the prose says that "the gradient flow will converge to '
+        'the trivial saddle point" for one sign of y, inferred to be `y > 0`; of `Q = 0` it says nothing',
         "`Q = 0` is the mirror case: there the flow ends in the saddle if `y < 0`",
         "For `Q = 0` and `y < 0` the limit `alpha_+` of eq. 12 is 0, so `xi -> 0` and both layers vanish.",
-        "remaining residual `(y - f)/y` at the end: 1 in the saddle, 0 when fitted",
+        "remaining residual `(y - f)/y` at the end: 1 in the saddle, 0 when fitted (no number where nothing is said)",
         _saddle,
     ),
 )

@@ -64,7 +64,8 @@ def escape_time(
     L = 2: $\ln(s/c_0)/(2 s \bar\eta)$ (section 3.1.2, corrected: the printed time is twice that).
     L > 2: $c_0^{-(L-2)/L}/((L-2) s \bar\eta)$, that is $\sigma^{-(L-2)}/((L-2) s)$ for c_0 = sigma^L at unit rates
     (section 4.1.1 and appendix D.1, corrected: printed with a factor L, and once with the wrong sign of the exponent).
-    The half time itself is smaller by a share of the order (c_0/s)^{(L-2)/L}.
+    The half time itself differs by a share of the order (c_0/s)^{(L-2)/L}; (c_0/s)/ln(s/c_0) for L = 2. For
+    c_0 <= s/1000 it is smaller up to L = 5, and larger from L = 6 on: there the mode is slow once more as it saturates.
 
     Arguments and errors: as for `js.theory.early_mode`; start must be below s. For the exact half-loss times of a given
     network see `js.theory.DeepBalanced`.

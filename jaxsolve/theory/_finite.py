@@ -7,7 +7,12 @@ from jaxtyping import Array, Float
 
 from .._checks import require_finite, require_not_negative
 from .._regime import KERNEL_CHANGE, Regime
+from .._safe import nonzero
 from ._reduced_line import ReducedLine, Timescale
+
+
+QUARTERS = (0.1573, 0.4888, 0.8871, 1.5341)
+"""|f(0)| in standard deviations: the middles of the four quarters of a normal distribution."""
 
 
 class FinitePhase(NamedTuple):
@@ -15,13 +20,15 @@ class FinitePhase(NamedTuple):
 
     Attributes:
         timescale: t_c, and its feature-learning and kernel terms (eq. 17).
-        kernel_change: |K - K_0|/|K_0| after training.
+        kernel_change: |K - K_0|/|K_0| after training, the mean over typical f(0).
         regime: frozen or unstable if t_c lies outside the given window; else by the kernel change.
+        initial_output: the standard deviation of f(0).
     """
 
     timescale: Timescale
     kernel_change: Float[Array, ""]
     regime: Regime
+    initial_output: Float[Array, ""]
 
 
 def classify_network(
@@ -38,9 +45,11 @@ def classify_network(
 ) -> FinitePhase:
     """Classifies f(x) = gamma sum_i u_i w_i.x with u_i ~ N(0, sigma_u^2), w_ij ~ N(0, sigma_w^2), before training it.
 
-    For a typical start: P and Q at their mean, d (sigma_u^2/eta_u + sigma_w^2/eta_w)/2, so that f(0) = 0. To classify
-    families of networks by how they scale, use `js.theory.phase`. A multiplier m of a layer enters as
-    sigma -> m sigma, eta -> m^2 eta.
+    For typical starts: |u|^2 and |v|^2 at their mean, and four equally likely sizes of f(0), whose standard deviation
+    is |gamma| rho sigma_u sigma_w sqrt(d). (The kernel change does not depend on its sign, but where f(0) is large
+    against y it is nearly all due to it.) A single start may differ by a factor of a few. To classify families of
+    networks by how they scale, use `js.theory.phase`. A multiplier m of a layer enters as sigma -> m sigma,
+    eta -> m^2 eta.
 
     Arguments:
         width: number of hidden units d.
@@ -53,7 +62,8 @@ def classify_network(
         window: times between which learning counts as neither unstable nor frozen.
 
     Returns:
-        The `regime`, the `timescale` t_c with its two terms, and the `kernel_change` after training.
+        The `regime`, the `timescale` t_c with its two terms, the `kernel_change` after training, and the
+        `initial_output`, the standard deviation of f(0).
 
     Example:
         >>> print(js.theory.classify_network(1000, gamma=1000**-0.5).regime.label)  # NTK scaling
@@ -74,10 +84,15 @@ def classify_network(
     uu, vv = (jnp.asarray(width * sigma**2 / eta) for sigma, eta in ((sigma_u, eta_u), (sigma_w, eta_w)))
     k = jnp.abs(jnp.asarray(gamma) * rho) * jnp.sqrt(jnp.asarray(eta_u)) * jnp.sqrt(jnp.asarray(eta_w))
     mean = (uu + vv) / 2
-    line = ReducedLine.from_pq(mean, mean, uu - vv, k, jnp.asarray(y) * jnp.where(jnp.asarray(gamma) < 0, -1.0, 1.0))
-    start, end = (line.ntk(t) for t in (0.0, jnp.inf))
-    change = (end - start) / jnp.where(start == 0, 1, start)
-    t_c = line.timescale.t_c
+    largest = jnp.sqrt(uu) * jnp.sqrt(vv)
+    product = largest / width**0.5  # the standard deviation of the layers' product, whose mean is 0
+    signed = jnp.asarray(y) * jnp.where(jnp.asarray(gamma) < 0, -1.0, 1.0)
+    line_from = lambda product: ReducedLine.from_pq(mean + product, mean - product, uu - vv, k, signed)
+    timescale = line_from(product).timescale
+    typical = line_from(jnp.minimum(product * jnp.asarray(QUARTERS), largest))
+    start, end = (typical.ntk(t) for t in (0.0, jnp.inf))
+    change = jnp.mean(jnp.abs(end - start) / nonzero(start))
     regime = Regime.KERNEL if change < KERNEL_CHANGE else Regime.FEATURE_LEARNING
+    t_c = timescale.t_c
     regime = Regime.FROZEN if not t_c <= window[1] else Regime.UNSTABLE if t_c < window[0] else regime
-    return FinitePhase(line.timescale, change, regime)
+    return FinitePhase(timescale, change, regime, k * product)

@@ -14,7 +14,7 @@ from .._dynamics import Assumption, Quantity, View
 from .._problem import Problem
 from .._safe import nonzero, safe_product, safe_sqrt
 from ._linear_flow import linear_flow, linear_network, LinearFlow, positive_rates
-from ._linear_form import AbstractLinearForm
+from ._linear_form import AbstractLinearForm, flow_time
 from ._reduced_line import rotate
 
 
@@ -85,7 +85,7 @@ class PhaseOne(AbstractLinearForm):
         flow = self._flow(problem)
         direction, rate = _growth(flow)
         first, a = flow.layers[0], flow.layers[1][0]
-        t = jnp.asarray(t, a.dtype)
+        t = flow_time(t, a.dtype)
         start = first @ direction
         a, w = rotate(a, start, safe_product(rate, t))
         layers = (first + (w - start)[:, None] * direction[None, :], a[None, :])
@@ -144,11 +144,21 @@ def early_overlaps(
     # In terms of w = W Sigma beta/sqrt(b) and the part z of W beta that does not grow, z = W beta - (a/sqrt(b)) w.
     ww, aw, share = r5 / b, r4 / root, a / root
     z_a, z_w = r1 - share * aw, r3 / root - share * ww
-    # (|a|^2 + |w|^2)/2 and a.w turn by twice the angle, (z.a, z.w) by once; |a|^2 - |w|^2 stays.
-    mean, aw = rotate((r2 + ww) / 2, aw, 2 * angle)
-    z_a, z_w = rotate(z_a, z_w, angle)
-    aa, ww = mean + (r2 - ww) / 2, mean - (r2 - ww) / 2
-    return jnp.stack([z_a + share * aw, aa, root * (z_w + share * ww), root * aw, b * ww])
+    # (|a|^2 + |w|^2)/2 and a.w turn by twice the angle, (z.a, z.w) by once; |a|^2 - |w|^2 stays. Only what they gain
+    # is added, so that a small overlap beside a large one keeps its digits.
+    mean, aw = _gain((r2 + ww) / 2, aw, 2 * angle)
+    z_a, z_w = _gain(z_a, z_w, angle)
+    gains = jnp.stack([z_a + share * aw, mean, root * (z_w + share * mean), root * aw, b * mean])
+    return jnp.stack([r1, r2, r3, r4, r5]) + gains
+
+
+def _gain(a: Array, b: Array, s: Array) -> tuple[Array, Array]:
+    """What `rotate` adds to a and b."""
+    near = jnp.abs(s) < 1
+    small = jnp.where(near, s, 0)
+    sinh, turn = jnp.sinh(small), 2 * jnp.sinh(small / 2) ** 2
+    far_a, far_b = rotate(a, b, s)
+    return jnp.where(near, a * turn + b * sinh, far_a - a), jnp.where(near, b * turn + a * sinh, far_b - b)
 
 
 def _growth(flow: LinearFlow) -> EarlyGrowth:

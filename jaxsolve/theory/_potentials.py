@@ -29,7 +29,10 @@ def safe_norm(vector: Float[Array, " d"]) -> Float[Array, ""]:
 
 
 class AbstractPotential(eqx.Module):
-    """A convex function Phi of beta whose gradient moves in the row space of the data. The start is its minimum.
+    """A convex function Phi of beta whose gradient moves in the row space of the data, from zero at the start.
+
+    So the start is its minimum. Not for `SingleNeuronPotential` with `crossed=True`: there Phi is that of the path
+    after the crossing, and its gradient is in the row space from then on.
 
     Example:
         >>> class Quadratic(js.theory.AbstractPotential):  # of linear regression from beta = 0
@@ -51,7 +54,7 @@ class AbstractPotential(eqx.Module):
 
     @abc.abstractmethod
     def mirror_map(self, beta: Float[Array, " d"]) -> Float[Array, " d"]:
-        """The gradient of Phi; zero at the start."""
+        """The gradient of Phi; zero at the start (with `crossed=True` it is not)."""
 
     @abc.abstractmethod
     def inverse_mirror_map(self, dual: Float[Array, " d"]) -> Float[Array, " d"]:
@@ -100,7 +103,7 @@ class AbstractRadialPotential(AbstractPotential):
         """t, from |X^+ y| and the norms of what the data see (`along`) and do not see (`across`) of beta_0."""
 
     def tilt(self) -> Float[Array, " d"]:
-        """c: the linear term, which makes the start the minimum."""
+        """c: the linear term, which makes the start the minimum (with `crossed=True` it does not)."""
         return self.sign() * self.stiffness(safe_norm(self.beta_0)) * self.beta_0
 
     def value(self, beta: Float[Array, " d"]) -> Float[Array, ""]:

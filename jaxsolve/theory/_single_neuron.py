@@ -6,13 +6,12 @@ section 3.
 
 from typing import ClassVar
 
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._dynamics import Assumption, Quantity, View
 from .._problem import Problem
 from ._linear_flow import linear_flow, linear_network, positive_rates, whitened_inputs
-from ._linear_form import AbstractLinearForm
+from ._linear_form import AbstractLinearForm, flow_time
 from ._reduced_neuron import ReducedNeuron
 
 
@@ -63,9 +62,10 @@ class SingleNeuronFlow(AbstractLinearForm):
 
     def at(self, problem: Problem, t: Float[Array, ""]) -> View:
         neuron = self.reduce(problem)
+        t = flow_time(t, problem.x.dtype)
         flow = linear_flow(problem)
         w, _ = flow.layers
         a, inside = neuron.weights(t)
         # What no input sees stays where it was.
         layers = (w + (inside - neuron.w)[None, :], a[None, None])
-        return View(problem, jnp.asarray(t, problem.x.dtype), flow.params(problem, layers))
+        return View(problem, t, flow.params(problem, layers))

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
+from .._checks import require_size
 from .._safe import safe_hypot
 from ._arguments import as_floats, as_positive
 
@@ -22,12 +23,14 @@ def spectral_velocity(
     delta: Float[ArrayLike, ""],
     eta_a: Float[ArrayLike, ""] = 1.0,
     eta_w: Float[ArrayLike, ""] = 1.0,
+    *,
+    width: int | None = None,
 ) -> SpectralVelocity:
     r"""The mirror flow of singular values (Kunin et al., Theorem B.6; rates added).
 
     For f(x) = A^T W x, beta = W^T A = sum_i lambda_i u_i v_i^T and eta_w A A^T - eta_a W W^T = delta I:
     $\dot\lambda_i = -\sqrt{\delta^2 + 4 \eta_a \eta_w \lambda_i^2}\; u_i^\top G v_i$, for the singular values that the
-    hidden layer can hold, i = 1, ..., h (any further ones stay zero). With delta != 0 it is the mirror flow of
+    hidden layer can hold, i = 1, ..., h; any further ones stay zero. With delta != 0 it is the mirror flow of
     `HyperbolicEntropy.of_singular_values`. Singular values must be distinct; k = min(d, c).
 
     A network with multipliers and gamma: A = m_2 W_2^T and W = m_1 W_1 with the rates m_2^2 eta_2 and m_1^2 eta_1, and
@@ -38,6 +41,7 @@ def spectral_velocity(
         gradient: G, the gradient of the loss in beta: gamma X^T (gamma X beta - Y)/n for `losses.MSE`.
         delta: any finite number.
         eta_a, eta_w: rates of A and W.
+        width: h; None if h >= k. beta alone does not tell: a zero singular value moves where there is a neuron for it.
 
     Returns:
         The singular `values`, in descending order, and their `velocities`.
@@ -48,7 +52,9 @@ def spectral_velocity(
         [4. 1.]
 
     Raises:
-        ValueError: beta and gradient are not matrices of one shape, a number is not finite, or a rate is not positive.
+        ValueError: beta and gradient are not matrices of one shape, a number is not finite, a rate is not positive, or
+            width < 1.
+        TypeError: width is not an integer.
     """
     if beta.ndim != 2 or beta.shape != gradient.shape:
         raise ValueError(f"beta and gradient must be matrices of one shape (d, c), got {beta.shape}, {gradient.shape}")
@@ -57,4 +63,5 @@ def spectral_velocity(
     u, values, vt = jnp.linalg.svd(beta, full_matrices=False)
     along = jnp.sum(u * (gradient @ vt.T), axis=0)
     speed = safe_hypot(delta, 2 * jnp.sqrt(eta_a) * jnp.sqrt(eta_w) * values)
-    return SpectralVelocity(values, -speed * along)
+    held = values.shape[0] if width is None else require_size(width, "width")
+    return SpectralVelocity(values, jnp.where(jnp.arange(values.shape[0]) < held, -speed * along, 0))

@@ -15,18 +15,18 @@ from .._safe import nonzero, safe_sqrt
 from ..losses import AbstractLoss, MSE
 from ._line_clock import line_clock, LineClock, Speed
 from ._linear_flow import linear_network, positive_rates
-from ._linear_form import AbstractLinearForm
+from ._linear_form import AbstractLinearForm, flow_time
 from ._reduced_line import ReducedLine, rotate
 
 
 class TwoLayerLine(AbstractLinearForm):
-    """The exact gradient flow of a two-layer linear network with one output and inputs on a line, under any loss.
+    """The exact gradient flow of a two-layer linear network with one output, inputs on a line and a smooth loss.
 
     Any width, start, positive per-layer rates and gamma of any sign; test inputs may lie anywhere. Under MSE, inputs
     x_i = a_i n are reduced to one point rho n with rho^2 = E[a^2] and the target E[a y]/rho (Proposition 1), and
     everything is in closed form. Under another differentiable loss the weights take the same path at another pace: a
-    scalar quadrature, whose relative error `check` measures (1e-13 for smooth losses; more than 1e-10, as from kinks,
-    is refused).
+    scalar quadrature, whose relative error `check` measures. It is 1e-13 for smooth convex losses. More than 1e-10 is
+    refused: kinks, and most losses with several minima along the path, where the pace nearly stops on the way.
 
     Provides parameters, outputs, NTK at any t in [0, inf]. `reduce` gives the flow in six numbers, a
     `js.theory.ReducedLine`, for zeta, norms and time scales at no cost.
@@ -81,7 +81,7 @@ class TwoLayerLine(AbstractLinearForm):
         if not isinstance(problem.loss, MSE):
             raise NotApplicable(
                 f"the flow in six numbers is that of MSE, this problem has {type(problem.loss).__name__}; "
-                "`at` serves any loss"
+                "`at` serves others"
             )
         return _read(problem).reduced
 
@@ -89,7 +89,7 @@ class TwoLayerLine(AbstractLinearForm):
         self.require_kind(problem)
         line = _read(problem)
         reduced, net = line.reduced, problem.net
-        t = jnp.asarray(t, problem.x.dtype)
+        t = flow_time(t, problem.x.dtype)
         if isinstance(problem.loss, MSE):
             s, product = reduced.log_xi(t), reduced.layer_product(t)
         else:

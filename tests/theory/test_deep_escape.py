@@ -110,6 +110,22 @@ def test_half_time_approaches_the_escape_time(matrices):
     assert np.all(np.abs(law * matrices - law) > np.abs(gap * law))
 
 
+@pytest.mark.x64_only
+@pytest.mark.parametrize(
+    ("matrices", "share"), [(2, -1.0), (3, -0.850), (4, -0.533), (5, -0.142), (6, 0.287), (7, 0.736), (10, 2.13)]
+)
+def test_half_time_is_smaller_up_to_five_matrices_and_larger_from_six(matrices, share):
+    for ratio in (1e-3, 1e-6, 1e-12):
+        law = float(escape_time(start=ratio * S, s=S, eta=np.full(matrices, 0.7)))
+        gap = exact_half_time(ratio * S, matrices, np.full(matrices, 0.7)) / law - 1
+        assert np.sign(gap) == np.sign(share)
+        order = ratio ** ((matrices - 2) / matrices) if matrices > 2 else -ratio / np.log(ratio)
+        assert abs(gap) < 1.7 * abs(share) * order
+    # Of the last and smallest start; L = 2 is there below what the quadrature resolves.
+    if matrices > 2:
+        np.testing.assert_allclose(gap / order, share, rtol=0.02)
+
+
 def test_law_in_closed_form():
     """The law solves dc/dt = L s mean(eta) c^{2-2/L}, begins at c_0, ends at the escape time and passes to L = 2."""
     for matrices, eta in RATES.items():

@@ -35,6 +35,17 @@ def test_chooses_the_form(name):
     assert bool(form.check(problem).exact)
 
 
+@pytest.mark.parametrize("name", ["TwoLayerLine", "SingleNeuronFlow", "SilentAlignment", "PhaseOne"])
+def test_negative_times_are_refused(name):
+    """The formulas would run backwards from the start; a traced time is not known yet and gives no number."""
+    form, problem = getattr(js.theory, name)(), FORMS.get(name, FORMS["SingleNeuronFlow"])()
+    with pytest.raises(ValueError, match=r"t must be a time >= 0, got -1\.0"):
+        form.at(problem, -1.0)
+    outputs = jax.jit(lambda t: form.at(problem, t).outputs)
+    assert np.all(np.isnan(outputs(-1.0)))
+    assert np.all(np.isfinite(outputs(0.0)))
+
+
 def test_earlier_forms_win():
     # One neuron is lambda-balanced, and an aligned balanced start is three forms at once.
     assert bool(js.theory.Balanced().check(neuron(0)).exact)

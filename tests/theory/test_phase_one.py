@@ -198,3 +198,16 @@ def test_gradient_in_time_is_the_flow():
     slope = jax.jit(jax.jacfwd(lambda t: PHASE.at(problem, t).params.weights))(0.0)
     np.testing.assert_allclose(slope[0], np.outer(last[0], pull), rtol=1e-12)
     np.testing.assert_allclose(slope[1][0], first @ pull, rtol=1e-12)
+
+
+def test_small_overlaps_keep_their_digits():
+    """A start without read-out: |a|^2 = 1e-20 beside |w|^2 = 1, and 1e-20 + sinh(t)^2 when w grows into it."""
+    at = lambda t, **overlaps: early_overlaps(
+        jnp.array([overlaps.get(name, 0.0) for name in ("r1", "aa", "r3", "r4", "ww")]), t, s=1.0, a=0.7, b=1.0
+    )
+    np.testing.assert_allclose(at(0.0, aa=1e-20, ww=1.0)[1], 1e-20, rtol=eps(10))
+    np.testing.assert_allclose(at(0.0, r1=1e-20, r4=1.0)[0], 1e-20, rtol=eps(10))
+    np.testing.assert_allclose(at(0.0, r3=1e-20, ww=1.0)[2], 1e-20, rtol=eps(10))
+    np.testing.assert_allclose(at(0.0, aa=1.0, ww=1e-20)[4], 1e-20, rtol=eps(10))
+    for t in (1e-9, 1e-4, 0.3, 0.6, 3.0):
+        np.testing.assert_allclose(at(t, aa=1e-20, ww=1.0)[1], 1e-20 + np.sinh(t) ** 2, rtol=eps(100))

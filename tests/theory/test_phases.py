@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given, strategies as st
 
 from jaxsolve.observe import Regime
@@ -16,6 +17,7 @@ from jaxsolve.theory import (
     stable_eta,
     table_1,
 )
+from tests.cases import eps
 
 
 # Columns NTK, mean field, Xavier, Kaiming, lazy of the paper's Table 1 (equations.md A.8).
@@ -108,11 +110,36 @@ def test_finite_network_by_both_terms():
 
 
 def test_finite_kernel_change_is_that_of_the_closed_form():
-    # With f(0) = 0: K_inf/K_0 = sqrt(1 + (y/(k sqrt(PQ)))^2) for equal layers.
+    # K_inf/K_0 = sqrt(1 - (a.b)^2/mean^2 + (y/(k mean))^2) for equal layers, whose a.b is z mean/sqrt(width).
     got = classify_network(10, sigma_u=0.3, sigma_w=0.3, gamma=0.5, y=2.0, rho=1.5)
     k, mean = 0.75, 10 * 0.09
-    np.testing.assert_allclose(got.kernel_change, np.sqrt(1 + (2 / (k * mean)) ** 2) - 1, rtol=1e-12)
-    np.testing.assert_allclose(got.timescale.t_c, 1 / (2 * k * np.hypot(2.0, k * mean)), rtol=1e-12)
+    z = scipy.stats.norm.ppf(0.5 + np.array([1, 3, 5, 7]) / 16)
+    wanted = np.mean(np.sqrt(1 - z**2 / 10 + (2 / (k * mean)) ** 2)) - 1
+    np.testing.assert_allclose(got.kernel_change, wanted, rtol=1e-4)
+    np.testing.assert_allclose(got.timescale.t_c, 1 / (2 * k * np.hypot(2.0, k * mean * 0.9**0.5)), rtol=eps(100))
+    np.testing.assert_allclose(got.initial_output, 0.75 * 0.09 * 10**0.5, rtol=eps(100))
+
+
+@pytest.mark.parametrize(
+    ("width", "options"),
+    [
+        (100, {"sigma_u": 1.0, "sigma_w": 1.0, "eta_u": 0.01, "eta_w": 0.01}),  # f(0) about 10, y = 1
+        (100, {"sigma_u": 0.1, "sigma_w": 0.1, "gamma": 0.3}),
+        (20, {"sigma_u": 2.0, "sigma_w": 0.3, "eta_u": 0.5, "y": -3.0}),
+    ],
+)
+def test_finite_kernel_change_is_that_of_typical_starts(width, options):
+    """The median of random starts, from |a|^2 - |b|^2 and |a|^2 |b|^2 - (a.b)^2, which the flow conserves."""
+    got = classify_network(width, **options)
+    o = {"eta_u": 1.0, "eta_w": 1.0, "gamma": 1.0, "y": 1.0, **options}
+    rng = np.random.default_rng(0)
+    a, b = (o[f"sigma_{layer}"] / o[f"eta_{layer}"] ** 0.5 * rng.normal(size=(2000, width)) for layer in "uw")
+    aa, bb, ab = np.sum(a**2, axis=1), np.sum(b**2, axis=1), np.sum(a * b, axis=1)
+    k = o["gamma"] * np.sqrt(o["eta_u"] * o["eta_w"])
+    end = np.sqrt((aa - bb) ** 2 + 4 * (aa * bb - ab**2 + (o["y"] / k) ** 2))
+    median = np.median(np.abs(end / (aa + bb) - 1))
+    assert 1 / 3 < float(got.kernel_change) / median < 3  # a start with f(0) = 0 is 46 times off in the first case
+    np.testing.assert_allclose(got.initial_output, np.std(k * ab), rtol=0.1)
 
 
 @pytest.mark.parametrize(

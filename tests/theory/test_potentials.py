@@ -201,15 +201,18 @@ def test_singular_values_of_balanced_networks(sizes, delta):
     u, values, vt = np.linalg.svd(beta)
     wanted = np.diag(u.T @ (W_dot.T @ A + W.T @ A_dot) @ vt.T)
     gradient = GAMMA * x.T @ (GAMMA * x @ beta - y) / len(x)
-    ours = spectral_velocity(jnp.asarray(beta), jnp.asarray(gradient), delta, eta_a, eta_w)
+    ours = spectral_velocity(jnp.asarray(beta), jnp.asarray(gradient), delta, eta_a, eta_w, width=h)
     np.testing.assert_allclose(ours.values, values, atol=1e-14)
-    held = min(h, d, c)
 
     def close(velocities):
-        np.testing.assert_allclose(velocities[:held], wanted[:held], rtol=1e-11, atol=1e-13)
+        np.testing.assert_allclose(velocities, wanted, rtol=1e-11, atol=1e-13)
 
     close(ours.velocities)
-    np.testing.assert_allclose(wanted[held:], 0, atol=1e-14)
+    wide = spectral_velocity(jnp.asarray(beta), jnp.asarray(gradient), delta, eta_a, eta_w).velocities
+    if h < min(d, c):  # a narrow layer holds no more than h
+        assert_fails(lambda: close(wide))
+    else:
+        close(wide)
     printed = spectral_velocity(jnp.asarray(beta), jnp.asarray(gradient), delta).velocities  # rates of 1
     assert_fails(lambda: close(printed))
 
@@ -233,8 +236,10 @@ def test_mirror_map_is_the_gradient_and_has_an_inverse(name):
     slope = potential.mirror_map(jnp.asarray(BETA))
     np.testing.assert_allclose(jax.grad(potential.value)(jnp.asarray(BETA)), slope, rtol=eps(100), atol=eps(20))
     np.testing.assert_allclose(potential.inverse_mirror_map(slope), BETA, rtol=eps(100), atol=eps(100))
-    if name != "turned over":
-        start = jnp.broadcast_to(potential.beta_0, (3,))
+    start = jnp.broadcast_to(potential.beta_0, (3,))
+    if name == "turned over":  # the tilt of the other branch: the gradient at the start is twice that of g
+        np.testing.assert_allclose(potential.mirror_map(start), -2 * potential.tilt(), rtol=eps(20))
+    else:
         np.testing.assert_allclose(potential.mirror_map(start), 0, atol=eps(10))
         np.testing.assert_allclose(potential.inverse_mirror_map(jnp.zeros(3)), start, rtol=eps(20), atol=eps(20))
 

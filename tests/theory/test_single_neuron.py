@@ -237,3 +237,17 @@ def test_refuses_what_it_does_not_solve():
     wide = js.nets.TwoLayerLinear(3, 2, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
     with pytest.raises(js.NotApplicable, match=r"1 hidden neuron: it has hidden layers of \(2,\)"):
         CLOSED.at(js.Problem(wide, x, jnp.ones(5)), jnp.asarray(1.0))
+
+
+@pytest.mark.parametrize("n", [1000, 60000])
+def test_small_directions_of_many_samples_count(n):
+    """2 to 19 % of the largest direction in float32: below n eps in the second moment, but far above rounding."""
+    signs = jnp.where(jnp.arange(n) % 2 == 0, 1.0, -1.0)
+    net = neuron(0, d=2, rank=2).net
+    check = lambda second: CLOSED.check(js.Problem(net, jnp.stack([jnp.ones(n), second * signs], axis=1), signs))
+    small = (n * cases.eps(5)) ** 0.5
+    seen = check(small)
+    assert not bool(seen.exact)
+    np.testing.assert_allclose(seen.assumptions[-2].violation, 1 - small**2, rtol=cases.eps(100))
+    for allowed in (0.0, cases.eps(), 1.0):  # one direction, one and its rounding, two of one size
+        assert bool(check(allowed).exact)
