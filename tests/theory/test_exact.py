@@ -40,10 +40,10 @@ def test_negative_times_are_refused(name):
     """The formulas would run backwards from the start; a traced time is not known yet and gives no number."""
     form, problem = getattr(js.theory, name)(), FORMS.get(name, FORMS["SingleNeuronFlow"])()
     with pytest.raises(ValueError, match=r"t must be a time >= 0, got -1\.0"):
-        form.at(problem, -1.0)
+        form.at(problem, jnp.array(-1.0))
     outputs = jax.jit(lambda t: form.at(problem, t).outputs)
-    assert np.all(np.isnan(outputs(-1.0)))
-    assert np.all(np.isfinite(outputs(0.0)))
+    assert np.all(np.isnan(outputs(jnp.array(-1.0))))
+    assert np.all(np.isfinite(outputs(jnp.array(0.0))))
 
 
 def test_earlier_forms_win():
