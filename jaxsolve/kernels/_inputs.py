@@ -21,7 +21,7 @@ def check_inputs(
     """Raises ValueError if inputs are empty, not finite, or of another shape or dtype than the network takes."""
     check_network(net)
     for name, x in zip(names, (x1, x2), strict=True):
-        if x is not None:
+        if x is not None or name == names[0]:
             _check(net, x, name)
 
 
