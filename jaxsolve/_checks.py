@@ -30,7 +30,7 @@ def describe(value: Any) -> str:
     """A short name for an argument in an error message: shape and dtype of arrays, else type and value."""
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"an array of shape {tuple(value.shape)} and dtype {value.dtype}"
-    text = repr(value)
+    text = " ".join(repr(value).split())
     return f"{type(value).__name__} {text if len(text) <= 80 else text[:77] + '...'}"
 
 

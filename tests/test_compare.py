@@ -139,9 +139,8 @@ def test_what_solve_raises():
 def test_a_conserved_quantity_of_0_is_compared_by_its_terms():
     """Relative to itself, rounding of a difference of equal terms would be an error of any size."""
     scaling = nets.Scaling([1.0, 1.0], sigma=[0.5, 0.5], eta=[1.0, 1.0])
-    net = nets.TwoLayerLinear(
-        2, 2, scaling=scaling, init=nets.Given([jnp.eye(2) / 2, jnp.full((1, 2), 0.5)]), key=jr.key(0)
-    )
+    init = nets.Given([jnp.eye(2) / 2, jnp.full((1, 2), 0.5)])
+    net = nets.MLP(2, 2, 1, 1, "relu", scaling=scaling, init=init, key=jr.key(0))
     problem = Problem(net, jnp.eye(2), jnp.array([[1.0], [1.0]]))
     wanted = [observe.neuron_delta(), observe.conserved()]
     table = compare(problem, [GradientFlow(), GradientFlow()], [0.0, 1.0], observe=wanted)

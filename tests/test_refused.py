@@ -25,7 +25,8 @@ def _modes():
 
 @pytest.mark.parametrize("dynamics", [GradientFlow(), Descent(optax.sgd(0.125)), cases.ModesDecay()], ids=_label)
 def test_traced_times_that_are_none_are_invalid(dynamics):
-    run = jax.jit(jax.vmap(lambda ts: solve(_modes(), dynamics, ts)))
+    problem = _modes()  # made outside of the trace, as it is kept
+    run = jax.jit(jax.vmap(lambda ts: solve(problem, dynamics, ts)))
     found = run(jnp.array([[0.0, 1.0], [-1.0, 1.0], [1.0, 0.5], [0.0, jnp.nan]]))
     assert list(result_names(result_code(found.result))) == ["successful", "invalid", "invalid", "invalid"]
     assert np.all(np.isfinite(found["loss"][0]))

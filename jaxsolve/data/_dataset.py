@@ -124,7 +124,10 @@ class Dataset(eqx.Module):
 
 def _floats(value: Any, name: str, dtype: Any) -> Float[Array, "..."]:
     """A float array with finite entries; integers and Booleans are converted to `dtype`."""
-    array = jnp.asarray(value)
+    try:
+        array = jnp.asarray(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(f"{name} must be an array of real numbers, got {describe(value)}") from error
     if jnp.issubdtype(array.dtype, jnp.integer) or array.dtype == jnp.bool_:
         array = array.astype(dtype)
     if not jnp.issubdtype(array.dtype, jnp.floating):

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray, Real, Shaped
 
-from .._checks import concrete, describe, require_finite
+from .._checks import concrete, describe, is_real, require_finite, require_flag
 from ._arguments import require_count, require_key, require_scalar
 from ._covariance import covariance_root, matmul
 from ._dataset import Dataset
@@ -69,6 +69,8 @@ def line(
         u = jax.random.normal(key_direction, (in_size,), dtype)
     else:
         known = concrete(direction)
+        if known is not None and not is_real(known):
+            raise TypeError(f"direction must be a vector of real numbers, got {describe(direction)}")
         if jnp.shape(direction) != (in_size,) or (known is not None and not known.any()):
             zero = "" if jnp.shape(direction) != (in_size,) else " of zeros"
             raise ValueError(
@@ -132,6 +134,7 @@ def gaussian(
     sizes = _sizes(n_train, n_test, in_size, key)
     dtype = jnp.result_type(float)
     noise = require_scalar(noise, "noise", positive=False)
+    require_flag(whitened, "whitened")
     if whitened and covariance is not None:
         raise ValueError("whitened=True fixes the covariance of the training inputs; give it without covariance=")
     if whitened and n_train < in_size:
@@ -193,6 +196,9 @@ def teacher_student(
     """
     sizes = _sizes(n_train, n_test, in_size, key)
     noise = require_scalar(noise, "noise", positive=False)
+    require_flag(sphere, "sphere")
+    if not callable(teacher):
+        raise TypeError(f"teacher must be a function of one sample, got {describe(teacher)}")
     keys = jax.random.split(key, 4)
 
     def sample(n: int, key_x: PRNGKeyArray, key_noise: PRNGKeyArray) -> _Pair:
@@ -242,6 +248,9 @@ def _teacher_matrix(teacher: Any, in_size: int, out_size: int | None, key: PRNGK
     if teacher is None:
         shape = (in_size, 1 if out_size is None else out_size)
         return jax.random.normal(key, shape, jnp.result_type(float)) / math.sqrt(in_size)
+    known = concrete(teacher)
+    if known is not None and not is_real(known):
+        raise TypeError(f"teacher must be a matrix of real numbers, got {describe(teacher)}")
     shape = jnp.shape(teacher)
     if len(shape) != 2 or shape[0] != in_size or shape[1] == 0 or (out_size is not None and shape[1] != out_size):
         wanted = f"({in_size}, {'c' if out_size is None else out_size})"

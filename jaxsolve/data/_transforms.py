@@ -21,7 +21,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Real
 
-from .._checks import concrete, describe, require_finite
+from .._checks import concrete, describe, is_real, require_finite, require_flag
 from ._arguments import require_count
 
 
@@ -195,6 +195,9 @@ def partial_whiten(power: Real[ArrayLike, ""], *, centre: bool = True) -> Abstra
         ValueError: `power` is concrete and outside [0, 1], or not a scalar.
     """
     known = concrete(power)
+    if known is not None and not is_real(known):
+        raise TypeError(f"power must be a scalar in [0, 1], got {describe(power)}")
+    require_flag(centre, "centre")
     if jnp.ndim(power) != 0 or (known is not None and not 0 <= known <= 1):
         shown = describe(power) if known is None or known.ndim else known
         raise ValueError(f"power must be a scalar in [0, 1] (0 leaves the inputs, 1 whitens them), got {shown}")

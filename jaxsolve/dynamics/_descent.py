@@ -11,7 +11,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from .. import nets
-from .._checks import describe, require_size
+from .._checks import concrete, describe, is_real, require_size
 from .._clock import step_at, time_at, time_per_step
 from .._dynamics import AbstractMarching, AbstractState, is_key, March, Quantity, View
 from .._problem import Problem
@@ -127,6 +127,9 @@ class Descent(AbstractMarching):
             raise ValueError("batch_size and key go together: give both for mini-batches, neither for the full batch")
         if key is not None and not is_key(key):
             raise TypeError(f"key must be one such as jax.random.key(0), or None, got {describe(key)}")
+        factor_known = concrete(divergence_factor)
+        if factor_known is None or factor_known.ndim or not is_real(factor_known):
+            raise TypeError(f"divergence_factor must be one number above 1, got {describe(divergence_factor)}")
         if not divergence_factor > 1:
             raise ValueError(f"divergence_factor must be above 1 (inf for none), got {divergence_factor}")
         self.optimizer, seen = read_optimizer(optimizer if factory is None else factory, rate, momentum)

@@ -73,7 +73,7 @@ def top_eigenpairs(
         raise ValueError(f"k must be at most {operator.size}, the number of the operator's eigenvalues, got {k}")
     require_size(max_steps, "max_steps")
     if tol is not None:
-        tol = positive_number(tol, "tol")
+        tol = positive_number(tol, "tol", "; a tolerance must be positive")
     return _top_eigenpairs(operator, k, key, tol, max_steps)
 
 

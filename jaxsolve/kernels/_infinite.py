@@ -33,7 +33,7 @@ from ..nets import (
 )
 from ._duals import dual, expand, Sides
 from ._empirical import unit_rates
-from ._inputs import check_inputs
+from ._inputs import check_inputs, check_rates
 from ._neural_tangents import stax
 
 
@@ -94,6 +94,8 @@ def infinite(
         )
     _require_limit(net)
     check_inputs(net, x1, x2)
+    if eta is not None:
+        check_rates(net, eta)
     return _infinite(net, unit_rates(net) if eta is None else eta, x1, x2)
 
 

@@ -25,6 +25,8 @@ def as_matrix(kernel: Kernel) -> Float[Array, "size size"]:
             "a kernel must have shape (n, c, n, c), or (n, n) if it has one number per pair of samples; "
             f"got {describe(kernel)}"
         )
+    if kernel.size == 0:
+        raise ValueError(f"a kernel must have at least one row, got {describe(kernel)}")
     size = shape[0] if kernel.ndim == 2 else shape[0] * shape[1]
     return kernel.reshape(size, size)
 

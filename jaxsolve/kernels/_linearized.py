@@ -11,7 +11,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from .._checks import concrete, describe
+from .._checks import concrete, describe, real_array
 from ._matrices import (
     read_cross,
     read_kernel,
@@ -248,7 +248,7 @@ def linearized_ensemble(
         ValueError: as for `js.kernels.linearized`, for both kernels.
     """
     flow = linearized(kernel, y, start=start, ridge=ridge)
-    covariance = jnp.asarray(initial)
+    covariance = real_array(initial, "initial")
     if flow.modes.values.shape[0] != len(flow.y) and covariance.ndim == 2:
         covariance = spread(covariance, flow.y.shape[1])
     matrix = read_kernel(covariance, flow.y, "initial")

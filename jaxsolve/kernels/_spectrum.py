@@ -136,6 +136,10 @@ def target_power(kernel: Kernel, y: Float[Array, "n out"]) -> TargetPower:
 
 def _symmetric(kernel: Kernel) -> Float[Array, "size size"]:
     matrix = as_matrix(real_array(kernel, "kernel"))
+    if jnp.finfo(matrix.dtype).bits < 32:
+        raise ValueError(
+            f"kernel must be float32 or float64 to have a spectrum, got {matrix.dtype}; convert it with astype"
+        )
     require_symmetric(matrix, "kernel", finite=False)
     return (matrix + matrix.T) / 2
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._checks import concrete, describe, is_real
 from ._softplus import softplus as _plain_softplus
 
 
@@ -99,7 +100,13 @@ def leaky_relu(slope: float = 0.01) -> Activation:
     Example:
         >>> js.nets.leaky_relu(0.5)(jnp.array([-1.0, 2.0])).tolist()
         [-0.5, 2.0]
+
+    Raises:
+        TypeError: slope is not one finite number.
     """
+    known = concrete(slope)
+    if known is None or known.ndim or not is_real(known) or not np.isfinite(known):
+        raise TypeError(f"slope must be one finite number that is not traced, got {describe(slope)}")
     return Activation("leaky_relu", _leaky_relu, parameter=float(slope), homogeneous=True)
 
 
@@ -113,7 +120,10 @@ def softplus(beta: float = 1.0) -> Activation:
     Raises:
         ValueError: beta is not positive.
     """
-    if not beta > 0:
+    known = concrete(beta)
+    if known is None or known.ndim or not is_real(known):
+        raise TypeError(f"softplus needs one number beta > 0 that is not traced, got {describe(beta)}")
+    if not (known > 0 and np.isfinite(known)):
         raise ValueError(f"softplus needs beta > 0, got {beta}")
     return Activation("softplus", _softplus, parameter=float(beta))
 

@@ -41,6 +41,8 @@ def floats(value: Any, name: str) -> Float[Array, "..."]:
         array = jnp.asarray(value)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name} must be a number or an array of numbers, got {value!r}") from error
+    if not (jnp.issubdtype(array.dtype, jnp.number) or array.dtype == jnp.bool_):
+        raise TypeError(f"{name} must be a number or an array of numbers, got {value!r}")
     dtype = array.dtype if jnp.issubdtype(array.dtype, jnp.floating) else jnp.result_type(float)
     return jax.lax.convert_element_type(array, dtype)  # never weakly typed: a weak leaf would recompile
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import equinox as eqx
 
-from .._checks import require_positive, require_size
+from .._checks import require_number, require_size
 from ._layers import AbstractLayer, StandardiseBatch, StandardiseGroups
 
 
@@ -131,5 +131,4 @@ class BatchNorm(AbstractNormalisation):
 
 
 def _read_eps(eps: Any) -> float:
-    require_positive(eps, "eps")
-    return float(eps)
+    return require_number(eps, "eps")

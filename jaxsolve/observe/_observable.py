@@ -75,6 +75,8 @@ def check_observables(observe: Any, dynamics: AbstractDynamics) -> tuple[Observa
         TypeError: something else than observables was given.
         ValueError: a name appears twice, or the dynamics does not provide what an observable needs.
     """
+    if not isinstance(dynamics, AbstractDynamics):
+        raise TypeError(f"dynamics must be such as GradientFlow(), got {describe(dynamics)}")
     if isinstance(observe, Observable):
         observe = (observe,)
     if not isinstance(observe, Sequence) or not all(isinstance(item, Observable) for item in observe):

@@ -23,7 +23,7 @@ def _are_classes(y, loss):
     if isinstance(loss, CrossEntropy):  # whose targets may be any probabilities
         return jnp.array(True)
     if y.shape[1] == 1:
-        return jnp.all(jnp.abs(y) == jnp.abs(y[:1])) & jnp.all(y[:1] != 0)
+        return jnp.all(jnp.abs(y) == jnp.abs(y[0, 0])) & (y[0, 0] != 0)
     ordered = jnp.sort(y, axis=1)
     return jnp.all((ordered[:, -1] > ordered[:, -2]) & (ordered[:, 0] == ordered[:, -2]))
 

@@ -143,13 +143,11 @@ def conserved(index: int = 0) -> Observable:
         (4, 4)
 
     Raises:
-        ValueError: index is negative, or (when used) the network has no such quantity.
+        ValueError: when used, the network has no such quantity.
         TypeError: index is not an integer.
     """
     if isinstance(index, bool) or not isinstance(index, int | np.integer):
         raise TypeError(f"index must be an integer >= 0, got {describe(index)}")
-    if index < 0:
-        raise ValueError(f"index must be an integer >= 0, got {index}")
     reader = _ReadConserved(int(index))
     dims = ("neuron", "neuron_2")
     return Observable(

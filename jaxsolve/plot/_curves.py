@@ -49,6 +49,7 @@ def trajectory(
             "as in data['loss'].plot()"
         )
     require_kind(name, str, "name", f"the name of an observable, one of {sorted(traj.observed)}")
+    _check_style(label, colour)
     if np.ndim(traj.ts) != 1:
         raise ValueError("a run at one time has no curve: give js.solve several times, such as jnp.linspace(0, 5, 20)")
     values = np.asarray(traj[name])
@@ -102,6 +103,7 @@ def comparison(
             f"cmp must be what js.compare returned, got {describe(cmp)}; one run is drawn by js.plot.trajectory"
         )
     require_kind(name, str, "name", "the name of an observable")
+    _check_style(label, colour)
     ax = new_axes(ax)
     drawn = len(ax.get_lines())
     for index, (key, traj) in enumerate(cmp.trajectories.items()):
@@ -116,6 +118,16 @@ def comparison(
     _label(ax, next(iter(cmp.trajectories.values())), name)
     ax.legend(frameon=False)
     return ax
+
+
+def _check_style(label: object, colour: object) -> None:
+    require_kind(label, (str, type(None)), "label", "text for the legend, or None")
+    from matplotlib.colors import is_color_like
+
+    if colour is not None and not is_color_like(colour):
+        raise ValueError(
+            f"colour must be one that matplotlib knows, such as 'red' or '#0072B2', got {describe(colour)}"
+        )
 
 
 def _label(ax: "Axes", traj: Trajectory, name: str) -> None:
