@@ -20,9 +20,9 @@ from .._safe import nonzero
 
 
 TERMS = 60  # of the binomial series, which fall like 2^-k: to below the last digit of float64
-# From the early law, at most eight were needed over 24 decades of times and for up to ten matrices. A fixed number, so
-# that all modes and lanes of a sweep take the same steps.
-NEWTON_STEPS = 12
+# At most six were needed, for 2 to 16 matrices and times over 60 decades. A fixed number, so that all modes and lanes of
+# a sweep take the same steps.
+NEWTON_STEPS = 9
 HALF = float(-np.log(2.0))
 
 
@@ -79,37 +79,38 @@ class Law(NamedTuple):
 
 def _advance(law: Law, y: Float[Array, "..."], duration: Float[Array, "..."]) -> Float[Array, "..."]:
     """The logit of u after a duration >= 0, from the logit y before it."""
-    target = law.integral(y) + duration
-    fixed, goal, lasting = jax.lax.stop_gradient((y, target, duration))
-    sinks = law.low.alpha <= 0  # then the integral starts at -inf
-    # The slope is at least 1 if alpha <= 0, and at least 2^-alpha past y = 0 otherwise.
-    latest = jnp.where(sinks, fixed, jnp.maximum(fixed, 0)) + jnp.where(sinks, 1, 2**law.low.alpha) * lasting
-    # In these variables the law is close to a straight line towards both ends, which is where Newton's method is fast.
-    straight = lambda z: jnp.where(sinks, jnp.arcsinh(z), jnp.log(jnp.where(sinks, 1, z)))
-    unbend = lambda z: jnp.where(sinks, jnp.hypot(jnp.ones_like(z), z), z)
-
-    def newton(_, at):
-        value = law.integral(at)
-        step = (straight(goal) - straight(value)) * unbend(value) / law.slope(at)
-        return jnp.clip(at + step, fixed, latest)
-
-    found = jax.lax.fori_loop(0, NEWTON_STEPS, newton, jnp.clip(_early(law, fixed, lasting), fixed, latest))
+    target = law.integral(y) + jnp.minimum(duration, 0.1 * float(jnp.finfo(y.dtype).max))
+    fixed, goal = jax.lax.stop_gradient((y, target))
+    half = law.match - law.high(jnp.full_like(fixed, HALF))
+    late = goal > half
+    near = _invert(law, jnp.where(late, law.match - goal, goal), late)
+    far = jnp.log1p(-jnp.exp(near))
+    found = jnp.maximum(jnp.where(late, far - near, near - far), fixed)
     # One more step in the plain variable, which carries the derivative.
     return found + (target - jax.lax.stop_gradient(law.integral(found))) / jax.lax.stop_gradient(law.slope(found))
 
 
-def _early(law: Law, y: Array, duration: Array) -> Array:
-    """Newton's first guess. While u is small, u^alpha grows linearly; past u = 1/2, (1 - u)^beta does, or y itself."""
-    alpha, beta = law.low.alpha, law.high.alpha
+def _invert(law: Law, goal: Array, late: Array) -> Array:
+    """log u <= log(1/2) where the series from the nearer end has this value; u is 1 - u where `late`.
+
+    In its leading term, z = u^alpha/alpha or log u, each series has a slope (1 - u)^(beta-1) from 1 to at most 4, or from
+    1 down to 1/2, which changes one way: the series is convex and above z, or concave and below z. From z = goal, or
+    from u = 1/2 if that comes first, Newton's method then approaches the solution from one side and cannot leave it.
+    """
+    pick = lambda high, low: jnp.where(late, high, low)
+    alpha, beta = pick(law.high.alpha, law.low.alpha), pick(law.low.alpha, law.high.alpha)
+    series = _Series(alpha, jnp.where(late[..., None], law.high.coefficients, law.low.coefficients))
     safe = nonzero(alpha)
-    power = jnp.exp(alpha * -jax.nn.softplus(-y)) + alpha * duration
-    ended = jnp.where(alpha < 0, power <= 2**-alpha, power >= 2**-alpha)
-    log_u = jnp.minimum(jnp.log(jnp.where(ended, 1, power)) / safe, HALF)
-    grown = log_u - jnp.log1p(-jnp.exp(log_u))
-    late = jnp.where(
-        beta == 0, jnp.maximum(y, 0) + duration, jnp.log(jnp.maximum(-beta * duration, 1)) / -nonzero(beta)
-    )
-    return jnp.where(alpha == 0, y + duration, jnp.where(ended, jnp.maximum(y, late), grown))
+    most = jnp.where(alpha == 0, HALF, jnp.exp(alpha * HALF) / safe)
+    tiny = float(jnp.finfo(goal.dtype).tiny)
+    log_u = lambda z: jnp.minimum(jnp.where(alpha == 0, z, jnp.log(jnp.maximum(safe * z, tiny)) / safe), HALF)
+
+    def newton(_, z):
+        at = log_u(z)
+        slope = jnp.exp((beta - 1) * jnp.log1p(-jnp.exp(at)))
+        return jnp.minimum(z + (goal - series(at)) / slope, most)
+
+    return log_u(jax.lax.fori_loop(0, NEWTON_STEPS, newton, jnp.minimum(goal, most)))
 
 
 def mode_strength(

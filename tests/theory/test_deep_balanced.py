@@ -80,7 +80,7 @@ def time_by_mpmath(L, c, s):
 
 
 @pytest.mark.x64_only
-@pytest.mark.parametrize("L", [3, 4, 7])
+@pytest.mark.parametrize("L", [3, 4, 7, 10, 16])
 def test_inverts_the_hypergeometric_law_over_twelve_decades(L):
     for s in (1e-6, 1.4, 1e6):
         c0 = [s * 10.0**-e for e in (12, 6, 3)]
@@ -94,9 +94,32 @@ def test_inverts_the_hypergeometric_law_over_twelve_decades(L):
         assert np.all(np.abs(found**L - end) / end < 20 * L * rounding + 1e-14)  # measured: 4.4 L roundings
 
 
+@pytest.mark.x64_only
+@pytest.mark.parametrize("L", [8, 10, 16])
+def test_many_matrices_at_every_height(L):
+    # Starts down to 1e-5 of the target, through the heights at which Newton's method in arcsinh(t) went astray.
+    end = np.linspace(0.05, 0.99, 95)
+    for start in (1e-5, 1e-2):
+        times = np.array([float(time_by_mpmath(L, c, 1) - time_by_mpmath(L, start, 1)) for c in end])
+        v = jnp.full(end.size, start ** (1 / L))
+        law = jax.jit(jax.vmap(lambda v, t, L=L: mode_strength(v, jnp.ones(()), t, matrices=L) ** L))
+        np.testing.assert_allclose(law(v, jnp.asarray(times)), end, rtol=1e-10)  # measured: 6e-12, of rounded times
+        slope = jax.vmap(jax.grad(lambda t, v, L=L: mode_strength(v, jnp.ones(()), t, matrices=L) ** L))
+        np.testing.assert_allclose(slope(jnp.asarray(times), v), L * end ** (2 - 2 / L) * (1 - end), rtol=1e-9)
+
+
+@pytest.mark.x64_only
+def test_ten_matrices_of_three_tenths():
+    # All scalar weights 0.3 and target 1: c is 0.3 at this time, and only grows.
+    times = jnp.asarray(np.linspace(1900.0, 1910.0, 101)).at[50].set(1905.24161)
+    c = mode_strength(jnp.full(101, 0.3), jnp.ones(101), times, matrices=10) ** 10
+    np.testing.assert_allclose(c[50], 0.3, rtol=1e-5)  # the time has nine digits
+    assert np.all(np.diff(np.asarray(c)) > 0)
+
+
 @pytest.mark.slow
 @pytest.mark.x64_only
-@pytest.mark.parametrize("L", [2, pytest.param(3, marks=pytest.mark.slow), 5])
+@pytest.mark.parametrize("L", [2, pytest.param(3, marks=pytest.mark.slow), 5, 16])
 @pytest.mark.parametrize(("c", "s"), [(5.0, 1.4), (1e4, 1.4), (0.5, -1.4), (40.0, -0.01), (0.3, 0.0), (1.4, 1.4)])
 def test_other_cases_follow_their_equation(L, c, s):
     t = np.array([0.0, 1e-4, 0.1, 1.0, 5.0, 20.0])
@@ -113,7 +136,7 @@ def test_other_cases_follow_their_equation(L, c, s):
 
 
 def test_stays_at_zero_and_at_the_target():
-    for L in (2, 3, 6):
+    for L in (2, 3, 6, 16):
         v = mode_strength(jnp.array([0.0, 0.0, 1.0]), jnp.array([1.0, -1.0, 1.0]), jnp.full(3, 7.0), matrices=L)
         np.testing.assert_array_equal(v, [0.0, 0.0, 1.0])
 
