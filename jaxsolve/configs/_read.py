@@ -215,9 +215,7 @@ def _read_values(table: Any, where: str) -> dict[str, Any]:
 
 def _read_axis(value: Any, where: str) -> Any:
     if isinstance(value, Mapping):
-        if PADDED not in value:
-            return _spaced(value, where)
-        value = value[PADDED]
+        return value[PADDED] if PADDED in value else _spaced(value, where)  # `padded` says what widths are
     if not isinstance(value, list):
         raise ConfigError(
             f"{where} must be a list or a table such as {{ geomspace = [0.1, 10, 5] }}, got {shown(value)}"

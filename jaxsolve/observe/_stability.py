@@ -144,7 +144,10 @@ def edge_time(
     """
     times, values = real_numbers(ts, "ts"), real_numbers(stability, "stability")
     if times.ndim != 1 or times.size == 0 or values.shape[-1:] != times.shape or not np.all(np.diff(times) >= 0):
-        raise ValueError(f"need sorted times and stability (..., times), got {times} and shape {values.shape}")
+        raise ValueError(
+            "need times and stability, (times,) in rising order and (..., times): got shapes "
+            f"{times.shape} and {values.shape}"
+        )
     reached = values >= 1
     after = np.argmax(reached, axis=-1)
     before = np.maximum(after - 1, 0)
