@@ -214,8 +214,15 @@ def _read_values(table: Any, where: str) -> dict[str, Any]:
 
 
 def _read_axis(value: Any, where: str) -> Any:
+    if isinstance(value, Mapping) and PADDED not in value:
+        return _spaced(value, where)
     if isinstance(value, Mapping):
-        return value[PADDED] if PADDED in value else _spaced(value, where)  # `padded` says what widths are
+        widths, name = value[PADDED], where.rpartition(".")[2]
+        if not isinstance(widths, list):
+            raise ConfigError(
+                f"axes: widths of axis {name!r} must be a list of integers to be padded, got {shown(widths)}"
+            )
+        return widths
     if not isinstance(value, list):
         raise ConfigError(
             f"{where} must be a list or a table such as {{ geomspace = [0.1, 10, 5] }}, got {shown(value)}"

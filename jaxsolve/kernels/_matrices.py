@@ -12,6 +12,8 @@ from .._checks import concrete, describe, require_finite, require_not_negative
 def read_targets(y: Any) -> Float[Array, "n out"]:
     """Targets of shape (n, c) with at least one row."""
     array = _floating(y, "y")
+    if jnp.finfo(array.dtype).bits < 32:
+        raise ValueError(f"y must be float32 or float64, got {describe(array)}; convert it with astype")
     if array.ndim != 2 or array.size == 0:
         raise ValueError(f"y must have shape (n, c), one row per training point, got {describe(array)}")
     return array
@@ -109,8 +111,6 @@ def _floating(value: ArrayLike | Any, name: str) -> Array:
         array = jnp.asarray(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"{name} must be an array of real numbers, got {describe(value)}") from error
-    if jnp.issubdtype(array.dtype, jnp.floating) and jnp.finfo(array.dtype).bits < 32:
-        raise ValueError(f"{name} must be float32 or float64, got {describe(array)}; convert it with astype")
     if not jnp.issubdtype(array.dtype, jnp.floating):
         raise ValueError(f"{name} must hold floating-point numbers, got {describe(array)}; convert it with astype")
     return array
