@@ -131,4 +131,4 @@ class BatchNorm(AbstractNormalisation):
 
 
 def _read_eps(eps: Any) -> float:
-    return require_number(eps, "eps")
+    return require_number(eps, "eps", "finite and > 0")
