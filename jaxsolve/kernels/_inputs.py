@@ -19,12 +19,10 @@ def check_inputs(
     names: tuple[str, str] = ("x1", "x2"),
 ) -> None:
     """Raises ValueError if inputs are empty, not finite, or of another shape or dtype than the network takes."""
-    if not callable(net) or isinstance(net, type):
-        check_network(net)
+    check_network(net)
     for name, x in zip(names, (x1, x2), strict=True):
         if x is not None or name == names[0]:
             _check(net, x, name)
-    check_network(net)  # last: of a function, its outputs say more than its lack of arrays
 
 
 def check_network(net: Any) -> None:
@@ -37,7 +35,7 @@ def _check(net: Any, x: Array, name: str) -> None:
     if not isinstance(x, jax.Array | np.ndarray) or not jnp.issubdtype(x.dtype, jnp.floating):
         raise TypeError(f"{name} must be an array of real numbers, got {describe(x)}")
     if x.ndim == 0 or x.shape[0] == 0:
-        raise ValueError(f"{name} holds no inputs, but at least one sample is needed: got {describe(x)}")
+        raise ValueError(f"{name} must hold at least one input: at least one sample is needed, got {describe(x)}")
     if isinstance(net, AbstractNetwork) and x.shape[1:] != net.in_shape:
         raise ValueError(f"{name} must hold inputs of shape {net.in_shape} for this network, got {describe(x)}")
     dtypes = {leaf.dtype for leaf in jax.tree.leaves(partition(net)[0])}

@@ -290,6 +290,8 @@ class HessianOperator(AbstractSymmetricOperator):
 
 def _rates(net: Any, x: Any, eta: PyTree | None) -> PyTree:
     """The rates as given, or 1 everywhere, once network, inputs and rates have been checked."""
+    if callable(net) and not jax.tree.leaves(eqx.filter(net, eqx.is_array)):
+        choose_batch_size(net, x, None)  # of a function, what it returns says more than its lack of arrays
     check_inputs(net, x, None, names=("x", "x2"))
     if eta is None:
         return unit_rates(net)

@@ -114,7 +114,7 @@ def test_ten_matrices_of_three_tenths():
     times = jnp.asarray(np.linspace(1900.0, 1910.0, 101)).at[50].set(1905.24161)
     c = mode_strength(jnp.full(101, 0.3), jnp.ones(101), times, matrices=10) ** 10
     np.testing.assert_allclose(c[50], 0.3, rtol=1e-5)  # the time has nine digits
-    assert np.all(np.diff(np.asarray(c)) >= 0)
+    assert np.all(np.diff(np.asarray(c)[np.argsort(times)]) > -1e-12)  # at its end c is 1 to rounding
     assert c[0] < 0.01
     assert c[-1] > 1 - 1e-9
 
