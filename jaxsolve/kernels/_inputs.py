@@ -31,7 +31,7 @@ def check_network(net: Any) -> None:
         raise TypeError(f"net must be a network of js.nets or an Equinox module with arrays, got {describe(net)}")
 
 
-def _check(net: Any, x: Array, name: str) -> None:
+def _check(net: Any, x: Any, name: str) -> None:
     if not isinstance(x, jax.Array | np.ndarray) or not jnp.issubdtype(x.dtype, jnp.floating):
         raise TypeError(f"{name} must be an array of real numbers, got {describe(x)}")
     if x.ndim == 0 or x.shape[0] == 0:
