@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from .._dynamics import Assumption, Quantity, View
 from .._problem import Problem
 from .._safe import nonzero
+from ._by_mode import no_saddle, own_scale, worst
 from ._linear_flow import (
     linear_flow,
     linear_network,
@@ -29,7 +30,8 @@ class Balanced(AbstractLinearForm):
 
     Balanced: $V_2^\top V_2 - V_1 V_1^\top = \lambda I$ for $V_l = W_l/\sqrt{\eta_l}$ and $V_1$ on the inputs' row space
     (as `nets.LambdaBalanced` makes them); lambda of any sign, any sizes that allow it, any rank, any positive rates.
-    Inputs are whitened on their row space.
+    Inputs are whitened on their row space. Starts without a part that grows towards each mode of the target (as many as
+    hidden units can hold) are refused: they stay at a saddle or fall towards one, and rounding decides when they leave.
 
     Provides outputs and NTK at any t in [0, inf]. The weights are known up to a rotation of the hidden units that has
     no closed form. `blocks` gives them in this sense, which is enough for every norm and Gram matrix.
@@ -58,7 +60,12 @@ class Balanced(AbstractLinearForm):
 
     def numerical_assumptions(self, problem: Problem) -> list[Assumption]:
         start = _start(problem)
-        found = [whitened_inputs(problem), positive_rates(problem), _is_balanced(problem, start)]
+        found = [
+            whitened_inputs(problem),
+            positive_rates(problem),
+            _is_balanced(problem, start),
+            _leaves_saddles(problem, start),
+        ]
         if problem.x_test is not None:
             found.append(_sees_no_more(problem, problem.x_test, start))
         return found
@@ -130,14 +137,36 @@ def _blocks(start: _Start, t: Float[Array, ""]) -> Blocks:
 
 
 def _is_balanced(problem: Problem, start: _Start) -> Assumption:
-    gap = start.outgoing - start.incoming - start.balance * jnp.eye(len(start.outgoing), dtype=problem.x.dtype)
-    size = jnp.linalg.norm(start.outgoing) + jnp.linalg.norm(start.incoming)
+    # In the hidden directions of both layers together, from the layers and not from their Gram matrices: those of weak
+    # directions then keep their digits.
+    first, last = start.inside.T, start.flow.layers[1]
+    directions = jnp.linalg.svd(jnp.concatenate([last, first]))[2].T
+    last, first = last @ directions, first @ directions
+    gap = last.T @ last - first.T @ first - start.balance * jnp.eye(first.shape[1], dtype=problem.x.dtype)
+    sizes = own_scale(jnp.sqrt(jnp.sum(last**2, axis=0) + jnp.sum(first**2, axis=0)))
     return Assumption(
         "layers are lambda-balanced",
-        jnp.linalg.norm(gap) / nonzero(size),
+        worst(gap, sizes, sizes),
         tolerance(problem),
-        "|V_2^T V_2 - V_1 V_1^T - lambda I| relative to its terms",
+        "V_2^T V_2 - V_1 V_1^T - lambda I relative to its terms, direction by direction",
     )
+
+
+def _leaves_saddles(problem: Problem, start: _Start) -> Assumption:
+    reduced = _reduce(start)
+    weights = jnp.concatenate([start.flow.layers[1], start.inside.T])
+    strength = reduced.strength
+    modes = strength.shape[0]
+    asked = strength > tolerance(problem) * jnp.max(strength)
+    rows, pivots, found = reduced.start
+    height = found * jnp.abs(jnp.diagonal(rows[pivots]))
+    leads = (pivots < modes) & asked[jnp.minimum(pivots, modes - 1)]
+    # The fastest modes come first. As many as the hidden units in use can hold must lead a column of their own. Zeros
+    # stay: a mode or a hidden unit without any weights is not asked for.
+    size = jnp.max(jnp.abs(weights))
+    present = jnp.any(rows[:modes] != 0, axis=1) | jnp.any(rows[modes : 2 * modes] != 0, axis=1)
+    held = jnp.minimum(jnp.sum(asked & present), jnp.sum(jnp.any(weights != 0, axis=0)))
+    return no_saddle(jnp.where(leads, height, 0), jnp.arange(pivots.shape[0]) < held, size)
 
 
 def _sees_no_more(problem: Problem, x_test: Float[Array, "m in"], start: _Start) -> Assumption:
