@@ -14,9 +14,11 @@ from .._dynamics import Assumption, Quantity, View
 from .._problem import Problem
 from .._safe import nonzero, safe_sqrt
 from ._linear_flow import (
+    has_target,
     linear_flow,
     linear_network,
     LinearFlow,
+    no_saddle,
     positive_rates,
     tolerance,
     whitened_inputs,
@@ -32,7 +34,8 @@ class DecoupledModes(AbstractLinearForm):
     With singular vectors $u_k, v_k$ common to the target and to $V_2 V_1$ at the start, mode k has the hidden
     vectors $a_k = V_2^\top u_k$ and $b_k = V_1 v_k$. If those of different modes are orthogonal, each pair follows the
     flow of a two-layer network on a line (Saxe's modes: vectors of one entry). No balance is needed, rates are any
-    positive ones, inputs are whitened on their row space.
+    positive ones, inputs are whitened on their row space. Modes with a target, but without the part of $a_k \pm b_k$
+    that grows towards it, end in a saddle that rounding makes them leave: refused.
 
     Provides parameters, outputs, NTK at any t in [0, inf]. `reduce` gives every mode in six numbers, as a
     `js.theory.ReducedLine`.
@@ -66,6 +69,7 @@ class DecoupledModes(AbstractLinearForm):
             positive_rates(problem),
             Assumption("target and start share their singular vectors", start.misalignment, tolerance(problem)),
             Assumption("hidden vectors of different modes are orthogonal", start.overlap, tolerance(problem)),
+            no_saddle(problem, start.growing, start.strength),
         ]
 
     def reduce(self, problem: Problem) -> ReducedLine:
@@ -97,6 +101,7 @@ class _Start(NamedTuple):
     strength: Float[Array, " modes"]  # of the target
     misalignment: Float[Array, ""]
     overlap: Float[Array, ""]
+    growing: Float[Array, " modes"]  # the part of a mode that grows towards its target, relative to the largest weights
 
 
 def _lines(start: _Start) -> ReducedLine:
@@ -123,12 +128,32 @@ def _start(problem: Problem) -> _Start:
     off_out = size((last @ a - modes.out * jnp.sum(a * a, axis=0)[None, :]) * moving[None, :])
     off_into = size((inside.T @ b - modes.into * jnp.sum(b * b, axis=0)[None, :]) * moving[None, :])
     size_in, size_out = nonzero(size(inside)), nonzero(size(last))
+    # A mode with a target is as large as its part that grows; what it shares with others must be small beside that.
+    largest = jnp.maximum(size_in, size_out)
+    columns = lambda m: safe_sqrt(jnp.sum(m**2, axis=0))
+    growing = columns(a + jnp.sign(strength) * b) / 2
+    aimed = has_target(problem, strength)
+    own = jnp.where(aimed, growing, jnp.maximum(columns(a), columns(b)))
+    own = jnp.maximum(own, tolerance(problem) * largest)
+    shared = jnp.abs(jnp.stack([a.T @ a, b.T @ b, a.T @ b])) / (own[:, None] * own[None, :])
+    among = jnp.where(jnp.eye(own.shape[0], dtype=bool) | ~(aimed[:, None] | aimed[None, :]), 0, shared)
+    outside = [
+        columns((last - modes.out @ a.T) @ jnp.concatenate([a, b], axis=1)),
+        columns((inside.T - modes.into @ b.T) @ jnp.concatenate([a, b], axis=1)),
+    ]
+    beside = jnp.where(aimed, 1 / own, 0) / largest
+    apart = jnp.max(jnp.stack(outside) * jnp.concatenate([beside, beside])[None, :])
+    turned = off_target * jnp.max(jnp.where(aimed, largest / own, 1))
     return _Start(
         flow,
         modes,
         a,
         b,
         strength,
-        jnp.maximum(off_target, off_start / (size_in * size_out)),
-        jnp.maximum(off_out / size_out**2, off_into / size_in**2),
+        jnp.maximum(turned, off_start / (size_in * size_out)),
+        jnp.maximum(
+            jnp.maximum(off_out / size_out**2, off_into / size_in**2),
+            jnp.maximum(jnp.max(among), apart),
+        ),
+        growing / largest,
     )

@@ -5,6 +5,7 @@ Saxe et al. 2014; Arora et al. 2018; Atanasov, Bordelon & Pehlevan 2022, section
 
 from typing import ClassVar, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -13,9 +14,11 @@ from .._problem import Problem
 from .._safe import nonzero
 from ._deep_mode import half_loss_time, mode_strength
 from ._linear_flow import (
+    has_target,
     linear_flow,
     linear_network,
     LinearFlow,
+    no_saddle,
     positive_rates,
     tolerance,
     whitened_inputs,
@@ -30,6 +33,8 @@ class DeepBalanced(AbstractLinearForm):
     Balanced: $V_{l+1}^\top V_{l+1} = V_l V_l^\top$ for $V_l = W_l/\sqrt{\eta_l}$ and $V_1$ on the inputs' row space.
     Target and start share their singular vectors; inputs are whitened on their row space; rates are any positive ones.
     Then all layers hold the same singular values v, and every mode obeys $\dot v = v^{L-1} (s - v^L)$.
+
+    Modes that oppose their target, or start at zero with one, end in a saddle that rounding makes them leave: refused.
 
     Provides parameters, outputs, NTK at any t in [0, inf].
 
@@ -63,6 +68,13 @@ class DeepBalanced(AbstractLinearForm):
             positive_rates(problem),
             Assumption("adjacent layers are balanced", start.imbalance, tolerance(problem)),
             Assumption("target and start share their singular vectors", start.misalignment, tolerance(problem)),
+            Assumption(
+                "every mode is the same in all layers",
+                start.mismatch,
+                tolerance(problem),
+                "relative to the mode's own weights",
+            ),
+            no_saddle(problem, start.growing, start.target),
         ]
 
     def at(self, problem: Problem, t: Float[Array, ""]) -> View:
@@ -95,6 +107,8 @@ class _Start(NamedTuple):
     target: Float[Array, " modes"]  # of v^L
     imbalance: Float[Array, ""]
     misalignment: Float[Array, ""]
+    mismatch: Float[Array, ""]
+    growing: Float[Array, " modes"]  # v of the modes on the side of their target, relative to the largest weights
 
 
 def _start(problem: Problem) -> _Start:
@@ -105,13 +119,18 @@ def _start(problem: Problem) -> _Start:
     for layer in layers[1:]:
         product, size = layer @ product, size * jnp.linalg.norm(layer)
     modes = shared_modes(flow.task * jnp.sign(flow.outer), product, layers[-1] @ layers[-1].T, first.T @ first)
-    strength = jnp.sum(modes.out * (product @ modes.into), axis=0)
     target = jnp.sum(modes.out * (flow.target @ modes.into), axis=0)
-    alive = strength != 0
-    v = jnp.where(alive, jnp.abs(jnp.where(alive, strength, 1)) ** (1 / len(layers)), 0)
     frames = [modes.into]
     for layer in layers:
-        frames.append((layer @ frames[-1]) / nonzero(v)[None, :])
+        frames.append(_carry(layer, frames[-1]))
+    # Not from the product, which has no digits of weak modes left.
+    sizes = [
+        jnp.sum(above * (w @ below), axis=0) for w, below, above in zip(layers, frames[:-1], frames[1:], strict=True)
+    ]
+    size_of = jnp.prod(jnp.stack(sizes), axis=0)
+    alive = size_of > 0
+    v = jnp.where(alive, jnp.where(alive, size_of, 1) ** (1 / len(layers)), 0)
+    strength = jnp.sum(modes.out * frames[-1], axis=0) * size_of
     rebuild = lambda diagonal: modes.out @ (diagonal[:, None] * modes.into.T)
     gaps = [
         jnp.linalg.norm(above.T @ above - below @ below.T) / nonzero(jnp.sum(above**2) + jnp.sum(below**2))
@@ -119,11 +138,34 @@ def _start(problem: Problem) -> _Start:
     ]
     off_target = jnp.linalg.norm(flow.target - rebuild(target)) / nonzero(jnp.linalg.norm(flow.target))
     off_start = jnp.linalg.norm(product - rebuild(strength)) / nonzero(size)
+    target = jnp.where(strength < 0, -target, target)
+    # A mode is moved by what it shares with others and by a target turned to it: both relative to its own weights.
+    norm = lambda columns: jnp.linalg.norm(columns, axis=0)
+    leaks = [norm(w.T @ above - below * v) for w, below, above in zip(layers, frames[:-1], frames[1:], strict=True)]
+    leaks.append(norm(frames[-1] - modes.out * jnp.where(strength < 0, -1, 1)) * v)
+    largest = jnp.max(jnp.stack([norm(layer).max() for layer in layers]))
+    leak = jnp.max(jnp.stack(leaks), axis=0) + off_target * largest
+    matters = has_target(problem, target) & (v > 0)
     return _Start(
         flow,
         tuple(frames),
         v,
-        jnp.where(strength < 0, -target, target),
+        target,
         jnp.max(jnp.stack(gaps)),
         jnp.maximum(off_target, off_start),
+        jnp.max(jnp.where(matters, leak / nonzero(v), 0)),
+        jnp.where(target > 0, v, 0) / nonzero(largest),
     )
+
+
+def _carry(layer: Float[Array, "out in"], frame: Float[Array, "in modes"]) -> Float[Array, "out modes"]:
+    """The modes behind a layer, orthonormal. Strong modes come first: what weak ones hold of them is rounding."""
+    layer, frame = jax.lax.stop_gradient((layer, frame))
+    image = layer @ frame
+    rows, modes = image.shape
+    size = jnp.linalg.norm(image, axis=0)
+    order = jnp.argsort(-size)
+    unit = (image / nonzero(size)[None, :])[:, order]
+    q = jnp.linalg.qr(jnp.pad(unit, ((0, max(modes - rows, 0)), (0, 0))))[0][:rows]
+    q = q * jnp.where(jnp.sum(q * unit, axis=0) < 0, -1, 1)[None, :]
+    return jnp.where(size > 0, q[:, jnp.argsort(order)], 0)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from .._dynamics import Assumption
 from .._phi import finite_product
@@ -126,6 +126,27 @@ def whitened_inputs(problem: Problem) -> Assumption:
 def tolerance(problem: Problem) -> float:
     """The largest measured violation that counts as rounding."""
     return 1e4 * float(jnp.finfo(problem.x.dtype).eps)
+
+
+def has_target(problem: Problem, target: Float[Array, " modes"]) -> Bool[Array, " modes"]:
+    """The modes whose target is more than rounding beside the largest one."""
+    size = jnp.abs(target)
+    return size > tolerance(problem) * jnp.max(size)
+
+
+def no_saddle(problem: Problem, growing: Float[Array, " modes"], target: Float[Array, " modes"]) -> Assumption:
+    """No mode with a target starts without a part that grows: it would stay in a saddle, and rounding makes it leave.
+
+    `growing` is the size of that part, relative to the largest weights.
+    """
+    least = float(jnp.finfo(problem.x.dtype).eps) ** 0.5
+    least_growing = jnp.min(jnp.where(has_target(problem, target), growing, 1.0))
+    return Assumption(
+        "no mode ends in a saddle, from where rounding decides",
+        least / jnp.maximum(least_growing, least**2),
+        1.0,
+        "a mode opposes its target or starts at zero",
+    )
 
 
 def linear_flow(problem: Problem) -> LinearFlow:
