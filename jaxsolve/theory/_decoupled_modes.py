@@ -131,7 +131,7 @@ def _start(problem: Problem) -> _Start:
     # A mode with a target is as large as its part that grows; what it shares with others must be small beside that.
     largest = jnp.maximum(size_in, size_out)
     columns = lambda m: safe_sqrt(jnp.sum(m**2, axis=0))
-    growing = columns(a + jnp.sign(strength) * b) / 2
+    growing = columns(a + jnp.sign(strength)[None, :] * b) / 2
     aimed = has_target(problem, strength)
     own = jnp.where(aimed, growing, jnp.maximum(columns(a), columns(b)))
     own = jnp.maximum(own, tolerance(problem) * largest)

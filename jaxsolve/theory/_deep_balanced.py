@@ -141,8 +141,10 @@ def _start(problem: Problem) -> _Start:
     target = jnp.where(strength < 0, -target, target)
     # A mode is moved by what it shares with others and by a target turned to it: both relative to its own weights.
     norm = lambda columns: jnp.linalg.norm(columns, axis=0)
-    leaks = [norm(w.T @ above - below * v) for w, below, above in zip(layers, frames[:-1], frames[1:], strict=True)]
-    leaks.append(norm(frames[-1] - modes.out * jnp.where(strength < 0, -1, 1)) * v)
+    leaks = [
+        norm(w.T @ above - below * v[None, :]) for w, below, above in zip(layers, frames[:-1], frames[1:], strict=True)
+    ]
+    leaks.append(norm(frames[-1] - modes.out * jnp.where(strength < 0, -1, 1)[None, :]) * v)
     largest = jnp.max(jnp.stack([norm(layer).max() for layer in layers]))
     leak = jnp.max(jnp.stack(leaks), axis=0) + off_target * largest
     matters = has_target(problem, target) & (v > 0)
@@ -168,4 +170,4 @@ def _carry(layer: Float[Array, "out in"], frame: Float[Array, "in modes"]) -> Fl
     unit = (image / nonzero(size)[None, :])[:, order]
     q = jnp.linalg.qr(jnp.pad(unit, ((0, max(modes - rows, 0)), (0, 0))))[0][:rows]
     q = q * jnp.where(jnp.sum(q * unit, axis=0) < 0, -1, 1)[None, :]
-    return jnp.where(size > 0, q[:, jnp.argsort(order)], 0)
+    return jnp.where((size > 0)[None, :], q[:, jnp.argsort(order)], 0)
