@@ -135,7 +135,7 @@ def _start(problem: Problem) -> _Start:
     aimed = has_target(problem, strength)
     own = jnp.where(aimed, growing, jnp.maximum(columns(a), columns(b)))
     own = jnp.maximum(own, tolerance(problem) * largest)
-    shared = jnp.abs(jnp.stack([a.T @ a, b.T @ b, a.T @ b])) / (own[:, None] * own[None, :])
+    shared = sum(jnp.abs(m) for m in (a.T @ a, b.T @ b, a.T @ b)) / (own[:, None] * own[None, :])
     among = jnp.where(jnp.eye(own.shape[0], dtype=bool) | ~(aimed[:, None] | aimed[None, :]), 0, shared)
     outside = [
         columns((last - modes.out @ a.T) @ jnp.concatenate([a, b], axis=1)),
