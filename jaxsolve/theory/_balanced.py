@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from .._dynamics import Assumption, Quantity, View
 from .._problem import Problem
 from .._safe import nonzero
-from ._by_mode import no_saddle, own_scale, worst
+from ._by_mode import by_own_weights, has_target, no_saddle, own_size
 from ._linear_flow import (
     linear_flow,
     linear_network,
@@ -21,7 +21,7 @@ from ._linear_flow import (
     tolerance,
     whitened_inputs,
 )
-from ._linear_form import AbstractLinearForm
+from ._linear_form import AbstractLinearForm, flow_time
 from ._reduced_balanced import Blocks, ReducedBalanced
 
 
@@ -63,7 +63,7 @@ class Balanced(AbstractLinearForm):
         found = [
             whitened_inputs(problem),
             positive_rates(problem),
-            _is_balanced(problem, start),
+            *_balances(problem, start),
             _leaves_saddles(problem, start),
         ]
         if problem.x_test is not None:
@@ -133,23 +133,23 @@ def _reduce(start: _Start) -> ReducedBalanced:
 
 
 def _blocks(start: _Start, t: Float[Array, ""]) -> Blocks:
-    return _reduce(start).blocks(start.flow.time(t))
+    return _reduce(start).blocks(start.flow.time(flow_time(t, start.inside.dtype)))
 
 
-def _is_balanced(problem: Problem, start: _Start) -> Assumption:
+def _balances(problem: Problem, start: _Start) -> list[Assumption]:
     # In the hidden directions of both layers together, from the layers and not from their Gram matrices: those of weak
     # directions then keep their digits.
     first, last = start.inside.T, start.flow.layers[1]
     directions = jnp.linalg.svd(jnp.concatenate([last, first]))[2].T
     last, first = last @ directions, first @ directions
     gap = last.T @ last - first.T @ first - start.balance * jnp.eye(first.shape[1], dtype=problem.x.dtype)
-    sizes = own_scale(jnp.sqrt(jnp.sum(last**2, axis=0) + jnp.sum(first**2, axis=0)))
-    return Assumption(
-        "layers are lambda-balanced",
-        worst(gap, sizes, sizes),
-        tolerance(problem),
-        "V_2^T V_2 - V_1 V_1^T - lambda I relative to its terms, direction by direction",
-    )
+    sizes = jnp.sqrt(jnp.sum(last**2, axis=0) + jnp.sum(first**2, axis=0))
+    own = own_size(sizes, jnp.max(sizes))
+    name, total = "layers are lambda-balanced", jnp.linalg.norm(start.outgoing) + jnp.linalg.norm(start.incoming)
+    return [
+        Assumption(name, jnp.linalg.norm(gap) / nonzero(total), tolerance(problem), "relative to all weights"),
+        by_own_weights(f"{name} in every direction", jnp.abs(gap) / (own[:, None] * own[None, :])),
+    ]
 
 
 def _leaves_saddles(problem: Problem, start: _Start) -> Assumption:
@@ -157,7 +157,7 @@ def _leaves_saddles(problem: Problem, start: _Start) -> Assumption:
     weights = jnp.concatenate([start.flow.layers[1], start.inside.T])
     strength = reduced.strength
     modes = strength.shape[0]
-    asked = strength > tolerance(problem) * jnp.max(strength)
+    asked = has_target(strength, tolerance(problem))
     rows, pivots, found = reduced.start
     height = found * jnp.abs(jnp.diagonal(rows[pivots]))
     leads = (pivots < modes) & asked[jnp.minimum(pivots, modes - 1)]

@@ -7,20 +7,28 @@ from .._dynamics import Assumption
 from .._safe import nonzero
 
 
-def faint(dtype: jnp.dtype) -> float:
-    """The share of the largest mode below which a mode counts as absent: rounding then is much of what it has."""
+# A mode's own violation may be far larger than that of all weights together: the rounding of strong modes counts beside
+# weak ones. What it changes is of its own size, so that the root of the precision leaves eight digits (in float64).
+def _most(dtype: jnp.dtype) -> float:
     return float(jnp.finfo(dtype).eps) ** 0.5
 
 
-def own_scale(sizes: Float[Array, " modes"]) -> Float[Array, " modes"]:
-    """What to measure each mode by: its own size, or the largest one if it is absent."""
-    largest = jnp.max(sizes)
-    return nonzero(jnp.where(sizes > faint(sizes.dtype) * largest, sizes, largest))
+def has_target(target: Float[Array, " modes"], tolerance: float) -> Bool[Array, " modes"]:
+    """The modes whose target is more than rounding beside the largest one."""
+    size = jnp.abs(target)
+    return size > tolerance * jnp.max(size)
 
 
-def worst(gaps: Float[Array, "a b"], one: Float[Array, " a"], other: Float[Array, " b"]) -> Float[Array, ""]:
-    """The largest of entries measured by the sizes of both modes that they couple."""
-    return jnp.max(jnp.abs(gaps) / (nonzero(one)[:, None] * nonzero(other)[None, :]), initial=0.0)
+def own_size(sizes: Float[Array, " modes"], largest: Float[Array, ""]) -> Float[Array, " modes"]:
+    """What to measure each mode by: its own size, or the smallest one that can be told from rounding."""
+    return nonzero(jnp.maximum(sizes, _most(sizes.dtype) * largest))
+
+
+def by_own_weights(name: str, violation: Float[Array, "..."]) -> Assumption:
+    """An assumption about every mode, measured in units of its own weights."""
+    return Assumption(
+        name, jnp.max(violation, initial=0.0), _most(violation.dtype), "relative to the weights of each mode"
+    )
 
 
 def no_saddle(growing: Float[Array, " modes"], needed: Bool[Array, " modes"], size: Float[Array, ""]) -> Assumption:
@@ -29,14 +37,13 @@ def no_saddle(growing: Float[Array, " modes"], needed: Bool[Array, " modes"], si
     Arguments:
         growing: the part of the start that grows, per mode, in the units of weights.
         needed: which of the modes are asked for.
-        size: the largest weight, which sets the rounding.
+        size: the largest weight, which sets the rounding. A start of zeros stays where it is.
     """
     share = jnp.where(size > 0, growing / nonzero(size), 1.0)
     eps = float(jnp.finfo(share.dtype).eps)
-    rounded = jnp.minimum(eps / jnp.maximum(share, eps), 1.0)
     return Assumption(
         "no mode of the target starts at a saddle or falls towards one",
-        jnp.max(jnp.where(needed, rounded, 0.0), initial=0.0),
-        eps**0.5,
+        jnp.max(jnp.where(needed, eps / jnp.maximum(share, eps), 0.0), initial=0.0),
+        _most(share.dtype),
         "rounding of the weights, relative to the part of them that grows",
     )

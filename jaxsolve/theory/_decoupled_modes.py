@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from .._dynamics import Assumption, Quantity, View
 from .._problem import Problem
 from .._safe import nonzero, safe_sqrt
+from ._by_mode import by_own_weights, has_target, no_saddle, own_size
 from ._linear_flow import (
     linear_flow,
     linear_network,
@@ -21,7 +22,7 @@ from ._linear_flow import (
     tolerance,
     whitened_inputs,
 )
-from ._linear_form import AbstractLinearForm
+from ._linear_form import AbstractLinearForm, flow_time
 from ._modes import Modes, shared_modes
 from ._reduced_line import ReducedLine, rotate
 
@@ -32,7 +33,8 @@ class DecoupledModes(AbstractLinearForm):
     With singular vectors $u_k, v_k$ common to the target and to $V_2 V_1$ at the start, mode k has the hidden
     vectors $a_k = V_2^\top u_k$ and $b_k = V_1 v_k$. If those of different modes are orthogonal, each pair follows the
     flow of a two-layer network on a line (Saxe's modes: vectors of one entry). No balance is needed, rates are any
-    positive ones, inputs are whitened on their row space.
+    positive ones, inputs are whitened on their row space. Modes with a target, but without the part of $a_k \pm b_k$
+    that grows towards it, end in a saddle that rounding makes them leave: refused.
 
     Provides parameters, outputs, NTK at any t in [0, inf]. `reduce` gives every mode in six numbers, as a
     `js.theory.ReducedLine`.
@@ -66,6 +68,8 @@ class DecoupledModes(AbstractLinearForm):
             positive_rates(problem),
             Assumption("target and start share their singular vectors", start.misalignment, tolerance(problem)),
             Assumption("hidden vectors of different modes are orthogonal", start.overlap, tolerance(problem)),
+            by_own_weights("no mode is changed by others", start.others),
+            start.saddle,
         ]
 
     def reduce(self, problem: Problem) -> ReducedLine:
@@ -81,7 +85,7 @@ class DecoupledModes(AbstractLinearForm):
         self.require_kind(problem)
         start = _start(problem)
         flow, modes = start.flow, start.modes
-        t = jnp.asarray(t, problem.x.dtype)
+        t = flow_time(t, problem.x.dtype)
         angle = _lines(start).log_xi(t)
         a, b = rotate(start.a, start.b, angle[None, :])
         first, last = flow.layers
@@ -97,6 +101,8 @@ class _Start(NamedTuple):
     strength: Float[Array, " modes"]  # of the target
     misalignment: Float[Array, ""]
     overlap: Float[Array, ""]
+    others: Float[Array, " modes"]  # what the rest does to a mode, relative to the part of it that grows
+    saddle: Assumption
 
 
 def _lines(start: _Start) -> ReducedLine:
@@ -123,6 +129,16 @@ def _start(problem: Problem) -> _Start:
     off_out = size((last @ a - modes.out * jnp.sum(a * a, axis=0)[None, :]) * moving[None, :])
     off_into = size((inside.T @ b - modes.into * jnp.sum(b * b, axis=0)[None, :]) * moving[None, :])
     size_in, size_out = nonzero(size(inside)), nonzero(size(last))
+    largest = jnp.maximum(size_in, size_out)
+    growing = _columns(a + jnp.sign(strength)[None, :] * b) / 2
+    aimed = has_target(strength, tolerance(problem))
+    reach = jnp.maximum(largest, safe_sqrt(jnp.max(jnp.abs(strength))))
+    own = jnp.where(aimed, own_size(growing, largest), reach)
+    outside = jnp.concatenate([last - modes.out @ a.T, inside.T - modes.into @ b.T])
+    crossed = jnp.abs(a.T @ b)
+    shared = (jnp.abs(a.T @ a) + jnp.abs(b.T @ b) + crossed + crossed.T) / own[None, :]
+    others = jnp.sum(jnp.where(jnp.eye(len(own), dtype=bool), 0, shared), axis=1)
+    others = others + (_columns(outside @ a) + _columns(outside @ b)) / reach + off_target * reach
     return _Start(
         flow,
         modes,
@@ -131,4 +147,10 @@ def _start(problem: Problem) -> _Start:
         strength,
         jnp.maximum(off_target, off_start / (size_in * size_out)),
         jnp.maximum(off_out / size_out**2, off_into / size_in**2),
+        others=jnp.where(aimed, others / own, 0),
+        saddle=no_saddle(growing, aimed, largest),
     )
+
+
+def _columns(m: Float[Array, "rows modes"]) -> Float[Array, " modes"]:
+    return safe_sqrt(jnp.sum(m**2, axis=0))

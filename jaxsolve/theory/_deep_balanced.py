@@ -5,12 +5,14 @@ Saxe et al. 2014; Arora et al. 2018; Atanasov, Bordelon & Pehlevan 2022, section
 
 from typing import ClassVar, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._dynamics import Assumption, Quantity, View
 from .._problem import Problem
 from .._safe import nonzero
+from ._by_mode import by_own_weights, has_target, no_saddle, own_size
 from ._deep_mode import half_loss_time, mode_strength
 from ._linear_flow import (
     linear_flow,
@@ -20,7 +22,7 @@ from ._linear_flow import (
     tolerance,
     whitened_inputs,
 )
-from ._linear_form import AbstractLinearForm
+from ._linear_form import AbstractLinearForm, flow_time
 from ._modes import shared_modes
 
 
@@ -30,6 +32,8 @@ class DeepBalanced(AbstractLinearForm):
     Balanced: $V_{l+1}^\top V_{l+1} = V_l V_l^\top$ for $V_l = W_l/\sqrt{\eta_l}$ and $V_1$ on the inputs' row space.
     Target and start share their singular vectors; inputs are whitened on their row space; rates are any positive ones.
     Then all layers hold the same singular values v, and every mode obeys $\dot v = v^{L-1} (s - v^L)$.
+
+    Modes that oppose their target, or start at zero with one, end in a saddle that rounding makes them leave: refused.
 
     Provides parameters, outputs, NTK at any t in [0, inf].
 
@@ -63,13 +67,15 @@ class DeepBalanced(AbstractLinearForm):
             positive_rates(problem),
             Assumption("adjacent layers are balanced", start.imbalance, tolerance(problem)),
             Assumption("target and start share their singular vectors", start.misalignment, tolerance(problem)),
+            by_own_weights("every mode is the same in all layers", start.mismatch),
+            start.saddle,
         ]
 
     def at(self, problem: Problem, t: Float[Array, ""]) -> View:
         self.require_kind(problem)
         start = _start(problem)
         flow = start.flow
-        v = mode_strength(start.v, start.target, flow.time(t), matrices=len(flow.layers))
+        v = mode_strength(start.v, start.target, flow.time(flow_time(t, problem.x.dtype)), matrices=len(flow.layers))
         layers = tuple(
             layer + above @ ((v - start.v)[:, None] * below.T)
             for layer, below, above in zip(flow.layers, start.frames[:-1], start.frames[1:], strict=True)
@@ -95,6 +101,8 @@ class _Start(NamedTuple):
     target: Float[Array, " modes"]  # of v^L
     imbalance: Float[Array, ""]
     misalignment: Float[Array, ""]
+    mismatch: Float[Array, " modes"]  # between layers and with other modes, relative to v
+    saddle: Assumption
 
 
 def _start(problem: Problem) -> _Start:
@@ -105,13 +113,18 @@ def _start(problem: Problem) -> _Start:
     for layer in layers[1:]:
         product, size = layer @ product, size * jnp.linalg.norm(layer)
     modes = shared_modes(flow.task * jnp.sign(flow.outer), product, layers[-1] @ layers[-1].T, first.T @ first)
-    strength = jnp.sum(modes.out * (product @ modes.into), axis=0)
     target = jnp.sum(modes.out * (flow.target @ modes.into), axis=0)
-    alive = strength != 0
-    v = jnp.where(alive, jnp.abs(jnp.where(alive, strength, 1)) ** (1 / len(layers)), 0)
     frames = [modes.into]
     for layer in layers:
-        frames.append((layer @ frames[-1]) / nonzero(v)[None, :])
+        frames.append(_carry(layer, frames[-1]))
+    # Not from the product, which has no digits of weak modes left.
+    sizes = [
+        jnp.sum(above * (w @ below), axis=0) for w, below, above in zip(layers, frames[:-1], frames[1:], strict=True)
+    ]
+    size_of = jnp.prod(jnp.stack(sizes), axis=0)
+    alive = size_of > 0
+    v = jnp.where(alive, jnp.where(alive, size_of, 1) ** (1 / len(layers)), 0)
+    strength = jnp.sum(modes.out * frames[-1], axis=0) * size_of
     rebuild = lambda diagonal: modes.out @ (diagonal[:, None] * modes.into.T)
     gaps = [
         jnp.linalg.norm(above.T @ above - below @ below.T) / nonzero(jnp.sum(above**2) + jnp.sum(below**2))
@@ -119,11 +132,37 @@ def _start(problem: Problem) -> _Start:
     ]
     off_target = jnp.linalg.norm(flow.target - rebuild(target)) / nonzero(jnp.linalg.norm(flow.target))
     off_start = jnp.linalg.norm(product - rebuild(strength)) / nonzero(size)
+    target = jnp.where(strength < 0, -target, target)
+    # A mode is moved by what it shares with others and by a target turned to it: both relative to its own weights.
+    norm = lambda columns: jnp.linalg.norm(columns, axis=0)
+    leaks = [
+        norm(w.T @ above - below * v[None, :]) for w, below, above in zip(layers, frames[:-1], frames[1:], strict=True)
+    ]
+    leaks.append(norm(frames[-1] - modes.out * jnp.where(strength < 0, -1, 1)[None, :]) * v)
+    largest = jnp.max(jnp.stack([norm(layer).max() for layer in layers]))
+    reach = jnp.maximum(largest, jnp.max(jnp.abs(target)) ** (1 / len(layers)))
+    leak = jnp.max(jnp.stack(leaks), axis=0) + off_target * reach
+    aimed = has_target(target, tolerance(problem))
     return _Start(
         flow,
         tuple(frames),
         v,
-        jnp.where(strength < 0, -target, target),
+        target,
         jnp.max(jnp.stack(gaps)),
         jnp.maximum(off_target, off_start),
+        mismatch=jnp.where(aimed, leak / own_size(v, largest), 0),
+        saddle=no_saddle(jnp.where(target > 0, v, 0), aimed, largest),
     )
+
+
+def _carry(layer: Float[Array, "out in"], frame: Float[Array, "in modes"]) -> Float[Array, "out modes"]:
+    """The modes behind a layer, orthonormal. Strong modes come first: what weak ones hold of them is rounding."""
+    layer, frame = jax.lax.stop_gradient((layer, frame))
+    image = layer @ frame
+    rows, modes = image.shape
+    size = jnp.linalg.norm(image, axis=0)
+    order = jnp.argsort(-size)
+    unit = (image / nonzero(size)[None, :])[:, order]
+    q = jnp.linalg.qr(jnp.pad(unit, ((0, max(modes - rows, 0)), (0, 0))))[0][:rows]
+    q = q * jnp.where(jnp.sum(q * unit, axis=0) < 0, -1, 1)[None, :]
+    return jnp.where((size > 0)[None, :], q[:, jnp.argsort(order)], 0)
