@@ -22,6 +22,7 @@ from ._dynamics import (
     resolve,
     View,
 )
+from ._memory import memory_for
 from ._problem import Problem
 from ._results import FIRST_FAILURE, result_code, RESULT_NAMES, result_names, RESULTS
 from ._trajectory import Label, Stats, Trajectory
@@ -73,6 +74,7 @@ def solve(
         TypeError: an argument is of the wrong kind.
         NotApplicable: the closed form does not solve this problem.
         SolveError: the run failed and `throw` is true.
+        MemoryError: the run does not fit into memory.
 
     Example:
         >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -96,12 +98,13 @@ def solve(
         if item.require is not None:
             item.require(problem)
     fits(getattr(dynamics, "until", None), problem)
-    if isinstance(dynamics, AbstractMarching) and progress:
-        trajectory = _march_visibly(problem, dynamics, times, observables)
-    else:
-        trajectory = _run(problem, dynamics, times, observables)
-    if throw:
-        _raise_on_failure(trajectory)
+    with memory_for("this run", "take fewer samples or times, or observables that need no kernel"):
+        if isinstance(dynamics, AbstractMarching) and progress:
+            trajectory = _march_visibly(problem, dynamics, times, observables)
+        else:
+            trajectory = _run(problem, dynamics, times, observables)
+        if throw:
+            _raise_on_failure(trajectory)
     if isinstance(dynamics, AbstractMarching):
         _warn(trajectory, times)
     return trajectory

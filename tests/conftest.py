@@ -7,6 +7,7 @@ import itertools
 import math
 import os
 import pathlib
+import signal
 import zlib
 
 import hypothesis
@@ -22,6 +23,9 @@ if jaxlib.version.__version_info__ < (0, 11):  # newer ones do not know it, and 
 os.environ.setdefault("XLA_FLAGS", " ".join(FLAGS))
 # Tests run one per core: a second thread of LAPACK would wait for a core, and spin while it waits.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# Shells start what runs in the background with Ctrl-C ignored, and its children with it: tests of signals need it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import jax  # noqa: E402
 import jaxtyping  # noqa: E402

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxsolve import Descent, GradientFlow, observe, result_names, solve, View
+from jaxsolve import data, Descent, exact, GradientFlow, nets, observe, result_names, solve, theory, View
 from tests import cases
 from tests.inside import result_code
 
@@ -87,3 +87,35 @@ def test_accuracy_is_of_classes():
     assert np.isnan(observe.accuracy()(view(regression)))
     signs = eqx.tree_at(lambda p: p.y, problem, jnp.array([[1.0], [-1.0]]))
     np.testing.assert_allclose(observe.accuracy()(view(signs)), 1.0)
+
+
+@pytest.mark.usefixtures("as_users")
+def test_what_is_no_problem_has_no_closed_form():
+    with pytest.raises(TypeError, match="problem must be a jaxsolve.Problem, got Linear"):
+        exact(_modes().net)
+
+
+def test_a_line_search_is_refused():
+    with pytest.raises(TypeError, match="from gradients alone.*optax.lbfgs, needs more"):
+        Descent(optax.lbfgs(), rate=0.1)
+    with pytest.raises(TypeError, match="from gradients alone.*optax.lbfgs, needs more"):
+        Descent(optax.lbfgs())
+
+
+def test_what_does_not_fit_into_memory_says_so():
+    key = jax.random.key(0)
+    with pytest.raises(MemoryError, match="this dataset needs .* GB are free"):
+        data.gaussian(10**6, 10**6, key=key)
+    with pytest.raises(MemoryError, match="this network needs .* GB are free"):
+        nets.TwoLayerLinear(10**6, 10**6, scaling=nets.Scaling.ntk(), key=key)
+    scaling = nets.Scaling.ntk()
+    large = jax.eval_shape(lambda: nets.TwoLayerLinear(10**6, 10**6, scaling=scaling, key=jax.random.key(0)))
+    assert large.weights[0].shape == (10**6, 10**6)  # what is traced takes no memory
+
+
+@pytest.mark.parametrize("t", [-1.0, jnp.array([0.0, -2.0])])
+def test_reduced_flows_take_no_negative_time(t):
+    line = theory.ReducedLine.from_pq(0.4, 0.2, 0.1, 1.0, 1.0)
+    with pytest.raises(ValueError, match="t must be a time >= 0"):
+        line.f(t)
+    assert np.isnan(eqx.filter_jit(line.f)(jnp.array(-1.0)))

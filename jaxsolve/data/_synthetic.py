@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray, Real, Shaped
 
 from .._checks import concrete, describe, is_real, require_finite, require_flag
+from .._memory import require_room
 from ._arguments import require_count, require_key, require_scalar
 from ._covariance import covariance_root, matmul
 from ._dataset import Dataset
@@ -217,6 +218,7 @@ def _sizes(n_train: int, n_test: int, in_size: int, key: PRNGKeyArray) -> str:
     require_count(n_test, "n_test", least=0)
     require_count(in_size, "in_size", least=1)
     require_key(key)
+    require_room((n_train + n_test) * in_size * jnp.dtype(jnp.result_type(float)).itemsize, "this dataset", key)
     return f"{n_train} training and {n_test} test samples in {in_size} dimensions"
 
 

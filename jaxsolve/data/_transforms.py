@@ -21,7 +21,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Real
 
-from .._checks import concrete, describe, is_real, require_finite, require_flag
+from .._checks import concrete, describe, is_real, real_array, require_finite, require_flag
 from ._arguments import require_count
 
 
@@ -32,10 +32,20 @@ class Affine(eqx.Module):
         >>> half = js.data.Affine(mean=jnp.ones(2), matrix=jnp.eye(2) / 2)
         >>> half(jnp.array([1.0, 3.0])).tolist()
         [0.0, 1.0]
+
+    Raises:
+        TypeError, ValueError: mean or matrix is no array of real numbers of such a shape.
     """
 
     mean: Float[Array, " d"]
     matrix: Float[Array, "d k"]
+
+    def __init__(self, mean: Float[Array, " d"], matrix: Float[Array, "d k"]):
+        self.mean, self.matrix = real_array(mean, "mean"), real_array(matrix, "matrix")
+        if self.mean.ndim != 1 or self.matrix.ndim != 2 or self.matrix.shape[0] != self.mean.shape[0]:
+            raise ValueError(
+                f"mean and matrix must have shapes (d,) and (d, k), got {self.mean.shape} and {self.matrix.shape}"
+            )
 
     def __call__(self, x: Float[Array, "*n d"]) -> Float[Array, "*n k"]:
         """Maps one sample `(d,)` to `(k,)`, or `(n, d)` to `(n, k)`.

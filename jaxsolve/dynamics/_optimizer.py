@@ -27,10 +27,25 @@ def read_optimizer(optimizer: Any, rate: Any, momentum: float) -> tuple[Held, Se
     if isinstance(optimizer, optax.GradientTransformation):
         if momentum:
             raise ValueError("momentum belongs to the optimiser: Descent(optax.sgd(rate, momentum=...))")
+        _require_steps_of_gradients(optimizer)
         held = Held(optimizer)
         return held, _see(held, rate)
     made, rate = _from_factory(optimizer, rate, momentum)
     return Held(made), Seen(rate, jnp.asarray(float(momentum)) if momentum else None, None)
+
+
+def _require_steps_of_gradients(optimizer: optax.GradientTransformation) -> None:
+    """Raises TypeError for an optimiser that needs more than gradients: a line search calls the loss."""
+    step = lambda params: optimizer.update(params, optimizer.init(params), params)
+    try:
+        with jax.numpy_dtype_promotion("standard"):
+            jax.eval_shape(step, jnp.ones(1))
+    except Exception as error:  # other optimisers may want parameters of a certain structure
+        if "required keyword-only argument" in str(error):
+            raise TypeError(
+                "optimizer must make its steps from gradients alone, such as optax.sgd(0.1) or optax.adam(1e-3); one "
+                f"with a line search, such as optax.lbfgs, needs more: {error}"
+            ) from error
 
 
 def _see(optimizer: Held, rate: Any) -> Seen:

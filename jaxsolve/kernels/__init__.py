@@ -1,5 +1,6 @@
 """Neural tangent kernels: of networks at finite and infinite width, and what can be computed from a kernel matrix."""
 
+from .._memory import free_memory as free_memory
 from ._classes import (
     class_kernel as class_kernel,
     class_means as class_means,
@@ -31,7 +32,6 @@ from ._matrix_free import (
     HessianOperator as HessianOperator,
     NTKOperator as NTKOperator,
 )
-from ._memory import free_memory as free_memory
 from ._metrics import (
     centre as centre,
     centred_alignment as centred_alignment,

@@ -10,11 +10,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from .._checks import require_flag, require_kind, require_size
+from .._memory import memory_for
 from ..nets import AbstractLayered, partition, rates
 from ._contributions import knows, Outputs
 from ._cost import jacobian_is_cheaper
 from ._inputs import check_inputs, check_network, check_rates
-from ._memory import choose_tiling, estimate, MemoryEstimate
+from ._memory import check_room, choose_tiling, estimate, MemoryEstimate
 from ._neural_tangents import empirical_ntk, NTKImplementation
 from ._signals import parametric_layers, tapped_layers
 from ._structured import structured
@@ -142,7 +143,11 @@ def empirical(
         cheaper = jacobian_is_cheaper(f, params, x1, x1 if x2 is None else x2)
         route = Route.JACOBIAN_CONTRACTION if cheaper else Route.NTK_VECTOR_PRODUCTS
         _log.info("the structured NTK does not know %s: taking %s of neural-tangents", unknown, route.name)
-    kernel = empirical_ntk(f, params, eta, x1, x1 if x2 is None else x2, implementation=NTKImplementation[route.name])
+    jacobian = route is Route.JACOBIAN_CONTRACTION
+    check_room(f, params, x1, x1 if x2 is None else x2, jacobian=jacobian, budget=memory)
+    with memory_for("this kernel", "take fewer samples, or kernels.NTKOperator(net, x), which does not hold it"):
+        way = NTKImplementation[route.name]
+        kernel = empirical_ntk(f, params, eta, x1, x1 if x2 is None else x2, implementation=way)
     return EmpiricalKernel(outputs.of(kernel), None, route)
 
 

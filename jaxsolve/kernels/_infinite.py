@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from .._checks import describe
+from .._memory import memory_for
 from .._safe import nonzero, safe_sqrt
 from ..nets import (
     AbstractLayered,
@@ -86,6 +87,7 @@ def infinite(
             named (normalisations; an activation of what is not Gaussian, as after the blocks of `ResNet18`),
             or the network is padded.
         NeuralTangentsUnavailable: neural-tangents is missing or broken.
+        MemoryError: the kernels do not fit into memory.
     """
     if not isinstance(net, AbstractLayered):
         raise TypeError(
@@ -96,7 +98,8 @@ def infinite(
     check_inputs(net, x1, x2)
     if eta is not None:
         check_rates(net, eta)
-    return _infinite(net, unit_rates(net) if eta is None else eta, x1, x2)
+    with memory_for("this kernel", "take fewer samples"):
+        return jax.block_until_ready(_infinite(net, unit_rates(net) if eta is None else eta, x1, x2))
 
 
 @eqx.filter_jit

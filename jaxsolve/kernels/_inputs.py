@@ -50,7 +50,7 @@ def check_rates(net: Any, eta: PyTree) -> None:
     rates = jax.tree.leaves(eta)
     known = [concrete(rate) for rate in rates]
     numbers = all(value is None or (is_real(value) and value.ndim == 0) for value in known)
-    if not numbers or len(rates) != len(jax.tree.leaves(partition(net)[0])):
+    if not numbers or jax.tree.structure(eta) != jax.tree.structure(partition(net)[0]):
         raise ValueError(
             "eta must be a pytree with one number at every trainable array, such as nets.rates(net) or "
             f"kernels.unit_rates(net); got {describe(eta)}"

@@ -1,15 +1,15 @@
 """How much memory an empirical kernel takes, known from shapes before anything runs."""
 
 import math
-import os
 import sys
-from pathlib import Path
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
+from .._memory import free_memory
 from ..nets import AbstractLayered, Conv
 from ._contributions import conv_costs, Outputs
 from ._signals import parametric_layers, signals
@@ -83,35 +83,35 @@ def choose_tiling(
     )
 
 
+def check_room(
+    f: Callable[[PyTree, Array], Array],
+    params: PyTree,
+    x1: Float[Array, "n ..."],
+    x2: Float[Array, "m ..."],
+    *,
+    jacobian: bool,
+    budget: int | None,
+) -> None:
+    """For networks of unknown layers, of which no more is known than the least that their kernel takes.
+
+    Raises:
+        MemoryError: the kernel alone does not fit, or not with the Jacobians that it is contracted from.
+    """
+    rows = [int(jax.eval_shape(f, params, x).size) for x in (x1, x2)]
+    count = sum(leaf.size for leaf in jax.tree.leaves(params))
+    needed = x1.dtype.itemsize * (rows[0] * rows[1] + (sum(rows) * count if jacobian else 0))
+    allowed = _default_budget() if budget is None else budget
+    if needed > allowed:
+        raise MemoryError(
+            f"the kernel of {rows[0]} x {rows[1]} outputs and {count} parameters needs at least {readable(needed)}, "
+            f"and {readable(allowed)} may be used; kernels.NTKOperator(net, x) gives products with the kernel without "
+            "holding it; or take fewer samples, or allow more with memory="
+        )
+
+
 def _default_budget() -> int:
     free = free_memory()
     return sys.maxsize if free is None else free // 2
-
-
-def free_memory() -> int | None:
-    """The free memory of the default device, in bytes; None if the device does not say.
-
-    Example:
-        >>> free = js.kernels.free_memory()
-        >>> print(free is None or free > 0)
-        True
-    """
-    device = jax.devices()[0]
-    stats = device.memory_stats() if device.platform != "cpu" else None
-    if stats and "bytes_limit" in stats:
-        return stats["bytes_limit"] - stats["bytes_in_use"]
-    return None if device.platform != "cpu" else _free_on_host()
-
-
-def _free_on_host() -> int | None:
-    # MemAvailable counts the caches that Linux gives back when needed; sysconf, for other systems, does not.
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return 1024 * int(line.split()[1])
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError):
-        return None
 
 
 def estimate(

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from .._checks import describe, require_key
+from .._memory import require_room
 from ._activations import Activation
 from ._init import AbstractInit, Shapes, Vectors, Weights
 from ._padded import fan, keep, Kept, within
@@ -51,8 +52,9 @@ def build(
             f"kaiming(), mup(), lazy(alpha), from_exponents(...); got {describe(scaling)}"
         )
     require_key(key)
-    dtype = jnp.result_type(float) if dtype is None else _floating(dtype)
+    dtype = jnp.dtype(jnp.result_type(float)) if dtype is None else _floating(dtype)
     _check_elementwise(activation, dtype)
+    require_room(sum(map(math.prod, weights)) * dtype.itemsize, "this network", key)
     windows = tuple(math.prod(shape[2:]) for shape in weights)
     kept = weights if kept is None else kept
     fans = tuple((fan(size[1]) * pixels, fan(size[0]) * pixels) for size, pixels in zip(kept, windows, strict=True))

@@ -35,14 +35,14 @@ def content(source: Source, theory: Source | None) -> tuple[dict[str, Any], list
     """
     observed, left = curves(source)
     found = phases(source, observed)
-    measures = _measures(source, observed, found)
+    measures = _measures(source, [*observed, *left.values()], found)
     notes = _missing(source)
     if found is None:
-        notes.append("No regimes and half-loss times: they need the loss from time 0 on.")
+        notes.append("No regimes and half-loss times: they need the loss at time 0 and at finite times after it.")
     elif found.change is None:
         notes.append("No regimes: they need observe.kernel_change().")
     if left:
-        notes.append(f"Left out, for more than a few numbers per time: {', '.join(left)}.")
+        notes.append(f"Left out, for more than a few numbers per time: {', '.join(left)}. The map has their norms.")
     size = sum(packed_bytes(item.values) for item in measures)
     if size > MAX_MEASURES:
         raise ValueError(

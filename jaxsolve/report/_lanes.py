@@ -37,9 +37,9 @@ class Measure(NamedTuple):
     categories: tuple[tuple[str, str], ...] = ()
 
 
-def curves(source: Source) -> tuple[list[Curve], list[str]]:
-    """The observables over time, arrays taken apart, and the names of those left out for having too many entries."""
-    found, left = [], []
+def curves(source: Source) -> tuple[list[Curve], dict[str, Curve]]:
+    """The observables over time, arrays taken apart, and by name the norms of those with too many entries for that."""
+    found, left = [], {}
     for name, variable in source.dataset.data_vars.items():
         if name in LANE_VARIABLES or "t" not in variable.dims or not _is_real(variable):
             continue
@@ -47,7 +47,7 @@ def curves(source: Source) -> tuple[list[Curve], list[str]]:
         unit = str(variable.attrs.get("units", "1"))
         entries = values.shape[2:]
         if np.prod(entries, dtype=int) > MAX_COMPONENTS:
-            left.append(str(name))
+            left[str(name)] = Curve(f"|{name}|", unit, np.sqrt(np.sum(values**2, axis=tuple(range(2, values.ndim)))))
             continue
         for index in itertools.product(*map(range, entries)):
             suffix = f"[{', '.join(map(str, index))}]" if index else ""

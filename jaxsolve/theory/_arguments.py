@@ -1,10 +1,13 @@
 """Reading numbers that a closed form takes as arguments."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from .._checks import require_finite, require_positive
+from .._checks import concrete, require_finite, require_positive
 
 
 def as_floats(value: Float[ArrayLike, "..."], name: str) -> Float[Array, "..."]:
@@ -28,3 +31,12 @@ def as_positive(value: Float[ArrayLike, "..."], name: str) -> Float[Array, "..."
     array = as_floats(value, name)
     require_positive(array, name)
     return array
+
+
+def flow_time(t: Float[ArrayLike, "..."], dtype: Any) -> Float[Array, "..."]:
+    """A time in [0, inf], in which closed forms hold: a negative one is refused if concrete, and NaN if traced."""
+    known = concrete(t)
+    if known is not None and np.any(known < 0):
+        raise ValueError(f"t must be a time >= 0, got {known.tolist()}")
+    t = jnp.asarray(t, dtype)
+    return jnp.where(t < 0, jnp.nan, t)

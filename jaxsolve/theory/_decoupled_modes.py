@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from .._dynamics import Assumption, Quantity, View
 from .._problem import Problem
 from .._safe import nonzero, safe_sqrt
+from ._arguments import flow_time
 from ._by_mode import by_own_weights, has_target, no_saddle, own_size
 from ._linear_flow import (
     linear_flow,
@@ -22,7 +23,7 @@ from ._linear_flow import (
     tolerance,
     whitened_inputs,
 )
-from ._linear_form import AbstractLinearForm, flow_time
+from ._linear_form import AbstractLinearForm
 from ._modes import Modes, shared_modes
 from ._reduced_line import ReducedLine, rotate
 

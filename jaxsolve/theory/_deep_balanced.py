@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from .._dynamics import Assumption, Quantity, View
 from .._problem import Problem
 from .._safe import nonzero
+from ._arguments import flow_time
 from ._by_mode import by_own_weights, has_target, no_saddle, own_size
 from ._deep_mode import half_loss_time, mode_strength
 from ._linear_flow import (
@@ -22,7 +23,7 @@ from ._linear_flow import (
     tolerance,
     whitened_inputs,
 )
-from ._linear_form import AbstractLinearForm, flow_time
+from ._linear_form import AbstractLinearForm
 from ._modes import shared_modes
 
 

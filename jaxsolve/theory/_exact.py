@@ -2,6 +2,7 @@
 
 import equinox as eqx
 
+from .._checks import describe
 from .._dynamics import AbstractRandomAccess, NotApplicable, Validity
 from .._problem import Problem
 from ._balanced import Balanced
@@ -24,9 +25,12 @@ def exact(problem: Problem) -> AbstractRandomAccess:
         'TwoLayerLine'
 
     Raises:
+        TypeError: what is given is no problem.
         NotApplicable: no closed form does. The message names the nearest form first, the one that misses the fewest
             assumptions by the least, then all others, with what each of them misses and by how much.
     """
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem must be a jaxsolve.Problem, got {describe(problem)}")
     missed = []
     for form in (TwoLayerLine(), SingleNeuronFlow(), Balanced(), DeepBalanced(), DecoupledModes()):
         validity = _check(form, problem)

@@ -66,9 +66,14 @@ class HyperbolicEntropy(AbstractPotential):
 
         Arguments:
             u, v: the weights at the start, one number or one per coordinate; none may be zero.
+
+        Raises:
+            ValueError: they differ in shape, or one of them is zero.
         """
         u, v = as_floats(u, "u"), as_floats(v, "v")
         v = v.astype(u.dtype)
+        if u.shape != v.shape and 0 not in (u.ndim, v.ndim):
+            raise ValueError(f"u and v must have the same shape, or be one number; got {u.shape} and {v.shape}")
         return HyperbolicEntropy(2 * jnp.abs(u) * jnp.abs(v), beta_0=(u - v) * (u + v))
 
     @staticmethod

@@ -1,14 +1,9 @@
 """What all solutions of linear networks share: the kind of a problem is checked before its numbers are read."""
 
 import abc
-from typing import Any
 
 import equinox as eqx
-import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, ArrayLike, Float
 
-from .._checks import concrete
 from .._dynamics import AbstractRandomAccess, Assumption, NotApplicable, Validity
 from .._problem import Problem
 from ._linear_flow import structure_fits
@@ -38,12 +33,3 @@ class AbstractLinearForm(AbstractRandomAccess):
         validity = Validity(tuple(self.structural_assumptions(problem)))
         if validity.structural:
             raise NotApplicable(f"{self.name} does not solve this problem: it needs {validity.missed()}")
-
-
-def flow_time(t: Float[ArrayLike, "..."], dtype: Any) -> Float[Array, "..."]:
-    """A time in [0, inf], in which closed forms hold: a negative one is refused if concrete, and NaN if traced."""
-    known = concrete(t)
-    if known is not None and np.any(known < 0):
-        raise ValueError(f"t must be a time >= 0, got {known.tolist()}")
-    t = jnp.asarray(t, dtype)
-    return jnp.where(t < 0, jnp.nan, t)

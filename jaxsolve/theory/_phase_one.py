@@ -13,8 +13,9 @@ from jaxtyping import Array, ArrayLike, Float
 from .._dynamics import Assumption, Quantity, View
 from .._problem import Problem
 from .._safe import nonzero, safe_product, safe_sqrt
+from ._arguments import flow_time
 from ._linear_flow import linear_flow, linear_network, LinearFlow, positive_rates
-from ._linear_form import AbstractLinearForm, flow_time
+from ._linear_form import AbstractLinearForm
 from ._reduced_line import rotate
 
 

@@ -3,6 +3,7 @@
 Xu & Liu Ziyin, section 3: equation (28), Theorem 2, Corollaries 1 to 3 and Table 1.
 """
 
+from math import isfinite
 from typing import NamedTuple
 
 from .._regime import Regime
@@ -67,7 +68,13 @@ def phase(exponents: Exponents, *, zero_output: bool = False) -> Regime:
     Reference:
         @inproceedings{xu2025three, title={Three Mechanisms of Feature Learning in a Linear Network},
           author={Yizhou Xu and Liu Ziyin}, booktitle={ICLR}, year={2025}, note={arXiv 2401.07085}}
+
+    Raises:
+        ValueError: an exponent is not finite.
     """
+    for name, value in zip(Exponents._fields, exponents, strict=True):
+        if not isfinite(value):
+            raise ValueError(f"{name} must be a finite exponent, got {value}")
     fastest = max(exponents.feature, exponents.kernel)
     if fastest < -_ROUNDING:
         return Regime.FROZEN

@@ -15,6 +15,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from .._checks import concrete
 from .._safe import nonzero, safe_hypot, safe_product, safe_sqrt, tanhc
+from ._arguments import flow_time
 
 
 class Timescale(NamedTuple):
@@ -133,7 +134,7 @@ class ReducedLine(eqx.Module):
         # Past `late` exp(-2 k R t) is zero in this dtype. Such t, inf among them, must not reach a product that is
         # differentiated.
         late = -0.5 * float(np.log(np.finfo(R.dtype).tiny))
-        t = jnp.asarray(t, R.dtype)
+        t = flow_time(t, R.dtype)
         settled = safe_product(k * R, t) > late
         kt = safe_product(k, jnp.where(settled, 0, t))
         x = jnp.where(R == 0, 0, R * kt)

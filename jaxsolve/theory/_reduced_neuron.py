@@ -12,6 +12,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from .._phi import finite_product, integrated_decay
 from .._safe import nonzero, safe_hypot, safe_sqrt
+from ._arguments import flow_time
 
 
 class ReducedNeuron(eqx.Module):
@@ -52,7 +53,7 @@ class ReducedNeuron(eqx.Module):
         return jnp.sign(self._modes()[0])
 
     def _time(self, t: Float[ArrayLike, ""]) -> Float[Array, ""]:
-        return finite_product(self.speed, jnp.asarray(t, self.w.dtype))
+        return finite_product(self.speed, flow_time(t, self.w.dtype))
 
     def _rates(self) -> tuple[Array, Array, Array]:
         """R, (R + delta)/2 and (R - delta)/2; the smaller of the two from their product |b|^2."""

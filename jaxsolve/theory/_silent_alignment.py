@@ -14,8 +14,9 @@ from .._checks import require_not_negative, require_size
 from .._dynamics import Assumption, Quantity, View
 from .._problem import Problem
 from .._safe import nonzero, safe_hypot, safe_sqrt
+from ._arguments import flow_time
 from ._linear_flow import linear_flow, linear_network, LinearFlow, positive_rates, whitened_inputs
-from ._linear_form import AbstractLinearForm, flow_time
+from ._linear_form import AbstractLinearForm
 from ._phase_one import small_start
 from ._reduced_line import ReducedLine, rotate
 

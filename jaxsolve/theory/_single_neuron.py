@@ -10,8 +10,9 @@ from jaxtyping import Array, Float
 
 from .._dynamics import Assumption, Quantity, View
 from .._problem import Problem
+from ._arguments import flow_time
 from ._linear_flow import linear_flow, linear_network, positive_rates, whitened_inputs
-from ._linear_form import AbstractLinearForm, flow_time
+from ._linear_form import AbstractLinearForm
 from ._reduced_neuron import ReducedNeuron
 
 

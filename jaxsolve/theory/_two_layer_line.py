@@ -13,9 +13,10 @@ from .._dynamics import Assumption, NotApplicable, Quantity, View
 from .._problem import Problem
 from .._safe import nonzero, safe_sqrt
 from ..losses import AbstractLoss, MSE
+from ._arguments import flow_time
 from ._line_clock import line_clock, LineClock, Speed
 from ._linear_flow import linear_network, positive_rates
-from ._linear_form import AbstractLinearForm, flow_time
+from ._linear_form import AbstractLinearForm
 from ._reduced_line import ReducedLine, rotate
 
 

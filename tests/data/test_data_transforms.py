@@ -29,6 +29,14 @@ def _second_moment(x):
 # --- Affine
 
 
+@pytest.mark.usefixtures("as_users")
+def test_affine_maps_are_of_real_numbers():
+    with pytest.raises(TypeError, match="mean must be an array of real numbers"):
+        Affine(np.array([None]), jnp.eye(1))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match=r"shapes \(d,\) and \(d, k\), got \(2,\) and \(3, 3\)"):
+        Affine(jnp.zeros(2), jnp.eye(3))
+
+
 def test_affine_acts_on_one_sample_and_on_many(getkey):
     affine = Affine(jnp.asarray([1.0, 2.0]), jnp.asarray([[1.0, 0.0, 2.0], [0.0, 3.0, 1.0]]))
     x = jax.random.normal(getkey(), (4, 2))

@@ -2,12 +2,13 @@
 
 from typing import cast
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsolve import kernels
+from jaxsolve import kernels, nets
 from jaxsolve.kernels import distance, relative_change
 
 
@@ -30,3 +31,17 @@ def test_what_has_no_spectrum():
     assert np.isnan(jax.jit(kernels.effective_rank)(-jnp.eye(3)))
     with pytest.raises(TypeError, match="one must be an array of real numbers, got str 'text'"):
         distance(cast(jax.Array, "text"), jnp.eye(2))
+
+
+@pytest.mark.usefixtures("as_users")
+def test_rates_have_the_shape_of_the_parameters():
+    net = nets.TwoLayerLinear(2, 4, scaling=nets.Scaling.ntk(), key=jax.random.key(0))
+    with pytest.raises(ValueError, match=r"eta must be a pytree with one number at every trainable array.*got list"):
+        kernels.empirical(net, jnp.eye(2), eta=[1.0, 2.0])
+
+
+def test_a_kernel_without_room_says_so():
+    net = eqx.nn.MLP(8, 10, 512, 3, key=jax.random.key(0))
+    x = jnp.ones((100, 8))
+    with pytest.raises(MemoryError, match=r"1000 x 1000 outputs and \d+ parameters needs at least .*NTKOperator"):
+        kernels.empirical(net, x, route=kernels.Route.JACOBIAN_CONTRACTION, memory=10**8)

@@ -59,7 +59,7 @@ def test_map_shows_medians_over_any_two_axes(browser, report):
 def test_mouse_shows_and_pins_trajectories(browser, report):
     loss = imagined()["loss"].values
     with opened(browser, report) as seen:
-        assert seen.figure("curves") == []
+        assert len(seen.figure("curves")) == 1  # of the first cell
         seen.hover(2, 1, "sigma = 1, gamma = 1")
         seen.until("document.getElementById('curves').data.length === 1")
         assert seen.text("map-status").startswith("sigma = 1, gamma = 1, all seed: regime ")
@@ -291,3 +291,20 @@ def test_only_our_scripts_run_and_the_watch_would_see_others(browser, report, tm
         assert seen.page.evaluate("window.broken") is None
         assert any("script" in line for line in seen.wrong)
         assert any("example.invalid" in line for line in seen.wrong)
+
+
+def test_something_is_drawn_before_anything_is_chosen(browser, tmp_path):
+    with opened(browser, write(imagined(), tmp_path / "all.html")) as seen:
+        assert seen.text("curves-status") == "No cell is chosen yet. Grey: sigma = 0.3, gamma = 0.01, all seed."
+        assert len(seen.figure("curves")[0]["y"]) > 3
+    # One finite time: over time a logarithm shows nothing, so last values lie over the first axis.
+    ends = imagined().isel(t=[0, -1]).assign_coords(t=[0.0, np.inf])
+    with opened(browser, write(ends, tmp_path / "ends.html")) as seen:
+        assert seen.page.input_value("#collapse-base") == "1"
+        assert seen.page.evaluate("document.getElementById('collapse').layout.xaxis.title.text") == "sigma"
+        assert seen.text("collapse-status") == "36 runs are drawn."
+        assert sum(y is not None for trace in seen.figure("collapse") for y in trace["y"]) == 36
+        assert "they need the loss at time 0 and at finite times after it" in seen.text("notes")
+        seen.page.select_option("#collapse-base", "t")
+        assert seen.text("collapse-status") == "Nothing can be drawn on these axes."
+        assert seen.wrong == []

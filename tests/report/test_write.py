@@ -145,6 +145,7 @@ def test_observables_of_many_entries_are_left_out(tmp_path):
     page = write(many, tmp_path / "report.html")
     assert [item["name"] for item in content(page)["curves"]] == ["loss", "kernel_change"]
     assert "Left out, for more than a few numbers per time: spectrum." in page.read_text("utf-8")
+    assert np.unique(numbers(named(content(page)["measures"], "|spectrum|, final")["values"], -1)).tolist() == [3.0]
 
 
 def test_diverged_lanes_are_unstable_and_others_that_failed_have_no_regime(tmp_path):

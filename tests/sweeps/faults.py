@@ -244,6 +244,7 @@ def full_disk(folder: Path, reference: Path) -> dict[str, Any] | None:
 def main(folder: Path, kills: int) -> dict[str, Any]:
     """All faults, one after another, on one store; in the end it must be what an undisturbed sweep makes."""
     warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start what runs in the background without
     reference, path = folder / "reference.zarr", folder / "run.zarr"
     _, seconds = ok(folder, lambda: run(reference))
     found: dict[str, Any] = {"disturbed": disturbed(folder, path)}

@@ -1,5 +1,6 @@
-"""Where a lambda-balanced start ends: weak directions beside strong ones, and saddles that rounding makes it leave."""
+"""Where a lambda-balanced start is hard: weak directions beside strong ones, and saddles that rounding makes it leave."""
 
+import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +12,8 @@ from tests.linear_cases import aligned, errors, whitened
 
 
 CLOSED = Balanced()
-TS = jnp.array([0.0, 0.1, 1.0, 3.0, 10.0])
+TS = jnp.array([1.0, 5.0, 10.0, 15.0, 20.0, 30.0])
+TIGHT = js.GradientFlow(diffrax.Dopri8(), rtol=1e-12, atol=1e-16, land_on_ts=True)
 
 
 def turned(first, last, targets):
@@ -27,48 +29,32 @@ def turned(first, last, targets):
     return js.Problem(net, x, x @ jnp.asarray(out @ targets @ into.T, float).T)
 
 
-TARGET = np.diag([1.2, 1.0])
+@pytest.mark.x64_only
+def test_a_weak_mode_needs_no_balance_of_its_own():
+    # Of 1e-7 and 2e-7: 4e-14 of all weights. It rises from t = 10 to 20. (With 1e-5 the check says no: 1e-10.)
+    uneven = turned(np.diag([1.0, 1e-7]), np.diag([1.0, 2e-7]), np.diag([1.2, 1.0]))
+    assert bool(CLOSED.check(uneven).exact)
+    assert max(errors(uneven, CLOSED, TS, reference=TIGHT).values()) < 2e-9  # measured: 1.8e-10
+    assert not bool(CLOSED.check(turned(np.diag([1.0, 1e-5]), np.diag([1.0, 2e-5]), np.diag([1.2, 1.0]))).exact)
 
 
 @pytest.mark.x64_only
-@pytest.mark.parametrize("weak", [1e-3, 1e-7])
-def test_a_strong_direction_hides_no_weak_one(weak):
-    # Relative to all weights the second direction is unbalanced by 4e-14 only, at 1e-7; it ends off by O(1) at t = 10.
-    uneven = turned(np.diag([1.0, weak]), np.diag([1.0, 2 * weak]), TARGET)
-    assert "layers are lambda-balanced (violation 0." in CLOSED.check(uneven).missed()
-
-
-@pytest.mark.x64_only
-def test_weak_generic_directions_are_solved():
-    rng = np.random.default_rng(1)
+@pytest.mark.parametrize(("size", "measured"), [(1e-2, 6e-12), (1e-6, 4.3e-10)])
+def test_weak_generic_directions(size, measured):
     block = np.eye(3)
-    block[1:, 1:] = 1e-2 * np.linalg.qr(rng.normal(size=(2, 2)))[0]
-    problem = turned(np.diag([1.0, 1e-2, 1e-2]), block, np.diag([1.2, 1.0, 0.8]))
+    block[1:, 1:] = size * np.linalg.qr(np.random.default_rng(1).normal(size=(2, 2)))[0]
+    problem = turned(np.diag([1.0, size, size]), block, np.diag([1.2, 1.0, 0.8]))
+    assert max(errors(problem, CLOSED, TS, reference=TIGHT).values()) < 10 * measured
+
+
+@pytest.mark.x64_only
+def test_a_mode_that_opposes_its_target_leaves_the_saddle_as_integrations_do():
+    """In 30 to 50 units of time, when rounding has grown; before and after that to the last digits."""
+    options = dict(strengths=[[1.3, 0.5, 0.7]], targets=[0.4, -2.0, 0.3], gamma=-0.7)
+    problem = aligned(0, (3, 3, 3), **options)
     assert bool(CLOSED.check(problem).exact)
-    assert max(errors(problem, CLOSED, TS).values()) < 1e-8
-
-
-@pytest.mark.parametrize("strength", [0.5, 0.0])
-def test_a_saddle_that_rounding_leaves_is_refused(strength):
-    # The second mode opposes its target, or is rounding only: when it leaves the saddle depends on the last digits.
-    options = dict(targets=[0.4, -2.0, 0.3], gamma=-0.7)
-    assert (
-        "falls towards one" in CLOSED.check(aligned(0, (3, 3, 3), strengths=[[1.3, strength, 0.7]], **options)).missed()
-    )
-    started = aligned(0, (3, 3, 3), strengths=[[1.3, -0.5, 0.7]], targets=[-0.4, 2.0, -0.3], gamma=-0.7)
-    assert bool(CLOSED.check(started).exact)
-
-
-def test_parallel_starts_for_two_targets_are_refused_and_narrow_layers_are_not():
-    one = np.array([[0.6, 0.8]])
-    idle = np.zeros((1, 2))
-    # Both modes start, but in one hidden direction: the other stays at zero, until rounding wakes it.
-    parallel = turned(np.concatenate([one, idle]), np.concatenate([one, idle]).T, TARGET)
-    assert "starts at a saddle" in CLOSED.check(parallel).missed()
-    assert bool(CLOSED.check(turned(one, one.T, TARGET)).exact)
-
-
-def test_zeros_stay():
-    nothing = turned(np.zeros((2, 2)), np.zeros((2, 2)), TARGET)
-    assert bool(CLOSED.check(nothing).exact)
-    assert float(jnp.max(jnp.abs(CLOSED.at(nothing, jnp.asarray(jnp.inf)).outputs))) == 0
+    assert js.exact(problem) == CLOSED
+    ends = jnp.array([10.0, 25.0, 100.0])
+    assert max(errors(problem, CLOSED, ends, reference=TIGHT).values()) < 4e-12  # measured: 4e-13
+    loss = js.solve(problem, CLOSED, ends, observe=js.observe.loss())["loss"]
+    assert loss[1] > 0.1 > 1e-20 > loss[2]

@@ -70,6 +70,11 @@ def test_corollary_3_is_a_kernel(d, u, w, less):
     assert phase(Exponents(d, gamma, u, w, eta, eta), zero_output=True) is Regime.KERNEL
 
 
+def test_exponents_are_finite():
+    with pytest.raises(ValueError, match="u must be a finite exponent, got nan"):
+        phase(Exponents(d=1, gamma=-0.5, u=float("nan"), w=0, eta_u=0, eta_w=0))
+
+
 def test_exponents_without_a_choice_are_refused():
     with pytest.raises(ValueError, match="eta >= d"):
         feature_learning_scaling(d=1, u=0, w=0, eta=0.5)

@@ -3,8 +3,12 @@
 const MAX_CURVES = 300;
 const MAX_POINTS = 5000;
 const MAX_LEGEND = 12;
-const collapse = { base: curves.length ? "t" : "1", y: 0, group: view.x, x: true, logY: true, powers: coords.map(() => 0) };
 const numeric = indices(coords.length).filter((i) => coords[i].numbers && data.shape[coords[i].dim] > 1);
+// Curves over time need two times that a logarithm can show; without them, last values lie over the first axis.
+const timed = curves.length > 0 && data.times.filter((t) => t > 0).length > 1;
+const collapse = {
+  base: timed ? "t" : "1", y: 0, group: view.x, x: true, logY: true, powers: coords.map((_, i) => (!timed && i === numeric[0] ? 1 : 0)),
+};
 const collapsible = () => (collapse.base === "t" ? curves : data.measures.filter((m) => !m.categories));
 
 function factorOf(lane) {
@@ -36,7 +40,10 @@ function drawCollapse() {
   Plotly.react("collapse", traces, figure(product, safe(item.label), collapse.x, collapse.logY), CONFIG);
   const entries = group.labels.map((label, k) => [`${group.name} = ${label}`, "line", { borderTopColor: colours[k] }]);
   drawLegend("collapse-legend", thin(entries, MAX_LEGEND));
-  element("collapse-status").textContent = lanes.length < ran.length ? `${lanes.length} of ${ran.length} runs are drawn.` : `${ran.length} runs are drawn.`;
+  const fits = (v, log) => v !== null && (!log || v > 0);
+  const seen = traces.some(({ x, y }) => x.some((at, i) => fits(at, collapse.x) && fits(y[i], collapse.logY)));
+  const count = lanes.length < ran.length ? `${lanes.length} of ${ran.length} runs are drawn.` : `${ran.length} runs are drawn.`;
+  element("collapse-status").textContent = seen ? count : "Nothing can be drawn on these axes.";
 }
 
 function startCollapse() {
@@ -58,7 +65,7 @@ function startCollapse() {
   });
   for (const i of numeric) {
     const input = document.createElement("input");
-    Object.assign(input, { type: "number", step: "any", value: "0" });
+    Object.assign(input, { type: "number", step: "any", value: String(collapse.powers[i]) });
     input.addEventListener("input", () => {
       collapse.powers[i] = Number.isFinite(input.valueAsNumber) ? input.valueAsNumber : 0;
       drawCollapse();

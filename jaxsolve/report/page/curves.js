@@ -5,11 +5,18 @@ const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
 const panel = { curve: 0, x: true, y: true };
 const colourOf = (i) => data.colours[i % data.colours.length];
 
+// What is seen before a cell is chosen: the first one with a run that did not fail.
+function firstCell() {
+  const cells = drawn.y.order.flatMap((_, row) => drawn.x.order.map((_, column) => choiceAt(row, column)));
+  return cells.find((choice) => lanesOf(choice, data.shape).some((lane) => hasRun(lane) && !hasFailed(lane)));
+}
+
 function drawCurves() {
   if (!curves.length) return;
   const curve = curves[panel.curve];
   const shown = pins.map((choice, i) => ({ choice, name: String(i + 1), line: { width: 2, color: colourOf(i), dash: DASHES[i % DASHES.length] } }));
-  if (cursor) shown.push({ choice: choiceAt(...cursor), name: "cell looked at", line: { width: 1, color: "#595959", dash: "solid" } });
+  const grey = cursor ? choiceAt(...cursor) : shown.length ? undefined : firstCell();
+  if (grey) shown.push({ choice: grey, name: "cell looked at", line: { width: 1, color: "#595959", dash: "solid" } });
   let [left, absent] = [0, 0];
   const traces = shown.map(({ choice, ...style }) => {
     const lanes = lanesOf(choice, data.shape);
@@ -20,8 +27,8 @@ function drawCurves() {
   });
   Plotly.react("curves", traces, figure(TIME, safe(curve.label), panel.x, panel.y), CONFIG);
   const words = [];
-  if (!shown.length) words.push("No cell is chosen yet.");
-  if (cursor) words.push(`Grey: ${describe(choiceAt(...cursor))}.`);
+  if (!cursor && !pins.length) words.push("No cell is chosen yet.");
+  if (grey) words.push(`Grey: ${describe(grey)}.`);
   if (left) words.push(`${left} more runs are not drawn.`);
   if (absent) words.push(`${absent} runs are still to come.`);
   element("curves-status").textContent = words.join(" ");

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 
 from ..._checks import describe
 from ..._dynamics import AbstractDynamics, AbstractMarching, AbstractRandomAccess, resolve
+from ..._memory import out_of_memory
 from ..._problem import Problem
 from ..._solve import read_times
 from ...observe import Observable
@@ -234,7 +235,7 @@ def _precision(x64: bool) -> Any:
 
 
 def _explained(error: BaseException, size: int) -> BaseException:
-    if not (isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)):
+    if not out_of_memory(error):
         return error
     advice = "give a smaller batch_size" if size > 1 else "give fewer samples, times or observables"
     found = OutOfMemory(f"out of memory with batches of {size} lanes; {advice}")

@@ -1,0 +1,68 @@
+"""What fits into the memory of the device: asked before arrays are made, and said where it did not."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from ._checks import concrete
+
+
+def free_memory() -> int | None:
+    """The free memory of the default device, in bytes; None if the device does not say.
+
+    Example:
+        >>> free = js.kernels.free_memory()
+        >>> print(free is None or free > 0)
+        True
+    """
+    device = jax.devices()[0]
+    stats = device.memory_stats() if device.platform != "cpu" else None
+    if stats and "bytes_limit" in stats:
+        return stats["bytes_limit"] - stats["bytes_in_use"]
+    return None if device.platform != "cpu" else _free_on_host()
+
+
+def _free_on_host() -> int | None:
+    # MemAvailable counts the caches that Linux gives back when needed; sysconf, for other systems, does not.
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return 1024 * int(line.split()[1])
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return None
+
+
+LARGE = 100_000_000  # bytes: what is smaller need not be asked for
+
+
+def require_room(needed: int, what: str, key: Any) -> None:
+    """Raises MemoryError for arrays of more bytes than are free, unless they are traced, as their key then is.
+
+    JAX itself goes on without the array, and ends the process when NumPy reads it.
+    """
+    if needed < LARGE or concrete(key) is None:
+        return
+    free = free_memory()
+    if free is not None and needed > free:
+        raise MemoryError(f"{what} needs {needed / 1e9:.3g} GB, and {free / 1e9:.3g} GB are free; make it smaller")
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether JAX has refused an array for want of memory."""
+    return isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
+
+
+@contextlib.contextmanager
+def memory_for(what: str, advice: str) -> Iterator[None]:
+    """Raises MemoryError, with advice, in place of JAX's own error."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if not out_of_memory(error):
+            raise
+        raise MemoryError(f"{what} does not fit into memory; {advice}. JAX says: {error}") from error
