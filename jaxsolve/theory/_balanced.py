@@ -13,6 +13,7 @@ from .._dynamics import Assumption, Quantity, View
 from .._problem import Problem
 from .._safe import nonzero
 from ._arguments import flow_time
+from ._by_mode import has_target, no_saddle
 from ._linear_flow import (
     linear_flow,
     linear_network,
@@ -25,6 +26,10 @@ from ._linear_form import AbstractLinearForm
 from ._reduced_balanced import Blocks, ReducedBalanced
 
 
+# Rounding larger than this leaves a saddle within most runs: it grows like the modes that the run is about.
+_SOON = 1e-10
+
+
 class Balanced(AbstractLinearForm):
     r"""The exact gradient flow of a two-layer linear network under MSE whose layers are lambda-balanced.
 
@@ -34,8 +39,9 @@ class Balanced(AbstractLinearForm):
     mode needs no balance of its own.
 
     A start with no part that grows towards a mode of its target (it opposes it, is zero, or is parallel to a stronger
-    one) falls to a saddle, or stays there, until rounding has grown. This form leaves it like an integration of the
-    weights, and reaches the same end, but on the way each goes by its own rounding (up to 0.06 apart, where measured).
+    one) falls to a saddle, or stays there, until rounding has grown. In double precision this takes 36 units of growth.
+    The form then leaves it like an integration of the weights and reaches the same end, but on the way each goes by its
+    own rounding (0.06 apart, where measured). In single precision it takes 16 units only, and such starts are refused.
 
     Provides outputs and NTK at any t in [0, inf]. The weights are known up to a rotation of the hidden units that has
     no closed form. `blocks` gives them in this sense, which is enough for every norm and Gram matrix.
@@ -44,7 +50,7 @@ class Balanced(AbstractLinearForm):
         >>> weights = [0.1 * jnp.eye(2), 0.1 * jnp.eye(2)]  # lambda = 0
         >>> scaling = js.nets.Scaling(multiplier=[1.0, 1.0], sigma=[1.0, 1.0], eta=[1.0, 1.0])
         >>> net = js.nets.TwoLayerLinear(2, 2, 2, scaling=scaling, init=js.nets.Given(weights), key=jax.random.key(0))
-        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[0.0, 1.0], [2.0, 0.0]]))  # targets that mix the modes
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0, 1.0], [0.0, 2.0]]))  # targets that mix the modes
         >>> print(bool(js.theory.Balanced().check(problem).exact))
         True
 
@@ -64,7 +70,13 @@ class Balanced(AbstractLinearForm):
 
     def numerical_assumptions(self, problem: Problem) -> list[Assumption]:
         start = _start(problem)
-        found = [whitened_inputs(problem), positive_rates(problem), _is_balanced(problem, start)]
+        found = [
+            whitened_inputs(problem),
+            positive_rates(problem),
+            _is_balanced(problem, start),
+        ]
+        if jnp.finfo(problem.x.dtype).eps > _SOON:
+            found.append(_meets_no_saddle(problem, start))
         if problem.x_test is not None:
             found.append(_sees_no_more(problem, problem.x_test, start))
         return found
@@ -144,6 +156,17 @@ def _is_balanced(problem: Problem, start: _Start) -> Assumption:
         tolerance(problem),
         "|V_2^T V_2 - V_1 V_1^T - lambda I| relative to its terms",
     )
+
+
+def _meets_no_saddle(problem: Problem, start: _Start) -> Assumption:
+    """As many of the fastest modes as the hidden layer holds must each have a hidden direction that grows."""
+    reduced = _reduce(start)
+    rows, pivots, found = reduced.start
+    largest = jnp.max(jnp.abs(jnp.concatenate([start.flow.layers[1], start.inside.T])))
+    asked = has_target(reduced.strength, largest, matrices=2, tolerance=tolerance(problem))
+    held = jnp.minimum(jnp.sum(asked), len(pivots))
+    growing = jnp.where(pivots < held, found * jnp.abs(jnp.diagonal(rows[pivots])), 0)
+    return no_saddle(growing, jnp.arange(len(pivots)) < held, largest)
 
 
 def _sees_no_more(problem: Problem, x_test: Float[Array, "m in"], start: _Start) -> Assumption:

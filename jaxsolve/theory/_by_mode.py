@@ -13,10 +13,15 @@ def _most(dtype: jnp.dtype) -> float:
     return float(jnp.finfo(dtype).eps) ** 0.5
 
 
-def has_target(target: Float[Array, " modes"], tolerance: float) -> Bool[Array, " modes"]:
-    """The modes whose target is more than rounding beside the largest one."""
+def has_target(
+    target: Float[Array, " modes"], largest: Float[Array, ""], *, matrices: int, tolerance: float
+) -> Bool[Array, " modes"]:
+    """The modes whose target is more than rounding beside the largest one, and beside the product of the weights.
+
+    `target` is that of the product, `largest` the largest weight.
+    """
     size = jnp.abs(target)
-    return size > tolerance * jnp.max(size)
+    return size > tolerance * jnp.maximum(jnp.max(size), largest**matrices)
 
 
 def own_size(sizes: Float[Array, " modes"], largest: Float[Array, ""]) -> Float[Array, " modes"]:

@@ -132,7 +132,7 @@ def _start(problem: Problem) -> _Start:
     size_in, size_out = nonzero(size(inside)), nonzero(size(last))
     largest = jnp.maximum(size_in, size_out)
     growing = _columns(a + jnp.sign(strength)[None, :] * b) / 2
-    aimed = has_target(strength, tolerance(problem))
+    aimed = has_target(strength, largest, matrices=2, tolerance=tolerance(problem))
     reach = jnp.maximum(largest, safe_sqrt(jnp.max(jnp.abs(strength))))
     own = jnp.where(aimed, own_size(growing, largest), reach)
     outside = jnp.concatenate([last - modes.out @ a.T, inside.T - modes.into @ b.T])

@@ -143,7 +143,7 @@ def _start(problem: Problem) -> _Start:
     largest = jnp.max(jnp.stack([norm(layer).max() for layer in layers]))
     reach = jnp.maximum(largest, jnp.max(jnp.abs(target)) ** (1 / len(layers)))
     leak = jnp.max(jnp.stack(leaks), axis=0) + off_target * reach
-    aimed = has_target(target, tolerance(problem))
+    aimed = has_target(target, largest, matrices=len(layers), tolerance=tolerance(problem))
     return _Start(
         flow,
         tuple(frames),

@@ -37,6 +37,7 @@ class ReducedBalanced(eqx.Module):
     Attributes:
         modes_in, modes_out: singular vectors of Sigma.
         cos, sin, growth: of the eigenvectors and the rates of F.
+        strength: singular values of Sigma.
         start: the start along the eigenvectors of F, in triangular form (see `_graded`).
     """
 
@@ -45,6 +46,7 @@ class ReducedBalanced(eqx.Module):
     cos: Float[Array, " modes"]
     sin: Float[Array, " modes"]
     growth: Float[Array, " rows"]
+    strength: Float[Array, " modes"]
     start: Graded
 
     @staticmethod
@@ -86,7 +88,7 @@ class ReducedBalanced(eqx.Module):
                 jnp.broadcast_to(balance / 2, last.shape[:1]),
             ]
         )
-        return ReducedBalanced(v, u, cos, sin, growth, graded(q, growth))
+        return ReducedBalanced(v, u, cos, sin, growth, s, graded(q, growth))
 
     def blocks(self, T: Float[Array, ""]) -> Blocks:
         """V_1^T and V_2 at a finite time T of this flow, up to a rotation of the hidden units."""

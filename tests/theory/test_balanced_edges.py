@@ -1,6 +1,7 @@
-"""Where a lambda-balanced start is hard: weak directions beside strong ones, and saddles that rounding makes it leave."""
+"""Where a lambda-balanced start is hard: weak directions beside strong ones, and saddles that it leaves by rounding."""
 
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +14,7 @@ from tests.linear_cases import aligned, errors, whitened
 
 CLOSED = Balanced()
 TS = jnp.array([1.0, 5.0, 10.0, 15.0, 20.0, 30.0])
+SADDLE = "starts at a saddle or falls towards one"
 TIGHT = js.GradientFlow(diffrax.Dopri8(), rtol=1e-12, atol=1e-16, land_on_ts=True)
 
 
@@ -50,11 +52,46 @@ def test_weak_generic_directions(size, measured):
 @pytest.mark.x64_only
 def test_a_mode_that_opposes_its_target_leaves_the_saddle_as_integrations_do():
     """In 30 to 50 units of time, when rounding has grown; before and after that to the last digits."""
-    options = dict(strengths=[[1.3, 0.5, 0.7]], targets=[0.4, -2.0, 0.3], gamma=-0.7)
-    problem = aligned(0, (3, 3, 3), **options)
+    problem = aligned(0, (3, 3, 3), strengths=[[1.3, 0.5, 0.7]], targets=[0.4, -2.0, 0.3], gamma=-0.7)
     assert bool(CLOSED.check(problem).exact)
     assert js.exact(problem) == CLOSED
+    others = (js.theory.DeepBalanced(), js.theory.DecoupledModes())
+    assert all(SADDLE in form.check(problem).missed() for form in others)
     ends = jnp.array([10.0, 25.0, 100.0])
     assert max(errors(problem, CLOSED, ends, reference=TIGHT).values()) < 4e-12  # measured: 4e-13
     loss = js.solve(problem, CLOSED, ends, observe=js.observe.loss())["loss"]
     assert loss[1] > 0.1 > 1e-20 > loss[2]
+
+
+def single(first, last):
+    problem = turned(np.array(first), np.array(last), np.diag([1.2, 1.0]))
+    return jax.tree.map(lambda a: a.astype(jnp.float32) if eqx.is_inexact_array(a) else a, problem)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        pytest.param(([[0.6, 0], [0, 0.6]], [[0.6, 0], [0, -0.6]]), id="opposed"),
+        pytest.param(([[0.6, 0.8], [0, 0]], [[0.6, 0], [0.8, 0]]), id="parallel"),
+        pytest.param(([[1, 0], [0, 0]], [[1, 0], [0, 0]]), id="dead"),
+    ],
+)
+def test_single_precision_refuses_saddles(start):
+    assert SADDLE in CLOSED.check(single(*start)).missed()
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        pytest.param(([[0.6, 0], [0, 1e-3]], [[0.6, 0], [0, 1e-3]]), id="weak"),
+        pytest.param(([[0.6, 0.8]], [[0.6], [0.8]]), id="one hidden unit"),
+        pytest.param(([[0, 0], [0, 0]], [[0, 0], [0, 0]]), id="zeros"),
+    ],
+)
+def test_single_precision_takes_weak_narrow_and_zero_starts(start):
+    assert bool(CLOSED.check(single(*start)).exact)
+
+
+def test_zeros_stay():
+    outputs = CLOSED.at(single(np.zeros((2, 2)), np.zeros((2, 2))), jnp.asarray(jnp.inf)).outputs
+    assert float(jnp.max(jnp.abs(outputs))) == 0

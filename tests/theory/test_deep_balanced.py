@@ -58,7 +58,7 @@ def test_other_depths(sizes, options):
 
 @pytest.mark.x64_only
 def test_targets_of_the_opposite_sign():
-    # Such modes fall to the saddle, which the flow of the weights leaves when rounding has grown: times are short of that.
+    # They fall to the saddle, which the flow of the weights leaves when rounding has grown: times are short of that.
     problem = aligned(2, (3, 3, 3, 2), eta=(0.5, 1.2, 2.0), strengths=0.9, targets=[-0.8, 1.1])
     assert "starts at a saddle or falls towards one" in CLOSED.check(problem).missed()
     ts = TS / 10

@@ -1,6 +1,9 @@
 """Near the edge of every assumption: what calls itself exact is the flow of the weights, and two such forms agree."""
 
+from functools import partial
+
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -42,17 +45,24 @@ def _closed(problem):
     return [(form.check(problem).exact, jax.vmap(lambda t, f=form: f.at(problem, t).outputs)(TS)) for form in forms]
 
 
-def assert_exact_where_it_says_so(problem):
-    claimed = [np.asarray(outputs) for exact, outputs in _closed(problem) if bool(exact)]
+def _in(dtype, problem):
+    return jax.tree.map(lambda a: a.astype(dtype) if eqx.is_inexact_array(a) else a, problem)
+
+
+def assert_exact_where_it_says_so(problem, dtype=jnp.float64):
+    """Of a problem in this precision; the flow of the same weights in float64."""
+    rounded = _in(dtype, problem)
+    claimed = [np.asarray(outputs) for exact, outputs in _closed(rounded) if bool(exact)]
     if claimed:
-        flow = np.asarray(_flow(problem))
+        flow = np.asarray(_flow(_in(jnp.float64, rounded)))
+        most = (1e-6 if dtype == jnp.float64 else 1e-3) * max(np.abs(flow).max(), 1.0)
         for outputs in claimed:
-            np.testing.assert_allclose(outputs, flow, atol=1e-6 * max(np.abs(flow).max(), 1.0))
-            np.testing.assert_allclose(outputs, claimed[0], atol=1e-6 * max(np.abs(flow).max(), 1.0))
+            np.testing.assert_allclose(outputs, flow, atol=most, rtol=0)
+            np.testing.assert_allclose(outputs, claimed[0], atol=most, rtol=0)
     return len(claimed)
 
 
-EDGE = st.sampled_from([0.0, 1e-15, 1e-13, 1e-11, 1e-8, 1e-5, 1e-2])
+EDGE = st.sampled_from([0.0, 1e-15, 1e-13, 1e-11, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2])
 SMALL = st.sampled_from([0.0, 1e-12, 1e-9, 1e-6, 1e-3, 0.1, 0.8])
 CASES = dict(
     seed=st.integers(0, 10_000),
@@ -91,12 +101,20 @@ def test_three_matrices_near_every_edge(**case):
     assert_exact_where_it_says_so(_near_an_edge(3, **case))
 
 
+@pytest.mark.x64_only
+@settings(max_examples=12, deadline=None)
+@given(matrices=st.sampled_from([2, 3]), **CASES)
+def test_float32_near_every_edge(matrices, **case):
+    assert_exact_where_it_says_so(_near_an_edge(matrices, **case), jnp.float32)
+
+
 @pytest.mark.slow
 @pytest.mark.x64_only
 @settings(max_examples=150, deadline=None)
 @given(matrices=st.sampled_from([2, 2, 3, 5]), **CASES)
 def test_many_more_near_every_edge(matrices, **case):
     assert_exact_where_it_says_so(_near_an_edge(matrices, **case))
+    assert_exact_where_it_says_so(_near_an_edge(matrices, **case), jnp.float32)
 
 
 @pytest.mark.x64_only
@@ -125,11 +143,10 @@ def test_a_strong_mode_hides_no_weak_one_of_the_size_of_rounding():
 @pytest.mark.parametrize("matrices", [2, 3])
 @pytest.mark.parametrize("middle", [0.5, 0.0])
 def test_modes_that_oppose_their_target_or_start_at_zero_are_refused(matrices, middle):
-    options = dict(strengths=[[1.3, middle, 0.7]], targets=[0.4, -2.0, 0.3], eta=(1.0,) * matrices)
-    problem = aligned(0, (3,) * (matrices + 1), gamma=1.0, **options)
+    made = partial(aligned, 0, (3,) * (matrices + 1), gamma=1.0, eta=(1.0,) * matrices)
+    problem = made(strengths=[[1.3, middle, 0.7]], targets=[0.4, -2.0, 0.3])
     assert "saddle" in DeepBalanced().check(problem).missed()
     if matrices == 2:
         assert "saddle" in DecoupledModes().check(problem).missed()
-    options["strengths"] = [[1.3, 0.5, 0.7]]
-    rising = aligned(0, (3,) * (matrices + 1), gamma=1.0, **(options | {"targets": [0.4, 2.0, 0.3]}))
+    rising = made(strengths=[[1.3, 0.5, 0.7]], targets=[0.4, 2.0, 0.3])
     assert bool(DeepBalanced().check(rising).exact)
