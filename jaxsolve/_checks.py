@@ -90,13 +90,21 @@ def require_positive(value: Any, name: str) -> None:
         raise ValueError(f"{name} must be finite and > 0, got {known.tolist()}")
 
 
-def positive_number(value: Any, name: str, hint: str = "") -> Float[Array, ""]:
-    """Returns one finite number > 0 as an array; raises ValueError, ending in a hint, if a concrete one is none."""
+def one_number(value: Any, name: str, *, zero: bool = False, hint: str = "") -> Float[Array, ""]:
+    """Returns one finite number > 0 (>= 0 if `zero`) as an array of the default dtype; a traced one passes.
+
+    Raises:
+        TypeError: `value` is no real number.
+        ValueError: it is not one number, or is known and NaN, infinite or of the wrong sign. Ends in `hint`.
+    """
+    accepted = f"{name} must be one finite number {'>= 0' if zero else '> 0'}"
     known = concrete(value)
     if known is not None and not is_real(known):
-        raise TypeError(f"{name} must be one finite number > 0, got {describe(value)}{hint}")
-    if known is not None and not (known.ndim == 0 and np.isfinite(known) and known > 0):
-        raise ValueError(f"{name} must be one finite number > 0, got {value}{hint}")
+        raise TypeError(f"{accepted}, got {describe(value)}{hint}")
+    if np.ndim(value) != 0:
+        raise ValueError(f"{accepted}, got {describe(value)}{hint}; to map over several values use jax.vmap")
+    if known is not None and not (np.isfinite(known) and (known > 0 or (zero and known == 0))):
+        raise ValueError(f"{accepted}, got {known}{hint}")
     return jax.lax.convert_element_type(jnp.asarray(value), jnp.result_type(float))
 
 
@@ -125,12 +133,12 @@ def require_flag(value: Any, name: str) -> bool:
     return bool(value)
 
 
-def require_size(value: Any, name: str) -> int:
-    """Returns a size >= 1 as an int; raises TypeError or ValueError for anything else."""
+def require_size(value: Any, name: str, *, least: int = 1) -> int:
+    """Returns an integer that is not below the least one; raises TypeError or ValueError for anything else."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{name} must be an integer >= 1, got {describe(value)}")
-    if value < 1:
-        raise ValueError(f"{name} must be an integer >= 1, got {value}")
+        raise TypeError(f"{name} must be an integer >= {least}, got {describe(value)}")
+    if value < least:
+        raise ValueError(f"{name} must be an integer >= {least}, got {value}")
     return int(value)
 
 

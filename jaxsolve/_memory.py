@@ -8,8 +8,6 @@ from typing import Any
 
 import jax
 
-from ._checks import concrete
-
 
 def free_memory() -> int | None:
     """The free memory of the default device, in bytes; None if the device does not say.
@@ -45,7 +43,7 @@ def require_room(needed: int, what: str, key: Any) -> None:
 
     JAX itself goes on without the array, and ends the process when NumPy reads it.
     """
-    if needed < LARGE or concrete(key) is None:
+    if needed < LARGE or isinstance(key, jax.core.Tracer):
         return
     free = free_memory()
     if free is not None and needed > free:

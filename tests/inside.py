@@ -3,6 +3,9 @@
 A name belongs here only if public ones do not reach what is tested.
 """
 
+# Most arguments are checked by these.
+from jaxsolve._checks import one_number, require_key, require_size
+
 # What step sizes and times of one run mean for another is public nowhere, and simple to get wrong.
 from jaxsolve._clock import eta_of_prefactor, step_at, time_at, time_per_step
 
@@ -31,9 +34,6 @@ from jaxsolve.configs._formula import Formula
 
 # A config from text instead of a file.
 from jaxsolve.configs._read import ConfiguredProblem, parse_config
-
-# All data sets check their arguments by these.
-from jaxsolve.data._arguments import require_count, require_key, require_scalar
 
 # How labels are drawn and encoded, without images.
 from jaxsolve.data._labels import draw as labels_draw, encode
@@ -173,16 +173,16 @@ __all__ = [
     "no_modes",
     "pack",
     "parametric_layers",
+    "one_number",
     "parse_config",
     "phi",
     "plan_facts",
     "read_plan",
     "relative_error",
     "report",
-    "require_count",
     "require_key",
     "require_same_plan",
-    "require_scalar",
+    "require_size",
     "response",
     "result_code",
     "revision",

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
 
-from .._checks import concrete, describe
-from ._arguments import require_count, require_key
+from .._checks import concrete, describe, require_key, require_size
 from ._dataset import Dataset
 
 
@@ -41,9 +40,9 @@ class Request(NamedTuple):
 
     def check(self) -> None:
         """Checks the counts and the key; raises TypeError or ValueError."""
-        require_count(self.n_train, "n_train", least=1)
+        require_size(self.n_train, "n_train")
         if self.n_test is not None:
-            require_count(self.n_test, "n_test", least=0)
+            require_size(self.n_test, "n_test", least=0)
         require_key(self.key)
 
 

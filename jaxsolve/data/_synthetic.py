@@ -13,9 +13,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray, Real, Shaped
 
-from .._checks import concrete, describe, is_real, require_finite, require_flag
+from .._checks import concrete, describe, is_real, one_number, require_finite, require_flag, require_key, require_size
 from .._memory import require_room
-from ._arguments import require_count, require_key, require_scalar
 from ._covariance import covariance_root, matmul
 from ._dataset import Dataset
 
@@ -64,7 +63,7 @@ def line(
     """
     sizes = _sizes(n_train, n_test, in_size, key)
     dtype = jnp.result_type(float)
-    scale, noise = require_scalar(scale, "scale", positive=True), require_scalar(noise, "noise", positive=False)
+    scale, noise = one_number(scale, "scale"), one_number(noise, "noise", zero=True)
     key_direction, *keys = jax.random.split(key, 5)
     if direction is None:
         u = jax.random.normal(key_direction, (in_size,), dtype)
@@ -134,7 +133,7 @@ def gaussian(
     """
     sizes = _sizes(n_train, n_test, in_size, key)
     dtype = jnp.result_type(float)
-    noise = require_scalar(noise, "noise", positive=False)
+    noise = one_number(noise, "noise", zero=True)
     require_flag(whitened, "whitened")
     if whitened and covariance is not None:
         raise ValueError("whitened=True fixes the covariance of the training inputs; give it without covariance=")
@@ -196,7 +195,7 @@ def teacher_student(
             finite.
     """
     sizes = _sizes(n_train, n_test, in_size, key)
-    noise = require_scalar(noise, "noise", positive=False)
+    noise = one_number(noise, "noise", zero=True)
     require_flag(sphere, "sphere")
     if not callable(teacher):
         raise TypeError(f"teacher must be a function of one sample, got {describe(teacher)}")
@@ -214,9 +213,9 @@ def teacher_student(
 
 def _sizes(n_train: int, n_test: int, in_size: int, key: PRNGKeyArray) -> str:
     """Checks what all three share; returns the sizes in words."""
-    require_count(n_train, "n_train", least=1)
-    require_count(n_test, "n_test", least=0)
-    require_count(in_size, "in_size", least=1)
+    require_size(n_train, "n_train")
+    require_size(n_test, "n_test", least=0)
+    require_size(in_size, "in_size")
     require_key(key)
     require_room((n_train + n_test) * in_size * jnp.dtype(jnp.result_type(float)).itemsize, "this dataset", key)
     return f"{n_train} training and {n_test} test samples in {in_size} dimensions"
@@ -246,7 +245,7 @@ def _targets(
 
 def _teacher_matrix(teacher: Any, in_size: int, out_size: int | None, key: PRNGKeyArray) -> Float[Array, "d c"]:
     if out_size is not None:
-        require_count(out_size, "out_size", least=1)
+        require_size(out_size, "out_size")
     if teacher is None:
         shape = (in_size, 1 if out_size is None else out_size)
         return jax.random.normal(key, shape, jnp.result_type(float)) / math.sqrt(in_size)

@@ -21,8 +21,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Real
 
-from .._checks import concrete, describe, is_real, real_array, require_finite, require_flag
-from ._arguments import require_count
+from .._checks import concrete, describe, is_real, real_array, require_finite, require_flag, require_size
 
 
 class Affine(eqx.Module):
@@ -152,7 +151,7 @@ def pca(k: int, *, standardise: bool = True) -> AbstractTransform:
         TypeError: `k` is not an integer.
         ValueError: `k` is smaller than 1.
     """
-    return PCA(require_count(k, "k", least=1), standardise)
+    return PCA(require_size(k, "k"), standardise)
 
 
 def whiten(rank: int | None = None, *, centre: bool = True) -> AbstractTransform:
@@ -178,7 +177,7 @@ def whiten(rank: int | None = None, *, centre: bool = True) -> AbstractTransform
         TypeError: `rank` is neither None nor an integer.
         ValueError: `rank` is smaller than 1.
     """
-    return Whiten(None if rank is None else require_count(rank, "rank", least=1), centre)
+    return Whiten(None if rank is None else require_size(rank, "rank"), centre)
 
 
 def partial_whiten(power: Real[ArrayLike, ""], *, centre: bool = True) -> AbstractTransform:

@@ -6,7 +6,7 @@ import diffrax
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from .._checks import positive_number
+from .._checks import one_number
 from .._dynamics import AbstractChoice, Quantity
 from .._problem import Problem
 from ..integrators import AbstractExponential, FunctionSpace, HOCHBRUCK_OSTERMANN_3
@@ -94,7 +94,7 @@ class MomentumFlow(AbstractFlow, AbstractChoice):
             )
         hint = "; without momentum, use GradientFlow"
         self.tau, self.mu = (
-            None if value is None else positive_number(value, name, hint) for name, value in (("tau", tau), ("mu", mu))
+            None if value is None else one_number(value, name, hint=hint) for name, value in (("tau", tau), ("mu", mu))
         )
         self.integrator = None if integrator is None else check_integrator(integrator)
         if isinstance(integrator, AbstractExponential) and not isinstance(integrator, FunctionSpace):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, PyTree
 
-from .._checks import describe, positive_number
+from .._checks import describe, one_number
 from ._held import Held
 from ._rate import see, Seen, stand_in, Unseen
 from ._schedule import GivenSchedule
@@ -53,7 +53,7 @@ def _see(optimizer: Held, rate: Any) -> Seen:
     if callable(rate):
         return Seen(None, None, GivenSchedule(Held(rate)))
     if rate is not None:
-        return Seen(positive_number(rate, "rate"), None, None)
+        return Seen(one_number(rate, "rate"), None, None)
     try:
         return see(optimizer)
     except Unseen as error:
@@ -74,7 +74,7 @@ def _from_factory(factory: Any, rate: Any, momentum: float) -> tuple[optax.Gradi
     more = f", momentum={momentum:g}" if momentum else ""
     message = f"Descent({name}, rate) will not be understood by the next version: give Descent({name}(rate{more}))"
     warnings.warn(message, DeprecationWarning, stacklevel=4)
-    rate = positive_number(rate, "rate")
+    rate = one_number(rate, "rate")
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum must lie in [0, 1), got {momentum}")
     optimizer = factory(rate, momentum=float(momentum)) if momentum else factory(rate)

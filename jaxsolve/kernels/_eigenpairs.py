@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from .._checks import positive_number, require_size
+from .._checks import one_number, require_size
 from .._safe import nonzero
 from ._layout import scaled
 from ._matrix_free import AbstractSymmetricOperator, check_operator
@@ -73,7 +73,7 @@ def top_eigenpairs(
         raise ValueError(f"k must be at most {operator.size}, the number of the operator's eigenvalues, got {k}")
     require_size(max_steps, "max_steps")
     if tol is not None:
-        tol = positive_number(tol, "tol", "; a tolerance must be positive")
+        tol = one_number(tol, "tol", hint="; a tolerance must be positive")
     return _top_eigenpairs(operator, k, key, tol, max_steps)
 
 

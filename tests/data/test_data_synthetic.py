@@ -101,8 +101,8 @@ def test_noise_is_standard_normal_times_its_size(source):
     ("options", "message"),
     [
         ({"n_test": -1}, "n_test must be an integer >= 0, got -1"),
-        ({"noise": -0.1}, "noise must be a finite scalar >= 0, got -0.1"),
-        ({"noise": float("nan")}, "noise must be a finite scalar >= 0, got nan"),
+        ({"noise": -0.1}, "noise must be one finite number >= 0, got -0.1"),
+        ({"noise": float("nan")}, "noise must be one finite number >= 0, got nan"),
     ],
 )
 def test_bad_options(source, options, message):
@@ -192,8 +192,8 @@ def test_line_differentiates_in_scale_and_maps_over_it():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"scale": 0.0}, "scale must be a finite scalar > 0, got 0.0"),
-        ({"scale": float("inf")}, "scale must be a finite scalar > 0, got inf"),
+        ({"scale": 0.0}, "scale must be one finite number > 0, got 0.0"),
+        ({"scale": float("inf")}, "scale must be one finite number > 0, got inf"),
         ({"direction": jnp.ones(3)}, r"direction must be a nonzero vector of shape \(4,\), got .*\(3,\)"),
         ({"direction": jnp.zeros(4)}, r"direction must be a nonzero vector of shape \(4,\), got .* of zeros"),
         ({"direction": jnp.full(4, jnp.nan)}, "direction holds 4 value"),

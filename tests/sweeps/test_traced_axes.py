@@ -23,3 +23,9 @@ def test_what_needs_a_traced_axis_is_told_to_make_it_static(make):
     message = r"needs to know the value of an axis that is traced, one of \['seed'\].*Make this axis static.*jnp.where"
     with pytest.raises(TypeError, match=message):
         sweep(make, {"seed": range(2)}, GradientFlow(), (0.0, 1.0), progress=False)
+
+
+def test_a_seed_is_an_integer():
+    message = r"makes a random key of floats, of an axis of \['seed'\]; a seed is an integer"
+    with pytest.raises(TypeError, match=message):
+        sweep(_net_problem, {"seed": [0.0, 1.0]}, GradientFlow(), (0.0, 1.0), progress=False)

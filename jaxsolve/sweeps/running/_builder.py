@@ -58,6 +58,12 @@ class Builder:
                 "on it, makes a size of it, or calls int, float or NumPy. Make this axis static by giving a list of "
                 "ints or strings (one compilation each), or use jnp.where; a key is jax.random.key(seed), without int"
             ) from error
+        if _makes_keys_of_floats(closed.jaxpr):
+            floats = sorted(name for name, values in group.cells.items() if values.dtype.kind == "f")
+            raise TypeError(
+                f"problem_fn makes a random key of floats, of an axis of {floats}; a seed is an integer: give whole "
+                "numbers, such as jnp.arange(10)"
+            )
         self._run = jaxpr_as_fun(closed)
         self._structure, self._static = parts
         self._depends = _depends_on_input(closed.jaxpr)
@@ -76,6 +82,17 @@ class Builder:
 
     def _combine(self, leaves: list[Any]) -> Problem:
         return eqx.combine(jax.tree.unflatten(self._structure, leaves), self._static)
+
+
+def _makes_keys_of_floats(jaxpr: Any) -> bool:
+    """JAX itself finds this when it lowers a program, and says it of a tracer."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "random_seed" and jnp.issubdtype(equation.invars[0].aval.dtype, jnp.floating):
+            return True
+        inner = [getattr(value, "jaxpr", None) for value in equation.params.values()]
+        if any(found is not None and _makes_keys_of_floats(found) for found in inner):
+            return True
+    return False
 
 
 def require_problem(problem: Any) -> Problem:

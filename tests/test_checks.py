@@ -3,36 +3,41 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.inside import require_count, require_key, require_scalar
+from tests.inside import one_number, require_key, require_size
 
 
 def test_counts():
-    assert require_count(3, "n", least=1) == 3
-    assert type(require_count(np.int32(3), "n", least=1)) is int
+    assert require_size(3, "n") == 3
+    assert type(require_size(np.int32(3), "n")) is int
     with pytest.raises(ValueError, match="n must be an integer >= 2, got 1"):
-        require_count(1, "n", least=2)
+        require_size(1, "n", least=2)
     for value in (1.0, True, "1", None):
         with pytest.raises(TypeError, match=f"n must be an integer >= 0, got {type(value).__name__}"):
-            require_count(value, "n", least=0)
+            require_size(value, "n", least=0)
 
 
 @pytest.mark.parametrize("value", [2, 2.0, np.float32(2), jnp.asarray(2)])
 def test_scalars_of_any_kind(value):
-    array = require_scalar(value, "s", positive=True)
+    array = one_number(value, "s")
     assert array == 2
     assert array.dtype == jnp.result_type(float)
 
 
 def test_bad_scalars():
-    with pytest.raises(ValueError, match=r"s must be a finite scalar >= 0, got an array of shape \(2,\).*use jax.vmap"):
-        require_scalar(jnp.zeros(2), "s", positive=False)
+    with pytest.raises(ValueError, match=r"s must be one finite number >= 0, got an array of shape.*use jax.vmap"):
+        one_number(jnp.zeros(2), "s", zero=True)
     for value in (0.0, -1.0, np.inf, np.nan):
-        with pytest.raises(ValueError, match=f"s must be a finite scalar > 0, got {value}"):
-            require_scalar(value, "s", positive=True)
+        with pytest.raises(ValueError, match=f"s must be one finite number > 0, got {value}"):
+            one_number(value, "s")
+
+
+def test_texts_are_no_numbers_and_hints_end_a_message():
+    with pytest.raises(TypeError, match="s must be one finite number > 0, got str '1'; say it as 1.0"):
+        one_number("1", "s", hint="; say it as 1.0")
 
 
 def test_traced_scalars_pass():
-    assert jax.jit(lambda s: require_scalar(s, "s", positive=True))(-1.0) == -1.0
+    assert jax.jit(lambda s: one_number(s, "s"))(-1.0) == -1.0
 
 
 @pytest.mark.parametrize("make", [jax.random.key, jax.random.PRNGKey])
