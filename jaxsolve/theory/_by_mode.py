@@ -8,7 +8,7 @@ from .._safe import nonzero
 
 
 # A mode's own violation may be far larger than that of all weights together: the rounding of strong modes counts beside
-# weak ones. What it changes is of its own size, so that this leaves eight digits in double and four in single precision.
+# weak ones. What it changes is of its own size, so that this leaves eight digits in double precision, four in single.
 def _most(dtype: jnp.dtype) -> float:
     return 1e-8 if jnp.finfo(dtype).bits == 64 else 3e-5
 

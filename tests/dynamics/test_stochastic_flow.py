@@ -149,6 +149,16 @@ def test_the_noise_is_that_of_the_fokker_planck_equation(lanes):
     np.testing.assert_array_less(np.abs(np.log(ratio / 4)), 4 * np.sqrt(4 / LANES))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("change", "rate"), [((1e-3, 1e-1), 1.0), ((1e-2, 2e-2), 0.91)])
+def test_bounds_close_to_each_other_repeat_many_steps_which_slows_the_mean(change, rate):
+    def lane(key):
+        return solve(_noisy(), StochasticFlow(0.016, key=key, change=change), 1.0, observe=WEIGHTS)["params"][0]
+
+    found = -np.log(np.mean(jax.jit(jax.vmap(lane))(jr.split(jr.key(0), 2000))))
+    assert abs(found - rate) < 0.02  # measured: 1.010 and 0.913, each with a standard error of 0.005
+
+
 def test_lanes_are_those_run_alone(lanes):
     for lane in (0, LANES):
         alone = _lane(TEMPERATURES[lane // LANES], jr.split(jr.key(1), 2 * LANES)[lane])

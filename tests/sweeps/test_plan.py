@@ -112,7 +112,7 @@ def test_cost_is_that_of_the_matrix_products():
         outline = made.outliner.outline(made.groups[0])
         assert 4 * 5 * parameters < outline.flop < 9 * 5 * parameters
         assert outline.times is None
-    assert "flop for a gradient of each, GradientFlow(Tsit5)" in made.describe()
+    assert "flop for one gradient of every lane (only a run shows how many), GradientFlow(Tsit5)" in made.describe()
     fixed = plan(_problem, {"width": [128]}, DESCENT, TS)
     assert fixed.outliner.outline(fixed.groups[0]).times == 4  # steps of 0.25 to t = 1
     assert f"{4 * outline.flop:.1e} flop" in fixed.describe()

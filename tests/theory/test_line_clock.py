@@ -126,6 +126,20 @@ def test_a_kinked_loss_is_refused_with_its_error():
         js.solve(problem, CLOSED, 1.0)
 
 
+def waves(f, y):
+    return jnp.sum(1 - jnp.cos(2 * (f - y)) + 0.05 * (f - y) ** 2)
+
+
+@pytest.mark.x64_only
+def test_with_several_minima_what_is_not_refused_is_right():
+    """A small start falls into the nearest minimum; a larger one passes others, where its pace nearly stops."""
+    near, far = (line_problem(waves, sigma=sigma, gamma=1.0, eta=(1.0, 1.0)) for sigma in (0.3, 1.0))
+    near, far = (js.Problem(p.net, 3 * p.x, 3 * p.y, loss=waves) for p in (near, far))
+    assert bool(CLOSED.check(near).exact)
+    assert max(errors(near, CLOSED, TS / 4).values()) < 1e-9
+    assert "smooth enough for the clock's quadrature" in CLOSED.check(far).missed()
+
+
 @pytest.mark.slow
 @pytest.mark.x64_only
 @pytest.mark.parametrize("t", [0.7, pytest.param(40.0, marks=pytest.mark.slow)])

@@ -273,7 +273,7 @@ def _cost(outline: Outline, lanes: int) -> str:
     if not np.isfinite(outline.flop):
         return "cost unknown"
     if outline.times is None:
-        return f"{lanes * outline.flop:.1e} flop for a gradient of each"
+        return f"{lanes * outline.flop:.1e} flop for one gradient of every lane (only a run shows how many)"
     return f"{lanes * outline.times * outline.flop:.1e} flop"
 
 
