@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from .._dynamics import is_key
 from ..nets import Padded
 from ..sweeps import Zip
 from ._errors import ConfigError, shown
@@ -157,7 +158,9 @@ def check_memory(make: Callable[..., Any], arguments: Mapping[str, Any], product
     """
     if product <= NEGLIGIBLE:
         return
-    found = _largest(jax.make_jaxpr(lambda: make(**arguments))().jaxpr)
+    # With its key traced, it does not ask how much memory this machine has.
+    keys = {name: value for name, value in arguments.items() if is_key(value)}
+    found = _largest(jax.make_jaxpr(lambda traced: make(**(arguments | traced)))(keys).jaxpr)
     if found > MAX_NUMBERS:
         raise ConfigError(
             f"{where} makes an array of {found} numbers; a config may ask for at most {MAX_NUMBERS}, {MORE}"

@@ -83,7 +83,7 @@ def test_single_precision_refuses_saddles(start):
 @pytest.mark.parametrize(
     "start",
     [
-        pytest.param(([[0.6, 0], [0, 1e-3]], [[0.6, 0], [0, 1e-3]]), id="weak"),
+        pytest.param(([[0.6, 0], [0, 0.03]], [[0.6, 0], [0, 0.03]]), id="weak"),
         pytest.param(([[0.6, 0.8]], [[0.6], [0.8]]), id="one hidden unit"),
         pytest.param(([[0, 0], [0, 0]], [[0, 0], [0, 0]]), id="zeros"),
     ],
