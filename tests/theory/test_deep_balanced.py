@@ -43,7 +43,7 @@ def test_equals_flow_of_the_weights(seed, strengths, sign, targets, eta, gamma):
 @pytest.mark.parametrize(
     ("sizes", "options"),
     [
-        ((4, 4, 4, 1), {"gamma": -1.0}),
+        ((4, 4, 4, 1), {"gamma": -1.0, "targets": [-2.0]}),
         pytest.param((3, 3, 3, 3, 3), {"eta": (1.0, 2.0, 0.5, 0.7)}, marks=pytest.mark.slow),
         pytest.param((4, 5, 3), {"eta": (0.5, 2.0), "centered": True}, marks=pytest.mark.slow),
     ],
