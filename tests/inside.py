@@ -93,6 +93,9 @@ from jaxsolve.nets._plan import Plan
 # The example that several errata share.
 from jaxsolve.papers._chain import balanced, DEPTH, OUT, SIZE
 
+# Intervals, and exponents fitted to samples.
+from jaxsolve.papers._claim import exponent, mean_over
+
 # An erratum that is made up, to see what its parts do.
 from jaxsolve.papers._erratum import Checked, compared, counted, Measurement, relative_error, Row
 
@@ -155,6 +158,7 @@ __all__ = [
     "eta_of_prefactor",
     "even_tile",
     "expand",
+    "exponent",
     "finite_product",
     "follow",
     "frozen_jacobian",
@@ -167,6 +171,7 @@ __all__ = [
     "kinds",
     "labels_draw",
     "linear_problem",
+    "mean_over",
     "mode_strength",
     "modes",
     "neural_tangents",

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from ._guard import installed_modules_only
 from ._report import report
+from ._reproduce import reproduce
 from ._say import say
 from ._sweep import configs, sweep
 
@@ -26,6 +27,7 @@ app = cyclopts.App(
 app.command(sweep)
 app.command(configs)
 app.command(report)
+app.command(reproduce)
 
 
 @app.command

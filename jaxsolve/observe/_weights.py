@@ -43,14 +43,14 @@ def _alignment(view: View):
         jnp.linalg.norm(above @ below) / (jnp.linalg.norm(above) * jnp.linalg.norm(below))
         for below, above in zip(weights[:-1], weights[1:], strict=True)
     ]
-    if _one_linear_neuron_deep(view.problem.net):
+    if _has_a_sign(view.problem.net):
         signed, on_a_line = _signed_alignment(view)
         pairs = [jnp.where(on_a_line, signed, pairs[0])]
     return jnp.stack(pairs)
 
 
-def _one_linear_neuron_deep(net: nets.AbstractDense) -> bool:
-    return len(net.weights) == 2 and net.activation.linear and not net.biases and net.out_size == 1
+def _has_a_sign(net: nets.AbstractDense) -> bool:
+    return len(net.weights) == 2 and not net.biases and net.out_size == 1
 
 
 def _signed_alignment(view: View):
@@ -94,8 +94,8 @@ def weight_distances() -> Observable:
 def layer_alignment() -> Observable:
     """zeta of every pair of adjacent layers: |W_{l+1} W_l|/(|W_{l+1}||W_l|).
 
-    For two-layer linear networks with one output and inputs on a line: the signed zeta = u.v/(|u||v|), v = W n, of
-    Xu & Liu Ziyin (eq. 20).
+    For two-layer networks of any activation with one output, no biases, and inputs on a line: the signed
+    zeta = u.v/(|u||v|), v = W n, of Xu & Liu Ziyin (eq. 20), n being the direction of the longest input.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))

@@ -1,0 +1,71 @@
+"""`jaxsolve reproduce`: figures of the papers."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import cyclopts
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from ._say import say
+
+
+LONG = 0.75  # hours on two cores from which on --yes is asked for
+
+
+def reproduce(
+    *figures: str,
+    scale: Literal["small", "medium", "paper"] = "small",
+    folder: Annotated[Path, cyclopts.Parameter(name=["--folder", "-o"])] = Path("reproduction"),
+    yes: bool = False,
+    quiet: bool = False,
+) -> None:
+    """Compute figures of the papers, draw them, and judge their claims.
+
+    Parameters
+    ----------
+    figures
+        Their names, such as xu_ziyin/table1; `all`; or `list`, which shows them.
+    scale
+        small: minutes on two cores; medium: an hour on one GPU; paper: the paper's own setting.
+    folder
+        For pictures, stores and claims, and the page index.html. What was interrupted is carried on.
+    yes
+        Begin what takes long, too.
+    quiet
+        Show no progress.
+    """
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    from jaxsolve import papers
+    from jaxsolve.papers import Scale
+
+    if figures == ("list",):
+        Console().print(_listed())
+        return
+    if not figures:
+        raise ValueError("name figures, such as xu_ziyin/table1, or all; `jaxsolve reproduce list` shows them")
+    chosen = papers.names() if figures == ("all",) else list(figures)
+    hours = papers.hours(*chosen, scale=Scale(scale))
+    if hours > LONG and jax.default_backend() == "cpu" and not yes:
+        raise ValueError(f"on two cores this takes about {hours:.3g} hours; give --yes to begin all the same")
+    done = papers.reproduce(*chosen, scale=Scale(scale), folder=folder, progress=not quiet)
+    for one in done:
+        for claim in one.claims:
+            if claim.verdict is not papers.Verdict.REPRODUCED:
+                say(
+                    f"{one.name}: {claim.verdict.value}: {claim.statement} Paper: {claim.paper}, here: {claim.ours:.3g}"
+                )
+    counted = ", ".join(f"{count} {verdict.value}" for verdict, count in papers.tally(done).items())
+    say(f"{counted}; see {folder / scale / 'index.html'}")
+
+
+def _listed() -> Table:
+    from jaxsolve import papers
+
+    table = Table("figure", "what it shows", "minutes", box=box.SIMPLE)
+    for name, figure in papers.figures().items():
+        table.add_row(name, figure.title, f"{60 * figure.hours[papers.Scale.SMALL]:.0f}")
+    return table

@@ -1,0 +1,58 @@
+"""The figures that can be reproduced: every module of a paper's folder is one."""
+
+import difflib
+import importlib
+import re
+from importlib import resources
+
+from ._figure import AbstractFigure
+
+
+PAPERS = {
+    "atanasov": "Atanasov, Bordelon & Pehlevan, Neural networks as kernel learners",
+    "xu_ziyin": "Xu & Liu Ziyin, Three Mechanisms of Feature Learning in a Linear Network",
+}
+PANEL = re.compile(r"(?P<figure>.*\d)[a-z]")  # fig3a is part of fig3
+
+
+def names() -> list[str]:
+    """The names of all figures, such as "xu_ziyin/table1", a paper after the other.
+
+    Example:
+        >>> "xu_ziyin/table1" in js.papers.names()
+        True
+    """
+    found = []
+    for paper in PAPERS:
+        folder = resources.files("jaxsolve.papers").joinpath(paper)
+        files = (item.name for item in folder.iterdir())
+        found += sorted(f"{paper}/{file[1:-3]}" for file in files if re.fullmatch(r"_[a-z0-9]+\.py", file))
+    return found
+
+
+def figures() -> dict[str, AbstractFigure]:
+    """All figures, by name."""
+    return dict(map(find, names()))
+
+
+def find(name: str) -> tuple[str, AbstractFigure]:
+    """A figure and its name, by its name or that of one of its panels.
+
+    Raises:
+        ValueError: there is none; the message names the nearest.
+    """
+    known = names()
+    panel = PANEL.fullmatch(name)
+    if name not in known and panel and panel["figure"] in known:
+        name = panel["figure"]
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.3)
+        hint = f"; the nearest is {near[0]!r}" if near else ""
+        raise ValueError(f"no figure is called {name!r}{hint}. `jaxsolve reproduce list` shows all")
+    return name, figure_of(name)
+
+
+def figure_of(name: str) -> AbstractFigure:
+    """The figure of a known name, whose module is imported now."""
+    paper, _, module = name.partition("/")
+    return importlib.import_module(f".{paper}._{module}", __package__).FIGURE

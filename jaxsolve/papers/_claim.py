@@ -1,0 +1,91 @@
+"""What a paper says, what was measured here, and whether they agree."""
+
+import enum
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Verdict(enum.Enum):
+    """How a claim came out."""
+
+    REPRODUCED = "reproduced"
+    DIFFERS = "differs"
+    UNDECIDED = "not decidable at this scale"
+
+
+class Claim(NamedTuple):
+    """A statement of a paper beside a measurement.
+
+    Attributes:
+        statement: what is claimed, in a sentence.
+        paper: the paper's value or sign, in words.
+        accepted: the interval of what counts as the same; its ends may be infinite.
+        ours: the number measured.
+        uncertainty: half the width of its 95 % interval; 0 for what has none.
+
+    Example:
+        >>> js.papers.Claim("The exponent at two layers.", "-4/3", (-1.5, -1.2), -1.43, 0.04).verdict.value
+        'reproduced'
+    """
+
+    statement: str
+    paper: str
+    accepted: tuple[float, float]
+    ours: float
+    uncertainty: float = 0.0
+
+    @property
+    def verdict(self) -> Verdict:
+        """Reproduced or different where the whole interval of the measurement says so."""
+        low, high = self.ours - self.uncertainty, self.ours + self.uncertainty
+        if math.isnan(low):
+            return Verdict.UNDECIDED
+        if self.accepted[0] <= low and high <= self.accepted[1]:
+            return Verdict.REPRODUCED
+        return Verdict.DIFFERS if high < self.accepted[0] or low > self.accepted[1] else Verdict.UNDECIDED
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON, which has no infinity: an open end is null, and so is a number that is none."""
+        finite = lambda value: float(value) if math.isfinite(value) else None
+        return {
+            "statement": self.statement,
+            "paper": self.paper,
+            "accepted": [finite(end) for end in self.accepted],
+            "ours": finite(self.ours),
+            "uncertainty": finite(self.uncertainty),
+            "verdict": self.verdict.value,
+        }
+
+
+class Measured(NamedTuple):
+    """A number, and half the width of its 95 % interval."""
+
+    value: float
+    uncertainty: float
+
+
+def mean_over(samples: Any) -> Measured:
+    """The mean of independent samples, and Student's interval for it; NaN counts as no sample."""
+    from scipy.stats import t
+
+    known = np.asarray(samples, float).ravel()
+    known = known[np.isfinite(known)]
+    if known.size < 2:
+        return Measured(float(known.mean()) if known.size else math.nan, math.inf if known.size else math.nan)
+    return Measured(float(known.mean()), float(t.ppf(0.975, known.size - 1) * known.std(ddof=1) / known.size**0.5))
+
+
+def exponent(x: Any, y: Any) -> Measured:
+    """b in y ~ x^b, fitted to each row of samples by itself.
+
+    Arguments:
+        x: positive numbers, shape (points,).
+        y: positive numbers, shape (samples, points).
+    """
+    logs = np.log(np.asarray(x, float))
+    centred = logs - logs.mean()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slopes = np.log(np.asarray(y, float)) @ centred / (centred @ centred)
+    return mean_over(slopes)

@@ -1,0 +1,62 @@
+"""The page of a reproduction: every picture beside its claims."""
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from ._claim import Verdict
+from ._figure import Scale
+
+
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a; }
+figure { margin: 1rem 0; } img { max-width: 100%; height: auto; }
+table { border-collapse: collapse; width: 100%; font-size: 0.9rem; }
+th, td { text-align: left; padding: 0.3rem 0.6rem; border-bottom: 1px solid #d9d9d9; vertical-align: top; }
+td.number { font-variant-numeric: tabular-nums; white-space: nowrap; }
+.reproduced { color: #00664a; } .differs { color: #a03d00; font-weight: bold; } .open { color: #595959; }
+"""
+CLASSES = {Verdict.REPRODUCED: "reproduced", Verdict.DIFFERS: "differs", Verdict.UNDECIDED: "open"}
+
+
+def page(figures: Sequence[dict[str, Any]], scale: Scale) -> str:
+    """The page, which needs nothing but the pictures beside it.
+
+    Arguments:
+        figures: the content of their claims.json.
+        scale: of all of them.
+    """
+    verdicts = [claim["verdict"] for figure in figures for claim in figure["claims"]]
+    counted = ", ".join(f"{verdicts.count(verdict.value)} {verdict.value}" for verdict in Verdict)
+    head = f"<h1>Figures of the papers, reproduced</h1><p>Scale: {scale.value}. {len(verdicts)} claims: {counted}.</p>"
+    body = "".join(_section(figure) for figure in figures)
+    title = "<title>jaxsolve: figures of the papers</title>"
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8">{title}<style>{STYLE}</style></head>'
+        f"<body>{head}{body}</body></html>\n"
+    )
+
+
+def _section(figure: dict[str, Any]) -> str:
+    name, title = escape(figure["name"]), escape(figure["title"])
+    picture = f'<figure><a href="{name}/figure.pdf"><img src="{name}/figure.png" alt="{title}"></a></figure>'
+    rows = "".join(_row(claim) for claim in figure["claims"])
+    columns = "".join(f'<th scope="col">{text}</th>' for text in ("claim", "paper", "here", "verdict"))
+    table = f"<table><thead><tr>{columns}</tr></thead><tbody>{rows}</tbody></table>"
+    settings = f"<p>Chosen here: {escape(figure['ours'])} It took {figure['seconds']:.0f} s.</p>"
+    return f'<section id="{name}"><h2>{name}</h2><p>{title}.</p>{picture}{settings}{table}</section>'
+
+
+def _row(claim: dict[str, Any]) -> str:
+    verdict = Verdict(claim["verdict"])
+    cells = f"<td>{escape(claim['statement'])}</td><td>{escape(claim['paper'])}</td>"
+    return f'<tr>{cells}<td class="number">{number(claim)}</td><td class="{CLASSES[verdict]}">{verdict.value}</td></tr>'
+
+
+def number(claim: dict[str, Any]) -> str:
+    """What was measured, with its uncertainty."""
+    if claim["ours"] is None:
+        return "no number"
+    if claim["uncertainty"] is None:
+        return f"{claim['ours']:.3g}, of one run"
+    return f"{claim['ours']:.3g}" + (f" &plusmn; {claim['uncertainty']:.1g}" if claim["uncertainty"] else "")

@@ -1,0 +1,131 @@
+"""Figure E.1: what a learnt kernel is worth on another task, by equations 44 to 48 (corrected) and by regression."""
+
+from math import inf
+from typing import Any, final, TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from ..._problem import Problem
+from ...dynamics import FrozenKernel
+from ...nets import Given, Scaling, TwoLayerLinear
+from ...observe import test_loss
+from ...plot import COLOURS, MARKERS
+from ...theory import transfer_error
+from .._claim import Claim, mean_over
+from .._figure import AbstractFigure, Data, Runs, Scale
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SIZE, TESTS = 40, 400
+SAMPLES = [4, 8, 16, 24, 32]
+FEATURES, TASKS = [0.0, 1.0, 10.0, 100.0], [0.0, 0.5, 0.9, 1.0]  # A and alpha
+SEEDS = {Scale.SMALL: 30, Scale.MEDIUM: 1000, Scale.PAPER: 1000}
+MAP = np.geomspace(0.1, 100.0, 40), np.linspace(0.0, 1.0, 41)
+MAP_SAMPLES = 8
+
+
+@final
+class FigE1(AbstractFigure):
+    """Generalisation on a task at an angle to the one that the kernel was learnt from."""
+
+    title = "Figure E.1: transfer error of a learnt linear kernel, in theory (lines) and by kernel regression (points)"
+    ours = f"{SIZE} dimensions, the sample sizes, A and alpha: the paper does not say its own."
+    hours = {Scale.SMALL: 0.02, Scale.MEDIUM: 0.1, Scale.PAPER: 0.1}
+
+    def run(self, runs: Runs) -> Data:
+        axes = {"samples": SAMPLES, "feature": FEATURES, "task": TASKS, "seed": range(SEEDS[runs.scale])}
+        regression = runs.sweep("regression", _problem, axes, FrozenKernel(), [inf], observe=test_loss())
+        return {"regression": regression}
+
+    def draw(self, data: Data) -> "Figure":
+        from matplotlib.figure import Figure
+
+        errors = 2 * data["regression"]["test_loss"].isel(t=0)
+        figure = Figure(figsize=(7.0, 2.5), layout="constrained")
+        a, b, c = figure.subplots(1, 3)
+        for ax, axis, fixed, title in (
+            (a, "feature", {"task": 0.9}, r"(a) $\alpha = 0.9$"),
+            (b, "task", {"feature": 1.0}, r"(b) $A = 1$"),
+        ):
+            letter = {"feature": "A", "task": r"\alpha"}[axis]
+            for value, colour, marker in zip(errors[axis].values, COLOURS, MARKERS, strict=False):
+                cells = errors.sel({axis: value} | fixed)
+                every = np.arange(1, SIZE)
+                ax.plot(every, _theory(every, **{axis: value}, **fixed), color=colour, lw=1.0)
+                mean, bar = zip(*(mean_over(cells.sel(samples=p)) for p in SAMPLES), strict=True)
+                style = {"ls": "", "marker": marker, "ms": 3, "color": colour, "mfc": "none"}
+                ax.errorbar(SAMPLES, mean, bar, label=rf"${letter} = {value:g}$", **style)
+            ax.set(xlabel="samples $P$", ylabel="error", title=title, ylim=(0, None))
+            ax.legend(frameon=False, fontsize=7)
+        image = c.pcolormesh(*MAP, _theory(MAP_SAMPLES, *np.meshgrid(*MAP)), cmap="cividis", shading="nearest")
+        c.set(xscale="log", xlabel="$A$", ylabel=r"$\alpha$", title=f"(c) theory, $P = {MAP_SAMPLES}$")
+        figure.colorbar(image, ax=c, label="error")
+        return figure
+
+    def claims(self, data: Data) -> list[Claim]:
+        errors = 2 * data["regression"]["test_loss"].isel(t=0)
+        cells = [(p, A, alpha) for p in SAMPLES for A in FEATURES for alpha in TASKS]
+        found = [mean_over(errors.sel(samples=p, feature=A, task=alpha)) for p, A, alpha in cells]
+        theory = np.asarray(_theory(*np.array(cells).T))
+        inside = np.abs([one.value for one in found] - theory) <= [one.uncertainty + 1e-9 for one in found]
+        few = errors.sel(samples=SAMPLES[0], task=0.9)
+        one_task = errors.sel(samples=MAP_SAMPLES, feature=1.0)
+        right = errors.sel(samples=MAP_SAMPLES, task=1.0)
+        table = _theory(MAP_SAMPLES, *np.meshgrid(*MAP, indexing="ij"))
+        lowest = np.unravel_index(int(np.argmin(table)), table.shape)
+        return [
+            Claim(
+                "Equations 44 to 48: share of cells in whose 95 % interval theory lies.", "1", (0.88, 1), inside.mean()
+            ),
+            Claim(
+                "(a) With few samples of a related task (0.9), more feature learning is better: error at A = 100 less "
+                "that at 0.",
+                "< 0",
+                (-inf, 0),
+                *mean_over(few.sel(feature=100.0) - few.sel(feature=0.0)),
+            ),
+            Claim(
+                "(b) At A = 1 related tasks are easier: error at alpha = 1 less that at 0.",
+                "< 0",
+                (-inf, 0),
+                *mean_over(one_task.sel(task=1.0) - one_task.sel(task=0.0)),
+            ),
+            Claim(
+                "For the old task the error falls strictly with A: largest step from one A to the next.",
+                "< 0",
+                (-inf, 0),
+                *max(map(mean_over, right.diff("feature").transpose("feature", "seed")), key=sum),
+            ),
+            Claim(
+                "(c) The lowest error is where A and alpha are both largest: share of both ranges, the smaller.",
+                "1",
+                (1, 1),
+                min(lowest[0] / (len(MAP[0]) - 1), lowest[1] / (len(MAP[1]) - 1)),
+            ),
+        ]
+
+
+@jax.jit
+def _theory(samples: Any, feature: Any, task: Any) -> Array:
+    """The error at every cell, in the shape that the arguments have together."""
+    one = lambda p, A, alpha: transfer_error(SIZE, p, feature=A, alignment=alpha).error
+    return jnp.vectorize(one)(*map(jnp.asarray, (samples, feature, task)))
+
+
+def _problem(samples: int, feature: Array, task: Array, seed: Array) -> Problem:
+    """A frozen first layer holds the learnt features, so that the last one regresses with the kernel A bb^T + I."""
+    x = jax.random.normal(jax.random.key(seed), (samples + TESTS, SIZE))
+    features = jnp.eye(SIZE).at[0, 0].set(jnp.sqrt(1 + feature))
+    scaling = Scaling(multiplier=jnp.ones(2), sigma=jnp.ones(2), eta=jnp.array([0.0, 1.0]))
+    init = Given([features, jnp.zeros((1, SIZE))])
+    net = TwoLayerLinear(SIZE, SIZE, scaling=scaling, init=init, key=jax.random.key(0))
+    y = task * x[:, :1] + jnp.sqrt(1 - task**2) * x[:, 1:2]
+    return Problem(net, x[:samples], y[:samples], test=(x[samples:], y[samples:]))
+
+
+FIGURE = FigE1()

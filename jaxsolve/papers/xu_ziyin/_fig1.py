@@ -1,0 +1,129 @@
+"""Figure 1 and appendix C: layers align from small starts and disalign from large ones, linear or not."""
+
+from math import inf
+from typing import final, NamedTuple, TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from diffrax import Tsit5
+from jaxtyping import Array
+
+from ..._problem import Problem
+from ...dynamics import GradientFlow
+from ...losses import Logistic, MSE
+from ...nets import Gaussian, MLP, NearParallel, Scaling
+from ...observe import layer_alignment, loss
+from ...plot import COLOURS
+from ...sweeps import Zip
+from ...theory import TwoLayerLine
+from .._claim import Claim, mean_over
+from .._figure import AbstractFigure, Data, Runs, Scale
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ACTIVATIONS = {"linear": "linear", "relu": "ReLU", "leaky_relu": "leaky ReLU", "sigmoid": "sigmoid", "swish": "swish"}
+STARTS = {"alignment": Gaussian(), "disalignment": NearParallel(0.3)}
+LOSSES = {"mse": MSE(), "cross_entropy": Logistic()}
+LARGE = {"mse": 8.0, "cross_entropy": 30.0}  # f(x)/x at the parallel start of a linear network: beyond the target
+WIDTHS = {Scale.SMALL: 300, Scale.MEDIUM: 10_000, Scale.PAPER: 10_000}
+SEEDS = {Scale.SMALL: 3, Scale.MEDIUM: 10, Scale.PAPER: 10}
+SAMPLES = 20
+TIMES = np.concatenate([[0.0], np.geomspace(0.01, 30.0, 24)])
+
+
+@final
+class Fig1(AbstractFigure):
+    """The cosine zeta of the two layers over time, for five activations and two losses."""
+
+    title = "Figure 1: alignment and disalignment of two layers, in theory (lines) and by gradient flow (points)"
+    ours = (
+        f"Scales of the starts, {SAMPLES} inputs on a line, targets y = x, labels sign(x) of which a fifth is flipped; "
+        "width 300 in place of 10000 at small scale. The paper's values are lost."
+    )
+    hours = {Scale.SMALL: 0.06, Scale.MEDIUM: 4.0, Scale.PAPER: 4.0}
+
+    def run(self, runs: Runs) -> Data:
+        width = WIDTHS[runs.scale]
+        # The kernel phase has weights of order 1 and a small output scale.
+        phase = Zip(gamma=[1.0, width**-0.5], size=[width**-0.5, 1.0])
+        axes = [{"activation": list(ACTIVATIONS), "start": list(STARTS), "loss_of": list(LOSSES)}, phase]
+        axes.append({"seed": range(SEEDS[runs.scale])})
+        watched = [layer_alignment(), loss()]
+        flow = runs.sweep("flow", _Problems(width), axes, GradientFlow(Tsit5(), rtol=1e-6), TIMES, observe=watched)
+        line = [{"activation": ["linear"], **{k: v for k, v in axes[0].items() if k != "activation"}}, *axes[1:]]
+        theory = runs.sweep("theory", _Problems(width), line, TwoLayerLine(), TIMES, observe=watched)
+        return {"flow": flow, "theory": theory}
+
+    def draw(self, data: Data) -> "Figure":
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(6.8, 4.2), layout="constrained")
+        grid = figure.subplots(2, 2, sharex=True, sharey="row")
+        zeta = data["flow"]["layer_alignment"].isel(pair=0, gamma_size=0, seed=0)
+        line = data["theory"]["layer_alignment"].isel(pair=0, gamma_size=0, seed=0, activation=0)
+        frozen = data["flow"]["layer_alignment"].isel(pair=0, gamma_size=1, seed=0).sel(activation="relu")
+        for row, start in enumerate(STARTS):
+            for column, of in enumerate(LOSSES):
+                ax, where = grid[row, column], {"start": start, "loss_of": of}
+                for (name, label), colour in zip(ACTIVATIONS.items(), COLOURS, strict=False):
+                    points = zeta.sel(where | {"activation": name})
+                    ax.plot(TIMES, points, ls="", marker="o", ms=3, mfc="none", color=colour, label=label)
+                ax.plot(TIMES, line.sel(where), color=COLOURS[0], lw=1.2, label="linear, theory (21)")
+                ax.plot(TIMES, frozen.sel(where), color="0.5", lw=1.0, ls=":", label="ReLU, kernel phase")
+                ax.set_xscale("symlog", linthresh=0.01)
+                ax.set_title(f"{start}, {of.replace('_', ' ')}", fontsize=9)
+        for ax in grid[:, 0]:
+            ax.set_ylabel(r"layer alignment $\zeta$")
+        for ax in grid[1]:
+            ax.set_xlabel("time $t$ (gradient-flow units)")
+        handles, labels = grid[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+        return figure
+
+    def claims(self, data: Data) -> list[Claim]:
+        zeta, line = data["flow"]["layer_alignment"].isel(pair=0), data["theory"]["layer_alignment"].isel(pair=0)
+        found = [
+            Claim(
+                "Linear networks follow equation (21): largest difference of zeta.",
+                "0",
+                (0.0, 1e-4),
+                float(np.abs(zeta.sel(activation=["linear"]) - line).max()),
+            )
+        ]
+        for start in STARTS:
+            for of in LOSSES:
+                for name, label in ACTIVATIONS.items():
+                    curve = zeta.sel(start=start, loss_of=of, activation=name).isel(gamma_size=0)
+                    rises = start == "alignment"
+                    change = mean_over(curve.isel(t=-1) - curve.isel(t=0))
+                    said = f"{label}, {of.replace('_', ' ')}: zeta {'rises' if rises else 'falls'}. Its change."
+                    found.append(Claim(said, "> 0" if rises else "< 0", (0, inf) if rises else (-inf, 0), *change))
+        still = zeta.isel(gamma_size=1).sel(start="alignment", activation="relu", loss_of="mse")
+        change = mean_over(np.abs(still.isel(t=-1) - still.isel(t=0)))
+        order = 3 * WIDTHS[Scale.SMALL] ** -0.5
+        found.append(
+            Claim("In the kernel phase zeta stays of order d^-1/2 (ReLU). |Change|.", "0", (0, order), *change)
+        )
+        return found
+
+
+class _Problems(NamedTuple):
+    """Inputs on a line, and two layers whose weights are of one size."""
+
+    width: int
+
+    def __call__(self, activation: str, start: str, loss_of: str, gamma: Array, size: Array, seed: Array) -> Problem:
+        first, inputs = jax.random.split(jax.random.key(seed))
+        x = jax.random.normal(inputs, (SAMPLES, 1))
+        large = LARGE[loss_of] ** 0.5 if start == "disalignment" else 1.0
+        scaling = Scaling(multiplier=jnp.ones(2), sigma=large * size * jnp.ones(2), eta=jnp.ones(2), gamma=gamma)
+        net = MLP(1, self.width, 1, 1, activation, scaling=scaling, init=STARTS[start], key=first)
+        flipped = jnp.where(jnp.arange(SAMPLES) % 5 == 0, -1.0, 1.0)[:, None]
+        y = x if loss_of == "mse" else flipped * jnp.sign(x)
+        return Problem(net, x, y, loss=LOSSES[loss_of])
+
+
+FIGURE = Fig1()

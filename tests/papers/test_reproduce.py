@@ -1,0 +1,203 @@
+"""Figures of the papers: what a claim is, how figures are found, kept and shown; and the quick ones themselves."""
+
+import json
+import math
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxsolve as js
+from jaxsolve.papers import Claim, Scale, Verdict
+from tests.inside import app, exponent, mean_over
+
+
+@pytest.mark.parametrize(
+    ("accepted", "ours", "uncertainty", "verdict"),
+    [
+        ((-1.5, -1.2), -1.43, 0.04, Verdict.REPRODUCED),
+        ((-1.5, -1.2), -1.43, 0.10, Verdict.UNDECIDED),
+        ((-1.5, -1.2), -1.8, 0.10, Verdict.DIFFERS),
+        ((-1.5, -1.2), -1.8, 0.35, Verdict.UNDECIDED),
+        ((0.0, math.inf), 0.1, 0.05, Verdict.REPRODUCED),
+        ((0.0, math.inf), -0.1, 0.05, Verdict.DIFFERS),
+        ((0.0, 1.0), math.inf, 0.0, Verdict.DIFFERS),
+        ((0.0, 1.0), math.nan, 0.0, Verdict.UNDECIDED),
+        ((0.0, 1.0), 0.5, math.inf, Verdict.UNDECIDED),
+        ((0.0, 1.0), 0.5, math.nan, Verdict.UNDECIDED),
+    ],
+)
+def test_a_verdict_asks_for_the_whole_interval(accepted, ours, uncertainty, verdict):
+    claim = Claim("A statement.", "0", accepted, ours, uncertainty)
+    assert claim.verdict is verdict
+    assert json.loads(json.dumps(claim.facts(), allow_nan=False))["verdict"] == verdict.value
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say():
+    draws = np.random.default_rng(0).normal(3.0, 2.0, (2000, 3))
+    found = [mean_over(row) for row in draws]
+    share = np.mean([abs(one.value - 3.0) < one.uncertainty for one in found])
+    assert abs(share - 0.95) < 0.02  # of a normal interval for three samples: 0.81
+    assert mean_over([1.0, math.nan, 3.0]).value == 2.0
+    assert mean_over([1.0]).uncertainty == math.inf
+    assert math.isnan(mean_over([]).value)
+
+
+def test_exponents():
+    x = np.array([10.0, 100.0, 1000.0])
+    found = exponent(x, np.array([2.0, 3.0, 5.0])[:, None] * x**-0.5)
+    np.testing.assert_allclose(found, (-0.5, 0.0), atol=1e-14)
+    assert math.isnan(exponent(x, np.zeros((2, 3))).value)
+
+
+# Figures
+
+
+@pytest.mark.parametrize("name", js.papers.names())
+def test_every_module_is_a_figure(name):
+    figure = js.papers.figures()[name]
+    assert figure.title
+    assert figure.ours.endswith(".")
+    assert set(figure.hours) == set(Scale)
+    paper, _, module = name.partition("/")
+    path = Path(js.papers.__path__[0]) / paper / f"_{module}.py"
+    assert len(path.read_text().splitlines()) <= 150
+
+
+class Toy(js.papers.AbstractFigure):
+    """A decay, whose runs are counted."""
+
+    title = "A <b>decay</b>"
+    ours = "Everything."
+    hours = {Scale.SMALL: 0.01, Scale.MEDIUM: 2.0, Scale.PAPER: 100.0}
+    made = 0
+
+    def run(self, runs):
+        def problem(target):
+            Toy.made += 1
+            net = js.nets.TwoLayerLinear(1, 2, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+            return js.Problem(net, jnp.ones((1, 1)), target * jnp.ones((1, 1)))
+
+        return {"runs": runs.sweep("runs", problem, {"target": [1.0, 2.0]}, js.FrozenKernel(), [0.0, 1.0])}
+
+    def draw(self, data):
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(2, 1))
+        figure.subplots().plot(data["runs"]["loss"].isel(target=0))
+        return figure
+
+    def claims(self, data):
+        fall = data["runs"]["loss"].isel(t=1) / data["runs"]["loss"].isel(t=0)
+        return [Claim("The loss <falls>.", "< 1", (0.0, 1.0), float(fall.max()))]
+
+
+@pytest.fixture
+def toy(monkeypatch):
+    monkeypatch.setattr("jaxsolve.papers._catalogue.figure_of", lambda name: Toy())
+    Toy.made = 0
+    return "xu_ziyin/table1"
+
+
+def test_pictures_data_claims_and_page(toy, tmp_path):
+    folder = tmp_path / "made"
+    (done,) = js.papers.reproduce(toy, folder=folder, progress=False)
+    assert sorted(item.name for item in done.folder.iterdir()) == [
+        "claims.json",
+        "figure.pdf",
+        "figure.png",
+        "runs.zarr",
+    ]
+    assert done.folder == folder / "small" / toy
+    assert js.papers.tally([done])[Verdict.REPRODUCED] == 1
+    ledger = json.loads((folder / "small" / "claims.json").read_text())
+    assert [claim["verdict"] for figure in ledger["figures"] for claim in figure["claims"]] == ["reproduced"]
+    page = (folder / "small" / "index.html").read_text()
+    assert f'src="{toy}/figure.png"' in page
+    assert "A &lt;b&gt;decay&lt;/b&gt;" in page
+    assert "The loss &lt;falls&gt;." in page
+    assert "1 claims: 1 reproduced, 0 differs, 0 not decidable at this scale" in page
+
+
+def test_what_was_begun_is_carried_on(toy, tmp_path, monkeypatch):
+    draw = Toy.draw
+    monkeypatch.setattr(Toy, "draw", lambda self, data: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        js.papers.reproduce(toy, folder=tmp_path, progress=False)
+    chunks = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("c/*") if path.is_file()}
+    monkeypatch.setattr(Toy, "draw", draw)
+    (done,) = js.papers.reproduce(toy, folder=tmp_path, progress=False)
+    assert chunks
+    assert chunks == {path: path.stat().st_mtime_ns for path in chunks}
+    assert done.claims[0].verdict is Verdict.REPRODUCED
+
+
+def test_a_folder_of_something_else_is_left_alone(toy, tmp_path):
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small" / "thesis.tex").write_text("text")
+    with pytest.raises(FileExistsError, match=r"holds 'thesis.tex', which no reproduction made: choose another folder"):
+        js.papers.reproduce(toy, folder=tmp_path, progress=False)
+    (tmp_path / "file").mkdir()
+    (tmp_path / "file" / "small").write_text("text")
+    with pytest.raises(FileExistsError, match="is a file"):
+        js.papers.reproduce(toy, folder=tmp_path / "file", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("xu_ziyin/tabel1", "no figure is called 'xu_ziyin/tabel1'; the nearest is 'xu_ziyin/table1'"),
+        ("42", "no figure is called '42'. `jaxsolve reproduce list`"),
+    ],
+)
+def test_unknown_names(given, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        js.papers.reproduce(given, folder=tmp_path)
+
+
+def test_panels_are_parts_of_figures():
+    assert js.papers.hours("xu_ziyin/fig1b", scale=Scale.SMALL) == js.papers.hours("xu_ziyin/fig1", scale=Scale.SMALL)
+
+
+def test_scales_are_a_type(tmp_path, as_users):
+    with pytest.raises(TypeError, match=r"scale must be one of js.papers.Scale, such as Scale.SMALL, got str 'small'"):
+        js.papers.reproduce("xu_ziyin/table1", scale="small", folder=tmp_path)
+
+
+# The command
+
+
+def test_the_command(toy, tmp_path, capsys):
+    app(["reproduce", toy, "-o", str(tmp_path), "--quiet"], result_action="return_value")
+    said = capsys.readouterr().out
+    assert said == f"1 reproduced, 0 differs, 0 not decidable at this scale; see {tmp_path / 'small' / 'index.html'}\n"
+    app(["reproduce", "list"], result_action="return_value")
+    assert toy in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--scale", "medium"], "on two cores this takes about 2 hours; give --yes to begin all the same"),
+        (["--scale", "paper"], "about 100 hours"),
+    ],
+)
+def test_what_takes_long_is_asked_for(toy, arguments, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        app(["reproduce", toy, *arguments, "-o", str(tmp_path)], result_action="return_value")
+    assert not list(tmp_path.iterdir())
+
+
+# The figures themselves
+
+
+@pytest.mark.slow
+@pytest.mark.x64_only
+@pytest.mark.parametrize("name", js.papers.names())
+def test_at_small_scale(name, tmp_path):
+    (done,) = js.papers.reproduce(name, folder=tmp_path, progress=False)
+    assert (done.folder / "figure.png").stat().st_size > 20_000
+    decided = [claim for claim in done.claims if claim.verdict is not Verdict.UNDECIDED]
+    assert len(decided) >= 2 / 3 * len(done.claims)
