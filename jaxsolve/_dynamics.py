@@ -228,17 +228,15 @@ class Certificate(eqx.Module):
 
     Attributes:
         conserved_drift: largest change of a conserved quantity relative to its two terms; NaN if there is none.
-        energy_balance: |L(0) - L(t) - integral of sum_l eta_l |dL/dtheta_l|^2| relative to L(0); with momentum, that
-            of loss, motion and friction (`MomentumFlow`); NaN where energy is not kept account of.
+        energy_balance: |L(0) - L(t) - integral of sum_l eta_l |dL/dtheta_l|^2|/L(0), or that of `MomentumFlow`, or NaN.
         step_error: largest accepted estimate of a step's error, in units of the tolerance.
         rtol: relative tolerance of a step; NaN where there is none.
-        doubt: by how much errors may exceed what these numbers say, as those of explicit solvers do in few steps.
+        doubt: by how much errors may exceed these, as those of explicit solvers do in few steps.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
-        >>> run = js.solve(problem, js.GradientFlow(), 1.0)
-        >>> bool(run.certificate.trust > 3)  # digits
+        >>> bool(js.solve(problem, js.GradientFlow(), 1.0).certificate.trust > 3)  # digits
         True
     """
 
@@ -250,13 +248,13 @@ class Certificate(eqx.Module):
 
     @property
     def trust(self) -> Float[Array, ""]:
-        """Digits that the run can be trusted to, >= 0: those of the worst of drift, balance and error of a step.
+        """Digits that the run can be trusted to: those of the worst of drift, balance and error of a step.
 
         0 where the balance is above 1, as of a loss that bends within a step: the run may be right all the same.
         """
         tiny = jnp.finfo(self.conserved_drift.dtype).eps
-        worst = jnp.fmax(jnp.fmax(self.conserved_drift, self.energy_balance), self.step_error * self.rtol)
-        return jnp.maximum(-jnp.log10(jnp.maximum(worst * self.doubt, tiny)), 0)
+        worst = jnp.fmax(jnp.fmax(self.conserved_drift, self.energy_balance), self.step_error * self.rtol) * self.doubt
+        return jnp.maximum(-jnp.log10(jnp.maximum(worst, tiny)), 0)
 
     def __repr__(self) -> str:
         if concrete(self.trust) is None or np.ndim(self.trust):

@@ -31,7 +31,12 @@ def names() -> list[str]:
 
 
 def figures() -> dict[str, AbstractFigure]:
-    """All figures, by name."""
+    """All figures, by name.
+
+    Example:
+        >>> sorted(js.papers.figures()) == sorted(js.papers.names())
+        True
+    """
     return dict(map(find, names()))
 
 

@@ -8,7 +8,12 @@ import numpy as np
 
 
 class Verdict(enum.Enum):
-    """How a claim came out."""
+    """How a claim came out.
+
+    Example:
+        >>> [verdict.value for verdict in js.papers.Verdict]
+        ['reproduced', 'differs', 'not decidable at this scale']
+    """
 
     REPRODUCED = "reproduced"
     DIFFERS = "differs"

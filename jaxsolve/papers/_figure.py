@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 
 class Scale(enum.Enum):
-    """How much is computed: minutes on two cores, an hour on one GPU, or the paper's own setting."""
+    """How much is computed: minutes on two cores, an hour on one GPU, or the paper's own setting.
+
+    Example:
+        >>> js.papers.Scale("small") is js.papers.Scale.SMALL
+        True
+    """
 
     SMALL = "small"
     MEDIUM = "medium"
@@ -34,6 +39,10 @@ class Runs(NamedTuple):
         folder: for their stores. A sweep that was interrupted is carried on.
         scale: how much is computed.
         progress: whether to show it.
+
+    Example:
+        >>> runs = js.papers.Runs(folder, js.papers.Scale.SMALL, progress=False)  # doctest: +SKIP
+        >>> data = runs.sweep("curves", problem, axes, js.GradientFlow(), ts)  # doctest: +SKIP
     """
 
     folder: Path
@@ -52,6 +61,10 @@ class AbstractFigure(abc.ABC):
         title: what it shows.
         ours: what the paper does not say, or what is smaller here: every setting that is not the paper's.
         hours: about how long each scale takes on two cores, measured at the small one.
+
+    Example:
+        >>> print(js.papers.figures()["xu_ziyin/table1"].title)
+        Table 1: phases of five scalings, ...
     """
 
     title: ClassVar[str]

@@ -25,6 +25,11 @@ class Reproduced(NamedTuple):
         name: such as "xu_ziyin/table1".
         folder: with figure.png, figure.pdf, claims.json and the stores.
         claims: with their verdicts.
+
+    Example:
+        >>> (done,) = js.papers.reproduce("xu_ziyin/table1")  # doctest: +SKIP
+        >>> print(done.folder, len(done.claims))  # doctest: +SKIP
+        reproduction/small/xu_ziyin/table1 20
     """
 
     name: str
@@ -133,6 +138,11 @@ def _tell(text: str) -> None:
 
 
 def tally(done: Sequence[Reproduced]) -> dict[Verdict, int]:
-    """How many claims came out how."""
+    """How many claims came out how.
+
+    Example:
+        >>> js.papers.tally([])[js.papers.Verdict.DIFFERS]
+        0
+    """
     verdicts = [claim.verdict for one in done for claim in one.claims]
     return {verdict: verdicts.count(verdict) for verdict in Verdict}

@@ -163,7 +163,7 @@ def test_panels_are_parts_of_figures():
 
 def test_scales_are_a_type(tmp_path, as_users):
     with pytest.raises(TypeError, match=r"scale must be one of js.papers.Scale, such as Scale.SMALL, got str 'small'"):
-        js.papers.reproduce("xu_ziyin/table1", scale="small", folder=tmp_path)
+        js.papers.reproduce("xu_ziyin/table1", scale="small", folder=tmp_path)  # pyright: ignore[reportArgumentType]
 
 
 # The command

@@ -83,7 +83,7 @@ class Table1(AbstractFigure):
         figure = Figure(figsize=(6.8, 2.9), layout="constrained")
         ax = figure.subplots()
         entries = table_1()
-        columns, rows = (list(dict.fromkeys(e[field] for e in entries)) for field in (0, 1))  # scaling, chosen_by
+        columns, rows = (list(dict.fromkeys(str(e[field]) for e in entries)) for field in (0, 1))
         for entry, cell in zip(entries, _cells(data), strict=True):
             at = columns.index(entry[0]), rows.index(entry[1])
             ax.add_patch(Rectangle((at[0] - 0.48, at[1] - 0.46), 0.96, 0.92, color=REGIME_COLOURS[cell.regime]))
