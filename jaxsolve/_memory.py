@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from jax.core import Tracer
 
 
 def free_memory() -> int | None:
@@ -43,7 +44,7 @@ def require_room(needed: int, what: str, key: Any) -> None:
 
     JAX itself goes on without the array, and ends the process when NumPy reads it.
     """
-    if needed < LARGE or isinstance(key, jax.core.Tracer):
+    if needed < LARGE or isinstance(key, Tracer):
         return
     free = free_memory()
     if free is not None and needed > free:
