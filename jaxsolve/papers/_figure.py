@@ -28,6 +28,18 @@ class Scale(enum.Enum):
     PAPER = "paper"
 
 
+class Images(enum.Enum):
+    """A collection of images that figures use, as by `js.data.mnist` and `js.data.cifar10`.
+
+    Example:
+        >>> print(js.papers.Images.CIFAR10.value)
+        CIFAR-10
+    """
+
+    MNIST = "MNIST"
+    CIFAR10 = "CIFAR-10"
+
+
 Data = Mapping[str, "xarray.Dataset"]
 """What was measured, by name of the store."""
 
@@ -61,6 +73,7 @@ class AbstractFigure(abc.ABC):
         title: what it shows.
         ours: what the paper does not say, or what is smaller here: every setting that is not the paper's.
         hours: about how long each scale takes on two cores, measured at the small one.
+        images: what `papers/_images.py` reads for it, if anything.
 
     Example:
         >>> print(js.papers.figures()["xu_ziyin/table1"].title)
@@ -70,6 +83,7 @@ class AbstractFigure(abc.ABC):
     title: ClassVar[str]
     ours: ClassVar[str]
     hours: ClassVar[Mapping[Scale, float]]
+    images: ClassVar[Images | None] = None
 
     @abc.abstractmethod
     def run(self, runs: Runs) -> Data:

@@ -43,7 +43,8 @@ def _section(figure: dict[str, Any]) -> str:
     rows = "".join(_row(claim) for claim in figure["claims"])
     columns = "".join(f'<th scope="col">{text}</th>' for text in ("claim", "paper", "here", "verdict"))
     table = f"<table><thead><tr>{columns}</tr></thead><tbody>{rows}</tbody></table>"
-    settings = f"<p>Chosen here: {escape(figure['ours'])} It took {figure['seconds']:.0f} s.</p>"
+    images = f" Images: {escape(figure['images'])}." if figure["images"] else ""
+    settings = f"<p>Chosen here: {escape(figure['ours'])}{images} It took {figure['seconds']:.0f} s.</p>"
     return f'<section id="{name}"><h2>{name}</h2><p>{title}.</p>{picture}{settings}{table}</section>'
 
 

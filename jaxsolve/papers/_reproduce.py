@@ -12,6 +12,7 @@ from .._checks import describe, require_flag
 from ._catalogue import find, names
 from ._claim import Claim, Verdict
 from ._figure import AbstractFigure, Runs, Scale
+from ._images import images_used
 from ._page import page
 
 
@@ -102,6 +103,7 @@ def _reproduced(name: str, figure: AbstractFigure, runs: Runs) -> Reproduced:
         "name": name,
         "title": figure.title,
         "ours": figure.ours,
+        "images": figure.images and images_used(figure.images, runs.scale),
         "scale": runs.scale.value,
         "seconds": round(time.perf_counter() - begin, 1),
         "claims": [claim.facts() for claim in claims],

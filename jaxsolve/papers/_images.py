@@ -1,0 +1,56 @@
+"""Real images for the figures; where they are not on this machine, small scales take the digits of scikit-learn."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ..data import cifar10, Dataset, digits, mnist
+from ._figure import Images, Scale
+
+
+SHAPES = {Images.MNIST: (1, 28, 28), Images.CIFAR10: (3, 32, 32)}
+
+
+def images(collection: Images, scale: Scale, *, flatten: bool = True, key: PRNGKeyArray, **request: Any) -> Dataset:
+    """Training and test samples, as by `js.data.mnist`.
+
+    Only at the paper's scale are they split officially; else all images found are pooled. Digits in place of others
+    have 64 pixels if flat, else the others' shape, enlarged.
+
+    Raises:
+        FileNotFoundError: they are not on this machine, and the scale is not small; the message says how to get them.
+    """
+    read = cifar10 if collection is Images.CIFAR10 else mnist
+    try:
+        data = read(flatten=flatten, official_split=scale is Scale.PAPER, key=key, **request)
+    except FileNotFoundError:
+        if scale is not Scale.SMALL:
+            raise
+        data = digits(key=key, **request)
+        return data if flatten else _enlarged(data, collection)
+    return data
+
+
+def images_used(collection: Images, scale: Scale) -> str:
+    """What `images` finds on this machine, in words."""
+    found = images(collection, scale, n_train=1, n_test=1, key=jax.random.key(0))
+    there = found.x.shape[1] > 64
+    return collection.value if there else f"digits of scikit-learn: {collection.value} is not on this machine"
+
+
+def _enlarged(data: Dataset, collection: Images) -> Dataset:
+    shape = SHAPES[collection]
+    big = lambda x: None if x is None else _repeated(x, shape)
+    return Dataset(_repeated(data.x, shape), data.y, big(data.x_test), data.y_test, source=f"{data.source}, enlarged")
+
+
+def _repeated(x: Float[Array, "n pixels"], shape: tuple[int, int, int]) -> Float[Array, "n channels height width"]:
+    """Each pixel becomes a block; the border is black."""
+    side = math.isqrt(x.shape[1])
+    factor, border = divmod(shape[1], side)
+    image = jnp.repeat(jnp.repeat(x.reshape(-1, 1, side, side), factor, axis=2), factor, axis=3)
+    padding = (border // 2, border - border // 2)
+    return jnp.broadcast_to(jnp.pad(image, ((0, 0), (0, 0), padding, padding)), (len(x), *shape))
