@@ -9,6 +9,7 @@ import optax
 from jaxtyping import Array
 
 from ..._problem import Problem
+from ...data import Dataset
 from ...dynamics import Descent
 from ...losses import CrossEntropy
 from ...nets import MLP, Scaling
@@ -50,11 +51,12 @@ class Fig2(AbstractFigure):
         ts = [0.0, *np.geomspace(end / 500, end, SAVED)]
         sgd = Descent(optax.sgd(RATE), batch_size=BATCH, key=jax.random.key(0))
         watched = [layer_alignment(), accuracy()]
-        runs_of = {
-            name: runs.sweep(name, _Problems(runs.scale), axes | {"depth": [depth]}, sgd, ts, observe=watched)
+        data = images(Images.MNIST, runs.scale, n_train=SAMPLES[runs.scale], n_test=0, key=jax.random.key(1))
+        make = _Problems(WIDTHS[runs.scale], data)
+        return {
+            name: runs.sweep(name, make, axes | {"depth": [depth]}, sgd, ts, observe=watched)
             for depth, name in zip(DEPTHS, ("four", "six"), strict=True)
         }
-        return runs_of
 
     def draw(self, data: Data) -> "Figure":
         from matplotlib.figure import Figure
@@ -117,14 +119,13 @@ class Fig2(AbstractFigure):
 class _Problems(NamedTuple):
     """Networks from Kaiming's start, times sigma, on images of ten classes."""
 
-    scale: Scale
+    width: int
+    data: Dataset
 
     def __call__(self, depth: int, sigma: Array, seed: Array) -> Problem:
-        first, drawn = jax.random.split(jax.random.key(seed))
-        data = images(Images.MNIST, self.scale, n_train=SAMPLES[self.scale], n_test=0, key=drawn)
-        size = data.x.shape[1]
-        net = MLP(size, WIDTHS[self.scale], depth, 10, "relu", scaling=Scaling.kaiming(sigma=sigma), key=first)
-        return Problem(net, *data.train, loss=CrossEntropy())
+        size, key = self.data.x.shape[1], jax.random.key(seed)
+        net = MLP(size, self.width, depth, 10, "relu", scaling=Scaling.kaiming(sigma=sigma), key=key)
+        return Problem(net, *self.data.train, loss=CrossEntropy())
 
 
 FIGURE = Fig2()

@@ -1,0 +1,69 @@
+"""Two-layer ReLU networks on images of ten classes, whose phases Xu & Liu Ziyin compare (figures 4 and 5)."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array
+
+from .._problem import Problem
+from ..data import Dataset, pca
+from ..dynamics import Descent
+from ..losses import CrossEntropy
+from ..nets import MLP, Scaling
+from ..observe import accuracy, test_accuracy, weight_distances, weight_norms
+from ._figure import Images, Scale
+from ._images import images
+
+
+SAMPLES = {Scale.SMALL: 500, Scale.MEDIUM: 5000, Scale.PAPER: 50_000}
+TESTS = {Scale.SMALL: 1000, Scale.MEDIUM: 2000, Scale.PAPER: 10_000}
+EPOCHS = {Scale.SMALL: 300, Scale.MEDIUM: 1000, Scale.PAPER: 10_000}
+COMPONENTS = 60  # at small scale, of the 3072 pixels
+BATCH = 128
+WATCHED = [accuracy(), test_accuracy(), weight_distances(), weight_norms()]
+
+
+class Start(NamedTuple):
+    """The scaling of a two-layer network, every entry a number that may be traced."""
+
+    sigma_u: Any
+    sigma_w: Any
+    eta: Any
+    gamma: Any
+
+
+def ten_classes(scale: Scale) -> Dataset:
+    """Images of a mean square length of 1, at small scale in their leading principal components."""
+    data = images(Images.CIFAR10, scale, n_train=SAMPLES[scale], n_test=TESTS[scale], key=jax.random.key(0))
+    if scale is Scale.SMALL:
+        data = data.transform(pca(COMPONENTS, standardise=False))
+    size = jnp.sqrt(jnp.mean(jnp.sum(data.x**2, axis=1)))
+    assert data.x_test is not None  # asked for above
+    return Dataset(data.x / size, data.y, data.x_test / size, data.y_test, source=data.source)
+
+
+def classifier(data: Dataset, start: Start, width: int, seed: Array) -> Problem:
+    """A network of one hidden layer on these images."""
+    scaling = Scaling(
+        multiplier=jnp.ones(2),
+        sigma=jnp.stack([start.sigma_w, start.sigma_u]),
+        eta=jnp.stack([start.eta, start.eta]),
+        gamma=start.gamma,
+    )
+    net = MLP(data.x.shape[1], width, 1, 10, "relu", scaling=scaling, key=jax.random.key(seed))
+    return Problem(net, *data.train, test=data.test, loss=CrossEntropy())
+
+
+def descent(scale: Scale, rate: float) -> tuple[Descent, np.ndarray]:
+    """SGD, and the times at which it is looked at: twenty, evenly, and the start."""
+    steps = EPOCHS[scale] * (SAMPLES[scale] // BATCH)
+    return Descent(optax.sgd(rate), batch_size=BATCH, key=jax.random.key(1)), np.linspace(0.0, rate * steps, 21)
+
+
+def relative_distance(data: Any) -> Any:
+    """|theta - theta_0|/|theta_0| at the end, of all weights together."""
+    moved, start = data["weight_distances"].isel(t=-1), data["weight_norms"].isel(t=0)
+    return (moved**2).sum("layer") ** 0.5 / (start**2).sum("layer") ** 0.5

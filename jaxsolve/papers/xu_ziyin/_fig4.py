@@ -1,0 +1,143 @@
+"""Figure 4: output scale and rates turn every start into the kernel phase or the feature-learning phase."""
+
+from math import inf
+from typing import final, NamedTuple, TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Array
+
+from ..._problem import Problem
+from ...data import Dataset
+from ...plot import COLOURS, MARKERS
+from ...sweeps import Zip
+from ...theory import table_1
+from .._claim import Claim, exponent, mean_over
+from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._image_classifier import (
+    classifier,
+    COMPONENTS,
+    descent,
+    EPOCHS,
+    relative_distance,
+    SAMPLES,
+    Start,
+    ten_classes,
+    WATCHED,
+)
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LEAST = 32  # the width at which both models of a pair are one
+# By the entry of Table 1: its scaling and what chose it; then gamma and eta at the least width; does it learn features?
+MODELS = {
+    "NTK": ("NTK", "standard", LEAST**-0.5, 1.0, False),
+    "mean field": ("mean field", "Corollary 1", LEAST**-0.5, 1.0, True),
+    "Kaiming-": ("Kaiming", "Corollary 3", 1.0, 2 / LEAST, False),
+    "Kaiming+": ("Kaiming", "Corollary 2", 1.0, 2 / LEAST, True),
+    "Xavier-": ("Xavier", "Corollary 3", 1.0, 1.0, False),
+    "Xavier+": ("Xavier", "Corollary 2", 1.0, 1.0, True),
+}
+PAIRS = [("mean field", "NTK"), ("Kaiming+", "Kaiming-"), ("Xavier+", "Xavier-")]
+WIDTHS = {
+    Scale.SMALL: [LEAST, 128, 512],
+    Scale.MEDIUM: [LEAST, 128, 512, 2048],
+    Scale.PAPER: [LEAST, 128, 512, 2048, 8192],
+}
+SEEDS = {Scale.SMALL: 6, Scale.MEDIUM: 5, Scale.PAPER: 3}
+RATE = 4.0
+AXIS = "gamma_eta_c_gamma_c_u_c_w_c_eta_u"
+MOVES = -0.25  # the exponent of the width above which weights go on moving
+
+
+@final
+class Fig4(AbstractFigure):
+    """Best test accuracy and relative distance from the start, against the width."""
+
+    title = "Figure 4: two-layer ReLU networks on CIFAR-10 in both phases, from three starts"
+    ours = (
+        f"Pairs agree at width {LEAST}, SGD of rate {RATE:g} times the scaling's own; "
+        f"{SAMPLES[Scale.SMALL]} images in their {COMPONENTS} leading principal components for {EPOCHS[Scale.SMALL]} "
+        "epochs. The paper's widths, prefactors and rates are lost."
+    )
+    hours = {Scale.SMALL: 0.03, Scale.MEDIUM: 10.0, Scale.PAPER: 5000.0}
+    images = Images.CIFAR10
+
+    def run(self, runs: Runs) -> Data:
+        entries = {(entry.scaling, entry.chosen_by): entry.exponents for entry in table_1()}
+        chosen = [entries[scaling, by] for scaling, by, *_ in MODELS.values()]
+        read = lambda field: np.array([float(getattr(exponents, field)) for exponents in chosen])
+        models = Zip(
+            gamma=[gamma for _, _, gamma, _, _ in MODELS.values()],
+            eta=[eta for _, _, _, eta, _ in MODELS.values()],
+            **{f"c_{field}": read(field) for field in ("gamma", "u", "w", "eta_u")},
+        )
+        axes = [models, {"width": WIDTHS[runs.scale], "seed": range(SEEDS[runs.scale])}]
+        dynamics, ts = descent(runs.scale, RATE)
+        return {"runs": runs.sweep("runs", _Problems(ten_classes(runs.scale)), axes, dynamics, ts, observe=WATCHED)}
+
+    def draw(self, data: Data) -> "Figure":
+        from matplotlib.figure import Figure
+
+        runs = data["runs"]
+        figure = Figure(figsize=(6.8, 2.8), layout="constrained")
+        left, right = figure.subplots(1, 2, sharex=True)
+        for ax, values in ((left, 100 * runs["test_accuracy"].max("t")), (right, relative_distance(runs))):
+            for index, (name, (*_, learns)) in enumerate(MODELS.items()):
+                cells = values.isel({AXIS: index})
+                mean, bar = zip(*(mean_over(cells.sel(width=width)) for width in runs["width"]), strict=True)
+                style = {"color": COLOURS[index // 2], "marker": MARKERS[index // 2], "ls": "--" if learns else "-"}
+                ax.errorbar(runs["width"], mean, bar, label=name, ms=3.5, lw=1.2, **style)
+            ax.set(xscale="log", xlabel="width $d$")
+            ax.set_xticks(runs["width"].values, [str(int(width)) for width in runs["width"]], minor=False)
+            ax.minorticks_off()
+        left.set_ylabel("best test accuracy (%)")
+        right.set(ylabel=r"$|\theta - \theta_0|/|\theta_0|$", yscale="log")
+        figure.legend(*left.get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=8)
+        return figure
+
+    def claims(self, data: Data) -> list[Claim]:
+        runs, names = data["runs"], list(MODELS)
+        distance = relative_distance(runs).transpose(AXIS, "seed", "width")
+        best = runs["test_accuracy"].max("t").isel(width=-1)
+        found = []
+        for index, (name, (*_, learns)) in enumerate(MODELS.items()):
+            said = "feature learning" if learns else "kernel phase"
+            found.append(
+                Claim(
+                    f"{name}: {said}. Exponent of the width in the relative distance from the start.",
+                    "0" if learns else "< 0",
+                    (MOVES, -MOVES) if learns else (-inf, MOVES),
+                    *exponent(runs["width"], distance.isel({AXIS: index})),
+                )
+            )
+        for feature, kernel in PAIRS:
+            gap = 100 * (best.isel({AXIS: names.index(feature)}) - best.isel({AXIS: names.index(kernel)}))
+            said = f"{feature} has a higher test accuracy than {kernel} at the largest width. Difference in points."
+            found.append(Claim(said, "> 0", (0, inf), *mean_over(gap)))
+        return found
+
+
+class _Problems(NamedTuple):
+    """Output scale and rates are powers of width/32, with variances that are powers of the width."""
+
+    data: Dataset
+
+    def __call__(
+        self,
+        gamma: Array,
+        eta: Array,
+        c_gamma: Array,
+        c_u: Array,
+        c_w: Array,
+        c_eta_u: Array,
+        width: int,
+        seed: Array,
+    ) -> Problem:
+        kappa = width / LEAST
+        start = Start(width ** (c_u / 2), width ** (c_w / 2), eta * kappa**c_eta_u, gamma * kappa**c_gamma)
+        return classifier(self.data, start, width, seed)
+
+
+FIGURE = Fig4()

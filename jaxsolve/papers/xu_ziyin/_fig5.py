@@ -1,0 +1,121 @@
+"""Figure 5: at a fixed width too, unbalanced starts of growing scale lead into the kernel phase."""
+
+from math import inf
+from typing import final, NamedTuple, TYPE_CHECKING
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from ..._problem import Problem
+from ...data import Dataset
+from ...plot import COLOURS, MARKERS
+from ...sweeps import Zip
+from .._claim import Claim, exponent, mean_over
+from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._image_classifier import (
+    classifier,
+    COMPONENTS,
+    descent,
+    EPOCHS,
+    relative_distance,
+    SAMPLES,
+    Start,
+    ten_classes,
+    WATCHED,
+)
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WIDTH = 128
+# Exponents of kappa in the variances of u and w.
+MODELS = {"balanced, $c_u = c_w = 1$": (1.0, 1.0), "$c_u = 0, c_w = 1$": (0.0, 1.0), "$c_u = 1, c_w = 0$": (1.0, 0.0)}
+KAPPAS = [1.0, 10.0, 100.0, 1000.0]
+SEEDS = {Scale.SMALL: 4, Scale.MEDIUM: 5, Scale.PAPER: 3}
+RATE = 4.0
+AXIS = "c_u_c_w"
+
+
+@final
+class Fig5(AbstractFigure):
+    """Accuracies and the distance from the start, against the factor kappa of its scale."""
+
+    title = "Figure 5: a two-layer ReLU network of fixed width on CIFAR-10 in both phases"
+    ours = (
+        f"Width {WIDTH}, kappa and its exponents, SGD of rate {RATE:g} times the scaling's own; {SAMPLES[Scale.SMALL]} "
+        f"images in their {COMPONENTS} leading principal components for {EPOCHS[Scale.SMALL]} epochs. The paper's "
+        "values are lost."
+    )
+    hours = {Scale.SMALL: 0.03, Scale.MEDIUM: 3.0, Scale.PAPER: 500.0}
+    images = Images.CIFAR10
+
+    def run(self, runs: Runs) -> Data:
+        models = Zip(c_u=[u for u, _ in MODELS.values()], c_w=[w for _, w in MODELS.values()])
+        axes = [models, {"kappa": KAPPAS, "seed": range(SEEDS[runs.scale])}]
+        dynamics, ts = descent(runs.scale, RATE)
+        return {"runs": runs.sweep("runs", _Problems(ten_classes(runs.scale)), axes, dynamics, ts, observe=WATCHED)}
+
+    def draw(self, data: Data) -> "Figure":
+        from matplotlib.figure import Figure
+
+        runs = data["runs"]
+        shown = {
+            "training accuracy (%)": 100 * runs["accuracy"].max("t"),
+            "best test accuracy (%)": 100 * runs["test_accuracy"].max("t"),
+            r"$|\theta - \theta_0|/|\theta_0|$": relative_distance(runs),
+        }
+        figure = Figure(figsize=(7.0, 2.7), layout="constrained")
+        panels = figure.subplots(1, 3, sharex=True)
+        for ax, (label, values) in zip(panels, shown.items(), strict=True):
+            for index, name in enumerate(MODELS):
+                cells = values.isel({AXIS: index})
+                mean, bar = zip(*(mean_over(cells.sel(kappa=kappa)) for kappa in KAPPAS), strict=True)
+                style = {"color": COLOURS[index], "marker": MARKERS[index], "ls": "-" if index else "--"}
+                ax.errorbar(KAPPAS, mean, bar, label=name, ms=3.5, lw=1.2, **style)
+            ax.set(xscale="log", xlabel=r"scale $\kappa$ of the start", ylabel=label)
+        panels[2].set_yscale("log")
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+        return figure
+
+    def claims(self, data: Data) -> list[Claim]:
+        runs = data["runs"]
+        distance = relative_distance(runs).transpose(AXIS, "seed", "kappa")
+        fitted, best = (100 * runs[name].max("t").isel(kappa=-1) for name in ("accuracy", "test_accuracy"))
+        last = f"at kappa = {KAPPAS[-1]:g}"
+        found = [
+            Claim(
+                f"Balanced: the training accuracy reaches 100 % {last}.",
+                "100 %",
+                (99.5, inf),
+                *mean_over(fitted.isel({AXIS: 0})),
+            )
+        ]
+        for index, name in enumerate(MODELS):
+            law = exponent(KAPPAS, distance.isel({AXIS: index}))
+            if index == 0:
+                said = "Balanced: weights move as far at any kappa. Exponent of kappa in the relative distance."
+                found.append(Claim(said, "0", (-0.25, 0.25), *law))
+                continue
+            gaps = [mean_over(values.isel({AXIS: 0}) - values.isel({AXIS: index})) for values in (fitted, best)]
+            found += [
+                Claim(f"{name}: weights hardly move. Exponent of kappa.", "< 0", (-inf, -0.25), *law),
+                Claim(f"{name}: lower training accuracy than balanced {last}, in points.", "> 0", (0, inf), *gaps[0]),
+                Claim(f"{name}: lower test accuracy than balanced {last}, in points.", "> 0", (0, inf), *gaps[1]),
+            ]
+        return found
+
+
+class _Problems(NamedTuple):
+    """The output scale keeps the first output of one size, and the rate the kernel: condition (28)."""
+
+    data: Dataset
+
+    def __call__(self, c_u: Array, c_w: Array, kappa: Array, seed: Array) -> Problem:
+        eta = kappa ** jnp.minimum(c_u, c_w)
+        start = Start(kappa ** (c_u / 2), kappa ** (c_w / 2), eta, (kappa ** (c_u + c_w) * WIDTH) ** -0.5)
+        return classifier(self.data, start, WIDTH, seed)
+
+
+FIGURE = Fig5()
