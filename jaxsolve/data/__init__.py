@@ -1,5 +1,6 @@
 """Data: synthetic inputs with any teacher, handwritten digits, images read from disk, and input transforms."""
 
+from ._augmentation import AbstractAugmentation as AbstractAugmentation, flip_and_crop as flip_and_crop
 from ._dataset import Dataset as Dataset
 from ._digits import digits as digits
 from ._images import cifar10 as cifar10, fashion_mnist as fashion_mnist, mnist as mnist

@@ -17,6 +17,7 @@ from .._dynamics import AbstractMarching, AbstractState, is_key, March, Quantity
 from .._problem import Problem
 from .._results import RESULTS
 from .._safe import nonzero
+from ..data import AbstractAugmentation
 from ..nets import Optimisers
 from ..until import AbstractCondition, fits
 from ._held import Held
@@ -67,10 +68,13 @@ class Descent(AbstractMarching):
         optimizer: an optax transformation, such as `optax.sgd(0.1)` or `optax.adam(1e-3)`.
         batch_size: samples per step, drawn without replacement and reshuffled every epoch (an incomplete last batch is
             left out); None takes the full batch.
-        key: for the batches; needed with `batch_size`. In a sweep each lane has one of its own (`docs/sweeps.md`).
+        key: for the batches and the augmentation; needed with either. In a sweep each lane has one of its
+            own (`docs/sweeps.md`).
         until: stops the run when the full-batch condition is met after a step.
 
     Other Arguments:
+        augmentation: a random change of the inputs of each step, such as `js.data.flip_and_crop()`. Losses and
+            observables are those of the inputs as they are.
         rate: the gradient-flow time that a step stands for, a number > 0 or a function of the steps made so far, such
             as the optimiser's own schedule. None if the optimiser shows it.
         max_steps: steps before the run is given up.
@@ -82,10 +86,11 @@ class Descent(AbstractMarching):
         schedule: the times of steps that are not all the same; then `rate` is None.
 
     Raises:
-        TypeError: the optimiser is no optax transformation; key is no `jax.random.key`; `until` no condition.
+        TypeError: the optimiser is no optax transformation; key is no `jax.random.key`; `until` no condition;
+            augmentation none of `js.data`.
         ValueError: the optimiser does not show its rate, and none is given; the rate is not positive; divergence_factor
-            is not above 1; batch_size without a key, or larger than the training set; a scaling that was made for
-            another kind of optimiser (mup).
+            is not above 1; batch_size or an augmentation without a key; a batch_size larger than the training set; a
+            scaling that was made for another kind of optimiser (mup).
 
     Warns:
         DeprecationWarning: the optimiser is given by a function and a rate.
@@ -106,6 +111,7 @@ class Descent(AbstractMarching):
     schedule: AbstractSchedule | None
     key: Key[Array, ""] | None
     until: AbstractCondition | None
+    augmentation: AbstractAugmentation | None
     batch_size: int | None = eqx.field(static=True)  # a shape
     max_steps: int = eqx.field(static=True)
     divergence_factor: float = eqx.field(static=True)  # decides nothing but when to stop, yet is never swept
@@ -118,12 +124,17 @@ class Descent(AbstractMarching):
         batch_size: int | None = None,
         key: Key[Array, ""] | None = None,
         until: AbstractCondition | None = None,
+        augmentation: AbstractAugmentation | None = None,
         max_steps: int = 10_000_000,
         divergence_factor: float = 1e9,
         factory: Callable[..., optax.GradientTransformation] | None = None,
         momentum: float = 0.0,
     ):
-        if (batch_size is None) != (key is None):
+        if augmentation is not None and not isinstance(augmentation, AbstractAugmentation):
+            raise TypeError(f"augmentation must be one such as js.data.flip_and_crop(), got {describe(augmentation)}")
+        if augmentation is not None and key is None:
+            raise ValueError("an augmentation draws at random: give key= too, such as jax.random.key(0)")
+        if augmentation is None and (batch_size is None) != (key is None):
             raise ValueError("batch_size and key go together: give both for mini-batches, neither for the full batch")
         if key is not None and not is_key(key):
             raise TypeError(f"key must be one such as jax.random.key(0), or None, got {describe(key)}")
@@ -135,7 +146,7 @@ class Descent(AbstractMarching):
         self.optimizer, seen = read_optimizer(optimizer if factory is None else factory, rate, momentum)
         self.rate, self.momentum, self.schedule = seen.rate, seen.momentum, seen.schedule
         self.batch_size = None if batch_size is None else require_size(batch_size, "batch_size")
-        self.key = key
+        self.key, self.augmentation = key, augmentation
         self.until = check_until(until)
         self.max_steps = require_size(max_steps, "max_steps")
         self.divergence_factor = float(divergence_factor)
@@ -281,14 +292,20 @@ class Descent(AbstractMarching):
         return 1.0 if self.batch_size is None else self.batch_size / problem.x.shape[0]
 
     def _batch_loss(self, problem: Problem, params: PyTree, step: Int[Array, ""]) -> Float[Array, ""]:
-        if self.batch_size is None or self.key is None:  # they go together
+        if self.key is None:
             return problem.objective(params)
         samples = problem.x.shape[0]
-        per_epoch = samples // self.batch_size
+        size = samples if self.batch_size is None else self.batch_size
+        per_epoch = samples // size
         epoch, batch = step // per_epoch, step % per_epoch
-        order = jr.permutation(jr.fold_in(self.key, epoch), samples)
-        chosen = jax.lax.dynamic_slice_in_dim(order, batch * self.batch_size, self.batch_size)
-        return _restrict(problem, chosen).objective(params)
+        key = jr.fold_in(self.key, epoch)
+        if self.batch_size is not None:
+            chosen = jax.lax.dynamic_slice_in_dim(jr.permutation(key, samples), batch * size, size)
+            problem = _restrict(problem, problem.x[chosen], problem.y[chosen], chosen)
+        if self.augmentation is not None:
+            x = self.augmentation(problem.x, key=jr.fold_in(key, batch))
+            problem = _restrict(problem, x, problem.y, None)
+        return problem.objective(params)
 
     def finish(self, problem: Problem, state: DescentState) -> March:
         # No step has looked at the loss after the last one.
@@ -313,12 +330,14 @@ class Descent(AbstractMarching):
         )
 
 
-def _restrict(problem: Problem, chosen: Int[Array, " batch"]) -> Problem:
-    """The problem whose training set is some of the samples: a network with state takes its statistics from them."""
-    fields = lambda p: (p.x, p.y, p.initial)
-    parts = (problem.x[chosen], problem.y[chosen], None)
-    batch = eqx.tree_at(fields, problem, parts, is_leaf=lambda leaf: leaf is None)
+def _restrict(problem: Problem, x: Array, y: Array, chosen: Int[Array, " batch"] | None) -> Problem:
+    """The problem of other samples: a network with state takes its statistics from them.
+
+    Those chosen out of the training set have the first outputs that they had; others have them computed.
+    """
+    batch = eqx.tree_at(lambda p: (p.x, p.y, p.initial), problem, (x, y, None), is_leaf=lambda leaf: leaf is None)
     if problem.initial is None:
         return batch
-    initial = problem.initial[chosen] if problem.state is None else batch.outputs(problem.params)
+    known = chosen is not None and problem.state is None
+    initial = problem.initial[chosen] if known else batch.outputs(problem.params)
     return eqx.tree_at(lambda p: p.initial, batch, initial, is_leaf=lambda leaf: leaf is None)

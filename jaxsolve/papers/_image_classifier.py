@@ -20,7 +20,7 @@ from ._images import images
 
 SAMPLES = {Scale.SMALL: 500, Scale.MEDIUM: 5000, Scale.PAPER: 50_000}
 TESTS = {Scale.SMALL: 1000, Scale.MEDIUM: 2000, Scale.PAPER: 10_000}
-EPOCHS = {Scale.SMALL: 300, Scale.MEDIUM: 1000, Scale.PAPER: 10_000}
+EPOCHS = {Scale.SMALL: 800, Scale.MEDIUM: 1000, Scale.PAPER: 10_000}
 COMPONENTS = 60  # at small scale, of the 3072 pixels
 BATCH = 128
 WATCHED = [accuracy(), test_accuracy(), weight_distances(), weight_norms()]

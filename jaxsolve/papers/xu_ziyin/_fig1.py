@@ -12,7 +12,7 @@ from jaxtyping import Array
 from ..._problem import Problem
 from ...dynamics import GradientFlow
 from ...losses import Logistic, MSE
-from ...nets import Gaussian, MLP, NearParallel, Scaling
+from ...nets import Given, MLP, Scaling
 from ...observe import layer_alignment, loss
 from ...plot import COLOURS
 from ...sweeps import Zip
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ACTIVATIONS = {"linear": "linear", "relu": "ReLU", "leaky_relu": "leaky ReLU", "sigmoid": "sigmoid", "swish": "swish"}
-STARTS = {"alignment": Gaussian(), "disalignment": NearParallel(0.3)}
+STARTS = {"alignment": (0.0, 1.0), "disalignment": (1.0, 0.3)}  # w = first number * u + second * other numbers
 LOSSES = {"mse": MSE(), "cross_entropy": Logistic()}
 LARGE = {"mse": 8.0, "cross_entropy": 30.0}  # f(x)/x at the parallel start of a linear network: beyond the target
 WIDTHS = {Scale.SMALL: 300, Scale.MEDIUM: 10_000, Scale.PAPER: 10_000}
@@ -49,11 +49,11 @@ class Fig1(AbstractFigure):
         width = WIDTHS[runs.scale]
         # The kernel phase has weights of order 1 and a small output scale.
         phase = Zip(gamma=[1.0, width**-0.5], size=[width**-0.5, 1.0])
-        axes = [{"activation": list(ACTIVATIONS), "start": list(STARTS), "loss_of": list(LOSSES)}, phase]
-        axes.append({"seed": range(SEEDS[runs.scale])})
+        starts = Zip(parallel=[start[0] for start in STARTS.values()], other=[start[1] for start in STARTS.values()])
+        axes = [starts, phase, {"seed": range(SEEDS[runs.scale]), "loss_of": list(LOSSES)}]
         watched = [layer_alignment(), loss()]
-        flow = runs.sweep("flow", _Problems(width), axes, GradientFlow(Tsit5(), rtol=1e-6), TIMES, observe=watched)
-        line = [{"activation": ["linear"], **{k: v for k, v in axes[0].items() if k != "activation"}}, *axes[1:]]
+        every, line = ([*axes, {"activation": names}] for names in (list(ACTIVATIONS), ["linear"]))
+        flow = runs.sweep("flow", _Problems(width), every, GradientFlow(Tsit5(), rtol=1e-6), TIMES, observe=watched)
         theory = runs.sweep("theory", _Problems(width), line, TwoLayerLine(), TIMES, observe=watched)
         return {"flow": flow, "theory": theory}
 
@@ -62,17 +62,18 @@ class Fig1(AbstractFigure):
 
         figure = Figure(figsize=(6.8, 4.2), layout="constrained")
         grid = figure.subplots(2, 2, sharex=True, sharey="row")
-        zeta = data["flow"]["layer_alignment"].isel(pair=0, gamma_size=0, seed=0)
-        line = data["theory"]["layer_alignment"].isel(pair=0, gamma_size=0, seed=0, activation=0)
-        frozen = data["flow"]["layer_alignment"].isel(pair=0, gamma_size=1, seed=0).sel(activation="relu")
+        zeta, line = (data[of]["layer_alignment"].isel(pair=0, seed=0) for of in ("flow", "theory"))
         for row, start in enumerate(STARTS):
             for column, of in enumerate(LOSSES):
-                ax, where = grid[row, column], {"start": start, "loss_of": of}
+                ax = grid[row, column]
+                points, theory = (curves.isel(parallel_other=row).sel(loss_of=of) for curves in (zeta, line))
+                frozen = points.isel(gamma_size=1).sel(activation="relu")
                 for (name, label), colour in zip(ACTIVATIONS.items(), COLOURS, strict=False):
-                    points = zeta.sel(where | {"activation": name})
-                    ax.plot(TIMES, points, ls="", marker="o", ms=3, mfc="none", color=colour, label=label)
-                ax.plot(TIMES, line.sel(where), color=COLOURS[0], lw=1.2, label="linear, theory (21)")
-                ax.plot(TIMES, frozen.sel(where), color="0.5", lw=1.0, ls=":", label="ReLU, kernel phase")
+                    curve = points.isel(gamma_size=0).sel(activation=name)
+                    ax.plot(TIMES, curve, ls="", marker="o", ms=3, mfc="none", color=colour, label=label)
+                learnt = theory.isel(gamma_size=0, activation=0)
+                ax.plot(TIMES, learnt, color=COLOURS[0], lw=1.2, label="linear, theory (21)")
+                ax.plot(TIMES, frozen, color="0.5", lw=1.0, ls=":", label="ReLU, kernel phase")
                 ax.set_xscale("symlog", linthresh=0.01)
                 ax.set_title(f"{start}, {of.replace('_', ' ')}", fontsize=9)
         for ax in grid[:, 0]:
@@ -93,15 +94,15 @@ class Fig1(AbstractFigure):
                 float(np.abs(zeta.sel(activation=["linear"]) - line).max()),
             )
         ]
-        for start in STARTS:
+        for row, start in enumerate(STARTS):
             for of in LOSSES:
                 for name, label in ACTIVATIONS.items():
-                    curve = zeta.sel(start=start, loss_of=of, activation=name).isel(gamma_size=0)
+                    curve = zeta.isel(parallel_other=row, gamma_size=0).sel(loss_of=of, activation=name)
                     rises = start == "alignment"
                     change = mean_over(curve.isel(t=-1) - curve.isel(t=0))
                     said = f"{label}, {of.replace('_', ' ')}: zeta {'rises' if rises else 'falls'}. Its change."
                     found.append(Claim(said, "> 0" if rises else "< 0", (0, inf) if rises else (-inf, 0), *change))
-        still = zeta.isel(gamma_size=1).sel(start="alignment", activation="relu", loss_of="mse")
+        still = zeta.isel(gamma_size=1, parallel_other=0).sel(activation="relu", loss_of="mse")
         change = mean_over(np.abs(still.isel(t=-1) - still.isel(t=0)))
         order = 3 * WIDTHS[Scale.SMALL] ** -0.5
         found.append(
@@ -115,12 +116,16 @@ class _Problems(NamedTuple):
 
     width: int
 
-    def __call__(self, activation: str, start: str, loss_of: str, gamma: Array, size: Array, seed: Array) -> Problem:
-        first, inputs = jax.random.split(jax.random.key(seed))
+    def __call__(
+        self, parallel: Array, other: Array, gamma: Array, size: Array, seed: Array, loss_of: str, activation: str
+    ) -> Problem:
+        weights, inputs = jax.random.split(jax.random.key(seed))
         x = jax.random.normal(inputs, (SAMPLES, 1))
-        large = LARGE[loss_of] ** 0.5 if start == "disalignment" else 1.0
-        scaling = Scaling(multiplier=jnp.ones(2), sigma=large * size * jnp.ones(2), eta=jnp.ones(2), gamma=gamma)
-        net = MLP(1, self.width, 1, 1, activation, scaling=scaling, init=STARTS[start], key=first)
+        x = x * jnp.sign(x[jnp.argmax(jnp.abs(x))])  # the longest input says which direction zeta calls positive
+        u, h = size * jnp.where(parallel > 0, LARGE[loss_of] ** 0.5, 1.0) * jax.random.normal(weights, (2, self.width))
+        init = Given([(parallel * u + other * h)[:, None], u[None, :]])
+        scaling = Scaling(multiplier=jnp.ones(2), sigma=jnp.ones(2), eta=jnp.ones(2), gamma=gamma)
+        net = MLP(1, self.width, 1, 1, activation, scaling=scaling, init=init, key=weights)
         flipped = jnp.where(jnp.arange(SAMPLES) % 5 == 0, -1.0, 1.0)[:, None]
         y = x if loss_of == "mse" else flipped * jnp.sign(x)
         return Problem(net, x, y, loss=LOSSES[loss_of])

@@ -45,7 +45,7 @@ WIDTHS = {
     Scale.MEDIUM: [LEAST, 128, 512, 2048],
     Scale.PAPER: [LEAST, 128, 512, 2048, 8192],
 }
-SEEDS = {Scale.SMALL: 6, Scale.MEDIUM: 5, Scale.PAPER: 3}
+SEEDS = {Scale.SMALL: 4, Scale.MEDIUM: 5, Scale.PAPER: 3}
 RATE = 4.0
 AXIS = "gamma_eta_c_gamma_c_u_c_w_c_eta_u"
 MOVES = -0.25  # the exponent of the width above which weights go on moving

@@ -74,7 +74,7 @@ class Fig5(AbstractFigure):
                 style = {"color": COLOURS[index], "marker": MARKERS[index], "ls": "-" if index else "--"}
                 ax.errorbar(KAPPAS, mean, bar, label=name, ms=3.5, lw=1.2, **style)
             ax.set(xscale="log", xlabel=r"scale $\kappa$ of the start", ylabel=label)
-        panels[2].set_yscale("log")
+        panels[2].set(yscale="log", ylim=(1e-3, 2))
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
         return figure
