@@ -34,9 +34,11 @@ from ._layers import (
     AbstractParametric as AbstractParametric,
     AbstractWeighted as AbstractWeighted,
     Apply as Apply,
+    AveragePool as AveragePool,
     Bias as Bias,
     Conv as Conv,
     Dense as Dense,
+    Flatten as Flatten,
     Gain as Gain,
     Layers as Layers,
     Mask as Mask,
@@ -47,6 +49,7 @@ from ._layers import (
     StandardiseGroups as StandardiseGroups,
     Tap as Tap,
 )
+from ._lenet import LeNet as LeNet
 from ._linear import DeepLinear as DeepLinear, SingleNeuron as SingleNeuron, TwoLayerLinear as TwoLayerLinear
 from ._mlp import MLP as MLP
 from ._network import AbstractNetwork as AbstractNetwork, Conserved as Conserved, partition as partition, rates as rates

@@ -13,6 +13,7 @@ from ._layers import (
     AbstractLayer,
     AbstractWeighted,
     Apply,
+    AveragePool,
     Bias,
     Layers,
     Mask,
@@ -148,7 +149,7 @@ def _adjacent(layers: Layers) -> Iterator[_Pair]:
             below = None
             yield from _adjacent(layer.branch)
             yield from _adjacent(layer.shortcut)
-        elif not isinstance(layer, SpatialMean | Mask):
+        elif not isinstance(layer, SpatialMean | AveragePool | Mask):
             below = None
 
 

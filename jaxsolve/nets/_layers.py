@@ -268,6 +268,36 @@ class SpatialMean(AbstractLayer):
 
 
 @dataclasses.dataclass(frozen=True)
+class AveragePool(AbstractLayer):
+    """The average over each square of `window` x `window` pixels; rows and columns that fill no square are left out.
+
+    Example:
+        >>> js.nets.run(None, (js.nets.AveragePool(2),), jnp.arange(8.0).reshape(1, 2, 4)).tolist()
+        [[[2.5, 4.5]]]
+    """
+
+    window: int
+
+    def __call__(self, net: Any, z: Float[Array, "channels h w"], tap: Tap) -> Float[Array, "channels h2 w2"]:
+        channels, height, width = z.shape[0], z.shape[1] // self.window, z.shape[2] // self.window
+        whole = z[:, : height * self.window, : width * self.window]
+        return jnp.mean(whole.reshape(channels, height, self.window, width, self.window), axis=(2, 4))
+
+
+@dataclasses.dataclass(frozen=True)
+class Flatten(AbstractLayer):
+    """All pixels of all channels as one vector, channel after channel.
+
+    Example:
+        >>> js.nets.run(None, (js.nets.Flatten(),), jnp.ones((3, 4, 4))).shape
+        (48,)
+    """
+
+    def __call__(self, net: Any, z: Float[Array, "channels h w"], tap: Tap) -> Float[Array, " features"]:
+        return z.reshape(-1)
+
+
+@dataclasses.dataclass(frozen=True)
 class Residual(AbstractLayer):
     """branch(z) + shortcut(z); an empty shortcut is the identity.
 

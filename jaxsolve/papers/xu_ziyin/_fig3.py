@@ -1,0 +1,136 @@
+"""Figure 3: the larger the start of a residual network, the larger its final weights and the worse its accuracy."""
+
+from math import inf
+from typing import final, NamedTuple, TYPE_CHECKING
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float
+
+from ..._dynamics import Quantity, View
+from ..._problem import Problem
+from ...data import Dataset, flip_and_crop
+from ...dynamics import Descent
+from ...losses import CrossEntropy
+from ...nets import BatchNorm, ResNet18, Scaling
+from ...observe import accuracy, Observable, test_accuracy
+from ...plot import COLOURS, MARKERS
+from .._claim import Claim, exponent, mean_over
+from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._images import images
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SIGMAS = [0.5, 1.0, 2.0, 4.0]
+WIDTHS = {Scale.SMALL: 4, Scale.MEDIUM: 16, Scale.PAPER: 64}
+SAMPLES = {Scale.SMALL: 256, Scale.MEDIUM: 5000, Scale.PAPER: 50_000}
+TESTS = {Scale.SMALL: 500, Scale.MEDIUM: 2000, Scale.PAPER: 10_000}
+EPOCHS = {Scale.SMALL: 40, Scale.MEDIUM: 60, Scale.PAPER: 200}
+SEEDS = {Scale.SMALL: 3, Scale.MEDIUM: 3, Scale.PAPER: 3}
+BATCH, RATE, MOMENTUM, DECAY = 64, 0.1, 0.9, 5e-4
+
+
+@final
+class Fig3(AbstractFigure):
+    """Test accuracy and norm of all weights against the scale of the start."""
+
+    title = "Figure 3: a ResNet-18 with batch normalisation on CIFAR-10, from starts of four scales"
+    ours = (
+        f"The scales sigma, which are lost; {WIDTHS[Scale.SMALL]} channels in place of 64, {SAMPLES[Scale.SMALL]} "
+        f"training images, {EPOCHS[Scale.SMALL]} epochs in batches of {BATCH}. SGD of rate {RATE:g} with momentum "
+        f"{MOMENTUM:g}, weight decay {DECAY:g}, a cosine schedule, flips and crops, as in the code that it names."
+    )
+    hours = {Scale.SMALL: 0.08, Scale.MEDIUM: 100.0, Scale.PAPER: 50_000.0}
+    images = Images.CIFAR10
+
+    def run(self, runs: Runs) -> Data:
+        sizes = {"n_train": SAMPLES[runs.scale], "n_test": TESTS[runs.scale]}
+        data = images(Images.CIFAR10, runs.scale, flatten=False, key=jax.random.key(0), **sizes)
+        steps = EPOCHS[runs.scale] * (SAMPLES[runs.scale] // BATCH)
+        sgd = optax.sgd(optax.cosine_decay_schedule(RATE, steps), momentum=MOMENTUM)
+        descent = Descent(
+            optax.chain(optax.add_decayed_weights(DECAY), sgd),
+            rate=1.0,  # times are counts of steps
+            batch_size=BATCH,
+            augmentation=flip_and_crop(4),
+            key=jax.random.key(1),
+        )
+        axes = {"sigma": SIGMAS, "seed": range(SEEDS[runs.scale])}
+        watched = [accuracy(), test_accuracy(), Observable("norm", _norm, Quantity.PARAMS, ())]
+        make = _Problems(WIDTHS[runs.scale], data)
+        return {"runs": runs.sweep("runs", make, axes, descent, [0.0, steps], observe=watched)}
+
+    def draw(self, data: Data) -> "Figure":
+        from matplotlib.figure import Figure
+
+        end = data["runs"].isel(t=-1)
+        figure = Figure(figsize=(6.0, 2.6), layout="constrained")
+        left, right = figure.subplots(1, 2, sharex=True)
+        for name, label, index in (("accuracy", "training", 1), ("test_accuracy", "test", 0)):
+            mean, bar = zip(*(mean_over(100 * end[name].sel(sigma=sigma)) for sigma in SIGMAS), strict=True)
+            left.errorbar(SIGMAS, mean, bar, color=COLOURS[index], marker=MARKERS[index], ms=3.5, lw=1.2, label=label)
+        mean, bar = zip(*(mean_over(end["norm"].sel(sigma=sigma)) for sigma in SIGMAS), strict=True)
+        right.errorbar(SIGMAS, mean, bar, color=COLOURS[0], marker=MARKERS[0], ms=3.5, lw=1.2)
+        left.set(xscale="log", ylabel="accuracy (%)", xlabel=r"scale $\sigma$ of the start")
+        right.set(
+            xscale="log", ylabel="sum of the norms of all layers", xlabel=r"scale $\sigma$ of the start", ylim=(0, None)
+        )
+        left.set_xticks(SIGMAS, [f"{sigma:g}" for sigma in SIGMAS], minor=False)
+        left.minorticks_off()
+        left.legend(frameon=False, fontsize=8)
+        return figure
+
+    def claims(self, data: Data) -> list[Claim]:
+        end = data["runs"].isel(t=-1)
+        small, large = (100 * end["test_accuracy"].sel(sigma=sigma) for sigma in (SIGMAS[0], SIGMAS[-1]))
+        return [
+            Claim(
+                "All networks fit the training set: accuracy in per cent, of the scale where it is least.",
+                "100 %",
+                (99.0, inf),
+                *min((mean_over(100 * end["accuracy"].sel(sigma=sigma)) for sigma in SIGMAS), key=lambda one: one[0]),
+            ),
+            Claim(
+                f"Smaller starts generalise better. Test accuracy at sigma = {SIGMAS[0]:g} less that at "
+                f"{SIGMAS[-1]:g}, in points.",
+                "> 0",
+                (0, inf),
+                *mean_over(small - large),
+            ),
+            Claim(
+                "Larger starts end with larger weights. Exponent of sigma in the sum of norms.",
+                "> 0",
+                (0, inf),
+                *exponent(SIGMAS, end["norm"].transpose("seed", "sigma")),
+            ),
+        ]
+
+
+def _norm(view: View) -> Float[Array, ""]:
+    return sum((jnp.linalg.norm(weight) for weight in view.params.weights), jnp.zeros(()))
+
+
+class _Problems(NamedTuple):
+    """Kaiming's start, times sigma in every layer."""
+
+    width: int
+    data: Dataset
+
+    def __call__(self, sigma: Array, seed: Array) -> Problem:
+        make = lambda key: ResNet18(
+            self.data.x.shape[1:],
+            10,
+            width=self.width,
+            normalisation=BatchNorm(),
+            scaling=Scaling.kaiming(sigma=sigma),
+            key=key,
+        )
+        net, state = eqx.nn.make_with_state(make)(jax.random.key(seed))
+        return Problem(net, *self.data.train, test=self.data.test, loss=CrossEntropy(), state=state)
+
+
+FIGURE = Fig3()
