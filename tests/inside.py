@@ -35,6 +35,9 @@ from jaxsolve.configs._formula import Formula
 # A config from text instead of a file.
 from jaxsolve.configs._read import ConfiguredProblem, parse_config
 
+# A fetch goes to the addresses of publishers: tests put a server of their own in their place.
+from jaxsolve.data import _fetch as fetching
+
 # How labels are drawn and encoded, without images.
 from jaxsolve.data._labels import draw as labels_draw, encode
 
@@ -163,6 +166,7 @@ __all__ = [
     "follow",
     "frozen_jacobian",
     "half_loss_time",
+    "fetching",
     "hessian_part",
     "integrated_decay",
     "integrators_modes",

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ._data import data
 from ._guard import installed_modules_only
 from ._report import report
 from ._reproduce import reproduce
@@ -28,6 +29,7 @@ app.command(sweep)
 app.command(configs)
 app.command(report)
 app.command(reproduce)
+app.command(data)
 
 
 @app.command

@@ -3,6 +3,7 @@
 from ._augmentation import AbstractAugmentation as AbstractAugmentation, flip_and_crop as flip_and_crop
 from ._dataset import Dataset as Dataset
 from ._digits import digits as digits
+from ._fetch import fetch as fetch, Images as Images
 from ._images import cifar10 as cifar10, fashion_mnist as fashion_mnist, mnist as mnist
 from ._synthetic import gaussian as gaussian, line as line, teacher_student as teacher_student
 from ._transforms import (

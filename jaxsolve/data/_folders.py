@@ -27,6 +27,35 @@ class Collection(NamedTuple):
     sources: str
 
 
+_IDX_TRAIN = (("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),)
+_IDX_TEST = (("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),)
+
+MNIST = Collection(
+    name="MNIST",
+    folder="mnist",
+    lookalikes=("fashion_mnist",),
+    train=_IDX_TRAIN,
+    test=_IDX_TEST,
+    sources="http://yann.lecun.com/exdb/mnist/",
+)
+FASHION_MNIST = Collection(
+    name="Fashion-MNIST",
+    folder="fashion_mnist",
+    lookalikes=("mnist",),
+    train=_IDX_TRAIN,
+    test=_IDX_TEST,
+    sources="https://github.com/zalandoresearch/fashion-mnist",
+)
+CIFAR10 = Collection(
+    name="CIFAR-10",
+    folder="cifar-10-batches-bin",
+    lookalikes=(),
+    train=tuple((f"data_batch_{i}.bin",) for i in range(1, 6)),
+    test=(("test_batch.bin",),),
+    sources='https://www.cs.toronto.edu/~kriz/cifar.html ("binary version")',
+)
+
+
 def find_folder(collection: Collection, path: str | os.PathLike[str] | None) -> Path:
     """The first place that holds a file of the collection.
 
@@ -44,9 +73,7 @@ def find_folder(collection: Collection, path: str | os.PathLike[str] | None) -> 
     if path is not None:
         bases = [Path(path).expanduser()]
     else:
-        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        given = os.environ.get("JAXSOLVE_DATA")
-        bases = ([Path(given).expanduser()] if given else []) + [Path(cache) / "jaxsolve"]
+        bases = list(dict.fromkeys([default_base(), _cache()]))
     places = []
     for base in bases:
         places.append(base / collection.folder)
@@ -59,9 +86,19 @@ def find_folder(collection: Collection, path: str | os.PathLike[str] | None) -> 
             return place
     raise FileNotFoundError(
         f"{collection.name}: no file found. Looked in: {', '.join(map(str, places))}. Wanted: {', '.join(files)} "
-        f"(plain or .gz). Nothing is downloaded: get the files from {collection.sources}, then give their folder as "
-        "path= or in the environment variable JAXSOLVE_DATA."
+        f"(plain or .gz). Nothing is downloaded by itself: `jaxsolve data fetch` gets them, or take them from "
+        f"{collection.sources}, and give their folder as path= or in the environment variable JAXSOLVE_DATA."
     )
+
+
+def default_base() -> Path:
+    """Where collections are looked for first, and fetched to: JAXSOLVE_DATA, or a folder in the user's cache."""
+    given = os.environ.get("JAXSOLVE_DATA")
+    return Path(given).expanduser() if given else _cache()
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxsolve"
 
 
 def find_groups(

@@ -7,39 +7,10 @@ import numpy as np
 from jaxtyping import PRNGKeyArray, UInt8
 
 from ._dataset import Dataset
-from ._folders import Collection, find_folder, find_groups
+from ._folders import CIFAR10, Collection, FASHION_MNIST, find_folder, find_groups, MNIST
 from ._formats import read_cifar, read_mnist
 from ._labels import Images, Request, split_at_random, split_officially, Task
 from ._transforms import pca as principal_components
-
-
-_IDX_TRAIN = (("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),)
-_IDX_TEST = (("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),)
-
-_MNIST = Collection(
-    name="MNIST",
-    folder="mnist",
-    lookalikes=("fashion_mnist",),
-    train=_IDX_TRAIN,
-    test=_IDX_TEST,
-    sources="http://yann.lecun.com/exdb/mnist/",
-)
-_FASHION_MNIST = Collection(
-    name="Fashion-MNIST",
-    folder="fashion_mnist",
-    lookalikes=("mnist",),
-    train=_IDX_TRAIN,
-    test=_IDX_TEST,
-    sources="https://github.com/zalandoresearch/fashion-mnist",
-)
-_CIFAR10 = Collection(
-    name="CIFAR-10",
-    folder="cifar-10-batches-bin",
-    lookalikes=(),
-    train=tuple((f"data_batch_{i}.bin",) for i in range(1, 6)),
-    test=(("test_batch.bin",),),
-    sources='https://www.cs.toronto.edu/~kriz/cifar.html ("binary version")',
-)
 
 
 def mnist(
@@ -89,7 +60,7 @@ def mnist(
             without flattening or exceeds the rank of the inputs.
     """
     request = Request(task, n_train, n_test, key)
-    return _load(_MNIST, read_mnist, request, pca, path, flatten=flatten, official_split=official_split)
+    return _load(MNIST, read_mnist, request, pca, path, flatten=flatten, official_split=official_split)
 
 
 def fashion_mnist(
@@ -118,7 +89,7 @@ def fashion_mnist(
         FileNotFoundError: Fashion-MNIST: no file found. Looked in: no/such/folder/...
     """
     request = Request(task, n_train, n_test, key)
-    return _load(_FASHION_MNIST, read_mnist, request, pca, path, flatten=flatten, official_split=official_split)
+    return _load(FASHION_MNIST, read_mnist, request, pca, path, flatten=flatten, official_split=official_split)
 
 
 def cifar10(
@@ -149,7 +120,7 @@ def cifar10(
         FileNotFoundError: CIFAR-10: no file found. Looked in: no/such/folder/...
     """
     request = Request(task, n_train, n_test, key)
-    return _load(_CIFAR10, read_cifar, request, pca, path, flatten=flatten, official_split=official_split)
+    return _load(CIFAR10, read_cifar, request, pca, path, flatten=flatten, official_split=official_split)
 
 
 def _load(

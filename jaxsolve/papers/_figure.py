@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TYPE_CHECKING
 
+from ..data import Images
 from ..sweeps import sweep
 from ._claim import Claim
 
@@ -26,18 +27,6 @@ class Scale(enum.Enum):
     SMALL = "small"
     MEDIUM = "medium"
     PAPER = "paper"
-
-
-class Images(enum.Enum):
-    """A collection of images that figures use, as by `js.data.mnist` and `js.data.cifar10`.
-
-    Example:
-        >>> print(js.papers.Images.CIFAR10.value)
-        CIFAR-10
-    """
-
-    MNIST = "MNIST"
-    CIFAR10 = "CIFAR-10"
 
 
 Data = Mapping[str, "xarray.Dataset"]

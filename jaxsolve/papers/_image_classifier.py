@@ -9,12 +9,12 @@ import optax
 from jaxtyping import Array
 
 from .._problem import Problem
-from ..data import Dataset, pca
+from ..data import Dataset, Images, pca
 from ..dynamics import Descent
 from ..losses import CrossEntropy
 from ..nets import MLP, Scaling
 from ..observe import accuracy, test_accuracy, weight_distances, weight_norms
-from ._figure import Images, Scale
+from ._figure import Scale
 from ._images import images
 
 

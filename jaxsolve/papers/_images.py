@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ..data import cifar10, Dataset, digits, mnist
-from ._figure import Images, Scale
+from ..data import cifar10, Dataset, digits, fashion_mnist, Images, mnist
+from ._figure import Scale
 
 
-SHAPES = {Images.MNIST: (1, 28, 28), Images.CIFAR10: (3, 32, 32)}
+READERS = {Images.MNIST: mnist, Images.FASHION_MNIST: fashion_mnist, Images.CIFAR10: cifar10}
+SHAPES = {Images.MNIST: (1, 28, 28), Images.FASHION_MNIST: (1, 28, 28), Images.CIFAR10: (3, 32, 32)}
 
 
 def images(collection: Images, scale: Scale, *, flatten: bool = True, key: PRNGKeyArray, **request: Any) -> Dataset:
@@ -23,9 +24,8 @@ def images(collection: Images, scale: Scale, *, flatten: bool = True, key: PRNGK
     Raises:
         FileNotFoundError: they are not on this machine, and the scale is not small; the message says how to get them.
     """
-    read = cifar10 if collection is Images.CIFAR10 else mnist
     try:
-        data = read(flatten=flatten, official_split=scale is Scale.PAPER, key=key, **request)
+        data = READERS[collection](flatten=flatten, official_split=scale is Scale.PAPER, key=key, **request)
     except FileNotFoundError:
         if scale is not Scale.SMALL:
             raise

@@ -9,14 +9,14 @@ import optax
 from jaxtyping import Array
 
 from ..._problem import Problem
-from ...data import Dataset
+from ...data import Dataset, Images
 from ...dynamics import Descent
 from ...losses import CrossEntropy
 from ...nets import MLP, Scaling
 from ...observe import accuracy, layer_alignment
 from ...plot import COLOURS, MARKERS
 from .._claim import Claim, mean_over
-from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._figure import AbstractFigure, Data, Runs, Scale
 from .._images import images
 
 

@@ -11,14 +11,14 @@ from jaxtyping import Array, Float
 
 from ..._dynamics import Quantity, View
 from ..._problem import Problem
-from ...data import Dataset, flip_and_crop
+from ...data import Dataset, flip_and_crop, Images
 from ...dynamics import Descent
 from ...losses import CrossEntropy
 from ...nets import BatchNorm, ResNet18, Scaling
 from ...observe import accuracy, Observable, test_accuracy
 from ...plot import COLOURS, MARKERS
 from .._claim import Claim, exponent, mean_over
-from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._figure import AbstractFigure, Data, Runs, Scale
 from .._images import images
 
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 SIGMAS = [0.5, 1.0, 2.0, 4.0]
 WIDTHS = {Scale.SMALL: 4, Scale.MEDIUM: 16, Scale.PAPER: 64}
-SAMPLES = {Scale.SMALL: 256, Scale.MEDIUM: 5000, Scale.PAPER: 50_000}
+SAMPLES = {Scale.SMALL: 128, Scale.MEDIUM: 5000, Scale.PAPER: 50_000}
 TESTS = {Scale.SMALL: 500, Scale.MEDIUM: 2000, Scale.PAPER: 10_000}
-EPOCHS = {Scale.SMALL: 40, Scale.MEDIUM: 60, Scale.PAPER: 200}
+EPOCHS = {Scale.SMALL: 30, Scale.MEDIUM: 60, Scale.PAPER: 200}
 SEEDS = {Scale.SMALL: 3, Scale.MEDIUM: 3, Scale.PAPER: 3}
 BATCH, RATE, MOMENTUM, DECAY = 64, 0.1, 0.9, 5e-4
 

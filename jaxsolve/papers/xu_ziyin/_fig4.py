@@ -7,12 +7,12 @@ import numpy as np
 from jaxtyping import Array
 
 from ..._problem import Problem
-from ...data import Dataset
+from ...data import Dataset, Images
 from ...plot import COLOURS, MARKERS
 from ...sweeps import Zip
 from ...theory import table_1
 from .._claim import Claim, exponent, mean_over
-from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._figure import AbstractFigure, Data, Runs, Scale
 from .._image_classifier import (
     classifier,
     COMPONENTS,

@@ -1,0 +1,48 @@
+"""`jaxsolve data`: files of image collections."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import cyclopts
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from ._say import say
+
+
+data = cyclopts.App(name="data", help="Get the files of image collections.")
+
+
+@data.command
+def fetch(
+    *collections: Literal["mnist", "fashion_mnist", "cifar10"],
+    folder: Annotated[Path | None, cyclopts.Parameter(name=["--folder", "-o"])] = None,
+    quiet: bool = False,
+) -> None:
+    """Download collections from where they are published, and check them. What was interrupted is carried on.
+
+    Parameters
+    ----------
+    collections
+        mnist, fashion_mnist (30 MB each), or cifar10 (170 MB).
+    folder
+        Each gets a folder of its own in this one. Without it: where js.data looks, which is the environment variable
+        JAXSOLVE_DATA, or jaxsolve in the user's cache folder.
+    quiet
+        Show no progress.
+    """
+    from jaxsolve.data import fetch, Images
+
+    if not collections:
+        raise ValueError("name collections: mnist, fashion_mnist, cifar10")
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
+    with Progress(*columns, disable=quiet) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def show(name: str, done: int, total: int | None) -> None:
+            if name not in tasks:
+                tasks[name] = bars.add_task(name)
+            bars.update(tasks[name], completed=done, total=total)
+
+        places = [fetch(Images[name.upper()], folder, progress=show) for name in collections]
+    for place in places:
+        say(str(place))
