@@ -13,6 +13,7 @@ from ._catalogue import find, names
 from ._claim import Claim, Verdict
 from ._figure import AbstractFigure, Runs, Scale
 from ._images import images_used
+from ._ledger import ledger
 from ._page import page
 
 
@@ -49,7 +50,8 @@ def reproduce(
     Arguments:
         figures: their names, such as "xu_ziyin/table1"; none takes all of `js.papers.names()`.
         scale: how much is computed: minutes on two cores, an hour on one GPU, or the paper's own setting.
-        folder: for the pictures, stores and claims, and the page index.html. What was interrupted is carried on.
+        folder: for the pictures, stores and claims, the page index.html and the ledger of all claims. What was
+            interrupted is carried on.
         progress: whether to show what is done, and how long the rest takes, on standard error.
 
     Returns:
@@ -118,13 +120,14 @@ def _write(root: Path, scale: Scale) -> None:
     known = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
     (root / MARK).write_text(json.dumps({"scale": scale.value, "figures": known}, indent=1), encoding="utf-8")
     (root / "index.html").write_text(page(known, scale), encoding="utf-8")
+    (root / "ledger.md").write_text(ledger(known, scale), encoding="utf-8")
 
 
 def _require_ours(root: Path) -> None:
     """Raises FileExistsError for a file, or a folder that no reproduction made."""
     inside = sorted(item.name for item in root.iterdir()) if root.is_dir() else []
     papers = {name.partition("/")[0] for name in names()}
-    strange = [name for name in inside if name not in (*papers, MARK, "index.html")]
+    strange = [name for name in inside if name not in (*papers, MARK, "index.html", "ledger.md")]
     if (root.exists() and not root.is_dir()) or strange:
         what = f"holds {strange[0]!r}" if strange else "is a file"
         raise FileExistsError(f"{root} {what}, which no reproduction made: choose another folder")

@@ -1,0 +1,60 @@
+"""The ledger of claims, as a page in Markdown: docs/reproduction.md."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from ._catalogue import PAPERS
+from ._claim import Verdict
+from ._figure import Scale
+from ._page import number
+
+
+PREFACE = """# Figures of the papers, reproduced
+
+{count} claims of the papers that jaxsolve builds on, each beside a measurement, at {scale} scale: {verdicts}.
+This page is what this command leaves in `reproduction/{scale}/ledger.md`, with the pictures beside it:
+
+```shell
+jaxsolve reproduce all --scale {scale}
+```
+
+A claim is reproduced, or differs, where the whole interval of its measurement (95 %, over networks drawn anew) says so;
+else it is not decidable at this scale. [Errata](errata.md) are about equations; this page is about figures.
+"""
+
+
+def ledger(figures: Sequence[dict[str, Any]], scale: Scale) -> str:
+    """The page.
+
+    Arguments:
+        figures: the content of their claims.json, paper after paper.
+        scale: of all of them.
+    """
+    verdicts = [claim["verdict"] for figure in figures for claim in figure["claims"]]
+    counted = ", ".join(f"{verdicts.count(verdict.value)} {verdict.value}" for verdict in Verdict)
+    preface = PREFACE.format(count=len(verdicts), scale=scale.value, verdicts=counted)
+    sections = []
+    for paper, found in groupby(figures, lambda figure: figure["name"].partition("/")[0]):
+        sections.append(f"## {PAPERS[paper]}\n")
+        sections += map(_section, found)
+    return "\n".join([preface, *sections])
+
+
+def _section(figure: dict[str, Any]) -> str:
+    images = f" Images: {figure['images']}." if figure["images"] else ""
+    rows = [
+        f"### {figure['name']}\n",
+        f"{figure['title']}. Chosen here: {figure['ours']}{images}\n",
+        "| claim | paper | here | verdict |",
+        "|---|---|---|---|",
+    ]
+    rows += (
+        f"| {_cell(claim['statement'])} | {_cell(claim['paper'])} | {number(claim)} | {claim['verdict']} |"
+        for claim in figure["claims"]
+    )
+    return "\n".join([*rows, ""])
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|")
