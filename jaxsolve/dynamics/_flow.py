@@ -33,7 +33,7 @@ from ._system import AbstractExponentialSystem, AbstractSystem
 # Explicit solvers with so many steps have up to twice the error that they see, with a few of them much more: they step
 # over the last time, and interpolate. Exponential ones see more than they have.
 FEW = 12
-KINKED_FEW = 24  # of any integrator, which sees no kink inside of a step
+KINKED_FEW = 36  # of any integrator, which sees no kink inside of a step
 
 
 class FlowState(AbstractState):
