@@ -20,15 +20,15 @@ class Jackknifed(NamedTuple):
 
     Attributes:
         value: of all its members.
-        error: its standard error.
+        error: its standard error, of the same kind.
     """
 
-    value: "xarray.DataArray"
-    error: "xarray.DataArray"
+    value: "xarray.DataArray | float"
+    error: "xarray.DataArray | float"
 
 
 def jackknife(
-    statistic: "Callable[[xarray.DataArray], xarray.DataArray]", data: "xarray.DataArray", over: str = "seed"
+    statistic: "Callable[[xarray.DataArray], xarray.DataArray | float]", data: "xarray.DataArray", over: str = "seed"
 ) -> Jackknifed:
     r"""A statistic of an ensemble, and its standard error from leaving out one member after the other.
 
@@ -37,7 +37,7 @@ def jackknife(
     order for any smooth function of means, such as a variance. It is not for medians and other quantiles.
 
     Arguments:
-        statistic: `statistic(data)`, which takes away the axis of members.
+        statistic: `statistic(data)`, a number, or labelled numbers without the axis of members.
         data: with that axis, of two or more members.
         over: its name.
 
@@ -54,11 +54,12 @@ def jackknife(
     """
     _require_members(data, over)
     value, members = statistic(data), data.sizes[over]
-    if over in value.dims:
-        raise ValueError(f"statistic must take away the axis {over!r}, it returned one with axes {value.dims}")
+    axes = getattr(value, "dims", ())
+    if over in axes:
+        raise ValueError(f"statistic must take away the axis {over!r}, it returned one with axes {axes}")
     without = [statistic(data.isel({over: np.arange(members) != i})) for i in range(members)]
-    total = sum(without[1:], start=without[0]) / members
-    squares = sum(((one - total) ** 2 for one in without[1:]), start=(without[0] - total) ** 2)
+    mean = sum(without) / members
+    squares = sum((one - mean) ** 2 for one in without)
     return Jackknifed(value, (squares * (members - 1) / members) ** 0.5)
 
 
