@@ -105,7 +105,7 @@ def power(data: "xarray.DataArray", axis: str) -> Measured:
 
 
 def collapse(curves: "xarray.DataArray") -> float:
-    """The p in [0, 3/2] for which curves of all widths lie closest together over h^p alpha.
+    """The p in [-1, 3/2] for which curves of all widths lie closest together over h^p alpha.
 
     Arguments:
         curves: with axes `width` and `alpha`, on which they are interpolated linearly over log alpha. The mean square
@@ -115,11 +115,11 @@ def collapse(curves: "xarray.DataArray") -> float:
     shifts, x = np.log(curves["width"].values / curves["width"].values[0]), np.log(curves["alpha"].values)
 
     def distance(p: float) -> float:
-        common = np.linspace(x[0] + p * shifts.max(), x[-1] + p * shifts.min(), 100)
+        common = np.linspace(x[0] + (p * shifts).max(), x[-1] + (p * shifts).min(), 100)
         rows = np.array([np.interp(common, x + p * shift, row) for shift, row in zip(shifts, values, strict=True)])
         return float(np.var(rows, axis=0).mean() / np.var(rows))
 
-    powers = np.linspace(0.0, 1.5, 151)
+    powers = np.linspace(-1.0, 1.5, 251)
     return float(powers[np.argmin([distance(p) for p in powers])])
 
 

@@ -193,6 +193,7 @@ def test_what_takes_long_is_asked_for(toy, arguments, message, tmp_path):
 # The figures themselves
 
 
+@pytest.mark.filterwarnings("ignore:.*lanes can be trusted")  # the intervals of claims are wider
 @pytest.mark.slow
 @pytest.mark.x64_only
 @pytest.mark.parametrize("name", js.papers.names())
