@@ -102,6 +102,9 @@ from jaxsolve.papers._claim import exponent, mean_over
 # An erratum that is made up, to see what its parts do.
 from jaxsolve.papers._erratum import Checked, compared, counted, Measurement, relative_error, Row
 
+# What the claims of several figures are measured by, on curves of which the answer is known.
+from jaxsolve.papers._geiger import collapse, over_seeds, power, when
+
 # The simulations that errata are judged by must themselves be right.
 from jaxsolve.papers._simulate import draw as simulate_draw, follow, linear_problem, time_of_loss
 
@@ -149,6 +152,7 @@ __all__ = [
     "batches",
     "chebyshev",
     "cli_main",
+    "collapse",
     "compared",
     "conserved_drift",
     "conv_costs",
@@ -180,12 +184,14 @@ __all__ = [
     "modes",
     "neural_tangents",
     "no_modes",
+    "over_seeds",
     "pack",
     "parametric_layers",
     "one_number",
     "parse_config",
     "phi",
     "plan_facts",
+    "power",
     "read_plan",
     "relative_error",
     "report",
@@ -202,5 +208,6 @@ __all__ = [
     "time_at",
     "time_of_loss",
     "time_per_step",
+    "when",
     "written_out",
 ]

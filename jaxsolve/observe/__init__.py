@@ -1,5 +1,11 @@
 """Observables: pure functions of a view of the problem at one time."""
 
+from ._changes import (
+    output_change as output_change,
+    preactivation_velocity as preactivation_velocity,
+    test_output_change as test_output_change,
+    weight_change as weight_change,
+)
 from ._kernel import (
     kernel as kernel,
     kernel_alignment as kernel_alignment,
@@ -44,6 +50,11 @@ from ._regimes import (
 )
 from ._renamed import __getattr__ as __getattr__  # pyright: ignore[reportAttributeAccessIssue]
 from ._stability import edge_time as edge_time, sharpness as sharpness, stability as stability
+from ._test_kernel import (
+    test_kernel as test_kernel,
+    test_kernel_change as test_kernel_change,
+    test_kernel_distance as test_kernel_distance,
+)
 from ._weights import (
     conserved as conserved,
     layer_alignment as layer_alignment,

@@ -1,5 +1,10 @@
 """Many problems: grids of named axes, batched."""
 
+from ._ensemble import (
+    ensemble_error as ensemble_error,
+    ensemble_variance as ensemble_variance,
+    jackknife as jackknife,
+)
 from ._renamed import __getattr__ as __getattr__  # pyright: ignore[reportAttributeAccessIssue]
 from ._sweep import sweep as sweep
 from .cluster._hosts import Hosts as Hosts

@@ -199,6 +199,7 @@ def test_what_takes_long_is_asked_for(toy, arguments, message, tmp_path):
 QUICK = [name for name, figure in js.papers.figures().items() if figure.hours[Scale.SMALL] <= 0.025]
 
 
+@pytest.mark.filterwarnings("ignore:.*lanes can be trusted")  # the intervals of claims are wider
 @pytest.mark.slow
 @pytest.mark.x64_only
 @pytest.mark.parametrize("name", QUICK)

@@ -1,0 +1,131 @@
+"""Observables of how far a whole network has moved, and how fast the signals in it move."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from .. import nets
+from .._dynamics import Quantity, View
+from .._safe import safe_sqrt
+from ._observable import Observable
+
+
+def _size(tree: PyTree) -> Float[Array, ""]:
+    # The root has no derivative at 0, where every run starts.
+    return safe_sqrt(sum((jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree)), start=jnp.zeros(())))
+
+
+def _root_mean_square(values: Float[Array, "..."]) -> Float[Array, ""]:
+    return safe_sqrt(jnp.mean(values**2))
+
+
+def _weight_change(view: View):
+    start = view.problem.params
+    return _size(jax.tree.map(jnp.subtract, view.params, start)) / _size(start)
+
+
+def _output_change(view: View):
+    problem = view.problem
+    return _root_mean_square(view.outputs - problem.outputs(problem.params))
+
+
+def _test_output_change(view: View):
+    problem = view.problem
+    return _root_mean_square(view.test_outputs - problem.test_outputs(problem.params))
+
+
+def _preactivations(net: nets.AbstractLayered, x: Float[Array, "n ..."]) -> list[Float[Array, "n ..."]]:
+    """What goes into the activation of each hidden layer."""
+    found, begin, layers = [], 0, net.layers
+    z = x
+    for end in (place for place, layer in enumerate(layers) if isinstance(layer, nets.Apply)):
+        between = layers[begin:end]
+        z = jax.vmap(lambda one, part=between: nets.run(net, part, one))(z)
+        found.append(z)
+        begin = end
+    return found
+
+
+def _known_layers(view: View) -> nets.AbstractLayered:
+    net = view.net
+    strange = (nets.Residual, nets.StandardiseBatch)
+    if not isinstance(net, nets.AbstractLayered) or any(isinstance(layer, strange) for layer in net.layers):
+        raise ValueError(
+            "preactivation_velocity is for networks whose hidden layers follow one another, such as nets.MLP and "
+            f"nets.ConvNet; got {type(net).__module__}.{type(net).__name__}. For other networks write "
+            "observe.Observable(name, lambda view: ..., ...) with view.params"
+        )
+    return net
+
+
+def _velocity(view: View):
+    problem, units = view.problem, getattr(_known_layers(view), "units", None)
+    gradient = jax.grad(problem.objective)(view.params)
+    direction = jax.tree.map(lambda rate, g: -rate * g, problem.eta, gradient)
+    read = lambda params: _preactivations(problem.network(params), problem.x)
+    velocities = jax.jvp(read, (view.params,), (direction,))[1]
+    # Padding does not move, and does not count.
+    padding = [1.0 if units is None else v.shape[1] / units for v in velocities]
+    return jnp.stack([_root_mean_square(v) * share**0.5 for v, share in zip(velocities, padding, strict=True)])
+
+
+def weight_change() -> Observable:
+    """|w - w_0|/|w_0|, w all trainable numbers as one vector: weights, biases, gains (Geiger et al., appendix D).
+
+    Of any network, while `weight_distances` and `weight_norms` are of each weight matrix of a dense one.
+
+    Example:
+        >>> net = js.nets.ConvNet((1, 4, 4), 2, 1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.ones((2, 1, 4, 4)), jnp.ones((2, 1)))
+        >>> doubled = jax.tree.map(lambda w: 2 * w, problem.params)
+        >>> print(js.observe.weight_change()(js.View(problem, jnp.zeros(()), doubled)))
+        1.0
+    """
+    return Observable("weight_change", _weight_change, Quantity.PARAMS)
+
+
+def output_change() -> Observable:
+    """|f - f_0|: how far the outputs have moved, as a root mean square over training samples and outputs.
+
+    Of a centred problem f_0 = 0 already. gamma is part of f.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), centered=True)
+        >>> run = js.solve(problem, js.FrozenKernel(), [0.0, jnp.inf], observe=js.observe.output_change())
+        >>> print(run["output_change"].round(3))
+        [0. 1.]
+    """
+    return Observable("output_change", _output_change, Quantity.OUTPUTS, unit="output")
+
+
+def test_output_change() -> Observable:
+    """`output_change` on the test set (Geiger et al., eq. 29).
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.ones((2, 1)), test=(jnp.ones((3, 2)), jnp.ones((3, 1))))
+        >>> view = js.View(problem, jnp.zeros(()), problem.params)
+        >>> print(js.observe.test_output_change()(view))  # at the start
+        0.0
+    """
+    return Observable("test_output_change", _test_output_change, Quantity.OUTPUTS, unit="output")
+
+
+def preactivation_velocity() -> Observable:
+    """|dz_l/dt| under gradient flow, z_l being what goes into the activation of hidden layer l, shape (hidden layers,).
+
+    A root mean square over training samples, neurons and, of images, pixels: the exact derivative along
+    d theta/dt = -eta dL/d theta, whatever the dynamics of the run. Of order 1/(sqrt(h) alpha) for networks of width h
+    with `js.nets.Scaling.lazy(alpha)` (Geiger et al., eq. 12 and appendix F). Padding does not count.
+
+    Example:
+        >>> net = js.nets.MLP(2, 8, 3, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> js.observe.preactivation_velocity()(js.View(problem, jnp.zeros(()), problem.params)).shape
+        (3,)
+
+    Raises:
+        ValueError: when used, the network is no sequence of hidden layers.
+    """
+    return Observable("preactivation_velocity", _velocity, Quantity.PARAMS, ("hidden_layer",), "preactivation / time")

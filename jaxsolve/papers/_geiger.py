@@ -1,0 +1,175 @@
+"""What the figures of Geiger et al. share: networks that learn the parity of digits at some output scale alpha."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TYPE_CHECKING
+
+import jax
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from .._problem import Problem
+from ..data import Dataset
+from ..dynamics import GradientFlow
+from ..losses import SoftHinge
+from ..nets import Activation, MLP, Padded, Scaling, softplus
+from ..plot import COLOURS, MARKERS
+from ..sweeps import jackknife, padded
+from ..until import margin_above
+from ._claim import mean_over, Measured
+from ._figure import Images, Runs, Scale
+from ._images import images
+
+
+if TYPE_CHECKING:
+    import xarray
+    from matplotlib.axes import Axes
+
+SAMPLES = {Scale.SMALL: 32, Scale.MEDIUM: 1000, Scale.PAPER: 10_000}
+COMPONENTS = 10
+BETA = 20.0  # the hinge is rounded over a margin of 1/BETA
+SOFTPLUS = softplus(5.0)
+SETTING = (
+    f"Gradient flow in place of momentum with mu = 1000; the hinge rounded over a margin of 1/{BETA:g}; "
+    f"{SAMPLES[Scale.SMALL]} training samples in place of 10000, and narrower networks, at small scale."
+)
+
+
+class AtAlpha(NamedTuple):
+    """Problems by width and output scale: alpha (f - f_0) with the loss divided by alpha^2 (eqs. 4 and 5)."""
+
+    data: Dataset
+    depth: int = 5
+    activation: Activation = SOFTPLUS
+
+    def __call__(self, width: int | Padded, alpha: Array, seed: Array) -> Problem:
+        return _problem(self.data, self.depth, self.activation, width, alpha, seed)
+
+
+class AtScale(NamedTuple):
+    """The same by width and sqrt(h) alpha, which decides the regime."""
+
+    data: Dataset
+    depth: int = 5
+    activation: Activation = SOFTPLUS
+
+    def __call__(self, width: int | Padded, scale: Array, seed: Array) -> Problem:
+        return _problem(self.data, self.depth, self.activation, width, scale / width**0.5, seed)
+
+
+def _problem(data: Dataset, depth: int, activation: Activation, width: Any, alpha: Any, seed: Array) -> Problem:
+    rule = Scaling.lazy(alpha, gain=True).with_bias(eta=alpha**-2)
+    key = jax.random.key(seed)
+    net = MLP(data.x.shape[1], width, depth, 1, activation, bias=True, scaling=rule, key=key)
+    return Problem(net, *data.train, test=data.test, loss=SoftHinge(BETA), centered=True)
+
+
+def parity(scale: Scale, n_test: int) -> Dataset:
+    """Odd and even digits, by their first standardised principal components."""
+    key = jax.random.key(0)
+    return images(Images.MNIST, scale, task="parity", pca=COMPONENTS, n_train=SAMPLES[scale], n_test=n_test, key=key)
+
+
+def flow() -> GradientFlow:
+    """Gradient flow up to the time t_2, when all margins are met."""
+    return GradientFlow(rtol=1e-3, until=margin_above(1.0))
+
+
+def measure(runs: Runs, name: str, make: Callable, axes: dict[str, Any], ts: Any, observe: Any) -> "xarray.Dataset":
+    """A sweep of the flow whose widths share a program."""
+    return runs.sweep(name, *padded(make, axes, "width"), flow(), ts, observe=observe)
+
+
+# Claims
+
+
+def over_seeds(statistic: Callable, data: "xarray.DataArray") -> Measured:
+    """A statistic of all seeds, and Student's interval for it by the jackknife."""
+    from scipy.stats import t
+
+    value, error = jackknife(statistic, data)
+    return Measured(float(value), float(t.ppf(0.975, data.sizes["seed"] - 1) * error))
+
+
+def logarithm(data: "xarray.DataArray") -> "xarray.DataArray":
+    """The natural logarithm, with the same labels."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return data.copy(data=np.log(data.values))
+
+
+def power(data: "xarray.DataArray", axis: str) -> Measured:
+    """b in data ~ axis^b, of each seed by itself, everything else averaged over."""
+    x = np.log(data[axis].values.astype(float))
+    weights = (x - x.mean()) / np.sum((x - x.mean()) ** 2)
+    slopes = (logarithm(data).transpose(..., axis) * weights).sum(axis, skipna=False)
+    return mean_over(slopes.mean([one for one in slopes.dims if one != "seed"]))
+
+
+def collapse(curves: "xarray.DataArray") -> float:
+    """The p in [-1, 3/2] for which curves of all widths lie closest together over h^p alpha.
+
+    Arguments:
+        curves: with axes `width` and `alpha`, on which they are interpolated linearly over log alpha. The mean square
+            distance of widths is measured in the variance of all values, over the range that they have in common.
+    """
+    values = curves.transpose("width", "alpha").values
+    shifts, x = np.log(curves["width"].values / curves["width"].values[0]), np.log(curves["alpha"].values)
+
+    def distance(p: float) -> float:
+        common = np.linspace(x[0] + (p * shifts).max(), x[-1] + (p * shifts).min(), 100)
+        rows = np.array([np.interp(common, x + p * shift, row) for shift, row in zip(shifts, values, strict=True)])
+        return float(np.var(rows, axis=0).mean() / np.var(rows))
+
+    powers = np.linspace(-1.0, 1.5, 251)
+    return float(powers[np.argmin([distance(p) for p in powers])])
+
+
+def when(ts: Float[ArrayLike, " times"], values: "xarray.DataArray", times: "xarray.DataArray") -> "xarray.DataArray":
+    """Values along `t` at one time of each lane, interpolated between logarithms; ts and values are positive."""
+    ordered = values.transpose(*times.dims, "t")
+    rows, at = ordered.values.reshape(-1, len(np.asarray(ts))), times.values.ravel()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = [np.interp(np.log(t), np.log(ts), np.log(row)) for t, row in zip(at, rows, strict=True)]
+    return times.copy(data=np.exp(np.reshape(logs, times.shape)))
+
+
+# Pictures
+
+
+def curves(ax: "Axes", data: "xarray.DataArray", x: str, *, factor: str | None = None, ls: str = "-") -> None:
+    """One line for each width: geometric means over seeds, and the range of seeds.
+
+    Arguments:
+        ax: where to draw.
+        data: with axes `width`, x and `seed`.
+        x: the axis along which to draw.
+        factor: "width" draws over sqrt(h) times x.
+        ls: style of the lines.
+    """
+    widths = data["width"].values
+    for width, colour, marker in zip(widths, COLOURS, MARKERS, strict=False):
+        rows = data.sel(width=width).transpose("seed", x).values
+        along = data[x].values * (width**0.5 if factor else 1.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            mean = np.exp(np.nanmean(np.log(rows), axis=0))
+        ax.fill_between(along, np.nanmin(rows, axis=0), np.nanmax(rows, axis=0), color=colour, alpha=0.15, lw=0)
+        ax.plot(along, mean, color=colour, marker=marker, ms=3, lw=1.0, ls=ls, label=f"$h = {width}$")
+    ax.set(xscale="log", yscale="log")
+
+
+def width_axis(ax: "Axes", widths: Iterable[int]) -> None:
+    """A logarithmic axis of widths, each with its number."""
+    ax.set_xscale("log")
+    widths = list(widths)
+    ax.set_xticks(widths, [str(width) for width in widths])
+    ax.minorticks_off()
+    ax.set_xlabel("width $h$")
+
+
+def guide(ax: "Axes", x: Sequence[float], start: float, slope: float, label: str, *, above: bool = True) -> None:
+    """A dashed line of a given slope in a plot of logarithms, from x[0] to x[1], with its label above or below."""
+    y = [start, start * (x[1] / x[0]) ** slope]
+    ax.plot(x, y, color="0.3", ls="--", lw=1.0)
+    middle, sign = (float(np.sqrt(x[0] * x[1])), float(np.sqrt(y[0] * y[1]))), 1 if above else -1
+    aside = "left" if (slope < 0) == above else "right"
+    style: Any = {"ha": aside, "va": "bottom" if above else "top", "fontsize": 7, "color": "0.3"}
+    ax.annotate(label, middle, xytext=(0, 2 * sign), textcoords="offset points", **style)

@@ -1,0 +1,121 @@
+"""Figure 1: the test error, by width and output scale, and the error that the frozen kernel reaches."""
+
+from math import inf
+from typing import final, TYPE_CHECKING
+
+import numpy as np
+
+from ...dynamics import FrozenKernel
+from ...observe import test_accuracy
+from ...plot import COLOURS, MARKERS
+from ...sweeps import padded
+from .._claim import Claim, mean_over
+from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._geiger import AtAlpha, collapse, flow, measure, over_seeds, parity, SETTING, width_axis
+
+
+if TYPE_CHECKING:
+    import xarray
+    from matplotlib.figure import Figure
+
+WIDTHS = {Scale.SMALL: [8, 24, 72], Scale.MEDIUM: [10, 30, 100, 300], Scale.PAPER: [10, 30, 100, 300, 1000]}
+ALPHAS = {Scale.SMALL: 10.0 ** np.array([-2, -1, -0.5, 0, 0.5, 1, 2]), Scale.MEDIUM: np.geomspace(1e-4, 1e4, 17)}
+SEEDS = {Scale.SMALL: 8, Scale.MEDIUM: 10, Scale.PAPER: 10}
+TESTS = 2000
+
+
+@final
+class Fig1(AbstractFigure):
+    """Fully connected networks: error against width for each alpha, against alpha for each width, and collapsed."""
+
+    title = "Figure 1(a), (c), (d): test error by width and output scale; feature learning and lazy training"
+    ours = SETTING + " Panel (b), a convolutional network with stochastic momentum, is not computed."
+    hours = {Scale.SMALL: 0.04, Scale.MEDIUM: 20.0, Scale.PAPER: 5000.0}
+    images = Images.MNIST
+
+    def run(self, runs: Runs) -> Data:
+        make = AtAlpha(parity(runs.scale, TESTS))
+        alphas = ALPHAS.get(runs.scale, ALPHAS[Scale.MEDIUM])
+        axes = {"width": WIDTHS[runs.scale], "alpha": alphas, "seed": range(SEEDS[runs.scale])}
+        trained = measure(runs, "trained", make, axes, [inf], test_accuracy())
+        once = padded(make, axes | {"alpha": np.ones(1)}, "width")  # the frozen kernel is the same for every alpha
+        frozen = runs.sweep("frozen", *once, FrozenKernel(flow=flow()), [inf], observe=test_accuracy())
+        return {"trained": trained, "frozen": frozen}
+
+    def draw(self, data: Data) -> "Figure":
+        from matplotlib import colormaps
+        from matplotlib.figure import Figure
+
+        error, frozen = _errors(data)
+        figure = Figure(figsize=(7.2, 3.1), layout="constrained")
+        a, c, d = figure.subplots(1, 3)
+        widths, alphas = error["width"].values, error["alpha"].values
+        shades = colormaps["cividis"](np.linspace(0.0, 0.95, len(alphas)))
+        for alpha, shade in zip(alphas, shades, strict=True):
+            a.plot(widths, error.sel(alpha=alpha).mean("seed"), color=shade, marker="o", ms=3, lw=1.0)
+            a.plot([], [], color=shade, lw=3.0, label=rf"$\alpha = 10^{{{np.log10(alpha):g}}}$")
+        a.plot(widths, frozen.mean("seed"), color="black", lw=1.5, ls="--", label="frozen kernel")
+        a.set(ylabel="test error", title="(a)")
+        width_axis(a, widths)
+        figure.legend(*a.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=7)
+        rescaled = _rescaled(error.mean("seed"))
+        for width, colour, marker in zip(widths, COLOURS, MARKERS, strict=False):
+            style = {"color": colour, "marker": marker, "ms": 3, "lw": 1.0, "label": f"$h = {width}$"}
+            c.plot(alphas, error.sel(width=width).mean("seed"), **style)
+            d.plot(width**0.5 * alphas, rescaled.sel(width=width), **style)
+        c.set(xscale="log", xlabel=r"output scale $\alpha$", ylabel="test error", title="(c)")
+        d.set(xscale="log", xlabel=r"$\sqrt{h}\,\alpha$", ylabel="test error, rescaled", title="(d)")
+        c.legend(frameon=False, fontsize=7)
+        return figure
+
+    def claims(self, data: Data) -> list[Claim]:
+        error, frozen = _errors(data)
+        lazy, feature = error.isel(alpha=-1), error.isel(alpha=0)
+        gap = lazy - feature
+        found = [
+            Claim(
+                "(a) At the largest alpha the error is that of the frozen kernel. Difference, all widths.",
+                "0",
+                (-0.005, 0.005),
+                *mean_over((lazy - frozen).mean("width")),
+            ),
+            Claim(
+                "(a) Feature learning outperforms lazy training at the smallest width: error at the largest alpha less "
+                "that at the smallest.",
+                "> 0",
+                (0, inf),
+                *mean_over(gap.isel(width=0)),
+            ),
+            Claim(
+                "(a) So it does at the largest width.",
+                "> 0",
+                (0, inf),
+                *mean_over(gap.isel(width=-1)),
+            ),
+            Claim(
+                "(a) The difference diminishes with the width: at the smallest width less at the largest.",
+                "> 0",
+                (0, inf),
+                *mean_over(gap.isel(width=0) - gap.isel(width=-1)),
+            ),
+        ]
+        for name, cells in (("lazy", lazy), ("feature-learning", feature)):
+            fall = mean_over(cells.isel(width=0) - cells.isel(width=-1))
+            found.append(Claim(f"(a) Wider {name} networks are better: fall of the error.", "> 0", (0, inf), *fall))
+        power = over_seeds(lambda runs: collapse(_rescaled(runs.mean("seed"))), error)
+        found.append(Claim("(d) The curves collapse over h^p alpha: p.", "1/2", (0.3, 0.7), *power))
+        return found
+
+
+def _errors(data: Data) -> "tuple[xarray.DataArray, xarray.DataArray]":
+    """Of trained networks and of frozen kernels."""
+    return 1 - data["trained"]["test_accuracy"].isel(t=0), 1 - data["frozen"]["test_accuracy"].isel(t=0, alpha=0)
+
+
+def _rescaled(error: "xarray.DataArray") -> "xarray.DataArray":
+    """Between 0 and 1 along alpha."""
+    low, high = error.min("alpha"), error.max("alpha")
+    return (error - low) / (high - low)
+
+
+FIGURE = Fig1()

@@ -1,0 +1,132 @@
+"""Figure 3: how far the kernel moves, how the loss falls, and the two times of training."""
+
+from math import inf
+from typing import final, TYPE_CHECKING
+
+import numpy as np
+
+from ...observe import half_loss_time, loss, test_kernel_change
+from ...plot import COLOURS
+from .._claim import Claim, mean_over, Measured
+from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._geiger import AtAlpha, collapse, curves, guide, logarithm, measure, over_seeds, parity, power, SETTING
+
+
+if TYPE_CHECKING:
+    import xarray
+    from matplotlib.figure import Figure
+
+WIDTHS = {Scale.SMALL: [25, 50, 100], Scale.MEDIUM: [10, 30, 100, 300], Scale.PAPER: [10, 30, 100, 300, 1000]}
+ALPHAS = {Scale.SMALL: 10.0 ** np.array([-2.5, -2, -1, 0, 2, 3]), Scale.MEDIUM: np.geomspace(1e-5, 1e5, 21)}
+SEEDS = {Scale.SMALL: 8, Scale.MEDIUM: 10, Scale.PAPER: 10}
+TESTS = 50
+TIMES = np.concatenate([[0.0], np.geomspace(1e-4, 1e4, 49), [inf]])
+FEATURE, LAZY = slice(0.0, 0.02), slice(9.0, inf)  # alpha of both regimes, at any of these widths
+
+
+@final
+class Fig3(AbstractFigure):
+    """Kernel change, rescaled loss and times, over alpha and over sqrt(h) alpha."""
+
+    title = "Figure 3: change of the kernel, loss and times t1, t2, over alpha and over sqrt(h) alpha"
+    ours = SETTING + f" The kernel is that of {TESTS} test samples at small scale."
+    hours = {Scale.SMALL: 0.05, Scale.MEDIUM: 20.0, Scale.PAPER: 5000.0}
+    images = Images.MNIST
+
+    def run(self, runs: Runs) -> Data:
+        tests = TESTS if runs.scale is Scale.SMALL else 20 * TESTS
+        alphas = ALPHAS.get(runs.scale, ALPHAS[Scale.MEDIUM])
+        axes = {"width": WIDTHS[runs.scale], "alpha": alphas, "seed": range(SEEDS[runs.scale])}
+        observed = [loss(), test_kernel_change()]
+        return {"flow": measure(runs, "flow", AtAlpha(parity(runs.scale, tests)), axes, TIMES, observed)}
+
+    def draw(self, data: Data) -> "Figure":
+        from matplotlib import colormaps
+        from matplotlib.figure import Figure
+
+        runs = data["flow"]
+        change, (half, end), widths = _change(data), _times(data), runs["width"].values
+        figure = Figure(figsize=(7.2, 6.6), layout="constrained")
+        grid = figure.subplots(3, 2, sharey="row")
+        for column, factor in enumerate((None, "width")):
+            curves(grid[0, column], change, "alpha", factor=factor)
+            for values, style in ((half, "-"), (end, "--")):
+                curves(grid[2, column], values, "alpha", factor=factor, ls=style)
+        for style, name in (("-", "$t_1$"), ("--", "$t_2$")):
+            grid[2, 1].plot([], [], color="0.3", ls=style, lw=1.0, label=name)
+        guide(grid[0, 1], (6e-2, 6e-1), 3e2, -1.7, "slope $-1.7$", above=False)
+        guide(grid[2, 1], (1e-2, 1.0), 1e-3, 1.0, "slope 1", above=False)
+        shades = colormaps["cividis"](np.linspace(0.0, 0.9, runs.sizes["alpha"]))
+        for width, style in zip(widths[[0, -1]], ("-", "--"), strict=True):
+            for alpha, shade in zip(runs["alpha"].values, shades, strict=True):
+                mean = runs["loss"].sel(width=width, alpha=alpha).mean("seed").values[1:-1]
+                for column, unit in enumerate((1.0, width**0.5 * alpha)):
+                    grid[1, column].plot(TIMES[1:-1] / unit, mean, color=shade, ls=style, lw=0.8)
+            grid[1, 0].plot([], [], color="0.3", ls=style, lw=0.8, label=f"$h = {width}$")
+        for place in (0, -1):
+            label = rf"$\alpha = 10^{{{np.log10(runs['alpha'].values[place]):g}}}$"
+            grid[1, 0].plot([], [], color=shades[place], lw=2.0, label=label)
+        for ax, label in zip(grid[1], ("time $t$ (gradient-flow units)", r"$t/(\sqrt{h}\,\alpha)$"), strict=True):
+            ax.set(xscale="log", xlabel=label, ylim=(0, 1.05))
+        for row, label in zip(
+            grid, (r"$|\Theta - \Theta_0|/|\Theta_0|$", r"rescaled loss $\alpha^2 L$", "time $t_1$, $t_2$"), strict=True
+        ):
+            row[0].set_ylabel(label)
+        for row in (grid[0], grid[2]):
+            row[0].set_xlabel(r"output scale $\alpha$")
+            row[1].set_xlabel(r"$\sqrt{h}\,\alpha$")
+        grid[0, 0].legend(frameon=False, fontsize=7)
+        grid[1, 0].legend(frameon=False, fontsize=7)
+        grid[2, 1].legend(handles=grid[2, 1].lines[-3:-1], frameon=False, fontsize=7)
+        grid[0, 1].axhline(1.0, color=COLOURS[-1], lw=0.6, ls=":")
+        return figure
+
+    def claims(self, data: Data) -> list[Claim]:
+        change, (half, end) = _change(data), _times(data)
+        logs, lazy = logarithm(change), data["flow"]["loss"].sel(alpha=LAZY).sel(t=1.0, method="nearest")
+        moved, slow, fast = "change of the kernel", "feature learning", "lazy"
+        found = [
+            (f"(a) Exponent of alpha in the {moved}, {slow} (eq. 9).", "-1.7", (-1.9, -1.5), _alpha(change, FEATURE)),
+            (f"(a) Exponent of alpha in the {moved}, {fast}.", "-1", (-1.1, -0.9), _alpha(change, LAZY)),
+            (f"(a) Exponent of h in the {moved}, {fast}.", "-1/2", (-0.65, -0.35), _width(change, LAZY)),
+        ]
+        together = over_seeds(lambda one: collapse(one.mean("seed")), logs)
+        found.append(("(a) The curves collapse over h^p alpha: p.", "1/2", (0.3, 0.7), together))
+        said = "(a) At sqrt(h) alpha = 1 the kernel changes by about its own size: decimal logarithm of the change."
+        found.append((said, "0", (-0.5, 0.5), over_seeds(_crossing, logs)))
+        gap = mean_over((lazy.max("alpha") - lazy.min("alpha")).max("width"))
+        found.append(("(b) The lazy loss is that of any alpha: largest difference at t = 1.", "0", (-0.03, 0.03), gap))
+        for exponent, paper, accepted, of in (("alpha", "1", (0.9, 1.1), _alpha), ("h", "1/2", (0.35, 0.65), _width)):
+            said = f"(c) Exponent of {exponent} in t1, {slow} (eq. 10)."
+            found.append((said, paper, accepted, of(half, FEATURE)))
+        for name, times in (("t1", half), ("t2", end)):
+            found.append((f"(c) Exponent of alpha in {name}, {fast}.", "0", (-0.05, 0.05), _alpha(times, LAZY)))
+        return [Claim(said, paper, accepted, *measured) for said, paper, accepted, measured in found]
+
+
+def _alpha(values: "xarray.DataArray", regime: slice) -> Measured:
+    return power(values.sel(alpha=regime), "alpha")
+
+
+def _width(values: "xarray.DataArray", regime: slice) -> Measured:
+    return power(values.sel(alpha=regime), "width")
+
+
+def _change(data: Data) -> "xarray.DataArray":
+    return data["flow"]["test_kernel_change"].isel(t=-1)
+
+
+def _times(data: Data) -> "tuple[xarray.DataArray, xarray.DataArray]":
+    """t_1 and t_2."""
+    losses = data["flow"]["loss"].isel(t=slice(0, -1)).transpose(..., "t")
+    return losses.isel(t=0, drop=True).copy(data=half_loss_time(TIMES[:-1], losses.values)), data["flow"]["t_end"]
+
+
+def _crossing(logs: "xarray.DataArray") -> float:
+    mean = logs.mean("seed").transpose("width", "alpha")
+    x = np.log(logs["alpha"].values)
+    each = [np.interp(-0.5 * np.log(h), x, row) for h, row in zip(logs["width"].values, mean.values, strict=True)]
+    return float(np.mean(each) / np.log(10.0))
+
+
+FIGURE = Fig3()

@@ -1,0 +1,114 @@
+"""Table 1: the exponents of kernel and weights in the feature-learning regime, for two depths."""
+
+from math import inf
+from typing import final, NamedTuple, TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Array
+
+from ..._problem import Problem
+from ...data import Dataset
+from ...observe import test_kernel_change, weight_change
+from ...plot import COLOURS, MARKERS
+from ...theory import lazy_scaling
+from .._claim import Claim, Measured
+from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._geiger import AtScale, flow, parity, power, SETTING
+
+
+if TYPE_CHECKING:
+    import xarray
+    from matplotlib.figure import Figure
+
+DEPTHS = [5, 2]
+WIDTHS = {Scale.SMALL: 32, Scale.MEDIUM: 200, Scale.PAPER: 1000}
+SCALES = np.geomspace(1e-3, 3e-2, 4)
+SEEDS = {Scale.SMALL: 5, Scale.MEDIUM: 10, Scale.PAPER: 10}
+TESTS = 50
+# What the paper measures, and half the width of what counts as the same: about how far it is from its own prediction.
+KERNEL = {5: (1.7, 0.15), 2: (1.25, 0.15)}
+WEIGHTS = {5: (0.23, 0.07), 2: (0.35, 0.07)}
+
+
+@final
+class Table1(AbstractFigure):
+    """a and b in |Theta - Theta_0| ~ alpha^-a and |w - w_0| ~ alpha^-b."""
+
+    title = "Table 1: exponents of kernel and weights in the feature-learning regime, for five and two hidden layers"
+    ours = (
+        SETTING
+        + f" sqrt(h) alpha from {SCALES[0]:g} to {SCALES[-1]:g}; one width, {WIDTHS[Scale.SMALL]} at small scale."
+    )
+    hours = {Scale.SMALL: 0.05, Scale.MEDIUM: 5.0, Scale.PAPER: 2000.0}
+    images = Images.MNIST
+
+    def run(self, runs: Runs) -> Data:
+        make = _Problems(parity(runs.scale, TESTS), WIDTHS[runs.scale])
+        axes = {"depth": DEPTHS, "scale": SCALES, "seed": range(SEEDS[runs.scale])}
+        return {"flow": runs.sweep("flow", make, axes, flow(), [inf], observe=[test_kernel_change(), weight_change()])}
+
+    def draw(self, data: Data) -> "Figure":
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(6.8, 3.0), layout="constrained")
+        panels = zip(
+            figure.subplots(1, 2),
+            ("test_kernel_change", "weight_change"),
+            (r"$|\Theta - \Theta_0|/|\Theta_0|$", "$|w - w_0|/|w_0|$"),
+            ("a", "b"),
+            (KERNEL, WEIGHTS),
+            strict=True,
+        )
+        for ax, name, label, letter, printed in panels:
+            for depth, colour, marker in zip(DEPTHS, COLOURS, MARKERS, strict=False):
+                cells = data["flow"][name].isel(t=-1).sel(depth=depth)
+                for seed in range(cells.sizes["seed"]):
+                    ax.plot(SCALES, cells.isel(seed=seed), ls="", marker=marker, ms=3, mfc="none", color=colour)
+                found, middle = _exponent(cells), float(np.exp(np.mean(np.log(cells.values))))
+                line = middle * (SCALES / np.exp(np.mean(np.log(SCALES)))) ** -found.value
+                said = (
+                    f"$L = {depth}$: ${letter} = {found.value:.2f} \\pm {found.uncertainty:.2f}$\n"
+                    f"paper {printed[depth][0]:g}, predicted {_predicted(name, depth):.2f}"
+                )
+                ax.plot(SCALES, line, color=colour, lw=1.0, label=said)
+            ax.set(xscale="log", yscale="log", xlabel=r"$\sqrt{h}\,\alpha$", ylabel=label)
+            ax.legend(frameon=False, fontsize=7)
+        return figure
+
+    def claims(self, data: Data) -> list[Claim]:
+        found = []
+        for name, what, printed in (
+            ("test_kernel_change", "kernel: a", KERNEL),
+            ("weight_change", "weights: b", WEIGHTS),
+        ):
+            for depth in DEPTHS:
+                value, width = printed[depth]
+                measured = _exponent(data["flow"][name].isel(t=-1).sel(depth=depth))
+                paper = f"{value:g}, predicted {_predicted(name, depth):.2f}"
+                said = f"L = {depth}, change of the {what}."
+                found.append(Claim(said, paper, (value - width, value + width), *measured))
+        return found
+
+
+def _exponent(cells: "xarray.DataArray") -> Measured:
+    """a in cells ~ scale^-a."""
+    slope = power(cells, "scale")
+    return Measured(-slope.value, slope.uncertainty)
+
+
+def _predicted(name: str, depth: int) -> float:
+    laws = lazy_scaling(depth)
+    return -(laws.kernel_change_feature if name == "test_kernel_change" else laws.weight_change_feature).alpha
+
+
+class _Problems(NamedTuple):
+    """Networks of one width."""
+
+    data: Dataset
+    width: int
+
+    def __call__(self, depth: int, scale: Array, seed: Array) -> Problem:
+        return AtScale(self.data, depth)(self.width, scale, seed)
+
+
+FIGURE = Table1()

@@ -1,0 +1,145 @@
+"""Many networks that differ in their start alone: how much they differ, and what their average is worth."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import ArrayLike, Float
+
+from .._checks import describe, real_numbers
+
+
+if TYPE_CHECKING:
+    import xarray
+
+SAMPLE_AXES = ("sample", "test_sample")
+
+
+class Jackknifed(NamedTuple):
+    """A statistic of an ensemble.
+
+    Attributes:
+        value: of all its members.
+        error: its standard error, of the same kind.
+    """
+
+    value: "xarray.DataArray | float"
+    error: "xarray.DataArray | float"
+
+
+def jackknife(
+    statistic: "Callable[[xarray.DataArray], xarray.DataArray | float]", data: "xarray.DataArray", over: str = "seed"
+) -> Jackknifed:
+    r"""A statistic of an ensemble, and its standard error from leaving out one member after the other.
+
+    With m members and $s_i$ the statistic without the i-th, the error is
+    $\sqrt{\frac{m - 1}{m} \sum_i (s_i - \bar s)^2}$ (Tukey): of a mean the usual standard error, and right to first
+    order for any smooth function of means, such as a variance. It is not for medians and other quantiles.
+
+    Arguments:
+        statistic: `statistic(data)`, a number, or labelled numbers without the axis of members.
+        data: with that axis, of two or more members.
+        over: its name.
+
+    Example:
+        >>> import xarray
+        >>> draws = xarray.DataArray([1.0, 2.0, 3.0, 6.0], dims="seed")
+        >>> value, error = js.sweeps.jackknife(lambda members: members.mean("seed"), draws)
+        >>> print(f"{float(value):.2f} +- {float(error):.2f}")
+        3.00 +- 1.08
+
+    Raises:
+        ValueError: there is no such axis, it has fewer than two members, or the statistic leaves it in.
+        TypeError: data are no variable of a dataset.
+    """
+    _require_members(data, over)
+    value, members = statistic(data), data.sizes[over]
+    axes = getattr(value, "dims", ())
+    if over in axes:
+        raise ValueError(f"statistic must take away the axis {over!r}, it returned one with axes {axes}")
+    without = [statistic(data.isel({over: np.arange(members) != i})) for i in range(members)]
+    mean = sum(without) / members
+    squares = sum((one - mean) ** 2 for one in without)
+    return Jackknifed(value, (squares * (members - 1) / members) ** 0.5)
+
+
+def ensemble_variance(outputs: "xarray.DataArray", over: str = "seed") -> "xarray.DataArray":
+    """How much the members of an ensemble differ: their variance around their mean, averaged over samples and outputs.
+
+    Without bias, which is to say over m - 1 (Geiger et al., eq. 7, has m). Runs that failed (NaN) are left out.
+
+    Arguments:
+        outputs: what `js.observe.outputs` or `test_outputs` recorded, with an axis of members.
+        over: the name of that axis.
+
+    Example:
+        >>> import xarray
+        >>> outputs = xarray.DataArray([[[1.0]], [[3.0]]], dims=("seed", "test_sample", "output"))
+        >>> print(float(js.sweeps.ensemble_variance(outputs)))
+        2.0
+
+    Raises:
+        ValueError: there is no such axis, it has fewer than two members, or there is no axis of samples.
+        TypeError: outputs are no variable of a dataset.
+    """
+    axes = _read(outputs, over)
+    return outputs.var(over, ddof=1).mean(axes)
+
+
+def ensemble_error(outputs: "xarray.DataArray", y: Float[ArrayLike, "n out"], over: str = "seed") -> "xarray.DataArray":
+    """The share of samples that the average of an ensemble puts into the wrong class.
+
+    Of one output the class is the sign, and 0 has none; of more the largest. Runs that failed (NaN) are left out.
+
+    Arguments:
+        outputs: what `js.observe.outputs` or `test_outputs` recorded, with an axis of members.
+        y: the targets of these samples, shape (n, c).
+        over: the name of the axis of members.
+
+    Example:
+        >>> import xarray
+        >>> outputs = xarray.DataArray([[[3.0], [1.0]], [[-1.0], [1.0]]], dims=("seed", "test_sample", "output"))
+        >>> print(float(js.sweeps.ensemble_error(outputs, jnp.array([[1.0], [-1.0]]))))
+        0.5
+
+    Raises:
+        ValueError: there is no such axis, it has fewer than two members, or y is not of these samples and outputs.
+        TypeError: y is no array of real numbers, or outputs are no variable of a dataset.
+    """
+    (samples, output), target = _read(outputs, over), real_numbers(y, "y")
+    shape = outputs.sizes[samples], outputs.sizes[output]
+    if target.shape != shape:
+        raise ValueError(f"y must have one target per sample and output, shape {shape}, got {target.shape}")
+    mean = outputs.mean(over)
+    if shape[1] == 1:
+        wrong = mean.isel({output: 0}) * _along(samples, target[:, 0], mean) <= 0
+    else:
+        # NaN, where all members failed, would count as the largest.
+        largest = mean.fillna(-np.inf).argmax(output)
+        wrong = largest != _along(samples, np.argmax(target, axis=1), mean)
+    known = mean.notnull().all(output)
+    return wrong.astype(float).where(known).mean(samples)
+
+
+def _along(axis: str, values: np.ndarray, like: "xarray.DataArray") -> "xarray.DataArray":
+    return like.isel({name: 0 for name in like.dims if name != axis}, drop=True).copy(data=values)
+
+
+def _read(outputs: Any, over: str) -> tuple[str, str]:
+    """The axes of samples and of outputs."""
+    _require_members(outputs, over)
+    samples = [axis for axis in SAMPLE_AXES if axis in outputs.dims]
+    if len(samples) != 1 or "output" not in outputs.dims:
+        raise ValueError(
+            "outputs must be what observe.outputs() or test_outputs() recorded, with axes 'sample' or 'test_sample', "
+            f"and 'output'; got axes {outputs.dims}"
+        )
+    return samples[0], "output"
+
+
+def _require_members(data: Any, over: str) -> None:
+    sizes = getattr(data, "sizes", None)
+    if sizes is None:
+        raise TypeError(f"data must be a variable of a dataset, such as ds['test_outputs'], got {describe(data)}")
+    if sizes.get(over, 0) < 2:
+        raise ValueError(f"an ensemble has an axis {over!r} of two or more members, got axes {dict(sizes)}")
