@@ -24,7 +24,6 @@ from .._problem import Problem
 from .._results import RESULTS
 from ..integrators import AbstractExponential
 from ..until import AbstractCondition, fits
-from ._kinks import kinked
 from ._saves import empty_saves, hold, PER_STEP, Saves
 from ._stopping import at_last_time, check_until, is_met
 from ._system import AbstractExponentialSystem, AbstractSystem
@@ -33,7 +32,6 @@ from ._system import AbstractExponentialSystem, AbstractSystem
 # Explicit solvers with so many steps have up to twice the error that they see, with a few of them much more: they step
 # over the last time, and interpolate. Exponential ones see more than they have.
 FEW = 12
-KINKED_FEW = 36  # of any integrator, which sees no kink inside of a step
 
 
 class FlowState(AbstractState):
@@ -226,9 +224,8 @@ class AbstractFlow(AbstractMarching):
         rows = hold(state.saves, position, ended & (state.saves.times > t_end))
         gradients, kernels = system.evaluations(state.solver_state, state.steps + state.rejected)
         certificate = system.certificate(state.t, state.y, state.step_error)
-        few = KINKED_FEW if kinked(problem) else 0 if isinstance(system, AbstractExponentialSystem) else FEW
-        if few:
-            doubt = 1 + few / jnp.maximum(state.steps, 1).astype(certificate.step_error.dtype)
+        if not isinstance(system, AbstractExponentialSystem):
+            doubt = 1 + FEW / jnp.maximum(state.steps, 1).astype(certificate.step_error.dtype)
             certificate = dataclasses.replace(certificate, doubt=doubt)
         return March(
             times=state.saves.times,
