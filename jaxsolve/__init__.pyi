@@ -22,6 +22,7 @@ from ._dynamics import (
     Quantity as Quantity,
     View as View,
 )
+from ._kernel_machine import as_kernel_machine as as_kernel_machine
 from ._problem import Problem as Problem
 from ._quickstart import quickstart as quickstart
 from ._results import result_names as result_names, RESULTS as RESULTS

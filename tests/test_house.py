@@ -19,7 +19,7 @@ STEPS = (
     ("nets", "losses", "data", "_validity"),
     ("kernels",),
     ("_problem",),
-    ("_dynamics", "_trajectory"),
+    ("_dynamics", "_kernel_machine", "_trajectory"),
     ("until",),
     ("integrators", "theory"),
     ("dynamics",),

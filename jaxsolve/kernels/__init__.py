@@ -44,6 +44,7 @@ from ._metrics import (
 from ._neural_tangents import (
     NeuralTangentsUnavailable as NeuralTangentsUnavailable,
 )
+from ._path import along_path as along_path
 from ._regression import regression as regression
 from ._renamed import __getattr__ as __getattr__  # pyright: ignore[reportAttributeAccessIssue]
 from ._spectrum import (

@@ -19,6 +19,7 @@ from ._kernel_classes import (
     kernel_by_class as kernel_by_class,
     kernel_within_class as kernel_within_class,
 )
+from ._kernel_size import kernel_norm as kernel_norm, test_kernel as test_kernel
 from ._kernel_spectrum import (
     kernel_effective_rank as kernel_effective_rank,
     kernel_entropy as kernel_entropy,
@@ -27,6 +28,7 @@ from ._kernel_spectrum import (
     kernel_target_power as kernel_target_power,
     kernel_trace as kernel_trace,
 )
+from ._layer_cosine import layer_cosine as layer_cosine, least_map as least_map
 from ._neurons import (
     neuron_delta as neuron_delta,
     neuron_direction as neuron_direction,

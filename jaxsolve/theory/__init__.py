@@ -1,5 +1,6 @@
 """Exact solutions and predictions, one file each."""
 
+from ._alignment_time import alignment_time as alignment_time, phase_times as phase_times
 from ._balanced import Balanced as Balanced
 from ._balanced_kernel import plain_spiked_kernel as plain_spiked_kernel, spiked_kernel as spiked_kernel
 from ._balanced_modes import BalancedModes as BalancedModes

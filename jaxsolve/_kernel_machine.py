@@ -1,0 +1,76 @@
+"""Whether a network is a kernel machine of its own tangent kernel."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from . import kernels
+from ._checks import describe
+from ._problem import Problem
+from ._safe import nonzero, safe_sqrt
+
+
+class KernelMachine(eqx.Module):
+    """A network beside kernel regression with its tangent kernel. Make it with `js.as_kernel_machine`.
+
+    Attributes:
+        outputs: of the network on the test set, shape (m, c).
+        predictions: of kernel regression there, shape (m, c).
+    """
+
+    outputs: Float[Array, "m out"]
+    predictions: Float[Array, "m out"]
+
+    @property
+    def error(self) -> Float[Array, ""]:
+        """|outputs - predictions|/|outputs|, over all test points and outputs."""
+        size = safe_sqrt(jnp.sum(self.outputs**2))
+        return safe_sqrt(jnp.sum((self.outputs - self.predictions) ** 2)) / nonzero(size)
+
+    @property
+    def correlation(self) -> Float[Array, ""]:
+        """Pearson's, between outputs and predictions; 0 where either does not vary."""
+        f, g = self.outputs - jnp.mean(self.outputs), self.predictions - jnp.mean(self.predictions)
+        return jnp.sum(f * g) / nonzero(safe_sqrt(jnp.sum(f**2)) * safe_sqrt(jnp.sum(g**2)))
+
+
+def as_kernel_machine(problem: Problem, params: PyTree) -> KernelMachine:
+    r"""The network at `params`, and kernel regression with its tangent kernel K: do they agree on the test set?
+
+    The regression is $f_0(x) + k(x) K^{-1} (y - f_0)$ with the outputs f_0 of the problem's start (Atanasov et al.,
+    equations 3 and 14): where the flow leads if the kernel has been K, up to its scale, ever since the outputs moved.
+    A run that ended early differs by what it had yet to learn. For MSE.
+
+    Arguments:
+        problem: with a test set.
+        params: such as `traj.final.params` of a run, for the kernel that it has learnt; `problem.params` gives the
+            regression with the kernel of the start.
+
+    Raises:
+        ValueError: the problem has no test set.
+        TypeError: problem is no `js.Problem`.
+
+    Example:
+        >>> x = jnp.array([[2.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
+        >>> net = js.nets.TwoLayerLinear(2, 50, scaling=js.nets.Scaling.standard(sigma=1e-3), key=jax.random.key(0))
+        >>> problem = js.Problem(net, x[:2], jnp.array([[1.0], [2.0]]), test=(x[2:], jnp.array([[1.5]])))
+        >>> run = js.solve(problem, js.GradientFlow(), [0.0, 40.0])
+        >>> machine = js.as_kernel_machine(problem, run.final.params)
+        >>> print(machine.outputs.round(2), machine.predictions.round(2), bool(machine.error < 0.01))
+        [[1.5]] [[1.5]] True
+
+    Reference:
+        @inproceedings{atanasov2022neural, title={Neural networks as kernel learners: the silent alignment effect},
+          author={Alexander Atanasov and Blake Bordelon and Cengiz Pehlevan}, booktitle={ICLR}, year={2022}}
+    """
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem must be a jaxsolve.Problem, got {describe(problem)}")
+    if problem.x_test is None:
+        raise ValueError(
+            "this problem has no test set, where the two would be compared: give Problem(..., test=(x, y))"
+        )
+    kernel = problem.kernel(params, problem.x)
+    fit = kernels.regression(kernel, problem.y, start=problem.outputs(problem.params))
+    cross = problem.kernel(params, problem.x_test, problem.x)
+    predictions = fit.predict(cross, problem.test_outputs(problem.params))
+    return KernelMachine(problem.test_outputs(params), predictions)

@@ -1,0 +1,101 @@
+r"""The function that a moving kernel learns: the flow of MSE in function space, from the kernels along a run.
+
+$\dot f(x) = -\frac1n k_t(x)(f - y)$ has the solution $f(x) = f_0(x) + \frac1n \int dt\, k_t(x)\,
+\mathcal T\exp\big(-\frac1n \int_0^t K\big)(y - f_0)$ (Atanasov et al., equation 2, corrected: kernels of different
+times do not commute, so the exponential is ordered in time).
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from .._checks import concrete, describe, real_array
+from .._phi import integrated_decay
+from ._matrices import read_cross, read_kernel, read_like, read_start, read_targets
+
+
+class Path(NamedTuple):
+    """What the kernels of a run have learnt by each of its times.
+
+    Attributes:
+        outputs: on the training points, shape (times, n, c).
+        predictions: on the other points, shape (times, m, c); None without `cross`.
+    """
+
+    outputs: Float[Array, "times n out"]
+    predictions: Float[Array, "times m out"] | None
+
+
+def along_path(
+    ts: Float[ArrayLike, " times"],
+    kernel: Float[ArrayLike, "times n n"] | Float[ArrayLike, "times n out n out"],
+    y: Float[ArrayLike, "n out"],
+    *,
+    start: Float[ArrayLike, "n out"] | None = None,
+    cross: Float[ArrayLike, "times m n"] | Float[ArrayLike, "times m out n out"] | None = None,
+    cross_start: Float[ArrayLike, "m out"] | None = None,
+) -> Path:
+    """The outputs that follow from the kernels of a run alone.
+
+    Between two times the kernel is the mean of both, which is exact for a kernel that stands still; the error is of
+    second order in the steps.
+
+    Arguments:
+        ts: times, ascending, the first that of the start.
+        kernel: on the training points at each time, such as `run["kernel"]` of `js.observe.kernel`.
+        y: targets.
+        start: outputs at the first time; None is 0.
+        cross: kernel between other points and the training points at each time, such as that of
+            `js.observe.test_kernel`; None for no other points.
+        cross_start: outputs on the other points at the first time; None is 0.
+
+    Raises:
+        ValueError: shapes or dtypes do not fit, a kernel is not symmetric, times do not ascend.
+
+    Example:
+        >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), centered=True)
+        >>> watched = [js.observe.kernel(), js.observe.outputs()]
+        >>> run = js.solve(problem, js.GradientFlow(), jnp.linspace(0, 2, 40), observe=watched)
+        >>> path = js.kernels.along_path(run.ts, run["kernel"], problem.y)
+        >>> print(bool(jnp.allclose(path.outputs, run["outputs"], atol=1e-3)))
+        True
+    """
+    targets, ts, kernel = read_targets(y), real_array(ts, "ts"), real_array(kernel, "kernel")
+    count = ts.shape[0] if ts.ndim == 1 else 0
+    if count < 2 or kernel.shape[:1] != (count,):
+        raise ValueError(f"need two or more times and a kernel for each, got {describe(ts)} and {describe(kernel)}")
+    known = concrete(ts)
+    if known is not None and not bool((known[1:] >= known[:-1]).all()):
+        raise ValueError("ts must ascend")
+    matrices = jnp.stack([read_kernel(one, targets) for one in kernel])
+    rows = matrices.shape[-1]
+    first = read_start(start, targets)
+    gap = (targets - first).reshape(rows, -1)
+    if cross is None:
+        others = jnp.zeros((count, 0, rows), targets.dtype)
+    else:
+        others = jnp.stack([read_cross(one, rows, targets) for one in real_array(cross, "cross")])
+
+    def step(residual: Array, now: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, Array]]:
+        mean, toward, dt = now
+        values, vectors = jnp.linalg.eigh(mean)
+        rates = jnp.maximum(values, 0) / len(targets)
+        modes = vectors.T @ residual
+        gained = vectors @ (integrated_decay(rates, dt)[:, None] * modes)  # the residual, integrated over the step
+        after = vectors @ (jnp.exp(-rates * dt)[:, None] * modes)
+        return after, (after, toward @ gained / len(targets))
+
+    mean = lambda array: (array[1:] + array[:-1]) / 2
+    _, (residuals, gains) = jax.lax.scan(step, gap, (mean(matrices), mean(others), jnp.diff(ts).astype(targets.dtype)))
+    outputs = targets[None] - jnp.concatenate([gap[None], residuals]).reshape(count, *targets.shape)
+    if cross is None:
+        return Path(outputs, None)
+    moved = jnp.concatenate([jnp.zeros_like(gains[:1]), jnp.cumsum(gains, axis=0)])
+    moved = moved.reshape(count, -1, targets.shape[1])
+    return Path(
+        outputs,
+        moved if cross_start is None else moved + read_like(cross_start, moved.shape[1:], "cross_start", targets)[None],
+    )

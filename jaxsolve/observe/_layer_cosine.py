@@ -1,0 +1,84 @@
+"""How far a layer has turned to one direction."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .. import nets
+from .._checks import describe
+from .._dynamics import Quantity, View
+from .._problem import Problem
+from .._safe import nonzero
+from ._observable import Observable
+
+
+@dataclasses.dataclass(frozen=True)
+class _ReadCosine:
+    # A class, not a closure: equal for equal layers, so that a fresh observable does not recompile.
+    layer: int
+
+    def __call__(self, view: View):
+        weights = view.params.weights
+        w = weights[self.layer]
+        directions = _rows(view, self.layer)
+        size = jnp.linalg.norm(directions @ directions.T) * jnp.linalg.norm(w @ w.T)
+        return jnp.sum((w @ directions.T) ** 2) / nonzero(size)
+
+
+def _rows(view: View, layer: int) -> Float[Array, "out in"]:
+    """The least linear map to the targets, pulled back to the input of a layer: for the first it is the map itself."""
+    task = least_map(view.problem)
+    for w in view.params.weights[:layer]:
+        task = task @ w.T
+    return task
+
+
+def _require_dense(problem: Problem) -> None:
+    if not isinstance(problem.net, nets.AbstractDense) or problem.x.ndim != 2:
+        raise ValueError(
+            "layer_cosine is for the dense networks of js.nets on inputs that are vectors; got "
+            f"{type(problem.net).__name__} and inputs of shape {problem.x.shape[1:]}"
+        )
+
+
+def least_map(problem: Problem) -> Float[Array, "out in"]:
+    """The linear map of least norm that fits the targets best: B with y = B x, shape (c, d).
+
+    For one output its direction is the beta of Atanasov et al., the target's part in the span of the inputs.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, 2 * jnp.eye(2), jnp.array([[3.0], [4.0]]))
+        >>> print(js.observe.least_map(problem).round(2))
+        [[1.5 2. ]]
+    """
+    return jnp.linalg.lstsq(problem.x, problem.y)[0].T
+
+
+def layer_cosine(layer: int = 0) -> Observable:
+    """<W^T W, B^T B>/(|W^T W||B^T B|) of one layer with the task: 1 where it sees nothing but what the targets need.
+
+    B is `least_map(problem)`; for one output it is beta^T, and this is the cosine of W^T W with beta beta^T (Atanasov
+    et al., figure 4). For a layer above the first B is pulled back through the layers below.
+
+    Arguments:
+        layer: counted from the input, from 0.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.standard(sigma=1e-3), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> run = js.solve(problem, js.GradientFlow(), [0.0, 100.0], observe=js.observe.layer_cosine())
+        >>> print(bool(run["layer_cosine_0"][0] < 0.95), run["layer_cosine_0"][1].round(3))
+        True 1.0
+
+    Raises:
+        TypeError: layer is no integer.
+        ValueError: layer is negative; when used, the network is not dense, or has no such layer.
+    """
+    if isinstance(layer, bool) or not isinstance(layer, int | np.integer):
+        raise TypeError(f"layer must be an integer >= 0, got {describe(layer)}")
+    if layer < 0:
+        raise ValueError(f"layer must be >= 0, counted from the input, got {layer}")
+    return Observable(f"layer_cosine_{layer}", _ReadCosine(int(layer)), Quantity.PARAMS, (), require=_require_dense)

@@ -1,0 +1,103 @@
+"""The network as a kernel machine of its own tangent kernel, and what is observed of it."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+from jaxsolve import as_kernel_machine, FrozenKernel, GradientFlow, kernels, nets, observe, Problem, solve, View
+
+
+@functools.cache
+def _two_outputs():
+    x = jr.normal(jr.key(1), (7, 3))
+    net = nets.MLP(3, 8, 1, 2, "tanh", scaling=nets.Scaling.ntk(), key=jr.key(0))
+    y = jnp.concatenate([x[:, :1], x[:, 1:2] ** 2], axis=1)
+    return Problem(net, x[:4], y[:4], test=(x[4:], y[4:]))
+
+
+def test_predictions_are_the_end_of_the_frozen_flow():
+    """By another path: the linearised flow to t = inf, in eigenvectors, with the kernel of a network elsewhere."""
+    problem = _two_outputs()
+    params = jax.tree.map(lambda w: w + 0.1 * jnp.cos(jnp.arange(w.size)).reshape(w.shape), problem.params)
+    end = solve(problem, FrozenKernel(at=problem.network(params)), [jnp.inf], observe=observe.test_outputs())
+    found = as_kernel_machine(problem, params)
+    np.testing.assert_allclose(found.predictions, end["test_outputs"][0], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found.outputs, problem.test_outputs(params), rtol=1e-6)
+    first = as_kernel_machine(problem, problem.params)  # the kernel matters
+    assert float(jnp.max(jnp.abs(first.predictions - found.predictions))) > 1e-2
+
+
+def test_error_and_correlation_are_numpys():
+    machine = as_kernel_machine(_two_outputs(), _two_outputs().params)
+    f, g = np.asarray(machine.outputs), np.asarray(machine.predictions)
+    np.testing.assert_allclose(machine.error, np.linalg.norm(f - g) / np.linalg.norm(f), rtol=1e-5)
+    np.testing.assert_allclose(machine.correlation, np.corrcoef(f.ravel(), g.ravel())[0, 1], rtol=1e-4)
+
+
+@pytest.mark.x64_only
+def test_every_kernel_of_a_balanced_linear_run_learns_the_same_function():
+    """Appendix F: A beta beta^T + I has one interpolator for every A, that of least norm. Twin: another direction."""
+    x = 3**0.5 * jnp.linalg.qr(jr.normal(jr.key(1), (8, 3)))[0].T  # whitened, fewer samples than dimensions
+    tests = jr.normal(jr.key(2), (5, 8))
+    y = x @ jr.normal(jr.key(3), (8, 1))
+    beta = jnp.linalg.lstsq(x, y)[0]
+
+    def spread(direction):
+        unit = direction / jnp.linalg.norm(direction)
+        hidden = jnp.ones((4, 1)) / 2
+        init = nets.Given([1e-2 * hidden @ unit.T, 1e-2 * hidden.T])
+        net = nets.TwoLayerLinear(8, 4, scaling=nets.Scaling.standard(), init=init, key=jr.key(0))
+        problem = Problem(net, x, y, test=(tests, tests @ beta), centered=True)
+        watched = [observe.test_kernel(), observe.kernel(), observe.kernel_norm()]
+        run = solve(problem, GradientFlow(rtol=1e-8), [0.0, 2.0, 4.0, 20.0], observe=watched)
+        assert run["kernel_norm"][-1] > 1e3 * run["kernel_norm"][0]
+        pairs = zip(run["kernel"], run["test_kernel"], strict=True)
+        found = jnp.stack([jnp.asarray(kernels.regression(K, y).predict(cross)) for K, cross in pairs])
+        return float(jnp.max(jnp.abs(found - (tests @ beta)[None])))
+
+    assert spread(beta) < 1e-7
+    off = beta + jnp.linalg.norm(beta) * jnp.eye(8)[:, :1]
+    assert spread(off) > 1e-2
+
+
+def test_kernels_observed():
+    problem = _two_outputs()
+    view = View(problem, jnp.zeros(()), problem.params)
+    np.testing.assert_allclose(observe.kernel_norm()(view), np.sqrt(np.sum(np.asarray(view.kernel) ** 2)), rtol=1e-6)
+    both = problem.kernel(problem.params, jnp.concatenate([problem.x_test, problem.x]))
+    np.testing.assert_allclose(observe.test_kernel()(view), both[:3, :, 3:], rtol=1e-4, atol=1e-5)
+
+
+def test_cosines_by_hand():
+    """Of a layer with a known angle to the task. Twin: the plain cosine of the layer, not of its Gram matrix."""
+    beta, w = np.array([3.0, 4.0]) / 5, np.array([[1.0, 0.0], [1.0, 1.0], [0.0, 2.0]])
+    net = nets.TwoLayerLinear(
+        2, 3, scaling=nets.Scaling.standard(), init=nets.Given([w, [[1.0, 2.0, 3.0]]]), key=jr.key(0)
+    )
+    x = np.array([[2.0, 0.0], [1.0, 3.0], [0.5, 1.0]])
+    problem = Problem(net, jnp.asarray(x), jnp.asarray(7 * x @ beta)[:, None])
+    view = View(problem, jnp.zeros(()), problem.params)
+    gram = w.T @ w
+    np.testing.assert_allclose(observe.least_map(problem)[0], 7 * beta, rtol=1e-5)
+    np.testing.assert_allclose(observe.layer_cosine()(view), beta @ gram @ beta / np.linalg.norm(gram), rtol=1e-5)
+    assert abs(np.linalg.norm(w @ beta) / np.linalg.norm(w) - float(observe.layer_cosine()(view))) > 0.01
+    above, last = w @ beta, np.array([1.0, 2.0, 3.0])
+    expected = (last @ above) ** 2 / (last @ last * (above @ above))
+    np.testing.assert_allclose(observe.layer_cosine(1)(view), expected, rtol=1e-5)
+
+
+def test_what_is_refused(as_users):
+    problem = _two_outputs()
+    untested = Problem(problem.net, problem.x, problem.y)
+    with pytest.raises(ValueError, match="has no test set"):
+        as_kernel_machine(untested, untested.params)
+    with pytest.raises(TypeError, match="problem must be"):
+        as_kernel_machine(3, None)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="layer must be an integer"):
+        observe.layer_cosine(0.5)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="layer must be >= 0"):
+        observe.layer_cosine(-1)
