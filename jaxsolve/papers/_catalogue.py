@@ -10,6 +10,7 @@ from ._figure import AbstractFigure
 
 PAPERS = {
     "atanasov": "Atanasov, Bordelon & Pehlevan, Neural networks as kernel learners",
+    "kunin": "Kunin, Raventos, Domine, Chen, Klindt, Saxe & Ganguli, Get rich quick",
     "xu_ziyin": "Xu & Liu Ziyin, Three Mechanisms of Feature Learning in a Linear Network",
 }
 PANEL = re.compile(r"(?P<figure>.*\d)[a-z]")  # fig3a is part of fig3
