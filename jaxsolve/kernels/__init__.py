@@ -38,6 +38,7 @@ from ._metrics import (
     centred_distance as centred_distance,
     centred_target_alignment as centred_target_alignment,
     distance as distance,
+    distance_matrix as distance_matrix,
     relative_change as relative_change,
     target_alignment as target_alignment,
 )

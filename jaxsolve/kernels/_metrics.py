@@ -1,5 +1,6 @@
 """How two kernels differ, and how a kernel relates to a target."""
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -29,6 +30,32 @@ def distance(one: Float[Array, "..."], two: Float[Array, "..."]) -> Float[Array,
     """
     one, two = _same_shape(one, two, "one", "two")
     return jnp.sum((unit(one) - unit(two)) ** 2) / 2
+
+
+def distance_matrix(kernels: Float[Array, "times ..."]) -> Float[Array, "times times"]:
+    """S(t1, t2) = 1 - <K_1, K_2>/(|K_1||K_2|) for all pairs of kernels, such as those of one run (Kunin et al.).
+
+    Arguments:
+        kernels: one after the other along the first axis, as `run["kernel"]` of `js.observe.kernel()`.
+
+    Returns:
+        A symmetric matrix with zeros on its diagonal; row 0 is `js.observe.kernel_distance`.
+
+    Example:
+        >>> kernels = jnp.array([[[2.0, 1.0], [1.0, 2.0]], [[1.0, 0.0], [0.0, 1.0]]])
+        >>> print(js.kernels.distance_matrix(kernels).round(2))
+        [[0.   0.11]
+         [0.11 0.  ]]
+
+    Raises:
+        ValueError: there is no axis but that of the times.
+        TypeError: kernels is no array of real numbers.
+    """
+    kernels = real_array(kernels, "kernels")
+    if kernels.ndim < 2:
+        raise ValueError(f"kernels must be kernels along a first axis, such as (times, n, n), got {kernels.shape}")
+    one_row = lambda row: jax.lax.map(lambda column: distance(row, column), kernels)
+    return jax.lax.map(one_row, kernels)  # not mapped in parallel: no more than one difference in memory
 
 
 def relative_change(now: Float[Array, "..."], before: Float[Array, "..."]) -> Float[Array, ""]:

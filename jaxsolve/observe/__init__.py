@@ -43,6 +43,7 @@ from ._outputs import (
     test_loss as test_loss,
     test_outputs as test_outputs,
 )
+from ._patterns import hamming_distance as hamming_distance, parameter_distance as parameter_distance
 from ._regimes import (
     classify as classify,
     half_loss_time as half_loss_time,

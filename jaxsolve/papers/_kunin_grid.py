@@ -1,0 +1,137 @@
+"""The grid of Kunin et al., figures 1, 5 and 10: two-layer ReLU students over both scales of their start."""
+
+from typing import NamedTuple, TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array
+
+from .._problem import Problem
+from ..data import Dataset, teacher_student
+from ..dynamics import Descent
+from ..nets import Mirrored, MLP, Scaling, Sphere
+from ..observe import hamming_distance, kernel_distance, loss, parameter_distance, test_loss
+from ._claim import mean_over, Measured
+from ._figure import Runs, Scale
+
+
+if TYPE_CHECKING:
+    import xarray
+    from matplotlib.axes import Axes
+
+
+TEACHER_WIDTH = 3
+MEASURES = {
+    "test_loss": "test error",
+    "kernel_distance": "kernel distance",
+    "hamming_distance": "Hamming distance",
+    "parameter_distance": "parameter distance",
+}
+
+
+class Sizes(NamedTuple):
+    """How large a grid is."""
+
+    in_size: int
+    width: int
+    samples: int
+    tests: int
+    taus: int
+    deltas: int
+    seeds: int
+    step: float
+    end: float
+
+    @property
+    def times(self) -> np.ndarray:
+        """Checkpoints: the start, then a decade from one to the next."""
+        return np.array([0.0, *self.end * 10.0 ** np.arange(-3, 1)])
+
+
+PAPER = Sizes(100, 50, 1000, 10_000, taus=17, deltas=17, seeds=16, step=5e-3, end=500.0)
+SIZES = {
+    Scale.SMALL: Sizes(in_size=10, width=20, samples=100, tests=1000, taus=5, deltas=5, seeds=4, step=5e-3, end=20.0),
+    Scale.MEDIUM: Sizes(
+        in_size=100, width=50, samples=1000, tests=10_000, taus=17, deltas=17, seeds=2, step=5e-3, end=500.0
+    ),
+    Scale.PAPER: Sizes(
+        in_size=100, width=50, samples=1000, tests=10_000, taus=17, deltas=17, seeds=16, step=5e-3, end=500.0
+    ),
+}
+
+
+class Students(NamedTuple):
+    """Students with Kunin's start: rows of length tau/alpha, read-outs +-alpha tau, zero output.
+
+    tau^2 (alpha^2 - alpha^-2) = delta. Rates are 2/tau^2: their loss is twice ours.
+    """
+
+    in_size: int
+    width: int
+    samples: int
+    tests: int
+
+    def __call__(self, tau: Array, delta: Array, seed: Array) -> Problem:
+        data = self.data()
+        return student(data, self.width, tau, delta, jax.random.key(seed))
+
+    def data(self) -> Dataset:
+        """The samples, the same for all students."""
+        teacher_scale = Scaling(multiplier=jnp.ones(2), sigma=jnp.ones(2), eta=jnp.ones(2))
+        key = jax.random.key(15)
+        teacher = MLP(self.in_size, TEACHER_WIDTH, 1, 1, "relu", scaling=teacher_scale, init=Sphere(), key=key)
+        request = {"n_test": self.tests, "sphere": True, "key": jax.random.key(201)}
+        return teacher_student(teacher, self.in_size, self.samples, **request)
+
+
+def student(data: Dataset, width: int, tau: Array, delta: Array, key: Array) -> Problem:
+    """One of `Students`, on given data."""
+    size = jnp.sqrt(delta**2 + 4 * tau**4)
+    sigma = jnp.stack([jnp.sqrt((size - delta) / 2), jnp.sqrt((size + delta) / 2)])
+    scaling = Scaling(multiplier=jnp.ones(2), sigma=sigma, eta=jnp.full(2, 2.0) / tau**2)
+    net = MLP(data.x.shape[1], width, 1, 1, "relu", scaling=scaling, init=Mirrored(Sphere()), key=key)
+    test = None if data.x_test is None else (data.x_test, data.y_test)
+    return Problem(net, data.x, data.y, test=test)
+
+
+def grid(runs: Runs) -> "xarray.Dataset":
+    """All students of a scale, by gradient descent."""
+    sizes = SIZES[runs.scale]
+    axes = {
+        "tau": np.logspace(-1, 0.3, sizes.taus),
+        "delta": np.linspace(-1, 1, sizes.deltas),
+        "seed": range(100, 100 + sizes.seeds),
+    }
+    watched = [loss(), test_loss(), kernel_distance(), hamming_distance(), parameter_distance()]
+    return runs.sweep("grid", Students(*sizes[:4]), axes, Descent(optax.sgd(sizes.step)), sizes.times, observe=watched)
+
+
+def of_size(scale: Scale) -> str:
+    """The size of a scale's grid, in words."""
+    s = SIZES[scale]
+    return (
+        f"{s.taus} x {s.deltas} x {s.seeds} networks of {s.width} neurons, {s.samples} samples in "
+        f"{s.in_size} dimensions, {s.end / s.step:.0f} steps of {s.step:g}/tau^2"
+    )
+
+
+def draw_map(ax: "Axes", values: "xarray.DataArray", title: str, *, log: bool = False) -> None:
+    """The mean over seeds of a measure, over both scales."""
+    from matplotlib.colors import LogNorm
+
+    mean = values.mean("seed").transpose("delta", "tau")
+    image = ax.pcolormesh(
+        mean["tau"], mean["delta"], mean, cmap="cividis", shading="nearest", norm=LogNorm() if log else None
+    )
+    ax.set_xscale("log")
+    ax.set_title(title, fontsize=9)
+    bar = ax.figure.colorbar(image, ax=ax)
+    bar.ax.tick_params(labelsize=7)
+
+
+def across_delta(measure: "xarray.DataArray", low: float, high: float, *, tau: int = 0) -> Measured:
+    """How much larger a measure is at delta = high than at low: the mean over seeds, at one tau of the grid."""
+    at = lambda delta: measure.isel(tau=tau).sel(delta=delta, method="nearest")
+    return mean_over(at(high) - at(low))

@@ -1,0 +1,73 @@
+"""The single linear neuron of Kunin et al., figures 2, 3, 4, 7 and 8: problems, and what is drawn of them."""
+
+from typing import NamedTuple, TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .._problem import Problem
+from ..nets import Given, Scaling, SingleNeuron
+
+
+if TYPE_CHECKING:
+    import xarray
+    from matplotlib.axes import Axes
+
+DELTAS = (-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0)
+REGIMES = {-4.0: "downstream", 0.0: "balanced", 4.0: "upstream"}
+
+
+class Neurons(NamedTuple):
+    """f(x) = a w.x that starts at beta_0 = a w with a > 0, at any delta = a^2 - |w|^2."""
+
+    x: tuple[tuple[float, float], ...]
+    y: tuple[float, ...]
+    beta_0: tuple[float, float]
+
+    def __call__(self, delta: Array) -> Problem:
+        start = jnp.asarray(self.beta_0)
+        a = jnp.sqrt((delta + jnp.sqrt(delta**2 + 4 * jnp.sum(start**2))) / 2)
+        return neuron(self.x, self.y, a, start / a)
+
+
+WHITENED = Neurons(x=((1.0, 0.0), (0.0, 1.0)), y=(0.0, 1.0), beta_0=(-1.0, 0.0))
+LOW_RANK = Neurons(x=((0.5, 1.0),), y=(1.1,), beta_0=(0.4, 0.05))  # 0.5 (0.6 (1, -0.5) + 0.4 (0.5, 1))
+
+
+def neuron(x: tuple, y: tuple, a: Array, w: Array) -> Problem:
+    """The problem of one neuron with these weights."""
+    # Their loss is a sum over samples, ours an average: eta = n makes the two flows one.
+    scaling = Scaling(multiplier=jnp.ones(2), sigma=jnp.ones(2), eta=jnp.full(2, float(len(x))))
+    net = SingleNeuron(2, scaling=scaling, init=Given([w[None, :], a[None, None]]), key=jax.random.key(0))
+    return Problem(net, jnp.asarray(x), jnp.asarray(y)[:, None])
+
+
+def beta(runs: "xarray.Dataset") -> "xarray.DataArray":
+    """a w at all times, from `neuron_radius` and `neuron_direction`; its last axis is the plane."""
+    return (runs["neuron_radius"] * runs["neuron_direction"]).isel(neuron=0).transpose(..., "t", "input")
+
+
+def preconditioner(b: Float[np.ndarray, "... 2"], delta: float) -> Float[np.ndarray, "... 2 2"]:
+    """M of equation 4: (kappa + delta)/2 I + (kappa - delta)/2 bb^T/|b|^2."""
+    square = np.sum(b**2, axis=-1)[..., None, None]
+    kappa = np.sqrt(delta**2 + 4 * square)
+    along = b[..., :, None] * b[..., None, :] / np.maximum(square, 1e-300)
+    return (kappa + delta) / 2 * np.eye(2) + (kappa - delta) / 2 * along
+
+
+def draw_loss(ax: "Axes", problem: Neurons, limits: tuple[float, float, float, float]) -> None:
+    """Level sets of the loss over the plane of beta, in grey."""
+    plane = np.meshgrid(np.linspace(*limits[:2], 80), np.linspace(*limits[2:], 80))
+    residual = np.einsum("ni,ijk->njk", np.array(problem.x), np.array(plane)) - np.array(problem.y)[:, None, None]
+    ax.contour(*plane, np.sum(residual**2, axis=0) / 2, levels=8, colors="0.8", linewidths=0.6)
+    ax.set(xlabel=r"$\beta_1$", xlim=limits[:2], ylim=limits[2:])
+    ax.set_aspect("equal")
+
+
+def draw_ellipse(ax: "Axes", centre: Float[np.ndarray, " 2"], matrix: Float[np.ndarray, "2 2"], **style) -> None:
+    """The image of a circle under a matrix, scaled so that its largest axis is the same everywhere."""
+    angle = np.linspace(0, 2 * np.pi, 60)
+    circle = 0.12 * np.stack([np.cos(angle), np.sin(angle)])
+    ax.plot(*(centre[:, None] + matrix / np.linalg.norm(matrix, 2) @ circle), **style)

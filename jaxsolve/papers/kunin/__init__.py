@@ -1,0 +1,1 @@
+"""Figures of Kunin et al., "Get rich quick" (NeurIPS 2024)."""

@@ -1,0 +1,112 @@
+"""Figure 1: a small overall scale and a large relative scale make rapid feature learning, and the best students."""
+
+from math import inf
+from typing import final, TYPE_CHECKING
+
+import numpy as np
+import optax
+
+from ...dynamics import Descent
+from ...observe import hamming_distance, loss, neuron_direction, neuron_radius
+from ...plot import COLOURS
+from ...sweeps import Zip
+from .._claim import Claim, mean_over
+from .._figure import AbstractFigure, Data, Runs, Scale
+from .._kunin_grid import across_delta, draw_map, grid, MEASURES, of_size, Students
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+STARTS = {"tau": [0.1, 2.0, 0.1, 0.1], "delta": [0.0, 0.0, 0.9999, -0.9999]}
+NAMES = ["balanced", "lazy", "upstream", "downstream"]
+PLANE = Students(in_size=2, width=50, samples=20, tests=100)
+STEP = 2e-4
+TIMES = STEP * np.unique(np.concatenate([[0], np.round(np.geomspace(1, 20_000, 40))]))
+
+
+@final
+class Fig1(AbstractFigure):
+    """Neurons in the plane, and four measures over the grid of both scales."""
+
+    title = "Figure 1: (a) neurons of four students in the plane; (b) four measures over the grid of scales"
+    ours = (
+        f"(a) {len(TIMES)} checkpoints in {TIMES[-1]:g} units of time, rates 2/tau^2. (b) At small scale "
+        f"{of_size(Scale.SMALL)}. The teachers and students are other draws than theirs."
+    )
+    hours = {Scale.SMALL: 0.04, Scale.MEDIUM: 10.0, Scale.PAPER: 80.0}
+
+    def run(self, runs: Runs) -> Data:
+        watched = [neuron_radius(), neuron_direction(), hamming_distance(), loss()]
+        axes = [Zip(**STARTS), {"seed": range(100, 103)}]
+        plane = runs.sweep("plane", PLANE, axes, Descent(optax.sgd(STEP)), TIMES, observe=watched)
+        return {"plane": plane, "grid": grid(runs)}
+
+    def draw(self, data: Data) -> "Figure":
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+        axes = figure.subplots(2, 4)
+        runs = data["plane"].isel(seed=0)
+        beta = (runs["neuron_radius"] * runs["neuron_direction"]).transpose("tau_delta", "neuron", "t", "input").values
+        for ax, paths, name, tau, delta in zip(axes[0], beta, NAMES, *STARTS.values(), strict=True):
+            for path, positive in zip(paths, runs["neuron_radius"].isel(t=0, tau_delta=0).values > 0, strict=True):
+                colour = COLOURS[0] if positive else COLOURS[1]
+                ax.plot(*path.T, color=colour, lw=0.7, alpha=0.7)
+                ax.plot(*path[-1], color=colour, marker="o", ms=2)
+            ax.set_title(rf"{name}: $\tau = {tau:g}$, $\delta = {round(delta):g}$", fontsize=8)
+            ax.set(xlabel=r"$(a_k w_k)_1$")
+            ax.set_aspect("equal", adjustable="datalim")
+            ax.locator_params(nbins=4)
+            ax.tick_params(labelsize=7)
+        axes[0, 0].set_ylabel(r"(a) $(a_k w_k)_2$")
+        last = data["grid"].isel(t=-1)
+        for ax, (measure, title) in zip(axes[1], MEASURES.items(), strict=True):
+            draw_map(ax, last[measure] * (2 if measure == "test_loss" else 1), title, log=measure == "test_loss")
+            ax.set_xlabel(r"overall scale $\tau$")
+        axes[1, 0].set_ylabel("(b) relative scale $\\delta$")
+        return figure
+
+    def claims(self, data: Data) -> list[Claim]:
+        runs, found = data["grid"], []
+        last, early = runs.isel(t=-1), runs.isel(t=1)
+        error = np.log10(last["test_loss"])
+        said = "(b) At the smallest tau and delta = {} the error is smaller than at the largest: decades of difference."
+        for delta in (-1, 0, 1):
+            at = error.sel(delta=delta, method="nearest")
+            fall = mean_over(at.isel(tau=0) - at.isel(tau=-1))
+            found.append(Claim(said.format(delta), "< 0", (-inf, 0), *fall))
+        mean = error.mean("seed")
+        best = mean["delta"].values[int(mean.values.argmin()) % mean.sizes["delta"]]
+        rows = [
+            ("Error at delta = 1 less that at -1, in decades", across_delta(error, -1, 1), "< 0"),
+            ("Error at delta = 1 less that at 0, in decades", across_delta(error, 0, 1), "< 0"),
+            ("Early, the kernel has moved farther at delta = 1 than at -1", _early(early, -1), "> 0"),
+            ("Early, the kernel has moved farther at delta = 1 than at 0", _early(early, 0), "> 0"),
+            ("More activation patterns change at delta = 1 than at -1", _across(last, "hamming_distance"), "> 0"),
+            ("Parameters move less at delta = 1 than at -1", _across(last, "parameter_distance"), "< 0"),
+        ]
+        for said, measured, paper in rows:
+            accepted = (0, inf) if paper == "> 0" else (-inf, 0)
+            found.append(Claim(f"(b) At the smallest tau: {said}. Difference.", paper, accepted, *measured))
+        said = "(b) The least error of the whole grid is at a positive delta: which one."
+        found.append(Claim(said, "> 0", (1e-9, inf), float(best)))
+        kernel = last["kernel_distance"].sel(delta=0, method="nearest")
+        said = "(b) Large tau is lazy: kernel distance at the largest tau over that at the smallest, delta = 0."
+        found.append(Claim(said, "0", (0, 0.1), *mean_over(kernel.isel(tau=-1) / kernel.isel(tau=0))))
+        flips = data["plane"]["hamming_distance"].isel(t=-1)
+        for index, name in ((2, "upstream"), (0, "balanced")):
+            said = f"(a) {name}: more patterns change than in the lazy student. Difference of Hamming distances."
+            found.append(Claim(said, "> 0", (0, inf), *mean_over(flips[index] - flips[1])))
+        return found
+
+
+def _early(early, delta: float):
+    return across_delta(early["kernel_distance"], delta, 1)
+
+
+def _across(last, measure: str):
+    return across_delta(last[measure], -1, 1)
+
+
+FIGURE = Fig1()

@@ -1,0 +1,131 @@
+"""Figure 2: the relative scale decides how one neuron moves: lazily, richly, or richly after a delay."""
+
+from math import inf
+from typing import final, TYPE_CHECKING
+
+import numpy as np
+from diffrax import Tsit5
+
+from ...dynamics import GradientFlow
+from ...observe import loss, neuron_direction, neuron_radius
+from ...plot import COLOURS
+from ...theory import SingleNeuronFlow
+from .._claim import Claim
+from .._figure import AbstractFigure, Data, Runs, Scale
+from .._kunin_neuron import beta, DELTAS, draw_ellipse, draw_loss, preconditioner, REGIMES, WHITENED
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TIMES = np.append(np.linspace(0, 20, 201), 100.0)
+LIMITS = (-1.3, 0.5, -0.3, 1.3)
+
+
+@final
+class Fig2(AbstractFigure):
+    """Paths in the plane, with the preconditioner along them and the level sets of the loss."""
+
+    title = "Figure 2: paths of one neuron in function space, in theory (lines) and by gradient flow (points)"
+    ours = "Ellipses show the shape of the preconditioner only: their largest axis is the same everywhere."
+    hours = dict.fromkeys(Scale, 0.01)
+
+    def run(self, runs: Runs) -> Data:
+        watched, axes = [neuron_radius(), neuron_direction(), loss()], {"delta": np.array(DELTAS)}
+        flow = GradientFlow(Tsit5(), rtol=1e-8, atol=1e-10)
+        return {
+            "theory": runs.sweep("theory", WHITENED, axes, SingleNeuronFlow(), TIMES, observe=watched),
+            "flow": runs.sweep("flow", WHITENED, axes, flow, TIMES, observe=watched),
+        }
+
+    def draw(self, data: Data) -> "Figure":
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(7.2, 2.7), layout="constrained")
+        axes = figure.subplots(1, 3, sharey=True)
+        for ax, (delta, regime) in zip(axes, REGIMES.items(), strict=True):
+            draw_loss(ax, WHITENED, LIMITS)
+            line = beta(data["theory"]).sel(delta=delta).values
+            points = beta(data["flow"]).sel(delta=delta).values
+            length = np.concatenate([[0], np.cumsum(np.linalg.norm(np.diff(line, axis=0), axis=1))])
+            at = np.searchsorted(length, np.linspace(0, 0.98 * length[-1], 6))
+            ax.plot(*line.T, color=COLOURS[0], lw=1.4, label="theory")
+            ax.plot(*points[at].T, ls="", marker="o", ms=3, color=COLOURS[1], label="gradient flow")
+            for index in at:
+                draw_ellipse(ax, line[index], preconditioner(line[index], delta), color=COLOURS[2], lw=0.8)
+            ax.plot(*line[0], marker="s", ms=5, color="black")
+            ax.plot(0, 1, marker="*", ms=9, color="black")
+            ax.set_title(rf"{regime}, $\delta = {delta:g}$", fontsize=9)
+        axes[0].set_ylabel(r"$\beta_2$")
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+        return figure
+
+    def claims(self, data: Data) -> list[Claim]:
+        theory, flow = (beta(data[name]) for name in ("theory", "flow"))
+        paths = {delta: theory.sel(delta=delta).values for delta in DELTAS}
+        condition = {}
+        for delta, path in paths.items():
+            values = np.linalg.eigvalsh(preconditioner(path, delta))
+            condition[delta] = values[:, 1] / values[:, 0]
+        chord = np.array([1.0, 1.0]) / 2**0.5
+        off = {
+            delta: float(np.abs((p - p[0]) @ np.array([-chord[1], chord[0]])).max() / 2**0.5)
+            for delta, p in paths.items()
+        }
+        steps = np.diff(list(off.values()))
+        fits = data["theory"]["loss"].isel(t=-1).sel(delta=list(REGIMES)) * 2  # their loss is a sum
+        return [
+            Claim(
+                "The exact solution is gradient flow: largest difference of beta over seven delta.",
+                "0",
+                (0, 1e-5),
+                float(np.abs(theory - flow).max()),
+            ),
+            Claim(
+                "Upstream (delta = 4), M is nearly a multiple of I: largest condition number along the path.",
+                "about 1",
+                (1, 1.25),
+                float(condition[4.0].max()),
+            ),
+            Claim(
+                "Balanced, M = |beta| (I + bb^T): condition number along the path, the farthest from 2.",
+                "2",
+                (1.99, 2.01),
+                float(max(condition[0.0], key=lambda value: abs(value - 2))),
+            ),
+            Claim(
+                "Downstream (delta = -4), M is nearly of rank one: least condition number along the path.",
+                "large",
+                (4, inf),
+                float(condition[-4.0].min()),
+            ),
+            Claim(
+                "Upstream the path is nearly the straight line of regression: how far it leaves it, in its length.",
+                "about 0",
+                (0, 0.1),
+                off[4.0],
+            ),
+            Claim(
+                "The smaller delta is, the farther: largest step of that distance to the next delta.",
+                "< 0",
+                (-inf, 0),
+                float(steps.max()),
+            ),
+            Claim(
+                "Downstream, beta first shrinks along its own direction: by how much its first coordinate "
+                "has fallen when the second has grown to 0.1.",
+                "most of it",
+                (0.5, 1),
+                _shrunk(paths[-4.0]),
+            ),
+            Claim("All three end at the solution: largest loss at t = 100.", "0", (0, 1e-2), float(fits.max())),
+        ]
+
+
+def _shrunk(path: np.ndarray) -> float:
+    first = int(np.argmax(path[:, 1] > 0.1))
+    return float(1 - abs(path[first, 0]))
+
+
+FIGURE = Fig2()
