@@ -10,11 +10,8 @@ from ._figure import AbstractFigure
 
 PAPERS = {
     "atanasov": "Atanasov, Bordelon & Pehlevan, Neural networks as kernel learners",
-<<<<<<< HEAD
     "geiger": "Geiger, Spigler, Jacot & Wyart, Disentangling feature and lazy learning in deep neural networks",
-=======
     "kunin": "Kunin, Raventos, Domine, Chen, Klindt, Saxe & Ganguli, Get rich quick",
->>>>>>> fig-kunin
     "xu_ziyin": "Xu & Liu Ziyin, Three Mechanisms of Feature Learning in a Linear Network",
 }
 PANEL = re.compile(r"(?P<figure>.*\d)[a-z]")  # fig3a is part of fig3
