@@ -48,7 +48,7 @@ def along_path(
         y: targets.
         start: outputs at the first time; None is 0.
         cross: kernel between other points and the training points at each time, such as that of
-            `js.observe.test_kernel`; None for no other points.
+            `js.observe.cross_kernel`; None for no other points.
         cross_start: outputs on the other points at the first time; None is 0.
 
     Raises:

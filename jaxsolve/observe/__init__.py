@@ -19,7 +19,7 @@ from ._kernel_classes import (
     kernel_by_class as kernel_by_class,
     kernel_within_class as kernel_within_class,
 )
-from ._kernel_size import kernel_norm as kernel_norm, test_kernel as test_kernel
+from ._kernel_size import cross_kernel as cross_kernel, kernel_norm as kernel_norm
 from ._kernel_spectrum import (
     kernel_effective_rank as kernel_effective_rank,
     kernel_entropy as kernel_entropy,

@@ -17,7 +17,7 @@ def _run(steps):
     net = nets.MLP(3, 6, 1, 2, "tanh", scaling=nets.Scaling.standard(), key=jr.key(0))
     y = jnp.concatenate([x[:, :1] * x[:, 1:2], jnp.sign(x[:, 2:])], axis=1)
     problem = Problem(net, x[:4], y[:4], test=(x[4:], y[4:]))
-    watched = [observe.kernel(), observe.test_kernel(), observe.outputs(), observe.test_outputs()]
+    watched = [observe.kernel(), observe.cross_kernel(), observe.outputs(), observe.test_outputs()]
     ts = jnp.linspace(0, 6, steps + 1)
     return problem, solve(problem, GradientFlow(rtol=1e-9, atol=1e-11, land_on_ts=True), ts, observe=watched)
 
@@ -25,7 +25,7 @@ def _run(steps):
 def _errors(steps):
     problem, run = _run(steps)
     first = {"start": run["outputs"][0], "cross_start": run["test_outputs"][0]}
-    path = kernels.along_path(run.ts, run["kernel"], problem.y, cross=run["test_kernel"], **first)
+    path = kernels.along_path(run.ts, run["kernel"], problem.y, cross=run["cross_kernel"], **first)
     assert path.predictions is not None
     pairs = ((path.outputs, run["outputs"]), (path.predictions, run["test_outputs"]))
     return np.array([float(jnp.max(jnp.abs(found - truth))) for found, truth in pairs])
