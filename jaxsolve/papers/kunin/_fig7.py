@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 TARGET = (1.0, 0.25)
 DELTAS = (0.0, -2.0, -10.0)
 NUDGES = (-1e-3, 1e-3)
-TIMES = np.linspace(0, 200, 401)
+TIMES = np.concatenate([[0.0], np.geomspace(0.01, 200, 400)])
 
 
 class _Neurons(NamedTuple):
@@ -76,8 +76,8 @@ class Fig7(AbstractFigure):
                 norms.plot(TIMES, line["neuron_radius"].isel(neuron=0), **curves)
         paths.plot(*TARGET, marker="*", ms=9, color="black")
         paths.set(xlabel=r"$\beta_1$", ylabel=r"$\beta_2$", title="paths", xlim=(-3, 2), ylim=(-3, 2))
-        losses.set(xlabel="time $t$", title="loss", ylim=(0, 1), xscale="symlog")
-        norms.set(xlabel="time $t$", title=r"$\mu = a|w|$", ylim=(-3, 2), xscale="symlog")
+        losses.set(xlabel="time $t$", title="loss", ylim=(0, 1), xscale="log")
+        norms.set(xlabel="time $t$", title=r"$\mu = a|w|$", ylim=(-3, 2), xscale="log")
         handles, labels = losses.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
         return figure
@@ -85,7 +85,7 @@ class Fig7(AbstractFigure):
     def claims(self, data: Data) -> list[Claim]:
         theory, flow = (data[name].transpose("delta", "nudge", "t", ...) for name in ("theory", "flow"))
         ends = flow.isel(t=-1)
-        signs = np.sign(ends["neuron_radius"].isel(neuron=0)).values
+        signs = np.sign(ends["neuron_radius"].isel(neuron=0).values)
         target = beta(flow).isel(t=-1) - np.array(TARGET)
         plateau = float(np.sum(np.square(TARGET)) / 4)  # at beta = 0, in our loss, an average over two samples
         left = np.array([[_leaves(run, plateau) for run in rows] for rows in flow["loss"].values])
@@ -113,7 +113,7 @@ class Fig7(AbstractFigure):
                 float(waits.min()),
             ),
             Claim(
-                "The way from the saddle is the longer the more negative delta is: least ratio of times to the next delta.",
+                "Leaving takes longer the more negative delta is: least ratio of times to the next delta.",
                 "> 1",
                 (1, inf),
                 float((left.mean(1)[1:] / left.mean(1)[:-1]).min()),
@@ -135,7 +135,7 @@ def _leaves(run: np.ndarray, plateau: float) -> float:
 
 def _waits(run: np.ndarray, plateau: float) -> float:
     """How long the loss is within 5 % of that of the saddle."""
-    return float(np.sum(np.abs(run / plateau - 1) < 0.05) * TIMES[1])
+    return float(np.sum((np.abs(run / plateau - 1) < 0.05)[1:] * np.diff(TIMES)))
 
 
 FIGURE = Fig7()

@@ -41,7 +41,7 @@ class _Neurons(NamedTuple):
 class Fig8(AbstractFigure):
     """Paths from both circles of starts, by the sign of a at their end; shaded: the basin of a < 0 in theory."""
 
-    title = "Figure 8: phase portraits of one neuron; the shaded starts are to end with a < 0 by theory, red ones do"
+    title = "Figure 8: phase portraits of one neuron; the shaded starts are to end with a < 0 by theory, orange ones do"
     ours = f"Starts with a > 0 on two circles, |beta| = {LENGTHS[0]:g} and {LENGTHS[1]:g}, run until t = {TIMES[-1]:g}."
     hours = dict.fromkeys(Scale, 0.01)
 
@@ -78,7 +78,7 @@ class Fig8(AbstractFigure):
 
     def claims(self, data: Data) -> list[Claim]:
         runs = data["flow"].transpose("delta", "length", "angle", "t", ...)
-        ends = np.sign(runs["neuron_radius"].isel(t=-1, neuron=0)).values.reshape(len(DELTAS), -1)
+        ends = np.sign(runs["neuron_radius"].isel(t=-1, neuron=0).values).reshape(len(DELTAS), -1)
         starts = _flat(beta(runs).isel(t=0, delta=0))
         theory = np.array([_basin(jnp.asarray(starts), delta) for delta in DELTAS])
         crossed = (ends < 0).mean(1)
