@@ -70,7 +70,7 @@ class Fig1(AbstractFigure):
     def claims(self, data: Data) -> list[Claim]:
         runs, found = data["grid"], []
         last, early = runs.isel(t=-1), runs.isel(t=1)
-        error = np.log10(last["test_loss"])
+        error = last["test_loss"].copy(data=np.log10(last["test_loss"].values))
         said = "(b) At the smallest tau and delta = {} the error is smaller than at the largest: decades of difference."
         for delta in (-1, 0, 1):
             at = error.sel(delta=delta, method="nearest")

@@ -92,7 +92,7 @@ class Fig2(AbstractFigure):
                 "Balanced, M = |beta| (I + bb^T): condition number along the path, the farthest from 2.",
                 "2",
                 (1.99, 2.01),
-                float(max(condition[0.0], key=lambda value: abs(value - 2))),
+                float(condition[0.0][np.argmax(np.abs(condition[0.0] - 2))]),
             ),
             Claim(
                 "Downstream (delta = -4), M is nearly of rank one: least condition number along the path.",

@@ -42,26 +42,32 @@ class Fig3(AbstractFigure):
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(7.2, 4.4), layout="constrained")
-        top, bottom = figure.subfigures(2, 1, height_ratios=(1.15, 1))
+        top, bottom = figure.subfigures(2, 1, height_ratios=(1.15, 1)).ravel()
         curves = {name: _curves(runs) for name, runs in data.items()}
         colours = colormaps["cividis"](np.linspace(0, 0.92, len(DELTAS)))
-        for ax, (name, label) in zip(top.subplots(1, 4), PANELS.items(), strict=True):
+        panels = top.subplots(1, 4)
+        for ax, (name, label) in zip(panels, PANELS.items(), strict=True):
             for delta, colour in zip(DELTAS, colours, strict=True):
                 ax.plot(TIMES, curves["theory"][name].sel(delta=delta), color=colour, lw=1.1, label=f"{delta:g}")
                 points = curves["flow"][name].sel(delta=delta)[::20]
                 ax.plot(TIMES[::20], points, ls="", marker="o", ms=2.5, mfc="none", color=colour)
             ax.set_xlabel("time $t$")
             ax.set_title(label, fontsize=9)
-            handles, labels = ax.get_legend_handles_labels()
-        top.legend(handles, labels, title=r"$\delta$", loc="outside right center", frameon=False, fontsize=8)
+        top.legend(
+            *panels[0].get_legend_handles_labels(),
+            title=r"$\delta$",
+            loc="outside right center",
+            frameon=False,
+            fontsize=8,
+        )
         axes = bottom.subplots(1, 3, sharey=True)
         for ax, (delta, regime) in zip(axes, REGIMES.items(), strict=True):
             kernels = data["theory"]["kernel"].sel(delta=delta).values[::4]
-            image = ax.pcolormesh(TIMES[::4], TIMES[::4], _between(kernels), cmap="cividis", vmin=0, vmax=1)
+            ax.pcolormesh(TIMES[::4], TIMES[::4], _between(kernels), cmap="cividis", vmin=0, vmax=1)
             ax.set_title(rf"$S(t_1, t_2)$, {regime}, $\delta = {delta:g}$", fontsize=9)
             ax.set(xlabel="$t_1$", aspect="equal")
         axes[0].set_ylabel("$t_2$")
-        bottom.colorbar(image, ax=axes)
+        bottom.colorbar(axes[0].collections[0], ax=axes)
         return figure
 
     def claims(self, data: Data) -> list[Claim]:

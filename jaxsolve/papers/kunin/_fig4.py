@@ -112,7 +112,7 @@ def _data() -> tuple[np.ndarray, np.ndarray]:
 
 def _end(delta: float) -> np.ndarray:
     """Where the theory ends; delta may be infinite."""
-    return np.asarray(single_neuron_limit(LOW_RANK.x[0], LOW_RANK.y[0], np.array(LOW_RANK.beta_0), delta))
+    return np.asarray(single_neuron_limit(np.array(LOW_RANK.x[0]), LOW_RANK.y[0], np.array(LOW_RANK.beta_0), delta))
 
 
 def _place(end: np.ndarray) -> float:

@@ -1,0 +1,141 @@
+"""Figure 7: one neuron that starts near the stable manifold of the saddle waits there, and may go either way."""
+
+from math import inf
+from typing import final, NamedTuple, TYPE_CHECKING
+
+import jax.numpy as jnp
+import numpy as np
+from diffrax import Tsit5
+from jaxtyping import Array
+
+from ..._problem import Problem
+from ...dynamics import GradientFlow
+from ...observe import loss, neuron_direction, neuron_radius
+from ...plot import COLOURS
+from ...theory import SingleNeuronFlow
+from .._claim import Claim
+from .._figure import AbstractFigure, Data, Runs, Scale
+from .._kunin_neuron import beta, neuron, WHITENED
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TARGET = (1.0, 0.25)
+DELTAS = (0.0, -2.0, -10.0)
+NUDGES = (-1e-3, 1e-3)
+TIMES = np.concatenate([[0.0], np.geomspace(0.01, 200, 400)])
+
+
+class _Neurons(NamedTuple):
+    """a = -4 + nudge, and the w that at a = -4 lies on the manifold (footnote 4) with a^2 - |w|^2 = delta."""
+
+    def __call__(self, delta: Array, nudge: Array) -> Problem:
+        target = jnp.asarray(TARGET)
+        size = jnp.linalg.norm(target)
+        along = 2 * (delta + jnp.sqrt(delta**2 + 4 * size**2)) / size
+        across = jnp.sqrt(jnp.maximum(16 - delta - along**2, 0))
+        unit = target / size
+        w = along * unit + across * jnp.stack([-unit[1], unit[0]])
+        return neuron(WHITENED.x, TARGET, -4 + nudge, w)
+
+
+@final
+class Fig7(AbstractFigure):
+    """The plateau of the loss near the saddle, and the two ways out."""
+
+    title = "Figure 7: delay near the saddle, in theory (lines) and by gradient flow (points)"
+    ours = "The direction of w at the start: on the stable manifold at a = -4; the paper gives a, delta and the target."
+    hours = dict.fromkeys(Scale, 0.01)
+
+    def run(self, runs: Runs) -> Data:
+        watched = [neuron_radius(), neuron_direction(), loss()]
+        axes, flow = (
+            {"delta": np.array(DELTAS), "nudge": np.array(NUDGES)},
+            GradientFlow(Tsit5(), rtol=1e-9, atol=1e-12),
+        )
+        return {
+            "theory": runs.sweep("theory", _Neurons(), axes, SingleNeuronFlow(), TIMES, observe=watched),
+            "flow": runs.sweep("flow", _Neurons(), axes, flow, TIMES, observe=watched),
+        }
+
+    def draw(self, data: Data) -> "Figure":
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(7.0, 2.9), layout="constrained")
+        losses, paths, norms = figure.subplots(1, 3)
+        for delta, colour in zip(DELTAS, COLOURS, strict=False):
+            for nudge, style in zip(NUDGES, ("-", "--"), strict=True):
+                where = {"delta": delta, "nudge": nudge}
+                line, points = (data[name].sel(where) for name in ("theory", "flow"))
+                curves = {"color": colour, "ls": style, "lw": 1.1}
+                label = rf"$\delta = {delta:g}$, $a_0 = -4 {nudge:+g}$"
+                losses.plot(TIMES, line["loss"], label=label, **curves)
+                losses.plot(TIMES[::25], points["loss"][::25], ls="", marker="o", ms=2.5, mfc="none", color=colour)
+                paths.plot(*beta(line).values.T, **curves)
+                norms.plot(TIMES, line["neuron_radius"].isel(neuron=0), **curves)
+        paths.plot(*TARGET, marker="*", ms=9, color="black")
+        paths.set(xlabel=r"$\beta_1$", ylabel=r"$\beta_2$", title="paths", xlim=(-3, 2), ylim=(-3, 2))
+        losses.set(xlabel="time $t$", title="loss", ylim=(0, 1), xscale="log")
+        norms.set(xlabel="time $t$", title=r"$\mu = a|w|$", ylim=(-3, 2), xscale="log")
+        handles, labels = losses.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+        return figure
+
+    def claims(self, data: Data) -> list[Claim]:
+        theory, flow = (data[name].transpose("delta", "nudge", "t", ...) for name in ("theory", "flow"))
+        ends = flow.isel(t=-1)
+        signs = np.sign(ends["neuron_radius"].isel(neuron=0).values)
+        target = beta(flow).isel(t=-1) - np.array(TARGET)
+        plateau = float(np.sum(np.square(TARGET)) / 4)  # at beta = 0, in our loss, an average over two samples
+        left = np.array([[_leaves(run, plateau) for run in rows] for rows in flow["loss"].values])
+        waits = np.array([[_waits(run, plateau) for run in rows] for rows in flow["loss"].values])
+        found = [
+            Claim(
+                f"delta = {delta:g}: starts on both sides of the manifold end with opposite signs of a: their product.",
+                "-1",
+                (-1, -1),
+                float(row.prod()),
+            )
+            for delta, row in zip(DELTAS, signs, strict=True)
+        ]
+        found += [
+            Claim(
+                "All reach the solution by t = 200: largest distance of beta.",
+                "0",
+                (0, 1e-3),
+                float(np.abs(target).max()),
+            ),
+            Claim(
+                "They wait at the saddle: least time with a loss within 5 % of that of beta = 0.",
+                "> 0",
+                (1, inf),
+                float(waits.min()),
+            ),
+            Claim(
+                "Leaving takes longer the more negative delta is: least ratio of times to the next delta.",
+                "> 1",
+                (1, inf),
+                float((left.mean(1)[1:] / left.mean(1)[:-1]).min()),
+            ),
+            Claim(
+                "The exact solution passes the saddle as gradient flow does: largest difference of the losses.",
+                "0",
+                (0, 1e-3),
+                float(np.abs(theory["loss"] - flow["loss"]).max()),
+            ),
+        ]
+        return found
+
+
+def _leaves(run: np.ndarray, plateau: float) -> float:
+    """The last time with a loss above half of that of the saddle."""
+    return float(TIMES[np.flatnonzero(run > plateau / 2)[-1]])
+
+
+def _waits(run: np.ndarray, plateau: float) -> float:
+    """How long the loss is within 5 % of that of the saddle."""
+    return float(np.sum((np.abs(run / plateau - 1) < 0.05)[1:] * np.diff(TIMES)))
+
+
+FIGURE = Fig7()
