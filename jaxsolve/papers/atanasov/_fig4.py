@@ -1,0 +1,130 @@
+"""Figure 4: deep linear networks leave small starts by a power law, and align before they learn."""
+
+from math import inf
+from typing import final, NamedTuple, TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from diffrax import Tsit5
+from jaxtyping import Array
+
+from ..._problem import Problem
+from ...dynamics import GradientFlow
+from ...nets import DeepLinear, Given, Scaling
+from ...observe import half_loss_time, layer_cosine, loss
+from ...plot import COLOURS, MARKERS
+from ...theory import escape_time
+from ...until import loss_fraction
+from .._claim import Claim, exponent, mean_over
+from .._figure import AbstractFigure, Data, Runs, Scale
+from .._silent import rise_time, TIME, whitened_task
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SIZE, WIDTH, SAMPLES = 30, 50, 60
+MATRICES = [3, 4, 5]
+STARTS = np.geomspace(1e-2, 0.3, 7)  # of one balanced mode
+SIGMAS = np.geomspace(1e-2, 0.3, 5)  # of Gaussian starts
+SEEDS = {Scale.SMALL: 4, Scale.MEDIUM: 32, Scale.PAPER: 32}
+TIMES = np.concatenate([[0.0], np.geomspace(0.3, 1000.0, 120)])
+
+
+@final
+class Fig4(AbstractFigure):
+    """Half times of a mode at three depths, and loss and alignment of networks with three layers."""
+
+    title = "Figure 4: deep linear networks: time to half the loss, and when the first layer aligns"
+    ours = f"{SAMPLES} whitened samples, and the scales: the paper does not say its own. Times are of gradient flow."
+    hours = {Scale.SMALL: 0.02, Scale.MEDIUM: 0.1, Scale.PAPER: 0.1}
+
+    def run(self, runs: Runs) -> Data:
+        flow = GradientFlow(Tsit5(), rtol=1e-6, until=loss_fraction(0.5))
+        modes = runs.sweep("modes", _mode, {"matrices": MATRICES, "sigma": STARTS}, flow, [0.0, inf])
+        axes = {"sigma": SIGMAS, "seed": range(SEEDS[runs.scale])}
+        flow, watched = GradientFlow(Tsit5(), rtol=1e-5), [loss(), layer_cosine()]
+        return {"modes": modes, "deep": runs.sweep("deep", _Problems(), axes, flow, TIMES, observe=watched)}
+
+    def draw(self, data: Data) -> "Figure":
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(7.0, 2.6), layout="constrained")
+        a, b, c = figure.subplots(1, 3)
+        for matrices, colour, marker in zip(MATRICES, COLOURS, MARKERS, strict=False):
+            times, style = data["modes"]["t_end"].sel(matrices=matrices), {"color": colour, "marker": marker, "ms": 3}
+            a.plot(STARTS, times, label=rf"$L = {matrices}$", mfc="none", **style)
+            a.plot(STARTS, _law(STARTS, matrices), "k--", lw=0.8, label="theory" if matrices == MATRICES[-1] else None)
+        a.set(xscale="log", yscale="log", xlabel=r"$\sigma$", ylabel=r"time to half the loss $t_{1/2}$", title="(a)")
+        deep = data["deep"].isel(seed=0)
+        for index, colour in zip((4, 2, 0), COLOURS, strict=False):
+            one = deep.isel(sigma=index)
+            b.plot(TIMES, one["loss"] / one["loss"][0], color=colour, label=rf"$\sigma = {SIGMAS[index]:.2g}$")
+            b.plot(TIMES, one["layer_cosine_0"], color=colour, ls="--")
+        b.set(xscale="log", xlim=(0.3, 300), xlabel=TIME, ylabel="loss (lines), cosine (dashed)", title="(b) $L = 3$")
+        loss_times, turn_times = _times(data)
+        for found, label, marker in ((loss_times, "half the loss", "o"), (turn_times, "cosine 1/2", "s")):
+            mean, bar = zip(*map(mean_over, found.T), strict=True)
+            c.errorbar(SIGMAS, mean, bar, ls="", marker=marker, ms=4, mfc="none", label=label)
+        c.plot(SIGMAS, np.mean(loss_times[:, 0]) * SIGMAS[0] / SIGMAS, "k--", lw=0.8, label=r"$\sigma^{-1}$")
+        c.set(xscale="log", yscale="log", xlabel=r"$\sigma$", ylabel="time", title="(c) $L = 3$")
+        for ax in (a, b, c):
+            ax.legend(frameon=False, fontsize=7, loc="center left" if ax is b else "best")
+        return figure
+
+    def claims(self, data: Data) -> list[Claim]:
+        found = []
+        for matrices in MATRICES:
+            power, times = matrices - 2, data["modes"]["t_end"].sel(matrices=matrices).values
+            law = exponent(STARTS[:4], times[None, :4]).value
+            accepted = (-1.1 * power, -0.9 * power)
+            found.append(Claim(f"(a) L = {matrices}: exponent of sigma in t_1/2.", f"-{power}", accepted, law))
+            found.append(
+                Claim(
+                    f"(a) L = {matrices}: t_1/2 over 1/((L-2) s sigma^(L-2)), at the smallest sigma.",
+                    f"{matrices} as printed; 1 as corrected",
+                    (0.9, 1.1),
+                    times[0] / _law(STARTS, matrices)[0],
+                )
+            )
+        loss_times, turn_times = _times(data)
+        for name, times in (("half the loss", loss_times), ("cosine 1/2 of W1^T W1 with beta beta^T", turn_times)):
+            said = f"(c) L = 3: exponent of sigma in the time to {name}."
+            found.append(Claim(said, "-1", (-1.15, -0.85), *exponent(SIGMAS[:3], times[:, :3])))
+        ratio = mean_over((turn_times / loss_times)[:, :3])
+        found.append(Claim("(c) Alignment precedes half the loss: ratio of the times.", "< 1", (0.0, 1.0), *ratio))
+        end = mean_over(data["deep"]["layer_cosine_0"].isel(sigma=0, t=-1))
+        found.append(Claim("(b) The first layer aligns: final cosine, smallest sigma.", "1", (0.99, 1.001), *end))
+        return found
+
+
+def _law(sigmas: np.ndarray, matrices: int) -> np.ndarray:
+    return np.asarray(escape_time(start=sigmas**matrices, s=1.0, eta=jnp.ones(matrices)))
+
+
+def _times(data: Data) -> tuple[np.ndarray, np.ndarray]:
+    """To half the loss, and to a cosine of 1/2; seeds and scales."""
+    deep = data["deep"].transpose("seed", "sigma", "t", ...)
+    turned = rise_time(TIMES, deep["layer_cosine_0"].values, 0.5)
+    return half_loss_time(TIMES, deep["loss"].values), turned
+
+
+def _mode(matrices: int, sigma: Array) -> Problem:
+    """One balanced mode: weights sigma in a row, which obey equation 39."""
+    one = jnp.ones((1, 1))
+    scaling = Scaling.standard()
+    net = DeepLinear(1, 1, matrices - 1, scaling=scaling, init=Given([sigma * one] * matrices), key=jax.random.key(0))
+    return Problem(net, one, one)
+
+
+class _Problems(NamedTuple):
+    """Three linear layers in standard parametrisation."""
+
+    def __call__(self, sigma: Array, seed: Array) -> Problem:
+        first, task = jax.random.split(jax.random.key(seed))
+        net = DeepLinear(SIZE, WIDTH, 2, scaling=Scaling.standard(sigma=sigma), key=first)
+        return Problem(net, *whitened_task(SAMPLES, SIZE, task))
+
+
+FIGURE = Fig4()
