@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxsolve import kernels
-from tests.cases import eps
+from tests.cases import assert_fails, eps
 
 
 def test_distances_between_all_times(getkey):
