@@ -19,12 +19,12 @@ class Jackknifed(NamedTuple):
     """A statistic of an ensemble.
 
     Attributes:
-        value: of all its members.
+        value: of all its members: labelled numbers, or one number.
         error: its standard error, of the same kind.
     """
 
-    value: "xarray.DataArray | float"
-    error: "xarray.DataArray | float"
+    value: Any
+    error: Any
 
 
 def jackknife(

@@ -35,10 +35,11 @@ class Server:
     Attributes:
         breaks: the bytes after which an answer breaks off, or None.
         ranges: whether it knows how to carry on.
+        address: where it answers.
     """
 
     def __init__(self, files):
-        self.files, self.asked, self.breaks, self.ranges = files, [], None, True
+        self.files, self.asked, self.breaks, self.ranges, self.address = files, [], None, True, ""
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def server():
             self.end_headers()
             self.wfile.write(content[begin:][: served.breaks])
 
-        def log_message(self, *args):
+        def log_message(self, format, *args):  # noqa: A002 (the name is the library's)
             pass
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as made:

@@ -121,8 +121,9 @@ class _Problems(NamedTuple):
     data: Dataset
 
     def __call__(self, sigma: Array, seed: Array) -> Problem:
+        _, channels, height, width = self.data.x.shape
         make = lambda key: ResNet18(
-            self.data.x.shape[1:],
+            (channels, height, width),
             10,
             width=self.width,
             normalisation=BatchNorm(),
