@@ -1,7 +1,7 @@
 """Figure 3: losses, norms, alignment and kernel distance of one neuron at seven relative scales."""
 
 from math import inf
-from typing import final, TYPE_CHECKING
+from typing import Any, final, TYPE_CHECKING
 
 import jax.numpy as jnp
 import numpy as np
@@ -42,7 +42,8 @@ class Fig3(AbstractFigure):
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(7.2, 4.4), layout="constrained")
-        top, bottom = figure.subfigures(2, 1, height_ratios=(1.15, 1)).ravel()
+        split: Any = figure.subfigures(2, 1, height_ratios=(1.15, 1))
+        top, bottom = split
         curves = {name: _curves(runs) for name, runs in data.items()}
         colours = colormaps["cividis"](np.linspace(0, 0.92, len(DELTAS)))
         panels = top.subplots(1, 4)
