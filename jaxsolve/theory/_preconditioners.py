@@ -32,7 +32,7 @@ def neurons_preconditioner(
 
     Example:
         >>> w, a = jnp.array([1.0, 2.0]), jnp.array([3.0])  # one neuron, one output: a^2 I + w w^T
-        >>> print(js.theory.neurons_preconditioner((w[:, None] * a)[None], jnp.array([4.0]))[:, 0, :, 0].round(2))
+        >>> print(js.theory.neurons_preconditioner(jnp.outer(w, a)[None], jnp.array([4.0]))[:, 0, :, 0].round(2))
         [[10.  2.]
          [ 2. 13.]]
 
@@ -108,9 +108,9 @@ def preconditioner_velocity(
         mixed: the root of eta_a eta_w.
 
     Example:
-        >>> print(js.theory.preconditioner_velocity(jnp.array([1.0, 0.0]), jnp.array([0.0, 1.0])))
-        [[ 0. -1.]
-         [-1.  0.]]
+        >>> print(js.theory.preconditioner_velocity(jnp.array([1.0, 0.0]), jnp.array([1.0, 1.0])))
+        [[-4. -1.]
+         [-1. -2.]]
 
     Reference:
         @inproceedings{kunin2024get, booktitle={NeurIPS}, year={2024}, note={arXiv 2406.06158}, title={Get rich quick},
