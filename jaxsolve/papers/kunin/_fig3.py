@@ -66,7 +66,7 @@ class Fig3(AbstractFigure):
             kernels = data["theory"]["kernel"].sel(delta=delta).values[::4]
             ax.pcolormesh(TIMES[::4], TIMES[::4], _between(kernels), cmap="cividis", vmin=0, vmax=1)
             ax.set_title(rf"$S(t_1, t_2)$, {regime}, $\delta = {delta:g}$", fontsize=9)
-            ax.set(xlabel="$t_1$", aspect="equal")
+            ax.set_xlabel("$t_1$")
         axes[0].set_ylabel("$t_2$")
         bottom.colorbar(axes[0].collections[0], ax=axes)
         return figure
