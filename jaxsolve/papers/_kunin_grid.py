@@ -128,7 +128,7 @@ def draw_map(ax: "Axes", values: "xarray.DataArray", title: str, *, log: bool = 
     ax.set_xscale("log")
     ax.set_title(title, fontsize=9)
     bar = ax.figure.colorbar(image, ax=ax)
-    bar.ax.tick_params(labelsize=7)
+    bar.ax.tick_params(which="both", labelsize=6)
 
 
 def across_delta(measure: "xarray.DataArray", low: float, high: float, *, tau: int = 0) -> Measured:

@@ -32,6 +32,12 @@ from ._potentials import (
     AbstractRadialPotential as AbstractRadialPotential,
     SingleNeuronPotential as SingleNeuronPotential,
 )
+from ._preconditioners import (
+    deep_preconditioner as deep_preconditioner,
+    isotropic_velocity as isotropic_velocity,
+    neurons_preconditioner as neurons_preconditioner,
+    preconditioner_velocity as preconditioner_velocity,
+)
 from ._reduced_line import ReducedLine as ReducedLine
 from ._reduced_neuron import ReducedNeuron as ReducedNeuron
 from ._refined_balance import (

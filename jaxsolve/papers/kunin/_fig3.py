@@ -1,7 +1,7 @@
 """Figure 3: losses, norms, alignment and kernel distance of one neuron at seven relative scales."""
 
 from math import inf
-from typing import final, TYPE_CHECKING
+from typing import Any, final, TYPE_CHECKING
 
 import jax.numpy as jnp
 import numpy as np
@@ -42,7 +42,8 @@ class Fig3(AbstractFigure):
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(7.2, 4.4), layout="constrained")
-        top, bottom = figure.subfigures(2, 1, height_ratios=(1.15, 1)).ravel()
+        split: Any = figure.subfigures(2, 1, height_ratios=(1.15, 1))
+        top, bottom = split
         curves = {name: _curves(runs) for name, runs in data.items()}
         colours = colormaps["cividis"](np.linspace(0, 0.92, len(DELTAS)))
         panels = top.subplots(1, 4)
@@ -65,7 +66,7 @@ class Fig3(AbstractFigure):
             kernels = data["theory"]["kernel"].sel(delta=delta).values[::4]
             ax.pcolormesh(TIMES[::4], TIMES[::4], _between(kernels), cmap="cividis", vmin=0, vmax=1)
             ax.set_title(rf"$S(t_1, t_2)$, {regime}, $\delta = {delta:g}$", fontsize=9)
-            ax.set(xlabel="$t_1$", aspect="equal")
+            ax.set_xlabel("$t_1$")
         axes[0].set_ylabel("$t_2$")
         bottom.colorbar(axes[0].collections[0], ax=axes)
         return figure

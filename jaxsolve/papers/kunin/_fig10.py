@@ -1,0 +1,83 @@
+"""Figure 10: the grid of both scales at every checkpoint: when kernels, patterns and parameters move."""
+
+from math import inf
+from typing import final, TYPE_CHECKING
+
+import numpy as np
+
+from .._claim import Claim, mean_over
+from .._figure import AbstractFigure, Data, Runs, Scale
+from .._kunin_grid import across_delta, draw_map, grid, MEASURES, of_size
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@final
+class Fig10(AbstractFigure):
+    """Four measures over the grid, a column per checkpoint."""
+
+    title = "Figure 10: test error, kernel, Hamming and parameter distance over the grid of scales, at each checkpoint"
+    ours = f"At small scale {of_size(Scale.SMALL)}; at the paper's scale 1e5 steps, as in Figure 1, in place of 1e6."
+    hours = {Scale.SMALL: 0.03, Scale.MEDIUM: 10.0, Scale.PAPER: 80.0}
+
+    def run(self, runs: Runs) -> Data:
+        return {"grid": grid(runs)}
+
+    def draw(self, data: Data) -> "Figure":
+        from matplotlib.figure import Figure
+
+        runs = data["grid"]
+        times = runs["t"].values[1:]
+        figure = Figure(figsize=(1.9 * len(times), 6.6), layout="constrained")
+        axes = figure.subplots(len(MEASURES), len(times), sharex=True, sharey=True)
+        for row, (measure, label) in zip(axes, MEASURES.items(), strict=True):
+            for ax, t in zip(row, times, strict=True):
+                error = measure == "test_loss"
+                draw_map(ax, runs[measure].sel(t=t) * (2 if error else 1), f"{label}, $t = {t:g}$", log=error)
+                ax.title.set_fontsize(7)
+            row[0].set_ylabel(r"relative scale $\delta$")
+        for ax in axes[-1]:
+            ax.set_xlabel(r"overall scale $\tau$")
+        return figure
+
+    def claims(self, data: Data) -> list[Claim]:
+        runs = data["grid"]
+        least = runs.isel(tau=0)
+        kernel, high, low = least["kernel_distance"], least["delta"].values[-1], least["delta"].values[0]
+        found = []
+        for delta, name in ((high, "upstream"), (0.0, "balanced"), (low, "downstream")):
+            of = kernel.sel(delta=delta, method="nearest")
+            share = mean_over(of.isel(t=1) / of.isel(t=-1))
+            found.append((f"{name}: share of the kernel's last distance at the first checkpoint", share))
+        early = [
+            Claim(f"At the smallest tau, {found[0][0]}.", "most of it", (0.5, inf), *found[0][1]),
+            Claim(f"At the smallest tau, {found[1][0]}.", "less than half", (-inf, 0.5), *found[1][1]),
+            Claim(f"At the smallest tau, {found[2][0]}.", "less than half", (-inf, 0.5), *found[2][1]),
+        ]
+        rows = [
+            ("hamming_distance", 1, "more patterns change at delta = 1 than at -1", "> 0"),
+            ("hamming_distance", -1, "more patterns change at delta = 1 than at -1", "> 0"),
+            ("parameter_distance", -1, "parameters move less at delta = 1 than at -1", "< 0"),
+        ]
+        for measure, at, said, paper in rows:
+            place = "first" if at == 1 else "last"
+            measured = across_delta(runs[measure].isel(t=at), -1, 1)
+            accepted = (0, inf) if paper == "> 0" else (-inf, 0)
+            early.append(
+                Claim(f"At the smallest tau and the {place} checkpoint {said}. Difference.", paper, accepted, *measured)
+            )
+        lazy = runs.isel(tau=-1, t=-1)
+        early.append(
+            Claim(
+                "At the largest tau delta does not matter: change of the error from delta = -1 to 1 (decades).",
+                "about 0",
+                (-0.1, 0.1),
+                *mean_over(np.log10(lazy["test_loss"].isel(delta=-1).values / lazy["test_loss"].isel(delta=0).values)),
+            )
+        )
+        return early
+
+
+FIGURE = Fig10()

@@ -1,0 +1,193 @@
+r"""How linear networks move in function space: preconditioned gradient flow, with what the conserved quantities fix.
+
+Kunin et al., "Get rich quick: exact solutions reveal how unbalanced initializations promote rapid feature learning",
+sections 3 and 4 and appendix B. Everywhere f(x) = beta^T x, and the force is the gradient $G = X^\top P$ of the loss
+with respect to beta; rates enter as $\sqrt{\eta_a \eta_w}$.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from .._checks import concrete, describe, require_size
+from .._safe import nonzero, safe_sqrt
+from ._arguments import as_floats, as_positive
+
+
+def neurons_preconditioner(
+    betas: Float[ArrayLike, "h d c"], delta: Float[ArrayLike, " h"], mixed: Float[ArrayLike, ""] = 1.0
+) -> Float[Array, "d c d c"]:
+    r"""M of a wide linear network with any number of outputs (Theorem 4.1): $\dot\beta_{ij} = -\sum M_{ijkl} G_{kl}$.
+
+    The sum over hidden neurons of, with $\beta_k = w_k a_k^\top$ and
+    $\kappa_k = \sqrt{\delta_k^2 + 4 \eta_a \eta_w |\beta_k|^2}$,
+    $\frac{\kappa_k + \delta_k}{2} \frac{\beta_k^\top \beta_k}{|\beta_k|^2} \otimes I_d +
+    \frac{\kappa_k - \delta_k}{2} I_c \otimes \frac{\beta_k \beta_k^\top}{|\beta_k|^2}$. A neuron with beta_k = 0 has no
+    directions, and contributes nothing.
+
+    Arguments:
+        betas: beta_k = w_k a_k^T of every hidden neuron.
+        delta: eta_w |a_k|^2 - eta_a |w_k|^2, conserved.
+        mixed: the root of eta_a eta_w.
+
+    Example:
+        >>> w, a = jnp.array([1.0, 2.0]), jnp.array([3.0])  # one neuron, one output: a^2 I + w w^T
+        >>> print(js.theory.neurons_preconditioner(jnp.outer(w, a)[None], jnp.array([4.0]))[:, 0, :, 0].round(2))
+        [[10.  2.]
+         [ 2. 13.]]
+
+    Reference:
+        @inproceedings{kunin2024get, booktitle={NeurIPS}, year={2024}, note={arXiv 2406.06158}, title={Get rich quick},
+          author={Kunin and Raventos and Domine and Chen and Klindt and Saxe and Ganguli}}
+
+    Raises:
+        ValueError: the shapes do not match, or a value is not finite.
+    """
+    betas, delta = as_floats(betas, "betas"), as_floats(delta, "delta")
+    if betas.ndim != 3 or delta.shape != betas.shape[:1]:
+        raise ValueError(f"betas must have shape (h, d, c) and delta (h,), got {betas.shape} and {delta.shape}")
+    mixed = as_positive(mixed, "mixed").astype(betas.dtype)
+    square = jnp.sum(betas**2, axis=(1, 2))
+    kappa = safe_sqrt(delta**2 + 4 * mixed**2 * square)
+    up, down = (jnp.where(square > 0, (kappa + sign * delta) / 2, 0) / nonzero(square) for sign in (1, -1))
+    read_out = jnp.einsum("k,kmj,kml->jl", up, betas, betas)
+    inward = jnp.einsum("k,kim,knm->in", down, betas, betas)
+    eye_d, eye_c = (jnp.eye(size, dtype=betas.dtype) for size in betas.shape[1:])
+    return jnp.einsum("jl,in->ijnl", read_out, eye_d) + jnp.einsum("jl,in->ijnl", eye_c, inward)
+
+
+def isotropic_velocity(
+    beta: Float[ArrayLike, "d c"],
+    force: Float[ArrayLike, "d c"],
+    delta: Float[ArrayLike, ""],
+    mixed: Float[ArrayLike, ""] = 1.0,
+) -> Float[Array, "d c"]:
+    r"""$\dot\beta = -(G S + T G)$ of a wide linear network with Delta = delta I (Theorem 4.2), on any data.
+
+    $S = \sqrt{\eta_a \eta_w \beta^\top \beta + \delta^2/4} + \delta/2$ and
+    $T = \sqrt{\eta_a \eta_w \beta \beta^\top + \delta^2/4} - \delta/2$. It holds for $h = c$ hidden neurons if
+    $\delta > 0$, $h = d$ if $\delta < 0$, and for balanced networks of any width $h \ge \min(d, c)$ if $\delta = 0$.
+
+    Arguments:
+        beta: W^T A^T, so that f(x) = beta^T x.
+        force: the gradient of the loss in beta, X^T (X beta - Y) for a sum of squares.
+        delta: of eta_w A A^T - eta_a W W^T = delta I.
+        mixed: the root of eta_a eta_w.
+
+    Example:
+        >>> beta, force = jnp.array([[3.0], [4.0]]), jnp.array([[1.0], [0.0]])
+        >>> print(js.theory.isotropic_velocity(beta, force, 0.0).ravel().round(2))  # -|beta| (I + bb^T) force
+        [-6.8 -2.4]
+
+    Reference:
+        @inproceedings{kunin2024get, booktitle={NeurIPS}, year={2024}, note={arXiv 2406.06158}, title={Get rich quick},
+          author={Kunin and Raventos and Domine and Chen and Klindt and Saxe and Ganguli}}
+
+    Raises:
+        ValueError: the shapes do not match, or a value is not finite.
+    """
+    beta, force = as_floats(beta, "beta"), as_floats(force, "force")
+    if beta.ndim != 2 or force.shape != beta.shape:
+        raise ValueError(f"beta and force must both have shape (d, c), got {beta.shape} and {force.shape}")
+    delta = as_floats(delta, "delta").astype(beta.dtype)
+    mixed = as_positive(mixed, "mixed").astype(beta.dtype)
+    root = lambda gram: _root(mixed**2 * gram + delta**2 / 4 * jnp.eye(gram.shape[0], dtype=gram.dtype))
+    return -(force @ root(beta.T @ beta) + root(beta @ beta.T) @ force)  # the two delta/2 cancel
+
+
+def preconditioner_velocity(
+    beta: Float[ArrayLike, " d"], force: Float[ArrayLike, " d"], mixed: Float[ArrayLike, ""] = 1.0
+) -> Float[Array, "d d"]:
+    r"""$\dot M = -\eta_a \eta_w (2 (\beta \cdot g) I + g \beta^\top + \beta g^\top)$ of one linear neuron (A.3.1).
+
+    Its kernel K = X M X^T moves as X Mdot X^T. delta does not appear: it only says how large M itself is.
+
+    Arguments:
+        beta: a w.
+        force: g, the gradient of the loss in beta.
+        mixed: the root of eta_a eta_w.
+
+    Example:
+        >>> print(js.theory.preconditioner_velocity(jnp.array([1.0, 0.0]), jnp.array([1.0, 1.0])))
+        [[-4. -1.]
+         [-1. -2.]]
+
+    Reference:
+        @inproceedings{kunin2024get, booktitle={NeurIPS}, year={2024}, note={arXiv 2406.06158}, title={Get rich quick},
+          author={Kunin and Raventos and Domine and Chen and Klindt and Saxe and Ganguli}}
+
+    Raises:
+        ValueError: the shapes do not match, or a value is not finite.
+    """
+    beta, force = as_floats(beta, "beta"), as_floats(force, "force")
+    if beta.ndim != 1 or force.shape != beta.shape:
+        raise ValueError(f"beta and force must both have shape (d,), got {beta.shape} and {force.shape}")
+    mixed = as_positive(mixed, "mixed").astype(beta.dtype)
+    outer = force[:, None] * beta[None, :]
+    return -(mixed**2) * (2 * (beta @ force) * jnp.eye(beta.size, dtype=beta.dtype) + outer + outer.T)
+
+
+def deep_preconditioner(beta: Float[ArrayLike, " d"], delta: Float[ArrayLike, ""], depth: int) -> Float[Array, "d d"]:
+    r"""M of a deep linear network with one output and an isotropic start, for any delta (Lemma B.8, corrected).
+
+    $f = a^\top W_L \cdots W_1 x$ with $W_{l+1}^\top W_{l+1} = W_l W_l^\top$, $a a^\top - W_L W_L^\top = \delta I$ and
+    all rates 1. Then $|\beta|^2 = |a|^2 (|a|^2 - \delta)^L$ (the proof prints the exponent d), which gives |a|, and
+    $M = C^L + \sum_{l=1}^L |a|^2 (|a|^2 - \delta)^{L-l} C^{l-1}$, where $C = W_1^\top W_1$ is $|a|^2 - \delta$ along
+    beta. Across beta it is 0 for $\delta \ge 0$, where layers are of width 1, and $-\delta$ for $\delta < 0$, where
+    they are of width d.
+
+    Arguments:
+        beta: W_1^T ... W_L^T a, not zero.
+        delta: of either sign.
+        depth: L, the hidden layers, >= 1.
+
+    Example:
+        >>> print(js.theory.deep_preconditioner(jnp.array([1.0, 0.0]), 0.0, depth=2))  # |beta|^(4/3) (I + 2 bb^T)
+        [[3. 0.]
+         [0. 1.]]
+
+    Reference:
+        @inproceedings{kunin2024get, booktitle={NeurIPS}, year={2024}, note={arXiv 2406.06158}, title={Get rich quick},
+          author={Kunin and Raventos and Domine and Chen and Klindt and Saxe and Ganguli}}
+
+    Raises:
+        ValueError: beta is no vector or is zero, a value is not finite, or depth < 1.
+        TypeError: depth is not an integer.
+    """
+    beta, delta = as_floats(beta, "beta"), as_floats(delta, "delta")
+    require_size(depth, "depth")
+    known = concrete(beta)
+    if beta.ndim != 1 or (known is not None and not known.any()):
+        raise ValueError(f"beta must be a vector that is not zero, got {describe(beta)}")
+    delta = delta.astype(beta.dtype)
+    square = jnp.sum(beta**2)
+    along = _inner_square(square, delta, depth)  # |a|^2 - delta
+    outer = along + delta
+    across = jnp.maximum(-delta, 0)
+    terms = lambda c: (
+        c**depth + sum(outer * along ** (depth - layer) * c ** (layer - 1) for layer in range(1, depth + 1))
+    )
+    unit = beta[:, None] * beta[None, :] / square
+    return terms(along) * unit + terms(across) * (jnp.eye(beta.size, dtype=beta.dtype) - unit)
+
+
+def _inner_square(square: Array, delta: Array, depth: int) -> Array:
+    """The s > max(0, -delta) with (s + delta) s^L = |beta|^2, by bisection; a Newton step gives it its derivative."""
+    miss = lambda s, square, delta: (s + delta) * s**depth - square
+    low = jnp.maximum(-delta, 0)
+    # At low + |beta|^(2/(L + 1)) both factors are large enough.
+    ends = jax.lax.stop_gradient((low, low + square ** (1 / (depth + 1))))
+
+    def halve(_, ends):
+        middle = (ends[0] + ends[1]) / 2
+        over = miss(middle, *jax.lax.stop_gradient((square, delta))) > 0
+        return jnp.where(over, ends[0], middle), jnp.where(over, middle, ends[1])
+
+    root = jax.lax.stop_gradient(jax.lax.fori_loop(0, 100, halve, ends)[1])
+    slope = (depth * (root + delta) + root) * root ** (depth - 1)
+    return root - miss(root, square, delta) / jax.lax.stop_gradient(slope)
+
+
+def _root(gram: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    values, vectors = jnp.linalg.eigh(gram)
+    return (vectors * safe_sqrt(jnp.maximum(values, 0))[None, :]) @ vectors.T
