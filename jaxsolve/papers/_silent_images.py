@@ -1,0 +1,118 @@
+"""Images for the figures of silent alignment, in the coordinates of their principal components."""
+
+import functools
+from typing import Any, NamedTuple, TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from .._dynamics import Quantity
+from .._problem import Problem
+from ..data import Dataset, pca
+from ..nets import MLP, Scaling
+from ..observe import kernel, kernel_alignment, kernel_norm, loss, Observable, outputs, test_kernel, test_outputs
+from ._figure import Images, Scale
+from ._images import images
+from ._silent import draw_machine, draw_silence, relative_error
+
+
+if TYPE_CHECKING:
+    import xarray
+    from matplotlib.axes import Axes
+
+
+class ImageTask(NamedTuple):
+    """Which images, and how many of their principal components.
+
+    A dense network with Gaussian weights does not see a rotation of its inputs, so components serve as pixels do.
+    """
+
+    collection: Images
+    scale: Scale
+    task: str | tuple[int, int]
+    samples: int
+    tests: int
+    rank: int
+
+    def data(self, gamma: Any = 0.0) -> Dataset:
+        """X_gamma = U S^gamma V^T in principal coordinates: whitened at gamma = 0, as they are at 1.
+
+        Scaled to |X_gamma|^2 = n rank at every gamma, so that times can be compared. (`js.data.partial_whiten` counts
+        the other way: its power is 1 - gamma.)
+        """
+        components, sizes = _components(self)
+        factor = sizes ** (gamma - 1)
+        factor = factor / jnp.sqrt(jnp.mean((factor * sizes) ** 2))
+        test = components.x_test if components.x_test is None else components.x_test * factor[None]
+        return Dataset(components.x * factor[None], components.y, test, components.y_test)
+
+
+@functools.cache
+def _components(task: ImageTask) -> tuple[Dataset, Array]:
+    """Principal components, and the root mean square of each."""
+    with jax.ensure_compile_time_eval():  # problems are made in traces, which need not hold all images
+        request = {"task": task.task, "n_train": task.samples, "n_test": task.tests}
+        data = images(task.collection, task.scale, key=jax.random.key(0), **request)
+        data = data.transform(pca(task.rank, standardise=False))
+        return data, jnp.sqrt(jnp.mean(data.x**2, axis=0))
+
+
+class MLPOnImages(NamedTuple):
+    """Dense networks in standard parametrisation on such images.
+
+    Arguments:
+        depth: hidden layers.
+    """
+
+    images: ImageTask
+    width: int
+    depth: int = 1
+    activation: str = "relu"
+
+    def __call__(self, sigma: Array, seed: Array, gamma: Any = 0.0) -> Problem:
+        data = self.images.data(gamma)
+        sizes = (data.x.shape[1], self.width, self.depth, data.y.shape[1])
+        net = MLP(*sizes, self.activation, scaling=Scaling.standard(sigma=sigma), key=jax.random.key(seed))
+        return Problem(net, *data.train, test=data.test)
+
+
+TARGETS = Observable("targets", lambda view: view.problem.y, Quantity.PARAMS, ("sample", "output"))
+WATCHED = (loss(), kernel_alignment(), kernel_norm(), outputs(), test_outputs(), kernel(), test_kernel(), TARGETS)
+
+
+def regressions(run: "xarray.Dataset", at: int) -> np.ndarray:
+    """What regression with the kernels of time number `at` predicts on the test points: lanes, points and outputs."""
+    now = [run[name].isel(t=at).values for name in ("kernel", "test_kernel", "targets")]
+    start = [run[name].isel(t=0).values for name in ("outputs", "test_outputs")]
+    matrix, cross, targets = now
+    gap = targets - start[0]
+    lanes, rows = gap.shape[:-2], gap.shape[-2] * gap.shape[-1]
+    weights = np.linalg.solve(matrix.reshape(*lanes, rows, rows), gap.reshape(*lanes, rows, 1))
+    moved = cross.reshape(*lanes, -1, rows) @ weights
+    return start[1] + moved.reshape(start[1].shape)
+
+
+def machine_errors(run: "xarray.Dataset", at: int = -1) -> np.ndarray:
+    """Relative error of kernel regression with the kernel of time number `at` against the final network."""
+    return relative_error(run["test_outputs"].isel(t=-1), regressions(run, at))
+
+
+def machine_correlations(run: "xarray.Dataset", at: int = -1) -> np.ndarray:
+    """Their correlation, lane by lane."""
+    finals, found = run["test_outputs"].isel(t=-1).values, regressions(run, at)
+    pairs = zip(finals, found, strict=True)
+    return np.array([np.corrcoef(f.ravel(), g.ravel())[0, 1] for f, g in pairs])
+
+
+def draw_run(ax: "Axes", run: "xarray.Dataset", limit: float | None = None) -> None:
+    """The three curves of one lane."""
+    losses, norms, alignment = (run[name].values for name in ("loss", "kernel_norm", "kernel_alignment"))
+    draw_silence(ax, run["t"].values, losses, norms, alignment, limit)
+
+
+def draw_machines(ax: "Axes", run: "xarray.Dataset") -> None:
+    """Regressions with the final and with the first kernel, of one lane."""
+    final, first = (regressions(run, at).ravel() for at in (-1, 0))
+    draw_machine(ax, run["test_outputs"].isel(t=-1).values.ravel(), {"final kernel": final, "first kernel": first})

@@ -1,0 +1,104 @@
+"""Figure 1: silent alignment of relu networks on whitened images."""
+
+from math import inf
+from typing import final, TYPE_CHECKING
+
+import jax.numpy as jnp
+import numpy as np
+from diffrax import Tsit5
+
+from ...dynamics import GradientFlow
+from ...theory import spiked_kernel
+from .._claim import Claim, exponent, mean_over
+from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._silent import rise_time, turned_before
+from .._silent_images import (
+    draw_machines,
+    draw_run,
+    ImageTask,
+    machine_correlations,
+    machine_errors,
+    MLPOnImages,
+    WATCHED,
+)
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WIDTH = 100
+SIZES = {Scale.SMALL: (60, 100, 40), Scale.MEDIUM: (1000, 1000, 500), Scale.PAPER: (1000, 1000, 500)}
+SEEDS = {Scale.SMALL: 3, Scale.MEDIUM: 5, Scale.PAPER: 5}
+SIGMAS = {"mnist": [0.1, 0.03], "cifar": [0.1]}  # the first is the paper's
+TIMES = np.linspace(0.0, 20.0, 41)
+PANELS = {"mnist": Images.MNIST, "cifar": Images.CIFAR10}
+
+
+@final
+class Fig1(AbstractFigure):
+    """Two-layer relu networks on the first two classes of two collections of images."""
+
+    title = "Figure 1: silent alignment of two-layer relu networks on whitened images of two classes"
+    ours = (
+        "At small scale 60 images and 40 principal components in place of 1000 images. Gradient flow. MNIST also from "
+        "sigma = 0.03. Panels (d) and (e), a wide residual network, are not here."
+    )
+    hours = {Scale.SMALL: 0.02, Scale.MEDIUM: 1.0, Scale.PAPER: 1.0}
+    images = Images.MNIST
+
+    def run(self, runs: Runs) -> Data:
+        flow = GradientFlow(Tsit5(), rtol=1e-5, atol=1e-8)
+        samples, tests, rank = SIZES[runs.scale]
+        found = {}
+        for name, collection in PANELS.items():
+            problems = MLPOnImages(ImageTask(collection, runs.scale, (0, 1), samples, tests, rank), WIDTH)
+            axes = {"sigma": np.array(SIGMAS[name]), "seed": range(SEEDS[runs.scale])}
+            found[name] = runs.sweep(name, problems, axes, flow, TIMES, observe=WATCHED)
+        return found
+
+    def draw(self, data: Data) -> "Figure":
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(7.0, 2.7), layout="constrained")
+        a, b, c = figure.subplots(1, 3)
+        rank = SIZES[Scale.SMALL][2] if data["mnist"].sizes["test_sample"] == SIZES[Scale.SMALL][1] else 500
+        limit = float(spiked_kernel(1.0, jnp.ones(2)).alignment(rank))
+        first = {name: data[name].isel(sigma=0, seed=0) for name in PANELS}
+        draw_run(a, first["mnist"], limit)
+        draw_machines(b, first["mnist"])
+        draw_run(c, first["cifar"], limit)
+        for ax, title in ((a, "(a) MNIST, 0 and 1"), (b, "(b) MNIST"), (c, "(c) CIFAR-10, two classes")):
+            ax.set_title(title, fontsize=9)
+        b.legend(frameon=False, fontsize=7)
+        handles, labels = a.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+        return figure
+
+    def claims(self, data: Data) -> list[Claim]:
+        found = []
+        for name, panel in (("mnist", "(a) MNIST"), ("cifar", "(c) CIFAR-10")):
+            run = data[name].isel(sigma=0).transpose("seed", "t", ...)
+            losses, norm = run["loss"].values, run["kernel_norm"].values
+            turned = mean_over(turned_before(TIMES, losses, run["kernel_alignment"].values))
+            said = f"{panel}: share of the alignment's rise that is done when the loss has fallen by 10 %."
+            found.append(Claim(said, "about 1", (0.9, 1.1), *turned))
+            falls = rise_time(TIMES, 1 - losses / losses[:, :1], 0.1)
+            grows = rise_time(TIMES, norm / norm[:, -1:], 0.1)
+            said = f"{panel}: kernel and loss move together: ratio of the times of their first 10 %."
+            found.append(Claim(said, "about 1", (0.7, 1.3), *mean_over(grows / falls)))
+            last, first = machine_errors(run), machine_errors(run, 0)
+            said = (
+                f"{panel}: the final network is kernel regression with its final kernel: relative error on test points."
+            )
+            found.append(Claim(said, "small", (0.0, 0.15), *mean_over(last)))
+            said = f"{panel}: correlation of the two."
+            found.append(Claim(said, "near 1", (0.98, inf), *mean_over(machine_correlations(run))))
+            said = f"{panel}: the first kernel is no good model: its error over that of the final one."
+            found.append(Claim(said, "> 1", (2.0, inf), *mean_over(first / last)))
+        every = data["mnist"].transpose("seed", "sigma", "t", ...)
+        law = exponent(SIGMAS["mnist"], machine_errors(every))
+        found.append(Claim("The error falls with the start: exponent of sigma, MNIST.", "> 0", (0.0, inf), *law))
+        return found
+
+
+FIGURE = Fig1()
