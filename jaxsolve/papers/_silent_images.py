@@ -12,7 +12,7 @@ from .._dynamics import Quantity
 from .._problem import Problem
 from ..data import Dataset, pca
 from ..nets import MLP, Scaling
-from ..observe import kernel, kernel_alignment, kernel_norm, loss, Observable, outputs, test_kernel, test_outputs
+from ..observe import cross_kernel, kernel, kernel_alignment, kernel_norm, loss, Observable, outputs, test_outputs
 from ._figure import Images, Scale
 from ._images import images
 from ._silent import draw_machine, draw_silence, relative_error
@@ -79,12 +79,12 @@ class MLPOnImages(NamedTuple):
 
 
 TARGETS = Observable("targets", lambda view: view.problem.y, Quantity.PARAMS, ("sample", "output"))
-WATCHED = (loss(), kernel_alignment(), kernel_norm(), outputs(), test_outputs(), kernel(), test_kernel(), TARGETS)
+WATCHED = (loss(), kernel_alignment(), kernel_norm(), outputs(), test_outputs(), kernel(), cross_kernel(), TARGETS)
 
 
 def regressions(run: "xarray.Dataset", at: int) -> np.ndarray:
     """What regression with the kernels of time number `at` predicts on the test points: lanes, points and outputs."""
-    now = [run[name].isel(t=at).values for name in ("kernel", "test_kernel", "targets")]
+    now = [run[name].isel(t=at).values for name in ("kernel", "cross_kernel", "targets")]
     start = [run[name].isel(t=0).values for name in ("outputs", "test_outputs")]
     matrix, cross, targets = now
     gap = targets - start[0]
