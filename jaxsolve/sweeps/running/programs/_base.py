@@ -11,6 +11,7 @@ from jaxtyping import Array
 from ...._dynamics import March
 from ...._results import FIRST_FAILURE, result_code
 from .._builder import Cells
+from .._devices import Devices
 from ._queue import Waiting
 
 
@@ -100,6 +101,15 @@ class AbstractRunner(abc.ABC):
         sizes = ("temp_size_in_bytes", "argument_size_in_bytes", "output_size_in_bytes")
         found = [sum(getattr(plan, name, 0) for name in sizes) for plan in plans if plan is not None]
         return self.streams * max(found, default=0)
+
+
+def safe_streams(compiled: jax.stages.Compiled, devices: Devices) -> int:
+    """How many threads may run a program at once: those that are best for the devices, but one if it calls LAPACK.
+
+    jaxlib (0.10) spreads a batch of factorisations, such as eigenvalues at several times, over XLA's own threads, and
+    waits on one of them. Where as many programs do so as there are threads, none is left to work: all wait for ever.
+    """
+    return 1 if "lapack_" in (compiled.as_text() or "") else devices.streams
 
 
 class AbstractLowered(abc.ABC):

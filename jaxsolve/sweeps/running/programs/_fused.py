@@ -12,7 +12,7 @@ from ...._results import result_code
 from ...._solve import check_applies, observe_random_access, random_access_result
 from .._builder import Cells, Leaves, Setup
 from .._devices import Devices
-from ._base import AbstractLowered, AbstractRunner, Batch, first, Lanes, repeat_last, take
+from ._base import AbstractLowered, AbstractRunner, Batch, first, Lanes, repeat_last, safe_streams, take
 from ._queue import Waiting
 
 
@@ -73,7 +73,7 @@ class Fused(AbstractRunner):
     def __init__(self, compiled: jax.stages.Compiled, rows: int, devices: Devices):
         self._compiled = compiled
         self._rows = rows
-        self.programs, self.streams = [compiled], devices.streams
+        self.programs, self.streams = [compiled], safe_streams(compiled, devices)
 
     def run(self, cells: Cells, waiting: Waiting, hand_over: Callable[[Batch], Any]) -> None:
         while len(places := waiting.take(self._rows)):

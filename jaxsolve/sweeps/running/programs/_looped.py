@@ -15,7 +15,7 @@ from jaxtyping import Array, Int
 from ...._solve import observe_march
 from .._builder import Cells, Setup
 from .._devices import Devices
-from ._base import AbstractLowered, AbstractRunner, Batch, lane_of, Lanes, repeat_last, take
+from ._base import AbstractLowered, AbstractRunner, Batch, lane_of, Lanes, repeat_last, safe_streams, take
 from ._queue import Waiting
 
 
@@ -69,7 +69,7 @@ class Looped(AbstractRunner):
         self._compiled = compiled
         self._rows = rows
         self._devices = devices
-        self.programs, self.streams = [compiled], devices.streams
+        self.programs, self.streams = [compiled], safe_streams(compiled, devices)
 
     def run(self, cells: Cells, waiting: Waiting, hand_over: Callable[[Batch], Any]) -> None:
         each = 1

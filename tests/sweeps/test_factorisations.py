@@ -1,0 +1,25 @@
+"""Observables that factorise matrices at several times, on as many threads as there are."""
+
+from tests.processes import fresh
+
+
+SPECTRA = """
+import jax, jax.numpy as jnp, optax
+import jaxsolve as js
+
+def spectrum(view):
+    return jnp.linalg.eigvalsh(view.params.weights[0].T @ view.params.weights[0])
+
+def problem(seed):
+    net = js.nets.MLP(30, 40, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(seed))
+    return js.Problem(net, jnp.ones((4, 30)), jnp.ones((4, 1)))
+
+look = js.observe.Observable("spectrum", spectrum, js.Quantity.PARAMS, ("mode",))
+descent, ts = js.Descent(optax.sgd(0.1)), [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
+print(js.sweep(problem, {"seed": range(200)}, descent, ts, observe=look, progress=False)["spectrum"].shape)
+"""
+
+
+def test_a_sweep_that_factorises_comes_to_its_end():
+    """Two threads of it used to wait for each other for ever, on two cores."""
+    assert fresh(SPECTRA) == "(200, 6, 30)\n"
