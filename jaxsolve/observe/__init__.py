@@ -2,6 +2,7 @@
 
 from ._changes import (
     output_change as output_change,
+    parameter_distance as parameter_distance,
     preactivation_velocity as preactivation_velocity,
     test_output_change as test_output_change,
     weight_change as weight_change,
@@ -13,13 +14,13 @@ from ._kernel import (
     kernel_centred_distance as kernel_centred_distance,
     kernel_change as kernel_change,
     kernel_distance as kernel_distance,
+    kernel_norm as kernel_norm,
 )
 from ._kernel_classes import (
     kernel_between_classes as kernel_between_classes,
     kernel_by_class as kernel_by_class,
     kernel_within_class as kernel_within_class,
 )
-from ._kernel_size import cross_kernel as cross_kernel, kernel_norm as kernel_norm
 from ._kernel_spectrum import (
     kernel_effective_rank as kernel_effective_rank,
     kernel_entropy as kernel_entropy,
@@ -43,7 +44,7 @@ from ._outputs import (
     test_loss as test_loss,
     test_outputs as test_outputs,
 )
-from ._patterns import hamming_distance as hamming_distance, parameter_distance as parameter_distance
+from ._patterns import hamming_distance as hamming_distance
 from ._regimes import (
     classify as classify,
     half_loss_time as half_loss_time,
@@ -54,6 +55,7 @@ from ._regimes import (
 from ._renamed import __getattr__ as __getattr__  # pyright: ignore[reportAttributeAccessIssue]
 from ._stability import edge_time as edge_time, sharpness as sharpness, stability as stability
 from ._test_kernel import (
+    cross_kernel as cross_kernel,
     test_kernel as test_kernel,
     test_kernel_change as test_kernel_change,
     test_kernel_distance as test_kernel_distance,

@@ -19,9 +19,12 @@ def _root_mean_square(values: Float[Array, "..."]) -> Float[Array, ""]:
     return safe_sqrt(jnp.mean(values**2))
 
 
+def _parameter_distance(view: View):
+    return _size(jax.tree.map(jnp.subtract, view.params, view.problem.params))
+
+
 def _weight_change(view: View):
-    start = view.problem.params
-    return _size(jax.tree.map(jnp.subtract, view.params, start)) / _size(start)
+    return _parameter_distance(view) / _size(view.problem.params)
 
 
 def _output_change(view: View):
@@ -34,7 +37,7 @@ def _test_output_change(view: View):
     return _root_mean_square(view.test_outputs - problem.test_outputs(problem.params))
 
 
-def _preactivations(net: nets.AbstractLayered, x: Float[Array, "n ..."]) -> list[Float[Array, "n ..."]]:
+def preactivations(net: nets.AbstractLayered, x: Float[Array, "n ..."]) -> list[Float[Array, "n ..."]]:
     """What goes into the activation of each hidden layer."""
     found, begin, layers = [], 0, net.layers
     z = x
@@ -62,7 +65,7 @@ def _velocity(view: View):
     problem, units = view.problem, getattr(_known_layers(view), "units", None)
     gradient = jax.grad(problem.objective)(view.params)
     direction = jax.tree.map(lambda rate, g: -rate * g, problem.eta, gradient)
-    read = lambda params: _preactivations(problem.network(params), problem.x)
+    read = lambda params: preactivations(problem.network(params), problem.x)
     velocities = jax.jvp(read, (view.params,), (direction,))[1]
     # Padding does not move, and does not count.
     padding = [1.0 if units is None else v.shape[1] / units for v in velocities]
@@ -82,6 +85,19 @@ def weight_change() -> Observable:
         1.0
     """
     return Observable("weight_change", _weight_change, Quantity.PARAMS)
+
+
+def parameter_distance() -> Observable:
+    """|theta - theta_0|, the Euclidean distance of all trainable parameters from the start. Any network.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> moved = jax.tree.map(lambda w: w + 1.0, problem.params)  # twelve weights
+        >>> print(f"{js.observe.parameter_distance()(js.View(problem, jnp.zeros(()), moved)):.3f}")
+        3.464
+    """
+    return Observable("parameter_distance", _parameter_distance, Quantity.PARAMS, unit="weight")
 
 
 def output_change() -> Observable:

@@ -1,5 +1,7 @@
 """Observables of the neural tangent kernel on the training set, eta-weighted: the one that drives f."""
 
+import jax.numpy as jnp
+
 from .. import kernels
 from .._dynamics import Quantity, View
 from ._observable import Observable
@@ -12,6 +14,10 @@ def _kernel(view: View):
 def _initial(view: View):
     problem = view.problem
     return problem.kernel(problem.params, problem.x)
+
+
+def _norm(view: View):
+    return jnp.linalg.norm(view.kernel)
 
 
 def _distance(view: View):
@@ -47,6 +53,19 @@ def kernel() -> Observable:
     return Observable(
         "kernel", _kernel, Quantity.KERNEL, ("sample", "output", "sample_2", "output_2"), "output^2 / (loss time)"
     )
+
+
+def kernel_norm() -> Observable:
+    """|K| (Frobenius), over samples and outputs.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> view = js.View(problem, jnp.zeros(()), problem.params)
+        >>> print(bool(js.observe.kernel_norm()(view) <= js.observe.kernel_trace()(view)))
+        True
+    """
+    return Observable("kernel_norm", _norm, Quantity.KERNEL, unit="output^2 / (loss time)")
 
 
 def kernel_distance() -> Observable:

@@ -1,4 +1,4 @@
-"""Observables of the eta-weighted neural tangent kernel on the test inputs: what generalisation sees of it."""
+"""Observables of the eta-weighted neural tangent kernel on test inputs: what generalisation sees of it."""
 
 from jaxtyping import Array, Float
 
@@ -20,6 +20,11 @@ def _require_test_set(problem: Problem) -> None:
 
 def _kernel(view: View) -> Float[Array, "m out m out"]:
     return view.problem.kernel(view.params, _inputs(view.problem))
+
+
+def _cross(view: View) -> Float[Array, "m out n out"]:
+    problem = view.problem
+    return problem.kernel(view.params, _inputs(problem), problem.x)
 
 
 def _initial(view: View) -> Float[Array, "m out m out"]:
@@ -48,6 +53,22 @@ def test_kernel() -> Observable:
     dims = ("test_sample", "output", "test_sample_2", "output_2")
     return Observable(
         "test_kernel", _kernel, Quantity.PARAMS, dims, "output^2 / (loss time)", require=_require_test_set
+    )
+
+
+def cross_kernel() -> Observable:
+    """The eta-weighted kernel between test and training points, shape (m, c, n, c).
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), test=(jnp.ones((3, 2)), jnp.ones((3, 1))))
+        >>> view = js.View(problem, jnp.zeros(()), problem.params)
+        >>> js.observe.cross_kernel()(view).shape
+        (3, 1, 2, 1)
+    """
+    dims = ("test_sample", "output", "sample", "output_2")
+    return Observable(
+        "cross_kernel", _cross, Quantity.PARAMS, dims, "output^2 / (loss time)", require=_require_test_set
     )
 
 

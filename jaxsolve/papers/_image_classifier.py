@@ -13,7 +13,7 @@ from ..data import Dataset, Images, pca
 from ..dynamics import Descent
 from ..losses import CrossEntropy
 from ..nets import MLP, Scaling
-from ..observe import accuracy, test_accuracy, weight_distances, weight_norms
+from ..observe import accuracy, test_accuracy, weight_change
 from ._figure import Scale
 from ._images import images
 
@@ -23,7 +23,7 @@ TESTS = {Scale.SMALL: 1000, Scale.MEDIUM: 2000, Scale.PAPER: 10_000}
 EPOCHS = {Scale.SMALL: 800, Scale.MEDIUM: 1000, Scale.PAPER: 10_000}
 COMPONENTS = 60  # at small scale, of the 3072 pixels
 BATCH = 128
-WATCHED = [accuracy(), test_accuracy(), weight_distances(), weight_norms()]
+WATCHED = [accuracy(), test_accuracy(), weight_change()]
 
 
 class Start(NamedTuple):
@@ -61,9 +61,3 @@ def descent(scale: Scale, rate: float) -> tuple[Descent, np.ndarray]:
     """SGD, and the times at which it is looked at: twenty, evenly, and the start."""
     steps = EPOCHS[scale] * (SAMPLES[scale] // BATCH)
     return Descent(optax.sgd(rate), batch_size=BATCH, key=jax.random.key(1)), np.linspace(0.0, rate * steps, 21)
-
-
-def relative_distance(data: Any) -> Any:
-    """|theta - theta_0|/|theta_0| at the end, of all weights together."""
-    moved, start = data["weight_distances"].isel(t=-1), data["weight_norms"].isel(t=0)
-    return (moved**2).sum("layer") ** 0.5 / (start**2).sum("layer") ** 0.5

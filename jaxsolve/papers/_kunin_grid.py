@@ -53,12 +53,8 @@ class Sizes(NamedTuple):
 PAPER = Sizes(100, 50, 1000, 10_000, taus=17, deltas=17, seeds=16, step=5e-3, end=500.0)
 SIZES = {
     Scale.SMALL: Sizes(in_size=10, width=20, samples=100, tests=1000, taus=5, deltas=5, seeds=4, step=5e-3, end=20.0),
-    Scale.MEDIUM: Sizes(
-        in_size=100, width=50, samples=1000, tests=10_000, taus=17, deltas=17, seeds=2, step=5e-3, end=500.0
-    ),
-    Scale.PAPER: Sizes(
-        in_size=100, width=50, samples=1000, tests=10_000, taus=17, deltas=17, seeds=16, step=5e-3, end=500.0
-    ),
+    Scale.MEDIUM: PAPER._replace(seeds=2),
+    Scale.PAPER: PAPER,
 }
 
 
@@ -92,20 +88,20 @@ def student(data: Dataset, width: int, tau: Array, delta: Array, key: Array) -> 
     sigma = jnp.stack([jnp.sqrt((size - delta) / 2), jnp.sqrt((size + delta) / 2)])
     scaling = Scaling(multiplier=jnp.ones(2), sigma=sigma, eta=jnp.full(2, 2.0) / tau**2)
     net = MLP(data.x.shape[1], width, 1, 1, "relu", scaling=scaling, init=Mirrored(Sphere()), key=key)
-    test = None if data.x_test is None else (data.x_test, data.y_test)
-    return Problem(net, data.x, data.y, test=test)
+    return Problem(net, *data.train, test=data.test)
 
 
 def grid(runs: Runs) -> "xarray.Dataset":
-    """All students of a scale, by gradient descent."""
-    sizes = SIZES[runs.scale]
+    """All students of a scale, by gradient descent: kept beside the figures, since several are drawn from them."""
+    sizes, shared = SIZES[runs.scale], runs._replace(folder=runs.folder.parent)
     axes = {
         "tau": np.logspace(-1, 0.3, sizes.taus),
         "delta": np.linspace(-1, 1, sizes.deltas),
         "seed": range(100, 100 + sizes.seeds),
     }
     watched = [loss(), test_loss(), kernel_distance(), hamming_distance(), parameter_distance()]
-    return runs.sweep("grid", Students(*sizes[:4]), axes, Descent(optax.sgd(sizes.step)), sizes.times, observe=watched)
+    students, descent = Students(*sizes[:4]), Descent(optax.sgd(sizes.step))
+    return shared.sweep("grid", students, axes, descent, sizes.times, observe=watched)
 
 
 def of_size(scale: Scale) -> str:

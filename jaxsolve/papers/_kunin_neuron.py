@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from .._problem import Problem
 from ..nets import Given, Scaling, SingleNeuron
+from ..theory import neurons_preconditioner
 
 
 if TYPE_CHECKING:
@@ -50,11 +51,10 @@ def beta(runs: "xarray.Dataset") -> "xarray.DataArray":
 
 
 def preconditioner(b: Float[np.ndarray, "... 2"], delta: float) -> Float[np.ndarray, "... 2 2"]:
-    """M of equation 4: (kappa + delta)/2 I + (kappa - delta)/2 bb^T/|b|^2."""
-    square = np.sum(b**2, axis=-1)[..., None, None]
-    kappa = np.sqrt(delta**2 + 4 * square)
-    along = b[..., :, None] * b[..., None, :] / np.maximum(square, 1e-300)
-    return (kappa + delta) / 2 * np.eye(2) + (kappa - delta) / 2 * along
+    """M of equation 4 at each beta."""
+    flat = jnp.asarray(b).reshape(-1, 1, 2, 1)
+    one = lambda betas: neurons_preconditioner(betas, jnp.full(1, delta))[:, 0, :, 0]
+    return np.asarray(jax.vmap(one)(flat)).reshape(*b.shape, 2)
 
 
 def draw_loss(ax: "Axes", problem: Neurons, limits: tuple[float, float, float, float]) -> None:

@@ -11,6 +11,7 @@ from jaxtyping import Array
 from .._dynamics import Quantity
 from .._problem import Problem
 from ..data import Dataset, pca
+from ..kernels import regression
 from ..nets import MLP, Scaling
 from ..observe import cross_kernel, kernel, kernel_alignment, kernel_norm, loss, Observable, outputs, test_outputs
 from ._figure import Images, Scale
@@ -86,12 +87,10 @@ def regressions(run: "xarray.Dataset", at: int) -> np.ndarray:
     """What regression with the kernels of time number `at` predicts on the test points: lanes, points and outputs."""
     now = [run[name].isel(t=at).values for name in ("kernel", "cross_kernel", "targets")]
     start = [run[name].isel(t=0).values for name in ("outputs", "test_outputs")]
-    matrix, cross, targets = now
-    gap = targets - start[0]
-    lanes, rows = gap.shape[:-2], gap.shape[-2] * gap.shape[-1]
-    weights = np.linalg.solve(matrix.reshape(*lanes, rows, rows), gap.reshape(*lanes, rows, 1))
-    moved = cross.reshape(*lanes, -1, rows) @ weights
-    return start[1] + moved.reshape(start[1].shape)
+    lanes = now[-1].shape[:-2]
+    rows = zip(*(array.reshape(-1, *array.shape[len(lanes) :]) for array in (*now, *start)), strict=True)
+    found = [regression(matrix, y, start=f0).predict(cross, g0) for matrix, cross, y, f0, g0 in rows]
+    return np.reshape(found, start[1].shape)
 
 
 def machine_errors(run: "xarray.Dataset", at: int = -1) -> np.ndarray:

@@ -18,7 +18,6 @@ from .._image_classifier import (
     COMPONENTS,
     descent,
     EPOCHS,
-    relative_distance,
     SAMPLES,
     Start,
     ten_classes,
@@ -83,7 +82,7 @@ class Fig4(AbstractFigure):
         runs = data["runs"]
         figure = Figure(figsize=(6.8, 2.8), layout="constrained")
         left, right = figure.subplots(1, 2, sharex=True)
-        for ax, values in ((left, 100 * runs["test_accuracy"].max("t")), (right, relative_distance(runs))):
+        for ax, values in ((left, 100 * runs["test_accuracy"].max("t")), (right, runs["weight_change"].isel(t=-1))):
             for index, (name, (*_, learns)) in enumerate(MODELS.items()):
                 cells = values.isel({AXIS: index})
                 mean, bar = zip(*(mean_over(cells.sel(width=width)) for width in runs["width"]), strict=True)
@@ -99,7 +98,7 @@ class Fig4(AbstractFigure):
 
     def claims(self, data: Data) -> list[Claim]:
         runs, names = data["runs"], list(MODELS)
-        distance = relative_distance(runs).transpose(AXIS, "seed", "width")
+        distance = runs["weight_change"].isel(t=-1).transpose(AXIS, "seed", "width")
         best = runs["test_accuracy"].max("t").isel(width=-1)
         found = []
         for index, (name, (*_, learns)) in enumerate(MODELS.items()):

@@ -17,7 +17,6 @@ from .._image_classifier import (
     COMPONENTS,
     descent,
     EPOCHS,
-    relative_distance,
     SAMPLES,
     Start,
     ten_classes,
@@ -63,7 +62,7 @@ class Fig5(AbstractFigure):
         shown = {
             "training accuracy (%)": 100 * runs["accuracy"].max("t"),
             "best test accuracy (%)": 100 * runs["test_accuracy"].max("t"),
-            r"$|\theta - \theta_0|/|\theta_0|$": relative_distance(runs),
+            r"$|\theta - \theta_0|/|\theta_0|$": runs["weight_change"].isel(t=-1),
         }
         figure = Figure(figsize=(7.0, 2.7), layout="constrained")
         panels = figure.subplots(1, 3, sharex=True)
@@ -81,7 +80,7 @@ class Fig5(AbstractFigure):
 
     def claims(self, data: Data) -> list[Claim]:
         runs = data["runs"]
-        distance = relative_distance(runs).transpose(AXIS, "seed", "kappa")
+        distance = runs["weight_change"].isel(t=-1).transpose(AXIS, "seed", "kappa")
         fitted, best = (100 * runs[name].max("t").isel(kappa=-1) for name in ("accuracy", "test_accuracy"))
         last = f"at kappa = {KAPPAS[-1]:g}"
         found = [
