@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
-import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +17,7 @@ from ._dynamics import (
     AbstractMarching,
     AbstractRandomAccess,
     March,
+    march,
     NotApplicable,
     resolve,
     View,
@@ -147,20 +147,6 @@ def check_applies(problem: Problem, dynamics: AbstractRandomAccess, throw: bool)
     validity = dynamics.check(problem)
     if validity.structural or (throw and concrete(validity.applies) is not None and not bool(validity.applies)):
         raise NotApplicable(f"{dynamics.name} does not solve this problem: it needs {validity.missed()}")
-
-
-def march(problem: Problem, dynamics: AbstractMarching, ts: Float[Array, " times"]) -> March:
-    """A whole marching run, for use inside jit."""
-    state = dynamics.init(problem, ts)
-    chunk = jnp.asarray(dynamics.chunk)
-    state = jax.lax.while_loop(lambda s: ~s.done, lambda s: dynamics.advance(problem, s, chunk), state)
-    # JAX would say no more than that a loop has no reverse mode.
-    message = (
-        f"reverse-mode derivatives (jax.grad, jax.vjp, jax.jacrev) do not go through the steps of {dynamics.name}, "
-        "whose number is not known beforehand. Take forward mode (jax.jvp, jax.jacfwd), or a closed form (js.exact) "
-        "where there is one, which has both modes"
-    )
-    return eqxi.nondifferentiable_backward(dynamics.finish(problem, state), msg=message)
 
 
 def observe_march(

@@ -6,4 +6,5 @@ from ._frozen_kernel import FrozenKernel as FrozenKernel
 from ._gradient_flow import GradientFlow as GradientFlow
 from ._infinite_width import InfiniteWidth as InfiniteWidth
 from ._momentum_flow import MomentumFlow as MomentumFlow
+from ._run_end import RunEnd as RunEnd
 from ._stochastic_flow import StochasticFlow as StochasticFlow

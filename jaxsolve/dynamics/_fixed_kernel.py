@@ -54,6 +54,10 @@ class AbstractFixedKernel(AbstractChoice):
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """What the kernel asks of a problem, whatever its loss."""
 
+    def settled(self, problem: Problem) -> "AbstractFixedKernel":
+        """The same, with all that takes long to find from a problem found once."""
+        return self
+
     @property
     def name(self) -> str:
         name = type(self).__name__
@@ -103,6 +107,7 @@ def check_flow(flow: Any) -> AbstractMarching | None:
 
 def train_and_test(source: AbstractFixedKernel, problem: Problem) -> tuple[Array, Array | None]:
     """The kernel on the training set, and between test and training set."""
+    source = source.settled(problem)
     kernel = source.ntk(problem, problem.x)
     return kernel, None if problem.x_test is None else source.ntk(problem, problem.x_test, problem.x)
 

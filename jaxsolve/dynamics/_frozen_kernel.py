@@ -9,6 +9,7 @@ from .._checks import describe
 from .._dynamics import AbstractMarching, Assumption
 from .._problem import Problem
 from ._fixed_kernel import AbstractFixedKernel, check_flow
+from ._run_end import RunEnd
 
 
 class FrozenKernel(AbstractFixedKernel):
@@ -22,7 +23,8 @@ class FrozenKernel(AbstractFixedKernel):
 
     Arguments:
         at: the network whose NTK it is; None takes the problem's start. With `traj.final.net` of a finished run it is
-            the kernel that the run has learnt.
+            the kernel that the run has learnt, and with `dynamics.RunEnd(GradientFlow(), t)` that of a run of the
+            problem itself, so in a sweep of every lane its own.
         flow: a marching dynamics for function space, such as `GradientFlow(rtol=1e-8)` or `Descent(optax.sgd(0.1))`,
             then used for MSE, too. Optimisers that look at single parameters, such as Adam, see those of a linear model
             with features K^(1/2), not the network's.
@@ -47,18 +49,28 @@ class FrozenKernel(AbstractFixedKernel):
     flow: AbstractMarching | None
 
     def __init__(self, at: Any = None, *, flow: AbstractMarching | None = None):
-        if at is not None and not (isinstance(at, eqx.Module) and callable(at)):
-            raise TypeError(f"at must be a network such as traj.final.net, or None for the start, got {describe(at)}")
+        if at is not None and not isinstance(at, RunEnd) and not (isinstance(at, eqx.Module) and callable(at)):
+            raise TypeError(
+                "at must be a network such as traj.final.net, a dynamics.RunEnd, or None for the start, "
+                f"got {describe(at)}"
+            )
         self.source_net = at
         self.flow = check_flow(flow)
+
+    def settled(self, problem: Problem) -> "FrozenKernel":
+        """With the network at which a run ends in the place of the run."""
+        if not isinstance(self.source_net, RunEnd):
+            return self
+        return FrozenKernel(self.source_net.network(problem), flow=self.flow)
 
     def ntk(
         self, problem: Problem, x1: Float[Array, "n ..."], x2: Float[Array, "m ..."] | None = None
     ) -> Float[Array, "n out m out"]:
         """The eta-weighted NTK."""
-        if self.source_net is None:
+        net = self.settled(problem).source_net
+        if net is None:
             return problem.kernel(problem.params, x1, x2)
-        other = eqx.tree_at(lambda p: p.net, problem, self.source_net)
+        other = eqx.tree_at(lambda p: p.net, problem, net)
         kernel = other.kernel(other.params, x1, x2)
         outputs, dtype = problem.y.shape[1], problem.y.dtype
         if (kernel.shape[1], kernel.dtype) != (outputs, dtype):

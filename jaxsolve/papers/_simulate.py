@@ -15,10 +15,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import kernels, nets, until
-from .._dynamics import March
+from .._dynamics import March, march
 from .._problem import Problem
 from .._results import RESULTS
-from .._solve import march, SolveError
+from .._solve import SolveError
 from ..dynamics import GradientFlow
 
 

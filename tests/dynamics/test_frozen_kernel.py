@@ -222,6 +222,29 @@ def test_at_takes_the_kernel_of_another_network():
     assert np.abs(view.outputs - flow.outputs(0.505)).max() > 1e-3
 
 
+@pytest.mark.parametrize("loss", ["mse", "logistic"])
+def test_every_lane_has_the_kernel_that_its_own_run_ends_with(loss):
+    test = cases.inputs(jr.key(4)), jnp.array([[1.0], [-1.0], [1.0], [1.0]])
+    make = lambda sigma: _network(sigma=sigma, loss=loss, test=test)
+    learner, flow = js.GradientFlow(rtol=1e-6), None if loss == "mse" else js.GradientFlow(rtol=1e-6)
+    learnt, ts = js.FrozenKernel(at=js.dynamics.RunEnd(learner, 3.0), flow=flow), [0.0, 1.0]
+    swept = js.sweep(make, {"sigma": [0.7, 1.5]}, learnt, ts, observe=OUTPUTS, progress=False)
+    for sigma in (0.7, 1.5):
+        problem = make(sigma)
+        by_hand = js.FrozenKernel(at=js.solve(problem, learner, 3.0).final.net, flow=flow)
+        alone = js.solve(problem, by_hand, ts, observe=OUTPUTS)
+        of_start = js.solve(problem, js.FrozenKernel(flow=flow), ts, observe=OUTPUTS)
+        for name in ("outputs", "test_outputs"):
+            np.testing.assert_allclose(swept[name].sel(sigma=sigma), alone[name], atol=cases.eps(1e4))
+            assert np.abs(of_start[name][1] - alone[name][1]).max() > 1e-3
+
+
+def test_the_kernel_of_a_run_that_failed_is_no_number():
+    problem = _network()
+    failing = js.dynamics.RunEnd(js.GradientFlow(max_steps=1), 50.0)
+    assert np.all(np.isnan(js.solve(problem, js.FrozenKernel(at=failing), 1.0, observe=OUTPUTS[0])["outputs"]))
+
+
 # --- what is refused
 
 
@@ -232,6 +255,12 @@ def test_bad_arguments():
         js.FrozenKernel(at=strange)
     with pytest.raises(TypeError, match=r"flow must be a marching dynamics such as GradientFlow\(\).*got FrozenKernel"):
         js.FrozenKernel(flow=js.FrozenKernel())  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match=r"one that moves parameters in steps, such as GradientFlow\(\), got Frozen"):
+        js.dynamics.RunEnd(js.FrozenKernel(), 1.0)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="t is inf, which GradientFlow reaches only with a condition"):
+        js.dynamics.RunEnd(js.GradientFlow())
+    with pytest.raises(ValueError, match="t must be one finite number > 0"):
+        js.dynamics.RunEnd(js.GradientFlow(), 0.0)
     problem, other = _network(), _network(out_size=2)
     with pytest.raises(ValueError, match=r"at must be a network like the problem's, with 1 output\(s\).* it has 2"):
         js.FrozenKernel(at=other.net).at(problem, jnp.zeros(()))

@@ -1,0 +1,62 @@
+"""The network that a run of the same problem ends with."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from .._checks import concrete, describe, one_number
+from .._dynamics import AbstractMarching, march, Quantity
+from .._problem import Problem
+from .._results import FIRST_FAILURE, result_code
+
+
+class RunEnd(eqx.Module):
+    """The network that a run ends with: in a sweep, in every lane that of its own problem.
+
+    For `FrozenKernel(at=...)`, whose kernel is then the one that the run has learnt. The run is made anew wherever it
+    is asked for; if it fails, the network and all that follows from it are NaN.
+
+    Arguments:
+        dynamics: a marching dynamics that moves parameters, such as `GradientFlow()`.
+        t: when it ends, in gradient-flow time > 0; inf if the dynamics has an `until`.
+
+    Raises:
+        TypeError: dynamics does not march, or moves no parameters; t is no number.
+        ValueError: t is not positive, or inf without `until`.
+
+    Example:
+        >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), centered=True)
+        >>> learnt = js.FrozenKernel(at=js.dynamics.RunEnd(js.GradientFlow(), 5.0))
+        >>> norm = lambda dynamics: js.solve(problem, dynamics, 1.0, observe=js.observe.kernel_norm())["kernel_norm"]
+        >>> bool(norm(learnt) > norm(js.FrozenKernel()))
+        True
+    """
+
+    dynamics: AbstractMarching
+    t: Float[Array, ""]
+
+    def __init__(self, dynamics: AbstractMarching, t: Float[ArrayLike, ""] = np.inf):
+        if not isinstance(dynamics, AbstractMarching) or Quantity.PARAMS not in dynamics.provides:
+            raise TypeError(
+                f"dynamics must be one that moves parameters in steps, such as GradientFlow(), got {describe(dynamics)}"
+            )
+        self.dynamics = dynamics
+        known = concrete(t)
+        infinite = known is not None and not np.ndim(known) and np.isposinf(known)
+        self.t = jnp.asarray(np.inf) if infinite else one_number(t, "t")
+        if infinite and getattr(dynamics, "until", None) is None:
+            raise ValueError(
+                f"t is inf, which {dynamics.name} reaches only with a condition to stop at: give "
+                "until=until.loss_below(...), or a finite t"
+            )
+
+    def network(self, problem: Problem) -> Any:
+        """The network at the end."""
+        run = march(problem, self.dynamics, self.t[None].astype(problem.x.dtype))
+        failed = result_code(run.result) >= FIRST_FAILURE
+        return problem.network(jax.tree.map(lambda leaf: jnp.where(failed, jnp.nan, leaf), run.params))
