@@ -19,7 +19,17 @@ from ._errors import unknown
 
 
 # Arguments that no text can give.
-UNSAYABLE = frozenset({"at", "dtype", "fn", "law", "optimisers", "optimizers", "problem", "tableau", "target"})
+UNSAYABLE = frozenset({"dtype", "fn", "law", "optimisers", "optimizers", "problem", "tableau", "target"})
+# What may stand in a chain before an optimiser, and rates that change from step to step.
+CHAINED = ("add_decayed_weights", "adaptive_grad_clip", "centralize", "clip", "clip_by_global_norm")
+SCHEDULES = (
+    "constant_schedule",
+    "cosine_decay_schedule",
+    "exponential_decay",
+    "linear_schedule",
+    "polynomial_schedule",
+    "warmup_cosine_decay_schedule",
+)
 # Arguments that are arrays, as lists of lists.
 ARRAYS = ("x", "y", "x_test", "y_test", "covariance", "direction")
 
@@ -36,12 +46,14 @@ class Kind:
         known: what makes it, by name.
         plain: reads a value that is no table; None where it is the name of something.
         arrays: whether a list stands for an array instead.
+        together: makes one thing of the several in a list, where there may be several.
     """
 
     noun: str
     known: Mapping[str, Callable[..., Any]]
     plain: Callable[[Any], Any] | None = None
     arrays: bool = False
+    together: Callable[..., Any] | None = None
 
     def find(self, name: Any) -> Callable[..., Any]:
         """What makes the thing of this name. Raises ValueError, with the nearest name, if there is none."""
@@ -87,7 +99,10 @@ def kinds() -> dict[str, Kind]:
         "flow": flows,
         "integrator": Kind("integrator", _integrators()),
         "solver": Kind("integrator", _integrators()),  # inside of another
-        "optimizer": Kind("optimiser of optax", _optimisers()),
+        "optimizer": Kind("optimiser of optax", _optimisers() | _of_optax(CHAINED), together=optax.chain),
+        "learning_rate": Kind("schedule of optax", _of_optax(SCHEDULES), plain=lambda rate: rate),
+        "transform": Kind("transform", _functions(data, data.AbstractTransform), together=lambda *several: several),
+        "at": Kind("network", {"RunEnd": dynamics.RunEnd}),
         "factory": Kind("optimiser of optax", {}, plain=optimiser),  # of the next version no more
         "until": Kind("condition", _functions(until, until.AbstractCondition)),
         "observe": Kind("observable", _functions(observe, observe.Observable)),
@@ -121,6 +136,10 @@ def _optimisers() -> dict[str, Callable[..., Any]]:
         if isinstance(value, types.FunctionType)
         and next(iter(inspect.signature(value).parameters), "") == "learning_rate"
     }
+
+
+def _of_optax(names: tuple[str, ...]) -> dict[str, Callable[..., Any]]:
+    return {name: getattr(optax, name) for name in names}
 
 
 def array(value: Any) -> Array:

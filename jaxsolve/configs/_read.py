@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
+import jax
 import numpy as np
 
 from .._dynamics import AbstractDynamics
@@ -70,6 +72,12 @@ class ConfiguredProblem:
         try:
             parts = {name: value_of(node, cell) for name, node in nodes.items()}
             net, data = parts.pop("network"), parts.pop("data")
+            transforms = parts.pop("transform", ())
+            for transform in transforms if isinstance(transforms, tuple) else (transforms,):
+                data = data.transform(transform)
+            state = eqx.nn.State(net)  # of batch normalisation
+            if jax.tree.leaves(state):
+                net, parts["state"] = eqx.nn.delete_init_state(net), state
             return Problem(net, *data.train, test=data.test, **parts)
         except (ConfigError, OSError):
             raise
@@ -86,7 +94,7 @@ class ConfiguredProblem:
         return read_arguments(_problem_parts, self.table, "problem", "[problem]")
 
 
-def _problem_parts(*, network: Any, data: Any, loss: Any = None, centered: bool = False) -> None:
+def _problem_parts(*, network: Any, data: Any, transform: Any = (), loss: Any = None, centered: bool = False) -> None:
     """What a table `[problem]` may hold."""
 
 

@@ -111,6 +111,9 @@ def read_arguments(make: Callable[..., Any], given: Any, where: str, called: str
 def _read_argument(value: Any, kind: Kind | None, annotation: Any, where: str) -> Node:
     if kind is not None and kind.arrays and isinstance(value, list):
         return _made(array, {"value": _read_value(value, where)}, where)
+    if kind is not None and isinstance(value, list) and (together := kind.together) is not None:
+        parts = {str(i): read_object(part, kind, f"{where}[{i}]") for i, part in enumerate(value)}
+        return _made(lambda **several: together(*several.values()), parts, where)
     if kind is not None:
         return read_object(value, kind, where)
     types_of = typing.get_args(annotation)
