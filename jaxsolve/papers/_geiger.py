@@ -12,6 +12,7 @@ from ..data import Dataset
 from ..dynamics import GradientFlow
 from ..losses import SoftHinge
 from ..nets import Activation, MLP, Padded, Scaling, softplus
+from ..observe import loss, test_kernel_change, weight_change
 from ..plot import COLOURS, MARKERS
 from ..sweeps import jackknife, padded
 from ..until import margin_above
@@ -32,6 +33,15 @@ SETTING = (
     f"Gradient flow in place of momentum with mu = 1000; the hinge rounded over a margin of 1/{BETA:g}; "
     f"{SAMPLES[Scale.SMALL]} training samples in place of 10000, and narrower networks, at small scale."
 )
+
+
+# Of the figures that are drawn over alpha.
+WIDTHS = {Scale.SMALL: [25, 50, 100], Scale.MEDIUM: [10, 30, 100, 300], Scale.PAPER: [10, 30, 100, 300, 1000]}
+ALPHAS = {Scale.SMALL: 10.0 ** np.array([-2.5, -2, -1, 0, 2, 3]), Scale.MEDIUM: np.geomspace(1e-5, 1e5, 21)}
+SEEDS = {Scale.SMALL: 8, Scale.MEDIUM: 10, Scale.PAPER: 10}
+TESTS = 50
+TIMES = np.concatenate([[0.0], np.geomspace(1e-4, 1e4, 49), [np.inf]])
+FEATURE, LAZY = slice(0.0, 0.02), slice(9.0, np.inf)  # alpha of both regimes, at any of these widths
 
 
 class AtAlpha(NamedTuple):
@@ -77,6 +87,18 @@ def flow() -> GradientFlow:
 def measure(runs: Runs, name: str, make: Callable, axes: dict[str, Any], ts: Any, observe: Any) -> "xarray.Dataset":
     """A sweep of the flow whose widths share a program."""
     return runs.sweep(name, *padded(make, axes, "width"), flow(), ts, observe=observe)
+
+
+def over_alpha(runs: Runs) -> "xarray.Dataset":
+    """Networks of all widths and alpha: kept beside the figures, since two are drawn from them."""
+    tests = TESTS if runs.scale is Scale.SMALL else 20 * TESTS
+    axes = {
+        "width": WIDTHS[runs.scale],
+        "alpha": ALPHAS.get(runs.scale, ALPHAS[Scale.MEDIUM]),
+        "seed": range(SEEDS[runs.scale]),
+    }
+    shared, observed = runs._replace(folder=runs.folder.parent), [loss(), test_kernel_change(), weight_change()]
+    return measure(shared, "over_alpha", AtAlpha(parity(runs.scale, tests)), axes, TIMES, observed)
 
 
 # Claims

@@ -65,8 +65,8 @@ class Fig3(AbstractFigure):
         )
         axes = {"sigma": SIGMAS, "seed": range(SEEDS[runs.scale])}
         watched = [accuracy(), test_accuracy(), Observable("norm", _norm, Quantity.PARAMS, ())]
-        make = _Problems(WIDTHS[runs.scale], _halved(data) if small else data)
-        return {"runs": runs.sweep("runs", make, axes, descent, [0.0, steps], observe=watched)}
+        problems = _Problems(WIDTHS[runs.scale], _halved(data) if small else data)
+        return {"runs": runs.sweep("runs", problems, axes, descent, [0.0, steps], observe=watched)}
 
     def draw(self, data: Data) -> "Figure":
         from matplotlib.figure import Figure
@@ -116,10 +116,10 @@ class Fig3(AbstractFigure):
 
 def _halved(data: Dataset) -> Dataset:
     """Images of half the resolution, averaged over 2 x 2 pixels, in single precision."""
-    half = lambda x: lax.reduce_window(x, 0.0, lax.add, (1, 1, 2, 2), (1, 1, 2, 2), "valid").astype("float32") / 4
-    assert data.x_test is not None and data.y_test is not None
-    parts = (half(data.x), data.y.astype("float32"), half(data.x_test), data.y_test.astype("float32"))
-    return Dataset(*parts, source=f"{data.source}; halved")
+    window = (1, 1, 2, 2)
+    half = lambda x: (lax.reduce_window(x, 0.0, lax.add, window, window, "valid") / 4).astype("float32")
+    y, y_test = (jnp.float32(part) for part in (data.y, data.y_test))
+    return Dataset(half(data.x), y, half(data.x_test), y_test, source=f"{data.source}; halved")
 
 
 def _norm(view: View) -> Float[Array, ""]:

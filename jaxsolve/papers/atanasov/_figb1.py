@@ -1,0 +1,136 @@
+"""Figure B.1: the overlaps q(t) and r(t) of two-layer linear networks, simulated and in closed form."""
+
+from typing import Any, final, NamedTuple, TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from diffrax import Tsit5
+from jaxtyping import Array
+
+from ..._dynamics import Quantity, View
+from ..._problem import Problem
+from ...dynamics import GradientFlow
+from ...nets import Scaling, TwoLayerLinear
+from ...observe import least_map, Observable
+from ...plot import COLOURS
+from ...theory import SilentAlignment, start_overlaps
+from .._claim import Claim, mean_over
+from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._silent import TIME, whitened_task
+from .._silent_images import ImageTask
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SIZE, WIDTH, SAMPLES = 25, 10, 50  # panel (a)
+IMAGE_WIDTH = 100  # panel (b)
+RANKS = {Scale.SMALL: (60, 40), Scale.MEDIUM: (1000, 600), Scale.PAPER: (1000, 600)}  # images and components
+SIGMA = 1e-3
+SEEDS = {Scale.SMALL: 5, Scale.MEDIUM: 20, Scale.PAPER: 20}
+TIMES = np.linspace(0.0, 14.0, 57)
+
+
+def _overlaps(view: View) -> Array:
+    """q and r, as shares of s."""
+    beta = least_map(view.problem)[0]
+    s = jnp.linalg.norm(beta)
+    first, last = view.params.weights
+    along, a = first @ beta / s, last[0]
+    return jnp.stack([(jnp.sum(a**2) + jnp.sum(along**2)) / 2, jnp.sum(a * along)]) / s
+
+
+OVERLAPS = Observable("overlaps", _overlaps, Quantity.PARAMS, ("overlap",))
+
+
+@final
+class FigB1(AbstractFigure):
+    """q and r for synthetic data and for two classes of MNIST."""
+
+    title = "Figure B.1: overlaps q and r of two-layer linear networks, by flow (points) and in theory (lines)"
+    ours = (
+        f"sigma = {SIGMA:g} and {SAMPLES} samples in panel (a): the paper does not say its own. At small scale panel "
+        "(b) has 60 images and 40 principal components in place of 784 pixels."
+    )
+    hours = {Scale.SMALL: 0.015, Scale.MEDIUM: 0.1, Scale.PAPER: 0.1}
+    images = Images.MNIST
+
+    def run(self, runs: Runs) -> Data:
+        samples, rank = RANKS[runs.scale]
+        panels = {
+            "synthetic": _Problems(None),
+            "mnist": _Problems(ImageTask(Images.MNIST, runs.scale, (0, 1), samples, 1, rank)),
+        }
+        axes, found = {"seed": range(SEEDS[runs.scale])}, {}
+        for name, problems in panels.items():
+            flow = GradientFlow(Tsit5(), rtol=1e-6)
+            found[name] = runs.sweep(name, problems, axes, flow, TIMES, observe=OVERLAPS)
+            theory = f"{name}_theory"
+            found[theory] = runs.sweep(theory, problems, axes, SilentAlignment(), TIMES, observe=OVERLAPS)
+        return found
+
+    def draw(self, data: Data) -> "Figure":
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(6.8, 2.6), layout="constrained")
+        titles = {"synthetic": rf"(a) synthetic, $D = {SIZE}$, $N = {WIDTH}$", "mnist": "(b) MNIST, 0 and 1, $N = 100$"}
+        for ax, (name, title) in zip(figure.subplots(1, 2, sharey=True), titles.items(), strict=True):
+            for index, (letter, colour, marker) in enumerate((("q", COLOURS[0], "o"), ("r", COLOURS[1], "s"))):
+                for seed, fill in ((0, "none"), (1, colour)):
+                    points = data[name]["overlaps"].isel(seed=seed, overlap=index)
+                    line = data[f"{name}_theory"]["overlaps"].isel(seed=seed, overlap=index)
+                    style = {"ls": "", "marker": marker, "ms": 3, "mfc": fill, "color": colour}
+                    ax.plot(TIMES, points, label=f"${letter}(t)/s$, seed {seed}", **style)
+                    ax.plot(TIMES, line, color="k", lw=0.8)
+            ax.set_title(title, fontsize=9)
+            ax.set(xlabel=TIME, yscale="log", ylim=(1e-8, 2.0))
+            ax.legend(frameon=False, fontsize=7, loc="lower right")
+        return figure
+
+    def claims(self, data: Data) -> list[Claim]:
+        found = []
+        for name, label in (("synthetic", "(a)"), ("mnist", "(b)")):
+            flow, theory = (_lanes(data[key]) for key in (name, f"{name}_theory"))
+            off = np.abs(flow - theory).max()
+            said = f"{label}: q and r follow equations 27 and 28, corrected for r_0: largest difference over s."
+            found.append(Claim(said, "0", (0.0, 1e-3), float(off)))
+            printed = np.abs(_printed(flow[:, 0, :1]) - flow).max(axis=(1, 2))
+            said = f"{label}: the equations as printed, with r_0 = 0: largest difference over s."
+            found.append(Claim(said, "0", (0.0, 0.01), *mean_over(printed)))
+        mean = float(start_overlaps(WIDTH, sigma_u=SIGMA / WIDTH**0.5, sigma_w=SIGMA / SIZE**0.5).q_mean)
+        ratio = mean_over(_lanes(data["synthetic"])[:, 0, 0] / mean)
+        said = "Equation 17: mean of q_0 at synthetic starts, over (sigma^2/2)(1 + N/D)."
+        found.append(Claim(said, "1", (0.75, 1.25), *ratio))
+        return found
+
+
+def _lanes(data: Any) -> np.ndarray:
+    """Seeds, times and the two overlaps."""
+    return data["overlaps"].transpose("seed", "t", "overlap").values
+
+
+def _printed(q: np.ndarray) -> np.ndarray:
+    """Equations 27 and 28 as they stand, at s = 1 and from q_0."""
+    below = np.expm1(2 * TIMES) + 2 / q
+    return np.stack([2 * np.cosh(2 * TIMES) / below, 2 * np.sinh(2 * TIMES) / below], axis=-1)
+
+
+class _Problems(NamedTuple):
+    """Two linear layers in standard parametrisation; synthetic data without images."""
+
+    images: ImageTask | None
+
+    def __call__(self, seed: Array) -> Problem:
+        first, task = jax.random.split(jax.random.key(seed))
+        if self.images is None:
+            x, y = whitened_task(SAMPLES, SIZE, task)
+        else:
+            data = self.images.data()
+            x, y = data.x, data.y / jnp.linalg.norm(data.y.T @ data.x / len(data.x))  # so that s = 1
+        width = WIDTH if self.images is None else IMAGE_WIDTH
+        net = TwoLayerLinear(x.shape[1], width, scaling=Scaling.standard(sigma=SIGMA), key=first)
+        return Problem(net, x, y)
+
+
+FIGURE = FigB1()

@@ -1,0 +1,76 @@
+"""Figure 9: with ReLU the kernel changes by three power laws."""
+
+from math import inf
+from typing import final, TYPE_CHECKING
+
+import numpy as np
+
+from ...nets import relu
+from ...observe import test_kernel_change
+from .._claim import Claim, mean_over
+from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._geiger import AtScale, curves, guide, measure, parity, power, SETTING
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WIDTHS = {Scale.SMALL: [16, 48], Scale.MEDIUM: [30, 100, 300], Scale.PAPER: [30, 100, 300, 1000]}
+SCALES = {Scale.SMALL: 10.0 ** np.array([-3, -2, -1, 0, 0.5, 1, 1.5, 2, 3, 4, 5, 6, 7])}
+SEEDS = {Scale.SMALL: 3, Scale.MEDIUM: 5, Scale.PAPER: 3}
+TESTS = 50
+# sqrt(h) alpha of the three regimes: neurons switch on some of the n samples until it is of the order of n h.
+REGIMES = {
+    "small": (slice(0.0, 0.02), "-1.7", (-2.0, -1.4)),
+    "intermediate": (slice(3.0, 110.0), "-1/2", (-0.65, -0.35)),
+    "large": (slice(9e5, inf), "-1", (-1.1, -0.9)),
+}
+
+
+@final
+class Fig9(AbstractFigure):
+    """The change of the kernel of ReLU networks."""
+
+    title = "Figure 9: change of the kernel of ReLU networks, over sqrt(h) alpha"
+    ours = SETTING
+    hours = {Scale.SMALL: 0.04, Scale.MEDIUM: 20.0, Scale.PAPER: 5000.0}
+    images = Images.MNIST
+
+    def run(self, runs: Runs) -> Data:
+        tests = TESTS if runs.scale is Scale.SMALL else 20 * TESTS
+        scales = SCALES.get(runs.scale, np.geomspace(1e-4, 1e9, 27))
+        axes = {"width": WIDTHS[runs.scale], "scale": scales, "seed": range(SEEDS[runs.scale])}
+        make = AtScale(parity(runs.scale, tests), activation=relu)
+        return {"flow": measure(runs, "flow", make, axes, [inf], test_kernel_change())}
+
+    def draw(self, data: Data) -> "Figure":
+        from matplotlib.figure import Figure
+
+        change = data["flow"]["test_kernel_change"].isel(t=0)
+        figure = Figure(figsize=(3.6, 2.9), layout="constrained")
+        ax = figure.subplots()
+        curves(ax, change, "scale")
+        for regime, (where, paper, _) in REGIMES.items():
+            part = change.sel(scale=where)
+            ends = [float(part["scale"][0]), float(part["scale"][-1])]
+            slope = {"small": -1.7, "intermediate": -0.5, "large": -1.0}[regime]
+            guide(ax, ends, 2.0 * float(part.isel(scale=0).max()), slope, f"${paper}$")
+        ax.set(xlabel=r"$\sqrt{h}\,\alpha$", ylabel=r"$|\Theta - \Theta_0|/|\Theta_0|$")
+        ax.legend(frameon=False, fontsize=7)
+        return figure
+
+    def claims(self, data: Data) -> list[Claim]:
+        change = data["flow"]["test_kernel_change"].isel(t=0)
+        found = []
+        for regime, (where, paper, accepted) in REGIMES.items():
+            slope = power(change.sel(scale=where), "scale")
+            said = f"Exponent of sqrt(h) alpha in the change of the kernel, {regime} sqrt(h) alpha."
+            found.append(Claim(said, paper, accepted, *slope))
+        logs = change.copy(data=np.log10(change.values)).sel(scale=slice(0.0, 1.0))
+        spread = (logs.max("width") - logs.min("width")).mean("scale")
+        said = "Curves of all widths agree up to sqrt(h) alpha = 1: their mean distance, in decades."
+        found.append(Claim(said, "0", (0, 0.3), *mean_over(spread)))
+        return found
+
+
+FIGURE = Fig9()
