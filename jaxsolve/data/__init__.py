@@ -4,7 +4,9 @@ from ._augmentation import AbstractAugmentation as AbstractAugmentation, flip_an
 from ._dataset import Dataset as Dataset
 from ._digits import digits as digits
 from ._fetch import fetch as fetch, Images as Images
+from ._hierarchy import random_hierarchy as random_hierarchy
 from ._images import cifar10 as cifar10, fashion_mnist as fashion_mnist, mnist as mnist
+from ._modular import modular_addition as modular_addition
 from ._synthetic import gaussian as gaussian, line as line, teacher_student as teacher_student
 from ._transforms import (
     AbstractTransform as AbstractTransform,

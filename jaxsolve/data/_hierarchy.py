@@ -1,0 +1,118 @@
+"""The Random Hierarchy Model: classes that are written as strings of strings of symbols."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int, PRNGKeyArray
+
+from .._checks import require_key, require_size
+from .._memory import require_room
+from ._dataset import Dataset
+
+
+MOST = 2**26  # strings that a grammar may have: their numbers are drawn without replacement
+
+
+def random_hierarchy(
+    n_train: int,
+    *,
+    n_test: int = 0,
+    classes: int = 8,
+    levels: int = 3,
+    synonyms: int = 4,
+    tuple_size: int = 2,
+    symbols: int = 8,
+    key: PRNGKeyArray,
+) -> Dataset:
+    """Strings of symbols whose class is hidden behind several levels of synonyms.
+
+    Every class can be written as any of `synonyms` tuples of symbols of the level below, each of these again, and so on
+    down to the inputs. All tuples of a level are different, so that a string has one class. Rules and strings are drawn
+    uniformly, and no string twice.
+
+    Args:
+        n_train: number of training samples, at least 1.
+        key: random key, new style or legacy, for the rules and the samples.
+
+    Other Arguments:
+        n_test: number of test samples, none of them in the training set; 0 for no test set.
+        classes: n_c.
+        levels: L, how often a symbol is written out.
+        synonyms: m, the ways to write a symbol.
+        tuple_size: s, symbols in each of them.
+        symbols: v, of the alphabet of every level.
+
+    Returns:
+        A Dataset of one-hot symbols one after another, x of shape `(n, s**L * v)`, and one-hot classes,
+        y of shape `(n, n_c)`.
+
+    Example:
+        >>> data = js.data.random_hierarchy(20, n_test=5, key=jax.random.key(0))
+        >>> data.x.shape, data.y.shape, bool(jnp.all(data.x.reshape(20, 8, 8).sum(-1) == 1))
+        ((20, 64), (20, 8), True)
+
+    Reference:
+        @article{cagnetta2024how, author={Francesco Cagnetta and Leonardo Petrini and Umberto M. Tomasini and
+          Alessandro Favero and Matthieu Wyart}, title={How deep neural networks learn compositional data: the random
+          hierarchy model}, journal={Phys. Rev. X}, year={2024}}
+
+    Raises:
+        TypeError: a count is not an integer, or `key` is not a key.
+        ValueError: an argument is outside its range, there are fewer tuples than synonyms of all symbols, or fewer
+            strings than samples.
+    """
+    require_size(n_train, "n_train")
+    require_size(n_test, "n_test", least=0)
+    for name, value in {"classes": classes, "synonyms": synonyms, "symbols": symbols, "levels": levels}.items():
+        require_size(value, name)
+    require_size(tuple_size, "tuple_size", least=2)
+    require_key(key)
+    tuples = symbols**tuple_size
+    if max(classes, symbols if levels > 1 else 0) * synonyms > tuples or tuples > MOST:
+        raise ValueError(
+            f"{symbols} symbols make {tuples} tuples of {tuple_size}; there must be {synonyms} different ones for each "
+            f"of the {classes} classes and {symbols} symbols, and at most {MOST} in all"
+        )
+    expansions = (tuple_size**levels - 1) // (tuple_size - 1)
+    strings = classes * synonyms**expansions
+    wanted = n_train + n_test
+    if not wanted <= strings <= MOST:
+        raise ValueError(
+            f"these rules write {strings} strings; of which n_train + n_test = {wanted} can be drawn only if there are "
+            f"at least so many, and at most {MOST}"
+        )
+    require_room(wanted * tuple_size**levels * symbols * jnp.dtype(float).itemsize, "this dataset", key)
+    of_rules, of_strings = jax.random.split(key)
+    rules = [
+        _rules(one, symbols if level else classes, synonyms, tuple_size, symbols)
+        for level, one in enumerate(jax.random.split(of_rules, levels))
+    ]
+    number = jax.random.permutation(of_strings, strings)[:wanted]
+    labels, texts = number % classes, _write(number // classes, number % classes, rules, synonyms)
+    dtype = jnp.result_type(float)
+    x = jax.nn.one_hot(texts, symbols, dtype=dtype).reshape(wanted, -1)
+    y = jax.nn.one_hot(labels, classes, dtype=dtype)
+    test = (x[n_train:], y[n_train:]) if n_test else ()
+    source = f"random hierarchy: {levels} levels of {synonyms} synonyms, {n_train} training and {n_test} test strings"
+    return Dataset(x[:n_train], y[:n_train], *test, source=source)
+
+
+def _rules(key: PRNGKeyArray, parents: int, synonyms: int, size: int, symbols: int) -> Int[Array, "parents m s"]:
+    """The tuples that each symbol may be written as, no two of them the same."""
+    chosen = jax.random.permutation(key, symbols**size)[: parents * synonyms]
+    powers = symbols ** np.arange(size)[None, :]
+    return (chosen[:, None] // powers % symbols).reshape(parents, synonyms, size)
+
+
+def _write(number: Int[Array, " n"], label: Int[Array, " n"], rules: list[Array], synonyms: int) -> Int[Array, "n d"]:
+    """The string of each label whose synonyms are the digits of a number."""
+    text, used = label[:, None], 0
+    for rule in rules:
+        powers = synonyms ** np.arange(used, used + text.shape[1])[None, :]
+        used += text.shape[1]
+        text = rule[text, number[:, None] // powers % synonyms].reshape(
+            len(number), math.prod(text.shape[1:]) * rule.shape[2]
+        )
+    return text
