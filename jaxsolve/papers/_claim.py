@@ -26,7 +26,7 @@ class Claim(NamedTuple):
     Attributes:
         statement: what is claimed, in a sentence.
         paper: the paper's value or sign, in words.
-        accepted: the interval of what counts as the same; its ends may be infinite.
+        accepted: the open interval of what counts as the same; its ends may be infinite.
         ours: the number measured.
         uncertainty: half the width of its 95 % interval; 0 for what has none.
 
@@ -47,9 +47,10 @@ class Claim(NamedTuple):
         low, high = self.ours - self.uncertainty, self.ours + self.uncertainty
         if math.isnan(low):
             return Verdict.UNDECIDED
-        if self.accepted[0] <= low and high <= self.accepted[1]:
+        start, end = self.accepted
+        if (start < low or start == -math.inf) and (high < end or end == math.inf):
             return Verdict.REPRODUCED
-        return Verdict.DIFFERS if high < self.accepted[0] or low > self.accepted[1] else Verdict.UNDECIDED
+        return Verdict.DIFFERS if high <= start or low >= end else Verdict.UNDECIDED
 
     def facts(self) -> dict[str, Any]:
         """As JSON, which has no infinity: an open end is null, and so is a number that is none."""

@@ -24,6 +24,8 @@ from tests.inside import app, exponent, mean_over
         ((0.0, math.inf), 0.1, 0.05, Verdict.REPRODUCED),
         ((0.0, math.inf), -0.1, 0.05, Verdict.DIFFERS),
         ((0.0, 1.0), math.inf, 0.0, Verdict.DIFFERS),
+        ((0.0, math.inf), math.inf, 0.0, Verdict.REPRODUCED),
+        ((0.0, math.inf), 0.0, 0.0, Verdict.DIFFERS),  # "> 0" is not 0
         ((0.0, 1.0), math.nan, 0.0, Verdict.UNDECIDED),
         ((0.0, 1.0), 0.5, math.inf, Verdict.UNDECIDED),
         ((0.0, 1.0), 0.5, math.nan, Verdict.UNDECIDED),

@@ -7,7 +7,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jax import lax
 from jaxtyping import Array, Float
 
 from ..._dynamics import Quantity, View
@@ -20,7 +19,7 @@ from ...observe import accuracy, Observable, test_accuracy
 from ...plot import COLOURS, MARKERS
 from .._claim import Claim, exponent, mean_over
 from .._figure import AbstractFigure, Data, Runs, Scale
-from .._images import images
+from .._images import halved, images
 
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ class Fig3(AbstractFigure):
         )
         axes = {"sigma": SIGMAS, "seed": range(SEEDS[runs.scale])}
         watched = [accuracy(), test_accuracy(), Observable("norm", _norm, Quantity.PARAMS, ())]
-        problems = _Problems(WIDTHS[runs.scale], _halved(data) if small else data)
+        problems = _Problems(WIDTHS[runs.scale], halved(data) if small else data)
         return {"runs": runs.sweep("runs", problems, axes, descent, [0.0, steps], observe=watched)}
 
     def draw(self, data: Data) -> "Figure":
@@ -112,14 +111,6 @@ class Fig3(AbstractFigure):
                 *exponent(SIGMAS, end["norm"].transpose("seed", "sigma")),
             ),
         ]
-
-
-def _halved(data: Dataset) -> Dataset:
-    """Images of half the resolution, averaged over 2 x 2 pixels, in single precision."""
-    window = (1, 1, 2, 2)
-    half = lambda x: (lax.reduce_window(x, 0.0, lax.add, window, window, "valid") / 4).astype("float32")
-    y, y_test = (jnp.float32(part) for part in (data.y, data.y_test))
-    return Dataset(half(data.x), y, half(data.x_test), y_test, source=f"{data.source}; halved")
 
 
 def _norm(view: View) -> Float[Array, ""]:

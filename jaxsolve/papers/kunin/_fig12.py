@@ -1,0 +1,62 @@
+"""Figure 12: the steps to grok over overall scale tau and alpha."""
+
+from math import inf
+from typing import final, TYPE_CHECKING
+
+import numpy as np
+
+from .._claim import Claim, mean_over
+from .._figure import AbstractFigure, Data, Runs, Scale
+from .._kunin_grokking import GROKKED, grokking, of_size, steps_to
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@final
+class Fig12(AbstractFigure):
+    """A map of the steps to grok, and of the test accuracy at the end."""
+
+    title = "Figure 12: steps to grok, and test accuracy at the end, over tau and alpha"
+    ours = of_size(Scale.SMALL)
+    hours = {Scale.SMALL: 0.002, Scale.MEDIUM: 0.01, Scale.PAPER: 0.01}  # after figure 6 (d), whose runs these are
+
+    def run(self, runs: Runs) -> Data:
+        return {"runs": grokking(runs)}
+
+    def draw(self, data: Data) -> "Figure":
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(6.8, 2.8), layout="constrained")
+        runs = data["runs"].mean("seed").transpose("tau", "alpha", "t")
+        end = float(runs["t"].max())
+        steps = steps_to(data["runs"]["test_accuracy"]).fillna(end).mean("seed").transpose("tau", "alpha")
+        last = 100 * runs["test_accuracy"].isel(t=-1)
+        names = (f"steps to {100 * GROKKED:g} % (end: {end:g})", "test accuracy at the end (%)")
+        for ax, values, name in zip(figure.subplots(1, 2, sharey=True), (steps, last), names, strict=True):
+            image = ax.imshow(values, cmap="cividis", origin="lower", aspect="auto")
+            ax.set_xticks(range(values.sizes["alpha"]), [f"{alpha:g}" for alpha in values["alpha"].values])
+            ax.set_yticks(range(values.sizes["tau"]), [f"{tau:g}" for tau in values["tau"].values])
+            ax.set(xlabel=r"$\alpha$ (upstream to the right)")
+            figure.colorbar(image, ax=ax, label=name)
+        figure.axes[0].set_ylabel(r"overall scale $\tau$")
+        return figure
+
+    def claims(self, data: Data) -> list[Claim]:
+        runs = data["runs"]
+        end, alphas = float(runs["t"].max()), runs["alpha"].values
+        steps = steps_to(runs["test_accuracy"]).fillna(end)
+        logs = steps.copy(data=np.log(steps.values))
+        found = []
+        for tau in runs["tau"].values:
+            gain = logs.sel(tau=tau, alpha=alphas.max()) - logs.sel(tau=tau, alpha=1.0)
+            said = f"tau = {tau:g}: steps to grok at alpha = {alphas.max():g} over those at 1, logarithm."
+            found.append(Claim(said, "< 0", (-inf, 0), *mean_over(gain)))
+        small, large = (logs.sel(tau=tau, alpha=alphas.max()) for tau in runs["tau"].values[[0, -1]])
+        said = "Upstream, small tau groks sooner: steps at the smallest over those at the largest, logarithm."
+        found.append(Claim(said, "< 0", (-inf, 0), *mean_over(small - large)))
+        return found
+
+
+FIGURE = Fig12()
