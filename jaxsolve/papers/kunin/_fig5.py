@@ -1,7 +1,7 @@
 """Figure 5: upstream students change many activation patterns while their parameters move little."""
 
 from math import inf
-from typing import final, NamedTuple, TYPE_CHECKING
+from typing import Any, final, NamedTuple, TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ NAMES = ["upstream", "balanced", "downstream", "lazy"]
 SAMPLES, WIDTH, SIDE, SEEDS = 40, 50, 61, 4
 STEP, STEPS = 5e-4, 20_000
 MAPS = ("hamming_distance", "parameter_distance")
+LAYOUT: Any = [NAMES, [MAPS[0]] * 2 + [MAPS[1]] * 2]
 
 
 @final
@@ -58,9 +59,10 @@ class Fig5(AbstractFigure):
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(7.2, 4.2), layout="constrained")
-        axes = figure.subplots(2, 4)
+        axes = figure.subplot_mosaic(LAYOUT)
         shown = data["surfaces"].isel(seed=0, t=-1)
-        for index, (ax, name) in enumerate(zip(axes[0], NAMES, strict=True)):
+        for index, name in enumerate(NAMES):
+            ax = axes[name]
             values = shown["test_outputs"].isel(tau_delta=index, output=0).values.reshape(SIDE, SIDE)
             ax.imshow(values, cmap="PuOr", vmin=-1.5, vmax=1.5, origin="lower", extent=(-1, 1, -1, 1))
             ax.contour(
@@ -68,16 +70,13 @@ class Fig5(AbstractFigure):
             )
             ax.set_title(name, fontsize=9)
             ax.set(xlabel="$x_1$", xticks=[-1, 0, 1], yticks=[-1, 0, 1])
-        axes[0, 0].set_ylabel("(a) $x_2$")
-        figure.colorbar(axes[0, -1].images[0], ax=axes[0, -1], label="$f$")
+        axes[NAMES[0]].set_ylabel("(a) $x_2$")
+        figure.colorbar(axes[NAMES[-1]].images[0], ax=axes[NAMES[-1]], label="$f$")
         last = data["grid"].isel(t=-1)
-        left, right, *rest = axes[1]
-        for ax in rest:
-            ax.set_axis_off()
-        for ax, measure in zip((left, right), MAPS, strict=True):
-            draw_map(ax, last[measure], MEASURES[measure])
-            ax.set_xlabel(r"overall scale $\tau$")
-        left.set_ylabel("(b) relative scale $\\delta$")
+        for measure in MAPS:
+            draw_map(axes[measure], last[measure], MEASURES[measure])
+            axes[measure].set_xlabel(r"overall scale $\tau$")
+        axes[MAPS[0]].set_ylabel("(b) relative scale $\\delta$")
         return figure
 
     def claims(self, data: Data) -> list[Claim]:

@@ -1,0 +1,107 @@
+"""Figure D.4: the final kernel of deep linear networks turns to the classes, the more the deeper they are."""
+
+from math import inf
+from typing import final, TYPE_CHECKING
+
+import jax.numpy as jnp
+import numpy as np
+from diffrax import Tsit5
+
+from ..._dynamics import Quantity
+from ...dynamics import GradientFlow
+from ...kernels import order_by_class
+from ...observe import kernel, kernel_alignment, loss, Observable, outputs
+from ...plot import COLOURS
+from .._claim import Claim, mean_over
+from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._silent import TIME
+from .._silent_images import ImageTask, MLPOnImages, TARGETS
+
+
+if TYPE_CHECKING:
+    import xarray
+    from matplotlib.figure import Figure
+
+WIDTH, SIGMA, GAMMA = 50, 0.1, 0.25
+DEPTHS = [1, 2, 3]  # hidden layers
+SIZES = {Scale.SMALL: (100, 1, 40), Scale.MEDIUM: (100, 1, 99), Scale.PAPER: (100, 1, 99)}
+SEEDS = {Scale.SMALL: 3, Scale.MEDIUM: 8, Scale.PAPER: 8}
+INPUTS = Observable("inputs", lambda view: view.problem.x @ view.problem.x.T, Quantity.PARAMS, ("sample", "sample_2"))
+WATCHED = (loss(), kernel_alignment(), kernel(), outputs(), INPUTS)
+TIMES = np.concatenate([[0.0], np.geomspace(0.1, 5e3, 60)])
+
+
+@final
+class FigD4(AbstractFigure):
+    """Alignment over time, and Gram matrices of the start and of the end, ordered by class."""
+
+    title = "Figure D.4: kernel alignment of linear networks of three depths, and their kernels, ordered by class"
+    ours = (
+        f"Two classes of images; sigma = {SIGMA:g}, width {WIDTH}, two to four layers, which are lost. At small scale "
+        f"{SIZES[Scale.SMALL][2]} principal components."
+    )
+    hours = {Scale.SMALL: 0.015, Scale.MEDIUM: 0.1, Scale.PAPER: 0.1}
+    images = Images.CIFAR10
+
+    def run(self, runs: Runs) -> Data:
+        found = {}
+        for depth in DEPTHS:
+            task = ImageTask(Images.CIFAR10, runs.scale, (0, 1), *SIZES[runs.scale])
+            axes = {"gamma": [GAMMA], "sigma": [SIGMA], "seed": range(SEEDS[runs.scale])}
+            flow, watched = GradientFlow(Tsit5(), rtol=1e-5), [*WATCHED, TARGETS]
+            name = f"layers_{depth + 1}"
+            data = runs.sweep(name, MLPOnImages(task, WIDTH, depth, "linear"), axes, flow, TIMES, observe=watched)
+            found[name] = data.isel(gamma=0, sigma=0)
+        return found
+
+    def draw(self, data: Data) -> "Figure":
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(7.2, 2.3), layout="constrained")
+        left, *panels = figure.subplots(1, 5, width_ratios=[1.6, 1, 1, 1, 1])
+        for (name, runs), colour in zip(data.items(), COLOURS, strict=False):
+            label = f"$L = {name.removeprefix('layers_')}$"
+            left.plot(TIMES, runs["kernel_alignment"].isel(seed=0), color=colour, label=label)
+        left.set(xscale="log", xlim=(0.1, TIMES[-1]), xlabel=TIME)
+        left.set_title("(a) alignment", fontsize=9)
+        left.legend(frameon=False, fontsize=7)
+        grams = {"$K_0$, $L = 2$": _gram(data["layers_2"], 0)}
+        grams |= {f"$K_\\infty$, $L = {name[-1]}$": _gram(runs, -1) for name, runs in data.items()}
+        for ax, (title, gram), letter in zip(panels, grams.items(), ("(b) ", "", "", ""), strict=True):
+            size = np.abs(gram).max()
+            ax.imshow(gram, cmap="PuOr", vmin=-size, vmax=size)
+            ax.set_title(letter + title, fontsize=9)
+            ax.set(xticks=[], yticks=[])
+        panels[0].set(xlabel="sample, by class", ylabel="sample, by class")
+        return figure
+
+    def claims(self, data: Data) -> list[Claim]:
+        ends = [runs["kernel_alignment"].isel(t=-1).values for runs in data.values()]
+        steps = [mean_over(after - before) for before, after in zip(ends, ends[1:], strict=False)]
+        said = "(a) The final alignment grows with depth: smallest step from one depth to the next."
+        found = [Claim(said, "> 0", (0.0, inf), *min(steps, key=lambda one: one.value - one.uncertainty))]
+        for name, runs in data.items():
+            layers = int(name.removeprefix("layers_"))
+            off = [_off(runs.isel(seed=seed, t=-1), layers) for seed in range(runs.sizes["seed"])]
+            said = f"(b) L = {layers}: distance of the final kernel from (L - 1) f f^T + |beta|^2 X X^T, in its size."
+            found.append(Claim(said, "0", (-inf, 0.1), *mean_over(off)))
+        return found
+
+
+def _gram(runs: "xarray.Dataset", t: int) -> np.ndarray:
+    """The kernel of the first lane, ordered by class."""
+    one = runs.isel(seed=0, t=t)
+    matrix, classes = one["kernel"].values[:, 0, :, 0], (one["targets"].values[:, 0] > 0).astype(int)
+    return np.asarray(order_by_class(jnp.asarray(matrix), jnp.asarray(classes), 2).kernel)
+
+
+def _off(last: "xarray.Dataset", layers: int) -> float:
+    """How far the last kernel is from that of balanced layers, up to its scale."""
+    matrix, inputs, f = last["kernel"].values[:, 0, :, 0], last["inputs"].values, last["outputs"].values
+    squared = float((f.T @ np.linalg.pinv(inputs, rcond=1e-9) @ f)[0, 0])  # |beta|^2
+    expected = (layers - 1) * f @ f.T + squared * inputs
+    scaled = expected * np.sum(matrix * expected) / np.sum(expected**2)
+    return float(np.linalg.norm(matrix - scaled) / np.linalg.norm(matrix))
+
+
+FIGURE = FigD4()
