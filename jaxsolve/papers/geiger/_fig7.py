@@ -82,7 +82,7 @@ class Fig7(AbstractFigure):
 
     def claims(self, data: Data) -> list[Claim]:
         half, moved, size = _read(data)
-        after = slice(1, None)
+        after, start = slice(1, None), size.isel(t=0, drop=True)
         at = lambda values, share: when(TIMES[after], values.isel(t=after), share * half)
         first, second = (at(moved, share) for share in EARLY)
         growth = np.log(second / first) / np.log(EARLY[1] / EARLY[0])
@@ -99,6 +99,12 @@ class Fig7(AbstractFigure):
                 "1/2",
                 (0.4, 0.6),
                 *power(at(size, 1.0).sel(scale=SHARED), "width"),
+            ),
+            Claim(
+                "(b) Exponent of h in |f(w)| at t1 over |f(w_0)|.",
+                "1/2",
+                (0.35, 0.65),
+                *power(at(size, 1.0).sel(scale=SHARED) / start.sel(scale=SHARED), "width"),
             ),
             Claim(
                 f"(c) Exponent of h in |f - f_0| at {EARLY[1]:g} t1, at a given sqrt(h) alpha (eq. 30).",
