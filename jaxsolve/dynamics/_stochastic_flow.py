@@ -9,7 +9,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from .._checks import concrete, describe, is_real, require_size
+from .._checks import concrete, describe, is_real, one_number, require_size
 from .._dynamics import AbstractMarching, AbstractState, is_key, March, Quantity, View
 from .._problem import Problem
 from .._results import RESULTS
@@ -29,6 +29,7 @@ class StochasticState(AbstractState):
     t: Float[Array, ""]
     dt: Float[Array, ""]  # the step to try next, before it is cut to a save time
     params: PyTree
+    velocity: PyTree  # None without momentum
     outputs: Float[Array, "n out"]
     saves: Saves
     steps: Int[Array, ""]
@@ -62,19 +63,26 @@ class StochasticFlow(AbstractMarching):
     rate of the mean was right to 1 % with a lower bound of a hundredth of the upper one, and 9 to 12 % too small with
     half of it, however small both.
 
-    A batch is a weighing of the samples: a step costs a full gradient, and one evaluation of the outputs. Between two
-    steps the parameters are interpolated linearly, so they are saved at the requested times themselves. A run is
-    determined by its key.
+    With a relaxation time tau the steps have momentum, as `MomentumFlow` has. A step is
+
+    $v \leftarrow e^{-dt/\tau} v - (1 - e^{-dt/\tau})\, \eta \nabla L_{batch}$, and then
+    $\theta \leftarrow \theta + dt\, v$,
+
+    from rest. As dt -> 0 at fixed T these are the Langevin equations $d\theta = v\, dt$ and
+    $\tau\, dv = -(v + \eta \nabla L)\, dt + \sqrt{T \eta \Sigma \eta}\, dW$. In a quadratic loss, with $\Sigma$
+    constant, the stationary variance of the weights is that without momentum, whatever tau. Steps far longer than tau
+    are those without momentum. (The paper gives tau = 10 for its stochastic runs, but not how it steps.)
 
     Arguments:
         temperature: T >= 0, a gradient-flow time per sample; an array leaf.
         key: for the batches; an array leaf. In a sweep each lane has one of its own (`docs/sweeps.md`).
+        tau: the relaxation time of momentum, > 0, in units of gradient-flow time; an array leaf. None has no momentum.
         change: lower and upper bound on the largest change of an output in a step, 0 <= lower < upper.
         until: stops the run after the first step at whose end it is met; with it `ts` may end in inf.
         max_steps: accepted and rejected steps before the run is given up.
 
     Raises:
-        ValueError: the temperature is not a number >= 0; the bounds are not in order.
+        ValueError: the temperature is not a number >= 0, or tau none > 0; the bounds are not in order.
         TypeError: key is no `jax.random.key`, `until` no condition.
 
     Example:
@@ -92,6 +100,7 @@ class StochasticFlow(AbstractMarching):
 
     temperature: Float[Array, ""]
     key: Key[Array, ""]
+    tau: Float[Array, ""] | None
     until: AbstractCondition | None
     change: tuple[float, float] = eqx.field(static=True)  # decides nothing but numbers, yet is never swept
     max_steps: int = eqx.field(static=True)
@@ -101,6 +110,7 @@ class StochasticFlow(AbstractMarching):
         temperature: Any,
         *,
         key: Key[Array, ""] | None = None,
+        tau: Any = None,
         change: tuple[float, float] = (1e-4, 1e-2),
         until: AbstractCondition | None = None,
         max_steps: int = 10_000_000,
@@ -117,13 +127,14 @@ class StochasticFlow(AbstractMarching):
             raise ValueError(f"change must be two bounds, 0 <= lower < upper, such as (1e-4, 1e-2); got {change}")
         self.temperature = jax.lax.convert_element_type(jnp.asarray(temperature), jnp.result_type(float))
         self.key = key
+        self.tau = None if tau is None else one_number(tau, "tau", hint="; without momentum, leave it out")
         self.change = (float(change[0]), float(change[1]))
         self.until = check_until(until)
         self.max_steps = require_size(max_steps, "max_steps")
 
     @property
     def name(self) -> str:
-        return "StochasticFlow"
+        return "StochasticFlow" if self.tau is None else "StochasticFlow(tau)"
 
     @property
     def provides(self) -> frozenset[Quantity]:
@@ -140,6 +151,8 @@ class StochasticFlow(AbstractMarching):
         params, dtype = problem.params, problem.x.dtype
         zero, ts = jnp.zeros((), dtype), ts.astype(dtype)
         valid = problem.valid & fits(self.until, problem) & jnp.isfinite(self.temperature) & (self.temperature >= 0)
+        if self.tau is not None:
+            valid = valid & jnp.isfinite(self.tau) & (self.tau > 0)
         f = problem.outputs(params)
         dt = self._first_step(problem, f)
         alive = jnp.isfinite(problem.loss.value(f, problem.y)) & jnp.isfinite(dt)
@@ -152,6 +165,7 @@ class StochasticFlow(AbstractMarching):
             t=zero,
             dt=dt,
             params=params,
+            velocity=None if self.tau is None else jax.tree.map(jnp.zeros_like, params),
             outputs=f,
             saves=saves,
             steps=jnp.zeros((), int),
@@ -192,7 +206,8 @@ class StochasticFlow(AbstractMarching):
             jr.fold_in(self.key, state.steps), problem.x.shape[0], self.temperature.astype(dt.dtype) / dt
         )
         gradient = jax.grad(lambda p: _weighted_loss(problem, p, weights))(state.params)
-        params = jax.tree.map(lambda p, rate, g: p - dt * rate * g, state.params, problem.eta, gradient)
+        velocity, momentum = self._velocity(problem, state, gradient, dt)
+        params = jax.tree.map(lambda p, v: p + dt * v, state.params, velocity)
         f = problem.outputs(params)
         change = jnp.max(jnp.abs(f - state.outputs))
         finite = jnp.isfinite(change) & jnp.all(jnp.stack([jnp.all(jnp.isfinite(p)) for p in jax.tree.leaves(params)]))
@@ -224,6 +239,7 @@ class StochasticFlow(AbstractMarching):
             t=t_now,
             dt=dt_next,
             params=_where(accept, params, state.params),
+            velocity=_where(accept, momentum, state.velocity),
             outputs=jnp.where(accept, f, state.outputs),
             saves=state.saves,
             steps=steps,
@@ -233,6 +249,17 @@ class StochasticFlow(AbstractMarching):
         )
         # The buffer has masked its own writes: selecting it whole would copy it at every step.
         return eqx.tree_at(lambda s: s.saves, _where(active, new, state), saves)
+
+    def _velocity(
+        self, problem: Problem, state: StochasticState, gradient: PyTree, dt: Float[Array, ""]
+    ) -> tuple[PyTree, PyTree]:
+        """That of the step, and what is left of it for the next one."""
+        falling = jax.tree.map(lambda rate, g: -rate * g, problem.eta, gradient)
+        if self.tau is None:
+            return falling, None
+        new = -jnp.expm1(-dt / self.tau.astype(dt.dtype))
+        velocity = jax.tree.map(lambda v, to: (1 - new) * v + new * to, state.velocity, falling)
+        return velocity, velocity
 
     def finish(self, problem: Problem, state: StochasticState) -> March:
         del problem
