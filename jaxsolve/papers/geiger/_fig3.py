@@ -1,27 +1,32 @@
 """Figure 3: how far the kernel moves, how the loss falls, and the two times of training."""
 
-from math import inf
 from typing import final, TYPE_CHECKING
 
 import numpy as np
 
-from ...observe import half_loss_time, loss, test_kernel_change
+from ...observe import half_loss_time
 from ...plot import COLOURS
 from .._claim import Claim, mean_over, Measured
 from .._figure import AbstractFigure, Data, Images, Runs, Scale
-from .._geiger import AtAlpha, collapse, curves, guide, logarithm, measure, over_seeds, parity, power, SETTING
+from .._geiger import (
+    ALPHA_TESTS,
+    ALPHA_TIMES,
+    collapse,
+    curves,
+    FEATURE,
+    guide,
+    LAZY,
+    logarithm,
+    over_alpha,
+    over_seeds,
+    power,
+    SETTING,
+)
 
 
 if TYPE_CHECKING:
     import xarray
     from matplotlib.figure import Figure
-
-WIDTHS = {Scale.SMALL: [25, 50, 100], Scale.MEDIUM: [10, 30, 100, 300], Scale.PAPER: [10, 30, 100, 300, 1000]}
-ALPHAS = {Scale.SMALL: 10.0 ** np.array([-2.5, -2, -1, 0, 2, 3]), Scale.MEDIUM: np.geomspace(1e-5, 1e5, 21)}
-SEEDS = {Scale.SMALL: 8, Scale.MEDIUM: 10, Scale.PAPER: 10}
-TESTS = 50
-TIMES = np.concatenate([[0.0], np.geomspace(1e-4, 1e4, 49), [inf]])
-FEATURE, LAZY = slice(0.0, 0.02), slice(9.0, inf)  # alpha of both regimes, at any of these widths
 
 
 @final
@@ -29,16 +34,12 @@ class Fig3(AbstractFigure):
     """Kernel change, rescaled loss and times, over alpha and over sqrt(h) alpha."""
 
     title = "Figure 3: change of the kernel, loss and times t1, t2, over alpha and over sqrt(h) alpha"
-    ours = SETTING + f" The kernel is that of {TESTS} test samples at small scale."
+    ours = SETTING + f" The kernel is that of {ALPHA_TESTS} test samples at small scale."
     hours = {Scale.SMALL: 0.05, Scale.MEDIUM: 20.0, Scale.PAPER: 5000.0}
     images = Images.MNIST
 
     def run(self, runs: Runs) -> Data:
-        tests = TESTS if runs.scale is Scale.SMALL else 20 * TESTS
-        alphas = ALPHAS.get(runs.scale, ALPHAS[Scale.MEDIUM])
-        axes = {"width": WIDTHS[runs.scale], "alpha": alphas, "seed": range(SEEDS[runs.scale])}
-        observed = [loss(), test_kernel_change()]
-        return {"flow": measure(runs, "flow", AtAlpha(parity(runs.scale, tests)), axes, TIMES, observed)}
+        return {"flow": over_alpha(runs)}
 
     def draw(self, data: Data) -> "Figure":
         from matplotlib import colormaps
@@ -61,7 +62,7 @@ class Fig3(AbstractFigure):
             for alpha, shade in zip(runs["alpha"].values, shades, strict=True):
                 mean = runs["loss"].sel(width=width, alpha=alpha).mean("seed").values[1:-1]
                 for column, unit in enumerate((1.0, width**0.5 * alpha)):
-                    grid[1, column].plot(TIMES[1:-1] / unit, mean, color=shade, ls=style, lw=0.8)
+                    grid[1, column].plot(ALPHA_TIMES[1:-1] / unit, mean, color=shade, ls=style, lw=0.8)
             grid[1, 0].plot([], [], color="0.3", ls=style, lw=0.8, label=f"$h = {width}$")
         for place in (0, -1):
             label = rf"$\alpha = 10^{{{np.log10(runs['alpha'].values[place]):g}}}$"
@@ -119,7 +120,7 @@ def _change(data: Data) -> "xarray.DataArray":
 def _times(data: Data) -> "tuple[xarray.DataArray, xarray.DataArray]":
     """t_1 and t_2."""
     losses = data["flow"]["loss"].isel(t=slice(0, -1)).transpose(..., "t")
-    return losses.isel(t=0, drop=True).copy(data=half_loss_time(TIMES[:-1], losses.values)), data["flow"]["t_end"]
+    return losses.isel(t=0, drop=True).copy(data=half_loss_time(ALPHA_TIMES[:-1], losses.values)), data["flow"]["t_end"]
 
 
 def _crossing(logs: "xarray.DataArray") -> float:

@@ -1,0 +1,81 @@
+"""Figure 6: how far the weights move."""
+
+from typing import final, TYPE_CHECKING
+
+from .._claim import Claim
+from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._geiger import collapse, curves, FEATURE, guide, LAZY, logarithm, over_alpha, over_seeds, power, SETTING
+
+
+if TYPE_CHECKING:
+    import xarray
+    from matplotlib.figure import Figure
+
+
+@final
+class Fig6(AbstractFigure):
+    """The relative change of all parameters, times sqrt(h), over alpha and over sqrt(h) alpha."""
+
+    title = "Figure 6: relative change of all weights, times sqrt(h)"
+    ours = SETTING + " The runs are those of Figure 3."
+    hours = {Scale.SMALL: 0.05, Scale.MEDIUM: 20.0, Scale.PAPER: 5000.0}
+    images = Images.MNIST
+
+    def run(self, runs: Runs) -> Data:
+        return {"flow": over_alpha(runs)}
+
+    def draw(self, data: Data) -> "Figure":
+        from matplotlib.figure import Figure
+
+        rescaled = _rescaled(data)
+        figure = Figure(figsize=(6.8, 2.8), layout="constrained")
+        left, right = figure.subplots(1, 2, sharey=True)
+        curves(left, rescaled, "alpha")
+        curves(right, rescaled, "alpha", factor="width")
+        narrow = rescaled.isel(width=0)
+        for regime, times, slope in ((FEATURE, 1.6, -0.23), (LAZY, 5.0, -1.0)):
+            part = narrow.sel(alpha=regime)
+            ends = float(part["width"]) ** 0.5 * part["alpha"].values[[0, -1]]
+            start = times * float(part.isel(alpha=0).mean("seed"))
+            guide(right, ends, start, slope, f"slope ${slope:g}$")
+        left.set(xlabel=r"output scale $\alpha$", ylabel=r"$\sqrt{h}\,|w - w_0|/|w_0|$")
+        right.set(xlabel=r"$\sqrt{h}\,\alpha$")
+        left.legend(frameon=False, fontsize=7)
+        return figure
+
+    def claims(self, data: Data) -> list[Claim]:
+        rescaled = _rescaled(data)
+        return [
+            Claim(
+                "Exponent b of 1/alpha, feature learning (eq. 28).",
+                "0.23, predicted 0.17",
+                (0.12, 0.28),
+                *power(1 / rescaled.sel(alpha=FEATURE), "alpha"),
+            ),
+            Claim(
+                "Exponent of alpha, lazy (eq. 27).",
+                "-1",
+                (-1.05, -0.95),
+                *power(rescaled.sel(alpha=LAZY), "alpha"),
+            ),
+            Claim(
+                "Exponent of h in sqrt(h) |w - w_0|/|w_0| at a given alpha, lazy (eq. 27).",
+                "-1/2",
+                (-0.65, -0.35),
+                *power(rescaled.sel(alpha=LAZY), "width"),
+            ),
+            Claim(
+                "The rescaled curves collapse over h^p alpha: p.",
+                "1/2",
+                (0.3, 0.7),
+                *over_seeds(lambda one: collapse(one.mean("seed")), logarithm(rescaled)),
+            ),
+        ]
+
+
+def _rescaled(data: Data) -> "xarray.DataArray":
+    change = data["flow"]["weight_change"].isel(t=-1)
+    return change * change["width"] ** 0.5
+
+
+FIGURE = Fig6()
