@@ -1,0 +1,123 @@
+"""Figure 5: the kernel before and after training, and what both are worth."""
+
+from math import inf
+from typing import final, TYPE_CHECKING
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..._dynamics import View
+from ...dynamics import FrozenKernel, RunEnd
+from ...observe import Observable, test_accuracy
+from ...plot import COLOURS, MARKERS
+from ...sweeps import padded
+from .._claim import Claim, mean_over
+from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._geiger import AtAlpha, flow, measure, parity, SETTING, width_axis
+
+
+if TYPE_CHECKING:
+    import xarray
+    from matplotlib.figure import Figure
+
+WIDTHS = {Scale.SMALL: [8, 20, 50], Scale.MEDIUM: [10, 30, 100], Scale.PAPER: [10, 30, 100, 300]}
+SEEDS = {Scale.SMALL: 6, Scale.MEDIUM: 10, Scale.PAPER: 10}
+ALPHA = 0.1
+DEPTH = 2
+NEAR = (-0.02, 0.02)  # errors that count as the same
+TESTS, SHOWN = 2000, 60  # test samples, and those of the pictures
+
+
+@final
+class Fig5(AbstractFigure):
+    """Gram matrices of the test set, ordered by class; errors of training and of both frozen kernels."""
+
+    title = "Figure 5: the kernel before and after training, and the test error of training under either"
+    ours = (
+        f"{SETTING} Fully connected networks of {DEPTH} hidden layers with alpha = {ALPHA:g} learn the parity of "
+        "digits, in place of a wide residual network with alpha = 1 and CIFAR-10."
+    )
+    hours = {Scale.SMALL: 0.06, Scale.MEDIUM: 5.0, Scale.PAPER: 500.0}
+    images = Images.MNIST
+
+    def run(self, runs: Runs) -> Data:
+        digits = parity(runs.scale, TESTS)
+        make = AtAlpha(digits, DEPTH)
+        axes = {"width": WIDTHS[runs.scale], "alpha": np.array([ALPHA]), "seed": range(SEEDS[runs.scale])}
+        gram = Observable("gram", _gram, dims=("shown", "shown_2"), unit="output^2 / (loss time)")
+        trained = measure(runs, "trained", make, axes, [0.0, inf], [test_accuracy(), gram])
+        lanes = padded(make, axes, "width")
+        start, end = FrozenKernel(flow=flow()), FrozenKernel(at=RunEnd(flow()), flow=flow())
+        frozen = {
+            name: runs.sweep(name, *lanes, dynamics, [inf], observe=test_accuracy()).isel(alpha=0)
+            for name, dynamics in (("start", start), ("end", end))
+        }
+        labels = np.asarray(digits.y_test)[:SHOWN, 0]
+        return {"trained": trained.isel(alpha=0).assign(labels=("shown", labels)), **frozen}
+
+    def draw(self, data: Data) -> "Figure":
+        from matplotlib.figure import Figure
+
+        trained, errors = data["trained"], _errors(data)
+        order = np.argsort(-trained["labels"].values, kind="stable")  # the paper has y = 1 first
+        grams = trained["gram"].isel(width=-1, seed=0).transpose("t", "shown", "shown_2").values[:, order][:, :, order]
+        figure = Figure(figsize=(7.2, 2.6), layout="constrained")
+        a, b, c = figure.subplots(1, 3)
+        border = int((trained["labels"].values > 0).sum()) - 0.5
+        for ax, gram, title in zip((a, b), grams, ("(a) before", "(b) after training"), strict=True):
+            image = ax.imshow(gram, cmap="cividis")
+            ax.axhline(border, color="white", lw=0.6)
+            ax.axvline(border, color="white", lw=0.6)
+            ax.set(title=title, xlabel="test sample")
+            figure.colorbar(image, ax=ax, label=r"$\Theta$", shrink=0.8)
+        a.set_ylabel("test sample, $y = 1$ first")
+        for (name, cells), colour, marker in zip(errors.items(), COLOURS, MARKERS, strict=False):
+            c.errorbar(
+                cells["width"],
+                cells.mean("seed"),
+                cells.std("seed") / cells.sizes["seed"] ** 0.5,
+                color=colour,
+                marker=marker,
+                ms=4,
+                lw=1.0,
+                label=name,
+            )
+        c.set(ylabel="test error", title="(c)")
+        width_axis(c, trained["width"].values)
+        c.legend(frameon=False, fontsize=7)
+        return figure
+
+    def claims(self, data: Data) -> list[Claim]:
+        vanilla, start, end = _errors(data).values()
+        labels, grams = data["trained"]["labels"].values, data["trained"]["gram"].transpose("seed", "width", "t", ...)
+        sizes, same = np.linalg.norm(grams.values, axis=(-2, -1)), labels[:, None] == labels[None, :]
+        # The mean within a class less that between classes, in units of the size of an entry.
+        apart = grams.values[..., same].mean(-1) - grams.values[..., ~same].mean(-1)
+        contrast = apart / (sizes / len(labels))
+        growth, sharper = np.log10(sizes[..., 1] / sizes[..., 0]), contrast[..., 1] - contrast[..., 0]
+        full, better = (
+            (one - other).transpose("seed", "width").values for one, other in ((end, vanilla), (start, end))
+        )
+        said = "(b) It does so by classes: growth of the mean within less that between, over the size of an entry."
+        found = [
+            ("(b) The kernel inflates: decimal logarithm of its growth.", "> 0", (0.0, inf), growth),
+            (said, "> 0", (0.0, inf), sharper),
+            ("(c) The kernel of the end has the full performance: its error less that of training.", "0", NEAR, full),
+            ("(c) The kernel of the start has not: its error less that of the end's.", "> 0", (0.0, inf), better),
+        ]
+        return [Claim(said, paper, accepted, *mean_over(values.mean(-1))) for said, paper, accepted, values in found]
+
+
+def _gram(view: View) -> Float[Array, "shown shown"]:
+    return view.problem.kernel(view.params, jnp.asarray(view.problem.x_test)[:SHOWN])[:, 0, :, 0]
+
+
+def _errors(data: Data) -> "dict[str, xarray.DataArray]":
+    """Of training, and of the kernels of its start and of its end."""
+    start, end = (1 - data[name]["test_accuracy"].isel(t=0) for name in ("start", "end"))
+    vanilla = 1 - data["trained"]["test_accuracy"].isel(t=-1)
+    return {"training": vanilla, "kernel of the start": start, "kernel of the end": end}
+
+
+FIGURE = Fig5()
