@@ -1,0 +1,128 @@
+"""Figure 2: how much networks differ that started elsewhere, and what their average is worth."""
+
+from math import inf
+from typing import final, TYPE_CHECKING
+
+import numpy as np
+
+from ...observe import test_outputs
+from ...plot import COLOURS, MARKERS
+from ...sweeps import ensemble_error, ensemble_variance
+from .._claim import Claim
+from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._geiger import AtScale, guide, measure, over_seeds, parity, SETTING, width_axis
+
+
+if TYPE_CHECKING:
+    import xarray
+    from matplotlib.figure import Figure
+
+WIDTHS = {Scale.SMALL: [24, 48, 96, 192], Scale.MEDIUM: [10, 30, 100, 300], Scale.PAPER: [10, 30, 100, 300, 1000]}
+SCALES = {Scale.SMALL: [1e-2, 1.0, 1e6], Scale.MEDIUM: [1e-2, 1e-1, 1.0, 1e1, 1e2, 1e6]}
+SEEDS = {Scale.SMALL: 10, Scale.MEDIUM: 20, Scale.PAPER: 26}
+TESTS = 2000
+FEATURE, LAZY = 1e-2, 1e6  # the paper's sqrt(h) alpha of both regimes
+REGIMES = {FEATURE: "feature learning", LAZY: "lazy"}
+
+
+@final
+class Fig2(AbstractFigure):
+    """Variance over starts, and the error of single networks and of their average."""
+
+    title = "Figure 2: variance over starts, and test error of single networks (lines) and of their average (dashed)"
+    ours = SETTING + " Panel (d), a convolutional network with stochastic momentum, is not computed."
+    hours = {Scale.SMALL: 0.1, Scale.MEDIUM: 20.0, Scale.PAPER: 5000.0}
+    images = Images.MNIST
+
+    def run(self, runs: Runs) -> Data:
+        digits = parity(runs.scale, TESTS)
+        scales = np.array(SCALES.get(runs.scale, SCALES[Scale.MEDIUM]))
+        axes = {"width": WIDTHS[runs.scale], "scale": scales, "seed": range(SEEDS[runs.scale])}
+        found = measure(runs, "trained", AtScale(digits), axes, [inf], test_outputs())
+        return {"trained": found.assign(targets=(("test_sample", "output"), np.asarray(digits.y_test)))}
+
+    def draw(self, data: Data) -> "Figure":
+        from matplotlib.figure import Figure
+
+        outputs, targets = _outputs(data)
+        variance, single, average = ensemble_variance(outputs), _single(outputs, targets), _average(outputs, targets)
+        widths, scales = outputs["width"].values, outputs["scale"].values
+        figure = Figure(figsize=(7.2, 3.0), layout="constrained")
+        a, b, c = figure.subplots(1, 3)
+        for (scale, name), colour, marker in zip(REGIMES.items(), COLOURS, MARKERS, strict=False):
+            style = {"color": colour, "marker": marker, "ms": 3, "lw": 1.0}
+            a.plot(widths, variance.sel(scale=scale), **style, label=name)
+            c.plot(widths, single.sel(scale=scale), **style, label=name)
+            c.plot(widths, average.sel(scale=scale), **style, ls="--", mfc="none")
+        guide(a, (widths[0], widths[-1]), 1.4 * float(variance.isel(width=0).max()), -1.0, "$h^{-1}$")
+        for width, colour, marker in zip(widths, COLOURS, MARKERS, strict=False):
+            style = {"color": colour, "marker": marker, "ms": 3, "lw": 1.0}
+            b.plot(scales, single.sel(width=width), **style, label=f"$h = {width}$")
+            b.plot(scales, average.sel(width=width), **style, ls="--", mfc="none")
+        a.set(yscale="log", title="(a)")
+        a.set_ylabel(r"variance of $\alpha(f - f_0)$ over starts")
+        b.set(xscale="log", xlabel=r"$\sqrt{h}\,\alpha$", ylabel="test error", title="(b)")
+        c.set(ylabel="test error", title="(c)")
+        c.legend(frameon=False, fontsize=7, loc="upper right")
+        for ax in (a, c):
+            width_axis(ax, widths)
+        for style, name in (("-", "single networks"), ("--", "their average")):
+            b.plot([], [], color="0.3", ls=style, lw=1.0, label=name)
+        figure.legend(*b.get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False, fontsize=7)
+        return figure
+
+    def claims(self, data: Data) -> list[Claim]:
+        outputs, targets = _outputs(data)
+        found = []
+        for scale, name in REGIMES.items():
+            slope = over_seeds(_slope, outputs.sel(scale=scale))
+            found.append(Claim(f"(a) Exponent of h in the variance over starts, {name}.", "-1", (-1.3, -0.7), *slope))
+        for scale, name in REGIMES.items():
+            cells = outputs.sel(scale=scale)
+            gain = over_seeds(lambda f: float((_single(f, targets) - _average(f, targets)).mean()), cells)
+            found.append(
+                Claim(f"(c) The average is better, {name}: error of single networks less its.", "> 0", (0, inf), *gain)
+            )
+            drift = over_seeds(lambda f: _drift(_average(f, targets)), cells)
+            said = f"(c) The error of the average does not depend on h, {name}: at the smallest less at the largest."
+            found.append(Claim(said, "0", (-0.02, 0.02), *drift))
+            ahead = over_seeds(
+                lambda f: float(_single(f.isel(width=-1), targets) - _average(f.isel(width=1), targets)), cells
+            )
+            said = f"(c) The average of narrow networks (the second width) is no worse than a single wide one, {name}."
+            found.append(Claim(f"{said} Error of the wide one less its.", ">= 0", (0, inf), *ahead))
+        ratio = over_seeds(
+            lambda f: float((_average(f.sel(scale=LAZY), targets) / _average(f.sel(scale=FEATURE), targets)).mean()),
+            outputs,
+        )
+        said = "(c) Averages of feature-learning networks are slightly better: error of the lazy one over theirs."
+        found.append(Claim(said, "1.02", (1.0, 1.1), *ratio))
+        return found
+
+
+def _outputs(data: Data) -> "tuple[xarray.DataArray, np.ndarray]":
+    return data["trained"]["test_outputs"].isel(t=0), data["trained"]["targets"].values
+
+
+def _single(outputs: "xarray.DataArray", targets: np.ndarray) -> "xarray.DataArray":
+    """The error of one network, on average."""
+    f = outputs.isel(output=0).transpose(..., "test_sample")
+    wrong = (f * targets[:, 0] <= 0).mean("test_sample")
+    return wrong.where(f.notnull().all("test_sample")).mean("seed")
+
+
+def _average(outputs: "xarray.DataArray", targets: np.ndarray) -> "xarray.DataArray":
+    """The error of the averaged function."""
+    return ensemble_error(outputs, targets)
+
+
+def _drift(error: "xarray.DataArray") -> float:
+    return float(error.isel(width=0) - error.isel(width=-1))
+
+
+def _slope(outputs: "xarray.DataArray") -> float:
+    x, y = np.log(outputs["width"].values), np.log(ensemble_variance(outputs).values)
+    return float(np.polyfit(x, y, 1)[0])
+
+
+FIGURE = Fig2()
