@@ -63,25 +63,17 @@ class StochasticFlow(AbstractMarching):
     rate of the mean was right to 1 % with a lower bound of a hundredth of the upper one, and 9 to 12 % too small with
     half of it, however small both.
 
-    With a relaxation time tau the steps have momentum, as `MomentumFlow` has. A step is
-
-    $v \leftarrow e^{-dt/\tau} v - (1 - e^{-dt/\tau})\, \eta \nabla L_{batch}$, and then
-    $\theta \leftarrow \theta + dt\, v$,
-
-    from rest, and no step is longer than tau. As dt -> 0 at fixed T these are the Langevin equations
-    $d\theta = v\, dt$ and $\tau\, dv = -(v + \eta \nabla L)\, dt + \sqrt{T \eta \Sigma \eta}\, dW$: the velocity has
-    noise of its own, and in a quadratic loss the stationary variance of the weights is that without momentum, whatever
-    tau. As tau -> 0 the steps are those without. (The paper gives tau = 10 for its stochastic runs, but not how it
-    steps.)
-
-    A batch is a weighing of the samples: a step costs a full gradient, and one evaluation of the outputs. Between two
-    steps the parameters are interpolated linearly, so they are saved at the requested times themselves. A run is
-    determined by its key.
+    With a relaxation time tau the steps have momentum, as `MomentumFlow` has: from rest, each is
+    $v \leftarrow e^{-dt/\tau} v - (1-e^{-dt/\tau})\, \eta \nabla L_{batch}$, then $\theta \leftarrow \theta + dt\, v$.
+    As dt -> 0 at fixed T these are the Langevin equations $d\theta = v\, dt$ and
+    $\tau\, dv = -(v + \eta \nabla L)\, dt + \sqrt{T \eta \Sigma \eta}\, dW$: with a quadratic loss and a constant
+    $\Sigma$ the stationary variance of the weights is that without momentum. Steps far longer than tau are those
+    without. (The paper gives tau = 10, but not how it steps.)
 
     Arguments:
         temperature: T >= 0, a gradient-flow time per sample; an array leaf.
         key: for the batches; an array leaf. In a sweep each lane has one of its own (`docs/sweeps.md`).
-        tau: the relaxation time of momentum, a gradient-flow time > 0, or None for no momentum; an array leaf.
+        tau: the relaxation time of momentum, > 0, in units of gradient-flow time; an array leaf. None has no momentum.
         change: lower and upper bound on the largest change of an output in a step, 0 <= lower < upper.
         until: stops the run after the first step at whose end it is met; with it `ts` may end in inf.
         max_steps: accepted and rejected steps before the run is given up.
@@ -156,8 +148,7 @@ class StochasticFlow(AbstractMarching):
         params, dtype = problem.params, problem.x.dtype
         zero, ts = jnp.zeros((), dtype), ts.astype(dtype)
         valid = problem.valid & fits(self.until, problem) & jnp.isfinite(self.temperature) & (self.temperature >= 0)
-        if self.tau is not None:
-            valid = valid & jnp.isfinite(self.tau) & (self.tau > 0)
+        valid = valid if self.tau is None else valid & jnp.isfinite(self.tau) & (self.tau > 0)
         f = problem.outputs(params)
         dt = self._at_most_tau(self._first_step(problem, f))
         alive = jnp.isfinite(problem.loss.value(f, problem.y)) & jnp.isfinite(dt)
@@ -211,7 +202,7 @@ class StochasticFlow(AbstractMarching):
             jr.fold_in(self.key, state.steps), problem.x.shape[0], self.temperature.astype(dt.dtype) / dt
         )
         gradient = jax.grad(lambda p: _weighted_loss(problem, p, weights))(state.params)
-        velocity, momentum = self._velocity(problem, state, gradient, dt)
+        velocity = self._velocity(problem, state, gradient, dt)
         params = jax.tree.map(lambda p, v: p + dt * v, state.params, velocity)
         f = problem.outputs(params)
         change = jnp.max(jnp.abs(f - state.outputs))
@@ -244,7 +235,7 @@ class StochasticFlow(AbstractMarching):
             t=t_now,
             dt=dt_next,
             params=_where(accept, params, state.params),
-            velocity=_where(accept, momentum, state.velocity),
+            velocity=None if self.tau is None else _where(accept, velocity, state.velocity),
             outputs=jnp.where(accept, f, state.outputs),
             saves=state.saves,
             steps=steps,
@@ -255,19 +246,12 @@ class StochasticFlow(AbstractMarching):
         # The buffer has masked its own writes: selecting it whole would copy it at every step.
         return eqx.tree_at(lambda s: s.saves, _where(active, new, state), saves)
 
-    def _velocity(
-        self, problem: Problem, state: StochasticState, gradient: PyTree, dt: Float[Array, ""]
-    ) -> tuple[PyTree, PyTree]:
-        """That of the step, and what is left of it for the next one."""
+    def _velocity(self, problem: Problem, state: StochasticState, gradient: PyTree, dt: Float[Array, ""]) -> PyTree:
         falling = jax.tree.map(lambda rate, g: -rate * g, problem.eta, gradient)
         if self.tau is None:
-            return falling, None
+            return falling
         new = -jnp.expm1(-dt / self.tau.astype(dt.dtype))
-        velocity = jax.tree.map(lambda v, to: v + new * (to - v), state.velocity, falling)
-        return velocity, velocity
-
-    def _at_most_tau(self, dt: Float[Array, ""]) -> Float[Array, ""]:
-        return dt if self.tau is None else jnp.minimum(dt, self.tau.astype(dt.dtype))
+        return jax.tree.map(lambda v, to: (1 - new) * v + new * to, state.velocity, falling)
 
     def finish(self, problem: Problem, state: StochasticState) -> March:
         del problem

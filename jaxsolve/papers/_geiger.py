@@ -1,6 +1,7 @@
 """What the figures of Geiger et al. share: networks that learn the parity of digits at some output scale alpha."""
 
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from typing import Any, NamedTuple, TYPE_CHECKING
 
 import jax
@@ -89,16 +90,25 @@ def measure(runs: Runs, name: str, make: Callable, axes: dict[str, Any], ts: Any
     return runs.sweep(name, *padded(make, axes, "width"), flow(), ts, observe=observe)
 
 
+ALPHA_WIDTHS = {Scale.SMALL: [25, 50, 100], Scale.MEDIUM: [10, 30, 100, 300], Scale.PAPER: [10, 30, 100, 300, 1000]}
+ALPHAS = {Scale.SMALL: 10.0 ** np.array([-2.5, -2, -1, 0, 2, 3]), Scale.MEDIUM: np.geomspace(1e-5, 1e5, 21)}
+ALPHA_SEEDS = {Scale.SMALL: 8, Scale.MEDIUM: 10, Scale.PAPER: 10}
+ALPHA_TESTS = 50
+ALPHA_TIMES = np.concatenate([[0.0], np.geomspace(1e-4, 1e4, 49), [inf]])
+FEATURE, LAZY = slice(0.0, 0.02), slice(9.0, inf)  # alpha of both regimes, at any of these widths
+
+
 def over_alpha(runs: Runs) -> "xarray.Dataset":
-    """Networks of all widths and alpha: kept beside the figures, since two are drawn from them."""
-    tests = TESTS if runs.scale is Scale.SMALL else 20 * TESTS
+    """The runs by width and alpha that Figures 3 and 6 share, in the paper's folder."""
     axes = {
-        "width": WIDTHS[runs.scale],
+        "width": ALPHA_WIDTHS[runs.scale],
         "alpha": ALPHAS.get(runs.scale, ALPHAS[Scale.MEDIUM]),
-        "seed": range(SEEDS[runs.scale]),
+        "seed": range(ALPHA_SEEDS[runs.scale]),
     }
-    shared, observed = runs._replace(folder=runs.folder.parent), [loss(), test_kernel_change(), weight_change()]
-    return measure(shared, "over_alpha", AtAlpha(parity(runs.scale, tests)), axes, TIMES, observed)
+    make = AtAlpha(parity(runs.scale, ALPHA_TESTS if runs.scale is Scale.SMALL else 20 * ALPHA_TESTS))
+    observed = [loss(), test_kernel_change(), weight_change()]
+    shared = runs._replace(folder=runs.folder.parent)
+    return measure(shared, "over_alpha", make, axes, ALPHA_TIMES, observed)
 
 
 # Claims

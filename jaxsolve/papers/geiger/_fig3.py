@@ -9,6 +9,8 @@ from ...plot import COLOURS
 from .._claim import Claim, mean_over, Measured
 from .._figure import AbstractFigure, Data, Images, Runs, Scale
 from .._geiger import (
+    ALPHA_TESTS,
+    ALPHA_TIMES,
     collapse,
     curves,
     FEATURE,
@@ -19,8 +21,6 @@ from .._geiger import (
     over_seeds,
     power,
     SETTING,
-    TESTS,
-    TIMES,
 )
 
 
@@ -34,7 +34,7 @@ class Fig3(AbstractFigure):
     """Kernel change, rescaled loss and times, over alpha and over sqrt(h) alpha."""
 
     title = "Figure 3: change of the kernel, loss and times t1, t2, over alpha and over sqrt(h) alpha"
-    ours = f"{SETTING} The kernel is that of {TESTS} test samples at small scale."
+    ours = SETTING + f" The kernel is that of {ALPHA_TESTS} test samples at small scale."
     hours = {Scale.SMALL: 0.05, Scale.MEDIUM: 20.0, Scale.PAPER: 5000.0}
     images = Images.MNIST
 
@@ -62,7 +62,7 @@ class Fig3(AbstractFigure):
             for alpha, shade in zip(runs["alpha"].values, shades, strict=True):
                 mean = runs["loss"].sel(width=width, alpha=alpha).mean("seed").values[1:-1]
                 for column, unit in enumerate((1.0, width**0.5 * alpha)):
-                    grid[1, column].plot(TIMES[1:-1] / unit, mean, color=shade, ls=style, lw=0.8)
+                    grid[1, column].plot(ALPHA_TIMES[1:-1] / unit, mean, color=shade, ls=style, lw=0.8)
             grid[1, 0].plot([], [], color="0.3", ls=style, lw=0.8, label=f"$h = {width}$")
         for place in (0, -1):
             label = rf"$\alpha = 10^{{{np.log10(runs['alpha'].values[place]):g}}}$"
@@ -120,7 +120,7 @@ def _change(data: Data) -> "xarray.DataArray":
 def _times(data: Data) -> "tuple[xarray.DataArray, xarray.DataArray]":
     """t_1 and t_2."""
     losses = data["flow"]["loss"].isel(t=slice(0, -1)).transpose(..., "t")
-    return losses.isel(t=0, drop=True).copy(data=half_loss_time(TIMES[:-1], losses.values)), data["flow"]["t_end"]
+    return losses.isel(t=0, drop=True).copy(data=half_loss_time(ALPHA_TIMES[:-1], losses.values)), data["flow"]["t_end"]
 
 
 def _crossing(logs: "xarray.DataArray") -> float:

@@ -30,7 +30,7 @@ class Fig8(AbstractFigure):
         f"alpha = 1; {SAMPLES[Scale.SMALL]} training samples at small scale. The exact derivative under gradient flow, "
         "root mean square over samples and neurons, in place of one step of descent."
     )
-    hours = {Scale.SMALL: 0.01, Scale.MEDIUM: 0.1, Scale.PAPER: 10.0}
+    hours = {Scale.SMALL: 0.02, Scale.MEDIUM: 0.1, Scale.PAPER: 10.0}
     images = Images.MNIST
 
     def run(self, runs: Runs) -> Data:
