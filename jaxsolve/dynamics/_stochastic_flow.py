@@ -150,7 +150,7 @@ class StochasticFlow(AbstractMarching):
         valid = problem.valid & fits(self.until, problem) & jnp.isfinite(self.temperature) & (self.temperature >= 0)
         valid = valid if self.tau is None else valid & jnp.isfinite(self.tau) & (self.tau > 0)
         f = problem.outputs(params)
-        dt = self._at_most_tau(self._first_step(problem, f))
+        dt = self._first_step(problem, f)
         alive = jnp.isfinite(problem.loss.value(f, problem.y)) & jnp.isfinite(dt)
         ok = alive & valid
         saves = empty_saves(ts, params).write(zero, lambda _: params, ts.shape[0])
@@ -211,7 +211,7 @@ class StochasticFlow(AbstractMarching):
         # A step that was cut says nothing of the one that was meant.
         kept = jnp.where(~cut & (change < lower), GROWTH * dt, state.dt)
         shorter = dt * jnp.where(finite, jnp.clip(upper / 2 / nonzero(change), SHORTEST, 0.5), SHORTEST)
-        dt_next = self._at_most_tau(jnp.where(accept, kept, shorter))
+        dt_next = jnp.where(accept, kept, shorter)
 
         def between(time):
             share = jnp.where(time >= t1, 1, (time - t) / nonzero(t1 - t))

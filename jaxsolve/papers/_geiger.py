@@ -36,15 +36,6 @@ SETTING = (
 )
 
 
-# Of the figures that are drawn over alpha.
-WIDTHS = {Scale.SMALL: [25, 50, 100], Scale.MEDIUM: [10, 30, 100, 300], Scale.PAPER: [10, 30, 100, 300, 1000]}
-ALPHAS = {Scale.SMALL: 10.0 ** np.array([-2.5, -2, -1, 0, 2, 3]), Scale.MEDIUM: np.geomspace(1e-5, 1e5, 21)}
-SEEDS = {Scale.SMALL: 8, Scale.MEDIUM: 10, Scale.PAPER: 10}
-TESTS = 50
-TIMES = np.concatenate([[0.0], np.geomspace(1e-4, 1e4, 49), [np.inf]])
-FEATURE, LAZY = slice(0.0, 0.02), slice(9.0, np.inf)  # alpha of both regimes, at any of these widths
-
-
 class AtAlpha(NamedTuple):
     """Problems by width and output scale: alpha (f - f_0) with the loss divided by alpha^2 (eqs. 4 and 5)."""
 

@@ -72,7 +72,7 @@ def of_size(scale: Scale) -> str:
     return (
         f"Not stated, and chosen here so that networks grok in so few steps: addition modulo {MODULUS[scale]}, "
         f"{100 * SHARE[scale]:g} % of the pairs for training, width {WIDTH[scale]}, two heads, AdamW with rate "
-        f"{RATE:g}, beta_2 = 0.98 and weight decay {DECAY:g}. At small scale {STEPS[scale]} steps in place of up to 30000, "
+        f"{RATE:g}, beta_2 = 0.98 and weight decay {DECAY:g}. At small scale {STEPS[scale]} steps, not up to 30000, "
         f"{SEEDS[scale]} starts in place of 5, tau = {several(TAUS[scale])}, alpha = {several(ALPHAS[scale])}, and a "
         f"network has grokked at {100 * GROKKED[scale]:g} % test accuracy, not 99 %: there are 106 test pairs."
     )

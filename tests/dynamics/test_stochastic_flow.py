@@ -247,61 +247,6 @@ def test_until_without_noise_is_that_of_gradient_flow():
     assert short.t_end == short.ts[-1]
 
 
-# With momentum
-
-
-def _damped(w0, rate, tau, ts):
-    """tau w'' + w' + rate w = 0 from rest."""
-    root = np.sqrt(complex(1 - 4 * rate * tau))
-    fast, slow = (-1 - root) / (2 * tau), (-1 + root) / (2 * tau)
-    return np.real(w0 * (slow * np.exp(fast * ts) - fast * np.exp(slow * ts)) / (slow - fast))
-
-
-def test_without_noise_momentum_swings_as_the_damped_oscillator():
-    ts, tau, errors = np.array([0.0, 0.5, 2.0, 5.0]), 1.5, []
-    exact = np.stack([_damped(w0, rate, tau, ts) for w0, rate in zip(START, RATES, strict=True)], axis=1)
-    for upper in (4e-2, 1e-2):
-        flow = StochasticFlow(0.0, key=jr.key(0), tau=tau, change=(1e-2 * upper, upper))
-        assert flow.name == "StochasticFlow(tau)"
-        errors.append(np.abs(solve(cases.modes(START, RATES), flow, ts, observe=WEIGHTS)["params"] - exact).max())
-        assert errors[-1] < upper
-    assert errors[1] < 0.5 * errors[0]
-    without = np.array(START) * np.exp(-ts[:, None] * np.array(RATES))
-    assert np.abs(exact - without).max() > 100 * errors[1]
-
-
-def test_a_short_relaxation_is_none():
-    runs = [
-        solve(_noisy(), StochasticFlow(4e-3, key=jr.key(1), tau=tau), [0.0, 0.5, 1.0], observe=WEIGHTS)["params"]
-        for tau in (None, 1e-4)
-    ]
-    mean = np.exp(-np.array([0.0, 0.5, 1.0]))[:, None]
-    for run in runs:
-        np.testing.assert_array_less(np.abs(run - mean), 4 * np.sqrt(4e-3 / 2) + 1e-3)
-
-
-def test_the_noise_with_momentum_is_that_of_the_langevin_equations():
-    """In equilibrium the variance of w is T/2 whatever tau, and that of its velocity T/(2 tau)."""
-    temperature, step, taus = 1e-2, 0.02, np.array([0.3, 1.2])
-
-    def lane(tau, key):
-        flow = StochasticFlow(temperature, key=key, tau=tau)
-        return solve(_noisy(), flow, jnp.array([0.0, 12.0, 12.0 + step]), observe=WEIGHTS)["params"][1:, 0]
-
-    keys = jr.split(jr.key(2), 2 * LANES)
-    found = np.asarray(jax.jit(jax.vmap(lane))(jnp.repeat(jnp.asarray(taus), LANES), keys)).reshape(2, LANES, 2)
-    weights, velocities = found[..., 0].var(axis=1), (np.diff(found)[..., 0] / step).var(axis=1)
-    bound = 4 * np.sqrt(2 / LANES)  # four standard deviations: 33 %
-    np.testing.assert_array_less(np.abs(weights / (temperature / 2) - 1), bound)
-    check = lambda expected: np.testing.assert_array_less(np.abs(velocities / expected - 1), bound + 0.05)
-    check(temperature / (2 * taus))
-    cases.assert_fails(lambda: check(temperature / 2))  # tau left out
-    cases.assert_fails(lambda: check(temperature * taus / 2))  # the noise of the velocity without its 1/tau
-
-
-# What ends or is refused
-
-
 def test_what_cannot_go_on():
     flow = StochasticFlow(1e-3, key=jr.key(0), max_steps=5)
     assert _name(solve(_noisy(), flow, [0.0, 1.0], throw=False)) == "max_steps"
@@ -311,6 +256,9 @@ def test_what_cannot_go_on():
     np.testing.assert_array_equal(at_rest["loss"], 0)
     with pytest.raises(ValueError, match="ts ends in inf, which StochasticFlow reaches only with a condition"):
         solve(_noisy(), flow, [0.0, jnp.inf])
+
+
+# What is refused
 
 
 @pytest.mark.parametrize(
@@ -325,7 +273,6 @@ def test_what_cannot_go_on():
         ({"change": (0.0, float("inf"))}, ValueError, "change must be two bounds"),
         ({"change": (1e-2,)}, ValueError, "change must be two bounds"),
         ({"until": 1e-3}, TypeError, r"until must be a condition such as until\.loss_below\(1e-5\)"),
-        ({"tau": 0.0}, ValueError, "tau must be one finite number > 0, got 0.*; without momentum, leave it out"),
         ({"max_steps": 0}, ValueError, "max_steps must be an integer >= 1, got 0"),
     ],
 )
