@@ -5,7 +5,6 @@ import enum
 from typing import Any
 
 import equinox as eqx
-import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -349,17 +348,3 @@ class AbstractMarching(AbstractDynamics):
     @abc.abstractmethod
     def finish(self, problem: Problem, state: Any) -> March:
         """Turns the state of a run into its results."""
-
-
-def march(problem: Problem, dynamics: AbstractMarching, ts: Float[Array, " times"]) -> March:
-    """A whole marching run, for use inside jit."""
-    state = dynamics.init(problem, ts)
-    chunk = jnp.asarray(dynamics.chunk)
-    state = jax.lax.while_loop(lambda s: ~s.done, lambda s: dynamics.advance(problem, s, chunk), state)
-    # JAX would say no more than that a loop has no reverse mode.
-    message = (
-        f"reverse-mode derivatives (jax.grad, jax.vjp, jax.jacrev) do not go through the steps of {dynamics.name}, "
-        "whose number is not known beforehand. Take forward mode (jax.jvp, jax.jacfwd), or a closed form (js.exact) "
-        "where there is one, which has both modes"
-    )
-    return eqxi.nondifferentiable_backward(dynamics.finish(problem, state), msg=message)

@@ -17,11 +17,11 @@ from ._dynamics import (
     AbstractMarching,
     AbstractRandomAccess,
     March,
-    march,
     NotApplicable,
     resolve,
     View,
 )
+from ._march import march
 from ._memory import memory_for
 from ._problem import Problem
 from ._results import FIRST_FAILURE, result_code, RESULT_NAMES, result_names, RESULTS

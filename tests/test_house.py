@@ -20,7 +20,7 @@ STEPS = (
     ("kernels",),
     ("_problem",),
     ("_dynamics", "_kernel_machine", "_trajectory"),
-    ("until",),
+    ("until", "_march"),
     ("integrators", "theory"),
     ("dynamics",),
     ("observe",),

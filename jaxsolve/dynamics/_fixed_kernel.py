@@ -54,9 +54,9 @@ class AbstractFixedKernel(AbstractChoice):
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """What the kernel asks of a problem, whatever its loss."""
 
+    @abc.abstractmethod
     def settled(self, problem: Problem) -> "AbstractFixedKernel":
         """The same, with all that takes long to find from a problem found once."""
-        return self
 
     @property
     def name(self) -> str:

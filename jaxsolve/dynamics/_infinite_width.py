@@ -54,6 +54,10 @@ class InfiniteWidth(AbstractFixedKernel):
     def __init__(self, *, flow: AbstractMarching | None = None):
         self.flow = check_flow(flow)
 
+    def settled(self, problem: Problem) -> "InfiniteWidth":
+        """Itself: nothing of it depends on where the network is."""
+        return self
+
     def ntk(
         self, problem: Problem, x1: Float[Array, "n ..."], x2: Float[Array, "m ..."] | None = None
     ) -> Float[Array, "n m"]:

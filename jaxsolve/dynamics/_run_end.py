@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from .._checks import concrete, describe, one_number
-from .._dynamics import AbstractMarching, march, Quantity
+from .._dynamics import AbstractMarching, Quantity
+from .._march import march
 from .._problem import Problem
 from .._results import FIRST_FAILURE, result_code
 

@@ -45,7 +45,7 @@ class Fig2(AbstractFigure):
 
     title = "Figure 2: level sets of the kernel's norm of linear functions, and the function that the network is"
     ours = f"Two inputs, one sample, target size 1, width {WIDTH}, sigma = {SIGMA:g}: the paper's are lost."
-    hours = {Scale.SMALL: 0.01, Scale.MEDIUM: 0.02, Scale.PAPER: 0.02}
+    hours = {Scale.SMALL: 0.008, Scale.MEDIUM: 0.02, Scale.PAPER: 0.02}
 
     def run(self, runs: Runs) -> Data:
         flow, axes = GradientFlow(Tsit5(), rtol=1e-5), {"seed": range(SEEDS[runs.scale])}

@@ -38,7 +38,7 @@ class Fig5(AbstractFigure):
         "Widths, and three layers in panel (b): the paper's are lost. Times are of gradient flow. At small scale 40 "
         "images and 30 principal components."
     )
-    hours = {Scale.SMALL: 0.03, Scale.MEDIUM: 1.0, Scale.PAPER: 4.0}
+    hours = {Scale.SMALL: 0.015, Scale.MEDIUM: 1.0, Scale.PAPER: 4.0}
     images = Images.MNIST
 
     def run(self, runs: Runs) -> Data:

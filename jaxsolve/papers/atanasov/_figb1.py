@@ -53,7 +53,7 @@ class FigB1(AbstractFigure):
         f"sigma = {SIGMA:g} and {SAMPLES} samples in panel (a): the paper does not say its own. At small scale panel "
         "(b) has 60 images and 40 principal components in place of 784 pixels."
     )
-    hours = {Scale.SMALL: 0.015, Scale.MEDIUM: 0.1, Scale.PAPER: 0.1}
+    hours = {Scale.SMALL: 0.013, Scale.MEDIUM: 0.1, Scale.PAPER: 0.1}
     images = Images.MNIST
 
     def run(self, runs: Runs) -> Data:

@@ -51,7 +51,7 @@ class FigD1(AbstractFigure):
         f"{SIZE} inputs, {WIDTH} hidden units, sigma = {SIGMA:g}, the rates: the paper's are lost. The spike is that "
         "of the kernel without rates; that of the kernel which drives the flow does not depend on them."
     )
-    hours = {Scale.SMALL: 0.01, Scale.MEDIUM: 0.05, Scale.PAPER: 0.05}
+    hours = {Scale.SMALL: 0.006, Scale.MEDIUM: 0.05, Scale.PAPER: 0.05}
 
     def run(self, runs: Runs) -> Data:
         axes = {"rate": np.array(RATES), "seed": range(SEEDS[runs.scale])}

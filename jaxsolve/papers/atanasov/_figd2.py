@@ -39,7 +39,7 @@ class FigD2(AbstractFigure):
         "sigma = 0.1, width 100 and times of gradient flow: the paper's are lost. At small scale 60 images and 40 "
         "principal components."
     )
-    hours = {Scale.SMALL: 0.02, Scale.MEDIUM: 2.0, Scale.PAPER: 2.0}
+    hours = {Scale.SMALL: 0.015, Scale.MEDIUM: 2.0, Scale.PAPER: 2.0}
     images = Images.MNIST
 
     def run(self, runs: Runs) -> Data:

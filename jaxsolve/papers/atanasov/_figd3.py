@@ -36,7 +36,7 @@ class FigD3(AbstractFigure):
 
     title = "Figure D.3: loss, kernel alignment and alignment of the first layer at three depths of linear networks"
     ours = f"{SIZE} inputs, {WIDTH} hidden units, {SAMPLES} whitened samples; the paper's sizes and scales are lost."
-    hours = {Scale.SMALL: 0.02, Scale.MEDIUM: 0.1, Scale.PAPER: 0.1}
+    hours = {Scale.SMALL: 0.025, Scale.MEDIUM: 0.1, Scale.PAPER: 0.1}
 
     def run(self, runs: Runs) -> Data:
         axes = {"matrices": MATRICES, "sigma": np.array(SIGMAS), "seed": range(SEEDS[runs.scale])}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTHS = {Scale.SMALL: [16, 48], Scale.MEDIUM: [30, 100, 300], Scale.PAPER: [30, 100, 300, 1000]}
-SCALES = {Scale.SMALL: 10.0 ** np.array([-3, -2, -1, 0, 0.5, 1, 1.5, 2, 3, 4, 5, 6, 7])}
+SCALES = {Scale.SMALL: 10.0 ** np.array([-3, -2, -1, 0.5, 1, 1.5, 2, 4, 6, 7])}
 SEEDS = {Scale.SMALL: 3, Scale.MEDIUM: 5, Scale.PAPER: 3}
 TESTS = 50
 # sqrt(h) alpha of the three regimes: neurons switch on some of the n samples until it is of the order of n h.

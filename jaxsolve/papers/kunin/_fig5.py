@@ -40,7 +40,7 @@ class Fig5(AbstractFigure):
         f"target is the sign of x_1 x_2; {WIDTH} neurons, {STEPS} steps of {STEP:g}/tau^2. (b) At small scale "
         f"{of_size(Scale.SMALL)}: the runs of Figure 1."
     )
-    hours = {Scale.SMALL: 0.02, Scale.MEDIUM: 0.05, Scale.PAPER: 0.05}  # after figure 1
+    hours = {Scale.SMALL: 0.015, Scale.MEDIUM: 0.05, Scale.PAPER: 0.05}  # after figure 1
 
     def run(self, runs: Runs) -> Data:
         x = np.linspace(-1, 1, SIDE)
