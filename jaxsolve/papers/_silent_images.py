@@ -79,6 +79,7 @@ class MLPOnImages(NamedTuple):
         return Problem(net, *data.train, test=data.test)
 
 
+INPUTS = Observable("inputs", lambda view: view.problem.x @ view.problem.x.T, Quantity.PARAMS, ("sample", "sample_2"))
 TARGETS = Observable("targets", lambda view: view.problem.y, Quantity.PARAMS, ("sample", "output"))
 WATCHED = (loss(), kernel_alignment(), kernel_norm(), outputs(), test_outputs(), kernel(), cross_kernel(), TARGETS)
 

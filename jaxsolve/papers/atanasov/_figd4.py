@@ -7,15 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 from diffrax import Tsit5
 
-from ..._dynamics import Quantity
 from ...dynamics import GradientFlow
 from ...kernels import order_by_class
-from ...observe import kernel, kernel_alignment, loss, Observable, outputs
+from ...observe import kernel, kernel_alignment, loss, outputs
 from ...plot import COLOURS
 from .._claim import Claim, mean_over
 from .._figure import AbstractFigure, Data, Images, Runs, Scale
 from .._silent import TIME
-from .._silent_images import ImageTask, MLPOnImages, TARGETS
+from .._silent_images import ImageTask, INPUTS, MLPOnImages, TARGETS
 
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ WIDTH, SIGMA, GAMMA = 50, 0.1, 0.25
 DEPTHS = [1, 2, 3]  # hidden layers
 SIZES = {Scale.SMALL: (100, 1, 40), Scale.MEDIUM: (100, 1, 99), Scale.PAPER: (100, 1, 99)}
 SEEDS = {Scale.SMALL: 3, Scale.MEDIUM: 8, Scale.PAPER: 8}
-INPUTS = Observable("inputs", lambda view: view.problem.x @ view.problem.x.T, Quantity.PARAMS, ("sample", "sample_2"))
 WATCHED = (loss(), kernel_alignment(), kernel(), outputs(), INPUTS)
 TIMES = np.concatenate([[0.0], np.geomspace(0.1, 5e3, 60)])
 
