@@ -9,7 +9,6 @@ from jaxtyping import Array, Float
 
 from .._problem import Problem
 from ..nets import Given, Scaling, SingleNeuron
-from ..theory import neurons_preconditioner
 
 
 if TYPE_CHECKING:
@@ -48,13 +47,6 @@ def neuron(x: tuple, y: tuple, a: Array, w: Array) -> Problem:
 def beta(runs: "xarray.Dataset") -> "xarray.DataArray":
     """a w at all times, from `neuron_radius` and `neuron_direction`; its last axis is the plane."""
     return (runs["neuron_radius"] * runs["neuron_direction"]).isel(neuron=0).transpose(..., "t", "input")
-
-
-def preconditioner(b: Float[np.ndarray, "... 2"], delta: float) -> Float[np.ndarray, "... 2 2"]:
-    """M of equation 4 at each beta."""
-    flat = jnp.asarray(b).reshape(-1, 1, 2, 1)
-    one = lambda betas: neurons_preconditioner(betas, jnp.full(1, delta))[:, 0, :, 0]
-    return np.asarray(jax.vmap(one)(flat)).reshape(*b.shape, 2)
 
 
 def draw_loss(ax: "Axes", problem: Neurons, limits: tuple[float, float, float, float]) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTHS = {Scale.SMALL: [24, 48, 96], Scale.MEDIUM: [10, 30, 100, 300], Scale.PAPER: [10, 30, 100, 300, 1000]}
-SCALES = {Scale.SMALL: [1e-2, 1e6], Scale.MEDIUM: [1e-2, 1e-1, 1.0, 1e1, 1e2, 1e6]}
+SCALES = {Scale.SMALL: [1e-2, 1.0, 1e6], Scale.MEDIUM: [1e-2, 1e-1, 1.0, 1e1, 1e2, 1e6]}
 SEEDS = {Scale.SMALL: 10, Scale.MEDIUM: 20, Scale.PAPER: 26}
 TESTS = 2000
 FEATURE, LAZY = 1e-2, 1e6  # the paper's sqrt(h) alpha of both regimes

@@ -3,16 +3,19 @@
 from math import inf
 from typing import final, TYPE_CHECKING
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from diffrax import Tsit5
+from jaxtyping import Float
 
 from ...dynamics import GradientFlow
 from ...observe import loss, neuron_direction, neuron_radius
 from ...plot import COLOURS
-from ...theory import SingleNeuronFlow
+from ...theory import neurons_preconditioner, SingleNeuronFlow
 from .._claim import Claim
 from .._figure import AbstractFigure, Data, Runs, Scale
-from .._kunin_neuron import beta, DELTAS, draw_ellipse, draw_loss, preconditioner, REGIMES, WHITENED
+from .._kunin_neuron import beta, DELTAS, draw_ellipse, draw_loss, REGIMES, WHITENED
 
 
 if TYPE_CHECKING:
@@ -52,7 +55,7 @@ class Fig2(AbstractFigure):
             ax.plot(*line.T, color=COLOURS[0], lw=1.4, label="theory")
             ax.plot(*points[at].T, ls="", marker="o", ms=3, color=COLOURS[1], label="gradient flow")
             for index in at:
-                draw_ellipse(ax, line[index], preconditioner(line[index], delta), color=COLOURS[2], lw=0.8)
+                draw_ellipse(ax, line[index], _preconditioner(line[index], delta), color=COLOURS[2], lw=0.8)
             ax.plot(*line[0], marker="s", ms=5, color="black")
             ax.plot(0, 1, marker="*", ms=9, color="black")
             ax.set_title(rf"{regime}, $\delta = {delta:g}$", fontsize=9)
@@ -66,7 +69,7 @@ class Fig2(AbstractFigure):
         paths = {delta: theory.sel(delta=delta).values for delta in DELTAS}
         condition = {}
         for delta, path in paths.items():
-            values = np.linalg.eigvalsh(preconditioner(path, delta))
+            values = np.linalg.eigvalsh(_preconditioner(path, delta))
             condition[delta] = values[:, 1] / values[:, 0]
         chord = np.array([1.0, 1.0]) / 2**0.5
         off = {
@@ -126,6 +129,13 @@ class Fig2(AbstractFigure):
 def _shrunk(path: np.ndarray) -> float:
     first = int(np.argmax(path[:, 1] > 0.1))
     return float(1 - abs(path[first, 0]))
+
+
+def _preconditioner(b: Float[np.ndarray, "... 2"], delta: float) -> Float[np.ndarray, "... 2 2"]:
+    """M of equation 4 at each beta."""
+    flat = jnp.asarray(b).reshape(-1, 1, 2, 1)
+    one = lambda betas: neurons_preconditioner(betas, jnp.full(1, delta))[:, 0, :, 0]
+    return np.asarray(jax.vmap(one)(flat)).reshape(*b.shape, 2)
 
 
 FIGURE = Fig2()
