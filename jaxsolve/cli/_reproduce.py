@@ -18,6 +18,7 @@ def reproduce(
     *figures: str,
     scale: Literal["small", "medium", "paper"] = "small",
     folder: Annotated[Path, cyclopts.Parameter(name=["--folder", "-o"])] = Path("reproduction"),
+    processes: int | None = None,
     yes: bool = False,
     quiet: bool = False,
 ) -> None:
@@ -31,6 +32,8 @@ def reproduce(
         small: minutes on two cores; medium: an hour on one GPU; paper: the paper's own setting.
     folder
         For pictures, stores and claims, and the page index.html. What was interrupted is carried on.
+    processes
+        How many figures are computed at once: 2 on a CPU if not said, 1 on an accelerator.
     yes
         Begin what takes long, too.
     quiet
@@ -48,10 +51,11 @@ def reproduce(
     if not figures:
         raise ValueError("name figures, such as xu_ziyin/table1, or all; `jaxsolve reproduce list` shows them")
     chosen = papers.names() if figures == ("all",) else list(figures)
-    hours = papers.hours(*chosen, scale=Scale(scale))
+    at_once = processes or (2 if jax.default_backend() == "cpu" and len(chosen) > 1 else 1)
+    hours = papers.hours(*chosen, scale=Scale(scale)) / at_once
     if hours > LONG and jax.default_backend() == "cpu" and not yes:
         raise ValueError(f"on two cores this takes about {hours:.3g} hours; give --yes to begin all the same")
-    done = papers.reproduce(*chosen, scale=Scale(scale), folder=folder, progress=not quiet)
+    done = papers.reproduce(*chosen, scale=Scale(scale), folder=folder, progress=not quiet, processes=at_once)
     for one in done:
         for claim in one.claims:
             if claim.verdict is not papers.Verdict.REPRODUCED:

@@ -26,7 +26,7 @@ class Claim(NamedTuple):
     Attributes:
         statement: what is claimed, in a sentence.
         paper: the paper's value or sign, in words.
-        accepted: the open interval of what counts as the same; its ends may be infinite.
+        accepted: the interval of what counts as the same. Its ends belong to it, unless one is infinite: "> 0" is not 0.
         ours: the number measured.
         uncertainty: half the width of its 95 % interval; 0 for what has none.
 
@@ -48,9 +48,12 @@ class Claim(NamedTuple):
         if math.isnan(low):
             return Verdict.UNDECIDED
         start, end = self.accepted
-        if (start < low or start == -math.inf) and (high < end or end == math.inf):
+        if math.isinf(start) or math.isinf(end):  # a sign; the infinite end belongs to it, and the other does not
+            start = start if math.isinf(start) else math.nextafter(start, math.inf)
+            end = end if math.isinf(end) else math.nextafter(end, -math.inf)
+        if start <= low and high <= end:
             return Verdict.REPRODUCED
-        return Verdict.DIFFERS if high <= start or low >= end else Verdict.UNDECIDED
+        return Verdict.DIFFERS if high < start or low > end else Verdict.UNDECIDED
 
     def facts(self) -> dict[str, Any]:
         """As JSON, which has no infinity: an open end is null, and so is a number that is none."""

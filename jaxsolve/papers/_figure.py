@@ -63,6 +63,7 @@ class AbstractFigure(abc.ABC):
         ours: what the paper does not say, or what is smaller here: every setting that is not the paper's.
         hours: about how long each scale takes on two cores, measured at the small one.
         images: what `papers/_images.py` reads for it, if anything.
+        shares: the store in its paper's folder that it and other figures read, so that they cannot run at once.
 
     Example:
         >>> print(js.papers.figures()["xu_ziyin/table1"].title)
@@ -73,6 +74,7 @@ class AbstractFigure(abc.ABC):
     ours: ClassVar[str]
     hours: ClassVar[Mapping[Scale, float]]
     images: ClassVar[Images | None] = None
+    shares: ClassVar[str] = ""
 
     @abc.abstractmethod
     def run(self, runs: Runs) -> Data:

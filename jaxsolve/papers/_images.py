@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ..data import cifar10, Dataset, digits, fashion_mnist, Images, mnist
+from ..data import cifar10, Dataset, digits, fashion_mnist, Images, mnist, partial_whiten
 from ._figure import Scale
 
 
@@ -63,3 +63,12 @@ def halved(data: Dataset) -> Dataset:
     half = lambda x: (lax.reduce_window(x, 0.0, lax.add, window, window, "valid") / 4).astype("float32")
     y, y_test = (jnp.float32(part) for part in (data.y, data.y_test))
     return Dataset(half(data.x), y, half(data.x_test), y_test, source=f"{data.source}; halved")
+
+
+def whitened(data: Dataset) -> Dataset:
+    """Whitened images, as images."""
+    assert data.x_test is not None
+    flat = [images.reshape(len(images), -1) for images in (data.x, data.x_test)]
+    affine = partial_whiten(1.0).fit(flat[0])
+    x, x_test = (affine(part).reshape(-1, *data.x.shape[1:]) for part in flat)
+    return Dataset(x, data.y, x_test, data.y_test, source=f"{data.source}; whitened")

@@ -1,14 +1,18 @@
 """Computing figures of the papers, drawing them, and judging their claims."""
 
 import json
+import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import as_completed, ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from .._checks import describe, require_flag
+import jax
+
+from .._checks import describe, require_flag, require_size
 from ._catalogue import find, names
 from ._claim import Claim, Verdict
 from ._figure import AbstractFigure, Runs, Scale
@@ -44,6 +48,7 @@ def reproduce(
     scale: Scale = Scale.SMALL,
     folder: str | os.PathLike = "reproduction",
     progress: bool = True,
+    processes: int = 1,
 ) -> tuple[Reproduced, ...]:
     """Computes figures of the papers, draws them, and judges their claims.
 
@@ -53,13 +58,15 @@ def reproduce(
         folder: for the pictures, stores and claims, the page index.html and the ledger of all claims. What was
             interrupted is carried on.
         progress: whether to show what is done, and how long the rest takes, on standard error.
+        processes: how many figures are computed at once. Small ones are mostly compiled, which takes one core. As with
+            `multiprocessing`, a script that asks for more than one begins with `if __name__ == "__main__":`.
 
     Returns:
         A `Reproduced` for each figure.
 
     Raises:
-        ValueError: no figure has such a name.
-        TypeError: scale is no `js.papers.Scale`.
+        ValueError: no figure has such a name, processes is below 1, or above 1 on an accelerator.
+        TypeError: scale is no `js.papers.Scale`, or processes no integer.
         FileExistsError: the folder holds something else.
 
     Example:
@@ -70,17 +77,18 @@ def reproduce(
     if not isinstance(scale, Scale):
         raise TypeError(f"scale must be one of js.papers.Scale, such as Scale.SMALL, got {describe(scale)}")
     require_flag(progress, "progress")
+    require_size(processes, "processes")
+    if processes > 1 and jax.default_backend() != "cpu":
+        raise ValueError(f"processes must be 1 on a {jax.default_backend()}, which they cannot share, got {processes}")
     chosen = dict(find(name) for name in figures or names())
     root = Path(folder).expanduser() / scale.value
     _require_ours(root)
-    left, done = sum(figure.hours[scale] for figure in chosen.values()), []
-    for number, (name, figure) in enumerate(chosen.items(), 1):
-        if progress:
-            _tell(f"[{number}/{len(chosen)}] {name} ({_duration(left)} left on two cores)")
-        done.append(_reproduced(name, figure, Runs(root / name, scale, progress)))
+    done: dict[str, Reproduced] = {}
+    run = _one_by_one if processes == 1 else _at_once
+    for one in run(chosen, root, scale, progress, processes):
+        done[one.name] = one
         _write(root, scale)
-        left -= figure.hours[scale]
-    return tuple(done)
+    return tuple(done[name] for name in chosen)
 
 
 def hours(*figures: str, scale: Scale) -> float:
@@ -91,6 +99,47 @@ def hours(*figures: str, scale: Scale) -> float:
         True
     """
     return sum(figure.hours[scale] for _, figure in map(find, figures))
+
+
+def _one_by_one(
+    chosen: Mapping[str, AbstractFigure], root: Path, scale: Scale, progress: bool, _: int = 1
+) -> Iterator[Reproduced]:
+    for number, (name, figure) in enumerate(chosen.items()):
+        if progress:
+            left = hours(*list(chosen)[number:], scale=scale)
+            _tell(f"[{number + 1}/{len(chosen)}] {name} ({_duration(left)} left on two cores)")
+        yield _reproduced(name, figure, Runs(root / name, scale, progress))
+
+
+def _at_once(
+    chosen: Mapping[str, AbstractFigure], root: Path, scale: Scale, progress: bool, processes: int
+) -> Iterator[Reproduced]:
+    """In fresh processes, as JAX must not be forked. Figures that share a store run one after the other in one."""
+    groups: dict[str, list[str]] = {}
+    for name, figure in chosen.items():
+        groups.setdefault(f"{name.partition('/')[0]} {figure.shares}" if figure.shares else name, []).append(name)
+    longest_first = sorted(groups.values(), key=lambda group: -hours(*group, scale=scale))
+    left, count = hours(*chosen, scale=scale), 0
+    settings = multiprocessing.get_context("spawn"), _begin, (jax.config.jax_enable_x64,)
+    with ProcessPoolExecutor(min(processes, len(groups)), *settings) as pool:
+        try:
+            waiting = {pool.submit(_group, group, root, scale): group for group in longest_first}
+            for future in as_completed(waiting):
+                yield from future.result()
+                count, left = count + len(waiting[future]), left - hours(*waiting[future], scale=scale)
+                if progress:
+                    names, rest = ", ".join(waiting[future]), _duration(left / processes)
+                    _tell(f"[{count}/{len(chosen)}] {names} ({rest} left on two cores)")
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _begin(double: bool) -> None:
+    jax.config.update("jax_enable_x64", double)
+
+
+def _group(names: list[str], root: Path, scale: Scale) -> list[Reproduced]:
+    return list(_one_by_one(dict(map(find, names)), root, scale, progress=False))
 
 
 def _reproduced(name: str, figure: AbstractFigure, runs: Runs) -> Reproduced:

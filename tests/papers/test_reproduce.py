@@ -2,6 +2,7 @@
 
 import json
 import math
+from concurrent.futures import Future
 from pathlib import Path
 
 import jax
@@ -26,6 +27,9 @@ from tests.inside import app, exponent, mean_over
         ((0.0, 1.0), math.inf, 0.0, Verdict.DIFFERS),
         ((0.0, math.inf), math.inf, 0.0, Verdict.REPRODUCED),
         ((0.0, math.inf), 0.0, 0.0, Verdict.DIFFERS),  # "> 0" is not 0
+        ((-math.inf, 0.0), 0.0, 0.0, Verdict.DIFFERS),
+        ((0.9, 1.0), 1.0, 0.0, Verdict.REPRODUCED),  # a share that is whole
+        ((0.0, 0.1), 0.0, 0.0, Verdict.REPRODUCED),
         ((0.0, 1.0), math.nan, 0.0, Verdict.UNDECIDED),
         ((0.0, 1.0), 0.5, math.inf, Verdict.UNDECIDED),
         ((0.0, 1.0), 0.5, math.nan, Verdict.UNDECIDED),
@@ -161,6 +165,47 @@ def test_a_folder_of_something_else_is_left_alone(toy, tmp_path):
 def test_unknown_names(given, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         js.papers.reproduce(given, folder=tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:.*lanes can be trusted")
+@pytest.mark.slow
+@pytest.mark.x64_only
+def test_processes_find_what_one_finds(tmp_path):
+    """Figures of two papers, and two of one, in the order asked for."""
+    chosen = ["kunin/fig2", "atanasov/fig2", "kunin/fig4"]
+    both = js.papers.reproduce(*chosen, folder=tmp_path / "two", progress=False, processes=2)
+    one = js.papers.reproduce(*chosen, folder=tmp_path / "one", progress=False)
+    assert [done.name for done in both] == chosen
+    assert [done.claims for done in both] == [done.claims for done in one]
+
+
+def test_figures_that_share_a_store_run_in_one_process(tmp_path, monkeypatch):
+    asked = []
+
+    class Pool:
+        """Notes what is submitted, and runs nothing."""
+
+        def __init__(self, *_):
+            pass
+
+        __enter__ = lambda self: self
+        __exit__ = shutdown = lambda self, *_, **__: None
+
+        def submit(self, _, group, *__):
+            asked.append(group)
+            future = Future()
+            future.set_result([])
+            return future
+
+    monkeypatch.setattr("jaxsolve.papers._reproduce.ProcessPoolExecutor", Pool)
+    with pytest.raises(KeyError):  # nothing was made
+        js.papers.reproduce("kunin/fig12", "kunin/fig2", "kunin/fig6d", folder=tmp_path, progress=False, processes=2)
+    assert asked == [["kunin/fig12", "kunin/fig6d"], ["kunin/fig2"]]
+
+
+def test_processes_are_counted(tmp_path):
+    with pytest.raises(ValueError, match="processes must be"):
+        js.papers.reproduce("kunin/fig2", folder=tmp_path, processes=0)
 
 
 def test_panels_are_parts_of_figures():

@@ -19,6 +19,7 @@ class Fig6(AbstractFigure):
     title = "Figure 6: relative change of all weights, times sqrt(h)"
     ours = SETTING + " The runs are those of Figure 3."
     hours = {Scale.SMALL: 0.05, Scale.MEDIUM: 20.0, Scale.PAPER: 5000.0}
+    shares = "over_alpha"
     images = Images.MNIST
 
     def run(self, runs: Runs) -> Data:

@@ -35,6 +35,7 @@ class Fig1(AbstractFigure):
         f"{of_size(Scale.SMALL)}. The teachers and students are other draws than theirs."
     )
     hours = {Scale.SMALL: 0.04, Scale.MEDIUM: 10.0, Scale.PAPER: 80.0}
+    shares = "grid"
 
     def run(self, runs: Runs) -> Data:
         watched = [neuron_radius(), neuron_direction(), hamming_distance(), loss()]

@@ -21,6 +21,7 @@ class Fig10(AbstractFigure):
     title = "Figure 10: test error, kernel, Hamming and parameter distance over the grid of scales, at each checkpoint"
     ours = f"At small scale {of_size(Scale.SMALL)}; at the paper's scale 1e5 steps, as in Figure 1, in place of 1e6."
     hours = {Scale.SMALL: 0.03, Scale.MEDIUM: 10.0, Scale.PAPER: 80.0}
+    shares = "grid"
 
     def run(self, runs: Runs) -> Data:
         return {"grid": grid(runs)}

@@ -21,6 +21,7 @@ class Fig12(AbstractFigure):
     title = "Figure 12: steps to grok, and test accuracy at the end, over tau and alpha"
     ours = of_size(Scale.SMALL)
     hours = {Scale.SMALL: 0.002, Scale.MEDIUM: 0.01, Scale.PAPER: 0.01}  # after figure 6 (d), whose runs these are
+    shares = "grokking"
 
     def run(self, runs: Runs) -> Data:
         return {"runs": grokking(runs)}

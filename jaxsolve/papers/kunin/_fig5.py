@@ -41,6 +41,7 @@ class Fig5(AbstractFigure):
         f"{of_size(Scale.SMALL)}: the runs of Figure 1."
     )
     hours = {Scale.SMALL: 0.015, Scale.MEDIUM: 0.05, Scale.PAPER: 0.05}  # after figure 1
+    shares = "grid"
 
     def run(self, runs: Runs) -> Data:
         x = np.linspace(-1, 1, SIDE)

@@ -22,6 +22,7 @@ class Fig6d(AbstractFigure):
     title = "Figure 6 (d): grokking of modular addition by a one-layer transformer, against alpha"
     ours = of_size(Scale.SMALL)
     hours = {Scale.SMALL: 0.03, Scale.MEDIUM: 10.0, Scale.PAPER: 10.0}
+    shares = "grokking"
 
     def run(self, runs: Runs) -> Data:
         return {"runs": grokking(runs)}
