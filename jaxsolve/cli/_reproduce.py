@@ -8,6 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from ._guard import look_here_last
 from ._say import say
 
 
@@ -55,6 +56,8 @@ def reproduce(
     hours = papers.hours(*chosen, scale=Scale(scale)) / at_once
     if hours > LONG and jax.default_backend() == "cpu" and not yes:
         raise ValueError(f"on two cores this takes about {hours:.3g} hours; give --yes to begin all the same")
+    if Path(papers.__file__).resolve().parents[2] == Path.cwd().resolve():  # a clone, which fresh processes import, too
+        look_here_last()
     done = papers.reproduce(*chosen, scale=Scale(scale), folder=folder, progress=not quiet, processes=at_once)
     for one in done:
         for claim in one.claims:

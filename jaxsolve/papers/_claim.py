@@ -26,7 +26,8 @@ class Claim(NamedTuple):
     Attributes:
         statement: what is claimed, in a sentence.
         paper: the paper's value or sign, in words.
-        accepted: the interval of what counts as the same. Its ends belong to it, unless one is infinite: "> 0" is not 0.
+        accepted: the interval of what counts as the same. Its ends belong to it; if one is infinite, the other does
+            not: "> 0" is not 0.
         ours: the number measured.
         uncertainty: half the width of its 95 % interval; 0 for what has none.
 

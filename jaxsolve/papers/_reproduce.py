@@ -120,7 +120,7 @@ def _at_once(
         groups.setdefault(f"{name.partition('/')[0]} {figure.shares}" if figure.shares else name, []).append(name)
     longest_first = sorted(groups.values(), key=lambda group: -hours(*group, scale=scale))
     left, count = hours(*chosen, scale=scale), 0
-    settings = multiprocessing.get_context("spawn"), _begin, (jax.config.jax_enable_x64,)
+    settings = multiprocessing.get_context("spawn"), _begin, (jax.config.read("jax_enable_x64"),)
     with ProcessPoolExecutor(min(processes, len(groups)), *settings) as pool:
         try:
             waiting = {pool.submit(_group, group, root, scale): group for group in longest_first}

@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -177,6 +179,17 @@ def test_processes_find_what_one_finds(tmp_path):
     one = js.papers.reproduce(*chosen, folder=tmp_path / "one", progress=False)
     assert [done.name for done in both] == chosen
     assert [done.claims for done in both] == [done.claims for done in one]
+
+
+@pytest.mark.slow
+@pytest.mark.x64_only
+def test_the_command_starts_processes_in_a_clone(tmp_path):
+    """There the command keeps the working directory off the path, and jaxsolve lies in it."""
+    command = [str(Path(sys.executable).parent / "jaxsolve"), "reproduce", "kunin/fig2", "kunin/fig4"]
+    clone = Path(js.__file__).parents[1]
+    made = subprocess.run([*command, "-o", str(tmp_path)], cwd=clone, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+    assert "[2/2]" in made.stderr
 
 
 def test_figures_that_share_a_store_run_in_one_process(tmp_path, monkeypatch):
