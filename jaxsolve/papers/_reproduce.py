@@ -120,7 +120,7 @@ def _at_once(
         groups.setdefault(f"{name.partition('/')[0]} {figure.shares}" if figure.shares else name, []).append(name)
     longest_first = sorted(groups.values(), key=lambda group: -hours(*group, scale=scale))
     left, count = hours(*chosen, scale=scale), 0
-    settings = multiprocessing.get_context("spawn"), _begin, (jax.config.read("jax_enable_x64"),)
+    settings = multiprocessing.get_context("spawn"), _begin_process, (jax.config.read("jax_enable_x64"),)
     with ProcessPoolExecutor(min(processes, len(groups)), *settings) as pool:
         try:
             waiting = {pool.submit(_group, group, root, scale): group for group in longest_first}
@@ -134,7 +134,8 @@ def _at_once(
             pool.shutdown(cancel_futures=True)
 
 
-def _begin(double: bool) -> None:
+def _begin_process(double: bool) -> None:
+    """A fresh process takes over the caller's precision."""
     jax.config.update("jax_enable_x64", double)
 
 
