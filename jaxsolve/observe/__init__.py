@@ -7,6 +7,7 @@ from ._changes import (
     test_output_change as test_output_change,
     weight_change as weight_change,
 )
+from ._hidden_kernel import hidden_cross_kernel as hidden_cross_kernel, hidden_kernel as hidden_kernel
 from ._kernel import (
     kernel as kernel,
     kernel_alignment as kernel_alignment,

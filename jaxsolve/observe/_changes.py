@@ -49,20 +49,20 @@ def preactivations(net: nets.AbstractLayered, x: Float[Array, "n ..."]) -> list[
     return found
 
 
-def _known_layers(view: View) -> nets.AbstractLayered:
-    net = view.net
+def require_chain(net: object, name: str) -> nets.AbstractLayered:
+    """The network, if its hidden layers follow one another and see one sample at a time; else raises ValueError."""
     strange = (nets.Residual, nets.StandardiseBatch)
     if not isinstance(net, nets.AbstractLayered) or any(isinstance(layer, strange) for layer in net.layers):
         raise ValueError(
-            "preactivation_velocity is for networks whose hidden layers follow one another, such as nets.MLP and "
-            f"nets.ConvNet; got {type(net).__module__}.{type(net).__name__}. For other networks write "
-            "observe.Observable(name, lambda view: ..., ...) with view.params"
+            f"{name} is for networks whose hidden layers follow one another, such as nets.MLP and nets.ConvNet; got "
+            f"{type(net).__module__}.{type(net).__name__}. For other networks write observe.Observable(name, lambda "
+            "view: ..., ...) with view.params"
         )
     return net
 
 
 def _velocity(view: View):
-    problem, units = view.problem, getattr(_known_layers(view), "units", None)
+    problem, units = view.problem, getattr(require_chain(view.net, "preactivation_velocity"), "units", None)
     gradient = jax.grad(problem.objective)(view.params)
     direction = jax.tree.map(lambda rate, g: -rate * g, problem.eta, gradient)
     read = lambda params: preactivations(problem.network(params), problem.x)

@@ -8,28 +8,30 @@ from .._problem import Problem
 from ._observable import Observable
 
 
-def _inputs(problem: Problem) -> Array:
+def test_inputs(problem: Problem) -> Array:
+    """The inputs of the test set; raises ValueError if there is none."""
     if problem.x_test is None:
         raise ValueError("this problem has no test set; give Problem(..., test=(x, y))")
     return problem.x_test
 
 
-def _require_test_set(problem: Problem) -> None:
-    _inputs(problem)
+def require_test_set(problem: Problem) -> None:
+    """Raises ValueError if a problem has no test set."""
+    test_inputs(problem)
 
 
 def _kernel(view: View) -> Float[Array, "m out m out"]:
-    return view.problem.kernel(view.params, _inputs(view.problem))
+    return view.problem.kernel(view.params, test_inputs(view.problem))
 
 
 def _cross(view: View) -> Float[Array, "m out n out"]:
     problem = view.problem
-    return problem.kernel(view.params, _inputs(problem), problem.x)
+    return problem.kernel(view.params, test_inputs(problem), problem.x)
 
 
 def _initial(view: View) -> Float[Array, "m out m out"]:
     problem = view.problem
-    return problem.kernel(problem.params, _inputs(problem))
+    return problem.kernel(problem.params, test_inputs(problem))
 
 
 def _distance(view: View):
@@ -51,9 +53,7 @@ def test_kernel() -> Observable:
         (2, 3, 1, 3, 1)
     """
     dims = ("test_sample", "output", "test_sample_2", "output_2")
-    return Observable(
-        "test_kernel", _kernel, Quantity.PARAMS, dims, "output^2 / (loss time)", require=_require_test_set
-    )
+    return Observable("test_kernel", _kernel, Quantity.PARAMS, dims, "output^2 / (loss time)", require=require_test_set)
 
 
 def cross_kernel() -> Observable:
@@ -67,9 +67,7 @@ def cross_kernel() -> Observable:
         (3, 1, 2, 1)
     """
     dims = ("test_sample", "output", "sample", "output_2")
-    return Observable(
-        "cross_kernel", _cross, Quantity.PARAMS, dims, "output^2 / (loss time)", require=_require_test_set
-    )
+    return Observable("cross_kernel", _cross, Quantity.PARAMS, dims, "output^2 / (loss time)", require=require_test_set)
 
 
 def test_kernel_distance() -> Observable:
@@ -82,7 +80,7 @@ def test_kernel_distance() -> Observable:
         >>> bool(abs(js.observe.test_kernel_distance()(view)) < 1e-6)  # at the start
         True
     """
-    return Observable("test_kernel_distance", _distance, Quantity.PARAMS, require=_require_test_set)
+    return Observable("test_kernel_distance", _distance, Quantity.PARAMS, require=require_test_set)
 
 
 def test_kernel_change() -> Observable:
@@ -95,4 +93,4 @@ def test_kernel_change() -> Observable:
         >>> bool(abs(js.observe.test_kernel_change()(view)) < 1e-6)  # at the start
         True
     """
-    return Observable("test_kernel_change", _change, Quantity.PARAMS, require=_require_test_set)
+    return Observable("test_kernel_change", _change, Quantity.PARAMS, require=require_test_set)
