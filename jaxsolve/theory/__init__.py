@@ -50,3 +50,4 @@ from ._silent_alignment import SilentAlignment as SilentAlignment, start_overlap
 from ._single_neuron import SingleNeuronFlow as SingleNeuronFlow
 from ._spectral_flow import spectral_velocity as spectral_velocity
 from ._two_layer_line import TwoLayerLine as TwoLayerLine
+from ._unbalanced_regime import unbalanced_regime as unbalanced_regime, UnbalancedRegime as UnbalancedRegime
