@@ -37,6 +37,7 @@ class WideResNet(AbstractLayered):
         b: blocks per group.
         out_size: outputs c.
         activation: a name, an `Activation` or any elementwise function.
+        window: pixels across a convolution where 3 x 3 is said above, an odd number; zeros surround the image.
         normalisation: `NoNormalisation()`, `GroupNorm(groups)` or `BatchNorm()` (which says how to make the network).
         scaling: a `Scaling`, or a rule such as `Scaling.ntk()`; one set of hyperparameters per weight array, counted
             from the input, the 1 x 1 convolution of a block after its 3 x 3 ones. Gains and all biases train at its
@@ -75,6 +76,7 @@ class WideResNet(AbstractLayered):
         out_size: int,
         activation: str | Activation | Callable[[Array], Array] = "relu",
         *,
+        window: int = 3,
         normalisation: AbstractNormalisation = NoNormalisation(),
         bias: bool = False,
         scaling: Scaling | ScalingRule,
@@ -86,11 +88,12 @@ class WideResNet(AbstractLayered):
         self.image_size = (image[0], image[1])
         k, b, out_size = require_unpadded(k, "k"), require_size(b, "b"), require_unpadded(out_size, "out_size")
         plan = _plan(activation, normalisation, bias)
+        window = _odd(window)
         into = 16
-        layers = plan.conv(channels, into, 3)
+        layers = plan.conv(channels, into, window)
         for out, stride in ((16 * k, 1), (32 * k, 2), (64 * k, 2)):
             for block in range(b):
-                layers += _pre_activation(plan, into, out, stride if block == 0 else 1)
+                layers += _pre_activation(plan, window, into, out, stride if block == 0 else 1)
                 into = out
         self._layers = (*layers, *plan.activate(into), SpatialMean(), *plan.dense(into, out_size))
         parts = plan.build(scaling=scaling, init=init, key=key, dtype=dtype)
@@ -121,7 +124,7 @@ class ResNet18(AbstractLayered):
         out_size: outputs c.
         activation: a name, an `Activation` or any elementwise function.
         width: w, the channels of the first group.
-        normalisation, bias, scaling, init, key, dtype: as for `WideResNet`. The original has biases in the
+        window, normalisation, bias, scaling, init, key, dtype: as for `WideResNet`. The original has biases in the
             normalisation and in the read-out alone. There are 21 weight arrays.
 
     Example:
@@ -149,6 +152,7 @@ class ResNet18(AbstractLayered):
         activation: str | Activation | Callable[[Array], Array] = "relu",
         *,
         width: int = 64,
+        window: int = 3,
         normalisation: AbstractNormalisation = NoNormalisation(),
         bias: bool = False,
         scaling: Scaling | ScalingRule,
@@ -160,11 +164,12 @@ class ResNet18(AbstractLayered):
         self.image_size = (image[0], image[1])
         width, out_size = require_unpadded(width, "width"), require_unpadded(out_size, "out_size")
         plan = _plan(activation, normalisation, bias)
+        window = _odd(window)
         into = width
-        layers = (*plan.conv(channels, into, 3), *plan.activate(into))
+        layers = (*plan.conv(channels, into, window), *plan.activate(into))
         for out, stride in ((width, 1), (2 * width, 2), (4 * width, 2), (8 * width, 2)):
             for block in range(2):
-                layers += _post_activation(plan, into, out, stride if block == 0 else 1)
+                layers += _post_activation(plan, window, into, out, stride if block == 0 else 1)
                 into = out
         self._layers = (*layers, SpatialMean(), *plan.dense(into, out_size))
         parts = plan.build(scaling=scaling, init=init, key=key, dtype=dtype)
@@ -188,19 +193,25 @@ def _plan(activation: Any, normalisation: Any, bias: Any) -> Plan:
     return Plan(find_activation(activation), normalisation, bias)
 
 
-def _pre_activation(plan: Plan, into: int, out: int, stride: int) -> Layers:
+def _odd(window: Any) -> int:
+    if require_size(window, "window") % 2 == 0:
+        raise ValueError(f"window must be odd, so that a convolution has a middle, got {window}")
+    return window
+
+
+def _pre_activation(plan: Plan, window: int, into: int, out: int, stride: int) -> Layers:
     before = plan.activate(into)
-    branch = (*plan.conv(into, out, 3, stride), *plan.activate(out), *plan.conv(out, out, 3))
+    branch = (*plan.conv(into, out, window, stride), *plan.activate(out), *plan.conv(out, out, window))
     if into == out and stride == 1:
         return (Residual((*before, *branch)),)
     return (*before, Residual(branch, plan.conv(into, out, 1, stride)))
 
 
-def _post_activation(plan: Plan, into: int, out: int, stride: int) -> Layers:
+def _post_activation(plan: Plan, window: int, into: int, out: int, stride: int) -> Layers:
     branch = (
-        *plan.conv(into, out, 3, stride),
+        *plan.conv(into, out, window, stride),
         *plan.activate(out),
-        *plan.conv(out, out, 3),
+        *plan.conv(out, out, window),
         *plan.normalise(out),
     )
     unchanged = into == out and stride == 1

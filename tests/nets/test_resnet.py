@@ -137,6 +137,18 @@ def test_resnet18_without_normalisation_is_the_formula(getkey):
     _assert_forward(net, x, lambda net: _eighteen(net, x, 0))
 
 
+@pytest.mark.parametrize("make", [WRN(2, 1), R18], ids=["wide", "18"])
+def test_a_wider_window_with_a_border_of_zeros_is_the_same_network(make, getkey):
+    narrow = make(scaling=Scaling.standard(), key=getkey())
+    wide = make(window=5, scaling=Scaling.standard(), key=getkey())
+    grown = [w if w.shape[2:] in ((), (1, 1)) else jnp.pad(w, ((0, 0), (0, 0), (1, 1), (1, 1))) for w in narrow.weights]
+    assert [w.shape for w in wide.weights] == [w.shape for w in grown]
+    bordered = eqx.tree_at(lambda net: net.weights, wide, tuple(grown))
+    x = draw(getkey(), *IMAGE)
+    np.testing.assert_allclose(bordered(x), narrow(x), rtol=eps(100), atol=eps(100))
+    assert_fails(lambda: np.testing.assert_allclose(wide(x), narrow(x), rtol=0.1))
+
+
 @pytest.mark.parametrize(("k", "b"), [(1, 1), (10, 4)])
 def test_wide_resnet_has_the_sizes_of_its_name(k, b):
     net = _sizes(lambda **rest: WideResNet((3, 32, 32), k, b, 10, normalisation=GroupNorm(16), **rest))
@@ -341,6 +353,7 @@ def test_resnets_take_batch_normalisation(getkey):
         (lambda **r: ResNet18((1, 7, 8), 2, **r), ValueError, r"too small: .* at least 8 x 8 pixels"),
         (lambda **r: WideResNet((1, 8, 3), 1, 1, 2, **r), ValueError, r"too small: .* at least 4 x 4 pixels"),
         (lambda **r: WideResNet((1, 8), 1, 1, 2, **r), ValueError, r"in_shape must be \(channels, height, width\)"),  # pyright: ignore
+        (lambda **r: R18(window=4, **r), ValueError, "window must be odd, so that a convolution has a middle, got 4"),
         (lambda **r: WRN(0, 1)(**r), ValueError, "k must be an integer >= 1, got 0"),
         (lambda **r: WRN(1, 0)(**r), ValueError, "b must be an integer >= 1, got 0"),
         (lambda **r: WRN(1, 1)(init=Mirrored(), **r), ValueError, "Mirrored needs a network without residual branches"),
