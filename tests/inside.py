@@ -103,7 +103,7 @@ from jaxsolve.papers._claim import exponent, mean_over
 from jaxsolve.papers._erratum import Checked, compared, counted, Measurement, relative_error, Row
 
 # What the claims of several figures are measured by, on curves of which the answer is known.
-from jaxsolve.papers._geiger import collapse, over_seeds, power, when
+from jaxsolve.papers._geiger import collapsing_power, over_seeds, power, when
 
 # The simulations that errata are judged by must themselves be right.
 from jaxsolve.papers._simulate import draw as simulate_draw, follow, linear_problem, time_of_loss
@@ -152,7 +152,7 @@ __all__ = [
     "batches",
     "chebyshev",
     "cli_main",
-    "collapse",
+    "collapsing_power",
     "compared",
     "conserved_drift",
     "conv_costs",

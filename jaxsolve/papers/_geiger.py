@@ -14,10 +14,9 @@ from ..dynamics import GradientFlow
 from ..losses import SoftHinge
 from ..nets import Activation, MLP, Padded, Scaling, softplus
 from ..observe import loss, test_kernel_change, weight_change
-from ..plot import COLOURS, MARKERS
-from ..sweeps import jackknife, padded
+from ..sweeps import jackknife, padded, power_law
 from ..until import margin_above
-from ._claim import mean_over, Measured
+from ._claim import Measured
 from ._figure import Images, Runs, Scale
 from ._images import images
 
@@ -120,14 +119,11 @@ def logarithm(data: "xarray.DataArray") -> "xarray.DataArray":
 
 
 def power(data: "xarray.DataArray", axis: str) -> Measured:
-    """b in data ~ axis^b, of each seed by itself, everything else averaged over."""
-    x = np.log(data[axis].values.astype(float))
-    weights = (x - x.mean()) / np.sum((x - x.mean()) ** 2)
-    slopes = (logarithm(data).transpose(..., axis) * weights).sum(axis, skipna=False)
-    return mean_over(slopes.mean([one for one in slopes.dims if one != "seed"]))
+    """b in data ~ axis^b."""
+    return Measured(*power_law(data, axis)[:2])
 
 
-def collapse(curves: "xarray.DataArray") -> float:
+def collapsing_power(curves: "xarray.DataArray") -> float:
     """The p in [-1, 3/2] for which curves of all widths lie closest together over h^p alpha.
 
     Arguments:
@@ -156,27 +152,6 @@ def when(ts: Float[ArrayLike, " times"], values: "xarray.DataArray", times: "xar
 
 
 # Pictures
-
-
-def curves(ax: "Axes", data: "xarray.DataArray", x: str, *, factor: str | None = None, ls: str = "-") -> None:
-    """One line for each width: geometric means over seeds, and the range of seeds.
-
-    Arguments:
-        ax: where to draw.
-        data: with axes `width`, x and `seed`.
-        x: the axis along which to draw.
-        factor: "width" draws over sqrt(h) times x.
-        ls: style of the lines.
-    """
-    widths = data["width"].values
-    for width, colour, marker in zip(widths, COLOURS, MARKERS, strict=False):
-        rows = data.sel(width=width).transpose("seed", x).values
-        along = data[x].values * (width**0.5 if factor else 1.0)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            mean = np.exp(np.nanmean(np.log(rows), axis=0))
-        ax.fill_between(along, np.nanmin(rows, axis=0), np.nanmax(rows, axis=0), color=colour, alpha=0.15, lw=0)
-        ax.plot(along, mean, color=colour, marker=marker, ms=3, lw=1.0, ls=ls, label=f"$h = {width}$")
-    ax.set(xscale="log", yscale="log")
 
 
 def width_axis(ax: "Axes", widths: Iterable[int]) -> None:

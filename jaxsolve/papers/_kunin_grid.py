@@ -13,6 +13,7 @@ from ..data import Dataset, teacher_student
 from ..dynamics import Descent
 from ..nets import Mirrored, MLP, Scaling, Sphere
 from ..observe import hamming_distance, kernel_distance, loss, parameter_distance, test_loss
+from ..plot import value_map
 from ._claim import mean_over, Measured
 from ._figure import Runs, Scale
 
@@ -115,16 +116,9 @@ def of_size(scale: Scale) -> str:
 
 def draw_map(ax: "Axes", values: "xarray.DataArray", title: str, *, log: bool = False) -> None:
     """The mean over seeds of a measure, over both scales."""
-    from matplotlib.colors import LogNorm
-
-    mean = values.mean("seed").transpose("delta", "tau")
-    image = ax.pcolormesh(
-        mean["tau"], mean["delta"], mean, cmap="cividis", shading="nearest", norm=LogNorm() if log else None
-    )
-    ax.set_xscale("log")
+    value_map(values.mean("seed").rename(None), "tau", "delta", logarithmic=log, ax=ax)
+    ax.set(xlabel="", ylabel="")
     ax.set_title(title, fontsize=9)
-    bar = ax.figure.colorbar(image, ax=ax)
-    bar.ax.tick_params(which="both", labelsize=6)
 
 
 def across_delta(measure: "xarray.DataArray", low: float, high: float, *, tau: int = 0) -> Measured:

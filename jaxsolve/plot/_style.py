@@ -1,6 +1,6 @@
 """How figures look: sizes, colours and marks that colour-blind readers, grey print and a single column can bear."""
 
-from typing import TYPE_CHECKING
+from typing import Any, TYPE_CHECKING
 
 from .._checks import describe, require_kind
 from ..observe import Regime
@@ -30,6 +30,21 @@ def new_axes(ax: "Axes | None") -> "Axes":
     import matplotlib.pyplot as plt
 
     return plt.subplots(figsize=(3.4, 2.6), layout="constrained")[1]
+
+
+def require_axes_of(data: Any, name: str, axes: tuple[str, ...], *, least: int = 1) -> None:
+    """Refuses what is no labelled array with just these axes, in any order, each of `least` or more numbers."""
+    if not hasattr(data, "sizes"):
+        raise TypeError(f"{name} must be a variable of a dataset, such as ds['loss'], got {describe(data)}")
+    sizes = dict(data.sizes)
+    if set(sizes) != set(axes):
+        raise ValueError(
+            f"{name} must have the axes {', '.join(axes)}, got {sizes}; choose one number of the others, as in "
+            "data.isel(t=-1), or take a mean over them, as in data.mean('seed')"
+        )
+    short = [axis for axis in axes if sizes[axis] < least]
+    if short:
+        raise ValueError(f"{name} must have {least} or more numbers on every axis, got {sizes}")
 
 
 def axis_label(name: str, unit: str) -> str:

@@ -4,6 +4,7 @@ from ._ensemble import (
     ensemble_error as ensemble_error,
     ensemble_variance as ensemble_variance,
     jackknife as jackknife,
+    power_law as power_law,
 )
 from ._renamed import __getattr__ as __getattr__  # pyright: ignore[reportAttributeAccessIssue]
 from ._sweep import sweep as sweep

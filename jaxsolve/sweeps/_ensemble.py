@@ -52,7 +52,7 @@ def jackknife(
         ValueError: there is no such axis, it has fewer than two members, or the statistic leaves it in.
         TypeError: data are no variable of a dataset.
     """
-    _require_members(data, over)
+    _require_axis(data, over, 2)
     value, members = statistic(data), data.sizes[over]
     axes = getattr(value, "dims", ())
     if over in axes:
@@ -61,6 +61,64 @@ def jackknife(
     mean = sum(without) / members
     squares = sum((one - mean) ** 2 for one in without)
     return Jackknifed(value, (squares * (members - 1) / members) ** 0.5)
+
+
+class PowerLaw(NamedTuple):
+    """A law c x^b fitted to an ensemble.
+
+    Attributes:
+        exponent: b.
+        uncertainty: half the width of its 95 % interval; infinite for one member.
+        prefactor: c.
+    """
+
+    exponent: float
+    uncertainty: float
+    prefactor: float
+
+
+def power_law(data: "xarray.DataArray", x: str, over: str = "seed") -> PowerLaw:
+    """The law c x^b through an ensemble: a line through logarithms, fitted to each member by itself.
+
+    b is the mean of the members' slopes, and the interval is Student's. A member's slope is the mean over all other
+    axes. Lines with a number that is not positive or not finite are left out.
+
+    Arguments:
+        data: with axes x and `over`.
+        x: the axis of the law, with two or more positive numbers.
+        over: the axis of members.
+
+    Example:
+        >>> import xarray
+        >>> time = xarray.DataArray([[1.0, 2.0, 4.2], [1.1, 2.2, 4.3]], dims=("seed", "width"))
+        >>> law = js.sweeps.power_law(time.assign_coords(width=[10, 20, 40]), "width")
+        >>> print(f"{law.exponent:.3f} +- {law.uncertainty:.3f}")
+        1.009 +- 0.329
+
+    Raises:
+        ValueError: there is no such axis, or the numbers on x are fewer than two or not positive.
+        TypeError: data are no variable of a dataset.
+    """
+    _require_axis(data, over, 1)
+    _require_axis(data, x, 2)
+    places = np.asarray(data[x].values, float)
+    if not np.all(places > 0):
+        raise ValueError(f"a power law needs positive numbers on {x!r}, got {places}")
+    from scipy.stats import t
+
+    ordered, along = data.transpose(over, ..., x).values, np.log(places)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log(ordered).reshape(len(ordered), -1, len(places))
+    fitted = np.all(np.isfinite(logs), axis=2, keepdims=True)
+    logs, centred = np.where(fitted, logs, np.nan), along - along.mean()
+    known = np.any(fitted, axis=(1, 2))
+    slopes = np.nanmean(logs[known] @ centred, axis=1) / (centred @ centred)
+    if not slopes.size:
+        return PowerLaw(np.nan, np.nan, np.nan)
+    exponent, members = float(slopes.mean()), len(slopes)
+    error = float(slopes.std(ddof=1)) / members**0.5 if members > 1 else np.inf
+    width = float(t.ppf(0.975, max(members - 1, 1))) * error
+    return PowerLaw(exponent, width, float(np.exp(np.nanmean(logs) - exponent * along.mean())))
 
 
 def ensemble_variance(outputs: "xarray.DataArray", over: str = "seed") -> "xarray.DataArray":
@@ -127,7 +185,7 @@ def _along(axis: str, values: np.ndarray, like: "xarray.DataArray") -> "xarray.D
 
 def _read(outputs: Any, over: str) -> tuple[str, str]:
     """The axes of samples and of outputs."""
-    _require_members(outputs, over)
+    _require_axis(outputs, over, 2)
     samples = [axis for axis in SAMPLE_AXES if axis in outputs.dims]
     if len(samples) != 1 or "output" not in outputs.dims:
         raise ValueError(
@@ -137,9 +195,9 @@ def _read(outputs: Any, over: str) -> tuple[str, str]:
     return samples[0], "output"
 
 
-def _require_members(data: Any, over: str) -> None:
+def _require_axis(data: Any, axis: str, least: int) -> None:
     sizes = getattr(data, "sizes", None)
     if sizes is None:
         raise TypeError(f"data must be a variable of a dataset, such as ds['test_outputs'], got {describe(data)}")
-    if sizes.get(over, 0) < 2:
-        raise ValueError(f"an ensemble has an axis {over!r} of two or more members, got axes {dict(sizes)}")
+    if sizes.get(axis, 0) < least:
+        raise ValueError(f"data must have an axis {axis!r} of {least} or more members, got axes {dict(sizes)}")

@@ -4,7 +4,7 @@ import numpy as np
 import xarray
 
 from tests.cases import assert_fails
-from tests.inside import collapse, over_seeds, power, when
+from tests.inside import collapsing_power, over_seeds, power, when
 
 
 WIDTHS, ALPHAS, SEEDS = np.array([10, 40, 160]), np.geomspace(1e-3, 1e3, 13), np.arange(4)
@@ -20,9 +20,9 @@ def _curves(p, noise=0.0):
 
 def test_the_power_at_which_curves_collapse():
     for p in (0.0, 0.5, 1.0):
-        found = collapse(_curves(p).mean("seed"))
+        found = collapsing_power(_curves(p).mean("seed"))
         assert abs(found - p) < 0.03  # measured 0.02: linear interpolation between half decades
-    value, uncertainty = over_seeds(lambda one: collapse(one.mean("seed")), _curves(0.5, 0.1))
+    value, uncertainty = over_seeds(lambda one: collapsing_power(one.mean("seed")), _curves(0.5, 0.1))
     assert abs(value - 0.5) < uncertainty + 0.03
     assert 0 < uncertainty < 0.1
 

@@ -87,9 +87,9 @@ def test_of_a_sweep():
 
 def test_what_is_refused():
     outputs = _outputs(0)
-    with pytest.raises(ValueError, match=r"an axis 'start' of two or more members, got axes \{'width': 3"):
+    with pytest.raises(ValueError, match=r"an axis 'start' of 2 or more members, got axes \{'width': 3"):
         ensemble_variance(outputs, over="start")
-    with pytest.raises(ValueError, match="two or more members"):
+    with pytest.raises(ValueError, match="2 or more members"):
         jackknife(lambda members: members.mean("seed"), outputs.isel(seed=[0]))
     with pytest.raises(ValueError, match="take away the axis 'seed'"):
         jackknife(lambda members: members, outputs)

@@ -11,7 +11,7 @@ from ...plot import COLOURS, MARKERS
 from ...sweeps import padded
 from .._claim import Claim, mean_over
 from .._figure import AbstractFigure, Data, Images, Runs, Scale
-from .._geiger import AtAlpha, collapse, flow, measure, over_seeds, parity, SETTING, width_axis
+from .._geiger import AtAlpha, collapsing_power, flow, measure, over_seeds, parity, SETTING, width_axis
 
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Fig1(AbstractFigure):
         for name, cells in (("lazy", lazy), ("feature-learning", feature)):
             fall = mean_over(cells.isel(width=0) - cells.isel(width=-1))
             found.append(Claim(f"(a) Wider {name} networks are better: fall of the error.", "> 0", (0, inf), *fall))
-        power = over_seeds(lambda runs: collapse(_rescaled(runs.mean("seed"))), error)
+        power = over_seeds(lambda runs: collapsing_power(_rescaled(runs.mean("seed"))), error)
         found.append(Claim("(d) The curves collapse over h^p alpha: p.", "1/2", (0.3, 0.7), *power))
         return found
 

@@ -5,14 +5,13 @@ from typing import final, TYPE_CHECKING
 import numpy as np
 
 from ...observe import half_loss_time
-from ...plot import COLOURS
+from ...plot import collapse, COLOURS
 from .._claim import Claim, mean_over, Measured
 from .._figure import AbstractFigure, Data, Images, Runs, Scale
 from .._geiger import (
     ALPHA_TESTS,
     ALPHA_TIMES,
-    collapse,
-    curves,
+    collapsing_power,
     FEATURE,
     guide,
     LAZY,
@@ -50,10 +49,10 @@ class Fig3(AbstractFigure):
         change, (half, end), widths = _change(data), _times(data), runs["width"].values
         figure = Figure(figsize=(7.2, 6.6), layout="constrained")
         grid = figure.subplots(3, 2, sharey="row")
-        for column, factor in enumerate((None, "width")):
-            curves(grid[0, column], change, "alpha", factor=factor)
+        for column, power_of_width in enumerate((0.0, 0.5)):
+            collapse(change, "alpha", "width", power=power_of_width, ax=grid[0, column])
             for values, style in ((half, "-"), (end, "--")):
-                curves(grid[2, column], values, "alpha", factor=factor, ls=style)
+                collapse(values, "alpha", "width", power=power_of_width, ls=style, ax=grid[2, column])
         for style, name in (("-", "$t_1$"), ("--", "$t_2$")):
             grid[2, 1].plot([], [], color="0.3", ls=style, lw=1.0, label=name)
         guide(grid[0, 1], (6e-2, 6e-1), 3e2, -1.7, "slope $-1.7$", above=False)
@@ -92,7 +91,7 @@ class Fig3(AbstractFigure):
             (f"(a) Exponent of alpha in the {moved}, {fast}.", "-1", (-1.1, -0.9), _alpha(change, LAZY)),
             (f"(a) Exponent of h in the {moved}, {fast}.", "-1/2", (-0.65, -0.35), _width(change, LAZY)),
         ]
-        together = over_seeds(lambda one: collapse(one.mean("seed")), logs)
+        together = over_seeds(lambda one: collapsing_power(one.mean("seed")), logs)
         found.append(("(a) The curves collapse over h^p alpha: p.", "1/2", (0.3, 0.7), together))
         said = "(a) At sqrt(h) alpha = 1 the kernel changes by about its own size: decimal logarithm of the change."
         found.append((said, "0", (-0.5, 0.5), over_seeds(_crossing, logs)))

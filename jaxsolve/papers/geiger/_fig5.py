@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from ..._dynamics import View
 from ...dynamics import FrozenKernel, RunEnd
 from ...observe import Observable, test_accuracy
-from ...plot import COLOURS, MARKERS
+from ...plot import COLOURS, gram, MARKERS
 from ...sweeps import padded
 from .._claim import Claim, mean_over
 from .._figure import AbstractFigure, Data, Images, Runs, Scale
@@ -45,8 +45,8 @@ class Fig5(AbstractFigure):
         digits = parity(runs.scale, TESTS)
         make = AtAlpha(digits, DEPTH)
         axes = {"width": WIDTHS[runs.scale], "alpha": np.array([ALPHA]), "seed": range(SEEDS[runs.scale])}
-        gram = Observable("gram", _gram, dims=("shown", "shown_2"), unit="output^2 / (loss time)")
-        trained = measure(runs, "trained", make, axes, [0.0, inf], [test_accuracy(), gram])
+        kernel = Observable("gram", _gram, dims=("shown", "shown_2"), unit="output^2 / (loss time)")
+        trained = measure(runs, "trained", make, axes, [0.0, inf], [test_accuracy(), kernel])
         lanes = padded(make, axes, "width")
         start, end = FrozenKernel(flow=flow()), FrozenKernel(at=RunEnd(flow()), flow=flow())
         frozen = {
@@ -60,17 +60,14 @@ class Fig5(AbstractFigure):
         from matplotlib.figure import Figure
 
         trained, errors = data["trained"], _errors(data)
-        order = np.argsort(-trained["labels"].values, kind="stable")  # the paper has y = 1 first
-        grams = trained["gram"].isel(width=-1, seed=0).transpose("t", "shown", "shown_2").values[:, order][:, :, order]
+        kernels = trained["gram"].isel(width=-1, seed=0)
+        classes = -trained["labels"].values.astype(int)  # the paper has y = 1 first
         figure = Figure(figsize=(7.2, 2.6), layout="constrained")
         a, b, c = figure.subplots(1, 3)
-        border = int((trained["labels"].values > 0).sum()) - 0.5
-        for ax, gram, title in zip((a, b), grams, ("(a) before", "(b) after training"), strict=True):
-            image = ax.imshow(gram, cmap="cividis")
-            ax.axhline(border, color="white", lw=0.6)
-            ax.axvline(border, color="white", lw=0.6)
-            ax.set(title=title, xlabel="test sample")
-            figure.colorbar(image, ax=ax, label=r"$\Theta$", shrink=0.8)
+        for ax, t, title in ((a, 0, "(a) before"), (b, 1, "(b) after training")):
+            gram(kernels.isel(t=t), classes, ax=ax)
+            ax.set_title(title)
+            figure.colorbar(ax.images[0], ax=ax, label=r"$\Theta$", shrink=0.8)
         a.set_ylabel("test sample, $y = 1$ first")
         for (name, cells), colour, marker in zip(errors.items(), COLOURS, MARKERS, strict=False):
             c.errorbar(

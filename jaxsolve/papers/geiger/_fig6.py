@@ -2,9 +2,10 @@
 
 from typing import final, TYPE_CHECKING
 
+from ...plot import collapse
 from .._claim import Claim
 from .._figure import AbstractFigure, Data, Images, Runs, Scale
-from .._geiger import collapse, curves, FEATURE, guide, LAZY, logarithm, over_alpha, over_seeds, power, SETTING
+from .._geiger import collapsing_power, FEATURE, guide, LAZY, logarithm, over_alpha, over_seeds, power, SETTING
 
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ class Fig6(AbstractFigure):
         rescaled = _rescaled(data)
         figure = Figure(figsize=(6.8, 2.8), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True)
-        curves(left, rescaled, "alpha")
-        curves(right, rescaled, "alpha", factor="width")
+        collapse(rescaled, "alpha", "width", ax=left)
+        collapse(rescaled, "alpha", "width", power=0.5, ax=right)
         narrow = rescaled.isel(width=0)
         for regime, times, slope in ((FEATURE, 1.6, -0.23), (LAZY, 5.0, -1.0)):
             part = narrow.sel(alpha=regime)
@@ -69,7 +70,7 @@ class Fig6(AbstractFigure):
                 "The rescaled curves collapse over h^p alpha: p.",
                 "1/2",
                 (0.3, 0.7),
-                *over_seeds(lambda one: collapse(one.mean("seed")), logarithm(rescaled)),
+                *over_seeds(lambda one: collapsing_power(one.mean("seed")), logarithm(rescaled)),
             ),
         ]
 

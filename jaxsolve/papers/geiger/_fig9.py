@@ -7,9 +7,10 @@ import numpy as np
 
 from ...nets import relu
 from ...observe import test_kernel_change
+from ...plot import collapse
 from .._claim import Claim, mean_over
 from .._figure import AbstractFigure, Data, Images, Runs, Scale
-from .._geiger import AtScale, curves, guide, measure, parity, power, SETTING
+from .._geiger import AtScale, guide, measure, parity, power, SETTING
 
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Fig9(AbstractFigure):
         change = data["flow"]["test_kernel_change"].isel(t=0)
         figure = Figure(figsize=(3.6, 2.9), layout="constrained")
         ax = figure.subplots()
-        curves(ax, change, "scale")
+        collapse(change, "scale", "width", ax=ax)
         for regime, (where, paper, _) in REGIMES.items():
             part = change.sel(scale=where)
             ends = [float(part["scale"][0]), float(part["scale"][-1])]

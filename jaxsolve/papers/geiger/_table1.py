@@ -9,7 +9,7 @@ from jaxtyping import Array
 from ..._problem import Problem
 from ...data import Dataset
 from ...observe import test_kernel_change, weight_change
-from ...plot import COLOURS, MARKERS
+from ...plot import COLOURS, power_law
 from ...theory import lazy_scaling
 from .._claim import Claim, Measured
 from .._figure import AbstractFigure, Data, Images, Runs, Scale
@@ -55,23 +55,15 @@ class Table1(AbstractFigure):
             figure.subplots(1, 2),
             ("test_kernel_change", "weight_change"),
             (r"$|\Theta - \Theta_0|/|\Theta_0|$", "$|w - w_0|/|w_0|$"),
-            ("a", "b"),
             (KERNEL, WEIGHTS),
             strict=True,
         )
-        for ax, name, label, letter, printed in panels:
-            for depth, colour, marker in zip(DEPTHS, COLOURS, MARKERS, strict=False):
-                cells = data["flow"][name].isel(t=-1).sel(depth=depth)
-                for seed in range(cells.sizes["seed"]):
-                    ax.plot(SCALES, cells.isel(seed=seed), ls="", marker=marker, ms=3, mfc="none", color=colour)
-                found, middle = _exponent(cells), float(np.exp(np.mean(np.log(cells.values))))
-                line = middle * (SCALES / np.exp(np.mean(np.log(SCALES)))) ** -found.value
-                said = (
-                    f"$L = {depth}$: ${letter} = {found.value:.2f} \\pm {found.uncertainty:.2f}$\n"
-                    f"paper {printed[depth][0]:g}, predicted {_predicted(name, depth):.2f}"
-                )
-                ax.plot(SCALES, line, color=colour, lw=1.0, label=said)
-            ax.set(xscale="log", yscale="log", xlabel=r"$\sqrt{h}\,\alpha$", ylabel=label)
+        for ax, name, label, printed in panels:
+            for depth, colour in zip(DEPTHS, COLOURS, strict=False):
+                printed_law = f"paper $-{printed[depth][0]:g}$, predicted $-{_predicted(name, depth):.2f}$"
+                said = f"{printed_law}\n$L = {depth}$"
+                power_law(data["flow"][name].isel(t=-1).sel(depth=depth), "scale", label=said, colour=colour, ax=ax)
+            ax.set(xlabel=r"$\sqrt{h}\,\alpha$", ylabel=label)
             ax.legend(frameon=False, fontsize=7)
         return figure
 

@@ -8,7 +8,7 @@ import optax
 
 from ...dynamics import Descent
 from ...observe import hamming_distance, loss, neuron_direction, neuron_radius
-from ...plot import COLOURS
+from ...plot import neurons
 from ...sweeps import Zip
 from .._claim import Claim, mean_over
 from .._figure import AbstractFigure, Data, Runs, Scale
@@ -49,15 +49,11 @@ class Fig1(AbstractFigure):
         figure = Figure(figsize=(7.2, 4.2), layout="constrained")
         axes = figure.subplots(2, 4)
         runs = data["plane"].isel(seed=0)
-        beta = (runs["neuron_radius"] * runs["neuron_direction"]).transpose("tau_delta", "neuron", "t", "input").values
-        for ax, paths, name, tau, delta in zip(axes[0], beta, NAMES, *STARTS.values(), strict=True):
-            for path, positive in zip(paths, runs["neuron_radius"].isel(t=0, tau_delta=0).values > 0, strict=True):
-                colour = COLOURS[0] if positive else COLOURS[1]
-                ax.plot(*path.T, color=colour, lw=0.7, alpha=0.7)
-                ax.plot(*path[-1], color=colour, marker="o", ms=2)
-            ax.set_title(rf"{name}: $\tau = {tau:g}$, $\delta = {round(delta):g}$", fontsize=8)
-            ax.set(xlabel=r"$(a_k w_k)_1$")
-            ax.set_aspect("equal", adjustable="datalim")
+        for index, (ax, name, tau, delta) in enumerate(zip(axes[0], NAMES, *STARTS.values(), strict=True)):
+            lane = runs.isel(tau_delta=index)
+            neurons(lane["neuron_radius"], lane["neuron_direction"], ax=ax)
+            ax.set_title(rf"{name}" + "\n" + rf"$\tau = {tau:g}$, $\delta = {round(delta):g}$", fontsize=8)
+            ax.set_ylabel("")
             ax.locator_params(nbins=4)
             ax.tick_params(labelsize=7)
         axes[0, 0].set_ylabel(r"(a) $(a_k w_k)_2$")

@@ -1,0 +1,118 @@
+"""Power laws: a measure over an axis with its exponent, and curves that a power of another axis brings together."""
+
+from typing import Any, TYPE_CHECKING
+
+import numpy as np
+
+from .._checks import require_kind
+from ..sweeps import power_law as fit
+from ._style import COLOURS, MARKERS, new_axes, require_axes_of
+
+
+if TYPE_CHECKING:
+    import xarray
+    from matplotlib.axes import Axes
+
+
+def power_law(
+    data: "xarray.DataArray",
+    x: str,
+    *,
+    over: str = "seed",
+    label: str | None = None,
+    colour: str | None = None,
+    ax: "Axes | None" = None,
+) -> "Axes":
+    r"""Draws each member of an ensemble as marks over an axis, and the law c x^b through them as a line.
+
+    The legend says b with its 95 % interval, which is that of `js.sweeps.power_law`.
+
+    Arguments:
+        data: positive, with axes x and `over`.
+        x: the axis of the law, with positive numbers.
+        over: the axis of members, two or more.
+        label: for the legend, before the law; None takes the name of the data.
+        colour: of all that is drawn; None takes the next one of `js.plot.COLOURS`.
+        ax: matplotlib axes to draw on; None makes a figure.
+
+    Example:
+        >>> import xarray
+        >>> norms = xarray.DataArray([[1.0, 0.5, 0.25], [2.0, 1.0, 0.5]], dims=("seed", "width"), name="norm")
+        >>> ax = js.plot.power_law(norms.assign_coords(width=[10, 20, 40]), "width")
+        >>> print(ax.get_legend().get_texts()[0].get_text())
+        norm: $\propto$ width$^{-1.000 \pm 0.000}$
+
+    Raises:
+        ValueError: the axes are not x and `over`, or numbers on x are not positive.
+        TypeError: data are no variable of a dataset.
+    """
+    require_axes_of(data, "data", (x, over), least=2)
+    law, ax = fit(data, x, over), new_axes(ax)
+    places, index = data[x].values.astype(float), sum(line.get_linestyle() != "None" for line in ax.get_lines())
+    shade = COLOURS[index % len(COLOURS)] if colour is None else colour
+    marks: dict[str, Any] = {"marker": MARKERS[index % len(MARKERS)], "ms": 3.5, "mfc": "none", "ls": ""}
+    for row in data.transpose(over, x).values:
+        ax.plot(places, row, color=shade, **marks)
+    name = label if label is not None else "data" if data.name is None else str(data.name).replace("_", " ")
+    said = rf"{name}: $\propto$ {x}$^{{{law.exponent:.3f} \pm {law.uncertainty:.3f}}}$"
+    ax.plot(places, law.prefactor * places**law.exponent, color=shade, lw=1.0, label=said)
+    ax.set(xscale="log", yscale="log", xlabel=x, ylabel=name)
+    ax.legend(frameon=False)
+    return ax
+
+
+def collapse(
+    data: "xarray.DataArray",
+    x: str,
+    by: str,
+    *,
+    power: float = 0.0,
+    over: str = "seed",
+    ls: str = "-",
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Draws a curve for each number of an axis, over x times a power of that number: with the right power, one curve.
+
+    A curve is the geometric mean of the members; the band around it is their range.
+
+    Arguments:
+        data: positive, with axes x, `by` and `over`. What is NaN is left out.
+        x: the axis along which to draw, with positive numbers.
+        by: the axis with one curve for each of its positive numbers.
+        power: p in by^p x; 0 draws over x alone.
+        over: the axis of members.
+        ls: style of the lines, as in matplotlib.
+        ax: matplotlib axes to draw on; None makes a figure.
+
+    Example:
+        >>> import numpy as np, xarray
+        >>> alpha, width = np.array([0.1, 1.0, 10.0]), np.array([4, 16])
+        >>> change = xarray.DataArray(1 / (width[:, None] ** 0.5 * alpha)[None], dims=("seed", "width", "alpha"))
+        >>> change = change.assign_coords(width=width, alpha=alpha)
+        >>> ax = js.plot.collapse(change, "alpha", "width", power=0.5)
+        >>> print(ax.get_lines()[1].get_xdata(), ax.get_xlabel())
+        [ 0.4  4.  40. ] width^0.5 alpha
+
+    Raises:
+        ValueError: the axes are not x, `by` and `over`, or power is not finite.
+        TypeError: data are no variable of a dataset, or power is no number.
+    """
+    require_axes_of(data, "data", (x, by, over))
+    require_kind(power, (int, float), "power", "a number, such as 0.5")
+    if not np.isfinite(power):
+        raise ValueError(f"power must be finite, got {power}")
+    ax = new_axes(ax)
+    places = data[x].values.astype(float)
+    for index, number in enumerate(data[by].values):
+        rows = data.isel({by: index}).transpose(over, x).values
+        along, colour = places * float(number) ** power, COLOURS[index % len(COLOURS)]
+        known = np.any(np.isfinite(rows), axis=0)
+        rows, along = rows[:, known], along[known]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            mean = np.exp(np.nanmean(np.log(rows), axis=0))
+        ax.fill_between(along, np.nanmin(rows, axis=0), np.nanmax(rows, axis=0), color=colour, alpha=0.15, lw=0)
+        style: dict[str, Any] = {"color": colour, "marker": MARKERS[index % len(MARKERS)], "ms": 3, "lw": 1.0, "ls": ls}
+        ax.plot(along, mean, **style, label=f"{by} = {number:g}")
+    label = x if power == 0 else f"{by}^{power:g} {x}"
+    ax.set(xscale="log", yscale="log", xlabel=label)
+    return ax
