@@ -28,6 +28,7 @@ class Quantity(enum.Enum):
     PARAMS = "parameters"
     OUTPUTS = "outputs"
     KERNEL = "kernel"
+    LAYER_KERNELS = "kernels of the hidden layers"
 
 
 class View(eqx.Module):
@@ -38,6 +39,7 @@ class View(eqx.Module):
         t: gradient-flow time.
         params: the parameters, if the dynamics moves them.
         given_outputs, given_test_outputs, given_kernel: what the dynamics knows more directly than through params.
+        given_initial_kernel: the kernel that a dynamics starts from, where it is not that of the problem's network.
         given_observations: observables that it knows more directly, by their names.
 
     Example:
@@ -55,6 +57,7 @@ class View(eqx.Module):
     given_test_outputs: Float[Array, "m out"] | None = None
     given_kernel: Float[Array, "n out n out"] | None = None
     given_observations: dict[str, Array] | None = None
+    given_initial_kernel: Float[Array, "n out n out"] | None = None
 
     @property
     def net(self) -> Any:
@@ -86,6 +89,13 @@ class View(eqx.Module):
         if self.given_kernel is not None:
             return self.given_kernel
         return self.problem.kernel(self._known_params("the kernel"), self.problem.x)
+
+    @property
+    def initial_kernel(self) -> Float[Array, "n out n out"]:
+        """The same at the start."""
+        if self.given_initial_kernel is not None:
+            return self.given_initial_kernel
+        return self.problem.kernel(self.problem.params, self.problem.x)
 
     @property
     def loss(self) -> Float[Array, ""]:
@@ -232,6 +242,8 @@ class Certificate(eqx.Module):
         step_error: largest accepted estimate of a step's error, in units of the tolerance.
         rtol: relative tolerance of a step; NaN where there is none.
         doubt: by how much errors may exceed these, as those of explicit solvers do in few steps.
+        sampling_error: standard error of the outputs where an average over samples stands for them, relative to the
+            largest output or target; NaN elsewhere.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -245,6 +257,7 @@ class Certificate(eqx.Module):
     step_error: Float[Array, ""]
     rtol: Float[Array, ""] | float = float("nan")
     doubt: Float[Array, ""] | float = 1.0
+    sampling_error: Float[Array, ""] | float = float("nan")
 
     @property
     def trust(self) -> Float[Array, ""]:
@@ -254,7 +267,7 @@ class Certificate(eqx.Module):
         """
         tiny = jnp.finfo(self.conserved_drift.dtype).eps
         worst = jnp.fmax(jnp.fmax(self.conserved_drift, self.energy_balance), self.step_error * self.rtol) * self.doubt
-        return jnp.maximum(-jnp.log10(jnp.maximum(worst, tiny)), 0)
+        return jnp.maximum(-jnp.log10(jnp.maximum(jnp.fmax(worst, self.sampling_error), tiny)), 0)
 
     def __repr__(self) -> str:
         if concrete(self.trust) is None or np.ndim(self.trust):
@@ -267,10 +280,18 @@ class Certificate(eqx.Module):
 
 
 class FunctionValues(eqx.Module):
-    """What a march saves that moves outputs instead of parameters."""
+    """What a march saves that moves outputs instead of parameters.
+
+    Attributes:
+        outputs, test_outputs: of the training and of the test set.
+        kernel: where it moves.
+        observations: observables that the march knows, by their names.
+    """
 
     outputs: Float[Array, "*times n out"]
     test_outputs: Float[Array, "*times m out"] | None
+    kernel: Float[Array, "*times n out n out"] | None = None
+    observations: dict[str, Array] | None = None
 
 
 class March(eqx.Module):
@@ -284,7 +305,7 @@ class March(eqx.Module):
         result, steps, rejected: how it ended, accepted and rejected steps.
         evaluations: gradient evaluations, -1 where unknown.
         certificate: None where the dynamics has none to give.
-        kernel: the one that `FunctionValues` moved under.
+        kernel: the one that `FunctionValues` moved under, or, where it moves, started from.
         kernels: kernel evaluations; None for none.
         integrator: what made the steps, if there was a choice.
     """
@@ -305,7 +326,9 @@ class March(eqx.Module):
     def view(self, problem: Problem, t: Float[Array, ""], row: PyTree) -> View:
         """What one row of `saved` shows at its time."""
         if isinstance(row, FunctionValues):
-            return View(problem, t, None, row.outputs, row.test_outputs, self.kernel)
+            kernels = (self.kernel, None) if row.kernel is None else (row.kernel, self.kernel)
+            values = (row.outputs, row.test_outputs, kernels[0], row.observations)
+            return View(problem, t, None, *values, given_initial_kernel=kernels[1])
         return View(problem, t, row)
 
 

@@ -17,7 +17,7 @@ EACH_FILE = pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.rel
 STEPS = (
     ("_results", "_checks", "_clock", "_phi", "_safe", "_regime", "_memory", "_renamed", "_revision"),
     ("nets", "losses", "data", "_validity"),
-    ("kernels",),
+    ("kernels", "dmft"),
     ("_problem",),
     ("_dynamics", "_kernel_machine", "_trajectory"),
     ("until", "_march"),
