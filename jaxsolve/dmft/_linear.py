@@ -126,7 +126,9 @@ def basis_kernel(form: NormalForm, state: LinearPass, k: Int[Array, ""] | int) -
     rate = form.rate
     h = [jnp.eye(state.push.shape[1], dtype=rate.dtype)] + [layer.h[k, :, k] for layer in state.layers]
     g = [layer.g[k, :, k] for layer in state.layers] + [jnp.eye(state.push.shape[2], dtype=rate.dtype)]
-    return sum(r * jnp.einsum("ij,ab->iajb", one, two) for r, one, two in zip(rate, h, g, strict=True))
+    size = state.push[k].shape
+    none = jnp.zeros((*size, *size), rate.dtype)
+    return sum((r * jnp.einsum("ij,ab->iajb", *pair) for r, *pair in zip(rate, h, g, strict=True)), none)
 
 
 def _row(form: NormalForm, state: LinearPass, w: Float[Array, " t"], k: Int[Array, ""] | int) -> LinearPass:

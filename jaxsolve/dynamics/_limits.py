@@ -94,4 +94,4 @@ def limits(problem: Problem) -> Limits:
         kind = WidthLimit.UNSTABLE
     elif powers[1] < -0.5:
         kind = WidthLimit.FROZEN
-    return Limits(kind, float(richness), *powers, int(units))
+    return Limits(kind, float(richness), powers[0], powers[1], int(units))

@@ -88,7 +88,16 @@ class RichLinear(AbstractStandIn, AbstractMarching):
         _require_room(hidden, count, size, outputs, dtype.itemsize)
         known = dmft.start(hidden, count, size, outputs, dtype)
         done = result == RESULTS.invalid
-        return LimitState(inputs, known, nodes, wanted, jnp.zeros(count, dtype), done, jnp.zeros((), int), result)
+        return LimitState(
+            inputs=inputs,
+            known=known,
+            nodes=nodes,
+            wanted=wanted,
+            lost=jnp.zeros(count, dtype),
+            done=done,
+            steps=jnp.zeros((), int),
+            result=result,
+        )
 
     def advance(self, problem: Problem, state: LimitState, n: Int[Array, ""]) -> LimitState:
         form, train = dmft.normal_form(problem.net), state.inputs.train

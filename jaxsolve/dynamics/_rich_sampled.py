@@ -111,7 +111,9 @@ class RichSampled(AbstractStandIn, AbstractMarching):
 def _certificate(model: Problem, run: March) -> Certificate:
     """That of the run, with the standard error of the outputs at its end, relative to the largest output or target."""
     known = run.certificate
-    x, y = (model.x, model.y) if model.x_test is None else (model.x_test, model.y_test)
+    x, y = model.x, model.y
+    if model.x_test is not None and model.y_test is not None:
+        x, y = model.x_test, model.y_test
     net = model.network(run.params)
     size = jnp.maximum(jnp.max(jnp.abs(y)), jnp.max(jnp.abs(jax.vmap(net)(x))))
     error = jnp.max(dmft.sampling_error(net, x)) / size

@@ -9,15 +9,15 @@ from jaxtyping import Array, Float
 from .. import nets
 from .._checks import describe, require_size
 from .._dynamics import Quantity, View
-from ._changes import require_chain
 from ._observable import Observable
 
 
-def _require_layer(net: nets.AbstractDense, layer: int) -> None:
+def _dense(net: object, layer: int) -> nets.AbstractDense:
     if not isinstance(net, nets.AbstractDense):
         raise ValueError(f"kernels per neuron are for dense networks such as nets.MLP, got {describe(net)}")
     if layer >= len(net.weights):
         raise ValueError(f"layer must be one of the hidden ones, 1 to {len(net.weights) - 1}, got {layer}")
+    return net
 
 
 def _width(net: nets.AbstractDense) -> Array:
@@ -33,8 +33,7 @@ class _ReadFeatures:
         known = view.given(f"feature_kernel_{self.layer}")
         if known is not None:
             return known
-        net = require_chain(view.net, "feature_kernel")
-        _require_layer(net, self.layer)
+        net = _dense(view.net, self.layer)
         at = [index for index, one in enumerate(net.layers) if isinstance(one, nets.Dense)][self.layer]
         signals = jax.vmap(lambda x: nets.run(net, net.layers[:at], x))(view.problem.x)
         return signals @ signals.T / _width(net)
@@ -48,8 +47,7 @@ class _ReadGradients:
         known = view.given(f"gradient_kernel_{self.layer}")
         if known is not None:
             return known
-        net = require_chain(view.net, "gradient_kernel")
-        _require_layer(net, self.layer)
+        net = _dense(view.net, self.layer)
         at = [index for index, one in enumerate(net.layers) if isinstance(one, nets.Dense)][self.layer]
         # Cut before the activation: gradients are those of preactivations.
         cut = at - 1 - (net.units is not None)

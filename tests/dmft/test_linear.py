@@ -46,7 +46,7 @@ def _fixed_point(form, weights, *, response: float = 1.0):
     top = np.broadcast_to(np.eye(o)[None, :, None], (t, o, t, o))
     nothing = _Layer(np.zeros((t, i, t, i)), np.zeros((t, o, t, o)), np.zeros((t, i, t, o)), np.zeros((t, o, t, i)))
     layers = [nothing._replace(h=bottom), *[nothing] * depth, nothing._replace(g=top)]
-    f = np.zeros((t, i, o))
+    f, cross = np.zeros((t, i, o)), np.zeros((t, i, t, o))
     for _ in range(8 * t):
         q = np.asarray(TARGETS) - f - 0.3 * f**3
         for l in range(1, depth + 1):
@@ -63,7 +63,7 @@ def _fixed_point(form, weights, *, response: float = 1.0):
                 (one @ c).reshape(t, i, t, o),
                 (two @ d).reshape(t, o, t, i),
             )
-        cross = (one @ (u @ d.T + c @ r) @ two.T).reshape(t, i, t, o)
+            cross = (one @ (u @ d.T + c @ r) @ two.T).reshape(t, i, t, o)
         f = np.einsum("tito->tio", cross)
     return f, layers[1:-1]
 

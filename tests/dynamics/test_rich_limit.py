@@ -21,18 +21,20 @@ WATCHED = [js.observe.outputs(), js.observe.test_outputs(), js.observe.kernel()]
 LAYERS = [js.observe.feature_kernel(1), js.observe.gradient_kernel(1)]
 
 
-def _problem(width, depth, activation, rule=js.nets.Scaling.mean_field(0.7, sigma=1.1), x=X):
+RULE = js.nets.Scaling.mean_field(0.7, sigma=1.1)
+
+
+def _problem(width, depth, activation, rule: js.nets.Scaling | js.nets.ScalingRule = RULE, x=X):
     net = js.nets.MLP(x.shape[1], width, depth, 2, activation, scaling=rule, key=jr.key(0))
     return js.Problem(net, x, Y, test=TEST if x is X else None)
 
 
 def _networks(width, depth, activation, seeds, dynamics):
     """The mean over networks, and its standard error."""
-    rule = js.nets.Scaling.mean_field(0.7, sigma=1.1)
 
     @jax.vmap
     def one(key):
-        net = js.nets.MLP(2, width, depth, 2, activation, scaling=rule, key=key)
+        net = js.nets.MLP(2, width, depth, 2, activation, scaling=RULE, key=key)
         return js.solve(js.Problem(net, X, Y, test=TEST), dynamics, TIMES, observe=WATCHED).observed
 
     runs = jax.jit(one)(jr.split(jr.key(3), seeds))
@@ -83,6 +85,7 @@ def test_samples_of_two_linear_layers_are_the_closed_equations(rate):
     for name in exact.observed:
         size = np.abs(exact[name]).max()
         np.testing.assert_allclose(found[name], exact[name], atol=0.03 * size, err_msg=name)
+    assert found.certificate is not None
     error = float(found.certificate.sampling_error)
     off = np.abs(np.asarray(found["test_outputs"] - exact["test_outputs"]))[-1].max()
     assert off < 5 * error < 0.1
