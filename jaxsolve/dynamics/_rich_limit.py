@@ -56,7 +56,7 @@ class RichLimit(AbstractChoice):
         >>> watched = [js.observe.loss(), js.observe.kernel_change()]
         >>> run = js.solve(problem, js.RichLimit(), [0.0, 1.0, 30.0], observe=watched)
         >>> print(run["loss"].round(2), run["kernel_change"].round(1))
-        [0.5  0.18 0.  ] [0.  0.7 1.9]
+        [0.5  0.16 0.  ] [0.  0.3 1. ]
 
     Reference:
         @inproceedings{bordelon2022self, author={B. Bordelon and C. Pehlevan}, booktitle={NeurIPS}, year={2022},
