@@ -1,6 +1,7 @@
 from . import (
     configs as configs,
     data as data,
+    dmft as dmft,
     integrators as integrators,
     kernels as kernels,
     losses as losses,
@@ -34,7 +35,9 @@ from .dynamics import (
     FrozenKernel as FrozenKernel,
     GradientFlow as GradientFlow,
     InfiniteWidth as InfiniteWidth,
+    limits as limits,
     MomentumFlow as MomentumFlow,
+    RichLimit as RichLimit,
     StochasticFlow as StochasticFlow,
 )
 from .sweeps import plan as plan, sweep as sweep, Zip as Zip

@@ -8,10 +8,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Integer, PyTree
 
-from ._checks import concrete
+from ._certificate import Certificate as Certificate
 from ._problem import Problem
 from ._results import RESULTS
 from ._validity import Assumption as Assumption, NotApplicable as NotApplicable, Validity as Validity
@@ -28,6 +27,7 @@ class Quantity(enum.Enum):
     PARAMS = "parameters"
     OUTPUTS = "outputs"
     KERNEL = "kernel"
+    LAYER_KERNELS = "kernels of the hidden layers"
 
 
 class View(eqx.Module):
@@ -38,6 +38,7 @@ class View(eqx.Module):
         t: gradient-flow time.
         params: the parameters, if the dynamics moves them.
         given_outputs, given_test_outputs, given_kernel: what the dynamics knows more directly than through params.
+        given_initial_kernel: the kernel that a dynamics starts from, where it is not that of the problem's network.
         given_observations: observables that it knows more directly, by their names.
 
     Example:
@@ -55,6 +56,7 @@ class View(eqx.Module):
     given_test_outputs: Float[Array, "m out"] | None = None
     given_kernel: Float[Array, "n out n out"] | None = None
     given_observations: dict[str, Array] | None = None
+    given_initial_kernel: Float[Array, "n out n out"] | None = None
 
     @property
     def net(self) -> Any:
@@ -86,6 +88,12 @@ class View(eqx.Module):
         if self.given_kernel is not None:
             return self.given_kernel
         return self.problem.kernel(self._known_params("the kernel"), self.problem.x)
+
+    @property
+    def initial_kernel(self) -> Float[Array, "n out n out"]:
+        """The same at the start."""
+        known = self.given_initial_kernel
+        return self.problem.kernel(self.problem.params, self.problem.x) if known is None else known
 
     @property
     def loss(self) -> Float[Array, ""]:
@@ -223,54 +231,18 @@ class AbstractState(eqx.Module):
     result: eqx.AbstractVar[RESULTS]
 
 
-class Certificate(eqx.Module):
-    """How far a run can be trusted, from quantities its solver did not control.
+class FunctionValues(eqx.Module):
+    """What a march saves that moves outputs instead of parameters.
 
     Attributes:
-        conserved_drift: largest change of a conserved quantity relative to its two terms; NaN if there is none.
-        energy_balance: |L(0) - L(t) - integral of sum_l eta_l |dL/dtheta_l|^2|/L(0), or that of `MomentumFlow`, or NaN.
-        step_error: largest accepted estimate of a step's error, in units of the tolerance.
-        rtol: relative tolerance of a step; NaN where there is none.
-        doubt: by how much errors may exceed these, as those of explicit solvers do in few steps.
-
-    Example:
-        >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
-        >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
-        >>> bool(js.solve(problem, js.GradientFlow(), 1.0).certificate.trust > 3)  # digits
-        True
+        outputs, test_outputs: of the training and of the test set.
+        kernel, observations: where it moves; and observables that the march knows, by their names.
     """
-
-    conserved_drift: Float[Array, ""]
-    energy_balance: Float[Array, ""]
-    step_error: Float[Array, ""]
-    rtol: Float[Array, ""] | float = float("nan")
-    doubt: Float[Array, ""] | float = 1.0
-
-    @property
-    def trust(self) -> Float[Array, ""]:
-        """Digits that the run can be trusted to: those of the worst of drift, balance and error of a step.
-
-        0 where the balance is above 1, as of a loss that bends within a step: the run may be right all the same.
-        """
-        tiny = jnp.finfo(self.conserved_drift.dtype).eps
-        worst = jnp.fmax(jnp.fmax(self.conserved_drift, self.energy_balance), self.step_error * self.rtol) * self.doubt
-        return jnp.maximum(-jnp.log10(jnp.maximum(worst, tiny)), 0)
-
-    def __repr__(self) -> str:
-        if concrete(self.trust) is None or np.ndim(self.trust):
-            return "Certificate(traced or batched)"
-        balance = "lost" if self.energy_balance > 1 else f"{float(self.energy_balance):.1e}"
-        return (
-            f"Certificate({float(self.trust):.1f} digits: conserved drift {float(self.conserved_drift):.1e}, "
-            f"energy balance {balance}, step error {float(self.step_error):.2g} of tolerance)"
-        )
-
-
-class FunctionValues(eqx.Module):
-    """What a march saves that moves outputs instead of parameters."""
 
     outputs: Float[Array, "*times n out"]
     test_outputs: Float[Array, "*times m out"] | None
+    kernel: Float[Array, "*times n out n out"] | None = None
+    observations: dict[str, Array] | None = None
 
 
 class March(eqx.Module):
@@ -284,7 +256,7 @@ class March(eqx.Module):
         result, steps, rejected: how it ended, accepted and rejected steps.
         evaluations: gradient evaluations, -1 where unknown.
         certificate: None where the dynamics has none to give.
-        kernel: the one that `FunctionValues` moved under.
+        kernel: the one that `FunctionValues` moved under, or, where it moves, started from.
         kernels: kernel evaluations; None for none.
         integrator: what made the steps, if there was a choice.
     """
@@ -305,7 +277,9 @@ class March(eqx.Module):
     def view(self, problem: Problem, t: Float[Array, ""], row: PyTree) -> View:
         """What one row of `saved` shows at its time."""
         if isinstance(row, FunctionValues):
-            return View(problem, t, None, row.outputs, row.test_outputs, self.kernel)
+            kernels = (self.kernel, None) if row.kernel is None else (row.kernel, self.kernel)
+            values = (row.outputs, row.test_outputs, kernels[0], row.observations)
+            return View(problem, t, None, *values, given_initial_kernel=kernels[1])
         return View(problem, t, row)
 
 

@@ -5,6 +5,8 @@ from ._flow import AbstractFlow as AbstractFlow
 from ._frozen_kernel import FrozenKernel as FrozenKernel
 from ._gradient_flow import GradientFlow as GradientFlow
 from ._infinite_width import InfiniteWidth as InfiniteWidth
+from ._limits import Limits as Limits, limits as limits, WidthLimit as WidthLimit
 from ._momentum_flow import MomentumFlow as MomentumFlow
+from ._rich_limit import RichLimit as RichLimit
 from ._run_end import RunEnd as RunEnd
 from ._stochastic_flow import StochasticFlow as StochasticFlow

@@ -31,6 +31,7 @@ from ._kernel_spectrum import (
     kernel_trace as kernel_trace,
 )
 from ._layer_cosine import layer_cosine as layer_cosine, least_map as least_map
+from ._layer_kernels import feature_kernel as feature_kernel, gradient_kernel as gradient_kernel
 from ._neurons import (
     neuron_delta as neuron_delta,
     neuron_direction as neuron_direction,

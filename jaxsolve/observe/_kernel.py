@@ -11,21 +11,16 @@ def _kernel(view: View):
     return view.kernel
 
 
-def _initial(view: View):
-    problem = view.problem
-    return problem.kernel(problem.params, problem.x)
-
-
 def _norm(view: View):
     return jnp.linalg.norm(view.kernel)
 
 
 def _distance(view: View):
-    return kernels.distance(view.kernel, _initial(view))
+    return kernels.distance(view.kernel, view.initial_kernel)
 
 
 def _change(view: View):
-    return kernels.relative_change(view.kernel, _initial(view))
+    return kernels.relative_change(view.kernel, view.initial_kernel)
 
 
 def _target_alignment(view: View):
@@ -33,7 +28,7 @@ def _target_alignment(view: View):
 
 
 def _centred_distance(view: View):
-    return kernels.centred_distance(view.kernel, _initial(view))
+    return kernels.centred_distance(view.kernel, view.initial_kernel)
 
 
 def _centred_alignment(view: View):

@@ -1,0 +1,54 @@
+"""How far a run can be trusted."""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ._checks import concrete
+
+
+class Certificate(eqx.Module):
+    """How far a run can be trusted, from quantities its solver did not control.
+
+    Attributes:
+        conserved_drift: largest change of a conserved quantity relative to its two terms; NaN if there is none.
+        energy_balance: |L(0) - L(t) - integral of sum_l eta_l |dL/dtheta_l|^2|/L(0), or that of `MomentumFlow`, or NaN.
+        step_error: largest accepted estimate of a step's error, in units of the tolerance.
+        rtol: relative tolerance of a step; NaN where there is none.
+        doubt: by how much errors may exceed these, as those of explicit solvers do in few steps.
+        sampling_error: standard error of the outputs where an average over samples stands for them, relative to the
+            largest output or target; NaN elsewhere.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
+        >>> bool(js.solve(problem, js.GradientFlow(), 1.0).certificate.trust > 3)  # digits
+        True
+    """
+
+    conserved_drift: Float[Array, ""]
+    energy_balance: Float[Array, ""]
+    step_error: Float[Array, ""]
+    rtol: Float[Array, ""] | float = float("nan")
+    doubt: Float[Array, ""] | float = 1.0
+    sampling_error: Float[Array, ""] | float = float("nan")
+
+    @property
+    def trust(self) -> Float[Array, ""]:
+        """Digits that the run can be trusted to: those of the worst of drift, balance and error of a step.
+
+        0 where the balance is above 1, as of a loss that bends within a step: the run may be right all the same.
+        """
+        tiny = jnp.finfo(self.conserved_drift.dtype).eps
+        worst = jnp.fmax(jnp.fmax(self.conserved_drift, self.energy_balance), self.step_error * self.rtol) * self.doubt
+        return jnp.maximum(-jnp.log10(jnp.maximum(jnp.fmax(worst, self.sampling_error), tiny)), 0)
+
+    def __repr__(self) -> str:
+        if concrete(self.trust) is None or np.ndim(self.trust):
+            return "Certificate(traced or batched)"
+        balance = "lost" if self.energy_balance > 1 else f"{float(self.energy_balance):.1e}"
+        return (
+            f"Certificate({float(self.trust):.1f} digits: conserved drift {float(self.conserved_drift):.1e}, "
+            f"energy balance {balance}, step error {float(self.step_error):.2g} of tolerance)"
+        )

@@ -1,0 +1,45 @@
+"""The times at which a limit is known, and how updates of weights are summed over them."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+class Nodes(eqx.Module):
+    """Times t_k, and weights w_ks with which W(t_k) = W(0) + sum_{s <= k} w_ks dW/dt(t_s).
+
+    Attributes:
+        times: sorted, the first one 0.
+        weights: lower triangular; with a diagonal of 0 the sum is explicit, as that of gradient descent is.
+
+    Example:
+        >>> js.dmft.descent_nodes(3, jnp.asarray(0.5)).weights[2].tolist()
+        [0.5, 0.5, 0.0]
+    """
+
+    times: Float[Array, " nodes"]
+    weights: Float[Array, "nodes nodes"]
+
+
+def descent_nodes(count: int, rate: Float[Array, ""]) -> Nodes:
+    """Those of gradient descent at this rate: its equations hold exactly.
+
+    Example:
+        >>> js.dmft.descent_nodes(3, jnp.asarray(0.5)).times.tolist()
+        [0.0, 0.5, 1.0]
+    """
+    ones = jnp.ones((count, count), rate.dtype)
+    return Nodes(rate * jnp.arange(count, dtype=rate.dtype), rate * jnp.tril(ones, -1))
+
+
+def flow_nodes(times: Float[Array, " nodes"]) -> Nodes:
+    """The trapezoidal rule on given times: of second order in their distance, and stable at any.
+
+    Example:
+        >>> js.dmft.flow_nodes(jnp.array([0.0, 1.0, 3.0])).weights[2].tolist()
+        [0.5, 1.5, 1.0]
+    """
+    steps = jnp.diff(times)
+    left, right = jnp.append(steps, 0.0), jnp.insert(steps, 0, 0.0)
+    whole = jnp.tril(jnp.broadcast_to((left + right) / 2, (times.size, times.size)), -1)
+    return Nodes(times, whole + jnp.diag(right / 2))

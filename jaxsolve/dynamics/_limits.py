@@ -1,0 +1,103 @@
+"""Which limit of infinite width describes a network."""
+
+import enum
+from typing import NamedTuple
+
+import numpy as np
+
+from .. import dmft, nets
+from .._checks import concrete, describe
+from .._problem import Problem
+from ._infinite_width import InfiniteWidth
+from ._rich_limit import RichLimit
+
+
+class WidthLimit(enum.Enum):
+    """What becomes of a network when its width grows and its normal form keeps its powers of the width.
+
+    Example:
+        >>> js.dynamics.WidthLimit.RICH.value
+        'features move'
+    """
+
+    RICH = "features move"
+    LAZY = "the kernel stands still"
+    FROZEN = "nothing moves in a time of order 1"
+    UNSTABLE = "all moves in a time that vanishes"
+
+
+class Limits(NamedTuple):
+    """What `js.limits` finds. Exponents are logarithms to the base of the width N: prefactors count too.
+
+    Attributes:
+        kind: the limit.
+        richness: 1/(gamma m_L N sigma_L); features move by about its square times what outputs move.
+        richness_exponent: 0 in the rich limit, -1/2 in the lazy one.
+        speed_exponent: of the initial NTK per product of inputs; 0 where outputs move in a time of order 1.
+        width: N.
+
+    Example:
+        >>> net = js.nets.MLP(2, 256, 2, 1, "tanh", scaling=js.nets.Scaling.mup(), key=jax.random.key(0))
+        >>> found = js.limits(js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]])))
+        >>> print(found.kind.name, found.dynamics.name)
+        RICH RichLimit
+    """
+
+    kind: WidthLimit
+    richness: float
+    richness_exponent: float
+    speed_exponent: float
+    width: int
+
+    @property
+    def dynamics(self) -> RichLimit | InfiniteWidth:
+        """The dynamics of this limit."""
+        return InfiniteWidth() if self.kind is WidthLimit.LAZY else RichLimit()
+
+    def __repr__(self) -> str:
+        return (
+            f"Limits({self.kind.name}, {self.kind.value}: at width {self.width} the richness is {self.richness:.3g} = "
+            f"N^{self.richness_exponent:.2f}, the speed N^{self.speed_exponent:.2f})"
+        )
+
+
+def limits(problem: Problem) -> Limits:
+    """Which limit of infinite width describes a problem's network, and by which exponents.
+
+    A network has one width and tells no limit, so its numbers decide: each is read as a power of the width, and the
+    nearest limit is taken. Rich and lazy part at a richness of N^(-1/4), frozen and unstable at a speed of N^(-1/2)
+    and N^(1/2).
+
+    Arguments:
+        problem: with a dense network of two or more neurons.
+
+    Example:
+        >>> data = jnp.eye(2), jnp.array([[1.0], [-1.0]])
+        >>> for rule in (js.nets.Scaling.mup(), js.nets.Scaling.ntk()):
+        ...     net = js.nets.MLP(2, 256, 2, 1, "tanh", scaling=rule, key=jax.random.key(0))
+        ...     print(js.limits(js.Problem(net, *data)))
+        Limits(RICH, features move: at width 256 the richness is 1 = N^0.00, the speed N^...)
+        Limits(LAZY, the kernel stands still: at width 256 the richness is 0.0625 = N^-0.50, the speed N^...)
+
+    Raises:
+        TypeError: the network is not dense, or its hyperparameters are traced.
+        ValueError: it has a single neuron.
+    """
+    net = problem.net
+    if not isinstance(net, nets.AbstractDense) or len(net.weights) < 2:
+        raise TypeError(f"limits are known of dense networks with hidden layers such as nets.MLP, got {describe(net)}")
+    form = dmft.normal_form(net)
+    richness, speed = concrete(form.richness), concrete(dmft.initial_kernel(form))
+    units = concrete(net.widths[-1] if net.units is None else net.units)
+    if richness is None or speed is None or units is None:
+        raise TypeError("limits need the numbers of a network, which are traced here; call it outside of jit and vmap")
+    if units < 2:
+        raise ValueError("the exponents of a network with a single neuron are not known; give it more")
+    with np.errstate(divide="ignore"):
+        powers = [float(np.log(number) / np.log(units)) for number in (richness, speed)]
+    kind = WidthLimit.RICH if powers[0] > -0.25 else WidthLimit.LAZY
+    if powers[1] > 0.5:
+        kind = WidthLimit.UNSTABLE
+    elif powers[1] < -0.5:
+        kind = WidthLimit.FROZEN
+    return Limits(kind, float(richness), powers[0], powers[1], int(units))

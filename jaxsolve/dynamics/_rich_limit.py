@@ -1,0 +1,157 @@
+"""The flow of an infinitely wide network whose features move."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float
+
+from .. import dmft, nets
+from .._checks import concrete, describe, one_number, require_flag, require_size
+from .._clock import step_at, time_at
+from .._dynamics import AbstractChoice, Assumption, NotApplicable, Quantity, Validity
+from .._problem import Problem
+from .._safe import nonzero
+from ._descent import Descent
+from ._gradient_flow import GradientFlow
+from ._rich_linear import RichLinear
+from ._rich_sampled import RichSampled
+
+
+class RichLimit(AbstractChoice):
+    """An infinitely wide network that learns features: the mean-field, muP or feature-learning limit.
+
+    `InfiniteWidth` is the lazy limit, whose kernel stands still. Here the width N grows while the normal form
+    (`dmft.normal_form`) stays: variances m_0^2 sigma_0^2, m_l^2 N sigma_l^2, (gamma m_L N sigma_L)^2 and rates
+    m_0^2 eta_0/N, m_l^2 eta_l, gamma^2 m_L^2 N eta_L, as `Scaling.mean_field` and `Scaling.mup` keep them. The start is
+    Gaussian with these sigmas, whatever `init` drew, and f = 0 there.
+
+    - Linear networks of any depth: the equations of dynamical mean-field theory close, and are strictly causal, so one
+      pass through the nodes solves them without a fixed point. Exact for gradient descent (`rate=`); for gradient flow
+      of second order in the distance of nodes, at any distance stable. Time and memory grow like L (T r)^3 and
+      4 L (T r)^2, r the smaller of samples and inputs, T the nodes and requested times.
+    - Two layers with any activation: neurons at scrambled Sobol points of the start, mirrored, which move in their mean
+      field by `GradientFlow()` or `Descent`. The certificate tells how much is left of their choice.
+
+    Provides outputs, test outputs, the kernel, and `observe.feature_kernel` and `gradient_kernel` of all hidden layers.
+
+    Arguments:
+        rate: of gradient descent on the full batch, in gradient-flow time per step; None for gradient flow.
+        nodes: of a linear network, times besides those asked for; the most steps of its descent.
+        samples: of two layers, neurons; a power of two, at least 32.
+        seed: of the points.
+        at_any_richness: whether to solve where the limit is lazy, at the richness 1/(gamma m_L N sigma_L) that the
+            network has at its width. It must otherwise be at least N^(-1/4), as `InfiniteWidth` asks for the opposite.
+
+    Raises:
+        NotApplicable: when used, if the network has biases, is deep with an activation, or no dense one; or if its
+            limit is lazy (in a sweep the lane ends as not_applicable).
+        MemoryError: when used, if the nodes do not fit; says how many would.
+        ValueError, TypeError: an argument is none of those above.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 100, scaling=js.nets.Scaling.mean_field(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> watched = [js.observe.loss(), js.observe.kernel_change()]
+        >>> run = js.solve(problem, js.RichLimit(), [0.0, 1.0, 30.0], observe=watched)
+        >>> print(run["loss"].round(2), run["kernel_change"].round(1))
+        [0.5  0.16 0.  ] [0.  0.3 1. ]
+
+    Reference:
+        @inproceedings{bordelon2022self, author={B. Bordelon and C. Pehlevan}, booktitle={NeurIPS}, year={2022},
+          title={Self-consistent dynamical field theory of kernel evolution in wide neural networks}}
+    """
+
+    rate: Float[Array, ""] | None
+    nodes: int = eqx.field(static=True)  # a shape
+    samples: int = eqx.field(static=True)  # a shape
+    seed: int = eqx.field(static=True)  # of constants of the program
+    at_any_richness: bool = eqx.field(static=True)  # decides what is refused
+
+    def __init__(
+        self,
+        *,
+        rate: Any = None,
+        nodes: int = 200,
+        samples: int = 4096,
+        seed: int = 0,
+        at_any_richness: bool = False,
+    ):
+        self.rate = None if rate is None else one_number(rate, "rate")
+        self.nodes, self.samples = require_size(nodes, "nodes"), require_size(samples, "samples")
+        if samples < 4 * dmft.GROUPS or samples & (samples - 1):
+            raise ValueError(f"samples must be a power of two, at least {4 * dmft.GROUPS}, got {samples}")
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise ValueError(f"seed must be an integer >= 0, got {describe(seed)}")
+        self.seed, self.at_any_richness = seed, require_flag(at_any_richness, "at_any_richness")
+
+    @property
+    def name(self) -> str:
+        return "RichLimit"
+
+    @property
+    def provides(self) -> frozenset[Quantity]:
+        return frozenset({Quantity.OUTPUTS, Quantity.KERNEL, Quantity.LAYER_KERNELS})
+
+    def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
+        if self.rate is None:
+            return ts
+        rate = self.rate.astype(ts.dtype)
+        return time_at(step_at(ts, rate), rate)
+
+    def check(self, problem: Problem) -> Validity:
+        """Whether this limit describes a problem, and by how much it misses what is assumed."""
+        return Validity(self.assumptions(problem))
+
+    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
+        """What a problem must be like."""
+        net, dtype = problem.net, problem.x.dtype
+        dense = isinstance(net, nets.AbstractDense) and len(net.weights) > 1
+        kind = Assumption.of_kind("a dense network with hidden layers", dense, type(net).__name__, dtype)
+        if not dense:
+            return (kind,)
+        served = net.activation.linear or len(net.weights) == 2
+        found = f"{len(net.weights) - 1} hidden layers with {net.activation}"
+        plain = net.scaling.optimisers is not nets.Optimisers.ADAM
+        return (
+            kind,
+            Assumption.of_kind("one hidden layer, or a linear network", served, found, dtype),
+            Assumption.of_kind("no biases", not net.biases, "biases", dtype),
+            Assumption.of_kind("a scaling for gradient descent", plain, "one for Adam", dtype),
+            *((_rich(net),) if self._asks_for_numbers(problem) else ()),
+        )
+
+    def _asks_for_numbers(self, problem: Problem) -> bool:
+        """Not where only shapes are known."""
+        return not self.at_any_richness and eqx.is_array(problem.x)
+
+    def choose(self, problem: Problem) -> RichLinear | RichSampled:
+        """The way to the limit that serves a problem.
+
+        Raises:
+            NotApplicable: an assumption fails in what is known.
+        """
+        for assumption in self.assumptions(problem):
+            known = concrete(assumption.holds)
+            if known is not None and not known.all():
+                raise NotApplicable(
+                    f"RichLimit does not solve this problem: it needs {Validity((assumption,)).missed()}"
+                )
+        if problem.net.activation.linear:
+            return RichLinear(self, self.rate, self.nodes)
+        flow = GradientFlow() if self.rate is None else Descent(optax.sgd(self.rate))
+        return RichSampled(self, flow, self.samples, self.seed)
+
+
+def _rich(net: nets.AbstractDense) -> Assumption:
+    form = dmft.normal_form(net)
+    width = jnp.asarray(net.widths[-1] if net.units is None else net.units, form.rate.dtype)
+    least = width**-0.25
+    # An infinite richness, that of a read-out which starts at 0, is none to worry about.
+    missing = jnp.maximum(1 - form.richness / nonzero(least), 0)
+    detail = (
+        "the read-out is larger than the other layers by a power of the width, so that features stand still when it "
+        "grows: take InfiniteWidth, or at_any_richness=True for the limit at the richness of this width"
+    )
+    return Assumption("richness 1/(gamma m_L N sigma_L) at least N^(-1/4)", missing, 0.0, detail)

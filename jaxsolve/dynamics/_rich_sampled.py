@@ -1,0 +1,136 @@
+"""Two-layer networks in the rich limit: the run of a network of quadrature points, and what it says of the limit."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from .. import dmft, nets
+from .._dynamics import (
+    AbstractChoice,
+    AbstractMarching,
+    AbstractStandIn,
+    AbstractState,
+    Certificate,
+    FunctionValues,
+    March,
+    Quantity,
+)
+from .._problem import Problem
+from .._results import RESULTS
+from ._saves import Saves
+
+
+class SampledState(AbstractState):
+    """Where the run of the sampled network stands."""
+
+    inner: AbstractState
+    done: Bool[Array, ""]
+    steps: Int[Array, ""]
+    result: RESULTS
+
+    def __init__(self, inner: AbstractState):
+        self.inner = inner
+        self.done, self.steps, self.result = inner.done, inner.steps, inner.result
+
+    @property
+    def saves(self) -> Saves:
+        """What the run has saved so far."""
+        return self.inner.saves  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class RichSampled(AbstractStandIn, AbstractMarching):
+    """The limit of a two-layer network.
+
+    Arguments:
+        source: the choice.
+        flow: how the sampled network moves.
+        samples, seed: as for `dmft.sampled`.
+    """
+
+    source: AbstractChoice
+    flow: AbstractMarching
+    samples: int = eqx.field(static=True)  # a shape
+    seed: int = eqx.field(static=True)  # of constants of the program
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+    @property
+    def provides(self) -> frozenset[Quantity]:
+        return self.source.provides
+
+    @property
+    def chunk(self) -> int:
+        return self.flow.chunk
+
+    def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
+        return self.flow.times(ts)
+
+    def _of_samples(self, problem: Problem) -> Problem:
+        net = dmft.sampled(problem.net, self.samples, self.seed)
+        where = lambda one: (one.net, one.initial, one.initial_test)
+        nothing = (problem.initial, problem.initial_test)
+        still = jax.tree.map(jnp.zeros_like, nothing)  # f = 0 at the start
+        return eqx.tree_at(where, problem, (net, *still), is_leaf=lambda leaf: leaf is None)
+
+    def init(self, problem: Problem, ts: Float[Array, " times"]) -> SampledState:
+        return SampledState(self.flow.init(self._of_samples(problem), ts))
+
+    def advance(self, problem: Problem, state: SampledState, n: Int[Array, ""]) -> SampledState:
+        return SampledState(self.flow.advance(self._of_samples(problem), state.inner, n))
+
+    def finish(self, problem: Problem, state: SampledState) -> March:
+        model = self._of_samples(problem)
+        run = self.flow.finish(model, state.inner)
+
+        def values(params: PyTree) -> FunctionValues:
+            test = None if model.x_test is None else model.test_outputs(params)
+            net = model.network(params)
+            return FunctionValues(
+                model.outputs(params), test, model.kernel(params, model.x), _observations(net, model.x)
+            )
+
+        return March(
+            times=run.times,
+            saved=jax.lax.map(values, run.saved),
+            params=values(run.params),
+            t_end=run.t_end,
+            result=run.result,
+            steps=run.steps,
+            rejected=run.rejected,
+            evaluations=run.evaluations,
+            kernels=run.kernels,
+            integrator=run.integrator,
+            certificate=_certificate(model, run),
+            kernel=model.kernel(model.params, model.x),
+        )
+
+
+def _certificate(model: Problem, run: March) -> Certificate:
+    """That of the run, with the standard error of the outputs at its end, relative to the largest output or target."""
+    known = run.certificate
+    x, y = model.x, model.y
+    if model.x_test is not None and model.y_test is not None:
+        x, y = model.x_test, model.y_test
+    net = model.network(run.params)
+    size = jnp.maximum(jnp.max(jnp.abs(y)), jnp.max(jnp.abs(jax.vmap(net)(x))))
+    error = jnp.max(dmft.sampling_error(net, x)) / size
+    if known is None:
+        nothing = jnp.full_like(error, jnp.nan)
+        return Certificate(nothing, nothing, nothing, sampling_error=error)
+    return eqx.tree_at(lambda one: one.sampling_error, known, error)
+
+
+def _observations(net: nets.AbstractDense, x: Float[Array, "n d"]) -> dict[str, Array]:
+    """Averages over neurons, as `observe` names them."""
+    h = jax.vmap(lambda one: nets.run(net, net.layers[:1], one))(x)  # (n, neurons)
+    phi, slope = net.activation(h), jax.vmap(jax.vmap(jax.grad(net.activation)))(h)
+    samples = h.shape[1]
+    z = samples * net.scaling.gamma * net.scaling.multiplier[-1] * net.weights[1]  # (out, neurons)
+    g = slope[:, None] * z[None]
+    return {
+        "feature_kernel_1": phi @ phi.T / samples,
+        "gradient_kernel_1": jnp.einsum("nak,mbk->namb", g, g) / samples,
+    }

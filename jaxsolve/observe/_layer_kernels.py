@@ -1,0 +1,98 @@
+"""Kernels of the hidden layers, per neuron: of order 1 at any width, and known in the limit of infinite width."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .. import nets
+from .._checks import describe, require_size
+from .._dynamics import Quantity, View
+from ._observable import Observable
+
+
+def _dense(net: object, layer: int) -> nets.AbstractDense:
+    if not isinstance(net, nets.AbstractDense):
+        raise ValueError(f"kernels per neuron are for dense networks such as nets.MLP, got {describe(net)}")
+    if layer >= len(net.weights):
+        raise ValueError(f"layer must be one of the hidden ones, 1 to {len(net.weights) - 1}, got {layer}")
+    return net
+
+
+def _width(net: nets.AbstractDense) -> Array:
+    return jnp.asarray(net.widths[-1] if net.units is None else net.units, net.weights[0].dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class _ReadFeatures:
+    # A class, not a closure: equal for equal layers, so that a fresh observable does not recompile.
+    layer: int
+
+    def __call__(self, view: View) -> Float[Array, "n n"]:
+        known = view.given(f"feature_kernel_{self.layer}")
+        if known is not None:
+            return known
+        net = _dense(view.net, self.layer)
+        at = [index for index, one in enumerate(net.layers) if isinstance(one, nets.Dense)][self.layer]
+        signals = jax.vmap(lambda x: nets.run(net, net.layers[:at], x))(view.problem.x)
+        return signals @ signals.T / _width(net)
+
+
+@dataclasses.dataclass(frozen=True)
+class _ReadGradients:
+    layer: int
+
+    def __call__(self, view: View) -> Float[Array, "n a n a"]:
+        known = view.given(f"gradient_kernel_{self.layer}")
+        if known is not None:
+            return known
+        net = _dense(view.net, self.layer)
+        at = [index for index, one in enumerate(net.layers) if isinstance(one, nets.Dense)][self.layer]
+        # Cut before the activation: gradients are those of preactivations.
+        cut = at - 1 - (net.units is not None)
+        above = jax.jacrev(lambda h: net.scaling.gamma * nets.run(net, net.layers[cut:], h))
+        below = jax.vmap(lambda x: nets.run(net, net.layers[:cut], x))(view.problem.x)
+        gradients = jax.vmap(above)(below)
+        return _width(net) * jnp.einsum("nak,mbk->namb", gradients, gradients)
+
+
+def feature_kernel(layer: int) -> Observable:
+    """Phi_mn = z_m . z_n / N, z the activations of a hidden layer of width N: shape (n, n).
+
+    Arguments:
+        layer: which hidden layer, from 1.
+
+    Example:
+        >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.mean_field(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> run = js.solve(problem, js.GradientFlow(), [0.0, 1.0], observe=js.observe.feature_kernel(1))
+        >>> print(run.to_xarray()["feature_kernel_1"].dims)
+        ('t', 'sample', 'sample_2')
+
+    Raises:
+        TypeError, ValueError: layer is no integer >= 1; when used, the network is not dense or has no such layer.
+
+    Reference:
+        Bordelon & Pehlevan, 2022 (arXiv 2205.09653).
+    """
+    require_size(layer, "layer")
+    name = f"feature_kernel_{layer}"
+    return Observable(name, _ReadFeatures(int(layer)), Quantity.LAYER_KERNELS, ("sample", "sample_2"), "signal^2")
+
+
+def gradient_kernel(layer: int) -> Observable:
+    """G = N df_a/dh_m . df_b/dh_n, h the preactivations of a hidden layer of width N: shape (n, c, n, c).
+
+    Arguments, errors and reference: as for `feature_kernel`.
+
+    Example:
+        >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.mean_field(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> run = js.solve(problem, js.GradientFlow(), [0.0], observe=js.observe.gradient_kernel(1))
+        >>> run["gradient_kernel_1"].shape
+        (1, 2, 1, 2, 1)
+    """
+    require_size(layer, "layer")
+    dims = ("sample", "output", "sample_2", "output_2")
+    return Observable(f"gradient_kernel_{layer}", _ReadGradients(int(layer)), Quantity.LAYER_KERNELS, dims, "output^2")

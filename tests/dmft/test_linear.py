@@ -1,0 +1,112 @@
+"""The causal pass of linear networks against their closed equations, solved as they are published: by a fixed point."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxsolve.dmft import descent_nodes, flow_nodes, initial_kernel, NormalForm, start, step
+from tests.cases import assert_fails, eps
+
+
+NODES, INPUTS, OUTPUTS = 7, 2, 2
+FORM = NormalForm(jnp.array([0.9, 0.7, 1.2, 0.8]), jnp.array([0.3, 0.5, 0.2, 0.4]))
+TARGETS = jnp.array([[0.8, -0.5], [0.3, 1.1]])
+
+
+def _push(f):
+    return TARGETS - f - 0.3 * f**3  # any function of the outputs
+
+
+def _pass(form, nodes):
+    count = nodes.times.size
+    known = start(form.hidden, count, INPUTS, OUTPUTS, form.rate.dtype)
+    return jax.lax.fori_loop(0, count, lambda k, one: step(form, _push, one, nodes.weights[k], k), known)
+
+
+PASS = jax.jit(_pass)
+
+
+class _Layer(NamedTuple):
+    h: np.ndarray
+    g: np.ndarray
+    a: np.ndarray
+    b: np.ndarray
+
+
+def _fixed_point(form, weights, *, response: float = 1.0):
+    """Bordelon & Pehlevan (2022), linear networks: matrices over (time, index), iterated until they stand still."""
+    variance, rate = np.asarray(form.variance), np.asarray(form.rate)
+    weights, count, depth = np.asarray(weights), len(weights), len(rate) - 1
+    t, i, o = count, INPUTS, OUTPUTS
+    flat = lambda kernel: kernel.reshape(kernel.shape[0] * kernel.shape[1], -1)
+    bottom = np.broadcast_to(np.eye(i)[None, :, None], (t, i, t, i))
+    top = np.broadcast_to(np.eye(o)[None, :, None], (t, o, t, o))
+    nothing = _Layer(np.zeros((t, i, t, i)), np.zeros((t, o, t, o)), np.zeros((t, i, t, o)), np.zeros((t, o, t, i)))
+    layers = [nothing._replace(h=bottom), *[nothing] * depth, nothing._replace(g=top)]
+    f, cross = np.zeros((t, i, o)), np.zeros((t, i, t, o))
+    for _ in range(8 * t):
+        q = np.asarray(TARGETS) - f - 0.3 * f**3
+        for l in range(1, depth + 1):
+            below, above = layers[l - 1], layers[l + 1]
+            c = rate[l - 1] * np.einsum("ts,tisj,sja->tisa", weights, below.h, q)
+            c = c + response * variance[l - 1] * below.a
+            d = rate[l] * np.einsum("ts,tasb,sjb->tasj", weights, above.g, q) + response * variance[l] * above.b
+            u, r, c, d = flat(variance[l - 1] * below.h), flat(variance[l] * above.g), flat(c), flat(d)
+            one, two = np.linalg.inv(np.eye(t * i) - c @ d), np.linalg.inv(np.eye(t * o) - d @ c)
+            h, g = one @ (u + c @ r @ c.T) @ one.T, two @ (r + d @ u @ d.T) @ two.T
+            layers[l] = _Layer(
+                h.reshape(t, i, t, i),
+                g.reshape(t, o, t, o),
+                (one @ c).reshape(t, i, t, o),
+                (two @ d).reshape(t, o, t, i),
+            )
+            cross = (one @ (u @ d.T + c @ r) @ two.T).reshape(t, i, t, o)
+        f = np.einsum("tito->tio", cross)
+    return f, layers[1:-1]
+
+
+@pytest.mark.parametrize("nodes", [descent_nodes(NODES, jnp.asarray(0.4)), flow_nodes(jnp.linspace(0.0, 1.5, NODES))])
+def test_the_pass_solves_the_published_equations(nodes):
+    found = PASS(FORM, nodes)
+    f, layers = _fixed_point(FORM, nodes.weights)
+    # The pass repeats implicit nodes four times; explicit ones are exact.
+    close = eps(2000) if nodes.weights[1, 1] == 0 else 1e-5  # measured 2e-6, at steps of a quarter of the time scale
+    np.testing.assert_allclose(found.outputs, f, atol=close)
+    for one, two in zip(found.layers, layers, strict=True):
+        np.testing.assert_allclose(one.h, two.h, atol=close)
+        np.testing.assert_allclose(one.g, two.g, atol=close)
+        np.testing.assert_allclose(one.h_r, two.a, atol=close)
+        np.testing.assert_allclose(one.g_u, two.b, atol=close)
+    without, _ = _fixed_point(FORM, nodes.weights, response=0.0)
+    assert_fails(lambda: np.testing.assert_allclose(found.outputs, without, atol=1e-3))
+
+
+def test_the_kernel_is_what_moves_the_outputs_at_first():
+    found = PASS(FORM, descent_nodes(NODES, jnp.asarray(1e-4)))
+    expected = 1e-4 * initial_kernel(FORM) * _push(jnp.zeros((INPUTS, OUTPUTS)))
+    np.testing.assert_allclose(found.outputs[1], expected, rtol=eps(100))
+
+
+def test_the_flow_is_of_second_order():
+    last = lambda count: np.asarray(PASS(FORM, flow_nodes(jnp.linspace(0.0, 3.0, count))).outputs[-1])
+    coarse, middle, fine = (last(count) for count in (9, 17, 33))
+    order = np.log2(np.abs(coarse - middle).max() / np.abs(middle - fine).max())
+    assert 1.7 < order < 2.3
+    # Gradient descent in small steps goes the same way.
+    euler = lambda count: np.asarray(PASS(FORM, descent_nodes(count, jnp.asarray(3.0 / (count - 1)))).outputs[-1])
+    close = 10 * np.abs(middle - fine).max()
+    np.testing.assert_allclose(2 * euler(65) - euler(33), fine, atol=close)
+    assert_fails(lambda: np.testing.assert_allclose(euler(33), fine, atol=close))
+
+
+@pytest.mark.x64_only
+def test_derivatives_in_the_hyperparameters():
+    nodes = descent_nodes(NODES, jnp.asarray(0.4))
+    last = lambda form: _pass(form, nodes).outputs[-1]
+    direction = NormalForm(jnp.array([0.3, -0.2, 0.5, 0.1]), jnp.array([-0.1, 0.4, 0.2, -0.3]))
+    _, found = jax.jit(lambda: jax.jvp(last, (FORM,), (direction,)))()
+    moved = lambda s: PASS(jax.tree.map(lambda one, two: one + s * two, FORM, direction), nodes).outputs[-1]
+    np.testing.assert_allclose(found, (moved(1e-5) - moved(-1e-5)) / 2e-5, rtol=1e-7, atol=1e-9)

@@ -1,0 +1,59 @@
+"""Neurons at quadrature points: the kernels of their start against formulas, and what more of them are worth."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+
+import jaxsolve as js
+from tests.cases import assert_fails, eps
+
+
+X = np.array([[0.3, -0.8], [1.1, 0.4], [-0.6, 0.9]])
+
+
+def _net(width=64, activation="erf"):
+    rule = js.nets.Scaling.mean_field(0.7, sigma=1.3)
+    return js.nets.MLP(2, width, 1, 2, activation, scaling=rule, key=jr.key(0))
+
+
+def _arcsine():
+    """<erf(h) erf(h)> of Gaussian h (Williams, 1997)."""
+    gram = 2 * 1.3**2 * X @ X.T / 2
+    size = 1 + np.diag(gram)
+    return 2 / np.pi * np.arcsin(gram / np.sqrt(np.outer(size, size)))
+
+
+def _off(samples, seed):
+    net = js.dmft.sampled(_net(), samples, seed)
+    signals = np.asarray(js.nets.erf(jnp.asarray(X @ np.asarray(net.weights[0]).T / 2**0.5)))
+    return np.abs(signals @ signals.T / samples - _arcsine()).max()
+
+
+def test_more_points_are_worth_more_than_draws():
+    few, many = (np.mean([_off(samples, seed) for seed in range(5)]) for samples in (128, 8192))
+    assert np.log2(few / many) / 6 > 0.7  # draws: 0.5
+    assert many < 1e-3
+
+
+def test_the_normal_form_stays_and_the_start_is_zero():
+    net = _net()
+    points = js.dmft.sampled(net, 256, 0)
+    before, after = js.dmft.normal_form(net), js.dmft.normal_form(points)
+    np.testing.assert_allclose(after.variance, before.variance, rtol=eps(10))
+    np.testing.assert_allclose(after.rate, before.rate, rtol=eps(10))
+    np.testing.assert_allclose(jax.vmap(points)(jnp.asarray(X)), 0, atol=eps(100))
+    wide = js.dmft.normal_form(_net(128))
+    assert_fails(lambda: np.testing.assert_allclose(js.dmft.normal_form(net).rate, wide.rate * 2, rtol=1e-3))
+
+
+def test_the_error_is_that_of_other_points():
+    found = []
+    for seed in range(12):
+        net = js.dmft.sampled(_net(), 128, seed)
+        net = eqx.tree_at(lambda one: one.weights[1], net, net.weights[1] + 0.3 * jnp.sin(net.weights[0].T))
+        found.append((jax.vmap(net)(jnp.asarray(X)), js.dmft.sampling_error(net, jnp.asarray(X))))
+    outputs, errors = (np.stack([np.asarray(pair[i]) for pair in found]) for i in (0, 1))
+    ratio = outputs.std(0, ddof=1) / np.sqrt(np.mean(errors**2, axis=0))
+    assert np.all((ratio > 0.4) & (ratio < 2.0)), ratio

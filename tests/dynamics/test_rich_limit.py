@@ -1,0 +1,188 @@
+"""The rich limit as a dynamics: against trained networks, the lazy limit, and one way to it against the other."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+import pytest
+
+import jaxsolve as js
+from tests.cases import assert_fails, eps
+
+
+X = jr.normal(jr.key(0), (4, 2))
+Y = jnp.sin(2 * X @ jnp.array([[1.0, -0.5], [0.3, 0.8]]))
+TEST = (jr.normal(jr.key(1), (3, 2)), jnp.zeros((3, 2)))
+RATE, STEPS = 0.4, 6
+TIMES = RATE * np.arange(STEPS + 1)
+WATCHED = [js.observe.outputs(), js.observe.test_outputs(), js.observe.kernel()]
+LAYERS = [js.observe.feature_kernel(1), js.observe.gradient_kernel(1)]
+
+
+RULE = js.nets.Scaling.mean_field(0.7, sigma=1.1)
+
+
+def _problem(width, depth, activation, rule: js.nets.Scaling | js.nets.ScalingRule = RULE, x=X):
+    net = js.nets.MLP(x.shape[1], width, depth, 2, activation, scaling=rule, key=jr.key(0))
+    return js.Problem(net, x, Y, test=TEST if x is X else None)
+
+
+def _networks(width, depth, activation, seeds, dynamics):
+    """The mean over networks, and its standard error."""
+
+    @jax.vmap
+    def one(key):
+        net = js.nets.MLP(2, width, depth, 2, activation, scaling=RULE, key=key)
+        return js.solve(js.Problem(net, X, Y, test=TEST), dynamics, TIMES, observe=WATCHED).observed
+
+    runs = jax.jit(one)(jr.split(jr.key(3), seeds))
+    mean = jax.tree.map(lambda leaf: np.asarray(leaf).mean(0), runs)
+    error = jax.tree.map(lambda leaf: np.asarray(leaf).std(0, ddof=1) / seeds**0.5, runs)
+    return mean, error
+
+
+@pytest.mark.parametrize(("activation", "depth"), [("linear", 2), ("tanh", 1)])
+def test_descent_of_wide_networks_goes_to_it(activation, depth):
+    rich = js.solve(_problem(64, depth, activation), js.RichLimit(rate=RATE, nodes=STEPS), TIMES, observe=WATCHED)
+    mean, error = _networks(200, depth, activation, 32, js.Descent(optax.sgd(RATE)))
+
+    def agree(found):
+        for name in ("outputs", "test_outputs", "kernel"):
+            off, size = np.abs(mean[name] - np.asarray(found[name])), np.abs(found[name]).max()
+            assert np.all(off < 5 * error[name] + 0.02 * size), name  # 1/N is 0.005
+
+    agree(rich)
+    assert_fails(lambda: agree(js.solve(_problem(200, depth, activation), js.FrozenKernel(), TIMES, observe=WATCHED)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("activation", "depth"), [("linear", 2), ("linear", 4), ("relu", 1), ("tanh", 1)])
+def test_networks_are_as_far_as_one_over_their_width(activation, depth):
+    rich = js.solve(_problem(64, depth, activation), js.RichLimit(rate=RATE, nodes=STEPS), TIMES, observe=WATCHED)
+    widths, far, spread = [32, 64, 128], [], []
+    for width in widths:
+        mean, error = _networks(width, depth, activation, 4096, js.Descent(optax.sgd(RATE)))
+        off = mean["outputs"][-1] - np.asarray(rich["outputs"])[-1]
+        far.append(np.sqrt(np.mean(off**2)))
+        spread.append(np.sqrt(np.mean(error["outputs"][-1] ** 2)))
+    assert all(one > 3 * noise for one, noise in zip(far, spread, strict=True)), (far, spread)
+    slope = np.polyfit(np.log(widths), np.log(far), 1)[0]
+    assert abs(slope + 1) < 0.25
+    single = np.polyfit(np.log(widths), np.log(spread), 1)[0]
+    assert abs(single + 0.5) < 0.1
+
+
+IDENTITY = js.nets.leaky_relu(1.0)  # for whom it may concern, not linear
+
+
+@pytest.mark.parametrize("rate", [None, RATE])
+def test_samples_of_two_linear_layers_are_the_closed_equations(rate):
+    watched = [*WATCHED, *LAYERS]
+    exact = js.solve(_problem(64, 1, "linear"), js.RichLimit(rate=rate, nodes=40), TIMES, observe=watched)
+    found = js.solve(_problem(64, 1, IDENTITY), js.RichLimit(rate=rate, samples=2048), TIMES, observe=watched)
+    for name in exact.observed:
+        size = np.abs(exact[name]).max()
+        np.testing.assert_allclose(found[name], exact[name], atol=0.03 * size, err_msg=name)
+    assert found.certificate is not None
+    error = float(found.certificate.sampling_error)
+    off = np.abs(np.asarray(found["test_outputs"] - exact["test_outputs"]))[-1].max()
+    assert off < 5 * error < 0.1
+
+
+def test_it_meets_the_lazy_limit_with_the_square_of_the_richness():
+    def off(gamma):
+        problem = _problem(64, 2, "linear", js.nets.Scaling.mean_field(gamma, eta=gamma**-2))
+        limit = js.RichLimit(rate=RATE, nodes=STEPS, at_any_richness=True)
+        rich = js.solve(problem, limit, TIMES, observe=js.observe.outputs())
+        kernel = np.asarray(js.dmft.initial_kernel(js.dmft.normal_form(problem.net)) * X @ X.T)
+        f = np.zeros(Y.shape)
+        for _ in range(STEPS):
+            f = f + RATE * kernel @ (np.asarray(Y) - f) / len(X)
+        return np.abs(np.asarray(rich["outputs"][-1]) - f).max()
+
+    lazy, lazier = off(30.0), off(300.0)
+    assert abs(np.log10(lazy / lazier) - 2) < 0.1
+    assert lazy < 0.05
+
+
+def test_inputs_of_many_dimensions_are_those_of_their_span():
+    turned = jnp.concatenate([X, jnp.zeros((4, 5))], axis=1) @ jnp.linalg.qr(jr.normal(jr.key(5), (7, 7)))[0]
+    scaling = js.nets.Scaling(multiplier=[0.5, 1 / 64], sigma=[1.1, 1.0], eta=[20.0, 60.0])
+    few, many = (_problem(64, 1, "linear", scaling, x) for x in (X, turned))
+    assert js.dmft.basis(turned, None).train.shape == (4, 4)
+    runs = [js.solve(p, js.RichLimit(rate=RATE, nodes=STEPS), TIMES)["loss"] for p in (few, many)]
+    np.testing.assert_allclose(runs[0], runs[1], rtol=eps(1e4))
+
+
+def test_kernels_per_neuron_of_networks_go_to_those_of_the_limit():
+    watched = [js.observe.feature_kernel(2), js.observe.gradient_kernel(1)]
+    rich = js.solve(_problem(400, 2, "linear"), js.RichLimit(nodes=2), [0.0], observe=watched)
+    wide = _problem(400, 2, "linear")
+    view = js.View(wide, jnp.zeros(()), wide.params)
+    for one in watched:
+        expected = rich[one.name][0]
+        size = np.abs(expected).max()
+        np.testing.assert_allclose(one(view), expected, atol=0.3 * size, err_msg=one.name)  # 4/sqrt(N) is 0.2
+        assert_fails(lambda one=one, e=expected: np.testing.assert_allclose(400 * one(view), e, atol=0.3 * np.max(e)))
+
+
+def test_in_a_sweep_and_a_comparison():
+    def problem(sigma):
+        return _problem(64, 2, "linear", js.nets.Scaling.mean_field(sigma=sigma))
+
+    data = js.sweep(problem, {"sigma": [0.5, 1.0]}, js.RichLimit(nodes=8), TIMES[[0, -1]], progress=False)
+    alone = js.solve(problem(1.0), js.RichLimit(nodes=8), TIMES[[0, -1]])["loss"]
+    np.testing.assert_allclose(data["loss"].sel(sigma=1.0), alone, rtol=eps(1e3))
+    table = js.compare(problem(0.5), [js.RichLimit(nodes=8), js.FrozenKernel()], TIMES[[0, -1]])
+    assert table.errors["FrozenKernel"]["loss"] > 0.05
+
+
+def test_what_it_does_not_describe_is_refused():
+    solve = lambda problem, **options: js.solve(problem, js.RichLimit(**options), TIMES)
+    with pytest.raises(js.NotApplicable, match="one hidden layer, or a linear .* has 2 hidden layers with tanh"):
+        solve(_problem(64, 2, "tanh"))
+    with pytest.raises(js.NotApplicable, match=r"richness .* at least N\^\(-1/4\).*take InfiniteWidth"):
+        solve(_problem(64, 1, "tanh", js.nets.Scaling.ntk()))
+    with pytest.raises(js.NotApplicable, match="a scaling for gradient descent: it has one for Adam"):
+        solve(_problem(64, 1, "tanh", js.nets.Scaling.mup(adam=True)))
+    biased = js.nets.MLP(2, 8, 1, 2, bias=True, scaling=js.nets.Scaling.mean_field(), key=jr.key(0))
+    with pytest.raises(js.NotApplicable, match="no biases: it has biases"):
+        solve(js.Problem(biased, X, Y))
+    with pytest.raises(js.NotApplicable, match="a dense network with hidden layers: it has Linear"):
+        solve(js.Problem(eqx.nn.Linear(2, 2, key=jr.key(0)), X, Y))
+    with pytest.raises(MemoryError, match=r"times would fit: give nodes=\d+"):
+        solve(_problem(64, 2, "linear"), nodes=100_000)
+    with pytest.raises(js.SolveError, match="max_steps"):
+        solve(_problem(64, 2, "linear"), rate=RATE, nodes=STEPS - 1)
+    with pytest.raises(js.SolveError, match="diverged"):
+        js.solve(_problem(64, 2, "linear"), js.RichLimit(rate=20.0, nodes=STEPS), [120.0])
+
+
+@pytest.mark.usefixtures("as_users")
+def test_bad_arguments():
+    with pytest.raises(ValueError, match="samples must be a power of two, at least 32, got 100"):
+        js.RichLimit(samples=100)
+    with pytest.raises(ValueError, match="seed must be an integer >= 0, got"):
+        js.RichLimit(seed=-1)
+    with pytest.raises(ValueError, match="rate must be"):
+        js.RichLimit(rate=0.0)
+    with pytest.raises(TypeError, match="dense networks with hidden layers"):
+        js.limits(js.Problem(eqx.nn.Linear(2, 2, key=jr.key(0)), X, Y))
+
+
+def test_limits_by_their_exponents():
+    rules = {
+        "RICH": [js.nets.Scaling.mean_field(), js.nets.Scaling.mup(), js.nets.Scaling.lazy(256**-0.5)],
+        "LAZY": [js.nets.Scaling.ntk()],
+        "FROZEN": [js.nets.Scaling.mean_field(eta=1 / 256)],
+        "UNSTABLE": [js.nets.Scaling.standard()],
+    }
+    for name, some in rules.items():
+        for rule in some:
+            found = js.limits(_problem(256, 2, "tanh", rule))
+            assert found.kind.name == name, rule
+            lazy = found.richness_exponent < -0.25
+            assert lazy == (abs(found.richness_exponent + 0.5) < 0.01)
+    assert isinstance(js.limits(_problem(256, 1, "tanh", js.nets.Scaling.ntk())).dynamics, js.InfiniteWidth)
