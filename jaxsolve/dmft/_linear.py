@@ -78,7 +78,13 @@ def start(hidden: int, nodes: int, inputs: int, outputs: int, dtype: Any) -> Lin
 
 
 def step(
-    form: NormalForm, push: Push, state: LinearPass, weights: Float[Array, " t"], k: Int[Array, ""] | int
+    form: NormalForm,
+    push: Push,
+    state: LinearPass,
+    weights: Float[Array, " t"],
+    k: Int[Array, ""] | int,
+    *,
+    implicit: bool,
 ) -> LinearPass:
     """Adds node k.
 
@@ -88,30 +94,33 @@ def step(
         state: all nodes before k.
         weights: row k of `Nodes.weights`.
         k: the node.
+        implicit: whether the node weighs itself, as in `flow_nodes`.
 
     Example:
         >>> form = js.dmft.NormalForm(jnp.array([1.0, 1.0]), jnp.array([1.0, 1.0]))
         >>> nodes, known = js.dmft.descent_nodes(3, jnp.asarray(0.1)), js.dmft.start(1, 3, 1, 1, float)
         >>> for k in range(3):
-        ...     known = js.dmft.step(form, lambda f: 1 - f, known, nodes.weights[k], k)
+        ...     known = js.dmft.step(form, lambda f: 1 - f, known, nodes.weights[k], k, implicit=False)
         >>> print(known.outputs[:, 0, 0].round(3))
         [0.    0.2   0.363]
     """
-    own = weights[k]
+    if not implicit:
+        found = _row(form, state, weights, k)
+        return eqx.tree_at(lambda one: one.push, found, _with_row(found.push, push(found.outputs[k]), k))
     # The predictor is explicit: what the node itself weighs is given to the one before.
-    before = weights.at[k].set(0.0).at[k - 1].add(own)
+    before = weights.at[k].set(0.0).at[k - 1].add(weights[k])
 
     def improved(turn: Int[Array, ""], state: LinearPass) -> LinearPass:
         row = jnp.where(turn == 0, before, weights)
         found = _row(form, state, row, k)
         f, q = found.outputs[k], found.push[k]
-        # Newton's method for the push, whose effect on the outputs is the kernel's; explicitly, one evaluation.
+        # Newton's method for the push, whose effect on the outputs is the kernel's.
         slope = jax.jacfwd(push)(f).reshape(q.size, q.size)
         kernel = row[k] * basis_kernel(form, found, k).reshape(q.size, q.size)
         change = jnp.linalg.solve(jnp.eye(q.size, dtype=q.dtype) - slope @ kernel, (push(f) - q).ravel())
-        return eqx.tree_at(lambda one: one.push, found, found.push.at[k].add(change.reshape(q.shape)))
+        return eqx.tree_at(lambda one: one.push, found, _with_row(found.push, q + change.reshape(q.shape), k))
 
-    return jax.lax.fori_loop(0, jnp.where(own > 0, 1 + CORRECTIONS, 1), improved, state)
+    return jax.lax.fori_loop(0, 1 + CORRECTIONS, improved, state)
 
 
 def basis_kernel(form: NormalForm, state: LinearPass, k: Int[Array, ""] | int) -> Float[Array, "i a i a"]:
@@ -119,7 +128,8 @@ def basis_kernel(form: NormalForm, state: LinearPass, k: Int[Array, ""] | int) -
 
     Example:
         >>> form = js.dmft.NormalForm(jnp.array([0.5, 2.0]), jnp.array([1.0, 3.0]))
-        >>> known = js.dmft.step(form, lambda f: 1 - f, js.dmft.start(1, 1, 1, 1, float), jnp.zeros(1), 0)
+        >>> known = js.dmft.start(1, 1, 1, 1, float)
+        >>> known = js.dmft.step(form, lambda f: 1 - f, known, jnp.zeros(1), 0, implicit=False)
         >>> print(js.dmft.basis_kernel(form, known, 0)[0, 0, 0, 0])
         3.5
     """
@@ -142,8 +152,8 @@ def _row(form: NormalForm, state: LinearPass, w: Float[Array, " t"], k: Int[Arra
         else:
             below = layers[l - 1]
             c = variance[l] * below.h_r[k] + rate[l] * jnp.einsum("isj,sja->isa", below.h[k], driven)
-        h_u = layer.h_u.at[k].set(_apply(c, layer.g_u).at[:, k].add(jnp.eye(c.shape[0], dtype=c.dtype)))
-        h_r = layer.h_r.at[k].set(_apply(c, layer.g_r))
+        h_u = _with_row(layer.h_u, _apply(c, layer.g_u).at[:, k].add(jnp.eye(c.shape[0], dtype=c.dtype)), k)
+        h_r = _with_row(layer.h_r, _apply(c, layer.g_r), k)
         layers[l] = layer._replace(h_u=h_u, h_r=h_r)
         sources = _Sources(variance, layers, l)
         row = sources.below(h_u[k], h_u) + sources.above(h_r[k], h_r)
@@ -155,8 +165,8 @@ def _row(form: NormalForm, state: LinearPass, w: Float[Array, " t"], k: Int[Arra
         else:
             above = layers[l + 1]
             d = variance[l + 1] * above.g_u[k] + rate[l + 1] * jnp.einsum("asb,sjb->asj", above.g[k], driven)
-        g_u = layer.g_u.at[k].set(_apply(d, layer.h_u))
-        g_r = layer.g_r.at[k].set(_apply(d, layer.h_r).at[:, k].add(jnp.eye(d.shape[0], dtype=d.dtype)))
+        g_u = _with_row(layer.g_u, _apply(d, layer.h_u), k)
+        g_r = _with_row(layer.g_r, _apply(d, layer.h_r).at[:, k].add(jnp.eye(d.shape[0], dtype=d.dtype)), k)
         layers[l] = layer._replace(g_u=g_u, g_r=g_r)
         sources = _Sources(variance, layers, l)
         row = sources.below(g_u[k], g_u) + sources.above(g_r[k], g_r)
@@ -177,13 +187,13 @@ class _Sources(NamedTuple):
         """The covariance of what responds to u."""
         if self.l == 0:  # weights on the inputs: the same at all times, and apart for each basis input
             return self.variance[0] * jnp.einsum("xi,syi->xsy", one.sum(1), two.sum(2))
-        return _between(one, self.variance[self.l] * self.layers[self.l - 1].h, two)
+        return _between(self.variance[self.l] * one, self.layers[self.l - 1].h, two)
 
     def above(self, one: Float[Array, "x t a"], two: Float[Array, "s y t a"]) -> Float[Array, "x s y"]:
         """The covariance of what responds to r."""
         if self.l == len(self.layers) - 1:
             return self.variance[-1] * jnp.einsum("xa,sya->xsy", one.sum(1), two.sum(2))
-        return _between(one, self.variance[self.l + 1] * self.layers[self.l + 1].g, two)
+        return _between(self.variance[self.l + 1] * one, self.layers[self.l + 1].g, two)
 
 
 def _apply(one: Float[Array, "x s y"], two: Float[Array, "s y t z"]) -> Float[Array, "x t z"]:
@@ -200,4 +210,9 @@ def _between(one: Float[Array, "x t z"], middle: Float[Array, "t z t z"], two: F
 def _symmetric(kernel: Float[Array, "t x t x"], row: Float[Array, "x s x"], k: Int[Array, ""] | int) -> Array:
     """A kernel with row k and, its mirror image, column k; later entries of the row are not known yet."""
     known = jnp.where(jnp.arange(kernel.shape[0])[None, :, None] <= k, row, 0)
-    return kernel.at[k].set(known).at[:, :, k].set(jnp.moveaxis(known, 0, 2))
+    return jax.lax.dynamic_update_index_in_dim(_with_row(kernel, known, k), jnp.moveaxis(known, 0, 2), k, 2)
+
+
+def _with_row(array: Float[Array, "t ..."], row: Float[Array, "..."], k: Int[Array, ""] | int) -> Array:
+    # As a slice: a scatter, which indexed updates become, copies the whole array.
+    return jax.lax.dynamic_update_index_in_dim(array, row, k, 0)

@@ -106,7 +106,7 @@ class RichLinear(AbstractStandIn, AbstractMarching):
 
         def one(state: LimitState) -> LimitState:
             k = state.steps
-            known = dmft.step(form, push, state.known, state.nodes.weights[k], k)
+            known = dmft.step(form, push, state.known, state.nodes.weights[k], k, implicit=self.rate is None)
             q = known.push[k]
             lost = jnp.einsum("ia,iajb,jb->", q, dmft.basis_kernel(form, known, k), q)
             fine = jnp.all(jnp.isfinite(known.outputs[k])) & jnp.isfinite(lost)

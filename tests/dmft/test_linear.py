@@ -20,13 +20,14 @@ def _push(f):
     return TARGETS - f - 0.3 * f**3  # any function of the outputs
 
 
-def _pass(form, nodes):
+def _pass(form, nodes, implicit):
     count = nodes.times.size
     known = start(form.hidden, count, INPUTS, OUTPUTS, form.rate.dtype)
-    return jax.lax.fori_loop(0, count, lambda k, one: step(form, _push, one, nodes.weights[k], k), known)
+    one_more = lambda k, one: step(form, _push, one, nodes.weights[k], k, implicit=implicit)
+    return jax.lax.fori_loop(0, count, one_more, known)
 
 
-PASS = jax.jit(_pass)
+PASS = jax.jit(_pass, static_argnums=2)
 
 
 class _Layer(NamedTuple):
@@ -70,7 +71,7 @@ def _fixed_point(form, weights, *, response: float = 1.0):
 
 @pytest.mark.parametrize("nodes", [descent_nodes(NODES, jnp.asarray(0.4)), flow_nodes(jnp.linspace(0.0, 1.5, NODES))])
 def test_the_pass_solves_the_published_equations(nodes):
-    found = PASS(FORM, nodes)
+    found = PASS(FORM, nodes, bool(nodes.weights[1, 1]))
     f, layers = _fixed_point(FORM, nodes.weights)
     # The pass repeats implicit nodes four times; explicit ones are exact.
     close = eps(2000) if nodes.weights[1, 1] == 0 else 1e-5  # measured 2e-6, at steps of a quarter of the time scale
@@ -85,18 +86,20 @@ def test_the_pass_solves_the_published_equations(nodes):
 
 
 def test_the_kernel_is_what_moves_the_outputs_at_first():
-    found = PASS(FORM, descent_nodes(NODES, jnp.asarray(1e-4)))
+    found = PASS(FORM, descent_nodes(NODES, jnp.asarray(1e-4)), False)
     expected = 1e-4 * initial_kernel(FORM) * _push(jnp.zeros((INPUTS, OUTPUTS)))
     np.testing.assert_allclose(found.outputs[1], expected, rtol=eps(100))
 
 
 def test_the_flow_is_of_second_order():
-    last = lambda count: np.asarray(PASS(FORM, flow_nodes(jnp.linspace(0.0, 3.0, count))).outputs[-1])
+    last = lambda count: np.asarray(PASS(FORM, flow_nodes(jnp.linspace(0.0, 3.0, count)), True).outputs[-1])
     coarse, middle, fine = (last(count) for count in (9, 17, 33))
     order = np.log2(np.abs(coarse - middle).max() / np.abs(middle - fine).max())
     assert 1.7 < order < 2.3
     # Gradient descent in small steps goes the same way.
-    euler = lambda count: np.asarray(PASS(FORM, descent_nodes(count, jnp.asarray(3.0 / (count - 1)))).outputs[-1])
+    euler = lambda count: np.asarray(
+        PASS(FORM, descent_nodes(count, jnp.asarray(3.0 / (count - 1))), False).outputs[-1]
+    )
     close = 10 * np.abs(middle - fine).max()
     np.testing.assert_allclose(2 * euler(65) - euler(33), fine, atol=close)
     assert_fails(lambda: np.testing.assert_allclose(euler(33), fine, atol=close))
@@ -105,8 +108,8 @@ def test_the_flow_is_of_second_order():
 @pytest.mark.x64_only
 def test_derivatives_in_the_hyperparameters():
     nodes = descent_nodes(NODES, jnp.asarray(0.4))
-    last = lambda form: _pass(form, nodes).outputs[-1]
+    last = lambda form: _pass(form, nodes, False).outputs[-1]
     direction = NormalForm(jnp.array([0.3, -0.2, 0.5, 0.1]), jnp.array([-0.1, 0.4, 0.2, -0.3]))
     _, found = jax.jit(lambda: jax.jvp(last, (FORM,), (direction,)))()
-    moved = lambda s: PASS(jax.tree.map(lambda one, two: one + s * two, FORM, direction), nodes).outputs[-1]
+    moved = lambda s: PASS(jax.tree.map(lambda one, two: one + s * two, FORM, direction), nodes, False).outputs[-1]
     np.testing.assert_allclose(found, (moved(1e-5) - moved(-1e-5)) / 2e-5, rtol=1e-7, atol=1e-9)
