@@ -108,7 +108,9 @@ class Capture(NamedTuple):
         for eqn in jaxpr.eqns:
             if any(not isinstance(var, Literal) and var in moved for var in eqn.invars):
                 moved.update(eqn.outvars)
-        shaped = jax.tree.unflatten(jax.tree.structure(jax.eval_shape(self.of_sample, self.values, sample)), jaxpr.outvars)
+        shaped = jax.tree.unflatten(
+            jax.tree.structure(jax.eval_shape(self.of_sample, self.values, sample)), jaxpr.outvars
+        )
         return [isinstance(signal.back, Literal) or signal.back not in moved for signal in shaped]
 
 

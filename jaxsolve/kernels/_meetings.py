@@ -73,14 +73,6 @@ class AbstractMeeting(abc.ABC):
         """What the step computes."""
         return step.call(*values)
 
-    def to_base(self, derivative: Float[Array, "*lead groups rows columns"]) -> Float[Array, "..."]:
-        """A derivative with the axes of the base."""
-        axes = (*self.split.shared, *self.split.signal, *self.split.operand)
-        lead = derivative.ndim - 3
-        shaped = derivative.reshape(*derivative.shape[:lead], *(self.shape[axis] for axis in axes))
-        places = (lead + axes.index(axis) for axis in range(len(axes)))
-        return jnp.transpose(shaped, (*range(lead), *places))
-
     def from_base(self, value: Float[Array, "..."]) -> Float[Array, "groups rows columns"]:
         """A change of the base as a matrix for every group."""
         axes = (*self.split.shared, *self.split.signal, *self.split.operand)
@@ -90,6 +82,17 @@ class AbstractMeeting(abc.ABC):
     def held_apart(self) -> int:
         """Numbers per sample by which the factors exceed operand and signal as they are captured."""
         return 0
+
+
+def to_base(
+    derivative: Float[Array, "*lead groups rows columns"], split: Split, shape: tuple[int, ...]
+) -> Float[Array, "..."]:
+    """A derivative with the axes of a base of this shape."""
+    axes = (*split.shared, *split.signal, *split.operand)
+    lead = derivative.ndim - 3
+    shaped = derivative.reshape(*derivative.shape[:lead], *(shape[axis] for axis in axes))
+    places = (lead + axes.index(axis) for axis in range(len(axes)))
+    return jnp.transpose(shaped, (*range(lead), *places))
 
 
 # --- products

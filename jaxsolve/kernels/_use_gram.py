@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ._capture import Signal
-from ._meetings import AbstractMeeting, Lookup
+from ._factors import derivative_by_base, Factors, merged
+from ._meetings import AbstractMeeting, Lookup, to_base
 from ._outputs import Outputs
 from ._uses import Use
 from ._views import back_to_leaf, base, disjoint
@@ -68,7 +69,9 @@ def contribution(
         return rate * outputs.gram(*(_flat(_of_leaf(uses, shape, signals)) for signals in (one, two)))
     pick = lambda items, chosen: [items[index] for index in chosen]
     found = [
-        _of_part([use.meeting for use in pick(uses, chosen)], rate, *(pick(s, chosen) for s in (one, two, constant)), outputs)
+        _of_part(
+            [use.meeting for use in pick(uses, chosen)], rate, *(pick(s, chosen) for s in (one, two, constant)), outputs
+        )
         for chosen in parts.values()
     ]
     return sum(found[1:], found[0])
@@ -111,96 +114,62 @@ def _of_part(
     """For uses that all see the same base of a parameter."""
     n, m, out_size = one[0].back.shape[0], two[0].back.shape[0], one[0].back.shape[1]
     if together(meetings) and costs(meetings, n, m, out_size, outputs).by_grams:
-        first = [_Factors.of(*pair) for pair in zip(meetings, one, strict=True)]
-        second = [_Factors.of(*pair) for pair in zip(meetings, two, strict=True)]
-        if len(meetings) == 1 and first[0].simple:
-            (a,), (b,) = first, second
-            vectors = [factors.operand.reshape(factors.operand.shape[0], *factors.operand.shape[3:]) for factors in (a, b)]
+        first, second = merged(meetings, one), merged(meetings, two)
+        if len(first) == 1 and first[0].simple:
+            a, b = first[0], second[0]
+            vectors = [factors.operand.reshape(factors.back.shape[0], *factors.operand.shape[3:]) for factors in (a, b)]
             pairs = rate * _inner(*vectors)
             backs = [_flat(factors.back) for factors in (a, b)]
             return outputs.times(pairs, outputs.gram(*(back[:1] if constant[0] else back for back in backs)))
-        index = range(len(meetings))
-        found = [
-            _pair(first[u], second[v], _same(meetings[u], meetings[v]), outputs) for u, v in itertools.product(index, index)
-        ]
+        found = [_pair(a, b, outputs) for a, b in itertools.product(first, second)]
         return rate * sum(found[1:], found[0])
     return rate * outputs.gram(*(_flat(_of_base(meetings, signals)) for signals in (one, two)))
 
 
 def _of_base(meetings: list[AbstractMeeting], signals: list[Signal]) -> Float[Array, "n out ..."]:
     """The derivative by the base."""
-    found = [_derivative(*pair) for pair in zip(meetings, signals, strict=True)]
-    if len(found) == 1:  # in any order of its entries
-        return found[0]
-    bases = [meeting.to_base(one) for meeting, one in zip(meetings, found, strict=True)]
-    return sum(bases[1:], bases[0])
+    found = [derivative_by_base(factors, meetings[0].shape) for factors in merged(meetings, signals)]
+    return sum(found[1:], found[0])
 
 
 def _of_leaf(uses: list[Use], shape: tuple[int, ...], signals: list[Signal]) -> Float[Array, "n out ..."]:
     """The derivative by the parameter itself."""
+    parts: dict[Any, list[int]] = {}
+    for index, use in enumerate(uses):
+        parts.setdefault(use.view.moves, []).append(index)
     total = []
-    for use, signal in zip(uses, signals, strict=True):
-        derivative = use.meeting.to_base(_derivative(use.meeting, signal))
-        total.append(jax.vmap(jax.vmap(lambda d, use=use: back_to_leaf(d, use.view.moves, shape)))(derivative))
+    for moves, chosen in parts.items():
+        derivative = _of_base([uses[index].meeting for index in chosen], [signals[index] for index in chosen])
+        total.append(jax.vmap(jax.vmap(lambda d, moves=moves: back_to_leaf(d, moves, shape)))(derivative))
     return sum(total[1:], total[0])
-
-
-def _derivative(meeting: AbstractMeeting, signal: Signal) -> Float[Array, "n out groups rows columns"]:
-    operand, back = meeting.operand(signal.inputs), meeting.signal(signal.back)
-    if not isinstance(meeting, Lookup):
-        return jnp.einsum("napgr,npgk->nagrk", back, operand.astype(back.dtype))
-    add = lambda ids, values: jnp.zeros((meeting.columns, values.shape[-1]), values.dtype).at[ids].add(values, mode="drop")
-    tables = jax.vmap(lambda ids, backs: jax.vmap(lambda values: add(ids, values))(backs))(operand, back[:, :, :, 0])
-    return jnp.swapaxes(tables, 2, 3)[:, :, None]
 
 
 # --- Grams
 
 
-class _Factors(NamedTuple):
-    """Of one use and a batch; operands that are integers are the places of single ones."""
-
-    operand: Array  # (n, positions, groups, columns) or (n, positions)
-    back: Float[Array, "n out positions groups rows"]
-
-    @classmethod
-    def of(cls, meeting: AbstractMeeting, signal: Signal) -> "_Factors":
-        operand, back = meeting.operand(signal.inputs), meeting.signal(signal.back)
-        if not isinstance(meeting, Lookup):
-            return cls(operand.astype(back.dtype), back)
-        if meeting.clipped:
-            return cls(operand, back)
-        inside = operand < meeting.columns  # a look-up of nothing sends nothing back
-        return cls(operand, jnp.where(inside[:, None, :, None, None], back, 0))
-
-    @property
-    def simple(self) -> bool:
-        """Whether there is one position and one group."""
-        return self.back.shape[2:4] == (1, 1)
-
-    def group(self, index: int) -> "_Factors":
-        operand = self.operand if self.operand.ndim == 2 else self.operand[:, :, index]
-        return _Factors(operand, self.back[:, :, :, index])
-
-
-def _pair(one: _Factors, two: _Factors, same: bool, outputs: Outputs) -> Float[Array, "..."]:
+def _pair(one: Factors, two: Factors, outputs: Outputs) -> Float[Array, "..."]:
     """sum over groups and positions p, q of the products of Grams."""
-    way = _windowed if same else _crossed_windows
+    way = _windowed if one.split == two.split else _crossed_windows
     found = [way(one.group(g), two.group(g), outputs) for g in range(one.back.shape[3])]
     return sum(found[1:], found[0])
 
 
-def _windowed(one: _Factors, two: _Factors, outputs: Outputs) -> Float[Array, "..."]:
+def _windowed(one: Factors, two: Factors, outputs: Outputs) -> Float[Array, "..."]:
     inputs = _inner(one.operand, two.operand).astype(one.back.dtype)  # (n, p, m, q)
     if outputs is Outputs.TRACE:  # outputs and entries are summed over alike
-        grams = _inner(*(jnp.moveaxis(factors.back, 1, 2).reshape(*inputs.shape[i : i + 2], -1) for i, factors in ((0, one), (2, two))))
+        grams = _inner(
+            *(
+                jnp.moveaxis(factors.back, 1, 2).reshape(*inputs.shape[i : i + 2], -1)
+                for i, factors in ((0, one), (2, two))
+            )
+        )
         return jnp.sum(inputs * grams, axis=(1, 3))
     if outputs is Outputs.DIAGONAL:
         return jnp.sum(inputs[None] * jnp.einsum("napr,maqr->anpmq", one.back, two.back), axis=(2, 4))
     return jnp.sum(inputs[:, None, :, :, None, :] * _inner(one.back, two.back), axis=(2, 5))
 
 
-def _crossed_windows(one: _Factors, two: _Factors, outputs: Outputs) -> Float[Array, "..."]:
+def _crossed_windows(one: Factors, two: Factors, outputs: Outputs) -> Float[Array, "..."]:
     left = _inner(one.operand, two.back)  # (n, p, m, b, q)
     right = _inner(one.back, two.operand)  # (n, a, p, m, q)
     if outputs is Outputs.ALL:
@@ -236,7 +205,7 @@ def push(use: Use | None, v: Float[Array, "..."], signal: Signal) -> Float[Array
     """What one use adds to J v, where the parameter moves by v."""
     if use is None:
         return _flat(signal.back) @ v.reshape(-1)
-    factors = _Factors.of(use.meeting, signal)
+    factors = Factors.of(use.meeting, signal)
     matrix = use.meeting.from_base(base(v, use.view.moves)).astype(factors.back.dtype)
     if isinstance(use.meeting, Lookup):
         moved = jnp.take(matrix[0].T, factors.operand, axis=0, mode="fill", fill_value=0)[:, :, None]
@@ -259,7 +228,7 @@ def pull(use: Use | None, q: Float[Array, "n out"], signal: Signal, shape: tuple
     else:
         columns = _by_columns(one_output.reshape(-1, *one_output.shape[2:]))
         found = jnp.einsum("grx,xgk->grk", columns, operand.reshape(-1, *operand.shape[2:]).astype(back.dtype))
-    return back_to_leaf(meeting.to_base(found), use.view.moves, shape)
+    return back_to_leaf(to_base(found, meeting.split, meeting.shape), use.view.moves, shape)
 
 
 def _by_columns(rows: Float[Array, "n groups rows"]) -> Float[Array, "groups rows n"]:
