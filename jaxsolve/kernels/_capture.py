@@ -1,4 +1,4 @@
-"""What a batch sends through a function: the operand that each parameter meets, and the signal propagated back to it."""
+"""What a batch sends through a function: the operands that parameters meet, and the signals propagated back to them."""
 
 from typing import Any, NamedTuple
 
@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax.extend.core import Literal
 from jaxtyping import Array, Float, PyTree
 
+from .._checks import describe
 from ..nets import partition
 from ._uses import find, Found, Use
 
@@ -108,9 +109,8 @@ class Capture(NamedTuple):
         for eqn in jaxpr.eqns:
             if any(not isinstance(var, Literal) and var in moved for var in eqn.invars):
                 moved.update(eqn.outvars)
-        shaped = jax.tree.unflatten(
-            jax.tree.structure(jax.eval_shape(self.of_sample, self.values, sample)), jaxpr.outvars
-        )
+        structure = jax.tree.structure(jax.eval_shape(self.of_sample, self.values, sample))
+        shaped = jax.tree.unflatten(structure, jaxpr.outvars)
         return [isinstance(signal.back, Literal) or signal.back not in moved for signal in shaped]
 
 
@@ -118,10 +118,33 @@ def capture(net: PyTree, x: Any) -> Capture:
     """The network as a program on one sample, of the shape and dtype that `x`, a batch, has."""
     params, static = partition(net)
     sample = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+    _check_outputs(net, sample)
     found = find(lambda p, s: eqx.combine(p, static)(s), params, sample)
+    if not found.order:
+        raise ValueError(f"no parameter of {describe(net)} enters its outputs, so it has no kernel")
     paths = jax.tree_util.tree_leaves_with_path(params)
     names = [jax.tree_util.keystr(path).removeprefix(".") for path, _ in paths]
     return Capture(found, [leaf for _, leaf in paths], names)
+
+
+def _check_outputs(net: Any, sample: jax.ShapeDtypeStruct) -> None:
+    """Raises ValueError for what does not map one sample to a vector of real outputs."""
+    given = f"one sample, of shape {sample.shape} and dtype {sample.dtype}"
+    try:
+        out = eqx.filter_eval_shape(net, sample)
+    except jax.errors.JAXTypeError:
+        raise  # a network that branches on traced values, about which JAX says more
+    except Exception as error:
+        raise ValueError(
+            f"the network cannot be called as net(x) on {given}: {error or type(error).__name__}. One with dropout "
+            "needs eqx.nn.inference_mode(net), or a key that stays, by js.nets.Function(lambda net, x: net(x, key=key), "
+            "net); one with state js.nets.Function(lambda net, x: net(x, state)[0], net) in inference mode"
+        ) from error
+    if getattr(out, "ndim", None) != 1 or not jnp.issubdtype(out.dtype, jnp.floating):
+        raise ValueError(
+            f"the network must map {given}, to a vector of real outputs, shape (c,), got {describe(out)}; return one "
+            "by js.nets.Function(lambda net, x: net(x).reshape(-1), net)"
+        )
 
 
 def _scale(use: Use, held: dict[int, Any]) -> Any:

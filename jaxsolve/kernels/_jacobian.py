@@ -1,4 +1,4 @@
-"""The Jacobian of a network at one point, held as the signals that pass its parameters, and its products with vectors."""
+"""The Jacobian of a network at one point, held as the signals that pass its parameters, and its products."""
 
 from typing import Any
 

@@ -19,7 +19,7 @@ from ._views import View
 
 
 class Split(NamedTuple):
-    """Axes of a parameter's base: shared by both factors, of the signal, and of the operand; each in ascending order."""
+    """Axes of a parameter's base: those of both factors, of the signal, and of the operand, each ascending."""
 
     shared: tuple[int, ...]
     signal: tuple[int, ...]
@@ -123,7 +123,7 @@ def dot(dimension_numbers: Any, side: int, left: tuple[int, ...], right: tuple[i
     """The meeting in `dot_general(left, right)` of a parameter on one side."""
     contracted, batched = dimension_numbers
     shapes = (left, right)
-    own, other = shapes[side], shapes[1 - side]
+    other = shapes[1 - side]
     by_base = lambda pairs: sorted(zip(pairs[side], pairs[1 - side], strict=True), key=lambda p: view.order[p[0]])
     columns, shared = by_base(contracted), by_base(batched)
     free = [[a for a in range(len(shapes[s])) if a not in (*contracted[s], *batched[s])] for s in (0, 1)]

@@ -77,8 +77,8 @@ def load() -> types.ModuleType:
     except importlib.metadata.PackageNotFoundError as error:
         raise NeuralTangentsUnavailable(
             "neural-tangents is not installed; it serves kernels of infinite width. Install it with "
-            "`pip install --no-deps neural-tangents frozendict` (its declared dependencies would bring TensorFlow, which "
-            "it does not need here)."
+            "`pip install --no-deps neural-tangents frozendict` (its declared dependencies would bring TensorFlow, "
+            "which it does not need here)."
         ) from error
     try:
         sys.modules.setdefault("neural_tangents.experimental", types.ModuleType("neural_tangents.experimental"))

@@ -1,7 +1,7 @@
-"""A function of parameters and one sample as a flat list of steps: calls entered and short scans unrolled where asked."""
+"""A function of parameters and one sample as a flat list of steps, its calls entered and short scans unrolled."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -53,6 +53,7 @@ class Program(NamedTuple):
     output: int
 
 
+@runtime_checkable
 class Watcher(Protocol):
     """Follows a program while it is made."""
 

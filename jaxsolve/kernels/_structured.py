@@ -1,4 +1,4 @@
-"""The NTK of a function whose uses of parameters are known: sums of Hadamard products of Gram matrices, tile by tile."""
+"""The NTK of a function whose uses of parameters are known: sums of products of Gram matrices, tile by tile."""
 
 import itertools
 import math
@@ -135,9 +135,9 @@ def _in_order(everything: list[Signal]) -> list[Signal]:
     """
     first, *others = everything
     n = first.back.shape[0]
-    if (
-        first.inputs is None or not jnp.issubdtype(first.inputs.dtype, jnp.floating) or first.inputs.size >= n * n
-    ):  # and many networks share the products
+    if first.inputs is None or not jnp.issubdtype(first.inputs.dtype, jnp.floating):
+        return everything
+    if first.inputs.size >= n * n:  # and many networks share the products
         return everything
     # A zero times a signal: XLA removes barriers before it schedules, but not a dependence on numbers.
     one = jax.lax.stop_gradient(first.back.reshape(n, -1)[:, 0])

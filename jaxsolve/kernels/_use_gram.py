@@ -67,13 +67,11 @@ def contribution(
         parts.setdefault(use.view.moves, []).append(index)
     if len(parts) > 1 and not disjoint(list(parts), shape):
         return rate * outputs.gram(*(_flat(_of_leaf(uses, shape, signals)) for signals in (one, two)))
-    pick = lambda items, chosen: [items[index] for index in chosen]
-    found = [
-        _of_part(
-            [use.meeting for use in pick(uses, chosen)], rate, *(pick(s, chosen) for s in (one, two, constant)), outputs
-        )
-        for chosen in parts.values()
-    ]
+    found = []
+    for chosen in parts.values():
+        meetings = [uses[index].meeting for index in chosen]
+        lists = ([items[index] for index in chosen] for items in (one, two, constant))
+        found.append(_of_part(meetings, rate, *lists, outputs))
     return sum(found[1:], found[0])
 
 
@@ -157,12 +155,8 @@ def _pair(one: Factors, two: Factors, outputs: Outputs) -> Float[Array, "..."]:
 def _windowed(one: Factors, two: Factors, outputs: Outputs) -> Float[Array, "..."]:
     inputs = _inner(one.operand, two.operand).astype(one.back.dtype)  # (n, p, m, q)
     if outputs is Outputs.TRACE:  # outputs and entries are summed over alike
-        grams = _inner(
-            *(
-                jnp.moveaxis(factors.back, 1, 2).reshape(*inputs.shape[i : i + 2], -1)
-                for i, factors in ((0, one), (2, two))
-            )
-        )
+        by_position = lambda back: jnp.moveaxis(back, 1, 2).reshape(back.shape[0], back.shape[2], -1)
+        grams = _inner(by_position(one.back), by_position(two.back))
         return jnp.sum(inputs * grams, axis=(1, 3))
     if outputs is Outputs.DIAGONAL:
         return jnp.sum(inputs[None] * jnp.einsum("napr,maqr->anpmq", one.back, two.back), axis=(2, 4))
