@@ -15,13 +15,13 @@ from ._activations import (
 )
 from ._convnet import ConvNet as ConvNet
 from ._dense import AbstractDense as AbstractDense
-from ._hyperparameters import Optimisers as Optimisers
 from ._function import (
     from_haiku as from_haiku,
     from_linen as from_linen,
     from_nnx as from_nnx,
     Function as Function,
 )
+from ._hyperparameters import Optimisers as Optimisers
 from ._init import (
     AbstractInit as AbstractInit,
     Gaussian as Gaussian,
