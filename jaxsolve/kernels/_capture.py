@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.extend.core import Literal
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, PyTree, Shaped
 
 from .._checks import describe
 from ..nets import partition
@@ -97,11 +97,11 @@ class Capture(NamedTuple):
         scaled = [back if scale is None else scale * back for scale, back in zip(scales, backs, strict=True)]
         return [Signal(*pair) for pair in zip(operands, scaled, strict=True)]
 
-    def signals(self, x: Float[Array, "n ..."]) -> list[Signal]:
+    def signals(self, x: Shaped[Array, "n ..."]) -> list[Signal]:
         """The signals of a batch: one forward pass, and one backward pass per output."""
         return jax.vmap(lambda sample: self.of_sample(self.values, sample))(x)
 
-    def constant(self, x: Float[Array, "n ..."]) -> list[bool]:
+    def constant(self, x: Shaped[Array, "n ..."]) -> list[bool]:
         """Of every use, whether its signal is the same for all samples, as that of a last layer is."""
         sample = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
         jaxpr = jax.make_jaxpr(self.of_sample)(self.values, sample).jaxpr
@@ -121,7 +121,7 @@ def capture(net: PyTree, x: Any) -> Capture:
     _check_outputs(net, sample)
     found = find(lambda p, s: eqx.combine(p, static)(s), params, sample)
     if not found.order:
-        raise ValueError(f"no parameter of {describe(net)} enters its outputs, so it has no kernel")
+        raise ValueError(f"no parameter of this {type(net).__name__} enters its outputs, so it has no kernel")
     paths = jax.tree_util.tree_leaves_with_path(params)
     names = [jax.tree_util.keystr(path).removeprefix(".") for path, _ in paths]
     return Capture(found, [leaf for _, leaf in paths], names)
@@ -137,8 +137,8 @@ def _check_outputs(net: Any, sample: jax.ShapeDtypeStruct) -> None:
     except Exception as error:
         raise ValueError(
             f"the network cannot be called as net(x) on {given}: {error or type(error).__name__}. One with dropout "
-            "needs eqx.nn.inference_mode(net), or a key that stays, by js.nets.Function(lambda net, x: net(x, key=key), "
-            "net); one with state js.nets.Function(lambda net, x: net(x, state)[0], net) in inference mode"
+            "needs eqx.nn.inference_mode(net), or a key that stays, by js.nets.Function(lambda net, x: net(x, "
+            "key=key), net); one with state js.nets.Function(lambda net, x: net(x, state)[0], net) in inference mode"
         ) from error
     if getattr(out, "ndim", None) != 1 or not jnp.issubdtype(out.dtype, jnp.floating):
         raise ValueError(

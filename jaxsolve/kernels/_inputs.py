@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, PyTree, Shaped
 
 from .._checks import concrete, describe, is_real, require_finite
 from ..nets import AbstractNetwork, partition
@@ -13,8 +13,8 @@ from ..nets import AbstractNetwork, partition
 
 def check_inputs(
     net: Any,
-    x1: Float[Array, "n ..."],
-    x2: Float[Array, "m ..."] | None,
+    x1: Shaped[Array, "n ..."],
+    x2: Shaped[Array, "m ..."] | None,
     *,
     names: tuple[str, str] = ("x1", "x2"),
 ) -> None:

@@ -116,7 +116,7 @@ def _of_part(
         if len(first) == 1 and first[0].simple:
             a, b = first[0], second[0]
             vectors = [factors.operand.reshape(factors.back.shape[0], *factors.operand.shape[3:]) for factors in (a, b)]
-            pairs = rate * _inner(*vectors)
+            pairs = rate * _inner(*vectors).astype(first[0].back.dtype)
             backs = [_flat(factors.back) for factors in (a, b)]
             return outputs.times(pairs, outputs.gram(*(back[:1] if constant[0] else back for back in backs)))
         found = [_pair(a, b, outputs) for a, b in itertools.product(first, second)]

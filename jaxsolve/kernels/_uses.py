@@ -154,7 +154,7 @@ def _transpose(found: _Finder, step: Step, position: int, view: View) -> _Views:
 
 
 def _reshape(found: _Finder, step: Step, position: int, view: View) -> _Views | None:
-    if step.params.get("dimensions") is not None:
+    if step.name == "reshape" and step.params.get("dimensions") is not None:
         return None
     return [(view if view.spread else view.moved("reshape", found.shape(step.outputs[0])),)]
 

@@ -31,7 +31,7 @@ class Function(eqx.Module):
     f: Callable[[PyTree, Any], Array] = eqx.field(static=True)  # a function
     params: PyTree
 
-    def __init__(self, f: Callable[[PyTree, Any], Array], params: PyTree):
+    def __init__(self, f: Any, params: PyTree):
         if not callable(f):
             raise TypeError(f"f must be a function f(params, x) of one sample, got {describe(f)}")
         self.f, self.params = f, params

@@ -56,6 +56,10 @@ CONV = {"k": draw(8, 4, 2, 3, 3), "v": V}
 TABLE = {"e": draw(9, 6, 4), "v": V}
 
 
+GROUPS = {"k": draw(12, 4, 1, 3, 3), "v": V}
+LOW_RANK = {"w": W, "a": draw(17, 4, 1), "b": draw(18, 1, 3)}
+
+
 def _conv(kernel, z, **options):
     options = {"window_strides": (1, 1), "padding": "SAME"} | options
     return jnp.mean(jnp.tanh(lax.conv_general_dilated(z[None], kernel, **options)[0]), (1, 2))
@@ -91,8 +95,8 @@ FUNCTIONS: dict[str, tuple[Any, Any, Any]] = {
     "the parameter on the right": (lambda p, x: read(p, x @ p["w"].T), DENSE, X),
     "bias and gain": (lambda p, x: read(p, p["g"] * (p["w"] @ x - p["b"])), {**DENSE, "b": B, "g": G}, X),
     "division by a gain": (
-        lambda p, x: read(p, (p["w"] @ x) / (1 + p["g"] ** 2 * 0 + p["h"])),
-        {**DENSE, "g": G, "h": 2 + G},
+        lambda p, x: read(p, (p["w"] @ x) / (1 + p["h"])),
+        {**DENSE, "h": 2 + G},
         X,
     ),
     "scaled, cut, turned": (
@@ -114,7 +118,10 @@ FUNCTIONS: dict[str, tuple[Any, Any, Any]] = {
     ),
     "convolution": (lambda p, x: read(p, _conv(p["k"], x)), CONV, IMAGES),
     "strides and dilation": (
-        lambda p, x: read(p, _conv(p["k"], x, window_strides=(2, 1), rhs_dilation=(1, 2), lhs_dilation=(2, 1))),
+        lambda p, x: read(
+            p,
+            _conv(p["k"], x, window_strides=(2, 1), padding=((1, 0), (0, 2)), rhs_dilation=(1, 2), lhs_dilation=(2, 1)),
+        ),
         CONV,
         IMAGES,
     ),
@@ -161,8 +168,7 @@ FUNCTIONS: dict[str, tuple[Any, Any, Any]] = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_meeting_against_the_whole_jacobian(name):
     f, params, x = FUNCTIONS[name]
-    fallbacks = ("g",) if name == "division by a gain" else ()
-    check(f, params, x, fallbacks)
+    check(f, params, x)
 
 
 def test_what_is_not_known_falls_back_by_itself_and_says_why():
@@ -173,7 +179,7 @@ def test_what_is_not_known_falls_back_by_itself_and_says_why():
     clipped.defjvp(
         lambda primals, tangents: (clipped(*primals), 0.5 * (tangents[0] @ primals[1] + primals[0] @ tangents[1]))
     )
-    length = lambda p, x: lax.scan(lambda h, _: (jnp.tanh(p["u"] @ h), None), x, None, length=65)[0]
+    length = lambda p, x: lax.scan(lambda h, _: (jnp.tanh(p["u"] @ h + x), None), x, None, length=65)[0]
     cases = {
         "it enters exp": lambda p, x: jnp.exp(p["u"]) @ jnp.tanh(p["w"] @ x),
         "it enters concatenate": lambda p, x: jnp.concatenate([p["u"], p["u"]]) @ jnp.tanh(p["w"] @ x),
@@ -239,8 +245,8 @@ def test_tiles_of_a_function_are_symmetric_and_refused_where_they_do_not_fit():
     f, params, x = FUNCTIONS["tied read-out"]
     net, many = nets.Function(f, params), jnp.tile(x, (9, 1))
     whole_room = kernels.memory_estimate(net, many)
-    found = kernels.empirical(net, many, memory=whole_room.total // 2).ntk
-    assert kernels.memory_estimate(net, many, memory=whole_room.total // 2).tile < whole_room.tile
+    found = kernels.empirical(net, many, memory=whole_room.total // 4).ntk
+    assert kernels.memory_estimate(net, many, memory=whole_room.total // 4).tile < whole_room.tile
     np.testing.assert_array_equal(found, np.transpose(found, (2, 3, 0, 1)))
     close(found, np.asarray(kernels.empirical(net, many).ntk))
     with pytest.raises(MemoryError, match="NTKOperator"):
@@ -285,5 +291,5 @@ def test_what_is_no_function_of_one_sample_with_a_vector_of_outputs():
     assert kernels.empirical(nets.Function(kept, dropout), x).ntk.shape == (2, 2, 2, 2)
     with pytest.raises(ValueError, match="parameters are bfloat16.*convert them by jax.tree.map"):
         refused(lambda w, x: w @ x, jnp.ones((2, 3), jnp.bfloat16))
-    with pytest.raises(ValueError, match="no parameter of Function enters its outputs"):
+    with pytest.raises(ValueError, match="no parameter of this Function enters its outputs"):
         refused(lambda w, x: x, jnp.ones(2))
