@@ -66,7 +66,7 @@ class AbstractMeeting(abc.ABC):
         return moved.reshape(*back.shape[:2], self.positions, self.groups, self.rows)
 
     @abc.abstractmethod
-    def operand(self, value: Array) -> "Float[Array, 'n positions groups columns'] | Int[Array, 'n positions']":
+    def operand(self, value: Any) -> "Float[Array, 'n positions groups columns'] | Int[Array, 'n positions']":
         """The operand at every position; of a look-up, the index of its only 1."""
 
     def run(self, step: Step, values: Sequence[Any]) -> Sequence[Any]:
@@ -107,7 +107,7 @@ class Product(AbstractMeeting):
     swapped: Any = None
     result_order: tuple[int, ...] = ()
 
-    def operand(self, value: Float[Array, "n ..."]) -> Float[Array, "n positions groups columns"]:
+    def operand(self, value: Any) -> Float[Array, "n positions groups columns"]:
         moved = jnp.transpose(value, (0, *(axis + 1 for axis in self.operand_order)))
         return moved.reshape(value.shape[0], self.positions, self.groups, self.columns)
 
@@ -162,7 +162,7 @@ class Patches(AbstractMeeting):
     column_order: tuple[int, ...]  # of (channels, *window), as the base has them
     details: tuple[tuple[str, Any], ...]
 
-    def operand(self, value: Float[Array, "n ..."]) -> Float[Array, "n positions groups columns"]:
+    def operand(self, value: Any) -> Float[Array, "n positions groups columns"]:
         images = jnp.transpose(value, (0, *(axis + 1 for axis in self.data_order)))
         n, batch, channels, *space = images.shape
         images = images.reshape(n * batch, channels, *space)
@@ -209,7 +209,7 @@ class Lookup(AbstractMeeting):
     entry: int | None  # which entry of an index vector counts; None if the index is one number
     clipped: bool
 
-    def operand(self, value: Int[Array, "n ..."]) -> Int[Array, "n positions"]:
+    def operand(self, value: Any) -> Int[Array, "n positions"]:
         index = value if self.entry is None else value[..., self.entry]
         index = index.reshape(value.shape[0], self.positions)
         if self.clipped:

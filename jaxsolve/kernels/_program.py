@@ -62,6 +62,7 @@ class Watcher(Protocol):
 
     def enters(self, slots: Sequence[int]) -> bool:
         """Whether a call with these inputs is to be entered."""
+        ...
 
     def see(self, step: Step) -> None:
         """A step that has been added."""

@@ -70,8 +70,9 @@ def contribution(
     found = []
     for chosen in parts.values():
         meetings = [uses[index].meeting for index in chosen]
-        lists = ([items[index] for index in chosen] for items in (one, two, constant))
-        found.append(_of_part(meetings, rate, *lists, outputs))
+        own = [constant[index] for index in chosen]
+        first, second = ([signals[index] for index in chosen] for signals in (one, two))
+        found.append(_of_part(meetings, rate, first, second, own, outputs))
     return sum(found[1:], found[0])
 
 

@@ -59,7 +59,7 @@ class _Finder:
 
     def begin(self, program: Program) -> None:
         self.program = program
-        self.views = {
+        self.views: dict[int, tuple[View, ...]] = {
             slot: (View.of_leaf(leaf, program.shapes[slot].shape),) for leaf, slot in enumerate(program.leaves)
         }
         self.uses: list[list[Use]] = [[] for _ in program.leaves]

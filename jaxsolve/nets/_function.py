@@ -34,7 +34,8 @@ class Function(eqx.Module):
     def __init__(self, f: Any, params: PyTree):
         if not callable(f):
             raise TypeError(f"f must be a function f(params, x) of one sample, got {describe(f)}")
-        self.f, self.params = f, params
+        function: Any = f
+        self.f, self.params = function, params
 
     def __call__(self, x: Any) -> Float[Array, " out"]:
         """The output for one sample."""

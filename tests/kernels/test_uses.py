@@ -253,7 +253,7 @@ def test_tiles_of_a_function_are_symmetric_and_refused_where_they_do_not_fit():
         kernels.empirical(net, many, memory=10**3)
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.sampled_from(["w", "turned", "bias", "gain", "halves", "tanh"]), min_size=1, max_size=5))
 def test_random_programs(steps):
     def f(p, h):

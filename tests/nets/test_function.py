@@ -81,4 +81,4 @@ def test_haiku():
 
 def test_what_is_no_function():
     with pytest.raises(TypeError, match="f must be a function f\\(params, x\\) of one sample"):
-        nets.Function(3, jnp.ones(2))  # pyright: ignore[reportArgumentType]
+        nets.Function(3, jnp.ones(2))
