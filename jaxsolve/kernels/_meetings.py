@@ -129,7 +129,7 @@ def dot(dimension_numbers: Any, side: int, left: tuple[int, ...], right: tuple[i
     free = [[a for a in range(len(shapes[s])) if a not in (*contracted[s], *batched[s])] for s in (0, 1)]
     signal = sorted(free[side], key=lambda axis: view.order[axis])
     # Axes of the output: the batch, then what is free on the left, then on the right.
-    place = {("batch", axis): index for index, axis in enumerate(batched[side])}
+    place: dict[Any, int] = {("batch", axis): index for index, axis in enumerate(batched[side])}
     for s in (0, 1):
         place |= {(s, axis): len(place) + index for index, axis in enumerate(free[s])}
     order = [place[1 - side, axis] for axis in free[1 - side]]
