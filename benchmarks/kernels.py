@@ -19,6 +19,7 @@ import psutil
 import jaxsolve as js
 from jaxsolve.kernels import _neural_tangents as door, NeuralTangentsUnavailable
 
+from ._foreign import dense, FOREIGN, ours as foreign_ours, theirs as foreign_theirs
 from ._neural_tangents_server import Contestant, ntk, Remote, Server, structured_server
 from ._said import on_cpu, row
 
@@ -61,6 +62,8 @@ def main() -> None:
         for name, case in CASES.items():
             for dtype in DTYPES:
                 _case(name, case, dtype, server, left_out)
+        for name in FOREIGN:
+            _foreign(name)
         for dtype in DTYPES:
             _growth(dtype)
     print(row("Wall time of it all, s", time.perf_counter() - start, "<=", WALL))
@@ -77,7 +80,7 @@ def sides(case: Case, dtype: str) -> tuple[js.nets.MLP, list[jax.Array], jax.Arr
     return net, [w.T for w in net.weights], jax.random.normal(keys[1], (case.n, case.d), dtype)
 
 
-def _ours(net: js.nets.MLP, x: jax.Array) -> Contestant:
+def _ours(net: Any, x: jax.Array) -> Contestant:
     arrays, static = eqx.partition(net, eqx.is_array)
     return Contestant("jaxsolve", lambda a, x: js.kernels.empirical(eqx.combine(a, static), x).ntk, arrays, x)
 
@@ -112,14 +115,16 @@ def _case(name: str, case: Case, dtype: str, server: Server | str, left_out: dic
     print(f"\n{name}, {dtype}: n = {case.n}, d = {case.d}, {case.depth} hidden layers of {case.width}, {outputs}")
     net, weights, x = sides(case, dtype)
     ours, bare = _ours(net, x), _bare(case, dtype)
+    module = _ours(dense(case.sizes, dtype), x)
+    module.name = "jaxsolve, of eqx.nn"
     current = _current_rivals(f"{name} {dtype}", weights, x, left_out)
     structured = _structured_rival(weights, x, server)
     rivals = [*current, *([structured] if structured else [])]
-    seconds = take_turns([ours, bare, *rivals], may_drop=[rival.name for rival in current])
+    seconds = take_turns([ours, module, bare, *rivals], may_drop=[rival.name for rival in current])
     medians = {key: float(np.median(value)) for key, value in seconds.items()}
     kernel = ours.answer()
     differences = {rival.name: _difference(np.moveaxis(rival.answer(), 2, 1), kernel) for rival in rivals}
-    for contestant in [ours, bare, *rivals]:
+    for contestant in [ours, module, bare, *rivals]:
         _print_times(contestant, seconds[contestant.name], differences.get(contestant.name))
     fastest = min((rival.name for rival in current), key=lambda rival: medians[rival], default=None)
     if fastest:
@@ -129,6 +134,8 @@ def _case(name: str, case: Case, dtype: str, server: Server | str, left_out: dic
     if structured:
         ratio = medians[structured.name] / medians[ours.name]
         print(row(f"  {name} {dtype}: {structured.name} / jaxsolve, time", ratio, ">=", case.against_structured))
+    ratio = medians[module.name] / medians[ours.name]
+    print(row(f"  {name} {dtype}: eqx.nn / js.nets, time", ratio, "<=", 1.3))
     ratio = medians[ours.name] / medians[bare.name]
     print(row(f"  {name} {dtype}: jaxsolve / bare matrix products, time", ratio, "<=", 2))
     itemsize = jnp.dtype(dtype).itemsize
@@ -234,6 +241,36 @@ def take_turns(
                     break
         turn += 1
     return seconds
+
+
+# --- networks that were written elsewhere
+
+
+def _foreign(name: str) -> None:
+    print(f"\n{name}, float32: {FOREIGN[name].__doc__}")
+    try:
+        nt = door.load()
+    except NeuralTangentsUnavailable as error:
+        print(f"  neural-tangents on this JAX was not measured: {error}")
+        return
+    case = FOREIGN[name]("float32")
+    function, arrays = foreign_ours(case)
+    ours, rivals = Contestant("jaxsolve", function, *arrays), []
+    for implementation in IMPLEMENTATIONS:
+        function, arrays = foreign_theirs(case, nt, implementation, 0)
+        rival = Contestant(implementation, function, *arrays)
+        if rival.bytes > 0.5 * psutil.virtual_memory().available:
+            print(f"  {implementation} was not measured: it needs {rival.bytes / 1e9:.1f} GB")
+        else:
+            rivals.append(rival)
+    seconds = take_turns([ours, *rivals], may_drop=[rival.name for rival in rivals])
+    medians, kernel = {key: float(np.median(value)) for key, value in seconds.items()}, ours.answer()
+    for contestant in [ours, *rivals]:
+        answer = contestant.answer()
+        answer = np.moveaxis(answer, 2, 1) if contestant is not ours and answer.ndim == 4 else answer
+        _print_times(contestant, seconds[contestant.name], _difference(answer, kernel))
+    fastest = min((medians[rival.name] for rival in rivals), default=math.nan)
+    print(row(f"  {name}: the fastest of neural-tangents / jaxsolve, time", fastest / medians[ours.name], ">=", 30))
 
 
 # --- growth

@@ -73,22 +73,21 @@ from jaxsolve.integrators._oscillator import response
 # The door to neural-tangents, whose other implementations are references.
 from jaxsolve.kernels import _batches as batches, _neural_tangents as neural_tangents
 
-# Costs that decide between two ways of one result.
-from jaxsolve.kernels._contributions import conv_costs, Outputs
-from jaxsolve.kernels._cost import jacobian_is_cheaper
+# Where parameters meet data decides which way a kernel is computed.
+from jaxsolve.kernels._capture import capture
 
 # Dual activations, compared with quadrature and with their series.
 from jaxsolve.kernels._duals import dual, expand
-from jaxsolve.kernels._neural_tangents import empirical_ntk, NTKImplementation
-
-# The layers in between, which kernels are sums over.
-from jaxsolve.kernels._signals import parametric_layers
+from jaxsolve.kernels._outputs import Outputs
 
 # One way to a kernel, whatever its cost: `empirical` chooses the cheaper.
 from jaxsolve.kernels._structured import structured
 
 # How a kernel is cut into tiles is seen in memory and time only.
 from jaxsolve.kernels._tiling import cut_tile, even_tile, Tiling, tilings, written_out
+
+# Costs that decide between two ways of one result.
+from jaxsolve.kernels._use_gram import costs
 
 # A plan of layers that no architecture has.
 from jaxsolve.nets._plan import Plan
@@ -137,7 +136,6 @@ __all__ = [
     "Known",
     "Measurement",
     "Model",
-    "NTKImplementation",
     "Neurons",
     "OUT",
     "Outputs",
@@ -150,17 +148,17 @@ __all__ = [
     "balanced",
     "batch_weights",
     "batches",
+    "capture",
     "chebyshev",
     "cli_main",
     "collapsing_power",
     "compared",
     "conserved_drift",
-    "conv_costs",
+    "costs",
     "counted",
     "cut_tile",
     "dual",
     "embed",
-    "empirical_ntk",
     "encode",
     "eta_of_prefactor",
     "even_tile",
@@ -174,7 +172,6 @@ __all__ = [
     "hessian_part",
     "integrated_decay",
     "integrators_modes",
-    "jacobian_is_cheaper",
     "kernel_part",
     "kinds",
     "labels_draw",
@@ -186,7 +183,6 @@ __all__ = [
     "no_modes",
     "over_seeds",
     "pack",
-    "parametric_layers",
     "one_number",
     "parse_config",
     "phi",

@@ -43,7 +43,7 @@ def _fits(problem: Problem) -> bool:
     if free is None:
         return True
     outputs, item = problem.y.size, problem.x.dtype.itemsize
-    if problem.state is None and kernels.unknown_layer(problem.net) is None:
+    if problem.state is None:
         held = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(_signals(problem)) if hasattr(leaf, "shape"))
     else:
         held = outputs * _parameters(problem)  # a whole Jacobian

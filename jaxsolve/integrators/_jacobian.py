@@ -10,7 +10,7 @@ from ._held import Held
 
 
 class FunctionJacobian(eqx.Module):
-    """The Jacobian of any network's outputs, by automatic differentiation: what `js.kernels.LayeredJacobian` offers."""
+    """The Jacobian of a batch that shares statistics, by automatic differentiation: what `LayeredJacobian` offers."""
 
     held: Held
     params: PyTree
@@ -30,8 +30,7 @@ class FunctionJacobian(eqx.Module):
 
 
 def jacobian(problem: Problem, params: PyTree) -> kernels.LayeredJacobian | FunctionJacobian:
-    """The Jacobian at some parameters, layer by layer where the layers are known."""
-    network = problem.network(params)
-    if problem.state is None and kernels.unknown_layer(network) is None:
-        return kernels.LayeredJacobian(network, problem.x)
+    """The Jacobian at some parameters, held as the signals of each sample where samples do not see each other."""
+    if problem.state is None:
+        return kernels.LayeredJacobian(problem.network(params), problem.x)
     return FunctionJacobian(Held(problem), params)

@@ -10,9 +10,7 @@ from ._eigenpairs import top_eigenpairs as top_eigenpairs
 from ._empirical import (
     empirical as empirical,
     memory_estimate as memory_estimate,
-    Route as Route,
     unit_rates as unit_rates,
-    unknown_layer as unknown_layer,
 )
 from ._estimates import (
     estimate_frobenius_norm as estimate_frobenius_norm,

@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, PyTree, Shaped
 
 from .._checks import describe, require_size
 from ..nets import partition
@@ -23,12 +23,12 @@ def function(net: Any) -> tuple[PyTree, Callable[[PyTree, Array], Array]]:
     return params, lambda p, x: jax.vmap(eqx.combine(p, static))(x)
 
 
-def output(net: Any, x: Float[Array, "n ..."]) -> jax.ShapeDtypeStruct:
+def output(net: Any, x: Shaped[Array, "n ..."]) -> jax.ShapeDtypeStruct:
     """Shape and dtype of the network's output for one sample."""
     return eqx.filter_eval_shape(net, jax.ShapeDtypeStruct(x.shape[1:], x.dtype))
 
 
-def choose_batch_size(net: Any, x: Float[Array, "n ..."], given: int | None) -> int:
+def choose_batch_size(net: Any, x: Shaped[Array, "n ..."], given: int | None) -> int:
     """Samples at once: as given, or as memory allows; then evened out, so that the last batch needs little padding."""
     if x.ndim == 0 or x.shape[0] == 0:
         raise ValueError(f"x is {describe(x)}, at least one sample is needed")
@@ -43,7 +43,7 @@ def choose_batch_size(net: Any, x: Float[Array, "n ..."], given: int | None) -> 
     return -(-x.shape[0] // batches)
 
 
-def saved(net: Any, x: Float[Array, "n ..."], samples: int) -> int:
+def saved(net: Any, x: Shaped[Array, "n ..."], samples: int) -> int:
     """Bytes that the backward pass of so many samples keeps of the forward pass."""
     params, f = function(net)
     batch = jax.ShapeDtypeStruct((samples, *x.shape[1:]), x.dtype)

@@ -1,41 +1,19 @@
-"""The empirical neural tangent kernel, by the route that suits the network."""
+"""The empirical neural tangent kernel of any network."""
 
-import enum
-import logging
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, PyTree, Shaped
 
-from .._checks import require_flag, require_kind, require_size
-from .._memory import memory_for
-from ..nets import AbstractLayered, partition, rates
-from ._contributions import knows, Outputs
-from ._cost import jacobian_is_cheaper
+from .._checks import require_flag, require_size
+from ..nets import rates
+from ._capture import capture
 from ._inputs import check_inputs, check_network, check_rates
-from ._memory import check_room, choose_tiling, estimate, MemoryEstimate
-from ._neural_tangents import empirical_ntk, NTKImplementation
-from ._signals import parametric_layers, tapped_layers
+from ._memory import choose_tiling, estimate, MemoryEstimate
+from ._outputs import Outputs
 from ._structured import structured
-
-
-_log = logging.getLogger("jaxsolve")
-
-
-class Route(enum.Enum):
-    """How an empirical kernel is computed.
-
-    Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
-        >>> print(js.kernels.empirical(net, jnp.eye(2)).route.name)
-        STRUCTURED
-    """
-
-    STRUCTURED = "layer by layer, for networks of layers that jaxsolve knows"
-    JACOBIAN_CONTRACTION = "by neural-tangents, for any function: the Jacobian of every sample is held"
-    NTK_VECTOR_PRODUCTS = "by neural-tangents, for any function: no Jacobian is held"
 
 
 class EmpiricalKernel(eqx.Module):
@@ -44,13 +22,14 @@ class EmpiricalKernel(eqx.Module):
     Attributes:
         ntk: sum_l eta_l <df/dtheta_l, df/dtheta_l>, gamma^2 included: (n, c, m, c), or (n, m) if traced, or (c, n, m)
             with `diagonal=True`.
-        layers: what every layer adds to it, by names such as `weights[0]`; None without `by_layer=True`.
-        route: how it was computed.
+        layers: what every parameter that the outputs depend on adds to it, by names such as `weights[0]`; None without
+            `by_layer=True`.
+        fallbacks: the parameters whose derivative by every output of every sample had to be held, and why.
     """
 
     ntk: Float[Array, "..."]
     layers: dict[str, Float[Array, "..."]] | None
-    route: Route = eqx.field(static=True)  # decided by the network's layers and shapes
+    fallbacks: dict[str, str] = eqx.field(static=True)  # decided by the program and its shapes
 
 
 def unit_rates(net: Any) -> PyTree:
@@ -71,97 +50,81 @@ def unit_rates(net: Any) -> PyTree:
 
 def empirical(
     net: Any,
-    x1: Float[Array, "n ..."],
-    x2: Float[Array, "m ..."] | None = None,
+    x1: Shaped[Array, "n ..."],
+    x2: Shaped[Array, "m ..."] | None = None,
     *,
     eta: PyTree | None = None,
     trace: bool = False,
     diagonal: bool = False,
     by_layer: bool = False,
-    route: Route | None = None,
     memory: int | None = None,
 ) -> EmpiricalKernel:
     """The NTK of a network at its parameters: sum_l eta_l <df/dtheta_l, df/dtheta_l>, gamma^2 included.
 
-    A network of known layers (`js.nets.AbstractLayered`) goes layer by layer: Grams of its inputs times Grams of the
-    signals propagated back, in tiles that fit the memory; with x2 = None half the work, and symmetric to the last bit.
-    Every other module goes through neural-tangents, by the cheaper of the two implementations that work on current
-    JAX; the reason is logged (logger "jaxsolve", level INFO).
+    The program of the network on one sample is read (its jaxpr): where a parameter meets data in a product, a
+    convolution or a look-up, its derivative is a sum of outer products of what it meets and of the signal propagated
+    back, and the kernel a sum of products of their Grams, or a Gram of derivatives where that is less work. Tiles of it
+    fit the memory; with x2 = None half the work, and symmetric to the last bit. Transposed, reshaped, cut, cast or
+    scaled by a number a parameter is still itself; used several times, all pairs of uses count. Of biases, gains, and
+    parameters that meet data otherwise, the derivatives are held; `fallbacks` names the latter.
 
     Arguments:
-        net: a network or any Equinox module acting on one sample.
-        x1: inputs, shape (n, ...).
+        net: a network of `js.nets`, an Equinox module acting on one sample, or `js.nets.Function(f, params)`.
+        x1: inputs, shape (n, ...): real numbers, or integers such as tokens.
         x2: other inputs, shape (m, ...); None takes x1.
         eta: learning rates, a pytree with a scalar at every trainable array (`js.nets.rates(net)` has the network's,
             which drive f under gradient flow). None takes 1 everywhere: the plain NTK.
         trace: sum over equal outputs, shape (n, m). Costs a factor c less.
         diagonal: only pairs of equal outputs, shape (c, n, m).
-        by_layer: also return what every layer adds. Structured route only.
+        by_layer: also return what every parameter adds.
 
     Other Arguments:
-        route: forces a route. None chooses.
         memory: bytes that the computation may take. None takes half of what is free on the device.
 
     Example:
         >>> net = js.nets.MLP(3, 8, 1, 2, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> found = js.kernels.empirical(net, jnp.ones((5, 3)), by_layer=True)
-        >>> print(found.ntk.shape, list(found.layers), found.route.name)
-        (5, 2, 5, 2) ['weights[0]', 'weights[1]'] STRUCTURED
+        >>> print(found.ntk.shape, list(found.layers), found.fallbacks)
+        (5, 2, 5, 2) ['weights[0]', 'weights[1]'] {}
         >>> js.kernels.empirical(net, jnp.ones((5, 3)), jnp.ones((4, 3)), trace=True).ntk.shape
         (5, 4)
 
+    Reference:
+        @inproceedings{novak2022fast, author={Roman Novak and Jascha Sohl-Dickstein and Samuel S. Schoenholz},
+          title={Fast Finite Width Neural Tangent Kernel}, booktitle={ICML}, year={2022}}
+
     Raises:
-        ValueError: inputs do not fit the network or are not finite, dtypes are mixed, a rate is negative, or the forced
-            route does not know a layer.
+        ValueError: inputs do not fit the network or are not finite, dtypes are mixed or of half precision, a rate is
+            negative, or the network is no function of one sample with a vector of outputs; says what to do.
         MemoryError: the kernel does not fit; names its size and what would fit. Nothing has been allocated then.
-        NeuralTangentsUnavailable: the module needs neural-tangents, which is missing or broken.
     """
     check_inputs(net, x1, x2)
-    _check_options(by_layer, route, memory)
+    _check_options(by_layer, memory)
     outputs = _which_outputs(trace, diagonal)
     if eta is None:
         eta = unit_rates(net)
     else:
         check_rates(net, eta)
-    unknown = unknown_layer(net)
-    if unknown is None and route in (None, Route.STRUCTURED):
-        tiling = choose_tiling(net, x1, x2, outputs, by_layer=by_layer, budget=memory)
-        parts = structured(net, eta, x1, x2, outputs=outputs, tiling=tiling, by_layer=by_layer)
-        if not by_layer:
-            return EmpiricalKernel(parts[0], None, Route.STRUCTURED)
-        names = [layer.name for layer in parametric_layers(net)]
-        return EmpiricalKernel(sum(parts[1:], parts[0]), dict(zip(names, parts, strict=True)), Route.STRUCTURED)
-    if route is Route.STRUCTURED:
-        raise ValueError(
-            f"the structured route does not know {unknown}; leave route=None to go through neural-tangents"
-        )
-    if by_layer:
-        raise ValueError(f"contributions by layer need the structured route, which does not know {unknown}")
-    params, static = partition(net)
-    f = lambda p, x: jax.vmap(eqx.combine(p, static))(x)
-    if route is None:
-        cheaper = jacobian_is_cheaper(f, params, x1, x1 if x2 is None else x2)
-        route = Route.JACOBIAN_CONTRACTION if cheaper else Route.NTK_VECTOR_PRODUCTS
-        _log.info("the structured NTK does not know %s: taking %s of neural-tangents", unknown, route.name)
-    jacobian = route is Route.JACOBIAN_CONTRACTION
-    check_room(f, params, x1, x1 if x2 is None else x2, jacobian=jacobian, budget=memory)
-    with memory_for("this kernel", "take fewer samples, or kernels.NTKOperator(net, x), which does not hold it"):
-        way = NTKImplementation[route.name]
-        kernel = empirical_ntk(f, params, eta, x1, x1 if x2 is None else x2, implementation=way)
-    return EmpiricalKernel(outputs.of(kernel), None, route)
+    found = capture(net, x1)
+    tiling = choose_tiling(found, x1, x2, outputs, by_layer=by_layer, budget=memory)
+    parts = structured(net, eta, x1, x2, outputs=outputs, tiling=tiling, by_layer=by_layer)
+    if not by_layer:
+        return EmpiricalKernel(parts[0], None, found.fallbacks)
+    layers = {found.names[leaf]: part for leaf, part in zip(found.found.order, parts, strict=True)}
+    return EmpiricalKernel(sum(parts[1:], parts[0]), layers, found.fallbacks)
 
 
 def memory_estimate(
-    net: AbstractLayered,
-    x1: Float[Array, "n ..."],
-    x2: Float[Array, "m ..."] | None = None,
+    net: Any,
+    x1: Shaped[Array, "n ..."],
+    x2: Shaped[Array, "m ..."] | None = None,
     *,
     trace: bool = False,
     diagonal: bool = False,
     by_layer: bool = False,
     memory: int | None = None,
 ) -> MemoryEstimate:
-    """What `empirical` with these arguments would take on the structured route. Nothing runs.
+    """What `empirical` with these arguments would take. Nothing runs.
 
     Example:
         >>> net = js.nets.MLP(64, 512, 3, 1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0), dtype=jnp.float32)
@@ -169,36 +132,17 @@ def memory_estimate(
         MemoryEstimate(170 MB: kernel 100 MB, signals 62.7 MB, work 7.42 MB; tiles of 556 samples)
 
     Raises:
-        ValueError: the network has a layer that the structured route does not know.
-        MemoryError: as `empirical` would.
+        ValueError, MemoryError: as `empirical` would.
     """
     check_inputs(net, x1, x2)
-    _check_options(by_layer, None, memory)
-    unknown = unknown_layer(net)
-    if unknown is not None:
-        raise ValueError(f"memory can be estimated for the structured route only, which does not know {unknown}")
-    outputs = _which_outputs(trace, diagonal)
-    tiling = choose_tiling(net, x1, x2, outputs, by_layer=by_layer, budget=memory)
-    return estimate(net, x1.shape[0], None if x2 is None else x2.shape[0], outputs, tiling, by_layer=by_layer)
+    _check_options(by_layer, memory)
+    outputs, found = _which_outputs(trace, diagonal), capture(net, x1)
+    tiling = choose_tiling(found, x1, x2, outputs, by_layer=by_layer, budget=memory)
+    return estimate(found, x1, None if x2 is None else x2.shape[0], outputs, tiling, by_layer=by_layer)
 
 
-def unknown_layer(net: Any) -> str | None:
-    """Why the structured route does not serve a network, in words; None if it does.
-
-    Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
-        >>> print(js.kernels.unknown_layer(net), "|", js.kernels.unknown_layer(jnp.tanh))
-        None | the layers of PjitFunction
-    """
-    if not isinstance(net, AbstractLayered):
-        return f"the layers of {type(net).__name__}"
-    return next((f"the layer {layer}" for layer in tapped_layers(net) if not knows(layer)), None)
-
-
-def _check_options(by_layer: Any, route: Any, memory: Any) -> None:
+def _check_options(by_layer: Any, memory: Any) -> None:
     require_flag(by_layer, "by_layer")
-    if route is not None:
-        require_kind(route, Route, "route", "a kernels.Route or None")
     if memory is not None:
         require_size(memory, "memory")
 

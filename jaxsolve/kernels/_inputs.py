@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, PyTree, Shaped
 
 from .._checks import concrete, describe, is_real, require_finite
 from ..nets import AbstractNetwork, partition
@@ -13,8 +13,8 @@ from ..nets import AbstractNetwork, partition
 
 def check_inputs(
     net: Any,
-    x1: Float[Array, "n ..."],
-    x2: Float[Array, "m ..."] | None,
+    x1: Shaped[Array, "n ..."],
+    x2: Shaped[Array, "m ..."] | None,
     *,
     names: tuple[str, str] = ("x1", "x2"),
 ) -> None:
@@ -32,15 +32,23 @@ def check_network(net: Any) -> None:
 
 
 def _check(net: Any, x: Any, name: str) -> None:
-    if not isinstance(x, jax.Array | np.ndarray) or not jnp.issubdtype(x.dtype, jnp.floating):
+    kinds = (jnp.floating, jnp.integer) if not isinstance(net, AbstractNetwork) else (jnp.floating,)
+    if not isinstance(x, jax.Array | np.ndarray) or not any(jnp.issubdtype(x.dtype, kind) for kind in kinds):
         raise TypeError(f"{name} must be an array of real numbers, got {describe(x)}")
     if x.ndim == 0 or x.shape[0] == 0:
         raise ValueError(f"{name} must hold at least one input: at least one sample is needed, got {describe(x)}")
     if isinstance(net, AbstractNetwork) and x.shape[1:] != net.in_shape:
         raise ValueError(f"{name} must hold inputs of shape {net.in_shape} for this network, got {describe(x)}")
     dtypes = {leaf.dtype for leaf in jax.tree.leaves(partition(net)[0])}
-    if dtypes and dtypes != {x.dtype}:
-        found = " and ".join(sorted(map(str, dtypes)))
+    found = " and ".join(sorted(map(str, dtypes)))
+    if not dtypes <= {jnp.dtype(jnp.float32), jnp.dtype(jnp.float64)}:
+        raise ValueError(
+            f"the network's parameters are {found}; a sum over products of their derivatives needs float32 or float64: "
+            "convert them by jax.tree.map(lambda a: a.astype(jnp.float32) if eqx.is_inexact_array(a) else a, net)"
+        )
+    if jnp.issubdtype(x.dtype, jnp.integer):
+        return  # such as tokens, which are looked up
+    if dtypes != {x.dtype}:
         raise ValueError(f"{name} is {x.dtype} but the network's parameters are {found}; convert one of them")
     require_finite(x, name)
 

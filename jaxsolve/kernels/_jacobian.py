@@ -1,34 +1,33 @@
-"""The Jacobian of a network of known layers at one point, by its products with vectors."""
+"""The Jacobian of a network at one point, held as the signals that pass its parameters, and its products."""
 
-import functools
-from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, PyTree, Shaped
 
-from .._checks import require_kind
-from ..nets import AbstractLayer, AbstractLayered, AbstractParametric, Dense, partition
-from ._contributions import Outputs
+from ..nets import partition
+from ._capture import Capture, capture, Signal
 from ._inputs import check_inputs
-from ._signals import parametric_layers, Signal, signals
+from ._outputs import Outputs
 from ._structured import of_signals
+from ._use_gram import pull, push
 
 
 class LayeredJacobian(eqx.Module):
-    """J = df/dtheta of all outputs on a set of inputs, held as the signals that pass each layer.
+    """J = df/dtheta of all outputs on a set of inputs, held as the signals that pass each use of a parameter.
 
-    A product with J or its transpose is then one matrix product per layer, half the work of automatic differentiation,
+    A product with J or its transpose is then one matrix product per use, half the work of automatic differentiation,
     and the NTK is a sum of Grams of the same signals.
 
     Arguments:
-        net: a network whose layers are known (`js.kernels.unknown_layer(net)` is None).
+        net: a network or any function of one sample that is a pytree, such as `js.nets.Function(f, params)`.
         x: inputs, shape (n, ...).
 
     Raises:
-        ValueError: inputs do not fit the network.
-        TypeError: net is no network of known layers, or x no array.
+        ValueError: inputs do not fit the network, or the network is none of one sample.
+        TypeError: net is no network, or x no array.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -38,13 +37,14 @@ class LayeredJacobian(eqx.Module):
         True
     """
 
-    net: AbstractLayered
+    net: Any
     passing: list[Signal]
+    x: Shaped[Array, "n ..."]
 
-    def __init__(self, net: AbstractLayered, x: Float[Array, "n ..."]):
-        require_kind(net, AbstractLayered, "net", "a network of layers that jaxsolve knows, such as nets.MLP")
+    def __init__(self, net: Any, x: Shaped[Array, "n ..."]):
         check_inputs(net, x, None, names=("x", "x2"))
-        self.net, self.passing = net, signals(net, x)
+        self.net, self.x = net, x
+        self.passing = capture(net, x).signals(x)
 
     @property
     def params(self) -> PyTree:
@@ -53,58 +53,24 @@ class LayeredJacobian(eqx.Module):
 
     def push(self, v: PyTree[Float[Array, "..."]]) -> Float[Array, "n out"]:
         """J v for v shaped like the parameters."""
-        params, static = partition(self.net)
-        total = []
-        for layer, signal in self._layers():
-            forward = _linear_in_parameters(layer, static, signal.inputs)
-            _, moved = jax.jvp(forward, (params,), (v,))
-            total.append(jnp.einsum("nak,nk->na", _rows(signal.back, 2), _rows(moved, 1)))
-        return sum(total[1:], total[0])
+        moved = jax.tree.leaves(v)
+        parts = zip(self._capture().uses, self.passing, strict=True)
+        found = [push(use, moved[leaf], signal) for (leaf, use), signal in parts]
+        return sum(found[1:], found[0])
 
     def pull(self, q: Float[Array, "n out"]) -> PyTree[Float[Array, "..."]]:
         """J^T q, shaped like the parameters."""
-        params, static = partition(self.net)
-        total = jax.tree.map(jnp.zeros_like, params)
-        for layer, signal in self._layers():
-            out = jnp.einsum("na,na...->n...", q, signal.back)
-            if isinstance(layer, Dense):
-                own = _by_columns(out) @ signal.inputs
-            else:
-                forward = _linear_in_parameters(layer, static, signal.inputs)
-                own = layer.parameter(jax.vjp(forward, params)[1](out)[0])
-            total = eqx.tree_at(layer.parameter, total, own)
-        return total
+        values, structure = jax.tree.flatten(self.params)
+        total = [jnp.zeros_like(value) for value in values]
+        for (leaf, use), signal in zip(self._capture().uses, self.passing, strict=True):
+            own = pull(use, q, signal, values[leaf].shape)
+            total[leaf] = total[leaf] + own.astype(total[leaf].dtype)
+        return jax.tree.unflatten(structure, total)
 
     def ntk(self, eta: PyTree) -> Float[Array, "n out n out"]:
         """The NTK between the inputs and themselves, eta-weighted; symmetric to the last bit."""
-        return of_signals(self.net, eta, self.passing, Outputs.ALL)
+        found = self._capture()
+        return of_signals(found, eta, self.passing, found.constant(self.x), Outputs.ALL)
 
-    def _layers(self) -> list[tuple[AbstractParametric, Signal]]:
-        return list(zip(parametric_layers(self.net), self.passing, strict=True))
-
-
-def _linear_in_parameters(
-    layer: AbstractParametric, static: PyTree, inputs: Float[Array, "n ..."]
-) -> Callable[[PyTree], Float[Array, "n ..."]]:
-    """A layer's output for a batch, before its multiplier, as an affine function of the network's parameters."""
-
-    def of_sample(params: PyTree, z: Float[Array, "..."]) -> Float[Array, "..."]:
-        shown: list[Array] = []
-
-        def tap(layer: AbstractLayer, z: Array, out: Array) -> Array:
-            shown.append(out)
-            return out
-
-        layer(eqx.combine(params, static), z, tap)
-        return shown[0]
-
-    return lambda params: jax.vmap(functools.partial(of_sample, params))(inputs)
-
-
-def _by_columns(matrix: Float[Array, "n k"]) -> Float[Array, "k n"]:
-    """The transpose, copied: on CPU, XLA multiplies by a transposed view at half the speed."""
-    return jax.lax.optimization_barrier(matrix.T)
-
-
-def _rows(array: Float[Array, "..."], lead: int) -> Float[Array, "..."]:
-    return array.reshape(*array.shape[:lead], -1)
+    def _capture(self) -> Capture:
+        return capture(self.net, self.x)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import lineax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, PyTree, Shaped
 
 from .._checks import describe, real_array, require_key, require_kind
 from ..nets import partition
@@ -111,18 +111,21 @@ class NTKOperator(AbstractSymmetricOperator):
     """
 
     net: Any
-    x: Float[Array, "n ..."]
+    x: Shaped[Array, "n ..."]
     eta: PyTree
     batch_size: int = eqx.field(static=True)  # a size
 
-    def __init__(self, net: Any, x: Float[Array, "n ..."], *, eta: PyTree | None = None, batch_size: int | None = None):
+    def __init__(
+        self, net: Any, x: Shaped[Array, "n ..."], *, eta: PyTree | None = None, batch_size: int | None = None
+    ):
         self.net, self.x = net, x
         self.eta = _rates(net, x, eta)
         self.batch_size = choose_batch_size(net, x, batch_size)
 
     @property
     def structure(self) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((self.x.shape[0], *output(self.net, self.x).shape), self.x.dtype)
+        out = output(self.net, self.x)
+        return jax.ShapeDtypeStruct((self.x.shape[0], *out.shape), out.dtype)
 
     @property
     def positive(self) -> bool:
@@ -132,7 +135,7 @@ class NTKOperator(AbstractSymmetricOperator):
         """K v, shape (n, c)."""
         return self.cross(self.x, v)
 
-    def cross(self, x: Float[Array, "m ..."], v: Float[Array, "n out"]) -> Float[Array, "m out"]:
+    def cross(self, x: Shaped[Array, "m ..."], v: Float[Array, "n out"]) -> Float[Array, "m out"]:
         """K(x, x_train) v at other inputs, shape (m, c): what kernel regression predicts with coefficients v.
 
         Raises:
@@ -171,7 +174,7 @@ class GaussNewtonOperator(AbstractSymmetricOperator):
     """
 
     net: Any
-    x: Float[Array, "n ..."]
+    x: Shaped[Array, "n ..."]
     hessian: Float[Array, "n out out"]
     eta: PyTree
     batch_size: int = eqx.field(static=True)  # a size
@@ -179,7 +182,7 @@ class GaussNewtonOperator(AbstractSymmetricOperator):
     def __init__(
         self,
         net: Any,
-        x: Float[Array, "n ..."],
+        x: Shaped[Array, "n ..."],
         hessian: Float[Array, "n out out"],
         *,
         eta: PyTree | None = None,
@@ -237,7 +240,7 @@ class HessianOperator(AbstractSymmetricOperator):
     """
 
     net: Any
-    x: Float[Array, "n ..."]
+    x: Shaped[Array, "n ..."]
     gradient: Float[Array, "n out"]
     hessian: Float[Array, "n out out"]
     eta: PyTree
@@ -246,7 +249,7 @@ class HessianOperator(AbstractSymmetricOperator):
     def __init__(
         self,
         net: Any,
-        x: Float[Array, "n ..."],
+        x: Shaped[Array, "n ..."],
         gradient: Float[Array, "n out"],
         hessian: Float[Array, "n out out"],
         *,
@@ -307,7 +310,7 @@ def _weighted(eta: PyTree, tree: PyTree) -> PyTree:
     return jax.tree.map(lambda e, leaf: e * leaf, eta, tree)
 
 
-def _check_hessian(net: Any, x: Float[Array, "n ..."], hessian: Float[Array, "n out out"]) -> None:
+def _check_hessian(net: Any, x: Shaped[Array, "n ..."], hessian: Float[Array, "n out out"]) -> None:
     (c,) = output(net, x).shape
     if hessian.shape != (x.shape[0], c, c):
         raise ValueError(f"hessian must be loss.hessian(f, y), shape {(x.shape[0], c, c)}, got {describe(hessian)}")

@@ -2,18 +2,17 @@
 
 import math
 import sys
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Shaped
 
 from .._memory import free_memory
-from ..nets import AbstractLayered, Conv
-from ._contributions import conv_costs, Outputs
-from ._signals import parametric_layers, signals
+from ._capture import Capture, Signal
+from ._outputs import Outputs
 from ._tiling import pairs, Tiling, tilings, written_out
+from ._use_gram import work_size
 
 
 class MemoryEstimate(NamedTuple):
@@ -50,9 +49,9 @@ def readable(size: int) -> str:
 
 
 def choose_tiling(
-    net: AbstractLayered,
-    x1: Float[Array, "n ..."],
-    x2: Float[Array, "m ..."] | None,
+    found: Capture,
+    x1: Shaped[Array, "n ..."],
+    x2: Shaped[Array, "m ..."] | None,
     outputs: Outputs,
     *,
     by_layer: bool,
@@ -64,49 +63,24 @@ def choose_tiling(
         MemoryError: even the smallest tiles do not.
     """
     n, m = x1.shape[0], None if x2 is None else x2.shape[0]
-    allowed = _default_budget() if budget is None else budget
-    found = tilings(n, m, outputs.rows(net.out_size))
-    for tiling in found:
-        if estimate(net, n, m, outputs, tiling, by_layer=by_layer).total <= allowed:
+    allowed, sample = _default_budget() if budget is None else budget, _sample(found, x1)
+    found_tilings = tilings(n, m, outputs.rows(found.out_size))
+    of = lambda tiling, outputs: _estimate(found, sample, n, m, outputs, tiling, by_layer=by_layer)
+    for tiling in found_tilings:
+        if of(tiling, outputs).total <= allowed:
             return tiling
-    least = min((estimate(net, n, m, outputs, tiling, by_layer=by_layer) for tiling in found), key=lambda e: e.total)
-    traced = estimate(net, n, m, Outputs.TRACE, found[-1], by_layer=by_layer)
+    least = min((of(tiling, outputs) for tiling in found_tilings), key=lambda e: e.total)
+    traced = of(found_tilings[-1], Outputs.TRACE)
     fits = (
         f"trace=True would need {readable(traced.total)}"
         if outputs is not Outputs.TRACE and traced.total <= allowed
         else "kernels.NTKOperator(net, x) gives products with the kernel without holding it"
     )
-    shape = outputs.shape(n, n if m is None else m, net.out_size)
+    shape = outputs.shape(n, n if m is None else m, found.out_size)
     raise MemoryError(
         f"the kernel of shape {shape} needs {readable(least.total)} ({least}), and {readable(allowed)} may be used; "
         f"{fits}, or allow more with memory="
     )
-
-
-def check_room(
-    f: Callable[[PyTree, Array], Array],
-    params: PyTree,
-    x1: Float[Array, "n ..."],
-    x2: Float[Array, "m ..."],
-    *,
-    jacobian: bool,
-    budget: int | None,
-) -> None:
-    """For networks of unknown layers, of which no more is known than the least that their kernel takes.
-
-    Raises:
-        MemoryError: the kernel alone does not fit, or not with the Jacobians that it is contracted from.
-    """
-    rows = [int(jax.eval_shape(f, params, x).size) for x in (x1, x2)]
-    count = sum(leaf.size for leaf in jax.tree.leaves(params))
-    needed = x1.dtype.itemsize * (rows[0] * rows[1] + (sum(rows) * count if jacobian else 0))
-    allowed = _default_budget() if budget is None else budget
-    if needed > allowed:
-        raise MemoryError(
-            f"the kernel of {rows[0]} x {rows[1]} outputs and {count} parameters needs at least {readable(needed)}, "
-            f"and {readable(allowed)} may be used; kernels.NTKOperator(net, x) gives products with the kernel without "
-            "holding it; or take fewer samples, or allow more with memory="
-        )
 
 
 def _default_budget() -> int:
@@ -115,30 +89,28 @@ def _default_budget() -> int:
 
 
 def estimate(
-    net: AbstractLayered, n: int, m: int | None, outputs: Outputs, tiling: Tiling, *, by_layer: bool
+    found: Capture, x1: Shaped[Array, "n ..."], m: int | None, outputs: Outputs, tiling: Tiling, *, by_layer: bool
 ) -> MemoryEstimate:
-    """The memory of the kernel between n samples and themselves (m is None) or m others."""
-    item = jnp.dtype(net.weights[0].dtype).itemsize
-    tile, layers = tiling.tile, parametric_layers(net)
-    sample = jax.eval_shape(lambda x: signals(net, x), jax.ShapeDtypeStruct((1, *net.in_shape), net.weights[0].dtype))
-    patches = [_patch_size(net, layer, signal) for layer, signal in zip(layers, sample, strict=True)]
-    per_sample = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(sample)) + sum(patches)
+    """The memory of the kernel between the samples x1 and themselves (m is None) or m others."""
+    return _estimate(found, _sample(found, x1), x1.shape[0], m, outputs, tiling, by_layer=by_layer)
+
+
+def _sample(found: Capture, x: Shaped[Array, "n ..."]) -> list[Signal]:
+    """The shapes of what one sample sends."""
+    return jax.eval_shape(found.of_sample, found.values, jax.ShapeDtypeStruct(x.shape[1:], x.dtype))
+
+
+def _estimate(
+    found: Capture, sample: list[Signal], n: int, m: int | None, outputs: Outputs, tiling: Tiling, *, by_layer: bool
+) -> MemoryEstimate:
+    item, tile, leaves = jnp.dtype(found.dtype).itemsize, tiling.tile, len(found.found.order)
+    per_sample = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(sample))
+    per_sample += sum(use.meeting.held_apart for _, use in found.uses if use is not None)
     held = (n + (m or 0)) if tiling.held else 2 * tile
-    entries = math.prod(outputs.shape(tile, tile, net.out_size))
-    grams = len(layers) * entries + 2 * entries  # every layer's, their sum, and its transpose
-    if tiling.held and written_out(n, m, tile, outputs.rows(net.out_size)):  # then XLA makes those of all pairs first
+    entries = math.prod(outputs.shape(tile, tile, found.out_size))
+    grams = leaves * entries + 2 * entries  # every parameter's, their sum, and its transpose
+    if tiling.held and written_out(n, m, tile, outputs.rows(found.out_size)):  # then XLA makes those of all pairs first
         grams *= pairs(n, m, tile)
-    convolved = 0
-    for layer, signal, size in zip(layers, sample, patches, strict=True):
-        if isinstance(layer, Conv):
-            back = (tile, *signal.back.shape[1:3], math.prod(signal.back.shape[3:]))
-            patch = (tile, size // back[3], back[3])
-            convolved = max(convolved, conv_costs(patch, patch, back, outputs).size)
-    kernel = math.prod(outputs.shape(n, n if m is None else m, net.out_size)) * (len(layers) if by_layer else 1)
-    return MemoryEstimate(item * kernel, item * held * per_sample, item * (grams + convolved), tile)
-
-
-def _patch_size(net: AbstractLayered, layer, signal) -> int:
-    if not isinstance(layer, Conv):
-        return 0
-    return math.prod(layer.parameter(net).shape[1:]) * math.prod(signal.back.shape[3:])
+    largest = max(work_size(found.found.uses[leaf], tile, found.out_size, outputs) for leaf in found.found.order)
+    kernel = math.prod(outputs.shape(n, n if m is None else m, found.out_size)) * (leaves if by_layer else 1)
+    return MemoryEstimate(item * kernel, item * held * per_sample, item * (grams + largest), tile)

@@ -1,7 +1,6 @@
 """The only module that imports neural-tangents, whose last release uses names that newer JAX has removed."""
 
 import contextlib
-import enum
 import importlib
 import importlib.metadata
 import sys
@@ -11,8 +10,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
 
 
 class NeuralTangentsUnavailable(ImportError):
@@ -25,19 +22,6 @@ class NeuralTangentsUnavailable(ImportError):
         ... except js.kernels.NeuralTangentsUnavailable:
         ...     kernel = js.kernels.empirical(net, jnp.eye(2)).ntk  # at finite width
     """
-
-
-class NTKImplementation(enum.Enum):
-    """How neural-tangents contracts Jacobians."""
-
-    JACOBIAN_CONTRACTION = "JACOBIAN_CONTRACTION"
-    NTK_VECTOR_PRODUCTS = "NTK_VECTOR_PRODUCTS"
-    STRUCTURED_DERIVATIVES = "STRUCTURED_DERIVATIVES"
-    AUTO = "AUTO"
-
-
-# The others interpret primitives by rules that current JAX no longer offers.
-_WORKING = (NTKImplementation.JACOBIAN_CONTRACTION, NTKImplementation.NTK_VECTOR_PRODUCTS)
 
 
 def _add_if_missing(module: types.ModuleType, name: str, find: Callable[[], Any]) -> None:
@@ -92,10 +76,9 @@ def load() -> types.ModuleType:
         version = importlib.metadata.version("neural-tangents")
     except importlib.metadata.PackageNotFoundError as error:
         raise NeuralTangentsUnavailable(
-            "neural-tangents is not installed; it serves kernels of networks whose layers jaxsolve does not know, and "
-            "infinite width. "
-            "Install it with `pip install --no-deps neural-tangents frozendict` (its declared dependencies would "
-            "bring TensorFlow, which it does not need here)."
+            "neural-tangents is not installed; it serves kernels of infinite width. Install it with "
+            "`pip install --no-deps neural-tangents frozendict` (its declared dependencies would bring TensorFlow, "
+            "which it does not need here)."
         ) from error
     try:
         sys.modules.setdefault("neural_tangents.experimental", types.ModuleType("neural_tangents.experimental"))
@@ -105,7 +88,7 @@ def load() -> types.ModuleType:
     except Exception as error:  # whatever a future JAX breaks, the caller should read the versions
         raise NeuralTangentsUnavailable(
             f"neural-tangents {version} does not work with jax {jax.__version__}: {error}. Everything in jaxsolve but "
-            "infinite width and the kernels of unknown layers works without it; to use those install an older jax."
+            "infinite width works without it; to use that install an older jax."
         ) from error
 
 
@@ -119,37 +102,3 @@ def stax() -> Iterator[types.ModuleType]:
     module = load().stax
     with _old_ways(), jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield module
-
-
-def empirical_ntk(
-    f: Callable[[PyTree, Array], Array],
-    params: PyTree,
-    eta: PyTree,
-    x1: Float[Array, "n ..."],
-    x2: Float[Array, "m ..."],
-    *,
-    implementation: NTKImplementation = NTKImplementation.JACOBIAN_CONTRACTION,
-) -> Float[Array, "n out m out"]:
-    """sum_l eta_l <df/dtheta_l, df/dtheta_l> of any function `f(params, x)` of a batch, by neural-tangents.
-
-    Raises:
-        NeuralTangentsUnavailable: it is missing or broken.
-        ValueError: the implementation is one of those that do not work on current JAX.
-    """
-    if implementation not in _WORKING:
-        raise ValueError(
-            f"{implementation.value} of neural-tangents does not work on current JAX; "
-            f"use {' or '.join(item.value for item in _WORKING)}"
-        )
-    nt = load()
-    # With q = 0 and theta + sqrt(eta) q as parameters, the plain kernel in q is the eta-weighted one in theta.
-    zeros = jax.tree.map(jnp.zeros_like, params)
-
-    def shifted(q, x):
-        return f(jax.tree.map(lambda p, e, s: p + jnp.sqrt(e) * s, params, eta, q), x)
-
-    with _old_ways():
-        kernel_fn = nt.empirical_ntk_fn(
-            shifted, trace_axes=(), vmap_axes=0, implementation=nt.NtkImplementation[implementation.value]
-        )
-        return jnp.transpose(kernel_fn(x1, x2, zeros), (0, 2, 1, 3))

@@ -1,4 +1,4 @@
-"""The NTK of a network of known layers: sums of Hadamard products of Gram matrices, tile by tile."""
+"""The NTK of a function whose uses of parameters are known: sums of products of Gram matrices, tile by tile."""
 
 import itertools
 import math
@@ -8,42 +8,45 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, PyTree, Shaped
 
-from ..nets import AbstractLayered
-from ._contributions import contribution, Outputs
-from ._signals import parametric_layers, Signal, signals
+from ._capture import Capture, capture, Signal
+from ._outputs import Outputs
 from ._tiling import cut_tile, even_tile, Tiling, written_out
+from ._use_gram import contribution
 
 
 @eqx.filter_jit
 def structured(
-    net: AbstractLayered,
+    net: Any,
     eta: PyTree,
-    x1: Float[Array, "n ..."],
-    x2: Float[Array, "m ..."] | None,
+    x1: Shaped[Array, "n ..."],
+    x2: Shaped[Array, "m ..."] | None,
     *,
     outputs: Outputs,
     tiling: Tiling,
     by_layer: bool,
 ) -> list[Float[Array, "..."]]:
-    """The kernel as a list of one array, or of the contributions of every layer with parameters.
+    """The kernel as a list of one array, or of the contributions of every parameter that is used, in that order.
 
     Between x1 and itself (x2 is None) only one half is computed and the other is its mirror image, to the last bit.
     """
-    terms = _Terms(net, eta, outputs, by_layer)
+    found = capture(net, x1)
+    terms = _Terms.of(found, eta, found.constant(x1), outputs, by_layer=by_layer)
     n, m = x1.shape[0], None if x2 is None else x2.shape[0]
-    if tiling.held and written_out(n, m, tiling.tile, outputs.rows(net.out_size)):
-        blocks = lambda x: _blocks(net, x, tiling.tile)
+    if tiling.held and written_out(n, m, tiling.tile, outputs.rows(found.out_size)):
+        blocks = lambda x: _blocks(found, x, tiling.tile)
         return _written_out(terms, blocks(x1), None if x2 is None else blocks(x2))
-    samples = lambda x: _Samples(x.shape[0], _reader(net, x, tiling))
+    samples = lambda x: _Samples(x.shape[0], _reader(found, x, tiling))
     return _looped(terms, samples(x1), None if x2 is None else samples(x2), tiling.tile)
 
 
-def of_signals(net: AbstractLayered, eta: PyTree, everything: list[Signal], outputs: Outputs) -> Float[Array, "..."]:
+def of_signals(
+    found: Capture, eta: PyTree, everything: list[Signal], constant: list[bool], outputs: Outputs
+) -> Float[Array, "..."]:
     """The kernel between samples and themselves, from their signals."""
-    terms, cut = _Terms(net, eta, outputs, by_layer=False), _cutter(everything)
-    n, rows = everything[0].inputs.shape[0], outputs.rows(net.out_size)
+    terms, cut = _Terms.of(found, eta, constant, outputs, by_layer=False), _cutter(everything)
+    n, rows = everything[0].back.shape[0], outputs.rows(found.out_size)
     tile = cut_tile(n, rows)
     if written_out(n, None, tile, rows):
         blocks = [_Block(start, cut(start, end - start)) for start, end in _ranges(n, tile)]
@@ -52,22 +55,32 @@ def of_signals(net: AbstractLayered, eta: PyTree, everything: list[Signal], outp
 
 
 class _Terms(NamedTuple):
-    """The terms of the kernel, summed into one array or, with `by_layer`, into one per layer."""
+    """The terms of the kernel, summed into one array or, with `by_layer`, into one per parameter."""
 
-    net: AbstractLayered
-    eta: PyTree
+    found: Capture
+    rates: list[Array]  # leaf by leaf
+    constant: list[bool]  # of every signal, whether it is the same for all samples
     outputs: Outputs
     by_layer: bool
 
-    def of_layers(self, one: list[Signal], two: list[Signal]) -> list[Array]:
+    @classmethod
+    def of(cls, found: Capture, eta: PyTree, constant: list[bool], outputs: Outputs, *, by_layer: bool) -> "_Terms":
+        return cls(found, jax.tree.leaves(eta), constant, outputs, by_layer)
+
+    def of_leaves(self, one: list[Signal], two: list[Signal]) -> list[Array]:
         """Between two blocks of samples."""
-        layers = parametric_layers(self.net)
-        triples = zip(layers, one, two, strict=True)
-        return [contribution(self.net, self.eta, *triple, self.outputs) for triple in triples]
+        parts, end = [], 0
+        for leaf in self.found.found.order:
+            uses = self.found.found.uses[leaf]
+            own = slice(end, end + max(len(uses), 1))
+            shape, end = self.found.values[leaf].shape, own.stop
+            lists = one[own], two[own], self.constant[own]
+            parts.append(contribution(uses, self.rates[leaf], shape, *lists, self.outputs).astype(self.found.dtype))
+        return parts
 
     def zeros(self, n: int, m: int) -> list[Array]:
-        shape, count = self.outputs.shape(n, m, self.net.out_size), len(parametric_layers(self.net))
-        return [jnp.zeros(shape, self.net.weights[0].dtype) for _ in range(count if self.by_layer else 1)]
+        shape, count = self.outputs.shape(n, m, self.found.out_size), len(self.found.found.order)
+        return [jnp.zeros(shape, self.found.dtype) for _ in range(count if self.by_layer else 1)]
 
 
 # --- few blocks, written out
@@ -91,7 +104,7 @@ def _written_out(terms: _Terms, rows: list[_Block], columns: list[_Block] | None
     kernels = terms.zeros(_count(rows), _count(others))
     half = itertools.combinations_with_replacement(rows, 2)
     pairs = list(half if columns is None else itertools.product(rows, columns))
-    parts = [terms.of_layers(one.signals, two.signals) for one, two in pairs]
+    parts = [terms.of_leaves(one.signals, two.signals) for one, two in pairs]
     for layer in reversed(range(len(parts[0]))):
         which = layer if terms.by_layer else 0
         for (one, two), part in zip(pairs, parts, strict=True):
@@ -110,9 +123,9 @@ def _symmetric(kernel: Array, blocks: list[_Block], outputs: Outputs) -> Array:
     return kernel
 
 
-def _blocks(net: AbstractLayered, x: Float[Array, "n ..."], size: int) -> list[_Block]:
+def _blocks(found: Capture, x: Shaped[Array, "n ..."], size: int) -> list[_Block]:
     """Each block passes the network by itself: cutting its signals out of those of all samples would copy them."""
-    return [_Block(start, _in_order(signals(net, x[start:end]))) for start, end in _ranges(x.shape[0], size)]
+    return [_Block(start, _in_order(found.signals(x[start:end]))) for start, end in _ranges(x.shape[0], size)]
 
 
 def _in_order(everything: list[Signal]) -> list[Signal]:
@@ -121,7 +134,9 @@ def _in_order(everything: list[Signal]) -> list[Signal]:
     Otherwise XLA multiplies the inputs at once and holds their products, which are larger where samples are small.
     """
     first, *others = everything
-    n = first.inputs.shape[0]
+    n = first.back.shape[0]
+    if first.inputs is None or not jnp.issubdtype(first.inputs.dtype, jnp.floating):
+        return everything
     if first.inputs.size >= n * n:  # and many networks share the products
         return everything
     # A zero times a signal: XLA removes barriers before it schedules, but not a dependence on numbers.
@@ -131,7 +146,7 @@ def _in_order(everything: list[Signal]) -> list[Signal]:
 
 
 def _count(blocks: list[_Block]) -> int:
-    return sum(block.signals[0].inputs.shape[0] for block in blocks)
+    return sum(block.signals[0].back.shape[0] for block in blocks)
 
 
 def _ranges(count: int, size: int) -> list[tuple[int, int]]:
@@ -159,7 +174,7 @@ def _looped(terms: _Terms, one: _Samples, two: _Samples | None, tile: int) -> li
     tile1, tile2 = min(tile, n), min(tile, m)
 
     def of_pair(one: list[Signal], two: list[Signal]) -> list[Array]:
-        parts = terms.of_layers(one, two)
+        parts = terms.of_leaves(one, two)
         return parts if terms.by_layer else [sum(parts[1:], parts[0])]
 
     def put(kernels: list[Array], parts: list[Array], row, column) -> list[Array]:
@@ -176,7 +191,7 @@ def _looped(terms: _Terms, one: _Samples, two: _Samples | None, tile: int) -> li
     def across(row, column, kernels: list[Array]) -> list[Array]:
         return mirrored(read1(row, tile1), read1(column, tile1), row, column, kernels)
 
-    smaller = even_tile(tile1, outputs.rows(terms.net.out_size))
+    smaller = even_tile(tile1, outputs.rows(terms.found.out_size))
     within = _starts(tile1, smaller)
 
     def on_diagonal(row, _, kernels: list[Array]) -> list[Array]:
@@ -211,10 +226,10 @@ def _starts(count: int, tile: int) -> list[int]:
     return [min(index * tile, count - tile) for index in range(math.ceil(count / tile))]
 
 
-def _reader(net: AbstractLayered, x: Float[Array, "n ..."], tiling: Tiling) -> _Read:
+def _reader(found: Capture, x: Shaped[Array, "n ..."], tiling: Tiling) -> _Read:
     if tiling.held:
-        return _cutter(signals(net, x))
-    return lambda start, size: signals(net, jax.lax.dynamic_slice_in_dim(x, start, size))
+        return _cutter(found.signals(x))
+    return lambda start, size: found.signals(jax.lax.dynamic_slice_in_dim(x, start, size))
 
 
 def _cutter(everything: list[Signal]) -> _Read:
@@ -226,7 +241,8 @@ def _cutter(everything: list[Signal]) -> _Read:
         for (inputs, back), rows in zip(everything, flat, strict=True):
             out = back.shape[1]
             part = jax.lax.dynamic_slice_in_dim(rows, start * out, size * out).reshape(size, *back.shape[1:])
-            found.append(Signal(jax.lax.dynamic_slice_in_dim(inputs, start, size), part))
+            own = None if inputs is None else jax.lax.dynamic_slice_in_dim(inputs, start, size)
+            found.append(Signal(own, part))
         return found
 
     return cut

@@ -15,6 +15,12 @@ from ._activations import (
 )
 from ._convnet import ConvNet as ConvNet
 from ._dense import AbstractDense as AbstractDense
+from ._function import (
+    from_haiku as from_haiku,
+    from_linen as from_linen,
+    from_nnx as from_nnx,
+    Function as Function,
+)
 from ._hyperparameters import Optimisers as Optimisers
 from ._init import (
     AbstractInit as AbstractInit,

@@ -8,7 +8,6 @@ import pytest
 
 from jaxsolve import kernels, nets
 from tests.cases import ACTIVATIONS, assert_fails, eps, inputs, scaling
-from tests.inside import empirical_ntk, NTKImplementation
 
 
 def _net(key, activation: Any = "tanh", *, depth=2, bias=True):
@@ -125,43 +124,17 @@ def test_under_jit_vmap_and_grad(getkey):
     np.testing.assert_allclose(slope, 2 * value / 0.75, rtol=eps(100))  # gamma^2 is in the kernel
 
 
-# --- through neural-tangents
+# --- other modules
 
 
-@pytest.mark.parametrize(
-    "implementation", [NTKImplementation.JACOBIAN_CONTRACTION, NTKImplementation.NTK_VECTOR_PRODUCTS]
-)
-def test_neural_tangents_agrees_on_a_dense_network(implementation, getkey):
-    net, x1, x2 = _net(getkey()), inputs(getkey(), 4), inputs(getkey(), 6)
-    params, rest = nets.partition(net)
-    f = lambda p, x: jax.vmap(eqx.combine(p, rest))(x)
-    kernel = jax.jit(lambda p, eta: empirical_ntk(f, p, eta, x1, x2, implementation=implementation))
-    kernel = kernel(params, nets.rates(net))
-    _assert_close(kernel, _ntk(net, x1, x2, eta=nets.rates(net)), units=100)
-
-
-@pytest.mark.parametrize("implementation", [NTKImplementation.STRUCTURED_DERIVATIVES, NTKImplementation.AUTO])
-def test_implementations_that_do_not_work_say_so(implementation, getkey):
-    net, x = _net(getkey()), inputs(getkey(), 2)
-    params, rest = nets.partition(net)
-    message = (
-        f"{implementation.value} of neural-tangents does not work on current JAX; "
-        "use JACOBIAN_CONTRACTION or NTK_VECTOR_PRODUCTS"
-    )
-    with pytest.raises(ValueError, match=message):
-        empirical_ntk(
-            lambda p, x: jax.vmap(eqx.combine(p, rest))(x), params, nets.rates(net), x, x, implementation=implementation
-        )
-
-
-def test_modules_of_unknown_layers_go_through_neural_tangents(getkey):
+def test_dense_modules(getkey):
     net, x1, x2 = eqx.nn.MLP(3, 2, 5, 2, jnp.tanh, key=getkey()), inputs(getkey(), 4), inputs(getkey(), 6)
     kernel = _ntk
     _assert_close(kernel(net, x1, x2), _brute_force(net, nets.rates(net), x1, x2), units=100)
     _assert_close(kernel(net, x1), _brute_force(net, nets.rates(net), x1, x1), units=100)
 
 
-def test_a_convolution_through_neural_tangents(getkey):
+def test_a_module_with_a_convolution(getkey):
     class Convolution(eqx.Module):
         conv: eqx.nn.Conv2d
         scale: jax.Array

@@ -2,7 +2,6 @@
 
 from typing import cast
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -38,10 +37,3 @@ def test_rates_have_the_shape_of_the_parameters():
     net = nets.TwoLayerLinear(2, 4, scaling=nets.Scaling.ntk(), key=jax.random.key(0))
     with pytest.raises(ValueError, match=r"eta must be a pytree with one number at every trainable array.*got list"):
         kernels.empirical(net, jnp.eye(2), eta=[1.0, 2.0])
-
-
-def test_a_kernel_without_room_says_so():
-    net = eqx.nn.MLP(8, 10, 512, 3, key=jax.random.key(0))
-    x = jnp.ones((100, 8))
-    with pytest.raises(MemoryError, match=r"1000 x 1000 outputs and \d+ parameters needs at least .*NTKOperator"):
-        kernels.empirical(net, x, route=kernels.Route.JACOBIAN_CONTRACTION, memory=10**8)

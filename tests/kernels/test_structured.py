@@ -2,7 +2,6 @@
 
 # long: one network with every kind of layer serves all tests
 
-import logging
 from typing import Any, cast
 
 import equinox as eqx
@@ -13,15 +12,13 @@ import pytest
 from jaxtyping import Array, Float
 
 from jaxsolve import kernels, nets
-from jaxsolve.kernels import Route
-from tests.cases import assert_fails, eps, mlp
+from tests.cases import assert_fails, eps
 from tests.inside import (
-    conv_costs,
+    capture,
+    costs,
     cut_tile,
     even_tile,
-    jacobian_is_cheaper,
     Outputs,
-    parametric_layers,
     structured,
     Tiling,
     tilings,
@@ -122,7 +119,7 @@ def make(name, key):
     stack, weights, vectors, image = STACKS[name]
     net = zoo(key, stack, weights, vectors, image)
     # arrays that no layer names would only be in the Jacobian
-    used = {layer.name for layer in parametric_layers(net)}
+    used = set(kernels.empirical(net, jnp.ones((1, *net.in_shape)), by_layer=True).layers or {})
     keep = lambda field: tuple(a for i, a in enumerate(getattr(net, field)) if f"{field}[{i}]" in used)
     return eqx.tree_at(lambda n: (n.biases, n.gains), net, (keep("biases"), keep("gains")))
 
@@ -154,7 +151,7 @@ def test_every_layer_against_its_jacobian(name, getkey):
     eta = jax.tree.map(lambda rate: 1.3 * rate, nets.rates(net))  # some are 1
     found = eqx.filter_jit(kernels.empirical)(net, x1, x2, eta=eta, by_layer=True)
     reference, unrated = (brute_force(net, rates, x1, x2) for rates in (eta, kernels.unit_rates(net)))
-    assert found.route is Route.STRUCTURED
+    assert not found.fallbacks
     close(found.ntk, np.asarray(sum(jax.tree.leaves(reference))))
     assert found.layers is not None
     assert len(found.layers) == len(jax.tree.leaves(reference))
@@ -222,8 +219,9 @@ def test_convolutions_both_ways(outputs, getkey):
         net = zoo(getkey(), stack, ((filters, 2, 3, 3), (3, filters)), (), image)
         x1, x2, eta = samples(getkey(), net, 2), samples(getkey(), net, 3), nets.rates(net)
         pixels = image[1] * image[2]
-        costs = conv_costs((2, 18, pixels), (3, 18, pixels), (2, 3, filters, pixels), outputs)
-        assert costs.by_grams == by_grams
+        meeting = capture(net, x1).found.uses[0][0].meeting
+        assert (meeting.positions, meeting.rows, meeting.columns) == (pixels, filters, 18)
+        assert costs([meeting], 2, 3, 3, outputs).by_grams == by_grams
         (kernel,) = structured(net, eta, x1, x2, outputs=outputs, tiling=Tiling(3, True), by_layer=False)
         close(kernel, np.asarray(outputs.of(sum(jax.tree.leaves(brute_force(net, eta, x1, x2))))))
 
@@ -318,61 +316,7 @@ def test_the_fastest_tiling_comes_first_and_one_sample_last():
     assert tilings(500, 100, 1)[0] == Tiling(500, True)
 
 
-# --- routes and bad input
-
-
-class Strange(nets.AbstractParametric):
-    """A layer with a parameter, of which the kernels have no rule."""
-
-    index = 0
-
-    @property
-    def name(self):
-        return "weights[0]"
-
-    def __call__(self, net, z, tap):
-        return tap(self, z, net.weights[0] @ jnp.sin(z))
-
-    def parameter(self, tree):
-        return tree.weights[0]
-
-    def __repr__(self):
-        return "Strange()"
-
-
-def test_unknown_layers_fall_back_with_a_reason_and_are_named_when_forced(getkey, caplog):
-    net = zoo(getkey(), (Strange(), TANH, nets.Dense(1)), ((5, 4), (3, 5)), (), (4,))
-    x = samples(getkey(), net, 3)
-    with caplog.at_level(logging.INFO, "jaxsolve"):
-        found = kernels.empirical(net, x)
-    assert "does not know the layer Strange()" in caplog.text
-    assert found.route is not Route.STRUCTURED
-    close(found.ntk, np.asarray(sum(jax.tree.leaves(brute_force(net, kernels.unit_rates(net), x, x)))), 100)
-    with pytest.raises(ValueError, match=r"does not know the layer Strange\(\)"):
-        kernels.empirical(net, x, route=Route.STRUCTURED)
-    with pytest.raises(ValueError, match=r"does not know the layer Strange\(\)"):
-        kernels.empirical(net, x, by_layer=True)
-    with pytest.raises(ValueError, match=r"does not know the layer Strange\(\)"):
-        kernels.memory_estimate(net, x)
-
-
-@pytest.mark.parametrize(
-    "route", [Route.JACOBIAN_CONTRACTION, pytest.param(Route.NTK_VECTOR_PRODUCTS, marks=pytest.mark.slow)]
-)
-def test_a_route_can_be_forced(route, getkey):
-    net = make("dense", getkey())
-    x = samples(getkey(), net, 3)
-    found = kernels.empirical(net, x, trace=True, route=route)
-    assert found.route is route
-    close(found.ntk, np.asarray(kernels.empirical(net, x, trace=True).ntk), 100)
-
-
-def test_many_outputs_of_a_dense_module_take_products_and_one_output_jacobians(getkey):
-    x = jnp.ones((20, 5))
-    for outputs, route in ((1, Route.JACOBIAN_CONTRACTION), (30, Route.NTK_VECTOR_PRODUCTS)):
-        params, rest = nets.partition(eqx.nn.MLP(5, outputs, 8, 1, key=getkey()))
-        cheaper = jacobian_is_cheaper(lambda p, x, rest=rest: jax.vmap(eqx.combine(p, rest))(x), params, x, x)
-        assert cheaper == (route is Route.JACOBIAN_CONTRACTION)
+# --- bad input
 
 
 def test_bad_input(getkey):
@@ -388,11 +332,3 @@ def test_bad_input(getkey):
         kernels.empirical(net, x.astype(jnp.float16))
     with pytest.raises(ValueError, match="exclude each other"):
         kernels.empirical(net, x, trace=True, diagonal=True)
-
-
-def test_layers_of_a_network_known_by_its_shapes_only(getkey):
-    """As sweeps know it, before they choose an integrator."""
-    net = mlp(getkey())
-    shapes = eqx.filter_eval_shape(lambda net: net, net)
-    assert not hasattr(shapes.scaling.multiplier, "__getitem__")
-    assert kernels.unknown_layer(shapes) is kernels.unknown_layer(net) is None

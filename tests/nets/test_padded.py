@@ -147,7 +147,7 @@ def test_outputs_kernels_and_conserved_quantities(name, getkey):
     _same(jax.vmap(padded)(x), jax.vmap(plain)(x))
     one, two = (kernels.empirical(net, x, eta=rates(net), by_layer=True) for net in (plain, padded))
     _same((two.ntk, two.layers), (one.ntk, one.layers))
-    assert two.route is kernels.Route.STRUCTURED
+    assert not two.fallbacks
     assert_fails(lambda: _same(two.ntk, kernels.empirical(plain, x).ntk))  # without the rates
     quantities = [net.conserved(partition(net)[0], rates(net)) for net in (plain, padded)]
     assert len(quantities[0]) == len(quantities[1]) == (2 if name in ("relu", "linear") else 0)
@@ -161,12 +161,10 @@ def test_outputs_kernels_and_conserved_quantities(name, getkey):
 
 
 def test_other_routes_to_the_kernel(getkey):
-    """By neural-tangents, by products, and by the signals of `FunctionSpace`."""
+    """By products, and by the signals of `FunctionSpace`."""
     plain, padded = _pair()
     x, eta = inputs(getkey(), 3), rates(padded)
     expected = kernels.empirical(plain, x, eta=rates(plain)).ntk
-    for route in (kernels.Route.NTK_VECTOR_PRODUCTS, kernels.Route.JACOBIAN_CONTRACTION):
-        _same(kernels.empirical(padded, x, eta=eta, route=route).ntk, expected)
     jacobian = kernels.LayeredJacobian(padded, x)
     _same(jacobian.ntk(eta), expected)
     q = jr.normal(getkey(), (3, 2))

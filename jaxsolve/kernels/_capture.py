@@ -1,0 +1,158 @@
+"""What a batch sends through a function: the operands that parameters meet, and the signals propagated back to them."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Literal
+from jaxtyping import Array, Float, PyTree, Shaped
+
+from .._checks import describe
+from ..nets import partition
+from ._uses import find, Found, Use
+
+
+class Signal(NamedTuple):
+    """What passes one use of a parameter, for a batch of n samples.
+
+    Without an operand it is the derivative d f_a / d (parameter) itself.
+    """
+
+    inputs: Array | None  # shape (n, ...)
+    back: Float[Array, "n out ..."]  # d f_a / d (what the step gives)
+
+
+class Capture(NamedTuple):
+    """A network as a program in which the uses of its parameters are known.
+
+    Attributes:
+        found: the program and the uses.
+        values: of the parameters, leaf by leaf.
+        names: of the leaves.
+    """
+
+    found: Found
+    values: list[Array]
+    names: list[str]
+
+    @property
+    def out_size(self) -> int:
+        return self.found.program.shapes[self.found.program.output].shape[0]
+
+    @property
+    def dtype(self) -> Any:
+        return self.values[0].dtype
+
+    @property
+    def uses(self) -> list[tuple[int, Use | None]]:
+        """All that is captured: leaves and how they are used, None for a derivative by the leaf itself."""
+        uses = self.found.uses
+        return [(leaf, use) for leaf in self.found.order for use in uses[leaf] or [None]]
+
+    @property
+    def fallbacks(self) -> dict[str, str]:
+        """Why the derivative of a leaf is taken directly, for leaves that meet data otherwise than is known here."""
+        return {self.names[leaf]: self.found.reasons[leaf] for leaf in self.found.order if leaf in self.found.reasons}
+
+    def pushed(self, values: list[Array], sample: Array, pushes: list[Array] | None) -> tuple[Array, list[Any], list]:
+        """The output where a number is added to the result of every use; the operands; and those results."""
+        program, held = self.found.program, {**self.found.program.values}
+        held |= dict(zip(program.leaves, values, strict=True))
+        held[program.sample] = sample
+        at: dict[int, list[int]] = {}
+        results: list[Any] = [None] * len(self.uses)
+        swaps = {}
+        for index, (leaf, use) in enumerate(self.uses):
+            if use is None:
+                slot = program.leaves[leaf]
+                results[index] = held[slot]
+                held[slot] = held[slot] if pushes is None else held[slot] + pushes[index]
+            else:
+                at.setdefault(use.step, []).append(index)
+                swaps[use.step] = use.meeting
+        for number, step in enumerate(program.steps):
+            inputs = [held[slot] for slot in step.inputs]
+            meeting = swaps.get(number)
+            outputs = list(step.call(*inputs) if meeting is None else meeting.run(step, inputs))
+            for index in at.get(number, ()):
+                results[index] = outputs[0]
+                outputs[0] = outputs[0] if pushes is None else outputs[0] + pushes[index]
+            held.update(zip(step.outputs, outputs, strict=True))
+        operands = [None if use is None else held[use.operand] for _, use in self.uses]
+        scales = [None if use is None else _scale(use, held) for _, use in self.uses]
+        return held[program.output], [operands, scales], results
+
+    def of_sample(self, values: list[Array], sample: Array) -> list[Signal]:
+        """The signals of one sample, without its axis."""
+        zeros = jax.eval_shape(lambda v, s: self.pushed(v, s, None)[2], values, sample)
+        zeros = [jnp.zeros(zero.shape, zero.dtype) for zero in zeros]
+
+        def forward(pushes: list[Array]) -> tuple[Array, list[Any]]:
+            output, operands, _ = self.pushed(values, sample, pushes)
+            return output, operands
+
+        output, pull, (operands, scales) = jax.vjp(forward, zeros, has_aux=True)
+        (backs,) = jax.vmap(pull)(jnp.eye(output.shape[0], dtype=output.dtype))
+        scaled = [back if scale is None else scale * back for scale, back in zip(scales, backs, strict=True)]
+        return [Signal(*pair) for pair in zip(operands, scaled, strict=True)]
+
+    def signals(self, x: Shaped[Array, "n ..."]) -> list[Signal]:
+        """The signals of a batch: one forward pass, and one backward pass per output."""
+        return jax.vmap(lambda sample: self.of_sample(self.values, sample))(x)
+
+    def constant(self, x: Shaped[Array, "n ..."]) -> list[bool]:
+        """Of every use, whether its signal is the same for all samples, as that of a last layer is."""
+        sample = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+        jaxpr = jax.make_jaxpr(self.of_sample)(self.values, sample).jaxpr
+        moved = {jaxpr.invars[-1]}
+        for eqn in jaxpr.eqns:
+            if any(not isinstance(var, Literal) and var in moved for var in eqn.invars):
+                moved.update(eqn.outvars)
+        structure = jax.tree.structure(jax.eval_shape(self.of_sample, self.values, sample))
+        shaped = jax.tree.unflatten(structure, jaxpr.outvars)
+        return [isinstance(signal.back, Literal) or signal.back not in moved for signal in shaped]
+
+
+def capture(net: PyTree, x: Any) -> Capture:
+    """The network as a program on one sample, of the shape and dtype that `x`, a batch, has."""
+    params, static = partition(net)
+    sample = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+    _check_outputs(net, sample)
+    found = find(lambda p, s: eqx.combine(p, static)(s), params, sample)
+    if not found.order:
+        raise ValueError(f"no parameter of this {type(net).__name__} enters its outputs, so it has no kernel")
+    paths = jax.tree_util.tree_leaves_with_path(params)
+    names = [jax.tree_util.keystr(path).removeprefix(".") for path, _ in paths]
+    return Capture(found, [leaf for _, leaf in paths], names)
+
+
+def _check_outputs(net: Any, sample: jax.ShapeDtypeStruct) -> None:
+    """Raises ValueError for what does not map one sample to a vector of real outputs."""
+    given = f"one sample, of shape {sample.shape} and dtype {sample.dtype}"
+    try:
+        out = eqx.filter_eval_shape(net, sample)
+    except jax.errors.JAXTypeError:
+        raise  # a network that branches on traced values, about which JAX says more
+    except Exception as error:
+        raise ValueError(
+            f"the network cannot be called as net(x) on {given}: {error or type(error).__name__}. One with dropout "
+            "needs eqx.nn.inference_mode(net), or a key that stays, by js.nets.Function(lambda net, x: net(x, "
+            "key=key), net); one with state js.nets.Function(lambda net, x: net(x, state)[0], net) in inference mode"
+        ) from error
+    if getattr(out, "ndim", None) != 1 or not jnp.issubdtype(out.dtype, jnp.floating):
+        raise ValueError(
+            f"the network must map {given}, to a vector of real outputs, shape (c,), got {describe(out)}; return one "
+            "by js.nets.Function(lambda net, x: net(x).reshape(-1), net)"
+        )
+
+
+def _scale(use: Use, held: dict[int, Any]) -> Any:
+    """What the parameter is multiplied by on the way to this use; None if it is 1."""
+    if not use.view.scales and use.view.sign == 1:
+        return None
+    total = use.view.sign
+    for slot, power in use.view.scales:
+        value = jnp.reshape(held[slot], ())
+        total = total * value if power == 1 else total / value
+    return total

@@ -1,0 +1,171 @@
+"""A function of parameters and one sample as a flat list of steps, its calls entered and short scans unrolled."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Literal
+from jaxtyping import Array, PyTree
+
+
+# A scan of more steps is not unrolled: programs grow with them, and so does the time to compile.
+LONGEST_SCAN = 64
+# The parameter of an equation that holds the program of a call.
+_CALLS = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "remat": "jaxpr",
+    "remat2": "jaxpr",
+    "checkpoint": "jaxpr",
+    "custom_lin": "jaxpr",
+}
+
+
+class Step(NamedTuple):
+    """One operation: reads values from slots, and writes others."""
+
+    name: str
+    params: dict[str, Any]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    call: Callable[..., Sequence[Any]]
+
+
+class Program(NamedTuple):
+    """A function (parameters, sample) -> output.
+
+    Attributes:
+        steps: in the order in which they run.
+        values: what is known beforehand, by slot.
+        shapes: of every slot.
+        leaves, sample, output: the slots of the parameters, of the sample and of the output.
+    """
+
+    steps: list[Step]
+    values: dict[int, Any]
+    shapes: list[jax.ShapeDtypeStruct]
+    leaves: list[int]
+    sample: int
+    output: int
+
+
+@runtime_checkable
+class Watcher(Protocol):
+    """Follows a program while it is made."""
+
+    def begin(self, program: Program) -> None:
+        """Before the first step: of the program only the slots of parameters and sample are known."""
+
+    def enters(self, slots: Sequence[int]) -> bool:
+        """Whether a call with these inputs is to be entered."""
+        ...
+
+    def see(self, step: Step) -> None:
+        """A step that has been added."""
+
+
+def trace(f: Callable[[PyTree, Array], Array], params: PyTree, x: jax.ShapeDtypeStruct, watcher: Watcher) -> Program:
+    """The program of f, of which parameters and the sample may be known by their shapes only."""
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params)
+    closed = jax.make_jaxpr(f)(shapes, x)
+    return _Writer(watcher).write(closed, len(jax.tree.leaves(shapes)))
+
+
+class _Writer:
+    def __init__(self, watcher: Watcher):
+        self.watcher = watcher
+        self.steps: list[Step] = []
+        self.values: dict[int, Any] = {}
+        self.shapes: list[jax.ShapeDtypeStruct] = []
+
+    def write(self, closed: ClosedJaxpr, leaves: int) -> Program:
+        jaxpr = closed.jaxpr
+        slots = [self._slot(var.aval) for var in jaxpr.invars]
+        program = Program(self.steps, self.values, self.shapes, slots[:leaves], slots[leaves], -1)
+        self.watcher.begin(program)
+        (output,) = self._inline(jaxpr, closed.consts, slots)
+        return program._replace(output=output)
+
+    def _slot(self, aval: Any) -> int:
+        self.shapes.append(aval)
+        return len(self.shapes) - 1
+
+    def _constant(self, value: Any) -> int:
+        slot = self._slot(jax.typeof(value))
+        self.values[slot] = value
+        return slot
+
+    def _inline(self, jaxpr: Any, consts: Sequence[Any], slots: Sequence[int]) -> list[int]:
+        """Adds all equations of a program whose inputs are these slots; returns those of its outputs."""
+        known = dict(zip(jaxpr.invars, slots, strict=True))
+        for var, value in zip(jaxpr.constvars, consts, strict=True):
+            known[var] = self._constant(value)
+        read = lambda var: self._literal(var) if isinstance(var, Literal) else known[var]
+        for eqn in jaxpr.eqns:
+            inputs = [read(var) for var in eqn.invars]
+            known.update(zip(eqn.outvars, self._equation(eqn, inputs), strict=True))
+        return [read(var) for var in jaxpr.outvars]
+
+    def _literal(self, literal: Any) -> int:
+        slot = self._slot(literal.aval)
+        self.values[slot] = np.asarray(literal.val, literal.aval.dtype)
+        return slot
+
+    def _equation(self, eqn: Any, inputs: list[int]) -> list[int]:
+        name = eqn.primitive.name
+        if self.watcher.enters(inputs):
+            if name in _CALLS:
+                inner = eqn.params[_CALLS[name]]
+                return self._inline(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), inputs)
+            if name == "scan" and eqn.params["length"] <= LONGEST_SCAN:
+                return self._unroll(eqn, inputs)
+        bound = eqn.primitive.get_bind_params(eqn.params)
+        subfuns, params = bound if isinstance(bound, tuple) else ((), bound)  # a pair in older versions of JAX
+
+        def call(*values: Any) -> Sequence[Any]:
+            found = eqn.primitive.bind(*subfuns, *values, **params)
+            return found if eqn.primitive.multiple_results else [found]
+
+        return self._add(name, eqn.params, inputs, [var.aval for var in eqn.outvars], call)
+
+    def _add(self, name: str, params: dict[str, Any], inputs: list[int], shapes: Any, call: Any) -> list[int]:
+        outputs = [self._slot(shape) for shape in shapes]
+        step = Step(name, params, tuple(inputs), tuple(outputs), call)
+        self.steps.append(step)
+        self.watcher.see(step)
+        return outputs
+
+    def _unroll(self, eqn: Any, inputs: list[int]) -> list[int]:
+        """The steps of a scan, one after the other."""
+        length, fixed, carried = (eqn.params[name] for name in ("length", "num_consts", "num_carry"))
+        consts, carry, rows = inputs[:fixed], inputs[fixed : fixed + carried], inputs[fixed + carried :]
+        body, order = eqn.params["jaxpr"], range(length)
+        stacked: list[list[int]] = [[] for _ in range(len(eqn.outvars) - carried)]
+        for index in reversed(order) if eqn.params["reverse"] else order:
+            outputs = self._inline(body.jaxpr, body.consts, [*consts, *carry, *[self._row(row, index) for row in rows]])
+            carry = outputs[:carried]
+            for found, output in zip(stacked, outputs[carried:], strict=True):
+                found.append(output)
+        stack = lambda *values: [jnp.stack(values)]
+        ends = []
+        for found, var in zip(stacked, eqn.outvars[carried:], strict=True):
+            in_order = found[::-1] if eqn.params["reverse"] else found
+            ends += self._add("stack", {}, in_order, [var.aval], stack) if found else [self._empty(var.aval)]
+        return [*carry, *ends]
+
+    def _empty(self, aval: Any) -> int:
+        return self._constant(jnp.zeros(aval.shape, aval.dtype))
+
+    def _row(self, slot: int, index: int) -> int:
+        shape = self.shapes[slot].shape
+        starts, limits = (index, *[0] * (len(shape) - 1)), (index + 1, *shape[1:])
+        aval = jax.ShapeDtypeStruct((1, *shape[1:]), self.shapes[slot].dtype)
+        params = {"start_indices": starts, "limit_indices": limits, "strides": None}
+        (part,) = self._add("slice", params, [slot], [aval], lambda value: [jax.lax.slice(value, starts, limits)])
+        row = jax.ShapeDtypeStruct(shape[1:], aval.dtype)
+        (out,) = self._add("squeeze", {"dimensions": (0,)}, [part], [row], lambda value: [jnp.squeeze(value, 0)])
+        return out

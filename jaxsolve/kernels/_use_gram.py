@@ -1,0 +1,231 @@
+"""What each parameter adds to the NTK of a batch of pairs, given the signals that pass its uses."""
+
+import itertools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ._capture import Signal
+from ._factors import derivative_by_base, Factors, merged
+from ._meetings import AbstractMeeting, Lookup, to_base
+from ._outputs import Outputs
+from ._uses import Use
+from ._views import back_to_leaf, base, disjoint
+
+
+class Costs(NamedTuple):
+    """Two ways to the same numbers: through each sample's derivative, or through Grams of operands and of signals."""
+
+    derivative_work: int  # multiplications
+    derivative_size: int  # numbers held
+    gram_work: int
+    gram_size: int
+
+    @property
+    def by_grams(self) -> bool:
+        """Whether Grams are cheaper."""
+        return self.gram_work < self.derivative_work
+
+    @property
+    def size(self) -> int:
+        """Numbers held by the cheaper way."""
+        return self.gram_size if self.by_grams else self.derivative_size
+
+
+def costs(meetings: list[AbstractMeeting], n: int, m: int, out_size: int, outputs: Outputs) -> Costs:
+    """For all uses of one parameter, or of one part of it, between n and m samples."""
+    pairs = n * m * (out_size**2 if outputs is Outputs.ALL else out_size)
+    size = math.prod(meetings[0].shape)
+    work = sum(one.positions * (size // one.columns if isinstance(one, Lookup) else size) for one in meetings)
+    gram_work, gram_size = 0, 0
+    for one, two in itertools.product(meetings, meetings):
+        positions = one.positions * two.positions * one.groups
+        inner = 1 if isinstance(one, Lookup) or isinstance(two, Lookup) else one.columns
+        alone = positions == one.groups == 1  # then no sum over positions follows
+        gram_work += positions * (n * m * inner + pairs * (one.rows + (not alone)))
+        gram_size = max(gram_size, positions * (n * m + pairs))
+    return Costs((n + m) * out_size * work + pairs * size, (n + m) * out_size * size, gram_work, gram_size)
+
+
+def contribution(
+    uses: list[Use],
+    rate: Float[Array, ""],
+    shape: tuple[int, ...],
+    one: list[Signal],
+    two: list[Signal],
+    constant: list[bool],
+    outputs: Outputs,
+) -> Float[Array, "..."]:
+    """eta <df/dtheta, df/dtheta> of one parameter of this shape."""
+    if not uses:
+        return rate * outputs.gram(*(_flat(signals[0].back) for signals in (one, two)))
+    parts: dict[Any, list[int]] = {}
+    for index, use in enumerate(uses):
+        parts.setdefault(use.view.moves, []).append(index)
+    if len(parts) > 1 and not disjoint(list(parts), shape):
+        return rate * outputs.gram(*(_flat(_of_leaf(uses, shape, signals)) for signals in (one, two)))
+    found = []
+    for chosen in parts.values():
+        meetings = [uses[index].meeting for index in chosen]
+        own = [constant[index] for index in chosen]
+        first, second = ([signals[index] for index in chosen] for signals in (one, two))
+        found.append(_of_part(meetings, rate, first, second, own, outputs))
+    return sum(found[1:], found[0])
+
+
+def work_size(uses: list[Use], tile: int, out_size: int, outputs: Outputs) -> int:
+    """Numbers that the contribution of one parameter holds between two tiles."""
+    if not uses:
+        return 0
+    meetings = [use.meeting for use in uses]
+    known = costs(meetings, tile, tile, out_size, outputs)
+    if len(meetings) == 1 and meetings[0].positions == meetings[0].groups == 1:
+        return 0  # the Grams are the contribution
+    return known.size if together(meetings) else known.derivative_size
+
+
+def together(meetings: list[AbstractMeeting]) -> bool:
+    """Whether Grams of these uses combine: the same axes of the parameter on either side."""
+    return all(_same(meetings[0], other) or _crossed(meetings[0], other) for other in meetings[1:])
+
+
+def _same(one: AbstractMeeting, two: AbstractMeeting) -> bool:
+    return one.split == two.split
+
+
+def _crossed(one: AbstractMeeting, two: AbstractMeeting) -> bool:
+    """Whether the signal of one is on the side of the other's operand, as in a read-out tied to an embedding."""
+    sides = (two.split.operand, two.split.signal) == (one.split.signal, one.split.operand)
+    return sides and one.split.groups == two.split.groups == 1 and not (one.split.shared or two.split.shared)
+
+
+def _of_part(
+    meetings: list[AbstractMeeting],
+    rate: Float[Array, ""],
+    one: list[Signal],
+    two: list[Signal],
+    constant: list[bool],
+    outputs: Outputs,
+) -> Float[Array, "..."]:
+    """For uses that all see the same base of a parameter."""
+    n, m, out_size = one[0].back.shape[0], two[0].back.shape[0], one[0].back.shape[1]
+    if together(meetings) and costs(meetings, n, m, out_size, outputs).by_grams:
+        first, second = merged(meetings, one), merged(meetings, two)
+        if len(first) == 1 and first[0].simple:
+            a, b = first[0], second[0]
+            vectors = [factors.operand.reshape(factors.back.shape[0], *factors.operand.shape[3:]) for factors in (a, b)]
+            pairs = rate * _inner(*vectors).astype(first[0].back.dtype)
+            backs = [_flat(factors.back) for factors in (a, b)]
+            return outputs.times(pairs, outputs.gram(*(back[:1] if constant[0] else back for back in backs)))
+        found = [_pair(a, b, outputs) for a, b in itertools.product(first, second)]
+        return rate * sum(found[1:], found[0])
+    return rate * outputs.gram(*(_flat(_of_base(meetings, signals)) for signals in (one, two)))
+
+
+def _of_base(meetings: list[AbstractMeeting], signals: list[Signal]) -> Float[Array, "n out ..."]:
+    """The derivative by the base."""
+    found = [derivative_by_base(factors, meetings[0].shape) for factors in merged(meetings, signals)]
+    return sum(found[1:], found[0])
+
+
+def _of_leaf(uses: list[Use], shape: tuple[int, ...], signals: list[Signal]) -> Float[Array, "n out ..."]:
+    """The derivative by the parameter itself."""
+    parts: dict[Any, list[int]] = {}
+    for index, use in enumerate(uses):
+        parts.setdefault(use.view.moves, []).append(index)
+    total = []
+    for moves, chosen in parts.items():
+        derivative = _of_base([uses[index].meeting for index in chosen], [signals[index] for index in chosen])
+        total.append(jax.vmap(jax.vmap(lambda d, moves=moves: back_to_leaf(d, moves, shape)))(derivative))
+    return sum(total[1:], total[0])
+
+
+# --- Grams
+
+
+def _pair(one: Factors, two: Factors, outputs: Outputs) -> Float[Array, "..."]:
+    """sum over groups and positions p, q of the products of Grams."""
+    way = _windowed if one.split == two.split else _crossed_windows
+    found = [way(one.group(g), two.group(g), outputs) for g in range(one.back.shape[3])]
+    return sum(found[1:], found[0])
+
+
+def _windowed(one: Factors, two: Factors, outputs: Outputs) -> Float[Array, "..."]:
+    inputs = _inner(one.operand, two.operand).astype(one.back.dtype)  # (n, p, m, q)
+    if outputs is Outputs.TRACE:  # outputs and entries are summed over alike
+        by_position = lambda back: jnp.moveaxis(back, 1, 2).reshape(back.shape[0], back.shape[2], -1)
+        grams = _inner(by_position(one.back), by_position(two.back))
+        return jnp.sum(inputs * grams, axis=(1, 3))
+    if outputs is Outputs.DIAGONAL:
+        return jnp.sum(inputs[None] * jnp.einsum("napr,maqr->anpmq", one.back, two.back), axis=(2, 4))
+    return jnp.sum(inputs[:, None, :, :, None, :] * _inner(one.back, two.back), axis=(2, 5))
+
+
+def _crossed_windows(one: Factors, two: Factors, outputs: Outputs) -> Float[Array, "..."]:
+    left = _inner(one.operand, two.back)  # (n, p, m, b, q)
+    right = _inner(one.back, two.operand)  # (n, a, p, m, q)
+    if outputs is Outputs.ALL:
+        return jnp.sum(left[:, None] * right[:, :, :, :, None], axis=(2, 5))
+    left = jnp.moveaxis(left, 3, 1)  # b = a
+    if outputs is Outputs.TRACE:
+        return jnp.sum(left * right, axis=(1, 2, 4))
+    return jnp.moveaxis(jnp.sum(left * right, axis=(2, 4)), 1, 0)
+
+
+def _inner(one: Array, two: Array) -> Array:
+    """Products over the last axis of all with all; of places of single ones, whether they agree."""
+    looked = [jnp.issubdtype(array.dtype, jnp.integer) for array in (one, two)]
+    if all(looked):
+        return (one.reshape(-1, 1) == two.reshape(1, -1)).reshape(*one.shape, *two.shape)
+    if looked[1]:
+        return jnp.take(one, two, axis=-1, mode="fill", fill_value=0)
+    if looked[0]:
+        found = _inner(two, one)
+        return jnp.transpose(found, (*range(two.ndim - 1, found.ndim), *range(two.ndim - 1)))
+    product = one.reshape(-1, one.shape[-1]) @ two.reshape(-1, two.shape[-1]).T
+    return product.reshape(*one.shape[:-1], *two.shape[:-1])
+
+
+def _flat(rows: Float[Array, "n out ..."]) -> Float[Array, "n out entries"]:
+    return rows.reshape(*rows.shape[:2], -1)
+
+
+# --- products with vectors
+
+
+def push(use: Use | None, v: Float[Array, "..."], signal: Signal) -> Float[Array, "n out"]:
+    """What one use adds to J v, where the parameter moves by v."""
+    if use is None:
+        return _flat(signal.back) @ v.reshape(-1)
+    factors = Factors.of(use.meeting, signal)
+    matrix = use.meeting.from_base(base(v, use.view.moves)).astype(factors.back.dtype)
+    if isinstance(use.meeting, Lookup):
+        moved = jnp.take(matrix[0].T, factors.operand, axis=0, mode="fill", fill_value=0)[:, :, None]
+    else:
+        moved = jnp.einsum("npgk,grk->npgr", factors.operand, matrix)
+    return jnp.einsum("nak,nk->na", _flat(factors.back), moved.reshape(moved.shape[0], -1))
+
+
+def pull(use: Use | None, q: Float[Array, "n out"], signal: Signal, shape: tuple[int, ...]) -> Float[Array, "..."]:
+    """What one use adds to J^T q."""
+    back = jnp.einsum("na,na...->n...", q, signal.back)
+    if use is None:
+        return jnp.sum(back, axis=0)
+    meeting = use.meeting
+    operand, one_output = meeting.operand(signal.inputs), meeting.signal(back[:, None])[:, 0]
+    if isinstance(meeting, Lookup):
+        ids, values = operand.reshape(-1), one_output.reshape(-1, meeting.rows)
+        table = jnp.zeros((meeting.columns, meeting.rows), values.dtype).at[ids].add(values, mode="drop")
+        found = table.T[None]
+    else:
+        columns = _by_columns(one_output.reshape(-1, *one_output.shape[2:]))
+        found = jnp.einsum("grx,xgk->grk", columns, operand.reshape(-1, *operand.shape[2:]).astype(back.dtype))
+    return back_to_leaf(to_base(found, meeting.split, meeting.shape), use.view.moves, shape)
+
+
+def _by_columns(rows: Float[Array, "n groups rows"]) -> Float[Array, "groups rows n"]:
+    """The transpose, copied: on CPU, XLA multiplies by a transposed view at half the speed."""
+    return jax.lax.optimization_barrier(jnp.moveaxis(rows, 0, 2))

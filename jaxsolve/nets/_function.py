@@ -1,0 +1,97 @@
+"""Networks that were written elsewhere: any function of parameters and one sample."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import Array, Float, PyTree
+
+from .._checks import describe
+
+
+class Function(eqx.Module):
+    """f(params, x) as a network: all floating-point arrays of its parameters train, at eta = 1.
+
+    Wherever a network goes, such a function goes: `js.Problem`, `js.kernels.empirical`, `js.solve`.
+
+    Arguments:
+        f: maps parameters and one sample to its outputs, shape (c,). Arrays that do not train are closed over.
+        params: a pytree of arrays; an Equinox module as well.
+
+    Example:
+        >>> params = {"w": jnp.ones((1, 2)), "b": jnp.zeros(1)}
+        >>> net = js.nets.Function(lambda p, x: p["w"] @ jnp.tanh(x) + p["b"], params)
+        >>> js.kernels.empirical(net, jnp.zeros((1, 2))).ntk.tolist()  # of the bias alone
+        [[[[1.0]]]]
+
+    Raises:
+        TypeError: f is not callable.
+    """
+
+    f: Callable[[PyTree, Any], Array] = eqx.field(static=True)  # a function
+    params: PyTree
+
+    def __init__(self, f: Any, params: PyTree):
+        if not callable(f):
+            raise TypeError(f"f must be a function f(params, x) of one sample, got {describe(f)}")
+        function: Any = f
+        self.f, self.params = function, params
+
+    def __call__(self, x: Any) -> Float[Array, " out"]:
+        """The output for one sample."""
+        return self.f(self.params, x)
+
+
+def from_linen(module: Any, variables: Any, **options: Any) -> Function:
+    """A Flax Linen module as a network of one sample; what is not in the collection "params" stays as it is.
+
+    Arguments:
+        module: such as `flax.linen.Dense(3)`, called without an axis of samples.
+        variables: what `module.init(key, x)` returned.
+        options: for `module.apply`, such as `train=False` or `rngs={"dropout": key}`, a key that stays.
+
+    Example:
+        >>> linen = pytest.importorskip("flax.linen")
+        >>> module = linen.Dense(3)
+        >>> net = js.nets.from_linen(module, module.init(jax.random.key(0), jnp.ones(2)))
+        >>> js.kernels.empirical(net, jnp.ones((4, 2)), trace=True).ntk.shape
+        (4, 4)
+    """
+    fixed = {name: values for name, values in variables.items() if name != "params"}
+    return Function(lambda params, x: module.apply({"params": params, **fixed}, x, **options), variables["params"])
+
+
+def from_nnx(model: Any) -> Function:
+    """A Flax NNX model as a network of one sample; what is no `nnx.Param` stays as it is.
+
+    Arguments:
+        model: called as model(x), without an axis of samples. With dropout or batch statistics, after `model.eval()`.
+
+    Example:
+        >>> nnx = pytest.importorskip("flax.nnx")
+        >>> net = js.nets.from_nnx(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
+        >>> js.kernels.empirical(net, jnp.ones((4, 2)), trace=True).ntk.shape
+        (4, 4)
+    """
+    from flax import nnx
+
+    graph, params, rest = nnx.split(model, nnx.Param, ...)
+    return Function(lambda params, x: nnx.merge(graph, params, rest)(x), nnx.to_pure_dict(params))
+
+
+def from_haiku(transformed: Any, params: Any, *, key: Any = None) -> Function:
+    """A function that `haiku.transform` has made pure, as a network of one sample.
+
+    Arguments:
+        transformed: what `haiku.transform(f)` returned, f called without an axis of samples.
+        params: what `transformed.init(key, x)` returned.
+        key: for dropout, one that stays; None for functions without.
+
+    Example:
+        >>> haiku = pytest.importorskip("haiku")
+        >>> made = haiku.transform(lambda x: haiku.Linear(3)(x))
+        >>> net = js.nets.from_haiku(made, made.init(jax.random.key(0), jnp.ones(2)))
+        >>> js.kernels.empirical(net, jnp.ones((4, 2)), trace=True).ntk.shape
+        (4, 4)
+    """
+    return Function(lambda params, x: transformed.apply(params, key, x), params)

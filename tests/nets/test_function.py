@@ -1,0 +1,84 @@
+"""Networks that were written elsewhere."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxsolve as js
+from jaxsolve import kernels, nets
+from tests.cases import eps
+
+
+@pytest.fixture
+def usual():
+    """Libraries of others rely on JAX's usual rules of promotion."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def _check(net, x):
+    """Its kernel is that of its Jacobian, and names its parameters."""
+    found = kernels.empirical(net, x, by_layer=True)
+    params = nets.partition(net)[0]
+    outputs = lambda p: jax.vmap(nets.Function(net.f, p.params))(x)
+    rows = [leaf.reshape(*leaf.shape[:2], -1) for leaf in jax.tree.leaves(jax.jit(jax.jacobian(outputs))(params))]
+    expected = sum(jnp.einsum("nap,mbp->namb", row, row) for row in rows)
+    np.testing.assert_allclose(found.ntk, expected, rtol=0, atol=eps(100) * np.max(np.abs(expected)))
+    assert not found.fallbacks
+    return found
+
+
+def test_a_function_trains_as_a_problem():
+    x = jnp.array([[1.0], [2.0]])
+    net = nets.Function(lambda w, x: w * x, jnp.zeros(1))
+    run = js.solve(js.Problem(net, x, 3 * x), js.GradientFlow(), 1.0)
+    # f' = -x (w - 3) x^2 averaged over the samples: w = 3 (1 - exp(-5/2 t))
+    np.testing.assert_allclose(run.final.params.params, 3 * (1 - np.exp(-2.5)), rtol=1e-4)
+
+
+@pytest.mark.usefixtures("usual")
+def test_flax_linen():
+    linen = pytest.importorskip("flax.linen")
+
+    class Small(linen.Module):
+        @linen.compact
+        def __call__(self, x):
+            x = linen.tanh(linen.Conv(4, (3, 3))(x))
+            x = linen.LayerNorm()(jnp.mean(x, (0, 1)))
+            return linen.Dense(2)(x)
+
+    x = jax.random.normal(jax.random.key(0), (3, 5, 5, 2))
+    module = Small()
+    dtype = lambda leaf: leaf.astype(x.dtype)
+    variables = jax.tree.map(dtype, module.init(jax.random.key(1), x[0]))
+    found = _check(nets.from_linen(module, variables), x)
+    assert found.layers is not None
+    assert "params['Conv_0']['kernel']" in found.layers
+
+
+@pytest.mark.usefixtures("usual")
+def test_flax_nnx():
+    nnx = pytest.importorskip("flax.nnx")
+    x = jax.random.normal(jax.random.key(0), (3, 4))
+    rngs = nnx.Rngs(0)
+    model = nnx.Sequential(
+        nnx.Linear(4, 5, rngs=rngs, param_dtype=x.dtype), jnp.tanh, nnx.Linear(5, 2, rngs=rngs, param_dtype=x.dtype)
+    )
+    net = nets.from_nnx(model)
+    np.testing.assert_allclose(net(x[0]), model(x[0]), rtol=eps(10))
+    _check(net, x)
+
+
+@pytest.mark.usefixtures("usual")
+def test_haiku():
+    haiku = pytest.importorskip("haiku")
+    x = jax.random.normal(jax.random.key(0), (3, 4))
+    made = haiku.transform(lambda x: haiku.nets.MLP([5, 2], activation=jnp.tanh)(x))
+    net = nets.from_haiku(made, made.init(jax.random.key(1), x[0]))
+    assert _check(net, x).ntk.shape == (3, 2, 3, 2)
+
+
+def test_what_is_no_function():
+    with pytest.raises(TypeError, match="f must be a function f\\(params, x\\) of one sample"):
+        nets.Function(3, jnp.ones(2))
