@@ -14,6 +14,10 @@ from . import (
     until as until,
 )
 from ._compare import compare as compare, Comparison as Comparison
+from ._diagnose import (
+    diagnose as diagnose,
+    diagnose_checkpoints as diagnose_checkpoints,
+)
 from ._dynamics import (
     AbstractDynamics as AbstractDynamics,
     AbstractMarching as AbstractMarching,
