@@ -90,8 +90,8 @@ def before(
             float("nan"), _limits.CURVATURE, "not known: the network has no second derivative"
         )
         notes.append(
-            "Chizat's ratio needs second derivatives, which networks of kinks (relu) do not have between them, nor linear "
-            "ones; the multiplier is measured without."
+            "Chizat's ratio needs second derivatives, which networks with kinks (relu) may not have between them; the "
+            "multiplier is measured without."
         )
     exponent = rate_exponent(few, optimizer, few.params)
 

@@ -38,7 +38,7 @@ class Curvature(NamedTuple):
 
 @eqx.filter_jit
 def curvature(problem: Problem, params: PyTree, update: PyTree) -> Curvature:
-    """Chizat's ratio along an update: for MSE and u = -grad L it is the criterion of Chizat et al. along the gradient."""
+    """Chizat's ratio along an update; for MSE and u = -grad L it is the criterion of his paper."""
     slope = lambda p: jax.jvp(problem.outputs, (p,), (update,))
     (f, first), (_, second) = jax.jvp(slope, (params,), (update,))
     loss = problem.loss.value(f, problem.y)

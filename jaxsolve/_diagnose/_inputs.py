@@ -86,8 +86,8 @@ def check_optimizer(optimizer: Any) -> None:
         return
     made = " (a function: call it with a rate)" if callable(optimizer) else ""
     raise TypeError(
-        f"optimizer must be an optax transformation, such as optax.adam(1e-3); got {describe(optimizer)}{made}. Wrappers "
-        "of other libraries hold one: give that, such as the tx of Flax's TrainState or of nnx.Optimizer"
+        f"optimizer must be an optax transformation, such as optax.adam(1e-3); got {describe(optimizer)}{made}. "
+        "Wrappers of other libraries hold one: give that, such as the tx of Flax's TrainState or of nnx.Optimizer"
     )
 
 
@@ -156,8 +156,8 @@ def _check_start(problem: Problem) -> None:
     bad = int(np.sum(~np.all(np.isfinite(f), axis=1)))
     if bad:
         raise ValueError(
-            f"the outputs of the network at the start are NaN or infinite for {bad} of {len(f)} samples; scale the inputs "
-            "down, or look for a division by zero or a logarithm in the network"
+            f"the outputs of the network at the start are NaN or infinite for {bad} of {len(f)} samples; scale the "
+            "inputs down, or look for a division by zero or a logarithm in the network"
         )
     value = float(problem.loss.value(jnp.asarray(f), problem.y))
     if not np.isfinite(value):

@@ -1,4 +1,4 @@
-"""The thresholds of a diagnosis, and where each comes from. `docs/diagnose.md` has the table that they are checked by."""
+"""The thresholds of a diagnosis, and where each comes from; docs/diagnose.md checks them."""
 
 from typing import NamedTuple
 

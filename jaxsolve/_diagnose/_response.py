@@ -69,7 +69,9 @@ def response(problem: Problem, optimizer: Any, params: PyTree, state: Any) -> Re
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(rates)]
     if not all(np.all(np.isfinite(leaf) & (leaf >= 0)) for leaf in leaves) or not any(np.any(leaf) for leaf in leaves):
         return Response(
-            None, False, "its steps are not in proportion to a small gradient (they may use its sign alone)"
+            None,
+            False,
+            "its steps are not in proportion to a small gradient, as those of signs, or the first one of Adam",
         )
     return Response(rates, any(kind in _SQUARES for kind in kinds), "")
 

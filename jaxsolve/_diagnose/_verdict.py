@@ -87,15 +87,17 @@ def paragraph(seen: Examined, verdict: Verdict, findings: dict[str, Finding], ex
         Regime.UNSTABLE: "The training diverged: take a smaller rate. What follows is from before that.",
     }[verdict.regime]
     parts = [opening]
-    moved = f"While {max(progress, 0):.0%} of the loss's gradient went away, its tangent kernel moved by {change:.2g} of its size"
+    moved = (
+        f"While {max(progress, 0):.0%} of the loss's gradient went away, its kernel moved by {change:.2g} of its size"
+    )
     carried = f", which makes {verdict.expected:.2g} by the end of training" if verdict.expected > 1.2 * change else ""
     where = "below" if verdict.expected < _limits.KERNEL_CHANGE.value else "above"
     parts.append(f"{moved}{carried}; {where} {_limits.KERNEL_CHANGE.value:g}, the limit of the kernel regime.")
     if verdict.near:
         parts.append("That is near the limit, where seeds and details decide.")
     parts.append(
-        f"Its linearisation misses {value('nonlinearity'):.0%} of the change of its outputs. The kernel's alignment with "
-        f"the target is {value('kernel_alignment'):.2g} ({findings['kernel_alignment'].words.split(', ')[-1]})."
+        f"Its linearisation misses {value('nonlinearity'):.0%} of the change of its outputs. The kernel's alignment "
+        f"with the target is {value('kernel_alignment'):.2g} ({findings['kernel_alignment'].words.split(', ')[-1]})."
     )
     parts += extra
     parts.append(_layers(seen))
