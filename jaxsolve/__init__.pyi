@@ -15,8 +15,10 @@ from . import (
 )
 from ._compare import compare as compare, Comparison as Comparison
 from ._diagnose import (
+    coordinate_check as coordinate_check,
     diagnose as diagnose,
     diagnose_checkpoints as diagnose_checkpoints,
+    transfer_check as transfer_check,
 )
 from ._dynamics import (
     AbstractDynamics as AbstractDynamics,

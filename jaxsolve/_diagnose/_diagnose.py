@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from .._checks import require_flag, require_key, require_size
+from .._checks import require_flag, require_size
 from .._problem import Problem
 from ..dynamics import Descent
 from ._before import Before, before
 from ._diagnosis import Diagnosis
 from ._examine import examine
-from ._inputs import check_optimizer, choose, read_problem, same_shapes
+from ._inputs import check_optimizer, choose, read_key, read_problem, same_shapes
 from ._steps import Steps, steps_of
 from ._train import batch_size_for, checkpoint_steps, train
 from ._verdict import decide, paragraph, regime_findings
@@ -96,7 +96,7 @@ def diagnose(
     """
     optimizer = optax.adam(1e-3) if optimizer is None else optimizer
     check_optimizer(optimizer)
-    key = _read_key(key)
+    key = read_key(key)
     steps, probes = require_size(steps, "steps"), require_size(probes, "probes", least=2)
     if batch_size is not None:
         require_size(batch_size, "batch_size")
@@ -177,7 +177,7 @@ def diagnose_checkpoints(
             ascend.
     """
     networks = same_shapes(checkpoints)
-    key, probes = _read_key(key), require_size(probes, "probes", least=2)
+    key, probes = read_key(key), require_size(probes, "probes", least=2)
     places = list(range(len(networks))) if steps is None else [int(step) for step in steps]
     if len(places) != len(networks) or any(b <= a for a, b in zip(places[:-1], places[1:], strict=True)):
         raise ValueError(f"steps must ascend, one for each of {len(networks)} checkpoints; got {places}")
@@ -203,13 +203,6 @@ def diagnose_checkpoints(
         ahead.by_scale,
         tuple([*_chosen(problem, probe, None), *ahead.notes, *stable.notes]),
     )
-
-
-def _read_key(key: Any) -> Any:
-    if key is None:
-        return jax.random.key(0)
-    require_key(key)
-    return key
 
 
 def _at_end(value: float, count: int) -> np.ndarray:

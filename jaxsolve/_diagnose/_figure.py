@@ -11,7 +11,9 @@ from ._limits import KERNEL_CHANGE, STABILITY
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from ._coordinates import CoordinateCheck
     from ._diagnosis import Diagnosis
+    from ._transfer import TransferCheck
 
 
 def draw(diagnosis: "Diagnosis") -> "Figure":
@@ -168,3 +170,47 @@ def _shares(ax: Any, diagnosis: "Diagnosis") -> None:
 
 def _short(name: str) -> str:
     return name if len(name) <= 22 else "..." + name[-20:]
+
+
+def draw_coordinates(check: "CoordinateCheck") -> "Figure":
+    """Sizes at the start and changes against the width."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.8, 3.0 + 0.14 * len(check.tensors)), layout="constrained")
+    axes = figure.subplots(1, 2, sharex=True)
+    for ax, values, title in zip(axes, (check.sizes, check.changes), ("at the start", "change"), strict=True):
+        for index, (name, rows) in enumerate(zip(check.tensors, values, strict=True)):
+            middle = np.exp(np.mean(np.log(np.where(rows > 0, rows, np.nan)), axis=1))
+            style = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
+            ls = "-" if index < len(COLOURS) else "--"
+            ax.plot(check.widths, middle, ms=4, lw=1.4, ls=ls, label=_short(name), **style)
+        ax.set(xscale="log", yscale="log", xlabel="width", title=title)
+        ax.set_xticks(check.widths, [str(width) for width in check.widths])
+        ax.minorticks_off()
+        ax.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("typical entry")
+    columns = 3 if len(check.tensors) > 2 else len(check.tensors)
+    figure.legend(
+        *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=columns, frameon=False, fontsize=8
+    )
+    figure.suptitle("passed" if check.passed else "failed", fontsize=11)
+    return figure
+
+
+def draw_transfer(check: "TransferCheck") -> "Figure":
+    """Losses against the rate."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3.4, 2.8), layout="constrained")
+    ax = figure.subplots()
+    with np.errstate(divide="ignore"):
+        means = np.exp(np.mean(np.log(check.losses), axis=2))
+    for index, (width, row) in enumerate(zip(check.widths, means, strict=True)):
+        colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
+        shown = np.where(np.isfinite(row), row, np.nan)
+        ax.plot(check.rates, shown, color=colour, marker=marker, ms=4, lw=1.4, label=f"width {width}")
+        ax.axvline(check.best[index], color=colour, lw=0.8, ls=":")
+    ax.set(xscale="log", yscale="log", xlabel="rate", ylabel="loss at the end")
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(frameon=False, fontsize=8)
+    return figure

@@ -10,7 +10,7 @@ import optax
 from jaxtyping import Array
 
 from .. import losses, nets
-from .._checks import concrete, describe, require_flag
+from .._checks import concrete, describe, require_flag, require_key
 from .._problem import Problem
 from ._lens import Lens
 
@@ -78,6 +78,14 @@ def check_network(net: Any) -> None:
                 f"the parameter {name} holds {bad} value(s) that are NaN or infinite at the start; a network that has "
                 "diverged shows nothing of its regime: give an earlier checkpoint"
             )
+
+
+def read_key(key: Any) -> Any:
+    """The key, or that of 0 if none is given."""
+    if key is None:
+        return jax.random.key(0)
+    require_key(key)
+    return key
 
 
 def check_optimizer(optimizer: Any) -> None:
