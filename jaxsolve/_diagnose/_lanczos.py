@@ -36,7 +36,7 @@ def largest_eigenvalue(product: Callable[[PyTree], PyTree], like: PyTree) -> Flo
         # An exhausted space has rounding left over: it must not start a copy of the spectrum.
         alive = size > 10 * jnp.finfo(zero.dtype).eps * jnp.abs(alpha)
         size = jnp.where(alive, size, 0)
-        return (now, rest / nonzero(size) * alive, size), (alpha, size)
+        return (now, jnp.where(alive, rest / nonzero(size), 0), size), (alpha, size)
 
     first = (zero, start / jnp.linalg.norm(start), jnp.zeros((), zero.dtype))
     _, (alpha, beta) = jax.lax.scan(step, first, None, length=steps)
