@@ -1,4 +1,4 @@
-"""How often the verdict of `js.diagnose` is that of a full training: nine networks, output scales over six decades.
+"""How often the verdict of `js.diagnose` is that of a full training: eight networks, output scales over six decades.
 
 Prints the table of docs/diagnose.md. A cell shows the regime that full training measures: K (the kernel moves by less
 than 0.1) or F, small where it moves by 0.1/3 to 0.3, - where it learns nothing; and an x where the verdict of the short
@@ -107,17 +107,14 @@ KINDS = {
     "layer norm, relu": _layer_norm,
     "transformer": Transformer,
     "deep linear": lambda key: eqx.nn.MLP(8, 1, 48, 2, lambda h: h, key=key),
-    "js.nets.LeNet": lambda key: js.nets.LeNet((1, 8, 8), 1, scaling=js.nets.Scaling.ntk(), key=key),
 }
 
 
 def data(kind: str) -> tuple[jax.Array, jax.Array]:
     """Gaussian inputs, and a target with a linear and a quadratic part (a linear one for what can learn no other)."""
-    shape = (1, 8, 8) if "LeNet" in kind else (8,)
-    x = jr.normal(jr.key(0), (SAMPLES, *shape))
-    flat = x.reshape(SAMPLES, -1)
+    x = jr.normal(jr.key(0), (SAMPLES, 8))
     quadratic = 0.0 if "linear" in kind else 1.0
-    y = flat[:, :1] + quadratic * flat[:, 1:2] * flat[:, 2:3]
+    y = x[:, :1] + quadratic * x[:, 1:2] * x[:, 2:3]
     return x, y / jnp.std(y)
 
 

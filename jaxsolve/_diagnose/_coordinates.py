@@ -15,6 +15,7 @@ from .._checks import describe, require_size
 from .._problem import Problem
 from ._fit import Slope, slope, TOLERANCE
 from ._inputs import check_optimizer, read_key, read_problem
+from ._lens import Lens
 from ._taps import read_program, root_mean_square, run_program
 from ._train import train
 
@@ -84,7 +85,7 @@ def coordinate_check(
     optimizer: Any = None,
     loss: Any = None,
     steps: int = 4,
-    seeds: int = 3,
+    seeds: int = 5,
     key: Any = None,
 ) -> CoordinateCheck:
     """Which tensors of a network grow or shrink with its width, at the start and by training? The check of muP.
@@ -187,7 +188,9 @@ def _sizes(problem: Problem, optimizer: Any, steps: int) -> tuple[tuple[str, ...
     sizes = np.array(measure(problem.params, run.checkpoints[-1].params, problem.x))
     if run.diverged:
         sizes[1] = np.nan
-    return program.names, program.hidden, sizes
+    inside = "net." if isinstance(problem.net, Lens) else ""  # what the lens looks at
+    names = tuple(name.removeprefix(inside) for name in program.names)
+    return names, program.hidden, sizes
 
 
 def _judge(name: str, size: Slope, change: Slope, *, last: bool) -> tuple[str, bool]:
