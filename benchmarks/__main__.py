@@ -6,7 +6,7 @@ import sys
 import jax
 
 
-NAMES = ("foundations", "kernels", "flow", "sweeps", "faults")
+NAMES = ("foundations", "kernels", "flow", "sweeps", "faults", "diagnose")
 
 
 def main() -> None:

@@ -15,6 +15,12 @@ from . import (
     until as until,
 )
 from ._compare import compare as compare, Comparison as Comparison
+from ._diagnose import (
+    coordinate_check as coordinate_check,
+    diagnose as diagnose,
+    diagnose_checkpoints as diagnose_checkpoints,
+    transfer_check as transfer_check,
+)
 from ._dynamics import (
     AbstractDynamics as AbstractDynamics,
     AbstractMarching as AbstractMarching,

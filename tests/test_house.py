@@ -27,7 +27,7 @@ STEPS = (
     ("_solve",),
     ("_compare", "sweeps"),
     ("plot", "configs"),
-    ("papers", "report", "_quickstart"),
+    ("papers", "report", "_quickstart", "_diagnose"),
     ("cli",),
 )
 STEP = {room: index for index, rooms in enumerate(STEPS) for room in rooms}
@@ -37,9 +37,9 @@ STRANGERS = {("theory", "dynamics"), ("dynamics", "theory"), ("theory", "integra
 
 # Library: the rooms, folders and files that may import it.
 GUARDED = {
-    "matplotlib": ("plot", "papers", "_quickstart/_figures.py"),
+    "matplotlib": ("plot", "papers", "_quickstart/_figures.py", "_diagnose/_figure.py"),
     "zarr": ("sweeps/store",),
-    "xarray": ("sweeps/store", "_trajectory.py"),
+    "xarray": ("sweeps/store", "_trajectory.py", "_diagnose/_diagnosis.py"),
     "dask": ("sweeps/cluster",),
     "plotly": ("report",),
     "distributed": ("sweeps/cluster",),

@@ -18,7 +18,7 @@ def cells(notebook):
 
 
 def test_there_is_a_notebook():
-    assert [notebook.name for notebook in NOTEBOOKS] == ["quickstart.ipynb"]
+    assert [notebook.name for notebook in NOTEBOOKS] == ["diagnose.ipynb", "quickstart.ipynb"]
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.name)

@@ -25,7 +25,7 @@ PAGES = [README, *sorted(ROOT.glob("docs/**/*.md"))]
 RELATIVE_TOLERANCE = 1e-3
 TIMEOUT = 300.0  # seconds a page
 # A cluster is started; a dozen programs are compiled; a sweep of flows runs.
-SLOW = {"docs/cluster.md", "docs/how-to-choose.md", "docs/report.md"}
+SLOW = {"docs/cluster.md", "docs/diagnose.md", "docs/how-to-choose.md", "docs/report.md"}
 
 FENCE = re.compile(r"^```(?P<language>[\w+-]*)[^\n]*\n(?P<body>.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
 # A number stands alone: "x1" holds none, and neither does the version "0.12.0".

@@ -1,0 +1,5 @@
+"""Diagnosis of any network: kernel regime or feature learning, and the checks of its scaling with width."""
+
+from ._coordinates import coordinate_check as coordinate_check
+from ._diagnose import diagnose as diagnose, diagnose_checkpoints as diagnose_checkpoints
+from ._transfer import transfer_check as transfer_check

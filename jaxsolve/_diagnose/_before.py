@@ -1,0 +1,189 @@
+"""What can be said before a network trains: Chizat's ratio, and the multiplier at which its regime changes."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import PyTree
+
+from .._problem import Problem
+from ..dynamics import Descent
+from . import _limits
+from ._crossover import Crossover, crossover, curvature
+from ._diagnosis import Finding
+from ._examine import test_loss
+from ._lens import Lens, through
+from ._movement import relative_change, whole_kernel
+from ._response import rate_exponent
+from ._stability import next_update
+from ._train import begin, objective, train
+from ._verdict import side
+
+
+# Linearised training that got no further is no base to say where full training ends.
+LEAST = 1e-3
+BOTH_SIDES = 3.0
+
+
+class Before(NamedTuple):
+    """What is known before training.
+
+    Attributes:
+        findings: numbers by name.
+        by_scale: as that of a `Diagnosis`.
+        linear_loss, linear_test_loss: of the linearised network, trained the same way; None where it was not.
+        words: sentences for the paragraph.
+        notes: what could not be had.
+    """
+
+    findings: dict[str, Finding]
+    by_scale: dict[str, np.ndarray]
+    linear_loss: float | None
+    linear_test_loss: float | None
+    words: list[str]
+    notes: list[str]
+
+    @staticmethod
+    def from_displacement(few: Problem, displacement: PyTree, progress: float) -> "Before":
+        """By the displacement of a training that was made."""
+        if not progress > LEAST:
+            return Before(
+                {}, {}, None, None, [], ["Where features begin is not known: the checkpoints have not learnt."]
+            )
+        found = crossover(
+            few, jax.tree.map(lambda d: d / min(progress, 1.0), displacement), _limits.KERNEL_CHANGE.value
+        )
+        return Before(_multiplier(found), _by_scale(found), None, None, _advice(found, None), [])
+
+
+def before(
+    problem: Problem,
+    few: Problem,
+    optimizer: optax.GradientTransformation,
+    steps: int,
+    batch_size: int | None,
+    key: Any,
+    *,
+    verify: bool,
+) -> Before:
+    """Chizat's ratio along the first update, and the multiplier at which the regime changes.
+
+    Arguments:
+        problem: at the start.
+        few: the same of few samples, for kernels.
+        optimizer, steps, batch_size, key: of the training.
+        verify: whether to train on both sides of the multiplier.
+    """
+    descent = Descent(optimizer, rate=1.0)
+    state = begin(descent, few, jnp.asarray([0.0, 1.0], few.x.dtype))
+    update = next_update(few, descent.optimizer, few.params, state.optimizer_state)
+    curved = curvature(few, few.params, update)
+    findings = {
+        "chizat_ratio": side(float(curved.ratio), _limits.CURVATURE, "lazy, to second order along the gradient")
+    }
+    notes = []
+    if float(curved.second) == 0:
+        findings["chizat_ratio"] = Finding(
+            float("nan"), _limits.CURVATURE, "not known: the network has no second derivative"
+        )
+        notes.append(
+            "Chizat's ratio needs second derivatives, which networks with kinks (relu) may not have between them; the "
+            "multiplier is measured without."
+        )
+    exponent = rate_exponent(few, optimizer, few.params)
+
+    size = problem.y.shape[1]
+    linear = _seen_through(problem, through(problem.net, problem.x, size, scale=1.0, linear=True))
+    run = train(linear, optimizer, [0, steps], batch_size, key)
+    end = run.checkpoints[-1].params
+    progress = float(_progress(linear, end))
+    if run.diverged or not progress > LEAST:
+        why = "diverges at this rate" if run.diverged else f"has made no progress in {steps} steps"
+        notes.append(f"Where features begin is not known: the linearised network {why}.")
+        findings["crossover_multiplier"] = Finding(
+            float("nan"), _limits.MULTIPLIER, f"not known: linearised training {why}"
+        )
+        return Before(findings, {}, None, None, [], notes)
+    displacement = jax.tree.map(
+        lambda new, old: (new - old) / min(progress, 1.0), _unwrapped(problem, end), problem.params
+    )
+    found = crossover(few, displacement, _limits.KERNEL_CHANGE.value)
+    findings |= _multiplier(found)
+    by_scale, words = _by_scale(found), _advice(found, exponent)
+    if verify and 0 < found.multiplier < np.inf:
+        places = np.array([found.multiplier / BOTH_SIDES, found.multiplier * BOTH_SIDES])
+        changes = [_trained_at(problem, few, optimizer, steps, batch_size, key, m, exponent) for m in places]
+        by_scale |= {"verified_multiplier": places, "verified_change": np.array(changes)}
+        words.append(_verified(places, changes))
+    linear_loss = float(objective(linear, end))
+    test = None if problem.x_test is None else float(test_loss(linear, end))
+    return Before(findings, by_scale, linear_loss, test, words, notes)
+
+
+def _seen_through(problem: Problem, lens: Lens) -> Problem:
+    return eqx.tree_at(lambda p: p.net, problem, lens)
+
+
+def _unwrapped(problem: Problem, params: Any) -> PyTree:
+    """Parameters of the lens as those of the problem, which may have a lens of its own."""
+    return eqx.tree_at(lambda p: p.net, problem.params, params.net) if isinstance(problem.net, Lens) else params.net
+
+
+def _progress(problem: Problem, params: PyTree) -> Any:
+    before, now = (_slope(problem, p) for p in (problem.params, params))
+    return 1 - now / jnp.where(before == 0, 1, before)
+
+
+@eqx.filter_jit
+def _slope(problem: Problem, params: PyTree) -> Any:
+    return jnp.linalg.norm(problem.loss.gradient(problem.outputs(params), problem.y))
+
+
+def _trained_at(problem, few, optimizer, steps, batch_size, key, multiplier: float, exponent: float) -> float:
+    """The kernel's change by the end of training with a multiplier, its rate made to suit."""
+    lens = through(problem.net, problem.x, problem.y.shape[1], scale=multiplier)
+    rate = jnp.asarray(multiplier ** -(1 + exponent), problem.x.dtype)
+    seen = _seen_through(problem, lens)
+    run = train(seen, optax.chain(optimizer, optax.scale(rate)), [0, steps], batch_size, key)
+    end = run.checkpoints[-1].params
+    progress = float(_progress(seen, end))
+    if run.diverged or not progress > LEAST:
+        return float("nan")
+    kernels = [whole_kernel(few, params) for params in (few.params, _unwrapped(few, end))]
+    return float(relative_change(kernels[1], kernels[0])) / min(progress, 1.0)
+
+
+def _multiplier(found: Crossover) -> dict[str, Finding]:
+    words = "learns features as it is" if found.multiplier > 1 else "lazy as it is"
+    return {"crossover_multiplier": Finding(found.multiplier, _limits.MULTIPLIER, words)}
+
+
+def _by_scale(found: Crossover) -> dict[str, np.ndarray]:
+    order = np.argsort(1 / found.scales)
+    return {"multiplier": (1 / found.scales)[order], "kernel_change": found.changes[order]}
+
+
+def _advice(found: Crossover, exponent: float | None) -> list[str]:
+    """What to multiply, in words."""
+    multiplier = found.multiplier
+    if multiplier in (0.0, np.inf):
+        return ["No output multiplier that was tried changes its regime."]
+    rate = ""
+    if exponent is not None:
+        factor = multiplier ** (1 + exponent)
+        rate = f" and {'divide' if factor >= 1 else 'multiply'} the rate by {factor if factor >= 1 else 1 / factor:.2g}"
+    to = "leave the kernel regime" if multiplier < 1 else "enter the kernel regime"
+    return [f"To {to}, multiply what it learns, f - f_0, by {multiplier:.2g}{rate}: there it crosses over."]
+
+
+def _verified(places: np.ndarray, changes: list[float]) -> str:
+    said = [f"{change:.2g} at {place:.2g}" if np.isfinite(change) else f"nothing learnt at {place:.2g}"
+            for place, change in zip(places, changes, strict=True)]  # fmt: skip
+    limit = _limits.KERNEL_CHANGE.value
+    agrees = changes[0] >= limit > changes[1]
+    return (
+        f"Trained on both sides, the kernel moves by {said[0]} and {said[1]}: {'as' if agrees else 'not as'} foreseen."
+    )

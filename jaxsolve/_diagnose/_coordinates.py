@@ -1,0 +1,222 @@
+"""The coordinate check: how the tensors of a network, and their changes, depend on its width."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, TYPE_CHECKING
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from .. import nets
+from .._checks import describe, require_size
+from .._problem import Problem
+from ._fit import Slope, slope, TOLERANCE
+from ._inputs import check_optimizer, read_key, read_problem
+from ._lens import Lens
+from ._taps import read_program, root_mean_square, run_program
+from ._train import train
+
+
+if TYPE_CHECKING:
+    import xarray
+    from matplotlib.figure import Figure
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class CoordinateCheck:
+    """Sizes of tensors against the width. Made by `js.coordinate_check`.
+
+    Attributes:
+        tensors: their names, in the order of the computation; the last one is the read-out.
+        widths: of the networks.
+        sizes, changes: root mean squares at the start, and of the change by training, (tensors, widths, seeds).
+        size_slopes, change_slopes: the powers of the width in them.
+        verdicts: one line per tensor.
+        passed: whether every tensor keeps its size and its change, the read-out's start excepted, which may shrink.
+        notes: what was not seen.
+    """
+
+    tensors: tuple[str, ...]
+    widths: np.ndarray
+    sizes: np.ndarray
+    changes: np.ndarray
+    size_slopes: tuple[Slope, ...]
+    change_slopes: tuple[Slope, ...]
+    verdicts: tuple[str, ...]
+    passed: bool
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        head = "passed: sizes and changes of all tensors are those of one scaling that holds at any width"
+        lines = [head if self.passed else "failed: some tensors depend on the width"]
+        return "\n".join([*lines, *(f"  {verdict}" for verdict in self.verdicts), *self.notes])
+
+    def __repr__(self) -> str:
+        return f"CoordinateCheck {self}"
+
+    def plot(self) -> "Figure":
+        """Sizes and changes against the width, as a matplotlib figure."""
+        from ._figure import draw_coordinates
+
+        return draw_coordinates(self)
+
+    def to_xarray(self) -> "xarray.Dataset":
+        """The sizes and changes, with dimensions `tensor`, `width` and `seed`."""
+        import xarray
+
+        axes = ("tensor", "width", "seed")
+        data = {"size": (axes, self.sizes), "change": (axes, self.changes)}
+        for name, slopes in (("size_slope", self.size_slopes), ("change_slope", self.change_slopes)):
+            data[name] = ("tensor", np.array([one.value for one in slopes]))
+            data[f"{name}_error"] = ("tensor", np.array([one.error for one in slopes]))
+        coords = {"tensor": list(self.tensors), "width": self.widths}
+        return xarray.Dataset(data, coords=coords, attrs={"passed": int(self.passed), "text": str(self)})
+
+
+def coordinate_check(
+    make_net: Callable[[int, Any], Any],
+    widths: Sequence[int],
+    x: Any,
+    y: Any,
+    *,
+    optimizer: Any = None,
+    loss: Any = None,
+    steps: int = 4,
+    seeds: int = 5,
+    key: Any = None,
+) -> CoordinateCheck:
+    """Which tensors of a network grow or shrink with its width, at the start and by training? The check of muP.
+
+    Every product of data with parameters is followed through the network's program (and, in attention, of data with
+    data), multipliers and biases included. A network that learns features at any width keeps the typical entry of
+    each at the start, and its change in a few steps, independent of the width; the read-out may start smaller (Yang
+    and Hu 2021; Yang et al. 2022, appendix D.1). A slope counts as 0 within 1/4: exponents are multiples of 1/2.
+
+    Arguments:
+        make_net: `make_net(width, key)` returns a network, as for `js.diagnose`.
+        widths: two or more; powers of 2 from 32 to 512, say.
+        x, y: a few dozen samples.
+        optimizer: an optax transformation, or a function of the width that returns one. None takes Adam at 1e-3.
+        loss: as for `js.diagnose`.
+
+    Other Arguments:
+        steps: steps of training.
+        seeds: networks per width.
+        key: of the networks; None takes `jax.random.key(0)`.
+
+    Example:
+        >>> import optax
+        >>> x = jax.random.normal(jax.random.key(0), (16, 4))
+        >>> def make(width, key):
+        ...     return js.nets.MLP(4, width, 2, 1, "tanh", scaling=js.nets.Scaling.mup(), key=key)
+        >>> check = js.coordinate_check(make, [32, 128, 512], x, x[:, :1], optimizer=optax.sgd(0.05))
+        >>> print(check.passed, check.tensors)
+        True ('weights[0]', 'weights[1]', 'weights[2]')
+
+    Raises:
+        TypeError, ValueError: as `js.diagnose`; fewer than two widths; networks of different widths whose tensors are
+            not the same ones.
+    """
+    places, key = read_widths(make_net, widths), read_key(key)
+    steps, seeds = require_size(steps, "steps"), require_size(seeds, "seeds")
+    optimizer = optax.adam(1e-3) if optimizer is None else optimizer
+    names, hidden, rows = None, (), []
+    for width in places:
+        chosen = optimizer_of(optimizer, int(width))
+        row = []
+        for seed in range(seeds):
+            net = make_net(int(width), jax.random.fold_in(key, seed))
+            problem = read_problem(net, x, y, loss, None, False)
+            here, hidden, sizes = _sizes(problem, chosen, steps)
+            if names is not None and here != names:
+                odd = sorted(set(here) ^ set(names)) or list(here)
+                raise ValueError(f"the networks of widths {places[0]} and {width} differ in more than width: in {odd}")
+            names = here
+            row.append(sizes)
+        rows.append(row)
+    assert names is not None
+    values = np.array(rows)  # (widths, seeds, 2, tensors)
+    sizes, changes = (np.moveaxis(values[:, :, kind], 2, 0) for kind in (0, 1))
+    first, moved = (tuple(slope(places, one) for one in array) for array in (sizes, changes))
+    last = len(names) - 1
+    judged = [
+        _judge(name, size, change, last=k == last)
+        for k, (name, size, change) in enumerate(zip(names, first, moved, strict=True))
+    ]
+    verdicts, passed = tuple(text for text, _ in judged), all(fine for _, fine in judged)
+    notes = tuple(f"Parameters inside of {name} were not followed: its tensors are missing here." for name in hidden)
+    return CoordinateCheck(names, places, sizes, changes, first, moved, verdicts, passed, notes)
+
+
+def read_widths(make_net: Any, widths: Any) -> np.ndarray:
+    """The widths, checked."""
+    if not callable(make_net):
+        raise TypeError(f"make_net must be a function of (width, key) that returns a network, got {describe(make_net)}")
+    found = [require_size(width, "every width") for width in widths]
+    if len(found) < 2 or sorted(set(found)) != found:
+        raise ValueError(f"widths must be two or more, ascending, such as [32, 64, 128]; got {found}")
+    return np.array(found)
+
+
+def optimizer_of(optimizer: Any, width: int) -> optax.GradientTransformation:
+    """The optimiser for a width."""
+    made = optimizer
+    if not isinstance(optimizer, optax.GradientTransformation) and callable(optimizer):
+        made = optimizer(width)
+    check_optimizer(made)
+    return made
+
+
+def _sizes(problem: Problem, optimizer: Any, steps: int) -> tuple[tuple[str, ...], tuple[str, ...], np.ndarray]:
+    """The names of the tensors, what was not seen, and their sizes and changes."""
+    rest = nets.partition(problem.net)[1]
+    forward = lambda params, x: jax.vmap(eqx.combine(params, rest))(x)
+    program = read_program(forward, problem.params, problem.x)
+    run = train(problem, optimizer, [0, steps], None, None)
+
+    @eqx.filter_jit
+    def measure(start, end, x):
+        before, after = run_program(program, start, x), run_program(program, end, x)
+        changes = [root_mean_square(b - a) for a, b in zip(before, after, strict=True)]
+        return jnp.stack([jnp.stack(list(map(root_mean_square, before))), jnp.stack(changes)])
+
+    if not program.names:
+        raise ValueError("no product of data with parameters was found in this network, so that there is none to check")
+    sizes = np.array(measure(problem.params, run.checkpoints[-1].params, problem.x))
+    if run.diverged:
+        sizes[1] = np.nan
+    inside = "net." if isinstance(problem.net, Lens) else ""  # what the lens looks at
+    names = tuple(name.removeprefix(inside) for name in program.names)
+    return names, program.hidden, sizes
+
+
+def _judge(name: str, size: Slope, change: Slope, *, last: bool) -> tuple[str, bool]:
+    """What two slopes say of a tensor, and whether it passes."""
+    said, fine = [], True
+    for what, power, shrinks in (("its entries", size, last), ("their changes", change, False)):
+        shown = f"N^{power.value:.2f} +- {power.error:.2f}"
+        if np.isnan(power.value):
+            said.append(f"{what} could not be measured (training diverged, or nothing moved)")
+            fine = False
+        elif abs(power.value) <= TOLERANCE:
+            said.append(f"{what} keep their size ({shown})")
+        elif power.value < 0 and shrinks:
+            said.append(f"{what} shrink like {shown}, as those of a read-out may")
+        else:
+            verb = "grow" if power.value > 0 else "shrink"
+            why = _why(power.value, last=last, change=what == "their changes")
+            said.append(f"{what} {verb} like {shown}: {why}")
+            fine = False
+    return f"{name}: {'; '.join(said)}", fine
+
+
+def _why(power: float, *, last: bool, change: bool) -> str:
+    if change and power > 0:
+        scaling = "it has the standard scaling; " if last else ""
+        return f"{scaling}its rate or multiplier is too large for wide networks"
+    if change:
+        return "it learns no features in wide networks; its rate or multiplier is too small"
+    return f"its initial weights or multiplier are too {'large' if power > 0 else 'small'} for wide networks"

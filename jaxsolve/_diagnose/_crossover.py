@@ -1,0 +1,115 @@
+r"""Where a network would cross from the kernel regime to feature learning, seen before it trains.
+
+With an output multiplier alpha of what it learns, $f_0 + \alpha (f - f_0)$, linearised training moves the parameters
+by $\Delta/\alpha$ (Chizat et al.), where $\Delta$ is what it takes without multiplier. So one linearised training, by
+the same optimiser, tells the displacement at every alpha; alpha is where the kernel there has moved by the limit.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from .. import kernels
+from .._problem import Problem
+from .._safe import nonzero
+from ._movement import norm
+
+
+# Displacements that are tried: below, float32 cannot tell the change of a kernel from rounding.
+SMALLEST, LARGEST, TRIALS = 1e-4, 1e4, 14
+
+
+class Curvature(NamedTuple):
+    """Chizat's ratio along one direction of the parameters, by two nested jvps.
+
+    Attributes:
+        ratio: |D^2 f[u, u]| s/(2 |D f[u]|), with the s at which the loss, falling as it does at first, would be 0.
+        first, second: |D f[u]| and |D^2 f[u, u]|.
+    """
+
+    ratio: Float[Array, ""]
+    first: Float[Array, ""]
+    second: Float[Array, ""]
+
+
+@eqx.filter_jit
+def curvature(problem: Problem, params: PyTree, update: PyTree) -> Curvature:
+    """Chizat's ratio along an update; for MSE and u = -grad L it is the criterion of his paper."""
+    slope = lambda p: jax.jvp(problem.outputs, (p,), (update,))
+    (f, first), (_, second) = jax.jvp(slope, (params,), (update,))
+    loss = problem.loss.value(f, problem.y)
+    falls = -jnp.sum(problem.loss.gradient(f, problem.y) * first)
+    length = jnp.where(falls > 0, loss / nonzero(falls), jnp.inf)
+    one, two = norm(first), norm(second)
+    return Curvature(jnp.where(two > 0, length * two / (2 * nonzero(one)), 0), one, two)
+
+
+class Crossover(NamedTuple):
+    """The multiplier at which the kernel regime ends.
+
+    Attributes:
+        multiplier: alpha; below it the network learns features. 0 or inf where no displacement tried reaches the limit,
+            or all do.
+        scales, changes: displacements of linearised training, as multiples, and the kernel's relative change there.
+    """
+
+    multiplier: float
+    scales: np.ndarray
+    changes: np.ndarray
+
+
+def crossover(problem: Problem, displacement: PyTree, limit: float) -> Crossover:
+    """Where |K(theta_0 + s Delta) - K_0|/|K_0| is the limit, by bisection in log s; the multiplier is 1/s.
+
+    Arguments:
+        problem: at its start, of few samples.
+        displacement: Delta, of linearised training to its end.
+        limit: the change that ends the kernel regime.
+    """
+    before = _kernel(problem, displacement, 0.0)
+    low, high = np.log(SMALLEST), np.log(LARGEST)
+    seen: list[tuple[float, float]] = []
+
+    def change(scale: float) -> float:
+        value = float(_change(before, _kernel(problem, displacement, scale)))
+        seen.append((scale, value))
+        return value if np.isfinite(value) else np.inf
+
+    trial = 0.0  # log of the displacement of this network itself
+    for _ in range(TRIALS):
+        if change(float(np.exp(trial))) < limit:
+            low = trial
+        else:
+            high = trial
+        ends = (low > np.log(SMALLEST), high < np.log(LARGEST))
+        if all(ends):
+            trial = (low + high) / 2
+        else:
+            trial = min(trial + np.log(8), np.log(LARGEST)) if ends[0] else max(trial - np.log(8), np.log(SMALLEST))
+        if high - low < np.log(1.1):
+            break
+    seen.sort()
+    scales, changes = np.array(seen).T
+    found = low > np.log(SMALLEST) and high < np.log(LARGEST)
+    middle = float(np.exp(-(low + high) / 2))
+    multiplier = middle if found else 0.0 if low > np.log(SMALLEST) else np.inf
+    return Crossover(multiplier, scales, changes)
+
+
+@eqx.filter_jit
+def _at(problem: Problem, displacement: PyTree, scale: Array) -> Array:
+    params = jax.tree.map(lambda p, d: p + scale * d, problem.params, displacement)
+    return kernels.empirical(problem.network(params), problem.x, eta=problem.eta, trace=True).ntk
+
+
+def _kernel(problem: Problem, displacement: PyTree, scale: float) -> Array:
+    return _at(problem, displacement, jnp.asarray(scale, problem.x.dtype))
+
+
+@eqx.filter_jit
+def _change(before: Array, now: Array) -> Array:
+    return kernels.relative_change(now, before)

@@ -1,0 +1,222 @@
+"""The verbs: a diagnosis of a network that is trained for a while, and of checkpoints."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from .._checks import require_flag, require_size
+from .._problem import Problem
+from ..dynamics import Descent
+from ._before import Before, before
+from ._diagnosis import Diagnosis
+from ._examine import examine
+from ._inputs import check_optimizer, choose, read_key, read_problem, same_shapes
+from ._steps import Steps, steps_of
+from ._train import batch_size_for, checkpoint_steps, train
+from ._verdict import decide, paragraph, regime_findings
+
+
+# Samples that kernels are computed on, and those on which the multiplier is looked for, which takes a dozen kernels.
+PROBES, FEW = 200, 64
+CHECKPOINTS = 5
+
+
+def diagnose(
+    net: Any,
+    x: Any,
+    y: Any,
+    *,
+    loss: Any = None,
+    optimizer: Any = None,
+    steps: int = 200,
+    test: tuple[Any, Any] | None = None,
+    centered: bool = False,
+    batch_size: int | None = None,
+    probes: int = PROBES,
+    verify: bool = False,
+    key: Any = None,
+) -> Diagnosis:
+    r"""Is this network in the kernel regime, or does it learn features, and how? By training it for a short while.
+
+    At the parameters theta_t after `steps` steps, and on some of the samples, it measures how far the tangent kernel
+    has moved, $|K_t - K_0|/|K_0|$, and what the linearised network misses, $|f_t - f_{lin}|/|f_t - f_0|$ with
+    $f_{lin} = f_0 + J_0(\theta_t - \theta_0)$. The verdict is by the kernel's change, carried on to the end of training
+    in proportion to the progress made, against the limit 0.1 of `js.observe.KERNEL_REGIME_LIMIT`. All thresholds,
+    their sources and how often the verdict is right: docs/diagnose.md.
+
+    Before training it asks at which output multiplier the regime would change: one linearised training by the same
+    optimiser tells where the parameters would go at any multiplier, and kernels are computed there. Of the optimiser
+    it measures the critical multiple of its next step, and its sharpness in units of the largest stable one, Adam's
+    with its preconditioner.
+
+    Arguments:
+        net: a network of `js.nets`, any Equinox module acting on one sample and returning (c,), or
+            `jax.tree_util.Partial(f, params)` of any f(params, x). All its floating-point arrays are trained.
+        x: inputs, shape (n, ...); integers for embeddings.
+        y: targets, as the loss takes them.
+        loss: as for `js.Problem`; None takes MSE.
+        optimizer: an optax transformation, such as `optax.adam(1e-3)`: the one you train with. None takes Adam at 1e-3.
+        steps: steps of training. Enough for the loss to fall visibly.
+        test: (x, y) of a test set, or None.
+        centered: whether to train f - f_0.
+
+    Other Arguments:
+        batch_size: samples per step; None takes the full batch up to 1024 samples and batches of 256 beyond.
+        probes: samples that are measured on, drawn from x.
+        verify: whether to train at a third and at three times the multiplier of the crossover, too.
+        key: of batches and probes; None takes `jax.random.key(0)`.
+
+    Returns:
+        A `Diagnosis`: `print` it, `report.plot()`, `report.save("diagnosis.html")`, `report.to_xarray()`,
+        `report["kernel_change"]`.
+
+    Example:
+        >>> import equinox as eqx, optax
+        >>> x = jax.random.normal(jax.random.key(0), (32, 4))
+        >>> net = eqx.nn.MLP(4, 1, 64, 2, jnp.tanh, key=jax.random.key(1))
+        >>> report = js.diagnose(net, x, x[:, :1] * x[:, 1:2], optimizer=optax.adam(1e-2), steps=50)
+        >>> print(report.regime.label)
+        feature learning
+        >>> print(report)
+        This network learns features. ...
+
+    Reference:
+        Chizat, Oyallon and Bach 2019, "On lazy training in differentiable programming"; Geiger et al. 2020; Cohen et
+        al. 2021 and 2022; Kalra and Barkeshli 2024 (arXiv:2406.09405).
+
+    Raises:
+        TypeError: net is no network, the optimiser not one of optax, a number or key of the wrong kind.
+        ValueError: the network is no function of one sample with a vector of outputs, has state, or its parameters are
+            neither float32 nor float64, or not finite; data do not fit it, or are not finite.
+        NeuralTangentsUnavailable: the kernel of this network needs neural-tangents, which is missing.
+    """
+    optimizer = optax.adam(1e-3) if optimizer is None else optimizer
+    check_optimizer(optimizer)
+    key = read_key(key)
+    steps, probes = require_size(steps, "steps"), require_size(probes, "probes", least=2)
+    if batch_size is not None:
+        require_size(batch_size, "batch_size")
+    require_flag(verify, "verify")
+    problem = read_problem(net, x, y, loss, test, centered)
+    batch_size = batch_size_for(problem, batch_size)
+    probe_key, batch_key = jax.random.split(key)
+    probe, few = (choose(problem, count, probe_key) for count in (probes, min(FEW, probes)))
+
+    training = train(problem, optimizer, checkpoint_steps(steps, CHECKPOINTS), batch_size, batch_key)
+    places = [point.step for point in training.checkpoints]
+    seen = examine(probe, places, [point.params for point in training.checkpoints])
+    verdict = decide(seen.history, training.diverged)
+    ahead = before(problem, few, optimizer, steps, batch_size, batch_key, verify=verify)
+    held = Descent(optimizer, rate=1.0).optimizer
+    stable = steps_of(probe, held, training.checkpoints)
+
+    findings = regime_findings(seen, verdict) | ahead.findings | stable.findings
+    history = seen.history | stable.history
+    if ahead.linear_loss is not None:
+        history["linear_loss"] = _at_end(ahead.linear_loss, len(places))
+    if ahead.linear_test_loss is not None:
+        history["linear_test_loss"] = _at_end(ahead.linear_test_loss, len(places))
+    text = paragraph(seen, verdict, findings, [*ahead.words, *stable.words])
+    notes = [*_chosen(problem, probe, batch_size), *ahead.notes, *stable.notes]
+    return Diagnosis(
+        verdict.regime,
+        verdict.near,
+        text,
+        findings,
+        history,
+        seen.groups.names,
+        seen.by_group,
+        seen.pairs,
+        seen.by_pair,
+        ahead.by_scale,
+        tuple(notes),
+    )
+
+
+def diagnose_checkpoints(
+    checkpoints: Sequence[Any],
+    x: Any,
+    y: Any,
+    *,
+    loss: Any = None,
+    test: tuple[Any, Any] | None = None,
+    centered: bool = False,
+    steps: Sequence[int] | None = None,
+    probes: int = PROBES,
+    key: Any = None,
+) -> Diagnosis:
+    """The diagnosis of a training that has been made: from its saved networks, the first one at the start.
+
+    As `js.diagnose`, without what needs the optimiser: stability is that of gradient descent, and where features begin
+    is estimated from the parameters' displacement so far, which in the kernel regime is that of linearised training.
+
+    Arguments:
+        checkpoints: networks of one structure and shape, in the order of training.
+        x, y, loss, test, centered: as for `js.diagnose`.
+        steps: the steps of the checkpoints, ascending; None counts them.
+
+    Other Arguments:
+        probes, key: as for `js.diagnose`.
+
+    Example:
+        >>> net = js.nets.MLP(4, 64, 2, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(1))
+        >>> x = jax.random.normal(jax.random.key(0), (32, 4))
+        >>> problem = js.Problem(net, x, 0.01 * x[:, :1], centered=True)
+        >>> run = js.solve(problem, js.GradientFlow(), 10.0)
+        >>> report = js.diagnose_checkpoints([net, run.final.net], x, 0.01 * x[:, :1], centered=True)
+        >>> print(report.regime.label)
+        kernel
+
+    Raises:
+        TypeError: as `js.diagnose`; checkpoints is no list.
+        ValueError: as `js.diagnose`; fewer than two checkpoints, checkpoints of different shapes, or steps that do not
+            ascend.
+    """
+    networks = same_shapes(checkpoints)
+    key, probes = read_key(key), require_size(probes, "probes", least=2)
+    places = list(range(len(networks))) if steps is None else [int(step) for step in steps]
+    if len(places) != len(networks) or any(b <= a for a, b in zip(places[:-1], places[1:], strict=True)):
+        raise ValueError(f"steps must ascend, one for each of {len(networks)} checkpoints; got {places}")
+    problem = read_problem(networks[0], x, y, loss, test, centered)
+    probe, few = (choose(problem, count, key) for count in (probes, min(FEW, probes)))
+    params = [read_problem(network, x, y, loss, test, centered).params for network in networks]
+    seen = examine(probe, places, params)
+    verdict = decide(seen.history, diverged=False)
+    displacement = jax.tree.map(jnp.subtract, params[-1], params[0])
+    ahead = Before.from_displacement(few, displacement, float(seen.history["progress"][-1]))
+    stable = Steps.of_descent(probe, params)
+    findings = regime_findings(seen, verdict) | ahead.findings | stable.findings
+    return Diagnosis(
+        verdict.regime,
+        verdict.near,
+        paragraph(seen, verdict, findings, [*ahead.words, *stable.words]),
+        findings,
+        seen.history | stable.history,
+        seen.groups.names,
+        seen.by_group,
+        seen.pairs,
+        seen.by_pair,
+        ahead.by_scale,
+        tuple([*_chosen(problem, probe, None), *ahead.notes, *stable.notes]),
+    )
+
+
+def _at_end(value: float, count: int) -> np.ndarray:
+    return np.array([np.nan] * (count - 1) + [value])
+
+
+def _chosen(problem: Problem, probe: Problem, batch_size: int | None) -> list[str]:
+    """What was chosen for the user, and what the numbers are of."""
+    n, looked = problem.x.shape[0], probe.x.shape[0]
+    notes = []
+    if looked < n:
+        notes.append(f"Kernels, losses and sharpness are those of {looked} samples, drawn from {n}.")
+    if batch_size is not None:
+        notes.append(
+            f"Trained in batches of {batch_size}; sharpness is that of the full batch, which batches keep lower."
+        )
+    return notes

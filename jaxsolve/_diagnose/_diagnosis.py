@@ -1,0 +1,126 @@
+"""What a diagnosis holds, and the ways to look at it."""
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any, TYPE_CHECKING
+
+import numpy as np
+
+from .._checks import describe
+from ..observe import Regime
+from ._limits import Limit
+
+
+if TYPE_CHECKING:
+    import xarray
+    from matplotlib.figure import Figure
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One number of a diagnosis.
+
+    Attributes:
+        value: the number; NaN where it could not be had, and `words` says why.
+        limit: its threshold, with its source; None where there is none.
+        words: what it says of this network.
+    """
+
+    value: float
+    limit: Limit | None
+    words: str
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Diagnosis:
+    """The regime of a network, and what it rests on. Made by `js.diagnose` and `js.diagnose_checkpoints`.
+
+    Attributes:
+        regime: the verdict, a `js.observe.Regime`.
+        near_boundary: whether the number that decides is within a factor 3 of its limit.
+        text: one paragraph in plain words.
+        findings: every number by name, with its limit, its source and what it says.
+        history: arrays along the checkpoints by name, such as `kernel_change`; `step` has the steps.
+        groups: the names of the groups of parameters.
+        by_group: arrays along the groups by name: `kernel_share`, `kernel_share_start`, `kernel_change`, `update`.
+        pairs: the names of adjacent weight matrices.
+        by_pair: their `alignment` and `alignment_start`.
+        by_scale: the kernel's change after linearised training against the output multiplier.
+        notes: what could not be had, and what was chosen where nothing was given.
+    """
+
+    regime: Regime
+    near_boundary: bool
+    text: str
+    findings: dict[str, Finding]
+    history: dict[str, np.ndarray]
+    groups: tuple[str, ...]
+    by_group: dict[str, np.ndarray]
+    pairs: tuple[str, ...]
+    by_pair: dict[str, np.ndarray]
+    by_scale: dict[str, np.ndarray]
+    notes: tuple[str, ...]
+
+    def __getitem__(self, name: str) -> float:
+        if name not in self.findings:
+            raise KeyError(f"{name!r} is not among the findings: {sorted(self.findings)}")
+        return self.findings[name].value
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        rows = [f"Diagnosis: {self.regime.label}{' (near the boundary)' if self.near_boundary else ''}"]
+        for name, found in self.findings.items():
+            limit = "" if found.limit is None else f" (limit {found.limit.value:g})"
+            rows.append(f"  {name} = {found.value:.3g}{limit}: {found.words}")
+        return "\n".join(rows)
+
+    def _repr_html_(self) -> str:
+        from ._page import body
+
+        return body(self)
+
+    def plot(self) -> "Figure":
+        """One page of panels, as a matplotlib figure."""
+        from ._figure import draw
+
+        return draw(self)
+
+    def save(self, path: str | os.PathLike) -> Path:
+        """Writes one HTML page that needs no network, and returns its path. A file that is there is replaced.
+
+        Raises:
+            TypeError: path is no path.
+            FileNotFoundError: its folder does not exist.
+        """
+        from ._page import page
+
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"path must be that of the page, such as 'diagnosis.html', got {describe(path)}")
+        target = Path(path)
+        if not target.parent.is_dir():
+            raise FileNotFoundError(f"there is no folder {target.parent}; make it first")
+        target.write_text(page(self), encoding="utf-8")
+        return target
+
+    def to_xarray(self) -> "xarray.Dataset":
+        """All numbers as an `xarray.Dataset` with dimensions `step`, `group`, `pair` and `multiplier`."""
+        import xarray
+
+        data: dict[str, Any] = {}
+        for name, values in self.history.items():
+            if name != "step":
+                data[name] = ("step", values)
+        data |= {f"group_{name}": ("group", values) for name, values in self.by_group.items()}
+        data |= {f"pair_{name}": ("pair", values) for name, values in self.by_pair.items()}
+        coords: dict[str, Any] = {"step": self.history["step"], "group": list(self.groups), "pair": list(self.pairs)}
+        if self.by_scale:
+            coords["multiplier"] = self.by_scale["multiplier"]
+            data["linearised_kernel_change"] = ("multiplier", self.by_scale["kernel_change"])
+        for name, found in self.findings.items():
+            limit = {} if found.limit is None else {"limit": found.limit.value, "source": found.limit.source}
+            data[f"final_{name}" if name in data else name] = ((), found.value, {"says": found.words, **limit})
+        attrs = {"regime": self.regime.label, "near_boundary": int(self.near_boundary), "text": self.text}
+        return xarray.Dataset(data, coords=coords, attrs={**attrs, "notes": "\n".join(self.notes)})

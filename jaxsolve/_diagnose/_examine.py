@@ -1,0 +1,80 @@
+"""The numbers of a network along its checkpoints."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from .._problem import Problem
+from ._groups import adjacent, alignments, find_groups, Groups, masked_rates, relative_sizes
+from ._movement import compare_kernels, group_kernels, movement
+
+
+class Examined(NamedTuple):
+    """What the checkpoints show, apart from the optimiser.
+
+    Attributes:
+        groups: the groups of parameters.
+        history, by_group, by_pair: as those of a `Diagnosis`.
+        pairs: the names of adjacent matrices.
+    """
+
+    groups: Groups
+    history: dict[str, np.ndarray]
+    by_group: dict[str, np.ndarray]
+    pairs: tuple[str, ...]
+    by_pair: dict[str, np.ndarray]
+
+
+def examine(probe: Problem, steps: list[int], checkpoints: list[PyTree]) -> Examined:
+    """Every checkpoint against the first one.
+
+    Arguments:
+        probe: the problem, at the first checkpoint, of the samples to look at.
+        steps: of the checkpoints.
+        checkpoints: parameters.
+    """
+    groups = find_groups(probe)
+    masks = masked_rates(probe, groups)
+    start = group_kernels(probe, checkpoints[0], masks)
+    rows: list[dict[str, float]] = []
+    kernels = None
+    for step, params in zip(steps, checkpoints, strict=True):
+        moved = movement(probe, params)
+        kernels = compare_kernels(probe, group_kernels(probe, params, masks), start)
+        row = {name: float(value) for name, value in moved._asdict().items()}
+        row |= {
+            "step": step,
+            "kernel_change": float(kernels.change),
+            "kernel_turn": float(kernels.turn),
+            "kernel_alignment": float(kernels.alignment),
+            "effective_rank": float(kernels.effective_rank),
+        }
+        if probe.x_test is not None:
+            row["test_loss"] = float(test_loss(probe, params))
+        rows.append(row)
+    assert kernels is not None
+    first = compare_kernels(probe, start, start)
+    history = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+    last = checkpoints[-1]
+    change = jax.tree.map(lambda a, b: a - b, last, checkpoints[0])
+    by_group = {
+        "update": np.asarray(relative_sizes(change, checkpoints[0], groups)),
+        "kernel_change": np.asarray(kernels.group_change),
+        "kernel_share_start": np.asarray(first.shares),
+        "kernel_share": np.asarray(kernels.shares),
+    }
+    pairs, places = adjacent(last)
+    by_pair = {
+        "alignment_start": np.array([float(value) for value in alignments(checkpoints[0], places)]),
+        "alignment": np.array([float(value) for value in alignments(last, places)]),
+    }
+    return Examined(groups, history, by_group, pairs, by_pair)
+
+
+@eqx.filter_jit
+def test_loss(problem: Problem, params: PyTree) -> Array:
+    """The loss on the test set."""
+    return problem.loss.value(problem.test_outputs(params), problem.y_test)

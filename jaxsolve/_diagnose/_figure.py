@@ -1,0 +1,216 @@
+"""The picture of a diagnosis."""
+
+from typing import Any, TYPE_CHECKING
+
+import numpy as np
+
+from ..plot import COLOURS, MARKERS
+from ._limits import KERNEL_CHANGE, STABILITY
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from ._coordinates import CoordinateCheck
+    from ._diagnosis import Diagnosis
+    from ._transfer import TransferCheck
+
+
+def draw(diagnosis: "Diagnosis") -> "Figure":
+    """Six panels: loss, movement, stability, layers, their kernels, and the multiplier."""
+    from matplotlib.figure import Figure
+
+    rows = max(0.0, len(diagnosis.groups) - 6) * 0.16  # a bar needs its height
+    figure = Figure(figsize=(6.8, 7.0 + rows), layout="constrained")
+    heights = [1, 1, 1 + rows / 2.2]
+    axes = figure.subplots(3, 2, gridspec_kw={"height_ratios": heights})
+    _loss(axes[0, 0], diagnosis)
+    _movement(axes[0, 1], diagnosis)
+    _stability(axes[1, 0], diagnosis)
+    _multiplier(axes[1, 1], diagnosis)
+    _bars(axes[2, 0], diagnosis, "update", "relative update $|\\Delta\\theta|/|\\theta_0|$", COLOURS[0])
+    _shares(axes[2, 1], diagnosis)
+    near = " (near the boundary)" if diagnosis.near_boundary else ""
+    figure.suptitle(f"Regime: {diagnosis.regime.label}{near}", fontsize=11)
+    for ax in axes.flat:
+        ax.tick_params(labelsize=8)
+        ax.xaxis.label.set_size(9)
+        ax.yaxis.label.set_size(9)
+        ax.title.set_size(9)
+        ax.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _steps(ax: Any, diagnosis: "Diagnosis") -> np.ndarray:
+    """The steps; a logarithmic axis shows 0 as well."""
+    steps = diagnosis.history["step"]
+    ax.set_xscale("symlog", linthresh=1)
+    ax.set_xlim(0, max(float(steps[-1]) * 1.15, 1))
+    ticks = [0, *(10**k for k in range(7) if 10**k <= steps[-1])]
+    ax.set_xticks(ticks, ["0", *(f"$10^{k}$" if k > 1 else str(10**k) for k in range(len(ticks) - 1))])
+    ax.minorticks_off()
+    ax.set_xlabel("step")
+    return steps
+
+
+def _line(ax: Any, x: np.ndarray, y: np.ndarray, index: int, label: str, **style: Any) -> None:
+    ax.plot(x, y, color=COLOURS[index], marker=MARKERS[index], ms=3.5, lw=1.4, label=label, **style)
+
+
+def _legend(ax: Any) -> None:
+    ax.legend(frameon=False, fontsize=7.5, handlelength=1.8)
+
+
+def _loss(ax: Any, diagnosis: "Diagnosis") -> None:
+    steps, history = _steps(ax, diagnosis), diagnosis.history
+    _line(ax, steps, history["loss"], 0, "training")
+    if "test_loss" in history:
+        _line(ax, steps, history["test_loss"], 1, "test")
+    for name, index, label in (("linear_loss", 0, "training, linearised"), ("linear_test_loss", 1, "test, linearised")):
+        if name in history:
+            end = history[name][-1]
+            ax.plot(steps[-1], end, color=COLOURS[index], marker="x", ms=7, mew=1.6, ls="", label=label, clip_on=False)
+    if np.all(history["loss"] > 0):
+        ax.set_yscale("log")
+    ax.set(ylabel="loss", title="It trains")
+    _legend(ax)
+
+
+def _movement(ax: Any, diagnosis: "Diagnosis") -> None:
+    steps, history = _steps(ax, diagnosis), diagnosis.history
+    _line(ax, steps, history["kernel_change"], 0, "kernel change")
+    _line(ax, steps, history["nonlinearity"], 1, "nonlinearity")
+    _line(ax, steps, history["kernel_alignment"], 2, "alignment with target")
+    ax.axhline(KERNEL_CHANGE.value, color="0.35", ls="--", lw=1)
+    ax.text(
+        0.02,
+        KERNEL_CHANGE.value,
+        "limit of kernel change",
+        fontsize=7.5,
+        color="0.25",
+        va="bottom",
+        transform=ax.get_yaxis_transform(),
+    )
+    positive = np.concatenate([history[name][1:] for name in ("kernel_change", "nonlinearity")])
+    positive = positive[np.isfinite(positive) & (positive > 0)]
+    if positive.size:
+        ax.set_yscale("log")
+        ax.set_ylim(min(0.03, positive.min() / 2), max(1.5, positive.max() * 2))
+    ax.set_title("Its features move")
+    _legend(ax)
+
+
+def _stability(ax: Any, diagnosis: "Diagnosis") -> None:
+    steps, history = _steps(ax, diagnosis), diagnosis.history
+    known = history["stability"] if "stability" in history else np.full(len(steps), np.nan)
+    if np.any(np.isfinite(known)):
+        _line(ax, steps, known, 0, "sharpness/limit")
+    if "critical_rate" in history:
+        with np.errstate(divide="ignore"):
+            inverse = 1 / history["critical_rate"]
+        _line(ax, steps, np.where(np.isfinite(inverse), inverse, np.nan), 1, "rate/critical rate")
+    ax.axhline(STABILITY.value, color="0.35", ls="--", lw=1)
+    ax.set_yscale("log")
+    ax.text(0.02, 1, "edge of stability", fontsize=7.5, color="0.25", va="bottom", transform=ax.get_yaxis_transform())
+    ax.set_ylim(top=max(2.0, ax.get_ylim()[1]))
+    ax.set_title("Its steps are stable below 1")
+    if ax.get_legend_handles_labels()[0]:
+        _legend(ax)
+
+
+def _multiplier(ax: Any, diagnosis: "Diagnosis") -> None:
+    ax.set_title("Where features begin")
+    ax.set(xlabel="output multiplier", ylabel="kernel change")
+    if not diagnosis.by_scale:
+        ax.text(0.5, 0.5, "not known", ha="center", va="center", transform=ax.transAxes, fontsize=9)
+        ax.set(xticks=[], yticks=[])
+        return
+    multiplier, change = diagnosis.by_scale["multiplier"], diagnosis.by_scale["kernel_change"]
+    ax.plot(multiplier, change, color=COLOURS[0], marker="o", ms=3.5, lw=1.4, label="linearised training")
+    ax.axhline(KERNEL_CHANGE.value, color="0.35", ls="--", lw=1)
+    ax.axvline(1, color=COLOURS[1], lw=1.2, label="this network")
+    if "verified_multiplier" in diagnosis.by_scale:
+        ax.plot(
+            diagnosis.by_scale["verified_multiplier"],
+            diagnosis.by_scale["verified_change"],
+            color=COLOURS[3],
+            marker="D",
+            ms=5,
+            ls="",
+            label="trained there",
+        )
+    ax.set(xscale="log", yscale="log")
+    _legend(ax)
+
+
+def _bars(ax: Any, diagnosis: "Diagnosis", name: str, label: str, colour: str) -> None:
+    values = diagnosis.by_group[name]
+    places = np.arange(len(values))
+    shown = np.where(np.isfinite(values), values, 0)
+    ax.barh(places, shown, color=colour, height=0.65)
+    for place, value in zip(places, values, strict=True):
+        if not np.isfinite(value):
+            ax.text(0, place, " from 0", va="center", fontsize=7.5)
+    ax.set_yticks(places, [_short(group) for group in diagnosis.groups])
+    ax.invert_yaxis()
+    ax.set(xlabel=label, title="Which layers move")
+
+
+def _shares(ax: Any, diagnosis: "Diagnosis") -> None:
+    places = np.arange(len(diagnosis.groups))
+    ax.barh(
+        places - 0.19, diagnosis.by_group["kernel_share_start"], color=COLOURS[5], height=0.36, label="at the start"
+    )
+    ax.barh(places + 0.19, diagnosis.by_group["kernel_share"], color=COLOURS[0], height=0.36, label="now")
+    ax.set_yticks(places, [""] * len(places))
+    ax.invert_yaxis()
+    ax.set(xlabel="share of the kernel's trace", title="Which layers make the kernel")
+    _legend(ax)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 22 else "..." + name[-20:]
+
+
+def draw_coordinates(check: "CoordinateCheck") -> "Figure":
+    """Sizes at the start and changes against the width."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.8, 3.0 + 0.14 * len(check.tensors)), layout="constrained")
+    axes = figure.subplots(1, 2, sharex=True)
+    for ax, values, title in zip(axes, (check.sizes, check.changes), ("at the start", "change"), strict=True):
+        for index, (name, rows) in enumerate(zip(check.tensors, values, strict=True)):
+            middle = np.exp(np.mean(np.log(np.where(rows > 0, rows, np.nan)), axis=1))
+            style = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
+            ls = "-" if index < len(COLOURS) else "--"
+            ax.plot(check.widths, middle, ms=4, lw=1.4, ls=ls, label=_short(name), **style)
+        ax.set(xscale="log", yscale="log", xlabel="width", title=title)
+        ax.set_xticks(check.widths, [str(width) for width in check.widths])
+        ax.minorticks_off()
+        ax.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("typical entry")
+    columns = 3 if len(check.tensors) > 2 else len(check.tensors)
+    figure.legend(
+        *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=columns, frameon=False, fontsize=8
+    )
+    figure.suptitle("passed" if check.passed else "failed", fontsize=11)
+    return figure
+
+
+def draw_transfer(check: "TransferCheck") -> "Figure":
+    """Losses against the rate."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3.4, 2.8), layout="constrained")
+    ax = figure.subplots()
+    with np.errstate(divide="ignore"):
+        means = np.exp(np.mean(np.log(check.losses), axis=2))
+    for index, (width, row) in enumerate(zip(check.widths, means, strict=True)):
+        colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
+        shown = np.where(np.isfinite(row), row, np.nan)
+        ax.plot(check.rates, shown, color=colour, marker=marker, ms=4, lw=1.4, label=f"width {width}")
+        ax.axvline(check.best[index], color=colour, lw=0.8, ls=":")
+    ax.set(xscale="log", yscale="log", xlabel="rate", ylabel="loss at the end")
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(frameon=False, fontsize=8)
+    return figure

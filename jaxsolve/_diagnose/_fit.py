@@ -1,0 +1,50 @@
+"""Slopes over widths, with their confidence, and what they say."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+# Exponents of parametrisations are multiples of 1/2 (Yang and Hu 2021): half-way to the next one.
+TOLERANCE = 0.25
+
+
+class Slope(NamedTuple):
+    """A power of the width.
+
+    Attributes:
+        value: the exponent.
+        error: half of its 95 % interval, by the scatter of seeds and widths.
+    """
+
+    value: float
+    error: float
+
+
+def slope(widths: np.ndarray, values: np.ndarray) -> Slope:
+    """The exponent of values ~ width^p, by least squares of the logarithms.
+
+    Arguments:
+        widths: shape (widths,).
+        values: shape (widths, seeds); what is not positive or not finite is left out.
+    """
+    x = np.repeat(np.log(widths.astype(float)), values.shape[1])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        y = np.log(values.astype(float)).ravel()
+    fine = np.isfinite(y)
+    return fit_line(x[fine], y[fine])
+
+
+def fit_line(x: np.ndarray, y: np.ndarray) -> Slope:
+    """The slope of a line and half of its 95 % interval; NaN where there is no line."""
+    if len(x) < 2 or np.ptp(x) == 0:
+        return Slope(float("nan"), float("nan"))
+    centred = x - x.mean()
+    value = float(centred @ y / (centred @ centred))
+    rest = y - y.mean() - value * centred
+    if len(x) < 3:
+        return Slope(value, float("inf"))
+    from scipy.stats import t
+
+    spread = float(np.sqrt(rest @ rest / (len(x) - 2) / (centred @ centred)))
+    return Slope(value, float(t.ppf(0.975, len(x) - 2)) * spread)

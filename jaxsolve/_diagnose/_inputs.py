@@ -1,0 +1,220 @@
+"""What may be diagnosed: the network, the data and the optimiser, checked before anything runs."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array
+
+from .. import losses, nets
+from .._checks import concrete, describe, require_flag, require_key
+from .._problem import Problem
+from ._lens import Lens
+
+
+_SERVED = (jnp.float32, jnp.float64)
+_AS_FLOAT32 = "jax.tree.map(lambda a: a.astype(jnp.float32) if eqx.is_inexact_array(a) else a, net)"
+
+
+def read_problem(net: Any, x: Any, y: Any, loss: Any, test: Any, centered: Any) -> Problem:
+    """The problem to diagnose.
+
+    Raises:
+        TypeError, ValueError: as `js.diagnose`.
+    """
+    require_flag(centered, "centered")
+    check_network(net)
+    x, test_x = _inputs(x, "x"), None if test is None else _inputs(_pair(test)[0], "the inputs of test")
+    out_size = _out_size(net, x)
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        whole = jnp.int32 if x.dtype == jnp.bool_ else x.dtype
+        net = Lens(net, None, None, x.shape[1:], out_size, whole=whole)
+    pair = None if test_x is None else (test_x, test[1])
+    problem = Problem(net, x, y, test=pair, loss=losses.MSE() if loss is None else loss, centered=centered)
+    _check_start(problem)
+    return problem
+
+
+def check_network(net: Any) -> None:
+    """Raises TypeError or ValueError for what is no network of float32 or float64 numbers, or one with state."""
+    if not callable(net) or isinstance(net, type):
+        raise TypeError(
+            "net must be a network of js.nets or an Equinox module acting on one sample, or "
+            f"jax.tree_util.Partial(f, params) of a function f(params, x); got {describe(net)}"
+        )
+    is_index = lambda leaf: isinstance(leaf, eqx.nn.StateIndex)
+    if any(map(is_index, jax.tree.leaves(net, is_leaf=is_index))):
+        raise ValueError(
+            "this network has state (such as the statistics of batch normalisation), and is no function of one sample "
+            "with fixed parameters. Freeze it: frozen = eqx.nn.inference_mode(net), and give a module whose "
+            "__call__(self, x) returns frozen(x, state)[0], with the state as a static attribute or a closure"
+        )
+    params = nets.partition(net)[0]
+    named = jax.tree_util.tree_leaves_with_path(params)
+    if not named:
+        raise ValueError(
+            f"net has no trainable arrays, got {describe(net)}; a function f(params, x) is given as "
+            "jax.tree_util.Partial(f, params)"
+        )
+    for path, leaf in named:
+        name = jax.tree_util.keystr(path)
+        if leaf.dtype not in _SERVED:
+            raise ValueError(
+                f"the parameter {name} is {leaf.dtype}; kernels and second derivatives need float32 or float64. "
+                f"Diagnose a copy: {_AS_FLOAT32}"
+            )
+        if leaf.dtype != named[0][1].dtype:
+            raise ValueError(
+                f"the parameter {name} is {leaf.dtype}, but {jax.tree_util.keystr(named[0][0])} is "
+                f"{named[0][1].dtype}; bring all to one dtype: {_AS_FLOAT32}"
+            )
+        known = concrete(leaf)
+        if known is not None and not np.all(np.isfinite(known)):
+            bad = int(np.sum(~np.isfinite(known)))
+            raise ValueError(
+                f"the parameter {name} holds {bad} value(s) that are NaN or infinite at the start; a network that has "
+                "diverged shows nothing of its regime: give an earlier checkpoint"
+            )
+
+
+def read_key(key: Any) -> Any:
+    """The key, or that of 0 if none is given."""
+    if key is None:
+        return jax.random.key(0)
+    require_key(key)
+    return key
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Raises TypeError for what is no optax optimiser."""
+    if isinstance(optimizer, optax.GradientTransformation):
+        return
+    made = " (a function: call it with a rate)" if callable(optimizer) else ""
+    raise TypeError(
+        f"optimizer must be an optax transformation, such as optax.adam(1e-3); got {describe(optimizer)}{made}. "
+        "Wrappers of other libraries hold one: give that, such as the tx of Flax's TrainState or of nnx.Optimizer"
+    )
+
+
+def _pair(test: Any) -> tuple[Any, Any]:
+    if not isinstance(test, tuple | list) or len(test) != 2:
+        raise ValueError(f"test must be a pair (x, y) or None, got {describe(test)}")
+    return test[0], test[1]
+
+
+def _inputs(x: Any, name: str) -> Array:
+    try:
+        array = jnp.asarray(x)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(f"{name} must be an array of numbers, samples first; got {describe(x)}") from error
+    if array.ndim == 0 or array.shape[0] == 0:
+        raise ValueError(f"{name} must hold one or more samples along its first axis, got {describe(array)}")
+    return array
+
+
+def _out_size(net: Any, x: Array) -> int:
+    """The number of outputs; raises ValueError for what is no function of one sample, saying what it may be instead."""
+    one = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+    try:
+        out = eqx.filter_eval_shape(net, one)
+    except Exception as error:
+        raise ValueError(_why(net, x, error)) from error
+    shape = getattr(out, "shape", None)
+    if shape is None or len(shape) != 1:
+        how = (
+            "return one array"
+            if shape is None
+            else "append jnp.ravel, as in eqx.nn.Sequential([net, eqx.nn.Lambda(jnp.ravel)])"
+        )
+        what = f"returns {describe(out)}" if shape is not None else f"returns a {type(out).__name__}"
+        raise ValueError(f"net must map one sample to a vector of outputs (c,), but it {what}; {how}")
+    return shape[0]
+
+
+def _why(net: Any, x: Array, error: Exception) -> str:
+    said = str(error) or type(error).__name__
+    first = (
+        f"net is called as net(x) on one sample, here of shape {x.shape[1:]} and dtype {x.dtype}, and fails: {said}. "
+    )
+    if "key" in said or "ropout" in said:
+        return first + "If it has dropout, switch it off: eqx.nn.inference_mode(net); noise has no tangent kernel"
+    if not jnp.issubdtype(x.dtype, jnp.floating) and _takes(net, jax.ShapeDtypeStruct(x.shape[1:], jnp.float32)):
+        return first + "It does take floats: convert the inputs, as in x.astype(jnp.float32)"
+    if _takes(net, jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype)):
+        return first + (
+            "It does take a batch: give a module of one sample, whose __call__(self, x) returns net(x[None])[0]; "
+            "networks that mix the samples of a batch have no kernel"
+        )
+    return first + "Give inputs of the shape that it takes, samples first"
+
+
+def _takes(net: Any, one: jax.ShapeDtypeStruct) -> bool:
+    try:
+        eqx.filter_eval_shape(net, one)
+    except Exception:  # whatever a network raises, it does not take this
+        return False
+    return True
+
+
+def _check_start(problem: Problem) -> None:
+    f = np.asarray(_outputs(problem))
+    bad = int(np.sum(~np.all(np.isfinite(f), axis=1)))
+    if bad:
+        raise ValueError(
+            f"the outputs of the network at the start are NaN or infinite for {bad} of {len(f)} samples; scale the "
+            "inputs down, or look for a division by zero or a logarithm in the network"
+        )
+    value = float(problem.loss.value(jnp.asarray(f), problem.y))
+    if not np.isfinite(value):
+        raise ValueError(f"the loss at the start is {value}: the loss does not suit these outputs and targets")
+
+
+@eqx.filter_jit
+def _outputs(problem: Problem) -> Array:
+    return problem.outputs(problem.params)
+
+
+def choose(problem: Problem, count: int, key: Any) -> Problem:
+    """The problem of `count` samples drawn from it (all, if it has no more): what probes and kernels look at."""
+    n = problem.x.shape[0]
+    chosen = np.arange(n) if n <= count else np.sort(np.asarray(jax.random.permutation(key, n)[:count]))
+    fields = lambda p: (p.x, p.y, p.initial)
+    initial = None if problem.initial is None else problem.initial[chosen]
+    values = (problem.x[chosen], problem.y[chosen], initial)
+    return eqx.tree_at(fields, problem, values, is_leaf=lambda leaf: leaf is None)
+
+
+def same_shapes(nets_given: Any) -> list[Any]:
+    """Checkpoints of one network as a list; raises ValueError where they are not.
+
+    Raises:
+        TypeError: no sequence of networks.
+        ValueError: fewer than two, or of different shapes or structures.
+    """
+    if not isinstance(nets_given, list | tuple):
+        raise TypeError(f"checkpoints must be a list of networks, the first one first; got {describe(nets_given)}")
+    if len(nets_given) < 2:
+        raise ValueError(
+            f"two or more checkpoints are needed, to see how far the network has moved; got {len(nets_given)}"
+        )
+    for net in nets_given:
+        check_network(net)
+    name = jax.tree_util.keystr
+    first = {name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(nets.partition(nets_given[0])[0])}
+    for index, net in enumerate(nets_given[1:], 1):
+        here = {name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(nets.partition(net)[0])}
+        if set(here) != set(first):
+            odd = sorted(set(here) ^ set(first))[0]
+            raise ValueError(
+                f"checkpoint {index} is of another network than checkpoint 0: only one of them has the parameter {odd}"
+            )
+        for path, leaf in here.items():
+            if leaf.shape != first[path].shape or leaf.dtype != first[path].dtype:
+                raise ValueError(
+                    f"checkpoint {index} does not fit checkpoint 0: the parameter {path} is {describe(leaf)}, there "
+                    f"{describe(first[path])}. Checkpoints must be of one run of one network"
+                )
+    return list(nets_given)

@@ -1,0 +1,75 @@
+"""A network seen through a lens: other inputs, a multiplied change of its outputs, or its linearisation."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from .. import nets
+
+
+class Lens(nets.AbstractNetwork):
+    """f_0(x) + scale (f(x) - f_0(x)), or its linearisation f_0(x) + scale J_0(x) (theta - theta_0).
+
+    It trains the parameters of the network inside, at their own rates.
+
+    Attributes:
+        net: the network.
+        start: theta_0; None is the network as it is.
+        scale: the multiplier of what the network has learnt.
+        shape, outputs: of an input, and their number.
+        linear: whether to linearise.
+        whole: the dtype of integer inputs, which come as floats that hold integers; None for other inputs.
+    """
+
+    net: Any
+    start: PyTree
+    scale: Float[Array, ""] | None
+    shape: tuple[int, ...] = eqx.field(static=True)  # a shape
+    outputs: int = eqx.field(static=True)  # a shape
+    linear: bool = eqx.field(static=True, default=False)  # changes the program
+    whole: Any = eqx.field(static=True, default=None)  # a dtype
+
+    @property
+    def in_shape(self) -> tuple[int, ...]:
+        return self.shape
+
+    @property
+    def out_size(self) -> int:
+        return self.outputs
+
+    @property
+    def scaling(self) -> nets.Scaling:
+        inner = self.net.scaling if isinstance(self.net, nets.AbstractNetwork) else None
+        return nets.Scaling([1.0], [1.0], [1.0]) if inner is None else inner
+
+    def __call__(self, x: Float[Array, "..."]) -> Float[Array, " out"]:
+        if self.whole is not None:
+            x = jnp.round(x).astype(self.whole)
+        if self.start is None:
+            return self.net(x)
+        params, rest = nets.partition(self.net)
+        at = lambda p: eqx.combine(p, rest)(x)
+        if self.linear:
+            direction = jax.tree.map(jnp.subtract, params, self.start)
+            start, change = jax.jvp(at, (self.start,), (direction,))
+        else:
+            start = at(self.start)
+            change = at(params) - start
+        return start + self.scale * change
+
+    def rates(self) -> PyTree:
+        nothing = jax.tree.map(lambda _: None, self.start)
+        return Lens(nets.rates(self.net), nothing, None, self.shape, self.outputs, self.linear, self.whole)
+
+    def conserved(self, params: PyTree, eta: PyTree) -> tuple[nets.Conserved, ...]:
+        return ()
+
+
+def through(net: Any, x: Array, out_size: int, *, scale: Any, linear: bool = False) -> Lens:
+    """The network, with its present parameters as the start, through a lens."""
+    inner, whole = (net.net, net.whole) if isinstance(net, Lens) else (net, None)
+    start, scale = nets.partition(inner)[0], jnp.asarray(scale, x.dtype)
+    return Lens(inner, start, scale, x.shape[1:], out_size, linear, whole)

@@ -1,0 +1,36 @@
+"""The thresholds of a diagnosis, and where each comes from; docs/diagnose.md checks them."""
+
+from typing import NamedTuple
+
+from ..observe import KERNEL_REGIME_LIMIT
+
+
+class Limit(NamedTuple):
+    """A threshold.
+
+    Attributes:
+        value: the number.
+        beyond: what it means to be above it.
+        source: where it comes from.
+    """
+
+    value: float
+    beyond: str
+    source: str
+
+
+CALIBRATED = "calibrated in docs/diagnose.md"
+KERNEL_CHANGE = Limit(KERNEL_REGIME_LIMIT, "features are learnt", f"js.observe.KERNEL_REGIME_LIMIT; {CALIBRATED}")
+NONLINEARITY = Limit(0.08, "the linearised network is another one", f"the kernel then moves by 0.1; {CALIBRATED}")
+CURVATURE = Limit(0.008, "not lazy", f"the ratio of Chizat et al. 2019; the limit is {CALIBRATED}")
+MULTIPLIER = Limit(
+    1.0, "learns features as it is", "the kernel of linearised training moves by 0.1; Chizat et al. 2019"
+)
+CRITICAL = Limit(1.0, "the step lowers the loss", "by definition; Kalra and Barkeshli 2024")
+STABILITY = Limit(1.0, "beyond the edge of stability", "linear stability; Cohen et al. 2021 and, for Adam, 2022")
+# Runs at the edge hover about 1 (Cohen et al. 2021, section 2).
+EDGE = 0.9
+# Within this factor of a limit, on either side, seeds and details decide.
+NEAR = 3.0
+# A run that has taken away less of the loss's gradient has shown nothing yet.
+LEAST_PROGRESS = 0.02

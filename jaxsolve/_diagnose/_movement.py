@@ -1,0 +1,117 @@
+"""How far a network has moved between two checkpoints, and what that says of its regime."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from .. import kernels
+from .._problem import Problem
+from .._safe import nonzero, safe_sqrt
+from ._lanczos import largest_eigenvalue
+
+
+class Movement(NamedTuple):
+    """Numbers of one checkpoint against the start.
+
+    Attributes:
+        loss: training loss on the probe samples.
+        nonlinearity: |f_t - f_lin|/|f_t - f_0|, f_lin = f_0 + J_0 (theta_t - theta_0).
+        progress: the share of the loss's gradient in the outputs that is gone, 1 - |dL/df_t|/|dL/df_0|.
+        residual_position: r^T K r/(|r|^2 lambda_1), r = dL/df.
+    """
+
+    loss: Float[Array, ""]
+    nonlinearity: Float[Array, ""]
+    progress: Float[Array, ""]
+    residual_position: Float[Array, ""]
+
+
+class Kernels(NamedTuple):
+    """Kernels of one checkpoint, summed over equal outputs.
+
+    Attributes:
+        groups: (groups, n, n).
+        change: |K - K_0|/|K_0|.
+        group_change: the same of every group; NaN for a group without a kernel at the start.
+        turn: 1 - <K, K_0>/(|K||K_0|).
+        alignment: with the targets, both centred.
+        effective_rank: exp of the entropy of the spectrum.
+        shares: of every group in the trace.
+    """
+
+    groups: Float[Array, "groups n n"]
+    change: Float[Array, ""]
+    group_change: Float[Array, " groups"]
+    turn: Float[Array, ""]
+    alignment: Float[Array, ""]
+    effective_rank: Float[Array, ""]
+    shares: Float[Array, " groups"]
+
+
+def norm(values: Float[Array, "..."]) -> Float[Array, ""]:
+    """The Euclidean norm, without overflow."""
+    largest = jax.lax.stop_gradient(nonzero(jnp.max(jnp.abs(values))))
+    return largest * safe_sqrt(jnp.sum((values / largest) ** 2))
+
+
+@eqx.filter_jit
+def movement(problem: Problem, params: PyTree) -> Movement:
+    """The movement of the outputs, by one jvp, one vjp and the largest eigenvalue of the kernel."""
+    start = problem.params
+    direction = jax.tree.map(jnp.subtract, params, start)
+    f_start, linear = jax.jvp(problem.outputs, (start,), (direction,))
+    f = problem.outputs(params)
+    moved = f - f_start
+    before, now = (problem.loss.gradient(out, problem.y) for out in (f_start, f))
+    operator = kernels.NTKOperator(problem.network(params), problem.x, eta=problem.eta)
+    top = largest_eigenvalue(operator.mv, now)
+    unit = now / nonzero(norm(now))
+    back = jax.vjp(problem.outputs, params)[1](unit)[0]
+    # r^T K r = sum_l eta_l |J_l^T r|^2
+    on_residual = sum(jax.tree.leaves(jax.tree.map(lambda rate, b: rate * jnp.sum(b**2), problem.eta, back)))
+    return Movement(
+        problem.loss.value(f, problem.y),
+        norm(moved - linear) / nonzero(norm(moved)),
+        1 - norm(now) / nonzero(norm(before)),
+        on_residual / nonzero(top),
+    )
+
+
+@eqx.filter_jit
+def group_kernels(problem: Problem, params: PyTree, masks: PyTree) -> Float[Array, "groups n n"]:
+    """The kernel of every group of parameters: the kernel with the rates of all others set to 0."""
+    net = problem.network(params)
+    return jax.lax.map(lambda eta: kernels.empirical(net, problem.x, eta=eta, trace=True).ntk, masks)
+
+
+@eqx.filter_jit
+def whole_kernel(problem: Problem, params: PyTree) -> Float[Array, "n n"]:
+    """The kernel of all parameters."""
+    return kernels.empirical(problem.network(params), problem.x, eta=problem.eta, trace=True).ntk
+
+
+@eqx.filter_jit
+def compare_kernels(problem: Problem, groups: Float[Array, "groups n n"], start: Float[Array, "groups n n"]) -> Kernels:
+    """The kernels of a checkpoint against those of the start."""
+    now, before = jnp.sum(groups, axis=0), jnp.sum(start, axis=0)
+    traces = jnp.trace(groups, axis1=1, axis2=2)
+    changes = [relative_change(a, b) for a, b in zip(groups, start, strict=True)]
+    return Kernels(
+        groups,
+        relative_change(now, before),
+        jnp.stack(changes),
+        kernels.distance(now, before),
+        kernels.centred_target_alignment(now, problem.y),
+        kernels.effective_rank(now),
+        traces / nonzero(jnp.sum(traces)),
+    )
+
+
+def relative_change(now: Float[Array, "..."], before: Float[Array, "..."]) -> Float[Array, ""]:
+    """|K - K_0|/|K_0|; NaN where K_0 is 0."""
+    return jnp.where(
+        jnp.any(before != 0), kernels.relative_change(now, jnp.where(jnp.any(before != 0), before, 1)), jnp.nan
+    )

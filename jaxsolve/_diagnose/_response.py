@@ -1,0 +1,144 @@
+r"""What an optimiser's steps are near a minimum: a rate for every single parameter.
+
+Where the second moments of Adam and its kin stand still, its step is linear in the gradient g and its memory m:
+$m' = \beta m + a g$, $\Delta\theta_i = -A_i g_i - B_i m_i$. Along an eigenvector of curvature h the iteration of
+$(\theta, m)$ has the eigenvalue -1 at $h\,(A - a B/(1 + \beta)) = 2$. So $r_i = A_i - a B_i/(1 + \beta)$ is a rate in
+the place of eta: steps are stable while $\lambda_{max}(\sqrt r H \sqrt r) < 2$. That is eta for SGD,
+eta/(1 + beta) with heavy balls, eta (1 + 2 beta)/(1 + beta) with Nesterov's, and
+$\eta (1 - \beta_1)/((1 + \beta_1)(\sqrt{\hat\nu} + \epsilon))$ for Adam (Cohen et al. 2021 and 2022).
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import PyTree
+
+from .._problem import Problem
+
+
+# Optax's states of memories, and of second moments of the gradient. Names, not classes: not every version has all.
+_MEMORY = {"TraceState": "trace"} | dict.fromkeys(
+    ("ScaleByAdamState", "ScaleByAmsgradState", "ScaleByBeliefState"), "mu"
+)
+_SQUARES = (
+    "ScaleByAdamState",
+    "ScaleByAmsgradState",
+    "ScaleByBeliefState",
+    "ScaleByRmsState",
+    "ScaleByRmsWithCountState",
+)
+
+
+class Response(NamedTuple):
+    """The rates of an optimiser.
+
+    Attributes:
+        rates: shaped like the parameters, the network's own eta included; None if they cannot be had.
+        adaptive: whether they come from second moments.
+        why: what is in the way, in words; empty if nothing is.
+    """
+
+    rates: PyTree
+    adaptive: bool
+    why: str
+
+
+def response(problem: Problem, optimizer: Any, params: PyTree, state: Any) -> Response:
+    """The rates that stand for an optimiser in a state of its own, after one step or more.
+
+    Arguments:
+        problem: gives the network's own rates.
+        optimizer: a `Held` transformation.
+        params, state: where training stands.
+    """
+    kinds = [type(node).__name__ for node in _nodes(state)]  # an array by itself goes by the name of its class
+    known = _MEMORY.keys() | set(_SQUARES)
+    strange = [kind for kind in kinds if kind not in known]
+    if strange or sum(kind in _MEMORY for kind in kinds) > 1:
+        return Response(
+            None, False, f"its state ({', '.join(kinds)}) is not one whose steps are linear in the gradient"
+        )
+    try:
+        rates = _rates(problem, optimizer, params, state)
+    except Exception as error:  # an optimiser may do anything with a gradient of 0
+        return Response(None, False, f"its step at a small gradient cannot be followed ({type(error).__name__})")
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(rates)]
+    if not all(np.all(np.isfinite(leaf) & (leaf >= 0)) for leaf in leaves) or not any(np.any(leaf) for leaf in leaves):
+        return Response(
+            None,
+            False,
+            "its steps are not in proportion to a small gradient, as those of signs, or the first one of Adam",
+        )
+    return Response(rates, any(kind in _SQUARES for kind in kinds), "")
+
+
+def _is_node(node: Any) -> bool:
+    """Whether a part of a state holds real numbers of its own, and is no mere container of such parts."""
+    return hasattr(node, "_fields") and type(node).__name__ in _MEMORY.keys() | set(_SQUARES)
+
+
+def _nodes(state: Any) -> list[Any]:
+    """The parts of a state with memory of gradients; anything else that holds real arrays by itself."""
+    parts = jax.tree.leaves(state, is_leaf=_is_node)
+    real = lambda part: eqx.is_inexact_array(part) and part.ndim > 0
+    return [part for part in parts if _is_node(part) or real(part)]
+
+
+def _with_memory(state: Any, memory: PyTree) -> Any:
+    put = lambda part: part._replace(**{_MEMORY[type(part).__name__]: memory})
+    has = lambda part: _is_node(part) and type(part).__name__ in _MEMORY
+    return jax.tree.map(lambda part: put(part) if has(part) else part, state, is_leaf=_is_node)
+
+
+def _memory(state: Any) -> PyTree:
+    has = lambda part: _is_node(part) and type(part).__name__ in _MEMORY
+    found = [part for part in jax.tree.leaves(state, is_leaf=_is_node) if has(part)]
+    return getattr(found[0], _MEMORY[type(found[0]).__name__]) if found else None
+
+
+@eqx.filter_jit
+def _rates(problem: Problem, optimizer: Any, params: PyTree, state: Any) -> PyTree:
+    zero, one = (jax.tree.map(lambda p, v=v: jnp.full_like(p, v), params) for v in (0.0, 1.0))
+
+    def step(gradient, memory):
+        with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
+            updates, new = optimizer.value.update(gradient, _with_memory(state, memory), params)
+        return jax.tree.map(lambda u, p: -u.astype(p.dtype), updates, params), _memory(new)
+
+    by_gradient, taken_up = jax.jvp(step, (zero, zero), (one, zero))[1]
+    by_memory, kept = jax.jvp(step, (zero, zero), (zero, one))[1]
+    rates = by_gradient
+    if kept is not None:
+        first = lambda tree: jax.tree.leaves(tree)[0].ravel()[0]
+        beta, share = first(kept), first(taken_up)
+        rates = jax.tree.map(lambda a, b: a - share * b / (1 + beta), by_gradient, by_memory)
+        rates = jax.tree.map(lambda rate: rate * _debiased(state, beta), rates)
+    # A parameter that has had no gradient yet would have the rate 1/epsilon.
+    for node in _nodes(state):
+        if type(node).__name__ in _SQUARES:
+            rates = jax.tree.map(lambda rate, nu: jnp.where(nu > 0, rate, 0), rates, node.nu)
+    return jax.tree.map(lambda eta, rate: eta * rate, problem.eta, rates)
+
+
+def _debiased(state: Any, beta: Any) -> Any:
+    """1 - beta^(t + 1) of a memory that corrects its bias: steps to come are larger by less and less."""
+    for node in _nodes(state):
+        if type(node).__name__ in _SQUARES and type(node).__name__ in _MEMORY:
+            return 1 - beta ** (jnp.asarray(node.count, beta.dtype) + 1)
+    return jnp.ones((), beta.dtype)
+
+
+def rate_exponent(problem: Problem, optimizer: optax.GradientTransformation, params: PyTree) -> float:
+    """p of |update| ~ |gradient|^p at the start: 1 for SGD, 0 for Adam and its kin; in between for others."""
+    with jax.numpy_dtype_promotion("standard"):
+        state, gradient = optimizer.init(params), jax.grad(problem.objective)(params)
+        one, two = (
+            optimizer.update(jax.tree.map(lambda g, s=s: s * g, gradient), state, params)[0] for s in (1.0, 2.0)
+        )
+        size = lambda tree: sum(float(jnp.sum(leaf**2)) for leaf in jax.tree.leaves(tree))
+    ratio = size(two) / size(one) if size(one) > 0 else 1.0
+    return float(np.log2(ratio) / 2) if ratio > 0 else 0.0

@@ -1,0 +1,95 @@
+"""What the optimiser's steps say: critical rate and sharpness along the checkpoints."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from .._problem import Problem
+from . import _limits
+from ._diagnosis import Finding
+from ._response import response
+from ._stability import critical_rate, next_update, sharpness_ratio
+from ._train import Checkpoint
+from ._verdict import side
+
+
+class Steps(NamedTuple):
+    """The stability of the steps.
+
+    Attributes:
+        findings: numbers by name.
+        history: `critical_rate` and `stability` along the checkpoints.
+        words: sentences for the paragraph.
+        notes: what could not be had.
+    """
+
+    findings: dict[str, Finding]
+    history: dict[str, np.ndarray]
+    words: list[str]
+    notes: list[str]
+
+    @staticmethod
+    def of_descent(probe: Problem, checkpoints: list[PyTree]) -> "Steps":
+        """Of gradient descent, where the optimiser is not known: the largest stable rate is 2/sharpness."""
+        sharp = np.array(
+            [2 * float(sharpness_ratio(probe, params, _own_rates(probe, params))) for params in checkpoints]
+        )
+        largest = 2 / sharp[-1] if sharp[-1] > 0 else np.inf
+        found = Finding(float(sharp[-1]), None, f"gradient descent is stable below the rate {largest:.2g}, 2/sharpness")
+        return Steps({"sharpness": found}, {"sharpness": sharp}, [], [])
+
+
+def steps_of(probe: Problem, optimizer: Any, checkpoints: list[Checkpoint]) -> Steps:
+    """The critical multiple of every next step, and the sharpness in units of the largest stable one.
+
+    Arguments:
+        probe: the problem of the samples to look at.
+        optimizer: a `Held` transformation.
+        checkpoints: of the training, with the optimiser's state.
+    """
+    critical, ratios = [], []
+    why, adaptive = "", False
+    for point in checkpoints:
+        update = next_update(probe, optimizer, point.params, point.state)
+        critical.append(float(critical_rate(probe, point.params, update).value))
+        found = response(probe, optimizer, point.params, point.state)
+        ratios.append(np.nan if found.rates is None else float(sharpness_ratio(probe, point.params, found.rates)))
+        if point is checkpoints[-1]:
+            why, adaptive = found.why, found.adaptive
+    last = ratios[-1]
+    findings = {
+        "critical_rate": side(critical[-1], _limits.CRITICAL, "the step raises the loss: too large"),
+        "stability": side(last, _limits.STABILITY, "the steps are stable"),
+    }
+    notes = []
+    if why:
+        findings["stability"] = Finding(float("nan"), _limits.STABILITY, f"not known: {why}")
+        notes.append(f"Sharpness has no limit that is known for this optimiser: {why}. The critical rate serves any.")
+    elif last >= _limits.EDGE:
+        findings["stability"] = Finding(last, _limits.STABILITY, "at the edge of stability or beyond")
+    words = [_words(critical[-1], last, adaptive)]
+    history = {"critical_rate": np.array(critical), "stability": np.array(ratios)}
+    return Steps(findings, history, words, notes)
+
+
+def _words(critical: float, ratio: float, adaptive: bool) -> str:
+    if critical == 0:
+        step = "No multiple of the optimiser's next step lowers the loss"
+    elif critical >= 1:
+        step = f"The optimiser's next step could be {min(critical, 1e3):.2g} times as large before it raised the loss"
+    else:
+        step = f"The optimiser's next step raises the loss: {critical:.2g} of it would be the most"
+    if np.isnan(ratio):
+        return step + "."
+    kind = "preconditioned sharpness" if adaptive else "sharpness"
+    where = "it trains at the edge of stability" if ratio >= _limits.EDGE else "it is off the edge of stability"
+    return f"{step}; its {kind} is {ratio:.2g} of the largest stable one: {where}."
+
+
+@eqx.filter_jit
+def _own_rates(probe: Problem, params: PyTree) -> PyTree:
+    return jax.tree.map(lambda rate, p: rate * jnp.ones_like(p), probe.eta, params)

@@ -1,0 +1,171 @@
+"""The tensors inside any network: what its weights make of the data, found in the program that JAX traces.
+
+Every product of data with a parameter (a matrix, a convolution, an embedding that is looked up) is tapped, after what
+only scales, shifts or reshapes it: multipliers and biases. So is every product of data with data, as in attention.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Literal
+from jaxtyping import Array, PyTree
+
+
+_CALLS = {
+    "jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint",
+    "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin",
+}  # fmt: skip
+_PRODUCTS = {"dot_general", "conv_general_dilated", "gather"}
+_AFFINE = {
+    "mul", "div", "add", "sub", "neg", "add_any", "convert_element_type", "reshape", "transpose", "squeeze",
+    "broadcast_in_dim", "copy", "expand_dims",
+}  # fmt: skip
+
+
+class _Constant(NamedTuple):
+    """A value that is known."""
+
+    value: Any
+
+
+class _Step(NamedTuple):
+    """One operation: numbers stand for values."""
+
+    equation: Any
+    inputs: list[Any]
+    outputs: list[int]
+
+
+class Program(NamedTuple):
+    """A network's program in one list, and the values to tap.
+
+    Attributes:
+        steps: the operations.
+        first: values 0, 1, ... are the inputs; so many there are.
+        names: of the tapped values.
+        tapped: their numbers.
+        hidden: names of operations that hold parameters and were not looked into, such as `scan`.
+    """
+
+    steps: list[_Step]
+    first: int
+    names: tuple[str, ...]
+    tapped: tuple[int, ...]
+    hidden: tuple[str, ...]
+
+
+def read_program(f: Callable[[PyTree, Array], Array], params: PyTree, x: Array) -> Program:
+    """The program of f(params, x), and where to tap it.
+
+    Arguments:
+        f: the network on a batch.
+        params: the parameters, whose places in the tree name the taps.
+        x: inputs.
+    """
+    closed = jax.make_jaxpr(f)(params, x)
+    paths = [jax.tree_util.keystr(path).lstrip(".") for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    count = len(closed.jaxpr.invars)
+    steps: list[_Step] = []
+    numbers = iter(range(count, 1 << 62))
+    _inline(closed.jaxpr, closed.consts, list(range(count)), steps, numbers)
+    return _with_taps(steps, count, paths)
+
+
+def _inline(jaxpr: Any, constants: Any, inputs: list[Any], steps: list[_Step], numbers: Any) -> list[Any]:
+    """Appends the operations of a program, those of programs that it calls included; returns its outputs."""
+    known = dict(zip(jaxpr.constvars, map(_Constant, constants), strict=True))
+    known |= dict(zip(jaxpr.invars, inputs, strict=True))
+    read = lambda atom: _Constant(atom.val) if isinstance(atom, Literal) else known[atom]
+    for equation in jaxpr.eqns:
+        given = [read(atom) for atom in equation.invars]
+        inner = _called(equation)
+        if inner is not None:
+            outputs = _inline(*inner, given, steps, numbers)
+        else:
+            outputs = [next(numbers) for _ in equation.outvars]
+            steps.append(_Step(equation, given, outputs))
+        known |= dict(zip(equation.outvars, outputs, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _called(equation: Any) -> tuple[Any, Any] | None:
+    """The program that an operation does no more than call, and its constants."""
+    if equation.primitive.name not in _CALLS:
+        return None
+    for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
+        inner = equation.params.get(name)
+        if inner is not None:
+            program, constants = (inner.jaxpr, inner.consts) if hasattr(inner, "jaxpr") else (inner, ())
+            return (program, constants) if len(program.invars) == len(equation.invars) else None
+    return None
+
+
+def _with_taps(steps: list[_Step], count: int, paths: list[str]) -> Program:
+    data = {count - 1}  # what depends on x, the last input
+    origin: dict[int, frozenset[int]] = {index: frozenset({index}) for index in range(count - 1)}
+    readers: dict[int, list[_Step]] = {}
+    for step in steps:
+        for atom in step.inputs:
+            if not isinstance(atom, _Constant):
+                readers.setdefault(atom, []).append(step)
+    found: list[tuple[str, int]] = []
+    hidden: list[str] = []
+    for step in steps:
+        values = [atom for atom in step.inputs if not isinstance(atom, _Constant)]
+        fed = [atom for atom in values if atom in data]
+        weights = frozenset().union(*(origin.get(atom, frozenset()) for atom in values if atom not in data))
+        if not fed:
+            origin |= {out: weights for out in step.outputs}
+            continue
+        data |= set(step.outputs)
+        name = step.equation.primitive.name
+        if name in _PRODUCTS and (weights or len(fed) == 2 and name == "dot_general"):
+            label = " and ".join(paths[index] for index in sorted(weights)) or "product of activations"
+            found.append((label, step.outputs[0]))
+        elif name in ("scan", "while", "cond") and weights:
+            hidden.append(name)
+    ends = [_follow(out, readers, data) for _, out in found]
+    names = _distinct([label.removesuffix(".weight") for label, _ in found])
+    return Program(steps, count, tuple(names), tuple(ends), tuple(dict.fromkeys(hidden)))
+
+
+def _follow(value: int, readers: dict[int, list[_Step]], data: set[int]) -> int:
+    """The last value that is this one up to factors, shifts and shapes, none of which depend on the data."""
+    while len(readers.get(value, [])) == 1:
+        (step,) = readers[value]
+        others = [atom for atom in step.inputs if not isinstance(atom, _Constant) and atom != value]
+        if step.equation.primitive.name not in _AFFINE or any(atom in data for atom in others):
+            break
+        if sum(atom == value for atom in step.inputs if not isinstance(atom, _Constant)) > 1:
+            break  # its own square
+        (value,) = step.outputs
+    return value
+
+
+def _distinct(labels: list[str]) -> list[str]:
+    seen: dict[str, int] = {}
+    out = []
+    for label in labels:
+        seen[label] = seen.get(label, 0) + 1
+        out.append(label if seen[label] == 1 else f"{label} ({seen[label]})")
+    return out
+
+
+def run_program(program: Program, params: PyTree, x: Array) -> list[Array]:
+    """The tapped values."""
+    known = dict(enumerate([*jax.tree.leaves(params), x]))
+    read = lambda atom: atom.value if isinstance(atom, _Constant) else known[atom]
+    for step in program.steps:
+        primitive, given = step.equation.primitive, map(read, step.inputs)
+        options = primitive.get_bind_params(step.equation.params)
+        functions, options = options if isinstance(options, tuple) else ((), options)  # older JAX splits them
+        out = primitive.bind(*functions, *given, **options)
+        known |= dict(zip(step.outputs, out if primitive.multiple_results else [out], strict=True))
+    return [known[number] for number in program.tapped]
+
+
+def root_mean_square(values: Array) -> Array:
+    """The size of a typical entry."""
+    return jnp.sqrt(jnp.mean(jnp.asarray(values) ** 2))

@@ -1,0 +1,97 @@
+"""The short training: a descent by hand, since the optimiser's state at the checkpoints is wanted too."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, PyTree
+
+from .._problem import Problem
+from .._results import RESULTS
+from ..dynamics import Descent
+
+
+# Samples in a full batch; above, batches of so many.
+FULL_BATCH, BATCH = 1024, 256
+
+
+class Checkpoint(NamedTuple):
+    """Where training stood.
+
+    Attributes:
+        step: steps made.
+        params: the parameters.
+        state: of the optimiser; None where it is not known.
+    """
+
+    step: int
+    params: PyTree
+    state: Any
+
+
+class Training(NamedTuple):
+    """A short training.
+
+    Attributes:
+        checkpoints: the first is the start.
+        diverged: whether the loss ran away; the last checkpoint is then the last finite one.
+        batch_size: None for the full batch.
+    """
+
+    checkpoints: list[Checkpoint]
+    diverged: bool
+    batch_size: int | None
+
+
+def batch_size_for(problem: Problem, given: int | None) -> int | None:
+    """The batch size: as given, else the full batch if it is small."""
+    if given is not None:
+        return given if given < problem.x.shape[0] else None
+    return None if problem.x.shape[0] <= FULL_BATCH else BATCH
+
+
+def checkpoint_steps(steps: int, count: int) -> list[int]:
+    """About so many steps, evenly spread over the logarithm, the last one `steps`."""
+    return sorted({0, *(max(1, round(steps ** (k / count))) for k in range(1, count + 1))})
+
+
+def train(
+    problem: Problem,
+    optimizer: optax.GradientTransformation,
+    at: list[int],
+    batch_size: int | None,
+    key: Any,
+) -> Training:
+    """Trains and stops at the steps `at`, the first of which is 0."""
+    # The time of a step is not needed here: counting every one as 1 serves optimisers that do not show their rates.
+    descent = Descent(optimizer, rate=1.0, batch_size=batch_size, key=None if batch_size is None else key)
+    state = begin(descent, problem, jnp.asarray([0.0, at[-1]], problem.x.dtype))
+    found = [Checkpoint(0, state.params, state.optimizer_state)]
+    for before, step in zip(at[:-1], at[1:], strict=True):
+        state = advance(descent, problem, state, jnp.asarray(step - before))
+        made = int(state.steps)
+        if made > found[-1].step:
+            found.append(Checkpoint(made, state.params, state.optimizer_state))
+        if made < step:
+            break
+    ended = np.asarray(state.result == RESULTS.diverged)
+    value = float(objective(problem, state.params))
+    return Training(found, bool(ended) or not np.isfinite(value), batch_size)
+
+
+@eqx.filter_jit
+def begin(descent: Descent, problem: Problem, ts: Array) -> Any:
+    return descent.init(problem, ts)
+
+
+@eqx.filter_jit
+def advance(descent: Descent, problem: Problem, state: Any, n: Array) -> Any:
+    return descent.advance(problem, state, n)
+
+
+@eqx.filter_jit
+def objective(problem: Problem, params: PyTree) -> Array:
+    """The training loss."""
+    return problem.objective(params)

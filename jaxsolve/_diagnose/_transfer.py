@@ -1,0 +1,182 @@
+"""The transfer check: whether the best rate depends on the width."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from .._checks import describe, real_numbers, require_size
+from ._coordinates import read_widths
+from ._fit import fit_line, Slope, TOLERANCE
+from ._inputs import check_optimizer, read_key, read_problem
+from ._train import objective, train
+
+
+if TYPE_CHECKING:
+    import xarray
+    from matplotlib.figure import Figure
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class TransferCheck:
+    """Losses against rates and widths. Made by `js.transfer_check`.
+
+    Attributes:
+        widths, rates: of the networks.
+        losses: training losses at the end, (widths, rates, seeds); inf where training diverged.
+        best: the best rate of every width, (widths,), by a parabola through the logarithms of the mean losses.
+        at_edge: whether that is the first or last of the rates, (widths,), so that the best one may lie beyond.
+        octaves: octaves by which the best rate moves with every doubling of the width.
+        passed: whether its interval comes within 1/4 of 0 and is no wider than +- 1/2, with no width at an edge.
+        text: the verdict in words.
+    """
+
+    widths: np.ndarray
+    rates: np.ndarray
+    losses: np.ndarray
+    best: np.ndarray
+    at_edge: np.ndarray
+    octaves: Slope
+    passed: bool
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"TransferCheck {self.text}"
+
+    def plot(self) -> "Figure":
+        """Losses against the rate, one line per width, as a matplotlib figure."""
+        from ._figure import draw_transfer
+
+        return draw_transfer(self)
+
+    def to_xarray(self) -> "xarray.Dataset":
+        """The losses, with dimensions `width`, `rate` and `seed`."""
+        import xarray
+
+        data = {"loss": (("width", "rate", "seed"), self.losses), "best_rate": ("width", self.best)}
+        coords = {"width": self.widths, "rate": self.rates}
+        return xarray.Dataset(data, coords=coords, attrs={"passed": int(self.passed), "text": self.text})
+
+
+# An interval wider than this on either side holds both muP and the standard scaling, and decides nothing.
+SCATTER = 0.5
+
+
+def _surely_off(octaves: Slope) -> float:
+    """How far the whole interval is from 0."""
+    return max(0.0, abs(octaves.value) - octaves.error)
+
+
+def _adam(rate: Any, width: int) -> optax.GradientTransformation:
+    return optax.adam(rate)
+
+
+def transfer_check(
+    make_net: Callable[[int, Any], Any],
+    widths: Sequence[int],
+    rates: Sequence[float],
+    x: Any,
+    y: Any,
+    *,
+    optimizer: Callable[[Any, int], optax.GradientTransformation] = _adam,
+    loss: Any = None,
+    steps: int = 100,
+    seeds: int = 2,
+    key: Any = None,
+) -> TransferCheck:
+    """Does the best rate of a small network serve a wide one? Trains every width at every rate.
+
+    With muP it does (Yang et al. 2022); with the standard scaling the best rate of Adam falls like 1/width, an octave
+    for every doubling. Counts as constant if the interval of 95 % comes within 1/4 of an
+    octave of 0, and undecided if it is wider than +- 1/2.
+
+    Arguments:
+        make_net, widths, x, y, loss: as for `js.coordinate_check`.
+        rates: three or more, ascending, on both sides of the best one; powers of 2 or 4.
+        optimizer: a function of (rate, width) that returns an optax transformation. The default is Adam.
+
+    Other Arguments:
+        steps: steps of each training.
+        seeds: networks per width and rate.
+        key: of the networks; None takes `jax.random.key(0)`.
+
+    Example:
+        >>> import optax
+        >>> x = jax.random.normal(jax.random.key(0), (16, 4))
+        >>> def make(width, key):
+        ...     return js.nets.MLP(4, width, 1, 1, "tanh", scaling=js.nets.Scaling.mup(), key=key)
+        >>> sgd = lambda rate, width: optax.sgd(rate)
+        >>> rates = [0.01, 0.1, 1.0]
+        >>> check = js.transfer_check(make, [16, 64], rates, x, x[:, :1], optimizer=sgd, steps=20, seeds=1)
+        >>> check.losses.shape
+        (2, 3, 1)
+
+    Raises:
+        TypeError, ValueError: as `js.coordinate_check`; fewer than three rates, or rates that do not ascend.
+    """
+    places, key = read_widths(make_net, widths), read_key(key)
+    steps, seeds = require_size(steps, "steps"), require_size(seeds, "seeds")
+    tried = real_numbers(rates, "rates")
+    if tried.ndim != 1 or len(tried) < 3 or np.any(tried <= 0) or np.any(np.diff(tried) <= 0):
+        raise ValueError(f"rates must be three or more numbers > 0, ascending; got {tried.tolist()}")
+    if not callable(optimizer):
+        raise TypeError(f"optimizer must be a function of (rate, width), got {describe(optimizer)}")
+    losses = np.full((len(places), len(tried), seeds), np.inf)
+    for i, width in enumerate(places):
+        for seed in range(seeds):
+            problem = read_problem(make_net(int(width), jax.random.fold_in(key, seed)), x, y, loss, None, False)
+            for j, rate in enumerate(tried):
+                # As an array, so that one program serves all rates.
+                made = optimizer(jnp.asarray(rate, problem.x.dtype), int(width))
+                check_optimizer(made)
+                run = train(problem, made, [0, steps], None, None)
+                if not run.diverged:
+                    losses[i, j, seed] = float(objective(problem, run.checkpoints[-1].params))
+    best = np.array([[_best(tried, losses[i, :, seed]) for seed in range(seeds)] for i in range(len(places))])
+    together = np.array([_best(tried, _mean(losses[i])) for i in range(len(places))])
+    edge = np.isin(np.array([np.argmin(_mean(row)) for row in losses]), (0, len(tried) - 1))
+    x_axis = np.repeat(np.log2(places.astype(float)), seeds)
+    octaves = fit_line(x_axis, np.log2(best).ravel())
+    octaves = Slope(fit_line(np.log2(places.astype(float)), np.log2(together)).value, octaves.error)
+    passed = bool(_surely_off(octaves) <= TOLERANCE and octaves.error <= SCATTER and not np.any(edge))
+    return TransferCheck(
+        places, tried, losses, together, edge, octaves, passed, _text(places, together, edge, octaves, passed)
+    )
+
+
+def _mean(losses: np.ndarray) -> np.ndarray:
+    """The mean of the logarithms over seeds; inf where one diverged."""
+    with np.errstate(divide="ignore"):
+        return np.mean(np.log(losses), axis=1)
+
+
+def _best(rates: np.ndarray, losses: np.ndarray) -> float:
+    """The rate at the lowest point of a parabola through the lowest loss and its neighbours, over log rate."""
+    k = int(np.argmin(losses))
+    if k in (0, len(rates) - 1) or not np.all(np.isfinite(losses[k - 1 : k + 2])):
+        return float(rates[k])
+    x, y = np.log(rates[k - 1 : k + 2]), losses[k - 1 : k + 2]
+    bend, tilt, _ = np.polyfit(x - x[1], y, 2)
+    if bend <= 0:
+        return float(rates[k])
+    return float(np.exp(np.clip(x[1] - tilt / (2 * bend), x[0], x[2])))
+
+
+def _text(widths: np.ndarray, best: np.ndarray, edge: np.ndarray, octaves: Slope, passed: bool) -> str:
+    shown = ", ".join(f"{rate:.2g} at {width}" for width, rate in zip(widths, best, strict=True))
+    moves = f"{octaves.value:+.2f} +- {octaves.error:.2f} octaves for every doubling of the width"
+    verdict = "passed: the best rate of a narrow network serves a wide one" if passed else "failed"
+    if not passed and np.any(edge):
+        verdict += ": a best rate is the first or last one tried; widen the range of rates"
+    elif not octaves.error <= SCATTER:
+        verdict = "undecided: the seeds scatter too much; take more of them, or more widths"
+    elif not passed:
+        verdict += ": the best rate depends on the width"
+    return f"{verdict}. It moves by {moves}: {shown}."

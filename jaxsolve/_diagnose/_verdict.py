@@ -1,0 +1,118 @@
+"""From numbers to words: the regime, what every number says, and one paragraph."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..observe import Regime
+from . import _limits
+from ._diagnosis import Finding
+from ._examine import Examined
+from ._limits import Limit
+
+
+class Verdict(NamedTuple):
+    """The regime.
+
+    Attributes:
+        regime: of the network.
+        expected: the change of the kernel that a full training brings, as far as this one shows.
+        near: whether that is within a factor 3 of its limit.
+    """
+
+    regime: Regime
+    expected: float
+    near: bool
+
+
+def decide(history: dict[str, np.ndarray], diverged: bool) -> Verdict:
+    """The regime by the kernel's change, carried on to the end of training in proportion to the progress.
+
+    In the kernel regime parameters, kernel and outputs move in proportion, so that a training which has gone a share q
+    of the way has moved the kernel by a share q of what it will. A kernel that has passed the limit has passed it.
+    """
+    change, progress = float(history["kernel_change"][-1]), float(history["progress"][-1])
+    limit = _limits.KERNEL_CHANGE.value
+    learnt = progress >= _limits.LEAST_PROGRESS
+    expected = change / min(progress, 1.0) if learnt else change
+    near = bool(limit / _limits.NEAR < expected < limit * _limits.NEAR)
+    if diverged:
+        return Verdict(Regime.UNSTABLE, expected, False)
+    if not np.isfinite(expected):
+        return Verdict(Regime.FROZEN if not learnt else Regime.FEATURE_LEARNING, expected, True)
+    if expected >= limit:
+        return Verdict(Regime.FEATURE_LEARNING, expected, near)
+    return Verdict(Regime.KERNEL if learnt else Regime.FROZEN, expected, near)
+
+
+def side(value: float, limit: Limit, below: str) -> Finding:
+    """A number and the side of its limit that it is on."""
+    if np.isnan(value):
+        return Finding(value, limit, "not known")
+    return Finding(value, limit, limit.beyond if value >= limit.value else below)
+
+
+def regime_findings(seen: Examined, verdict: Verdict) -> dict[str, Finding]:
+    """What the checkpoints say of the regime."""
+    history = seen.history
+    last = {name: float(values[-1]) for name, values in history.items()}
+    first = {name: float(values[0]) for name, values in history.items()}
+    found = {
+        "progress": Finding(last["progress"], None, "share of the loss's gradient in the outputs that is gone"),
+        "kernel_change": side(last["kernel_change"], _limits.KERNEL_CHANGE, "the kernel has hardly moved so far"),
+        "expected_kernel_change": side(verdict.expected, _limits.KERNEL_CHANGE, "the kernel will hardly move"),
+        "nonlinearity": side(last["nonlinearity"], _limits.NONLINEARITY, "the linearised network does the same"),
+        "kernel_alignment": Finding(
+            last["kernel_alignment"], None, f"with the target, from {first['kernel_alignment']:.2g} at the start"
+        ),
+        "residual_position": Finding(
+            last["residual_position"], None, "1 where all that is left lies on the kernel's fastest direction"
+        ),
+        "effective_rank": Finding(
+            last["effective_rank"], None, f"directions of the kernel, from {first['effective_rank']:.3g} at the start"
+        ),
+    }
+    return found
+
+
+def paragraph(seen: Examined, verdict: Verdict, findings: dict[str, Finding], extra: list[str]) -> str:
+    """The diagnosis in plain words."""
+    value = lambda name: findings[name].value
+    change, progress = value("kernel_change"), value("progress")
+    opening = {
+        Regime.KERNEL: "This network trains in the kernel regime: it fits with features that it hardly changes.",
+        Regime.FEATURE_LEARNING: "This network learns features.",
+        Regime.FROZEN: "This network has not learnt anything yet, so that its regime cannot be told: train for longer, "
+        "or with a larger rate.",
+        Regime.UNSTABLE: "The training diverged: take a smaller rate. What follows is from before that.",
+    }[verdict.regime]
+    parts = [opening]
+    moved = (
+        f"While {max(progress, 0):.0%} of the loss's gradient went away, its kernel moved by {change:.2g} of its size"
+    )
+    carried = f", which makes {verdict.expected:.2g} by the end of training" if verdict.expected > 1.2 * change else ""
+    where = "below" if verdict.expected < _limits.KERNEL_CHANGE.value else "above"
+    parts.append(f"{moved}{carried}; {where} {_limits.KERNEL_CHANGE.value:g}, the limit of the kernel regime.")
+    if verdict.near:
+        parts.append("That is near the limit, where seeds and details decide.")
+    parts.append(
+        f"Its linearisation misses {value('nonlinearity'):.0%} of the change of its outputs. The kernel's alignment "
+        f"with the target is {value('kernel_alignment'):.2g} ({findings['kernel_alignment'].words.split(', ')[-1]})."
+    )
+    parts += extra
+    parts.append(_layers(seen))
+    return " ".join(part for part in parts if part)
+
+
+def _layers(seen: Examined) -> str:
+    """Which groups move and which make the kernel."""
+    update, share, names = seen.by_group["update"], seen.by_group["kernel_share"], seen.groups.names
+    if len(names) < 2:
+        return ""
+    moving = int(np.argmax(np.where(np.isfinite(update), update, -1)))
+    still = int(np.argmin(np.where(np.isfinite(update), update, np.inf)))
+    making = int(np.argmax(share))
+    return (
+        f"{names[moving]} moves most ({update[moving]:.2g} of its size), {names[still]} least ({update[still]:.2g}); "
+        f"{names[making]} makes {share[making]:.0%} of the kernel."
+    )

@@ -1,0 +1,112 @@
+"""What `js.diagnose` refuses, and what it says to do instead."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import optax
+import pytest
+
+import jaxsolve as js
+
+
+pytestmark = pytest.mark.usefixtures("as_users")  # what jaxsolve itself says
+X, Y = jnp.ones((4, 3)), jnp.ones((4, 1))
+NET = eqx.nn.MLP(3, 1, 4, 1, jnp.tanh, key=jr.key(0))
+
+
+def _cast(net, dtype):
+    return jax.tree.map(lambda a: a.astype(dtype) if eqx.is_inexact_array(a) else a, net)
+
+
+def _with(net, value):
+    return eqx.tree_at(lambda n: n.layers[0].weight, net, jnp.full_like(net.layers[0].weight, value))
+
+
+class Batched(eqx.Module):
+    """A network of batches."""
+
+    net: eqx.nn.MLP
+
+    def __call__(self, x):
+        return jax.vmap(self.net)(x)
+
+
+BATCH_NORM, _ = eqx.nn.make_with_state(eqx.nn.BatchNorm)(3, "batch", mode="ema")
+DROPOUT = eqx.nn.Sequential([NET, eqx.nn.Dropout(0.5)])
+ROWS = eqx.nn.Sequential([NET, eqx.nn.Lambda(lambda f: f[:, None] * jnp.ones((1, 2)))])
+LOG = eqx.nn.Sequential([NET, eqx.nn.Lambda(lambda f: jnp.log(-jnp.abs(f)))])
+EMBEDDING = eqx.nn.Sequential([eqx.nn.Embedding(4, 3, key=jr.key(0)), NET])
+
+
+@pytest.mark.parametrize(
+    ("net", "x", "options", "kind", "said"),
+    [
+        (3, X, {}, TypeError, r"jax.tree_util.Partial\(f, params\)"),
+        (jnp.tanh, X, {}, ValueError, "no trainable arrays"),
+        (Batched(NET), X, {}, ValueError, r"does take a batch.*net\(x\[None\]\)\[0\]"),
+        (NET, jnp.ones((4, 5)), {}, ValueError, r"one sample, here of shape \(5,\)"),
+        (DROPOUT, X, {}, ValueError, "eqx.nn.inference_mode"),
+        (BATCH_NORM, X, {}, ValueError, "has state.*eqx.nn.inference_mode"),
+        (ROWS, X, {}, ValueError, r"vector of outputs.*shape \(1, 2\).*jnp.ravel"),
+        (EMBEDDING, X[:, 0], {}, ValueError, "one sample"),
+        (_cast(NET, jnp.bfloat16), X, {}, ValueError, r"bfloat16.*astype\(jnp.float32\)"),
+        (_with(NET, jnp.nan), X, {}, ValueError, r"layers\[0\].weight holds 12 value.*earlier checkpoint"),
+        (LOG, X, {}, ValueError, "outputs of the network at the start are NaN or infinite for 4 of 4"),
+        (NET, X.at[0, 0].set(jnp.nan), {}, ValueError, "NaN or infinite"),
+        (NET, X, {"optimizer": 0.1}, TypeError, "optax transformation.*float 0.1"),
+        (NET, X, {"optimizer": optax.adam}, TypeError, "call it with a rate"),
+        (NET, X, {"steps": 0}, ValueError, "steps must be an integer >= 1"),
+        (NET, X, {"key": 0}, TypeError, "random key"),
+        (NET, X, {"test": X}, ValueError, "test must be a pair"),
+        (NET, X[:0], {}, ValueError, "one or more samples"),
+        (NET, X, {"verify": 1}, TypeError, "verify must be True or False"),
+    ],
+)
+def test_bad_input_is_named(net, x, options, kind, said):
+    with pytest.raises(kind, match=f"(?s){said}"):
+        js.diagnose(net, x, Y, **options)
+
+
+WIDER = eqx.nn.MLP(3, 1, 5, 1, jnp.tanh, key=jr.key(0))
+DEEPER = eqx.nn.MLP(3, 1, 4, 2, jnp.tanh, key=jr.key(0))
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "options", "kind", "said"),
+    [
+        (NET, {}, TypeError, "a list of networks"),
+        ([NET], {}, ValueError, "two or more checkpoints"),
+        ([NET, WIDER], {}, ValueError, r"checkpoint 1 does not fit.*layers\[0\].weight.*\(5, 3\).*\(4, 3\)"),
+        ([NET, DEEPER], {}, ValueError, r"another network.*layers\[2\]"),
+        ([NET, _with(NET, jnp.inf)], {}, ValueError, "earlier checkpoint"),
+        ([NET, NET], {"steps": [3, 3]}, ValueError, "steps must ascend"),
+    ],
+)
+def test_bad_checkpoints_are_named(checkpoints, options, kind, said):
+    with pytest.raises(kind, match=f"(?s){said}"):
+        js.diagnose_checkpoints(checkpoints, X, Y, **options)
+
+
+def _make(width, key):
+    return eqx.nn.MLP(3, 1, width, 1, jnp.tanh, key=key)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "said"),
+    [
+        ((NET.layers[0].weight, [2, 4]), TypeError, "make_net must be a function"),
+        ((_make, [4]), ValueError, "two or more, ascending"),
+        ((_make, [8, 4]), ValueError, "two or more, ascending"),
+    ],
+)
+def test_bad_widths_are_named(arguments, kind, said):
+    with pytest.raises(kind, match=said):
+        js.coordinate_check(*arguments, X, Y)
+
+
+def test_bad_rates_are_named():
+    with pytest.raises(ValueError, match="three or more numbers > 0, ascending"):
+        js.transfer_check(_make, [2, 4], [0.1, 0.01], X, Y)
+    with pytest.raises(TypeError, match=r"function of \(rate, width\)"):
+        js.transfer_check(_make, [2, 4], [0.1, 0.2, 0.4], X, Y, optimizer=0.1)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,122 @@
+"""`js.coordinate_check` and `js.transfer_check`: muP passes, planted errors are found, and slopes that are known."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+import pytest
+
+import jaxsolve as js
+from tests.cases import eps
+
+
+WIDTHS = [32, 128, 512]
+SGD = optax.sgd(0.05)
+
+
+def _data():
+    x = jr.normal(jr.key(0), (16, 4))
+    return x, x[:, :1] * x[:, 1:2]
+
+
+def _check(change=lambda scaling, width: scaling, rule=None):
+    def make(width, key):
+        given = js.nets.Scaling.mup() if rule is None else rule
+        scaling = change(given([(4, width), (width, width), (width, 1)]), width)
+        return js.nets.MLP(4, width, 2, 1, "tanh", scaling=scaling, key=key)
+
+    return js.coordinate_check(make, WIDTHS, *_data(), optimizer=SGD)
+
+
+def test_mup_passes():
+    check = _check()
+    assert check.passed, str(check)
+    assert check.size_slopes[-1].value < -0.25  # the read-out starts smaller, and may
+    assert check.to_xarray().sizes["tensor"] == 3
+    assert len(check.plot().axes) == 2
+
+
+def test_a_wrong_multiplier_in_one_layer_is_found():
+    grow = lambda width: (width / 32) ** 0.5
+    planted = lambda s, width: eqx.tree_at(lambda t: t.multiplier, s, s.multiplier.at[1].multiply(grow(width)))
+    check = _check(planted)
+    assert not check.passed
+    assert "weights[0]: its entries keep their size" in check.verdicts[0]
+    assert check.verdicts[1].startswith("weights[1]: its entries grow like N^0.5")
+
+
+def test_the_standard_scaling_fails_at_the_read_out():
+    check = _check(rule=js.nets.Scaling.standard())
+    assert not check.passed
+    assert "it has the standard scaling" in check.verdicts[-1]
+    assert check.change_slopes[-1].value > 0.5
+
+
+class Attention(eqx.Module):
+    """One head over three tokens: a product of activations, an embedding, and two uses of one matrix."""
+
+    table: eqx.nn.Embedding
+    mix: eqx.nn.Linear
+    read: eqx.nn.Linear
+
+    def __init__(self, width, key):
+        keys = jr.split(key, 3)
+        self.table, self.mix = eqx.nn.Embedding(6, width, key=keys[0]), eqx.nn.Linear(width, width, key=keys[1])
+        self.read = eqx.nn.Linear(width, 1, key=keys[2])
+
+    def __call__(self, x):
+        h = jax.vmap(self.table)(x)
+        q = jax.vmap(self.mix)(h)
+        h = jax.nn.softmax(q @ h.T) @ h
+        return self.read(jax.nn.gelu(jax.vmap(self.mix)(h)).mean(0))
+
+
+def test_tensors_are_those_of_the_network():
+    """Sizes against the network written out: multipliers and biases belong to a tensor, activations do not."""
+    x = jr.randint(jr.key(0), (8, 3), 0, 6)
+    y = jnp.ones((8, 1))
+    key = jr.key(3)
+    check = js.coordinate_check(Attention, [4, 8], x, y, optimizer=SGD, seeds=1, key=key)
+    assert set(check.tensors) == {
+        "table", "mix", "product of activations", "product of activations (2)", "mix (2)", "read"
+    }  # fmt: skip
+    net = Attention(8, jr.fold_in(key, 0))
+    h = jax.vmap(jax.vmap(net.table))(x)
+    q = jax.vmap(jax.vmap(net.mix))(h)
+    scores = jnp.einsum("nsd,ntd->nst", q, h)
+    mixed = jax.nn.softmax(scores) @ h
+    second = jax.vmap(jax.vmap(net.mix))(mixed)
+    out = jax.vmap(net)(x)
+    size = lambda values: float(jnp.sqrt(jnp.mean(values**2)))
+    expected = {
+        "table": h, "mix": q, "product of activations": scores, "product of activations (2)": mixed,
+        "mix (2)": second, "read": out,
+    }  # fmt: skip
+    for name, values in expected.items():
+        found = check.sizes[check.tensors.index(name), 1, 0]
+        np.testing.assert_allclose(found, size(values), rtol=eps(1e3), err_msg=name)
+
+
+class Multiplied(eqx.Module):
+    """f(x) = m w x with one weight: the best rate of gradient descent goes like 1/m^2."""
+
+    w: jax.Array
+    m: float = eqx.field(static=True)
+
+    def __call__(self, x):
+        return self.m * self.w * x
+
+
+@pytest.mark.parametrize(("power", "octaves"), [(0.0, 0.0), (0.5, -1.0)])
+def test_octaves_of_the_best_rate(power, octaves):
+    x = jr.normal(jr.key(0), (16, 1))
+    make = lambda width, key: Multiplied(0.01 * jr.normal(key, (1,)), (width / 4) ** power)
+    sgd = lambda rate, width: optax.sgd(rate)
+    rates = [2.0**k for k in range(-7, 2)]
+    check = js.transfer_check(make, [4, 8, 16], rates, x, 2 * x, optimizer=sgd, steps=3)
+    np.testing.assert_allclose(check.octaves.value, octaves, atol=0.1)
+    assert check.passed == (octaves == 0), check.text
+    assert len(check.plot().axes) == 1
+    assert dict(check.to_xarray().sizes) == {"width": 3, "rate": 9, "seed": 2}
