@@ -41,14 +41,20 @@ def _running(node: ast.AST) -> Iterator[ast.AST]:
                 yield from _running(other)
 
 
-def imports(path: Path, source: ast.Module, *, at_import: bool = False) -> Iterator[tuple[str, ...]]:
+@functools.cache
+def imports(path: Path, source: ast.Module, *, at_import: bool = False) -> tuple[tuple[str, ...], ...]:
     """Every import of a file as the parts of an absolute dotted name; with `at_import` only those outside functions."""
+    return tuple(_imports(path, source, at_import=at_import))
+
+
+def _imports(path: Path, source: ast.Module, *, at_import: bool) -> Iterator[tuple[str, ...]]:
     package = path.relative_to(ROOT).parts[:-1]
     inside = {
         id(below)
         for node in ast.walk(source)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         for below in ast.walk(node)
+        if at_import
     }
     for node in _running(source):
         if at_import and id(node) in inside:

@@ -3,7 +3,6 @@
 import ast
 import functools
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -66,7 +65,7 @@ REASON = re.compile(r"^# long: \S.{9,}", re.MULTILINE)  # a line near the top of
 NEAR_THE_TOP = 40  # lines
 
 
-def _imports(path: Path, *, at_import: bool = False) -> Iterator[tuple[str, ...]]:
+def _imports(path: Path, *, at_import: bool = False) -> tuple[tuple[str, ...], ...]:
     return imports(path, tree(path), at_import=at_import)
 
 
