@@ -7,7 +7,10 @@ import itertools
 import math
 import os
 import pathlib
+import shutil
 import signal
+import sys
+import tempfile
 import zlib
 
 import hypothesis
@@ -21,8 +24,17 @@ FLAGS = ["--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split
 if jaxlib.version.__version_info__ < (0, 11):  # newer ones do not know it, and XLA ends a process over unknown flags
     FLAGS.append("--xla_cpu_use_fusion_emitters=false")  # XLA's older code for fused loops is compiled in half the time
 os.environ.setdefault("XLA_FLAGS", " ".join(FLAGS))
+# Programs need not say from which line each operation comes: that takes a seventh of a test's time.
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 # Tests run one per core: a second thread of LAPACK would wait for a core, and spin while it waits.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# Where Python may write no bytecode beside the sources, each of a hundred processes would compile all modules anew, for
+# 3 to 10 s each: it goes into the environment.
+if sys.dont_write_bytecode:
+    sys.dont_write_bytecode, sys.pycache_prefix = False, str(pathlib.Path(sys.prefix, "bytecode"))
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Shells start what runs in the background with Ctrl-C ignored, and its children with it: tests of signals need it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -66,14 +78,16 @@ REPRESENTATIVE = (
     "report/test_write.py",  # plotly
     "cli/test_sweep_command.py",  # cyclopts, rich
 )
-# After so many tests, a worker of so many bytes drops its compiled programs.
-TESTS_BETWEEN_CLEARS, MOST_RESIDENT = 100, 2e9
+# After so many tests, a worker that holds more than half of its share of the memory drops its compiled programs.
+TESTS_BETWEEN_CLEARS = 100
+PROGRAMS = pytest.StashKey[str]()  # the folder of compiled programs
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 # The same examples in every run: what fails once can be looked at again. Compilation makes deadlines meaningless.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("repeatable")
 jax.config.update("jax_enable_x64", X64)
+jax.config.update("jax_traceback_in_locations_limit", int(os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"]))
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
@@ -82,9 +96,30 @@ def pytest_report_header(config):
     return f"jax {jax.__version__} on {jax.default_backend()}, {'float64' if X64 else 'float32'}"
 
 
-def pytest_configure():
+def pytest_configure(config):
+    _share_programs(config)
     if absent := [pattern for pattern in REPRESENTATIVE if not any(TESTS.glob(pattern))]:
         raise pytest.UsageError(f"REPRESENTATIVE in tests/conftest.py names what is not there: {absent}")
+
+
+def _share_programs(config):
+    """Keeps compiled programs in a folder while the tests run: two in five are met again, by the other worker or later.
+
+    Processes that tests start do not share it: some are killed, and what they were about to write would stay broken.
+    """
+    folder = getattr(config, "workerinput", {}).get("programs")
+    if folder is None:
+        folder = config.stash[PROGRAMS] = tempfile.mkdtemp(prefix="jaxsolve-programs-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    jax.config.update("jax_compilation_cache_dir", folder)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    """Workers are told of the folder."""
+    node.workerinput["programs"] = node.config.stash[PROGRAMS]
 
 
 def pytest_itemcollected(item):
@@ -110,10 +145,11 @@ def pytest_collection_finish():
     gc.freeze()
 
 
-def _resident():
-    """Bytes of memory that this process holds; without Linux it is said to be full."""
+def _share():
+    """The part that this process holds of its share of the memory; without Linux it is said to hold all."""
     statm = pathlib.Path("/proc/self/statm")
-    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else math.inf
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+    return int(statm.read_text().split()[1]) * workers / os.sysconf("SC_PHYS_PAGES") if statm.exists() else math.inf
 
 
 _since_clear = itertools.count(1)
@@ -123,7 +159,7 @@ def pytest_runtest_teardown(item, nextitem):
     """Drop compiled programs now and then, between files: kept for ever, they fill gigabytes."""
     global _since_clear
     ends = nextitem is None or nextitem.path != item.path
-    if next(_since_clear) >= TESTS_BETWEEN_CLEARS and ends and _resident() > MOST_RESIDENT:
+    if next(_since_clear) >= TESTS_BETWEEN_CLEARS and ends and _share() > 0.5:
         jax.clear_caches()
         _since_clear = itertools.count(1)
 
