@@ -7,11 +7,12 @@ Ostermann 2010, "Exponential integrators", eq. 2.11).
 import math
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 
 _NEAR = 2.0  # below, the recursion would cancel
-_TERMS = 24  # 2^24/24! is below the rounding of float64
+_TERMS = 25  # 2^25/25! is below the rounding of float64
 
 
 def phi(k: int, z: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
@@ -24,24 +25,26 @@ def phi(k: int, z: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     for j in range(1, k):
         far = (far - 1 / math.factorial(j)) / large
     grows = small > 0
-    series = jnp.where(grows, _taylor(k, jnp.where(grows, small, 0)), _positive_series(k, jnp.where(grows, 0, -small)))
+    x = jnp.where(grows, small, -small)
+    powers = _powers(x)
+    # The Taylor series, and for z < 0 Kummer's transformation of it: no term of either is negative.
+    taylor = [1 / math.factorial(j + k) for j in range(_TERMS)]
+    kummer = [1 / (math.factorial(k - 1) * math.factorial(j) * (k + j)) for j in range(_TERMS)]
+    series = jnp.where(grows, _sum(powers, taylor), jnp.exp(-x) * _sum(powers, kummer))
     return jnp.where(near, series, far)
 
 
-def _taylor(k: int, z: Array) -> Array:
-    """sum_j z^j/(j + k)! for z >= 0."""
-    total = jnp.zeros_like(z)
-    for j in range(_TERMS, 0, -1):
-        total = z / (k + j) * (1 + total)
-    return (1 + total) / math.factorial(k)
+def _powers(x: Float[Array, "*shape"]) -> Float[Array, "*shape terms"]:
+    """x^0, x^1, ... by repeated squaring: a program of a tenth of the operations of Horner's rule, term by term."""
+    square, powers = x[..., None], jnp.ones_like(x)[..., None]
+    while powers.shape[-1] < _TERMS:
+        powers, square = jnp.concatenate([powers, powers * square], axis=-1), square * square
+    return powers[..., :_TERMS]
 
 
-def _positive_series(k: int, x: Array) -> Array:
-    """e^-x/(k-1)! sum_j x^j/(j! (k + j)) (Kummer's transformation of the Taylor series): no term is negative."""
-    total = jnp.zeros_like(x)
-    for j in range(_TERMS, -1, -1):
-        total = 1 / (k + j) + x / (j + 1) * total
-    return jnp.exp(-x) / math.factorial(k - 1) * total
+def _sum(powers: Float[Array, "*shape terms"], coefficients: list[float]) -> Float[Array, "*shape"]:
+    weights = jnp.asarray(np.array(coefficients), powers.dtype)
+    return jnp.sum(powers * weights.reshape((1,) * (powers.ndim - 1) + (-1,)), axis=-1)
 
 
 def finite_product(rate: Array, t: Array) -> Array:
