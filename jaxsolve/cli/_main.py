@@ -13,6 +13,7 @@ from rich.text import Text
 
 from ._data import data
 from ._guard import installed_modules_only
+from ._kept import kept_programs
 from ._report import report
 from ._reproduce import reproduce
 from ._say import say
@@ -21,7 +22,11 @@ from ._sweep import configs, sweep
 
 app = cyclopts.App(
     name="jaxsolve",
-    help="Simulate how neural networks learn, and solve it exactly where an exact solution is known.",
+    help=(
+        "Simulate how neural networks learn, and solve it exactly where an exact solution is known. "
+        "Compiled programs are kept in the user's cache folder, which makes a command faster the next time; "
+        "--no-cache, anywhere, keeps and takes none."
+    ),
     version=lambda: version("jaxsolve"),
 )
 
@@ -190,8 +195,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         xu_ziyin ...
     """
     try:
-        with installed_modules_only():
-            app(sys.argv[1:] if arguments is None else arguments)
+        given = list(sys.argv[1:] if arguments is None else arguments)
+        with installed_modules_only(), kept_programs("--no-cache" not in given):
+            app([word for word in given if word != "--no-cache"])
     except (ValueError, TypeError, OSError) as error:
         say(f"jaxsolve: {_words(error)}", error=True)
         raise SystemExit(2) from error

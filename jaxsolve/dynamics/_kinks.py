@@ -1,6 +1,11 @@
 """Where gradient flow is only piecewise smooth."""
 
 from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+from jax.extend.core import Literal
 
 from .. import losses, nets
 from .._problem import Problem
@@ -10,9 +15,9 @@ def kinked(problem: Problem) -> bool:
     """Whether the velocity is known to have kinks or jumps: of the activation, or of the loss."""
     if isinstance(problem.loss, losses.Hinge | losses.QuadraticHinge):
         return True
-    if not isinstance(problem.net, nets.AbstractLayered):
-        return False
-    return any(layer.activation.kinked for layer in _applied(problem.net.layers))
+    if isinstance(problem.net, nets.AbstractLayered):
+        return any(layer.activation.kinked for layer in _applied(problem.net.layers))
+    return _bends(problem)
 
 
 def _applied(layers: nets.Layers) -> Iterator[nets.Apply]:
@@ -21,3 +26,99 @@ def _applied(layers: nets.Layers) -> Iterator[nets.Apply]:
             yield from _applied((*layer.branch, *layer.shortcut))
         elif isinstance(layer, nets.Apply):
             yield layer
+
+
+def _bends(problem: Problem) -> bool:
+    """Whether the derivative of the outputs of a network of unknown layers jumps, as its jaxpr says."""
+    arrays, static = eqx.partition(problem, eqx.is_array)
+
+    def slope(arrays: Any, params: Any, direction: Any) -> Any:
+        whole: Problem = eqx.combine(arrays, static)
+        return jax.jvp(whole.outputs, (params,), (direction,))[1]
+
+    params = problem.params
+    jaxpr = jax.make_jaxpr(slope)(arrays, params, params).jaxpr
+    moving = len(jax.tree.leaves(params))
+    given = [_Known()] * (len(jaxpr.invars) - 2 * moving)
+    state = _Known(moves=True)
+    outputs = _read(jaxpr, [*given, *[state] * moving, *[state._replace(tangent=True)] * moving])
+    return any(known.bent for known in outputs)
+
+
+class _Known(NamedTuple):
+    """What is known of a value.
+
+    Attributes:
+        moves: it depends on the parameters.
+        tangent: it depends on their direction, too.
+        mask: it jumps where parameters pass a point: "order" of <, sign and their kin; "equal" of ==, by which the
+            derivative of a maximum tells its operands apart, and safe divisions their zeros.
+        positive: it is never negative, so that its sign, its absolute value and its maximum with 0 are smooth.
+        bent: its direction has met a jump.
+    """
+
+    moves: bool = False
+    tangent: bool = False
+    mask: str = ""
+    positive: bool = False
+    bent: bool = False
+
+
+_PASSING = ("broadcast_in_dim", "reshape", "convert_element_type", "squeeze", "transpose", "copy", "not", "and", "or")
+_POSITIVE = ("exp", "square", "abs", "logistic", "exp2")
+_KEEPING = ("broadcast_in_dim", "reshape", "convert_element_type", "squeeze", "transpose", "copy", "reduce_sum", "add")
+_KEEPING += ("mul", "div", "sqrt", "rsqrt", "reduce_max", "dynamic_slice", "slice", "select_n")
+
+
+def _read(jaxpr: Any, given: list[_Known]) -> list[_Known]:
+    """What is known of the outputs."""
+    known: dict[Any, _Known] = dict(zip(jaxpr.invars, given, strict=True))
+
+    def of(atom: Any) -> _Known:
+        if isinstance(atom, Literal):
+            return _Known(positive=getattr(atom.val, "ndim", 0) == 0 and not atom.val < 0)
+        return known.get(atom, _Known())
+
+    for equation in jaxpr.eqns:
+        inputs, name = [of(atom) for atom in equation.invars], equation.primitive.name
+        inner = [body for body in _inside(equation) if len(body.invars) in (len(inputs), len(inputs) - 1)]
+        found = _read(inner[0], inputs[len(inputs) - len(inner[0].invars) :]) if inner else []
+        if len(found) != len(equation.outvars):
+            found = [_after(name, inputs)] * len(equation.outvars)
+        known |= dict(zip(equation.outvars, found, strict=True))
+    return [of(atom) for atom in jaxpr.outvars]
+
+
+def _inside(equation: Any) -> Iterator[Any]:
+    for value in equation.params.values():
+        for part in value if isinstance(value, tuple | list) else (value,):
+            part = getattr(part, "jaxpr", part)
+            if hasattr(part, "eqns"):
+                yield part
+
+
+def _jumps(name: str, inputs: list[_Known]) -> bool:
+    if name.startswith("select_and"):  # of pooled maxima
+        return True
+    masks = [known.mask for known in inputs if known.mask]
+    return bool(masks) and (name == "mul" or (name == "select_n" and inputs[0].mask == "order"))
+
+
+def _after(name: str, inputs: list[_Known]) -> _Known:
+    moves, tangent = (any(getattr(known, field) for known in inputs) for field in ("moves", "tangent"))
+    if name == "stop_gradient":
+        return inputs[0]
+    safe = all(known.positive for known in inputs[name == "select_n" :])
+    mask = ""
+    if moves and not tangent:
+        if name in ("lt", "le", "gt", "ge", "sign"):
+            mask = "" if safe else "order"
+        elif name == "eq":
+            mask = "" if safe else "equal"
+        elif name in _PASSING or (name == "select_n" and not any(known.moves for known in inputs[1:])):
+            mask = next((known.mask for known in inputs if known.mask), "")
+        elif name in ("mul", "div", "select_n"):
+            mask = next((known.mask for known in inputs if known.mask == "equal"), "")
+    positive = name in _POSITIVE or (name in _KEEPING and safe) or (name == "max" and any(k.positive for k in inputs))
+    bent = any(known.bent for known in inputs) or (tangent and _jumps(name, inputs))
+    return _Known(moves, tangent, mask, positive, bent)
