@@ -1,7 +1,10 @@
 """The devices that the lanes of a sweep run on."""
 
+import dataclasses
+import functools
+import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
@@ -62,11 +65,25 @@ class Devices:
         return jax.jit(spread, in_shardings=tuple(placed[:-1]), out_shardings=placed[-1]).lower(*rows)
 
     def compile(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
-        """Compiles what `lower` gave."""
-        return lowered.compile(compiler_options=_UNCUT if self.on_cpu else None)
+        """Compiles what `lower` gave, once in a process: a sweep of the same kind makes the same program again."""
+        text = hashlib.sha256(lowered.as_text().encode()).digest()
+        return _compiled(_Program((text, lowered.in_tree, lowered.out_tree, self.all), lowered), self.on_cpu)
 
     def _whole(self, part: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((len(self) * part.shape[0], *part.shape[1:]), part.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Program:
+    """A lowered program, compared by what it does, how it is called, and where it runs."""
+
+    same: Hashable
+    lowered: jax.stages.Lowered = dataclasses.field(compare=False)
+
+
+@functools.lru_cache(maxsize=16)
+def _compiled(program: _Program, on_cpu: bool) -> jax.stages.Compiled:
+    return program.lowered.compile(compiler_options=_UNCUT if on_cpu else None)
 
 
 def read_devices(devices: Any) -> Devices:
