@@ -21,7 +21,8 @@ from threadpoolctl import threadpool_limits
 import jaxsolve as js
 from jaxsolve import integrators
 from jaxsolve.sweeps.grid._axes import groups, read_axes
-from jaxsolve.sweeps.running._execute import run_group, trace_group
+from jaxsolve.sweeps.running._execute import trace_group
+from jaxsolve.sweeps.running._fitting import run_group
 
 from ._cheapest import cheapest, Choice, errors, refine
 from ._flow_rivals import reference_problem, Rival, RIVALS, Run, SMALL_RIVALS
@@ -268,13 +269,13 @@ def _batch() -> None:
     seeds = jnp.arange(count)
     (group,) = groups(read_axes({"seed": range(count)}))
     program = trace_group(build, group, flow, (js.observe.loss(),), ts, None)
-    runner = program.lowered.compile()
+    program.runner.compile()
     single, looped, batched = jax.jit(one), jax.jit(lambda seeds: jax.lax.map(one, seeds)), jax.jit(jax.vmap(one))
     ways = {
         "one by one": lambda: [jax.block_until_ready(single(seed)) for seed in seeds],
         "lax.map": lambda: looped(seeds),
         "vmap": lambda: batched(seeds),
-        "sweep": lambda: list(run_group(program, runner)),
+        "sweep": lambda: list(run_group(program)),
     }
     for way in ways.values():
         jax.block_until_ready(way())

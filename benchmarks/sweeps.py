@@ -20,7 +20,8 @@ from jaxtyping import Array
 
 import jaxsolve as js
 from jaxsolve.sweeps.grid._axes import Group, groups, read_axes
-from jaxsolve.sweeps.running._execute import run_group, trace_group
+from jaxsolve.sweeps.running._execute import trace_group
+from jaxsolve.sweeps.running._fitting import run_group
 
 from ._said import on_cpu, row
 from ._timing import in_turns
@@ -125,7 +126,7 @@ def sides(build: Build, group: Group, notes: dict[str, float]) -> Sides:
     ts = jnp.asarray(TIMES)
     flow = js.GradientFlow(diffrax.Tsit5(), rtol=RTOL, atol=ATOL, max_steps=MAX_STEPS)
     program = trace_group(build, group, flow, (js.observe.loss(),), ts, None)
-    runner = program.lowered.compile()
+    program.runner.compile()
     cells = Cell(**{name: jnp.asarray(values) for name, values in group.cells.items()})
     single = by_hand(build, ts)
     first = jax.tree.map(lambda values: values[0], cells)
@@ -133,7 +134,7 @@ def sides(build: Build, group: Group, notes: dict[str, float]) -> Sides:
     rows = [Cell(*row) for row in zip(*(np.asarray(values) for values in cells), strict=True)]
 
     def ours() -> np.ndarray:
-        done = list(run_group(program, runner))
+        done = list(run_group(program))
         notes.update(useful=sum(item.useful for item in done), executed=sum(item.executed for item in done))
         order = np.argsort(np.concatenate([item.lanes for item in done]))
         return np.concatenate([item.rows.observed["loss"] for item in done])[order]

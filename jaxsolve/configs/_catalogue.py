@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import diffrax
@@ -32,8 +32,6 @@ SCHEDULES = (
 )
 # Arguments that are arrays, as lists of lists.
 ARRAYS = ("x", "y", "x_test", "y_test", "covariance", "direction")
-
-
 ROOMS = (data, dynamics, integrators, losses, nets, observe, theory, until)
 
 
@@ -59,15 +57,13 @@ class Kind:
         """What makes the thing of this name. Raises ValueError, with the nearest name, if there is none."""
         if isinstance(name, str) and name in self.known:
             return self.known[name]
-        renamed = self._renamed(name) if isinstance(name, str) else None
-        if renamed is None:
-            raise ValueError(unknown(name, self.known, self.noun))
-        return renamed
-
-    def _renamed(self, name: str) -> Callable[..., Any] | None:
-        """What had this name in an earlier version; its room still answers to it, with a DeprecationWarning."""
-        answers = [getattr(room, name, None) for room in ROOMS if name not in vars(room)]
-        return next((make for make in self.known.values() if any(make is answer for answer in answers)), None)
+        # To the name that a thing had in an earlier version its room still answers, with a DeprecationWarning.
+        asked = [room for room in ROOMS if isinstance(name, str) and name not in vars(room)]
+        answers = [getattr(room, name, None) for room in asked]
+        for make in self.known.values():
+            if any(make is answer for answer in answers):
+                return make
+        raise ValueError(unknown(name, self.known, self.noun))
 
     def of(self, value: Any) -> Any:
         """The thing that a value without a table stands for."""
@@ -86,10 +82,13 @@ def kinds() -> dict[str, Kind]:
     """The kinds of things that a config holds, by the name of the place where they stand."""
     networks = Kind("network", _classes(nets, nets.AbstractNetwork))
     flows = Kind("dynamics", _classes(dynamics, AbstractDynamics))
+    rules = [name for name, member in vars(nets.Scaling).items() if isinstance(member, staticmethod)]
+    scalings = {name: getattr(nets.Scaling, name) for name in rules}
+    solvers = _classes(diffrax, diffrax.AbstractSolver) | _classes(integrators, diffrax.AbstractSolver)
     return {
         "network": networks,
         "teacher": dataclasses.replace(networks, arrays=True),
-        "scaling": Kind("scaling", dict(_scalings())),
+        "scaling": Kind("scaling", {"Scaling": nets.Scaling, **scalings}),
         "init": Kind("initialisation", _classes(nets, nets.AbstractInit)),
         "normalisation": Kind("normalisation", _classes(nets, nets.AbstractNormalisation)),
         "activation": Kind("activation", _functions(nets, nets.Activation), plain=nets.find_activation),
@@ -97,8 +96,8 @@ def kinds() -> dict[str, Kind]:
         "data": Kind("data set", _functions(data, data.Dataset) | {"Dataset": data.Dataset}),
         "dynamics": Kind("dynamics", {**flows.known, **_classes(theory, AbstractDynamics)}),
         "flow": flows,
-        "integrator": Kind("integrator", _integrators()),
-        "solver": Kind("integrator", _integrators()),  # inside of another
+        "integrator": Kind("integrator", solvers),
+        "solver": Kind("integrator", solvers),  # inside of another
         "optimizer": Kind("optimiser of optax", _optimisers() | _of_optax(CHAINED), together=optax.chain),
         "learning_rate": Kind("schedule of optax", _of_optax(SCHEDULES), plain=lambda rate: rate),
         "transform": Kind("transform", _functions(data, data.AbstractTransform), together=lambda *several: several),
@@ -109,16 +108,6 @@ def kinds() -> dict[str, Kind]:
         "key": Kind("random key", {}, plain=random_key),
         **dict.fromkeys(ARRAYS, Kind("array", {}, plain=array)),
     }
-
-
-def bias_scales(*, sigma: Any = 0.0, eta: Any = 1.0) -> dict[str, Any]:
-    """What a rule of scaling says of biases."""
-    return {"sigma": sigma, "eta": eta}
-
-
-def with_bias(rule: nets.ScalingRule, scales: dict[str, Any]) -> nets.ScalingRule:
-    """A rule of scaling with these scales of biases."""
-    return rule.with_bias(**scales)
 
 
 def optimiser(name: Any) -> Callable[..., optax.GradientTransformation]:
@@ -178,19 +167,7 @@ def _functions(room: types.ModuleType, result: type) -> dict[str, Callable[..., 
     }
 
 
-def _scalings() -> Iterator[tuple[str, Callable[..., Any]]]:
-    yield "Scaling", nets.Scaling
-    for name, member in vars(nets.Scaling).items():
-        if isinstance(member, staticmethod):
-            yield name, getattr(nets.Scaling, name)
-
-
-def _integrators() -> dict[str, Callable[..., Any]]:
-    return _classes(diffrax, diffrax.AbstractSolver) | _classes(integrators, diffrax.AbstractSolver)
-
-
 def _sayable(make: Callable[..., Any]) -> bool:
     """Whether all arguments that must be given can be."""
-    empty = inspect.Parameter.empty
-    given = inspect.signature(make).parameters
-    return all(p.default is not empty or name not in UNSAYABLE for name, p in given.items())
+    given = inspect.signature(make).parameters.items()
+    return all(p.default is not inspect.Parameter.empty or name not in UNSAYABLE for name, p in given)

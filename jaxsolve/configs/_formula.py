@@ -1,6 +1,7 @@
 """Arithmetic with the values of axes, as a config writes it."""
 
 import ast
+import functools
 import math
 import operator
 from collections.abc import Callable, Mapping
@@ -18,6 +19,17 @@ MAX_BITS = 64  # of an integer
 MAX_EXPONENT = 64  # of an array to an integer power, which is multiplied out
 MAX_DIGITS = 20  # that `round` keeps
 
+
+def _power(base: Any, exponent: Any) -> Any:
+    """A power of which it is known that it can be computed."""
+    if isinstance(base, int) and isinstance(exponent, int):
+        if exponent > 0 and abs(base) > 1 and exponent * (abs(base).bit_length() - 1) > MAX_BITS:
+            raise OverflowError(f"an integer of more than {MAX_BITS} bits")
+    elif isinstance(exponent, int) and abs(exponent) > MAX_EXPONENT:
+        exponent = float(exponent)
+    return base**exponent
+
+
 OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -25,7 +37,7 @@ OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
+    ast.Pow: _power,
     ast.USub: operator.neg,
     ast.UAdd: operator.pos,
 }
@@ -39,7 +51,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "max": (max, jnp.maximum),
     "round": (round, jnp.round),
 }
-INTEGERS_ONLY = (ast.FloorDiv, ast.Mod)
+EXACT = (ast.FloorDiv, ast.Mod, ast.USub, ast.UAdd)  # of arrays of integers too
 
 
 class Formula:
@@ -58,15 +70,16 @@ class Formula:
     def __init__(self, text: str, where: str):
         self.text = text
         self.where = where
+        self.names = frozenset[str]()
         if len(text) > MAX_LENGTH:
             raise ConfigError(f"{where}: a formula of {len(text)} characters; at most {MAX_LENGTH} are read")
         try:
-            self._tree = ast.parse(text.removeprefix(MARK).strip(), mode="eval").body
+            tree = ast.parse(text.removeprefix(MARK).strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise ConfigError(f"{where}: {text!r} is not a formula: {getattr(error, 'msg', error)}") from None
-        if _depth(self._tree) > MAX_DEPTH:
+        if _depth(tree) > MAX_DEPTH:
             raise ConfigError(f"{where}: {text!r} is nested more than {MAX_DEPTH} times")
-        self.names = frozenset(self._read(self._tree))
+        self._of = self._read(tree)
 
     def __repr__(self) -> str:
         return self.text
@@ -78,60 +91,44 @@ class Formula:
             ConfigError: numbers for which it has none.
         """
         try:
-            return _whole(self._value(self._tree, values))
+            return _whole(self._of(values))
         except (ArithmeticError, TypeError, ValueError) as error:
             known = {name: values[name] for name in sorted(self.names)}
             raise ConfigError(f"{self.where}: {self.text!r} has no value for {known}: {error}") from error
 
-    def _read(self, node: ast.AST) -> list[str]:
-        """The names below a node. Raises ConfigError for what no formula may hold."""
+    def _read(self, node: ast.AST) -> Callable[[Mapping[str, Any]], Any]:
+        """What a node makes of values of axes. Raises ConfigError for what no formula may hold."""
         match node:
-            case ast.Constant(value=int() | float()) if not isinstance(node.value, bool):
-                if isinstance(node.value, int) and node.value.bit_length() > MAX_BITS:
+            case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
+                if isinstance(number, int) and number.bit_length() > MAX_BITS:
                     raise ConfigError(f"{self.where}: {self.text!r} holds an integer of more than {MAX_BITS} bits")
-                return []
+                return lambda values: number
             case ast.Name(id=name):
-                return [name]
+                self.names |= {name}
+                return lambda values: values[name]
             case ast.UnaryOp(op=op, operand=inner) if type(op) in OPERATORS:
-                return self._read(inner)
+                parts, function = [inner], OPERATORS[type(op)]
             case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
-                return self._read(left) + self._read(right)
-            case ast.Call(func=ast.Name(id=name), args=[_, *_] as inner, keywords=[]):
+                parts, function = [left, right], OPERATORS[type(op)]
+            case ast.Call(func=ast.Name(id=name), args=[_, *_] as parts, keywords=[]):
                 if name not in FUNCTIONS:
                     raise ConfigError(f"{self.where}: {unknown(name, FUNCTIONS, 'function of formulas')}")
-                return [found for argument in inner for found in self._read(argument)]
-        raise ConfigError(
-            f"{self.where}: {self.text!r} holds {ast.unparse(node)!r}; a formula has numbers, names of axes, "
-            f"+ - * / // % ** and {', '.join(FUNCTIONS)}"
-        )
-
-    def _value(self, node: ast.AST, values: Mapping[str, Any]) -> Any:
-        match node:
-            case ast.Constant(value=number):
-                return number
-            case ast.Name(id=name):
-                return values[name]
-            case ast.UnaryOp(op=op, operand=inner):
-                return _whole(OPERATORS[type(op)](_number(self._value(inner, values))))
-            case ast.BinOp(left=left, op=op, right=right):
-                sides = (_number(self._value(left, values)), _number(self._value(right, values)))
-                if isinstance(op, ast.Pow):
-                    sides = _bounded(*sides)
-                return _whole(OPERATORS[type(op)](*(sides if isinstance(op, INTEGERS_ONLY) else map(_real, sides))))
-            case ast.Call(func=ast.Name(id=name), args=inner):
-                arguments = [_number(self._value(argument, values)) for argument in inner]
-                if name == "round" and any(abs(digits) > MAX_DIGITS for digits in arguments[1:]):
-                    raise ValueError(f"round keeps at most {MAX_DIGITS} digits")
-                plain, traced = FUNCTIONS[name]
-                return (plain if all(isinstance(a, int | float) for a in arguments) else traced)(*map(_real, arguments))
-        raise AssertionError(f"{ast.unparse(node)} was read before")
+                function = functools.partial(_call, name)
+            case _:
+                raise ConfigError(
+                    f"{self.where}: {self.text!r} holds {ast.unparse(node)!r}; a formula has numbers, names of axes, "
+                    f"+ - * / // % ** and {', '.join(FUNCTIONS)}"
+                )
+        exact = isinstance(getattr(node, "op", None), EXACT)
+        read = [self._read(part) for part in parts]
+        return lambda values: _whole(function(*(_number(part(values), exact=exact) for part in read)))
 
 
-def _real(value: Any) -> Any:
-    """Arrays of integers as floats: a power -2 has no integer value."""
-    if hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jnp.integer):
-        return value.astype(jnp.result_type(float))
-    return value
+def _call(name: str, *arguments: Any) -> Any:
+    if name == "round" and any(abs(digits) > MAX_DIGITS for digits in arguments[1:]):
+        raise ValueError(f"round keeps at most {MAX_DIGITS} digits")
+    plain, traced = FUNCTIONS[name]
+    return (plain if all(isinstance(argument, int | float) for argument in arguments) else traced)(*arguments)
 
 
 def _depth(tree: ast.AST) -> int:
@@ -142,11 +139,15 @@ def _depth(tree: ast.AST) -> int:
     return depth
 
 
-def _number(value: Any) -> Any:
-    """A value that can be reckoned with. Of texts, % and * would make others of any length."""
+def _number(value: Any, *, exact: bool) -> Any:
+    """A value that can be reckoned with: of texts, % and * would make others of any length.
+
+    Arrays of integers become floats unless they may stay exact: a power -2 has no integer value.
+    """
     if value is None or isinstance(value, str | bytes | tuple | list | dict):
         raise TypeError(f"arithmetic is for numbers, got {type(value).__name__}")
-    return value
+    whole = not exact and hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jnp.integer)
+    return value.astype(jnp.result_type(float)) if whole else value
 
 
 def _whole(value: Any) -> Any:
@@ -156,14 +157,3 @@ def _whole(value: Any) -> Any:
     if isinstance(value, int) and value.bit_length() > MAX_BITS:
         raise OverflowError(f"an integer of more than {MAX_BITS} bits")
     return value
-
-
-def _bounded(base: Any, exponent: Any) -> tuple[Any, Any]:
-    """The sides of a power, of which it is known that it can be computed."""
-    if not isinstance(exponent, int):
-        return base, exponent
-    if isinstance(base, int):
-        if exponent > 0 and abs(base) > 1 and exponent * (abs(base).bit_length() - 1) > MAX_BITS:
-            raise OverflowError(f"an integer of more than {MAX_BITS} bits")
-        return base, exponent
-    return base, exponent if abs(exponent) <= MAX_EXPONENT else float(exponent)

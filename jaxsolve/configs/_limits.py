@@ -1,6 +1,7 @@
 """How much a config may ask for: a small file must not take a large machine."""
 
 import inspect
+import itertools
 import re
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -48,12 +49,9 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not a TOML file: {error}") from error
     bare = STRINGS.sub("", text)
-    depth = deepest = 0
-    for bracket in re.findall(r"[\[\]{}]", bare):
-        depth += 1 if bracket in "[{" else -1
-        deepest = max(deepest, depth)
+    depths = itertools.accumulate(1 if bracket in "[{" else -1 for bracket in re.findall(r"[\[\]{}]", bare))
     points = max(part.count(".") for part in BETWEEN_KEYS.split(bare))
-    if max(deepest, points) > MAX_NESTING:
+    if max([points, *depths]) > MAX_NESTING:
         raise ConfigError(f"{path} is nested more than {MAX_NESTING} times")
     return text
 
@@ -80,64 +78,45 @@ def check_values(table: Any) -> None:
 
 def check_spacing(name: str, arguments: list[Any], where: str) -> None:
     """Raises ConfigError if `{ linspace = [first, last, count] }` or a sibling is not three numbers, or too many."""
-    integers = arguments if name == "range" else arguments[2:]
     for value in arguments:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ConfigError(f"{where}: {name} does not take {shown(value)}; it takes numbers")
-    for value in integers:
+    for value in arguments if name == "range" else arguments[2:]:
         if not isinstance(value, int):
             raise ConfigError(f"{where}: {name} does not take {value}; it takes an integer there")
-    count = _range_size(arguments) if name == "range" else arguments[2]
+    count = 0 if name == "range" else arguments[2]
+    if name == "range" and 1 <= len(arguments) <= 3 and 0 not in arguments[2:]:  # else `range` itself refuses
+        values = range(*arguments)  # which may be too long for `len`
+        count = max(0, -((values.start - values.stop) // values.step))
     if count > MAX_COUNT:
         raise ConfigError(f"{where}: {name} would make {count} values; at most {MAX_COUNT} are accepted")
 
 
-def _range_size(arguments: list[int]) -> int:
-    """As `len(range(...))`, of any size; 0 where there is no such range, which `range` itself refuses."""
-    if not 1 <= len(arguments) <= 3 or 0 in arguments[2:]:
-        return 0
-    first, last = arguments[:2] if len(arguments) > 1 else (0, arguments[0])
-    step = arguments[2] if len(arguments) > 2 else 1
-    return max(0, -((first - last) // step))
-
-
 def check_grid(axes: Sequence[Mapping[str, Any] | Zip], padded: Collection[str]) -> None:
-    """Raises ConfigError for too many lanes or compilations.
-
-    Arguments:
-        axes: of the sweep.
-        padded: the names of those whose integers share a program.
-    """
+    """Raises ConfigError for too many lanes or compilations; the integers of padded axes share a program."""
     lanes = compilations = 1
     for part in axes:
         if isinstance(part, Zip):
-            sizes = [
-                (len(part.arguments[0].values), all(item.traced or item.name in padded for item in part.arguments))
-            ]
-        else:
-            sizes = [(len(values), name in padded or _is_traced(values)) for name, values in part.items()]
-        for size, traced in sizes:
+            shared = all(item.traced or item.name in padded for item in part.arguments)
+            sizes = [(len(part.arguments[0].values), shared)]
+        else:  # lanes along numbers with a point, and ranges, share a compilation
+            shares = lambda values: not isinstance(values, list) or any(isinstance(value, float) for value in values)
+            sizes = [(len(values), name in padded or shares(values)) for name, values in part.items()]
+        for size, shared in sizes:
             lanes *= max(size, 1)
-            compilations *= 1 if traced else max(size, 1)
+            compilations *= 1 if shared else max(size, 1)
     for count, most, noun in ((lanes, MAX_LANES, "lanes"), (compilations, MAX_COMPILATIONS, "compilations")):
         if count > most:
             raise ConfigError(f"axes make {count} {noun}; at most {most} are accepted")
 
 
-def _is_traced(values: Any) -> bool:
-    """Whether the lanes along an axis share a compilation: numbers with a point, and ranges."""
-    return not isinstance(values, list) or any(isinstance(value, float) for value in values)
-
-
 def check_sizes(make: Callable[..., Any], arguments: Mapping[str, Any], where: str) -> int:
-    """The product of the sizes that are given to a call.
-
-    Raises:
-        ConfigError: one of them is larger than anything of this kind.
-    """
+    """The product of the sizes that are given to a call. Raises ConfigError if one is larger than any of its kind."""
     product = 1
     for name, parameter in inspect.signature(make).parameters.items():
-        if name not in arguments or not _is_size(parameter.annotation) or name in STEPS:
+        kinds = typing.get_args(parameter.annotation) or (parameter.annotation,)
+        is_size = int in kinds and all(kind in (int, type(None), Padded) for kind in kinds)  # or several
+        if name not in arguments or not is_size or name in STEPS:
             continue
         value = arguments[name]
         most = MAX_LAYERS if name in LAYERS else MAX_SIZE
@@ -151,10 +130,7 @@ def check_sizes(make: Callable[..., Any], arguments: Mapping[str, Any], where: s
 def check_memory(make: Callable[..., Any], arguments: Mapping[str, Any], product: int, where: str) -> None:
     """Raises ConfigError for a call that would make arrays that are too large, before it is made.
 
-    Arguments:
-        make, arguments: the call.
-        product: of its sizes, from `check_sizes`.
-        where: the place in the config.
+    The product is that of its sizes, from `check_sizes`.
     """
     if product <= NEGLIGIBLE:
         return
@@ -165,12 +141,6 @@ def check_memory(make: Callable[..., Any], arguments: Mapping[str, Any], product
         raise ConfigError(
             f"{where} makes an array of {found} numbers; a config may ask for at most {MAX_NUMBERS}, {MORE}"
         )
-
-
-def _is_size(annotation: Any) -> bool:
-    """Whether an argument is an integer, or several."""
-    parts = typing.get_args(annotation) or (annotation,)
-    return int in parts and all(part in (int, type(None), Padded) for part in parts)
 
 
 def _largest(jaxpr: Any) -> int:

@@ -1,10 +1,11 @@
 """A sweep as a TOML file says it."""
 
+import contextlib
 import dataclasses
 import functools
 import os
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -143,16 +144,14 @@ def parse_config(table: Mapping[str, Any], *, allow_code: bool = False) -> Confi
     missing = [key for key in NEEDED if key not in table]
     if missing:
         raise ConfigError(f"a config also needs {', '.join(missing)}")
-    axes: Any = _read_axes(table)
-    names = _padded_names(table)
-    check_grid(axes, names)
+    axes: Any
+    axes, padded_names = _read_axes(table)
+    check_grid(axes, padded_names)
     ts = _read_times(table["times"])  # before data are made, which takes longer
     problem_fn = _read_problem(table["problem"], [name for part in axes for name in _names(part)], allow_code)
-    if names:
-        try:
-            problem_fn, axes = padded(problem_fn, axes, *names)
-        except (ValueError, TypeError, OverflowError) as error:
-            raise ConfigError(f"axes: {error}") from error
+    if padded_names:
+        with _errors_of("axes"):
+            problem_fn, axes = padded(problem_fn, axes, *padded_names)
     observed = table.get("observe", ["loss"])
     if not isinstance(observed, list):
         raise ConfigError(f"observe must be a list of names and tables, got {shown(observed)}")
@@ -165,6 +164,17 @@ def parse_config(table: Mapping[str, Any], *, allow_code: bool = False) -> Confi
         store=None if "store" not in table else Path(_one_of(table, "store", str)),
         batch_size=_one_of(table, "batch_size", int),
     )
+
+
+@contextlib.contextmanager
+def _errors_of(where: str) -> Iterator[None]:
+    """Says of errors about arguments where in the config they are."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ConfigError(f"{where}: {error}") from error
 
 
 def _one_of(table: Mapping[str, Any], key: str, accepted: type) -> Any:
@@ -199,49 +209,38 @@ def _read_problem(value: Any, axes: Sequence[str], allow_code: bool) -> Callable
     return made
 
 
-def _read_axes(table: Mapping[str, Any]) -> tuple[dict[str, Any] | Zip, ...]:
-    zips = table.get("zip", [])
+def _read_axes(table: Mapping[str, Any]) -> tuple[Any, list[str]]:
+    """The axes, and the names of those given as `{ padded = [16, 64, 256] }`."""
+    zips, padded_names = table.get("zip", []), list[str]()
     if not isinstance(zips, list) or not all(isinstance(item, Mapping) for item in zips):
         raise ConfigError(f"zip must be given as [[zip]], with axes that advance together, got {shown(zips)}")
-    single = _read_values(table.get("axes", {}), "axes")
-    try:
-        together = [Zip(**_read_values(item, "zip")) for item in zips]
-    except ConfigError:
-        raise
-    except (ValueError, TypeError, OverflowError) as error:
-        raise ConfigError(f"zip: {error}") from error
+
+    def read(part: Any, where: str) -> dict[str, Any]:
+        if not isinstance(part, Mapping):
+            raise ConfigError(f"{where} must be a table of lists of values, got {shown(part)}")
+        padded_names.extend(name for name, value in part.items() if isinstance(value, Mapping) and PADDED in value)
+        return {name: _read_axis(value, f"{where}.{name}") for name, value in part.items()}
+
+    single = read(table.get("axes", {}), "axes")
+    with _errors_of("zip"):
+        together = [Zip(**read(item, "zip")) for item in zips]
     if not single and not together:
         raise ConfigError("a config needs [axes] with at least one list of values, or [[zip]]")
-    return (*([single] if single else []), *together)
-
-
-def _read_values(table: Any, where: str) -> dict[str, Any]:
-    if not isinstance(table, Mapping):
-        raise ConfigError(f"{where} must be a table of lists of values, got {shown(table)}")
-    return {name: _read_axis(value, f"{where}.{name}") for name, value in table.items()}
+    return (*([single] if single else []), *together), padded_names
 
 
 def _read_axis(value: Any, where: str) -> Any:
-    if isinstance(value, Mapping) and PADDED not in value:
-        return _spaced(value, where)
-    if isinstance(value, Mapping):
-        widths, name = value[PADDED], where.rpartition(".")[2]
-        if not isinstance(widths, list):
-            raise ConfigError(
-                f"axes: widths of axis {name!r} must be a list of integers to be padded, got {shown(widths)}"
-            )
-        return widths
-    if not isinstance(value, list):
+    if isinstance(value, list):
+        return value
+    if not isinstance(value, Mapping):
         raise ConfigError(
             f"{where} must be a list or a table such as {{ geomspace = [0.1, 10, 5] }}, got {shown(value)}"
         )
-    return value
-
-
-def _padded_names(table: Mapping[str, Any]) -> list[str]:
-    """The axes given as `{ padded = [16, 64, 256] }`."""
-    parts = [table.get("axes", {}), *table.get("zip", [])]
-    return [name for part in parts for name, value in part.items() if isinstance(value, Mapping) and PADDED in value]
+    widths = value.get(PADDED)
+    if PADDED in value and not isinstance(widths, list):
+        name = where.rpartition(".")[2]
+        raise ConfigError(f"axes: widths of axis {name!r} must be a list of integers to be padded, got {shown(widths)}")
+    return widths if PADDED in value else _spaced(value, where)
 
 
 def _spaced(value: Mapping[str, Any], where: str) -> Any:
@@ -255,26 +254,21 @@ def _spaced(value: Mapping[str, Any], where: str) -> Any:
     if name != "range" and len(arguments) != 3:
         raise ConfigError(f"{where}: {name} takes [first, last, count], got {numbers}")
     check_spacing(name, arguments, where)
-    try:
+    with _errors_of(f"{where}: {name} does not take {numbers}"):
         return SPACINGS[name](*arguments)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise ConfigError(f"{where}: {name} does not take {numbers}: {error}") from error
 
 
 def _read_times(value: Any) -> np.ndarray:
     parts = value if isinstance(value, list) else [value]
     if sum(isinstance(part, Mapping) for part in parts) > MAX_TABLES:
         raise ConfigError(f"times hold more than {MAX_TABLES} tables")
-    found = [np.atleast_1d(_spaced(part, "times") if isinstance(part, Mapping) else _time(part)) for part in parts]
+    for part in parts:
+        if isinstance(part, bool) or not isinstance(part, int | float | Mapping):
+            raise ConfigError(
+                f"times must be numbers, or tables such as {{ geomspace = [0.01, 100, 9] }}, got {shown(part)}"
+            )
+    found = [np.atleast_1d(_spaced(part, "times") if isinstance(part, Mapping) else float(part)) for part in parts]
     return np.concatenate(found).astype(float) if found else np.zeros(0)
-
-
-def _time(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ConfigError(
-            f"times must be numbers, or tables such as {{ geomspace = [0.01, 100, 9] }}, got {shown(value)}"
-        )
-    return float(value)
 
 
 def _names(part: dict[str, Any] | Zip) -> list[str]:

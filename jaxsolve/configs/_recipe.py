@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..nets import Padded
-from ._catalogue import array, bias_scales, Kind, kinds, parameters, with_bias
+from ._catalogue import array, Kind, kinds, parameters
 from ._errors import ConfigError, shown, unknown, words
 from ._formula import Formula, MARK
 from ._limits import check_memory, check_sizes
@@ -21,13 +21,7 @@ Node = Any
 
 
 class Recipe:
-    """A call that waits for the values of axes.
-
-    Arguments:
-        make: what is called.
-        arguments: nodes by name.
-        where: the place in the config, for messages.
-    """
+    """A call that waits for the values of axes: of `make` with arguments that are nodes, somewhere in the config."""
 
     def __init__(self, make: Callable[..., Any], arguments: Mapping[str, Node], where: str):
         self.make = make
@@ -85,10 +79,16 @@ def read_object(value: Any, kind: Kind, where: str) -> Node:
     except ValueError as error:
         raise ConfigError(f"{where}: {error}") from None
     if BIAS in given and kind.noun == "scaling":
-        bias = read_arguments(bias_scales, given.pop(BIAS), f"{where}.{BIAS}", BIAS)
+        bias = read_arguments(_bias, given.pop(BIAS), f"{where}.{BIAS}", BIAS)
         rule = Recipe(make, read_arguments(make, given, where), where)
-        return _made(with_bias, {"rule": rule, "scales": Recipe(bias_scales, bias, where)}, where)
+        parts = {"rule": rule, "scales": Recipe(_bias, bias, where)}
+        return _made(lambda rule, scales: rule.with_bias(**scales), parts, where)
     return _made(make, read_arguments(make, given, where), where)
+
+
+def _bias(*, sigma: Any = 0.0, eta: Any = 1.0) -> dict[str, Any]:
+    """What a rule of scaling says of biases."""
+    return {"sigma": sigma, "eta": eta}
 
 
 def read_arguments(make: Callable[..., Any], given: Any, where: str, called: str = "") -> dict[str, Node]:
@@ -120,7 +120,9 @@ def _read_argument(value: Any, kind: Kind | None, annotation: Any, where: str) -
     if isinstance(value, int) and not isinstance(value, bool) and float in types_of and int not in types_of:
         return float(value)
     accepted = _plain_types(annotation)
-    if accepted and not _is_formula(value) and not _is_one_of(value, accepted):
+    alike = (*accepted, int) if float in accepted else accepted
+    fits = bool in accepted if isinstance(value, bool) else isinstance(value, alike)
+    if accepted and not _is_formula(value) and not fits:
         raise ConfigError(f"{where} must be {' or '.join(t.__name__ for t in accepted)}, got {shown(value)}")
     return _read_value(value, where)
 
@@ -150,9 +152,3 @@ def _plain_types(annotation: Any) -> tuple[type, ...]:
     parts = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
     plain = tuple(part for part in parts if part in (bool, int, float, str))
     return plain if all(part in (*plain, types.NoneType, Padded) for part in parts) else ()
-
-
-def _is_one_of(value: Any, accepted: tuple[type, ...]) -> bool:
-    if isinstance(value, bool):
-        return bool in accepted
-    return isinstance(value, accepted) or (isinstance(value, int) and float in accepted)

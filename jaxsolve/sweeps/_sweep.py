@@ -143,28 +143,23 @@ def sweep(
             else:
                 run_on(executor, programs, lanes, signals, bar.add)
         data = lanes.dataset()
-    _warn_of_low_trust(data)
+    if "trust" in data:
+        trust = data["trust"].values[(data["result"].values >= 0) & (data["result"].values < FIRST_FAILURE)]
+        low = trust[trust < LOW_TRUST]
+        if low.size:
+            warnings.warn(
+                f"{low.size} of {data['trust'].size} lanes can be trusted to fewer than {LOW_TRUST} digits, the worst "
+                f"to {low.min():.1f} (the variable 'trust' says which): lower rtol, or choose another integrator",
+                stacklevel=2,
+            )
     return data
-
-
-def _warn_of_low_trust(data: "xarray.Dataset") -> None:
-    if "trust" not in data:
-        return
-    trust = data["trust"].values[(data["result"].values >= 0) & (data["result"].values < FIRST_FAILURE)]
-    low = trust[trust < LOW_TRUST]
-    if low.size:
-        warnings.warn(
-            f"{low.size} of {data['trust'].size} lanes can be trusted to fewer than {LOW_TRUST} digits, the worst to "
-            f"{low.min():.1f} (the variable 'trust' says which): lower rtol, or choose another integrator",
-            stacklevel=3,
-        )
 
 
 def _run(programs: Iterable[Program], store: AbstractStore, signals: Signals, bar: Progress) -> None:
     """Runs the lanes that a store misses in this process."""
     heed = lambda: signals.heed(store.missing)
-    for program, compiled in compiled_ahead(programs, heed):
-        for batch in Fitting(program, compiled).run(store.missing, signals.noted):
+    for program in compiled_ahead(programs, heed):
+        for batch in Fitting(program).run(store.missing, signals.noted):
             store.write(batch)
             bar.add(len(batch.lanes), batch.failed)
         heed()

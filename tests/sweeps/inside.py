@@ -6,6 +6,9 @@ Faults, waits and other devices are patched in where no public name reaches; whe
 # What a problem chooses, to compare with what a sweep says that it runs.
 from jaxsolve._dynamics import resolve
 
+# The revision of a repository.
+from jaxsolve._revision import revision as git_revision
+
 # What the progress says of rates and times, at times that a test sets.
 from jaxsolve.sweeps import _progress
 from jaxsolve.sweeps._progress import duration, Progress, rate
@@ -17,7 +20,6 @@ from jaxsolve.sweeps.cluster import _dask
 from jaxsolve.sweeps.cluster._hosts import dealt
 
 # What must agree between processes, where two that differ cannot be started.
-from jaxsolve.sweeps.cluster._joined import JoinedStore
 from jaxsolve.sweeps.cluster._workers import Conditions
 
 # The lanes of a group: what a sweep would run, without running it.
@@ -29,8 +31,8 @@ from jaxsolve.sweeps.grid._blocks import cut
 # A function of padded widths travels to workers.
 from jaxsolve.sweeps.grid._padded import PaddedProblem
 
-# Its count of groups in a description is made small.
-from jaxsolve.sweeps.planning import _plan
+# Numbers in a description, and how many groups it shows.
+from jaxsolve.sweeps.planning import _outline
 
 # What identifies a function, value by value.
 from jaxsolve.sweeps.planning._describe import describe_value
@@ -51,24 +53,24 @@ from jaxsolve.sweeps.running._caption import caption
 from jaxsolve.sweeps.running._devices import cores, Devices, read_devices
 
 # One group in one way, to compare with the others.
-from jaxsolve.sweeps.running._execute import OutOfMemory, Program, run_group, trace_group
+from jaxsolve.sweeps.running._execute import Program, trace_group
 
 # Batches that do not fit into memory.
-from jaxsolve.sweeps.running._fitting import Fitting
+from jaxsolve.sweeps.running._fitting import Fitting, OutOfMemory, run_group
 
 # Rows of a batch, to compare bit by bit.
 from jaxsolve.sweeps.running._variables import rows_of, Variable
 
 # Their constants are made small.
-from jaxsolve.sweeps.running.programs import _fused, _lockstep, _looped
+from jaxsolve.sweeps.running.programs import _fused
 
-# Batches and runners made by hand, which fail or wait.
-from jaxsolve.sweeps.running.programs._base import AbstractRunner, Batch, Lanes, Origin
+# Batches made by hand.
+from jaxsolve.sweeps.running.programs._base import Batch, Lanes, Origin
 
 # The three ways of running lanes, each on any device.
-from jaxsolve.sweeps.running.programs._fused import Fused, LoweredFused
-from jaxsolve.sweeps.running.programs._lockstep import LoweredLockstep
-from jaxsolve.sweeps.running.programs._looped import LoweredLooped
+from jaxsolve.sweeps.running.programs._fused import Fused
+from jaxsolve.sweeps.running.programs._lockstep import Lockstep
+from jaxsolve.sweeps.running.programs._looped import Looped
 
 # Which lanes run first.
 from jaxsolve.sweeps.running.programs._queue import Waiting, WINDOW
@@ -82,15 +84,11 @@ from jaxsolve.sweeps.store._chunks import Chunks
 # The lock alone.
 from jaxsolve.sweeps.store._files import Lock, write_json
 
-# The revision of a repository.
-from jaxsolve.sweeps.store._manifest import git_revision
-
-# A store that is entered twice.
-from jaxsolve.sweeps.store._zarr import HeldStore
+# A store without a sweep, and one that another process holds.
+from jaxsolve.sweeps.store._zarr import HeldStore, JoinedStore
 
 
 __all__ = [
-    "AbstractRunner",
     "Batch",
     "Chunks",
     "Conditions",
@@ -102,9 +100,8 @@ __all__ = [
     "JoinedStore",
     "Lanes",
     "Lock",
-    "LoweredFused",
-    "LoweredLockstep",
-    "LoweredLooped",
+    "Lockstep",
+    "Looped",
     "Origin",
     "OutOfMemory",
     "PaddedProblem",
@@ -121,9 +118,7 @@ __all__ = [
     "_fitting",
     "_fused",
     "_layout",
-    "_lockstep",
-    "_looped",
-    "_plan",
+    "_outline",
     "_progress",
     "_zarr",
     "caption",

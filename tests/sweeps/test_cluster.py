@@ -487,7 +487,7 @@ def test_lanes_that_do_not_arrive(client, tmp_path, monkeypatch):
         else:
             JoinedStore.write = JoinedStore.true  # pyright: ignore[reportAttributeAccessIssue]
 
-    monkeypatch.setattr(_zarr, "PATIENCE", 0.0)
+    monkeypatch.setattr(_layout, "PATIENCE", 0.0)
     with _changed(client, change), pytest.raises(OSError, match=r"30 lanes that other processes wrote to .*run\.zarr"):
         _run(_modes(), store=tmp_path / "run.zarr", executor=client)
 

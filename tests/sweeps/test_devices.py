@@ -26,15 +26,15 @@ jax.config.update("jax_enable_x64", True)
 import jax.numpy as jnp, numpy as np, optax
 from jaxsolve import Descent, observe, sweep, until
 from jaxsolve.sweeps.running import _execute
-from jaxsolve.sweeps.running.programs._fused import LoweredFused
-from jaxsolve.sweeps.running.programs._looped import LoweredLooped
-from jaxsolve.sweeps.running.programs._lockstep import LoweredLockstep
+from jaxsolve.sweeps.running.programs._fused import Fused
+from jaxsolve.sweeps.running.programs._looped import Looped
+from jaxsolve.sweeps.running.programs._lockstep import Lockstep
 from tests import cases
 
 build = lambda rate: cases.modes(jnp.ones(2), jnp.stack([rate, jnp.ones(())]))
 march = Descent(optax.sgd(0.1), until=until.loss_below(1e-3))
 ways = {
-    LoweredFused: ("fused", cases.ModesDecay()), LoweredLooped: ("looped", march), LoweredLockstep: ("stepped", march)
+    Fused: ("fused", cases.ModesDecay()), Looped: ("looped", march), Lockstep: ("stepped", march)
 }
 found = {}
 for kind, (name, dynamics) in ways.items():
@@ -119,7 +119,7 @@ def test_bad_devices(devices, error, message):
 def test_programs_of_processors_are_for_one_thread_each():
     """XLA by itself cuts a loop over a large array into tasks; every core has lanes of its own."""
     devices = read_devices(None)
-    lowered = devices.lower(lambda x: jnp.sin(x) ** 2, [jax.ShapeDtypeStruct((3000, 300), float)], [False, False])
+    lowered = devices.lower(lambda x: jnp.sin(x) ** 2, [jax.ShapeDtypeStruct((3000, 300), float)])
     cut = '"outer_dimension_partitions":["'
     assert cut not in str(devices.compile(lowered).as_text())
     assert cores() == 1 or cut in str(lowered.compile().as_text())

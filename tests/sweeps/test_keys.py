@@ -16,8 +16,8 @@ from tests.sweeps.inside import (
     _execute,
     groups,
     INDEX,
-    LoweredLockstep,
-    LoweredLooped,
+    Lockstep,
+    Looped,
     read_axes,
     run_group,
     trace_group,
@@ -72,9 +72,9 @@ def test_lanes_of_the_full_batch_are_equal():
         assert row.tobytes() == data[:, 0].tobytes()
 
 
-def _rows(program: Any, compiled: Any, order: Any) -> dict[int, bytes]:
+def _rows(program: Any, order: Any) -> dict[int, bytes]:
     """The bits of lanes that run in this order, by index."""
-    done = list(run_group(program.of(np.asarray(order)), compiled))
+    done = list(run_group(program.of(np.asarray(order))))
     return {
         int(lane): np.asarray(row).tobytes()
         for item in done
@@ -82,17 +82,17 @@ def _rows(program: Any, compiled: Any, order: Any) -> dict[int, bytes]:
     }
 
 
-@pytest.mark.parametrize("kind", [LoweredLooped, LoweredLockstep], ids=["looped", "stepped"])
+@pytest.mark.parametrize("kind", [Looped, Lockstep], ids=["looped", "stepped"])
 def test_draws_do_not_depend_on_order_neighbours_and_interruptions(kind, monkeypatch):
     monkeypatch.setattr(_execute, "_kind", lambda *args: kind)
     _, group = groups(read_axes({"kind": ["slow", "fast"], "repeat": range(7)}))
     program = trace_group(_line, group, DRAWS, (outputs(),), jnp.array(TS), 3)
-    compiled = program.lowered.compile()
-    whole = _rows(program, compiled, range(7))
+    program.runner.compile()
+    whole = _rows(program, range(7))
     assert set(whole) == set(range(7, 14))
     assert len(set(whole.values())) == 7
-    assert _rows(program, compiled, [6, 2, 0, 5, 1, 4, 3]) == whole
-    parts = _rows(program, compiled, [4, 1, 6]) | _rows(program, compiled, [5]) | _rows(program, compiled, [3, 0, 2])
+    assert _rows(program, [6, 2, 0, 5, 1, 4, 3]) == whole
+    parts = _rows(program, [4, 1, 6]) | _rows(program, [5]) | _rows(program, [3, 0, 2])
     assert parts == whole
 
 

@@ -25,16 +25,13 @@ from tests.cases import assert_fails
 from tests.sweeps.inside import (
     _execute,
     _fused,
-    _lockstep,
-    _looped,
-    AbstractRunner,
     Batch,
     Devices,
+    Fused,
     groups,
     Lanes,
-    LoweredFused,
-    LoweredLockstep,
-    LoweredLooped,
+    Lockstep,
+    Looped,
     OutOfMemory,
     Program,
     read_axes,
@@ -69,15 +66,16 @@ def _traced(kind: Any, batch_size: int, problem_fn: Any = _modes, dynamics: Any 
 
 
 @functools.cache
-def _compiled(kind: Any, batch_size: int) -> tuple[Program, AbstractRunner]:
+def _compiled(kind: Any, batch_size: int) -> Program:
     program = _traced(kind, batch_size)
-    return program, program.lowered.compile()
+    program.runner.compile()
+    return program
 
 
-def _rows(program: Program, compiled: AbstractRunner, order: Any = None, **options: Any) -> dict[str, np.ndarray]:
+def _rows(program: Program, order: Any = None, **options: Any) -> dict[str, np.ndarray]:
     """What comes out of lanes in the order given, by variable, in the order of the group."""
     part = program if order is None else program.of(np.asarray(order))
-    done = list(run_group(part, compiled, **options))
+    done = list(run_group(part, **options))
     lanes = np.concatenate([item.lanes for item in done])
     assert len(np.unique(lanes)) == len(lanes)
     where = np.argsort(lanes)
@@ -96,7 +94,7 @@ def _taken(rows: dict[str, np.ndarray], lanes: np.ndarray) -> dict[str, np.ndarr
     return {name: value[lanes] if value.ndim else value for name, value in rows.items()}
 
 
-MARCHES = [LoweredLooped, LoweredLockstep]
+MARCHES = [Looped, Lockstep]
 EACH_MARCH = pytest.mark.parametrize("kind", MARCHES, ids=["looped", "stepped"])
 
 
@@ -106,7 +104,7 @@ EACH_MARCH = pytest.mark.parametrize("kind", MARCHES, ids=["looped", "stepped"])
 @EACH_MARCH
 def test_lanes_are_solves(kind):
     """More lanes than places: some enter when others have left."""
-    rows = _rows(*_compiled(kind, 3))
+    rows = _rows(_compiled(kind, 3))
     assert rows["result"].tolist() == [7 if power < 0 else 1 for power in POWERS]
     assert len(np.unique(rows["steps"])) > 6
     for lane in (0, 4, 9):
@@ -119,7 +117,7 @@ def test_lanes_are_solves(kind):
 
 def test_steps_are_counted():
     """A loop makes those of the lanes and no other; in lockstep finished lanes wait, but for less than the slowest."""
-    looped, stepped = (_rows(*_compiled(kind, 3)) for kind in MARCHES)
+    looped, stepped = (_rows(_compiled(kind, 3)) for kind in MARCHES)
     steps = int(looped["steps"].sum())  # of descent none is rejected
     assert looped["useful"] == looped["executed"] == stepped["useful"] == steps
     plain = -(-LANES // 3) * 3 * int(looped["steps"].max())  # batches that wait for their slowest lane, at worst
@@ -135,21 +133,21 @@ def test_steps_are_counted():
 @given(order=st.permutations(range(LANES)), cut=st.integers(1, LANES - 1))
 def test_bits_do_not_depend_on_order_neighbours_and_interruptions(kind, order, cut):
     """Any lanes in any order, also when the rest runs later in other company."""
-    program, compiled = _compiled(kind, 3)
-    whole = _rows(program, compiled)
-    _same(_rows(program, compiled, order), whole)
+    program = _compiled(kind, 3)
+    whole = _rows(program)
+    _same(_rows(program, order), whole)
     for part in (np.sort(order[:cut]), np.sort(order[cut:])):
-        _same(_rows(program, compiled, part), _taken(whole, part))
+        _same(_rows(program, part), _taken(whole, part))
     with pytest.raises(AssertionError, match="loss"):
         _same(_taken(whole, np.array([*range(1, LANES), 0])), whole)
 
 
 @EACH_MARCH
 def test_threads_leave_the_bits_alone(kind, monkeypatch):
-    program, compiled = _compiled(kind, 3)
-    whole = _rows(program, compiled)
-    monkeypatch.setattr(compiled, "streams", 3)
-    _same(_rows(program, compiled), whole)
+    program = _compiled(kind, 3)
+    whole = _rows(program)
+    monkeypatch.setattr(program.runner, "streams", 3)
+    _same(_rows(program), whole)
 
 
 @pytest.mark.slow
@@ -166,11 +164,11 @@ def test_bits_of_an_adaptive_flow(kind):
     axes = {"gamma": np.geomspace(1e-2, 1e2, 9), "sigma": np.tile([0.5, 1.0, 2.0], 3)}
     flow = GradientFlow(diffrax.Tsit5(), rtol=1e-3, atol=1e-6, until=until.loss_below(1e-3), max_steps=500)
     program = _traced(kind, 4, build, flow, **axes)
-    compiled = program.lowered.compile()
-    whole = _rows(program, compiled)
+    program.runner.compile()
+    whole = _rows(program)
     assert len(np.unique(whole["steps"])) > 4
     for order in ([8, 0, 7, 1, 6, 2, 5, 3, 4], [2, 4, 6], [5]):
-        _same(_rows(program, compiled, order), _taken(whole, np.sort(order)))
+        _same(_rows(program, order), _taken(whole, np.sort(order)))
 
 
 def test_threads_follow_the_precision_of_their_caller():
@@ -189,9 +187,9 @@ def test_the_device_chooses_how_lanes_run(platform):
     where = Devices(jax.local_devices()[:1])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Devices, "on_cpu", platform == "cpu")
-        assert _execute._kind(cases.ModesDecay(), where) is LoweredFused
+        assert _execute._kind(cases.ModesDecay(), where) is Fused
         for dynamics in (DYNAMICS, GradientFlow()):
-            assert _execute._kind(dynamics, where) is (LoweredLooped if platform == "cpu" else LoweredLockstep)
+            assert _execute._kind(dynamics, where) is (Looped if platform == "cpu" else Lockstep)
 
 
 # Costs
@@ -272,12 +270,11 @@ def _late(fn):
 @EACH_MARCH
 def test_lanes_that_run_are_finished_and_no_others_begin(kind, monkeypatch):
     """It is looked at while others run, which are slow here."""
-    program, compiled = _compiled(kind, 3)
-    whole, seen = _rows(program, compiled), []
-    for cls, name in ((_looped.Looped, "_call"), (_lockstep._Places, "advance")):
-        monkeypatch.setattr(cls, name, _late(getattr(cls, name)))
+    program = _compiled(kind, 3)
+    whole, seen = _rows(program), []
+    monkeypatch.setattr(kind, "_call", _late(kind._call))
     done = seen
-    for item in run_group(program, compiled, lambda: bool(seen)):
+    for item in run_group(program, lambda: bool(seen)):
         seen.append(item)
     lanes = np.concatenate([item.lanes for item in done])
     assert 0 < len(lanes) < LANES
@@ -287,10 +284,10 @@ def test_lanes_that_run_are_finished_and_no_others_begin(kind, monkeypatch):
 
 
 def test_an_error_in_a_lane_is_raised(monkeypatch):
-    program, compiled = _compiled(LoweredLooped, 3)
-    monkeypatch.setattr(type(compiled), "_call", lambda *args: 1 / 0)
+    program = _compiled(Looped, 3)
+    monkeypatch.setattr(Looped, "_call", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        _rows(program, compiled)
+        _rows(program)
 
 
 # Memory
@@ -308,9 +305,10 @@ def _starved(most: int, monkeypatch) -> None:
     monkeypatch.setattr(_fused.Fused, "run", limited)
 
 
-def _compiled_closed(batch_size: int) -> tuple[Program, AbstractRunner]:
-    program = _traced(LoweredFused, batch_size, dynamics=cases.ModesDecay())
-    return program, program.lowered.compile()
+def _compiled_closed(batch_size: int) -> Program:
+    program = _traced(Fused, batch_size, dynamics=cases.ModesDecay())
+    program.runner.compile()
+    return program
 
 
 def test_batches_are_halved_until_they_fit(caplog, tmp_path, monkeypatch):
@@ -327,9 +325,9 @@ def test_batches_are_halved_until_they_fit(caplog, tmp_path, monkeypatch):
     assert '"used": {\n   "0": 2' in manifest
     assert xr.open_zarr(tmp_path / "run.zarr").attrs["batch_size"] == 2
     _starved(0, monkeypatch)
-    program, compiled = _compiled_closed(5)
+    program = _compiled_closed(5)
     with pytest.raises(OutOfMemory, match="out of memory with batches of 5 lanes; give a smaller batch_size"):
-        list(run_group(program, compiled))
+        list(run_group(program))
     with pytest.raises(OutOfMemory, match="out of memory with batches of 1 lanes; give fewer samples, times or"):
         run(batch_size=1)
 

@@ -1013,7 +1013,8 @@ def everything():
     batches = []
     for group in plan.groups:
         program = plan.trace(group)
-        batches += Fitting(program, program.lowered.compile()).run(np.ones(plan.lanes, bool))
+        program.runner.compile()
+        batches += Fitting(program).run(np.ones(plan.lanes, bool))
     lanes = np.concatenate([batch.lanes for batch in batches])
     rows = jax.tree.map(lambda *parts: np.concatenate(parts)[np.argsort(lanes)], *(batch.rows for batch in batches))
     return plan, Batch(np.sort(lanes), rows, 1.0)

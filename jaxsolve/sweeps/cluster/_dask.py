@@ -2,7 +2,7 @@
 
 import concurrent.futures
 import contextlib
-import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -13,12 +13,11 @@ import numpy as np
 from ..._checks import describe
 from .._signals import Signals
 from ..running._execute import Program
-from ..running.programs._base import Origin
 from ..store._files import AGAIN
 from ..store._manifest import LIBRARIES
 from ..store._memory import AbstractStore
 from ..store._zarr import HeldStore
-from ._workers import Conditions, held, Job, packed, Receipt, short, work
+from ._workers import Conditions, packed, Receipt, short, work
 
 
 if TYPE_CHECKING:
@@ -76,14 +75,9 @@ def run_on(
     promised = np.zeros(store.plan.lanes, bool)  # what workers say that they have written
     sizes: dict[str, int] = {}  # lanes per batch, by group
     disk = store if isinstance(store, HeldStore) else None
+    confirm = (lambda heed: None) if disk is None else functools.partial(disk.confirm, promised)
     _require_versions(client, conditions)
-    # A plan without what it has worked out: that would travel with it.
-    job = Job(dataclasses.replace(store.plan), None if disk is None else disk.path)
-    with _Tasks(client, packed(job, conditions)) as tasks:
-
-        def confirm(heed: Callable[[], None]) -> None:
-            if disk is not None:
-                disk.confirm(promised, heed)
+    with _Tasks(client, packed(store.plan, None if disk is None else disk.path, conditions)) as tasks:
 
         def heed() -> None:
             if signals.noted():
@@ -93,10 +87,14 @@ def run_on(
 
         def take() -> None:
             for receipt in tasks.ended():
-                _tell_size(receipt.origin, sizes)
+                origin = receipt.origin
+                if origin.size < sizes[origin.group]:
+                    said = "out of memory on %s with batches of %d lanes: it goes on with %d"
+                    log.warning(said, origin.where, sizes[origin.group], origin.size)
+                    sizes[origin.group] = origin.size
                 promised[receipt.lanes] = True
                 if disk is not None:
-                    disk.hear(receipt.origin, len(receipt.lanes))
+                    disk.hear(origin, len(receipt.lanes))
                 for batch in receipt.batches:
                     store.write(batch)
                 tell(len(receipt.lanes), receipt.failed)
@@ -104,8 +102,10 @@ def run_on(
         for program in programs:
             heed()
             lanes, sizes[program.group.name] = program.group.lanes, program.size
-            size = program.size * (REFILLS if program.lowered.refills else 1)
-            for part in _parts(disk, lanes[store.missing[lanes]], size):
+            left, size = lanes[store.missing[lanes]], program.size * (REFILLS if program.runner.refills else 1)
+            pieces = (left[start : start + size] for start in range(0, len(left), size))
+            # Where tasks write chunks, they have whole ones.
+            for part in pieces if disk is None else disk.chunks.blocks.parts(left, size):
                 tasks.begin(program.group.name, program.size, part)
             take()
         while tasks.left:
@@ -116,28 +116,8 @@ def run_on(
         confirm(heed)
 
 
-def _parts(disk: HeldStore | None, lanes: np.ndarray, size: int) -> Iterator[np.ndarray]:
-    """Lanes for tasks: whole chunks, where tasks write them."""
-    if disk is not None:
-        return disk.chunks.blocks.parts(lanes, size)
-    return (lanes[start : start + size] for start in range(0, len(lanes), size))
-
-
-def _tell_size(origin: Origin, sizes: dict[str, int]) -> None:
-    """Says, once, that a worker had to take smaller batches."""
-    if origin.size < sizes[origin.group]:
-        said = "out of memory on %s with batches of %d lanes: it goes on with %d"
-        log.warning(said, origin.where, sizes[origin.group], origin.size)
-        sizes[origin.group] = origin.size
-
-
 class _Tasks(contextlib.AbstractContextManager["_Tasks"]):
-    """The tasks of a sweep on a cluster; none of them runs any more when it is left.
-
-    Arguments:
-        client: of the cluster.
-        blob: from `packed`.
-    """
+    """The tasks of a sweep on a cluster; none of them runs any more when it is left."""
 
     def __init__(self, client: "distributed.Client", blob: bytes):
         import dask.config
@@ -151,7 +131,7 @@ class _Tasks(contextlib.AbstractContextManager["_Tasks"]):
         self._seen: dict[str, Any] = {}  # when each worker was heard of, at the last look
         # As a task's result, workers pass it on to each other, and a worker that is lost does not take it along.
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": f"{2 * len(blob) + 2**20} B"}):
-            self._blob = client.submit(held, blob, pure=False)
+            self._blob = client.submit(bytes, blob, pure=False)
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         # After a second signal there is no time to wait.
@@ -193,7 +173,12 @@ class _Tasks(contextlib.AbstractContextManager["_Tasks"]):
         if not workers:
             log.warning("the cluster has no workers; %d batches wait until there are some", len(self.left))
         # A worker that has sent no news since the last look may be busy: it does not count as idle.
-        idle = [_is_idle(facts) and facts["last_seen"] != self._seen.get(name) for name, facts in workers.items()]
+        unknown = {"executing": 1}
+        idle = [
+            facts["last_seen"] != self._seen.get(name)
+            and not facts["metrics"].get("task_counts", unknown).get("executing")
+            for name, facts in workers.items()
+        ]
         self._seen = {name: facts["last_seen"] for name, facts in workers.items()}
         self._idle_looks = self._idle_looks + 1 if idle and all(idle) else 0
         if self._idle_looks >= IDLE_LOOKS:
@@ -248,9 +233,3 @@ def _require_versions(client: "distributed.Client", conditions: Conditions) -> N
     for address, worker in versions["workers"].items():
         found = worker["packages"]
         conditions.require_versions(found | {"python": short(found["python"])}, f"the worker {address}")
-
-
-def _is_idle(worker: dict[str, Any]) -> bool:
-    """Whether a worker says that it runs nothing."""
-    counts = worker["metrics"].get("task_counts")
-    return counts is not None and not counts.get("executing")

@@ -13,8 +13,7 @@ from ..running.programs._base import Batch
 from ..store._files import MANIFEST, OURS
 from ..store._layout import read_manifest
 from ..store._memory import AbstractStore
-from ..store._zarr import HeldStore
-from ._joined import JoinedStore
+from ..store._zarr import HeldStore, JoinedStore
 
 
 if TYPE_CHECKING:
@@ -35,36 +34,30 @@ class Hosts:
 
 
 class Share(AbstractStore):
-    """The share of this process in a store.
-
-    Arguments:
-        held: the store, which only process 0 opens.
-        signals: heeded while it waits for other processes.
-    """
+    """The share of this process in a store, which only process 0 opens."""
 
     def __init__(self, held: HeldStore, signals: Signals):
-        self._held = held
-        self._index, self._count = jax.process_index(), jax.process_count()
         self._store: HeldStore | JoinedStore = held
         self._signals = signals
         self.plan = held.plan
 
     def __enter__(self) -> "Share":
+        index, path = jax.process_index(), self._store.path
         try:
-            if self._index == 0:
-                self._held.__enter__()
+            if index == 0:
+                self._store.__enter__()
         except BaseException:
             _announced(False)
             raise
         if not _announced(True):
-            raise RuntimeError(f"process 0 did not begin to fill {self._held.path}; its own error says why")
-        if self._index:
-            path, facts = self._held.path, plan_facts(self.plan)
-            self._store = JoinedStore(path, self.plan, index=self._index)
+            raise RuntimeError(f"process 0 did not begin to fill {path}; its own error says why")
+        if index:
+            facts = plan_facts(self.plan)
+            self._store = JoinedStore(path, self.plan, index=index)
             self._store.__enter__()
             require_same_plan(path, path / OURS / MANIFEST, read_manifest(path)["plan"], facts)
         self.plan = self._store.plan
-        self._mine = dealt(self.plan, self._store.chunks.blocks, self._index, self._count)
+        self._mine = dealt(self.plan, self._store.chunks.blocks, index, jax.process_count())
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:

@@ -1,6 +1,7 @@
 """What the workers of a dask cluster do in a sweep, and what they need for it."""
 
 import contextlib
+import dataclasses
 import functools
 import os
 import pickle
@@ -19,7 +20,7 @@ from ..planning._plan import Plan
 from ..running._fitting import Fitting
 from ..running.programs._base import Batch, Origin
 from ..store._manifest import LIBRARIES
-from ._joined import JoinedStore
+from ..store._zarr import JoinedStore
 
 
 FLAGS = "XLA_FLAGS"
@@ -34,51 +35,27 @@ SETTINGS = (
 )
 
 
-class Job(NamedTuple):
-    """What all tasks of a sweep have in common.
-
-    Attributes:
-        plan: of the sweep.
-        path: of the store that workers write to; None if they send their lanes back.
-    """
-
-    plan: Plan
-    path: Path | None
-
-
 class Receipt(NamedTuple):
-    """For lanes that have run on a worker.
+    """For lanes that have run on a worker."""
 
-    Attributes:
-        lanes: their flat indices.
-        origin: where and how they ran; if they ran in batches of several sizes, the last.
-        failed: how many of them failed.
-        batches: their rows, if they were sent back.
-    """
-
-    lanes: np.ndarray
-    origin: Origin
-    failed: int
-    batches: tuple[Batch, ...]
+    lanes: np.ndarray  # flat indices
+    origin: Origin  # if they ran in batches of several sizes, of the last
+    failed: int  # how many of them failed
+    batches: tuple[Batch, ...]  # their rows, if they were sent back
 
 
 class Conditions(NamedTuple):
-    """What decides the bits of a result in a process, and must be the same in all that take part.
+    """What decides the bits of a result in a process, and must be the same in all that take part."""
 
-    Attributes:
-        settings: of JAX, by name.
-        flags: of XLA.
-        versions: of libraries, by name.
-    """
-
-    settings: dict[str, Any]
-    flags: str
-    versions: dict[str, str]
+    settings: dict[str, Any]  # of JAX, by name
+    flags: str  # of XLA
+    versions: dict[str, str]  # of libraries, and of Python to its second number
 
     @staticmethod
     def here() -> "Conditions":
         """Those of this process."""
-        return Conditions(_settings(), os.environ.get(FLAGS, ""), versions_here())
+        versions = {"python": short(sys.version.split()[0]), **{name: metadata.version(name) for name in LIBRARIES}}
+        return Conditions(_settings(), os.environ.get(FLAGS, ""), versions)
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
@@ -92,24 +69,15 @@ class Conditions(NamedTuple):
             yield
 
     def adopt_flags(self, where: str, *, fresh: bool) -> None:
-        """Takes over the flags of XLA, which reads them once, when a process first computes something.
-
-        Arguments:
-            where: what to call this process.
-            fresh: whether it has computed nothing yet.
-
-        Raises:
-            ValueError: it is too late.
-        """
+        """Takes over the flags of XLA, which reads them once: raises ValueError unless the process is fresh."""
         present = os.environ.get(FLAGS, "")
-        if present == self.flags:
-            return
-        if not fresh:
+        if present != self.flags and not fresh:
             raise ValueError(
                 f"{where} runs with {FLAGS}={present!r}, but this sweep needs {self.flags!r}; restart the "
                 "workers, for example by client.restart()"
             )
-        os.environ[FLAGS] = self.flags
+        if present != self.flags:
+            os.environ[FLAGS] = self.flags
 
     def require_versions(self, found: dict[str, str | None], where: str) -> None:
         """Raises ValueError unless another process has the same libraries."""
@@ -125,11 +93,6 @@ class Conditions(NamedTuple):
             )
 
 
-def versions_here() -> dict[str, str]:
-    """The versions of Python, to its second number, and of the libraries that a manifest names."""
-    return {"python": short(sys.version.split()[0]), **{name: metadata.version(name) for name in LIBRARIES}}
-
-
 def short(version: str) -> str:
     """The first two numbers of a version."""
     return ".".join(version.split(".")[:2])
@@ -140,20 +103,20 @@ def _settings() -> dict[str, Any]:
     return {name: getattr(config, f"jax_{name}") for name in SETTINGS}
 
 
-def packed(job: Job, conditions: Conditions) -> bytes:
-    """A job in which functions and classes that a worker cannot import travel by value."""
+def packed(plan: Plan, path: Path | None, conditions: Conditions) -> bytes:
+    """What all tasks of a sweep have in common; functions and classes that a worker cannot import travel by value.
+
+    The path is that of the store; None sends lanes back.
+    """
     import cloudpickle
 
-    return pickle.dumps((conditions, cloudpickle.dumps(job)))
-
-
-def held(blob: bytes) -> bytes:
-    """What holds a job in the memory of a worker."""
-    return blob
+    # A plan without what it has worked out: that would travel with it.
+    plain = dataclasses.replace(plan)
+    return pickle.dumps((conditions, cloudpickle.dumps((plain, path))))
 
 
 def work(blob: bytes, group: str, size: int, lanes: np.ndarray) -> Receipt:
-    """Runs some lanes of a group, in batches of `size`, and leaves them where the job says."""
+    """Runs some lanes of a group, in batches of `size`, and leaves them where `packed` was told."""
     return _worker(blob).run(group, size, lanes)
 
 
@@ -163,12 +126,7 @@ def _worker(blob: bytes) -> "_Worker":
 
 
 class _Worker:
-    """A job in one worker, where each group is compiled once.
-
-    Arguments:
-        blob: from `packed`.
-        fresh: whether this is the first job of the process.
-    """
+    """A sweep in one worker, where each group is compiled once. The first sweep of a process finds it fresh."""
 
     def __init__(self, blob: bytes, *, fresh: bool):
         import cloudpickle
@@ -182,34 +140,31 @@ class _Worker:
         self._compiled: dict[tuple[str, int], Fitting] = {}
         with self._conditions.applied():
             try:
-                self._job: Job = cloudpickle.loads(content)
+                self._plan, self._path = cloudpickle.loads(content)
             except ModuleNotFoundError as error:
                 raise ModuleNotFoundError(
                     f"{where} has no module {error.name!r}, which the sweep needs; install it there, or send it by "
                     f"client.upload_file('{error.name}.py')"
                 ) from error
-            self._groups = {group.name: group for group in self._job.plan.groups}
+            self._groups = {group.name: group for group in self._plan.groups}
 
     def run(self, group: str, size: int, lanes: np.ndarray) -> Receipt:
-        """Runs lanes and leaves them where the job says."""
-        plan, path = self._job
-        wanted = np.zeros(plan.lanes, bool)
+        """As `work`."""
+        wanted = np.zeros(self._plan.lanes, bool)
         wanted[lanes] = True
         with self._conditions.applied():
             with self._compiling:
-                fitting = self._fitting(group, size)
-            if path is None:
+                if (group, size) not in self._compiled:
+                    program = self._plan.trace(self._groups[group], size=size)
+                    program.runner.compile()
+                    self._compiled[group, size] = Fitting(program)
+                fitting = self._compiled[group, size]
+            if self._path is None:
                 batches = tuple(fitting.run(wanted))
                 return Receipt(lanes, fitting.program.origin, sum(batch.failed for batch in batches), batches)
             failed = 0
-            with JoinedStore(path, plan, lanes) as store:
+            with JoinedStore(self._path, self._plan, lanes) as store:
                 for batch in fitting.run(wanted & store.missing):
                     store.write(batch)
                     failed += batch.failed
             return Receipt(lanes, fitting.program.origin, failed, ())
-
-    def _fitting(self, group: str, size: int) -> Fitting:
-        if (group, size) not in self._compiled:
-            traced = self._job.plan.trace(self._groups[group], size=size)
-            self._compiled[group, size] = Fitting(traced, traced.lowered.compile())
-        return self._compiled[group, size]

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -71,8 +71,7 @@ class Axis:
         return len(self.arguments[0].values)
 
 
-@dataclasses.dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """The lanes that share one compilation."""
 
     static: dict[str, Any]
@@ -80,9 +79,10 @@ class Group:
     cells: dict[str, Array | np.ndarray]  # traced arguments, one row per lane
     name: str  # in manifests: the number of its first lane
 
-    def with_lanes(self, lanes: np.ndarray, cells: dict[str, Any]) -> "Group":
-        """Some lanes of it."""
-        return dataclasses.replace(self, lanes=lanes, cells=cells)
+    def of(self, places: np.ndarray) -> "Group":
+        """Some lanes of it, given by their places."""
+        cells: dict[str, Any] = {name: np.asarray(values)[places] for name, values in self.cells.items()}
+        return self._replace(lanes=self.lanes[places], cells=cells)
 
 
 def read_axes(axes: Any) -> tuple[Axis, ...]:
@@ -119,22 +119,18 @@ def read_axes(axes: Any) -> tuple[Axis, ...]:
 
 def groups(axes: tuple[Axis, ...]) -> list[Group]:
     """Splits the grid, in C order, into groups of equal static arguments."""
-    shape = [len(axis) for axis in axes]
-    lanes = np.arange(math.prod(shape)).reshape(shape)
-    traced = [axis.traced for axis in axes]
-    choices = ([slice(None)] if free else range(len(axis)) for axis, free in zip(axes, traced, strict=True))
-    return [_group(axes, lanes[choice].ravel(), lanes.shape) for choice in itertools.product(*choices)]
-
-
-def _group(axes: tuple[Axis, ...], lanes: np.ndarray, shape: tuple[int, ...]) -> Group:
-    static, cells = {}, {}
-    for axis, chosen in zip(axes, np.unravel_index(lanes, shape), strict=True):
-        for argument in axis.arguments:
-            if argument.traced:
-                cells[argument.name] = jnp.asarray(argument.values)[chosen]
-            else:
-                static[argument.name] = argument.values[chosen[0]]
-    return Group(static, lanes, cells, str(int(lanes[0])))
+    shape, found = tuple(len(axis) for axis in axes), []
+    grid = np.arange(math.prod(shape)).reshape(shape)
+    for choice in itertools.product(*([slice(None)] if axis.traced else range(len(axis)) for axis in axes)):
+        lanes, static, cells = grid[choice].ravel(), {}, {}
+        for axis, chosen in zip(axes, np.unravel_index(lanes, shape), strict=True):
+            for argument in axis.arguments:
+                if argument.traced:
+                    cells[argument.name] = jnp.asarray(argument.values)[chosen]
+                else:
+                    static[argument.name] = argument.values[chosen[0]]
+        found.append(Group(static, lanes, cells, str(int(lanes[0]))))
+    return found
 
 
 def _argument(name: str, values: Any) -> Argument:
@@ -170,15 +166,14 @@ def _traced(name: str, values: Any) -> Argument:
         raise ValueError(f"axis {name!r} holds NaN or infinite values: {known.tolist()}")
     array = jnp.asarray(values)
     kept = np.asarray(array)
+    switch = "or switch JAX to 64 bits by jax.config.update('jax_enable_x64', True)"
     if known.dtype.kind != "f" and not np.array_equal(kept, known):
-        raise ValueError(
-            f"axis {name!r} holds {known[kept != known][0]}, which {kept.dtype} cannot: give smaller values, or switch "
-            "JAX to 64 bits by jax.config.update('jax_enable_x64', True)"
-        )
+        first = known[kept != known][0]
+        raise ValueError(f"axis {name!r} holds {first}, which {kept.dtype} cannot: give smaller values, {switch}")
     if len(np.unique(kept)) < len(np.unique(known)):
         raise ValueError(
             f"axis {name!r} has values that are equal in {kept.dtype}, so their lanes would be: {known.tolist()}; give "
-            "others, or switch JAX to 64 bits by jax.config.update('jax_enable_x64', True)"
+            f"others, {switch}"
         )
     return Argument(name, array, traced=True)
 

@@ -17,13 +17,11 @@ MAX_CHUNK_BYTES = 2**28  # a chunk is held in memory, and compressed, as a whole
 class Blocks:
     """The grid of a sweep, cut into blocks of lanes: one chunk of every variable each.
 
-    Arguments:
-        grid: lanes along each axis.
-        block: lanes along each axis of a block; the last blocks may be cut off by the grid.
+    The last blocks may be cut off by the grid.
     """
 
-    grid: tuple[int, ...]
-    block: tuple[int, ...]
+    grid: tuple[int, ...]  # lanes along each axis
+    block: tuple[int, ...]  # the same of a block
 
     @functools.cached_property
     def counts(self) -> tuple[int, ...]:
@@ -76,13 +74,8 @@ class Blocks:
 def cut(axes: tuple[Axis, ...], batch_size: int, lane_bytes: int) -> Blocks:
     """Cuts a grid into blocks of at most `batch_size` lanes of equal static arguments.
 
-    The last traced axes stay whole as far as they fit; the first that does not is cut into equal parts. So a block's
-    lanes follow each other in the order in which lanes run.
-
-    Arguments:
-        axes: of the grid.
-        batch_size: lanes that run together.
-        lane_bytes: size of a lane's largest variable.
+    The last traced axes stay whole as far as they fit, by the bytes of a lane's largest variable too; the first that
+    does not is cut into equal parts. So a block's lanes follow each other in the order in which lanes run.
     """
     room = max(1, min(batch_size, MAX_CHUNK_BYTES // max(lane_bytes, 1)))
     block = []

@@ -15,15 +15,10 @@ from ._axes import Zip
 
 @dataclasses.dataclass(frozen=True)
 class PaddedProblem:
-    """A function of problems that is given some of its arguments as `nets.Padded`.
-
-    Arguments:
-        problem_fn: the function.
-        sizes: by argument, that of the arrays.
-    """
+    """A function of problems that is given some of its arguments as `nets.Padded`."""
 
     problem_fn: Callable[..., Problem]
-    sizes: Mapping[str, int]
+    sizes: Mapping[str, int]  # of the arrays, by argument
 
     @property
     def __signature__(self) -> inspect.Signature:

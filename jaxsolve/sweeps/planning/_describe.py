@@ -3,7 +3,6 @@
 import dataclasses
 import enum
 import functools
-import hashlib
 import math
 import types
 from collections.abc import Mapping, Sequence
@@ -49,20 +48,17 @@ class _Describer:
         self._inside: set[int] = set()  # objects that are being described: they may hold themselves
 
     def value(self, value: Any, listed: int) -> Any:
-        """Describes a value.
-
-        Arguments:
-            value: anything.
-            listed: numbers of an array that are written out.
-        """
+        """Describes anything; of an array so many numbers are written out."""
         if value is None or isinstance(value, bool | int | str | float | np.generic):
             return _number(value)
         if isinstance(value, np.ndarray | jax.Array):
             return _array(value, listed)
         if isinstance(value, enum.Enum):
             return f"{type(value).__qualname__}.{value.name}"
-        if isinstance(value, type) or (source.is_function(value) and not _has_fields(value)):
-            return self._function(source.unwrapped(value))
+        function = source.unwrapped(value)
+        has_fields = dataclasses.is_dataclass(value) or isinstance(value, functools.partial)
+        if isinstance(value, type) or (callable(value) and hasattr(function, "__name__") and not has_fields):
+            return self._function(function)
         if id(value) in self._inside:
             return _type_of(value)
         self._inside.add(id(value))
@@ -74,12 +70,8 @@ class _Describer:
     def _object(self, value: Any, listed: int) -> Any:
         inner = functools.partial(self.value, listed=listed)
         if isinstance(value, functools.partial):
-            return {
-                "type": "partial",
-                "function": inner(value.func),
-                "arguments": inner(value.args),
-                "keywords": inner(value.keywords),
-            }
+            parts = {"function": value.func, "arguments": value.args, "keywords": value.keywords}
+            return {"type": "partial", **{key: inner(part) for key, part in parts.items()}}
         kind = type(value)
         if dataclasses.is_dataclass(value):
             fields = {field.name: inner(getattr(value, field.name, None)) for field in dataclasses.fields(value)}
@@ -102,11 +94,8 @@ class _Describer:
         if id(function) in self._told:
             return name
         self._told.add(id(function))
-        described: dict[str, Any] = {}
-        if source.written_here(function):
-            described["code"] = source.digest(function)
-        held = source.held(function)
-        if held:
+        described: dict[str, Any] = {"code": source.digest(function)} if source.written_here(function) else {}
+        if held := source.held(function):
             described["refers to"] = self._captured(held)
         return {"function": name, **described} if described else name
 
@@ -119,11 +108,6 @@ class _Describer:
             except Exception:
                 found[name] = _type_of(value)
         return found
-
-
-def _has_fields(value: Any) -> bool:
-    """Whether a value that can be called is more than its code."""
-    return dataclasses.is_dataclass(value) or isinstance(value, functools.partial)
 
 
 def _type_of(value: Any) -> str:
@@ -157,7 +141,7 @@ def _array(value: Any, listed: int) -> Any:
         return _number(array[()])
     if array.size <= listed:
         return [_number(x) if array.ndim == 1 else _array(x, listed) for x in array]
+    facts = {"dtype": str(array.dtype), "shape": list(array.shape)}
     if array.dtype.hasobject or array.dtype.kind == "T":
-        return {"dtype": str(array.dtype), "shape": list(array.shape)}
-    digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[: source.DIGITS]
-    return {"dtype": str(array.dtype), "shape": list(array.shape), "sha256": digest}
+        return facts
+    return facts | {"sha256": source.short(array.tobytes())}

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from ..grid._axes import Argument
 from ..running._builder import Builder
 from ._describe import describe_value
 from ._plan import Plan
@@ -25,9 +24,10 @@ SHOWN = 8  # differences in one message
 def plan_facts(plan: Plan) -> dict[str, Any]:
     """Everything that decides the results of a sweep, as JSON."""
     config: Any = jax.config
+    values = lambda item: {"traced": np.asarray(item.values)} if item.traced else {"static": list(item.values)}
     return {
         "dims": [axis.dim for axis in plan.axes],
-        "axes": {axis.dim: {item.name: _values(item) for item in axis.arguments} for axis in plan.axes},
+        "axes": {axis.dim: {item.name: describe_value(values(item)) for item in axis.arguments} for axis in plan.axes},
         "dynamics": {"name": plan.dynamics.name, "settings": describe_value(plan.dynamics)},
         "ts": describe_value(plan.ts),
         "observe": {item.name: describe_value(item) for item in plan.observables},
@@ -58,11 +58,6 @@ def _numbers(array: np.ndarray) -> list[Any]:
     return [describe_value(size), describe_value(2 + mixed)]
 
 
-def _values(argument: Argument) -> dict[str, Any]:
-    kind = "traced" if argument.traced else "static"
-    return {kind: describe_value(np.asarray(argument.values) if argument.traced else list(argument.values))}
-
-
 def plan_hash(facts: dict[str, Any]) -> str:
     """A short name for a plan."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
@@ -79,19 +74,15 @@ def differences(old: Any, new: Any, tolerance: float, path: str = "") -> Iterato
     if isinstance(old, dict) and isinstance(new, dict):
         for key in dict.fromkeys([*old, *new]):
             where = f"{path}.{key}" if path else str(key)
-            if key not in new:
-                yield f"{where}: {_short(old[key])} in the store, absent now"
-            elif key not in old:
-                yield f"{where}: absent in the store, {_short(new[key])} now"
-            else:
+            if key in new and key in old:
                 yield from differences(old[key], new[key], tolerance, where)
+            else:
+                before, now = (_short(facts[key]) if key in facts else "absent" for facts in (old, new))
+                yield f"{where}: {before} in the store, {now} now"
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new) > 4:
         wrong = [i for i, (a, b) in enumerate(zip(old, new, strict=True)) if not _same(a, b, tolerance)]
-        first = wrong[0]
-        yield (
-            f"{path}: {len(wrong)} of {len(old)} values differ, the first is [{first}]: {_short(old[first])} in the "
-            f"store, {_short(new[first])} now"
-        )
+        said = f"{len(wrong)} of {len(old)} values differ, the first is [{wrong[0]}]"
+        yield f"{path}: {said}: {_short(old[wrong[0]])} in the store, {_short(new[wrong[0]])} now"
     else:
         yield f"{path}: {_short(old)} in the store, {_short(new)} now"
 
@@ -110,34 +101,33 @@ def _short(value: Any) -> str:
 
 
 def require_same_plan(path: Path, manifest: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Raises ValueError, showing the fields that differ, if a store was made by another plan.
-
-    Arguments:
-        path, manifest: of the store, and its file that holds the plan.
-        old, new: from `plan_facts`.
-    """
-    _refuse(path, manifest, list(differences(old, new, 1e-12 if new["precision"]["x64"] else 1e-6)))
+    """Raises ValueError, showing the fields that differ, if a store was made by another plan."""
+    _refuse(path, manifest, differences(old, new, _tolerance(new)))
 
 
 def require_same_problem(path: Path, manifest: Path, content: dict[str, Any], plan: Plan) -> None:
     """Raises ValueError if a store was begun with another first problem, and nobody accepted another problem_fn."""
     accepted = f'"{ANYTHING}"' in json.dumps(content["plan"][CODE])
     if FIRST in content and not accepted:
-        tolerance = 1e-12 if content["plan"]["precision"]["x64"] else 1e-6
-        _refuse(path, manifest, list(differences(content[FIRST], first_problem(plan), tolerance, FIRST)))
+        _refuse(path, manifest, differences(content[FIRST], first_problem(plan), _tolerance(content["plan"]), FIRST))
 
 
-def _refuse(path: Path, manifest: Path, found: list[str]) -> None:
+def _tolerance(facts: dict[str, Any]) -> float:
+    return 1e-12 if facts["precision"]["x64"] else 1e-6
+
+
+def _refuse(path: Path, manifest: Path, different: Iterable[str]) -> None:
+    found = list(different)
     if not found:
         return
     lines = "\n".join(f"  {line}" for line in found[:SHOWN])
     more = f"\n  and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-    code = ""
-    if any(line.startswith((CODE, FIRST)) for line in found):
-        code = (
-            "\nIf a change of problem_fn alters no result, or you accept results of both versions in one store, set "
-            f'what differs to "{ANYTHING}" in the plan in {manifest}.'
-        )
+    code = (
+        "\nIf a change of problem_fn alters no result, or you accept results of both versions in one store, set what "
+        f'differs to "{ANYTHING}" in the plan in {manifest}.'
+        if any(line.startswith((CODE, FIRST)) for line in found)
+        else ""
+    )
     raise ValueError(
         f"{path} holds a sweep of another plan:\n{lines}{more}\nChoose another store, or give the arguments it was "
         f"made with.{code}"

@@ -1,24 +1,30 @@
-"""What a lane of a sweep holds, found without compiling or running anything."""
+"""What the lanes of a plan hold and cost, found without compiling or running anything."""
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TYPE_CHECKING
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from ..._checks import concrete
 from ..._dynamics import AbstractDynamics, AbstractRandomAccess, NotApplicable, Quantity, resolve, View
 from ..._problem import Problem
 from ..._solve import observe_march, observe_random_access, read_times
 from ...dynamics import Descent
-from ...observe import Observable
-from ..grid._axes import Group
+from ..grid._axes import Group, label
 from ..running._builder import Builder
+from ..running._devices import read_devices
 from ..running._execute import default_batch
+
+
+if TYPE_CHECKING:
+    from ._plan import Plan
+
+SHOWN = 12  # groups in a description
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,88 +48,100 @@ class Outline:
     flop: float
     times: int | None
 
-    @property
-    def marches(self) -> bool:
-        """Whether a lane goes step by step."""
-        return not isinstance(self.dynamics, AbstractRandomAccess)
+    def memory(self, size: int) -> int:
+        """Bytes that the lanes of a batch hold at the same time."""
+        devices, marches = read_devices(None), not isinstance(self.dynamics, AbstractRandomAccess)
+        # On processors lanes march one after another, in as many loops as there are cores.
+        marching = min(size, devices.streams * len(devices)) if marches and devices.on_cpu else size
+        return marching * self.state_bytes + size * self.observed_bytes
 
-    def batch_size(self, lanes: int) -> int:
-        """The lanes of a batch that a sweep chooses, of so many in the group."""
-        return default_batch(self.dynamics, lanes)
+    def cost(self, lanes: int) -> str:
+        """Of so many lanes, in words."""
+        if not np.isfinite(self.flop):
+            return "cost unknown"
+        more = " for one gradient of every lane (only a run shows how many)" if self.times is None else ""
+        return f"{lanes * (1 if self.times is None else self.times) * self.flop:.1e} flop{more}"
 
 
-class Outliner:
-    """Traces the lanes of a sweep for their shapes.
+def shapes(plan: "Plan", group: Group) -> dict[str, jax.ShapeDtypeStruct]:
+    """By observable, shape and dtype of what is seen at all times: the quicker part of an outline."""
+    problem, chosen = _lane(plan, group)
+    return eqx.filter_eval_shape(lambda problem: _seen(plan, problem, chosen), problem)
 
-    Arguments:
-        problem_fn, dynamics, observables, ts: of the sweep.
-    """
 
-    def __init__(
-        self,
-        problem_fn: Callable[..., Problem],
-        dynamics: AbstractDynamics,
-        observables: tuple[Observable, ...],
-        ts: Float[Array, " times"],
-    ):
-        self._problem_fn = problem_fn
-        self._dynamics = dynamics
-        self._observables = observables
-        self._ts = ts
+def outline(plan: "Plan", group: Group) -> Outline:
+    """All that can be said of a lane before it runs."""
+    shape, chosen = _lane(plan, group)
+    any_kind: Any = chosen
+    observables = tuple(plan.observables)
+    closed = isinstance(chosen, AbstractRandomAccess)
 
-    def shapes(self, group: Group) -> dict[str, jax.ShapeDtypeStruct]:
-        """By observable, shape and dtype of what is seen at all times: the quicker part of an outline."""
-        return self._trace(group, self._seen)
+    def lane(problem: Problem) -> tuple[Any, dict[str, Array]]:
+        if closed:
+            return problem.params, _seen(plan, problem, chosen)
+        state = any_kind.init(problem, plan.times)
+        return (problem.params, state), observe_march(problem, observables, any_kind.finish(problem, state), at_once=1)
 
-    def outline(self, group: Group) -> Outline:
-        """All that can be said of a lane before it runs."""
-        dynamics: list[AbstractDynamics] = []
+    held, observed = eqx.filter_eval_shape(lane, shape)
+    once = lambda p: (
+        observe_random_access(p, any_kind, observables, plan.times) if closed else jax.grad(p.objective)(p.params)
+    )
+    times = 1 if closed else None
+    if isinstance(chosen, Descent):
+        steps = concrete(chosen.steps(jnp.max(plan.times)[None]))
+        times = None if steps is None else min(int(steps[0]), chosen.max_steps)
+    sizes = {name: info.shape for name, info in observed.items()}
+    return Outline(sizes, _bytes(held), _bytes(observed), chosen, _flop(once, shape), times)
 
-        def lane(problem: Problem, chosen: Any) -> tuple[Problem, Any, dict[str, Array]]:
-            dynamics.append(chosen)
-            if isinstance(chosen, AbstractRandomAccess):
-                return problem, problem.params, self._seen(problem, chosen)
-            state = chosen.init(problem, self._ts)
-            observed = observe_march(problem, self._observables, chosen.finish(problem, state), at_once=1)
-            return problem, (problem.params, state), observed
 
-        problem, held, observed = self._trace(group, lane)
-        chosen = dynamics[-1]
-        return Outline(
-            observed={name: info.shape for name, info in observed.items()},
-            state_bytes=_bytes(held),
-            observed_bytes=_bytes(observed),
-            dynamics=chosen,
-            flop=self._flop(problem, chosen),
-            times=_times(chosen, self._ts),
-        )
+def describe(plan: "Plan") -> str:
+    """Lanes, compilations, and estimates of memory and cost, as text."""
+    arguments = [argument for axis in plan.axes for argument in axis.arguments]
+    traced, static = (", ".join(item.name for item in arguments if item.traced == which) for which in (True, False))
+    lines = [
+        f"{count(plan.lanes, 'lane')}: {plan.grid}",
+        f"traced: {traced or 'none'}; static: {static or 'none'}",
+        f"{plan.dynamics.name} at {count(len(plan.ts), 'time')} from {plan.ts[0]:g} to {plan.ts[-1]:g}, "
+        f"observing {', '.join(item.name for item in plan.observables)}",
+        count(len(plan.groups), "compilation"),
+    ]
+    largest, observed = 0, 0
+    for index, group in enumerate(plan.groups):
+        found, lanes = outline(plan, group), len(group.lanes)
+        size = default_batch(found.dynamics, lanes) if plan.batch_size is None else min(plan.batch_size, lanes)
+        needed = found.memory(size)
+        largest, observed = max(largest, needed), observed + lanes * found.observed_bytes
+        if index < SHOWN:
+            name = ", ".join(f"{key} = {label(value)}" for key, value in group.static.items()) or "all"
+            chosen = "" if found.dynamics.name == plan.dynamics.name else f", {found.dynamics.name}"
+            batches = f"{count(lanes, 'lane')} in batches of {size}"
+            lines.append(f"  {name}: {batches}, {_in_words(needed)}, {found.cost(lanes)}{chosen}")
+    more = [f"  and {len(plan.groups) - SHOWN} more"] if len(plan.groups) > SHOWN else []
+    memory = f"memory: {_in_words(largest)} in the largest batch, and what a step works with"
+    return "\n".join([*lines, *more, memory, f"results: {_in_words(observed)}"])
 
-    def _trace(self, group: Group, lane: Callable[[Problem, AbstractDynamics], Any]) -> Any:
-        """The shapes of what a function returns for the problems of a group."""
-        problem = Builder(self._problem_fn, group).shape
-        chosen = resolve(self._dynamics, problem)
-        read_times(self._ts, chosen, self._ts.dtype)
-        return eqx.filter_eval_shape(lambda problem: lane(problem, chosen), problem)
 
-    def _seen(self, problem: Problem, dynamics: Any) -> dict[str, Array]:
-        """What is observed of a lane, or something of the same shape."""
-        if isinstance(dynamics, AbstractRandomAccess):
-            missed = [f"{a.name}: {a.detail}" for a in dynamics.check(problem).assumptions if a.structural]
-            if missed:
-                raise NotApplicable(f"{dynamics.name} does not solve this problem: it needs {'; '.join(missed)}")
-            return observe_random_access(problem, dynamics, self._observables, self._ts.astype(problem.x.dtype))
-        if Quantity.PARAMS in dynamics.provides:  # at all times as at the start, which needs no state
-            times = jnp.zeros((len(self._ts), 1), problem.x.dtype)
-            return jax.lax.map(lambda t: self._read(View(problem, t[0], problem.params)), times)
-        return observe_march(problem, self._observables, dynamics.finish(problem, dynamics.init(problem, self._ts)))
+def _lane(plan: "Plan", group: Group) -> tuple[Problem, AbstractDynamics]:
+    """The shapes of a lane's problem, and the dynamics that it chooses."""
+    problem = Builder(plan.problem_fn, group).shape
+    chosen = resolve(plan.dynamics, problem)
+    read_times(plan.times, chosen, plan.times.dtype)
+    return problem, chosen
 
-    def _read(self, view: View) -> dict[str, Array]:
-        return {item.name: item(view) for item in self._observables}
 
-    def _flop(self, problem: Problem, dynamics: AbstractDynamics) -> float:
-        if isinstance(dynamics, AbstractRandomAccess):
-            return _flop(lambda p: observe_random_access(p, dynamics, self._observables, self._ts), problem)
-        return _flop(lambda p: jax.grad(p.objective)(p.params), problem)
+def _seen(plan: "Plan", problem: Problem, dynamics: Any) -> dict[str, Array]:
+    """What is observed of a lane, or something of the same shape."""
+    observables = tuple(plan.observables)
+    if isinstance(dynamics, AbstractRandomAccess):
+        missed = [f"{a.name}: {a.detail}" for a in dynamics.check(problem).assumptions if a.structural]
+        if missed:
+            raise NotApplicable(f"{dynamics.name} does not solve this problem: it needs {'; '.join(missed)}")
+        return observe_random_access(problem, dynamics, observables, plan.times.astype(problem.x.dtype))
+    if Quantity.PARAMS in dynamics.provides:  # at all times as at the start, which needs no state
+        read = lambda view: {item.name: item(view) for item in observables}
+        times = jnp.zeros((len(plan.times), 1), problem.x.dtype)
+        return jax.lax.map(lambda t: read(View(problem, t[0], problem.params)), times)
+    return observe_march(problem, observables, dynamics.finish(problem, dynamics.init(problem, plan.times)))
 
 
 def _flop(function: Callable[[Problem], Any], problem: Problem) -> float:
@@ -134,13 +152,17 @@ def _flop(function: Callable[[Problem], Any], problem: Problem) -> float:
     return float(cost["flops"]) if isinstance(cost, dict) and "flops" in cost else np.nan
 
 
-def _times(dynamics: AbstractDynamics, ts: Float[Array, " times"]) -> int | None:
-    if not isinstance(dynamics, Descent):
-        return 1 if isinstance(dynamics, AbstractRandomAccess) else None
-    steps = concrete(dynamics.steps(jnp.max(ts)[None]))
-    return None if steps is None else min(int(steps[0]), dynamics.max_steps)
-
-
 def _bytes(tree: Any) -> int:
     leaves = [leaf for leaf in jax.tree.leaves(tree) if hasattr(leaf, "shape") and hasattr(leaf, "dtype")]
     return sum(int(np.prod(leaf.shape, dtype=np.int64)) * leaf.dtype.itemsize for leaf in leaves)
+
+
+def _in_words(size: int) -> str:
+    """Bytes with their unit."""
+    unit = min(max(len(str(size)) - 1, 0) // 3, 4)
+    return f"{size / 1000**unit:.3g} {('bytes', 'kB', 'MB', 'GB', 'TB')[unit]}"
+
+
+def count(number: int, noun: str) -> str:
+    """A number of things."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

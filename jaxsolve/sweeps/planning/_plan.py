@@ -16,14 +16,11 @@ from ..._dynamics import AbstractDynamics
 from ..._problem import Problem
 from ..._solve import read_times
 from ...observe import check_observables, loss, Observable
-from ..grid._axes import Axis, Group, groups, label, read_axes, Zip
-from ..running._devices import Devices, read_devices
+from ..grid._axes import Axis, Group, groups, read_axes, Zip
+from ..running._devices import Devices
 from ..running._execute import Program, trace_group
 from ..running._variables import LANE_VARIABLES, require_dataset
-from ._outline import Outline, Outliner
-
-
-SHOWN = 12  # groups in a description
+from . import _outline
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -47,7 +44,13 @@ class Plan:
     sizes: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return f"Plan({_count(self.lanes, 'lane')}, {_count(len(self.groups), 'compilation')}: {self._grid()})"
+        count = _outline.count
+        return f"Plan({count(self.lanes, 'lane')}, {count(len(self.groups), 'compilation')}: {self.grid})"
+
+    @property
+    def grid(self) -> str:
+        """The axes and their lengths, as text."""
+        return " x ".join(f"{axis.dim} {len(axis)}" for axis in self.axes)
 
     @property
     def lanes(self) -> int:
@@ -69,22 +72,12 @@ class Plan:
         """The times to save at, as an array of the default float."""
         return jnp.asarray(self.ts, jnp.result_type(float))
 
-    @functools.cached_property
-    def outliner(self) -> Outliner:
-        """Finds shapes and cost of the lanes."""
-        return Outliner(self.problem_fn, self.dynamics, tuple(self.observables), self.times)
-
     def size_of(self, group: Group) -> int | None:
         """The lanes of a group to run together; None chooses."""
         return self.sizes.get(group.name) if self.batch_size is None else self.batch_size
 
     def trace(self, group: Group, devices: Devices | None = None, size: int | None = None) -> Program:
-        """Traces the program of a group.
-
-        Arguments:
-            group: all of its lanes.
-            devices: to run on; None takes those of this process.
-            size: lanes of a batch; None takes that of the plan.
+        """Traces the program of a group: for the devices of this process and the plan's size, if none are given.
 
         Raises:
             TypeError, ValueError: what is observed fits into no dataset.
@@ -92,7 +85,7 @@ class Plan:
         size = self.size_of(group) if size is None else size
         observables = tuple(self.observables)
         program = trace_group(self.problem_fn, group, self.dynamics, observables, self.times, size, devices)
-        require_dataset(observables, program.lowered.out_info)
+        require_dataset(observables, program.runner.out_info)
         return program
 
     def check(self, among: Sequence[Group]) -> None:
@@ -105,12 +98,10 @@ class Plan:
         _check_arguments(self.problem_fn, [item.name for axis in self.axes for item in axis.arguments])
         if len(among) < 2:
             return
-        found = [self.outliner.shapes(group) for group in among]
+        found = [_outline.shapes(self, group) for group in among]
         for name in found[0]:
-            for what, kinds in (
-                ("shape", [info[name].shape for info in found]),
-                ("dtype", [str(info[name].dtype) for info in found]),
-            ):
+            infos = [shapes[name] for shapes in found]
+            for what, kinds in ("shape", [i.shape for i in infos]), ("dtype", [str(i.dtype) for i in infos]):
                 if len(set(kinds)) > 1:
                     raise ValueError(
                         f"observable {name!r} has {what}s {sorted(set(kinds))} along the axes {_guilty(among, kinds)}; "
@@ -128,43 +119,7 @@ class Plan:
         the loss where only the run shows how many steps there are. XLA counts them, all but those of eigenvectors and
         the like.
         """
-        arguments = [argument for axis in self.axes for argument in axis.arguments]
-        traced = [argument.name for argument in arguments if argument.traced]
-        static = [argument.name for argument in arguments if not argument.traced]
-        names = ", ".join(item.name for item in self.observables)
-        lines = [
-            f"{_count(self.lanes, 'lane')}: {self._grid()}",
-            f"traced: {', '.join(traced) or 'none'}; static: {', '.join(static) or 'none'}",
-            f"{self.dynamics.name} at {_count(len(self.ts), 'time')} from {self.ts[0]:g} to {self.ts[-1]:g}, "
-            f"observing {names}",
-            _count(len(self.groups), "compilation"),
-        ]
-        largest, observed = 0, 0
-        for index, group in enumerate(self.groups):
-            outline = self.outliner.outline(group)
-            size = (
-                outline.batch_size(len(group.lanes))
-                if self.batch_size is None
-                else min(self.batch_size, len(group.lanes))
-            )
-            needed = _memory(outline, size)
-            largest = max(largest, needed)
-            observed += len(group.lanes) * outline.observed_bytes
-            if index < SHOWN:
-                name = ", ".join(f"{key} = {label(value)}" for key, value in group.static.items()) or "all"
-                lines.append(
-                    f"  {name}: {_count(len(group.lanes), 'lane')} in batches of {size}, {_bytes(needed)}, "
-                    f"{_cost(outline, len(group.lanes))}"
-                    f"{'' if outline.dynamics.name == self.dynamics.name else f', {outline.dynamics.name}'}"
-                )
-        if len(self.groups) > SHOWN:
-            lines.append(f"  and {len(self.groups) - SHOWN} more")
-        lines.append(f"memory: {_bytes(largest)} in the largest batch, and what a step works with")
-        lines.append(f"results: {_bytes(observed)}")
-        return "\n".join(lines)
-
-    def _grid(self) -> str:
-        return " x ".join(f"{axis.dim} {len(axis)}" for axis in self.axes)
+        return _outline.describe(self)
 
 
 def plan(
@@ -197,7 +152,7 @@ def plan(
     made = read_plan(problem_fn, axes, dynamics, ts, observe=observe, batch_size=batch_size)
     made.check(made.groups)
     if len(made.groups) == 1:
-        made.outliner.shapes(made.groups[0])
+        _outline.shapes(made, made.groups[0])
     return made
 
 
@@ -207,9 +162,9 @@ def read_plan(
     """As `plan`, without looking at problem_fn."""
     if not callable(problem_fn):
         raise TypeError(f"problem_fn must return the problem of a cell, got {describe(problem_fn)}")
-    fn: Callable[..., Any] = problem_fn
     if not isinstance(dynamics, AbstractDynamics):
         raise TypeError(f"dynamics must be such as GradientFlow(), got {describe(dynamics)}")
+    fn: Callable[..., Any] = problem_fn
     grid = read_axes(axes)
     observables = check_observables(observe, dynamics)
     _check_names(grid, observables)
@@ -259,29 +214,3 @@ def _guilty(among: Sequence[Group], kinds: Sequence[Any]) -> list[str]:
                 differ = [name for name, value in first.static.items() if value != second.static[name]]
                 found |= set(differ) if len(differ) == 1 else set()
     return [name for name in among[0].static if name in found or not found]
-
-
-def _memory(outline: Outline, size: int) -> int:
-    """Bytes that the lanes of a batch hold at the same time."""
-    devices = read_devices(None)
-    # On processors lanes march one after another, in as many loops as there are cores.
-    marching = min(size, devices.streams * len(devices)) if outline.marches and devices.on_cpu else size
-    return marching * outline.state_bytes + size * outline.observed_bytes
-
-
-def _cost(outline: Outline, lanes: int) -> str:
-    if not np.isfinite(outline.flop):
-        return "cost unknown"
-    if outline.times is None:
-        return f"{lanes * outline.flop:.1e} flop for one gradient of every lane (only a run shows how many)"
-    return f"{lanes * outline.times * outline.flop:.1e} flop"
-
-
-def _bytes(size: int) -> str:
-    """Bytes in words."""
-    unit = min(max(len(str(size)) - 1, 0) // 3, 4)
-    return f"{size / 1000**unit:.3g} {('bytes', 'kB', 'MB', 'GB', 'TB')[unit]}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -20,6 +20,7 @@ from ._devices import Devices
 
 Cells = dict[str, np.ndarray]
 """Traced arguments by name, one row per lane of a group."""
+INDEX = "flat index"  # in the cells of lanes that have a random key each; no argument of a function has such a name
 
 
 class Leaves(NamedTuple):
@@ -32,10 +33,6 @@ class Leaves(NamedTuple):
 class Builder:
     """Makes the problems of a group, whose function is traced once.
 
-    Arguments:
-        problem_fn: of the sweep.
-        group: whose cells are meant; only the shapes of its arguments matter.
-
     Raises:
         TypeError: problem_fn returns something else than a Problem, or needs the value of a traced axis.
     """
@@ -44,7 +41,9 @@ class Builder:
         parts: list[Any] = []  # the problem's structure and its leaves that are not arrays, filled while tracing
 
         def build(cell: dict[str, Array]) -> list[Array]:
-            problem = require_problem(problem_fn(**group.static, **cell))
+            problem: Any = problem_fn(**group.static, **cell)
+            if not isinstance(problem, Problem):
+                raise TypeError(f"problem_fn must return a jaxsolve.Problem, got {describe(problem)}")
             arrays, static = eqx.partition(problem, eqx.is_array)
             parts[:] = [jax.tree.structure(arrays), static]
             return jax.tree.leaves(arrays)
@@ -71,14 +70,15 @@ class Builder:
 
     def leaves(self, cell: dict[str, Array]) -> Leaves:
         """The arrays of a cell's problem."""
-        found = [jnp.asarray(leaf) for leaf in self._run(*jax.tree.leaves(cell))]
-        own = [leaf for leaf, depends in zip(found, self._depends, strict=True) if depends]
-        return Leaves(own, [leaf for leaf, depends in zip(found, self._depends, strict=True) if not depends])
+        found = Leaves([], [])
+        for leaf, depends in zip(self._run(*jax.tree.leaves(cell)), self._depends, strict=True):
+            (found.own if depends else found.shared).append(jnp.asarray(leaf))
+        return found
 
     def problem(self, leaves: Leaves) -> Problem:
         """The problem of these arrays."""
         own, shared = iter(leaves.own), iter(leaves.shared)
-        return self._combine([next(own) if depends else next(shared) for depends in self._depends])
+        return self._combine([next(own if depends else shared) for depends in self._depends])
 
     def _combine(self, leaves: list[Any]) -> Problem:
         return eqx.combine(jax.tree.unflatten(self._structure, leaves), self._static)
@@ -95,14 +95,13 @@ def _makes_keys_of_floats(jaxpr: Any) -> bool:
     return False
 
 
-def require_problem(problem: Any) -> Problem:
-    """Returns what is a Problem, and raises TypeError for anything else."""
-    if not isinstance(problem, Problem):
-        raise TypeError(f"problem_fn must return a jaxsolve.Problem, got {describe(problem)}")
-    return problem
-
-
-INDEX = "flat index"  # in the cells of lanes that have a random key each; no argument of a function has such a name
+def _depends_on_input(jaxpr: Any) -> list[bool]:
+    """Which outputs depend on an input."""
+    dependent = set(jaxpr.invars)
+    for equation in jaxpr.eqns:
+        if any(variable in dependent for variable in equation.invars if not hasattr(variable, "val")):
+            dependent.update(equation.outvars)
+    return [not hasattr(variable, "val") and variable in dependent for variable in jaxpr.outvars]
 
 
 class Setup(NamedTuple):
@@ -124,6 +123,10 @@ class Setup(NamedTuple):
     devices: Devices
     size: int
     cell: dict[str, Any]
+
+    def of_size(self, lanes: int) -> "Setup":
+        """The same for batches of so many lanes, or a few more: as many on each device."""
+        return self._replace(size=len(self.devices) * -(-lanes // len(self.devices)))
 
     @property
     def rows(self) -> int:
@@ -151,12 +154,3 @@ def cells_of(group: Group, dynamics: Any) -> Cells:
     """What makes the lanes of a group: arguments by name, one row per lane; with flat indices if there is a key."""
     cells = {name: np.asarray(values) for name, values in group.cells.items()}
     return cells | {INDEX: group.lanes.astype(np.uint32)} if is_stochastic(dynamics) else cells
-
-
-def _depends_on_input(jaxpr: Any) -> list[bool]:
-    """Which outputs depend on an input."""
-    dependent = set(jaxpr.invars)
-    for equation in jaxpr.eqns:
-        if any(variable in dependent for variable in equation.invars if not hasattr(variable, "val")):
-            dependent.update(equation.outvars)
-    return [not hasattr(variable, "val") and variable in dependent for variable in jaxpr.outvars]

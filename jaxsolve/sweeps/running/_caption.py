@@ -16,12 +16,8 @@ from ...until import AbstractCondition
 def caption(given: AbstractDynamics, chosen: AbstractDynamics, problem: Problem) -> str:
     """A dynamics with its settings, such as `GradientFlow(integrator=Tsit5, rtol=1e-06, atol=1e-09)`.
 
-    What is left to its defaults is left out, but for the integrator and tolerances that the problem chooses.
-
-    Arguments:
-        given: as for the sweep.
-        chosen: what runs: the same, or what the problem has chosen.
-        problem: of a lane, of which shapes will do.
+    What is left to its defaults is left out, but for the integrator and tolerances that the problem (of which shapes
+    will do) chooses.
     """
     if type(chosen) is not type(given):  # users do not know what stands in for it
         return _with_settings(given, {})

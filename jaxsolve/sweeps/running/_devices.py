@@ -21,15 +21,10 @@ _UNCUT: dict[str, str | bool] = {"xla_disable_hlo_passes": "cpu-parallel-task-as
 
 
 class Devices:
-    """Devices of one kind, which share the rows of batches equally.
-
-    Arguments:
-        devices: at least one, all of them of this process.
-    """
+    """Devices of one kind, all of them of this process, which share the rows of batches equally."""
 
     def __init__(self, devices: Sequence[Any]):
         self.all = tuple(devices)
-        self._mesh = Mesh(np.array(self.all), (AXIS,))
 
     def __len__(self) -> int:
         return len(self.all)
@@ -44,33 +39,26 @@ class Devices:
         """Programs to run at once: one per core where all cores are one device, which lets them run in threads."""
         return cores() if self.on_cpu and len(self) == 1 else 1
 
-    def lower(self, fn: Callable[..., Any], arguments: Sequence[Any], shared: Sequence[bool]) -> jax.stages.Lowered:
+    def lower(self, fn: Callable[..., Any], arguments: Sequence[Any]) -> jax.stages.Lowered:
         """Lowers a function of rows to one that runs on all devices, each on its part of the rows.
 
         Arguments:
             fn: of the rows of one device.
-            arguments: shapes and dtypes of the rows of one device, one pytree for each argument of `fn`.
-            shared: for each argument, and last for the result, whether it is the same on all devices instead of rows.
+            arguments: shapes and dtypes of these, one pytree for each argument of `fn`.
         """
         if len(self) == 1:
             with jax.default_device(self.all[0]):
                 return jax.jit(fn).lower(*arguments)
-        specs = [PartitionSpec() if same else PartitionSpec(AXIS) for same in shared]
-        spread = jax.shard_map(fn, mesh=self._mesh, in_specs=tuple(specs[:-1]), out_specs=specs[-1], check_vma=False)
-        placed = [NamedSharding(self._mesh, spec) for spec in specs]
-        rows = [
-            argument if same else jax.tree.map(self._whole, argument)
-            for argument, same in zip(arguments, shared, strict=False)
-        ]
-        return jax.jit(spread, in_shardings=tuple(placed[:-1]), out_shardings=placed[-1]).lower(*rows)
+        mesh, rows = Mesh(np.array(self.all), (AXIS,)), PartitionSpec(AXIS)
+        spread = jax.shard_map(fn, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False)
+        placed = NamedSharding(mesh, rows)
+        whole = lambda part: jax.ShapeDtypeStruct((len(self) * part.shape[0], *part.shape[1:]), part.dtype)
+        return jax.jit(spread, in_shardings=placed, out_shardings=placed).lower(*jax.tree.map(whole, arguments))
 
     def compile(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
         """Compiles what `lower` gave, once in a process: a sweep of the same kind makes the same program again."""
         text = hashlib.sha256(lowered.as_text().encode()).digest()
         return _compiled(_Program((text, lowered.in_tree, lowered.out_tree, self.all), lowered), self.on_cpu)
-
-    def _whole(self, part: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((len(self) * part.shape[0], *part.shape[1:]), part.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,9 +83,7 @@ def read_devices(devices: Any) -> Devices:
     """
     if devices is None:
         default = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
-        if isinstance(default, jax.Device):
-            return Devices([default])
-        return Devices(jax.local_devices(backend=default))
+        return Devices([default] if isinstance(default, jax.Device) else jax.local_devices(backend=default))
     if not isinstance(devices, Sequence) or not all(isinstance(device, jax.Device) for device in devices):
         raise TypeError(f"devices must be a sequence such as jax.local_devices(), or None, got {describe(devices)}")
     if not devices:

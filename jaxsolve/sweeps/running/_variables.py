@@ -24,15 +24,7 @@ Rows = dict[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Variable:
-    """One variable.
-
-    Arguments:
-        name: of the variable.
-        dims: names of its dimensions after the axes.
-        shape: its shape after the axes.
-        dtype: of its values.
-        attrs: units and the like.
-    """
+    """One variable: its dimensions and shape after the axes, the dtype of its values, and units and the like."""
 
     name: str
     dims: tuple[str, ...]
@@ -73,11 +65,8 @@ def variables_of(
 ) -> tuple[Variable, ...]:
     """The variables for batches such as this one, of arrays or of their shapes; `result` is the last.
 
-    Arguments:
-        observables: what is observed.
-        lanes: a batch.
-        rounded: whether the times saved may differ from the given ones.
-        certified: whether lanes may have a certificate.
+    `t_saved` is among them where the times saved may differ from the given ones, `trust` where lanes may have a
+    certificate.
     """
     found = [_variable(item.name, ("t", *item.dims), lanes.observed[item.name], item.unit) for item in observables]
     if rounded:
@@ -117,12 +106,7 @@ def require_dataset(observables: Sequence[Observable], lanes: Lanes) -> None:
 def variables_for(
     observables: Sequence[Observable], dynamics: AbstractDynamics, ts: np.ndarray, lanes: Lanes
 ) -> tuple[Variable, ...]:
-    """The variables of a store, before any lane has run.
-
-    Arguments:
-        observables, dynamics, ts: of the sweep.
-        lanes: shapes and dtypes of a batch.
-    """
+    """The variables of a store, before any lane has run; of lanes, shapes and dtypes are enough."""
     # Where the problem chooses the dynamics, the groups may round times in different ways, and some have certificates.
     unknown = isinstance(dynamics, AbstractChoice) and not isinstance(dynamics, AbstractMarching)
     rounded = unknown or not np.array_equal(np.asarray(dynamics.times(jnp.asarray(ts))), ts)

@@ -34,10 +34,6 @@ class Chunks:
     A chunk is one file per variable, which Zarr replaces as a whole. `result` comes last, and is the record: a lane has
     run where `result` is not -1, all files of the chunk are there, and their checksums hold.
 
-    Arguments:
-        path: the store.
-        layout: of the store.
-
     Attributes:
         blocks: of the store.
         missing: which lanes have yet to run, as far as this process knows; all, before it looks.
@@ -65,20 +61,17 @@ class Chunks:
         return [file for files in found if files["result"].exists() for file in files.values() if not file.exists()]
 
     def look(self, numbers: Iterable[int], *, forget_failed: bool = False) -> set[int]:
-        """Takes up those of some chunks that are on disk, and returns their numbers.
-
-        Arguments:
-            numbers: of the chunks.
-            forget_failed: whether lanes that failed are to run again.
-        """
+        """Takes up those of some chunks that are on disk, and returns their numbers; failed lanes may be forgotten."""
         found = set[int]()
         for number in numbers:
             rows = self._read(number)
             if rows is None:
                 continue
             found.add(number)
-            if forget_failed and np.any(rows["result"] >= FIRST_FAILURE):
-                self._forget(rows, rows["result"] >= FIRST_FAILURE)
+            failed = rows["result"] >= FIRST_FAILURE
+            if forget_failed and failed.any():
+                for name, values in rows.items():
+                    values[failed] = self._variables[name].missing
                 # Of a lane that does not count as run any more nothing need hold: `result` first.
                 with explained(self.path):
                     self._put(number, {"result": rows["result"], **rows})
@@ -107,16 +100,14 @@ class Chunks:
         chunks = self.blocks.of(batch.lanes)
         with explained(self.path):
             for number in map(int, np.unique(chunks[self.missing[batch.lanes]])):
-                here = np.flatnonzero(chunks == number)
-                lanes = self.blocks.lanes(number)
-                known = self._open.setdefault(number, self._empty(len(lanes)))
+                here, lanes = np.flatnonzero(chunks == number), self.blocks.lanes(number)
+                known = self._open.setdefault(number, self._empty(number))
                 for name, values in known.items():
                     values[np.searchsorted(lanes, batch.lanes[here])] = rows[name][here]
                 self._changed.add(number)
                 if np.all(known["result"] >= 0):
                     self._put(number, known)
                     del self._open[number]
-                    self._changed.remove(number)
         self.missing[batch.lanes] = False
         begin = time.monotonic()
         if begin > self._next_flush:
@@ -129,15 +120,11 @@ class Chunks:
         with explained(self.path):
             for number in sorted(self._changed):
                 self._put(number, self._open[number])
-                self._changed.remove(number)
 
     def wait(self, lanes: np.ndarray, heed: Callable[[], None], patience: float = math.inf) -> None:
-        """Waits until lanes that other processes run are on disk, and so no longer missing.
+        """Waits until lanes (flat indices) that other processes run are on disk, and so no longer missing.
 
-        Arguments:
-            lanes: flat indices.
-            heed: called between two looks.
-            patience: seconds to wait; those that have not come by then stay missing.
+        Those that have not come after so many seconds stay missing; `heed` is called between two looks.
         """
         begin = time.monotonic()
         while True:
@@ -154,30 +141,31 @@ class Chunks:
         for name, values in rows.items():
             if 0 not in values.shape:
                 self._arrays[name][region] = values.reshape(*shape, *values.shape[1:])
+        self._changed.discard(number)
+
+    def _get(self, number: int, name: str) -> np.ndarray:
+        return np.asarray(self._arrays[name][self.blocks.region(number)])
 
     def _read(self, number: int) -> Rows | None:
         """What is known of a chunk; None if nothing is, or if it is damaged, which the log tells."""
-        files = self._files(number)
+        files, rows = self._files(number), self._empty(number)
         if not files["result"].exists():
             return None
-        found = {}
         for name, file in files.items():
             try:
                 file.stat()  # of a file that is not there Zarr says that it holds the fill value
-                values = np.asarray(self._arrays[name][self.blocks.region(number)])
+                rows[name] = self._get(number, name).reshape(rows[name].shape)
             except Exception as error:  # whatever its codecs make of such bytes
                 missing = isinstance(error, FileNotFoundError)
                 wrong = "is missing" if missing else f"cannot be read ({type(error).__name__}: {error})"
                 log.warning("%s: %s %s; its lanes are run again", self.path, file.relative_to(self.path), wrong)
                 return None
-            found[name] = values.reshape(-1, *values.shape[len(self.blocks.grid) :])
-        rows = self._empty(len(self.blocks.lanes(number)))
-        return {name: found.get(name, values) for name, values in rows.items()}
+        return rows
 
     def _has_ended(self, number: int) -> bool:
         """Whether all lanes of a chunk have run; `result`, which comes last, says so."""
         try:
-            return bool(np.all(np.asarray(self._arrays["result"][self.blocks.region(number)]) >= 0))
+            return bool(np.all(self._get(number, "result") >= 0))
         except Exception:  # it is damaged
             return False
 
@@ -190,12 +178,9 @@ class Chunks:
             if 0 not in item.shape
         }
 
-    def _empty(self, lanes: int) -> Rows:
+    def _empty(self, number: int) -> Rows:
+        lanes = len(self.blocks.lanes(number))
         return {name: np.full((lanes, *item.shape), item.missing, item.dtype) for name, item in self._variables.items()}
-
-    def _forget(self, rows: Rows, lanes: np.ndarray) -> None:
-        for name, values in rows.items():
-            values[lanes] = self._variables[name].missing
 
 
 def load(path: Path) -> "xarray.Dataset":

@@ -60,37 +60,27 @@ def remove_partial(path: Path) -> None:
 
 @contextlib.contextmanager
 def explained(path: Path, then: str = AGAIN) -> Iterator[None]:
-    """Turns the system's errors of writing into one that says what is wrong and what to do.
-
-    Arguments:
-        path: the store.
-        then: what holds after the error, and what can be done.
-
-    Raises:
-        OSError: of the same kind and number.
-    """
+    """Turns the system's errors of writing to a store into OSErrors that say what is wrong and what to do."""
     try:
         yield
     except OSError as error:
         if error.errno is None or isinstance(error, BlockingIOError):  # our own, which says it all
             raise
+        why, text = error.strerror or error, f"writing to {path} failed"
         if error.errno in FULL:
-            text = f"there is no space left to write to {path} ({error.strerror}). Free some; {then}"
+            text, then = f"there is no space left to write to {path}", f". Free some; {then}"
         elif error.errno in READ_ONLY:
-            text = f"{path} cannot be written to ({error.strerror}). Choose another store or its permissions; {then}"
+            text, then = f"{path} cannot be written to", f". Choose another store or its permissions; {then}"
         else:
-            text = f"writing to {path} failed ({error.strerror or error}); {then}"
+            then = f"; {then}"
         # The number alone chooses the class of the error: PermissionError and so on.
-        raise OSError(error.errno, text) from error
+        raise OSError(error.errno, f"{text} ({why}){then}") from error
 
 
 class Lock:
     """The right to write to a store: filelock's, and a file beside it that says who holds it.
 
     The operating system takes the lock back from a process that dies.
-
-    Arguments:
-        path: the store.
     """
 
     def __init__(self, path: Path):

@@ -18,7 +18,7 @@ from ..planning._fingerprint import FIRST, first_problem, plan_hash
 from ..planning._plan import Plan
 from ..running._execute import Program
 from ..running._variables import LANE_VARIABLES, Variable, variables_for
-from ._files import LOCK, MANIFEST, OURS, PARTIAL, write_json, write_whole, WRITER
+from ._files import LOCK, MANIFEST, OURS, PARTIAL, write_whole, WRITER
 from ._manifest import citation, FORMAT, summary
 from ._memory import coordinates
 
@@ -32,15 +32,9 @@ LOOK = 0.1  # seconds between two looks
 
 
 class Layout(NamedTuple):
-    """What a store holds besides its chunks.
+    """What a store holds besides its chunks."""
 
-    Attributes:
-        manifest: as JSON: plan, attributes of the dataset, variables, blocks, batch sizes, runs.
-        variables: of the dataset.
-        blocks: the lanes of each chunk.
-    """
-
-    manifest: dict[str, Any]
+    manifest: dict[str, Any]  # as JSON: plan, attributes of the dataset, variables, blocks, batch sizes, runs
     variables: tuple[Variable, ...]
     blocks: Blocks
 
@@ -48,16 +42,11 @@ class Layout(NamedTuple):
 def new_layout(
     plan: Plan, facts: dict[str, Any], program: Program, labels: dict[str, str], run: dict[str, Any]
 ) -> Layout:
-    """The layout of a new store.
+    """The layout of a new store: its facts are those of the plan, its labels what ran on which devices, if known.
 
-    Arguments:
-        plan: of the sweep.
-        facts: from `plan_facts`.
-        program: of any group: what its lanes hold, those of all groups hold.
-        labels: what ran, and on which devices, as far as it is known.
-        run: from `run_facts`.
+    What the lanes of a program of any group hold, those of all groups hold.
     """
-    variables = variables_for(plan.observables, plan.dynamics, plan.ts, program.lowered.out_info)
+    variables = variables_for(plan.observables, plan.dynamics, plan.ts, program.runner.out_info)
     blocks = cut(plan.axes, program.size, max(item.lane_bytes for item in variables))
     head = {"citation": citation(), "plan_hash": plan_hash(facts)}
     attributes = {**summary(labels, run), **head, "batch_size": program.size}
@@ -102,11 +91,6 @@ def read_manifest(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def write_manifest(path: Path, manifest: dict[str, Any]) -> None:
-    """Writes the manifest, in place of an earlier one."""
-    write_json(path / OURS / MANIFEST, manifest)
-
-
 def has_manifest(path: Path) -> bool:
     """Whether a folder is a sweep's store."""
     return (path / OURS / MANIFEST).exists()
@@ -128,7 +112,7 @@ def read_layout(path: Path) -> Layout:
         plan = manifest["plan"]
         _ = plan["problem_fn"], plan["precision"]["x64"], manifest["attributes"].items(), manifest["runs"][-1]
         variables = tuple(Variable.from_json(item) for item in manifest["variables"])
-        blocks = Blocks(*(tuple(manifest["chunks"][name]) for name in ("grid", "block")))
+        blocks = Blocks(tuple(manifest["chunks"]["grid"]), tuple(manifest["chunks"]["block"]))
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"{path / OURS / MANIFEST} is damaged: it lacks {error}; start in another store") from error
     return Layout(manifest, variables, blocks)
@@ -136,8 +120,8 @@ def read_layout(path: Path) -> Layout:
 
 def require_storable(plan: Plan) -> None:
     """Raises ValueError for names that cannot be those of folders."""
-    arguments = [argument.name for axis in plan.axes for argument in axis.arguments]
-    for name in [*arguments, *(item.name for item in plan.observables)]:
+    items = [*(argument for axis in plan.axes for argument in axis.arguments), *plan.observables]
+    for name in (item.name for item in items):
         if not NAME.fullmatch(name) or not name.strip(".") or name == OURS:
             why = "Zarr takes '/' for a folder" if "/" in name else "it becomes the name of a folder"
             raise ValueError(
@@ -152,16 +136,13 @@ def require_names(plan: Plan, layout: Layout) -> None:
     known = {item.name: ("t", *item.dims) for item in plan.observables}
     lanes = dict.fromkeys(LANE_VARIABLES, ()) | {"t_saved": ("t",)}
     grid, block = layout.blocks.grid, layout.blocks.block
-    sized = grid == tuple(len(axis) for axis in plan.axes) and len(block) == len(grid) and all(map(_is_size, block))
+    whole = all(isinstance(size, int) and size > 0 for size in block)
+    sized = grid == tuple(len(axis) for axis in plan.axes) and len(block) == len(grid) and whole
     if not (sized and known.items() <= given.items() <= (known | lanes).items() and "result" in given):
         raise ValueError(
             f"the manifest of this store is damaged, or was made by another program: it has the arrays {sorted(given)} "
             f"in chunks of {block} of a grid {grid}; start in another store"
         )
-
-
-def _is_size(value: Any) -> bool:
-    return isinstance(value, int) and value > 0
 
 
 def await_layout(path: Path) -> Layout:
@@ -231,13 +212,7 @@ def restore(path: Path, files: Mapping[str, bytes]) -> None:
 
 
 def relabel(path: Path, files: dict[str, bytes], attributes: dict[str, Any]) -> None:
-    """Gives other values to the attributes of the dataset.
-
-    Arguments:
-        path: the store.
-        files: its skeleton, which changes with it.
-        attributes: all of them.
-    """
+    """Gives other values to the attributes of the dataset, all of them, also in the skeleton."""
     root = json.loads(files[ROOT]) | {"attributes": attributes}
     files[ROOT] = json.dumps(root, indent=2).encode()
     write_whole(path / ROOT, files[ROOT])
@@ -282,7 +257,7 @@ def require_ours(path: Path, *, resume: bool) -> None:
         if not resume:
             raise FileExistsError(f"{path} holds a sweep already; give resume=True to carry it on, or another store")
         return
-    begun = {path / OURS, *(path / OURS / name for name in (LOCK, WRITER))}
+    begun = {path / OURS, path / OURS / LOCK, path / OURS / WRITER}
     others = [item for item in path.rglob("*") if item not in begun and item.suffix != PARTIAL]
     if others and not has_manifest(path):  # another process may have begun in the meantime
         raise FileExistsError(

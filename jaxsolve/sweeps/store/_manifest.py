@@ -48,30 +48,21 @@ def environment() -> dict[str, Any]:
 
 
 def summary(labels: dict[str, str], run: dict[str, Any]) -> dict[str, Any]:
-    """The attributes of a dataset.
-
-    Arguments:
-        labels: what ran, and on which devices.
-        run: from `environment` or `run_facts`.
-    """
+    """The attributes of a dataset, of what ran on which devices, and facts of `environment` or `run_facts`."""
     facts = {
         **labels,
         "created": _now(),
         "platform": run["platform"],
         "versions": ", ".join(f"{name} {version}" for name, version in run["versions"].items()),
     }
-    revisions = [f"{name} {revision}" for name, revision in run.get("git", {}).items() if revision]
+    revisions = [f"{name} {commit}" for name, commit in run.get("git", {}).items() if commit]
     return facts | ({"git": ", ".join(revisions)} if revisions else {})
 
 
 def run_facts(*, elsewhere: bool) -> dict[str, Any]:
-    """One entry of a manifest's list of runs.
-
-    Arguments:
-        elsewhere: whether the lanes run in other processes: on which devices, those tell later.
-    """
+    """One entry of a manifest's list of runs. Lanes that run elsewhere tell later on which devices."""
     who = {"host": socket.gethostname(), "pid": os.getpid()}
-    git = {"jaxsolve": git_revision(PACKAGE, "__init__.py"), "here": git_revision(Path.cwd())}
+    git = {"jaxsolve": revision(PACKAGE, "__init__.py"), "here": revision(Path.cwd())}
     what = {name: fact for name, fact in environment().items() if not (elsewhere and name in DEVICE)}
     return {"started": _now(), **who, **what, "git": git}
 
@@ -81,14 +72,6 @@ def changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     keys = [key for key in (*DEVICE, "versions", "xla_flags") if key in before and key in now]
     old, new = ({**{key: run[key] for key in keys}, "git": run["git"]["jaxsolve"]} for run in (before, now))
     return [line.replace("in the store", "before") for line in differences(old, new, 0.0)]
-
-
-def git_revision(folder: Path, tracked: str | None = None) -> str | None:
-    """The commit of a folder's repository, with `-dirty` for changes since; see `jaxsolve/_revision.py`.
-
-    None without a repository, or if it is not the one that tracks the file `tracked`.
-    """
-    return revision(folder, tracked)
 
 
 def credited(labels: Mapping[str, str], origin: Origin) -> dict[str, str]:

@@ -22,12 +22,9 @@ class AbstractStore(abc.ABC):
     """Takes the lanes of a sweep, in any order, and gives back its dataset.
 
     It is entered before the first lane comes and left when no more do.
-
-    Attributes:
-        plan: of the sweep, with what the store knows of the size of its batches.
     """
 
-    plan: Plan
+    plan: Plan  # with what the store knows of the size of its batches
 
     @abc.abstractmethod
     def __enter__(self) -> "AbstractStore": ...

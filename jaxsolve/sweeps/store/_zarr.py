@@ -18,22 +18,9 @@ from ..planning._fingerprint import plan_facts, require_same_plan, require_same_
 from ..planning._plan import Plan
 from ..running._execute import Program
 from ..running.programs._base import Batch, Origin
+from . import _layout
 from ._chunks import Chunks, load
-from ._files import explained, LOCK, Lock, MANIFEST, OURS, READ_ONLY, remove_partial, WRITER
-from ._layout import (
-    has_manifest,
-    Layout,
-    new_layout,
-    PATIENCE,
-    read_layout,
-    relabel,
-    require_names,
-    require_ours,
-    require_storable,
-    restore,
-    skeleton,
-    write_manifest,
-)
+from ._files import explained, LOCK, Lock, MANIFEST, OURS, READ_ONLY, remove_partial, write_json, WRITER
 from ._manifest import changes, credited, joined, run_facts
 from ._memory import AbstractStore, trimmed
 
@@ -41,23 +28,16 @@ from ._memory import AbstractStore, trimmed
 if TYPE_CHECKING:
     import xarray
 
-
 log = logging.getLogger("jaxsolve")
 
 HOSTS = "hosts"  # the folder in which processes that do not hold the store say where and how they run lanes
 
 
 class AbstractOnDisk(AbstractStore):
-    """A Zarr store, for a process that writes chunks of it."""
+    """A Zarr store, for a process that writes chunks of it, which are known once it is entered."""
 
     path: Path
-    _chunks: Chunks | None
-
-    @property
-    def chunks(self) -> Chunks:
-        """The chunks of the store, once it is entered."""
-        assert self._chunks is not None, "a store is entered first"
-        return self._chunks
+    chunks: Chunks
 
     @property
     def missing(self) -> np.ndarray:
@@ -65,6 +45,13 @@ class AbstractOnDisk(AbstractStore):
 
     def dataset(self) -> "xarray.Dataset":
         return trimmed(load(self.path))
+
+    def take_up(self, layout: _layout.Layout) -> None:
+        """Checks the names in a layout, and learns from it the sizes of batches."""
+        _layout.require_names(self.plan, layout)
+        known = layout.manifest["batch_size"]
+        sizes = {group.name: known["used"].get(group.name, known["asked"]) for group in self.plan.groups}
+        self.plan = dataclasses.replace(self.plan, sizes=sizes)
 
     def flush_after(self, error: Any) -> None:
         """Writes unfinished chunks, but after a second signal, when there is no time, and errors of writing."""
@@ -103,26 +90,29 @@ class HeldStore(AbstractOnDisk):
             raise TypeError(f"store must be the path of a folder such as 'run.zarr', got {describe(path)}")
         if "://" in os.fspath(path):
             raise ValueError(f"store must be a folder of this machine, got {path}; mount it, or copy the store later")
-        require_storable(plan)
+        _layout.require_storable(plan)
         self.path = Path(path).expanduser().absolute()
         self.plan = plan
+        self._first, self._resume, self._retry_failed, self._elsewhere = first, resume, retry_failed, elsewhere
         self._facts = plan_facts(plan)
-        self._first = first
-        self._resume = resume
-        self._retry_failed = retry_failed
-        self._elsewhere = elsewhere
         self._lock = Lock(self.path)
-        self._made = False  # whether this process made the folder
+        self._file = self.path / OURS / MANIFEST
         self._manifest: dict[str, Any] = {}
         self._files: dict[str, bytes] = {}
-        self._chunks: Chunks | None = None
 
     def __enter__(self) -> "HeldStore":
         with explained(self.path, "nothing has run"):
-            require_ours(self.path, resume=self._resume)
-            self._acquire()
+            _layout.require_ours(self.path, resume=self._resume)
+            self._made = not self.path.exists()  # whether this process makes the folder
+            try:
+                (self.path / OURS).mkdir(parents=True, exist_ok=True)
+                self._lock.acquire()
+            except OSError as error:
+                # A store that is complete can be read without the lock.
+                if error.errno not in READ_ONLY or not _layout.has_manifest(self.path):
+                    raise
         try:
-            if has_manifest(self.path):
+            if _layout.has_manifest(self.path):
                 self._open()
             else:
                 self._begin()
@@ -157,23 +147,19 @@ class HeldStore(AbstractOnDisk):
             for facts in json.loads(file.read_text()):
                 self.hear(Origin(**facts), 0)
         if files:
-            write_manifest(self.path, self._manifest)
+            write_json(self._file, self._manifest)
         for file in files:
             file.unlink()
 
     def confirm(self, promised: np.ndarray, heed: Callable[[], None]) -> None:
-        """Looks for the lanes that other processes say they have written, once these have stopped.
+        """Looks for the lanes that other processes, which have stopped, say that they have written.
 
-        Arguments:
-            promised: a flag for each cell of the grid.
-            heed: called now and then.
-
-        Raises:
-            OSError: some have not arrived.
+        `promised` has a flag for each cell of the grid; `heed` is called now and then. Raises OSError if some have not
+        arrived.
         """
         if promised.any():
-            write_manifest(self.path, self._manifest)
-        self.chunks.wait(np.flatnonzero(promised), heed, PATIENCE)
+            write_json(self._file, self._manifest)
+        self.chunks.wait(np.flatnonzero(promised), heed, _layout.PATIENCE)
         lost = int(np.sum(promised & self.missing))
         if lost:
             raise OSError(
@@ -183,44 +169,31 @@ class HeldStore(AbstractOnDisk):
         # And those of tasks that were not waited for until their end.
         self.chunks.wait(np.flatnonzero(self.missing), heed, patience=0.0)
 
-    def _acquire(self) -> None:
-        self._made = not self.path.exists()
-        try:
-            (self.path / OURS).mkdir(parents=True, exist_ok=True)
-            self._lock.acquire()
-        except OSError as error:
-            # A store that is complete can be read without the lock.
-            if error.errno not in READ_ONLY or not has_manifest(self.path):
-                raise
-
     def _begin(self) -> None:
         """Makes a store in which nothing has run. Until its last file is there, readers see none; then, all of it."""
         program = self._first()
         labels = {} if self._elsewhere else credited({}, program.origin)
         with explained(self.path, "nothing has run"):
-            layout = new_layout(self.plan, self._facts, program, labels, run_facts(elsewhere=self._elsewhere))
+            run = run_facts(elsewhere=self._elsewhere)
+            layout = _layout.new_layout(self.plan, self._facts, program, labels, run)
             remove_partial(self.path)
-            write_manifest(self.path, layout.manifest)
-            self._take(layout)
-            restore(self.path, self._files)
-        self._chunks = Chunks(self.path, layout)
+            write_json(self._file, layout.manifest)
+            self._restore(layout)
+        self.chunks = Chunks(self.path, layout)
 
     def _open(self) -> None:
         """Takes up a store: checks it, and finds what has run."""
-        layout = read_layout(self.path)
-        require_same_plan(self.path, self.path / OURS / MANIFEST, layout.manifest["plan"], self._facts)
-        require_names(self.plan, layout)
-        self._take(layout)
-        if self._lock.held:
-            with explained(self.path):
-                restore(self.path, self._files)
-        chunks = self._chunks = Chunks(self.path, layout)
+        layout = _layout.read_layout(self.path)
+        require_same_plan(self.path, self._file, layout.manifest["plan"], self._facts)
+        self.take_up(layout)
+        with explained(self.path):
+            self._restore(layout)
+        chunks = self.chunks = Chunks(self.path, layout)
         if self._lock.held:
             self.hear_hosts()
-        self.plan = sized(self.plan, layout)
         found = chunks.look(range(len(chunks.blocks)), forget_failed=self._retry_failed)
         if np.any(chunks.missing):
-            require_same_problem(self.path, self.path / OURS / MANIFEST, self._manifest, self.plan)
+            require_same_problem(self.path, self._file, self._manifest, self.plan)
             with explained(self.path):
                 self._carry_on([number for number in range(len(chunks.blocks)) if number not in found])
 
@@ -241,30 +214,32 @@ class HeldStore(AbstractOnDisk):
                 stacklevel=5,
             )
         self._manifest["runs"].append(run)
-        write_manifest(self.path, self._manifest)
+        write_json(self._file, self._manifest)
         log.info("%s: %d of %d lanes are left to run", self.path, int(self.missing.sum()), self.missing.size)
 
-    def _take(self, layout: Layout) -> None:
-        self._manifest, self._files = layout.manifest, skeleton(self.plan, layout)
+    def _restore(self, layout: _layout.Layout) -> None:
+        self._manifest, self._files = layout.manifest, _layout.skeleton(self.plan, layout)
+        if self._lock.held:
+            _layout.restore(self.path, self._files)
 
     def _note(self, origin: Origin, size: int) -> None:
         """Sees to it that manifest and attributes say where and how lanes ran."""
         attributes, used = self._manifest["attributes"], self._manifest["batch_size"]["used"]
         sizes = sorted({*({**used, origin.group: size}.values())})
         said = credited(attributes, origin) | {"batch_size": sizes if len(sizes) > 1 else sizes[0]}
-        if used.get(origin.group) == size and said.items() <= attributes.items():
+        relabelled = not said.items() <= attributes.items()
+        if used.get(origin.group) == size and not relabelled:
             return
         used[origin.group] = size
-        relabelled = not said.items() <= attributes.items()
         attributes |= said
         with explained(self.path):
-            write_manifest(self.path, self._manifest)
+            write_json(self._file, self._manifest)
             if relabelled:
-                relabel(self.path, self._files, attributes)
+                _layout.relabel(self.path, self._files, attributes)
 
     def _leave(self) -> None:
         """Gives the lock back, and leaves nothing behind where nothing has begun."""
-        nothing = self._lock.held and not has_manifest(self.path)
+        nothing = self._lock.held and not _layout.has_manifest(self.path)
         self._lock.release()
         if nothing:
             with contextlib.suppress(OSError):
@@ -276,8 +251,34 @@ class HeldStore(AbstractOnDisk):
                     self.path.rmdir()
 
 
-def sized(plan: Plan, layout: Layout) -> Plan:
-    """A plan that knows the batch sizes of its store."""
-    known = layout.manifest["batch_size"]
-    sizes = {group.name: known["used"].get(group.name, known["asked"]) for group in plan.groups}
-    return dataclasses.replace(plan, sizes=sizes)
+class JoinedStore(AbstractOnDisk):
+    """A store that another process holds, of which this one writes whole chunks.
+
+    Arguments:
+        path: of the store.
+        plan: of the sweep.
+        lanes: flat indices of those that this process may be asked for; None looks at all chunks.
+        index: of this process among those of `Hosts`, which leave word for the holder; None if the caller tells it.
+    """
+
+    def __init__(self, path: Path, plan: Plan, lanes: np.ndarray | None = None, index: int | None = None):
+        self.path, self.plan, self._index = path, plan, index
+        self._lanes = np.arange(plan.lanes) if lanes is None else lanes
+        self._origins: list[Origin] = []
+
+    def __enter__(self) -> "JoinedStore":
+        layout = _layout.await_layout(self.path)
+        self.take_up(layout)
+        self.chunks = Chunks(self.path, layout)
+        # A process that was lost may have written some of them.
+        self.chunks.look(map(int, np.unique(self.chunks.blocks.of(self._lanes))))
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self.flush_after(error)
+
+    def write(self, batch: Batch) -> None:
+        self.chunks.write(batch)
+        if self._index is not None and batch.origin is not None and batch.origin not in self._origins:
+            self._origins.append(batch.origin)
+            write_json(self.path / OURS / HOSTS / f"{self._index}.json", [o._asdict() for o in self._origins])

@@ -1,17 +1,17 @@
-"""How the lanes of a group run: what is compiled for them, and how the host feeds it."""
+"""How the lanes of a group run: the program that is compiled for them, and how the host feeds it."""
 
 import abc
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
 from ...._dynamics import March
 from ...._results import FIRST_FAILURE, result_code
-from .._builder import Cells
-from .._devices import Devices
+from .._builder import Cells, Setup
 from ._queue import Waiting
 
 
@@ -33,20 +33,13 @@ def lane_of(run: March, observed: dict[str, Array]) -> Lanes:
 
 
 class Origin(NamedTuple):
-    """Where and how lanes ran, for the attributes of a dataset.
-
-    Attributes:
-        host, device: where.
-        dynamics: what moved them, in a line.
-        group: the name of their group.
-        size: lanes per batch.
-    """
+    """Where and how lanes ran, for the attributes of a dataset."""
 
     host: str
     device: str
-    dynamics: str
-    group: str
-    size: int
+    dynamics: str  # in a line
+    group: str  # its name
+    size: int  # lanes per batch
 
     @property
     def where(self) -> str:
@@ -80,52 +73,55 @@ class Batch(NamedTuple):
 
 
 class AbstractRunner(abc.ABC):
-    """Runs lanes by compiled programs. Threads may use one at the same time.
+    """Runs lanes by one program, which is traced when the runner is made.
 
-    Attributes:
-        programs: what was compiled.
-        streams: how many threads are best used at once.
-    """
-
-    programs: Sequence[jax.stages.Compiled]
-    streams: int
-
-    @abc.abstractmethod
-    def run(self, cells: Cells, waiting: Waiting, hand_over: Callable[[Batch], Any]) -> None:
-        """Runs lanes until none is waiting."""
-
-    @property
-    def memory(self) -> int:
-        """Bytes that are needed while it runs, beyond those of results on the host; 0 where XLA does not tell."""
-        plans = [program.memory_analysis() for program in self.programs]
-        sizes = ("temp_size_in_bytes", "argument_size_in_bytes", "output_size_in_bytes")
-        found = [sum(getattr(plan, name, 0) for name in sizes) for plan in plans if plan is not None]
-        return self.streams * max(found, default=0)
-
-
-def safe_streams(compiled: jax.stages.Compiled, devices: Devices) -> int:
-    """How many threads may run a program at once: those that are best for the devices, but one if it calls LAPACK.
-
-    jaxlib (0.10) spreads a batch of factorisations, such as eigenvalues at several times, over XLA's own threads, and
-    waits on one of them. Where as many programs do so as there are threads, none is left to work: all wait for ever.
-    """
-    return 1 if "lapack_" in (compiled.as_text() or "") else devices.streams
-
-
-class AbstractLowered(abc.ABC):
-    """The programs of a group, traced.
+    Arguments:
+        setup: of the group.
 
     Attributes:
         out_info: shapes and dtypes of some lanes.
         refills: whether new lanes take the places of those that finish, so that it is best given many at once.
+        alone: whether one thread runs it.
+        streams: how many threads are best used at once, known when it is compiled.
     """
 
-    out_info: Lanes
     refills: ClassVar[bool]
+    alone: ClassVar[bool] = False
+    out_info: Lanes
+    streams: int
+    _compiled: Any
+
+    def __init__(self, setup: Setup):
+        self._devices, self._rows = setup.devices, setup.rows
+        self._lowered = self._devices.lower(*self._program(setup))
+        self.out_info = self._lanes_of(self._lowered.out_info)
 
     @abc.abstractmethod
-    def compile(self) -> AbstractRunner:
-        """Compiles them; possible in any thread."""
+    def _program(self, setup: Setup) -> tuple[Callable[..., Any], Sequence[Any]]:
+        """A function of the rows of one device, and the shapes of its arguments."""
+
+    @abc.abstractmethod
+    def _lanes_of(self, out: Any) -> Lanes:
+        """The lanes in what the program returns."""
+
+    @abc.abstractmethod
+    def run(self, cells: Cells, waiting: Waiting, hand_over: Callable[[Batch], Any]) -> None:
+        """Runs lanes until none is waiting. Threads may do so at the same time."""
+
+    def compile(self) -> None:
+        """Compiles the program; possible in any thread."""
+        self._compiled = self._devices.compile(self._lowered)
+        # jaxlib (0.10) spreads a batch of factorisations, such as eigenvalues at several times, over XLA's own
+        # threads, and waits on one of them. Where as many programs do so as there are threads, all wait for ever.
+        alone = self.alone or "lapack_" in (self._compiled.as_text() or "")
+        self.streams = 1 if alone else self._devices.streams
+
+    @property
+    def memory(self) -> int:
+        """Bytes that are needed while it runs, beyond those of results on the host; 0 where XLA does not tell."""
+        plan = self._compiled.memory_analysis()
+        sizes = ("temp_size_in_bytes", "argument_size_in_bytes", "output_size_in_bytes")
+        return self.streams * sum(getattr(plan, name, 0) for name in sizes)
 
 
 def take(cells: Cells, places: np.ndarray) -> Cells:
@@ -138,6 +134,12 @@ def repeat_last(places: np.ndarray, size: int) -> np.ndarray:
     return np.concatenate([places, np.full(size - len(places), places[-1])])
 
 
-def first(rows: Lanes, count: int) -> Lanes:
-    """The first rows, on the host."""
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[:count], rows)
+def rows_at(lanes: Lanes, places: Any) -> Lanes:
+    """Some rows, on the host."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[places], lanes)
+
+
+def zeros(shapes: Any, rows: int | None = None) -> Any:
+    """Zeros of these shapes, or so many rows of them."""
+    head = () if rows is None else (rows,)
+    return jax.tree.map(lambda leaf: jnp.zeros((*head, *leaf.shape), leaf.dtype), shapes)

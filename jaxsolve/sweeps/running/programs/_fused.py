@@ -11,8 +11,7 @@ from jaxtyping import Array
 from ...._results import result_code
 from ...._solve import check_applies, observe_random_access, random_access_result
 from .._builder import Cells, Leaves, Setup
-from .._devices import Devices
-from ._base import AbstractLowered, AbstractRunner, Batch, first, Lanes, repeat_last, safe_streams, take
+from ._base import AbstractRunner, Batch, Lanes, repeat_last, rows_at, take
 from ._queue import Waiting
 
 
@@ -21,19 +20,12 @@ TILE = 1024
 
 
 @final
-class LoweredFused(AbstractLowered):
-    """The program of a closed form.
-
-    Arguments:
-        setup: of the group.
-
-    Raises:
-        NotApplicable: the dynamics is for another kind of problem.
-    """
+class Fused(AbstractRunner):
+    """Takes a number of rows at each call. Raises NotApplicable for another kind of problem than the dynamics'."""
 
     refills = False
 
-    def __init__(self, setup: Setup):
+    def _program(self, setup: Setup) -> Any:
         # Only the kind of problem matters here; to say what it is takes numbers.
         wrong: list[bool] = []
 
@@ -45,8 +37,8 @@ class LoweredFused(AbstractLowered):
         if any(wrong):
             problem, closed = setup.lane(jax.jit(setup.leaves)(setup.cell))
             check_applies(problem, closed, throw=False)
-        ts, devices = setup.ts, setup.devices
-        rows = min(setup.rows, TILE) if devices.on_cpu else setup.rows
+        ts = setup.ts
+        rows = self._rows = min(self._rows, TILE) if self._devices.on_cpu else self._rows
 
         def lane(own: list[Array], shared: list[Array]) -> Lanes:
             problem, closed = setup.lane(Leaves(own, shared))
@@ -58,26 +50,15 @@ class LoweredFused(AbstractLowered):
             own, shared = jax.vmap(setup.leaves, out_axes=Leaves(0, None), axis_size=rows)(cells)
             return jax.vmap(lane, in_axes=(0, None), axis_size=rows)(own, shared)
 
-        self._rows, self._devices = len(devices) * rows, devices
-        self._lowered = devices.lower(batch, [setup.shapes(rows)], [False, False])
-        self.out_info = self._lowered.out_info
+        return batch, [setup.shapes(rows)]
 
-    def compile(self) -> "Fused":
-        return Fused(self._devices.compile(self._lowered), self._rows, self._devices)
-
-
-@final
-class Fused(AbstractRunner):
-    """The compiled program of a closed form, which takes a number of rows at each call."""
-
-    def __init__(self, compiled: jax.stages.Compiled, rows: int, devices: Devices):
-        self._compiled = compiled
-        self._rows = rows
-        self.programs, self.streams = [compiled], safe_streams(compiled, devices)
+    def _lanes_of(self, out: Any) -> Lanes:
+        return out
 
     def run(self, cells: Cells, waiting: Waiting, hand_over: Callable[[Batch], Any]) -> None:
-        while len(places := waiting.take(self._rows)):
+        size = len(self._devices) * self._rows
+        while len(places := waiting.take(size)):
             begin = time.perf_counter()
-            # Calls are repeat_last, so that a lane's bits do not depend on how many lanes are left.
-            rows = first(self._compiled(take(cells, repeat_last(places, self._rows))), len(places))
-            hand_over(Batch(places, rows, time.perf_counter() - begin, 0, 0))
+            # Calls are filled up, so that a lane's bits do not depend on how many lanes are left.
+            rows = rows_at(self._compiled(take(cells, repeat_last(places, size))), slice(len(places)))
+            hand_over(Batch(places, rows, time.perf_counter() - begin))

@@ -14,8 +14,7 @@ from jaxtyping import Array, Int
 
 from ...._solve import observe_march
 from .._builder import Cells, Setup
-from .._devices import Devices
-from ._base import AbstractLowered, AbstractRunner, Batch, lane_of, Lanes, repeat_last, safe_streams, take
+from ._base import AbstractRunner, Batch, lane_of, Lanes, repeat_last, rows_at, take, zeros
 from ._queue import Waiting
 
 
@@ -23,53 +22,33 @@ LONG = 0.1  # seconds of a call that are enough: more lanes at once would only b
 
 
 @final
-class LoweredLooped(AbstractLowered):
-    """The program of a loop. Arguments as for `LoweredFused`."""
+class Looped(AbstractRunner):
+    """A loop over up to `rows` lanes on each device."""
 
     refills = True
 
-    def __init__(self, setup: Setup):
-        rows = setup.rows
-
+    def _program(self, setup: Setup) -> Any:
         def lane(cell: dict[str, Array]) -> tuple[Lanes, Int[Array, ""]]:
             (problem, march), one = setup.lane(setup.leaves(cell)), jnp.ones((), int)
             step = lambda at: (march.advance(problem, at[0], one), at[1] + 1)
             start = march.init(problem, setup.ts), jnp.zeros((), jnp.int32)
             state, attempts = jax.lax.while_loop(lambda at: ~at[0].done, step, start)
             run = march.finish(problem, state)
-            observed = observe_march(problem, setup.observables, run)
-            return lane_of(run, observed), attempts
+            return lane_of(run, observe_march(problem, setup.observables, run)), attempts
 
         def batch(cells: dict[str, Array], count: Int[Array, " device"]) -> tuple[Lanes, Int[Array, " lanes"]]:
-            one = jax.eval_shape(lane, setup.cell)
-            nothing = jax.tree.map(lambda leaf: jnp.zeros((rows, *leaf.shape), leaf.dtype), one)
-
             def fill(index: Array, found: Any) -> Any:
                 row = lane({name: values[index] for name, values in cells.items()})
                 return jax.tree.map(lambda all_rows, value: all_rows.at[index].set(value), found, row)
 
             # How many rows are wanted is known only when it runs, so one program serves any number of lanes, and the
             # bits of a lane do not depend on how many run with it.
-            return jax.lax.fori_loop(0, count[0], fill, nothing)
+            return jax.lax.fori_loop(0, count[0], fill, zeros(jax.eval_shape(lane, setup.cell), setup.rows))
 
-        count = jax.ShapeDtypeStruct((1,), jnp.int32)
-        self._rows, self._devices = rows, setup.devices
-        self._lowered = setup.devices.lower(batch, [setup.shapes(rows), count], [False, False, False])
-        self.out_info = self._lowered.out_info[0]
+        return batch, [setup.shapes(setup.rows), jax.ShapeDtypeStruct((1,), jnp.int32)]
 
-    def compile(self) -> "Looped":
-        return Looped(self._devices.compile(self._lowered), self._rows, self._devices)
-
-
-@final
-class Looped(AbstractRunner):
-    """A compiled loop over up to `rows` lanes on each device."""
-
-    def __init__(self, compiled: jax.stages.Compiled, rows: int, devices: Devices):
-        self._compiled = compiled
-        self._rows = rows
-        self._devices = devices
-        self.programs, self.streams = [compiled], safe_streams(compiled, devices)
+    def _lanes_of(self, out: Any) -> Lanes:
+        return out[0]
 
     def run(self, cells: Cells, waiting: Waiting, hand_over: Callable[[Batch], Any]) -> None:
         each = 1
@@ -94,4 +73,4 @@ class Looped(AbstractRunner):
         rows = np.concatenate([repeat_last(part if len(part) else places[:1], self._rows) for part in parts])
         lanes, attempts = self._compiled(take(cells, rows), counts)
         wanted = np.concatenate([self._rows * device + np.arange(count) for device, count in enumerate(counts)])
-        return jax.tree.map(lambda leaf: np.asarray(leaf)[wanted], lanes), np.asarray(attempts)[wanted]
+        return rows_at(lanes, wanted), np.asarray(attempts)[wanted]
