@@ -92,7 +92,6 @@ def diagnose(
         TypeError: net is no network, the optimiser not one of optax, a number or key of the wrong kind.
         ValueError: the network is no function of one sample with a vector of outputs, has state, or its parameters are
             neither float32 nor float64, or not finite; data do not fit it, or are not finite.
-        NeuralTangentsUnavailable: the kernel of this network needs neural-tangents, which is missing.
     """
     optimizer = optax.adam(1e-3) if optimizer is None else optimizer
     check_optimizer(optimizer)

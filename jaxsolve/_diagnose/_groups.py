@@ -34,7 +34,7 @@ def find_groups(problem: Problem) -> Groups:
         paths = [path[1:] for path in paths]  # what the lens looks at
     # The array of a module (.weight) goes by the module; one in a list goes by its place.
     ends = [path if isinstance(path[-1], jax.tree_util.SequenceKey) else path[:-1] for path in paths]
-    deepest = max(map(len, ends))
+    deepest, named, names = max(map(len, ends)), [], ()
     for depth in range(deepest, -1, -1):
         cut = [end[: max(depth, 1)] for end in ends]
         named = [_name(end or path, path) for end, path in zip(cut, paths, strict=True)]

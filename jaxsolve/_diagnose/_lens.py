@@ -32,6 +32,19 @@ class Lens(nets.AbstractNetwork):
     linear: bool = eqx.field(static=True, default=False)  # changes the program
     whole: Any = eqx.field(static=True, default=None)  # a dtype
 
+    def __init__(
+        self,
+        net: Any,
+        start: PyTree,
+        scale: Any,
+        shape: tuple[int, ...],
+        outputs: int,
+        linear: bool = False,
+        whole: Any = None,
+    ):
+        self.net, self.start, self.scale = net, start, scale
+        self.shape, self.outputs, self.linear, self.whole = shape, outputs, linear, whole
+
     @property
     def in_shape(self) -> tuple[int, ...]:
         return self.shape

@@ -93,16 +93,16 @@ def _make(width, key):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "kind", "said"),
+    ("make", "widths", "kind", "said"),
     [
-        ((NET.layers[0].weight, [2, 4]), TypeError, "make_net must be a function"),
-        ((_make, [4]), ValueError, "two or more, ascending"),
-        ((_make, [8, 4]), ValueError, "two or more, ascending"),
+        (NET.layers[0].weight, [2, 4], TypeError, "make_net must be a function"),
+        (_make, [4], ValueError, "two or more, ascending"),
+        (_make, [8, 4], ValueError, "two or more, ascending"),
     ],
 )
-def test_bad_widths_are_named(arguments, kind, said):
+def test_bad_widths_are_named(make, widths, kind, said):
     with pytest.raises(kind, match=said):
-        js.coordinate_check(*arguments, X, Y)
+        js.coordinate_check(make, widths, X, Y)
 
 
 def test_bad_rates_are_named():
