@@ -39,7 +39,7 @@ def ledger(figures: Sequence[dict[str, Any]], scale: Scale) -> str:
     for paper, found in groupby(figures, lambda figure: figure["name"].partition("/")[0]):
         sections.append(f"## {PAPERS[paper]}\n")
         sections += map(_section, found)
-    others = resources.files(__package__).joinpath("others.md").read_text(encoding="utf-8")
+    others = resources.files("jaxsolve.papers").joinpath("others.md").read_text(encoding="utf-8")
     return "\n".join([preface, *sections, others])
 
 

@@ -139,8 +139,9 @@ class _Networks(NamedTuple):
             jnp.stack([getattr(data, part) for data in self.both])[panel] for part in ("x", "y", "x_test", "y_test")
         )
         sigma = jnp.full(_ARRAYS - (self.widening == 1), SIGMA).at[0].set(first)
-        scaling, key = Scaling.standard(sigma=sigma), jax.random.key(seed)
-        net = WideResNet(x.shape[1:], self.widening, 1, 1, scaling=scaling, key=key, dtype=x.dtype)
+        _, *size = x.shape
+        options = {"scaling": Scaling.standard(sigma=sigma), "key": jax.random.key(seed), "dtype": x.dtype}
+        net = WideResNet((size[0], size[1], size[2]), self.widening, 1, 1, **options)
         return Problem(net, x, y, test=(x_test, y_test))
 
 
