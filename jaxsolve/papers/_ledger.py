@@ -1,6 +1,7 @@
 """The ledger of claims, as a page in Markdown: docs/reproduction.md."""
 
 from collections.abc import Sequence
+from importlib import resources
 from itertools import groupby
 from typing import Any
 
@@ -25,7 +26,7 @@ else it is not decidable at this scale. [Errata](errata.md) are about equations;
 
 
 def ledger(figures: Sequence[dict[str, Any]], scale: Scale) -> str:
-    """The page.
+    """The page; its last part, on what is no figure, is others.md beside this file.
 
     Arguments:
         figures: the content of their claims.json, paper after paper.
@@ -38,7 +39,8 @@ def ledger(figures: Sequence[dict[str, Any]], scale: Scale) -> str:
     for paper, found in groupby(figures, lambda figure: figure["name"].partition("/")[0]):
         sections.append(f"## {PAPERS[paper]}\n")
         sections += map(_section, found)
-    return "\n".join([preface, *sections])
+    others = resources.files("jaxsolve.papers").joinpath("others.md").read_text(encoding="utf-8")
+    return "\n".join([preface, *sections, others])
 
 
 def _section(figure: dict[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """Images for the figures of silent alignment, in the coordinates of their principal components."""
 
 import functools
+from math import inf
 from typing import Any, NamedTuple, TYPE_CHECKING
 
 import jax
@@ -14,6 +15,7 @@ from ..data import Dataset, pca
 from ..kernels import regression
 from ..nets import MLP, Scaling
 from ..observe import cross_kernel, kernel, kernel_alignment, kernel_norm, loss, Observable, outputs, test_outputs
+from ._claim import Claim, mean_over
 from ._figure import Images, Scale
 from ._images import images
 from ._silent import draw_machine, draw_silence, relative_error
@@ -104,6 +106,13 @@ def machine_correlations(run: "xarray.Dataset", at: int = -1) -> np.ndarray:
     finals, found = run["test_outputs"].isel(t=-1).values, regressions(run, at)
     pairs = zip(finals, found, strict=True)
     return np.array([np.corrcoef(f.ravel(), g.ravel())[0, 1] for f, g in pairs])
+
+
+def machine_claims(panel: str, run: "xarray.Dataset") -> list[Claim]:
+    """That the final network is kernel regression with its final kernel."""
+    said = f"{panel}: the final network is kernel regression with its final kernel: relative error on test points."
+    near = Claim(f"{panel}: correlation of the two.", "near 1", (0.98, inf), *mean_over(machine_correlations(run)))
+    return [Claim(said, "small", (0.0, 0.15), *mean_over(machine_errors(run))), near]
 
 
 def draw_run(ax: "Axes", run: "xarray.Dataset", limit: float | None = None) -> None:

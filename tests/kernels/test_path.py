@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxsolve import GradientFlow, kernels, nets, observe, Problem, solve
+from tests.cases import assert_fails
 
 
 @functools.cache
@@ -62,6 +63,35 @@ def test_a_kernel_that_stands_still_is_exact():
     assert path.predictions is not None
     np.testing.assert_allclose(path.predictions[1], flow.predict(5.0, jnp.ones((1, 2))), rtol=1e-5, atol=1e-6)
     assert kernels.along_path(jnp.array([0.0, 5.0]), jnp.stack([kernel, kernel]), y).predictions is None
+
+
+def _small_until_it_turns(small, eps, a):
+    """Appendix A: a kernel of size `small` that turns, then one that only grows; f_0 ~ eps^a. Errors of (14), (15)."""
+    features = jr.normal(jr.key(4), (3, 6, 8))  # of four training points and two others, three kernels
+    kernel = features @ features.transpose(0, 2, 1)
+    sizes = jnp.array([small, small, small, 0.5, 0.5, 1.0])[:, None, None]  # the jumps take no time
+    matrices = sizes * kernel[jnp.array([0, 0, 1, 2, 2, 2])]
+    ts = jnp.array([0.0, 1.0, 2.0, 2.0, 4.0, 1e4])
+    y, start = jr.normal(jr.key(5), (4, 1)), eps**a * jr.normal(jr.key(6), (6, 1))
+    among, cross = matrices[:, :4, :4], matrices[:, 4:, :4]
+    found = kernels.along_path(ts, among, y, start=start[:4], cross=cross, cross_start=start[4:])
+    assert found.predictions is not None
+    regression = kernels.regression(among[-1], y, start=start[:4]).predict(cross[-1], start[4:])
+    without_start = kernels.regression(among[-1], y).predict(cross[-1])
+    return [float(jnp.linalg.norm(found.predictions[-1] - one)) for one in (regression, without_start)]
+
+
+@pytest.mark.x64_only
+@pytest.mark.parametrize("a", [0.5, 0.75, 1.5])
+def test_a_kernel_that_turns_while_it_is_small_leaves_regression_with_the_last_one(a):
+    """To O(eps) with the start's outputs, and to O(eps^min(1, a)) without. Twin: one that turns at its full size."""
+
+    def orders(size):
+        errors = np.array([_small_until_it_turns(size(eps), eps, a) for eps in (1e-8, 1e-10)])
+        np.testing.assert_allclose(np.log(errors[0] / errors[1]) / np.log(1e2), [1, min(1, a)], atol=0.02)
+
+    orders(lambda eps: eps)
+    assert_fails(lambda: orders(lambda eps: 1.0))
 
 
 def test_what_is_refused(as_users):

@@ -76,6 +76,27 @@ def test_the_order_in_sigma_is_minus_the_number_of_layers(activation, depth):
         assert_fails(lambda s=slope: np.testing.assert_allclose(s, -depth, atol=3e-4))  # a layer left out
 
 
+@pytest.mark.x64_only
+@pytest.mark.parametrize(("activation", "depth"), [("relu", 1), ("linear", 2), ("relu", 3)])
+def test_orders_of_outputs_and_kernel_at_the_start(activation, depth):
+    """Of L = depth + 1 layers: f_0 ~ sigma^L and K_0 ~ sigma^(2L - 2), so that f_0 ~ K_0^(L/(2L - 2)) (appendix A)."""
+
+    @jax.jit
+    @jax.vmap
+    def sizes(sigmas):
+        problem = small(sigmas, depth, activation)
+        found = problem.outputs(problem.params), problem.kernel(problem.params, problem.x)
+        return jnp.log(jnp.stack([jnp.linalg.norm(one) for one in found]))
+
+    def check(sigmas):
+        orders = np.diff(sizes(sigmas), axis=0)[0] / np.log(10)
+        np.testing.assert_allclose(orders, [depth + 1, 2 * depth], rtol=1e-12)  # homogeneous: exact powers
+
+    sigma = jnp.array([[1e-3], [1e-2]])
+    check(jnp.repeat(sigma, depth + 1, axis=1))
+    assert_fails(lambda: check(jnp.repeat(sigma, depth + 1, axis=1).at[:, 0].set(1.0)))  # a layer left out
+
+
 def test_units_of_the_output_tell_which_estimate_is_right():
     """Both ratios grow like the target; the estimates as printed, without the slope of the loss, do not."""
 

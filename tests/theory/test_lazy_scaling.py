@@ -1,5 +1,7 @@
 """The exponents of Geiger et al. against small networks that are trained."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -219,6 +221,37 @@ def test_feature_learning_depends_on_width_through_sqrt_h_alpha():
     means = np.exp([np.mean(np.log(one)) for one in at])
     # Along alpha = scaled/sqrt(h) the law is constant.
     np.testing.assert_allclose(slopes(means, widths), law.width - law.alpha / 2, atol=0.2)  # measured 0.10
+
+
+@pytest.mark.slow
+@pytest.mark.x64_only
+def test_orders_of_gradients_and_velocities_at_the_start():
+    """Equations 11 and 12, entry by entry, of weights in units of their start: powers of h, and -1 of alpha."""
+    widths, depth = (32, 128), 3
+
+    @functools.partial(jax.jit, static_argnums=0)
+    @functools.partial(jax.vmap, in_axes=(None, None, 0))
+    def sizes(width, alpha, seed):
+        rule = js.nets.Scaling.lazy(alpha, gain=True).with_bias(eta=alpha**-2)
+        net = js.nets.MLP(4, width, depth, 1, SOFTPLUS, bias=True, scaling=rule, key=jr.key(seed))
+        problem = js.Problem(net, X, Y, loss=js.losses.SoftHinge(20.0), centered=True)
+        output = jax.grad(lambda params: problem.outputs(params)[0, 0] / alpha)(problem.params)
+        slope = jax.grad(problem.objective)(problem.params)
+        moved = jax.tree.map(lambda eta, g: eta * g, problem.eta, slope)
+        square = lambda tree: [jnp.mean(leaf**2) for leaf in [*tree.weights[1:], *tree.biases[:-1]]]
+        return jnp.array([square(output), square(moved)])
+
+    mean = lambda width, alpha: np.log(np.mean(sizes(width, jnp.asarray(alpha), jnp.arange(300)), axis=0)) / 2
+    narrow, wide = (mean(width, 1.0) for width in widths)
+    inner, outer = [-1.0] * (depth - 1), [-0.5] * (depth + 1)  # hidden matrices; the last one and the biases
+
+    def check(expected):
+        np.testing.assert_allclose((wide - narrow) / np.log(4), np.stack([expected, expected]), atol=0.1)
+
+    check(inner + outer)
+    assert_fails(lambda: check([-0.5] * len(inner + outer)))
+    change = mean(widths[0], 10.0) - narrow
+    np.testing.assert_allclose(change / np.log(10), [[0] * 2 * depth, [-1] * 2 * depth], atol=1e-10)
 
 
 @pytest.mark.parametrize(("depth", "error"), [(0, ValueError), (1.5, TypeError), (True, TypeError)])

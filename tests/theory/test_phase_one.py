@@ -1,5 +1,7 @@
 """The first phase on inputs that are not whitened: against integration of the weights, and the printed matrix."""
 
+import functools
+
 import diffrax
 import equinox as eqx
 import jax
@@ -140,25 +142,49 @@ def test_early_time_and_slope():
     np.testing.assert_allclose(slope, expected, rtol=eps(50))
 
 
-@pytest.mark.x64_only
-def test_the_kernel_turns_to_the_corrected_equation_25():
-    """From a start so small that the kernel has turned long before the output moves."""
-    sigma, angle = 1e-9, 14.0
+@functools.cache
+def silent():
+    """A start so small that the kernel has turned long before the output moves: then, and when all is learnt."""
 
     @eqx.filter_jit
-    def late():
-        problem, beta = setting(sigma, 1)
+    def run():
+        problem, beta = setting(1e-9, 1)
         growth = PHASE.growth(problem)
-        flow = js.solve(problem, REFERENCE, jnp.stack([angle / growth.rate]), observe=LAYERS)
+        ts = jnp.array([0.0, 14.0, 300.0]) / growth.rate
+        flow = js.solve(problem, REFERENCE, ts, observe=[*LAYERS, js.observe.loss(), js.observe.layer_cosine()])
         second, _, b = moments(problem, beta)
-        return growth.direction, flow["first"][0], flow["last"][0, 0], second @ beta, b
+        return growth.direction, flow.observed, second @ beta, b, beta
 
-    direction, first, last, pull, b = late()
+    return run()
+
+
+@pytest.mark.x64_only
+def test_the_kernel_turns_to_the_corrected_equation_25():
+    direction, flow, pull, b, _ = silent()
+    first, last = flow["first"][1], flow["last"][1, 0]
     np.testing.assert_allclose(direction, pull / jnp.sqrt(b), rtol=1e-12)
     spike = first.T @ first / (last @ last)
     check = lambda coefficient: np.testing.assert_allclose(spike, coefficient * np.outer(pull, pull), atol=8e-6)
     check(1 / b)  # measured 1e-6
     assert_fails(lambda: check(1 / jnp.sqrt(b)))  # as printed
+
+
+@pytest.mark.x64_only
+def test_the_first_layer_turns_again_to_beta_while_the_loss_falls():
+    """Section 3.2: W^T W is along Sigma beta before the loss has fallen, and along beta after."""
+    _, flow, pull, _, beta = silent()
+    squared = (pull @ beta) ** 2 / (pull @ pull) / (beta @ beta)
+    first = flow["first"][1:]
+    grams = jnp.einsum("thi,thj->tij", first, first)
+    cosines = lambda v: (grams @ v) @ v / jnp.linalg.norm(grams, axis=(1, 2)) / (v @ v)
+    start, early, late = (float(loss) for loss in flow["loss"])
+    assert late < 1e-12 < 0.999 * start < early
+    check = lambda v, early, late: np.testing.assert_allclose(cosines(v), [early, late], atol=1e-5)
+    check(pull, 1, squared)
+    check(beta, squared, 1)
+    np.testing.assert_allclose(flow["layer_cosine_0"][1:], cosines(beta), rtol=1e-10)  # beta is what is least
+    assert_fails(lambda: check(pull, 1, 1))  # no second turn
+    assert squared < 0.9
 
 
 @pytest.mark.slow

@@ -61,12 +61,12 @@ class Fig3(AbstractFigure):
             a.plot(TIMES, curve / curve[0], color=colour, label=label)
             if index < len(SMALL):
                 a.plot(TIMES, theory["loss"].isel(seed=0, sigma=index) / curve[0], "k--", lw=0.9)
-        a.set(xlabel=TIME, ylabel="loss / initial loss", title="(a)")
+        a.set(xlabel=TIME, ylabel="loss / initial loss", title="(a)", xlim=(-0.5, 22))  # room for the legend
         a.legend(title=r"$\sigma$", frameon=False, fontsize=7)
         half = half_loss_time(TIMES, _lanes(flow["loss"]))
         b.errorbar(SIGMAS**2, *zip(*map(mean_over, half.T), strict=True), ls="", marker="o", ms=4, mfc="none")
         b.plot(SIGMAS**2, _theory(SIGMAS), "k--", lw=0.9, label="theory, mean start")
-        b.set(xscale="log", xlabel=r"$\sigma^2$", ylabel=r"time to half the loss $t_{1/2}$", title="(b)")
+        b.set(xscale="log", xlabel=r"$\sigma^2$", ylabel=r"half time $t_{1/2}$", title="(b)")
         b.legend(frameon=False, fontsize=8)
         one = flow.isel(sigma=0, seed=0)
         draw_silence(c, TIMES, one["loss"].values, one["kernel_norm"].values, one["kernel_alignment"].values, _limit())

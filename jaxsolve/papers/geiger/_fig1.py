@@ -29,7 +29,7 @@ class Fig1(AbstractFigure):
     """Fully connected networks: error against width for each alpha, against alpha for each width, and collapsed."""
 
     title = "Figure 1(a), (c), (d): test error by width and output scale; feature learning and lazy training"
-    ours = SETTING + " Panel (b), a convolutional network with stochastic momentum, is not computed."
+    ours = SETTING + " Panel (b), a convolutional network, is in geiger/fig1b."
     hours = {Scale.SMALL: 0.04, Scale.MEDIUM: 20.0, Scale.PAPER: 5000.0}
     images = Images.MNIST
 

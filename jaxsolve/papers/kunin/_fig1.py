@@ -54,7 +54,7 @@ class Fig1(AbstractFigure):
             neurons(lane["neuron_radius"], lane["neuron_direction"], ax=ax)
             ax.set_title(rf"{name}" + "\n" + rf"$\tau = {tau:g}$, $\delta = {round(delta):g}$", fontsize=8)
             ax.set_ylabel("")
-            ax.locator_params(nbins=4)
+            ax.locator_params(nbins=3)
             ax.tick_params(labelsize=7)
         axes[0, 0].set_ylabel(r"(a) $(a_k w_k)_2$")
         last = data["grid"].isel(t=-1)

@@ -1,0 +1,150 @@
+"""Figures 1 (d), (e) and I.1: a wide residual network under Adam."""
+
+from math import inf
+from typing import final, NamedTuple, TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array
+
+from ..._problem import Problem
+from ...data import Dataset
+from ...dynamics import Descent
+from ...nets import Scaling, WideResNet
+from ...observe import cross_kernel, kernel, loss, outputs, test_outputs
+from .._claim import Claim, mean_over
+from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._images import halved, images, whitened
+from .._silent import rise_time, turned_before
+from .._silent_images import draw_machines, draw_run, machine_correlations, machine_errors, TARGETS
+
+
+if TYPE_CHECKING:
+    import xarray
+    from matplotlib.figure import Figure
+
+SAMPLES = {Scale.SMALL: 20, Scale.MEDIUM: 100, Scale.PAPER: 100}
+WIDENING = {Scale.SMALL: 1, Scale.MEDIUM: 4, Scale.PAPER: 4}
+RATE = {Scale.SMALL: 5e-4, Scale.MEDIUM: 1e-5, Scale.PAPER: 1e-5}
+STEPS = {Scale.SMALL: 120, Scale.MEDIUM: 8000, Scale.PAPER: 8000}
+SEEDS = {Scale.SMALL: 6, Scale.MEDIUM: 5, Scale.PAPER: 5}
+SIGMA = 0.3
+FIRST = 6.0  # the first convolution's
+FIRSTS = [0.6, FIRST]
+PANELS = {"whitened": "(d), (e): whitened", "plain": "I.1: not whitened"}
+
+
+@final
+class FigI1(AbstractFigure):
+    """Loss, alignment and kernel norm over steps, and the regression with the final kernel."""
+
+    title = "Figures 1 (d), (e) and I.1: silent alignment of a wide residual network under Adam"
+    ours = (
+        "The number of steps. Both figures on the first two classes of CIFAR-10. At small scale "
+        f"{SAMPLES[Scale.SMALL]} images of 8 x 8 pixels in place of 100 of 32 x 32, no widening (k = 1) in place of "
+        f"k = 4, and Adam at {RATE[Scale.SMALL]:g} for {STEPS[Scale.SMALL]} steps in place of 1e-5, float32."
+    )
+    hours = {Scale.SMALL: 0.04, Scale.MEDIUM: 3.0, Scale.PAPER: 3.0}
+    images = Images.CIFAR10
+
+    def run(self, runs: Runs) -> Data:
+        count = SAMPLES[runs.scale]
+        request = {"task": (0, 1), "n_train": count, "n_test": count, "flatten": False}
+        plain = images(Images.CIFAR10, runs.scale, key=jax.random.key(0), **request)
+        plain = halved(halved(plain)) if runs.scale is Scale.SMALL else plain
+        rate, steps = RATE[runs.scale], STEPS[runs.scale]
+        descent = Descent(optax.adam(rate), rate=1.0)  # times are counts of steps
+        # Which images is an axis, so that all networks share one program, which takes long to compile.
+        axes = {"panel": np.arange(2), "first": np.array(FIRSTS), "seed": range(SEEDS[runs.scale])}
+        make = _Networks(WIDENING[runs.scale], (whitened(plain), plain))
+        times = np.linspace(0, steps, 17)
+        watched = (loss(), outputs(), test_outputs(), kernel(), cross_kernel(), TARGETS)
+        return {"runs": _of_kernels(runs.sweep("runs", make, axes, descent, times, observe=watched))}
+
+    def draw(self, data: Data) -> "Figure":
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(7.0, 4.6), layout="constrained")
+        axes = figure.subplots(2, 2, width_ratios=[1.3, 1])
+        for (curves, machines), (name, title) in zip(axes, PANELS.items(), strict=True):
+            lane = _lanes(data, name).isel(seed=0)
+            draw_run(curves, lane)
+            draw_machines(machines, lane)
+            curves.set(title=title, xlabel="steps of Adam")
+        axes[0, 0].legend(frameon=False, fontsize=7)
+        axes[0, 1].legend(frameon=False, fontsize=7)
+        return figure
+
+    def claims(self, data: Data) -> list[Claim]:
+        found = []
+        for name, panel in PANELS.items():
+            run = _lanes(data, name)
+            found.append(
+                Claim(
+                    f"{panel}. The kernel does not grow before it has turned: share of the alignment's rise that is "
+                    "done when |K| has grown by a tenth of its growth.",
+                    "about 1",
+                    (0.8, inf),
+                    *mean_over(_turned_before_growth(run)),
+                )
+            )
+            better = machine_errors(run, 0) / machine_errors(run)
+            said = f"{panel}. The final kernel is the better model: the first one's error on test points over its."
+            found.append(Claim(said, "> 1", (1.0, inf), *mean_over(better)))
+        run = _lanes(data, "plain")
+        turned = turned_before(run["t"], run["loss"].values, run["kernel_alignment"].values, 0.5)
+        said = "I.1. The loss falls before the alignment is final: share of its rise that is done at half the loss."
+        found.append(Claim(said, "< 1", (-inf, 1.0), *mean_over(turned)))
+        said = "I.1. So the final kernel is not perfectly correlated with the network: correlation on test points."
+        found.append(Claim(said, "< 1", (0.0, 0.99), *mean_over(machine_correlations(run))))
+        for name, panel in PANELS.items():
+            large, small = (_lanes(data, name, first)["kernel_alignment"].isel(t=-1) for first in (FIRST, FIRSTS[0]))
+            said = (
+                f"{panel}. Small weights in the first layer give worse final alignment: that at {FIRST:g} less that "
+                f"at {FIRSTS[0]:g}."
+            )
+            found.append(Claim(said, "> 0", (0, inf), *mean_over(large - small)))
+        return found
+
+
+def _lanes(data: Data, name: str, first: float = FIRST) -> "xarray.Dataset":
+    return data["runs"].isel(panel=list(PANELS).index(name)).sel(first=first).transpose("seed", "t", ...)
+
+
+def _of_kernels(runs: "xarray.Dataset") -> "xarray.Dataset":
+    """With norm and alignment of the kernels."""
+    matrix, y = runs["kernel"].isel(output=0, output_2=0), runs["targets"].isel(output=0)
+    norm = (matrix**2).sum(["sample", "sample_2"]) ** 0.5
+    moved = (matrix * y * y.rename(sample="sample_2")).sum(["sample", "sample_2"])
+    return runs.assign(kernel_norm=norm, kernel_alignment=moved / (norm * (y**2).sum("sample")))
+
+
+def _turned_before_growth(run: "xarray.Dataset") -> np.ndarray:
+    norm, alignment = run["kernel_norm"].values, run["kernel_alignment"].values
+    grown = rise_time(run["t"], norm - norm[:, :1], 0.1 * (norm[:, -1] - norm[:, 0]))
+    at = np.array([np.interp(t, run["t"], row) for t, row in zip(grown, alignment, strict=True)])
+    return (at - alignment[:, 0]) / (alignment[:, -1] - alignment[:, 0])
+
+
+class _Networks(NamedTuple):
+    """Every layer but the first from the same scale over the root of its fan-in."""
+
+    widening: int
+    both: tuple[Dataset, Dataset]
+
+    def __call__(self, panel: Array, first: Array, seed: Array) -> Problem:
+        x, y, x_test, y_test = (
+            jnp.stack([getattr(data, part) for data in self.both])[panel] for part in ("x", "y", "x_test", "y_test")
+        )
+        sigma = jnp.full(_ARRAYS - (self.widening == 1), SIGMA).at[0].set(first)
+        _, *size = x.shape
+        options = {"scaling": Scaling.standard(sigma=sigma), "key": jax.random.key(seed), "dtype": x.dtype}
+        net = WideResNet((size[0], size[1], size[2]), self.widening, 1, 1, **options)
+        return Problem(net, x, y, test=(x_test, y_test))
+
+
+_ARRAYS = 11  # of one block a group; unless it is widened, the first needs no convolution of 1 x 1
+
+FIGURE = FigI1()

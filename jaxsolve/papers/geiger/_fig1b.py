@@ -1,0 +1,135 @@
+"""Figures 1 (b) and 2 (d): convolutional networks, whose error differs in both regimes."""
+
+from math import inf
+from typing import final, NamedTuple, TYPE_CHECKING
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from ..._problem import Problem
+from ...data import Dataset
+from ...dynamics import StochasticFlow
+from ...losses import SoftHinge
+from ...nets import ConvNet, Scaling
+from ...observe import test_outputs
+from ...plot import COLOURS, MARKERS
+from ...sweeps import ensemble_error
+from ...until import margin_above
+from .._claim import Claim, mean_over
+from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._geiger import BETA, over_seeds, width_axis
+from .._images import halved, images
+
+
+if TYPE_CHECKING:
+    import xarray
+    from matplotlib.figure import Figure
+
+WIDTHS = {Scale.SMALL: [4, 12], Scale.MEDIUM: [4, 12, 36, 108], Scale.PAPER: [4, 12, 36, 108, 324]}
+ALPHAS = {Scale.SMALL: [0.1, 1.0, 100.0]}
+EVERY_ALPHA = [1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1e4]
+SAMPLES = {Scale.SMALL: 32, Scale.MEDIUM: 1000, Scale.PAPER: 10_000}
+TESTS = {Scale.SMALL: 500, Scale.MEDIUM: 5000, Scale.PAPER: 50_000}
+SEEDS = {Scale.SMALL: 4, Scale.MEDIUM: 10, Scale.PAPER: 20}
+TAU = 10.0
+TEMPERATURE = 1e-3
+CHANGE = {Scale.SMALL: (1e-3, 1e-1), Scale.MEDIUM: (1e-4, 1e-2), Scale.PAPER: (1e-4, 1e-2)}  # eq. 18
+
+
+@final
+class Fig1b(AbstractFigure):
+    """Test error of single networks and of their average, against the width, from feature learning to lazy."""
+
+    title = "Figures 1 (b) and 2 (d): test error of convolutional networks under stochastic momentum, by output scale"
+    ours = (
+        f"The temperature {TEMPERATURE:g}, and the hinge rounded over a margin of 1/{BETA:g}. No biases. At small "
+        f"scale {SAMPLES[Scale.SMALL]} images of half the resolution in place of 10000, narrower networks, and steps "
+        f"changing outputs by {CHANGE[Scale.SMALL][0]:g} to {CHANGE[Scale.SMALL][1]:g}, ten times the paper's; float32."
+    )
+    hours = {Scale.SMALL: 0.07, Scale.MEDIUM: 40.0, Scale.PAPER: 50_000.0}
+    images = Images.MNIST
+
+    def run(self, runs: Runs) -> Data:
+        sizes = {"n_train": SAMPLES[runs.scale], "n_test": TESTS[runs.scale], "task": "parity"}
+        digits = images(Images.MNIST, runs.scale, flatten=False, key=jax.random.key(0), **sizes)
+        digits = halved(digits) if runs.scale is Scale.SMALL else digits
+        options = {"change": CHANGE[runs.scale], "until": margin_above(1.0), "max_steps": 100_000}
+        flow = StochasticFlow(TEMPERATURE, tau=TAU, key=jax.random.key(1), **options)
+        alphas = np.array(ALPHAS.get(runs.scale, EVERY_ALPHA))
+        axes = {"width": WIDTHS[runs.scale], "alpha": alphas, "seed": range(SEEDS[runs.scale])}
+        found = runs.sweep("runs", _Networks(digits), axes, flow, [inf], observe=test_outputs())
+        return {"runs": found.assign(targets=(("test_sample", "output"), np.asarray(digits.y_test)))}
+
+    def draw(self, data: Data) -> "Figure":
+        from matplotlib.figure import Figure
+
+        outputs, targets = _outputs(data)
+        single, average = _single(outputs, targets), ensemble_error(outputs, targets)
+        figure = Figure(figsize=(6.4, 2.8), layout="constrained")
+        b, d = figure.subplots(1, 2, sharey=True)
+        widths, alphas = outputs["width"].values, outputs["alpha"].values
+        for alpha, colour, marker in zip(alphas, COLOURS, MARKERS, strict=False):
+            style = {"color": colour, "marker": marker, "ms": 3.5, "lw": 1.0}
+            mean, bar = zip(*(mean_over(single.sel(alpha=alpha, width=width)) for width in widths), strict=True)
+            b.errorbar(widths, mean, bar, **style, label=rf"$\alpha = {alpha:g}$")
+            if alpha in (alphas[0], alphas[-1]):
+                d.plot(widths, single.mean("seed").sel(alpha=alpha), **style)
+                d.plot(widths, average.sel(alpha=alpha), **style, ls="--", mfc="none")
+        for line, name in (("-", "single networks"), ("--", "their average")):
+            d.plot([], [], color="0.3", ls=line, lw=1.0, label=name)
+        b.set(ylabel="test error", title="1 (b)", ylim=(0, None))
+        d.set(title="2 (d)")
+        for ax in (b, d):
+            width_axis(ax, widths)
+            ax.legend(frameon=False, fontsize=7, loc="lower left")
+        return figure
+
+    def claims(self, data: Data) -> list[Claim]:
+        outputs, targets = _outputs(data)
+        single = _single(outputs, targets)
+        gap = single.isel(alpha=-1) - single.isel(alpha=0)
+        fall = single.isel(width=0) - single.isel(width=-1)
+        ends = {"feature learning": outputs.isel(alpha=0), "lazy": outputs.isel(alpha=-1)}
+        gain = lambda f: float((_single(f, targets).mean("seed") - ensemble_error(f, targets)).mean())
+        better = lambda f: float(np.diff(ensemble_error(f, targets).isel(width=-1, alpha=[0, -1]))[0])
+        said = "Feature learning outperforms lazy training at the {}: error at the largest alpha less at the smallest."
+        found = [
+            Claim(f"1 (b). {said.format('smallest width')}", "> 0", (0, inf), *mean_over(gap.isel(width=0))),
+            Claim(f"1 (b). {said.format('largest width, too')}", "> 0", (0, inf), *mean_over(gap.isel(width=-1))),
+        ]
+        for place, name in ((0, "feature learning"), (-1, "lazy")):
+            said = f"1 (b). Wider networks are better, {name}: fall of the error."
+            found.append(Claim(said, "> 0", (0, inf), *mean_over(fall.isel(alpha=place))))
+        for name, cells in ends.items():
+            said = f"2 (d). The average is better than single networks, {name}: their error less its."
+            found.append(Claim(said, "> 0", (0, inf), *over_seeds(gain, cells)))
+        said = "2 (d). Averages differ, too: error of the lazy one less that of the feature-learning one, widest."
+        found.append(Claim(said, "> 0", (0, inf), *over_seeds(better, outputs)))
+        return found
+
+
+def _outputs(data: Data) -> "tuple[xarray.DataArray, np.ndarray]":
+    return data["runs"]["test_outputs"].isel(t=0), data["runs"]["targets"].values
+
+
+def _single(outputs: "xarray.DataArray", targets: np.ndarray) -> "xarray.DataArray":
+    """The error of each network."""
+    wrong = outputs.isel(output=0).transpose(..., "test_sample") * targets[:, 0] <= 0
+    return wrong.mean("test_sample").where(outputs.notnull().all(["test_sample", "output"]))
+
+
+class _Networks(NamedTuple):
+    """Convolutional networks with alpha (f - f_0), the loss over alpha^2."""
+
+    digits: Dataset
+
+    def __call__(self, width: int, alpha: Array, seed: Array) -> Problem:
+        _, channels, height, across = self.digits.x.shape
+        scaling, key = Scaling.lazy(alpha, gain=True), jax.random.key(seed)
+        size, dtype = (channels, height, across), self.digits.x.dtype
+        net = ConvNet(size, width, 1, scaling=scaling, key=key, dtype=dtype)
+        return Problem(net, *self.digits.train, test=self.digits.test, loss=SoftHinge(BETA), centered=True)
+
+
+FIGURE = Fig1b()
