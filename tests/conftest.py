@@ -24,8 +24,6 @@ FLAGS = ["--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split
 if jaxlib.version.__version_info__ < (0, 11):  # newer ones do not know it, and XLA ends a process over unknown flags
     FLAGS.append("--xla_cpu_use_fusion_emitters=false")  # XLA's older code for fused loops is compiled in half the time
 os.environ.setdefault("XLA_FLAGS", " ".join(FLAGS))
-# Programs need not say from which line each operation comes: that takes a seventh of a test's time.
-os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 # Tests run one per core: a second thread of LAPACK would wait for a core, and spin while it waits.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -87,7 +85,6 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("repeatable")
 jax.config.update("jax_enable_x64", X64)
-jax.config.update("jax_traceback_in_locations_limit", int(os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"]))
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
