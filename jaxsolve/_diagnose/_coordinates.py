@@ -68,7 +68,7 @@ class CoordinateCheck:
         import xarray
 
         axes = ("tensor", "width", "seed")
-        data = {"size": (axes, self.sizes), "change": (axes, self.changes)}
+        data: dict[str, Any] = {"size": (axes, self.sizes), "change": (axes, self.changes)}
         for name, slopes in (("size_slope", self.size_slopes), ("change_slope", self.change_slopes)):
             data[name] = ("tensor", np.array([one.value for one in slopes]))
             data[f"{name}_error"] = ("tensor", np.array([one.error for one in slopes]))
@@ -163,9 +163,9 @@ def read_widths(make_net: Any, widths: Any) -> np.ndarray:
 
 def optimizer_of(optimizer: Any, width: int) -> optax.GradientTransformation:
     """The optimiser for a width."""
-    made = optimizer
-    if not isinstance(optimizer, optax.GradientTransformation) and callable(optimizer):
-        made = optimizer(width)
+    made: Any = optimizer
+    if not isinstance(made, optax.GradientTransformation) and callable(made):
+        made = made(width)
     check_optimizer(made)
     return made
 

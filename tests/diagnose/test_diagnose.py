@@ -7,6 +7,7 @@ import jax.random as jr
 import numpy as np
 import optax
 import pytest
+from jax.flatten_util import ravel_pytree
 
 import jaxsolve as js
 from tests.cases import assert_fails, Linear, X64
@@ -57,12 +58,12 @@ def _dense(start, end, x, y, *, leave_out=None):
     linear = sum(j @ step[k] for j, k in zip(jac0, kept, strict=True))
     traced = lambda jac: np.array([np.einsum("nap,map->nm", j, j) for j in jac])
     k0, k1 = traced(jac0), traced(jac1)
-    full = sum(np.einsum("nap,mbp->namb", j, j) for j in jac1).reshape(N * OUT, -1)
+    full = np.sum([np.einsum("nap,mbp->namb", j, j) for j in jac1], axis=0).reshape(N * OUT, -1)
     residual = np.asarray((f(p1) - y) / N).ravel()
     before = np.asarray((f(p0) - y) / N)
     change = np.asarray(f(p1) - f(p0))
     size = np.linalg.norm
-    flat, unravel = jax.flatten_util.ravel_pytree(p1)
+    flat, unravel = ravel_pytree(p1)
     hessian = jax.hessian(lambda w: js.losses.MSE().value(f(unravel(w)), y))(flat)
     spectrum = np.linalg.eigvalsh(k1.sum(0))
     shares = spectrum[spectrum > 0] / spectrum.sum()
@@ -101,8 +102,8 @@ def test_dense_numbers_need_every_array(moved, leave_out):
 def test_updates_and_alignment_of_layers(moved):
     report, _ = moved
     start = _net(jr.key(1)).layers
-    step = [jnp.concatenate([0.3 * jnp.cos(7 * a + 1).ravel() for a in (layer.weight, layer.bias)]) for layer in start]
-    size = [jnp.sqrt(jnp.sum(layer.weight**2) + jnp.sum(layer.bias**2)) for layer in start]
+    flat = [ravel_pytree((layer.weight, layer.bias))[0] for layer in start]
+    step, size = [0.3 * jnp.cos(7 * a + 1) for a in flat], [jnp.linalg.norm(a) for a in flat]
     expected = [float(jnp.linalg.norm(a) / b) for a, b in zip(step, size, strict=True)]
     np.testing.assert_allclose(report.by_group["update"], expected, rtol=LOOSE)
     low, high = start[0].weight, start[1].weight
