@@ -160,10 +160,9 @@ def _bars(ax: Any, diagnosis: "Diagnosis", name: str, label: str, colour: str) -
 
 def _shares(ax: Any, diagnosis: "Diagnosis") -> None:
     places = np.arange(len(diagnosis.groups))
-    ax.barh(
-        places - 0.19, diagnosis.by_group["kernel_share_start"], color=COLOURS[5], height=0.36, label="at the start"
-    )
-    ax.barh(places + 0.19, diagnosis.by_group["kernel_share"], color=COLOURS[0], height=0.36, label="now")
+    start, now = (diagnosis.by_group[name] for name in ("kernel_share_start", "kernel_share"))
+    ax.barh(places - 0.19, start, color=COLOURS[5], height=0.36, label="at the start")
+    ax.barh(places + 0.19, now, color=COLOURS[0], height=0.36, label="now")
     ax.set_yticks(places, [""] * len(places))
     ax.invert_yaxis()
     ax.set(xlabel="share of the kernel's trace", title="Which layers make the kernel")
