@@ -13,6 +13,7 @@ import optax
 from .. import nets
 from .._checks import describe, require_size
 from .._problem import Problem
+from ._dataset import dataset
 from ._fit import Slope, slope, TOLERANCE
 from ._inputs import check_optimizer, read_key, read_problem
 from ._lens import Lens
@@ -65,15 +66,13 @@ class CoordinateCheck:
 
     def to_xarray(self) -> "xarray.Dataset":
         """The sizes and changes, with dimensions `tensor`, `width` and `seed`."""
-        import xarray
-
         axes = ("tensor", "width", "seed")
         data: dict[str, Any] = {"size": (axes, self.sizes), "change": (axes, self.changes)}
         for name, slopes in (("size_slope", self.size_slopes), ("change_slope", self.change_slopes)):
             data[name] = ("tensor", np.array([one.value for one in slopes]))
             data[f"{name}_error"] = ("tensor", np.array([one.error for one in slopes]))
         coords = {"tensor": list(self.tensors), "width": self.widths}
-        return xarray.Dataset(data, coords=coords, attrs={"passed": int(self.passed), "text": str(self)})
+        return dataset(data, coords, {"passed": int(self.passed), "text": str(self)})
 
 
 def coordinate_check(
@@ -164,8 +163,8 @@ def read_widths(make_net: Any, widths: Any) -> np.ndarray:
 def optimizer_of(optimizer: Any, width: int) -> optax.GradientTransformation:
     """The optimiser for a width."""
     made: Any = optimizer
-    if not isinstance(optimizer, optax.GradientTransformation) and callable(optimizer):
-        made = optimizer(width)
+    if not isinstance(made, optax.GradientTransformation) and callable(made):
+        made = made(width)
     check_optimizer(made)
     return made
 

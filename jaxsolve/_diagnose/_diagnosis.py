@@ -9,6 +9,7 @@ import numpy as np
 
 from .._checks import describe
 from ..observe import Regime
+from ._dataset import dataset
 from ._limits import Limit
 
 
@@ -107,8 +108,6 @@ class Diagnosis:
 
     def to_xarray(self) -> "xarray.Dataset":
         """All numbers as an `xarray.Dataset` with dimensions `step`, `group`, `pair` and `multiplier`."""
-        import xarray
-
         data: dict[str, Any] = {}
         for name, values in self.history.items():
             if name != "step":
@@ -123,4 +122,4 @@ class Diagnosis:
             limit = {} if found.limit is None else {"limit": found.limit.value, "source": found.limit.source}
             data[f"final_{name}" if name in data else name] = ((), found.value, {"says": found.words, **limit})
         attrs = {"regime": self.regime.label, "near_boundary": int(self.near_boundary), "text": self.text}
-        return xarray.Dataset(data, coords=coords, attrs={**attrs, "notes": "\n".join(self.notes)})
+        return dataset(data, coords, {**attrs, "notes": "\n".join(self.notes)})

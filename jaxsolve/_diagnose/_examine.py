@@ -77,6 +77,5 @@ def examine(probe: Problem, steps: list[int], checkpoints: list[PyTree]) -> Exam
 @eqx.filter_jit
 def test_loss(problem: Problem, params: PyTree) -> Array:
     """The loss on the test set."""
-    outputs = problem.test_outputs(params)
-    assert problem.y_test is not None  # there are test outputs
-    return problem.loss.value(outputs, problem.y_test)
+    assert problem.y_test is not None
+    return problem.loss.value(problem.test_outputs(params), problem.y_test)

@@ -37,6 +37,7 @@ def draw(diagnosis: "Diagnosis") -> "Figure":
         ax.xaxis.label.set_size(9)
         ax.yaxis.label.set_size(9)
         ax.title.set_size(9)
+        ax.tick_params(axis="y", which="minor", labelleft=False)  # 2, 3, 4 times a power of ten crowd the axis
         ax.spines[["top", "right"]].set_visible(False)
     return figure
 
@@ -78,8 +79,9 @@ def _loss(ax: Any, diagnosis: "Diagnosis") -> None:
 
 def _movement(ax: Any, diagnosis: "Diagnosis") -> None:
     steps, history = _steps(ax, diagnosis), diagnosis.history
-    _line(ax, steps, history["kernel_change"], 0, "kernel change")
-    _line(ax, steps, history["nonlinearity"], 1, "nonlinearity")
+    # At the start both are 0, which a logarithm cannot show.
+    _line(ax, steps[1:], history["kernel_change"][1:], 0, "kernel change")
+    _line(ax, steps[1:], history["nonlinearity"][1:], 1, "nonlinearity")
     _line(ax, steps, history["kernel_alignment"], 2, "alignment with target")
     ax.axhline(KERNEL_CHANGE.value, color="0.35", ls="--", lw=1)
     ax.text(
@@ -158,13 +160,13 @@ def _bars(ax: Any, diagnosis: "Diagnosis", name: str, label: str, colour: str) -
 
 def _shares(ax: Any, diagnosis: "Diagnosis") -> None:
     places = np.arange(len(diagnosis.groups))
-    ax.barh(
-        places - 0.19, diagnosis.by_group["kernel_share_start"], color=COLOURS[5], height=0.36, label="at the start"
-    )
-    ax.barh(places + 0.19, diagnosis.by_group["kernel_share"], color=COLOURS[0], height=0.36, label="now")
+    start, now = (diagnosis.by_group[name] for name in ("kernel_share_start", "kernel_share"))
+    ax.barh(places - 0.19, start, color=COLOURS[5], height=0.36, label="at the start")
+    ax.barh(places + 0.19, now, color=COLOURS[0], height=0.36, label="now")
     ax.set_yticks(places, [""] * len(places))
     ax.invert_yaxis()
     ax.set(xlabel="share of the kernel's trace", title="Which layers make the kernel")
+    ax.set_xlim(right=1.5 * float(np.nanmax(np.concatenate([start, now]))))  # room for the legend
     _legend(ax)
 
 

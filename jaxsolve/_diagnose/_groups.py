@@ -34,13 +34,12 @@ def find_groups(problem: Problem) -> Groups:
         paths = [path[1:] for path in paths]  # what the lens looks at
     # The array of a module (.weight) goes by the module; one in a list goes by its place.
     ends = [path if isinstance(path[-1], jax.tree_util.SequenceKey) else path[:-1] for path in paths]
-    deepest, named, names = max(map(len, ends)), [], ()
-    for depth in range(deepest, -1, -1):
-        cut = [end[: max(depth, 1)] for end in ends]
-        named = [_name(end or path, path) for end, path in zip(cut, paths, strict=True)]
-        names = tuple(dict.fromkeys(named))
-        if len(names) <= MOST_GROUPS:
-            break
+    depth = max(1, *map(len, ends))
+    named = [_name(end, path) for end, path in zip(ends, paths, strict=True)]
+    while len(set(named)) > MOST_GROUPS and depth > 1:
+        depth -= 1
+        named = [_name(end[:depth], path) for end, path in zip(ends, paths, strict=True)]
+    names = tuple(dict.fromkeys(named))
     return Groups(names, tuple(names.index(name) for name in named))
 
 

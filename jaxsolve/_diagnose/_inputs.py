@@ -32,7 +32,7 @@ def read_problem(net: Any, x: Any, y: Any, loss: Any, test: Any, centered: Any) 
     if not jnp.issubdtype(x.dtype, jnp.floating):
         whole = jnp.int32 if x.dtype == jnp.bool_ else x.dtype
         net = Lens(net, None, None, x.shape[1:], out_size, whole=whole)
-    pair = None if test_x is None or test is None else (test_x, test[1])
+    pair = None if test_x is None else (test_x, _pair(test)[1])
     problem = Problem(net, x, y, test=pair, loss=losses.MSE() if loss is None else loss, centered=centered)
     _check_start(problem)
     return problem

@@ -29,8 +29,22 @@ class Lens(nets.AbstractNetwork):
     scale: Float[Array, ""] | None
     shape: tuple[int, ...] = eqx.field(static=True)  # a shape
     outputs: int = eqx.field(static=True)  # a shape
-    linear: bool = eqx.field(static=True, default=False)  # changes the program
-    whole: Any = eqx.field(static=True, default=None)  # a dtype
+    linear: bool = eqx.field(static=True)  # changes the program
+    whole: Any = eqx.field(static=True)  # a dtype
+
+    def __init__(
+        self,
+        net: Any,
+        start: PyTree,
+        scale: Float[Array, ""] | None,
+        shape: tuple[int, ...],
+        outputs: int,
+        *,
+        linear: bool = False,
+        whole: Any = None,
+    ):
+        self.net, self.start, self.scale = net, start, scale
+        self.shape, self.outputs, self.linear, self.whole = shape, outputs, linear, whole
 
     def __init__(
         self,
@@ -71,11 +85,13 @@ class Lens(nets.AbstractNetwork):
         else:
             start = at(self.start)
             change = at(params) - start
+        assert self.scale is not None  # with a start there is a scale
         return start + self.scale * change
 
     def rates(self) -> PyTree:
         nothing = jax.tree.map(lambda _: None, self.start)
-        return Lens(nets.rates(self.net), nothing, None, self.shape, self.outputs, self.linear, self.whole)
+        same = {"linear": self.linear, "whole": self.whole}
+        return Lens(nets.rates(self.net), nothing, None, self.shape, self.outputs, **same)
 
     def conserved(self, params: PyTree, eta: PyTree) -> tuple[nets.Conserved, ...]:
         return ()
@@ -85,4 +101,4 @@ def through(net: Any, x: Array, out_size: int, *, scale: Any, linear: bool = Fal
     """The network, with its present parameters as the start, through a lens."""
     inner, whole = (net.net, net.whole) if isinstance(net, Lens) else (net, None)
     start, scale = nets.partition(inner)[0], jnp.asarray(scale, x.dtype)
-    return Lens(inner, start, scale, x.shape[1:], out_size, linear, whole)
+    return Lens(inner, start, scale, x.shape[1:], out_size, linear=linear, whole=whole)

@@ -11,6 +11,7 @@ import optax
 
 from .._checks import describe, real_numbers, require_size
 from ._coordinates import read_widths
+from ._dataset import dataset
 from ._fit import fit_line, Slope, TOLERANCE
 from ._inputs import check_optimizer, read_key, read_problem
 from ._train import objective, train
@@ -58,11 +59,9 @@ class TransferCheck:
 
     def to_xarray(self) -> "xarray.Dataset":
         """The losses, with dimensions `width`, `rate` and `seed`."""
-        import xarray
-
         data = {"loss": (("width", "rate", "seed"), self.losses), "best_rate": ("width", self.best)}
         coords = {"width": self.widths, "rate": self.rates}
-        return xarray.Dataset(data, coords=coords, attrs={"passed": int(self.passed), "text": self.text})
+        return dataset(data, coords, {"passed": int(self.passed), "text": self.text})
 
 
 # An interval wider than this on either side holds both muP and the standard scaling, and decides nothing.

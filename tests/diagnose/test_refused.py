@@ -102,7 +102,7 @@ def _make(width, key):
 )
 def test_bad_widths_are_named(make, widths, kind, said):
     with pytest.raises(kind, match=said):
-        js.coordinate_check(make, widths, X, Y)
+        js.coordinate_check(arguments[0], arguments[1], X, Y)
 
 
 def test_bad_rates_are_named():
