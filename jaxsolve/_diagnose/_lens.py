@@ -46,19 +46,6 @@ class Lens(nets.AbstractNetwork):
         self.net, self.start, self.scale = net, start, scale
         self.shape, self.outputs, self.linear, self.whole = shape, outputs, linear, whole
 
-    def __init__(
-        self,
-        net: Any,
-        start: PyTree,
-        scale: Any,
-        shape: tuple[int, ...],
-        outputs: int,
-        linear: bool = False,
-        whole: Any = None,
-    ):
-        self.net, self.start, self.scale = net, start, scale
-        self.shape, self.outputs, self.linear, self.whole = shape, outputs, linear, whole
-
     @property
     def in_shape(self) -> tuple[int, ...]:
         return self.shape

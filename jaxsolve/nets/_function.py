@@ -51,10 +51,10 @@ def from_linen(module: Any, variables: Any, **options: Any) -> Function:
         options: for `module.apply`, such as `train=False` or `rngs={"dropout": key}`, a key that stays.
 
     Example:
-        >>> linen = pytest.importorskip("flax.linen")
+        >>> from flax import linen
         >>> module = linen.Dense(3)
-        >>> net = js.nets.from_linen(module, module.init(jax.random.key(0), jnp.ones(2)))
-        >>> js.kernels.empirical(net, jnp.ones((4, 2)), trace=True).ntk.shape
+        >>> net = js.nets.from_linen(module, module.init(jax.random.key(0), jnp.ones(2, jnp.float32)))
+        >>> js.kernels.empirical(net, jnp.ones((4, 2), jnp.float32), trace=True).ntk.shape
         (4, 4)
     """
     fixed = {name: values for name, values in variables.items() if name != "params"}
@@ -68,9 +68,9 @@ def from_nnx(model: Any) -> Function:
         model: called as model(x), without an axis of samples. With dropout or batch statistics, after `model.eval()`.
 
     Example:
-        >>> nnx = pytest.importorskip("flax.nnx")
+        >>> from flax import nnx
         >>> net = js.nets.from_nnx(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
-        >>> js.kernels.empirical(net, jnp.ones((4, 2)), trace=True).ntk.shape
+        >>> js.kernels.empirical(net, jnp.ones((4, 2), jnp.float32), trace=True).ntk.shape
         (4, 4)
     """
     from flax import nnx
@@ -88,7 +88,7 @@ def from_haiku(transformed: Any, params: Any, *, key: Any = None) -> Function:
         key: for dropout, one that stays; None for functions without.
 
     Example:
-        >>> haiku = pytest.importorskip("haiku")
+        >>> import haiku
         >>> made = haiku.transform(lambda x: haiku.Linear(3)(x))
         >>> net = js.nets.from_haiku(made, made.init(jax.random.key(0), jnp.ones(2)))
         >>> js.kernels.empirical(net, jnp.ones((4, 2)), trace=True).ntk.shape

@@ -442,7 +442,13 @@ def test_a_renamed_thing_is_found_by_its_old_name():
 
 
 def test_what_needs_no_argument_can_be_named_alone(table):
-    for name in set(kinds()["observe"].known) - {"stability", "hidden_kernel", "hidden_cross_kernel"}:
+    for name in set(kinds()["observe"].known) - {
+        "stability",
+        "hidden_kernel",
+        "hidden_cross_kernel",
+        "feature_kernel",
+        "gradient_kernel",
+    }:
         assert parse_config(changed(table, {"observe": [name]})).observe[0].name.startswith(name)
     for name in set(kinds()["loss"].known):
         problem = ConfiguredProblem(changed(copy.deepcopy(table), {"problem.loss": name})["problem"])

@@ -93,14 +93,14 @@ def _make(width, key):
 
 
 @pytest.mark.parametrize(
-    ("make", "widths", "kind", "said"),
+    ("arguments", "kind", "said"),
     [
-        (NET.layers[0].weight, [2, 4], TypeError, "make_net must be a function"),
-        (_make, [4], ValueError, "two or more, ascending"),
-        (_make, [8, 4], ValueError, "two or more, ascending"),
+        ((NET.layers[0].weight, [2, 4]), TypeError, "make_net must be a function"),
+        ((_make, [4]), ValueError, "two or more, ascending"),
+        ((_make, [8, 4]), ValueError, "two or more, ascending"),
     ],
 )
-def test_bad_widths_are_named(make, widths, kind, said):
+def test_bad_widths_are_named(arguments, kind, said):
     with pytest.raises(kind, match=said):
         js.coordinate_check(arguments[0], arguments[1], X, Y)
 

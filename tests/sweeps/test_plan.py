@@ -134,7 +134,8 @@ def test_a_flow_is_chosen_by_shapes_alone(width, name):
 
 
 def test_compilations(compilations):
-    """As many programs for one combination as for the others, whatever is traced; and planning compiles none."""
+    """As many programs for one combination as for the others, whatever is traced, and none that an earlier sweep of the
+    process has compiled; planning compiles none."""
 
     def count(axes):
         made, before = plan(_modes, axes, cases.ModesDecay(), TS), len(compilations)
@@ -143,10 +144,11 @@ def test_compilations(compilations):
         sweep(_modes, axes, cases.ModesDecay(), TS, progress=False)
         return len(compilations) - before, len(made.groups)
 
-    one, groups = count({"rate": [0.5, 1.0]})
+    one, groups = count({"rate": [0.5, 1.0], "count": [6]})
     assert (groups, one > 0) == (1, True)
-    assert count({"rate": [0.5, 1.0, 2.0], "count": [4]}) == (one, 1)
-    assert count({"count": [2, 3], "rate": [0.5, 1.0], "kind": ["slow"]}) == (2 * one, 2)
+    assert count({"rate": [0.5, 1.0, 2.0], "count": [8]}) == (one, 1)
+    assert count({"count": [7, 9], "rate": [0.5, 1.0], "kind": ["slow"]}) == (2 * one, 2)
+    assert count({"count": [7, 9], "rate": [0.6, 1.1], "kind": ["slow"]}) == (0, 2)
 
 
 # What it refuses
