@@ -15,7 +15,7 @@ from jaxtyping import Array
 
 from .. import data, dynamics, integrators, losses, nets, observe, theory, until
 from .._dynamics import AbstractDynamics
-from ._errors import unknown
+from ._refusals import unknown
 
 
 # Arguments that no text can give.

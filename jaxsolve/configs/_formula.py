@@ -9,7 +9,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ._errors import ConfigError, unknown
+from ._refusals import ConfigError, unknown
 
 
 MARK = "="  # how the text of a formula begins

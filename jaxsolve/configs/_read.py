@@ -2,15 +2,12 @@
 
 import contextlib
 import dataclasses
-import functools
 import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
-import jax
 import numpy as np
 
 from .._dynamics import AbstractDynamics
@@ -18,10 +15,9 @@ from .._problem import Problem
 from ..observe import Observable
 from ..sweeps import padded, Zip
 from ._catalogue import kinds
-from ._code import import_problem
-from ._errors import ConfigError, shown, unknown, words
-from ._limits import check_grid, check_spacing, check_values, read_text
-from ._recipe import names_in, Node, read_arguments, read_object, value_of
+from ._functions import ConfiguredDynamics, ConfiguredProblem, import_problem, SIDE_BY_SIDE
+from ._recipe import names_in, read_object
+from ._refusals import check_grid, check_spacing, check_values, ConfigError, read_text, shown, unknown
 
 
 SPACINGS: dict[str, Callable[..., Any]] = {"geomspace": np.geomspace, "linspace": np.linspace, "range": range}
@@ -45,58 +41,11 @@ class Config:
 
     problem_fn: Callable[..., Problem]
     axes: tuple[dict[str, Any] | Zip, ...]
-    dynamics: AbstractDynamics
+    dynamics: AbstractDynamics | ConfiguredDynamics
     ts: np.ndarray
     observe: tuple[Observable, ...]
     store: Path | None
     batch_size: int | None
-
-
-@dataclasses.dataclass(frozen=True)
-class ConfiguredProblem:
-    """Makes the problem of a cell from the table `[problem]`, which the manifest of a store shows as it is.
-
-    Arguments:
-        table: `network` and `data`, and what else `Problem` takes.
-
-    Raises:
-        ConfigError: the table says no problem.
-    """
-
-    table: Mapping[str, Any]
-
-    def __post_init__(self):
-        _ = self._nodes
-
-    def __call__(self, **cell: Any) -> Problem:
-        nodes = self._nodes
-        try:
-            parts = {name: value_of(node, cell) for name, node in nodes.items()}
-            net, data = parts.pop("network"), parts.pop("data")
-            transforms = parts.pop("transform", ())
-            for transform in transforms if isinstance(transforms, tuple) else (transforms,):
-                data = data.transform(transform)
-            state = eqx.nn.State(net)  # of batch normalisation
-            if jax.tree.leaves(state):
-                net, parts["state"] = eqx.nn.delete_init_state(net), state
-            return Problem(net, *data.train, test=data.test, **parts)
-        except (ConfigError, OSError):
-            raise
-        except Exception as error:  # nothing but what the config says is called here
-            raise ConfigError(f"problem: {words(error)}") from error
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The axes that the table refers to."""
-        return names_in(tuple(self._nodes.values()))
-
-    @functools.cached_property
-    def _nodes(self) -> dict[str, Node]:
-        return read_arguments(_problem_parts, self.table, "problem", "[problem]")
-
-
-def _problem_parts(*, network: Any, data: Any, transform: Any = (), loss: Any = None, centered: bool = False) -> None:
-    """What a table `[problem]` may hold."""
 
 
 def read_config(path: str | os.PathLike, *, allow_code: bool = False) -> Config:
@@ -146,9 +95,12 @@ def parse_config(table: Mapping[str, Any], *, allow_code: bool = False) -> Confi
         raise ConfigError(f"a config also needs {', '.join(missing)}")
     axes: Any
     axes, padded_names = _read_axes(table)
+    moves = ConfiguredDynamics(table["dynamics"])
+    if moves.labels:
+        axes = (*axes, {SIDE_BY_SIDE: moves.labels})
     check_grid(axes, padded_names)
     ts = _read_times(table["times"])  # before data are made, which takes longer
-    problem_fn = _read_problem(table["problem"], [name for part in axes for name in _names(part)], allow_code)
+    problem_fn = _read_problem(table["problem"], [name for part in axes for name in _names(part)], moves, allow_code)
     if padded_names:
         with _errors_of("axes"):
             problem_fn, axes = padded(problem_fn, axes, *padded_names)
@@ -158,9 +110,9 @@ def parse_config(table: Mapping[str, Any], *, allow_code: bool = False) -> Confi
     return Config(
         problem_fn=problem_fn,
         axes=tuple(axes),
-        dynamics=_constant(table["dynamics"], "dynamics", "dynamics"),
+        dynamics=moves if moves.names or moves.labels else moves(),
         ts=ts,
-        observe=tuple(_constant(item, "observe", f"observe[{i}]") for i, item in enumerate(observed)),
+        observe=tuple(_observable(item, f"observe[{i}]") for i, item in enumerate(observed)),
         store=None if "store" not in table else Path(_one_of(table, "store", str)),
         batch_size=_one_of(table, "batch_size", int),
     )
@@ -184,29 +136,32 @@ def _one_of(table: Mapping[str, Any], key: str, accepted: type) -> Any:
     return value
 
 
-def _constant(value: Any, kind: str, where: str) -> Any:
-    """An object that depends on no axis."""
-    node = read_object(value, kinds()[kind], where)
+def _observable(value: Any, where: str) -> Observable:
+    node = read_object(value, kinds()["observe"], where)
     if names_in(node):
         raise ConfigError(
-            f"{where} must not depend on axes, but depends on {sorted(names_in(node))}; only the problem may"
+            f"{where} must not depend on axes, but depends on {sorted(names_in(node))}; only the "
+            "problem and the dynamics may"
         )
     return node
 
 
-def _read_problem(value: Any, axes: Sequence[str], allow_code: bool) -> Callable[..., Problem]:
-    if isinstance(value, str):
-        return import_problem(value, allow_code=allow_code)
-    if not isinstance(value, Mapping):
+def _read_problem(
+    value: Any, axes: Sequence[str], moves: ConfiguredDynamics, allow_code: bool
+) -> Callable[..., Problem]:
+    made = None if isinstance(value, str) else value
+    if made is not None and not isinstance(made, Mapping):
         raise ConfigError(f"problem must be a table, or a text such as 'my_module:make_problem', got {shown(value)}")
-    made = ConfiguredProblem(value)
-    for name in sorted(made.names):
-        if name not in axes:
-            raise ConfigError(f"problem: {unknown(name, axes, 'axis')}")
-    idle = [name for name in axes if name not in made.names]
-    if idle:
+    problem = import_problem(value, allow_code=allow_code) if made is None else ConfiguredProblem(made)
+    used = dict(dynamics=moves.names) | (dict(problem=problem.names) if isinstance(problem, ConfiguredProblem) else {})
+    for where, names in used.items():
+        for name in sorted(names):
+            if name not in axes:
+                raise ConfigError(f"{where}: {unknown(name, axes, 'axis')}")
+    idle = [name for name in axes if not any(name in names for names in used.values()) and name != SIDE_BY_SIDE]
+    if idle and "problem" in used:
         raise ConfigError(f"axes: nothing in [problem] refers to {', '.join(idle)}; use it, such as by '={idle[0]}'")
-    return made
+    return problem
 
 
 def _read_axes(table: Mapping[str, Any]) -> tuple[Any, list[str]]:

@@ -8,9 +8,8 @@ from typing import Any
 
 from ..nets import Padded
 from ._catalogue import array, Kind, kinds, parameters
-from ._errors import ConfigError, shown, unknown, words
 from ._formula import Formula, MARK
-from ._limits import check_memory, check_sizes
+from ._refusals import check_memory, check_sizes, ConfigError, shown, unknown, words
 
 
 TYPE = "type"  # the key of a table that names what it makes

@@ -33,7 +33,7 @@ LOW_TRUST = 2  # digits, below which a figure would show the error
 def sweep(
     problem_fn: Callable[..., Problem],
     axes: Mapping[str, Any] | Zip | Sequence[Mapping[str, Any] | Zip],
-    dynamics: AbstractDynamics,
+    dynamics: AbstractDynamics | Callable[..., AbstractDynamics],
     ts: Any,
     *,
     observe: Observable | Sequence[Observable] = (loss(),),
@@ -48,11 +48,14 @@ def sweep(
     """Solves one problem per cell of a grid of named axes.
 
     Arguments:
-        problem_fn: makes the problem of a cell; its arguments are the names of the axes.
+        problem_fn: makes the problem of a cell; its arguments are the names of the axes, but for those that only the
+            dynamics depends on.
         axes: values by name, all combined; or `Zip(...)`, whose axes advance together; or a list of such dicts and
             Zips. Floats, arrays and ranges are traced and batched; ints, strings, bools and callables in a list are
             static: one compilation per combination of them.
-        dynamics, ts, observe: as for `solve`; ts is 1-D.
+        dynamics: as for `solve`, or a function of axes that returns it, such as
+            `lambda rate: js.Descent(optax.sgd(rate))`. An axis of strings lays several side by side.
+        ts, observe: as for `solve`; ts is 1-D.
         store: folder of a Zarr v3 store that is filled while the sweep runs. `xarray.open_zarr(store)` opens it at any
             time; lanes that have not run are NaN, and -1 in `result` and `steps`. Ctrl-C and SIGTERM finish the running
             batch first.

@@ -105,3 +105,28 @@ def test_the_kernel_that_a_run_has_learnt():
 def test_what_is_refused(parts, message):
     with pytest.raises(ConfigError, match=message):
         parse_config(_table(**parts))
+
+
+def test_a_dynamics_depends_on_axes():
+    dynamics = {"type": "Descent", "optimizer": {"type": "sgd", "learning_rate": "=rate / 2"}}
+    network = {"network": NETWORK | {"key": 3}}
+    config = parse_config(_table(dynamics=dynamics, axes={"rate": [0.1, 0.2]}, problem=network))
+    found = js.sweep(config.problem_fn, config.axes, config.dynamics, config.ts, progress=False)
+    for rate in (0.1, 0.2):
+        alone = lambda rate: js.solve(config.problem_fn(), js.Descent(optax.sgd(rate)), [0.0, 1.0])["loss"]
+        np.testing.assert_allclose(found["loss"].sel(rate=rate), alone(rate / 2), rtol=cases.eps(1e3))
+        assert abs(alone(rate)[-1] / alone(rate / 2)[-1] - 1) > 1e-4
+
+
+def test_several_dynamics_stand_side_by_side():
+    sgd = {"type": "Descent", "optimizer": {"type": "sgd", "learning_rate": "=rate"}}
+    several = ["FrozenKernel", sgd | {"name": "steps"}]
+    config = parse_config(_table(dynamics=several, axes={"seed": [3], "rate": [0.1, 0.2]}))
+    found = js.sweep(config.problem_fn, config.axes, config.dynamics, config.ts, progress=False)
+    assert found["dynamics"].values.tolist() == ["FrozenKernel", "steps"]
+    problem = config.problem_fn(seed=3)
+    for rate in (0.1, 0.2):
+        lane = found["loss"].sel(seed=3, rate=rate)
+        for name, dynamics in {"FrozenKernel": js.FrozenKernel(), "steps": js.Descent(optax.sgd(rate))}.items():
+            alone = js.solve(problem, dynamics, [0.0, 1.0])["loss"]
+            np.testing.assert_allclose(lane.sel(dynamics=name), alone, rtol=cases.eps(1e3))

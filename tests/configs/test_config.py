@@ -314,7 +314,15 @@ def test_formulas_without_a_value(text, values):
         # arguments of axes
         ({"problem.network.scaling.gamma": "=gama"}, "problem: 'gama' is not a known axis; did you mean 'gamma'"),
         ({"axes.rho": [1.0]}, "nothing in .problem. refers to rho; use it, such as by '=rho'"),
-        ({"dynamics.rate": "=gamma"}, r"dynamics must not depend on axes, but depends on \['gamma'\]"),
+        ({"dynamics.rate": "=gama"}, "dynamics: 'gama' is not a known axis; did you mean 'gamma'"),
+        (
+            {"observe": [{"type": "kernel_spectrum", "top": "=seed"}]},
+            r"observe\[0\] must not depend on axes, but depends",
+        ),
+        ({"dynamics": []}, r"dynamics holds none; give a table .dynamics., or several"),
+        ({"dynamics": ["GradientFlow", "GradientFlow"]}, "there are two called 'GradientFlow'; give each a 'name'"),
+        ({"dynamics": ["GradientFlow", {"type": "Flow"}]}, r"dynamics\[1\]: 'Flow' is not a known dynamics"),
+        ({"dynamics": [{"type": "GradientFlow", "name": 3}]}, r"dynamics\[0\].name must be a text"),
         # what is missing
         ({"problem": None, "times": None}, "a config also needs problem, times"),
         ({"problem.network.depth": None, "problem.network.key": None}, "network: MLP also needs depth, key"),

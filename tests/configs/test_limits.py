@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from jaxsolve import GradientFlow
 from jaxsolve.configs import ConfigError, read_config
 from tests.configs.small import changed, small
 from tests.inside import Formula, parse_config
@@ -225,6 +226,7 @@ def test_integrators_within_integrators():
     flow = lambda integrator: {"dynamics": {"type": "GradientFlow", "integrator": integrator}}
     for euler in ("Euler", {"type": "Euler"}):
         found = parse_config(changed(small("kunin_grid"), flow({"type": "HalfSolver", "solver": euler})))
+        assert isinstance(found.dynamics, GradientFlow)
         assert found.dynamics.name == "GradientFlow(HalfSolver)"
         words = _refused_table("kunin_grid", flow(euler))
         assert words.startswith("dynamics: Euler gives no error estimate; use an adaptive solver")

@@ -187,7 +187,11 @@ def test_shapes_that_depend_on_axes_only_together():
         ),
         ({"problem_fn": lambda rate, speed: rate}, TypeError, "missing a required argument: 'speed'; name the axes"),
         ({"problem_fn": lambda rate: rate}, TypeError, r"must return a jaxsolve\.Problem, got an array of shape \(\)"),
-        ({"dynamics": "sgd"}, TypeError, r"dynamics must be such as GradientFlow\(\), got str 'sgd'"),
+        (
+            {"dynamics": "sgd"},
+            TypeError,
+            r"dynamics must be such as GradientFlow\(\), or a function of axes .*, got str 'sgd'",
+        ),
         ({"ts": [1.0, 0.5]}, ValueError, "ts must be sorted"),
         ({"axes": {"t": [1.0]}, "problem_fn": lambda t: t}, ValueError, r"axes may not be called \['t'\]"),
         ({"batch_size": 0}, ValueError, "batch_size must be an integer >= 1, got 0"),

@@ -324,7 +324,11 @@ def test_an_observable_whose_shape_depends_on_a_static_axis():
     [
         ({"problem_fn": 3}, TypeError, "problem_fn must return the problem of a cell, got int 3"),
         ({"problem_fn": lambda rate: rate}, TypeError, r"problem_fn must return a jaxsolve\.Problem, got an array"),
-        ({"dynamics": "sgd"}, TypeError, r"dynamics must be such as GradientFlow\(\), got str 'sgd'"),
+        (
+            {"dynamics": "sgd"},
+            TypeError,
+            r"dynamics must be such as GradientFlow\(\), or a function of axes .*, got str 'sgd'",
+        ),
         ({"ts": [1.0, 0.5]}, ValueError, "ts must be sorted"),
         ({"ts": [[1.0]]}, ValueError, "ts must be one time or a non-empty 1-D sequence"),
         ({"dynamics": GradientFlow(), "ts": [jnp.inf]}, ValueError, "ts ends in inf"),

@@ -28,7 +28,7 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
     return {
         "dims": [axis.dim for axis in plan.axes],
         "axes": {axis.dim: {item.name: describe_value(values(item)) for item in axis.arguments} for axis in plan.axes},
-        "dynamics": {"name": plan.dynamics.name, "settings": describe_value(plan.dynamics)},
+        "dynamics": {"name": plan.name, "settings": describe_value(plan.dynamics)},
         "ts": describe_value(plan.ts),
         "observe": {item.name: describe_value(item) for item in plan.observables},
         "precision": {"x64": config.jax_enable_x64, "matmul": str(config.jax_default_matmul_precision)},
@@ -43,8 +43,8 @@ def first_problem(plan: Plan) -> dict[str, list[Any]]:
     """
     group = plan.groups[0]
     plan.check([group])
-    builder = Builder(plan.problem_fn, group)
-    made = jax.jit(lambda cell: eqx.filter(builder.problem(builder.leaves(cell)), eqx.is_inexact_array))
+    builder = Builder(plan.problem_fn, plan.dynamics, group)
+    made = jax.jit(lambda cell: eqx.filter(builder.lane(builder.leaves(cell))[0], eqx.is_inexact_array))
     arrays = made({name: values[0] for name, values in group.cells.items()})
     leaves = jax.tree_util.tree_leaves_with_path(arrays)
     return {jax.tree_util.keystr(path, simple=True, separator="."): _numbers(np.asarray(leaf)) for path, leaf in leaves}

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ..._checks import concrete
-from ..._dynamics import AbstractDynamics, AbstractRandomAccess, NotApplicable, Quantity, resolve, View
+from ..._dynamics import AbstractDynamics, AbstractRandomAccess, NotApplicable, Quantity, View
 from ..._problem import Problem
 from ..._solve import observe_march, observe_random_access, read_times
 from ...dynamics import Descent
@@ -101,7 +101,7 @@ def describe(plan: "Plan") -> str:
     lines = [
         f"{count(plan.lanes, 'lane')}: {plan.grid}",
         f"traced: {traced or 'none'}; static: {static or 'none'}",
-        f"{plan.dynamics.name} at {count(len(plan.ts), 'time')} from {plan.ts[0]:g} to {plan.ts[-1]:g}, "
+        f"{plan.name} at {count(len(plan.ts), 'time')} from {plan.ts[0]:g} to {plan.ts[-1]:g}, "
         f"observing {', '.join(item.name for item in plan.observables)}",
         count(len(plan.groups), "compilation"),
     ]
@@ -113,7 +113,7 @@ def describe(plan: "Plan") -> str:
         largest, observed = max(largest, needed), observed + lanes * found.observed_bytes
         if index < SHOWN:
             name = ", ".join(f"{key} = {label(value)}" for key, value in group.static.items()) or "all"
-            chosen = "" if found.dynamics.name == plan.dynamics.name else f", {found.dynamics.name}"
+            chosen = "" if found.dynamics.name == plan.name else f", {found.dynamics.name}"
             batches = f"{count(lanes, 'lane')} in batches of {size}"
             lines.append(f"  {name}: {batches}, {_in_words(needed)}, {found.cost(lanes)}{chosen}")
     more = [f"  and {len(plan.groups) - SHOWN} more"] if len(plan.groups) > SHOWN else []
@@ -123,10 +123,9 @@ def describe(plan: "Plan") -> str:
 
 def _lane(plan: "Plan", group: Group) -> tuple[Problem, AbstractDynamics]:
     """The shapes of a lane's problem, and the dynamics that it chooses."""
-    problem = Builder(plan.problem_fn, group).shape
-    chosen = resolve(plan.dynamics, problem)
-    read_times(plan.times, chosen, plan.times.dtype)
-    return problem, chosen
+    builder = Builder(plan.problem_fn, plan.dynamics, group)
+    read_times(plan.times, builder.chosen, plan.times.dtype)
+    return builder.shape, builder.chosen
 
 
 def _seen(plan: "Plan", problem: Problem, dynamics: Any) -> dict[str, Array]:

@@ -17,6 +17,7 @@ from ..._problem import Problem
 from ..._solve import read_times
 from ...observe import check_observables, loss, Observable
 from ..grid._axes import Axis, Group, groups, read_axes, Zip
+from ..running._builder import Dynamics, dynamics_of, taken
 from ..running._devices import Devices
 from ..running._execute import Program, trace_group
 from ..running._variables import LANE_VARIABLES, require_dataset
@@ -37,7 +38,7 @@ class Plan:
 
     problem_fn: Callable[..., Problem]
     axes: tuple[Axis, ...]
-    dynamics: AbstractDynamics
+    dynamics: Dynamics
     observables: Sequence[Observable]
     ts: np.ndarray
     batch_size: int | None
@@ -61,6 +62,14 @@ class Plan:
     def lanes_per_group(self) -> int:
         """Cells of equal static arguments."""
         return math.prod(len(axis) for axis in self.axes if axis.traced)
+
+    @property
+    def name(self) -> str:
+        """What messages call the dynamics; of a function of axes, its name."""
+        if isinstance(self.dynamics, AbstractDynamics):
+            return self.dynamics.name
+        names = [item.name for axis in self.axes for item in axis.arguments]
+        return f"dynamics of {', '.join(taken(self.dynamics, names))}"
 
     @functools.cached_property
     def groups(self) -> tuple[Group, ...]:
@@ -95,7 +104,8 @@ class Plan:
             TypeError: they are not the arguments of problem_fn.
             ValueError: the shape or dtype of an observable is not the same in all groups; the message names the axis.
         """
-        _check_arguments(self.problem_fn, [item.name for axis in self.axes for item in axis.arguments])
+        names = [item.name for axis in self.axes for item in axis.arguments]
+        _check_arguments(self.problem_fn, self.dynamics, names)
         if len(among) < 2:
             return
         found = [_outline.shapes(self, group) for group in among]
@@ -125,7 +135,7 @@ class Plan:
 def plan(
     problem_fn: Callable[..., Problem],
     axes: Mapping[str, Any] | Zip | Sequence[Mapping[str, Any] | Zip],
-    dynamics: AbstractDynamics,
+    dynamics: AbstractDynamics | Callable[..., AbstractDynamics],
     ts: Any,
     *,
     observe: Observable | Sequence[Observable] = (loss(),),
@@ -162,20 +172,28 @@ def read_plan(
     """As `plan`, without looking at problem_fn."""
     if not callable(problem_fn):
         raise TypeError(f"problem_fn must return the problem of a cell, got {describe(problem_fn)}")
-    if not isinstance(dynamics, AbstractDynamics):
-        raise TypeError(f"dynamics must be such as GradientFlow(), got {describe(dynamics)}")
+    if not isinstance(dynamics, AbstractDynamics) and (isinstance(dynamics, type) or not callable(dynamics)):
+        raise TypeError(
+            f"dynamics must be such as GradientFlow(), or a function of axes that returns one, got {describe(dynamics)}"
+        )
     fn: Callable[..., Any] = problem_fn
+    moves: Any = dynamics
     grid = read_axes(axes)
-    observables = check_observables(observe, dynamics)
+    observables, times = (), jnp.zeros(0)
+    for first in [dynamics_of(moves, group) for group in groups(grid)]:
+        observables = check_observables(observe, first)
+        times = jnp.atleast_1d(read_times(ts, first, jnp.result_type(float)))
     _check_names(grid, observables)
-    times = jnp.atleast_1d(read_times(ts, dynamics, jnp.result_type(float)))
     if batch_size is not None:
         batch_size = require_size(batch_size, "batch_size")
-    return Plan(fn, grid, dynamics, observables, np.asarray(times), batch_size)
+    return Plan(fn, grid, moves, observables, np.asarray(times), batch_size)
 
 
-def _check_arguments(problem_fn: Callable[..., Any], names: Sequence[str]) -> None:
-    """Raises TypeError where the axes are not the arguments of problem_fn."""
+def _check_arguments(problem_fn: Callable[..., Any], dynamics: Dynamics, names: Sequence[str]) -> None:
+    """Raises TypeError where the axes are not the arguments of problem_fn; those of dynamics alone may be others."""
+    if not isinstance(dynamics, AbstractDynamics):
+        mine, others = taken(problem_fn, names), taken(dynamics, names)
+        names = [name for name in names if name in mine or name not in others]
     try:
         signature = inspect.signature(problem_fn)
     except ValueError:  # of some functions made in C nothing is known

@@ -1,6 +1,7 @@
 """From the cells of a group to their problems, and to what their lanes do."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -11,7 +12,7 @@ from jax.extend.core import jaxpr_as_fun
 from jaxtyping import Array, Float
 
 from ..._checks import describe
-from ..._dynamics import is_stochastic, of_lane
+from ..._dynamics import AbstractDynamics, is_stochastic, of_lane, resolve
 from ..._problem import Problem
 from ...observe import Observable
 from ..grid._axes import Group
@@ -24,27 +25,41 @@ INDEX = "flat index"  # in the cells of lanes that have a random key each; no ar
 
 
 class Leaves(NamedTuple):
-    """The arrays of a problem, in lists: those that depend on the cell, and those that all lanes share, as the data."""
+    """The arrays of a lane, in lists: those that depend on the cell, and those that all lanes share, as the data."""
 
     own: Any
     shared: Any
 
 
+Dynamics = AbstractDynamics | Callable[..., AbstractDynamics]
+"""How lanes move: all alike, or as a function of axes says."""
+
+
 class Builder:
-    """Makes the problems of a group, whose function is traced once.
+    """Makes the lanes of a group: their problems, and their dynamics where a function of axes makes them.
+
+    Each function gets the axes that it has arguments for, and is traced once.
+
+    Attributes:
+        shape: the problem of a lane, in shapes.
+        dynamics: the one that all lanes have, or that of the first lane.
 
     Raises:
-        TypeError: problem_fn returns something else than a Problem, or needs the value of a traced axis.
+        TypeError: problem_fn returns something else than a Problem, dynamics something else than a dynamics, or one of
+            them needs the value of a traced axis.
     """
 
-    def __init__(self, problem_fn: Callable[..., Problem], group: Group):
-        parts: list[Any] = []  # the problem's structure and its leaves that are not arrays, filled while tracing
+    def __init__(self, problem_fn: Callable[..., Problem], dynamics: Dynamics, group: Group):
+        self.dynamics = dynamics_of(dynamics, group)
+        parts: list[Any] = []  # the structure and the leaves that are not arrays, filled while tracing
 
         def build(cell: dict[str, Array]) -> list[Array]:
-            problem: Any = problem_fn(**group.static, **cell)
+            known = group.static | cell
+            problem: Any = problem_fn(**_own(problem_fn, known))
             if not isinstance(problem, Problem):
                 raise TypeError(f"problem_fn must return a jaxsolve.Problem, got {describe(problem)}")
-            arrays, static = eqx.partition(problem, eqx.is_array)
+            made = None if isinstance(dynamics, AbstractDynamics) else resolve(_make(dynamics, known), problem)
+            arrays, static = eqx.partition((problem, made), eqx.is_array)
             parts[:] = [jax.tree.structure(arrays), static]
             return jax.tree.leaves(arrays)
 
@@ -53,9 +68,10 @@ class Builder:
             closed = jax.make_jaxpr(build)(example)
         except jax.errors.JAXTypeError as error:
             raise TypeError(
-                f"problem_fn needs to know the value of an axis that is traced, one of {sorted(example)}: it branches "
-                "on it, makes a size of it, or calls int, float or NumPy. Make this axis static by giving a list of "
-                "ints or strings (one compilation each), or use jnp.where; a key is jax.random.key(seed), without int"
+                "problem_fn (or a function given as dynamics) needs to know the value of an axis that is traced, one "
+                f"of {sorted(example)}: it branches on it, makes a size of it, or calls int, float or NumPy. Make this "
+                "axis static by giving a list of ints or strings (one compilation each), or use jnp.where; a key is "
+                "jax.random.key(seed), without int"
             ) from error
         if _makes_keys_of_floats(closed.jaxpr):
             floats = sorted(name for name, values in group.cells.items() if values.dtype.kind == "f")
@@ -66,22 +82,73 @@ class Builder:
         self._run = jaxpr_as_fun(closed)
         self._structure, self._static = parts
         self._depends = _depends_on_input(closed.jaxpr)
-        self.shape = self._combine([jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in closed.out_avals])
+        self.shape, _ = self._combine([jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in closed.out_avals])
+        self.chosen = resolve(self.dynamics, self.shape)
 
     def leaves(self, cell: dict[str, Array]) -> Leaves:
-        """The arrays of a cell's problem."""
+        """The arrays of a cell's lane."""
         found = Leaves([], [])
         for leaf, depends in zip(self._run(*jax.tree.leaves(cell)), self._depends, strict=True):
             (found.own if depends else found.shared).append(jnp.asarray(leaf))
         return found
 
-    def problem(self, leaves: Leaves) -> Problem:
-        """The problem of these arrays."""
+    def lane(self, leaves: Leaves) -> tuple[Problem, Any]:
+        """The problem and the dynamics of these arrays."""
         own, shared = iter(leaves.own), iter(leaves.shared)
-        return self._combine([next(own if depends else shared) for depends in self._depends])
+        problem, made = self._combine([next(own if depends else shared) for depends in self._depends])
+        return problem, self.chosen if made is None else made
 
-    def _combine(self, leaves: list[Any]) -> Problem:
+    def _combine(self, leaves: list[Any]) -> tuple[Problem, Any]:
         return eqx.combine(jax.tree.unflatten(self._structure, leaves), self._static)
+
+
+def dynamics_of(dynamics: Dynamics, group: Group) -> AbstractDynamics:
+    """The dynamics of a group's first lane, for what is known before lanes are: its kind, its name, what it shows.
+
+    Raises:
+        TypeError: a function returns something else, or takes other arguments than axes.
+    """
+    if isinstance(dynamics, AbstractDynamics):
+        return dynamics
+    first = {name: np.asarray(values)[0] for name, values in group.cells.items()}
+    return _make(dynamics, group.static | first)
+
+
+def taken(function: Callable[..., Any], names: Collection[str]) -> list[str]:
+    """Which of these names are arguments of a function: all, if its arguments are not known or are any."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except ValueError:  # of some functions made in C nothing is known
+        return list(names)
+    any_name = any(item.kind is inspect.Parameter.VAR_KEYWORD for item in parameters.values())
+    return [name for name in names if any_name or name in parameters]
+
+
+def _needed(function: Callable[..., Any]) -> list[str]:
+    """The arguments that a function must be given."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:
+        return []
+    given = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    return [item.name for item in parameters if item.default is inspect.Parameter.empty and item.kind not in given]
+
+
+def _own(function: Callable[..., Any], cell: dict[str, Any]) -> dict[str, Any]:
+    return {name: cell[name] for name in taken(function, cell)}
+
+
+def _make(dynamics: Callable[..., Any], cell: dict[str, Any]) -> AbstractDynamics:
+    own = _own(dynamics, cell)
+    missing = [name for name in _needed(dynamics) if name not in own]
+    if missing:
+        raise TypeError(
+            f"the function given as dynamics needs {missing}, but the axes are {list(cell)}: name them alike"
+        )
+    made = dynamics(**own)
+    if not isinstance(made, AbstractDynamics):
+        raise TypeError(f"a function given as dynamics must return one such as GradientFlow(), got {describe(made)}")
+    return made
 
 
 def _makes_keys_of_floats(jaxpr: Any) -> bool:
@@ -109,7 +176,8 @@ class Setup(NamedTuple):
 
     Attributes:
         builder: makes their problems.
-        dynamics: how they move, where the problem chooses the one that it has chosen.
+        dynamics: how they move (the first of them, where axes say how), where the problem chooses the one that it has
+            chosen.
         observables, ts: as for the sweep.
         devices: to run on.
         size: lanes of a batch, on all devices.
@@ -145,9 +213,10 @@ class Setup(NamedTuple):
     def lane(self, leaves: Leaves) -> tuple[Problem, Any]:
         """The problem and the dynamics of a lane of these arrays."""
         if INDEX not in self.cell:
-            return self.builder.problem(leaves), self.dynamics
+            return self.builder.lane(leaves)
         *own, index = leaves.own
-        return self.builder.problem(Leaves(own, leaves.shared)), of_lane(self.dynamics, index)
+        problem, dynamics = self.builder.lane(Leaves(own, leaves.shared))
+        return problem, of_lane(dynamics, index)
 
 
 def cells_of(group: Group, dynamics: Any) -> Cells:

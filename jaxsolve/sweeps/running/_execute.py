@@ -10,12 +10,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..._checks import describe
-from ..._dynamics import AbstractDynamics, AbstractMarching, AbstractRandomAccess, resolve
+from ..._dynamics import AbstractDynamics, AbstractMarching, AbstractRandomAccess
 from ..._problem import Problem
 from ..._solve import read_times
 from ...observe import Observable
 from ..grid._axes import Group
-from ._builder import Builder, cells_of, Setup
+from ._builder import Builder, cells_of, Dynamics, Setup
 from ._caption import caption
 from ._devices import Devices, read_devices
 from .programs._base import AbstractRunner, Origin
@@ -75,7 +75,7 @@ class Program(NamedTuple):
 def trace_group(
     problem_fn: Callable[..., Problem],
     group: Group,
-    dynamics: AbstractDynamics,
+    dynamics: Dynamics,
     observables: tuple[Observable, ...],
     ts: Float[Array, " times"],
     batch_size: int | None,
@@ -83,14 +83,16 @@ def trace_group(
 ) -> Program:
     """Traces the program of a group; a batch size of None chooses, devices of None are those of this process."""
     devices = read_devices(None) if devices is None else devices
-    builder = Builder(problem_fn, group)
-    chosen = resolve(dynamics, builder.shape)
+    builder = Builder(problem_fn, dynamics, group)
+    chosen = builder.chosen
     read_times(ts, chosen, ts.dtype)
     kind, total = _kind(chosen, devices), len(group.lanes)
     cell = {name: values[0] for name, values in cells_of(group, chosen).items()}
     size = default_batch(chosen, total) if batch_size is None else min(batch_size, total)
     setup = Setup(builder, chosen, observables, ts, devices, 0, cell).of_size(size)
-    return Program(group, setup, kind(setup), caption(dynamics, chosen, builder.shape), batch_size is None)
+    alike = isinstance(dynamics, AbstractDynamics)
+    said = caption(builder.dynamics, chosen, builder.shape) if alike else chosen.name
+    return Program(group, setup, kind(setup), said, batch_size is None)
 
 
 def default_batch(dynamics: AbstractDynamics, lanes: int) -> int:

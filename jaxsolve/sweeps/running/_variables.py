@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..._dynamics import AbstractChoice, AbstractDynamics, AbstractMarching
+from ..._dynamics import AbstractMarching, AbstractRandomAccess
 from ..._results import RESULT_NAMES
 from ...observe import Observable
+from ._builder import Dynamics
 from .programs._base import Batch, Lanes
 
 
@@ -104,11 +105,11 @@ def require_dataset(observables: Sequence[Observable], lanes: Lanes) -> None:
 
 
 def variables_for(
-    observables: Sequence[Observable], dynamics: AbstractDynamics, ts: np.ndarray, lanes: Lanes
+    observables: Sequence[Observable], dynamics: Dynamics, ts: np.ndarray, lanes: Lanes
 ) -> tuple[Variable, ...]:
     """The variables of a store, before any lane has run; of lanes, shapes and dtypes are enough."""
-    # Where the problem chooses the dynamics, the groups may round times in different ways, and some have certificates.
-    unknown = isinstance(dynamics, AbstractChoice) and not isinstance(dynamics, AbstractMarching)
+    # Where axes or the problem choose the dynamics, groups may round times in their own ways, and some certify.
+    unknown = not isinstance(dynamics, AbstractMarching | AbstractRandomAccess)
     rounded = unknown or not np.array_equal(np.asarray(dynamics.times(jnp.asarray(ts))), ts)
     return variables_of(observables, lanes, rounded=rounded, certified=unknown or lanes.trust is not None)
 
