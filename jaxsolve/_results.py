@@ -66,6 +66,7 @@ RESULT_NAMES = (
 FIRST_FAILURE = 3  # the code from which on a run has failed
 
 
+@eqx.filter_jit
 def result_code(result: RESULTS) -> Int[Array, "..."]:
     """The index of a result in `RESULT_NAMES`; -1 for an item of another enumeration."""
     matches = jnp.stack([jnp.asarray(result == getattr(RESULTS, name)) for name in RESULT_NAMES])

@@ -1,5 +1,6 @@
 """The first verb: one problem, one dynamics, one trajectory."""
 
+import functools
 import sys
 import warnings
 from collections.abc import Sequence
@@ -8,7 +9,9 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jaxlib.version
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
 from ._checks import concrete, describe, require_flag
@@ -92,19 +95,19 @@ def solve(
     dynamics = resolve(dynamics, problem)
     observables = check_observables(observe, dynamics)
     times = read_times(ts, dynamics, problem.x.dtype)
-    if isinstance(dynamics, AbstractRandomAccess):
-        check_applies(problem, dynamics, throw)
     for item in observables:
         if item.require is not None:
             item.require(problem)
     fits(getattr(dynamics, "until", None), problem)
     with memory_for("this run", "take fewer samples or times, or observables that need no kernel"):
-        if isinstance(dynamics, AbstractMarching) and progress:
+        if isinstance(dynamics, AbstractRandomAccess):
+            trajectory = _look_up(problem, dynamics, times, observables)
+        elif progress:
             trajectory = _march_visibly(problem, dynamics, times, observables)
         else:
             trajectory = _run(problem, dynamics, times, observables)
         if throw:
-            _raise_on_failure(trajectory)
+            _raise_on_failure(problem, dynamics, trajectory)
     if isinstance(dynamics, AbstractMarching):
         _warn(trajectory, times)
     return trajectory
@@ -149,6 +152,13 @@ def check_applies(problem: Problem, dynamics: AbstractRandomAccess, throw: bool)
         raise NotApplicable(f"{dynamics.name} does not solve this problem: it needs {validity.missed()}")
 
 
+def require_kind(problem: Problem, dynamics: AbstractRandomAccess) -> None:
+    """Raises NotApplicable where a closed form is for another kind of problem; shapes are enough to see that."""
+    missed = [f"{a.name}: {a.detail}" for a in dynamics.check(problem).assumptions if a.structural]
+    if missed:
+        raise NotApplicable(f"{dynamics.name} does not solve this problem: it needs {'; '.join(missed)}")
+
+
 def observe_march(
     problem: Problem, observables: tuple[Observable, ...], run: March, *, at_once: int = TIMES_AT_ONCE
 ) -> dict[str, Array]:
@@ -185,25 +195,48 @@ def random_access_result(problem: Problem, dynamics: AbstractRandomAccess) -> RE
     return RESULTS.where(problem.valid, result, RESULTS.invalid)
 
 
+def _look_up(problem, dynamics, ts, observables) -> Trajectory:
+    """A closed form at all times. Whether it applies is seen in the same program: to ask first would take longer."""
+    known = not any(isinstance(leaf, Tracer) for leaf in (*jax.tree.leaves((problem, dynamics, ts)), jax.lax.neg(ts)))
+    try:
+        return (_quickly_compiled(jax.default_backend()) if known else _closed_form)(problem, dynamics, ts, observables)
+    except Exception:
+        check_applies(problem, dynamics, throw=False)  # says more, if the problem is of another kind
+        raise
+
+
+def _closed_form(problem, dynamics, ts, observables) -> Trajectory:
+    require_kind(problem, dynamics)
+    row = jnp.atleast_1d(ts)
+    fine = _are_times(row, dynamics)
+    return _trajectory(
+        dynamics,
+        observables,
+        ts,
+        row,
+        _nan_unless(fine, observe_random_access(problem, dynamics, observables, row)),
+        row[-1],
+        RESULTS.where(fine, random_access_result(problem, dynamics), RESULTS.invalid),
+        Stats(*[jnp.zeros((), int)] * 4),
+        None,
+        dynamics.at(problem, row[-1]),
+    )
+
+
+@functools.cache
+def _quickly_compiled(backend: str) -> Any:
+    """Closed forms run for a moment, so XLA's older code for fused loops serves, which compiles in 0.6 of the time."""
+    if backend != "cpu" or jaxlib.version.__version_info__ >= (0, 11):  # which has no such code
+        return eqx.filter_jit(_closed_form)
+    older: Any = {"xla_cpu_parallel_codegen_split_count": "1", "xla_cpu_use_fusion_emitters": False}
+    jit: Any = eqx.filter_jit
+    return jit(_closed_form, compiler_options=older)
+
+
 @eqx.filter_jit
 def _run(problem, dynamics, ts, observables) -> Trajectory:
     row = jnp.atleast_1d(ts)
     fine = _are_times(row, dynamics)
-    if isinstance(dynamics, AbstractRandomAccess):
-        observed = observe_random_access(problem, dynamics, observables, row)
-        zero = jnp.zeros((), int)
-        return _trajectory(
-            dynamics,
-            observables,
-            ts,
-            row,
-            _nan_unless(fine, observed),
-            row[-1],
-            RESULTS.where(fine, random_access_result(problem, dynamics), RESULTS.invalid),
-            Stats(zero, zero, zero, zero),
-            None,
-            dynamics.at(problem, row[-1]),
-        )
     # A march with times that are none is over at once.
     run = march(problem, dynamics, jnp.where(fine, row, 0))
     found = _of_march(problem, dynamics, observables, ts, run)
@@ -319,13 +352,13 @@ def _warn(trajectory: Trajectory, times: Float[Array, "..."]) -> None:
         )
 
 
-def _raise_on_failure(trajectory: Trajectory) -> None:
+def _raise_on_failure(problem: Problem, dynamics: AbstractDynamics, trajectory: Trajectory) -> None:
     code = concrete(result_code(trajectory.result))
-    if code is None or code.ndim:
+    if code is None or code.ndim or code < FIRST_FAILURE:
         return
-    name = str(result_names(code))
-    if name not in ("successful", "event", "max_time"):
-        raise SolveError(
-            f"{trajectory.dynamics} ended at t = {float(trajectory.t_end):.6g} after {int(trajectory.stats.steps)} "
-            f"steps: {name}. {RESULTS[trajectory.result]} (`throw=False` returns the trajectory up to there.)"
-        )
+    if isinstance(dynamics, AbstractRandomAccess):
+        check_applies(problem, dynamics, throw=True)
+    raise SolveError(
+        f"{trajectory.dynamics} ended at t = {float(trajectory.t_end):.6g} after {int(trajectory.stats.steps)} "
+        f"steps: {result_names(code)}. {RESULTS[trajectory.result]} (`throw=False` returns the trajectory up to there.)"
+    )

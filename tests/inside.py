@@ -104,6 +104,9 @@ from jaxsolve.papers._erratum import Checked, compared, counted, Measurement, re
 # What the claims of several figures are measured by, on curves of which the answer is known.
 from jaxsolve.papers._geiger import collapsing_power, over_seeds, power, when
 
+# What stands in for images that are not on the machine.
+from jaxsolve.papers._images import images
+
 # The simulations that errata are judged by must themselves be right.
 from jaxsolve.papers._simulate import draw as simulate_draw, follow, linear_problem, time_of_loss
 
@@ -168,6 +171,7 @@ __all__ = [
     "follow",
     "frozen_jacobian",
     "half_loss_time",
+    "images",
     "fetching",
     "hessian_part",
     "integrated_decay",

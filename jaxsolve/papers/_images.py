@@ -13,6 +13,7 @@ from ._figure import Scale
 
 
 READERS = {Images.MNIST: mnist, Images.FASHION_MNIST: fashion_mnist, Images.CIFAR10: cifar10}
+DIGIT_TESTS = 1000  # of 1797 digits
 SHAPES = {Images.MNIST: (1, 28, 28), Images.FASHION_MNIST: (1, 28, 28), Images.CIFAR10: (3, 32, 32)}
 
 
@@ -20,7 +21,7 @@ def images(collection: Images, scale: Scale, *, flatten: bool = True, key: PRNGK
     """Training and test samples, as by `js.data.mnist`.
 
     Only at the paper's scale are they split officially; else all images found are pooled. Digits in place of others
-    have 64 pixels if flat, else the others' shape, enlarged.
+    have 64 pixels if flat, else the others' shape, enlarged; and there are fewer of them, so at most 1000 for tests.
 
     Raises:
         FileNotFoundError: they are not on this machine, and the scale is not small; the message says how to get them.
@@ -30,7 +31,7 @@ def images(collection: Images, scale: Scale, *, flatten: bool = True, key: PRNGK
     except FileNotFoundError:
         if scale is not Scale.SMALL:
             raise
-        data = digits(key=key, **request)
+        data = digits(key=key, **request | {"n_test": min(request["n_test"], DIGIT_TESTS)})
         return data if flatten else _enlarged(data, collection)
     return data
 

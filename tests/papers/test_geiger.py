@@ -1,10 +1,14 @@
 """What the figures of Geiger et al. measure, on curves of which the answer is known."""
 
+import jax.random as jr
 import numpy as np
+import pytest
 import xarray
 
+from jaxsolve.data import Images
+from jaxsolve.papers import Scale
 from tests.cases import assert_fails
-from tests.inside import collapsing_power, over_seeds, power, when
+from tests.inside import collapsing_power, images, over_seeds, power, when
 
 
 WIDTHS, ALPHAS, SEEDS = np.array([10, 40, 160]), np.geomspace(1e-3, 1e3, 13), np.arange(4)
@@ -44,3 +48,12 @@ def test_values_at_a_time_of_each_lane():
     found = when(ts, values, times)
     assert found.dims == ("width", "seed")
     np.testing.assert_allclose(found, 5.0 * times**2, rtol=1e-12)
+
+
+def test_digits_stand_in_for_images_although_there_are_fewer(monkeypatch, tmp_path):
+    monkeypatch.setenv("JAXSOLVE_DATA", str(tmp_path))
+    data = images(Images.MNIST, Scale.SMALL, task="parity", n_train=32, n_test=2000, key=jr.key(0))
+    assert data.x_test is not None
+    assert (data.x.shape, data.x_test.shape) == ((32, 64), (1000, 64))
+    with pytest.raises(FileNotFoundError):
+        images(Images.MNIST, Scale.MEDIUM, task="parity", n_train=32, n_test=2000, key=jr.key(0))

@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Array
 
 from ..._checks import concrete
-from ..._dynamics import AbstractDynamics, AbstractRandomAccess, NotApplicable, Quantity, View
+from ..._dynamics import AbstractDynamics, AbstractRandomAccess, Quantity, View
 from ..._problem import Problem
-from ..._solve import observe_march, observe_random_access, read_times
+from ..._solve import observe_march, observe_random_access, read_times, require_kind
 from ...dynamics import Descent
 from ..grid._axes import Group, label
 from ..running._builder import Builder
@@ -132,9 +132,7 @@ def _seen(plan: "Plan", problem: Problem, dynamics: Any) -> dict[str, Array]:
     """What is observed of a lane, or something of the same shape."""
     observables = tuple(plan.observables)
     if isinstance(dynamics, AbstractRandomAccess):
-        missed = [f"{a.name}: {a.detail}" for a in dynamics.check(problem).assumptions if a.structural]
-        if missed:
-            raise NotApplicable(f"{dynamics.name} does not solve this problem: it needs {'; '.join(missed)}")
+        require_kind(problem, dynamics)
         return observe_random_access(problem, dynamics, observables, plan.times.astype(problem.x.dtype))
     if Quantity.PARAMS in dynamics.provides:  # at all times as at the start, which needs no state
         read = lambda view: {item.name: item(view) for item in observables}
