@@ -208,7 +208,7 @@ def _look_up(problem, dynamics, ts, observables) -> Trajectory:
 def _closed_form(problem, dynamics, ts, observables) -> Trajectory:
     require_kind(problem, dynamics)
     row = jnp.atleast_1d(ts)
-    fine = _are_times(row, dynamics)
+    fine, zero = _are_times(row, dynamics), jnp.zeros((), int)
     return _trajectory(
         dynamics,
         observables,
@@ -217,7 +217,7 @@ def _closed_form(problem, dynamics, ts, observables) -> Trajectory:
         _nan_unless(fine, observe_random_access(problem, dynamics, observables, row)),
         row[-1],
         RESULTS.where(fine, random_access_result(problem, dynamics), RESULTS.invalid),
-        Stats(*[jnp.zeros((), int)] * 4),
+        Stats(zero, zero, zero, zero),
         None,
         dynamics.at(problem, row[-1]),
     )
