@@ -11,7 +11,8 @@ from jaxtyping import Array
 from ._checks import describe
 from ._dynamics import AbstractDynamics, resolve, View
 from ._problem import Problem
-from ._solve import read_times, solve
+from ._solve import solve
+from ._times import read_times
 from ._trajectory import Trajectory
 from .observe import loss, Observable, outputs
 

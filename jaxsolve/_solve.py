@@ -28,6 +28,7 @@ from ._march import march
 from ._memory import memory_for
 from ._problem import Problem
 from ._results import FIRST_FAILURE, result_code, RESULT_NAMES, result_names, RESULTS
+from ._times import are_times, read_times
 from ._trajectory import Label, Stats, Trajectory
 from .observe import check_observables, loss, Observable
 from .until import fits
@@ -113,38 +114,6 @@ def solve(
     return trajectory
 
 
-def read_times(ts: Any, dynamics: AbstractDynamics, dtype: Any) -> Float[Array, "..."]:
-    """Checks times and brings them to the problem's dtype."""
-    try:
-        # Through float64, as integers beyond those of JAX would wrap round. Lists may hold traced numbers.
-        known = concrete(ts)
-        exact = known is not None and known.dtype.kind in "iu"
-        array = jnp.asarray(known.astype(np.float64) if exact and known is not None else ts)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise TypeError(f"ts must be a number or a sorted sequence of numbers, got {describe(ts)}") from error
-    if not (jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)):
-        raise TypeError(f"ts must be a number or a sorted sequence of numbers, got {describe(ts)}")
-    array = array.astype(dtype)
-    if array.ndim > 1 or array.size == 0:
-        raise ValueError(f"ts must be one time or a non-empty 1-D sequence, got shape {array.shape}")
-    known = concrete(array)
-    if known is None:
-        return array
-    known = np.atleast_1d(known)
-    if np.any(np.isnan(known)) or np.any(known < 0):
-        raise ValueError(f"ts must be >= 0 and not NaN, got a smallest value of {known.min()}")
-    falls = known[1:] < known[:-1]
-    if np.any(falls):
-        first = int(np.argmax(falls))
-        raise ValueError(f"ts must be sorted, but ts[{first}] = {known[first]} > ts[{first + 1}] = {known[first + 1]}")
-    if np.isinf(known[-1]) and isinstance(dynamics, AbstractMarching) and getattr(dynamics, "until", None) is None:
-        raise ValueError(
-            f"ts ends in inf, which {dynamics.name} reaches only with a condition to stop at: "
-            "give until=until.loss_below(...), or a finite last time"
-        )
-    return array
-
-
 def check_applies(problem: Problem, dynamics: AbstractRandomAccess, throw: bool) -> None:
     """Raises NotApplicable where a closed form cannot be used; a violation in numbers only if `throw`."""
     validity = dynamics.check(problem)
@@ -197,18 +166,22 @@ def random_access_result(problem: Problem, dynamics: AbstractRandomAccess) -> RE
 
 def _look_up(problem, dynamics, ts, observables) -> Trajectory:
     """A closed form at all times. Whether it applies is seen in the same program: to ask first would take longer."""
-    known = not any(isinstance(leaf, Tracer) for leaf in (*jax.tree.leaves((problem, dynamics, ts)), jax.lax.neg(ts)))
+    # Inside a trace even an operation on known numbers is traced.
+    traced = any(isinstance(leaf, Tracer) for leaf in (*jax.tree.leaves((problem, dynamics, ts)), jax.lax.neg(ts)))
     try:
-        return (_quickly_compiled(jax.default_backend()) if known else _closed_form)(problem, dynamics, ts, observables)
+        return _compiled_look_up(alone=not traced and jax.default_backend() == "cpu")(
+            problem, dynamics, ts, observables
+        )
     except Exception:
-        check_applies(problem, dynamics, throw=False)  # says more, if the problem is of another kind
+        if not traced:
+            check_applies(problem, dynamics, throw=False)  # says more, if the problem is of another kind
         raise
 
 
 def _closed_form(problem, dynamics, ts, observables) -> Trajectory:
     require_kind(problem, dynamics)
     row = jnp.atleast_1d(ts)
-    fine, zero = _are_times(row, dynamics), jnp.zeros((), int)
+    fine, zero = are_times(row, dynamics), jnp.zeros((), int)
     return _trajectory(
         dynamics,
         observables,
@@ -224,19 +197,22 @@ def _closed_form(problem, dynamics, ts, observables) -> Trajectory:
 
 
 @functools.cache
-def _quickly_compiled(backend: str) -> Any:
-    """Closed forms run for a moment, so XLA's older code for fused loops serves, which compiles in 0.6 of the time."""
-    if backend != "cpu" or jaxlib.version.__version_info__ >= (0, 11):  # which has no such code
-        return eqx.filter_jit(_closed_form)
-    older: Any = {"xla_cpu_parallel_codegen_split_count": "1", "xla_cpu_use_fusion_emitters": False}
+def _compiled_look_up(*, alone: bool) -> Any:
+    """Closed forms run for a moment, so XLA's older code for fused loops serves, which compiles in 0.6 of the time.
+
+    JAX takes such options only where the program stands alone; jaxlib 0.11 has no such code.
+    """
     jit: Any = eqx.filter_jit
+    if not alone or jaxlib.version.__version_info__ >= (0, 11):
+        return jit(_closed_form)
+    older = {"xla_cpu_parallel_codegen_split_count": "1", "xla_cpu_use_fusion_emitters": False}
     return jit(_closed_form, compiler_options=older)
 
 
 @eqx.filter_jit
 def _run(problem, dynamics, ts, observables) -> Trajectory:
     row = jnp.atleast_1d(ts)
-    fine = _are_times(row, dynamics)
+    fine = are_times(row, dynamics)
     # A march with times that are none is over at once.
     run = march(problem, dynamics, jnp.where(fine, row, 0))
     found = _of_march(problem, dynamics, observables, ts, run)
@@ -246,14 +222,6 @@ def _run(problem, dynamics, ts, observables) -> Trajectory:
         RESULTS.where(fine, found.result, RESULTS.invalid),
     )
     return eqx.tree_at(lambda found: (found.ts, found.observed, found.result), found, changed)
-
-
-def _are_times(ts: Float[Array, " times"], dynamics: AbstractDynamics) -> Bool[Array, ""]:
-    """What `read_times` raises for, where times are traced."""
-    sorted_times = jnp.all(ts >= 0) & jnp.all(ts[1:] >= ts[:-1])
-    if isinstance(dynamics, AbstractMarching) and getattr(dynamics, "until", None) is None:
-        return sorted_times & jnp.isfinite(ts[-1])
-    return sorted_times
 
 
 def _of_march(problem, dynamics, observables, ts, run: March) -> Trajectory:

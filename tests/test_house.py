@@ -19,7 +19,7 @@ STEPS = (
     ("kernels", "dmft"),
     ("_problem",),
     ("_dynamics", "_kernel_machine", "_trajectory"),
-    ("until", "_march"),
+    ("until", "_march", "_times"),
     ("integrators", "theory"),
     ("dynamics",),
     ("observe",),

@@ -13,7 +13,8 @@ from jaxtyping import Array
 from ..._checks import concrete
 from ..._dynamics import AbstractDynamics, AbstractRandomAccess, Quantity, View
 from ..._problem import Problem
-from ..._solve import observe_march, observe_random_access, read_times, require_kind
+from ..._solve import observe_march, observe_random_access, require_kind
+from ..._times import read_times
 from ...dynamics import Descent
 from ..grid._axes import Group, label
 from ..running._builder import Builder

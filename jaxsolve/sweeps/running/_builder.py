@@ -1,7 +1,7 @@
 """From the cells of a group to their problems, and to what their lanes do."""
 
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -43,6 +43,7 @@ class Builder:
     Attributes:
         shape: the problem of a lane, in shapes.
         dynamics: the one that all lanes have, or that of the first lane.
+        chosen: the same, where the problem chooses the one that it has chosen.
 
     Raises:
         TypeError: problem_fn returns something else than a Problem, dynamics something else than a dynamics, or one of
@@ -116,22 +117,16 @@ def dynamics_of(dynamics: Dynamics, group: Group) -> AbstractDynamics:
 
 def taken(function: Callable[..., Any], names: Collection[str]) -> list[str]:
     """Which of these names are arguments of a function: all, if its arguments are not known or are any."""
+    found = _parameters(function)
+    any_name = found is None or any(item.kind is inspect.Parameter.VAR_KEYWORD for item in found.values())
+    return [name for name in names if any_name or name in (found or ())]
+
+
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
     try:
-        parameters = inspect.signature(function).parameters
+        return inspect.signature(function).parameters
     except ValueError:  # of some functions made in C nothing is known
-        return list(names)
-    any_name = any(item.kind is inspect.Parameter.VAR_KEYWORD for item in parameters.values())
-    return [name for name in names if any_name or name in parameters]
-
-
-def _needed(function: Callable[..., Any]) -> list[str]:
-    """The arguments that a function must be given."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except ValueError:
-        return []
-    given = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    return [item.name for item in parameters if item.default is inspect.Parameter.empty and item.kind not in given]
+        return None
 
 
 def _own(function: Callable[..., Any], cell: dict[str, Any]) -> dict[str, Any]:
@@ -140,7 +135,9 @@ def _own(function: Callable[..., Any], cell: dict[str, Any]) -> dict[str, Any]:
 
 def _make(dynamics: Callable[..., Any], cell: dict[str, Any]) -> AbstractDynamics:
     own = _own(dynamics, cell)
-    missing = [name for name in _needed(dynamics) if name not in own]
+    several, given = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL), _parameters(dynamics) or {}
+    needed = [name for name, p in given.items() if p.default is inspect.Parameter.empty and p.kind not in several]
+    missing = [name for name in needed if name not in own]
     if missing:
         raise TypeError(
             f"the function given as dynamics needs {missing}, but the axes are {list(cell)}: name them alike"

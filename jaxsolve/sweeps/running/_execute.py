@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from ..._checks import describe
 from ..._dynamics import AbstractDynamics, AbstractMarching, AbstractRandomAccess
 from ..._problem import Problem
-from ..._solve import read_times
+from ..._times import read_times
 from ...observe import Observable
 from ..grid._axes import Group
 from ._builder import Builder, cells_of, Dynamics, Setup

@@ -1,0 +1,50 @@
+"""The times at which a run is observed, as they are given."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from ._checks import concrete, describe
+from ._dynamics import AbstractDynamics, AbstractMarching
+
+
+def read_times(ts: Any, dynamics: AbstractDynamics, dtype: Any) -> Float[Array, "..."]:
+    """Checks times and brings them to the problem's dtype."""
+    try:
+        # Through float64, as integers beyond those of JAX would wrap round. Lists may hold traced numbers.
+        known = concrete(ts)
+        exact = known is not None and known.dtype.kind in "iu"
+        array = jnp.asarray(known.astype(np.float64) if exact and known is not None else ts)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(f"ts must be a number or a sorted sequence of numbers, got {describe(ts)}") from error
+    if not (jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)):
+        raise TypeError(f"ts must be a number or a sorted sequence of numbers, got {describe(ts)}")
+    array = array.astype(dtype)
+    if array.ndim > 1 or array.size == 0:
+        raise ValueError(f"ts must be one time or a non-empty 1-D sequence, got shape {array.shape}")
+    known = concrete(array)
+    if known is None:
+        return array
+    known = np.atleast_1d(known)
+    if np.any(np.isnan(known)) or np.any(known < 0):
+        raise ValueError(f"ts must be >= 0 and not NaN, got a smallest value of {known.min()}")
+    falls = known[1:] < known[:-1]
+    if np.any(falls):
+        first = int(np.argmax(falls))
+        raise ValueError(f"ts must be sorted, but ts[{first}] = {known[first]} > ts[{first + 1}] = {known[first + 1]}")
+    if np.isinf(known[-1]) and isinstance(dynamics, AbstractMarching) and getattr(dynamics, "until", None) is None:
+        raise ValueError(
+            f"ts ends in inf, which {dynamics.name} reaches only with a condition to stop at: "
+            "give until=until.loss_below(...), or a finite last time"
+        )
+    return array
+
+
+def are_times(ts: Float[Array, " times"], dynamics: AbstractDynamics) -> Bool[Array, ""]:
+    """What `read_times` raises for, where times are traced."""
+    sorted_times = jnp.all(ts >= 0) & jnp.all(ts[1:] >= ts[:-1])
+    if isinstance(dynamics, AbstractMarching) and getattr(dynamics, "until", None) is None:
+        return sorted_times & jnp.isfinite(ts[-1])
+    return sorted_times
