@@ -25,7 +25,10 @@ PAGES = [README, *sorted(ROOT.glob("docs/**/*.md"))]
 RELATIVE_TOLERANCE = 1e-3
 TIMEOUT = 300.0  # seconds a page
 # A cluster is started; a dozen programs are compiled; a sweep of flows runs.
-SLOW = {"docs/cluster.md", "docs/diagnose.md", "docs/how-to-choose.md", "docs/report.md"}
+SLOW = {
+    *("docs/cluster.md", "docs/coming-from.md", "docs/diagnose.md", "docs/extending.md", "docs/how-to-choose.md"),
+    "docs/report.md",
+}
 
 FENCE = re.compile(r"^```(?P<language>[\w+-]*)[^\n]*\n(?P<body>.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
 # A number stands alone: "x1" holds none, and neither does the version "0.12.0".
@@ -55,7 +58,7 @@ class Block(NamedTuple):
 def blocks(text: str) -> list[Block]:
     """The Python blocks of a page, each with the output promised directly below it."""
     found, fences = [], list(FENCE.finditer(text))
-    for fence, below in zip(fences, [*fences[1:], None], strict=True):
+    for fence, below in zip(fences, [*fences, None][1:], strict=True):
         if fence["language"] == "python":
             promised = below and below["language"] == "text" and not text[fence.end() : below.start()].strip()
             expected = below["body"] if below and promised else None

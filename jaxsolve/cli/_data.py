@@ -9,7 +9,11 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from ._say import say
 
 
-data = cyclopts.App(name="data", help="Get the files of image collections.")
+data = cyclopts.App(
+    name="data",
+    help="Get the files of image collections.",
+    help_epilogue="Example: `jaxsolve data fetch mnist cifar10`",
+)
 
 
 @data.command

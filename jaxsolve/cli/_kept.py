@@ -7,6 +7,10 @@ from pathlib import Path
 
 
 MOST = 1_000_000_000  # bytes; what has not been used for longest goes first
+# What JAX is told by the environment.
+FOLDER = "JAX_COMPILATION_CACHE_DIR"
+ENABLED = "JAX_ENABLE_COMPILATION_CACHE"
+SETTINGS = {"JAX_COMPILATION_CACHE_MAX_SIZE": str(MOST), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 
 
 @contextlib.contextmanager
@@ -15,17 +19,13 @@ def kept_programs(wanted: bool) -> Iterator[None]:
 
     By the environment, which JAX reads when it is first imported, and which child processes inherit.
     """
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxsolve" / "programs"
-    settings = {
-        "JAX_COMPILATION_CACHE_DIR": str(folder),
-        "JAX_COMPILATION_CACHE_MAX_SIZE": str(MOST),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    }
+    folder = programs_folder()
     before = dict(os.environ)
-    if wanted and _writable(folder):
+    if wanted and writable(folder):
+        settings = {FOLDER: str(folder), **SETTINGS}
         os.environ.update({name: value for name, value in settings.items() if name not in before})
     elif not wanted:
-        os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+        os.environ[ENABLED] = "false"
     try:
         yield
     finally:
@@ -34,7 +34,13 @@ def kept_programs(wanted: bool) -> Iterator[None]:
         os.environ.update(before)
 
 
-def _writable(folder: Path) -> bool:
+def programs_folder() -> Path:
+    """Where programs are kept, if nothing else is said."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxsolve" / "programs"
+
+
+def writable(folder: Path) -> bool:
+    """Whether files can be made in a folder, which is made."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:

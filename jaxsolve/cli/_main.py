@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ._data import data
+from ._doctor import doctor
 from ._guard import installed_modules_only
 from ._kept import kept_programs
 from ._report import report
@@ -27,17 +28,19 @@ app = cyclopts.App(
         "Compiled programs are kept in the user's cache folder, which makes a command faster the next time; "
         "--no-cache, anywhere, keeps and takes none."
     ),
+    help_epilogue="Example: `jaxsolve quickstart`",
     version=lambda: version("jaxsolve"),
 )
 
-app.command(sweep)
-app.command(configs)
-app.command(report)
-app.command(reproduce)
+app.command(sweep, help_epilogue="Example: `jaxsolve sweep grid.toml --dry-run`")
+app.command(configs, help_epilogue="Example: `jaxsolve configs kunin_grid -o grid.toml`")
+app.command(report, help_epilogue="Example: `jaxsolve report run.zarr -o report.html`")
+app.command(reproduce, help_epilogue="Example: `jaxsolve reproduce xu_ziyin/table1 geiger/fig3`")
 app.command(data)
+app.command(doctor, help_epilogue="Example: `jaxsolve doctor`")
 
 
-@app.command
+@app.command(help_epilogue="Example: `jaxsolve quickstart --seeds 4`")
 def quickstart(
     folder: Path = Path("quickstart"), *, seeds: int = 2, float32: bool = False, quiet: bool = False
 ) -> None:
@@ -60,7 +63,7 @@ def quickstart(
     say(repr(jaxsolve.quickstart(folder, seeds=seeds, progress=not quiet)))
 
 
-@app.command
+@app.command(help_epilogue="Example: `jaxsolve phase --width 1000 --sigma 0.5 --eta 0.001`")
 def phase(
     *,
     table: bool = False,
@@ -124,7 +127,7 @@ def _table_1() -> Table:
     return table
 
 
-@app.command
+@app.command(help_epilogue="Example: `jaxsolve errata --write errata.md`")
 def errata(*, write: Path | None = None) -> None:
     """Recompute every error found in the papers: printed and corrected equations against integration. About a minute.
 

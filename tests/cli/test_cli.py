@@ -1,12 +1,16 @@
 """The command line as a user calls it, and what the quickstart writes."""
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 import xarray
+
+from tests.inside import app
 
 
 def run(*arguments):
@@ -83,6 +87,17 @@ def test_help(command):
     _, helped, _ = command("quickstart", "--help")
     assert "phase_diagram.png" in helped
     assert "--float32" in helped
+
+
+@pytest.mark.parametrize("name", [(), *((name,) for name in app if not name.startswith("-")), ("data", "fetch")])
+def test_help_shows_an_example_that_is_accepted(command, name):
+    code, helped, _ = command(*name, "--help")
+    assert code == 0
+    (example,) = re.findall(r"Example: jaxsolve (.*)", helped)
+    words = shlex.split(example)
+    assert tuple(words[: len(name)]) == name
+    found, *_ = app.parse_args(words, exit_on_error=False, print_error=False)
+    assert found.__module__.startswith("jaxsolve.cli")  # no help page of cyclopts
 
 
 def test_a_process_of_its_own():

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.cases import eps
+from jaxsolve import FrozenKernel, kernels, nets, observe, Problem, solve
+from tests.cases import assert_fails, eps
 from tests.inside import neural_tangents as door
 from tests.processes import fresh
 
@@ -121,6 +122,33 @@ def test_predictions_are_the_linear_flow(getkey):
     values, vectors = np.linalg.eigh(np.asarray(kernel, np.float64))
     decay = vectors @ np.diag(np.exp(-values * 2.0 / 5)) @ vectors.T
     np.testing.assert_allclose(found, y + decay @ np.asarray(start - y), rtol=eps(1e3), atol=eps(100))
+
+
+def test_its_kernels_and_predictions_are_those_of_docs_coming_from(getkey):
+    """With two outputs: where its axes stand, and that it needs twice the time."""
+    x, y = jax.random.normal(getkey(), (5, 3)), jax.random.normal(getkey(), (5, 2))
+    net = nets.MLP(3, 8, 1, 2, "tanh", scaling=nets.Scaling.ntk(), key=getkey())
+    problem = Problem(net, x, y)
+    start = problem.outputs(problem.params)
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        nt = door.load()
+        blocks = nt.empirical_ntk_fn(lambda params, x: problem.predict(params, x), trace_axes=())(
+            x, None, problem.params
+        )
+        predict = nt.predict.gradient_descent_mse(blocks, y, trace_axes=())
+        its, its_early = predict(jnp.asarray(2 * 3.0), start), predict(jnp.asarray(3.0), start)
+        kernel_fn = nt.stax.serial(nt.stax.Dense(8), nt.stax.Erf(), nt.stax.Dense(2))[2]
+        limit = kernel_fn(x, None, ("nngp", "ntk"))
+        ensemble = nt.predict.gradient_descent_mse_ensemble(kernel_fn, x, y)
+        its_mean = ensemble(jnp.asarray(2 * 3.0), x, "ntk")
+    np.testing.assert_allclose(np.transpose(blocks, (0, 2, 1, 3)), kernels.empirical(net, x).ntk, atol=eps(100))
+    ours = solve(problem, FrozenKernel(), [3.0], observe=observe.outputs())["outputs"][0]
+    np.testing.assert_allclose(its, ours, atol=eps(1e3))
+    again = kernels.linearized(blocks.transpose(0, 2, 1, 3), y, start=start).outputs(3.0)
+    np.testing.assert_allclose(again, ours, atol=eps(1e3))
+    mean = kernels.linearized_ensemble(limit.ntk, limit.nngp, y).outputs(3.0).mean
+    np.testing.assert_allclose(its_mean, mean, atol=eps(1e3))
+    assert_fails(lambda: np.testing.assert_allclose(its_early, ours, atol=eps(1e3)))
 
 
 @pytest.mark.skipif("tensorflow" in sys.modules, reason="somebody else has imported TensorFlow")

@@ -1,0 +1,108 @@
+"""The site: `uv run --group docs sphinx-build -nW -b html docs site`; CONTRIBUTING.md says what that checks."""
+
+import re
+
+from docutils import nodes
+from math_core import LatexToMathML
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.writers.html5 import HTML5Translator
+
+import jaxsolve
+
+
+project, author, version = "jaxsolve", "The jaxsolve developers", jaxsolve.__version__
+copyright = author
+extensions = [
+    "matplotlib.sphinxext.plot_directive",
+    "myst_nb",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+]
+html_theme = "furo"
+html_title = f"jaxsolve {version}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+templates_path = ["_templates"]
+exclude_patterns = ["_templates", "_static", "gallery/*.py"]
+
+# Pages
+myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence"]
+myst_heading_anchors = 3
+nb_execution_mode = "off"  # notebooks are stored with what they print; a test executes them
+plot_include_source = True
+plot_html_show_formats = plot_html_show_source_link = False
+plot_formats = [("png", 144)]
+
+# The reference: a page per room, with what its `__init__` exports.
+autosummary_imported_members = True
+autosummary_ignore_module_all = False
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+maximum_signature_line_length = 80
+autodoc_default_options = {"members": True, "imported-members": True, "show-inheritance": True}
+napoleon_numpy_docstring = False
+napoleon_use_ivar, napoleon_attr_annotations = True, False
+napoleon_custom_sections = [("Other Arguments", "params_style"), ("Warns", "params_style")]
+nitpick_ignore_regex = [("py:.*", ".*")]  # types of signatures; tests/test_references.py looks at names in text
+
+
+def plain(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    """Docstrings are plain text with `code`: reStructuredText's marks of emphasis and links are symbols here."""
+    parts = re.split(
+        r"(^ *>>> .*(?:\n.*\S.*)*)", "\n".join(lines), flags=re.MULTILINE
+    )  # every second one is an example
+    parts[::2] = map(_escaped, parts[::2])
+    lines[:] = "".join(parts).split("\n")
+
+
+def _escaped(text: str) -> str:
+    pieces = re.split(r"(`[^`]*`|\$+[^$]+\$+)", text)  # every second one is code or an equation
+    pieces[::2] = [re.sub(r"[*|]|(?<=\w)_\b", r"\\\g<0>", words) for words in pieces[::2]]
+    marks = {"`": "``%s``", "$": ":math:`%s`"}
+    pieces[1::2] = [marks[piece[0]] % " ".join(piece.strip("`$").split()) for piece in pieces[1::2]]
+    return "".join(pieces)
+
+
+def short(
+    app: Sphinx, what: str, name: str, obj: object, options: object, signature: str | None, result: str | None
+) -> tuple[str | None, str | None]:
+    """Arrays by the name that people write."""
+    return tuple(text and text.replace("jaxlib._jax.Array", "Array") for text in (signature, result))
+
+
+def once(app: Sphinx, what: str, name: str, obj: object, skip: bool, options: object) -> bool | None:
+    """What `jaxsolve` itself exports stands on its page alone."""
+    elsewhere = app.env.current_document.docname != "generated/jaxsolve"
+    return True if elsewhere and getattr(jaxsolve, name.rpartition(".")[2], None) is obj else None
+
+
+def link(app: Sphinx, doctree: nodes.document) -> None:
+    """Code that names something of the library, such as `js.solve`, leads to where it is described."""
+    for code in list(doctree.findall(nodes.literal)):
+        if re.fullmatch(r"js(\.\w+)+", code.astext()) and not isinstance(code.parent, nodes.reference):
+            target = "jaxsolve" + code.astext().removeprefix("js")
+            here = dict(refdomain="py", reftype="obj", refexplicit=True, refdoc=app.env.current_document.docname)
+            code.replace_self(addnodes.pending_xref("", code.deepcopy(), reftarget=target, **here))
+
+
+def visit_math(self: HTML5Translator, node: nodes.math | nodes.math_block) -> None:
+    """An equation as MathML."""
+    block = isinstance(node, nodes.math_block)
+    self.body.append(LatexToMathML().convert_with_local_state(node.astext(), displaystyle=block))
+    raise nodes.SkipNode
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    app.add_html_math_renderer("mathml", inline_renderers=(visit_math, None), block_renderers=(visit_math, None))
+    app.connect("autodoc-skip-member", once)
+    app.connect("autodoc-process-signature", short)
+    app.connect("doctree-read", link)
+    app.connect("autodoc-process-docstring", plain, priority=400)  # before napoleon
+
+
+html_math_renderer = "mathml"

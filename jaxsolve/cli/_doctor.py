@@ -1,0 +1,206 @@
+"""`jaxsolve doctor`: what this machine has, and what to do about what is missing or broken."""
+
+import collections
+import importlib
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+from ._kept import ENABLED, FOLDER, programs_folder, SETTINGS, writable
+from ._say import say
+
+
+SHOWN = ("jax", "jaxlib", "equinox", "diffrax", "optax")
+OPTIONAL = {"plotly": ("report", "jaxsolve report"), "distributed": ("dask", "sweeps on clusters")}
+LITTLE = 1e9  # bytes of memory: what sweeps and kernels need soon
+# Errors of a product of matrices, relative to its norm; TF32 has 5e-4.
+LARGEST_ERROR = {"float32": 1e-5, "float64": 1e-13}
+
+
+class Finding(NamedTuple):
+    """What was looked at.
+
+    Attributes:
+        what: its name.
+        state: what was found.
+        advice: what to do about it; empty where nothing is to be done.
+        broken: whether something that should work does not.
+    """
+
+    what: str
+    state: str
+    advice: str = ""
+    broken: bool = False
+
+
+def doctor() -> None:
+    """Say what is installed, which devices, precision, memory, cache and data there are, and what to do about problems.
+
+    The exit code is 1 if something is broken. What is optional and not there (data, neural-tangents, a GPU) is noted
+    only.
+    """
+    broken = []
+    for look in _PARTS:
+        for finding in look():
+            mark = "BROKEN" if finding.broken else "note" if finding.advice else "ok"
+            say(f"{mark:<6}  {finding.what:<15}  {finding.state}")
+            if finding.advice:
+                say(f"{'':<6}  {'':<15}  {finding.advice}")
+            broken += [finding.what] if finding.broken else []
+        if broken and look in _NEEDED:
+            break
+    if broken:
+        say(f"broken: {', '.join(broken)}")
+        raise SystemExit(1)
+    say("nothing is broken")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _versions() -> Iterator[Finding]:
+    """Python and the dependencies: those of interest, and all that are missing, too old or broken."""
+    from packaging.requirements import Requirement
+
+    yield Finding("python", f"{platform.python_version()} on {platform.platform()}")
+    yield Finding("jaxsolve", f"{_version('jaxsolve')} in {Path(__file__).resolve().parents[1]}")
+    for text in metadata.requires("jaxsolve") or ():
+        wanted = Requirement(text)
+        if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
+            continue  # of an extra
+        version, again = _version(wanted.name), f'pip install --upgrade "{wanted.name}{wanted.specifier}"'
+        if version is None:
+            yield Finding(wanted.name, "not installed", again, broken=True)
+        elif not wanted.specifier.contains(version, prereleases=True):
+            yield Finding(wanted.name, f"{version}, and {wanted.specifier} is needed", again, broken=True)
+        elif wanted.name in SHOWN:
+            try:
+                importlib.import_module(wanted.name)
+            except Exception as error:  # whatever another version of a dependency has broken
+                yield Finding(wanted.name, f"{version} cannot be imported: {error}", again, broken=True)
+            else:
+                yield Finding(wanted.name, version)
+
+
+def _optional() -> Iterator[Finding]:
+    """Libraries for one purpose each."""
+    import jax
+
+    from jaxsolve import kernels, nets
+
+    version = _version("neural-tangents")
+    net = nets.MLP(2, 4, 1, 1, scaling=nets.Scaling.ntk(), key=jax.random.key(0))
+    try:
+        kernels.infinite(net, jax.numpy.eye(2))
+    except kernels.NeuralTangentsUnavailable as error:
+        state = "not installed" if version is None else f"{version} does not work"
+        yield Finding("neural-tangents", state, str(error), broken=version is not None)
+    else:
+        yield Finding("neural-tangents", f"{version}, works")
+    for name, (extra, purpose) in OPTIONAL.items():
+        if _version(name) is None:
+            yield Finding(name, "not installed", f'{purpose} needs it: pip install "jaxsolve[{extra}]"')
+
+
+def _devices() -> Iterator[Finding]:
+    """Where arrays live."""
+    import jax
+
+    try:
+        devices = jax.devices()
+    except RuntimeError as error:
+        advice = 'unset JAX_PLATFORMS, or install jax for your device, such as pip install "jaxsolve[gpu]"'
+        yield Finding("devices", str(error), advice, broken=True)
+        return
+    counts = collections.Counter(f"{device.device_kind} ({device.platform})" for device in devices)
+    idle = devices[0].platform == "cpu" and shutil.which("nvidia-smi") is not None
+    advice = 'an NVIDIA GPU is here that JAX does not use: pip install "jaxsolve[gpu]", and unset JAX_PLATFORMS'
+    said = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+    yield Finding("devices", f"{said}; {os.cpu_count()} processor cores", advice if idle else "")
+
+
+def _memory() -> Iterator[Finding]:
+    """What is free on the device."""
+    from jaxsolve import kernels
+
+    free = kernels.free_memory()
+    if free is None:
+        yield Finding("memory", "the device does not say")
+    else:
+        advice = "end other programs, or choose smaller batches: a sweep's batch_size, a kernel's batch_size"
+        yield Finding("memory", f"{free / 1e9:.3g} GB free", advice if free < LITTLE else "")
+
+
+def _precision() -> Iterator[Finding]:
+    """The error of a product of matrices, in both precisions."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    scripts = "float64" if jax.config.read("jax_enable_x64") else "float32"
+    jax.config.update("jax_enable_x64", True)  # the command line owns its process
+    yield Finding("precision", f"scripts compute in {scripts} unless they say otherwise, this command line in float64")
+    left, right = np.random.default_rng(0).standard_normal((2, 256, 256))
+    exact = left @ right
+    for name, most in LARGEST_ERROR.items():
+        try:
+            product = np.asarray(jnp.asarray(left, name) @ jnp.asarray(right, name), float)
+        except Exception as error:  # XLA's plugins have errors of their own
+            advice = "compute on another device (JAX_PLATFORMS=cpu), or in the other precision"
+            yield Finding(name, f"this device does not compute in it: {error}", advice, broken=True)
+            continue
+        error = float(np.linalg.norm(product - exact) / np.linalg.norm(exact))
+        advice = "set JAX_DEFAULT_MATMUL_PRECISION=highest: products are rounded to fewer digits, as in TF32"
+        yield Finding(name, f"products of matrices err by {error:.1g}", "" if error < most else advice)
+
+
+def _environment() -> Iterator[Finding]:
+    """What the user has told JAX and XLA."""
+    ours = {FOLDER, ENABLED, *SETTINGS}  # said by the line on the cache
+    told = [f"{n}={v}" for n, v in sorted(os.environ.items()) if n.startswith(("JAX", "XLA_")) and n not in ours]
+    yield Finding("environment", ", ".join(told) or "says nothing to JAX, XLA or jaxsolve")
+
+
+def _cache() -> Iterator[Finding]:
+    """Compiled programs."""
+    place = os.environ.get(FOLDER) or str(programs_folder())
+    if os.environ.get(ENABLED, "").lower() in ("false", "0"):
+        yield Finding("cache", "off: programs are compiled anew each time")
+    elif "://" in place:
+        yield Finding("cache", place)
+    elif not writable(Path(place)):
+        advice = "set XDG_CACHE_HOME to a folder that can be written, or give --no-cache; commands start slower without"
+        yield Finding("cache", f"{place} cannot be written", advice, broken=True)
+    else:
+        sizes = [file.stat().st_size for file in Path(place).rglob("*") if file.is_file()]
+        yield Finding("cache", f"{place}: {len(sizes)} files, {sum(sizes) / 1e6:.3g} MB; it may be removed at any time")
+
+
+def _data() -> Iterator[Finding]:
+    """Image collections, which are read."""
+    import jax
+
+    from jaxsolve import data
+
+    for load in (data.mnist, data.fashion_mnist, data.cifar10):
+        name = f"data {load.__name__.removesuffix('_mnist')}"
+        try:
+            found = load(n_train=1, n_test=1, key=jax.random.key(0))
+        except FileNotFoundError as error:
+            yield Finding(name, "not found", str(error))
+        except (ValueError, OSError) as error:
+            yield Finding(name, str(error), "remove the file, and get it again: jaxsolve data fetch", broken=True)
+        else:
+            yield Finding(name, found.source.partition(", task=")[0])
+
+
+_NEEDED = (_versions, _devices)  # without these nothing else can be looked at
+_PARTS = (*_NEEDED, _memory, _precision, _environment, _cache, _optional, _data)
