@@ -1,4 +1,4 @@
-"""What happens to a sweep that is killed, stopped or disturbed: a table of faults, of which the sweep survives each.
+"""What happens to a sweep that is killed, stopped or disturbed: faults, of which the sweep survives each.
 
 Most run in `tests/sweeps/faults.py`, which the tests use as well, with fewer kills.
 """
@@ -18,7 +18,6 @@ from typing import Any
 
 import diffrax
 import distributed
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -27,53 +26,55 @@ import jaxsolve as js
 from tests import cases
 from tests.sweeps import faults
 
+from ._said import Row
+
 
 KILLS = 20
 QUIET = functools.partial(js.sweep, progress=False)
 
 
-def main() -> None:
-    """All of them."""
-    print(f"jax {jax.__version__}, {jax.devices()[0].device_kind}, {os.cpu_count()} cores\n")
+def main(*, quick: bool) -> Iterator[Row]:
+    """All of them; with fewer kills in the quick part."""
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # it tells at length of the worker that is killed
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        _processes(folder)
-        _failing_lanes()
-        _corrupted(folder)
-        _worker(folder)
-        _paths(folder)
+        yield from _processes(folder, 2 if quick else KILLS)
+        yield from _failing_lanes()
+        yield from _corrupted(folder)
+        yield from _worker(folder)
+        yield from _paths(folder)
 
 
-def _row(fault: str, happened: str, survived: bool) -> None:
-    print(f"| {fault} | {happened} | {'yes' if survived else 'NO'} |", flush=True)
+def _row(fault: str, happened: str, survived: bool) -> Row:
+    return Row(f"{fault}: {happened}; survived", float(survived), ">=", 1, ".0f")
 
 
-def _processes(folder: Path) -> None:
+def _processes(folder: Path, kills: int) -> Iterator[Row]:
     begin = time.perf_counter()
-    found = faults.launch(folder, KILLS)
+    found = faults.launch(folder, kills)
     middle = sum(0 < chunks < faults.CHUNKS for chunks in found["killed"])
     equal = found["difference"] == [] and found["parts"] == []
     print(f"({faults.LANES} lanes in {faults.CHUNKS} chunks; {time.perf_counter() - begin:.0f} s)\n")
-    print("| fault | what happened | survived |\n|---|---|---|")
-    what = f"{KILLS} kills, {middle} of them left a store with some of its chunks; resumed, equal to an undisturbed one"
-    _row("SIGKILL at random moments", f"{what} in every bit but `wall`" if equal else "differs", equal)
+    what = f"{kills} kills, {middle} of them left a store with some of its chunks; resumed, equal to an undisturbed one"
+    yield _row("SIGKILL at random moments", f"{what} in every bit but `wall`" if equal else "differs", equal)
     for number in ("SIGINT", "SIGTERM"):
         code, said, chunks = found["disturbed"][number]
-        _row(f"{number}", _last(said), code == 3 and equal and 0 < chunks)
+        yield _row(f"{number}", _last(said), code == 3 and equal and 0 < chunks)
     twice = found["twice"]
     said = f"ends {twice['seconds']:.2g} s after the second one: {_last(twice['said'])}"
-    _row("two signals while a batch runs for minutes", said, twice["alive"] and twice["code"] == 3)
+    yield _row("two signals while a batch runs for minutes", said, twice["alive"] and twice["code"] == 3)
     other = found["disturbed"]
     refused = "BlockingIOError" in other["second"]
-    _row("a second process", f"after {other['seconds']:.1f} s: {_last(other['second'])}", refused)
-    _row("xarray opens it meanwhile, without jaxsolve", f"{other['seen']} lanes", other["seen"].startswith("seen"))
+    yield _row("a second process", f"after {other['seconds']:.1f} s: {_last(other['second'])}", refused)
+    yield _row(
+        "xarray opens it meanwhile, without jaxsolve", f"{other['seen']} lanes", other["seen"].startswith("seen")
+    )
     full = found["full"]
     if full is None:
-        print("| disk full | not tried: this user may not mount a small file system | - |")
+        print("disk full: not tried, as this user may not mount a small file system")
     else:
         what = f"{_last(full['said'])}: {full['chunks']} chunks kept; with more space, resumed and equal"
-        _row("disk full (tmpfs of 600 kB)", what, full["difference"] == [])
+        yield _row("disk full (tmpfs of 600 kB)", what, full["difference"] == [])
 
 
 def _last(said: str) -> str:
@@ -82,7 +83,7 @@ def _last(said: str) -> str:
     return " ".join(Path(word).name if word.startswith("/") else word for word in line.split())
 
 
-def _failing_lanes() -> None:
+def _failing_lanes() -> Iterator[Row]:
     def build(rate: Any) -> js.Problem:
         return cases.modes(jnp.ones(2), jnp.stack([rate, jnp.ones(())]))
 
@@ -95,10 +96,10 @@ def _failing_lanes() -> None:
         same = np.allclose(data["loss"].sel(rate=[1.0, 2.0]), alone["loss"], rtol=1e-12, atol=0)
         fine = names[0] == names[3] == "successful" and "successful" not in names[1:3]
         what = f"rates {rates} end as {', '.join(names)}; the others as they do alone"
-        _row(f"lanes that fail, {data.attrs['dynamics']}", what, same and fine)
+        yield _row(f"lanes that fail, {data.attrs['dynamics']}", what, same and fine)
 
 
-def _corrupted(folder: Path) -> None:
+def _corrupted(folder: Path) -> Iterator[Row]:
     path, reference = folder / "corrupted.zarr", folder / "reference.zarr"
     faults.run(path)
     files = sorted(file for file in path.rglob("*") if file.is_file() and "/c/" in str(file) and "loss" in str(file))
@@ -109,10 +110,10 @@ def _corrupted(folder: Path) -> None:
     broken = len(faults.difference(path, reference))
     faults.run(path)
     repaired = faults.difference(path, reference) == []
-    _row("one bit flipped in 3 chunks", f"{broken} files differ; found by checksum, run again, equal", repaired)
+    yield _row("one bit flipped in 3 chunks", f"{broken} files differ; found by checksum, run again, equal", repaired)
 
 
-def _worker(folder: Path) -> None:
+def _worker(folder: Path) -> Iterator[Row]:
     path, alone = folder / "cluster.zarr", folder / "alone.zarr"
     faults.run_slow(alone)
     options: dict[str, Any] = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
@@ -131,7 +132,7 @@ def _worker(folder: Path) -> None:
         faults.run_slow(path, executor=client)
         thread.join()
     equal = faults.difference(path, alone) == []
-    _row("a worker of a dask cluster killed", "its lanes are run by another; equal", equal)
+    yield _row("a worker of a dask cluster killed", "its lanes are run by another; equal", equal)
 
 
 @contextlib.contextmanager
@@ -151,23 +152,23 @@ def _closed(folder: Path) -> Iterator[None]:
         folder.chmod(0o755)
 
 
-def _paths(folder: Path) -> None:
+def _paths(folder: Path) -> Iterator[Row]:
     (folder / "file").write_text("mine")
     (folder / "foreign").mkdir()
     (folder / "foreign" / "notes.txt").write_text("mine")
     try:
         with _closed(folder / "closed"):
-            _refused("a folder that cannot be written to", folder / "closed" / "run.zarr", PermissionError)
+            yield from _refused("a folder that cannot be written to", folder / "closed" / "run.zarr", PermissionError)
     except OSError as error:  # of a root that is no more than one in a container
-        print(f"| a folder that cannot be written to | not tried: this user can be no other ({error.strerror}) | - |")
-    _refused("a path that is a file", folder / "file", FileExistsError)
-    _refused("a folder of something else", folder / "foreign", FileExistsError)
+        print(f"a folder that cannot be written to: not tried, as this user can be no other ({error.strerror})")
+    yield from _refused("a path that is a file", folder / "file", FileExistsError)
+    yield from _refused("a folder of something else", folder / "foreign", FileExistsError)
 
 
-def _refused(fault: str, path: Path, kind: type[OSError]) -> None:
+def _refused(fault: str, path: Path, kind: type[OSError]) -> Iterator[Row]:
     try:
         faults.run(path)
     except OSError as error:
-        _row(fault, f"{type(error).__name__}: {_last(str(error))}", isinstance(error, kind))
+        yield _row(fault, f"{type(error).__name__}: {_last(str(error))}", isinstance(error, kind))
     else:
-        _row(fault, "nothing is said", False)
+        yield _row(fault, "nothing is said", False)

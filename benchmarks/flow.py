@@ -6,7 +6,7 @@ ratio compares times of one stretch of the machine.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import diffrax
@@ -26,7 +26,7 @@ from jaxsolve.sweeps.running._fitting import run_group
 
 from ._cheapest import cheapest, Choice, errors, refine
 from ._flow_rivals import reference_problem, Rival, RIVALS, Run, SMALL_RIVALS
-from ._said import on_cpu, row
+from ._said import Row
 from ._timing import in_turns
 
 
@@ -40,16 +40,20 @@ RELAXATIONS = (1.0, 0.01, 10.0), (1.0, 1.0, 10.0), (10.0, 1.0, 30.0)  # gamma, t
 HALVINGS = 2  # between two rungs of a ladder of settings, for all alike
 
 
-def main() -> None:
-    """All of it."""
+def main(*, quick: bool) -> Iterator[Row]:
+    """All of it; the quick part is gamma = 10."""
     # Two threads of LAPACK factorise a few hundred rows no faster, and far slower where others use the machine.
-    with threadpool_limits(1, "blas"), on_cpu("one thread for LAPACK"):
+    with threadpool_limits(1, "blas"):
+        print("One thread for LAPACK.")
         for gamma, goal in GOALS.items():
-            _reference(gamma, goal)
-        _small()
-        _kinks()
-        _many_outputs()
-        _batch()
+            if not quick or gamma == max(GOALS):
+                yield from _reference(gamma, goal)
+        if quick:
+            return
+        yield from _small()
+        yield from _kinks()
+        yield from _many_outputs()
+        yield from _batch()
         _long_times()
         _momentum()
 
@@ -111,7 +115,7 @@ def _tight(problem: js.Problem, rtol: float = 1e-7) -> Ours:
     return _solve(problem, _flow(integrators.FunctionSpace(tableau=integrators.KROGSTAD), rtol, UNTIL), np.inf)
 
 
-def _reference(gamma: float, goal: float) -> None:
+def _reference(gamma: float, goal: float) -> Iterator[Row]:
     problem = reference_problem(gamma)
     tight = _tight(problem)
     T = tight.t_end
@@ -119,10 +123,12 @@ def _reference(gamma: float, goal: float) -> None:
         f"\ngamma = {gamma:g}: to train loss {UNTIL:g} at t = {T:.5g} (reference: {tight.run.steps} steps, trust "
         f"{tight.trust:.1f} digits)"
     )
-    _against(problem, T, tight.run, RIVALS, f"gamma = {gamma:g}", goal)
+    yield from _against(problem, T, tight.run, RIVALS, f"gamma = {gamma:g}", goal)
 
 
-def _against(problem: js.Problem, T: float, reference: Run, rivals: Sequence[Rival], what: str, goal: float) -> None:
+def _against(
+    problem: js.Problem, T: float, reference: Run, rivals: Sequence[Rival], what: str, goal: float
+) -> Iterator[Row]:
     flow, choice = _ladder(problem, T, reference, integrators.FunctionSpace())
     ours = [_solve(problem, flow, T).seconds for _ in range(REPEATS)]
     _print("jaxsolve FunctionSpace", choice, float(np.median(ours)))
@@ -141,7 +147,7 @@ def _against(problem: js.Problem, T: float, reference: Run, rivals: Sequence[Riv
     if best is None:
         print(f"  {what}: no rival reached {LARGEST_ERROR:g}")
         return
-    print(row(f"  {what}: fastest rival ({best[0]}) / jaxsolve, time", best[1] / np.median(ours), ">=", goal))
+    yield Row(f"{what}: fastest rival ({best[0]}) / jaxsolve, time", best[1] / np.median(ours), ">=", goal)
 
 
 def _within(rival: Rival, problem: js.Problem, T: float, reference: Run, limit: float) -> Choice | None:
@@ -169,18 +175,18 @@ def _print(name: str, choice: Choice, seconds: float) -> None:
     )
 
 
-def _small() -> None:
+def _small() -> Iterator[Row]:
     problem = reference_problem(1.0, width=16)
     size = sum(leaf.size for leaf in jax.tree.leaves(problem.params))
     tight = _tight(problem)
     print(f"\nShrunk to two layers of 16 ({size} parameters), gamma = 1, to t = {tight.t_end:.5g}")
-    _against(problem, tight.t_end, tight.run, (*RIVALS, *SMALL_RIVALS), "shrunk", 1.0)
+    yield from _against(problem, tight.t_end, tight.run, (*RIVALS, *SMALL_RIVALS), "shrunk", 1.0)
 
 
 # --- kinks
 
 
-def _kinks() -> None:
+def _kinks() -> Iterator[Row]:
     """ReLU: times to equal error of outputs."""
     for gamma, T in ((10.0, 300.0), (1.0, 300.0)):
         problem = reference_problem(gamma, activation="relu")
@@ -194,14 +200,14 @@ def _kinks() -> None:
         default = own[2]
         as_good = [choice.seconds for choice in rival if choice.test_error <= default.test_error]
         seconds = min(as_good, default=rival[-1].seconds)  # the finest has a larger error still
-        what = f"  relu, gamma = {gamma:g}: Tsit5 / FunctionSpace at its default, time to its test error"
-        print(row(what, seconds / default.seconds, ">=", 10))
+        what = f"relu, gamma = {gamma:g}: Tsit5 / FunctionSpace at its default, time to its test error"
+        yield Row(what, seconds / default.seconds, ">=", 10)
         fastest = [
             min((choice.seconds for choice in side if choice.test_error <= LARGEST_ERROR), default=np.nan)
             for side in (rival, own)
         ]
-        what = f"  relu, gamma = {gamma:g}: Tsit5 / FunctionSpace, time to a test error of {LARGEST_ERROR:g}"
-        print(row(what, fastest[0] / fastest[1], ">=", 10))
+        what = f"relu, gamma = {gamma:g}: Tsit5 / FunctionSpace, time to a test error of {LARGEST_ERROR:g}"
+        yield Row(what, fastest[0] / fastest[1], ">=", 10)
 
 
 def _at(problem: js.Problem, T: float, reference: Run, name: str, integrator: Any, rtol: float) -> Choice:
@@ -231,14 +237,14 @@ def _step_cost(problem: js.Problem, T: float, rtol: float) -> tuple[float, float
     return ours.seconds / ours.run.steps, per_gradient, ours
 
 
-def _many_outputs() -> None:
+def _many_outputs() -> Iterator[Row]:
     print("\nMany outputs on the training set")
     data = js.data.digits(task="parity", n_train=1000, pca=10, key=jax.random.key(0))
     net = _net(256, 1, jax.random.key(1))
     problem = js.Problem(net, *data.train, test=data.test, centered=True)
     per_step, per_gradient, ours = _step_cost(problem, 1e4, 1e-3)
-    what = f"  n = 1000, one output, {ours.run.steps} steps to t = 1e4: a step / a gradient evaluation, time"
-    print(row(what, per_step / per_gradient, "<=", 20))
+    what = f"n = 1000, one output, {ours.run.steps} steps to t = 1e4: a step / a gradient evaluation, time"
+    yield Row(what, per_step / per_gradient, "<=", 20)
     data = js.data.digits(task="classes", n_train=200, pca=10, key=jax.random.key(0))
     net = _net(256, 10, jax.random.key(1))
     problem = js.Problem(net, *data.train, test=data.test, loss=js.losses.CrossEntropy(), centered=True)
@@ -254,7 +260,7 @@ def _net(width: int, out_size: int, key: jax.Array) -> js.nets.MLP:
     return js.nets.MLP(10, width, 2, out_size, js.nets.softplus(5.0), scaling=scaling, key=key)
 
 
-def _batch() -> None:
+def _batch() -> Iterator[Row]:
     """64 networks of different seeds at once."""
     count, ts = 64, jnp.array([100.0])
     data = js.data.digits(task="parity", n_train=200, pca=10, key=jax.random.key(0))
@@ -285,7 +291,7 @@ def _batch() -> None:
     others = ", ".join(f"{name} {value:.2f} s" for name, value in seconds.items())
     print(f"\n{count} networks of width 64 to t = {ts[0]:g}: one by one {alone:.2f} s, {others}")
     winner = min(seconds, key=seconds.__getitem__)
-    print(row(f"  {count} in one batch ({winner}) / {count} x one, time", seconds[winner] / alone, "<=", 1.0))
+    yield Row(f"{count} in one batch ({winner}) / {count} x one, time", seconds[winner] / alone, "<=", 1.0)
 
 
 def _long_times() -> None:

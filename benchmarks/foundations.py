@@ -1,12 +1,10 @@
-"""The numbers of the foundations: accuracy and speed of the closed form, and the certificate of a flow.
-
-Prints, for each, what was measured and the goal.
-"""
+"""The numbers of the foundations: accuracy and speed of the closed form, and the certificate of a flow."""
 
 import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 
 import diffrax
 import equinox as eqx
@@ -17,6 +15,7 @@ import numpy as np
 import jaxsolve as js
 from jaxsolve.theory import ReducedLine, TwoLayerLine
 
+from ._said import Row
 from ._timing import in_turns
 
 
@@ -24,18 +23,13 @@ WIDTHS = (1, 2, 5, 10, 30, 100, 300, 1000)
 LANES = 25  # per width: 200 cases
 
 
-def main() -> None:
-    """All of them."""
-    print(f"jax {jax.__version__}, {jax.devices()[0].device_kind}, {os.cpu_count()} cores\n")
-    _closed_form_against_flow()
-    _limits()
-    _speed()
-    _certificate()
-    _import_time()
-
-
-def _row(what: str, measured: str, goal: str) -> None:
-    print(f"{what:<78} {measured:>12}   (goal: {goal})")
+def main(*, quick: bool) -> Iterator[Row]:
+    """All of them; with fewer cases in the quick part."""
+    yield from _closed_form_against_flow(WIDTHS[::3] if quick else WIDTHS)
+    yield from _limits()
+    yield from _speed()
+    yield from _certificate()
+    yield from _import_time()
 
 
 def _problem(width: int, case: dict) -> js.Problem:
@@ -48,7 +42,7 @@ def _problem(width: int, case: dict) -> js.Problem:
     return js.Problem(js.nets.TwoLayerLinear(5, width, scaling=scaling, key=keys[2]), x, y)
 
 
-def _closed_form_against_flow() -> None:
+def _closed_form_against_flow(widths: Sequence[int]) -> Iterator[Row]:
     closed = TwoLayerLine()
     flow = js.GradientFlow(diffrax.Dopri8(), rtol=1e-10, atol=1e-14, land_on_ts=True)
     watched = [js.observe.outputs(), js.observe.layer_alignment(), js.observe.kernel(), js.observe.loss()]
@@ -63,7 +57,7 @@ def _closed_form_against_flow() -> None:
         return jnp.max(jnp.stack(jax.tree.leaves((observed, weights)))), run.result == js.RESULTS.successful
 
     worst, count = 0.0, 0
-    for width in WIDTHS:
+    for width in widths:
         rng = np.random.default_rng(width)
         ratio = 10 ** rng.uniform(-1.5, 1.5, LANES)  # eta_w/eta_u from 1e-3 to 1e3
         cases = {
@@ -77,25 +71,25 @@ def _closed_form_against_flow() -> None:
         assert bool(jnp.all(fine))
         worst, count = max(worst, float(jnp.max(gaps))), count + LANES
     what = f"TwoLayerLine against Dopri8 at rtol 1e-10, {count} random cases, largest error"
-    _row(what, f"{worst:.1e}", "<= 1e-8")
+    yield Row(what, worst, "<=", 1e-8, ".1e")
 
 
-def _limits() -> None:
+def _limits() -> Iterator[Row]:
     problem = _problem(50, {"seed": 0, "gamma": 0.7, "sigma": 1.0, "eta": jnp.array([0.1, 10.0]), "slope": -1.3})
     line = TwoLayerLine().reduce(problem)
     f = np.asarray(line.f(jnp.array([0.0, 1e-300, 1e300, jnp.inf])))
     start = float(line.k * line.product)
     exact = max(abs(f[0] - start), abs(f[1] - start), abs(f[2] - float(line.y)), abs(f[3] - float(line.y)))
-    _row("TwoLayerLine at t = 0, 1e-300, 1e300, inf: largest error", f"{exact:.1e}", "finite and right")
+    yield Row("TwoLayerLine at t = 0, 1e-300, 1e300, inf: largest error", exact, "<=", 1e-15, ".1e")
 
 
-def _speed() -> None:
+def _speed() -> Iterator[Row]:
     # A process of its own: XLA takes its number of threads from the cores it may use when it starts.
     code = "from benchmarks.foundations import time_closed_form; print(time_closed_form())"
     pinned = ["taskset", "-c", "0"] if sys.platform == "linux" else []
     command = [*pinned, sys.executable, "-c", code]
     out = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "JAX_ENABLE_X64": "1"})
-    _row("1e6 evaluations of (zeta, f, NTK) on one core, median of 15", f"{float(out.stdout):.3f} s", "< 0.2 s")
+    yield Row("1e6 evaluations of (zeta, f, NTK) on one core, median of 15: seconds", float(out.stdout), "<=", 0.2)
 
 
 def time_closed_form() -> float:
@@ -110,7 +104,7 @@ def time_closed_form() -> float:
     return statistics.median(in_turns([lambda: evaluate(P, Q, phi, k, y, t)], 15)[0])
 
 
-def _certificate() -> None:
+def _certificate() -> Iterator[Row]:
     # Every kink of a relu that a sample crosses costs steps at this tolerance, hence the shorter time.
     for activation, end in (("linear", 20.0), ("relu", 0.5)):
         data = js.data.digits(task="parity", n_train=100, pca=10, key=jax.random.key(0))
@@ -120,15 +114,15 @@ def _certificate() -> None:
         run = js.solve(problem, js.GradientFlow(rtol=1e-8, atol=1e-11), end)
         assert run.certificate is not None
         what = f"Drift of a flow at rtol 1e-8, {activation} MLP, {int(run.stats.steps)} steps"
-        _row(what, f"{float(run.certificate.conserved_drift):.1e}", "<= 1e-7")
+        yield Row(what, float(run.certificate.conserved_drift), "<=", 1e-7, ".1e")
 
 
-def _import_time() -> None:
-    _row("import jaxsolve, median of 5", f"{_seconds_to_run('import jaxsolve'):.2f} s", "< 2 s")
+def _import_time() -> Iterator[Row]:
+    yield Row("import jaxsolve, median of 5: seconds", _seconds_to_run("import jaxsolve"), "<=", 2)
     used = _seconds_to_run("import jaxsolve as js; js.solve, js.GradientFlow, js.nets")
-    _row("... and touching solve, GradientFlow and nets", f"{used:.2f} s", "-")
+    yield Row("import jaxsolve and touch solve, GradientFlow and nets: seconds", used)
     below = _seconds_to_run("import jax, equinox, diffrax, optax")
-    _row("... of which jax, equinox, diffrax and optax", f"{below:.2f} s", "-")
+    yield Row("import jax, equinox, diffrax and optax: seconds", below)
 
 
 def _seconds_to_run(statement: str) -> float:

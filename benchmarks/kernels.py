@@ -7,7 +7,7 @@ all alike; a ratio is one of medians.
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -21,7 +21,7 @@ from jaxsolve.kernels import _neural_tangents as door, NeuralTangentsUnavailable
 
 from ._foreign import dense, FOREIGN, ours as foreign_ours, theirs as foreign_theirs
 from ._neural_tangents_server import Contestant, ntk, Remote, Server, structured_server
-from ._said import on_cpu, row
+from ._said import Row
 
 
 class Case(NamedTuple):
@@ -53,20 +53,21 @@ HOPELESS = 1.5  # slower than the faster rival by this: not called again
 WALL = 240.0
 
 
-def main() -> None:
-    """All of them."""
+def main(*, quick: bool) -> Iterator[Row]:
+    """All of them; the quick part is case A."""
     start = time.perf_counter()
-    with on_cpu(), structured_server() as server:
+    with structured_server() as server:
         print(f"neural-tangents on its own JAX: {server.what if isinstance(server, Server) else server}")
         left_out: dict[str, str] = {}
         for name, case in CASES.items():
             for dtype in DTYPES:
-                _case(name, case, dtype, server, left_out)
-        for name in FOREIGN:
-            _foreign(name)
-        for dtype in DTYPES:
-            _growth(dtype)
-    print(row("Wall time of it all, s", time.perf_counter() - start, "<=", WALL))
+                if not quick or (name, dtype) == ("A", "float32"):
+                    yield from _case(name, case, dtype, server, left_out)
+        for name in () if quick else FOREIGN:
+            yield from _foreign(name)
+        for dtype in () if quick else DTYPES:
+            yield from _growth(dtype)
+    yield Row("Wall time of it all, s", time.perf_counter() - start, "<=", WALL)
 
 
 # --- one case
@@ -110,7 +111,7 @@ def _bare(case: Case, dtype: str) -> Contestant:
     return Contestant("bare matrix products", lambda pairs: [a @ b.T for a, b in pairs], pairs)
 
 
-def _case(name: str, case: Case, dtype: str, server: Server | str, left_out: dict[str, str]) -> None:
+def _case(name: str, case: Case, dtype: str, server: Server | str, left_out: dict[str, str]) -> Iterator[Row]:
     outputs = "one output" if case.c == 1 else f"{case.c} outputs"
     print(f"\n{name}, {dtype}: n = {case.n}, d = {case.d}, {case.depth} hidden layers of {case.width}, {outputs}")
     net, weights, x = sides(case, dtype)
@@ -130,20 +131,20 @@ def _case(name: str, case: Case, dtype: str, server: Server | str, left_out: dic
     if fastest:
         _leave_out(name, medians, left_out)
         ratio = medians[fastest] / medians[ours.name]
-        print(row(f"  {name} {dtype}: {fastest} / jaxsolve, time", ratio, ">=", case.against_current))
+        yield Row(f"{name} {dtype}: {fastest} / jaxsolve, time", ratio, ">=", case.against_current)
     if structured:
         ratio = medians[structured.name] / medians[ours.name]
-        print(row(f"  {name} {dtype}: {structured.name} / jaxsolve, time", ratio, ">=", case.against_structured))
+        yield Row(f"{name} {dtype}: {structured.name} / jaxsolve, time", ratio, ">=", case.against_structured)
     ratio = medians[module.name] / medians[ours.name]
-    print(row(f"  {name} {dtype}: eqx.nn / js.nets, time", ratio, "<=", 1.3))
+    yield Row(f"{name} {dtype}: eqx.nn / js.nets, time", ratio, "<=", 1.3)
     ratio = medians[ours.name] / medians[bare.name]
-    print(row(f"  {name} {dtype}: jaxsolve / bare matrix products, time", ratio, "<=", 2))
+    yield Row(f"{name} {dtype}: jaxsolve / bare matrix products, time", ratio, "<=", 2)
     itemsize = jnp.dtype(dtype).itemsize
     needed = itemsize * (kernel.size + case.n * sum(case.sizes[:-1]))
-    print(row(f"  {name} {dtype}: memory planned by XLA / (kernel + activations)", ours.bytes / needed, "<=", 2))
+    yield Row(f"{name} {dtype}: memory planned by XLA / (kernel + activations)", ours.bytes / needed, "<=", 2)
     if rivals:
         worst = max(differences.values())
-        print(row(f"  {name} {dtype}: largest relative difference to neural-tangents", worst, "<=", DTYPES[dtype]))
+        yield Row(f"{name} {dtype}: largest relative difference to neural-tangents", worst, "<=", DTYPES[dtype])
 
 
 def _current_rivals(where: str, weights: Any, x: Any, left_out: dict[str, str]) -> list[Contestant]:
@@ -246,7 +247,7 @@ def take_turns(
 # --- networks that were written elsewhere
 
 
-def _foreign(name: str) -> None:
+def _foreign(name: str) -> Iterator[Row]:
     print(f"\n{name}, float32: {FOREIGN[name].__doc__}")
     try:
         nt = door.load()
@@ -270,23 +271,25 @@ def _foreign(name: str) -> None:
         answer = np.moveaxis(answer, 2, 1) if contestant is not ours and answer.ndim == 4 else answer
         _print_times(contestant, seconds[contestant.name], _difference(answer, kernel))
     fastest = min((medians[rival.name] for rival in rivals), default=math.nan)
-    print(row(f"  {name}: the fastest of neural-tangents / jaxsolve, time", fastest / medians[ours.name], ">=", 30))
+    yield Row(f"{name}: the fastest of neural-tangents / jaxsolve, time", fastest / medians[ours.name], ">=", 30)
 
 
 # --- growth
 
 
-def _growth(dtype: str) -> None:
+def _growth(dtype: str) -> Iterator[Row]:
     print(f"\nGrowth, {dtype}")
     # With n = d = width, and one output, the products grow exactly linearly with depth.
     depths = [Case(256, 256, depth, 256, 1) for depth in (1, 2, 4, 8)]
-    _exponent(f"depth 1, 2, 4, 8 ({dtype}, n = d = width = 256)", depths, [case.depth for case in depths], dtype, 1.1)
+    yield from _exponent(
+        f"depth 1, 2, 4, 8 ({dtype}, n = d = width = 256)", depths, [case.depth for case in depths], dtype, 1.1
+    )
     for depth in (1, 3):
         cases = [Case(256, 256, depth, width, 1) for width in (128, 256, 512, 1024)]
         # A matrix between hidden layers has width^2 entries: only without one can the time be linear.
         own = _slope([case.width for case in cases], [_multiplications(case) for case in cases])
         what = f"width 128, 256, 512, 1024 ({dtype}, n = d = 256, depth {depth})"
-        _exponent(what, cases, [case.width for case in cases], dtype, 1.1 if depth == 1 else own + 0.1)
+        yield from _exponent(what, cases, [case.width for case in cases], dtype, 1.1 if depth == 1 else own + 0.1)
 
 
 def _multiplications(case: Case) -> int:
@@ -297,7 +300,7 @@ def _slope(sizes: Sequence[float], values: Sequence[float]) -> float:
     return float(np.polyfit(np.log(np.asarray(sizes)), np.log(np.asarray(values)), 1)[0])
 
 
-def _exponent(what: str, cases: Sequence[Case], sizes: Sequence[int], dtype: str, goal: float) -> None:
+def _exponent(what: str, cases: Sequence[Case], sizes: Sequence[int], dtype: str, goal: float) -> Iterator[Row]:
     contestants = []
     for case, size in zip(cases, sizes, strict=True):
         net, _, x = sides(case, dtype)
@@ -307,4 +310,4 @@ def _exponent(what: str, cases: Sequence[Case], sizes: Sequence[int], dtype: str
     medians = [float(np.median(seconds[str(size)])) for size in sizes]
     print(f"  {what}: " + ", ".join(f"{1e3 * median:.2f}" for median in medians) + " ms")
     own = _slope(sizes, [_multiplications(case) for case in cases])
-    print(row(f"  ... exponent (multiplications alone: {own:.2f})", _slope(sizes, medians), "<=", goal))
+    yield Row(f"{what}: exponent (multiplications alone: {own:.2f})", _slope(sizes, medians), "<=", goal)

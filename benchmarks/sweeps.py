@@ -7,7 +7,7 @@ are compiled beforehand and called in turns; a ratio is one of medians.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import diffrax
@@ -23,7 +23,7 @@ from jaxsolve.sweeps.grid._axes import Group, groups, read_axes
 from jaxsolve.sweeps.running._execute import trace_group
 from jaxsolve.sweeps.running._fitting import run_group
 
-from ._said import on_cpu, row
+from ._said import Row
 from ._timing import in_turns
 
 
@@ -41,11 +41,11 @@ SECONDS = 30.0  # of repetitions in one case: what takes longer is repeated less
 CELLS = 100, 100, 100  # of a closed form: gammas, sigmas, seeds
 
 
-def main() -> None:
-    """All of it."""
-    with on_cpu():
-        _closed_form()
-        _reference()
+def main(*, quick: bool) -> Iterator[Row]:
+    """All of it; the quick part is the narrowest networks, and fewer cells."""
+    yield from _closed_form(tuple(count // 5 for count in CELLS) if quick else CELLS)
+    narrow = min(WIDTHS)
+    yield from _reference({narrow: WIDTHS[narrow]} if quick else WIDTHS)
 
 
 # --- the reference sweep
@@ -147,9 +147,9 @@ def sides(build: Build, group: Group, notes: dict[str, float]) -> Sides:
     return Sides(ours, vmapped, lambda: np.array([np.asarray(alone(row)[0]) for row in rows]))
 
 
-def _reference() -> None:
+def _reference(widths: dict[int, int]) -> Iterator[Row]:
     useful = executed = 0
-    for width, seeds in WIDTHS.items():
+    for width, seeds in widths.items():
         for activation in ACTIVATIONS:
             notes: dict[str, float] = {}
             group = grid(seeds)
@@ -164,9 +164,14 @@ def _reference() -> None:
                 f"s (lane efficiency {100 * notes['vmap']:.0f} %), one by one {single:.2f} s; losses differ by "
                 f"{difference(losses[0], losses[2]):.1e}"
             )
-            print(row("  vmap(diffeqsolve) / ours, time", vmapped / ours, ">=", 3))
-            print(row("  warm single solves / ours, time", single / ours, ">=", 3 if width <= 64 else 1))
-    print(row("\nlane efficiency of all", useful / executed, ">=", 0.85))
+            yield Row(f"width {width}, {activation}: vmap(diffeqsolve) / ours, time", vmapped / ours, ">=", 3)
+            yield Row(
+                f"width {width}, {activation}: warm single solves / ours, time",
+                single / ours,
+                ">=",
+                3 if width <= 64 else 1,
+            )
+    yield Row("lane efficiency of all", useful / executed, ">=", 0.85)
 
 
 def difference(a: np.ndarray, b: np.ndarray) -> float:
@@ -177,15 +182,15 @@ def difference(a: np.ndarray, b: np.ndarray) -> float:
 # --- closed forms
 
 
-def _closed_form() -> None:
+def _closed_form(counts: tuple[int, ...]) -> Iterator[Row]:
     def build(gamma: Array, sigma: Array, seed: Array) -> js.Problem:
         scaling = js.nets.Scaling.ntk(gamma, sigma=sigma)
         net = js.nets.TwoLayerLinear(1, 8, scaling=scaling, key=jax.random.key(seed))
         return js.Problem(net, jnp.array([[1.0], [-0.5]]), jnp.array([[1.0], [0.25]]))
 
-    gammas, sigmas, seeds = CELLS
+    gammas, sigmas, seeds = counts
     axes = {"gamma": np.geomspace(1e-2, 1e2, gammas), "sigma": np.geomspace(0.1, 10, sigmas), "seed": range(seeds)}
-    cells = int(np.prod(CELLS))
+    cells = int(np.prod(counts))
     for name, observed in (
         ("loss", [js.observe.loss()]),
         ("loss and alignment", [js.observe.loss(), js.observe.layer_alignment()]),
@@ -199,7 +204,7 @@ def _closed_form() -> None:
             f"\n{cells} cells of TwoLayerLine (width 8) x 50 times, {name}: {data.nbytes / 1e9:.2f} GB of results, "
             f"{held / 1e9:.2f} GB resident; the batches alone took {_cores_of(data):.1f} s of a core"
         )
-        print(row("  seconds, with compilation", seconds, "<=", 10))
+        yield Row(f"{cells} cells of TwoLayerLine, {name}: seconds, with compilation", seconds, "<=", 10)
 
 
 def _cores_of(data: Any) -> float:

@@ -2,6 +2,7 @@ from . import (
     configs as configs,
     data as data,
     dmft as dmft,
+    dynamics as dynamics,
     integrators as integrators,
     kernels as kernels,
     losses as losses,
@@ -37,6 +38,7 @@ from ._solve import solve as solve, SolveError as SolveError
 from ._trajectory import Trajectory as Trajectory
 from ._validity import NotApplicable as NotApplicable, Validity as Validity
 from .dynamics import (
+    CentralFlow as CentralFlow,
     Descent as Descent,
     FrozenKernel as FrozenKernel,
     GradientFlow as GradientFlow,
@@ -44,6 +46,7 @@ from .dynamics import (
     limits as limits,
     MomentumFlow as MomentumFlow,
     RichLimit as RichLimit,
+    RodFlow as RodFlow,
     StochasticFlow as StochasticFlow,
 )
 from .sweeps import plan as plan, sweep as sweep, Zip as Zip

@@ -19,6 +19,8 @@ class Certificate(eqx.Module):
         doubt: by how much errors may exceed these, as those of explicit solvers do in few steps.
         sampling_error: standard error of the outputs where an average over samples stands for them, relative to the
             largest output or target; NaN elsewhere.
+        edge_error: of a flow at the edge of stability, the larger of how far an eigenvalue has been beyond it, relative
+            to the edge, and of the residual of the complementarity problem; NaN elsewhere.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -33,6 +35,7 @@ class Certificate(eqx.Module):
     rtol: Float[Array, ""] | float = float("nan")
     doubt: Float[Array, ""] | float = 1.0
     sampling_error: Float[Array, ""] | float = float("nan")
+    edge_error: Float[Array, ""] | float = float("nan")
 
     @property
     def trust(self) -> Float[Array, ""]:
@@ -42,13 +45,16 @@ class Certificate(eqx.Module):
         """
         tiny = jnp.finfo(self.conserved_drift.dtype).eps
         worst = jnp.fmax(jnp.fmax(self.conserved_drift, self.energy_balance), self.step_error * self.rtol) * self.doubt
-        return jnp.maximum(-jnp.log10(jnp.maximum(jnp.fmax(worst, self.sampling_error), tiny)), 0)
+        return jnp.maximum(
+            -jnp.log10(jnp.maximum(jnp.fmax(jnp.fmax(worst, self.sampling_error), self.edge_error), tiny)), 0
+        )
 
     def __repr__(self) -> str:
         if concrete(self.trust) is None or np.ndim(self.trust):
             return "Certificate(traced or batched)"
         balance = "lost" if self.energy_balance > 1 else f"{float(self.energy_balance):.1e}"
+        edge = "" if np.isnan(self.edge_error) else f", edge error {float(self.edge_error):.1e}"
         return (
             f"Certificate({float(self.trust):.1f} digits: conserved drift {float(self.conserved_drift):.1e}, "
-            f"energy balance {balance}, step error {float(self.step_error):.2g} of tolerance)"
+            f"energy balance {balance}, step error {float(self.step_error):.2g} of tolerance{edge})"
         )

@@ -245,13 +245,25 @@ class FunctionValues(eqx.Module):
     observations: dict[str, Array] | None = None
 
 
+class Observed(eqx.Module):
+    """What a march saves that knows more than its parameters.
+
+    Attributes:
+        params: the parameters.
+        observations: observables that the march knows, by their names.
+    """
+
+    params: PyTree
+    observations: dict[str, Array]
+
+
 class March(eqx.Module):
     """What a marching dynamics hands over when it has finished.
 
     Attributes:
         times: the times of the saved parameters (as given, or rounded to steps).
-        saved: the parameters at those times, stacked, or `FunctionValues`; NaN after a failure.
-        params: the parameters, or `FunctionValues`, at the end.
+        saved: the parameters at those times, stacked, or `FunctionValues` or `Observed`; NaN after a failure.
+        params: the same at the end.
         t_end: the time of the end.
         result, steps, rejected: how it ended, accepted and rejected steps.
         evaluations: gradient evaluations, -1 where unknown.
@@ -280,6 +292,8 @@ class March(eqx.Module):
             kernels = (self.kernel, None) if row.kernel is None else (row.kernel, self.kernel)
             values = (row.outputs, row.test_outputs, kernels[0], row.observations)
             return View(problem, t, None, *values, given_initial_kernel=kernels[1])
+        if isinstance(row, Observed):
+            return View(problem, t, row.params, given_observations=row.observations)
         return View(problem, t, row)
 
 

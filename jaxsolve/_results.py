@@ -50,6 +50,11 @@ class RESULTS(eqx.Enumeration):
         "A hyperparameter, the initial parameters or the data hold a NaN, an infinity or a negative scale; or targets "
         "are not such as the loss or `until` needs, or times are negative, unsorted or NaN."
     )
+    unstable = (
+        "The flow no longer describes the descent: more eigenvalues of the Hessian came to the edge of stability than "
+        "`max_unstable`, or the start lies beyond it, where descent jumps or diverges at its first steps. Raise "
+        "`max_unstable`, or lower the rate."
+    )
 
 
 RESULT_NAMES = (
@@ -61,6 +66,7 @@ RESULT_NAMES = (
     "tolerance",
     "not_applicable",
     "invalid",
+    "unstable",
 )
 """The names of the items, by code."""
 FIRST_FAILURE = 3  # the code from which on a run has failed

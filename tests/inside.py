@@ -44,6 +44,9 @@ from jaxsolve.data._labels import draw as labels_draw, encode
 # The drift of conserved quantities, for states that no run would pass through.
 from jaxsolve.dynamics._certificate import conserved_drift
 
+# What the steps of the central flow solve in each stage, on matrices of which the answer is known.
+from jaxsolve.dynamics._edge_cone import complement, Cone
+
 # The state of a march, to count what is held.
 from jaxsolve.dynamics._held import Held
 
@@ -132,6 +135,7 @@ from jaxsolve.theory._reduced_balanced import ReducedBalanced
 __all__ = [
     "Assumption",
     "Checked",
+    "Cone",
     "ConfiguredProblem",
     "DEPTH",
     "Formula",
@@ -156,6 +160,7 @@ __all__ = [
     "cli_main",
     "collapsing_power",
     "compared",
+    "complement",
     "conserved_drift",
     "costs",
     "counted",

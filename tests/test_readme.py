@@ -26,8 +26,8 @@ RELATIVE_TOLERANCE = 1e-3
 TIMEOUT = 300.0  # seconds a page
 # A cluster is started; a dozen programs are compiled; a sweep of flows runs.
 SLOW = {
-    *("docs/cluster.md", "docs/coming-from.md", "docs/diagnose.md", "docs/extending.md", "docs/how-to-choose.md"),
-    "docs/report.md",
+    *("docs/cluster.md", "docs/coming-from.md", "docs/diagnose.md", "docs/edge-of-stability.md", "docs/extending.md"),
+    *("docs/how-to-choose.md", "docs/report.md"),
 }
 
 FENCE = re.compile(r"^```(?P<language>[\w+-]*)[^\n]*\n(?P<body>.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)

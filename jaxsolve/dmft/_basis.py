@@ -1,9 +1,11 @@
-"""Coordinates of inputs: a linear network sees them through their span alone."""
+"""Coordinates of inputs: a network sees the training set through its span alone."""
 
 from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+from .._safe import safe_sqrt
 
 
 class Basis(NamedTuple):
@@ -11,7 +13,8 @@ class Basis(NamedTuple):
 
     Attributes:
         train: coordinates of the training set.
-        test: of the test set, of which what lies outside of the basis is left out; None without one.
+        test: of the test set; None without one.
+        outside: the length of what lies outside of the basis, of each test input.
 
     Example:
         >>> js.dmft.basis(jnp.ones((2, 7)), None).train.shape  # the span of two samples
@@ -20,20 +23,22 @@ class Basis(NamedTuple):
 
     train: Float[Array, "n i"]
     test: Float[Array, "m i"] | None
+    outside: Float[Array, " m"] | None
 
 
 def basis(x: Float[Array, "n d"], x_test: Float[Array, "m d"] | None) -> Basis:
     """The inputs' own coordinates, or those in the span of the training set if it has fewer dimensions.
 
-    What lies outside of the span of the training set never learns: an infinitely wide network starts, and stays, at 0.
-
     Example:
         >>> train = jnp.array([[3.0, 0.0, 4.0]])
         >>> found = js.dmft.basis(train, jnp.array([[6.0, 5.0, 8.0]]))
-        >>> print((found.test / found.train).round(3))
-        [[2.]]
+        >>> print((found.test / found.train).round(3), found.outside.round(3))
+        [[2.]] [5.]
     """
     if x.shape[1] <= x.shape[0]:
-        return Basis(x, x_test)
+        return Basis(x, x_test, None if x_test is None else jnp.zeros_like(x_test[:, 0]))
     q, r = jnp.linalg.qr(x.T)
-    return Basis(r.T, None if x_test is None else x_test @ q)
+    if x_test is None:
+        return Basis(r.T, None, None)
+    test = x_test @ q
+    return Basis(r.T, test, safe_sqrt(jnp.sum((x_test - test @ q.T) ** 2, axis=1)))

@@ -10,7 +10,8 @@ class Nodes(eqx.Module):
 
     Attributes:
         times: sorted, the first one 0.
-        weights: lower triangular; with a diagonal of 0 the sum is explicit, as that of gradient descent is.
+        passed: w_ks for k > s: what node s weighs in all later ones.
+        own: w_kk, 0 where the sum is explicit, as that of gradient descent is.
 
     Example:
         >>> js.dmft.descent_nodes(3, jnp.asarray(0.5)).weights[2].tolist()
@@ -18,7 +19,13 @@ class Nodes(eqx.Module):
     """
 
     times: Float[Array, " nodes"]
-    weights: Float[Array, "nodes nodes"]
+    passed: Float[Array, " nodes"]
+    own: Float[Array, " nodes"]
+
+    @property
+    def weights(self) -> Float[Array, "nodes nodes"]:
+        """All of them, in a matrix."""
+        return jnp.tril(jnp.broadcast_to(self.passed, (self.passed.size,) * 2), -1) + jnp.diag(self.own)
 
 
 def descent_nodes(count: int, rate: Float[Array, ""]) -> Nodes:
@@ -28,8 +35,8 @@ def descent_nodes(count: int, rate: Float[Array, ""]) -> Nodes:
         >>> js.dmft.descent_nodes(3, jnp.asarray(0.5)).times.tolist()
         [0.0, 0.5, 1.0]
     """
-    ones = jnp.ones((count, count), rate.dtype)
-    return Nodes(rate * jnp.arange(count, dtype=rate.dtype), rate * jnp.tril(ones, -1))
+    ones = jnp.ones(count, rate.dtype)
+    return Nodes(rate * jnp.arange(count, dtype=rate.dtype), rate * ones, 0 * ones)
 
 
 def flow_nodes(times: Float[Array, " nodes"]) -> Nodes:
@@ -41,5 +48,4 @@ def flow_nodes(times: Float[Array, " nodes"]) -> Nodes:
     """
     steps = jnp.diff(times)
     left, right = jnp.append(steps, 0.0), jnp.insert(steps, 0, 0.0)
-    whole = jnp.tril(jnp.broadcast_to((left + right) / 2, (times.size, times.size)), -1)
-    return Nodes(times, whole + jnp.diag(right / 2))
+    return Nodes(times, (left + right) / 2, right / 2)

@@ -120,6 +120,9 @@ class AbstractFlow(AbstractMarching):
         )
         alive = jnp.isfinite(system.view(zero, y).loss) & _finite(terms.vf(zero, y, None))
         result = RESULTS.where(alive, RESULTS.successful, RESULTS.diverged)
+        lost = system.lost(y)
+        result = RESULTS.where(alive & lost, RESULTS.unstable, result)
+        alive = alive & ~lost
         valid = system.valid & fits(self.until, problem)
         result = RESULTS.where(valid, result, RESULTS.invalid)
         ok = alive & valid
@@ -183,12 +186,14 @@ class AbstractFlow(AbstractMarching):
         steps, rejected = state.steps + accept.astype(int), state.rejected + (~accept).astype(int)
         met = accept & is_met(self.until, lambda: system.view(t_now, y))
         exhausted = steps + rejected >= self.max_steps
+        lost = accept & system.lost(y)
         result = state.result
         for ended, how in (
             (exhausted, RESULTS.max_steps),
             (stuck, RESULTS.where(finite, RESULTS.tolerance, RESULTS.diverged)),
             (saves.complete | far, at_last_time(self.until)),
             (met, RESULTS.event),
+            (lost, RESULTS.unstable),
         ):
             result = RESULTS.where(ended, how, result)
         new = FlowState(
@@ -208,7 +213,7 @@ class AbstractFlow(AbstractMarching):
                 jnp.maximum(state.step_error, system.scaled_error(t1, state.y, y1, y_error)),
                 state.step_error,
             ),
-            done=exhausted | stuck | saves.complete | far | met,
+            done=exhausted | stuck | saves.complete | far | met | lost,
             result=result,
         )
         kept = _where(active, new, state)

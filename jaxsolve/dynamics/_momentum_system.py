@@ -15,7 +15,7 @@ from .._safe import nonzero, squares_over
 from ..integrators import DisplacementController, Flowing, FunctionSpace, InertialFunctionSpace
 from ._certificate import energy_balance
 from ._integrator import gradient_evaluations, ParameterNorm, prepare, tolerances
-from ._system import AbstractExponentialSystem, AbstractSystem, displacement_controller
+from ._system import AbstractExponentialSystem, AbstractPlainSystem, displacement_controller
 
 
 class Relaxation(eqx.Module):
@@ -70,7 +70,7 @@ class EnergyController(diffrax.AbstractStepSizeController):
         return jnp.concatenate([w, way / jnp.sqrt(nonzero(self.relaxation.at(t)[0])), energy[None]])
 
 
-class MomentumSystem(AbstractSystem):
+class MomentumSystem(AbstractPlainSystem):
     """theta' = v and (tau v)' = (tau' - 1) v - eta dL/dtheta by any diffrax solver.
 
     y holds the parameters, tau v, and the energy dissipated so far, in one vector. tau v is the way that the parameters

@@ -15,7 +15,7 @@ from .._problem import Problem
 from .._safe import nonzero
 from ._descent import Descent
 from ._gradient_flow import GradientFlow
-from ._rich_linear import RichLinear
+from ._rich_march import RichMarch
 from ._rich_sampled import RichSampled
 
 
@@ -27,27 +27,32 @@ class RichLimit(AbstractChoice):
     m_0^2 eta_0/N, m_l^2 eta_l, gamma^2 m_L^2 N eta_L, as `Scaling.mean_field` and `Scaling.mup` keep them. The start is
     Gaussian with these sigmas, whatever `init` drew, and f = 0 there.
 
-    - Linear networks of any depth: the equations of dynamical mean-field theory close, and are strictly causal, so one
-      pass through the nodes solves them without a fixed point. Exact for gradient descent (`rate=`); for gradient flow
-      of second order in the distance of nodes, at any distance stable. Time and memory grow like L (T r)^3 and
-      4 L (T r)^2, r the smaller of samples and inputs, T the nodes and requested times.
+    - Deep networks: one causal pass through the nodes, without a fixed point. Only the directions in which a hidden
+      matrix has been looked at are known of it (`dmft.Matrix`), and smooth training needs few of them. Linear networks
+      are solved exactly; others by samples of their neurons, whose linear averages have no error. Exact for gradient
+      descent (`rate=`); for gradient flow of second order in the distance of nodes, at any distance stable. Time grows
+      like T L P k S and memory like L k S: T nodes, P outputs on the training set, k directions, S samples (2 k for
+      linear networks).
     - Two layers with any activation: neurons at scrambled Sobol points of the start, mirrored, which move in their mean
-      field by `GradientFlow()` or `Descent`. The certificate tells how much is left of their choice.
+      field by `GradientFlow()` or `Descent`.
+
+    The certificate tells how much is left of the choice of samples.
 
     Provides outputs, test outputs, the kernel, and `observe.feature_kernel` and `gradient_kernel` of all hidden layers.
 
     Arguments:
         rate: of gradient descent on the full batch, in gradient-flow time per step; None for gradient flow.
-        nodes: of a linear network, times besides those asked for; the most steps of its descent.
-        samples: of two layers, neurons; a power of two, at least 32.
-        seed: of the points.
+        nodes: of a deep network, times besides those asked for; the most steps of its descent.
+        samples: neurons, of networks with activations; a power of two, at least 32.
+        seed: of the samples.
         at_any_richness: whether to solve where the limit is lazy, at the richness 1/(gamma m_L N sigma_L) that the
             network has at its width. It must otherwise be at least N^(-1/4), as `InfiniteWidth` asks for the opposite.
 
     Raises:
-        NotApplicable: when used, if the network has biases, is deep with an activation, or no dense one; or if its
+        NotApplicable: when used, if the network has biases, or is no dense one; or if its
             limit is lazy (in a sweep the lane ends as not_applicable).
-        MemoryError: when used, if the nodes do not fit; says how many would.
+        MemoryError: when used, if the samples do not fit.
+        ValueError: when used, if a training set needs more samples; says how many.
         ValueError, TypeError: an argument is none of those above.
 
     Example:
@@ -111,12 +116,9 @@ class RichLimit(AbstractChoice):
         kind = Assumption.of_kind("a dense network with hidden layers", dense, type(net).__name__, dtype)
         if not dense:
             return (kind,)
-        served = net.activation.linear or len(net.weights) == 2
-        found = f"{len(net.weights) - 1} hidden layers with {net.activation}"
         plain = net.scaling.optimisers is not nets.Optimisers.ADAM
         return (
             kind,
-            Assumption.of_kind("one hidden layer, or a linear network", served, found, dtype),
             Assumption.of_kind("no biases", not net.biases, "biases", dtype),
             Assumption.of_kind("a scaling for gradient descent", plain, "one for Adam", dtype),
             *((_rich(net),) if self._asks_for_numbers(problem) else ()),
@@ -126,7 +128,7 @@ class RichLimit(AbstractChoice):
         """Not where only shapes are known."""
         return not self.at_any_richness and eqx.is_array(problem.x)
 
-    def choose(self, problem: Problem) -> RichLinear | RichSampled:
+    def choose(self, problem: Problem) -> RichMarch | RichSampled:
         """The way to the limit that serves a problem.
 
         Raises:
@@ -138,8 +140,8 @@ class RichLimit(AbstractChoice):
                 raise NotApplicable(
                     f"RichLimit does not solve this problem: it needs {Validity((assumption,)).missed()}"
                 )
-        if problem.net.activation.linear:
-            return RichLinear(self, self.rate, self.nodes)
+        if problem.net.activation.linear or len(problem.net.weights) > 2:
+            return RichMarch(self, self.rate, self.nodes, self.samples, self.seed)
         flow = GradientFlow() if self.rate is None else Descent(optax.sgd(self.rate))
         return RichSampled(self, flow, self.samples, self.seed)
 

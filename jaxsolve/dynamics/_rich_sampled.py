@@ -133,4 +133,5 @@ def _observations(net: nets.AbstractDense, x: Float[Array, "n d"]) -> dict[str, 
     return {
         "feature_kernel_1": phi @ phi.T / samples,
         "gradient_kernel_1": jnp.einsum("nak,mbk->namb", g, g) / samples,
+        "preactivation_quantiles_1": jnp.quantile(h, jnp.asarray(dmft.LEVELS, h.dtype), axis=1).T,
     }

@@ -59,5 +59,6 @@ class RunEnd(eqx.Module):
     def network(self, problem: Problem) -> Any:
         """The network at the end."""
         run = march(problem, self.dynamics, self.t[None].astype(problem.x.dtype))
+        params = run.view(problem, run.t_end, run.params).params
         failed = result_code(run.result) >= FIRST_FAILURE
-        return problem.network(jax.tree.map(lambda leaf: jnp.where(failed, jnp.nan, leaf), run.params))
+        return problem.network(jax.tree.map(lambda leaf: jnp.where(failed, jnp.nan, leaf), params))

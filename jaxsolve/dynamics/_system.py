@@ -56,8 +56,8 @@ class AbstractSystem(eqx.Module):
         """The length of the first step; None leaves it to the controller."""
 
     @abc.abstractmethod
-    def position(self, y: PyTree) -> Float[Array, " params"]:
-        """The parameters, in one vector."""
+    def position(self, y: PyTree) -> PyTree:
+        """The parameters, in one vector, or more."""
 
     @abc.abstractmethod
     def view(self, t: Float[Array, ""], y: PyTree) -> View:
@@ -75,12 +75,27 @@ class AbstractSystem(eqx.Module):
     def evaluations(self, solver_state: PyTree, attempts: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
         """Evaluations of the gradient and of the kernel in so many attempted steps; -1 where unknown."""
 
+    @abc.abstractmethod
+    def params(self, w: PyTree) -> PyTree:
+        """A position as `March` saves it: the parameters as the network has them, or more."""
+
+    @abc.abstractmethod
+    def lost(self, y: PyTree) -> Bool[Array, ""]:
+        """Whether the flow has left where it means something."""
+
+
+class AbstractPlainSystem(AbstractSystem):
+    """A flow that saves its parameters, and means something everywhere."""
+
     def params(self, w: Float[Array, " params"]) -> PyTree:
-        """The parameters as the network has them."""
         return ravel_pytree(self.problem.params)[1](w)
 
+    def lost(self, y: PyTree) -> Bool[Array, ""]:
+        del y
+        return jnp.array(False)
 
-class ParameterSystem(AbstractSystem):
+
+class ParameterSystem(AbstractPlainSystem):
     """w' = -eta dL/dw by any diffrax solver.
 
     y holds the parameters in one vector and behind them the energy dissipated so far: one array compiles faster than a
@@ -152,7 +167,7 @@ class ParameterSystem(AbstractSystem):
         return gradient_evaluations(self.solver, attempts), jnp.zeros_like(attempts)
 
 
-class AbstractExponentialSystem(AbstractSystem):
+class AbstractExponentialSystem(AbstractPlainSystem):
     """A flow by an exponential method, whose state holds the outputs, too."""
 
     problem: eqx.AbstractVar[Problem]

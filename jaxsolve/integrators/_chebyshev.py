@@ -47,6 +47,34 @@ class ChebyshevState(NamedTuple):
     evaluations: Int[Array, ""]
 
 
+class Stabilised(NamedTuple):
+    """A step of `RungeKuttaChebyshev`.
+
+    Attributes:
+        y1, error: the state at the end, and the estimate of its error.
+        k0, k1: size of the step times the field at both ends.
+        field: the field at the end.
+        stages: how many there were.
+        fits: whether they were enough.
+
+    Example:
+        >>> import diffrax
+        >>> decay, one = diffrax.ODETerm(lambda t, y, args: -y), jnp.ones(1)
+        >>> method = js.integrators.RungeKuttaChebyshev()
+        >>> made = method.stabilised(decay, jnp.zeros(()), jnp.asarray(0.1), one, None, -one, jnp.asarray(0.1))
+        >>> print(f"{made.y1[0]:.3f}", made.stages)
+        0.905 ...
+    """
+
+    y1: Y
+    error: Y
+    k0: Y
+    k1: Y
+    field: PyTree
+    stages: Int[Array, ""]
+    fits: Bool[Array, ""]
+
+
 class RungeKuttaChebyshev(diffrax.AbstractAdaptiveSolver[ChebyshevState]):
     r"""An explicit method of order 2 with as many stages as stability needs.
 
@@ -133,22 +161,15 @@ class RungeKuttaChebyshev(diffrax.AbstractAdaptiveSolver[ChebyshevState]):
         due = jnp.asarray(made_jump) | (state.age >= _LAG) | (size < _SHORTER * state.size)
         estimate = _estimate(terms, t0, y0, args, control, state, size, due)
 
-        stages = 1 + jnp.floor(jnp.sqrt(1 + _STAGES * _SAFETY * estimate.stiffness))
-        fits = stages <= self.max_stages  # False for NaN
-        stages = jnp.where(fits, stages, 2)
-        k0 = terms.prod(estimate.field, control)
-        field, moved = _march(terms, t0, t1, y0, args, control, estimate.field, k0, stages, fits)
-
-        k1 = terms.prod(field, control)
-        y1 = jax.tree.map(jnp.add, y0, moved)
-        error = jax.tree.map(lambda d, a, b: jnp.where(fits, 0.4 * (a + b) - 0.8 * d, jnp.inf), moved, k0, k1)
+        made = self.stabilised(terms, t0, t1, y0, args, estimate.field, estimate.stiffness)
+        k1, fits = made.k1, made.fits
         # A mode that has just become the stiffest may be missing in the last direction. Once unstable, it shows in the
         # field.
         blend = lambda v, k: v + _SHARE * k
         direction = _unit(jax.tree.map(blend, estimate.direction, _unit(jax.lax.stop_gradient(k1))))
-        spent = jnp.where(fits, stages, 0).astype(int) + 2 * estimate.iterations
+        spent = made.stages + 2 * estimate.iterations
         new = ChebyshevState(
-            field=field,
+            field=made.field,
             direction=direction,
             radius=estimate.stiffness / jnp.where(size > 0, size, 1),
             age=jnp.where(due, 1, state.age + 1),
@@ -157,7 +178,29 @@ class RungeKuttaChebyshev(diffrax.AbstractAdaptiveSolver[ChebyshevState]):
         )
         names = cast(Any, diffrax.RESULTS)
         result = names.where(fits, names.successful, names.nonfinite)
-        return y1, error, {"y0": y0, "y1": y1, "k0": k0, "k1": k1}, new, result
+        dense = {"y0": y0, "y1": made.y1, "k0": made.k0, "k1": k1}
+        return made.y1, made.error, dense, new, result
+
+    def stabilised(
+        self, terms: diffrax.AbstractTerm, t0: Time, t1: Time, y0: Y, args: Any, field: PyTree, stiffness: Scalar
+    ) -> "Stabilised":
+        """A step whose stiffness is known.
+
+        Arguments:
+            terms, t0, t1, y0, args: as for `step`.
+            field: the vector field at the start.
+            stiffness: size of the step times spectral radius.
+        """
+        control = terms.contr(t0, t1)
+        stages = 1 + jnp.floor(jnp.sqrt(1 + _STAGES * _SAFETY * stiffness))
+        fits = stages <= self.max_stages  # False for NaN
+        stages = jnp.where(fits, stages, 2)
+        k0 = terms.prod(field, control)
+        field, moved = _march(terms, t0, t1, y0, args, control, field, k0, stages, fits)
+        k1 = terms.prod(field, control)
+        y1 = jax.tree.map(jnp.add, y0, moved)
+        error = jax.tree.map(lambda d, a, b: jnp.where(fits, 0.4 * (a + b) - 0.8 * d, jnp.inf), moved, k0, k1)
+        return Stabilised(y1, error, k0, k1, field, jnp.where(fits, stages, 0).astype(int), fits)
 
 
 class _Estimate(NamedTuple):

@@ -7,6 +7,12 @@ from ._changes import (
     test_output_change as test_output_change,
     weight_change as weight_change,
 )
+from ._edge import (
+    averaged_loss as averaged_loss,
+    averaged_squared_gradient as averaged_squared_gradient,
+    edge_eigenvalues as edge_eigenvalues,
+    oscillation as oscillation,
+)
 from ._hidden_kernel import hidden_cross_kernel as hidden_cross_kernel, hidden_kernel as hidden_kernel
 from ._kernel import (
     kernel as kernel,
@@ -31,7 +37,11 @@ from ._kernel_spectrum import (
     kernel_trace as kernel_trace,
 )
 from ._layer_cosine import layer_cosine as layer_cosine, least_map as least_map
-from ._layer_kernels import feature_kernel as feature_kernel, gradient_kernel as gradient_kernel
+from ._layer_kernels import (
+    feature_kernel as feature_kernel,
+    gradient_kernel as gradient_kernel,
+    preactivation_quantiles as preactivation_quantiles,
+)
 from ._neurons import (
     neuron_delta as neuron_delta,
     neuron_direction as neuron_direction,

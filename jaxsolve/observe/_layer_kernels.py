@@ -1,4 +1,4 @@
-"""Kernels of the hidden layers, per neuron: of order 1 at any width, and known in the limit of infinite width."""
+"""Kernels and preactivations of hidden layers: of order 1 at any width, and known in the limit of infinite width."""
 
 import dataclasses
 
@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .. import nets
+from .. import dmft, nets
 from .._checks import describe, require_size
 from .._dynamics import Quantity, View
 from ._observable import Observable
@@ -18,6 +18,12 @@ def _dense(net: object, layer: int) -> nets.AbstractDense:
     if layer >= len(net.weights):
         raise ValueError(f"layer must be one of the hidden ones, 1 to {len(net.weights) - 1}, got {layer}")
     return net
+
+
+def _preactivations(net: nets.AbstractDense, layer: int) -> int:
+    """How many layers come before the activation of a hidden layer."""
+    at = [index for index, one in enumerate(net.layers) if isinstance(one, nets.Dense)][layer]
+    return at - 1 - (net.units is not None)
 
 
 def _width(net: nets.AbstractDense) -> Array:
@@ -48,13 +54,45 @@ class _ReadGradients:
         if known is not None:
             return known
         net = _dense(view.net, self.layer)
-        at = [index for index, one in enumerate(net.layers) if isinstance(one, nets.Dense)][self.layer]
-        # Cut before the activation: gradients are those of preactivations.
-        cut = at - 1 - (net.units is not None)
+        cut = _preactivations(net, self.layer)
         above = jax.jacrev(lambda h: net.scaling.gamma * nets.run(net, net.layers[cut:], h))
         below = jax.vmap(lambda x: nets.run(net, net.layers[:cut], x))(view.problem.x)
         gradients = jax.vmap(above)(below)
         return _width(net) * jnp.einsum("nak,mbk->namb", gradients, gradients)
+
+
+@dataclasses.dataclass(frozen=True)
+class _ReadQuantiles:
+    layer: int
+
+    def __call__(self, view: View) -> Float[Array, "n levels"]:
+        known = view.given(f"preactivation_quantiles_{self.layer}")
+        if known is not None:
+            return known
+        net = _dense(view.net, self.layer)
+        cut = _preactivations(net, self.layer)
+        h = jax.vmap(lambda x: nets.run(net, net.layers[:cut], x))(view.problem.x)
+        if net.units is not None:
+            h = jnp.where(jnp.arange(h.shape[1]) < net.units, h, jnp.nan)
+        return jnp.nanquantile(h, jnp.asarray(dmft.LEVELS, h.dtype), axis=1).T
+
+
+def preactivation_quantiles(layer: int) -> Observable:
+    """How preactivations h_m are distributed over the neurons of a hidden layer: percentiles 1 to 99, shape (n, 99).
+
+    Arguments and errors: as for `feature_kernel`.
+
+    Example:
+        >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.mean_field(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> watched = js.observe.preactivation_quantiles(1)
+        >>> run = js.solve(problem, js.RichLimit(samples=64), [0.0], observe=watched)
+        >>> run["preactivation_quantiles_1"].shape
+        (1, 2, 99)
+    """
+    require_size(layer, "layer")
+    name = f"preactivation_quantiles_{layer}"
+    return Observable(name, _ReadQuantiles(int(layer)), Quantity.LAYER_KERNELS, ("sample", "percent"), "signal")
 
 
 def feature_kernel(layer: int) -> Observable:

@@ -10,6 +10,7 @@ from ._figure import AbstractFigure
 
 PAPERS = {
     "atanasov": "Atanasov, Bordelon & Pehlevan, Neural networks as kernel learners",
+    "bordelon": "Bordelon & Pehlevan, Self-consistent dynamical field theory of kernel evolution",
     "geiger": "Geiger, Spigler, Jacot & Wyart, Disentangling feature and lazy learning in deep neural networks",
     "kunin": "Kunin, Raventos, Domine, Chen, Klindt, Saxe & Ganguli, Get rich quick",
     "xu_ziyin": "Xu & Liu Ziyin, Three Mechanisms of Feature Learning in a Linear Network",

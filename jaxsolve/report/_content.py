@@ -20,7 +20,7 @@ MAX_CURVES = 14e6  # characters of a page that go into curves
 MAX_MEASURES = 6e6  # and into single numbers
 MIN_TIMES = 8  # with fewer, a curve says too little
 # By code of `RESULT_NAMES`: blue and green for lanes that ended well, warm colours and greys for the others.
-RESULT_COLOURS = ("#0072B2", "#009E73", "#56B4E9", "#E69F00", "#D55E00", "#CC79A7", "#999999", "#000000")
+RESULT_COLOURS = ("#0072B2", "#009E73", "#56B4E9", "#E69F00", "#D55E00", "#CC79A7", "#999999", "#000000", "#F0E442")
 
 
 def content(source: Source, theory: Source | None) -> tuple[dict[str, Any], list[str]]:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsolve.dmft import descent_nodes, flow_nodes, initial_kernel, NormalForm, start, step
+from jaxsolve.dmft import descent_nodes, flow_nodes, initial_kernel, Law, linear_network, NormalForm, start, step
 from tests.cases import assert_fails, eps
 
 
@@ -20,11 +20,25 @@ def _push(f):
     return TARGETS - f - 0.3 * f**3  # any function of the outputs
 
 
+class _Found(NamedTuple):
+    outputs: jax.Array  # (t, i, a)
+    equal: tuple[tuple[jax.Array, ...], ...]  # <h h> and <g g> at equal times, of each hidden layer
+    h: tuple[jax.Array, ...]  # h(t) of each hidden layer in directions of unit length, (t, i, k)
+    g: tuple[jax.Array, ...]  # (t, i, a, k)
+
+
 def _pass(form, nodes, implicit):
     count = nodes.times.size
-    known = start(form.hidden, count, INPUTS, OUTPUTS, form.rate.dtype)
-    one_more = lambda k, one: step(form, _push, one, nodes.weights[k], k, implicit=implicit)
-    return jax.lax.fori_loop(0, count, one_more, known)
+    law = Law(form, lambda h: h, jnp.eye(INPUTS), _push, eps(1e3), implicit)
+    known = start(law, linear_network(form, INPUTS, OUTPUTS, 60, form.rate.dtype))
+
+    def one_more(known, k):
+        known = step(law, known, nodes, k)
+        seen, size = known.seen, known.seen.last.shape[-1] ** 0.5
+        h, g = (*seen.below, seen.last / size), (seen.first / size, *seen.above)
+        return known, _Found(seen.outputs, (tuple(seen.features[1:]), tuple(seen.gradients[:-1])), h, g)
+
+    return jax.lax.scan(one_more, known, jnp.arange(count))[1]
 
 
 PASS = jax.jit(_pass, static_argnums=2)
@@ -73,14 +87,15 @@ def _fixed_point(form, weights, *, response: float = 1.0):
 def test_the_pass_solves_the_published_equations(nodes):
     found = PASS(FORM, nodes, bool(nodes.weights[1, 1]))
     f, layers = _fixed_point(FORM, nodes.weights)
-    # The pass repeats implicit nodes four times; explicit ones are exact.
+    # The pass repeats implicit nodes six times; explicit ones are exact.
     close = eps(2000) if nodes.weights[1, 1] == 0 else 1e-5  # measured 2e-6, at steps of a quarter of the time scale
     np.testing.assert_allclose(found.outputs, f, atol=close)
-    for one, two in zip(found.layers, layers, strict=True):
-        np.testing.assert_allclose(one.h, two.h, atol=close)
-        np.testing.assert_allclose(one.g, two.g, atol=close)
-        np.testing.assert_allclose(one.h_r, two.a, atol=close)
-        np.testing.assert_allclose(one.g_u, two.b, atol=close)
+    for equal_h, equal_g, h, g, layer in zip(*found.equal, found.h, found.g, layers, strict=True):
+        np.testing.assert_allclose(equal_h, np.einsum("titj->tij", layer.h), atol=close)
+        np.testing.assert_allclose(equal_g[:, 0, :, 0], np.einsum("tatb->tab", layer.g), atol=close)
+        # At all pairs of times, where the responses of earlier ones are.
+        np.testing.assert_allclose(np.einsum("tik,sjk->tisj", h, h), layer.h, atol=close)
+        np.testing.assert_allclose(np.einsum("tak,sbk->tasb", g[:, 0], g[:, 0]), layer.g, atol=close)
     without, _ = _fixed_point(FORM, nodes.weights, response=0.0)
     assert_fails(lambda: np.testing.assert_allclose(found.outputs, without, atol=1e-3))
 
@@ -92,13 +107,15 @@ def test_the_kernel_is_what_moves_the_outputs_at_first():
 
 
 def test_the_flow_is_of_second_order():
-    last = lambda count: np.asarray(PASS(FORM, flow_nodes(jnp.linspace(0.0, 3.0, count)), True).outputs[-1])
+    # Repeated times at the end change nothing, and all counts of nodes share a program.
+    times = lambda count: jnp.concatenate([jnp.linspace(0.0, 3.0, count), jnp.full(65 - count, 3.0)])
+    last = lambda count: np.asarray(PASS(FORM, flow_nodes(times(count)), True).outputs[-1])
     coarse, middle, fine = (last(count) for count in (9, 17, 33))
     order = np.log2(np.abs(coarse - middle).max() / np.abs(middle - fine).max())
     assert 1.7 < order < 2.3
     # Gradient descent in small steps goes the same way.
     euler = lambda count: np.asarray(
-        PASS(FORM, descent_nodes(count, jnp.asarray(3.0 / (count - 1))), False).outputs[-1]
+        PASS(FORM, descent_nodes(65, jnp.asarray(3.0 / (count - 1))), False).outputs[count - 1]
     )
     close = 10 * np.abs(middle - fine).max()
     np.testing.assert_allclose(2 * euler(65) - euler(33), fine, atol=close)

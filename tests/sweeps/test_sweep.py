@@ -15,7 +15,9 @@ from tests import cases
 
 TS = (0.0, 0.3, 1.0)
 QUIET = functools.partial(sweep, progress=False)
-RESULTS = dict(enumerate("successful event max_time max_steps diverged tolerance not_applicable invalid".split()))
+RESULTS = dict(
+    enumerate("successful event max_time max_steps diverged tolerance not_applicable invalid unstable".split())
+)
 
 
 def _names(data):

@@ -11,6 +11,7 @@ from ...dynamics import GradientFlow
 from ...theory import spiked_kernel
 from .._claim import Claim, exponent, mean_over
 from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._images import images_used
 from .._silent import rise_time, turned_before
 from .._silent_images import (
     draw_machines,
@@ -67,7 +68,8 @@ class Fig1(AbstractFigure):
         draw_run(a, first["mnist"], limit)
         draw_machines(b, first["mnist"])
         draw_run(c, first["cifar"], limit)
-        for ax, title in ((a, "(a) MNIST, 0 and 1"), (b, "(b) MNIST"), (c, "(c) CIFAR-10, two classes")):
+        mnist, cifar = (images_used(one, Scale.SMALL).partition(":")[0] for one in PANELS.values())
+        for ax, title in ((a, f"(a) {mnist}, 0 and 1"), (b, f"(b) {mnist}"), (c, f"(c) {cifar}, two classes")):
             ax.set_title(title, fontsize=9)
         b.legend(frameon=False, fontsize=7)
         handles, labels = a.get_legend_handles_labels()

@@ -1,0 +1,169 @@
+"""The rich limit: what it costs, beside the fixed point over all times as which it was published.
+
+The settings are those of the authors' notebooks (Bordelon & Pehlevan 2022): depth, samples, steps, rate and richness.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+import jaxsolve as js
+
+from ._said import Row
+from ._timing import in_turns
+
+
+EQUAL = 1e-8  # sweeps of the fixed point go on until one moves the outputs by less
+MOST = 200  # sweeps
+
+
+def main(*, quick: bool) -> Iterator[Row]:
+    """All of them."""
+    yield from _linear("Linear, L = 3, P = 1, T = 200", Setting(3, 1, 4, 200, 0.05, 1.5), goal=0.1, times_faster=20)
+    if quick:
+        return
+    yield from _linear("Linear, L = 5, P = 20, T = 100", Setting(5, 20, 40, 100, 0.025, 1.5), goal=10)
+    two = Setting(1, 25, 40, 200, 0.075, 3.0)
+    yield from _sampled("Two layers, relu, P = 25, T = 200, S = 4096", two, js.nets.relu, goal=10)
+    deep = Setting(3, 10, 25, 100, 0.1, 1.0)
+    yield from _sampled("Deep tanh, L = 3, P = 10, T = 100, S = 4096", deep, js.nets.tanh, goal=180)
+
+
+class Setting(NamedTuple):
+    """A training by gradient descent.
+
+    Attributes:
+        depth: hidden layers.
+        samples, dimension: of the inputs.
+        steps: how many.
+        rate: of a step.
+        richness: 1/(gamma m_L N sigma_L).
+    """
+
+    depth: int
+    samples: int
+    dimension: int
+    steps: int
+    rate: float
+    richness: float
+
+    def data(self) -> tuple[Float[Array, "n d"], Float[Array, "n 1"]]:
+        """Gaussian inputs, and targets of one sign for each half."""
+        x = jax.random.normal(jax.random.key(0), (self.samples, self.dimension))
+        half = jnp.arange(self.samples) < self.samples / 2
+        return x, jnp.where(half, 1.0, -1.0)[:, None]
+
+    def problem(self, activation: str | js.nets.Activation) -> js.Problem:
+        """The same problem at any width."""
+        x, y = self.data()
+        scaling = js.nets.Scaling.mean_field(1 / self.richness, eta=self.richness**2)
+        net = js.nets.MLP(self.dimension, 100, self.depth, 1, activation, scaling=scaling, key=jax.random.key(1))
+        return js.Problem(net, x, y)
+
+    def solve(self, problem: js.Problem) -> Float[Array, "t n"]:
+        """The outputs at all times."""
+        limit = js.RichLimit(rate=self.rate, nodes=self.steps)
+        ts = self.rate * np.arange(self.steps)
+        return js.solve(problem, limit, ts, observe=js.observe.outputs())["outputs"][..., 0]
+
+
+def _linear(what: str, setting: Setting, *, goal: float, times_faster: float | None = None) -> Iterator[Row]:
+    problem = setting.problem("linear")
+    ours = lambda: setting.solve(problem)
+    found, cold = _timed(ours)
+    y, start = problem.y[:, 0], _lazy(problem.x @ problem.x.T / setting.dimension, setting)
+    layers, f, count, moved = start, jnp.zeros_like(found), 0, np.inf
+    while count < MOST and not moved < EQUAL:
+        before = f
+        layers, f = _sweep(setting, y, layers)
+        count, moved = count + 1, float(jnp.max(jnp.abs(f - before)))
+    off = float(jnp.max(jnp.abs(f - found)))
+
+    def fixed_point() -> Array:
+        layers, f = start, y
+        for _ in range(count):
+            layers, f = _sweep(setting, y, layers)
+        return f
+
+    seconds, theirs = (statistics.median(way) for way in in_turns([ours, fixed_point], 5, budget=60))
+    yield Row(f"{what}: seconds, warm ({cold:.1f} s with compilation)", seconds, "<=", goal)
+    print(
+        f"fixed point: {count} sweeps of {theirs / count:.2g} s; then it moves by {moved:.0e}, {off:.2g} away from ours"
+    )
+    yield Row(f"{what}: fixed point / ours, time", theirs / seconds, ">=", times_faster or 1.0)
+
+
+def _sampled(what: str, setting: Setting, activation: js.nets.Activation, *, goal: float) -> Iterator[Row]:
+    problem = setting.problem(activation)
+    ours = lambda: setting.solve(problem)
+    _, cold = _timed(ours)
+    (seconds,) = (statistics.median(way) for way in in_turns([ours], 3, budget=60))
+    yield Row(f"{what}: seconds, warm ({cold:.1f} s with compilation)", seconds, "<=", goal)
+
+
+def _timed(way: Callable[[], Array]) -> tuple[Array, float]:
+    begin = time.perf_counter()
+    found = jax.block_until_ready(way())
+    return found, time.perf_counter() - begin
+
+
+class _Layer(NamedTuple):
+    """Kernels at all pairs of times and samples, and responses.
+
+    Attributes:
+        h, g: <h h> and <g g>.
+        a, b: <dh/dr> and <dg/du>.
+    """
+
+    h: Float[Array, "tn tn"]
+    g: Float[Array, "t t"]
+    a: Float[Array, "tn t"]
+    b: Float[Array, "t tn"]
+
+
+def _lazy(gram: Array, setting: Setting) -> list[_Layer]:
+    """Where the sweeps begin: kernels that stand still, and no responses."""
+    t, tn = setting.steps, setting.steps * setting.samples
+    still = _Layer(jnp.tile(gram, (t, t)), jnp.ones((t, t)), jnp.zeros((tn, t)), jnp.zeros((t, tn)))
+    return [still] * (setting.depth + 2)
+
+
+@partial(jax.jit, static_argnums=0)
+def _sweep(setting: Setting, y: Array, layers: list[_Layer]) -> tuple[list[_Layer], Float[Array, "t n"]]:
+    """One sweep through the layers, and the outputs by their kernels.
+
+    (I - C D)^-1 is I + C (I - D C)^-1 D, so that the matrix to be inverted is one of times alone.
+    """
+    t, n = setting.steps, setting.samples
+    tn, earlier, speed = t * n, jnp.tril(jnp.ones((t, t)), -1), setting.rate * setting.richness / n
+    f = _outputs(setting, y, layers)
+    delta, new = y - f, [layers[0]]
+    for l in range(1, setting.depth + 1):
+        below, above = layers[l - 1], layers[l + 1]
+        driven = jnp.einsum("xsn,sn->xs", below.h.reshape(tn, t, n), delta)
+        c = below.a + speed * jnp.repeat(earlier, n, axis=0) * driven
+        d = above.b + speed * ((earlier * above.g)[:, :, None] * delta[None]).reshape(t, tn)
+        middle = jnp.linalg.inv(jnp.eye(t) - d @ c)
+        one = lambda m, c=c, d=d, middle=middle: m + c @ (middle @ (d @ m))
+        a, b = c @ middle, middle @ d
+        h = one(one(below.h).T) + a @ above.g @ a.T
+        g = middle @ above.g @ middle.T + b @ below.h @ b.T
+        new.append(_Layer(h, g, a, b))
+    return [*new, layers[-1]], _outputs(setting, y, [*new, layers[-1]])
+
+
+def _outputs(setting: Setting, y: Array, layers: list[_Layer]) -> Float[Array, "t n"]:
+    """As published: steps of the NTK, which are those of gradient flow."""
+    t, n = setting.steps, setting.samples
+    equal = lambda h: jnp.einsum("tntm->tnm", h.reshape(t, n, t, n))
+    pairs = zip(layers[:-1], layers[1:], strict=True)
+    ntk = sum(equal(low.h) * jnp.diagonal(up.g)[:, None, None] for low, up in pairs)
+    one = lambda f, kernel: (f + setting.rate / n * kernel @ (y - f), f)
+    return jax.lax.scan(one, jnp.zeros_like(y), ntk)[1]

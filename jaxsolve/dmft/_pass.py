@@ -1,0 +1,142 @@
+"""One causal pass through the nodes of an infinitely wide network's training.
+
+Bordelon & Pehlevan (2022), whose equations are fixed points over all times. They are causal: what happens at one time
+depends on earlier times only, in an implicit rule on itself too.
+"""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from ._network import look, Network, pushed, Seen, tangent_kernel
+from ._nodes import Nodes
+from ._normal_form import NormalForm
+
+
+# Iterations of a node's implicit equations. The stiff part is Newton's, and features move little within a step.
+CORRECTIONS = 6
+
+Push = Callable[[Float[Array, "n a"]], Float[Array, "n a"]]
+
+
+class Law(eqx.Module):
+    """What an infinitely wide network is trained by.
+
+    Attributes:
+        form: hyperparameters.
+        activation: of the hidden layers.
+        x: inputs, in a basis.
+        push: -dL/df, given the outputs.
+        least: the smallest part of a signal, as a share of its size, that makes a direction of its own.
+        implicit: whether a node weighs itself, as in `flow_nodes`.
+
+    Example:
+        >>> form = js.dmft.NormalForm(jnp.ones(2), jnp.ones(2))
+        >>> js.dmft.Law(form, jnp.tanh, jnp.eye(2), lambda f: 1 - f, 1e-2, implicit=False).x.shape
+        (2, 2)
+    """
+
+    form: NormalForm
+    activation: Callable[[Array], Array] = eqx.field(static=True)
+    x: Float[Array, "n i"]
+    push: Push
+    least: float = eqx.field(static=True)
+    implicit: bool = eqx.field(static=True)
+
+
+class Pass(eqx.Module):
+    """Where the pass stands.
+
+    Attributes:
+        network: with what all nodes before the last one have pushed.
+        seen: at the last node.
+        push: there.
+
+    Example:
+        >>> form = js.dmft.NormalForm(jnp.ones(2), jnp.ones(2))
+        >>> law = js.dmft.Law(form, jnp.tanh, jnp.eye(2), lambda f: 1 - f, 1e-2, implicit=False)
+        >>> start = js.dmft.start(law, js.dmft.linear_network(form, 2, 1, 3, law.x.dtype))
+        >>> start.push.shape, start.seen.outputs.shape
+        ((2, 1), (2, 1))
+    """
+
+    network: Network
+    seen: Seen
+    push: Float[Array, "n a"]
+
+
+def start(law: Law, network: Network) -> Pass:
+    """Before the first node.
+
+    Example:
+        >>> form = js.dmft.NormalForm(jnp.array([1.0, 1.0]), jnp.array([1.0, 1.0]))
+        >>> law = js.dmft.Law(form, lambda h: h, jnp.ones((1, 1)), lambda f: 1 - f, 1e-6, implicit=False)
+        >>> js.dmft.start(law, js.dmft.linear_network(form, 1, 1, 1, law.x.dtype)).push.shape
+        (1, 1)
+    """
+    seen, _ = eqx.filter_eval_shape(lambda: look(law.form, law.activation, network, law.x, law.least))
+    seen = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), seen)
+    return Pass(network, seen, jnp.zeros_like(seen.outputs))
+
+
+def step(law: Law, state: Pass, nodes: Nodes, k: Int[Array, ""] | int) -> Pass:
+    """Adds node k.
+
+    Arguments:
+        law: of the training.
+        state: at the node before.
+        nodes: all of them.
+        k: the node.
+
+    Example:
+        >>> form = js.dmft.NormalForm(jnp.array([1.0, 1.0]), jnp.array([1.0, 1.0]))
+        >>> law = js.dmft.Law(form, lambda h: h, jnp.ones((1, 1)), lambda f: 1 - f, 1e-6, implicit=False)
+        >>> nodes = js.dmft.descent_nodes(3, jnp.asarray(0.1))
+        >>> known = js.dmft.start(law, js.dmft.linear_network(form, 1, 1, 1, law.x.dtype))
+        >>> for k in range(3):
+        ...     known = js.dmft.step(law, known, nodes, k)
+        ...     print(known.seen.outputs[0, 0].round(3))
+        0.0
+        0.2
+        0.363
+    """
+    network = pushed(law.form, state.network, law.x, state.seen, nodes.passed[k - 1] * state.push)
+    if not law.implicit:
+        seen, network = look(law.form, law.activation, network, law.x, law.least)
+        return Pass(network, seen, law.push(seen.outputs))
+
+    def improved(_: Int[Array, ""], found: Pass) -> Pass:
+        here = moved(law, found, nodes.own[k])
+        seen, here = look(law.form, law.activation, here, law.x, law.least)
+        f, q = seen.outputs, found.push
+        # Newton's method for the push, whose effect on the outputs is the kernel's.
+        slope = jax.jacfwd(law.push)(f).reshape(q.size, q.size)
+        kernel = nodes.own[k] * tangent_kernel(law.form, seen).reshape(q.size, q.size)
+        change = jnp.linalg.solve(jnp.eye(q.size, dtype=q.dtype) - slope @ kernel, (law.push(f) - q).ravel())
+        return Pass(_directions_of(here, found.network), seen, q + change.reshape(q.shape))
+
+    # The predictor: what the node itself weighs is given to the one before.
+    return jax.lax.fori_loop(0, 1 + CORRECTIONS, improved, Pass(network, state.seen, state.push))
+
+
+def moved(law: Law, state: Pass, own: Float[Array, ""]) -> Network:
+    """The network at the last node, which weighs itself by `own`.
+
+    Example:
+        >>> form = js.dmft.NormalForm(jnp.ones(2), jnp.ones(2))
+        >>> law = js.dmft.Law(form, lambda h: h, jnp.ones((1, 1)), lambda f: 1 - f, 1e-2, implicit=False)
+        >>> net = js.dmft.linear_network(form, 1, 1, 1, law.x.dtype)
+        >>> known = js.dmft.step(law, js.dmft.start(law, net), js.dmft.descent_nodes(1, jnp.asarray(0.1)), 0)
+        >>> here = js.dmft.moved(law, known, jnp.asarray(0.1))
+        >>> print(js.dmft.look(form, lambda h: h, here, law.x, 1e-2)[0].outputs.round(3))
+        [[0.2]]
+    """
+    return pushed(law.form, state.network, law.x, state.seen, own * state.push)
+
+
+def _directions_of(met: Network, network: Network) -> Network:
+    where = lambda one: (one.hidden.features, one.hidden.gradients)
+    return eqx.tree_at(where, network, where(met))

@@ -1,0 +1,239 @@
+"""The optimisers whose oscillation at the edge is known: descent, and two that divide by past gradients."""
+
+import abc
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float
+
+from .._checks import concrete, describe
+from ._held import Held
+from ._optimizer import read_optimizer
+
+
+class AbstractPreconditioner(eqx.Module):
+    """Steps w -= eta rate/sqrt(nu + eps) g, where nu follows g^2 and may be none.
+
+    Attributes:
+        rate: gradient-flow time of a step.
+        lag: c = (1 - beta)/beta, by which nu' = c (g^2 - nu) per step.
+    """
+
+    rate: eqx.AbstractVar[Float[Array, ""]]
+    lag: eqx.AbstractVar[Float[Array, ""]]
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """The optimiser's."""
+
+    @abc.abstractmethod
+    def start(self, params: Float[Array, " params"]) -> Float[Array, " nu"]:
+        """Nu at t = 0, of no, one, or as many numbers as parameters."""
+
+    @abc.abstractmethod
+    def rates(self, nu: Float[Array, " nu"], eta: Float[Array, " params"]) -> Float[Array, " params"]:
+        """What a gradient is multiplied by in a step: the inverse of the preconditioner P."""
+
+    @abc.abstractmethod
+    def product(self, u: Float[Array, " params"], v: Float[Array, " params"]) -> Float[Array, " nu"]:
+        """What nu follows where the gradient has the second moment u v^T."""
+
+    @abc.abstractmethod
+    def slope(
+        self,
+        nu: Float[Array, " nu"],
+        eta: Float[Array, " params"],
+        u: Float[Array, " params"],
+        v: Float[Array, " params"],
+    ) -> Float[Array, " nu"]:
+        """d(2 u^T P v)/d nu."""
+
+
+class Plain(AbstractPreconditioner):
+    """Gradient descent."""
+
+    rate: Float[Array, ""]
+    lag: Float[Array, ""]
+
+    def __init__(self, rate: Float[Array, ""]):
+        self.rate, self.lag = rate, jnp.zeros_like(rate)
+
+    @property
+    def name(self) -> str:
+        return "sgd"
+
+    def start(self, params: Float[Array, " params"]) -> Float[Array, " nu"]:
+        return jnp.zeros((0,), params.dtype)
+
+    def rates(self, nu: Float[Array, " nu"], eta: Float[Array, " params"]) -> Float[Array, " params"]:
+        del nu
+        return self.rate.astype(eta.dtype) * eta
+
+    def product(self, u: Float[Array, " params"], v: Float[Array, " params"]) -> Float[Array, " nu"]:
+        del v
+        return jnp.zeros((0,), u.dtype)
+
+    def slope(self, nu, eta, u, v) -> Float[Array, " nu"]:
+        del eta, u, v
+        return nu
+
+
+class Squares(AbstractPreconditioner):
+    """RMSProp: nu follows the square of the gradient, one by one or (`scalar`) summed up."""
+
+    rate: Float[Array, ""]
+    lag: Float[Array, ""]
+    eps: Float[Array, ""]
+    initial: Float[Array, ""]
+    scalar: bool = eqx.field(static=True)  # a shape
+
+    @property
+    def name(self) -> str:
+        return "scalar_rmsprop" if self.scalar else "rmsprop"
+
+    def start(self, params: Float[Array, " params"]) -> Float[Array, " nu"]:
+        return jnp.full((1 if self.scalar else params.shape[0],), self.initial, params.dtype)
+
+    def _root(self, nu: Float[Array, " nu"]) -> Float[Array, " nu"]:
+        return jnp.sqrt(jnp.maximum(nu, 0) + self.eps.astype(nu.dtype))
+
+    def rates(self, nu: Float[Array, " nu"], eta: Float[Array, " params"]) -> Float[Array, " params"]:
+        return self.rate.astype(eta.dtype) * eta / self._root(nu)
+
+    def product(self, u: Float[Array, " params"], v: Float[Array, " params"]) -> Float[Array, " nu"]:
+        return jnp.sum(u * v)[None] if self.scalar else u * v
+
+    def slope(self, nu, eta, u, v) -> Float[Array, " nu"]:
+        weight = jnp.where(eta > 0, u * v / jnp.where(eta > 0, eta, 1), 0) / self.rate.astype(nu.dtype)
+        return (jnp.sum(weight)[None] if self.scalar else weight) / self._root(nu)
+
+
+class ScalarRmsState(NamedTuple):
+    """What `scalar_rmsprop` keeps: the running average of |g|^2."""
+
+    nu: Float[Array, ""]
+
+
+def scalar_rmsprop(
+    rate: Any, decay: float = 0.99, eps: float = 0.0, initial_scale: float = 0.0
+) -> optax.GradientTransformation:
+    """RMSProp with one number for all parameters: nu <- decay nu + (1 - decay) |g|^2, w -= rate g/sqrt(nu + eps).
+
+    The simplest optimiser that adapts its step: `CentralFlow` describes it, `Descent(..., rate=rate)` runs it.
+
+    Arguments:
+        rate: learning rate.
+        decay: of the average, in (0, 1).
+        eps: added under the root.
+        initial_scale: nu at the start.
+
+    Example:
+        >>> optimizer = js.dynamics.scalar_rmsprop(0.1, decay=0.9, initial_scale=1.0)
+        >>> updates, _ = optimizer.update(jnp.array([3.0, 4.0]), optimizer.init(jnp.zeros(2)))
+        >>> print(f"{updates[0]:.3f}")
+        -0.163
+
+    Source: Cohen et al. 2025, arXiv:2410.24206, section 4.
+    """
+
+    def init(params: Any) -> ScalarRmsState:
+        return ScalarRmsState(jnp.asarray(initial_scale, jnp.result_type(*jax.tree.leaves(params))))
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        del params
+        square = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(updates))
+        nu = decay * state.nu + (1 - decay) * square
+        return jax.tree.map(lambda leaf: -rate * leaf / jnp.sqrt(nu + eps), updates), ScalarRmsState(nu)
+
+    return optax.GradientTransformation(init, update)
+
+
+_WHICH = "gradient descent (optax.sgd(rate)), dynamics.scalar_rmsprop or optax.rmsprop, without momentum or schedules"
+
+
+def read_preconditioner(optimizer: Any) -> AbstractPreconditioner:
+    """The optimiser, where it is one whose central flow is known.
+
+    Raises:
+        TypeError: it is no optax transformation.
+        ValueError: it is another one; says which are known.
+    """
+    if not isinstance(optimizer, optax.GradientTransformation):
+        raise TypeError(f"optimizer must be one of optax, such as optax.sgd(0.1); got {describe(optimizer)}")
+    name = Held(optimizer).__name__
+    squares = _squares(optimizer)
+    if squares is not None:
+        return squares
+    refusal = f"the central flow is known for {_WHICH}; not for this optimiser ({name}): js.Descent runs it"
+    try:
+        _, seen = read_optimizer(optimizer, None, 0.0)
+    except ValueError as error:
+        raise ValueError(refusal) from error
+    if seen.rate is None or seen.momentum is not None or not _proportional(optimizer, seen.rate):
+        raise ValueError(refusal)
+    return Plain(seen.rate)
+
+
+def _update(optimizer: optax.GradientTransformation, gradient: Array, params: Array, nu: Any = None) -> tuple[Any, Any]:
+    with jax.numpy_dtype_promotion("standard"):
+        state = optimizer.init(params)
+        if nu is not None:
+            state = jax.tree.map(lambda leaf: jnp.full_like(leaf, nu), state)
+        return optimizer.update(gradient, state, params)
+
+
+def _proportional(optimizer: optax.GradientTransformation, rate: Array) -> bool:
+    """Whether a step is -rate g for small and for large gradients, and 0 without one: no decay, no clipping."""
+    if concrete(rate) is None:
+        return True
+    params = jnp.array([1.0, -2.0])
+    for size in (0.0, 1e-3, 1e6):
+        gradient = size * jnp.array([1.0, 0.5])
+        found, _ = _update(optimizer, gradient, params)
+        if not jnp.allclose(found, -rate * gradient, rtol=1e-4, atol=0):
+            return False
+    return True
+
+
+def _squares(optimizer: optax.GradientTransformation) -> Squares | None:
+    """RMSProp as it shows itself: the running average in its state, and how it answers known ones."""
+    params = jnp.array([1.0, -2.0])
+    try:
+        state = optimizer.init(params)
+        nodes = [leaf for leaf in jax.tree.leaves(state)]
+    except Exception:  # an optimiser that wants other parameters is not one of these
+        return None
+    if len(nodes) != 1 or not jnp.issubdtype(jnp.result_type(nodes[0]), jnp.floating):
+        return None
+    scalar = jnp.ndim(nodes[0]) == 0
+    average = lambda g, nu: jnp.ravel(jax.tree.leaves(_update(optimizer, g, params, nu)[1])[0])[0]
+    step = lambda g, nu: -jnp.ravel(_update(optimizer, g, params, nu)[0])[0]
+    one, none = jnp.array([1.0, 0.0]), jnp.zeros(2)
+    decay = average(none, 1.0)
+    # (rate/step)^2 = nu + eps, at two nu.
+    low, high = (step(one, nu) ** -2 for nu in (1.0, 3.0))
+    rate = jnp.sqrt(2 * decay / (high - low))
+    eps = jnp.maximum(rate**2 * low - (decay + 1 - decay), 0)
+    initial = jnp.ravel(nodes[0])[0]
+    g, nu = jnp.array([0.7, -0.4]), 0.2
+    square = jnp.sum(g**2) if scalar else g**2
+    follows = decay * nu + (1 - decay) * square
+    expected = -rate * g / jnp.sqrt(follows + eps)
+    found, new = _update(optimizer, g, params, nu)
+    if concrete(rate) is not None:
+        close = jnp.allclose(found, expected, rtol=1e-3) and jnp.allclose(jax.tree.leaves(new)[0], follows, rtol=1e-3)
+        if not close:
+            return None
+    eps = jnp.where(eps < 1e-4, _small(step, rate, decay), eps)
+    return Squares(rate, (1 - decay) / decay, eps, initial, bool(scalar))
+
+
+def _small(step: Any, rate: Array, decay: Array) -> Array:
+    """An eps that rounding hides at nu = 1: what a small gradient is divided by at nu = 0."""
+    g = 1e-10
+    root = rate * g / step(jnp.array([g, 0.0]), 0.0)
+    return jnp.maximum(root**2 - (1 - decay) * g**2, 0)

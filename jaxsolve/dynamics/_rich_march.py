@@ -1,0 +1,308 @@
+"""Deep networks in the rich limit, node by node."""
+
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jax.scipy.special import ndtri
+from jaxtyping import Array, Bool, Float, Int
+
+from .. import dmft
+from .._clock import step_at, time_at
+from .._dynamics import (
+    AbstractChoice,
+    AbstractMarching,
+    AbstractStandIn,
+    AbstractState,
+    Certificate,
+    FunctionValues,
+    March,
+    Quantity,
+)
+from .._memory import free_memory
+from .._problem import Problem
+from .._results import RESULTS
+from .._safe import safe_sqrt
+from ._saves import empty_saves, Saves
+
+
+# Independent sets of samples, whose results are averaged: how they differ tells the error of the whole.
+SETS = 4
+# Parts of a signal below this share of it make no direction of their own: less than what sampling leaves open.
+LEAST_OF_SAMPLES = 1e-2
+LEAST_OF_LINEAR = 0.1  # square roots of the unit of rounding: outputs are off by a hundredth of such a part
+
+
+class LimitState(AbstractState):
+    """Where the pass stands.
+
+    Attributes:
+        inputs: in the basis of the training set.
+        known: at the last node, for each set of samples.
+        nodes: all times.
+        wanted: the nodes that are saved.
+        saves: what is saved so far.
+        kernel: at the start.
+        lost: the energy lost up to the last node but for what that one weighs itself, and per time there.
+    """
+
+    inputs: dmft.Basis
+    known: dmft.Pass
+    nodes: dmft.Nodes
+    wanted: Int[Array, " times"]
+    saves: Saves
+    kernel: Float[Array, "n out n out"]
+    lost: tuple[Float[Array, " sets"], Float[Array, " sets"]]
+    done: Bool[Array, ""]
+    steps: Int[Array, ""]
+    result: RESULTS
+
+
+class RichMarch(AbstractStandIn, AbstractMarching):
+    """The limit of a deep network: exact if it is linear, of samples of its neurons otherwise.
+
+    Arguments:
+        source: the choice.
+        rate: that of gradient descent, None for gradient flow.
+        count: nodes besides the requested times.
+        samples, seed: of networks with activations.
+    """
+
+    source: AbstractChoice
+    rate: Float[Array, ""] | None
+    count: int = eqx.field(static=True)  # the size of arrays
+    samples: int = eqx.field(static=True)  # the size of arrays
+    seed: int = eqx.field(static=True)  # of constants of the program
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+    @property
+    def provides(self) -> frozenset[Quantity]:
+        return self.source.provides
+
+    @property
+    def chunk(self) -> int:
+        return 8
+
+    def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
+        return self.source.times(ts)
+
+    def init(self, problem: Problem, ts: Float[Array, " times"]) -> LimitState:
+        form, inputs = dmft.normal_form(problem.net), dmft.basis(problem.x, problem.x_test)
+        dtype = problem.x.dtype
+        result = RESULTS.where(problem.valid, RESULTS.successful, RESULTS.invalid)
+        if self.rate is None:
+            nodes = dmft.flow_nodes(_spread(problem, form, inputs.train, ts, self.count))
+            wanted = jnp.searchsorted(nodes.times, ts).astype(int)
+        else:
+            rate = self.rate.astype(dtype)
+            nodes = dmft.descent_nodes(self.count + 1, rate)
+            wanted = step_at(ts, rate)
+            too_late = wanted[-1] > self.count
+            result = RESULTS.where((result == RESULTS.successful) & too_late, RESULTS.max_steps, result)
+        law = _law(problem, inputs, implicit=False)  # the first node weighs nothing itself
+        networks = self._networks(problem, form, law, nodes.times.size)
+        known = jax.vmap(lambda one: dmft.step(law, dmft.start(law, one), nodes, 0))(networks)
+        now = _values(problem, inputs, known, known.network)
+        assert now.kernel is not None
+        nothing = empty_saves(ts, now)
+        saved = jax.tree.map(
+            lambda leaf, value: leaf.at[0].set(jnp.where(wanted[0] == 0, value, leaf[0])),
+            nothing.saved,
+            now,
+        )
+        zeros = jnp.zeros(known.push.shape[0], dtype)
+        return LimitState(
+            inputs=inputs,
+            known=known,
+            nodes=nodes,
+            wanted=wanted,
+            saves=Saves(ts, saved, jnp.sum(wanted <= 0)),
+            kernel=now.kernel,
+            lost=(zeros, _lost(form, known)),
+            done=(result == RESULTS.invalid) | (wanted[-1] <= 0),
+            steps=jnp.zeros((), int),
+            result=result,
+        )
+
+    def _networks(self, problem: Problem, form: dmft.NormalForm, law: dmft.Law, nodes: int) -> dmft.Network:
+        """The start, for each set of samples."""
+        (block, inputs), outputs, dtype = law.x.shape, problem.y.shape[1], problem.x.dtype
+        block *= outputs
+        if problem.net.activation.linear:
+            # Signals that move smoothly have few directions: 4 to 7 per input are usual.
+            room = min(nodes * max(inputs, outputs), 32 + 8 * (inputs + outputs)) + block + 1
+            advice = f"the training set has {inputs} dimensions and {outputs} outputs: give fewer of either"
+            _require_memory(_size(form, 2 * room, room, dtype.itemsize), advice)
+            start = dmft.linear_network(form, inputs, outputs, room, dtype)
+            return jax.tree.map(lambda leaf: leaf[None], start)
+        least = 1 << (2 * SETS * (3 * block + 1) - 1).bit_length()
+        if self.samples < least:
+            raise ValueError(
+                f"{problem.y.size} outputs on the training set need samples={least} at least, got {self.samples}"
+            )
+        each, room = self.samples // SETS, _room_of_samples(self.samples, block)
+        size = lambda samples: SETS * _size(form, samples // SETS, _room_of_samples(samples, block), dtype.itemsize)
+        fits = [one for one in (self.samples >> n for n in range(1, 60)) if one >= least and size(one) <= _allowed()]
+        advice = f"give samples={fits[0]}" if fits else "fewer samples are not enough for so many outputs"
+        _require_memory(size(self.samples), advice)
+        start = lambda key: dmft.sampled_network(form, inputs, outputs, room, each, key, dtype)
+        return jax.lax.map(start, jr.split(jr.key(self.seed), SETS))
+
+    def advance(self, problem: Problem, state: LimitState, n: Int[Array, ""]) -> LimitState:
+        law = _law(problem, state.inputs, implicit=self.rate is None)
+        last = jnp.minimum(state.wanted[-1], state.nodes.times.size - 1)
+        size = state.wanted.size
+
+        def one(state: LimitState) -> LimitState:
+            k = state.steps + 1
+            known = jax.vmap(lambda one: dmft.step(law, one, state.nodes, k))(state.known)
+            fine = jnp.all(jnp.isfinite(known.push))
+            index = jnp.searchsorted(state.wanted, k)
+            due = fine & (state.wanted[jnp.minimum(index, size - 1)] == k) & (index < size)
+            nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), state.saves.saved)
+            here = lambda: _values(problem, state.inputs, known, _here(law, known, state.nodes.own[k]))
+            row, at = jax.lax.cond(due, here, lambda: nothing), jnp.where(due, index, size)
+            saved = jax.tree.map(lambda leaf, value: leaf.at[at].set(value, mode="drop"), state.saves.saved, row)
+            slot = jnp.where(fine, jnp.sum(state.wanted <= k), state.saves.slot)
+            before, rate = state.lost
+            lost = (before + state.nodes.passed[k - 1] * rate, _lost(law.form, known))
+            where = lambda one: (one.known, one.saves, one.lost, one.done, one.steps, one.result)
+            result = RESULTS.where(fine, state.result, RESULTS.diverged)
+            found = (known, Saves(state.saves.times, saved, slot), lost, ~fine | (k >= last), k, result)
+            return eqx.tree_at(where, state, found)
+
+        end = state.steps + n
+        return jax.lax.while_loop(lambda one: ~one.done & (one.steps < end), one, state)
+
+    def finish(self, problem: Problem, state: LimitState) -> March:
+        law = _law(problem, state.inputs, implicit=self.rate is None)
+        own = state.nodes.own[state.steps]
+        network = _here(law, state.known, own)
+        # Times that round to one step share the row that its first time has saved.
+        first = jnp.searchsorted(state.wanted, state.wanted)
+        at = state.nodes.times[jnp.minimum(state.wanted, state.nodes.times.size - 1)]
+        times = at if self.rate is None else time_at(state.wanted, self.rate.astype(problem.x.dtype))
+        return March(
+            times=times,
+            saved=jax.tree.map(lambda leaf: leaf[first], state.saves.saved),
+            params=_values(problem, state.inputs, state.known, network),
+            t_end=state.nodes.times[state.steps],
+            result=state.result,
+            steps=state.steps,
+            rejected=jnp.zeros_like(state.steps),
+            evaluations=-jnp.ones_like(state.steps),
+            certificate=self._certificate(problem, state, network),
+            kernel=state.kernel,
+        )
+
+    def _certificate(self, problem: Problem, state: LimitState, network: dmft.Network) -> Certificate:
+        """Energy balance of the flow; the standard error of outputs, and what found no room among the directions."""
+        f, test = jax.vmap(lambda one, here: _outputs(problem, state.inputs, one, here))(state.known, network)
+        value = jax.vmap(lambda f: problem.loss.value(f, problem.y))
+        start = value(jnp.zeros_like(f))  # f = 0
+        before, rate = state.lost
+        balance = jnp.max(jnp.abs(start - value(f) - before - state.nodes.own[state.steps] * rate) / start)
+        missed = jnp.max(jax.vmap(lambda one: one.missed)(network)) ** 2
+        if f.shape[0] > 1:
+            found = f if test is None else test
+            size = jnp.maximum(jnp.max(jnp.abs(problem.y)), jnp.max(jnp.abs(found)))
+            error = jnp.max(jnp.std(found, axis=0, ddof=1)) / f.shape[0] ** 0.5 / size
+            missed = jnp.maximum(jnp.maximum(missed, error), LEAST_OF_SAMPLES**2)
+        nothing = jnp.full((), jnp.nan, f.dtype)
+        return Certificate(nothing, nothing if self.rate is not None else balance, nothing, sampling_error=missed)
+
+
+def _law(problem: Problem, inputs: dmft.Basis, *, implicit: bool) -> dmft.Law:
+    """Of a linear network at the inputs of the basis, of any other at the training set."""
+    form, train, activation = dmft.normal_form(problem.net), inputs.train, problem.net.activation
+    if activation.linear:
+        push = lambda f: -train.T @ problem.loss.gradient(train @ f, problem.y)
+        least = LEAST_OF_LINEAR * float(jnp.finfo(train.dtype).eps) ** 0.5
+        return dmft.Law(form, activation, jnp.eye(train.shape[1], dtype=train.dtype), push, least, implicit)
+    push = lambda f: -problem.loss.gradient(f, problem.y)
+    return dmft.Law(form, activation, train, push, LEAST_OF_SAMPLES, implicit)
+
+
+def _here(law: dmft.Law, known: dmft.Pass, own: Float[Array, ""]) -> dmft.Network:
+    return jax.vmap(lambda one: dmft.moved(law, one, own))(known)
+
+
+def _lost(form: dmft.NormalForm, known: dmft.Pass) -> Float[Array, " sets"]:
+    """The energy that is lost per time."""
+    one = lambda seen, q: jnp.einsum("na,namb,mb->", q, dmft.tangent_kernel(form, seen), q)
+    return jax.vmap(one)(known.seen, known.push)
+
+
+def _outputs(problem: Problem, inputs: dmft.Basis, known: dmft.Pass, network: dmft.Network):
+    """Of one set of samples, on training and test inputs."""
+    f, net = known.seen.outputs, problem.net
+    if net.activation.linear:
+        return inputs.train @ f, None if inputs.test is None else inputs.test @ f
+    if inputs.test is None or inputs.outside is None:
+        return f, None
+    form = dmft.normal_form(net)
+    return f, dmft.outputs_at(form, net.activation, network, inputs.test, inputs.outside)
+
+
+def _values(problem: Problem, inputs: dmft.Basis, known: dmft.Pass, network: dmft.Network) -> FunctionValues:
+    """The mean over the sets of samples."""
+    form, train = dmft.normal_form(problem.net), inputs.train
+
+    def one(known: dmft.Pass, network: dmft.Network) -> FunctionValues:
+        kernel, features, gradients = dmft.tangent_kernel(form, known.seen), known.seen.features, known.seen.gradients
+        levels = jnp.asarray(dmft.LEVELS, train.dtype)
+        spread = [jnp.quantile(h, levels, axis=1).T for h in known.seen.preactivations]
+        if problem.net.activation.linear:
+            kernel = jnp.einsum("ni,iajb,mj->namb", train, kernel, train)
+            features = [train @ phi @ train.T for phi in features]
+            # All neurons together are Gaussian.
+            spread = [safe_sqrt(jnp.diagonal(phi))[:, None] * ndtri(levels)[None] for phi in features[1:]]
+            # Gradients of linear networks are the same at all inputs.
+            gradients = [jnp.broadcast_to(g[:1, :, :1], (len(train), g.shape[1]) * 2) for g in gradients]
+        layers = {f"feature_kernel_{l}": phi for l, phi in enumerate(features) if l > 0}
+        layers |= {f"gradient_kernel_{l}": g for l, g in enumerate(gradients[:-1], 1)}
+        layers |= {f"preactivation_quantiles_{l}": one for l, one in enumerate(spread, 1)}
+        return FunctionValues(*_outputs(problem, inputs, known, network), kernel, layers)
+
+    return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), jax.vmap(one)(known, network))
+
+
+def _spread(problem: Problem, form: dmft.NormalForm, train: Array, ts: Float[Array, " times"], count: int) -> Array:
+    """The requested times, 0, and others: evenly before the fastest rate has acted, evenly in log t after."""
+    zero = jnp.zeros((train.shape[0], problem.y.shape[1]), train.dtype)
+    curvature = jnp.trace(problem.loss.hessian(zero, problem.y), axis1=1, axis2=2)
+    fastest = dmft.initial_kernel(form) * jnp.sum(curvature * jnp.sum(train**2, axis=1))
+    end = ts[-1]
+    steps = jnp.log1p(end * fastest) * jnp.arange(count + 1, dtype=end.dtype) / count
+    even = end * jnp.arange(count + 1, dtype=end.dtype) / count
+    stiff = end * fastest > 1e-3
+    grid = jnp.where(stiff, jnp.expm1(steps) / jnp.where(stiff, fastest, 1.0), even)
+    return jnp.sort(jnp.concatenate([jnp.minimum(grid, end), ts]))
+
+
+def _room_of_samples(samples: int, block: int) -> int:
+    """How many directions are kept, of a block of signals in samples."""
+    return min(samples // SETS // 2, 128 + 9 * block + 1)
+
+
+def _size(form: dmft.NormalForm, samples: int, room: int, item: int) -> int:
+    """Bytes of all directions, before and after a step."""
+    return 2 * item * form.hidden * (4 * room * samples + room**2)
+
+
+def _allowed() -> float:
+    free = free_memory()
+    return math.inf if free is None else free / 2
+
+
+def _require_memory(needed: int, advice: str) -> None:
+    """Raises MemoryError before anything is allocated."""
+    if needed > _allowed():
+        raise MemoryError(
+            f"this rich limit needs {needed / 1e9:.3g} GB, and {_allowed() / 1e9:.3g} GB may be used; {advice}"
+        )

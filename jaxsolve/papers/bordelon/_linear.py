@@ -1,0 +1,94 @@
+"""A deep linear network: its kernels beside those of the rich and of the lazy limit."""
+
+from math import inf
+from typing import Any, final, TYPE_CHECKING
+
+import numpy as np
+
+from ...nets import linear
+from ...plot import COLOURS
+from .._claim import Claim, mean_over
+from .._figure import AbstractFigure, Data, Runs, Scale
+from .._mean_field import agreement, LIMIT_WIDTH, Training
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TRAINING = Training(samples=20, dimension=40, rate=0.025, steps=100, depth=5, activation=linear, every=11)
+RICHNESSES = np.array([0.25, 0.75, 1.5])
+WIDTH = {Scale.SMALL: 1000, Scale.MEDIUM: 2200, Scale.PAPER: 2200}
+SEEDS = {Scale.SMALL: 3, Scale.MEDIUM: 5, Scale.PAPER: 5}
+
+
+@final
+class Linear(AbstractFigure):
+    """Five hidden layers, whose kernels move or stand still."""
+
+    title = "Five linear hidden layers: kernels of networks, of the rich limit and of the lazy limit"
+    ours = (
+        "The settings and inputs of the authors' notebook `Linear_DMFT`, at three of its richnesses; width 1000 in "
+        "place of 2200 at small scale. Kernels are compared at equal times, theirs at all pairs of times."
+    )
+    hours = {Scale.SMALL: 0.03, Scale.MEDIUM: 0.3, Scale.PAPER: 0.3}
+
+    def run(self, runs: Runs) -> Data:
+        axes, watched = {"richness": RICHNESSES}, TRAINING.watched
+        networks = {**axes, "width": [WIDTH[runs.scale]], "seed": range(SEEDS[runs.scale])}
+        limit = {**axes, "width": [LIMIT_WIDTH], "seed": [0]}
+        options = {"observe": watched, "batch_size": 1}
+        return {
+            "networks": runs.sweep("networks", TRAINING, networks, TRAINING.descent, TRAINING.times, **options),
+            "limit": runs.sweep("limit", TRAINING, limit, TRAINING.limit, TRAINING.times, **options),
+        }
+
+    def draw(self, data: Data) -> "Figure":
+        from matplotlib.figure import Figure
+
+        networks, limit = data["networks"].isel(width=0), data["limit"].isel(width=0, seed=0)
+        lazy = limit.isel(t=[0])
+        figure = Figure(figsize=(7.0, 3.4), layout="constrained")
+        split: Any = figure.subfigures(1, 2, width_ratios=(1, 1.7))
+        left, right = split
+        ax = left.subplots()
+        styles = zip(COLOURS, "os", (limit, lazy.isel(t=0, drop=True)), ("rich limit", "lazy limit"), strict=False)
+        for colour, marker, one, name in styles:
+            cells = agreement(networks, one, *_layers())
+            ax.errorbar(RICHNESSES, cells.mean("seed"), cells.std("seed"), color=colour, marker=marker, label=name)
+        ax.set(xlabel=r"richness $\gamma_0$", ylabel="cosine of kernels, mean over layers", ylim=(None, 1.02))
+        ax.legend(frameon=False, fontsize=8)
+        panels = right.subplots(3, TRAINING.depth)
+        rows = {"network": networks.isel(seed=0, t=-1), "rich limit": limit.isel(t=-1), "lazy limit": lazy.isel(t=0)}
+        for row, (name, run) in enumerate(rows.items()):
+            for layer in _layers():
+                ax = panels[row, layer - 1]
+                ax.imshow(run[f"feature_kernel_{layer}"].isel(richness=-1), cmap="cividis")
+                ax.set(xticks=[], yticks=[])
+                if row == 0:
+                    ax.set_title(rf"$H^{layer}$", fontsize=8)
+            panels[row, 0].set_ylabel(name, fontsize=8)
+        return figure
+
+    def claims(self, data: Data) -> list[Claim]:
+        networks, limit = data["networks"].isel(width=0), data["limit"].isel(width=0, seed=0)
+        rich = agreement(networks, limit, *_layers())
+        lazy = agreement(networks, limit.isel(t=0, drop=True), *_layers())
+        found = []
+        for richness in RICHNESSES:
+            said = f"Richness {richness:g}: cosine between kernels of networks and of the rich limit, mean over layers."
+            number = "0.995" if richness == RICHNESSES[-1] else "0.99 or more"
+            found.append(Claim(said, number, (0.98, 1.0), *mean_over(rich.sel(richness=richness))))
+        said = f"Richness {RICHNESSES[-1]:g}: the same with the lazy limit."
+        found.append(Claim(said, "0.764", (0.0, 0.9), *mean_over(lazy.isel(richness=-1))))
+        falls = (lazy.isel(richness=0) - lazy.isel(richness=-1)).values
+        found.append(
+            Claim("The lazy limit is the worse, the richer: loss of cosine.", "> 0", (0.0, inf), *mean_over(falls))
+        )
+        return found
+
+
+def _layers() -> range:
+    return range(1, TRAINING.depth + 1)
+
+
+FIGURE = Linear()

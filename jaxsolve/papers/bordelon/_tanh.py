@@ -1,0 +1,82 @@
+"""A deep network of tanh: its kernels go to those of the limit as it grows wide."""
+
+from math import inf
+from typing import final, TYPE_CHECKING
+
+import numpy as np
+
+from ...nets import tanh
+from ...plot import COLOURS, MARKERS
+from .._claim import Claim, mean_over
+from .._figure import AbstractFigure, Data, Runs, Scale
+from .._mean_field import agreement, LIMIT_WIDTH, Training
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TRAINING = Training(samples=10, dimension=25, rate=0.1, steps=100, depth=3, activation=tanh, slope=0.8, every=11)
+# The cosine of layer kernels by width, as read off their figure: the least and the largest of the three layers.
+READ = {10: (0.69, 0.76), 25: (0.88, 0.92), 100: (0.955, 0.975), 250: (0.985, 0.985), 1000: (0.995, 0.995)}
+LINE = 0.02
+SEEDS = 10
+
+
+@final
+class Tanh(AbstractFigure):
+    """Widths from 10 to 1000 beside the limit."""
+
+    title = "Three hidden layers of tanh: kernels of networks against those of the limit, over the width"
+    ours = (
+        "The settings and inputs of the authors' notebook `deep_nonlinear_DMFT`, 10 networks per width. Kernels are "
+        "compared at equal times, theirs at all pairs of times."
+    )
+    hours = {Scale.SMALL: 0.05, Scale.MEDIUM: 0.05, Scale.PAPER: 0.05}
+
+    def run(self, runs: Runs) -> Data:
+        axes, watched = {"richness": np.ones(1)}, TRAINING.watched
+        networks = {**axes, "width": list(READ), "seed": range(SEEDS)}
+        limit = {**axes, "width": [LIMIT_WIDTH], "seed": [0]}
+        return {
+            "networks": runs.sweep("networks", TRAINING, networks, TRAINING.descent, TRAINING.times, observe=watched),
+            "limit": runs.sweep("limit", TRAINING, limit, TRAINING.limit, TRAINING.times, observe=watched),
+        }
+
+    def draw(self, data: Data) -> "Figure":
+        from matplotlib.figure import Figure
+
+        networks, limit = data["networks"].isel(richness=0), data["limit"].isel(richness=0, width=0, seed=0)
+        figure = Figure(figsize=(7.0, 2.9), layout="constrained")
+        a, b = figure.subplots(1, 2)
+        steps = TRAINING.seen
+        for colour, width in zip(COLOURS, READ, strict=False):
+            a.plot(steps, 2 * networks["loss"].sel(width=width).mean("seed"), color=colour, label=f"{width}")
+        a.plot(steps, 2 * limit["loss"], "k--", lw=1, label="limit")
+        a.set(xlabel="step", ylabel="mean squared error")
+        a.legend(title="width $N$", frameon=False, fontsize=8)
+        for layer, (colour, marker) in enumerate(zip(COLOURS, MARKERS, strict=False), 1):
+            if layer > TRAINING.depth:
+                break
+            cells = agreement(networks, limit, layer)
+            style = {"color": colour, "marker": marker, "ms": 4, "label": f"layer {layer}"}
+            b.errorbar(cells["width"], cells.mean("seed"), cells.std("seed"), **style)
+        b.set(xscale="log", xlabel="width $N$", ylabel=r"cosine of $\Phi^l$, network and limit")
+        b.legend(frameon=False, fontsize=8)
+        return figure
+
+    def claims(self, data: Data) -> list[Claim]:
+        networks, limit = data["networks"].isel(richness=0), data["limit"].isel(richness=0, width=0, seed=0)
+        mean, found = agreement(networks, limit, *range(1, TRAINING.depth + 1)), []
+        for width, (low, high) in READ.items():
+            said = f"Width {width}: cosine between the kernels of networks and of the limit, mean over layers."
+            paper = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+            accepted = (low - LINE, min(high + LINE, 1.0))
+            found.append(Claim(said, paper, accepted, *mean_over(mean.sel(width=width))))
+        off = 2 * abs(networks["loss"].mean("seed") - limit["loss"]).max("t")
+        ratio = float(off.sel(width=10) / off.sel(width=1000))
+        said = "The loss, averaged over networks, comes nearer to that of the limit from width 10 to 1000: by a factor."
+        found.append(Claim(said, "> 1", (1.0, inf), ratio))
+        return found
+
+
+FIGURE = Tanh()

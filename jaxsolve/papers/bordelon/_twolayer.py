@@ -1,0 +1,84 @@
+"""Two layers of relu at four richnesses: the loss, and the kernel of the hidden layer."""
+
+from typing import Any, final, TYPE_CHECKING
+
+import numpy as np
+
+from ...nets import relu
+from ...plot import COLOURS
+from .._claim import Claim, mean_over
+from .._figure import AbstractFigure, Data, Runs, Scale
+from .._mean_field import agreement, LIMIT_WIDTH, Training
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TRAINING = Training(samples=25, dimension=40, rate=0.075, steps=200, depth=1, activation=relu)
+WIDTH, SEEDS = 3000, 8
+# The mean square error after 100 and after 199 steps, as read off their figure.
+READ = {0.2: (0.64, 0.40), 1.0: (0.515, 0.11), 2.0: (0.24, 0.01), 3.0: (0.07, 0.005)}
+LINE = 0.02  # half of how exactly that can be done
+
+
+@final
+class TwoLayer(AbstractFigure):
+    """Networks of width 3000 beside their limit."""
+
+    title = "Two layers of relu, richness 0.2 to 3: loss and kernel of networks and of their limit"
+    ours = "Settings and inputs of the authors' notebook `two_layer_nonlinear_DMFT`; eight networks in place of one."
+    hours = {Scale.SMALL: 0.02, Scale.MEDIUM: 0.02, Scale.PAPER: 0.02}
+
+    def run(self, runs: Runs) -> Data:
+        axes, watched = {"richness": np.array(list(READ))}, TRAINING.watched
+        networks = {**axes, "width": [WIDTH], "seed": range(SEEDS)}
+        limit = {**axes, "width": [LIMIT_WIDTH], "seed": [0]}
+        return {
+            "networks": runs.sweep("networks", TRAINING, networks, TRAINING.descent, TRAINING.times, observe=watched),
+            "limit": runs.sweep("limit", TRAINING, limit, TRAINING.limit, TRAINING.times, observe=watched),
+        }
+
+    def draw(self, data: Data) -> "Figure":
+        from matplotlib.figure import Figure
+
+        networks, limit = data["networks"].isel(width=0, seed=0), data["limit"].isel(width=0, seed=0)
+        figure = Figure(figsize=(7.0, 2.9), layout="constrained")
+        split: Any = figure.subfigures(1, 2)
+        left, right = split
+        ax = left.subplots()
+        for colour, richness in zip(COLOURS, READ, strict=False):
+            steps = np.arange(TRAINING.steps)
+            ax.plot(steps, 2 * networks["loss"].sel(richness=richness), color=colour, label=f"{richness:g}")
+            ax.plot(steps, 2 * limit["loss"].sel(richness=richness), "k--", lw=1)
+        ax.plot([], [], "k--", lw=1, label="limit")
+        ax.set(xlabel="step", ylabel="mean squared error", ylim=(0, None))
+        ax.legend(title=r"richness $\gamma_0$", frameon=False, fontsize=8)
+        panels = right.subplots(2, len(READ))
+        for column, richness in enumerate(READ):
+            for row, run in enumerate((networks, limit)):
+                kernel = run["feature_kernel_1"].sel(richness=richness).isel(t=-1)
+                panels[row, column].imshow(kernel, cmap="cividis")
+                panels[row, column].set(xticks=[], yticks=[])
+            panels[0, column].set_title(rf"$\gamma_0 = {richness:g}$", fontsize=8)
+        for row, name in enumerate(("network", "limit")):
+            panels[row, 0].set_ylabel(rf"$\Phi^1$, {name}", fontsize=8)
+        return figure
+
+    def claims(self, data: Data) -> list[Claim]:
+        networks, limit = data["networks"].isel(width=0), data["limit"].isel(width=0, seed=0)
+        error, far = 2 * limit["loss"], 2 * abs(networks["loss"] - limit["loss"]).max("t")
+        found = []
+        for richness, read in READ.items():
+            for step, value in zip((100, 199), read, strict=True):
+                said = f"Richness {richness:g}: mean squared error of the limit after {step} steps, of theirs read off."
+                accepted = (value - LINE, value + LINE)
+                found.append(Claim(said, f"{value:g}", accepted, float(error.sel(richness=richness).isel(t=step))))
+            said = f"Richness {richness:g}: largest distance between the losses of a network and of the limit."
+            found.append(Claim(said, "hidden by the line", (0.0, 2 * LINE), *mean_over(far.sel(richness=richness))))
+            alike = agreement(networks, limit, 1).sel(richness=richness)
+            said = f"Richness {richness:g}: cosine between the kernels of networks and of the limit, at equal times."
+            found.append(Claim(said, "1, by eye", (0.98, 1.0), *mean_over(alike)))
+        return found
+
+
+FIGURE = TwoLayer()

@@ -1,0 +1,154 @@
+"""Descent at the edge of stability: the complementarity problem, which optimisers are known, and the flows."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from jaxsolve import CentralFlow, Descent, dynamics, GradientFlow, nets, observe, Problem, result_names, RodFlow, solve
+from tests import cases
+from tests.inside import complement, Cone, result_code
+
+
+WEIGHTS = observe.Observable("weights", lambda view: ravel_pytree(view.params)[0], dims=("param",))
+RATE = 0.5
+
+
+CONE = Cone.of(6)
+SOLVE = jax.jit(lambda a, b: complement(CONE, a, b, jnp.zeros_like(a)))
+
+
+@pytest.mark.parametrize("share", [1.0, 1e-3], ids=["independent", "nearly dependent"])
+@pytest.mark.parametrize("k", range(1, 7))
+def test_complementarity(k, share, getkey):
+    """X >= 0, A + B[X] >= 0 and <X, A + B[X]> = 0; for k = 1 in closed form; leaving B out fails.
+
+    T_ij that depend on each other but for a small share; A is such that the answer is not 0 along all directions.
+    """
+    count, tolerance = k * (k + 1) // 2, cases.eps(1e4)
+    third = jax.random.normal(getkey(), (count, 2)) @ jax.random.normal(getkey(), (2, 40))
+    third = third + share * jax.random.normal(getkey(), (count, 40))
+    held = jnp.arange(len(CONE.rows)) < count  # as in a step: those not held are far from the edge
+    third = jnp.where(held[:, None], jnp.zeros((len(CONE.rows), 40)).at[:count].set(third), 0)
+    b = third @ third.T / 2
+    for push in (0.0, 0.3, 3.0):
+        slack = CONE.vector(jnp.diag(jnp.where(jnp.arange(6) < k, 0.1 * jnp.arange(6.0), 2.0)))
+        a = slack - push * third @ jax.random.normal(getkey(), (40,))
+        found = SOLVE(a, b)
+
+        def check(slack, x=found.x, a=a):
+            matrices = [np.asarray(CONE.matrix(v)) for v in (x, slack)]
+            size = float(jnp.max(jnp.abs(a)) + jnp.max(jnp.abs(b) @ jnp.abs(x)))
+            assert np.linalg.eigvalsh(matrices[0])[0] >= -tolerance * np.abs(x).max()
+            assert np.linalg.eigvalsh(matrices[1])[0] >= -tolerance * size
+            assert abs(np.sum(matrices[0] * matrices[1])) <= tolerance * size * max(1, np.abs(x).max())
+
+        check(a + b @ found.x)
+        assert found.residual < tolerance
+        if k == 1:
+            np.testing.assert_allclose(found.x[0], np.maximum(0, -a[0] / b[0, 0]), rtol=tolerance)
+        if np.abs(found.x).max() > 1e-3:
+            cases.assert_fails(lambda a=a, check=check: check(a))
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [optax.adam(0.1), optax.sgd(0.1, momentum=0.9), optax.adamw(0.1), optax.chain(optax.clip(1.0), optax.sgd(0.1))],
+    ids=["adam", "momentum", "adamw", "clipped"],
+)
+def test_optimisers_without_a_central_flow_are_refused(optimizer):
+    with pytest.raises(ValueError, match=r"js\.Descent runs it"):
+        CentralFlow(optimizer)
+
+
+def test_complementarity_says_what_it_misses():
+    """T_ij that depend on each other to six digits: where the answer is off, the residual says so."""
+    rng, failed = np.random.default_rng(0), 0
+    for _ in range(12):
+        third = jnp.asarray(rng.normal(size=(21, 2)) @ rng.normal(size=(2, 40)) + 1e-6 * rng.normal(size=(21, 40)))
+        b = third @ third.T / 2
+        a = CONE.vector(jnp.diag(0.1 * jnp.arange(6.0))) - 3 * third @ jnp.asarray(rng.normal(size=40))
+        found = SOLVE(a, b)
+        lowest = np.linalg.eigvalsh(CONE.matrix(a + b @ found.x))[0]
+        assert -lowest <= 10 * found.residual * jnp.max(jnp.abs(a)) + 1e-9
+        failed += bool(found.residual > 1e-6)
+    assert 0 < failed < 12
+
+
+def test_rmsprop_shows_its_numbers():
+    flow = CentralFlow(optax.rmsprop(0.02, decay=0.95, initial_scale=0.3))
+    assert flow.name == "CentralFlow(rmsprop)"
+    np.testing.assert_allclose(flow.optimiser.rate, 0.02, rtol=1e-3)
+    np.testing.assert_allclose(flow.optimiser.lag, 0.05 / 0.95, rtol=1e-3)
+    scalar = CentralFlow(dynamics.scalar_rmsprop(0.02, decay=0.95, initial_scale=0.3))
+    assert scalar.name == "CentralFlow(scalar_rmsprop)"
+    np.testing.assert_allclose(scalar.optimiser.rate, 0.02, rtol=1e-3)
+    assert CentralFlow(optax.sgd(0.1)).name == "CentralFlow(sgd)"
+    with pytest.raises(ValueError, match="exactly one"):
+        CentralFlow()
+
+
+def valley(a):
+    """L = (a b - 1)^2/2 at b = 0.03: flow keeps a^2 - b^2, and ends at a^2 + b^2, the sharpness there."""
+    net = nets.TwoLayerLinear(1, 1, scaling=nets.Scaling.standard(), key=jax.random.key(0))
+    params = [jnp.full((1, 1), 0.03), jnp.full((1, 1), a)]
+    leaves, structure = jax.tree.flatten(nets.partition(net)[0])
+    assert len(leaves) == 2
+    problem = Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
+    start = problem.network(jax.tree.unflatten(structure, params))
+    return Problem(start, jnp.ones((1, 1)), jnp.ones((1, 1)))
+
+
+@pytest.mark.slow
+def test_a_start_beyond_the_edge_is_a_result():
+    run = solve(valley(3.0), CentralFlow(rate=RATE, max_unstable=1), 1.0, throw=False)
+    assert str(result_names(result_code(run.result))) == "unstable"
+
+
+def at_the_edge(problem, w):
+    """Loss gradient, largest eigenvalue of the Hessian, and its gradient."""
+    loss = lambda w: problem.objective(ravel_pytree(problem.params)[1](w))
+    top = lambda w: jnp.linalg.eigvalsh(jax.hessian(loss)(w))[-1]
+    return jax.grad(loss)(w), top(w), jax.grad(top)(w)
+
+
+@pytest.mark.slow
+def test_one_eigenvalue_oscillates_as_in_closed_form():
+    """s = max(0, 2 <-grad L, grad S>/|grad S|^2) at S = 2/rate; without the 2 it fails."""
+    problem = valley(1.9)
+    flow = CentralFlow(rate=RATE, max_unstable=1, rtol=1e-5)
+    run = solve(problem, flow, jnp.linspace(1.5, 3.0, 7), observe=[WEIGHTS, observe.oscillation()])
+    found, expected = run["oscillation"][:, 0], []
+    for w in run["weights"]:
+        gradient, top, rise = at_the_edge(problem, w)
+        np.testing.assert_allclose(top, 2 / RATE, rtol=1e-3)
+        expected.append(float(-2 * gradient @ rise / (rise @ rise)))
+    assert min(expected) > 0
+    check = lambda values: np.testing.assert_allclose(found, values, rtol=0.02)
+    check(np.asarray(expected))
+    cases.assert_fails(lambda: check(np.asarray(expected) / 2))
+
+
+@pytest.mark.slow
+def test_central_flow_is_nearer_to_descent_than_gradient_flow(getkey):
+    """A tanh network that sharpens: the flow stays at 2/rate, gradient flow does not."""
+    del getkey
+    keys = jax.random.split(jax.random.key(0), 3)
+    x = jax.random.normal(keys[1 - 1], (60, 6))
+    y = jnp.sign(x[:, :1] * x[:, 1:2] + 0.3 * x[:, 2:3])
+    net = nets.MLP(6, 16, 2, 1, "tanh", bias=True, scaling=nets.Scaling.xavier(), key=keys[2])
+    problem, ts = Problem(net, x, y), jnp.array([0.0, 100.0, 200.0])
+    central = solve(
+        problem, CentralFlow(rate=RATE), ts, observe=[WEIGHTS, observe.sharpness(), observe.edge_eigenvalues()]
+    )
+    descent = solve(problem, Descent(optax.sgd(RATE)), ts, observe=WEIGHTS)
+    rod = solve(problem, RodFlow(RATE), ts, observe=WEIGHTS)
+    flow = solve(problem, GradientFlow(), ts, observe=[WEIGHTS, observe.sharpness()])
+    far = np.linalg.norm(descent["weights"] - flow["weights"], axis=1)[1:]
+    for run, share in ((central, 0.35), (rod, 0.6)):
+        assert np.all(np.linalg.norm(descent["weights"] - run["weights"], axis=1)[1:] < share * far)
+    np.testing.assert_allclose(central["sharpness"][1:], 2 / RATE, rtol=0.02)
+    np.testing.assert_allclose(central["edge_eigenvalues"][1:, 0], 1, rtol=0.02)
+    cases.assert_fails(lambda: np.testing.assert_allclose(flow["sharpness"][1:], 2 / RATE, rtol=0.02))
