@@ -142,7 +142,7 @@ def test_float32():
 
 
 def test_names_of_results():
-    assert [str(name) for name in result_names([0, 7, -1])] == ["successful", "invalid", "not_run"]
-    for bad, error in ((8, ValueError), (-2, ValueError), (0.5, TypeError)):
+    assert [str(name) for name in result_names([0, 8, -1])] == ["successful", "unstable", "not_run"]
+    for bad, error in ((9, ValueError), (-2, ValueError), (0.5, TypeError)):
         with pytest.raises(error, match="codes must"):
             result_names(bad)

@@ -456,6 +456,7 @@ def test_what_needs_no_argument_can_be_named_alone(table):
         "hidden_cross_kernel",
         "feature_kernel",
         "gradient_kernel",
+        "preactivation_quantiles",
     }:
         assert parse_config(changed(table, {"observe": [name]})).observe[0].name.startswith(name)
     for name in set(kinds()["loss"].known):
