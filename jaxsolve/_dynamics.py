@@ -152,6 +152,14 @@ class AbstractStandIn(AbstractDynamics):
 
     source: eqx.AbstractVar[AbstractChoice]
 
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+    @property
+    def provides(self) -> frozenset[Quantity]:
+        return self.source.provides
+
 
 def resolve(dynamics: AbstractDynamics, problem: Problem) -> AbstractDynamics:
     """The dynamics to run on a problem. Only of this is it known whether it is a closed form or marches."""
@@ -205,7 +213,7 @@ class AbstractRandomAccess(AbstractDynamics):
 
     @property
     def name(self) -> str:
-        return self.source.name if isinstance(self, AbstractStandIn) else type(self).__name__
+        return type(self).__name__
 
     def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
         return ts

@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
 from .._checks import one_number, require_size
-from .._dynamics import Certificate, Observed, Quantity, View
+from .._dynamics import Certificate, Observed, View
 from .._problem import Problem
 from ..until import AbstractCondition
 from ._central_step import CentralState, CentralStep, Point
@@ -210,13 +210,6 @@ class CentralFlow(AbstractFlow):
     @property
     def name(self) -> str:
         return f"CentralFlow({self.optimiser.name})"
-
-    @property
-    def provides(self) -> frozenset[Quantity]:
-        return frozenset(Quantity)
-
-    def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
-        return ts
 
     def system(self, problem: Problem) -> AbstractSystem:
         return CentralSystem(problem, self.optimiser, self.max_unstable, self.rtol, self.atol)

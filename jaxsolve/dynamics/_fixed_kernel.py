@@ -129,10 +129,6 @@ class KernelSolution(AbstractStandIn, AbstractRandomAccess):
 
     source: AbstractFixedKernel
 
-    @property
-    def provides(self) -> frozenset[Quantity]:
-        return self.source.provides
-
     def check(self, problem: Problem) -> Validity:
         found = type(problem.loss).__name__
         loss = Assumption.of_kind("losses.MSE()", isinstance(problem.loss, MSE), found, problem.x.dtype)
@@ -196,14 +192,6 @@ class KernelMarch(AbstractStandIn, AbstractMarching):
 
     source: AbstractFixedKernel
     flow: AbstractMarching
-
-    @property
-    def name(self) -> str:
-        return self.source.name
-
-    @property
-    def provides(self) -> frozenset[Quantity]:
-        return self.source.provides
 
     @property
     def until(self) -> AbstractCondition | None:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .._checks import require_flag, require_number, require_size
-from .._dynamics import AbstractMarching, AbstractState, March
+from .._dynamics import AbstractMarching, AbstractState, March, Quantity
 from .._problem import Problem
 from .._results import RESULTS
 from ..integrators import AbstractExponential
@@ -102,6 +102,13 @@ class AbstractFlow(AbstractMarching):
         found: list[dict[str, Any]] = []
         eqx.filter_eval_shape(lambda p: found.append(self.system(p).tolerances), problem)
         return found[0]
+
+    @property
+    def provides(self) -> frozenset[Quantity]:
+        return frozenset(Quantity)
+
+    def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
+        return ts
 
     @property
     def chunk(self) -> int:

@@ -4,9 +4,8 @@ from typing import cast
 
 import diffrax
 import equinox as eqx
-from jaxtyping import Array, Float
 
-from .._dynamics import AbstractChoice, Quantity
+from .._dynamics import AbstractChoice
 from .._problem import Problem
 from ..integrators import AbstractExponential
 from ..until import AbstractCondition
@@ -81,13 +80,6 @@ class GradientFlow(AbstractFlow, AbstractChoice):
     @property
     def name(self) -> str:
         return "GradientFlow" if self.integrator is None else f"GradientFlow({type(self.integrator).__name__})"
-
-    @property
-    def provides(self) -> frozenset[Quantity]:
-        return frozenset(Quantity)
-
-    def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
-        return ts
 
     def choose(self, problem: Problem) -> "GradientFlow":
         """The same flow with an integrator."""

@@ -7,7 +7,7 @@ import equinox as eqx
 from jaxtyping import Array, Float
 
 from .._checks import one_number
-from .._dynamics import AbstractChoice, Quantity
+from .._dynamics import AbstractChoice
 from .._problem import Problem
 from ..integrators import AbstractExponential, FunctionSpace, HOCHBRUCK_OSTERMANN_3
 from ..until import AbstractCondition
@@ -111,13 +111,6 @@ class MomentumFlow(AbstractFlow, AbstractChoice):
     @property
     def name(self) -> str:
         return f"MomentumFlow({'mu' if self.tau is None else 'tau'})"
-
-    @property
-    def provides(self) -> frozenset[Quantity]:
-        return frozenset(Quantity)
-
-    def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
-        return ts
 
     def choose(self, problem: Problem) -> "MomentumFlow":
         """The same flow with an integrator."""

@@ -19,7 +19,6 @@ from .._dynamics import (
     Certificate,
     FunctionValues,
     March,
-    Quantity,
 )
 from .._memory import free_memory
 from .._problem import Problem
@@ -75,14 +74,6 @@ class RichMarch(AbstractStandIn, AbstractMarching):
     count: int = eqx.field(static=True)  # the size of arrays
     samples: int = eqx.field(static=True)  # the size of arrays
     seed: int = eqx.field(static=True)  # of constants of the program
-
-    @property
-    def name(self) -> str:
-        return self.source.name
-
-    @property
-    def provides(self) -> frozenset[Quantity]:
-        return self.source.provides
 
     @property
     def chunk(self) -> int:

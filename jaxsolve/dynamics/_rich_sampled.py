@@ -14,7 +14,6 @@ from .._dynamics import (
     Certificate,
     FunctionValues,
     March,
-    Quantity,
 )
 from .._problem import Problem
 from .._results import RESULTS
@@ -52,14 +51,6 @@ class RichSampled(AbstractStandIn, AbstractMarching):
     flow: AbstractMarching
     samples: int = eqx.field(static=True)  # a shape
     seed: int = eqx.field(static=True)  # of constants of the program
-
-    @property
-    def name(self) -> str:
-        return self.source.name
-
-    @property
-    def provides(self) -> frozenset[Quantity]:
-        return self.source.provides
 
     @property
     def chunk(self) -> int:

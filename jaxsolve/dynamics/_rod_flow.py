@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .._checks import one_number
-from .._dynamics import Certificate, Observed, Quantity, View
+from .._dynamics import Certificate, Observed, View
 from .._problem import flat_rates, Problem
 from ..integrators import RungeKuttaChebyshev
 from ..until import AbstractCondition
@@ -164,13 +164,6 @@ class RodFlow(AbstractFlow):
     @property
     def name(self) -> str:
         return "RodFlow"
-
-    @property
-    def provides(self) -> frozenset[Quantity]:
-        return frozenset(Quantity)
-
-    def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
-        return ts
 
     def system(self, problem: Problem) -> AbstractSystem:
         return RodSystem(problem, self.rate, self.rtol, self.atol)

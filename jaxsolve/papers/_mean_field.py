@@ -1,5 +1,6 @@
 """What the figures of Bordelon & Pehlevan share: random tasks, networks of any richness, and how kernels agree."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TYPE_CHECKING
 
 import jax
@@ -12,6 +13,7 @@ from .._problem import Problem
 from ..dynamics import Descent, RichLimit
 from ..nets import Activation, MLP, Scaling
 from ..observe import feature_kernel, loss, Observable
+from ._figure import Data, Runs
 
 
 if TYPE_CHECKING:
@@ -66,6 +68,16 @@ class Training(NamedTuple):
         """The loss, and the kernels of all hidden layers."""
         return [loss(), *(feature_kernel(layer) for layer in range(1, self.depth + 1))]
 
+    def measured(self, runs: Runs, richness: Any, widths: Sequence[int], seeds: int, **options: Any) -> Data:
+        """Networks by richness, width and seed, and their limits."""
+        axes, watched = {"richness": np.asarray(richness)}, self.watched
+        networks = {**axes, "width": list(widths), "seed": range(seeds)}
+        limit = {**axes, "width": [LIMIT_WIDTH], "seed": [0]}
+        return {
+            "networks": runs.sweep("networks", self, networks, self.descent, self.times, observe=watched, **options),
+            "limit": runs.sweep("limit", self, limit, self.limit, self.times, observe=watched, **options),
+        }
+
     def data(self) -> tuple[Float[Array, "n d"], Float[Array, "n 1"]]:
         """The inputs of their notebooks: JAX drew random numbers in another order then."""
         with jax.ensure_compile_time_eval(), jax.threefry_partitionable(False):
@@ -97,4 +109,5 @@ def agreement(network: "xarray.Dataset", limit: "xarray.Dataset", *layers: int) 
         one, known = network[f"feature_kernel_{layer}"], limit[f"feature_kernel_{layer}"]
         two = known + 0 * one  # at one time, it is that of all
         cosines.append((one * two).sum(axes) / ((one**2).sum(axes) * (two**2).sum(axes)) ** 0.5)
-    return sum(cosines[1:], start=cosines[0]) / len(cosines)
+    total: Any = sum(cosines)
+    return total / len(cosines)

@@ -9,7 +9,7 @@ from ...nets import linear
 from ...plot import COLOURS
 from .._claim import Claim, mean_over
 from .._figure import AbstractFigure, Data, Runs, Scale
-from .._mean_field import agreement, LIMIT_WIDTH, Training
+from .._mean_field import agreement, Training
 
 
 if TYPE_CHECKING:
@@ -33,14 +33,7 @@ class Linear(AbstractFigure):
     hours = {Scale.SMALL: 0.03, Scale.MEDIUM: 0.3, Scale.PAPER: 0.3}
 
     def run(self, runs: Runs) -> Data:
-        axes, watched = {"richness": RICHNESSES}, TRAINING.watched
-        networks = {**axes, "width": [WIDTH[runs.scale]], "seed": range(SEEDS[runs.scale])}
-        limit = {**axes, "width": [LIMIT_WIDTH], "seed": [0]}
-        options = {"observe": watched, "batch_size": 1}
-        return {
-            "networks": runs.sweep("networks", TRAINING, networks, TRAINING.descent, TRAINING.times, **options),
-            "limit": runs.sweep("limit", TRAINING, limit, TRAINING.limit, TRAINING.times, **options),
-        }
+        return TRAINING.measured(runs, RICHNESSES, [WIDTH[runs.scale]], SEEDS[runs.scale], batch_size=1)
 
     def draw(self, data: Data) -> "Figure":
         from matplotlib.figure import Figure

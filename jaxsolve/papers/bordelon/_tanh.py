@@ -3,13 +3,11 @@
 from math import inf
 from typing import final, TYPE_CHECKING
 
-import numpy as np
-
 from ...nets import tanh
 from ...plot import COLOURS, MARKERS
 from .._claim import Claim, mean_over
 from .._figure import AbstractFigure, Data, Runs, Scale
-from .._mean_field import agreement, LIMIT_WIDTH, Training
+from .._mean_field import agreement, Training
 
 
 if TYPE_CHECKING:
@@ -34,13 +32,7 @@ class Tanh(AbstractFigure):
     hours = {Scale.SMALL: 0.05, Scale.MEDIUM: 0.05, Scale.PAPER: 0.05}
 
     def run(self, runs: Runs) -> Data:
-        axes, watched = {"richness": np.ones(1)}, TRAINING.watched
-        networks = {**axes, "width": list(READ), "seed": range(SEEDS)}
-        limit = {**axes, "width": [LIMIT_WIDTH], "seed": [0]}
-        return {
-            "networks": runs.sweep("networks", TRAINING, networks, TRAINING.descent, TRAINING.times, observe=watched),
-            "limit": runs.sweep("limit", TRAINING, limit, TRAINING.limit, TRAINING.times, observe=watched),
-        }
+        return TRAINING.measured(runs, [1.0], list(READ), SEEDS)
 
     def draw(self, data: Data) -> "Figure":
         from matplotlib.figure import Figure

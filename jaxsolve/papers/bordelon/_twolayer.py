@@ -8,7 +8,7 @@ from ...nets import relu
 from ...plot import COLOURS
 from .._claim import Claim, mean_over
 from .._figure import AbstractFigure, Data, Runs, Scale
-from .._mean_field import agreement, LIMIT_WIDTH, Training
+from .._mean_field import agreement, Training
 
 
 if TYPE_CHECKING:
@@ -30,13 +30,7 @@ class TwoLayer(AbstractFigure):
     hours = {Scale.SMALL: 0.02, Scale.MEDIUM: 0.02, Scale.PAPER: 0.02}
 
     def run(self, runs: Runs) -> Data:
-        axes, watched = {"richness": np.array(list(READ))}, TRAINING.watched
-        networks = {**axes, "width": [WIDTH], "seed": range(SEEDS)}
-        limit = {**axes, "width": [LIMIT_WIDTH], "seed": [0]}
-        return {
-            "networks": runs.sweep("networks", TRAINING, networks, TRAINING.descent, TRAINING.times, observe=watched),
-            "limit": runs.sweep("limit", TRAINING, limit, TRAINING.limit, TRAINING.times, observe=watched),
-        }
+        return TRAINING.measured(runs, list(READ), [WIDTH], SEEDS)
 
     def draw(self, data: Data) -> "Figure":
         from matplotlib.figure import Figure
