@@ -36,7 +36,7 @@ from tests.sweeps.inside import _chunks, describe_value
 TS = (0.0, 0.3, 1.0)
 CHUNKS = 24
 LANES = 72
-SLOW_RATE = 4e-6  # 250,000 steps
+SLOW_RATE = 2e-7  # 5,000,000 steps
 
 
 def modes(rate, kind, start):
