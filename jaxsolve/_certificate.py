@@ -39,22 +39,38 @@ class Certificate(eqx.Module):
 
     @property
     def trust(self) -> Float[Array, ""]:
-        """Digits that the run can be trusted to: those of the worst of drift, balance and error of a step.
+        """Digits that the run can be trusted to: those of the worst of drift, balance and the other errors.
 
         0 where the balance is above 1, as of a loss that bends within a step: the run may be right all the same.
         """
-        tiny = jnp.finfo(self.conserved_drift.dtype).eps
-        worst = jnp.fmax(jnp.fmax(self.conserved_drift, self.energy_balance), self.step_error * self.rtol) * self.doubt
-        return jnp.maximum(
-            -jnp.log10(jnp.maximum(jnp.fmax(jnp.fmax(worst, self.sampling_error), self.edge_error), tiny)), 0
-        )
+        worst = jnp.fmax(jnp.fmax(self._of_steps, self.sampling_error), self.edge_error)
+        return jnp.maximum(-jnp.log10(jnp.maximum(worst, jnp.finfo(worst.dtype).eps)), 0)
+
+    @property
+    def _of_steps(self) -> Float[Array, ""]:
+        worst = jnp.fmax(jnp.fmax(self.conserved_drift, self.energy_balance), self.step_error * self.rtol)
+        return worst * self.doubt
+
+    @property
+    def remedy(self) -> str:
+        """What makes the largest error smaller; of one run, with values."""
+        errors = {
+            "Tighten rtol, or take a smoother loss or activation; docs/how-to-choose.md says what can be had where "
+            "there are kinks": self._of_steps,
+            "Take four times the samples for half the error": self.sampling_error,
+            "Tighten rtol": self.edge_error,
+        }
+        return max(errors, key=lambda said: np.nan_to_num(float(errors[said]), nan=-1.0))
 
     def __repr__(self) -> str:
         if concrete(self.trust) is None or np.ndim(self.trust):
             return "Certificate(traced or batched)"
-        balance = "lost" if self.energy_balance > 1 else f"{float(self.energy_balance):.1e}"
-        edge = "" if np.isnan(self.edge_error) else f", edge error {float(self.edge_error):.1e}"
-        return (
-            f"Certificate({float(self.trust):.1f} digits: conserved drift {float(self.conserved_drift):.1e}, "
-            f"energy balance {balance}, step error {float(self.step_error):.2g} of tolerance{edge})"
-        )
+        found = {
+            "conserved drift": f"{float(self.conserved_drift):.1e}",
+            "energy balance": "lost" if self.energy_balance > 1 else f"{float(self.energy_balance):.1e}",
+            "step error": f"{float(self.step_error):.2g} of tolerance",
+            "sampling error": f"{float(self.sampling_error):.1e}",
+            "edge error": f"{float(self.edge_error):.1e}",
+        }
+        said = ", ".join(f"{name} {value}" for name, value in found.items() if not value.startswith("nan"))
+        return f"Certificate({float(self.trust):.1f} digits: {said})"

@@ -314,8 +314,7 @@ def _warn(trajectory: Trajectory, times: Float[Array, "..."]) -> None:
     if trust is not None and trust < LEAST_TRUST:
         warnings.warn(
             f"this run of {name} can be trusted to {float(trust):.1f} digits only: "
-            f"{trajectory.certificate!r}. Tighten rtol, or take a smoother loss or activation; docs/how-to-choose.md "
-            "says what can be had where there are kinks",
+            f"{trajectory.certificate!r}. {trajectory.certificate.remedy}",
             stacklevel=3,
         )
 

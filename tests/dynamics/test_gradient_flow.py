@@ -283,9 +283,7 @@ def test_certificate_of_a_linear_network():
 def test_a_lost_balance_of_energy_leaves_no_digit_and_is_warned_of():
     certificate = Certificate(jnp.asarray(jnp.nan), jnp.asarray(1e30), jnp.asarray(0.5), jnp.asarray(1e-2))
     assert certificate.trust == 0
-    assert repr(certificate).startswith(
-        "Certificate(0.0 digits: conserved drift nan, energy balance lost, step error 0.5"
-    )
+    assert repr(certificate).startswith("Certificate(0.0 digits: energy balance lost, step error 0.5")
     loose = GradientFlow(diffrax.Tsit5(), rtol=0.3, atol=1e-9)
     with pytest.warns(UserWarning, match=r"this run of GradientFlow\(Tsit5\) can be trusted to .* digits only"):
         run = solve(cases.modes([1.0], [1.0]), loose, 20.0)

@@ -164,6 +164,31 @@ def test_in_a_sweep_and_a_comparison():
     assert table.errors["FrozenKernel"]["loss"] > 0.05
 
 
+@pytest.mark.x64_only
+def test_derivatives_in_the_gram_matrix_of_the_data():
+    def outputs(gram):
+        x = jnp.linalg.cholesky(gram)
+        problem = js.Problem(js.nets.MLP(4, 64, 2, 2, "linear", scaling=RULE, key=jr.key(0)), x, Y)
+        return js.solve(problem, js.RichLimit(rate=RATE, nodes=STEPS), TIMES[[-1]], observe=WATCHED[:1])["outputs"][0]
+
+    wide = jr.normal(jr.key(6), (4, 6))
+    gram, turn = wide @ wide.T / 6, jr.normal(jr.key(7), (4, 4))
+    direction = turn + turn.T
+    both = jax.jit(lambda gram, direction: jax.jvp(outputs, (gram,), (direction,)))
+    _, found = both(gram, direction)
+    above, below = (both(gram + step * direction, direction)[0] for step in (1e-6, -1e-6))
+    moved = (above - below) / 2e-6
+    np.testing.assert_allclose(found, moved, rtol=1e-7, atol=1e-9)
+    # What is not symmetric has no Gram matrix of its own: half of it is missing in one triangle.
+    _, half = both(gram, jnp.tril(direction))
+    assert_fails(lambda: np.testing.assert_allclose(half, moved, rtol=1e-2))
+
+
+def test_few_samples_are_said_to_be_the_reason():
+    with pytest.warns(UserWarning, match=r"sampling error .*\)\. Take four times the samples for half the error"):
+        js.solve(_problem(64, 1, "tanh"), js.RichLimit(rate=RATE, samples=64), TIMES)
+
+
 def test_what_it_does_not_describe_is_refused():
     solve = lambda problem, **options: js.solve(problem, js.RichLimit(**options), TIMES)
     with pytest.raises(js.NotApplicable, match=r"richness .* at least N\^\(-1/4\).*take InfiniteWidth"):
