@@ -3,26 +3,35 @@
 import argparse
 import importlib
 import json
+import sys
 import time
+import traceback
 from collections.abc import Sequence
+from datetime import datetime, UTC
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from ._said import BUSY, busy, machine, peak_memory, Row
+from ._said import BUSY, machine, Others, peak_memory, Row
 
 
-NAMES = ("foundations", "first_contact", "kernels", "flow", "limits", "edge", "scaling", "diagnose", "sweeps", "faults")
+NAMES = (
+    *("foundations", "first_contact", "theory", "kernels", "flow", "limits", "edge", "scaling", "diagnose"),
+    *("sweeps", "faults", "memory"),
+)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs benchmarks one after the other, in double precision, on the default device of JAX."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs benchmarks one after the other, in double precision, on the default device of JAX.
+
+    Returns 1 if one of them ended by an exception (the others still run), 0 otherwise.
+    """
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=main.__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(NAMES)}; without a name, all")
     parser.add_argument("--quick", action="store_true", help="a part of each, in minutes")
     parser.add_argument("--device", choices=("cpu", "gpu", "tpu"), help="in place of the default one")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where to keep the numbers")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where to keep the numbers, beside those of others")
     asked = parser.parse_args(arguments)
     unknown = [name for name in asked.names if name not in NAMES]
     if unknown:
@@ -33,24 +42,48 @@ def main(arguments: Sequence[str] | None = None) -> None:
     jax.config.update("jax_default_matmul_precision", "highest")  # no TF32: errors are compared
     where = machine()
     print(", ".join(f"{key} {value}" for key, value in where.items()))
-    found: dict[str, Any] = {"machine": where, "quick": asked.quick, "benchmarks": {}}
-    for name in asked.names or NAMES:
+    names = asked.names or NAMES
+    found: dict[str, Any] = {
+        "machine": where,
+        "quick": asked.quick,
+        "benchmarks": _kept(asked.json, where, asked.quick),
+    }
+    for name in names:
         found["benchmarks"][name] = _run(name, quick=asked.quick)
         if asked.json:  # after each, so that an interruption loses one
+            asked.json.parent.mkdir(parents=True, exist_ok=True)
             asked.json.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    return int(any(found["benchmarks"][name]["failed"] for name in names))
+
+
+def _kept(file: Path | None, where: dict[str, Any], quick: bool) -> dict[str, Any]:
+    """What the file holds of the same machine, versions and part, so that one benchmark can be repeated."""
+    if file is None or not file.exists():
+        return {}
+    before = json.loads(file.read_text(encoding="utf-8"))
+    return before["benchmarks"] if (before["machine"], before["quick"]) == (where, quick) else {}
 
 
 def _run(name: str, *, quick: bool) -> dict[str, Any]:
-    others, begin, rows = busy(), time.perf_counter(), list[Row]()
-    noisy = f": NOISY, ratios are trusted more than times (goal: <= {BUSY:g} %)" if others > BUSY else ""
-    print(f"\n== {name} (others use {others:.0f} % of the cores{noisy})", flush=True)
-    for row in importlib.import_module(f".{name}", __package__).main(quick=quick):
-        print(row, flush=True)
-        rows.append(row)
-    seconds, memory = time.perf_counter() - begin, peak_memory()
-    print(f"{seconds:.0f} s in all, at most {memory / 1e9:.2f} GB held so far")
-    return {"rows": [row.facts() for row in rows], "busy": others, "seconds": seconds, "peak_memory": memory}
+    print(f"\n== {name}", flush=True)
+    others, begin, rows, failed = Others(), time.perf_counter(), list[Row](), False
+    try:
+        for row in importlib.import_module(f".{name}", __package__).main(quick=quick):
+            print(row, flush=True)
+            rows.append(row)
+    except Exception as error:  # whatever it is, the other benchmarks are worth running
+        traceback.print_exc()
+        said = " ".join(str(error).split())[:200]
+        rows.append(Row("ran to its end", 0, ">=", 1, note=f"{type(error).__name__}: {said}"))
+        print(rows[-1], flush=True)
+        failed = True
+    seconds, busy, memory = time.perf_counter() - begin, others.busy(), peak_memory()
+    noisy = f", NOISY, ratios are trusted more than times (goal: <= {BUSY:g} %)" if busy > BUSY else ""
+    print(f"{seconds:.0f} s in all, at most {memory / 1e9:.2f} GB held so far; others used {busy:.0f} %{noisy}")
+    date, kept = datetime.now(UTC).date().isoformat(), [row.facts() for row in rows]
+    facts = {"date": date, "failed": failed, "busy": busy, "seconds": seconds, "peak_memory": memory}
+    return facts | {"rows": kept}
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

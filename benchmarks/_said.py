@@ -5,24 +5,30 @@ import math
 import os
 import platform
 import resource
+import time
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import psutil
 
 
-BUSY = 10.0  # per cent of all cores that others may use before a benchmark begins
+BUSY = 10.0  # per cent of all cores that others may use while a benchmark runs
 
 
 class Row(NamedTuple):
     """One number.
 
     Attributes:
-        what: was measured, of what, in which unit.
+        what: was measured, of what, in which unit. The same on every machine and in every run.
         measured: the number.
         sense: ">=" or "<=", of a goal.
         goal: what it was built to reach; without one, NaN.
         shown: how its digits are shown.
+        peer: the best other way of doing the same, if the number is a ratio of it to jaxsolve (or, with the sense
+            "<=", of jaxsolve to it).
+        limit: what no way could do without, if the number is a ratio of jaxsolve to it.
+        note: what differs from run to run: steps, errors, settings.
     """
 
     what: str
@@ -30,6 +36,9 @@ class Row(NamedTuple):
     sense: str = ""
     goal: float = math.nan
     shown: str = ".3g"
+    peer: str = ""
+    limit: str = ""
+    note: str = ""
 
     @property
     def met(self) -> bool | None:
@@ -41,13 +50,14 @@ class Row(NamedTuple):
     def __str__(self) -> str:
         goal = {None: "", True: "met", False: "NOT MET"}[self.met]
         promised = f"   (goal: {self.sense} {self.goal:.3g}) {goal}" if goal else ""
-        return f"{self.what:<84} {self.measured:>9{self.shown}}{promised}"
+        beside = "; ".join(filter(None, (self.peer or self.limit, self.note)))
+        beside = f"\n    ({beside})" if beside else ""
+        return f"{self.what:<84} {self.measured:>9{self.shown}}{promised}{beside}"
 
     def facts(self) -> dict[str, Any]:
         """As JSON, which knows no NaN and no infinity."""
         finite = lambda value: float(value) if math.isfinite(value) else None
-        measured, goal = finite(self.measured), finite(self.goal)
-        return {"what": self.what, "measured": measured, "sense": self.sense, "goal": goal, "met": self.met}
+        return {**self._asdict(), "measured": finite(self.measured), "goal": finite(self.goal), "met": self.met}
 
 
 def machine() -> dict[str, Any]:
@@ -58,11 +68,19 @@ def machine() -> dict[str, Any]:
         "device": device.device_kind,
         "platform": device.platform,
         "devices": jax.device_count(),
+        "processor": _processor(),
         "cores": os.cpu_count(),
         "memory": psutil.virtual_memory().total,
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in packages},
     }
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
 
 
 def _version(package: str) -> str | None:
@@ -72,12 +90,28 @@ def _version(package: str) -> str | None:
         return None
 
 
-def busy() -> float:
-    """Per cent of all cores that are in use, over a second in which this process sleeps."""
-    return psutil.cpu_percent(interval=1.0)
+class Others:
+    """How much of the machine others use, from when this is made: processes that are not of this run."""
+
+    def __init__(self) -> None:
+        self._begin = self._now()
+
+    def busy(self) -> float:
+        """Per cent of all cores so far; what this run's own children use counts once they have ended."""
+        wall, every, own = (after - before for after, before in zip(self._now(), self._begin, strict=True))
+        return max(0.0, 100 * (every - own) / (wall * (os.cpu_count() or 1)))
+
+    def _now(self) -> tuple[float, float, float]:
+        spent, own = psutil.cpu_times(), os.times()
+        every = sum(getattr(spent, kind, 0.0) for kind in ("user", "nice", "system", "irq", "softirq", "steal"))
+        return time.perf_counter(), every, own.user + own.system + own.children_user + own.children_system
 
 
 def peak_memory() -> float:
     """Bytes that this process has held at most, of the host."""
+    status = Path("/proc/self/status")
+    if status.exists():  # on Linux, what getrusage says includes the process that started this one
+        lines = status.read_text(encoding="utf-8").splitlines()
+        return 1024 * float(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
     unit = 1 if platform.system() == "Darwin" else 1024
     return float(unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

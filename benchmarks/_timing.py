@@ -1,6 +1,9 @@
-"""Times of several ways of doing the same, which share what the machine is doing meanwhile."""
+"""Times of several ways of doing the same, which share what the machine is doing meanwhile, and of fresh processes."""
 
 import math
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,3 +23,24 @@ def in_turns(ways: Sequence[Callable[[], Any]], repeats: int, budget: float = ma
             jax.block_until_ready(way())
             seconds.append(time.perf_counter() - begin)
     return found
+
+
+def timed(way: Callable[[], Any]) -> tuple[Any, float]:
+    """What one call returns, and its seconds."""
+    begin = time.perf_counter()
+    found = jax.block_until_ready(way())
+    return found, time.perf_counter() - begin
+
+
+def own_process(code: str, **environment: str) -> list[float]:
+    """The numbers that a fresh Python prints which runs this code, on the device that JAX has here.
+
+    Raises:
+        RuntimeError: it fails; the message ends like its errors.
+    """
+    environment = {**os.environ, "JAX_PLATFORMS": jax.default_backend(), **environment}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if done.returncode:
+        raise RuntimeError(f"a process of its own failed: {done.stderr.strip()[-300:]}")
+    return [float(word) for word in done.stdout.split()]

@@ -171,15 +171,16 @@ def _summary(cells: list[dict[str, float]]) -> Iterator[Row]:
     rich = np.array([c["truth"] >= limit for c in away])
     said = np.array([c["regime"] == js.observe.Regime.FEATURE_LEARNING for c in away])
     print(f"\n{len(cells)} cells, {len(known)} of them learn, {len(away)} of these away from the boundary")
-    yield Row(f"verdict of {len(away)} cells away from the boundary: right", float(np.mean(rich == said)), ">=", 0.95)
+    what = "verdict of cells away from the boundary: right"
+    yield Row(what, float(np.mean(rich == said)), ">=", 0.95, note=f"{len(away)} of {len(cells)} cells")
     for name in ("expected_kernel_change", "nonlinearity", "crossover_multiplier", "chizat_ratio"):
         values = np.array([c[name] for c in away])
         seen = ~np.isnan(values)
         limits = np.geomspace(1e-6, 1e4, 401)
         scores = [np.mean((values[seen] >= trial) == rich[seen]) for trial in limits]
         best = limits[np.flatnonzero(np.isclose(scores, max(scores)))]
-        print(f"{name}: with any limit from {best[0]:.2g} to {best[-1]:.2g}")
-        yield Row(f"{name} alone, known for {seen.sum()}, at its best limit: right", max(scores), ">=", 0.95)
+        note = f"known for {seen.sum()}, with any limit from {best[0]:.2g} to {best[-1]:.2g}"
+        yield Row(f"{name} alone, at its best limit: right", max(scores), ">=", 0.95, note=note)
 
 
 def _detail(kind: str, gamma: float, found: dict[str, float]) -> None:

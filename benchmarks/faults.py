@@ -7,6 +7,7 @@ import contextlib
 import functools
 import logging
 import os
+import platform
 import signal
 import stat
 import tempfile
@@ -46,7 +47,7 @@ def main(*, quick: bool) -> Iterator[Row]:
 
 
 def _row(fault: str, happened: str, survived: bool) -> Row:
-    return Row(f"{fault}: {happened}; survived", float(survived), ">=", 1, ".0f")
+    return Row(f"{fault}: survived", float(survived), ">=", 1, ".0f", note=happened)
 
 
 def _processes(folder: Path, kills: int) -> Iterator[Row]:
@@ -78,8 +79,8 @@ def _processes(folder: Path, kills: int) -> Iterator[Row]:
 
 
 def _last(said: str) -> str:
-    """The last line, without the folder of this run."""
-    line = said.strip().splitlines()[-1]
+    """The last line, without the folder of this run and the name of its machine."""
+    line = said.strip().splitlines()[-1].replace(f" on {platform.node()},", " on this machine,")
     return " ".join(Path(word).name if word.startswith("/") else word for word in line.split())
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ._said import Row
+from ._timing import own_process
 
 
 REPEATS = 3
@@ -46,10 +47,10 @@ WAYS = {
 
 def main(*, quick: bool) -> Iterator[Row]:
     """All of them; only imports and the closed form in the quick part."""
-    yield Row("import jaxsolve: seconds", statistics.median(_lines(START)[0] for _ in range(REPEATS)), "<=", 2)
+    yield Row("import jaxsolve: seconds", statistics.median(own_process(START)[0] for _ in range(REPEATS)), "<=", 2)
     for name, (net, dynamics, goal) in list(WAYS.items())[: 1 if quick else None]:
         code = START + "import optax; optimizer = optax.sgd(0.1)" + CALLS.format(net=net, dynamics=dynamics)
-        runs = [_lines(code)[1:] for _ in range(1 if quick else REPEATS)]
+        runs = [own_process(code)[1:] for _ in range(1 if quick else REPEATS)]
         first, warm, other = (statistics.median(part) for part in zip(*runs, strict=True))
         yield Row(f"{name}: seconds of the first call", first)
         yield Row(f"{name}: milliseconds of a later call", 1e3 * warm, "<=", 1e3 * goal)
@@ -60,11 +61,6 @@ def main(*, quick: bool) -> Iterator[Row]:
         first, second = (_command(cache) for _ in range(2))
     yield Row("jaxsolve quickstart: seconds, first time", first)
     yield Row("jaxsolve quickstart: second time / first time", second / first, "<=", 0.5)
-
-
-def _lines(code: str) -> list[float]:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return [float(line) for line in done.stdout.split()]
 
 
 def _command(cache: str) -> float:

@@ -54,8 +54,8 @@ def main(*, quick: bool) -> Iterator[Row]:
         yield from _kinks()
         yield from _many_outputs()
         yield from _batch()
-        _long_times()
-        _momentum()
+        yield from _long_times()
+        yield from _momentum()
 
 
 # --- ours
@@ -133,7 +133,7 @@ def _against(
     ours = [_solve(problem, flow, T).seconds for _ in range(REPEATS)]
     _print("jaxsolve FunctionSpace", choice, float(np.median(ours)))
     # The fastest so far bounds how long the others are worth running. This one is never very slow.
-    best: tuple[str, float] | None = None
+    best: tuple[str, float, int] | None = None
     for rival in sorted(rivals, key=lambda rival: rival.name != "adaptive Euler"):
         limit = np.inf if best is None else best[1]
         found = _within(rival, problem, T, reference, limit)
@@ -143,11 +143,14 @@ def _against(
             continue
         _print(rival.name, found, found.seconds)
         if found.met and (best is None or found.seconds < best[1]):
-            best = rival.name, found.seconds
+            best = rival.name, found.seconds, found.steps
     if best is None:
         print(f"  {what}: no rival reached {LARGEST_ERROR:g}")
         return
-    yield Row(f"{what}: fastest rival ({best[0]}) / jaxsolve, time", best[1] / np.median(ours), ">=", goal)
+    error = max(choice.displacement_error, choice.test_error)
+    note = f"{choice.steps} steps, {np.median(ours):.2g} s, error {error:.1e}; rival: {best[2]} steps, {best[1]:.3g} s"
+    ratio = float(best[1] / np.median(ours))
+    yield Row(f"{what}: fastest rival / jaxsolve, time", ratio, ">=", goal, peer=best[0], note=note)
 
 
 def _within(rival: Rival, problem: js.Problem, T: float, reference: Run, limit: float) -> Choice | None:
@@ -201,13 +204,14 @@ def _kinks() -> Iterator[Row]:
         as_good = [choice.seconds for choice in rival if choice.test_error <= default.test_error]
         seconds = min(as_good, default=rival[-1].seconds)  # the finest has a larger error still
         what = f"relu, gamma = {gamma:g}: Tsit5 / FunctionSpace at its default, time to its test error"
-        yield Row(what, seconds / default.seconds, ">=", 10)
+        note = f"{default.steps} steps, {default.seconds:.2g} s, error {default.test_error:.1e}"
+        yield Row(what, seconds / default.seconds, ">=", 10, peer="Tsit5", note=note)
         fastest = [
             min((choice.seconds for choice in side if choice.test_error <= LARGEST_ERROR), default=np.nan)
             for side in (rival, own)
         ]
         what = f"relu, gamma = {gamma:g}: Tsit5 / FunctionSpace, time to a test error of {LARGEST_ERROR:g}"
-        yield Row(what, fastest[0] / fastest[1], ">=", 10)
+        yield Row(what, fastest[0] / fastest[1], ">=", 10, peer="Tsit5")
 
 
 def _at(problem: js.Problem, T: float, reference: Run, name: str, integrator: Any, rtol: float) -> Choice:
@@ -243,16 +247,15 @@ def _many_outputs() -> Iterator[Row]:
     net = _net(256, 1, jax.random.key(1))
     problem = js.Problem(net, *data.train, test=data.test, centered=True)
     per_step, per_gradient, ours = _step_cost(problem, 1e4, 1e-3)
-    what = f"n = 1000, one output, {ours.run.steps} steps to t = 1e4: a step / a gradient evaluation, time"
-    yield Row(what, per_step / per_gradient, "<=", 20)
+    what = "n = 1000, one output, to t = 1e4: a step / a gradient evaluation, time"
+    yield Row(what, per_step / per_gradient, "<=", 20, note=f"{ours.run.steps} steps")
     data = js.data.digits(task="classes", n_train=200, pca=10, key=jax.random.key(0))
     net = _net(256, 10, jax.random.key(1))
     problem = js.Problem(net, *data.train, test=data.test, loss=js.losses.CrossEntropy(), centered=True)
     per_step, per_gradient, ours = _step_cost(problem, 1e3, 1e-3)
-    print(
-        f"  ten classes, cross entropy, n c = {problem.y.size}: {ours.run.steps} steps to t = 1e3, train loss "
-        f"{ours.loss:.2e}, trust {ours.trust:.1f}; a step {per_step:.2f} s, {per_step / per_gradient:.0f} gradients"
-    )
+    note = f"train loss {ours.loss:.2e}, trust {ours.trust:.1f}; a step {per_step:.2f} s"
+    note = f"{note}, {per_step / per_gradient:.0f} gradients"
+    yield Row(f"ten classes, cross entropy, n c = {problem.y.size}: steps to t = 1e3", ours.run.steps, note=note)
 
 
 def _net(width: int, out_size: int, key: jax.Array) -> js.nets.MLP:
@@ -291,26 +294,26 @@ def _batch() -> Iterator[Row]:
     others = ", ".join(f"{name} {value:.2f} s" for name, value in seconds.items())
     print(f"\n{count} networks of width 64 to t = {ts[0]:g}: one by one {alone:.2f} s, {others}")
     winner = min(seconds, key=seconds.__getitem__)
-    yield Row(f"{count} in one batch ({winner}) / {count} x one, time", seconds[winner] / alone, "<=", 1.0)
+    yield Row(f"{count} in one batch / {count} x one, time", seconds[winner] / alone, "<=", 1.0, note=winner)
 
 
-def _long_times() -> None:
+def _long_times() -> Iterator[Row]:
     problem = reference_problem(10.0, width=64)
     counts = [_solve(problem, _flow(integrators.FunctionSpace(), 1e-4), T).run.steps for T in (1e4, 1e8)]
-    print(f"\nWidth 64, gamma = 10: {counts[0]} steps to t = 1e4, {counts[1]} to t = 1e8")
+    for steps, end in zip(counts, ("1e4", "1e8"), strict=True):
+        yield Row(f"width 64, gamma = 10: steps to t = {end}", steps)
 
 
 # --- momentum
 
 
-def _momentum() -> None:
+def _momentum() -> Iterator[Row]:
     """With a constant relaxation time, and with one that grows."""
     end = lambda run: ravel_pytree(run.final.params)[0]
     for gamma, tau, T in RELAXATIONS:
         problem = reference_problem(gamma)
         start = ravel_pytree(problem.params)[0]
         tight, _ = _with_momentum(problem, js.MomentumFlow(tau=tau, integrator=diffrax.Tsit5(), rtol=1e-6), T)
-        print(f"\ngamma = {gamma:g}, tau = {tau:g}, to t = {T:g}; errors against Tsit5 at rtol 1e-6")
         for integrator, rtol in (
             (diffrax.Tsit5(), 1e-3),
             (integrators.FunctionSpace(), 1e-2),
@@ -319,13 +322,13 @@ def _momentum() -> None:
             run, seconds = _with_momentum(problem, js.MomentumFlow(tau=tau, integrator=integrator, rtol=rtol), T)
             error = jnp.linalg.norm(end(run) - end(tight)) / jnp.linalg.norm(end(tight) - start)
             name = type(integrator).__name__
-            print(f"  {name:13} rtol {rtol:g}: {run.stats.steps} steps, {seconds:.2f} s, displacement {error:.1e}")
+            what = f"momentum, gamma = {gamma:g}, tau = {tau:g}, to t = {T:g}: {name}, rtol {rtol:g}, seconds"
+            yield Row(what, seconds, note=f"{run.stats.steps} steps, displacement {error:.1e} off Tsit5 at rtol 1e-6")
     for gamma in (10.0, 1.0, 0.1):
         flow = js.MomentumFlow(mu=1.0, integrator=diffrax.Tsit5(), rtol=1e-3, max_steps=20_000)
         run, seconds = _with_momentum(reference_problem(gamma), flow, 1e4)
-        print(
-            f"gamma = {gamma:g}, tau = t: Tsit5 {run.stats.steps} steps, {seconds:.2f} s to t = 1e4; {run.certificate}"
-        )
+        what = f"momentum, gamma = {gamma:g}, tau = t, to t = 1e4: Tsit5, seconds"
+        yield Row(what, seconds, note=f"{run.stats.steps} steps")
 
 
 def _with_momentum(problem: js.Problem, flow: js.MomentumFlow, T: float) -> tuple[js.Trajectory, float]:

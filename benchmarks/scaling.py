@@ -68,7 +68,7 @@ def _exponent(what: str, sizes: Sequence[int], make: Callable[[int], Callable[[]
     for way in ways:
         jax.block_until_ready(way())
     medians = [float(np.median(part)) for part in in_turns(ways, REPEATS, SECONDS)]
-    print(f"{what}: " + ", ".join(f"{size}: {1e3 * one:.3g} ms" for size, one in zip(sizes, medians, strict=True)))
+    note = ", ".join(f"{size}: {1e3 * one:.3g} ms" for size, one in zip(sizes, medians, strict=True))
     # Of the larger half: small ones are bound by what every call costs.
     fitted = np.polyfit(np.log(np.asarray(sizes[-2:], float)), np.log(medians[-2:]), 1)[0]
-    return Row(f"{what}: exponent of the time between the largest two", float(fitted), "<=", goal)
+    return Row(f"{what}: exponent of the time between the largest two", float(fitted), "<=", goal, note=note)

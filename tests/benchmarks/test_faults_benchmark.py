@@ -10,5 +10,5 @@ def test_errors_of_another_kind_are_not_as_asked(tmp_path):
     path = tmp_path / "file"
     path.write_text("mine")
     (fine,), (wrong,) = (list(faults._refused("file", path, kind)) for kind in (FileExistsError, PermissionError))
-    said = "file: FileExistsError: file is a file; a store is a folder. Choose another store; survived"
-    assert (fine.what, fine.met) == (wrong.what, not wrong.met) == (said, True)
+    said = "FileExistsError: file is a file; a store is a folder. Choose another store"
+    assert (fine.note, fine.met) == (wrong.note, not wrong.met) == (said, True)

@@ -6,8 +6,8 @@ import math
 import jax
 import pytest
 
-from benchmarks import __main__ as suite, foundations
-from benchmarks._said import Row
+from benchmarks import __main__ as suite, foundations, limits
+from benchmarks._said import Others, Row
 
 
 def test_a_goal_that_is_missed_is_called_missed():
@@ -27,9 +27,40 @@ def test_the_numbers_are_kept(tmp_path, monkeypatch, capsys):
     found = json.loads(kept.read_text())
     assert found["machine"]["versions"]["jax"]
     one, two = found["benchmarks"]["foundations"]["rows"]
-    assert one == {"what": "ratio", "measured": 3.0, "sense": ">=", "goal": 2.0, "met": True}
+    facts = {"what": "ratio", "measured": 3.0, "sense": ">=", "goal": 2.0, "met": True}
+    assert {key: one[key] for key in facts} == facts
     assert (two["measured"], two["goal"], two["met"]) == (None, None, None)
     assert "ratio" in capsys.readouterr().out
+
+
+def test_an_exception_loses_one_benchmark_alone(tmp_path, monkeypatch, capsys):
+    def broken(*, quick):
+        yield Row("before", 1.0)
+        raise ValueError("no such thing")
+
+    monkeypatch.setattr(foundations, "main", broken)
+    monkeypatch.setattr(limits, "main", lambda *, quick: iter([Row("after", 2.0)]))
+    monkeypatch.setattr(jax.config, "update", lambda *_: None)
+    kept = tmp_path / "made" / "kept.json"
+    assert suite.main(["foundations", "limits", "--json", str(kept)]) == 1
+    found = json.loads(kept.read_text())["benchmarks"]
+    assert [row["what"] for row in found["foundations"]["rows"]] == ["before", "ran to its end"]
+    assert (found["foundations"]["failed"], found["limits"]["failed"]) == (True, False)
+    assert found["limits"]["rows"][0]["measured"] == 2.0
+    assert "ValueError: no such thing" in capsys.readouterr().out
+    # One of them again: the other's numbers are still there.
+    assert suite.main(["limits", "--json", str(kept)]) == 0
+    assert json.loads(kept.read_text())["benchmarks"]["foundations"] == found["foundations"]
+    assert suite.main(["limits", "--quick", "--json", str(kept)]) == 0
+    assert list(json.loads(kept.read_text())["benchmarks"]) == ["limits"]
+
+
+def test_what_others_use_is_not_what_we_use(monkeypatch):
+    """Of ten seconds of wall time, 1.5 cores were busy, half a core of it by ourselves."""
+    moments = iter([(100.0, 7.0, 3.0), (110.0, 22.0, 8.0)])
+    monkeypatch.setattr(Others, "_now", lambda _: next(moments))
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    assert Others().busy() == 50.0
 
 
 def test_an_unknown_benchmark_is_named(capsys):

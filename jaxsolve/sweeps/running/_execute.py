@@ -104,7 +104,7 @@ def _kind(dynamics: AbstractDynamics, devices: Devices) -> Any:
     """How lanes run: by the kind of dynamics and of device, never by numbers.
 
     On processors a loop has won wherever it was measured, but for tens of thousands of networks of a dozen parameters
-    (`docs/performance-sweeps.md`); accelerators have no use for a loop.
+    (`docs/performance-notes.md`); accelerators have no use for a loop.
     """
     if isinstance(dynamics, AbstractRandomAccess):
         return Fused

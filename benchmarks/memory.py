@@ -1,0 +1,119 @@
+"""Peak memory: kernels against full Jacobians, flows and the rich limit against other ways, a sweep against its store.
+
+Each number is of a process of its own, since a peak never falls: what it holds at most (of the device, where that is
+an accelerator) above what it held before the first call, compilation included.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import psutil
+
+import jaxsolve as js
+from jaxsolve.kernels import _neural_tangents as door, NeuralTangentsUnavailable
+
+from . import kernels, limits
+from ._flow_rivals import reference_problem
+from ._neural_tangents_server import ntk
+from ._said import peak_memory, Row
+from ._timing import own_process
+
+
+SAMPLES, LANES, BATCH, UNIT = 1000, 1000, 64, 1e6
+LINEAR = limits.Setting(5, 20, 40, 100, 0.025, 1.5)
+
+
+def main(*, quick: bool) -> Iterator[Row]:
+    """All of them, in the quick part as well."""
+    rivals = {"the full Jacobian by jax.jacrev": "jacrev"}
+    try:
+        door.load()
+        rivals["JACOBIAN_CONTRACTION of neural-tangents"] = "contraction"
+    except NeuralTangentsUnavailable as error:
+        print(f"neural-tangents was not measured: {error}")
+    yield from _beside(f"NTK, n = {SAMPLES}, two hidden layers of 256", "empirical", rivals)
+    what = "FunctionSpace, reference problem, n = 200, gamma = 1, to t = 100"
+    yield from _beside(what, "FunctionSpace", {"Tsit5": "Tsit5"})
+    rivals = {"the fixed point over all times": "fixed point"}
+    yield from _beside("RichLimit, linear, L = 5, P = 20, T = 100", "RichLimit", rivals)
+    with tempfile.TemporaryDirectory() as folder:
+        stores = [Path(folder) / f"{lanes}.zarr" for lanes in (BATCH, LANES)]
+        few, held = (_measure("sweep", str(store)) for store in stores)
+        sizes = [sum(file.stat().st_size for file in store.rglob("*") if file.is_file()) / UNIT for store in stores]
+    what, note = f"sweep of {LANES} networks of width 16 with a store", f"{sizes[1]:.3g} MB written"
+    yield Row(f"{what}: MB held, imports of a first sweep included", held, note=note)
+    yield Row(f"{what}: held / written, both beyond those of {BATCH}", (held - few) / (sizes[1] - sizes[0]))
+
+
+def _beside(what: str, ours: str, rivals: dict[str, str]) -> Iterator[Row]:
+    """What ours holds, and the ratio to it of each rival."""
+    held = _measure(ours)
+    yield Row(f"{what}: MB held", held)
+    for name, rival in rivals.items():
+        theirs = _measure(rival)
+        yield Row(f"{what}: {name} / jaxsolve, memory", theirs / held, ">=", 1, peer=name, note=f"{theirs:.3g} MB")
+
+
+def _measure(way: str, *arguments: str) -> float:
+    """The peak of one of the `WAYS` in a process of its own, in megabytes."""
+    code = f"from benchmarks import memory; memory.hold({', '.join(map(repr, (way, *arguments)))})"
+    (held,) = own_process(code, JAX_ENABLE_X64="1", XLA_PYTHON_CLIENT_PREALLOCATE="false")
+    return held / UNIT
+
+
+def hold(way: str, *arguments: str) -> None:
+    """Prints how many bytes this process holds at most while it runs one of the `WAYS`."""
+    jax.block_until_ready(jnp.ones(()) + 1)  # what the first program of all takes is not of the function
+    stats = lambda: jax.devices()[0].memory_stats() or {}
+    before = stats().get("bytes_in_use", psutil.Process().memory_info().rss)
+    jax.block_until_ready(WAYS[way](*arguments))
+    print(stats().get("peak_bytes_in_use", peak_memory()) - before)
+
+
+def _net() -> tuple[js.nets.MLP, list[jax.Array], jax.Array]:
+    return kernels.sides(kernels.Case(SAMPLES, 10, 2, 256, 1), "float64")
+
+
+def _empirical() -> object:
+    net, _, x = _net()
+    return js.kernels.empirical(net, x).ntk
+
+
+def _jacobian() -> object:
+    net, _, x = _net()
+    problem = js.Problem(net, x, jnp.zeros((SAMPLES, 1)))
+
+    def kernel(params: object) -> jax.Array:
+        parts = jax.tree.leaves(jax.jacrev(problem.outputs)(params))
+        flat = [part.reshape(SAMPLES, -1) for part in parts]
+        return sum((part @ part.T for part in flat), jnp.zeros(()))
+
+    return jax.jit(kernel)(problem.params)
+
+
+def _sweep(store: str) -> object:
+    x = jax.random.normal(jax.random.key(0), (20, 4))
+
+    def problem(seed: jax.Array) -> js.Problem:
+        net = js.nets.MLP(4, 16, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(seed))
+        return js.Problem(net, x, jnp.sin(x[:, :1]))
+
+    ts = jnp.linspace(0.0, 10.0, 11)
+    axes, watched = {"seed": range(int(Path(store).stem))}, [js.observe.loss(), js.observe.outputs()]
+    js.sweep(problem, axes, js.GradientFlow(), ts, observe=watched, store=store, progress=False)
+
+
+WAYS: dict[str, Callable[..., object]] = {
+    "empirical": _empirical,
+    "jacrev": _jacobian,
+    "contraction": lambda: jax.jit(ntk(door.load(), "JACOBIAN_CONTRACTION", vmap_axes=0))(*_net()[1:]),
+    "FunctionSpace": lambda: js.solve(reference_problem(1.0), js.GradientFlow(), 100.0).observed,
+    "Tsit5": lambda: js.solve(reference_problem(1.0), js.GradientFlow(diffrax.Tsit5()), 100.0).observed,
+    "RichLimit": lambda: LINEAR.solve(LINEAR.problem("linear")),
+    "fixed point": lambda: limits.fixed_point(LINEAR, LINEAR.problem("linear"), 1),
+    "sweep": _sweep,
+}

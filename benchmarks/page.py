@@ -1,0 +1,149 @@
+"""`python -m benchmarks.page FILE.json [FILE.json ...]`: writes docs/performance.md, a column for each file."""
+
+import argparse
+import ast
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .__main__ import NAMES
+from ._said import BUSY
+
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "performance.md"
+NOTHING = "–"  # noqa: RUF001
+SHOWN_BY_POWER = 1e4  # larger numbers are written as powers of ten, as are those below its inverse
+
+INTRODUCTION = """\
+# Performance
+
+`uv run python -m benchmarks --json FILE.json` measures what is here, and `uv run python -m benchmarks.page FILE.json`
+writes this page. A goal is what was to be reached; what was missed is said as well. Why things are as fast as they
+are, and what was tried and gained nothing: [notes](performance-notes.md).
+"""
+
+
+def page(runs: dict[str, dict[str, Any]]) -> str:
+    """The page, in Markdown.
+
+    Arguments:
+        runs: what `python -m benchmarks --json` has kept, by the name that heads its column.
+    """
+    parts = [INTRODUCTION, _table(["", *runs], _machines(runs)), _warnings(runs)]
+    parts += [_benchmark(name, runs) for name in NAMES if any(name in run["benchmarks"] for run in runs.values())]
+    return "\n".join(parts)
+
+
+def _machines(runs: dict[str, dict[str, Any]]) -> list[list[str]]:
+    """Rows that say where and how each run was made."""
+    machines = [run["machine"] for run in runs.values()]
+    seconds = [sum(one["seconds"] for one in run["benchmarks"].values()) for run in runs.values()]
+    rows = [
+        ["device", *(f"{m['devices']} x {m['device']}" for m in machines)],
+        ["processor", *(f"{m['processor']}, {m['cores']} cores, {m['memory'] / 1e9:.0f} GB" for m in machines)],
+        ["date", *(_dates(run) for run in runs.values())],
+        ["command", *(f"`{_command(run)}`" for run in runs.values())],
+        ["part", *("the quick part" if run["quick"] else "all" for run in runs.values())],
+        ["took", *(f"{took / 60:.0f} min" for took in seconds)],
+        ["python", *(m["python"] for m in machines)],
+    ]
+    packages = dict.fromkeys(name for m in machines for name in m["versions"])
+    return [*rows, *([name, *(m["versions"].get(name) or NOTHING for m in machines)] for name in packages)]
+
+
+def _dates(run: dict[str, Any]) -> str:
+    dates = [one["date"] for one in run["benchmarks"].values()]
+    return " to ".join(sorted({min(dates), max(dates)}))
+
+
+def _command(run: dict[str, Any]) -> str:
+    """One that measures the same."""
+    names = [name for name in NAMES if name in run["benchmarks"]]
+    options = [*(names if len(names) < len(NAMES) else []), *["--quick"] * run["quick"]]
+    return " ".join(["uv run python -m benchmarks", *options])
+
+
+def _warnings(runs: dict[str, dict[str, Any]]) -> str:
+    """What ran while others used the machine, what ended by an exception, and what did not run."""
+    said = []
+    for column, run in runs.items():
+        done = run["benchmarks"]
+        of = f" ({column})" if len(runs) > 1 else ""
+        noisy = [f"{name} ({one['busy']:.0f} %)" for name, one in done.items() if one["busy"] > BUSY]
+        for what, names in (
+            (f"Noisy{of}, as others used more than {BUSY:g} % of the cores, so trust ratios more than times", noisy),
+            (f"Ended by an exception{of}", [name for name, one in done.items() if one["failed"]]),
+            (f"Not run{of}", [name for name in NAMES if name not in done]),
+        ):
+            said += [f"- {what}: {', '.join(names) or 'none'}."]
+    return "\n".join([*said, ""])
+
+
+def _benchmark(name: str, runs: dict[str, dict[str, Any]]) -> str:
+    text = ast.get_docstring(ast.parse((ROOT / "benchmarks" / f"{name}.py").read_text("utf-8"))) or ""
+    found = {
+        column: {row["what"]: row for row in run["benchmarks"].get(name, {"rows": []})["rows"]}
+        for column, run in runs.items()
+    }
+    rows = []
+    for what in dict.fromkeys(what for column in found.values() for what in column):
+        of = [column.get(what) for column in found.values()]
+        first = next(row for row in of if row)
+        goal = f"{first['sense']} {_number(first['goal'])}" if first["goal"] is not None else ""
+        met = [{None: NOTHING, True: "yes", False: "**no**"}[row["met"] if row else None] for row in of]
+        beside = [_beside(row) if row else "" for row in of]
+        notes = [row["note"] if row else "" for row in of]
+        numbers = [_number(row["measured"]) if row else NOTHING for row in of]
+        rows.append([what, *numbers, goal, _joined(met) if goal else "", _joined(beside), _joined(notes)])
+    head = ["what", *runs, "goal", "met", "beside the best peer, or the limit", "this run"]
+    return "\n".join([f"## {name}", "", " ".join(text.split("\n\n")[0].split()), "", _table(head, rows)])
+
+
+def _beside(row: dict[str, Any]) -> str:
+    """How far it is to the best peer, or to what no way could do without."""
+    ratio, name = row["measured"], row["peer"] or row["limit"]
+    if not name or ratio is None:
+        return name and f"{name}: {NOTHING}"
+    if row["limit"]:
+        return f"{_number(ratio)} x {name}"
+    less = ratio if row["sense"] == ">=" else 1 / ratio
+    return f"1/{_number(less)} of {name}" if less >= 1 else f"{_number(1 / less)} x {name}"
+
+
+def _joined(said: Sequence[str]) -> str:
+    """Of all columns: once if they agree."""
+    return said[0] if len(set(said)) == 1 else " / ".join(one or NOTHING for one in said)
+
+
+def _number(value: float | None) -> str:
+    """Three digits."""
+    if value is None:
+        return NOTHING
+    size = abs(value)
+    if size and not 1 / SHOWN_BY_POWER <= size < SHOWN_BY_POWER:
+        return f"{value:.1e}"
+    return f"{value:.0f}" if size >= 100 or value == math.floor(value) else f"{value:.3g}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table, without the columns in which nothing stands."""
+    kept = [index for index, name in enumerate(head) if not name or any(row[index] for row in rows)]
+    lines = [[row[index] for index in kept] for row in (head, ["---"] * len(head), *rows)]
+    return "\n".join([*("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines), ""])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Writes docs/performance.md from what `python -m benchmarks --json FILE.json` has kept, a column for each file."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.page", description=main.__doc__)
+    parser.add_argument(
+        "files", nargs="+", type=Path, metavar="FILE.json", help="of one machine each; its name heads it"
+    )
+    files = parser.parse_args(arguments).files
+    PAGE.write_text(page({file.stem: json.loads(file.read_text("utf-8")) for file in files}), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
