@@ -1,4 +1,4 @@
-"""At the edge of stability: descent jumps about 2/rate, the central flow stays there, gradient flow leaves it behind."""
+"""At the edge of stability: descent jumps about 2/rate, the central flow stays, gradient flow leaves."""
 
 import jax
 import jax.numpy as jnp

@@ -37,14 +37,21 @@ class LayeredJacobian(eqx.Module):
         True
     """
 
-    net: Any
+    # Apart, since loops carry arrays only, and the activation of an `eqx.nn.MLP` is a leaf that is none.
+    arrays: Any
+    rest: Any = eqx.field(static=True)
     passing: list[Signal]
     x: Shaped[Array, "n ..."]
 
     def __init__(self, net: Any, x: Shaped[Array, "n ..."]):
         check_inputs(net, x, None, names=("x", "x2"))
-        self.net, self.x = net, x
+        (self.arrays, self.rest), self.x = eqx.partition(net, eqx.is_array), x
         self.passing = capture(net, x).signals(x)
+
+    @property
+    def net(self) -> Any:
+        """The network at the point."""
+        return eqx.combine(self.arrays, self.rest)
 
     @property
     def params(self) -> PyTree:

@@ -416,8 +416,14 @@ def _of_other_kind(name):
 
 
 @pytest.mark.x64_only
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["unknown layers", "batch normalisation", "convolutions"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "unknown layers",
+        pytest.param("batch normalisation", marks=pytest.mark.slow),
+        pytest.param("convolutions", marks=pytest.mark.slow),
+    ],
+)
 def test_other_networks(name):
     _assert_agree(_of_other_kind(name), TS, 1e-6, rtol=1e-6)  # measured: up to 1.5e-7
 

@@ -1,0 +1,177 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # The best initial scales and rates of a deep linear network
+#
+# How large should each layer start, and how fast should it learn? Here the answer is computed: the loss of an
+# infinitely wide network is a smooth function of all these numbers, so that their optimum is found by following its
+# derivative.
+#
+# [Open in Colab](https://colab.research.google.com/github/jaxsolve/jaxsolve/blob/main/notebooks/hyperparameters.ipynb)
+
+# %%
+import importlib.util
+import subprocess
+import sys
+
+
+if importlib.util.find_spec("jaxsolve") is None:
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "jaxsolve"], check=True)
+
+# %%
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+import optax
+import scipy.optimize
+
+import jaxsolve as js
+
+
+jax.config.update("jax_enable_x64", True)
+
+# %% [markdown]
+# ## The problem
+#
+# Five directions of the data with variances 1, 1/2, ..., 1/5, in all of which there is something to learn. A network
+# with L hidden layers takes 16 steps of gradient descent on the full batch. Its hyperparameters are logarithms of
+# sigma and of eta of every layer; multipliers are those of the mean-field scaling, so that the same numbers mean the
+# same at any width.
+
+# %%
+DIRECTIONS, STEPS = 5, 16
+x = jnp.diag(jnp.sqrt(DIRECTIONS / jnp.arange(1.0, DIRECTIONS + 1)))
+y = jnp.sum(x, axis=1, keepdims=True)
+y = y / jnp.sqrt(jnp.mean(y**2))
+ts = jnp.arange(STEPS + 1.0)
+
+
+def problem(numbers, width=64, key=jax.random.key(0)):
+    depth = len(numbers) // 2 - 1
+    sigma, eta = jnp.exp(numbers[: depth + 1]), jnp.exp(numbers[depth + 1 :])
+    per_neuron = jnp.array([width] + [1] * (depth - 1) + [width])
+    multiplier = [1.0, *[width**-0.5] * (depth - 1), 1 / width]
+    scaling = js.nets.Scaling(multiplier=multiplier, sigma=list(sigma), eta=list(per_neuron * eta))
+    net = js.nets.MLP(DIRECTIONS, width, depth, 1, "linear", scaling=scaling, key=key)
+    return js.Problem(net, x, y)
+
+
+def losses(numbers):
+    limit = js.RichLimit(rate=1.0, nodes=STEPS, at_any_richness=True)
+    return js.solve(problem(numbers), limit, ts, observe=js.observe.loss(), throw=False)["loss"]
+
+
+# %%
+def networks(numbers, width):
+    """The losses of eight networks."""
+
+    def one(key):
+        run = js.solve(
+            problem(numbers, width, key), js.Descent(optax.sgd(1.0)), ts, observe=js.observe.loss(), throw=False
+        )
+        return run["loss"]
+
+    return jax.lax.map(one, jax.random.split(jax.random.key(1), 8))
+
+
+networks = jax.jit(networks, static_argnums=1)
+
+# %% [markdown]
+# ## Down the derivative
+#
+# `RichLimit` passes derivatives forward (`jax.jacfwd`); SciPy's BFGS does the rest. We tune one sigma and one eta
+# that all layers share, and then those of every layer by itself.
+
+
+# %%
+def best(objective, start, shape):
+    """The minimum of the logarithm of an objective over numbers shape @ u, and where it is."""
+    value = lambda numbers: jnp.log(objective(numbers))
+    both = jax.jit(jax.jacfwd(lambda numbers: (value(numbers),) * 2, has_aux=True))
+
+    def of(u):
+        slope, value = both(jnp.asarray(shape @ u))
+        fine = np.isfinite(value) and np.isfinite(slope).all()
+        return (float(value), np.asarray(slope) @ shape) if fine else (9.0, np.zeros(len(u)))  # a step too far
+
+    found = scipy.optimize.minimize(of, start, jac=True, method="BFGS", options={"gtol": 1e-4})
+    return jnp.asarray(shape @ found.x), float(np.exp(found.fun))
+
+
+DEPTHS = (1, 2, 3)
+shared = {depth: np.kron(np.eye(2), np.ones((depth + 1, 1))) for depth in DEPTHS}
+start = {depth: np.array([0.0, -np.log(depth + 1)]) for depth in DEPTHS}
+
+# %% [markdown]
+# ## A small loss on the way
+#
+# First the mean of the loss over all steps, against depth.
+
+# %%
+mean_loss = lambda numbers: jnp.mean(losses(numbers)[1:])
+tuned = {}
+print("depth  sigma 1, best eta  one sigma, one eta  every layer its own")
+for depth in DEPTHS:
+    _, plain = best(mean_loss, start[depth][1:], shared[depth][:, 1:])
+    few, uniform = best(mean_loss, start[depth], shared[depth])
+    tuned[depth], own = best(mean_loss, np.asarray(few), np.eye(2 * depth + 2))
+    print(f"{depth:5} {plain:18.4f} {uniform:19.4f} {own:20.4f}")
+
+# %% [markdown]
+# One sigma and one rate for all layers, well chosen, are nearly as good as it gets: tuning every layer gains 3 %. And
+# the optimum does not depend on depth: once its layers are tuned, a deep linear network is no better and no worse
+# than a shallow one.
+#
+# What does it look like? A factor moved from one layer of a linear network to the next changes nothing, so single
+# sigmas and etas say little. What such factors leave as it is: what each layer adds to the kernel at the start, eta_l
+# times the square of the other layers' sigmas.
+
+# %%
+for depth in DEPTHS:
+    form = js.dmft.normal_form(problem(tuned[depth]).net)
+    shares = form.rate * jnp.prod(form.variance) / form.variance
+    whole, last = float(shares.sum()), float(shares[-1])
+    print(f"depth {depth}: kernel at the start {whole:.2f}, {last / whole:.1%} of it from the read-out")
+
+# %% [markdown]
+# At every depth the same: a read-out that starts next to 0 and does all the work of the first step, from hidden
+# layers that can move as soon as it has grown.
+#
+# ## A small loss at the end
+#
+# Now the loss after the last step alone, with one sigma and one eta.
+
+# %%
+aimed = {}
+for depth in DEPTHS:
+    aimed[depth], last = best(lambda numbers: losses(numbers)[-1], start[depth], shared[depth])
+    before = float(losses(tuned[depth])[-1])
+    print(f"depth {depth}: loss after {STEPS} steps {last:.0e}, with the numbers from above {before:.0e}")
+
+# %%
+typical = lambda runs: jnp.median(jnp.nan_to_num(runs, nan=jnp.inf), axis=0)  # nothing where half have diverged
+fig, panels = plt.subplots(1, 2, figsize=(7, 2.8), layout="constrained", sharey=True)
+for ax, numbers, title in zip(panels, (tuned, aimed), ("tuned for the mean", "tuned for the last step"), strict=True):
+    for colour, depth in zip(js.plot.COLOURS, DEPTHS, strict=False):
+        ax.semilogy(ts, losses(numbers[depth]), color=colour, label=f"depth {depth}")
+        ax.semilogy(ts, typical(networks(numbers[depth], 800)), ".", color=colour)
+    ax.set(xlabel="steps", title=title, ylim=(1e-11, 10))
+panels[0].set(ylabel="loss (dots: width 800)")
+panels[0].legend(frameon=False)
+plt.show()
+
+# %% [markdown]
+# On the right the loss first rises: rates are so large that the network is thrown out, to where its kernel is another
+# one, and comes back faster than it could have gone directly. That is worth four decades after 16 steps. But it is
+# aimed closely past divergence, with the help of a start that the limit knows exactly. Networks of width 800, which
+# start with outputs of order 1/sqrt(N), may miss (dots end where half of them have diverged); on the left they do
+# what the limit does.
+#
+# BFGS finds the minimum next to its start; elsewhere there may be lower ones.
