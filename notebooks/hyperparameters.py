@@ -91,10 +91,14 @@ networks = jax.jit(networks, static_argnums=1)
 
 
 # %%
-def best(objective, start, shape):
-    """The minimum of the logarithm of an objective over numbers shape @ u, and where it is."""
+def with_slope(objective):
+    """The logarithm of an objective and its slope in all numbers, compiled once for a depth."""
     value = lambda numbers: jnp.log(objective(numbers))
-    both = jax.jit(jax.jacfwd(lambda numbers: (value(numbers),) * 2, has_aux=True))
+    return jax.jit(jax.jacfwd(lambda numbers: (value(numbers),) * 2, has_aux=True))
+
+
+def best(both, start, shape):
+    """Where an objective is smallest over numbers shape @ u, and how small."""
 
     def of(u):
         slope, value = both(jnp.asarray(shape @ u))
@@ -105,6 +109,8 @@ def best(objective, start, shape):
     return jnp.asarray(shape @ found.x), float(np.exp(found.fun))
 
 
+mean_loss = with_slope(lambda numbers: jnp.mean(losses(numbers)[1:]))
+last_loss = with_slope(lambda numbers: losses(numbers)[-1])
 DEPTHS = (1, 2, 3)
 shared = {depth: np.kron(np.eye(2), np.ones((depth + 1, 1))) for depth in DEPTHS}
 start = {depth: np.array([0.0, -np.log(depth + 1)]) for depth in DEPTHS}
@@ -115,16 +121,27 @@ start = {depth: np.array([0.0, -np.log(depth + 1)]) for depth in DEPTHS}
 # First the mean of the loss over all steps, against depth.
 
 # %%
-mean_loss = lambda numbers: jnp.mean(losses(numbers)[1:])
-tuned = {}
+even, tuned = {}, {}
 print("depth  sigma 1, best eta  one sigma, one eta  every layer its own")
 for depth in DEPTHS:
     _, plain = best(mean_loss, start[depth][1:], shared[depth][:, 1:])
-    few, uniform = best(mean_loss, start[depth], shared[depth])
-    tuned[depth], own = best(mean_loss, np.asarray(few), np.eye(2 * depth + 2))
+    even[depth], uniform = best(mean_loss, start[depth], shared[depth])
+    tuned[depth], own = best(mean_loss, np.asarray(even[depth]), np.eye(2 * depth + 2))
     print(f"{depth:5} {plain:18.4f} {uniform:19.4f} {own:20.4f}")
 
+# %%
+fig, ax = plt.subplots(figsize=(3.6, 2.8), layout="constrained")
+factors = np.linspace(0.3, 1.6, 27)
+for colour, depth in zip(js.plot.COLOURS, DEPTHS, strict=False):
+    along = [even[depth] + np.log(factor) * shared[depth][:, 1] for factor in factors]
+    ax.semilogy(factors, [np.exp(mean_loss(numbers)[1]) for numbers in along], color=colour, label=f"depth {depth}")
+ax.set(xlabel="eta of all layers / best eta", ylabel="mean loss over 16 steps", ylim=(5e-3, 1))
+ax.legend(frameon=False)
+plt.show()
+
 # %% [markdown]
+# A rate that is 20 % too small raises the mean loss by about a quarter, one that is 20 % too large by more than half.
+#
 # One sigma and one rate for all layers, well chosen, are nearly as good as it gets: tuning every layer gains 3 %. And
 # the optimum does not depend on depth: once its layers are tuned, a deep linear network is no better and no worse
 # than a shallow one.
@@ -151,7 +168,7 @@ for depth in DEPTHS:
 # %%
 aimed = {}
 for depth in DEPTHS:
-    aimed[depth], last = best(lambda numbers: losses(numbers)[-1], start[depth], shared[depth])
+    aimed[depth], last = best(last_loss, start[depth], shared[depth])
     before = float(losses(tuned[depth])[-1])
     print(f"depth {depth}: loss after {STEPS} steps {last:.0e}, with the numbers from above {before:.0e}")
 
