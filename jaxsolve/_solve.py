@@ -310,11 +310,11 @@ def _warn(trajectory: Trajectory, times: Float[Array, "..."]) -> None:
             "the trajectory holds the start only. Ask for later times, or lower the rate",
             stacklevel=3,
         )
-    trust = None if trajectory.certificate is None else concrete(trajectory.certificate.trust)
-    if trust is not None and trust < LEAST_TRUST:
+    certificate = trajectory.certificate
+    trust = None if certificate is None else concrete(certificate.trust)
+    if certificate is not None and trust is not None and trust < LEAST_TRUST:
         warnings.warn(
-            f"this run of {name} can be trusted to {float(trust):.1f} digits only: "
-            f"{trajectory.certificate!r}. {trajectory.certificate.remedy}",
+            f"this run of {name} can be trusted to {float(trust):.1f} digits only: {certificate!r}. {certificate.remedy}",
             stacklevel=3,
         )
 
