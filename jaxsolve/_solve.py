@@ -314,7 +314,8 @@ def _warn(trajectory: Trajectory, times: Float[Array, "..."]) -> None:
     trust = None if certificate is None else concrete(certificate.trust)
     if certificate is not None and trust is not None and trust < LEAST_TRUST:
         warnings.warn(
-            f"this run of {name} can be trusted to {float(trust):.1f} digits only: {certificate!r}. {certificate.remedy}",
+            f"this run of {name} can be trusted to {float(trust):.1f} digits only: {certificate!r}. "
+            f"{certificate.remedy}",
             stacklevel=3,
         )
 
