@@ -1,10 +1,12 @@
 """What a function of a sweep cannot do with an axis whose values it does not know."""
 
+import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 import pytest
 
-from jaxsolve import GradientFlow, nets, Problem, sweep
+from jaxsolve import GradientFlow, nets, Problem, solve, sweep
 
 
 def _net_problem(seed=0, activation="tanh"):
@@ -23,6 +25,32 @@ def test_what_needs_a_traced_axis_is_told_to_make_it_static(make):
     message = r"needs to know the value of an axis that is traced, one of \['seed'\].*Make this axis static.*jnp.where"
     with pytest.raises(TypeError, match=message):
         sweep(make, {"seed": range(2)}, GradientFlow(), (0.0, 1.0), progress=False)
+
+
+def _function_problem(gamma):
+    """The factor is an array that does not train."""
+
+    def f(params, x):
+        return jax.lax.stop_gradient(params["gamma"]) * jnp.tanh(x) @ params["w"]
+
+    net = nets.Function(f, {"w": jnp.ones((2, 1)), "gamma": gamma})
+    return Problem(net, jnp.eye(2), jnp.ones((2, 1)))
+
+
+@pytest.mark.parametrize("within", [lambda f: f, lambda f: lambda params, x: f(params, x)])
+@pytest.mark.parametrize("factor", [lambda gamma: gamma, lambda gamma: jnp.ones(2)])
+def test_an_array_that_is_closed_over_is_told_where_it_belongs(factor, within):
+    def make(gamma):
+        gamma = factor(gamma)
+        net = nets.Function(within(lambda params, x: jnp.sum(gamma) * jnp.tanh(x) @ params), jnp.ones((2, 1)))
+        return Problem(net, jnp.eye(2), jnp.ones((2, 1)))
+
+    axes = {"gamma": [0.5, 1.0]}
+    with pytest.raises(TypeError, match=r"closes over an array that problem_fn makes.*in the parameters"):
+        sweep(make, axes, GradientFlow(), (0.0, 1.0), progress=False)
+    data = sweep(_function_problem, axes, GradientFlow(), (0.0, 1.0), progress=False)
+    alone = solve(_function_problem(jnp.asarray(0.5)), GradientFlow(), (0.0, 1.0))
+    np.testing.assert_allclose(data["loss"][0], alone["loss"], rtol=1e-5)
 
 
 def test_a_seed_is_an_integer():

@@ -1,5 +1,6 @@
 """From the cells of a group to their problems, and to what their lanes do."""
 
+import contextlib
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
@@ -8,12 +9,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.extend.core import jaxpr_as_fun
 from jaxtyping import Array, Float
 
 from ..._checks import describe
 from ..._dynamics import AbstractDynamics, is_stochastic, of_lane, resolve
 from ..._problem import Problem
+from ...nets import Function
 from ...observe import Observable
 from ..grid._axes import Group
 from ._devices import Devices
@@ -46,8 +49,8 @@ class Builder:
         chosen: the same, where the problem chooses the one that it has chosen.
 
     Raises:
-        TypeError: problem_fn returns something else than a Problem, dynamics something else than a dynamics, or one of
-            them needs the value of a traced axis.
+        TypeError: problem_fn returns something else than a Problem, dynamics something else than a dynamics, one of
+            them needs the value of a traced axis, or a `nets.Function` closes over an array made in problem_fn.
     """
 
     def __init__(self, problem_fn: Callable[..., Problem], dynamics: Dynamics, group: Group):
@@ -59,6 +62,12 @@ class Builder:
             problem: Any = problem_fn(**_own(problem_fn, known))
             if not isinstance(problem, Problem):
                 raise TypeError(f"problem_fn must return a jaxsolve.Problem, got {describe(problem)}")
+            if isinstance(problem.net, Function) and _holds_tracer(problem.net.f, set()):
+                raise TypeError(
+                    "the function of a nets.Function closes over an array that problem_fn makes, but a sweep carries "
+                    "on only the arrays of a problem. If no axis changes it, make it outside of problem_fn; otherwise "
+                    "hand it over in the parameters, where jax.lax.stop_gradient keeps it from training"
+                )
             made = None if isinstance(dynamics, AbstractDynamics) else resolve(_make(dynamics, known), problem)
             arrays, static = eqx.partition((problem, made), eqx.is_array)
             parts[:] = [jax.tree.structure(arrays), static]
@@ -146,6 +155,20 @@ def _make(dynamics: Callable[..., Any], cell: dict[str, Any]) -> AbstractDynamic
     if not isinstance(made, AbstractDynamics):
         raise TypeError(f"a function given as dynamics must return one such as GradientFlow(), got {describe(made)}")
     return made
+
+
+def _holds_tracer(value: Any, seen: set[int]) -> bool:
+    """Whether an array of the program being traced is closed over by a function, or by one that it closes over."""
+    if isinstance(value, Tracer):
+        return True
+    if id(value) in seen:
+        return False
+    seen.add(id(value))
+    parts = [part for part in jax.tree.leaves(value) if part is not value]
+    for cell in getattr(value, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # it is still empty
+            parts.append(cell.cell_contents)
+    return any(_holds_tracer(part, seen) for part in parts)
 
 
 def _makes_keys_of_floats(jaxpr: Any) -> bool:
