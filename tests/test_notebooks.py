@@ -128,7 +128,7 @@ def test_notebook_asks_for_nothing_else(notebook):
 def test_notebook_is_in_the_docs(notebook):
     page = (ROOT / "docs" / "notebooks.md").read_text("utf-8").splitlines()
     assert f"notebooks/{notebook.stem}" in page
-    assert any(line.startswith(f"| [{notebook.stem}](notebooks/{notebook.stem}.ipynb)") for line in page)
+    assert any(line.startswith(f"| {{doc}}`{notebook.stem} <notebooks/{notebook.stem}>` |") for line in page)
 
 
 def test_cells_of_the_benchmarks_parse():
