@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from .._checks import describe
+from .._held import HeldModule
 from .._problem import Problem
 from ._expansion import expand, Expansion, Flowing
-from ._held import Held
 from ._linear_part import AbstractLinearPart, AbstractModel
 from ._tableau import AbstractTableau
 
@@ -165,7 +165,7 @@ class AbstractExponential(diffrax.AbstractAdaptiveSolver):
         passed = jnp.where(t1 > start, (t0 - start) / jnp.where(t1 > start, t1 - start, 1), 0)
         expansion = expand(model, part, tableau, y0, h, jax.lax.stop_gradient(passed))
         y1, y_error = expansion.at(model, tableau, y0, jnp.ones_like(h)), expansion.error(tableau)
-        dense = {"y0": y0, "expansion": expansion, "held": Held(model)}
+        dense = {"y0": y0, "expansion": expansion, "held": HeldModule(model)}
         memory = Memory(start, self.arrived(model, y1, known))
         return y1, y_error, dense, memory, diffrax.RESULTS.successful
 
@@ -207,7 +207,7 @@ class ExponentialInterpolation(diffrax.AbstractLocalInterpolation):
     t1: Any
     y0: Flowing
     expansion: Expansion
-    held: Held
+    held: HeldModule
     tableau: AbstractTableau = eqx.field(static=True)  # decides the program
 
     def evaluate(self, t0: Any, t1: Any = None, left: bool = True) -> Flowing:

@@ -5,14 +5,14 @@ import jax
 from jaxtyping import Array, Float, PyTree
 
 from .. import kernels
+from .._held import HeldModule
 from .._problem import Problem
-from ._held import Held
 
 
 class FunctionJacobian(eqx.Module):
     """The Jacobian of a batch that shares statistics, by automatic differentiation: what `LayeredJacobian` offers."""
 
-    held: Held
+    held: HeldModule
     params: PyTree
 
     def push(self, v: PyTree[Float[Array, "..."]]) -> Float[Array, "n out"]:
@@ -33,4 +33,4 @@ def jacobian(problem: Problem, params: PyTree) -> kernels.LayeredJacobian | Func
     """The Jacobian at some parameters, held as the signals of each sample where samples do not see each other."""
     if problem.state is None:
         return kernels.LayeredJacobian(problem.network(params), problem.x)
-    return FunctionJacobian(Held(problem), params)
+    return FunctionJacobian(HeldModule(problem), params)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree, Shaped
 
+from .._held import HeldModule
 from ..nets import partition
 from ._capture import Capture, capture, Signal
 from ._inputs import check_inputs
@@ -37,21 +38,19 @@ class LayeredJacobian(eqx.Module):
         True
     """
 
-    # Apart, since loops carry arrays only, and the activation of an `eqx.nn.MLP` is a leaf that is none.
-    arrays: Any
-    rest: Any = eqx.field(static=True)
+    held: HeldModule  # since loops carry arrays only, and the activation of an `eqx.nn.MLP` is a leaf that is none
     passing: list[Signal]
     x: Shaped[Array, "n ..."]
 
     def __init__(self, net: Any, x: Shaped[Array, "n ..."]):
         check_inputs(net, x, None, names=("x", "x2"))
-        (self.arrays, self.rest), self.x = eqx.partition(net, eqx.is_array), x
+        self.held, self.x = HeldModule(net), x
         self.passing = capture(net, x).signals(x)
 
     @property
     def net(self) -> Any:
         """The network at the point."""
-        return eqx.combine(self.arrays, self.rest)
+        return self.held.module
 
     @property
     def params(self) -> PyTree:

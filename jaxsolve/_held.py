@@ -5,7 +5,7 @@ from typing import Any
 import equinox as eqx
 
 
-class Held(eqx.Module):
+class HeldModule(eqx.Module):
     """A module, such as a problem, as a pytree whose leaves are only its arrays."""
 
     arrays: Any
