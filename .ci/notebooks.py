@@ -28,7 +28,7 @@ def write(script: Path, *, execute: bool) -> None:
         client = importlib.import_module("nbclient").NotebookClient  # of the group `docs`, which pyright may lack
         with tempfile.TemporaryDirectory() as folder:
             where = {"metadata": {"path": folder}}
-            client(notebook, timeout=LONGEST, resources=where, record_timing=False).execute()
+            client(notebook, timeout=LONGEST, resources=where, record_timing=False, coalesce_streams=True).execute()
     notebook.metadata = {"kernelspec": notebook.metadata["kernelspec"], "language_info": {"name": "python"}}
     for number, cell in enumerate(notebook.cells):
         cell["id"], cell["metadata"] = f"cell-{number}", {}
