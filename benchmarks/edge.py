@@ -3,24 +3,35 @@
 Averages of descent are over 2 x HALF + 1 steps. Its oscillation is what alternates from step to step,
 (w_(n-1) - 2 w_n + w_(n+1))/4, so that the path itself drops out; of its covariance in that window the trace and the
 largest eigenvalue are compared with those of Sigma, averaged over the same steps.
+
+And what the central flow costs: in gradients, and beside the same steps with Hessians formed whole.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
+from unittest import mock
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float
 
 import jaxsolve as js
+from jaxsolve.dynamics import _central_step
+from jaxsolve.dynamics._edge_pairs import Pairs, Product
 
 from ._said import Row
+from ._timing import in_turns, timed
 
 
 HALF = 20
+REPEATS = 5
+DIGITS_RATE = 0.08
 WEIGHTS = js.observe.Observable("weights", lambda view: ravel_pytree(view.params)[0], dims=("param",))
 
 
@@ -123,7 +134,64 @@ def table(case: Case) -> Iterator[Row]:
     yield from found
 
 
+def _whole(hessian: Product, d: Float[Array, " params"], pairs: Pairs, above: float, tol: float) -> Pairs:
+    """The eigenpairs that `follow` finds, by forming the Hessian."""
+    del above, tol
+    columns = lambda basis: jax.lax.map(lambda v: hessian(d * v), basis.T, batch_size=64).T
+    matrix = d[:, None] * columns(jnp.eye(d.size, dtype=d.dtype))
+    vectors = jnp.linalg.eigh((matrix + matrix.T) / 2)[1][:, ::-1][:, : pairs.values.size]
+    images = columns(vectors)
+    return Pairs(jnp.sum(d[:, None] * vectors * images, axis=0), vectors, images, pairs.followed, pairs.products)
+
+
+def _from(problem: js.Problem, rate: float, steps: int, after: int) -> tuple[js.Trajectory, Callable]:
+    """The flow from where it is after so many steps of descent, over others, and how to run it again."""
+    flow = js.CentralFlow(rate=rate)
+    if after:
+        begun = js.solve(problem, flow, rate * after, observe=WEIGHTS)
+        params = ravel_pytree(problem.params)[1](begun["weights"])
+        problem = js.Problem(problem.network(params), problem.x, problem.y, loss=problem.loss)
+    again = lambda: js.solve(problem, flow, rate * steps, observe=[WEIGHTS, js.observe.edge_eigenvalues()])
+    return again(), again
+
+
+def costs(*, quick: bool) -> Iterator[Row]:
+    """A step's price in gradients, by how many eigenvalues are at the edge; whole Hessians; digits."""
+    problem, rate, steps = tanh(6, 16, 60, 0), 0.5, 20
+    gradient = eqx.filter_jit(lambda problem: jax.grad(problem.objective)(problem.params))
+    for after in (0, 60, 200, 400):
+        found, again = _from(problem, rate, steps, after)
+        flow, one = np.median(in_turns([again, lambda: gradient(problem)], REPEATS), axis=1)
+        held, taken = int(np.sum(found["edge_eigenvalues"] > 0.999)), int(found.stats.steps)
+        note = f"{int(found.stats.gradient_evaluations) / taken:.0f} gradients in each of {taken} steps"
+        what = f"tanh 6-16-16-1 from step {after}, {held} at the edge: a step of the flow / a gradient, time"
+        yield Row(what, flow / taken / one, note=f"{note}, {steps / taken:.1f} steps of descent long")
+    digits = [digit(24, 100), digit(64, 200)]
+    if not quick:
+        found, again = _from(digits[0], DIGITS_RATE, steps, 500)
+        mine = np.median(in_turns([again], REPEATS))
+        with mock.patch.object(_central_step, "follow", _whole):
+            jax.clear_caches()  # the same types and shapes are another program now
+            whole, again = _from(digits[0], DIGITS_RATE, steps, 500)
+            theirs = np.median(in_turns([again], 1))
+        jax.clear_caches()
+        apart = np.linalg.norm(found["weights"] - whole["weights"]) / np.linalg.norm(found["weights"])
+        note = f"{int(found.stats.steps)} and {int(whole.stats.steps)} steps; parameters {apart:.1e} apart"
+        what = f"{found['weights'].size} parameters: whole Hessians / products with them, time"
+        yield Row(what, theirs / mine, ">=", 5, peer="whole Hessians", note=note)
+    _, seconds = timed(lambda: js.solve(digits[1], js.CentralFlow(rate=DIGITS_RATE), 1000 * DIGITS_RATE).observed)
+    yield Row("digits, 64-64, n = 200: seconds to 1,000 steps of descent, with compilation", seconds, "<=", 180)
+
+
+def digit(width: int, n: int) -> js.Problem:
+    """A tanh network that learns which digits are odd."""
+    data = js.data.digits(task="parity", n_train=n, key=jr.key(0))
+    net = js.nets.MLP(64, width, 2, 1, "tanh", bias=True, scaling=js.nets.Scaling.xavier(), key=jr.key(1))
+    return js.Problem(net, *data.train)
+
+
 def main(*, quick: bool) -> Iterator[Row]:
     """All tables; the first in the quick part."""
     for case in cases()[: 1 if quick else None]:
         yield from table(case)
+    yield from costs(quick=quick)

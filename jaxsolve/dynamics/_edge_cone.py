@@ -1,19 +1,19 @@
 """The complementarity problem that says how much a descent oscillates, and along what."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from .._safe import nonzero
 
 
-_ROUNDS = 120  # at most; from the solution of the step before, a few will do
-_BOLD = 4  # rounds before the smooth path is taken, if Newton's method does not at least halve what is missed
-_LESS = 0.1  # of mu, from one round of the path to the next
-_SHARES = (1.0, 0.5, 0.1)  # of Newton's step that are tried
+_NEWTON = 10  # rounds at most; from the solution of the step before, two or three will do
+_INTERIOR = 60  # rounds at most; 20 to 40 will do
+_LESS = 0.1  # of the gap <X, S>, that a round of the interior path leaves
+_BOUNDARY = 0.95  # of the way to the boundary of the cone, that a round goes
 _RIDGE = 1e-10  # third derivatives that depend on each other leave no unique answer
 
 
@@ -64,12 +64,9 @@ class Held(NamedTuple):
 
 
 class _Round(NamedTuple):
-    """Z and where it moves next; what the smoothed root misses, and mu; the projection X and what it misses."""
+    """Where a method is (two vectors), the best X so far, what it misses, and whether that is little."""
 
-    z: Array
-    move: Array
-    error: Array
-    mu: Array
+    at: tuple[Array, Array]
     x: Array
     missed: Array
     fine: Array
@@ -83,8 +80,8 @@ def complement(
 
     With P the projection onto X >= 0 it is X = P(Z) at the root of A + B[P(Z)] + Z - P(Z). From a good guess, and for
     k = 1 (where X = max(0, -A/B)) from any, Newton's method for semismooth equations finds it in a few rounds. Where it
-    does not, z + sqrt(z^2 + 4 mu), halved, takes the place of max(z, 0) for the eigenvalues z: then X (A + B[X]) = mu,
-    and the root is followed from a large mu to 0. All of it is done for D^-1 X D^-1 and D A D, with the diagonal D that
+    does not, it is found from the inside of the cone, where X and S = A + B[X] are positive and <X, S> falls to 0 by a
+    factor a round, whatever the condition of B. All of it is done for D^-1 X D^-1 and D A D, with the diagonal D that
     makes B_ii,ii = 1.
 
     Arguments:
@@ -92,58 +89,74 @@ def complement(
         b: B, symmetric and positive semidefinite.
         start: a guess of X.
 
-    Source: Qi & Sun 1993, Math. Programming 58, 353-367 (Newton); Chen & Tseng 2003, Math. Programming 95, 431-474 (the
-    smoothing).
+    Source: Qi & Sun 1993, Math. Programming 58, 353-367 (Newton); Nesterov & Todd 1998, SIAM J. Optim. 8, 324-364 (the
+    scaling by which X and S are the same matrix inside the cone).
     """
     dtype, count = a.dtype, a.shape[0]
     diagonal = np.flatnonzero(cone.rows == cone.columns)
     d = nonzero(jnp.maximum(b[diagonal, diagonal], 0)) ** -0.25
     scale = d[cone.rows] * d[cone.columns]
     a, b, start = scale * a, scale[:, None] * b * scale[None, :], start / scale
-    size, basis, zero = nonzero(jnp.max(jnp.abs(a))), jnp.eye(count, dtype=dtype), jnp.zeros((), dtype)
+    basis = jnp.eye(count, dtype=dtype)
     good = 100 * float(jnp.finfo(dtype).eps)
+    cancels = lambda x: jnp.max(jnp.abs(a)) + jnp.max(jnp.abs(b) @ jnp.abs(x))
 
-    def smooth(z: Array, values: Array, vectors: Array, mu: Array) -> tuple[Array, Array]:
-        """X, and what is missed."""
-        root = jnp.sqrt(values**2 + 4 * mu)
-        # Without cancellation where z < 0.
-        kept = jnp.where(values > 0, (values + root) / 2, 2 * mu / nonzero(root - values))
-        x = cone.vector((vectors * kept[None, :]) @ vectors.T)
-        return x, a + b @ x + z - x
+    def note(seen: _Round, at: tuple[Array, Array], x: Array, missed: Array) -> _Round:
+        better = missed < seen.missed
+        x, missed = jnp.where(better, x, seen.x), jnp.where(better, missed, seen.missed)
+        return _Round(at, x, missed, missed <= good * cancels(x), seen.rounds + 1)
 
-    def look(z: Array, mu: Array) -> tuple[Array, Array, Array, Array]:
+    def newton(seen: _Round) -> _Round:
+        """A round with Z, and the step to it."""
+        z = seen.at[0] + seen.at[1]
         values, vectors = jnp.linalg.eigh(cone.matrix(z))
-        return z, values, vectors, jnp.linalg.norm(smooth(z, values, vectors, mu)[1])
-
-    def newton(values: Array, vectors: Array, missed: Array, mu: Array) -> Array:
-        root = jnp.sqrt(values**2 + 4 * mu)
-        # (p_i - p_j)/(z_i - z_j) of p = (z + root)/2; at mu = 0 and z = 0 it is 0.
-        sums = root[:, None] + root[None, :]
-        slope = jnp.where(sums > 0, (1 + (values[:, None] + values[None, :]) / nonzero(sums)) / 2, 0)
+        kept = jnp.maximum(values, 0)
+        x = cone.vector((vectors * kept[None, :]) @ vectors.T)
+        left = a + b @ x + z - x
+        # (p_i - p_j)/(z_i - z_j) of p = max(z, 0); at z = 0 it is 0.
+        sums = jnp.abs(values)[:, None] + jnp.abs(values)[None, :]
+        slope = jnp.where(sums > 0, (kept[:, None] + kept[None, :]) / nonzero(sums), 0)
         turn = lambda e: cone.vector(vectors @ (slope * (vectors.T @ cone.matrix(e) @ vectors)) @ vectors.T)
         projection = jax.vmap(turn)(basis).T
-        # Third derivatives that depend on each other leave no unique answer: the ridge takes a small one.
-        move = -jnp.linalg.solve(b @ projection + (1 + _RIDGE) * basis - projection, missed)
-        return jnp.where(jnp.all(jnp.isfinite(move)), move, 0)
+        move = -jnp.linalg.solve(b @ projection + (1 + _RIDGE) * basis - projection, left)
+        return note(seen, (z, jnp.where(jnp.all(jnp.isfinite(move)), move, 0)), x, jnp.linalg.norm(left))
 
-    def advance(seen: _Round) -> _Round:
-        tries = jax.vmap(lambda share: look(seen.z + share * seen.move, seen.mu))(jnp.asarray(_SHARES, dtype))
-        z, values, vectors, error = (leaf[jnp.argmin(tries[3])] for leaf in tries)
-        begins = (seen.mu == 0) & (seen.rounds >= _BOLD) & (error > 0.5 * seen.error)
-        largest = jnp.max(jnp.abs(values)) ** 2
-        # The last step is to 0, from where Newton's method converges.
-        less = jnp.where(seen.mu > good * largest, _LESS * seen.mu, 0)
-        mu = jnp.where(begins, largest, jnp.where(error < jnp.sqrt(seen.mu), less, seen.mu))
-        missed = smooth(z, values, vectors, mu)[1]
-        x, left = smooth(z, values, vectors, zero)
-        move, error = newton(values, vectors, missed, mu), jnp.linalg.norm(missed)
-        fine = ~(jnp.linalg.norm(left) > good * (size + jnp.max(jnp.abs(b) @ jnp.abs(x))))  # of what cancels
-        return _Round(z, move, error, mu, x, jnp.linalg.norm(left / scale), fine, seen.rounds + 1)
+    def inward(seen: _Round) -> _Round:
+        """A round with X and S."""
+        x, s = seen.at
+        lower_x, lower_s = jnp.linalg.cholesky(cone.matrix(x)), jnp.linalg.cholesky(cone.matrix(s))
+        _, same, turn = jnp.linalg.svd(lower_s.T @ lower_x)
+        # G^-1 X G^-T = G^T S G = diag(same).
+        g = lower_x @ (turn.T / jnp.sqrt(same)[None, :])
+        scaled = jax.vmap(lambda e: cone.vector(g @ cone.matrix(e) @ g.T))(basis)
+        off, root = a + b @ x - s, jnp.sqrt(same)
+        system = scaled @ b @ scaled.T + basis
 
-    def unsolved(seen: _Round) -> Bool[Array, ""]:
-        return ((seen.mu > 0) | ~seen.fine) & (seen.rounds < _ROUNDS)
+        def direction(wanted: Array) -> tuple[Array, Array, Array, Array]:
+            """The way of X and S, with dX + dS = wanted where both are scaled; how these change, and for how long."""
+            dx = jnp.linalg.solve(system, cone.vector(wanted) - scaled @ off)
+            way = dx @ scaled
+            dual = b @ way + off
+            turned = jax.vmap(cone.matrix)(jnp.stack([dx, scaled @ dual]))
+            lowest = jnp.min(jnp.linalg.eigvalsh(turned / (root[:, None] * root[None, :])[None]))
+            return way, dual, turned, jnp.minimum(1, -_BOUNDARY / jnp.minimum(lowest, -_BOUNDARY))
 
-    z, far = start - (a + b @ start), zero + jnp.inf
-    begin = _Round(z, jnp.zeros_like(z), far, zero, z, far, jnp.array(False), jnp.zeros((), int))
-    found = jax.lax.while_loop(unsolved, advance, begin)
-    return Held(scale * found.x, found.missed / nonzero(jnp.max(jnp.abs(a / scale))))
+        # Straight to the boundary first: how far that leads says how much to aim for, and how the way bends.
+        _, _, straight, share = direction(-jnp.diag(same))
+        less = jnp.maximum((1 - share) ** 2, _LESS)
+        bend = straight[0] @ straight[1]
+        bend = (bend + bend.T) / (same[:, None] + same[None, :])
+        dx, ds, _, share = direction(jnp.diag(less * jnp.mean(same**2) / same - same) - bend)
+        x, s = x + share * dx, s + share * ds
+        return note(seen, (x, s), x, jnp.linalg.norm(a + b @ x - s) + jnp.abs(x @ s) / jnp.linalg.norm(x))
+
+    def run(way: Any, seen: _Round, most: int) -> _Round:
+        rounds = jnp.zeros((), int)
+        return jax.lax.while_loop(lambda seen: ~seen.fine & (seen.rounds < most), way, seen._replace(rounds=rounds))
+
+    begin = start - (a + b @ start), jnp.zeros_like(a)
+    found = run(newton, _Round(begin, start, jnp.full((), jnp.inf, dtype), jnp.array(False), jnp.array(0)), _NEWTON)
+    size = nonzero(jnp.max(jnp.abs(a)))
+    middle = cone.vector(size * jnp.eye(cone.k, dtype=dtype))
+    found = run(inward, found._replace(at=(middle, middle)), _INTERIOR)
+    return Held(scale * found.x, found.missed / size)

@@ -57,7 +57,7 @@ def draw_silence(ax: "Axes", ts: Any, loss: Any, norm: Any, alignment: Any, limi
     ax.plot(ts, alignment, color=TURN, ls="--", label="alignment")
     if limit is not None:
         ax.axhline(limit, color=TURN, lw=0.8, ls=":", label="final alignment of linear networks, theory")
-    ax.set(xlabel=TIME, ylim=(-0.03, 1.08))
+    ax.set(xlabel=TIME, ylabel="share of the largest", ylim=(-0.03, 1.08))
 
 
 def draw_machine(ax: "Axes", outputs: Any, predictions: dict[str, Any]) -> None:

@@ -20,7 +20,9 @@ CONE = Cone.of(6)
 SOLVE = jax.jit(lambda a, b: complement(CONE, a, b, jnp.zeros_like(a)))
 
 
-@pytest.mark.parametrize("share", [1.0, 1e-3], ids=["independent", "nearly dependent"])
+@pytest.mark.parametrize(
+    "share", [1.0, 1e-5 if cases.X64 else 1e-3, 0.0], ids=["independent", "nearly dependent", "dependent"]
+)
 @pytest.mark.parametrize("k", range(1, 7))
 def test_complementarity(k, share, getkey):
     """X >= 0, A + B[X] >= 0 and <X, A + B[X]> = 0; for k = 1 in closed form; leaving B out fails.
@@ -33,7 +35,7 @@ def test_complementarity(k, share, getkey):
     held = jnp.arange(len(CONE.rows)) < count  # as in a step: those not held are far from the edge
     third = jnp.where(held[:, None], jnp.zeros((len(CONE.rows), 40)).at[:count].set(third), 0)
     b = third @ third.T / 2
-    for push in (0.0, 0.3, 3.0):
+    for push in (0.0, 0.3, 30.0 if cases.X64 else 3.0):
         slack = CONE.vector(jnp.diag(jnp.where(jnp.arange(6) < k, 0.1 * jnp.arange(6.0), 2.0)))
         a = slack - push * third @ jax.random.normal(getkey(), (40,))
         found = SOLVE(a, b)
@@ -63,18 +65,25 @@ def test_optimisers_without_a_central_flow_are_refused(optimizer):
         CentralFlow(optimizer)
 
 
+def test_complementarity_of_many_at_the_edge(getkey):
+    cone = type(CONE).of(20)
+    third = jax.random.normal(getkey(), (210, 300))
+    b = third @ third.T / 2
+    a = cone.vector(jnp.diag(0.1 * jnp.arange(20.0))) - third @ jax.random.normal(getkey(), (300,))
+    found = jax.jit(lambda a, b: complement(cone, a, b, jnp.zeros_like(a)))(a, b)
+    x, slack = cone.matrix(found.x), cone.matrix(a + b @ found.x)
+    assert found.residual < cases.eps(1e4)
+    assert jnp.linalg.eigvalsh(slack)[0] >= -cases.eps(1e5) * jnp.max(jnp.abs(slack))
+    assert jnp.sum(x * slack) <= cases.eps(1e5) * jnp.linalg.norm(x) * jnp.linalg.norm(slack)
+    assert 1 < jnp.sum(jnp.linalg.eigvalsh(x) > 1e-3 * jnp.max(jnp.abs(x))) < 20
+
+
 def test_complementarity_says_what_it_misses():
-    """T_ij that depend on each other to six digits: where the answer is off, the residual says so."""
-    rng, failed = np.random.default_rng(0), 0
-    for _ in range(12):
-        third = jnp.asarray(rng.normal(size=(21, 2)) @ rng.normal(size=(2, 40)) + 1e-6 * rng.normal(size=(21, 40)))
-        b = third @ third.T / 2
-        a = CONE.vector(jnp.diag(0.1 * jnp.arange(6.0))) - 3 * third @ jnp.asarray(rng.normal(size=40))
-        found = SOLVE(a, b)
-        lowest = np.linalg.eigvalsh(CONE.matrix(a + b @ found.x))[0]
-        assert -lowest <= 10 * found.residual * jnp.max(jnp.abs(a)) + 1e-9
-        failed += bool(found.residual > 1e-6)
-    assert 0 < failed < 12
+    """Beyond the edge, where nothing leads back: there is no answer."""
+    a = CONE.vector(jnp.diag(jnp.array([-0.3, 0.1, 0.2, 0.3, 0.4, 0.5])))
+    found = SOLVE(a, jnp.zeros((21, 21)))
+    assert found.residual > 0.1
+    assert jnp.all(jnp.isfinite(found.x))
 
 
 def test_rmsprop_shows_its_numbers():
