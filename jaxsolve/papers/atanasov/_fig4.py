@@ -62,7 +62,8 @@ class Fig4(AbstractFigure):
             one = deep.isel(sigma=index)
             b.plot(TIMES, one["loss"] / one["loss"][0], color=colour, label=rf"$\sigma = {SIGMAS[index]:.2g}$")
             b.plot(TIMES, one["layer_cosine_0"], color=colour, ls="--")
-        b.set(xscale="log", xlim=(0.3, 300), xlabel=TIME, ylabel="loss (lines), cosine (dashed)", title="(b) $L = 3$")
+        b.set(xscale="log", xlim=(0.3, 300), ylim=(-0.05, 1.6), xlabel=TIME, title="(b) $L = 3$")
+        b.set_ylabel("loss (lines), cosine (dashed)")
         loss_times, turn_times = _times(data)
         for found, label, marker in ((loss_times, "half the loss", "o"), (turn_times, "cosine 1/2", "s")):
             mean, bar = zip(*map(mean_over, found.T), strict=True)
@@ -70,7 +71,7 @@ class Fig4(AbstractFigure):
         c.plot(SIGMAS, np.mean(loss_times[:, 0]) * SIGMAS[0] / SIGMAS, "k--", lw=0.8, label=r"$\sigma^{-1}$")
         c.set(xscale="log", yscale="log", xlabel=r"$\sigma$", ylabel="time", title="(c) $L = 3$")
         for ax in (a, b, c):
-            ax.legend(frameon=False, fontsize=7, loc="center left" if ax is b else "best")
+            ax.legend(frameon=False, fontsize=7, loc="upper left" if ax is b else "best")
         return figure
 
     def claims(self, data: Data) -> list[Claim]:

@@ -75,7 +75,7 @@ class Fig6(AbstractFigure):
             )
             style = {"marker": marker, "ms": 4, "lw": 1.0, "capsize": 2, "label": label}
             grid[5].errorbar(GAMMAS, mean, bar, color=TURN if at else SIZE, **style)
-        grid[5].set(ylim=(0, None), xlabel=r"$\gamma$", xticks=GAMMAS)
+        grid[5].set(ylim=(0, 0.6), xlabel=r"$\gamma$", xticks=GAMMAS)
         grid[5].set_title("(f) error of kernel regression", fontsize=9)
         grid[5].legend(frameon=False, fontsize=7)
         labels = [rf"$\gamma = {gamma:g}$" for gamma in GAMMAS]
