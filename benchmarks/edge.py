@@ -1,6 +1,6 @@
 """How well the flows at the edge of stability describe runs of descent: the tables of docs/edge-of-stability.md.
 
-Averages of descent are over 2 x HALF + 1 steps. Its oscillation is what alternates from step to step,
+Averages of descent are over 41 steps, in long runs over 101. Its oscillation is what alternates from step to step,
 (w_(n-1) - 2 w_n + w_(n+1))/4, so that the path itself drops out; of its covariance in that window the trace and the
 largest eigenvalue are compared with those of Sigma, averaged over the same steps.
 
@@ -29,37 +29,48 @@ from ._said import Row
 from ._timing import in_turns, timed
 
 
-HALF = 20
 REPEATS = 5
 DIGITS_RATE = 0.08
+# Hardly stiff below the edge, and as long as the runs are: the explicit method that any size can afford.
+FLOW = js.GradientFlow(js.integrators.RungeKuttaChebyshev())
 WEIGHTS = js.observe.Observable("weights", lambda view: ravel_pytree(view.params)[0], dims=("param",))
 
 
 class Case(NamedTuple):
-    """A problem, the optimiser, its rate, and the steps of which the table has rows."""
+    """A problem, the optimiser, its rate, the steps of which the table has rows, and half the steps averaged over."""
 
     name: str
     problem: js.Problem
     optimizer: optax.GradientTransformation
     rate: float
     rows: tuple[int, ...]
+    half: int = 20
+    most: int = 6  # eigenvalues at the edge together
 
 
 def cases() -> list[Case]:
-    """Three runs of gradient descent, and one of each optimiser that divides by past gradients."""
-    small, own, classes = tanh(4, 7, 30, 1), tanh(6, 16, 60, 0), gelu()
+    """Runs of gradient descent, on digits for 2,000 steps, and two of each optimiser that divides by past gradients."""
+    small, own = tanh(4, 7, 30, 1), tanh(6, 16, 60, 0)
     rms = lambda rate: optax.rmsprop(rate, decay=0.99, eps=1e-8, initial_scale=0.01)
     scalar = lambda rate: js.dynamics.scalar_rmsprop(rate, decay=0.99, initial_scale=1.0)
     descents = [
         Case("tanh 4-7-7-1, n = 30", small, optax.sgd(0.5), 0.5, (40, 80, 160, 240)),
         Case("tanh 6-16-16-1, n = 60", own, optax.sgd(0.5), 0.5, (80, 160, 240, 320, 400)),
-        Case("gelu 6-16-16-3, cross entropy, n = 60", classes, optax.sgd(1.0), 1.0, (40, 80, 160)),
+    ]
+    long = [
+        Case(f"digits, {name}", problem, optax.sgd(rate), rate, (500, 1000, 1500, 2000), half=50, most=most)
+        for name, problem, rate, most in (
+            ("tanh", digits("tanh", 32, 200), 0.05, 6),
+            ("gelu", digits("gelu", 32, 200), 0.13, 6),
+            ("relu", digits("relu", 32, 200), 0.1, 6),
+            ("gelu, cross entropy", noisy(), 0.1, 12),
+        )
     ]
     others = [
         Case(f"{kind}, tanh 4-7-7-1, n = 30", small, make(rate), rate, (100, 200, 300, 400))
         for kind, make, rate in (("scalar RMSProp", scalar, 0.1), ("RMSProp", rms, 0.005))
     ]
-    return descents + others
+    return descents + long + others
 
 
 def tanh(size: int, width: int, n: int, seed: int) -> js.Problem:
@@ -70,27 +81,37 @@ def tanh(size: int, width: int, n: int, seed: int) -> js.Problem:
     return js.Problem(net, x, jnp.sign(x[:, :1] * x[:, 1:2] + 0.3 * x[:, 2:3]))
 
 
-def gelu() -> js.Problem:
-    """A gelu network that learns which of three products is largest."""
-    keys = jr.split(jr.key(2), 2)
-    x = jr.normal(keys[0], (60, 6))
-    y = jnp.argmax(x[:, :3] * x[:, 3:], axis=1)
-    net = js.nets.MLP(6, 16, 2, 3, "gelu", bias=True, scaling=js.nets.Scaling.xavier(), key=keys[1])
+def digits(activation: str, width: int, n: int) -> js.Problem:
+    """A network of two hidden layers that learns which digits are odd."""
+    data = js.data.digits(task="parity", n_train=n, key=jr.key(0))
+    net = js.nets.MLP(64, width, 2, 1, activation, bias=True, scaling=js.nets.Scaling.xavier(), key=jr.key(1))
+    return js.Problem(net, *data.train)
+
+
+def noisy() -> js.Problem:
+    """A gelu network that learns ten classes, a third of them wrong, by cross entropy."""
+    data = js.data.digits(task="classes", n_train=200, key=jr.key(0))
+    net = js.nets.MLP(64, 32, 2, 10, "gelu", bias=True, scaling=js.nets.Scaling.xavier(), key=jr.key(1))
+    x, y = data.train
+    wrong = jax.nn.one_hot(jr.randint(jr.key(7), (len(y),), 0, 10), 10, dtype=y.dtype)
+    y = jnp.where(jr.uniform(jr.key(8), (len(y), 1)) < 0.3, wrong, y)
     return js.Problem(net, x, y, loss=js.losses.CrossEntropy())
 
 
 def table(case: Case) -> Iterator[Row]:
     """Runs one case, prints its table, and judges its last line."""
-    name, problem, optimizer, rate, rows = case
-    ts = rate * jnp.arange(max(rows) + HALF + 2)
+    name, problem, optimizer, rate, rows, half, most = case
+    # All steps of the windows, and one before and after for what alternates.
+    steps = np.unique([row + np.arange(-half - 1, half + 2) for row in rows])
+    ts = rate * jnp.asarray(steps, float)
     plain = name.split(",")[0] not in ("scalar RMSProp", "RMSProp")
     watched = [WEIGHTS, js.observe.loss(), js.observe.averaged_loss(), js.observe.sharpness()]
     descent = js.solve(problem, js.Descent(optimizer, rate=rate), ts, observe=watched)
     begin = time.perf_counter()
     known = [*watched, js.observe.oscillation(), js.observe.edge_eigenvalues()]
-    central = js.solve(problem, js.CentralFlow(optimizer), ts, observe=known)
+    central = js.solve(problem, js.CentralFlow(optimizer, max_unstable=most), ts, observe=known)
     wall = time.perf_counter() - begin
-    flow = js.solve(problem, js.GradientFlow(), ts, observe=WEIGHTS) if plain else None
+    flow = js.solve(problem, FLOW, ts, observe=WEIGHTS) if plain else None
     rod = js.solve(problem, js.RodFlow(rate), ts, observe=watched) if plain else None
     w = np.asarray(descent["weights"])
     swing = (w[:-2] - 2 * w[1:-1] + w[2:]) / 4
@@ -103,9 +124,10 @@ def table(case: Case) -> Iterator[Row]:
     print("|---" * 14 + "|")
     off, found = lambda measured, predicted: float(abs(predicted / measured - 1)), list[Row]()
     for row in rows:
-        window = slice(row - HALF, row + HALF + 1)
+        at = int(np.searchsorted(steps, row))
+        window = slice(at - half, at + half + 1)
         apart = [
-            np.linalg.norm(w[row] - run["weights"][row]) if run is not None else np.nan for run in (central, flow, rod)
+            np.linalg.norm(w[at] - run["weights"][at]) if run is not None else np.nan for run in (central, flow, rod)
         ]
         losses = [
             np.mean(run[key][window]) if run is not None else np.nan
@@ -113,7 +135,7 @@ def table(case: Case) -> Iterator[Row]:
         ]
         sharp = [np.mean(run["sharpness"][window]) * rate / 2 for run in (descent, central)]
         values = np.mean(central["edge_eigenvalues"][window], axis=0)
-        spread = np.linalg.svd(swing[row - HALF - 1 : row + HALF], compute_uv=False) ** 2 / (2 * HALF + 1)
+        spread = np.linalg.svd(swing[at - half - 1 : at + half], compute_uv=False) ** 2 / (2 * half + 1)
         sigma = np.mean(central["oscillation"][window], axis=0)
         cells = [
             *(f"{v:.3f}" for v in apart),
@@ -123,11 +145,10 @@ def table(case: Case) -> Iterator[Row]:
             *(f"{v:.2e}" for v in (spread.sum(), sigma.sum(), spread[0], sigma[0])),
         ]
         print(f"| {row} | " + " | ".join(cells) + " |", flush=True)
-        found = [
-            Row(f"{name}: averaged loss, relative error", off(losses[0], losses[1]), "<=", 0.05),
-            Row(f"{name}: sharpness, relative error", off(sharp[0], sharp[1]), "<=", 0.02),
-            Row(f"{name}: tr Sigma, relative error", off(spread.sum(), sigma.sum()), "<=", 0.2),
-        ]
+        found = [Row(f"{name}: averaged loss, relative error", off(losses[0], losses[1]), "<=", 0.05)]
+        if np.any(values > 0.999):  # else nothing oscillates
+            found.append(Row(f"{name}: sharpness, relative error", off(sharp[0], sharp[1]), "<=", 0.02))
+            found.append(Row(f"{name}: tr Sigma, relative error", off(spread.sum(), sigma.sum()), "<=", 0.2))
         if plain:
             what = f"{name}: distance from descent, gradient flow / central flow"
             found.append(Row(what, float(apart[1] / apart[0]), ">=", 2))
@@ -166,28 +187,22 @@ def costs(*, quick: bool) -> Iterator[Row]:
         note = f"{int(found.stats.gradient_evaluations) / taken:.0f} gradients in each of {taken} steps"
         what = f"tanh 6-16-16-1 from step {after}, {held} at the edge: a step of the flow / a gradient, time"
         yield Row(what, flow / taken / one, note=f"{note}, {steps / taken:.1f} steps of descent long")
-    digits = [digit(24, 100), digit(64, 200)]
     if not quick:
-        found, again = _from(digits[0], DIGITS_RATE, steps, 500)
+        few = digits("tanh", 24, 100)
+        found, again = _from(few, DIGITS_RATE, steps, 500)
         mine = np.median(in_turns([again], REPEATS))
         with mock.patch.object(_central_step, "follow", _whole):
             jax.clear_caches()  # the same types and shapes are another program now
-            whole, again = _from(digits[0], DIGITS_RATE, steps, 500)
+            whole, again = _from(few, DIGITS_RATE, steps, 500)
             theirs = np.median(in_turns([again], 1))
         jax.clear_caches()
         apart = np.linalg.norm(found["weights"] - whole["weights"]) / np.linalg.norm(found["weights"])
         note = f"{int(found.stats.steps)} and {int(whole.stats.steps)} steps; parameters {apart:.1e} apart"
         what = f"{found['weights'].size} parameters: whole Hessians / products with them, time"
         yield Row(what, theirs / mine, ">=", 5, peer="whole Hessians", note=note)
-    _, seconds = timed(lambda: js.solve(digits[1], js.CentralFlow(rate=DIGITS_RATE), 1000 * DIGITS_RATE).observed)
+    many = digits("tanh", 64, 200)
+    _, seconds = timed(lambda: js.solve(many, js.CentralFlow(rate=DIGITS_RATE), 1000 * DIGITS_RATE).observed)
     yield Row("digits, 64-64, n = 200: seconds to 1,000 steps of descent, with compilation", seconds, "<=", 180)
-
-
-def digit(width: int, n: int) -> js.Problem:
-    """A tanh network that learns which digits are odd."""
-    data = js.data.digits(task="parity", n_train=n, key=jr.key(0))
-    net = js.nets.MLP(64, width, 2, 1, "tanh", bias=True, scaling=js.nets.Scaling.xavier(), key=jr.key(1))
-    return js.Problem(net, *data.train)
 
 
 def main(*, quick: bool) -> Iterator[Row]:

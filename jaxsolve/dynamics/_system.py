@@ -230,8 +230,12 @@ class ExponentialSystem(AbstractExponentialSystem):
 SMOOTH_RTOL, KINKED_RTOL = 1e-4, 1e-2
 
 
+def default_rtol(problem: Problem) -> float:
+    """The tolerance of integrators of our own where none is given."""
+    return KINKED_RTOL if kinked(problem) else SMOOTH_RTOL
+
+
 def displacement_controller(problem: Problem, rtol: float | None) -> DisplacementController:
     """The controller of an exponential method, with its default tolerance for this problem."""
-    if rtol is None:
-        rtol = KINKED_RTOL if kinked(problem) else SMOOTH_RTOL
+    rtol = default_rtol(problem) if rtol is None else rtol
     return DisplacementController(tolerances(rtol, None, problem.x.dtype)[0])
