@@ -8,7 +8,8 @@ And what the central flow costs: in gradients, and beside the same steps with He
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 from unittest import mock
 
@@ -165,36 +166,35 @@ def _whole(hessian: Product, d: Float[Array, " params"], pairs: Pairs, above: fl
     return Pairs(jnp.sum(d[:, None] * vectors * images, axis=0), vectors, images, pairs.followed, pairs.products)
 
 
-def _from(problem: js.Problem, rate: float, steps: int, after: int) -> tuple[js.Trajectory, Callable]:
-    """The flow from where it is after so many steps of descent, over others, and how to run it again."""
-    flow = js.CentralFlow(rate=rate)
-    if after:
-        begun = js.solve(problem, flow, rate * after, observe=WEIGHTS)
-        params = ravel_pytree(problem.params)[1](begun["weights"])
-        problem = js.Problem(problem.network(params), problem.x, problem.y, loss=problem.loss)
-    again = lambda: js.solve(problem, flow, rate * steps, observe=[WEIGHTS, js.observe.edge_eigenvalues()])
-    return again(), again
+def _after(problem: js.Problem, rate: float, steps: int) -> js.Problem:
+    """The problem from where its central flow is after so many steps of descent."""
+    begun = js.solve(problem, js.CentralFlow(rate=rate), rate * steps, observe=WEIGHTS)
+    params = ravel_pytree(problem.params)[1](begun["weights"])
+    return js.Problem(problem.network(params), problem.x, problem.y, loss=problem.loss)
 
 
 def costs(*, quick: bool) -> Iterator[Row]:
     """A step's price in gradients, by how many eigenvalues are at the edge; whole Hessians; digits."""
     problem, rate, steps = tanh(6, 16, 60, 0), 0.5, 20
     gradient = eqx.filter_jit(lambda problem: jax.grad(problem.objective)(problem.params))
+    watched = [WEIGHTS, js.observe.edge_eigenvalues()]
+    run = lambda problem, rate: js.solve(problem, js.CentralFlow(rate=rate), rate * steps, observe=watched)
     for after in (0, 60, 200, 400):
-        found, again = _from(problem, rate, steps, after)
-        flow, one = np.median(in_turns([again, lambda: gradient(problem)], REPEATS), axis=1)
+        here = _after(problem, rate, after)
+        found = run(here, rate)
+        flow, one = np.median(in_turns([partial(run, here, rate), partial(gradient, problem)], REPEATS), axis=1)
         held, taken = int(np.sum(found["edge_eigenvalues"] > 0.999)), int(found.stats.steps)
         note = f"{int(found.stats.gradient_evaluations) / taken:.0f} gradients in each of {taken} steps"
         what = f"tanh 6-16-16-1 from step {after}, {held} at the edge: a step of the flow / a gradient, time"
         yield Row(what, flow / taken / one, note=f"{note}, {steps / taken:.1f} steps of descent long")
     if not quick:
-        few = digits("tanh", 24, 100)
-        found, again = _from(few, DIGITS_RATE, steps, 500)
-        mine = np.median(in_turns([again], REPEATS))
+        few = _after(digits("tanh", 24, 100), DIGITS_RATE, 500)
+        found = run(few, DIGITS_RATE)
+        mine = np.median(in_turns([lambda: run(few, DIGITS_RATE)], REPEATS))
         with mock.patch.object(_central_step, "follow", _whole):
             jax.clear_caches()  # the same types and shapes are another program now
-            whole, again = _from(few, DIGITS_RATE, steps, 500)
-            theirs = np.median(in_turns([again], 1))
+            run(few, DIGITS_RATE)
+            whole, theirs = timed(lambda: run(few, DIGITS_RATE))
         jax.clear_caches()
         apart = np.linalg.norm(found["weights"] - whole["weights"]) / np.linalg.norm(found["weights"])
         note = f"{int(found.stats.steps)} and {int(whole.stats.steps)} steps; parameters {apart:.1e} apart"

@@ -44,8 +44,9 @@ from jaxsolve.data._labels import draw as labels_draw, encode
 # The drift of conserved quantities, for states that no run would pass through.
 from jaxsolve.dynamics._certificate import conserved_drift
 
-# What the steps of the central flow solve in each stage, on matrices of which the answer is known.
+# What the steps of the central flow solve, on matrices of which the answer is known.
 from jaxsolve.dynamics._edge_cone import complement, Cone
+from jaxsolve.dynamics._edge_pairs import first_pairs, follow as follow_pairs
 
 # The state of a march, to count what is held.
 from jaxsolve.dynamics._held import Held
@@ -173,7 +174,9 @@ __all__ = [
     "expand",
     "exponent",
     "finite_product",
+    "first_pairs",
     "follow",
+    "follow_pairs",
     "frozen_jacobian",
     "half_loss_time",
     "images",

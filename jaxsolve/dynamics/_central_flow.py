@@ -43,7 +43,7 @@ class CentralSystem(AbstractSystem):
         self.problem = problem
         size = sum(leaf.size for leaf in jax.tree.leaves(problem.params))
         rtol = default_rtol(problem) if rtol is None else rtol
-        atol = 1e-2 * default_rtol(problem) if atol is None else atol
+        atol = 1e-2 * SMOOTH_RTOL if atol is None else atol
         rtol, atol = tolerances(rtol, atol, problem.x.dtype)
         finer = rtol / SMOOTH_RTOL
         self.solver = CentralStep(problem, optimiser, min(k, size), 0.2 * finer**0.25, 1e-3 * finer**0.5)
@@ -158,8 +158,8 @@ class CentralFlow(AbstractFlow):
         rate: instead of it, that of gradient descent.
         max_unstable: eigenvalues that may be at the edge together. Where there are more, the run ends as `unstable`.
             Memory holds max_unstable^2/2 vectors of parameters.
-        rtol, atol: tolerances of a step, of the root mean square over parameters. None takes 1e-4 and 1e-6, with kinks
-            1e-2 and 1e-4.
+        rtol, atol: tolerances of a step, of the root mean square over parameters. None takes 1e-4 (with
+            kinks 1e-2) and 1e-6.
         until: stops the run when met, located within the step; with it `ts` may end in inf.
         max_steps: accepted and rejected steps before the run is given up.
 

@@ -9,7 +9,7 @@ from jax.flatten_util import ravel_pytree
 
 from jaxsolve import CentralFlow, Descent, dynamics, GradientFlow, nets, observe, Problem, result_names, RodFlow, solve
 from tests import cases
-from tests.inside import complement, Cone, result_code
+from tests.inside import complement, Cone, first_pairs, follow_pairs, result_code
 
 
 WEIGHTS = observe.Observable("weights", lambda view: ravel_pytree(view.params)[0], dims=("param",))
@@ -84,6 +84,17 @@ def test_complementarity_says_what_it_misses():
     found = SOLVE(a, jnp.zeros((21, 21)))
     assert found.residual > 0.1
     assert jnp.all(jnp.isfinite(found.x))
+
+
+def test_the_largest_eigenvalue_of_many_parameters_is_found():
+    """To random vectors of a million parameters, this Hessian does less than the accuracy that is asked for."""
+    dtype, size = jnp.result_type(float), 10**6
+    hessian = lambda v: jnp.zeros_like(v).at[0].set(v[0])
+    start = first_pairs(size, 2, dtype)
+    image = jnp.linalg.norm(jax.vmap(hessian, 1, 1)(start.vectors), axis=0)
+    assert jnp.max(image) < 5e-3
+    found = jax.jit(lambda pairs: follow_pairs(hessian, jnp.ones(size, dtype), pairs, 1.8, 5e-3))(start)
+    np.testing.assert_allclose(found.values[0], 1, rtol=1e-2)
 
 
 def test_rmsprop_shows_its_numbers():
