@@ -31,7 +31,7 @@ from ._timing import in_turns, timed
 
 
 REPEATS = 5
-DIGITS_RATE = 0.08
+DIGITS_RATE = 0.05
 # Hardly stiff below the edge, and as long as the runs are: the explicit method that any size can afford.
 FLOW = js.GradientFlow(js.integrators.RungeKuttaChebyshev())
 WEIGHTS = js.observe.Observable("weights", lambda view: ravel_pytree(view.params)[0], dims=("param",))
