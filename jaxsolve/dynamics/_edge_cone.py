@@ -56,7 +56,7 @@ class Held(NamedTuple):
 
     Attributes:
         x: the matrix, as a vector.
-        residual: of the complementarity, in units of the size of a.
+        residual: of the complementarity, in units of the size of a, where B has a diagonal of 1.
     """
 
     x: Float[Array, " pairs"]
@@ -130,11 +130,11 @@ def complement(
         g = lower_x @ (turn.T / jnp.sqrt(same)[None, :])
         scaled = jax.vmap(lambda e: cone.vector(g @ cone.matrix(e) @ g.T))(basis)
         off, root = a + b @ x - s, jnp.sqrt(same)
-        system = scaled @ b @ scaled.T + basis
+        system = jax.scipy.linalg.cho_factor(scaled @ b @ scaled.T + basis)
 
         def direction(wanted: Array) -> tuple[Array, Array, Array, Array]:
             """The way of X and S, with dX + dS = wanted where both are scaled; how these change, and for how long."""
-            dx = jnp.linalg.solve(system, cone.vector(wanted) - scaled @ off)
+            dx = jax.scipy.linalg.cho_solve(system, cone.vector(wanted) - scaled @ off)
             way = dx @ scaled
             dual = b @ way + off
             turned = jax.vmap(cone.matrix)(jnp.stack([dx, scaled @ dual]))
