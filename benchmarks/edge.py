@@ -185,7 +185,9 @@ def costs(*, quick: bool) -> Iterator[Row]:
         flow, one = np.median(in_turns([partial(run, here, rate), partial(gradient, problem)], REPEATS), axis=1)
         held, taken = int(np.sum(found["edge_eigenvalues"] > 0.999)), int(found.stats.steps)
         note = f"{int(found.stats.gradient_evaluations) / taken:.0f} gradients in each of {taken} steps"
-        what = f"tanh 6-16-16-1 from step {after}, {held} at the edge: a step of the flow / a gradient, time"
+        what = (
+            f"tanh 6-16-16-1 from step {after}, {held} at the edge: a step of the flow / a call of the gradient, time"
+        )
         yield Row(what, flow / taken / one, note=f"{note}, {steps / taken:.1f} steps of descent long")
     if not quick:
         few = _after(digits("tanh", 24, 100), DIGITS_RATE, 500)
