@@ -90,7 +90,7 @@ def digits(activation: str, width: int, n: int) -> js.Problem:
 
 
 def noisy() -> js.Problem:
-    """A gelu network that learns ten classes, a third of them wrong, by cross entropy."""
+    """A gelu network that learns ten classes, with 30 % of the labels drawn at random, by cross entropy."""
     data = js.data.digits(task="classes", n_train=200, key=jr.key(0))
     net = js.nets.MLP(64, 32, 2, 10, "gelu", bias=True, scaling=js.nets.Scaling.xavier(), key=jr.key(1))
     x, y = data.train
