@@ -258,14 +258,15 @@ def test_error_estimate(name):
     order = FunctionSpace(tableau=TABLEAUX[name]).error_order(None)
     sizes = 0.02 * 0.5 ** np.arange(4)
     estimates = [_march(_smooth(), name, h)[1] for h in sizes]
+    # Of ETD2RK the estimate is one term. Without a number of another kind an estimate may be 0.
+    twins = _lanes(name, *(() if name == "ETD2RK" else ("error",)))
     for norms in (
         [np.linalg.norm(e.displacement, axis=1) for e in estimates],
         [np.linalg.norm(e.outputs, axis=(1, 2)) for e in estimates],
     ):
-        slopes = _slopes(sizes, norms)
+        slopes = _slopes(sizes, [of_size[[0, *twins]] for of_size in norms])
         assert order - 0.1 < slopes[0] < order + 0.1
-        if name != "ETD2RK":  # whose estimate is one term
-            assert np.all(slopes[_lanes(name, "error")] < order - 0.3)
+        assert np.all(slopes[1:] < order - 0.3)
     for (y, estimate, _), exact in zip(_single_steps(name), _exact_steps(1.0), strict=True):
         error = np.linalg.norm(y.displacement[0] - exact)
         assert error < 0.5 * np.linalg.norm(estimate.displacement[0])  # measured: at most 0.27, 0.07 and 0.02
