@@ -12,7 +12,7 @@ from ._checks import describe
 from ._dynamics import AbstractDynamics, resolve, View
 from ._problem import Problem
 from ._solve import solve
-from ._times import read_times
+from ._times import read_times, require_end
 from ._trajectory import Trajectory
 from .observe import loss, Observable, outputs
 
@@ -90,10 +90,11 @@ def compare(
             raise TypeError(f"dynamics must be such as GradientFlow(), got {describe(dynamics)}")
     if not isinstance(problem, Problem):
         raise TypeError(f"problem must be a jaxsolve.Problem, got {describe(problem)}")
-    dynamics_list = [resolve(dynamics, problem) for dynamics in dynamics_list]
+    wanted = jnp.atleast_1d(read_times(ts, problem.x.dtype))
+    dynamics_list = [resolve(dynamics, problem, wanted) for dynamics in dynamics_list]
     names = _distinct([dynamics.name for dynamics in dynamics_list])
     first, *others = dynamics_list
-    wanted = jnp.atleast_1d(read_times(ts, first, problem.x.dtype))
+    require_end(wanted, first)
     # Where times are rounded, the reference is observed at all of them in one run.
     rows = [first.times(dynamics.times(wanted)) for dynamics in others]
     union, where = np.unique(np.concatenate([np.asarray(row) for row in rows]), return_inverse=True)

@@ -139,8 +139,8 @@ class AbstractChoice(AbstractDynamics):
     """A dynamics that becomes one or another once the problem is known."""
 
     @abc.abstractmethod
-    def choose(self, problem: Problem) -> "AbstractDynamics":
-        """The dynamics to run, by the kind of the problem: its numbers may be traced."""
+    def choose(self, problem: Problem, ts: Float[Array, "..."] | None = None) -> "AbstractDynamics":
+        """The dynamics to run on a problem, until the last of these times if they are known; both may be traced."""
 
 
 class AbstractStandIn(AbstractDynamics):
@@ -161,9 +161,9 @@ class AbstractStandIn(AbstractDynamics):
         return self.source.provides
 
 
-def resolve(dynamics: AbstractDynamics, problem: Problem) -> AbstractDynamics:
+def resolve(dynamics: AbstractDynamics, problem: Problem, ts: Float[Array, "..."] | None = None) -> AbstractDynamics:
     """The dynamics to run on a problem. Only of this is it known whether it is a closed form or marches."""
-    return dynamics.choose(problem) if isinstance(dynamics, AbstractChoice) else dynamics
+    return dynamics.choose(problem, ts) if isinstance(dynamics, AbstractChoice) else dynamics
 
 
 def is_key(value: Any) -> bool:

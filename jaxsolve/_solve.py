@@ -1,6 +1,5 @@
 """The first verb: one problem, one dynamics, one trajectory."""
 
-import functools
 import sys
 import warnings
 from collections.abc import Sequence
@@ -9,11 +8,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jaxlib.version
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
+from ._brief import brief_jit, traced
 from ._checks import concrete, describe, require_flag
 from ._dynamics import (
     AbstractDynamics,
@@ -28,7 +26,7 @@ from ._march import march
 from ._memory import memory_for
 from ._problem import Problem
 from ._results import FIRST_FAILURE, result_code, RESULT_NAMES, result_names, RESULTS
-from ._times import are_times, read_times
+from ._times import are_times, read_times, require_end
 from ._trajectory import Label, Stats, Trajectory
 from .observe import check_observables, loss, Observable
 from .until import fits
@@ -93,9 +91,10 @@ def solve(
     if not isinstance(dynamics, AbstractDynamics):
         raise TypeError(f"dynamics must be such as GradientFlow(), got {describe(dynamics)}")
     throw, progress = require_flag(throw, "throw"), progress is not None and require_flag(progress, "progress")
-    dynamics = resolve(dynamics, problem)
+    times = read_times(ts, problem.x.dtype)
+    dynamics = resolve(dynamics, problem, times)
+    require_end(times, dynamics)
     observables = check_observables(observe, dynamics)
-    times = read_times(ts, dynamics, problem.x.dtype)
     for item in observables:
         if item.require is not None:
             item.require(problem)
@@ -166,14 +165,12 @@ def random_access_result(problem: Problem, dynamics: AbstractRandomAccess) -> RE
 
 def _look_up(problem, dynamics, ts, observables) -> Trajectory:
     """A closed form at all times. Whether it applies is seen in the same program: to ask first would take longer."""
-    # Inside a trace even an operation on known numbers is traced.
-    traced = any(isinstance(leaf, Tracer) for leaf in (*jax.tree.leaves((problem, dynamics, ts)), jax.lax.neg(ts)))
+    inside = traced((problem, dynamics), ts)
+    look_up: Any = eqx.filter_jit(_closed_form) if inside else brief_jit(_closed_form)
     try:
-        return _compiled_look_up(alone=not traced and jax.default_backend() == "cpu")(
-            problem, dynamics, ts, observables
-        )
+        return look_up(problem, dynamics, ts, observables)
     except Exception:
-        if not traced:
+        if not inside:
             check_applies(problem, dynamics, throw=False)  # says more, if the problem is of another kind
         raise
 
@@ -194,19 +191,6 @@ def _closed_form(problem, dynamics, ts, observables) -> Trajectory:
         None,
         dynamics.at(problem, row[-1]),
     )
-
-
-@functools.cache
-def _compiled_look_up(*, alone: bool) -> Any:
-    """Closed forms run for a moment, so XLA's older code for fused loops serves, which compiles in 0.6 of the time.
-
-    JAX takes such options only where the program stands alone; jaxlib 0.11 has no such code.
-    """
-    jit: Any = eqx.filter_jit
-    if not alone or jaxlib.version.__version_info__ >= (0, 11):
-        return jit(_closed_form)
-    older = {"xla_cpu_parallel_codegen_split_count": "1", "xla_cpu_use_fusion_emitters": False}
-    return jit(_closed_form, compiler_options=older)
 
 
 @eqx.filter_jit

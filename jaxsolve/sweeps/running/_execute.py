@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from ..._checks import describe
 from ..._dynamics import AbstractDynamics, AbstractMarching, AbstractRandomAccess
 from ..._problem import Problem
-from ..._times import read_times
+from ..._times import require_end
 from ...observe import Observable
 from ..grid._axes import Group
 from ._builder import Builder, cells_of, Dynamics, Setup
@@ -85,7 +85,7 @@ def trace_group(
     devices = read_devices(None) if devices is None else devices
     builder = Builder(problem_fn, dynamics, group)
     chosen = builder.chosen
-    read_times(ts, chosen, ts.dtype)
+    require_end(ts, chosen)
     kind, total = _kind(chosen, devices), len(group.lanes)
     cell = {name: values[0] for name, values in cells_of(group, chosen).items()}
     size = default_batch(chosen, total) if batch_size is None else min(batch_size, total)

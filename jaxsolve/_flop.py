@@ -1,0 +1,22 @@
+"""What a function costs, before it is compiled."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from ._problem import Problem
+
+
+def flop(function: Callable[[Problem], Any], problem: Problem) -> float:
+    """The floating-point operations that XLA counts in a function of a problem; NaN if it does not say.
+
+    Shapes are enough: the problem may be traced, or hold nothing else.
+    """
+    sized = lambda leaf: eqx.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
+    arrays, static = eqx.partition(problem, sized)
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), arrays)
+    cost: Any = jax.jit(lambda leaves: function(eqx.combine(leaves, static))).lower(shapes).cost_analysis()
+    return float(cost["flops"]) if isinstance(cost, dict) and "flops" in cost else np.nan

@@ -1,0 +1,135 @@
+"""Which integrator `GradientFlow()` takes: by stiffness and time where they are known, by size elsewhere."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from jax.flatten_util import ravel_pytree
+
+from jaxsolve import GradientFlow, losses, nets, Problem, solve, until
+from jaxsolve.nets import Scaling
+from tests.inside import measured_for_choice
+
+
+def _net(width=16, activation="tanh", depth=2, outputs=1, **scaling):
+    return nets.MLP(4, width, depth, outputs, activation, scaling=Scaling.ntk(**scaling), key=jr.key(0))
+
+
+def _problem(n=40, net=None, **options):
+    net = _net() if net is None else net
+    x = jr.normal(jr.key(1), (n, 4))
+    y = jnp.sign(jnp.sin(3 * x[:, : net.out_size]))
+    return Problem(net, x, y, **options)
+
+
+def _chosen(problem, T, **options):
+    return type(GradientFlow(**options).choose(problem, jnp.array([0.0, T])).integrator).__name__
+
+
+def _curvature(problem, w, rates):
+    """The largest eigenvalue of the Hessian by size, rates included, of the whole matrix."""
+    start, unravel = ravel_pytree(w)
+    hessian = jax.hessian(lambda vector: problem.objective(unravel(vector)))(start)
+    return np.max(np.abs(np.linalg.eigvals(rates[:, None] * hessian)))
+
+
+@pytest.mark.parametrize("eta", [1.0, (0.1, 2.0, 5.0)])
+def test_stiffness_is_the_curvature_times_the_rates(eta):
+    problem = _problem(net=_net(eta=eta if eta == 1.0 else list(eta)))
+    flat = lambda tree: ravel_pytree(jax.tree.map(lambda a, p: jnp.broadcast_to(a, p.shape), tree, problem.params))[0]
+    found = float(measured_for_choice(problem)[0])
+    exact = _curvature(problem, problem.params, flat(problem.eta))
+    assert 0.8 * exact < found < 1.01 * exact
+    if eta != 1.0:
+        assert not 0.8 < found / _curvature(problem, problem.params, flat(problem.eta).at[:].set(1.0)) < 1.01
+
+
+def test_stiffness_of_a_small_start_is_that_of_outputs_as_large_as_targets():
+    """Of a linear network of three layers, with weights times 1e-3, it would be 1e-12 of what it becomes."""
+    small, large = (_problem(net=_net(activation="linear", sigma=sigma)) for sigma in (1e-3, 1.0))
+    found = [float(measured_for_choice(problem)[0]) for problem in (small, large)]
+    assert 0.01 < found[0] / found[1] < 1
+
+
+def test_operations_count_every_use_of_a_weight():
+    """A filter of 9 weights meets 64 places, and a gradient takes two or three products for each of one forward."""
+    net = nets.ConvNet((1, 8, 8), 1, 1, "tanh", scaling=Scaling.ntk(), key=jr.key(0))
+    problem = Problem(net, jr.normal(jr.key(1), (5, 1, 8, 8)), jnp.ones((5, 1)))
+    assert float(measured_for_choice(problem)[1]) > 2 * 2 * 5 * 64 * 9
+
+
+def test_short_runs_are_explicit_and_long_ones_are_not():
+    problem = _problem(n=100, net=_net(width=64))
+    assert _chosen(problem, 3.0) == "Tsit5"
+    assert _chosen(problem, 1e6) == "FunctionSpace"
+    students = _problem(n=100, net=_net(width=2, depth=1))
+    assert _chosen(students, 3.0) == "Tsit5"
+    assert _chosen(students, 1e6) == "ParameterSpace"
+    assert _chosen(_problem(n=3000), 1e6) == "RungeKuttaChebyshev"  # of eigenvectors that large, each costs seconds
+
+
+def test_few_samples_may_be_stiff_too():
+    problem = _problem(n=8)
+    assert _chosen(problem, 3.0) == "Tsit5"
+    assert _chosen(problem, 1e7) == "FunctionSpace"
+
+
+def test_kinks_and_fine_tolerances_count():
+    smooth, bent = (_problem(n=200, net=_net(width=64, activation=name)) for name in ("tanh", "relu"))
+    assert _chosen(smooth, 30.0) == "Tsit5"
+    assert _chosen(bent, 30.0) != "Tsit5"
+    assert _chosen(smooth, 1e4) != "Tsit5"
+    assert _chosen(smooth, 1e3, rtol=1e-12) == "Tsit5"
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.floats(-6, 6), st.floats(-2, 5))
+def test_the_unit_of_time_does_not_matter(rate, time):
+    """Rates times 10^a and times divided by it are the same flow."""
+    one, other = (_problem(net=_net(width=32, eta=eta)) for eta in (1.0, 10**rate))
+    start = _chosen(one, 10**time)
+    if 10**time > 30:  # below, a bound in these units spares a measurement
+        assert _chosen(other, 10 ** (time - rate)) in (start, "Tsit5")
+
+
+def test_where_numbers_are_not_known_sizes_decide():
+    problem = _problem()
+    names = []
+
+    @jax.jit
+    def run(problem, T):
+        names.append(_chosen(problem, T))
+        return T
+
+    run(problem, 3.0)
+    eqx.filter_eval_shape(lambda p: names.append(_chosen(p, 3.0)), problem)
+    names.append(_chosen(problem, jnp.inf, until=until.loss_below(0.1)))
+    names.append(type(GradientFlow().choose(problem).integrator).__name__)
+    assert names == ["FunctionSpace"] * 4
+    assert type(GradientFlow().choose(_problem(n=16)).integrator).__name__ == "Tsit5"
+    # The cost of a step is known from sizes: of 2000 outputs of a small network, eigenvectors are too dear.
+    assert (
+        type(GradientFlow().choose(_problem(n=1000, net=_net(width=64, outputs=2))).integrator).__name__
+        == "RungeKuttaChebyshev"
+    )
+
+
+@pytest.mark.parametrize("break_it", [lambda w: 0 * w, lambda w: jnp.nan * w], ids=["at rest", "nan"])
+def test_what_cannot_be_measured_is_chosen_by_size(break_it):
+    problem = _problem()
+    broken = eqx.tree_at(lambda p: p.net, problem, problem.network(jax.tree.map(break_it, problem.params)))
+    assert _chosen(broken, 1e4) == "FunctionSpace"
+    assert _chosen(_problem(n=8, loss=losses.Hinge()), 1e4) != "Tsit5"
+
+
+def test_the_run_is_that_of_the_integrator():
+    """And what was chosen is held to the same solution."""
+    problem = _problem(n=100, net=_net(width=64))
+    short = solve(problem, GradientFlow(), 3.0)
+    assert short.stats.integrator == "Tsit5"
+    other = solve(problem, GradientFlow(GradientFlow().choose(problem).integrator), 3.0)
+    assert other.stats.integrator == "FunctionSpace"
+    np.testing.assert_allclose(short["loss"], other["loss"], rtol=1e-4)
