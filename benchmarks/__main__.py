@@ -17,8 +17,8 @@ from ._said import BUSY, machine, Others, peak_memory, Row
 
 
 NAMES = (
-    *("foundations", "first_contact", "theory", "kernels", "flow", "limits", "edge", "scaling", "diagnose"),
-    *("sweeps", "faults", "memory"),
+    *("foundations", "first_contact", "theory", "kernels", "flow", "choice", "limits", "edge", "scaling"),
+    *("diagnose", "sweeps", "faults", "memory"),
 )
 
 

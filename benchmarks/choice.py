@@ -86,7 +86,7 @@ class Time(NamedTuple):
     integrator: str
 
 
-UNFINISHED = Time(math.inf, math.inf, math.nan, "")
+UNFINISHED = Time(LONGEST, LONGEST, math.nan, "")  # or not tried
 
 
 def main(*, quick: bool) -> Iterator[Row]:

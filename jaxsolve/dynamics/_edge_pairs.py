@@ -57,8 +57,8 @@ class _Round(NamedTuple):
 def follow(hessian: Product, d: Float[Array, " params"], pairs: Pairs, above: float, tol: float) -> Pairs:
     """The eigenpairs where the Hessian is now, by LOBPCG (Knyazev 2001) from where they were.
 
-    It stops when all residuals of eigenvalues above `above`, and that of the largest, are below tol. Products
-    are made only of vectors in use, of which there are more as soon as eigenvalues come near.
+    It stops when all residuals of eigenvalues that may be above `above`, and that of the largest, are below tol.
+    Products are made only of vectors in use, of which there are more as soon as eigenvalues come near.
     """
     m, dtype = pairs.values.shape[0], d.dtype
     block = min(BLOCK, m)
@@ -103,22 +103,37 @@ def follow(hessian: Product, d: Float[Array, " params"], pairs: Pairs, above: fl
         values, pair, last = rotate(basis, images)
         missed = d[:, None] * pair[1] - pair[0] * values[None, :]
         # To every random vector of many parameters the Hessian does little: of the largest, a tenth is to be known.
-        first, matters = jnp.arange(m) == 0, (values > above) | (jnp.arange(m) == 0)
+        first, residual = jnp.arange(m) == 0, jnp.linalg.norm(missed, axis=0)
         enough = jnp.where(first, jnp.minimum(tol, 0.1 * jnp.max(jnp.abs(values))), tol)
-        fine = jnp.all(jnp.where(matters, jnp.linalg.norm(missed, axis=0), 0) <= enough)
+        # There is an eigenvalue as near as the residual.
+        fine = jnp.all(jnp.where((values + residual > above) | first, residual, 0) <= enough)
         last = jnp.where(carry.rounds > 0, last, 0)
         return _Round(values, pair, last, missed, fine, carry.rounds + 1)
+
+    def outside() -> Array:
+        """A direction that no vector holds, and its image: where vectors are exact, nothing else leaves their span.
+
+        Most of it is what the last of them misses, which leads to the next eigenvalue below; the rest is drawn anew.
+        """
+        unit = lambda v: v / nonzero(jnp.linalg.norm(v))
+        missed = d[:, None] * pairs.images - pairs.vectors * pairs.values[None, :]
+        drawn = jax.random.normal(jax.random.fold_in(jax.random.key(1), pairs.products), d.shape, dtype)
+        direction = unit(missed[:, pairs.followed - 1]) + 0.1 * unit(drawn)
+        direction = direction - pairs.vectors @ (pairs.vectors.T @ direction)
+        return jnp.stack([direction, hessian(d * direction)])
 
     near = jnp.sum((pairs.values > above) & (jnp.arange(m) < pairs.followed)) + _GUARD
     count = jnp.clip(-(-near // block) * block, pairs.followed, m)
     on = (jnp.arange(m) < count).astype(dtype)
     none = jnp.zeros((2, *pairs.vectors.shape), dtype)
-    begin = _Round(pairs.values, none, none, pairs.vectors, jnp.array(False), jnp.zeros((), int))
+    begin = _Round(
+        pairs.values, none, none.at[:, :, 0].set(outside()), pairs.vectors, jnp.array(False), jnp.zeros((), int)
+    )
     found = jax.lax.while_loop(lambda carry: ~carry.fine & (carry.rounds < _ROUNDS), advance, begin)
     vectors, images = found.pair
     # Vectors not in use are kept as they were, less what the others have taken of them.
     rest = pairs.vectors * (1 - on)[None, :]
     rest = rest - vectors @ (vectors.T @ rest)
     rest = rest / nonzero(jnp.linalg.norm(rest, axis=0))[None, :]
-    made = pairs.products + found.rounds * count
+    made = pairs.products + found.rounds * count + 1
     return Pairs(found.values, vectors * on[None, :] + rest, images * on[None, :], count, made)

@@ -21,10 +21,10 @@ class GradientFlow(AbstractFlow, AbstractChoice):
 
     Without an integrator, `js.solve` and `js.compare` take the one that is predicted to cost least until the last time,
     compilation included: of `diffrax.Tsit5`, `integrators.ParameterSpace` (up to 500 parameters, if there are no more
-    than outputs), `integrators.FunctionSpace` (if its memory is there) and `integrators.RungeKuttaChebyshev`. The prediction is the
-    stiffness of the start times that time, and the cost of a step. In sweeps, inside traces and where time ends in inf,
-    sizes alone decide: Tsit5 serves up to 16 outputs on the training set (n c), and a stiff method more.
-    `docs/how-to-choose.md` says why, and `traj.stats.integrator` which.
+    than outputs), `integrators.FunctionSpace` (if its memory is there) and `integrators.RungeKuttaChebyshev`. The
+    prediction is the stiffness of the start times that time, and the cost of a step. In sweeps, inside traces and where
+    time ends in inf, sizes alone decide: Tsit5 serves up to 16 outputs on the training set (n c), and a stiff method
+    more. `docs/how-to-choose.md` says why, and `traj.stats.integrator` which.
 
     With kinks (relu, hinge losses) every method loses its order: see `docs/how-to-choose.md` for what can be had.
 
