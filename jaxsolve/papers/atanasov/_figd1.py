@@ -105,7 +105,7 @@ def _theory() -> np.ndarray:
 
 def _problem(rate: Array, seed: Array) -> Problem:
     first, task = jax.random.split(jax.random.key(seed))
-    sigma = SIGMA * jnp.array([SIZE, WIDTH]) ** -0.5
+    sigma = SIGMA * jnp.array([SIZE, WIDTH], rate.dtype) ** -0.5
     scaling = Scaling(multiplier=jnp.ones(2), sigma=sigma, eta=jnp.stack([rate, jnp.ones_like(rate)]))
     net = TwoLayerLinear(SIZE, WIDTH, scaling=scaling, key=first)
     return Problem(net, *whitened_task(SAMPLES, SIZE, task))
