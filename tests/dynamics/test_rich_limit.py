@@ -61,10 +61,11 @@ def test_descent_of_wide_networks_goes_to_it(activation, depth):
 @pytest.mark.slow
 @pytest.mark.parametrize(("activation", "depth"), [("linear", 2), ("relu", 1), ("tanh", 1), ("tanh", 2)])
 def test_networks_are_as_far_as_one_over_their_width(activation, depth):
-    # The more samples, as what is left of their choice is no more than the noise of the networks.
-    limit = js.RichLimit(rate=RATE, nodes=STEPS, samples=2**15)
+    # As many samples as leave less of their choice than the networks have noise; of deep ones, memory bounds them.
+    limit = js.RichLimit(rate=RATE, nodes=STEPS, samples=2**19 if depth == 1 else 2**15)
     rich = js.solve(_problem(64, depth, activation), limit, TIMES, observe=WATCHED)
-    widths, far, spread, seeds = [8, 16, 32], [], [], 2**16 if activation == "tanh" else 2**15
+    widths, far, spread = [8, 16, 32], [], []
+    seeds = {("tanh", 1): 2**18, ("tanh", 2): 2**16}.get((activation, depth), 2**15)  # the nearer, the more
     for width in widths:
         mean, error = _networks(width, depth, activation, seeds, js.Descent(optax.sgd(RATE)), WATCHED[:1])
         off = mean["outputs"][-1] - np.asarray(rich["outputs"])[-1]
@@ -72,7 +73,7 @@ def test_networks_are_as_far_as_one_over_their_width(activation, depth):
         spread.append(np.sqrt(np.mean(error["outputs"][-1] ** 2)))
     assert all(one > 3 * noise for one, noise in zip(far, spread, strict=True)), (far, spread)
     slope = np.polyfit(np.log(widths), np.log(far), 1)[0]
-    assert abs(slope + 1) < 0.25
+    assert abs(slope + 1) < 0.2
     single = np.polyfit(np.log(widths), np.log(spread), 1)[0]
     assert abs(single + 0.5) < 0.1
 
