@@ -30,6 +30,7 @@ _MANY_STAGES = 2000
 _CALL, _FLOP = 2e-5, 3e-11  # of a gradient
 _CUBE = 4e-10  # of the eigenvectors of an N x N matrix, over N^3
 _LONGER = {diffrax.Tsit5: 0.0, RungeKuttaChebyshev: 0.7, ParameterSpace: 1.2, FunctionSpace: 3.0}  # compilation
+_LONGER_WITH_INERTIA, _DEARER_WITH_INERTIA = 12.0, 8.0  # `FunctionSpace`: seconds to compile, and times its run
 RUNS = 10  # that compilation is held against: most problems are solved once, or a few times
 
 _SMOOTH_STEPS = 30  # of an explicit method, where its error and not its stability bounds them
@@ -69,14 +70,43 @@ def choose_integrator(
     Where numbers are traced, in a sweep, or where time may end in inf, how stiff the flow will be is not known: then by
     the kind and size of the problem.
     """
+    last = None if ts is None else _known_end(problem, ts)
     # Along the margins of plain hinge an error per parameter sees every jump of the velocity.
-    if ts is None or isinstance(problem.loss, losses.Hinge) or traced(problem, ts) or not np.isfinite(np.max(ts)):
+    if last is None or isinstance(problem.loss, losses.Hinge):
         return _by_size(problem)
-    last = float(np.max(ts))
     if _by_explicit(_bound(problem), last) < _LONGER[RungeKuttaChebyshev]:
         return diffrax.Tsit5()
+    found = _measure(problem)
+    return _by_size(problem) if found is None else _cheapest(found, problem.y.size, last, rtol)
+
+
+def stiff_with_inertia(
+    problem: Problem, tau: Float[Array, ""], ts: Float[Array, "..."] | None = None, rtol: float | None = None
+) -> bool:
+    """Whether `FunctionSpace` is the one for tau w'' + w' = -gradient, beside Tsit5; as `choose_integrator` sees it.
+
+    The fastest motion of a mode of rate lambda is that of the larger root of tau s^2 + s + lambda = 0.
+    """
+    last = None if ts is None or traced((), tau) else _known_end(problem, ts)
+    found = None if last is None else _measure(problem)
+    if last is None or found is None:
+        return isinstance(_by_size(problem), FunctionSpace)
+    delay = float(tau)
+    root = 0.5 * (1 + np.emath.sqrt(1 - 4 * found.rate * delay)) / delay
+    explicit = _by_explicit(found._replace(rate=float(abs(root))), last)
+    exact = _DEARER_WITH_INERTIA * _by_kernel(found, problem.y.size, rtol)
+    return _fits(found.held) and RUNS * explicit > _LONGER_WITH_INERTIA + RUNS * exact
+
+
+def _known_end(problem: Problem, ts: Float[Array, "..."]) -> float | None:
+    """The last time, if it is finite and the numbers of the problem are known, too."""
+    return None if traced(problem, ts) or not np.isfinite(np.max(ts)) else float(np.max(ts))
+
+
+def _measure(problem: Problem) -> _Measured | None:
+    """None where it is not finite, as at rest."""
     found = _Measured(*np.asarray(brief_jit(_measured, optimise=False)(problem)).tolist())
-    return _cheapest(found, problem.y.size, last, rtol) if np.isfinite(found).all() else _by_size(problem)
+    return found if np.isfinite(found).all() else None
 
 
 def _by_size(problem: Problem) -> diffrax.AbstractSolver:
@@ -101,20 +131,28 @@ def _bound(problem: Problem) -> _Measured:
 def _cheapest(found: _Measured, outputs: int, T: float, rtol: float | None) -> diffrax.AbstractSolver:
     """By predicted seconds, those of compilation and of several runs."""
     gradient, stiffness = _gradient(found), _STIFFER * found.rate * T
-    # What a finer tolerance than the default costs methods of order 2 and 3, beside one of order 5.
-    finer = lambda default: 1.0 if rtol is None else max(1.0, default / rtol) ** (1 / 3)
     bends = found.samples * stiffness
     # Stages of 60 steps; half as many more, for the digits of the others: the error falls like rtol^(2/3).
     stages = 1.5 * (150 + math.sqrt(1.54 * 60 * stiffness)) + _BENT_EVALUATIONS * bends
-    run = {diffrax.Tsit5: _by_explicit(found, T), RungeKuttaChebyshev: finer(1e-5) * gradient * stages}
+    run = {diffrax.Tsit5: _by_explicit(found, T), RungeKuttaChebyshev: _finer(rtol, 1e-5) * gradient * stages}
     if found.parameters <= min(outputs, FEW_PARAMETERS):
         run[ParameterSpace] = (
-            finer(1e-4) * _EXACT_STEPS * (_CUBE * found.parameters**3 + (5 + found.parameters) * gradient)
+            _finer(rtol, 1e-4) * _EXACT_STEPS * (_CUBE * found.parameters**3 + (5 + found.parameters) * gradient)
         )
     if _fits(found.held):
-        steps = finer(1e-4) * _EXACT_STEPS * (_BENT_EXACT if bends else 1)
-        run[FunctionSpace] = steps * (_CUBE * outputs**3 + 5 * gradient)
+        run[FunctionSpace] = _by_kernel(found, outputs, rtol)
     return min(run, key=lambda kind: _LONGER[kind] + RUNS * run[kind])()
+
+
+def _by_kernel(found: _Measured, outputs: int, rtol: float | None) -> float:
+    """Seconds of `FunctionSpace`."""
+    steps = _finer(rtol, 1e-4) * _EXACT_STEPS * (_BENT_EXACT if found.samples else 1)
+    return steps * (_CUBE * outputs**3 + 5 * _gradient(found))
+
+
+def _finer(rtol: float | None, default: float) -> float:
+    """What a finer tolerance than the default costs methods of order 2 and 3, beside one of order 5."""
+    return 1.0 if rtol is None else max(1.0, default / rtol) ** (1 / 3)
 
 
 def _by_explicit(found: _Measured, T: float) -> float:

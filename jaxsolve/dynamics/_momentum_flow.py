@@ -11,7 +11,7 @@ from .._dynamics import AbstractChoice
 from .._problem import Problem
 from ..integrators import AbstractExponential, FunctionSpace, HOCHBRUCK_OSTERMANN_3
 from ..until import AbstractCondition
-from ._choice import choose_integrator
+from ._choice import stiff_with_inertia
 from ._flow import AbstractFlow, read_options
 from ._integrator import check_integrator
 from ._kinks import kinked
@@ -39,8 +39,8 @@ class MomentumFlow(AbstractFlow, AbstractChoice):
         tau: the relaxation time, > 0, in units of gradient-flow time; an array leaf.
         mu: t/tau, > 0; an array leaf. Exactly one of tau and mu is given.
         integrator: any adaptive diffrax solver of ordinary differential equations, or with a constant tau
-            `integrators.FunctionSpace`. None takes that where `GradientFlow` would, unless there are kinks, and else
-            `diffrax.Tsit5()`.
+            `integrators.FunctionSpace`. None takes that, unless there are kinks, where it is predicted to cost less
+            than `diffrax.Tsit5()`, compilation included, as in `GradientFlow`.
         rtol, atol: tolerances of a step, per parameter and per sqrt(tau) theta'; None takes 1e-6 and 1e-9 (float32:
             1e-4 and 1e-7). Those of `FunctionSpace` are as in `GradientFlow`.
         until: stops the run when first met, located within the step; with it `ts` may end in inf.
@@ -117,7 +117,7 @@ class MomentumFlow(AbstractFlow, AbstractChoice):
         if self.integrator is not None:
             return self
         smooth = self.tau is not None and not kinked(problem)
-        stiff = smooth and isinstance(choose_integrator(problem, ts, self.rtol), FunctionSpace)
+        stiff = smooth and stiff_with_inertia(problem, cast(Array, self.tau), ts, self.rtol)
         # Inertia makes features move late in a step, not early: there is nothing to gain from `LOG_TIME_3`.
         integrator = FunctionSpace(tableau=HOCHBRUCK_OSTERMANN_3) if stiff else diffrax.Tsit5()
         return eqx.tree_at(lambda f: f.integrator, self, integrator, is_leaf=lambda leaf: leaf is None)

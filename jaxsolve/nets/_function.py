@@ -1,6 +1,6 @@
 """Networks that were written elsewhere: any function of parameters and one sample."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -50,6 +50,9 @@ def from_linen(module: Any, variables: Any, **options: Any) -> Function:
         variables: what `module.init(key, x)` returned.
         options: for `module.apply`, such as `train=False` or `rngs={"dropout": key}`, a key that stays.
 
+    Raises:
+        TypeError: the module has no `apply`, or the variables hold no "params".
+
     Example:
         >>> from flax import linen
         >>> module = linen.Dense(3)
@@ -57,6 +60,11 @@ def from_linen(module: Any, variables: Any, **options: Any) -> Function:
         >>> js.kernels.empirical(net, jnp.ones((4, 2), jnp.float32), trace=True).ntk.shape
         (4, 4)
     """
+    _require_apply(module, "module", "a Flax Linen module")
+    if not isinstance(variables, Mapping) or "params" not in variables:
+        raise TypeError(
+            f"variables must be what module.init(key, x) returned, with 'params', got {describe(variables)}"
+        )
     fixed = {name: values for name, values in variables.items() if name != "params"}
     return Function(lambda params, x: module.apply({"params": params, **fixed}, x, **options), variables["params"])
 
@@ -87,6 +95,9 @@ def from_haiku(transformed: Any, params: Any, *, key: Any = None) -> Function:
         params: what `transformed.init(key, x)` returned.
         key: for dropout, one that stays; None for functions without.
 
+    Raises:
+        TypeError: there is no `apply`.
+
     Example:
         >>> import haiku
         >>> made = haiku.transform(lambda x: haiku.Linear(3)(x))
@@ -94,4 +105,10 @@ def from_haiku(transformed: Any, params: Any, *, key: Any = None) -> Function:
         >>> js.kernels.empirical(net, jnp.ones((4, 2)), trace=True).ntk.shape
         (4, 4)
     """
+    _require_apply(transformed, "transformed", "what haiku.transform(f) returned")
     return Function(lambda params, x: transformed.apply(params, key, x), params)
+
+
+def _require_apply(value: Any, name: str, what: str) -> None:
+    if not callable(getattr(value, "apply", None)):
+        raise TypeError(f"{name} must be {what}, which has a method apply, got {describe(value)}")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from jax.flatten_util import ravel_pytree
 
-from jaxsolve import GradientFlow, losses, nets, Problem, solve, until
+from jaxsolve import GradientFlow, losses, MomentumFlow, nets, Problem, solve, until
 from jaxsolve.nets import Scaling
 from tests.inside import measured_for_choice
 
@@ -133,3 +133,13 @@ def test_the_run_is_that_of_the_integrator():
     other = solve(problem, GradientFlow(GradientFlow().choose(problem).integrator), 3.0)
     assert other.stats.integrator == "FunctionSpace"
     np.testing.assert_allclose(short["loss"], other["loss"], rtol=1e-4)
+
+
+def test_inertia():
+    """A mode moves at the square root of its rate over tau, or at 1/tau: both are what an explicit method follows."""
+    problem = _problem(n=200, net=_net(width=256, depth=2))
+    chosen = lambda tau, T: type(MomentumFlow(tau=tau).choose(problem, jnp.array([T])).integrator).__name__
+    assert chosen(1.0, 30.0) == "Tsit5"
+    assert chosen(1.0, 1e5) == "FunctionSpace"
+    assert chosen(1e-6, 30.0) == "FunctionSpace"
+    assert type(MomentumFlow(mu=1.0).choose(problem, jnp.array([1e5])).integrator).__name__ == "Tsit5"
