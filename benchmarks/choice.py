@@ -6,7 +6,6 @@ user meets it, the later ones without compilation. All integrators run at their 
 """
 
 import itertools
-import math
 import multiprocessing
 import queue
 import statistics
@@ -86,7 +85,7 @@ class Time(NamedTuple):
     integrator: str
 
 
-UNFINISHED = Time(LONGEST, LONGEST, math.nan, "")  # or not tried
+UNFINISHED = Time(LONGEST, LONGEST, 0.0, "")  # or not tried
 
 
 def main(*, quick: bool) -> Iterator[Row]:
@@ -96,10 +95,9 @@ def main(*, quick: bool) -> Iterator[Row]:
         default = seconds(case, T, "")
         ways = {way: seconds(case, T, way) for way in WAYS if way != default.integrator}
         ways[default.integrator] = default  # timed twice, it would only add noise
+        done = {way: time for way, time in ways.items() if time != UNFINISHED}
         note = ", ".join(
-            f"{way} {time.first:.3g} s and {1e3 * time.later:.3g} ms"
-            for way, time in ways.items()
-            if time.first < math.inf
+            f"{way} {t.first:.3g} s, {1e3 * t.later:.3g} ms, {t.trust:.1f} digits" for way, t in done.items()
         )
         for part, ratios in worst.items():
             best = min(ways, key=lambda way: getattr(ways[way], part))

@@ -68,7 +68,8 @@ def cases() -> list[Case]:
         )
     ]
     others = [
-        Case(f"{kind}, tanh 4-7-7-1, n = 30", small, make(rate), rate, (100, 200, 300, 400))
+        Case(f"{kind}, {name}", problem, make(rate), rate, (100, 200, 300, 400))
+        for name, problem in (("tanh 4-7-7-1, n = 30", small), ("tanh 6-16-16-1, n = 60", own))
         for kind, make, rate in (("scalar RMSProp", scalar, 0.1), ("RMSProp", rms, 0.005))
     ]
     return descents + long + others
