@@ -403,10 +403,9 @@ def test_function_space_agrees_with_explicit_methods(tau):
     assert np.isnan(_certificate(run).conserved_drift)
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
-@pytest.mark.parametrize(
-    ("tableau", "order"), [(HOCHBRUCK_OSTERMANN_3, 3), pytest.param(KROGSTAD, 4, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("tableau", "order"), [(HOCHBRUCK_OSTERMANN_3, 3), (KROGSTAD, 4)])
 def test_order_in_function_space(tableau, order):
     errors, counts, T = [], (8, 16, 32), 2.0
     for count in counts:
@@ -418,6 +417,7 @@ def test_order_in_function_space(tableau, order):
     assert order - 0.1 < -np.polyfit(np.log(counts), np.log(errors), 1)[0] < order + 0.2
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_derivative_in_tau_in_function_space():
     """The linear part is frozen, but the steps' derivatives are the flow's."""
@@ -429,6 +429,7 @@ def test_derivative_in_tau_in_function_space():
     assert error(slope.at[:3].set(0)) > 1e-3  # as if the first weights did not depend on it
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_frozen_layers_in_function_space():
     problem = _stiff(eta=np.array([0.0, 0.4]), bias_eta=0.0)
