@@ -27,20 +27,20 @@ FEW_PARAMETERS = 500
 _MANY_STAGES = 2000
 
 # Measured on two cores, in seconds and float64: only the proportions count, and they are alike elsewhere.
-_CALL, _FLOP = 2e-5, 3e-11  # of a gradient
-_CUBE = 4e-10  # of the eigenvectors of an N x N matrix, over N^3
-_LONGER = {diffrax.Tsit5: 0.0, RungeKuttaChebyshev: 0.7, ParameterSpace: 1.2, FunctionSpace: 3.0}  # compilation
-_LONGER_WITH_INERTIA, _DEARER_WITH_INERTIA = 12.0, 8.0  # `FunctionSpace`: seconds to compile, and times its run
+_CALL, _FLOP = 1e-5, 3e-11  # of a gradient
+_CUBE = 2e-10  # of the eigenvectors of an N x N matrix, over N^3
+_LONGER = {diffrax.Tsit5: 0.0, RungeKuttaChebyshev: 0.7, ParameterSpace: 1.0, FunctionSpace: 2.3}  # compilation
+_LONGER_WITH_INERTIA, _DEARER_WITH_INERTIA = 12.0, 3.0  # `FunctionSpace`: seconds to compile, and times its run
 RUNS = 10  # that compilation is held against: most problems are solved once, or a few times
 
 _SMOOTH_STEPS = 30  # of an explicit method, where its error and not its stability bounds them
 _STABLE = 3.3  # a step of Tsit5 times the stiffness, at most
-_EXACT_STEPS = 40  # of a method with eigenvectors
+_EXACT_STEPS, _EXACT_GRADIENTS = 40, 15  # of a method with eigenvectors, and what each takes besides these
 _STIFFER = 1.5  # than at the start, on the way: measured 0.3 to 10
 _STIFFEST = 100.0  # per time: few flows in these units are
 # Steps of Tsit5, and evaluations of `RungeKuttaChebyshev`, per kink that a sample meets: at their tolerances. That of
 # `FunctionSpace` is looser with kinks; it takes this many times its steps.
-_BENT_STEPS, _BENT_EVALUATIONS, _BENT_EXACT = 0.2, 0.1, 4
+_BENT_STEPS, _BENT_EVALUATIONS, _BENT_EXACT = 0.5, 0.2, 2
 _ITERATIONS = 6  # of the power method: found the stiffness of seventeen problems to 20 %
 
 
@@ -132,8 +132,8 @@ def _cheapest(found: _Measured, outputs: int, T: float, rtol: float | None) -> d
     """By predicted seconds, those of compilation and of several runs."""
     gradient, stiffness = _gradient(found), _STIFFER * found.rate * T
     bends = found.samples * stiffness
-    # Stages of 60 steps; half as many more, for the digits of the others: the error falls like rtol^(2/3).
-    stages = 1.5 * (150 + math.sqrt(1.54 * 60 * stiffness)) + _BENT_EVALUATIONS * bends
+    # Stages of 60 steps at rtol 1e-4; at 1e-5 2.5 times as many: the error falls like rtol^(2/3).
+    stages = 2.5 * (150 + math.sqrt(1.54 * 60 * stiffness)) + _BENT_EVALUATIONS * bends
     run = {diffrax.Tsit5: _by_explicit(found, T), RungeKuttaChebyshev: _finer(rtol, 1e-5) * gradient * stages}
     if found.parameters <= min(outputs, FEW_PARAMETERS):
         run[ParameterSpace] = (
@@ -147,7 +147,7 @@ def _cheapest(found: _Measured, outputs: int, T: float, rtol: float | None) -> d
 def _by_kernel(found: _Measured, outputs: int, rtol: float | None) -> float:
     """Seconds of `FunctionSpace`."""
     steps = _finer(rtol, 1e-4) * _EXACT_STEPS * (_BENT_EXACT if found.samples else 1)
-    return steps * (_CUBE * outputs**3 + 5 * _gradient(found))
+    return steps * (_CUBE * outputs**3 + _EXACT_GRADIENTS * _gradient(found))
 
 
 def _finer(rtol: float | None, default: float) -> float:
