@@ -1,5 +1,6 @@
 """The first verb: one problem, one dynamics, one trajectory."""
 
+import functools
 import sys
 import warnings
 from collections.abc import Sequence
@@ -92,14 +93,18 @@ def solve(
         raise TypeError(f"dynamics must be such as GradientFlow(), got {describe(dynamics)}")
     throw, progress = require_flag(throw, "throw"), progress is not None and require_flag(progress, "progress")
     times = read_times(ts, problem.x.dtype)
-    dynamics = resolve(dynamics, problem, times)
+    memory = functools.partial(
+        memory_for, "this run", "take fewer samples or times, or observables that need no kernel"
+    )
+    with memory():
+        dynamics = resolve(dynamics, problem, times)
     require_end(times, dynamics)
     observables = check_observables(observe, dynamics)
     for item in observables:
         if item.require is not None:
             item.require(problem)
     fits(getattr(dynamics, "until", None), problem)
-    with memory_for("this run", "take fewer samples or times, or observables that need no kernel"):
+    with memory():
         if isinstance(dynamics, AbstractRandomAccess):
             trajectory = _look_up(problem, dynamics, times, observables)
         elif progress:

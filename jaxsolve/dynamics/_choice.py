@@ -26,7 +26,7 @@ FEW_PARAMETERS = 500
 # Of a flow so stiff that eigenvectors may be worth their cost: the stages of a stabilised explicit method.
 _MANY_STAGES = 2000
 
-# Measured on two cores, in seconds and float64: only the proportions count, and they are alike elsewhere.
+# Measured on two cores, in seconds and float64. Proportions are all that counts; on a GPU they were not measured.
 _CALL, _FLOP = 1e-5, 3e-11  # of a gradient
 _CUBE = 2e-10  # of the eigenvectors of an N x N matrix, over N^3
 _LONGER = {diffrax.Tsit5: 0.0, RungeKuttaChebyshev: 0.7, ParameterSpace: 1.0, FunctionSpace: 2.3}  # compilation
@@ -71,7 +71,6 @@ def choose_integrator(
     the kind and size of the problem.
     """
     last = None if ts is None else _known_end(problem, ts)
-    # Along the margins of plain hinge an error per parameter sees every jump of the velocity.
     if last is None or isinstance(problem.loss, losses.Hinge):
         return _by_size(problem)
     if _by_explicit(_bound(problem), last) < _LONGER[RungeKuttaChebyshev]:
@@ -110,6 +109,7 @@ def _measure(problem: Problem) -> _Measured | None:
 
 
 def _by_size(problem: Problem) -> diffrax.AbstractSolver:
+    """Of a flow of unknown stiffness: what serves if it is stiff, unless its outputs are few."""
     outputs, parameters = problem.y.size, _parameters(problem)
     # Along the margins of plain hinge an error per parameter sees every jump of the velocity.
     if outputs <= FEW_OUTPUTS and not isinstance(problem.loss, losses.Hinge):
