@@ -222,7 +222,7 @@ def test_at_takes_the_kernel_of_another_network():
     assert np.abs(view.outputs - flow.outputs(0.505)).max() > 1e-3
 
 
-@pytest.mark.parametrize("loss", ["mse", "logistic"])
+@pytest.mark.parametrize("loss", ["mse", pytest.param("logistic", marks=pytest.mark.slow)])
 def test_every_lane_has_the_kernel_that_its_own_run_ends_with(loss):
     test = cases.inputs(jr.key(4)), jnp.array([[1.0], [-1.0], [1.0], [1.0]])
     make = lambda sigma: _network(sigma=sigma, loss=loss, test=test)

@@ -259,9 +259,9 @@ def test_wall_is_shared_by_steps():
 # Stopping
 
 
-def _late(fn):
+def _late(fn, seconds):
     def waiting(*args, **options):
-        time.sleep(0.15)
+        time.sleep(seconds)
         return fn(*args, **options)
 
     return waiting
@@ -272,7 +272,8 @@ def test_lanes_that_run_are_finished_and_no_others_begin(kind, monkeypatch):
     """It is looked at while others run, which are slow here."""
     program = _compiled(kind, 3)
     whole, seen = _rows(program), []
-    monkeypatch.setattr(kind, "_call", _late(kind._call))
+    # In lockstep there are two hundred calls, a few steps each.
+    monkeypatch.setattr(kind, "_call", _late(kind._call, 0.02 if kind is Lockstep else 0.15))
     done = seen
     for item in run_group(program, lambda: bool(seen)):
         seen.append(item)
