@@ -164,7 +164,8 @@ def _whole(hessian: Product, d: Float[Array, " params"], pairs: Pairs, above: fl
     matrix = d[:, None] * columns(jnp.eye(d.size, dtype=d.dtype))
     vectors = jnp.linalg.eigh((matrix + matrix.T) / 2)[1][:, ::-1][:, : pairs.values.size]
     images = columns(vectors)
-    return Pairs(jnp.sum(d[:, None] * vectors * images, axis=0), vectors, images, pairs.followed, pairs.products)
+    values = jnp.sum(d[:, None] * vectors * images, axis=0)
+    return pairs._replace(values=values, vectors=vectors, images=images)
 
 
 def _after(problem: js.Problem, rate: float, steps: int) -> js.Problem:

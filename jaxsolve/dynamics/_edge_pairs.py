@@ -26,6 +26,7 @@ class Pairs(NamedTuple):
         images: H D times the vectors.
         followed: how many there are, a multiple of `BLOCK`.
         products: how many have been made of H with a vector, so far.
+        scout: a direction outside of the vectors, on its way to the largest eigenvalue there: see `follow`.
     """
 
     values: Float[Array, " m"]
@@ -33,6 +34,7 @@ class Pairs(NamedTuple):
     images: Float[Array, "params m"]
     followed: Int[Array, ""]
     products: Int[Array, ""]
+    scout: Float[Array, " params"]
 
 
 def first_pairs(size: int, wanted: int, dtype: jnp.dtype) -> Pairs:
@@ -40,7 +42,8 @@ def first_pairs(size: int, wanted: int, dtype: jnp.dtype) -> Pairs:
     m = min(-(-(wanted + _GUARD) // BLOCK) * BLOCK, size)
     drawn = jax.random.normal(jax.random.key(0), (size, m), dtype)
     zeros = jnp.zeros((m,), dtype)
-    return Pairs(zeros, jnp.linalg.qr(drawn)[0], jnp.zeros_like(drawn), jnp.asarray(min(BLOCK, m)), jnp.zeros((), int))
+    followed, none = jnp.asarray(min(BLOCK, m)), jnp.zeros((), int)
+    return Pairs(zeros, jnp.linalg.qr(drawn)[0], jnp.zeros_like(drawn), followed, none, jnp.ones((size,), dtype))
 
 
 class _Round(NamedTuple):
@@ -59,6 +62,9 @@ def follow(hessian: Product, d: Float[Array, " params"], pairs: Pairs, above: fl
 
     It stops when all residuals of eigenvalues that may be above `above`, and that of the largest, are below tol.
     Products are made only of vectors in use, of which there are more as soon as eigenvalues come near.
+
+    Where the vectors are exact, nothing leads out of their span, and an eigenvalue could rise outside of it unseen. So
+    one product a look is the scout's, who goes by power iteration in what is left, and joins them where it is larger.
     """
     m, dtype = pairs.values.shape[0], d.dtype
     block = min(BLOCK, m)
@@ -110,30 +116,23 @@ def follow(hessian: Product, d: Float[Array, " params"], pairs: Pairs, above: fl
         last = jnp.where(carry.rounds > 0, last, 0)
         return _Round(values, pair, last, missed, fine, carry.rounds + 1)
 
-    def outside() -> Array:
-        """A direction that no vector holds, and its image: where vectors are exact, nothing else leaves their span.
-
-        Most of it is what the last of them misses, which leads to the next eigenvalue below; the rest is drawn anew.
-        """
-        unit = lambda v: v / nonzero(jnp.linalg.norm(v))
-        missed = d[:, None] * pairs.images - pairs.vectors * pairs.values[None, :]
-        drawn = jax.random.normal(jax.random.fold_in(jax.random.key(1), pairs.products), d.shape, dtype)
-        direction = unit(missed[:, pairs.followed - 1]) + 0.1 * unit(drawn)
-        direction = direction - pairs.vectors @ (pairs.vectors.T @ direction)
-        return jnp.stack([direction, hessian(d * direction)])
-
     near = jnp.sum((pairs.values > above) & (jnp.arange(m) < pairs.followed)) + _GUARD
     count = jnp.clip(-(-near // block) * block, pairs.followed, m)
     on = (jnp.arange(m) < count).astype(dtype)
     none = jnp.zeros((2, *pairs.vectors.shape), dtype)
-    begin = _Round(
-        pairs.values, none, none.at[:, :, 0].set(outside()), pairs.vectors, jnp.array(False), jnp.zeros((), int)
-    )
+    scout = pairs.scout - pairs.vectors @ (pairs.vectors.T @ pairs.scout)
+    seen = jnp.stack([scout, hessian(d * scout)])
+    begin = _Round(pairs.values, none, none.at[:, :, 0].set(seen), pairs.vectors, jnp.array(False), jnp.zeros((), int))
     found = jax.lax.while_loop(lambda carry: ~carry.fine & (carry.rounds < _ROUNDS), advance, begin)
     vectors, images = found.pair
     # Vectors not in use are kept as they were, less what the others have taken of them.
     rest = pairs.vectors * (1 - on)[None, :]
     rest = rest - vectors @ (vectors.T @ rest)
     rest = rest / nonzero(jnp.linalg.norm(rest, axis=0))[None, :]
+    # What the vectors have taken of the scout is lost to it: it begins again with what is drawn.
+    unit = lambda v: v / nonzero(jnp.linalg.norm(v))
+    drawn = jax.random.normal(jax.random.fold_in(jax.random.key(1), pairs.products), d.shape, dtype)
+    left = d * seen[1]
+    scout = unit(unit(left - vectors @ (vectors.T @ left)) + 0.03 * unit(drawn))
     made = pairs.products + found.rounds * count + 1
-    return Pairs(found.values, vectors * on[None, :] + rest, images * on[None, :], count, made)
+    return Pairs(found.values, vectors * on[None, :] + rest, images * on[None, :], count, made, scout)
