@@ -1,6 +1,5 @@
 """The first verb: one problem, one dynamics, one trajectory."""
 
-import functools
 import sys
 import warnings
 from collections.abc import Sequence
@@ -93,18 +92,14 @@ def solve(
         raise TypeError(f"dynamics must be such as GradientFlow(), got {describe(dynamics)}")
     throw, progress = require_flag(throw, "throw"), progress is not None and require_flag(progress, "progress")
     times = read_times(ts, problem.x.dtype)
-    memory = functools.partial(
-        memory_for, "this run", "take fewer samples or times, or observables that need no kernel"
-    )
-    with memory():
-        dynamics = resolve(dynamics, problem, times)
+    dynamics = resolve(dynamics, problem, times)
     require_end(times, dynamics)
     observables = check_observables(observe, dynamics)
     for item in observables:
         if item.require is not None:
             item.require(problem)
     fits(getattr(dynamics, "until", None), problem)
-    with memory():
+    with memory_for("this run", "take fewer samples or times, or observables that need no kernel"):
         if isinstance(dynamics, AbstractRandomAccess):
             trajectory = _look_up(problem, dynamics, times, observables)
         elif progress:
@@ -171,7 +166,7 @@ def random_access_result(problem: Problem, dynamics: AbstractRandomAccess) -> RE
 def _look_up(problem, dynamics, ts, observables) -> Trajectory:
     """A closed form at all times. Whether it applies is seen in the same program: to ask first would take longer."""
     inside = traced((problem, dynamics), ts)
-    look_up: Any = eqx.filter_jit(_closed_form) if inside else brief_jit(_closed_form)
+    look_up: Any = _closed_form_inside if inside else brief_jit(_closed_form)
     try:
         return look_up(problem, dynamics, ts, observables)
     except Exception:
@@ -196,6 +191,9 @@ def _closed_form(problem, dynamics, ts, observables) -> Trajectory:
         None,
         dynamics.at(problem, row[-1]),
     )
+
+
+_closed_form_inside = eqx.filter_jit(_closed_form)  # another program
 
 
 @eqx.filter_jit

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 from .. import kernels, losses
 from .._brief import brief_jit, traced
 from .._flop import flop
+from .._memory import memory_for
 from .._problem import flat_rates, Problem
 from ..integrators import FunctionSpace, ParameterSpace, RungeKuttaChebyshev
 from ._kinks import kinked
@@ -37,7 +38,6 @@ _SMOOTH_STEPS = 30  # of an explicit method, where its error and not its stabili
 _STABLE = 3.3  # a step of Tsit5 times the stiffness, at most
 _EXACT_STEPS, _EXACT_GRADIENTS = 40, 15  # of a method with eigenvectors, and what each takes besides these
 _STIFFER = 1.5  # than at the start, on the way: measured 0.3 to 10
-_STIFFEST = 100.0  # per time: few flows in these units are
 # Steps of Tsit5, and evaluations of `RungeKuttaChebyshev`, per kink that a sample meets: at their tolerances. That of
 # `FunctionSpace` is looser with kinks; it takes this many times its steps.
 _BENT_STEPS, _BENT_EVALUATIONS, _BENT_EXACT = 0.5, 0.2, 2
@@ -73,8 +73,6 @@ def choose_integrator(
     last = None if ts is None else _known_end(problem, ts)
     if last is None or isinstance(problem.loss, losses.Hinge):
         return _by_size(problem)
-    if _by_explicit(_bound(problem), last) < _LONGER[RungeKuttaChebyshev]:
-        return diffrax.Tsit5()
     found = _measure(problem)
     return _by_size(problem) if found is None else _cheapest(found, problem.y.size, last, rtol)
 
@@ -104,7 +102,8 @@ def _known_end(problem: Problem, ts: Float[Array, "..."]) -> float | None:
 
 def _measure(problem: Problem) -> _Measured | None:
     """None where it is not finite, as at rest."""
-    found = _Measured(*np.asarray(brief_jit(_measured, optimise=False)(problem)).tolist())
+    with memory_for("what chooses an integrator", "take fewer samples, or name one: GradientFlow(diffrax.Tsit5())"):
+        found = _Measured(*np.asarray(brief_jit(_measured, optimise=False)(problem)).tolist())
     return found if np.isfinite(found).all() else None
 
 
@@ -120,12 +119,6 @@ def _by_size(problem: Problem) -> diffrax.AbstractSolver:
     if _EXACT_STEPS * _CUBE * outputs**3 < stages and _fits(_held(problem)):
         return FunctionSpace()
     return RungeKuttaChebyshev()
-
-
-def _bound(problem: Problem) -> _Measured:
-    """More than a measurement would find, without one. A weight may serve a hundred times in one sample."""
-    parameters, samples = sum(leaf.size for leaf in jax.tree.leaves(problem.params)), problem.x.shape[0]
-    return _Measured(_STIFFEST, 600 * samples * parameters, parameters, math.inf, samples)
 
 
 def _cheapest(found: _Measured, outputs: int, T: float, rtol: float | None) -> diffrax.AbstractSolver:

@@ -109,8 +109,8 @@ class ParameterSystem(AbstractPlainSystem):
     def __init__(self, problem: Problem, integrator: diffrax.AbstractSolver, rtol: float | None, atol: float | None):
         self.problem = problem
         if isinstance(integrator, RungeKuttaChebyshev):
-            rtol = _stabilised_rtol(problem) if rtol is None else rtol
-            atol = 1e-2 * _stabilised_rtol(problem) if atol is None else atol
+            default = _stabilised_rtol(problem)
+            rtol, atol = default if rtol is None else rtol, 1e-2 * default if atol is None else atol
         rtol, atol = tolerances(rtol, atol, problem.x.dtype)
         self.controller = diffrax.PIDController(
             rtol=rtol, atol=atol, norm=ParameterNorm(problem), pcoeff=0.3, icoeff=0.4
