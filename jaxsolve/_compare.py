@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 from ._checks import describe
 from ._dynamics import AbstractDynamics, resolve, View
-from ._problem import Problem
+from ._problem import Problem, require_problem
 from ._solve import solve
 from ._times import read_times, require_end
 from ._trajectory import Trajectory
@@ -88,8 +88,7 @@ def compare(
     for dynamics in dynamics_list:
         if not isinstance(dynamics, AbstractDynamics):
             raise TypeError(f"dynamics must be such as GradientFlow(), got {describe(dynamics)}")
-    if not isinstance(problem, Problem):
-        raise TypeError(f"problem must be a jaxsolve.Problem, got {describe(problem)}")
+    require_problem(problem)
     wanted = jnp.atleast_1d(read_times(ts, problem.x.dtype))
     dynamics_list = [resolve(dynamics, problem, wanted) for dynamics in dynamics_list]
     names = _distinct([dynamics.name for dynamics in dynamics_list])

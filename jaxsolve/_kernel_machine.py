@@ -5,8 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from . import kernels
-from ._checks import describe
-from ._problem import Problem
+from ._problem import Problem, require_problem
 from ._safe import nonzero, safe_sqrt
 
 
@@ -63,8 +62,7 @@ def as_kernel_machine(problem: Problem, params: PyTree) -> KernelMachine:
         @inproceedings{atanasov2022neural, title={Neural networks as kernel learners: the silent alignment effect},
           author={Alexander Atanasov and Blake Bordelon and Cengiz Pehlevan}, booktitle={ICLR}, year={2022}}
     """
-    if not isinstance(problem, Problem):
-        raise TypeError(f"problem must be a jaxsolve.Problem, got {describe(problem)}")
+    require_problem(problem)
     if problem.x_test is None:
         raise ValueError(
             "this problem has no test set, where the two would be compared: give Problem(..., test=(x, y))"

@@ -284,6 +284,12 @@ def _pair(test: Any) -> tuple[Any, Any]:
     return test[0], test[1]
 
 
+def require_problem(problem: Any) -> None:
+    """Raises TypeError for what is no problem."""
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem must be a jaxsolve.Problem, got {describe(problem)}")
+
+
 def flat_rates(problem: Problem) -> Float[Array, " params"]:
     """The learning rate of every single parameter."""
     return ravel_pytree(jax.tree.map(lambda rate, p: jnp.broadcast_to(rate, p.shape), problem.eta, problem.params))[0]

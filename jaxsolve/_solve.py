@@ -24,7 +24,7 @@ from ._dynamics import (
 )
 from ._march import march
 from ._memory import memory_for
-from ._problem import Problem
+from ._problem import Problem, require_problem
 from ._results import FIRST_FAILURE, result_code, RESULT_NAMES, result_names, RESULTS
 from ._times import are_times, read_times, require_end
 from ._trajectory import Label, Stats, Trajectory
@@ -86,8 +86,7 @@ def solve(
         >>> print(run["loss"][0], run["kernel_change"].shape)
         0.5 (3,)
     """
-    if not isinstance(problem, Problem):
-        raise TypeError(f"problem must be a jaxsolve.Problem, got {describe(problem)}")
+    require_problem(problem)
     if not isinstance(dynamics, AbstractDynamics):
         raise TypeError(f"dynamics must be such as GradientFlow(), got {describe(dynamics)}")
     throw, progress = require_flag(throw, "throw"), progress is not None and require_flag(progress, "progress")

@@ -244,7 +244,7 @@ def fault(call: Call) -> str | None:
             warnings.simplefilter("ignore")
             value = public()[call.name](**call.arguments)
             jax.block_until_ready([leaf for leaf in jax.tree.leaves(value) if isinstance(leaf, jax.Array)])
-    except (ValueError, TypeError, js.SolveError) as error:
+    except (ValueError, TypeError, MemoryError, js.SolveError) as error:
         return _fault_of_error(call, error)
     except Exception as error:
         return f"{type(error).__name__}: {_first_line(error)}"

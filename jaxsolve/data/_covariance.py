@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._checks import concrete, require_finite
+from .._checks import concrete, real_array, require_finite
 
 
 def matmul(a: Float[Array, "..."], b: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -22,10 +22,12 @@ def covariance_root(covariance: Any, in_size: int) -> Float[Array, "d d"]:
         in_size: d.
 
     Raises:
+        TypeError: no array of real numbers.
         ValueError: another shape, or concrete values that are not finite, negative eigenvalues, or a matrix that is
             not symmetric and positive definite.
     """
-    shape = jnp.shape(covariance)
+    array = real_array(covariance, "covariance").astype(jnp.result_type(float))
+    shape = array.shape
     if shape not in ((in_size,), (in_size, in_size)):
         raise ValueError(
             f"covariance must be eigenvalues of shape ({in_size},) or a matrix of shape ({in_size}, {in_size}), "
@@ -33,7 +35,6 @@ def covariance_root(covariance: Any, in_size: int) -> Float[Array, "d d"]:
         )
     require_finite(covariance, "covariance")
     known = concrete(covariance)
-    array = jnp.asarray(covariance, jnp.result_type(float))
     if len(shape) == 1:
         if known is not None and np.any(known < 0):
             raise ValueError(f"covariance has a negative eigenvalue, {known.min()}; eigenvalues must be >= 0")

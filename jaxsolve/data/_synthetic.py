@@ -234,7 +234,7 @@ def _targets(
         y = jax.vmap(one)(x)
     except jax.errors.JAXTypeError:
         raise  # a function that branches on its sample, about which JAX says more
-    except (TypeError, ValueError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         if str(error).startswith(f"{name} must return"):
             raise
         raise ValueError(f"{name} cannot take one sample, an array of shape {x.shape[1:]}: {error}") from error

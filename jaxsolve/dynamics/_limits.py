@@ -7,7 +7,7 @@ import numpy as np
 
 from .. import dmft, nets
 from .._checks import concrete, describe
-from .._problem import Problem
+from .._problem import Problem, require_problem
 from ._infinite_width import InfiniteWidth
 from ._rich_limit import RichLimit
 
@@ -83,6 +83,7 @@ def limits(problem: Problem) -> Limits:
         TypeError: the network is not dense, or its hyperparameters are traced.
         ValueError: it has a single neuron.
     """
+    require_problem(problem)
     net = problem.net
     if not isinstance(net, nets.AbstractDense) or len(net.weights) < 2:
         raise TypeError(f"limits are known of dense networks with hidden layers such as nets.MLP, got {describe(net)}")

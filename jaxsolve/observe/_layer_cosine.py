@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from .. import nets
 from .._checks import describe
 from .._dynamics import Quantity, View
-from .._problem import Problem
+from .._problem import Problem, require_problem
 from .._safe import nonzero
 from ._observable import Observable
 
@@ -54,6 +54,7 @@ def least_map(problem: Problem) -> Float[Array, "out in"]:
         >>> print(js.observe.least_map(problem).round(2))
         [[1.5 2. ]]
     """
+    require_problem(problem)
     return jnp.linalg.lstsq(problem.x, problem.y)[0].T
 
 

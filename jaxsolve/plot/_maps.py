@@ -87,7 +87,7 @@ def gram(
         ValueError: the kernel is not square, or there is not one class per sample.
         TypeError: the kernel is no variable of a dataset, or the classes are no integers.
     """
-    if not hasattr(kernel, "squeeze"):
+    if not hasattr(kernel, "isel"):
         raise TypeError(f"kernel must be a variable of a dataset, such as ds['kernel'], got {describe(kernel)}")
     matrix = np.asarray(kernel.squeeze().values, float)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:

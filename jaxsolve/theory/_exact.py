@@ -2,9 +2,8 @@
 
 import equinox as eqx
 
-from .._checks import describe
 from .._dynamics import AbstractRandomAccess, NotApplicable, Validity
-from .._problem import Problem
+from .._problem import Problem, require_problem
 from ._balanced import Balanced
 from ._decoupled_modes import DecoupledModes
 from ._deep_balanced import DeepBalanced
@@ -29,8 +28,7 @@ def exact(problem: Problem) -> AbstractRandomAccess:
         NotApplicable: no closed form does. The message names the nearest form first, the one that misses the fewest
             assumptions by the least, then all others, with what each of them misses and by how much.
     """
-    if not isinstance(problem, Problem):
-        raise TypeError(f"problem must be a jaxsolve.Problem, got {describe(problem)}")
+    require_problem(problem)
     missed = []
     for form in (TwoLayerLine(), SingleNeuronFlow(), Balanced(), DeepBalanced(), DecoupledModes()):
         validity = _check(form, problem)
