@@ -111,6 +111,9 @@ def main(*, quick: bool) -> Iterator[Row]:
         ways = {way: seconds(case, T, way) for way in others}
         ways[default.integrator] = default  # timed twice, it would only add noise
         done = {way: time for way, time in ways.items() if time != UNFINISHED}
+        if not done:
+            yield Row(f"{case}, to t = {T:g}: seconds in which no integrator finished", LONGEST, note="not counted")
+            continue
         note = ", ".join(
             f"{way} {t.first:.3g} s, {1e3 * t.later:.3g} ms, {t.trust:.1f} digits" for way, t in done.items()
         )
