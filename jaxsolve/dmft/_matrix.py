@@ -104,8 +104,8 @@ class Matrix(eqx.Module):
         >>> hidden = js.dmft.linear_network(form, 2, 1, 5, jnp.ones(3).dtype).hidden
         >>> matrix = jax.tree.map(lambda leaf: leaf[0], hidden)
         >>> signals = matrix.forth[:1]
-        >>> above, found, matrix = matrix.forward(jnp.asarray(2.0), signals, 1e-6)
-        >>> print((above**2).mean().round(3), matrix.features.count)
+        >>> above, found, features = matrix.forward(jnp.asarray(2.0), signals, 1e-6)
+        >>> print((above**2).mean().round(3), features.count)
         4.0 1
     """
 
@@ -116,16 +116,16 @@ class Matrix(eqx.Module):
     moved: Float[Array, "k k"]
 
     def forward(self, sigma: Float[Array, ""], phi: Float[Array, "n s"], least: float):
-        """W phi, the coefficients of phi, and the matrix that has met it."""
+        """W phi, the coefficients of phi, and the directions with its own."""
         found, features = self.features.meet(phi, least)
-        return self._known(sigma, phi, found), found, eqx.tree_at(lambda one: one.features, self, features)
+        return self._known(sigma, phi, found), found, features
 
     def backward(self, sigma: Float[Array, ""], g: Float[Array, "n s"], least: float):
-        """W^T g, the coefficients of g, and the matrix that has met it."""
+        """W^T g, the coefficients of g, and the directions with its own."""
         found, gradients = self.gradients.meet(g, least)
         response = sigma * (g @ self.forth.T) / g.shape[1]
         signals = sigma * found @ self.back + (response + found @ self.moved.T) @ self.features.rows
-        return signals, found, eqx.tree_at(lambda one: one.gradients, self, gradients)
+        return signals, found, gradients
 
     def glance(self, sigma: Float[Array, ""], phi: Float[Array, "n s"]) -> Float[Array, "n s"]:
         """W phi for signals that are not kept: what is new in each goes one way, as each is looked at alone."""

@@ -100,22 +100,24 @@ def look(
 
     def forward(phi: Array, layer: tuple[Array, Matrix]) -> tuple[Array, tuple]:
         sigma, matrix = layer
-        h, below, matrix = matrix.forward(sigma, phi, least)
+        h, below, features = matrix.forward(sigma, phi, least)
         phi, bend = slope(h)
-        return phi, (matrix, h, phi, bend, below)
+        return phi, (features, h, phi, bend, below)
 
     def backward(g: Array, layer: tuple[Array, Matrix, Array]) -> tuple[Array, tuple]:
         sigma, matrix, bend = layer
-        z, above, matrix = matrix.backward(sigma, flat(g), least)
-        return bend[:, None] * z.reshape(g.shape), (matrix, g, above.reshape(n, a, -1))
+        z, above, gradients = matrix.backward(sigma, flat(g), least)
+        return bend[:, None] * z.reshape(g.shape), (gradients, g, above.reshape(n, a, -1))
 
     stacked = lambda one, others: jnp.concatenate([one[None], others])
     start, sigma = x @ network.first, jnp.sqrt(form.variance)[1:-1]
     phi, bend = slope(start)
-    last, (hidden, h, phis, bends, below) = jax.lax.scan(forward, phi, (sigma, network.hidden))
+    last, (directions, h, phis, bends, below) = jax.lax.scan(forward, phi, (sigma, network.hidden))
+    hidden = eqx.tree_at(lambda one: one.features, network.hidden, directions)
     phis, bends = stacked(phi, phis), stacked(bend, bends)
     top = bends[-1][:, None] * network.last[None]
-    first, (hidden, g, above) = jax.lax.scan(backward, top, (sigma, hidden, bends[:-1]), reverse=True)
+    first, (directions, g, above) = jax.lax.scan(backward, top, (sigma, hidden, bends[:-1]), reverse=True)
+    hidden = eqx.tree_at(lambda one: one.gradients, hidden, directions)
     kernels = jax.vmap(lambda one: one @ one.T / size)
     features = stacked(x @ x.T, kernels(phis))
     gradients = kernels(jax.vmap(flat)(stacked(first, g))).reshape(-1, n, a, n, a)
