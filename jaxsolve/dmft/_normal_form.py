@@ -22,10 +22,10 @@ class NormalForm(eqx.Module):
         rate: of the updates.
 
     Example:
-        >>> net = js.nets.MLP(2, 100, 2, 1, scaling=js.nets.Scaling.mup(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(4, 64, 2, 1, scaling=js.nets.Scaling.mup(), key=jax.random.key(0))
         >>> form = js.dmft.normal_form(net)
         >>> print(form.variance, form.rate, form.hidden, form.richness)
-        [0.5 1.  1. ] [1. 1. 1.] 2 1.0
+        [0.25 1.   1.  ] [1. 1. 1.] 2 1.0
     """
 
     variance: Float[Array, " layers"]
@@ -46,9 +46,9 @@ def normal_form(net: nets.AbstractDense) -> NormalForm:
     """The normal form of a dense network: of its hyperparameters and its width, not of its weights.
 
     Example:
-        >>> net = js.nets.MLP(2, 100, 1, 1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
-        >>> print(js.dmft.normal_form(net).richness.round(2))  # 1/sqrt(N): lazy
-        0.1
+        >>> net = js.nets.MLP(4, 64, 1, 1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> print(js.dmft.normal_form(net).richness)  # 1/sqrt(N): lazy
+        0.125
     """
     scaling = net.scaling
     width = scaling.sigma.dtype.type(net.widths[-1]) if net.units is None else net.units.astype(scaling.sigma.dtype)

@@ -75,9 +75,9 @@ def isotropic_velocity(
         mixed: the root of eta_a eta_w.
 
     Example:
-        >>> beta, force = jnp.array([[3.0], [4.0]]), jnp.array([[1.0], [0.0]])
-        >>> print(js.theory.isotropic_velocity(beta, force, 0.0).ravel().round(2))  # -|beta| (I + bb^T) force
-        [-6.8 -2.4]
+        >>> beta, force = jnp.array([[3.0], [4.0]]), jnp.array([[25.0], [0.0]])
+        >>> print(js.theory.isotropic_velocity(beta, force, 0.0).ravel().round())  # -|beta| (I + bb^T) force
+        [-170.  -60.]
 
     Reference:
         @inproceedings{kunin2024get, booktitle={NeurIPS}, year={2024}, note={arXiv 2406.06158}, title={Get rich quick},
