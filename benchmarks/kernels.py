@@ -277,6 +277,12 @@ def _foreign(name: str) -> Iterator[Row]:
         fastest = min((rival.name for rival in rivals), key=lambda rival: medians[rival])
         ratio, note = medians[fastest] / medians[ours.name], f"{1e3 * medians[ours.name]:.3g} ms"
         yield Row(f"{name}: the fastest of neural-tangents / jaxsolve, time", ratio, ">=", 30, peer=fastest, note=note)
+        case = FOREIGN[name]("float64")
+        one, other = foreign_ours(case), foreign_theirs(case, nt, fastest, 0)
+        answer, kernel = (np.asarray(jax.jit(function)(*arrays)) for function, arrays in (other, one))
+        answer = np.moveaxis(answer, 2, 1) if answer.ndim == 4 else answer
+        what = f"{name} float64: largest relative difference to neural-tangents"
+        yield Row(what, _difference(answer, kernel), "<=", DTYPES["float64"])
 
 
 # --- growth
