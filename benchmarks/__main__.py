@@ -17,7 +17,7 @@ from ._said import BUSY, machine, Others, peak_memory, Row
 
 
 NAMES = (
-    *("foundations", "first_contact", "theory", "kernels", "flow", "choice", "limits", "edge", "scaling"),
+    *("foundations", "first_contact", "theory", "kernels", "pytorch", "flow", "choice", "limits", "edge", "scaling"),
     *("diagnose", "sweeps", "faults", "memory"),
 )
 

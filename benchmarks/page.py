@@ -21,8 +21,8 @@ INTRODUCTION = """\
 # Performance
 
 `uv run python -m benchmarks --json FILE.json` measures what is here, and `uv run python -m benchmarks.page FILE.json`
-writes this page. A goal is what was to be reached; what was missed is said as well. Why things are as fast as they
-are, and what was tried and gained nothing: [notes](performance-notes.md).
+writes this page. A goal is a bound that the benchmark checks; **no** marks one that does not hold. Why things are as
+fast as they are, and what was tried and gained nothing: [notes](performance-notes.md).
 """
 
 

@@ -1,4 +1,4 @@
-"""What the papers got wrong, recomputed; and their sweeps, as configs.
+"""The papers: their figures reproduced, their errors recomputed, their sweeps as configs.
 
 The public names are listed in `__init__.pyi`; each is imported when first used, as configs need none of what errata do.
 """
