@@ -47,7 +47,9 @@ WAYS = {
 
 def main(*, quick: bool) -> Iterator[Row]:
     """All of them; only imports and the closed form in the quick part."""
-    yield Row("import jax and jaxsolve: seconds", statistics.median(own_process(START)[0] for _ in range(REPEATS)), "<=", 2)
+    yield Row(
+        "import jax and jaxsolve: seconds", statistics.median(own_process(START)[0] for _ in range(REPEATS)), "<=", 2
+    )
     for name, (net, dynamics, goal) in list(WAYS.items())[: 1 if quick else None]:
         code = START + "import optax; optimizer = optax.sgd(0.1)" + CALLS.format(net=net, dynamics=dynamics)
         runs = [own_process(code)[1:] for _ in range(1 if quick else REPEATS)]

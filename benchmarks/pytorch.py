@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import psutil
 
 import jaxsolve as js
 
@@ -27,7 +28,7 @@ EVERY = 100  # steps, between losses that are kept
 def main(*, quick: bool) -> Iterator[Row]:
     """All of them; the quick part is kernel A, one loop and few seeds."""
     try:
-        import torch
+        import torch  # pyright: ignore[reportMissingImports]
     except ImportError:
         print("  PyTorch is not installed, so nothing was measured: uv run --with torch python -m benchmarks pytorch")
         return
@@ -105,7 +106,12 @@ def _kernel(name: str, case: Case, side: Torch) -> Iterator[Row]:
     weights, x = [side.tensor(one) for one in matrices], side.tensor(samples)
     ours = jax.jit(lambda net, x: js.kernels.empirical(net, x).ntk)
     kernel = np.asarray(ours(net, samples))
-    ways: dict[str, Callable[..., Any]] = {"vmap(jacrev)": side.by_jacobian, "vjp and jvp": side.by_products}
+    ways: dict[str, Callable[..., Any]] = {"vmap(jacrev)": side.by_jacobian}
+    tangents = 4 * case.n**2 * case.c * sum(weight.numel() for weight in weights)  # bytes
+    if tangents < 0.5 * psutil.virtual_memory().available:
+        ways["vjp and jvp"] = side.by_products
+    else:
+        print(f"  {name}: vjp and jvp were not measured: torch.func would hold {tangents / 1e9:.0f} GB of tangents")
     seconds = {way: timed(lambda way=way: ways[way](weights, x))[1] for way in ways}
     fastest = min(ways, key=lambda way: seconds[way])
     theirs = lambda: ways[fastest](weights, x)

@@ -2,11 +2,12 @@
 
 import json
 import math
+import sys
 
 import jax
 import pytest
 
-from benchmarks import __main__ as suite, foundations, limits
+from benchmarks import __main__ as suite, foundations, limits, pytorch
 from benchmarks._said import Others, Row
 
 
@@ -53,6 +54,12 @@ def test_an_exception_loses_one_benchmark_alone(tmp_path, monkeypatch, capsys):
     assert json.loads(kept.read_text())["benchmarks"]["foundations"] == found["foundations"]
     assert suite.main(["limits", "--quick", "--json", str(kept)]) == 0
     assert list(json.loads(kept.read_text())["benchmarks"]) == ["limits"]
+
+
+def test_without_pytorch_it_says_how_to_have_it(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "torch", None)  # as if it were not installed
+    assert list(pytorch.main(quick=True)) == []
+    assert "uv run --with torch" in capsys.readouterr().out
 
 
 def test_what_others_use_is_not_what_we_use(monkeypatch):
