@@ -97,14 +97,24 @@ class Others:
         self._begin = self._now()
 
     def busy(self) -> float:
-        """Per cent of all cores so far; what this run's own children use counts once they have ended."""
+        """Per cent of all cores so far."""
         wall, every, own = (after - before for after, before in zip(self._now(), self._begin, strict=True))
         return max(0.0, 100 * (every - own) / (wall * (os.cpu_count() or 1)))
 
     def _now(self) -> tuple[float, float, float]:
-        spent, own = psutil.cpu_times(), os.times()
+        spent, this = psutil.cpu_times(), psutil.Process()
         every = sum(getattr(spent, kind, 0.0) for kind in ("user", "nice", "system", "irq", "softirq", "steal"))
-        return time.perf_counter(), every, own.user + own.system + own.children_user + own.children_system
+        # What has ended counts with the one that waited for it, which need not be this process: a server forks some.
+        return time.perf_counter(), every, sum(map(_used, [this, *this.children(recursive=True)]))
+
+
+def _used(process: psutil.Process) -> float:
+    """Seconds of processor time, with those of children that have ended."""
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def peak_memory() -> float:

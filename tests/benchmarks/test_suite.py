@@ -2,6 +2,7 @@
 
 import json
 import math
+import subprocess
 import sys
 
 import jax
@@ -68,6 +69,17 @@ def test_what_others_use_is_not_what_we_use(monkeypatch):
     monkeypatch.setattr(Others, "_now", lambda _: next(moments))
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     assert Others().busy() == 50.0
+
+
+def test_what_a_child_of_a_child_uses_is_ours():
+    burn = "import time; end = time.process_time() + 0.5\nwhile time.process_time() < end: pass"
+    server = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}]); print(flush=True); input()"
+    begin = Others()._now()[2]
+    with subprocess.Popen([sys.executable, "-c", server], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert Others()._now()[2] - begin > 0.4  # the server lives, its child has ended
+        process.communicate(b"\n")
 
 
 def test_an_unknown_benchmark_is_named(capsys):
