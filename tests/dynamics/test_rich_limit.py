@@ -182,7 +182,7 @@ def test_kernels_per_neuron_of_networks_go_to_those_of_the_limit():
 
 def test_in_a_sweep_and_a_comparison():
     def problem(sigma):
-        return _problem(64, 2, "linear", js.nets.Scaling.mean_field(sigma=sigma))
+        return _problem(64, 1, "linear", js.nets.Scaling.mean_field(sigma=sigma))
 
     data = js.sweep(problem, {"sigma": [0.5, 1.0]}, js.RichLimit(nodes=8), TIMES[[0, -1]], progress=False)
     alone = js.solve(problem(1.0), js.RichLimit(nodes=8), TIMES[[0, -1]])["loss"]
