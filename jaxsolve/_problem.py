@@ -108,6 +108,11 @@ class Problem(eqx.Module):
                 "jax.tree_util.Partial(apply, params), where apply(params, x) maps one sample to its outputs"
             )
         dtype = leaves[0].dtype
+        dtypes = sorted({str(leaf.dtype) for leaf in leaves})
+        if len(dtypes) > 1:
+            raise ValueError(
+                f"the network's parameters are {' and '.join(dtypes)}; give all of them one dtype, float32 or float64"
+            )
         if dtype not in (jnp.float32, jnp.float64):
             raise ValueError(
                 f"the network's parameters are {dtype}; only float32 and float64 are served, since the tolerances of "
@@ -275,6 +280,18 @@ def _read_state(net: Any, state: Any) -> eqx.nn.State | None:
         )
     if not needed and state is not None:
         raise ValueError(f"this network has no state, so Problem needs state=None, got {describe(state)}")
+    return None if state is None else _without_memory(net, state)
+
+
+def _without_memory(net: Any, state: eqx.nn.State) -> eqx.nn.State:
+    """The state in which one pass in training mode leaves the statistics of that pass, whatever the momentum."""
+    is_norm = lambda node: isinstance(node, eqx.nn.BatchNorm)
+    for norm in filter(is_norm, jax.tree.leaves(net, is_leaf=is_norm)):
+        if norm.mode == "ema":
+            state = state.set(norm.ema_first_time_index, jnp.array(True))
+        else:  # of means without a bias, the first is that of the first batch
+            state = state.set(norm.batch_state_index, jax.tree.map(jnp.zeros_like, state.get(norm.batch_state_index)))
+            state = state.set(norm.batch_counter, jnp.zeros_like(state.get(norm.batch_counter)))
     return state
 
 

@@ -328,3 +328,10 @@ def test_methods_can_be_compiled_by_jax_and_by_equinox():
     for compile in (jax.jit, eqx.filter_jit):
         np.testing.assert_allclose(compile(made.objective)(made.params), expected, rtol=eps(50))
         assert compile(made.outputs)(made.params).shape == (4, 2)
+
+
+def test_all_parameters_have_one_dtype():
+    net = eqx.nn.MLP(2, 1, 4, 1, key=jax.random.key(0), dtype=jnp.float32)
+    net = eqx.tree_at(lambda net: net.layers[1].weight, net, replace_fn=lambda w: w.astype(jnp.bfloat16))
+    with pytest.raises(ValueError, match="parameters are bfloat16 and float32; give all of them one dtype"):
+        Problem(net, jnp.eye(2, dtype=jnp.float32), jnp.ones((2, 1)))

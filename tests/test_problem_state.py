@@ -1,0 +1,45 @@
+"""Networks with a state: the batch normalisation of equinox."""
+
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxsolve import Problem
+from tests.cases import eps
+
+
+class _Normalised(eqx.Module):
+    """A small network with equinox's own batch normalisation."""
+
+    first: eqx.nn.Linear
+    norm: eqx.nn.BatchNorm
+    last: eqx.nn.Linear
+
+    def __init__(self, mode: Literal["ema", "batch"], momentum: float):
+        keys = jax.random.split(jax.random.key(0))
+        self.first, self.last = eqx.nn.Linear(3, 5, key=keys[0]), eqx.nn.Linear(5, 2, key=keys[1])
+        self.norm = eqx.nn.BatchNorm(5, "batch", momentum=momentum, mode=mode)
+
+    def __call__(self, x, state):
+        h, state = self.norm(self.first(x), state)
+        return self.last(jnp.tanh(h)), state
+
+
+@pytest.mark.parametrize(("mode", "momentum"), [("batch", 0.0), ("batch", 0.99), ("ema", 0.99)])
+@pytest.mark.parametrize("used", [False, True])
+def test_statistics_are_of_the_training_set_whatever_the_momentum(mode, momentum, used):
+    net, state = eqx.nn.make_with_state(_Normalised)(mode, momentum)
+    x, y = jax.random.normal(jax.random.key(1), (6, 3)), jnp.ones((6, 2))
+    if used:  # the statistics of other data are in it
+        _, state = jax.vmap(net, (0, None), (0, None), axis_name="batch")(5 + 3 * x, state)
+    start = Problem(net, x, y, test=(x, y), state=state)
+    h = np.asarray(jax.vmap(net.first)(x))
+    h = (h - h.mean(0)) / np.sqrt(h.var(0) + net.norm.eps)
+    expected = jax.vmap(net.last)(np.tanh(h))
+    found = (start.outputs(start.params), start.predict(start.params, x), start.test_outputs(start.params))
+    for f in found:
+        np.testing.assert_allclose(f, expected, atol=eps(20))
