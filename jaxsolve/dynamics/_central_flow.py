@@ -18,18 +18,21 @@ from ._central_step import CentralState, CentralStep, Point
 from ._certificate import energy_balance
 from ._edge_optimiser import AbstractPreconditioner, Plain, read_preconditioner
 from ._flow import AbstractFlow, read_options
-from ._integrator import tolerances
+from ._integrator import ParameterNorm, tolerances
 from ._system import AbstractSystem, default_rtol, SMOOTH_RTOL
 
 
 class _Norm(eqx.Module):
-    """The root mean square over the parameters of a state, or that over nu if it is larger."""
+    """The root mean square over a network's own parameters, or that over nu if it is larger."""
 
     size: int = eqx.field(static=True)  # a shape
+    parameters: ParameterNorm
 
     def __call__(self, y: Point) -> Float[Array, ""]:
         w, nu = y.moving[: self.size], y.moving[self.size : -1]
-        return jnp.sqrt(jnp.maximum(jnp.mean(w**2), jnp.sum(nu**2) / max(1, nu.size)))
+        own = self.parameters.padding
+        squares = jnp.sum(nu**2) / max(1, nu.size) * (own if nu.size == self.size else 1.0)
+        return jnp.sqrt(jnp.maximum(jnp.mean(w**2) * own, squares))
 
 
 class CentralSystem(AbstractSystem):
@@ -47,7 +50,9 @@ class CentralSystem(AbstractSystem):
         rtol, atol = tolerances(rtol, atol, problem.x.dtype)
         finer = rtol / SMOOTH_RTOL
         self.solver = CentralStep(problem, optimiser, min(k, size), 0.2 * finer**0.25, 1e-3 * finer**0.5)
-        self.controller = diffrax.PIDController(rtol=rtol, atol=atol, norm=_Norm(size), pcoeff=0.3, icoeff=0.4)
+        self.controller = diffrax.PIDController(
+            rtol=rtol, atol=atol, norm=_Norm(size, ParameterNorm(problem)), pcoeff=0.3, icoeff=0.4
+        )
 
     @property
     def valid(self) -> Bool[Array, ""]:

@@ -42,6 +42,6 @@ def flow_certificate(
 
 
 def energy_balance(problem: Problem, params: PyTree, lost: Float[Array, ""]) -> Float[Array, ""]:
-    """|L(0) - L(t) - lost| / L(0), `lost` being where the energy of the loss has gone: to heat, or to motion."""
+    """|L(0) - L(t) - lost| / |L(0)|, `lost` being where the energy of the loss has gone: to heat, or to motion."""
     initial, final = problem.objective(problem.params), problem.objective(params)
-    return jnp.abs(initial - final - lost) / initial
+    return jnp.abs((initial - final - lost) / initial)

@@ -10,8 +10,10 @@ import optax
 from jaxtyping import Array, Float
 
 from .._checks import concrete, describe
+from .._dynamics import is_key
 from ._held import Held
 from ._optimizer import read_optimizer
+from ._rate import stand_in
 
 
 class AbstractPreconditioner(eqx.Module):
@@ -167,15 +169,25 @@ def read_preconditioner(optimizer: Any) -> AbstractPreconditioner:
     name = Held(optimizer).__name__
     squares = _squares(optimizer)
     if squares is not None:
+        starts = concrete(squares.initial + squares.eps)
+        if starts is not None and starts < 1e-25:  # rounding leaves less of an eps of 0
+            raise ValueError(
+                f"{name} starts with nu = eps = 0, where its steps are infinite: give initial_scale= or eps="
+            )
         return squares
     refusal = f"the central flow is known for {_WHICH}; not for this optimiser ({name}): js.Descent runs it"
     try:
         _, seen = read_optimizer(optimizer, None, 0.0)
     except ValueError as error:
         raise ValueError(refusal) from error
-    if seen.rate is None or seen.momentum is not None or not _proportional(optimizer, seen.rate):
+    if seen.rate is None or seen.momentum is not None or not _proportional(optimizer):
         raise ValueError(refusal)
     return Plain(seen.rate)
+
+
+def _known(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+    """The same kind of optimiser, which does not depend on numbers that are being traced."""
+    return jax.tree.map(lambda leaf: leaf if is_key(leaf) else jnp.asarray(leaf), stand_in(Held(optimizer))).value
 
 
 def _update(optimizer: optax.GradientTransformation, gradient: Array, params: Array, nu: Any = None) -> tuple[Any, Any]:
@@ -186,27 +198,38 @@ def _update(optimizer: optax.GradientTransformation, gradient: Array, params: Ar
         return optimizer.update(gradient, state, params)
 
 
-def _proportional(optimizer: optax.GradientTransformation, rate: Array) -> bool:
+def _proportional(optimizer: optax.GradientTransformation) -> bool:
     """Whether a step is -rate g for small and for large gradients, and 0 without one: no decay, no clipping."""
-    if concrete(rate) is None:
-        return True
-    params = jnp.array([1.0, -2.0])
-    for size in (0.0, 1e-3, 1e6):
-        gradient = size * jnp.array([1.0, 0.5])
-        found, _ = _update(optimizer, gradient, params)
-        if not jnp.allclose(found, -rate * gradient, rtol=1e-4, atol=0):
-            return False
-    return True
+    with jax.ensure_compile_time_eval():
+        known, params, gradient = _known(optimizer), jnp.array([1.0, -2.0]), jnp.array([1.0, 0.5])
+        step = lambda size: _update(known, size * gradient, params)[0]
+        rate = -step(1e-3)[0] / 1e-3
+        close = lambda size: bool(jnp.allclose(step(size), -rate * size * gradient, rtol=1e-4, atol=0))
+        return bool(rate != 0) and all(map(close, (0.0, 1e-3, 1e6)))
 
 
 def _squares(optimizer: optax.GradientTransformation) -> Squares | None:
-    """RMSProp as it shows itself: the running average in its state, and how it answers known ones."""
+    """RMSProp as it shows itself, None for others."""
+    with jax.ensure_compile_time_eval():
+        known = _known(optimizer)
+        try:
+            up = _update(known, jnp.array([1.0, 0.0]), jnp.array([1.0, -2.0]))[0][0] > 0
+        except Exception:  # an optimiser that wants other parameters is not one of these
+            return None
+
+        def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+            updates, state = known.update(updates, state, params)
+            return jax.tree.map(lambda u: jnp.where(up, -u, u), updates), state  # a number may stand in for -rate
+
+        if _numbers_of_squares(optax.GradientTransformation(known.init, update)) is None:
+            return None
+    return _numbers_of_squares(optimizer)
+
+
+def _numbers_of_squares(optimizer: optax.GradientTransformation) -> Squares | None:
+    """From the running average in the state, and from answers to known ones."""
     params = jnp.array([1.0, -2.0])
-    try:
-        state = optimizer.init(params)
-        nodes = [leaf for leaf in jax.tree.leaves(state)]
-    except Exception:  # an optimiser that wants other parameters is not one of these
-        return None
+    nodes = jax.tree.leaves(optimizer.init(params))
     if len(nodes) != 1 or not jnp.issubdtype(jnp.result_type(nodes[0]), jnp.floating):
         return None
     scalar = jnp.ndim(nodes[0]) == 0

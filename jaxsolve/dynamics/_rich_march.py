@@ -85,12 +85,14 @@ class RichMarch(AbstractStandIn, AbstractMarching):
     def init(self, problem: Problem, ts: Float[Array, " times"]) -> LimitState:
         form, inputs = dmft.normal_form(problem.net), dmft.basis(problem.x, problem.x_test)
         dtype = problem.x.dtype
-        result = RESULTS.where(problem.valid, RESULTS.successful, RESULTS.invalid)
+        rate = jnp.ones((), dtype) if self.rate is None else self.rate.astype(dtype)
+        fine = jnp.isfinite(rate) & (rate > 0)  # of a traced one nobody knew
+        result = RESULTS.where(problem.valid & fine, RESULTS.successful, RESULTS.invalid)
         if self.rate is None:
             nodes = dmft.flow_nodes(_spread(problem, form, inputs.train, ts, self.count))
             wanted = jnp.searchsorted(nodes.times, ts).astype(int)
         else:
-            rate = self.rate.astype(dtype)
+            rate = jnp.where(fine, rate, 1)
             nodes = dmft.descent_nodes(self.count + 1, rate)
             wanted = step_at(ts, rate)
             too_late = wanted[-1] > self.count
@@ -197,7 +199,7 @@ class RichMarch(AbstractStandIn, AbstractMarching):
         value = jax.vmap(lambda f: problem.loss.value(f, problem.y))
         start = value(jnp.zeros_like(f))  # f = 0
         before, rate = state.lost
-        balance = jnp.max(jnp.abs(start - value(f) - before - state.nodes.own[state.steps] * rate) / start)
+        balance = jnp.max(jnp.abs(start - value(f) - before - state.nodes.own[state.steps] * rate) / jnp.abs(start))
         missed = jnp.max(jax.vmap(lambda one: one.missed)(network)) ** 2
         if f.shape[0] > 1:
             found = f if test is None else test

@@ -11,7 +11,8 @@ from ._observable import Observable
 def _given(view: View, name: str) -> Float[Array, " k"]:
     known = view.given(name)
     if known is None:
-        raise ValueError(f"{name} is known to CentralFlow only; observe.stability(rate) is measured in any run")
+        which = "CentralFlow and RodFlow" if name == "oscillation" else "CentralFlow"
+        raise ValueError(f"{name} is known to {which} only; observe.stability(rate) is measured in any run")
     return known
 
 

@@ -21,7 +21,8 @@ jaxsolve reproduce all --scale {scale}
 ```
 
 A claim is reproduced, or differs, where the whole interval of its measurement (95 %, over networks drawn anew) says so;
-else it is not decidable at this scale. Settings said to be lost could not be read in the published text. [Errata](errata.md) are about equations; this page is about figures.
+else it is not decidable at this scale. Settings said to be lost could not be read in the published text.
+[Errata](errata.md) are about equations; this page is about figures.
 """
 
 

@@ -65,6 +65,44 @@ def test_optimisers_without_a_central_flow_are_refused(optimizer):
         CentralFlow(optimizer)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        optax.adam,
+        optax.adagrad,
+        lambda rate: optax.sgd(rate, momentum=0.9),
+        lambda rate: optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(rate)),
+        lambda rate: optax.chain(optax.add_decayed_weights(0.1), optax.sgd(rate)),
+    ],
+)
+def test_they_are_refused_inside_a_trace_too(make):
+    with pytest.raises(ValueError, match="the central flow is known for gradient descent"):
+        jax.eval_shape(lambda rate: CentralFlow(make(rate)).optimiser, jnp.asarray(0.1))
+
+
+@pytest.mark.parametrize(
+    "make", [optax.sgd, lambda rate: dynamics.scalar_rmsprop(rate, initial_scale=1.0), optax.rmsprop]
+)
+def test_rates_that_are_traced_are_read(make):
+    read = lambda rate: CentralFlow(make(rate)).optimiser
+    for found, expected in zip(*map(jax.tree.leaves, (jax.jit(read)(0.1), read(0.1))), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-20)  # rounding leaves less of an eps of 0
+
+
+def test_rmsprop_that_starts_with_infinite_steps_is_refused():
+    with pytest.raises(ValueError, match="nu = eps = 0, where its steps are infinite: give initial_scale= or eps="):
+        CentralFlow(dynamics.scalar_rmsprop(0.1))
+
+
+def test_zeros_behind_a_padded_network_hide_no_error():
+    def steps(width):
+        net = nets.MLP(3, width, 1, 1, "tanh", scaling=nets.Scaling.ntk(), key=jax.random.key(0))
+        x = jax.random.normal(jax.random.key(1), (5, 3))
+        return solve(Problem(net, x, jnp.sin(x[:, :1])), CentralFlow(rate=0.1), 20.0).stats.steps
+
+    assert steps(nets.Padded(4, size=64)) == steps(4)
+
+
 def test_complementarity_of_many_at_the_edge(getkey):
     cone = type(CONE).of(20)
     third = jax.random.normal(getkey(), (210, 300))

@@ -280,6 +280,21 @@ def test_certificate_of_a_linear_network():
     np.testing.assert_allclose(certificate.trust, -np.log10(worst * (1 + 12 / run.stats.steps)), rtol=1e-12)
 
 
+def test_the_balance_of_energy_does_not_depend_on_the_zero_of_the_loss():
+    def balance(shift):
+        net = cases.mlp(jax.random.key(0))
+        x = jax.random.normal(jax.random.key(1), (4, 3))
+        loss = lambda f, y: 0.5 * jnp.sum((f - y) ** 2) - shift
+        problem = Problem(net, x, jnp.ones((4, 2)), loss=loss)
+        scale = abs(float(problem.objective(problem.params)))
+        run = solve(problem, GradientFlow(diffrax.Tsit5(), rtol=1e-2), 3.0, throw=False)
+        assert run.certificate is not None
+        return float(run.certificate.energy_balance) * scale
+
+    assert balance(0.0) > 1e-5
+    np.testing.assert_allclose(balance(10.0), balance(0.0), rtol=1e-3)
+
+
 def test_a_lost_balance_of_energy_leaves_no_digit_and_is_warned_of():
     certificate = Certificate(jnp.asarray(jnp.nan), jnp.asarray(1e30), jnp.asarray(0.5), jnp.asarray(1e-2))
     assert certificate.trust == 0
