@@ -37,21 +37,13 @@ ROOMS = (data, dynamics, integrators, losses, nets, observe, theory, until)
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """What may stand in one place of a config.
+    """What may stand in one place of a config."""
 
-    Attributes:
-        noun: what it is called in messages.
-        known: what makes it, by name.
-        plain: reads a value that is no table; None where it is the name of something.
-        arrays: whether a list stands for an array instead.
-        together: makes one thing of the several in a list, where there may be several.
-    """
-
-    noun: str
-    known: Mapping[str, Callable[..., Any]]
-    plain: Callable[[Any], Any] | None = None
-    arrays: bool = False
-    together: Callable[..., Any] | None = None
+    noun: str  # what it is called in messages
+    known: Mapping[str, Callable[..., Any]]  # what makes it, by name
+    plain: Callable[[Any], Any] | None = None  # reads a value that is no table; None where it is the name of something
+    arrays: bool = False  # whether a list stands for an array instead
+    together: Callable[..., Any] | None = None  # makes one thing of the several in a list, where there may be several
 
     def find(self, name: Any) -> Callable[..., Any]:
         """What makes the thing of this name. Raises ValueError, with the nearest name, if there is none."""
@@ -82,8 +74,8 @@ def kinds() -> dict[str, Kind]:
     """The kinds of things that a config holds, by the name of the place where they stand."""
     networks = Kind("network", _classes(nets, nets.AbstractNetwork))
     flows = Kind("dynamics", _classes(dynamics, AbstractDynamics))
-    rules = [name for name, member in vars(nets.Scaling).items() if isinstance(member, staticmethod)]
-    scalings = {name: getattr(nets.Scaling, name) for name in rules}
+    scalings = {name: rule.__func__ for name, rule in vars(nets.Scaling).items() if isinstance(rule, staticmethod)}
+    optimisers = Kind("optimiser of optax", _optimisers())
     solvers = _classes(diffrax, diffrax.AbstractSolver) | _classes(integrators, diffrax.AbstractSolver)
     return {
         "network": networks,
@@ -98,11 +90,11 @@ def kinds() -> dict[str, Kind]:
         "flow": flows,
         "integrator": Kind("integrator", solvers),
         "solver": Kind("integrator", solvers),  # inside of another
-        "optimizer": Kind("optimiser of optax", _optimisers() | _of_optax(CHAINED), together=optax.chain),
+        "optimizer": Kind(optimisers.noun, {**optimisers.known, **_of_optax(CHAINED)}, together=optax.chain),
         "learning_rate": Kind("schedule of optax", _of_optax(SCHEDULES), plain=lambda rate: rate),
         "transform": Kind("transform", _functions(data, data.AbstractTransform), together=lambda *several: several),
         "at": Kind("network", {"RunEnd": dynamics.RunEnd}),
-        "factory": Kind("optimiser of optax", {}, plain=optimiser),  # of the next version no more
+        "factory": dataclasses.replace(optimisers, known={}, plain=optimisers.find),  # of the next version no more
         "until": Kind("condition", _functions(until, until.AbstractCondition)),
         "observe": Kind("observable", _functions(observe, observe.Observable)),
         "key": Kind("random key", {}, plain=random_key),
@@ -110,15 +102,8 @@ def kinds() -> dict[str, Kind]:
     }
 
 
-def optimiser(name: Any) -> Callable[..., optax.GradientTransformation]:
-    """The function of optax that makes an optimiser from a learning rate."""
-    known = _optimisers()
-    if not isinstance(name, str) or name not in known:
-        raise ValueError(unknown(name, known, "optimiser of optax"))
-    return known[name]
-
-
 def _optimisers() -> dict[str, Callable[..., Any]]:
+    """The functions of optax that make an optimiser from a learning rate."""
     return {
         key: value
         for key, value in vars(optax).items()
@@ -160,10 +145,9 @@ def _functions(room: types.ModuleType, result: type) -> dict[str, Callable[..., 
     return {
         name: value
         for name, value in vars(room).items()
-        if not name.startswith("_")
+        if not name.startswith(("_", "find_"))
         and isinstance(value, types.FunctionType)
         and inspect.signature(value).return_annotation is result
-        and not name.startswith("find_")
     }
 
 

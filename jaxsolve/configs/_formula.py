@@ -57,14 +57,7 @@ EXACT = (ast.FloorDiv, ast.Mod, ast.USub, ast.UAdd)  # of arrays of integers too
 class Formula:
     """A formula such as `=2 * gamma**-2`: numbers, names of axes, + - * / // % **, and a few functions.
 
-    A name alone stands for any value, also for text.
-
-    Arguments:
-        text: the formula, with its mark.
-        where: the place in the config, for messages.
-
-    Raises:
-        ConfigError: the text is not such a formula.
+    A name alone stands for any value, also for text. Raises ConfigError, with the place, if the text is none.
     """
 
     def __init__(self, text: str, where: str):

@@ -120,12 +120,7 @@ class ConfiguredDynamics:
 def import_problem(text: str, *, allow_code: bool) -> Callable[..., Problem]:
     """The function that `"module:function"` names; importing the module runs its code.
 
-    Arguments:
-        text: what the config says.
-        allow_code: whether the reader allows it.
-
-    Raises:
-        ConfigError: it is not allowed, is not in a module of the reader's own, or returns no problem.
+    Raises ConfigError if the reader does not allow it, or if it is no function of a module of the reader's own.
     """
     if not allow_code:
         raise ConfigError(

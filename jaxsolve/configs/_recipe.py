@@ -80,14 +80,12 @@ def read_object(value: Any, kind: Kind, where: str) -> Node:
     if BIAS in given and kind.noun == "scaling":
         bias = read_arguments(_bias, given.pop(BIAS), f"{where}.{BIAS}", BIAS)
         rule = Recipe(make, read_arguments(make, given, where), where)
-        parts = {"rule": rule, "scales": Recipe(_bias, bias, where)}
-        return _made(lambda rule, scales: rule.with_bias(**scales), parts, where)
+        return _made(lambda rule, **scales: rule.with_bias(**scales), {"rule": rule, **bias}, where)
     return _made(make, read_arguments(make, given, where), where)
 
 
-def _bias(*, sigma: Any = 0.0, eta: Any = 1.0) -> dict[str, Any]:
+def _bias(*, sigma: Any = 0.0, eta: Any = 1.0) -> None:
     """What a rule of scaling says of biases."""
-    return {"sigma": sigma, "eta": eta}
 
 
 def read_arguments(make: Callable[..., Any], given: Any, where: str, called: str = "") -> dict[str, Node]:

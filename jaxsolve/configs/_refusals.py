@@ -73,13 +73,7 @@ def one_line(text: str) -> str:
 
 
 def unknown(name: Any, known: Iterable[str], noun: str) -> str:
-    """Says that a name is unknown, and which is meant or which there are.
-
-    Arguments:
-        name: what was given.
-        known: what is accepted.
-        noun: what it is a name of, such as "loss".
-    """
+    """Says that a name of a noun such as "loss" is unknown, and which is meant or which there are."""
     names = sorted(known)
     text = str(name)
     near = difflib.get_close_matches(text, names, 1) or [other for other in names if other.lower() == text.lower()]

@@ -93,7 +93,7 @@ def see(optimizer: Held) -> Seen:
     known = stand_in(optimizer)
     traced = any(map(_is_traced, jax.tree.leaves(optimizer)))
     with jax.ensure_compile_time_eval():
-        with _float64():
+        with jax.enable_x64(True):
             kind, count, time, momentum = _look(known)
         if count is None and not traced:
             if time < 0:
@@ -125,12 +125,6 @@ def stand_in(optimizer: Held) -> Held:
 
 def _is_traced(leaf: Array) -> bool:
     return not is_key(leaf) and concrete(leaf) is None
-
-
-def _float64() -> Any:
-    # JAX before 0.8 has it among the experiments.
-    where: Any = jax
-    return (where if hasattr(jax, "enable_x64") else where.experimental).enable_x64(True)
 
 
 def _look(optimizer: Held) -> tuple[Kind, int | None, float, float]:

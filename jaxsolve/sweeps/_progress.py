@@ -14,9 +14,7 @@ SHARE = 0.05  # of the time so far, at least, lies between them: the log of a lo
 class Progress:
     """Shows lanes done, their rate, the time left, and failures: by rich's bar, or a line now and then in a log.
 
-    Arguments:
-        missing: which lanes have yet to run. Those that have run before tell nothing of the rate.
-        shown: whether to show anything.
+    Lanes that are not missing at the start tell nothing of the rate.
     """
 
     def __init__(self, missing: np.ndarray, *, shown: bool):

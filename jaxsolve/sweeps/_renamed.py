@@ -6,12 +6,5 @@ from .._renamed import old_names
 
 
 if not TYPE_CHECKING:  # a type checker would take any misspelt name of the room for one of these
-    __getattr__ = old_names(
-        "sweeps",
-        {
-            "Config": "configs.Config",
-            "ConfigError": "configs.ConfigError",
-            "read_config": "configs.read_config",
-            "write": "sweeps.save",
-        },
-    )
+    moved = ("Config", "ConfigError", "read_config")
+    __getattr__ = old_names("sweeps", {"write": "sweeps.save"} | {name: f"configs.{name}" for name in moved})

@@ -23,10 +23,7 @@ class Signals:
     """While it is entered, the first Ctrl-C or SIGTERM is only noted; one more than a second later interrupts.
 
     Signals reach the main thread only: elsewhere, and where a signal is ignored or handled outside of Python, nothing
-    changes.
-
-    Arguments:
-        active: whether to put off anything.
+    changes; nor where it is not active.
     """
 
     def __init__(self, *, active: bool):
@@ -66,11 +63,7 @@ class Signals:
         return self._noted is not None
 
     def heed(self, missing: np.ndarray) -> None:
-        """Raises Stopped if there was a signal.
-
-        Arguments:
-            missing: which lanes have yet to run.
-        """
+        """Raises Stopped if there was a signal; it says how many lanes are missing."""
         if self._noted is not None:
             raise Stopped(
                 f"stopped by {self._noted.name}: {int(np.sum(~missing))} of {missing.size} lanes are in the store; "

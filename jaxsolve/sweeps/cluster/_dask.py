@@ -58,14 +58,10 @@ def run_on(
     signals: Signals,
     tell: Callable[[int, int], None],
 ) -> None:
-    """Runs the lanes that a store misses on the workers of a cluster.
+    """Runs the lanes that a store misses on the workers of a cluster, and tells how many have run and have failed.
 
-    Arguments:
-        client: of the cluster.
-        programs: of the groups, traced here to know their batches. Workers trace theirs themselves.
-        store: for the lanes.
-        signals: heeded between tasks: those that run are waited for, the others are dropped.
-        tell: called with how many lanes have run, and how many of them failed.
+    Programs are traced here only to know their batches: workers trace theirs themselves. Signals are heeded between
+    tasks: those that run are waited for, the others are dropped.
 
     Raises:
         ValueError: a worker has other versions of the libraries, or XLA runs there with other flags.

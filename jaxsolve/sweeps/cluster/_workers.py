@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.experimental
 import numpy as np
 
 from ..planning._plan import Plan
@@ -63,9 +62,7 @@ class Conditions(NamedTuple):
         with contextlib.ExitStack() as stack:
             for name, value in self.settings.items():
                 if _settings()[name] != value:
-                    # JAX before 0.8 has enable_x64 among the experiments.
-                    setting: Any = getattr(jax if hasattr(jax, name) else jax.experimental, name)
-                    stack.enter_context(setting(value))
+                    stack.enter_context(getattr(jax, name)(value))
             yield
 
     def adopt_flags(self, where: str, *, fresh: bool) -> None:

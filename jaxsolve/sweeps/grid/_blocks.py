@@ -48,10 +48,6 @@ class Blocks:
             slice(i * b, min((i + 1) * b, n)) for i, b, n in zip(self.place(number), self.block, self.grid, strict=True)
         )
 
-    def shape(self, number: int) -> tuple[int, ...]:
-        """Lanes along each axis of one block."""
-        return tuple(part.stop - part.start for part in self.region(number))
-
     def lanes(self, number: int) -> np.ndarray:
         """The flat indices of a block's lanes, in the order of its rows, which is rising."""
         ranges = [np.arange(part.start, part.stop) for part in self.region(number)]

@@ -1,6 +1,5 @@
 """What tells two plans apart."""
 
-import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator
@@ -56,11 +55,6 @@ def _numbers(array: np.ndarray) -> list[Any]:
     size = float(np.sum(np.abs(flat)))
     mixed = float(np.sum(np.real(flat) * np.cos(np.arange(flat.size)))) / (size or 1.0)
     return [describe_value(size), describe_value(2 + mixed)]
-
-
-def plan_hash(facts: dict[str, Any]) -> str:
-    """A short name for a plan."""
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def differences(old: Any, new: Any, tolerance: float, path: str = "") -> Iterator[str]:

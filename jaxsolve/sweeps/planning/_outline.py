@@ -30,24 +30,14 @@ SHOWN = 12  # groups in a description
 
 @dataclasses.dataclass(frozen=True)
 class Outline:
-    """One lane of a group, in shapes.
+    """One lane of a group, in shapes."""
 
-    Attributes:
-        observed: by observable, the shape of what is seen at all times.
-        state_bytes: of the parameters and of the state that marches, with all that it saves.
-        observed_bytes: of what is observed.
-        dynamics: the one that runs, where the problem chooses.
-        flop: floating-point operations of one gradient of the loss, or of a whole closed form; NaN if unknown. Those
-            of eigenvectors and the like are not counted.
-        times: how often a lane computes that; None if only its run shows.
-    """
-
-    observed: dict[str, tuple[int, ...]]
-    state_bytes: int
+    observed: dict[str, tuple[int, ...]]  # by observable, the shape of what is seen at all times
+    state_bytes: int  # of the parameters and of the state that marches, with all that it saves
     observed_bytes: int
-    dynamics: AbstractDynamics
-    flop: float
-    times: int | None
+    dynamics: AbstractDynamics  # the one that runs, where the problem chooses
+    flop: float  # of one gradient of the loss, or of a closed form, without eigenvectors and the like; NaN if unknown
+    times: int | None  # how often a lane computes that; None if only its run shows
 
     def memory(self, size: int) -> int:
         """Bytes that the lanes of a batch hold at the same time."""
@@ -74,18 +64,12 @@ def outline(plan: "Plan", group: Group) -> Outline:
     """All that can be said of a lane before it runs."""
     shape, chosen = _lane(plan, group)
     any_kind: Any = chosen
-    observables = tuple(plan.observables)
     closed = isinstance(chosen, AbstractRandomAccess)
-
-    def lane(problem: Problem) -> tuple[Any, dict[str, Array]]:
-        if closed:
-            return problem.params, _seen(plan, problem, chosen)
-        state = any_kind.init(problem, plan.times)
-        return (problem.params, state), observe_march(problem, observables, any_kind.finish(problem, state), at_once=1)
-
+    state = lambda p: None if closed else any_kind.init(p, plan.times)
+    lane = lambda p: ((p.params, state(p)), _seen(plan, p, chosen))
     held, observed = eqx.filter_eval_shape(lane, shape)
     once = lambda p: (
-        observe_random_access(p, any_kind, observables, plan.times) if closed else jax.grad(p.objective)(p.params)
+        observe_random_access(p, any_kind, plan.observables, plan.times) if closed else jax.grad(p.objective)(p.params)
     )
     times = 1 if closed else None
     if isinstance(chosen, Descent):
@@ -131,15 +115,14 @@ def _lane(plan: "Plan", group: Group) -> tuple[Problem, AbstractDynamics]:
 
 def _seen(plan: "Plan", problem: Problem, dynamics: Any) -> dict[str, Array]:
     """What is observed of a lane, or something of the same shape."""
-    observables = tuple(plan.observables)
     if isinstance(dynamics, AbstractRandomAccess):
         require_kind(problem, dynamics)
-        return observe_random_access(problem, dynamics, observables, plan.times.astype(problem.x.dtype))
+        return observe_random_access(problem, dynamics, plan.observables, plan.times.astype(problem.x.dtype))
     if Quantity.PARAMS in dynamics.provides:  # at all times as at the start, which needs no state
-        read = lambda view: {item.name: item(view) for item in observables}
+        read = lambda view: {item.name: item(view) for item in plan.observables}
         times = jnp.zeros((len(plan.times), 1), problem.x.dtype)
         return jax.lax.map(lambda t: read(View(problem, t[0], problem.params)), times)
-    return observe_march(problem, observables, dynamics.finish(problem, dynamics.init(problem, plan.times)))
+    return observe_march(problem, plan.observables, dynamics.finish(problem, dynamics.init(problem, plan.times)))
 
 
 def _bytes(tree: Any) -> int:

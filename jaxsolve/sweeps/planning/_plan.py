@@ -39,7 +39,7 @@ class Plan:
     problem_fn: Callable[..., Problem]
     axes: tuple[Axis, ...]
     dynamics: Dynamics
-    observables: Sequence[Observable]
+    observables: tuple[Observable, ...]
     ts: np.ndarray
     batch_size: int | None
     sizes: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
@@ -57,11 +57,6 @@ class Plan:
     def lanes(self) -> int:
         """Cells of the grid."""
         return math.prod(len(axis) for axis in self.axes)
-
-    @property
-    def lanes_per_group(self) -> int:
-        """Cells of equal static arguments."""
-        return math.prod(len(axis) for axis in self.axes if axis.traced)
 
     @property
     def name(self) -> str:
@@ -92,9 +87,8 @@ class Plan:
             TypeError, ValueError: what is observed fits into no dataset.
         """
         size = self.size_of(group) if size is None else size
-        observables = tuple(self.observables)
-        program = trace_group(self.problem_fn, group, self.dynamics, observables, self.times, size, devices)
-        require_dataset(observables, program.runner.out_info)
+        program = trace_group(self.problem_fn, group, self.dynamics, self.observables, self.times, size, devices)
+        require_dataset(self.observables, program.runner.out_info)
         return program
 
     def check(self, among: Sequence[Group]) -> None:

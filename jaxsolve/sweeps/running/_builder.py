@@ -192,25 +192,14 @@ def _depends_on_input(jaxpr: Any) -> list[bool]:
 
 
 class Setup(NamedTuple):
-    """What the lanes of a group do, and where.
-
-    Attributes:
-        builder: makes their problems.
-        dynamics: how they move (the first of them, where axes say how), where the problem chooses the one that it has
-            chosen.
-        observables, ts: as for the sweep.
-        devices: to run on.
-        size: lanes of a batch, on all devices.
-        cell: any one of the group, from `cells_of`.
-    """
+    """What the lanes of a group do, and where."""
 
     builder: Builder
-    dynamics: Any
     observables: tuple[Observable, ...]
     ts: Float[Array, " times"]
     devices: Devices
-    size: int
-    cell: dict[str, Any]
+    size: int  # lanes of a batch, on all devices
+    cell: dict[str, Any]  # any one of the group, from `cells_of`
 
     def of_size(self, lanes: int) -> "Setup":
         """The same for batches of so many lanes, or a few more: as many on each device."""

@@ -40,12 +40,7 @@ class Devices:
         return cores() if self.on_cpu and len(self) == 1 else 1
 
     def lower(self, fn: Callable[..., Any], arguments: Sequence[Any]) -> jax.stages.Lowered:
-        """Lowers a function of rows to one that runs on all devices, each on its part of the rows.
-
-        Arguments:
-            fn: of the rows of one device.
-            arguments: shapes and dtypes of these, one pytree for each argument of `fn`.
-        """
+        """Lowers a function of one device's rows, given the shapes of its arguments there, for all devices at once."""
         if len(self) == 1:
             with jax.default_device(self.all[0]):
                 return jax.jit(fn).lower(*arguments)

@@ -29,21 +29,13 @@ LOOPED, FUSED = 64, 65536  # lanes of a batch, where nobody chooses: results com
 
 
 class Program(NamedTuple):
-    """A group, traced: what is left is to compile and run it.
+    """A group, traced: what is left is to compile and run it."""
 
-    Attributes:
-        group: any lanes of the group that was traced.
-        setup: what they do, and where.
-        runner: runs them, once it is compiled.
-        caption: what they do, in a line.
-        chosen: whether the batch size was chosen here.
-    """
-
-    group: Group
+    group: Group  # any lanes of the one that was traced
     setup: Setup
     runner: AbstractRunner
-    caption: str
-    chosen: bool
+    caption: str  # what the lanes do, in a line
+    chosen: bool  # whether the batch size was chosen here
 
     @property
     def size(self) -> int:
@@ -89,7 +81,7 @@ def trace_group(
     kind, total = _kind(chosen, devices), len(group.lanes)
     cell = {name: values[0] for name, values in cells_of(group, chosen).items()}
     size = default_batch(chosen, total) if batch_size is None else min(batch_size, total)
-    setup = Setup(builder, chosen, observables, ts, devices, 0, cell).of_size(size)
+    setup = Setup(builder, observables, ts, devices, 0, cell).of_size(size)
     alike = isinstance(dynamics, AbstractDynamics)
     said = caption(builder.dynamics, chosen, builder.shape) if alike else chosen.name
     return Program(group, setup, kind(setup), said, batch_size is None)

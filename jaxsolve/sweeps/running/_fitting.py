@@ -5,10 +5,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import jax
-import jax.experimental
 import numpy as np
 
 from ... import kernels
@@ -38,18 +36,16 @@ def run_group(program: Program, stop: Callable[[], bool] = lambda: False) -> Ite
         OutOfMemory: a batch does not fit. Lanes that have been yielded are finished all the same.
     """
     group, runner, origin = program.group, program.runner, program.origin
-    cells = cells_of(group, program.setup.dynamics)
+    cells = cells_of(group, program.setup.builder.chosen)
     known = group.cells if runner.refills else {}
     waiting = Waiting({name: cells[name] for name in known}, len(group.lanes))
     # A SimpleQueue may wait for ever when a signal comes at the end of a timeout (CPython 3.11).
     said: queue.Queue[Batch | BaseException | None] = queue.Queue()
     x64 = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
-    # JAX before 0.8 has it among the experiments.
-    precision: Any = jax if hasattr(jax, "enable_x64") else jax.experimental
 
     def work() -> None:
         try:
-            with precision.enable_x64(x64):  # which may be a setting of the caller's thread
+            with jax.enable_x64(x64):  # which may be a setting of the caller's thread
                 runner.run(cells, waiting, said.put)
         except BaseException as error:
             said.put(error)

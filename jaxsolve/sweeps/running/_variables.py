@@ -54,25 +54,21 @@ class Variable:
                 f"shape {self.shape}; sweep them in stores of their own"
             )
 
-    @staticmethod
-    def from_json(facts: dict[str, Any]) -> "Variable":
-        """Reads what `dataclasses.asdict` wrote."""
-        dims, shape = tuple(facts["dims"]), tuple(facts["shape"])
-        return Variable(facts["name"], dims, shape, facts["dtype"], facts["attrs"])
-
 
 def variables_of(
-    observables: Sequence[Observable], lanes: Lanes, *, rounded: bool, certified: bool
+    observables: Sequence[Observable], dynamics: Dynamics, ts: np.ndarray, lanes: Lanes
 ) -> tuple[Variable, ...]:
-    """The variables for batches such as this one, of arrays or of their shapes; `result` is the last.
+    """The variables for lanes such as these, of which shapes and dtypes are enough; `result` is the last.
 
     `t_saved` is among them where the times saved may differ from the given ones, `trust` where lanes may have a
     certificate.
     """
+    # Where axes or the problem choose the dynamics, groups may round times in their own ways, and some certify.
+    unknown = not isinstance(dynamics, AbstractMarching | AbstractRandomAccess)
     found = [_variable(item.name, ("t", *item.dims), lanes.observed[item.name], item.unit) for item in observables]
-    if rounded:
+    if unknown or not np.array_equal(np.asarray(dynamics.times(jnp.asarray(ts))), ts):
         found.append(_variable("t_saved", ("t",), lanes.times, TIME, long_name="time of the step saved"))
-    if certified:
+    if unknown or lanes.trust is not None:
         vouched = "digits that the certificate vouches for; NaN without one"
         found.append(Variable("trust", (), (), "float32", {"units": "digits", "long_name": vouched}))
     wall = "wall time of the batch, shared by steps; without compilation"
@@ -102,16 +98,6 @@ def require_dataset(observables: Sequence[Observable], lanes: Lanes) -> None:
                     f"dimension {dim!r} of observable {item.name!r} has {size} entries, but {sizes[dim]} in another "
                     "observable: give it a name of its own"
                 )
-
-
-def variables_for(
-    observables: Sequence[Observable], dynamics: Dynamics, ts: np.ndarray, lanes: Lanes
-) -> tuple[Variable, ...]:
-    """The variables of a store, before any lane has run; of lanes, shapes and dtypes are enough."""
-    # Where axes or the problem choose the dynamics, groups may round times in their own ways, and some certify.
-    unknown = not isinstance(dynamics, AbstractMarching | AbstractRandomAccess)
-    rounded = unknown or not np.array_equal(np.asarray(dynamics.times(jnp.asarray(ts))), ts)
-    return variables_of(observables, lanes, rounded=rounded, certified=unknown or lanes.trust is not None)
 
 
 def rows_of(batch: Batch) -> Rows:

@@ -33,10 +33,6 @@ class Chunks:
 
     A chunk is one file per variable, which Zarr replaces as a whole. `result` comes last, and is the record: a lane has
     run where `result` is not -1, all files of the chunk are there, and their checksums hold.
-
-    Attributes:
-        blocks: of the store.
-        missing: which lanes have yet to run, as far as this process knows; all, before it looks.
     """
 
     def __init__(self, path: Path, layout: Layout):
@@ -44,7 +40,7 @@ class Chunks:
 
         self.path = path
         self.blocks = layout.blocks
-        self.missing = np.ones(math.prod(layout.blocks.grid), bool)
+        self.missing = np.ones(math.prod(layout.blocks.grid), bool)  # lanes, as far as this process knows
         self._variables = {item.name: item for item in layout.variables}
         self._open: dict[int, Rows] = {}  # the chunks that are not whole
         self._changed: set[int] = set()
@@ -137,7 +133,8 @@ class Chunks:
             time.sleep(min(SLOWEST_LOOK, 0.01 + 0.1 * waited))
 
     def _put(self, number: int, rows: Rows) -> None:
-        shape, region = self.blocks.shape(number), self.blocks.region(number)
+        region = self.blocks.region(number)
+        shape = [part.stop - part.start for part in region]
         for name, values in rows.items():
             if 0 not in values.shape:
                 self._arrays[name][region] = values.reshape(*shape, *values.shape[1:])

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..grid._blocks import Blocks, cut
-from ..planning._fingerprint import FIRST, first_problem, plan_hash
+from ..planning._fingerprint import FIRST, first_problem
 from ..planning._plan import Plan
+from ..planning._source import short
 from ..running._execute import Program
-from ..running._variables import LANE_VARIABLES, Variable, variables_for
+from ..running._variables import LANE_VARIABLES, Variable, variables_of
 from ._files import LOCK, MANIFEST, OURS, PARTIAL, write_whole, WRITER
 from ._manifest import citation, FORMAT, summary
 from ._memory import coordinates
@@ -46,9 +47,9 @@ def new_layout(
 
     What the lanes of a program of any group hold, those of all groups hold.
     """
-    variables = variables_for(plan.observables, plan.dynamics, plan.ts, program.runner.out_info)
+    variables = variables_of(plan.observables, plan.dynamics, plan.ts, program.runner.out_info)
     blocks = cut(plan.axes, program.size, max(item.lane_bytes for item in variables))
-    head = {"citation": citation(), "plan_hash": plan_hash(facts)}
+    head = {"citation": citation(), "plan_hash": short(json.dumps(facts, sort_keys=True))}
     attributes = {**summary(labels, run), **head, "batch_size": program.size}
     manifest = {
         "format": FORMAT,
@@ -111,7 +112,8 @@ def read_layout(path: Path) -> Layout:
             )
         plan = manifest["plan"]
         _ = plan["problem_fn"], plan["precision"]["x64"], manifest["attributes"].items(), manifest["runs"][-1]
-        variables = tuple(Variable.from_json(item) for item in manifest["variables"])
+        shaped = lambda item: item | {key: tuple(item[key]) for key in ("dims", "shape")}
+        variables = tuple(Variable(**shaped(item)) for item in manifest["variables"])
         blocks = Blocks(tuple(manifest["chunks"]["grid"]), tuple(manifest["chunks"]["block"]))
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"{path / OURS / MANIFEST} is damaged: it lacks {error}; start in another store") from error

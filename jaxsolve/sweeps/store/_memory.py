@@ -1,6 +1,7 @@
 """Stores: where the lanes of a sweep go. This one keeps them in memory."""
 
 import abc
+import contextlib
 import warnings
 from pathlib import Path
 from typing import Any, TYPE_CHECKING
@@ -18,19 +19,13 @@ if TYPE_CHECKING:
     import xarray
 
 
-class AbstractStore(abc.ABC):
+class AbstractStore(contextlib.AbstractContextManager["AbstractStore", None]):
     """Takes the lanes of a sweep, in any order, and gives back its dataset.
 
     It is entered before the first lane comes and left when no more do.
     """
 
     plan: Plan  # with what the store knows of the size of its batches
-
-    @abc.abstractmethod
-    def __enter__(self) -> "AbstractStore": ...
-
-    @abc.abstractmethod
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None: ...
 
     @property
     @abc.abstractmethod
@@ -55,9 +50,6 @@ class Memory(AbstractStore):
         self._missing = np.ones(plan.lanes, bool)
         self._batches: list[Batch] = []
 
-    def __enter__(self) -> "Memory":
-        return self
-
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         pass
 
@@ -76,7 +68,7 @@ class Memory(AbstractStore):
         import xarray
 
         plan, batches = self.plan, self._batches
-        variables = variables_of(plan.observables, batches[0].rows, rounded=True, certified=True)
+        variables = variables_of(plan.observables, plan.dynamics, plan.ts, batches[0].rows)
         dims, shape = tuple(axis.dim for axis in plan.axes), tuple(len(axis) for axis in plan.axes)
         values = {item.name: np.empty((plan.lanes, *item.shape), item.dtype) for item in variables}
         for batch in batches:

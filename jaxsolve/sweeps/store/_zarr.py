@@ -63,15 +63,8 @@ class HeldStore(AbstractOnDisk):
     """Keeps the lanes in a Zarr store, chunk by chunk as they finish, and takes up where another process stopped.
 
     While it is entered no other process can hold the store. Beside the Zarr arrays, the folder `_jaxsolve` has the
-    manifest and the lock.
-
-    Arguments:
-        path: of the store.
-        plan: of the sweep.
-        first: traces the program of a group, from which a new store learns what its lanes hold.
-        resume: whether a store of the same plan is carried on.
-        retry_failed: whether lanes that failed run again.
-        elsewhere: whether the lanes run in other processes.
+    manifest and the lock. A new store learns what its lanes hold from `first`, which traces the program of a group;
+    `elsewhere` says that they run in other processes.
 
     Raises and warns, on entering, as `sweep` says; at once, if the path is none.
     """
@@ -205,7 +198,7 @@ class HeldStore(AbstractOnDisk):
         run = run_facts(elsewhere=self._elsewhere)
         different = changes(self._manifest["runs"][-1], run)
         size, used = self.plan.batch_size, set(self._manifest["batch_size"]["used"].values())
-        if size is not None and used - {min(size, self.plan.lanes_per_group)}:
+        if size is not None and used - {min(size, len(self.plan.groups[0].lanes))}:
             different.append(f"batch size: {sorted(used)} before, {size} now")
         if different:
             warnings.warn(
@@ -254,11 +247,8 @@ class HeldStore(AbstractOnDisk):
 class JoinedStore(AbstractOnDisk):
     """A store that another process holds, of which this one writes whole chunks.
 
-    Arguments:
-        path: of the store.
-        plan: of the sweep.
-        lanes: flat indices of those that this process may be asked for; None looks at all chunks.
-        index: of this process among those of `Hosts`, which leave word for the holder; None if the caller tells it.
+    It may be asked for these lanes (flat indices); None looks at all chunks. The index is that of this process among
+    those of `Hosts`, which leave word for the holder; None if the caller tells it.
     """
 
     def __init__(self, path: Path, plan: Plan, lanes: np.ndarray | None = None, index: int | None = None):

@@ -48,23 +48,14 @@ class Origin(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Lanes that have run, on the host.
+    """Lanes that have run, on the host."""
 
-    Attributes:
-        lanes: their indices: in the group where a runner hands them over, in the grid from then on.
-        rows: one per lane.
-        wall: seconds that went into them: of what ran at once, their share of the useful steps.
-        useful: steps of lanes that had not finished, accepted or rejected; 0 for closed forms.
-        executed: all steps since the last batch, with those of finished lanes that waited for others.
-        origin: where and how they ran; None where a runner hands them over.
-    """
-
-    lanes: np.ndarray
+    lanes: np.ndarray  # their indices: in the group where a runner hands them over, in the grid from then on
     rows: Lanes
-    wall: float
-    useful: int = 0
-    executed: int = 0
-    origin: Origin | None = None
+    wall: float  # seconds that went into them: of what ran at once, their share of the useful steps
+    useful: int = 0  # steps of lanes that had not finished, accepted or rejected; 0 for closed forms
+    executed: int = 0  # all steps since the last batch, with those of finished lanes that waited for others
+    origin: Origin | None = None  # None where a runner hands them over
 
     @property
     def failed(self) -> int:
@@ -73,36 +64,22 @@ class Batch(NamedTuple):
 
 
 class AbstractRunner(abc.ABC):
-    """Runs lanes by one program, which is traced when the runner is made.
+    """Runs lanes by one program, which is traced when the runner is made."""
 
-    Arguments:
-        setup: of the group.
-
-    Attributes:
-        out_info: shapes and dtypes of some lanes.
-        refills: whether new lanes take the places of those that finish, so that it is best given many at once.
-        alone: whether one thread runs it.
-        streams: how many threads are best used at once, known when it is compiled.
-    """
-
-    refills: ClassVar[bool]
-    alone: ClassVar[bool] = False
-    out_info: Lanes
-    streams: int
+    refills: ClassVar[bool]  # whether new lanes take the places of finished ones, so that it is best given many at once
+    alone: ClassVar[bool] = False  # whether one thread runs it
+    out_info: Lanes  # shapes and dtypes of some lanes
+    streams: int  # how many threads are best used at once, known when it is compiled
     _compiled: Any
 
     def __init__(self, setup: Setup):
         self._devices, self._rows = setup.devices, setup.rows
         self._lowered = self._devices.lower(*self._program(setup))
-        self.out_info = self._lanes_of(self._lowered.out_info)
+        self.out_info, *_ = self._lowered.out_info
 
     @abc.abstractmethod
     def _program(self, setup: Setup) -> tuple[Callable[..., Any], Sequence[Any]]:
-        """A function of the rows of one device, and the shapes of its arguments."""
-
-    @abc.abstractmethod
-    def _lanes_of(self, out: Any) -> Lanes:
-        """The lanes in what the program returns."""
+        """A function of the rows of one device, whose result begins with their lanes; the shapes of its arguments."""
 
     @abc.abstractmethod
     def run(self, cells: Cells, waiting: Waiting, hand_over: Callable[[Batch], Any]) -> None:
@@ -127,11 +104,6 @@ class AbstractRunner(abc.ABC):
 def take(cells: Cells, places: np.ndarray) -> Cells:
     """The rows of some lanes."""
     return {name: values[places] for name, values in cells.items()}
-
-
-def repeat_last(places: np.ndarray, size: int) -> np.ndarray:
-    """The places, and copies of the last one: a program always has the same number of rows."""
-    return np.concatenate([places, np.full(size - len(places), places[-1])])
 
 
 def rows_at(lanes: Lanes, places: Any) -> Lanes:

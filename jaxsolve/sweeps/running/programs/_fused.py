@@ -6,12 +6,13 @@ from typing import Any, final
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from ...._results import result_code
 from ...._solve import check_applies, observe_random_access, random_access_result
 from .._builder import Cells, Leaves, Setup
-from ._base import AbstractRunner, Batch, Lanes, repeat_last, rows_at, take
+from ._base import AbstractRunner, Batch, Lanes, rows_at, take
 from ._queue import Waiting
 
 
@@ -46,19 +47,17 @@ class Fused(AbstractRunner):
             code = result_code(random_access_result(problem, closed))
             return Lanes(observed, ts, ts[-1], code, jnp.zeros((), int))
 
-        def batch(cells: dict[str, Array]) -> Lanes:
+        def batch(cells: dict[str, Array]) -> tuple[Lanes]:
             own, shared = jax.vmap(setup.leaves, out_axes=Leaves(0, None), axis_size=rows)(cells)
-            return jax.vmap(lane, in_axes=(0, None), axis_size=rows)(own, shared)
+            return (jax.vmap(lane, in_axes=(0, None), axis_size=rows)(own, shared),)
 
         return batch, [setup.shapes(rows)]
-
-    def _lanes_of(self, out: Any) -> Lanes:
-        return out
 
     def run(self, cells: Cells, waiting: Waiting, hand_over: Callable[[Batch], Any]) -> None:
         size = len(self._devices) * self._rows
         while len(places := waiting.take(size)):
             begin = time.perf_counter()
             # Calls are filled up, so that a lane's bits do not depend on how many lanes are left.
-            rows = rows_at(self._compiled(take(cells, repeat_last(places, size))), slice(len(places)))
+            filled = take(cells, np.pad(places, (0, size - len(places)), "edge"))
+            rows = rows_at(self._compiled(filled)[0], slice(len(places)))
             hand_over(Batch(places, rows, time.perf_counter() - begin))

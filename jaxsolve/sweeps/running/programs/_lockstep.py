@@ -50,7 +50,7 @@ class Lockstep(AbstractRunner):
             limit: Int[Array, " device"],
             target: Int[Array, " device"],
             held: Any,
-        ) -> tuple[Any, Lanes, Int[Array, " portion"], Int[Array, " rows"], Int[Array, " device"]]:
+        ) -> tuple[Lanes, Any, Int[Array, " portion"], Int[Array, " rows"], Int[Array, " device"]]:
             new, shared = begin(cells, portion)
             own, state = jax.tree.map(lambda old, put: old.at[places].set(put, mode="drop"), held, new)
 
@@ -79,7 +79,7 @@ class Lockstep(AbstractRunner):
             leaving = jax.vmap(leave, axis_size=portion)
             nothing = lambda *taken: zeros(jax.eval_shape(leaving, *taken))
             lanes = jax.lax.cond(jnp.any(left < rows), leaving, nothing, *taken)
-            return (own, state), lanes, left.astype(jnp.int32), steps, count[None]
+            return lanes, (own, state), left.astype(jnp.int32), steps, count[None]
 
         own, state = jax.eval_shape(lambda cells: begin(cells, rows)[0], setup.shapes(rows))
         whole = lambda leaf: jax.ShapeDtypeStruct((len(setup.devices) * rows, *leaf.shape[1:]), leaf.dtype)
@@ -87,9 +87,6 @@ class Lockstep(AbstractRunner):
         number = jax.ShapeDtypeStruct((1,), jnp.int32)
         places, live = jax.ShapeDtypeStruct((portion,), jnp.int32), jax.ShapeDtypeStruct((rows,), bool)
         return turn, [setup.shapes(portion), places, live, number, number, (own, state)]
-
-    def _lanes_of(self, out: Any) -> Lanes:
-        return out[1]
 
     def run(self, cells: Cells, waiting: Waiting, hand_over: Callable[[Batch], Any]) -> None:
         # What the host knows of the places of a batch has one row per device.
@@ -139,6 +136,6 @@ class Lockstep(AbstractRunner):
         """A turn; its numbers with one row per device, and the steps that the places of each made."""
         limits = np.full(len(live), limit, np.int32)
         out = self._compiled(cells, places.ravel(), live.ravel(), limits, target.astype(np.int32), held)
-        held, found, *numbers = out
+        found, held, *numbers = out
         left, steps, count = (np.asarray(values).reshape(len(live), -1) for values in numbers)
         return held, found, left, steps, count * self._rows

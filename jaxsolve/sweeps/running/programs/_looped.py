@@ -14,7 +14,7 @@ from jaxtyping import Array, Int
 
 from ...._solve import observe_march
 from .._builder import Cells, Setup
-from ._base import AbstractRunner, Batch, lane_of, Lanes, repeat_last, rows_at, take, zeros
+from ._base import AbstractRunner, Batch, lane_of, Lanes, rows_at, take, zeros
 from ._queue import Waiting
 
 
@@ -47,9 +47,6 @@ class Looped(AbstractRunner):
 
         return batch, [setup.shapes(setup.rows), jax.ShapeDtypeStruct((1,), jnp.int32)]
 
-    def _lanes_of(self, out: Any) -> Lanes:
-        return out[0]
-
     def run(self, cells: Cells, waiting: Waiting, hand_over: Callable[[Batch], Any]) -> None:
         each = 1
         while True:
@@ -70,7 +67,8 @@ class Looped(AbstractRunner):
     def _call(self, cells: Cells, places: np.ndarray) -> tuple[Lanes, np.ndarray]:
         parts = np.array_split(places, len(self._devices))
         counts = np.array([len(part) for part in parts], np.int32)
-        rows = np.concatenate([repeat_last(part if len(part) else places[:1], self._rows) for part in parts])
+        filled = [part if len(part) else places[:1] for part in parts]  # the program has the same rows at each call
+        rows = np.concatenate([np.pad(part, (0, self._rows - len(part)), "edge") for part in filled])
         lanes, attempts = self._compiled(take(cells, rows), counts)
         wanted = np.concatenate([self._rows * device + np.arange(count) for device, count in enumerate(counts)])
         return rows_at(lanes, wanted), np.asarray(attempts)[wanted]
