@@ -125,8 +125,8 @@ def scalar_rmsprop(
 ) -> optax.GradientTransformation:
     """RMSProp with one number for all parameters: nu <- decay nu + (1 - decay) |g|^2, w -= rate g/sqrt(nu + eps).
 
-    The simplest optimiser that adapts its step: `CentralFlow` describes it where initial_scale or eps is positive (steps
-    would be infinite at the start), `Descent(..., rate=rate)` runs it.
+    The simplest optimiser that adapts its step: `CentralFlow` describes it where initial_scale or eps is positive
+    (steps would be infinite at the start), `Descent(..., rate=rate)` runs it.
 
     Arguments:
         rate: learning rate.
