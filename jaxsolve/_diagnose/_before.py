@@ -17,7 +17,7 @@ from ._diagnosis import Finding
 from ._examine import test_loss
 from ._lens import Lens, through
 from ._movement import relative_change, whole_kernel
-from ._response import rate_exponent
+from ._response import rate_exponent, states_ahead
 from ._stability import next_update
 from ._train import begin, objective, train
 from ._verdict import side
@@ -79,13 +79,18 @@ def before(
     """
     descent = Descent(optimizer, rate=1.0)
     state = begin(descent, few, jnp.asarray([0.0, 1.0], few.x.dtype))
-    update = next_update(few, descent.optimizer, few.params, state.optimizer_state)
+    ahead, update = _first_step(few, descent.optimizer, state.optimizer_state)
     curved = curvature(few, few.params, update)
     findings = {
         "chizat_ratio": side(float(curved.ratio), _limits.CURVATURE, "lazy, to second order along the gradient")
     }
     notes = []
-    if float(curved.second) == 0:
+    if not _moves(update):
+        flat = not _moves(jax.grad(few.objective)(few.params))
+        why = "the loss has no gradient at the start" if flat else "the optimiser's first steps are zero"
+        findings["chizat_ratio"] = Finding(float("nan"), _limits.CURVATURE, f"not known: {why}")
+        notes.append(f"Chizat's ratio is not known: {why}.")
+    elif float(curved.second) == 0:
         findings["chizat_ratio"] = Finding(
             float("nan"), _limits.CURVATURE, "not known: the network has no second derivative"
         )
@@ -93,7 +98,7 @@ def before(
             "Chizat's ratio needs second derivatives, which networks with kinks (relu) may not have between them; the "
             "multiplier is measured without."
         )
-    exponent = rate_exponent(few, optimizer, few.params)
+    exponent = rate_exponent(few, optimizer, few.params, ahead)
 
     size = problem.y.shape[1]
     linear = _seen_through(problem, through(problem.net, problem.x, size, scale=1.0, linear=True))
@@ -113,7 +118,10 @@ def before(
     found = crossover(few, displacement, _limits.KERNEL_CHANGE.value)
     findings |= _multiplier(found)
     by_scale, words = _by_scale(found), _advice(found, exponent)
-    if verify and 0 < found.multiplier < np.inf:
+    if exponent is None:
+        if verify:
+            notes.append("Nothing was trained on both sides of the multiplier: the rates to suit it are not known.")
+    elif verify and 0 < found.multiplier < np.inf:
         places = np.array([found.multiplier / BOTH_SIDES, found.multiplier * BOTH_SIDES])
         changes = [_trained_at(problem, few, optimizer, steps, batch_size, key, m, exponent) for m in places]
         by_scale |= {"verified_multiplier": places, "verified_change": np.array(changes)}
@@ -121,6 +129,17 @@ def before(
     linear_loss = float(objective(linear, end))
     test = None if problem.x_test is None else float(test_loss(linear, end))
     return Before(findings, by_scale, linear_loss, test, words, notes)
+
+
+def _first_step(problem: Problem, optimizer: Any, state: PyTree) -> tuple[PyTree, PyTree]:
+    """The first update that is not 0, as schedules may begin there, and the state in which it is made."""
+    found = ((ahead, next_update(problem, optimizer, problem.params, ahead)) for ahead in states_ahead(state))
+    start = next(found)
+    return start if _moves(start[1]) else next((later for later in found if _moves(later[1])), start)
+
+
+def _moves(update: PyTree) -> bool:
+    return any(bool(jnp.any(leaf != 0)) for leaf in jax.tree.leaves(update))
 
 
 def _seen_through(problem: Problem, lens: Lens) -> Problem:
@@ -134,7 +153,7 @@ def _unwrapped(problem: Problem, params: Any) -> PyTree:
 
 def _progress(problem: Problem, params: PyTree) -> Any:
     before, now = (_slope(problem, p) for p in (problem.params, params))
-    return 1 - now / jnp.where(before == 0, 1, before)
+    return jnp.where(before == 0, 0, 1 - now / jnp.where(before == 0, 1, before))  # nothing was to be learnt
 
 
 @eqx.filter_jit

@@ -36,7 +36,8 @@ class CoordinateCheck:
         sizes, changes: root mean squares at the start, and of the change by training, (tensors, widths, seeds).
         size_slopes, change_slopes: the powers of the width in them.
         verdicts: one line per tensor.
-        passed: whether every tensor keeps its size and its change, the read-out's start excepted, which may shrink.
+        passed: whether every tensor keeps its size and its change, the read-out's start excepted, which may shrink or
+            be 0.
         notes: what was not seen.
     """
 
@@ -142,7 +143,7 @@ def coordinate_check(
     first, moved = (tuple(slope(places, one) for one in array) for array in (sizes, changes))
     last = len(names) - 1
     judged = [
-        _judge(name, size, change, last=k == last)
+        _judge(name, size, change, last=k == last, zero=not np.any(sizes[k]))
         for k, (name, size, change) in enumerate(zip(names, first, moved, strict=True))
     ]
     verdicts, passed = tuple(text for text, _ in judged), all(fine for _, fine in judged)
@@ -154,7 +155,13 @@ def read_widths(make_net: Any, widths: Any) -> np.ndarray:
     """The widths, checked."""
     if not callable(make_net):
         raise TypeError(f"make_net must be a function of (width, key) that returns a network, got {describe(make_net)}")
-    found = [require_size(width, "every width") for width in widths]
+    try:
+        given = list(widths)
+    except TypeError as error:
+        raise TypeError(
+            f"widths must be a sequence of integers, such as [32, 64, 128]; got {describe(widths)}"
+        ) from error
+    found = [require_size(width, "every width") for width in given]
     if len(found) < 2 or sorted(set(found)) != found:
         raise ValueError(f"widths must be two or more, ascending, such as [32, 64, 128]; got {found}")
     return np.array(found)
@@ -192,12 +199,14 @@ def _sizes(problem: Problem, optimizer: Any, steps: int) -> tuple[tuple[str, ...
     return names, program.hidden, sizes
 
 
-def _judge(name: str, size: Slope, change: Slope, *, last: bool) -> tuple[str, bool]:
-    """What two slopes say of a tensor, and whether it passes."""
+def _judge(name: str, size: Slope, change: Slope, *, last: bool, zero: bool) -> tuple[str, bool]:
+    """What two slopes say of a tensor, which may start at zero, and whether it passes."""
     said, fine = [], True
     for what, power, shrinks in (("its entries", size, last), ("their changes", change, False)):
         shown = f"N^{power.value:.2f} +- {power.error:.2f}"
-        if np.isnan(power.value):
+        if shrinks and zero:
+            said.append(f"{what} start at 0, as those of a read-out may")
+        elif np.isnan(power.value):
             said.append(f"{what} could not be measured (training diverged, or nothing moved)")
             fine = False
         elif abs(power.value) <= TOLERANCE:

@@ -27,7 +27,8 @@ class Curvature(NamedTuple):
     """Chizat's ratio along one direction of the parameters, by two nested jvps.
 
     Attributes:
-        ratio: |D^2 f[u, u]| s/(2 |D f[u]|), with the s at which the loss, falling as it does at first, would be 0.
+        ratio: |D^2 f[u, u]| s/(2 |D f[u]|), with the s at which the loss, falling as it does at first, would have
+            fallen by its size: to 0, if it is positive.
         first, second: |D f[u]| and |D^2 f[u, u]|.
     """
 
@@ -43,7 +44,7 @@ def curvature(problem: Problem, params: PyTree, update: PyTree) -> Curvature:
     (f, first), (_, second) = jax.jvp(slope, (params,), (update,))
     loss = problem.loss.value(f, problem.y)
     falls = -jnp.sum(problem.loss.gradient(f, problem.y) * first)
-    length = jnp.where(falls > 0, loss / nonzero(falls), jnp.inf)
+    length = jnp.where(falls > 0, jnp.abs(loss) / nonzero(falls), jnp.inf)
     one, two = norm(first), norm(second)
     return Curvature(jnp.where(two > 0, length * two / (2 * nonzero(one)), 0), one, two)
 
@@ -71,7 +72,8 @@ def crossover(problem: Problem, displacement: PyTree, limit: float) -> Crossover
         limit: the change that ends the kernel regime.
     """
     before = _kernel(problem, displacement, 0.0)
-    low, high = np.log(SMALLEST), np.log(LARGEST)
+    first, last = np.log(SMALLEST), np.log(LARGEST)
+    low, high = -np.inf, np.inf  # until they are found
     seen: list[tuple[float, float]] = []
 
     def change(scale: float) -> float:
@@ -85,18 +87,18 @@ def crossover(problem: Problem, displacement: PyTree, limit: float) -> Crossover
             low = trial
         else:
             high = trial
-        ends = (low > np.log(SMALLEST), high < np.log(LARGEST))
-        if all(ends):
+        if low >= last or high <= first or high - low < np.log(1.1):
+            break
+        if np.isfinite(low) and np.isfinite(high):
             trial = (low + high) / 2
         else:
-            trial = min(trial + np.log(8), np.log(LARGEST)) if ends[0] else max(trial - np.log(8), np.log(SMALLEST))
-        if high - low < np.log(1.1):
-            break
+            trial = min(trial + np.log(8), last) if np.isfinite(low) else max(trial - np.log(8), first)
     seen.sort()
     scales, changes = np.array(seen).T
-    found = low > np.log(SMALLEST) and high < np.log(LARGEST)
-    middle = float(np.exp(-(low + high) / 2))
-    multiplier = middle if found else 0.0 if low > np.log(SMALLEST) else np.inf
+    if np.isfinite(low) and np.isfinite(high):
+        multiplier = float(np.exp(-(low + high) / 2))
+    else:
+        multiplier = 0.0 if np.isfinite(low) else np.inf
     return Crossover(multiplier, scales, changes)
 
 

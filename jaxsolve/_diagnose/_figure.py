@@ -6,6 +6,7 @@ import numpy as np
 
 from ..plot import COLOURS, MARKERS
 from ._limits import KERNEL_CHANGE, STABILITY
+from ._transfer import have_logarithms, mean_losses
 
 
 if TYPE_CHECKING:
@@ -205,14 +206,14 @@ def draw_transfer(check: "TransferCheck") -> "Figure":
 
     figure = Figure(figsize=(3.4, 2.8), layout="constrained")
     ax = figure.subplots()
-    with np.errstate(divide="ignore"):
-        means = np.exp(np.mean(np.log(check.losses), axis=2))
+    logarithmic, means = have_logarithms(check.losses), mean_losses(check.losses)
+    means = np.exp(means) if logarithmic else means
     for index, (width, row) in enumerate(zip(check.widths, means, strict=True)):
         colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
         shown = np.where(np.isfinite(row), row, np.nan)
         ax.plot(check.rates, shown, color=colour, marker=marker, ms=4, lw=1.4, label=f"width {width}")
         ax.axvline(check.best[index], color=colour, lw=0.8, ls=":")
-    ax.set(xscale="log", yscale="log", xlabel="rate", ylabel="loss at the end")
+    ax.set(xscale="log", yscale="log" if logarithmic else "linear", xlabel="rate", ylabel="loss at the end")
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, fontsize=8)
     return figure

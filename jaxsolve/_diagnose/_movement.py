@@ -19,7 +19,8 @@ class Movement(NamedTuple):
     Attributes:
         loss: training loss on the probe samples.
         nonlinearity: |f_t - f_lin|/|f_t - f_0|, f_lin = f_0 + J_0 (theta_t - theta_0).
-        progress: the share of the loss's gradient in the outputs that is gone, 1 - |dL/df_t|/|dL/df_0|.
+        progress: the share of the loss's gradient in the outputs that is gone, 1 - |dL/df_t|/|dL/df_0|; 0 if there
+            was none.
         residual_position: r^T K r/(|r|^2 lambda_1), r = dL/df.
     """
 
@@ -75,7 +76,7 @@ def movement(problem: Problem, params: PyTree) -> Movement:
     return Movement(
         problem.loss.value(f, problem.y),
         norm(moved - linear) / nonzero(norm(moved)),
-        1 - norm(now) / nonzero(norm(before)),
+        jnp.where(jnp.any(before != 0), 1 - norm(now) / nonzero(norm(before)), 0),
         on_residual / nonzero(top),
     )
 

@@ -8,6 +8,7 @@ eta/(1 + beta) with heavy balls, eta (1 + 2 beta)/(1 + beta) with Nesterov's, an
 $\eta (1 - \beta_1)/((1 + \beta_1)(\sqrt{\hat\nu} + \epsilon))$ for Adam (Cohen et al. 2021 and 2022).
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -31,6 +32,10 @@ _SQUARES = (
     "ScaleByRmsState",
     "ScaleByRmsWithCountState",
 )
+
+
+# Schedules may begin at 0, and are looked at after so many steps then.
+COUNTS = (1, 10, 100, 1000, 10_000)
 
 
 class Response(NamedTuple):
@@ -132,13 +137,43 @@ def _debiased(state: Any, beta: Any) -> Any:
     return jnp.ones((), beta.dtype)
 
 
-def rate_exponent(problem: Problem, optimizer: optax.GradientTransformation, params: PyTree) -> float:
-    """p of |update| ~ |gradient|^p at the start: 1 for SGD, 0 for Adam and its kin; in between for others."""
+def states_ahead(state: PyTree) -> Iterator[PyTree]:
+    """The state of an optimiser as it is, and with its schedules at later counts of steps."""
+    yield state
+    if any(map(_has_count, jax.tree.leaves(state, is_leaf=_has_count))):
+        yield from (_at_count(state, count) for count in COUNTS)
+
+
+def _has_count(part: Any) -> bool:
+    return isinstance(part, optax.ScaleByScheduleState | optax.InjectStatefulHyperparamsState)
+
+
+def _at_count(state: PyTree, count: int) -> PyTree:
+    whole = lambda leaf: jnp.issubdtype(jnp.result_type(leaf), jnp.integer)
+    fill = lambda tree: jax.tree.map(lambda leaf: jnp.full_like(leaf, count) if whole(leaf) else leaf, tree)
+
+    def put(part: Any) -> Any:
+        if isinstance(part, optax.ScaleByScheduleState):
+            return part._replace(count=fill(part.count))
+        if isinstance(part, optax.InjectStatefulHyperparamsState):
+            inner = _at_count(part.inner_state, count)
+            return part._replace(hyperparams_states=fill(part.hyperparams_states), inner_state=inner)
+        return part
+
+    return jax.tree.map(put, state, is_leaf=_has_count)
+
+
+def rate_exponent(
+    problem: Problem, optimizer: optax.GradientTransformation, params: PyTree, state: PyTree
+) -> float | None:
+    """p of |update| ~ |gradient|^p in a state: 1 for SGD, 0 for Adam and its kin; None where there is no update."""
     with jax.numpy_dtype_promotion("standard"):
-        state, gradient = optimizer.init(params), jax.grad(problem.objective)(params)
+        gradient = jax.grad(problem.objective)(params)
         one, two = (
             optimizer.update(jax.tree.map(lambda g, s=s: s * g, gradient), state, params)[0] for s in (1.0, 2.0)
         )
         size = lambda tree: sum(float(jnp.sum(leaf**2)) for leaf in jax.tree.leaves(tree))
-    ratio = size(two) / size(one) if size(one) > 0 else 1.0
+    if size(one) == 0:
+        return None
+    ratio = size(two) / size(one)
     return float(np.log2(ratio) / 2) if ratio > 0 else 0.0

@@ -29,7 +29,8 @@ class TransferCheck:
     Attributes:
         widths, rates: of the networks.
         losses: training losses at the end, (widths, rates, seeds); inf where training diverged.
-        best: the best rate of every width, (widths,), by a parabola through the logarithms of the mean losses.
+        best: the best rate of every width, (widths,), by a parabola through the means over seeds of the
+            logarithms of the losses, or of the losses themselves where some are not above 0.
         at_edge: whether that is the first or last of the rates, (widths,), so that the best one may lie beyond.
         octaves: octaves by which the best rate moves with every doubling of the width.
         passed: whether its interval comes within 1/4 of 0 and is no wider than +- 1/2, with no width at an edge.
@@ -118,13 +119,15 @@ def transfer_check(
         (2, 3, 1)
 
     Raises:
-        TypeError, ValueError: as `js.coordinate_check`; fewer than three rates, or rates that do not ascend.
+        TypeError, ValueError: as `js.coordinate_check`; fewer than three rates, or rates that are not finite or do
+            not ascend.
     """
     places, key = read_widths(make_net, widths), read_key(key)
     steps, seeds = require_size(steps, "steps"), require_size(seeds, "seeds")
     tried = real_numbers(rates, "rates")
-    if tried.ndim != 1 or len(tried) < 3 or np.any(tried <= 0) or np.any(np.diff(tried) <= 0):
-        raise ValueError(f"rates must be three or more numbers > 0, ascending; got {tried.tolist()}")
+    fine = tried.ndim == 1 and len(tried) >= 3 and np.all(np.isfinite(tried))  # NaN passes what follows
+    if not fine or np.any(tried <= 0) or np.any(np.diff(tried) <= 0):
+        raise ValueError(f"rates must be three or more finite numbers > 0, ascending; got {tried.tolist()}")
     if not callable(optimizer):
         raise TypeError(f"optimizer must be a function of (rate, width), got {describe(optimizer)}")
     losses = np.full((len(places), len(tried), seeds), np.inf)
@@ -139,8 +142,9 @@ def transfer_check(
                 if not run.diverged:
                     losses[i, j, seed] = float(objective(problem, run.checkpoints[-1].params))
     best = np.array([[_best(tried, losses[i, :, seed]) for seed in range(seeds)] for i in range(len(places))])
-    together = np.array([_best(tried, _mean(losses[i])) for i in range(len(places))])
-    edge = np.isin(np.array([np.argmin(_mean(row)) for row in losses]), (0, len(tried) - 1))
+    means = mean_losses(losses)
+    together = np.array([_best(tried, row) for row in means])
+    edge = np.isin(np.argmin(means, axis=1), (0, len(tried) - 1))
     x_axis = np.repeat(np.log2(places.astype(float)), seeds)
     octaves = fit_line(x_axis, np.log2(best).ravel())
     octaves = Slope(fit_line(np.log2(places.astype(float)), np.log2(together)).value, octaves.error)
@@ -150,10 +154,14 @@ def transfer_check(
     )
 
 
-def _mean(losses: np.ndarray) -> np.ndarray:
-    """The mean of the logarithms over seeds; inf where one diverged."""
-    with np.errstate(divide="ignore"):
-        return np.mean(np.log(losses), axis=1)
+def have_logarithms(losses: np.ndarray) -> bool:
+    """Whether all losses of a check are above 0, those that diverged aside."""
+    return bool(np.all(losses > 0))
+
+
+def mean_losses(losses: np.ndarray) -> np.ndarray:
+    """The means over seeds of the logarithms, or of the losses if one has none; inf where a seed diverged."""
+    return np.mean(np.log(losses) if have_logarithms(losses) else losses, axis=-1)
 
 
 def _best(rates: np.ndarray, losses: np.ndarray) -> float:

@@ -80,13 +80,18 @@ def limits(problem: Problem) -> Limits:
         Limits(LAZY, the kernel stands still: at width 256 the richness is 0.0625 = N^-0.50, the speed N^...)
 
     Raises:
-        TypeError: the network is not dense, or its hyperparameters are traced.
+        TypeError: the network is not dense, its scaling is for Adam, or its hyperparameters are traced.
         ValueError: it has a single neuron.
     """
     require_problem(problem)
     net = problem.net
     if not isinstance(net, nets.AbstractDense) or len(net.weights) < 2:
         raise TypeError(f"limits are known of dense networks with hidden layers such as nets.MLP, got {describe(net)}")
+    if net.scaling.optimisers is nets.Optimisers.ADAM:
+        raise TypeError(
+            "this network's scaling is for Adam, and limits are known for gradient descent only; ask for those of the "
+            "same network with nets.Scaling.mup(), whose rates are for it"
+        )
     form = dmft.normal_form(net)
     richness, speed = concrete(form.richness), concrete(dmft.initial_kernel(form))
     units = concrete(net.widths[-1] if net.units is None else net.units)

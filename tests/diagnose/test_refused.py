@@ -98,6 +98,7 @@ def _make(width, key):
         ((NET.layers[0].weight, [2, 4]), TypeError, "make_net must be a function"),
         ((_make, [4]), ValueError, "two or more, ascending"),
         ((_make, [8, 4]), ValueError, "two or more, ascending"),
+        ((_make, 64), TypeError, r"widths must be a sequence of integers, such as \[32, 64, 128\]; got int 64"),
     ],
 )
 def test_bad_widths_are_named(arguments, kind, said):
@@ -106,7 +107,10 @@ def test_bad_widths_are_named(arguments, kind, said):
 
 
 def test_bad_rates_are_named():
-    with pytest.raises(ValueError, match="three or more numbers > 0, ascending"):
+    with pytest.raises(ValueError, match="three or more finite numbers > 0, ascending"):
         js.transfer_check(_make, [2, 4], [0.1, 0.01], X, Y)
+    for bad in ([0.1, float("nan"), 0.4], [0.1, 0.2, float("inf")]):
+        with pytest.raises(ValueError, match="three or more finite numbers > 0, ascending"):
+            js.transfer_check(_make, [2, 4], bad, X, Y, steps=1, seeds=1)
     with pytest.raises(TypeError, match=r"function of \(rate, width\)"):
         js.transfer_check(_make, [2, 4], [0.1, 0.2, 0.4], X, Y, optimizer=0.1)  # pyright: ignore[reportArgumentType]

@@ -55,6 +55,16 @@ def test_the_standard_scaling_fails_at_the_read_out():
     assert check.change_slopes[-1].value > 0.5
 
 
+def test_a_read_out_may_start_at_zero():
+    zero = lambda s, width: eqx.tree_at(lambda t: t.sigma, s, s.sigma.at[2].set(0.0))
+    check = _check(zero)
+    assert check.passed, str(check)
+    assert "its entries start at 0, as those of a read-out may" in check.verdicts[-1]
+    hidden = _check(lambda s, width: eqx.tree_at(lambda t: t.sigma, s, s.sigma.at[0].set(0.0)))
+    assert "its entries could not be measured" in hidden.verdicts[0]
+    assert not hidden.passed
+
+
 class Attention(eqx.Module):
     """One head over three tokens: a product of activations, an embedding, and two uses of one matrix."""
 
@@ -121,3 +131,32 @@ def test_octaves_of_the_best_rate(power, octaves):
     assert check.passed == (octaves == 0), check.text
     assert len(check.plot().axes) == 1
     assert dict(check.to_xarray().sizes) == {"width": 3, "rate": 9, "seed": 2}
+
+
+class Lowered(js.losses.AbstractLoss):
+    """MSE less 5: the same training."""
+
+    def pointwise(self, f, y):
+        return jnp.sum((f - y) ** 2) / 2 - 5
+
+    def targets(self, y, out_size):
+        return jnp.reshape(y, (-1, out_size))
+
+
+def test_losses_below_zero_have_a_best_rate():
+    """They have no logarithms; one of them must not decide alone."""
+    x = jr.normal(jr.key(0), (16, 1))
+    make = lambda width, key: Multiplied(0.01 * jr.normal(key, (1,)), 1.0)
+    sgd = lambda rate, width: optax.sgd(rate)
+    rates = [2.0**k for k in range(-4, 4)]
+    plain, lowered = (
+        js.transfer_check(make, [4, 8, 16], rates, x, 2 * x, optimizer=sgd, steps=3, loss=loss)
+        for loss in (js.losses.MSE(), Lowered())
+    )
+    assert np.any(lowered.losses < 0)
+    assert not np.any(lowered.at_edge)
+    np.testing.assert_allclose(np.log2(lowered.best), np.log2(plain.best), atol=1)
+    assert lowered.passed, lowered.text
+    assert [check.plot().axes[0].get_yscale() for check in (plain, lowered)] == ["log", "linear"]
+    shown = lowered.plot().axes[0].lines[0].get_ydata()
+    np.testing.assert_allclose(shown, np.where(np.isfinite(m := lowered.losses[0].mean(1)), m, np.nan))

@@ -216,6 +216,13 @@ def test_few_samples_are_said_to_be_the_reason():
         js.solve(_problem(64, 1, "tanh"), js.RichLimit(rate=RATE, samples=64), TIMES)
 
 
+@pytest.mark.parametrize("rate", [-0.2, np.nan, np.inf, 0.0])
+def test_a_rate_that_is_traced_and_bad_is_invalid(rate):
+    limit = lambda rate: js.RichLimit(rate=rate, nodes=4)
+    run = jax.jit(lambda rate: js.solve(_problem(64, 2, "linear"), limit(rate), [0.0, 1.0], throw=False).result)
+    assert run(rate) == js.RESULTS.invalid
+
+
 def test_what_it_does_not_describe_is_refused():
     solve = lambda problem, **options: js.solve(problem, js.RichLimit(**options), TIMES)
     with pytest.raises(js.NotApplicable, match=r"richness .* at least N\^\(-1/4\).*take InfiniteWidth"):
@@ -263,3 +270,8 @@ def test_limits_by_their_exponents():
             lazy = found.richness_exponent < -0.25
             assert lazy == (abs(found.richness_exponent + 0.5) < 0.01)
     assert isinstance(js.limits(_problem(256, 1, "tanh", js.nets.Scaling.ntk())).dynamics, js.InfiniteWidth)
+
+
+def test_limits_are_those_of_gradient_descent():
+    with pytest.raises(TypeError, match=r"(?s)scaling is for Adam.*gradient descent.*Scaling.mup\(\)"):
+        js.limits(_problem(8, 2, "tanh", js.nets.Scaling.mup(adam=True)))
