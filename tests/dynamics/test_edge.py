@@ -94,6 +94,7 @@ def test_rmsprop_that_starts_with_infinite_steps_is_refused():
         CentralFlow(dynamics.scalar_rmsprop(0.1))
 
 
+@pytest.mark.slow
 def test_zeros_behind_a_padded_network_hide_no_error():
     def steps(width):
         net = nets.MLP(3, width, 1, 1, "tanh", scaling=nets.Scaling.ntk(), key=jax.random.key(0))
