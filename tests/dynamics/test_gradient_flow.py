@@ -292,7 +292,7 @@ def test_the_balance_of_energy_does_not_depend_on_the_zero_of_the_loss():
         return float(run.certificate.energy_balance) * scale
 
     assert balance(0.0) > 1e-5
-    np.testing.assert_allclose(balance(10.0), balance(0.0), rtol=1e-3)
+    np.testing.assert_allclose(balance(10.0), balance(0.0), rtol=1e-3, atol=cases.eps(20))  # losses of 10 are rounded
 
 
 def test_a_lost_balance_of_energy_leaves_no_digit_and_is_warned_of():
