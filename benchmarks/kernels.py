@@ -269,9 +269,9 @@ def _foreign(name: str) -> Iterator[Row]:
             rivals.append(rival)
     seconds = take_turns([ours, *rivals], may_drop=[rival.name for rival in rivals])
     medians, kernel = {key: float(np.median(value)) for key, value in seconds.items()}, ours.answer()
+    ordered = lambda answer: np.moveaxis(answer, 2, 1) if answer.ndim == 4 else answer
     for contestant in [ours, *rivals]:
-        answer = contestant.answer()
-        answer = np.moveaxis(answer, 2, 1) if contestant is not ours and answer.ndim == 4 else answer
+        answer = kernel if contestant is ours else ordered(contestant.answer())
         _print_times(contestant, seconds[contestant.name], _difference(answer, kernel))
     if rivals:
         fastest = min((rival.name for rival in rivals), key=lambda rival: medians[rival])
@@ -280,9 +280,8 @@ def _foreign(name: str) -> Iterator[Row]:
         case = FOREIGN[name]("float64")
         one, other = foreign_ours(case), foreign_theirs(case, nt, fastest, 0)
         answer, kernel = (np.asarray(jax.jit(function)(*arrays)) for function, arrays in (other, one))
-        answer = np.moveaxis(answer, 2, 1) if answer.ndim == 4 else answer
         what = f"{name} float64: largest relative difference to neural-tangents"
-        yield Row(what, _difference(answer, kernel), "<=", DTYPES["float64"])
+        yield Row(what, _difference(ordered(answer), kernel), "<=", DTYPES["float64"])
 
 
 # --- growth

@@ -9,6 +9,7 @@ import numpy as np
 import optax
 from jaxtyping import PyTree
 
+from .._counts import at_count, COUNTS
 from .._problem import Problem
 from ..dynamics import Descent
 from . import _limits
@@ -17,7 +18,7 @@ from ._diagnosis import Finding
 from ._examine import test_loss
 from ._lens import Lens, through
 from ._movement import relative_change, whole_kernel
-from ._response import rate_exponent, states_ahead
+from ._response import rate_exponent
 from ._stability import next_update
 from ._train import begin, objective, train
 from ._verdict import side
@@ -133,7 +134,8 @@ def before(
 
 def _first_step(problem: Problem, optimizer: Any, state: PyTree) -> tuple[PyTree, PyTree]:
     """The first update that is not 0, as schedules may begin there, and the state in which it is made."""
-    found = ((ahead, next_update(problem, optimizer, problem.params, ahead)) for ahead in states_ahead(state))
+    ahead = (at_count(state, count) for count in (None, *COUNTS[1:]))
+    found = ((there, next_update(problem, optimizer, problem.params, there)) for there in ahead)
     start = next(found)
     return start if _moves(start[1]) else next((later for later in found if _moves(later[1])), start)
 

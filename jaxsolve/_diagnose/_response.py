@@ -8,7 +8,6 @@ eta/(1 + beta) with heavy balls, eta (1 + 2 beta)/(1 + beta) with Nesterov's, an
 $\eta (1 - \beta_1)/((1 + \beta_1)(\sqrt{\hat\nu} + \epsilon))$ for Adam (Cohen et al. 2021 and 2022).
 """
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -32,10 +31,6 @@ _SQUARES = (
     "ScaleByRmsState",
     "ScaleByRmsWithCountState",
 )
-
-
-# Schedules may begin at 0, and are looked at after so many steps then.
-COUNTS = (1, 10, 100, 1000, 10_000)
 
 
 class Response(NamedTuple):
@@ -135,32 +130,6 @@ def _debiased(state: Any, beta: Any) -> Any:
         if type(node).__name__ in _SQUARES and type(node).__name__ in _MEMORY:
             return 1 - beta ** (jnp.asarray(node.count, beta.dtype) + 1)
     return jnp.ones((), beta.dtype)
-
-
-def states_ahead(state: PyTree) -> Iterator[PyTree]:
-    """The state of an optimiser as it is, and with its schedules at later counts of steps."""
-    yield state
-    if any(map(_has_count, jax.tree.leaves(state, is_leaf=_has_count))):
-        yield from (_at_count(state, count) for count in COUNTS)
-
-
-def _has_count(part: Any) -> bool:
-    return isinstance(part, optax.ScaleByScheduleState | optax.InjectStatefulHyperparamsState)
-
-
-def _at_count(state: PyTree, count: int) -> PyTree:
-    whole = lambda leaf: jnp.issubdtype(jnp.result_type(leaf), jnp.integer)
-    fill = lambda tree: jax.tree.map(lambda leaf: jnp.full_like(leaf, count) if whole(leaf) else leaf, tree)
-
-    def put(part: Any) -> Any:
-        if isinstance(part, optax.ScaleByScheduleState):
-            return part._replace(count=fill(part.count))
-        if isinstance(part, optax.InjectStatefulHyperparamsState):
-            inner = _at_count(part.inner_state, count)
-            return part._replace(hyperparams_states=fill(part.hyperparams_states), inner_state=inner)
-        return part
-
-    return jax.tree.map(put, state, is_leaf=_has_count)
 
 
 def rate_exponent(

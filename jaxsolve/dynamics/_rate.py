@@ -25,6 +25,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
 from .._checks import concrete
+from .._counts import at_count, COUNTS
 from .._dynamics import is_key
 from ._held import Held
 from ._schedule import AbstractSchedule
@@ -41,8 +42,6 @@ STEPS = 6  # of each test
 # In float64 rounding leaves 1e-10; but Adam shows its eps of 1e-8, by 1e-6 where gradients are clipped at 0.01 before.
 TOLERANCE = 1e-6
 TOLERANCE_OF_TINY = 0.02
-# Schedules may begin at zero: one is looked at after the first of these numbers of steps where it is not.
-COUNTS = (0, 1, 10, 100, 1000, 10_000)
 STAND_IN = 0.5  # for numbers that are being traced: the kind of an optimiser does not depend on them
 
 # A vector and a matrix, as some optimisers treat them differently.
@@ -228,9 +227,9 @@ def _answers(
 
         def step(state, size):
             updates, state = update(_params(size * direction), state, params)
-            return _held_at(state, count), ravel_pytree(updates)[0]
+            return at_count(state, count), ravel_pytree(updates)[0]
 
-        return jax.lax.scan(step, _held_at(init(params), count), sizes)[1]
+        return jax.lax.scan(step, at_count(init(params), count), sizes)[1]
 
     with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
         return jax.vmap(case)(sizes, directions, where)
@@ -258,21 +257,3 @@ def _has_schedule(state: Any) -> bool:
         if _has_schedule(part):
             return True
     return False
-
-
-def _held_at(state: Any, count: Int[Array, ""] | None) -> Any:
-    """The state with its schedules at a count of steps."""
-    if count is None:
-        return state
-    at = lambda leaf: count.astype(jnp.result_type(leaf))
-    if isinstance(state, optax.ScaleByScheduleState):
-        return state._replace(count=at(state.count))
-    if isinstance(state, optax.InjectStatefulHyperparamsState):
-        states = jax.tree.map(at, state.hyperparams_states)
-        return state._replace(hyperparams_states=states, inner_state=_held_at(state.inner_state, count))
-    if isinstance(state, dict):
-        return {name: _held_at(part, count) for name, part in state.items()}
-    if not isinstance(state, list | tuple):
-        return state
-    parts = [_held_at(part, count) for part in state]
-    return type(state)(*parts) if hasattr(state, "_fields") else type(state)(parts)
