@@ -1,6 +1,7 @@
 """`python -m benchmarks`: what jaxsolve costs, beside what one would use instead."""
 
 import argparse
+import gc
 import importlib
 import json
 import sys
@@ -81,6 +82,9 @@ def _run(name: str, *, quick: bool) -> dict[str, Any]:
     noisy = f", NOISY, ratios are trusted more than times (goal: <= {BUSY:g} %)" if busy > BUSY else ""
     print(f"{seconds:.0f} s in all, at most {memory / 1e9:.2f} GB held so far; others used {busy:.0f} %{noisy}")
     date, kept = datetime.now(UTC).date().isoformat(), [row.facts() for row in rows]
+    # Programs of all benchmarks together are more mappings of memory than Linux gives a process.
+    jax.clear_caches()
+    gc.collect()
     facts = {"date": date, "failed": failed, "busy": busy, "seconds": seconds, "peak_memory": memory}
     return facts | {"rows": kept}
 

@@ -18,7 +18,8 @@ class Certificate(eqx.Module):
         rtol: relative tolerance of a step; NaN where there is none.
         doubt: by how much errors may exceed these, as those of explicit solvers do in few steps.
         sampling_error: standard error of the outputs where an average over samples stands for them, relative to the
-            largest output or target; NaN elsewhere.
+            largest output or target, or the square of the largest share of a signal that such samples leave out; NaN
+            elsewhere.
         edge_error: of a flow at the edge of stability, the larger of how far an eigenvalue has been beyond it, relative
             to the edge, and of the residual of the complementarity problem; NaN elsewhere.
 
@@ -57,7 +58,8 @@ class Certificate(eqx.Module):
         errors = {
             "Tighten rtol, or take a smoother loss or activation; docs/how-to-choose.md says what can be had where "
             "there are kinks": self._of_steps,
-            "Take four times the samples for half the error": self.sampling_error,
+            "Take four times the samples for half the error; a linear network has none: take a smaller rate, at which "
+            "descent oscillates less": self.sampling_error,
             "Tighten rtol": self.edge_error,
         }
         return max(errors, key=lambda said: np.nan_to_num(float(errors[said]), nan=-1.0))

@@ -17,6 +17,9 @@ from ._trajectory import Trajectory
 from .observe import loss, Observable, outputs
 
 
+SAME = 1e-5  # of a time, which is a multiple of a step in float32
+
+
 class Comparison(eqx.Module):
     """Trajectories of one problem under several dynamics, at the same times.
 
@@ -63,14 +66,15 @@ def compare(
 ) -> Comparison:
     """Solves one problem with several dynamics from the same start; the first is the reference.
 
-    Dynamics that round times to their steps (`Descent`) are compared at the times they round to.
+    Dynamics that round times to their steps (`Descent`) are compared at the times they round to; two of them, at times
+    that are steps of both.
 
     Arguments:
         problem, ts, observe: as for `solve`; nothing may be traced.
         dynamics_list: at least two dynamics.
 
     Raises:
-        ValueError: fewer than two dynamics.
+        ValueError: fewer than two dynamics, or two that round times to different ones.
         TypeError, NotApplicable, SolveError: as for `solve`.
 
     Example:
@@ -102,12 +106,23 @@ def compare(
     trajectories, errors = {names[0]: reference}, {}
     for name, dynamics, index in zip(names[1:], others, np.split(where, len(rows)), strict=True):
         trajectory = solve(problem, dynamics, reference.ts[index], observe=observe)
+        if not np.allclose(trajectory.ts, reference.ts[index], rtol=SAME):
+            raise ValueError(
+                f"{names[0]} and {name} both round times to their steps, to {_few(reference.ts[index])} and "
+                f"{_few(trajectory.ts)}, and what is compared must be at the same times: give times that are steps of "
+                "both, or a flow first"
+            )
         trajectories[name] = trajectory
         errors[name] = {
             key: _error(value, reference[key][index], scales.get(key, 0.0))
             for key, value in trajectory.observed.items()
         }
     return Comparison(trajectories, errors)
+
+
+def _few(ts: Array) -> str:
+    shown = [f"{float(t):.4g}" for t in ts[:4]]
+    return ", ".join([*shown, *["..."] * (len(ts) > 4)])
 
 
 def _scales(problem: Problem, observe: Observable | Sequence[Observable]) -> dict[str, Array]:
@@ -118,6 +133,9 @@ def _scales(problem: Problem, observe: Observable | Sequence[Observable]) -> dic
 
 
 def _error(value: Array, reference: Array, scale: Array | float) -> Array:
+    # What neither has, such as the kernel within a class of one sample, is no error.
+    unknown = jnp.isnan(value) & jnp.isnan(reference)
+    value, reference = (jnp.where(unknown, 0, side) for side in (value, reference))
     largest = jnp.maximum(jnp.max(jnp.abs(reference)), scale)
     return jnp.max(jnp.abs(value - reference)) / jnp.where(largest == 0, 1, largest)
 

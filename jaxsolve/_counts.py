@@ -12,6 +12,12 @@ from jaxtyping import Array, Int, PyTree
 COUNTS = (0, 1, 10, 100, 1000, 10_000)
 
 
+def counts_of(state: PyTree) -> tuple[int | None, ...]:
+    """The counts of steps at which an optimiser in a state is to be looked at; one, None, if it has no schedule."""
+    same = (a is b for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(at_count(state, 1)), strict=True))
+    return (None,) if all(same) else COUNTS
+
+
 def at_count(state: PyTree, count: Int[Array, ""] | int | None) -> PyTree:
     """The state of an optimiser with its schedules at a count of steps; as it is if that is None."""
     if count is None:

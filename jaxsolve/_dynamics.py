@@ -39,6 +39,7 @@ class View(eqx.Module):
         params: the parameters, if the dynamics moves them.
         given_outputs, given_test_outputs, given_kernel: what the dynamics knows more directly than through params.
         given_initial_kernel: the kernel that a dynamics starts from, where it is not that of the problem's network.
+        from_zero: whether it starts from f = 0, whatever the outputs of the problem's network.
         given_observations: observables that it knows more directly, by their names.
 
     Example:
@@ -57,6 +58,7 @@ class View(eqx.Module):
     given_kernel: Float[Array, "n out n out"] | None = None
     given_observations: dict[str, Array] | None = None
     given_initial_kernel: Float[Array, "n out n out"] | None = None
+    from_zero: bool = eqx.field(static=True, default=False)  # changes the program
 
     @property
     def net(self) -> Any:
@@ -94,6 +96,17 @@ class View(eqx.Module):
         """The same at the start."""
         known = self.given_initial_kernel
         return self.problem.kernel(self.problem.params, self.problem.x) if known is None else known
+
+    @property
+    def initial_outputs(self) -> Float[Array, "n out"]:
+        """Outputs on the training set at the start."""
+        return jnp.zeros_like(self.problem.y) if self.from_zero else self.problem.outputs(self.problem.params)
+
+    @property
+    def initial_test_outputs(self) -> Float[Array, "m out"]:
+        """Outputs on the test set at the start."""
+        start = self.problem.test_outputs(self.problem.params)
+        return jnp.zeros_like(start) if self.from_zero else start
 
     @property
     def loss(self) -> Float[Array, ""]:
@@ -293,13 +306,14 @@ class March(eqx.Module):
     kernel: Float[Array, "n out n out"] | None = None
     kernels: Int[Array, ""] | None = None
     integrator: str = eqx.field(static=True, default="")  # text
+    from_zero: bool = eqx.field(static=True, default=False)  # changes the program
 
     def view(self, problem: Problem, t: Float[Array, ""], row: PyTree) -> View:
         """What one row of `saved` shows at its time."""
         if isinstance(row, FunctionValues):
-            kernels = (self.kernel, None) if row.kernel is None else (row.kernel, self.kernel)
-            values = (row.outputs, row.test_outputs, kernels[0], row.observations)
-            return View(problem, t, None, *values, given_initial_kernel=kernels[1])
+            kernel = self.kernel if row.kernel is None else row.kernel
+            values = (row.outputs, row.test_outputs, kernel, row.observations)
+            return View(problem, t, None, *values, given_initial_kernel=self.kernel, from_zero=self.from_zero)
         if isinstance(row, Observed):
             return View(problem, t, row.params, given_observations=row.observations)
         return View(problem, t, row)

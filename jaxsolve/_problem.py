@@ -182,7 +182,8 @@ class Problem(eqx.Module):
         arrays = [leaf.astype(self.x.dtype).ravel() for leaf in jax.tree.leaves(self) if eqx.is_inexact_array(leaf)]
         finite = jnp.all(jnp.isfinite(jnp.concatenate(arrays)))  # one reduction: fast to compile
         scaling = self.net.scaling.valid if isinstance(self.net, nets.AbstractNetwork) else True
-        return finite & scaling & accepts(self.loss, self.y)
+        tested = True if self.y_test is None else accepts(self.loss, self.y_test)
+        return finite & scaling & accepts(self.loss, self.y) & tested
 
     def network(self, params: PyTree) -> Any:
         """The network with these parameters."""

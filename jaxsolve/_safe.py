@@ -25,10 +25,12 @@ def safe_sqrt(value: Array) -> Array:
 
 
 def safe_hypot(one: Array, two: Array) -> Array:
-    """sqrt(one^2 + two^2) without overflow, with derivative 0 at 0."""
+    """sqrt(one^2 + two^2) without overflow, with derivative 0 at 0; inf where one of them is."""
     large = jnp.maximum(jnp.abs(one), jnp.abs(two))
-    scale = jax.lax.stop_gradient(nonzero(large))
-    return scale * safe_sqrt((one / scale) ** 2 + (two / scale) ** 2)
+    infinite = jnp.isinf(large)
+    scale = jax.lax.stop_gradient(nonzero(jnp.where(infinite, 1, large)))
+    one, two = (jnp.where(infinite, 0, side) for side in (one, two))
+    return jnp.where(infinite, jnp.inf, scale * safe_sqrt((one / scale) ** 2 + (two / scale) ** 2))
 
 
 def tanhc(x: Array) -> Array:

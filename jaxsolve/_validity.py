@@ -62,7 +62,7 @@ class Validity(eqx.Module):
     @property
     def applies(self) -> Bool[Array, ""]:
         """Whether every assumption holds."""
-        return jnp.all(jnp.stack([a.holds for a in self.assumptions]))
+        return jnp.all(jnp.array([a.holds for a in self.assumptions], bool))  # of none, too
 
     @property
     def exact(self) -> Bool[Array, ""]:

@@ -22,7 +22,8 @@ import sys
 
 
 if importlib.util.find_spec("jaxsolve") is None:
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "jaxsolve"], check=True)
+    source = "git+https://github.com/jaxsolve/jaxsolve"
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", source], check=True)
 
 # %%
 import jax

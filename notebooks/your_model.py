@@ -20,9 +20,10 @@ import subprocess
 import sys
 
 
-for package in ("jaxsolve", "flax"):
+sources = {"jaxsolve": "git+https://github.com/jaxsolve/jaxsolve", "flax": "flax"}
+for package, source in sources.items():
     if importlib.util.find_spec(package) is None:
-        subprocess.run([sys.executable, "-m", "pip", "install", "-q", package], check=True)
+        subprocess.run([sys.executable, "-m", "pip", "install", "-q", source], check=True)
 
 # %%
 import equinox as eqx

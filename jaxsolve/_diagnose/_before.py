@@ -9,7 +9,7 @@ import numpy as np
 import optax
 from jaxtyping import PyTree
 
-from .._counts import at_count, COUNTS
+from .._counts import at_count, counts_of
 from .._problem import Problem
 from ..dynamics import Descent
 from . import _limits
@@ -134,7 +134,7 @@ def before(
 
 def _first_step(problem: Problem, optimizer: Any, state: PyTree) -> tuple[PyTree, PyTree]:
     """The first update that is not 0, as schedules may begin there, and the state in which it is made."""
-    ahead = (at_count(state, count) for count in (None, *COUNTS[1:]))
+    ahead = (at_count(state, count) for count in counts_of(state))
     found = ((there, next_update(problem, optimizer, problem.params, there)) for there in ahead)
     start = next(found)
     return start if _moves(start[1]) else next((later for later in found if _moves(later[1])), start)

@@ -15,7 +15,7 @@ from .._checks import describe, require_size
 from .._problem import Problem
 from ._dataset import dataset
 from ._fit import Slope, slope, TOLERANCE
-from ._inputs import check_optimizer, read_key, read_problem
+from ._inputs import check_optimizer, read_key, read_problem, require_own
 from ._lens import Lens
 from ._taps import read_program, root_mean_square, run_program
 from ._train import train
@@ -37,7 +37,7 @@ class CoordinateCheck:
         size_slopes, change_slopes: the powers of the width in them.
         verdicts: one line per tensor.
         passed: whether every tensor keeps its size and its change, the read-out's start excepted, which may shrink or
-            be 0.
+            be 0; not where a training diverged.
         notes: what was not seen.
     """
 
@@ -148,6 +148,10 @@ def coordinate_check(
     ]
     verdicts, passed = tuple(text for text, _ in judged), all(fine for _, fine in judged)
     notes = tuple(f"Parameters inside of {name} were not followed: its tensors are missing here." for name in hidden)
+    lost = places[np.any(np.isnan(changes), axis=(0, 2))]
+    if lost.size:
+        passed, where = False, ", ".join(map(str, lost))
+        notes += (f"Training diverged at width {where}: changes there are unknown. Take a smaller rate.",)
     return CoordinateCheck(names, places, sizes, changes, first, moved, verdicts, passed, notes)
 
 
@@ -170,6 +174,7 @@ def read_widths(make_net: Any, widths: Any) -> np.ndarray:
 def optimizer_of(optimizer: Any, width: int) -> optax.GradientTransformation:
     """The optimiser for a width."""
     made: Any = optimizer
+    require_own(made)
     if not isinstance(made, optax.GradientTransformation) and callable(made):
         made = made(width)
     check_optimizer(made)

@@ -118,6 +118,9 @@ class Diagnosis:
         if self.by_scale:
             coords["multiplier"] = self.by_scale["multiplier"]
             data["linearised_kernel_change"] = ("multiplier", self.by_scale["kernel_change"])
+        if "verified_change" in self.by_scale:
+            coords["verified_multiplier"] = self.by_scale["verified_multiplier"]
+            data["verified_kernel_change"] = ("verified_multiplier", self.by_scale["verified_change"])
         for name, found in self.findings.items():
             limit = {} if found.limit is None else {"limit": found.limit.value, "source": found.limit.source}
             data[f"final_{name}" if name in data else name] = ((), found.value, {"says": found.words, **limit})

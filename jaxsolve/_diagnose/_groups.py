@@ -69,24 +69,33 @@ def relative_sizes(change: PyTree, start: PyTree, groups: Groups) -> Float[Array
 
 
 def adjacent(params: PyTree) -> tuple[tuple[str, ...], list[tuple[int, int]]]:
-    """Pairs of weight matrices (out, in) that follow one another: their names and indices among the leaves.
+    """Pairs of weight matrices that follow one another: their names, and the indices of both factors of W_2 W_1.
 
     A pair is two matrices next to each other among the network's matrices, whose shapes fit: an assumption on their
-    order, which chains of dense layers meet.
+    order, which chains of dense layers meet. Matrices are (out, in), those of Flax and Haiku (in, out).
     """
     named = jax.tree_util.tree_leaves_with_path(params)
     matrices = [index for index, (_, leaf) in enumerate(named) if leaf.ndim == 2 and min(leaf.shape) >= 1]
-    pairs = [
-        (low, high)
-        for low, high in zip(matrices[:-1], matrices[1:], strict=True)
-        if named[high][1].shape[1] == named[low][1].shape[0]
-    ]
     label = lambda index: jax.tree_util.keystr(named[index][0]).lstrip(".").removesuffix(".weight")
-    return tuple(f"{label(low)} to {label(high)}" for low, high in pairs), pairs
+    names, pairs = [], []
+    for low, high in zip(matrices[:-1], matrices[1:], strict=True):
+        inward = [_inward(named[index][0]) for index in (low, high)]
+        left, right = (low, high) if all(inward) else (high, low)
+        if inward[0] == inward[1] and named[left][1].shape[1] == named[right][1].shape[0]:
+            names.append(f"{label(low)} to {label(high)}")
+            pairs.append((left, right))
+    return tuple(names), pairs
+
+
+def _inward(path: tuple[Any, ...]) -> bool:
+    """Whether a matrix is (in, out), by what Flax and Haiku call it: `kernel`, and `w` of a named layer."""
+    keys = [str(getattr(key, "key", getattr(key, "name", ""))) for key in path]
+    layers = [key for key in path if isinstance(key, jax.tree_util.DictKey)]
+    return "kernel" in keys[-2:] or (keys[-1] == "w" and len(layers) > 1)
 
 
 def alignments(params: PyTree, pairs: list[tuple[int, int]]) -> list[Float[Array, ""]]:
     """|W_2 W_1|/(|W_2||W_1|) of every pair, Frobenius: 1 if all that W_1 writes is what W_2 reads."""
-    leaves = jax.tree.leaves(params)
-    norm = jnp.linalg.norm
-    return [norm(leaves[high] @ leaves[low]) / nonzero(norm(leaves[high]) * norm(leaves[low])) for low, high in pairs]
+    leaves, norm = jax.tree.leaves(params), jnp.linalg.norm
+    both = ((leaves[left], leaves[right]) for left, right in pairs)
+    return [norm(one @ two) / nonzero(norm(one) * norm(two)) for one, two in both]

@@ -85,7 +85,7 @@ def read_key(key: Any) -> Any:
     if key is None:
         return jax.random.key(0)
     require_key(key)
-    return key
+    return key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
 
 
 def check_optimizer(optimizer: Any) -> None:
@@ -97,6 +97,17 @@ def check_optimizer(optimizer: Any) -> None:
         f"optimizer must be an optax transformation, such as optax.adam(1e-3); got {describe(optimizer)}{made}. "
         "Wrappers of other libraries hold one: give that, such as the tx of Flax's TrainState or of nnx.Optimizer"
     )
+
+
+def require_own(optimizer: Any) -> None:
+    """Raises TypeError for a function of optax itself where a function of the width is wanted."""
+    module = str(getattr(optimizer, "__module__", ""))
+    if not isinstance(optimizer, optax.GradientTransformation) and module.split(".")[0] == "optax":
+        name = getattr(optimizer, "__name__", "adam")
+        raise TypeError(
+            f"optax.{name} would take the width for one of its own arguments: give optax.{name}(rate), or a function "
+            f"of your own, such as lambda width: optax.{name}(0.1 / width)"
+        )
 
 
 def _pair(test: Any) -> tuple[Any, Any]:

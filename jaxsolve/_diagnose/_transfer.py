@@ -13,7 +13,7 @@ from .._checks import describe, real_numbers, require_size
 from ._coordinates import read_widths
 from ._dataset import dataset
 from ._fit import fit_line, Slope, TOLERANCE
-from ._inputs import check_optimizer, read_key, read_problem
+from ._inputs import check_optimizer, read_key, read_problem, require_own
 from ._train import objective, train
 
 
@@ -128,6 +128,7 @@ def transfer_check(
     fine = tried.ndim == 1 and len(tried) >= 3 and np.all(np.isfinite(tried))  # NaN passes what follows
     if not fine or np.any(tried <= 0) or np.any(np.diff(tried) <= 0):
         raise ValueError(f"rates must be three or more finite numbers > 0, ascending; got {tried.tolist()}")
+    require_own(optimizer)
     if not callable(optimizer):
         raise TypeError(f"optimizer must be a function of (rate, width), got {describe(optimizer)}")
     losses = np.full((len(places), len(tried), seeds), np.inf)

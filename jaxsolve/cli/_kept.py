@@ -21,7 +21,7 @@ def kept_programs(wanted: bool) -> Iterator[None]:
     """
     folder = programs_folder()
     before = dict(os.environ)
-    if wanted and writable(folder):
+    if wanted and FOLDER not in before and writable(folder):  # the user's own may be larger, and is left as it is
         settings = {FOLDER: str(folder), **SETTINGS}
         os.environ.update({name: value for name, value in settings.items() if name not in before})
     elif not wanted:

@@ -88,8 +88,9 @@ def sweep(
                 progress=not quiet,
             )
     except KeyboardInterrupt as stop:
-        flags = [*(["--allow-code"] if allow_code else []), *(["--float32"] if float32 else [])]
-        options = [*(["--store", str(store)] if store else []), *flags]
+        given = {"--allow-code": allow_code, "--float32": float32, "--retry-failed": retry_failed}
+        sized = ["--batch-size", str(batch_size)] if batch_size is not None else []
+        options = [*(["--store", str(store)] if store else []), *sized, *(flag for flag in given if given[flag])]
         again = shlex.join(["jaxsolve", "sweep", str(config), *options])
         say(f"jaxsolve: {stop or 'stopped before a lane ran'}\nto carry on: {again}", error=True)
         raise SystemExit(INTERRUPTED) from None

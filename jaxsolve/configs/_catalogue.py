@@ -14,6 +14,7 @@ import optax
 from jaxtyping import Array
 
 from .. import data, dynamics, integrators, losses, nets, observe, theory, until
+from .._checks import describe
 from .._dynamics import AbstractDynamics
 from ._refusals import unknown
 
@@ -123,8 +124,9 @@ def array(value: Any) -> Array:
 
 def random_key(seed: Any) -> Any:
     """The random key of a seed, an integer or a traced one."""
-    if isinstance(seed, bool | float | str | tuple):
-        raise TypeError(f"key must be an integer, the seed of jax.random.key, got {seed!r}")
+    real = hasattr(seed, "dtype") and not jnp.issubdtype(seed.dtype, jnp.integer)
+    if real or isinstance(seed, bool | float | str | tuple):
+        raise TypeError(f"key must be an integer, the seed of jax.random.key, got {describe(seed)}")
     return jax.random.key(seed)
 
 

@@ -47,11 +47,11 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "exp": (math.exp, jnp.exp),
     "log": (math.log, jnp.log),
     "abs": (abs, jnp.abs),
-    "min": (min, jnp.minimum),
-    "max": (max, jnp.maximum),
+    "min": (min, lambda *values: functools.reduce(jnp.minimum, values)),
+    "max": (max, lambda *values: functools.reduce(jnp.maximum, values)),
     "round": (round, jnp.round),
 }
-EXACT = (ast.FloorDiv, ast.Mod, ast.USub, ast.UAdd)  # of arrays of integers too
+EXACT = (ast.Add, ast.Sub, ast.FloorDiv, ast.Mod, ast.USub, ast.UAdd)  # of arrays of integers too
 
 
 class Formula:

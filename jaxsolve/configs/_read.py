@@ -195,6 +195,8 @@ def _read_axis(value: Any, where: str) -> Any:
     if PADDED in value and not isinstance(widths, list):
         name = where.rpartition(".")[2]
         raise ConfigError(f"axes: widths of axis {name!r} must be a list of integers to be padded, got {shown(widths)}")
+    if PADDED in value and len(value) > 1:
+        raise ConfigError(f"{where} must hold {PADDED} alone, got {', '.join(value)}")
     return widths if PADDED in value else _spaced(value, where)
 
 

@@ -122,7 +122,7 @@ def fetch(
     for file in source.files:
         if file.name.endswith(".tar.gz"):
             _fetch_archive(source, file, place, progress)
-        elif not (place / file.name).is_file():
+        elif not any((place / name).is_file() for name in (file.name, file.name.removesuffix(".gz"))):
             os.replace(_downloaded(source, file, place, progress), place / file.name)
     return place
 
@@ -147,7 +147,7 @@ def _fetch_archive(source: Source, file: Published, place: Path, progress: Calla
 
 def _downloaded(source: Source, file: Published, place: Path, progress: Callable | None) -> Path:
     """The file, whole and checked, under a name that says that it is not in its place yet."""
-    part, failed = place / f"{file.name}.part", []
+    part, failed, wrong = place / f"{file.name}.part", [], []
     for address in source.addresses:
         try:
             _get(address + file.name, part, file.name, progress)
@@ -157,7 +157,9 @@ def _downloaded(source: Source, file: Published, place: Path, progress: Callable
         if _sha256(part) == file.sha256:
             return part
         part.unlink()
-        raise ValueError(f"what came from {address}{file.name} is not the file that was published; try again later")
+        wrong.append(f"{address}{file.name}")
+    if wrong:
+        raise ValueError(f"what came from {', '.join(wrong)} is not the file that was published; try again later")
     raise ConnectionError(
         f"{source.collection.name}: no answer from {', '.join(failed)}. Call it again to carry on, or get the files in "
         f"another way and put them into {place}"

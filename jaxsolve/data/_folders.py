@@ -77,8 +77,7 @@ def find_folder(collection: Collection, path: str | os.PathLike[str] | None) -> 
     places = []
     for base in bases:
         places.append(base / collection.folder)
-        # MNIST and Fashion-MNIST share their file names, so a folder named after one never serves the other.
-        if base.resolve().name not in collection.lookalikes:
+        if _serves(base, collection, given=path is not None):
             places.append(base)
     files = [file for group in collection.train + collection.test for file in group]
     for place in places:
@@ -87,8 +86,22 @@ def find_folder(collection: Collection, path: str | os.PathLike[str] | None) -> 
     raise FileNotFoundError(
         f"{collection.name}: no file found. Looked in: {', '.join(map(str, places))}. Wanted: {', '.join(files)} "
         f"(plain or .gz). Nothing is downloaded by itself: `jaxsolve data fetch` gets them, or take them from "
-        f"{collection.sources}, and give their folder as path= or in the environment variable JAXSOLVE_DATA."
+        f"{collection.sources}, and give the folder in which {collection.folder} lies, or {collection.folder} itself, "
+        "as path= or in the environment variable JAXSOLVE_DATA."
     )
+
+
+def _serves(base: Path, collection: Collection, *, given: bool) -> bool:
+    """Whether files that lie in a folder itself are those of a collection, of which there may be others so called.
+
+    The folder's name says so (or that above it, as in torchvision's `FashionMNIST/raw`); without a name, whoever gave
+    the folder for this collection.
+    """
+    plain = lambda name: "".join(filter(str.isalnum, name.lower()))
+    known = [plain(name) for name in (collection.folder, *collection.lookalikes)]
+    said = [plain(name) for name in (base.resolve().name, base.resolve().parent.name)]
+    found = next((name for name in said if name in known), None)
+    return found == known[0] or (found is None and (given or not collection.lookalikes))
 
 
 def default_base() -> Path:

@@ -204,6 +204,9 @@ class Descent(AbstractMarching):
         alive = jnp.isfinite(loss)
         zero = jnp.zeros((), dtype)
         valid = problem.valid & fits(self.until, problem)
+        if self.schedule is None:  # traced, it may be any number
+            per_step = self._per_step(dtype)
+            valid &= jnp.isfinite(per_step) & (per_step > 0)
         met = alive & valid & is_met(self.until, lambda: View(problem, zero, params))
         result = RESULTS.where(alive, at_last_time(self.until), RESULTS.diverged)
         result = RESULTS.where(met, RESULTS.event, result)

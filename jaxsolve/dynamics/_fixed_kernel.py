@@ -20,6 +20,7 @@ from .._dynamics import (
     FunctionValues,
     March,
     NotApplicable,
+    Observed,
     Quantity,
     Validity,
     View,
@@ -144,7 +145,8 @@ class KernelSolution(AbstractStandIn, AbstractRandomAccess):
         flow = kernels.linearized(kernel, problem.y, start=start)
         t = jnp.asarray(t, problem.x.dtype)
         test = None if cross is None else flow.predict(t, cross, problem.test_outputs(problem.params))
-        return View(problem, t, None, flow.outputs(t), test, with_outputs(kernel, problem))
+        kernel = with_outputs(kernel, problem)  # which stands still
+        return View(problem, t, None, flow.outputs(t), test, kernel, given_initial_kernel=kernel)
 
 
 class _FeatureModel(eqx.Module):
@@ -223,6 +225,7 @@ class KernelMarch(AbstractStandIn, AbstractMarching):
             result = RESULTS.where(assumption.holds, result, RESULTS.not_applicable)
 
         def values(params) -> FunctionValues:
+            params = params.params if isinstance(params, Observed) else params
             test = None if model.x_test is None else model.test_outputs(params)
             return FunctionValues(model.outputs(params), test)
 
@@ -260,5 +263,9 @@ def _model(problem: Problem, inputs: _Inputs) -> Problem:
     """The problem with a feature model as its network."""
     columns = problem.y.shape[1] // inputs.train.shape[1]
     net = _FeatureModel(jnp.zeros((inputs.train.shape[2] - columns, columns), problem.x.dtype))
-    test = None if inputs.test is None else (inputs.test, problem.y_test)
-    return Problem(net, inputs.train, problem.y, test=test, loss=problem.loss)
+    # Not a new problem: its targets have been read by the loss.
+    fields = lambda p: (p.net, p.x, p.x_test, p.initial, p.initial_test, p.state)
+    starts = jax.tree.map(jnp.zeros_like, (problem.initial, problem.initial_test))  # the model's outputs are what moves
+    return eqx.tree_at(
+        fields, problem, (net, inputs.train, inputs.test, *starts, None), is_leaf=lambda leaf: leaf is None
+    )

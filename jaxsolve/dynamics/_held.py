@@ -138,8 +138,35 @@ def _parts_of_function(function: types.FunctionType):
         return made
 
     function_module = function.__module__
-    # What code does also depends on the module whose names it uses.
-    return (code, id(scope), qualified, names), [*held, *defaults, *keywords.values()], make
+    # What code does also depends on the module whose names it uses, and on what these stand for now.
+    return (code, id(scope), qualified, names, _globals(code, scope)), [*held, *defaults, *keywords.values()], make
+
+
+def _globals(code: types.CodeType, scope: dict[str, Any]) -> Hashable:
+    """What the names that code uses stand for in its module, also in functions of that module that it calls."""
+    found, seen, waiting = [], set[types.CodeType](), [code]
+    while waiting:
+        code = waiting.pop()
+        if code in seen:
+            continue
+        seen.add(code)
+        waiting += [part for part in code.co_consts if isinstance(part, types.CodeType)]
+        for name in (name for name in code.co_names if name in scope):
+            value, told = scope[name], _plain_key(scope[name])
+            if type(value) is types.FunctionType and value.__globals__ is scope:
+                waiting.append(value.__code__)
+                told = None if value.__closure__ or value.__defaults__ or value.__kwdefaults__ else value.__code__
+            found.append((name, _Same(value) if told is None else told))
+    return tuple(found)
+
+
+def _plain_key(value: Any) -> Hashable:
+    """Numbers and text by their values; None for anything else."""
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes | np.generic):
+        return type(value), repr(value)  # 1, 1.0 and True are equal, but not the same
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return np.ndarray, value.shape, str(value.dtype), value.tobytes()
+    return None
 
 
 def _content(cell: types.CellType) -> Any:
@@ -167,10 +194,9 @@ def _key(value: Any, inside: tuple[int, ...] = ()) -> Hashable:
     if parts is not None:
         label, held, _ = parts
         return label, tuple(_key(part, (*inside, id(value))) for part in held)
-    if value is None or isinstance(value, bool | int | float | complex | str | bytes | np.generic):
-        return type(value), repr(value)  # 1, 1.0 and True are equal, but not the same
-    if isinstance(value, np.ndarray) and value.dtype != object:
-        return np.ndarray, value.shape, str(value.dtype), value.tobytes()
+    plain = _plain_key(value)
+    if plain is not None:
+        return plain
     if id(value) in inside:
         return "a function that closes over itself", inside.index(id(value))
     return value if isinstance(value, _Hole | _Same) else _Same(value)

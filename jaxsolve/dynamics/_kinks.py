@@ -16,7 +16,9 @@ def kinked(problem: Problem) -> bool:
     if isinstance(problem.loss, losses.Hinge | losses.QuadraticHinge):
         return True
     if isinstance(problem.net, nets.AbstractLayered):
-        return any(layer.activation.kinked for layer in _applied(problem.net.layers))
+        found = [layer.activation for layer in _applied(problem.net.layers)]
+        if all(one.known for one in found):
+            return any(one.kinked for one in found)
     return _bends(problem)
 
 

@@ -39,11 +39,12 @@ class MomentumFlow(AbstractFlow, AbstractChoice):
         tau: the relaxation time, > 0, in units of gradient-flow time; an array leaf.
         mu: t/tau, > 0; an array leaf. Exactly one of tau and mu is given.
         integrator: any adaptive diffrax solver of ordinary differential equations, or with a constant tau
-            `integrators.FunctionSpace`. None takes that, unless there are kinks, where it is predicted to cost less
-            than `diffrax.Tsit5()`, compilation included, as in `GradientFlow`.
+            `integrators.FunctionSpace`. None takes that, unless there are kinks or there is an `until`, where it is
+            predicted to cost less than `diffrax.Tsit5()`, compilation included, as in `GradientFlow`.
         rtol, atol: tolerances of a step, per parameter and per sqrt(tau) theta'; None takes 1e-6 and 1e-9 (float32:
             1e-4 and 1e-7). Those of `FunctionSpace` are as in `GradientFlow`.
-        until: stops the run when first met, located within the step; with it `ts` may end in inf.
+        until: stops the run when first met, located within the step; with it `ts` may end in inf. It is looked at
+            where steps end: those of `FunctionSpace` may be longer than a swing in which it was met.
         max_steps: accepted and rejected steps before the run is given up.
         land_on_ts: step exactly on every requested time instead of interpolating.
 
@@ -116,7 +117,8 @@ class MomentumFlow(AbstractFlow, AbstractChoice):
         """The same flow with an integrator."""
         if self.integrator is not None:
             return self
-        smooth = self.tau is not None and not kinked(problem)
+        # Swings meet a condition and leave it again, within one step of `FunctionSpace`.
+        smooth = self.tau is not None and self.until is None and not kinked(problem)
         stiff = smooth and stiff_with_inertia(problem, cast(Array, self.tau), ts, self.rtol)
         # Inertia makes features move late in a step, not early: there is nothing to gain from `LOG_TIME_3`.
         integrator = FunctionSpace(tableau=HOCHBRUCK_OSTERMANN_3) if stiff else diffrax.Tsit5()

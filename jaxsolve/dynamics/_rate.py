@@ -27,6 +27,7 @@ from jaxtyping import Array, Float, Int
 from .._checks import concrete
 from .._counts import at_count, COUNTS
 from .._dynamics import is_key
+from .._safe import nonzero
 from ._held import Held
 from ._schedule import AbstractSchedule
 
@@ -102,13 +103,16 @@ def see(optimizer: Held) -> Seen:
         start = jnp.asarray(0 if count is None else count, int)
         # In float32 the first answer of Adam is off by 2e-5, as 1 - 0.999 rounds; but by the same factor for each rate.
         factor = jnp.asarray(time / float(_first_answer(known.astype(dtype), kind, start, dtype)), dtype)
-    if count is not None:
-        return Seen(None, None, SeenSchedule(optimizer, factor, kind))
-    if kind is Kind.SIGN or momentum == 0:
+    if not traced or kind is Kind.SIGN or momentum == 0:
+        if count is not None:
+            return Seen(None, None, SeenSchedule(optimizer, factor, kind))
         return Seen(factor * _first_answer(optimizer.astype(dtype), kind, start, dtype), None, None)
     once = jnp.eye(1, STEPS, dtype=dtype) * SMALL
-    h = -_answers(optimizer.astype(dtype), once, _rows(_FIRST, dtype), _rows(0, dtype), None)[0, :, 0] / SMALL
-    beta = h[2] / h[1]
+    at = None if count is None else start
+    h = -_answers(optimizer.astype(dtype), once, _rows(_FIRST, dtype), _rows(0, dtype), at)[0, :, 0] / SMALL
+    beta = jnp.where(h[1] == 0, 0, h[2] / nonzero(h[1]))  # traced, it may be 0
+    if count is not None:
+        return Seen(None, None, SeenSchedule(optimizer, 1 + h[1] / (1 - beta) / nonzero(h[0]), kind))
     return Seen(h[0] * (1 - beta) + h[1], beta, None)
 
 

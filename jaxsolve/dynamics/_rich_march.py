@@ -191,6 +191,7 @@ class RichMarch(AbstractStandIn, AbstractMarching):
             evaluations=-jnp.ones_like(state.steps),
             certificate=self._certificate(problem, state, network),
             kernel=state.kernel,
+            from_zero=True,
         )
 
     def _certificate(self, problem: Problem, state: LimitState, network: dmft.Network) -> Certificate:

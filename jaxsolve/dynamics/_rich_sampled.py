@@ -96,6 +96,7 @@ class RichSampled(AbstractStandIn, AbstractMarching):
             integrator=run.integrator,
             certificate=_certificate(model, run),
             kernel=model.kernel(model.params, model.x),
+            from_zero=True,
         )
 
 

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from .._checks import one_number
 from .._dynamics import Certificate, Observed, View
 from .._problem import flat_rates, Problem
+from .._safe import nonzero, safe_sqrt
 from ..integrators import RungeKuttaChebyshev
 from ..until import AbstractCondition
 from ._flow import AbstractFlow, read_options
@@ -50,13 +51,18 @@ class RodSystem(AbstractSystem):
 
     @property
     def terms(self) -> diffrax.ODETerm:
-        eta = flat_rates(self.problem)
+        eta, eps = flat_rates(self.problem), float(jnp.finfo(self.problem.x.dtype).eps)
 
         def field(t: Any, y: Array, args: Any) -> Array:
             del t, args
             m, d = _split(y)
-            ahead, behind = self._gradient(m + d), self._gradient(m - d)
-            slope = eta * (ahead - behind) / 2 - 2 * d / self.rate
+            # Below the edge d decays, until rounding alone drives it, as it does descent.
+            rounding = eps * m
+            # A rod that is short beside m is seen longer, since m + d rounds.
+            size = lambda vector: safe_sqrt(jnp.sum(vector**2))
+            far = jnp.maximum(1, eps ** (1 / 3) * size(m) / nonzero(size(d)))
+            ahead, behind = self._gradient(m + far * d), self._gradient(m - far * d)
+            slope = eta * (ahead - behind) / (2 * far) - 2 * (d - rounding) / self.rate
             return jnp.concatenate([-eta * (ahead + behind) / 2, slope, jnp.ones_like(y, shape=1) / self.rate])
 
         return diffrax.ODETerm(field)

@@ -199,7 +199,10 @@ class StochasticFlow(AbstractMarching):
         t1 = jnp.where(cut, limit, t + state.dt)
         dt = jnp.where(cut, limit - t, state.dt)
         weights = batch_weights(
-            jr.fold_in(self.key, state.steps), problem.x.shape[0], self.temperature.astype(dt.dtype) / dt
+            # A step has no length where more equal times are requested than one step saves.
+            jr.fold_in(self.key, state.steps),
+            problem.x.shape[0],
+            self.temperature.astype(dt.dtype) / jnp.where(dt == 0, 1, dt),
         )
         gradient = jax.grad(lambda p: _weighted_loss(problem, p, weights))(state.params)
         velocity = self._velocity(problem, state, gradient, dt)

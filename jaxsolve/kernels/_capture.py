@@ -95,6 +95,8 @@ class Capture(NamedTuple):
         output, pull, (operands, scales) = jax.vjp(forward, zeros, has_aux=True)
         (backs,) = jax.vmap(pull)(jnp.eye(output.shape[0], dtype=output.dtype))
         scaled = [back if scale is None else scale * back for scale, back in zip(scales, backs, strict=True)]
+        # Sums over many products of half precision would not leave a kernel positive semi-definite.
+        scaled = [back.astype(self.dtype) for back in scaled]
         return [Signal(*pair) for pair in zip(operands, scaled, strict=True)]
 
     def signals(self, x: Shaped[Array, "n ..."]) -> list[Signal]:

@@ -23,6 +23,11 @@ def check_inputs(
     for name, x in zip(names, (x1, x2), strict=True):
         if x is not None or name == names[0]:
             _check(net, x, name)
+    # The program of a network is read for inputs of one kind.
+    if x2 is not None and (x1.shape[1:], x1.dtype) != (x2.shape[1:], x2.dtype):
+        raise ValueError(
+            f"{names[0]} and {names[1]} must hold inputs of one shape and dtype, got {describe(x1)} and {describe(x2)}"
+        )
 
 
 def check_network(net: Any) -> None:

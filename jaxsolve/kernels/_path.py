@@ -12,8 +12,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from .._checks import concrete, describe, real_array
-from .._phi import integrated_decay
+from .._phi import finite_product, integrated_decay
 from ._matrices import read_cross, read_kernel, read_like, read_start, read_targets
+from ._modes import kept_modes
 
 
 class Path(NamedTuple):
@@ -82,10 +83,12 @@ def along_path(
     def step(residual: Array, now: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, Array]]:
         mean, toward, dt = now
         values, vectors = jnp.linalg.eigh(mean)
-        rates = jnp.maximum(values, 0) / len(targets)
+        kept = kept_modes(values)  # what is left of others for ever moves nothing
+        rates = jnp.where(kept, values, 0) / len(targets)
         modes = vectors.T @ residual
-        gained = vectors @ (integrated_decay(rates, dt)[:, None] * modes)  # the residual, integrated over the step
-        after = vectors @ (jnp.exp(-rates * dt)[:, None] * modes)
+        integral = jnp.where(kept, integrated_decay(rates, dt), 0)
+        gained = vectors @ (integral[:, None] * modes)  # the residual, integrated over the step
+        after = vectors @ (jnp.exp(-finite_product(rates, dt))[:, None] * modes)
         return after, (after, toward @ gained / len(targets))
 
     mean = lambda array: (array[1:] + array[:-1]) / 2

@@ -119,7 +119,8 @@ def _of_part(
             vectors = [factors.operand.reshape(factors.back.shape[0], *factors.operand.shape[3:]) for factors in (a, b)]
             pairs = rate * _inner(*vectors).astype(first[0].back.dtype)
             backs = [_flat(factors.back) for factors in (a, b)]
-            return outputs.times(pairs, outputs.gram(*(back[:1] if constant[0] else back for back in backs)))
+            alike = constant[0] and not (isinstance(meetings[0], Lookup) and not meetings[0].clipped)
+            return outputs.times(pairs, outputs.gram(*(back[:1] if alike else back for back in backs)))
         found = [_pair(a, b, outputs) for a, b in itertools.product(first, second)]
         return rate * sum(found[1:], found[0])
     return rate * outputs.gram(*(_flat(_of_base(meetings, signals)) for signals in (one, two)))

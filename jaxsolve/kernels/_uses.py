@@ -75,7 +75,7 @@ class _Finder:
     def see(self, step: Step) -> None:
         if self.data.intersection(step.inputs):
             self.data.update(step.outputs)
-        if step.name in _RESHAPED and math.prod(self.shape(step.inputs[0])) == 1:
+        if step.name in _RESHAPED and math.prod(self.shape(step.inputs[0])) == 1 and not self._rounds(step):
             self.numbers[step.outputs[0]] = self.numbers.get(step.inputs[0], step.inputs[0])
         differentiable = any(jnp.issubdtype(self.program.shapes[slot].dtype, jnp.inexact) for slot in step.outputs)
         if not differentiable or step.name == "stop_gradient":
@@ -84,6 +84,11 @@ class _Finder:
             for view in self.views.get(slot, ()):
                 self._meet(step, position, view)
 
+    def _rounds(self, step: Step) -> bool:
+        """Whether a step makes another number: a conversion of one dtype into another."""
+        before, after = (self.program.shapes[slots[0]].dtype for slots in (step.inputs, step.outputs))
+        return before != after
+
     def _meet(self, step: Step, position: int, view: View) -> None:
         passes, meets = _PASSES.get(step.name), _MEETINGS.get(step.name)
         passed = None if passes is None else passes(self, step, position, view)
@@ -91,7 +96,8 @@ class _Finder:
             for slot, new in zip(step.outputs, passed, strict=True):
                 self.views[slot] = (*self.views.get(slot, ()), *new)
             return
-        met = None if meets is None or view.spread else meets(self, step, position, view)
+        whole = meets is not None and not view.spread and not self.is_complex(step.outputs[0])
+        met = meets(self, step, position, view) if whole and meets is not None else None
         if met is not None:
             self._met(view.leaf)
             self.uses[view.leaf].append(Use(len(self.program.steps) - 1, met[1], view, met[0]))
@@ -117,6 +123,10 @@ class _Finder:
     def number(self, slot: int) -> int | None:
         """The slot of the one number that fills this one, if it does."""
         return self.numbers.get(slot, slot) if slot in self.numbers or math.prod(self.shape(slot)) == 1 else None
+
+    def is_complex(self, slot: int) -> bool:
+        """Of complex factors the Gram of a real parameter is not made: its derivative is a real part of a product."""
+        return bool(jnp.issubdtype(self.program.shapes[slot].dtype, jnp.complexfloating))
 
     def on_data(self, slot: int) -> bool:
         return slot in self.data

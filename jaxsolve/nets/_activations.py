@@ -43,6 +43,11 @@ class Activation:
         return self.fn is _identity
 
     @property
+    def known(self) -> bool:
+        """Whether it is one of this module, so that its flags say all; of another function only its program does."""
+        return self.fn in (_leaky_relu, _softplus) or any(self.fn is one.fn for one in _PLAIN)
+
+    @property
     def kinked(self) -> bool:
         """Whether phi has a kink, which homogeneous functions have unless they are linear."""
         return self.homogeneous and not self.linear
@@ -92,6 +97,7 @@ erf = Activation("erf", jax.scipy.special.erf)
 sigmoid = Activation("sigmoid", jax.nn.sigmoid)
 swish = Activation("swish", jax.nn.silu)
 gelu = Activation("gelu", _gelu)
+_PLAIN = (linear, relu, tanh, erf, sigmoid, swish, gelu)
 
 
 def leaky_relu(slope: float = 0.01) -> Activation:
@@ -141,7 +147,7 @@ def find_activation(activation: str | Activation | Callable[[Array], Array]) -> 
         ValueError: the name is not known.
         TypeError: the argument is neither a name nor callable.
     """
-    known = {a.name: a for a in (linear, relu, leaky_relu(), tanh, erf, sigmoid, swish, gelu, softplus())}
+    known = {a.name: a for a in (*_PLAIN, leaky_relu(), softplus())}
     if isinstance(activation, Activation):
         return activation
     if isinstance(activation, str):
@@ -149,5 +155,8 @@ def find_activation(activation: str | Activation | Callable[[Array], Array]) -> 
             raise ValueError(f"unknown activation {activation!r}; known names are {sorted(known)}, or pass a function")
         return known[activation]
     if callable(activation):
+        for one in _PLAIN:
+            if one.fn is activation:  # jax.nn.relu is the relu
+                return one
         return Activation(getattr(activation, "__name__", "custom"), activation)
     raise TypeError(f"activation must be a name, an Activation or a function, got {activation!r}")

@@ -36,11 +36,13 @@ def build(
     dtype: Any,
     chain: bool = True,
     kept: Sequence[Kept] | None = None,
+    on_data: Sequence[int] = (0,),
 ) -> Parts:
     """Checks the arguments and draws the start of a network with weights of these shapes, counted from the input.
 
     A convolution of shape (out, in, height, width) has fan_in = in height width and fan_out = out height width.
     `chain` is explained in `Shapes`. Where arrays may be padded, `kept` says how much of each belongs to the network.
+    The weights `on_data` act on the data.
     """
     if not isinstance(bias, bool):
         raise TypeError(f"bias must be True or False, got {describe(bias)}")
@@ -58,7 +60,11 @@ def build(
     windows = tuple(math.prod(shape[2:]) for shape in weights)
     kept = weights if kept is None else kept
     fans = tuple((fan(size[1]) * pixels, fan(size[0]) * pixels) for size, pixels in zip(kept, windows, strict=True))
-    made = scaling(fans, activation.gain, windows=windows) if isinstance(scaling, ScalingRule) else scaling
+    made = (
+        scaling(fans, activation.gain, windows=windows, on_data=on_data)
+        if isinstance(scaling, ScalingRule)
+        else scaling
+    )
     if len(made) != len(fans):
         raise ValueError(f"this network has {len(fans)} weight matrices, the Scaling is for {len(made)}")
     made = jax.tree.map(lambda leaf: leaf.astype(dtype), made)

@@ -12,7 +12,8 @@ from .._checks import describe
 class Function(eqx.Module):
     """f(params, x) as a network: all floating-point arrays of its parameters train, at eta = 1.
 
-    Wherever a network goes, such a function goes: `js.Problem`, `js.kernels.empirical`, `js.solve`.
+    Wherever a network goes, such a function goes: `js.Problem`, `js.kernels.empirical`, `js.solve`. Networks of
+    `js.nets` among the parameters keep their rates, and their hyperparameters stand still.
 
     Arguments:
         f: maps parameters and one sample to its outputs, shape (c,). Arrays that do not train are closed over.

@@ -21,6 +21,7 @@ class LayerShape(NamedTuple):
         gain: gain of the activation.
         kappa: the scale that goes to infinity in `js.nets.Scaling.from_exponents`.
         window: pixels of a convolution's window; 1 for a dense layer.
+        on_data: whether the array acts on the data, as one of positions does too; None says it of the first alone.
 
     Example:
         >>> readout = js.nets.LayerShape(100, 1, position=1, layers=2, width=100, gain=1.0, kappa=100)
@@ -36,11 +37,12 @@ class LayerShape(NamedTuple):
     gain: float
     kappa: Any
     window: int = 1
+    on_data: bool | None = None
 
     @property
     def first(self) -> bool:
         """Whether the matrix acts on the data."""
-        return self.position == 0
+        return self.position == 0 if self.on_data is None else self.on_data
 
     @property
     def last(self) -> bool:

@@ -82,7 +82,7 @@ class LeNet(AbstractUnnormalised):
         features = (second * pixels, *_FEATURES, require_unpadded(out_size, "out_size"))
         convolutions = [(first, channels, _WINDOW, _WINDOW), (second, first, _WINDOW, _WINDOW)]
         shapes = [*convolutions, *zip(features[1:], features[:-1], strict=True)]
-        parts = build(shapes, self.activation, bias=bias, chain=False, scaling=scaling, init=init, key=key, dtype=dtype)
+        parts = build(shapes, self.activation, bias=bias, scaling=scaling, init=init, key=key, dtype=dtype)
         self.weights, self.biases, self.scaling = parts
 
     @property

@@ -94,7 +94,8 @@ class AbstractNetwork(eqx.Module):
 def rates(net: Any) -> PyTree:
     """The learning rate of every trainable array of a network, None at every other leaf.
 
-    A module that is not an `AbstractNetwork` trains all its floating-point arrays at eta = 1.
+    A module that is not an `AbstractNetwork` trains all its floating-point arrays at eta = 1; networks of `js.nets`
+    inside of it keep their rates, and their hyperparameters stand still.
 
     Example:
         >>> scaling = js.nets.Scaling([1.0, 1.0], sigma=[1.0, 1.0], eta=[1.0, 0.5])
@@ -102,9 +103,9 @@ def rates(net: Any) -> PyTree:
         >>> [float(eta) for eta in js.nets.rates(net).weights]
         [1.0, 0.5]
     """
-    if isinstance(net, AbstractNetwork):
-        return net.rates()
-    return jax.tree.map(lambda leaf: jnp.ones((), leaf.dtype) if eqx.is_inexact_array(leaf) else None, net)
+    ours = lambda part: isinstance(part, AbstractNetwork)
+    one = lambda leaf: jnp.ones((), leaf.dtype) if eqx.is_inexact_array(leaf) else None
+    return jax.tree.map(lambda part: part.rates() if ours(part) else one(part), net, is_leaf=ours)
 
 
 def partition(net: Any) -> tuple[PyTree, PyTree]:

@@ -172,7 +172,7 @@ class Scaling(eqx.Module):
         """The rule `ntk` with gamma = alpha and eta = alpha^-2 (Chizat et al., Geiger et al.).
 
         In a centred problem this is the flow of alpha (f - f_0) under the loss divided by alpha^2: training is lazy at
-        large alpha, and learns features at small alpha.
+        large alpha, and learns features at small alpha. Biases train at alpha^-2, too; `with_bias` sets their rate.
 
         Example:
             >>> scaling = js.nets.Scaling.lazy(2.0)([(4, 100), (100, 1)])
@@ -186,7 +186,8 @@ class Scaling(eqx.Module):
         if known is not None and not (known > 0).all():
             raise ValueError(f"lazy needs alpha > 0, got {alpha}")
         law = _laws.ntk_with_gain if gain else _laws.ntk
-        return ScalingRule(law, alpha, sigma=sigma, eta=floats(eta, "eta") / floats(alpha, "alpha") ** 2)
+        slower = 1 / floats(alpha, "alpha") ** 2
+        return ScalingRule(law, alpha, sigma=sigma, eta=floats(eta, "eta") * slower).with_bias(eta=slower)
 
     @staticmethod
     def from_exponents(
@@ -292,7 +293,12 @@ class ScalingRule(eqx.Module):
         return eqx.tree_at(lambda rule: (rule.bias_sigma, rule.bias_eta), self, new)
 
     def __call__(
-        self, fans: Sequence[tuple[Fan, Fan]], gain: float = 1.0, *, windows: Sequence[int] | None = None
+        self,
+        fans: Sequence[tuple[Fan, Fan]],
+        gain: float = 1.0,
+        *,
+        windows: Sequence[int] | None = None,
+        on_data: Sequence[int] = (0,),
     ) -> Scaling:
         """Returns the `Scaling` of a network.
 
@@ -301,6 +307,7 @@ class ScalingRule(eqx.Module):
                 the pixels of its window.
             gain: gain of the activation between them.
             windows: those pixels, 1 for a dense layer; None if all are dense.
+            on_data: which matrices act on the data.
 
         Raises:
             ValueError: sigma or eta was given per matrix, but not one for each of these matrices.
@@ -315,7 +322,7 @@ class ScalingRule(eqx.Module):
         width = fans[-1][0]
         kappa = 1.0 * width if self.kappa is None else self.kappa
         prescriptions = [
-            self.law(LayerShape(fan_in, fan_out, index, layers, width, gain, kappa, window))
+            self.law(LayerShape(fan_in, fan_out, index, layers, width, gain, kappa, window, index in on_data))
             for index, ((fan_in, fan_out), window) in enumerate(zip(fans, windows or (1,) * layers, strict=True))
         ]
         dtype = np.result_type(*(leaf.dtype for leaf in jax.tree.leaves(self)))

@@ -89,9 +89,8 @@ class Transformer(AbstractNetwork):
             raise ValueError(f"heads must divide the width, got {self.heads} heads and width {width}")
         square, wide = (width, width), _EXPANSION * width
         shapes = [(width, symbols), (width, tokens), *[square] * 4, (wide, width), (width, wide), (out_size, width)]
-        parts = build(
-            shapes, self.activation, bias=False, chain=False, scaling=scaling, init=init, key=key, dtype=dtype
-        )
+        made = {"scaling": scaling, "init": init, "key": key, "dtype": dtype}
+        parts = build(shapes, self.activation, bias=False, chain=False, on_data=(EMBED, PLACE), **made)
         self.weights, self.scaling = parts.weights, parts.scaling
 
     @property

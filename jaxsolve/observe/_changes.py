@@ -28,13 +28,11 @@ def _weight_change(view: View):
 
 
 def _output_change(view: View):
-    problem = view.problem
-    return _root_mean_square(view.outputs - problem.outputs(problem.params))
+    return _root_mean_square(view.outputs - view.initial_outputs)
 
 
 def _test_output_change(view: View):
-    problem = view.problem
-    return _root_mean_square(view.test_outputs - problem.test_outputs(problem.params))
+    return _root_mean_square(view.test_outputs - view.initial_test_outputs)
 
 
 def preactivations(net: nets.AbstractLayered, x: Float[Array, "n ..."]) -> list[Float[Array, "n ..."]]:

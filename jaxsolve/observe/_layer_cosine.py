@@ -35,12 +35,22 @@ def _rows(view: View, layer: int) -> Float[Array, "out in"]:
     return task
 
 
-def _require_dense(problem: Problem) -> None:
-    if not isinstance(problem.net, nets.AbstractDense) or problem.x.ndim != 2:
-        raise ValueError(
-            "layer_cosine is for the dense networks of js.nets on inputs that are vectors; got "
-            f"{type(problem.net).__name__} and inputs of shape {problem.x.shape[1:]}"
-        )
+@dataclasses.dataclass(frozen=True)
+class _HasLayer:
+    layer: int
+
+    def __call__(self, problem: Problem) -> None:
+        """Raises ValueError for a problem without this layer."""
+        net = problem.net
+        if not isinstance(net, nets.AbstractDense) or problem.x.ndim != 2:
+            raise ValueError(
+                "layer_cosine is for the dense networks of js.nets on inputs that are vectors; got "
+                f"{type(net).__name__} and inputs of shape {problem.x.shape[1:]}"
+            )
+        if self.layer >= len(net.weights):
+            raise ValueError(
+                f"layer_cosine({self.layer}) counts from 0, and this network has {len(net.weights)} layers"
+            )
 
 
 def least_map(problem: Problem) -> Float[Array, "out in"]:
@@ -82,4 +92,5 @@ def layer_cosine(layer: int = 0) -> Observable:
         raise TypeError(f"layer must be an integer >= 0, got {describe(layer)}")
     if layer < 0:
         raise ValueError(f"layer must be >= 0, counted from the input, got {layer}")
-    return Observable(f"layer_cosine_{layer}", _ReadCosine(int(layer)), Quantity.PARAMS, (), require=_require_dense)
+    found, layer = Quantity.PARAMS, int(layer)
+    return Observable(f"layer_cosine_{layer}", _ReadCosine(layer), found, (), require=_HasLayer(layer))

@@ -20,9 +20,7 @@ def _delta(view: View):
 
 
 def _delta_scale(view: View):
-    # |delta| <= eta_w a^2 + eta_a |w|^2, which is the root of delta^2 + 4 eta_a eta_w mu^2.
-    found = neurons(view.net)
-    return jnp.max(jnp.abs(found.delta)) + jnp.max(jnp.abs(found.radius))
+    return jnp.max(neurons(view.net).speed)  # the size of its two terms: eta_w a^2 + eta_a |w|^2
 
 
 def neuron_radius() -> Observable:

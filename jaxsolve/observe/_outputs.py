@@ -15,7 +15,8 @@ def _correct(f, y, loss):
         share = jnp.mean((f * y > 0).astype(f.dtype))
     else:
         share = jnp.mean((jnp.argmax(f, axis=1) == jnp.argmax(y, axis=1)).astype(f.dtype))
-    return jnp.where(_are_classes(y, loss), share, jnp.nan)
+    # Comparisons with NaN are false, not unknown.
+    return jnp.where(_are_classes(y, loss) & ~jnp.any(jnp.isnan(f)), share, jnp.nan)
 
 
 def _are_classes(y, loss):

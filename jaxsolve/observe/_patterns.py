@@ -22,9 +22,10 @@ def _require_kinks(problem: Problem) -> None:
 def _hamming(view: View):
     problem = view.problem
     _require_kinks(problem)
-    pairs = zip(*(preactivations(net, problem.x) for net in (view.net, problem.net)), strict=True)
+    pairs = list(zip(*(preactivations(net, problem.x) for net in (view.net, problem.net)), strict=True))
     changed = sum(jnp.sum((now > 0) != (start > 0), axis=1) for now, start in pairs)
-    return jnp.mean(jnp.asarray(changed).astype(problem.x.dtype))
+    unknown = jnp.any(jnp.stack([jnp.any(jnp.isnan(now)) for now, _ in pairs]))
+    return jnp.where(unknown, jnp.nan, jnp.mean(jnp.asarray(changed).astype(problem.x.dtype)))
 
 
 def hamming_distance() -> Observable:

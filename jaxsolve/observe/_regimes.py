@@ -10,7 +10,7 @@ from .._regime import KERNEL_CHANGE as KERNEL_REGIME_LIMIT, Regime
 def half_loss_time(
     ts: Float[ArrayLike, " times"], loss: Float[ArrayLike, "*lanes times"]
 ) -> Float[np.ndarray, "*lanes"]:
-    """The time at which the loss has fallen to half its initial value; inf if it never has.
+    """The time at which the loss has fallen to half its initial value; inf if it has not at any finite time given.
 
     Log-linear between the two times around it; between t = 0 and the first positive time linear.
 
@@ -35,6 +35,7 @@ def half_loss_time(
     with np.errstate(divide="ignore", invalid="ignore"):  # a loss of 0 or infinity at the start has no half
         ratio = loss / loss[..., :1]
     below = ratio <= 0.5
+    below &= np.isfinite(ts)
     after = np.argmax(below, axis=-1)
     found = np.any(below, axis=-1)
     before = np.maximum(after - 1, 0)
@@ -52,8 +53,8 @@ def classify(
 ) -> Int[np.ndarray, "*lanes"]:
     """The `js.observe.Regime` of runs, by their half-loss times and relative kernel changes over times ts (from 0 on).
 
-    Half-loss time beyond the last time: frozen; before the first positive one: unstable; else a relative kernel change
-    below `js.observe.KERNEL_REGIME_LIMIT` (0.1): kernel; otherwise feature learning.
+    Half-loss time beyond the last finite time: frozen; before the first positive one: unstable; else a relative kernel
+    change below `js.observe.KERNEL_REGIME_LIMIT` (0.1): kernel; otherwise feature learning.
 
     Example:
         >>> half, change = jnp.array([1.5, 1.5, jnp.inf, 0.01]), jnp.array([0.01, 2.0, 0.0, 2.0])
@@ -71,7 +72,8 @@ def classify(
         raise ValueError(f"ts must be two or more sorted times from 0 on, got {times}")
     if half.shape != change.shape:
         raise ValueError(f"half and kernel_change need one shape, got {half.shape} and {change.shape}")
-    lost = np.isnan(change) & (half >= times[1]) & (half <= times[-1])
+    last = np.max(times[np.isfinite(times)])
+    lost = np.isnan(change) & (half >= times[1]) & (half <= last)
     if np.any(lost):
         raise ValueError(
             f"kernel_change is NaN for {np.sum(lost)} run(s) that learnt within the times: without it these are "
@@ -79,7 +81,7 @@ def classify(
             "change"
         )
     regime = np.where(change < KERNEL_REGIME_LIMIT, Regime.KERNEL, Regime.FEATURE_LEARNING)
-    regime = np.where(half > times[-1], Regime.FROZEN, regime)
+    regime = np.where(half > last, Regime.FROZEN, regime)
     return np.where((half < times[1]) | np.isnan(half), Regime.UNSTABLE, regime)
 
 

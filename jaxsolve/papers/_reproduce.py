@@ -176,6 +176,7 @@ def _write(root: Path, scale: Scale) -> None:
 def _require_ours(root: Path) -> None:
     """Raises FileExistsError for a file, or a folder that no reproduction made."""
     inside = sorted(item.name for item in root.iterdir()) if root.is_dir() else []
+    inside = [name for name in inside if not name.startswith(".")]  # such as .DS_Store
     papers = {name.partition("/")[0] for name in names()}
     strange = [name for name in inside if name not in (*papers, MARK, "index.html", "ledger.md")]
     if (root.exists() and not root.is_dir()) or strange:

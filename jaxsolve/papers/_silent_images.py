@@ -17,7 +17,7 @@ from ..nets import MLP, Scaling
 from ..observe import cross_kernel, kernel, kernel_alignment, kernel_norm, loss, Observable, outputs, test_outputs
 from ._claim import Claim, mean_over
 from ._figure import Images, Scale
-from ._images import images
+from ._images import images, images_used
 from ._silent import draw_machine, draw_silence, relative_error
 
 
@@ -30,6 +30,9 @@ class ImageTask(NamedTuple):
     """Which images, and how many of their principal components.
 
     A dense network with Gaussian weights does not see a rotation of its inputs, so components serve as pixels do.
+
+    Arguments:
+        found: what stands for them on this machine, so that a store of digits is not carried on with MNIST.
     """
 
     collection: Images
@@ -38,6 +41,14 @@ class ImageTask(NamedTuple):
     samples: int
     tests: int
     rank: int
+    found: str
+
+    @staticmethod
+    def here(
+        collection: Images, scale: Scale, task: str | tuple[int, int], samples: int, tests: int, rank: int
+    ) -> "ImageTask":
+        """A task with the images of this machine."""
+        return ImageTask(collection, scale, task, samples, tests, rank, images_used(collection, scale))
 
     def data(self, gamma: Any = 0.0) -> Dataset:
         """X_gamma = U S^gamma V^T in principal coordinates: whitened at gamma = 0, as they are at 1.

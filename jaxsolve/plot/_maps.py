@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import ArrayLike, Int
 
 from .._checks import describe, real_numbers
-from ._style import new_axes, require_axes_of
+from ._style import edges, new_axes, require_axes_of
 
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ def value_map(
     shown = np.isfinite(numbers) & (numbers > 0) if logarithmic else np.isfinite(numbers)
     style: dict[str, Any] = {"cmap": "cividis", "norm": colors.LogNorm() if logarithmic else None}
     places = [np.asarray(cells[name].values, float) for name in (x, y)]
-    image = ax.pcolormesh(*places, np.ma.array(numbers, mask=~shown), shading="nearest", **style)
+    ends = [np.exp(edges(np.log(place))) if _geometric(place) else edges(place) for place in places]
+    image = ax.pcolormesh(*ends, np.ma.array(numbers, mask=~shown), **style)
     for axis, name, place in zip("xy", (x, y), places, strict=True):
         ax.set(**{f"{axis}label": name, f"{axis}scale": "log" if _geometric(place) else "linear"})
     bar = ax.figure.colorbar(image, ax=ax)

@@ -8,7 +8,7 @@ from jaxtyping import ArrayLike, Float, Int
 
 from .._checks import describe, real_numbers
 from ..observe import Regime
-from ._style import new_axes, REGIME_COLOURS
+from ._style import edges, new_axes, REGIME_COLOURS
 
 
 if TYPE_CHECKING:
@@ -86,8 +86,8 @@ def phase_diagram(
     ax = new_axes(ax)
     palette = colors.ListedColormap([REGIME_COLOURS[regime] for regime in Regime])
     ax.pcolormesh(
-        _edges(x),
-        _edges(y),
+        np.exp(edges(np.log(x))),
+        np.exp(edges(np.log(y))),
         regimes,
         cmap=palette,
         vmin=-0.5,
@@ -121,10 +121,3 @@ def phase_legend_handles(boundaries: Sequence[Boundary] = ()) -> list:
 def _check_boundaries(boundaries: object) -> None:
     if not isinstance(boundaries, Sequence) or not all(isinstance(line, Boundary) for line in boundaries):
         raise TypeError(f"boundaries must be a list of plot.Boundary, got {describe(boundaries)}")
-
-
-def _edges(centres: np.ndarray) -> np.ndarray:
-    logs = np.log(centres)
-    steps = np.diff(logs)
-    inner = logs[:-1] + steps / 2
-    return np.exp(np.concatenate([[logs[0] - steps[0] / 2], inner, [logs[-1] + steps[-1] / 2]]))

@@ -2,6 +2,8 @@
 
 from typing import Any, TYPE_CHECKING
 
+import numpy as np
+
 from .._checks import describe, require_kind
 from ..observe import Regime
 
@@ -59,3 +61,9 @@ def axis_label(name: str, unit: str) -> str:
     require_kind(name, str, "name", "the name of an observable")
     require_kind(unit, str, "unit", "text")
     return name.replace("_", " ") + ("" if unit in ("1", name) else f" [{unit}]")
+
+
+def edges(centres: np.ndarray) -> np.ndarray:
+    """Where the cells of a map end: half-way between their centres."""
+    steps = np.diff(centres) / 2
+    return np.concatenate([[centres[0] - steps[0]], centres[:-1] + steps, [centres[-1] + steps[-1]]])

@@ -48,7 +48,7 @@ def alignment_time(problem: Problem) -> Float[Array, ""]:
     for w in reversed(above):
         pull = w.T @ pull
     speed = jnp.abs(outer) * net.rates().weights[0] * jnp.linalg.norm(pull)
-    return jnp.linalg.norm(first) / nonzero(speed)
+    return jnp.where(speed == 0, jnp.inf, jnp.linalg.norm(first) / nonzero(speed))
 
 
 class PhaseTimes(NamedTuple):

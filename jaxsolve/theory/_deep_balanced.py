@@ -92,7 +92,7 @@ class DeepBalanced(AbstractLinearForm):
         self.require_kind(problem)
         start = _start(problem)
         times = half_loss_time(start.v, start.target, matrices=len(start.flow.layers))
-        return times / nonzero(start.flow.speed)
+        return jnp.where(start.flow.speed == 0, jnp.nan, times / nonzero(start.flow.speed))
 
 
 class _Start(NamedTuple):

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 
 from .._checks import require_finite, require_not_negative
 from .._regime import KERNEL_CHANGE, Regime
-from .._safe import nonzero
+from .._safe import nonzero, safe_sqrt
 from ._reduced_line import ReducedLine, Timescale
 
 
@@ -84,10 +84,11 @@ def classify_network(
     uu, vv = (jnp.asarray(width * sigma**2 / eta) for sigma, eta in ((sigma_u, eta_u), (sigma_w, eta_w)))
     k = jnp.abs(jnp.asarray(gamma) * rho) * jnp.sqrt(jnp.asarray(eta_u)) * jnp.sqrt(jnp.asarray(eta_w))
     mean = (uu + vv) / 2
-    largest = jnp.sqrt(uu) * jnp.sqrt(vv)
+    largest = jnp.minimum(jnp.sqrt(uu) * jnp.sqrt(vv), mean)  # rounding may exceed it where both are equal
     product = largest / width**0.5  # the standard deviation of the layers' product, whose mean is 0
     signed = jnp.asarray(y) * jnp.where(jnp.asarray(gamma) < 0, -1.0, 1.0)
-    line_from = lambda product: ReducedLine.from_pq(mean + product, mean - product, uu - vv, k, signed)
+    gram = lambda product: safe_sqrt((largest - product) * (largest + product))
+    line_from = lambda product: ReducedLine(mean, product, gram(product), uu - vv, k, signed)
     timescale = line_from(product).timescale
     typical = line_from(jnp.minimum(product * jnp.asarray(QUARTERS), largest))
     start, end = (typical.ntk(t) for t in (0.0, jnp.inf))

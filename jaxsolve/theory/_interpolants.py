@@ -57,16 +57,18 @@ class Interpolants(eqx.Module):
         return 10 * max(self.x.shape) * float(jnp.finfo(self.x.dtype).eps)
 
     def _check_solvable(self) -> None:
-        x, y, beta = concrete(self.x), concrete(self.y), concrete(self.shortest)
-        if x is None or y is None or beta is None:
-            return
-        residual = np.linalg.norm(y - x @ beta)
-        size = np.linalg.norm(x) * np.linalg.norm(beta) + np.linalg.norm(y)
-        if residual > 64 * max(x.shape) ** 0.5 * np.finfo(x.dtype).eps * size:
+        missed = jnp.linalg.norm(self.y - self.x @ self.shortest)
+        size = jnp.linalg.norm(self.x) * jnp.linalg.norm(self.shortest) + jnp.linalg.norm(self.y)
+        solved = missed <= 64 * max(self.x.shape) ** 0.5 * float(jnp.finfo(self.x.dtype).eps) * size
+        known = concrete(solved)
+        if known is None:  # traces raise nothing
+            self.shortest = jnp.where(solved, self.shortest, jnp.nan)
+        elif not known:
             raise ValueError(
-                f"X beta = y has no solution: the closest beta misses y by {residual / np.linalg.norm(y):.2g} of its "
-                f"norm (x has shape {x.shape} and rank {np.linalg.matrix_rank(x)}). Training cannot reach zero loss "
-                "on such data; take fewer samples, more inputs, or targets that a linear function fits"
+                f"X beta = y has no solution: the closest beta misses y by {missed / jnp.linalg.norm(self.y):.2g} of "
+                f"its norm (x has shape {self.x.shape} and rank {np.linalg.matrix_rank(np.asarray(self.x))}). Training "
+                "cannot reach zero loss on such data; take fewer samples, more inputs, or targets that a linear "
+                "function fits"
             )
 
     def require_start(self, start: Float[Array, "..."]) -> None:

@@ -49,7 +49,10 @@ def neurons_preconditioner(
     mixed = as_positive(mixed, "mixed").astype(betas.dtype)
     square = jnp.sum(betas**2, axis=(1, 2))
     kappa = safe_sqrt(delta**2 + 4 * mixed**2 * square)
-    up, down = (jnp.where(square > 0, (kappa + sign * delta) / 2, 0) / nonzero(square) for sign in (1, -1))
+    large = (kappa + jnp.abs(delta)) / 2
+    small = mixed**2 * square / nonzero(large)  # their product is that of the layers: the difference would cancel
+    halves = (jnp.where(sign * delta >= 0, large, small) for sign in (1, -1))
+    up, down = (jnp.where(square > 0, half, 0) / nonzero(square) for half in halves)
     read_out = jnp.einsum("k,kmj,kml->jl", up, betas, betas)
     inward = jnp.einsum("k,kim,knm->in", down, betas, betas)
     eye_d, eye_c = (jnp.eye(size, dtype=betas.dtype) for size in betas.shape[1:])

@@ -110,7 +110,8 @@ class ReducedLine(eqx.Module):
     def timescale(self) -> Timescale:
         """t_c = 1/(2 k R), and its feature-learning and kernel terms (eq. 17). Infinite where nothing moves."""
         feature, kernel = 2 * self.k * jnp.abs(self.y), 2 * self.k * (self.k * self.root_pq)
-        return Timescale(1 / (2 * self.rate), feature, kernel)
+        t_c = jnp.where(self.total == 0, jnp.inf, 1 / (2 * self.rate))  # layers of zeros stay
+        return Timescale(t_c, feature, kernel)
 
     def _solve(self, t: Float[ArrayLike, "..."]) -> "_Solution":
         """The flow at time t. Every sum below is of terms of one sign, so that nothing cancels.
@@ -191,7 +192,9 @@ class ReducedLine(eqx.Module):
 
     def zeta_of(self, product: Float[Array, "..."]) -> Float[Array, "..."]:
         """The alignment where a.b has this value."""
-        size = safe_hypot(product, self.gram)
+        endless = jnp.isinf(product)  # as on separable data
+        product, gram = jnp.where(endless, jnp.sign(product), product), jnp.where(endless, 0, self.gram)
+        size = safe_hypot(product, gram)
         # Both vanish only for parallel layers that meet the saddle: there zeta keeps the sign it came with.
         return jnp.where(size == 0, jnp.sign(self.product), product / nonzero(size))
 

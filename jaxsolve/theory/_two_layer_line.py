@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from .._dynamics import Assumption, NotApplicable, Quantity, View
 from .._problem import Problem
-from .._safe import nonzero, safe_sqrt
+from .._safe import nonzero, safe_product, safe_sqrt
 from ..losses import AbstractLoss, MSE
 from ._arguments import flow_time
 from ._line_clock import line_clock, LineClock, Speed
@@ -99,10 +99,11 @@ class TwoLayerLine(AbstractLinearForm):
         a, b = rotate(line.a, line.b, s)
         eta_w, eta_u = net.rates().weights
         u = (jnp.sqrt(eta_u) * a)[None, :]
-        w = net.weights[0] + (jnp.sqrt(eta_w) * (b - line.b))[:, None] * line.n[None, :]
+        # At t = inf layers may be infinite: along the line alone.
+        w = net.weights[0] + safe_product(line.n[None, :], (jnp.sqrt(eta_w) * (b - line.b))[:, None])
         params = eqx.tree_at(lambda p: p.weights, problem.params, (w, u))
         outputs = _outputs(problem, line, product)
-        kernel = reduced.ntk_of(product) * (line.scaled[:, None] * line.scaled[None, :])
+        kernel = safe_product(line.scaled[:, None] * line.scaled[None, :], reduced.ntk_of(product))
         return View(
             problem,
             t,
@@ -144,7 +145,7 @@ def _read(problem: Problem) -> _Line:
 
 
 def _outputs(problem: Problem, line: _Line, product: Float[Array, ""]) -> Float[Array, "n out"]:
-    outputs = (line.sign * line.reduced.k * product * line.scaled)[:, None]
+    outputs = safe_product(line.scaled, line.sign * safe_product(line.reduced.k, product))[:, None]
     return outputs if problem.initial is None else outputs - problem.initial
 
 

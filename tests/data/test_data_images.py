@@ -234,6 +234,20 @@ def test_mnist_is_never_taken_for_fashion(tmp_path):
             fashion_mnist(n_train=1, path=path, key=KEY)
 
 
+def test_a_folder_in_the_environment_must_say_which_it_holds(tmp_path, monkeypatch):
+    for folder, fits, other in (("FashionMNIST/raw", fashion_mnist, mnist), ("MNIST/raw", mnist, fashion_mnist)):
+        monkeypatch.setenv("JAXSOLVE_DATA", str(_write_mnist(tmp_path / folder)))
+        assert folder in fits(n_train=1, key=KEY).source
+        with pytest.raises(FileNotFoundError, match="no file found"):
+            other(n_train=1, key=KEY)
+    plain = _write_mnist(tmp_path / "digits")
+    monkeypatch.setenv("JAXSOLVE_DATA", str(plain))
+    for load in (mnist, fashion_mnist):
+        with pytest.raises(FileNotFoundError, match=r"give the folder in which \w+ lies"):
+            load(n_train=1, key=KEY)
+        assert str(plain) in load(n_train=1, path=plain, key=KEY).source  # who gives it says which it is
+
+
 @pytest.mark.parametrize(
     ("load", "folder", "file", "official"),
     [

@@ -229,3 +229,19 @@ def test_central_flow_is_nearer_to_descent_than_gradient_flow(getkey):
     np.testing.assert_allclose(central["sharpness"][1:], 2 / RATE, rtol=0.02)
     np.testing.assert_allclose(central["edge_eigenvalues"][1:, 0], 1, rtol=0.02)
     cases.assert_fails(lambda: np.testing.assert_allclose(flow["sharpness"][1:], 2 / RATE, rtol=0.02))
+
+
+def test_a_rod_shorter_than_rounding_still_finds_the_edge():
+    """Below the edge it shrinks below the unit of rounding of the weights, in float32 within a few steps."""
+    keys, rate = jax.random.split(jax.random.key(0), 3), 0.2
+    x = jax.random.normal(keys[0], (60, 6), jnp.float32)
+    y = jnp.sign(x[:, :1] * x[:, 1:2] + 0.3 * x[:, 2:3])
+    scaling = nets.Scaling.xavier()
+    net = nets.MLP(6, 16, 2, 1, "tanh", bias=True, scaling=scaling, key=keys[2], dtype=jnp.float32)
+    ts = rate * jnp.array([0.0, 400.0, 600.0], jnp.float32)
+    watched = observe.stability(rate)
+    ends = {}
+    for name, flow in {"descent": Descent(optax.sgd(rate)), "rod": RodFlow(rate), "flow": GradientFlow()}.items():
+        ends[name] = solve(Problem(net, x, y), flow, ts, observe=watched)["stability"][-1]
+    assert ends["flow"] > 1.2  # it passes the edge, as the rod would without its rounding
+    np.testing.assert_allclose([ends["rod"], ends["descent"]], 1.0, atol=0.1)

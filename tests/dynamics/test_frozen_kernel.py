@@ -279,3 +279,37 @@ def test_infinite_time_needs_a_closed_form_or_a_condition():
         js.sweep(make, {"sigma": [1.0]}, js.FrozenKernel(), [0.0, jnp.inf], progress=False)
     with pytest.raises(ValueError, match=message):
         js.solve(make(1.0), js.FrozenKernel(), [0.0, jnp.inf])
+
+
+class ZeroOne(losses.AbstractLoss):
+    """Labels 0 and 1 become -1 and +1."""
+
+    def pointwise(self, f, y):
+        return jnp.sum((f - y) ** 2) / 2
+
+    def targets(self, y, out_size):
+        return 2.0 * jnp.reshape(y, (-1, out_size)) - 1.0
+
+
+def test_targets_are_read_once():
+    net = eqx.nn.Linear(2, 1, use_bias=False, key=jr.key(0))  # its own linearisation
+    problem = js.Problem(net, jnp.eye(2), jnp.array([0.0, 1.0]), loss=ZeroOne())
+    run = js.solve(problem, js.FrozenKernel(), 60.0, observe=observe.outputs())
+    np.testing.assert_allclose(run["outputs"].ravel(), [-1, 1], atol=1e-3)  # read twice, -3 and 1
+
+
+@pytest.mark.parametrize("flow", [js.RodFlow(0.05), js.CentralFlow(rate=0.05)])
+def test_flows_of_descent_move_its_model(flow):
+    problem = _linear()
+    run, exact = (js.solve(problem, js.FrozenKernel(flow=one), TS, observe=OUTPUTS) for one in (flow, None))
+    for name in ("outputs", "test_outputs"):
+        np.testing.assert_allclose(run[name], exact[name], atol=2e-2)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_its_kernel_has_not_changed(loss):
+    problem = _network(out_size=2 if loss == "cross entropy" else 1, loss=loss)
+    moved = js.solve(problem, js.GradientFlow(), 3.0).final
+    run = js.solve(problem, js.FrozenKernel(at=moved.net), [0.0, 1.0], observe=observe.kernel_change())
+    np.testing.assert_array_equal(run["kernel_change"], 0)
+    assert js.observe.kernel_change()(js.View(problem, jnp.zeros(()), nets.partition(moved.net)[0])) > 1e-4

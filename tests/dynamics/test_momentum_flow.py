@@ -465,3 +465,13 @@ def test_a_flow_at_rest_comes_to_the_end_of_time(flow):
     assert _name(run) == "max_time"
     assert 1e150 < run.t_end < jnp.inf
     np.testing.assert_array_equal(run["loss"], 0.5)
+
+
+def test_a_condition_is_met_where_a_swing_first_meets_it():
+    """Where `FunctionSpace` would pass several swings in a step, the choice is another."""
+    net = nets.MLP(5, 64, 1, 1, "tanh", scaling=nets.Scaling.lazy(10.0), key=jr.key(1))
+    x = jr.normal(jr.key(0), (30, 5))
+    problem = Problem(net, x, jnp.sign(x[:, :1]), centered=True)
+    run = solve(problem, MomentumFlow(tau=30.0, until=until.loss_below(0.1)), jnp.inf)
+    close = MomentumFlow(tau=30.0, integrator=diffrax.Tsit5(), rtol=1e-5, until=until.loss_below(0.1))
+    np.testing.assert_allclose(run.t_end, solve(problem, close, jnp.inf).t_end, rtol=1e-3)

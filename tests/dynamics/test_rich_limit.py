@@ -216,6 +216,18 @@ def test_few_samples_are_said_to_be_the_reason():
         js.solve(_problem(64, 1, "tanh"), js.RichLimit(rate=RATE, samples=64), TIMES)
 
 
+def test_a_linear_network_that_oscillates_for_long_is_said_to_be_the_reason():
+    scaling = js.nets.Scaling.mean_field(1 / 5, eta=25.0)
+    x = jr.normal(jr.key(0), (1, 4))
+    problem = js.Problem(js.nets.MLP(4, 64, 3, 1, "linear", scaling=scaling, key=jr.key(1)), x, -jnp.ones((1, 1)))
+    solve = lambda rate: js.solve(problem, js.RichLimit(rate=rate, nodes=2000), 2000 * rate)
+    with pytest.warns(UserWarning, match=r"sampling error .* a linear network has none: take a smaller rate"):
+        solve(0.05)
+    calm = solve(0.01).certificate
+    assert calm is not None
+    assert calm.trust > 15
+
+
 @pytest.mark.parametrize("rate", [-0.2, np.nan, np.inf, 0.0])
 def test_a_rate_that_is_traced_and_bad_is_invalid(rate):
     limit = lambda rate: js.RichLimit(rate=rate, nodes=4)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from jaxsolve import losses, observe, Problem, result_names, solve, StochasticFlow, until
+from jaxsolve import losses, nets, observe, Problem, result_names, solve, StochasticFlow, until
 from tests import cases
 from tests.inside import batch_weights, result_code
 
@@ -331,3 +331,15 @@ def test_the_noise_with_momentum_is_that_of_the_langevin_equations():
     check(temperature / (2 * taus))
     cases.assert_fails(lambda: check(temperature / 2))  # tau left out
     cases.assert_fails(lambda: check(temperature * taus / 2))  # the noise of the velocity without its 1/tau
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.01])
+def test_more_equal_times_than_a_step_saves(temperature):
+    net = nets.MLP(3, 8, 1, 1, "tanh", scaling=nets.Scaling.ntk(), key=jr.key(1))
+    problem = Problem(net, jr.normal(jr.key(0), (5, 3)), jnp.ones((5, 1)))
+    run = lambda count: solve(problem, StochasticFlow(temperature, key=jr.key(2)), [0.1] * count + [0.2])
+    few, many = run(1), run(20)
+    np.testing.assert_array_equal(many["loss"][:20], many["loss"][0])
+    assert np.isfinite(many["loss"][-1])
+    if temperature == 0:  # else steps of no length draw batches, too
+        np.testing.assert_allclose(many["loss"][jnp.array([0, -1])], few["loss"], rtol=cases.eps(100))

@@ -31,6 +31,11 @@ def test_value_map_draws_each_number_in_its_place(ax):
     np.testing.assert_array_equal(shown.filled(0.0), [[1, 2, 3], [4, 5, 0]])
     assert np.ma.count_masked(shown) == 1  # what has not run stays white
     assert (ax.get_xscale(), ax.get_yscale()) == ("log", "linear")
+    # Cells end half-way on the axis as it is drawn, so that the first of them is seen.
+    ends = np.asarray(mesh.get_coordinates())
+    np.testing.assert_allclose(ends[0, :, 0], 10.0 ** np.array([-1.5, -0.5, 0.5, 1.5]), rtol=1e-12)
+    np.testing.assert_allclose(ends[:, 0, 1], [-2.0, 0.0, 2.0])
+    np.testing.assert_allclose(ax.get_xlim(), 10.0 ** np.array([-1.5, 1.5]), rtol=1e-12)
     assert [other.get_ylabel() for other in ax.get_figure().axes] == ["delta", "test loss"]
 
 

@@ -52,7 +52,7 @@ class Fig1(AbstractFigure):
         samples, tests, rank = SIZES[runs.scale]
         found = {}
         for name, collection in PANELS.items():
-            problems = MLPOnImages(ImageTask(collection, runs.scale, (0, 1), samples, tests, rank), WIDTH)
+            problems = MLPOnImages(ImageTask.here(collection, runs.scale, (0, 1), samples, tests, rank), WIDTH)
             axes = {"sigma": np.array(SIGMAS[name]), "seed": range(SEEDS[runs.scale])}
             found[name] = runs.sweep(name, problems, axes, flow, TIMES, observe=WATCHED)
         return found

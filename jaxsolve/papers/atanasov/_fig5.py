@@ -42,7 +42,7 @@ class Fig5(AbstractFigure):
     images = Images.MNIST
 
     def run(self, runs: Runs) -> Data:
-        task, found = ImageTask(Images.MNIST, runs.scale, "classes", *SIZES[runs.scale]), {}
+        task, found = ImageTask.here(Images.MNIST, runs.scale, "classes", *SIZES[runs.scale]), {}
         watched, flow = [loss(), kernel_alignment(), kernel_norm()], GradientFlow(Tsit5(), rtol=1e-5, atol=1e-9)
         for name, (depth, activation, sigma, _) in PANELS.items():
             axes = {"sigma": np.array([sigma]), "seed": range(SEEDS[runs.scale])}

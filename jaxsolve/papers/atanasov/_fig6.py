@@ -44,7 +44,7 @@ class Fig6(AbstractFigure):
     images = Images.CIFAR10
 
     def run(self, runs: Runs) -> Data:
-        problems = MLPOnImages(ImageTask(Images.CIFAR10, runs.scale, (0, 1), *SIZES[runs.scale]), WIDTH)
+        problems = MLPOnImages(ImageTask.here(Images.CIFAR10, runs.scale, (0, 1), *SIZES[runs.scale]), WIDTH)
         axes = {"gamma": np.array(GAMMAS), "sigma": np.array([SIGMA]), "seed": range(SEEDS[runs.scale])}
         flow = GradientFlow(Tsit5(), rtol=1e-5, atol=1e-8)
         return {"runs": runs.sweep("runs", problems, axes, flow, TIMES, observe=[*WATCHED, INPUTS, test_accuracy()])}

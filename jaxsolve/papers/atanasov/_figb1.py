@@ -60,7 +60,7 @@ class FigB1(AbstractFigure):
         samples, rank = RANKS[runs.scale]
         panels = {
             "synthetic": _Problems(None),
-            "mnist": _Problems(ImageTask(Images.MNIST, runs.scale, (0, 1), samples, 1, rank)),
+            "mnist": _Problems(ImageTask.here(Images.MNIST, runs.scale, (0, 1), samples, 1, rank)),
         }
         axes, found = {"seed": range(SEEDS[runs.scale])}, {}
         for name, problems in panels.items():

@@ -43,7 +43,7 @@ class FigD2(AbstractFigure):
     images = Images.MNIST
 
     def run(self, runs: Runs) -> Data:
-        problems = MLPOnImages(ImageTask(Images.MNIST, runs.scale, (0, 1), *SIZES[runs.scale]), WIDTH, 2)
+        problems = MLPOnImages(ImageTask.here(Images.MNIST, runs.scale, (0, 1), *SIZES[runs.scale]), WIDTH, 2)
         axes = {"sigma": np.array([SIGMA]), "seed": range(SEEDS[runs.scale])}
         flow = GradientFlow(Tsit5(), rtol=1e-5, atol=1e-9)
         return {"runs": runs.sweep("runs", problems, axes, flow, TIMES, observe=WATCHED)}

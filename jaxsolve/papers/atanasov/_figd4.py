@@ -42,7 +42,7 @@ class FigD4(AbstractFigure):
     def run(self, runs: Runs) -> Data:
         found = {}
         for depth in DEPTHS:
-            task = ImageTask(Images.CIFAR10, runs.scale, (0, 1), *SIZES[runs.scale])
+            task = ImageTask.here(Images.CIFAR10, runs.scale, (0, 1), *SIZES[runs.scale])
             axes = {"gamma": [GAMMA], "sigma": [SIGMA], "seed": range(SEEDS[runs.scale])}
             flow, watched = GradientFlow(Tsit5(), rtol=1e-5), [*WATCHED, TARGETS]
             name = f"layers_{depth + 1}"

@@ -1,0 +1,118 @@
+"""What tells two optimisers apart: names that they read, traced numbers, and answers to large and to no gradients."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+import pytest
+
+from jaxsolve import Descent, nets, Problem, result_names, RESULTS, solve
+from tests import cases
+from tests.inside import result_code
+
+
+class Linear(eqx.Module):
+    w: jax.Array
+
+    def __call__(self, x):
+        return self.w @ x
+
+
+LINE = Problem(Linear(jnp.ones((1, 1))), jnp.ones((1, 1)), jnp.zeros((1, 1)))  # w' = -w
+PEAK = 0.1
+
+
+def _half(value):
+    return value * FACTOR_OF_HALF
+
+
+FACTOR_OF_HALF = 0.5
+
+
+def test_a_function_that_reads_another_number_of_its_module_is_another(monkeypatch):
+    def run():
+        # As a cell of a notebook that is run again: the lambda is a new one.
+        descent = Descent(optax.sgd(lambda step: _half(PEAK) / (1 + step)))
+        first = PEAK * FACTOR_OF_HALF
+        found = solve(LINE, descent, [first * (1 + 1 / 2 + 1 / 3)])
+        expected = np.prod([(1 - first / (1 + k)) ** 2 for k in range(3)]) / 2
+        np.testing.assert_allclose(found["loss"][0], expected, rtol=cases.eps(100))
+        assert found.stats.steps == 3
+
+    run()
+    monkeypatch.setitem(globals(), "PEAK", 0.3)
+    run()
+    monkeypatch.setitem(globals(), "FACTOR_OF_HALF", 1.0)  # of a function that the function calls
+    run()
+
+
+def test_the_same_function_made_twice_compiles_once():
+    make = lambda: Descent(optax.sgd(lambda step: PEAK / (1 + step)))
+    one, two = (jax.tree.structure(make()) for _ in range(2))
+    assert one == two
+    assert hash(one) == hash(two)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("schedule", [False, True])
+def test_momentum_may_be_traced_and_zero(schedule, nesterov):
+    rate = optax.piecewise_constant_schedule(0.1, {1000: 0.5}) if schedule else 0.1
+
+    def run(beta):
+        descent = Descent(optax.sgd(rate, momentum=beta, nesterov=nesterov), max_steps=60)
+        found = solve(LINE, descent, [1.0], throw=False)
+        return found.ts[0], found["loss"][0], found.stats.steps
+
+    betas = (0.0, 0.5, 0.9)
+    together = jax.jit(jax.vmap(run))(jnp.array(betas))
+    for lane, (beta, steps) in enumerate(zip(betas, (10, 5, 1), strict=True)):
+        t, loss, made = (float(value) for value in run(beta))
+        assert made == steps  # the time of a step is 0.1/(1 - beta)
+        np.testing.assert_allclose([value[lane] for value in together], [t, loss, made], rtol=cases.eps(1e3))
+
+
+MUP = {
+    "sgd": optax.sgd(0.1),
+    "sgd from 0": optax.sgd(optax.linear_schedule(0.0, 0.1, 3)),
+    "clipped sgd": optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1)),
+    "sgd with decay": optax.chain(optax.add_decayed_weights(0.1), optax.sgd(0.1)),
+    "slow sgd": optax.sgd(1e-9),
+    "adam": optax.adam(0.1),
+    "adam from 0": optax.adam(optax.linear_schedule(0.0, 0.1, 3)),
+    "adamw": optax.adamw(0.1, weight_decay=0.1),
+}
+
+
+@pytest.mark.parametrize("name", MUP)
+def test_mup_knows_descent_from_adam(name):
+    for adam in (False, True):
+        scaling = nets.Scaling.mup(adam=adam)
+        net = nets.MLP(3, 8, 1, 1, "tanh", scaling=scaling, key=jr.key(1))
+        problem = Problem(net, jr.normal(jr.key(0), (4, 3)), jnp.ones((4, 1)))
+        start = lambda problem=problem: Descent(MUP[name]).init(problem, jnp.array([0.0, 0.1], problem.x.dtype))
+        if ("adam" in name) == adam:
+            start()
+        else:
+            with pytest.raises(ValueError, match=rf"behaves like .*use nets.Scaling.mup\(adam={not adam}\)"):
+                start()
+
+
+@pytest.mark.parametrize("first", [0.0, 0.1])
+def test_descent_that_warms_up_may_diverge(first):
+    optimizer = optax.sgd(optax.linear_schedule(first, 2.5, 3))
+    run = solve(LINE, Descent(optimizer), [2.5 * 100], throw=False)
+    assert run.result == RESULTS.diverged
+    assert run.stats.steps < 60  # where the loss passes 1e9 times that of the start
+
+
+def test_rates_that_are_traced_and_bad_are_invalid():
+    @jax.jit
+    def run(rate):
+        found = solve(LINE, Descent(optax.sgd(rate), max_steps=1000), [0.0, 1.0], throw=False)
+        return result_code(found.result), found.stats.steps
+
+    names = [str(result_names(run(rate)[0])) for rate in (0.1, 0.0, -0.1, jnp.nan, jnp.inf)]
+    assert names == ["successful", *["invalid"] * 4]
+    assert run(0.0)[1] == 0
