@@ -58,7 +58,7 @@ class AtScale(NamedTuple):
 
 
 def _problem(data: Dataset, depth: int, activation: Activation, width: Any, alpha: Any, seed: Array) -> Problem:
-    rule = Scaling.lazy(alpha, gain=True).with_bias(eta=alpha**-2)
+    rule = Scaling.lazy(alpha, gain=True)
     key = jax.random.key(seed)
     net = MLP(data.x.shape[1], width, depth, 1, activation, bias=True, scaling=rule, key=key)
     return Problem(net, *data.train, test=data.test, loss=SoftHinge(BETA), centered=True)

@@ -342,4 +342,4 @@ def test_more_equal_times_than_a_step_saves(temperature):
     np.testing.assert_array_equal(many["loss"][:20], many["loss"][0])
     assert np.isfinite(many["loss"][-1])
     if temperature == 0:  # else steps of no length draw batches, too
-        np.testing.assert_allclose(many["loss"][jnp.array([0, -1])], few["loss"], rtol=cases.eps(100))
+        np.testing.assert_allclose(many["loss"][0], few["loss"][0], rtol=cases.eps(100))

@@ -3,13 +3,15 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 import optax
 import pytest
 from hypothesis import given, settings, strategies as st
 
 import jaxsolve as js
-from jaxsolve.nets import MLP, Optimisers, Prescription, Scaling, ScalingRule
+from jaxsolve import Problem
+from jaxsolve.nets import MLP, Optimisers, partition, Prescription, Scaling, ScalingRule, Transformer
 from tests.cases import assert_fails, eps, inputs, mlp, problem, scaling
 
 
@@ -54,7 +56,9 @@ def test_rules(name):
     for other in set(RULES) - {name}:
         assert_fails(lambda other=other: _assert_equal(made, *RULES[other][1:]))
     assert len(made) == 3
-    assert (float(made.bias_sigma), float(made.bias_eta)) == (0.0, 1.0)
+    assert float(made.bias_sigma) == 0
+    # Only where an output scale is undone by the rates, those of biases are too.
+    np.testing.assert_allclose(made.bias_eta, 0.04 if "lazy" in name else 1, rtol=eps(4))
     wanted = {"mup": Optimisers.GRADIENT, "mup, adam": Optimisers.ADAM}.get(name, Optimisers.ANY)
     assert made.optimisers is wanted
 
@@ -379,3 +383,19 @@ def test_unequal_helper_is_what_it_says(getkey):
     values = jax.tree.leaves(mlp(getkey()).scaling)
     numbers = np.concatenate([np.ravel(v) for v in values])
     assert len(set(numbers.round(6))) == len(numbers)
+
+
+def test_a_lazy_kernel_does_not_depend_on_alpha_with_biases():
+    def kernel(alpha):
+        net = MLP(3, 6, 2, 1, "tanh", bias=True, scaling=Scaling.lazy(alpha), key=jr.key(0))
+        return Problem(net, jnp.eye(3), jnp.ones((3, 1))).kernel(partition(net)[0], jnp.eye(3))
+
+    np.testing.assert_allclose(kernel(10.0), kernel(1.0), rtol=eps(1e3))  # at rate 1 biases count a hundredfold
+
+
+def test_positions_and_symbols_both_act_on_the_data():
+    rates = {}
+    for width in (16, 32):
+        net = Transformer((4, 5), width, 2, scaling=Scaling.mup(), key=jr.key(0))
+        rates[width] = net.scaling.eta
+    np.testing.assert_allclose(rates[32] / rates[16], [2, 2, *[1] * 6, 0.5])
