@@ -9,6 +9,9 @@ from jaxsolve._checks import one_number, require_key, require_size
 # What step sizes and times of one run mean for another is public nowhere, and simple to get wrong.
 from jaxsolve._clock import eta_of_prefactor, step_at, time_at, time_per_step
 
+# Which matrices follow one another is seen in a diagnosis, but not for matrices of a test's own.
+from jaxsolve._diagnose._groups import adjacent, alignments
+
 # A dynamics of a user's own names its assumptions; `tests/cases.py` has some.
 from jaxsolve._dynamics import Assumption
 
@@ -21,8 +24,14 @@ from jaxsolve._results import result_code
 # The commit that a manifest notes, of repositories that no sweep would stand in.
 from jaxsolve._revision import revision
 
+# Closed forms end where their terms do.
+from jaxsolve._safe import safe_hypot
+
 # Errors of a command as exceptions: `main` turns them into words and an exit code.
 from jaxsolve.cli import _main as cli_main
+
+# Where programs are kept, without a command that compiles some.
+from jaxsolve.cli._kept import kept_programs
 from jaxsolve.cli._main import app
 from jaxsolve.cli._report import report
 
@@ -114,6 +123,9 @@ from jaxsolve.papers._geiger import collapsing_power, over_seeds, power, when
 # What stands in for images that are not on the machine.
 from jaxsolve.papers._images import images
 
+# Which images a figure's task found decides whether its store is carried on.
+from jaxsolve.papers._silent_images import ImageTask, MLPOnImages
+
 # The simulations that errata are judged by must themselves be right.
 from jaxsolve.papers._simulate import draw as simulate_draw, follow, linear_problem, time_of_loss
 
@@ -144,7 +156,9 @@ __all__ = [
     "DEPTH",
     "Formula",
     "Held",
+    "ImageTask",
     "Known",
+    "MLPOnImages",
     "Measurement",
     "Model",
     "Neurons",
@@ -155,6 +169,8 @@ __all__ = [
     "Row",
     "SIZE",
     "Tiling",
+    "adjacent",
+    "alignments",
     "app",
     "balanced",
     "batch_weights",
@@ -176,17 +192,18 @@ __all__ = [
     "even_tile",
     "expand",
     "exponent",
+    "fetching",
     "finite_product",
     "first_pairs",
     "follow",
     "follow_pairs",
     "frozen_jacobian",
     "half_loss_time",
-    "images",
-    "fetching",
     "hessian_part",
+    "images",
     "integrated_decay",
     "integrators_modes",
+    "kept_programs",
     "kernel_part",
     "kinds",
     "labels_draw",
@@ -197,9 +214,9 @@ __all__ = [
     "modes",
     "neural_tangents",
     "no_modes",
+    "one_number",
     "over_seeds",
     "pack",
-    "one_number",
     "parse_config",
     "phi",
     "plan_facts",
@@ -213,6 +230,7 @@ __all__ = [
     "response",
     "result_code",
     "revision",
+    "safe_hypot",
     "simulate_draw",
     "step_at",
     "structured",

@@ -151,3 +151,23 @@ def test_a_conserved_quantity_of_0_is_compared_by_its_terms():
         assert error < 1e-4
         (error,) = (errors[name] for errors in loose.errors.values())
         assert error < 0.1
+
+
+def test_two_that_round_times_must_meet():
+    net = nets.MLP(2, 8, 1, 1, "tanh", scaling=nets.Scaling.ntk(), key=jr.key(0))
+    problem = Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+    two = [Descent(optax.sgd(0.3)), Descent(optax.sgd(0.2))]
+    with pytest.raises(ValueError, match=r"both round times to their steps, to 0.3 and 0.[24], .*a flow first"):
+        compare(problem, two, [0.5])
+    together = compare(problem, two, [0.6, 1.2])
+    assert all(np.isfinite(errors["loss"]) for errors in together.errors.values())
+    for other in compare(problem, [GradientFlow(), *two], [0.5]).errors.values():
+        assert other["loss"] < 0.2
+
+
+def test_what_no_dynamics_has_is_no_error():
+    net = nets.MLP(2, 8, 1, 1, "tanh", scaling=nets.Scaling.ntk(), key=jr.key(0))
+    problem = Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))  # classes of one sample have no kernel within
+    found = compare(problem, [GradientFlow(), Descent(optax.sgd(0.1))], [1.0], observe=observe.kernel_between_classes())
+    (errors,) = found.errors.values()
+    assert 0 < errors["kernel_between_classes"] < 0.1

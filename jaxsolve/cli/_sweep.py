@@ -89,8 +89,7 @@ def sweep(
             )
     except KeyboardInterrupt as stop:
         given = {"--allow-code": allow_code, "--float32": float32, "--retry-failed": retry_failed}
-        sized = ["--batch-size", str(batch_size)] if batch_size is not None else []
-        options = [*(["--store", str(store)] if store else []), *sized, *(flag for flag in given if given[flag])]
+        options = [*(["--store", str(store)] if store else []), *(flag for flag in given if given[flag])]
         again = shlex.join(["jaxsolve", "sweep", str(config), *options])
         say(f"jaxsolve: {stop or 'stopped before a lane ran'}\nto carry on: {again}", error=True)
         raise SystemExit(INTERRUPTED) from None

@@ -211,6 +211,7 @@ def test_numbers_without_end(refused, text, message):
         ({"axes.tau": {"linspace": [0, 1, float("inf")]}}, "axes.tau: linspace does not take inf"),
         ({"axes.tau": {"linspace": ["a", "b", "c"]}}, "axes.tau: linspace does not take str 'a'"),
         ({"axes.tau": {"padded": 3}}, "axes: widths of axis 'tau' must be a list of integers"),
+        ({"axes.tau": {"padded": [1, 2], "range": 3}}, "axes.tau must hold padded alone, got padded, range"),
         ({"problem.network.scaling.sigma": ["=1e400**9", "=1"]}, "problem|has no value"),
         ({"problem.network.width": "=1e400"}, "problem.network: "),
     ],

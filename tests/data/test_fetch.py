@@ -1,5 +1,6 @@
 """Fetching files: over real HTTP from a server of this test, which breaks off, forgets, and lies."""
 
+import gzip
 import hashlib
 import http.server
 import io
@@ -137,6 +138,26 @@ def test_the_next_address_serves(mnist, tmp_path, monkeypatch):
     closed = "http://127.0.0.1:9/"  # the port that discards: nobody listens
     monkeypatch.setitem(fetching.SOURCES, Images.MNIST, source._replace(addresses=(closed, *source.addresses)))
     assert len(list(js.data.fetch(Images.MNIST, tmp_path).iterdir())) == 4
+
+
+def test_an_address_that_sends_something_else_is_passed_over(mnist, tmp_path, monkeypatch, as_users):
+    """Such as a domain that was moved, which answers everything with a page of its own."""
+    source = fetching.SOURCES[Images.MNIST]
+    mnist.files |= {f"parked/{name}": b"<html>" for name in MNIST}
+    parked = f"{mnist.address}parked/"
+    monkeypatch.setitem(fetching.SOURCES, Images.MNIST, source._replace(addresses=(parked, *source.addresses)))
+    place = js.data.fetch(Images.MNIST, tmp_path)
+    assert {name: (place / name).read_bytes() for name in MNIST} == MNIST
+
+
+def test_plain_files_are_not_fetched_packed(server, tmp_path, monkeypatch):
+    packed = {f"{name}.gz": gzip.compress(content) for name, content in MNIST.items()}
+    _publish(server, monkeypatch, Images.MNIST, packed)
+    (tmp_path / "mnist").mkdir()
+    for name, content in MNIST.items():
+        (tmp_path / "mnist" / name).write_bytes(content)
+    js.data.fetch(Images.MNIST, tmp_path)
+    assert server.asked == []
 
 
 def test_without_a_network(tmp_path, monkeypatch, as_users):

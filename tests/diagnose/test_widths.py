@@ -160,3 +160,24 @@ def test_losses_below_zero_have_a_best_rate():
     assert [check.plot().axes[0].get_yscale() for check in (plain, lowered)] == ["log", "linear"]
     shown = lowered.plot().axes[0].lines[0].get_ydata()
     np.testing.assert_allclose(shown, np.where(np.isfinite(m := lowered.losses[0].mean(1)), m, np.nan))
+
+
+def test_a_width_that_diverged_does_not_pass():
+    """Its changes are unknown; the other widths alone would agree."""
+
+    def make(width, key):
+        net = js.nets.MLP(4, width, 2, 1, "tanh", scaling=js.nets.Scaling.mup(), key=key)
+        return net if width < 512 else eqx.tree_at(lambda n: n.scaling.gamma, net, jnp.asarray(1e30))
+
+    check = js.coordinate_check(make, WIDTHS, *_data(), optimizer=SGD)
+    assert not check.passed
+    assert check.notes == ("Training diverged at width 512: changes there are unknown. Take a smaller rate.",)
+
+
+@pytest.mark.parametrize("optimizer", [optax.adam, optax.sgd])
+def test_optimisers_that_would_take_the_width_for_a_rate(optimizer):
+    make = lambda width, key: eqx.nn.MLP(4, 1, width, 1, key=key)
+    with pytest.raises(TypeError, match="would take the width for one of its own arguments"):
+        js.coordinate_check(make, [4, 8], *_data(), optimizer=optimizer)
+    with pytest.raises(TypeError, match="would take the width for one of its own arguments"):
+        js.transfer_check(make, [4, 8], [0.1, 1.0, 10.0], *_data(), optimizer=optimizer)

@@ -159,3 +159,11 @@ def test_what_cannot_be_classified():
     text: Any = "text"
     with pytest.raises(TypeError, match="kernel_change must be an array of real numbers, got str 'text'"):
         classify(np.ones(1), text, TS)
+
+
+def test_a_time_without_end_is_no_time_of_learning():
+    ts, losses = np.array([0.0, 1.0, 10.0, np.inf]), np.array([[1.0, 0.9, 0.1, 0.0], [1.0, 0.9, 0.8, 0.0], [1.0] * 4])
+    half = half_loss_time(ts, losses)
+    assert np.isfinite(half[0])
+    np.testing.assert_array_equal(half[1:], np.inf)
+    assert list(regimes(ts, losses, np.zeros(3))) == [Regime.KERNEL, Regime.FROZEN, Regime.FROZEN]

@@ -2,6 +2,7 @@
 
 import json
 import math
+import struct
 import subprocess
 import sys
 from concurrent.futures import Future
@@ -14,7 +15,7 @@ import pytest
 
 import jaxsolve as js
 from jaxsolve.papers import Claim, Scale, Verdict
-from tests.inside import app, exponent, mean_over
+from tests.inside import app, exponent, ImageTask, mean_over, MLPOnImages
 
 
 @pytest.mark.parametrize(
@@ -267,3 +268,28 @@ def test_at_small_scale(name, tmp_path):
     (done,) = js.papers.reproduce(name, folder=tmp_path, progress=False)
     assert (done.folder / "figure.png").stat().st_size > 20_000
     assert any(claim.verdict is not Verdict.UNDECIDED for claim in done.claims)
+
+
+def test_a_store_of_digits_is_not_carried_on_with_images(tmp_path, monkeypatch):
+    """Nothing else of a plan tells: its function holds the name of what it reads, and reads when it is called."""
+
+    def run():
+        task = ImageTask.here(js.data.Images.MNIST, Scale.SMALL, (0, 1), 12, 4, 3)
+        axes = {"sigma": [1.0], "seed": range(1)}
+        flow, store = js.FrozenKernel(), tmp_path / "run.zarr"
+        return task, js.sweep(MLPOnImages(task, 8), axes, flow, [0.0, 1.0], store=store, progress=False)
+
+    monkeypatch.setenv("JAXSOLVE_DATA", str(tmp_path / "none"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    before, _ = run()
+    assert "digits of scikit-learn" in before.found
+    run()
+    header = lambda *shape: struct.pack(f">{1 + len(shape)}I", 0x0800 + len(shape), *shape)
+    folder, draw = tmp_path / "none" / "mnist", np.random.default_rng(0)
+    folder.mkdir(parents=True)
+    for part, count in (("train", 40), ("t10k", 20)):
+        images, labels = draw.integers(0, 256, (count, 28, 28)), np.arange(count) % 2
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(header(count, 28, 28) + images.astype(np.uint8).tobytes())
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(header(count) + labels.astype(np.uint8).tobytes())
+    with pytest.raises(ValueError, match="holds a sweep of another plan"):
+        run()

@@ -1,0 +1,46 @@
+"""Which matrices follow one another, in the conventions of Equinox, Flax and Haiku."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+import pytest
+
+import jaxsolve as js
+from tests.inside import adjacent, alignments
+
+
+ONE, TWO = jnp.outer(jnp.eye(3)[0], jnp.eye(3)[1]), jnp.outer(jnp.eye(3)[1], jnp.eye(3)[2])  # ONE TWO is not 0
+NAMED = {
+    "Equinox": {"layers": [{"weight": TWO}, {"weight": ONE}]},
+    "Flax": {"Dense_0": {"kernel": ONE}, "Dense_1": {"kernel": TWO}},
+    "Haiku": {"mlp/~/linear_0": {"w": ONE}, "mlp/~/linear_1": {"w": TWO}},
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_what_the_first_writes_the_second_reads(name):
+    names, pairs = adjacent(NAMED[name])
+    assert len(names) == 1
+    assert [float(value) for value in alignments(NAMED[name], pairs)] == [1.0]  # in the other order it is 0
+    other = jax.tree.map(lambda leaf: leaf.T, NAMED[name])
+    assert [float(value) for value in alignments(other, adjacent(other)[1])] == [0.0]
+
+
+def test_shapes_decide_in_the_convention_of_the_names():
+    wide = {"Dense_0": {"kernel": jnp.ones((5, 2))}, "Dense_1": {"kernel": jnp.ones((2, 5))}}
+    assert len(adjacent(wide)[1]) == 1  # 5 to 2 to 5
+    apart = {"Dense_0": {"kernel": jnp.ones((5, 2))}, "Dense_1": {"kernel": jnp.ones((3, 5))}}
+    assert adjacent(apart) == ((), [])
+
+
+def test_all_numbers_and_keys_of_both_kinds():
+    x = jr.normal(jr.key(0), (12, 3))
+    net = eqx.nn.MLP(3, 1, 16, 1, jnp.tanh, key=jr.key(1))
+    options = {"optimizer": optax.adam(1e-2), "steps": 20, "verify": True, "batch_size": 6}
+    reports = [js.diagnose(net, x, x[:, :1], key=key, **options) for key in (jr.key(3), jr.PRNGKey(3))]
+    data = reports[0].to_xarray()
+    assert data["verified_kernel_change"].sizes == {"verified_multiplier": 2}
+    np.testing.assert_array_equal(data["kernel_change"], reports[1].to_xarray()["kernel_change"])
