@@ -98,17 +98,6 @@ class View(eqx.Module):
         return self.problem.kernel(self.problem.params, self.problem.x) if known is None else known
 
     @property
-    def initial_outputs(self) -> Float[Array, "n out"]:
-        """Outputs on the training set at the start."""
-        return jnp.zeros_like(self.problem.y) if self.from_zero else self.problem.outputs(self.problem.params)
-
-    @property
-    def initial_test_outputs(self) -> Float[Array, "m out"]:
-        """Outputs on the test set at the start."""
-        start = self.problem.test_outputs(self.problem.params)
-        return jnp.zeros_like(start) if self.from_zero else start
-
-    @property
     def loss(self) -> Float[Array, ""]:
         """The training loss."""
         return self.problem.loss.value(self.outputs, self.problem.y)

@@ -63,6 +63,9 @@ from jaxsolve.dynamics._edge_pairs import first_pairs, follow as follow_pairs
 # The state of a march, to count what is held.
 from jaxsolve.dynamics._held import Held
 
+# Whether a network bends decides which integrator is taken, and how many steps are too few.
+from jaxsolve.dynamics._kinks import kinked
+
 # Its gradient noise is compared with that of batches, weight by weight.
 from jaxsolve.dynamics._stochastic_flow import batch_weights
 
@@ -204,6 +207,7 @@ __all__ = [
     "integrated_decay",
     "integrators_modes",
     "kept_programs",
+    "kinked",
     "kernel_part",
     "kinds",
     "labels_draw",

@@ -187,6 +187,16 @@ def test_valid_tells_inside_a_trace_what_raises_outside(change, valid, getkey):
     assert bool(_valid(change(start))) is valid
 
 
+def test_valid_of_test_labels_out_of_range(getkey):
+    def valid(labels):
+        data = (jnp.ones((2, 3)), labels)
+        return Problem(net, jnp.ones((2, 3)), jnp.array([0, 1]), test=data, loss=CrossEntropy()).valid
+
+    net = mlp(getkey())
+    assert bool(jax.jit(valid)(jnp.array([1, 0])))
+    assert not bool(jax.jit(valid)(jnp.array([1, 2])))  # of two classes
+
+
 @eqx.filter_jit
 def _valid(start):
     return start.valid

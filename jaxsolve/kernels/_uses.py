@@ -96,8 +96,9 @@ class _Finder:
             for slot, new in zip(step.outputs, passed, strict=True):
                 self.views[slot] = (*self.views.get(slot, ()), *new)
             return
-        whole = meets is not None and not view.spread and not self.is_complex(step.outputs[0])
-        met = meets(self, step, position, view) if whole and meets is not None else None
+        if self.is_complex(step.outputs[0]):
+            return self.direct(view, "it enters complex numbers")
+        met = None if meets is None or view.spread else meets(self, step, position, view)
         if met is not None:
             self._met(view.leaf)
             self.uses[view.leaf].append(Use(len(self.program.steps) - 1, met[1], view, met[0]))

@@ -28,11 +28,13 @@ def _weight_change(view: View):
 
 
 def _output_change(view: View):
-    return _root_mean_square(view.outputs - view.initial_outputs)
+    problem = view.problem
+    return _root_mean_square(view.outputs - (0 if view.from_zero else problem.outputs(problem.params)))
 
 
 def _test_output_change(view: View):
-    return _root_mean_square(view.test_outputs - view.initial_test_outputs)
+    problem = view.problem
+    return _root_mean_square(view.test_outputs - (0 if view.from_zero else problem.test_outputs(problem.params)))
 
 
 def preactivations(net: nets.AbstractLayered, x: Float[Array, "n ..."]) -> list[Float[Array, "n ..."]]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxsolve import GradientFlow, kernels, nets, observe, Problem, solve
-from tests.cases import assert_fails
+from tests.cases import assert_fails, eps
 
 
 @functools.cache
@@ -100,3 +100,15 @@ def test_what_is_refused(as_users):
         kernels.along_path(jnp.array([0.0, 1.0, 2.0]), kernel, y)
     with pytest.raises(ValueError, match="ascend"):
         kernels.along_path(jnp.array([1.0, 0.0]), kernel, y)
+
+
+def test_for_ever_with_a_kernel_of_low_rank():
+    """What the kernel does not see is never learnt, and rounding does not become a rate."""
+    features = jr.normal(jr.key(0), (6, 2))
+    kernel, y = features @ features.T, jr.normal(jr.key(1), (6, 1))
+    ts, twice = jnp.array([0.0, jnp.inf]), jnp.stack([kernel, kernel])
+    path = kernels.along_path(ts, twice, y, cross=twice[:, :2])
+    flow = kernels.linearized(kernel, y)
+    assert path.predictions is not None
+    np.testing.assert_allclose(path.outputs[1], flow.outputs(jnp.inf), atol=eps(1e3))
+    np.testing.assert_allclose(path.predictions[1], flow.outputs(jnp.inf)[:2], atol=eps(1e3))

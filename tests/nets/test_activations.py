@@ -8,9 +8,10 @@ import pytest
 import scipy.integrate
 from hypothesis import given, settings, strategies as st
 
-from jaxsolve import nets
+from jaxsolve import nets, Problem
 from jaxsolve.nets import Activation, find_activation, leaky_relu, softplus
 from tests.cases import ACTIVATIONS, assert_fails, eps
+from tests.inside import kinked
 
 
 EACH = pytest.mark.parametrize("name", ACTIVATIONS)
@@ -150,3 +151,19 @@ def test_unknown_activations():
     for beta in (0.0, -1.0, float("nan")):
         with pytest.raises(ValueError, match="softplus needs beta > 0, got"):
             softplus(beta)
+
+
+@pytest.mark.parametrize("given", [jax.nn.relu, jnp.tanh, jax.nn.sigmoid, jax.nn.silu])
+def test_functions_that_have_a_name_are_known_by_themselves(given):
+    found = nets.find_activation(given)
+    assert found.fn is given
+    assert found.known
+    assert found.homogeneous == (given is jax.nn.relu)
+
+
+def test_kinks_of_functions_of_ones_own_are_seen(getkey):
+    """No flag tells; the program does."""
+    for own, bent in ((lambda z: jnp.maximum(z, 0.3 * z), True), (lambda z: z * jnp.tanh(z), False)):
+        net = nets.MLP(2, 4, 1, 1, own, scaling=nets.Scaling.ntk(), key=getkey())
+        assert not nets.find_activation(own).known
+        assert kinked(Problem(net, jnp.eye(2), jnp.ones((2, 1)))) is bent

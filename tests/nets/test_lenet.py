@@ -99,3 +99,9 @@ def test_layers_alone():
     z = jnp.arange(2 * 3 * 5.0).reshape(2, 3, 5)
     np.testing.assert_array_equal(js.nets.run(None, (AveragePool(2),), z), _pool(np.asarray(z)))
     np.testing.assert_array_equal(js.nets.run(None, (Flatten(),), z), np.arange(30.0))
+
+
+def test_a_mirrored_start_is_zero(getkey):
+    net = LeNet((1, 8, 8), 2, scaling=Scaling.kaiming(), init=js.nets.Mirrored(), key=getkey())
+    x = jax.random.normal(getkey(), (3, 1, 8, 8))
+    np.testing.assert_allclose(jax.vmap(net)(x), 0, atol=1e-6)
