@@ -238,7 +238,7 @@ def test_a_rod_shorter_than_rounding_still_finds_the_edge():
     y = jnp.sign(x[:, :1] * x[:, 1:2] + 0.3 * x[:, 2:3])
     scaling = nets.Scaling.xavier()
     net = nets.MLP(6, 16, 2, 1, "tanh", bias=True, scaling=scaling, key=keys[2], dtype=jnp.float32)
-    ts = rate * jnp.array([0.0, 400.0, 600.0], jnp.float32)
+    ts = rate * jnp.array([0.0, 300.0], jnp.float32)  # where the edge has been passed, it is found late or never
     watched = observe.stability(rate)
     ends = {}
     for name, flow in {"descent": Descent(optax.sgd(rate)), "rod": RodFlow(rate), "flow": GradientFlow()}.items():
