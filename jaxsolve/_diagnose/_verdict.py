@@ -95,6 +95,8 @@ def paragraph(seen: Examined, verdict: Verdict, findings: dict[str, Finding], ex
     parts.append(f"{moved}{carried}; {where} {_limits.KERNEL_CHANGE.value:g}, the limit of the kernel regime.")
     if verdict.near:
         parts.append("That is near the limit, where seeds and details decide.")
+    if verdict.regime is Regime.KERNEL and progress < _limits.ENOUGH_PROGRESS:
+        parts.append("So little of the training says little of its end: train for longer to be sure.")
     parts.append(
         f"Its linearisation misses {value('nonlinearity'):.0%} of the change of its outputs. The kernel's alignment "
         f"with the target is {value('kernel_alignment'):.2g} ({findings['kernel_alignment'].words.split(', ')[-1]})."
