@@ -47,6 +47,13 @@ class Before(NamedTuple):
     words: list[str]
     notes: list[str]
 
+    @property
+    def linearised_change(self) -> float:
+        """The kernel's change where linearised training ends; NaN if that is not known."""
+        if not self.by_scale:
+            return float("nan")
+        return float(self.by_scale["kernel_change"][self.by_scale["multiplier"] == 1][0])
+
     @staticmethod
     def from_displacement(few: Problem, displacement: PyTree, progress: float) -> "Before":
         """By the displacement of a training that was made."""

@@ -45,8 +45,9 @@ def diagnose(
     At the parameters theta_t after `steps` steps, and on some of the samples, it measures how far the tangent kernel
     has moved, $|K_t - K_0|/|K_0|$, and what the linearised network misses, $|f_t - f_{lin}|/|f_t - f_0|$ with
     $f_{lin} = f_0 + J_0(\theta_t - \theta_0)$. The verdict is by the kernel's change, carried on to the end of training
-    in proportion to the progress made, against the limit 0.1 of `js.observe.KERNEL_REGIME_LIMIT`. All thresholds,
-    their sources and how often the verdict is right: docs/diagnose.md.
+    in proportion to the progress made (from less than a quarter, to where linearised training ends), against the limit
+    0.1 of `js.observe.KERNEL_REGIME_LIMIT`. All thresholds, their sources and how often the verdict is right:
+    docs/diagnose.md.
 
     Before training it asks at which output multiplier the regime would change: one linearised training by the same
     optimiser tells where the parameters would go at any multiplier, and kernels are computed there. Of the optimiser
@@ -108,8 +109,8 @@ def diagnose(
     training = train(problem, optimizer, checkpoint_steps(steps, CHECKPOINTS), batch_size, batch_key)
     places = [point.step for point in training.checkpoints]
     seen = examine(probe, places, [point.params for point in training.checkpoints])
-    verdict = decide(seen.history, training.diverged)
     ahead = before(problem, few, optimizer, steps, batch_size, batch_key, verify=verify)
+    verdict = decide(seen.history, training.diverged, ahead.linearised_change)
     held = Descent(optimizer, rate=1.0).optimizer
     stable = steps_of(probe, held, training.checkpoints)
 
@@ -184,9 +185,9 @@ def diagnose_checkpoints(
     probe, few = (choose(problem, count, key) for count in (probes, min(FEW, probes)))
     params = [read_problem(network, x, y, loss, test, centered).params for network in networks]
     seen = examine(probe, places, params)
-    verdict = decide(seen.history, diverged=False)
     displacement = jax.tree.map(jnp.subtract, params[-1], params[0])
     ahead = Before.from_displacement(few, displacement, float(seen.history["progress"][-1]))
+    verdict = decide(seen.history, False, ahead.linearised_change)
     stable = Steps.of_descent(probe, params)
     findings = regime_findings(seen, verdict) | ahead.findings | stable.findings
     return Diagnosis(

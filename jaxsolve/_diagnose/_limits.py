@@ -34,5 +34,5 @@ EDGE = 0.9
 NEAR = 3.0
 # A run that has taken away less of the loss's gradient has shown nothing yet.
 LEAST_PROGRESS = 0.02
-# Below it a kernel that has hardly moved may still move: of digits by SGD, one verdict in 33 was wrong, at less.
+# From less, where linearised training ends tells more than the kernel's change so far, carried on in proportion.
 ENOUGH_PROGRESS = 0.25

@@ -25,16 +25,22 @@ class Verdict(NamedTuple):
     near: bool
 
 
-def decide(history: dict[str, np.ndarray], diverged: bool) -> Verdict:
+def decide(history: dict[str, np.ndarray], diverged: bool, linearised: float) -> Verdict:
     """The regime by the kernel's change, carried on to the end of training in proportion to the progress.
 
     In the kernel regime parameters, kernel and outputs move in proportion, so that a training which has gone a share q
-    of the way has moved the kernel by a share q of what it will. A kernel that has passed the limit has passed it.
+    of the way has moved the kernel by a share q of what it will. A kernel that has passed the limit has passed it. From
+    little progress it is carried on by where linearised training ends, as kernels that move do so faster and faster.
+
+    Arguments:
+        history: of the checkpoints.
+        diverged: whether training did.
+        linearised: the kernel's change there; NaN if that is not known.
     """
     change, progress = float(history["kernel_change"][-1]), float(history["progress"][-1])
-    limit = _limits.KERNEL_CHANGE.value
-    learnt = progress >= _limits.LEAST_PROGRESS
-    expected = change / min(progress, 1.0) if learnt else change
+    limit, ahead = _limits.KERNEL_CHANGE.value, progress < _limits.ENOUGH_PROGRESS and np.isfinite(linearised)
+    learnt = ahead or progress >= _limits.LEAST_PROGRESS
+    expected = max(change, linearised) if ahead else change / min(progress, 1.0) if learnt else change
     near = bool(limit / _limits.NEAR < expected < limit * _limits.NEAR)
     if diverged:
         return Verdict(Regime.UNSTABLE, expected, False)
@@ -95,7 +101,7 @@ def paragraph(seen: Examined, verdict: Verdict, findings: dict[str, Finding], ex
     parts.append(f"{moved}{carried}; {where} {_limits.KERNEL_CHANGE.value:g}, the limit of the kernel regime.")
     if verdict.near:
         parts.append("That is near the limit, where seeds and details decide.")
-    if verdict.regime is Regime.KERNEL and progress < _limits.ENOUGH_PROGRESS:
+    if verdict.regime in (Regime.KERNEL, Regime.FEATURE_LEARNING) and progress < _limits.ENOUGH_PROGRESS:
         parts.append("So little of the training says little of its end: train for longer to be sure.")
     parts.append(
         f"Its linearisation misses {value('nonlinearity'):.0%} of the change of its outputs. The kernel's alignment "
