@@ -61,19 +61,9 @@ from jaxsolve.sweeps.running._fitting import Fitting, OutOfMemory, run_group
 # Rows of a batch, to compare bit by bit.
 from jaxsolve.sweeps.running._variables import rows_of, Variable
 
-# Their constants are made small.
-from jaxsolve.sweeps.running.programs import _fused
-
-# Batches made by hand.
-from jaxsolve.sweeps.running.programs._base import Batch, Lanes, Origin
-
-# The three ways of running lanes, each on any device.
-from jaxsolve.sweeps.running.programs._fused import Fused
-from jaxsolve.sweeps.running.programs._lockstep import Lockstep
-from jaxsolve.sweeps.running.programs._looped import Looped
-
-# Which lanes run first.
-from jaxsolve.sweeps.running.programs._queue import Waiting, WINDOW
+# The three ways of running lanes, each on any device; batches made by hand; which lanes run first.
+from jaxsolve.sweeps.running._marches import Lockstep, Looped
+from jaxsolve.sweeps.running._runner import Batch, Fused, Lanes, Origin, Waiting, WINDOW
 
 # Waits and sizes of the store are made small, and its writing fails where it is told to.
 from jaxsolve.sweeps.store import _chunks, _files, _layout, _zarr
@@ -116,7 +106,6 @@ __all__ = [
     "_execute",
     "_files",
     "_fitting",
-    "_fused",
     "_layout",
     "_outline",
     "_progress",

@@ -26,9 +26,8 @@ jax.config.update("jax_enable_x64", True)
 import jax.numpy as jnp, numpy as np, optax
 from jaxsolve import Descent, observe, sweep, until
 from jaxsolve.sweeps.running import _execute
-from jaxsolve.sweeps.running.programs._fused import Fused
-from jaxsolve.sweeps.running.programs._looped import Looped
-from jaxsolve.sweeps.running.programs._lockstep import Lockstep
+from jaxsolve.sweeps.running._runner import Fused
+from jaxsolve.sweeps.running._marches import Lockstep, Looped
 from tests import cases
 
 build = lambda rate: cases.modes(jnp.ones(2), jnp.stack([rate, jnp.ones(())]))

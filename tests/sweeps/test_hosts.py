@@ -87,7 +87,7 @@ jax.config.update("jax_cpu_collectives_implementation", "gloo")
 jax.distributed.initialize(f"localhost:{port}", num_processes=2, process_id=index)
 from jaxsolve.sweeps import Hosts
 from jaxsolve.sweeps.running import _fitting
-from jaxsolve.sweeps.running.programs._fused import Fused
+from jaxsolve.sweeps.running._runner import Fused
 from tests.sweeps import faults
 
 ran, run_group, run = [], _fitting.run_group, Fused.run

@@ -24,7 +24,6 @@ from tests import cases
 from tests.cases import assert_fails
 from tests.sweeps.inside import (
     _execute,
-    _fused,
     Batch,
     Devices,
     Fused,
@@ -296,14 +295,14 @@ def test_an_error_in_a_lane_is_raised(monkeypatch):
 
 def _starved(most: int, monkeypatch) -> None:
     """Executables that fail like XLA's for batches larger than that. Nothing else is pretended."""
-    run = _fused.Fused.run
+    run = Fused.run
 
     def limited(self, cells, waiting, hand_over):
         if self._rows > most:
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8000000000 bytes.")
         run(self, cells, waiting, hand_over)
 
-    monkeypatch.setattr(_fused.Fused, "run", limited)
+    monkeypatch.setattr(Fused, "run", limited)
 
 
 def _compiled_closed(batch_size: int) -> Program:
@@ -337,7 +336,7 @@ def test_other_errors_of_xla_are_raised_as_they_are(monkeypatch):
     def broken(*args):
         raise jax.errors.JaxRuntimeError("INTERNAL: something else")
 
-    monkeypatch.setattr(_fused.Fused, "run", broken)
+    monkeypatch.setattr(Fused, "run", broken)
     with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
         QUIET(_modes, {"rate": RATES}, cases.ModesDecay(), [0.5])
 

@@ -9,7 +9,7 @@ from .._signals import Signals
 from ..grid._blocks import Blocks
 from ..planning._fingerprint import plan_facts, require_same_plan
 from ..planning._plan import Plan
-from ..running.programs._base import Batch
+from ..running._runner import Batch
 from ..store._files import MANIFEST, OURS
 from ..store._layout import read_manifest
 from ..store._memory import AbstractStore

@@ -18,10 +18,8 @@ from ..grid._axes import Group
 from ._builder import Builder, cells_of, Dynamics, Setup
 from ._caption import caption
 from ._devices import Devices, read_devices
-from .programs._base import AbstractRunner, Origin
-from .programs._fused import Fused
-from .programs._lockstep import Lockstep
-from .programs._looped import Looped
+from ._marches import Lockstep, Looped
+from ._runner import AbstractRunner, Fused, Origin
 
 
 AHEAD = 2  # programs compiled at once, while an earlier one runs: XLA compiles one of them on one core

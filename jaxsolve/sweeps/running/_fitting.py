@@ -13,8 +13,7 @@ from ... import kernels
 from ..._memory import out_of_memory
 from ._builder import cells_of
 from ._execute import Program
-from .programs._base import Batch
-from .programs._queue import Waiting
+from ._runner import Batch, Waiting
 
 
 log = logging.getLogger("jaxsolve")

@@ -12,7 +12,7 @@ from ..._dynamics import AbstractMarching, AbstractRandomAccess
 from ..._results import RESULT_NAMES
 from ...observe import Observable
 from ._builder import Dynamics
-from .programs._base import Batch, Lanes
+from ._runner import Batch, Lanes
 
 
 LANE_VARIABLES = ("result", "steps", "t_end", "wall", "t_saved", "trust")

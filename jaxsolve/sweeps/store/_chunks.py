@@ -13,7 +13,7 @@ import numpy as np
 
 from ..._results import FIRST_FAILURE
 from ..running._variables import Rows, rows_of
-from ..running.programs._base import Batch
+from ..running._runner import Batch
 from ._files import explained
 from ._layout import has_manifest, Layout, read_layout
 

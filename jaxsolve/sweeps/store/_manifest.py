@@ -14,7 +14,7 @@ import jax
 from ..._revision import revision
 from ..planning._fingerprint import differences
 from ..planning._source import PACKAGE
-from ..running.programs._base import Origin
+from ..running._runner import Origin
 
 
 FORMAT = 2  # of the store; a change that other versions cannot carry on raises it

@@ -11,7 +11,7 @@ import numpy as np
 from ..grid._axes import Axis
 from ..planning._plan import Plan
 from ..running._variables import rows_of, TIME, variables_of
-from ..running.programs._base import Batch
+from ..running._runner import Batch
 from ._manifest import credited, environment, summary
 
 

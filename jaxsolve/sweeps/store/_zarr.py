@@ -17,7 +17,7 @@ from .._signals import Stopped
 from ..planning._fingerprint import plan_facts, require_same_plan, require_same_problem
 from ..planning._plan import Plan
 from ..running._execute import Program
-from ..running.programs._base import Batch, Origin
+from ..running._runner import Batch, Origin
 from . import _layout
 from ._chunks import Chunks, load
 from ._files import explained, LOCK, Lock, MANIFEST, OURS, READ_ONLY, remove_partial, write_json, WRITER

@@ -1,0 +1,237 @@
+"""How the lanes of a group run: which are next, the program that is compiled for them, and how the host feeds it.
+
+Closed forms run here, in one fused kernel, where nothing waits for anything; marches in `_marches`.
+"""
+
+import abc
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, final, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from ..._dynamics import March
+from ..._results import FIRST_FAILURE, result_code
+from ..._solve import check_applies, observe_random_access, random_access_result
+from ._builder import Cells, Leaves, Setup
+
+
+WINDOW = 1024  # lanes among which the dearest is found: a bound on how many chunks of a store are open at once
+GOLDEN = (5**0.5 - 1) / 2
+TILE = 1024  # lanes of a call of a closed form on a processor: more at once cost more each
+
+
+class Waiting:
+    """The lanes of a group that have yet to run, the dearest first as far as is known.
+
+    The last ones to run should be short, since others wait for them. Their cost is learned from those that have
+    finished: its logarithm is taken for a sum of functions of one argument each. The first ones are spread over the
+    grid, so that there is something to learn from. Threads may share one.
+
+    Arguments:
+        cells: values by argument, one row per lane; none, if all lanes cost the same. Then they run in order.
+        count: lanes.
+    """
+
+    def __init__(self, cells: dict[str, np.ndarray], count: int):
+        self._ranks = [np.unique(values, return_inverse=True)[1].ravel() for values in cells.values()]
+        self._costs = np.full(count, np.nan)
+        self._sorted_at = 0  # how many costs were known
+        self._left = np.arange(count)
+        self._window = self._left[:0]
+        self._lock = threading.Lock()
+        self._fill_window()
+
+    def __len__(self) -> int:
+        return len(self._window) + len(self._left)
+
+    def take(self, count: int) -> np.ndarray:
+        """Up to so many lanes, which then wait no longer."""
+        with self._lock:
+            found = self._window[:count]
+            self._window = self._window[count:]
+            if not len(self._window):
+                self._fill_window()
+        return found
+
+    def learn(self, lanes: np.ndarray, costs: np.ndarray) -> None:
+        """Takes notice of what lanes have cost, in steps."""
+        if not self._ranks:
+            return
+        with self._lock:
+            self._costs[lanes] = costs
+            known = int(np.sum(np.isfinite(self._costs)))
+            if known and known >= 2 * self._sorted_at:
+                self._sorted_at = known
+                self._sort()
+
+    def close(self) -> None:
+        """Lets no lane wait any longer."""
+        with self._lock:
+            self._window, self._left = self._window[:0], self._left[:0]
+
+    def _fill_window(self) -> None:
+        self._window, self._left = self._left[:WINDOW], self._left[WINDOW:]
+        if self._ranks:
+            self._window = self._window[np.argsort(np.arange(len(self._window)) * GOLDEN % 1, kind="stable")]
+            if self._sorted_at:
+                self._sort()
+
+    def _sort(self) -> None:
+        known = np.isfinite(self._costs)
+        logs = np.log1p(self._costs[known])
+        cost = np.zeros(len(self._window))
+        for ranks in self._ranks:
+            seen, which = np.unique(ranks[known], return_inverse=True)
+            effects = np.bincount(which, logs - logs.mean()) / np.bincount(which)
+            cost += np.interp(ranks[self._window], seen, effects)
+        self._window = self._window[np.argsort(-cost, kind="stable")]
+
+
+class Lanes(NamedTuple):
+    """What a program returns, one row per lane."""
+
+    observed: dict[str, Array]
+    times: Array
+    t_end: Array
+    result: Array  # codes
+    steps: Array
+    trust: Array | None = None  # digits; None where the dynamics has no certificate
+
+
+def lane_of(run: March, observed: dict[str, Array]) -> Lanes:
+    """What a march leaves of a lane."""
+    trust = None if run.certificate is None else run.certificate.trust
+    return Lanes(observed, run.times, run.t_end, result_code(run.result), run.steps, trust)
+
+
+class Origin(NamedTuple):
+    """Where and how lanes ran, for the attributes of a dataset."""
+
+    host: str
+    device: str
+    dynamics: str  # in a line
+    group: str  # its name
+    size: int  # lanes per batch
+
+    @property
+    def where(self) -> str:
+        """The host and the device."""
+        return f"{self.host}, {self.device}"
+
+
+class Batch(NamedTuple):
+    """Lanes that have run, on the host."""
+
+    lanes: np.ndarray  # their indices: in the group where a runner hands them over, in the grid from then on
+    rows: Lanes
+    wall: float  # seconds that went into them: of what ran at once, their share of the useful steps
+    useful: int = 0  # steps of lanes that had not finished, accepted or rejected; 0 for closed forms
+    executed: int = 0  # all steps since the last batch, with those of finished lanes that waited for others
+    origin: Origin | None = None  # None where a runner hands them over
+
+    @property
+    def failed(self) -> int:
+        """How many of the lanes failed."""
+        return int(np.sum(np.asarray(self.rows.result) >= FIRST_FAILURE))
+
+
+class AbstractRunner(abc.ABC):
+    """Runs lanes by one program, which is traced when the runner is made."""
+
+    refills: ClassVar[bool]  # whether new lanes take the places of finished ones, so that it is best given many at once
+    alone: ClassVar[bool] = False  # whether one thread runs it
+    out_info: Lanes  # shapes and dtypes of some lanes
+    streams: int  # how many threads are best used at once, known when it is compiled
+    _compiled: Any
+
+    def __init__(self, setup: Setup):
+        self._devices, self._rows = setup.devices, setup.rows
+        self._lowered = self._devices.lower(*self._program(setup))
+        self.out_info, *_ = self._lowered.out_info
+
+    @abc.abstractmethod
+    def _program(self, setup: Setup) -> tuple[Callable[..., Any], Sequence[Any]]:
+        """A function of the rows of one device, whose result begins with their lanes; the shapes of its arguments."""
+
+    @abc.abstractmethod
+    def run(self, cells: Cells, waiting: Waiting, hand_over: Callable[[Batch], Any]) -> None:
+        """Runs lanes until none is waiting. Threads may do so at the same time."""
+
+    def compile(self) -> None:
+        """Compiles the program; possible in any thread."""
+        self._compiled = self._devices.compile(self._lowered)
+        # jaxlib (0.10) spreads a batch of factorisations, such as eigenvalues at several times, over XLA's own
+        # threads, and waits on one of them. Where as many programs do so as there are threads, all wait for ever.
+        alone = self.alone or "lapack_" in (self._compiled.as_text() or "")
+        self.streams = 1 if alone else self._devices.streams
+
+    @property
+    def memory(self) -> int:
+        """Bytes that are needed while it runs, beyond those of results on the host; 0 where XLA does not tell."""
+        plan = self._compiled.memory_analysis()
+        sizes = ("temp_size_in_bytes", "argument_size_in_bytes", "output_size_in_bytes")
+        return self.streams * sum(getattr(plan, name, 0) for name in sizes)
+
+
+def take(cells: Cells, places: np.ndarray) -> Cells:
+    """The rows of some lanes."""
+    return {name: values[places] for name, values in cells.items()}
+
+
+def rows_at(lanes: Lanes, places: Any) -> Lanes:
+    """Some rows, on the host."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[places], lanes)
+
+
+def zeros(shapes: Any, rows: int | None = None) -> Any:
+    """Zeros of these shapes, or so many rows of them."""
+    head = () if rows is None else (rows,)
+    return jax.tree.map(lambda leaf: jnp.zeros((*head, *leaf.shape), leaf.dtype), shapes)
+
+
+@final
+class Fused(AbstractRunner):
+    """Takes a number of rows at each call. Raises NotApplicable for another kind of problem than the dynamics'."""
+
+    refills = False
+
+    def _program(self, setup: Setup) -> Any:
+        # Only the kind of problem matters here; to say what it is takes numbers.
+        wrong: list[bool] = []
+
+        def look(cell: dict[str, Array]) -> None:
+            problem, closed = setup.lane(setup.leaves(cell))
+            wrong.append(closed.check(problem).structural)
+
+        jax.eval_shape(look, setup.cell)
+        if any(wrong):
+            problem, closed = setup.lane(jax.jit(setup.leaves)(setup.cell))
+            check_applies(problem, closed, throw=False)
+        ts = setup.ts
+        rows = self._rows = min(self._rows, TILE) if self._devices.on_cpu else self._rows
+
+        def lane(own: list[Array], shared: list[Array]) -> Lanes:
+            problem, closed = setup.lane(Leaves(own, shared))
+            observed = observe_random_access(problem, closed, setup.observables, ts.astype(problem.x.dtype))
+            code = result_code(random_access_result(problem, closed))
+            return Lanes(observed, ts, ts[-1], code, jnp.zeros((), int))
+
+        def batch(cells: dict[str, Array]) -> tuple[Lanes]:
+            own, shared = jax.vmap(setup.leaves, out_axes=Leaves(0, None), axis_size=rows)(cells)
+            return (jax.vmap(lane, in_axes=(0, None), axis_size=rows)(own, shared),)
+
+        return batch, [setup.shapes(rows)]
+
+    def run(self, cells: Cells, waiting: Waiting, hand_over: Callable[[Batch], Any]) -> None:
+        size = len(self._devices) * self._rows
+        while len(places := waiting.take(size)):
+            begin = time.perf_counter()
+            # Calls are filled up, so that a lane's bits do not depend on how many lanes are left.
+            filled = take(cells, np.pad(places, (0, size - len(places)), "edge"))
+            rows = rows_at(self._compiled(filled)[0], slice(len(places)))
+            hand_over(Batch(places, rows, time.perf_counter() - begin))
