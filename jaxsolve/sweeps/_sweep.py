@@ -17,7 +17,7 @@ from .cluster._dask import require_client, run_on
 from .cluster._hosts import Hosts, Share
 from .grid._axes import Zip
 from .planning._plan import read_plan
-from .running._devices import read_devices
+from .running._builder import read_devices
 from .running._execute import compiled_ahead, Program
 from .running._fitting import Fitting
 from .store._memory import AbstractStore, Memory

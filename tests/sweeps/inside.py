@@ -43,17 +43,11 @@ from jaxsolve.sweeps.planning._plan import Plan, read_plan
 # Memory that runs out, and ways of running that this device would not choose, are patched in.
 from jaxsolve.sweeps.running import _execute, _fitting
 
-# Where a lane finds its place in the grid, from which its random key is made.
-from jaxsolve.sweeps.running._builder import INDEX
+# Where a lane finds its place in the grid, from which its random key is made; several devices, where there is one.
+from jaxsolve.sweeps.running._builder import cores, Devices, INDEX, read_devices
 
-# What ran, in a line.
-from jaxsolve.sweeps.running._caption import caption
-
-# Several devices, where there is one.
-from jaxsolve.sweeps.running._devices import cores, Devices, read_devices
-
-# One group in one way, to compare with the others.
-from jaxsolve.sweeps.running._execute import Program, trace_group
+# One group in one way, to compare with the others; what ran, in a line.
+from jaxsolve.sweeps.running._execute import caption, Program, trace_group
 
 # Batches that do not fit into memory.
 from jaxsolve.sweeps.running._fitting import Fitting, OutOfMemory, run_group

@@ -44,8 +44,7 @@ def first_problem(plan: Plan) -> dict[str, list[Any]]:
     plan.check([group])
     builder = Builder(plan.problem_fn, plan.dynamics, group)
     made = jax.jit(lambda cell: eqx.filter(builder.lane(builder.leaves(cell))[0], eqx.is_inexact_array))
-    arrays = made({name: values[0] for name, values in group.cells.items()})
-    leaves = jax.tree_util.tree_leaves_with_path(arrays)
+    leaves = jax.tree_util.tree_leaves_with_path(made(builder.cell))
     return {jax.tree_util.keystr(path, simple=True, separator="."): _numbers(np.asarray(leaf)) for path, leaf in leaves}
 
 

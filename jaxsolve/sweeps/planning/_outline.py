@@ -17,8 +17,7 @@ from ..._solve import observe_march, observe_random_access, require_kind
 from ..._times import require_end
 from ...dynamics import Descent
 from ..grid._axes import Group, label
-from ..running._builder import Builder
-from ..running._devices import read_devices
+from ..running._builder import Builder, read_devices
 from ..running._execute import default_batch
 
 

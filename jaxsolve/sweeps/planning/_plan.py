@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,8 +16,7 @@ from ..._problem import Problem
 from ..._times import read_times, require_end
 from ...observe import check_observables, loss, Observable
 from ..grid._axes import Axis, Group, groups, read_axes, Zip
-from ..running._builder import Dynamics, dynamics_of, taken
-from ..running._devices import Devices
+from ..running._builder import Devices, Dynamics, dynamics_of, require_arguments, taken
 from ..running._execute import Program, trace_group
 from ..running._variables import LANE_VARIABLES, require_dataset
 from . import _outline
@@ -99,7 +97,10 @@ class Plan:
             ValueError: the shape or dtype of an observable is not the same in all groups; the message names the axis.
         """
         names = [item.name for axis in self.axes for item in axis.arguments]
-        _check_arguments(self.problem_fn, self.dynamics, names)
+        if not isinstance(self.dynamics, AbstractDynamics):  # axes of the dynamics alone are none of problem_fn
+            mine, others = taken(self.problem_fn, names), taken(self.dynamics, names)
+            names = [name for name in names if name in mine or name not in others]
+        require_arguments(self.problem_fn, names, "problem_fn")
         if len(among) < 2:
             return
         found = [_outline.shapes(self, group) for group in among]
@@ -181,25 +182,6 @@ def read_plan(
     if batch_size is not None:
         batch_size = require_size(batch_size, "batch_size")
     return Plan(fn, grid, moves, observables, np.asarray(times), batch_size)
-
-
-def _check_arguments(problem_fn: Callable[..., Any], dynamics: Dynamics, names: Sequence[str]) -> None:
-    """Raises TypeError where the axes are not the arguments of problem_fn; those of dynamics alone may be others."""
-    if not isinstance(dynamics, AbstractDynamics):
-        mine, others = taken(problem_fn, names), taken(dynamics, names)
-        names = [name for name in names if name in mine or name not in others]
-    try:
-        signature = inspect.signature(problem_fn)
-    except ValueError:  # of some functions made in C nothing is known
-        return
-    try:
-        signature.bind_partial(**dict.fromkeys(names))  # a name too much says more than one that is missing
-        signature.bind(**dict.fromkeys(names))
-    except TypeError as error:
-        raise TypeError(
-            f"problem_fn is called with the axes {list(names)}, but takes {signature}: {error}; name the axes as its "
-            "arguments"
-        ) from None
 
 
 def _check_names(grid: tuple[Axis, ...], observables: Sequence[Observable]) -> None:

@@ -1,8 +1,10 @@
-"""From the cells of a group to their problems, and to what their lanes do."""
+"""From the cells of a group to their problems, to what their lanes do, and to the devices that they run on."""
 
 import contextlib
+import hashlib
 import inspect
-from collections.abc import Callable, Collection, Mapping
+import os
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -11,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.extend.core import jaxpr_as_fun
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
 from ..._checks import describe
@@ -19,12 +22,17 @@ from ..._problem import Problem
 from ...nets import Function
 from ...observe import Observable
 from ..grid._axes import Group
-from ._devices import Devices
 
 
 Cells = dict[str, np.ndarray]
 """Traced arguments by name, one row per lane of a group."""
 INDEX = "flat index"  # in the cells of lanes that have a random key each; no argument of a function has such a name
+AXIS = "lanes"
+COMPILED = 16  # programs that are kept
+
+# Every core has lanes of its own, so XLA must not cut loops over an array into tasks for several.
+_UNCUT: dict[str, str | bool] = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
+_compiled: dict[Hashable, jax.stages.Compiled] = {}  # by what they do, how they are called, and where they run
 
 
 class Leaves(NamedTuple):
@@ -44,6 +52,7 @@ class Builder:
     Each function gets the axes that it has arguments for, and is traced once.
 
     Attributes:
+        cell: any one of the group, from `cells_of`.
         shape: the problem of a lane, in shapes.
         dynamics: the one that all lanes have, or that of the first lane.
         chosen: the same, where the problem chooses the one that it has chosen.
@@ -55,10 +64,10 @@ class Builder:
 
     def __init__(self, problem_fn: Callable[..., Problem], dynamics: Dynamics, group: Group):
         self.dynamics = dynamics_of(dynamics, group)
-        parts: list[Any] = []  # the structure and the leaves that are not arrays, filled while tracing
+        self.cell = {name: values[0] for name, values in cells_of(group, self.dynamics).items()}
 
-        def build(cell: dict[str, Array]) -> list[Array]:
-            known = group.static | cell
+        def build(cell: dict[str, Array]) -> tuple[Problem, Any, Any]:
+            known = group.static | {name: value for name, value in cell.items() if name != INDEX}
             problem: Any = problem_fn(**_own(problem_fn, known))
             if not isinstance(problem, Problem):
                 raise TypeError(f"problem_fn must return a jaxsolve.Problem, got {describe(problem)}")
@@ -69,17 +78,15 @@ class Builder:
                     "hand it over in the parameters, where jax.lax.stop_gradient keeps it from training"
                 )
             made = None if isinstance(dynamics, AbstractDynamics) else resolve(_make(dynamics, known), problem)
-            arrays, static = eqx.partition((problem, made), eqx.is_array)
-            parts[:] = [jax.tree.structure(arrays), static]
-            return jax.tree.leaves(arrays)
+            return problem, made, cell.get(INDEX)
 
-        example = {name: jax.ShapeDtypeStruct(values.shape[1:], values.dtype) for name, values in group.cells.items()}
+        example = {name: jax.ShapeDtypeStruct(value.shape, value.dtype) for name, value in self.cell.items()}
         try:
-            closed = jax.make_jaxpr(build)(example)
+            closed, shapes, self._static = eqx.filter_make_jaxpr(build)(example)
         except jax.errors.JAXTypeError as error:
             raise TypeError(
                 "problem_fn (or a function given as dynamics) needs to know the value of an axis that is traced, one "
-                f"of {sorted(example)}: it branches on it, makes a size of it, or calls int, float or NumPy. Make this "
+                f"of {sorted(group.cells)}: it branches on it, makes a size of it, or calls int, float or NumPy. Make this "
                 "axis static by giving a list of ints or strings (one compilation each), or use jnp.where; a key is "
                 "jax.random.key(seed), without int"
             ) from error
@@ -89,10 +96,9 @@ class Builder:
                 f"problem_fn makes a random key of floats, of an axis of {floats}; a seed is an integer: give whole "
                 "numbers, such as jnp.arange(10)"
             )
-        self._run = jaxpr_as_fun(closed)
-        self._structure, self._static = parts
+        self._run, self._structure = jaxpr_as_fun(closed), jax.tree.structure(shapes)
         self._depends = _depends_on_input(closed.jaxpr)
-        self.shape, _ = self._combine([jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in closed.out_avals])
+        self.shape, *_ = eqx.combine(shapes, self._static)
         self.chosen = resolve(self.dynamics, self.shape)
 
     def leaves(self, cell: dict[str, Array]) -> Leaves:
@@ -103,13 +109,12 @@ class Builder:
         return found
 
     def lane(self, leaves: Leaves) -> tuple[Problem, Any]:
-        """The problem and the dynamics of these arrays."""
+        """The problem and the dynamics of these arrays: with a random key, one of the lane's own."""
         own, shared = iter(leaves.own), iter(leaves.shared)
-        problem, made = self._combine([next(own if depends else shared) for depends in self._depends])
-        return problem, self.chosen if made is None else made
-
-    def _combine(self, leaves: list[Any]) -> tuple[Problem, Any]:
-        return eqx.combine(jax.tree.unflatten(self._structure, leaves), self._static)
+        arrays = [next(own if depends else shared) for depends in self._depends]
+        problem, made, index = eqx.combine(jax.tree.unflatten(self._structure, arrays), self._static)
+        moves = self.chosen if made is None else made
+        return problem, moves if index is None else of_lane(moves, index)
 
 
 def dynamics_of(dynamics: Dynamics, group: Group) -> AbstractDynamics:
@@ -126,16 +131,28 @@ def dynamics_of(dynamics: Dynamics, group: Group) -> AbstractDynamics:
 
 def taken(function: Callable[..., Any], names: Collection[str]) -> list[str]:
     """Which of these names are arguments of a function: all, if its arguments are not known or are any."""
-    found = _parameters(function)
-    any_name = found is None or any(item.kind is inspect.Parameter.VAR_KEYWORD for item in found.values())
-    return [name for name in names if any_name or name in (found or ())]
-
-
-def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
     try:
-        return inspect.signature(function).parameters
+        found = inspect.signature(function).parameters
     except ValueError:  # of some functions made in C nothing is known
-        return None
+        return list(names)
+    any_name = any(item.kind is inspect.Parameter.VAR_KEYWORD for item in found.values())
+    return [name for name in names if any_name or name in found]
+
+
+def require_arguments(function: Callable[..., Any], names: Collection[str], called: str) -> None:
+    """Raises TypeError where these names are not the arguments of a function."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return
+    try:
+        signature.bind_partial(**dict.fromkeys(names))  # a name too much says more than one that is missing
+        signature.bind(**dict.fromkeys(names))
+    except TypeError as error:
+        raise TypeError(
+            f"{called} is called with the axes {list(names)}, but takes {signature}: {error}; name the axes as its "
+            "arguments"
+        ) from None
 
 
 def _own(function: Callable[..., Any], cell: dict[str, Any]) -> dict[str, Any]:
@@ -144,13 +161,7 @@ def _own(function: Callable[..., Any], cell: dict[str, Any]) -> dict[str, Any]:
 
 def _make(dynamics: Callable[..., Any], cell: dict[str, Any]) -> AbstractDynamics:
     own = _own(dynamics, cell)
-    several, given = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL), _parameters(dynamics) or {}
-    needed = [name for name, p in given.items() if p.default is inspect.Parameter.empty and p.kind not in several]
-    missing = [name for name in needed if name not in own]
-    if missing:
-        raise TypeError(
-            f"the function given as dynamics needs {missing}, but the axes are {list(cell)}: name them alike"
-        )
+    require_arguments(dynamics, own, "the function given as dynamics")
     made = dynamics(**own)
     if not isinstance(made, AbstractDynamics):
         raise TypeError(f"a function given as dynamics must return one such as GradientFlow(), got {describe(made)}")
@@ -191,6 +202,75 @@ def _depends_on_input(jaxpr: Any) -> list[bool]:
     return [not hasattr(variable, "val") and variable in dependent for variable in jaxpr.outvars]
 
 
+class Devices:
+    """Devices of one kind, all of them of this process, which share the rows of batches equally."""
+
+    def __init__(self, devices: Sequence[Any]):
+        self.all = tuple(devices)
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether they are processors of the host."""
+        return self.all[0].platform == "cpu"
+
+    @property
+    def streams(self) -> int:
+        """Programs to run at once: one per core where all cores are one device, which lets them run in threads."""
+        return cores() if self.on_cpu and len(self) == 1 else 1
+
+    def lower(self, fn: Callable[..., Any], arguments: Sequence[Any]) -> jax.stages.Lowered:
+        """Lowers a function of one device's rows, given the shapes of its arguments there, for all devices at once."""
+        if len(self) == 1:
+            with jax.default_device(self.all[0]):
+                return jax.jit(fn).lower(*arguments)
+        mesh, rows = Mesh(np.array(self.all), (AXIS,)), PartitionSpec(AXIS)
+        spread = jax.shard_map(fn, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False)
+        placed = NamedSharding(mesh, rows)
+        whole = lambda part: jax.ShapeDtypeStruct((len(self) * part.shape[0], *part.shape[1:]), part.dtype)
+        return jax.jit(spread, in_shardings=placed, out_shardings=placed).lower(*jax.tree.map(whole, arguments))
+
+    def compile(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+        """Compiles what `lower` gave, once in a process: a sweep of the same kind makes the same program again."""
+        same = hashlib.sha256(lowered.as_text().encode()).digest(), lowered.in_tree, lowered.out_tree, self.all
+        found = _compiled.get(same)
+        if found is None:
+            found = _compiled[same] = lowered.compile(compiler_options=_UNCUT if self.on_cpu else None)
+            for old in list(_compiled)[:-COMPILED]:
+                _compiled.pop(old, None)
+        return found
+
+
+def read_devices(devices: Any) -> Devices:
+    """The devices to run on; None means all local ones, or the one that `jax.default_device` names.
+
+    Raises:
+        TypeError: devices is not a sequence of JAX devices.
+        ValueError: it is empty, or names one twice, devices of several kinds, or those of another process.
+    """
+    if devices is None:
+        default = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
+        return Devices([default] if isinstance(default, jax.Device) else jax.local_devices(backend=default))
+    if not isinstance(devices, Sequence) or not all(isinstance(device, jax.Device) for device in devices):
+        raise TypeError(f"devices must be a sequence such as jax.local_devices(), or None, got {describe(devices)}")
+    if not devices:
+        raise ValueError("devices is empty; give at least one, or None for all local ones")
+    if len(set(devices)) != len(devices):
+        raise ValueError(f"devices names one twice: {list(devices)}")
+    if len({device.platform for device in devices}) > 1:
+        raise ValueError(f"devices must be of one kind, got {list(devices)}")
+    if any(device.process_index != jax.process_index() for device in devices):
+        raise ValueError(f"devices must belong to this process, such as those of jax.local_devices(); got {devices}")
+    return Devices(devices)
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class Setup(NamedTuple):
     """What the lanes of a group do, and where."""
 
@@ -199,7 +279,6 @@ class Setup(NamedTuple):
     ts: Float[Array, " times"]
     devices: Devices
     size: int  # lanes of a batch, on all devices
-    cell: dict[str, Any]  # any one of the group, from `cells_of`
 
     def of_size(self, lanes: int) -> "Setup":
         """The same for batches of so many lanes, or a few more: as many on each device."""
@@ -212,20 +291,7 @@ class Setup(NamedTuple):
 
     def shapes(self, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
         """Shapes and dtypes of so many cells."""
-        return {name: jax.ShapeDtypeStruct((rows, *v.shape), v.dtype) for name, v in self.cell.items()}
-
-    def leaves(self, cell: dict[str, Array]) -> Leaves:
-        """The arrays that a lane is made of."""
-        leaves = self.builder.leaves({name: value for name, value in cell.items() if name != INDEX})
-        return Leaves([*leaves.own, cell[INDEX]], leaves.shared) if INDEX in cell else leaves
-
-    def lane(self, leaves: Leaves) -> tuple[Problem, Any]:
-        """The problem and the dynamics of a lane of these arrays."""
-        if INDEX not in self.cell:
-            return self.builder.lane(leaves)
-        *own, index = leaves.own
-        problem, dynamics = self.builder.lane(Leaves(own, leaves.shared))
-        return problem, of_lane(dynamics, index)
+        return {name: jax.ShapeDtypeStruct((rows, *v.shape), v.dtype) for name, v in self.builder.cell.items()}
 
 
 def cells_of(group: Group, dynamics: Any) -> Cells:

@@ -1,6 +1,8 @@
-"""One program for each group of lanes: traced, and compiled while an earlier one runs."""
+"""One program for each group of lanes: traced, described in a line, and compiled while an earlier one runs."""
 
 import collections
+import dataclasses
+import inspect
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,15 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..._checks import describe
-from ..._dynamics import AbstractDynamics, AbstractMarching, AbstractRandomAccess
+from ..._checks import concrete, describe
+from ..._dynamics import AbstractDynamics, AbstractMarching, AbstractRandomAccess, is_key
 from ..._problem import Problem
 from ..._times import require_end
+from ...dynamics import AbstractFlow
 from ...observe import Observable
+from ...until import AbstractCondition
 from ..grid._axes import Group
-from ._builder import Builder, cells_of, Dynamics, Setup
-from ._caption import caption
-from ._devices import Devices, read_devices
+from ._builder import Builder, Devices, Dynamics, read_devices, Setup
 from ._marches import Lockstep, Looped
 from ._runner import AbstractRunner, Fused, Origin
 
@@ -77,9 +79,8 @@ def trace_group(
     chosen = builder.chosen
     require_end(ts, chosen)
     kind, total = _kind(chosen, devices), len(group.lanes)
-    cell = {name: values[0] for name, values in cells_of(group, chosen).items()}
     size = default_batch(chosen, total) if batch_size is None else min(batch_size, total)
-    setup = Setup(builder, observables, ts, devices, 0, cell).of_size(size)
+    setup = Setup(builder, observables, ts, devices, 0).of_size(size)
     alike = isinstance(dynamics, AbstractDynamics)
     said = caption(builder.dynamics, chosen, builder.shape) if alike else chosen.name
     return Program(group, setup, kind(setup), said, batch_size is None)
@@ -124,3 +125,42 @@ def compiled_ahead(programs: Iterable[Program], check: Callable[[], None] = lamb
                 yield first()
         while waiting:
             yield first()
+
+
+def caption(given: AbstractDynamics, chosen: AbstractDynamics, problem: Problem) -> str:
+    """A dynamics with its settings, such as `GradientFlow(integrator=Tsit5, rtol=1e-06, atol=1e-09)`.
+
+    What is left to its defaults is left out, but for the integrator and tolerances that the problem (of which shapes
+    will do) chooses.
+    """
+    if type(chosen) is not type(given):  # users do not know what stands in for it
+        return _with_settings(given, {})
+    return _with_settings(chosen, chosen.tolerances(problem) if isinstance(chosen, AbstractFlow) else {})
+
+
+def _with_settings(thing: Any, known: dict[str, Any]) -> str:
+    """A thing as it would be made again, but for what its defaults say."""
+    defaults = {name: p.default for name, p in inspect.signature(type(thing)).parameters.items()}
+    fields = [field.name for field in dataclasses.fields(thing)]
+    values = {name: known.get(name, getattr(thing, name)) for name in sorted(fields, key=[*defaults, *fields].index)}
+    said = {name: _value(value) for name, value in values.items() if not _is_left_out(value, defaults.get(name))}
+    name = type(thing).__name__.removeprefix("_")
+    return f"{name}({', '.join(f'{key}={text}' for key, text in said.items())})" if said else name
+
+
+def _is_left_out(value: Any, default: Any) -> bool:
+    plain = isinstance(value, bool | int | float | str | tuple)
+    return value is None or is_key(value) or (plain and value == default)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, AbstractDynamics | AbstractCondition):
+        return _with_settings(value, {})
+    number = concrete(value) if hasattr(value, "dtype") else value
+    if isinstance(number, float) or (isinstance(number, np.ndarray) and number.ndim == 0):
+        return f"{float(number):g}"
+    if isinstance(number, tuple):
+        return f"({', '.join(map(_value, number))})"
+    if number is None or isinstance(number, bool | int | str):
+        return str(number)
+    return getattr(number, "__name__", type(number).__name__)

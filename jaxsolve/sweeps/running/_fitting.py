@@ -35,7 +35,7 @@ def run_group(program: Program, stop: Callable[[], bool] = lambda: False) -> Ite
         OutOfMemory: a batch does not fit. Lanes that have been yielded are finished all the same.
     """
     group, runner, origin = program.group, program.runner, program.origin
-    cells = cells_of(group, program.setup.builder.chosen)
+    cells = cells_of(group, program.setup.builder.dynamics)
     known = group.cells if runner.refills else {}
     waiting = Waiting({name: cells[name] for name in known}, len(group.lanes))
     # A SimpleQueue may wait for ever when a signal comes at the end of a timeout (CPython 3.11).

@@ -32,7 +32,7 @@ class Looped(AbstractRunner):
 
     def _program(self, setup: Setup) -> Any:
         def lane(cell: dict[str, Array]) -> tuple[Lanes, Int[Array, ""]]:
-            (problem, march), one = setup.lane(setup.leaves(cell)), jnp.ones((), int)
+            (problem, march), one = setup.builder.lane(setup.builder.leaves(cell)), jnp.ones((), int)
             step = lambda at: (march.advance(problem, at[0], one), at[1] + 1)
             start = march.init(problem, setup.ts), jnp.zeros((), jnp.int32)
             state, attempts = jax.lax.while_loop(lambda at: ~at[0].done, step, start)
@@ -46,7 +46,7 @@ class Looped(AbstractRunner):
 
             # How many rows are wanted is known only when it runs, so one program serves any number of lanes, and the
             # bits of a lane do not depend on how many run with it.
-            return jax.lax.fori_loop(0, count[0], fill, zeros(jax.eval_shape(lane, setup.cell), setup.rows))
+            return jax.lax.fori_loop(0, count[0], fill, zeros(jax.eval_shape(lane, setup.builder.cell), setup.rows))
 
         return batch, [setup.shapes(setup.rows), jax.ShapeDtypeStruct((1,), jnp.int32)]
 
@@ -92,10 +92,10 @@ class Lockstep(AbstractRunner):
         portion = self._portion = max(1, rows // PORTION)
 
         def begin(cells: dict[str, Array], count: int) -> tuple[Any, list[Array]]:
-            own, shared = jax.vmap(setup.leaves, out_axes=Leaves(0, None), axis_size=count)(cells)
+            own, shared = jax.vmap(setup.builder.leaves, out_axes=Leaves(0, None), axis_size=count)(cells)
 
             def start(own: list[Array]) -> Any:
-                problem, march = setup.lane(Leaves(own, shared))
+                problem, march = setup.builder.lane(Leaves(own, shared))
                 return march.init(problem, setup.ts)
 
             return (own, jax.vmap(start, axis_size=count)(own)), shared
@@ -112,11 +112,11 @@ class Lockstep(AbstractRunner):
             own, state = jax.tree.map(lambda old, put: old.at[places].set(put, mode="drop"), held, new)
 
             def move(own: list[Array], state: Any) -> Any:
-                problem, march = setup.lane(Leaves(own, shared))
+                problem, march = setup.builder.lane(Leaves(own, shared))
                 return march.advance(problem, state, jnp.ones((), int))
 
             def leave(own: list[Array], state: Any) -> Lanes:
-                problem, march = setup.lane(Leaves(own, shared))
+                problem, march = setup.builder.lane(Leaves(own, shared))
                 run = march.finish(problem, state)
                 return lane_of(run, observe_march(problem, setup.observables, run, at_once=1))
 

@@ -205,24 +205,24 @@ class Fused(AbstractRunner):
         wrong: list[bool] = []
 
         def look(cell: dict[str, Array]) -> None:
-            problem, closed = setup.lane(setup.leaves(cell))
+            problem, closed = setup.builder.lane(setup.builder.leaves(cell))
             wrong.append(closed.check(problem).structural)
 
-        jax.eval_shape(look, setup.cell)
+        jax.eval_shape(look, setup.builder.cell)
         if any(wrong):
-            problem, closed = setup.lane(jax.jit(setup.leaves)(setup.cell))
+            problem, closed = setup.builder.lane(jax.jit(setup.builder.leaves)(setup.builder.cell))
             check_applies(problem, closed, throw=False)
         ts = setup.ts
         rows = self._rows = min(self._rows, TILE) if self._devices.on_cpu else self._rows
 
         def lane(own: list[Array], shared: list[Array]) -> Lanes:
-            problem, closed = setup.lane(Leaves(own, shared))
+            problem, closed = setup.builder.lane(Leaves(own, shared))
             observed = observe_random_access(problem, closed, setup.observables, ts.astype(problem.x.dtype))
             code = result_code(random_access_result(problem, closed))
             return Lanes(observed, ts, ts[-1], code, jnp.zeros((), int))
 
         def batch(cells: dict[str, Array]) -> tuple[Lanes]:
-            own, shared = jax.vmap(setup.leaves, out_axes=Leaves(0, None), axis_size=rows)(cells)
+            own, shared = jax.vmap(setup.builder.leaves, out_axes=Leaves(0, None), axis_size=rows)(cells)
             return (jax.vmap(lane, in_axes=(0, None), axis_size=rows)(own, shared),)
 
         return batch, [setup.shapes(rows)]
