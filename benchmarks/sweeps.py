@@ -137,7 +137,7 @@ def sides(build: Build, group: Group, notes: dict[str, float]) -> Sides:
         done = list(run_group(program))
         notes.update(useful=sum(item.useful for item in done), executed=sum(item.executed for item in done))
         order = np.argsort(np.concatenate([item.lanes for item in done]))
-        return np.concatenate([item.rows.observed["loss"] for item in done])[order]
+        return np.concatenate([item.rows["loss"] for item in done])[order]
 
     def vmapped() -> np.ndarray:
         losses, steps = jax.block_until_ready(batch(cells))

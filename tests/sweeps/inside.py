@@ -57,7 +57,7 @@ from jaxsolve.sweeps.running._variables import rows_of, Variable
 
 # The three ways of running lanes, each on any device; batches made by hand; which lanes run first.
 from jaxsolve.sweeps.running._marches import Lockstep, Looped
-from jaxsolve.sweeps.running._runner import Batch, Fused, Lanes, Origin, Waiting, WINDOW
+from jaxsolve.sweeps.running._runner import Batch, Fused, Origin, Waiting, WINDOW
 
 # Waits and sizes of the store are made small, and its writing fails where it is told to.
 from jaxsolve.sweeps.store import _chunks, _files, _layout, _zarr
@@ -82,7 +82,6 @@ __all__ = [
     "HeldStore",
     "INDEX",
     "JoinedStore",
-    "Lanes",
     "Lock",
     "Lockstep",
     "Looped",

@@ -28,7 +28,6 @@ from tests.sweeps.inside import (
     Devices,
     Fused,
     groups,
-    Lanes,
     Lockstep,
     Looped,
     OutOfMemory,
@@ -79,9 +78,8 @@ def _rows(program: Program, order: Any = None, **options: Any) -> dict[str, np.n
     assert len(np.unique(lanes)) == len(lanes)
     where = np.argsort(lanes)
     rows = jax.tree.map(lambda *parts: np.concatenate(parts)[where], *(item.rows for item in done))
-    found = {**rows.observed, "t_end": rows.t_end, "result": rows.result, "steps": rows.steps}
     totals = {"useful": sum(item.useful for item in done), "executed": sum(item.executed for item in done)}
-    return found | {"lanes": lanes[where]} | {name: np.array(value) for name, value in totals.items()}
+    return rows | {"lanes": lanes[where]} | {name: np.array(value) for name, value in totals.items()}
 
 
 def _same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
@@ -251,7 +249,7 @@ def test_lane_efficiency_is_told(caplog):
 
 def test_wall_is_shared_by_steps():
     """Of lanes that ran at once only their time together is known."""
-    rows = Lanes({}, jnp.zeros((3, 1)), jnp.zeros(3), jnp.zeros(3, int), jnp.array([0, 3, 12]))
+    rows = {"steps": np.array([0, 3, 12])}
     np.testing.assert_allclose(rows_of(Batch(np.arange(3), rows, 32.0))["wall"], [2.0, 6.0, 24.0])
 
 
@@ -278,7 +276,7 @@ def test_lanes_that_run_are_finished_and_no_others_begin(kind, monkeypatch):
         seen.append(item)
     lanes = np.concatenate([item.lanes for item in done])
     assert 0 < len(lanes) < LANES
-    rows = {lane: row for item in done for lane, row in zip(item.lanes, item.rows.observed["loss"], strict=True)}
+    rows = {lane: row for item in done for lane, row in zip(item.lanes, item.rows["loss"], strict=True)}
     for lane in lanes:
         assert rows[lane].tobytes() == whole["loss"][lane].tobytes()
 

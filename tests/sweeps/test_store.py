@@ -1067,7 +1067,7 @@ def test_unfinished_chunks_are_written_when_they_changed(everything, tmp_path, m
 
 def test_lanes_of_another_dtype_are_refused(everything, tmp_path):
     plan, batch = everything
-    other = batch._replace(rows=batch.rows._replace(t_end=batch.rows.t_end.astype(np.float16)))
+    other = batch._replace(rows=batch.rows | {"t_end": batch.rows["t_end"].astype(np.float16)})
     with HeldStore(tmp_path / "run.zarr", plan, lambda: plan.trace(plan.groups[0])) as store:
         with pytest.raises(ValueError, match=r"'t_end' is float16 of shape \(\) here, but the store holds float"):
             store.write(other)

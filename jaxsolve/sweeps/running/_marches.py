@@ -67,7 +67,7 @@ class Looped(AbstractRunner):
             if wall < LONG:
                 each = min(2 * each, self._rows)
 
-    def _call(self, cells: Cells, places: np.ndarray) -> tuple[Lanes, np.ndarray]:
+    def _call(self, cells: Cells, places: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
         parts = np.array_split(places, len(self._devices))
         counts = np.array([len(part) for part in parts], np.int32)
         filled = [part if len(part) else places[:1] for part in parts]  # the program has the same rows at each call

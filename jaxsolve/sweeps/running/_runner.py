@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ..._dynamics import March
-from ..._results import FIRST_FAILURE, result_code
+from ..._results import FIRST_FAILURE, result_code, RESULTS
 from ..._solve import check_applies, observe_random_access, random_access_result
 from ._builder import Cells, Leaves, Setup
 
@@ -92,21 +92,18 @@ class Waiting:
         self._window = self._window[np.argsort(-cost, kind="stable")]
 
 
-class Lanes(NamedTuple):
-    """What a program returns, one row per lane."""
-
-    observed: dict[str, Array]
-    times: Array
-    t_end: Array
-    result: Array  # codes
-    steps: Array
-    trust: Array | None = None  # digits; None where the dynamics has no certificate
+Lanes = dict[str, Array]
+"""What a program returns, by variable of the dataset, one row per lane; `trust` where there is a certificate."""
 
 
 def lane_of(run: March, observed: dict[str, Array]) -> Lanes:
     """What a march leaves of a lane."""
-    trust = None if run.certificate is None else run.certificate.trust
-    return Lanes(observed, run.times, run.t_end, result_code(run.result), run.steps, trust)
+    trust = {} if run.certificate is None else {"trust": run.certificate.trust.astype(jnp.float32)}
+    return observed | trust | _ended(run.times, run.t_end, run.steps, run.result)
+
+
+def _ended(times: Array, t_end: Array, steps: Array, result: RESULTS) -> Lanes:
+    return {"t_saved": times, "t_end": t_end, "steps": steps, "result": result_code(result).astype(jnp.int8)}
 
 
 class Origin(NamedTuple):
@@ -128,7 +125,7 @@ class Batch(NamedTuple):
     """Lanes that have run, on the host."""
 
     lanes: np.ndarray  # their indices: in the group where a runner hands them over, in the grid from then on
-    rows: Lanes
+    rows: dict[str, np.ndarray]
     wall: float  # seconds that went into them: of what ran at once, their share of the useful steps
     useful: int = 0  # steps of lanes that had not finished, accepted or rejected; 0 for closed forms
     executed: int = 0  # all steps since the last batch, with those of finished lanes that waited for others
@@ -137,7 +134,7 @@ class Batch(NamedTuple):
     @property
     def failed(self) -> int:
         """How many of the lanes failed."""
-        return int(np.sum(np.asarray(self.rows.result) >= FIRST_FAILURE))
+        return int(np.sum(self.rows["result"] >= FIRST_FAILURE))
 
 
 class AbstractRunner(abc.ABC):
@@ -183,9 +180,9 @@ def take(cells: Cells, places: np.ndarray) -> Cells:
     return {name: values[places] for name, values in cells.items()}
 
 
-def rows_at(lanes: Lanes, places: Any) -> Lanes:
+def rows_at(lanes: Lanes, places: Any) -> dict[str, np.ndarray]:
     """Some rows, on the host."""
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[places], lanes)
+    return {name: np.asarray(values)[places] for name, values in lanes.items()}
 
 
 def zeros(shapes: Any, rows: int | None = None) -> Any:
@@ -218,8 +215,7 @@ class Fused(AbstractRunner):
         def lane(own: list[Array], shared: list[Array]) -> Lanes:
             problem, closed = setup.builder.lane(Leaves(own, shared))
             observed = observe_random_access(problem, closed, setup.observables, ts.astype(problem.x.dtype))
-            code = result_code(random_access_result(problem, closed))
-            return Lanes(observed, ts, ts[-1], code, jnp.zeros((), int))
+            return observed | _ended(ts, ts[-1], jnp.zeros((), int), random_access_result(problem, closed))
 
         def batch(cells: dict[str, Array]) -> tuple[Lanes]:
             own, shared = jax.vmap(setup.builder.leaves, out_axes=Leaves(0, None), axis_size=rows)(cells)

@@ -65,18 +65,18 @@ def variables_of(
     """
     # Where axes or the problem choose the dynamics, groups may round times in their own ways, and some certify.
     unknown = not isinstance(dynamics, AbstractMarching | AbstractRandomAccess)
-    found = [_variable(item.name, ("t", *item.dims), lanes.observed[item.name], item.unit) for item in observables]
+    found = [_variable(item.name, ("t", *item.dims), lanes[item.name], item.unit) for item in observables]
     if unknown or not np.array_equal(np.asarray(dynamics.times(jnp.asarray(ts))), ts):
-        found.append(_variable("t_saved", ("t",), lanes.times, TIME, long_name="time of the step saved"))
-    if unknown or lanes.trust is not None:
+        found.append(_variable("t_saved", ("t",), lanes["t_saved"], TIME, long_name="time of the step saved"))
+    if unknown or "trust" in lanes:
         vouched = "digits that the certificate vouches for; NaN without one"
         found.append(Variable("trust", (), (), "float32", {"units": "digits", "long_name": vouched}))
     wall = "wall time of the batch, shared by steps; without compilation"
     flags = {"flag_values": list(range(len(RESULT_NAMES))), "flag_meanings": " ".join(RESULT_NAMES)}
     return (
         *found,
-        _variable("steps", (), lanes.steps, "accepted steps"),
-        _variable("t_end", (), lanes.t_end, TIME),
+        _variable("steps", (), lanes["steps"], "accepted steps"),
+        _variable("t_end", (), lanes["t_end"], TIME),
         Variable("wall", (), (), "float64", {"units": "s", "long_name": wall}),
         Variable("result", (), (), "int8", flags),
     )
@@ -86,7 +86,7 @@ def require_dataset(observables: Sequence[Observable], lanes: Lanes) -> None:
     """Raises TypeError for what is observed that is no number, ValueError for a dimension of two sizes."""
     sizes: dict[str, int] = {}
     for item in observables:
-        info = lanes.observed[item.name]
+        info = lanes[item.name]
         if jnp.issubdtype(info.dtype, jax.dtypes.extended) or np.dtype(info.dtype).kind not in "fiubc":
             raise TypeError(
                 f"observable {item.name!r} is {info.dtype}, which a dataset cannot hold: return numbers, such as by "
@@ -102,18 +102,9 @@ def require_dataset(observables: Sequence[Observable], lanes: Lanes) -> None:
 
 def rows_of(batch: Batch) -> Rows:
     """The rows of a batch, by variable."""
-    values = {name: np.asarray(value) for name, value in batch.rows.observed.items()}
-    steps = np.asarray(batch.rows.steps)
-    useful = np.maximum(steps, 1)
-    trust = np.nan if batch.rows.trust is None else np.asarray(batch.rows.trust)
-    return values | {
-        "trust": np.broadcast_to(trust, steps.shape).astype(np.float32),
-        "t_saved": np.asarray(batch.rows.times),
-        "steps": steps,
-        "t_end": np.asarray(batch.rows.t_end),
-        "wall": batch.wall * useful / useful.sum(),
-        "result": np.asarray(batch.rows.result).astype(np.int8),
-    }
+    useful = np.maximum(batch.rows["steps"], 1)
+    trust = np.full(len(useful), np.nan, np.float32)
+    return {"trust": trust} | batch.rows | {"wall": batch.wall * useful / useful.sum()}
 
 
 def _variable(name: str, dims: tuple[str, ...], values: Any, unit: str, **attrs: str) -> Variable:
