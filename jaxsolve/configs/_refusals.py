@@ -151,7 +151,7 @@ def check_grid(axes: Sequence[Mapping[str, Any] | Zip], padded: Collection[str])
     for part in axes:
         if isinstance(part, Zip):
             shared = all(item.traced or item.name in padded for item in part.arguments)
-            sizes = [(len(part.arguments[0].values), shared)]
+            sizes = [(len(part), shared)]
         else:  # lanes along numbers with a point, and ranges, share a compilation
             shares = lambda values: not isinstance(values, list) or any(isinstance(value, float) for value in values)
             sizes = [(len(values), name in padded or shares(values)) for name, values in part.items()]

@@ -22,11 +22,8 @@ from jaxsolve.sweeps.cluster._hosts import dealt
 # What must agree between processes, where two that differ cannot be started.
 from jaxsolve.sweeps.cluster._workers import Conditions
 
-# The lanes of a group: what a sweep would run, without running it.
-from jaxsolve.sweeps.grid._axes import groups, read_axes
-
-# How a grid is cut: properties that hold for any grid.
-from jaxsolve.sweeps.grid._blocks import cut
+# The lanes of a group: what a sweep would run, without running it; how a grid is cut, which holds for any grid.
+from jaxsolve.sweeps.grid._axes import cut, groups, read_axes
 
 # A function of padded widths travels to workers.
 from jaxsolve.sweeps.grid._padded import PaddedProblem

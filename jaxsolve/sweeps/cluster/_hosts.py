@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from .._signals import Signals
-from ..grid._blocks import Blocks
+from ..grid._axes import Blocks
 from ..planning._fingerprint import plan_facts, require_same_plan
 from ..planning._plan import Plan
 from ..running._runner import Batch

@@ -1,6 +1,7 @@
-"""The axes of a sweep: what is traced, what is static, and the grid they span."""
+"""The axes of a sweep: what is traced, what is static, the grid they span, and the blocks that it is cut into."""
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,9 @@ from jaxtyping import Array
 from ..._checks import concrete, describe
 
 
+MAX_CHUNK_BYTES = 2**28  # a chunk is held in memory, and compressed, as a whole
+
+
 class Zip:
     """Axes that advance together, as one dimension of a sweep: `js.Zip(sigma=[...], eta=[...])`.
 
@@ -25,13 +29,26 @@ class Zip:
         >>> axes = [js.Zip(sigma=[0.1, 1.0], eta=[10.0, 1.0]), {"seed": range(3)}]  # 2 x 3 lanes
     """
 
-    def __init__(self, **values: Any):
+    def __init__(self, /, **values: Any):
         if not values:
             raise ValueError("Zip needs at least one named axis")
         self.arguments = tuple(_argument(name, value) for name, value in values.items())
         sizes = {argument.name: len(argument.values) for argument in self.arguments}
         if len(set(sizes.values())) != 1:
             raise ValueError(f"axes that advance together need one length, got {sizes}")
+
+    @property
+    def dim(self) -> str:
+        """What the dimension is called."""
+        return "_".join(argument.name for argument in self.arguments)
+
+    @property
+    def traced(self) -> bool:
+        """Whether lanes along it share a compilation."""
+        return all(argument.traced for argument in self.arguments)
+
+    def __len__(self) -> int:
+        return len(self.arguments[0].values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,25 +69,6 @@ class Argument:
         return np.asarray(text, dtype=np.dtypes.StringDType())
 
 
-@dataclasses.dataclass(frozen=True)
-class Axis:
-    """One dimension of the grid."""
-
-    arguments: tuple[Argument, ...]
-
-    @property
-    def dim(self) -> str:
-        return "_".join(argument.name for argument in self.arguments)
-
-    @property
-    def traced(self) -> bool:
-        """Whether lanes along it share a compilation."""
-        return all(argument.traced for argument in self.arguments)
-
-    def __len__(self) -> int:
-        return len(self.arguments[0].values)
-
-
 class Group(NamedTuple):
     """The lanes that share one compilation."""
 
@@ -85,8 +83,8 @@ class Group(NamedTuple):
         return self._replace(lanes=self.lanes[places], cells=cells)
 
 
-def read_axes(axes: Any) -> tuple[Axis, ...]:
-    """Reads a mapping of named values, or a sequence of mappings and `Zip`s.
+def read_axes(axes: Any) -> tuple[Zip, ...]:
+    """Reads a mapping of named values, or a sequence of mappings and `Zip`s: a `Zip`, of one or more, for each axis.
 
     Floats, arrays and ranges are traced; ints, strings, bools and callables in a list are static.
 
@@ -95,12 +93,12 @@ def read_axes(axes: Any) -> tuple[Axis, ...]:
         ValueError: there are no axes, one is empty, or a name appears twice.
     """
     parts = axes if isinstance(axes, Sequence) and not isinstance(axes, str) else [axes]
-    read: list[Axis] = []
+    read: list[Zip] = []
     for part in parts:
         if isinstance(part, Zip):
-            read.append(Axis(part.arguments))
+            read.append(part)
         elif isinstance(part, Mapping):
-            read += [Axis((_argument(name, values),)) for name, values in part.items()]
+            read += [Zip(**{name: values}) for name, values in part.items()]
         else:
             raise TypeError(
                 f"axes must be a dict of named values, or a list of dicts and Zip(...), got {describe(part)}"
@@ -117,7 +115,7 @@ def read_axes(axes: Any) -> tuple[Axis, ...]:
     return tuple(read)
 
 
-def groups(axes: tuple[Axis, ...]) -> list[Group]:
+def groups(axes: tuple[Zip, ...]) -> list[Group]:
     """Splits the grid, in C order, into groups of equal static arguments."""
     shape, found = tuple(len(axis) for axis in axes), []
     grid = np.arange(math.prod(shape)).reshape(shape)
@@ -131,6 +129,73 @@ def groups(axes: tuple[Axis, ...]) -> list[Group]:
                     static[argument.name] = argument.values[chosen[0]]
         found.append(Group(static, lanes, cells, str(int(lanes[0]))))
     return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """The grid of a sweep, cut into blocks of lanes: one chunk of every variable each.
+
+    The last blocks may be cut off by the grid.
+    """
+
+    grid: tuple[int, ...]  # lanes along each axis
+    block: tuple[int, ...]  # the same of a block
+
+    @functools.cached_property
+    def counts(self) -> tuple[int, ...]:
+        """Blocks along each axis."""
+        return tuple(math.ceil(n / b) for n, b in zip(self.grid, self.block, strict=True))
+
+    def __len__(self) -> int:
+        return math.prod(self.counts)
+
+    def of(self, lanes: np.ndarray) -> np.ndarray:
+        """The number of the block that holds each lane."""
+        places = np.unravel_index(lanes, self.grid)
+        return np.ravel_multi_index(
+            tuple(place // b for place, b in zip(places, self.block, strict=True)), self.counts
+        ).astype(np.int64)
+
+    def place(self, number: int) -> tuple[int, ...]:
+        """Where a block stands among the blocks, along each axis."""
+        return tuple(int(i) for i in np.unravel_index(number, self.counts))
+
+    def region(self, number: int) -> tuple[slice, ...]:
+        """What a block covers of the grid."""
+        return tuple(
+            slice(i * b, min((i + 1) * b, n)) for i, b, n in zip(self.place(number), self.block, self.grid, strict=True)
+        )
+
+    def lanes(self, number: int) -> np.ndarray:
+        """The flat indices of a block's lanes, in the order of its rows, which is rising."""
+        ranges = [np.arange(part.start, part.stop) for part in self.region(number)]
+        return np.ravel_multi_index(np.meshgrid(*ranges, indexing="ij"), self.grid).ravel()
+
+    def parts(self, lanes: np.ndarray, size: int) -> list[np.ndarray]:
+        """Cuts lanes into parts of whole blocks, as many as have no more than `size` lanes."""
+        numbers, each = self.of(lanes), max(1, size // math.prod(self.block))
+        known = np.unique(numbers)
+        return [lanes[np.isin(numbers, known[i : i + each])] for i in range(0, len(known), each)]
+                part = part[:0]
+            part = np.concatenate([part, here])
+        if len(part):
+            yield part
+
+
+def cut(axes: tuple[Zip, ...], batch_size: int, lane_bytes: int) -> Blocks:
+    """Cuts a grid into blocks of at most `batch_size` lanes of equal static arguments.
+
+    The last traced axes stay whole as far as they fit, by the bytes of a lane's largest variable too; the first that
+    does not is cut into equal parts. So a block's lanes follow each other in the order in which lanes run.
+    """
+    room = max(1, min(batch_size, MAX_CHUNK_BYTES // max(lane_bytes, 1)))
+    block = []
+    for axis in reversed(axes):
+        parts = math.ceil(len(axis) / room) if axis.traced else len(axis)
+        block.append(math.ceil(len(axis) / parts))
+        if axis.traced:
+            room = max(room // len(axis), 1) if parts == 1 else 1
+    return Blocks(tuple(len(axis) for axis in axes), tuple(reversed(block)))
 
 
 def _argument(name: str, values: Any) -> Argument:

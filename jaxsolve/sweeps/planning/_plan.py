@@ -15,7 +15,7 @@ from ..._dynamics import AbstractDynamics
 from ..._problem import Problem
 from ..._times import read_times, require_end
 from ...observe import check_observables, loss, Observable
-from ..grid._axes import Axis, Group, groups, read_axes, Zip
+from ..grid._axes import Group, groups, read_axes, Zip
 from ..running._builder import Devices, Dynamics, dynamics_of, require_arguments, taken
 from ..running._execute import Program, trace_group
 from ..running._variables import LANE_VARIABLES, require_dataset
@@ -35,7 +35,7 @@ class Plan:
     """
 
     problem_fn: Callable[..., Problem]
-    axes: tuple[Axis, ...]
+    axes: tuple[Zip, ...]
     dynamics: Dynamics
     observables: tuple[Observable, ...]
     ts: np.ndarray
@@ -184,7 +184,7 @@ def read_plan(
     return Plan(fn, grid, moves, observables, np.asarray(times), batch_size)
 
 
-def _check_names(grid: tuple[Axis, ...], observables: Sequence[Observable]) -> None:
+def _check_names(grid: tuple[Zip, ...], observables: Sequence[Observable]) -> None:
     """Raises ValueError for names that would mean two things in the dataset."""
     names = {argument.name for axis in grid for argument in axis.arguments} | {axis.dim for axis in grid}
     observed, dims = {item.name for item in observables}, {d for item in observables for d in item.dims}

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..grid._blocks import Blocks, cut
+from ..grid._axes import Blocks, cut
 from ..planning._fingerprint import FIRST, first_problem
 from ..planning._plan import Plan
 from ..planning._source import short

@@ -8,7 +8,7 @@ from typing import Any, TYPE_CHECKING
 
 import numpy as np
 
-from ..grid._axes import Axis
+from ..grid._axes import Zip
 from ..planning._plan import Plan
 from ..running._variables import rows_of, TIME, variables_of
 from ..running._runner import Batch
@@ -91,7 +91,7 @@ def trimmed(data: "xarray.Dataset") -> "xarray.Dataset":
     return data if trust is None or np.any(np.isfinite(trust)) else data.drop_vars("trust")
 
 
-def coordinates(axes: tuple[Axis, ...], ts: np.ndarray) -> dict[str, Any]:
+def coordinates(axes: tuple[Zip, ...], ts: np.ndarray) -> dict[str, Any]:
     """The coordinates of a sweep's dataset: times, and the values of every axis."""
     named = {item.name: (axis.dim, item.labels) for axis in axes for item in axis.arguments}
     return {"t": ("t", ts, {"units": TIME}), **named}
