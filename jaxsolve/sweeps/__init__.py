@@ -7,8 +7,7 @@ from ._ensemble import (
     power_law as power_law,
 )
 from ._renamed import __getattr__ as __getattr__  # pyright: ignore[reportAttributeAccessIssue]
-from ._sweep import sweep as sweep
-from .cluster._hosts import Hosts as Hosts
+from ._sweep import Hosts as Hosts, sweep as sweep
 from .grid._axes import Zip as Zip
 from .grid._padded import padded as padded
 from .planning._plan import plan as plan

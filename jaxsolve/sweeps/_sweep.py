@@ -1,10 +1,14 @@
 """The third verb: one problem per cell of a grid. Plan, programs, batches, store: in this order."""
 
+import contextlib
 import functools
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TYPE_CHECKING
+
+import jax
+import numpy as np
 
 from .._checks import require_flag
 from .._dynamics import AbstractDynamics
@@ -14,20 +18,35 @@ from ..observe import loss, Observable
 from ._progress import Progress
 from ._signals import Signals
 from .cluster._dask import require_client, run_on
-from .cluster._hosts import Hosts, Share
-from .grid._axes import Zip
-from .planning._plan import read_plan
+from .grid._axes import Blocks, Zip
+from .planning._fingerprint import plan_facts, require_same_plan
+from .planning._plan import Plan, read_plan
 from .running._builder import read_devices
 from .running._execute import compiled_ahead, Program
 from .running._fitting import Fitting
+from .store._files import MANIFEST, OURS
+from .store._layout import read_manifest
 from .store._memory import AbstractStore, Memory
-from .store._zarr import HeldStore
+from .store._zarr import HeldStore, JoinedStore
 
 
 if TYPE_CHECKING:
     import xarray
 
 LOW_TRUST = 2  # digits, below which a figure would show the error
+
+
+class Hosts:
+    """The processes that `jax.distributed.initialize` has brought together: `sweep(..., executor=Hosts())`.
+
+    Each calls the sweep with the same arguments, among them a store that all of them see, and runs its share of the
+    lanes on its own devices: chunks are dealt out in turn, for each static combination from another process on.
+    Process 0 holds the store and keeps other writers out. Every process returns the whole dataset, once it is there.
+    Without `jax.distributed` there is one process, which runs all lanes.
+
+    Example:
+        >>> data = js.sweep(problem, axes, flow, ts, store="run.zarr", executor=js.sweeps.Hosts())  # doctest: +SKIP
+    """
 
 
 def sweep(
@@ -129,12 +148,11 @@ def sweep(
         plan.check(plan.groups)
         return trace(0, plan.batch_size)
 
-    lanes: AbstractStore = Memory(plan)
+    place: Any = Memory(plan)
     if store is not None:
         elsewhere = not (executor is None or hosts)
-        lanes = HeldStore(store, plan, first, resume=resume, retry_failed=retry_failed, elsewhere=elsewhere)
-        lanes = Share(lanes, signals) if hosts else lanes
-    with signals, lanes:
+        place = HeldStore(store, plan, first, resume=resume, retry_failed=retry_failed, elsewhere=elsewhere)
+    with signals, shared(place) if hosts else place as lanes:
         missing = lanes.missing
         waiting = [number for number, group in enumerate(plan.groups) if missing[group.lanes].any()]
         if store is None:
@@ -145,6 +163,10 @@ def sweep(
                 _run(programs, lanes, signals, bar)
             else:
                 run_on(executor, programs, lanes, signals, bar.add)
+        if hosts:
+            lanes.chunks.wait(np.flatnonzero(lanes.chunks.missing), lambda: signals.heed(lanes.chunks.missing))
+            if isinstance(lanes, HeldStore):
+                lanes.hear_hosts()
         data = lanes.dataset()
     if "trust" in data:
         trust = data["trust"].values[(data["result"].values >= 0) & (data["result"].values < FIRST_FAILURE)]
@@ -167,3 +189,38 @@ def _run(programs: Iterable[Program], store: AbstractStore, signals: Signals, ba
             bar.add(len(batch.lanes), batch.failed)
         heed()
     heed()
+
+
+@contextlib.contextmanager
+def shared(held: HeldStore) -> Iterator[HeldStore | JoinedStore]:
+    """The share of this process in a store that only process 0 opens; the others wait until it has, or has failed."""
+    index, path = jax.process_index(), held.path
+    with contextlib.ExitStack() as stack:
+        try:
+            store = JoinedStore(path, held.plan, index=index) if index else stack.enter_context(held)
+        except BaseException:
+            _announced(False)
+            raise
+        if not _announced(True):
+            raise RuntimeError(f"process 0 did not begin to fill {path}; its own error says why")
+        if index:
+            stack.enter_context(store)
+            require_same_plan(path, path / OURS / MANIFEST, read_manifest(path)["plan"], plan_facts(held.plan))
+        store.mine = dealt(store.plan, store.chunks.blocks, index, jax.process_count())
+        yield store
+
+
+def dealt(plan: Plan, blocks: Blocks, index: int, count: int) -> np.ndarray:
+    """Which lanes one of several processes runs: a flag for each cell of the grid."""
+    owner = np.zeros(len(blocks), int)
+    for turn, group in enumerate(plan.groups):
+        numbers = np.unique(blocks.of(group.lanes))
+        owner[numbers] = (turn + np.arange(len(numbers))) % count
+    return owner[blocks.of(np.arange(plan.lanes))] == index
+
+
+def _announced(begun: bool) -> bool:
+    """Whether process 0 has begun. All processes call it once, and wait for each other here."""
+    from jax.experimental import multihost_utils
+
+    return bool(multihost_utils.broadcast_one_to_all(np.int32(begun)))

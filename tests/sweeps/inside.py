@@ -17,7 +17,7 @@ from jaxsolve.sweeps._progress import duration, Progress, rate
 from jaxsolve.sweeps.cluster import _dask
 
 # How chunks are dealt out, for more processes than a machine can start.
-from jaxsolve.sweeps.cluster._hosts import dealt
+from jaxsolve.sweeps._sweep import dealt
 
 # What must agree between processes, where two that differ cannot be started.
 from jaxsolve.sweeps.cluster._workers import Conditions

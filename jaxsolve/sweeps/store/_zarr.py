@@ -38,10 +38,11 @@ class AbstractOnDisk(AbstractStore):
 
     path: Path
     chunks: Chunks
+    mine: Any = True  # or flags of the lanes that this process is to run, where others run the rest
 
     @property
     def missing(self) -> np.ndarray:
-        return self.chunks.missing
+        return self.chunks.missing & self.mine
 
     def dataset(self) -> "xarray.Dataset":
         return trimmed(load(self.path))
