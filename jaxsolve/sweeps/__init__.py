@@ -14,5 +14,4 @@ from .planning._plan import plan as plan
 from .running._variables import LANE_VARIABLES as LANE_VARIABLES
 from .store._chunks import load as load
 from .store._layout import read_manifest as read_manifest
-from .store._manifest import citation as citation
-from .store._memory import save as save
+from .store._memory import citation as citation, save as save

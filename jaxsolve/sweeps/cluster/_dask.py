@@ -14,8 +14,7 @@ from ..._checks import describe
 from .._signals import Signals
 from ..running._execute import Program
 from ..store._files import AGAIN
-from ..store._manifest import LIBRARIES
-from ..store._memory import AbstractStore
+from ..store._memory import AbstractStore, LIBRARIES
 from ..store._zarr import HeldStore
 from ._workers import Conditions, packed, Receipt, short, work
 

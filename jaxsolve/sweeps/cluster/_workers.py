@@ -18,7 +18,7 @@ import numpy as np
 from ..planning._plan import Plan
 from ..running._fitting import Fitting
 from ..running._runner import Batch, Origin
-from ..store._manifest import LIBRARIES
+from ..store._memory import LIBRARIES
 from ..store._zarr import JoinedStore
 
 

@@ -120,7 +120,7 @@ class Lock:
                 "store; make sure that only one does",
                 stacklevel=2,
             )
-        since = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+        since = now()
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
         try:
             write_whole(self._path / OURS / WRITER, json.dumps(holder).encode())
@@ -140,3 +140,8 @@ class Lock:
         except (OSError, ValueError, KeyError):  # it has not written its name yet
             who = "another process"
         return f"{self._path} is being written by {who}"
+
+
+def now() -> str:
+    """The time, as manifests have it."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

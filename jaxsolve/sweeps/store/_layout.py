@@ -20,8 +20,7 @@ from ..planning._source import short
 from ..running._execute import Program
 from ..running._variables import LANE_VARIABLES, Variable, variables_of
 from ._files import LOCK, MANIFEST, OURS, PARTIAL, write_whole, WRITER
-from ._manifest import citation, FORMAT, summary
-from ._memory import coordinates
+from ._memory import citation, coordinates, FORMAT, summary
 
 
 log = logging.getLogger("jaxsolve")

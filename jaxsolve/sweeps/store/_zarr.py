@@ -21,8 +21,7 @@ from ..running._runner import Batch, Origin
 from . import _layout
 from ._chunks import Chunks, load
 from ._files import explained, LOCK, Lock, MANIFEST, OURS, READ_ONLY, remove_partial, write_json, WRITER
-from ._manifest import changes, credited, joined, run_facts
-from ._memory import AbstractStore, trimmed
+from ._memory import AbstractStore, changes, credited, joined, run_facts, trimmed
 
 
 if TYPE_CHECKING:
