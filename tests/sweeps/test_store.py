@@ -354,7 +354,7 @@ def test_readers_are_told_of_damage(copy):
 def test_damaged_metadata_are_restored(whole, copy, caplog, name):
     _flip(copy / name)
     xarray.testing.assert_identical(_run(copy), whole[1])
-    assert f"{name} was damaged or missing; it is restored" in caplog.text
+    assert f"{name} was damaged, missing, or rounded elsewhere; it is restored" in caplog.text
     assert (copy / name).read_bytes() == (whole[0] / name).read_bytes()
 
 
