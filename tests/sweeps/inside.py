@@ -32,7 +32,7 @@ from jaxsolve.sweeps.grid._padded import PaddedProblem
 from jaxsolve.sweeps.planning import _outline
 
 # What identifies a function, value by value.
-from jaxsolve.sweeps.planning._describe import describe_value
+from jaxsolve.sweeps.planning._fingerprint import describe_value
 
 # A plan whose tracing is patched away: a complete store needs none.
 from jaxsolve.sweeps.planning._plan import Plan, read_plan
