@@ -15,8 +15,7 @@ from .._dynamics import AbstractDynamics
 from .._problem import Problem
 from .._results import FIRST_FAILURE
 from ..observe import loss, Observable
-from ._progress import Progress
-from ._signals import Signals
+from ._progress import Progress, Signals
 from .cluster._dask import require_client, run_on
 from .grid._axes import Blocks, Zip
 from .planning._fingerprint import plan_facts, require_same_plan

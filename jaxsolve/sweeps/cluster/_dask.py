@@ -11,7 +11,7 @@ from typing import Any, TYPE_CHECKING
 import numpy as np
 
 from ..._checks import describe
-from .._signals import Signals
+from .._progress import Signals
 from ..running._execute import Program
 from ..store._files import AGAIN
 from ..store._memory import AbstractStore, LIBRARIES

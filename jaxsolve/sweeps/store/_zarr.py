@@ -13,7 +13,7 @@ from typing import Any, TYPE_CHECKING
 import numpy as np
 
 from ..._checks import describe
-from .._signals import Stopped
+from .._progress import Stopped
 from ..planning._fingerprint import plan_facts, require_same_plan, require_same_problem
 from ..planning._plan import Plan
 from ..running._execute import Program
