@@ -1,5 +1,6 @@
 """What is seen of a running sweep, on standard error, and the signals that stop it once the running batch is on disk."""
 
+import datetime
 import logging
 import signal
 import sys
@@ -124,25 +125,12 @@ class Progress:
 
     def _text(self) -> str:
         passed, left = time.monotonic() - self._begin, self._total - self._before - self._done
-        known = f"{rate(self._done / max(passed, 1e-9))}, " if self._done else ""
-        still = f"{duration(left * passed / self._done)} left, " if self._done and left else ""
-        done = f"{self._before + self._done}/{self._total} runs in {duration(passed)}"
-        return f"{done}, {known}{still}{self._failed} failed"
+        text = f"{self._before + self._done}/{self._total} runs in {_duration(passed)}, "
+        if self._done:
+            text += f"{self._done / max(passed, 1e-9):.3g}/s, "
+            text += f"{_duration(left * passed / self._done)} left, " if left else ""
+        return f"{text}{self._failed} failed"
 
 
-def rate(per_second: float) -> str:
-    """Lanes per second, or per minute or hour if they are slow."""
-    for factor, unit in ((1, "s"), (60, "min")):
-        if per_second * factor >= 1:
-            return f"{per_second * factor:.3g}/{unit}"
-    return f"{per_second * 3600:.3g}/h"
-
-
-def duration(seconds: float) -> str:
-    """A time in its two largest units."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{seconds:.2g} s" if seconds < 10 else f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+def _duration(seconds: float) -> str:
+    return str(datetime.timedelta(seconds=round(seconds)))

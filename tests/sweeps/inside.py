@@ -11,7 +11,7 @@ from jaxsolve._revision import revision as git_revision
 
 # What the progress says of rates and times, at times that a test sets.
 from jaxsolve.sweeps import _progress
-from jaxsolve.sweeps._progress import duration, Progress, rate
+from jaxsolve.sweeps._progress import Progress
 
 # Waits are made short, by patching their seconds.
 from jaxsolve.sweeps.cluster import _dask
@@ -105,10 +105,8 @@ __all__ = [
     "cut",
     "dealt",
     "describe_value",
-    "duration",
     "git_revision",
     "groups",
-    "rate",
     "read_axes",
     "read_devices",
     "read_plan",
