@@ -1,4 +1,4 @@
-"""What is seen of a running sweep, on standard error, and the signals that stop it once the running batch is on disk."""
+"""What is seen of a running sweep, on standard error, and signals that stop it once the running batch is on disk."""
 
 import datetime
 import logging

@@ -1,6 +1,5 @@
 """What the lanes of a plan hold and cost, found without compiling or running anything."""
 
-import dataclasses
 from typing import Any, TYPE_CHECKING
 
 import equinox as eqx
@@ -27,55 +26,53 @@ if TYPE_CHECKING:
 SHOWN = 12  # groups in a description
 
 
-@dataclasses.dataclass(frozen=True)
 class Outline:
-    """One lane of a group, in shapes."""
+    """One lane of a group, in shapes.
 
-    observed: dict[str, tuple[int, ...]]  # by observable, the shape of what is seen at all times
-    state_bytes: int  # of the parameters and of the state that marches, with all that it saves
-    observed_bytes: int
-    dynamics: AbstractDynamics  # the one that runs, where the problem chooses
-    flop: float  # of one gradient of the loss, or of a closed form, without eigenvectors and the like; NaN if unknown
-    times: int | None  # how often a lane computes that; None if only its run shows
+    Attributes:
+        dynamics: the one that runs, where the problem chooses.
+        observed: by observable, shape and dtype of what is seen at all times.
+    """
+
+    def __init__(self, plan: "Plan", group: Group):
+        builder = Builder(plan.problem_fn, plan.dynamics, group)
+        require_end(plan.times, builder.chosen)
+        self._plan, self._shape, self.dynamics = plan, builder.shape, builder.chosen
+        self._any_kind: Any = self.dynamics
+        self._closed = isinstance(self.dynamics, AbstractRandomAccess)
+        self.observed = eqx.filter_eval_shape(lambda p: _seen(plan, p, self.dynamics), self._shape)
+
+    def state_bytes(self) -> int:
+        """Of the parameters and of the state that marches, with all that it saves."""
+        state = lambda p: (p.params, None if self._closed else self._any_kind.init(p, self._plan.times))
+        return _bytes(eqx.filter_eval_shape(state, self._shape))
 
     def memory(self, size: int) -> int:
         """Bytes that the lanes of a batch hold at the same time."""
-        devices, marches = read_devices(None), not isinstance(self.dynamics, AbstractRandomAccess)
+        devices = read_devices(None)
         # On processors lanes march one after another, in as many loops as there are cores.
-        marching = min(size, devices.streams * len(devices)) if marches and devices.on_cpu else size
-        return marching * self.state_bytes + size * self.observed_bytes
+        together = size if self._closed or not devices.on_cpu else min(size, devices.streams * len(devices))
+        return together * self.state_bytes() + size * _bytes(self.observed)
+
+    def flop(self) -> float:
+        """Of one gradient of the loss, or of a closed form, without eigenvectors and the like; NaN if unknown."""
+        seen = lambda p: observe_random_access(p, self._any_kind, self._plan.observables, self._plan.times)
+        return flop(seen if self._closed else lambda p: jax.grad(p.objective)(p.params), self._shape)
+
+    def times(self) -> int | None:
+        """How often a lane computes that; None if only its run shows."""
+        if not isinstance(self.dynamics, Descent):
+            return 1 if self._closed else None
+        steps = concrete(self.dynamics.steps(jnp.max(self._plan.times)[None]))
+        return None if steps is None else min(int(steps[0]), self.dynamics.max_steps)
 
     def cost(self, lanes: int) -> str:
         """Of so many lanes, in words."""
-        if not np.isfinite(self.flop):
+        once, times = self.flop(), self.times()
+        if not np.isfinite(once):
             return "cost unknown"
-        more = " for one gradient of every lane (only a run shows how many)" if self.times is None else ""
-        return f"{lanes * (1 if self.times is None else self.times) * self.flop:.1e} flop{more}"
-
-
-def shapes(plan: "Plan", group: Group) -> dict[str, jax.ShapeDtypeStruct]:
-    """By observable, shape and dtype of what is seen at all times: the quicker part of an outline."""
-    problem, chosen = _lane(plan, group)
-    return eqx.filter_eval_shape(lambda problem: _seen(plan, problem, chosen), problem)
-
-
-def outline(plan: "Plan", group: Group) -> Outline:
-    """All that can be said of a lane before it runs."""
-    shape, chosen = _lane(plan, group)
-    any_kind: Any = chosen
-    closed = isinstance(chosen, AbstractRandomAccess)
-    state = lambda p: None if closed else any_kind.init(p, plan.times)
-    lane = lambda p: ((p.params, state(p)), _seen(plan, p, chosen))
-    held, observed = eqx.filter_eval_shape(lane, shape)
-    once = lambda p: (
-        observe_random_access(p, any_kind, plan.observables, plan.times) if closed else jax.grad(p.objective)(p.params)
-    )
-    times = 1 if closed else None
-    if isinstance(chosen, Descent):
-        steps = concrete(chosen.steps(jnp.max(plan.times)[None]))
-        times = None if steps is None else min(int(steps[0]), chosen.max_steps)
-    sizes = {name: info.shape for name, info in observed.items()}
-    return Outline(sizes, _bytes(held), _bytes(observed), chosen, flop(once, shape), times)
+        more = " for one gradient of every lane (only a run shows how many)" if times is None else ""
+        return f"{lanes * (1 if times is None else times) * once:.1e} flop{more}"
 
 
 def describe(plan: "Plan") -> str:
@@ -91,10 +88,10 @@ def describe(plan: "Plan") -> str:
     ]
     largest, observed = 0, 0
     for index, group in enumerate(plan.groups):
-        found, lanes = outline(plan, group), len(group.lanes)
+        found, lanes = Outline(plan, group), len(group.lanes)
         size = default_batch(found.dynamics, lanes) if plan.batch_size is None else min(plan.batch_size, lanes)
         needed = found.memory(size)
-        largest, observed = max(largest, needed), observed + lanes * found.observed_bytes
+        largest, observed = max(largest, needed), observed + lanes * _bytes(found.observed)
         if index < SHOWN:
             name = ", ".join(f"{key} = {label(value)}" for key, value in group.static.items()) or "all"
             chosen = "" if found.dynamics.name == plan.name else f", {found.dynamics.name}"
@@ -103,13 +100,6 @@ def describe(plan: "Plan") -> str:
     more = [f"  and {len(plan.groups) - SHOWN} more"] if len(plan.groups) > SHOWN else []
     memory = f"memory: {_in_words(largest)} in the largest batch, and what a step works with"
     return "\n".join([*lines, *more, memory, f"results: {_in_words(observed)}"])
-
-
-def _lane(plan: "Plan", group: Group) -> tuple[Problem, AbstractDynamics]:
-    """The shapes of a lane's problem, and the dynamics that it chooses."""
-    builder = Builder(plan.problem_fn, plan.dynamics, group)
-    require_end(plan.times, builder.chosen)
-    return builder.shape, builder.chosen
 
 
 def _seen(plan: "Plan", problem: Problem, dynamics: Any) -> dict[str, Array]:

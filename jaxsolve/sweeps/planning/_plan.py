@@ -103,7 +103,7 @@ class Plan:
         require_arguments(self.problem_fn, names, "problem_fn")
         if len(among) < 2:
             return
-        found = [_outline.shapes(self, group) for group in among]
+        found = [_outline.Outline(self, group).observed for group in among]
         for name in found[0]:
             infos = [shapes[name] for shapes in found]
             for what, kinds in ("shape", [i.shape for i in infos]), ("dtype", [str(i.dtype) for i in infos]):
@@ -157,7 +157,7 @@ def plan(
     made = read_plan(problem_fn, axes, dynamics, ts, observe=observe, batch_size=batch_size)
     made.check(made.groups)
     if len(made.groups) == 1:
-        _outline.shapes(made, made.groups[0])
+        _outline.Outline(made, made.groups[0])
     return made
 
 
