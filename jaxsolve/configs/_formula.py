@@ -78,11 +78,7 @@ class Formula:
         return self.text
 
     def value(self, values: Mapping[str, Any]) -> Any:
-        """The value for these values of axes, numbers or traced arrays.
-
-        Raises:
-            ConfigError: numbers for which it has none.
-        """
+        """The value for these values of axes, numbers or traced arrays. Raises ConfigError if there is none."""
         try:
             return _whole(self._of(values))
         except (ArithmeticError, TypeError, ValueError) as error:

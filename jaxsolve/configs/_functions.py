@@ -26,11 +26,7 @@ LABEL = "name"  # the key of a table that says what one of several is called
 class ConfiguredProblem:
     """Makes the problem of a cell from the table `[problem]`, which the manifest of a store shows as it is.
 
-    Arguments:
-        table: `network` and `data`, and what else `Problem` takes.
-
-    Raises:
-        ConfigError: the table says no problem.
+    Raises ConfigError if the table says none: `network` and `data`, and what else `Problem` takes.
     """
 
     table: Mapping[str, Any]
@@ -73,11 +69,7 @@ def _problem_parts(*, network: Any, data: Any, transform: Any = (), loss: Any = 
 class ConfiguredDynamics:
     """Makes the dynamics of a cell from the table `[dynamics]`, or from several under `[[dynamics]]`.
 
-    Arguments:
-        tables: one, or several, of which the axis `dynamics` chooses one by its name.
-
-    Raises:
-        ConfigError: a table says no dynamics, or two of them have one name.
+    Of several the axis `dynamics` chooses one by its name. Raises ConfigError if a table says none, or two share a name.
     """
 
     tables: Any

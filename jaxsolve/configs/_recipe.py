@@ -60,10 +60,8 @@ def value_of(node: Node, values: Mapping[str, Any]) -> Any:
 def read_object(value: Any, kind: Kind, where: str) -> Node:
     """Reads a name, or a table with a `type` and arguments.
 
-    What depends on no axis is made at once, so that its errors are known at once, and data are read once.
-
-    Raises:
-        ConfigError: a name or key is unknown, with the nearest one; an argument is missing or of another type.
+    What depends on no axis is made at once, so that its errors are known at once, and data are read once. Raises
+    ConfigError if a name or key is unknown, with the nearest one, or an argument is missing or of another type.
     """
     if _is_formula(value) or (kind.plain is not None and not isinstance(value, Mapping)):
         return _made(kind.of, {"value": _read_value(value, where)}, where)

@@ -60,11 +60,8 @@ def run_on(
     """Runs the lanes that a store misses on the workers of a cluster, and tells how many have run and have failed.
 
     Programs are traced here only to know their batches: workers trace theirs themselves. Signals are heeded between
-    tasks: those that run are waited for, the others are dropped.
-
-    Raises:
-        ValueError: a worker has other versions of the libraries, or XLA runs there with other flags.
-        RuntimeError: a batch ended several workers, the cluster went away, or its workers do nothing.
+    tasks: those that run are waited for, the others are dropped. Raises ValueError if a worker has other versions or
+    flags of XLA, RuntimeError if a batch ended several workers, the cluster went away, or its workers do nothing.
     """
     conditions = Conditions.here()
     promised = np.zeros(store.plan.lanes, bool)  # what workers say that they have written
@@ -156,11 +153,7 @@ class _Tasks(contextlib.AbstractContextManager["_Tasks"]):
             yield receipt
 
     def require_work(self) -> None:
-        """Looks, now and then, at whether workers work. Without workers it waits, which the log tells.
-
-        Raises:
-            RuntimeError: they have done nothing for minutes.
-        """
+        """Looks, now and then, at whether workers work; RuntimeError if not, for minutes. Without any it waits."""
         if time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + IDLE

@@ -86,11 +86,8 @@ class Group(NamedTuple):
 def read_axes(axes: Any) -> tuple[Zip, ...]:
     """Reads a mapping of named values, or a sequence of mappings and `Zip`s: a `Zip`, of one or more, for each axis.
 
-    Floats, arrays and ranges are traced; ints, strings, bools and callables in a list are static.
-
-    Raises:
-        TypeError: axes, or the values of one, are of another kind.
-        ValueError: there are no axes, one is empty, or a name appears twice.
+    Floats, arrays and ranges are traced; ints, strings, bools and callables in a list are static. Raises TypeError for
+    what is of another kind, ValueError if there are no axes, one is empty, or a name appears twice.
     """
     parts = axes if isinstance(axes, Sequence) and not isinstance(axes, str) else [axes]
     read: list[Zip] = []

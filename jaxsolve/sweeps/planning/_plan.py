@@ -79,23 +79,14 @@ class Plan:
         return self.sizes.get(group.name) if self.batch_size is None else self.batch_size
 
     def trace(self, group: Group, devices: Devices | None = None, size: int | None = None) -> Program:
-        """Traces the program of a group: for the devices of this process and the plan's size, if none are given.
-
-        Raises:
-            TypeError, ValueError: what is observed fits into no dataset.
-        """
+        """Traces the program of a group: for the devices of this process and the plan's size, if none are given."""
         size = self.size_of(group) if size is None else size
         program = trace_group(self.problem_fn, group, self.dynamics, self.observables, self.times, size, devices)
         require_dataset(self.observables, program.runner.out_info)
         return program
 
     def check(self, among: Sequence[Group]) -> None:
-        """Checks what the axes make of these groups.
-
-        Raises:
-            TypeError: they are not the arguments of problem_fn.
-            ValueError: the shape or dtype of an observable is not the same in all groups; the message names the axis.
-        """
+        """Raises TypeError where axes are not the arguments of problem_fn, ValueError where groups see other shapes."""
         names = [item.name for axis in self.axes for item in axis.arguments]
         if not isinstance(self.dynamics, AbstractDynamics):  # axes of the dynamics alone are none of problem_fn
             mine, others = taken(self.problem_fn, names), taken(self.dynamics, names)

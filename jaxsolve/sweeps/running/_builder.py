@@ -49,17 +49,14 @@ Dynamics = AbstractDynamics | Callable[..., AbstractDynamics]
 class Builder:
     """Makes the lanes of a group: their problems, and their dynamics where a function of axes makes them.
 
-    Each function gets the axes that it has arguments for, and is traced once.
+    Each function gets the axes that it has arguments for, and is traced once. Raises TypeError where one returns something
+    else, needs the value of a traced axis, makes keys of floats, or a `nets.Function` of an array made in problem_fn.
 
     Attributes:
         cell: any one of the group, from `cells_of`.
         shape: the problem of a lane, in shapes.
         dynamics: the one that all lanes have, or that of the first lane.
         chosen: the same, where the problem chooses the one that it has chosen.
-
-    Raises:
-        TypeError: problem_fn returns something else than a Problem, dynamics something else than a dynamics, one of
-            them needs the value of a traced axis, or a `nets.Function` closes over an array made in problem_fn.
     """
 
     def __init__(self, problem_fn: Callable[..., Problem], dynamics: Dynamics, group: Group):
@@ -118,11 +115,7 @@ class Builder:
 
 
 def dynamics_of(dynamics: Dynamics, group: Group) -> AbstractDynamics:
-    """The dynamics of a group's first lane, for what is known before lanes are: its kind, its name, what it shows.
-
-    Raises:
-        TypeError: a function returns something else, or takes other arguments than axes.
-    """
+    """The dynamics of a group's first lane, for what is known before lanes are: its kind, its name, what it shows."""
     if isinstance(dynamics, AbstractDynamics):
         return dynamics
     first = {name: np.asarray(values)[0] for name, values in group.cells.items()}
@@ -244,12 +237,7 @@ class Devices:
 
 
 def read_devices(devices: Any) -> Devices:
-    """The devices to run on; None means all local ones, or the one that `jax.default_device` names.
-
-    Raises:
-        TypeError: devices is not a sequence of JAX devices.
-        ValueError: it is empty, or names one twice, devices of several kinds, or those of another process.
-    """
+    """The devices to run on; None means all local ones, or the one that `jax.default_device` names."""
     if devices is None:
         default = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
         return Devices([default] if isinstance(default, jax.Device) else jax.local_devices(backend=default))

@@ -29,10 +29,8 @@ class OutOfMemory(RuntimeError):
 def run_group(program: Program, stop: Callable[[], bool] = lambda: False) -> Iterator[Batch]:
     """Runs every lane of a compiled program's group, and yields lanes as they finish, in any order.
 
-    Once `stop` is true, which is looked at now and then, no lane begins any more, and those that run are finished.
-
-    Raises:
-        OutOfMemory: a batch does not fit. Lanes that have been yielded are finished all the same.
+    Once `stop` is true, which is looked at now and then, no lane begins any more, and those that run are finished;
+    so are lanes that have been yielded when a batch does not fit, which raises OutOfMemory.
     """
     group, runner, origin = program.group, program.runner, program.origin
     cells = cells_of(group, program.setup.builder.dynamics)

@@ -84,12 +84,7 @@ class Chunks:
                 file.unlink(missing_ok=True)
 
     def write(self, batch: Batch) -> None:
-        """Takes some lanes. Those that have run before are passed over.
-
-        Raises:
-            ValueError: their variables are not those of the store.
-            OSError: the disk is full, or fails otherwise.
-        """
+        """Takes some lanes. Those that have run before are passed over; ValueError for variables of another kind."""
         rows = rows_of(batch)
         for name, variable in self._variables.items():
             variable.require(rows[name])

@@ -96,15 +96,7 @@ class Lock:
         return self._lock.is_locked or self._free
 
     def acquire(self) -> None:
-        """Takes the lock.
-
-        Raises:
-            BlockingIOError: another process, or another sweep of this one, holds it.
-            OSError: the file cannot be written.
-
-        Warns:
-            UserWarning: the file system has no locks.
-        """
+        """Takes the lock, or raises BlockingIOError. Where the file system has none it warns, and goes on."""
         import filelock
 
         try:

@@ -96,11 +96,7 @@ def has_manifest(path: Path) -> bool:
 
 
 def read_layout(path: Path) -> Layout:
-    """Reads the layout of a store.
-
-    Raises:
-        ValueError: its manifest is damaged, or of another version.
-    """
+    """Reads the layout of a store. Raises ValueError if its manifest is damaged, or of another version."""
     manifest = read_manifest(path)
     try:
         if manifest["format"] != FORMAT:
@@ -146,12 +142,7 @@ def require_names(plan: Plan, layout: Layout) -> None:
 
 
 def await_layout(path: Path) -> Layout:
-    """Reads the layout of a store that another process has made.
-
-    Raises:
-        FileNotFoundError: there is none, not even after a minute.
-        ValueError: it is damaged.
-    """
+    """Reads the layout of a store that another process has made; FileNotFoundError if it has not in a minute."""
     begin = time.monotonic()
     while not (path / ROOT).exists() or not has_manifest(path):
         if time.monotonic() - begin > PATIENCE:
