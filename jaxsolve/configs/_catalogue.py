@@ -76,7 +76,7 @@ def kinds() -> dict[str, Kind]:
     networks = Kind("network", _classes(nets, nets.AbstractNetwork))
     flows = Kind("dynamics", _classes(dynamics, AbstractDynamics))
     scalings = {name: rule.__func__ for name, rule in vars(nets.Scaling).items() if isinstance(rule, staticmethod)}
-    optimisers = Kind("optimiser of optax", _optimisers())
+    optimisers = Kind("optimiser of optax", _public(optax, _takes_a_rate))
     solvers = _classes(diffrax, diffrax.AbstractSolver) | _classes(integrators, diffrax.AbstractSolver)
     return {
         "network": networks,
@@ -103,16 +103,6 @@ def kinds() -> dict[str, Kind]:
     }
 
 
-def _optimisers() -> dict[str, Callable[..., Any]]:
-    """The functions of optax that make an optimiser from a learning rate."""
-    return {
-        key: value
-        for key, value in vars(optax).items()
-        if isinstance(value, types.FunctionType)
-        and next(iter(inspect.signature(value).parameters), "") == "learning_rate"
-    }
-
-
 def _of_optax(names: tuple[str, ...]) -> dict[str, Callable[..., Any]]:
     return {name: getattr(optax, name) for name in names}
 
@@ -130,30 +120,27 @@ def random_key(seed: Any) -> Any:
     return jax.random.key(seed)
 
 
+def _public(room: types.ModuleType, fits: Callable[[Any], bool]) -> dict[str, Callable[..., Any]]:
+    """What a room has in public that fits a place."""
+    known = {name: value for name, value in vars(room).items() if not name.startswith(("_", "Abstract", "find_"))}
+    return {name: value for name, value in known.items() if fits(value)}
+
+
 def _classes(room: types.ModuleType, base: type) -> dict[str, Callable[..., Any]]:
-    """The public classes of a room that are not abstract, and whose arguments can be said."""
-    return {
-        name: value
-        for name, value in vars(room).items()
-        if not name.startswith(("_", "Abstract"))
-        and isinstance(value, type)
-        and issubclass(value, base)
-        and _sayable(value)
-    }
+    """The classes of a room, all of whose arguments that must be given can be said."""
+    given = lambda make: inspect.signature(make).parameters.values()
+    needed = lambda make: {item.name for item in given(make) if item.default is item.empty}
+    fits = lambda value: isinstance(value, type) and issubclass(value, base) and not needed(value) & UNSAYABLE
+    return _public(room, fits)
 
 
 def _functions(room: types.ModuleType, result: type) -> dict[str, Callable[..., Any]]:
-    """The public functions of a room that return a thing of this type."""
-    return {
-        name: value
-        for name, value in vars(room).items()
-        if not name.startswith(("_", "find_"))
-        and isinstance(value, types.FunctionType)
-        and inspect.signature(value).return_annotation is result
-    }
+    """The functions of a room that return a thing of this type."""
+    is_function = lambda value: isinstance(value, types.FunctionType)
+    return _public(room, lambda value: is_function(value) and inspect.signature(value).return_annotation is result)
 
 
-def _sayable(make: Callable[..., Any]) -> bool:
-    """Whether all arguments that must be given can be."""
-    given = inspect.signature(make).parameters.items()
-    return all(p.default is not inspect.Parameter.empty or name not in UNSAYABLE for name, p in given)
+def _takes_a_rate(value: Any) -> bool:
+    """Whether it is a function that makes an optimiser from a learning rate."""
+    is_function = isinstance(value, types.FunctionType)
+    return is_function and next(iter(inspect.signature(value).parameters), "") == "learning_rate"

@@ -17,7 +17,7 @@ from ..sweeps import padded, Zip
 from ._catalogue import kinds
 from ._functions import ConfiguredDynamics, ConfiguredProblem, import_problem, SIDE_BY_SIDE
 from ._recipe import names_in, read_object
-from ._refusals import check_grid, check_spacing, check_values, ConfigError, read_text, shown, unknown
+from ._refusals import check_grid, check_values, ConfigError, MAX_COUNT, read_text, shown, unknown
 
 
 SPACINGS: dict[str, Callable[..., Any]] = {"geomspace": np.geomspace, "linspace": np.linspace, "range": range}
@@ -207,12 +207,20 @@ def _spaced(value: Mapping[str, Any], where: str) -> Any:
     [(name, numbers)] = value.items()
     if name not in SPACINGS:
         raise ConfigError(f"{where}: {unknown(name, SPACINGS, 'way to space values')}")
-    arguments = numbers if isinstance(numbers, list) else [numbers]
-    if name != "range" and len(arguments) != 3:
+    given = numbers if isinstance(numbers, list) else [numbers]
+    if name != "range" and len(given) != 3:
         raise ConfigError(f"{where}: {name} takes [first, last, count], got {numbers}")
-    check_spacing(name, arguments, where)
+    for place, number in enumerate(given):
+        whole = name == "range" or place == 2
+        if isinstance(number, bool) or not isinstance(number, int if whole else int | float):
+            needed = "an integer" if whole else "a number"
+            raise ConfigError(f"{where}: {name} does not take {shown(number)}; it takes {needed} there")
     with _errors_of(f"{where}: {name} does not take {numbers}"):
-        return SPACINGS[name](*arguments)
+        values = range(*given) if name == "range" else range(given[2])  # which may be too long for `len`
+        count = max(0, -((values.start - values.stop) // values.step))
+        if count > MAX_COUNT:
+            raise ConfigError(f"{where}: {name} would make {count} values; at most {MAX_COUNT} are accepted")
+        return values if name == "range" else SPACINGS[name](*given)
 
 
 def _read_times(value: Any) -> np.ndarray:

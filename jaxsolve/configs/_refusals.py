@@ -129,22 +129,6 @@ def check_values(table: Any) -> None:
         raise ConfigError(f"there are {formulas} formulas, but at most {MAX_FORMULAS} are read")
 
 
-def check_spacing(name: str, arguments: list[Any], where: str) -> None:
-    """Raises ConfigError if `{ linspace = [first, last, count] }` or a sibling is not three numbers, or too many."""
-    for value in arguments:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ConfigError(f"{where}: {name} does not take {shown(value)}; it takes numbers")
-    for value in arguments if name == "range" else arguments[2:]:
-        if not isinstance(value, int):
-            raise ConfigError(f"{where}: {name} does not take {value}; it takes an integer there")
-    count = 0 if name == "range" else arguments[2]
-    if name == "range" and 1 <= len(arguments) <= 3 and 0 not in arguments[2:]:  # else `range` itself refuses
-        values = range(*arguments)  # which may be too long for `len`
-        count = max(0, -((values.start - values.stop) // values.step))
-    if count > MAX_COUNT:
-        raise ConfigError(f"{where}: {name} would make {count} values; at most {MAX_COUNT} are accepted")
-
-
 def check_grid(axes: Sequence[Mapping[str, Any] | Zip], padded: Collection[str]) -> None:
     """Raises ConfigError for too many lanes or compilations; the integers of padded axes share a program."""
     lanes = compilations = 1

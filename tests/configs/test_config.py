@@ -358,7 +358,7 @@ def test_formulas_without_a_value(text, values):
         ({"axes.gamma": 1.0}, "axes.gamma must be a list or a table .*, got float 1.0"),
         ({"axes.gamma": {"range": 3, "linspace": [0, 1, 2]}}, "axes.gamma must hold one of .*, got range, linspace"),
         ({"axes.gamma": {"geomspace": [1, 2]}}, r"axes.gamma: geomspace takes \[first, last, count\], got .1, 2."),
-        ({"axes.gamma": {"range": 0.5}}, "axes.gamma: range does not take 0.5"),
+        ({"axes.gamma": {"range": 0.5}}, "axes.gamma: range does not take float 0.5"),
         ({"axes.gamma": {"geomspace": [0, 1, 3]}}, "axes.gamma: geomspace does not take .0, 1, 3.: Geometric"),
         ({"times": ["soon"]}, "times must be numbers, or tables such as .*, got str 'soon'"),
         ({"times": {"geomspace": ["a", "b", 3]}}, "times: geomspace does not take"),

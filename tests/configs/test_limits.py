@@ -207,8 +207,8 @@ def test_numbers_without_end(refused, text, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"axes.seed": {"range": float("inf")}}, "axes.seed: range does not take inf"),
-        ({"axes.tau": {"linspace": [0, 1, float("inf")]}}, "axes.tau: linspace does not take inf"),
+        ({"axes.seed": {"range": float("inf")}}, "axes.seed: range does not take float inf"),
+        ({"axes.tau": {"linspace": [0, 1, float("inf")]}}, "axes.tau: linspace does not take float inf"),
         ({"axes.tau": {"linspace": ["a", "b", "c"]}}, "axes.tau: linspace does not take str 'a'"),
         ({"axes.tau": {"padded": 3}}, "axes: widths of axis 'tau' must be a list of integers"),
         ({"axes.tau": {"padded": [1, 2], "range": 3}}, "axes.tau must hold padded alone, got padded, range"),

@@ -49,8 +49,8 @@ Dynamics = AbstractDynamics | Callable[..., AbstractDynamics]
 class Builder:
     """Makes the lanes of a group: their problems, and their dynamics where a function of axes makes them.
 
-    Each function gets the axes that it has arguments for, and is traced once. Raises TypeError where one returns something
-    else, needs the value of a traced axis, makes keys of floats, or a `nets.Function` of an array made in problem_fn.
+    Each function gets the axes that it has arguments for, and is traced once. Raises TypeError where one returns
+    something else, needs the value of a traced axis, makes keys of floats, or a `nets.Function` of an array made in problem_fn.
 
     Attributes:
         cell: any one of the group, from `cells_of`.
