@@ -83,9 +83,9 @@ class Builder:
         except jax.errors.JAXTypeError as error:
             raise TypeError(
                 "problem_fn (or a function given as dynamics) needs to know the value of an axis that is traced, one "
-                f"of {sorted(group.cells)}: it branches on it, makes a size of it, or calls int, float or NumPy. Make this "
-                "axis static by giving a list of ints or strings (one compilation each), or use jnp.where; a key is "
-                "jax.random.key(seed), without int"
+                f"of {sorted(group.cells)}: it branches on it, makes a size of it, or calls int, float or NumPy. "
+                "Make this axis static by giving a list of ints or strings (one compilation each), or use jnp.where; a "
+                "key is jax.random.key(seed), without int"
             ) from error
         if _makes_keys_of_floats(closed.jaxpr):
             floats = sorted(name for name, values in group.cells.items() if values.dtype.kind == "f")
