@@ -169,18 +169,15 @@ def ensemble_error(outputs: "xarray.DataArray", y: Float[ArrayLike, "n out"], ov
     if target.shape != shape:
         raise ValueError(f"y must have one target per sample and output, shape {shape}, got {target.shape}")
     mean = outputs.mean(over)
+    one = mean.isel({name: 0 for name in mean.dims if name not in (samples, output)}, drop=True)
+    target = one.transpose(samples, output).copy(data=target)
     if shape[1] == 1:
-        wrong = mean.isel({output: 0}) * _along(samples, target[:, 0], mean) <= 0
+        wrong = (mean * target).isel({output: 0}) <= 0
     else:
         # NaN, where all members failed, would count as the largest.
-        largest = mean.fillna(-np.inf).argmax(output)
-        wrong = largest != _along(samples, np.argmax(target, axis=1), mean)
+        wrong = mean.fillna(-np.inf).argmax(output) != target.argmax(output)
     known = mean.notnull().all(output)
     return wrong.astype(float).where(known).mean(samples)
-
-
-def _along(axis: str, values: np.ndarray, like: "xarray.DataArray") -> "xarray.DataArray":
-    return like.isel({name: 0 for name in like.dims if name != axis}, drop=True).copy(data=values)
 
 
 def _read(outputs: Any, over: str) -> tuple[str, str]:

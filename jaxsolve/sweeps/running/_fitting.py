@@ -88,13 +88,10 @@ class Fitting:
         self._lock = threading.Lock()
         self.program = program  # the one that runs now
         free = kernels.free_memory()
-        while program.chosen and free is not None and (needed := program.runner.memory) > free * SHARE:
-            size = max(1, min(program.size // 2, int(program.size * free * SHARE / needed)))
-            smaller = program.resized(size)
-            if smaller.size == program.size:  # a lane for each device
+        while program.chosen and free is not None and (needed := self.program.runner.memory) > free * SHARE:
+            size = max(1, min(self.program.size // 2, int(self.program.size * free * SHARE / needed)))
+            if not self._shrink(size, log.info, f"batches of %d lanes would take {needed >> 10} kB: %d instead"):
                 return
-            log.info("batches of %d lanes would take %d kB: %d instead", program.size, needed >> 10, size)
-            program = self._go_on(smaller)
 
     def run(self, wanted: np.ndarray, stop: Callable[[], bool] = lambda: False) -> Iterator[Batch]:
         """Runs the lanes of the group that are wanted, a flag for each cell of the grid, as `run_group` does.
@@ -123,15 +120,15 @@ class Fitting:
 
     def _halve(self, program: Program, error: OutOfMemory) -> None:
         with self._lock:
-            if program is not self.program:  # another thread has done so
-                return
-            smaller = program.resized(max(1, program.size // 2))
-            if smaller.size == program.size:  # a lane for each device
+            said = "out of memory with batches of %d lanes: going on with %d"
+            if program is self.program and not self._shrink(max(1, program.size // 2), log.warning, said):
                 raise error
-            log.warning("out of memory with batches of %d lanes: going on with %d", program.size, smaller.size)
-            self._go_on(smaller._replace(chosen=False))
 
-    def _go_on(self, program: Program) -> Program:
-        program.runner.compile()
-        self.program = program
-        return program
+    def _shrink(self, lanes: int, tell: Callable[..., None], said: str) -> bool:
+        """Goes on with so many lanes at once; false where that is no less: a lane for each device."""
+        before, smaller = self.program.size, self.program.resized(lanes)
+        if smaller.size < before:
+            tell(said, before, smaller.size)
+            smaller.runner.compile()
+            self.program = smaller
+        return smaller.size < before
