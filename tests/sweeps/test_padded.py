@@ -164,8 +164,8 @@ def test_configs_can_ask_for_it():
         np.testing.assert_allclose(found, expected, rtol=cases.eps(4))
     np.testing.assert_allclose(net.weights[0][:2], plain.weights[0], rtol=cases.eps(4))
     for bad, message in (
-        ([2, 2.5], "widths of axis 'width' must be a list of integers to be padded, got list"),
-        ([], "widths of axis 'width' must be a list of integers"),
+        ([2, 2.5], "widths of axis 'width' must be a list of integers to be padded, got an array"),
+        ([], "axis 'width' has no values"),
         ([0, 2], r"widths of axis 'width' must be >= 1, got \[0, 2\]"),
         (3, "widths of axis 'width' must be a list of integers to be padded, got int 3"),
     ):

@@ -10,7 +10,7 @@ import numpy as np
 from ..._checks import describe
 from ..._problem import Problem
 from ...nets import Padded
-from ._axes import Zip
+from ._axes import Argument, read_axes, Zip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,7 @@ def padded(
     problem_fn: Callable[..., Problem],
     axes: Mapping[str, Any] | Zip | Sequence[Mapping[str, Any] | Zip],
     *names: str,
-) -> tuple[PaddedProblem, list[Mapping[str, Any] | Zip]]:
+) -> tuple[PaddedProblem, list[Zip]]:
     """Lets all widths along axes share one compilation: `sweep(*padded(problem, axes, "width"), dynamics, ts)`.
 
     Each of these axes becomes a traced one, and the function gets its values as `nets.Padded`, in arrays of the size of
@@ -63,19 +63,11 @@ def padded(
     if not callable(problem_fn):
         raise TypeError(f"problem_fn must return the problem of a cell, got {describe(problem_fn)}")
     sizes: dict[str, int] = {}
-
-    def changed(values: Mapping[str, Any]) -> dict[str, Any]:
-        widths = {name: _widths(name, values[name]) for name in names if name in values}
-        sizes.update({name: int(array.max()) for name, array in widths.items()})
-        return {**values, **widths}
-
-    def changed_part(part: Any) -> Any:
-        if isinstance(part, Zip):
-            return Zip(**changed({argument.name: argument.values for argument in part.arguments}))
-        return changed(part) if isinstance(part, Mapping) else part  # what it is else, `sweep` refuses
-
-    parts = axes if isinstance(axes, Sequence) and not isinstance(axes, str) else [axes]
-    found = [changed_part(part) for part in parts]
+    found: list[Zip] = []
+    for axis in read_axes(axes):
+        values = {item.name: _widths(item) if item.name in names else item.values for item in axis.arguments}
+        sizes |= {name: int(np.max(array)) for name, array in values.items() if name in names}
+        found.append(Zip(**values))
     missing = [name for name in names if name not in sizes]
     if missing or not names:
         raise ValueError(
@@ -85,10 +77,10 @@ def padded(
     return PaddedProblem(problem_fn, sizes), found
 
 
-def _widths(name: str, values: Any) -> np.ndarray:
-    array = np.asarray(values)
-    if array.ndim != 1 or not array.size or not np.issubdtype(array.dtype, np.integer):
-        raise TypeError(f"widths of axis {name!r} must be a list of integers to be padded, got {describe(values)}")
+def _widths(item: Argument) -> np.ndarray:
+    array = np.asarray(item.values)
+    if not np.issubdtype(array.dtype, np.integer):
+        raise TypeError(f"widths of axis {item.name!r} must be a list of integers to be padded, got {describe(array)}")
     if array.min() < 1:
-        raise ValueError(f"widths of axis {name!r} must be >= 1, got {array.tolist()}")
+        raise ValueError(f"widths of axis {item.name!r} must be >= 1, got {array.tolist()}")
     return array
