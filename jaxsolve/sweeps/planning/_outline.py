@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ..._checks import concrete
-from ..._dynamics import AbstractDynamics, AbstractRandomAccess, Quantity, View
+from ..._dynamics import AbstractRandomAccess, Quantity, View
 from ..._flop import flop
 from ..._problem import Problem
 from ..._solve import observe_march, observe_random_access, require_kind

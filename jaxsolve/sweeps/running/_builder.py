@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import inspect
 import os
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
