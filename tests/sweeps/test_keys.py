@@ -120,9 +120,9 @@ def test_draws_do_not_depend_on_batches_and_resumption(tmp_path):
 def test_programs_without_a_key_know_no_index():
     group, _ = groups(read_axes(AXES))
     trace = lambda dynamics: trace_group(_line, group, dynamics, (outputs(),), jnp.array(TS), None)
-    assert INDEX in trace(DRAWS).setup.builder.cell
-    assert list(trace(Descent(optax.sgd(0.1))).setup.builder.cell) == ["repeat"]
-    assert list(trace(cases.ModesDecay()).setup.builder.cell) == ["repeat"]
+    assert INDEX in trace(DRAWS).runner.builder.cell
+    assert list(trace(Descent(optax.sgd(0.1))).runner.builder.cell) == ["repeat"]
+    assert list(trace(cases.ModesDecay()).runner.builder.cell) == ["repeat"]
 
 
 @pytest.mark.usefixtures("as_users")

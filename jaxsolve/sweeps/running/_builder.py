@@ -14,13 +14,12 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend.core import jaxpr_as_fun
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from ..._checks import describe
 from ..._dynamics import AbstractDynamics, is_stochastic, of_lane, resolve
 from ..._problem import Problem
 from ...nets import Function
-from ...observe import Observable
 from ..grid._axes import Group
 
 
@@ -257,29 +256,6 @@ def read_devices(devices: Any) -> Devices:
 def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-class Setup(NamedTuple):
-    """What the lanes of a group do, and where."""
-
-    builder: Builder
-    observables: tuple[Observable, ...]
-    ts: Float[Array, " times"]
-    devices: Devices
-    size: int  # lanes of a batch, on all devices
-
-    def of_size(self, lanes: int) -> "Setup":
-        """The same for batches of so many lanes, or a few more: as many on each device."""
-        return self._replace(size=len(self.devices) * -(-lanes // len(self.devices)))
-
-    @property
-    def rows(self) -> int:
-        """Lanes of a batch on one device."""
-        return self.size // len(self.devices)
-
-    def shapes(self, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shapes and dtypes of so many cells."""
-        return {name: jax.ShapeDtypeStruct((rows, *v.shape), v.dtype) for name, v in self.builder.cell.items()}
 
 
 def cells_of(group: Group, dynamics: Any) -> Cells:

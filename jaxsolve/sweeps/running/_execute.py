@@ -19,7 +19,7 @@ from ...dynamics import AbstractFlow
 from ...observe import Observable
 from ...until import AbstractCondition
 from ..grid._axes import Group
-from ._builder import Builder, Devices, Dynamics, read_devices, Setup
+from ._builder import Builder, Devices, Dynamics, read_devices
 from ._marches import Lockstep, Looped
 from ._runner import AbstractRunner, Fused, Origin
 
@@ -32,7 +32,6 @@ class Program(NamedTuple):
     """A group, traced: what is left is to compile and run it."""
 
     group: Group  # any lanes of the one that was traced
-    setup: Setup
     runner: AbstractRunner
     caption: str  # what the lanes do, in a line
     chosen: bool  # whether the batch size was chosen here
@@ -40,18 +39,17 @@ class Program(NamedTuple):
     @property
     def size(self) -> int:
         """Lanes of a batch."""
-        return self.setup.size
+        return self.runner.size
 
     @property
     def origin(self) -> Origin:
         """Where and how its lanes run in this process."""
-        device = self.setup.devices.all[0].device_kind
+        device = self.runner.devices.all[0].device_kind
         return Origin(socket.gethostname(), device, self.caption, self.group.name, self.size)
 
     def resized(self, lanes: int) -> "Program":
         """Traces it for another batch size."""
-        setup = self.setup.of_size(lanes)
-        return self._replace(setup=setup, runner=type(self.runner)(setup))
+        return self._replace(runner=self.runner.resized(lanes))
 
     def parts(self, wanted: np.ndarray) -> "Iterator[Program]":
         """Cuts the lanes that are wanted, a flag for each cell of the grid, into parts that are best run at once."""
@@ -80,10 +78,9 @@ def trace_group(
     require_end(ts, chosen)
     kind, total = _kind(chosen, devices), len(group.lanes)
     size = default_batch(chosen, total) if batch_size is None else min(batch_size, total)
-    setup = Setup(builder, observables, ts, devices, 0).of_size(size)
     alike = isinstance(dynamics, AbstractDynamics)
     said = caption(builder.dynamics, chosen, builder.shape) if alike else chosen.name
-    return Program(group, setup, kind(setup), said, batch_size is None)
+    return Program(group, kind(builder, observables, ts, devices, size), said, batch_size is None)
 
 
 def default_batch(dynamics: AbstractDynamics, lanes: int) -> int:

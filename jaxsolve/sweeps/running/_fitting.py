@@ -33,7 +33,7 @@ def run_group(program: Program, stop: Callable[[], bool] = lambda: False) -> Ite
     so are lanes that have been yielded when a batch does not fit, which raises OutOfMemory.
     """
     group, runner, origin = program.group, program.runner, program.origin
-    cells = cells_of(group, program.setup.builder.dynamics)
+    cells = cells_of(group, program.runner.builder.dynamics)
     known = group.cells if runner.refills else {}
     waiting = Waiting({name: cells[name] for name in known}, len(group.lanes))
     # A SimpleQueue may wait for ever when a signal comes at the end of a timeout (CPython 3.11).

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from ..._solve import observe_march
-from ._builder import Cells, Leaves, Setup
+from ._builder import Cells, Leaves
 from ._runner import AbstractRunner, Batch, lane_of, Lanes, rows_at, take, Waiting, zeros
 
 
@@ -30,14 +30,14 @@ class Looped(AbstractRunner):
 
     refills = True
 
-    def _program(self, setup: Setup) -> Any:
+    def _program(self) -> Any:
         def lane(cell: dict[str, Array]) -> tuple[Lanes, Int[Array, ""]]:
-            (problem, march), one = setup.builder.lane(setup.builder.leaves(cell)), jnp.ones((), int)
+            (problem, march), one = self.builder.lane(self.builder.leaves(cell)), jnp.ones((), int)
             step = lambda at: (march.advance(problem, at[0], one), at[1] + 1)
-            start = march.init(problem, setup.ts), jnp.zeros((), jnp.int32)
+            start = march.init(problem, self.ts), jnp.zeros((), jnp.int32)
             state, attempts = jax.lax.while_loop(lambda at: ~at[0].done, step, start)
             run = march.finish(problem, state)
-            return lane_of(run, observe_march(problem, setup.observables, run)), attempts
+            return lane_of(run, observe_march(problem, self.observables, run)), attempts
 
         def batch(cells: dict[str, Array], count: Int[Array, " device"]) -> tuple[Lanes, Int[Array, " lanes"]]:
             def fill(index: Array, found: Any) -> Any:
@@ -46,16 +46,16 @@ class Looped(AbstractRunner):
 
             # How many rows are wanted is known only when it runs, so one program serves any number of lanes, and the
             # bits of a lane do not depend on how many run with it.
-            return jax.lax.fori_loop(0, count[0], fill, zeros(jax.eval_shape(lane, setup.builder.cell), setup.rows))
+            return jax.lax.fori_loop(0, count[0], fill, zeros(jax.eval_shape(lane, self.builder.cell), self._rows))
 
-        return batch, [setup.shapes(setup.rows), jax.ShapeDtypeStruct((1,), jnp.int32)]
+        return batch, [self.shapes(self._rows), jax.ShapeDtypeStruct((1,), jnp.int32)]
 
     def run(self, cells: Cells, waiting: Waiting, hand_over: Callable[[Batch], Any]) -> None:
         each = 1
         while True:
             # Near the end a call takes few lanes, so that other streams do not wait for this one.
-            share = -(-len(waiting) // (2 * self.streams * len(self._devices)))
-            places = waiting.take(len(self._devices) * max(1, min(each, share, self._rows)))
+            share = -(-len(waiting) // (2 * self.streams * len(self.devices)))
+            places = waiting.take(len(self.devices) * max(1, min(each, share, self._rows)))
             if not len(places):
                 return
             begin = time.perf_counter()
@@ -68,7 +68,7 @@ class Looped(AbstractRunner):
                 each = min(2 * each, self._rows)
 
     def _call(self, cells: Cells, places: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        parts = np.array_split(places, len(self._devices))
+        parts = np.array_split(places, len(self.devices))
         counts = np.array([len(part) for part in parts], np.int32)
         filled = [part if len(part) else places[:1] for part in parts]  # the program has the same rows at each call
         rows = np.concatenate([np.pad(part, (0, self._rows - len(part)), "edge") for part in filled])
@@ -87,16 +87,16 @@ class Lockstep(AbstractRunner):
 
     refills, alone = True, True
 
-    def _program(self, setup: Setup) -> Any:
-        rows = setup.rows
+    def _program(self) -> Any:
+        rows = self._rows
         portion = self._portion = max(1, rows // PORTION)
 
         def begin(cells: dict[str, Array], count: int) -> tuple[Any, list[Array]]:
-            own, shared = jax.vmap(setup.builder.leaves, out_axes=Leaves(0, None), axis_size=count)(cells)
+            own, shared = jax.vmap(self.builder.leaves, out_axes=Leaves(0, None), axis_size=count)(cells)
 
             def start(own: list[Array]) -> Any:
-                problem, march = setup.builder.lane(Leaves(own, shared))
-                return march.init(problem, setup.ts)
+                problem, march = self.builder.lane(Leaves(own, shared))
+                return march.init(problem, self.ts)
 
             return (own, jax.vmap(start, axis_size=count)(own)), shared
 
@@ -112,13 +112,13 @@ class Lockstep(AbstractRunner):
             own, state = jax.tree.map(lambda old, put: old.at[places].set(put, mode="drop"), held, new)
 
             def move(own: list[Array], state: Any) -> Any:
-                problem, march = setup.builder.lane(Leaves(own, shared))
+                problem, march = self.builder.lane(Leaves(own, shared))
                 return march.advance(problem, state, jnp.ones((), int))
 
             def leave(own: list[Array], state: Any) -> Lanes:
-                problem, march = setup.builder.lane(Leaves(own, shared))
+                problem, march = self.builder.lane(Leaves(own, shared))
                 run = march.finish(problem, state)
-                return lane_of(run, observe_march(problem, setup.observables, run, at_once=1))
+                return lane_of(run, observe_march(problem, self.observables, run, at_once=1))
 
             def going(at: tuple[Any, Array, Array]) -> Array:
                 state, _, count = at
@@ -138,16 +138,16 @@ class Lockstep(AbstractRunner):
             lanes = jax.lax.cond(jnp.any(left < rows), leaving, nothing, *taken)
             return lanes, (own, state), left.astype(jnp.int32), steps, count[None]
 
-        own, state = jax.eval_shape(lambda cells: begin(cells, rows)[0], setup.shapes(rows))
-        whole = lambda leaf: jax.ShapeDtypeStruct((len(setup.devices) * rows, *leaf.shape[1:]), leaf.dtype)
+        own, state = jax.eval_shape(lambda cells: begin(cells, rows)[0], self.shapes(rows))
+        whole = lambda leaf: jax.ShapeDtypeStruct((len(self.devices) * rows, *leaf.shape[1:]), leaf.dtype)
         self._empty = jax.tree.map(whole, (own, state))
         number = jax.ShapeDtypeStruct((1,), jnp.int32)
         places, live = jax.ShapeDtypeStruct((portion,), jnp.int32), jax.ShapeDtypeStruct((rows,), bool)
-        return turn, [setup.shapes(portion), places, live, number, number, (own, state)]
+        return turn, [self.shapes(portion), places, live, number, number, (own, state)]
 
     def run(self, cells: Cells, waiting: Waiting, hand_over: Callable[[Batch], Any]) -> None:
         # What the host knows of the places of a batch has one row per device.
-        size = len(self._devices), self._rows
+        size = len(self.devices), self._rows
         lanes, useful, seconds = np.full(size, NONE), np.zeros(size, int), np.zeros(size)
         own, state = zeros(self._empty)
         held = own, eqx.tree_at(lambda state: state.done, state, jnp.ones_like(state.done))

@@ -12,12 +12,13 @@ from typing import Any, ClassVar, final, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from ..._dynamics import March
 from ..._results import FIRST_FAILURE, result_code, RESULTS
 from ..._solve import check_applies, observe_random_access, random_access_result
-from ._builder import Cells, Leaves, Setup
+from ...observe import Observable
+from ._builder import Builder, Cells, Devices, Leaves
 
 
 WINDOW = 1024  # lanes among which the dearest is found: a bound on how many chunks of a store are open at once
@@ -143,29 +144,47 @@ class AbstractRunner(abc.ABC):
     refills: ClassVar[bool]  # whether new lanes take the places of finished ones, so that it is best given many at once
     alone: ClassVar[bool] = False  # whether one thread runs it
     out_info: Lanes  # shapes and dtypes of some lanes
+    size: int  # lanes of a batch, on all devices
     streams: int  # how many threads are best used at once, known when it is compiled
     _compiled: Any
 
-    def __init__(self, setup: Setup):
-        self._devices, self._rows = setup.devices, setup.rows
-        self._lowered = self._devices.lower(*self._program(setup))
+    def __init__(
+        self,
+        builder: Builder,
+        observables: tuple[Observable, ...],
+        ts: Float[Array, " times"],
+        devices: Devices,
+        lanes: int,
+    ):
+        self.builder, self.observables, self.ts, self.devices = builder, observables, ts, devices
+        self._rows = -(-lanes // len(devices))  # as many on each device
+        self.size = self._rows * len(devices)
+        self._lowered = devices.lower(*self._program())
         self.out_info, *_ = self._lowered.out_info
 
     @abc.abstractmethod
-    def _program(self, setup: Setup) -> tuple[Callable[..., Any], Sequence[Any]]:
+    def _program(self) -> tuple[Callable[..., Any], Sequence[Any]]:
         """A function of the rows of one device, whose result begins with their lanes; the shapes of its arguments."""
 
     @abc.abstractmethod
     def run(self, cells: Cells, waiting: Waiting, hand_over: Callable[[Batch], Any]) -> None:
         """Runs lanes until none is waiting. Threads may do so at the same time."""
 
+    def resized(self, lanes: int) -> "AbstractRunner":
+        """The same for batches of so many lanes, or a few more."""
+        return type(self)(self.builder, self.observables, self.ts, self.devices, lanes)
+
+    def shapes(self, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shapes and dtypes of so many cells."""
+        return {name: jax.ShapeDtypeStruct((rows, *v.shape), v.dtype) for name, v in self.builder.cell.items()}
+
     def compile(self) -> None:
         """Compiles the program; possible in any thread."""
-        self._compiled = self._devices.compile(self._lowered)
+        self._compiled = self.devices.compile(self._lowered)
         # jaxlib (0.10) spreads a batch of factorisations, such as eigenvalues at several times, over XLA's own
         # threads, and waits on one of them. Where as many programs do so as there are threads, all wait for ever.
         alone = self.alone or "lapack_" in (self._compiled.as_text() or "")
-        self.streams = 1 if alone else self._devices.streams
+        self.streams = 1 if alone else self.devices.streams
 
     @property
     def memory(self) -> int:
@@ -197,34 +216,34 @@ class Fused(AbstractRunner):
 
     refills = False
 
-    def _program(self, setup: Setup) -> Any:
+    def _program(self) -> Any:
         # Only the kind of problem matters here; to say what it is takes numbers.
         wrong: list[bool] = []
 
         def look(cell: dict[str, Array]) -> None:
-            problem, closed = setup.builder.lane(setup.builder.leaves(cell))
+            problem, closed = self.builder.lane(self.builder.leaves(cell))
             wrong.append(closed.check(problem).structural)
 
-        jax.eval_shape(look, setup.builder.cell)
+        jax.eval_shape(look, self.builder.cell)
         if any(wrong):
-            problem, closed = setup.builder.lane(jax.jit(setup.builder.leaves)(setup.builder.cell))
+            problem, closed = self.builder.lane(jax.jit(self.builder.leaves)(self.builder.cell))
             check_applies(problem, closed, throw=False)
-        ts = setup.ts
-        rows = self._rows = min(self._rows, TILE) if self._devices.on_cpu else self._rows
+        ts = self.ts
+        rows = self._rows = min(self._rows, TILE) if self.devices.on_cpu else self._rows
 
         def lane(own: list[Array], shared: list[Array]) -> Lanes:
-            problem, closed = setup.builder.lane(Leaves(own, shared))
-            observed = observe_random_access(problem, closed, setup.observables, ts.astype(problem.x.dtype))
+            problem, closed = self.builder.lane(Leaves(own, shared))
+            observed = observe_random_access(problem, closed, self.observables, ts.astype(problem.x.dtype))
             return observed | _ended(ts, ts[-1], jnp.zeros((), int), random_access_result(problem, closed))
 
         def batch(cells: dict[str, Array]) -> tuple[Lanes]:
-            own, shared = jax.vmap(setup.builder.leaves, out_axes=Leaves(0, None), axis_size=rows)(cells)
+            own, shared = jax.vmap(self.builder.leaves, out_axes=Leaves(0, None), axis_size=rows)(cells)
             return (jax.vmap(lane, in_axes=(0, None), axis_size=rows)(own, shared),)
 
-        return batch, [setup.shapes(rows)]
+        return batch, [self.shapes(rows)]
 
     def run(self, cells: Cells, waiting: Waiting, hand_over: Callable[[Batch], Any]) -> None:
-        size = len(self._devices) * self._rows
+        size = len(self.devices) * self._rows
         while len(places := waiting.take(size)):
             begin = time.perf_counter()
             # Calls are filled up, so that a lane's bits do not depend on how many lanes are left.
