@@ -21,8 +21,7 @@ from threadpoolctl import threadpool_limits
 import jaxsolve as js
 from jaxsolve import integrators
 from jaxsolve.sweeps.grid._axes import groups, read_axes
-from jaxsolve.sweeps.running._execute import trace_group
-from jaxsolve.sweeps.running._fitting import run_group
+from jaxsolve.sweeps.running._execute import run_group, trace_group
 
 from ._cheapest import cheapest, Choice, errors, refine
 from ._flow_rivals import reference_problem, Rival, RIVALS, Run, SMALL_RIVALS

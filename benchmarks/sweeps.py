@@ -20,8 +20,7 @@ from jaxtyping import Array
 
 import jaxsolve as js
 from jaxsolve.sweeps.grid._axes import Group, groups, read_axes
-from jaxsolve.sweeps.running._execute import trace_group
-from jaxsolve.sweeps.running._fitting import run_group
+from jaxsolve.sweeps.running._execute import run_group, trace_group
 
 from ._said import Row
 from ._timing import in_turns

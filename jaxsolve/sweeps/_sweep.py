@@ -21,8 +21,7 @@ from .grid._axes import Blocks, Zip
 from .planning._fingerprint import plan_facts, require_same_plan
 from .planning._plan import Plan, read_plan
 from .running._builder import read_devices
-from .running._execute import compiled_ahead, Program
-from .running._fitting import Fitting
+from .running._execute import compiled_ahead, Fitting, Program
 from .store._files import MANIFEST, OURS
 from .store._layout import read_manifest
 from .store._memory import AbstractStore, Memory

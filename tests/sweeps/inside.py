@@ -38,16 +38,13 @@ from jaxsolve.sweeps.planning._fingerprint import describe_value
 from jaxsolve.sweeps.planning._plan import Plan, read_plan
 
 # Memory that runs out, and ways of running that this device would not choose, are patched in.
-from jaxsolve.sweeps.running import _execute, _fitting
+from jaxsolve.sweeps.running import _execute
 
 # Where a lane finds its place in the grid, from which its random key is made; several devices, where there is one.
 from jaxsolve.sweeps.running._builder import cores, Devices, INDEX, read_devices
 
-# One group in one way, to compare with the others; what ran, in a line.
-from jaxsolve.sweeps.running._execute import caption, Program, trace_group
-
-# Batches that do not fit into memory.
-from jaxsolve.sweeps.running._fitting import Fitting, OutOfMemory, run_group
+# One group in one way, to compare with the others; what ran, in a line; batches that do not fit into memory.
+from jaxsolve.sweeps.running._execute import caption, Fitting, OutOfMemory, Program, run_group, trace_group
 
 # Rows of a batch, to compare bit by bit.
 from jaxsolve.sweeps.running._variables import rows_of, Variable
@@ -95,7 +92,6 @@ __all__ = [
     "_dask",
     "_execute",
     "_files",
-    "_fitting",
     "_layout",
     "_outline",
     "_progress",

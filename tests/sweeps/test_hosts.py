@@ -86,11 +86,11 @@ index, port, path = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
 jax.distributed.initialize(f"localhost:{port}", num_processes=2, process_id=index)
 from jaxsolve.sweeps import Hosts
-from jaxsolve.sweeps.running import _fitting
+from jaxsolve.sweeps.running import _execute
 from jaxsolve.sweeps.running._runner import Fused
 from tests.sweeps import faults
 
-ran, run_group, run = [], _fitting.run_group, Fused.run
+ran, run_group, run = [], _execute.run_group, Fused.run
 
 def watched(program, *args):
     for done in run_group(program, *args):
@@ -102,7 +102,7 @@ def limited(self, *args):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8000000000 bytes.")
     run(self, *args)
 
-_fitting.run_group, Fused.run = watched, limited
+_execute.run_group, Fused.run = watched, limited
 faults.run(path, executor=Hosts())
 data = faults.run(path, executor=Hosts())
 print(index, len(ran), len(set(ran)))

@@ -31,7 +31,7 @@ from tests.processes import ROOT
 from tests.sweeps import faults
 from tests.sweeps.inside import (
     _files,
-    _fitting,
+    _execute,
     _layout,
     Batch,
     Chunks,
@@ -240,7 +240,7 @@ def _ctrl_c(number=signal.SIGINT):
 def _after(batches, act):
     """Does something whenever lanes of a sweep have run, but for the first times, before they are taken."""
     left = iter(range(batches))
-    run_group = _fitting.run_group
+    run_group = _execute.run_group
 
     def disturbed(*args):
         for done in run_group(*args):
@@ -249,7 +249,7 @@ def _after(batches, act):
             yield done
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_fitting, "run_group", disturbed)
+        patch.setattr(_execute, "run_group", disturbed)
         yield
 
 
@@ -257,14 +257,14 @@ def _after(batches, act):
 def _watched():
     """The numbers of the lanes that run, batch by batch."""
     batches = []
-    run_group = _fitting.run_group
+    run_group = _execute.run_group
 
     def watched(program, *args):
         batches.append(program.group.lanes.tolist())
         return run_group(program, *args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_fitting, "run_group", watched)
+        patch.setattr(_execute, "run_group", watched)
         yield batches
 
 
@@ -736,16 +736,16 @@ def test_signals_in_other_threads_are_left_alone(tmp_path):
 
 def test_a_store_is_locked_within_a_process_too(small, tmp_path, monkeypatch):
     path, said = tmp_path / "run.zarr", []
-    run_group = _fitting.run_group
+    run_group = _execute.run_group
 
     def nested(*args):
-        monkeypatch.setattr(_fitting, "run_group", run_group)
+        monkeypatch.setattr(_execute, "run_group", run_group)
         with pytest.raises(BlockingIOError, match=f"is being written by process {os.getpid()} on ") as error:
             _run(path, axes=SMALL)
         said.append(error)
         return run_group(*args)
 
-    monkeypatch.setattr(_fitting, "run_group", nested)
+    monkeypatch.setattr(_execute, "run_group", nested)
     _same(_run(path, axes=SMALL), small)
     assert said
 

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from ..planning._plan import Plan
-from ..running._fitting import Fitting
+from ..running._execute import Fitting
 from ..running._runner import Batch, Origin
 from ..store._memory import LIBRARIES
 from ..store._zarr import JoinedStore
