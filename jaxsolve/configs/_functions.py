@@ -69,7 +69,7 @@ def _problem_parts(*, network: Any, data: Any, transform: Any = (), loss: Any = 
 class ConfiguredDynamics:
     """Makes the dynamics of a cell from the table `[dynamics]`, or from several under `[[dynamics]]`.
 
-    Of several the axis `dynamics` chooses one by its name. Raises ConfigError if a table says none, or two share a name.
+    Of several the axis `dynamics` chooses one by its name. Raises ConfigError if a table says none, or two share one.
     """
 
     tables: Any

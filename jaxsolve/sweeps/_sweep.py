@@ -194,8 +194,10 @@ def shared(held: HeldStore) -> Iterator[HeldStore | JoinedStore]:
     """The share of this process in a store that only process 0 opens; the others wait until it has, or has failed."""
     index, path = jax.process_index(), held.path
     with contextlib.ExitStack() as stack:
+        store = JoinedStore(path, held.plan, index=index) if index else held
         try:
-            store = JoinedStore(path, held.plan, index=index) if index else stack.enter_context(held)
+            if not index:
+                stack.enter_context(held)
         except BaseException:
             _announced(False)
             raise

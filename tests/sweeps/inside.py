@@ -13,11 +13,11 @@ from jaxsolve._revision import revision as git_revision
 from jaxsolve.sweeps import _progress
 from jaxsolve.sweeps._progress import Progress
 
-# Waits are made short, by patching their seconds.
-from jaxsolve.sweeps.cluster import _dask
-
 # How chunks are dealt out, for more processes than a machine can start.
 from jaxsolve.sweeps._sweep import dealt
+
+# Waits are made short, by patching their seconds.
+from jaxsolve.sweeps.cluster import _dask
 
 # What must agree between processes, where two that differ cannot be started.
 from jaxsolve.sweeps.cluster._workers import Conditions
@@ -46,12 +46,12 @@ from jaxsolve.sweeps.running._builder import cores, Devices, INDEX, read_devices
 # One group in one way, to compare with the others; what ran, in a line; batches that do not fit into memory.
 from jaxsolve.sweeps.running._execute import caption, Fitting, OutOfMemory, Program, run_group, trace_group
 
-# Rows of a batch, to compare bit by bit.
-from jaxsolve.sweeps.running._variables import rows_of, Variable
-
 # The three ways of running lanes, each on any device; batches made by hand; which lanes run first.
 from jaxsolve.sweeps.running._marches import Lockstep, Looped
 from jaxsolve.sweeps.running._runner import Batch, Fused, Origin, Waiting, WINDOW
+
+# Rows of a batch, to compare bit by bit.
+from jaxsolve.sweeps.running._variables import rows_of, Variable
 
 # Waits and sizes of the store are made small, and its writing fails where it is told to.
 from jaxsolve.sweeps.store import _chunks, _files, _layout, _zarr

@@ -85,4 +85,3 @@ def test_where_it_is_shown(monkeypatch, capsys):
     with Progress(_missing(2), shown=True) as bar:
         bar.add(1, 1)
     assert "\x1b[" in capsys.readouterr().err  # a bar moves the cursor
-

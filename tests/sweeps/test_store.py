@@ -30,8 +30,8 @@ from tests import cases
 from tests.processes import ROOT
 from tests.sweeps import faults
 from tests.sweeps.inside import (
-    _files,
     _execute,
+    _files,
     _layout,
     Batch,
     Chunks,

@@ -169,14 +169,10 @@ class Blocks:
         return np.ravel_multi_index(np.meshgrid(*ranges, indexing="ij"), self.grid).ravel()
 
     def parts(self, lanes: np.ndarray, size: int) -> list[np.ndarray]:
-        """Cuts lanes into parts of whole blocks, as many as have no more than `size` lanes."""
+        """Cuts lanes into parts of whole blocks, of which as many go together as cover no more than `size` cells."""
         numbers, each = self.of(lanes), max(1, size // math.prod(self.block))
         known = np.unique(numbers)
         return [lanes[np.isin(numbers, known[i : i + each])] for i in range(0, len(known), each)]
-                part = part[:0]
-            part = np.concatenate([part, here])
-        if len(part):
-            yield part
 
 
 def cut(axes: tuple[Zip, ...], batch_size: int, lane_bytes: int) -> Blocks:

@@ -49,7 +49,8 @@ class Builder:
     """Makes the lanes of a group: their problems, and their dynamics where a function of axes makes them.
 
     Each function gets the axes that it has arguments for, and is traced once. Raises TypeError where one returns
-    something else, needs the value of a traced axis, makes keys of floats, or a `nets.Function` of an array made in problem_fn.
+    something else, needs the value of a traced axis, makes keys of floats, or makes a `nets.Function` that closes over
+    an array made in problem_fn.
 
     Attributes:
         cell: any one of the group, from `cells_of`.
@@ -62,7 +63,7 @@ class Builder:
         self.dynamics = dynamics_of(dynamics, group)
         self.cell = {name: values[0] for name, values in cells_of(group, self.dynamics).items()}
 
-        def build(cell: dict[str, Array]) -> tuple[Problem, Any, Any]:
+        def build(cell: dict[str, Any]) -> tuple[Problem, Any, Any]:
             known = group.static | {name: value for name, value in cell.items() if name != INDEX}
             problem: Any = problem_fn(**_own(problem_fn, known))
             if not isinstance(problem, Problem):

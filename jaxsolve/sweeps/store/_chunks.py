@@ -12,8 +12,8 @@ from typing import Any, TYPE_CHECKING
 import numpy as np
 
 from ..._results import FIRST_FAILURE
-from ..running._variables import Rows, rows_of
 from ..running._runner import Batch
+from ..running._variables import Rows, rows_of
 from ._files import explained
 from ._layout import has_manifest, Layout, read_layout
 
