@@ -93,8 +93,10 @@ class Waiting:
         self._window = self._window[np.argsort(-cost, kind="stable")]
 
 
-Lanes = dict[str, Array]
-"""What a program returns, by variable of the dataset, one row per lane; `trust` where there is a certificate."""
+Lanes = dict[str, Any]
+"""What a program returns, by variable of the dataset, one row per lane; `trust` where there is a certificate.
+
+Arrays, or their shapes and dtypes."""
 
 
 def lane_of(run: March, observed: dict[str, Array]) -> Lanes:

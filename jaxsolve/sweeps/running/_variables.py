@@ -1,7 +1,7 @@
 """The variables of a sweep's dataset: what they are called, what they hold, and the rows of a batch in them."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -56,7 +56,7 @@ class Variable:
 
 
 def variables_of(
-    observables: Sequence[Observable], dynamics: Dynamics, ts: np.ndarray, lanes: Mapping[str, Any]
+    observables: Sequence[Observable], dynamics: Dynamics, ts: np.ndarray, lanes: Lanes
 ) -> tuple[Variable, ...]:
     """The variables for lanes such as these, of which shapes and dtypes are enough; `result` is the last.
 
