@@ -132,8 +132,10 @@ def taken(function: Callable[..., Any], names: Collection[str]) -> list[str]:
     return [name for name in names if any_name or name in found]
 
 
-def require_arguments(function: Callable[..., Any], names: Collection[str], called: str) -> None:
-    """Raises TypeError where these names are not the arguments of a function."""
+def require_arguments(
+    function: Callable[..., Any], names: Collection[str], called: str, axes: Collection[str] | None = None
+) -> None:
+    """Raises TypeError where these names, of those of all axes, are not the arguments of a function."""
     try:
         signature = inspect.signature(function)
     except ValueError:
@@ -142,9 +144,9 @@ def require_arguments(function: Callable[..., Any], names: Collection[str], call
         signature.bind_partial(**dict.fromkeys(names))  # a name too much says more than one that is missing
         signature.bind(**dict.fromkeys(names))
     except TypeError as error:
+        said = f"the axes {list(names)}" if axes is None else f"{list(names)} of the axes {list(axes)}"
         raise TypeError(
-            f"{called} is called with the axes {list(names)}, but takes {signature}: {error}; name the axes as its "
-            "arguments"
+            f"{called} is called with {said}, but takes {signature}: {error}; name the axes as its arguments"
         ) from None
 
 
@@ -154,7 +156,7 @@ def _own(function: Callable[..., Any], cell: dict[str, Any]) -> dict[str, Any]:
 
 def _make(dynamics: Callable[..., Any], cell: dict[str, Any]) -> AbstractDynamics:
     own = _own(dynamics, cell)
-    require_arguments(dynamics, own, "the function given as dynamics")
+    require_arguments(dynamics, own, "the function given as dynamics", cell)
     made = dynamics(**own)
     if not isinstance(made, AbstractDynamics):
         raise TypeError(f"a function given as dynamics must return one such as GradientFlow(), got {describe(made)}")
