@@ -16,6 +16,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import beartype
 import filelock
 import jax
 import jax.numpy as jnp
@@ -606,6 +607,66 @@ def test_functions_are_described_by_the_data_they_use(getkey):
     assert describe_value(build) == first  # logs and caches are no settings
     x[3, 1] = np.nextafter(x[3, 1], 9)  # one number of the data
     assert describe_value(build) != first
+
+
+def test_containers_of_functions_and_dynamics_are_described(tmp_path):
+    """As the page on sweeps has them, in a dict that a function of the axis looks into."""
+
+    def plan_with(rate):
+        several = {"flow": lambda: GradientFlow(), "steps": lambda: Descent(optax.sgd(rate))}
+        return {"axes": {"rate": [1.0], "dynamics": ["steps"]}, "dynamics": lambda dynamics: several[dynamics]()}
+
+    _run(tmp_path / "run.zarr", **PLAN | plan_with(0.5))
+    with pytest.raises(ValueError, match=r"refers to\.several\.steps.*rate: 0\.5 in the store, 0\.25"):
+        _run(tmp_path / "run.zarr", **PLAN | plan_with(0.25))
+    described = lambda values: describe_value(lambda: values)
+    for make in (
+        lambda x: [cases.Linear(x)],
+        lambda x: {1.0: functools.partial(jnp.add, x)},
+        lambda x: {"a": (x, max)},
+    ):
+        assert described(make(jnp.ones((1, 2)))) == described(make(jnp.ones((1, 2))))
+        assert described(make(jnp.ones((1, 2)))) != described(make(jnp.zeros((1, 2))))
+
+
+def test_decorators_of_the_user_are_described(getkey):
+    """`functools.wraps` leaves a way past them, which `functools.cache` and `jax.jit` need."""
+
+    def times(factor):
+        def decorate(function):
+            @functools.wraps(function)
+            def wrapper(x):
+                return function(factor * x)
+
+            return wrapper
+
+        return decorate
+
+    def other(x):
+        return x - OFFSET
+
+    described = describe_value(times(2.0)(_line))
+    assert described["refers to"]["factor"] == 2.0
+    assert described["refers to"]["function"] == describe_value(_line)
+    assert describe_value(times(2.0)(_line)) == described
+    assert describe_value(jax.jit(functools.cache(times(2.0)(_line)))) == described
+    assert describe_value(times(3.0)(_line)) != described
+    assert describe_value(times(2.0)(other)) != described
+
+    def class_with(first, second):
+        class Twice:
+            one, two = times(first)(_line), times(second)(other)
+
+        return Twice
+
+    assert describe_value(class_with(1.0, 2.0)) == describe_value(class_with(1.0, 2.0))
+    for different in (class_with(0.0, 2.0), class_with(1.0, 0.0)):
+        assert describe_value(different) != describe_value(class_with(1.0, 2.0))
+
+    def checked(x: float) -> float:
+        return x + OFFSET
+
+    assert describe_value(beartype.beartype(checked)) == describe_value(checked)
 
 
 def test_objects_of_the_user_are_described_by_code_and_attributes():

@@ -123,12 +123,13 @@ def _type_of(value: Any) -> str:
 
 
 def _plain(value: Any) -> bool:
-    """Whether a container holds nothing but numbers, text and arrays."""
+    """Whether a container holds nothing but numbers, text, arrays, functions, and dataclasses such as dynamics."""
     if isinstance(value, Mapping):
-        return all(isinstance(key, str | int) and _plain(item) for key, item in value.items())
+        return all(isinstance(key, str | int | float | enum.Enum) and _plain(item) for key, item in value.items())
     if isinstance(value, list | tuple | set | frozenset):
         return all(_plain(item) for item in value)
-    return value is None or isinstance(value, bool | int | float | str | np.generic | np.ndarray | jax.Array)
+    known = isinstance(value, bool | int | float | str | enum.Enum | np.generic | np.ndarray | jax.Array)
+    return value is None or known or callable(value) or dataclasses.is_dataclass(value)
 
 
 def _number(value: Any) -> Any:

@@ -19,8 +19,10 @@ DIGITS = 16  # of a digest: enough to tell versions of a function apart
 
 
 def unwrapped(value: Any) -> Any:
-    """The function inside of `functools.cache`, `jax.jit` and the like."""
-    return inspect.unwrap(value) if hasattr(value, "__wrapped__") else value
+    """The function inside of `functools.cache`, `jax.jit` and the like; what the user's own decorators make is one."""
+    is_beartypes = lambda inner: inner.__code__.co_filename.startswith("<@beartype")
+    stop = lambda inner: hasattr(inner, "__code__") and written_here(inner) and not is_beartypes(inner)
+    return inspect.unwrap(value, stop=stop) if hasattr(value, "__wrapped__") else value
 
 
 def name(function: Any) -> str:
@@ -35,7 +37,9 @@ def written_here(function: Any) -> bool:
     code = getattr(function, "__code__", None)
     file = getattr(code, "co_filename", "")
     if not os.path.isabs(file):  # a class, or code that was typed in or made by a program
-        file = getattr(sys.modules.get(function.__module__ or ""), "__file__", None)
+        # A decorated function says that it is of the module of the function inside.
+        module = getattr(function, "__globals__", {}).get("__name__", function.__module__)
+        file = getattr(sys.modules.get(module or ""), "__file__", None)
         if file is None:
             return code is not None or function.__module__ == "__main__"
     return not _in_library(file)
@@ -78,7 +82,11 @@ def held(function: Any) -> dict[str, Any]:
     """
     if isinstance(function, type):
         methods = sorted(_methods(function)) if written_here(function) else []
-        return {key: value for _, method in reversed(methods) for key, value in held(method).items()}
+        return {
+            f"{called}.{key}" if hasattr(method, "__wrapped__") else key: value  # decorators call all of theirs alike
+            for called, method in reversed(methods)
+            for key, value in held(method).items()
+        }
     owner = {"self": function.__self__} if hasattr(function, "__self__") else {}
     code: types.CodeType | None = getattr(function, "__code__", None)
     if code is None:  # of what is built in, the owner would be a module
@@ -181,9 +189,11 @@ def _bytecode(code: types.CodeType) -> Any:
 def _methods(cls: type) -> Iterator[tuple[str, types.FunctionType]]:
     for base in filter(written_here, cls.__mro__):
         for key, member in vars(base).items():
-            function = unwrapped(getattr(member, "fget", None) or getattr(member, "__func__", member))
-            if isinstance(function, types.FunctionType) and written_here(function):
-                yield f"{base.__qualname__}.{key}", function
+            called, function = f"{base.__qualname__}.{key}", getattr(member, "fget", None)
+            function = unwrapped(function or getattr(member, "__func__", member))
+            while isinstance(function, types.FunctionType) and written_here(function):
+                yield called, function
+                called, function = f"{called}.__wrapped__", unwrapped(getattr(function, "__wrapped__", None))
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
