@@ -209,14 +209,15 @@ def test_the_dearest_lane_runs_first():
     assert abs(np.corrcoef(np.arange(80), np.log(cost[order]))[0, 1]) < 0.3
 
 
-@pytest.mark.parametrize("cells", [{}, {"a": np.arange(WINDOW + 5)}], ids=["alike", "different"])
+@pytest.mark.parametrize("cells", [{}, {"a": np.arange(WINDOW + 15)}], ids=["alike", "different"])
 def test_lanes_wait_in_windows(cells):
     """Lanes that cost the same run in order."""
-    waiting = Waiting(cells, WINDOW + 5)
-    assert len(waiting) == WINDOW + 5
+    waiting = Waiting(cells, WINDOW + 15)
+    assert len(waiting) == WINDOW + 15
     found = np.concatenate([waiting.take(WINDOW - 1), waiting.take(9)])
-    assert sorted(found) == list(range(WINDOW))
-    assert np.array_equal(found, np.arange(WINDOW)) == (not cells)
+    assert len(found) == (WINDOW if cells else WINDOW + 8)  # where all cost the same, a call takes what it wants
+    assert sorted(found) == list(range(len(found)))
+    assert np.array_equal(found, np.arange(len(found))) == (not cells)
     waiting.learn(np.arange(3), np.array([1, 2, 3]))
     assert len(waiting.take(3)) == 3
     waiting.close()

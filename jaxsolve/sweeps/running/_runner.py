@@ -21,7 +21,7 @@ from ...observe import Observable
 from ._builder import Builder, Cells, Devices, Leaves
 
 
-WINDOW = 1024  # lanes among which the dearest is found: a bound on how many chunks of a store are open at once
+WINDOW = 1024  # lanes among which the dearest is found: it bounds how many chunks of a store are open at once
 GOLDEN = (5**0.5 - 1) / 2
 TILE = 1024  # lanes of a call of a closed form on a processor: more at once cost more each
 
@@ -34,7 +34,8 @@ class Waiting:
     grid, so that there is something to learn from. Threads may share one.
 
     Arguments:
-        cells: values by argument, one row per lane; none, if all lanes cost the same. Then they run in order.
+        cells: values by argument, one row per lane; none, if all lanes cost the same. Then they run in order, and a
+            call may take as many as it wants.
         count: lanes.
     """
 
@@ -76,7 +77,8 @@ class Waiting:
             self._window, self._left = self._window[:0], self._left[:0]
 
     def _fill_window(self) -> None:
-        self._window, self._left = self._left[:WINDOW], self._left[WINDOW:]
+        size = WINDOW if self._ranks else len(self._left)
+        self._window, self._left = self._left[:size], self._left[size:]
         if self._ranks:
             self._window = self._window[np.argsort(np.arange(len(self._window)) * GOLDEN % 1, kind="stable")]
             if self._sorted_at:
