@@ -148,8 +148,8 @@ def sweep(
 
     place: Any = Memory(plan)
     if store is not None:
-        elsewhere = not (executor is None or hosts)
-        place = HeldStore(store, plan, first, resume=resume, retry_failed=retry_failed, elsewhere=elsewhere)
+        options: dict[str, Any] = dict(elsewhere=not (executor is None or hosts), devices=len(where))
+        place = HeldStore(store, plan, first, resume=resume, retry_failed=retry_failed, **options)
     with signals, shared(place) if hosts else place as lanes:
         missing = lanes.missing
         waiting = [number for number, group in enumerate(plan.groups) if missing[group.lanes].any()]

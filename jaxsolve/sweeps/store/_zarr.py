@@ -64,7 +64,7 @@ class HeldStore(AbstractOnDisk):
 
     While it is entered no other process can hold the store. Beside the Zarr arrays, the folder `_jaxsolve` has the
     manifest and the lock. A new store learns what its lanes hold from `first`, which traces the program of a group;
-    `elsewhere` says that they run in other processes.
+    `elsewhere` says that they run in other processes. Batches are shared by so many `devices`.
 
     Raises and warns, on entering, as `sweep` says; at once, if the path is none.
     """
@@ -78,6 +78,7 @@ class HeldStore(AbstractOnDisk):
         resume: bool = True,
         retry_failed: bool = False,
         elsewhere: bool = False,
+        devices: int = 1,
     ):
         if not isinstance(path, str | os.PathLike):
             raise TypeError(f"store must be the path of a folder such as 'run.zarr', got {describe(path)}")
@@ -87,6 +88,7 @@ class HeldStore(AbstractOnDisk):
         self.path = Path(path).expanduser().absolute()
         self.plan = plan
         self._first, self._resume, self._retry_failed, self._elsewhere = first, resume, retry_failed, elsewhere
+        self._devices = devices
         self._facts = plan_facts(plan)
         self._lock = Lock(self.path)
         self._file = self.path / OURS / MANIFEST
@@ -198,8 +200,10 @@ class HeldStore(AbstractOnDisk):
         run = run_facts(elsewhere=self._elsewhere)
         different = changes(self._manifest["runs"][-1], run)
         size, used = self.plan.batch_size, set(self._manifest["batch_size"]["used"].values())
-        if size is not None and used - {min(size, len(self.plan.groups[0].lanes))}:
-            different.append(f"batch size: {sorted(used)} before, {size} now")
+        if size is not None:
+            size = -(-min(size, len(self.plan.groups[0].lanes)) // self._devices) * self._devices
+            if used - {size}:
+                different.append(f"batch size: {sorted(used)} before, {size} now")
         if different:
             warnings.warn(
                 f"{self.path} was begun under other conditions, so results agree to the integrator's tolerance, but "
