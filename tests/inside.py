@@ -41,8 +41,8 @@ from jaxsolve.configs._catalogue import kinds
 # Formulas of configs have a grammar of their own.
 from jaxsolve.configs._formula import Formula
 
-# A config from text instead of a file.
-from jaxsolve.configs._read import ConfiguredProblem, parse_config
+# A config from text instead of a file; which of its axes are made before it is refused.
+from jaxsolve.configs._read import ConfiguredProblem, parse_config, SPACINGS
 
 # A fetch goes to the addresses of publishers: tests put a server of their own in their place.
 from jaxsolve.data import _fetch as fetching
@@ -171,6 +171,7 @@ __all__ = [
     "ReducedBalanced",
     "Row",
     "SIZE",
+    "SPACINGS",
     "Tiling",
     "adjacent",
     "alignments",

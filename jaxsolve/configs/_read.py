@@ -166,15 +166,20 @@ def _read_problem(
 
 def _read_axes(table: Mapping[str, Any]) -> tuple[Any, list[str]]:
     """The axes, and the names of those given as `{ padded = [16, 64, 256] }`."""
-    zips, padded_names = table.get("zip", []), list[str]()
+    zips, padded_names, made = table.get("zip", []), list[str](), 0
     if not isinstance(zips, list) or not all(isinstance(item, Mapping) for item in zips):
         raise ConfigError(f"zip must be given as [[zip]], with axes that advance together, got {shown(zips)}")
 
     def read(part: Any, where: str) -> dict[str, Any]:
+        nonlocal made
         if not isinstance(part, Mapping):
             raise ConfigError(f"{where} must be a table of lists of values, got {shown(part)}")
         padded_names.extend(name for name, value in part.items() if isinstance(value, Mapping) and PADDED in value)
-        return {name: _read_axis(value, f"{where}.{name}") for name, value in part.items()}
+        found = {}
+        for name, value in part.items():
+            found[name] = _read_axis(value, f"{where}.{name}", made)
+            made += len(found[name])
+        return found
 
     single = read(table.get("axes", {}), "axes")
     with _errors_of("zip"):
@@ -184,7 +189,7 @@ def _read_axes(table: Mapping[str, Any]) -> tuple[Any, list[str]]:
     return (*([single] if single else []), *together), padded_names
 
 
-def _read_axis(value: Any, where: str) -> Any:
+def _read_axis(value: Any, where: str, made: int) -> Any:
     if isinstance(value, list):
         return value
     if not isinstance(value, Mapping):
@@ -197,11 +202,11 @@ def _read_axis(value: Any, where: str) -> Any:
         raise ConfigError(f"axes: widths of axis {name!r} must be a list of integers to be padded, got {shown(widths)}")
     if PADDED in value and len(value) > 1:
         raise ConfigError(f"{where} must hold {PADDED} alone, got {', '.join(value)}")
-    return widths if PADDED in value else _spaced(value, where)
+    return widths if PADDED in value else _spaced(value, where, made)
 
 
-def _spaced(value: Mapping[str, Any], where: str) -> Any:
-    """What `{ geomspace = [first, last, count] }` and its siblings stand for."""
+def _spaced(value: Mapping[str, Any], where: str, made: int) -> Any:
+    """What `{ geomspace = [first, last, count] }` and its siblings stand for, after so many values of others."""
     if len(value) != 1:
         raise ConfigError(f"{where} must hold one of {', '.join(SPACINGS)}, got {', '.join(value) or 'nothing'}")
     [(name, numbers)] = value.items()
@@ -218,6 +223,8 @@ def _spaced(value: Mapping[str, Any], where: str) -> Any:
     with _errors_of(f"{where}: {name} does not take {numbers}"):
         values = range(*given) if name == "range" else range(given[2])  # which may be too long for `len`
         count = max(0, -((values.start - values.stop) // values.step))
+        if made > MAX_COUNT:  # each alone is not too long, but the file may have any number of them
+            raise ConfigError(f"{where}: {made} values stand before it; at most {MAX_COUNT} are accepted")
         if count > MAX_COUNT:
             raise ConfigError(f"{where}: {name} would make {count} values; at most {MAX_COUNT} are accepted")
         return values if name == "range" else SPACINGS[name](*given)
@@ -232,8 +239,11 @@ def _read_times(value: Any) -> np.ndarray:
             raise ConfigError(
                 f"times must be numbers, or tables such as {{ geomspace = [0.01, 100, 9] }}, got {shown(part)}"
             )
-    found = [np.atleast_1d(_spaced(part, "times") if isinstance(part, Mapping) else float(part)) for part in parts]
-    return np.concatenate(found).astype(float) if found else np.zeros(0)
+    found, made = [np.zeros(0)], 0
+    for part in parts:
+        found.append(np.atleast_1d(_spaced(part, "times", made) if isinstance(part, Mapping) else float(part)))
+        made += len(found[-1])
+    return np.concatenate(found).astype(float)
 
 
 def _names(part: dict[str, Any] | Zip) -> list[str]:

@@ -6,12 +6,13 @@ import tomllib
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from jaxsolve import GradientFlow
 from jaxsolve.configs import ConfigError, read_config
 from tests.configs.small import changed, small
-from tests.inside import Formula, parse_config
+from tests.inside import Formula, parse_config, SPACINGS
 
 
 SECONDS = 20.0  # most take milliseconds, on an idle machine; what is not bounded takes minutes, or all the memory
@@ -110,6 +111,17 @@ def test_counts(name, count):
     assert _refused_table("kunin_grid", {"axes.tau": value}) == f"axes.tau: {words}"
     if name != "range":
         assert _refused_table("kunin_grid", {"times": [0, value]}) == f"times: {words}"
+
+
+@pytest.mark.parametrize("part", ["axes", "zip", "times"])
+def test_values_of_a_file_are_counted_while_they_are_made(part, monkeypatch):
+    """Any number of tables fits into a small file: no third one of the largest size is made."""
+    made = []
+    monkeypatch.setitem(SPACINGS, "linspace", lambda *given: made.append(given) or np.linspace(*given))
+    several = {f"a{i}": {"linspace": [0.0, 1.0, 10**6]} for i in range(5)}
+    changes = {"axes": {"axes": several}, "zip": {"zip": [several]}, "times": {"times": [*several.values()]}}[part]
+    assert "values stand before it; at most 1000000 are accepted" in _refused_table("kunin_grid", changes)
+    assert len([given for given in made if given[2] == 10**6]) <= 2
 
 
 @pytest.mark.parametrize("arguments", [[], [1, 2, 0], [1, 2, 3, 4], [0, 10**12, 1], [10**12, 0, -1], [-(10**12), 1]])
