@@ -17,7 +17,7 @@ from ..sweeps import padded, Zip
 from ._catalogue import kinds
 from ._functions import ConfiguredDynamics, ConfiguredProblem, import_problem, SIDE_BY_SIDE
 from ._recipe import names_in, read_object
-from ._refusals import check_grid, check_values, ConfigError, MAX_COUNT, read_text, shown, unknown
+from ._refusals import check_grid, check_values, ConfigError, MAX_COUNT, MAX_VALUES, read_text, shown, unknown
 
 
 SPACINGS: dict[str, Callable[..., Any]] = {"geomspace": np.geomspace, "linspace": np.linspace, "range": range}
@@ -223,10 +223,10 @@ def _spaced(value: Mapping[str, Any], where: str, made: int) -> Any:
     with _errors_of(f"{where}: {name} does not take {numbers}"):
         values = range(*given) if name == "range" else range(given[2])  # which may be too long for `len`
         count = max(0, -((values.start - values.stop) // values.step))
-        if made > MAX_COUNT:  # each alone is not too long, but the file may have any number of them
-            raise ConfigError(f"{where}: {made} values stand before it; at most {MAX_COUNT} are accepted")
         if count > MAX_COUNT:
             raise ConfigError(f"{where}: {name} would make {count} values; at most {MAX_COUNT} are accepted")
+        if made + count > MAX_VALUES:  # a small file may have any number of them
+            raise ConfigError(f"{where}: there would be {made + count} values; at most {MAX_VALUES} are accepted")
         return values if name == "range" else SPACINGS[name](*given)
 
 

@@ -120,7 +120,7 @@ def test_values_of_a_file_are_counted_while_they_are_made(part, monkeypatch):
     monkeypatch.setitem(SPACINGS, "linspace", lambda *given: made.append(given) or np.linspace(*given))
     several = {f"a{i}": {"linspace": [0.0, 1.0, 10**6]} for i in range(5)}
     changes = {"axes": {"axes": several}, "zip": {"zip": [several]}, "times": {"times": [*several.values()]}}[part]
-    assert "values stand before it; at most 1000000 are accepted" in _refused_table("kunin_grid", changes)
+    assert "values; at most 2000000 are accepted" in _refused_table("kunin_grid", changes)
     assert len([given for given in made if given[2] == 10**6]) <= 2
 
 
