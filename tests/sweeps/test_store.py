@@ -663,6 +663,18 @@ def test_decorators_of_the_user_are_described(getkey):
     for different in (class_with(0.0, 2.0), class_with(1.0, 0.0)):
         assert describe_value(different) != describe_value(class_with(1.0, 2.0))
 
+    class Shifted:
+        def __init__(self, function, shift):
+            functools.update_wrapper(self, function)
+            self.function, self.shift = function, shift
+
+        def __call__(self, x):
+            return self.function(x + self.shift)
+
+    assert describe_value(Shifted(_line, 1.0)) == describe_value(Shifted(_line, 1.0))
+    for different in (Shifted(_line, 2.0), Shifted(other, 1.0)):
+        assert describe_value(different) != describe_value(Shifted(_line, 1.0))
+
     def checked(x: float) -> float:
         return x + OFFSET
 

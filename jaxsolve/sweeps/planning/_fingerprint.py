@@ -64,8 +64,9 @@ class _Describer:
         if isinstance(value, enum.Enum):
             return f"{type(value).__qualname__}.{value.name}"
         function = source.unwrapped(value)
-        has_fields = dataclasses.is_dataclass(value) or isinstance(value, functools.partial)
-        if isinstance(value, type) or (callable(value) and hasattr(function, "__name__") and not has_fields):
+        an_object = isinstance(value, functools.partial) or dataclasses.is_dataclass(value)
+        an_object = an_object or source.written_here(type(value))
+        if isinstance(value, type) or (callable(value) and hasattr(function, "__name__") and not an_object):
             return self._function(function)
         if id(value) in self._inside:
             return _type_of(value)
@@ -93,7 +94,9 @@ class _Describer:
         if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
             return [inner(item) for item in value]
         if source.written_here(kind) or kind is types.SimpleNamespace:
-            attributes = self._captured(getattr(value, "__dict__", {}))
+            attributes = getattr(value, "__dict__", {})
+            attributes = {key: item for key, item in attributes.items() if key not in functools.WRAPPER_ASSIGNMENTS}
+            attributes = self._captured(attributes)
             return {"type": self._function(kind), **attributes}
         return _type_of(value)
 

@@ -20,8 +20,13 @@ DIGITS = 16  # of a digest: enough to tell versions of a function apart
 
 def unwrapped(value: Any) -> Any:
     """The function inside of `functools.cache`, `jax.jit` and the like; what the user's own decorators make is one."""
-    is_beartypes = lambda inner: inner.__code__.co_filename.startswith("<@beartype")
-    stop = lambda inner: hasattr(inner, "__code__") and written_here(inner) and not is_beartypes(inner)
+
+    def stop(inner: Any) -> bool:
+        code = getattr(inner, "__code__", None)
+        if not isinstance(code, types.CodeType):  # an object
+            return written_here(type(inner))
+        return written_here(inner) and not code.co_filename.startswith("<@beartype")
+
     return inspect.unwrap(value, stop=stop) if hasattr(value, "__wrapped__") else value
 
 
@@ -38,10 +43,10 @@ def written_here(function: Any) -> bool:
     file = getattr(code, "co_filename", "")
     if not os.path.isabs(file):  # a class, or code that was typed in or made by a program
         # A decorated function says that it is of the module of the function inside.
-        module = getattr(function, "__globals__", {}).get("__name__", function.__module__)
+        module = function.__globals__.get("__name__") if isinstance(code, types.CodeType) else function.__module__
         file = getattr(sys.modules.get(module or ""), "__file__", None)
         if file is None:
-            return code is not None or function.__module__ == "__main__"
+            return isinstance(code, types.CodeType) or function.__module__ == "__main__"
     return not _in_library(file)
 
 
