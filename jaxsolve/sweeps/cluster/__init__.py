@@ -1,1 +1,1 @@
-"""Sweeps whose lanes run in other processes: the workers of a dask cluster, the processes of `jax.distributed`."""
+"""Sweeps whose lanes run on the workers of a dask cluster."""
