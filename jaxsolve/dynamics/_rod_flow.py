@@ -118,8 +118,8 @@ class RodFlow(AbstractFlow):
     $m_{n+1} - m_n = -\frac r2 (g(m + d) + g(m - d))$ and $d_{n+1} - d_n = \frac r2 (g(m + d) - g(m - d)) - 2 d$
 
     with g the gradient (times eta). The rod flow takes the differences for derivatives by step. Along an eigenvector of
-    curvature S, d grows by r S - 2 per step: its edge is that of descent, S = 2/r, and near it it grows as fast. The
-    mean over the ends, (L(m + d) + L(m - d))/2, is the averaged loss, and d d^T the covariance, of rank one: where
+    curvature S, d grows by r S - 2 per step: its edge is that of descent, S = 2/r, and near it it grows as fast. Below
+    it d decays until rounding drives it, as it does in descent. The mean over the ends, (L(m + d) + L(m - d))/2, is the averaged loss, and d d^T the covariance, of rank one: where
     several eigenvalues are at the edge, d is the sum of their oscillations.
 
     Far beyond the edge it is off, as ln(r S - 1) < r S - 2: on (a b - 1)^2 from there, its sharpness ends at 3.8 where

@@ -240,8 +240,8 @@ def test_a_rod_shorter_than_rounding_still_finds_the_edge():
     net = nets.MLP(6, 16, 2, 1, "tanh", bias=True, scaling=scaling, key=keys[2], dtype=jnp.float32)
     ts = rate * jnp.array([0.0, 300.0], jnp.float32)  # where the edge has been passed, it is found late or never
     watched = observe.stability(rate)
-    ends = {}
-    for name, flow in {"descent": Descent(optax.sgd(rate)), "rod": RodFlow(rate), "flow": GradientFlow()}.items():
-        ends[name] = solve(Problem(net, x, y), flow, ts, observe=watched)["stability"][-1]
-    assert ends["flow"] > 1.2  # it passes the edge, as the rod would without its rounding
-    np.testing.assert_allclose([ends["rod"], ends["descent"]], 1.0, atol=0.1)
+    flow, rod = (
+        solve(Problem(net, x, y), one, ts, observe=watched)["stability"][-1] for one in (GradientFlow(), RodFlow(rate))
+    )
+    assert flow > 1.2  # it passes the edge, as the rod would without its rounding
+    np.testing.assert_allclose(rod, 1.0, atol=0.1)  # as descent, 0.97
