@@ -181,7 +181,7 @@ class Problem(eqx.Module):
         """
         arrays = [leaf.astype(self.x.dtype).ravel() for leaf in jax.tree.leaves(self) if eqx.is_inexact_array(leaf)]
         finite = jnp.all(jnp.isfinite(jnp.concatenate(arrays)))  # one reduction: fast to compile
-        scaling = self.net.scaling.valid if isinstance(self.net, nets.AbstractNetwork) else True
+        scaling = jnp.all(jnp.array([net.scaling.valid for net in nets.networks_in(self.net)], bool))
         tested = True if self.y_test is None else accepts(self.loss, self.y_test)
         return finite & scaling & accepts(self.loss, self.y) & tested
 

@@ -99,7 +99,8 @@ def _serves(base: Path, collection: Collection, *, given: bool) -> bool:
     """
     plain = lambda name: "".join(filter(str.isalnum, name.lower()))
     known = [plain(name) for name in (collection.folder, *collection.lookalikes)]
-    said = [plain(name) for name in (base.resolve().name, base.resolve().parent.name)]
+    folder = base.resolve()
+    said = [plain(folder.name), *([plain(folder.parent.name)] if folder.name == "raw" else [])]
     found = next((name for name in said if name in known), None)
     return found == known[0] or (found is None and (given or not collection.lookalikes))
 

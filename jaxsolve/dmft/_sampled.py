@@ -25,12 +25,19 @@ def sampled(net: nets.AbstractDense, samples: int, seed: int) -> nets.AbstractDe
         samples: neurons, a power of two, at least 4 * GROUPS.
         seed: of the scrambling.
 
+    Raises:
+        ValueError: the network or the number of samples is another.
+
     Example:
         >>> net = js.nets.MLP(2, 100, 1, 1, "tanh", scaling=js.nets.Scaling.mean_field(), key=jax.random.key(0))
         >>> points = js.dmft.sampled(net, 64, 0)
         >>> print(points.widths, abs(points(jnp.ones(2))).round(6), js.dmft.normal_form(points).richness)
         (64,) [0.] 1.0
     """
+    if len(net.weights) != 2 or net.biases:
+        raise ValueError(f"sampled needs a network of one hidden layer without biases, got {type(net).__name__}")
+    if samples < 4 * GROUPS or samples & (samples - 1):
+        raise ValueError(f"samples must be a power of two, at least {4 * GROUPS}, got {samples}")
     scaling, dtype = net.scaling, net.weights[0].dtype
     inputs, outputs = net.weights[0].shape[1], net.weights[1].shape[0]
     points = _normal_points(inputs + outputs, samples // 2, seed)

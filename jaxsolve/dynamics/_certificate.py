@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from .. import nets
 from .._dynamics import Certificate
 from .._problem import Problem
+from .._safe import nonzero
 
 
 def conserved_drift(problem: Problem, params: PyTree) -> Float[Array, ""]:
@@ -44,4 +45,5 @@ def flow_certificate(
 def energy_balance(problem: Problem, params: PyTree, lost: Float[Array, ""]) -> Float[Array, ""]:
     """|L(0) - L(t) - lost| / |L(0)|, `lost` being where the energy of the loss has gone: to heat, or to motion."""
     initial, final = problem.objective(problem.params), problem.objective(params)
-    return jnp.abs((initial - final - lost) / initial)
+    balance = jnp.abs((initial - final - lost) / nonzero(initial))
+    return jnp.where(initial == 0, jnp.nan, balance)  # of a start that fits there is nothing to compare with

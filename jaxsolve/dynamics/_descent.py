@@ -235,13 +235,11 @@ class Descent(AbstractMarching):
         samples = problem.x.shape[0]
         if self.batch_size is not None and self.batch_size > samples:
             raise ValueError(f"batch_size is {self.batch_size}, but the training set has {samples} samples")
-        if not isinstance(problem.net, nets.AbstractNetwork):
-            return
-        wanted = problem.net.scaling.optimisers
-        if wanted is Optimisers.ANY:
-            return
-        kind = Optimisers.ADAM if ignores_gradient_scale(self.optimizer) else Optimisers.GRADIENT
-        if kind is not wanted:
+        asked = {net.scaling.optimisers for net in nets.networks_in(problem.net)} - {Optimisers.ANY}
+        adaptive = ignores_gradient_scale(self.optimizer) if asked else None
+        kind = Optimisers.ADAM if adaptive else Optimisers.GRADIENT
+        wanted = next((one for one in asked if one is not kind), None)
+        if adaptive is not None and wanted is not None:
             raise ValueError(
                 f"this network's scaling is mup for {wanted.value}, but the optimiser behaves like {kind.value}; "
                 f"use nets.Scaling.mup(adam={kind is Optimisers.ADAM})"

@@ -222,9 +222,21 @@ def _squares(optimizer: optax.GradientTransformation) -> Squares | None:
             updates, state = known.update(updates, state, params)
             return jax.tree.map(lambda u: jnp.where(up, -u, u), updates), state  # a number may stand in for -rate
 
-        if _numbers_of_squares(optax.GradientTransformation(known.init, update)) is None:
+        flat = optax.GradientTransformation(known.init, update)
+        found = _numbers_of_squares(flat)
+        if found is None or not _plain_squares(flat, found):
             return None
     return _numbers_of_squares(optimizer)
+
+
+def _plain_squares(optimizer: optax.GradientTransformation, known: Squares) -> bool:
+    """Whether it moves nothing without a gradient and clips no large one: no decay, no clipping."""
+    decay, params, nu = 1 / (1 + known.lag), jnp.array([1.0, -2.0]), 0.2
+    large = 1e6 * jnp.array([0.7, -0.4])
+    follows = decay * nu + (1 - decay) * (jnp.sum(large**2) if known.scalar else large**2)
+    expected = -known.rate * large / jnp.sqrt(follows + known.eps)
+    step = lambda g: _update(optimizer, g, params, nu)[0]
+    return bool(jnp.allclose(step(large), expected, rtol=1e-3, atol=0) & jnp.all(step(jnp.zeros(2)) == 0))
 
 
 def _numbers_of_squares(optimizer: optax.GradientTransformation) -> Squares | None:

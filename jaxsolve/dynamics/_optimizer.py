@@ -11,12 +11,14 @@ from jaxtyping import Array, Bool, PyTree
 from .._checks import describe, one_number
 from .._counts import at_count, counts_of
 from ._held import Held
-from ._rate import see, Seen, SMALL, stand_in, Unseen
+from ._rate import see, Seen, stand_in, Unseen
 from ._schedule import GivenSchedule
 
 
 # A gradient that clipping would cut, squares of which float32 holds.
 LARGE = 1e6
+# One that it would not, and whose square is far above what adaptive optimisers begin with.
+MODEST = 2.0**-7
 # By less an update grows whose size is not that of the gradient: with Adam's eps a little, by SGD twofold.
 DOUBLED = 1.5
 
@@ -104,15 +106,18 @@ def grows(optimizer: optax.GradientTransformation, params: PyTree) -> Bool[Array
     return jnp.any(jnp.stack(found))
 
 
-def ignores_gradient_scale(optimizer: Held) -> bool:
-    """Whether the first update that is not 0 hardly grows when a small gradient is doubled: of Adam, not of SGD."""
+def ignores_gradient_scale(optimizer: Held) -> bool | None:
+    """Whether the first update that is not 0 hardly grows when a small gradient is doubled: of Adam, not of SGD.
+
+    None where there is no such update, as of steps that gather several gradients.
+    """
     with jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"):
         init, update = stand_in(optimizer).value
-        where, gradient = jnp.ones(3), SMALL * jnp.array([1.0, -2.0, 3.0])  # too small to be clipped
+        where, gradient = jnp.ones(3), MODEST * jnp.array([1.0, -2.0, 3.0])
         start = init(where)
         nothing = update(jnp.zeros(3), start, where)[0]  # weight decay
         for state in (at_count(start, count) for count in counts_of(start)):
             one, two = (jnp.linalg.norm(update(scale * gradient, state, where)[0] - nothing) for scale in (1.0, 2.0))
             if one != 0:
                 return bool(two < DOUBLED * one)
-    return False
+    return None

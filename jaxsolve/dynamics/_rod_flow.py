@@ -58,12 +58,14 @@ class RodSystem(AbstractSystem):
             m, d = _split(y)
             # Below the edge d decays, until rounding alone drives it, as it does descent.
             rounding = eps * m
-            # A rod that is short beside m is seen longer, since m + d rounds.
+            # A rod that is short beside m is seen longer, since m + d rounds; from m on, which it moves no more.
             size = lambda vector: safe_sqrt(jnp.sum(vector**2))
-            far = jnp.maximum(1, eps ** (1 / 3) * size(m) / nonzero(size(d)))
-            ahead, behind = self._gradient(m + far * d), self._gradient(m - far * d)
-            slope = eta * (ahead - behind) / (2 * far) - 2 * (d - rounding) / self.rate
-            return jnp.concatenate([-eta * (ahead + behind) / 2, slope, jnp.ones_like(y, shape=1) / self.rate])
+            far = eps ** (1 / 3) * size(m) / nonzero(size(d))
+            short = far > 1
+            ahead, behind = self._gradient(m + jnp.where(short, far, 1) * d), self._gradient(m - jnp.where(short, 0, d))
+            slope = eta * (ahead - behind) / jnp.where(short, far, 2) - 2 * (d - rounding) / self.rate
+            mean = jnp.where(short, behind, (ahead + behind) / 2)
+            return jnp.concatenate([-eta * mean, slope, jnp.ones_like(y, shape=1) / self.rate])
 
         return diffrax.ODETerm(field)
 
@@ -119,8 +121,9 @@ class RodFlow(AbstractFlow):
 
     with g the gradient (times eta). The rod flow takes the differences for derivatives by step. Along an eigenvector of
     curvature S, d grows by r S - 2 per step: its edge is that of descent, S = 2/r, and near it it grows as fast. Below
-    it d decays until rounding drives it, as it does in descent. The mean over the ends, (L(m + d) + L(m - d))/2, is the averaged loss, and d d^T the covariance, of rank one: where
-    several eigenvalues are at the edge, d is the sum of their oscillations.
+    it d decays until rounding drives it, as it does in descent. The mean over the ends, (L(m + d) + L(m - d))/2, is the
+    averaged loss, and d d^T the covariance, of rank one: where several eigenvalues are at the edge, d is the sum of
+    their oscillations.
 
     Far beyond the edge it is off, as ln(r S - 1) < r S - 2: on (a b - 1)^2 from there, its sharpness ends at 3.8 where
     that of descent ends at 2.9 (that of gradient flow: 6.5). Times are those of `Descent`. It starts at m = w_0,

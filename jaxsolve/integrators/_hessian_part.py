@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._held import HeldModule
 from .._phi import phi
 from .._problem import flat_rates
 from ._linear_part import AbstractLinearPart, Model
@@ -21,13 +22,13 @@ class HessianPart(AbstractLinearPart[Float[Array, " params"]]):
     """A = -eta Hess L, frozen at one point. Vectors are Q^T v/sqrt(eta).
 
     Attributes:
-        model: the problem.
+        held: the problem.
         point: where it is frozen.
         scale: sqrt(eta), one per parameter.
         vectors, values: Q and Lambda.
     """
 
-    model: Model
+    held: HeldModule  # since loops carry arrays only, and the activation of an `eqx.nn.MLP` is a leaf that is none
     point: Float[Array, " params"]
     scale: Float[Array, " params"]
     vectors: Float[Array, "params params"]
@@ -54,7 +55,7 @@ class HessianPart(AbstractLinearPart[Float[Array, " params"]]):
         return self.scale * (self.vectors @ v)
 
     def pushed(self, v: Float[Array, " params"]) -> Float[Array, "n out"]:
-        return jax.jvp(self.model.outputs, (self.point,), (self.vector(v),))[1]
+        return jax.jvp(self.held.module.outputs, (self.point,), (self.vector(v),))[1]
 
     def power(self, time: Float[Array, ""], v: Float[Array, " params"]) -> Float[Array, ""]:
         return jnp.sum(v**2 * phi(0, -2 * time * self.values))
@@ -75,4 +76,4 @@ def hessian_part(model: Model, w: Float[Array, " params"]) -> HessianPart:
     _, column = jax.linearize(model.gradient, w)
     hessian = jax.lax.map(column, jnp.eye(w.size, dtype=w.dtype), batch_size=min(TOGETHER, w.size))
     values, vectors = jnp.linalg.eigh(scale[:, None] * hessian * scale[None])
-    return HessianPart(model, w, scale, vectors, values)
+    return HessianPart(HeldModule(model), w, scale, vectors, values)

@@ -58,7 +58,13 @@ from ._layers import (
 from ._lenet import LeNet as LeNet
 from ._linear import DeepLinear as DeepLinear, SingleNeuron as SingleNeuron, TwoLayerLinear as TwoLayerLinear
 from ._mlp import MLP as MLP
-from ._network import AbstractNetwork as AbstractNetwork, Conserved as Conserved, partition as partition, rates as rates
+from ._network import (
+    AbstractNetwork as AbstractNetwork,
+    Conserved as Conserved,
+    networks_in as networks_in,
+    partition as partition,
+    rates as rates,
+)
 from ._normalisation import (
     AbstractNormalisation as AbstractNormalisation,
     BatchNorm as BatchNorm,

@@ -95,7 +95,7 @@ def rates(net: Any) -> PyTree:
     """The learning rate of every trainable array of a network, None at every other leaf.
 
     A module that is not an `AbstractNetwork` trains all its floating-point arrays at eta = 1; networks of `js.nets`
-    inside of it keep their rates, and their hyperparameters stand still.
+    inside of it (not several, stacked in one) keep their rates, and their hyperparameters stand still.
 
     Example:
         >>> scaling = js.nets.Scaling([1.0, 1.0], sigma=[1.0, 1.0], eta=[1.0, 0.5])
@@ -103,9 +103,25 @@ def rates(net: Any) -> PyTree:
         >>> [float(eta) for eta in js.nets.rates(net).weights]
         [1.0, 0.5]
     """
-    ours = lambda part: isinstance(part, AbstractNetwork)
     one = lambda leaf: jnp.ones((), leaf.dtype) if eqx.is_inexact_array(leaf) else None
-    return jax.tree.map(lambda part: part.rates() if ours(part) else one(part), net, is_leaf=ours)
+    return jax.tree.map(lambda part: part.rates() if _is_whole(part) else one(part), net, is_leaf=_is_whole)
+
+
+def networks_in(net: Any) -> list["AbstractNetwork"]:
+    """The networks of `js.nets` in a module: itself, or those inside of it.
+
+    Example:
+        >>> inner = js.nets.TwoLayerLinear(2, 3, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> len(js.nets.networks_in(js.nets.Function(lambda net, x: net(x), inner)))
+        1
+    """
+    return list(filter(_is_whole, jax.tree.leaves(net, is_leaf=_is_whole)))
+
+
+def _is_whole(part: Any) -> bool:
+    """Whether something is one network with its hyperparameters: not its parameters alone, nor a stack of networks."""
+    eta = getattr(part.scaling, "eta", None) if isinstance(part, AbstractNetwork) else None
+    return eta is not None and jnp.ndim(eta) == 1
 
 
 def partition(net: Any) -> tuple[PyTree, PyTree]:

@@ -280,14 +280,15 @@ class ScalingRule(eqx.Module):
         self.optimisers = spelt(optimisers, optimizers)
         check_hyperparameters(self.sigma, self.eta, self.gamma, self.bias_sigma, self.bias_eta)
 
-    def with_bias(self, *, sigma: Any = 0.0, eta: Any = 1.0) -> "ScalingRule":
-        """The same rule with biases drawn from N(0, sigma^2) and trained at the rate eta.
+    def with_bias(self, *, sigma: Any = None, eta: Any = None) -> "ScalingRule":
+        """The same rule with biases drawn from N(0, sigma^2) and trained at the rate eta; None leaves either as it is.
 
         Example:
             >>> rule = js.nets.Scaling.ntk().with_bias(sigma=0.5)
             >>> net = js.nets.MLP(2, 3, 1, 1, bias=True, scaling=rule, key=jax.random.key(0))
         """
-        new = (floats(sigma, "bias sigma"), floats(eta, "bias eta"))
+        given = (self.bias_sigma if sigma is None else sigma, self.bias_eta if eta is None else eta)
+        new = (floats(given[0], "bias sigma"), floats(given[1], "bias eta"))
         require_not_negative(new[0], "bias sigma")
         require_not_negative(new[1], "bias eta")
         return eqx.tree_at(lambda rule: (rule.bias_sigma, rule.bias_eta), self, new)

@@ -148,7 +148,8 @@ def sweep(
 
     place: Any = Memory(plan)
     if store is not None:
-        options: dict[str, Any] = dict(elsewhere=not (executor is None or hosts), devices=len(where))
+        elsewhere = not (executor is None or hosts)
+        options: dict[str, Any] = dict(elsewhere=elsewhere, devices=1 if elsewhere else len(where))
         place = HeldStore(store, plan, first, resume=resume, retry_failed=retry_failed, **options)
     with signals, shared(place) if hosts else place as lanes:
         missing = lanes.missing

@@ -49,9 +49,10 @@ def neurons_preconditioner(
     mixed = as_positive(mixed, "mixed").astype(betas.dtype)
     square = jnp.sum(betas**2, axis=(1, 2))
     kappa = safe_sqrt(delta**2 + 4 * mixed**2 * square)
-    large = (kappa + jnp.abs(delta)) / 2
+    upstream = delta >= 0  # not |delta|, whose derivative at 0, a balanced neuron, would be lost
+    large = (kappa + jnp.where(upstream, delta, -delta)) / 2
     small = mixed**2 * square / nonzero(large)  # their product is that of the layers: the difference would cancel
-    halves = (jnp.where(sign * delta >= 0, large, small) for sign in (1, -1))
+    halves = jnp.where(upstream, large, small), jnp.where(upstream, small, large)
     up, down = (jnp.where(square > 0, half, 0) / nonzero(square) for half in halves)
     read_out = jnp.einsum("k,kmj,kml->jl", up, betas, betas)
     inward = jnp.einsum("k,kim,knm->in", down, betas, betas)

@@ -100,10 +100,10 @@ class TwoLayerLine(AbstractLinearForm):
         eta_w, eta_u = net.rates().weights
         u = (jnp.sqrt(eta_u) * a)[None, :]
         # At t = inf layers may be infinite: along the line alone.
-        w = net.weights[0] + safe_product(line.n[None, :], (jnp.sqrt(eta_w) * (b - line.b))[:, None])
+        w = net.weights[0] + _times(line.n[None, :], (jnp.sqrt(eta_w) * (b - line.b))[:, None])
         params = eqx.tree_at(lambda p: p.weights, problem.params, (w, u))
         outputs = _outputs(problem, line, product)
-        kernel = safe_product(line.scaled[:, None] * line.scaled[None, :], reduced.ntk_of(product))
+        kernel = _times(line.scaled[:, None] * line.scaled[None, :], reduced.ntk_of(product))
         return View(
             problem,
             t,
@@ -112,6 +112,12 @@ class TwoLayerLine(AbstractLinearForm):
             given_kernel=kernel[:, None, :, None],
             given_observations={"layer_alignment": reduced.zeta_of(product)[None]},
         )
+
+
+def _times(direction: Array, size: Array) -> Array:
+    """A product in which an exact zero wins over an infinity, as a plain one where sizes are finite."""
+    endless = jnp.isinf(size)
+    return jnp.where(endless, safe_product(direction, size), direction * jnp.where(endless, 0, size))
 
 
 class _Line(NamedTuple):
@@ -145,7 +151,7 @@ def _read(problem: Problem) -> _Line:
 
 
 def _outputs(problem: Problem, line: _Line, product: Float[Array, ""]) -> Float[Array, "n out"]:
-    outputs = safe_product(line.scaled, line.sign * safe_product(line.reduced.k, product))[:, None]
+    outputs = _times(line.scaled, line.sign * _times(line.reduced.k, product))[:, None]
     return outputs if problem.initial is None else outputs - problem.initial
 
 

@@ -1,5 +1,6 @@
 """Which integrator `GradientFlow()` takes: by stiffness and time where they are known, by size elsewhere."""
 
+import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -143,3 +144,15 @@ def test_inertia():
     assert chosen(1.0, 1e5) == "FunctionSpace"
     assert chosen(1e-6, 30.0) == "FunctionSpace"
     assert type(MomentumFlow(mu=1.0).choose(problem, jnp.array([1e5])).integrator).__name__ == "Tsit5"
+
+
+@pytest.mark.parametrize("ts", [[0.0, 1e4], [0.0, jnp.inf]])
+def test_small_networks_of_others_march_by_their_hessian(ts):
+    """The activation of an `eqx.nn.MLP` is a leaf that is no array."""
+    net = eqx.nn.MLP(3, 1, 4, 1, jnp.tanh, key=jr.key(0))
+    x = jr.normal(jr.key(1), (100, 3))
+    problem = Problem(net, x, jnp.tanh(x[:, :1]))
+    run = solve(problem, GradientFlow(until=until.loss_below(2e-2)), ts)
+    assert run.stats.integrator == "ParameterSpace"
+    close = solve(problem, GradientFlow(diffrax.Tsit5(), rtol=1e-4, until=until.loss_below(2e-2)), jnp.inf)
+    np.testing.assert_allclose(run.t_end, close.t_end, rtol=1e-2)

@@ -57,8 +57,15 @@ def test_complementarity(k, share, getkey):
 
 @pytest.mark.parametrize(
     "optimizer",
-    [optax.adam(0.1), optax.sgd(0.1, momentum=0.9), optax.adamw(0.1), optax.chain(optax.clip(1.0), optax.sgd(0.1))],
-    ids=["adam", "momentum", "adamw", "clipped"],
+    [
+        optax.adam(0.1),
+        optax.sgd(0.1, momentum=0.9),
+        optax.adamw(0.1),
+        optax.chain(optax.clip(1.0), optax.sgd(0.1)),
+        optax.chain(optax.clip_by_global_norm(1.0), optax.rmsprop(0.1)),
+        optax.chain(optax.add_decayed_weights(1e-4), optax.rmsprop(0.1)),
+    ],
+    ids=["adam", "momentum", "adamw", "clipped", "clipped rmsprop", "decayed rmsprop"],
 )
 def test_optimisers_without_a_central_flow_are_refused(optimizer):
     with pytest.raises(ValueError, match=r"js\.Descent runs it"):

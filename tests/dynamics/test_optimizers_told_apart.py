@@ -99,6 +99,19 @@ def test_mup_knows_descent_from_adam(name):
                 start()
 
 
+@pytest.mark.parametrize("adam", [True, False])
+def test_mup_inside_of_other_modules_and_steps_that_gather_gradients(adam):
+    net = nets.MLP(3, 8, 1, 1, "tanh", scaling=nets.Scaling.mup(adam=adam), key=jr.key(1))
+    wrapped = nets.Function(lambda net, x: net(x), net)
+    problem = Problem(wrapped, jr.normal(jr.key(0), (4, 3)), jnp.ones((4, 1)))
+    wrong, right = (optax.sgd(0.1), optax.adam(0.1)) if adam else (optax.adam(0.1), optax.sgd(0.1))
+    with pytest.raises(ValueError, match=rf"use nets.Scaling.mup\(adam={not adam}\)"):
+        solve(problem, Descent(wrong), 0.1)
+    gathered = optax.MultiSteps(right, 2).gradient_transformation()
+    for optimizer in (Descent(right), Descent(gathered, rate=0.05)):  # of the first steps of the latter nothing shows
+        assert solve(problem, optimizer, 0.2).stats.steps > 0
+
+
 @pytest.mark.parametrize("first", [0.0, 0.1])
 def test_descent_that_warms_up_may_diverge(first):
     optimizer = optax.sgd(optax.linear_schedule(first, 2.5, 3))

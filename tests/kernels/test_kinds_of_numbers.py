@@ -108,3 +108,15 @@ def test_networks_of_ours_inside_of_others_keep_their_rates():
     pair = nets.Function(lambda both, x: (both[0](x) - both[1](x)) / 2**0.5, (inner, inner))
     rates = [float(rate) for rate in jax.tree.leaves(nets.rates(pair))]
     assert rates == [0.5, 3.0, 0.5, 3.0]
+
+
+def test_parameters_alone_and_stacks_of_networks_train_as_any_module():
+    make = lambda key: nets.MLP(3, 5, 1, 2, "tanh", scaling=nets.Scaling.ntk(), key=key)
+    net = make(jr.key(0))
+    params, rest = nets.partition(net)
+    alone = nets.Function(lambda p, x: eqx.combine(p, rest)(x), params)
+    close(kernels.empirical(alone, X).ntk, kernels.empirical(net, X).ntk)
+    stack = eqx.filter_vmap(make)(jr.split(jr.key(1), 4))
+    mean = nets.Function(lambda nets, x: jnp.mean(eqx.filter_vmap(lambda net: net(x))(nets), axis=0), stack)
+    close(kernels.empirical(mean, X).ntk, whole(mean, X))
+    assert nets.networks_in(alone) == nets.networks_in(mean) == []

@@ -399,3 +399,9 @@ def test_positions_and_symbols_both_act_on_the_data():
         net = Transformer((4, 5), width, 2, scaling=Scaling.mup(), key=jr.key(0))
         rates[width] = net.scaling.eta
     np.testing.assert_allclose(rates[32] / rates[16], [2, 2, *[1] * 6, 0.5])
+
+
+def test_a_bias_keeps_what_is_not_given():
+    rule = Scaling.lazy(10.0).with_bias(sigma=0.5)
+    np.testing.assert_allclose([rule.bias_sigma, rule.bias_eta], [0.5, 0.01], rtol=eps(10))
+    assert float(rule.with_bias(eta=2.0).bias_sigma) == 0.5

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jaxsolve as js
-from tests.cases import eps
+from tests.cases import eps, X64
 from tests.inside import safe_hypot
 
 
@@ -75,3 +75,27 @@ def test_data_without_a_solution_have_no_implicit_bias():
         bias(y)
     assert np.all(np.isnan(jax.jit(bias)(y)))
     assert np.all(np.isfinite(jax.jit(bias)(jnp.array([1.0, 1.0]))))
+
+
+def test_derivatives_of_what_is_zero():
+    """Of a sample at the origin and of data along an axis; and of a neuron that is balanced."""
+
+    def outputs(first, angle):
+        net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jr.key(0))
+        x = jnp.stack([first, jnp.ones(())])[:, None] * jnp.stack([jnp.cos(angle), jnp.sin(angle)])[None]
+        view = js.theory.TwoLayerLine().at(js.Problem(net, x, jnp.array([0.5, 1.0])), jnp.ones(()))
+        return jnp.concatenate([view.outputs.ravel(), view.kernel.ravel(), view.params.weights[0].ravel()])
+
+    at = (jnp.zeros(()), jnp.zeros(()))
+    for moved in (0, 1):
+        found = jax.jacfwd(outputs, moved)(*at)
+        step = 1e-5 if X64 else 1e-2
+        above, below = (outputs(*(a + sign * step * (i == moved) for i, a in enumerate(at))) for sign in (1, -1))
+        np.testing.assert_allclose(found, (above - below) / (2 * step), rtol=1e-3, atol=1e-3)
+        assert np.max(np.abs(found)) > 0.1
+
+    beta = jnp.array([[[0.3], [0.4]]])
+    rows = lambda delta: js.theory.neurons_preconditioner(beta, delta)[:, 0, :, 0]
+    slope = jax.jacfwd(rows)(jnp.zeros(1))[..., 0]
+    nearby = (rows(jnp.array([1e-3])) - rows(jnp.array([-1e-3]))) / 2e-3
+    np.testing.assert_allclose(slope, nearby, atol=1e-3)

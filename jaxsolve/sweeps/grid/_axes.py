@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -168,11 +168,17 @@ class Blocks:
         ranges = [np.arange(part.start, part.stop) for part in self.region(number)]
         return np.ravel_multi_index(np.meshgrid(*ranges, indexing="ij"), self.grid).ravel()
 
-    def parts(self, lanes: np.ndarray, size: int) -> list[np.ndarray]:
-        """Cuts lanes into parts of whole blocks, of which as many go together as cover no more than `size` cells."""
-        numbers, each = self.of(lanes), max(1, size // math.prod(self.block))
-        known = np.unique(numbers)
-        return [lanes[np.isin(numbers, known[i : i + each])] for i in range(0, len(known), each)]
+    def parts(self, lanes: np.ndarray, size: int) -> Iterator[np.ndarray]:
+        """Cuts lanes into parts that share no block: whole blocks, as many as have no more than `size` lanes."""
+        numbers = self.of(lanes)
+        order, begin, last = np.argsort(numbers, kind="stable"), 0, 0
+        for end in (*(np.flatnonzero(np.diff(numbers[order])) + 1), len(lanes)):
+            if end - begin > size and last > begin:
+                yield lanes[order[begin:last]]
+                begin = last
+            last = end
+        if last > begin:
+            yield lanes[order[begin:last]]
 
 
 def cut(axes: tuple[Zip, ...], batch_size: int, lane_bytes: int) -> Blocks:

@@ -21,6 +21,7 @@ from . import _source as source
 from ._plan import Plan
 
 
+CONTAINERS = ("<dict>", "<list>", "<set>")
 ANYTHING = "*"  # what a person writes into a manifest for what need not agree
 CODE, FIRST = "problem_fn", "first_problem"  # a field of a plan, and one of a manifest beside the plan
 SHOWN = 8  # differences in one message
@@ -90,7 +91,9 @@ class _Describer:
         if isinstance(value, Mapping):
             return {str(key): inner(item) for key, item in value.items()}
         if isinstance(value, set | frozenset):
-            return sorted((inner(item) for item in value), key=repr)
+            # In an order of names: a function is described where it comes up first.
+            named = sorted(value, key=lambda item: str(getattr(item, "__qualname__", None) or repr(item)))
+            return sorted((inner(item) for item in named), key=repr)
         if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
             return [inner(item) for item in value]
         if source.written_here(kind) or kind is types.SimpleNamespace:
@@ -199,9 +202,12 @@ def differences(old: Any, new: Any, tolerance: float, path: str = "") -> Iterato
     """Where two plans differ, one line per field: its name, what is in the store, what it is now.
 
     A field that is "*" in the store agrees with everything. Numbers agree to the tolerance: another machine rounds
-    `jnp.geomspace` in its own way.
+    `jnp.geomspace` in its own way. A container of which only the type was told agrees with any: it may be a memory that
+    functions fill.
     """
     if (old == ANYTHING and path) or _same(old, new, tolerance):
+        return
+    if any(one in CONTAINERS and isinstance(other, dict | list) for one, other in ((old, new), (new, old))):
         return
     if isinstance(old, dict) and isinstance(new, dict):
         for key in dict.fromkeys([*old, *new]):
