@@ -142,6 +142,12 @@ def require_size(value: Any, name: str, *, least: int = 1) -> int:
     return int(value)
 
 
+def require_power_of_two(value: int, name: str, *, least: int) -> None:
+    """Raises ValueError for an integer that is no power of two, or below the least one."""
+    if value < least or value & (value - 1):
+        raise ValueError(f"{name} must be a power of two, at least {least}, got {value}")
+
+
 def require_key(key: Any) -> None:
     """Accepts one key, new style (`jax.random.key`) or legacy (`jax.random.PRNGKey`).
 

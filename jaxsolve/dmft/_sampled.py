@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import nets
+from .._checks import require_power_of_two
 
 
 # Independently scrambled sets of points: their differences tell the error of the whole.
@@ -36,8 +37,7 @@ def sampled(net: nets.AbstractDense, samples: int, seed: int) -> nets.AbstractDe
     """
     if len(net.weights) != 2 or net.biases:
         raise ValueError(f"sampled needs a network of one hidden layer without biases, got {type(net).__name__}")
-    if samples < 4 * GROUPS or samples & (samples - 1):
-        raise ValueError(f"samples must be a power of two, at least {4 * GROUPS}, got {samples}")
+    require_power_of_two(samples, "samples", least=4 * GROUPS)
     scaling, dtype = net.scaling, net.weights[0].dtype
     inputs, outputs = net.weights[0].shape[1], net.weights[1].shape[0]
     points = _normal_points(inputs + outputs, samples // 2, seed)

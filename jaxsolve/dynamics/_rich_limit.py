@@ -8,7 +8,7 @@ import optax
 from jaxtyping import Array, Float
 
 from .. import dmft, nets
-from .._checks import concrete, describe, one_number, require_flag, require_size
+from .._checks import concrete, describe, one_number, require_flag, require_power_of_two, require_size
 from .._clock import step_at, time_at
 from .._dynamics import AbstractChoice, Assumption, NotApplicable, Quantity, Validity
 from .._problem import Problem
@@ -85,8 +85,7 @@ class RichLimit(AbstractChoice):
     ):
         self.rate = None if rate is None else one_number(rate, "rate")
         self.nodes, self.samples = require_size(nodes, "nodes"), require_size(samples, "samples")
-        if samples < 4 * dmft.GROUPS or samples & (samples - 1):
-            raise ValueError(f"samples must be a power of two, at least {4 * dmft.GROUPS}, got {samples}")
+        require_power_of_two(self.samples, "samples", least=4 * dmft.GROUPS)
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise ValueError(f"seed must be an integer >= 0, got {describe(seed)}")
         self.seed, self.at_any_richness = seed, require_flag(at_any_richness, "at_any_richness")

@@ -53,18 +53,12 @@ class Neurons(eqx.Module):
     @property
     def upstream(self) -> Float[Array, " h"]:
         r"""$(\kappa_k + \delta_k)/2 = \eta_w a_k^2$, without cancellation."""
-        return self._half(self.delta)
+        return half(self.speed, self.delta, self.mixed * self.radius)
 
     @property
     def downstream(self) -> Float[Array, " h"]:
         r"""$(\kappa_k - \delta_k)/2 = \eta_a |w_k|^2$, without cancellation."""
-        return self._half(-self.delta)
-
-    def _half(self, delta: Array) -> Array:
-        large = (self.speed + jnp.abs(delta)) / 2
-        # The product of both halves is eta_a eta_w mu^2.
-        small = (self.mixed * self.radius) * (self.mixed * self.radius / nonzero(large))
-        return jnp.where(delta >= 0, large, small)
+        return half(self.speed, -self.delta, self.mixed * self.radius)
 
     def radius_rate(self, forces: Float[Array, "h in"]) -> Float[Array, " h"]:
         r"""$\dot\mu_k = -\kappa_k\, \hat\beta_k \cdot \xi_k$ (eq. 10)."""
@@ -90,6 +84,13 @@ class Neurons(eqx.Module):
 
     def _along(self, forces: Array) -> Array:
         return jnp.sum(self.direction * forces, axis=1)
+
+
+def half(speed: Array, delta: Array, root: Array) -> Array:
+    """(speed + delta)/2 without cancellation, where root^2 is its product with (speed - delta)/2."""
+    positive = delta >= 0  # not |delta|, whose derivative at 0, a balanced neuron, would be lost
+    large = (speed + jnp.where(positive, delta, -delta)) / 2
+    return jnp.where(positive, large, root * (root / nonzero(large)))
 
 
 def neurons(net: Any) -> Neurons:

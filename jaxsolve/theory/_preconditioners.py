@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from .._checks import concrete, describe, require_size
-from .._safe import nonzero, safe_sqrt
+from .._safe import nonzero, safe_hypot, safe_sqrt
 from ._arguments import as_floats, as_positive
+from ._piecewise_linear import half
 
 
 def neurons_preconditioner(
@@ -48,12 +49,9 @@ def neurons_preconditioner(
         raise ValueError(f"betas must have shape (h, d, c) and delta (h,), got {betas.shape} and {delta.shape}")
     mixed = as_positive(mixed, "mixed").astype(betas.dtype)
     square = jnp.sum(betas**2, axis=(1, 2))
-    kappa = safe_sqrt(delta**2 + 4 * mixed**2 * square)
-    upstream = delta >= 0  # not |delta|, whose derivative at 0, a balanced neuron, would be lost
-    large = (kappa + jnp.where(upstream, delta, -delta)) / 2
-    small = mixed**2 * square / nonzero(large)  # their product is that of the layers: the difference would cancel
-    halves = jnp.where(upstream, large, small), jnp.where(upstream, small, large)
-    up, down = (jnp.where(square > 0, half, 0) / nonzero(square) for half in halves)
+    root = mixed * safe_sqrt(square)
+    kappa = safe_hypot(delta, 2 * root)
+    up, down = (jnp.where(square > 0, half(kappa, d, root), 0) / nonzero(square) for d in (delta, -delta))
     read_out = jnp.einsum("k,kmj,kml->jl", up, betas, betas)
     inward = jnp.einsum("k,kim,knm->in", down, betas, betas)
     eye_d, eye_c = (jnp.eye(size, dtype=betas.dtype) for size in betas.shape[1:])
