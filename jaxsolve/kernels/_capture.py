@@ -103,8 +103,8 @@ class Capture(NamedTuple):
         """The signals of a batch: one forward pass, and one backward pass per output."""
         return jax.vmap(lambda sample: self.of_sample(self.values, sample))(x)
 
-    def constant(self, x: Shaped[Array, "n ..."]) -> list[bool]:
-        """Of every use, whether its signal is the same for all samples, as that of a last layer is."""
+    def constant(self, x: Shaped[Array, "n ..."]) -> list[Signal]:
+        """Of every use, whether its operand and what is sent back are the same for all samples, as those of a bias."""
         sample = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
         jaxpr = jax.make_jaxpr(self.of_sample)(self.values, sample).jaxpr
         moved = {jaxpr.invars[-1]}
@@ -113,7 +113,7 @@ class Capture(NamedTuple):
                 moved.update(eqn.outvars)
         structure = jax.tree.structure(jax.eval_shape(self.of_sample, self.values, sample))
         shaped = jax.tree.unflatten(structure, jaxpr.outvars)
-        return [isinstance(signal.back, Literal) or signal.back not in moved for signal in shaped]
+        return jax.tree.map(lambda var: isinstance(var, Literal) or var not in moved, shaped)
 
 
 def capture(net: PyTree, x: Any) -> Capture:

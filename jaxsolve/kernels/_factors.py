@@ -12,7 +12,10 @@ from ._meetings import AbstractMeeting, Lookup, Split, to_base
 
 
 class Factors(NamedTuple):
-    """Of some uses and a batch; operands that are integers are the places of single ones."""
+    """Of some uses and a batch; operands that are integers are the places of single ones.
+
+    Of what is the same for all samples, n is 1.
+    """
 
     split: Split
     operand: Array  # (n, positions, groups, columns) or (n, positions)
@@ -43,11 +46,17 @@ def merged(meetings: list[AbstractMeeting], signals: list[Signal]) -> list[Facto
     kinds: dict[Any, list[Factors]] = {}
     for meeting, signal in zip(meetings, signals, strict=True):
         kinds.setdefault((meeting.split, isinstance(meeting, Lookup)), []).append(Factors.of(meeting, signal))
-    join = lambda arrays, axis: arrays[0] if len(arrays) == 1 else jnp.concatenate(arrays, axis)
+    join = lambda arrays, axis: arrays[0] if len(arrays) == 1 else jnp.concatenate(_of_as_many(arrays), axis)
     return [
         Factors(split, join([one.operand for one in found], 1), join([one.back for one in found], 2))
         for (split, _), found in kinds.items()
     ]
+
+
+def _of_as_many(arrays: list[Array]) -> list[Array]:
+    """The same arrays, each with as many samples as the one with most."""
+    n = max(array.shape[0] for array in arrays)
+    return [jnp.broadcast_to(array, (n, *array.shape[1:])) for array in arrays]
 
 
 def derivative_by_base(factors: Factors, shape: tuple[int, ...]) -> Float[Array, "n out ..."]:
@@ -57,6 +66,6 @@ def derivative_by_base(factors: Factors, shape: tuple[int, ...]) -> Float[Array,
         return to_base(jnp.einsum("napgr,npgk->nagrk", factors.back, factors.operand), split, shape)
     columns = math.prod(shape[axis] for axis in split.operand)
     add = lambda ids, values: jnp.zeros((columns, values.shape[-1]), values.dtype).at[ids].add(values, mode="drop")
-    backs = factors.back[:, :, :, 0]
-    tables = jax.vmap(lambda ids, backs: jax.vmap(lambda values: add(ids, values))(backs))(factors.operand, backs)
+    places, backs = _of_as_many([factors.operand, factors.back[:, :, :, 0]])
+    tables = jax.vmap(lambda ids, backs: jax.vmap(lambda values: add(ids, values))(backs))(places, backs)
     return to_base(jnp.swapaxes(tables, 2, 3)[:, :, None], split, shape)

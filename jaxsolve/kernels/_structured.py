@@ -42,7 +42,7 @@ def structured(
 
 
 def of_signals(
-    found: Capture, eta: PyTree, everything: list[Signal], constant: list[bool], outputs: Outputs
+    found: Capture, eta: PyTree, everything: list[Signal], constant: list[Signal], outputs: Outputs
 ) -> Float[Array, "..."]:
     """The kernel between samples and themselves, from their signals."""
     terms, cut = _Terms.of(found, eta, constant, outputs, by_layer=False), _cutter(everything)
@@ -59,12 +59,12 @@ class _Terms(NamedTuple):
 
     found: Capture
     rates: list[Array]  # leaf by leaf
-    constant: list[bool]  # of every signal, whether it is the same for all samples
+    constant: list[Signal]  # what of every signal is the same for all samples
     outputs: Outputs
     by_layer: bool
 
     @classmethod
-    def of(cls, found: Capture, eta: PyTree, constant: list[bool], outputs: Outputs, *, by_layer: bool) -> "_Terms":
+    def of(cls, found: Capture, eta: PyTree, constant: list[Signal], outputs: Outputs, *, by_layer: bool) -> "_Terms":
         return cls(found, jax.tree.leaves(eta), constant, outputs, by_layer)
 
     def of_leaves(self, one: list[Signal], two: list[Signal]) -> list[Array]:

@@ -56,10 +56,29 @@ def contribution(
     shape: tuple[int, ...],
     one: list[Signal],
     two: list[Signal],
-    constant: list[bool],
+    constant: list[Signal],
     outputs: Outputs,
 ) -> Float[Array, "..."]:
     """eta <df/dtheta, df/dtheta> of one parameter of this shape."""
+    (n, out_size), m = one[0].back.shape[:2], two[0].back.shape[0]
+    # Also because XLA's products on CPU (jaxlib 0.10 to 0.12) read what was never written where the second factor is a
+    # broadcast, in a batch, and several products are added.
+    first = lambda array, alike: array[:1] if alike else array
+    one, two = (jax.tree.map(first, signals, constant) for signals in (one, two))
+    found = _of_signals(uses, rate, shape, one, two, (n, m), outputs)
+    return jnp.broadcast_to(found, outputs.shape(n, m, out_size))
+
+
+def _of_signals(
+    uses: list[Use],
+    rate: Float[Array, ""],
+    shape: tuple[int, ...],
+    one: list[Signal],
+    two: list[Signal],
+    counts: tuple[int, int],
+    outputs: Outputs,
+) -> Float[Array, "..."]:
+    """The contribution, of one sample on a side where all are alike."""
     if not uses:
         return rate * outputs.gram(*(_flat(signals[0].back) for signals in (one, two)))
     parts: dict[Any, list[int]] = {}
@@ -70,9 +89,8 @@ def contribution(
     found = []
     for chosen in parts.values():
         meetings = [uses[index].meeting for index in chosen]
-        own = [constant[index] for index in chosen]
         first, second = ([signals[index] for index in chosen] for signals in (one, two))
-        found.append(_of_part(meetings, rate, first, second, own, outputs))
+        found.append(_of_part(meetings, rate, first, second, counts, outputs))
     return sum(found[1:], found[0])
 
 
@@ -107,20 +125,17 @@ def _of_part(
     rate: Float[Array, ""],
     one: list[Signal],
     two: list[Signal],
-    constant: list[bool],
+    counts: tuple[int, int],
     outputs: Outputs,
 ) -> Float[Array, "..."]:
     """For uses that all see the same base of a parameter."""
-    n, m, out_size = one[0].back.shape[0], two[0].back.shape[0], one[0].back.shape[1]
-    if together(meetings) and costs(meetings, n, m, out_size, outputs).by_grams:
+    if together(meetings) and costs(meetings, *counts, one[0].back.shape[1], outputs).by_grams:
         first, second = merged(meetings, one), merged(meetings, two)
         if len(first) == 1 and first[0].simple:
             a, b = first[0], second[0]
-            vectors = [factors.operand.reshape(factors.back.shape[0], *factors.operand.shape[3:]) for factors in (a, b)]
-            pairs = rate * _inner(*vectors).astype(first[0].back.dtype)
-            backs = [_flat(factors.back) for factors in (a, b)]
-            alike = constant[0] and not (isinstance(meetings[0], Lookup) and not meetings[0].clipped)
-            return outputs.times(pairs, outputs.gram(*(back[:1] if alike else back for back in backs)))
+            vectors = [factors.operand.reshape(-1, *factors.operand.shape[3:]) for factors in (a, b)]
+            pairs = rate * _inner(*vectors).astype(a.back.dtype)
+            return outputs.times(pairs, outputs.gram(*(_flat(factors.back) for factors in (a, b))))
         found = [_pair(a, b, outputs) for a, b in itertools.product(first, second)]
         return rate * sum(found[1:], found[0])
     return rate * outputs.gram(*(_flat(_of_base(meetings, signals)) for signals in (one, two)))

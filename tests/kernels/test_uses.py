@@ -195,15 +195,15 @@ def test_what_is_not_known_falls_back_by_itself_and_says_why():
 # --- both ways, all options
 
 
+KEPT = {Outputs.ALL: {}, Outputs.DIAGONAL: {"diagonal": True}, Outputs.TRACE: {"trace": True}}
+
+
 @pytest.mark.parametrize("name", ["tied read-out", "there and back", "groups", "a row of positions"])
 @pytest.mark.parametrize("outputs", Outputs)
 def test_both_ways_and_the_outputs_that_are_kept(name, outputs, monkeypatch):
     """By Grams over all pairs of positions, and through the derivative of every sample."""
     f, params, x = FUNCTIONS[name]
-    net, options = (
-        nets.Function(f, params),
-        {"trace": outputs is Outputs.TRACE, "diagonal": outputs is Outputs.DIAGONAL},
-    )
+    net, options = nets.Function(f, params), KEPT[outputs]
     expected = np.asarray(outputs.of(jnp.asarray(sum(whole(net, x, x[:2])))))
     meetings = [use.meeting for use in capture(net, x).found.uses[0]]
     ways = set()
@@ -214,6 +214,33 @@ def test_both_ways_and_the_outputs_that_are_kept(name, outputs, monkeypatch):
         close(kernels.empirical(nets.Function(lambda p, x: f(p, x), params), x, x[:2], **options).ntk, expected)
         ways.add(forced.by_grams)
     assert ways == {False, True}
+
+
+def _mostly_alike(p, x):
+    """Two layers of tokens, whose places take a way without data, and the mean as read-out: much is alike."""
+
+    def of_token(token, place):
+        own = jnp.tanh(p["a"] @ place + p["c"])
+        token = p["embed"] @ token + place + p["mix"] @ own
+        return p["u"] @ jnp.tanh(p["w"] @ token + p["b"]) + p["d"] + p["gain"] * token
+
+    return p["v"] @ jnp.mean(jax.vmap(of_token)(x, p["place"]), axis=0) + p["last"]
+
+
+@pytest.mark.parametrize("outputs", Outputs)
+@pytest.mark.parametrize("out_size", [1, 2])
+def test_a_batch_of_networks_where_much_is_the_same_for_all_samples(outputs, out_size):
+    # XLA's products on CPU went wrong here: in a batch, in one program, where the second factor is a broadcast.
+    sizes = {"a": (6, 6), "c": (6,), "place": (4, 6), "embed": (6, 2), "mix": (6, 6), "w": (12, 6), "b": (12,)}
+    sizes |= {"u": (6, 12), "d": (6,), "gain": (6,), "v": (out_size, 6), "last": (out_size,)}
+    params = {name: draw(30 + k, 2, *shape) / 2 for k, (name, shape) in enumerate(sizes.items())}
+    x, others = draw(20, 48, 4, 2), draw(21, 48, 4, 2)
+    kernel = lambda p, x2: kernels.empirical(nets.Function(_mostly_alike, p), x, x2, **KEPT[outputs]).ntk
+    for x2 in (None, others):
+        found = jax.jit(jax.vmap(kernel, (0, None)))(params, x2)
+        for index in range(2):
+            net = nets.Function(_mostly_alike, {name: value[index] for name, value in params.items()})
+            close(found[index], outputs.of(jnp.asarray(sum(whole(net, x, x if x2 is None else x2)))))
 
 
 def test_rates_and_single_precision_under_jit():
