@@ -19,7 +19,7 @@ from ._said import BUSY, machine, Others, peak_memory, Row
 
 NAMES = (
     *("foundations", "first_contact", "theory", "kernels", "pytorch", "flow", "choice", "limits", "edge", "scaling"),
-    *("diagnose", "sweeps", "faults", "memory"),
+    *("diagnose", "sweeps", "throughput", "faults", "memory"),
 )
 
 

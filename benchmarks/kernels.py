@@ -62,7 +62,7 @@ def main(*, quick: bool) -> Iterator[Row]:
         for name, case in CASES.items():
             for dtype in DTYPES:
                 if not quick or (name, dtype) == ("A", "float32"):
-                    yield from _case(name, case, dtype, server, left_out)
+                    yield from of_case(name, case, dtype, server, left_out)
         for name in () if quick else FOREIGN:
             yield from _foreign(name)
         for dtype in () if quick else DTYPES:
@@ -111,7 +111,7 @@ def _bare(case: Case, dtype: str) -> Contestant:
     return Contestant("bare matrix products", lambda pairs: [a @ b.T for a, b in pairs], pairs)
 
 
-def _case(name: str, case: Case, dtype: str, server: Server | str, left_out: dict[str, str]) -> Iterator[Row]:
+def of_case(name: str, case: Case, dtype: str, server: Server | str, left_out: dict[str, str]) -> Iterator[Row]:
     outputs = "one output" if case.c == 1 else f"{case.c} outputs"
     print(f"\n{name}, {dtype}: n = {case.n}, d = {case.d}, {case.depth} hidden layers of {case.width}, {outputs}")
     net, weights, x = sides(case, dtype)

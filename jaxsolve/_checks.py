@@ -1,5 +1,6 @@
 """Reading concrete values for checks, and leaving traced ones alone."""
 
+import warnings
 from typing import Any
 
 import jax
@@ -140,6 +141,23 @@ def require_size(value: Any, name: str, *, least: int = 1) -> int:
     if value < least:
         raise ValueError(f"{name} must be an integer >= {least}, got {value}")
     return int(value)
+
+
+def products_are_rounded() -> bool:
+    """Whether products of float32 matrices keep some three digits: so it is on accelerators, unless they are told."""
+    config: Any = jax.config
+    return config.jax_default_matmul_precision is None and jax.default_backend() != "cpu"
+
+
+def warn_of_rounded_products(dtype: Any) -> None:
+    """Warns where products of matrices of this dtype are rounded."""
+    if dtype == jnp.float32 and products_are_rounded():
+        warnings.warn(
+            "this device rounds the factors of float32 products (to TF32 or bfloat16): kernels keep some three digits, "
+            "and flows take more steps. Call jax.config.update('jax_default_matmul_precision', 'highest') first; with "
+            "'default' it goes on rounding, without this warning",
+            stacklevel=3,
+        )
 
 
 def require_power_of_two(value: int, name: str, *, least: int) -> None:

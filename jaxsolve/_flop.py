@@ -1,5 +1,6 @@
 """What a function costs, before it is compiled."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -18,5 +19,15 @@ def flop(function: Callable[[Problem], Any], problem: Problem) -> float:
     sized = lambda leaf: eqx.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
     arrays, static = eqx.partition(problem, sized)
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), arrays)
-    cost: Any = jax.jit(lambda leaves: function(eqx.combine(leaves, static))).lower(shapes).cost_analysis()
+    with _on_cpu():
+        cost: Any = jax.jit(lambda leaves: function(eqx.combine(leaves, static))).lower(shapes).cost_analysis()
     return float(cost["flops"]) if isinstance(cost, dict) and "flops" in cost else np.nan
+
+
+def _on_cpu() -> contextlib.AbstractContextManager[Any]:
+    """Lowers for the CPU, where there is one: accelerators do not count what they compute."""
+    try:
+        cpu = jax.local_devices(backend="cpu")[0]
+        return contextlib.nullcontext() if jax.default_backend() == "cpu" else jax.default_device(cpu)
+    except RuntimeError:  # JAX_PLATFORMS leaves it out
+        return contextlib.nullcontext()

@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
 from . import kernels, nets
-from ._checks import concrete, describe, require_finite, require_flag
+from ._checks import concrete, describe, require_finite, require_flag, warn_of_rounded_products
 from .losses import AbstractLoss, accepts, find_loss, MSE
 
 
@@ -97,6 +97,7 @@ class Problem(eqx.Module):
         self.centered = require_flag(centered, "centered")
         self.x, self.y = self._read(x, y, "the training set")
         self.x_test, self.y_test = (None, None) if test is None else self._read(*_pair(test), "the test set")
+        warn_of_rounded_products(self.x.dtype)
         self.initial = self._forward(self.net) if centered else None
         self.initial_test = None if self.x_test is None or not centered else self._forward(self.net, self.x_test)
 

@@ -56,3 +56,14 @@ def warnings_after() -> Iterator[None]:
         yield
     for item in found:
         warnings.showwarning(item.message, item.category, item.filename, item.lineno)
+
+
+def choose_precision(*, double: bool) -> None:
+    """The command line owns its process, so it may choose the precision; the library never does."""
+    import jax
+
+    from .._checks import products_are_rounded
+
+    jax.config.update("jax_enable_x64", double)
+    if products_are_rounded():
+        jax.config.update("jax_default_matmul_precision", "highest")

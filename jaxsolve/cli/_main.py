@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ._data import data
 from ._doctor import doctor
-from ._guard import installed_modules_only
+from ._guard import choose_precision, installed_modules_only
 from ._kept import kept_programs
 from ._report import report
 from ._reproduce import reproduce
@@ -57,7 +57,7 @@ def quickstart(
     quiet
         Show no progress bar.
     """
-    _use_double(not float32)
+    choose_precision(double=not float32)
     import jaxsolve
 
     say(repr(jaxsolve.quickstart(folder, seeds=seeds, progress=not quiet)))
@@ -93,7 +93,7 @@ def phase(
     target
         The reduced target.
     """
-    _use_double(True)
+    choose_precision(double=True)
     from jaxsolve import theory
 
     if table:
@@ -136,7 +136,7 @@ def errata(*, write: Path | None = None) -> None:
     write
         Also write them as a Markdown page to this path.
     """
-    _use_double(True)
+    choose_precision(double=True)
     from jaxsolve import papers
 
     with Console(stderr=True).status(f"recomputing {len(papers.ALL_ERRATA)} errata"):
@@ -166,13 +166,6 @@ def _errata_tables(results: tuple) -> list[Table]:
         errors = [papers.show_error(error) for error in (result.printed_error, result.corrected_error)]
         tables[erratum.paper].add_row(*words, *errors)
     return list(tables.values())
-
-
-def _use_double(wanted: bool) -> None:
-    """The command line owns its process, so it may choose the precision; the library never does."""
-    import jax
-
-    jax.config.update("jax_enable_x64", wanted)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

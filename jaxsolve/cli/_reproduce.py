@@ -8,7 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from ._guard import look_here_last
+from ._guard import choose_precision, look_here_last
 from ._say import say
 
 
@@ -42,7 +42,7 @@ def reproduce(
     """
     import jax
 
-    jax.config.update("jax_enable_x64", True)
+    choose_precision(double=True)
     from jaxsolve import papers
     from jaxsolve.papers import Scale
 

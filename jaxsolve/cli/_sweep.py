@@ -6,7 +6,7 @@ from typing import Annotated, TYPE_CHECKING
 
 from cyclopts import Parameter
 
-from ._guard import look_here_last, one_line, warnings_after
+from ._guard import choose_precision, look_here_last, one_line, warnings_after
 from ._say import say
 
 
@@ -59,10 +59,7 @@ def sweep(
     """
     if not config.is_file():
         raise FileNotFoundError(f"there is no file {config}; 'jaxsolve configs' lists some to start from")
-    import jax
-
-    # The command line owns its process, so it may choose the precision.
-    jax.config.update("jax_enable_x64", not float32)
+    choose_precision(double=not float32)
     import jaxsolve
     from jaxsolve.configs import read_config
 

@@ -69,21 +69,22 @@ def random_hierarchy(
         require_size(value, name)
     require_size(tuple_size, "tuple_size", least=2)
     require_key(key)
-    tuples = symbols**tuple_size
+    tuples, length = _power(symbols, tuple_size), _power(tuple_size, levels)
     if max(classes, symbols if levels > 1 else 0) * synonyms > tuples or tuples > MOST:
         raise ValueError(
             f"{symbols} symbols make {tuples} tuples of {tuple_size}; there must be {synonyms} different ones for each "
             f"of the {classes} classes and {symbols} symbols, and at most {MOST} in all"
         )
-    expansions = (tuple_size**levels - 1) // (tuple_size - 1)
-    strings = classes * synonyms**expansions
+    if length > MOST:
+        raise ValueError(f"{levels} levels of {tuple_size} symbols make strings longer than {MOST}; give fewer levels")
+    strings = classes * _power(synonyms, (length - 1) // (tuple_size - 1))
     wanted = n_train + n_test
     if not wanted <= strings <= MOST:
         raise ValueError(
-            f"these rules write {strings} strings; of which n_train + n_test = {wanted} can be drawn only if there are "
+            f"these rules write {strings} strings, of which n_train + n_test = {wanted} can be drawn only if there are "
             f"at least so many, and at most {MOST}"
         )
-    require_room(wanted * tuple_size**levels * symbols * jnp.dtype(float).itemsize, "this dataset", key)
+    require_room(wanted * length * symbols * jnp.dtype(float).itemsize, "this dataset", key)
     of_rules, of_strings = jax.random.split(key)
     rules = [
         _rules(one, symbols if level else classes, synonyms, tuple_size, symbols)
@@ -116,3 +117,8 @@ def _write(number: Int[Array, " n"], label: Int[Array, " n"], rules: list[Array]
             len(number), math.prod(text.shape[1:]) * rule.shape[2]
         )
     return text
+
+
+def _power(base: int, exponent: int) -> int:
+    """A power, or 2**64 where it is larger: much larger ones take forever to compute."""
+    return base**exponent if exponent * math.log2(base) < 64 else 2**64

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree, Shaped
 
-from .._checks import require_flag, require_size
+from .._checks import require_flag, require_size, warn_of_rounded_products
 from ..nets import rates
 from ._capture import capture
 from ._inputs import check_inputs, check_network, check_rates
@@ -100,6 +100,7 @@ def empirical(
     """
     check_inputs(net, x1, x2)
     _check_options(by_layer, memory)
+    warn_of_rounded_products(x1.dtype)
     outputs = _which_outputs(trace, diagonal)
     if eta is None:
         eta = unit_rates(net)

@@ -1,0 +1,92 @@
+"""How many networks a device trains in a second, and how fast it makes a large kernel: what accelerators are for.
+
+In single precision, as researchers use accelerators, without TF32. An accelerator gets the whole grids, a processor a
+part of them: rates per network and step are comparable.
+"""
+
+from collections.abc import Iterator
+
+import diffrax
+import jax
+import numpy as np
+import optax
+import xarray as xr
+
+import jaxsolve as js
+from jaxsolve.papers._kunin_grid import PAPER, Students
+
+from ._said import Row
+from .kernels import Case, IMPLEMENTATIONS, of_case
+
+
+STEPS = 1000  # of the 100,000 that the paper takes
+PHASES = 32, 32  # output scales, rates
+PHASE_TIMES = np.array([0.0, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0])
+FLOW_TIMES = np.array([0.0, 0.1, 1.0, 3.0])
+LOST = "it was slower wherever it was measured"
+LOSERS = {f"{way}, vmap_axes={axes}": LOST for way in IMPLEMENTATIONS for axes in (0, None)}
+del LOSERS["JACOBIAN_CONTRACTION, vmap_axes=0"]
+KERNELS = {"1,000 samples": Case(1000, 64, 3, 512, 1), "1,000 samples of 10 outputs": Case(1000, 64, 2, 256, 10)}
+
+
+def main(*, quick: bool) -> Iterator[Row]:
+    """All of it; the quick part leaves the larger kernel out."""
+    whole = jax.default_backend() != "cpu"
+    with jax.enable_x64(False):
+        yield from _students(whole=whole)
+        yield from _phases(whole=whole)
+    for name in list(KERNELS)[: 1 if quick or not whole else None]:
+        for dtype in ("float32", "float64") if whole else ("float32",):
+            yield from of_case(name, KERNELS[name], dtype, "it has no server here", dict(LOSERS))
+
+
+def _rate(runs: xr.Dataset) -> tuple[float, int]:
+    """Networks per second, compilation left out, and how many have failed."""
+    return runs["result"].size / float(runs["wall"].sum()), int((runs["result"] >= 3).sum())
+
+
+def _students(*, whole: bool) -> Iterator[Row]:
+    """Kunin et al., figure 1: 17 x 17 x 16 students, here one seed of them in a batch."""
+    steps = STEPS if whole else STEPS // 5
+    taus, deltas = (PAPER.taus, PAPER.deltas) if whole else (4, 4)
+    watched = [js.observe.loss(), js.observe.test_loss(), js.observe.kernel_distance()]
+    axes = {"tau": np.logspace(-1, 0.3, taus), "delta": np.linspace(-1, 1, deltas), "seed": [100]}
+    descent, students = js.Descent(optax.sgd(PAPER.step)), Students(*PAPER[:4])
+    times = PAPER.step * np.array([0.0, steps])
+    step = float(js.sweep(students, axes, descent, times, progress=False)["wall"].mean()) / steps
+    flop = 6 * PAPER.in_size * PAPER.width * PAPER.samples  # forward, and backward by weights and by what they meet
+    note = f"{1e6 * step:.3g} microseconds, {flop / step / 1e12:.3g} TFLOP/s, {taus * deltas} at once"
+    yield Row("Kunin's students (100-50-1, 1,000 samples), float32: students x steps a second", 1 / step, note=note)
+    begin = PAPER.step * np.array([0.0, 10.0])
+    walls = [
+        float(js.sweep(students, axes, descent, begin, observe=those, progress=False)["wall"].mean())
+        for those in (watched[:1], watched)
+    ]
+    measures = (walls[1] - walls[0]) / len(begin)
+    total = PAPER.taus * PAPER.deltas * PAPER.seeds
+    hours = total * (PAPER.end / PAPER.step * step + len(PAPER.times) * measures) / 3600
+    note = f"extrapolated from {steps:,} steps; test error and the kernel of 1,000 samples take {1e3 * measures:.3g} ms"
+    yield Row(f"Kunin's whole grid, {total:,} students for 100,000 steps, hours", hours, note=note)
+
+
+def _phases(*, whole: bool) -> Iterator[Row]:
+    """The map of regimes that notebooks/accelerator.py draws, and the same networks under gradient flow."""
+    digits = js.data.digits(task="parity", n_train=512, n_test=0, pca=10, key=jax.random.key(0))
+
+    def problem(gamma: jax.Array, eta: jax.Array) -> js.Problem:
+        scaling = js.nets.Scaling.ntk(gamma, eta=eta / gamma**2)
+        return js.Problem(js.nets.MLP(10, 256, 1, 1, "tanh", scaling=scaling, key=jax.random.key(0)), *digits.train)
+
+    scales, rates = PHASES if whole else (4, 4)
+    axes = {"gamma": np.geomspace(0.03, 30, scales), "eta": np.geomspace(1e-4, 1e2, rates)}
+    watched = [js.observe.loss(), js.observe.kernel_change()]
+    found = {}
+    for what, dynamics, times, etas in (
+        ("300 steps of descent", js.Descent(optax.sgd(1.0)), PHASE_TIMES, axes["eta"]),
+        ("gradient flow", js.GradientFlow(diffrax.Tsit5(), rtol=1e-3, atol=1e-6), FLOW_TIMES, np.ones(1)),
+    ):
+        runs = js.sweep(problem, axes | {"eta": etas}, dynamics, times, observe=watched, progress=False)
+        found[what], failed = _rate(runs)
+        note = f"{runs['result'].size} of width 256, 512 samples, float32, {failed} ended early"
+        note += "" if what != "gradient flow" else f", {float(runs['steps'].mean()):.0f} steps on average"
+        yield Row(f"phase diagram by {what}, with the kernel's change: networks a second", found[what], note=note)
