@@ -137,7 +137,18 @@ class Problem(eqx.Module):
         require_finite(x, f"x of {which}")
         require_finite(y, f"y of {which}")
         out_size = self._out_size(x, which)
-        return x, self.loss.targets(y, out_size).astype(dtype)
+        y = self.loss.targets(y, out_size).astype(dtype)
+        self._check_loss(jax.ShapeDtypeStruct((y.shape[0], out_size), dtype), y)
+        return x, y
+
+    def _check_loss(self, f: jax.ShapeDtypeStruct, y: Array) -> None:
+        try:
+            eqx.filter_eval_shape(self.loss.value, f, y)
+        except Exception as error:
+            raise ValueError(
+                f"the loss cannot be called on one sample's output of shape {f.shape[1:]} and target of shape "
+                f"{y.shape[1:]}, as JAX traces them: {error or type(error).__name__}"
+            ) from error
 
     def _out_size(self, x: Array, which: str) -> int:
         if isinstance(self.net, nets.AbstractNetwork) and x.shape[1:] != self.net.in_shape:
@@ -187,8 +198,14 @@ class Problem(eqx.Module):
         return finite & scaling & accepts(self.loss, self.y) & tested
 
     def network(self, params: PyTree) -> Any:
-        """The network with these parameters."""
-        return eqx.combine(params, nets.partition(self.net)[1])
+        """The network with these parameters. Raises ValueError if they are not those of such a network."""
+        try:
+            return eqx.combine(params, nets.partition(self.net)[1])
+        except ValueError as error:
+            raise ValueError(
+                f"params must be the parameters of this {type(self.net).__name__}, such as problem.params or "
+                f"run.final.params, got {describe(params)}"
+            ) from error
 
     def _forward(self, net: Any, x: Array | None = None) -> Array:
         """What a network returns at inputs x, the training set if None: all outputs of the problem come from here."""

@@ -3,6 +3,7 @@
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
@@ -92,9 +93,10 @@ def result_names(codes: Any) -> np.ndarray:
         ValueError: a number is not the code of a result.
         TypeError: the codes are not integers.
     """
-    numbers = np.asarray(codes)
-    if numbers.dtype.kind not in "iu":
-        raise TypeError(f"codes must be integers such as the result of a sweep, got {numbers.dtype}")
+    given = codes if isinstance(codes, jax.Array) else np.asarray(codes)
+    if not jnp.issubdtype(given.dtype, np.integer):
+        raise TypeError(f"codes must be integers such as the result of a sweep, got {given.dtype}")
+    numbers = np.asarray(given)
     if numbers.size and not (numbers.min() >= -1 and numbers.max() < len(RESULT_NAMES)):
         raise ValueError(
             f"codes must lie in -1..{len(RESULT_NAMES) - 1}, got values from {numbers.min()} to {numbers.max()}"

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, PyTree, Shaped
 
 from .._checks import describe, require_size
 from ..nets import partition
+from ._capture import check_outputs
 
 
 # Bytes that a backward pass may keep of one batch, when no batch size is given: enough samples to keep the processor
@@ -24,17 +25,17 @@ def function(net: Any) -> tuple[PyTree, Callable[[PyTree, Array], Array]]:
 
 
 def output(net: Any, x: Shaped[Array, "n ..."]) -> jax.ShapeDtypeStruct:
-    """Shape and dtype of the network's output for one sample."""
-    return eqx.filter_eval_shape(net, jax.ShapeDtypeStruct(x.shape[1:], x.dtype))
+    """Shape and dtype of the network's output for one sample. Raises ValueError if it is no vector of real numbers."""
+    sample = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+    check_outputs(net, sample)
+    return eqx.filter_eval_shape(net, sample)
 
 
 def choose_batch_size(net: Any, x: Shaped[Array, "n ..."], given: int | None) -> int:
     """Samples at once: as given, or as memory allows; then evened out, so that the last batch needs little padding."""
     if x.ndim == 0 or x.shape[0] == 0:
         raise ValueError(f"x is {describe(x)}, at least one sample is needed")
-    out = output(net, x)
-    if len(getattr(out, "shape", ())) != 1:
-        raise ValueError(f"net must map one sample to an array of shape (c,), got {describe(out)}")
+    output(net, x)
     if given is not None:
         most = require_size(given, "batch_size")
     else:

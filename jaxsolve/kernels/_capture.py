@@ -120,7 +120,7 @@ def capture(net: PyTree, x: Any) -> Capture:
     """The network as a program on one sample, of the shape and dtype that `x`, a batch, has."""
     params, static = partition(net)
     sample = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
-    _check_outputs(net, sample)
+    check_outputs(net, sample)
     found = find(lambda p, s: eqx.combine(p, static)(s), params, sample)
     if not found.order:
         raise ValueError(f"no parameter of this {type(net).__name__} enters its outputs, so it has no kernel")
@@ -129,7 +129,7 @@ def capture(net: PyTree, x: Any) -> Capture:
     return Capture(found, [leaf for _, leaf in paths], names)
 
 
-def _check_outputs(net: Any, sample: jax.ShapeDtypeStruct) -> None:
+def check_outputs(net: Any, sample: jax.ShapeDtypeStruct) -> None:
     """Raises ValueError for what does not map one sample to a vector of real outputs."""
     given = f"one sample, of shape {sample.shape} and dtype {sample.dtype}"
     try:

@@ -111,6 +111,6 @@ def _floating(value: ArrayLike | Any, name: str) -> Array:
         array = jnp.asarray(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"{name} must be an array of real numbers, got {describe(value)}") from error
-    if not jnp.issubdtype(array.dtype, jnp.floating):
-        raise ValueError(f"{name} must hold floating-point numbers, got {describe(array)}; convert it with astype")
+    if not jnp.issubdtype(array.dtype, jnp.floating) or jnp.finfo(array.dtype).bits < 32:
+        raise ValueError(f"{name} must be float32 or float64, got {describe(array)}; convert it with astype")
     return array

@@ -74,7 +74,7 @@ def entropy(kernel: Kernel) -> Float[Array, ""]:
     Raises:
         ValueError: the kernel is neither (n, c, n, c) nor (n, n).
     """
-    values = spectrum(scaled(real_array(kernel, "kernel"))[0])
+    values = spectrum(scaled(as_matrix(real_array(kernel, "kernel")))[0])
     shares = jnp.where(jnp.all(values >= 0), values, jnp.nan) / jnp.sum(values)
     empty = shares == 0
     return -jnp.sum(jnp.where(empty, 0, shares * jnp.log(jnp.where(empty, 1, shares))))

@@ -47,7 +47,7 @@ class LambdaBalanced(AbstractInit):
         require_finite(delta, "delta")
         if jnp.ndim(delta) != 0:
             raise ValueError(f"delta must be one number, got {describe(delta)}")
-        self.signs = (-1, 1) if known is None else () if known == 0 else (int(np.sign(known)),)
+        self.signs = (-1, 1) if known is None else () if known == 0 else (int(np.sign(float(known))),)
         self.delta = jnp.asarray(delta, jnp.result_type(float))
 
     def __call__(self, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:

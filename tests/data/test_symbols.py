@@ -80,6 +80,8 @@ def test_addition():
         (lambda key: random_hierarchy(10**6, key=key), "these rules write 131072 strings"),
         (lambda key: random_hierarchy(10, levels=5, key=key), "at most 67108864"),
         (lambda key: random_hierarchy(10, symbols=1000, tuple_size=3, key=key), "at most 67108864 in all"),
+        (lambda key: random_hierarchy(10, levels=10**9, key=key), "1000000000 levels of 2 symbols make strings longer"),
+        (lambda key: random_hierarchy(10, tuple_size=10**9, key=key), "tuples of 1000000000"),
         (lambda key: random_hierarchy(10, tuple_size=1, key=key), "tuple_size must be an integer >= 2, got 1"),
         (lambda key: modular_addition(5, 26, key=key), "n_train must be at most 25"),
         (lambda key: modular_addition(1, 1, key=key), "modulus must be an integer >= 2, got 1"),
