@@ -1,5 +1,6 @@
 """Where gradient flow is only piecewise smooth."""
 
+import operator
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -56,6 +57,7 @@ class _Known(NamedTuple):
         mask: it jumps where parameters pass a point: "order" of <, sign and their kin; "equal" of ==, by which the
             derivative of a maximum tells its operands apart, and safe divisions their zeros.
         positive: it is never negative, so that its sign, its absolute value and its maximum with 0 are smooth.
+        value: of a number that is written in the program, such as the samples by which a variance is divided.
         bent: its direction has met a jump.
     """
 
@@ -63,6 +65,7 @@ class _Known(NamedTuple):
     tangent: bool = False
     mask: str = ""
     positive: bool = False
+    value: float | None = None
     bent: bool = False
 
 
@@ -71,6 +74,8 @@ _POSITIVE = ("exp", "square", "abs", "logistic", "exp2")
 _KEEPING = ("broadcast_in_dim", "reshape", "convert_element_type", "squeeze", "transpose", "copy", "reduce_sum", "add")
 _KEEPING += ("mul", "div", "sqrt", "rsqrt", "reduce_max", "dynamic_slice", "slice", "select_n")
 
+_OF_NUMBERS = {"convert_element_type": lambda a: a, "sub": operator.sub, "add": operator.add, "mul": operator.mul}
+
 
 def _read(jaxpr: Any, given: list[_Known]) -> list[_Known]:
     """What is known of the outputs."""
@@ -78,7 +83,7 @@ def _read(jaxpr: Any, given: list[_Known]) -> list[_Known]:
 
     def of(atom: Any) -> _Known:
         if isinstance(atom, Literal):
-            return _Known(positive=getattr(atom.val, "ndim", 0) == 0 and not atom.val < 0)
+            return _number(float(atom.val)) if getattr(atom.val, "ndim", 0) == 0 else _Known()
         return known.get(atom, _Known())
 
     for equation in jaxpr.eqns:
@@ -89,6 +94,10 @@ def _read(jaxpr: Any, given: list[_Known]) -> list[_Known]:
             found = [_after(name, inputs)] * len(equation.outvars)
         known |= dict(zip(equation.outvars, found, strict=True))
     return [of(atom) for atom in jaxpr.outvars]
+
+
+def _number(value: float) -> _Known:
+    return _Known(positive=not value < 0, value=value)
 
 
 def _inside(equation: Any) -> Iterator[Any]:
@@ -110,6 +119,8 @@ def _after(name: str, inputs: list[_Known]) -> _Known:
     moves, tangent = (any(getattr(known, field) for known in inputs) for field in ("moves", "tangent"))
     if name == "stop_gradient":
         return inputs[0]
+    if name in _OF_NUMBERS and all(known.value is not None for known in inputs):
+        return _number(_OF_NUMBERS[name](*(known.value for known in inputs)))
     safe = all(known.positive for known in inputs[name == "select_n" :])
     mask = ""
     if moves and not tangent:
@@ -123,4 +134,4 @@ def _after(name: str, inputs: list[_Known]) -> _Known:
             mask = next((known.mask for known in inputs if known.mask == "equal"), "")
     positive = name in _POSITIVE or (name in _KEEPING and safe) or (name == "max" and any(k.positive for k in inputs))
     bent = any(known.bent for known in inputs) or (tangent and _jumps(name, inputs))
-    return _Known(moves, tangent, mask, positive, bent)
+    return _Known(moves, tangent, mask, positive, bent=bent)

@@ -1,5 +1,6 @@
 import functools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import mpmath
@@ -167,3 +168,15 @@ def test_kinks_of_functions_of_ones_own_are_seen(getkey):
         net = nets.MLP(2, 4, 1, 1, own, scaling=nets.Scaling.ntk(), key=getkey())
         assert not nets.find_activation(own).known
         assert kinked(Problem(net, jnp.eye(2), jnp.ones((2, 1)))) is bent
+
+
+@pytest.mark.parametrize("norm", [eqx.nn.LayerNorm(6), eqx.nn.RMSNorm(6), eqx.nn.GroupNorm(2, 6)])
+def test_variances_that_are_kept_from_going_below_zero_are_smooth(norm, getkey):
+    """Equinox takes their maximum with 0, which they never pass: they are sums of squares over a count."""
+    first, last = eqx.nn.Linear(2, 6, key=getkey()), eqx.nn.Linear(6, 1, key=getkey())
+    x, y = jnp.asarray([[1.0, 2.0], [0.5, -1.0]]), jnp.ones((2, 1))
+    smooth = eqx.nn.Sequential([first, norm, eqx.nn.Lambda(jnp.tanh), last])
+    assert not kinked(Problem(smooth, x, y))
+    assert kinked(Problem(eqx.nn.Sequential([first, norm, eqx.nn.Lambda(jax.nn.relu), last]), x, y))
+    passing = eqx.nn.Lambda(lambda h: h * jnp.maximum(0.0, jnp.var(h) - 1))  # twin: these do pass 0
+    assert kinked(Problem(eqx.nn.Sequential([first, norm, passing, last]), x, y))
