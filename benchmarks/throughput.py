@@ -80,13 +80,12 @@ def _phases(*, whole: bool) -> Iterator[Row]:
     scales, rates = PHASES if whole else (4, 4)
     axes = {"gamma": np.geomspace(0.03, 30, scales), "eta": np.geomspace(1e-4, 1e2, rates)}
     watched = [js.observe.loss(), js.observe.kernel_change()]
-    found = {}
     for what, dynamics, times, etas in (
         ("300 steps of descent", js.Descent(optax.sgd(1.0)), PHASE_TIMES, axes["eta"]),
         ("gradient flow", js.GradientFlow(diffrax.Tsit5(), rtol=1e-3, atol=1e-6), FLOW_TIMES, np.ones(1)),
     ):
         runs = js.sweep(problem, axes | {"eta": etas}, dynamics, times, observe=watched, progress=False)
-        found[what], failed = _rate(runs)
+        rate, failed = _rate(runs)
         note = f"{runs['result'].size} of width 256, 512 samples, float32, {failed} ended early"
         note += "" if what != "gradient flow" else f", {float(runs['steps'].mean()):.0f} steps on average"
-        yield Row(f"phase diagram by {what}, with the kernel's change: networks a second", found[what], note=note)
+        yield Row(f"phase diagram by {what}, with the kernel's change: networks a second", rate, note=note)
