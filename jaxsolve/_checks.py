@@ -143,20 +143,18 @@ def require_size(value: Any, name: str, *, least: int = 1) -> int:
     return int(value)
 
 
-def products_are_rounded() -> bool:
-    """Whether products of float32 matrices keep some three digits: so it is on accelerators, unless they are told."""
+def warn_of_rounded_products(dtype: Any, stacklevel: int) -> None:
+    """Warns where products of matrices of this dtype may be rounded: on accelerators, unless they are told."""
     config: Any = jax.config
-    return config.jax_default_matmul_precision is None and jax.default_backend() != "cpu"
-
-
-def warn_of_rounded_products(dtype: Any) -> None:
-    """Warns where products of matrices of this dtype are rounded."""
-    if dtype == jnp.float32 and products_are_rounded():
+    if dtype != jnp.float32 or config.jax_default_matmul_precision is not None:
+        return
+    device = config.jax_default_device
+    if (jax.default_backend() if device is None else getattr(device, "platform", device)) != "cpu":
         warnings.warn(
-            "this device rounds the factors of float32 products (to TF32 or bfloat16): kernels keep some three digits, "
-            "and flows take more steps. Call jax.config.update('jax_default_matmul_precision', 'highest') first; with "
-            "'default' it goes on rounding, without this warning",
-            stacklevel=3,
+            "this device may round the factors of float32 products (to TF32 or bfloat16): kernels then keep some three "
+            "digits, and flows take more steps. Call jax.config.update('jax_default_matmul_precision', 'highest') "
+            "first; with 'default' it goes on rounding, without this warning",
+            stacklevel=stacklevel,
         )
 
 

@@ -97,7 +97,7 @@ class Problem(eqx.Module):
         self.centered = require_flag(centered, "centered")
         self.x, self.y = self._read(x, y, "the training set")
         self.x_test, self.y_test = (None, None) if test is None else self._read(*_pair(test), "the test set")
-        warn_of_rounded_products(self.x.dtype)
+        warn_of_rounded_products(self.x.dtype, stacklevel=4)
         self.initial = self._forward(self.net) if centered else None
         self.initial_test = None if self.x_test is None or not centered else self._forward(self.net, self.x_test)
 
@@ -138,16 +138,16 @@ class Problem(eqx.Module):
         require_finite(y, f"y of {which}")
         out_size = self._out_size(x, which)
         y = self.loss.targets(y, out_size).astype(dtype)
-        self._check_loss(jax.ShapeDtypeStruct((y.shape[0], out_size), dtype), y)
+        self._check_loss(jax.ShapeDtypeStruct((out_size,), dtype), jax.ShapeDtypeStruct(y.shape[1:], dtype))
         return x, y
 
-    def _check_loss(self, f: jax.ShapeDtypeStruct, y: Array) -> None:
+    def _check_loss(self, f: jax.ShapeDtypeStruct, y: jax.ShapeDtypeStruct) -> None:
         try:
-            eqx.filter_eval_shape(self.loss.value, f, y)
+            eqx.filter_eval_shape(self.loss.pointwise, f, y)
         except Exception as error:
             raise ValueError(
-                f"the loss cannot be called on one sample's output of shape {f.shape[1:]} and target of shape "
-                f"{y.shape[1:]}, as JAX traces them: {error or type(error).__name__}"
+                f"the loss cannot be called on one sample's output of shape {f.shape} and target of shape "
+                f"{y.shape}, as JAX traces them: {error or type(error).__name__}"
             ) from error
 
     def _out_size(self, x: Array, which: str) -> int:

@@ -94,7 +94,7 @@ def result_names(codes: Any) -> np.ndarray:
         TypeError: the codes are not integers.
     """
     given = codes if isinstance(codes, jax.Array) else np.asarray(codes)
-    if not jnp.issubdtype(given.dtype, np.integer):
+    if not jnp.issubdtype(given.dtype, np.integer) or given.dtype.kind not in "iu":
         raise TypeError(f"codes must be integers such as the result of a sweep, got {given.dtype}")
     numbers = np.asarray(given)
     if numbers.size and not (numbers.min() >= -1 and numbers.max() < len(RESULT_NAMES)):

@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 
 @contextlib.contextmanager
@@ -62,8 +63,7 @@ def choose_precision(*, double: bool) -> None:
     """The command line owns its process, so it may choose the precision; the library never does."""
     import jax
 
-    from .._checks import products_are_rounded
-
-    jax.config.update("jax_enable_x64", double)
-    if products_are_rounded():
-        jax.config.update("jax_default_matmul_precision", "highest")
+    config: Any = jax.config
+    config.update("jax_enable_x64", double)
+    if not double and config.jax_default_matmul_precision is None:  # accelerators round the factors of such products
+        config.update("jax_default_matmul_precision", "highest")

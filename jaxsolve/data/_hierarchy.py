@@ -72,8 +72,8 @@ def random_hierarchy(
     tuples, length = _power(symbols, tuple_size), _power(tuple_size, levels)
     if max(classes, symbols if levels > 1 else 0) * synonyms > tuples or tuples > MOST:
         raise ValueError(
-            f"{symbols} symbols make {tuples} tuples of {tuple_size}; there must be {synonyms} different ones for each "
-            f"of the {classes} classes and {symbols} symbols, and at most {MOST} in all"
+            f"{symbols} symbols make {_said(tuples)} tuples of {tuple_size}; there must be {synonyms} different ones "
+            f"for each of the {classes} classes and {symbols} symbols, and at most {MOST} in all"
         )
     if length > MOST:
         raise ValueError(f"{levels} levels of {tuple_size} symbols make strings longer than {MOST}; give fewer levels")
@@ -81,8 +81,8 @@ def random_hierarchy(
     wanted = n_train + n_test
     if not wanted <= strings <= MOST:
         raise ValueError(
-            f"these rules write {strings} strings, of which n_train + n_test = {wanted} can be drawn only if there are "
-            f"at least so many, and at most {MOST}"
+            f"these rules write {_said(strings)} strings, of which n_train + n_test = {wanted} can be drawn "
+            f"only if there are at least so many, and at most {MOST}"
         )
     require_room(wanted * length * symbols * jnp.dtype(float).itemsize, "this dataset", key)
     of_rules, of_strings = jax.random.split(key)
@@ -121,4 +121,8 @@ def _write(number: Int[Array, " n"], label: Int[Array, " n"], rules: list[Array]
 
 def _power(base: int, exponent: int) -> int:
     """A power, or 2**64 where it is larger: much larger ones take forever to compute."""
-    return base**exponent if exponent * math.log2(base) < 64 else 2**64
+    return min(base ** min(exponent, 64), 2**64)
+
+
+def _said(number: int) -> str:
+    return str(number) if number < 2**64 else "2**64 or more"

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import numpy as np
 from jax.extend.core import Literal
 
 from .. import losses, nets
@@ -83,17 +84,35 @@ def _read(jaxpr: Any, given: list[_Known]) -> list[_Known]:
 
     def of(atom: Any) -> _Known:
         if isinstance(atom, Literal):
-            return _number(float(atom.val)) if getattr(atom.val, "ndim", 0) == 0 else _Known()
+            real = getattr(atom.val, "ndim", 0) == 0 and np.asarray(atom.val).dtype.kind in "biuf"
+            return _number(float(atom.val)) if real else _Known()
         return known.get(atom, _Known())
 
     for equation in jaxpr.eqns:
         inputs, name = [of(atom) for atom in equation.invars], equation.primitive.name
         inner = [body for body in _inside(equation) if len(body.invars) in (len(inputs), len(inputs) - 1)]
-        found = _read(inner[0], inputs[len(inputs) - len(inner[0].invars) :]) if inner else []
+        found = _read_body(equation, inner[0], inputs[len(inputs) - len(inner[0].invars) :]) if inner else []
         if len(found) != len(equation.outvars):
             found = [_after(name, inputs)] * len(equation.outvars)
         known |= dict(zip(equation.outvars, found, strict=True))
     return [of(atom) for atom in jaxpr.outvars]
+
+
+def _read_body(equation: Any, body: Any, inputs: list[_Known]) -> list[_Known]:
+    """What is known of the results of a program inside; of a loop, after any number of its steps."""
+    found = _read(body, inputs)
+    if equation.primitive.name not in ("scan", "while") or len(found) != len(equation.outvars):
+        return found
+    params = equation.params
+    first = params["num_consts"] if "num_consts" in params else params["body_nconsts"]
+    carried = params.get("num_carry", len(found))
+    after = [_either(*pair) for pair in zip(inputs[first : first + carried], found[:carried], strict=True)]
+    return _read(body, [*inputs[:first], *after, *inputs[first + carried :]])
+
+
+def _either(one: _Known, two: _Known) -> _Known:
+    moves, tangent, bent = (getattr(one, name) or getattr(two, name) for name in ("moves", "tangent", "bent"))
+    return _Known(moves, tangent, one.mask or two.mask, one.positive and two.positive, bent=bent)
 
 
 def _number(value: float) -> _Known:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, PyTree, Shaped
 
 from .._checks import describe, require_size
 from ..nets import partition
-from ._capture import check_outputs
+from ._capture import output_of
 
 
 # Bytes that a backward pass may keep of one batch, when no batch size is given: enough samples to keep the processor
@@ -26,9 +26,7 @@ def function(net: Any) -> tuple[PyTree, Callable[[PyTree, Array], Array]]:
 
 def output(net: Any, x: Shaped[Array, "n ..."]) -> jax.ShapeDtypeStruct:
     """Shape and dtype of the network's output for one sample. Raises ValueError if it is no vector of real numbers."""
-    sample = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
-    check_outputs(net, sample)
-    return eqx.filter_eval_shape(net, sample)
+    return output_of(net, jax.ShapeDtypeStruct(x.shape[1:], x.dtype))
 
 
 def choose_batch_size(net: Any, x: Shaped[Array, "n ..."], given: int | None) -> int:

@@ -120,7 +120,7 @@ def capture(net: PyTree, x: Any) -> Capture:
     """The network as a program on one sample, of the shape and dtype that `x`, a batch, has."""
     params, static = partition(net)
     sample = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
-    check_outputs(net, sample)
+    output_of(net, sample)
     found = find(lambda p, s: eqx.combine(p, static)(s), params, sample)
     if not found.order:
         raise ValueError(f"no parameter of this {type(net).__name__} enters its outputs, so it has no kernel")
@@ -129,8 +129,8 @@ def capture(net: PyTree, x: Any) -> Capture:
     return Capture(found, [leaf for _, leaf in paths], names)
 
 
-def check_outputs(net: Any, sample: jax.ShapeDtypeStruct) -> None:
-    """Raises ValueError for what does not map one sample to a vector of real outputs."""
+def output_of(net: Any, sample: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    """The output's shape and dtype. Raises ValueError for what does not map one sample to a vector of real outputs."""
     given = f"one sample, of shape {sample.shape} and dtype {sample.dtype}"
     try:
         out = eqx.filter_eval_shape(net, sample)
@@ -147,6 +147,7 @@ def check_outputs(net: Any, sample: jax.ShapeDtypeStruct) -> None:
             f"the network must map {given}, to a vector of real outputs, shape (c,), got {describe(out)}; return one "
             "by js.nets.Function(lambda net, x: net(x).reshape(-1), net)"
         )
+    return out
 
 
 def _scale(use: Use, held: dict[int, Any]) -> Any:

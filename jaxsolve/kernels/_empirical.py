@@ -100,13 +100,13 @@ def empirical(
     """
     check_inputs(net, x1, x2)
     _check_options(by_layer, memory)
-    warn_of_rounded_products(x1.dtype)
     outputs = _which_outputs(trace, diagonal)
     if eta is None:
         eta = unit_rates(net)
     else:
         check_rates(net, eta)
     found = capture(net, x1)
+    warn_of_rounded_products(found.dtype, stacklevel=3)
     tiling = choose_tiling(found, x1, x2, outputs, by_layer=by_layer, budget=memory)
     parts = structured(net, eta, x1, x2, outputs=outputs, tiling=tiling, by_layer=by_layer)
     if not by_layer:

@@ -170,6 +170,22 @@ def test_kinks_of_functions_of_ones_own_are_seen(getkey):
         assert kinked(Problem(net, jnp.eye(2), jnp.ones((2, 1)))) is bent
 
 
+@pytest.mark.parametrize(
+    ("read", "bent"),
+    [
+        (lambda h: jnp.real(jnp.exp(jax.lax.complex(h, h) * 1j)), False),
+        (lambda h: jax.lax.fori_loop(0, 4, lambda i, h: h + jnp.maximum(h**2 + (1.0 - i), 0), h), True),
+        (lambda h: jax.lax.scan(lambda c, _: (c - 2, jnp.maximum(c + h**2, 0.0)), 1.0, None, length=3)[1][2], True),
+        (lambda h: jax.lax.scan(lambda s, _: (h + jnp.maximum(s - 1, 0), None), 0 * h, None, length=3)[0], True),
+        (lambda h: jax.lax.scan(lambda s, _: (jnp.tanh(s + h), None), 0 * h, None, length=3)[0], False),
+    ],
+)
+def test_kinks_in_loops_and_beside_complex_numbers(read, bent):
+    """What a loop carries is known after all of its steps, not at the first."""
+    net = jax.tree_util.Partial(lambda w, x: jnp.sum(read(w @ x))[None], jnp.ones((3, 2)))
+    assert kinked(Problem(net, jnp.eye(2), jnp.ones((2, 1)))) is bent
+
+
 @pytest.mark.parametrize("norm", [eqx.nn.LayerNorm(6), eqx.nn.RMSNorm(6), eqx.nn.GroupNorm(2, 6)])
 def test_variances_that_are_kept_from_going_below_zero_are_smooth(norm, getkey):
     """Equinox takes their maximum with 0, which they never pass: they are sums of squares over a count."""
