@@ -137,18 +137,7 @@ class Problem(eqx.Module):
         require_finite(x, f"x of {which}")
         require_finite(y, f"y of {which}")
         out_size = self._out_size(x, which)
-        y = self.loss.targets(y, out_size).astype(dtype)
-        self._check_loss(jax.ShapeDtypeStruct((out_size,), dtype), jax.ShapeDtypeStruct(y.shape[1:], dtype))
-        return x, y
-
-    def _check_loss(self, f: jax.ShapeDtypeStruct, y: jax.ShapeDtypeStruct) -> None:
-        try:
-            eqx.filter_eval_shape(self.loss.pointwise, f, y)
-        except Exception as error:
-            raise ValueError(
-                f"the loss cannot be called on one sample's output of shape {f.shape} and target of shape "
-                f"{y.shape}, as JAX traces them: {error or type(error).__name__}"
-            ) from error
+        return x, self.loss.targets(y, out_size).astype(dtype)
 
     def _out_size(self, x: Array, which: str) -> int:
         if isinstance(self.net, nets.AbstractNetwork) and x.shape[1:] != self.net.in_shape:

@@ -1,8 +1,13 @@
+import warnings
+
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxsolve import Problem
+from tests.cases import mlp, X64
 from tests.inside import one_number, require_key, require_size
 
 
@@ -52,3 +57,23 @@ def test_keys(make):
 def test_what_is_no_key(value):
     with pytest.raises(TypeError, match=r"key must be a JAX random key such as jax.random.key\(0\), got"):
         require_key(value)
+
+
+def test_rounded_products_are_warned_of_once(monkeypatch):
+    given = mlp(jax.random.key(0)), np.ones((4, 3)), np.ones((4, 2))
+
+    def make(dtype):
+        cast = lambda leaf: leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf
+        return Problem(*jax.tree.map(cast, given))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make(jnp.float32)
+        monkeypatch.setattr(jax, "default_backend", lambda: "gpu")  # where factors are rounded unless JAX is told
+        if X64:
+            make(jnp.float64)
+        with jax.default_matmul_precision("highest"):
+            make(jnp.float32)
+    with pytest.warns(UserWarning, match="'jax_default_matmul_precision', 'highest'") as found:
+        make(jnp.float32)
+    assert len(found) == 1

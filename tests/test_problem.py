@@ -1,4 +1,3 @@
-import warnings
 from typing import Any
 
 import equinox as eqx
@@ -293,35 +292,6 @@ def test_bad_networks_and_losses():
         Problem(NET, X, Y, loss="mse")  # pyright: ignore
     with pytest.raises(TypeError, match="loss must be a loss such as losses.MSE"):
         Problem(NET, X, Y, loss=MSE)  # pyright: ignore
-
-
-@pytest.mark.parametrize("loss", [lambda f, y: np.sum(np.sin(f)), lambda f: f, lambda f, y: f[3, 3]])
-def test_losses_that_cannot_be_called(loss):
-    with pytest.raises(ValueError, match=r"the loss cannot be called on one sample's output of shape \(\d,\)"):
-        Problem(NET, X, Y, loss=loss)
-
-
-def test_parameters_of_another_network():
-    with pytest.raises(ValueError, match="params must be the parameters of this MLP, such as problem.params.*got list"):
-        Problem(NET, X, Y).outputs([])
-
-
-def test_rounded_products_are_warned_of_once(monkeypatch):
-    def make(dtype):
-        cast = lambda leaf: leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf
-        return Problem(*jax.tree.map(cast, (NET, X, Y)))
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        make(jnp.float32)
-        monkeypatch.setattr(jax, "default_backend", lambda: "gpu")  # where factors are rounded unless JAX is told
-        if X64:
-            make(jnp.float64)
-        with jax.default_matmul_precision("highest"):
-            make(jnp.float32)
-    with pytest.warns(UserWarning, match="'jax_default_matmul_precision', 'highest'") as found:
-        make(jnp.float32)
-    assert len(found) == 1
 
 
 def test_no_test_set_says_so(getkey):

@@ -34,6 +34,7 @@ def read_problem(net: Any, x: Any, y: Any, loss: Any, test: Any, centered: Any) 
         net = Lens(net, None, None, x.shape[1:], out_size, whole=whole)
     pair = None if test_x is None else (test_x, _pair(test)[1])
     problem = Problem(net, x, y, test=pair, loss=losses.MSE() if loss is None else loss, centered=centered)
+    _check_loss(problem, out_size)
     _check_start(problem)
     return problem
 
@@ -168,6 +169,17 @@ def _takes(net: Any, one: jax.ShapeDtypeStruct) -> bool:
     except Exception:  # whatever a network raises, it does not take this
         return False
     return True
+
+
+def _check_loss(problem: Problem, out_size: int) -> None:
+    f, y = (jax.ShapeDtypeStruct((size,), problem.y.dtype) for size in (out_size, problem.y.shape[1]))
+    try:
+        eqx.filter_eval_shape(problem.loss.pointwise, f, y)
+    except Exception as error:
+        raise ValueError(
+            f"the loss cannot be called on one sample's output of shape {f.shape} and target of shape {y.shape}, as "
+            f"JAX traces them: {error or type(error).__name__}"
+        ) from error
 
 
 def _check_start(problem: Problem) -> None:

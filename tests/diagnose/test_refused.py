@@ -4,6 +4,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 import optax
 import pytest
 
@@ -114,3 +115,9 @@ def test_bad_rates_are_named():
             js.transfer_check(_make, [2, 4], bad, X, Y, steps=1, seeds=1)
     with pytest.raises(TypeError, match=r"function of \(rate, width\)"):
         js.transfer_check(_make, [2, 4], [0.1, 0.2, 0.4], X, Y, optimizer=0.1)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("loss", [lambda f, y: np.sum(np.sin(f)), lambda f: f, lambda f, y: f[3, 3]])
+def test_losses_that_cannot_be_called(loss):
+    with pytest.raises(ValueError, match=r"the loss cannot be called on one sample's output of shape \(1,\)"):
+        js.diagnose(NET, X, Y, loss=loss, optimizer=optax.sgd(0.1), steps=1)

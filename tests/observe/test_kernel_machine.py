@@ -97,6 +97,8 @@ def test_what_is_refused(as_users):
         as_kernel_machine(untested, untested.params)
     with pytest.raises(TypeError, match="problem must be"):
         as_kernel_machine(3, None)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="params must be the parameters of this .*, such as problem.params.*got list"):
+        as_kernel_machine(problem, [])
     with pytest.raises(TypeError, match="layer must be an integer"):
         observe.layer_cosine(0.5)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="layer must be >= 0"):
