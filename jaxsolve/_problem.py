@@ -97,7 +97,7 @@ class Problem(eqx.Module):
         self.centered = require_flag(centered, "centered")
         self.x, self.y = self._read(x, y, "the training set")
         self.x_test, self.y_test = (None, None) if test is None else self._read(*_pair(test), "the test set")
-        warn_of_rounded_products(self.x.dtype, stacklevel=4)
+        warn_of_rounded_products(self.x.dtype, stacklevel=5)  # two of Equinox's functions call this one
         self.initial = self._forward(self.net) if centered else None
         self.initial_test = None if self.x_test is None or not centered else self._forward(self.net, self.x_test)
 

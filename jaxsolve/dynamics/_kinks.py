@@ -90,8 +90,9 @@ def _read(jaxpr: Any, given: list[_Known]) -> list[_Known]:
 
     for equation in jaxpr.eqns:
         inputs, name = [of(atom) for atom in equation.invars], equation.primitive.name
-        inner = [body for body in _inside(equation) if len(body.invars) in (len(inputs), len(inputs) - 1)]
-        found = _read_body(equation, inner[0], inputs[len(inputs) - len(inner[0].invars) :]) if inner else []
+        entering = inputs[equation.params.get("cond_nconsts", 0) :]
+        inner = [body for body in _inside(equation) if len(body.invars) in (len(entering), len(entering) - 1)]
+        found = _read_body(equation, inner[0], entering[len(entering) - len(inner[0].invars) :]) if inner else []
         if len(found) != len(equation.outvars):
             found = [_after(name, inputs)] * len(equation.outvars)
         known |= dict(zip(equation.outvars, found, strict=True))
@@ -120,7 +121,8 @@ def _number(value: float) -> _Known:
 
 
 def _inside(equation: Any) -> Iterator[Any]:
-    for value in equation.params.values():
+    params = equation.params
+    for value in [params["body_jaxpr"]] if "body_jaxpr" in params else params.values():
         for part in value if isinstance(value, tuple | list) else (value,):
             part = getattr(part, "jaxpr", part)
             if hasattr(part, "eqns"):

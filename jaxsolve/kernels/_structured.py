@@ -69,13 +69,19 @@ class _Terms(NamedTuple):
 
     def of_leaves(self, one: list[Signal], two: list[Signal]) -> list[Array]:
         """Between two blocks of samples."""
+        counts = one[0].back.shape[0], two[0].back.shape[0]
+        # What is the same for all samples is taken once. Also because XLA's products on CPU (jaxlib 0.10 and 0.11) read
+        # what was never written where the second factor is a broadcast, in a batch, and several products are added.
+        first = lambda array, alike: array[:1] if alike else array
+        one, two = (jax.tree.map(first, signals, self.constant) for signals in (one, two))
+        whole = self.outputs.shape(*counts, self.found.out_size)
         parts, end = [], 0
         for leaf in self.found.found.order:
             uses = self.found.found.uses[leaf]
             own = slice(end, end + max(len(uses), 1))
             shape, end = self.found.values[leaf].shape, own.stop
-            lists = one[own], two[own], self.constant[own]
-            parts.append(contribution(uses, self.rates[leaf], shape, *lists, self.outputs).astype(self.found.dtype))
+            part = contribution(uses, self.rates[leaf], shape, one[own], two[own], counts, self.outputs)
+            parts.append(jnp.broadcast_to(part.astype(self.found.dtype), whole))
         return parts
 
     def zeros(self, n: int, m: int) -> list[Array]:

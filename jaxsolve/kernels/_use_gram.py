@@ -56,29 +56,10 @@ def contribution(
     shape: tuple[int, ...],
     one: list[Signal],
     two: list[Signal],
-    constant: list[Signal],
-    outputs: Outputs,
-) -> Float[Array, "..."]:
-    """eta <df/dtheta, df/dtheta> of one parameter of this shape."""
-    (n, out_size), m = one[0].back.shape[:2], two[0].back.shape[0]
-    # Also because XLA's products on CPU (jaxlib 0.10 to 0.12) read what was never written where the second factor is a
-    # broadcast, in a batch, and several products are added.
-    first = lambda array, alike: array[:1] if alike else array
-    one, two = (jax.tree.map(first, signals, constant) for signals in (one, two))
-    found = _of_signals(uses, rate, shape, one, two, (n, m), outputs)
-    return jnp.broadcast_to(found, outputs.shape(n, m, out_size))
-
-
-def _of_signals(
-    uses: list[Use],
-    rate: Float[Array, ""],
-    shape: tuple[int, ...],
-    one: list[Signal],
-    two: list[Signal],
     counts: tuple[int, int],
     outputs: Outputs,
 ) -> Float[Array, "..."]:
-    """The contribution, of one sample on a side where all are alike."""
+    """eta <df/dtheta, df/dtheta> of one parameter of this shape, between so many samples; 1 where all are alike."""
     if not uses:
         return rate * outputs.gram(*(_flat(signals[0].back) for signals in (one, two)))
     parts: dict[Any, list[int]] = {}

@@ -175,12 +175,9 @@ def test_kinks_of_functions_of_ones_own_are_seen(getkey):
     [
         (lambda h: jnp.real(jnp.exp(jax.lax.complex(h, h) * 1j)), False),
         (lambda h: jax.lax.fori_loop(0, 4, lambda i, h: h + jnp.maximum(jnp.square(h) + (1.0 - i), 0), h), True),
-        (
-            lambda h: jax.lax.scan(lambda c, _: (c - 2, jnp.maximum(c + jnp.square(h), 0.0)), 1.0, None, length=3)[1][
-                2
-            ],
-            True,
-        ),
+        (lambda h: jax.lax.scan(lambda c, _: (c - 2, jnp.maximum(c + jnp.square(h), 0)), 1.0, None, length=3)[1], True),
+        (lambda h: jax.lax.while_loop(lambda h: jnp.sum(h) < 3, lambda h: jnp.maximum(h, 0.1 * h) + 1, h), True),
+        (lambda h: jax.lax.while_loop(lambda h: jnp.sum(h) < 3, lambda h: jnp.tanh(h) + 1, h), False),
         (lambda h: jax.lax.scan(lambda s, _: (h + jnp.maximum(s - 1, 0), None), jnp.zeros(3), None, length=3)[0], True),
         (lambda h: jax.lax.scan(lambda s, _: (jnp.tanh(s + h), None), jnp.zeros(3), None, length=3)[0], False),
     ],
