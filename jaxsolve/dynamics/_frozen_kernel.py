@@ -81,5 +81,5 @@ class FrozenKernel(AbstractFixedKernel):
         return kernel
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """None: every network has a linearisation."""
-        return ()
+        """Of a run's end, that the run reaches it; every network has a linearisation."""
+        return (self.source_net.assumption(problem),) if isinstance(self.source_net, RunEnd) else ()

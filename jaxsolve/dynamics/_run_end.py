@@ -6,10 +6,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Bool, Float
 
 from .._checks import concrete, describe, one_number
-from .._dynamics import AbstractMarching, Quantity
+from .._dynamics import AbstractMarching, Assumption, Quantity
 from .._march import march
 from .._problem import Problem
 from .._results import FIRST_FAILURE, result_code
@@ -19,7 +19,7 @@ class RunEnd(eqx.Module):
     """The network that a run ends with: in a sweep, in every lane that of its own problem.
 
     For `FrozenKernel(at=...)`, whose kernel is then the one that the run has learnt. The run is made anew wherever it
-    is asked for; if it fails, the network and all that follows from it are NaN.
+    is asked for; if it fails, what follows from it is NaN, and the solution is `not_applicable`.
 
     Arguments:
         dynamics: a marching dynamics that moves parameters, such as `GradientFlow()`.
@@ -58,7 +58,18 @@ class RunEnd(eqx.Module):
 
     def network(self, problem: Problem) -> Any:
         """The network at the end."""
-        run = march(problem, self.dynamics, self.t[None].astype(problem.x.dtype))
-        params = run.view(problem, run.t_end, run.params).params
-        failed = result_code(run.result) >= FIRST_FAILURE
+        params, failed = _end(problem, self.dynamics, self.t)
         return problem.network(jax.tree.map(lambda leaf: jnp.where(failed, jnp.nan, leaf), params))
+
+    def assumption(self, problem: Problem) -> Assumption:
+        """That the run reaches its end."""
+        _, failed = _end(problem, self.dynamics, self.t)
+        detail = "js.solve(problem, at.dynamics, at.t) says how the run ends"
+        return Assumption("a run in `at` that does not fail", failed.astype(problem.x.dtype), 0.0, detail)
+
+
+@eqx.filter_jit  # so that the network and the assumption, in one program, come from one run
+def _end(problem: Problem, dynamics: AbstractMarching, t: Float[Array, ""]) -> tuple[Any, Bool[Array, ""]]:
+    """The parameters at the end, and whether the run failed."""
+    run = march(problem, dynamics, t[None].astype(problem.x.dtype))
+    return run.view(problem, run.t_end, run.params).params, result_code(run.result) >= FIRST_FAILURE

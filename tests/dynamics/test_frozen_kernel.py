@@ -239,10 +239,17 @@ def test_every_lane_has_the_kernel_that_its_own_run_ends_with(loss):
             assert np.abs(of_start[name][1] - alone[name][1]).max() > 1e-3
 
 
-def test_the_kernel_of_a_run_that_failed_is_no_number():
-    problem = _network()
-    failing = js.dynamics.RunEnd(js.GradientFlow(max_steps=1), 50.0)
-    assert np.all(np.isnan(js.solve(problem, js.FrozenKernel(at=failing), 1.0, observe=OUTPUTS[0])["outputs"]))
+def test_the_kernel_of_a_run_that_failed_solves_nothing():
+    failing = js.FrozenKernel(at=js.dynamics.RunEnd(js.GradientFlow(max_steps=10), 3.0))  # enough for small networks
+    found = js.solve(_network(sigma=1.5), failing, 1.0, observe=OUTPUTS[:1], throw=False)
+    assert np.all(np.isnan(found["outputs"]))
+    assert found.result == js.RESULTS.not_applicable
+    with pytest.raises(js.NotApplicable, match=r"it needs a run in `at` that does not fail.* says how the run ends"):
+        js.solve(_network(sigma=1.5), failing, 1.0, observe=OUTPUTS[:1])
+    make = lambda sigma: _network(sigma=sigma)
+    swept = js.sweep(make, {"sigma": [0.1, 1.5]}, failing, 1.0, observe=OUTPUTS[:1], progress=False)
+    assert list(swept["result"].values) == [0, 6]
+    assert list(np.isnan(swept["outputs"].values).all((1, 2))) == [False, True]
 
 
 # --- what is refused
