@@ -32,6 +32,8 @@ from .observe import check_observables, loss, Observable
 from .until import fits
 
 
+# A trajectory and the code of its result: from one program, since a second one would cost as much as a closed form.
+Ended = tuple[Trajectory, Int[Array, ""]]
 # Times observed together, to bound the memory of kernels.
 TIMES_AT_ONCE = 8
 
@@ -97,18 +99,19 @@ def solve(
     for item in observables:
         if item.require is not None:
             item.require(problem)
-    fits(getattr(dynamics, "until", None), problem)
+    if (until := getattr(dynamics, "until", None)) is not None:
+        fits(until, problem)
     with memory_for("this run", "take fewer samples or times, or observables that need no kernel"):
         if isinstance(dynamics, AbstractRandomAccess):
-            trajectory = _look_up(problem, dynamics, times, observables)
+            trajectory, code = _look_up(problem, dynamics, times, observables)
         elif progress:
-            trajectory = _march_visibly(problem, dynamics, times, observables)
+            trajectory, code = _march_visibly(problem, dynamics, times, observables)
         else:
-            trajectory = _run(problem, dynamics, times, observables)
+            trajectory, code = _run(problem, dynamics, times, observables)
         if throw:
-            _raise_on_failure(problem, dynamics, trajectory)
+            _raise_on_failure(problem, dynamics, trajectory, code)
     if isinstance(dynamics, AbstractMarching):
-        _warn(trajectory, times)
+        _warn(trajectory, code, times)
     return trajectory
 
 
@@ -162,7 +165,7 @@ def random_access_result(problem: Problem, dynamics: AbstractRandomAccess) -> RE
     return RESULTS.where(problem.valid, result, RESULTS.invalid)
 
 
-def _look_up(problem, dynamics, ts, observables) -> Trajectory:
+def _look_up(problem, dynamics, ts, observables) -> Ended:
     """A closed form at all times. Whether it applies is seen in the same program: to ask first would take longer."""
     inside = traced((problem, dynamics), ts)
     look_up: Any = _closed_form_inside if inside else brief_jit(_closed_form)
@@ -174,29 +177,31 @@ def _look_up(problem, dynamics, ts, observables) -> Trajectory:
         raise
 
 
-def _closed_form(problem, dynamics, ts, observables) -> Trajectory:
+def _closed_form(problem, dynamics, ts, observables) -> Ended:
     require_kind(problem, dynamics)
     row = jnp.atleast_1d(ts)
     fine, zero = are_times(row, dynamics), jnp.zeros((), int)
-    return _trajectory(
+    result = RESULTS.where(fine, random_access_result(problem, dynamics), RESULTS.invalid)
+    found = _trajectory(
         dynamics,
         observables,
         ts,
         row,
         _nan_unless(fine, observe_random_access(problem, dynamics, observables, row)),
         row[-1],
-        RESULTS.where(fine, random_access_result(problem, dynamics), RESULTS.invalid),
+        result,
         Stats(zero, zero, zero, zero),
         None,
         dynamics.at(problem, row[-1]),
     )
+    return found, result_code(result)
 
 
 _closed_form_inside = eqx.filter_jit(_closed_form)  # another program
 
 
 @eqx.filter_jit
-def _run(problem, dynamics, ts, observables) -> Trajectory:
+def _run(problem, dynamics, ts, observables) -> Ended:
     row = jnp.atleast_1d(ts)
     fine = are_times(row, dynamics)
     # A march with times that are none is over at once.
@@ -207,7 +212,8 @@ def _run(problem, dynamics, ts, observables) -> Trajectory:
         _nan_unless(fine, found.observed),
         RESULTS.where(fine, found.result, RESULTS.invalid),
     )
-    return eqx.tree_at(lambda found: (found.ts, found.observed, found.result), found, changed)
+    found = eqx.tree_at(lambda found: (found.ts, found.observed, found.result), found, changed)
+    return found, result_code(found.result)
 
 
 def _of_march(problem, dynamics, observables, ts, run: March) -> Trajectory:
@@ -256,11 +262,12 @@ def _advance(problem, dynamics, state, n: Int[Array, ""]):
 
 
 @eqx.filter_jit
-def _finish(problem, dynamics, observables, ts, state) -> Trajectory:
-    return _of_march(problem, dynamics, observables, ts, dynamics.finish(problem, state))
+def _finish(problem, dynamics, observables, ts, state) -> Ended:
+    found = _of_march(problem, dynamics, observables, ts, dynamics.finish(problem, state))
+    return found, result_code(found.result)
 
 
-def _march_visibly(problem, dynamics, ts, observables) -> Trajectory:
+def _march_visibly(problem, dynamics, ts, observables) -> Ended:
     """The same run, chunk by chunk from Python, so that a bar can show how many of the times have been reached."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -284,9 +291,9 @@ def _march_visibly(problem, dynamics, ts, observables) -> Trajectory:
 LEAST_TRUST = 2.0
 
 
-def _warn(trajectory: Trajectory, times: Float[Array, "..."]) -> None:
+def _warn(trajectory: Trajectory, ended: Int[Array, ""], times: Float[Array, "..."]) -> None:
     """Warns of a run that took no step, or that can hardly be trusted."""
-    known, code = concrete(trajectory.stats.steps), concrete(result_code(trajectory.result))
+    known, code = concrete(trajectory.stats.steps), concrete(ended)
     if known is None or code is None or known.ndim or code >= FIRST_FAILURE or concrete(times) is None:
         return
     name, last = trajectory.dynamics, np.atleast_1d(np.asarray(times))[-1]
@@ -306,8 +313,10 @@ def _warn(trajectory: Trajectory, times: Float[Array, "..."]) -> None:
         )
 
 
-def _raise_on_failure(problem: Problem, dynamics: AbstractDynamics, trajectory: Trajectory) -> None:
-    code = concrete(result_code(trajectory.result))
+def _raise_on_failure(
+    problem: Problem, dynamics: AbstractDynamics, trajectory: Trajectory, ended: Int[Array, ""]
+) -> None:
+    code = concrete(ended)
     if code is None or code.ndim or code < FIRST_FAILURE:
         return
     if isinstance(dynamics, AbstractRandomAccess):

@@ -12,22 +12,20 @@ from ._dynamics import AbstractDynamics, AbstractMarching
 
 def read_times(ts: Any, dtype: Any) -> Float[Array, "..."]:
     """Checks times and brings them to the problem's dtype."""
+    wrong = "ts must be a number or a sorted sequence of numbers, got"
     try:
-        # Through float64, as integers beyond those of JAX would wrap round. Lists may hold traced numbers.
         known = concrete(ts)
-        exact = known is not None and known.dtype.kind in "iu"
-        array = jnp.asarray(known.astype(np.float64) if exact and known is not None else ts)
+        array = jnp.asarray(ts) if known is None else known  # lists may hold traced numbers
     except (TypeError, ValueError, OverflowError) as error:
-        raise TypeError(f"ts must be a number or a sorted sequence of numbers, got {describe(ts)}") from error
+        raise TypeError(f"{wrong} {describe(ts)}") from error
     if not (jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)):
-        raise TypeError(f"ts must be a number or a sorted sequence of numbers, got {describe(ts)}")
-    array = array.astype(dtype)
+        raise TypeError(f"{wrong} {describe(ts)}")
     if array.ndim > 1 or array.size == 0:
         raise ValueError(f"ts must be one time or a non-empty 1-D sequence, got shape {array.shape}")
-    known = concrete(array)
+    array = jnp.asarray(array.astype(dtype))
     if known is None:
         return array
-    known = np.atleast_1d(known)
+    known = np.atleast_1d(known.astype(dtype))
     if np.any(np.isnan(known)) or np.any(known < 0):
         raise ValueError(f"ts must be >= 0 and not NaN, got a smallest value of {known.min()}")
     falls = known[1:] < known[:-1]
