@@ -86,7 +86,7 @@ from jaxsolve.integrators._linear_part import Model
 from jaxsolve.integrators._modes import modes, no_modes
 
 # One mode with inertia has a closed form.
-from jaxsolve.integrators._oscillator import response
+from jaxsolve.integrators._oscillator import responses
 
 # How samples are cut into batches is seen in memory and time only.
 # The door to neural-tangents, whose other implementations are references.
@@ -232,7 +232,7 @@ __all__ = [
     "require_key",
     "require_same_plan",
     "require_size",
-    "response",
+    "responses",
     "result_code",
     "revision",
     "safe_hypot",

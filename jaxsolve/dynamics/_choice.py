@@ -31,7 +31,7 @@ _MANY_STAGES = 2000
 _CALL, _FLOP = 1e-5, 3e-11  # of a gradient
 _CUBE = 2e-10  # of the eigenvectors of an N x N matrix, over N^3
 _LONGER = {diffrax.Tsit5: 0.0, RungeKuttaChebyshev: 0.7, ParameterSpace: 1.0, FunctionSpace: 2.3}  # compilation
-_LONGER_WITH_INERTIA, _DEARER_WITH_INERTIA = 12.0, 3.0  # `FunctionSpace`: seconds to compile, and times its run
+_LONGER_WITH_INERTIA, _DEARER_WITH_INERTIA = 5.0, 2.0  # `FunctionSpace`: seconds to compile, and times its run
 RUNS = 10  # that compilation is held against: most problems are solved once, or a few times
 
 _SMOOTH_STEPS = 30  # of an explicit method, where its error and not its stability bounds them

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ._linear_part import AbstractLinearPart, AbstractModel, integrated
+from ._linear_part import AbstractLinearPart, AbstractModel, integrated, Span
 from ._tableau import AbstractTableau
 
 
@@ -52,18 +52,24 @@ class Expansion(eqx.Module):
 
     def at(self, model: AbstractModel, tableau: AbstractTableau, y0: Flowing, theta: Float[Array, ""]) -> Flowing:
         """The solution a part theta of the step later."""
-        time = theta * self.h
+        (span,) = self.part.over(theta * self.h)
+        return self._after(model, tableau, y0, theta, span)
+
+    def end(self, model: AbstractModel, tableau: AbstractTableau, y0: Flowing, whole: Span) -> tuple[Flowing, Flowing]:
+        """The solution at the end of the step, and its estimated error; of the dissipated energy that is left 0."""
+        error = self.part.sum_of(tableau.at(self.passed).error, self.changes, self.h, whole)
+        error = Flowing(self.part.vector(error), self.part.pushed(error), jnp.zeros_like(self.h))
+        return self._after(model, tableau, y0, jnp.ones_like(self.h), whole), error
+
+    def _after(
+        self, model: AbstractModel, tableau: AbstractTableau, y0: Flowing, theta: Float[Array, ""], span: Span
+    ) -> Flowing:
         weights = [tuple((k, b * theta**k) for k, b in weight) for weight in tableau.at(self.passed).step]
-        moved = self.part.integral(time, self.force) + self.part.sum_of(weights, self.changes, self.h, time)
+        moved = self.part.integral(span, self.force) + self.part.sum_of(weights, self.changes, self.h, span)
         displacement = y0.displacement + self.part.vector(moved)
         beyond = sum(self.h * integrated(weight) * e for weight, e in zip(weights, self.excess, strict=True))
-        dissipated = y0.dissipated + self.part.spent(time, self.force) + beyond
+        dissipated = y0.dissipated + self.part.spent(span, self.force) + beyond
         return Flowing(displacement, model.outputs(model.start + displacement), dissipated)
-
-    def error(self, tableau: AbstractTableau) -> Flowing:
-        """The estimated error of the whole step; that of the dissipated energy is not used and left 0."""
-        v = self.part.sum_of(tableau.at(self.passed).error, self.changes, self.h, self.h)
-        return Flowing(self.part.vector(v), self.part.pushed(v), jnp.zeros_like(self.h))
 
 
 def expand(
@@ -73,17 +79,17 @@ def expand(
     y0: Flowing,
     h: Float[Array, ""],
     passed: Float[Array, ""],
-) -> Expansion:
-    """All stages of a step."""
+) -> tuple[Expansion, Span]:
+    """All stages of a step, and its whole length for A."""
     numbers = tableau.at(passed)
     w = model.start + y0.displacement
     force = part.force(model, w, y0.outputs)
     changes: list[Any] = []
     excess = []
-    for node, weights in zip(numbers.nodes, numbers.stages, strict=True):
-        time = node * h
-        moved = part.integral(time, force) + part.sum_of(weights, changes, h, time)
+    *spans, whole = part.over(*(node * h for node in numbers.nodes), h)
+    for span, weights in zip(spans, numbers.stages, strict=True):
+        moved = part.integral(span, force) + part.sum_of(weights, changes, h, span)
         velocity, dissipation = model.velocity(w + part.vector(moved))
         changes.append(part.change(velocity, moved, force))
-        excess.append(dissipation - part.power(time, force))
-    return Expansion(h, passed, part, force, tuple(changes), tuple(excess))
+        excess.append(dissipation - part.power(span, force))
+    return Expansion(h, passed, part, force, tuple(changes), tuple(excess)), whole

@@ -163,8 +163,8 @@ class AbstractExponential(diffrax.AbstractAdaptiveSolver):
         y0, (start, known) = jax.lax.optimization_barrier((y0, solver_state))
         part, known = self.linear_part(model, y0, h, known)
         passed = jnp.where(t1 > start, (t0 - start) / jnp.where(t1 > start, t1 - start, 1), 0)
-        expansion = expand(model, part, tableau, y0, h, jax.lax.stop_gradient(passed))
-        y1, y_error = expansion.at(model, tableau, y0, jnp.ones_like(h)), expansion.error(tableau)
+        expansion, whole = expand(model, part, tableau, y0, h, jax.lax.stop_gradient(passed))
+        y1, y_error = expansion.end(model, tableau, y0, whole)
         dense = {"y0": y0, "expansion": expansion, "held": HeldModule(model)}
         memory = Memory(start, self.arrived(model, y1, known))
         return y1, y_error, dense, memory, diffrax.RESULTS.successful

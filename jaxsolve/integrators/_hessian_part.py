@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from .._held import HeldModule
 from .._phi import phi
 from .._problem import flat_rates
-from ._linear_part import AbstractLinearPart, Model
+from ._linear_part import AbstractLinearPart, Model, Span
 
 
 TOGETHER = 32  # columns of the Hessian found at once: they share one linearisation, and each needs memory of its own
@@ -45,8 +45,11 @@ class HessianPart(AbstractLinearPart[Float[Array, " params"]]):
     ) -> Float[Array, " params"]:
         return self._coordinates(velocity) + self.values * moved - force
 
-    def phi(self, k: int, time: Float[Array, ""], v: Float[Array, " params"]) -> Float[Array, " params"]:
-        return phi(k, -time * self.values) * v
+    def over(self, *times: Float[Array, ""]) -> list[Span]:
+        return [Span(time) for time in times]
+
+    def phi(self, k: int, span: Span, v: Float[Array, " params"]) -> Float[Array, " params"]:
+        return phi(k, -span.length * self.values) * v
 
     def nothing(self) -> Float[Array, " params"]:
         return jnp.zeros_like(self.values)
@@ -57,11 +60,11 @@ class HessianPart(AbstractLinearPart[Float[Array, " params"]]):
     def pushed(self, v: Float[Array, " params"]) -> Float[Array, "n out"]:
         return jax.jvp(self.held.module.outputs, (self.point,), (self.vector(v),))[1]
 
-    def power(self, time: Float[Array, ""], v: Float[Array, " params"]) -> Float[Array, ""]:
-        return jnp.sum(v**2 * phi(0, -2 * time * self.values))
+    def power(self, span: Span, v: Float[Array, " params"]) -> Float[Array, ""]:
+        return jnp.sum(v**2 * phi(0, -2 * span.length * self.values))
 
-    def spent(self, time: Float[Array, ""], v: Float[Array, " params"]) -> Float[Array, ""]:
-        return time * jnp.sum(v**2 * phi(1, -2 * time * self.values))
+    def spent(self, span: Span, v: Float[Array, " params"]) -> Float[Array, ""]:
+        return span.length * jnp.sum(v**2 * phi(1, -2 * span.length * self.values))
 
     def _coordinates(self, v: Float[Array, " params"]) -> Float[Array, " params"]:
         free = self.scale > 0  # parameters with eta = 0 stay where they are

@@ -66,7 +66,7 @@ class InertialFunctionSpace(AbstractExponential):
         self, model: InertialModel, y0: Flowing, h: Float[Array, ""], known: Known
     ) -> tuple[InertialPart, Known]:
         kernel, known = self._inner.linear_part(model.plain, _position(y0), h + h**2 / model.tau, known)
-        return InertialPart(kernel, model.tau), known
+        return InertialPart(kernel, model.tau, self.tableau.highest), known
 
     def arrived(self, model: InertialModel, y1: Flowing, known: Known) -> Known:
         return self._inner.arrived(model.plain, _position(y1), known)

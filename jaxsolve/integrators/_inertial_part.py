@@ -6,6 +6,7 @@ it is one of 2 by 2 matrices: what it is at rate 0, for all of parameter space, 
 
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -13,8 +14,8 @@ from jaxtyping import Array, Float
 from .._problem import flat_rates
 from .._safe import squares_over
 from ._kernel_part import Direction, KernelPart
-from ._linear_part import AbstractLinearPart, AbstractModel, Model
-from ._oscillator import response
+from ._linear_part import AbstractLinearPart, AbstractModel, Model, Span
+from ._oscillator import responses
 
 
 class InertialModel(AbstractModel):
@@ -65,13 +66,15 @@ class InertialPart(AbstractLinearPart[Phase]):
     Attributes:
         kernel: the linear part of gradient flow without momentum.
         tau: the relaxation time.
+        highest: the largest k of the phi_k that a method needs.
     """
 
     kernel: KernelPart
     tau: Float[Array, ""]
+    highest: int = eqx.field(static=True)  # decides the program
 
-    def __init__(self, kernel: KernelPart, tau: Float[Array, ""]):
-        self.kernel, self.tau = kernel, jax.lax.stop_gradient(tau)
+    def __init__(self, kernel: KernelPart, tau: Float[Array, ""], highest: int):
+        self.kernel, self.tau, self.highest = kernel, jax.lax.stop_gradient(tau), highest
 
     def force(self, model: Any, w: Float[Array, "2 params"], outputs: Float[Array, "n out"]) -> Phase:
         v = self.kernel.direction(w[1] / model.tau, jnp.zeros_like(self.kernel.kernel[0]))
@@ -84,10 +87,15 @@ class InertialPart(AbstractLinearPart[Phase]):
         way = self.kernel.direction(velocity[1], self.kernel.curvature(moved.position.pushed)) + drag
         return Phase(position, way) + -1.0 * force
 
-    def phi(self, k: int, time: Float[Array, ""], v: Phase) -> Phase:
-        rates = self.kernel.values
-        # Without the barrier XLA computes the response again at every use.
-        entries = jax.lax.optimization_barrier(response(k, time, self.tau, jnp.append(rates, 0)))
+    def over(self, *times: Float[Array, ""]) -> list[Span]:
+        rates = jnp.append(self.kernel.values, 0)
+        found = jax.vmap(lambda time: responses(self.highest, time, self.tau, rates))(jnp.stack(times))
+        # Without the barrier XLA computes the responses again at every use.
+        found = jax.lax.optimization_barrier(found)
+        return [Span(time, jax.tree.map(lambda entry, i=i: entry[i], found)) for i, time in enumerate(times)]
+
+    def phi(self, k: int, span: Span, v: Phase) -> Phase:
+        rates, entries = self.kernel.values, [entry[k] for entry in span.known]
         free, moving = [entry[-1] for entry in entries], rates > 0
         # By how much each mode differs from free motion, over its rate.
         beyond = [jnp.where(moving, (entry[:-1] - entry[-1]) / jnp.where(moving, rates, 1), 0) for entry in entries]
@@ -111,17 +119,17 @@ class InertialPart(AbstractLinearPart[Phase]):
     def pushed(self, v: Phase) -> Float[Array, "n out"]:
         return self.kernel.pushed(v.position)
 
-    def power(self, time: Float[Array, ""], v: Phase) -> Float[Array, ""]:
-        moving: Phase = self.phi(0, time, v)
+    def power(self, span: Span, v: Phase) -> Float[Array, ""]:
+        moving: Phase = self.phi(0, span, v)
         return self._square(moving.position)
 
-    def spent(self, time: Float[Array, ""], v: Phase) -> Float[Array, ""]:
+    def spent(self, span: Span, v: Phase) -> Float[Array, ""]:
         # What A's own energy has lost, that of motion and that of the quadratic model of the loss.
-        moved = self.integral(time, v).position
+        moved = self.integral(span, v).position
         stretched = self.kernel.vectors.T @ self.kernel.rescale(moved.pushed)
         residual = -1.0 * (v.position + v.way).lifted
         gained = residual @ moved.pushed + stretched @ stretched / 2
-        return self.tau / 2 * (self._square(v.position) - self.power(time, v)) - gained
+        return self.tau / 2 * (self._square(v.position) - self.power(span, v)) - gained
 
     def _square(self, v: Direction) -> Float[Array, ""]:
         """|v|^2, every parameter's square divided by its eta."""

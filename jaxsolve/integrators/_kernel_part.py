@@ -17,7 +17,7 @@ from .. import kernels
 from .._phi import phi
 from .._problem import flat_rates, Problem
 from ._jacobian import FunctionJacobian, jacobian
-from ._linear_part import AbstractLinearPart, Model
+from ._linear_part import AbstractLinearPart, Model, Span
 from ._modes import Modes, modes
 
 
@@ -88,9 +88,12 @@ class KernelPart(AbstractLinearPart[Direction]):
         """V^T S J v: v along the modes, times the roots of their rates."""
         return self.vectors.T @ self.rescale(v.pushed)
 
-    def phi(self, k: int, time: Float[Array, ""], v: Direction) -> Direction:
-        decayed = phi(k + 1, -time * self.values) * self.amplitudes(v)
-        lifted = -time * self.rescale(self.vectors @ decayed)
+    def over(self, *times: Float[Array, ""]) -> list[Span]:
+        return [Span(time) for time in times]
+
+    def phi(self, k: int, span: Span, v: Direction) -> Direction:
+        decayed = phi(k + 1, -span.length * self.values) * self.amplitudes(v)
+        lifted = -span.length * self.rescale(self.vectors @ decayed)
         low = Direction(jnp.zeros_like(v.own), lifted, self.kernel @ lifted)
         return 1 / math.factorial(k) * v + low
 
@@ -102,14 +105,14 @@ class KernelPart(AbstractLinearPart[Direction]):
         """S V V^T S J v of a vector with the given J v: A v is -eta J^T of it."""
         return self.rescale(self.vectors @ (self.vectors.T @ self.rescale(pushed)))
 
-    def power(self, time: Float[Array, ""], v: Direction) -> Float[Array, ""]:
+    def power(self, span: Span, v: Direction) -> Float[Array, ""]:
         # For v = eta J^T lifted, as the force is.
         outside, inside = self._powers(v)
-        return outside + inside @ jnp.exp(-2 * time * self.values)
+        return outside + inside @ jnp.exp(-2 * span.length * self.values)
 
-    def spent(self, time: Float[Array, ""], v: Direction) -> Float[Array, ""]:
+    def spent(self, span: Span, v: Direction) -> Float[Array, ""]:
         outside, inside = self._powers(v)
-        return time * (outside + inside @ phi(1, -2 * time * self.values))
+        return span.length * (outside + inside @ phi(1, -2 * span.length * self.values))
 
     def _powers(self, v: Direction) -> tuple[Float[Array, ""], Float[Array, " modes"]]:
         """|v|^2 outside of the modes, and in each of them."""

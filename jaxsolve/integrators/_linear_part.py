@@ -3,7 +3,7 @@
 import abc
 import math
 from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -89,6 +89,18 @@ class Model(AbstractModel):
         return jax.lax.stop_gradient(jnp.where(moving, length, 1) * time)
 
 
+class Span(NamedTuple):
+    """A time over which A acts.
+
+    Attributes:
+        length: the time.
+        known: what a linear part works out of it once, for all that it does over that time.
+    """
+
+    length: Float[Array, ""]
+    known: Any = None
+
+
 # A vector of parameter space in the form that suits A: it can be added, and multiplied by numbers from the left.
 V = TypeVar("V", bound=Any)
 
@@ -108,7 +120,11 @@ class AbstractLinearPart(eqx.Module, Generic[V]):
         """N(w + moved) - N(w) = velocity - force - A moved, if the velocity is that at w + moved."""
 
     @abc.abstractmethod
-    def phi(self, k: int, time: Float[Array, ""], v: V) -> V:
+    def over(self, *times: Float[Array, ""]) -> list[Span]:
+        """Times, for the methods below."""
+
+    @abc.abstractmethod
+    def phi(self, k: int, span: Span, v: V) -> V:
         """phi_k(time A) v; k = 0 is the exponential."""
 
     @abc.abstractmethod
@@ -124,11 +140,11 @@ class AbstractLinearPart(eqx.Module, Generic[V]):
         """J v: by how much it moves the outputs."""
 
     @abc.abstractmethod
-    def power(self, time: Float[Array, ""], v: V) -> Float[Array, ""]:
+    def power(self, span: Span, v: V) -> Float[Array, ""]:
         """|exp(time A) v|^2, every parameter's square divided by its eta."""
 
     @abc.abstractmethod
-    def spent(self, time: Float[Array, ""], v: V) -> Float[Array, ""]:
+    def spent(self, span: Span, v: V) -> Float[Array, ""]:
         """The integral of `power` from 0 to a time."""
 
     def sum_of(
@@ -136,19 +152,19 @@ class AbstractLinearPart(eqx.Module, Generic[V]):
         weights: Sequence[Sequence[tuple[int, float | Array]]],
         changes: Sequence[V],
         h: Float[Array, ""],
-        time: Float[Array, ""],
+        span: Span,
     ) -> V:
         """h sum_j sum_k w_jk phi_k(time A) D_j."""
         total = self.nothing()
         for weight, change in zip(weights, changes, strict=True):
             for k, b in weight:
-                total = total + (h * b) * self.phi(k, time, change)
+                total = total + (h * b) * self.phi(k, span, change)
         return total
 
-    def integral(self, time: Float[Array, ""], force: V) -> V:
+    def integral(self, span: Span, force: V) -> V:
         """How far A alone goes from w in a time: time phi_1(time A) force."""
-        moved: Any = self.phi(1, time, force)
-        return time * moved
+        moved: Any = self.phi(1, span, force)
+        return span.length * moved
 
 
 def integrated(weight: Sequence[tuple[int, float | Array]]) -> float | Array:

@@ -18,54 +18,48 @@ _NEAR = 2.0  # for smaller |z| the recursion of phi_k cancels, and its Taylor se
 _TERMS = 25  # 2^24/24! is below the rounding of float64
 
 
-class Response(NamedTuple):
-    """The four entries of a function of each mode's matrix; `p_to_w` is what p adds to w."""
+class Responses(NamedTuple):
+    """The four entries of functions of each mode's matrix, one row per function; `p_to_w` is what p adds to w."""
 
-    w_to_w: Float[Array, " modes"]
-    p_to_w: Float[Array, " modes"]
-    w_to_p: Float[Array, " modes"]
-    p_to_p: Float[Array, " modes"]
+    w_to_w: Float[Array, "k modes"]
+    p_to_w: Float[Array, "k modes"]
+    w_to_p: Float[Array, "k modes"]
+    p_to_p: Float[Array, "k modes"]
 
 
-def response(k: int, time: Float[Array, ""], tau: Float[Array, ""], rates: Float[Array, " modes"]) -> Response:
-    """phi_k of the matrices of modes with these rates >= 0, over a time."""
+def responses(highest: int, time: Float[Array, ""], tau: Float[Array, ""], rates: Float[Array, " modes"]) -> Responses:
+    """phi_0, phi_1, ... up to a highest, of the matrices of modes with these rates >= 0, over a time."""
     speed, half = jax.lax.stop_gradient((rates / tau, 1 / (2 * tau)))
-    split = jnp.sqrt(_complex(half**2 - speed))
+    split = _root(half**2 - speed)
     fast = -_complex(time) * (_complex(half) + split)
     # From the product of both eigenvalues, which is known: the difference -half + split would cancel.
     slow = -_complex(time * speed) * _inverse(_complex(half) + split)
-    value, slope = _phi(k, slow), _divided_difference(k, slow, fast, _complex(time) * split)
-    return Response(
-        (value - slope * slow).real,
+    value, slope = _functions(highest, slow, fast, _complex(time) * split)
+    return Responses(
+        (value - slope * slow[None]).real,
         slope.real * (time / tau),
-        -slope.real * (time * rates),
-        (value + slope * fast).real,
+        -slope.real * (time * rates)[None],
+        (value + slope * fast[None]).real,
     )
 
 
-def _phi(k: int, z: Complex[Array, " modes"]) -> Complex[Array, " modes"]:
-    """phi_k where the real part is not positive."""
-    near = _square(z) < _NEAR**2
-    series, _ = _polynomial(_taylor(k), jnp.where(near, z, 0), 0)
-    far = jnp.where(near, -_NEAR, z)
-    value, inverse = jnp.exp(far), _inverse(far)
-    for j in range(k):
-        value = (value - 1 / math.factorial(j)) * inverse
-    return jnp.where(near, series, value)
+def _functions(
+    highest: int, slow: Complex[Array, " modes"], fast: Complex[Array, " modes"], half: Complex[Array, " modes"]
+) -> tuple[Complex[Array, "k modes"], Complex[Array, "k modes"]]:
+    """phi_k(slow), and (phi_k(slow) - phi_k(fast))/(slow - fast), where `half` is half of that difference.
 
-
-def _divided_difference(
-    k: int, slow: Complex[Array, " modes"], fast: Complex[Array, " modes"], half: Complex[Array, " modes"]
-) -> Complex[Array, " modes"]:
-    """(phi_k(slow) - phi_k(fast))/(slow - fast), where `half` is half of that difference."""
-    near = _square(fast) < _NEAR**2
-    _, series = _polynomial(_taylor(k), jnp.where(near, slow, 0), jnp.where(near, fast, 0))
-    # Elsewhere the recursion of phi_k, for divided differences.
-    slow, fast, half = jnp.where(near, -_NEAR, slow), jnp.where(near, -_NEAR, fast), jnp.where(near, 0, half)
-    value, inverse = _exponential(slow, fast, half), _inverse(fast)
-    for j in range(1, k + 1):
-        value = (value - _phi(j, slow)) * inverse
-    return jnp.where(near, series, value)
+    No real part is positive, and |slow| <= |fast|.
+    """
+    near, both_near = _square(slow) < _NEAR**2, _square(fast) < _NEAR**2
+    early = _polynomial(_taylor(highest), jnp.where(near, slow, 0), jnp.where(both_near, fast, 0))
+    # Elsewhere the recursion of phi_k, and the same for divided differences.
+    far, fast, half = jnp.where(near, -_NEAR, slow), jnp.where(both_near, -_NEAR, fast), jnp.where(both_near, 0, half)
+    values, slopes = [jnp.exp(far)], [_exponential(jnp.where(both_near, -_NEAR, slow), fast, half)]
+    over_far, over_fast = _inverse(far), _inverse(fast)
+    for k in range(1, highest + 1):
+        values.append((values[-1] - 1 / math.factorial(k - 1)) * over_far)
+        slopes.append((slopes[-1] - jnp.where(near, early[0][k], values[k])) * over_fast)
+    return jnp.where(near[None], early[0], jnp.stack(values)), jnp.where(both_near[None], early[1], jnp.stack(slopes))
 
 
 def _exponential(
@@ -74,8 +68,14 @@ def _exponential(
     """The divided difference of exp: exp((slow + fast)/2) sinh(half)/half."""
     close = _square(half) < 1
     small, large = jnp.where(close, half, 0), jnp.where(close, 1, half)
-    ratio, _ = _polynomial(_SINH, small**2, 0)
+    (ratio,), _ = _polynomial(_SINH, small**2, small)
     return jnp.where(close, jnp.exp((slow + fast) / 2) * ratio, (jnp.exp(slow) - jnp.exp(fast)) / 2 * _inverse(large))
+
+
+def _root(x: Float[Array, " modes"]) -> Complex[Array, " modes"]:
+    """The square root of a real number; that of a complex one compiles to a hundred operations."""
+    root = jnp.sqrt(jnp.abs(x))
+    return jax.lax.complex(jnp.where(x > 0, root, 0), jnp.where(x > 0, 0, root))
 
 
 def _complex(x: Float[Array, "..."]) -> Complex[Array, "..."]:
@@ -93,22 +93,23 @@ def _inverse(z: Complex[Array, " modes"]) -> Complex[Array, " modes"]:
 
 
 def _polynomial(
-    coefficients: np.ndarray, one: Complex[Array, " modes"], two: Complex[Array, " modes"] | int
-) -> tuple[Complex[Array, " modes"], Complex[Array, " modes"]]:
-    """A polynomial's value at one point, and its divided difference between two, by Horner's rule."""
+    coefficients: np.ndarray, one: Complex[Array, " modes"], two: Complex[Array, " modes"]
+) -> tuple[Complex[Array, "rows modes"], Complex[Array, "rows modes"]]:
+    """Polynomials, a row of coefficients each: values at a point, and divided differences to another, by Horner."""
 
     def further(_: Any, at: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         value, slope, left = at
-        return value * one + left[-1], slope * two + value, jnp.roll(left, 1)
+        return value * one[None] + left[:, -1:], slope * two[None] + value, jnp.roll(left, 1, axis=1)
 
-    start = jnp.zeros_like(one), jnp.zeros_like(one), jnp.asarray(coefficients, one.dtype)
-    value, slope, _ = jax.lax.fori_loop(0, coefficients.size, further, start)
+    zero = jnp.zeros((len(coefficients), *one.shape), one.dtype)
+    start = zero, zero, jnp.asarray(coefficients, one.dtype)
+    value, slope, _ = jax.lax.fori_loop(0, coefficients.shape[1], further, start)
     return value, slope
 
 
-def _taylor(k: int) -> np.ndarray:
-    """The Taylor coefficients of phi_k, 1/(j + k)!."""
-    return np.array([1 / math.factorial(j + k) for j in range(_TERMS)])
+def _taylor(highest: int) -> np.ndarray:
+    """The Taylor coefficients of phi_0, phi_1, ...: 1/(j + k)!."""
+    return np.array([[1 / math.factorial(j + k) for j in range(_TERMS)] for k in range(highest + 1)])
 
 
-_SINH = np.array([1 / math.factorial(2 * j + 1) for j in range(12)])  # of sinh(x)/x, in x^2
+_SINH = np.array([[1 / math.factorial(2 * j + 1) for j in range(12)]])  # of sinh(x)/x, in x^2

@@ -44,6 +44,13 @@ class AbstractTableau(abc.ABC):
     def evaluations(self) -> int:
         """Gradient evaluations of one step, without that at its start."""
 
+    @property
+    def highest(self) -> int:
+        """The largest k of its phi_k."""
+        numbers = self.at(0.0)
+        weights = [weight for row in (*numbers.stages, numbers.step, numbers.error) for weight in row]
+        return max([1, *(k for weight in weights for k, _ in weight)])
+
     @abc.abstractmethod
     def at(self, passed: Number) -> "ExponentialTableau":
         """The numbers for a step before which a part `passed` of the time up to its end has gone by."""

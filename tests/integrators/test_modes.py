@@ -93,7 +93,7 @@ TIMES = (0.0, 1e-3, 0.7, 30.0, 1e4)  # times the rate of the fastest mode
 
 @eqx.filter_jit
 def functions(part, time, v):
-    return [(part.vector(moved), moved.pushed) for moved in (part.phi(k, time, v) for k in range(4))]
+    return [(part.vector(moved), moved.pushed) for moved in (part.phi(k, *part.over(time), v) for k in range(4))]
 
 
 @pytest.mark.x64_only
@@ -119,7 +119,7 @@ def test_functions_of_the_linear_part(part):
 
 @eqx.filter_jit
 def energies(part, time, v):
-    return part.power(time, v), part.spent(time, v)
+    return part.power(*part.over(time), v), part.spent(*part.over(time), v)
 
 
 @pytest.mark.x64_only

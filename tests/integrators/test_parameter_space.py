@@ -109,7 +109,7 @@ def test_the_part_is_the_curvature():
     velocity = -rates * np.asarray(jax.grad(lambda w: problem.objective(model.params(w)))(model.start))
     force = part.force(model, model.start, model.outputs(model.start))
     np.testing.assert_allclose(part.vector(force), velocity, atol=1e-15)
-    moved = part.phi(1, jnp.asarray(0.1), force)
+    moved = part.phi(1, *part.over(jnp.asarray(0.1)), force)
     step = np.asarray(part.vector(moved))
 
     def check(eta):
