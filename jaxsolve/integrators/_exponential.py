@@ -214,5 +214,5 @@ class ExponentialInterpolation(diffrax.AbstractLocalInterpolation):
         del left
         if t1 is not None:
             return jax.tree.map(jnp.subtract, self.evaluate(t1), self.evaluate(t0))
-        span = jnp.where(self.t1 > self.t0, self.t1 - self.t0, 1)
-        return self.expansion.at(self.held.module, self.tableau, self.y0, (t0 - self.t0) / span)
+        length = jnp.where(self.t1 > self.t0, self.t1 - self.t0, 1)
+        return self.expansion.at(self.held.module, self.tableau, self.y0, (t0 - self.t0) / length)

@@ -121,7 +121,7 @@ class AbstractLinearPart(eqx.Module, Generic[V]):
 
     @abc.abstractmethod
     def over(self, *times: Float[Array, ""]) -> list[Span]:
-        """Times, for the methods below."""
+        """What the methods below need of each time, worked out for all of them at once."""
 
     @abc.abstractmethod
     def phi(self, k: int, span: Span, v: V) -> V:

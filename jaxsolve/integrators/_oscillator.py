@@ -48,13 +48,17 @@ def _functions(
 ) -> tuple[Complex[Array, "k modes"], Complex[Array, "k modes"]]:
     """phi_k(slow), and (phi_k(slow) - phi_k(fast))/(slow - fast), where `half` is half of that difference.
 
-    No real part is positive, and |slow| <= |fast|.
+    No real part is positive, and |slow| <= |fast| up to rounding. XLA may round a size once more, and otherwise, where
+    it is used again: what is near by one rounding and far by another has good numbers from both ways.
     """
-    near, both_near = _square(slow) < _NEAR**2, _square(fast) < _NEAR**2
-    early = _polynomial(_taylor(highest), jnp.where(near, slow, 0), jnp.where(both_near, fast, 0))
+    near, both_near = (_square(z) < _NEAR**2 for z in (slow, fast))
+    hardly, both_hardly = (_square(z) < 2 * _NEAR**2 for z in (slow, fast))
+    early = _polynomial(_taylor(highest), jnp.where(hardly, slow, 0), jnp.where(both_hardly, fast, 0))
     # Elsewhere the recursion of phi_k, and the same for divided differences.
-    far, fast, half = jnp.where(near, -_NEAR, slow), jnp.where(both_near, -_NEAR, fast), jnp.where(both_near, 0, half)
-    values, slopes = [jnp.exp(far)], [_exponential(jnp.where(both_near, -_NEAR, slow), fast, half)]
+    well, both_well = (_square(z) < _NEAR**2 / 2 for z in (slow, fast))
+    far = jnp.where(well, -_NEAR, slow)
+    fast, half = jnp.where(both_well, -_NEAR, fast), jnp.where(both_well, 0, half)
+    values, slopes = [jnp.exp(far)], [_exponential(jnp.where(both_well, -_NEAR, slow), fast, half)]
     over_far, over_fast = _inverse(far), _inverse(fast)
     for k in range(1, highest + 1):
         values.append((values[-1] - 1 / math.factorial(k - 1)) * over_far)
@@ -66,10 +70,12 @@ def _exponential(
     slow: Complex[Array, " modes"], fast: Complex[Array, " modes"], half: Complex[Array, " modes"]
 ) -> Complex[Array, " modes"]:
     """The divided difference of exp: exp((slow + fast)/2) sinh(half)/half."""
-    close = _square(half) < 1
-    small, large = jnp.where(close, half, 0), jnp.where(close, 1, half)
-    (ratio,), _ = _polynomial(_SINH, small**2, small)
-    return jnp.where(close, jnp.exp((slow + fast) / 2) * ratio, (jnp.exp(slow) - jnp.exp(fast)) / 2 * _inverse(large))
+    size = _square(half)
+    small, large = jnp.where(size < 2, half, 0), jnp.where(size < 0.5, 1, half)
+    (ratio,), _ = _polynomial(_SINH, small**2, small)  # of its differences to anywhere nothing is used
+    return jnp.where(
+        size < 1, jnp.exp((slow + fast) / 2) * ratio, (jnp.exp(slow) - jnp.exp(fast)) / 2 * _inverse(large)
+    )
 
 
 def _root(x: Float[Array, " modes"]) -> Complex[Array, " modes"]:

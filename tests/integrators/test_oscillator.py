@@ -65,6 +65,17 @@ def test_against_matrix_exponentials(k, tau):
         assert_fails(lambda a=a, b=free, bound=bound: np.testing.assert_array_less(np.abs(a - b)[:, 1:], bound[1:]))
 
 
+def test_swings_at_the_border_of_the_series():
+    """Where XLA rounds |z| = 2, or half of the difference 1, in different ways in one program."""
+    taus, shares = (grid.ravel() for grid in np.meshgrid(np.geomspace(0.25, 25.0, 30), np.linspace(0.3, 3.7, 30)))
+    times = shares * taus  # |z|^2 is rate time^2 / tau
+    run = jax.jit(jax.vmap(lambda *mode: jnp.stack(responses(2, *mode))))
+    at = lambda size: run(*(jnp.asarray(v) for v in (times, taus, (size * taus / times**2)[:, None])))
+    for size in (4.0, 1.0 + shares**2 / 4):  # of |z|^2; half of the difference is the root of the second, less x^2
+        found, near = at(size), at(size * (1 - eps(1e4)))
+        np.testing.assert_allclose(found, near, rtol=eps(1e6), atol=eps(1e6) * np.max(np.abs(near)))
+
+
 @pytest.mark.skipif(not X64, reason="differences in double precision")
 def test_derivative_in_time():
     """d/dt exp(Z) = Z/t exp(Z), also where both eigenvalues are equal."""
