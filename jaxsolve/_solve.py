@@ -115,8 +115,8 @@ def solve(
     return trajectory
 
 
-def check_applies(problem: Problem, dynamics: AbstractRandomAccess, throw: bool) -> None:
-    """Raises NotApplicable where a closed form cannot be used; a violation in numbers only if `throw`."""
+def check_applies(problem: Problem, dynamics: Any, throw: bool) -> None:
+    """Raises NotApplicable where what has a `check` cannot be used; for a violation in numbers only if `throw`."""
     validity = dynamics.check(problem)
     if validity.structural or (throw and concrete(validity.applies) is not None and not bool(validity.applies)):
         raise NotApplicable(f"{dynamics.name} does not solve this problem: it needs {validity.missed()}")
@@ -291,13 +291,13 @@ def _march_visibly(problem, dynamics, ts, observables) -> Ended:
 LEAST_TRUST = 2.0
 
 
-def _warn(trajectory: Trajectory, ended: Int[Array, ""], times: Float[Array, "..."]) -> None:
+def _warn(trajectory: Trajectory, code: Int[Array, ""], times: Float[Array, "..."]) -> None:
     """Warns of a run that took no step, or that can hardly be trusted."""
-    known, code = concrete(trajectory.stats.steps), concrete(ended)
-    if known is None or code is None or known.ndim or code >= FIRST_FAILURE or concrete(times) is None:
+    known, number = concrete(trajectory.stats.steps), concrete(code)
+    if known is None or number is None or known.ndim or number >= FIRST_FAILURE or concrete(times) is None:
         return
     name, last = trajectory.dynamics, np.atleast_1d(np.asarray(times))[-1]
-    if known == 0 and last > 0 and RESULT_NAMES[int(code)] != "event":
+    if known == 0 and last > 0 and RESULT_NAMES[int(number)] != "event":
         warnings.warn(
             f"{name} took no step: its first one ends farther from the last time, {last:.6g}, than the start does, so "
             "the trajectory holds the start only. Ask for later times, or lower the rate",
@@ -314,14 +314,15 @@ def _warn(trajectory: Trajectory, ended: Int[Array, ""], times: Float[Array, "..
 
 
 def _raise_on_failure(
-    problem: Problem, dynamics: AbstractDynamics, trajectory: Trajectory, ended: Int[Array, ""]
+    problem: Problem, dynamics: AbstractDynamics, trajectory: Trajectory, code: Int[Array, ""]
 ) -> None:
-    code = concrete(ended)
-    if code is None or code.ndim or code < FIRST_FAILURE:
+    number = concrete(code)
+    if number is None or number.ndim or number < FIRST_FAILURE:
         return
-    if isinstance(dynamics, AbstractRandomAccess):
+    if isinstance(dynamics, AbstractRandomAccess) or RESULT_NAMES[int(number)] == "not_applicable":
         check_applies(problem, dynamics, throw=True)
     raise SolveError(
         f"{trajectory.dynamics} ended at t = {float(trajectory.t_end):.6g} after {int(trajectory.stats.steps)} "
-        f"steps: {result_names(code)}. {RESULTS[trajectory.result]} (`throw=False` returns the trajectory up to there.)"
+        f"steps: {result_names(number)}. {RESULTS[trajectory.result]} (`throw=False` returns the trajectory up to "
+        "there.)"
     )

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
@@ -15,24 +16,26 @@ def read_times(ts: Any, dtype: Any) -> Float[Array, "..."]:
     wrong = "ts must be a number or a sorted sequence of numbers, got"
     try:
         known = concrete(ts)
-        array = jnp.asarray(ts) if known is None else known  # lists may hold traced numbers
+        array = known if known is not None else jnp.asarray(ts)  # lists may hold traced numbers
     except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"{wrong} {describe(ts)}") from error
-    if not (jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)):
+    if not (array.dtype.kind in "iu" or jnp.issubdtype(array.dtype, jnp.floating)):
         raise TypeError(f"{wrong} {describe(ts)}")
     if array.ndim > 1 or array.size == 0:
         raise ValueError(f"ts must be one time or a non-empty 1-D sequence, got shape {array.shape}")
-    array = jnp.asarray(array.astype(dtype))
+    # What is known stays known inside a trace, also as an array of JAX.
+    array = (ts if isinstance(ts, jax.Array) else array).astype(dtype)
+    known = concrete(array)
     if known is None:
-        return array
-    known = np.atleast_1d(known.astype(dtype))
+        return jnp.asarray(array)
+    known = np.atleast_1d(known)
     if np.any(np.isnan(known)) or np.any(known < 0):
         raise ValueError(f"ts must be >= 0 and not NaN, got a smallest value of {known.min()}")
     falls = known[1:] < known[:-1]
     if np.any(falls):
         first = int(np.argmax(falls))
         raise ValueError(f"ts must be sorted, but ts[{first}] = {known[first]} > ts[{first + 1}] = {known[first + 1]}")
-    return array
+    return jnp.asarray(array)
 
 
 def require_end(ts: Float[Array, "..."], dynamics: AbstractDynamics) -> None:

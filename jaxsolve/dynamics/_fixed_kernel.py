@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .. import kernels
-from .._checks import concrete, describe
+from .._checks import describe
 from .._dynamics import (
     AbstractChoice,
     AbstractMarching,
@@ -72,16 +72,10 @@ class AbstractFixedKernel(AbstractChoice):
         return ts if self.flow is None else self.flow.times(ts)
 
     def choose(self, problem: Problem, ts: Float[Array, "..."] | None = None) -> "KernelSolution | KernelMarch":
-        """The closed form for MSE, unless there is a flow; else the march in function space.
-
-        Raises:
-            NotApplicable: there is a march, and an assumption fails in concrete numbers.
-        """
+        """The closed form for MSE, unless there is a flow; else the march in function space."""
         del ts
         if self.flow is None and isinstance(problem.loss, MSE):
             return KernelSolution(self)
-        if eqx.is_array(problem.x):  # not where only shapes are known
-            _require(self.name, self.assumptions(problem))
         return KernelMarch(self, GradientFlow() if self.flow is None else self.flow)
 
     def check(self, problem: Problem) -> Validity:
@@ -91,13 +85,6 @@ class AbstractFixedKernel(AbstractChoice):
     def at(self, problem: Problem, t: Float[Array, ""]) -> View:
         """The problem at time t in [0, inf], in closed form. Raises NotApplicable for another loss than MSE."""
         return KernelSolution(self).at(problem, t)
-
-
-def _require(name: str, assumptions: tuple[Assumption, ...]) -> None:
-    for assumption in assumptions:
-        known = concrete(assumption.holds)
-        if known is not None and not known.all():
-            raise NotApplicable(f"{name} does not solve this problem: it needs {Validity((assumption,)).missed()}")
 
 
 def check_flow(flow: Any) -> AbstractMarching | None:
@@ -122,6 +109,11 @@ def with_outputs(kernel: Kernel, problem: Problem) -> Float[Array, "n out n out"
     return kernel[:, None, :, None] * eye[None, :, None, :]
 
 
+def _squared(problem: Problem) -> Assumption:
+    found = type(problem.loss).__name__
+    return Assumption.of_kind("losses.MSE()", isinstance(problem.loss, MSE), found, problem.x.dtype)
+
+
 class KernelSolution(AbstractStandIn, AbstractRandomAccess):
     """The closed form under MSE.
 
@@ -132,14 +124,12 @@ class KernelSolution(AbstractStandIn, AbstractRandomAccess):
     source: AbstractFixedKernel
 
     def check(self, problem: Problem) -> Validity:
-        found = type(problem.loss).__name__
-        loss = Assumption.of_kind("losses.MSE()", isinstance(problem.loss, MSE), found, problem.x.dtype)
-        return Validity((loss, *self.source.assumptions(problem)))
+        return Validity((_squared(problem), *self.source.assumptions(problem)))
 
     def at(self, problem: Problem, t: Float[Array, ""]) -> View:
-        validity = self.check(problem)
-        if validity.structural:
-            raise NotApplicable(f"{self.name} has a closed form for {validity.missed()}; `solve` marches instead")
+        loss = Validity((_squared(problem),))
+        if loss.structural:
+            raise NotApplicable(f"{self.name} has a closed form for {loss.missed()}; `solve` marches instead")
         kernel, cross = train_and_test(self.source, problem)
         start = problem.outputs(problem.params)
         flow = kernels.linearized(kernel, problem.y, start=start)
@@ -208,6 +198,10 @@ class KernelMarch(AbstractStandIn, AbstractMarching):
     def chunk(self) -> int:
         return self.flow.chunk
 
+    def check(self, problem: Problem) -> Validity:
+        """Whether the kernel describes a problem."""
+        return self.source.check(problem)
+
     def init(self, problem: Problem, ts: Float[Array, " times"]) -> KernelState:
         inputs = self._inputs(problem)
         return KernelState(inputs, self.flow.init(_model(problem, inputs), ts))
@@ -223,6 +217,7 @@ class KernelMarch(AbstractStandIn, AbstractMarching):
         result = run.result
         for assumption in self.source.assumptions(problem):
             result = RESULTS.where(assumption.holds, result, RESULTS.not_applicable)
+        result = RESULTS.where(problem.valid, result, RESULTS.invalid)
 
         def values(params) -> FunctionValues:
             params = params.params if isinstance(params, Observed) else params

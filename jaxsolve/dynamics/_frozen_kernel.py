@@ -32,6 +32,7 @@ class FrozenKernel(AbstractFixedKernel):
     Raises:
         TypeError: `at` is no network, or `flow` is no marching dynamics.
         ValueError: `at` takes or returns other shapes or dtypes than the problem's network.
+        NotApplicable: when used, the run in `at` failed (in a sweep the lane ends as `not_applicable`).
 
     Example:
         >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))

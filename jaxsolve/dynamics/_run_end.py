@@ -64,8 +64,11 @@ class RunEnd(eqx.Module):
     def assumption(self, problem: Problem) -> Assumption:
         """That the run reaches its end."""
         _, failed = _end(problem, self.dynamics, self.t)
-        detail = "js.solve(problem, at.dynamics, at.t) says how the run ends"
-        return Assumption("a run in `at` that does not fail", failed.astype(problem.x.dtype), 0.0, detail)
+        violation = jnp.where(failed, jnp.inf, jnp.zeros((), problem.x.dtype))
+        detail = (
+            "js.solve(problem, at.dynamics, at.t) says how it ends; name its integrator: here size alone chooses one"
+        )
+        return Assumption("a run in `at` that does not fail", violation, 0.0, detail)
 
 
 @eqx.filter_jit  # so that the network and the assumption, in one program, come from one run

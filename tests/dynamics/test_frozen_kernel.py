@@ -244,12 +244,16 @@ def test_the_kernel_of_a_run_that_failed_solves_nothing():
     found = js.solve(_network(sigma=1.5), failing, 1.0, observe=OUTPUTS[:1], throw=False)
     assert np.all(np.isnan(found["outputs"]))
     assert found.result == js.RESULTS.not_applicable
-    with pytest.raises(js.NotApplicable, match=r"it needs a run in `at` that does not fail.* says how the run ends"):
+    with pytest.raises(
+        js.NotApplicable, match=r"it needs a run in `at` that does not fail: js.solve.* says how it ends"
+    ):
         js.solve(_network(sigma=1.5), failing, 1.0, observe=OUTPUTS[:1])
+    marching = js.FrozenKernel(at=failing.source_net, flow=js.GradientFlow())
+    assert js.solve(_network(sigma=1.5), marching, 1.0, throw=False).result == js.RESULTS.not_applicable
     make = lambda sigma: _network(sigma=sigma)
     swept = js.sweep(make, {"sigma": [0.1, 1.5]}, failing, 1.0, observe=OUTPUTS[:1], progress=False)
     assert list(swept["result"].values) == [0, 6]
-    assert list(np.isnan(swept["outputs"].values).all((1, 2))) == [False, True]
+    assert np.isnan(swept["outputs"].values).all((1, 2, 3)).tolist() == [False, True]
 
 
 # --- what is refused
