@@ -1,6 +1,6 @@
 """The problem zoo: small networks whose hyperparameters all differ, and the formulas they must obey, in plain NumPy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+import pytest
 import scipy.special
 from jaxtyping import Array
 
@@ -21,6 +22,11 @@ def eps(factor: float = 1.0) -> float:
 
 
 X64 = eps() < 1e-10
+
+
+def slow_after(count: int, values: Iterable[Any]) -> list[Any]:
+    """Parameters of a test, of which the first so many run by default, and the others with `-m slow`."""
+    return [value if i < count else pytest.param(value, marks=pytest.mark.slow) for i, value in enumerate(values)]
 
 
 def _sigmoid(z):

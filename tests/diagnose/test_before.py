@@ -26,6 +26,7 @@ def _warmed_up(optimizer, steps=20):
     return js.diagnose(net, *_data(), optimizer=optimizer, steps=steps)
 
 
+@pytest.mark.slow
 def test_a_schedule_that_warms_up_from_zero_is_seen_later():
     """Its first update is 0, which says nothing of the optimiser."""
     plain, warm = _warmed_up(optax.sgd(0.3)), _warmed_up(optax.sgd(optax.linear_schedule(0.0, 0.3, 10)))

@@ -221,7 +221,7 @@ def _clock_errors(momentum, layers=2):
 
 
 @pytest.mark.x64_only
-@pytest.mark.parametrize("momentum", MOMENTA)
+@pytest.mark.parametrize("momentum", cases.slow_after(1, MOMENTA))
 def test_distance_from_the_flow_is_in_proportion_to_the_rate(momentum):
     rates, errors = _clock_errors(momentum)
     slope = np.polyfit(np.log(rates), np.log(errors), 1)[0]

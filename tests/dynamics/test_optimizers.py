@@ -58,7 +58,8 @@ OPTIMIZERS: dict[str, tuple[optax.GradientTransformation, Any, optax.GradientTra
 }
 # Behind a clipped gradient Adam shows its eps of 1e-8; and optax divides its counts of steps in float32.
 ROUNDING = {"clipped adam": 1e-6, "adam warming up": 2e-7}
-EACH = pytest.mark.parametrize("name", OPTIMIZERS)
+# One of each kind: constant, with momentum, of single parameters, clipped, with a schedule, from a rate of 0.
+FAST = ("sgd", "nesterov", "adam", "clipped sgd", "stairs with momentum", "adam warming up")
 STEPS = 12
 
 
@@ -98,7 +99,7 @@ def _loop(optimizer):
     return np.array(path)
 
 
-@EACH
+@pytest.mark.parametrize("name", cases.slow_after(6, sorted(OPTIMIZERS, key=lambda name: name not in FAST)))
 def test_steps_and_times(name):
     """At the end of each step by the clock of the formula, the weights are those of the loop, and nothing else is."""
     optimizer, _, without = OPTIMIZERS[name]
@@ -248,7 +249,7 @@ MAKERS = {
 }
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", cases.slow_after(3, ["traced momentum", "adam", "cosine", "sgd", "momentum"]))
 def test_rates_may_be_traced(name):
     make, rates = MAKERS[name], [0.1, 0.05]
     problem, ts = cases.modes([1.0, 2.0], [1.0, 0.5]), [0.0, 0.31, 0.45]

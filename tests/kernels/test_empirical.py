@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxsolve import kernels, nets
-from tests.cases import ACTIVATIONS, assert_fails, eps, inputs, scaling
+from tests.cases import ACTIVATIONS, assert_fails, eps, inputs, scaling, slow_after
 
 
 def _net(key, activation: Any = "tanh", *, depth=2, bias=True):
@@ -38,7 +38,7 @@ def _assert_close(kernel, reference, units=30):
     np.testing.assert_allclose(kernel, reference, rtol=0, atol=eps(units) * size)
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("name", slow_after(5, ACTIVATIONS))
 def test_dense_networks_against_brute_force(name, getkey):
     """Three outputs, biases, unequal rates, x1 other than x2."""
     net, x1, x2 = _net(getkey(), ACTIVATIONS[name][0]), inputs(getkey(), 4), inputs(getkey(), 6)

@@ -71,7 +71,7 @@ def test_linearized_follows_the_linear_equation(make, ridge, getkey):
         cases.assert_fails(close)
 
 
-@pytest.mark.parametrize("ridge", [0.0, 0.2])
+@pytest.mark.parametrize("ridge", cases.slow_after(1, [0.0, 0.2]))
 @pytest.mark.parametrize("make", [_kernel, _mixed], ids=["diagonal", "mixed"])
 def test_regression_is_the_end_of_the_flow(make, ridge, getkey):
     (kernel, cross), (y, start, start_test) = make(getkey()), _targets(getkey())
@@ -135,6 +135,7 @@ def test_degenerate_kernels_give_no_nan(kernel):
 
 
 @pytest.mark.x64_only
+@pytest.mark.slow
 def test_derivatives(getkey):
     """In everything at once, by central differences, at a kernel of low rank with equal eigenvalues."""
     features = jnp.linalg.qr(_features(getkey(), 3, points=N))[0] * jnp.array([[1.0, 1.0, 3.0]])

@@ -11,7 +11,7 @@ from hypothesis import given, HealthCheck, settings, strategies as st
 from jax import lax
 
 from jaxsolve import kernels, nets
-from tests.cases import assert_fails, eps
+from tests.cases import assert_fails, eps, slow_after
 from tests.inside import capture, costs, Outputs
 
 
@@ -256,7 +256,7 @@ def test_rates_and_single_precision_under_jit():
     np.testing.assert_allclose(small, found, rtol=0, atol=1e-5 * np.max(np.abs(found)))
 
 
-@pytest.mark.parametrize("name", ["tied read-out", "convolution", "scan", "bias and gain"])
+@pytest.mark.parametrize("name", slow_after(2, ["tied read-out", "convolution", "scan", "bias and gain"]))
 def test_products_with_the_jacobian(name):
     f, params, x = FUNCTIONS[name]
     net = nets.Function(f, params)

@@ -36,12 +36,12 @@ from jaxsolve.nets import (
     TwoLayerLinear,
     WideResNet,
 )
-from tests.cases import assert_fails, eps, inputs, problem, scaling
+from tests.cases import assert_fails, eps, inputs, problem, scaling, slow_after
 
 
 UNITS, SIZE = 4, 7
 PADDED = Padded(UNITS, SIZE)
-ACTIVATIONS = {"softplus": softplus(5.0), "sigmoid": "sigmoid", "relu": "relu", "tanh": "tanh", "linear": "linear"}
+ACTIVATIONS = {"softplus": softplus(5.0), "relu": "relu", "sigmoid": "sigmoid", "tanh": "tanh", "linear": "linear"}
 
 
 def _mlp(width: Any, activation: Any = "softplus", *, depth: int = 2, bias: bool = True, **options: Any) -> MLP:
@@ -88,7 +88,7 @@ def _same(found: Any, expected: Any, units: float = 100) -> None:
 @pytest.mark.parametrize(
     "init", [Gaussian(), Sphere(), Mirrored(), Mirrored(Sphere())], ids=["Gaussian", "Sphere", "Mirrored", "both"]
 )
-@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("depth", slow_after(1, [3, 1]))
 def test_the_start_is_that_of_the_width_number_by_number(init, depth):
     plain, padded = _pair(depth=depth, init=init)
     _same(_own(padded), [*plain.weights, *plain.biases], units=4)
@@ -140,7 +140,7 @@ def test_rules_of_scaling_see_the_units(name):
 # --- what is computed
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("name", slow_after(2, ACTIVATIONS))
 def test_outputs_kernels_and_conserved_quantities(name, getkey):
     plain, padded = _pair(name)
     x = inputs(getkey())
@@ -160,6 +160,7 @@ def test_outputs_kernels_and_conserved_quantities(name, getkey):
         _same(found.scale, expected.scale)
 
 
+@pytest.mark.slow
 def test_other_routes_to_the_kernel(getkey):
     """By products, and by the signals of `FunctionSpace`."""
     plain, padded = _pair()

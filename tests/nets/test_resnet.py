@@ -137,7 +137,7 @@ def test_resnet18_without_normalisation_is_the_formula(getkey):
     _assert_forward(net, x, lambda net: _eighteen(net, x, 0))
 
 
-@pytest.mark.parametrize("make", [WRN(2, 1), R18], ids=["wide", "18"])
+@pytest.mark.parametrize("make", [pytest.param(WRN(2, 1), marks=pytest.mark.slow), R18], ids=["wide", "18"])
 def test_a_wider_window_with_a_border_of_zeros_is_the_same_network(make, getkey):
     narrow = make(scaling=Scaling.standard(), key=getkey())
     wide = make(window=5, scaling=Scaling.standard(), key=getkey())

@@ -77,7 +77,9 @@ def _line(width: Any, gamma: Any = 1.0, sigma: Any = 1.0):
     return Problem(net, np.outer(along, [1.0, 2.0, -1.0]), 1 + along[:, None])
 
 
-@pytest.mark.parametrize("closed_form", [theory.TwoLayerLine(), theory.SilentAlignment(), theory.PhaseOne()], ids=repr)
+@pytest.mark.parametrize(
+    "closed_form", cases.slow_after(1, [theory.TwoLayerLine(), theory.SilentAlignment(), theory.PhaseOne()]), ids=repr
+)
 def test_closed_forms_are_one_fused_program(closed_form):
     # The approximations hold from a small start.
     small = 1.0 if closed_form == theory.TwoLayerLine() else 1e-3

@@ -210,7 +210,9 @@ def test_bad_arguments(changes, error, message):
         plan(**arguments)
 
 
-@pytest.mark.parametrize(("loss", "size"), [(losses.MSE(), 80), (losses.Logistic(), 64)])
+@pytest.mark.parametrize(
+    ("loss", "size"), [(losses.MSE(), 80), pytest.param(losses.Logistic(), 64, marks=pytest.mark.slow)]
+)
 def test_the_default_batch_is_that_of_the_dynamics_that_runs(loss, size):
     """A frozen kernel is a closed form under MSE, and marches under any other loss."""
     build = lambda rate: cases.modes(rate * jnp.ones(2), jnp.ones(2), loss=loss)

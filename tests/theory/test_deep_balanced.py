@@ -57,6 +57,7 @@ def test_other_depths(sizes, options):
 
 
 @pytest.mark.x64_only
+@pytest.mark.slow
 def test_targets_of_the_opposite_sign():
     # They fall to the saddle, which the flow of the weights leaves when rounding has grown: times are short of that.
     problem = aligned(2, (3, 3, 3, 2), eta=(0.5, 1.2, 2.0), strengths=0.9, targets=[-0.8, 1.1])

@@ -77,6 +77,7 @@ def test_data_without_a_solution_have_no_implicit_bias():
     assert np.all(np.isfinite(jax.jit(bias)(jnp.array([1.0, 1.0]))))
 
 
+@pytest.mark.slow
 def test_derivatives_of_what_is_zero():
     """Of a sample at the origin and of data along an axis; and of a neuron that is balanced."""
 

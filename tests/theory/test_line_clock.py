@@ -131,6 +131,7 @@ def waves(f, y):
 
 
 @pytest.mark.x64_only
+@pytest.mark.slow
 def test_with_several_minima_what_is_not_refused_is_right():
     """A small start falls into the nearest minimum; a larger one passes others, where its pace nearly stops."""
     near, far = (line_problem(waves, sigma=sigma, gamma=1.0, eta=(1.0, 1.0)) for sigma in (0.3, 1.0))
