@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
 from . import kernels, nets
+from ._both_ways import both_ways, shape_and_rule
 from ._checks import concrete, describe, require_finite, require_flag, warn_of_rounded_products
 from .losses import AbstractLoss, accepts, find_loss, MSE
 
@@ -78,6 +79,7 @@ class Problem(eqx.Module):
     initial_test: Float[Array, "m out"] | None
     state: eqx.nn.State | None
     centered: bool = eqx.field(static=True)  # changes the program
+    own_rule: bool = eqx.field(static=True)  # whether the network has a backward rule of its own
 
     def __init__(
         self,
@@ -145,7 +147,7 @@ class Problem(eqx.Module):
         if self.state is None:
             out = self._shape_of_output(x, which)
         else:
-            batch, _ = eqx.filter_eval_shape(_with_state, self.net, x[:1], self.state)
+            (batch, _), self.own_rule = shape_and_rule(_with_state, self.net, x[:1], self.state)
             out = jax.ShapeDtypeStruct(batch.shape[1:], batch.dtype)
         shape = getattr(out, "shape", None)
         if shape is None or len(shape) != 1:
@@ -154,7 +156,8 @@ class Problem(eqx.Module):
 
     def _shape_of_output(self, x: Array, which: str) -> Any:
         try:
-            return eqx.filter_eval_shape(self.net, x[0])
+            out, self.own_rule = shape_and_rule(self.net, x[0])
+            return out
         except jax.errors.JAXTypeError:
             raise  # a network that branches on traced values, about which JAX says more
         except Exception as error:
@@ -199,7 +202,7 @@ class Problem(eqx.Module):
     def _forward(self, net: Any, x: Array | None = None) -> Array:
         """What a network returns at inputs x, the training set if None: all outputs of the problem come from here."""
         if self.state is None:
-            return jax.vmap(net)(self.x if x is None else x)
+            return jax.vmap(both_ways(net) if self.own_rule else net)(self.x if x is None else x)
         f, state = _with_state(eqx.nn.inference_mode(net, False), self.x, self.state)
         return f if x is None else _with_state(eqx.nn.inference_mode(net), x, state)[0]
 

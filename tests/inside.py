@@ -3,6 +3,9 @@
 A name belongs here only if public ones do not reach what is tested.
 """
 
+# What gives networks with a backward rule of their own a forward one: a rule that differs from the function shows it.
+from jaxsolve._both_ways import both_ways
+
 # Most arguments are checked by these.
 from jaxsolve._checks import one_number, require_key, require_size
 
@@ -175,6 +178,7 @@ __all__ = [
     "Tiling",
     "adjacent",
     "alignments",
+    "both_ways",
     "app",
     "balanced",
     "batch_weights",

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from .. import nets
+from .._both_ways import both_ways
 
 
 class Lens(nets.AbstractNetwork):
@@ -65,7 +66,7 @@ class Lens(nets.AbstractNetwork):
         if self.start is None:
             return self.net(x)
         params, rest = nets.partition(self.net)
-        at = lambda p: eqx.combine(p, rest)(x)
+        at = lambda p: both_ways(eqx.combine(p, rest))(x)
         if self.linear:
             direction = jax.tree.map(jnp.subtract, params, self.start)
             start, change = jax.jvp(at, (self.start,), (direction,))

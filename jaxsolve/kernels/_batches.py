@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree, Shaped
 
+from .._both_ways import both_ways
 from .._checks import describe, require_size
 from ..nets import partition
 from ._capture import output_of
@@ -19,9 +20,9 @@ BATCH_MEMORY = 64 * 2**20
 
 
 def function(net: Any) -> tuple[PyTree, Callable[[PyTree, Array], Array]]:
-    """The trainable arrays, and the network as a function of them and a batch."""
+    """The trainable arrays, and the network as a function of them and a batch, with derivatives in both modes."""
     params, static = partition(net)
-    return params, lambda p, x: jax.vmap(eqx.combine(p, static))(x)
+    return params, lambda p, x: jax.vmap(both_ways(eqx.combine(p, static)))(x)
 
 
 def output(net: Any, x: Shaped[Array, "n ..."]) -> jax.ShapeDtypeStruct:

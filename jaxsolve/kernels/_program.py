@@ -9,6 +9,8 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import Array, PyTree
 
+from .._both_ways import rebound
+
 
 # A scan of more steps is not unrolled: programs grow with them, and so does the time to compile.
 LONGEST_SCAN = 64
@@ -123,14 +125,7 @@ class _Writer:
                 return self._inline(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), inputs)
             if name == "scan" and eqn.params["length"] <= LONGEST_SCAN:
                 return self._unroll(eqn, inputs)
-        bound = eqn.primitive.get_bind_params(eqn.params)
-        subfuns, params = bound if isinstance(bound, tuple) else ((), bound)  # a pair in older versions of JAX
-
-        def call(*values: Any) -> Sequence[Any]:
-            found = eqn.primitive.bind(*subfuns, *values, **params)
-            return found if eqn.primitive.multiple_results else [found]
-
-        return self._add(name, eqn.params, inputs, [var.aval for var in eqn.outvars], call)
+        return self._add(name, eqn.params, inputs, [var.aval for var in eqn.outvars], rebound(eqn))
 
     def _add(self, name: str, params: dict[str, Any], inputs: list[int], shapes: Any, call: Any) -> list[int]:
         outputs = [self._slot(shape) for shape in shapes]

@@ -1,0 +1,157 @@
+"""Networks with a backward rule of their own (`jax.custom_vjp`), which have a derivative in forward mode as well."""
+
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import jaxsolve as js
+from tests.cases import assert_fails, eps, slow_after
+from tests.inside import both_ways
+
+
+@jax.custom_vjp
+def own_tanh(x):
+    return jnp.tanh(x)
+
+
+own_tanh.defvjp(lambda x: (jnp.tanh(x), jnp.tanh(x)), lambda kept, back: (back * (1 - kept**2),))
+
+
+@jax.custom_vjp
+def row(table, index):
+    return table[index]
+
+
+def _row_back(kept, back):
+    shape, index = kept
+    return jnp.zeros(shape, back.dtype).at[index].set(back), None
+
+
+row.defvjp(lambda table, index: (table[index], (table.shape, index)), _row_back)
+
+
+class Net(eqx.Module):
+    """Two layers; `within` says where the rule stands."""
+
+    first: jax.Array
+    last: jax.Array
+    activation: Any = eqx.field(static=True)
+    within: str = eqx.field(static=True)
+
+    def __call__(self, x):
+        z = self.first @ x
+        if self.within == "scan":
+            z, _ = jax.lax.scan(lambda z, shift: (self.activation(z + shift), None), z, jnp.array([0.1, 0.2]))
+        elif self.within == "branch":
+            z = jax.lax.cond(x[0] > 0, self.activation, jnp.sin, z)
+        elif self.within == "call":
+            z = jax.jit(jax.checkpoint(lambda z: self.activation(z)))(z)
+        elif self.within == "batch":
+            z = jax.vmap(self.activation)(z)
+        elif self.within == "integers":
+            z = self.activation(row(jnp.stack([z, 2 * z]), jnp.asarray(x[0] > 0, jnp.int32)))
+        else:
+            z = self.activation(z)
+        return self.last @ z
+
+
+WITHIN = ("itself", "scan", "branch", "call", "batch", "integers")
+
+
+def _net(activation, within="itself"):
+    first, last = jr.normal(jr.key(0), (7, 3)), jr.normal(jr.key(1), (2, 7))
+    return Net(first, last / 7**0.5, activation, within)
+
+
+def _problem(activation, within="itself"):
+    x = jr.normal(jr.key(2), (6, 3))
+    return js.Problem(_net(activation, within), x, jnp.sin(x[:, :2]), test=(x[:2], x[:2, :2]))
+
+
+@pytest.mark.parametrize("within", WITHIN)
+def test_derivatives_of_both_modes_and_of_second_order_are_those_without_the_rule(within):
+    own, plain = _problem(own_tanh, within), _problem(jnp.tanh, within)
+    assert own.own_rule
+    turned = lambda leaf: jnp.cos(jnp.arange(leaf.size, dtype=leaf.dtype)).reshape(leaf.shape)
+
+    @jax.jit
+    def seen(problem):
+        v = jax.tree.map(turned, problem.params)
+        forward = lambda p: jax.jvp(problem.outputs, (p,), (v,))
+        curvature = jax.jvp(jax.grad(problem.objective), (problem.params,), (v,))[1]
+        twice = jax.jvp(lambda p: forward(p)[1], (problem.params,), (v,))[1]
+        kept = jax.grad(lambda p: jnp.sum(jnp.sin(forward(p)[1])))(problem.params)
+        back = jax.vjp(problem.test_outputs, problem.params)[1](jnp.ones((2, 2)))
+        return jax.tree.leaves((forward(problem.params), curvature, twice, kept, back))
+
+    def check(twin):
+        for found, expected in zip(seen(own), seen(twin), strict=True):
+            np.testing.assert_allclose(found, expected, atol=eps(30))
+
+    check(plain)
+    assert_fails(lambda: check(_problem(jnp.sin, within)))
+
+
+def test_forward_mode_obeys_the_rule_and_not_the_function():
+    @jax.custom_vjp
+    def steeper(x):
+        return jnp.tanh(x)
+
+    steeper.defvjp(lambda x: (jnp.tanh(x), x), lambda x, back: (3 * back * (1 - jnp.tanh(x) ** 2),))
+    x = jnp.array([0.3, -1.0])
+    found = jax.jvp(both_ways(steeper), (x,), (jnp.ones(2),))[1]
+    np.testing.assert_allclose(found, 3 * (1 - np.tanh(x) ** 2), rtol=eps(10))
+
+
+@pytest.mark.parametrize("flow", slow_after(1, [js.integrators.FunctionSpace(), js.integrators.ParameterSpace()]))
+def test_it_flows_as_without_the_rule_by_what_needs_forward_mode(flow):
+    watched = (js.observe.loss(), js.observe.outputs())
+    run = lambda activation: js.solve(_problem(activation), js.GradientFlow(flow), [1.0, 5.0], observe=watched)
+    own, plain = run(own_tanh), run(jnp.tanh)
+    np.testing.assert_allclose(own["outputs"], plain["outputs"], atol=eps(1e4))
+
+
+def test_conditions_are_located():
+    flow = js.GradientFlow(diffrax.Tsit5(), until=js.until.loss_below(0.1))
+    run = lambda activation: js.solve(_problem(activation), flow, [0.0, jnp.inf])
+    np.testing.assert_allclose(run(own_tanh).t_end, run(jnp.tanh).t_end, rtol=eps(1e4))
+
+
+def test_products_with_the_kernel():
+    own, plain = _problem(own_tanh), _problem(jnp.tanh)
+    product = lambda problem: js.kernels.NTKOperator(problem.net, problem.x).mv(problem.y)
+    np.testing.assert_allclose(product(own), product(plain), rtol=eps(1e3))
+
+
+@pytest.mark.slow
+def test_it_is_diagnosed_as_without_the_rule():
+    found = [
+        js.diagnose(problem.net, problem.x, problem.y, steps=20) for problem in map(_problem, (own_tanh, jnp.tanh))
+    ]
+    assert str(found[0]) == str(found[1])
+
+
+def test_a_rule_that_is_not_linear_serves_backwards_only():
+    @jax.custom_vjp
+    def clipped(x):
+        return x
+
+    clipped.defvjp(lambda x: (x, None), lambda _, back: (jnp.clip(back, -0.01, 0.01),))
+    problem = _problem(clipped)
+    found, whole = (jax.grad(one.objective)(one.params).first for one in (problem, _problem(lambda x: x)))
+    back = (problem.net.last.T @ (problem.outputs(problem.params) - problem.y).T) / len(problem.x)
+    np.testing.assert_allclose(found, jnp.clip(back, -0.01, 0.01) @ problem.x, atol=eps(10))
+    assert np.abs(found - whole).max() > 0.01
+    with pytest.raises(TypeError, match="can't apply forward-mode"):
+        jax.jvp(problem.outputs, (problem.params,), (problem.params,))
+
+
+def test_others_are_called_as_they_are():
+    assert not _problem(jnp.tanh).own_rule
+    assert not _problem(jax.nn.relu).own_rule  # a forward rule of its own
