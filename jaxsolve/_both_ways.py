@@ -1,16 +1,20 @@
 """Functions with a backward rule of their own (`jax.custom_vjp`), of which JAX knows no derivative in forward mode."""
 
+import enum
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import ClosedJaxpr, Literal
 
 
 _RULES = ("custom_vjp_call", "custom_vjp_call_jaxpr")
-_CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint")
+_CALLS = ("jit", "pjit", "closed_call", "core_call")
+_SAVING = ("remat", "remat2", "checkpoint")
 
 
 def shape_and_rule(f: Callable[..., Any], *arguments: Any) -> tuple[Any, bool]:
@@ -20,13 +24,16 @@ def shape_and_rule(f: Callable[..., Any], *arguments: Any) -> tuple[Any, bool]:
 
 
 def both_ways(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """f with every backward rule of its own in forward mode as well: what pulls back is transposed.
+    """f with its own backward rules in forward mode as well: what pulls back is transposed.
 
-    A rule that is not linear in what it pulls back, such as one that clips gradients, stays without.
+    A rule stays without, and JAX says so in forward mode, if it is not linear in what it pulls back, as one that clips
+    gradients, or stands in a `while_loop` or behind another rule for forward mode.
     """
 
     def whole(x: Any) -> Any:
         closed = jax.make_jaxpr(f)(x)
+        if not _has_rule(closed.jaxpr):
+            return f(x)
         (found,) = _evaluate(closed, [x])
         return found
 
@@ -69,12 +76,15 @@ def _evaluate(closed: ClosedJaxpr, inputs: Sequence[Any]) -> list[Any]:
 def _apply(eqn: Any, inputs: list[Any]) -> Sequence[Any]:
     name, params = eqn.primitive.name, eqn.params
     if name in _RULES:
-        return _with_forward_rule(rebound(eqn), inputs)(*inputs)
+        call = rebound(eqn)
+        return (_with_forward_rule(call) if _is_linear(eqn, call) else call)(*inputs)
     programs = list(_inside(eqn))
     if any(_has_rule(program.jaxpr) for program in programs):
         if name in _CALLS:
             return _evaluate(programs[0], inputs)
-        if name == "cond":
+        if name in _SAVING:
+            return jax.checkpoint(lambda *given: _evaluate(programs[0], given), policy=params["policy"])(*inputs)
+        if name == "cond" and params.get("branches_platforms") is None:
             branch = lambda program: lambda *given: _evaluate(program, given)
             return jax.lax.switch(inputs[0], [branch(program) for program in programs], *inputs[1:])
         if name == "scan":
@@ -90,23 +100,98 @@ def _apply(eqn: Any, inputs: list[Any]) -> Sequence[Any]:
     return rebound(eqn)(*inputs)
 
 
-def _with_forward_rule(call: Callable[..., Sequence[Any]], inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
-    """The call, with a derivative in forward mode if what it pulls back can be transposed."""
-    moving = [i for i, value in enumerate(inputs) if jnp.issubdtype(jnp.result_type(value), jnp.inexact)]
+def _forward(
+    call: Callable[..., Sequence[Any]], moving: Sequence[int], primals: Sequence[Any], tangents: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
+    """What a call returns, and how that moves with some of its inputs."""
+    found, pull = _pulled(call, moving, primals)
+    (change,) = jax.linear_transpose(pull, found)(tuple(tangents[i] for i in moving))
+    return found, change
 
-    def forward(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        def of_moving(*values: Any) -> list[Any]:
-            given = dict(zip(moving, values, strict=True))
-            return list(call(*(given.get(i, value) for i, value in enumerate(primals))))
 
-        found, pull = jax.vjp(of_moving, *(primals[i] for i in moving))
-        (change,) = jax.linear_transpose(pull, found)(tuple(tangents[i] for i in moving))
-        return found, change
+def _pulled(call: Callable[..., Sequence[Any]], moving: Sequence[int], primals: Sequence[Any]) -> tuple[list[Any], Any]:
+    def of_moving(*values: Any) -> list[Any]:
+        given = dict(zip(moving, values, strict=True))
+        return list(call(*(given.get(i, value) for i, value in enumerate(primals))))
 
+    return jax.vjp(of_moving, *(primals[i] for i in moving))
+
+
+def _is_linear(eqn: Any, call: Callable[..., Sequence[Any]]) -> bool:
+    """Whether what pulls back is known to be linear, and JAX can transpose it: it transposes some that are not."""
+    shaped = lambda atoms: [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in atoms]
+    given, back = shaped(eqn.invars), shaped(eqn.outvars)
+    moving = [i for i, value in enumerate(given) if jnp.issubdtype(value.dtype, jnp.inexact)]
+    moving = [i for i in moving if i >= eqn.params.get("num_consts", 0)]
     try:
-        jax.eval_shape(forward, inputs, inputs)
-    except Exception:  # of many kinds; in forward mode JAX then says that there is no rule
-        return call
+        jax.eval_shape(lambda given: _forward(call, moving, given, given), given)
+        pull = jax.make_jaxpr(lambda given, back: _pulled(call, moving, given)[1](back))(given, back).jaxpr
+    except Exception:  # whatever a rule cannot do is left to itself
+        return False
+    found = _kinds(pull, [_Kind.OTHER] * len(given) + [_Kind.LINEAR] * len(back))
+    return all(kind is not _Kind.OTHER for kind in found)
+
+
+class _Kind(enum.Enum):
+    """How a value depends on what is pulled back."""
+
+    ZERO = enum.auto()
+    LINEAR = enum.auto()
+    OTHER = enum.auto()  # not at all, or not known to be linear
+
+
+# Linear in the first operand, in either of two, and in all together; the last has operands that only say where.
+_FIRST = {
+    *("neg", "reshape", "transpose", "broadcast_in_dim", "reduce_sum", "cumsum", "slice", "dynamic_slice", "squeeze"),
+    *("expand_dims", "rev", "copy", "convert_element_type", "gather", "div", "real", "imag", "reduce_precision"),
+}
+_EITHER = {"mul", "dot_general", "conv_general_dilated"}
+_TOGETHER = {
+    **dict.fromkeys(("add", "add_any", "sub", "concatenate", "pad"), slice(None)),
+    **dict.fromkeys(("select_n",), slice(1, None)),
+    **dict.fromkeys(("dynamic_update_slice",), slice(2)),
+    **dict.fromkeys(("scatter", "scatter-add"), slice(0, 3, 2)),
+}
+
+
+def _kinds(jaxpr: Any, inputs: Sequence[_Kind]) -> list[_Kind]:
+    """How the outputs of a program depend on what is pulled back, where its inputs do so."""
+    known = dict.fromkeys(jaxpr.constvars, _Kind.OTHER) | dict(zip(jaxpr.invars, inputs, strict=True))
+
+    def of(atom: Any) -> _Kind:
+        if isinstance(atom, Literal):
+            return _Kind.ZERO if np.all(np.asarray(atom.val) == 0) else _Kind.OTHER
+        return known[atom]
+
+    for eqn in jaxpr.eqns:
+        kinds = [of(atom) for atom in eqn.invars]
+        if eqn.primitive.name in _CALLS + _SAVING:
+            found = _kinds(next(_inside(eqn)).jaxpr, kinds)
+        else:
+            found = [_kind(eqn, kinds)] * len(eqn.outvars)
+        known |= dict(zip(eqn.outvars, found, strict=True))
+    return [of(atom) for atom in jaxpr.outvars]
+
+
+def _kind(eqn: Any, kinds: list[_Kind]) -> _Kind:
+    name, linear = eqn.primitive.name, [i for i, kind in enumerate(kinds) if kind is _Kind.LINEAR]
+    if not all(jnp.issubdtype(atom.aval.dtype, jnp.inexact) for atom in eqn.outvars):
+        return _Kind.OTHER
+    if name in _TOGETHER:
+        part = kinds[_TOGETHER[name]]
+        alone = _Kind.OTHER in part or len([kind for kind in kinds if kind is _Kind.LINEAR]) > part.count(_Kind.LINEAR)
+        return _Kind.OTHER if alone else (_Kind.LINEAR if linear else _Kind.ZERO)
+    if name in _FIRST and linear in ([], [0]) or name in _EITHER and len(linear) == 1:
+        return _Kind.LINEAR if linear else kinds[0]
+    return _Kind.OTHER
+
+
+def _with_forward_rule(call: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:
     both = jax.custom_jvp(lambda *given: list(call(*given)))
-    both.defjvp(forward)
+
+    def forward(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
+        moving = [i for i, tangent in enumerate(tangents) if not isinstance(tangent, SymbolicZero)]
+        return _forward(call, moving, primals, tangents)
+
+    both.defjvp(forward, symbolic_zeros=True)
     return both

@@ -147,7 +147,8 @@ class Problem(eqx.Module):
         if self.state is None:
             out = self._shape_of_output(x, which)
         else:
-            (batch, _), self.own_rule = shape_and_rule(_with_state, self.net, x[:1], self.state)
+            self.own_rule = False  # none is looked for behind a state
+            batch, _ = eqx.filter_eval_shape(_with_state, self.net, x[:1], self.state)
             out = jax.ShapeDtypeStruct(batch.shape[1:], batch.dtype)
         shape = getattr(out, "shape", None)
         if shape is None or len(shape) != 1:
@@ -156,7 +157,7 @@ class Problem(eqx.Module):
 
     def _shape_of_output(self, x: Array, which: str) -> Any:
         try:
-            out, self.own_rule = shape_and_rule(self.net, x[0])
+            out, self.own_rule = shape_and_rule(lambda net, sample: net(sample), self.net, x[0])
             return out
         except jax.errors.JAXTypeError:
             raise  # a network that branches on traced values, about which JAX says more

@@ -319,7 +319,8 @@ def _raise_on_failure(
     number = concrete(code)
     if number is None or number.ndim or number < FIRST_FAILURE:
         return
-    if isinstance(dynamics, AbstractRandomAccess) or RESULT_NAMES[int(number)] == "not_applicable":
+    refused = RESULT_NAMES[int(number)] == "not_applicable" and hasattr(dynamics, "check")
+    if isinstance(dynamics, AbstractRandomAccess) or refused:
         check_applies(problem, dynamics, throw=True)
     raise SolveError(
         f"{trajectory.dynamics} ended at t = {float(trajectory.t_end):.6g} after {int(trajectory.stats.steps)} "

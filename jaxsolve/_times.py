@@ -19,16 +19,15 @@ def read_times(ts: Any, dtype: Any) -> Float[Array, "..."]:
         array = known if known is not None else jnp.asarray(ts)  # lists may hold traced numbers
     except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"{wrong} {describe(ts)}") from error
-    if not (array.dtype.kind in "iu" or jnp.issubdtype(array.dtype, jnp.floating)):
+    if not (getattr(array.dtype, "kind", "") in ("i", "u") or jnp.issubdtype(array.dtype, jnp.floating)):
         raise TypeError(f"{wrong} {describe(ts)}")
     if array.ndim > 1 or array.size == 0:
         raise ValueError(f"ts must be one time or a non-empty 1-D sequence, got shape {array.shape}")
-    # What is known stays known inside a trace, also as an array of JAX.
+    # An array of JAX stays one: inside a trace a new one would be traced.
     array = (ts if isinstance(ts, jax.Array) else array).astype(dtype)
-    known = concrete(array)
     if known is None:
         return jnp.asarray(array)
-    known = np.atleast_1d(known)
+    known = np.atleast_1d(known.astype(dtype))
     if np.any(np.isnan(known)) or np.any(known < 0):
         raise ValueError(f"ts must be >= 0 and not NaN, got a smallest value of {known.min()}")
     falls = known[1:] < known[:-1]

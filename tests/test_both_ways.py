@@ -137,19 +137,63 @@ def test_it_is_diagnosed_as_without_the_rule():
     assert str(found[0]) == str(found[1])
 
 
-def test_a_rule_that_is_not_linear_serves_backwards_only():
+RULES = {
+    "clips": lambda back, x: jnp.clip(back, -0.01, 0.01),
+    "adds": lambda back, x: back + 0.1 * x,
+    "chooses": lambda back, x: jnp.where(x > 0, back, 0.1),
+    "ignores": lambda back, x: 0.1 * x,
+    "quantises": lambda back, x: (100 * back).astype(jnp.int8).astype(back.dtype) / 100,
+    "signs": lambda back, x: (back > 0).astype(back.dtype) - (back < 0).astype(back.dtype),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_that_is_not_linear_serves_backwards_only(name):
+    rule = RULES[name]
+
     @jax.custom_vjp
-    def clipped(x):
+    def own(x):
         return x
 
-    clipped.defvjp(lambda x: (x, None), lambda _, back: (jnp.clip(back, -0.01, 0.01),))
-    problem = _problem(clipped)
-    found, whole = (jax.grad(one.objective)(one.params).first for one in (problem, _problem(lambda x: x)))
+    own.defvjp(lambda x: (x, x), lambda x, back: (rule(back, x),))
+    problem = _problem(own)
+    found = jax.grad(problem.objective)(problem.params).first
     back = (problem.net.last.T @ (problem.outputs(problem.params) - problem.y).T) / len(problem.x)
-    np.testing.assert_allclose(found, jnp.clip(back, -0.01, 0.01) @ problem.x, atol=eps(10))
-    assert np.abs(found - whole).max() > 0.01
+    pulled = jax.vmap(rule, in_axes=1, out_axes=1)(back, problem.net.first @ problem.x.T)
+    np.testing.assert_allclose(found, pulled @ problem.x, atol=eps(10))
+    assert np.abs(pulled - back).max() > 0.003
     with pytest.raises(TypeError, match="can't apply forward-mode"):
         jax.jvp(problem.outputs, (problem.params,), (problem.params,))
+
+
+def test_a_rule_may_close_over_arrays_and_meet_data_where_it_is_infinite():
+    table = jnp.array([0.5, 2.0])
+
+    @jax.custom_vjp
+    def own(w, x):
+        return w * jnp.sqrt(x) * table[1]
+
+    def back(kept, back):
+        w, x = kept
+        return back * jnp.sqrt(x) * table[1], back * w * table[1] / (2 * jnp.sqrt(x))
+
+    own.defvjp(lambda w, x: (own(w, x), (w, x)), back)
+    x = jnp.array([0.0, 4.0])
+    move = lambda w: both_ways(lambda x: own(w, x))(x)
+    found = jax.jvp(move, (jnp.ones(2),), (jnp.array([1.0, 3.0]),))[1]
+    np.testing.assert_allclose(found, [0.0, 12.0])
+
+
+@pytest.mark.usefixtures("as_users")
+def test_a_network_that_needs_the_value_of_a_weight_is_refused_where_the_problem_is_made():
+    class Branching(eqx.Module):
+        w: jax.Array
+
+        def __call__(self, x):
+            return self.w * x if self.w > 0 else x
+
+    with pytest.raises(jax.errors.TracerBoolConversionError):
+        js.Problem(Branching(jnp.asarray(1.0)), jnp.ones((2, 1)), jnp.ones((2, 1)))
 
 
 def test_others_are_called_as_they_are():

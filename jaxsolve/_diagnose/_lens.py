@@ -66,10 +66,10 @@ class Lens(nets.AbstractNetwork):
         if self.start is None:
             return self.net(x)
         params, rest = nets.partition(self.net)
-        at = lambda p: both_ways(eqx.combine(p, rest))(x)
+        at = lambda p: eqx.combine(p, rest)(x)
         if self.linear:
             direction = jax.tree.map(jnp.subtract, params, self.start)
-            start, change = jax.jvp(at, (self.start,), (direction,))
+            start, change = jax.jvp(lambda p: both_ways(eqx.combine(p, rest))(x), (self.start,), (direction,))
         else:
             start = at(self.start)
             change = at(params) - start
