@@ -11,6 +11,8 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import ClosedJaxpr, Literal
 
+from ._equations import rebound, scan_counts
+
 
 _RULES = ("custom_vjp_call", "custom_vjp_call_jaxpr")
 _CALLS = ("jit", "pjit", "closed_call", "core_call")
@@ -38,18 +40,6 @@ def both_ways(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return found
 
     return whole
-
-
-def rebound(eqn: Any) -> Callable[..., Sequence[Any]]:
-    """What an equation does with its inputs."""
-    bound = eqn.primitive.get_bind_params(eqn.params)
-    subfuns, params = bound if isinstance(bound, tuple) else ((), bound)  # a pair in older versions of JAX
-
-    def call(*values: Any) -> Sequence[Any]:
-        found = eqn.primitive.bind(*subfuns, *values, **params)
-        return found if eqn.primitive.multiple_results else [found]
-
-    return call
 
 
 def _inside(eqn: Any) -> Iterator[ClosedJaxpr]:
@@ -88,7 +78,8 @@ def _apply(eqn: Any, inputs: list[Any]) -> Sequence[Any]:
             branch = lambda program: lambda *given: _evaluate(program, given)
             return jax.lax.switch(inputs[0], [branch(program) for program in programs], *inputs[1:])
         if name == "scan":
-            first, rows = params["num_consts"], params["num_consts"] + params["num_carry"]
+            first, carried = scan_counts(eqn)
+            rows = first + carried
 
             def body(carry: Sequence[Any], row: Sequence[Any]) -> tuple[list[Any], list[Any]]:
                 found = _evaluate(params["jaxpr"], [*inputs[:first], *carry, *row])

@@ -14,20 +14,9 @@ EACH_FILE = pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.rel
 
 # An arrow points to the importer; rooms on one line do not import each other.
 STEPS = (
-    (
-        "_results",
-        "_checks",
-        "_both_ways",
-        "_clock",
-        "_phi",
-        "_safe",
-        "_held",
-        "_regime",
-        "_memory",
-        "_renamed",
-        "_revision",
-    ),
-    ("nets", "losses", "data", "_counts", "_validity", "_certificate"),
+    ("_results", "_checks", "_clock", "_phi", "_safe", "_held", "_regime", "_memory", "_renamed", "_revision"),
+    ("_equations",),
+    ("nets", "losses", "data", "_both_ways", "_counts", "_validity", "_certificate"),
     ("kernels", "dmft"),
     ("_problem", "_brief"),
     ("_dynamics", "_flop", "_kernel_machine", "_trajectory"),

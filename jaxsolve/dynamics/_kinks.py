@@ -10,6 +10,7 @@ import numpy as np
 from jax.extend.core import Literal
 
 from .. import losses, nets
+from .._equations import scan_counts
 from .._problem import Problem
 
 
@@ -104,9 +105,8 @@ def _read_body(equation: Any, body: Any, inputs: list[_Known]) -> list[_Known]:
     found = _read(body, inputs)
     if equation.primitive.name not in ("scan", "while") or len(found) != len(equation.outvars):
         return found
-    params = equation.params
-    first = params["num_consts"] if "num_consts" in params else params["body_nconsts"]
-    carried = params.get("num_carry", len(found))
+    is_scan = equation.primitive.name == "scan"
+    first, carried = scan_counts(equation) if is_scan else (equation.params["body_nconsts"], len(found))
     after = [_either(*pair) for pair in zip(inputs[first : first + carried], found[:carried], strict=True)]
     return _read(body, [*inputs[:first], *after, *inputs[first + carried :]])
 

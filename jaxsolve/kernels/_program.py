@@ -9,7 +9,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import Array, PyTree
 
-from .._both_ways import rebound
+from .._equations import rebound, scan_counts
 
 
 # A scan of more steps is not unrolled: programs grow with them, and so does the time to compile.
@@ -136,7 +136,7 @@ class _Writer:
 
     def _unroll(self, eqn: Any, inputs: list[int]) -> list[int]:
         """The steps of a scan, one after the other."""
-        length, fixed, carried = (eqn.params[name] for name in ("length", "num_consts", "num_carry"))
+        length, (fixed, carried) = eqn.params["length"], scan_counts(eqn)
         consts, carry, rows = inputs[:fixed], inputs[fixed : fixed + carried], inputs[fixed + carried :]
         body, order = eqn.params["jaxpr"], range(length)
         stacked: list[list[int]] = [[] for _ in range(len(eqn.outvars) - carried)]

@@ -1,0 +1,24 @@
+"""Equations of the programs that JAX traces, as its versions write them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+def rebound(eqn: Any) -> Callable[..., Sequence[Any]]:
+    """What an equation does with its inputs."""
+    bound = eqn.primitive.get_bind_params(eqn.params)
+    subfuns, params = bound if isinstance(bound, tuple) else ((), bound)  # a pair in older versions of JAX
+
+    def call(*values: Any) -> Sequence[Any]:
+        found = eqn.primitive.bind(*subfuns, *values, **params)
+        return found if eqn.primitive.multiple_results else [found]
+
+    return call
+
+
+def scan_counts(eqn: Any) -> tuple[int, int]:
+    """How many inputs of a scan stay as they are, and how many it carries; they come first, before its rows."""
+    if "num_consts" in eqn.params:
+        return eqn.params["num_consts"], eqn.params["num_carry"]
+    fixed, carried, _ = eqn.params["ft_in"].unpack()  # since JAX 0.12
+    return len(fixed), len(carried)
