@@ -153,7 +153,9 @@ def look(path: Path) -> str:
         data = xarray.open_zarr(sys.argv[1], chunks=None, consolidated=consolidated).load()
     run = data.result.values >= 0
     assert run.any() and not run.all(), run.sum()
-    assert np.all(data.result.values[~run] == -1) and np.all(data.steps.values[~run] == -1)
+    assert np.all(data.result.values[~run] == -1)
+    # Of one chunk of three lanes: it may have been held up while that was being written, of which result comes last.
+    assert np.sum(data.steps.values[~run] != -1) <= 3
     assert np.all(np.isfinite(data.loss.values[run])) and np.all(np.isfinite(data.outputs.values[run]))
     assert data.outputs.dims == ("rate", "kind", "start", "t", "sample", "output")
     assert data.loss.attrs["units"] == "loss" and data.t.attrs["units"] == "gradient-flow time"
