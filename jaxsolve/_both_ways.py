@@ -1,7 +1,7 @@
 """Functions with a backward rule of their own (`jax.custom_vjp`), of which JAX knows no derivative in forward mode."""
 
 import enum
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -11,12 +11,10 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import ClosedJaxpr, Literal
 
-from ._equations import rebound, scan_counts
+from ._equations import CALLS, inside, rebound, SAVING, scan_counts
 
 
 _RULES = ("custom_vjp_call", "custom_vjp_call_jaxpr")
-_CALLS = ("jit", "pjit", "closed_call", "core_call")
-_SAVING = ("remat", "remat2", "checkpoint")
 
 
 def shape_and_rule(f: Callable[..., Any], *arguments: Any) -> tuple[Any, bool]:
@@ -42,16 +40,8 @@ def both_ways(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return whole
 
 
-def _inside(eqn: Any) -> Iterator[ClosedJaxpr]:
-    """The programs that an equation runs."""
-    for value in eqn.params.values():
-        for part in value if isinstance(value, tuple | list) else (value,):
-            if hasattr(part, "eqns"):
-                yield part if hasattr(part, "jaxpr") else ClosedJaxpr(part, ())
-
-
 def _has_rule(jaxpr: Any) -> bool:
-    return any(eqn.primitive.name in _RULES or any(_has_rule(p.jaxpr) for p in _inside(eqn)) for eqn in jaxpr.eqns)
+    return any(eqn.primitive.name in _RULES or any(_has_rule(p.jaxpr) for p in inside(eqn)) for eqn in jaxpr.eqns)
 
 
 def _evaluate(closed: ClosedJaxpr, inputs: Sequence[Any]) -> list[Any]:
@@ -68,12 +58,12 @@ def _apply(eqn: Any, inputs: list[Any]) -> Sequence[Any]:
     if name in _RULES:
         call = rebound(eqn)
         return (_with_forward_rule(call) if _is_linear(eqn, call) else call)(*inputs)
-    programs = list(_inside(eqn))
+    programs = list(inside(eqn))
     if any(_has_rule(program.jaxpr) for program in programs):
-        if name in _CALLS:
-            return _evaluate(programs[0], inputs)
-        if name in _SAVING:
+        if name in SAVING:
             return jax.checkpoint(lambda *given: _evaluate(programs[0], given), policy=params["policy"])(*inputs)
+        if name in CALLS:
+            return _evaluate(programs[0], inputs)
         if name == "cond" and params.get("branches_platforms") is None:
             branch = lambda program: lambda *given: _evaluate(program, given)
             return jax.lax.switch(inputs[0], [branch(program) for program in programs], *inputs[1:])
@@ -131,7 +121,7 @@ class _Kind(enum.Enum):
     OTHER = enum.auto()  # not at all, or not known to be linear
 
 
-# Linear in the first operand, in either of two, and in all together; the last has operands that only say where.
+# Operations that are linear in their first operand, in either of two, and in some operands together: which, of these.
 _FIRST = {
     *("neg", "reshape", "transpose", "broadcast_in_dim", "reduce_sum", "cumsum", "slice", "dynamic_slice", "squeeze"),
     *("expand_dims", "rev", "copy", "convert_element_type", "gather", "div", "real", "imag", "reduce_precision"),
@@ -139,9 +129,10 @@ _FIRST = {
 _EITHER = {"mul", "dot_general", "conv_general_dilated"}
 _TOGETHER = {
     **dict.fromkeys(("add", "add_any", "sub", "concatenate", "pad"), slice(None)),
-    **dict.fromkeys(("select_n",), slice(1, None)),
-    **dict.fromkeys(("dynamic_update_slice",), slice(2)),
-    **dict.fromkeys(("scatter", "scatter-add"), slice(0, 3, 2)),
+    "select_n": slice(1, None),
+    "dynamic_update_slice": slice(2),
+    "scatter": slice(0, 3, 2),
+    "scatter-add": slice(0, 3, 2),
 }
 
 
@@ -156,8 +147,8 @@ def _kinds(jaxpr: Any, inputs: Sequence[_Kind]) -> list[_Kind]:
 
     for eqn in jaxpr.eqns:
         kinds = [of(atom) for atom in eqn.invars]
-        if eqn.primitive.name in _CALLS + _SAVING:
-            found = _kinds(next(_inside(eqn)).jaxpr, kinds)
+        if eqn.primitive.name in CALLS:
+            found = _kinds(next(inside(eqn)).jaxpr, kinds)
         else:
             found = [_kind(eqn, kinds)] * len(eqn.outvars)
         known |= dict(zip(eqn.outvars, found, strict=True))
@@ -170,8 +161,9 @@ def _kind(eqn: Any, kinds: list[_Kind]) -> _Kind:
         return _Kind.OTHER
     if name in _TOGETHER:
         part = kinds[_TOGETHER[name]]
-        alone = _Kind.OTHER in part or len([kind for kind in kinds if kind is _Kind.LINEAR]) > part.count(_Kind.LINEAR)
-        return _Kind.OTHER if alone else (_Kind.LINEAR if linear else _Kind.ZERO)
+        if _Kind.OTHER in part or part.count(_Kind.LINEAR) < len(linear):
+            return _Kind.OTHER
+        return _Kind.LINEAR if linear else _Kind.ZERO
     if name in _FIRST and linear in ([], [0]) or name in _EITHER and len(linear) == 1:
         return _Kind.LINEAR if linear else kinds[0]
     return _Kind.OTHER

@@ -1,7 +1,13 @@
 """Equations of the programs that JAX traces, as its versions write them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+from jax.extend.core import ClosedJaxpr
+
+
+CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint")  # do no more than run a program
+SAVING = CALLS[-3:]  # those that keep less of it for the way back
 
 
 def rebound(eqn: Any) -> Callable[..., Sequence[Any]]:
@@ -14,6 +20,14 @@ def rebound(eqn: Any) -> Callable[..., Sequence[Any]]:
         return found if eqn.primitive.multiple_results else [found]
 
     return call
+
+
+def inside(eqn: Any) -> Iterator[ClosedJaxpr]:
+    """The programs that an equation runs."""
+    for value in eqn.params.values():
+        for part in value if isinstance(value, tuple | list) else (value,):
+            if hasattr(part, "eqns"):
+                yield part if hasattr(part, "jaxpr") else ClosedJaxpr(part, ())
 
 
 def scan_counts(eqn: Any) -> tuple[int, int]:

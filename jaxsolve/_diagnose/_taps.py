@@ -12,11 +12,10 @@ import jax.numpy as jnp
 from jax.extend.core import Literal
 from jaxtyping import Array, PyTree
 
+from .._equations import CALLS, inside
 
-_CALLS = {
-    "jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint",
-    "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin",
-}  # fmt: skip
+
+_ENTERED = (*CALLS, "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 _PRODUCTS = {"dot_general", "conv_general_dilated", "gather"}
 _AFFINE = {
     "mul", "div", "add", "sub", "neg", "add_any", "convert_element_type", "reshape", "transpose", "squeeze",
@@ -92,14 +91,10 @@ def _inline(jaxpr: Any, constants: Any, inputs: list[Any], steps: list[_Step], n
 
 def _called(equation: Any) -> tuple[Any, Any] | None:
     """The program that an operation does no more than call, and its constants."""
-    if equation.primitive.name not in _CALLS:
+    program = next(inside(equation), None) if equation.primitive.name in _ENTERED else None
+    if program is None or len(program.jaxpr.invars) != len(equation.invars):
         return None
-    for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
-        inner = equation.params.get(name)
-        if inner is not None:
-            program, constants = (inner.jaxpr, inner.consts) if hasattr(inner, "jaxpr") else (inner, ())
-            return (program, constants) if len(program.invars) == len(equation.invars) else None
-    return None
+    return program.jaxpr, program.consts
 
 
 def _with_taps(steps: list[_Step], count: int, paths: list[str]) -> Program:

@@ -16,6 +16,7 @@ import jax
 
 from .._checks import describe
 from .._dynamics import is_key
+from .._equations import inside
 from ..nets import Padded
 from ..sweeps import Zip
 
@@ -186,9 +187,5 @@ def _largest(jaxpr: Any) -> int:
     found = 0
     for equation in jaxpr.eqns:
         found = max([found, *(int(getattr(item.aval, "size", 0)) for item in equation.outvars)])
-        for value in equation.params.values():
-            for part in value if isinstance(value, tuple | list) else (value,):
-                inner = getattr(part, "jaxpr", part)
-                if hasattr(inner, "eqns"):
-                    found = max(found, _largest(inner))
+        found = max([found, *(_largest(program.jaxpr) for program in inside(equation))])
     return found

@@ -10,7 +10,7 @@ import numpy as np
 from jax.extend.core import Literal
 
 from .. import losses, nets
-from .._equations import scan_counts
+from .._equations import inside, scan_counts
 from .._problem import Problem
 
 
@@ -92,7 +92,7 @@ def _read(jaxpr: Any, given: list[_Known]) -> list[_Known]:
     for equation in jaxpr.eqns:
         inputs, name = [of(atom) for atom in equation.invars], equation.primitive.name
         entering = inputs[equation.params.get("cond_nconsts", 0) :]
-        inner = [body for body in _inside(equation) if len(body.invars) in (len(entering), len(entering) - 1)]
+        inner = [body for body in _bodies(equation) if len(body.invars) in (len(entering), len(entering) - 1)]
         found = _read_body(equation, inner[0], entering[len(entering) - len(inner[0].invars) :]) if inner else []
         if len(found) != len(equation.outvars):
             found = [_after(name, inputs)] * len(equation.outvars)
@@ -120,13 +120,11 @@ def _number(value: float) -> _Known:
     return _Known(positive=not value < 0, value=value)
 
 
-def _inside(equation: Any) -> Iterator[Any]:
-    params = equation.params
-    for value in [params["body_jaxpr"]] if "body_jaxpr" in params else params.values():
-        for part in value if isinstance(value, tuple | list) else (value,):
-            part = getattr(part, "jaxpr", part)
-            if hasattr(part, "eqns"):
-                yield part
+def _bodies(equation: Any) -> list[Any]:
+    """The programs that an equation runs; of a loop not its condition."""
+    if "body_jaxpr" in equation.params:
+        return [equation.params["body_jaxpr"].jaxpr]
+    return [program.jaxpr for program in inside(equation)]
 
 
 def _jumps(name: str, inputs: list[_Known]) -> bool:

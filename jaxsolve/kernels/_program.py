@@ -9,22 +9,11 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import Array, PyTree
 
-from .._equations import rebound, scan_counts
+from .._equations import CALLS, inside, rebound, scan_counts
 
 
 # A scan of more steps is not unrolled: programs grow with them, and so does the time to compile.
 LONGEST_SCAN = 64
-# The parameter of an equation that holds the program of a call.
-_CALLS = {
-    "jit": "jaxpr",
-    "pjit": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "core_call": "call_jaxpr",
-    "remat": "jaxpr",
-    "remat2": "jaxpr",
-    "checkpoint": "jaxpr",
-    "custom_lin": "jaxpr",
-}
 
 
 class Step(NamedTuple):
@@ -120,9 +109,9 @@ class _Writer:
     def _equation(self, eqn: Any, inputs: list[int]) -> list[int]:
         name = eqn.primitive.name
         if self.watcher.enters(inputs):
-            if name in _CALLS:
-                inner = eqn.params[_CALLS[name]]
-                return self._inline(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), inputs)
+            if name in CALLS:
+                inner = next(inside(eqn))
+                return self._inline(inner.jaxpr, inner.consts, inputs)
             if name == "scan" and eqn.params["length"] <= LONGEST_SCAN:
                 return self._unroll(eqn, inputs)
         return self._add(name, eqn.params, inputs, [var.aval for var in eqn.outvars], rebound(eqn))

@@ -99,7 +99,7 @@ def _loop(optimizer):
     return np.array(path)
 
 
-@pytest.mark.parametrize("name", cases.slow_after(6, sorted(OPTIMIZERS, key=lambda name: name not in FAST)))
+@pytest.mark.parametrize("name", cases.slow_after(len(FAST), dict.fromkeys((*FAST, *OPTIMIZERS))))
 def test_steps_and_times(name):
     """At the end of each step by the clock of the formula, the weights are those of the loop, and nothing else is."""
     optimizer, _, without = OPTIMIZERS[name]

@@ -18,6 +18,7 @@ from jaxtyping import Array
 
 from ..._checks import describe
 from ..._dynamics import AbstractDynamics, is_stochastic, of_lane, resolve
+from ..._equations import inside
 from ..._problem import Problem
 from ...nets import Function
 from ..grid._axes import Group
@@ -182,8 +183,7 @@ def _makes_keys_of_floats(jaxpr: Any) -> bool:
     for equation in jaxpr.eqns:
         if equation.primitive.name == "random_seed" and jnp.issubdtype(equation.invars[0].aval.dtype, jnp.floating):
             return True
-        inner = [getattr(value, "jaxpr", None) for value in equation.params.values()]
-        if any(found is not None and _makes_keys_of_floats(found) for found in inner):
+        if any(_makes_keys_of_floats(program.jaxpr) for program in inside(equation)):
             return True
     return False
 
