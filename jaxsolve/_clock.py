@@ -12,9 +12,13 @@ def time_per_step(rate: Float[ArrayLike, ""], momentum: Float[ArrayLike, ""] = 0
     return jnp.asarray(rate) / (1 - momentum)
 
 
-def step_at(t: Float[Array, "..."], per_step: Float[Array, ""]) -> Int[Array, "..."]:
-    """The step nearest to time t."""
-    return jnp.round(t / per_step).astype(int)
+def nearest_step(
+    t: Float[Array, "..."], per_step: Float[Array, ""], last: int
+) -> tuple[Int[Array, "..."], Float[Array, "..."]]:
+    """The step nearest to time t, and when it ends; beyond the last step `last + 1`, and t itself."""
+    reachable = t < per_step * (last + 1)  # the count of what is not may exceed all integers
+    step = jnp.where(reachable, jnp.round(jnp.where(reachable, t, 0) / per_step).astype(int), last + 1)
+    return step, jnp.where(step > last, t, time_at(step, per_step))
 
 
 def time_at(step: Int[Array, "..."], per_step: Float[Array, ""]) -> Float[Array, "..."]:

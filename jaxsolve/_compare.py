@@ -67,7 +67,8 @@ def compare(
     """Solves one problem with several dynamics from the same start; the first is the reference.
 
     Dynamics that round times to their steps (`Descent`) are compared at the times they round to; two of them, at times
-    that are steps of both.
+    that are steps of both. Trajectories have one row per time, also where `ts` is one time; the reference has those of
+    all others.
 
     Arguments:
         problem, ts, observe: as for `solve`; nothing may be traced.

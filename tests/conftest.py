@@ -4,7 +4,6 @@ import collections
 import fnmatch
 import gc
 import itertools
-import math
 import os
 import pathlib
 import shutil
@@ -76,7 +75,7 @@ REPRESENTATIVE = (
     "report/test_write.py",  # plotly
     "cli/test_sweep_command.py",  # cyclopts, rich
 )
-# After so many tests, a worker that holds more than half of its share of the memory drops its compiled programs.
+# After so many tests, a worker that is crowded drops its compiled programs.
 TESTS_BETWEEN_CLEARS = 100
 PROGRAMS = pytest.StashKey[str]()  # the folder of compiled programs
 
@@ -142,11 +141,18 @@ def pytest_collection_finish():
     gc.freeze()
 
 
-def _share():
-    """The part that this process holds of its share of the memory; without Linux it is said to hold all."""
-    statm = pathlib.Path("/proc/self/statm")
+def _crowded():
+    """Whether this process holds half of its share of the memory, or of the mappings that Linux gives to one (65,530).
+
+    Programs take mappings of memory, and without any left the next one ends in a segmentation fault. Without Linux it
+    is said to be so.
+    """
+    process = pathlib.Path("/proc/self")
+    if not process.exists():
+        return True
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
-    return int(statm.read_text().split()[1]) * workers / os.sysconf("SC_PHYS_PAGES") if statm.exists() else math.inf
+    share = int((process / "statm").read_text().split()[1]) * workers / os.sysconf("SC_PHYS_PAGES")
+    return share > 0.5 or (process / "maps").read_bytes().count(b"\n") > 30_000
 
 
 _since_clear = itertools.count(1)
@@ -156,7 +162,7 @@ def pytest_runtest_teardown(item, nextitem):
     """Drop compiled programs now and then, between files: kept for ever, they fill gigabytes."""
     global _since_clear
     ends = nextitem is None or nextitem.path != item.path
-    if next(_since_clear) >= TESTS_BETWEEN_CLEARS and ends and _share() > 0.5:
+    if next(_since_clear) >= TESTS_BETWEEN_CLEARS and ends and _crowded():
         jax.clear_caches()
         _since_clear = itertools.count(1)
 

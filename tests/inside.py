@@ -10,7 +10,7 @@ from jaxsolve._both_ways import both_ways
 from jaxsolve._checks import one_number, require_key, require_size
 
 # What step sizes and times of one run mean for another is public nowhere, and simple to get wrong.
-from jaxsolve._clock import eta_of_prefactor, step_at, time_at, time_per_step
+from jaxsolve._clock import eta_of_prefactor, nearest_step, time_at, time_per_step
 
 # Which matrices follow one another is seen in a diagnosis, but not for matrices of a test's own.
 from jaxsolve._diagnose._groups import adjacent, alignments
@@ -222,6 +222,7 @@ __all__ = [
     "mode_strength",
     "modes",
     "neural_tangents",
+    "nearest_step",
     "no_modes",
     "one_number",
     "over_seeds",
@@ -241,7 +242,6 @@ __all__ = [
     "revision",
     "safe_hypot",
     "simulate_draw",
-    "step_at",
     "structured",
     "tilings",
     "time_at",

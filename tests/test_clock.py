@@ -6,7 +6,10 @@ from hypothesis import given, settings, strategies as st
 
 from jaxsolve.losses import MSE
 from tests.cases import eps
-from tests.inside import eta_of_prefactor, step_at, time_at, time_per_step
+from tests.inside import eta_of_prefactor, nearest_step, time_at, time_per_step
+
+
+LAST = 10**7
 
 
 @pytest.mark.parametrize(
@@ -31,7 +34,7 @@ def test_time_of_momentum_is_where_its_velocity_settles():
     [(0.0, 0), (0.1, 1), (0.1499, 1), (0.1501, 2), (0.3, 3), (1e3, 10_000), ([0.04, 0.06, 0.24], [0, 1, 2])],
 )
 def test_step_nearest_to_a_time(t, expected):
-    steps = step_at(jnp.asarray(t), jnp.asarray(0.1))
+    steps, _ = nearest_step(jnp.asarray(t), jnp.asarray(0.1), LAST)
     assert jnp.issubdtype(steps.dtype, jnp.integer)
     np.testing.assert_array_equal(steps, expected)
 
@@ -47,12 +50,19 @@ def test_time_of_a_step_has_the_dtype_of_the_rate():
 @given(step=st.integers(0, 10**6), rate=st.floats(1e-6, 10.0), momentum=st.floats(0, 0.99))
 def test_steps_survive_the_way_to_time_and_back(step, rate, momentum):
     per_step = time_per_step(jnp.asarray(rate), momentum)
-    assert step_at(time_at(jnp.asarray(step), per_step), per_step) == step
+    assert nearest_step(time_at(jnp.asarray(step), per_step), per_step, LAST)[0] == step
+
+
+def test_what_comes_after_the_last_step_keeps_its_time():
+    t = jnp.asarray([0.2, 0.33, 0.36, 5.0, 1e30, jnp.inf])
+    steps, times = nearest_step(t, jnp.asarray(0.1), 3)
+    np.testing.assert_array_equal(steps, [2, 3, 4, 4, 4, 4])
+    np.testing.assert_allclose(times, [0.2, 0.3, *t[2:]], rtol=eps(4))
 
 
 def test_times_round_by_at_most_half_a_step():
     t, per_step = jnp.linspace(0.0, 3.0, 101), jnp.asarray(0.07)
-    assert jnp.max(jnp.abs(time_at(step_at(t, per_step), per_step) - t)) <= 0.035 * (1 + eps(100))
+    assert jnp.max(jnp.abs(nearest_step(t, per_step, LAST)[1] - t)) <= 0.035 * (1 + eps(100))
 
 
 @pytest.mark.parametrize(("samples", "prefactor"), [("sum", 4.0), ("mean without the half", 2.0)])
@@ -68,6 +78,6 @@ def test_a_constant_before_the_loss_is_one_before_eta(samples, prefactor):
 def test_under_jit_vmap_and_grad():
     rates = jnp.asarray([0.1, 0.2])
     np.testing.assert_array_equal(
-        jax.jit(jax.vmap(lambda r: step_at(jnp.asarray(1.0), time_per_step(r))))(rates), [10, 5]
+        jax.jit(jax.vmap(lambda r: nearest_step(jnp.asarray(1.0), time_per_step(r), LAST)[0]))(rates), [10, 5]
     )
     np.testing.assert_allclose(jax.grad(lambda r: time_per_step(r, 0.5))(0.3), 2, rtol=eps(4))

@@ -4,6 +4,7 @@ from typing import Any
 
 import diffrax
 import equinox as eqx
+import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 import optax
@@ -14,7 +15,7 @@ from .._checks import one_number, require_size
 from .._dynamics import Certificate, Observed, View
 from .._problem import Problem
 from ..until import AbstractCondition
-from ._central_step import CentralState, CentralStep, Point
+from ._central_step import CentralState, CentralStep, NO_DERIVATIVES, Point
 from ._certificate import energy_balance
 from ._edge_optimiser import AbstractPreconditioner, Plain, read_preconditioner
 from ._flow import AbstractFlow, read_options
@@ -154,7 +155,7 @@ class CentralFlow(AbstractFlow):
     The certificate tells how far one has been beyond it. No Hessian is formed.
 
     The flow is derived for losses with three derivatives. With relu it is piecewise: what a kink adds to the sharpness
-    when a sample crosses it, it does not see.
+    when a sample crosses it, it does not see. It has no derivatives: asking for them raises RuntimeError.
 
     Arguments:
         optimizer: an optax transformation that is gradient descent (`optax.sgd(rate)`), `optax.rmsprop` or
@@ -219,4 +220,5 @@ class CentralFlow(AbstractFlow):
         return f"CentralFlow({self.optimiser.name})"
 
     def system(self, problem: Problem) -> AbstractSystem:
-        return CentralSystem(problem, self.optimiser, self.max_unstable, self.rtol, self.atol)
+        problem, optimiser = eqxi.nondifferentiable((problem, self.optimiser), msg=NO_DERIVATIVES)
+        return CentralSystem(problem, optimiser, self.max_unstable, self.rtol, self.atol)

@@ -3,6 +3,7 @@
 from typing import Any, ClassVar, NamedTuple
 
 import diffrax
+import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
@@ -20,6 +21,10 @@ _WINDOW = 0.9  # share of the edge from which on an eigenvalue is watched by its
 _NEAR = 0.8  # share from which on its eigenvector is found to full accuracy
 _LEAST = 1e-3  # spectral radius that a step reckons with
 _CROWDED = 1.01  # times the edge, from which on an eigenvalue that is not held is too many
+NO_DERIVATIVES = (
+    "CentralFlow has no derivatives: its steps follow eigenvectors, whose own are not defined where eigenvalues are equal, "
+    "as they are at the edge. Below the edge those of GradientFlow() are the same"
+)
 BEYOND = 1.05  # times the edge: a start there is not described
 
 
@@ -257,7 +262,7 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
         self, terms: Any, t0: Any, t1: Any, y0: Point, args: Any, solver_state: CentralState, made_jump: Any
     ) -> tuple[Point, Point, dict[str, Point], CentralState, diffrax.RESULTS]:
         state, start, dtype = solver_state, y0.moving, y0.moving.dtype
-        h = ((t1 - t0) / self.optimiser.rate).astype(dtype)
+        h = eqxi.nondifferentiable(((t1 - t0) / self.optimiser.rate).astype(dtype), msg=NO_DERIVATIVES)
         size, length, n = state.pairs.vectors.shape[0], start.size, len(self.cone.rows)
         top = jnp.maximum(state.model.top, _LEAST)
 

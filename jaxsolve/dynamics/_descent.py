@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from .. import nets
 from .._checks import concrete, describe, is_real, require_size
-from .._clock import step_at, time_at, time_per_step
+from .._clock import nearest_step, time_at, time_per_step
 from .._dynamics import AbstractMarching, AbstractState, is_key, March, Quantity, View
 from .._problem import Problem
 from .._results import RESULTS
@@ -31,6 +31,7 @@ class DescentState(AbstractState):
     """Where a descent stands."""
 
     t: Float[Array, ""]
+    lost: Float[Array, ""]  # of t, by rounding, where the rates of a schedule are added up
     params: PyTree
     optimizer_state: PyTree
     limit: Float[Array, ""]  # a loss above it has diverged
@@ -164,24 +165,25 @@ class Descent(AbstractMarching):
         return time_per_step(self.rate, 0.0 if self.momentum is None else self.momentum).astype(dtype)
 
     def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
-        if self.schedule is not None:
-            return nearest_steps(self.schedule, ts, self.max_steps)[1]
-        return jnp.where(jnp.isinf(ts), ts, time_at(self.steps(ts), self._per_step(ts.dtype)))
+        return self._nearest(ts)[1]
 
     def steps(self, ts: Float[Array, " times"]) -> Int[Array, " times"]:
         """The number of steps after which each time is observed; `max_steps + 1` for what is never reached."""
-        if self.schedule is not None:
-            return nearest_steps(self.schedule, ts, self.max_steps)[0]
-        # Steps past max_steps are never reached; capping them keeps the count of steps within the integers.
-        per_step, beyond = self._per_step(ts.dtype), self.max_steps + 1
-        reachable = ts < per_step * beyond
-        return jnp.where(reachable, step_at(jnp.where(reachable, ts, 0), per_step), beyond)
+        return self._nearest(ts)[0]
 
-    def _after(self, state: "DescentState") -> Float[Array, ""]:
-        """The time at the end of the next step."""
+    def _nearest(self, ts: Float[Array, " times"]) -> tuple[Int[Array, " times"], Float[Array, " times"]]:
         if self.schedule is not None:
-            return state.t + self.schedule.rate(state.steps, state.t.dtype)
-        return time_at(state.steps + 1, self._per_step(state.t.dtype))
+            return nearest_steps(self.schedule, ts, self.max_steps)
+        return nearest_step(ts, self._per_step(ts.dtype), self.max_steps)
+
+    def _after(self, state: "DescentState") -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """The time at the end of the next step, and what it has lost by rounding."""
+        if self.schedule is None:
+            return time_at(state.steps + 1, self._per_step(state.t.dtype)), state.lost
+        # In float32 a million rates would round the same way again and again: the sum is compensated (Kahan).
+        rate = self.schedule.rate(state.steps, state.t.dtype) - state.lost
+        t = state.t + rate
+        return t, (t - state.t) - rate
 
     @property
     def chunk(self) -> int:
@@ -214,6 +216,7 @@ class Descent(AbstractMarching):
             optimizer_state = optimizer.init(params)
         state = DescentState(
             t=zero,
+            lost=zero,
             params=params,
             optimizer_state=optimizer_state,
             limit=jnp.where(grows(optimizer, params), self._limit(problem, f, loss), jnp.inf),
@@ -267,13 +270,14 @@ class Descent(AbstractMarching):
         slot = jnp.where(active, jnp.sum(state.targets <= steps), state.saves.slot)
         saves = Saves(state.saves.times, saved, slot)
 
-        t = self._after(state)
+        t, lost = self._after(state)
         met = is_met(self.until, lambda: View(problem, t, params))
         exhausted = (steps >= self.max_steps) & ~saves.complete
         result = RESULTS.where(exhausted, RESULTS.max_steps, state.result)
         result = RESULTS.where(met, RESULTS.event, result)
         new = DescentState(
             t=t,
+            lost=lost,
             params=params,
             optimizer_state=optimizer_state,
             limit=state.limit,

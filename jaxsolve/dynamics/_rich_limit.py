@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from .. import dmft, nets
 from .._checks import concrete, describe, one_number, require_flag, require_power_of_two, require_size
-from .._clock import step_at, time_at
+from .._clock import nearest_step
 from .._dynamics import AbstractChoice, Assumption, NotApplicable, Quantity, Validity
 from .._problem import Problem
 from .._safe import nonzero
@@ -101,8 +101,7 @@ class RichLimit(AbstractChoice):
     def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
         if self.rate is None:
             return ts
-        rate = self.rate.astype(ts.dtype)
-        return time_at(step_at(ts, rate), rate)
+        return nearest_step(ts, self.rate.astype(ts.dtype), self.nodes)[1]
 
     def check(self, problem: Problem) -> Validity:
         """Whether this limit describes a problem, and by how much it misses what is assumed."""

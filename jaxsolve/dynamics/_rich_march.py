@@ -10,7 +10,7 @@ from jax.scipy.special import ndtri
 from jaxtyping import Array, Bool, Float, Int
 
 from .. import dmft
-from .._clock import step_at, time_at
+from .._clock import nearest_step
 from .._dynamics import (
     AbstractChoice,
     AbstractMarching,
@@ -90,11 +90,11 @@ class RichMarch(AbstractStandIn, AbstractMarching):
         result = RESULTS.where(problem.valid & fine, RESULTS.successful, RESULTS.invalid)
         if self.rate is None:
             nodes = dmft.flow_nodes(_spread(problem, form, inputs.train, ts, self.count))
-            wanted = jnp.searchsorted(nodes.times, ts).astype(int)
+            wanted, times = jnp.searchsorted(nodes.times, ts).astype(int), ts
         else:
             rate = jnp.where(fine, rate, 1)
             nodes = dmft.descent_nodes(self.count + 1, rate)
-            wanted = step_at(ts, rate)
+            wanted, times = nearest_step(ts, rate, self.count)
             too_late = wanted[-1] > self.count
             result = RESULTS.where((result == RESULTS.successful) & too_late, RESULTS.max_steps, result)
         law = _law(problem, inputs, implicit=False)  # the first node weighs nothing itself
@@ -114,7 +114,7 @@ class RichMarch(AbstractStandIn, AbstractMarching):
             known=known,
             nodes=nodes,
             wanted=wanted,
-            saves=Saves(ts, saved, jnp.sum(wanted <= 0)),
+            saves=Saves(times, saved, jnp.sum(wanted <= 0)),
             kernel=now.kernel,
             lost=(zeros, _lost(form, known)),
             done=(result == RESULTS.invalid) | (wanted[-1] <= 0),
@@ -178,10 +178,8 @@ class RichMarch(AbstractStandIn, AbstractMarching):
         network = _here(law, state.known, own)
         # Times that round to one step share the row that its first time has saved.
         first = jnp.searchsorted(state.wanted, state.wanted)
-        at = state.nodes.times[jnp.minimum(state.wanted, state.nodes.times.size - 1)]
-        times = at if self.rate is None else time_at(state.wanted, self.rate.astype(problem.x.dtype))
         return March(
-            times=times,
+            times=state.saves.times,
             saved=jax.tree.map(lambda leaf: leaf[first], state.saves.saved),
             params=_values(problem, state.inputs, state.known, network),
             t_end=state.nodes.times[state.steps],

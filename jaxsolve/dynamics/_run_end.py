@@ -13,6 +13,7 @@ from .._dynamics import AbstractMarching, Assumption, Quantity
 from .._march import march
 from .._problem import Problem
 from .._results import FIRST_FAILURE, result_code
+from .._times import are_times
 
 
 class RunEnd(eqx.Module):
@@ -74,5 +75,6 @@ class RunEnd(eqx.Module):
 @eqx.filter_jit  # so that the network and the assumption, in one program, come from one run
 def _end(problem: Problem, dynamics: AbstractMarching, t: Float[Array, ""]) -> tuple[Any, Bool[Array, ""]]:
     """The parameters at the end, and whether the run failed."""
-    run = march(problem, dynamics, t[None].astype(problem.x.dtype))
-    return run.view(problem, run.t_end, run.params).params, result_code(run.result) >= FIRST_FAILURE
+    fine = are_times(t[None], dynamics) & (t > 0)  # traced, it may be any number
+    run = march(problem, dynamics, jnp.where(fine, t, 0)[None].astype(problem.x.dtype))
+    return run.view(problem, run.t_end, run.params).params, ~fine | (result_code(run.result) >= FIRST_FAILURE)

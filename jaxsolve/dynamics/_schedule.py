@@ -49,23 +49,26 @@ def nearest_steps(
     last = jnp.max(finite)
 
     def look(carry):
-        first, start, steps, times = carry
+        first, start, lost, steps, times = carry
         index = first + jnp.arange(BLOCK)
         rates = jnp.where(index < max_steps, jax.vmap(lambda step: schedule.rate(step, dtype))(index), 0)
-        ends = start + jnp.cumsum(rates)
+        passed = jnp.cumsum(rates) - lost
+        ends = start + passed
         # A step is made if the middle of it lies before the time.
         made = ((ends - rates / 2)[None, :] < finite[:, None]) & (rates > 0)[None, :]
         at = jnp.max(jnp.where(made, jnp.arange(BLOCK)[None, :], -1), axis=1)
         steps = jnp.where(at >= 0, first + at + 1, steps)
         times = jnp.where(at >= 0, ends[at], times)
-        return first + BLOCK, ends[-1], steps, times
+        # Compensated (Kahan), or thousands of blocks would round the same way again and again.
+        return first + BLOCK, ends[-1], (ends[-1] - start) - passed[-1], steps, times
 
     def searching(carry):
-        first, start, _, _ = carry
+        first, start, *_ = carry
         return (first < max_steps) & (start <= last)
 
     zeros = jnp.zeros_like(finite)
-    begin = (jnp.zeros((), int), jnp.zeros((), dtype), zeros.astype(int), zeros)
-    _, end, steps, times = jax.lax.while_loop(searching, look, begin)
+    none = jnp.zeros((), dtype)
+    begin = (jnp.zeros((), int), none, none, zeros.astype(int), zeros)
+    _, end, _, steps, times = jax.lax.while_loop(searching, look, begin)
     beyond = jnp.isinf(ts) | (finite > slack * end)
     return jnp.where(beyond, max_steps + 1, steps), jnp.where(jnp.isinf(ts), ts, jnp.where(beyond, finite, times))

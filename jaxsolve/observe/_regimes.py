@@ -8,14 +8,14 @@ from .._regime import KERNEL_CHANGE as KERNEL_REGIME_LIMIT, Regime
 
 
 def half_loss_time(
-    ts: Float[ArrayLike, " times"], loss: Float[ArrayLike, "*lanes times"]
+    ts: Float[ArrayLike, "*#lanes times"], loss: Float[ArrayLike, "*lanes times"]
 ) -> Float[np.ndarray, "*lanes"]:
     """The time at which the loss has fallen to half its initial value; inf if it has not at any finite time given.
 
     Log-linear between the two times around it; between t = 0 and the first positive time linear.
 
     Arguments:
-        ts: times, ts[0] = 0.
+        ts: times, the first of which is 0; of all lanes, or of each.
         loss: losses at these times, along the last axis.
 
     Example:
@@ -28,7 +28,8 @@ def half_loss_time(
         TypeError: an argument is no array of real numbers.
     """
     ts, loss = _floats(ts, "ts"), _floats(loss, "loss")
-    if ts.ndim != 1 or ts.size < 2 or ts[0] != 0 or loss.shape[-1:] != ts.shape or not np.all(np.diff(ts) >= 0):
+    fits = ts.shape in (loss.shape, loss.shape[-1:]) and ts.shape[-1:] > (1,)
+    if not fits or np.any(ts[..., 0] != 0) or not np.all(np.diff(ts) >= 0):
         raise ValueError(
             f"need two or more sorted times from 0 on and losses (..., times), got {ts} and shape {loss.shape}"
         )
@@ -39,10 +40,11 @@ def half_loss_time(
     after = np.argmax(below, axis=-1)
     found = np.any(below, axis=-1)
     before = np.maximum(after - 1, 0)
-    take = lambda index: np.take_along_axis(ratio, index[..., None], axis=-1)[..., 0]
-    high, low = take(before), take(after)
+    take = lambda values, index: np.take_along_axis(values, index[..., None], axis=-1)[..., 0]
+    high, low = take(ratio, before), take(ratio, after)
     share = np.where(high > low, (high - 0.5) / np.where(high > low, high - low, 1), 1.0)
-    t0, t1 = ts[before], ts[after]
+    times = np.broadcast_to(ts, loss.shape)
+    t0, t1 = take(times, before), take(times, after)
     with np.errstate(divide="ignore", invalid="ignore"):
         logarithmic = np.exp(np.log(t0) * (1 - share) + np.log(t1) * share)
     return np.where(found, np.where(t0 > 0, logarithmic, t0 + share * (t1 - t0)), np.inf)

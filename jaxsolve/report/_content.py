@@ -49,12 +49,15 @@ def content(source: Source, theory: Source | None) -> tuple[dict[str, Any], list
             f"{source.result.size} lanes with {len(measures)} numbers each are too much for a page; report on a part, "
             "such as dataset.isel(seed=slice(4)), or drop variables"
         )
-    drawn, times, more = _thin(source, observed)
+    drawn, kept, more = _thin(source, observed)
+    asked = source.dataset["t"].values.astype(float)[kept]
+    times = source.times[:, kept]
     data = {
         "dims": source.dims,
         "shape": source.shape,
         "coords": coordinates(source),
-        "times": times,
+        "times": asked.tolist(),
+        "saved": None if np.all(times == asked) else pack(times),
         "result": pack(source.result),
         "fine": FIRST_FAILURE,
         "curves": [_labelled(item) for item in drawn],
@@ -93,18 +96,18 @@ def _categories(item: Measure) -> list[dict[str, str]] | None:
     return [{"label": label, "colour": colour} for label, colour in item.categories] or None
 
 
-def _thin(source: Source, observed: Sequence[Curve]) -> tuple[list[Curve], list[float], list[str]]:
-    """The curves at the finite times, or at as many of them as a page can hold."""
+def _thin(source: Source, observed: Sequence[Curve]) -> tuple[list[Curve], np.ndarray, list[str]]:
+    """The curves at the finite times, or at as many of them as a page can hold, and which ones these are."""
     ts = source.dataset["t"].values.astype(float)
     kept = np.flatnonzero(np.isfinite(ts))
     notes = []
     if not observed or not len(kept):
-        return [], ts[kept].tolist(), notes
+        return [], kept, notes
     total = sum(packed_bytes(item.values) for item in observed) * len(kept) / len(ts)
     if total > MAX_CURVES:
         fit = int(len(kept) * MAX_CURVES / total)
         if fit < MIN_TIMES:
-            return [], [], ["The trajectories of so many lanes do not fit into a page; it shows their last values."]
+            return [], kept[:0], ["The trajectories of so many lanes do not fit into a page; it shows their last values."]
         notes.append(f"To keep the page small, trajectories are drawn at {fit} of {len(kept)} times.")
         kept = kept[np.unique(np.linspace(0, len(kept) - 1, fit).round().astype(int))]
-    return [item._replace(values=item.values[:, kept]) for item in observed], ts[kept].tolist(), notes
+    return [item._replace(values=item.values[:, kept]) for item in observed], kept, notes

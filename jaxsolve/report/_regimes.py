@@ -40,7 +40,8 @@ def phases(source: Source, curves: Sequence[Curve]) -> Phases | None:
     times = ts[finite]
     if "loss" not in by_name or len(times) < 2 or times[0] != 0 or np.any(np.diff(times) <= 0):
         return None
-    half, loss = observe.half_loss_time(times, by_name["loss"][:, finite]), by_name["loss"][:, finite]
+    loss = by_name["loss"][:, finite]
+    half = observe.half_loss_time(source.times[:, finite], loss)
     # A lane may end in NaN before its loss has halved. When it would have halved is then unknown: not "never".
     ended = np.isinf(half) & np.isnan(loss).any(axis=-1)
     unknown = (source.result < 0) | np.isin(source.result, MEANINGLESS) | ended

@@ -44,6 +44,15 @@ class Source(NamedTuple):
         """How to cite the library that made it."""
         return str(self.manifest.get("citation") or self.dataset.attrs.get("citation") or citation())
 
+    @property
+    def times(self) -> np.ndarray:
+        """When each lane was looked at, shape (lanes, times): dynamics that go by steps look at the nearest one."""
+        asked = self.lane_array("t").astype(float)
+        if "t_saved" not in self.dataset:
+            return asked
+        saved = self.lane_array("t_saved").astype(float)
+        return np.where(np.isfinite(asked), np.maximum.accumulate(np.where(np.isnan(saved), 0.0, saved), axis=1), asked)
+
     def lane_array(self, name: str) -> np.ndarray:
         """A variable with one row per lane: shape (lanes, ...), or (lanes, times, ...) if it has times."""
         variable = self.dataset[name].broadcast_like(self.dataset["result"])

@@ -445,6 +445,26 @@ def test_max_steps():
     np.testing.assert_array_equal(np.isnan(trajectory["loss"]), [False, False, True])
 
 
+def test_times_after_the_last_step_stay_what_they_were():
+    """An event keeps its values at all later times, also at those that max_steps would not reach."""
+    stopping = Descent(optax.sgd(0.5), max_steps=4, until=until.loss_below(0.2))
+    ts = [0.0, 1.1, 3.0, 9.0, jnp.inf]
+    trajectory = solve(cases.modes([1.0], [1.0]), stopping, ts)
+    assert _name(trajectory) == "event"
+    np.testing.assert_array_equal(trajectory.ts, [0.0, 1.0, *ts[2:]])
+
+
+def test_a_million_rates_add_up_to_their_time_in_float32():
+    """Plain sums would be off by 7e-3 of it, and blocks of rates by 1e-5."""
+    to_float32 = lambda tree: jax.tree.map(lambda leaf: leaf.astype(jnp.float32), tree)
+    with jax.enable_x64(False):
+        problem = to_float32(cases.modes([1e-3], [1.0]))
+        descent = Descent(optax.sgd(optax.constant_schedule(1e-4)))
+        run = solve(problem, descent, jnp.asarray([0.0, 100.0], jnp.float32))
+    assert run.stats.steps == 1_000_000
+    np.testing.assert_allclose([run.ts[1], run.t_end], 100, rtol=2e-6)
+
+
 def test_max_steps_reached_with_the_last_time_is_success():
     trajectory = solve(cases.modes([1.0], [1.0]), Descent(optax.sgd(0.5), max_steps=4), [0.0, 1.0, 2.0])
     assert _name(trajectory) == "successful"

@@ -198,6 +198,18 @@ def at_the_edge(problem, w):
     return jax.grad(loss)(w), top(w), jax.grad(top)(w)
 
 
+def test_the_central_flow_says_that_it_has_no_derivatives():
+    """They were NaN, in runs that ended well."""
+    loss = lambda a, rate, t: solve(valley(a), CentralFlow(rate=rate, max_unstable=1), t, throw=False)["loss"]
+    at = (jnp.asarray(1.0), jnp.asarray(RATE), jnp.asarray(0.5))
+    for index in range(3):
+        moved = lambda one, index=index: loss(*at[:index], one, *at[index + 1 :])
+        with pytest.raises(RuntimeError, match="CentralFlow has no derivatives"):
+            jax.jvp(moved, (at[index],), (jnp.ones(()),))
+    with pytest.raises(RuntimeError, match="CentralFlow has no derivatives"):
+        jax.grad(loss)(*at)
+
+
 @pytest.mark.slow
 def test_one_eigenvalue_oscillates_as_in_closed_form():
     """s = max(0, 2 <-grad L, grad S>/|grad S|^2) at S = 2/rate; without the 2 it fails."""

@@ -256,6 +256,17 @@ def test_the_kernel_of_a_run_that_failed_solves_nothing():
     assert np.isnan(swept["outputs"].values).all((1, 2, 3)).tolist() == [False, True]
 
 
+def test_the_kernel_of_a_run_to_no_time_solves_nothing():
+    """What a known time raises for, a traced one shows in the result."""
+
+    def result(t):
+        learnt = js.FrozenKernel(at=js.dynamics.RunEnd(js.GradientFlow(), t))
+        return js.solve(_network(), learnt, 1.0, observe=OUTPUTS[:1], throw=False).result == js.RESULTS.successful
+
+    ends = jnp.array([-1.0, 0.0, 0.5, jnp.nan, jnp.inf])
+    assert jax.jit(jax.vmap(result))(ends).tolist() == [False, False, True, False, False]
+
+
 # --- what is refused
 
 

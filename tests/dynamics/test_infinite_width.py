@@ -17,6 +17,8 @@ from tests import cases
 TS = (0.0, 0.5, 2.0)
 OUTPUTS = [observe.outputs(), observe.test_outputs()]
 
+DATA = jnp.ones((2, 3)), jnp.ones((2, 1))
+
 
 def _problem(width=16, seed=0, *, rule: Any = None, out_size=1, loss="mse", sigma: Any = 1.0, centered=True):
     keys = jr.split(jr.key(3), 4)
@@ -164,3 +166,13 @@ def test_derivative_in_a_hyperparameter():
         lambda s: js.solve(_problem(sigma=jnp.stack([s, jnp.asarray(0.8)])), js.InfiniteWidth(), 1.5)["loss"]
     )
     cases.assert_fails(lambda: close(jax.jvp(of_one_layer, (jnp.asarray(0.8),), (jnp.ones(()),))[1]))
+
+
+def test_a_padded_width_is_refused():
+    """Its arrays are larger than the network, so that their sizes do not tell how it grows."""
+    rule, key = nets.Scaling.mean_field(), jr.key(0)
+    problem = lambda width: js.Problem(nets.MLP(3, width, 1, 1, "tanh", scaling=rule, key=key), *DATA)
+    for width in (10, nets.Padded(10, 1000)):
+        assert not js.InfiniteWidth().check(problem(width)).applies
+    with pytest.raises(js.NotApplicable, match="a width without padding: it has padding; make it with an integer"):
+        js.solve(problem(nets.Padded(10, 1000)), js.InfiniteWidth(), 1.0)

@@ -235,6 +235,13 @@ def test_a_rate_that_is_traced_and_bad_is_invalid(rate):
     assert run(rate) == js.RESULTS.invalid
 
 
+def test_times_that_no_step_reaches_stay_what_they_were():
+    run = js.solve(_problem(64, 2, "linear"), js.RichLimit(rate=1e-4, nodes=4), [0.0, 2e-4, 3e6], throw=False)
+    np.testing.assert_allclose(run.ts, [0.0, 2e-4, 3e6], rtol=1e-6)
+    assert np.isnan(run["loss"]).tolist() == [False, False, True]
+    assert run.result == js.RESULTS.max_steps
+
+
 def test_what_it_does_not_describe_is_refused():
     solve = lambda problem, **options: js.solve(problem, js.RichLimit(**options), TIMES)
     with pytest.raises(js.NotApplicable, match=r"richness .* at least N\^\(-1/4\).*take InfiniteWidth"):

@@ -73,6 +73,10 @@ def test_lanes_are_independent():
     curves = np.stack([curve for curve, _ in EDGES.values()])[None, :, :]
     np.testing.assert_array_equal(half_loss_time(TS, curves)[0], [half_loss_time(TS, curve) for curve in curves[0]])
     assert half_loss_time(TS, curves).shape == (1, len(EDGES))
+    each = TS * np.arange(1, 1 + len(EDGES))[:, None]  # times of every lane's own
+    alone = [half_loss_time(ts, curve) for ts, curve in zip(each, curves[0], strict=True)]
+    np.testing.assert_array_equal(half_loss_time(each, curves[0]), alone)
+    assert not np.array_equal(alone, half_loss_time(TS, curves[0]))
 
 
 LANES = [
@@ -138,7 +142,7 @@ def test_labels():
         (TS[1:], np.ones(41)),
         (TS, np.ones(41)),
         (TS, np.ones((42, 2))),
-        (TS[None], np.ones((1, 42))),
+        (np.stack([TS, TS]), np.ones((3, 42))),
         (np.zeros(0), np.zeros(0)),
         (np.zeros(1), np.ones(1)),
         (np.array([0.0, 2.0, 1.0]), np.ones(3)),

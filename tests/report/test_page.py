@@ -89,6 +89,17 @@ def test_mouse_shows_and_pins_trajectories(browser, report):
         assert seen.wrong == []
 
 
+def test_trajectories_are_drawn_at_the_times_saved(browser, tmp_path):
+    saved = xarray.ones_like(imagined()["loss"]) * TS * xarray.DataArray([1.0, 1.7, 1.0], dims="seed")
+    with opened(browser, write(imagined().assign(t_saved=saved), tmp_path / "report.html")) as seen:
+        seen.hover(2, 1, "sigma = 1, gamma = 1")
+        seen.until("document.getElementById('curves').data.length === 1")
+        (line,) = seen.figure("curves")
+        drawn = [t for t in line["x"] if t is not None]
+        np.testing.assert_allclose(drawn, np.outer([1.0, 1.7, 1.0], TS[1:]).ravel(), rtol=1e-6)
+        assert seen.wrong == []
+
+
 def test_keyboard_does_what_the_mouse_does(browser, report):
     with opened(browser, report) as seen:
         seen.page.focus("#map")

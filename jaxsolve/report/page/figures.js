@@ -27,17 +27,19 @@ function figure(xTitle, yTitle, xLog, yLog) {
 // show of time shall not stretch the axis of the values.
 function line(curve, lanes, log, factor = () => 1) {
   const values = unpack(curve.values);
+  const saved = data.saved && unpack(data.saved); // by lane, where these are not the times asked for
+  const count = data.times.length;
   const [x, y, text] = [[], [], []];
   for (const lane of lanes) {
     const [by, words] = [factor(lane), safe(describe(choiceOf(lane)))];
     const add = (time, value) => [x, y, text].forEach((list, i) => list.push([time, value, words][i]));
-    data.times.forEach((t, i) => {
-      const value = values[lane * data.times.length + i];
+    data.times.forEach((asked, i) => {
+      const [t, value] = [saved ? saved[lane * count + i] : asked, values[lane * count + i]];
       if (!log || t * by > 0) add(t * by, Number.isFinite(value) ? value : null);
     });
     add(null, null);
   }
-  return { type: "scatter", mode: data.times.length < 3 ? "lines+markers" : "lines", x, y, text };
+  return { type: "scatter", mode: count < 3 ? "lines+markers" : "lines", x, y, text };
 }
 
 const hovered = (x) => ({ hovertemplate: `%{text}<br>${x} = %{x:.3g}<br>%{y:.3g}<extra></extra>` });
