@@ -40,6 +40,7 @@ def describe_value(value: Any) -> Any:
     | dataclass, network, dynamics, `functools.partial` | its type and fields |
     | function, class | its name; if the user wrote it, a digest of its source; and what it refers to |
     | another object of a class of the user's, `SimpleNamespace` | its class and attributes |
+    | method of an object of a library | its name, and the object's attributes but for lists, dicts and sets |
     | module of the user's that a function refers to | those of its members that the function names |
     | anything else | its type |
 
@@ -97,9 +98,7 @@ class _Describer:
         if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
             return [inner(item) for item in value]
         if source.written_here(kind) or kind is types.SimpleNamespace:
-            attributes = getattr(value, "__dict__", {})
-            attributes = {key: item for key, item in attributes.items() if key not in functools.WRAPPER_ASSIGNMENTS}
-            attributes = self._captured(attributes)
+            attributes = self._captured(source.attributes(value))
             return {"type": self._function(kind), **attributes}
         return _type_of(value)
 
@@ -110,8 +109,19 @@ class _Describer:
         self._told.add(id(function))
         described: dict[str, Any] = {"code": source.digest(function)} if source.written_here(function) else {}
         if held := source.held(function):
-            described["refers to"] = self._captured(held)
+            described["refers to"] = refers = self._captured(held)
+            owner = getattr(function, "__self__", None)
+            if refers.get("self") == _type_of(owner) and id(owner) not in self._inside:
+                refers["self"] = self._owner(owner)
         return {"function": name, **described} if described else name
+
+    def _owner(self, owner: Any) -> Any:
+        """The object of a library that a method belongs to: what the method does depends on its attributes."""
+        self._inside.add(id(owner))
+        kept = {key: item for key, item in source.attributes(owner).items() if not isinstance(item, dict | list | set)}
+        described = self._captured(kept)  # a container is a cache or a log more likely than a setting
+        self._inside.discard(id(owner))
+        return {"type": _type_of(owner), **described}
 
     def _captured(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """What a function or object refers to may be anything, also what cannot be looked at."""

@@ -111,6 +111,13 @@ def held(function: Any) -> dict[str, Any]:
     return _seen_through(found, names) | owner
 
 
+def attributes(thing: Any) -> dict[str, Any]:
+    """What an object keeps by name, but for what decorators copy and cached properties remember."""
+    passed = lambda key: isinstance(getattr(type(thing), key, None), functools.cached_property)
+    kept = getattr(thing, "__dict__", {}).items()
+    return {key: item for key, item in kept if key not in functools.WRAPPER_ASSIGNMENTS and not passed(key)}
+
+
 def _seen_through(found: dict[str, Any], names: set[str]) -> dict[str, Any]:
     """In the place of modules, if the user wrote them, those of their members whose names the code has."""
     seen = {}
