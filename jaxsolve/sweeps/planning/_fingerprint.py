@@ -39,6 +39,7 @@ def describe_value(value: Any) -> Any:
     | list, tuple, set, dict | their items |
     | dataclass, network, dynamics, `functools.partial` | its type and fields |
     | function, class | its name; if the user wrote it, a digest of its source; and what it refers to |
+    | function in `jax.grad`, `jax.vmap` and the like of libraries | the same, what it is inside of, and its settings |
     | another object of a class of the user's, `SimpleNamespace` | its class and attributes |
     | method of an object of a library | its name, and the object's attributes but for lists, dicts and sets |
     | module of the user's that a function refers to | those of its members that the function names |
@@ -69,7 +70,15 @@ class _Describer:
         an_object = isinstance(value, functools.partial) or dataclasses.is_dataclass(value)
         an_object = an_object or source.written_here(type(value))
         if isinstance(value, type) or (callable(value) and hasattr(function, "__name__") and not an_object):
-            return self._function(function)
+            described = self._function(function)
+            if (
+                layers := []
+                if function is value
+                else [self.value(layer, listed) for layer in source.layers(value, function)]
+            ):
+                described = {"function": described} if isinstance(described, str) else described
+                return {**described, "inside": layers}
+            return described
         if id(value) in self._inside:
             return _type_of(value)
         self._inside.add(id(value))

@@ -1,6 +1,8 @@
 """What a function does, as far as its source text and what it refers to tell."""
 
 import ast
+import contextlib
+import dataclasses
 import functools
 import hashlib
 import inspect
@@ -20,14 +22,48 @@ DIGITS = 16  # of a digest: enough to tell versions of a function apart
 
 def unwrapped(value: Any) -> Any:
     """The function inside of `functools.cache`, `jax.jit` and the like; what the user's own decorators make is one."""
+    return inspect.unwrap(value, stop=_by_the_user) if hasattr(value, "__wrapped__") else value
 
-    def stop(inner: Any) -> bool:
-        code = getattr(inner, "__code__", None)
-        if not isinstance(code, types.CodeType):  # an object
-            return written_here(type(inner))
-        return written_here(inner) and not code.co_filename.startswith("<@beartype")
 
-    return inspect.unwrap(value, stop=stop) if hasattr(value, "__wrapped__") else value
+def _by_the_user(value: Any) -> bool:
+    """Whether the user wrote a function or the class of an object; what beartype makes of one is not the user's."""
+    code = getattr(value, "__code__", None)
+    if not isinstance(code, types.CodeType):  # an object
+        return written_here(type(value))
+    return written_here(value) and not code.co_filename.startswith("<@beartype")
+
+
+def layers(value: Any, core: Any, seen: set[int] | None = None) -> Iterator[dict[str, Any]]:
+    """What functions of libraries such as `jax.grad` put around a core, outermost first: names and plain settings.
+
+    They hold each other by `__wrapped__` or in closures. `jax.jit` and decorators of the standard library make none.
+    """
+    seen = {id(core)} if seen is None else seen
+    while id(value) not in seen and not _by_the_user(value):
+        seen.add(id(value))
+        code = getattr(value, "__code__", None)
+        if isinstance(code, types.CodeType) and not _transparent(value):
+            cells = _cells(value)
+            yield {"function": code.co_qualname, **{key: item for key, item in cells.items() if _is_plain(item)}}
+            for item in cells.values():
+                if isinstance(item, types.FunctionType) or (hasattr(item, "__wrapped__") and callable(item)):
+                    yield from layers(item, core, seen)
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):  # of Equinox
+            fields = vars(value).items()
+            yield {"function": type(value).__qualname__, **{key: item for key, item in fields if _is_plain(item)}}
+        value = getattr(value, "__wrapped__", core)
+
+
+def _transparent(function: types.FunctionType) -> bool:
+    package = function.__globals__.get("__name__", "").split(".")[0]
+    return package in sys.stdlib_module_names or function.__code__.co_filename.startswith("<@beartype")
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is the same in every process: no cache, no trace and no address."""
+    if type(value) is tuple:
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 def name(function: Any) -> str:
@@ -96,12 +132,7 @@ def held(function: Any) -> dict[str, Any]:
     code: types.CodeType | None = getattr(function, "__code__", None)
     if code is None:  # of what is built in, the owner would be a module
         return {} if inspect.isbuiltin(function) else owner
-    found = {}
-    for key, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            found[key] = cell.cell_contents
-        except ValueError:  # not assigned yet
-            continue
+    found = _cells(function)
     parameters = inspect.signature(function, follow_wrapped=False).parameters.items()
     found |= {key: item.default for key, item in parameters if item.default is not item.empty}
     names = set(_names(code))
@@ -109,6 +140,15 @@ def held(function: Any) -> dict[str, Any]:
         known = function.__globals__
         found |= {key: known[key] for key in sorted(names & known.keys() - found.keys())}
     return _seen_through(found, names) | owner
+
+
+def _cells(function: Any) -> dict[str, Any]:
+    """The closure of a function."""
+    found = {}
+    for key, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # not assigned yet
+            found[key] = cell.cell_contents
+    return found
 
 
 def attributes(thing: Any) -> dict[str, Any]:
