@@ -3,11 +3,13 @@
 import functools
 import json
 import logging
+import sys
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
+import pytest
 
 from jaxsolve import Descent
 from tests.sweeps.inside import describe_value
@@ -50,6 +52,66 @@ def test_transformations_of_libraries_are_described_with_their_settings():
         assert _text(same(jax.grad(_power))) == _text(jax.grad(_power))
     assert describe_value(jnp.tanh) == "jax.tanh"
     assert describe_value(jax.grad(jnp.tanh)) != describe_value(jnp.tanh)
+
+
+# Imports inside of functions
+
+
+def _by_name():
+    import own_models_of_tests  # pyright: ignore[reportMissingImports]
+
+    return own_models_of_tests.make()
+
+
+def _from_it():
+    def later():
+        from own_models_of_tests import make as made  # pyright: ignore[reportMissingImports]
+
+        return made()
+
+    return later()
+
+
+def _from_a_package():
+    import own_package_of_tests.inner as inner  # pyright: ignore[reportMissingImports]
+
+    return inner.make()
+
+
+def _of_a_module_that_fails():
+    import json.tool  # noqa: F401
+
+    import no_such_module_of_tests  # noqa: F401  # pyright: ignore[reportMissingImports]
+    import own_broken_of_tests  # noqa: F401  # pyright: ignore[reportMissingImports]
+
+
+@pytest.mark.parametrize("function", [_by_name, _from_it, _from_a_package])
+def test_modules_of_the_user_that_a_function_imports_are_described(function, tmp_path, monkeypatch):
+    """Also before they are loaded."""
+    text = "SCALE = 1.0\ndef make():\n    return SCALE\n"
+    (tmp_path / "own_models_of_tests.py").write_text(text)
+    (tmp_path / "own_package_of_tests").mkdir()
+    (tmp_path / "own_package_of_tests" / "__init__.py").write_text("")
+    (tmp_path / "own_package_of_tests" / "inner.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    loaded = set(sys.modules)
+    try:
+        first = _text(function)
+        assert _text(function) == first
+        name = "own_package_of_tests.inner" if function is _from_a_package else "own_models_of_tests"
+        sys.modules[name].SCALE = 3.0  # pyright: ignore[reportAttributeAccessIssue]
+        assert _text(function) != first
+    finally:
+        for name in set(sys.modules) - loaded:
+            del sys.modules[name]
+
+
+def test_imports_that_fail_or_are_of_libraries_are_passed_over(tmp_path, monkeypatch):
+    (tmp_path / "own_broken_of_tests.py").write_text("raise SystemExit(3)")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "json.tool", raising=False)
+    assert set(describe_value(_of_a_module_that_fails)) == {"function", "code"}
+    assert "json.tool" not in sys.modules
 
 
 # Methods

@@ -3,8 +3,10 @@
 import ast
 import contextlib
 import dataclasses
+import dis
 import functools
 import hashlib
+import importlib.util
 import inspect
 import os
 import sys
@@ -117,7 +119,7 @@ def digest(thing: Any) -> str:
 
 
 def held(function: Any) -> dict[str, Any]:
-    """What a function refers to, by name: its closure and defaults, and, if the user wrote it, globals.
+    """What a function refers to, by name: its closure and defaults, and, if the user wrote it, globals and imports.
 
     Of a method also the object that it belongs to; of a class of the user's what its methods refer to.
     """
@@ -139,6 +141,7 @@ def held(function: Any) -> dict[str, Any]:
     if written_here(function):
         known = function.__globals__
         found |= {key: known[key] for key in sorted(names & known.keys() - found.keys())}
+        found = dict(_imports(code, known)) | found
     return _seen_through(found, names) | owner
 
 
@@ -246,6 +249,24 @@ def _methods(cls: type) -> Iterator[tuple[str, types.FunctionType]]:
             while isinstance(function, types.FunctionType) and written_here(function):
                 yield called, function
                 called, function = f"{called}.__wrapped__", unwrapped(getattr(function, "__wrapped__", None))
+
+
+def _imports(code: types.CodeType, known: dict[str, Any]) -> Iterator[tuple[str, types.ModuleType]]:
+    """The user's modules that a function imports when it runs: it will, so they may be loaded now."""
+    steps = [step for step in dis.get_instructions(code) if step.opname not in ("EXTENDED_ARG", "CACHE")]
+    for level, wanted, step in zip(steps, steps[1:], steps[2:], strict=False):
+        if step.opname == "IMPORT_NAME":
+            with contextlib.suppress(Exception, SystemExit):  # that it fails, the function itself will say
+                if level.argval == 0:
+                    spec: Any = importlib.util.find_spec(step.argval.split(".")[0])
+                    place = spec.origin if spec.has_location else next(iter(spec.submodule_search_locations), PACKAGE)
+                    if _in_library(place):
+                        continue
+                module = __import__(step.argval, known, None, wanted.argval, level.argval)
+                yield module.__name__, module
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _imports(constant, known)
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
