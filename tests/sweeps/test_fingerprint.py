@@ -4,6 +4,7 @@ import functools
 import json
 import logging
 import sys
+from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -11,8 +12,9 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from jaxsolve import Descent
-from tests.sweeps.inside import describe_value
+from jaxsolve import Descent, observe
+from tests import cases
+from tests.sweeps.inside import describe_value, plan_facts, read_plan, require_same_plan
 
 
 def _text(value):
@@ -148,3 +150,63 @@ def test_an_object_may_hold_its_own_methods():
     vars(transformation).update(itself=transformation, again=transformation.update)
     described = json.loads(_text(transformation.update))["refers to"]["self"]
     assert described["itself"] == described["type"] == "<MultiSteps>"
+
+
+# Values
+
+
+class Slots:
+    __slots__ = ("__hidden", "shown", "unset")
+
+    def __init__(self, shown, hidden=0.0):
+        self.shown, self.__hidden = shown, hidden
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("*", "+"),
+        (1 + 0j, 3 + 0j),
+        ({(0, 1): 1.0}, {(0, 1): 3.0}),
+        ({(0, 1): 1.0}, {(0, 2): 1.0}),
+        (Slots(1.0), Slots(3.0)),
+        (Slots(1.0), Slots(1.0, 2.0)),
+        (b"a", b"b"),
+        (bytearray(b"a"), bytearray(b"b")),
+        (Path("a"), Path("b")),
+        (slice(0, 1), slice(0, 2)),
+        ([Path("a"), b"a", 1j, slice(1)], [Path("a"), b"b", 1j, slice(1)]),
+    ],
+)
+def test_values_that_a_function_refers_to(one, other):
+    before, again, now = (describe_value(lambda: value) for value in (one, one, other))  # noqa: B023
+    assert before == again
+    for old, new in ((before, now), (now, before)):
+        with pytest.raises(ValueError, match=r"problem_fn\.refers to\.value.* in the store"):
+            _agree({"problem_fn": old}, {"problem_fn": new})
+
+
+def _agree(old, new, **drawn):
+    precision = {"x64": cases.X64, "prng": "threefry2x32", "threefry_partitionable": True}
+    require_same_plan(
+        Path("run.zarr"),
+        Path("manifest.json"),
+        {"precision": {"x64": cases.X64}} | old,
+        {"precision": precision | drawn} | new,
+    )
+
+
+def test_how_random_numbers_are_drawn_is_of_the_plan():
+    """Older stores do not say it; those agree with JAX's defaults."""
+    facts = lambda: plan_facts(
+        read_plan(lambda rate: rate, {"rate": [1.0]}, cases.ModesDecay(), [1.0], observe=[observe.loss()])
+    )["precision"]
+    assert facts() == facts() | {"prng": "threefry2x32", "threefry_partitionable": True}
+    with jax.default_prng_impl("rbg"), jax.threefry_partitionable(False):
+        assert facts() == facts() | {"prng": "rbg", "threefry_partitionable": False}
+    _agree({}, {})
+    _agree({"precision": "*"}, {}, prng="rbg")
+    with pytest.raises(ValueError, match=r'precision\.prng: "threefry2x32" in the store, "rbg" now'):
+        _agree({}, {}, prng="rbg")
+    with pytest.raises(ValueError, match=r"precision\.threefry_partitionable: true in the store, false now"):
+        _agree({}, {}, threefry_partitionable=False)

@@ -7,7 +7,7 @@ import json
 import math
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import equinox as eqx
@@ -26,6 +26,7 @@ ANYTHING = "*"  # what a person writes into a manifest for what need not agree
 CODE, FIRST = "problem_fn", "first_problem"  # a field of a plan, and one of a manifest beside the plan
 SHOWN = 8  # differences in one message
 LISTED = 10_000  # numbers of an array that are written out, and agree to rounding; of longer ones there is a hash
+DRAWS = {"prng": "threefry2x32", "threefry_partitionable": True}  # JAX's defaults, with which older stores were made
 CAPTURED = 1  # the same for arrays that a function refers to: one changed pixel of the data is another plan
 
 
@@ -34,7 +35,7 @@ def describe_value(value: Any) -> Any:
 
     | value | its description |
     |---|---|
-    | number, text, None | itself |
+    | number, text, path, slice, None | itself, as text where JSON has none; of bytes a hash |
     | array, random key | its numbers; of a long array, or one that a function refers to, shape, dtype and a hash |
     | list, tuple, set, dict | their items |
     | dataclass, network, dynamics, `functools.partial` | its type and fields |
@@ -60,8 +61,12 @@ class _Describer:
 
     def value(self, value: Any, listed: int) -> Any:
         """Describes anything; of an array so many numbers are written out."""
-        if value is None or isinstance(value, bool | int | str | float | np.generic):
+        if value is None or isinstance(value, bool | int | str | float | complex | np.generic):
             return _number(value)
+        if isinstance(value, bytes | bytearray):
+            return {"bytes": len(value), "sha256": source.short(bytes(value))}
+        if isinstance(value, PurePath | slice):
+            return value.as_posix() if isinstance(value, PurePath) else str(value)
         if isinstance(value, np.ndarray | jax.Array):
             return _array(value, listed)
         if isinstance(value, enum.Enum):
@@ -150,18 +155,26 @@ def _type_of(value: Any) -> str:
 def _plain(value: Any) -> bool:
     """Whether a container holds nothing but numbers, text, arrays, functions, and dataclasses such as dynamics."""
     if isinstance(value, Mapping):
-        return all(isinstance(key, str | int | float | enum.Enum) and _plain(item) for key, item in value.items())
+        return all(_is_key(key) and _plain(item) for key, item in value.items())
     if isinstance(value, list | tuple | set | frozenset):
         return all(_plain(item) for item in value)
-    known = isinstance(value, bool | int | float | str | enum.Enum | np.generic | np.ndarray | jax.Array)
+    known = isinstance(value, bool | int | float | complex | str | bytes | PurePath | slice | enum.Enum)
+    known = known or isinstance(value, np.generic | np.ndarray | jax.Array)
     return value is None or known or callable(value) or dataclasses.is_dataclass(value)
 
 
+def _is_key(key: Any) -> bool:
+    """Whether a key of a dict is the same text in every process."""
+    return all(map(_is_key, key)) if type(key) is tuple else isinstance(key, str | int | float | enum.Enum)
+
+
 def _number(value: Any) -> Any:
-    """A number, text or None as JSON knows it, which has no NaN."""
+    """A number, text or None as JSON knows it, which has no NaN. The text that agrees with anything gets quotes."""
     plain = value.item() if isinstance(value, np.generic) else value
     if isinstance(plain, float) and not math.isfinite(plain):
         return str(plain)
+    if isinstance(plain, str) and plain == ANYTHING:
+        return repr(ANYTHING)
     return plain if plain is None or isinstance(plain, bool | int | float | str) else str(plain)
 
 
@@ -191,7 +204,12 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
         "dynamics": {"name": plan.name, "settings": describe_value(plan.dynamics)},
         "ts": describe_value(plan.ts),
         "observe": {item.name: describe_value(item) for item in plan.observables},
-        "precision": {"x64": config.jax_enable_x64, "matmul": str(config.jax_default_matmul_precision)},
+        "precision": {
+            "x64": config.jax_enable_x64,
+            "matmul": str(config.jax_default_matmul_precision),
+            "prng": str(config.jax_default_prng_impl),
+            "threefry_partitionable": config.jax_threefry_partitionable,
+        },
         "problem_fn": describe_value(plan.problem_fn),
     }
 
@@ -259,6 +277,8 @@ def _short(value: Any) -> str:
 
 def require_same_plan(path: Path, manifest: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
     """Raises ValueError, showing the fields that differ, if a store was made by another plan."""
+    if isinstance(old["precision"], dict):
+        old = old | {"precision": DRAWS | old["precision"]}
     _refuse(path, manifest, differences(old, new, _tolerance(new)))
 
 

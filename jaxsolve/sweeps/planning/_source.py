@@ -155,10 +155,12 @@ def _cells(function: Any) -> dict[str, Any]:
 
 
 def attributes(thing: Any) -> dict[str, Any]:
-    """What an object keeps by name, but for what decorators copy and cached properties remember."""
+    """What an object keeps by name, in slots too, but for what decorators copy and cached properties remember."""
     passed = lambda key: isinstance(getattr(type(thing), key, None), functools.cached_property)
-    kept = getattr(thing, "__dict__", {}).items()
-    return {key: item for key, item in kept if key not in functools.WRAPPER_ASSIGNMENTS and not passed(key)}
+    members = [item for base in type(thing).__mro__ if "__slots__" in vars(base) for item in vars(base).items()]
+    slots = [key for key, member in members if isinstance(member, types.MemberDescriptorType) and hasattr(thing, key)]
+    kept = {key: getattr(thing, key) for key in slots} | getattr(thing, "__dict__", {})
+    return {key: item for key, item in kept.items() if key not in functools.WRAPPER_ASSIGNMENTS and not passed(key)}
 
 
 def _seen_through(found: dict[str, Any], names: set[str]) -> dict[str, Any]:
