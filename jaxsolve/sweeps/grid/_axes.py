@@ -228,7 +228,8 @@ def _traced(name: str, values: Any) -> Argument:
         raise TypeError(f"axis {name!r} must hold real numbers, got {describe(values)}")
     if not np.all(np.isfinite(known)):
         raise ValueError(f"axis {name!r} holds NaN or infinite values: {known.tolist()}")
-    array = jnp.asarray(values)
+    with np.errstate(over="ignore"):  # it is refused below
+        array = jnp.asarray(values)
     kept = np.asarray(array)
     switch = "or switch JAX to 64 bits by jax.config.update('jax_enable_x64', True)"
     lost = ~np.isfinite(kept) if known.dtype.kind == "f" else kept != known
