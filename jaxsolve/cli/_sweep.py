@@ -87,6 +87,7 @@ def sweep(
     except KeyboardInterrupt as stop:
         given = {"--allow-code": allow_code, "--float32": float32, "--retry-failed": retry_failed}
         options = [*(["--store", str(store)] if store else []), *(flag for flag in given if given[flag])]
+        options += [] if batch_size is None else ["--batch-size", str(batch_size)]
         again = shlex.join(["jaxsolve", "sweep", str(config), *options])
         say(f"jaxsolve: {stop or 'stopped before a lane ran'}\nto carry on: {again}", error=True)
         raise SystemExit(INTERRUPTED) from None

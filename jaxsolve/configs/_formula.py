@@ -17,6 +17,7 @@ MAX_LENGTH = 1000  # characters
 MAX_DEPTH = 50  # of brackets, signs and operators inside one another
 MAX_BITS = 64  # of an integer
 MAX_EXPONENT = 64  # of an array to an integer power, which is multiplied out
+MAX_FACTOR = 1000  # of an array of 32-bit integers that stays one
 MAX_DIGITS = 20  # that `round` keeps
 
 
@@ -30,10 +31,23 @@ def _power(base: Any, exponent: Any) -> Any:
     return base**exponent
 
 
+def _product(one: Any, two: Any) -> Any:
+    """Exact for integers, but in 32 bits for plain factors up to MAX_FACTOR only.
+
+    Arrays there overflow without a word, and a product may be meant for a real number: others are real as before, and
+    what needs an integer, such as a random key, refuses them.
+    """
+    arrays = [part for part in (one, two) if hasattr(part, "dtype") and jnp.issubdtype(part.dtype, jnp.integer)]
+    plain = [part for part in (one, two) if isinstance(part, int)]
+    if arrays and jnp.result_type(int).itemsize < 8 and not (plain and abs(plain[0]) <= MAX_FACTOR):
+        one, two = _number(one, exact=False), _number(two, exact=False)
+    return one * two
+
+
 OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
+    ast.Mult: _product,
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
@@ -51,7 +65,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "max": (max, lambda *values: functools.reduce(jnp.maximum, values)),
     "round": (round, jnp.round),
 }
-EXACT = (ast.Add, ast.Sub, ast.FloorDiv, ast.Mod, ast.USub, ast.UAdd)  # of arrays of integers too
+EXACT = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.USub, ast.UAdd)  # of arrays of integers too
+EXACT_FUNCTIONS = ("abs", "min", "max")
 
 
 class Formula:
@@ -108,7 +123,8 @@ class Formula:
                     f"{self.where}: {self.text!r} holds {ast.unparse(node)!r}; a formula has numbers, names of axes, "
                     f"+ - * / // % ** and {', '.join(FUNCTIONS)}"
                 )
-        exact = isinstance(getattr(node, "op", None), EXACT)
+        called = node.func if isinstance(node, ast.Call) else None
+        exact = isinstance(getattr(node, "op", None), EXACT) or getattr(called, "id", None) in EXACT_FUNCTIONS
         read = [self._read(part) for part in parts]
         return lambda values: _whole(function(*(_number(part(values), exact=exact) for part in read)))
 

@@ -34,7 +34,7 @@ class ConfiguredProblem:
     def __post_init__(self):
         _ = self._nodes
 
-    def __call__(self, **cell: Any) -> Problem:
+    def __call__(self, /, **cell: Any) -> Problem:
         nodes = self._nodes
         try:
             parts = {name: value_of(node, cell) for name, node in nodes.items()}
@@ -77,7 +77,7 @@ class ConfiguredDynamics:
     def __post_init__(self):
         _ = self._nodes
 
-    def __call__(self, **cell: Any) -> AbstractDynamics:
+    def __call__(self, /, **cell: Any) -> AbstractDynamics:
         [node] = self._nodes.values() if len(self._nodes) == 1 else [self._nodes[cell[SIDE_BY_SIDE]]]
         return value_of(node, cell)
 

@@ -13,6 +13,7 @@ from ._regimes import Phases, phases
 from ._source import Source
 
 
+FLOAT32 = 2**24  # up to here it knows all integers
 CLOSED_FORM = "TwoLayerLine"  # the theory that says how two-layer linear networks train
 
 
@@ -79,7 +80,11 @@ def _match(ours: Sequence[dict[str, Any]], theirs: dict[str, dict[str, Any]]) ->
         if mine["numbers"] is None or other["numbers"] is None:
             equal = np.array(mine["labels"])[:, None] == np.array(other["labels"])[None, :]
         else:
-            # One of the two may have been rounded to float32.
-            equal = np.isclose(np.array(mine["numbers"])[:, None], np.array(other["numbers"])[None, :], 1e-5, 0.0)
+            # Whole numbers are those that they are; one of two others may have been rounded to float32.
+            one, two = np.array(mine["numbers"])[:, None], np.array(other["numbers"])[None, :]
+            exact = one == two
+            whole = (one == np.round(one)) & (two == np.round(two)) & (np.abs(one) < FLOAT32)
+            close = np.isclose(one, two, 1e-5, 0.0) & ~whole
+            equal = np.where(exact.any(axis=1, keepdims=True), exact, close)
         same = same & equal
     return [int(np.argmax(row)) if row.any() else -1 for row in same]

@@ -197,7 +197,7 @@ def test_ctrl_c_in_a_process_of_its_own(tmp_path):
     watch.join()
     assert begin.returncode == 130, err
     assert "Traceback" not in err
-    assert err.splitlines()[-1] == "to carry on: jaxsolve sweep config.toml --store run.zarr"
+    assert err.splitlines()[-1] == "to carry on: jaxsolve sweep config.toml --store run.zarr --batch-size 2"
     assert 0 < int((_open(tmp_path / "run.zarr").result >= 0).sum()) < 120
     for store in ("run.zarr", "whole.zarr"):
         options = ["--store", store, "--batch-size", "2", "--quiet"]

@@ -208,6 +208,13 @@ def test_a_teacher_is_a_network(table):
     np.testing.assert_allclose(problem.y, jax.vmap(net)(problem.x), rtol=cases.eps(100))
 
 
+def test_an_axis_may_be_called_self(table):
+    problem = {**table["problem"], "network": {**table["problem"]["network"], "key": "=seed + self"}}
+    config = parse_config({**table, "problem": problem, "axes": {**table["axes"], "self": [0]}})
+    assert "self" in config.problem_fn.names  # pyright: ignore[reportFunctionMemberAccess]
+    assert "self" in plan(config.problem_fn, config.axes, config.dynamics, config.ts).describe()
+
+
 # Formulas
 
 
@@ -235,13 +242,20 @@ def test_formulas(text, expected):
 
 
 def test_a_traced_seed_stays_an_integer():
-    """Of sums; a power or a quotient of integers may be none."""
+    """Of sums, multiples and the like; a power or a quotient of integers may be none."""
     seeds = {"seed": jnp.arange(3)}
     assert jnp.issubdtype(Formula("=seed + 100 - 1", "here").value(seeds).dtype, jnp.integer)
     key = kinds()["key"].of
     assert key(Formula("=seed + 100", "here").value({"seed": jnp.asarray(3)})) == jax.random.key(103)
+    for text, expected in (("=2*seed", 6), ("=abs(-seed)", 3), ("=max(seed, 5)", 5), ("=min(seed, 2)*seed", 6)):
+        if cases.X64 or "min" not in text:  # in 32 bits the product of two arrays could overflow unseen
+            assert key(Formula(text, "here").value({"seed": jnp.asarray(3)})) == jax.random.key(expected)
     with pytest.raises(TypeError, match=r"key must be an integer, the seed of jax.random.key, got .*float"):
-        key(Formula("=2 * seed", "here").value(seeds))
+        key(Formula("=seed / 2", "here").value(seeds))
+    with jax.enable_x64(False):
+        many = {"seed": jnp.asarray([50_000])}
+        for text in ("=seed*seed", "=50000*seed"):
+            np.testing.assert_allclose(Formula(text, "here").value(many), [2.5e9])
 
 
 def test_formulas_are_traced():

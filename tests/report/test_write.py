@@ -105,6 +105,15 @@ def test_theory_is_drawn_from_a_sweep_by_the_closed_form(tmp_path):
     assert [dim["of"] for dim in itself["dims"]] == [0, 1, 2]
 
 
+def test_theory_tells_large_seeds_apart(tmp_path):
+    seeds = 200_000 + 100 * np.arange(SHAPE[-1])
+    measured, itself = (imagined().assign_coords(seed=found) for found in (seeds, seeds[::-1]))
+    match = [item["match"] for item in _page(measured, tmp_path, theory=itself)["theory"]["dims"]]
+    assert match == [[*range(size)] for size in SHAPE[:-1]] + [[*reversed(range(SHAPE[-1]))]]
+    other = _page(measured, tmp_path, theory=imagined().assign_coords(seed=seeds + 1))["theory"]["dims"]
+    assert other[-1]["match"] == [-1] * SHAPE[-1]
+
+
 def test_theory_says_nothing_of_lanes_that_it_refuses(tmp_path):
     refused = imagined().copy(deep=True)
     refused["result"][0, 0, 0] = 6

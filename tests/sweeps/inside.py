@@ -31,8 +31,8 @@ from jaxsolve.sweeps.grid._padded import PaddedProblem
 # Numbers in a description, and how many groups it shows.
 from jaxsolve.sweeps.planning import _outline
 
-# What identifies a function, value by value.
-from jaxsolve.sweeps.planning._fingerprint import describe_value
+# What identifies a function, value by value; what identifies a plan, and whether two agree, without a store.
+from jaxsolve.sweeps.planning._fingerprint import describe_value, plan_facts, require_same_plan
 
 # A plan whose tracing is patched away: a complete store needs none.
 from jaxsolve.sweeps.planning._plan import Plan, read_plan
@@ -83,6 +83,7 @@ __all__ = [
     "OutOfMemory",
     "PaddedProblem",
     "Plan",
+    "plan_facts",
     "Program",
     "Progress",
     "Variable",
@@ -106,6 +107,7 @@ __all__ = [
     "read_axes",
     "read_devices",
     "read_plan",
+    "require_same_plan",
     "resolve",
     "rows_of",
     "run_group",

@@ -121,6 +121,12 @@ def _modes(**arguments):
         ({"rate": np.array(1.0)}, ValueError, "axis 'rate' must be a non-empty 1-D array"),
         ({"rate": [1.0, float("nan")]}, ValueError, "axis 'rate' holds NaN or infinite values"),
         ({"rate": np.array([1.0, np.inf])}, ValueError, "axis 'rate' holds NaN or infinite values"),
+        pytest.param(
+            {"rate": np.array([1.0, 1e39])},
+            ValueError,
+            r"axis 'rate' holds 1e\+39, which float32 cannot: give smaller values, or switch JAX to 64 bits",
+            marks=pytest.mark.skipif(cases.X64, reason="float64 holds it"),
+        ),
         ({"rate": [[1.0], [2.0]]}, TypeError, "a value of axis 'rate' is list .*; accepted are numbers alone"),
         ({"rate": [1j]}, TypeError, "a value of axis 'rate' is complex"),
         ([{"rate": [1.0]}, {"rate": [2.0]}], ValueError, r"a name of its own; \['rate'\] appear more than once"),

@@ -207,3 +207,8 @@ def test_networks_that_cannot_be_padded_say_so():
         plan(*padded(_line, {"wide": [2, 3]}, "wide"), DESCENT, TS)
     with pytest.raises(TypeError, match="axes must be a dict of named values"):
         plan(*padded(_line, [{"width": [2]}, 3], "width"), DESCENT, TS)  # pyright: ignore[reportArgumentType]
+
+
+def test_an_axis_may_be_called_self():
+    told = PaddedProblem(lambda **cell: _line(4, cell["self"]), {})
+    assert told(**{"self": 1}).x.shape == _line(4, 1).x.shape

@@ -26,7 +26,7 @@ import pytest
 import xarray
 
 from jaxsolve import Descent, FrozenKernel, GradientFlow, losses, nets, observe, Problem, sweep, until, Zip
-from jaxsolve.sweeps import citation
+from jaxsolve.sweeps import citation, load, read_manifest, save
 from tests import cases
 from tests.processes import ROOT
 from tests.sweeps import faults
@@ -180,6 +180,12 @@ def test_manifest(whole):
     for field in ("title", "abstract", "version"):
         (text,) = re.findall(rf'^{field}: "?(.*?)"?$', cff, re.MULTILINE)
         assert text in citation()
+
+
+def test_a_path_may_be_text(whole, tmp_path):
+    assert read_manifest(str(whole[0])) == read_manifest(whole[0])
+    save(whole[1], str(tmp_path / "copy.zarr"))
+    _same(load(str(tmp_path / "copy.zarr")), whole[1])
 
 
 def test_git_is_not_needed(tmp_path, monkeypatch):

@@ -228,11 +228,13 @@ def _traced(name: str, values: Any) -> Argument:
         raise TypeError(f"axis {name!r} must hold real numbers, got {describe(values)}")
     if not np.all(np.isfinite(known)):
         raise ValueError(f"axis {name!r} holds NaN or infinite values: {known.tolist()}")
-    array = jnp.asarray(values)
+    with np.errstate(over="ignore"):  # it is refused below
+        array = jnp.asarray(values)
     kept = np.asarray(array)
     switch = "or switch JAX to 64 bits by jax.config.update('jax_enable_x64', True)"
-    if known.dtype.kind != "f" and not np.array_equal(kept, known):
-        first = known[kept != known][0]
+    lost = ~np.isfinite(kept) if known.dtype.kind == "f" else kept != known
+    if np.any(lost):
+        first = known[lost][0]
         raise ValueError(f"axis {name!r} holds {first}, which {kept.dtype} cannot: give smaller values, {switch}")
     if len(np.unique(kept)) < len(np.unique(known)):
         raise ValueError(

@@ -7,7 +7,7 @@ import json
 import math
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import equinox as eqx
@@ -26,6 +26,7 @@ ANYTHING = "*"  # what a person writes into a manifest for what need not agree
 CODE, FIRST = "problem_fn", "first_problem"  # a field of a plan, and one of a manifest beside the plan
 SHOWN = 8  # differences in one message
 LISTED = 10_000  # numbers of an array that are written out, and agree to rounding; of longer ones there is a hash
+DRAWS = {"prng": "threefry2x32", "threefry_partitionable": True}  # JAX's defaults, with which older stores were made
 CAPTURED = 1  # the same for arrays that a function refers to: one changed pixel of the data is another plan
 
 
@@ -34,12 +35,14 @@ def describe_value(value: Any) -> Any:
 
     | value | its description |
     |---|---|
-    | number, text, None | itself |
+    | number, text, path, slice, None | itself, as text where JSON has none; of bytes a hash |
     | array, random key | its numbers; of a long array, or one that a function refers to, shape, dtype and a hash |
     | list, tuple, set, dict | their items |
     | dataclass, network, dynamics, `functools.partial` | its type and fields |
     | function, class | its name; if the user wrote it, a digest of its source; and what it refers to |
+    | function in `jax.grad`, `jax.vmap` and the like of libraries | the same, what it is inside of, and its settings |
     | another object of a class of the user's, `SimpleNamespace` | its class and attributes |
+    | method of an object of a library | its name, and the object's attributes but for lists, dicts and sets |
     | module of the user's that a function refers to | those of its members that the function names |
     | anything else | its type |
 
@@ -58,8 +61,12 @@ class _Describer:
 
     def value(self, value: Any, listed: int) -> Any:
         """Describes anything; of an array so many numbers are written out."""
-        if value is None or isinstance(value, bool | int | str | float | np.generic):
+        if value is None or isinstance(value, bool | int | str | float | complex | np.generic):
             return _number(value)
+        if isinstance(value, bytes | bytearray):
+            return {"bytes": len(value), "sha256": source.short(bytes(value))}
+        if isinstance(value, PurePath | slice):
+            return value.as_posix() if isinstance(value, PurePath) else str(value)
         if isinstance(value, np.ndarray | jax.Array):
             return _array(value, listed)
         if isinstance(value, enum.Enum):
@@ -68,7 +75,15 @@ class _Describer:
         an_object = isinstance(value, functools.partial) or dataclasses.is_dataclass(value)
         an_object = an_object or source.written_here(type(value))
         if isinstance(value, type) or (callable(value) and hasattr(function, "__name__") and not an_object):
-            return self._function(function)
+            described = self._function(function)
+            if (
+                layers := []
+                if function is value
+                else [self.value(layer, listed) for layer in source.layers(value, function)]
+            ):
+                described = {"function": described} if isinstance(described, str) else described
+                return {**described, "inside": layers}
+            return described
         if id(value) in self._inside:
             return _type_of(value)
         self._inside.add(id(value))
@@ -97,9 +112,7 @@ class _Describer:
         if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
             return [inner(item) for item in value]
         if source.written_here(kind) or kind is types.SimpleNamespace:
-            attributes = getattr(value, "__dict__", {})
-            attributes = {key: item for key, item in attributes.items() if key not in functools.WRAPPER_ASSIGNMENTS}
-            attributes = self._captured(attributes)
+            attributes = self._captured(source.attributes(value))
             return {"type": self._function(kind), **attributes}
         return _type_of(value)
 
@@ -110,8 +123,19 @@ class _Describer:
         self._told.add(id(function))
         described: dict[str, Any] = {"code": source.digest(function)} if source.written_here(function) else {}
         if held := source.held(function):
-            described["refers to"] = self._captured(held)
+            described["refers to"] = refers = self._captured(held)
+            owner = getattr(function, "__self__", None)
+            if refers.get("self") == _type_of(owner) and id(owner) not in self._inside:
+                refers["self"] = self._owner(owner)
         return {"function": name, **described} if described else name
+
+    def _owner(self, owner: Any) -> Any:
+        """The object of a library that a method belongs to: what the method does depends on its attributes."""
+        self._inside.add(id(owner))
+        kept = {key: item for key, item in source.attributes(owner).items() if not isinstance(item, dict | list | set)}
+        described = self._captured(kept)  # a container is a cache or a log more likely than a setting
+        self._inside.discard(id(owner))
+        return {"type": _type_of(owner), **described}
 
     def _captured(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """What a function or object refers to may be anything, also what cannot be looked at."""
@@ -131,18 +155,26 @@ def _type_of(value: Any) -> str:
 def _plain(value: Any) -> bool:
     """Whether a container holds nothing but numbers, text, arrays, functions, and dataclasses such as dynamics."""
     if isinstance(value, Mapping):
-        return all(isinstance(key, str | int | float | enum.Enum) and _plain(item) for key, item in value.items())
+        return all(_is_key(key) and _plain(item) for key, item in value.items())
     if isinstance(value, list | tuple | set | frozenset):
         return all(_plain(item) for item in value)
-    known = isinstance(value, bool | int | float | str | enum.Enum | np.generic | np.ndarray | jax.Array)
+    known = isinstance(value, bool | int | float | complex | str | bytes | PurePath | slice | enum.Enum)
+    known = known or isinstance(value, np.generic | np.ndarray | jax.Array)
     return value is None or known or callable(value) or dataclasses.is_dataclass(value)
 
 
+def _is_key(key: Any) -> bool:
+    """Whether a key of a dict is the same text in every process."""
+    return all(map(_is_key, key)) if type(key) is tuple else isinstance(key, str | int | float | enum.Enum)
+
+
 def _number(value: Any) -> Any:
-    """A number, text or None as JSON knows it, which has no NaN."""
+    """A number, text or None as JSON knows it, which has no NaN. The text that agrees with anything gets quotes."""
     plain = value.item() if isinstance(value, np.generic) else value
     if isinstance(plain, float) and not math.isfinite(plain):
         return str(plain)
+    if isinstance(plain, str) and plain == ANYTHING:
+        return repr(ANYTHING)
     return plain if plain is None or isinstance(plain, bool | int | float | str) else str(plain)
 
 
@@ -172,7 +204,12 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
         "dynamics": {"name": plan.name, "settings": describe_value(plan.dynamics)},
         "ts": describe_value(plan.ts),
         "observe": {item.name: describe_value(item) for item in plan.observables},
-        "precision": {"x64": config.jax_enable_x64, "matmul": str(config.jax_default_matmul_precision)},
+        "precision": {
+            "x64": config.jax_enable_x64,
+            "matmul": str(config.jax_default_matmul_precision),
+            "prng": str(config.jax_default_prng_impl),
+            "threefry_partitionable": config.jax_threefry_partitionable,
+        },
         "problem_fn": describe_value(plan.problem_fn),
     }
 
@@ -240,6 +277,8 @@ def _short(value: Any) -> str:
 
 def require_same_plan(path: Path, manifest: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
     """Raises ValueError, showing the fields that differ, if a store was made by another plan."""
+    if isinstance(old["precision"], dict):
+        old = old | {"precision": DRAWS | old["precision"]}
     _refuse(path, manifest, differences(old, new, _tolerance(new)))
 
 

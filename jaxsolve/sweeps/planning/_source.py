@@ -1,8 +1,12 @@
 """What a function does, as far as its source text and what it refers to tell."""
 
 import ast
+import contextlib
+import dataclasses
+import dis
 import functools
 import hashlib
+import importlib.util
 import inspect
 import os
 import sys
@@ -20,14 +24,48 @@ DIGITS = 16  # of a digest: enough to tell versions of a function apart
 
 def unwrapped(value: Any) -> Any:
     """The function inside of `functools.cache`, `jax.jit` and the like; what the user's own decorators make is one."""
+    return inspect.unwrap(value, stop=_by_the_user) if hasattr(value, "__wrapped__") else value
 
-    def stop(inner: Any) -> bool:
-        code = getattr(inner, "__code__", None)
-        if not isinstance(code, types.CodeType):  # an object
-            return written_here(type(inner))
-        return written_here(inner) and not code.co_filename.startswith("<@beartype")
 
-    return inspect.unwrap(value, stop=stop) if hasattr(value, "__wrapped__") else value
+def _by_the_user(value: Any) -> bool:
+    """Whether the user wrote a function or the class of an object; what beartype makes of one is not the user's."""
+    code = getattr(value, "__code__", None)
+    if not isinstance(code, types.CodeType):  # an object
+        return written_here(type(value))
+    return written_here(value) and not code.co_filename.startswith("<@beartype")
+
+
+def layers(value: Any, core: Any, seen: set[int] | None = None) -> Iterator[dict[str, Any]]:
+    """What functions of libraries such as `jax.grad` put around a core, outermost first: names and plain settings.
+
+    They hold each other by `__wrapped__` or in closures. `jax.jit` and decorators of the standard library make none.
+    """
+    seen = {id(core)} if seen is None else seen
+    while id(value) not in seen and not _by_the_user(value):
+        seen.add(id(value))
+        code = getattr(value, "__code__", None)
+        if isinstance(code, types.CodeType) and not _transparent(value):
+            cells = _cells(value)
+            yield {"function": code.co_qualname, **{key: item for key, item in cells.items() if _is_plain(item)}}
+            for item in cells.values():
+                if isinstance(item, types.FunctionType) or (hasattr(item, "__wrapped__") and callable(item)):
+                    yield from layers(item, core, seen)
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):  # of Equinox
+            fields = vars(value).items()
+            yield {"function": type(value).__qualname__, **{key: item for key, item in fields if _is_plain(item)}}
+        value = getattr(value, "__wrapped__", core)
+
+
+def _transparent(function: types.FunctionType) -> bool:
+    package = function.__globals__.get("__name__", "").split(".")[0]
+    return package in sys.stdlib_module_names or function.__code__.co_filename.startswith("<@beartype")
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is the same in every process: no cache, no trace and no address."""
+    if type(value) is tuple:
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 def name(function: Any) -> str:
@@ -81,7 +119,7 @@ def digest(thing: Any) -> str:
 
 
 def held(function: Any) -> dict[str, Any]:
-    """What a function refers to, by name: its closure and defaults, and, if the user wrote it, globals.
+    """What a function refers to, by name: its closure and defaults, and, if the user wrote it, globals and imports.
 
     Of a method also the object that it belongs to; of a class of the user's what its methods refer to.
     """
@@ -96,19 +134,33 @@ def held(function: Any) -> dict[str, Any]:
     code: types.CodeType | None = getattr(function, "__code__", None)
     if code is None:  # of what is built in, the owner would be a module
         return {} if inspect.isbuiltin(function) else owner
-    found = {}
-    for key, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            found[key] = cell.cell_contents
-        except ValueError:  # not assigned yet
-            continue
+    found = _cells(function)
     parameters = inspect.signature(function, follow_wrapped=False).parameters.items()
     found |= {key: item.default for key, item in parameters if item.default is not item.empty}
     names = set(_names(code))
     if written_here(function):
         known = function.__globals__
         found |= {key: known[key] for key in sorted(names & known.keys() - found.keys())}
+        found = dict(_imports(code, known)) | found
     return _seen_through(found, names) | owner
+
+
+def _cells(function: Any) -> dict[str, Any]:
+    """The closure of a function."""
+    found = {}
+    for key, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # not assigned yet
+            found[key] = cell.cell_contents
+    return found
+
+
+def attributes(thing: Any) -> dict[str, Any]:
+    """What an object keeps by name, in slots too, but for what decorators copy and cached properties remember."""
+    passed = lambda key: isinstance(getattr(type(thing), key, None), functools.cached_property)
+    members = [item for base in type(thing).__mro__ if "__slots__" in vars(base) for item in vars(base).items()]
+    slots = [key for key, member in members if isinstance(member, types.MemberDescriptorType) and hasattr(thing, key)]
+    kept = {key: getattr(thing, key) for key in slots} | getattr(thing, "__dict__", {})
+    return {key: item for key, item in kept.items() if key not in functools.WRAPPER_ASSIGNMENTS and not passed(key)}
 
 
 def _seen_through(found: dict[str, Any], names: set[str]) -> dict[str, Any]:
@@ -199,6 +251,24 @@ def _methods(cls: type) -> Iterator[tuple[str, types.FunctionType]]:
             while isinstance(function, types.FunctionType) and written_here(function):
                 yield called, function
                 called, function = f"{called}.__wrapped__", unwrapped(getattr(function, "__wrapped__", None))
+
+
+def _imports(code: types.CodeType, known: dict[str, Any]) -> Iterator[tuple[str, types.ModuleType]]:
+    """The user's modules that a function imports when it runs: it will, so they may be loaded now."""
+    steps = [step for step in dis.get_instructions(code) if step.opname not in ("EXTENDED_ARG", "CACHE")]
+    for level, wanted, step in zip(steps, steps[1:], steps[2:], strict=False):
+        if step.opname == "IMPORT_NAME":
+            with contextlib.suppress(Exception, SystemExit):  # that it fails, the function itself will say
+                if level.argval == 0:
+                    spec: Any = importlib.util.find_spec(step.argval.split(".")[0])
+                    place = spec.origin if spec.has_location else next(iter(spec.submodule_search_locations), PACKAGE)
+                    if _in_library(place):
+                        continue
+                module = __import__(step.argval, known, None, wanted.argval, level.argval)
+                yield module.__name__, module
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _imports(constant, known)
 
 
 def _names(code: types.CodeType) -> Iterator[str]:

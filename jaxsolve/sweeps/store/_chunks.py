@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import math
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -175,7 +176,7 @@ class Chunks:
         return {name: np.full((lanes, *item.shape), item.missing, item.dtype) for name, item in self._variables.items()}
 
 
-def load(path: Path) -> "xarray.Dataset":
+def load(path: str | os.PathLike) -> "xarray.Dataset":
     """The dataset of a sweep's store, in memory. What has not run is NaN, and -1 in `result` and `steps`.
 
     Raises:

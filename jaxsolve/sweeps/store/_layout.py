@@ -63,7 +63,7 @@ def new_layout(
     return Layout(manifest, variables, blocks)
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
+def read_manifest(path: str | os.PathLike) -> dict[str, Any]:
     """The manifest of a store: who made it, when, where, by which plan; see `docs/sweeps.md`.
 
     Raises:
@@ -80,7 +80,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         ...     js.sweeps.read_manifest(path)["plan"]["axes"]
         {'target': {'target': {'traced': [0.5, 1.0]}}}
     """
-    file = path / OURS / MANIFEST
+    file = Path(path) / OURS / MANIFEST
     try:
         return json.loads(file.read_text())
     except ValueError as error:

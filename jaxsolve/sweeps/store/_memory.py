@@ -111,7 +111,7 @@ def coordinates(axes: tuple[Zip, ...], ts: np.ndarray) -> dict[str, Any]:
     return {"t": ("t", ts, {"units": TIME}), **named}
 
 
-def save(dataset: "xarray.Dataset", path: Path) -> None:
+def save(dataset: "xarray.Dataset", path: str | os.PathLike) -> None:
     """Writes a dataset, such as one that `sweep` returned, as a Zarr v3 store.
 
     Example:
@@ -129,7 +129,7 @@ def save(dataset: "xarray.Dataset", path: Path) -> None:
     with warnings.catch_warnings():
         # xarray looks for consolidated metadata by default; zarr reminds that version 3 has yet to standardise it.
         warnings.filterwarnings("ignore", message="Consolidated metadata")
-        dataset.assign_coords(text).to_zarr(path, mode="w-", consolidated=True, zarr_format=3)
+        dataset.assign_coords(text).to_zarr(Path(path), mode="w-", consolidated=True, zarr_format=3)
 
 
 def citation() -> str:
