@@ -47,10 +47,10 @@ def _name(end: tuple[Any, ...], path: tuple[Any, ...]) -> str:
     return jax.tree_util.keystr(end or path).lstrip(".") or "parameters"
 
 
-def masked_rates(problem: Problem, groups: Groups) -> PyTree:
-    """The learning rates, one row per group: its own are kept, all others are 0."""
+def masked_rates(eta: PyTree, groups: Groups) -> PyTree:
+    """Learning rates, one row per group: its own are kept, all others are 0."""
     masks = np.array([[float(group == index) for group in groups.of_leaf] for index in range(len(groups.names))])
-    leaves, structure = jax.tree.flatten(problem.eta)
+    leaves, structure = jax.tree.flatten(eta)
     return jax.tree.unflatten(structure, [rate * jnp.asarray(masks[:, i], rate.dtype) for i, rate in enumerate(leaves)])
 
 
