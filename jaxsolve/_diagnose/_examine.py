@@ -9,6 +9,7 @@ from jaxtyping import Array, PyTree
 
 from .._problem import Problem
 from ._groups import adjacent, alignments, find_groups, Groups, masked_rates, relative_sizes
+from ._lens import inside
 from ._movement import compare_kernels, group_kernels, movement
 
 
@@ -67,7 +68,7 @@ def examine(probe: Problem, eta: PyTree, steps: list[int], checkpoints: list[PyT
         "kernel_share_start": np.asarray(first.shares),
         "kernel_share": np.asarray(kernels.shares),
     }
-    pairs, places = adjacent(last)
+    pairs, places = adjacent(inside(probe.net, last))
     by_pair = {
         "alignment_start": np.array([float(value) for value in alignments(checkpoints[0], places)]),
         "alignment": np.array([float(value) for value in alignments(last, places)]),
