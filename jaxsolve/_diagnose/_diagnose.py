@@ -187,7 +187,10 @@ def diagnose_checkpoints(
         raise ValueError(f"steps must ascend, one for each of {len(networks)} checkpoints; got {places}")
     problem = read_problem(networks[0], x, y, loss, test, centered)
     probe, few = (choose(problem, count, key) for count in (probes, min(FEW, probes)))
-    params = [read_problem(network, x, y, loss, test, centered).params for network in networks]
+    # Adapters such as `from_linen` make a function anew for each network, so that structures differ by it alone.
+    structure = jax.tree.structure(problem.params)
+    read = (read_problem(network, x, y, loss, test, centered).params for network in networks)
+    params = [jax.tree.unflatten(structure, jax.tree.leaves(found)) for found in read]
     eta, still = moving_rates(probe, params, [])
     seen = examine(probe, eta, places, params)
     displacement = jax.tree.map(jnp.subtract, params[-1], params[0])

@@ -75,3 +75,15 @@ def test_all_that_moves_by_less_than_rounding_does_not_stand_still(rate):
     report = js.diagnose(net, *_data(), optimizer=optax.sgd(rate), steps=1)
     assert not any("stand still" in note for note in report.notes)
     assert np.all(report.by_group["kernel_share"] > 0)
+
+
+def test_saved_networks_of_other_libraries():
+    linen = pytest.importorskip("flax.linen")
+    x, y = _data()
+    module = linen.Dense(1, param_dtype=x.dtype)
+    variables = module.init(jr.key(1), x[0])
+    later = jax.tree.map(lambda leaf: leaf + 0.1, variables)
+    report = js.diagnose_checkpoints([js.nets.from_linen(module, found) for found in (variables, later)], x, y)
+    assert report["kernel_change"] == 0
+    np.testing.assert_allclose(report.by_group["update"], 0.1 * np.sqrt(4) / np.sqrt(sum(
+        float(jnp.sum(leaf**2)) for leaf in jax.tree.leaves(variables))), rtol=LOOSE)  # fmt: skip
