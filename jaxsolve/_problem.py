@@ -1,8 +1,7 @@
 """The loss landscape and the start."""
 
-import functools
 from collections.abc import Callable
-from typing import Any, cast, TypeVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -13,29 +12,8 @@ from jaxtyping import Array, Bool, Float, PyTree
 from . import kernels, nets
 from ._both_ways import both_ways, shape_and_rule
 from ._checks import concrete, describe, require_finite, require_flag, warn_of_rounded_products
+from ._hashable import hashable
 from .losses import AbstractLoss, accepts, find_loss, MSE
-
-
-Method = TypeVar("Method", bound=Callable)
-
-
-class _Hashable:
-    """A method that `jax.jit` takes: bound, it is a pytree like those of Equinox, but hashed by identity."""
-
-    def __init__(self, function: Callable):
-        self.function = function
-        functools.update_wrapper(self, function)
-
-    def __call__(self, instance: Any, *args: Any, **options: Any) -> Any:
-        return self.function(instance, *args, **options)
-
-    def __get__(self, instance: Any, owner: Any = None) -> Callable:
-        return self.function if instance is None else jax.tree_util.Partial(self.function, instance)
-
-
-def hashable(method: Method) -> Method:
-    """Makes a method one that `jax.jit` takes."""
-    return cast(Method, _Hashable(method))
 
 
 class Problem(eqx.Module):

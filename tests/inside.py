@@ -15,6 +15,9 @@ from jaxsolve._clock import eta_of_prefactor, nearest_step, time_at, time_per_st
 # Which matrices follow one another is seen in a diagnosis, but not for matrices of a test's own.
 from jaxsolve._diagnose._groups import adjacent, alignments
 
+# The rates of an optimiser enter the stability together with a Hessian.
+from jaxsolve._diagnose._response import response as optimiser_response
+
 # A dynamics of a user's own names its assumptions; `tests/cases.py` has some.
 from jaxsolve._dynamics import Assumption
 

@@ -14,7 +14,19 @@ EACH_FILE = pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.rel
 
 # An arrow points to the importer; rooms on one line do not import each other.
 STEPS = (
-    ("_results", "_checks", "_clock", "_phi", "_safe", "_held", "_regime", "_memory", "_renamed", "_revision"),
+    (
+        "_results",
+        "_checks",
+        "_clock",
+        "_phi",
+        "_safe",
+        "_held",
+        "_hashable",
+        "_regime",
+        "_memory",
+        "_renamed",
+        "_revision",
+    ),
     ("_equations",),
     ("nets", "losses", "data", "_both_ways", "_counts", "_validity", "_certificate"),
     ("kernels", "dmft"),

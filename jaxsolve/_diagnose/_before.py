@@ -55,14 +55,14 @@ class Before(NamedTuple):
         return float(self.by_scale["kernel_change"][self.by_scale["multiplier"] == 1][0])
 
     @staticmethod
-    def from_displacement(few: Problem, displacement: PyTree, progress: float) -> "Before":
+    def from_displacement(few: Problem, eta: PyTree, displacement: PyTree, progress: float) -> "Before":
         """By the displacement of a training that was made."""
         if not progress > LEAST:
             return Before(
                 {}, {}, None, None, [], ["Where features begin is not known: the checkpoints have not learnt."]
             )
         found = crossover(
-            few, jax.tree.map(lambda d: d / min(progress, 1.0), displacement), _limits.KERNEL_CHANGE.value
+            few, eta, jax.tree.map(lambda d: d / min(progress, 1.0), displacement), _limits.KERNEL_CHANGE.value
         )
         return Before(_multiplier(found), _by_scale(found), None, None, _advice(found, None), [])
 
@@ -70,6 +70,7 @@ class Before(NamedTuple):
 def before(
     problem: Problem,
     few: Problem,
+    eta: PyTree,
     optimizer: optax.GradientTransformation,
     steps: int,
     batch_size: int | None,
@@ -82,6 +83,7 @@ def before(
     Arguments:
         problem: at the start.
         few: the same of few samples, for kernels.
+        eta: the learning rates that kernels are weighted with.
         optimizer, steps, batch_size, key: of the training.
         verify: whether to train on both sides of the multiplier.
     """
@@ -100,11 +102,11 @@ def before(
         notes.append(f"Chizat's ratio is not known: {why}.")
     elif float(curved.second) == 0:
         findings["chizat_ratio"] = Finding(
-            float("nan"), _limits.CURVATURE, "not known: the network has no second derivative"
+            float("nan"), _limits.CURVATURE, "not known: no second derivative along the first update"
         )
         notes.append(
-            "Chizat's ratio needs second derivatives, which networks with kinks (relu) may not have between them; the "
-            "multiplier is measured without."
+            "Chizat's ratio is not known: the outputs have no second derivative along the first update. They are "
+            "linear in what moves, at least between kinks (relu); the multiplier is measured without."
         )
     exponent = rate_exponent(few, optimizer, few.params, ahead)
 
@@ -123,7 +125,7 @@ def before(
     displacement = jax.tree.map(
         lambda new, old: (new - old) / min(progress, 1.0), _unwrapped(problem, end), problem.params
     )
-    found = crossover(few, displacement, _limits.KERNEL_CHANGE.value)
+    found = crossover(few, eta, displacement, _limits.KERNEL_CHANGE.value)
     findings |= _multiplier(found)
     by_scale, words = _by_scale(found), _advice(found, exponent)
     if exponent is None:
@@ -131,7 +133,7 @@ def before(
             notes.append("Nothing was trained on both sides of the multiplier: the rates to suit it are not known.")
     elif verify and 0 < found.multiplier < np.inf:
         places = np.array([found.multiplier / BOTH_SIDES, found.multiplier * BOTH_SIDES])
-        changes = [_trained_at(problem, few, optimizer, steps, batch_size, key, m, exponent) for m in places]
+        changes = [_trained_at(problem, few, eta, optimizer, steps, batch_size, key, m, exponent) for m in places]
         by_scale |= {"verified_multiplier": places, "verified_change": np.array(changes)}
         words.append(_verified(places, changes))
     linear_loss = float(objective(linear, end))
@@ -170,7 +172,7 @@ def _slope(problem: Problem, params: PyTree) -> Any:
     return jnp.linalg.norm(problem.loss.gradient(problem.outputs(params), problem.y))
 
 
-def _trained_at(problem, few, optimizer, steps, batch_size, key, multiplier: float, exponent: float) -> float:
+def _trained_at(problem, few, eta, optimizer, steps, batch_size, key, multiplier: float, exponent: float) -> float:
     """The kernel's change by the end of training with a multiplier, its rate made to suit."""
     lens = through(problem.net, problem.x, problem.y.shape[1], scale=multiplier)
     rate = jnp.asarray(multiplier ** -(1 + exponent), problem.x.dtype)
@@ -180,7 +182,7 @@ def _trained_at(problem, few, optimizer, steps, batch_size, key, multiplier: flo
     progress = float(_progress(seen, end))
     if run.diverged or not progress > LEAST:
         return float("nan")
-    kernels = [whole_kernel(few, params) for params in (few.params, _unwrapped(few, end))]
+    kernels = [whole_kernel(few, params, eta) for params in (few.params, _unwrapped(few, end))]
     return float(relative_change(kernels[1], kernels[0])) / min(progress, 1.0)
 
 

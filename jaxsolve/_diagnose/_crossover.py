@@ -63,21 +63,23 @@ class Crossover(NamedTuple):
     changes: np.ndarray
 
 
-def crossover(problem: Problem, displacement: PyTree, limit: float) -> Crossover:
+def crossover(problem: Problem, eta: PyTree, displacement: PyTree, limit: float) -> Crossover:
     """Where |K(theta_0 + s Delta) - K_0|/|K_0| is the limit, by bisection in log s; the multiplier is 1/s.
 
     Arguments:
         problem: at its start, of few samples.
+        eta: the learning rates that its kernel is weighted with.
         displacement: Delta, of linearised training to its end.
         limit: the change that ends the kernel regime.
     """
-    before = _kernel(problem, displacement, 0.0)
+    at = lambda scale: _kernel(problem, eta, displacement, jnp.asarray(scale, problem.x.dtype))
+    before = at(0.0)
     first, last = np.log(SMALLEST), np.log(LARGEST)
     low, high = -np.inf, np.inf  # until they are found
     seen: list[tuple[float, float]] = []
 
     def change(scale: float) -> float:
-        value = float(_change(before, _kernel(problem, displacement, scale)))
+        value = float(_change(before, at(scale)))
         seen.append((scale, value))
         return value if np.isfinite(value) else np.inf
 
@@ -103,13 +105,9 @@ def crossover(problem: Problem, displacement: PyTree, limit: float) -> Crossover
 
 
 @eqx.filter_jit
-def _at(problem: Problem, displacement: PyTree, scale: Array) -> Array:
+def _kernel(problem: Problem, eta: PyTree, displacement: PyTree, scale: Array) -> Array:
     params = jax.tree.map(lambda p, d: p + scale * d, problem.params, displacement)
-    return kernels.empirical(problem.network(params), problem.x, eta=problem.eta, trace=True).ntk
-
-
-def _kernel(problem: Problem, displacement: PyTree, scale: float) -> Array:
-    return _at(problem, displacement, jnp.asarray(scale, problem.x.dtype))
+    return kernels.empirical(problem.network(params), problem.x, eta=eta, trace=True).ntk
 
 
 @eqx.filter_jit

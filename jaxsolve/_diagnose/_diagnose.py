@@ -15,7 +15,9 @@ from ._before import Before, before
 from ._diagnosis import Diagnosis
 from ._examine import examine
 from ._inputs import check_optimizer, choose, read_key, read_problem, same_shapes
+from ._stability import next_update
 from ._steps import Steps, steps_of
+from ._still import moving_rates
 from ._train import batch_size_for, checkpoint_steps, train
 from ._verdict import decide, paragraph, regime_findings
 
@@ -108,10 +110,12 @@ def diagnose(
 
     training = train(problem, optimizer, checkpoint_steps(steps, CHECKPOINTS), batch_size, batch_key)
     places = [point.step for point in training.checkpoints]
-    seen = examine(probe, places, [point.params for point in training.checkpoints])
-    ahead = before(problem, few, optimizer, steps, batch_size, batch_key, verify=verify)
+    held, params = Descent(optimizer, rate=1.0).optimizer, [point.params for point in training.checkpoints]
+    updates = (next_update(probe, held, point.params, point.state) for point in training.checkpoints)
+    eta, still = moving_rates(probe, params, updates)
+    seen = examine(probe, eta, places, params)
+    ahead = before(problem, few, eta, optimizer, steps, batch_size, batch_key, verify=verify)
     verdict = decide(seen.history, training.diverged, ahead.linearised_change)
-    held = Descent(optimizer, rate=1.0).optimizer
     stable = steps_of(probe, held, training.checkpoints)
 
     findings = regime_findings(seen, verdict) | ahead.findings | stable.findings
@@ -121,7 +125,7 @@ def diagnose(
     if ahead.linear_test_loss is not None:
         history["linear_test_loss"] = _at_end(ahead.linear_test_loss, len(places))
     text = paragraph(seen, verdict, findings, [*ahead.words, *stable.words])
-    notes = [*_chosen(problem, probe, batch_size), *ahead.notes, *stable.notes]
+    notes = [*_chosen(problem, probe, batch_size), *still, *ahead.notes, *stable.notes]
     return Diagnosis(
         verdict.regime,
         verdict.near,
@@ -183,12 +187,16 @@ def diagnose_checkpoints(
         raise ValueError(f"steps must ascend, one for each of {len(networks)} checkpoints; got {places}")
     problem = read_problem(networks[0], x, y, loss, test, centered)
     probe, few = (choose(problem, count, key) for count in (probes, min(FEW, probes)))
-    params = [read_problem(network, x, y, loss, test, centered).params for network in networks]
-    seen = examine(probe, places, params)
+    # Adapters such as `from_linen` make a function anew for each network, so that structures differ by it alone.
+    structure = jax.tree.structure(problem.params)
+    read = (read_problem(network, x, y, loss, test, centered).params for network in networks)
+    params = [jax.tree.unflatten(structure, jax.tree.leaves(found)) for found in read]
+    eta, still = moving_rates(probe, params, [])
+    seen = examine(probe, eta, places, params)
     displacement = jax.tree.map(jnp.subtract, params[-1], params[0])
-    ahead = Before.from_displacement(few, displacement, float(seen.history["progress"][-1]))
+    ahead = Before.from_displacement(few, eta, displacement, float(seen.history["progress"][-1]))
     verdict = decide(seen.history, False, ahead.linearised_change)
-    stable = Steps.of_descent(probe, params)
+    stable = Steps.of_descent(probe, eta, params)
     findings = regime_findings(seen, verdict) | ahead.findings | stable.findings
     return Diagnosis(
         verdict.regime,
@@ -201,7 +209,7 @@ def diagnose_checkpoints(
         seen.pairs,
         seen.by_pair,
         ahead.by_scale,
-        tuple([*_chosen(problem, probe, None), *ahead.notes, *stable.notes]),
+        tuple([*_chosen(problem, probe, None), *still, *ahead.notes, *stable.notes]),
     )
 
 

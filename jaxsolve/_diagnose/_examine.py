@@ -9,6 +9,7 @@ from jaxtyping import Array, PyTree
 
 from .._problem import Problem
 from ._groups import adjacent, alignments, find_groups, Groups, masked_rates, relative_sizes
+from ._lens import inside
 from ._movement import compare_kernels, group_kernels, movement
 
 
@@ -28,21 +29,22 @@ class Examined(NamedTuple):
     by_pair: dict[str, np.ndarray]
 
 
-def examine(probe: Problem, steps: list[int], checkpoints: list[PyTree]) -> Examined:
+def examine(probe: Problem, eta: PyTree, steps: list[int], checkpoints: list[PyTree]) -> Examined:
     """Every checkpoint against the first one.
 
     Arguments:
         probe: the problem, at the first checkpoint, of the samples to look at.
+        eta: the learning rates that kernels are weighted with.
         steps: of the checkpoints.
         checkpoints: parameters.
     """
     groups = find_groups(probe)
-    masks = masked_rates(probe, groups)
+    masks = masked_rates(eta, groups)
     start = group_kernels(probe, checkpoints[0], masks)
     rows: list[dict[str, float]] = []
     kernels = None
     for step, params in zip(steps, checkpoints, strict=True):
-        moved = movement(probe, params)
+        moved = movement(probe, params, eta)
         kernels = compare_kernels(probe, group_kernels(probe, params, masks), start)
         row = {name: float(value) for name, value in moved._asdict().items()}
         row |= {
@@ -66,7 +68,7 @@ def examine(probe: Problem, steps: list[int], checkpoints: list[PyTree]) -> Exam
         "kernel_share_start": np.asarray(first.shares),
         "kernel_share": np.asarray(kernels.shares),
     }
-    pairs, places = adjacent(last)
+    pairs, places = adjacent(inside(probe.net, last))
     by_pair = {
         "alignment_start": np.array([float(value) for value in alignments(checkpoints[0], places)]),
         "alignment": np.array([float(value) for value in alignments(last, places)]),

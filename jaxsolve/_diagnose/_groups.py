@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, PyTree
 
 from .._problem import Problem
 from .._safe import nonzero, safe_sqrt
-from ._lens import Lens
+from ._lens import inside
 
 
 MOST_GROUPS = 16
@@ -29,9 +29,7 @@ class Groups(NamedTuple):
 
 def find_groups(problem: Problem) -> Groups:
     """Groups the parameters by the module that holds them, by larger modules if there are many."""
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(problem.params)]
-    if isinstance(problem.net, Lens):
-        paths = [path[1:] for path in paths]  # what the lens looks at
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(inside(problem.net, problem.params))]
     # The array of a module (.weight) goes by the module; one in a list goes by its place.
     ends = [path if isinstance(path[-1], jax.tree_util.SequenceKey) else path[:-1] for path in paths]
     depth = max(1, *map(len, ends))
@@ -47,10 +45,10 @@ def _name(end: tuple[Any, ...], path: tuple[Any, ...]) -> str:
     return jax.tree_util.keystr(end or path).lstrip(".") or "parameters"
 
 
-def masked_rates(problem: Problem, groups: Groups) -> PyTree:
-    """The learning rates, one row per group: its own are kept, all others are 0."""
+def masked_rates(eta: PyTree, groups: Groups) -> PyTree:
+    """Learning rates, one row per group: its own are kept, all others are 0."""
     masks = np.array([[float(group == index) for group in groups.of_leaf] for index in range(len(groups.names))])
-    leaves, structure = jax.tree.flatten(problem.eta)
+    leaves, structure = jax.tree.flatten(eta)
     return jax.tree.unflatten(structure, [rate * jnp.asarray(masks[:, i], rate.dtype) for i, rate in enumerate(leaves)])
 
 

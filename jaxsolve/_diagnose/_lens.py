@@ -85,6 +85,11 @@ class Lens(nets.AbstractNetwork):
         return ()
 
 
+def inside(net: Any, params: PyTree) -> PyTree:
+    """Parameters of a network that may have a lens as those of the network that it looks at."""
+    return params.net if isinstance(net, Lens) else params
+
+
 def through(net: Any, x: Array, out_size: int, *, scale: Any, linear: bool = False) -> Lens:
     """The network, with its present parameters as the start, through a lens."""
     inner, whole = (net.net, net.whole) if isinstance(net, Lens) else (net, None)

@@ -59,20 +59,20 @@ def norm(values: Float[Array, "..."]) -> Float[Array, ""]:
 
 
 @eqx.filter_jit
-def movement(problem: Problem, params: PyTree) -> Movement:
-    """The movement of the outputs, by one jvp, one vjp and the largest eigenvalue of the kernel."""
+def movement(problem: Problem, params: PyTree, eta: PyTree) -> Movement:
+    """The movement of the outputs, by one jvp, one vjp and the largest eigenvalue of the kernel with rates eta."""
     start = problem.params
     direction = jax.tree.map(jnp.subtract, params, start)
     f_start, linear = jax.jvp(problem.outputs, (start,), (direction,))
     f = problem.outputs(params)
     moved = f - f_start
     before, now = (problem.loss.gradient(out, problem.y) for out in (f_start, f))
-    operator = kernels.NTKOperator(problem.network(params), problem.x, eta=problem.eta)
+    operator = kernels.NTKOperator(problem.network(params), problem.x, eta=eta)
     top = largest_eigenvalue(operator.mv, now)
     unit = now / nonzero(norm(now))
     back = jax.vjp(problem.outputs, params)[1](unit)[0]
     # r^T K r = sum_l eta_l |J_l^T r|^2
-    on_residual = sum(jax.tree.leaves(jax.tree.map(lambda rate, b: rate * jnp.sum(b**2), problem.eta, back)))
+    on_residual = sum(jax.tree.leaves(jax.tree.map(lambda rate, b: rate * jnp.sum(b**2), eta, back)))
     return Movement(
         problem.loss.value(f, problem.y),
         norm(moved - linear) / nonzero(norm(moved)),
@@ -89,9 +89,9 @@ def group_kernels(problem: Problem, params: PyTree, masks: PyTree) -> Float[Arra
 
 
 @eqx.filter_jit
-def whole_kernel(problem: Problem, params: PyTree) -> Float[Array, "n n"]:
-    """The kernel of all parameters."""
-    return kernels.empirical(problem.network(params), problem.x, eta=problem.eta, trace=True).ntk
+def whole_kernel(problem: Problem, params: PyTree, eta: PyTree) -> Float[Array, "n n"]:
+    """The kernel of all parameters with rates eta."""
+    return kernels.empirical(problem.network(params), problem.x, eta=eta, trace=True).ntk
 
 
 @eqx.filter_jit

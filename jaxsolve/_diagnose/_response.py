@@ -1,13 +1,14 @@
 r"""What an optimiser's steps are near a minimum: a rate for every single parameter.
 
-Where the second moments of Adam and its kin stand still, its step is linear in the gradient g and its memory m:
-$m' = \beta m + a g$, $\Delta\theta_i = -A_i g_i - B_i m_i$. Along an eigenvector of curvature h the iteration of
-$(\theta, m)$ has the eigenvalue -1 at $h\,(A - a B/(1 + \beta)) = 2$. So $r_i = A_i - a B_i/(1 + \beta)$ is a rate in
-the place of eta: steps are stable while $\lambda_{max}(\sqrt r H \sqrt r) < 2$. That is eta for SGD,
-eta/(1 + beta) with heavy balls, eta (1 + 2 beta)/(1 + beta) with Nesterov's, and
-$\eta (1 - \beta_1)/((1 + \beta_1)(\sqrt{\hat\nu} + \epsilon))$ for Adam (Cohen et al. 2021 and 2022).
+Where the second moments of Adam and its kin stand still, at those that the next step uses, its step is linear in the
+gradient g and its memory m: $m' = \beta m + a g$, $\Delta\theta_i = -A_i g_i - B_i m_i$. Along an eigenvector of
+curvature h the iteration of $(\theta, m)$ has the eigenvalue -1 at $h\,(A - a B/(1 + \beta)) = 2$. So $r_i = A_i - a
+B_i/(1 + \beta)$ is a rate in the place of eta: steps are stable while $\lambda_{max}(\sqrt r H \sqrt r) < 2$. That is
+eta for SGD, eta/(1 + beta) with heavy balls, eta (1 + 2 beta)/(1 + beta) with Nesterov's, and $\eta (1 - \beta_1)/((1 +
+\beta_1)(\sqrt{\hat\nu} + \epsilon))$ for Adam (Cohen et al. 2021 and 2022).
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -102,15 +103,18 @@ def _memory(state: Any) -> PyTree:
 
 @eqx.filter_jit
 def _rates(problem: Problem, optimizer: Any, params: PyTree, state: Any) -> PyTree:
-    zero, one = (jax.tree.map(lambda p, v=v: jnp.full_like(p, v), params) for v in (0.0, 1.0))
+    filled = lambda tree, value: jax.tree.map(lambda leaf: jnp.full_like(leaf, value), tree)
+    (zero, one), (empty, full) = ((filled(tree, 0), filled(tree, 1)) for tree in (params, _memory(state)))
+    still = _squares_of_next(state, lambda gradient, state: optimizer.value.update(gradient, state, params)[1],
+                             jax.grad(problem.objective)(params), zero)  # fmt: skip
 
     def step(gradient, memory):
         with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
-            updates, new = optimizer.value.update(gradient, _with_memory(state, memory), params)
+            updates, new = optimizer.value.update(gradient, _with_memory(still, memory), params)
         return jax.tree.map(lambda u, p: -u.astype(p.dtype), updates, params), _memory(new)
 
-    by_gradient, taken_up = jax.jvp(step, (zero, zero), (one, zero))[1]
-    by_memory, kept = jax.jvp(step, (zero, zero), (zero, one))[1]
+    by_gradient, taken_up = jax.jvp(step, (zero, empty), (one, empty))[1]
+    by_memory, kept = jax.jvp(step, (zero, empty), (zero, full))[1]
     rates = by_gradient
     if kept is not None:
         first = lambda tree: jax.tree.leaves(tree)[0].ravel()[0]
@@ -120,8 +124,25 @@ def _rates(problem: Problem, optimizer: Any, params: PyTree, state: Any) -> PyTr
     # A parameter that has had no gradient yet would have the rate 1/epsilon.
     for node in _nodes(state):
         if type(node).__name__ in _SQUARES:
-            rates = jax.tree.map(lambda rate, nu: jnp.where(nu > 0, rate, 0), rates, node.nu)
+            known = lambda rate, nu: rate if isinstance(nu, optax.MaskedNode) else jnp.where(nu > 0, rate, 0)
+            rates = jax.tree.map(known, rates, node.nu)
     return jax.tree.map(lambda eta, rate: eta * rate, problem.eta, rates)
+
+
+def _squares_of_next(state: Any, advance: Callable[[PyTree, Any], Any], gradient: PyTree, zero: PyTree) -> Any:
+    """The state whose step at gradient 0 uses the second moments of the next step, which takes up the present gradient.
+
+    At gradient 0 moments shrink by their decay: they are divided by it beforehand.
+    """
+    has = lambda part: _is_node(part) and type(part).__name__ in _SQUARES
+    squares = lambda tree: [part for part in jax.tree.leaves(tree, is_leaf=_is_node) if has(part)]
+    ones = lambda part: part._replace(nu=jax.tree.map(jnp.ones_like, part.nu)) if has(part) else part
+    with jax.numpy_dtype_promotion("standard"):
+        after = squares(advance(gradient, state))
+        decays = squares(advance(zero, jax.tree.map(ones, state, is_leaf=_is_node)))
+    moments = iter([jax.tree.map(jnp.divide, a.nu, decay.nu) for a, decay in zip(after, decays, strict=True)])
+    put = lambda part: part._replace(nu=next(moments)) if has(part) else part
+    return jax.tree.map(put, state, is_leaf=_is_node)
 
 
 def _debiased(state: Any, beta: Any) -> Any:

@@ -33,11 +33,9 @@ class Steps(NamedTuple):
     notes: list[str]
 
     @staticmethod
-    def of_descent(probe: Problem, checkpoints: list[PyTree]) -> "Steps":
-        """Of gradient descent, where the optimiser is not known: the largest stable rate is 2/sharpness."""
-        sharp = np.array(
-            [2 * float(sharpness_ratio(probe, params, _own_rates(probe, params))) for params in checkpoints]
-        )
+    def of_descent(probe: Problem, eta: PyTree, checkpoints: list[PyTree]) -> "Steps":
+        """Of gradient descent at rates eta, as the optimiser is not known: the largest stable rate is 2/sharpness."""
+        sharp = np.array([2 * float(sharpness_ratio(probe, params, _every(eta, params))) for params in checkpoints])
         largest = 2 / sharp[-1] if sharp[-1] > 0 else np.inf
         found = Finding(float(sharp[-1]), None, f"gradient descent is stable below the rate {largest:.2g}, 2/sharpness")
         return Steps({"sharpness": found}, {"sharpness": sharp}, [], [])
@@ -91,5 +89,5 @@ def _words(critical: float, ratio: float, adaptive: bool) -> str:
 
 
 @eqx.filter_jit
-def _own_rates(probe: Problem, params: PyTree) -> PyTree:
-    return jax.tree.map(lambda rate, p: rate * jnp.ones_like(p), probe.eta, params)
+def _every(eta: PyTree, params: PyTree) -> PyTree:
+    return jax.tree.map(lambda rate, p: rate * jnp.ones_like(p), eta, params)

@@ -15,6 +15,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree, Shaped
 
 from .._checks import describe, real_array, require_key, require_kind
+from .._hashable import hashable
 from ..nets import partition
 from ._batches import choose_batch_size, function, map_batches, output, sum_batches
 from ._empirical import unit_rates
@@ -131,10 +132,12 @@ class NTKOperator(AbstractSymmetricOperator):
     def positive(self) -> bool:
         return True
 
+    @hashable
     def mv(self, v: Float[Array, "n out"]) -> Float[Array, "n out"]:
         """K v, shape (n, c)."""
         return self.cross(self.x, v)
 
+    @hashable
     def cross(self, x: Shaped[Array, "m ..."], v: Float[Array, "n out"]) -> Float[Array, "m out"]:
         """K(x, x_train) v at other inputs, shape (m, c): what kernel regression predicts with coefficients v.
 
@@ -201,6 +204,7 @@ class GaussNewtonOperator(AbstractSymmetricOperator):
     def positive(self) -> bool:
         return False  # for losses that are not convex in f
 
+    @hashable
     def mv(self, v: PyTree[Float[Array, "..."]]) -> PyTree[Float[Array, "..."]]:
         """The product with a pytree shaped like the parameters."""
         params, f = function(self.net)
@@ -272,6 +276,7 @@ class HessianOperator(AbstractSymmetricOperator):
     def positive(self) -> bool:
         return False
 
+    @hashable
     def mv(self, v: PyTree[Float[Array, "..."]]) -> PyTree[Float[Array, "..."]]:
         """The product with a pytree shaped like the parameters."""
         params, f = function(self.net)

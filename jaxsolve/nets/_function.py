@@ -1,5 +1,6 @@
 """Networks that were written elsewhere: any function of parameters and one sample."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -92,7 +93,8 @@ def from_haiku(transformed: Any, params: Any, *, key: Any = None) -> Function:
     """A function that `haiku.transform` has made pure, as a network of one sample.
 
     Arguments:
-        transformed: what `haiku.transform(f)` returned, f called without an axis of samples.
+        transformed: what `haiku.transform(f)` returned, also through `haiku.without_apply_rng`, f called without an
+            axis of samples.
         params: what `transformed.init(key, x)` returned.
         key: for dropout, one that stays; None for functions without.
 
@@ -107,7 +109,9 @@ def from_haiku(transformed: Any, params: Any, *, key: Any = None) -> Function:
         (4, 4)
     """
     _require_apply(transformed, "transformed", "what haiku.transform(f) returned")
-    return Function(lambda params, x: transformed.apply(params, key, x), params)
+    if "rng" in inspect.signature(transformed.apply).parameters:
+        return Function(lambda params, x: transformed.apply(params, key, x), params)
+    return Function(lambda params, x: transformed.apply(params, x), params)  # by haiku.without_apply_rng
 
 
 def _require_apply(value: Any, name: str, what: str) -> None:

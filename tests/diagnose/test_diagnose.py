@@ -170,8 +170,10 @@ def test_stability_of_gradient_descent(linear_runs, name, limit):
 
 def test_stability_of_adam_is_preconditioned(linear_runs):
     """The Hessian with the preconditioner of the next step, and the limit 2 (1 + b1)/(1 - b1) (Cohen et al. 2022)."""
-    hessian, gradient = _slopes(np.asarray(_linear()[0].w[0]))
-    square = 0.99 * (0.01 * gradient**2) / (1 - 0.99**2)  # the moment after one step, as the next one decays it
+    w = np.asarray(_linear()[0].w[0])
+    hessian, gradient = _slopes(w)
+    _, after = _slopes(w - RATE * np.sign(gradient))  # Adam's first step
+    square = (0.99 * 0.01 * gradient**2 + 0.01 * after**2) / (1 - 0.99**2)  # the moment of the second one
     scale = 1 / np.sqrt(np.sqrt(square) + 1e-8)
     largest = np.linalg.eigvalsh(scale[:, None] * hessian * scale)[-1]
     expected = RATE * largest / (2 * (1 + BETA) / (1 - BETA))

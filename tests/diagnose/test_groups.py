@@ -44,3 +44,21 @@ def test_all_numbers_and_keys_of_both_kinds():
     data = reports[0].to_xarray()
     assert data["verified_kernel_change"].sizes == {"verified_multiplier": 2}
     np.testing.assert_array_equal(data["kernel_change"], reports[1].to_xarray()["kernel_change"])
+
+
+class Tokens(eqx.Module):
+    """A look-up and two layers."""
+
+    table: eqx.nn.Embedding
+    low: eqx.nn.Linear
+    high: eqx.nn.Linear
+
+    def __call__(self, x):
+        return self.high(jnp.tanh(self.low(self.table(x[0]))))
+
+
+def test_pairs_are_named_as_groups_for_integers_too():
+    net = Tokens(eqx.nn.Embedding(5, 4, key=jr.key(0)), *(eqx.nn.Linear(4, 4, key=jr.key(k)) for k in (1, 2)))
+    report = js.diagnose_checkpoints([net, net], jnp.arange(5)[:, None], jnp.ones((5, 4)))
+    assert report.groups == ("table", "low", "high")
+    assert report.pairs == ("low to high",)

@@ -383,3 +383,18 @@ def _operator():
 def test_bad_arguments(call, error, message, getkey):
     with pytest.raises(error, match=message):
         call(cases.mlp(getkey()), cases.inputs(getkey(), N))
+
+
+def test_jit_takes_the_products():
+    net, x = eqx.nn.MLP(3, 2, 4, 1, jnp.tanh, key=jr.key(0)), jr.normal(jr.key(1), (N, 3))
+    hessian = jnp.broadcast_to(jnp.eye(2), (N, 2, 2))
+    kernel, v = kernels.NTKOperator(net, x), jnp.ones((N, 2))
+    np.testing.assert_allclose(jax.jit(kernel.mv)(v), kernel.mv(v), rtol=eps(100))
+    np.testing.assert_allclose(jax.jit(kernel.cross)(x, v), kernel.mv(v), rtol=eps(100))
+    for operator in (kernels.GaussNewtonOperator(net, x, hessian), kernels.HessianOperator(net, x, v, hessian)):
+        direction = nets.partition(net)[0]
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=eps(1000)),
+            jax.jit(operator.mv)(direction),
+            operator.mv(direction),
+        )

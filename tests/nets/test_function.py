@@ -77,6 +77,8 @@ def test_haiku():
     made = haiku.transform(lambda x: haiku.nets.MLP([5, 2], activation=jnp.tanh)(x))
     net = nets.from_haiku(made, made.init(jax.random.key(1), x[0]))
     assert _check(net, x).ntk.shape == (3, 2, 3, 2)
+    without = nets.from_haiku(haiku.without_apply_rng(made), net.params)
+    np.testing.assert_array_equal(without(x[0]), net(x[0]))
 
 
 def test_what_is_no_function():

@@ -1,0 +1,54 @@
+"""Parameters that training leaves where they are, such as all but the read-out in a linear probe."""
+
+from collections.abc import Iterable, Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from .._problem import Problem
+from ._lens import inside
+
+
+NAMED = 6  # more are counted
+
+
+def moving_rates(probe: Problem, checkpoints: Sequence[PyTree], updates: Iterable[PyTree]) -> tuple[PyTree, list[str]]:
+    """The learning rates, 0 for what stands still, and a note that names it.
+
+    A parameter stands still that is the same at all checkpoints and has no part in the updates, though its gradient is
+    not 0. Where nothing moves at all, that says nothing, and all keep their rates.
+
+    Arguments:
+        probe: the problem of the samples to look at.
+        checkpoints: parameters; the first are the start.
+        updates: what the optimiser would add next at the checkpoints, which tells a small update, lost to rounding,
+            from none; empty where the optimiser is not known.
+    """
+    start = checkpoints[0]
+    moved = _anywhere(jax.tree.map(jnp.subtract, params, start) for params in checkpoints)
+    if not moved.any() or moved.all():
+        return probe.eta, []
+    still = ~(moved | _anywhere(updates)) & _anywhere(_gradient(probe, params) for params in checkpoints[:-1])
+    if not still.any():
+        return probe.eta, []
+    rates, structure = jax.tree.flatten(probe.eta)
+    rates = [rate * float(not stands) for rate, stands in zip(rates, still, strict=True)]
+    named = jax.tree_util.tree_leaves_with_path(inside(probe.net, start))
+    names = [jax.tree_util.keystr(path).lstrip(".") for (path, _), stands in zip(named, still, strict=True) if stands]
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    note = f"These stand still in this training, and have no part in its kernels: {', '.join(names[:NAMED])}{more}."
+    return jax.tree.unflatten(structure, rates), [note]
+
+
+def _anywhere(trees: Iterable[PyTree]) -> np.ndarray:
+    """Whether each leaf is other than 0 in one of the trees."""
+    found = [[np.any(np.asarray(leaf)) for leaf in jax.tree.leaves(tree)] for tree in trees]
+    return np.asarray(np.any(found, axis=0))
+
+
+@eqx.filter_jit
+def _gradient(problem: Problem, params: PyTree) -> PyTree:
+    return jax.grad(problem.objective)(params)

@@ -1,0 +1,89 @@
+"""Parameters that training leaves where they are: kernels are as if the network stopped their gradient."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+import pytest
+
+import jaxsolve as js
+from tests.cases import X64
+
+
+LOOSE = 1e-6 if X64 else 2e-3
+NET = eqx.nn.MLP(3, 1, 8, 1, jnp.tanh, key=jr.key(1))
+STILL = "These stand still in this training, and have no part in its kernels: layers[0].weight, layers[0].bias."
+
+
+def _data():
+    x = jr.normal(jr.key(0), (12, 3))
+    return x, x[:, :1] * x[:, 1:2]
+
+
+class Probe(eqx.Module):
+    """A network of which the read-out alone has a gradient."""
+
+    net: eqx.nn.MLP
+
+    def __call__(self, x):
+        hidden, read = self.net.layers
+        return read(jax.lax.stop_gradient(jnp.tanh(hidden(x))))
+
+
+def _read_out_alone(optimizer):
+    label = lambda path, _: "train" if "layers[1]" in jax.tree_util.keystr(path) else "freeze"
+    labels = lambda params: jax.tree_util.tree_map_with_path(label, params)
+    return optax.multi_transform({"train": optimizer, "freeze": optax.set_to_zero()}, labels)
+
+
+def _assert_same(report, twin, names):
+    for name in names:
+        np.testing.assert_allclose(report[name], twin[name], rtol=LOOSE, atol=LOOSE, err_msg=name)
+    np.testing.assert_allclose(report.by_group["kernel_share"], twin.by_group["kernel_share"], atol=LOOSE)
+    assert report.regime is twin.regime is js.observe.Regime.KERNEL
+    assert report["kernel_change"] == 0
+    assert report["crossover_multiplier"] == 0  # at no multiplier does a linear model learn features
+
+
+def test_a_linear_probe_by_the_optimiser_is_one_by_the_network():
+    report = js.diagnose(NET, *_data(), optimizer=_read_out_alone(optax.adam(1e-2)), steps=30)
+    twin = js.diagnose(Probe(NET), *_data(), optimizer=optax.adam(1e-2), steps=30)
+    names = ("progress", "kernel_change", "kernel_alignment", "residual_position", "effective_rank", "critical_rate")
+    _assert_same(report, twin, names)
+    assert STILL in report.notes
+    assert not any("stand still" in note for note in twin.notes)  # nor does anything pull there
+    (chizat,) = (note for note in report.notes if note.startswith("Chizat's ratio"))
+    assert "linear in what moves" in chizat
+
+
+def test_saved_networks_of_a_linear_probe():
+    later = eqx.tree_at(lambda net: net.layers[1].weight, NET, NET.layers[1].weight + 1)
+    report = js.diagnose_checkpoints([NET, later], x := _data()[0], jax.vmap(later)(x) + 0.1)
+    twin = js.diagnose_checkpoints([Probe(NET), Probe(later)], x, jax.vmap(later)(x) + 0.1)
+    # The bias of the read-out stands still in both.
+    assert report.notes[0].startswith(f"{STILL[:-1]}, layers[1].bias")
+    assert twin.notes[0].endswith("kernels: net.layers[1].bias.")
+    _assert_same(report, twin, ("residual_position", "effective_rank", "sharpness"))
+
+
+@pytest.mark.parametrize("rate", [0.0, 1e-30])
+def test_all_that_moves_by_less_than_rounding_does_not_stand_still(rate):
+    """The bias of the read-out starts at 0 here, and so moves by however little."""
+    net = eqx.tree_at(lambda net: net.layers[1].bias, NET, jnp.zeros(1))
+    report = js.diagnose(net, *_data(), optimizer=optax.sgd(rate), steps=1)
+    assert not any("stand still" in note for note in report.notes)
+    assert np.all(report.by_group["kernel_share"] > 0)
+
+
+def test_saved_networks_of_other_libraries():
+    linen = pytest.importorskip("flax.linen")
+    x, y = _data()
+    module = linen.Dense(1, param_dtype=x.dtype)
+    variables = module.init(jr.key(1), x[0])
+    later = jax.tree.map(lambda leaf: leaf + 0.1, variables)
+    report = js.diagnose_checkpoints([js.nets.from_linen(module, found) for found in (variables, later)], x, y)
+    assert report["kernel_change"] == 0
+    np.testing.assert_allclose(report.by_group["update"], 0.1 * np.sqrt(4) / np.sqrt(sum(
+        float(jnp.sum(leaf**2)) for leaf in jax.tree.leaves(variables))), rtol=LOOSE)  # fmt: skip
