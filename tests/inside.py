@@ -228,6 +228,7 @@ __all__ = [
     "nearest_step",
     "no_modes",
     "one_number",
+    "optimiser_response",
     "over_seeds",
     "pack",
     "parse_config",

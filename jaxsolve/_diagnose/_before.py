@@ -16,7 +16,7 @@ from . import _limits
 from ._crossover import Crossover, crossover, curvature
 from ._diagnosis import Finding
 from ._examine import test_loss
-from ._lens import Lens, through
+from ._lens import Lens, of_inside, through
 from ._movement import relative_change, whole_kernel
 from ._response import rate_exponent
 from ._stability import next_update
@@ -112,7 +112,7 @@ def before(
 
     size = problem.y.shape[1]
     linear = _seen_through(problem, through(problem.net, problem.x, size, scale=1.0, linear=True))
-    run = train(linear, optimizer, [0, steps], batch_size, key)
+    run = train(linear, of_inside(optimizer), [0, steps], batch_size, key)
     end = run.checkpoints[-1].params
     progress = float(_progress(linear, end))
     if run.diverged or not progress > LEAST:
@@ -177,7 +177,7 @@ def _trained_at(problem, few, eta, optimizer, steps, batch_size, key, multiplier
     lens = through(problem.net, problem.x, problem.y.shape[1], scale=multiplier)
     rate = jnp.asarray(multiplier ** -(1 + exponent), problem.x.dtype)
     seen = _seen_through(problem, lens)
-    run = train(seen, optax.chain(optimizer, optax.scale(rate)), [0, steps], batch_size, key)
+    run = train(seen, optax.chain(of_inside(optimizer), optax.scale(rate)), [0, steps], batch_size, key)
     end = run.checkpoints[-1].params
     progress = float(_progress(seen, end))
     if run.diverged or not progress > LEAST:

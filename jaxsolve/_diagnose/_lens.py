@@ -5,6 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, Float, PyTree
 
 from .. import nets
@@ -95,3 +96,13 @@ def through(net: Any, x: Array, out_size: int, *, scale: Any, linear: bool = Fal
     inner, whole = (net.net, net.whole) if isinstance(net, Lens) else (net, None)
     start, scale = nets.partition(inner)[0], jnp.asarray(scale, x.dtype)
     return Lens(inner, start, scale, x.shape[1:], out_size, linear=linear, whole=whole)
+
+
+def of_inside(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+    """An optimiser of the network that a lens looks at: its masks and labels may be trees of that one's parameters."""
+
+    def update(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
+        found, state = optimizer.update(updates.net, state, None if params is None else params.net)
+        return eqx.tree_at(lambda tree: tree.net, updates, found), state
+
+    return optax.GradientTransformation(lambda params: optimizer.init(params.net), update)

@@ -32,6 +32,10 @@ class _Template:
 
     value: Any
 
+    def __post_init__(self):
+        # JAX may ask for it much later, when names of a module that functions read stand for something else.
+        _ = self._key
+
     @functools.cached_property
     def _key(self) -> Hashable:
         return _key(self.value)

@@ -65,7 +65,7 @@ class InfiniteWidth(AbstractFixedKernel):
         return kernels.infinite(problem.net, x1, x2, eta=problem.eta).ntk
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """A width that is no padded one; a read-out that is not smaller than the other layers by a power of the width."""
+        """A width without padding; a read-out that is not smaller than the other layers by a power of the width."""
         if getattr(problem.net, "units", None) is not None:
             detail = "padding; make it with an integer as its width"
             return (Assumption.of_kind("a width without padding", False, detail, problem.x.dtype),)

@@ -107,7 +107,8 @@ def _thin(source: Source, observed: Sequence[Curve]) -> tuple[list[Curve], np.nd
     if total > MAX_CURVES:
         fit = int(len(kept) * MAX_CURVES / total)
         if fit < MIN_TIMES:
-            return [], kept[:0], ["The trajectories of so many lanes do not fit into a page; it shows their last values."]
+            said = "The trajectories of so many lanes do not fit into a page; it shows their last values."
+            return [], kept[:0], [said]
         notes.append(f"To keep the page small, trajectories are drawn at {fit} of {len(kept)} times.")
         kept = kept[np.unique(np.linspace(0, len(kept) - 1, fit).round().astype(int))]
     return [item._replace(values=item.values[:, kept]) for item in observed], kept, notes

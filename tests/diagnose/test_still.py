@@ -38,6 +38,17 @@ def _read_out_alone(optimizer):
     return optax.multi_transform({"train": optimizer, "freeze": optax.set_to_zero()}, labels)
 
 
+def test_labels_may_be_a_tree_of_the_parameters():
+    """The optimiser is asked for the linearised network, too, whose parameters are one level further down."""
+    labels = jax.tree_util.tree_map_with_path(
+        lambda path, _: "train" if "layers[1]" in jax.tree_util.keystr(path) else "freeze", js.nets.partition(NET)[0]
+    )
+    optimizer = optax.multi_transform({"train": optax.adam(1e-2), "freeze": optax.set_to_zero()}, lambda _: labels)
+    report = js.diagnose(NET, *_data(), steps=20, optimizer=optimizer)
+    twin = js.diagnose(NET, *_data(), steps=20, optimizer=_read_out_alone(optax.adam(1e-2)))
+    _assert_same(report, twin, ["kernel_change", "progress"])
+
+
 def _assert_same(report, twin, names):
     for name in names:
         np.testing.assert_allclose(report[name], twin[name], rtol=LOOSE, atol=LOOSE, err_msg=name)

@@ -10,7 +10,7 @@ import pytest
 
 from jaxsolve import Descent, nets, Problem, result_names, RESULTS, solve
 from tests import cases
-from tests.inside import result_code
+from tests.inside import Held, result_code
 
 
 class Linear(eqx.Module):
@@ -42,7 +42,9 @@ def test_a_function_that_reads_another_number_of_its_module_is_another(monkeypat
         assert found.stats.steps == 3
 
     run()
+    never_asked = Held(lambda step: _half(PEAK) / (1 + step))
     monkeypatch.setitem(globals(), "PEAK", 0.3)
+    assert Held(lambda step: _half(PEAK) / (1 + step)).template != never_asked.template  # when that was made, it was .1
     run()
     monkeypatch.setitem(globals(), "FACTOR_OF_HALF", 1.0)  # of a function that the function calls
     run()

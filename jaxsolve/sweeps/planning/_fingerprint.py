@@ -76,14 +76,10 @@ class _Describer:
         an_object = an_object or source.written_here(type(value))
         if isinstance(value, type) or (callable(value) and hasattr(function, "__name__") and not an_object):
             described = self._function(function)
-            if (
-                layers := []
-                if function is value
-                else [self.value(layer, listed) for layer in source.layers(value, function)]
-            ):
-                described = {"function": described} if isinstance(described, str) else described
-                return {**described, "inside": layers}
-            return described
+            around = () if function is value else source.layers(value, function)
+            if not (layers := [self.value(layer, listed) for layer in around]):
+                return described
+            return {**({"function": described} if isinstance(described, str) else described), "inside": layers}
         if id(value) in self._inside:
             return _type_of(value)
         self._inside.add(id(value))

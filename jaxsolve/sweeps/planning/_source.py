@@ -44,9 +44,11 @@ def layers(value: Any, core: Any, seen: set[int] | None = None) -> Iterator[dict
     while id(value) not in seen and not _by_the_user(value):
         seen.add(id(value))
         code = getattr(value, "__code__", None)
-        if isinstance(code, types.CodeType) and not _transparent(value):
+        if isinstance(code, types.CodeType) and not _of_standard_library(value):
             cells = _cells(value)
-            yield {"function": code.co_qualname, **{key: item for key, item in cells.items() if _is_plain(item)}}
+            # JAX puts a layer of its own around each, which shortens errors.
+            if not value.__globals__.get("__name__", "").endswith(".traceback_util"):
+                yield {"function": code.co_qualname, **{key: item for key, item in cells.items() if _is_plain(item)}}
             for item in cells.values():
                 if isinstance(item, types.FunctionType) or (hasattr(item, "__wrapped__") and callable(item)):
                     yield from layers(item, core, seen)
@@ -56,7 +58,7 @@ def layers(value: Any, core: Any, seen: set[int] | None = None) -> Iterator[dict
         value = getattr(value, "__wrapped__", core)
 
 
-def _transparent(function: types.FunctionType) -> bool:
+def _of_standard_library(function: types.FunctionType) -> bool:
     package = function.__globals__.get("__name__", "").split(".")[0]
     return package in sys.stdlib_module_names or function.__code__.co_filename.startswith("<@beartype")
 
