@@ -105,8 +105,8 @@ def _memory(state: Any) -> PyTree:
 def _rates(problem: Problem, optimizer: Any, params: PyTree, state: Any) -> PyTree:
     filled = lambda tree, value: jax.tree.map(lambda leaf: jnp.full_like(leaf, value), tree)
     (zero, one), (empty, full) = ((filled(tree, 0), filled(tree, 1)) for tree in (params, _memory(state)))
-    still = _squares_of_next(state, lambda gradient, state: optimizer.value.update(gradient, state, params)[1],
-                             jax.grad(problem.objective)(params), zero)  # fmt: skip
+    advance = lambda gradient, state: optimizer.value.update(gradient, state, params)[1]
+    still = _squares_of_next(state, advance, jax.grad(problem.objective)(params), zero, empty)
 
     def step(gradient, memory):
         with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
@@ -129,7 +129,9 @@ def _rates(problem: Problem, optimizer: Any, params: PyTree, state: Any) -> PyTr
     return jax.tree.map(lambda eta, rate: eta * rate, problem.eta, rates)
 
 
-def _squares_of_next(state: Any, advance: Callable[[PyTree, Any], Any], gradient: PyTree, zero: PyTree) -> Any:
+def _squares_of_next(
+    state: Any, advance: Callable[[PyTree, Any], Any], gradient: PyTree, zero: PyTree, empty: PyTree
+) -> Any:
     """The state whose step at gradient 0 uses the second moments of the next step, which takes up the present gradient.
 
     At gradient 0 moments shrink by their decay: they are divided by it beforehand.
@@ -139,7 +141,8 @@ def _squares_of_next(state: Any, advance: Callable[[PyTree, Any], Any], gradient
     ones = lambda part: part._replace(nu=jax.tree.map(jnp.ones_like, part.nu)) if has(part) else part
     with jax.numpy_dtype_promotion("standard"):
         after = squares(advance(gradient, state))
-        decays = squares(advance(zero, jax.tree.map(ones, state, is_leaf=_is_node)))
+        # AdaBelief adds the square of what the gradient is off its memory: there is to be none.
+        decays = squares(advance(zero, _with_memory(jax.tree.map(ones, state, is_leaf=_is_node), empty)))
     moments = iter([jax.tree.map(jnp.divide, a.nu, decay.nu) for a, decay in zip(after, decays, strict=True)])
     put = lambda part: part._replace(nu=next(moments)) if has(part) else part
     return jax.tree.map(put, state, is_leaf=_is_node)

@@ -17,7 +17,6 @@ MAX_LENGTH = 1000  # characters
 MAX_DEPTH = 50  # of brackets, signs and operators inside one another
 MAX_BITS = 64  # of an integer
 MAX_EXPONENT = 64  # of an array to an integer power, which is multiplied out
-MAX_FACTOR = 1000  # of an array of 32-bit integers that stays one
 MAX_DIGITS = 20  # that `round` keeps
 
 
@@ -32,16 +31,9 @@ def _power(base: Any, exponent: Any) -> Any:
 
 
 def _product(one: Any, two: Any) -> Any:
-    """Exact for integers, but in 32 bits for plain factors up to MAX_FACTOR only.
-
-    Arrays there overflow without a word, and a product may be meant for a real number: others are real as before, and
-    what needs an integer, such as a random key, refuses them.
-    """
-    arrays = [part for part in (one, two) if hasattr(part, "dtype") and jnp.issubdtype(part.dtype, jnp.integer)]
-    plain = [part for part in (one, two) if isinstance(part, int)]
-    if arrays and jnp.result_type(int).itemsize < 8 and not (plain and abs(plain[0]) <= MAX_FACTOR):
-        one, two = _number(one, exact=False), _number(two, exact=False)
-    return one * two
+    """Exact for integers; arrays of 32 bits become real, as they overflow without a word, and keys refuse them."""
+    exact = jnp.result_type(int).itemsize == 8
+    return _number(one, exact=exact) * _number(two, exact=exact)
 
 
 OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {

@@ -18,6 +18,7 @@ from ._theory import boundaries
 
 MAX_CURVES = 14e6  # characters of a page that go into curves
 MAX_MEASURES = 6e6  # and into single numbers
+SAME = 1e-6  # relative difference of times that are the same but for float32
 MIN_TIMES = 8  # with fewer, a curve says too little
 # By code of `RESULT_NAMES`: blue and green for lanes that ended well, warm colours and greys for the others.
 RESULT_COLOURS = ("#0072B2", "#009E73", "#56B4E9", "#E69F00", "#D55E00", "#CC79A7", "#999999", "#000000", "#F0E442")
@@ -57,7 +58,7 @@ def content(source: Source, theory: Source | None) -> tuple[dict[str, Any], list
         "shape": source.shape,
         "coords": coordinates(source),
         "times": asked.tolist(),
-        "saved": None if np.all(times == asked) else pack(times),
+        "saved": None if np.allclose(times, asked, SAME, 0.0) else pack(times),
         "result": pack(source.result),
         "fine": FIRST_FAILURE,
         "curves": [_labelled(item) for item in drawn],
@@ -103,7 +104,9 @@ def _thin(source: Source, observed: Sequence[Curve]) -> tuple[list[Curve], np.nd
     notes = []
     if not observed or not len(kept):
         return [], kept, notes
-    total = sum(packed_bytes(item.values) for item in observed) * len(kept) / len(ts)
+    drawn = sum(packed_bytes(item.values) for item in observed)
+    drawn += packed_bytes(source.times) if "t_saved" in source.dataset else 0
+    total = drawn * len(kept) / len(ts)
     if total > MAX_CURVES:
         fit = int(len(kept) * MAX_CURVES / total)
         if fit < MIN_TIMES:

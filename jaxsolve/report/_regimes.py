@@ -61,8 +61,13 @@ def regime(source: Source, found: Phases) -> Measure | None:
     """
     if found.change is None:
         return None
-    result = source.result
-    half = np.where(result == DIVERGED, np.nan, found.half)
+    result, first, last = source.result, *found.window
+    # Each lane has looked for the first and the last time when it did, which need not be when it was asked to.
+    times = source.times[:, np.isfinite(source.dataset["t"].values)]
+    began, ended = np.min(np.where(times > 0, times, np.inf), axis=1), np.max(times, axis=1)
+    half = np.where(found.half <= ended, np.clip(found.half, first, last), found.half)
+    half = np.where(found.half < began, 0.0, np.where(found.half > ended, np.inf, half))
+    half = np.where((result == DIVERGED) | np.isnan(found.half), np.nan, half)
     known = ((result >= 0) & (result < FIRST_FAILURE) & ~np.isnan(found.change)) | (result == DIVERGED)
     codes = observe.classify(half, np.where(known, found.change, 0.0), np.array([0.0, *found.window]))
     labels = tuple((kind.label, REGIME_COLOURS[kind]) for kind in Regime)

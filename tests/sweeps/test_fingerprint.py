@@ -3,6 +3,7 @@
 import functools
 import json
 import logging
+import random
 import sys
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
+from beartype import beartype
+from jaxtyping import jaxtyped
 
 from jaxsolve import Descent, observe
 from tests import cases
@@ -87,6 +90,11 @@ def _of_a_module_that_fails():
     import own_broken_of_tests  # noqa: F401  # pyright: ignore[reportMissingImports]
 
 
+def _of_a_branch(debug=False):
+    if debug:
+        import own_models_of_tests  # noqa: F401  # pyright: ignore[reportMissingImports]
+
+
 @pytest.mark.parametrize("function", [_by_name, _from_it, _from_a_package])
 def test_modules_of_the_user_that_a_function_imports_are_described(function, tmp_path, monkeypatch):
     """Also before they are loaded."""
@@ -114,6 +122,13 @@ def test_imports_that_fail_or_are_of_libraries_are_passed_over(tmp_path, monkeyp
     monkeypatch.delitem(sys.modules, "json.tool", raising=False)
     assert set(describe_value(_of_a_module_that_fails)) == {"function", "code"}
     assert "json.tool" not in sys.modules
+
+
+def test_a_module_that_may_never_be_imported_is_not_loaded(tmp_path, monkeypatch):
+    (tmp_path / "own_models_of_tests.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    _text(_of_a_branch)
+    assert "own_models_of_tests" not in sys.modules
 
 
 # Methods
@@ -147,9 +162,26 @@ def test_methods_stay_themselves_when_objects_remember():
 
 def test_an_object_may_hold_its_own_methods():
     transformation = optax.MultiSteps(optax.sgd(0.1), 2)
-    vars(transformation).update(itself=transformation, again=transformation.update)
+    vars(transformation).update(_opt=transformation, unnamed=1.0)  # the method reads the first alone
     described = json.loads(_text(transformation.update))["refers to"]["self"]
-    assert described["itself"] == described["type"] == "<MultiSteps>"
+    assert described["_opt"] == described["type"] == "<MultiSteps>"
+    assert "unnamed" not in described
+
+
+def test_what_objects_of_the_standard_library_remember_is_no_setting():
+    draw = random.Random(0).gauss
+    first = _text(draw)
+    draw(0.0, 1.0)
+    assert _text(draw) == first
+
+
+@jaxtyped(typechecker=beartype)
+def _checked(x: float) -> float:
+    return x
+
+
+def test_checks_of_types_are_no_setting():
+    assert set(describe_value(_checked)) == {"function", "code"}
 
 
 # Values

@@ -5,6 +5,7 @@ import enum
 import functools
 import json
 import math
+import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
@@ -121,14 +122,16 @@ class _Describer:
         if held := source.held(function):
             described["refers to"] = refers = self._captured(held)
             owner = getattr(function, "__self__", None)
-            if refers.get("self") == _type_of(owner) and id(owner) not in self._inside:
-                refers["self"] = self._owner(owner)
+            known = type(owner).__module__.split(".")[0] in sys.stdlib_module_names
+            if refers.get("self") == _type_of(owner) and id(owner) not in self._inside and not known:
+                refers["self"] = self._owner(owner, set(source.names(function.__code__)))
         return {"function": name, **described} if described else name
 
-    def _owner(self, owner: Any) -> Any:
-        """The object of a library that a method belongs to: what the method does depends on its attributes."""
+    def _owner(self, owner: Any, names: set[str]) -> Any:
+        """The object of a library that a method belongs to: what that does depends on the attributes that it names."""
         self._inside.add(id(owner))
-        kept = {key: item for key, item in source.attributes(owner).items() if not isinstance(item, dict | list | set)}
+        held = {key: item for key, item in source.attributes(owner).items() if key in names}
+        kept = {key: item for key, item in held.items() if not isinstance(item, dict | list | set)}
         described = self._captured(kept)  # a container is a cache or a log more likely than a setting
         self._inside.discard(id(owner))
         return {"type": _type_of(owner), **described}

@@ -3,7 +3,6 @@
 import ast
 import contextlib
 import dataclasses
-import dis
 import functools
 import hashlib
 import importlib.util
@@ -19,6 +18,7 @@ from typing import Any
 
 PACKAGE = Path(os.path.realpath(__file__)).parents[2]
 LIBRARIES = (PACKAGE, *(Path(os.path.realpath(sysconfig.get_path(p))) for p in ("stdlib", "purelib", "platlib")))
+CHECKERS = ("beartype", "jaxtyping", "typeguard")
 DIGITS = 16  # of a digest: enough to tell versions of a function apart
 
 
@@ -44,23 +44,30 @@ def layers(value: Any, core: Any, seen: set[int] | None = None) -> Iterator[dict
     while id(value) not in seen and not _by_the_user(value):
         seen.add(id(value))
         code = getattr(value, "__code__", None)
-        if isinstance(code, types.CodeType) and not _of_standard_library(value):
+        if isinstance(code, types.CodeType) and not _transparent(value):
             cells = _cells(value)
             # JAX puts a layer of its own around each, which shortens errors.
             if not value.__globals__.get("__name__", "").endswith(".traceback_util"):
-                yield {"function": code.co_qualname, **{key: item for key, item in cells.items() if _is_plain(item)}}
+                yield {"function": code.co_qualname, **_settings(cells)}
             for item in cells.values():
                 if isinstance(item, types.FunctionType) or (hasattr(item, "__wrapped__") and callable(item)):
                     yield from layers(item, core, seen)
         elif dataclasses.is_dataclass(value) and not isinstance(value, type):  # of Equinox
-            fields = vars(value).items()
-            yield {"function": type(value).__qualname__, **{key: item for key, item in fields if _is_plain(item)}}
+            yield {"function": type(value).__qualname__, **_settings(vars(value))}
         value = getattr(value, "__wrapped__", core)
 
 
-def _of_standard_library(function: types.FunctionType) -> bool:
+def _transparent(function: types.FunctionType) -> bool:
+    """Whether it is of the standard library, or checks types."""
     package = function.__globals__.get("__name__", "").split(".")[0]
-    return package in sys.stdlib_module_names or function.__code__.co_filename.startswith("<@beartype")
+    known = package in sys.stdlib_module_names or package in CHECKERS
+    return known or function.__code__.co_filename.startswith("<@beartype")
+
+
+def _settings(held: dict[str, Any]) -> dict[str, Any]:
+    """What is set, as far as it is plain: another release may have more settings, which are not."""
+    unset = lambda item: item is None or item is False or item == ()
+    return {key: item for key, item in held.items() if _is_plain(item) and not unset(item)}
 
 
 def _is_plain(value: Any) -> bool:
@@ -108,13 +115,7 @@ def digest(thing: Any) -> str:
     if isinstance(thing, type):
         return short(repr([_of_class(base) for base in thing.__mro__ if written_here(base)]))
     code: types.CodeType = thing.__code__
-    module = _module(code)
-    nodes = [] if module is None else [node for node in ast.walk(module) if _is_of(node, code)]
-    if len(nodes) > 1:  # the lambdas of one line
-        places = [(line, column) for line, _, column, _ in code.co_positions() if line and column]
-        nodes = [node for node in nodes if all(_begin(node) <= place <= _end(node) for place in places)]
-    if nodes:
-        node: Any = max(nodes, key=_begin)
+    if node := _node(code):
         # Neither the name nor decorators: a lambda and its copy under another name do the same.
         return short(_text([node.args, *(_statements(node) if isinstance(node.body, list) else [node.body])]))
     return f"{short(repr(_bytecode(code)))} (bytecode of Python {sys.version_info.major}.{sys.version_info.minor})"
@@ -139,12 +140,13 @@ def held(function: Any) -> dict[str, Any]:
     found = _cells(function)
     parameters = inspect.signature(function, follow_wrapped=False).parameters.items()
     found |= {key: item.default for key, item in parameters if item.default is not item.empty}
-    names = set(_names(code))
+    named = set(names(code))
     if written_here(function):
         known = function.__globals__
-        found |= {key: known[key] for key in sorted(names & known.keys() - found.keys())}
-        found = dict(_imports(code, known)) | found
-    return _seen_through(found, names) | owner
+        found |= {key: known[key] for key in sorted(named & known.keys() - found.keys())}
+        body = getattr(_node(code), "body", None)
+        found = (dict(_imports(body, known)) if isinstance(body, list) else {}) | found
+    return _seen_through(found, named) | owner
 
 
 def _cells(function: Any) -> dict[str, Any]:
@@ -165,15 +167,15 @@ def attributes(thing: Any) -> dict[str, Any]:
     return {key: item for key, item in kept.items() if key not in functools.WRAPPER_ASSIGNMENTS and not passed(key)}
 
 
-def _seen_through(found: dict[str, Any], names: set[str]) -> dict[str, Any]:
+def _seen_through(found: dict[str, Any], named: set[str]) -> dict[str, Any]:
     """In the place of modules, if the user wrote them, those of their members whose names the code has."""
     seen = {}
     for key, value in found.items():
         if not isinstance(value, types.ModuleType):
             seen[key] = value
         elif not _in_library(getattr(value, "__file__", None) or PACKAGE):
-            members = {f"{key}.{name}": vars(value)[name] for name in sorted(names & vars(value).keys())}
-            seen |= _seen_through(members, names)
+            members = {f"{key}.{name}": vars(value)[name] for name in sorted(named & vars(value).keys())}
+            seen |= _seen_through(members, named)
     return seen
 
 
@@ -188,6 +190,16 @@ def _module(code: types.CodeType | type) -> ast.Module | None:
         return _parsed("".join(inspect.findsource(code)[0]))
     except (OSError, TypeError, SyntaxError):  # a cell with magic commands
         return None
+
+
+def _node(code: types.CodeType) -> Any:
+    """The syntax tree of a function; None where there is no source."""
+    module = _module(code)
+    nodes = [] if module is None else [node for node in ast.walk(module) if _is_of(node, code)]
+    if len(nodes) > 1:  # the lambdas of one line
+        places = [(line, column) for line, _, column, _ in code.co_positions() if line and column]
+        nodes = [node for node in nodes if all(_begin(node) <= place <= _end(node) for place in places)]
+    return max(nodes, key=_begin, default=None)
 
 
 def _begin(node: Any) -> tuple[int, int]:
@@ -255,26 +267,32 @@ def _methods(cls: type) -> Iterator[tuple[str, types.FunctionType]]:
                 called, function = f"{called}.__wrapped__", unwrapped(getattr(function, "__wrapped__", None))
 
 
-def _imports(code: types.CodeType, known: dict[str, Any]) -> Iterator[tuple[str, types.ModuleType]]:
-    """The user's modules that a function imports when it runs: it will, so they may be loaded now."""
-    steps = [step for step in dis.get_instructions(code) if step.opname not in ("EXTENDED_ARG", "CACHE")]
-    for level, wanted, step in zip(steps, steps[1:], steps[2:], strict=False):
-        if step.opname == "IMPORT_NAME":
-            with contextlib.suppress(Exception, SystemExit):  # that it fails, the function itself will say
-                if level.argval == 0:
-                    spec: Any = importlib.util.find_spec(step.argval.split(".")[0])
-                    place = spec.origin if spec.has_location else next(iter(spec.submodule_search_locations), PACKAGE)
-                    if _in_library(place):
-                        continue
-                module = __import__(step.argval, known, None, wanted.argval, level.argval)
-                yield module.__name__, module
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _imports(constant, known)
+def _imports(statements: list[Any], known: dict[str, Any]) -> Iterator[tuple[str, types.ModuleType]]:
+    """The user's modules that a function imports whenever it runs, which may be loaded now: not those in branches."""
+    for statement in statements:
+        if isinstance(statement, ast.FunctionDef | ast.With):
+            yield from _imports(statement.body, known)
+        elif isinstance(statement, ast.Import):
+            for alias in statement.names:
+                yield from _loaded(alias.name, ["*"], 0, known)
+        elif isinstance(statement, ast.ImportFrom):
+            yield from _loaded(statement.module or "", [one.name for one in statement.names], statement.level, known)
 
 
-def _names(code: types.CodeType) -> Iterator[str]:
+def _loaded(name: str, wanted: list[str], level: int, known: dict[str, Any]) -> Iterator[tuple[str, types.ModuleType]]:
+    with contextlib.suppress(Exception, SystemExit):  # that it fails, the function itself will say
+        if level == 0:
+            spec: Any = importlib.util.find_spec(name.split(".")[0])
+            place = spec.origin if spec.has_location else next(iter(spec.submodule_search_locations), PACKAGE)
+            if _in_library(place):
+                return
+        module = __import__(name, known, None, wanted, level)
+        yield module.__name__, module
+
+
+def names(code: types.CodeType) -> Iterator[str]:
+    """Names that a function uses, those of attributes too."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _names(constant)
+            yield from names(constant)
