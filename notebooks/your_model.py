@@ -129,7 +129,7 @@ watched = [js.observe.loss(), js.observe.kernel_change(), js.observe.test_accura
 fig, axes = plt.subplots(1, 2, figsize=(7, 2.8), layout="constrained")
 for (name, net), colour in zip(models.items(), js.plot.COLOURS):
     problem = js.Problem(net, x, y, test=digits.test, centered=True)
-    run = js.solve(problem, js.GradientFlow(rtol=1e-4, atol=1e-6), ts, observe=watched)
+    run = js.solve(problem, js.GradientFlow(rtol=1e-5, atol=1e-7), ts, observe=watched)
     axes[0].plot(ts, run["loss"], color=colour, label=name)
     axes[1].plot(ts, run["kernel_change"], color=colour)
     print(f"{name}: kernel change {run['kernel_change'][-1]:.2g}, test accuracy {run['test_accuracy'][-1]:.2f}")

@@ -73,6 +73,7 @@ def test_notebook_runs(notebook, tmp_path):
         env={**os.environ, "MPLBACKEND": "Agg", "JAX_PLATFORMS": "cpu"},
     )
     assert done.returncode == 0, done.stderr
+    assert "UserWarning" not in done.stderr, done.stderr
     printed = ["".join(out["text"]) for cell in cells(notebook) for out in cell["outputs"] if "text" in out]
     assert printed
     assert done.stdout == "".join(printed)  # what is stored is what it prints
