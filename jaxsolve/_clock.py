@@ -26,6 +26,18 @@ def time_at(step: Int[Array, "..."], per_step: Float[Array, ""]) -> Float[Array,
     return step.astype(per_step.dtype) * per_step
 
 
+def later(
+    t: Float[Array, ""], lost: Float[Array, ""], passed: Float[Array, "*steps"]
+) -> tuple[Float[Array, "*steps"], Float[Array, "*steps"]]:
+    """t + passed, and what that loses by rounding, given what t has lost: a compensated sum (Kahan).
+
+    A million rates, added up in float32, would round the same way again and again.
+    """
+    passed = passed - lost
+    end = t + passed
+    return end, (end - t) - passed
+
+
 def eta_of_prefactor(eta: Float[ArrayLike, "..."], prefactor: Float[ArrayLike, ""]) -> Float[Array, "..."]:
     """The eta that makes our averaged half-MSE flow equal that of a loss with another constant in front.
 

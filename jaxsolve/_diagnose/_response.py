@@ -89,6 +89,11 @@ def _nodes(state: Any) -> list[Any]:
     return [part for part in parts if _is_node(part) or real(part)]
 
 
+def _squares(state: Any) -> list[Any]:
+    """The parts with second moments."""
+    return [node for node in _nodes(state) if type(node).__name__ in _SQUARES]
+
+
 def _with_memory(state: Any, memory: PyTree) -> Any:
     put = lambda part: part._replace(**{_MEMORY[type(part).__name__]: memory})
     has = lambda part: _is_node(part) and type(part).__name__ in _MEMORY
@@ -122,10 +127,9 @@ def _rates(problem: Problem, optimizer: Any, params: PyTree, state: Any) -> PyTr
         rates = jax.tree.map(lambda a, b: a - share * b / (1 + beta), by_gradient, by_memory)
         rates = jax.tree.map(lambda rate: rate * _debiased(state, beta), rates)
     # A parameter that has had no gradient yet would have the rate 1/epsilon.
-    for node in _nodes(state):
-        if type(node).__name__ in _SQUARES:
-            known = lambda rate, nu: rate if isinstance(nu, optax.MaskedNode) else jnp.where(nu > 0, rate, 0)
-            rates = jax.tree.map(known, rates, node.nu)
+    for node in _squares(state):
+        known = lambda rate, nu: rate if isinstance(nu, optax.MaskedNode) else jnp.where(nu > 0, rate, 0)
+        rates = jax.tree.map(known, rates, node.nu)
     return jax.tree.map(lambda eta, rate: eta * rate, problem.eta, rates)
 
 
@@ -137,12 +141,11 @@ def _squares_of_next(
     At gradient 0 moments shrink by their decay: they are divided by it beforehand.
     """
     has = lambda part: _is_node(part) and type(part).__name__ in _SQUARES
-    squares = lambda tree: [part for part in jax.tree.leaves(tree, is_leaf=_is_node) if has(part)]
     ones = lambda part: part._replace(nu=jax.tree.map(jnp.ones_like, part.nu)) if has(part) else part
     with jax.numpy_dtype_promotion("standard"):
-        after = squares(advance(gradient, state))
+        after = _squares(advance(gradient, state))
         # AdaBelief adds the square of what the gradient is off its memory: there is to be none.
-        decays = squares(advance(zero, _with_memory(jax.tree.map(ones, state, is_leaf=_is_node), empty)))
+        decays = _squares(advance(zero, _with_memory(jax.tree.map(ones, state, is_leaf=_is_node), empty)))
     moments = iter([jax.tree.map(jnp.divide, a.nu, decay.nu) for a, decay in zip(after, decays, strict=True)])
     put = lambda part: part._replace(nu=next(moments)) if has(part) else part
     return jax.tree.map(put, state, is_leaf=_is_node)

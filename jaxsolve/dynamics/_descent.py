@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from .. import nets
 from .._checks import concrete, describe, is_real, require_size
-from .._clock import nearest_step, time_at, time_per_step
+from .._clock import later, nearest_step, time_at, time_per_step
 from .._dynamics import AbstractMarching, AbstractState, is_key, March, Quantity, View
 from .._problem import Problem
 from .._results import RESULTS
@@ -180,10 +180,7 @@ class Descent(AbstractMarching):
         """The time at the end of the next step, and what it has lost by rounding."""
         if self.schedule is None:
             return time_at(state.steps + 1, self._per_step(state.t.dtype)), state.lost
-        # In float32 a million rates would round the same way again and again: the sum is compensated (Kahan).
-        rate = self.schedule.rate(state.steps, state.t.dtype) - state.lost
-        t = state.t + rate
-        return t, (t - state.t) - rate
+        return later(state.t, state.lost, self.schedule.rate(state.steps, state.t.dtype))
 
     @property
     def chunk(self) -> int:

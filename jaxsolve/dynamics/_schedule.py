@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from .._clock import later
 from ._held import Held
 
 
@@ -52,15 +53,13 @@ def nearest_steps(
         first, start, lost, steps, times = carry
         index = first + jnp.arange(BLOCK)
         rates = jnp.where(index < max_steps, jax.vmap(lambda step: schedule.rate(step, dtype))(index), 0)
-        passed = jnp.cumsum(rates) - lost
-        ends = start + passed
+        ends, missed = later(start, lost, jnp.cumsum(rates))
         # A step is made if the middle of it lies before the time.
         made = ((ends - rates / 2)[None, :] < finite[:, None]) & (rates > 0)[None, :]
         at = jnp.max(jnp.where(made, jnp.arange(BLOCK)[None, :], -1), axis=1)
         steps = jnp.where(at >= 0, first + at + 1, steps)
         times = jnp.where(at >= 0, ends[at], times)
-        # Compensated (Kahan), or thousands of blocks would round the same way again and again.
-        return first + BLOCK, ends[-1], (ends[-1] - start) - passed[-1], steps, times
+        return first + BLOCK, ends[-1], missed[-1], steps, times
 
     def searching(carry):
         first, start, *_ = carry

@@ -23,11 +23,13 @@ class Phases(NamedTuple):
 
     Attributes:
         window: first positive and last finite time: the window that is looked at.
+        looked: when each lane was first and last looked at in it, which need not be when it was asked to.
         half: half-loss time per lane; inf if never, NaN if not known.
         change: relative kernel change at the end per lane; None if not observed.
     """
 
     window: tuple[float, float]
+    looked: tuple[np.ndarray, np.ndarray]
     half: np.ndarray
     change: np.ndarray | None
 
@@ -40,13 +42,13 @@ def phases(source: Source, curves: Sequence[Curve]) -> Phases | None:
     times = ts[finite]
     if "loss" not in by_name or len(times) < 2 or times[0] != 0 or np.any(np.diff(times) <= 0):
         return None
-    loss = by_name["loss"][:, finite]
-    half = observe.half_loss_time(source.times[:, finite], loss)
+    loss, at = by_name["loss"][:, finite], source.times[:, finite]
+    half, looked = observe.half_loss_time(at, loss), (np.min(np.where(at > 0, at, np.inf), axis=1), np.max(at, axis=1))
     # A lane may end in NaN before its loss has halved. When it would have halved is then unknown: not "never".
     ended = np.isinf(half) & np.isnan(loss).any(axis=-1)
     unknown = (source.result < 0) | np.isin(source.result, MEANINGLESS) | ended
     change = by_name["kernel_change"][:, -1] if "kernel_change" in by_name else None
-    return Phases((times[1], times[-1]), np.where(unknown, np.nan, half), change)
+    return Phases((times[1], times[-1]), looked, np.where(unknown, np.nan, half), change)
 
 
 def half_loss(found: Phases) -> Measure:
@@ -61,13 +63,9 @@ def regime(source: Source, found: Phases) -> Measure | None:
     """
     if found.change is None:
         return None
-    result, first, last = source.result, *found.window
-    # Each lane has looked for the first and the last time when it did, which need not be when it was asked to.
-    times = source.times[:, np.isfinite(source.dataset["t"].values)]
-    began, ended = np.min(np.where(times > 0, times, np.inf), axis=1), np.max(times, axis=1)
-    half = np.where(found.half <= ended, np.clip(found.half, first, last), found.half)
-    half = np.where(found.half < began, 0.0, np.where(found.half > ended, np.inf, half))
-    half = np.where((result == DIVERGED) | np.isnan(found.half), np.nan, half)
+    result, (began, ended) = source.result, found.looked
+    half = np.where(found.half < began, 0.0, np.where(found.half > ended, np.inf, np.clip(found.half, *found.window)))
+    half = np.where(result == DIVERGED, np.nan, half)
     known = ((result >= 0) & (result < FIRST_FAILURE) & ~np.isnan(found.change)) | (result == DIVERGED)
     codes = observe.classify(half, np.where(known, found.change, 0.0), np.array([0.0, *found.window]))
     labels = tuple((kind.label, REGIME_COLOURS[kind]) for kind in Regime)
