@@ -1,7 +1,6 @@
 """`python -m benchmarks`: what jaxsolve costs, beside what one would use instead."""
 
 import argparse
-import gc
 import importlib
 import json
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 import jax
 
 from ._said import BUSY, machine, Others, peak_memory, Row
+from ._timing import forget_programs
 
 
 NAMES = (
@@ -82,9 +82,7 @@ def _run(name: str, *, quick: bool) -> dict[str, Any]:
     noisy = f", NOISY, ratios are trusted more than times (goal: <= {BUSY:g} %)" if busy > BUSY else ""
     print(f"{seconds:.0f} s in all, at most {memory / 1e9:.2f} GB held so far; others used {busy:.0f} %{noisy}")
     date, kept = datetime.now(UTC).date().isoformat(), [row.facts() for row in rows]
-    # Programs of all benchmarks together are more mappings of memory than Linux gives a process.
-    jax.clear_caches()
-    gc.collect()
+    forget_programs()
     facts = {"date": date, "failed": failed, "busy": busy, "seconds": seconds, "peak_memory": memory}
     return facts | {"rows": kept}
 

@@ -1,5 +1,6 @@
 """Times of several ways of doing the same, which share what the machine is doing meanwhile, and of fresh processes."""
 
+import gc
 import math
 import os
 import subprocess
@@ -23,6 +24,12 @@ def in_turns(ways: Sequence[Callable[[], Any]], repeats: int, budget: float = ma
             jax.block_until_ready(way())
             seconds.append(time.perf_counter() - begin)
     return found
+
+
+def forget_programs() -> None:
+    """Drops all that is compiled: programs of a whole suite are more mappings of memory than Linux gives a process."""
+    jax.clear_caches()
+    gc.collect()
 
 
 def timed(way: Callable[[], Any]) -> tuple[Any, float]:

@@ -27,7 +27,7 @@ from jaxsolve.dynamics import _central_step
 from jaxsolve.dynamics._edge_pairs import Pairs, Product
 
 from ._said import Row
-from ._timing import in_turns, timed
+from ._timing import forget_programs, in_turns, timed
 
 
 REPEATS = 5
@@ -213,4 +213,5 @@ def main(*, quick: bool) -> Iterator[Row]:
     """All tables; the first in the quick part."""
     for case in cases()[: 1 if quick else None]:
         yield from table(case)
+        forget_programs()
     yield from costs(quick=quick)

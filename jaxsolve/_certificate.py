@@ -42,7 +42,9 @@ class Certificate(eqx.Module):
     def trust(self) -> Float[Array, ""]:
         """Digits that the run can be trusted to: those of the worst of drift, balance and the other errors.
 
-        0 where the balance is above 1, as of a loss that bends within a step: the run may be right all the same.
+        0 where the balance is above 1, as of a loss that bends within a step: the run may be right all the same. From
+        a start of parameters below some thousand times atol, which then decides steps, the time at which learning
+        begins may be off by more, and nothing here sees it: give a smaller atol.
         """
         worst = jnp.fmax(jnp.fmax(self._of_steps, self.sampling_error), self.edge_error)
         return jnp.maximum(-jnp.log10(jnp.maximum(worst, jnp.finfo(worst.dtype).eps)), 0)

@@ -35,12 +35,22 @@ def describe(value: Any) -> str:
     return f"{type(value).__name__} {text if len(text) <= 80 else text[:77] + '...'}"
 
 
+def as_array(value: Any) -> Array:
+    """`jnp.asarray`, but NumPy's integers that are too large for JAX's become floats, as it would wrap them round."""
+    array = jnp.asarray(value)
+    if isinstance(value, np.ndarray | np.integer) and value.dtype.kind in ("i", "u") and value.size:
+        limits = jnp.iinfo(array.dtype)
+        if value.min() < limits.min or value.max() > limits.max:
+            return jnp.asarray(value.astype(np.float64))
+    return array
+
+
 def real_array(value: Any, name: str) -> Array:
     """Returns real numbers as an array, those that are no floats as floats; raises TypeError for anything else."""
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.floating):
         return value  # the common case, traced or not
     try:
-        array = jnp.asarray(value)
+        array = as_array(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"{name} must be an array of real numbers, got {describe(value)}") from error
     if not (jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)):
@@ -106,7 +116,7 @@ def one_number(value: Any, name: str, *, zero: bool = False, hint: str = "") -> 
         raise ValueError(f"{accepted}, got {describe(value)}{hint}; to map over several values use jax.vmap")
     if known is not None and not (np.isfinite(known) and (known > 0 or (zero and known == 0))):
         raise ValueError(f"{accepted}, got {known}{hint}")
-    return jax.lax.convert_element_type(jnp.asarray(value), jnp.result_type(float))
+    return jax.lax.convert_element_type(as_array(value), jnp.result_type(float))
 
 
 def require_number(value: Any, name: str, accepted: str = "> 0") -> float:

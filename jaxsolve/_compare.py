@@ -107,7 +107,7 @@ def compare(
     trajectories, errors = {names[0]: reference}, {}
     for name, dynamics, index in zip(names[1:], others, np.split(where, len(rows)), strict=True):
         trajectory = solve(problem, dynamics, reference.ts[index], observe=observe)
-        if not np.allclose(trajectory.ts, reference.ts[index], rtol=SAME):
+        if not np.allclose(trajectory.ts, reference.ts[index], rtol=SAME, atol=0):
             raise ValueError(
                 f"{names[0]} and {name} both round times to their steps, to {_few(reference.ts[index])} and "
                 f"{_few(trajectory.ts)}, and what is compared must be at the same times: give times that are steps of "

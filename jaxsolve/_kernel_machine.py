@@ -4,7 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from . import kernels
+from . import kernels, losses
 from ._problem import Problem, require_problem
 from ._safe import nonzero, safe_sqrt
 
@@ -46,7 +46,7 @@ def as_kernel_machine(problem: Problem, params: PyTree) -> KernelMachine:
             regression with the kernel of the start.
 
     Raises:
-        ValueError: the problem has no test set.
+        ValueError: the problem has no test set, or another loss than MSE.
         TypeError: problem is no `js.Problem`.
 
     Example:
@@ -67,6 +67,8 @@ def as_kernel_machine(problem: Problem, params: PyTree) -> KernelMachine:
         raise ValueError(
             "this problem has no test set, where the two would be compared: give Problem(..., test=(x, y))"
         )
+    if not isinstance(problem.loss, losses.MSE):
+        raise ValueError(f"kernel regression is where the flow of MSE ends; this problem has {problem.loss}")
     kernel = problem.kernel(params, problem.x)
     fit = kernels.regression(kernel, problem.y, start=problem.outputs(problem.params))
     cross = problem.kernel(params, problem.x_test, problem.x)

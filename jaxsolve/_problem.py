@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from . import kernels, nets
 from ._both_ways import both_ways, shape_and_rule
-from ._checks import concrete, describe, require_finite, require_flag, warn_of_rounded_products
+from ._checks import as_array, concrete, describe, require_finite, require_flag, warn_of_rounded_products
 from ._hashable import hashable
 from .losses import AbstractLoss, accepts, find_loss, MSE
 
@@ -99,11 +99,12 @@ class Problem(eqx.Module):
                 f"the network's parameters are {dtype}; only float32 and float64 are served, since the tolerances of "
                 "flows are finer than other dtypes resolve. Give the network dtype=jnp.float32"
             )
-        x, y = _array(x, f"the inputs of {which}"), _array(y, f"the targets of {which}")
+        given, x, y = x, _array(x, f"the inputs of {which}"), _array(y, f"the targets of {which}")
         if jnp.issubdtype(y.dtype, jnp.complexfloating):
             raise ValueError(f"the targets of {which} must be real numbers, got {describe(y)}")
-        if jnp.issubdtype(x.dtype, jnp.integer) or x.dtype == jnp.bool_:
-            _require_exact(x, dtype, which)
+        integers = jnp.issubdtype(x.dtype, jnp.integer)
+        _require_exact(x if integers else given, dtype, which)
+        if integers or x.dtype == jnp.bool_:
             x = x.astype(dtype)
         if x.dtype != dtype:
             raise ValueError(
@@ -237,7 +238,7 @@ def _by_output(jacobian: Float[Array, "n out ..."]) -> Float[Array, "n out entri
 
 def _array(value: Any, name: str) -> Array:
     try:
-        array = jnp.asarray(value)
+        array = as_array(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"{name} must be an array of numbers, got {describe(value)}") from error
     if not (jnp.issubdtype(array.dtype, jnp.number) or array.dtype == jnp.bool_):
@@ -245,10 +246,12 @@ def _array(value: Any, name: str) -> Array:
     return array
 
 
-def _require_exact(x: Array, dtype: Any, which: str) -> None:
-    """Raises ValueError for integers that a float of this dtype cannot hold."""
+def _require_exact(x: Any, dtype: Any, which: str) -> None:
+    """Raises ValueError for an array of integers that a float of this dtype cannot hold."""
+    if getattr(getattr(x, "dtype", None), "kind", None) not in ("i", "u"):
+        return
     known, largest = concrete(x), 2 ** (jnp.finfo(dtype).nmant + 1)
-    if known is not None and known.dtype != bool and known.size and max(int(known.max()), -int(known.min())) > largest:
+    if known is not None and known.size and max(int(known.max()), -int(known.min())) > largest:
         raise ValueError(
             f"the inputs of {which} are integers beyond {largest}, from where on {dtype} does not hold all integers; "
             "scale them and convert them to the network's dtype"

@@ -14,6 +14,11 @@ def nonzero(value: Array) -> Array:
     return jnp.where(value == 0, 1, value)
 
 
+def magnitude(value: Array) -> Array:
+    """|value|, with the derivative of its upper side at 0: for a branch `value >= 0` that is smooth there."""
+    return jnp.where(value >= 0, value, -value)
+
+
 def squares_over(vector: Array, weights: Array) -> Array:
     """The sum of vector^2 / weights, over the weights > 0."""
     return jnp.sum(jnp.where(weights > 0, vector**2 / nonzero(weights), 0))
@@ -22,6 +27,25 @@ def squares_over(vector: Array, weights: Array) -> Array:
 def safe_sqrt(value: Array) -> Array:
     """The square root, with derivative 0 at 0."""
     return jnp.where(value == 0, 0, jnp.sqrt(nonzero(value)))
+
+
+def scaled(array: Array) -> tuple[Array, Array]:
+    """An array divided by its largest entry, and that entry: its squares then neither overflow nor vanish."""
+    largest = jnp.max(jnp.abs(array))
+    size = jax.lax.stop_gradient(nonzero(jnp.where(jnp.isinf(largest), 1, largest)))
+    return array / size, size
+
+
+def norm(array: Array) -> Array:
+    """The Frobenius norm without overflow, with derivative 0 at 0."""
+    one, size = scaled(array)
+    return size * safe_sqrt(jnp.sum(one**2))
+
+
+def unit(array: Array) -> Array:
+    """An array over its Frobenius norm; NaN for zeros, which have no direction."""
+    one, _ = scaled(array)
+    return one / safe_sqrt(jnp.sum(one**2))
 
 
 def safe_hypot(one: Array, two: Array) -> Array:

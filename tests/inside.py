@@ -132,6 +132,9 @@ from jaxsolve.papers._geiger import collapsing_power, over_seeds, power, when
 # What stands in for images that are not on the machine.
 from jaxsolve.papers._images import images
 
+# One mode of a deep network, whose closed forms the public classes sum over.
+from jaxsolve.papers._kunin_grokking import sooner_upstream
+
 # Which images a figure's task found decides whether its store is carried on.
 from jaxsolve.papers._silent_images import ImageTask, MLPOnImages
 
@@ -146,8 +149,6 @@ from jaxsolve.sweeps.planning._fingerprint import plan_facts, require_same_plan
 
 # A plan, without running it.
 from jaxsolve.sweeps.planning._plan import read_plan
-
-# One mode of a deep network, whose closed forms the public classes sum over.
 from jaxsolve.theory._deep_mode import half_loss_time, mode_strength
 
 # What a closed form returns, made by hand.
@@ -223,6 +224,7 @@ __all__ = [
     "mean_over",
     "measured_for_choice",
     "mode_strength",
+    "sooner_upstream",
     "modes",
     "neural_tangents",
     "nearest_step",

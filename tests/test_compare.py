@@ -156,6 +156,9 @@ def test_a_conserved_quantity_of_0_is_compared_by_its_terms():
 def test_two_that_round_times_must_meet():
     net = nets.MLP(2, 8, 1, 1, "tanh", scaling=nets.Scaling.ntk(), key=jr.key(0))
     problem = Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+    short = [Descent(optax.sgd(3e-9)), Descent(optax.sgd(2e-9))]
+    with pytest.raises(ValueError, match="both round times to their steps"):
+        compare(problem, short, [4e-9])
     two = [Descent(optax.sgd(0.3)), Descent(optax.sgd(0.2))]
     with pytest.raises(ValueError, match=r"both round times to their steps, to 0.3 and 0.[24], .*a flow first"):
         compare(problem, two, [0.5])

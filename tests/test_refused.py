@@ -9,7 +9,20 @@ import numpy as np
 import optax
 import pytest
 
-from jaxsolve import data, Descent, exact, GradientFlow, nets, observe, result_names, solve, theory, View
+from jaxsolve import (
+    data,
+    Descent,
+    exact,
+    GradientFlow,
+    losses,
+    nets,
+    observe,
+    Problem,
+    result_names,
+    solve,
+    theory,
+    View,
+)
 from tests import cases
 from tests.inside import result_code
 
@@ -119,3 +132,16 @@ def test_reduced_flows_take_no_negative_time(t):
     with pytest.raises(ValueError, match="t must be a time >= 0"):
         line.f(t)
     assert np.isnan(eqx.filter_jit(line.f)(jnp.array(-1.0)))
+
+
+@pytest.mark.usefixtures("as_users")
+def test_integers_of_data_do_not_wrap_round():
+    """NumPy's are of 64 bits, those of JAX of 32 where it is not told otherwise."""
+    net = nets.SingleNeuron(1, scaling=nets.Scaling.ntk(), key=jax.random.key(0), dtype="float32")
+    large = Problem(net, np.array([[1], [2]]), np.array([3_000_000_000, -1]))
+    assert large.y[:, 0].tolist() == [3e9, -1.0]
+    classifier = nets.MLP(1, 2, 1, 3, scaling=nets.Scaling.ntk(), key=jax.random.key(0), dtype="float32")
+    labels = Problem(classifier, np.ones((2, 1), np.float32), np.array([0, 2]), loss=losses.CrossEntropy())
+    assert labels.y.shape == (2, 3)
+    with pytest.raises(ValueError, match="integers beyond"):
+        Problem(net, np.array([[2**32 + 5]]), np.array([1.0], np.float32))

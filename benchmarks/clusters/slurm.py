@@ -1,4 +1,4 @@
-"""A sweep whose batches are jobs of SLURM: `pip install 'jaxsolve[dask]' dask-jobqueue`, then `python slurm.py STORE`.
+"""A sweep whose batches are jobs of SLURM: `pip install distributed dask-jobqueue`, then `python slurm.py STORE`.
 
 The process that runs this must live as long as the sweep: start it in `tmux`, or in a job of its own.
 

@@ -19,7 +19,7 @@ from ._examine import test_loss
 from ._lens import Lens, of_inside, through
 from ._movement import relative_change, whole_kernel
 from ._response import rate_exponent
-from ._stability import next_update
+from ._stability import moves, next_update
 from ._train import begin, objective, train
 from ._verdict import side
 
@@ -69,6 +69,7 @@ class Before(NamedTuple):
 
 def before(
     problem: Problem,
+    probe: Problem,
     few: Problem,
     eta: PyTree,
     optimizer: optax.GradientTransformation,
@@ -82,7 +83,7 @@ def before(
 
     Arguments:
         problem: at the start.
-        few: the same of few samples, for kernels.
+        probe, few: the same of the samples to look at, and of few of them, for kernels.
         eta: the learning rates that kernels are weighted with.
         optimizer, steps, batch_size, key: of the training.
         verify: whether to train on both sides of the multiplier.
@@ -95,8 +96,8 @@ def before(
         "chizat_ratio": side(float(curved.ratio), _limits.CURVATURE, "lazy, to second order along the gradient")
     }
     notes = []
-    if not _moves(update):
-        flat = not _moves(jax.grad(few.objective)(few.params))
+    if not moves(update):
+        flat = not moves(jax.grad(few.objective)(few.params))
         why = "the loss has no gradient at the start" if flat else "the optimiser's first steps are zero"
         findings["chizat_ratio"] = Finding(float("nan"), _limits.CURVATURE, f"not known: {why}")
         notes.append(f"Chizat's ratio is not known: {why}.")
@@ -136,7 +137,7 @@ def before(
         changes = [_trained_at(problem, few, eta, optimizer, steps, batch_size, key, m, exponent) for m in places]
         by_scale |= {"verified_multiplier": places, "verified_change": np.array(changes)}
         words.append(_verified(places, changes))
-    linear_loss = float(objective(linear, end))
+    linear_loss = float(objective(_seen_through(probe, linear.net), end))  # as that of the network
     test = None if problem.x_test is None else float(test_loss(linear, end))
     return Before(findings, by_scale, linear_loss, test, words, notes)
 
@@ -146,11 +147,7 @@ def _first_step(problem: Problem, optimizer: Any, state: PyTree) -> tuple[PyTree
     ahead = (at_count(state, count) for count in counts_of(state))
     found = ((there, next_update(problem, optimizer, problem.params, there)) for there in ahead)
     start = next(found)
-    return start if _moves(start[1]) else next((later for later in found if _moves(later[1])), start)
-
-
-def _moves(update: PyTree) -> bool:
-    return any(bool(jnp.any(leaf != 0)) for leaf in jax.tree.leaves(update))
+    return start if moves(start[1]) else next((later for later in found if moves(later[1])), start)
 
 
 def _seen_through(problem: Problem, lens: Lens) -> Problem:

@@ -152,6 +152,11 @@ def coordinate_check(
     if lost.size:
         passed, where = False, ", ".join(map(str, lost))
         notes += (f"Training diverged at width {where}: changes there are unknown. Take a smaller rate.",)
+    still = np.all(changes == 0, axis=2) & np.any(changes > 0, axis=(1, 2))[:, None]
+    if np.any(still):
+        passed, where = False, ", ".join(map(str, places[np.any(still, axis=0)]))
+        moveless = ", ".join(name for name, one in zip(names, still, strict=True) if np.any(one))
+        notes += (f"Nothing moved at width {where} in {moveless}: slopes are those of the other widths.",)
     return CoordinateCheck(names, places, sizes, changes, first, moved, verdicts, passed, notes)
 
 

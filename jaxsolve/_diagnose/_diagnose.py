@@ -114,7 +114,7 @@ def diagnose(
     updates = (next_update(probe, held, point.params, point.state) for point in training.checkpoints)
     eta, still = moving_rates(probe, params, updates)
     seen = examine(probe, eta, places, params)
-    ahead = before(problem, few, eta, optimizer, steps, batch_size, batch_key, verify=verify)
+    ahead = before(problem, probe, few, eta, optimizer, steps, batch_size, batch_key, verify=verify)
     verdict = decide(seen.history, training.diverged, ahead.linearised_change)
     stable = steps_of(probe, held, training.checkpoints)
 

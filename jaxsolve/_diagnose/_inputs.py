@@ -10,7 +10,7 @@ import optax
 from jaxtyping import Array
 
 from .. import losses, nets
-from .._checks import concrete, describe, require_flag, require_key
+from .._checks import as_array, concrete, describe, require_flag, require_key
 from .._problem import Problem
 from ._lens import Lens
 
@@ -30,8 +30,7 @@ def read_problem(net: Any, x: Any, y: Any, loss: Any, test: Any, centered: Any) 
     x, test_x = _inputs(x, "x"), None if test is None else _inputs(_pair(test)[0], "the inputs of test")
     out_size = _out_size(net, x)
     if not jnp.issubdtype(x.dtype, jnp.floating):
-        whole = jnp.int32 if x.dtype == jnp.bool_ else x.dtype
-        net = Lens(net, None, None, x.shape[1:], out_size, whole=whole)
+        net = Lens(net, None, None, x.shape[1:], out_size, whole=x.dtype)
     pair = None if test_x is None else (test_x, _pair(test)[1])
     problem = Problem(net, x, y, test=pair, loss=losses.MSE() if loss is None else loss, centered=centered)
     _check_loss(problem, out_size)
@@ -119,7 +118,7 @@ def _pair(test: Any) -> tuple[Any, Any]:
 
 def _inputs(x: Any, name: str) -> Array:
     try:
-        array = jnp.asarray(x)
+        array = as_array(x)
     except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"{name} must be an array of numbers, samples first; got {describe(x)}") from error
     if array.ndim == 0 or array.shape[0] == 0:

@@ -20,7 +20,9 @@ class Limit(NamedTuple):
 
 
 CALIBRATED = "calibrated in docs/diagnose.md"
-KERNEL_CHANGE = Limit(KERNEL_REGIME_LIMIT, "features are learnt", f"js.observe.KERNEL_REGIME_LIMIT; {CALIBRATED}")
+KERNEL_CHANGE = Limit(
+    KERNEL_REGIME_LIMIT, "features are learnt", "js.observe.KERNEL_REGIME_LIMIT; tested in docs/diagnose.md"
+)
 NONLINEARITY = Limit(0.08, "the linearised network is another one", f"the kernel then moves by 0.1; {CALIBRATED}")
 CURVATURE = Limit(0.008, "not lazy", f"the ratio of Chizat et al. 2019; the limit is {CALIBRATED}")
 MULTIPLIER = Limit(
@@ -32,6 +34,8 @@ STABILITY = Limit(1.0, "beyond the edge of stability", "linear stability; Cohen 
 EDGE = 0.9
 # Within this factor of a limit, on either side, seeds and details decide.
 NEAR = 3.0
+# By less a loss may rise in the first steps of a training that goes well.
+GROWN = 10.0
 # A run that has taken away less of the loss's gradient has shown nothing yet.
 LEAST_PROGRESS = 0.02
 # From less, where linearised training ends tells more than the kernel's change so far, carried on in proportion.

@@ -30,6 +30,11 @@ class CriticalRate(NamedTuple):
     high: Float[Array, ""]
 
 
+def moves(update: PyTree) -> bool:
+    """Whether an update is not 0."""
+    return any(bool(jnp.any(leaf != 0)) for leaf in jax.tree.leaves(update))
+
+
 @eqx.filter_jit
 def next_update(problem: Problem, optimizer: Any, params: PyTree, state: Any) -> PyTree:
     """What the optimiser adds to the parameters in its next step on the problem's samples."""

@@ -11,10 +11,13 @@ from jaxtyping import PyTree
 from .._problem import Problem
 from . import _limits
 from ._diagnosis import Finding
-from ._response import response
-from ._stability import critical_rate, next_update, sharpness_ratio
+from ._response import Response, response
+from ._stability import critical_rate, moves, next_update, sharpness_ratio
 from ._train import Checkpoint
 from ._verdict import side
+
+
+NO_STEP = "the optimiser's next step is 0"
 
 
 class Steps(NamedTuple):
@@ -53,8 +56,12 @@ def steps_of(probe: Problem, optimizer: Any, checkpoints: list[Checkpoint]) -> S
     why, adaptive = "", False
     for point in checkpoints:
         update = next_update(probe, optimizer, point.params, point.state)
-        critical.append(float(critical_rate(probe, point.params, update).value))
-        found = response(probe, optimizer, point.params, point.state)
+        if moves(update):
+            critical.append(float(critical_rate(probe, point.params, update).value))
+            found = response(probe, optimizer, point.params, point.state)
+        else:  # a schedule that begins or ends at 0, or steps that gather gradients
+            critical.append(np.nan)
+            found = Response(None, False, NO_STEP)
         ratios.append(np.nan if found.rates is None else float(sharpness_ratio(probe, point.params, found.rates)))
         if point is checkpoints[-1]:
             why, adaptive = found.why, found.adaptive
@@ -66,7 +73,8 @@ def steps_of(probe: Problem, optimizer: Any, checkpoints: list[Checkpoint]) -> S
     notes = []
     if why:
         findings["stability"] = Finding(float("nan"), _limits.STABILITY, f"not known: {why}")
-        notes.append(f"Sharpness has no limit that is known for this optimiser: {why}. The critical rate serves any.")
+        known = f"Sharpness has no limit that is known for this optimiser: {why}. The critical rate serves any."
+        notes.append(f"Nothing is known of larger steps: {why}." if why == NO_STEP else known)
     elif last >= _limits.EDGE:
         findings["stability"] = Finding(last, _limits.STABILITY, "at the edge of stability or beyond")
     words = [_words(critical[-1], last, adaptive)]
@@ -75,6 +83,8 @@ def steps_of(probe: Problem, optimizer: Any, checkpoints: list[Checkpoint]) -> S
 
 
 def _words(critical: float, ratio: float, adaptive: bool) -> str:
+    if np.isnan(critical):
+        return f"How large steps may be is not known: {NO_STEP}."
     if critical == 0:
         step = "No multiple of the optimiser's next step lowers the loss"
     elif critical >= 1:

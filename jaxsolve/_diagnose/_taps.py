@@ -1,7 +1,8 @@
 """The tensors inside any network: what its weights make of the data, found in the program that JAX traces.
 
-Every product of data with a parameter (a matrix, a convolution, an embedding that is looked up) is tapped, after what
-only scales, shifts or reshapes it: multipliers and biases. So is every product of data with data, as in attention.
+Every product of data with a parameter (a matrix, a convolution, an embedding that is looked up, a sum of entries times
+weights) is tapped, after what only scales, shifts or reshapes it: multipliers and biases. So is every product of data
+with data, as in attention.
 """
 
 from collections.abc import Callable
@@ -17,10 +18,8 @@ from .._equations import CALLS, inside
 
 _ENTERED = (*CALLS, "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 _PRODUCTS = {"dot_general", "conv_general_dilated", "gather"}
-_AFFINE = {
-    "mul", "div", "add", "sub", "neg", "add_any", "convert_element_type", "reshape", "transpose", "squeeze",
-    "broadcast_in_dim", "copy", "expand_dims",
-}  # fmt: skip
+_SHAPES = {"convert_element_type", "reshape", "transpose", "squeeze", "broadcast_in_dim", "copy", "expand_dims"}
+_AFFINE = {"mul", "div", "add", "sub", "neg", "add_any", *_SHAPES}
 
 
 class _Constant(NamedTuple):
@@ -106,6 +105,7 @@ def _with_taps(steps: list[_Step], count: int, paths: list[str]) -> Program:
             if not isinstance(atom, _Constant):
                 readers.setdefault(atom, []).append(step)
     found: list[tuple[str, int]] = []
+    weighed: dict[int, frozenset[int]] = {}  # data times parameters, entry by entry: what a sum makes a product
     hidden: list[str] = []
     for step in steps:
         values = [atom for atom in step.inputs if not isinstance(atom, _Constant)]
@@ -115,8 +115,13 @@ def _with_taps(steps: list[_Step], count: int, paths: list[str]) -> Program:
             origin |= {out: weights for out in step.outputs}
             continue
         data |= set(step.outputs)
-        name = step.equation.primitive.name
-        if name in _PRODUCTS and (weights or len(fed) == 2 and name == "dot_general"):
+        name, summed = step.equation.primitive.name, weighed.get(fed[0], frozenset())
+        if name == "mul" and weights:
+            weighed[step.outputs[0]] = weights
+        elif name in _SHAPES and summed:
+            weighed[step.outputs[0]] = summed
+        weights = summed if name == "reduce_sum" and summed else weights
+        if (name in _PRODUCTS or name == "reduce_sum") and weights or len(fed) == 2 and name == "dot_general":
             label = " and ".join(paths[index] for index in sorted(weights)) or "product of activations"
             found.append((label, step.outputs[0]))
         elif name in ("scan", "while", "cond") and weights:

@@ -18,11 +18,13 @@ class Verdict(NamedTuple):
         regime: of the network.
         expected: the change of the kernel that a full training brings, as far as this one shows.
         near: whether that is within a factor 3 of its limit.
+        diverged: whether training did.
     """
 
     regime: Regime
     expected: float
     near: bool
+    diverged: bool = False
 
 
 def decide(history: dict[str, np.ndarray], diverged: bool, linearised: float) -> Verdict:
@@ -42,13 +44,19 @@ def decide(history: dict[str, np.ndarray], diverged: bool, linearised: float) ->
     learnt = ahead or progress >= _limits.LEAST_PROGRESS
     expected = max(change, linearised) if ahead else change / min(progress, 1.0) if learnt else change
     near = bool(limit / _limits.NEAR < expected < limit * _limits.NEAR)
-    if diverged:
-        return Verdict(Regime.UNSTABLE, expected, False)
+    if diverged or not learnt and has_grown(history):
+        return Verdict(Regime.UNSTABLE, expected, False, diverged)
     if not np.isfinite(expected):
         return Verdict(Regime.FROZEN if not learnt else Regime.FEATURE_LEARNING, expected, True)
     if expected >= limit:
         return Verdict(Regime.FEATURE_LEARNING, expected, near)
     return Verdict(Regime.KERNEL if learnt else Regime.FROZEN, expected, near)
+
+
+def has_grown(history: dict[str, np.ndarray]) -> bool:
+    """Whether the loss is far above that of the start."""
+    first, last = history["loss"][[0, -1]]
+    return bool(last > _limits.GROWN * abs(first))
 
 
 def side(value: float, limit: Limit, below: str) -> Finding:
@@ -92,6 +100,8 @@ def paragraph(seen: Examined, verdict: Verdict, findings: dict[str, Finding], ex
         "or with a larger rate.",
         Regime.UNSTABLE: "The training diverged: take a smaller rate. What follows is from before that.",
     }[verdict.regime]
+    if verdict.regime is Regime.UNSTABLE and not verdict.diverged:
+        opening = "The loss grows: take a smaller rate."
     parts = [opening]
     moved = (
         f"While {max(progress, 0):.0%} of the loss's gradient went away, its kernel moved by {change:.2g} of its size"

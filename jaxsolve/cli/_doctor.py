@@ -15,7 +15,7 @@ from ._say import say
 
 
 SHOWN = ("jax", "jaxlib", "equinox", "diffrax", "optax")
-OPTIONAL = {"plotly": ("report", "jaxsolve report"), "distributed": ("dask", "sweeps on clusters")}
+OPTIONAL = {"plotly": "jaxsolve report", "distributed": "sweeps on clusters"}
 LITTLE = 1e9  # bytes of memory: what sweeps and kernels need soon
 # Errors of a product of matrices, relative to its norm; TF32 has 5e-4.
 LARGEST_ERROR = {"float32": 1e-5, "float64": 1e-13}
@@ -105,9 +105,9 @@ def _optional() -> Iterator[Finding]:
         yield Finding("neural-tangents", state, str(error), broken=version is not None)
     else:
         yield Finding("neural-tangents", f"{version}, works")
-    for name, (extra, purpose) in OPTIONAL.items():
+    for name, purpose in OPTIONAL.items():
         if _version(name) is None:
-            yield Finding(name, "not installed", f'{purpose} needs it: pip install "jaxsolve[{extra}]"')
+            yield Finding(name, "not installed", f"{purpose} needs it: pip install {name}")
 
 
 def _devices() -> Iterator[Finding]:
@@ -117,12 +117,12 @@ def _devices() -> Iterator[Finding]:
     try:
         devices = jax.devices()
     except RuntimeError as error:
-        advice = 'unset JAX_PLATFORMS, or install jax for your device, such as pip install "jaxsolve[gpu]"'
+        advice = 'unset JAX_PLATFORMS, or install jax for your device, such as pip install "jax[cuda13]"'
         yield Finding("devices", str(error), advice, broken=True)
         return
     counts = collections.Counter(f"{device.device_kind} ({device.platform})" for device in devices)
     idle = devices[0].platform == "cpu" and shutil.which("nvidia-smi") is not None
-    advice = 'an NVIDIA GPU is here that JAX does not use: pip install "jaxsolve[gpu]", and unset JAX_PLATFORMS'
+    advice = 'an NVIDIA GPU is here that JAX does not use: pip install "jax[cuda13]", and unset JAX_PLATFORMS'
     said = ", ".join(f"{count} {kind}" for kind, count in counts.items())
     yield Finding("devices", f"{said}; {os.cpu_count()} processor cores", advice if idle else "")
 

@@ -158,7 +158,8 @@ def _read_problem(
         for name in sorted(names):
             if name not in axes:
                 raise ConfigError(f"{where}: {unknown(name, axes, 'axis')}")
-    idle = [name for name in axes if not any(name in names for names in used.values()) and name != SIDE_BY_SIDE]
+    beside = {SIDE_BY_SIDE} if moves.labels else set()
+    idle = [name for name in axes if name not in beside.union(*used.values())]
     if idle and "problem" in used:
         raise ConfigError(f"axes: nothing in [problem] refers to {', '.join(idle)}; use it, such as by '={idle[0]}'")
     return problem

@@ -20,6 +20,7 @@ from ._certificate import energy_balance
 from ._edge_optimiser import AbstractPreconditioner, Plain, read_preconditioner
 from ._flow import AbstractFlow, read_options
 from ._integrator import ParameterNorm, tolerances
+from ._optimizer import require_scaling
 from ._system import AbstractSystem, default_rtol, SMOOTH_RTOL
 
 
@@ -96,7 +97,7 @@ class CentralSystem(AbstractSystem):
                 "averaged_loss": self.problem.objective(params) + edge.loss,
                 "averaged_squared_gradient": gradient @ gradient + edge.gradient,
                 "oscillation": edge.variances,
-                "edge_eigenvalues": edge.eigenvalues,
+                "edge_eigenvalues": edge.followed,
             },
         )
 
@@ -171,7 +172,7 @@ class CentralFlow(AbstractFlow):
 
     Raises:
         ValueError: not exactly one of optimizer and rate; the central flow of the optimiser is not known; a number is
-            out of range.
+            out of range; when used, gradient descent is given and the network's scaling is for Adam.
         TypeError: the optimiser is no optax transformation, `until` no condition.
 
     Example:
@@ -220,5 +221,6 @@ class CentralFlow(AbstractFlow):
         return f"CentralFlow({self.optimiser.name})"
 
     def system(self, problem: Problem) -> AbstractSystem:
+        require_scaling(problem, lambda: False if isinstance(self.optimiser, Plain) else None)
         problem, optimiser = eqxi.nondifferentiable((problem, self.optimiser), msg=NO_DERIVATIVES)
         return CentralSystem(problem, optimiser, self.max_unstable, self.rtol, self.atol)

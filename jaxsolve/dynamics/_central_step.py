@@ -49,6 +49,12 @@ class Edge(NamedTuple):
     residual: Float[Array, ""]
     crowded: Float[Array, ""]
 
+    @property
+    def followed(self) -> Float[Array, " k"]:
+        """The eigenvalues that are found to full accuracy: the first, and those near the edge; NaN for others."""
+        first = jnp.arange(self.eigenvalues.shape[0]) == 0
+        return jnp.where(first | (self.eigenvalues > _NEAR), self.eigenvalues, jnp.nan)
+
 
 class Point(NamedTuple):
     """Where the flow stands: parameters, nu and the energy dissipated, in one vector; and the oscillation."""
@@ -163,7 +169,7 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
             lambda v: self.hessian(w, v),
             d,
             self._first(w.size, dtype),
-            _WINDOW * EDGE,
+            _NEAR * EDGE,
             self.accuracy * EDGE,
         )
         zero, none = jnp.zeros((), dtype), jnp.zeros((self.k,), dtype)

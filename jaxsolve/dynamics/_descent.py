@@ -10,7 +10,6 @@ import jax.random as jr
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from .. import nets
 from .._checks import concrete, describe, is_real, require_size
 from .._clock import later, nearest_step, time_at, time_per_step
 from .._dynamics import AbstractMarching, AbstractState, is_key, March, Quantity, View
@@ -18,10 +17,9 @@ from .._problem import Problem
 from .._results import RESULTS
 from .._safe import nonzero
 from ..data import AbstractAugmentation
-from ..nets import Optimisers
 from ..until import AbstractCondition, fits
 from ._held import Held
-from ._optimizer import grows, ignores_gradient_scale, read_optimizer
+from ._optimizer import grows, ignores_gradient_scale, read_optimizer, require_scaling
 from ._saves import empty_saves, hold, Saves
 from ._schedule import AbstractSchedule, nearest_steps
 from ._stopping import at_last_time, check_until, is_met
@@ -206,6 +204,7 @@ class Descent(AbstractMarching):
         if self.schedule is None:  # traced, it may be any number
             per_step = self._per_step(dtype)
             valid &= jnp.isfinite(per_step) & (per_step > 0)
+        valid &= ~jnp.any(jnp.isnan(saves.times))
         met = alive & valid & is_met(self.until, lambda: View(problem, zero, params))
         result = RESULTS.where(alive, at_last_time(self.until), RESULTS.diverged)
         result = RESULTS.where(met, RESULTS.event, result)
@@ -235,15 +234,7 @@ class Descent(AbstractMarching):
         samples = problem.x.shape[0]
         if self.batch_size is not None and self.batch_size > samples:
             raise ValueError(f"batch_size is {self.batch_size}, but the training set has {samples} samples")
-        asked = {net.scaling.optimisers for net in nets.networks_in(problem.net)} - {Optimisers.ANY}
-        adaptive = ignores_gradient_scale(self.optimizer) if asked else None
-        kind = Optimisers.ADAM if adaptive else Optimisers.GRADIENT
-        wanted = next((one for one in asked if one is not kind), None)
-        if adaptive is not None and wanted is not None:
-            raise ValueError(
-                f"this network's scaling is mup for {wanted.value}, but the optimiser behaves like {kind.value}; "
-                f"use nets.Scaling.mup(adam={kind is Optimisers.ADAM})"
-            )
+        require_scaling(problem, lambda: ignores_gradient_scale(self.optimizer))
 
     def advance(self, problem: Problem, state: DescentState, n: Int[Array, ""]) -> DescentState:
         optimizer = self.optimizer.astype(problem.x.dtype).value
@@ -305,7 +296,8 @@ class Descent(AbstractMarching):
             chosen = jax.lax.dynamic_slice_in_dim(jr.permutation(key, samples), batch * size, size)
             problem = _restrict(problem, problem.x[chosen], problem.y[chosen], chosen)
         if self.augmentation is not None:
-            x = self.augmentation(problem.x, key=jr.fold_in(key, batch))
+            # Apart from the keys by which a permutation sorts, which are those of the first two parts.
+            x = self.augmentation(problem.x, key=jr.fold_in(jr.split(key, 3)[2], batch))
             problem = _restrict(problem, x, problem.y, None)
         return problem.objective(params)
 

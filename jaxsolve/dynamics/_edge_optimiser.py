@@ -155,6 +155,7 @@ def scalar_rmsprop(
     return optax.GradientTransformation(init, update)
 
 
+SHAPES = (2,), (1, 2), (1, 1, 1, 2)  # as of biases, matrices and convolutions, which masks tell apart
 _WHICH = "gradient descent (optax.sgd(rate)), dynamics.scalar_rmsprop or optax.rmsprop, without momentum or schedules"
 
 
@@ -203,10 +204,10 @@ def _proportional(optimizer: optax.GradientTransformation) -> bool:
     """Whether a step is -rate g for small and for large gradients, and 0 without one: no decay, no clipping."""
     with jax.ensure_compile_time_eval():
         known, params, gradient = _known(optimizer), jnp.array([1.0, -2.0]), jnp.array([1.0, 0.5])
-        step = lambda size: _update(known, size * gradient, params)[0]
-        rate = -step(1e-3)[0] / 1e-3
-        close = lambda size: bool(jnp.allclose(step(size), -rate * size * gradient, rtol=1e-4, atol=0))
-        return bool(rate != 0) and all(map(close, (0.0, 1e-3, 1e6)))
+        step = lambda size, shape: _update(known, size * gradient.reshape(shape), params.reshape(shape))[0].ravel()
+        rate = -step(1e-3, SHAPES[0])[0] / 1e-3
+        close = lambda size, shape: bool(jnp.allclose(step(size, shape), -rate * size * gradient, rtol=1e-4, atol=0))
+        return bool(rate != 0) and all(close(size, shape) for size in (0.0, 1e-3, 1e6) for shape in SHAPES)
 
 
 def _squares(optimizer: optax.GradientTransformation) -> Squares | None:
@@ -235,8 +236,9 @@ def _plain_squares(optimizer: optax.GradientTransformation, known: Squares) -> b
     large = 1e6 * jnp.array([0.7, -0.4])
     follows = decay * nu + (1 - decay) * (jnp.sum(large**2) if known.scalar else large**2)
     expected = -known.rate * large / jnp.sqrt(follows + known.eps)
-    step = lambda g: _update(optimizer, g, params, nu)[0]
-    return bool(jnp.allclose(step(large), expected, rtol=1e-3, atol=0) & jnp.all(step(jnp.zeros(2)) == 0))
+    step = lambda g, shape: _update(optimizer, g.reshape(shape), params.reshape(shape), nu)[0].ravel()
+    moves = lambda shape: jnp.allclose(step(large, shape), expected, rtol=1e-3, atol=0)
+    return all(bool(moves(shape) & jnp.all(step(jnp.zeros(2), shape) == 0)) for shape in SHAPES)
 
 
 def _numbers_of_squares(optimizer: optax.GradientTransformation) -> Squares | None:

@@ -1,6 +1,7 @@
 """The optimiser of a descent: how it is given, and how it answers large gradients."""
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -8,8 +9,10 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, PyTree
 
+from .. import nets
 from .._checks import describe, one_number
 from .._counts import at_count, counts_of
+from .._problem import Problem
 from ._held import Held
 from ._rate import see, Seen, stand_in, Unseen
 from ._schedule import GivenSchedule
@@ -91,9 +94,10 @@ def _from_factory(factory: Any, rate: Any, momentum: float) -> tuple[optax.Gradi
 def grows(optimizer: optax.GradientTransformation, params: PyTree) -> Bool[Array, ""]:
     """Whether doubling a large gradient changes the first update: of SGD, not of Adam and its kin, nor if clipped.
 
-    That of a schedule which begins at 0 is looked at later.
+    That of a schedule which begins at 0 is looked at later. An optimiser without an update, as one that gathers several
+    gradients, is taken for one that grows.
     """
-    found = []
+    found, moved = [], []
     with jax.numpy_dtype_promotion("standard"):
         start = optimizer.init(params)
         for state in (at_count(start, count) for count in counts_of(start)):
@@ -103,7 +107,27 @@ def grows(optimizer: optax.GradientTransformation, params: PyTree) -> Bool[Array
             )
             changes = jax.tree.map(lambda a, b: jnp.any(jnp.abs(b - a) > 1e-3 * jnp.abs(a)), one, two)
             found += jax.tree.leaves(changes)
-    return jnp.any(jnp.stack(found))
+            moved += [jnp.any(leaf != 0) for leaf in jax.tree.leaves((one, two))]
+    return jnp.any(jnp.stack(found)) | ~jnp.any(jnp.stack(moved))
+
+
+def require_scaling(problem: Problem, adaptive: Callable[[], bool | None]) -> None:
+    """Raises ValueError where the network's scaling is for steps of the other kind.
+
+    Arguments:
+        adaptive: whether steps ignore the scale of gradients, None if that is not known; asked where it matters.
+    """
+    asked = {net.scaling.optimisers for net in nets.networks_in(problem.net)} - {nets.Optimisers.ANY}
+    known = adaptive() if asked else None
+    if known is None:
+        return
+    kind = nets.Optimisers.ADAM if known else nets.Optimisers.GRADIENT
+    wanted = next((one for one in asked if one is not kind), None)
+    if wanted is not None:
+        raise ValueError(
+            f"this network's scaling is mup for {wanted.value}, but the optimiser behaves like {kind.value}; "
+            f"use nets.Scaling.mup(adam={known})"
+        )
 
 
 def ignores_gradient_scale(optimizer: Held) -> bool | None:

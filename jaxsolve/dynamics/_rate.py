@@ -43,6 +43,7 @@ STEPS = 6  # of each test
 # In float64 rounding leaves 1e-10; but Adam shows its eps of 1e-8, by 1e-6 where gradients are clipped at 0.01 before.
 TOLERANCE = 1e-6
 TOLERANCE_OF_TINY = 0.02
+LATER = 3, 100  # counts at which the momentum of an optimiser with a schedule is looked at again
 STAND_IN = 0.5  # for numbers that are being traced: the kind of an optimiser does not depend on them
 
 # A vector and a matrix, as some optimisers treat them differently.
@@ -151,8 +152,13 @@ def _look(optimizer: Held) -> tuple[Kind, int | None, float, float]:
 def _look_at(optimizer: Held, scheduled: bool) -> tuple[Kind, int | None, float, float]:
     for count in COUNTS if scheduled else (None,):
         found = _kind_at(optimizer, count)
-        if found is not None:
-            return found[0], count, *found[1:]
+        if found is None:
+            continue
+        if scheduled and found[0] is Kind.LINEAR:
+            others = (_kind_at(optimizer, other) for other in LATER)
+            if any(other is not None and abs(other[2] - found[2]) > TOLERANCE for other in others):
+                raise Unseen("its momentum changes with the steps")
+        return found[0], count, *found[1:]
     raise Unseen("its first steps are zero")
 
 
@@ -254,10 +260,24 @@ def _has_schedule(state: Any) -> bool:
         if not all(jnp.issubdtype(jnp.result_type(count), jnp.integer) for count in counts):
             raise Unseen("a schedule of its hyperparameters has a state that is not a count of steps")
         return bool(counts) or _has_schedule(state.inner_state)
-    known = not hasattr(state, "_fields") or type(state).__module__.split(".")[0] == "optax"
-    for part in state.values() if isinstance(state, dict) else state if isinstance(state, list | tuple) else ():
-        if not known and jnp.issubdtype(jnp.result_type(part), jnp.integer):
-            raise Unseen(f"{type(state).__name__} counts something, which may change its rate")
-        if _has_schedule(part):
+    # The name of a state, or of what stands for one.
+    name, of_optax = type(state).__name__, hasattr(state, "_fields") and type(state).__module__.split(".")[0] == "optax"
+    if name.startswith("Conditionally"):
+        raise Unseen("it does other things after some steps")
+    inside = state.values() if isinstance(state, dict) else state if isinstance(state, list | tuple) else None
+    counts = [leaf for leaf in jax.tree.leaves(state if inside is None else [*inside]) if _is_count(leaf)]
+    if inside is None:
+        if counts:
+            raise Unseen(f"{name} counts something, which may change its rate")
+        return False
+    for part in inside:
+        if _is_count(part):
+            if not of_optax:
+                raise Unseen(f"{name} counts something, which may change its rate")
+        elif _has_schedule(part):
             return True
     return False
+
+
+def _is_count(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.integer)

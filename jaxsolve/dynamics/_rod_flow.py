@@ -17,6 +17,7 @@ from ..integrators import RungeKuttaChebyshev
 from ..until import AbstractCondition
 from ._flow import AbstractFlow, read_options
 from ._integrator import ParameterNorm, tolerances
+from ._optimizer import require_scaling
 from ._system import AbstractSystem, SMOOTH_RTOL
 
 
@@ -136,7 +137,8 @@ class RodFlow(AbstractFlow):
         max_steps: accepted and rejected steps before the run is given up.
 
     Raises:
-        ValueError, TypeError: a number is out of range, `until` no condition.
+        ValueError, TypeError: a number is out of range, `until` no condition; when used, the network's scaling is for
+            Adam.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(1, 1, scaling=js.nets.Scaling.standard(), key=jax.random.key(0))
@@ -175,6 +177,7 @@ class RodFlow(AbstractFlow):
         return "RodFlow"
 
     def system(self, problem: Problem) -> AbstractSystem:
+        require_scaling(problem, lambda: False)
         return RodSystem(problem, self.rate, self.rtol, self.atol)
 
 

@@ -42,7 +42,8 @@ def nearest_steps(
 ) -> tuple[Int[Array, " times"], Float[Array, " times"]]:
     """For each time the step that ends nearest to it, and when it does; `max_steps + 1` for what is never reached.
 
-    Of steps that end at one time, as where a schedule has come to zero, it is the first.
+    Of steps that end at one time, as where a schedule has come to zero, it is the first. Times beyond a step whose rate
+    is negative or no finite number are NaN.
     """
     dtype = ts.dtype
     slack = 1 + jnp.finfo(dtype).eps ** 0.5  # the last time of a schedule, summed up by the user, is still reached
@@ -50,16 +51,17 @@ def nearest_steps(
     last = jnp.max(finite)
 
     def look(carry):
-        first, start, lost, steps, times = carry
+        first, start, lost, last_end, steps, times = carry
         index = first + jnp.arange(BLOCK)
         rates = jnp.where(index < max_steps, jax.vmap(lambda step: schedule.rate(step, dtype))(index), 0)
+        rates = jnp.where(jnp.isfinite(rates) & (rates >= 0), rates, jnp.nan)
         ends, missed = later(start, lost, jnp.cumsum(rates))
         # A step is made if the middle of it lies before the time.
         made = ((ends - rates / 2)[None, :] < finite[:, None]) & (rates > 0)[None, :]
         at = jnp.max(jnp.where(made, jnp.arange(BLOCK)[None, :], -1), axis=1)
         steps = jnp.where(at >= 0, first + at + 1, steps)
         times = jnp.where(at >= 0, ends[at], times)
-        return first + BLOCK, ends[-1], missed[-1], steps, times
+        return first + BLOCK, ends[-1], missed[-1], jnp.nanmax(jnp.append(ends, last_end)), steps, times
 
     def searching(carry):
         first, start, *_ = carry
@@ -67,7 +69,9 @@ def nearest_steps(
 
     zeros = jnp.zeros_like(finite)
     none = jnp.zeros((), dtype)
-    begin = (jnp.zeros((), int), none, none, zeros.astype(int), zeros)
-    _, end, _, steps, times = jax.lax.while_loop(searching, look, begin)
+    begin = (jnp.zeros((), int), none, none, none, zeros.astype(int), zeros)
+    _, start, _, end, steps, times = jax.lax.while_loop(searching, look, begin)
     beyond = jnp.isinf(ts) | (finite > slack * end)
-    return jnp.where(beyond, max_steps + 1, steps), jnp.where(jnp.isinf(ts), ts, jnp.where(beyond, finite, times))
+    unknown = jnp.isnan(start) & beyond
+    never = jnp.where(unknown, jnp.nan, jnp.where(jnp.isinf(ts), ts, finite))
+    return jnp.where(beyond, max_steps + 1, steps), jnp.where(beyond, never, times)

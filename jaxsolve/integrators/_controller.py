@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optimistix as optx
 from jaxtyping import Array, Float
 
+from .._checks import concrete, require_number
 from ._expansion import Flowing
 
 
@@ -32,7 +33,7 @@ class DisplacementController(diffrax.AbstractAdaptiveStepSizeController):
         0.020
 
     Raises:
-        ValueError: used without a first step `dt0`.
+        ValueError: rtol is not > 0; used without a first step `dt0`.
     """
 
     rtol: float
@@ -41,7 +42,7 @@ class DisplacementController(diffrax.AbstractAdaptiveStepSizeController):
     norm: ClassVar = staticmethod(optx.two_norm)
 
     def __init__(self, rtol: float = 1e-4):
-        self.rtol = rtol
+        self.rtol = rtol if concrete(rtol) is None else require_number(rtol, "rtol")
 
     @property
     def _rule(self) -> diffrax.PIDController:

@@ -145,6 +145,14 @@ class AbstractExponential(diffrax.AbstractAdaptiveSolver):
         if isinstance(terms, diffrax.ODETerm) and isinstance(terms.vector_field, FlowField):
             return checked
         # diffrax wraps terms, and runs backwards in time by a control of the other sign.
+        inner: Any = terms
+        while hasattr(inner, "term"):
+            inner = inner.term
+        if not isinstance(getattr(inner, "vector_field", None), FlowField):
+            raise RuntimeError(
+                f"{type(self).__name__} follows the gradient flow of its own problem, forward in time: give "
+                f"diffeqsolve terms=solver.terms, got {describe(inner)}"
+            )
         given = terms.vf_prod(t0, y0, args, terms.contr(t0, t1)).displacement
         own = (t1 - t0) * self.terms.vf(t0, y0, None).displacement
         other = jnp.linalg.norm(given - own) > 0.1 * jnp.linalg.norm(own)

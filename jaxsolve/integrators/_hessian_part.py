@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from .._held import HeldModule
 from .._phi import phi
 from .._problem import flat_rates
+from .._safe import safe_product
 from ._linear_part import AbstractLinearPart, Model, Span
 
 
@@ -49,7 +50,7 @@ class HessianPart(AbstractLinearPart[Float[Array, " params"]]):
         return [Span(time) for time in times]
 
     def phi(self, k: int, span: Span, v: Float[Array, " params"]) -> Float[Array, " params"]:
-        return phi(k, -span.length * self.values) * v
+        return safe_product(v, phi(k, -span.length * self.values))  # at a saddle what grows may be 0
 
     def nothing(self) -> Float[Array, " params"]:
         return jnp.zeros_like(self.values)
@@ -61,10 +62,10 @@ class HessianPart(AbstractLinearPart[Float[Array, " params"]]):
         return jax.jvp(self.held.module.outputs, (self.point,), (self.vector(v),))[1]
 
     def power(self, span: Span, v: Float[Array, " params"]) -> Float[Array, ""]:
-        return jnp.sum(v**2 * phi(0, -2 * span.length * self.values))
+        return jnp.sum(safe_product(v**2, phi(0, -2 * span.length * self.values)))
 
     def spent(self, span: Span, v: Float[Array, " params"]) -> Float[Array, ""]:
-        return span.length * jnp.sum(v**2 * phi(1, -2 * span.length * self.values))
+        return span.length * jnp.sum(safe_product(v**2, phi(1, -2 * span.length * self.values)))
 
     def _coordinates(self, v: Float[Array, " params"]) -> Float[Array, " params"]:
         free = self.scale > 0  # parameters with eta = 0 stay where they are

@@ -1,9 +1,9 @@
 """Gradient flow with momentum with its stiff part taken exactly in function space."""
 
 import equinox as eqx
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._checks import one_number
 from .._problem import Problem
 from ._expansion import Flowing
 from ._exponential import AbstractExponential
@@ -32,7 +32,7 @@ class InertialFunctionSpace(AbstractExponential):
         (2, 12)
 
     Raises:
-        ValueError: the loss cannot be differentiated twice.
+        ValueError: the loss cannot be differentiated twice, or tau is not > 0.
         TypeError: used on another state than `start`.
         RuntimeError: diffrax is given other terms, or a last time before the first.
     """
@@ -45,7 +45,7 @@ class InertialFunctionSpace(AbstractExponential):
         self, problem: Problem, tau: Float[Array, ""] | float, tableau: AbstractTableau = HOCHBRUCK_OSTERMANN_3
     ):
         self.problem, self.tableau = problem, tableau
-        self.tau = jnp.asarray(tau, problem.x.dtype)
+        self.tau = one_number(tau, "tau").astype(problem.x.dtype)
 
     @property
     def model(self) -> InertialModel:

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from .._checks import one_number, require_size
-from .._safe import nonzero
-from ._layout import scaled
+from .._safe import nonzero, scaled
 from ._matrix_free import AbstractSymmetricOperator, check_operator
 
 

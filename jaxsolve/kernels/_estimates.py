@@ -8,9 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from .._checks import require_size
-from .._safe import nonzero, safe_sqrt
+from .._safe import nonzero, safe_sqrt, scaled
 from ._eigenpairs import products
-from ._layout import scaled
 from ._matrix_free import AbstractSymmetricOperator, check_operator
 
 

@@ -52,6 +52,8 @@ def _check(net: Any, x: Any, name: str) -> None:
             f"the network's parameters are {found}; a sum over products of their derivatives needs float32 or float64: "
             "convert them by jax.tree.map(lambda a: a.astype(jnp.float32) if eqx.is_inexact_array(a) else a, net)"
         )
+    if len(dtypes) > 1:
+        raise ValueError(f"the network's parameters are {found}; give all of them one dtype, float32 or float64")
     if jnp.issubdtype(x.dtype, jnp.integer):
         return  # such as tokens, which are looked up
     if dtypes != {x.dtype}:
@@ -63,7 +65,8 @@ def check_rates(net: Any, eta: PyTree) -> None:
     """Raises ValueError unless there is one rate, finite and >= 0, at every trainable array."""
     rates = jax.tree.leaves(eta)
     known = [concrete(rate) for rate in rates]
-    numbers = all(value is None or (is_real(value) and value.ndim == 0) for value in known)
+    real = all(value is None or is_real(value) for value in known)
+    numbers = real and all(np.ndim(rate) == 0 for rate in rates)
     if not numbers or jax.tree.structure(eta) != jax.tree.structure(partition(net)[0]):
         raise ValueError(
             "eta must be a pytree with one number at every trainable array, such as nets.rates(net) or "

@@ -2,12 +2,10 @@
 
 from typing import TypeAlias
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._checks import describe, real_array
-from .._safe import nonzero, safe_sqrt
 
 
 Kernel: TypeAlias = Float[Array, "n out n out"] | Float[Array, "n n"]
@@ -47,21 +45,3 @@ def output_average(kernel: Kernel) -> Float[Array, "n n"]:
     kernel = real_array(kernel, "kernel")
     as_matrix(kernel)
     return kernel if kernel.ndim == 2 else jnp.einsum("iaja->ij", kernel) / kernel.shape[1]
-
-
-def scaled(array: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, ""]]:
-    """An array divided by its largest entry, and that entry: its squares then neither overflow nor vanish."""
-    size = jax.lax.stop_gradient(nonzero(jnp.max(jnp.abs(array))))
-    return array / size, size
-
-
-def norm(array: Float[Array, "..."]) -> Float[Array, ""]:
-    """The Frobenius norm without overflow, with derivative 0 at 0."""
-    one, size = scaled(array)
-    return size * safe_sqrt(jnp.sum(one**2))
-
-
-def unit(array: Float[Array, "..."]) -> Float[Array, "..."]:
-    """An array over its Frobenius norm; NaN for zeros, which have no direction."""
-    one, _ = scaled(array)
-    return one / safe_sqrt(jnp.sum(one**2))

@@ -111,6 +111,7 @@ def _estimate(
     grams = leaves * entries + 2 * entries  # every parameter's, their sum, and its transpose
     if tiling.held and written_out(n, m, tile, outputs.rows(found.out_size)):  # then XLA makes those of all pairs first
         grams *= pairs(n, m, tile)
-    largest = max(work_size(found.found.uses[leaf], tile, found.out_size, outputs) for leaf in found.found.order)
+    work = lambda leaf: work_size(found.found.uses[leaf], found.values[leaf].shape, tile, found.out_size, outputs)
+    largest = max(map(work, found.found.order))
     kernel = math.prod(outputs.shape(n, n if m is None else m, found.out_size)) * (leaves if by_layer else 1)
     return MemoryEstimate(item * kernel, item * held * per_sample, item * (grams + largest), tile)

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._checks import describe, real_array
-from ._layout import as_matrix, Kernel, norm, scaled, unit
+from .._safe import norm, scaled, unit
+from ._layout import as_matrix, Kernel
 
 
 def distance(one: Float[Array, "..."], two: Float[Array, "..."]) -> Float[Array, ""]:

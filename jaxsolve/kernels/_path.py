@@ -13,7 +13,8 @@ from jaxtyping import Array, ArrayLike, Float
 
 from .._checks import concrete, describe, real_array
 from .._phi import finite_product, integrated_decay
-from ._matrices import read_cross, read_kernel, read_like, read_start, read_targets
+from .._safe import nonzero
+from ._matrices import read_cross, read_kernel, read_like, read_start, read_targets, require_positive
 from ._modes import kept_modes
 
 
@@ -53,7 +54,8 @@ def along_path(
         cross_start: outputs on the other points at the first time; None is 0.
 
     Raises:
-        ValueError: shapes or dtypes do not fit, a kernel is not symmetric, times do not ascend.
+        ValueError: shapes or dtypes do not fit, a kernel is not symmetric or not positive, times do not ascend,
+            or there is a cross_start without cross.
 
     Example:
         >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -71,6 +73,8 @@ def along_path(
     known = concrete(ts)
     if known is not None and not bool((known[1:] >= known[:-1]).all()):
         raise ValueError("ts must ascend")
+    if cross is None and cross_start is not None:
+        raise ValueError("cross_start is of other points, whose kernel is to be given as cross")
     matrices = jnp.stack([read_kernel(one, targets) for one in kernel])
     rows = matrices.shape[-1]
     first = read_start(start, targets)
@@ -80,7 +84,7 @@ def along_path(
     else:
         others = jnp.stack([read_cross(one, rows, targets) for one in real_array(cross, "cross")])
 
-    def step(residual: Array, now: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, Array]]:
+    def step(residual: Array, now: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, Array, Array]]:
         mean, toward, dt = now
         values, vectors = jnp.linalg.eigh(mean)
         kept = kept_modes(values)  # what is left of others for ever moves nothing
@@ -89,10 +93,12 @@ def along_path(
         integral = jnp.where(kept, integrated_decay(rates, dt), 0)
         gained = vectors @ (integral[:, None] * modes)  # the residual, integrated over the step
         after = vectors @ (jnp.exp(-finite_product(rates, dt))[:, None] * modes)
-        return after, (after, toward @ gained / len(targets))
+        return after, (after, toward @ gained / len(targets), values)
 
     mean = lambda array: (array[1:] + array[:-1]) / 2
-    _, (residuals, gains) = jax.lax.scan(step, gap, (mean(matrices), mean(others), jnp.diff(ts).astype(targets.dtype)))
+    steps = mean(matrices), mean(others), jnp.diff(ts).astype(targets.dtype)
+    _, (residuals, gains, spectra) = jax.lax.scan(step, gap, steps)
+    require_positive(spectra[jnp.argmin(spectra[:, 0] / nonzero(jnp.max(jnp.abs(spectra), axis=1)))])
     outputs = targets[None] - jnp.concatenate([gap[None], residuals]).reshape(count, *targets.shape)
     if cross is None:
         return Path(outputs, None)

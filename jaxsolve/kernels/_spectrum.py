@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._checks import real_array
-from ._layout import as_matrix, Kernel, scaled
+from .._safe import scaled
+from ._layout import as_matrix, Kernel
 from ._matrices import require_symmetric
 from ._metrics import check_targets
 

@@ -62,10 +62,8 @@ def contribution(
     """eta <df/dtheta, df/dtheta> of one parameter of this shape, between so many samples; 1 where all are alike."""
     if not uses:
         return rate * outputs.gram(*(_flat(signals[0].back) for signals in (one, two)))
-    parts: dict[Any, list[int]] = {}
-    for index, use in enumerate(uses):
-        parts.setdefault(use.view.moves, []).append(index)
-    if len(parts) > 1 and not disjoint(list(parts), shape):
+    parts = _parts(uses)
+    if _overlap(parts, shape):
         return rate * outputs.gram(*(_flat(_of_leaf(uses, shape, signals)) for signals in (one, two)))
     found = []
     for chosen in parts.values():
@@ -75,11 +73,29 @@ def contribution(
     return sum(found[1:], found[0])
 
 
-def work_size(uses: list[Use], tile: int, out_size: int, outputs: Outputs) -> int:
-    """Numbers that the contribution of one parameter holds between two tiles."""
-    if not uses:
-        return 0
-    meetings = [use.meeting for use in uses]
+def _parts(uses: list[Use]) -> dict[Any, list[int]]:
+    """The uses of each part of a parameter, by how it is cut out."""
+    parts: dict[Any, list[int]] = {}
+    for index, use in enumerate(uses):
+        parts.setdefault(use.view.moves, []).append(index)
+    return parts
+
+
+def _overlap(parts: dict[Any, list[int]], shape: tuple[int, ...]) -> bool:
+    """Whether several parts of a parameter have entries in common, so that all derivatives by it are held."""
+    return len(parts) > 1 and not disjoint(list(parts), shape)
+
+
+def work_size(uses: list[Use], shape: tuple[int, ...], tile: int, out_size: int, outputs: Outputs) -> int:
+    """Numbers that the contribution of one parameter of this shape holds between two tiles."""
+    parts = _parts(uses)
+    if _overlap(parts, shape):
+        return 2 * tile * out_size * math.prod(shape)
+    meetings = ([uses[index].meeting for index in chosen] for chosen in parts.values())
+    return max((_part_size(chosen, tile, out_size, outputs) for chosen in meetings), default=0)
+
+
+def _part_size(meetings: list[AbstractMeeting], tile: int, out_size: int, outputs: Outputs) -> int:
     known = costs(meetings, tile, tile, out_size, outputs)
     if len(meetings) == 1 and meetings[0].positions == meetings[0].groups == 1:
         return 0  # the Grams are the contribution

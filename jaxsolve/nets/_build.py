@@ -7,14 +7,25 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array, Key
 
-from .._checks import describe, require_key
+from .._checks import concrete, describe, require_key
+from .._equations import inside
 from .._memory import require_room
 from ._activations import Activation
 from ._init import AbstractInit, Shapes, Vectors, Weights
 from ._padded import fan, keep, Kept, within
 from ._scaling import Scaling, ScalingRule
+
+
+ELEMENTWISE = frozenset(
+    "abs add and asin asinh acos acosh atan atan2 atanh broadcast_in_dim cbrt ceil clamp convert_element_type copy cos "
+    "cosh div eq erf erf_inv erfc exp exp2 expm1 floor ge gt integer_pow is_finite le log log1p logistic lt max min "
+    "mul ne neg nextafter not or pow reduce_precision rem round rsqrt select_n sign sin sinh sqrt square stop_gradient "
+    "sub tan tanh xor".split()
+)
 
 
 class Parts(NamedTuple):
@@ -93,7 +104,7 @@ def _floating(dtype: Any) -> jnp.dtype:
 def _check_elementwise(activation: Activation, dtype: jnp.dtype) -> None:
     given = jax.ShapeDtypeStruct((3,), dtype)
     try:
-        returned = jax.eval_shape(activation, given)
+        program, returned = jax.make_jaxpr(activation, return_shape=True)(given)
     except Exception as error:
         raise TypeError(f"the activation {activation!r} cannot take an array of shape (3,): {error}") from error
     if getattr(returned, "shape", None) != given.shape:
@@ -101,3 +112,22 @@ def _check_elementwise(activation: Activation, dtype: jnp.dtype) -> None:
             f"an activation must return an array of the shape it is given; of shape (3,) {activation!r} returned "
             f"{describe(returned)}"
         )
+    if _is_elementwise(program) or any(concrete(value) is None for value in program.consts):
+        return
+    each = lambda z: jnp.stack([activation(z[i : i + 1])[0] for i in range(3)])
+    z = np.array([-1.0, 0.3, 2.0], dtype)
+    # Compiled ahead of time, so that it works inside any transformation, as for the gain.
+    together, alone = (np.asarray(jax.jit(way).lower(z).compile()(z), np.float64) for way in (activation, each))
+    if not np.allclose(together, alone, rtol=1e-2, equal_nan=True):
+        raise ValueError(
+            f"an activation must act on every number by itself, but {activation!r} of three numbers is {together}, and "
+            f"of each alone {alone}; normalisations and softmax are layers, of a network of Equinox"
+        )
+
+
+def _is_elementwise(program: ClosedJaxpr) -> bool:
+    """Whether it holds operations alone of which that is known."""
+    known = lambda eqn: (
+        all(map(_is_elementwise, inside(eqn))) if any(inside(eqn)) else eqn.primitive.name in ELEMENTWISE
+    )
+    return all(map(known, program.jaxpr.eqns))

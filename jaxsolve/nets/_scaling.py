@@ -158,7 +158,8 @@ class Scaling(eqx.Module):
 
         These rates are for gradient flow and SGD. `adam=True` gives those for Adam: (1, 1/fan_in, ..., 1/fan_in).
         A `js.Descent` with the wrong kind of optimiser raises. The first rate of a convolution is its number of output
-        channels, not its fan_out: the window does not grow with the width.
+        channels, not its fan_out: the window does not grow with the width. `js.nets.Transformer` divides the products
+        of queries and keys by the root of their size, where muP has the size itself: there they still grow in training.
 
         Example:
             >>> js.nets.Scaling.mup()([(4, 16), (16, 16), (16, 1)]).eta.tolist()

@@ -89,6 +89,7 @@ def edge_eigenvalues() -> Observable:
     """The largest eigenvalues of the preconditioned Hessian over that of the edge, descending: 1 is at the edge.
 
     Of `CentralFlow`, shape (max_unstable,). For gradient descent they are `stability(rate)` and those that come next.
+    From the second on those below 0.8 are NaN: they are not followed.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(1, 1, scaling=js.nets.Scaling.standard(), key=jax.random.key(0))

@@ -1,9 +1,8 @@
 """Observables of the neural tangent kernel on the training set, eta-weighted: the one that drives f."""
 
-import jax.numpy as jnp
-
 from .. import kernels
 from .._dynamics import Quantity, View
+from .._safe import norm
 from ._observable import Observable
 
 
@@ -12,7 +11,7 @@ def _kernel(view: View):
 
 
 def _norm(view: View):
-    return jnp.linalg.norm(view.kernel)
+    return norm(view.kernel)
 
 
 def _distance(view: View):

@@ -10,7 +10,7 @@ from .. import nets
 from .._checks import describe
 from .._dynamics import Quantity, View
 from .._problem import Problem, require_problem
-from .._safe import nonzero
+from .._safe import nonzero, norm, scaled
 from ._observable import Observable
 
 
@@ -21,17 +21,17 @@ class _ReadCosine:
 
     def __call__(self, view: View):
         weights = view.params.weights
-        w = weights[self.layer]
-        directions = _rows(view, self.layer)
-        size = jnp.linalg.norm(directions @ directions.T) * jnp.linalg.norm(w @ w.T)
+        # It depends on no size, and fourth powers of small weights would vanish.
+        w, directions = scaled(weights[self.layer])[0], _rows(view, self.layer)
+        size = norm(directions @ directions.T) * norm(w @ w.T)
         return jnp.sum((w @ directions.T) ** 2) / nonzero(size)
 
 
 def _rows(view: View, layer: int) -> Float[Array, "out in"]:
-    """The least linear map to the targets, pulled back to the input of a layer: for the first it is the map itself."""
-    task = least_map(view.problem)
+    """The direction of the least linear map to the targets, pulled back to the input of a layer."""
+    task = scaled(least_map(view.problem))[0]
     for w in view.params.weights[:layer]:
-        task = task @ w.T
+        task = scaled(task @ scaled(w)[0].T)[0]
     return task
 
 

@@ -62,7 +62,7 @@ class AbstractFigure(abc.ABC):
         title: what it shows.
         ours: what the paper does not say, or what is smaller here: every setting that is not the paper's.
         hours: about how long each scale takes on two cores, measured at the small one.
-        images: what `papers/_images.py` reads for it, if anything.
+        images: what `papers/_images.py` reads for it.
         shares: the store in its paper's folder that it and other figures read, so that they cannot run at once.
 
     Example:
@@ -73,7 +73,7 @@ class AbstractFigure(abc.ABC):
     title: ClassVar[str]
     ours: ClassVar[str]
     hours: ClassVar[Mapping[Scale, float]]
-    images: ClassVar[Images | None] = None
+    images: ClassVar[tuple[Images, ...]] = ()
     shares: ClassVar[str] = ""
 
     @abc.abstractmethod

@@ -20,14 +20,16 @@ SHAPES = {Images.MNIST: (1, 28, 28), Images.FASHION_MNIST: (1, 28, 28), Images.C
 def images(collection: Images, scale: Scale, *, flatten: bool = True, key: PRNGKeyArray, **request: Any) -> Dataset:
     """Training and test samples, as by `js.data.mnist`.
 
-    Only at the paper's scale are they split officially; else all images found are pooled. Digits in place of others
+    Unless `official_split` says otherwise they are split officially only at the paper's scale; else all images found
+    are pooled. Digits in place of others
     have 64 pixels if flat, else the others' shape, enlarged; and there are fewer of them, so at most 1000 for tests.
 
     Raises:
         FileNotFoundError: they are not on this machine, and the scale is not small; the message says how to get them.
     """
+    split = request.pop("official_split", scale is Scale.PAPER)
     try:
-        data = READERS[collection](flatten=flatten, official_split=scale is Scale.PAPER, key=key, **request)
+        data = READERS[collection](flatten=flatten, official_split=split, key=key, **request)
     except FileNotFoundError:
         if scale is not Scale.SMALL:
             raise

@@ -66,15 +66,17 @@ class Transformers(NamedTuple):
         return Problem(net, *single(self.pairs.train), test=single(self.pairs.test), loss=CrossEntropy())
 
 
-def of_size(scale: Scale) -> str:
-    """What was chosen at a scale, in words."""
-    several = lambda numbers: ", ".join(f"{number:g}" for number in numbers)
+def settings() -> str:
+    """What was chosen, in words."""
+    small, several = Scale.SMALL, lambda numbers: ", ".join(f"{number:g}" for number in numbers)
     return (
-        f"Not stated, and chosen here so that networks grok in so few steps: addition modulo {MODULUS[scale]}, "
-        f"{100 * SHARE[scale]:g} % of the pairs for training, width {WIDTH[scale]}, two heads, AdamW with rate "
-        f"{RATE:g}, beta_2 = 0.98 and weight decay {DECAY:g}. At small scale {STEPS[scale]} steps, not up to 30000, "
-        f"{SEEDS[scale]} starts in place of 5, tau = {several(TAUS[scale])}, alpha = {several(ALPHAS[scale])}, and a "
-        f"network has grokked at {100 * GROKKED[scale]:g} % test accuracy, not 99 %: there are 106 test pairs."
+        f"Not stated, and chosen here: two heads, AdamW with rate {RATE:g}, beta_2 = 0.98 and weight decay {DECAY:g}. "
+        f"So that networks grok in few steps, at small scale addition modulo {MODULUS[small]}, not "
+        f"{MODULUS[Scale.PAPER]}, {100 * SHARE[small]:g} % of the pairs for training, not "
+        f"{100 * SHARE[Scale.PAPER]:g} %, width {WIDTH[small]}, not {WIDTH[Scale.PAPER]}, {STEPS[small]} steps, not up "
+        f"to {STEPS[Scale.PAPER]}, {SEEDS[small]} starts in place of {SEEDS[Scale.PAPER]}, "
+        f"tau = {several(TAUS[small])}, alpha = {several(ALPHAS[small])}, and a network has grokked at "
+        f"{100 * GROKKED[small]:g} % test accuracy, not {100 * GROKKED[Scale.PAPER]:g} %: there are 106 test pairs."
     )
 
 
@@ -82,3 +84,14 @@ def steps_to(runs: "xarray.Dataset") -> "xarray.DataArray":
     """The first of the recorded steps at which a network has grokked; NaN if it never does."""
     reached = runs["test_accuracy"] >= runs.attrs["grokked"]
     return runs["t"].where(reached).min("t")
+
+
+def sooner_upstream(runs: "xarray.Dataset") -> "xarray.DataArray":
+    """Logarithm of the steps to grok at the largest alpha over those at 1.
+
+    A run that has not grokked counts as one that does at the end: too few steps. NaN where neither has.
+    """
+    end = float(runs["t"].max())
+    upstream, start = (steps_to(runs).sel(alpha=alpha) for alpha in (float(runs["alpha"].max()), 1.0))
+    ratio = (upstream.fillna(end) / start.fillna(end)).where(upstream.notnull() | start.notnull())
+    return ratio.copy(data=np.log(ratio.values))

@@ -155,7 +155,7 @@ def _reproduced(name: str, figure: AbstractFigure, runs: Runs) -> Reproduced:
         "name": name,
         "title": figure.title,
         "ours": figure.ours,
-        "images": figure.images and images_used(figure.images, runs.scale),
+        "images": ", ".join(images_used(one, runs.scale) for one in figure.images),
         "scale": runs.scale.value,
         "seconds": round(time.perf_counter() - begin, 1),
         "claims": [claim.facts() for claim in claims],

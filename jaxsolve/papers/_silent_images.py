@@ -73,6 +73,20 @@ def _components(task: ImageTask) -> tuple[Dataset, Array]:
         return data, jnp.sqrt(jnp.mean(data.x**2, axis=0))
 
 
+def balanced_alignment(task: ImageTask) -> float:
+    """Of kernel and targets, after training of two balanced linear layers on whitened images: equation 53, corrected.
+
+    What the components cannot fit is a part of the targets, which holds it down.
+    """
+    data = task.data()
+    x, y = np.asarray(data.x), np.asarray(data.y)
+    n, classes = y.shape
+    left, s, right = np.linalg.svd(y.T @ x / n, full_matrices=False)
+    first, last = right.T * s @ right, left * s @ left.T
+    kernel = np.einsum("ij,cd->icjd", x @ first @ x.T, np.eye(classes)) + np.einsum("ij,cd->icjd", x @ x.T, last)
+    return float(y.ravel() @ kernel.reshape(n * classes, -1) @ y.ravel() / np.linalg.norm(kernel) / np.sum(y**2))
+
+
 class MLPOnImages(NamedTuple):
     """Dense networks in standard parametrisation on such images.
 

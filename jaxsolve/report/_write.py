@@ -44,7 +44,7 @@ def write(data: Any, path: str | os.PathLike, *, theory: Any = None) -> Path:
         FileNotFoundError: the store, or the folder for the page, does not exist.
         ValueError: data is not a sweep, none of its lanes has run, it has too many lanes for a page, or theory is not
             a sweep by the closed form.
-        ModuleNotFoundError: plotly is not installed; `pip install "jaxsolve[report]"` installs it.
+        ModuleNotFoundError: plotly is not installed; `pip install plotly` installs it.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -103,6 +103,6 @@ def _plotly() -> str:
         from plotly.offline import get_plotlyjs
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            'a report needs plotly, which is not installed: pip install "jaxsolve[report]"', name="plotly"
+            "a report needs plotly, which is not installed: pip install plotly", name="plotly"
         ) from error
     return get_plotlyjs()

@@ -34,7 +34,8 @@ def jackknife(
 
     With m members and $s_i$ the statistic without the i-th, the error is
     $\sqrt{\frac{m - 1}{m} \sum_i (s_i - \bar s)^2}$ (Tukey): of a mean the usual standard error, and right to first
-    order for any smooth function of means, such as a variance. It is not for medians and other quantiles.
+    order for any smooth function of means, such as a variance. It is not for medians and other quantiles. Members that
+    are NaN throughout, as failed ones, are none.
 
     Arguments:
         statistic: `statistic(data)`, a number, or labelled numbers without the axis of members.
@@ -53,6 +54,11 @@ def jackknife(
         TypeError: data are no variable of a dataset.
     """
     _require_axis(data, over, 2)
+    gone = [axis for axis in data.dims if axis != over]
+    there = data.notnull().any(gone)
+    if int(there.sum()) < 2:
+        raise ValueError(f"an error needs two members or more, and {int(there.sum())} of {over!r} have numbers")
+    data = data.isel({over: there.values})
     value, members = statistic(data), data.sizes[over]
     axes = getattr(value, "dims", ())
     if over in axes:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from .._checks import concrete, require_finite, require_positive
+from .._checks import as_array, concrete, require_finite, require_positive
 
 
 def as_floats(value: Float[ArrayLike, "..."], name: str) -> Float[Array, "..."]:
@@ -16,7 +16,7 @@ def as_floats(value: Float[ArrayLike, "..."], name: str) -> Float[Array, "..."]:
     Raises:
         ValueError: a value is not finite.
     """
-    array = jnp.asarray(value)
+    array = as_array(value)
     require_finite(array, name)
     dtype = array.dtype if jnp.issubdtype(array.dtype, jnp.floating) else jnp.result_type(float)
     return jax.lax.convert_element_type(array, dtype)

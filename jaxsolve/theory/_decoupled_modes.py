@@ -38,7 +38,8 @@ class DecoupledModes(AbstractLinearForm):
     that grows towards it, end in a saddle that rounding makes them leave: refused.
 
     Provides parameters, outputs, NTK at any t in [0, inf]. `reduce` gives every mode in six numbers, as a
-    `js.theory.ReducedLine`.
+    `js.theory.ReducedLine`. Derivatives are those along changes that keep the singular vectors of target and start; of
+    others, under which modes mix, it knows nothing, and gives 0.
 
     Example:
         >>> scaling = js.nets.Scaling(multiplier=[1.0, 1.0], sigma=[1.0, 1.0], eta=[1.0, 1.0])

@@ -36,7 +36,8 @@ class DeepBalanced(AbstractLinearForm):
 
     Modes that oppose their target, or start at zero with one, end in a saddle that rounding makes them leave: refused.
 
-    Provides parameters, outputs, NTK at any t in [0, inf].
+    Provides parameters, outputs, NTK at any t in [0, inf]. Derivatives are those along changes that keep the singular
+    vectors of target and start; of others, under which modes mix, it knows nothing, and gives 0.
 
     Example:
         >>> scaling = js.nets.Scaling(multiplier=[1.0] * 3, sigma=[1.0] * 3, eta=[1.0] * 3)

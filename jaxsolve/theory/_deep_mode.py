@@ -141,8 +141,18 @@ def mode_strength(
     log_c = jnp.where(rising, -jax.nn.softplus(-y), jnp.where(falling, jax.nn.softplus(-y), -y))
     # Without a target v' = -v^(2L-1).
     powers = 2 * L - 2
-    fading = v / jnp.exp(jnp.log1p(powers * v**powers * T) / powers)
-    return jnp.where(moves, jnp.exp((jnp.log(s) + log_c) / L), jnp.where(size == 0, fading, v))
+    idle, met = (v > 0) & (size == 0), (v > 0) & (target == v**L)
+    shrunk = jnp.log1p(powers * jnp.where(idle, v, 0) ** powers * T) / powers
+    fading = v / jnp.exp(shrunk)
+    # What stays as it is moves with its target: first orders, whose values are 0, in a target of 0 and in one that is
+    # met. Of modes so small that the power overflows there is none.
+    least = float(jnp.finfo(v.dtype).tiny) ** (1 / (L + 1))
+    power = lambda which, of: jnp.where(which & (of > least), of, jnp.inf) ** (1 - L)
+    rest = power(idle, fading) * -jnp.expm1(-(3 * L - 2) * shrunk) / (3 * L - 2)
+    follows = power(met, v) * -jnp.expm1(-L * jnp.where(met, v, 0) ** powers * T) / L
+    rest, follows = jax.lax.stop_gradient((rest, follows))
+    still = v + jnp.where(met, target - v**L, 0) * follows
+    return jnp.where(moves, jnp.exp((jnp.log(s) + log_c) / L), jnp.where(size == 0, fading + target * rest, still))
 
 
 def half_loss_time(v: Float[Array, "..."], target: Float[Array, "..."], *, matrices: int) -> Float[Array, "..."]:

@@ -116,7 +116,9 @@ def mechanisms(line: ReducedLine) -> Mechanisms:
     lengths = safe_hypot(line.product, line.gram)  # |a||b|, whose rounding is that of a.b
     f = jnp.where(jnp.abs(line.product) <= tolerance * lengths, 0, f)
     gap = y - f
-    gap = jnp.where(jnp.abs(gap) <= tolerance * jnp.maximum(jnp.abs(y), jnp.abs(f)), 0, gap)
+    # f is a sum of terms that may be much larger; where it counts as 0, it is exact.
+    rounding = tolerance * jnp.maximum(jnp.abs(y), jnp.where(f == 0, 0, line.k * lengths))
+    gap = jnp.where(jnp.abs(gap) <= rounding, 0, gap)
     gap = jnp.where((line.k == 0) | (line.total == 0), 0, gap)
 
     opposed = (y * jnp.sign(f) < 0) & (gap != 0)

@@ -98,14 +98,16 @@ class PhaseOne(AbstractLinearForm):
 
 
 def small_start(problem: Problem, flow: LinearFlow) -> Assumption:
-    """How small the start is: size/(1 + size) with size = o^2 lambda_max(X^T X/n) (|a|^2 + |V_1|^2)/|g|.
+    """How small the start is: size/(1 + size) with size = o^2 (lambda_max(X^T X/n) |a|^2 + |V_1 X^T|^2/n)/|g|.
 
-    With whitened inputs that is (|a|^2 + |V_1|^2)/s, V_1 within the row space, in the operator norm.
+    That bounds what the flow of the start leaves out of each layer's velocity, over |g| times the other layer. Norms
+    are those of operators. With whitened inputs it is (|a|^2 + |V_1|^2)/s, V_1 within the row space.
     """
     n = problem.x.shape[0]
-    a = flow.layers[1][0]
-    spread = jnp.linalg.norm(problem.x / n**0.5, 2) ** 2
-    layers = flow.outer**2 * spread * (jnp.sum(a**2) + jnp.linalg.norm(flow.project(flow.layers[0]), 2) ** 2)
+    first, a = flow.layers[0], flow.layers[1][0]
+    _, spread, axes = jnp.linalg.svd(problem.x / n**0.5, full_matrices=False)
+    seen = first @ (axes.T * spread[None, :])
+    layers = flow.outer**2 * (spread[0] ** 2 * jnp.sum(a**2) + jnp.linalg.norm(seen, 2) ** 2)
     total = layers + _growth(flow).rate
     return Assumption("the start is small", layers / nonzero(total), SMALL, "squared weights over the target's size")
 

@@ -126,6 +126,9 @@ def feature_learning_scaling(*, d: Number, u: Number, w: Number, eta: Number | N
 def kernel_scaling(*, d: Number, u: Number, w: Number, eta: Number) -> Number:
     """Corollary 3: the exponent of gamma that puts a network with this exponent of both rates into the kernel regime.
 
+    It holds where P/Q -> 1 (eq. 29): the width grows (d > 0), the layers are of different size (u != w), or the output
+    is 0 at the start.
+
     Arguments:
         d, u, w: as in `js.theory.Exponents`.
         eta: the exponent of both rates.

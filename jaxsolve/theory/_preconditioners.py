@@ -71,7 +71,7 @@ def isotropic_velocity(
     $\delta > 0$, $h = d$ if $\delta < 0$, and for balanced networks of any width $h \ge \min(d, c)$ if $\delta = 0$.
 
     Arguments:
-        beta: W^T A^T, so that f(x) = beta^T x.
+        beta: W^T A, so that f(x) = A^T W x = beta^T x.
         force: the gradient of the loss in beta, X^T (X beta - Y) for a sum of squares.
         delta: of eta_w A A^T - eta_a W W^T = delta I.
         mixed: the root of eta_a eta_w.

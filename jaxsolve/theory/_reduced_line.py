@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from .._checks import concrete
-from .._safe import nonzero, safe_hypot, safe_product, safe_sqrt, tanhc
+from .._safe import magnitude, nonzero, safe_hypot, safe_product, safe_sqrt, tanhc
 from ._arguments import flow_time
 
 
@@ -92,7 +92,7 @@ class ReducedLine(eqx.Module):
     @property
     def pq(self) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
         """P and Q; the smaller from their product, since their difference would cancel."""
-        large = self.total + jnp.abs(self.product)
+        large = self.total + magnitude(self.product)
         small = self.root_pq * (self.root_pq / nonzero(large))
         return jnp.where(self.product >= 0, large, small), jnp.where(self.product >= 0, small, large)
 
@@ -126,8 +126,9 @@ class ReducedLine(eqx.Module):
         P, Q = self.pq
         small = jnp.minimum(P, Q)
         # R - y and R + y from their product: the smaller would cancel.
-        above = R + jnp.abs(y)
-        below = (k * root_pq) * (k * root_pq / nonzero(above))
+        above = R + magnitude(y)
+        # Where R = 0, y is all that R -+ y have of first order: what is left of R cancels in h_x and h_y.
+        below = jnp.where(R == 0, -y, (k * root_pq) * (k * root_pq / nonzero(above)))
         X = jnp.where(y >= 0, below, above) + k * P
         Y = jnp.where(y >= 0, above, below) + k * Q
         low, high = jnp.minimum(X, Y), jnp.maximum(X, Y)
@@ -142,16 +143,19 @@ class ReducedLine(eqx.Module):
         E = jnp.where(settled, 0, jnp.exp(-2 * x))
         e = 2 * E / (1 + E)
         tau = jnp.where(settled, 1 / nonzero(R), kt * tanhc(x))
-        h_x, h_y, h_low, h_high = (e + safe_product(W, tau) for W in (X, Y, low, high))
+        endless = jnp.isinf(tau)
+        # A factor that is 0 must keep its derivative, unless tau is infinite.
+        times = lambda W: jnp.where(endless, safe_product(W, tau), W * jnp.where(endless, 0, tau))
+        h_x, h_y, h_low, h_high = (e + times(W) for W in (X, Y, low, high))
 
         # Towards the saddle (P = 0 < y or Q = 0 > y) e and h_low vanish together, and their ratio is one.
-        at_saddle = low == 0
+        at_saddle = (low == 0) & (R > 0)
         share = jnp.where(at_saddle, 1, e / jnp.where(at_saddle, 1, h_low))
         remaining = 2 / (1 + E) * share / h_high
 
         # a.b has gained 2 r0 (tau/h_high) (G/h_low).
         opposed = y * C < 0
-        G = jnp.where(opposed, small + jnp.abs(C) * (e + tau * below), S + safe_product(jnp.abs(y * C), tau))
+        G = jnp.where(opposed, small + jnp.abs(C) * (e + tau * below), S + times(magnitude(y * C)))
         G = G + safe_product((k * root_pq) * root_pq, tau)
         ratio = jnp.where(at_saddle, jnp.abs(C), G / jnp.where(at_saddle, 1, h_low))
         slow = tau < 1
@@ -222,7 +226,7 @@ class ReducedLine(eqx.Module):
     def squared_norms(self, t: Float[ArrayLike, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
         """|a|^2 = |u|^2/eta_u and |b|^2 = |v|^2/eta_w at time t."""
         product = self._solve(t).product
-        large = safe_hypot(product, self.root_pq) + jnp.abs(self.phi) / 2
+        large = safe_hypot(product, self.root_pq) + magnitude(self.phi) / 2
         scale = nonzero(large)
         small = product * (product / scale) + self.gram * (self.gram / scale)
         return jnp.where(self.phi >= 0, large, small), jnp.where(self.phi >= 0, small, large)
@@ -231,7 +235,7 @@ class ReducedLine(eqx.Module):
         """ln xi(t) (eq. 8): the angle of the hyperbolic rotation. Infinite at t = inf when it ends in the saddle."""
         solution = self._solve(t)
         growing = solution.start >= 0
-        ahead = 2 * jnp.abs(solution.start) * solution.tau / jnp.where(growing, solution.h_x, solution.h_y)
+        ahead = 2 * magnitude(solution.start) * solution.tau / jnp.where(growing, solution.h_x, solution.h_y)
         return jnp.where(growing, 1, -1) * jnp.log1p(ahead) / 2
 
 

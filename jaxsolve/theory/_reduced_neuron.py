@@ -7,6 +7,7 @@ $R = \sqrt{\delta^2 + 4|b|^2}$; across it $-\delta/2$.
 """
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
@@ -91,11 +92,15 @@ class ReducedNeuron(eqx.Module):
             + decaying**2 * sweep * jnp.exp(-top * T)
             + jnp.sum(across**2) * integrated_decay(jnp.where(up, delta, -delta), T) * jnp.exp(-rest * T)
         )
+        # Where the target vanishes the modes do not see which way it would go: its first order, whose value is 0.
+        unseen = jnp.where(jnp.all(self.target == 0) & jnp.isfinite(sweep**2), self.target, 0)
+        turned = jax.lax.stop_gradient(jnp.where(jnp.isfinite(sweep**2), sweep, 0))
+        growth = growth + 2 * self.a * jnp.sum(self.w * unseen) * turned**2
         scale = 1 / jnp.sqrt(growth)
         fading = decaying * jnp.exp(-(R + top) / 2 * T)
         left = jnp.exp(-jnp.where(saddle, jnp.where(up, delta / 2, 0), plus) * T)
-        a = scale * (growing * cos - fading * sin)
-        w = scale * ((growing * sin + fading * cos) * direction + left * across)
+        a = scale * (growing * cos - fading * sin + turned * jnp.sum(self.w * unseen))
+        w = scale * ((growing * sin + fading * cos) * direction + left * across + turned * self.a * unseen)
         return a, w
 
     def beta(self, t: Float[ArrayLike, ""]) -> Float[Array, " in"]:

@@ -30,7 +30,8 @@ class TwoLayerLine(AbstractLinearForm):
     refused: kinks, and most losses with several minima along the path, where the pace nearly stops on the way.
 
     Provides parameters, outputs, NTK at any t in [0, inf]. `reduce` gives the flow in six numbers, a
-    `js.theory.ReducedLine`, for zeta, norms and time scales at no cost.
+    `js.theory.ReducedLine`, for zeta, norms and time scales at no cost. Derivatives in the inputs are those along
+    changes that leave them on a line.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(2, 8, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))

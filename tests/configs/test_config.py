@@ -578,3 +578,9 @@ def test_the_small_grid_of_kunin(runs):
     np.testing.assert_allclose(jnp.abs(u[0]) * jnp.linalg.norm(w, axis=1), 0.1**2, rtol=1e-6)  # tau^2
     balanced = found["kernel_distance"].isel(t=-1).sel(delta=0).mean("seed").values
     assert balanced[0] > 3 * balanced[-1]
+
+
+def test_names_of_dynamics_among_the_axes_are_idle_where_there_is_one():
+    """Several are written as tables; under [axes] nothing refers to their names."""
+    with pytest.raises(ConfigError, match="nothing in .problem. refers to dynamics"):
+        parse_config(changed(small("kunin_grid"), {"axes.dynamics": ["GradientFlow", "FrozenKernel"]}))

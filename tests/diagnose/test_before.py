@@ -103,3 +103,12 @@ def test_nothing_to_learn_is_no_progress():
     assert any("the loss has no gradient at the start" in note for note in report.notes)
     saved = js.diagnose_checkpoints([net, net], x, x / 2)
     assert saved.regime is js.observe.Regime.FROZEN
+
+
+def test_linearised_training_is_measured_on_the_same_samples():
+    """A linear network is its own linearisation: both losses are one, on the samples that are looked at."""
+    x = jr.normal(jr.key(0), (400, 4))
+    y = x[:, :1] + jr.normal(jr.key(1), (400, 1))
+    net = eqx.nn.Linear(4, 1, use_bias=False, key=jr.key(2))
+    history = js.diagnose(net, x, y, optimizer=optax.sgd(0.05), steps=20, probes=20).history
+    np.testing.assert_allclose(history["linear_loss"][-1], history["loss"][-1], rtol=1e-9 if X64 else 1e-4)

@@ -181,3 +181,35 @@ def test_optimisers_that_would_take_the_width_for_a_rate(optimizer):
         js.coordinate_check(make, [4, 8], *_data(), optimizer=optimizer)
     with pytest.raises(TypeError, match="would take the width for one of its own arguments"):
         js.transfer_check(make, [4, 8], [0.1, 1.0, 10.0], *_data(), optimizer=optimizer)
+
+
+def test_a_product_written_as_a_sum_is_followed():
+    """The standard read-out, by `dot` and by entries: the same tensors, and the same verdict."""
+    x = jr.normal(jr.key(0), (16, 4))
+
+    def check(read):
+        f = lambda p, x: read(p["v"], jnp.tanh(p["w"] @ x))[None]
+        params = lambda n, key: {"w": jr.normal(key, (n, 4)) / 2, "v": jr.normal(jr.fold_in(key, 1), (n,)) / n**0.5}
+        make = lambda n, key: jax.tree_util.Partial(f, params(n, key))
+        return js.coordinate_check(make, [32, 128, 512], x, x[:, :1], optimizer=optax.adam(1e-3))
+
+    one, other = check(jnp.dot), check(lambda v, h: jnp.sum(v * h))
+    assert sorted(one.tensors) == sorted(other.tensors)
+    assert not one.passed
+    assert not other.passed
+    np.testing.assert_allclose(one.sizes[-1], other.sizes[-1], rtol=eps(1e4))
+
+
+def test_widths_at_which_nothing_moves_do_not_pass():
+    """Relu whose entries are all off at one width: the slope is that of the others."""
+    x = jnp.ones((8, 2))
+
+    def make(n, key):
+        layer = eqx.nn.Linear(2, n, use_bias=False, key=key)
+        weight = jnp.full((n, 2), -1.0 if n == 64 else 1.0) + 0 * layer.weight
+        read = eqx.nn.Linear(n, 1, use_bias=False, key=key)
+        return eqx.nn.Sequential([eqx.tree_at(lambda one: one.weight, layer, weight), eqx.nn.Lambda(jax.nn.relu), read])
+
+    check = js.coordinate_check(make, [32, 64, 128], x, jnp.ones((8, 1)), optimizer=optax.sgd(0.01))
+    assert not check.passed
+    assert any("Nothing moved at width 64" in note for note in check.notes)

@@ -55,6 +55,11 @@ def test_complementarity(k, share, getkey):
             cases.assert_fails(lambda a=a, check=check: check(a))
 
 
+def matrices(params):
+    """A mask of what is no bias."""
+    return jax.tree.map(lambda leaf: jnp.ndim(leaf) > 1, params)
+
+
 @pytest.mark.parametrize(
     "optimizer",
     [
@@ -64,8 +69,14 @@ def test_complementarity(k, share, getkey):
         optax.chain(optax.clip(1.0), optax.sgd(0.1)),
         optax.chain(optax.clip_by_global_norm(1.0), optax.rmsprop(0.1)),
         optax.chain(optax.add_decayed_weights(1e-4), optax.rmsprop(0.1)),
+        optax.chain(optax.add_decayed_weights(0.1, mask=matrices), optax.sgd(0.1)),
+        optax.chain(optax.add_decayed_weights(0.1, mask=matrices), optax.rmsprop(0.1, initial_scale=1.0)),
+        optax.chain(optax.masked(optax.clip(1.0), matrices), optax.sgd(0.1)),
     ],
-    ids=["adam", "momentum", "adamw", "clipped", "clipped rmsprop", "decayed rmsprop"],
+    ids=[
+        *("adam", "momentum", "adamw", "clipped", "clipped rmsprop", "decayed rmsprop"),
+        *("decayed matrices", "decayed matrices rmsprop", "clipped matrices"),
+    ],
 )
 def test_optimisers_without_a_central_flow_are_refused(optimizer):
     with pytest.raises(ValueError, match=r"js\.Descent runs it"):
@@ -99,6 +110,32 @@ def test_rates_that_are_traced_are_read(make):
 def test_rmsprop_that_starts_with_infinite_steps_is_refused():
     with pytest.raises(ValueError, match="nu = eps = 0, where its steps are infinite: give initial_scale= or eps="):
         CentralFlow(dynamics.scalar_rmsprop(0.1))
+
+
+def test_a_scaling_for_adam_is_refused_as_by_descent():
+    net = nets.MLP(2, 16, 1, 1, "tanh", scaling=nets.Scaling.mup(adam=True), key=jax.random.key(0))
+    problem = Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+    for run in (Descent(optax.sgd(0.1)), CentralFlow(rate=0.1), RodFlow(0.1)):
+        with pytest.raises(ValueError, match="scaling is mup for Adam, but the optimiser behaves like"):
+            solve(problem, run, 1.0)
+
+
+def test_eigenvalues_that_are_not_followed_are_not_shown():
+    """Against the whole Hessian, at a rate that has the third at .8 of the edge; those below it are unknown."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    x = jax.random.normal(keys[0], (60, 6))
+    y = jnp.sign(x[:, :1] * x[:, 1:2] + 0.3 * x[:, 2:3])
+    net = nets.MLP(6, 16, 2, 1, "tanh", bias=True, scaling=nets.Scaling.xavier(), key=keys[2])
+    problem = Problem(net, x, y)
+    start, unravel = ravel_pytree(problem.params)
+    values = np.linalg.eigvalsh(jax.hessian(lambda w: problem.objective(unravel(w)))(start))[::-1][:6]
+    for rate in (1.9 / values[0], 0.1 / values[0]):
+        found = solve(problem, CentralFlow(rate=float(rate)), [0.0], observe=observe.edge_eigenvalues())
+        shown, true = found["edge_eigenvalues"][0], rate * values / 2
+        near = (true > 0.8) | (np.arange(6) == 0)
+        np.testing.assert_allclose(shown[near], true[near], rtol=5e-3)
+        assert np.all(np.isnan(shown[~near]))
+    assert np.sum(near) == 1
 
 
 @pytest.mark.slow

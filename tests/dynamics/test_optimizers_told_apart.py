@@ -1,5 +1,7 @@
 """What tells two optimisers apart: names that they read, traced numbers, and answers to large and to no gradients."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -131,3 +133,52 @@ def test_rates_that_are_traced_and_bad_are_invalid():
     names = [str(result_names(run(rate)[0])) for rate in (0.1, 0.0, -0.1, jnp.nan, jnp.inf)]
     assert names == ["successful", *["invalid"] * 4]
     assert run(0.0)[1] == 0
+
+
+def test_momentum_that_changes_with_the_steps_has_no_clock():
+    """A step of heavy balls stands for r/(1 - beta), and beta is another in every step."""
+    changing = optax.inject_hyperparams(optax.sgd)(learning_rate=0.1, momentum=optax.linear_schedule(0.5, 0.9, 10))
+    with pytest.raises(ValueError, match="its momentum changes with the steps"):
+        Descent(changing)
+    constant = optax.inject_hyperparams(optax.sgd)(learning_rate=optax.linear_schedule(0.1, 0.2, 10), momentum=0.5)
+    assert Descent(constant).steps(jnp.array([0.2])) == 1
+
+
+@pytest.mark.parametrize("kind", ["conditional", "array", "dict"])
+def test_counters_of_other_kinds_are_seen(kind):
+    made: Any = optax.GradientTransformation
+    conditional: Any = optax.conditionally_transform
+    shrink = lambda n, updates: jax.tree.map(lambda g: jnp.where(n < 100, 1.0, 0.1) * g, updates)
+    zero = jnp.zeros((), jnp.int32)
+    late = {
+        "conditional": lambda: conditional(optax.scale(0.1), lambda step: step >= 100),
+        "array": lambda: made(lambda p: zero, lambda u, n, p=None: (shrink(n, u), n + 1)),
+        "dict": lambda: made(lambda p: {"n": zero}, lambda u, s, p=None: (shrink(s["n"], u), {"n": s["n"] + 1})),
+    }[kind]()
+    optimizer = optax.chain(optax.sgd(0.1), late)
+    with pytest.raises(ValueError, match="counts something|other things after some steps"):
+        Descent(optimizer)
+    assert Descent(optimizer, rate=0.1).steps(jnp.array([1.0])) == 10
+
+
+def test_gathered_gradients_diverge_as_others():
+    net = nets.Function(lambda p, x: p * x, jnp.ones(1))
+    problem = Problem(net, jnp.ones((1, 1)), jnp.zeros((1, 1)))
+    gathered = optax.MultiSteps(optax.sgd(2.2), 2).gradient_transformation()
+    run = solve(problem, Descent(gathered, rate=1.1), 440.0, throw=False)
+    assert run.result == RESULTS.diverged
+    assert 100 < int(run.stats.steps) < 130  # 1.2^k passes 1e9
+
+
+def test_rates_that_are_no_numbers_are_invalid():
+    problem = Problem(nets.Function(lambda p, x: p * x, jnp.ones(1)), jnp.ones((1, 1)), jnp.zeros((1, 1)))
+
+    def run(beta):
+        schedule = optax.cosine_decay_schedule(0.1, 100)
+        return solve(problem, Descent(optax.sgd(schedule, momentum=beta)), [0.0, 1.0], throw=False)
+
+    found = jax.jit(jax.vmap(run))(jnp.array([0.5, 1.0, jnp.nan]))
+    assert list(result_names(result_code(found.result))) == ["successful", "invalid", "invalid"]
+    falls = lambda end: Descent(optax.sgd(1.0), rate=lambda k: 0.1 * (1 - k / 40)).times(jnp.array([end]))
+    assert float(falls(1.0)[0]) == pytest.approx(1.0, abs=0.1)  # below 0 from step 41 on, which is far away
+    assert jnp.isnan(falls(3.0)[0])

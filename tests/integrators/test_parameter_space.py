@@ -17,6 +17,7 @@ from jaxsolve.integrators import (
     DisplacementController,
     FunctionSpace,
     HOCHBRUCK_OSTERMANN_3,
+    InertialFunctionSpace,
     KROGSTAD,
     ParameterSpace,
 )
@@ -232,3 +233,23 @@ def test_with_diffrax_alone():
     assert _error(solution.evaluate(1.7).displacement, exact[1]) < 1e-5
     with pytest.raises(RuntimeError, match="ParameterSpace follows the gradient flow of its own problem, forward"):
         diffrax.diffeqsolve(solver.terms, solver, 0.0, -END, -0.1, solver.start, max_steps=64)
+
+
+@pytest.mark.x64_only
+def test_a_saddle_is_left_alone_for_ever():
+    """What grows is 0 there, however long the step: 0 times infinity is 0."""
+    net = nets.TwoLayerLinear(2, 2, scaling=nets.Scaling.standard(sigma=0.0), key=jr.key(0))
+    problem = Problem(net, jnp.eye(2), jnp.ones((2, 1)))
+    run = solve(problem, GradientFlow(ParameterSpace(), max_steps=300), 1e8)
+    assert float(run["loss"]) == float(problem.objective(problem.params))
+
+
+def test_numbers_out_of_range_are_refused():
+    problem = Problem(
+        nets.TwoLayerLinear(2, 2, scaling=nets.Scaling.ntk(), key=jr.key(0)), jnp.eye(2), jnp.ones((2, 1))
+    )
+    with pytest.raises(ValueError, match="tau must be one finite number > 0"):
+        InertialFunctionSpace(problem, tau=-0.5)
+    for rtol in (-1e-4, 0.0, float("nan")):
+        with pytest.raises(ValueError, match="rtol must be > 0"):
+            DisplacementController(rtol)

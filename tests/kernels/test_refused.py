@@ -37,3 +37,31 @@ def test_rates_have_the_shape_of_the_parameters():
     net = nets.TwoLayerLinear(2, 4, scaling=nets.Scaling.ntk(), key=jax.random.key(0))
     with pytest.raises(ValueError, match=r"eta must be a pytree with one number at every trainable array.*got list"):
         kernels.empirical(net, jnp.eye(2), eta=[1.0, 2.0])
+
+
+def test_traced_rates_have_the_shape_of_one_number_too():
+    f = lambda p, x: p["w"] @ x
+    net, x = nets.Function(f, {"w": jnp.ones((1, 3))}), jnp.ones((2, 3))
+    kernel = lambda rate: kernels.empirical(net, x, eta=nets.Function(f, {"w": rate})).ntk
+    jax.jit(kernel)(jnp.asarray(2.0))
+    with pytest.raises(ValueError, match="eta must be a pytree with one number"):
+        jax.jit(kernel)(jnp.array([1.0, 100.0]))
+
+
+@pytest.mark.x64_only
+def test_parameters_of_two_dtypes_are_refused_for_integers_too():
+    params = {"a": jnp.ones((6, 4), jnp.float32), "b": jnp.ones((1, 4), jnp.float64)}
+    f = lambda p, t: p["b"] @ jnp.tanh(jnp.mean(p["a"][t], 0)).astype(jnp.float64)
+    with pytest.raises(ValueError, match="parameters are float32 and float64; give all of them one dtype"):
+        kernels.empirical(nets.Function(f, params), jnp.array([[0, 1], [2, 3]]))
+
+
+def test_kernels_with_negative_eigenvalues_are_none():
+    with pytest.raises(ValueError, match="not positive semi-definite"):
+        kernels.features(jnp.array([[1.0, 2.0], [2.0, 1.0]]))
+    ts, y = jnp.array([0.0, 5.0, 6.0]), jnp.ones((2, 1))
+    path = jnp.stack([jnp.eye(2), jnp.eye(2), jnp.array([[1.0, 4.0], [4.0, 1.0]])])
+    with pytest.raises(ValueError, match="not positive semi-definite"):
+        kernels.along_path(ts, path, y)
+    with pytest.raises(ValueError, match="cross_start is of other points"):
+        kernels.along_path(ts, jnp.broadcast_to(jnp.eye(2), (3, 2, 2)), y, cross_start=jnp.ones((1, 1)))

@@ -320,3 +320,16 @@ def test_what_is_no_function_of_one_sample_with_a_vector_of_outputs():
         refused(lambda w, x: w @ x, jnp.ones((2, 3), jnp.bfloat16))
     with pytest.raises(ValueError, match="no parameter of this Function enters its outputs"):
         refused(lambda w, x: x, jnp.ones(2))
+
+
+def test_overlapping_parts_of_a_parameter_are_counted_whole():
+    """Derivatives by all of it are held: the estimate bounds what is compiled."""
+    size, n = 400, 40
+    f = lambda p, x: (p["w"][:2] @ x)[:1] + jnp.sum(jnp.tanh(p["w"] @ x), keepdims=True)
+    net = nets.Function(f, {"w": jax.random.normal(jax.random.key(0), (size, size)) / size**0.5})
+    x = jax.random.normal(jax.random.key(1), (n, size))
+    held = n * size**2 * x.dtype.itemsize
+    estimate = kernels.memory_estimate(net, x)
+    assert estimate.work >= held
+    with pytest.raises(MemoryError):  # not even one sample a tile
+        kernels.empirical(net, x, memory=held // n)

@@ -142,6 +142,16 @@ def test_a_function_of_ones_own():
     assert phi.gain == pytest.approx(5**0.25, rel=max(1e-12, eps(10)))  # E exp(-2 z^2) = 1/sqrt(5)
 
 
+@pytest.mark.parametrize("given", [jax.nn.softmax, jax.nn.log_softmax, jax.nn.standardize, lambda z: z - z.mean()])
+def test_functions_that_mix_numbers_are_no_activations(given):
+    """They keep the shape; a sum over an axis of their own, as of a polynomial's terms, mixes nothing."""
+    make = lambda phi: nets.MLP(3, 8, 1, 1, phi, scaling=nets.Scaling.ntk(), key=jax.random.key(0))
+    with pytest.raises(ValueError, match="must act on every number by itself"):
+        make(given)
+    make(lambda z: jnp.sum(jnp.stack([z, z**2], axis=-1), axis=-1))
+    make(lambda z: jnp.polyval(jnp.array([1.0, 2.0]), z))
+
+
 @pytest.mark.usefixtures("as_users")
 def test_unknown_activations():
     known = r"\['erf', 'gelu', 'leaky_relu', 'linear', 'relu', 'sigmoid', 'softplus', 'swish', 'tanh'\]"

@@ -8,7 +8,18 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from jaxsolve import as_kernel_machine, FrozenKernel, GradientFlow, kernels, nets, observe, Problem, solve, View
+from jaxsolve import (
+    as_kernel_machine,
+    FrozenKernel,
+    GradientFlow,
+    kernels,
+    losses,
+    nets,
+    observe,
+    Problem,
+    solve,
+    View,
+)
 
 
 @functools.cache
@@ -90,6 +101,20 @@ def test_cosines_by_hand():
     np.testing.assert_allclose(observe.layer_cosine(1)(view), expected, rtol=1e-5)
 
 
+def test_small_networks_in_single_precision():
+    """The starts that align silently: squares of their kernels are below what float32 holds."""
+    scaling = nets.Scaling.standard(sigma=1e-3)
+    net = nets.DeepLinear(3, 8, 4, 1, scaling=scaling, key=jr.key(0), dtype="float32")
+    problem = Problem(net, np.eye(3, dtype="float32"), np.array([[1.0], [-1.0], [0.5]], "float32"))
+    view = View(problem, jnp.zeros(()), problem.params)
+    kernel, weights = (jax.tree.map(lambda a: np.asarray(a, np.float64), one) for one in (view.kernel, net.weights))
+    assert np.sum(np.asarray(view.kernel) ** 2) == 0
+    np.testing.assert_allclose(observe.kernel_norm()(view), np.linalg.norm(kernel), rtol=1e-5)
+    pulled = np.linalg.multi_dot([np.array([[1.0, -1.0, 0.5]]), *(w.T for w in weights[:4])])
+    expected = np.sum((weights[4] @ pulled.T) ** 2) / (np.sum(weights[4] ** 2) * np.sum(pulled**2))
+    np.testing.assert_allclose(observe.layer_cosine(4)(view), expected, rtol=1e-4)
+
+
 def test_what_is_refused(as_users):
     problem = _two_outputs()
     untested = Problem(problem.net, problem.x, problem.y)
@@ -103,3 +128,11 @@ def test_what_is_refused(as_users):
         observe.layer_cosine(0.5)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="layer must be >= 0"):
         observe.layer_cosine(-1)
+
+
+def test_another_loss_is_refused(as_users):
+    one = _two_outputs()
+    assert one.y_test is not None
+    other = Problem(one.net, one.x, jnp.sign(one.y), test=(one.x_test, jnp.sign(one.y_test)), loss=losses.Logistic())
+    with pytest.raises(ValueError, match="kernel regression is where the flow of MSE ends"):
+        as_kernel_machine(other, other.params)

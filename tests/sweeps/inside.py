@@ -48,15 +48,22 @@ from jaxsolve.sweeps.running._execute import caption, Fitting, OutOfMemory, Prog
 
 # The three ways of running lanes, each on any device; batches made by hand; which lanes run first.
 from jaxsolve.sweeps.running._marches import Lockstep, Looped
-from jaxsolve.sweeps.running._runner import Batch, Fused, Origin, Waiting, WINDOW
+
+# Chunks filled in any order, without running anything.
+from jaxsolve.sweeps.running._runner import (
+    _factorises_batches as factorises_batches,
+    Batch,
+    Fused,
+    Origin,
+    Waiting,
+    WINDOW,
+)
 
 # Rows of a batch, to compare bit by bit.
 from jaxsolve.sweeps.running._variables import rows_of, Variable
 
 # Waits and sizes of the store are made small, and its writing fails where it is told to.
 from jaxsolve.sweeps.store import _chunks, _files, _layout, _zarr
-
-# Chunks filled in any order, without running anything.
 from jaxsolve.sweeps.store._chunks import Chunks
 
 # The lock alone.
@@ -102,6 +109,7 @@ __all__ = [
     "cut",
     "dealt",
     "describe_value",
+    "factorises_batches",
     "git_revision",
     "groups",
     "read_axes",

@@ -400,9 +400,9 @@ def test_the_executor_is_a_client(client):
 
 
 @pytest.mark.usefixtures("as_users")
-def test_without_dask_its_extra_is_named(monkeypatch):
+def test_without_dask_its_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(TypeError, match=r"got int 3\. For dask: pip install 'jaxsolve\[dask\]'"):
+    with pytest.raises(TypeError, match=r"got int 3\. For dask: pip install distributed"):
         _run(_modes(), executor=3)
 
 

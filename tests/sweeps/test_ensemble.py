@@ -99,3 +99,15 @@ def test_what_is_refused():
         ensemble_error(outputs, np.ones((4, 1)))
     with pytest.raises(TypeError, match="a variable of a dataset, such as"):
         ensemble_variance(outputs.values)  # pyright: ignore[reportArgumentType]
+
+
+def test_members_that_failed_are_none():
+    alive = xarray.DataArray([1.0, 2.0, 4.0], dims="seed")
+    failed = xarray.DataArray([1.0, np.nan, 2.0, np.nan, 4.0], dims="seed")
+    mean = lambda members: members.mean("seed")
+    for one, other in zip(jackknife(mean, failed), jackknife(mean, alive), strict=True):
+        np.testing.assert_allclose(one, other)
+    both = xarray.DataArray([[1.0, np.nan], [2.0, np.nan], [np.nan, np.nan]], dims=("seed", "t"))
+    np.testing.assert_allclose(jackknife(mean, both).error, [0.5, np.nan])
+    with pytest.raises(ValueError, match="needs two members or more, and 1 of 'seed' have numbers"):
+        jackknife(mean, failed[1:3])

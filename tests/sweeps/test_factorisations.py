@@ -1,6 +1,10 @@
 """Observables that factorise matrices at several times, on as many threads as there are."""
 
+import jax
+import jax.numpy as jnp
+
 from tests.processes import fresh
+from tests.sweeps.inside import factorises_batches
 
 
 SPECTRA = """
@@ -23,3 +27,14 @@ print(js.sweep(problem, {"seed": range(200)}, descent, ts, observe=look, progres
 def test_a_sweep_that_factorises_comes_to_its_end():
     """Two threads of it used to wait for each other for ever, on two cores."""
     assert fresh(SPECTRA) == "(200, 6, 30)\n"
+
+
+def test_one_matrix_at_a_time_stays_in_its_thread():
+    """Then a loop on each core is safe; other calls, and products, are none."""
+    eigh, qr = jnp.linalg.eigh, jnp.linalg.qr
+    program = lambda f, *shape: jax.jit(f).lower(jnp.ones(shape)).compile().as_text() or ""
+    for f in (eigh, qr, jnp.linalg.eigvalsh, jnp.linalg.cholesky):
+        assert not factorises_batches(program(f, 5, 5))
+        assert not factorises_batches(program(lambda a, f=f: jax.lax.map(f, a), 3, 5, 5))
+        assert factorises_batches(program(f, 3, 5, 5))
+    assert not factorises_batches(program(lambda a: a @ a, 3, 5, 5))

@@ -242,3 +242,20 @@ def test_how_random_numbers_are_drawn_is_of_the_plan():
         _agree({}, {}, prng="rbg")
     with pytest.raises(ValueError, match=r"precision\.threefry_partitionable: true in the store, false now"):
         _agree({}, {}, threefry_partitionable=False)
+
+
+def test_integers_are_not_the_floats_that_they_equal(tmp_path):
+    """10 ** -1 of integers is none; a store of them is not carried on with floats."""
+
+    def problem(power):
+        return cases.modes([1.0], 10 ** (1 - power) * jnp.ones(1))
+
+    def plan(values):
+        return plan_facts(
+            read_plan(problem, {"power": values}, Descent(optax.sgd(0.1)), [1.0], observe=[observe.loss()])
+        )
+
+    whole, real = plan([1, 2]), plan([1.0, 2.0])
+    require_same_plan(tmp_path, tmp_path / "manifest.json", json.loads(json.dumps(whole)), whole)
+    with pytest.raises(ValueError, match="another plan"):
+        require_same_plan(tmp_path, tmp_path / "manifest.json", json.loads(json.dumps(whole)), real)

@@ -19,7 +19,20 @@ import pytest
 import xarray as xr
 from hypothesis import given, settings, strategies as st
 
-from jaxsolve import Descent, GradientFlow, kernels, nets, observe, Problem, solve, sweep, until, Zip
+from jaxsolve import (
+    Descent,
+    GradientFlow,
+    kernels,
+    nets,
+    observe,
+    Problem,
+    Quantity,
+    solve,
+    sweep,
+    theory,
+    until,
+    Zip,
+)
 from tests import cases
 from tests.cases import assert_fails
 from tests.sweeps.inside import (
@@ -353,3 +366,23 @@ def test_a_chosen_batch_takes_no_more_than_half_of_the_free_memory(caplog, monke
     caplog.clear()
     run(batch_size=64)  # who gives a size gets it
     assert not caplog.records
+
+
+@pytest.mark.parametrize("dynamics", [GradientFlow(), Descent(optax.sgd(0.1)), theory.TwoLayerLine()], ids=type)
+def test_observables_that_make_no_sense_are_refused_as_by_solve(dynamics):
+    def few(problem):
+        if len(problem.x) > 1:
+            raise ValueError("it is for one sample")
+
+    item = observe.Observable("one", lambda view: view.loss, Quantity.OUTPUTS, require=few)
+
+    def problem(seed, samples):
+        net = nets.TwoLayerLinear(1, 4, scaling=nets.Scaling.ntk(), key=jr.key(seed))
+        return Problem(net, jnp.ones((samples, 1)), jnp.ones((samples, 1)))
+
+    run = lambda samples: sweep(
+        lambda seed: problem(seed, samples), {"seed": range(2)}, dynamics, [1.0], observe=item, progress=False
+    )
+    assert np.all(np.isfinite(run(1)["one"]))
+    with pytest.raises(ValueError, match="it is for one sample"):
+        run(2)

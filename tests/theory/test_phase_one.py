@@ -237,3 +237,19 @@ def test_small_overlaps_keep_their_digits():
     np.testing.assert_allclose(at(0.0, aa=1.0, ww=1e-20)[4], 1e-20, rtol=eps(10))
     for t in (1e-9, 1e-4, 0.3, 0.6, 3.0):
         np.testing.assert_allclose(at(t, aa=1e-20, ww=1.0)[1], 1e-20 + np.sinh(t) ** 2, rtol=eps(100))
+
+
+def test_a_large_part_where_inputs_vary_little_is_no_small_start():
+    """Components of the first layer count by what inputs see of them; by squares of variances they would not."""
+    root = 2**0.5
+    x, y = root * jnp.diag(jnp.array([1.0, 0.1])), jnp.array([root, 0.0])
+    scaling = js.nets.Scaling(multiplier=[1.0, 1.0], sigma=[1.0, 1.0], eta=[1.0, 1.0])
+
+    def problem(size):
+        init = js.nets.Given([jnp.array([[1e-3, size]]), jnp.array([[1e-3]])])
+        return js.Problem(js.nets.TwoLayerLinear(2, 1, scaling=scaling, init=init, key=jax.random.key(0)), x, y)
+
+    assert bool(PHASE.check(problem(1e-2)).applies)
+    assert not bool(PHASE.check(problem(5.0)).applies)  # 0.01 * 25 beside 1: the read-out grows at .88, not at 1
+    found = float(PHASE.check(problem(5.0)).assumptions[-1].violation)
+    assert found == pytest.approx(0.25 / 1.25, rel=1e-4)

@@ -41,7 +41,7 @@ class Fig6(AbstractFigure):
         "lost. At small scale 60 images in place of 1000, and 40 principal components."
     )
     hours = {Scale.SMALL: 0.02, Scale.MEDIUM: 2.0, Scale.PAPER: 2.0}
-    images = Images.CIFAR10
+    images = (Images.CIFAR10,)
 
     def run(self, runs: Runs) -> Data:
         problems = MLPOnImages(ImageTask.here(Images.CIFAR10, runs.scale, (0, 1), *SIZES[runs.scale]), WIDTH)

@@ -37,7 +37,7 @@ class FigD4(AbstractFigure):
         f"{SIZES[Scale.SMALL][2]} principal components."
     )
     hours = {Scale.SMALL: 0.025, Scale.MEDIUM: 0.1, Scale.PAPER: 0.1}
-    images = Images.CIFAR10
+    images = (Images.CIFAR10,)
 
     def run(self, runs: Runs) -> Data:
         found = {}

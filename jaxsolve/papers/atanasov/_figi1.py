@@ -47,7 +47,7 @@ class FigI1(AbstractFigure):
         f"k = 4, and Adam at {RATE[Scale.SMALL]:g} for {STEPS[Scale.SMALL]} steps in place of 1e-5, float32."
     )
     hours = {Scale.SMALL: 0.04, Scale.MEDIUM: 3.0, Scale.PAPER: 3.0}
-    images = Images.CIFAR10
+    images = (Images.CIFAR10,)
 
     def run(self, runs: Runs) -> Data:
         count = SAMPLES[runs.scale]

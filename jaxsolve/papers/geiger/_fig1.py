@@ -31,7 +31,7 @@ class Fig1(AbstractFigure):
     title = "Figure 1(a), (c), (d): test error by width and output scale; feature learning and lazy training"
     ours = SETTING + " Panel (b), a convolutional network, is in geiger/fig1b."
     hours = {Scale.SMALL: 0.04, Scale.MEDIUM: 20.0, Scale.PAPER: 5000.0}
-    images = Images.MNIST
+    images = (Images.MNIST,)
 
     def run(self, runs: Runs) -> Data:
         make = AtAlpha(parity(runs.scale, TESTS))

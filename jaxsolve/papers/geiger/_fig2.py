@@ -32,7 +32,7 @@ class Fig2(AbstractFigure):
     title = "Figure 2: variance over starts, and test error of single networks (lines) and of their average (dashed)"
     ours = SETTING + " Panel (d), a convolutional network, is in geiger/fig1b."
     hours = {Scale.SMALL: 0.04, Scale.MEDIUM: 20.0, Scale.PAPER: 5000.0}
-    images = Images.MNIST
+    images = (Images.MNIST,)
 
     def run(self, runs: Runs) -> Data:
         digits = parity(runs.scale, TESTS)

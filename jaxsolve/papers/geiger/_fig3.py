@@ -36,7 +36,7 @@ class Fig3(AbstractFigure):
     ours = SETTING + f" The kernel is that of {ALPHA_TESTS} test samples at small scale."
     hours = {Scale.SMALL: 0.05, Scale.MEDIUM: 20.0, Scale.PAPER: 5000.0}
     shares = "over_alpha"
-    images = Images.MNIST
+    images = (Images.MNIST,)
 
     def run(self, runs: Runs) -> Data:
         return {"flow": over_alpha(runs)}

@@ -39,7 +39,7 @@ class Fig5(AbstractFigure):
         "digits, in place of a wide residual network with alpha = 1 and CIFAR-10."
     )
     hours = {Scale.SMALL: 0.06, Scale.MEDIUM: 5.0, Scale.PAPER: 500.0}
-    images = Images.MNIST
+    images = (Images.MNIST,)
 
     def run(self, runs: Runs) -> Data:
         digits = parity(runs.scale, TESTS)

@@ -21,7 +21,7 @@ class Fig6(AbstractFigure):
     ours = SETTING + " The runs are those of Figure 3."
     hours = {Scale.SMALL: 0.05, Scale.MEDIUM: 20.0, Scale.PAPER: 5000.0}
     shares = "over_alpha"
-    images = Images.MNIST
+    images = (Images.MNIST,)
 
     def run(self, runs: Runs) -> Data:
         return {"flow": over_alpha(runs)}

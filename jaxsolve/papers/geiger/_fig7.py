@@ -35,7 +35,7 @@ class Fig7(AbstractFigure):
     title = "Figure 7: growth of the output, over time in units of t1"
     ours = SETTING + f" The values of sqrt(h) alpha: {', '.join(f'{scale:g}' for scale in SCALES)}."
     hours = {Scale.SMALL: 0.05, Scale.MEDIUM: 5.0, Scale.PAPER: 1000.0}
-    images = Images.MNIST
+    images = (Images.MNIST,)
 
     def run(self, runs: Runs) -> Data:
         axes = {"width": WIDTHS[runs.scale], "scale": np.array(SCALES), "seed": range(SEEDS[runs.scale])}

@@ -31,7 +31,7 @@ class Fig8(AbstractFigure):
         "root mean square over samples and neurons, in place of one step of descent."
     )
     hours = {Scale.SMALL: 0.02, Scale.MEDIUM: 0.1, Scale.PAPER: 10.0}
-    images = Images.MNIST
+    images = (Images.MNIST,)
 
     def run(self, runs: Runs) -> Data:
         axes = {"width": WIDTHS[runs.scale], "alpha": np.ones(1), "seed": range(SEEDS[runs.scale])}

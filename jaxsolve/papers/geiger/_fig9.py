@@ -35,7 +35,7 @@ class Fig9(AbstractFigure):
     title = "Figure 9: change of the kernel of ReLU networks, over sqrt(h) alpha"
     ours = SETTING
     hours = {Scale.SMALL: 0.04, Scale.MEDIUM: 20.0, Scale.PAPER: 5000.0}
-    images = Images.MNIST
+    images = (Images.MNIST,)
 
     def run(self, runs: Runs) -> Data:
         tests = TESTS if runs.scale is Scale.SMALL else 20 * TESTS

@@ -40,7 +40,7 @@ class Table1(AbstractFigure):
         + f" sqrt(h) alpha from {SCALES[0]:g} to {SCALES[-1]:g}; one width, {WIDTHS[Scale.SMALL]} at small scale."
     )
     hours = {Scale.SMALL: 0.05, Scale.MEDIUM: 5.0, Scale.PAPER: 2000.0}
-    images = Images.MNIST
+    images = (Images.MNIST,)
 
     def run(self, runs: Runs) -> Data:
         make = _Problems(parity(runs.scale, TESTS), WIDTHS[runs.scale])

@@ -3,11 +3,9 @@
 from math import inf
 from typing import final, TYPE_CHECKING
 
-import numpy as np
-
 from .._claim import Claim, mean_over
 from .._figure import AbstractFigure, Data, Runs, Scale
-from .._kunin_grokking import grokking, of_size, steps_to
+from .._kunin_grokking import grokking, settings, sooner_upstream, steps_to
 
 
 if TYPE_CHECKING:
@@ -19,7 +17,7 @@ class Fig12(AbstractFigure):
     """A map of the steps to grok, and of the test accuracy at the end."""
 
     title = "Figure 12: steps to grok, and test accuracy at the end, over tau and alpha"
-    ours = of_size(Scale.SMALL)
+    ours = settings()
     hours = {Scale.SMALL: 0.002, Scale.MEDIUM: 0.01, Scale.PAPER: 0.01}  # after figure 6 (d), whose runs these are
     shares = "grokking"
 
@@ -46,18 +44,12 @@ class Fig12(AbstractFigure):
 
     def claims(self, data: Data) -> list[Claim]:
         runs = data["runs"]
-        end, alphas = float(runs["t"].max()), runs["alpha"].values
-        steps = steps_to(runs).fillna(end)
-        logs = steps.copy(data=np.log(steps.values))
-        found = []
-        for tau in runs["tau"].values:
-            gain = logs.sel(tau=tau, alpha=alphas.max()) - logs.sel(tau=tau, alpha=1.0)
-            said = (
-                f"tau = {tau:g}: steps to grok at alpha = {alphas.max():g} over those at 1, or to the end: their "
-                "logarithm."
-            )
-            found.append(Claim(said, "< 0", (-inf, 0), *mean_over(gain)))
-        return found
+        gain, upstream = sooner_upstream(runs), float(runs["alpha"].max())
+        said = f"steps to grok at alpha = {upstream:g} over those at 1, or to the end: their logarithm."
+        return [
+            Claim(f"tau = {tau:g}: {said}", "< 0", (-inf, 0), *mean_over(gain.sel(tau=tau)))
+            for tau in runs["tau"].values
+        ]
 
 
 FIGURE = Fig12()

@@ -10,7 +10,7 @@ from diffrax import Tsit5
 from jaxtyping import Float
 
 from ...dynamics import GradientFlow
-from ...observe import loss, neuron_direction, neuron_radius
+from ...observe import kernel, loss, neuron_direction, neuron_radius
 from ...plot import COLOURS
 from ...theory import neurons_preconditioner, SingleNeuronFlow
 from .._claim import Claim
@@ -34,7 +34,8 @@ class Fig2(AbstractFigure):
     hours = dict.fromkeys(Scale, 0.01)
 
     def run(self, runs: Runs) -> Data:
-        watched, axes = [neuron_radius(), neuron_direction(), loss()], {"delta": np.array(DELTAS)}
+        watched = [neuron_radius(), neuron_direction(), loss(), kernel()]
+        axes = {"delta": np.array(DELTAS)}
         flow = GradientFlow(Tsit5(), rtol=1e-8, atol=1e-10)
         return {
             "theory": runs.sweep("theory", WHITENED, axes, SingleNeuronFlow(), TIMES, observe=watched),
@@ -67,10 +68,10 @@ class Fig2(AbstractFigure):
     def claims(self, data: Data) -> list[Claim]:
         theory, flow = (beta(data[name]) for name in ("theory", "flow"))
         paths = {delta: theory.sel(delta=delta).values for delta in DELTAS}
-        condition = {}
-        for delta, path in paths.items():
-            values = np.linalg.eigvalsh(_preconditioner(path, delta))
-            condition[delta] = values[:, 1] / values[:, 0]
+        # The inputs are the identity, so that the kernel of the run is M, but for the rate.
+        kernels = data["flow"]["kernel"].transpose("delta", "t", ...).values.reshape(len(DELTAS), len(TIMES), 2, 2)
+        values = dict(zip(data["flow"]["delta"].values, np.linalg.eigvalsh(kernels), strict=True))
+        condition = {delta: both[:, 1] / both[:, 0] for delta, both in values.items()}
         chord = np.array([1.0, 1.0]) / 2**0.5
         off = {
             delta: float(np.abs((p - p[0]) @ np.array([-chord[1], chord[0]])).max() / 2**0.5)

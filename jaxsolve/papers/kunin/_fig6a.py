@@ -47,7 +47,7 @@ class Fig6a(AbstractFigure):
         "images, float32."
     )
     hours = {Scale.SMALL: 0.02, Scale.MEDIUM: 2.0, Scale.PAPER: 500.0}
-    images = Images.MNIST
+    images = (Images.MNIST,)
 
     def run(self, runs: Runs) -> Data:
         sizes = {"n_train": SAMPLES[runs.scale], "n_test": TESTS[runs.scale]}

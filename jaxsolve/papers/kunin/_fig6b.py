@@ -53,7 +53,7 @@ class Fig6b(AbstractFigure):
         f"8 x 8 pixels, {EPOCHS[Scale.SMALL]} epochs in batches of {BATCH[Scale.SMALL]}, no widening, float32."
     )
     hours = {Scale.SMALL: 0.03, Scale.MEDIUM: 10.0, Scale.PAPER: 500.0}
-    images = Images.CIFAR10
+    images = (Images.CIFAR10,)
 
     def run(self, runs: Runs) -> Data:
         sizes = {"n_train": SAMPLES[runs.scale], "n_test": TESTS[runs.scale]}

@@ -3,12 +3,10 @@
 from math import inf
 from typing import final, TYPE_CHECKING
 
-import numpy as np
-
 from ...plot import COLOURS
 from .._claim import Claim, exponent, mean_over
 from .._figure import AbstractFigure, Data, Runs, Scale
-from .._kunin_grokking import grokking, of_size, steps_to
+from .._kunin_grokking import grokking, settings, sooner_upstream, steps_to
 
 
 if TYPE_CHECKING:
@@ -20,7 +18,7 @@ class Fig6d(AbstractFigure):
     """Accuracies over the steps of training, and the steps until a network has grokked over alpha."""
 
     title = "Figure 6 (d): grokking of modular addition by a one-layer transformer, against alpha"
-    ours = of_size(Scale.SMALL)
+    ours = settings()
     hours = {Scale.SMALL: 0.03, Scale.MEDIUM: 10.0, Scale.PAPER: 10.0}
     shares = "grokking"
 
@@ -55,8 +53,7 @@ class Fig6d(AbstractFigure):
         runs = data["runs"].sel(tau=1.0)
         alphas, end = runs["alpha"].values, float(runs["t"].max())
         steps = steps_to(runs)
-        # A run that has not grokked counts as one that does at the end: of starts that all grok, too few steps.
-        known = steps.fillna(end).transpose("seed", "alpha")
+        known = steps.fillna(end).where(steps.notnull().any("alpha")).transpose("seed", "alpha")
         upstream = float(alphas.max())
         said = f"Upstream starts grok sooner: steps at alpha = {upstream:g} over those at 1"
         return [
@@ -70,7 +67,7 @@ class Fig6d(AbstractFigure):
                 f"{said}, those at the end where a run has not grokked: their logarithm.",
                 "< 0",
                 (-inf, 0),
-                *mean_over(np.log(known.sel(alpha=upstream) / known.sel(alpha=1.0))),
+                *mean_over(sooner_upstream(runs)),
             ),
             Claim(
                 "Exponent of alpha in the steps to grok.",

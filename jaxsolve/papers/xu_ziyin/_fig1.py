@@ -55,7 +55,7 @@ class Fig1(AbstractFigure):
         every, line = ([*axes, {"activation": names}] for names in (list(ACTIVATIONS), ["linear"]))
         flow = runs.sweep("flow", _Problems(width), every, GradientFlow(Tsit5(), rtol=1e-6), TIMES, observe=watched)
         theory = runs.sweep("theory", _Problems(width), line, TwoLayerLine(), TIMES, observe=watched)
-        return {"flow": flow, "theory": theory}
+        return {"flow": flow.assign(width=width), "theory": theory}
 
     def draw(self, data: Data) -> "Figure":
         from matplotlib.figure import Figure
@@ -105,7 +105,7 @@ class Fig1(AbstractFigure):
                     found.append(Claim(said, "> 0" if rises else "< 0", (0, inf) if rises else (-inf, 0), *change))
         still = zeta.isel(gamma_size=1, parallel_other=0).sel(activation="relu", loss_of="mse")
         change = mean_over(np.abs(still.isel(t=-1) - still.isel(t=0)))
-        order = 3 * WIDTHS[Scale.SMALL] ** -0.5
+        order = 3 * float(data["flow"]["width"]) ** -0.5
         found.append(
             Claim("In the kernel phase zeta stays of order d^-1/2 (ReLU). |Change|.", "0", (0, order), *change)
         )

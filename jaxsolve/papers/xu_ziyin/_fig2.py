@@ -39,11 +39,11 @@ class Fig2(AbstractFigure):
 
     title = "Figure 2: layer alignment of four- and six-layer ReLU networks on MNIST"
     ours = (
-        f"Width 64, 200 images, {STEPS[Scale.SMALL]} steps of SGD of rate {RATE:g}, batches of {BATCH}, the scales "
-        "sigma of Kaiming's start: the paper's own values are lost."
+        f"SGD of rate {RATE:g}, batches of {BATCH}, the scales sigma of Kaiming's start: the paper's own values are "
+        f"lost. At small scale width {WIDTHS[Scale.SMALL]}, {SAMPLES[Scale.SMALL]} images, {STEPS[Scale.SMALL]} steps."
     )
     hours = {Scale.SMALL: 0.03, Scale.MEDIUM: 3.0, Scale.PAPER: 20.0}
-    images = Images.MNIST
+    images = (Images.MNIST,)
 
     def run(self, runs: Runs) -> Data:
         axes = {"depth": list(DEPTHS), "sigma": SIGMAS, "seed": range(SEEDS[runs.scale])}

@@ -47,7 +47,7 @@ class Fig3(AbstractFigure):
         f"{BATCH[Scale.SMALL]}, float32, and no flips and crops: with them so short a training does not fit."
     )
     hours = {Scale.SMALL: 0.03, Scale.MEDIUM: 100.0, Scale.PAPER: 50_000.0}
-    images = Images.CIFAR10
+    images = (Images.CIFAR10,)
 
     def run(self, runs: Runs) -> Data:
         sizes = {"n_train": SAMPLES[runs.scale], "n_test": TESTS[runs.scale]}

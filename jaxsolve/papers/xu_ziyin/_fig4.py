@@ -56,12 +56,12 @@ class Fig4(AbstractFigure):
 
     title = "Figure 4: two-layer ReLU networks on CIFAR-10 in both phases, from three starts"
     ours = (
-        f"Pairs agree at width {LEAST}, SGD of rate {RATE:g} times the scaling's own; "
-        f"{SAMPLES[Scale.SMALL]} images in their {COMPONENTS} leading principal components for {EPOCHS[Scale.SMALL]} "
-        "epochs. The paper's widths, prefactors and rates are lost."
+        f"Pairs agree at width {LEAST}, SGD of rate {RATE:g} times the scaling's own: the paper's widths, prefactors "
+        f"and rates are lost. At small scale {SAMPLES[Scale.SMALL]} images in their {COMPONENTS} leading principal "
+        f"components for {EPOCHS[Scale.SMALL]} epochs."
     )
     hours = {Scale.SMALL: 0.03, Scale.MEDIUM: 10.0, Scale.PAPER: 5000.0}
-    images = Images.CIFAR10
+    images = (Images.CIFAR10,)
 
     def run(self, runs: Runs) -> Data:
         entries = {(entry.scaling, entry.chosen_by): entry.exponents for entry in table_1()}

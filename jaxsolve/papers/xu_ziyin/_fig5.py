@@ -42,12 +42,12 @@ class Fig5(AbstractFigure):
 
     title = "Figure 5: a two-layer ReLU network of fixed width on CIFAR-10 in both phases"
     ours = (
-        f"Width {WIDTH}, kappa and its exponents, SGD of rate {RATE:g} times the scaling's own; {SAMPLES[Scale.SMALL]} "
-        f"images in their {COMPONENTS} leading principal components for {EPOCHS[Scale.SMALL]} epochs. The paper's "
-        "values are lost."
+        f"Width {WIDTH}, kappa and its exponents, SGD of rate {RATE:g} times the scaling's own: the paper's values are "
+        f"lost. At small scale {SAMPLES[Scale.SMALL]} images in their {COMPONENTS} leading principal components for "
+        f"{EPOCHS[Scale.SMALL]} epochs."
     )
     hours = {Scale.SMALL: 0.03, Scale.MEDIUM: 3.0, Scale.PAPER: 500.0}
-    images = Images.CIFAR10
+    images = (Images.CIFAR10,)
 
     def run(self, runs: Runs) -> Data:
         models = Zip(c_u=[u for u, _ in MODELS.values()], c_w=[w for _, w in MODELS.values()])

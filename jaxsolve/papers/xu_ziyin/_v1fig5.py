@@ -41,7 +41,7 @@ class V1Fig5(AbstractFigure):
     title = "Figure 5 of version 1: alignment under gradient descent, SGD and Adam from two starts"
     ours = (
         f"Width 300 in place of 10000 at small scale, {SAMPLES} inputs on a line, targets x + {NOISE:g} times noise, "
-        f"so that batches of {BATCH} disagree; rates {RATE:g}, and {ADAM:g} for Adam, times the scaling's own. The "
+        f"so that batches of {BATCH} disagree; rates {RATE:g} times the scaling's own, and {ADAM:g} for Adam. The "
         "paper's values are lost."
     )
     hours = {Scale.SMALL: 0.03, Scale.MEDIUM: 0.5, Scale.PAPER: 0.5}

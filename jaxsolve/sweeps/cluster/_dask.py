@@ -40,7 +40,7 @@ def require_client(executor: Any) -> None:
 
         missing = ""
     except ImportError:
-        Client, missing = (), ". For dask: pip install 'jaxsolve[dask]'"
+        Client, missing = (), ". For dask: pip install distributed"
     if not isinstance(executor, Client):
         raise TypeError(
             "executor must be a dask.distributed.Client, or sweeps.Hosts() for the processes of jax.distributed, got "

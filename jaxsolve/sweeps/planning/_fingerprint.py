@@ -266,7 +266,9 @@ def _same(old: Any, new: Any, tolerance: float) -> bool:
         return math.isclose(old, new, rel_tol=tolerance)
     if isinstance(old, list) and isinstance(new, list):
         return len(old) == len(new) and all(_same(a, b, tolerance) for a, b in zip(old, new, strict=True))
-    return old == new and isinstance(old, bool) == isinstance(new, bool)
+    if isinstance(old, dict) and isinstance(new, dict):
+        return old.keys() == new.keys() and all(_same(old[key], new[key], tolerance) for key in old)
+    return old == new and type(old) is type(new)  # integers are not the floats that they equal
 
 
 def _short(value: Any) -> str:

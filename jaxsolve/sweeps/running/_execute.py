@@ -1,6 +1,7 @@
 """One program for each group of lanes: compiled while an earlier one runs, and run in batches that fit into memory."""
 
 import collections
+import contextlib
 import dataclasses
 import inspect
 import logging
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jaxtyping import Array, Float
+from threadpoolctl import threadpool_limits
 
 from ... import kernels
 from ..._checks import concrete, describe
@@ -202,32 +204,34 @@ def run_group(program: Program, stop: Callable[[], bool] = lambda: False) -> Ite
             said.put(None)
 
     streams = min(runner.streams, len(group.lanes))
-    try:
-        # Daemon threads: a second Ctrl-C ends the process even while one of them is inside XLA.
-        for _ in range(streams):
-            threading.Thread(target=work, daemon=True).start()
-        failed = None
-        while streams:
-            if stop():
-                waiting.close()
-            try:
-                item = said.get(timeout=LOOK)
-            except queue.Empty:
-                continue
-            if isinstance(item, Batch):
-                yield item._replace(lanes=group.lanes[item.lanes], origin=origin)
-            elif item is None:
-                streams -= 1
-            else:
-                failed = failed or item
-                waiting.close()
-        if failed is not None and out_of_memory(failed):
-            advice = "a smaller batch_size" if program.size > 1 else "fewer samples, times or observables"
-            raise OutOfMemory(f"out of memory with batches of {program.size} lanes; give {advice}") from failed
-        if failed is not None:
-            raise failed
-    finally:
-        waiting.close()
+    # Where every core runs lanes, threads of LAPACK that wait for a core cost many times the factorisation itself.
+    with threadpool_limits(1, "blas") if streams > 1 and runner.factorises else contextlib.nullcontext():
+        try:
+            # Daemon threads: a second Ctrl-C ends the process even while one of them is inside XLA.
+            for _ in range(streams):
+                threading.Thread(target=work, daemon=True).start()
+            failed = None
+            while streams:
+                if stop():
+                    waiting.close()
+                try:
+                    item = said.get(timeout=LOOK)
+                except queue.Empty:
+                    continue
+                if isinstance(item, Batch):
+                    yield item._replace(lanes=group.lanes[item.lanes], origin=origin)
+                elif item is None:
+                    streams -= 1
+                else:
+                    failed = failed or item
+                    waiting.close()
+            if failed is not None and out_of_memory(failed):
+                advice = "a smaller batch_size" if program.size > 1 else "fewer samples, times or observables"
+                raise OutOfMemory(f"out of memory with batches of {program.size} lanes; give {advice}") from failed
+            if failed is not None:
+                raise failed
+        finally:
+            waiting.close()
 
 
 class Fitting:

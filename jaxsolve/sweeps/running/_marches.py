@@ -32,7 +32,7 @@ class Looped(AbstractRunner):
 
     def _program(self) -> Any:
         def lane(cell: dict[str, Array]) -> tuple[Lanes, Int[Array, ""]]:
-            (problem, march), one = self.builder.lane(self.builder.leaves(cell)), jnp.ones((), int)
+            (problem, march), one = self.lane(self.builder.leaves(cell)), jnp.ones((), int)
             step = lambda at: (march.advance(problem, at[0], one), at[1] + 1)
             start = march.init(problem, self.ts), jnp.zeros((), jnp.int32)
             state, attempts = jax.lax.while_loop(lambda at: ~at[0].done, step, start)
@@ -95,7 +95,7 @@ class Lockstep(AbstractRunner):
             own, shared = jax.vmap(self.builder.leaves, out_axes=Leaves(0, None), axis_size=count)(cells)
 
             def start(own: list[Array]) -> Any:
-                problem, march = self.builder.lane(Leaves(own, shared))
+                problem, march = self.lane(Leaves(own, shared))
                 return march.init(problem, self.ts)
 
             return (own, jax.vmap(start, axis_size=count)(own)), shared

@@ -4,6 +4,8 @@ Closed forms run here, in one fused kernel, where nothing waits for anything; ma
 """
 
 import abc
+import contextlib
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..._dynamics import March
+from ..._problem import Problem
 from ..._results import FIRST_FAILURE, result_code, RESULTS
 from ..._solve import check_applies, observe_random_access, random_access_result
 from ...observe import Observable
@@ -23,6 +26,7 @@ from ._builder import Builder, Cells, Devices, Leaves
 
 WINDOW = 1024  # lanes among which the dearest is found: it bounds how many chunks of a store are open at once
 GOLDEN = (5**0.5 - 1) / 2
+SHAPE = re.compile(r"\[([\d,]+)\]")
 TILE = 1024  # lanes of a call of a closed form on a processor: more at once cost more each
 
 
@@ -150,6 +154,7 @@ class AbstractRunner(abc.ABC):
     out_info: Lanes  # shapes and dtypes of some lanes
     size: int  # lanes of a batch, on all devices
     streams: int  # how many threads are best used at once, known when it is compiled
+    factorises: bool  # whether it calls LAPACK; likewise
     _compiled: Any
 
     def __init__(
@@ -178,6 +183,15 @@ class AbstractRunner(abc.ABC):
         """The same for batches of so many lanes, or a few more."""
         return type(self)(self.builder, self.observables, self.ts, self.devices, lanes)
 
+    def lane(self, leaves: Leaves) -> tuple[Problem, Any]:
+        """Problem and dynamics of a lane, in a trace; raises where an observable makes no sense, as `js.solve` does."""
+        problem, dynamics = self.builder.lane(leaves)
+        for item in self.observables:
+            if item.require is not None:
+                with contextlib.suppress(jax.errors.JAXTypeError):  # what depends on numbers is not known here
+                    item.require(problem)
+        return problem, dynamics
+
     def shapes(self, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
         """Shapes and dtypes of so many cells."""
         return {name: jax.ShapeDtypeStruct((rows, *v.shape), v.dtype) for name, v in self.builder.cell.items()}
@@ -187,7 +201,9 @@ class AbstractRunner(abc.ABC):
         self._compiled = self.devices.compile(self._lowered)
         # jaxlib (0.10) spreads a batch of factorisations, such as eigenvalues at several times, over XLA's own
         # threads, and waits on one of them. Where as many programs do so as there are threads, all wait for ever.
-        alone = self.alone or "lapack_" in (self._compiled.as_text() or "")
+        program = self._compiled.as_text() or ""
+        self.factorises = "lapack_" in program
+        alone = self.alone or _factorises_batches(program)
         self.streams = 1 if alone else self.devices.streams
 
     @property
@@ -196,6 +212,13 @@ class AbstractRunner(abc.ABC):
         plan = self._compiled.memory_analysis()
         sizes = ("temp_size_in_bytes", "argument_size_in_bytes", "output_size_in_bytes")
         return self.streams * sum(getattr(plan, name, 0) for name in sizes)
+
+
+def _factorises_batches(program: str) -> bool:
+    """Whether a program of XLA hands LAPACK several matrices at once: one alone stays in its thread."""
+    calls = (line for line in program.splitlines() if 'custom_call_target="lapack_' in line)
+    shapes = (shape.split(",") for call in calls for shape in SHAPE.findall(call))
+    return any(len(sizes) > 2 and set(sizes[:-2]) != {"1"} for sizes in shapes)
 
 
 def take(cells: Cells, places: np.ndarray) -> Cells:
@@ -236,7 +259,7 @@ class Fused(AbstractRunner):
         rows = self._rows = min(self._rows, TILE) if self.devices.on_cpu else self._rows
 
         def lane(own: list[Array], shared: list[Array]) -> Lanes:
-            problem, closed = self.builder.lane(Leaves(own, shared))
+            problem, closed = self.lane(Leaves(own, shared))
             observed = observe_random_access(problem, closed, self.observables, ts.astype(problem.x.dtype))
             return observed | _ended(ts, ts[-1], jnp.zeros((), int), random_access_result(problem, closed))
 
