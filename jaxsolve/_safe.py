@@ -10,6 +10,12 @@ def safe_product(zero: Array, infinite: Array) -> Array:
     return jnp.where(zero == 0, 0, zero * jnp.where(zero == 0, 1, infinite))
 
 
+def kept_product(zero: Array, infinite: Array) -> Array:
+    """As `safe_product`, but beside a finite factor a zero keeps its derivative."""
+    endless = jnp.isinf(infinite)
+    return jnp.where(endless, safe_product(zero, infinite), zero * jnp.where(endless, 0, infinite))
+
+
 def nonzero(value: Array) -> Array:
     return jnp.where(value == 0, 1, value)
 

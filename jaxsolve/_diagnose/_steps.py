@@ -56,12 +56,12 @@ def steps_of(probe: Problem, optimizer: Any, checkpoints: list[Checkpoint]) -> S
     why, adaptive = "", False
     for point in checkpoints:
         update = next_update(probe, optimizer, point.params, point.state)
+        found = response(probe, optimizer, point.params, point.state)
         if moves(update):
             critical.append(float(critical_rate(probe, point.params, update).value))
-            found = response(probe, optimizer, point.params, point.state)
-        else:  # a schedule that begins or ends at 0, or steps that gather gradients
+        else:  # a schedule that begins or ends at 0, steps that gather gradients, or no gradient
             critical.append(np.nan)
-            found = Response(None, False, NO_STEP)
+            found = found if found.rates is not None else Response(None, False, NO_STEP)
         ratios.append(np.nan if found.rates is None else float(sharpness_ratio(probe, point.params, found.rates)))
         if point is checkpoints[-1]:
             why, adaptive = found.why, found.adaptive

@@ -44,7 +44,7 @@ def decide(history: dict[str, np.ndarray], diverged: bool, linearised: float) ->
     learnt = ahead or progress >= _limits.LEAST_PROGRESS
     expected = max(change, linearised) if ahead else change / min(progress, 1.0) if learnt else change
     near = bool(limit / _limits.NEAR < expected < limit * _limits.NEAR)
-    if diverged or not learnt and has_grown(history):
+    if diverged or (progress < _limits.LEAST_PROGRESS and has_grown(history)):
         return Verdict(Regime.UNSTABLE, expected, False, diverged)
     if not np.isfinite(expected):
         return Verdict(Regime.FROZEN if not learnt else Regime.FEATURE_LEARNING, expected, True)
@@ -56,7 +56,7 @@ def decide(history: dict[str, np.ndarray], diverged: bool, linearised: float) ->
 def has_grown(history: dict[str, np.ndarray]) -> bool:
     """Whether the loss is far above that of the start."""
     first, last = history["loss"][[0, -1]]
-    return bool(last > _limits.GROWN * abs(first))
+    return bool(last > _limits.GROWN * abs(first) > 0)
 
 
 def side(value: float, limit: Limit, below: str) -> Finding:

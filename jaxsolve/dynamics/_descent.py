@@ -61,7 +61,7 @@ class Descent(AbstractMarching):
     overstates no loss >= 0; after the last step the full batch decides. Runs that come back stay far below: the highest
     catapult that converges lifts the loss about 4 * width times (Lewkowycz et al. 2020, their two-layer linear model
     iterated). An optimiser whose steps do not grow with the gradient (Adam, clipping) can come back from any loss, so
-    for it only numbers that are not finite count.
+    for it only numbers that are not finite count. One without a first update, as `optax.MultiSteps`, counts as growing.
 
     Arguments:
         optimizer: an optax transformation, such as `optax.sgd(0.1)` or `optax.adam(1e-3)`.
@@ -195,7 +195,9 @@ class Descent(AbstractMarching):
             empty_saves(ts, params).saved,
             params,
         )
-        saves = Saves(self.times(ts), start, jnp.sum(targets == 0))
+        times = self.times(ts)
+        unknown = jnp.isnan(times)  # beyond a rate that is no number
+        saves = Saves(jnp.where(unknown, ts, times), start, jnp.sum(targets == 0))
         f = problem.outputs(params)
         loss = problem.loss.value(f, problem.y)
         alive = jnp.isfinite(loss)
@@ -204,7 +206,8 @@ class Descent(AbstractMarching):
         if self.schedule is None:  # traced, it may be any number
             per_step = self._per_step(dtype)
             valid &= jnp.isfinite(per_step) & (per_step > 0)
-        valid &= ~jnp.any(jnp.isnan(saves.times))
+        elif self.until is None:  # else it may end before
+            valid &= ~jnp.any(unknown)
         met = alive & valid & is_met(self.until, lambda: View(problem, zero, params))
         result = RESULTS.where(alive, at_last_time(self.until), RESULTS.diverged)
         result = RESULTS.where(met, RESULTS.event, result)

@@ -73,5 +73,5 @@ def nearest_steps(
     _, start, _, end, steps, times = jax.lax.while_loop(searching, look, begin)
     beyond = jnp.isinf(ts) | (finite > slack * end)
     unknown = jnp.isnan(start) & beyond
-    never = jnp.where(unknown, jnp.nan, jnp.where(jnp.isinf(ts), ts, finite))
+    never = jnp.where(jnp.isinf(ts), ts, jnp.where(unknown, jnp.nan, finite))
     return jnp.where(beyond, max_steps + 1, steps), jnp.where(beyond, never, times)

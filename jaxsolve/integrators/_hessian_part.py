@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from .._held import HeldModule
 from .._phi import phi
 from .._problem import flat_rates
-from .._safe import safe_product
+from .._safe import kept_product, safe_product
 from ._linear_part import AbstractLinearPart, Model, Span
 
 
@@ -50,7 +50,7 @@ class HessianPart(AbstractLinearPart[Float[Array, " params"]]):
         return [Span(time) for time in times]
 
     def phi(self, k: int, span: Span, v: Float[Array, " params"]) -> Float[Array, " params"]:
-        return safe_product(v, phi(k, -span.length * self.values))  # at a saddle what grows may be 0
+        return kept_product(v, phi(k, -span.length * self.values))  # at a saddle what grows may be 0
 
     def nothing(self) -> Float[Array, " params"]:
         return jnp.zeros_like(self.values)

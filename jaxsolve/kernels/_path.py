@@ -54,8 +54,8 @@ def along_path(
         cross_start: outputs on the other points at the first time; None is 0.
 
     Raises:
-        ValueError: shapes or dtypes do not fit, a kernel is not symmetric or not positive, times do not ascend,
-            or there is a cross_start without cross.
+        ValueError: shapes or dtypes do not fit, a kernel is not symmetric, the mean of two neighbours not positive,
+            times do not ascend, or there is a cross_start without cross.
 
     Example:
         >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))

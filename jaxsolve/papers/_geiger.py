@@ -105,11 +105,14 @@ def over_alpha(runs: Runs) -> "xarray.Dataset":
 
 
 def over_seeds(statistic: Callable, data: "xarray.DataArray") -> Measured:
-    """A statistic of all seeds, and Student's interval for it by the jackknife."""
+    """A statistic of all seeds that have numbers, and Student's interval for it by the jackknife."""
     from scipy.stats import t
 
+    alive = int(data.notnull().any([axis for axis in data.dims if axis != "seed"]).sum())
+    if alive < 2:
+        return Measured(np.nan, np.nan)
     value, error = jackknife(statistic, data)
-    return Measured(float(value), float(t.ppf(0.975, data.sizes["seed"] - 1) * error))
+    return Measured(float(value), float(t.ppf(0.975, alive - 1) * error))
 
 
 def logarithm(data: "xarray.DataArray") -> "xarray.DataArray":

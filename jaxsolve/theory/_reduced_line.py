@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from .._checks import concrete
-from .._safe import magnitude, nonzero, safe_hypot, safe_product, safe_sqrt, tanhc
+from .._safe import kept_product, magnitude, nonzero, safe_hypot, safe_product, safe_sqrt, tanhc
 from ._arguments import flow_time
 
 
@@ -143,10 +143,7 @@ class ReducedLine(eqx.Module):
         E = jnp.where(settled, 0, jnp.exp(-2 * x))
         e = 2 * E / (1 + E)
         tau = jnp.where(settled, 1 / nonzero(R), kt * tanhc(x))
-        endless = jnp.isinf(tau)
-        # A factor that is 0 must keep its derivative, unless tau is infinite.
-        times = lambda W: jnp.where(endless, safe_product(W, tau), W * jnp.where(endless, 0, tau))
-        h_x, h_y, h_low, h_high = (e + times(W) for W in (X, Y, low, high))
+        h_x, h_y, h_low, h_high = (e + kept_product(W, tau) for W in (X, Y, low, high))
 
         # Towards the saddle (P = 0 < y or Q = 0 > y) e and h_low vanish together, and their ratio is one.
         at_saddle = (low == 0) & (R > 0)
@@ -155,7 +152,7 @@ class ReducedLine(eqx.Module):
 
         # a.b has gained 2 r0 (tau/h_high) (G/h_low).
         opposed = y * C < 0
-        G = jnp.where(opposed, small + jnp.abs(C) * (e + tau * below), S + times(magnitude(y * C)))
+        G = jnp.where(opposed, small + jnp.abs(C) * (e + tau * below), S + kept_product(magnitude(y * C), tau))
         G = G + safe_product((k * root_pq) * root_pq, tau)
         ratio = jnp.where(at_saddle, jnp.abs(C), G / jnp.where(at_saddle, 1, h_low))
         slow = tau < 1

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from .._dynamics import Assumption, NotApplicable, Quantity, View
 from .._problem import Problem
-from .._safe import nonzero, safe_product, safe_sqrt
+from .._safe import kept_product, nonzero, safe_sqrt
 from ..losses import AbstractLoss, MSE
 from ._arguments import flow_time
 from ._line_clock import line_clock, LineClock, Speed
@@ -101,10 +101,10 @@ class TwoLayerLine(AbstractLinearForm):
         eta_w, eta_u = net.rates().weights
         u = (jnp.sqrt(eta_u) * a)[None, :]
         # At t = inf layers may be infinite: along the line alone.
-        w = net.weights[0] + _times(line.n[None, :], (jnp.sqrt(eta_w) * (b - line.b))[:, None])
+        w = net.weights[0] + kept_product(line.n[None, :], (jnp.sqrt(eta_w) * (b - line.b))[:, None])
         params = eqx.tree_at(lambda p: p.weights, problem.params, (w, u))
         outputs = _outputs(problem, line, product)
-        kernel = _times(line.scaled[:, None] * line.scaled[None, :], reduced.ntk_of(product))
+        kernel = kept_product(line.scaled[:, None] * line.scaled[None, :], reduced.ntk_of(product))
         return View(
             problem,
             t,
@@ -113,12 +113,6 @@ class TwoLayerLine(AbstractLinearForm):
             given_kernel=kernel[:, None, :, None],
             given_observations={"layer_alignment": reduced.zeta_of(product)[None]},
         )
-
-
-def _times(direction: Array, size: Array) -> Array:
-    """A product in which an exact zero wins over an infinity, as a plain one where sizes are finite."""
-    endless = jnp.isinf(size)
-    return jnp.where(endless, safe_product(direction, size), direction * jnp.where(endless, 0, size))
 
 
 class _Line(NamedTuple):
@@ -152,7 +146,7 @@ def _read(problem: Problem) -> _Line:
 
 
 def _outputs(problem: Problem, line: _Line, product: Float[Array, ""]) -> Float[Array, "n out"]:
-    outputs = _times(line.scaled, line.sign * _times(line.reduced.k, product))[:, None]
+    outputs = kept_product(line.scaled, line.sign * kept_product(line.reduced.k, product))[:, None]
     return outputs if problem.initial is None else outputs - problem.initial
 
 

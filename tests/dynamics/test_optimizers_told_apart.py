@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxsolve import Descent, nets, Problem, result_names, RESULTS, solve
+from jaxsolve import Descent, nets, Problem, result_names, RESULTS, solve, until
 from tests import cases
 from tests.inside import Held, result_code
 
@@ -142,6 +142,8 @@ def test_momentum_that_changes_with_the_steps_has_no_clock():
         Descent(changing)
     constant = optax.inject_hyperparams(optax.sgd)(learning_rate=optax.linear_schedule(0.1, 0.2, 10), momentum=0.5)
     assert Descent(constant).steps(jnp.array([0.2])) == 1
+    ends = optax.sgd(lambda k: 0.1 * (1 - k / 50) ** 0.9, momentum=0.5)  # no number from step 51 on
+    assert Descent(ends).steps(jnp.array([0.2])) == 1
 
 
 @pytest.mark.parametrize("kind", ["conditional", "array", "dict"])
@@ -182,3 +184,5 @@ def test_rates_that_are_no_numbers_are_invalid():
     falls = lambda end: Descent(optax.sgd(1.0), rate=lambda k: 0.1 * (1 - k / 40)).times(jnp.array([end]))
     assert float(falls(1.0)[0]) == pytest.approx(1.0, abs=0.1)  # below 0 from step 41 on, which is far away
     assert jnp.isnan(falls(3.0)[0])
+    early = Descent(optax.sgd(1.0), rate=lambda k: 0.1 * (1 - k / 40), until=until.loss_below(0.4))
+    assert solve(LINE, early, jnp.inf, throw=False).result == RESULTS.event  # before that step

@@ -244,6 +244,21 @@ def test_a_saddle_is_left_alone_for_ever():
     assert float(run["loss"]) == float(problem.objective(problem.params))
 
 
+@pytest.mark.x64_only
+def test_derivatives_where_there_is_no_force():
+    """A centred network without a target rests; its outputs follow a target that begins to differ from 0."""
+    net = nets.MLP(2, 4, 1, 1, "tanh", scaling=nets.Scaling.ntk(), key=jr.key(0))
+
+    def outputs(y):
+        problem = Problem(net, jnp.eye(2), jnp.stack([y, -0.5 * y])[:, None], centered=True)
+        return solve(problem, GradientFlow(ParameterSpace(), rtol=1e-6), 3.0, observe=observe.outputs())["outputs"]
+
+    slope = jax.jvp(outputs, (jnp.zeros(()),), (jnp.ones(()),))[1]
+    numeric = (outputs(jnp.asarray(1e-4)) - outputs(jnp.asarray(-1e-4))) / 2e-4
+    assert np.abs(numeric).max() > 0.1
+    np.testing.assert_allclose(slope, numeric, rtol=1e-4)
+
+
 def test_numbers_out_of_range_are_refused():
     problem = Problem(
         nets.TwoLayerLinear(2, 2, scaling=nets.Scaling.ntk(), key=jr.key(0)), jnp.eye(2), jnp.ones((2, 1))

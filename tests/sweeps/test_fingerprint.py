@@ -1,5 +1,6 @@
 """What a plan says of functions and values: two that differ are told apart, and what does not change stays itself."""
 
+import enum
 import functools
 import json
 import logging
@@ -259,3 +260,17 @@ def test_integers_are_not_the_floats_that_they_equal(tmp_path):
     require_same_plan(tmp_path, tmp_path / "manifest.json", json.loads(json.dumps(whole)), whole)
     with pytest.raises(ValueError, match="another plan"):
         require_same_plan(tmp_path, tmp_path / "manifest.json", json.loads(json.dumps(whole)), real)
+
+
+def test_members_of_enumerations_are_the_values_that_a_manifest_holds(tmp_path):
+    class Kind(enum.IntEnum):
+        ONE = 1
+
+    class Name(enum.StrEnum):
+        TWO = "two"
+
+    held = {
+        "plan": {"a": Kind.ONE, "b": [Name.TWO]},
+        "precision": {"x64": True, "prng": "", "threefry_partitionable": True},
+    }
+    require_same_plan(tmp_path, tmp_path / "manifest.json", json.loads(json.dumps(held)), held)

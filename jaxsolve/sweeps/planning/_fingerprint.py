@@ -268,7 +268,8 @@ def _same(old: Any, new: Any, tolerance: float) -> bool:
         return len(old) == len(new) and all(_same(a, b, tolerance) for a, b in zip(old, new, strict=True))
     if isinstance(old, dict) and isinstance(new, dict):
         return old.keys() == new.keys() and all(_same(old[key], new[key], tolerance) for key in old)
-    return old == new and type(old) is type(new)  # integers are not the floats that they equal
+    kinds = float, bool  # integers are not the floats, and truth values not the integers, that they equal
+    return old == new and all(isinstance(old, kind) == isinstance(new, kind) for kind in kinds)
 
 
 def _short(value: Any) -> str:

@@ -41,6 +41,28 @@ LOOK = 0.1  # seconds between two looks at whether to stop
 SHARE = 0.5  # of the free memory that batches may take: what a step works with comes on top of what XLA plans
 
 
+class OneThread:
+    """One thread of LAPACK while anyone is inside; groups may run in several threads of a process."""
+
+    def __init__(self):
+        self._lock, self._inside, self._limit = threading.Lock(), 0, None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._limit = self._limit or threadpool_limits(1, "blas")
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside and self._limit is not None:
+                self._limit.restore_original_limits()
+                self._limit = None
+
+
+ONE_THREAD = OneThread()  # of the process, as the setting is
+
+
 class Program(NamedTuple):
     """A group, traced: what is left is to compile and run it."""
 
@@ -204,8 +226,9 @@ def run_group(program: Program, stop: Callable[[], bool] = lambda: False) -> Ite
             said.put(None)
 
     streams = min(runner.streams, len(group.lanes))
-    # Where every core runs lanes, threads of LAPACK that wait for a core cost many times the factorisation itself.
-    with threadpool_limits(1, "blas") if streams > 1 and runner.factorises else contextlib.nullcontext():
+    # Where every core runs lanes, threads of LAPACK that wait for a core cost many times the factorisation itself. For
+    # one lane, too: with more threads it would round otherwise.
+    with ONE_THREAD if runner.streams > 1 and runner.factorises else contextlib.nullcontext():
         try:
             # Daemon threads: a second Ctrl-C ends the process even while one of them is inside XLA.
             for _ in range(streams):
