@@ -268,21 +268,14 @@ def _has_schedule(state: Any) -> bool:
         if not all(jnp.issubdtype(jnp.result_type(count), jnp.integer) for count in counts):
             raise Unseen("a schedule of its hyperparameters has a state that is not a count of steps")
         return bool(counts) or _has_schedule(state.inner_state)
-    # The name of a state, or of what stands for one.
     name, of_optax = type(state).__name__, hasattr(state, "_fields") and type(state).__module__.split(".")[0] == "optax"
     if name.startswith("Conditionally"):
         raise Unseen("it does other things after some steps")
-    inside = state.values() if isinstance(state, dict) else state if isinstance(state, list | tuple) else None
-    counts = [leaf for leaf in jax.tree.leaves(state if inside is None else [*inside]) if _is_count(leaf)]
-    if inside is None:
-        if counts:
+    opaque = not isinstance(state, dict | list | tuple)
+    for part in jax.tree.leaves(state) if opaque else state.values() if isinstance(state, dict) else state:
+        if _is_count(part) and not of_optax:
             raise Unseen(f"{name} counts something, which may change its rate")
-        return False
-    for part in inside:
-        if _is_count(part):
-            if not of_optax:
-                raise Unseen(f"{name} counts something, which may change its rate")
-        elif _has_schedule(part):
+        if not (opaque or _is_count(part)) and _has_schedule(part):
             return True
     return False
 

@@ -142,26 +142,18 @@ class AbstractExponential(diffrax.AbstractAdaptiveSolver):
 
     def _check_terms(self, terms: Any, t0: Any, t1: Any, y0: Flowing, args: Any, checked: PyTree) -> PyTree:
         """Refuses other terms: a step follows the problem itself and would silently ignore them."""
-        if isinstance(terms, diffrax.ODETerm) and isinstance(terms.vector_field, FlowField):
-            return checked
-        # diffrax wraps terms, and runs backwards in time by a control of the other sign.
         inner: Any = terms
-        while hasattr(inner, "term"):
+        while hasattr(inner, "term"):  # diffrax wraps terms, and runs backwards in time by a control of the other sign
             inner = inner.term
+        said = f"{type(self).__name__} follows the gradient flow of its own problem, forward in time: give diffeqsolve "
         if not isinstance(getattr(inner, "vector_field", None), FlowField):
-            raise RuntimeError(
-                f"{type(self).__name__} follows the gradient flow of its own problem, forward in time: give "
-                f"diffeqsolve terms=solver.terms, got {describe(inner)}"
-            )
+            raise RuntimeError(f"{said}terms=solver.terms, got {describe(inner)}")
+        if inner is terms:
+            return checked
         given = terms.vf_prod(t0, y0, args, terms.contr(t0, t1)).displacement
         own = (t1 - t0) * self.terms.vf(t0, y0, None).displacement
         other = jnp.linalg.norm(given - own) > 0.1 * jnp.linalg.norm(own)
-        return eqx.error_if(
-            checked,
-            other,
-            f"{type(self).__name__} follows the gradient flow of its own problem, forward in time: give diffeqsolve "
-            "terms=solver.terms, and t1 > t0",
-        )
+        return eqx.error_if(checked, other, f"{said}terms=solver.terms, and t1 > t0")
 
     def step(self, terms: Any, t0: Any, t1: Any, y0: Flowing, args: Any, solver_state: Memory, made_jump: Any):
         del terms, args, made_jump

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from .._held import HeldModule
 from .._phi import phi
 from .._problem import flat_rates
-from .._safe import kept_product, safe_product
+from .._safe import kept_product
 from ._linear_part import AbstractLinearPart, Model, Span
 
 
@@ -62,10 +62,10 @@ class HessianPart(AbstractLinearPart[Float[Array, " params"]]):
         return jax.jvp(self.held.module.outputs, (self.point,), (self.vector(v),))[1]
 
     def power(self, span: Span, v: Float[Array, " params"]) -> Float[Array, ""]:
-        return jnp.sum(safe_product(v**2, phi(0, -2 * span.length * self.values)))
+        return jnp.sum(kept_product(v**2, phi(0, -2 * span.length * self.values)))
 
     def spent(self, span: Span, v: Float[Array, " params"]) -> Float[Array, ""]:
-        return span.length * jnp.sum(safe_product(v**2, phi(1, -2 * span.length * self.values)))
+        return span.length * jnp.sum(kept_product(v**2, phi(1, -2 * span.length * self.values)))
 
     def _coordinates(self, v: Float[Array, " params"]) -> Float[Array, " params"]:
         free = self.scale > 0  # parameters with eta = 0 stay where they are

@@ -108,11 +108,11 @@ def over_seeds(statistic: Callable, data: "xarray.DataArray") -> Measured:
     """A statistic of all seeds that have numbers, and Student's interval for it by the jackknife."""
     from scipy.stats import t
 
-    alive = int(data.notnull().any([axis for axis in data.dims if axis != "seed"]).sum())
-    if alive < 2:
+    alive = data.dropna("seed", how="all")
+    if alive.sizes["seed"] < 2:
         return Measured(np.nan, np.nan)
-    value, error = jackknife(statistic, data)
-    return Measured(float(value), float(t.ppf(0.975, alive - 1) * error))
+    value, error = jackknife(statistic, alive)
+    return Measured(float(value), float(t.ppf(0.975, alive.sizes["seed"] - 1) * error))
 
 
 def logarithm(data: "xarray.DataArray") -> "xarray.DataArray":

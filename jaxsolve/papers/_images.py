@@ -21,8 +21,8 @@ def images(collection: Images, scale: Scale, *, flatten: bool = True, key: PRNGK
     """Training and test samples, as by `js.data.mnist`.
 
     Unless `official_split` says otherwise they are split officially only at the paper's scale; else all images found
-    are pooled. Digits in place of others
-    have 64 pixels if flat, else the others' shape, enlarged; and there are fewer of them, so at most 1000 for tests.
+    are pooled. Digits in place of others have 64 pixels if flat, else the others' shape, enlarged; and there are fewer
+    of them, so at most 1000 for tests.
 
     Raises:
         FileNotFoundError: they are not on this machine, and the scale is not small; the message says how to get them.

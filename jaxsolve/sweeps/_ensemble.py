@@ -54,12 +54,10 @@ def jackknife(
         TypeError: data are no variable of a dataset.
     """
     _require_axis(data, over, 2)
-    gone = [axis for axis in data.dims if axis != over]
-    there = data.notnull().any(gone)
-    if int(there.sum()) < 2:
-        raise ValueError(f"an error needs two members or more, and {int(there.sum())} of {over!r} have numbers")
-    data = data.isel({over: there.values})
+    data = data.dropna(over, how="all")
     value, members = statistic(data), data.sizes[over]
+    if members < 2:
+        raise ValueError(f"an error needs two members or more, and {members} of {over!r} have numbers")
     axes = getattr(value, "dims", ())
     if over in axes:
         raise ValueError(f"statistic must take away the axis {over!r}, it returned one with axes {axes}")

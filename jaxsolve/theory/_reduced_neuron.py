@@ -93,7 +93,7 @@ class ReducedNeuron(eqx.Module):
             + jnp.sum(across**2) * integrated_decay(jnp.where(up, delta, -delta), T) * jnp.exp(-rest * T)
         )
         # Where the target vanishes the modes do not see which way it would go: its first order, whose value is 0.
-        unseen = jnp.where(jnp.all(self.target == 0) & jnp.isfinite(sweep**2), self.target, 0)
+        unseen = jnp.where(jnp.all(self.target == 0), self.target, 0)
         turned = jax.lax.stop_gradient(jnp.where(jnp.isfinite(sweep**2), sweep, 0))
         growth = growth + 2 * self.a * jnp.sum(self.w * unseen) * turned**2
         scale = 1 / jnp.sqrt(growth)

@@ -16,6 +16,15 @@ WEIGHTS = observe.Observable("weights", lambda view: ravel_pytree(view.params)[0
 RATE = 0.5
 
 
+def sharpening(dtype=None):
+    """The tanh network of docs/edge-of-stability.md, which starts near the edge at rate 0.5."""
+    keys, dtype = jax.random.split(jax.random.key(0), 3), dtype or jnp.result_type(float)
+    x = jax.random.normal(keys[0], (60, 6), dtype)
+    y = jnp.sign(x[:, :1] * x[:, 1:2] + 0.3 * x[:, 2:3])
+    net = nets.MLP(6, 16, 2, 1, "tanh", bias=True, scaling=nets.Scaling.xavier(), key=keys[2], dtype=dtype)
+    return Problem(net, x, y)
+
+
 CONE = Cone.of(6)
 SOLVE = jax.jit(lambda a, b: complement(CONE, a, b, jnp.zeros_like(a)))
 
@@ -122,11 +131,7 @@ def test_a_scaling_for_adam_is_refused_as_by_descent():
 
 def test_eigenvalues_that_are_not_followed_are_not_shown():
     """Against the whole Hessian, at a rate that has the third at .8 of the edge; those below it are unknown."""
-    keys = jax.random.split(jax.random.key(0), 3)
-    x = jax.random.normal(keys[0], (60, 6))
-    y = jnp.sign(x[:, :1] * x[:, 1:2] + 0.3 * x[:, 2:3])
-    net = nets.MLP(6, 16, 2, 1, "tanh", bias=True, scaling=nets.Scaling.xavier(), key=keys[2])
-    problem = Problem(net, x, y)
+    problem = sharpening()
     start, unravel = ravel_pytree(problem.params)
     values = np.linalg.eigvalsh(jax.hessian(lambda w: problem.objective(unravel(w)))(start))[::-1][:6]
     for rate in (1.9 / values[0], 0.1 / values[0]):
@@ -264,14 +269,9 @@ def test_one_eigenvalue_oscillates_as_in_closed_form():
 
 
 @pytest.mark.slow
-def test_central_flow_is_nearer_to_descent_than_gradient_flow(getkey):
+def test_central_flow_is_nearer_to_descent_than_gradient_flow():
     """A tanh network that sharpens: the flow stays at 2/rate, gradient flow does not."""
-    del getkey
-    keys = jax.random.split(jax.random.key(0), 3)
-    x = jax.random.normal(keys[1 - 1], (60, 6))
-    y = jnp.sign(x[:, :1] * x[:, 1:2] + 0.3 * x[:, 2:3])
-    net = nets.MLP(6, 16, 2, 1, "tanh", bias=True, scaling=nets.Scaling.xavier(), key=keys[2])
-    problem, ts = Problem(net, x, y), jnp.array([0.0, 100.0, 200.0])
+    problem, ts = sharpening(), jnp.array([0.0, 100.0, 200.0])
     central = solve(
         problem, CentralFlow(rate=RATE), ts, observe=[WEIGHTS, observe.sharpness(), observe.edge_eigenvalues()]
     )
@@ -288,15 +288,9 @@ def test_central_flow_is_nearer_to_descent_than_gradient_flow(getkey):
 
 def test_a_rod_shorter_than_rounding_still_finds_the_edge():
     """Below the edge it shrinks below the unit of rounding of the weights, in float32 within a few steps."""
-    keys, rate = jax.random.split(jax.random.key(0), 3), 0.2
-    x = jax.random.normal(keys[0], (60, 6), jnp.float32)
-    y = jnp.sign(x[:, :1] * x[:, 1:2] + 0.3 * x[:, 2:3])
-    scaling = nets.Scaling.xavier()
-    net = nets.MLP(6, 16, 2, 1, "tanh", bias=True, scaling=scaling, key=keys[2], dtype=jnp.float32)
+    problem, rate = sharpening(jnp.float32), 0.2
     ts = rate * jnp.array([0.0, 300.0], jnp.float32)  # where the edge has been passed, it is found late or never
     watched = observe.stability(rate)
-    flow, rod = (
-        solve(Problem(net, x, y), one, ts, observe=watched)["stability"][-1] for one in (GradientFlow(), RodFlow(rate))
-    )
+    flow, rod = (solve(problem, one, ts, observe=watched)["stability"][-1] for one in (GradientFlow(), RodFlow(rate)))
     assert flow > 1.2  # it passes the edge, as the rod would without its rounding
     np.testing.assert_allclose(rod, 1.0, atol=0.1)  # as descent, 0.97
