@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jaxtyping import Array, Float
-from threadpoolctl import threadpool_limits
 
 from ... import kernels
 from ..._checks import concrete, describe
@@ -30,6 +29,7 @@ from ...until import AbstractCondition
 from ..grid._axes import Group
 from ._builder import Builder, cells_of, Devices, Dynamics, read_devices
 from ._marches import Lockstep, Looped
+from ._one_thread import ONE_THREAD
 from ._runner import AbstractRunner, Batch, Fused, Origin, Waiting
 
 
@@ -39,28 +39,6 @@ AHEAD = 2  # programs compiled at once, while an earlier one runs: XLA compiles 
 LOOPED, FUSED = 64, 65536  # lanes of a batch, where nobody chooses: results come often enough, and fit into memory
 LOOK = 0.1  # seconds between two looks at whether to stop
 SHARE = 0.5  # of the free memory that batches may take: what a step works with comes on top of what XLA plans
-
-
-class OneThread:
-    """One thread of LAPACK while anyone is inside; groups may run in several threads of a process."""
-
-    def __init__(self):
-        self._lock, self._inside, self._limit = threading.Lock(), 0, None
-
-    def __enter__(self) -> None:
-        with self._lock:
-            self._limit = self._limit or threadpool_limits(1, "blas")
-            self._inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if not self._inside and self._limit is not None:
-                self._limit.restore_original_limits()
-                self._limit = None
-
-
-ONE_THREAD = OneThread()  # of the process, as the setting is
 
 
 class Program(NamedTuple):
