@@ -135,6 +135,18 @@ def test_steps_are_counted():
     assert int(stepped["executed"]) % 3 == 0
 
 
+def test_a_group_that_fits_into_a_batch_enters_and_leaves_it_at_once(monkeypatch):
+    """An accelerator waits for each call; where some lanes wait for places, each call lets a part enter and leave."""
+    calls, call = [], Lockstep._call
+    monkeypatch.setattr(Lockstep, "_call", lambda *args: calls.append(args) or call(*args))
+    monkeypatch.setattr("jaxsolve.sweeps.running._marches.LOOK", 1e9)  # calls of 1, 4, 16, ... steps
+    rows = _rows(_compiled(Lockstep, LANES))
+    steps = int(rows["steps"].max())
+    assert sum(4**call for call in range(len(calls) - 1)) < steps <= sum(4**call for call in range(len(calls)))
+    assert rows["executed"] == LANES * steps
+    _same(rows, _rows(_compiled(Lockstep, 3)))
+
+
 # Bits
 
 
@@ -200,6 +212,7 @@ def test_the_device_chooses_how_lanes_run(platform):
         assert _execute._kind(cases.ModesDecay(), where) is Fused
         for dynamics in (DYNAMICS, GradientFlow()):
             assert _execute._kind(dynamics, where) is (Looped if platform == "cpu" else Lockstep)
+            assert _execute.default_batch(dynamics, 5000, where) == (64 if platform == "cpu" else 1024)
 
 
 # Costs

@@ -86,10 +86,10 @@ def describe(plan: "Plan") -> str:
         f"observing {', '.join(item.name for item in plan.observables)}",
         count(len(plan.groups), "compilation"),
     ]
-    largest, observed = 0, 0
+    largest, observed, devices = 0, 0, read_devices(None)
     for index, group in enumerate(plan.groups):
         found, lanes = Outline(plan, group), len(group.lanes)
-        size = default_batch(found.dynamics, lanes) if plan.batch_size is None else min(plan.batch_size, lanes)
+        size = default_batch(found.dynamics, lanes, devices) if plan.batch_size is None else min(plan.batch_size, lanes)
         needed = found.memory(size)
         largest, observed = max(largest, needed), observed + lanes * _bytes(found.observed)
         if index < SHOWN:

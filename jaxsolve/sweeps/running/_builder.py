@@ -58,10 +58,11 @@ class Builder:
         shape: the problem of a lane, in shapes.
         dynamics: the one that all lanes have, or that of the first lane.
         chosen: the same, where the problem chooses the one that it has chosen.
+        lanes: how many the group has.
     """
 
     def __init__(self, problem_fn: Callable[..., Problem], dynamics: Dynamics, group: Group):
-        self.dynamics = dynamics_of(dynamics, group)
+        self.dynamics, self.lanes = dynamics_of(dynamics, group), len(group.lanes)
         self.cell = {name: values[0] for name, values in cells_of(group, self.dynamics).items()}
 
         def build(cell: dict[str, Any]) -> tuple[Problem, Any, Any]:

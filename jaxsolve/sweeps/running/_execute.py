@@ -36,7 +36,9 @@ from ._runner import AbstractRunner, Batch, Fused, Origin, Waiting
 log = logging.getLogger("jaxsolve")
 
 AHEAD = 2  # programs compiled at once, while an earlier one runs: XLA compiles one of them on one core
-LOOPED, FUSED = 64, 65536  # lanes of a batch, where nobody chooses: results come often enough, and fit into memory
+# Lanes of a batch, where nobody chooses: results come often enough, and fit into memory. A step in lockstep waits for
+# its kernels to be launched, so that more lanes hardly cost more.
+LOOPED, STEPPED, FUSED = 64, 1024, 65536
 LOOK = 0.1  # seconds between two looks at whether to stop
 SHARE = 0.5  # of the free memory that batches may take: what a step works with comes on top of what XLA plans
 
@@ -90,15 +92,15 @@ def trace_group(
     chosen = builder.chosen
     require_end(ts, chosen)
     kind, total = _kind(chosen, devices), len(group.lanes)
-    size = default_batch(chosen, total) if batch_size is None else min(batch_size, total)
+    size = default_batch(chosen, total, devices) if batch_size is None else min(batch_size, total)
     alike = isinstance(dynamics, AbstractDynamics)
     said = caption(builder.dynamics, chosen, builder.shape) if alike else chosen.name
     return Program(group, kind(builder, observables, ts, devices, size), said, batch_size is None)
 
 
-def default_batch(dynamics: AbstractDynamics, lanes: int) -> int:
+def default_batch(dynamics: AbstractDynamics, lanes: int, devices: Devices) -> int:
     """Lanes run together of so many, if they fit into memory. The dynamics is the one that the problem chooses."""
-    return min(lanes, LOOPED if isinstance(dynamics, AbstractMarching) else FUSED)
+    return min(lanes, {Looped: LOOPED, Lockstep: STEPPED, Fused: FUSED}[_kind(dynamics, devices)])
 
 
 def _kind(dynamics: AbstractDynamics, devices: Devices) -> Any:

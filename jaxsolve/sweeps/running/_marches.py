@@ -89,16 +89,17 @@ class Lockstep(AbstractRunner):
 
     def _program(self) -> Any:
         rows = self._rows
-        portion = self._portion = max(1, rows // PORTION)
+        # A group that fits into a batch enters and leaves it at once.
+        portion = self._portion = rows if self.builder.lanes <= self.size else max(1, rows // PORTION)
 
-        def begin(cells: dict[str, Array], count: int) -> tuple[Any, list[Array]]:
+        def begin(cells: dict[str, Array], count: int) -> Any:
             own, shared = jax.vmap(self.builder.leaves, out_axes=Leaves(0, None), axis_size=count)(cells)
 
             def start(own: list[Array]) -> Any:
                 problem, march = self.lane(Leaves(own, shared))
                 return march.init(problem, self.ts)
 
-            return (own, jax.vmap(start, axis_size=count)(own)), shared
+            return own, jax.vmap(start, axis_size=count)(own)
 
         def turn(
             cells: dict[str, Array],
@@ -108,8 +109,12 @@ class Lockstep(AbstractRunner):
             target: Int[Array, " device"],
             held: Any,
         ) -> tuple[Lanes, Any, Int[Array, " portion"], Int[Array, " rows"], Int[Array, " device"]]:
-            new, shared = begin(cells, portion)
-            own, state = jax.tree.map(lambda old, put: old.at[places].set(put, mode="drop"), held, new)
+            def enter(held: Any) -> Any:
+                new = begin(cells, portion)
+                return jax.tree.map(lambda old, put: old.at[places].set(put, mode="drop"), held, new)
+
+            own, state = jax.lax.cond(jnp.any(places < rows), enter, lambda held: held, held)
+            shared = self.builder.leaves(jax.tree.map(lambda values: values[0], cells)).shared
 
             def move(own: list[Array], state: Any) -> Any:
                 problem, march = self.builder.lane(Leaves(own, shared))
@@ -138,7 +143,7 @@ class Lockstep(AbstractRunner):
             lanes = jax.lax.cond(jnp.any(left < rows), leaving, nothing, *taken)
             return lanes, (own, state), left.astype(jnp.int32), steps, count[None]
 
-        own, state = jax.eval_shape(lambda cells: begin(cells, rows)[0], self.shapes(rows))
+        own, state = jax.eval_shape(lambda cells: begin(cells, rows), self.shapes(rows))
         whole = lambda leaf: jax.ShapeDtypeStruct((len(self.devices) * rows, *leaf.shape[1:]), leaf.dtype)
         self._empty = jax.tree.map(whole, (own, state))
         number = jax.ShapeDtypeStruct((1,), jnp.int32)
