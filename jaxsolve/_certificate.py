@@ -22,6 +22,8 @@ class Certificate(eqx.Module):
             elsewhere.
         edge_error: of a flow at the edge of stability, the larger of how far an eigenvalue has been beyond it, relative
             to the edge, and of the residual of the complementarity problem; NaN elsewhere.
+        residual: of the equations that a node of `RichLimit` solves for itself, how far the last iteration still moved
+            outputs or the kernels of a layer, relative to the largest of them; NaN elsewhere.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -37,6 +39,7 @@ class Certificate(eqx.Module):
     doubt: Float[Array, ""] | float = 1.0
     sampling_error: Float[Array, ""] | float = float("nan")
     edge_error: Float[Array, ""] | float = float("nan")
+    residual: Float[Array, ""] | float = float("nan")
 
     @property
     def trust(self) -> Float[Array, ""]:
@@ -46,7 +49,7 @@ class Certificate(eqx.Module):
         a start of parameters below some thousand times atol, which then decides steps, the time at which learning
         begins may be off by more, and nothing here sees it: give a smaller atol.
         """
-        worst = jnp.fmax(jnp.fmax(self._of_steps, self.sampling_error), self.edge_error)
+        worst = jnp.fmax(jnp.fmax(self._of_steps, self.sampling_error), jnp.fmax(self.edge_error, self.residual))
         return jnp.maximum(-jnp.log10(jnp.maximum(worst, jnp.finfo(worst.dtype).eps)), 0)
 
     @property
@@ -57,9 +60,13 @@ class Certificate(eqx.Module):
     @property
     def remedy(self) -> str:
         """What makes the largest error smaller; of one run, with values."""
-        errors = {
+        steps = (
             "Tighten rtol, or take a smoother loss or activation; docs/how-to-choose.md says what can be had where "
-            "there are kinks": self._of_steps,
+            "there are kinks"
+        )
+        nodes = "Give more nodes"  # of a limit, which has no tolerance
+        errors = {
+            steps if np.isnan(float(self.residual)) else nodes: np.fmax(float(self._of_steps), float(self.residual)),
             "Take four times the samples for half the error; a linear network has none: take a smaller rate, at which "
             "descent oscillates less": self.sampling_error,
             "Tighten rtol": self.edge_error,
@@ -75,6 +82,7 @@ class Certificate(eqx.Module):
             "step error": f"{float(self.step_error):.2g} of tolerance",
             "sampling error": f"{float(self.sampling_error):.1e}",
             "edge error": f"{float(self.edge_error):.1e}",
+            "residual": f"{float(self.residual):.1e}",
         }
         said = ", ".join(f"{name} {value}" for name, value in found.items() if not value.startswith("nan"))
         return f"Certificate({float(self.trust):.1f} digits: {said})"

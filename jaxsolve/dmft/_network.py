@@ -15,6 +15,9 @@ from ._normal_form import NormalForm
 LEVELS = tuple(percent / 100 for percent in range(1, 100))
 """Those of the quantiles of preactivations that are saved."""
 
+# Layers written out in a program, not looped over: with few samples most of a step is the cost of calls.
+UNROLL = 4
+
 
 class Network(eqx.Module):
     """Neurons, which move independently in the mean field of all.
@@ -112,11 +115,13 @@ def look(
     stacked = lambda one, others: jnp.concatenate([one[None], others])
     start, sigma = x @ network.first, jnp.sqrt(form.variance)[1:-1]
     phi, bend = slope(start)
-    last, (directions, h, phis, bends, below) = jax.lax.scan(forward, phi, (sigma, network.hidden))
+    last, (directions, h, phis, bends, below) = jax.lax.scan(forward, phi, (sigma, network.hidden), unroll=UNROLL)
     hidden = eqx.tree_at(lambda one: one.features, network.hidden, directions)
     phis, bends = stacked(phi, phis), stacked(bend, bends)
     top = bends[-1][:, None] * network.last[None]
-    first, (directions, g, above) = jax.lax.scan(backward, top, (sigma, hidden, bends[:-1]), reverse=True)
+    first, (directions, g, above) = jax.lax.scan(
+        backward, top, (sigma, hidden, bends[:-1]), reverse=True, unroll=UNROLL
+    )
     hidden = eqx.tree_at(lambda one: one.gradients, hidden, directions)
     kernels = jax.vmap(lambda one: one @ one.T / size)
     features = stacked(x @ x.T, kernels(phis))

@@ -11,7 +11,6 @@ from jaxtyping import Array, Bool, Float, Int
 from .. import kernels
 from .._checks import describe
 from .._dynamics import (
-    AbstractChoice,
     AbstractMarching,
     AbstractRandomAccess,
     AbstractStandIn,
@@ -29,6 +28,7 @@ from .._problem import Problem
 from .._results import RESULTS
 from ..losses import MSE
 from ..until import AbstractCondition
+from ._approximation import AbstractApproximation
 from ._gradient_flow import GradientFlow
 from ._saves import Saves
 
@@ -36,7 +36,7 @@ from ._saves import Saves
 Kernel = Float[Array, "n m"] | Float[Array, "n out m out"]
 
 
-class AbstractFixedKernel(AbstractChoice):
+class AbstractFixedKernel(AbstractApproximation):
     """df(x)/dt = -sum_i K(x, x_i) dL/df_i from the outputs that the problem starts with.
 
     It becomes a closed form or a march once the problem is known: `choose` says which. Until then it claims neither.
@@ -50,10 +50,6 @@ class AbstractFixedKernel(AbstractChoice):
     @abc.abstractmethod
     def ntk(self, problem: Problem, x1: Float[Array, "n ..."], x2: Float[Array, "m ..."] | None = None) -> Kernel:
         """The kernel between inputs; without outputs if it is the same for each."""
-
-    @abc.abstractmethod
-    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """What the kernel asks of a problem, whatever its loss."""
 
     @abc.abstractmethod
     def settled(self, problem: Problem) -> "AbstractFixedKernel":
@@ -214,10 +210,7 @@ class KernelMarch(AbstractStandIn, AbstractMarching):
         model = _model(problem, state.inputs)
         run = self.flow.finish(model, state.inner)
 
-        result = run.result
-        for assumption in self.source.assumptions(problem):
-            result = RESULTS.where(assumption.holds, result, RESULTS.not_applicable)
-        result = RESULTS.where(problem.valid, result, RESULTS.invalid)
+        result = self.source.judged(problem, run.result)
 
         def values(params) -> FunctionValues:
             params = params.params if isinstance(params, Observed) else params

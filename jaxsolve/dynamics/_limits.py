@@ -51,7 +51,12 @@ class Limits(NamedTuple):
 
     @property
     def dynamics(self) -> RichLimit | InfiniteWidth:
-        """The dynamics of this limit."""
+        """The dynamics of this limit; raises ValueError where outputs do not move in a time of order 1."""
+        if self.kind in (WidthLimit.FROZEN, WidthLimit.UNSTABLE):
+            raise ValueError(
+                f"there is no limit in which {self.kind.value}: the speed is N^{self.speed_exponent:.2f} at width "
+                f"{self.width}; multiply the rates eta by N^{-self.speed_exponent:.2f}, and ask again"
+            )
         return InfiniteWidth() if self.kind is WidthLimit.LAZY else RichLimit()
 
     def __repr__(self) -> str:

@@ -4,22 +4,24 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float
 
 from .. import dmft, nets
 from .._checks import concrete, describe, one_number, require_flag, require_power_of_two, require_size
 from .._clock import nearest_step
-from .._dynamics import AbstractChoice, Assumption, NotApplicable, Quantity, Validity
+from .._dynamics import Assumption, NotApplicable, Quantity, Validity
 from .._problem import Problem
 from .._safe import nonzero
+from ._approximation import AbstractApproximation
 from ._descent import Descent
 from ._gradient_flow import GradientFlow
 from ._rich_march import RichMarch
 from ._rich_sampled import RichSampled
 
 
-class RichLimit(AbstractChoice):
+class RichLimit(AbstractApproximation):
     """An infinitely wide network that learns features: the mean-field, muP or feature-learning limit.
 
     `InfiniteWidth` is the lazy limit, whose kernel stands still. Here the width N grows while the normal form
@@ -36,7 +38,7 @@ class RichLimit(AbstractChoice):
     - Two layers with any activation: neurons at scrambled Sobol points of the start, mirrored, which move in their mean
       field by `GradientFlow()` or `Descent`.
 
-    The certificate tells how much is left of the choice of samples.
+    The certificate tells how much is left of the choice of samples, and of a node's own equations.
 
     Provides outputs, test outputs, the kernel, and `observe.feature_kernel` and `gradient_kernel` of all hidden layers.
 
@@ -151,8 +153,12 @@ def _rich(net: nets.AbstractDense) -> Assumption:
     least = width**-0.25
     # An infinite richness, that of a read-out which starts at 0, is none to worry about.
     missing = jnp.maximum(1 - form.richness / nonzero(least), 0)
+    known, units = concrete(form.richness), concrete(width)
+    number = ""
+    if known is not None and units is not None and units > 1 and known > 0:
+        number = f"it is {known:.3g} = N^{np.log(known) / np.log(units):.2f} at width {units:.0f}; "
     detail = (
-        "the read-out is larger than the other layers by a power of the width, so that features stand still when it "
-        "grows: take InfiniteWidth, or at_any_richness=True for the limit at the richness of this width"
+        f"{number}the read-out is larger than the other layers by a power of the width, so that features stand still "
+        "when it grows: take InfiniteWidth, or at_any_richness=True for the limit at the richness of this width"
     )
     return Assumption("richness 1/(gamma m_L N sigma_L) at least N^(-1/4)", missing, 0.0, detail)

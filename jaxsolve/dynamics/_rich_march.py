@@ -12,7 +12,6 @@ from jaxtyping import Array, Bool, Float, Int
 from .. import dmft
 from .._clock import nearest_step
 from .._dynamics import (
-    AbstractChoice,
     AbstractMarching,
     AbstractStandIn,
     AbstractState,
@@ -24,6 +23,7 @@ from .._memory import free_memory
 from .._problem import Problem
 from .._results import RESULTS
 from .._safe import safe_sqrt
+from ._approximation import AbstractApproximation
 from ._saves import empty_saves, Saves
 
 
@@ -69,7 +69,7 @@ class RichMarch(AbstractStandIn, AbstractMarching):
         samples, seed: of networks with activations.
     """
 
-    source: AbstractChoice
+    source: AbstractApproximation
     rate: Float[Array, ""] | None
     count: int = eqx.field(static=True)  # the size of arrays
     samples: int = eqx.field(static=True)  # the size of arrays
@@ -183,7 +183,9 @@ class RichMarch(AbstractStandIn, AbstractMarching):
             saved=jax.tree.map(lambda leaf: leaf[first], state.saves.saved),
             params=_values(problem, state.inputs, state.known, network),
             t_end=state.nodes.times[state.steps],
-            result=state.result,
+            result=RESULTS.where(
+                state.result == RESULTS.invalid, state.result, self.source.judged(problem, state.result)
+            ),
             steps=state.steps,
             rejected=jnp.zeros_like(state.steps),
             evaluations=-jnp.ones_like(state.steps),
@@ -193,7 +195,7 @@ class RichMarch(AbstractStandIn, AbstractMarching):
         )
 
     def _certificate(self, problem: Problem, state: LimitState, network: dmft.Network) -> Certificate:
-        """Energy balance of the flow; the standard error of outputs, and what found no room among the directions."""
+        """Energy balance and residual of the flow; the standard error of outputs, and what found no room."""
         f, test = jax.vmap(lambda one, here: _outputs(problem, state.inputs, one, here))(state.known, network)
         value = jax.vmap(lambda f: problem.loss.value(f, problem.y))
         start = value(jnp.zeros_like(f))  # f = 0
@@ -206,7 +208,10 @@ class RichMarch(AbstractStandIn, AbstractMarching):
             error = jnp.max(jnp.std(found, axis=0, ddof=1)) / f.shape[0] ** 0.5 / size
             missed = jnp.maximum(jnp.maximum(missed, error), LEAST_OF_SAMPLES**2)
         nothing = jnp.full((), jnp.nan, f.dtype)
-        return Certificate(nothing, nothing if self.rate is not None else balance, nothing, sampling_error=missed)
+        if self.rate is not None:
+            return Certificate(nothing, nothing, nothing, sampling_error=missed)
+        residual = jnp.max(state.known.residual)
+        return Certificate(nothing, balance, nothing, sampling_error=missed, residual=residual)
 
 
 def _law(problem: Problem, inputs: dmft.Basis, *, implicit: bool) -> dmft.Law:

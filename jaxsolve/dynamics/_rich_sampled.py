@@ -7,7 +7,6 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .. import dmft, nets
 from .._dynamics import (
-    AbstractChoice,
     AbstractMarching,
     AbstractStandIn,
     AbstractState,
@@ -17,6 +16,7 @@ from .._dynamics import (
 )
 from .._problem import Problem
 from .._results import RESULTS
+from ._approximation import AbstractApproximation
 from ._saves import Saves
 
 
@@ -47,7 +47,7 @@ class RichSampled(AbstractStandIn, AbstractMarching):
         samples, seed: as for `dmft.sampled`.
     """
 
-    source: AbstractChoice
+    source: AbstractApproximation
     flow: AbstractMarching
     samples: int = eqx.field(static=True)  # a shape
     seed: int = eqx.field(static=True)  # of constants of the program
@@ -88,7 +88,7 @@ class RichSampled(AbstractStandIn, AbstractMarching):
             saved=jax.lax.map(values, run.saved),
             params=values(run.params),
             t_end=run.t_end,
-            result=run.result,
+            result=self.source.judged(problem, run.result),
             steps=run.steps,
             rejected=run.rejected,
             evaluations=run.evaluations,

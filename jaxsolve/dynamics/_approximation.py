@@ -1,0 +1,21 @@
+"""What stands in for the training of a network under assumptions, such as that of infinite width."""
+
+import abc
+
+from .._dynamics import AbstractChoice, Assumption
+from .._problem import Problem
+from .._results import RESULTS
+
+
+class AbstractApproximation(AbstractChoice):
+    """A choice that describes some problems only."""
+
+    @abc.abstractmethod
+    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
+        """What it asks of a problem, whatever its loss."""
+
+    def judged(self, problem: Problem, result: RESULTS) -> RESULTS:
+        """How a run ended: as not applicable where an assumption fails, which may be known by traced numbers only."""
+        for assumption in self.assumptions(problem):
+            result = RESULTS.where(assumption.holds, result, RESULTS.not_applicable)
+        return RESULTS.where(problem.valid, result, RESULTS.invalid)
