@@ -34,6 +34,7 @@ class Edge(NamedTuple):
     Attributes:
         eigenvalues: of the preconditioned Hessian, relative to the edge, descending.
         variances: eigenvalues of Sigma, descending.
+        trace: of Sigma.
         loss: what the oscillation adds to the average of the loss.
         gradient: what it adds to that of the squared gradient.
         excess: the most that an eigenvalue has been beyond the edge, relative to it.
@@ -43,6 +44,7 @@ class Edge(NamedTuple):
 
     eigenvalues: Float[Array, " k"]
     variances: Float[Array, " k"]
+    trace: Float[Array, ""]
     loss: Float[Array, ""]
     gradient: Float[Array, ""]
     excess: Float[Array, ""]
@@ -175,7 +177,7 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
         zero, none = jnp.zeros((), dtype), jnp.zeros((self.k,), dtype)
         top = pairs.values[: self.k] / EDGE
         beyond = (top[0] > BEYOND).astype(dtype)
-        return Point(jnp.concatenate([w, nu, zero[None]]), Edge(top, none, zero, zero, zero, zero, beyond))
+        return Point(jnp.concatenate([w, nu, zero[None]]), Edge(top, none, zero, zero, zero, zero, zero, beyond))
 
     def _first(self, size: int, dtype: Any) -> Pairs:
         return first_pairs(size, self.k + 1, dtype)
@@ -339,6 +341,7 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
         return Edge(
             eigenvalues,
             variances,
+            jnp.sum(x_matrix * model.metric),
             jnp.trace(x_matrix) * EDGE / 2 - x @ slack / 2,
             jnp.sum(x_matrix * model.images),
             jnp.where(watched, jnp.maximum(before.excess, top), before.excess),

@@ -251,6 +251,15 @@ def test_the_central_flow_says_that_it_has_no_derivatives():
         jax.grad(by[0])(0.5)
 
 
+def test_variances_that_do_not_add_up_are_not_shown(monkeypatch):
+    """As a GPU's were, which found zeros for a matrix whose trace is not 0: the run itself does not need them."""
+    monkeypatch.setattr(jnp.linalg, "eigvalsh", lambda matrix: jnp.zeros(matrix.shape[:-1], matrix.dtype))
+    watched = [observe.loss(), observe.averaged_loss(), observe.oscillation()]
+    run = solve(valley(1.7), CentralFlow(rate=RATE, max_unstable=1), jnp.array([0.0, 2.5]), observe=watched)
+    assert run["averaged_loss"][1] > run["loss"][1]
+    np.testing.assert_array_equal(run["oscillation"], [[0.0], [np.nan]])
+
+
 @pytest.mark.slow
 def test_one_eigenvalue_oscillates_as_in_closed_form():
     """s = max(0, 2 <-grad L, grad S>/|grad S|^2) at S = 2/rate; without the 2 it fails."""
