@@ -16,8 +16,8 @@ from tests.processes import ROOT
 from tests.sweeps.inside import cores, read_devices
 
 
-# 37 lanes, of which eight devices cannot take equally many: a closed form, and descents in a loop and in lockstep with
-# refill. The last time is that of an event, so lanes take different numbers of steps.
+# 37 lanes, of which eight devices cannot take equally many: a closed form, and descents in a loop and in lockstep, with
+# refill and all at once. The last time is that of an event, so lanes take different numbers of steps.
 RATES = np.geomspace(0.1, 5.0, 37)
 CODE = """
 import json, pathlib, tempfile, warnings
@@ -32,15 +32,18 @@ from tests import cases
 
 build = lambda rate: cases.modes(jnp.ones(2), jnp.stack([rate, jnp.ones(())]))
 march = Descent(optax.sgd(0.1), until=until.loss_below(1e-3))
-ways = {
-    Fused: ("fused", cases.ModesDecay()), Looped: ("looped", march), Lockstep: ("stepped", march)
-}
+ways = [
+    (Fused, "fused", cases.ModesDecay(), 20),
+    (Looped, "looped", march, 20),
+    (Lockstep, "stepped", march, 20),
+    (Lockstep, "all stepped", march, 40),
+]
 found = {}
-for kind, (name, dynamics) in ways.items():
+for kind, name, dynamics, size in ways:
     _execute._kind = lambda *args: kind
     for count in (1, 8):
         devices = jax.local_devices()[:count] if count == 1 else None
-        options = {"observe": observe.outputs(), "devices": devices, "batch_size": 20, "progress": False}
+        options = {"observe": observe.outputs(), "devices": devices, "batch_size": size, "progress": False}
         data = sweep(build, {"rate": np.geomspace(0.1, 5.0, 37)}, dynamics, [0.3, jnp.inf], **options)
         found[f"{name} {count}"] = [data["outputs"].values[..., 0].tolist(), data["steps"].values.tolist()]
 with tempfile.TemporaryDirectory() as folder:
@@ -89,9 +92,12 @@ def _elsewhere(code: str, settings: dict[str, str]) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("way", ["fused", "stepped", "looped"])
+WAYS = pytest.mark.parametrize("way", ["fused", "looped", "stepped", "all stepped"])
+
+
+@WAYS
 def test_eight_devices_are_as_one(way):
-    """To a few units of rounding: measured is 0 for all three."""
+    """To a few units of rounding: measured is 0 for all."""
     (one, steps), (eight, steps_of_eight) = (_on_eight()[0][f"{way} {count}"] for count in (1, 8))
     assert one.shape == (37, 2, 2)
     np.testing.assert_allclose(eight, one, rtol=1e-14)
@@ -99,7 +105,7 @@ def test_eight_devices_are_as_one(way):
     assert len(np.unique(steps)) == (1 if way == "fused" else 25)
 
 
-@pytest.mark.parametrize("way", ["fused", "stepped", "looped"])
+@WAYS
 def test_lanes_on_eight_devices_are_exact(way):
     """Each in its place: (1 - 0.1 rate)^3 is what three steps of descent leave."""
     outputs, _ = _on_eight()[0][f"{way} 8"]

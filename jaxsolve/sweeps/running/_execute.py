@@ -36,8 +36,8 @@ from ._runner import AbstractRunner, Batch, Fused, Origin, Waiting
 log = logging.getLogger("jaxsolve")
 
 AHEAD = 2  # programs compiled at once, while an earlier one runs: XLA compiles one of them on one core
-# Lanes of a batch, where nobody chooses: results come often enough, and fit into memory. A step in lockstep waits for
-# its kernels to be launched, so that more lanes hardly cost more.
+# Lanes of a batch, where nobody chooses: results come often enough, and fit into memory. In lockstep, on each device: a
+# step waits for its kernels to be launched, so that more lanes hardly cost more.
 LOOPED, STEPPED, FUSED = 64, 1024, 65536
 LOOK = 0.1  # seconds between two looks at whether to stop
 SHARE = 0.5  # of the free memory that batches may take: what a step works with comes on top of what XLA plans
@@ -100,7 +100,8 @@ def trace_group(
 
 def default_batch(dynamics: AbstractDynamics, lanes: int, devices: Devices) -> int:
     """Lanes run together of so many, if they fit into memory. The dynamics is the one that the problem chooses."""
-    return min(lanes, {Looped: LOOPED, Lockstep: STEPPED, Fused: FUSED}[_kind(dynamics, devices)])
+    most = {Looped: LOOPED, Lockstep: STEPPED * len(devices), Fused: FUSED}
+    return min(lanes, most[_kind(dynamics, devices)])
 
 
 def _kind(dynamics: AbstractDynamics, devices: Devices) -> Any:

@@ -79,7 +79,7 @@ class Looped(AbstractRunner):
 
 @final
 class Lockstep(AbstractRunner):
-    """All places of a batch make a step at once, and new lanes take the places of finished ones.
+    """All places of a batch make a step at once, and new lanes take the places of finished ones, if there are more.
 
     It takes turns: in each, lanes enter a batch, all march until enough are done, and some of those leave it. Best on
     accelerators, and for lanes so small that a step of one is mostly overhead.
@@ -89,8 +89,9 @@ class Lockstep(AbstractRunner):
 
     def _program(self) -> Any:
         rows = self._rows
-        # A group that fits into a batch enters and leaves it at once.
-        portion = self._portion = rows if self.builder.lanes <= self.size else max(1, rows // PORTION)
+        portion = self._portion = max(1, rows // PORTION)
+        # A group that fits into a batch enters it at once. It leaves by portions: what is observed may be large.
+        entering = self._entering = rows if self.builder.lanes <= self.size else portion
 
         def begin(cells: dict[str, Array], count: int) -> Any:
             own, shared = jax.vmap(self.builder.leaves, out_axes=Leaves(0, None), axis_size=count)(cells)
@@ -103,14 +104,14 @@ class Lockstep(AbstractRunner):
 
         def turn(
             cells: dict[str, Array],
-            places: Int[Array, " portion"],
+            places: Int[Array, " entering"],
             live: Bool[Array, " rows"],
             limit: Int[Array, " device"],
             target: Int[Array, " device"],
             held: Any,
         ) -> tuple[Lanes, Any, Int[Array, " portion"], Int[Array, " rows"], Int[Array, " device"]]:
             def enter(held: Any) -> Any:
-                new = begin(cells, portion)
+                new = begin(cells, entering)
                 return jax.tree.map(lambda old, put: old.at[places].set(put, mode="drop"), held, new)
 
             own, state = jax.lax.cond(jnp.any(places < rows), enter, lambda held: held, held)
@@ -147,8 +148,8 @@ class Lockstep(AbstractRunner):
         whole = lambda leaf: jax.ShapeDtypeStruct((len(self.devices) * rows, *leaf.shape[1:]), leaf.dtype)
         self._empty = jax.tree.map(whole, (own, state))
         number = jax.ShapeDtypeStruct((1,), jnp.int32)
-        places, live = jax.ShapeDtypeStruct((portion,), jnp.int32), jax.ShapeDtypeStruct((rows,), bool)
-        return turn, [self.shapes(portion), places, live, number, number, (own, state)]
+        places, live = jax.ShapeDtypeStruct((entering,), jnp.int32), jax.ShapeDtypeStruct((rows,), bool)
+        return turn, [self.shapes(entering), places, live, number, number, (own, state)]
 
     def run(self, cells: Cells, waiting: Waiting, hand_over: Callable[[Batch], Any]) -> None:
         # What the host knows of the places of a batch has one row per device.
@@ -184,12 +185,15 @@ class Lockstep(AbstractRunner):
 
     def _enter(self, lanes: np.ndarray, waiting: Waiting) -> tuple[np.ndarray, np.ndarray]:
         """Puts lanes into places that hold none: which places, for each device, and the lanes."""
-        free = [np.flatnonzero(row == NONE)[: self._portion] for row in lanes]
+        free = [np.flatnonzero(row == NONE)[: self._entering] for row in lanes]
         # One for each device in turn, so that all of them are busy.
         turns = sorted((turn, device) for device, places in enumerate(free) for turn in range(len(places)))
-        size = len(lanes), self._portion
+        size = len(lanes), self._entering
         places, chosen = np.full(size, self._rows, np.int32), np.zeros(size, int)
-        for lane, (turn, device) in zip(waiting.take(len(turns)), turns, strict=False):
+        taken = list(waiting.take(len(turns)))
+        while taken and len(taken) < len(turns) and len(waiting):  # it gives no more than a window at once
+            taken += list(waiting.take(len(turns) - len(taken)))
+        for lane, (turn, device) in zip(taken, turns, strict=False):
             places[device, turn], chosen[device, turn] = free[device][turn], lane
             lanes[device, free[device][turn]] = lane
         return places, chosen.ravel()
