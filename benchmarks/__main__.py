@@ -3,10 +3,11 @@
 import argparse
 import importlib
 import json
+import os
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, UTC
 from pathlib import Path
 from typing import Any
@@ -34,27 +35,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=("cpu", "gpu", "tpu"), help="in place of the default one")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to keep the numbers, beside those of others")
     asked = parser.parse_args(arguments)
-    unknown = [name for name in asked.names if name not in NAMES]
+    names = [name.replace("-", "_") for name in asked.names] or NAMES
+    unknown = [name for name in names if name not in NAMES]
     if unknown:
         parser.error(f"there is no benchmark {unknown[0]!r}: choose from {', '.join(NAMES)}")
-    if asked.device:
-        jax.config.update("jax_platforms", asked.device)
+    if asked.device == "cpu":
+        jax.config.update("jax_platforms", "cpu")
+    elif asked.device and asked.device != jax.default_backend():
+        parser.error(f"JAX finds no {asked.device} here: its default device is a {jax.default_backend()}")
+    os.environ["JAX_DEFAULT_MATMUL_PRECISION"] = "highest"  # of the processes that benchmarks start
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_default_matmul_precision", "highest")  # no TF32: errors are compared
     where = machine()
     print(", ".join(f"{key} {value}" for key, value in where.items()))
-    names = asked.names or NAMES
     found: dict[str, Any] = {
         "machine": where,
         "quick": asked.quick,
         "benchmarks": _kept(asked.json, where, asked.quick),
     }
     for name in names:
-        found["benchmarks"][name] = _run(name, quick=asked.quick)
-        if asked.json:  # after each, so that an interruption loses one
-            asked.json.parent.mkdir(parents=True, exist_ok=True)
-            asked.json.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        before = found["benchmarks"].get(name)
+        for facts in _run(name, quick=asked.quick):
+            found["benchmarks"][name] = facts
+            if asked.json and before is None:  # after each row, so that an interruption loses none
+                _keep(asked.json, found)
+        if asked.json:
+            _keep(asked.json, found)
     return int(any(found["benchmarks"][name]["failed"] for name in names))
+
+
+def _keep(file: Path, found: dict[str, Any]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    beside = file.with_name(f"{file.name}.new")  # a kill while it is written leaves what was there
+    beside.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    beside.replace(file)
 
 
 def _kept(file: Path | None, where: dict[str, Any], quick: bool) -> dict[str, Any]:
@@ -65,26 +79,34 @@ def _kept(file: Path | None, where: dict[str, Any], quick: bool) -> dict[str, An
     return before["benchmarks"] if (before["machine"], before["quick"]) == (where, quick) else {}
 
 
-def _run(name: str, *, quick: bool) -> dict[str, Any]:
+def _run(name: str, *, quick: bool) -> Iterator[dict[str, Any]]:
+    """What is known after each row, of a benchmark that has failed as long as it has not run to its end."""
     print(f"\n== {name}", flush=True)
-    others, begin, rows, failed = Others(), time.perf_counter(), list[Row](), False
+    others, begin, rows = Others(), time.perf_counter(), list[dict[str, Any]]()
+
+    def known(row: Row | None, *, failed: bool) -> dict[str, Any]:
+        if row is not None:
+            print(row, flush=True)
+            rows.append(row.facts())
+        seconds, busy, date = time.perf_counter() - begin, others.busy(), datetime.now(UTC).date().isoformat()
+        facts = {"date": date, "failed": failed, "busy": busy, "seconds": seconds, "peak_memory": peak_memory()}
+        return facts | {"rows": rows}
+
     try:
         for row in importlib.import_module(f".{name}", __package__).main(quick=quick):
-            print(row, flush=True)
-            rows.append(row)
+            yield known(row, failed=True)
+        facts = known(None, failed=False)
     except Exception as error:  # whatever it is, the other benchmarks are worth running
         traceback.print_exc()
         said = " ".join(str(error).split())[:200]
-        rows.append(Row("ran to its end", 0, ">=", 1, note=f"{type(error).__name__}: {said}"))
-        print(rows[-1], flush=True)
-        failed = True
-    seconds, busy, memory = time.perf_counter() - begin, others.busy(), peak_memory()
-    noisy = f", NOISY, ratios are trusted more than times (goal: <= {BUSY:g} %)" if busy > BUSY else ""
-    print(f"{seconds:.0f} s in all, at most {memory / 1e9:.2f} GB held so far; others used {busy:.0f} %{noisy}")
-    date, kept = datetime.now(UTC).date().isoformat(), [row.facts() for row in rows]
+        facts = known(Row("ran to its end", 0, ">=", 1, note=f"{type(error).__name__}: {said}"), failed=True)
+    noisy = f", NOISY, ratios are trusted more than times (goal: <= {BUSY:g} %)" if facts["busy"] > BUSY else ""
+    print(
+        f"{facts['seconds']:.0f} s in all, at most {facts['peak_memory'] / 1e9:.2f} GB held so far; "
+        f"others used {facts['busy']:.0f} %{noisy}"
+    )
     forget_programs()
-    facts = {"date": date, "failed": failed, "busy": busy, "seconds": seconds, "peak_memory": memory}
-    return facts | {"rows": kept}
+    yield facts
 
 
 if __name__ == "__main__":

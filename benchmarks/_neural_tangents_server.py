@@ -182,6 +182,9 @@ def structured_server() -> Iterator[Server | str]:
     if uv is None:
         yield "uv, which makes its environment, is not installed"
         return
+    if jax.default_backend() != "cpu":
+        yield "its environment is one for processors"
+        return
     with tempfile.TemporaryDirectory() as name, (Path(name) / "errors").open("w+") as errors:
         process = subprocess.Popen(
             [uv, "run", "--quiet", "--script", __file__],

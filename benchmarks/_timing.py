@@ -45,7 +45,9 @@ def own_process(code: str, **environment: str) -> list[float]:
     Raises:
         RuntimeError: it fails; the message ends like its errors.
     """
-    environment = {**os.environ, "JAX_PLATFORMS": jax.default_backend(), **environment}
+    # An accelerator is the default where there is one; JAX's names for its kinds are not those that it takes.
+    device = {"JAX_PLATFORMS": "cpu"} if jax.default_backend() == "cpu" else {}
+    environment = {**os.environ, **device, **environment}
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:

@@ -67,7 +67,7 @@ def _command(run: dict[str, Any]) -> str:
 
 
 def _warnings(runs: dict[str, dict[str, Any]]) -> str:
-    """What ran while others used the machine, what ended by an exception, and what did not run."""
+    """What ran while others used the machine, what did not run to its end, and what did not run."""
     said = []
     for column, run in runs.items():
         done = run["benchmarks"]
@@ -75,7 +75,7 @@ def _warnings(runs: dict[str, dict[str, Any]]) -> str:
         noisy = [f"{name} ({one['busy']:.0f} %)" for name, one in done.items() if one["busy"] > BUSY]
         for what, names in (
             (f"Noisy{of}, as others used more than {BUSY:g} % of the cores, so trust ratios more than times", noisy),
-            (f"Ended by an exception{of}", [name for name, one in done.items() if one["failed"]]),
+            (f"Not run to its end{of}", [name for name, one in done.items() if one["failed"]]),
             (f"Not run{of}", [name for name in NAMES if name not in done]),
         ):
             said += [f"- {what}: {', '.join(names) or 'none'}."]

@@ -57,6 +57,19 @@ def test_an_exception_loses_one_benchmark_alone(tmp_path, monkeypatch, capsys):
     assert list(json.loads(kept.read_text())["benchmarks"]) == ["limits"]
 
 
+def test_what_was_measured_before_a_kill_is_kept(tmp_path, monkeypatch):
+    def killed(*, quick):
+        yield Row("before", 1.0)
+        raise SystemExit
+
+    monkeypatch.setattr(foundations, "main", killed)
+    monkeypatch.setattr(jax.config, "update", lambda *_: None)
+    with pytest.raises(SystemExit):
+        suite.main(["foundations", "--json", str(tmp_path / "kept.json")])
+    found = json.loads((tmp_path / "kept.json").read_text())["benchmarks"]["foundations"]
+    assert ([row["what"] for row in found["rows"]], found["failed"]) == (["before"], True)
+
+
 def test_without_pytorch_it_says_how_to_have_it(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "torch", None)  # as if it were not installed
     assert list(pytorch.main(quick=True)) == []
@@ -80,6 +93,12 @@ def test_what_a_child_of_a_child_uses_is_ours():
         process.stdout.readline()
         assert Others()._now()[2] - begin > 0.4  # the server lives, its child has ended
         process.communicate(b"\n")
+
+
+def test_a_device_that_is_not_here_is_named(capsys):
+    with pytest.raises(SystemExit):
+        suite.main(["first-contact", "--device", "tpu"])
+    assert "JAX finds no tpu here: its default device is a cpu" in capsys.readouterr().err
 
 
 def test_an_unknown_benchmark_is_named(capsys):
