@@ -255,9 +255,11 @@ def test_variances_that_do_not_add_up_are_not_shown(monkeypatch):
     """As a GPU's were, which found zeros for a matrix whose trace is not 0: the run itself does not need them."""
     monkeypatch.setattr(jnp.linalg, "eigvalsh", lambda matrix: jnp.zeros(matrix.shape[:-1], matrix.dtype))
     watched = [observe.loss(), observe.averaged_loss(), observe.oscillation()]
-    run = solve(valley(1.7), CentralFlow(rate=RATE, max_unstable=1), jnp.array([0.0, 2.5]), observe=watched)
-    assert run["averaged_loss"][1] > run["loss"][1]
-    np.testing.assert_array_equal(run["oscillation"], [[0.0], [np.nan]])
+    ts = jnp.linspace(0.0, 3.0, 13)  # so many as in no other test: programs are kept
+    run = solve(valley(1.9), CentralFlow(rate=RATE, max_unstable=1), ts, observe=watched)
+    swings = np.asarray(run["averaged_loss"] > run["loss"])
+    assert 3 < swings.sum() < len(ts)
+    np.testing.assert_array_equal(run["oscillation"][:, 0], np.where(swings, np.nan, 0.0))
 
 
 @pytest.mark.slow
