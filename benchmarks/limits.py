@@ -6,6 +6,7 @@ The settings are those of the authors' notebooks (Bordelon & Pehlevan 2022): dep
 import statistics
 from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 import jax
@@ -105,7 +106,7 @@ def _flow(what: str, setting: Setting, *, times_faster: float) -> Iterator[Row]:
     error = lambda f: float(jnp.max(jnp.abs(f - reference)))
     settled, most, _ = _settled(setting, problem)
     allowed = error(settled[kept])
-    count = next(n for n in range(1, most + 1) if error(fixed_point(setting, problem, n)[kept]) <= 1.1 * allowed)
+    count = next(n for n, f in enumerate(_sweeps(setting, problem), 1) if error(f[kept]) <= 1.1 * allowed)
     nodes = next(n for n in (4, 8, 16, 32, 64, 128, 256) if error(solve(n)) <= allowed)
     both = [lambda: solve(nodes), lambda: fixed_point(setting, problem, count)]
     seconds, theirs = (statistics.median(way) for way in in_turns(both, 5, budget=60))
@@ -120,22 +121,25 @@ def _flow(what: str, setting: Setting, *, times_faster: float) -> Iterator[Row]:
 
 def _settled(setting: Setting, problem: js.Problem) -> tuple[Float[Array, "t n"], int, float]:
     """Outputs by sweeps until one moves them by less than `EQUAL`; how many, and by how much the last one did."""
-    y, layers = problem.y[:, 0], _lazy(problem.x @ problem.x.T / setting.dimension, setting)
-    f, count, moved = jnp.zeros((setting.steps, len(y))), 0, np.inf
-    while count < MOST and not moved < EQUAL:
-        before = f
-        layers, f = _sweep(setting, y, layers)
-        count, moved = count + 1, float(jnp.max(jnp.abs(f - before)))
-    return f, count, moved
+    f, moved = jnp.zeros((setting.steps, setting.samples)), np.inf
+    for count, new in enumerate(islice(_sweeps(setting, problem), MOST), 1):
+        f, moved = new, float(jnp.max(jnp.abs(new - f)))
+        if moved < EQUAL:
+            return f, count, moved
+    return f, MOST, moved
 
 
 def fixed_point(setting: Setting, problem: js.Problem, count: int) -> Float[Array, "t n"]:
-    """The outputs after so many sweeps from kernels that stand still."""
+    """The outputs after so many sweeps."""
+    return next(islice(_sweeps(setting, problem), count - 1, None))
+
+
+def _sweeps(setting: Setting, problem: js.Problem) -> Iterator[Float[Array, "t n"]]:
+    """The outputs after one sweep more each time, from kernels that stand still."""
     y, layers = problem.y[:, 0], _lazy(problem.x @ problem.x.T / setting.dimension, setting)
-    f = jnp.tile(y, (setting.steps, 1))
-    for _ in range(count):
+    while True:
         layers, f = _sweep(setting, y, layers)
-    return f
+        yield f
 
 
 def _sampled(what: str, setting: Setting, activation: js.nets.Activation, *, goal: float) -> Iterator[Row]:

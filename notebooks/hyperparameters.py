@@ -150,17 +150,9 @@ plt.show()
 # What does it look like? A factor moved from one layer of a linear network to the next changes nothing, so single
 # sigmas and etas say little. What such factors leave as it is: what each layer adds to the kernel at the start, eta_l
 # times the square of the other layers' sigmas.
-
-# %%
-for depth in DEPTHS:
-    form = js.dmft.normal_form(problem(tuned[depth]).net)
-    shares = form.rate * jnp.prod(form.variance) / form.variance
-    whole, last = float(shares.sum()), float(shares[-1])
-    print(f"depth {depth}: kernel at the start {whole:.2f}, {last / whole:.1%} of it from the read-out")
-
-# %% [markdown]
-# In numbers: the best sigma and eta that all layers share, by depth; what each layer adds to the kernel at the start
-# where every layer has its own; and the mean loss of networks of width 800 with these, beside that of the limit.
+#
+# In numbers: the best sigma and eta that all layers share, by depth; these parts of the kernel where every layer has
+# its own; and the mean loss of networks of width 800 with these, beside that of the limit.
 
 # %%
 print("depth  sigma    eta   kernel at the start by layer, first to last   width 800   limit")

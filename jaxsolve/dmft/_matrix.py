@@ -57,7 +57,7 @@ class Directions(eqx.Module):
         def one_more(i: Int[Array, ""], found: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             block, count, missed = found
             left = rest[i]
-            for _ in range(2 if number > 1 else 0):
+            for _ in range(2 if number > 1 else 0):  # of one alone there are no others
                 left = left - (block @ left / size) @ block
             square = jnp.mean(left**2)
             large = square > (least * scale) ** 2

@@ -2,7 +2,7 @@
 
 import abc
 
-from .._dynamics import AbstractChoice, Assumption
+from .._dynamics import AbstractChoice, Assumption, Validity
 from .._problem import Problem
 from .._results import RESULTS
 
@@ -14,8 +14,11 @@ class AbstractApproximation(AbstractChoice):
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """What it asks of a problem, whatever its loss."""
 
+    def check(self, problem: Problem) -> Validity:
+        """Whether it describes a problem, whatever its loss, and by how much that misses what is assumed."""
+        return Validity(self.assumptions(problem))
+
     def judged(self, problem: Problem, result: RESULTS) -> RESULTS:
         """How a run ended: as not applicable where an assumption fails, which may be known by traced numbers only."""
-        for assumption in self.assumptions(problem):
-            result = RESULTS.where(assumption.holds, result, RESULTS.not_applicable)
+        result = RESULTS.where(self.check(problem).applies, result, RESULTS.not_applicable)
         return RESULTS.where(problem.valid, result, RESULTS.invalid)

@@ -74,10 +74,6 @@ class AbstractFixedKernel(AbstractApproximation):
             return KernelSolution(self)
         return KernelMarch(self, GradientFlow() if self.flow is None else self.flow)
 
-    def check(self, problem: Problem) -> Validity:
-        """Whether the kernel describes a problem, whatever its loss."""
-        return Validity(self.assumptions(problem))
-
     def at(self, problem: Problem, t: Float[Array, ""]) -> View:
         """The problem at time t in [0, inf], in closed form. Raises NotApplicable for another loss than MSE."""
         return KernelSolution(self).at(problem, t)

@@ -105,10 +105,6 @@ class RichLimit(AbstractApproximation):
             return ts
         return nearest_step(ts, self.rate.astype(ts.dtype), self.nodes)[1]
 
-    def check(self, problem: Problem) -> Validity:
-        """Whether this limit describes a problem, and by how much it misses what is assumed."""
-        return Validity(self.assumptions(problem))
-
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """What a problem must be like."""
         net, dtype = problem.net, problem.x.dtype

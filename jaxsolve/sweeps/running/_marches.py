@@ -190,9 +190,9 @@ class Lockstep(AbstractRunner):
         turns = sorted((turn, device) for device, places in enumerate(free) for turn in range(len(places)))
         size = len(lanes), self._entering
         places, chosen = np.full(size, self._rows, np.int32), np.zeros(size, int)
-        taken = list(waiting.take(len(turns)))
-        while taken and len(taken) < len(turns) and len(waiting):  # it gives no more than a window at once
-            taken += list(waiting.take(len(turns) - len(taken)))
+        taken: list[int] = []
+        while len(taken) < len(turns) and len(waiting):  # it gives no more than a window at once
+            taken += waiting.take(len(turns) - len(taken)).tolist()
         for lane, (turn, device) in zip(taken, turns, strict=False):
             places[device, turn], chosen[device, turn] = free[device][turn], lane
             lanes[device, free[device][turn]] = lane
