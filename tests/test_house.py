@@ -58,7 +58,7 @@ GUARDED = {
     "cloudpickle": ("sweeps/cluster",),
     "neural_tangents": ("kernels/_neural_tangents.py",),
     "tensorflow": (),
-    "sklearn": ("data",),
+    "sklearn": (),
 }
 FOREIGN = {"theory": ("diffrax", "optax")}  # theory never integrates
 LAZY = (

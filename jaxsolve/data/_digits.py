@@ -1,11 +1,15 @@
 """Scikit-learn's bundled handwritten digits."""
 
-from typing import Any
+import importlib.util
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import cast
 
+import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from ._dataset import Dataset
-from ._labels import Request, split_at_random, Task
+from ._labels import Images, Request, split_at_random, Task
 from ._transforms import pca as principal_components
 
 
@@ -45,8 +49,13 @@ def digits(
     request = Request(task, n_train, n_test, key)
     request.check()
     transform = None if pca is None else principal_components(pca)
-    from sklearn.datasets import load_digits  # slow to import and needed here alone
-
-    bunch: Any = load_digits()
-    data = split_at_random((bunch.data, bunch.target), request, brightest=16, name="handwritten digits")
+    data = split_at_random(_samples(), request, brightest=16, name="handwritten digits")
     return data if transform is None else data.transform(transform)
+
+
+def _samples() -> Images:
+    # What `sklearn.datasets.load_digits` reads, without importing scikit-learn, which takes seconds.
+    installed = cast(ModuleSpec, importlib.util.find_spec("sklearn"))
+    path = Path(cast(str, installed.origin)).parent / "datasets" / "data" / "digits.csv.gz"
+    table = np.loadtxt(path, delimiter=",", dtype=np.uint8)
+    return table[:, :-1], table[:, -1]

@@ -40,7 +40,8 @@ class RichLimit(AbstractApproximation):
 
     The certificate tells how much is left of the choice of samples, and of a node's own equations.
 
-    Provides outputs, test outputs, the kernel, and `observe.feature_kernel` and `gradient_kernel` of all hidden layers.
+    Provides outputs, test outputs, the kernel, `observe.feature_kernel` and `gradient_kernel` of all hidden layers, and
+    `layer_alignment` of two-layer networks.
 
     Arguments:
         rate: of gradient descent on the full batch, in gradient-flow time per step; None for gradient flow.

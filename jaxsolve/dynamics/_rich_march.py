@@ -1,7 +1,5 @@
 """Deep networks in the rich limit, node by node."""
 
-import math
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -19,11 +17,11 @@ from .._dynamics import (
     FunctionValues,
     March,
 )
-from .._memory import free_memory
 from .._problem import Problem
 from .._results import RESULTS
 from .._safe import safe_sqrt
 from ._approximation import AbstractApproximation
+from ._rich_memory import allowed, require_memory, require_memory_of_kernels
 from ._saves import empty_saves, Saves
 
 
@@ -83,6 +81,7 @@ class RichMarch(AbstractStandIn, AbstractMarching):
         return self.source.times(ts)
 
     def init(self, problem: Problem, ts: Float[Array, " times"]) -> LimitState:
+        require_memory_of_kernels(problem, ts.size)
         form, inputs = dmft.normal_form(problem.net), dmft.basis(problem.x, problem.x_test)
         dtype = problem.x.dtype
         rate = jnp.ones((), dtype) if self.rate is None else self.rate.astype(dtype)
@@ -130,7 +129,7 @@ class RichMarch(AbstractStandIn, AbstractMarching):
             # Signals that move smoothly have few directions: 4 to 7 per input are usual.
             room = min(nodes * max(inputs, outputs), 32 + 8 * (inputs + outputs)) + block + 1
             advice = f"the training set has {inputs} dimensions and {outputs} outputs: give fewer of either"
-            _require_memory(_size(form, 2 * room, room, dtype.itemsize), advice)
+            require_memory(_size(form, 2 * room, room, dtype.itemsize), advice)
             start = dmft.linear_network(form, inputs, outputs, room, dtype)
             return jax.tree.map(lambda leaf: leaf[None], start)
         least = 1 << (2 * SETS * (3 * block + 1) - 1).bit_length()
@@ -140,9 +139,9 @@ class RichMarch(AbstractStandIn, AbstractMarching):
             )
         each, room = self.samples // SETS, _room_of_samples(self.samples, block)
         size = lambda samples: SETS * _size(form, samples // SETS, _room_of_samples(samples, block), dtype.itemsize)
-        fits = [one for one in (self.samples >> n for n in range(1, 60)) if one >= least and size(one) <= _allowed()]
+        fits = [one for one in (self.samples >> n for n in range(1, 60)) if one >= least and size(one) <= allowed()]
         advice = f"give samples={fits[0]}" if fits else "fewer samples are not enough for so many outputs"
-        _require_memory(size(self.samples), advice)
+        require_memory(size(self.samples), advice)
         start = lambda key: dmft.sampled_network(form, inputs, outputs, room, each, key, dtype)
         return jax.lax.map(start, jr.split(jr.key(self.seed), SETS))
 
@@ -264,6 +263,10 @@ def _values(problem: Problem, inputs: dmft.Basis, known: dmft.Pass, network: dmf
         layers = {f"feature_kernel_{l}": phi for l, phi in enumerate(features) if l > 0}
         layers |= {f"gradient_kernel_{l}": g for l, g in enumerate(gradients[:-1], 1)}
         layers |= {f"preactivation_quantiles_{l}": one for l, one in enumerate(spread, 1)}
+        if form.hidden == 1:
+            outside = (problem.x.shape[1] - train.shape[1]) * jnp.sum(network.spare**2)
+            zeta = dmft.two_layer_alignment(network.first.T, network.last, train, outside=outside)
+            layers["layer_alignment"] = zeta[None]
         return FunctionValues(*_outputs(problem, inputs, known, network), kernel, layers)
 
     return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), jax.vmap(one)(known, network))
@@ -290,16 +293,3 @@ def _room_of_samples(samples: int, block: int) -> int:
 def _size(form: dmft.NormalForm, samples: int, room: int, item: int) -> int:
     """Bytes of all directions, before and after a step."""
     return 2 * item * form.hidden * (4 * room * samples + room**2)
-
-
-def _allowed() -> float:
-    free = free_memory()
-    return math.inf if free is None else free / 2
-
-
-def _require_memory(needed: int, advice: str) -> None:
-    """Raises MemoryError before anything is allocated."""
-    if needed > _allowed():
-        raise MemoryError(
-            f"this rich limit needs {needed / 1e9:.3g} GB, and {_allowed() / 1e9:.3g} GB may be used; {advice}"
-        )

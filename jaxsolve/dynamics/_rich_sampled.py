@@ -17,6 +17,7 @@ from .._dynamics import (
 from .._problem import Problem
 from .._results import RESULTS
 from ._approximation import AbstractApproximation
+from ._rich_memory import allowed, require_memory, require_memory_of_kernels
 from ._saves import Saves
 
 
@@ -67,6 +68,16 @@ class RichSampled(AbstractStandIn, AbstractMarching):
         return eqx.tree_at(where, problem, (net, *still), is_leaf=lambda leaf: leaf is None)
 
     def init(self, problem: Problem, ts: Float[Array, " times"]) -> SampledState:
+        require_memory_of_kernels(problem, ts.size)
+        inputs, outputs = problem.x.shape[1], problem.y.shape[1]
+        # Neurons before and after a step and at all times, and their signals and gradients at all samples.
+        each = problem.x.dtype.itemsize * ((2 + ts.size) * (inputs + outputs) + len(problem.x) * (2 + outputs))
+        fits = [
+            one
+            for one in (self.samples >> n for n in range(1, 60))
+            if one >= 4 * dmft.GROUPS and one * each <= allowed()
+        ]
+        require_memory(self.samples * each, f"give samples={fits[0]}" if fits else "ask for fewer times")
         return SampledState(self.flow.init(self._of_samples(problem), ts))
 
     def advance(self, problem: Problem, state: SampledState, n: Int[Array, ""]) -> SampledState:
@@ -126,4 +137,5 @@ def _observations(net: nets.AbstractDense, x: Float[Array, "n d"]) -> dict[str, 
         "feature_kernel_1": phi @ phi.T / samples,
         "gradient_kernel_1": jnp.einsum("nak,mbk->namb", g, g) / samples,
         "preactivation_quantiles_1": jnp.quantile(h, jnp.asarray(dmft.LEVELS, h.dtype), axis=1).T,
+        "layer_alignment": dmft.two_layer_alignment(net.weights[0], net.weights[1], x)[None],
     }

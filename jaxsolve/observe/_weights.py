@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .. import nets
+from .. import dmft, nets
 from .._checks import describe
 from .._dynamics import Quantity, View
 from .._safe import safe_sqrt
@@ -38,31 +38,21 @@ def _alignment(view: View):
     given = view.given("layer_alignment")
     if given is not None:
         return given
+    if view.params is None:
+        raise ValueError(
+            "layer_alignment is 0 between hidden layers in the limit of infinite width, where it is known of two-layer "
+            "networks only; kernel_alignment() and feature_kernel(layer) serve deep ones"
+        )
     weights = _matrices(view)
-    pairs = [
-        jnp.linalg.norm(above @ below) / (jnp.linalg.norm(above) * jnp.linalg.norm(below))
-        for below, above in zip(weights[:-1], weights[1:], strict=True)
-    ]
-    if _has_a_sign(view.problem.net):
-        signed, on_a_line = _signed_alignment(view)
-        pairs = [jnp.where(on_a_line, signed, pairs[0])]
-    return jnp.stack(pairs)
-
-
-def _has_a_sign(net: nets.AbstractDense) -> bool:
-    return len(net.weights) == 2 and not net.biases and net.out_size == 1
-
-
-def _signed_alignment(view: View):
-    """zeta = u.v/(|u||v|) with v = W n for inputs along n, and whether the inputs lie along any n."""
-    x = view.problem.x
-    longest = x[jnp.argmax(jnp.sum(x**2, axis=1))]
-    n = longest / jnp.linalg.norm(longest)
-    off = jnp.linalg.norm(x - (x @ n)[:, None] * n[None, :])
-    on_a_line = off <= 100 * float(np.finfo(x.dtype).eps) * jnp.linalg.norm(x)
-    w, u = view.params.weights
-    v = w @ n
-    return jnp.sum(u[0] * v) / (jnp.linalg.norm(u) * jnp.linalg.norm(v)), on_a_line
+    if len(weights) == 2:
+        w, u = weights
+        return dmft.two_layer_alignment(w, u, view.problem.x, signed=not view.problem.net.biases)[None]
+    return jnp.stack(
+        [
+            jnp.linalg.norm(above @ below) / (jnp.linalg.norm(above) * jnp.linalg.norm(below))
+            for below, above in zip(weights[:-1], weights[1:], strict=True)
+        ]
+    )
 
 
 def weight_norms() -> Observable:
@@ -97,6 +87,8 @@ def layer_alignment() -> Observable:
     For two-layer networks of any activation with one output, no biases, and inputs on a line: the signed
     zeta = u.v/(|u||v|), v = W n, of Xu & Liu Ziyin (eq. 20), n being the direction of the longest input.
 
+    `RichLimit` knows it of two-layer networks. Between hidden layers it falls like 1/sqrt(width).
+
     Example:
         >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
@@ -104,7 +96,7 @@ def layer_alignment() -> Observable:
         >>> print(bool(jnp.all(js.observe.layer_alignment()(view) <= 1)))
         True
     """
-    return Observable("layer_alignment", _alignment, Quantity.PARAMS, ("pair",))
+    return Observable("layer_alignment", _alignment, Quantity.LAYER_KERNELS, ("pair",))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,6 +9,7 @@ import pytest
 
 from jaxsolve.dmft import descent_nodes, flow_nodes, initial_kernel, Law, linear_network, NormalForm, start, step
 from tests.cases import assert_fails, eps
+from tests.dmft.equations import fixed_point
 
 
 NODES, INPUTS, OUTPUTS = 7, 2, 2
@@ -41,52 +42,18 @@ def _pass(form, nodes, implicit):
     return jax.lax.scan(one_more, known, jnp.arange(count))[1]
 
 
+def _equations(form, nodes, *, response=1.0):
+    push = lambda f: np.asarray(TARGETS) - f - 0.3 * f**3
+    return fixed_point(form, np.asarray(nodes.weights), np.eye(INPUTS), push, OUTPUTS, response=response)
+
+
 PASS = jax.jit(_pass, static_argnums=2)
-
-
-class _Layer(NamedTuple):
-    h: np.ndarray
-    g: np.ndarray
-    a: np.ndarray
-    b: np.ndarray
-
-
-def _fixed_point(form, weights, *, response: float = 1.0):
-    """Bordelon & Pehlevan (2022), linear networks: matrices over (time, index), iterated until they stand still."""
-    variance, rate = np.asarray(form.variance), np.asarray(form.rate)
-    weights, count, depth = np.asarray(weights), len(weights), len(rate) - 1
-    t, i, o = count, INPUTS, OUTPUTS
-    flat = lambda kernel: kernel.reshape(kernel.shape[0] * kernel.shape[1], -1)
-    bottom = np.broadcast_to(np.eye(i)[None, :, None], (t, i, t, i))
-    top = np.broadcast_to(np.eye(o)[None, :, None], (t, o, t, o))
-    nothing = _Layer(np.zeros((t, i, t, i)), np.zeros((t, o, t, o)), np.zeros((t, i, t, o)), np.zeros((t, o, t, i)))
-    layers = [nothing._replace(h=bottom), *[nothing] * depth, nothing._replace(g=top)]
-    f, cross = np.zeros((t, i, o)), np.zeros((t, i, t, o))
-    for _ in range(8 * t):
-        q = np.asarray(TARGETS) - f - 0.3 * f**3
-        for l in range(1, depth + 1):
-            below, above = layers[l - 1], layers[l + 1]
-            c = rate[l - 1] * np.einsum("ts,tisj,sja->tisa", weights, below.h, q)
-            c = c + response * variance[l - 1] * below.a
-            d = rate[l] * np.einsum("ts,tasb,sjb->tasj", weights, above.g, q) + response * variance[l] * above.b
-            u, r, c, d = flat(variance[l - 1] * below.h), flat(variance[l] * above.g), flat(c), flat(d)
-            one, two = np.linalg.inv(np.eye(t * i) - c @ d), np.linalg.inv(np.eye(t * o) - d @ c)
-            h, g = one @ (u + c @ r @ c.T) @ one.T, two @ (r + d @ u @ d.T) @ two.T
-            layers[l] = _Layer(
-                h.reshape(t, i, t, i),
-                g.reshape(t, o, t, o),
-                (one @ c).reshape(t, i, t, o),
-                (two @ d).reshape(t, o, t, i),
-            )
-            cross = (one @ (u @ d.T + c @ r) @ two.T).reshape(t, i, t, o)
-        f = np.einsum("tito->tio", cross)
-    return f, layers[1:-1]
 
 
 @pytest.mark.parametrize("nodes", [descent_nodes(NODES, jnp.asarray(0.4)), flow_nodes(jnp.linspace(0.0, 1.5, NODES))])
 def test_the_pass_solves_the_published_equations(nodes):
     found = PASS(FORM, nodes, bool(nodes.weights[1, 1]))
-    f, layers = _fixed_point(FORM, nodes.weights)
+    f, layers = _equations(FORM, nodes)
     close = eps(2000)
     np.testing.assert_allclose(found.outputs, f, atol=close)
     for equal_h, equal_g, h, g, layer in zip(*found.equal, found.h, found.g, layers, strict=True):
@@ -95,7 +62,7 @@ def test_the_pass_solves_the_published_equations(nodes):
         # At all pairs of times, where the responses of earlier ones are.
         np.testing.assert_allclose(np.einsum("tik,sjk->tisj", h, h), layer.h, atol=close)
         np.testing.assert_allclose(np.einsum("tak,sbk->tasb", g[:, 0], g[:, 0]), layer.g, atol=close)
-    without, _ = _fixed_point(FORM, nodes.weights, response=0.0)
+    without, _ = _equations(FORM, nodes, response=0.0)
     assert_fails(lambda: np.testing.assert_allclose(found.outputs, without, atol=1e-3))
 
 
@@ -124,7 +91,7 @@ def test_the_flow_is_of_second_order():
 def test_nodes_settle_at_a_small_start():
     """Where hidden kernels and outputs are small beside the inputs' kernel and the targets, relative to themselves."""
     nodes, form = flow_nodes(jnp.linspace(0.0, 1.5, NODES)), NormalForm(1e-4 * FORM.variance, FORM.rate)
-    found, (f, layers) = PASS(form, nodes, True), _fixed_point(form, nodes.weights)
+    found, (f, layers) = PASS(form, nodes, True), _equations(form, nodes)
     close = lambda one, other: np.testing.assert_allclose(one, other, atol=eps(1e4) * np.abs(other).max())
     close(found.outputs, f)
     for equal, layer in zip(found.equal[0], layers, strict=True):

@@ -2,6 +2,7 @@
 
 # long: every way to one limit is held against the same networks
 
+import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -45,12 +46,20 @@ def _networks(width, depth, activation, seeds, dynamics, watched=WATCHED, ts=TIM
 
 
 @pytest.mark.parametrize(
-    ("activation", "depth"), [("linear", 2), ("tanh", 1), pytest.param("tanh", 2, marks=pytest.mark.slow)]
+    ("activation", "depth", "rate"),
+    [
+        ("linear", 2, RATE),
+        ("tanh", 1, RATE),
+        pytest.param("tanh", 2, RATE, marks=pytest.mark.slow),
+        pytest.param("tanh", 2, None, marks=pytest.mark.slow),
+    ],
 )
-def test_descent_of_wide_networks_goes_to_it(activation, depth):
+def test_wide_networks_go_to_it(activation, depth, rate):
     watched = [*WATCHED, *LAYERS]
-    rich = js.solve(_problem(64, depth, activation), js.RichLimit(rate=RATE, nodes=STEPS), TIMES, observe=watched)
-    mean, error = _networks(200, depth, activation, 32, js.Descent(optax.sgd(RATE)), watched)
+    limit = js.RichLimit(rate=rate, nodes=40 if rate is None else STEPS)
+    rich = js.solve(_problem(64, depth, activation), limit, TIMES, observe=watched)
+    run = js.GradientFlow(diffrax.Tsit5()) if rate is None else js.Descent(optax.sgd(rate))
+    mean, error = _networks(200, depth, activation, 32, run, watched)
 
     def agree(found):
         for name in found.observed:

@@ -270,6 +270,17 @@ def test_at_small_scale(name, tmp_path):
     assert any(claim.verdict is not Verdict.UNDECIDED for claim in done.claims)
 
 
+@pytest.mark.filterwarnings("ignore:.*lanes can be trusted")
+@pytest.mark.slow
+@pytest.mark.x64_only
+@pytest.mark.parametrize("name", ["bordelon/linear", "bordelon/tanh", "bordelon/twolayer"])
+def test_what_is_published_of_the_rich_limit(name, tmp_path):
+    (done,) = js.papers.reproduce(name, folder=tmp_path, progress=False)
+    verdicts = [claim.verdict for claim in done.claims]
+    assert Verdict.DIFFERS not in verdicts
+    assert verdicts.count(Verdict.UNDECIDED) <= 1  # of networks of small width, whose seeds are few at this scale
+
+
 def test_a_store_of_digits_is_not_carried_on_with_images(tmp_path, monkeypatch):
     """Nothing else of a plan tells: its function holds the name of what it reads, and reads when it is called."""
 

@@ -1,0 +1,43 @@
+"""How far the two layers of a network point the same way, of any width."""
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+
+def two_layer_alignment(
+    w: Float[Array, "neurons i"],
+    u: Float[Array, "a neurons"],
+    x: Float[Array, "n i"],
+    *,
+    outside: Float[Array, ""] | float = 0.0,
+    signed: bool = True,
+) -> Float[Array, ""]:
+    """|u w|/(|u||w|), or with its sign.
+
+    The sign is that of networks with one output on inputs along a line of direction n: zeta = u.v/(|u||v|), v = w n (Xu
+    & Liu Ziyin, eq. 20). In the limit of infinite width this is an average over neurons; between hidden layers, whose
+    matrices have as many dimensions as neurons, the same number falls like 1/sqrt(width).
+
+    Arguments:
+        w: weights of the first layer.
+        u: of the read-out.
+        x: inputs, in the coordinates of w.
+        outside: the part of |w|^2 in further coordinates.
+        signed: whether to look for such a line, of one output.
+
+    Example:
+        >>> w, u, x = jnp.array([[1.0], [1.0]]), jnp.array([[-1.0, -1.0]]), jnp.ones((1, 1))
+        >>> print(js.dmft.two_layer_alignment(w, u, x).round(2))
+        -1.0
+    """
+    size = jnp.linalg.norm(u)
+    unsigned = jnp.linalg.norm(u @ w) / (size * jnp.sqrt(jnp.sum(w**2) + outside))
+    if not signed or u.shape[0] != 1:
+        return unsigned
+    longest = x[jnp.argmax(jnp.sum(x**2, axis=1))]
+    n = longest / jnp.linalg.norm(longest)
+    off = jnp.linalg.norm(x - (x @ n)[:, None] * n[None, :])
+    on_a_line = off <= 100 * float(np.finfo(x.dtype).eps) * jnp.linalg.norm(x)
+    v = w @ n
+    return jnp.where(on_a_line, jnp.sum(u[0] * v) / (size * jnp.linalg.norm(v)), unsigned)
