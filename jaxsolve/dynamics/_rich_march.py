@@ -154,7 +154,7 @@ class RichMarch(AbstractStandIn, AbstractMarching):
             k = state.steps + 1
             known = jax.vmap(lambda one: dmft.step(law, one, state.nodes, k))(state.known)
             fine = jnp.all(jnp.isfinite(known.push))
-            index = jnp.searchsorted(state.wanted, k)
+            index = jnp.sum(state.wanted < k)  # searchsorted would be a loop
             due = fine & (state.wanted[jnp.minimum(index, size - 1)] == k) & (index < size)
             nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), state.saves.saved)
             here = lambda: _values(problem, state.inputs, known, _here(law, known, state.nodes.own[k]))
