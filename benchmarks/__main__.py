@@ -14,7 +14,9 @@ from typing import Any
 
 import jax
 
-from ._said import BUSY, machine, Others, peak_memory, Row
+from jaxsolve._revision import revision
+
+from ._said import BUSY, device_memory, machine, Others, peak_memory, Row
 from ._timing import forget_programs
 
 
@@ -46,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ["JAX_DEFAULT_MATMUL_PRECISION"] = "highest"  # of the processes that benchmarks start
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_default_matmul_precision", "highest")  # no TF32: errors are compared
-    where = machine()
+    where, commit = machine(), revision(Path(__file__).parent)  # what is kept below may be tracked
     print(", ".join(f"{key} {value}" for key, value in where.items()))
     found: dict[str, Any] = {
         "machine": where,
@@ -56,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in names:
         before = found["benchmarks"].get(name)
         for facts in _run(name, quick=asked.quick):
-            found["benchmarks"][name] = facts
+            found["benchmarks"][name] = facts | {"commit": commit}
             if asked.json and before is None:  # after each row, so that an interruption loses none
                 _keep(asked.json, found)
         if asked.json:
@@ -89,8 +91,8 @@ def _run(name: str, *, quick: bool) -> Iterator[dict[str, Any]]:
             print(row, flush=True)
             rows.append(row.facts())
         seconds, busy, date = time.perf_counter() - begin, others.busy(), datetime.now(UTC).date().isoformat()
-        facts = {"date": date, "failed": failed, "busy": busy, "seconds": seconds, "peak_memory": peak_memory()}
-        return facts | {"rows": rows}
+        facts = {"date": date, "failed": failed, "busy": busy, "seconds": seconds}
+        return facts | {"peak_memory": peak_memory(), "device_memory": device_memory(), "rows": rows}
 
     try:
         for row in importlib.import_module(f".{name}", __package__).main(quick=quick):

@@ -45,6 +45,8 @@ def _machines(runs: dict[str, dict[str, Any]]) -> list[list[str]]:
         ["device", *(f"{m['devices']} x {m['device']}" for m in machines)],
         ["processor", *(f"{m['processor']}, {m['cores']} cores, {m['memory'] / 1e9:.0f} GB" for m in machines)],
         ["date", *(_dates(run) for run in runs.values())],
+        ["commit", *(_commits(run) for run in runs.values())],
+        ["most memory held", *(_memory(run) for run in runs.values())],
         ["command", *(f"`{_command(run)}`" for run in runs.values())],
         ["part", *("the quick part" if run["quick"] else "all" for run in runs.values())],
         ["took", *(f"{took / 60:.0f} min" for took in seconds)],
@@ -57,6 +59,21 @@ def _machines(runs: dict[str, dict[str, Any]]) -> list[list[str]]:
 def _dates(run: dict[str, Any]) -> str:
     dates = [one["date"] for one in run["benchmarks"].values()]
     return " to ".join(sorted({min(dates), max(dates)}))
+
+
+def _commits(run: dict[str, Any]) -> str:
+    """Of which the benchmarks are; those of older files do not say."""
+    known = [one["commit"] for one in run["benchmarks"].values() if one.get("commit")]
+    return ", ".join(dict.fromkeys(commit[:7] + "-dirty" * commit.endswith("-dirty") for commit in known))
+
+
+def _memory(run: dict[str, Any]) -> str:
+    """By one process, on the host and on the device if that is another."""
+    done = run["benchmarks"].values()
+    host, device = (
+        max((one.get(kind) or 0.0 for one in done), default=0.0) for kind in ("peak_memory", "device_memory")
+    )
+    return f"{host / 1e9:.1f} GB" + (f", {device / 1e9:.1f} GB on the device" if device else "")
 
 
 def _command(run: dict[str, Any]) -> str:

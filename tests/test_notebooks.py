@@ -31,6 +31,7 @@ EXPECTED = {
     "your_model",
 }
 # Run after the cells: a notebook needs only what jaxsolve itself installs.
+TWO_CORES = 2 * 180  # seconds of processor time: a notebook is to take less than three minutes on two cores
 AFTER = """
 import sys
 heavy = {"neural_tangents", "tensorflow"} & set(sys.modules)
@@ -64,6 +65,7 @@ def test_all_notebooks_are_there():
 @IN_TURN
 def test_notebook_runs(notebook, tmp_path):
     code = "\n".join("".join(cell["source"]) for cell in cells(notebook)) + AFTER
+    before = os.times()
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -74,6 +76,9 @@ def test_notebook_runs(notebook, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "UserWarning" not in done.stderr, done.stderr
+    after = os.times()  # not by the clock: other tests run beside this one
+    used = after.children_user + after.children_system - before.children_user - before.children_system
+    assert used < TWO_CORES
     printed = ["".join(out["text"]) for cell in cells(notebook) for out in cell["outputs"] if "text" in out]
     assert printed
     assert done.stdout == "".join(printed)  # what is stored is what it prints
