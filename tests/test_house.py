@@ -102,9 +102,6 @@ def _rooms_used(path: Path) -> set[str]:
 # --- arrows
 
 
-# --- arrows
-
-
 def test_every_room_has_its_step():
     rooms = {room_of(path) for path in FILES} - {"__init__"}
     assert rooms <= set(STEP), f"no step is known for {sorted(rooms - set(STEP))}"

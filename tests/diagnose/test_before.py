@@ -84,6 +84,7 @@ class Lowered(js.losses.AbstractLoss):
         return jnp.reshape(y, (-1, out_size))
 
 
+@pytest.mark.slow
 def test_chizats_ratio_of_a_loss_below_zero():
     """By the size of the loss: less twice itself it has the same."""
     net, (x, y) = eqx.nn.MLP(3, 1, 8, 1, jnp.tanh, key=jr.key(1)), _data()

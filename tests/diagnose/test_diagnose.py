@@ -146,6 +146,7 @@ def _slopes(w):
     return hessian, np.asarray((w @ x.T - y[:, 0]) @ x) / N
 
 
+@pytest.mark.slow
 def test_critical_rate_of_a_quadratic_loss(linear_runs):
     w = np.asarray(_linear()[0].w[0])
     hessian, gradient = _slopes(w)
@@ -280,6 +281,7 @@ class Embedded(eqx.Module):
         return self.read(jnp.tanh(jnp.mean(jax.vmap(self.table)(x), axis=0)))
 
 
+@pytest.mark.slow
 def test_tokens_batches_probes_and_both_sides():
     x = jr.randint(jr.key(0), (20, 3), 0, 5)
     y = (x[:, :1] == 2).astype(float)
@@ -305,6 +307,7 @@ def test_a_loss_that_grows_is_unstable():
     assert report.text.startswith("The loss grows: take a smaller rate.")
 
 
+@pytest.mark.slow
 def test_a_schedule_that_has_come_to_zero_has_no_next_step():
     x = jr.normal(jr.key(0), (12, 3))
     net = eqx.nn.MLP(3, 1, 8, 1, jnp.tanh, key=jr.key(1))

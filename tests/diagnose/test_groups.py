@@ -36,6 +36,7 @@ def test_shapes_decide_in_the_convention_of_the_names():
     assert adjacent(apart) == ((), [])
 
 
+@pytest.mark.slow
 def test_all_numbers_and_keys_of_both_kinds():
     x = jr.normal(jr.key(0), (12, 3))
     net = eqx.nn.MLP(3, 1, 16, 1, jnp.tanh, key=jr.key(1))

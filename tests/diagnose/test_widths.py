@@ -183,6 +183,7 @@ def test_optimisers_that_would_take_the_width_for_a_rate(optimizer):
         js.transfer_check(make, [4, 8], [0.1, 1.0, 10.0], *_data(), optimizer=optimizer)
 
 
+@pytest.mark.slow
 def test_a_product_written_as_a_sum_is_followed():
     """The standard read-out, by `dot` and by entries: the same tensors, and the same verdict."""
     x = jr.normal(jr.key(0), (16, 4))

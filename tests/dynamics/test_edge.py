@@ -129,6 +129,7 @@ def test_a_scaling_for_adam_is_refused_as_by_descent():
             solve(problem, run, 1.0)
 
 
+@pytest.mark.slow
 def test_eigenvalues_that_are_not_followed_are_not_shown():
     """Against the whole Hessian, at a rate that has the third at .8 of the edge; those below it are unknown."""
     problem = sharpening()
@@ -297,6 +298,7 @@ def test_central_flow_is_nearer_to_descent_than_gradient_flow():
     cases.assert_fails(lambda: np.testing.assert_allclose(flow["sharpness"][1:], 2 / RATE, rtol=0.02))
 
 
+@pytest.mark.slow
 def test_a_rod_shorter_than_rounding_still_finds_the_edge():
     """Below the edge it shrinks below the unit of rounding of the weights, in float32 within a few steps."""
     problem, rate = sharpening(jnp.float32), 0.2

@@ -239,6 +239,7 @@ def test_every_lane_has_the_kernel_that_its_own_run_ends_with(loss):
             assert np.abs(of_start[name][1] - alone[name][1]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_the_kernel_of_a_run_that_failed_solves_nothing():
     failing = js.FrozenKernel(at=js.dynamics.RunEnd(js.GradientFlow(max_steps=10), 3.0))  # enough for small networks
     found = js.solve(_network(sigma=1.5), failing, 1.0, observe=OUTPUTS[:1], throw=False)

@@ -116,6 +116,7 @@ def test_no_kernel_limit(rule, loss):
         js.solve(_problem(rule=rule, loss=loss), js.InfiniteWidth(), 1.0)
 
 
+@pytest.mark.slow
 def test_kernel_limits_are_known_at_any_width():
     for width in (2, 8, 32, 128, 4096):
         shape = lambda rule, width=width: eqx.filter_eval_shape(lambda: _problem(width, rule=rule)).net.weights

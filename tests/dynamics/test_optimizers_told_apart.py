@@ -59,6 +59,7 @@ def test_the_same_function_made_twice_compiles_once():
     assert hash(one) == hash(two)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("schedule", [False, True])
 def test_momentum_may_be_traced_and_zero(schedule, nesterov):

@@ -172,6 +172,7 @@ def test_samples_of_two_linear_layers_are_the_closed_equations(rate):
     assert off < 5 * error < 0.1
 
 
+@pytest.mark.slow
 def test_samples_of_deep_linear_networks_are_the_exact_pass():
     watched = [*WATCHED, *LAYERS[:2]]  # quantiles of 512 samples are noisy
     exact = js.solve(_problem(64, 2, "linear"), js.RichLimit(rate=RATE, nodes=STEPS), TIMES, observe=watched)
@@ -235,6 +236,7 @@ def test_inputs_of_many_dimensions_are_those_of_their_span():
     np.testing.assert_allclose(runs[0], runs[1], rtol=eps(1e4))
 
 
+@pytest.mark.slow
 def test_kernels_per_neuron_of_networks_go_to_those_of_the_limit():
     watched = [js.observe.feature_kernel(2), js.observe.gradient_kernel(1)]
     rich = js.solve(_problem(400, 2, "linear"), js.RichLimit(nodes=2), [0.0], observe=watched)
@@ -300,6 +302,7 @@ def test_few_samples_are_said_to_be_the_reason():
         js.solve(_problem(64, 1, "tanh"), js.RichLimit(rate=RATE, samples=64), TIMES)
 
 
+@pytest.mark.slow
 def test_a_linear_network_that_oscillates_for_long_is_said_to_be_the_reason():
     scaling = js.nets.Scaling.mean_field(1 / 5, eta=25.0)
     x = jr.normal(jr.key(0), (1, 4))

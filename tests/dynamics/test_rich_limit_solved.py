@@ -62,6 +62,7 @@ def test_linear_networks_solve_the_published_equations(rate, depth):
         assert_fails(lambda: agree(0.0))
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 @pytest.mark.parametrize("rate", [None, RATE])
 def test_derivatives_by_name(rate):
@@ -83,7 +84,14 @@ def test_derivatives_by_name(rate):
         assert np.abs(moved).max() > 1e-2
 
 
-@pytest.mark.parametrize(("depth", "activation"), [(1, "linear"), (2, "linear"), (1, "tanh")])
+@pytest.mark.parametrize(
+    ("depth", "activation"),
+    [
+        (1, "linear"),
+        pytest.param(2, "linear", marks=pytest.mark.slow),
+        pytest.param(1, "tanh", marks=pytest.mark.slow),
+    ],
+)
 def test_scalings_of_one_normal_form_have_one_limit(depth, activation):
     width, gamma = 256, 0.7
     layers = slice(0, depth + 1)
@@ -168,6 +176,7 @@ def test_learning_over_six_decades_of_time_needs_some_hundred_nodes():
         outputs(1, np.linspace(0, 1e6, 400))
 
 
+@pytest.mark.slow
 def test_layers_of_two_layer_networks_are_aligned_as_in_wide_ones():
     """On a line with its sign, as the closed form has it at finite width; elsewhere as networks do."""
     watched, ts = js.observe.layer_alignment(), [0.0, 0.7, 2.0, 8.0]

@@ -314,6 +314,7 @@ def test_a_short_relaxation_is_none():
     assert np.abs(longer - without).max() > 0.1
 
 
+@pytest.mark.slow
 def test_the_noise_with_momentum_is_that_of_the_langevin_equations():
     """In equilibrium the variance of w is T/2 whatever tau, and that of its velocity T/(2 tau)."""
     temperature, step, taus = 1e-2, 0.02, np.array([0.3, 1.2])

@@ -479,6 +479,7 @@ def test_times_between_steps():
     assert found[2].stats.steps < len(ts) - 1
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_long_times_cost_little():
     """Steps grow tenfold each: another four powers of ten cost four steps."""
@@ -586,6 +587,7 @@ def _kept():
     return ts, solved(solver, ts)
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_a_dense_solution():
     """By diffrax: what it keeps of every step gives the states that are saved on the way, and those of SciPy."""

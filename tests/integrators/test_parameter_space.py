@@ -214,6 +214,7 @@ def test_the_choice():
     assert isinstance(flow.choose(wide).integrator, FunctionSpace)
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_with_diffrax_alone():
     solver = ParameterSpace(_students())
@@ -244,6 +245,7 @@ def test_a_saddle_is_left_alone_for_ever():
     assert float(run["loss"]) == float(problem.objective(problem.params))
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_derivatives_where_there_is_no_force():
     """A centred network without a target rests; its outputs follow a target that begins to differ from 0."""

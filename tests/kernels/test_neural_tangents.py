@@ -124,6 +124,7 @@ def test_predictions_are_the_linear_flow(getkey):
     np.testing.assert_allclose(found, y + decay @ np.asarray(start - y), rtol=eps(1e3), atol=eps(100))
 
 
+@pytest.mark.slow
 def test_its_kernels_and_predictions_are_those_of_docs_coming_from(getkey):
     """With two outputs: where its axes stand, and that it needs twice the time."""
     x, y = jax.random.normal(getkey(), (5, 3)), jax.random.normal(getkey(), (5, 2))

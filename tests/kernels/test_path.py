@@ -32,6 +32,7 @@ def _errors(steps):
     return np.array([float(jnp.max(jnp.abs(found - truth))) for found, truth in pairs])
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_the_run_follows_from_its_kernels_to_second_order():
     coarse, fine = _errors(20), _errors(40)

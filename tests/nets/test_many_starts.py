@@ -16,6 +16,7 @@ def _start(init, sizes, key):
     return init(shapes, jax.tree.map(jnp.asarray, scaling(len(sizes) - 1)), key)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [3, 5])
 def test_thousands_of_balanced_starts(size):
     """XLA's QR of thousands of matrices would not come back; every start is balanced."""

@@ -218,6 +218,7 @@ def test_trajectories(name):
     assert plain["loss"][-1] < 0.9 * plain["loss"][0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flow", [js.GradientFlow, functools.partial(js.MomentumFlow, tau=0.3)])
 def test_errors_are_measured_by_what_is_kept(flow):
     """So many zeros would else hide them, and steps be longer."""

@@ -44,6 +44,7 @@ def test_patterns_are_counted_in_all_hidden_layers(bias, getkey):
     cases.assert_fails(lambda: np.testing.assert_allclose(distance, layer, rtol=1e-2))
 
 
+@pytest.mark.slow
 def test_along_a_flow_both_begin_at_zero(getkey):
     net = js.nets.MLP(2, 10, 1, 1, "relu", scaling=js.nets.Scaling.ntk(), key=getkey())
     problem = js.Problem(net, jr.normal(getkey(), (8, 2)), 3 * jr.normal(getkey(), (8, 1)))

@@ -150,6 +150,7 @@ def test_bad_devices(devices, error, message):
         sweep(cases.modes, {"start": [1.0]}, cases.ModesDecay(), [1.0], devices=devices, progress=False)
 
 
+@pytest.mark.slow
 def test_programs_with_other_constants_are_not_taken_for_each_other():
     """With a setting of JAX, which may become its default, constants do not stand in a program's text."""
     for setting in ("False", "True"):

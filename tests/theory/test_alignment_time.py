@@ -33,6 +33,7 @@ def test_the_speed_of_the_first_layer(depth):
         assert abs(found * factor / expected - 1) > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_the_time_follows_that_of_the_cosine():
     """At three layers both grow as 1/sigma: their ratio stays."""

@@ -31,6 +31,7 @@ def turned(first, last, targets):
     return js.Problem(net, x, x @ jnp.asarray(out @ targets @ into.T, float).T)
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_a_weak_mode_needs_no_balance_of_its_own():
     # Of 1e-7 and 2e-7: 4e-14 of all weights. It rises from t = 10 to 20. (With 1e-5 the check says no: 1e-10.)

@@ -133,6 +133,7 @@ def test_gradients_equal_finite_differences(t):
     np.testing.assert_allclose(jax.jacfwd(f)(at), differences, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_float32_loses_no_more_than_its_digits():
     problem = aligned(0, (3, 3, 3), strengths=0.1, targets=[2.0, 1.0, 0.5])
     assert bool(CLOSED.check(problem).exact)
@@ -147,6 +148,7 @@ def test_float32_loses_no_more_than_its_digits():
     np.testing.assert_allclose(found, exact, rtol=cases.eps(100))
 
 
+@pytest.mark.slow
 def test_refuses_modes_that_mix():
     problem = aligned(1, (3, 3, 3))
     w, a = problem.net.weights

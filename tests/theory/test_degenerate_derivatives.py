@@ -129,6 +129,7 @@ def test_small_modes_in_single_precision(matrices):
         assert np.all(np.isfinite(found))
 
 
+@pytest.mark.slow
 def test_deep_network_with_a_target_of_lower_rank():
     """Through the problem: the derivative in an entry of the targets that is 0, against integration of the weights."""
     scaling = js.nets.Scaling(multiplier=[1.0] * 3, sigma=[1.0] * 3, eta=[1.0] * 3)

@@ -14,6 +14,7 @@ from tests.inside import safe_hypot
 WATCHED = (js.observe.loss(), js.observe.outputs(), js.observe.layer_alignment(), js.observe.kernel_norm())
 
 
+@pytest.mark.slow
 def test_layers_on_separable_data_end_at_infinity():
     """A sample at the origin learns nothing, and the layers are parallel; none of this is NaN."""
     net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jr.key(0))

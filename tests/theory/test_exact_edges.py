@@ -101,6 +101,7 @@ def test_three_matrices_near_every_edge(**case):
     assert_exact_where_it_says_so(_near_an_edge(3, **case))
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 @settings(max_examples=12, deadline=None)
 @given(matrices=st.sampled_from([2, 3]), **CASES)

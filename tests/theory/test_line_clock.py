@@ -66,6 +66,7 @@ def test_equals_flow_over_drawn_problems(sigma, gamma, ratio):
     assert max(errors(problem, CLOSED, TS).values()) < 1e-10
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_twins_without_a_rate_fail():
     assert_every_rate_matters(line_problem(js.losses.Logistic()), CLOSED, TS)
@@ -117,6 +118,7 @@ def test_into_the_saddle():
     assert np.all(np.isfinite(run["outputs"]))
 
 
+@pytest.mark.slow
 @pytest.mark.x64_only
 def test_a_kinked_loss_is_refused_with_its_error():
     problem = line_problem(js.losses.Hinge())

@@ -378,6 +378,7 @@ def missed(problem):
     return {a.name for a in SILENT.check(problem).assumptions if not bool(a.holds)}
 
 
+@pytest.mark.slow
 def test_it_is_asymptotic_and_says_what_it_misses():
     problem = one_problem(1e-2, 0)
     validity = SILENT.check(problem)
