@@ -28,14 +28,14 @@ BIAS = "bias"  # the key of a scaling with the scales of biases
 # Arguments that no text can give.
 UNSAYABLE = frozenset({"dtype", "fn", "law", "optimisers", "optimizers", "problem", "self", "tableau", "target"})
 # What may stand in a chain before an optimiser, and rates that change from step to step.
-CHAINED = ("add_decayed_weights", "adaptive_grad_clip", "centralize", "clip", "clip_by_global_norm")
+CHAINED = (optax.add_decayed_weights, optax.adaptive_grad_clip, optax.centralize, optax.clip, optax.clip_by_global_norm)
 SCHEDULES = (
-    "constant_schedule",
-    "cosine_decay_schedule",
-    "exponential_decay",
-    "linear_schedule",
-    "polynomial_schedule",
-    "warmup_cosine_decay_schedule",
+    optax.constant_schedule,
+    optax.cosine_decay_schedule,
+    optax.exponential_decay,
+    optax.linear_schedule,
+    optax.polynomial_schedule,
+    optax.warmup_cosine_decay_schedule,
 )
 # Arguments that are arrays, as lists of lists.
 ARRAYS = ("x", "y", "x_test", "y_test", "covariance", "direction")
@@ -74,39 +74,53 @@ ARRAY = Kind("array", {}, plain=jnp.asarray)  # of a list of numbers, or of list
 @functools.cache
 def kinds() -> dict[str, Kind]:
     """The kinds of things that a config holds, by the name of the place where they stand."""
-    networks = Kind("network", _classes(nets, nets.AbstractNetwork))
-    flows = Kind("dynamics", _classes(dynamics, AbstractDynamics))
+    networks = Kind("network", _makers(nets.AbstractNetwork, nets))
     scalings = {name: rule.__func__ for name, rule in vars(nets.Scaling).items() if isinstance(rule, staticmethod)}
-    takes_a_rate = lambda make: next(iter(inspect.signature(make).parameters), "") == "learning_rate"
-    optimisers = Kind("optimiser of optax", _public(optax, types.FunctionType, takes_a_rate))
-    solvers = _classes(diffrax, diffrax.AbstractSolver) | _classes(integrators, diffrax.AbstractSolver)
+    takes_a_rate = lambda f: inspect.isfunction(f) and [*inspect.signature(f).parameters][:1] == ["learning_rate"]
+    optimisers = Kind("optimiser of optax", _public(takes_a_rate, optax))
+    chained, schedules = ({make.__name__: make for make in several} for several in (CHAINED, SCHEDULES))
+    solvers = Kind("integrator", _makers(diffrax.AbstractSolver, diffrax, integrators))
     return {
         "network": networks,
         "teacher": dataclasses.replace(networks, arrays=True),
         "scaling": Kind("scaling", {"Scaling": nets.Scaling, **scalings}),
-        "init": Kind("initialisation", _classes(nets, nets.AbstractInit)),
-        "normalisation": Kind("normalisation", _classes(nets, nets.AbstractNormalisation)),
-        "activation": Kind("activation", _functions(nets, nets.Activation), plain=nets.find_activation),
-        "loss": Kind("loss", _classes(losses, losses.AbstractLoss)),
-        "data": Kind("data set", _functions(data, data.Dataset) | {"Dataset": data.Dataset}),
-        "dynamics": Kind("dynamics", {**flows.known, **_classes(theory, AbstractDynamics)}),
-        "flow": flows,
-        "integrator": Kind("integrator", solvers),
-        "solver": Kind("integrator", solvers),  # inside of another
-        "optimizer": Kind(optimisers.noun, {**optimisers.known, **_of_optax(CHAINED)}, together=optax.chain),
-        "learning_rate": Kind("schedule of optax", _of_optax(SCHEDULES), plain=lambda rate: rate),
-        "transform": Kind("transform", _functions(data, data.AbstractTransform), together=lambda *several: several),
+        "init": Kind("initialisation", _makers(nets.AbstractInit, nets)),
+        "normalisation": Kind("normalisation", _makers(nets.AbstractNormalisation, nets)),
+        "activation": Kind("activation", _makers(nets.Activation, nets), plain=nets.find_activation),
+        "loss": Kind("loss", _makers(losses.AbstractLoss, losses)),
+        "data": Kind("data set", _makers(data.Dataset, data)),
+        "dynamics": Kind("dynamics", _makers(AbstractDynamics, dynamics, theory)),
+        "flow": Kind("dynamics", _makers(AbstractDynamics, dynamics)),
+        "integrator": solvers,
+        "solver": solvers,  # inside of another
+        "optimizer": Kind(optimisers.noun, {**optimisers.known, **chained}, together=optax.chain),
+        "learning_rate": Kind("schedule of optax", schedules, plain=lambda rate: rate),
+        "transform": Kind("transform", _makers(data.AbstractTransform, data), together=lambda *several: several),
         "at": Kind("network", {"RunEnd": dynamics.RunEnd}),
         "factory": dataclasses.replace(optimisers, known={}, plain=optimisers.find),  # of the next version no more
-        "until": Kind("condition", _functions(until, until.AbstractCondition)),
-        "observe": Kind("observable", _functions(observe, observe.Observable)),
+        "until": Kind("condition", _makers(until.AbstractCondition, until)),
+        "observe": Kind("observable", _makers(observe.Observable, observe)),
         "key": Kind("random key", {}, plain=random_key),
         **dict.fromkeys(ARRAYS, ARRAY),
     }
 
 
-def _of_optax(names: tuple[str, ...]) -> dict[str, Callable[..., Any]]:
-    return {name: getattr(optax, name) for name in names}
+def _public(fits: Callable[[Any], bool], *rooms: types.ModuleType) -> dict[str, Callable[..., Any]]:
+    """What rooms have in public that fits a place."""
+    every = [(name, value) for room in rooms for name, value in vars(room).items()]
+    return {name: value for name, value in every if not name.startswith(("_", "Abstract", "find_")) and fits(value)}
+
+
+def _makers(base: type, *rooms: types.ModuleType) -> dict[str, Callable[..., Any]]:
+    """What makes a thing of this type: functions, and classes all of whose arguments that must be given can be said."""
+
+    def fits(value: Any) -> bool:
+        if isinstance(value, type) and issubclass(value, base):
+            given = inspect.signature(value).parameters.items()
+            return not any(name in UNSAYABLE and item.default is item.empty for name, item in given)
+        return inspect.isfunction(value) and inspect.signature(value).return_annotation is base
+
+    return _public(fits, *rooms)
 
 
 def random_key(seed: Any) -> Any:
@@ -115,24 +129,6 @@ def random_key(seed: Any) -> Any:
     if real or isinstance(seed, bool | float | str | tuple):
         raise TypeError(f"key must be an integer, the seed of jax.random.key, got {describe(seed)}")
     return jax.random.key(seed)
-
-
-def _public(room: types.ModuleType, kind: type, fits: Callable[[Any], bool]) -> dict[str, Callable[..., Any]]:
-    """The classes or functions that a room has in public and that fit a place."""
-    known = {name: value for name, value in vars(room).items() if not name.startswith(("_", "Abstract", "find_"))}
-    return {name: value for name, value in known.items() if isinstance(value, kind) and fits(value)}
-
-
-def _classes(room: types.ModuleType, base: type) -> dict[str, Callable[..., Any]]:
-    """The classes of a room, all of whose arguments that must be given can be said."""
-    given = lambda make: inspect.signature(make).parameters.values()
-    needed = lambda make: {item.name for item in given(make) if item.default is item.empty}
-    return _public(room, type, lambda value: issubclass(value, base) and not needed(value) & UNSAYABLE)
-
-
-def _functions(room: types.ModuleType, result: type) -> dict[str, Callable[..., Any]]:
-    """The functions of a room that return a thing of this type."""
-    return _public(room, types.FunctionType, lambda make: inspect.signature(make).return_annotation is result)
 
 
 Node = Any
@@ -219,12 +215,10 @@ def _read_argument(value: Any, kind: Kind | None, annotation: Any, where: str) -
         return _made(lambda **several: together(*several.values()), parts, where)
     if kind is not None:
         return read_object(value, ARRAY if kind.arrays and isinstance(value, list) else kind, where)
-    types_of = typing.get_args(annotation)
-    if isinstance(value, int) and not isinstance(value, bool) and float in types_of and int not in types_of:
+    types_of, accepted = typing.get_args(annotation), _plain_types(annotation)
+    if type(value) is int and float in types_of and int not in types_of:
         return float(value)
-    accepted = _plain_types(annotation)
-    alike = (*accepted, int) if float in accepted else accepted
-    fits = bool in accepted if isinstance(value, bool) else isinstance(value, alike)
+    fits = type(value) in accepted or (type(value) is int and float in accepted)
     if accepted and not _is_formula(value) and not fits:
         raise ConfigError(f"{where} must be {' or '.join(t.__name__ for t in accepted)}, got {shown(value)}")
     return _read_value(value, where)

@@ -116,7 +116,7 @@ def parse_config(table: Mapping[str, Any], *, allow_code: bool = False) -> Confi
 
 def _one_of(table: Mapping[str, Any], key: str, accepted: type) -> Any:
     value = table.get(key)
-    if value is not None and (not isinstance(value, accepted) or isinstance(value, bool)):
+    if value is not None and type(value) is not accepted:
         raise ConfigError(f"{key} must be {accepted.__name__}, got {shown(value)}")
     return value
 
@@ -203,7 +203,7 @@ def _spaced(value: Mapping[str, Any], where: str, made: int) -> Any:
         raise ConfigError(f"{where}: {name} takes [first, last, count], got {numbers}")
     for place, number in enumerate(given):
         whole = name == "range" or place == 2
-        if isinstance(number, bool) or not isinstance(number, int if whole else int | float):
+        if type(number) not in ((int,) if whole else (int, float)):
             needed = "an integer" if whole else "a number"
             raise ConfigError(f"{where}: {name} does not take {shown(number)}; it takes {needed} there")
     with errors_of(f"{where}: {name} does not take {numbers}"):
@@ -220,7 +220,7 @@ def _read_times(value: Any) -> np.ndarray:
     for part in value if isinstance(value, list) else [value]:
         if isinstance(part, Mapping):
             found.extend(_spaced(part, "times", len(found)))
-        elif isinstance(part, int | float) and not isinstance(part, bool):
+        elif type(part) in (int, float):
             found.append(part)
         else:
             raise ConfigError(
