@@ -1,9 +1,13 @@
-"""What a config can name, and where: what jaxsolve has in public, solvers of diffrax, optimisers of optax."""
+"""What a config can name, and where: what jaxsolve has in public, solvers of diffrax, optimisers of optax.
+
+What it says of such a thing is checked when the config is read; the thing is made when the values of axes are known.
+"""
 
 import dataclasses
 import functools
 import inspect
 import types
+import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,25 +15,27 @@ import diffrax
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array
 
 from .. import data, dynamics, integrators, losses, nets, observe, theory, until
 from .._checks import describe
 from .._dynamics import AbstractDynamics
-from ._refusals import unknown
+from ._formula import Formula, MARK
+from ._refusals import check_memory, check_sizes, ConfigError, errors_of, shown, unknown
 
 
+TYPE = "type"  # the key of a table that names what it makes
+BIAS = "bias"  # the key of a scaling with the scales of biases
 # Arguments that no text can give.
-UNSAYABLE = frozenset({"dtype", "fn", "law", "optimisers", "optimizers", "problem", "tableau", "target"})
+UNSAYABLE = frozenset({"dtype", "fn", "law", "optimisers", "optimizers", "problem", "self", "tableau", "target"})
 # What may stand in a chain before an optimiser, and rates that change from step to step.
-CHAINED = ("add_decayed_weights", "adaptive_grad_clip", "centralize", "clip", "clip_by_global_norm")
+CHAINED = (optax.add_decayed_weights, optax.adaptive_grad_clip, optax.centralize, optax.clip, optax.clip_by_global_norm)
 SCHEDULES = (
-    "constant_schedule",
-    "cosine_decay_schedule",
-    "exponential_decay",
-    "linear_schedule",
-    "polynomial_schedule",
-    "warmup_cosine_decay_schedule",
+    optax.constant_schedule,
+    optax.cosine_decay_schedule,
+    optax.exponential_decay,
+    optax.linear_schedule,
+    optax.polynomial_schedule,
+    optax.warmup_cosine_decay_schedule,
 )
 # Arguments that are arrays, as lists of lists.
 ARRAYS = ("x", "y", "x_test", "y_test", "covariance", "direction")
@@ -51,11 +57,10 @@ class Kind:
         if isinstance(name, str) and name in self.known:
             return self.known[name]
         # To the name that a thing had in an earlier version its room still answers, with a DeprecationWarning.
-        asked = [room for room in ROOMS if isinstance(name, str) and name not in vars(room)]
-        answers = [getattr(room, name, None) for room in asked]
-        for make in self.known.values():
-            if any(make is answer for answer in answers):
-                return make
+        for room in ROOMS if isinstance(name, str) else ():
+            answer: Any = None if name in vars(room) else getattr(room, name, None)
+            if answer in self.known.values():
+                return answer
         raise ValueError(unknown(name, self.known, self.noun))
 
     def of(self, value: Any) -> Any:
@@ -63,53 +68,59 @@ class Kind:
         return self.find(value)() if self.plain is None else self.plain(value)
 
 
-def parameters(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The arguments that a config can give, by name."""
-    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    found = inspect.signature(make).parameters
-    return {name: p for name, p in found.items() if p.kind in named and name not in UNSAYABLE}
+ARRAY = Kind("array", {}, plain=jnp.asarray)  # of a list of numbers, or of lists
 
 
 @functools.cache
 def kinds() -> dict[str, Kind]:
     """The kinds of things that a config holds, by the name of the place where they stand."""
-    networks = Kind("network", _classes(nets, nets.AbstractNetwork))
-    flows = Kind("dynamics", _classes(dynamics, AbstractDynamics))
+    networks = Kind("network", _makers(nets.AbstractNetwork, nets))
     scalings = {name: rule.__func__ for name, rule in vars(nets.Scaling).items() if isinstance(rule, staticmethod)}
-    optimisers = Kind("optimiser of optax", _public(optax, _takes_a_rate))
-    solvers = _classes(diffrax, diffrax.AbstractSolver) | _classes(integrators, diffrax.AbstractSolver)
+    takes_a_rate = lambda f: inspect.isfunction(f) and [*inspect.signature(f).parameters][:1] == ["learning_rate"]
+    optimisers = Kind("optimiser of optax", _public(takes_a_rate, optax))
+    chained, schedules = ({make.__name__: make for make in several} for several in (CHAINED, SCHEDULES))
+    solvers = Kind("integrator", _makers(diffrax.AbstractSolver, diffrax, integrators))
     return {
         "network": networks,
         "teacher": dataclasses.replace(networks, arrays=True),
         "scaling": Kind("scaling", {"Scaling": nets.Scaling, **scalings}),
-        "init": Kind("initialisation", _classes(nets, nets.AbstractInit)),
-        "normalisation": Kind("normalisation", _classes(nets, nets.AbstractNormalisation)),
-        "activation": Kind("activation", _functions(nets, nets.Activation), plain=nets.find_activation),
-        "loss": Kind("loss", _classes(losses, losses.AbstractLoss)),
-        "data": Kind("data set", _functions(data, data.Dataset) | {"Dataset": data.Dataset}),
-        "dynamics": Kind("dynamics", {**flows.known, **_classes(theory, AbstractDynamics)}),
-        "flow": flows,
-        "integrator": Kind("integrator", solvers),
-        "solver": Kind("integrator", solvers),  # inside of another
-        "optimizer": Kind(optimisers.noun, {**optimisers.known, **_of_optax(CHAINED)}, together=optax.chain),
-        "learning_rate": Kind("schedule of optax", _of_optax(SCHEDULES), plain=lambda rate: rate),
-        "transform": Kind("transform", _functions(data, data.AbstractTransform), together=lambda *several: several),
+        "init": Kind("initialisation", _makers(nets.AbstractInit, nets)),
+        "normalisation": Kind("normalisation", _makers(nets.AbstractNormalisation, nets)),
+        "activation": Kind("activation", _makers(nets.Activation, nets), plain=nets.find_activation),
+        "loss": Kind("loss", _makers(losses.AbstractLoss, losses)),
+        "data": Kind("data set", _makers(data.Dataset, data)),
+        "dynamics": Kind("dynamics", _makers(AbstractDynamics, dynamics, theory)),
+        "flow": Kind("dynamics", _makers(AbstractDynamics, dynamics)),
+        "integrator": solvers,
+        "solver": solvers,  # inside of another
+        "optimizer": Kind(optimisers.noun, {**optimisers.known, **chained}, together=optax.chain),
+        "learning_rate": Kind("schedule of optax", schedules, plain=lambda rate: rate),
+        "transform": Kind("transform", _makers(data.AbstractTransform, data), together=lambda *several: several),
         "at": Kind("network", {"RunEnd": dynamics.RunEnd}),
         "factory": dataclasses.replace(optimisers, known={}, plain=optimisers.find),  # of the next version no more
-        "until": Kind("condition", _functions(until, until.AbstractCondition)),
-        "observe": Kind("observable", _functions(observe, observe.Observable)),
+        "until": Kind("condition", _makers(until.AbstractCondition, until)),
+        "observe": Kind("observable", _makers(observe.Observable, observe)),
         "key": Kind("random key", {}, plain=random_key),
-        **dict.fromkeys(ARRAYS, Kind("array", {}, plain=array)),
+        **dict.fromkeys(ARRAYS, ARRAY),
     }
 
 
-def _of_optax(names: tuple[str, ...]) -> dict[str, Callable[..., Any]]:
-    return {name: getattr(optax, name) for name in names}
+def _public(fits: Callable[[Any], bool], *rooms: types.ModuleType) -> dict[str, Callable[..., Any]]:
+    """What rooms have in public that fits a place."""
+    every = [(name, value) for room in rooms for name, value in vars(room).items()]
+    return {name: value for name, value in every if not name.startswith(("_", "Abstract", "find_")) and fits(value)}
 
 
-def array(value: Any) -> Array:
-    """The array of a list of numbers, or of lists."""
-    return jnp.asarray(value)
+def _makers(base: type, *rooms: types.ModuleType) -> dict[str, Callable[..., Any]]:
+    """What makes a thing of this type: functions, and classes all of whose arguments that must be given can be said."""
+
+    def fits(value: Any) -> bool:
+        if isinstance(value, type) and issubclass(value, base):
+            given = inspect.signature(value).parameters.items()
+            return not any(name in UNSAYABLE and item.default is item.empty for name, item in given)
+        return inspect.isfunction(value) and inspect.signature(value).return_annotation is base
+
+    return _public(fits, *rooms)
 
 
 def random_key(seed: Any) -> Any:
@@ -120,27 +131,121 @@ def random_key(seed: Any) -> Any:
     return jax.random.key(seed)
 
 
-def _public(room: types.ModuleType, fits: Callable[[Any], bool]) -> dict[str, Callable[..., Any]]:
-    """What a room has in public that fits a place."""
-    known = {name: value for name, value in vars(room).items() if not name.startswith(("_", "Abstract", "find_"))}
-    return {name: value for name, value in known.items() if fits(value)}
+Node = Any
+"""A `Recipe`, a `Formula`, a tuple of nodes, or a value that is known already."""
 
 
-def _classes(room: types.ModuleType, base: type) -> dict[str, Callable[..., Any]]:
-    """The classes of a room, all of whose arguments that must be given can be said."""
-    given = lambda make: inspect.signature(make).parameters.values()
-    needed = lambda make: {item.name for item in given(make) if item.default is item.empty}
-    fits = lambda value: isinstance(value, type) and issubclass(value, base) and not needed(value) & UNSAYABLE
-    return _public(room, fits)
+class Recipe:
+    """A call that waits for the values of axes: of `make` with arguments that are nodes, somewhere in the config."""
+
+    def __init__(self, make: Callable[..., Any], arguments: Mapping[str, Node], where: str):
+        self.make = make
+        self.arguments = dict(arguments)
+        self.where = where
+        self.names = names_in(tuple(self.arguments.values()))
+        check_sizes(make, self.arguments, where)  # as far as they are known
+
+    def value(self, values: Mapping[str, Any]) -> Any:
+        """The object for these values of axes. Raises ConfigError if it does not take them."""
+        with errors_of(self.where):  # nothing but what the config says is called here
+            arguments = {name: value_of(node, values) for name, node in self.arguments.items()}
+            check = check_sizes if self.names else check_memory  # of what is traced a sweep knows the memory
+            check(self.make, arguments, self.where)
+            return self.make(**arguments)
 
 
-def _functions(room: types.ModuleType, result: type) -> dict[str, Callable[..., Any]]:
-    """The functions of a room that return a thing of this type."""
-    is_function = lambda value: isinstance(value, types.FunctionType)
-    return _public(room, lambda value: is_function(value) and inspect.signature(value).return_annotation is result)
+def names_in(node: Node) -> frozenset[str]:
+    """The axes on which a node depends."""
+    if isinstance(node, Recipe | Formula):
+        return node.names
+    return frozenset().union(*map(names_in, node)) if type(node) is tuple else frozenset()
 
 
-def _takes_a_rate(value: Any) -> bool:
-    """Whether it is a function that makes an optimiser from a learning rate."""
-    is_function = isinstance(value, types.FunctionType)
-    return is_function and next(iter(inspect.signature(value).parameters), "") == "learning_rate"
+def value_of(node: Node, values: Mapping[str, Any]) -> Any:
+    """What a node stands for."""
+    if isinstance(node, Recipe | Formula):
+        return node.value(values)
+    return tuple(value_of(part, values) for part in node) if type(node) is tuple else node
+
+
+def read_object(value: Any, kind: Kind, where: str) -> Node:
+    """Reads a name, or a table with a `type` and arguments.
+
+    What depends on no axis is made at once, so that its errors are known at once, and data are read once. Raises
+    ConfigError if a name or key is unknown, with the nearest one, or an argument is missing or of another type.
+    """
+    if _is_formula(value) or (kind.plain is not None and not isinstance(value, Mapping)):
+        return _made(kind.of, {"value": _read_value(value, where)}, where)
+    if isinstance(value, str):
+        value = {TYPE: value}
+    if not isinstance(value, Mapping) or TYPE not in value:
+        known = ", ".join(sorted(kind.known))
+        raise ConfigError(f"{where} must be a table with a {TYPE!r}, one of {known}, got {shown(value)}")
+    given = dict(value)
+    make = _made(kind.find, {"name": given.pop(TYPE)}, where)
+    if BIAS in given and kind.noun == "scaling":
+        bias = read_arguments(nets.ScalingRule.with_bias, given.pop(BIAS), f"{where}.{BIAS}", BIAS)
+        rule = Recipe(make, read_arguments(make, given, where), where)
+        return _made(lambda rule, **scales: rule.with_bias(**scales), {"rule": rule, **bias}, where)
+    return _made(make, read_arguments(make, given, where), where)
+
+
+def read_arguments(make: Callable[..., Any], given: Any, where: str, called: str = "") -> dict[str, Node]:
+    """Reads the arguments of a call. Raises ConfigError as `read_object`."""
+    called, named = called or make.__name__, (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    every = inspect.signature(make).parameters
+    accepted = {name: p for name, p in every.items() if p.kind in named and name not in UNSAYABLE}
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{where} must be a table of {', '.join(accepted)}, got {shown(given)}")
+    for name in given:
+        if name not in accepted:
+            raise ConfigError(f"{where}: {unknown(name, accepted, f'argument of {called}')}")
+    missing = [name for name, p in accepted.items() if p.default is inspect.Parameter.empty and name not in given]
+    if missing:
+        raise ConfigError(f"{where}: {called} also needs {', '.join(missing)}")
+    return {
+        name: _read_argument(part, kinds().get(name), accepted[name].annotation, f"{where}.{name}")
+        for name, part in given.items()
+    }
+
+
+def _read_argument(value: Any, kind: Kind | None, annotation: Any, where: str) -> Node:
+    if kind is not None and isinstance(value, list) and (together := kind.together) is not None:
+        parts = {str(i): read_object(part, kind, f"{where}[{i}]") for i, part in enumerate(value)}
+        return _made(lambda **several: together(*several.values()), parts, where)
+    if kind is not None:
+        return read_object(value, ARRAY if kind.arrays and isinstance(value, list) else kind, where)
+    types_of, accepted = typing.get_args(annotation), _plain_types(annotation)
+    if type(value) is int and float in types_of and int not in types_of:
+        return float(value)
+    fits = type(value) in accepted or (type(value) is int and float in accepted)
+    if accepted and not _is_formula(value) and not fits:
+        raise ConfigError(f"{where} must be {' or '.join(t.__name__ for t in accepted)}, got {shown(value)}")
+    return _read_value(value, where)
+
+
+def _read_value(value: Any, where: str) -> Node:
+    if _is_formula(value):
+        return Formula(value, where)
+    if isinstance(value, Mapping):
+        raise ConfigError(f"{where} must be a value, got a table")
+    return tuple(_read_value(part, where) for part in value) if isinstance(value, list) else value
+
+
+def _made(make: Callable[..., Any], arguments: Mapping[str, Node], where: str) -> Node:
+    recipe = Recipe(make, arguments, where)
+    return recipe if recipe.names else recipe.value({})
+
+
+def _is_formula(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith(MARK)
+
+
+def _plain_types(annotation: Any) -> tuple[type, ...]:
+    """The types that an annotation accepts, if all of them can be written in TOML.
+
+    `None` is to leave it out; `Padded` comes from an axis.
+    """
+    parts = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
+    plain = tuple(part for part in parts if part in (bool, int, float, str))
+    return plain if all(part in (*plain, types.NoneType, nets.Padded) for part in parts) else ()

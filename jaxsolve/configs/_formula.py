@@ -103,20 +103,18 @@ class Formula:
                 self.names |= {name}
                 return lambda values: values[name]
             case ast.UnaryOp(op=op, operand=inner) if type(op) in OPERATORS:
-                parts, function = [inner], OPERATORS[type(op)]
+                parts, function, exact = [inner], OPERATORS[type(op)], isinstance(op, EXACT)
             case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
-                parts, function = [left, right], OPERATORS[type(op)]
+                parts, function, exact = [left, right], OPERATORS[type(op)], isinstance(op, EXACT)
             case ast.Call(func=ast.Name(id=name), args=[_, *_] as parts, keywords=[]):
                 if name not in FUNCTIONS:
                     raise ConfigError(f"{self.where}: {unknown(name, FUNCTIONS, 'function of formulas')}")
-                function = functools.partial(_call, name)
+                function, exact = functools.partial(_call, name), name in EXACT_FUNCTIONS
             case _:
                 raise ConfigError(
                     f"{self.where}: {self.text!r} holds {ast.unparse(node)!r}; a formula has numbers, names of axes, "
                     f"+ - * / // % ** and {', '.join(FUNCTIONS)}"
                 )
-        called = node.func if isinstance(node, ast.Call) else None
-        exact = isinstance(getattr(node, "op", None), EXACT) or getattr(called, "id", None) in EXACT_FUNCTIONS
         read = [self._read(part) for part in parts]
         return lambda values: _whole(function(*(_number(part(values), exact=exact) for part in read)))
 

@@ -13,8 +13,8 @@ import jax
 
 from .._dynamics import AbstractDynamics
 from .._problem import Problem
-from ._catalogue import kinds
-from ._recipe import names_in, Node, read_arguments, read_object, value_of
+from ..losses import MSE
+from ._catalogue import kinds, names_in, Node, read_arguments, read_object, Recipe, value_of
 from ._refusals import ConfigError, shown, words
 
 
@@ -32,37 +32,30 @@ class ConfiguredProblem:
     table: Mapping[str, Any]
 
     def __post_init__(self):
-        _ = self._nodes
+        _ = self._recipe
 
     def __call__(self, /, **cell: Any) -> Problem:
-        nodes = self._nodes
-        try:
-            parts = {name: value_of(node, cell) for name, node in nodes.items()}
-            net, data = parts.pop("network"), parts.pop("data")
-            transforms = parts.pop("transform", ())
-            for transform in transforms if isinstance(transforms, tuple) else (transforms,):
-                data = data.transform(transform)
-            state = eqx.nn.State(net)  # of batch normalisation
-            if jax.tree.leaves(state):
-                net, parts["state"] = eqx.nn.delete_init_state(net), state
-            return Problem(net, *data.train, test=data.test, **parts)
-        except (ConfigError, OSError):
-            raise
-        except Exception as error:  # nothing but what the config says is called here
-            raise ConfigError(f"problem: {words(error)}") from error
+        return self._recipe.value(cell)
 
     @property
     def names(self) -> frozenset[str]:
         """The axes that the table refers to."""
-        return names_in(tuple(self._nodes.values()))
+        return self._recipe.names
 
     @functools.cached_property
-    def _nodes(self) -> dict[str, Node]:
-        return read_arguments(_problem_parts, self.table, "problem", "[problem]")
+    def _recipe(self) -> Recipe:
+        return Recipe(_problem, read_arguments(_problem, self.table, "problem", "[problem]"), "problem")
 
 
-def _problem_parts(*, network: Any, data: Any, transform: Any = (), loss: Any = None, centered: bool = False) -> None:
-    """What a table `[problem]` may hold."""
+def _problem(*, network: Any, data: Any, transform: Any = (), loss: Any = MSE(), centered: bool = False) -> Problem:
+    """What a table `[problem]` holds becomes."""
+    for each in transform if isinstance(transform, tuple) else (transform,):
+        data = data.transform(each)
+    rest: dict[str, Any] = {"test": data.test, "loss": loss, "centered": centered}
+    state = eqx.nn.State(network)  # of batch normalisation
+    if jax.tree.leaves(state):
+        network, rest["state"] = eqx.nn.delete_init_state(network), state
+    return Problem(network, *data.train, **rest)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,8 +81,8 @@ class ConfiguredDynamics:
 
     @property
     def names(self) -> frozenset[str]:
-        """The axes that the tables refer to."""
-        return names_in(tuple(self._nodes.values()))
+        """The axes on which they depend, that of several among them."""
+        return names_in(tuple(self._nodes.values())) | ({SIDE_BY_SIDE} if self.labels else set())
 
     @functools.cached_property
     def _nodes(self) -> dict[str, Node]:

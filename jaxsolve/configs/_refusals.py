@@ -3,12 +3,14 @@
 A small file must not take a large machine.
 """
 
+import contextlib
 import difflib
 import inspect
 import itertools
+import math
 import re
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +28,6 @@ MAX_BYTES = 1_000_000  # of a file
 MAX_NESTING = 32  # of brackets, and parts of a key with points
 MAX_FORMULAS = 1000
 MAX_INTEGER = 2**63 - 1  # as TOML has it
-MAX_COUNT = 1_000_000  # values that one table makes, of an axis or of times
-MAX_VALUES = 2 * MAX_COUNT  # of all axes together, and of times
 MAX_LANES = 1_000_000
 MAX_COMPILATIONS = 1000
 MAX_SIZE = 1_000_000  # samples, inputs, units and other sizes
@@ -93,16 +93,24 @@ def words(error: BaseException) -> str:
     return str(error) if isinstance(error, ValueError | TypeError) and str(error) else f"{type(error).__name__} {error}"
 
 
+@contextlib.contextmanager
+def errors_of(where: str) -> Iterator[None]:
+    """Says of errors where in the config they are; those of files, and those that say it already, stay as they are."""
+    try:
+        yield
+    except (ConfigError, OSError):
+        raise
+    except Exception as error:
+        raise ConfigError(f"{where}: {words(error)}") from error
+
+
 def read_text(path: Path) -> str:
-    """The text of a config. Raises ConfigError if it is too long, OSError if it cannot be read."""
+    """The text of a config. Raises ConfigError if it is too long, OSError or UnicodeError if it cannot be read."""
     with path.open("rb") as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         raise ConfigError(f"{path} is larger than {MAX_BYTES} bytes; {MORE}")
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not a TOML file: {error}") from error
+    text = content.decode("utf-8")
     bare = STRINGS.sub("", text)
     depths = itertools.accumulate(1 if bracket in "[{" else -1 for bracket in re.findall(r"[\[\]{}]", bare))
     points = max(part.count(".") for part in BETWEEN_KEYS.split(bare))
@@ -131,19 +139,10 @@ def check_values(table: Any) -> None:
         raise ConfigError(f"there are {formulas} formulas, but at most {MAX_FORMULAS} are read")
 
 
-def check_grid(axes: Sequence[Mapping[str, Any] | Zip], padded: Collection[str]) -> None:
+def check_grid(axes: Sequence[Zip], padded: Collection[str]) -> None:
     """Raises ConfigError for too many lanes or compilations; the integers of padded axes share a program."""
-    lanes = compilations = 1
-    for part in axes:
-        if isinstance(part, Zip):
-            shared = all(item.traced or item.name in padded for item in part.arguments)
-            sizes = [(len(part), shared)]
-        else:  # lanes along numbers with a point, and ranges, share a compilation
-            shares = lambda values: not isinstance(values, list) or any(isinstance(value, float) for value in values)
-            sizes = [(len(values), name in padded or shares(values)) for name, values in part.items()]
-        for size, shared in sizes:
-            lanes *= max(size, 1)
-            compilations *= 1 if shared else max(size, 1)
+    shared = lambda axis: all(item.traced or item.name in padded for item in axis.arguments)
+    lanes, compilations = math.prod(map(len, axes)), math.prod(len(axis) for axis in axes if not shared(axis))
     for count, most, noun in ((lanes, MAX_LANES, "lanes"), (compilations, MAX_COMPILATIONS, "compilations")):
         if count > most:
             raise ConfigError(f"axes make {count} {noun}; at most {most} are accepted")
@@ -166,12 +165,9 @@ def check_sizes(make: Callable[..., Any], arguments: Mapping[str, Any], where: s
     return product
 
 
-def check_memory(make: Callable[..., Any], arguments: Mapping[str, Any], product: int, where: str) -> None:
-    """Raises ConfigError for a call that would make arrays that are too large, before it is made.
-
-    The product is that of its sizes, from `check_sizes`.
-    """
-    if product <= NEGLIGIBLE:
+def check_memory(make: Callable[..., Any], arguments: Mapping[str, Any], where: str) -> None:
+    """Raises ConfigError for a call with such a size, or that would make too large an array, before it is made."""
+    if check_sizes(make, arguments, where) <= NEGLIGIBLE:
         return
     # With its key traced, it does not ask how much memory this machine has.
     keys = {name: value for name, value in arguments.items() if is_key(value)}
@@ -184,8 +180,5 @@ def check_memory(make: Callable[..., Any], arguments: Mapping[str, Any], product
 
 def _largest(jaxpr: Any) -> int:
     """Numbers in the largest array that a program makes."""
-    found = 0
-    for equation in jaxpr.eqns:
-        found = max([found, *(int(getattr(item.aval, "size", 0)) for item in equation.outvars)])
-        found = max([found, *(_largest(program.jaxpr) for program in inside(equation))])
-    return found
+    sizes = [int(getattr(item.aval, "size", 0)) for equation in jaxpr.eqns for item in equation.outvars]
+    return max([0, *sizes, *(_largest(part.jaxpr) for equation in jaxpr.eqns for part in inside(equation))])
