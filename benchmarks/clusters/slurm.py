@@ -2,8 +2,8 @@
 
 The process that runs this must live as long as the sweep: start it in `tmux`, or in a job of its own.
 
-Tested: with a LocalCluster of dask in place of SLURM's. Not tested: under SLURM, for which cores, memory, times and the
-line that activates an environment must be made yours.
+Tested: its jobs, which a stand-in for `sbatch` starts on one machine. Not tested: under SLURM, for which cores, memory,
+times and the line that activates an environment must be made yours.
 """
 
 import sys
@@ -32,9 +32,9 @@ def problem(gamma: Any, seed: Any) -> js.Problem:
 
 def slurm() -> Any:
     """Up to 50 jobs, each a worker that runs one batch at a time on all its cores, and ends before its time is up."""
-    from dask_jobqueue import SLURMCluster  # pyright: ignore[reportMissingImports]
+    from dask_jobqueue import SLURMCluster  # pyright: ignore[reportPrivateImportUsage]
 
-    lifetime = ["--lifetime", "3h50m", "--lifetime-stagger", "4m"]
+    lifetime = ["--lifetime", "230m", "--lifetime-stagger", "4m"]
     activate = ["source ~/venv/bin/activate"]
     job = {"job_cpu": 8, "memory": "16GB", "walltime": "04:00:00", "job_script_prologue": activate}
     cluster = SLURMCluster(cores=1, processes=1, worker_extra_args=lifetime, **job)

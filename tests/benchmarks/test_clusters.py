@@ -1,6 +1,7 @@
-"""The scripts for clusters run here, on what stands in for one: devices of XLA, two processes, dask's own cluster."""
+"""The scripts for clusters run here, on what stands in for one: devices of XLA, processes, a queue without waiting."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -22,12 +23,20 @@ print(everywhere.result.size, int((everywhere.result >= 3).sum()))
 """
 SLURM = """
 import sys
-from dask.distributed import LocalCluster
 import slurm
 if __name__ == "__main__":
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster:
+    with slurm.slurm() as cluster:
         data = slurm.run(sys.argv[1], cluster)
     print(data.result.size, int((data.result >= 3).sum()))
+"""
+# A queue that starts each job at once. The file that holds a job is gone when `sbatch` returns.
+SBATCH = """#!/bin/bash
+cat "${@: -1}" > job.sh
+setsid bash job.sh > job.out 2>&1 < /dev/null &
+echo "Submitted batch job $!"
+"""
+SCANCEL = """#!/bin/bash
+for job in "$@"; do kill -- "-$job"; done
 """
 
 
@@ -83,9 +92,37 @@ def test_pod(tmp_path):
         assert set(data.result.values.ravel()) == {0}
 
 
+@pytest.fixture
+def queue(tmp_path):
+    """The PATH with commands of SLURM that start jobs here."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, script in (("sbatch", SBATCH), ("scancel", SCANCEL)):
+        (folder / name).write_text(script)
+        (folder / name).chmod(0o755)
+    return f"{folder}{os.pathsep}{os.environ['PATH']}"
+
+
 @pytest.mark.slow
-def test_slurm(tmp_path):
-    """With dask's cluster on this machine in place of SLURM's."""
+def test_slurm(tmp_path, queue):
+    """Workers that jobs start fill the store."""
     script = tmp_path / "started.py"  # workers import what started them
     script.write_text(SLURM)
-    assert finished(start([str(script), str(tmp_path / "run.zarr")], tmp_path)) == "16 0"
+    process = start([str(script), str(tmp_path / "run.zarr")], tmp_path, PATH=queue)
+    assert finished(process) == "16 0", (tmp_path / "job.out").read_text()
+
+
+@pytest.mark.slow
+def test_the_page_submits_the_job_of_the_script(tmp_path, queue):
+    page = (FOLDER.parent.parent / "docs" / "cluster.md").read_text("utf-8")
+    of_page = re.search(r"from dask_jobqueue import SLURMCluster\n\n(.*?)\ncluster\.adapt", page, re.DOTALL)
+    assert of_page is not None
+    code = f"""
+import re, slurm
+from dask_jobqueue import SLURMCluster
+{of_page[1]}
+text = lambda cluster: re.sub(r"tcp://\\S+", "", cluster.job_script())
+with cluster, slurm.slurm() as other:
+    print(text(cluster) == text(other), "--lifetime 230m" in text(cluster))
+"""
+    assert finished(start(["-c", code], tmp_path, PATH=queue)) == "True True"
