@@ -36,7 +36,7 @@ _compiled: dict[Hashable, jax.stages.Compiled] = {}  # by what they do, how they
 
 
 class Leaves(NamedTuple):
-    """The arrays of a lane, in lists: those that depend on the cell, and those that all lanes share, as the data."""
+    """The arrays of a lane: those that depend on the cell, and those that all lanes share; None among the others."""
 
     own: Any
     shared: Any
@@ -102,16 +102,13 @@ class Builder:
 
     def leaves(self, cell: dict[str, Array]) -> Leaves:
         """The arrays of a cell's lane."""
-        found = Leaves([], [])
-        for leaf, depends in zip(self._run(*jax.tree.leaves(cell)), self._depends, strict=True):
-            (found.own if depends else found.shared).append(jnp.asarray(leaf))
-        return found
+        found = [jnp.asarray(leaf) for leaf in self._run(*jax.tree.leaves(cell))]
+        return Leaves(*eqx.partition(found, self._depends))
 
     def lane(self, leaves: Leaves) -> tuple[Problem, Any]:
         """The problem and the dynamics of these arrays: with a random key, one of the lane's own."""
-        own, shared = iter(leaves.own), iter(leaves.shared)
-        arrays = [next(own if depends else shared) for depends in self._depends]
-        problem, made, index = eqx.combine(jax.tree.unflatten(self._structure, arrays), self._static)
+        arrays = jax.tree.unflatten(self._structure, eqx.combine(leaves.own, leaves.shared))
+        problem, made, index = eqx.combine(arrays, self._static)
         moves = self.chosen if made is None else made
         return problem, moves if index is None else of_lane(moves, index)
 

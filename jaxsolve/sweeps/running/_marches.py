@@ -97,7 +97,7 @@ class Lockstep(AbstractRunner):
         def begin(cells: dict[str, Array], count: int) -> Any:
             own, shared = jax.vmap(self.builder.leaves, out_axes=Leaves(0, None), axis_size=count)(cells)
 
-            def start(own: list[Array]) -> Any:
+            def start(own: Any) -> Any:
                 problem, march = self.lane(Leaves(own, shared))
                 return march.init(problem, self.ts)
 
@@ -118,11 +118,11 @@ class Lockstep(AbstractRunner):
             own, state = jax.lax.cond(jnp.any(places < rows), enter, lambda held: held, held)
             shared = self.builder.leaves(jax.tree.map(lambda values: values[0], cells)).shared
 
-            def move(own: list[Array], state: Any) -> Any:
+            def move(own: Any, state: Any) -> Any:
                 problem, march = self.builder.lane(Leaves(own, shared))
                 return march.advance(problem, state, jnp.ones((), int))
 
-            def leave(own: list[Array], state: Any) -> Lanes:
+            def leave(own: Any, state: Any) -> Lanes:
                 problem, march = self.builder.lane(Leaves(own, shared))
                 run = march.finish(problem, state)
                 return lane_of(run, observe_march(problem, self.observables, run, at_once=1))

@@ -272,7 +272,7 @@ class Fused(AbstractRunner):
         ts = self.ts
         rows = self._rows = min(self._rows, TILE) if self.devices.on_cpu else self._rows
 
-        def lane(own: list[Array], shared: list[Array]) -> Lanes:
+        def lane(own: Any, shared: Any) -> Lanes:
             problem, closed = self.lane(Leaves(own, shared))
             observed = observe_random_access(problem, closed, self.observables, ts.astype(problem.x.dtype))
             return observed | _ended(ts, ts[-1], jnp.zeros((), int), random_access_result(problem, closed))
