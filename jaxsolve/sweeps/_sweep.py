@@ -128,7 +128,8 @@ def sweep(
     hosts = isinstance(executor, Hosts)
     if hosts and store is None:
         raise ValueError("the processes of Hosts() meet in a store: give store=, a folder that all of them see")
-    if executor is not None and not hosts:
+    elsewhere = not (executor is None or hosts)
+    if elsewhere:
         require_client(executor)
         if devices is not None:
             raise ValueError("devices= are those of this process; the workers of a cluster run on all of theirs")
@@ -147,9 +148,8 @@ def sweep(
         plan.check(plan.groups)
         return trace(0, plan.batch_size)
 
-    place: Any = Memory(plan)
+    place: Any = contextlib.nullcontext(Memory(plan))
     if store is not None:
-        elsewhere = not (executor is None or hosts)
         options: dict[str, Any] = dict(elsewhere=elsewhere, devices=1 if elsewhere else len(where))
         place = HeldStore(store, plan, first, resume=resume, retry_failed=retry_failed, **options)
     with signals, shared(place) if hosts else place as lanes:

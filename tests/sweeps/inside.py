@@ -29,7 +29,7 @@ from jaxsolve.sweeps.grid._axes import cut, groups, read_axes
 from jaxsolve.sweeps.grid._padded import PaddedProblem
 
 # Numbers in a description, and how many groups it shows.
-from jaxsolve.sweeps.planning import _outline
+from jaxsolve.sweeps.planning import _plan
 
 # What identifies a function, value by value; what identifies a plan, and whether two agree, without a store.
 from jaxsolve.sweeps.planning._differences import require_same_plan
@@ -102,7 +102,7 @@ __all__ = [
     "_execute",
     "_files",
     "_layout",
-    "_outline",
+    "_plan",
     "_progress",
     "_zarr",
     "caption",

@@ -27,7 +27,7 @@ from jaxsolve import (
     Zip,
 )
 from tests import cases
-from tests.sweeps.inside import _outline, cores, Plan, resolve
+from tests.sweeps.inside import _plan, cores, Plan, resolve
 
 
 TS = (0.0, 0.5, 1.0)
@@ -80,7 +80,7 @@ def test_nothing_static_is_one_compilation():
 
 
 def test_many_compilations_are_not_all_listed(monkeypatch):
-    monkeypatch.setattr(_outline, "SHOWN", 2)
+    monkeypatch.setattr(_plan, "SHOWN", 2)
     text = plan(_modes, {"count": [1, 2, 3]}, cases.ModesDecay(), TS).describe()
     assert sum(line.startswith("  count = ") for line in text.splitlines()) == 2
     assert "\n  and 1 more\n" in text
@@ -90,7 +90,7 @@ def test_many_compilations_are_not_all_listed(monkeypatch):
 def test_memory_is_that_of_real_arrays(dynamics):
     """Against a lane that is made, of another seed."""
     made = plan(_problem, {"sigma": [1.0, 2.0]}, dynamics, TS, observe=observe.weight_norms())
-    outline = _outline.Outline(made, made.groups[0])
+    outline = _plan.Outline(made, made.groups[0])
     problem = _problem()
     chosen = dynamics.choose(problem) if isinstance(dynamics, GradientFlow) else dynamics
     state = eqx.filter_jit(chosen.init)(problem, jnp.asarray(TS))
@@ -109,12 +109,12 @@ def test_cost_is_that_of_the_matrix_products():
     for width in (64, 128):
         made = plan(_problem, {"width": [width]}, GradientFlow(), TS)
         parameters = 3 * width + width
-        outline = _outline.Outline(made, made.groups[0])
+        outline = _plan.Outline(made, made.groups[0])
         assert 4 * 5 * parameters < outline.flop() < 9 * 5 * parameters
         assert outline.times() is None
     assert "flop for one gradient of every lane (only a run shows how many), GradientFlow(Tsit5)" in made.describe()
     fixed = plan(_problem, {"width": [128]}, DESCENT, TS)
-    assert _outline.Outline(fixed, fixed.groups[0]).times() == 4  # steps of 0.25 to t = 1
+    assert _plan.Outline(fixed, fixed.groups[0]).times() == 4  # steps of 0.25 to t = 1
     assert f"{4 * outline.flop():.1e} flop" in fixed.describe()
 
 

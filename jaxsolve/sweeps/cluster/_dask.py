@@ -141,8 +141,6 @@ class _Tasks(contextlib.AbstractContextManager["_Tasks"]):
 
     def ended(self) -> Iterator[Receipt]:
         """What the tasks returned that have ended since."""
-        if self._completed.is_empty():
-            return
         for future in self._completed.next_batch(block=False):
             receipt = self._result(future)
             if receipt is None:

@@ -79,8 +79,7 @@ class Group(NamedTuple):
 
     def of(self, places: np.ndarray) -> "Group":
         """Some lanes of it, given by their places."""
-        cells: dict[str, Any] = {name: np.asarray(values)[places] for name, values in self.cells.items()}
-        return self._replace(lanes=self.lanes[places], cells=cells)
+        return self._replace(lanes=self.lanes[places], cells=rows_at(self.cells, places))
 
 
 def read_axes(axes: Any) -> tuple[Zip, ...]:
@@ -242,6 +241,11 @@ def _traced(name: str, values: Any) -> Argument:
             f"others, {switch}"
         )
     return Argument(name, array, traced=True)
+
+
+def rows_at(columns: Mapping[str, Any], places: Any) -> dict[str, Any]:
+    """Some rows, on the host."""
+    return {name: np.asarray(values)[places] for name, values in columns.items()}
 
 
 def label(value: Any) -> str:

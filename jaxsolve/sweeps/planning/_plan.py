@@ -1,4 +1,4 @@
-"""A sweep before it runs: its arguments read and checked, its lanes counted, its cost estimated."""
+"""A sweep before it runs: its arguments read and checked, its lanes counted, and what they hold and cost estimated."""
 
 import dataclasses
 import functools
@@ -6,20 +6,27 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..._checks import describe, require_size
-from ..._dynamics import AbstractDynamics
+from ..._checks import concrete, describe, require_size
+from ..._dynamics import AbstractDynamics, AbstractRandomAccess, Quantity, View
+from ..._flop import flop
 from ..._problem import Problem
+from ..._solve import observe_march, observe_random_access, require_kind
 from ..._times import read_times, require_end
+from ...dynamics import Descent
 from ...observe import check_observables, loss, Observable
-from ..grid._axes import Group, groups, read_axes, Zip
-from ..running._builder import Devices, Dynamics, dynamics_of, require_arguments, taken
-from ..running._execute import Program, trace_group
-from ..running._variables import LANE_VARIABLES, require_dataset
-from . import _outline
+from ..grid._axes import Group, groups, label, read_axes, Zip
+from ..running._builder import Builder, Devices, Dynamics, dynamics_of, read_devices, require_arguments, taken
+from ..running._execute import default_batch, Program, trace_group
+from ..running._variables import require_dataset, require_own_names
+
+
+SHOWN = 12  # groups in a description
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -43,8 +50,7 @@ class Plan:
     sizes: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
 
     def __repr__(self) -> str:
-        count = _outline.count
-        return f"Plan({count(self.lanes, 'lane')}, {count(len(self.groups), 'compilation')}: {self.grid})"
+        return f"Plan({_count(self.lanes, 'lane')}, {_count(len(self.groups), 'compilation')}: {self.grid})"
 
     @property
     def grid(self) -> str:
@@ -94,7 +100,7 @@ class Plan:
         require_arguments(self.problem_fn, names, "problem_fn")
         if len(among) < 2:
             return
-        found = [_outline.Outline(self, group).observed for group in among]
+        found = [Outline(self, group).observed for group in among]
         for name in found[0]:
             infos = [shapes[name] for shapes in found]
             for what, kinds in ("shape", [i.shape for i in infos]), ("dtype", [str(i.dtype) for i in infos]):
@@ -115,7 +121,29 @@ class Plan:
         the loss where only the run shows how many steps there are. XLA counts them, all but those of eigenvectors and
         the like.
         """
-        return _outline.describe(self)
+        arguments = [argument for axis in self.axes for argument in axis.arguments]
+        traced, static = (", ".join(item.name for item in arguments if item.traced == which) for which in (True, False))
+        lines = [
+            f"{_count(self.lanes, 'lane')}: {self.grid}",
+            f"traced: {traced or 'none'}; static: {static or 'none'}",
+            f"{self.name} at {_count(len(self.ts), 'time')} from {self.ts[0]:g} to {self.ts[-1]:g}, "
+            f"observing {', '.join(item.name for item in self.observables)}",
+            _count(len(self.groups), "compilation"),
+        ]
+        largest, observed, devices = 0, 0, read_devices(None)
+        for index, group in enumerate(self.groups):
+            found, lanes = Outline(self, group), len(group.lanes)
+            size = min(self.batch_size, lanes) if self.batch_size else default_batch(found.dynamics, lanes, devices)
+            needed = found.memory(size)
+            largest, observed = max(largest, needed), observed + lanes * _bytes(found.observed)
+            if index < SHOWN:
+                name = ", ".join(f"{key} = {label(value)}" for key, value in group.static.items()) or "all"
+                chosen = "" if found.dynamics.name == self.name else f", {found.dynamics.name}"
+                batches = f"{_count(lanes, 'lane')} in batches of {size}"
+                lines.append(f"  {name}: {batches}, {_in_words(needed)}, {found.cost(lanes)}{chosen}")
+        more = [f"  and {len(self.groups) - SHOWN} more"] if len(self.groups) > SHOWN else []
+        memory = f"memory: {_in_words(largest)} in the largest batch, and what a step works with"
+        return "\n".join([*lines, *more, memory, f"results: {_in_words(observed)}"])
 
 
 def plan(
@@ -148,46 +176,30 @@ def plan(
     made = read_plan(problem_fn, axes, dynamics, ts, observe=observe, batch_size=batch_size)
     made.check(made.groups)
     if len(made.groups) == 1:
-        _outline.Outline(made, made.groups[0])
+        Outline(made, made.groups[0])
     return made
 
 
 def read_plan(
-    problem_fn: Any, axes: Any, dynamics: Any, ts: Any, *, observe: Any, batch_size: int | None = None
+    problem_fn: Callable[..., Problem], axes: Any, dynamics: Dynamics, ts: Any, *, observe: Any, batch_size: Any = None
 ) -> Plan:
     """As `plan`, without looking at problem_fn."""
     if not callable(problem_fn):
         raise TypeError(f"problem_fn must return the problem of a cell, got {describe(problem_fn)}")
-    if not isinstance(dynamics, AbstractDynamics) and (isinstance(dynamics, type) or not callable(dynamics)):
+    fixed = isinstance(dynamics, AbstractDynamics)
+    if not fixed and (isinstance(dynamics, type) or not callable(dynamics)):
         raise TypeError(
             f"dynamics must be such as GradientFlow(), or a function of axes that returns one, got {describe(dynamics)}"
         )
-    fn: Callable[..., Any] = problem_fn
-    moves: Any = dynamics
     grid = read_axes(axes)
     observables, times = (), jnp.atleast_1d(read_times(ts, jnp.result_type(float)))
-    for first in [moves] if isinstance(moves, AbstractDynamics) else [dynamics_of(moves, g) for g in groups(grid)]:
+    for first in [dynamics] if fixed else [dynamics_of(dynamics, group) for group in groups(grid)]:
         observables = check_observables(observe, first)
         require_end(times, first)
-    _check_names(grid, observables)
+    require_own_names(grid, observables)
     if batch_size is not None:
         batch_size = require_size(batch_size, "batch_size")
-    return Plan(fn, grid, moves, observables, np.asarray(times), batch_size)
-
-
-def _check_names(grid: tuple[Zip, ...], observables: Sequence[Observable]) -> None:
-    """Raises ValueError for names that would mean two things in the dataset."""
-    names = {argument.name for axis in grid for argument in axis.arguments} | {axis.dim for axis in grid}
-    observed, dims = {item.name for item in observables}, {d for item in observables for d in item.dims}
-    taken = {"t", *LANE_VARIABLES} | observed | dims
-    for item in observables:
-        if item.name in {"t", *LANE_VARIABLES} or item.name in dims:
-            raise ValueError(f"an observable may not be called {item.name!r}: the dataset has that; rename it")
-    if names & taken:
-        raise ValueError(
-            f"axes may not be called {sorted(names & taken)}: the dataset has something else of that name; rename the "
-            "arguments of problem_fn"
-        )
+    return Plan(problem_fn, grid, dynamics, observables, np.asarray(times), batch_size)
 
 
 def _guilty(among: Sequence[Group], kinds: Sequence[Any]) -> list[str]:
@@ -199,3 +211,80 @@ def _guilty(among: Sequence[Group], kinds: Sequence[Any]) -> list[str]:
                 differ = [name for name, value in first.static.items() if value != second.static[name]]
                 found |= set(differ) if len(differ) == 1 else set()
     return [name for name in among[0].static if name in found or not found]
+
+
+class Outline:
+    """One lane of a group, in shapes.
+
+    Attributes:
+        dynamics: the one that runs, where the problem chooses.
+        observed: by observable, shape and dtype of what is seen at all times.
+    """
+
+    def __init__(self, plan: Plan, group: Group):
+        builder = Builder(plan.problem_fn, plan.dynamics, group)
+        require_end(plan.times, builder.chosen)
+        self._plan, self._shape = plan, builder.shape
+        self.dynamics: Any = builder.chosen
+        self._closed = isinstance(self.dynamics, AbstractRandomAccess)
+        self.observed = eqx.filter_eval_shape(lambda p: _seen(plan, p, self.dynamics), self._shape)
+
+    def state_bytes(self) -> int:
+        """Of the parameters and of the state that marches, with all that it saves."""
+        state = lambda p: (p.params, None if self._closed else self.dynamics.init(p, self._plan.times))
+        return _bytes(eqx.filter_eval_shape(state, self._shape))
+
+    def memory(self, size: int) -> int:
+        """Bytes that the lanes of a batch hold at the same time."""
+        devices = read_devices(None)
+        # On processors lanes march one after another, in as many loops as there are cores.
+        together = size if self._closed or not devices.on_cpu else min(size, devices.streams * len(devices))
+        return together * self.state_bytes() + size * _bytes(self.observed)
+
+    def flop(self) -> float:
+        """Of one gradient of the loss, or of a closed form, without eigenvectors and the like; NaN if unknown."""
+        seen = lambda p: observe_random_access(p, self.dynamics, self._plan.observables, self._plan.times)
+        return flop(seen if self._closed else lambda p: jax.grad(p.objective)(p.params), self._shape)
+
+    def times(self) -> int | None:
+        """How often a lane computes that; None if only its run shows."""
+        if not isinstance(self.dynamics, Descent):
+            return 1 if self._closed else None
+        steps = concrete(self.dynamics.steps(jnp.max(self._plan.times)[None]))
+        return None if steps is None else min(int(steps[0]), self.dynamics.max_steps)
+
+    def cost(self, lanes: int) -> str:
+        """Of so many lanes, in words."""
+        once, times = self.flop(), self.times()
+        if not np.isfinite(once):
+            return "cost unknown"
+        more = " for one gradient of every lane (only a run shows how many)" if times is None else ""
+        return f"{lanes * (1 if times is None else times) * once:.1e} flop{more}"
+
+
+def _seen(plan: Plan, problem: Problem, dynamics: Any) -> dict[str, Array]:
+    """What is observed of a lane, or something of the same shape."""
+    if isinstance(dynamics, AbstractRandomAccess):
+        require_kind(problem, dynamics)
+        return observe_random_access(problem, dynamics, plan.observables, plan.times.astype(problem.x.dtype))
+    if Quantity.PARAMS in dynamics.provides:  # at all times as at the start, which needs no state
+        read = lambda view: {item.name: item(view) for item in plan.observables}
+        times = jnp.zeros((len(plan.times), 1), problem.x.dtype)
+        return jax.lax.map(lambda t: read(View(problem, t[0], problem.params)), times)
+    return observe_march(problem, plan.observables, dynamics.finish(problem, dynamics.init(problem, plan.times)))
+
+
+def _bytes(tree: Any) -> int:
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if hasattr(leaf, "shape") and hasattr(leaf, "dtype")]
+    return sum(int(np.prod(leaf.shape, dtype=np.int64)) * leaf.dtype.itemsize for leaf in leaves)
+
+
+def _in_words(size: int) -> str:
+    """Bytes with their unit."""
+    unit = min(max(len(str(size)) - 1, 0) // 3, 4)
+    return f"{size / 1000**unit:.3g} {('bytes', 'kB', 'MB', 'GB', 'TB')[unit]}"
+
+
+def _count(number: int, noun: str) -> str:
+    """A number of things."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

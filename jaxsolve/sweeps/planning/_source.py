@@ -18,6 +18,7 @@ from typing import Any
 
 PACKAGE = Path(os.path.realpath(__file__)).parents[2]
 LIBRARIES = (PACKAGE, *(Path(os.path.realpath(sysconfig.get_path(p))) for p in ("stdlib", "purelib", "platlib")))
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 CHECKERS = ("beartype", "jaxtyping", "typeguard")
 DIGITS = 16  # of a digest: enough to tell versions of a function apart
 
@@ -184,50 +185,38 @@ def _parsed(source: str) -> ast.Module:
     return ast.parse(source)
 
 
-def _module(code: types.CodeType | type) -> ast.Module | None:
-    """The file, or cell of a notebook, in which something was written."""
+def _nodes(thing: types.CodeType | type) -> list[Any]:
+    """What may be the syntax tree of a function or class, by its name and first line; none where there is no source."""
     try:
-        return _parsed("".join(inspect.findsource(code)[0]))
+        lines, above = inspect.findsource(thing)
+        module = _parsed("".join(lines))
     except (OSError, TypeError, SyntaxError):  # a cell with magic commands
-        return None
+        return []
+    if isinstance(thing, type):
+        kinds, wanted = ast.ClassDef, (thing.__name__, above + 1)
+    else:
+        kinds, wanted = FUNCTIONS, (thing.co_name, thing.co_firstlineno)
+    # They begin with their decorators.
+    first = lambda node: min(part.lineno for part in (node, *getattr(node, "decorator_list", ())))
+    nodes = (node for node in ast.walk(module) if isinstance(node, kinds))
+    return [node for node in nodes if (getattr(node, "name", "<lambda>"), first(node)) == wanted]
 
 
 def _node(code: types.CodeType) -> Any:
     """The syntax tree of a function; None where there is no source."""
-    module = _module(code)
-    nodes = [] if module is None else [node for node in ast.walk(module) if _is_of(node, code)]
+    begin = lambda node: (node.lineno, node.col_offset)
+    nodes = _nodes(code)
     if len(nodes) > 1:  # the lambdas of one line
         places = [(line, column) for line, _, column, _ in code.co_positions() if line and column]
-        nodes = [node for node in nodes if all(_begin(node) <= place <= _end(node) for place in places)]
-    return max(nodes, key=_begin, default=None)
-
-
-def _begin(node: Any) -> tuple[int, int]:
-    return node.lineno, node.col_offset
-
-
-def _end(node: Any) -> tuple[int, int]:
-    return node.end_lineno, node.end_col_offset
-
-
-def _first_line(node: Any) -> int:
-    """The line where it begins, with its decorators."""
-    return min([node.lineno, *(part.lineno for part in getattr(node, "decorator_list", ()))])
-
-
-def _is_of(node: Any, code: types.CodeType) -> bool:
-    """Whether a function may be of this code, by its name and first line."""
-    is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-    return is_function and (getattr(node, "name", "<lambda>"), _first_line(node)) == (code.co_name, code.co_firstlineno)
+        covers = lambda node, place: begin(node) <= place <= (node.end_lineno, node.end_col_offset)
+        nodes = [node for node in nodes if all(covers(node, place) for place in places)]
+    return max(nodes, key=begin, default=None)
 
 
 def _of_class(cls: type) -> Any:
     """The text of a class; where there is none, digests of its methods."""
-    module = _module(cls)
-    line = 0 if module is None else inspect.findsource(cls)[1] + 1
-    for node in ast.walk(module) if module is not None else ():
-        if isinstance(node, ast.ClassDef) and (node.name, _first_line(node)) == (cls.__name__, line):
-            return _text([*node.decorator_list, *node.bases, *_statements(node)])
+    for node in _nodes(cls):
+        return _text([*node.decorator_list, *node.bases, *_statements(node)])
     return [(key, digest(method)) for key, method in sorted(_methods(cls))]
 
 

@@ -21,7 +21,7 @@ from ..._dynamics import AbstractDynamics, is_stochastic, of_lane, resolve
 from ..._equations import inside
 from ..._problem import Problem
 from ...nets import Function
-from ..grid._axes import Group
+from ..grid._axes import Group, rows_at
 
 
 Cells = dict[str, np.ndarray]
@@ -36,7 +36,7 @@ _compiled: dict[Hashable, jax.stages.Compiled] = {}  # by what they do, how they
 
 
 class Leaves(NamedTuple):
-    """The arrays of a lane, in lists: those that depend on the cell, and those that all lanes share, as the data."""
+    """The arrays of a lane: those that depend on the cell, and those that all lanes share; None among the others."""
 
     own: Any
     shared: Any
@@ -63,7 +63,7 @@ class Builder:
 
     def __init__(self, problem_fn: Callable[..., Problem], dynamics: Dynamics, group: Group):
         self.dynamics, self.lanes = dynamics_of(dynamics, group), len(group.lanes)
-        self.cell = {name: values[0] for name, values in cells_of(group, self.dynamics).items()}
+        self.cell = rows_at(cells_of(group, self.dynamics), 0)
 
         def build(cell: dict[str, Any]) -> tuple[Problem, Any, Any]:
             known = group.static | {name: value for name, value in cell.items() if name != INDEX}
@@ -102,16 +102,13 @@ class Builder:
 
     def leaves(self, cell: dict[str, Array]) -> Leaves:
         """The arrays of a cell's lane."""
-        found = Leaves([], [])
-        for leaf, depends in zip(self._run(*jax.tree.leaves(cell)), self._depends, strict=True):
-            (found.own if depends else found.shared).append(jnp.asarray(leaf))
-        return found
+        found = [jnp.asarray(leaf) for leaf in self._run(*jax.tree.leaves(cell))]
+        return Leaves(*eqx.partition(found, self._depends))
 
     def lane(self, leaves: Leaves) -> tuple[Problem, Any]:
         """The problem and the dynamics of these arrays: with a random key, one of the lane's own."""
-        own, shared = iter(leaves.own), iter(leaves.shared)
-        arrays = [next(own if depends else shared) for depends in self._depends]
-        problem, made, index = eqx.combine(jax.tree.unflatten(self._structure, arrays), self._static)
+        arrays = jax.tree.unflatten(self._structure, eqx.combine(leaves.own, leaves.shared))
+        problem, made, index = eqx.combine(arrays, self._static)
         moves = self.chosen if made is None else made
         return problem, moves if index is None else of_lane(moves, index)
 
@@ -120,8 +117,7 @@ def dynamics_of(dynamics: Dynamics, group: Group) -> AbstractDynamics:
     """The dynamics of a group's first lane, for what is known before lanes are: its kind, its name, what it shows."""
     if isinstance(dynamics, AbstractDynamics):
         return dynamics
-    first = {name: np.asarray(values)[0] for name, values in group.cells.items()}
-    return _make(dynamics, group.static | first)
+    return _make(dynamics, group.static | rows_at(group.cells, 0))
 
 
 def taken(function: Callable[..., Any], names: Collection[str]) -> list[str]:
@@ -181,12 +177,12 @@ def _holds_tracer(value: Any, seen: set[int]) -> bool:
 
 def _makes_keys_of_floats(jaxpr: Any) -> bool:
     """JAX itself finds this when it lowers a program, and says it of a tracer."""
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == "random_seed" and jnp.issubdtype(equation.invars[0].aval.dtype, jnp.floating):
-            return True
-        if any(_makes_keys_of_floats(program.jaxpr) for program in inside(equation)):
-            return True
-    return False
+    floats = lambda equation: jnp.issubdtype(equation.invars[0].aval.dtype, jnp.floating)
+    return any(
+        (equation.primitive.name == "random_seed" and floats(equation))
+        or any(_makes_keys_of_floats(program.jaxpr) for program in inside(equation))
+        for equation in jaxpr.eqns
+    )
 
 
 def _depends_on_input(jaxpr: Any) -> list[bool]:

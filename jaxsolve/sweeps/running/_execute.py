@@ -29,8 +29,7 @@ from ...until import AbstractCondition
 from ..grid._axes import Group
 from ._builder import Builder, cells_of, Devices, Dynamics, read_devices
 from ._marches import Lockstep, Looped
-from ._one_thread import ONE_THREAD
-from ._runner import AbstractRunner, Batch, Fused, Origin, Waiting
+from ._runner import AbstractRunner, Batch, Fused, ONE_THREAD, Origin, Waiting
 
 
 log = logging.getLogger("jaxsolve")

@@ -11,8 +11,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from ..._solve import observe_march
+from ..grid._axes import rows_at
 from ._builder import Cells, Leaves
-from ._runner import AbstractRunner, Batch, lane_of, Lanes, rows_at, take, Waiting, zeros
+from ._runner import AbstractRunner, Batch, lane_of, Lanes, Waiting, zeros
 
 
 LONG = 0.1  # seconds of a call of a loop that are enough: more lanes at once would only be later to show
@@ -72,7 +73,7 @@ class Looped(AbstractRunner):
         counts = np.array([len(part) for part in parts], np.int32)
         filled = [part if len(part) else places[:1] for part in parts]  # the program has the same rows at each call
         rows = np.concatenate([np.pad(part, (0, self._rows - len(part)), "edge") for part in filled])
-        lanes, attempts = self._compiled(take(cells, rows), counts)
+        lanes, attempts = self._compiled(rows_at(cells, rows), counts)
         wanted = np.concatenate([self._rows * device + np.arange(count) for device, count in enumerate(counts)])
         return rows_at(lanes, wanted), np.asarray(attempts)[wanted]
 
@@ -96,7 +97,7 @@ class Lockstep(AbstractRunner):
         def begin(cells: dict[str, Array], count: int) -> Any:
             own, shared = jax.vmap(self.builder.leaves, out_axes=Leaves(0, None), axis_size=count)(cells)
 
-            def start(own: list[Array]) -> Any:
+            def start(own: Any) -> Any:
                 problem, march = self.lane(Leaves(own, shared))
                 return march.init(problem, self.ts)
 
@@ -117,11 +118,11 @@ class Lockstep(AbstractRunner):
             own, state = jax.lax.cond(jnp.any(places < rows), enter, lambda held: held, held)
             shared = self.builder.leaves(jax.tree.map(lambda values: values[0], cells)).shared
 
-            def move(own: list[Array], state: Any) -> Any:
+            def move(own: Any, state: Any) -> Any:
                 problem, march = self.builder.lane(Leaves(own, shared))
                 return march.advance(problem, state, jnp.ones((), int))
 
-            def leave(own: list[Array], state: Any) -> Lanes:
+            def leave(own: Any, state: Any) -> Lanes:
                 problem, march = self.builder.lane(Leaves(own, shared))
                 run = march.finish(problem, state)
                 return lane_of(run, observe_march(problem, self.observables, run, at_once=1))
@@ -170,7 +171,7 @@ class Lockstep(AbstractRunner):
             target = np.minimum(empty + (self._portion if more else self._rows), self._rows)
             limit = 0 if more and empty.any() else steps_at_once  # first they are filled
             begin = time.perf_counter()
-            held, found, left, steps, count = self._call(take(cells, chosen), places, live, limit, target, held)
+            held, found, left, steps, count = self._call(rows_at(cells, chosen), places, live, limit, target, held)
             wall, weight = time.perf_counter() - begin, steps if steps.any() else live
             seconds, useful, executed = seconds + wall * weight / weight.sum(), useful + steps, executed + count.sum()
             if limit and count.max() == limit * self._rows:

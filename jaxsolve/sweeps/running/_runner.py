@@ -15,12 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from threadpoolctl import threadpool_limits
 
 from ..._dynamics import March
 from ..._problem import Problem
 from ..._results import FIRST_FAILURE, result_code, RESULTS
 from ..._solve import check_applies, observe_random_access, random_access_result
 from ...observe import Observable
+from ..grid._axes import rows_at
 from ._builder import Builder, Cells, Devices, Leaves
 
 
@@ -221,14 +223,26 @@ def _factorises_batches(program: str) -> bool:
     return any(len(sizes) > 2 and set(sizes[:-2]) != {"1"} for sizes in shapes)
 
 
-def take(cells: Cells, places: np.ndarray) -> Cells:
-    """The rows of some lanes."""
-    return {name: values[places] for name, values in cells.items()}
+class OneThread:
+    """LAPACK on one thread while anyone is inside; groups may run in several threads of a process."""
+
+    def __init__(self):
+        self._lock, self._inside, self._limit = threading.Lock(), 0, None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._limit = self._limit or threadpool_limits(1, "blas")
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside and self._limit is not None:
+                self._limit.restore_original_limits()
+                self._limit = None
 
 
-def rows_at(lanes: Lanes, places: Any) -> dict[str, np.ndarray]:
-    """Some rows, on the host."""
-    return {name: np.asarray(values)[places] for name, values in lanes.items()}
+ONE_THREAD = OneThread()  # of the process, as the setting is
 
 
 def zeros(shapes: Any, rows: int | None = None) -> Any:
@@ -258,7 +272,7 @@ class Fused(AbstractRunner):
         ts = self.ts
         rows = self._rows = min(self._rows, TILE) if self.devices.on_cpu else self._rows
 
-        def lane(own: list[Array], shared: list[Array]) -> Lanes:
+        def lane(own: Any, shared: Any) -> Lanes:
             problem, closed = self.lane(Leaves(own, shared))
             observed = observe_random_access(problem, closed, self.observables, ts.astype(problem.x.dtype))
             return observed | _ended(ts, ts[-1], jnp.zeros((), int), random_access_result(problem, closed))
@@ -274,6 +288,6 @@ class Fused(AbstractRunner):
         while len(places := waiting.take(size)):
             begin = time.perf_counter()
             # Calls are filled up, so that a lane's bits do not depend on how many lanes are left.
-            filled = take(cells, np.pad(places, (0, size - len(places)), "edge"))
+            filled = rows_at(cells, np.pad(places, (0, size - len(places)), "edge"))
             rows = rows_at(self._compiled(filled)[0], slice(len(places)))
             hand_over(Batch(places, rows, time.perf_counter() - begin))

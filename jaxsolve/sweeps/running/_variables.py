@@ -11,6 +11,7 @@ import numpy as np
 from ..._dynamics import AbstractMarching, AbstractRandomAccess
 from ..._results import RESULT_NAMES
 from ...observe import Observable
+from ..grid._axes import Zip
 from ._builder import Dynamics
 from ._runner import Batch, Lanes
 
@@ -98,6 +99,21 @@ def require_dataset(observables: Sequence[Observable], lanes: Lanes) -> None:
                     f"dimension {dim!r} of observable {item.name!r} has {size} entries, but {sizes[dim]} in another "
                     "observable: give it a name of its own"
                 )
+
+
+def require_own_names(axes: Sequence[Zip], observables: Sequence[Observable]) -> None:
+    """Raises ValueError for names that would mean two things in the dataset."""
+    names = {argument.name for axis in axes for argument in axis.arguments} | {axis.dim for axis in axes}
+    known = {"t", *LANE_VARIABLES}.union(*(item.dims for item in observables))
+    for item in observables:
+        if item.name in known:
+            raise ValueError(f"an observable may not be called {item.name!r}: the dataset has that; rename it")
+    twice = names & (known | {item.name for item in observables})
+    if twice:
+        raise ValueError(
+            f"axes may not be called {sorted(twice)}: the dataset has something else of that name; rename the "
+            "arguments of problem_fn"
+        )
 
 
 def rows_of(batch: Batch) -> Rows:

@@ -112,8 +112,7 @@ class Lock:
                 "store; make sure that only one does",
                 stacklevel=2,
             )
-        since = now()
-        holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
+        holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": now()}
         try:
             write_whole(self._path / OURS / WRITER, json.dumps(holder).encode())
         except BaseException:  # a full disk

@@ -1,7 +1,6 @@
 """Stores, where the lanes of a sweep go: what they say of how it ran, and the one that keeps them in memory."""
 
 import abc
-import contextlib
 import os
 import platform
 import socket
@@ -33,11 +32,8 @@ DEVICE = ("device", "devices", "backend")  # what a run says of its devices
 BETWEEN = "; "  # devices and dynamics of one dataset
 
 
-class AbstractStore(contextlib.AbstractContextManager["AbstractStore", None]):
-    """Takes the lanes of a sweep, in any order, and gives back its dataset.
-
-    It is entered before the first lane comes and left when no more do.
-    """
+class AbstractStore(abc.ABC):
+    """Takes the lanes of a sweep, in any order, and gives back its dataset."""
 
     plan: Plan  # with what the store knows of the size of its batches
 
@@ -63,9 +59,6 @@ class Memory(AbstractStore):
         self._labels: dict[str, str] = {}
         self._missing = np.ones(plan.lanes, bool)
         self._batches: list[Batch] = []
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        pass
 
     @property
     def missing(self) -> np.ndarray:

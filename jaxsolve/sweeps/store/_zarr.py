@@ -34,7 +34,7 @@ HOSTS = "hosts"  # the folder in which processes that do not hold the store say 
 
 
 class AbstractOnDisk(AbstractStore):
-    """A Zarr store, for a process that writes chunks of it, which are known once it is entered."""
+    """A Zarr store, for a process that writes chunks of it, which are known while it is entered."""
 
     path: Path
     chunks: Chunks
