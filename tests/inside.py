@@ -88,7 +88,7 @@ from jaxsolve.integrators._hessian_part import hessian_part
 from jaxsolve.integrators._kernel_part import frozen_jacobian, kernel_part, Known
 
 # What an integrator knows of the problem, compared with dense matrices.
-from jaxsolve.integrators._linear_part import Model
+from jaxsolve.integrators._linear_part import Model, Term
 from jaxsolve.integrators._modes import modes, no_modes
 
 # One mode with inertia has a closed form.
@@ -180,6 +180,7 @@ __all__ = [
     "Row",
     "SIZE",
     "SPACINGS",
+    "Term",
     "Tiling",
     "adjacent",
     "alignments",

@@ -257,21 +257,35 @@ class AbstractFlow(AbstractMarching):
         """Where in the last step the condition was met, on the interpolant."""
         if self.until is None:
             return state.t, state.y
-        interpolation = system.solver.interpolation_cls(t0=state.t_before, t1=state.t, **state.dense)
-        until = self.until
+        found = _crossing(self.until, system, state)
+        inside = (state.result == RESULTS.event) & (state.steps > 0) & (found < state.t)
+        y = _where(inside, _inside_step(system, state, found), state.y)
+        return jnp.where(inside, found, state.t), y
 
-        def value(time):
-            return until.value(system.view(time, interpolation.evaluate(time)))
 
-        located = (state.result == RESULTS.event) & (state.steps > 0)
-        high = _first_root(value, state.t_before, state.t)
-        inside = located & (high < state.t)
-        # The search loses the derivative of the time found; it is that of the root, -value'/slope.
-        high = jax.lax.stop_gradient(high)
-        here, slope = jax.jvp(value, (high,), (jnp.ones_like(high),))
-        slope = jax.lax.stop_gradient(jnp.where(inside & (slope != 0), slope, jnp.inf))
-        high = high - (here - jax.lax.stop_gradient(here)) / slope
-        return jnp.where(inside, high, state.t), _where(inside, interpolation.evaluate(high), state.y)
+def _inside_step(system: AbstractSystem, state: FlowState, time: Float[Array, ""]) -> PyTree:
+    """Where the last step was at a time within it."""
+    return system.solver.interpolation_cls(t0=state.t_before, t1=state.t, **state.dense).evaluate(time)
+
+
+def _condition(until: AbstractCondition, system: AbstractSystem, state: FlowState, time: Float[Array, ""]) -> Array:
+    return until.value(system.view(time, _inside_step(system, state, time)))
+
+
+@eqx.filter_custom_jvp
+def _crossing(until: AbstractCondition, system: AbstractSystem, state: FlowState) -> Float[Array, ""]:
+    """When the condition was met in the last step."""
+    return _first_root(lambda time: _condition(until, system, state, time), state.t_before, state.t)
+
+
+@_crossing.def_jvp
+def _crossing_jvp(primals, tangents):
+    # The search has no derivative; that of the root of value(time) is -value'/slope.
+    until, system, state = primals
+    time = _crossing(until, system, state)
+    _, moved = eqx.filter_jvp(_condition, (*primals, time), (*tangents, jnp.zeros_like(time)))
+    _, slope = jax.jvp(lambda time: _condition(until, system, state, time), (time,), (jnp.ones_like(time),))
+    return time, jnp.where(slope == 0, 0, -moved / jnp.where(slope == 0, 1, slope))
 
 
 def _horizon(dtype: Any) -> float:
@@ -289,23 +303,27 @@ def _first_root(value: Callable[[Array], Array], low: Array, high: Array) -> Arr
         low, high, at_low, at_high, count = bracket
         middle = high - at_high * (high - low) / (at_high - at_low)
         middle = jnp.where((middle > low) & (middle < high), middle, low + (high - low) / 2)
-        now = value(middle)
-        met = now <= 0
+        # Both ends first, here: what is written once is compiled once.
+        ends = count < 2
+        here = jnp.where(ends, jnp.where(count == 0, low, high), middle)
+        now = value(here)
+        met = jnp.where(ends, count == 1, now <= 0)
+        less = jnp.where(ends, 1.0, 0.5)
         return (
-            jnp.where(met, low, middle),
-            jnp.where(met, middle, high),
-            jnp.where(met, at_low / 2, now),
-            jnp.where(met, now, at_high / 2),
+            jnp.where(met, low, here),
+            jnp.where(met, here, high),
+            jnp.where(met, less * at_low, now),
+            jnp.where(met, now, less * at_high),
             count + 1,
         )
 
     def searching(bracket):
         low, high, _, at_high, count = bracket
         middle = low + (high - low) / 2
-        return (count < 100) & (at_high < 0) & (middle > low) & (middle < high)
+        return (count < 2) | (count < 102) & (at_high < 0) & (middle > low) & (middle < high)
 
-    start = (low, high, value(low), value(high), 0)
-    return jax.lax.while_loop(searching, narrow, start)[1]
+    nothing = jnp.zeros((), jax.eval_shape(value, low).dtype)
+    return jax.lax.while_loop(searching, narrow, (low, high, nothing, nothing, 0))[1]
 
 
 def _finite(tree: PyTree) -> Bool[Array, ""]:

@@ -1,13 +1,14 @@
 """One step of an exponential method: how the solution goes on from a point, to the order of the method."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ._linear_part import AbstractLinearPart, AbstractModel, integrated, Span
-from ._tableau import AbstractTableau
+from ._linear_part import AbstractLinearPart, AbstractModel, integrated, Span, Term
+from ._tableau import AbstractTableau, Weight
 
 
 class Flowing(NamedTuple):
@@ -57,7 +58,7 @@ class Expansion(eqx.Module):
 
     def end(self, model: AbstractModel, tableau: AbstractTableau, y0: Flowing, whole: Span) -> tuple[Flowing, Flowing]:
         """The solution at the end of the step, and its estimated error; of the dissipated energy that is left 0."""
-        error = self.part.sum_of(tableau.at(self.passed).error, self.changes, self.h, whole)
+        error = self.part.combine(whole, _terms(tableau.at(self.passed).error, self.changes, self.h))
         error = Flowing(self.part.vector(error), self.part.pushed(error), jnp.zeros_like(self.h))
         return self._after(model, tableau, y0, jnp.ones_like(self.h), whole), error
 
@@ -65,7 +66,7 @@ class Expansion(eqx.Module):
         self, model: AbstractModel, tableau: AbstractTableau, y0: Flowing, theta: Float[Array, ""], span: Span
     ) -> Flowing:
         weights = [tuple((k, b * theta**k) for k, b in weight) for weight in tableau.at(self.passed).step]
-        moved = self.part.integral(span, self.force) + self.part.sum_of(weights, self.changes, self.h, span)
+        moved = _moved(self.part, span, self.force, _terms(weights, self.changes, self.h))
         displacement = y0.displacement + self.part.vector(moved)
         beyond = sum(self.h * integrated(weight) * e for weight, e in zip(weights, self.excess, strict=True))
         dissipated = y0.dissipated + self.part.spent(span, self.force) + beyond
@@ -88,8 +89,18 @@ def expand(
     excess = []
     *spans, whole = part.over(*(node * h for node in numbers.nodes), h)
     for span, weights in zip(spans, numbers.stages, strict=True):
-        moved = part.integral(span, force) + part.sum_of(weights, changes, h, span)
+        moved = _moved(part, span, force, _terms(weights, changes, h))
         velocity, dissipation = model.velocity(w + part.vector(moved))
         changes.append(part.change(velocity, moved, force))
         excess.append(dissipation - part.power(span, force))
     return Expansion(h, passed, part, force, tuple(changes), tuple(excess)), whole
+
+
+def _terms(weights: Sequence[Weight], changes: Sequence[Any], h: Float[Array, ""]) -> list[Term]:
+    """h sum_j sum_k w_jk phi_k(time A) D_j."""
+    return [Term(k, h * b, change) for weight, change in zip(weights, changes, strict=True) for k, b in weight]
+
+
+def _moved(part: AbstractLinearPart, span: Span, force: Any, terms: list[Term]) -> Any:
+    """How far it goes in a time: as A alone takes it from the force at the start, and by these terms."""
+    return part.combine(span, [Term(1, span.length, force), *terms])

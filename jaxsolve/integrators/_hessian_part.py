@@ -4,6 +4,10 @@ In coordinates $\theta = \sqrt\eta z$ it is symmetric: $-\sqrt\eta \nabla^2 L \s
 negative: near saddles the flow grows.
 """
 
+import functools
+import operator
+from collections.abc import Sequence
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -13,7 +17,7 @@ from .._held import HeldModule
 from .._phi import phi
 from .._problem import flat_rates
 from .._safe import kept_product
-from ._linear_part import AbstractLinearPart, Model, Span
+from ._linear_part import AbstractLinearPart, Model, Span, Term
 
 
 TOGETHER = 32  # columns of the Hessian found at once: they share one linearisation, and each needs memory of its own
@@ -49,11 +53,10 @@ class HessianPart(AbstractLinearPart[Float[Array, " params"]]):
     def over(self, *times: Float[Array, ""]) -> list[Span]:
         return [Span(time) for time in times]
 
-    def phi(self, k: int, span: Span, v: Float[Array, " params"]) -> Float[Array, " params"]:
-        return kept_product(v, phi(k, -span.length * self.values))  # at a saddle what grows may be 0
-
-    def nothing(self) -> Float[Array, " params"]:
-        return jnp.zeros_like(self.values)
+    def combine(self, span: Span, terms: Sequence[Term]) -> Float[Array, " params"]:
+        # At a saddle what grows may be 0.
+        each = [factor * kept_product(v, phi(k, -span.length * self.values)) for k, factor, v in terms]
+        return functools.reduce(operator.add, each)
 
     def vector(self, v: Float[Array, " params"]) -> Float[Array, " params"]:
         return self.scale * (self.vectors @ v)

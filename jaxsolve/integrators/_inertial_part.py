@@ -4,6 +4,9 @@ For $w' = p/\tau$, $p' = -\eta \nabla L - p/\tau$ it is $A (a, b) = (b/\tau, -\e
 it is one of 2 by 2 matrices: what it is at rate 0, for all of parameter space, and what it is beyond for each mode.
 """
 
+import functools
+import operator
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -14,7 +17,7 @@ from jaxtyping import Array, Float
 from .._problem import flat_rates
 from .._safe import squares_over
 from ._kernel_part import Direction, KernelPart
-from ._linear_part import AbstractLinearPart, AbstractModel, Model, Span
+from ._linear_part import AbstractLinearPart, AbstractModel, Model, Span, Term
 from ._oscillator import responses
 
 
@@ -94,24 +97,19 @@ class InertialPart(AbstractLinearPart[Phase]):
         found = jax.lax.optimization_barrier(found)
         return [Span(time, jax.tree.map(lambda entry, i=i: entry[i], found)) for i, time in enumerate(times)]
 
-    def phi(self, k: int, span: Span, v: Phase) -> Phase:
-        rates, entries = self.kernel.values, [entry[k] for entry in span.known]
-        free, moving = [entry[-1] for entry in entries], rates > 0
-        # By how much each mode differs from free motion, over its rate.
-        beyond = [jnp.where(moving, (entry[:-1] - entry[-1]) / jnp.where(moving, rates, 1), 0) for entry in entries]
-        a, b = (self.kernel.amplitudes(part) for part in v)
-        return Phase(
-            free[0] * v.position + free[1] * v.way + self._low(beyond[0] * a + beyond[1] * b),
-            free[2] * v.position + free[3] * v.way + self._low(beyond[2] * a + beyond[3] * b),
-        )
-
-    def _low(self, weights: Float[Array, " modes"]) -> Direction:
-        """eta J^T S V of some weights."""
-        lifted = self.kernel.rescale(self.kernel.vectors @ weights)
-        return Direction(jnp.zeros_like(self.kernel.eta), lifted, self.kernel.kernel @ lifted)
-
-    def nothing(self) -> Phase:
-        return Phase(self.kernel.nothing(), self.kernel.nothing())
+    def combine(self, span: Span, terms: Sequence[Term]) -> Phase:
+        rates = self.kernel.values
+        moving, free, bound = rates > 0, list[Phase](), list[tuple[Array, Array]]()
+        for k, factor, v in terms:
+            whole = [factor * entry[k] for entry in span.known]
+            one = [entry[-1] for entry in whole]
+            free.append(Phase(one[0] * v.position + one[1] * v.way, one[2] * v.position + one[3] * v.way))
+            # By how much each mode differs from free motion, over its rate.
+            beyond = [jnp.where(moving, (entry[:-1] - entry[-1]) / jnp.where(moving, rates, 1), 0) for entry in whole]
+            a, b = (self.kernel.amplitudes(part) for part in v)
+            bound.append((beyond[0] * a + beyond[1] * b, beyond[2] * a + beyond[3] * b))
+        position, way = (self.kernel.lifted(functools.reduce(operator.add, each)) for each in zip(*bound, strict=True))
+        return functools.reduce(operator.add, free, Phase(position, way))
 
     def vector(self, v: Phase) -> Float[Array, "2 params"]:
         return jnp.stack([self.kernel.vector(v.position), self.kernel.vector(v.way)])
@@ -120,12 +118,12 @@ class InertialPart(AbstractLinearPart[Phase]):
         return self.kernel.pushed(v.position)
 
     def power(self, span: Span, v: Phase) -> Float[Array, ""]:
-        moving: Phase = self.phi(0, span, v)
+        moving = self.combine(span, [Term(0, 1.0, v)])
         return self._square(moving.position)
 
     def spent(self, span: Span, v: Phase) -> Float[Array, ""]:
         # What A's own energy has lost, that of motion and that of the quadratic model of the loss.
-        moved = self.integral(span, v).position
+        moved = self.combine(span, [Term(1, span.length, v)]).position
         stretched = self.kernel.vectors.T @ self.kernel.rescale(moved.pushed)
         residual = -1.0 * (v.position + v.way).lifted
         gained = residual @ moved.pushed + stretched @ stretched / 2

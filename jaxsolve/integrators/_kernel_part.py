@@ -4,7 +4,10 @@ $\varphi_k(c h A) v = v/k! - c h \eta J^T S V \varphi_{k+1}(-c h \Lambda) V^T S 
 $S K S = V \Lambda V^T$, K the eta-weighted NTK. If V holds only some orthonormal columns, A is restricted to them.
 """
 
+import functools
 import math
+import operator
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import equinox as eqx
@@ -17,7 +20,7 @@ from .. import kernels
 from .._phi import phi
 from .._problem import flat_rates, Problem
 from ._jacobian import FunctionJacobian, jacobian
-from ._linear_part import AbstractLinearPart, Model, Span
+from ._linear_part import AbstractLinearPart, Model, Span, Term
 from ._modes import Modes, modes
 
 
@@ -91,15 +94,17 @@ class KernelPart(AbstractLinearPart[Direction]):
     def over(self, *times: Float[Array, ""]) -> list[Span]:
         return [Span(time) for time in times]
 
-    def phi(self, k: int, span: Span, v: Direction) -> Direction:
-        decayed = phi(k + 1, -span.length * self.values) * self.amplitudes(v)
-        lifted = -span.length * self.rescale(self.vectors @ decayed)
-        low = Direction(jnp.zeros_like(v.own), lifted, self.kernel @ lifted)
-        return 1 / math.factorial(k) * v + low
+    def combine(self, span: Span, terms: Sequence[Term]) -> Direction:
+        decayed = [factor * phi(k + 1, -span.length * self.values) * self.amplitudes(v) for k, factor, v in terms]
+        total = self.lifted(-span.length * functools.reduce(operator.add, decayed))
+        for k, factor, v in terms:
+            total = total + (factor / math.factorial(k)) * v
+        return total
 
-    def nothing(self) -> Direction:
-        zero = jnp.zeros(self.kernel.shape[0], self.kernel.dtype)
-        return Direction(jnp.zeros_like(self.eta), zero, zero)
+    def lifted(self, weights: Float[Array, " modes"]) -> Direction:
+        """eta J^T S V of some weights."""
+        lifted = self.rescale(self.vectors @ weights)
+        return Direction(jnp.zeros_like(self.eta), lifted, self.kernel @ lifted)
 
     def curvature(self, pushed: Float[Array, " outputs"]) -> Float[Array, " outputs"]:
         """S V V^T S J v of a vector with the given J v: A v is -eta J^T of it."""

@@ -105,6 +105,14 @@ class Span(NamedTuple):
 V = TypeVar("V", bound=Any)
 
 
+class Term(NamedTuple):
+    """factor phi_k(time A) v."""
+
+    k: int
+    factor: float | Array
+    v: Any
+
+
 class AbstractLinearPart(eqx.Module, Generic[V]):
     """A and its functions, frozen at one point w.
 
@@ -124,12 +132,8 @@ class AbstractLinearPart(eqx.Module, Generic[V]):
         """What the methods below need of each time, worked out for all of them at once."""
 
     @abc.abstractmethod
-    def phi(self, k: int, span: Span, v: V) -> V:
-        """phi_k(time A) v; k = 0 is the exponential."""
-
-    @abc.abstractmethod
-    def nothing(self) -> V:
-        """The vector 0."""
+    def combine(self, span: Span, terms: Sequence[Term]) -> V:
+        """The sum of factor phi_k(time A) v over all terms, by one pass through A; k = 0 is the exponential."""
 
     @abc.abstractmethod
     def vector(self, v: V) -> Float[Array, "*moving"]:
@@ -146,25 +150,6 @@ class AbstractLinearPart(eqx.Module, Generic[V]):
     @abc.abstractmethod
     def spent(self, span: Span, v: V) -> Float[Array, ""]:
         """The integral of `power` from 0 to a time."""
-
-    def sum_of(
-        self,
-        weights: Sequence[Sequence[tuple[int, float | Array]]],
-        changes: Sequence[V],
-        h: Float[Array, ""],
-        span: Span,
-    ) -> V:
-        """h sum_j sum_k w_jk phi_k(time A) D_j."""
-        total = self.nothing()
-        for weight, change in zip(weights, changes, strict=True):
-            for k, b in weight:
-                total = total + (h * b) * self.phi(k, span, change)
-        return total
-
-    def integral(self, span: Span, force: V) -> V:
-        """How far A alone goes from w in a time: time phi_1(time A) force."""
-        moved: Any = self.phi(1, span, force)
-        return span.length * moved
 
 
 def integrated(weight: Sequence[tuple[int, float | Array]]) -> float | Array:

@@ -16,7 +16,7 @@ from jax.flatten_util import ravel_pytree
 from jaxsolve import GradientFlow, losses, nets, Problem, solve
 from jaxsolve.integrators import FunctionSpace, HOCHBRUCK_OSTERMANN_3
 from tests import cases
-from tests.inside import frozen_jacobian, integrators_modes as _modes, kernel_part, Known, Model, modes, no_modes
+from tests.inside import frozen_jacobian, integrators_modes as _modes, kernel_part, Known, Model, modes, no_modes, Term
 
 
 # --- the linear part
@@ -93,7 +93,8 @@ TIMES = (0.0, 1e-3, 0.7, 30.0, 1e4)  # times the rate of the fastest mode
 
 @eqx.filter_jit
 def functions(part, time, v):
-    return [(part.vector(moved), moved.pushed) for moved in (part.phi(k, *part.over(time), v) for k in range(4))]
+    each = [part.combine(*part.over(time), [Term(k, 1.0, v)]) for k in range(4)]
+    return [(part.vector(moved), moved.pushed) for moved in each]
 
 
 @pytest.mark.x64_only

@@ -22,7 +22,7 @@ from jaxsolve.integrators import (
     ParameterSpace,
 )
 from tests import cases
-from tests.inside import hessian_part, Model
+from tests.inside import hessian_part, Model, Term
 
 
 def _flat(problem, tree):
@@ -110,7 +110,7 @@ def test_the_part_is_the_curvature():
     velocity = -rates * np.asarray(jax.grad(lambda w: problem.objective(model.params(w)))(model.start))
     force = part.force(model, model.start, model.outputs(model.start))
     np.testing.assert_allclose(part.vector(force), velocity, atol=1e-15)
-    moved = part.phi(1, *part.over(jnp.asarray(0.1)), force)
+    moved = part.combine(*part.over(jnp.asarray(0.1)), [Term(1, 1.0, force)])
     step = np.asarray(part.vector(moved))
 
     def check(eta):
