@@ -117,10 +117,10 @@ def _used(process: psutil.Process) -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
-def device_memory() -> float | None:
+def device_memory() -> int | None:
     """Bytes that this process has held at most on the device; None where that is the host's."""
     stats = jax.devices()[0].memory_stats() if jax.default_backend() != "cpu" else None
-    return None if not stats else float(stats["peak_bytes_in_use"])
+    return None if not stats else stats.get("peak_bytes_in_use")
 
 
 def peak_memory() -> float:

@@ -64,7 +64,7 @@ def _dates(run: dict[str, Any]) -> str:
 def _commits(run: dict[str, Any]) -> str:
     """Of which the benchmarks are; those of older files do not say."""
     known = [one["commit"] for one in run["benchmarks"].values() if one.get("commit")]
-    return ", ".join(dict.fromkeys(commit[:7] + "-dirty" * commit.endswith("-dirty") for commit in known))
+    return ", ".join(dict.fromkeys(commit[:7] + "".join(commit.partition("-")[1:]) for commit in known))
 
 
 def _memory(run: dict[str, Any]) -> str:
@@ -73,7 +73,7 @@ def _memory(run: dict[str, Any]) -> str:
     host, device = (
         max((one.get(kind) or 0.0 for one in done), default=0.0) for kind in ("peak_memory", "device_memory")
     )
-    return f"{host / 1e9:.1f} GB" + (f", {device / 1e9:.1f} GB on the device" if device else "")
+    return f"{host / 1e9:.1f} GB on the host" + (f", {device / 1e9:.1f} GB on the device" if device else "")
 
 
 def _command(run: dict[str, Any]) -> str:

@@ -129,8 +129,8 @@ class AbstractDynamics(eqx.Module):
 
     @property
     @abc.abstractmethod
-    def provides(self) -> frozenset[Quantity]:
-        """What its views can show."""
+    def provides(self) -> frozenset[Quantity | str]:
+        """What its views can show; a text is the name of an observable that it knows without what that one needs."""
 
     @abc.abstractmethod
     def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
@@ -159,7 +159,7 @@ class AbstractStandIn(AbstractDynamics):
         return self.source.name
 
     @property
-    def provides(self) -> frozenset[Quantity]:
+    def provides(self) -> frozenset[Quantity | str]:
         return self.source.provides
 
 

@@ -1,6 +1,7 @@
 """What a config can name, and where: what jaxsolve has in public, solvers of diffrax, optimisers of optax.
 
-What it says of such a thing is checked when the config is read; the thing is made when the values of axes are known.
+What a config says of such a thing is checked when the config is read; the thing is made when the values of axes are
+known.
 """
 
 import dataclasses

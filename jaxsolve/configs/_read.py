@@ -72,8 +72,9 @@ def read_config(path: str | os.PathLike, *, allow_code: bool = False) -> Config:
         >>> config.dynamics.name
         'SingleNeuronFlow'
     """
+    file = Path(path)
     with errors_of(f"{path} is not a TOML file"):
-        table = tomllib.loads(read_text(Path(path)))
+        table = tomllib.loads(read_text(file))
     try:
         check_values(table)
         return parse_config(table, allow_code=allow_code)

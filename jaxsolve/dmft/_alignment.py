@@ -2,7 +2,9 @@
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
+
+from .._safe import safe_sqrt
 
 
 def two_layer_alignment(
@@ -11,19 +13,21 @@ def two_layer_alignment(
     x: Float[Array, "n i"],
     *,
     outside: Float[Array, ""] | float = 0.0,
+    longest: Int[Array, ""] | None = None,
     signed: bool = True,
 ) -> Float[Array, ""]:
-    """|u w|/(|u||w|), or with its sign.
+    """|u w|/(|u||w|), or the signed zeta on a line.
 
-    The sign is that of networks with one output on inputs along a line of direction n: zeta = u.v/(|u||v|), v = w n (Xu
-    & Liu Ziyin, eq. 20). In the limit of infinite width this is an average over neurons; between hidden layers, whose
-    matrices have as many dimensions as neurons, the same number falls like 1/sqrt(width).
+    For one output and inputs along a line of direction n it is zeta = u.v/(|u||v|), v = w n (Xu & Liu Ziyin, eq. 20).
+    In the limit of infinite width this is an average over neurons; between hidden layers, whose matrices have as many
+    dimensions as neurons, the same number falls like 1/sqrt(width).
 
     Arguments:
         w: weights of the first layer.
         u: of the read-out.
         x: inputs, in the coordinates of w.
         outside: the part of |w|^2 in further coordinates.
+        longest: which input n is along; None for the longest of x.
         signed: whether to look for such a line, of one output.
 
     Example:
@@ -32,11 +36,12 @@ def two_layer_alignment(
         -1.0
     """
     size = jnp.linalg.norm(u)
-    unsigned = jnp.linalg.norm(u @ w) / (size * jnp.sqrt(jnp.sum(w**2) + outside))
+    # At the start of a limit u w is 0, where a norm has no derivative.
+    unsigned = safe_sqrt(jnp.sum((u @ w) ** 2)) / (size * jnp.sqrt(jnp.sum(w**2) + outside))
     if not signed or u.shape[0] != 1:
         return unsigned
-    longest = x[jnp.argmax(jnp.sum(x**2, axis=1))]
-    n = longest / jnp.linalg.norm(longest)
+    along = x[jnp.argmax(jnp.sum(x**2, axis=1)) if longest is None else longest]
+    n = along / jnp.linalg.norm(along)
     off = jnp.linalg.norm(x - (x @ n)[:, None] * n[None, :])
     on_a_line = off <= 100 * float(np.finfo(x.dtype).eps) * jnp.linalg.norm(x)
     v = w @ n

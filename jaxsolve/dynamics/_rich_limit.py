@@ -54,7 +54,7 @@ class RichLimit(AbstractApproximation):
     Raises:
         NotApplicable: when used, if the network has biases, or is no dense one; or if its
             limit is lazy (in a sweep the lane ends as not_applicable).
-        MemoryError: when used, if the samples do not fit.
+        MemoryError: when used, if the samples do not fit, or the kernels of a deep network at all times.
         ValueError: when used, if a training set needs more samples; says how many.
         ValueError, TypeError: an argument is none of those above.
 
@@ -98,8 +98,8 @@ class RichLimit(AbstractApproximation):
         return "RichLimit"
 
     @property
-    def provides(self) -> frozenset[Quantity]:
-        return frozenset({Quantity.OUTPUTS, Quantity.KERNEL, Quantity.LAYER_KERNELS})
+    def provides(self) -> frozenset[Quantity | str]:
+        return frozenset({Quantity.OUTPUTS, Quantity.KERNEL, Quantity.LAYER_KERNELS, "layer_alignment"})
 
     def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
         if self.rate is None:

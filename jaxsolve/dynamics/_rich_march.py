@@ -265,7 +265,8 @@ def _values(problem: Problem, inputs: dmft.Basis, known: dmft.Pass, network: dmf
         layers |= {f"preactivation_quantiles_{l}": one for l, one in enumerate(spread, 1)}
         if form.hidden == 1:
             outside = (problem.x.shape[1] - train.shape[1]) * jnp.sum(network.spare**2)
-            zeta = dmft.two_layer_alignment(network.first.T, network.last, train, outside=outside)
+            longest = jnp.argmax(jnp.sum(problem.x**2, axis=1))  # in another basis equal ones differ by rounding
+            zeta = dmft.two_layer_alignment(network.first.T, network.last, train, outside=outside, longest=longest)
             layers["layer_alignment"] = zeta[None]
         return FunctionValues(*_outputs(problem, inputs, known, network), kernel, layers)
 

@@ -21,10 +21,10 @@ def require_memory(needed: int, advice: str) -> None:
 
 
 def require_memory_of_kernels(problem: Problem, times: int) -> None:
-    """Raises MemoryError where kernels at all times do not fit: the NTK, and two per hidden layer."""
+    """Raises MemoryError where the kernels that a march keeps do not fit: the NTK and two per hidden layer."""
     n, c = problem.y.shape
     hidden = len(problem.net.weights) - 1
     each = problem.x.dtype.itemsize * ((1 + hidden) * (n * c) ** 2 + hidden * n**2)
-    most = int(allowed() / each) if math.isfinite(allowed()) else times
+    most = int(min(allowed() / each, times))
     advice = f"its kernels at {times} times do not fit: ask for {most} times" if most else "give fewer training samples"
     require_memory(times * each, advice)

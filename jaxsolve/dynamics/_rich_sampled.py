@@ -17,7 +17,7 @@ from .._dynamics import (
 from .._problem import Problem
 from .._results import RESULTS
 from ._approximation import AbstractApproximation
-from ._rich_memory import allowed, require_memory, require_memory_of_kernels
+from ._rich_memory import allowed, require_memory
 from ._saves import Saves
 
 
@@ -68,7 +68,6 @@ class RichSampled(AbstractStandIn, AbstractMarching):
         return eqx.tree_at(where, problem, (net, *still), is_leaf=lambda leaf: leaf is None)
 
     def init(self, problem: Problem, ts: Float[Array, " times"]) -> SampledState:
-        require_memory_of_kernels(problem, ts.size)
         inputs, outputs = problem.x.shape[1], problem.y.shape[1]
         # Neurons before and after a step and at all times, and their signals and gradients at all samples.
         each = problem.x.dtype.itemsize * ((2 + ts.size) * (inputs + outputs) + len(problem.x) * (2 + outputs))

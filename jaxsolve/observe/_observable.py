@@ -86,9 +86,10 @@ def check_observables(observe: Any, dynamics: AbstractDynamics) -> tuple[Observa
     if twice:
         raise ValueError(f"each observable needs a name of its own; {twice} appear more than once")
     for item in observe:
-        if item.needs not in dynamics.provides:
+        if not {item.needs, item.name} & dynamics.provides:
+            known = sorted(one.value if isinstance(one, Quantity) else one for one in dynamics.provides)
             raise ValueError(
-                f"{item.name!r} needs {item.needs.value}, but {dynamics.name} provides only "
-                f"{sorted(q.value for q in dynamics.provides)}; GradientFlow and Descent provide all"
+                f"{item.name!r} needs {item.needs.value}, but {dynamics.name} provides only {known}; GradientFlow and "
+                "Descent provide all"
             )
     return tuple(observe)

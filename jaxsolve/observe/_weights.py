@@ -96,7 +96,7 @@ def layer_alignment() -> Observable:
         >>> print(bool(jnp.all(js.observe.layer_alignment()(view) <= 1)))
         True
     """
-    return Observable("layer_alignment", _alignment, Quantity.LAYER_KERNELS, ("pair",))
+    return Observable("layer_alignment", _alignment, Quantity.PARAMS, ("pair",))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ RATE, STEPS = 0.4, 6
 X, Y = jr.normal(jr.key(0), (2, 3)), jnp.array([[0.8, -0.5], [0.3, 1.1]])
 TEST = (jr.normal(jr.key(1), (2, 3)), jnp.zeros((2, 2)))
 SIGMA, ETA = jnp.array([1.1, 0.8, 0.9]), jnp.array([0.7, 0.5, 0.6])
-IDENTITY = js.nets.leaky_relu(1.0)  # for whom it may concern, not linear
+IDENTITY = js.nets.leaky_relu(1.0)  # not recognised as linear, so that neurons are sampled
 
 
 def _problem(scaling, *, depth=2, activation: js.nets.Activation | str = "linear", width=64, x=X, y=Y, test=TEST):
@@ -182,42 +182,44 @@ def test_layers_of_two_layer_networks_are_aligned_as_in_wide_ones():
     watched, ts = js.observe.layer_alignment(), [0.0, 0.7, 2.0, 8.0]
     line = js.data.line(5, 3, key=jr.key(3))
     rule = js.nets.Scaling.mean_field(0.7, sigma=SIGMA[:2], eta=ETA[:2])
-    rich = lambda problem, **options: np.asarray(
-        js.solve(problem, js.RichLimit(**options), ts, observe=watched)[watched.name]
-    )
 
-    ends = []
-    for y in (line.y, -line.y):
-        on_a_line = _problem(rule, depth=1, x=line.x, y=y, test=None)
-        wide = _problem(rule, depth=1, x=line.x, y=y, test=None, width=100_000)
-        exact = js.solve(wide, js.theory.TwoLayerLine(), ts, observe=watched)[watched.name]
-        np.testing.assert_allclose(rich(on_a_line), exact, atol=0.02)
-        ends.append(float(exact[-1, 0]))
+    def aligned(dynamics, **options):
+        problem = _problem(rule, depth=1, test=None, **options)
+        return np.asarray(js.solve(problem, dynamics, ts, observe=watched)[watched.name])
+
+    def agree(width, dynamics, close, **options):
+        """The limit, and the same of samples, with a wide network; gives the limit's."""
+        found = aligned(js.RichLimit(), **options)
+        np.testing.assert_allclose(found, aligned(dynamics, width=width, **options), atol=close)
+        of_samples = aligned(js.RichLimit(samples=1024), activation=IDENTITY, **options)
+        np.testing.assert_allclose(of_samples, found, atol=0.01)
+        return found
+
+    ends = [agree(100_000, js.theory.TwoLayerLine(), 0.02, x=line.x, y=y)[-1, 0] for y in (line.y, -line.y)]
     assert min(ends) < -0.5 < 0.5 < max(ends)
-
-    found = []
     # Of inputs that nobody looks at, |w| has its share.
-    for x in (X, jnp.concatenate([X, jnp.zeros((2, 9))], axis=1)):
-        some = {"depth": 1, "x": x, "test": None}
-        run = js.solve(_problem(rule, **some, width=20_000), js.Descent(optax.sgd(0.05)), ts, observe=watched)
-        found.append(rich(_problem(rule, **some)))
-        np.testing.assert_allclose(found[-1], run[watched.name], atol=0.02)
-        np.testing.assert_allclose(
-            rich(_problem(rule, **some, activation=IDENTITY), samples=1024), found[-1], atol=0.02
-        )
-    assert_fails(lambda: np.testing.assert_allclose(found[1], found[0], atol=0.1))
+    wider = jnp.concatenate([X, jnp.zeros((2, 9))], axis=1)
+    few, many = (agree(20_000, js.Descent(optax.sgd(0.05)), 0.02, x=x) for x in (X, wider))
+    assert_fails(lambda: np.testing.assert_allclose(few, many, atol=0.1))
+
     with pytest.raises(ValueError, match="two-layer networks only; kernel_alignment"):
-        rich(_problem(_rule()))
+        js.solve(_problem(_rule()), js.RichLimit(), ts, observe=watched)
 
 
-def test_kernels_that_do_not_fit_are_refused():
+def test_alignment_has_a_derivative_where_it_is_zero():
+    w, u = jnp.array([[1.0], [1.0]]), jnp.array([[1.0, -1.0], [0.5, -0.5]])
+    value, slope = jax.jvp(lambda w: js.dmft.two_layer_alignment(w, u, X[:, :1]), (w,), (jnp.ones_like(w),))
+    assert value == 0
+    assert np.isfinite(slope)
+
+
+def test_what_does_not_fit_is_refused():
     x = jr.normal(jr.key(4), (2000, 2))
-    many = np.linspace(0, 1, 20_000)
-    for depth, activation in ((1, "tanh"), (2, "linear"), (2, "tanh")):
-        problem = _problem(_rule(depth + 1), depth=depth, activation=activation, x=x, y=x[:, :1], test=None)
+    for activation in ("linear", "tanh"):
+        problem = _problem(_rule(3), activation=activation, x=x, y=x[:, :1], test=None)
         with pytest.raises(
             MemoryError, match=r"needs .* GB, .* its kernels at 20000 times do not fit: ask for \d+ times"
         ):
-            js.solve(problem, js.RichLimit(rate=1e-5), many)
+            js.solve(problem, js.RichLimit(rate=1e-5), np.linspace(0, 1, 20_000))
     with pytest.raises(MemoryError, match=r"needs .* GB, .*; give samples=\d+"):
         js.solve(_problem(_rule(2), depth=1, activation="tanh"), js.RichLimit(samples=2**36), [0.0, 1.0])

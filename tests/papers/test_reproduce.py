@@ -277,6 +277,7 @@ def test_at_small_scale(name, tmp_path):
 def test_what_is_published_of_the_rich_limit(name, tmp_path):
     (done,) = js.papers.reproduce(name, folder=tmp_path, progress=False)
     verdicts = [claim.verdict for claim in done.claims]
+    assert verdicts
     assert Verdict.DIFFERS not in verdicts
     assert verdicts.count(Verdict.UNDECIDED) <= 1  # of networks of small width, whose seeds are few at this scale
 
