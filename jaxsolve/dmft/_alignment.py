@@ -10,11 +10,10 @@ from .._safe import safe_sqrt
 def two_layer_alignment(
     w: Float[Array, "neurons i"],
     u: Float[Array, "a neurons"],
-    x: Float[Array, "n i"],
+    x: Float[Array, "n i"] | None,
     *,
     outside: Float[Array, ""] | float = 0.0,
     longest: Int[Array, ""] | None = None,
-    signed: bool = True,
 ) -> Float[Array, ""]:
     """|u w|/(|u||w|), or the signed zeta on a line.
 
@@ -25,10 +24,9 @@ def two_layer_alignment(
     Arguments:
         w: weights of the first layer.
         u: of the read-out.
-        x: inputs, in the coordinates of w.
+        x: inputs, in the coordinates of w; None where no line is to be looked for.
         outside: the part of |w|^2 in further coordinates.
         longest: which input n is along; None for the longest of x.
-        signed: whether to look for such a line, of one output.
 
     Example:
         >>> w, u, x = jnp.array([[1.0], [1.0]]), jnp.array([[-1.0, -1.0]]), jnp.ones((1, 1))
@@ -38,7 +36,7 @@ def two_layer_alignment(
     size = jnp.linalg.norm(u)
     # At the start of a limit u w is 0, where a norm has no derivative.
     unsigned = safe_sqrt(jnp.sum((u @ w) ** 2)) / (size * jnp.sqrt(jnp.sum(w**2) + outside))
-    if not signed or u.shape[0] != 1:
+    if x is None or u.shape[0] != 1:
         return unsigned
     along = x[jnp.argmax(jnp.sum(x**2, axis=1)) if longest is None else longest]
     n = along / jnp.linalg.norm(along)

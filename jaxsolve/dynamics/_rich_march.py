@@ -21,7 +21,7 @@ from .._problem import Problem
 from .._results import RESULTS
 from .._safe import safe_sqrt
 from ._approximation import AbstractApproximation
-from ._rich_memory import allowed, require_memory, require_memory_of_kernels
+from ._rich_memory import require_memory, require_memory_of_kernels, require_memory_of_samples
 from ._saves import empty_saves, Saves
 
 
@@ -139,9 +139,7 @@ class RichMarch(AbstractStandIn, AbstractMarching):
             )
         each, room = self.samples // SETS, _room_of_samples(self.samples, block)
         size = lambda samples: SETS * _size(form, samples // SETS, _room_of_samples(samples, block), dtype.itemsize)
-        fits = [one for one in (self.samples >> n for n in range(1, 60)) if one >= least and size(one) <= allowed()]
-        advice = f"give samples={fits[0]}" if fits else "fewer samples are not enough for so many outputs"
-        require_memory(size(self.samples), advice)
+        require_memory_of_samples(self.samples, least, size, "fewer samples are not enough for so many outputs")
         start = lambda key: dmft.sampled_network(form, inputs, outputs, room, each, key, dtype)
         return jax.lax.map(start, jr.split(jr.key(self.seed), SETS))
 

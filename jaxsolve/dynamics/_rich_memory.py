@@ -1,23 +1,23 @@
 """What a rich limit may use of the memory, asked before anything is allocated."""
 
 import math
+from collections.abc import Callable
 
 from .._memory import free_memory
 from .._problem import Problem
 
 
-def allowed() -> float:
-    """Bytes that a limit may use."""
-    free = free_memory()
-    return math.inf if free is None else free / 2
+def require_memory_of_samples(samples: int, least: int, size: Callable[[int], int], otherwise: str) -> None:
+    """Raises MemoryError where so many samples do not fit.
 
-
-def require_memory(needed: int, advice: str) -> None:
-    """Raises MemoryError."""
-    if needed > allowed():
-        raise MemoryError(
-            f"this rich limit needs {needed / 1e9:.3g} GB, and {allowed() / 1e9:.3g} GB may be used; {advice}"
-        )
+    Arguments:
+        samples: a power of two.
+        least: how many there must be.
+        size: bytes of some.
+        otherwise: what helps where the least do not fit.
+    """
+    fits = [one for one in (samples >> n for n in range(1, 60)) if one >= least and size(one) <= _allowed()]
+    require_memory(size(samples), f"give samples={fits[0]}" if fits else otherwise)
 
 
 def require_memory_of_kernels(problem: Problem, times: int) -> None:
@@ -25,6 +25,20 @@ def require_memory_of_kernels(problem: Problem, times: int) -> None:
     n, c = problem.y.shape
     hidden = len(problem.net.weights) - 1
     each = problem.x.dtype.itemsize * ((1 + hidden) * (n * c) ** 2 + hidden * n**2)
-    most = int(min(allowed() / each, times))
+    most = int(min(_allowed() / each, times))
     advice = f"its kernels at {times} times do not fit: ask for {most} times" if most else "give fewer training samples"
     require_memory(times * each, advice)
+
+
+def require_memory(needed: int, advice: str) -> None:
+    """Raises MemoryError where so many bytes may not be used."""
+    allowed = _allowed()
+    if needed > allowed:
+        raise MemoryError(
+            f"this rich limit needs {needed / 1e9:.3g} GB, and {allowed / 1e9:.3g} GB may be used; {advice}"
+        )
+
+
+def _allowed() -> float:
+    free = free_memory()
+    return math.inf if free is None else free / 2

@@ -17,7 +17,7 @@ from .._dynamics import (
 from .._problem import Problem
 from .._results import RESULTS
 from ._approximation import AbstractApproximation
-from ._rich_memory import allowed, require_memory
+from ._rich_memory import require_memory_of_samples
 from ._saves import Saves
 
 
@@ -71,12 +71,7 @@ class RichSampled(AbstractStandIn, AbstractMarching):
         inputs, outputs = problem.x.shape[1], problem.y.shape[1]
         # Neurons before and after a step and at all times, and their signals and gradients at all samples.
         each = problem.x.dtype.itemsize * ((2 + ts.size) * (inputs + outputs) + len(problem.x) * (2 + outputs))
-        fits = [
-            one
-            for one in (self.samples >> n for n in range(1, 60))
-            if one >= 4 * dmft.GROUPS and one * each <= allowed()
-        ]
-        require_memory(self.samples * each, f"give samples={fits[0]}" if fits else "ask for fewer times")
+        require_memory_of_samples(self.samples, 4 * dmft.GROUPS, lambda some: some * each, "ask for fewer times")
         return SampledState(self.flow.init(self._of_samples(problem), ts))
 
     def advance(self, problem: Problem, state: SampledState, n: Int[Array, ""]) -> SampledState:

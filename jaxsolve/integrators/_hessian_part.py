@@ -4,8 +4,6 @@ In coordinates $\theta = \sqrt\eta z$ it is symmetric: $-\sqrt\eta \nabla^2 L \s
 negative: near saddles the flow grows.
 """
 
-import functools
-import operator
 from collections.abc import Sequence
 
 import equinox as eqx
@@ -56,7 +54,7 @@ class HessianPart(AbstractLinearPart[Float[Array, " params"]]):
     def combine(self, span: Span, terms: Sequence[Term]) -> Float[Array, " params"]:
         # At a saddle what grows may be 0.
         each = [factor * kept_product(v, phi(k, -span.length * self.values)) for k, factor, v in terms]
-        return functools.reduce(operator.add, each)
+        return sum(each, jnp.zeros_like(self.values))
 
     def vector(self, v: Float[Array, " params"]) -> Float[Array, " params"]:
         return self.scale * (self.vectors @ v)

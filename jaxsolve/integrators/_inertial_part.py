@@ -4,8 +4,6 @@ For $w' = p/\tau$, $p' = -\eta \nabla L - p/\tau$ it is $A (a, b) = (b/\tau, -\e
 it is one of 2 by 2 matrices: what it is at rate 0, for all of parameter space, and what it is beyond for each mode.
 """
 
-import functools
-import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -108,8 +106,8 @@ class InertialPart(AbstractLinearPart[Phase]):
             beyond = [jnp.where(moving, (entry[:-1] - entry[-1]) / jnp.where(moving, rates, 1), 0) for entry in whole]
             a, b = (self.kernel.amplitudes(part) for part in v)
             bound.append((beyond[0] * a + beyond[1] * b, beyond[2] * a + beyond[3] * b))
-        position, way = (self.kernel.lifted(functools.reduce(operator.add, each)) for each in zip(*bound, strict=True))
-        return functools.reduce(operator.add, free, Phase(position, way))
+        nothing = jnp.zeros_like(rates)
+        return sum(free, Phase(*(self.kernel.lifted(sum(each, nothing)) for each in zip(*bound, strict=True))))
 
     def vector(self, v: Phase) -> Float[Array, "2 params"]:
         return jnp.stack([self.kernel.vector(v.position), self.kernel.vector(v.way)])

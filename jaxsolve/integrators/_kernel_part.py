@@ -4,9 +4,7 @@ $\varphi_k(c h A) v = v/k! - c h \eta J^T S V \varphi_{k+1}(-c h \Lambda) V^T S 
 $S K S = V \Lambda V^T$, K the eta-weighted NTK. If V holds only some orthonormal columns, A is restricted to them.
 """
 
-import functools
 import math
-import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -96,10 +94,8 @@ class KernelPart(AbstractLinearPart[Direction]):
 
     def combine(self, span: Span, terms: Sequence[Term]) -> Direction:
         decayed = [factor * phi(k + 1, -span.length * self.values) * self.amplitudes(v) for k, factor, v in terms]
-        total = self.lifted(-span.length * functools.reduce(operator.add, decayed))
-        for k, factor, v in terms:
-            total = total + (factor / math.factorial(k)) * v
-        return total
+        low = self.lifted(-span.length * sum(decayed, jnp.zeros_like(self.values)))
+        return sum(((factor / math.factorial(k)) * v for k, factor, v in terms), low)
 
     def lifted(self, weights: Float[Array, " modes"]) -> Direction:
         """eta J^T S V of some weights."""

@@ -44,15 +44,9 @@ def _alignment(view: View):
             "networks only; kernel_alignment() and feature_kernel(layer) serve deep ones"
         )
     weights = _matrices(view)
-    if len(weights) == 2:
-        w, u = weights
-        return dmft.two_layer_alignment(w, u, view.problem.x, signed=not view.problem.net.biases)[None]
-    return jnp.stack(
-        [
-            jnp.linalg.norm(above @ below) / (jnp.linalg.norm(above) * jnp.linalg.norm(below))
-            for below, above in zip(weights[:-1], weights[1:], strict=True)
-        ]
-    )
+    line = view.problem.x if len(weights) == 2 and not view.problem.net.biases else None
+    pairs = zip(weights[:-1], weights[1:], strict=True)
+    return jnp.stack([dmft.two_layer_alignment(below, above, line) for below, above in pairs])
 
 
 def weight_norms() -> Observable:

@@ -155,7 +155,7 @@ def test_sixty_pairs_of_wide_networks_are_near_it():
     assert far(js.RichLimit()) > 0.02  # descent in steps of this size is not the flow
 
 
-IDENTITY = js.nets.leaky_relu(1.0)  # for whom it may concern, not linear
+IDENTITY = js.nets.leaky_relu(1.0)  # not recognised as linear, so that neurons are sampled
 
 
 @pytest.mark.parametrize("rate", [None, RATE])
