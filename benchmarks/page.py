@@ -64,7 +64,7 @@ def _dates(run: dict[str, Any]) -> str:
 def _commits(run: dict[str, Any]) -> str:
     """Of which the benchmarks are; those of older files do not say."""
     known = [one["commit"] for one in run["benchmarks"].values() if one.get("commit")]
-    return ", ".join(dict.fromkeys(commit[:7] + "".join(commit.partition("-")[1:]) for commit in known))
+    return ", ".join(dict.fromkeys(commit[:7] + "".join(commit.partition("-")[1:]) for commit in known)) or NOTHING
 
 
 def _memory(run: dict[str, Any]) -> str:
