@@ -10,10 +10,28 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import psutil
 
 
 BUSY = 10.0  # per cent of all cores that others may use while a benchmark runs
+
+
+class Beside(NamedTuple):
+    """What a number stands beside: the best other way, or what no way could do without.
+
+    Attributes:
+        name: of it.
+        value: in the unit of the number.
+    """
+
+    name: str
+    value: float
+
+
+def rounding(dtype: Any) -> Beside:
+    """What errors of this type are at best."""
+    return Beside("rounding", float(jnp.finfo(dtype).eps))
 
 
 class Row(NamedTuple):
@@ -28,6 +46,7 @@ class Row(NamedTuple):
         peer: the best other way of doing the same, if the number is a ratio of it to jaxsolve (or, with the sense
             "<=", of jaxsolve to it).
         limit: what no way could do without, if the number is a ratio of jaxsolve to it.
+        beside: others, in the unit of the number.
         note: what differs from run to run: steps, errors, settings.
     """
 
@@ -38,6 +57,7 @@ class Row(NamedTuple):
     shown: str = ".3g"
     peer: str = ""
     limit: str = ""
+    beside: tuple[Beside, ...] = ()
     note: str = ""
 
     @property
@@ -50,14 +70,17 @@ class Row(NamedTuple):
     def __str__(self) -> str:
         goal = {None: "", True: "met", False: "NOT MET"}[self.met]
         promised = f"   (goal: {self.sense} {self.goal:.3g}) {goal}" if goal else ""
-        beside = "; ".join(filter(None, (self.peer or self.limit, self.note)))
+        others = (f"{name}: {value:.3g}" for name, value in self.beside)
+        beside = "; ".join(filter(None, (self.peer or self.limit, *others, self.note)))
         beside = f"\n    ({beside})" if beside else ""
         return f"{self.what:<84} {self.measured:>9{self.shown}}{promised}{beside}"
 
     def facts(self) -> dict[str, Any]:
         """As JSON, which knows no NaN and no infinity."""
         finite = lambda value: float(value) if math.isfinite(value) else None
-        return {**self._asdict(), "measured": finite(self.measured), "goal": finite(self.goal), "met": self.met}
+        beside = {name: finite(value) for name, value in self.beside}
+        numbers = {"measured": finite(self.measured), "goal": finite(self.goal), "met": self.met, "beside": beside}
+        return {**self._asdict(), **numbers}
 
 
 def machine() -> dict[str, Any]:

@@ -17,7 +17,7 @@ import optax
 
 import jaxsolve as js
 
-from ._said import Row
+from ._said import Beside, Row
 
 
 GAMMAS = tuple(10.0**k for k in range(-3, 4))
@@ -172,7 +172,7 @@ def _summary(cells: list[dict[str, float]]) -> Iterator[Row]:
     said = np.array([c["regime"] == js.observe.Regime.FEATURE_LEARNING for c in away])
     print(f"\n{len(cells)} cells, {len(known)} of them learn, {len(away)} of these away from the boundary")
     what = "verdict of cells away from the boundary: right"
-    yield Row(what, float(np.mean(rich == said)), ">=", 0.95, note=f"{len(away)} of {len(cells)} cells")
+    alone = list[Row]()
     for name in ("expected_kernel_change", "nonlinearity", "crossover_multiplier", "chizat_ratio"):
         values = np.array([c[name] for c in away])
         seen = ~np.isnan(values)
@@ -180,7 +180,13 @@ def _summary(cells: list[dict[str, float]]) -> Iterator[Row]:
         scores = [np.mean((values[seen] >= trial) == rich[seen]) for trial in limits]
         best = limits[np.flatnonzero(np.isclose(scores, max(scores)))]
         note = f"known for {seen.sum()}, with any limit from {best[0]:.2g} to {best[-1]:.2g}"
-        yield Row(f"{name} alone, at its best limit: right", max(scores), ">=", 0.95, note=note)
+        beside = (Beside("the verdict on the same cells", float(np.mean((rich == said)[seen]))),)
+        alone.append(Row(f"{name} alone, at its best limit: right", max(scores), ">=", 0.95, beside=beside, note=note))
+    single = Beside("the best single number, at the best limit for these cells", max(row.measured for row in alone))
+    commoner = Beside("always the commoner verdict", float(max(np.mean(rich), np.mean(~rich))))
+    note = f"{len(away)} of {len(cells)} cells"
+    yield Row(what, float(np.mean(rich == said)), ">=", 0.95, beside=(single, commoner), note=note)
+    yield from alone
 
 
 def _detail(kind: str, gamma: float, found: dict[str, float]) -> None:

@@ -10,7 +10,7 @@ And what the central flow costs: in gradients, and beside the same steps with He
 import time
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
 import equinox as eqx
@@ -26,7 +26,7 @@ import jaxsolve as js
 from jaxsolve.dynamics import _central_step
 from jaxsolve.dynamics._edge_pairs import Pairs, Product
 
-from ._said import Row
+from ._said import Beside, Row
 from ._timing import forget_programs, in_turns, timed
 
 
@@ -113,8 +113,9 @@ def table(case: Case) -> Iterator[Row]:
     known = [*watched, js.observe.oscillation(), js.observe.edge_eigenvalues()]
     central = js.solve(problem, js.CentralFlow(optimizer, max_unstable=most), ts, observe=known)
     wall = time.perf_counter() - begin
-    flow = js.solve(problem, FLOW, ts, observe=WEIGHTS) if plain else None
-    rod = js.solve(problem, js.RodFlow(rate), ts, observe=watched) if plain else None
+    flow = js.solve(problem, FLOW, ts, observe=watched) if plain else None
+    rod = js.solve(problem, js.RodFlow(rate), ts, observe=[*watched, js.observe.oscillation()]) if plain else None
+    others = {} if flow is None or rod is None else {"gradient flow": flow, "rod flow": rod}
     w = np.asarray(descent["weights"])
     swing = (w[:-2] - 2 * w[1:-1] + w[2:]) / 4
     print(f"\n{name}, rate {rate:g}: {central.stats.steps} steps, {wall:.0f} s with compilation")
@@ -124,7 +125,7 @@ def table(case: Case) -> Iterator[Row]:
         "descent | central | at the edge | tr Sigma, descent | central | largest, descent | central |"
     )
     print("|---" * 14 + "|")
-    off, found = lambda measured, predicted: float(abs(predicted / measured - 1)), list[Row]()
+    found = list[Row]()
     for row in rows:
         at = int(np.searchsorted(steps, row))
         window = slice(at - half, at + half + 1)
@@ -137,7 +138,8 @@ def table(case: Case) -> Iterator[Row]:
         ]
         sharp = [np.mean(run["sharpness"][window]) * rate / 2 for run in (descent, central)]
         values = np.mean(central["edge_eigenvalues"][window], axis=0)
-        spread = np.linalg.svd(swing[at - half - 1 : at + half], compute_uv=False) ** 2 / (2 * half + 1)
+        swings = swing[at - half - 1 : at + half]
+        spread = np.linalg.svd(swings, compute_uv=False) ** 2 / (2 * half + 1)
         sigma = np.mean(central["oscillation"][window], axis=0)
         cells = [
             *(f"{v:.3f}" for v in apart),
@@ -147,14 +149,39 @@ def table(case: Case) -> Iterator[Row]:
             *(f"{v:.2e}" for v in (spread.sum(), sigma.sum(), spread[0], sigma[0])),
         ]
         print(f"| {row} | " + " | ".join(cells) + " |", flush=True)
-        found = [Row(f"{name}: averaged loss, relative error", off(losses[0], losses[1]), "<=", 0.05)]
+        beside = _errors(descent["loss"][window], "averaged_loss", others, window)
+        what = f"{name}: averaged loss, relative error"
+        found = [Row(what, _off(losses[0], losses[1]), "<=", 0.05, beside=beside)]
         if np.any(values > 0.999):  # else nothing oscillates
-            found.append(Row(f"{name}: sharpness, relative error", off(sharp[0], sharp[1]), "<=", 0.02))
-            found.append(Row(f"{name}: tr Sigma, relative error", off(spread.sum(), sigma.sum()), "<=", 0.2))
+            beside = _errors(descent["sharpness"][window], "sharpness", others, window)
+            found.append(Row(f"{name}: sharpness, relative error", _off(sharp[0], sharp[1]), "<=", 0.02, beside=beside))
+            beside = _errors(np.sum(swings**2, axis=1), "oscillation", others, window)
+            what = f"{name}: tr Sigma, relative error"
+            found.append(Row(what, _off(spread.sum(), sigma.sum()), "<=", 0.2, beside=beside))
         if plain:
             what = f"{name}: distance from descent, gradient flow / central flow"
-            found.append(Row(what, float(apart[1] / apart[0]), ">=", 2))
+            found.append(Row(what, float(apart[1] / apart[0]), ">=", 2, peer="gradient flow"))
     yield from found
+
+
+def _off(measured: Any, predicted: Any) -> float:
+    return float(abs(predicted / measured - 1))
+
+
+def _errors(series: Any, quantity: str, others: dict[str, js.Trajectory], window: slice) -> tuple[Beside, ...]:
+    """How far others are off the average of what descent does in a window; without others, how far its half is."""
+    if not others:
+        half = len(series) // 2
+        return (
+            Beside("descent, half of the window off the other", _off(np.mean(series[:half]), np.mean(series[-half:]))),
+        )
+    found = list[Beside]()
+    for name, run in others.items():
+        if quantity in run.observed:
+            found.append(Beside(name, _off(np.mean(series), np.mean(run[quantity][window]))))
+        else:  # only the gradient flow, which has none
+            found.append(Beside(f"{name} (no {quantity})", 1.0))
+    return tuple(found)
 
 
 def _whole(hessian: Product, d: Float[Array, " params"], pairs: Pairs, above: float, tol: float) -> Pairs:
@@ -186,11 +213,13 @@ def costs(*, quick: bool) -> Iterator[Row]:
         found = run(here, rate)
         flow, one = np.median(in_turns([partial(run, here, rate), partial(gradient, problem)], REPEATS), axis=1)
         held, taken = int(np.sum(found["edge_eigenvalues"] > 0.999)), int(found.stats.steps)
-        note = f"{int(found.stats.gradient_evaluations) / taken:.0f} gradients in each of {taken} steps"
+        gradients = int(found.stats.gradient_evaluations) / taken
+        note = f"{gradients:.0f} gradients in each of {taken} steps, {steps / taken:.1f} steps of descent long"
         what = (
             f"tanh 6-16-16-1 from step {after}, {held} at the edge: a step of the flow / a call of the gradient, time"
         )
-        yield Row(what, flow / taken / one, note=f"{note}, {steps / taken:.1f} steps of descent long")
+        beside = (Beside("its gradients, one call each", gradients),)
+        yield Row(what, flow / taken / one, beside=beside, note=note)
     if not quick:
         few = _after(digits("tanh", 24, 100), DIGITS_RATE, 500)
         found = run(few, DIGITS_RATE)
@@ -205,8 +234,10 @@ def costs(*, quick: bool) -> Iterator[Row]:
         what = f"{found['weights'].size} parameters: whole Hessians / products with them, time"
         yield Row(what, theirs / mine, ">=", 5, peer="whole Hessians", note=note)
     many = digits("tanh", 64, 200)
-    _, seconds = timed(lambda: js.solve(many, js.CentralFlow(rate=DIGITS_RATE), 1000 * DIGITS_RATE).observed)
-    yield Row("digits, 64-64, n = 200: seconds to 1,000 steps of descent, with compilation", seconds, "<=", 180)
+    ways = js.CentralFlow(rate=DIGITS_RATE), js.Descent(optax.sgd(DIGITS_RATE))
+    ours, plain = (timed(lambda way=way: js.solve(many, way, 1000 * DIGITS_RATE).observed)[1] for way in ways)
+    what = "digits, 64-64, n = 200: seconds to 1,000 steps of descent, with compilation"
+    yield Row(what, ours, "<=", 180, beside=(Beside("descent itself", plain),))
 
 
 def main(*, quick: bool) -> Iterator[Row]:

@@ -24,8 +24,8 @@ from jaxsolve.sweeps.grid._axes import groups, read_axes
 from jaxsolve.sweeps.running._execute import run_group, trace_group
 
 from ._cheapest import cheapest, Choice, errors, refine
-from ._flow_rivals import reference_problem, Rival, RIVALS, Run, SMALL_RIVALS
-from ._said import Row
+from ._flow_rivals import largest_rate, reference_problem, Rival, RIVALS, Run, SMALL_RIVALS
+from ._said import Beside, Row
 from ._timing import in_turns
 
 
@@ -36,6 +36,7 @@ RTOLS = (1.0, 3e-1, 1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5)
 REPEATS = 5
 BATCHES = 3  # repetitions of 64 networks
 RELAXATIONS = (1.0, 0.01, 10.0), (1.0, 1.0, 10.0), (10.0, 1.0, 30.0)  # gamma, tau, T
+STABLE = 3.5  # the largest rate times step at which Tsit5 is stable
 HALVINGS = 2  # between two rungs of a ladder of settings, for all alike
 
 
@@ -230,11 +231,15 @@ def _median(fn: Callable[[], PyTree], repeats: int) -> float:
     return float(np.median(in_turns([fn], repeats)))
 
 
-def _step_cost(problem: js.Problem, T: float, rtol: float) -> tuple[float, float, Ours]:
-    """Seconds of a step on average over a run, of a gradient, and the run."""
-    flow = _flow(integrators.FunctionSpace(), rtol)
+def _gradient_cost(problem: js.Problem) -> float:
+    """Seconds of a gradient."""
     gradient = eqx.filter_jit(lambda problem, params: jax.grad(problem.objective)(params))
-    per_gradient = _median(lambda: gradient(problem, problem.params), 9)
+    return _median(lambda: gradient(problem, problem.params), 9)
+
+
+def _step_cost(problem: js.Problem, T: float, integrator: Any) -> tuple[float, float, Ours]:
+    """Seconds of a step on average over a run, of a gradient, and the run."""
+    flow, per_gradient = _flow(integrator, 1e-3), _gradient_cost(problem)
     _solve(problem, flow, T)
     ours = _solve(problem, flow, T)
     return ours.seconds / ours.run.steps, per_gradient, ours
@@ -245,16 +250,18 @@ def _many_outputs() -> Iterator[Row]:
     data = js.data.digits(task="parity", n_train=1000, pca=10, key=jax.random.key(0))
     net = _net(256, 1, jax.random.key(1))
     problem = js.Problem(net, *data.train, test=data.test, centered=True)
-    per_step, per_gradient, ours = _step_cost(problem, 1e4, 1e-3)
+    per_step, per_gradient, ours = _step_cost(problem, 1e4, integrators.FunctionSpace())
     what = "n = 1000, one output, to t = 1e4: a step / a gradient evaluation, time"
-    yield Row(what, per_step / per_gradient, "<=", 20, note=f"{ours.run.steps} steps")
+    yield Row(what, per_step / per_gradient, "<=", 20, limit="a gradient", note=f"{ours.run.steps} steps")
     data = js.data.digits(task="classes", n_train=200, pca=10, key=jax.random.key(0))
     net = _net(256, 10, jax.random.key(1))
     problem = js.Problem(net, *data.train, test=data.test, loss=js.losses.CrossEntropy(), centered=True)
-    per_step, per_gradient, ours = _step_cost(problem, 1e3, 1e-3)
+    per_step, per_gradient, ours = _step_cost(problem, 1e3, integrators.FunctionSpace())
     note = f"train loss {ours.loss:.2e}, trust {ours.trust:.1f}; a step {per_step:.2f} s"
-    note = f"{note}, {per_step / per_gradient:.0f} gradients"
-    yield Row(f"ten classes, cross entropy, n c = {problem.y.size}: steps to t = 1e3", ours.run.steps, note=note)
+    tsit5 = _step_cost(problem, 1e3, diffrax.Tsit5())[2]
+    note = f"{note}, {per_step / per_gradient:.0f} gradients; {ours.seconds:.2g} s in all, Tsit5 {tsit5.seconds:.2g} s"
+    what = f"ten classes, cross entropy, n c = {problem.y.size}: steps to t = 1e3"
+    yield Row(what, ours.run.steps, beside=(Beside("Tsit5", tsit5.run.steps),), note=note)
 
 
 def _net(width: int, out_size: int, key: jax.Array) -> js.nets.MLP:
@@ -293,14 +300,16 @@ def _batch() -> Iterator[Row]:
     others = ", ".join(f"{name} {value:.2f} s" for name, value in seconds.items())
     print(f"\n{count} networks of width 64 to t = {ts[0]:g}: one by one {alone:.2f} s, {others}")
     winner = min(seconds, key=seconds.__getitem__)
-    yield Row(f"{count} in one batch / {count} x one, time", seconds[winner] / alone, "<=", 1.0, note=winner)
+    what, peer = f"{count} in one batch / {count} x one, time", f"{count} x one"
+    yield Row(what, seconds[winner] / alone, "<=", 1.0, peer=peer, note=winner)
 
 
 def _long_times() -> Iterator[Row]:
     problem = reference_problem(10.0, width=64)
-    counts = [_solve(problem, _flow(integrators.FunctionSpace(), 1e-4), T).run.steps for T in (1e4, 1e8)]
-    for steps, end in zip(counts, ("1e4", "1e8"), strict=True):
-        yield Row(f"width 64, gamma = 10: steps to t = {end}", steps)
+    for end in ("1e4", "1e8"):
+        run = _solve(problem, _flow(integrators.FunctionSpace(), 1e-4), float(end)).run
+        explicit = Beside("what stability leaves Tsit5", float(end) * largest_rate(problem, run.displacement) / STABLE)
+        yield Row(f"width 64, gamma = 10: steps to t = {end}", run.steps, beside=(explicit,))
 
 
 # --- momentum
@@ -309,25 +318,29 @@ def _long_times() -> Iterator[Row]:
 def _momentum() -> Iterator[Row]:
     """With a constant relaxation time, and with one that grows."""
     end = lambda run: ravel_pytree(run.final.params)[0]
+    gradients = lambda problem, run: int(run.stats.gradient_evaluations) * _gradient_cost(problem)
     for gamma, tau, T in RELAXATIONS:
         problem = reference_problem(gamma)
         start = ravel_pytree(problem.params)[0]
         tight, _ = _with_momentum(problem, js.MomentumFlow(tau=tau, integrator=diffrax.Tsit5(), rtol=1e-6), T)
-        for integrator, rtol in (
-            (diffrax.Tsit5(), 1e-3),
-            (integrators.FunctionSpace(), 1e-2),
-            (integrators.FunctionSpace(), 1e-3),
-        ):
+        beside: Beside | None = None
+        ways = (diffrax.Tsit5(), 1e-3), (integrators.FunctionSpace(), 1e-2), (integrators.FunctionSpace(), 1e-3)
+        for integrator, rtol in ways:
             run, seconds = _with_momentum(problem, js.MomentumFlow(tau=tau, integrator=integrator, rtol=rtol), T)
             error = jnp.linalg.norm(end(run) - end(tight)) / jnp.linalg.norm(end(tight) - start)
             name = type(integrator).__name__
             what = f"momentum, gamma = {gamma:g}, tau = {tau:g}, to t = {T:g}: {name}, rtol {rtol:g}, seconds"
-            yield Row(what, seconds, note=f"{run.stats.steps} steps, displacement {error:.1e} off Tsit5 at rtol 1e-6")
+            note = f"{run.stats.steps} steps, displacement {error:.1e} off Tsit5 at rtol 1e-6"
+            other = beside or Beside("its gradients, one call each", gradients(problem, run))
+            yield Row(what, seconds, beside=(other,), note=note)
+            beside = beside or Beside("Tsit5", seconds)
     for gamma in (10.0, 1.0, 0.1):
+        problem = reference_problem(gamma)
         flow = js.MomentumFlow(mu=1.0, integrator=diffrax.Tsit5(), rtol=1e-3, max_steps=20_000)
-        run, seconds = _with_momentum(reference_problem(gamma), flow, 1e4)
+        run, seconds = _with_momentum(problem, flow, 1e4)
         what = f"momentum, gamma = {gamma:g}, tau = t, to t = 1e4: Tsit5, seconds"
-        yield Row(what, seconds, note=f"{run.stats.steps} steps")
+        beside = Beside("its gradients, one call each", gradients(problem, run))
+        yield Row(what, seconds, beside=(beside,), note=f"{run.stats.steps} steps")
 
 
 def _with_momentum(problem: js.Problem, flow: js.MomentumFlow, T: float) -> tuple[js.Trajectory, float]:

@@ -21,7 +21,7 @@ from jaxsolve.kernels import _neural_tangents as door, NeuralTangentsUnavailable
 
 from ._foreign import dense, FOREIGN, ours as foreign_ours, theirs as foreign_theirs
 from ._neural_tangents_server import Contestant, ntk, Remote, Server, structured_server
-from ._said import Row
+from ._said import Beside, rounding, Row
 
 
 class Case(NamedTuple):
@@ -138,7 +138,7 @@ def of_case(name: str, case: Case, dtype: str, server: Server | str, left_out: d
         what = f"{name} {dtype}: STRUCTURED_DERIVATIVES of neural-tangents on jax 0.4.23 / jaxsolve, time"
         yield Row(what, ratio, ">=", case.against_structured, peer=structured.name)
     ratio = medians[module.name] / medians[ours.name]
-    yield Row(f"{name} {dtype}: eqx.nn / js.nets, time", ratio, "<=", 1.3)
+    yield Row(f"{name} {dtype}: eqx.nn / js.nets, time", ratio, "<=", 1.3, limit="the same of js.nets")
     ratio = medians[ours.name] / medians[bare.name]
     yield Row(f"{name} {dtype}: jaxsolve / bare matrix products, time", ratio, "<=", 2, limit=bare.name)
     itemsize = jnp.dtype(dtype).itemsize
@@ -147,7 +147,8 @@ def of_case(name: str, case: Case, dtype: str, server: Server | str, left_out: d
     yield Row(what, ours.bytes / needed, "<=", 2, limit=limit)
     if rivals:
         worst = max(differences.values())
-        yield Row(f"{name} {dtype}: largest relative difference to neural-tangents", worst, "<=", DTYPES[dtype])
+        what, beside = f"{name} {dtype}: largest relative difference to neural-tangents", (rounding(dtype),)
+        yield Row(what, worst, "<=", DTYPES[dtype], beside=beside)
 
 
 def _current_rivals(where: str, weights: Any, x: Any, left_out: dict[str, str]) -> list[Contestant]:
@@ -281,7 +282,7 @@ def _foreign(name: str) -> Iterator[Row]:
         one, other = foreign_ours(case), foreign_theirs(case, nt, fastest, 0)
         answer, kernel = (np.asarray(jax.jit(function)(*arrays)) for function, arrays in (other, one))
         what = f"{name} float64: largest relative difference to neural-tangents"
-        yield Row(what, _difference(ordered(answer), kernel), "<=", DTYPES["float64"])
+        yield Row(what, _difference(ordered(answer), kernel), "<=", DTYPES["float64"], beside=(rounding("float64"),))
 
 
 # --- growth
@@ -320,4 +321,5 @@ def _exponent(what: str, cases: Sequence[Case], sizes: Sequence[int], dtype: str
     medians = [float(np.median(seconds[str(size)])) for size in sizes]
     print(f"  {what}: " + ", ".join(f"{1e3 * median:.2f}" for median in medians) + " ms")
     own = _slope(sizes, [_multiplications(case) for case in cases])
-    yield Row(f"{what}: exponent (multiplications alone: {own:.2f})", _slope(sizes, medians), "<=", goal)
+    what, beside = f"{what}: exponent (multiplications alone: {own:.2f})", (Beside("multiplications alone", own),)
+    yield Row(what, _slope(sizes, medians), "<=", goal, beside=beside)

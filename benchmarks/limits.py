@@ -4,7 +4,7 @@ The settings are those of the authors' notebooks (Bordelon & Pehlevan 2022): dep
 """
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 import jaxsolve as js
 
-from ._said import Row
+from ._said import Beside, Row
 from ._timing import in_turns, timed
 
 
@@ -86,9 +86,10 @@ def _linear(what: str, setting: Setting, *, goal: float, times_faster: float | N
 
     both = [ours, lambda: fixed_point(setting, problem, count)]
     seconds, theirs = (statistics.median(way) for way in in_turns(both, 5, budget=60))
-    yield Row(f"{what}: seconds, warm", seconds, "<=", goal, note=f"{cold:.1f} s with compilation")
+    peer, note = "the fixed point over all times", f"{cold:.1f} s with compilation"
+    yield Row(f"{what}: seconds, warm", seconds, "<=", goal, beside=(Beside(peer, theirs),), note=note)
     note = f"{count} sweeps of {theirs / count:.2g} s; then it moves by {moved:.0e}, {off:.2g} away from ours"
-    what, peer = f"{what}: fixed point / ours, time", "the fixed point over all times"
+    what = f"{what}: fixed point / ours, time"
     yield Row(what, theirs / seconds, ">=", times_faster or 1.0, peer=peer, note=note)
 
 
@@ -147,7 +148,31 @@ def _sampled(what: str, setting: Setting, activation: js.nets.Activation, *, goa
     ours = lambda: setting.solve(problem)
     _, cold = timed(ours)
     (seconds,) = (statistics.median(way) for way in in_turns([ours], 3, budget=60))
-    yield Row(f"{what}: seconds, warm", seconds, "<=", goal, note=f"{cold:.1f} s with compilation")
+    beside = (Beside("bare Grams of its samples", _grams(setting)),)
+    yield Row(f"{what}: seconds, warm", seconds, "<=", goal, beside=beside, note=f"{cold:.1f} s with compilation")
+
+
+def _grams(setting: Setting) -> float:
+    """Seconds of the matrix products alone by which equations for kernels get them from samples, once.
+
+    Those of features and of gradients, of each hidden layer. The kernel of training needs them at equal times only. A
+    hidden layer needs, of its neighbours, those with all earlier times too: features of the one below, gradients of the
+    one above.
+    """
+    samples, between = js.RichLimit().samples, setting.depth - 1
+    signals = jax.random.normal(jax.random.key(0), (setting.steps, setting.samples, samples))
+    gram = lambda z: z @ z.T
+
+    def seconds(products: Callable[[Array], Array], z: Array) -> float:
+        compiled = jax.jit(products)
+        jax.block_until_ready(compiled(z))
+        (found,) = in_turns([lambda: compiled(z)], 3)
+        return statistics.median(found)
+
+    # Time after time, as they become known: on processors a batch of products takes ten times as long.
+    equal = seconds(lambda z: jax.lax.map(gram, z), signals)
+    # Two for each pair of neighbours, of which half is earlier.
+    return 2 * equal + (between * seconds(gram, signals.reshape(-1, samples)) if between else 0.0)
 
 
 class _Layer(NamedTuple):

@@ -19,11 +19,12 @@ from jaxsolve.kernels import _neural_tangents as door, NeuralTangentsUnavailable
 from . import kernels, limits
 from ._flow_rivals import reference_problem
 from ._neural_tangents_server import ntk
-from ._said import peak_memory, Row
+from ._said import Beside, peak_memory, Row
 from ._timing import own_process
 
 
 SAMPLES, LANES, BATCH, UNIT = 1000, 1000, 64, 1e6
+NTK = kernels.Case(SAMPLES, 10, 2, 256, 1)
 LINEAR = limits.Setting(5, 20, 40, 100, 0.025, 1.5)
 
 
@@ -35,26 +36,37 @@ def main(*, quick: bool) -> Iterator[Row]:
         rivals["JACOBIAN_CONTRACTION of neural-tangents"] = "contraction"
     except NeuralTangentsUnavailable as error:
         print(f"neural-tangents was not measured: {error}")
-    yield from _beside(f"NTK, n = {SAMPLES}, two hidden layers of 256", "empirical", rivals)
-    what = "FunctionSpace, reference problem, n = 200, gamma = 1, to t = 100"
-    yield from _beside(what, "FunctionSpace", {"Tsit5": "Tsit5"})
+    limit = _limit("kernel + activations", SAMPLES * (SAMPLES + sum(NTK.sizes[:-1])))
+    yield from _beside(f"NTK, n = {SAMPLES}, two hidden layers of 256", "empirical", rivals, limit)
+    what, problem = "FunctionSpace, reference problem, n = 200, gamma = 1, to t = 100", reference_problem(1.0)
+    weights = sum(leaf.size for leaf in jax.tree.leaves(problem.params))
+    limit = _limit("parameters + kernel", weights + len(problem.x) ** 2)
+    yield from _beside(what, "FunctionSpace", {"Tsit5": "Tsit5"}, limit)
+    # What of the past it must keep depends on how smooth the training is: no limit is known.
     rivals = {"the fixed point over all times": "fixed point"}
     yield from _beside("RichLimit, linear, L = 5, P = 20, T = 100", "RichLimit", rivals)
     with tempfile.TemporaryDirectory() as folder:
         stores = [Path(folder) / f"{lanes}.zarr" for lanes in (BATCH, LANES)]
         few, held = (_measure("sweep", str(store)) for store in stores)
-        size = sum(file.stat().st_size for file in stores[1].rglob("*") if file.is_file()) / UNIT
+        sizes = [[file.stat().st_size / UNIT for file in store.rglob("*") if file.is_file()] for store in stores]
+        less, size = map(sum, sizes)
     what, note = f"sweep of {LANES} networks of width 16 with a store", f"{size:.3g} MB written"
-    yield Row(f"{what}: MB held, imports of a first sweep included", held, note=note)
-    yield Row(f"{what}: MB held beyond those of a sweep of {BATCH}", held - few)
+    beside = (Beside("what is written", size),)
+    yield Row(f"{what}: MB held, imports of a first sweep included", held, beside=beside, note=note)
+    beside = (Beside("what is written beyond it", size - less),)
+    yield Row(f"{what}: MB held beyond those of a sweep of {BATCH}", held - few, beside=beside)
 
 
-def _beside(what: str, ours: str, rivals: dict[str, str]) -> Iterator[Row]:
+def _limit(name: str, numbers: int) -> Beside:
+    """Megabytes of so many numbers."""
+    return Beside(name, 8 * numbers / UNIT)
+
+
+def _beside(what: str, ours: str, rivals: dict[str, str], *limits: Beside) -> Iterator[Row]:
     """What ours holds, and the ratio to it of each rival."""
-    held = _measure(ours)
-    yield Row(f"{what}: MB held", held)
-    for name, rival in rivals.items():
-        theirs = _measure(rival)
+    held, found = _measure(ours), {name: _measure(rival) for name, rival in rivals.items()}
+    yield Row(f"{what}: MB held", held, beside=(*(Beside(*one) for one in found.items()), *limits))
+    for name, theirs in found.items():
         yield Row(f"{what}: {name} / jaxsolve, memory", theirs / held, ">=", 1, peer=name, note=f"{theirs:.3g} MB")
 
 
@@ -75,7 +87,7 @@ def hold(way: str, *arguments: str) -> None:
 
 
 def _net() -> tuple[js.nets.MLP, list[jax.Array], jax.Array]:
-    return kernels.sides(kernels.Case(SAMPLES, 10, 2, 256, 1), "float64")
+    return kernels.sides(NTK, "float64")
 
 
 def _empirical() -> object:

@@ -22,7 +22,8 @@ INTRODUCTION = """\
 
 `uv run python -m benchmarks --json FILE.json` measures what is here, and `uv run python -m benchmarks.page FILE.json`
 writes this page. A goal is a bound that the benchmark checks; **no** marks one that does not hold. Why things are as
-fast as they are, and what was tried and gained nothing: [notes](performance-notes.md).
+fast as they are, and what was tried and gained nothing: [notes](performance-notes.md). Beside each number stands the
+best other way of doing the same, or what no way could do without: "1/3 of" it is a third of its number, "2 x" twice.
 """
 
 
@@ -122,12 +123,21 @@ def _benchmark(name: str, runs: dict[str, dict[str, Any]]) -> str:
 def _beside(row: dict[str, Any]) -> str:
     """How far it is to the best peer, or to what no way could do without."""
     ratio, name = row["measured"], row["peer"] or row["limit"]
-    if not name or ratio is None:
-        return name and f"{name}: {NOTHING}"
-    if row["limit"]:
-        return f"{_number(ratio)} x {name}"
-    less = ratio if row["sense"] == ">=" else 1 / ratio
-    return f"1/{_number(less)} of {name}" if less >= 1 else f"{_number(1 / less)} x {name}"
+    found = {name: _share(ratio if row["limit"] or row["sense"] == "<=" else _inverse(ratio))} if name else {}
+    others = row.get("beside", {}).items()  # older files have none
+    found |= {other: _share(None if ratio is None or not value else ratio / value) for other, value in others}
+    return "; ".join(f"{share} {name}" if share else f"{name}: {NOTHING}" for name, share in found.items())
+
+
+def _inverse(ratio: float | None) -> float | None:
+    return 1 / ratio if ratio else None
+
+
+def _share(ratio: float | None) -> str:
+    """Of another number."""
+    if ratio is None:
+        return ""
+    return f"{_number(ratio)} x" if ratio > 0.9995 or not ratio else f"1/{_number(1 / ratio)} of"
 
 
 def _joined(said: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ In single precision, as researchers use accelerators, without TF32. An accelerat
 part of them: rates per network and step are comparable.
 """
 
+import statistics
 from collections.abc import Iterator
 
 import diffrax
@@ -13,8 +14,10 @@ import optax
 
 import jaxsolve as js
 from jaxsolve.papers._kunin_grid import PAPER, Students
+from jaxsolve.sweeps.running._builder import read_devices
 
-from ._said import Row
+from ._said import Beside, Row
+from ._timing import in_turns
 from .kernels import Case, of_case
 
 
@@ -22,6 +25,9 @@ STEPS = 1000  # of the 100,000 that the paper takes
 PHASES = 32, 32  # output scales, rates
 PHASE_TIMES = np.array([0.0, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0])
 FLOW_TIMES = np.array([0.0, 0.1, 1.0, 3.0])
+PHASE_SAMPLES, PHASE_INPUTS, PHASE_WIDTH = 512, 10, 256
+STAGES = 6  # gradients of a step of Tsit5, whose last one the next step takes over
+BARE = "bare matrix products of its gradients"
 LOST = "it was slower wherever it was measured"
 LOSERS = (
     "JACOBIAN_CONTRACTION, vmap_axes=None",
@@ -51,9 +57,11 @@ def _students(*, whole: bool) -> Iterator[Row]:
     descent, students = js.Descent(optax.sgd(PAPER.step)), Students(*PAPER[:4])
     times = PAPER.step * np.array([0.0, steps])
     step = float(js.sweep(students, axes, descent, times, progress=False)["wall"].mean()) / steps
-    flop = 6 * PAPER.in_size * PAPER.width * PAPER.samples  # forward, and backward by weights and by what they meet
+    flop = 4 * PAPER.in_size * PAPER.width * PAPER.samples  # forward, and backward by the weights
     note = f"{1e6 * step:.3g} microseconds, {flop / step / 1e12:.3g} TFLOP/s, {taus * deltas} at once"
-    yield Row("Kunin's students (100-50-1, 1,000 samples), float32: students x steps a second", 1 / step, note=note)
+    bare = _products(taus * deltas, PAPER.samples, PAPER.in_size, PAPER.width)
+    what = "Kunin's students (100-50-1, 1,000 samples), float32: students x steps a second"
+    yield Row(what, 1 / step, beside=(Beside(BARE, 1 / bare),), note=note)
     begin = PAPER.step * np.array([0.0, 10.0])
     walls = [
         float(js.sweep(students, axes, descent, begin, observe=those, progress=False)["wall"].mean())
@@ -62,27 +70,49 @@ def _students(*, whole: bool) -> Iterator[Row]:
     measures = (walls[1] - walls[0]) / len(begin)
     total = PAPER.taus * PAPER.deltas * PAPER.seeds
     hours = total * (PAPER.end / PAPER.step * step + len(PAPER.times) * measures) / 3600
+    beside = (Beside(BARE, total * PAPER.end / PAPER.step * bare / 3600),)
     note = f"extrapolated from {steps:,} steps; test error and the kernel of 1,000 samples take {1e3 * measures:.3g} ms"
-    yield Row(f"Kunin's whole grid, {total:,} students for 100,000 steps, hours", hours, note=note)
+    yield Row(f"Kunin's whole grid, {total:,} students for 100,000 steps, hours", hours, beside=beside, note=note)
+
+
+def _products(networks: int, samples: int, inputs: int, width: int) -> float:
+    """Seconds for each of so many networks, with one hidden layer, that a gradient's matrix products alone take.
+
+    Forward and backward, less what is no product of two matrices: the output itself and the signal that starts at it.
+    All networks look at the same samples, so that their weights side by side are one matrix.
+    """
+    keys, units = jax.random.split(jax.random.key(0), 3), networks * width
+    shapes = (samples, inputs), (inputs, units), (units, samples)
+    multiply = jax.jit(lambda x, weights, signals: (x @ weights, signals @ x))
+    drawn = [jax.random.normal(*one) for one in zip(keys, shapes, strict=True)]
+    jax.block_until_ready(multiply(*drawn))
+    (seconds,) = in_turns([lambda: multiply(*drawn)], 20)
+    # They take all cores at once, while the time of a sweep's lane is that of one stream.
+    return statistics.median(seconds) * read_devices(None).streams / networks
 
 
 def _phases(*, whole: bool) -> Iterator[Row]:
     """The map of regimes that notebooks/accelerator.py draws, and the same networks under gradient flow."""
-    digits = js.data.digits(task="parity", n_train=512, n_test=0, pca=10, key=jax.random.key(0))
+    digits = js.data.digits(task="parity", n_train=PHASE_SAMPLES, n_test=0, pca=PHASE_INPUTS, key=jax.random.key(0))
 
     def problem(gamma: jax.Array, eta: jax.Array) -> js.Problem:
         scaling = js.nets.Scaling.ntk(gamma, eta=eta / gamma**2)
-        return js.Problem(js.nets.MLP(10, 256, 1, 1, "tanh", scaling=scaling, key=jax.random.key(0)), *digits.train)
+        net = js.nets.MLP(PHASE_INPUTS, PHASE_WIDTH, 1, 1, "tanh", scaling=scaling, key=jax.random.key(0))
+        return js.Problem(net, *digits.train)
 
     scales, rates = PHASES if whole else (4, 4)
     axes = {"gamma": np.geomspace(0.03, 30, scales), "eta": np.geomspace(1e-4, 1e2, rates)}
     watched = [js.observe.loss(), js.observe.kernel_change()]
-    for what, dynamics, times, etas in (
-        ("300 steps of descent", js.Descent(optax.sgd(1.0)), PHASE_TIMES, axes["eta"]),
-        ("gradient flow", js.GradientFlow(diffrax.Tsit5(), rtol=1e-3, atol=1e-6), FLOW_TIMES, np.ones(1)),
+    flow = js.GradientFlow(diffrax.Tsit5(), rtol=1e-3, atol=1e-6)
+    for what, dynamics, times, etas, gradients in (
+        ("300 steps of descent", js.Descent(optax.sgd(1.0)), PHASE_TIMES, axes["eta"], 1),
+        ("gradient flow", flow, FLOW_TIMES, np.ones(1), STAGES),
     ):
         runs = js.sweep(problem, axes | {"eta": etas}, dynamics, times, observe=watched, progress=False)
-        rate, failed = runs["result"].size / float(runs["wall"].sum()), int((runs["result"] >= 3).sum())
-        note = f"{runs['result'].size} of width 256, 512 samples, float32, {failed} ended early"
-        note += "" if what != "gradient flow" else f", {float(runs['steps'].mean()):.0f} steps on average"
-        yield Row(f"phase diagram by {what}, with the kernel's change: networks a second", rate, note=note)
+        count, steps = runs["result"].size, float(runs["steps"].mean())
+        rate, failed = count / float(runs["wall"].sum()), int((runs["result"] >= 3).sum())
+        bare = gradients * steps * _products(count, PHASE_SAMPLES, PHASE_INPUTS, PHASE_WIDTH)
+        note = f"{count} of width 256, 512 samples, float32, {failed} ended early"
+        note += "" if what != "gradient flow" else f", {steps:.0f} steps on average"
+        what = f"phase diagram by {what}, with the kernel's change: networks a second"
+        yield Row(what, rate, beside=(Beside(BARE, 1 / bare),), note=note)

@@ -17,7 +17,7 @@ def traced(tree: Any, ts: Array) -> bool:
 
 
 @functools.cache
-def brief_jit(function: Callable[..., Any], *, optimise: bool = True) -> Any:
+def brief_jit(function: Callable[..., Any], *, optimise: bool = True) -> Callable[..., Any]:
     """Compiles for one call or a few. The program must stand alone, not within another one: see `traced`.
 
     XLA's older code for fused loops compiles in 0.6 of the time; jaxlib 0.11 has none. Without optimising it is a
@@ -26,5 +26,12 @@ def brief_jit(function: Callable[..., Any], *, optimise: bool = True) -> Any:
     options: dict[str, Any] = {} if optimise else {"xla_backend_optimization_level": 0}
     if jaxlib.version.__version_info__ < (0, 11):
         options |= {"xla_cpu_parallel_codegen_split_count": "1", "xla_cpu_use_fusion_emitters": False}
-    jit: Any = eqx.filter_jit
-    return jit(function, compiler_options=options) if options and jax.default_backend() == "cpu" else jit(function)
+    given: dict[str, Any] = {"compiler_options": options} if options and jax.default_backend() == "cpu" else {}
+    of_arrays, of_others = jax.jit(function, **given), eqx.filter_jit(function, **given)
+
+    def call(*arguments: Any) -> Any:
+        # To tell arrays from the rest, in Python, takes as long as a small program.
+        arrays = all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(arguments))
+        return (of_arrays if arrays else of_others)(*arguments)
+
+    return call

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import page
 from benchmarks.__main__ import NAMES
-from benchmarks._said import Row
+from benchmarks._said import Beside, Row
 from tests.cases import assert_fails
 
 
@@ -26,6 +26,7 @@ def kept(device: str, rows: list[Row], **others) -> dict:
 RATIO = Row("ratio", 4.0, ">=", 5.0, peer="a rival", note="7 steps")
 PRODUCTS = Row("products", 1.5, "<=", 2.0, limit="the products")
 FORGOTTEN = Row("neither", math.nan)
+SECONDS = Row("seconds", 3.0, beside=(Beside("a rival", 12.0), Beside("the products", 1.5), Beside("none", 0.0)))
 
 
 def lines(runs: dict) -> list[str]:
@@ -48,13 +49,14 @@ def _equal(one: str, other: str) -> None:
 
 
 def test_one_run():
-    found = lines({"cpu": kept("cpu", [RATIO, PRODUCTS, FORGOTTEN])})
+    found = lines({"cpu": kept("cpu", [RATIO, PRODUCTS, FORGOTTEN, SECONDS])})
     assert "| date | 2026-01-02 |" in found
     assert "| command | `uv run python -m benchmarks kernels` |" in found
     assert "| neural-tangents | – |" in found  # noqa: RUF001
     assert "| ratio | 4 | >= 5 | **no** | 1/4 of a rival | 7 steps |" in found
     assert "| products | 1.5 | <= 2 | yes | 1.5 x the products |  |" in found
     assert "| neither | – |  |  |  |  |" in found  # noqa: RUF001
+    assert "| seconds | 3 |  |  | 1/4 of a rival; 2 x the products; none: – |  |" in found  # noqa: RUF001
     assert [line for line in found if line.startswith("## ")] == ["## kernels"]
     assert any(line.startswith("Empirical NTKs: time, memory") for line in found)
     missing = ", ".join(name for name in NAMES if name != "kernels")
