@@ -63,9 +63,12 @@ def _dates(run: dict[str, Any]) -> str:
 
 
 def _commits(run: dict[str, Any]) -> str:
-    """Of which the benchmarks are; those of older files do not say."""
-    known = [one["commit"] for one in run["benchmarks"].values() if one.get("commit")]
-    return ", ".join(dict.fromkeys(commit[:7] + "".join(commit.partition("-")[1:]) for commit in known)) or NOTHING
+    """Of which the benchmarks are; older ones do not say."""
+    done = run["benchmarks"]
+    known = dict.fromkeys(one["commit"] for one in done.values() if one.get("commit"))
+    said = [commit[:7] + "".join(commit.partition("-")[1:]) for commit in known]
+    silent = [name for name, one in done.items() if not one.get("commit")]
+    return ", ".join([*said, *([f"not known of {', '.join(silent)}"] if said and silent else [])]) or NOTHING
 
 
 def _memory(run: dict[str, Any]) -> str:
@@ -137,7 +140,7 @@ def _share(ratio: float | None) -> str:
     """Of another number."""
     if ratio is None:
         return ""
-    return f"{_number(ratio)} x" if ratio > 0.9995 or not ratio else f"1/{_number(1 / ratio)} of"
+    return f"{_number(ratio)} x" if ratio > 0.9995 or ratio <= 0 else f"1/{_number(1 / ratio)} of"
 
 
 def _joined(said: Sequence[str]) -> str:

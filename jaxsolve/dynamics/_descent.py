@@ -253,7 +253,7 @@ class Descent(AbstractMarching):
         finite = jnp.isfinite(value) & jnp.all(jnp.stack([jnp.all(jnp.isfinite(p)) for p in jax.tree.leaves(params)]))
         failed = ~finite | (value * self._share(problem) > state.limit)
         active = ~state.done & ~failed
-        index = jnp.searchsorted(state.targets, steps)
+        index = state.saves.slot  # of the first target that is not behind
         last = state.targets.shape[0] - 1
         due = active & (state.targets[jnp.minimum(index, last)] == steps) & (index <= last)
         row = jnp.where(due, index, last + 1)
