@@ -81,9 +81,8 @@ def _limits() -> Iterator[Row]:
     f = np.asarray(line.f(jnp.array([0.0, 1e-300, 1e300, jnp.inf])))
     start = float(line.k * line.product)
     exact = max(abs(f[0] - start), abs(f[1] - start), abs(f[2] - float(line.y)), abs(f[3] - float(line.y)))
-    yield Row(
-        "TwoLayerLine at t = 0, 1e-300, 1e300, inf: largest error", exact, "<=", 1e-15, ".1e", beside=(rounding(float),)
-    )
+    what = "TwoLayerLine at t = 0, 1e-300, 1e300, inf: largest error"
+    yield Row(what, exact, "<=", 1e-15, ".1e", beside=(rounding(float),))
 
 
 def _speed() -> Iterator[Row]:

@@ -50,9 +50,9 @@ def main(*, quick: bool) -> Iterator[Row]:
         few, held = (_measure("sweep", str(store)) for store in stores)
         sizes = [[file.stat().st_size / UNIT for file in store.rglob("*") if file.is_file()] for store in stores]
         less, size = map(sum, sizes)
-    what, note = f"sweep of {LANES} networks of width 16 with a store", f"{size:.3g} MB written"
+    what = f"sweep of {LANES} networks of width 16 with a store"
     beside = (Beside("what is written", size),)
-    yield Row(f"{what}: MB held, imports of a first sweep included", held, beside=beside, note=note)
+    yield Row(f"{what}: MB held, imports of a first sweep included", held, beside=beside)
     beside = (Beside("what is written beyond it", size - less),)
     yield Row(f"{what}: MB held beyond those of a sweep of {BATCH}", held - few, beside=beside)
 

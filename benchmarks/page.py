@@ -22,8 +22,9 @@ INTRODUCTION = """\
 
 `uv run python -m benchmarks --json FILE.json` measures what is here, and `uv run python -m benchmarks.page FILE.json`
 writes this page. A goal is a bound that the benchmark checks; **no** marks one that does not hold. Why things are as
-fast as they are, and what was tried and gained nothing: [notes](performance-notes.md). Beside each number stands the
+fast as they are, and what was tried and gained nothing: [notes](performance-notes.md). Beside a number stands the
 best other way of doing the same, or what no way could do without: "1/3 of" it is a third of its number, "2 x" twice.
+Nothing stands beside what says yes or no, and beside some numbers of runs before 2026-11-27.
 """
 
 

@@ -28,6 +28,13 @@ OPTIMISERS = {
     "scalar": dynamics.scalar_rmsprop(RATE, decay=DECAY, initial_scale=1.0),
     "each": optax.rmsprop(RATE, decay=DECAY, eps=0.0, initial_scale=1.0),
 }
+# Largest errors at the default tolerance; the adaptive optimisers leave it by more.
+_OF_SQUARES = {"weights": 1.2e-3, "averaged_loss": 6e-3, "oscillation": 1.5e-2, "edge_eigenvalues": 1e-4}
+LIMITS = {
+    "sgd": {"weights": 5e-4, "averaged_loss": 2e-3, "oscillation": 1e-2, "edge_eigenvalues": 1e-4},
+    "scalar": _OF_SQUARES,
+    "each": _OF_SQUARES,
+}
 # What nu follows, of each kind: nothing, the sum of the squares of a gradient, each square.
 SQUARES = {
     "sgd": lambda a, b: jnp.zeros((0,), a.dtype),
@@ -105,8 +112,9 @@ def published(problem, kind):
         b = jnp.einsum("ijp,klp->ijkl", by_w, w_kick) + jnp.einsum("ijn,kln->ijkl", by_nu, nu_kick)
         # Symmetric where the eigenvalues are at the edge.
         x = complementarity(a, (b + jnp.transpose(b, (2, 3, 0, 1))) / 2, x)
-        spread = jnp.linalg.eigvalsh(jnp.linalg.qr(u, "r") @ x @ jnp.linalg.qr(u, "r").T)[::-1]
-        run = Run(w, loss(w) + jnp.sum(x * jnp.diag(values)) / 2, spread, values / 2)
+        root = jnp.linalg.qr(u, "r")
+        variances = jnp.linalg.eigvalsh(root @ x @ root.T)[::-1]
+        run = Run(w, loss(w) + jnp.sum(x * jnp.diag(values)) / 2, variances, values / 2)
         w = w + dt * (w_free + pushed * jnp.einsum("ij,ijp->p", x, w_kick))
         return run, (w, nu + dt * (nu_free + jnp.einsum("ij,ijn->n", x, nu_kick)), x)
 
@@ -142,11 +150,6 @@ def central(problem, kind="sgd", **options):
     return solve(problem, dynamics, RATE * STEPS, observe=WATCHED)
 
 
-@pytest.fixture(scope="module")
-def found(problem):
-    return central(problem)
-
-
 def errors(found, expected):
     """Largest over times: of parameters relative to how far they have moved, of others relative to the largest."""
     moved = np.linalg.norm(expected.weights[1:] - expected.weights[0], axis=1)
@@ -172,7 +175,6 @@ def test_published_scheme(kind, problem):
     coarse, fine = run(4, 1.0, 1.0), run(8, 1.0, 1.0)
     expected = jax.tree.map(lambda a, b: np.asarray(2 * b - a), coarse, fine)
     assert np.all(expected.oscillation[2:, 1] > 0.1 * expected.oscillation[2:, 0])
-    limits = {"weights": 1.2e-3, "averaged_loss": 6e-3, "oscillation": 1.5e-2, "edge_eigenvalues": 1e-4}
 
     def check(measured, limits):
         for name, limit in limits.items():
@@ -180,16 +182,17 @@ def test_published_scheme(kind, problem):
 
     found = central(problem, kind)
     wide, tight = errors(found, expected), errors(central(problem, kind, rtol=1e-6), expected)
-    check(wide, limits)
+    check(wide, LIMITS[kind])
     check(tight, {name: wide[name] / 2 for name in ("weights", "oscillation", "edge_eigenvalues")})
     for left_out in ((0.0, 1.0), (1.0, 0.0))[: 1 if kind == "sgd" else 2]:
         twin = errors(found, jax.tree.map(np.asarray, run(8, *left_out)))
-        cases.assert_fails(lambda twin=twin: check(twin, {"weights": limits["weights"]}))
+        cases.assert_fails(lambda twin=twin: check(twin, {"weights": LIMITS[kind]["weights"]}))
 
 
 @pytest.mark.slow
-def test_rotated_parameters(problem, found):
+def test_rotated_parameters(problem):
     """A user's function of rotated parameters learns the same; of stretched ones it does not."""
+    found = central(problem)
     start, unravel = ravel_pytree(problem.params)
     q = jnp.linalg.qr(jr.normal(jr.key(3), (start.size, start.size), start.dtype))[0]
 
