@@ -27,6 +27,13 @@ flow, exact = (js.solve(problem, how, [1.0])["loss"][0] for how in (js.GradientF
 assert abs(flow - exact) < 1e-3 * exact, (flow, exact)
 print(js.__version__, jax.__version__, js.__file__)
 """
+# With the two packages that README names, and their dependencies left out.
+INFINITE = """
+import jax, jax.numpy as jnp, jaxsolve as js
+net = js.nets.MLP(3, 8, 1, 1, "relu", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+ntk = js.kernels.infinite(net, jnp.eye(3)).ntk
+assert ntk.shape == (3, 1, 3, 1) and bool(jnp.all(jnp.isfinite(ntk))), ntk
+"""
 
 
 def problems(wheel: Path) -> list[str]:
@@ -58,6 +65,8 @@ def use(wheel: Path, python: str, folder: Path) -> None:
         ["uv", "pip", "install", "--quiet", "--python", environment, wheel],
         [programs / "python", "-c", USE],
         [programs / "jaxsolve", "doctor"],
+        ["uv", "pip", "install", "--quiet", "--python", environment, "--no-deps", "neural-tangents", "frozendict"],
+        [programs / "python", "-c", INFINITE],
     ):
         subprocess.run(command, cwd=folder, env=clean, check=True)
 

@@ -45,6 +45,8 @@ TESTS = pathlib.Path(__file__).parent
 X64 = os.environ.get("JAXSOLVE_TEST_X32", "0") in ("", "0")
 # Files of few tests that take long. They come first, then those of many tests: no worker is left with one at the end.
 LONG = {"test_readme.py", "test_cli.py", "test_notebooks.py", "test_function_space.py", "test_cluster.py"}
+# What is marked slow beside the tests that say so themselves.
+SLOW = {line for line in (TESTS / "slow.txt").read_text("utf-8").splitlines() if not line.startswith("#")}
 # What `.ci/run users` repeats in float32 at XLA's normal optimisation level, and `.ci/run lowest` with the lowest
 # versions of the dependencies: files that meet every room and every dependency, and the examples of all docstrings.
 REPRESENTATIVE = (
@@ -120,6 +122,9 @@ def pytest_configure_node(node):
 
 def pytest_itemcollected(item):
     below = item.path.relative_to(TESTS).as_posix()
+    name = f"{below}::{item.nodeid.partition('::')[2]}"
+    if name in SLOW or name.partition("[")[0] in SLOW:
+        item.add_marker("slow")
     if any(fnmatch.fnmatch(below, pattern) for pattern in REPRESENTATIVE):
         item.add_marker("representative")
 

@@ -230,6 +230,20 @@ def test_files_are_short_or_say_why_not(folder):
     )
 
 
+def test_what_is_listed_as_slow_is_there():
+    listed = [
+        line for line in (ROOT / "tests" / "slow.txt").read_text("utf-8").splitlines() if not line.startswith("#")
+    ]
+    assert listed == sorted(set(listed))
+    gone = []
+    for line in listed:
+        file, _, test = line.partition("::")
+        name = test.partition("[")[0]
+        if f"\ndef {name}(" not in (ROOT / "tests" / file).read_text("utf-8"):
+            gone.append(line)
+    assert not gone
+
+
 def test_too_long():
     body = "x = 1\n" * MAX_LINES
     assert not _too_long(body)

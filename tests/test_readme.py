@@ -1,10 +1,13 @@
-"""The documentation runs: every Python block of README.md and docs/**/*.md, as a reader would paste it.
+"""The documentation runs: every block of README.md and docs/**/*.md, as a reader would paste it.
 
 The blocks of a file marked ```python run in order, in one fresh Python with JAX's default settings and an empty working
 folder. A ```text block directly below one (only blank lines between) is what it must print, where
 
 - a number with a point or an exponent may differ by one unit in its last digit or by 0.1 %; integers must agree;
 - `...` stands for anything (a time, a path); runs of spaces count as one.
+
+The lines of the blocks for a shell run too, in a folder that holds what their page speaks of. `INSTEAD` says of blocks
+and lines that run elsewhere where that is.
 """
 
 import json
@@ -24,10 +27,36 @@ README = ROOT / "README.md"
 PAGES = [README, *sorted(ROOT.glob("docs/**/*.md"))]
 RELATIVE_TOLERANCE = 1e-3
 TIMEOUT = 300.0  # seconds a page
-# A cluster is started; a dozen programs are compiled; a sweep of flows runs.
-SLOW = {
-    *("docs/cluster.md", "docs/coming-from.md", "docs/diagnose.md", "docs/edge-of-stability.md", "docs/extending.md"),
-    *("docs/how-to-choose.md", "docs/report.md"),
+FAST = {"README.md", "docs/conventions.md", "docs/getting-started.md"}  # the others take minutes together
+
+# What does not run here as it stands: the file that runs it, or why none does.
+INSTEAD = {
+    "pip install uv && uv run jaxsolve quickstart": "tests/cli/test_cli.py",
+    "jaxsolve quickstart": "tests/cli/test_cli.py",
+    "pip install .": ".ci/wheel.py",
+    "pip install --no-deps neural-tangents frozendict": ".ci/wheel.py",
+    'pip install ".[gpu]"': "no GPU in CI",
+    "uv run pytest": ".ci/run",
+    "uv run python -m benchmarks faults": "tests/sweeps/test_store.py",
+    "jaxsolve errata --write docs/errata.md": "tests/papers/test_errata.py",
+    "jaxsolve reproduce all --scale small": ".ci/run",
+    "jaxsolve sweep grid.toml": "tests/configs/test_config.py",  # ten hours; a part of it
+    'problem = "my_module:make_problem"': "tests/cli/test_sweep_command.py",
+    "from dask_jobqueue import SLURMCluster": "tests/benchmarks/test_clusters.py",
+    "jax.distributed.initialize()": "tests/benchmarks/test_clusters.py",
+    "optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)": "tests/test_torch.py",
+}
+# Python that writes what the lines of a page speak of. That of reports goes on where the page's own ends.
+SCRIPT = "open('my_{}.py', 'w').write('import jax\\nassert jax.device_count() == {}')"
+STORES = """
+exact = js.theory.TwoLayerLine()
+for store, how in (("run", exact), ("closed_form", exact), ("flow", js.GradientFlow())):
+    js.sweep(problem, axes, how, ts, observe=watched, store=f"{store}.zarr", progress=False)
+"""
+FILES = {
+    "docs/performance-notes.md": SCRIPT.format("script", 1),
+    "docs/sweeps.md": SCRIPT.format("sweep", 8),
+    "docs/report.md": STORES,
 }
 
 FENCE = re.compile(r"^```(?P<language>[\w+-]*)[^\n]*\n(?P<body>.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
@@ -109,7 +138,9 @@ def run(page: Path, folder: Path) -> list[tuple[Block, str]]:
 
 def named(page: Path):
     name = page.relative_to(ROOT).as_posix()
-    return pytest.param(page, id=name, marks=[pytest.mark.slow] if name in SLOW else [])
+    return pytest.param(
+        page, id=name, marks=[] if name in FAST or not blocks(page.read_text("utf-8")) else [pytest.mark.slow]
+    )
 
 
 @pytest.mark.parametrize("page", [named(page) for page in PAGES])
@@ -133,6 +164,54 @@ def test_no_python_hides_from_the_runner(page):
     assert len(re.findall(r"^[ \t>]*(?:```|~~~)", text, re.MULTILINE)) == 2 * len(list(FENCE.finditer(text))), (
         f"{page.name}: a fence is indented, quoted, nested or left open, so its code would not run"
     )
+
+
+def shell(page: Path) -> list[str]:
+    """The lines of a page for a shell, without their comments."""
+    fences = FENCE.finditer(page.read_text(encoding="utf-8"))
+    text = "".join(fence["body"] for fence in fences if fence["language"] in ("shell", "bash"))
+    return [line.partition(" #")[0].rstrip() for line in text.splitlines()]
+
+
+def other_blocks(text: str) -> list[str]:
+    """Of the blocks that neither run nor are what one that runs prints, the first line after imports."""
+    printed = {block.expected for block in blocks(text)}
+    runs = ("python", "shell", "bash")
+    bodies = [f["body"] for f in FENCE.finditer(text) if f["language"] not in runs and not f[0].startswith("```{")]
+    first = re.compile(r"^(?!import |\n)[^#\n]*[^#\s]", re.MULTILINE)
+    return [found[0] for body in bodies if body not in printed and (found := first.search(body))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, id=page.stem) for page in PAGES if set(shell(page)) - INSTEAD.keys()],
+)
+def test_lines_for_a_shell_run(page, tmp_path):
+    name = page.relative_to(ROOT).as_posix()
+    own = [block.code for block in blocks(page.read_text(encoding="utf-8"))] if FILES.get(name) == STORES else []
+    (tmp_path / "made.py").write_text("".join([*own, FILES.get(name, "")]))
+    programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("JAX_", "XLA_"))}
+    for line in ["python made.py", *(line for line in shell(page) if line not in INSTEAD)]:
+        done = subprocess.run(
+            ["bash", "-c", line],
+            cwd=tmp_path,
+            env={**clean, "PATH": programs, "HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+        )
+        assert done.returncode == 0, f"{page.name}: {line}\n{done.stderr}"
+
+
+def test_every_other_block_runs_elsewhere():
+    """Or the reason is said why it does not; and nothing is said of blocks that are gone."""
+    texts = [page.read_text(encoding="utf-8") for page in PAGES]
+    others = {line for text in texts for line in other_blocks(text)}
+    assert others <= INSTEAD.keys()
+    assert not INSTEAD.keys() - others - {line for page in PAGES for line in shell(page)}
+    assert [where for where in INSTEAD.values() if not (ROOT / where).exists()] == ["no GPU in CI"]
 
 
 def test_ci_runs_the_readme_test_command():

@@ -5,6 +5,7 @@ import re
 import socket
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,13 @@ if __name__ == "__main__":
     with slurm.slurm() as cluster:
         data = slurm.run(sys.argv[1], cluster)
     print(data.result.size, int((data.result >= 3).sum()))
+"""
+# What the blocks of the page sweep.
+PROBLEM = """
+import jaxsolve as js
+from pod import AXES as axes, problem, TIMES as ts
+
+dynamics = js.theory.TwoLayerLine()
 """
 # A queue that starts each job at once. The file that holds a job is gone when `sbatch` returns.
 SBATCH = """#!/bin/bash
@@ -78,18 +86,44 @@ def test_node(tmp_path):
     assert finished(start(["-c", NODE], tmp_path, XLA_FLAGS=flags)) == "16 0"
 
 
+def free_port():
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return free.getsockname()[1]
+
+
+GLOO = {"JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo"}
+
+
 @pytest.mark.slow
 def test_pod(tmp_path):
     """Two processes fill one store, and both return all of it."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        where = f"localhost:{free.getsockname()[1]}"
-    command = [str(FOLDER / "pod.py"), str(tmp_path / "run.zarr"), where, "2"]
-    gloo = {"JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo"}
-    processes = [start([*command, str(index)], tmp_path, **gloo) for index in range(2)]
+    command = [str(FOLDER / "pod.py"), str(tmp_path / "run.zarr"), f"localhost:{free_port()}", "2"]
+    processes = [start([*command, str(index)], tmp_path, **GLOO) for index in range(2)]
     assert [finished(one) for one in processes] == [f"process {i} of 2: 16 networks, 0 failed" for i in range(2)]
     with xarray.open_zarr(tmp_path / "run.zarr", chunks=None) as data:
         assert set(data.result.values.ravel()) == {0}
+
+
+def of_page(first, folder):
+    """The block of the page that begins with this line, with a store in the folder, after a problem to sweep."""
+    page = (FOLDER.parent.parent / "docs" / "cluster.md").read_text("utf-8")
+    (block,) = re.findall(rf"```text\n({re.escape(first)}\n.*?)```", page, re.DOTALL)
+    assert block.count("/scratch/me") == 1
+    return PROBLEM + block.replace("/scratch/me", str(folder))
+
+
+@pytest.mark.slow
+def test_the_page_runs_in_two_processes(tmp_path):
+    """Told who is who by the variables that SLURM sets."""
+    code = of_page("import jax", tmp_path) + "print(jax.process_count(), int((data.result == 0).sum()))"
+    slurm = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_NODELIST": "localhost", "SLURM_NTASKS": "2"}
+    slurm |= {"SLURM_STEP_NUM_TASKS": "2"}  # what newer releases of JAX read in place of SLURM_NTASKS
+    processes = [
+        start(["-c", code], tmp_path, **GLOO, **slurm, SLURM_PROCID=str(index), SLURM_LOCALID=str(index))
+        for index in range(2)
+    ]
+    assert [finished(one) for one in processes] == ["2 16", "2 16"]
 
 
 @pytest.fixture
@@ -114,15 +148,19 @@ def test_slurm(tmp_path, queue):
 
 @pytest.mark.slow
 def test_the_page_submits_the_job_of_the_script(tmp_path, queue):
-    page = (FOLDER.parent.parent / "docs" / "cluster.md").read_text("utf-8")
-    of_page = re.search(r"from dask_jobqueue import SLURMCluster\n\n(.*?)\ncluster\.adapt", page, re.DOTALL)
-    assert of_page is not None
-    code = f"""
+    """And its jobs fill the store."""
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    (tmp_path / "venv" / "bin" / "activate").touch()  # of the user, at home
+    script = tmp_path / "started.py"
+    block = of_page("from dask_jobqueue import SLURMCluster", tmp_path)
+    script.write_text(f"""
 import re, slurm
-from dask_jobqueue import SLURMCluster
-{of_page[1]}
+from dask.distributed import Client
+
 text = lambda cluster: re.sub(r"tcp://\\S+", "", cluster.job_script())
-with cluster, slurm.slurm() as other:
-    print(text(cluster) == text(other), "--lifetime 230m" in text(cluster))
-"""
-    assert finished(start(["-c", code], tmp_path, PATH=queue)) == "True True"
+if __name__ == "__main__":
+{textwrap.indent(block, "    ")}
+    with cluster, slurm.slurm() as other:
+        print(text(cluster) == text(other), "--lifetime 230m" in text(cluster), int((data.result == 0).sum()))
+""")
+    assert finished(start([str(script)], tmp_path, PATH=queue, HOME=str(tmp_path))) == "True True 16"
