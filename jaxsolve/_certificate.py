@@ -1,6 +1,9 @@
 """How far a run can be trusted."""
 
+from typing import Any
+
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -49,13 +52,26 @@ class Certificate(eqx.Module):
         a start of parameters below some thousand times atol, which then decides steps, the time at which learning
         begins may be off by more, and nothing here sees it: give a smaller atol.
         """
-        worst = jnp.fmax(jnp.fmax(self._of_steps, self.sampling_error), jnp.fmax(self.edge_error, self.residual))
-        return jnp.maximum(-jnp.log10(jnp.maximum(worst, jnp.finfo(worst.dtype).eps)), 0)
+        of = self._numpy
+        worst = of.fmax(of.fmax(self._of_steps, self.sampling_error), of.fmax(self.edge_error, self.residual))
+        return of.maximum(-of.log10(of.maximum(worst, jnp.finfo(worst.dtype).eps)), 0)
 
     @property
     def _of_steps(self) -> Float[Array, ""]:
-        worst = jnp.fmax(jnp.fmax(self.conserved_drift, self.energy_balance), self.step_error * self.rtol)
+        of = self._numpy
+        worst = of.fmax(of.fmax(self.conserved_drift, self.energy_balance), self.step_error * self.rtol)
         return worst * self.doubt
+
+    @property
+    def _numpy(self) -> Any:
+        """NumPy for its own numbers, of `on_host`: JAX takes a hundred times as long for one."""
+        return jnp if isinstance(self.conserved_drift, jax.Array) else np
+
+    def on_host(self) -> "Certificate | None":
+        """The same in NumPy's numbers; None if they are traced, or those of several runs."""
+        if concrete(self.energy_balance) is None or np.ndim(self.energy_balance):
+            return None
+        return jax.tree.map(np.asarray, self)
 
     @property
     def remedy(self) -> str:
@@ -74,15 +90,16 @@ class Certificate(eqx.Module):
         return max(errors, key=lambda said: np.nan_to_num(float(errors[said]), nan=-1.0))
 
     def __repr__(self) -> str:
-        if concrete(self.trust) is None or np.ndim(self.trust):
+        known = self.on_host()
+        if known is None:
             return "Certificate(traced or batched)"
         found = {
-            "conserved drift": f"{float(self.conserved_drift):.1e}",
-            "energy balance": "lost" if self.energy_balance > 1 else f"{float(self.energy_balance):.1e}",
-            "step error": f"{float(self.step_error):.2g} of tolerance",
-            "sampling error": f"{float(self.sampling_error):.1e}",
-            "edge error": f"{float(self.edge_error):.1e}",
-            "residual": f"{float(self.residual):.1e}",
+            "conserved drift": f"{known.conserved_drift:.1e}",
+            "energy balance": "lost" if known.energy_balance > 1 else f"{known.energy_balance:.1e}",
+            "step error": f"{known.step_error:.2g} of tolerance",
+            "sampling error": f"{known.sampling_error:.1e}",
+            "edge error": f"{known.edge_error:.1e}",
+            "residual": f"{known.residual:.1e}",
         }
         said = ", ".join(f"{name} {value}" for name, value in found.items() if not value.startswith("nan"))
-        return f"Certificate({float(self.trust):.1f} digits: {said})"
+        return f"Certificate({known.trust:.1f} digits: {said})"

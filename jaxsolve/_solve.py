@@ -303,11 +303,10 @@ def _warn(trajectory: Trajectory, code: Int[Array, ""], times: Float[Array, "...
             "the trajectory holds the start only. Ask for later times, or lower the rate",
             stacklevel=3,
         )
-    certificate = trajectory.certificate
-    trust = None if certificate is None else concrete(certificate.trust)
-    if certificate is not None and trust is not None and trust < LEAST_TRUST:
+    certificate = None if trajectory.certificate is None else trajectory.certificate.on_host()
+    if certificate is not None and certificate.trust < LEAST_TRUST:
         warnings.warn(
-            f"this run of {name} can be trusted to {float(trust):.1f} digits only: {certificate!r}. "
+            f"this run of {name} can be trusted to {certificate.trust:.1f} digits only: {certificate!r}. "
             f"{certificate.remedy}",
             stacklevel=3,
         )

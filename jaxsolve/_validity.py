@@ -22,7 +22,7 @@ class Assumption(eqx.Module):
     """
 
     name: str = eqx.field(static=True)  # text
-    violation: Float[Array, ""]
+    violation: Float[Array | np.ndarray, ""]
     tolerance: float = eqx.field(static=True)  # decided by the dtype
     detail: str = eqx.field(static=True, default="")  # text
     other_kind: bool = eqx.field(static=True, default=False)  # decides which program can be traced at all
@@ -30,11 +30,11 @@ class Assumption(eqx.Module):
     @staticmethod
     def of_kind(name: str, holds: bool, found: str, dtype: Any) -> "Assumption":
         """An assumption about the kind of a problem; if it fails, `found` says what the problem is instead."""
-        violation = jnp.asarray(0.0 if holds else np.inf, dtype)
+        violation = np.asarray(0.0 if holds else np.inf, dtype)
         return Assumption(name, violation, 0.0, "" if holds else f"it has {found}", not holds)
 
     @property
-    def holds(self) -> Bool[Array, ""]:
+    def holds(self) -> Bool[Array, ""] | np.bool:
         return self.violation <= self.tolerance
 
     @property

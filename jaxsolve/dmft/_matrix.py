@@ -52,9 +52,9 @@ class Directions(eqx.Module):
         """Coefficients of signals, with a new direction for each part above `least` times their root mean square."""
         (number, size), room = signals.shape, self.rows.shape[0] - signals.shape[0]
         known, rest = self.along(signals)
-        scale = jnp.sqrt(jnp.mean(signals**2))
+        scale = jnp.sqrt(jnp.trace(signals @ signals.T) / signals.size)  # the kernel of a layer is the same product
 
-        def one_more(i: Int[Array, ""], found: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        def one_more(i: Int[Array, ""] | int, found: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             block, count, missed = found
             left = rest[i]
             for _ in range(2 if number > 1 else 0):  # of one alone there are no others
@@ -67,12 +67,15 @@ class Directions(eqx.Module):
             missed = jnp.maximum(missed, jnp.where(large & ~kept, square / nonzero(scale**2), 0.0))
             return block, count + kept.astype(count.dtype), missed
 
-        none = (jnp.zeros_like(signals), jnp.zeros((), int), jnp.zeros((), signals.dtype))
-        block, count, missed = jax.lax.fori_loop(0, number, one_more, none)
-        # What is left of a signal may be less than rounding has put back of directions that are known already.
-        block = block - (block @ self.rows.T / size) @ self.rows
-        excess = block @ block.T / size - jnp.diag((jnp.arange(number) < count).astype(block.dtype))
-        block = block - excess @ block / 2
+        found = (jnp.zeros_like(signals), jnp.zeros((), int), jnp.zeros((), signals.dtype))
+        if number == 1:
+            block, count, missed = one_more(0, found)
+        else:
+            block, count, missed = jax.lax.fori_loop(0, number, one_more, found)
+            # What others leave of a signal may be less than rounding has put back of directions that are known already.
+            block = block - (block @ self.rows.T / size) @ self.rows
+            excess = block @ block.T / size - jnp.diag((jnp.arange(number) < count).astype(block.dtype))
+            block = block - excess @ block / 2
         new = rest @ block.T / size
         known = known + jax.lax.dynamic_update_slice(jnp.zeros_like(known), new, (0, self.count))
         rows = jax.lax.dynamic_update_slice(self.rows, block, (self.count, 0))
@@ -101,8 +104,7 @@ class Matrix(eqx.Module):
 
     Example:
         >>> form = js.dmft.NormalForm(jnp.ones(3), jnp.ones(3))
-        >>> hidden = js.dmft.linear_network(form, 2, 1, 5, jnp.ones(3).dtype).hidden
-        >>> matrix = jax.tree.map(lambda leaf: leaf[0], hidden)
+        >>> (matrix,) = js.dmft.linear_network(form, 2, 1, 5, jnp.ones(3).dtype).hidden
         >>> signals = matrix.forth[:1]
         >>> above, found, features = matrix.forward(jnp.asarray(2.0), signals, 1e-6)
         >>> print((above**2).mean().round(3), features.count)

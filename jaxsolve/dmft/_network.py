@@ -15,16 +15,13 @@ from ._normal_form import NormalForm
 LEVELS = tuple(percent / 100 for percent in range(1, 100))
 """Those of the quantiles of preactivations that are saved."""
 
-# Layers written out in a program, not looped over: with few samples most of a step is the cost of calls.
-UNROLL = 4
-
 
 class Network(eqx.Module):
     """Neurons, which move independently in the mean field of all.
 
     Attributes:
         first: weights on the inputs.
-        hidden: weight matrices between hidden layers, stacked.
+        hidden: weight matrices between hidden layers, each by itself: stacked, a step would copy all of them.
         last: weights of the read-out.
         spare: the weights on a further input, of which training knows nothing.
 
@@ -35,15 +32,15 @@ class Network(eqx.Module):
     """
 
     first: Float[Array, "i s"]
-    hidden: Matrix
+    hidden: tuple[Matrix, ...]
     last: Float[Array, "a s"]
     spare: Float[Array, " s"]
 
     @property
     def missed(self) -> Float[Array, ""]:
         """The largest part of a signal, as a share of its size, for whose direction there was no room."""
-        both = (self.hidden.features.missed, self.hidden.gradients.missed)
-        return jnp.max(jnp.stack(both), initial=0.0)
+        both = [side.missed for matrix in self.hidden for side in (matrix.features, matrix.gradients)]
+        return jnp.max(jnp.array(both, self.spare.dtype), initial=0.0)
 
 
 class Seen(NamedTuple):
@@ -71,8 +68,8 @@ class Seen(NamedTuple):
     preactivations: Float[Array, "hidden n s"]
     last: Float[Array, "n s"]
     first: Float[Array, "n a s"]
-    below: Float[Array, "matrices n k"]
-    above: Float[Array, "matrices n a k"]
+    below: tuple[Float[Array, "n k"], ...]
+    above: tuple[Float[Array, "n a k"], ...]
     features: Float[Array, "layers n n"]
     gradients: Float[Array, "layers n a n a"]
 
@@ -99,53 +96,54 @@ def look(
     """
     size, n, a = network.first.shape[1], x.shape[0], network.last.shape[0]
     slope = lambda h: jax.jvp(activation, (h,), (jnp.ones_like(h),))
-    flat = lambda g: g.reshape(n * a, size)
-
-    def forward(phi: Array, layer: tuple[Array, Matrix]) -> tuple[Array, tuple]:
-        sigma, matrix = layer
-        h, below, features = matrix.forward(sigma, phi, least)
-        phi, bend = slope(h)
-        return phi, (features, h, phi, bend, below)
-
-    def backward(g: Array, layer: tuple[Array, Matrix, Array]) -> tuple[Array, tuple]:
-        sigma, matrix, bend = layer
-        z, above, gradients = matrix.backward(sigma, flat(g), least)
-        return bend[:, None] * z.reshape(g.shape), (gradients, g, above.reshape(n, a, -1))
-
-    stacked = lambda one, others: jnp.concatenate([one[None], others])
-    start, sigma = x @ network.first, jnp.sqrt(form.variance)[1:-1]
-    phi, bend = slope(start)
-    last, (directions, h, phis, bends, below) = jax.lax.scan(forward, phi, (sigma, network.hidden), unroll=UNROLL)
-    hidden = eqx.tree_at(lambda one: one.features, network.hidden, directions)
-    phis, bends = stacked(phi, phis), stacked(bend, bends)
-    top = bends[-1][:, None] * network.last[None]
-    first, (directions, g, above) = jax.lax.scan(
-        backward, top, (sigma, hidden, bends[:-1]), reverse=True, unroll=UNROLL
+    sigma, kernel = jnp.sqrt(form.variance)[1:-1], lambda signals: signals @ signals.T / size
+    h = [x @ network.first]
+    phi, bend = map(list, zip(slope(h[0]), strict=True))
+    hidden, below, above = list(network.hidden), [], []
+    for l, matrix in enumerate(hidden):
+        following, coefficients, features = matrix.forward(sigma[l], phi[l], least)
+        hidden[l] = eqx.tree_at(lambda one: one.features, matrix, features)
+        below.append(coefficients)
+        h.append(following)
+        for found, one in zip((phi, bend), slope(following), strict=True):
+            found.append(one)
+    g = [bend[-1][:, None] * network.last[None]]
+    for l, matrix in reversed([*enumerate(hidden)]):
+        z, coefficients, gradients = matrix.backward(sigma[l], g[0].reshape(n * a, size), least)
+        hidden[l] = eqx.tree_at(lambda one: one.gradients, matrix, gradients)
+        above.insert(0, coefficients.reshape(n, a, -1))
+        g.insert(0, bend[l][:, None] * z.reshape(n, a, size))
+    gradients = [kernel(one.reshape(n * a, size)).reshape(n, a, n, a) for one in g]
+    ends = jnp.broadcast_to(jnp.eye(a, dtype=x.dtype)[None, :, None, :], (n, a, n, a))
+    seen = Seen(
+        outputs=phi[-1] @ network.last.T / size,
+        preactivations=jnp.stack(h),
+        last=phi[-1],
+        first=g[0],
+        below=tuple(below),
+        above=tuple(above),
+        features=jnp.stack([x @ x.T, *map(kernel, phi)]),
+        gradients=jnp.stack([*gradients, ends]),
     )
-    hidden = eqx.tree_at(lambda one: one.gradients, hidden, directions)
-    kernels = jax.vmap(lambda one: one @ one.T / size)
-    features = stacked(x @ x.T, kernels(phis))
-    gradients = kernels(jax.vmap(flat)(stacked(first, g))).reshape(-1, n, a, n, a)
-    ends = jnp.broadcast_to(jnp.eye(a, dtype=x.dtype)[None, :, None, :], (1, n, a, n, a))
-    f = last @ network.last.T / size
-    seen = Seen(f, stacked(start, h), last, first, below, above, features, jnp.concatenate([gradients, ends]))
-    return seen, eqx.tree_at(lambda one: one.hidden, network, hidden)
+    return seen, eqx.tree_at(lambda one: one.hidden, network, tuple(hidden))
 
 
-def tangent_kernel(form: NormalForm, seen: Seen) -> Float[Array, "n a n a"]:
-    """The eta-weighted NTK.
+def tangent_kernel(
+    form: NormalForm, features: Float[Array, "layers n n"], gradients: Float[Array, "layers n a n a"]
+) -> Float[Array, "n a n a"]:
+    """The eta-weighted NTK, of kernels as in `Seen`.
 
     Example:
         >>> form = js.dmft.NormalForm(jnp.array([0.5, 1.0, 2.0]), jnp.array([1.0, 1.0, 3.0]))
         >>> x = jnp.ones((1, 1))
         >>> net = js.dmft.linear_network(form, 1, 1, 2, x.dtype)
         >>> seen, _ = js.dmft.look(form, lambda h: h, net, x, 1e-6)
-        >>> print(js.dmft.tangent_kernel(form, seen).round(3))
+        >>> print(js.dmft.tangent_kernel(form, seen.features, seen.gradients).round(3))
         [[[[4.5]]]]
         >>> print(js.dmft.initial_kernel(form))
         4.5
     """
-    return jnp.einsum("l,lnm,lnamb->namb", form.rate, seen.features, seen.gradients)
+    return jnp.einsum("l,lnm,lnamb->namb", form.rate, features, gradients)
 
 
 def pushed(
@@ -158,9 +156,11 @@ def pushed(
     """
     first = network.first + form.rate[0] * x.T @ jnp.einsum("na,nas->ns", push, seen.first)
     last = network.last + form.rate[-1] * push.T @ seen.last
-    steps = jnp.einsum("lnj,na,lnak->ljk", seen.below, push, seen.above)
-    moved = network.hidden.moved + form.rate[1:-1, None, None] * steps
-    return Network(first, eqx.tree_at(lambda one: one.moved, network.hidden, moved), last, network.spare)
+    hidden = list(network.hidden)
+    for l, (below, above) in enumerate(zip(seen.below, seen.above, strict=True)):
+        moved = hidden[l].moved + form.rate[l + 1] * jnp.einsum("nj,na,nak->jk", below, push, above)
+        hidden[l] = eqx.tree_at(lambda one: one.moved, hidden[l], moved)
+    return Network(first, tuple(hidden), last, network.spare)
 
 
 def outputs_at(
@@ -184,7 +184,7 @@ def outputs_at(
         >>> print(js.dmft.outputs_at(form, jnp.tanh, net, x, jnp.zeros(1)))
         [[0.]]
     """
-    start = activation(x @ network.first + outside[:, None] * network.spare[None])
-    one = lambda phi, layer: (activation(layer[1].glance(layer[0], phi)), None)
-    last, _ = jax.lax.scan(one, start, (jnp.sqrt(form.variance)[1:-1], network.hidden))
-    return last @ network.last.T / last.shape[1]
+    phi = activation(x @ network.first + outside[:, None] * network.spare[None])
+    for sigma, matrix in zip(jnp.sqrt(form.variance)[1:-1], network.hidden, strict=True):
+        phi = activation(matrix.glance(sigma, phi))
+    return phi @ network.last.T / phi.shape[1]

@@ -128,8 +128,9 @@ def step(law: Law, state: Pass, nodes: Nodes, k: Int[Array, ""] | int) -> Pass:
         f, q = seen.outputs, found.push
         # Newton's method for the push, whose effect on the outputs is the kernel's.
         slope = jax.jacfwd(law.push)(f).reshape(q.size, q.size)
-        kernel = nodes.own[k] * tangent_kernel(law.form, seen).reshape(q.size, q.size)
-        change = jnp.linalg.solve(jnp.eye(q.size, dtype=q.dtype) - slope @ kernel, (law.push(f) - q).ravel())
+        kernel = nodes.own[k] * tangent_kernel(law.form, seen.features, seen.gradients).reshape(q.size, q.size)
+        matrix, off = jnp.eye(q.size, dtype=q.dtype) - slope @ kernel, (law.push(f) - q).ravel()
+        change = off / matrix[0] if q.size == 1 else jnp.linalg.solve(matrix, off)  # LAPACK takes as long as the rest
         q = q + change.reshape(q.shape)
         apart = jax.lax.stop_gradient(_apart(seen, found.seen, kernel @ q.ravel()))
         return Pass(_directions_of(here, found.network), seen, q, apart), found.residual, rounds + 1
@@ -166,5 +167,5 @@ def moved(law: Law, state: Pass, own: Float[Array, ""]) -> Network:
 
 
 def _directions_of(met: Network, network: Network) -> Network:
-    where = lambda one: (one.hidden.features, one.hidden.gradients)
+    where = lambda one: [side for matrix in one.hidden for side in (matrix.features, matrix.gradients)]
     return eqx.tree_at(where, network, where(met))

@@ -59,8 +59,8 @@ def linear_network(form: NormalForm, inputs: int, outputs: int, room: int, dtype
 
     Example:
         >>> form = js.dmft.NormalForm(jnp.ones(3), jnp.ones(3))
-        >>> js.dmft.linear_network(form, 2, 1, 5, jnp.ones(3).dtype).hidden.forth.shape
-        (1, 5, 10)
+        >>> js.dmft.linear_network(form, 2, 1, 5, jnp.ones(3).dtype).hidden[0].forth.shape
+        (5, 10)
     """
     room = max(room, inputs + 1, outputs)
     sources = (2 * room) ** 0.5 * jnp.eye(2 * room, dtype=dtype)
@@ -70,8 +70,6 @@ def linear_network(form: NormalForm, inputs: int, outputs: int, room: int, dtype
 def _network(form: NormalForm, below: list[Array], above: list[Array], inputs: int, outputs: int) -> Network:
     sigma, (room, size), dtype = jnp.sqrt(form.variance), below[0].shape, below[0].dtype
     nothing, moved = no_directions(room, size, dtype), jnp.zeros((room, room), dtype)
-    sources = jnp.stack([*below, *above])  # there may be no hidden matrix
-    one = lambda forth, back: Matrix(nothing, nothing, forth, back, moved)
-    hidden = jax.vmap(one)(sources[1 : form.hidden], sources[form.hidden : -1])
+    hidden = tuple(Matrix(nothing, nothing, *pair, moved) for pair in zip(below[1:], above[:-1], strict=True))
     first, spare = sigma[0] * below[0][:inputs], sigma[0] * below[0][-1]
     return Network(first, hidden, sigma[-1] * above[-1][:outputs], spare)

@@ -9,6 +9,7 @@ import optax
 from jaxtyping import Array, Float
 
 from .. import dmft, nets
+from .._brief import brief_jit, traced
 from .._checks import concrete, describe, one_number, require_flag, require_power_of_two, require_size
 from .._clock import nearest_step
 from .._dynamics import Assumption, NotApplicable, Quantity, Validity
@@ -145,12 +146,9 @@ class RichLimit(AbstractApproximation):
 
 
 def _rich(net: nets.AbstractDense) -> Assumption:
-    form = dmft.normal_form(net)
-    width = jnp.asarray(net.widths[-1] if net.units is None else net.units, form.rate.dtype)
-    least = width**-0.25
-    # An infinite richness, that of a read-out which starts at 0, is none to worry about.
-    missing = jnp.maximum(1 - form.richness / nonzero(least), 0)
-    known, units = concrete(form.richness), concrete(width)
+    measure = _richness if traced(net, net.scaling.gamma) else brief_jit(_richness)
+    missing, richness, width = measure(net)
+    known, units = concrete(richness), concrete(width)
     number = ""
     if known is not None and units is not None and units > 1 and known > 0:
         number = f"it is {known:.3g} = N^{np.log(known) / np.log(units):.2f} at width {units:.0f}; "
@@ -159,3 +157,11 @@ def _rich(net: nets.AbstractDense) -> Assumption:
         "when it grows: take InfiniteWidth, or at_any_richness=True for the limit at the richness of this width"
     )
     return Assumption("richness 1/(gamma m_L N sigma_L) at least N^(-1/4)", missing, 0.0, detail)
+
+
+def _richness(net: nets.AbstractDense) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
+    """What the richness of a network misses, itself, and the width."""
+    form = dmft.normal_form(net)
+    width = jnp.asarray(net.widths[-1] if net.units is None else net.units, form.rate.dtype)
+    # An infinite richness, that of a read-out which starts at 0, is none to worry about.
+    return jnp.maximum(1 - form.richness / nonzero(width**-0.25), 0), form.richness, width

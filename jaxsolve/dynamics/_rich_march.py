@@ -1,5 +1,8 @@
 """Deep networks in the rich limit, node by node."""
 
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -37,21 +40,23 @@ class LimitState(AbstractState):
 
     Attributes:
         inputs: in the basis of the training set.
-        known: at the last node, for each set of samples.
+        known: at the last node, for each set of samples; of a linear network, which needs none, as it is.
         nodes: all times.
         wanted: the nodes that are saved.
+        reached: how many of them lie before each of these, or on it.
         saves: what is saved so far.
         kernel: at the start.
-        lost: the energy lost up to the last node but for what that one weighs itself, and per time there.
+        lost: the energy lost up to the last node but for what that one weighs itself, and per time there; likewise.
     """
 
     inputs: dmft.Basis
     known: dmft.Pass
     nodes: dmft.Nodes
     wanted: Int[Array, " times"]
+    reached: Int[Array, " times"]
     saves: Saves
     kernel: Float[Array, "n out n out"]
-    lost: tuple[Float[Array, " sets"], Float[Array, " sets"]]
+    lost: tuple[Float[Array, "*sets"], Float[Array, "*sets"]]
     done: Bool[Array, ""]
     steps: Int[Array, ""]
     result: RESULTS
@@ -98,24 +103,26 @@ class RichMarch(AbstractStandIn, AbstractMarching):
             result = RESULTS.where((result == RESULTS.successful) & too_late, RESULTS.max_steps, result)
         law = _law(problem, inputs, implicit=False)  # the first node weighs nothing itself
         networks = self._networks(problem, form, law, nodes.times.size)
-        known = jax.vmap(lambda one: dmft.step(law, dmft.start(law, one), nodes, 0))(networks)
-        now = _values(problem, inputs, known, known.network)
-        assert now.kernel is not None
+        known = _each(problem, lambda one: dmft.step(law, dmft.start(law, one), nodes, 0), networks)
+        now = _kept(problem, inputs, known, known.network)
+        kernel = _values(problem, inputs, now).kernel
+        assert kernel is not None
         nothing = empty_saves(ts, now)
         saved = jax.tree.map(
             lambda leaf, value: leaf.at[0].set(jnp.where(wanted[0] == 0, value, leaf[0])),
             nothing.saved,
             now,
         )
-        zeros = jnp.zeros(known.push.shape[0], dtype)
+        lost = _lost(problem, known)
         return LimitState(
             inputs=inputs,
             known=known,
             nodes=nodes,
             wanted=wanted,
+            reached=jnp.searchsorted(wanted, wanted, side="right").astype(int),
             saves=Saves(times, saved, jnp.sum(wanted <= 0)),
-            kernel=now.kernel,
-            lost=(zeros, _lost(form, known)),
+            kernel=kernel,
+            lost=(jnp.zeros_like(lost), lost),
             done=(result == RESULTS.invalid) | (wanted[-1] <= 0),
             steps=jnp.zeros((), int),
             result=result,
@@ -130,8 +137,7 @@ class RichMarch(AbstractStandIn, AbstractMarching):
             room = min(nodes * max(inputs, outputs), 32 + 8 * (inputs + outputs)) + block + 1
             advice = f"the training set has {inputs} dimensions and {outputs} outputs: give fewer of either"
             require_memory(_size(form, 2 * room, room, dtype.itemsize), advice)
-            start = dmft.linear_network(form, inputs, outputs, room, dtype)
-            return jax.tree.map(lambda leaf: leaf[None], start)
+            return dmft.linear_network(form, inputs, outputs, room, dtype)
         least = 1 << (2 * SETS * (3 * block + 1) - 1).bit_length()
         if self.samples < least:
             raise ValueError(
@@ -150,17 +156,16 @@ class RichMarch(AbstractStandIn, AbstractMarching):
 
         def one(state: LimitState) -> LimitState:
             k = state.steps + 1
-            known = jax.vmap(lambda one: dmft.step(law, one, state.nodes, k))(state.known)
-            fine = jnp.all(jnp.isfinite(known.push))
-            index = jnp.sum(state.wanted < k)  # searchsorted would be a loop
-            due = fine & (state.wanted[jnp.minimum(index, size - 1)] == k) & (index < size)
+            known = _each(problem, lambda one: dmft.step(law, one, state.nodes, k), state.known)
+            fine, slot = jnp.all(jnp.isfinite(known.push)), state.saves.slot
+            due = fine & (state.wanted[jnp.minimum(slot, size - 1)] == k) & (slot < size)
             nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), state.saves.saved)
-            here = lambda: _values(problem, state.inputs, known, _here(law, known, state.nodes.own[k]))
-            row, at = jax.lax.cond(due, here, lambda: nothing), jnp.where(due, index, size)
+            here = lambda: _kept(problem, state.inputs, known, _here(problem, law, known, state.nodes.own[k]))
+            row, at = jax.lax.cond(due, here, lambda: nothing), jnp.where(due, slot, size)
             saved = jax.tree.map(lambda leaf, value: leaf.at[at].set(value, mode="drop"), state.saves.saved, row)
-            slot = jnp.where(fine, jnp.sum(state.wanted <= k), state.saves.slot)
+            slot = jnp.where(due, state.reached[jnp.minimum(slot, size - 1)], slot)
             before, rate = state.lost
-            lost = (before + state.nodes.passed[k - 1] * rate, _lost(law.form, known))
+            lost = (before + state.nodes.passed[k - 1] * rate, _lost(problem, known))
             where = lambda one: (one.known, one.saves, one.lost, one.done, one.steps, one.result)
             result = RESULTS.where(fine, state.result, RESULTS.diverged)
             found = (known, Saves(state.saves.times, saved, slot), lost, ~fine | (k >= last), k, result)
@@ -172,13 +177,15 @@ class RichMarch(AbstractStandIn, AbstractMarching):
     def finish(self, problem: Problem, state: LimitState) -> March:
         law = _law(problem, state.inputs, implicit=self.rate is None)
         own = state.nodes.own[state.steps]
-        network = _here(law, state.known, own)
+        network = _here(problem, law, state.known, own)
         # Times that round to one step share the row that its first time has saved.
         first = jnp.searchsorted(state.wanted, state.wanted)
+        saved = jax.tree.map(lambda leaf: leaf[first], state.saves.saved)
+        values = lambda kept: _values(problem, state.inputs, kept)
         return March(
             times=state.saves.times,
-            saved=jax.tree.map(lambda leaf: leaf[first], state.saves.saved),
-            params=_values(problem, state.inputs, state.known, network),
+            saved=jax.vmap(values)(saved),
+            params=values(_kept(problem, state.inputs, state.known, network)),
             t_end=state.nodes.times[state.steps],
             result=RESULTS.where(
                 state.result == RESULTS.invalid, state.result, self.source.judged(problem, state.result)
@@ -193,13 +200,13 @@ class RichMarch(AbstractStandIn, AbstractMarching):
 
     def _certificate(self, problem: Problem, state: LimitState, network: dmft.Network) -> Certificate:
         """Energy balance and residual of the flow; the standard error of outputs, and what found no room."""
-        f, test = jax.vmap(lambda one, here: _outputs(problem, state.inputs, one, here))(state.known, network)
-        value = jax.vmap(lambda f: problem.loss.value(f, problem.y))
-        start = value(jnp.zeros_like(f))  # f = 0
+        f, test = _each(problem, lambda one, here: _outputs(problem, state.inputs, one, here), state.known, network)
+        value = lambda f: problem.loss.value(f, problem.y)
+        start, end = (_each(problem, value, one) for one in (jnp.zeros_like(f), f))  # f = 0
         before, rate = state.lost
-        balance = jnp.max(jnp.abs(start - value(f) - before - state.nodes.own[state.steps] * rate) / jnp.abs(start))
-        missed = jnp.max(jax.vmap(lambda one: one.missed)(network)) ** 2
-        if f.shape[0] > 1:
+        balance = jnp.max(jnp.abs(start - end - before - state.nodes.own[state.steps] * rate) / jnp.abs(start))
+        missed = jnp.max(_each(problem, lambda one: one.missed, network)) ** 2
+        if not problem.net.activation.linear:
             found = f if test is None else test
             size = jnp.maximum(jnp.max(jnp.abs(problem.y)), jnp.max(jnp.abs(found)))
             error = jnp.max(jnp.std(found, axis=0, ddof=1)) / f.shape[0] ** 0.5 / size
@@ -222,14 +229,20 @@ def _law(problem: Problem, inputs: dmft.Basis, *, implicit: bool) -> dmft.Law:
     return dmft.Law(form, activation, train, push, LEAST_OF_SAMPLES, implicit)
 
 
-def _here(law: dmft.Law, known: dmft.Pass, own: Float[Array, ""]) -> dmft.Network:
-    return jax.vmap(lambda one: dmft.moved(law, one, own))(known)
+def _each(problem: Problem, function: Callable[..., Any], *sets: Any) -> Any:
+    """A function of each set of samples, or of the only network that there is."""
+    return function(*sets) if problem.net.activation.linear else jax.vmap(function)(*sets)
 
 
-def _lost(form: dmft.NormalForm, known: dmft.Pass) -> Float[Array, " sets"]:
+def _here(problem: Problem, law: dmft.Law, known: dmft.Pass, own: Float[Array, ""]) -> dmft.Network:
+    return _each(problem, lambda one: dmft.moved(law, one, own), known)
+
+
+def _lost(problem: Problem, known: dmft.Pass) -> Float[Array, "*sets"]:
     """The energy that is lost per time."""
-    one = lambda seen, q: jnp.einsum("na,namb,mb->", q, dmft.tangent_kernel(form, seen), q)
-    return jax.vmap(one)(known.seen, known.push)
+    form = dmft.normal_form(problem.net)
+    kernel = lambda seen: dmft.tangent_kernel(form, seen.features, seen.gradients)
+    return _each(problem, lambda seen, q: jnp.einsum("na,namb,mb->", q, kernel(seen), q), known.seen, known.push)
 
 
 def _outputs(problem: Problem, inputs: dmft.Basis, known: dmft.Pass, network: dmft.Network):
@@ -243,32 +256,67 @@ def _outputs(problem: Problem, inputs: dmft.Basis, known: dmft.Pass, network: dm
     return f, dmft.outputs_at(form, net.activation, network, inputs.test, inputs.outside)
 
 
-def _values(problem: Problem, inputs: dmft.Basis, known: dmft.Pass, network: dmft.Network) -> FunctionValues:
-    """The mean over the sets of samples."""
+class Kept(NamedTuple):
+    """Of a linear network, what all that is saved of a node follows from: as in `dmft.Seen`, in the basis.
+
+    Attributes:
+        outputs, features, gradients: as there.
+        alignment: of two layers; None of more.
+    """
+
+    outputs: Float[Array, "i a"]
+    features: Float[Array, "layers i i"]
+    gradients: Float[Array, "layers i a i a"]
+    alignment: Float[Array, ""] | None
+
+
+def _kept(problem: Problem, inputs: dmft.Basis, known: dmft.Pass, network: dmft.Network) -> Kept | FunctionValues:
+    """What is saved while the march goes on: of samples, whose signals are not kept, the mean over their sets."""
     form, train = dmft.normal_form(problem.net), inputs.train
 
-    def one(known: dmft.Pass, network: dmft.Network) -> FunctionValues:
-        kernel, features, gradients = dmft.tangent_kernel(form, known.seen), known.seen.features, known.seen.gradients
-        levels = jnp.asarray(dmft.LEVELS, train.dtype)
-        spread = [jnp.quantile(h, levels, axis=1).T for h in known.seen.preactivations]
-        if problem.net.activation.linear:
-            kernel = jnp.einsum("ni,iajb,mj->namb", train, kernel, train)
-            features = [train @ phi @ train.T for phi in features]
-            # All neurons together are Gaussian.
-            spread = [safe_sqrt(jnp.diagonal(phi))[:, None] * ndtri(levels)[None] for phi in features[1:]]
-            # Gradients of linear networks are the same at all inputs.
-            gradients = [jnp.broadcast_to(g[:1, :, :1], (len(train), g.shape[1]) * 2) for g in gradients]
-        layers = {f"feature_kernel_{l}": phi for l, phi in enumerate(features) if l > 0}
-        layers |= {f"gradient_kernel_{l}": g for l, g in enumerate(gradients[:-1], 1)}
-        layers |= {f"preactivation_quantiles_{l}": one for l, one in enumerate(spread, 1)}
+    if problem.net.activation.linear:
+        zeta = None
         if form.hidden == 1:
             outside = (problem.x.shape[1] - train.shape[1]) * jnp.sum(network.spare**2)
             longest = jnp.argmax(jnp.sum(problem.x**2, axis=1))  # in another basis equal ones differ by rounding
             zeta = dmft.two_layer_alignment(network.first.T, network.last, train, outside=outside, longest=longest)
-            layers["layer_alignment"] = zeta[None]
+        return Kept(known.seen.outputs, known.seen.features, known.seen.gradients, zeta)
+
+    def values(known: dmft.Pass, network: dmft.Network) -> FunctionValues:
+        seen, levels = known.seen, jnp.asarray(dmft.LEVELS, train.dtype)
+        spread = [jnp.quantile(h, levels, axis=1).T for h in seen.preactivations]
+        kernel = dmft.tangent_kernel(form, seen.features, seen.gradients)
+        layers = _layers(seen.features, seen.gradients, spread)
         return FunctionValues(*_outputs(problem, inputs, known, network), kernel, layers)
 
-    return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), jax.vmap(one)(known, network))
+    return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), jax.vmap(values)(known, network))
+
+
+def _values(problem: Problem, inputs: dmft.Basis, kept: Kept | FunctionValues) -> FunctionValues:
+    """All that is saved of a node."""
+    if isinstance(kept, FunctionValues):
+        return kept
+    form, train = dmft.normal_form(problem.net), inputs.train
+    kernel = dmft.tangent_kernel(form, kept.features, kept.gradients)
+    features = jnp.einsum("ni,lij,mj->lnm", train, kept.features, train)
+    # All neurons together are Gaussian.
+    normal = ndtri(jnp.asarray(dmft.LEVELS, train.dtype))
+    spread = [safe_sqrt(jnp.diagonal(phi))[:, None] * normal[None] for phi in features[1:]]
+    # Gradients of linear networks are the same at all inputs.
+    gradients = [jnp.broadcast_to(g[:1, :, :1], (len(train), g.shape[1]) * 2) for g in kept.gradients]
+    test = None if inputs.test is None else inputs.test @ kept.outputs
+    kernel = jnp.einsum("ni,iajb,mj->namb", train, kernel, train)
+    layers = _layers(features, gradients, spread)
+    if kept.alignment is not None:
+        layers["layer_alignment"] = kept.alignment[None]
+    return FunctionValues(train @ kept.outputs, test, kernel, layers)
+
+
+def _layers(features: Any, gradients: Any, spread: Any) -> dict[str, Array]:
+    """What is known of layers, by the names of observables."""
+    layers = {f"feature_kernel_{l}": phi for l, phi in enumerate(features) if l > 0}
+    layers |= {f"gradient_kernel_{l}": g for l, g in enumerate(gradients[:-1], 1)}
+    return layers | {f"preactivation_quantiles_{l}": one for l, one in enumerate(spread, 1)}
 
 
 def _spread(problem: Problem, form: dmft.NormalForm, train: Array, ts: Float[Array, " times"], count: int) -> Array:
