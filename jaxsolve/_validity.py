@@ -34,7 +34,7 @@ class Assumption(eqx.Module):
         return Assumption(name, violation, 0.0, "" if holds else f"it has {found}", not holds)
 
     @property
-    def holds(self) -> Bool[Array, ""] | np.bool:
+    def holds(self) -> Bool[Array | np.ndarray, ""] | np.bool:
         return self.violation <= self.tolerance
 
     @property
