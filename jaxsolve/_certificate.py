@@ -45,7 +45,7 @@ class Certificate(eqx.Module):
     residual: Float[Array, ""] | float = float("nan")
 
     @property
-    def trust(self) -> Float[Array, ""]:
+    def trust(self) -> Float[Array, ""] | np.floating:
         """Digits that the run can be trusted to: those of the worst of drift, balance and the other errors.
 
         0 where the balance is above 1, as of a loss that bends within a step: the run may be right all the same. From
@@ -57,7 +57,7 @@ class Certificate(eqx.Module):
         return of.maximum(-of.log10(of.maximum(worst, jnp.finfo(worst.dtype).eps)), 0)
 
     @property
-    def _of_steps(self) -> Float[Array, ""]:
+    def _of_steps(self) -> Float[Array, ""] | np.floating:
         of = self._numpy
         worst = of.fmax(of.fmax(self.conserved_drift, self.energy_balance), self.step_error * self.rtol)
         return worst * self.doubt

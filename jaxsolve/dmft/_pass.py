@@ -167,5 +167,7 @@ def moved(law: Law, state: Pass, own: Float[Array, ""]) -> Network:
 
 
 def _directions_of(met: Network, network: Network) -> Network:
-    where = lambda one: [side for matrix in one.hidden for side in (matrix.features, matrix.gradients)]
-    return eqx.tree_at(where, network, where(met))
+    where = lambda one: (one.features, one.gradients)
+    pairs = zip(network.hidden, met.hidden, strict=True)
+    hidden = tuple(eqx.tree_at(where, matrix, where(other)) for matrix, other in pairs)
+    return Network(network.first, hidden, network.last, network.spare)
