@@ -17,7 +17,6 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 COLAB = ROOT / "benchmarks" / "colab.ipynb"  # measures the machine on which it runs: stored without results
-FAST = ("diagnose", "quickstart")  # the others take minutes together
 EXPECTED = {
     "accelerator",
     "diagnose",
@@ -40,10 +39,6 @@ assert not heavy, f"a notebook must not need {heavy}"
 
 EACH = pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 WITH_COLAB = pytest.mark.parametrize("notebook", [*NOTEBOOKS, COLAB], ids=lambda path: path.stem)
-IN_TURN = pytest.mark.parametrize(
-    "notebook",
-    [pytest.param(path, marks=() if path.stem in FAST else pytest.mark.slow, id=path.stem) for path in NOTEBOOKS],
-)
 
 
 def all_cells(notebook):
@@ -62,7 +57,8 @@ def test_all_notebooks_are_there():
     assert {notebook.stem for notebook in NOTEBOOKS} == EXPECTED
 
 
-@IN_TURN
+@pytest.mark.slow
+@EACH
 def test_notebook_runs(notebook, tmp_path):
     code = "\n".join("".join(cell["source"]) for cell in cells(notebook)) + AFTER
     before = os.times()
