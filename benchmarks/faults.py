@@ -157,11 +157,15 @@ def _paths(folder: Path) -> Iterator[Row]:
     (folder / "file").write_text("mine")
     (folder / "foreign").mkdir()
     (folder / "foreign" / "notes.txt").write_text("mine")
+    found: list[Row] = []
     try:
-        with _closed(folder / "closed"):
-            yield from _refused("a folder that cannot be written to", folder / "closed" / "run.zarr", PermissionError)
+        with _closed(
+            folder / "closed"
+        ):  # all rows at once, as who takes one may have to write, which this user may not
+            found = [*_refused("a folder that cannot be written to", folder / "closed" / "run.zarr", PermissionError)]
     except OSError as error:  # of a root that is no more than one in a container
         print(f"a folder that cannot be written to: not tried, as this user can be no other ({error.strerror})")
+    yield from found
     yield from _refused("a path that is a file", folder / "file", FileExistsError)
     yield from _refused("a folder of something else", folder / "foreign", FileExistsError)
 
