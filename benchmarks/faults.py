@@ -159,9 +159,8 @@ def _paths(folder: Path) -> Iterator[Row]:
     (folder / "foreign" / "notes.txt").write_text("mine")
     found: list[Row] = []
     try:
-        with _closed(
-            folder / "closed"
-        ):  # all rows at once, as who takes one may have to write, which this user may not
+        with _closed(folder / "closed"):
+            # All at once: who takes a row may have to write it down, which this user may not.
             found = [*_refused("a folder that cannot be written to", folder / "closed" / "run.zarr", PermissionError)]
     except OSError as error:  # of a root that is no more than one in a container
         print(f"a folder that cannot be written to: not tried, as this user can be no other ({error.strerror})")

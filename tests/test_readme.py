@@ -29,7 +29,7 @@ RELATIVE_TOLERANCE = 1e-3
 TIMEOUT = 300.0  # seconds a page
 FAST = {"README.md", "docs/conventions.md", "docs/getting-started.md"}  # the others take minutes together
 
-# What does not run here as it stands: the file that runs it, or why none does.
+# What does not run here as it stands: the file that runs it or, of what takes minutes, a smaller one; or why none does.
 INSTEAD = {
     "pip install uv && uv run jaxsolve quickstart": "tests/cli/test_cli.py",
     "jaxsolve quickstart": "tests/cli/test_cli.py",
@@ -40,7 +40,7 @@ INSTEAD = {
     "uv run python -m benchmarks faults": "tests/sweeps/test_store.py",
     "jaxsolve errata --write docs/errata.md": "tests/papers/test_errata.py",
     "jaxsolve reproduce all --scale small": ".ci/run",
-    "jaxsolve sweep grid.toml": "tests/configs/test_config.py",  # ten hours; a part of it
+    "jaxsolve sweep grid.toml": "tests/configs/test_config.py",  # ten hours
     'problem = "my_module:make_problem"': "tests/cli/test_sweep_command.py",
     "from dask_jobqueue import SLURMCluster": "tests/benchmarks/test_clusters.py",
     "jax.distributed.initialize()": "tests/benchmarks/test_clusters.py",
@@ -138,9 +138,8 @@ def run(page: Path, folder: Path) -> list[tuple[Block, str]]:
 
 def named(page: Path):
     name = page.relative_to(ROOT).as_posix()
-    return pytest.param(
-        page, id=name, marks=[] if name in FAST or not blocks(page.read_text("utf-8")) else [pytest.mark.slow]
-    )
+    fast = name in FAST or not blocks(page.read_text("utf-8"))
+    return pytest.param(page, id=name, marks=[] if fast else [pytest.mark.slow])
 
 
 @pytest.mark.parametrize("page", [named(page) for page in PAGES])

@@ -97,16 +97,15 @@ def look(
     size, n, a = network.first.shape[1], x.shape[0], network.last.shape[0]
     slope = lambda h: jax.jvp(activation, (h,), (jnp.ones_like(h),))
     sigma, kernel = jnp.sqrt(form.variance)[1:-1], lambda signals: signals @ signals.T / size
-    h = [x @ network.first]
-    phi, bend = map(list, zip(slope(h[0]), strict=True))
-    hidden, below, above = list(network.hidden), [], []
+    h, hidden, below, above = [x @ network.first], list(network.hidden), [], []
+    layers = [slope(h[0])]
     for l, matrix in enumerate(hidden):
-        following, coefficients, features = matrix.forward(sigma[l], phi[l], least)
+        following, coefficients, features = matrix.forward(sigma[l], layers[l][0], least)
         hidden[l] = eqx.tree_at(lambda one: one.features, matrix, features)
         below.append(coefficients)
         h.append(following)
-        for found, one in zip((phi, bend), slope(following), strict=True):
-            found.append(one)
+        layers.append(slope(following))
+    phi, bend = zip(*layers, strict=True)
     g = [bend[-1][:, None] * network.last[None]]
     for l, matrix in reversed([*enumerate(hidden)]):
         z, coefficients, gradients = matrix.backward(sigma[l], g[0].reshape(n * a, size), least)

@@ -129,8 +129,7 @@ def step(law: Law, state: Pass, nodes: Nodes, k: Int[Array, ""] | int) -> Pass:
         # Newton's method for the push, whose effect on the outputs is the kernel's.
         slope = jax.jacfwd(law.push)(f).reshape(q.size, q.size)
         kernel = nodes.own[k] * tangent_kernel(law.form, seen.features, seen.gradients).reshape(q.size, q.size)
-        matrix, off = jnp.eye(q.size, dtype=q.dtype) - slope @ kernel, (law.push(f) - q).ravel()
-        change = off / matrix[0] if q.size == 1 else jnp.linalg.solve(matrix, off)  # LAPACK takes as long as the rest
+        change = jnp.linalg.solve(jnp.eye(q.size, dtype=q.dtype) - slope @ kernel, (law.push(f) - q).ravel())
         q = q + change.reshape(q.shape)
         apart = jax.lax.stop_gradient(_apart(seen, found.seen, kernel @ q.ravel()))
         return Pass(_directions_of(here, found.network), seen, q, apart), found.residual, rounds + 1

@@ -249,11 +249,16 @@ def _outputs(problem: Problem, inputs: dmft.Basis, known: dmft.Pass, network: dm
     """Of one set of samples, on training and test inputs."""
     f, net = known.seen.outputs, problem.net
     if net.activation.linear:
-        return inputs.train @ f, None if inputs.test is None else inputs.test @ f
+        return _of_basis(inputs, f)
     if inputs.test is None or inputs.outside is None:
         return f, None
     form = dmft.normal_form(net)
     return f, dmft.outputs_at(form, net.activation, network, inputs.test, inputs.outside)
+
+
+def _of_basis(inputs: dmft.Basis, f: Float[Array, "i a"]) -> tuple[Float[Array, "n a"], Float[Array, "m a"] | None]:
+    """A linear function of the inputs, on training and test inputs."""
+    return inputs.train @ f, None if inputs.test is None else inputs.test @ f
 
 
 class Kept(NamedTuple):
@@ -304,12 +309,11 @@ def _values(problem: Problem, inputs: dmft.Basis, kept: Kept | FunctionValues) -
     spread = [safe_sqrt(jnp.diagonal(phi))[:, None] * normal[None] for phi in features[1:]]
     # Gradients of linear networks are the same at all inputs.
     gradients = [jnp.broadcast_to(g[:1, :, :1], (len(train), g.shape[1]) * 2) for g in kept.gradients]
-    test = None if inputs.test is None else inputs.test @ kept.outputs
     kernel = jnp.einsum("ni,iajb,mj->namb", train, kernel, train)
     layers = _layers(features, gradients, spread)
     if kept.alignment is not None:
         layers["layer_alignment"] = kept.alignment[None]
-    return FunctionValues(train @ kept.outputs, test, kernel, layers)
+    return FunctionValues(*_of_basis(inputs, kept.outputs), kernel, layers)
 
 
 def _layers(features: Any, gradients: Any, spread: Any) -> dict[str, Array]:
