@@ -26,9 +26,9 @@ from ._dynamics import (
     AbstractDynamics as AbstractDynamics,
     AbstractMarching as AbstractMarching,
     AbstractRandomAccess as AbstractRandomAccess,
+    AbstractState as AbstractState,
     Certificate as Certificate,
-    Quantity as Quantity,
-    View as View,
+    March as March,
 )
 from ._kernel_machine import as_kernel_machine as as_kernel_machine
 from ._problem import Problem as Problem
@@ -36,7 +36,8 @@ from ._quickstart import quickstart as quickstart
 from ._results import result_names as result_names, RESULTS as RESULTS
 from ._solve import solve as solve, SolveError as SolveError
 from ._trajectory import Trajectory as Trajectory
-from ._validity import NotApplicable as NotApplicable, Validity as Validity
+from ._validity import Assumption as Assumption, NotApplicable as NotApplicable, Validity as Validity
+from ._view import Quantity as Quantity, View as View
 from .dynamics import (
     CentralFlow as CentralFlow,
     Descent as Descent,

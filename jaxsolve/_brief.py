@@ -1,4 +1,4 @@
-"""Programs that run for a moment, and are compiled in less time for it."""
+"""Programs that run for a moment: called, or compiled, in less time for it."""
 
 import functools
 from collections.abc import Callable
@@ -16,6 +16,40 @@ def traced(tree: Any, ts: Array) -> bool:
     return any(isinstance(leaf, Tracer) for leaf in (*jax.tree.leaves((tree, ts)), jax.lax.neg(ts)))
 
 
+def split(tree: Any) -> tuple[Any, list[Any]]:
+    """What of a tree cannot be traced, hashable, and its arrays: for programs called with them again and again.
+
+    `eqx.filter_jit` makes this anew in every call.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    fixed = tuple(None if eqx.is_array(leaf) else (leaf,) for leaf in leaves)
+    return (structure, fixed), [leaf for leaf in leaves if eqx.is_array(leaf)]
+
+
+def whole(rest: Any, arrays: list[Any]) -> Any:
+    """The tree that was split."""
+    (structure, fixed), given = rest, iter(arrays)
+    return jax.tree.unflatten(structure, [next(given) if leaf is None else leaf[0] for leaf in fixed])
+
+
+def lean_jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """`eqx.filter_jit`, called in less time where all that is given is arrays. Inside a trace it has no advantage."""
+    of_arrays, of_others = jax.jit(function, **options), eqx.filter_jit(function, **options)
+
+    def call(*arguments: Any) -> Any:
+        # To tell arrays from the rest, in Python, takes as long as a small program.
+        if not all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(arguments)):
+            return of_others(*arguments)
+        try:
+            return jax.block_until_ready(of_arrays(*arguments))
+        except (jax.errors.JaxRuntimeError, ValueError) as error:
+            if "_EquinoxRuntimeError" not in str(error):
+                raise
+        return of_others(*arguments)  # it says what `eqx.error_if` was told, and no more
+
+    return call
+
+
 @functools.cache
 def brief_jit(function: Callable[..., Any], *, optimise: bool = True) -> Callable[..., Any]:
     """Compiles for one call or a few. The program must stand alone, not within another one: see `traced`.
@@ -26,12 +60,4 @@ def brief_jit(function: Callable[..., Any], *, optimise: bool = True) -> Callabl
     options: dict[str, Any] = {} if optimise else {"xla_backend_optimization_level": 0}
     if jaxlib.version.__version_info__ < (0, 11):
         options |= {"xla_cpu_parallel_codegen_split_count": "1", "xla_cpu_use_fusion_emitters": False}
-    given: dict[str, Any] = {"compiler_options": options} if options and jax.default_backend() == "cpu" else {}
-    of_arrays, of_others = jax.jit(function, **given), eqx.filter_jit(function, **given)
-
-    def call(*arguments: Any) -> Any:
-        # To tell arrays from the rest, in Python, takes as long as a small program.
-        arrays = all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(arguments))
-        return (of_arrays if arrays else of_others)(*arguments)
-
-    return call
+    return lean_jit(function, **({"compiler_options": options} if options and jax.default_backend() == "cpu" else {}))

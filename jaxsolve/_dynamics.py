@@ -1,7 +1,6 @@
-"""The two kinds of dynamics, and what they show of a problem at one time."""
+"""The two kinds of dynamics."""
 
 import abc
-import enum
 from typing import Any
 
 import equinox as eqx
@@ -14,102 +13,7 @@ from ._certificate import Certificate as Certificate
 from ._problem import Problem
 from ._results import RESULTS
 from ._validity import Assumption as Assumption, NotApplicable as NotApplicable, Validity as Validity
-
-
-class Quantity(enum.Enum):
-    """What a dynamics can provide at a time, and an observable can need.
-
-    Example:
-        >>> js.Quantity.PARAMS in js.FrozenKernel().provides
-        False
-    """
-
-    PARAMS = "parameters"
-    OUTPUTS = "outputs"
-    KERNEL = "kernel"
-    LAYER_KERNELS = "kernels of the hidden layers"
-
-
-class View(eqx.Module):
-    """A problem at one time: whatever the dynamics knows of it, and whatever follows from that.
-
-    Arguments:
-        problem: the problem.
-        t: gradient-flow time.
-        params: the parameters, if the dynamics moves them.
-        given_outputs, given_test_outputs, given_kernel: what the dynamics knows more directly than through params.
-        given_initial_kernel: the kernel that a dynamics starts from, where it is not that of the problem's network.
-        from_zero: whether it starts from f = 0, whatever the outputs of the problem's network.
-        given_observations: observables that it knows more directly, by their names.
-
-    Example:
-        >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
-        >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
-        >>> view = js.View(problem, jnp.zeros(()), problem.params)
-        >>> view.outputs.shape, view.kernel.shape, bool(view.loss == problem.objective(problem.params))
-        ((1, 1), (1, 1, 1, 1), True)
-    """
-
-    problem: Problem
-    t: Float[Array, ""]
-    params: PyTree = None
-    given_outputs: Float[Array, "n out"] | None = None
-    given_test_outputs: Float[Array, "m out"] | None = None
-    given_kernel: Float[Array, "n out n out"] | None = None
-    given_observations: dict[str, Array] | None = None
-    given_initial_kernel: Float[Array, "n out n out"] | None = None
-    from_zero: bool = eqx.field(static=True, default=False)  # changes the program
-
-    @property
-    def net(self) -> Any:
-        """The network at this time."""
-        return self.problem.network(self._known_params("the network"))
-
-    @property
-    def outputs(self) -> Float[Array, "n out"]:
-        """Outputs on the training set."""
-        if self.given_outputs is not None:
-            return self.given_outputs
-        return self.problem.outputs(self._known_params("outputs"))
-
-    @property
-    def test_outputs(self) -> Float[Array, "m out"]:
-        """Outputs on the test set."""
-        if self.given_test_outputs is not None:
-            return self.given_test_outputs
-        if self.params is None and self.problem.x_test is None:
-            raise ValueError(
-                "this problem has no test set, give Problem(..., test=(x, y)); and this dynamics does not move "
-                "parameters, so it cannot show test outputs of its own"
-            )
-        return self.problem.test_outputs(self._known_params("test outputs"))
-
-    @property
-    def kernel(self) -> Float[Array, "n out n out"]:
-        """The eta-weighted NTK on the training set."""
-        if self.given_kernel is not None:
-            return self.given_kernel
-        return self.problem.kernel(self._known_params("the kernel"), self.problem.x)
-
-    @property
-    def initial_kernel(self) -> Float[Array, "n out n out"]:
-        """The same at the start."""
-        known = self.given_initial_kernel
-        return self.problem.kernel(self.problem.params, self.problem.x) if known is None else known
-
-    @property
-    def loss(self) -> Float[Array, ""]:
-        """The training loss."""
-        return self.problem.loss.value(self.outputs, self.problem.y)
-
-    def given(self, name: str) -> Array | None:
-        """The observable of this name, where the dynamics knows it more directly than through params."""
-        return None if self.given_observations is None else self.given_observations.get(name)
-
-    def _known_params(self, wanted: str) -> PyTree:
-        if self.params is None:
-            raise ValueError(f"this dynamics does not move parameters, so it cannot show {wanted}")
-        return self.params
+from ._view import Quantity as Quantity, View as View
 
 
 class AbstractDynamics(eqx.Module):
@@ -234,7 +138,20 @@ class AbstractRandomAccess(AbstractDynamics):
 
 
 class AbstractState(eqx.Module):
-    """Where a march stands. All leaves are arrays, so that states can be stacked, stored and resumed."""
+    """Where a march stands. All leaves are arrays, so that states can be stacked, stored and resumed.
+
+    Attributes:
+        done: whether it has ended.
+        steps: the steps made.
+        result: how it has ended, or would if it ended now.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
+        >>> state = js.GradientFlow().init(problem, jnp.array([1.0]))
+        >>> isinstance(state, js.AbstractState), bool(state.done), int(state.steps)
+        (True, False, 0)
+    """
 
     done: eqx.AbstractVar[Bool[Array, ""]]
     steps: eqx.AbstractVar[Int[Array, ""]]
@@ -281,6 +198,14 @@ class March(eqx.Module):
         kernel: the one that `FunctionValues` moved under, or, where it moves, started from.
         kernels: kernel evaluations; None for none.
         integrator: what made the steps, if there was a choice.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
+        >>> flow = js.GradientFlow(max_steps=3)
+        >>> march = flow.finish(problem, flow.advance(problem, flow.init(problem, jnp.array([9.0])), jnp.asarray(3)))
+        >>> isinstance(march, js.March), int(march.steps + march.rejected)
+        (True, 3)
     """
 
     times: Float[Array, " times"]

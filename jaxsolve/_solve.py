@@ -1,6 +1,7 @@
 """The first verb: one problem, one dynamics, one trajectory."""
 
-import sys
+import functools
+import time
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ._brief import brief_jit, traced
+from ._brief import brief_jit, lean_jit, split, traced, whole
 from ._checks import concrete, describe, require_flag
 from ._dynamics import (
     AbstractDynamics,
@@ -26,6 +27,7 @@ from ._march import march
 from ._memory import memory_for
 from ._problem import Problem, require_problem
 from ._results import FIRST_FAILURE, result_code, RESULT_NAMES, result_names, RESULTS
+from ._shown import shown
 from ._times import are_times, read_times, require_end
 from ._trajectory import Label, Stats, Trajectory
 from .observe import check_observables, loss, Observable
@@ -36,6 +38,10 @@ from .until import fits
 Ended = tuple[Trajectory, Int[Array, ""]]
 # Times observed together, to bound the memory of kernels.
 TIMES_AT_ONCE = 8
+# Most small marches (parameters times samples) end within so many rounds of a chunk of steps; to look at a state from
+# Python takes as long as many steps of theirs. Others are looked at after the first round, then ever less often, as
+# long as it takes less than so many seconds from look to look.
+SMALL, ROUNDS, PATIENCE = 1_000_000, 16, 0.25
 
 
 class SolveError(RuntimeError):
@@ -70,7 +76,8 @@ def solve(
             dynamics that have an `until`.
         observe: what to observe at every time.
         throw: whether to raise when the run fails. Inside a trace nothing raises: read `traj.result`.
-        progress: whether to show a progress bar. None shows none.
+        progress: whether to show a progress bar. None shows none, but a line on stderr once a march has taken 10 s, and
+            whenever it has taken twice as long again. Inside a trace nothing is shown.
 
     Raises:
         ValueError: ts is empty, unsorted, negative or NaN; ends in inf without `until`; an observable needs what the
@@ -91,7 +98,7 @@ def solve(
     require_problem(problem)
     if not isinstance(dynamics, AbstractDynamics):
         raise TypeError(f"dynamics must be such as GradientFlow(), got {describe(dynamics)}")
-    throw, progress = require_flag(throw, "throw"), progress is not None and require_flag(progress, "progress")
+    throw, progress = require_flag(throw, "throw"), None if progress is None else require_flag(progress, "progress")
     times = read_times(ts, problem.x.dtype)
     dynamics = resolve(dynamics, problem, times)
     require_end(times, dynamics)
@@ -104,10 +111,10 @@ def solve(
     with memory_for("this run", "take fewer samples or times, or observables that need no kernel"):
         if isinstance(dynamics, AbstractRandomAccess):
             trajectory, code = _look_up(problem, dynamics, times, observables)
-        elif progress:
-            trajectory, code = _march_visibly(problem, dynamics, times, observables)
+        elif traced((problem, dynamics), times):
+            trajectory, code = _march_inside(problem, dynamics, times, observables)
         else:
-            trajectory, code = _run(problem, dynamics, times, observables)
+            trajectory, code = _march(problem, dynamics, times, observables, progress)
         if throw:
             _raise_on_failure(problem, dynamics, trajectory, code)
     if isinstance(dynamics, AbstractMarching):
@@ -201,7 +208,8 @@ _closed_form_inside = eqx.filter_jit(_closed_form)  # another program
 
 
 @eqx.filter_jit
-def _run(problem, dynamics, ts, observables) -> Ended:
+def _march_inside(problem, dynamics, ts, observables) -> Ended:
+    """A run within another program."""
     row = jnp.atleast_1d(ts)
     fine = are_times(row, dynamics)
     # A march with times that are none is over at once.
@@ -251,39 +259,45 @@ def _trajectory(dynamics, observables, ts, row, observed, t_end, result, stats, 
     )
 
 
-@eqx.filter_jit
-def _init(problem, dynamics, ts):
+@functools.partial(jax.jit, static_argnums=0)
+def _init(rest, arrays, ts):
+    problem, dynamics = whole(rest, arrays)
     return dynamics.init(problem, jnp.atleast_1d(ts))
 
 
-@eqx.filter_jit
-def _advance(problem, dynamics, state, n: Int[Array, ""]):
-    return dynamics.advance(problem, state, n)
+@functools.partial(jax.jit, static_argnums=0)
+def _advance(rest, arrays, state, rounds: Int[Array, ""]):
+    """The state after so many times the dynamics' chunk of steps, or at the end of the run."""
+    problem, dynamics = whole(rest, arrays)
+    chunk = jnp.asarray(dynamics.chunk)
+    going = lambda carry: ~carry[0].done & (carry[1] < rounds)
+    onward = lambda carry: (dynamics.advance(problem, carry[0], chunk), carry[1] + 1)
+    return jax.lax.while_loop(going, onward, (state, jnp.zeros_like(rounds)))[0]
 
 
-@eqx.filter_jit
+@lean_jit
 def _finish(problem, dynamics, observables, ts, state) -> Ended:
     found = _of_march(problem, dynamics, observables, ts, dynamics.finish(problem, state))
     return found, result_code(found.result)
 
 
-def _march_visibly(problem, dynamics, ts, observables) -> Ended:
-    """The same run, chunk by chunk from Python, so that a bar can show how many of the times have been reached."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn(dynamics.name), BarColumn(), MofNCompleteColumn(), TextColumn("times"), TimeElapsedColumn())
-    state, total = _init(problem, dynamics, ts), jnp.atleast_1d(ts).shape[0]
-    if concrete(state.done) is None or np.ndim(state.done):  # inside a trace there is nothing to show
-        return _run(problem, dynamics, ts, observables)
-    with Progress(*columns, console=Console(file=sys.stderr)) as bar:
-        task = bar.add_task("", total=total)
-        chunk = dynamics.chunk
-        while not bool(state.done):
-            state = _advance(problem, dynamics, state, jnp.asarray(chunk))
-            bar.update(task, completed=int(state.saves.slot))
-            chunk = min(2 * chunk, 1024)
-        bar.update(task, completed=total)
+def _march(problem, dynamics, ts, observables, progress: bool | None) -> Ended:
+    """A run in three programs: what is observed does not compile the steps anew, and Python sees where it is."""
+    parts = split((problem, dynamics))
+    size = sum(leaf.size for leaf in jax.tree.leaves(problem.params)) * len(problem.x)
+    rounds = ROUNDS if size <= SMALL else 1
+    try:
+        state = _init(*parts, ts)
+        with shown(progress, dynamics.name, ts.size) as show:
+            while not bool(state.done):
+                begin = time.perf_counter()
+                state = _advance(*parts, state, jnp.asarray(rounds))
+                show(state)
+                rounds = 4 * rounds if time.perf_counter() - begin < PATIENCE else rounds
+    except (jax.errors.JaxRuntimeError, ValueError) as error:
+        if "_EquinoxRuntimeError" in str(error):
+            _march_inside(problem, dynamics, ts, observables)  # it says what `eqx.error_if` was told, and no more
+        raise
     return _finish(problem, dynamics, observables, ts, state)
 
 

@@ -19,6 +19,11 @@ class Assumption(eqx.Module):
         tolerance: up to where the violation counts as rounding.
         detail: what was found, in words.
         other_kind: whether the problem is of another kind, which is known without its numbers.
+
+    Example:
+        >>> small = js.Assumption("rates below 2", jnp.asarray(3.0), tolerance=2.0)
+        >>> print(js.Validity((small,)).missed())
+        rates below 2 (violation 3, tolerance 2)
     """
 
     name: str = eqx.field(static=True)  # text

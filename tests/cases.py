@@ -12,8 +12,7 @@ import pytest
 import scipy.special
 from jaxtyping import Array
 
-from jaxsolve import AbstractRandomAccess, nets, Problem, Quantity, Validity, View
-from tests.inside import Assumption
+from jaxsolve import AbstractRandomAccess, Assumption, nets, Problem, Quantity, Validity, View
 
 
 def eps(factor: float = 1.0) -> float:

@@ -3,6 +3,9 @@
 A name belongs here only if public ones do not reach what is tested.
 """
 
+# A long march says where it is; tests do not wait for it.
+from jaxsolve import _shown as shown, _solve as solving
+
 # What gives networks with a backward rule of their own a forward one: a rule that differs from the function shows it.
 from jaxsolve._both_ways import both_ways
 
@@ -17,9 +20,6 @@ from jaxsolve._diagnose._groups import adjacent, alignments
 
 # The rates of an optimiser enter the stability together with a Hessian.
 from jaxsolve._diagnose._response import response as optimiser_response
-
-# A dynamics of a user's own names its assumptions; `tests/cases.py` has some.
-from jaxsolve._dynamics import Assumption
 
 # Exponential integrators stand on these functions: they are compared with mpmath, digit by digit.
 from jaxsolve._phi import finite_product, integrated_decay, phi
@@ -160,7 +160,6 @@ from jaxsolve.theory._reduced_balanced import ReducedBalanced
 
 
 __all__ = [
-    "Assumption",
     "Checked",
     "Cone",
     "ConfiguredProblem",
@@ -249,7 +248,9 @@ __all__ = [
     "result_code",
     "revision",
     "safe_hypot",
+    "shown",
     "simulate_draw",
+    "solving",
     "structured",
     "tilings",
     "time_at",
