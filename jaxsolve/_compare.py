@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from ._checks import describe
 from ._dynamics import AbstractDynamics, resolve, View
@@ -49,6 +49,27 @@ class Comparison(eqx.Module):
         if name not in self.trajectories:
             raise KeyError(f"{name!r} was not compared; compared: {list(self.trajectories)}")
         return self.trajectories[name]
+
+    def distance(self, name: str, observable: str = "parameters") -> Float[np.ndarray, " times"]:
+        """How far a dynamics is from the reference at each time: the Euclidean norm of the difference, shape (times,).
+
+        Arguments:
+            name: of the dynamics.
+            observable: what was observed of all of them, such as `observe.parameters()` or `observe.outputs()`.
+
+        Raises:
+            KeyError: it was not compared, or not observed.
+
+        Example:
+            >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+            >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
+            >>> both = [js.GradientFlow(), js.RodFlow(rate=0.5)]
+            >>> table = js.compare(problem, both, [0.0, 1.0], observe=js.observe.parameters())
+            >>> bool(table.distance("RodFlow")[1] > 1e-3)
+            True
+        """
+        apart = np.asarray(self[name][observable]) - np.asarray(self[self.reference][observable])
+        return np.linalg.norm(apart.reshape(len(apart), -1), axis=1)
 
     def __repr__(self) -> str:
         lines = [f"Comparison with {self.reference}: largest error over time, relative to the largest value"]

@@ -74,6 +74,23 @@ def test_errors_are_those_of_each_run_by_itself():
             assert abs(error - float(jnp.max(jnp.abs(run[key] - exact[key])))) > 0.01 * error  # not relative
 
 
+def test_distances_are_those_of_vectors():
+    watched = [observe.parameters(), observe.outputs()]
+    runs = [Descent(optax.sgd(0.125)), GradientFlow(rtol=1e-6)]
+    weights, rates = np.array([2.0, -1.0]), np.array([1.0, 3.0])
+    table = compare(cases.modes(weights, rates), runs, [0.5, 1.0], observe=watched)
+    t = np.array([[0.5], [1.0]])
+    apart = (np.exp(-rates * t) - (1 - 0.125 * rates) ** (t / 0.125)) * weights
+    found = table.distance("GradientFlow(Tsit5)")
+    np.testing.assert_allclose(found, np.linalg.norm(apart, axis=1), rtol=max(1e-4, cases.eps(1e3)))
+    assert np.all(np.abs(found - np.abs(apart).max(axis=1)) > 1e-3 * found)  # not the largest entry
+    of_outputs = np.asarray(table["GradientFlow(Tsit5)"]["outputs"] - table["Descent(sgd)"]["outputs"])
+    found = table.distance("GradientFlow(Tsit5)", "outputs")
+    np.testing.assert_allclose(found, np.sqrt(np.sum(of_outputs**2, axis=(1, 2))), rtol=cases.eps(10))
+    with pytest.raises(KeyError, match="'loss' was not observed"):
+        table.distance("GradientFlow(Tsit5)", "loss")
+
+
 @pytest.mark.x64_only
 def test_descent_is_compared_at_the_times_it_rounds_to():
     table = _table()

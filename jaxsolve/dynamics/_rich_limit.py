@@ -49,6 +49,7 @@ class RichLimit(AbstractApproximation):
         nodes: of a deep network, times besides those asked for; the most steps of its descent.
         samples: neurons, of networks with activations; a power of two, at least 32.
         seed: of the samples.
+        memory: bytes that its samples, matrices or kernels may take. None takes half of what is free on the device.
         at_any_richness: whether to solve where the limit is lazy, at the richness 1/(gamma m_L N sigma_L) that the
             network has at its width. It must otherwise be at least N^(-1/4), as `InfiniteWidth` asks for the opposite.
 
@@ -76,6 +77,7 @@ class RichLimit(AbstractApproximation):
     nodes: int = eqx.field(static=True)  # a shape
     samples: int = eqx.field(static=True)  # a shape
     seed: int = eqx.field(static=True)  # of constants of the program
+    memory: int | None = eqx.field(static=True)  # decides what is refused
     at_any_richness: bool = eqx.field(static=True)  # decides what is refused
 
     def __init__(
@@ -85,6 +87,7 @@ class RichLimit(AbstractApproximation):
         nodes: int = 200,
         samples: int = 4096,
         seed: int = 0,
+        memory: int | None = None,
         at_any_richness: bool = False,
     ):
         self.rate = None if rate is None else one_number(rate, "rate")
@@ -92,6 +95,7 @@ class RichLimit(AbstractApproximation):
         require_power_of_two(self.samples, "samples", least=4 * dmft.GROUPS)
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise ValueError(f"seed must be an integer >= 0, got {describe(seed)}")
+        self.memory = None if memory is None else require_size(memory, "memory")
         self.seed, self.at_any_richness = seed, require_flag(at_any_richness, "at_any_richness")
 
     @property

@@ -7,38 +7,44 @@ from .._memory import free_memory
 from .._problem import Problem
 
 
-def require_memory_of_samples(samples: int, least: int, size: Callable[[int], int], otherwise: str) -> None:
+def require_memory_of_samples(
+    budget: int | None, samples: int, least: int, size: Callable[[int], int], otherwise: str
+) -> None:
     """Raises MemoryError where so many samples do not fit.
 
     Arguments:
+        budget: bytes; None takes half of what is free.
         samples: a power of two.
         least: how many there must be.
         size: bytes of some.
         otherwise: what helps where the least do not fit.
     """
-    fits = [one for one in (samples >> n for n in range(1, 60)) if one >= least and size(one) <= _allowed()]
-    require_memory(size(samples), f"give samples={fits[0]}" if fits else otherwise)
+    fits = [one for one in (samples >> n for n in range(1, 60)) if one >= least and size(one) <= _allowed(budget)]
+    require_memory(budget, size(samples), f"give samples={fits[0]}" if fits else otherwise)
 
 
-def require_memory_of_kernels(problem: Problem, times: int) -> None:
+def require_memory_of_kernels(budget: int | None, problem: Problem, times: int) -> None:
     """Raises MemoryError where the kernels that a march keeps do not fit: the NTK and two per hidden layer."""
     n, c = problem.y.shape
     hidden = len(problem.net.weights) - 1
     each = problem.x.dtype.itemsize * ((1 + hidden) * (n * c) ** 2 + hidden * n**2)
-    most = int(min(_allowed() / each, times))
+    most = int(min(_allowed(budget) / each, times))
     advice = f"its kernels at {times} times do not fit: ask for {most} times" if most else "give fewer training samples"
-    require_memory(times * each, advice)
+    require_memory(budget, times * each, advice)
 
 
-def require_memory(needed: int, advice: str) -> None:
+def require_memory(budget: int | None, needed: int, advice: str) -> None:
     """Raises MemoryError where so many bytes may not be used."""
-    allowed = _allowed()
+    allowed = _allowed(budget)
     if needed > allowed:
         raise MemoryError(
-            f"this rich limit needs {needed / 1e9:.3g} GB, and {allowed / 1e9:.3g} GB may be used; {advice}"
+            f"this rich limit needs {needed / 1e9:.3g} GB, and {allowed / 1e9:.3g} GB may be used; {advice}, "
+            "or allow more with memory="
         )
 
 
-def _allowed() -> float:
+def _allowed(budget: int | None) -> int | float:
+    if budget is not None:
+        return budget
     free = free_memory()
     return math.inf if free is None else free / 2

@@ -71,7 +71,9 @@ class RichSampled(AbstractStandIn, AbstractMarching):
         inputs, outputs = problem.x.shape[1], problem.y.shape[1]
         # Neurons before and after a step and at all times, and their signals and gradients at all samples.
         each = problem.x.dtype.itemsize * ((2 + ts.size) * (inputs + outputs) + len(problem.x) * (2 + outputs))
-        require_memory_of_samples(self.samples, 4 * dmft.GROUPS, lambda some: some * each, "ask for fewer times")
+        require_memory_of_samples(
+            self.source.memory, self.samples, 4 * dmft.GROUPS, lambda some: some * each, "ask for fewer times"
+        )
         return SampledState(self.flow.init(self._of_samples(problem), ts))
 
     def advance(self, problem: Problem, state: SampledState, n: Int[Array, ""]) -> SampledState:

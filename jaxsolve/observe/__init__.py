@@ -3,6 +3,7 @@
 from ._changes import (
     output_change as output_change,
     parameter_distance as parameter_distance,
+    parameters as parameters,
     preactivation_velocity as preactivation_velocity,
     test_output_change as test_output_change,
     weight_change as weight_change,

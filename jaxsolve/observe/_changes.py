@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from .. import nets
@@ -17,6 +18,10 @@ def _size(tree: PyTree) -> Float[Array, ""]:
 
 def _root_mean_square(values: Float[Array, "..."]) -> Float[Array, ""]:
     return safe_sqrt(jnp.mean(values**2))
+
+
+def _parameters(view: View) -> Float[Array, " size"]:
+    return ravel_pytree(view.params)[0]
 
 
 def _parameter_distance(view: View):
@@ -85,6 +90,20 @@ def weight_change() -> Observable:
         1.0
     """
     return Observable("weight_change", _weight_change, Quantity.PARAMS)
+
+
+def parameters() -> Observable:
+    """All trainable parameters in one vector, in the order of `jax.tree.leaves`. Any network.
+
+    How far two runs are apart: `js.Comparison.distance`.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
+        >>> js.solve(problem, js.GradientFlow(), [0.0, 1.0], observe=js.observe.parameters())["parameters"].shape
+        (2, 12)
+    """
+    return Observable("parameters", _parameters, Quantity.PARAMS, ("parameter",), "weight")
 
 
 def parameter_distance() -> Observable:

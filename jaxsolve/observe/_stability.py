@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import ArrayLike, Float, PyTree
 
 from .. import kernels
-from .._checks import concrete, describe, is_real, real_numbers
+from .._checks import concrete, describe, is_real, real_numbers, require_size
 from .._dynamics import View
 from .._problem import Problem
 from ._observable import Observable
@@ -45,21 +45,23 @@ def _hessian(view: View) -> kernels.AbstractSymmetricOperator:
     )
 
 
-def _sharpness(view: View):
-    # A fixed key, so that results repeat: almost every start leads to the same eigenvalue.
-    return kernels.top_eigenpairs(_hessian(view), 1, key=jr.key(0)).values[0]
-
-
 @dataclasses.dataclass(frozen=True)
-class _ReadStability:
-    # A class, not a closure: equal for equal limits, so that a fresh observable does not recompile.
-    limit: float
+class _Eigenvalues:
+    # A class, not a closure: equal for equal arguments, so that a fresh observable does not recompile.
+    count: int | None
+    limit: float = 1.0
 
     def __call__(self, view: View):
-        return _sharpness(view) / self.limit
+        # A fixed key, so that results repeat: almost every start leads to the same eigenvalues.
+        values = kernels.top_eigenpairs(_hessian(view), self.count or 1, key=jr.key(0)).values / self.limit
+        return values[0] if self.count is None else values
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return () if self.count is None else ("eigenvalue",)
 
 
-def sharpness() -> Observable:
+def sharpness(*, count: int | None = None) -> Observable:
     """The largest eigenvalue of sqrt(eta) H sqrt(eta), H the Hessian of the training loss, in 1/time.
 
     It is the largest rate of the gradient flow linearised where it stands, theta_l' = -eta_l dL/dtheta_l, and steps of
@@ -70,17 +72,25 @@ def sharpness() -> Observable:
     eps^(3/4) of the eigenvalue, whose own error is its square over the gap to the next one; after 200 iterations it
     gives what it has, which is never too large.
 
+    Arguments:
+        count: how many of the largest eigenvalues, descending: shape (count,). None for the first alone, a number.
+
     Example:
         >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> print(bool(js.observe.sharpness()(view) > 0))
         True
+
+    Raises:
+        ValueError: count is below 1; when used, if the network has fewer weights.
+        TypeError: count is not an integer.
     """
-    return Observable("sharpness", _sharpness, unit="1 / time")
+    read = _Eigenvalues(None if count is None else require_size(count, "count"))
+    return Observable("sharpness", read, dims=read.dims, unit="1 / time")
 
 
-def stability(rate: Float[ArrayLike, ""], *, momentum: float = 0.0) -> Observable:
+def stability(rate: Float[ArrayLike, ""], *, momentum: float = 0.0, count: int | None = None) -> Observable:
     """rate * sharpness/(2 (1 + momentum)): below 1 the steps of gradient descent are stable, above 1 they are not.
 
     A run at the edge of stability hovers at or just above 1 (Cohen et al. 2021, arXiv:2103.00065, section 2). It is
@@ -91,6 +101,7 @@ def stability(rate: Float[ArrayLike, ""], *, momentum: float = 0.0) -> Observabl
     Arguments:
         rate: the learning rate, > 0.
         momentum: heavy-ball momentum beta in [0, 1).
+        count: how many eigenvalues, as for `sharpness`: those above 1 are unstable directions.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -101,8 +112,8 @@ def stability(rate: Float[ArrayLike, ""], *, momentum: float = 0.0) -> Observabl
         True
 
     Raises:
-        ValueError: rate is not one finite number > 0, or momentum is not in [0, 1).
-        TypeError: rate is traced.
+        ValueError: rate is not one finite number > 0, momentum is not in [0, 1), or count as for `sharpness`.
+        TypeError: rate is traced, or count not an integer.
     """
     known = concrete(rate)
     if known is None:
@@ -118,7 +129,9 @@ def stability(rate: Float[ArrayLike, ""], *, momentum: float = 0.0) -> Observabl
         raise TypeError(f"momentum must be one number in [0, 1), got {describe(momentum)}")
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum must lie in [0, 1), got {momentum}")
-    return Observable("stability", _ReadStability(2 * (1 + float(momentum)) / float(known)))
+    limit = 2 * (1 + float(momentum)) / float(known)
+    read = _Eigenvalues(None if count is None else require_size(count, "count"), limit)
+    return Observable("stability", read, dims=read.dims)
 
 
 def edge_time(

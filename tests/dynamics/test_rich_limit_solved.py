@@ -1,5 +1,7 @@
 """The rich limit by `js.solve`: against its closed equations, other scalings, more samples and more nodes."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -223,3 +225,20 @@ def test_what_does_not_fit_is_refused():
             js.solve(problem, js.RichLimit(rate=1e-5), np.linspace(0, 1, 20_000))
     with pytest.raises(MemoryError, match=r"needs .* GB, .*; give samples=\d+"):
         js.solve(_problem(_rule(2), depth=1, activation="tanh"), js.RichLimit(samples=2**36), [0.0, 1.0])
+
+
+@pytest.mark.parametrize(("depth", "activation"), [(1, "tanh"), (2, "tanh"), (2, "linear")])
+def test_a_budget_is_kept(depth, activation):
+    """What is refused says what would fit, and that does: shapes are enough to know."""
+    problem = _problem(_rule(depth + 1), depth=depth, activation=activation)
+    start = lambda **given: jax.eval_shape(lambda p: js.RichLimit(**given).choose(p).init(p, jnp.arange(2.0)), problem)
+    with pytest.raises(MemoryError, match="and 1e-06 GB may be used; .*, or allow more with memory="):
+        start(memory=1000)
+    if activation == "tanh":
+        with pytest.raises(MemoryError, match=r"give samples=(\d+)") as caught:
+            start(memory=10**7, samples=2**20)
+        fits = int(re.search(r"samples=(\d+)", str(caught.value))[1])
+        start(memory=10**7, samples=fits)
+        with pytest.raises(MemoryError):
+            start(memory=10**7, samples=2 * fits)
+    start(memory=10**8)

@@ -62,6 +62,20 @@ def test_of_a_quadratic():
         _check(value, expected, off, 15)
 
 
+def test_the_first_eigenvalues():
+    rates = np.array([0.3, 2.5, 0.1, 1.9, 0.7, 0.2, 1.1, 0.4])
+    problem = cases.modes(np.linspace(-1, 1, 8), rates)
+    found = _read(problem, problem.params, observe.stability(0.5, momentum=0.6, count=3))
+    _check(found, 0.5 * np.array([2.5, 1.9, 1.1]) / 3.2, 0.5 * np.array([2.5, 1.1, 0.7]) / 3.2, 15)
+    run = solve(problem, GradientFlow(), [0.0, 1.0], observe=observe.sharpness(count=2))
+    np.testing.assert_allclose(run["sharpness"], [[2.5, 1.9]] * 2, rtol=cases.eps(50))
+    assert run.to_xarray().sharpness.dims == ("t", "eigenvalue")
+    with pytest.raises(ValueError, match="k must be at most 8"):
+        _read(problem, problem.params, observe.sharpness(count=9))
+    with pytest.raises(ValueError, match="count must be"):
+        observe.stability(0.1, count=0)
+
+
 def _neuron(eta):
     return nets.TwoLayerLinear(1, 1, scaling=cases.scaling(2, eta=eta), key=jr.key(0))
 
