@@ -16,7 +16,7 @@ from . import _limits
 from ._crossover import Crossover, crossover, curvature
 from ._diagnosis import Finding
 from ._examine import test_loss
-from ._lens import Lens, of_inside, through
+from ._lens import inside, Lens, suited, through, with_inside
 from ._movement import relative_change, whole_kernel
 from ._response import rate_exponent
 from ._stability import moves, next_update
@@ -88,7 +88,7 @@ def before(
         optimizer, steps, batch_size, key: of the training.
         verify: whether to train on both sides of the multiplier.
     """
-    descent = Descent(optimizer, rate=1.0)
+    descent = Descent(suited(optimizer, problem.net), rate=1.0)
     state = begin(descent, few, jnp.asarray([0.0, 1.0], few.x.dtype))
     ahead, update = _first_step(few, descent.optimizer, state.optimizer_state)
     curved = curvature(few, few.params, update)
@@ -109,11 +109,11 @@ def before(
             "Chizat's ratio is not known: the outputs have no second derivative along the first update. They are "
             "linear in what moves, at least between kinks (relu); the multiplier is measured without."
         )
-    exponent = rate_exponent(few, optimizer, few.params, ahead)
+    exponent = rate_exponent(few, descent.optimizer.value, few.params, ahead)
 
     size = problem.y.shape[1]
     linear = _seen_through(problem, through(problem.net, problem.x, size, scale=1.0, linear=True))
-    run = train(linear, of_inside(optimizer), [0, steps], batch_size, key)
+    run = train(linear, optimizer, [0, steps], batch_size, key)
     end = run.checkpoints[-1].params
     progress = float(_progress(linear, end))
     if run.diverged or not progress > LEAST:
@@ -124,7 +124,7 @@ def before(
         )
         return Before(findings, {}, None, None, [], notes)
     displacement = jax.tree.map(
-        lambda new, old: (new - old) / min(progress, 1.0), _unwrapped(problem, end), problem.params
+        lambda new, old: (new - old) / min(progress, 1.0), with_inside(problem.params, inside(end)), problem.params
     )
     found = crossover(few, eta, displacement, _limits.KERNEL_CHANGE.value)
     findings |= _multiplier(found)
@@ -154,11 +154,6 @@ def _seen_through(problem: Problem, lens: Lens) -> Problem:
     return eqx.tree_at(lambda p: p.net, problem, lens)
 
 
-def _unwrapped(problem: Problem, params: Any) -> PyTree:
-    """Parameters of the lens as those of the problem, which may have a lens of its own."""
-    return eqx.tree_at(lambda p: p.net, problem.params, params.net) if isinstance(problem.net, Lens) else params.net
-
-
 def _progress(problem: Problem, params: PyTree) -> Any:
     before, now = (_slope(problem, p) for p in (problem.params, params))
     return jnp.where(before == 0, 0, 1 - now / jnp.where(before == 0, 1, before))  # nothing was to be learnt
@@ -174,12 +169,12 @@ def _trained_at(problem, few, eta, optimizer, steps, batch_size, key, multiplier
     lens = through(problem.net, problem.x, problem.y.shape[1], scale=multiplier)
     rate = jnp.asarray(multiplier ** -(1 + exponent), problem.x.dtype)
     seen = _seen_through(problem, lens)
-    run = train(seen, optax.chain(of_inside(optimizer), optax.scale(rate)), [0, steps], batch_size, key)
+    run = train(seen, optax.chain(optimizer, optax.scale(rate)), [0, steps], batch_size, key)
     end = run.checkpoints[-1].params
     progress = float(_progress(seen, end))
     if run.diverged or not progress > LEAST:
         return float("nan")
-    kernels = [whole_kernel(few, params, eta) for params in (few.params, _unwrapped(few, end))]
+    kernels = [whole_kernel(few, params, eta) for params in (few.params, with_inside(few.params, inside(end)))]
     return float(relative_change(kernels[1], kernels[0])) / min(progress, 1.0)
 
 

@@ -15,6 +15,7 @@ from ._before import Before, before
 from ._diagnosis import Diagnosis
 from ._examine import examine
 from ._inputs import check_optimizer, choose, read_key, read_problem, same_shapes
+from ._lens import suited
 from ._stability import next_update
 from ._steps import Steps, steps_of
 from ._still import moving_rates
@@ -110,7 +111,8 @@ def diagnose(
 
     training = train(problem, optimizer, checkpoint_steps(steps, CHECKPOINTS), batch_size, batch_key)
     places = [point.step for point in training.checkpoints]
-    held, params = Descent(optimizer, rate=1.0).optimizer, [point.params for point in training.checkpoints]
+    held = Descent(suited(optimizer, problem.net), rate=1.0).optimizer
+    params = [point.params for point in training.checkpoints]
     updates = (next_update(probe, held, point.params, point.state) for point in training.checkpoints)
     eta, still = moving_rates(probe, params, updates)
     seen = examine(probe, eta, places, params)

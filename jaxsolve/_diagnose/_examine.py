@@ -68,7 +68,7 @@ def examine(probe: Problem, eta: PyTree, steps: list[int], checkpoints: list[PyT
         "kernel_share_start": np.asarray(first.shares),
         "kernel_share": np.asarray(kernels.shares),
     }
-    pairs, places = adjacent(inside(probe.net, last))
+    pairs, places = adjacent(inside(last))
     by_pair = {
         "alignment_start": np.array([float(value) for value in alignments(checkpoints[0], places)]),
         "alignment": np.array([float(value) for value in alignments(last, places)]),

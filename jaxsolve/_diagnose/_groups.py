@@ -29,7 +29,7 @@ class Groups(NamedTuple):
 
 def find_groups(problem: Problem) -> Groups:
     """Groups the parameters by the module that holds them, by larger modules if there are many."""
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(inside(problem.net, problem.params))]
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(inside(problem.params))]
     # The array of a module (.weight) goes by the module; one in a list goes by its place.
     ends = [path if isinstance(path[-1], jax.tree_util.SequenceKey) else path[:-1] for path in paths]
     depth = max(1, *map(len, ends))

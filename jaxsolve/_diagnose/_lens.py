@@ -86,9 +86,14 @@ class Lens(nets.AbstractNetwork):
         return ()
 
 
-def inside(net: Any, params: PyTree) -> PyTree:
-    """Parameters of a network that may have a lens as those of the network that it looks at."""
-    return params.net if isinstance(net, Lens) else params
+def inside(tree: PyTree) -> PyTree:
+    """A tree of the parameters of a network that may have a lens as one of the network that it looks at."""
+    return tree.net if isinstance(tree, Lens) else tree
+
+
+def with_inside(tree: PyTree, new: PyTree) -> PyTree:
+    """The tree with other parameters of the network that a lens, if there is one, looks at."""
+    return eqx.tree_at(inside, tree, new) if isinstance(tree, Lens) else new
 
 
 def through(net: Any, x: Array, out_size: int, *, scale: Any, linear: bool = False) -> Lens:
@@ -98,11 +103,16 @@ def through(net: Any, x: Array, out_size: int, *, scale: Any, linear: bool = Fal
     return Lens(inner, start, scale, x.shape[1:], out_size, linear=linear, whole=whole)
 
 
-def of_inside(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """An optimiser of the network that a lens looks at: its masks and labels may be trees of that one's parameters."""
+def suited(optimizer: optax.GradientTransformation, net: Any) -> optax.GradientTransformation:
+    """The optimiser of a network that may have a lens: masks and labels may be trees of the parameters inside.
+
+    What is no lens it takes as it is: a descent asks an optimiser with arrays of its own, too.
+    """
+    if not isinstance(net, Lens):
+        return optimizer
 
     def update(updates: PyTree, state: Any, params: PyTree = None) -> tuple[PyTree, Any]:
-        found, state = optimizer.update(updates.net, state, None if params is None else params.net)
-        return eqx.tree_at(lambda tree: tree.net, updates, found), state
+        found, state = optimizer.update(inside(updates), state, inside(params))
+        return with_inside(updates, found), state
 
-    return optax.GradientTransformation(lambda params: optimizer.init(params.net), update)
+    return optax.GradientTransformation(lambda params: optimizer.init(inside(params)), update)

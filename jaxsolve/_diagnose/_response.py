@@ -19,6 +19,7 @@ import optax
 from jaxtyping import PyTree
 
 from .._problem import Problem
+from ._lens import inside, with_inside
 
 
 # Optax's states of memories, and of second moments of the gradient. Names, not classes: not every version has all.
@@ -129,7 +130,7 @@ def _rates(problem: Problem, optimizer: Any, params: PyTree, state: Any) -> PyTr
     # A parameter that has had no gradient yet would have the rate 1/epsilon.
     for node in _squares(state):
         known = lambda rate, nu: rate if isinstance(nu, optax.MaskedNode) else jnp.where(nu > 0, rate, 0)
-        rates = jax.tree.map(known, rates, node.nu)
+        rates = with_inside(rates, jax.tree.map(known, inside(rates), node.nu))
     return jax.tree.map(lambda eta, rate: eta * rate, problem.eta, rates)
 
 

@@ -36,7 +36,7 @@ def moving_rates(probe: Problem, checkpoints: Sequence[PyTree], updates: Iterabl
         return probe.eta, []
     rates, structure = jax.tree.flatten(probe.eta)
     rates = [rate * float(not stands) for rate, stands in zip(rates, still, strict=True)]
-    named = jax.tree_util.tree_leaves_with_path(inside(probe.net, start))
+    named = jax.tree_util.tree_leaves_with_path(inside(start))
     names = [jax.tree_util.keystr(path).lstrip(".") for (path, _), stands in zip(named, still, strict=True) if stands]
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     note = f"These stand still in this training, and have no part in its kernels: {', '.join(names[:NAMED])}{more}."

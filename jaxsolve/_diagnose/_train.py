@@ -11,6 +11,7 @@ from jaxtyping import Array, PyTree
 from .._problem import Problem
 from .._results import RESULTS
 from ..dynamics import Descent
+from ._lens import suited
 
 
 # Samples in a full batch; above, batches of so many.
@@ -66,7 +67,9 @@ def train(
 ) -> Training:
     """Trains and stops at the steps `at`, the first of which is 0."""
     # The time of a step is not needed here: counting every one as 1 serves optimisers that do not show their rates.
-    descent = Descent(optimizer, rate=1.0, batch_size=batch_size, key=None if batch_size is None else key)
+    descent = Descent(
+        suited(optimizer, problem.net), rate=1.0, batch_size=batch_size, key=None if batch_size is None else key
+    )
     state = begin(descent, problem, jnp.asarray([0.0, at[-1]], problem.x.dtype))
     found = [Checkpoint(0, state.params, state.optimizer_state)]
     for before, step in zip(at[:-1], at[1:], strict=True):

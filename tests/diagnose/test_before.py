@@ -113,3 +113,11 @@ def test_linearised_training_is_measured_on_the_same_samples():
     net = eqx.nn.Linear(4, 1, use_bias=False, key=jr.key(2))
     history = js.diagnose(net, x, y, optimizer=optax.sgd(0.05), steps=20, probes=20).history
     np.testing.assert_allclose(history["linear_loss"][-1], history["loss"][-1], rtol=1e-9 if X64 else 1e-4)
+
+
+def test_a_network_of_mup():
+    """Its scaling asks what kind of steps the optimiser makes: with arrays of its own, which are no parameters."""
+    net = js.nets.MLP(3, 8, 1, 1, "tanh", scaling=js.nets.Scaling.mup(), key=jr.key(1))
+    assert np.isfinite(js.diagnose(net, *_data(), optimizer=optax.sgd(0.05), steps=5)["crossover_multiplier"])
+    with pytest.raises(ValueError, match="scaling is mup for"):
+        js.diagnose(net, *_data(), optimizer=optax.adam(1e-2), steps=5)

@@ -49,6 +49,25 @@ def test_labels_may_be_a_tree_of_the_parameters():
     _assert_same(report, twin, ["kernel_change", "progress"])
 
 
+def test_labels_may_be_a_tree_where_inputs_are_integers():
+    """Such a network is looked at through a lens from the start; the same numbers as floats are the twin."""
+    integers = jr.randint(jr.key(0), (12, 3), -3, 4)
+    floats = integers.astype(float)
+    net = eqx.nn.Sequential([eqx.nn.Lambda(lambda x: x.astype(floats.dtype)), NET])
+
+    def report(x):
+        labels = jax.tree.map(lambda _: "freeze", js.nets.partition(net)[0])
+        labels = eqx.tree_at(lambda tree: tree.layers[1].layers[1].weight, labels, "train")
+        optimizer = optax.multi_transform({"train": optax.adam(1e-2), "freeze": optax.set_to_zero()}, lambda _: labels)
+        return js.diagnose(net, x, floats[:, :1] * floats[:, 1:2], optimizer=optimizer, steps=10)
+
+    found, twin = report(integers), report(floats)
+    assert found.notes[0] == twin.notes[0]
+    assert "layers[0].weight, layers[1].layers[0].bias" in found.notes[0]
+    for name in ("progress", "residual_position", "stability"):
+        np.testing.assert_allclose(found[name], twin[name], rtol=LOOSE, err_msg=name)
+
+
 def _assert_same(report, twin, names):
     for name in names:
         np.testing.assert_allclose(report[name], twin[name], rtol=LOOSE, atol=LOOSE, err_msg=name)
