@@ -146,11 +146,7 @@ class NTKOperator(AbstractSymmetricOperator):
         """
         if v.shape != self.structure.shape:
             raise ValueError(f"v must have shape {self.structure.shape}, got {describe(v)}")
-        params, f = function(self.net)
-        backward = lambda x, v: jax.vjp(lambda p: f(p, x), params)[1](v)[0]
-        direction = _weighted(self.eta, sum_batches(backward, self.batch_size, self.x, v))
-        forward = lambda x: jax.jvp(lambda p: f(p, x), (params,), (direction,))[1]
-        return map_batches(forward, self.batch_size, x)
+        return _kernel_product(self, x, v)
 
 
 class GaussNewtonOperator(AbstractSymmetricOperator):
@@ -207,15 +203,7 @@ class GaussNewtonOperator(AbstractSymmetricOperator):
     @hashable
     def mv(self, v: PyTree[Float[Array, "..."]]) -> PyTree[Float[Array, "..."]]:
         """The product with a pytree shaped like the parameters."""
-        params, f = function(self.net)
-        half = _weighted(jax.tree.map(jnp.sqrt, self.eta), v)
-
-        def product(x, hessian):
-            moved = jax.jvp(lambda p: f(p, x), (params,), (half,))[1]
-            return jax.vjp(lambda p: f(p, x), params)[1](jnp.einsum("nab,nb->na", hessian, moved))[0]
-
-        total = sum_batches(product, self.batch_size, self.x, self.hessian)
-        return _weighted(jax.tree.map(jnp.sqrt, self.eta), total)
+        return _gauss_newton_product(self, v)
 
 
 class HessianOperator(AbstractSymmetricOperator):
@@ -279,21 +267,51 @@ class HessianOperator(AbstractSymmetricOperator):
     @hashable
     def mv(self, v: PyTree[Float[Array, "..."]]) -> PyTree[Float[Array, "..."]]:
         """The product with a pytree shaped like the parameters."""
-        params, f = function(self.net)
-        half = _weighted(jax.tree.map(jnp.sqrt, self.eta), v)
+        return _hessian_product(self, v)
 
-        def product(x, gradient, hessian):
-            now = f(params, x)
 
-            def slope(p):
-                out, back = jax.vjp(lambda q: f(q, x), p)
-                # To first order, the gradient in f where the outputs have moved from `now` to `out`.
-                return back(gradient + jnp.einsum("nab,nb->na", hessian, out - now))[0]
+# Outside of `jax.jit`, a loop over batches would be compiled anew for every product.
 
-            return jax.jvp(slope, (params,), (half,))[1]
 
-        total = sum_batches(product, self.batch_size, self.x, self.gradient, self.hessian)
-        return _weighted(jax.tree.map(jnp.sqrt, self.eta), total)
+@eqx.filter_jit
+def _kernel_product(operator: NTKOperator, x: Array, v: Array) -> Array:
+    params, f = function(operator.net)
+    backward = lambda x, v: jax.vjp(lambda p: f(p, x), params)[1](v)[0]
+    direction = _weighted(operator.eta, sum_batches(backward, operator.batch_size, operator.x, v))
+    forward = lambda x: jax.jvp(lambda p: f(p, x), (params,), (direction,))[1]
+    return map_batches(forward, operator.batch_size, x)
+
+
+@eqx.filter_jit
+def _gauss_newton_product(operator: GaussNewtonOperator, v: PyTree) -> PyTree:
+    params, f = function(operator.net)
+    half = _weighted(jax.tree.map(jnp.sqrt, operator.eta), v)
+
+    def product(x, hessian):
+        moved = jax.jvp(lambda p: f(p, x), (params,), (half,))[1]
+        return jax.vjp(lambda p: f(p, x), params)[1](jnp.einsum("nab,nb->na", hessian, moved))[0]
+
+    total = sum_batches(product, operator.batch_size, operator.x, operator.hessian)
+    return _weighted(jax.tree.map(jnp.sqrt, operator.eta), total)
+
+
+@eqx.filter_jit
+def _hessian_product(operator: HessianOperator, v: PyTree) -> PyTree:
+    params, f = function(operator.net)
+    half = _weighted(jax.tree.map(jnp.sqrt, operator.eta), v)
+
+    def product(x, gradient, hessian):
+        now = f(params, x)
+
+        def slope(p):
+            out, back = jax.vjp(lambda q: f(q, x), p)
+            # To first order, the gradient in f where the outputs have moved from `now` to `out`.
+            return back(gradient + jnp.einsum("nab,nb->na", hessian, out - now))[0]
+
+        return jax.jvp(slope, (params,), (half,))[1]
+
+    total = sum_batches(product, operator.batch_size, operator.x, operator.gradient, operator.hessian)
+    return _weighted(jax.tree.map(jnp.sqrt, operator.eta), total)
 
 
 def _rates(net: Any, x: Any, eta: PyTree | None) -> PyTree:

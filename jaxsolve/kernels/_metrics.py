@@ -55,6 +55,11 @@ def distance_matrix(kernels: Float[Array, "times ..."]) -> Float[Array, "times t
     kernels = real_array(kernels, "kernels")
     if kernels.ndim < 2:
         raise ValueError(f"kernels must be kernels along a first axis, such as (times, n, n), got {kernels.shape}")
+    return _distances(kernels)
+
+
+@jax.jit
+def _distances(kernels: Array) -> Array:
     one_row = lambda row: jax.lax.map(lambda column: distance(row, column), kernels)
     return jax.lax.map(one_row, kernels)  # not mapped in parallel: no more than one difference in memory
 

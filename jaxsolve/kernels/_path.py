@@ -5,6 +5,7 @@ $\dot f(x) = -\frac1n k_t(x)(f - y)$ has the solution $f(x) = f_0(x) + \frac1n \
 times do not commute, so the exponential is ordered in time).
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -82,22 +83,13 @@ def along_path(
     if cross is None:
         others = jnp.zeros((count, 0, rows), targets.dtype)
     else:
-        others = jnp.stack([read_cross(one, rows, targets) for one in real_array(cross, "cross")])
-
-    def step(residual: Array, now: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, Array, Array]]:
-        mean, toward, dt = now
-        values, vectors = jnp.linalg.eigh(mean)
-        kept = kept_modes(values)  # what is left of others for ever moves nothing
-        rates = jnp.where(kept, values, 0) / len(targets)
-        modes = vectors.T @ residual
-        integral = jnp.where(kept, integrated_decay(rates, dt), 0)
-        gained = vectors @ (integral[:, None] * modes)  # the residual, integrated over the step
-        after = vectors @ (jnp.exp(-finite_product(rates, dt))[:, None] * modes)
-        return after, (after, toward @ gained / len(targets), values)
-
+        cross = real_array(cross, "cross")
+        if cross.shape[:1] != (count,):
+            raise ValueError(f"cross must hold a kernel for each of {count} times, got {describe(cross)}")
+        others = jnp.stack([read_cross(one, rows, targets) for one in cross])
     mean = lambda array: (array[1:] + array[:-1]) / 2
-    steps = mean(matrices), mean(others), jnp.diff(ts).astype(targets.dtype)
-    _, (residuals, gains, spectra) = jax.lax.scan(step, gap, steps)
+    durations = jnp.diff(ts).astype(targets.dtype)
+    residuals, gains, spectra = _march(gap, mean(matrices), mean(others), durations, len(targets))
     require_positive(spectra[jnp.argmin(spectra[:, 0] / nonzero(jnp.max(jnp.abs(spectra), axis=1)))])
     outputs = targets[None] - jnp.concatenate([gap[None], residuals]).reshape(count, *targets.shape)
     if cross is None:
@@ -108,3 +100,21 @@ def along_path(
         outputs,
         moved if cross_start is None else moved + read_like(cross_start, moved.shape[1:], "cross_start", targets)[None],
     )
+
+
+@functools.partial(jax.jit, static_argnames="n")
+def _march(gap: Array, kernels: Array, others: Array, durations: Array, n: int) -> tuple[Array, Array, Array]:
+    """The residuals after each step, what the other points gain in it, and the eigenvalues of its kernel."""
+
+    def step(residual: Array, now: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, Array, Array]]:
+        mean, toward, dt = now
+        values, vectors = jnp.linalg.eigh(mean)
+        kept = kept_modes(values)  # what is left of others for ever moves nothing
+        rates = jnp.where(kept, values, 0) / n
+        modes = vectors.T @ residual
+        integral = jnp.where(kept, integrated_decay(rates, dt), 0)
+        gained = vectors @ (integral[:, None] * modes)  # the residual, integrated over the step
+        after = vectors @ (jnp.exp(-finite_product(rates, dt))[:, None] * modes)
+        return after, (after, toward @ gained / n, values)
+
+    return jax.lax.scan(step, gap, (kernels, others, durations))[1]

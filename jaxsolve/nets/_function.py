@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
+import jax
 from jaxtyping import Array, Float, PyTree
 
 from .._checks import describe
@@ -68,7 +69,7 @@ def from_linen(module: Any, variables: Any, **options: Any) -> Function:
             f"variables must be what module.init(key, x) returned, with 'params', got {describe(variables)}"
         )
     fixed = {name: values for name, values in variables.items() if name != "params"}
-    return Function(lambda params, x: module.apply({"params": params, **fixed}, x, **options), variables["params"])
+    return Function(_Call(_linen, module, fixed, options), variables["params"])
 
 
 def from_nnx(model: Any) -> Function:
@@ -86,7 +87,7 @@ def from_nnx(model: Any) -> Function:
     from flax import nnx
 
     graph, params, rest = nnx.split(model, nnx.Param, ...)
-    return Function(lambda params, x: nnx.merge(graph, params, rest)(x), nnx.to_pure_dict(params))
+    return Function(_Call(_nnx, graph, rest), nnx.to_pure_dict(params))
 
 
 def from_haiku(transformed: Any, params: Any, *, key: Any = None) -> Function:
@@ -109,9 +110,49 @@ def from_haiku(transformed: Any, params: Any, *, key: Any = None) -> Function:
         (4, 4)
     """
     _require_apply(transformed, "transformed", "what haiku.transform(f) returned")
-    if "rng" in inspect.signature(transformed.apply).parameters:
-        return Function(lambda params, x: transformed.apply(params, key, x), params)
-    return Function(lambda params, x: transformed.apply(params, x), params)  # by haiku.without_apply_rng
+    randomly = "rng" in inspect.signature(transformed.apply).parameters  # not after haiku.without_apply_rng
+    return Function(_Call(_haiku, transformed, (key,) if randomly else ()), params)
+
+
+def _linen(params: PyTree, x: Any, module: Any, fixed: dict[str, Any], options: dict[str, Any]) -> Any:
+    return module.apply({"params": params, **fixed}, x, **options)
+
+
+def _nnx(params: PyTree, x: Any, graph: Any, rest: Any) -> Any:
+    from flax import nnx
+
+    return nnx.merge(graph, params, rest)(x)
+
+
+def _haiku(params: PyTree, x: Any, transformed: Any, key: tuple[Any, ...]) -> Any:
+    return transformed.apply(params, *key, x)
+
+
+class _Call:
+    """f(params, x) = function(params, x, *held), equal to one of the same function and parts: a program serves both."""
+
+    def __init__(self, function: Callable[..., Any], *held: Any):
+        leaves, structure = jax.tree.flatten(held)
+        self._function, self._held = function, held
+        self._key = function, structure, tuple(map(_identity, leaves))
+
+    def __call__(self, params: PyTree, x: Any) -> Any:
+        return self._function(params, x, *self._held)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Call) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+def _identity(part: Any) -> Any:
+    """What tells a part from others: its value, or that it is this very one, as of arrays."""
+    try:
+        hash(part)
+    except TypeError:
+        return id(part)
+    return type(part), part
 
 
 def _require_apply(value: Any, name: str, what: str) -> None:

@@ -174,6 +174,17 @@ def transfer_error(
     return kernel_regression_error(eigenvalues, coefficients, samples, ridge=ridge)
 
 
+def _excess(log_kappa: Array, args: tuple[Array, Array, Array]) -> Array:
+    """By how much the equation of the effective ridge is missed. Optimistix knows a program by this very function."""
+    lam, P, ridge = args
+    kappa, positive = jnp.exp(log_kappa), lam > 0
+    rank = jnp.sum(positive).astype(lam.dtype)
+    few = 1 - jnp.sum(lam / (lam * P + kappa))
+    # The same without cancellation when P is close to the number of modes.
+    many = (P - rank + jnp.sum(jnp.where(positive, kappa / (lam * P + kappa), 0))) / nonzero(P)
+    return jnp.where(2 * P > rank, many, few) - ridge / kappa
+
+
 def _effective_ridge(lam: Array, P: Array, ridge: Array, learned: Array) -> Float[Array, ""]:
     """The root of 1 = ridge/kappa + sum_k lambda_k/(lambda_k P + kappa), whose right-hand side falls with kappa.
 
@@ -182,18 +193,6 @@ def _effective_ridge(lam: Array, P: Array, ridge: Array, learned: Array) -> Floa
     unit = jax.lax.stop_gradient(nonzero(jnp.maximum(ridge, jnp.max(lam))))
     # Where kappa is known to be 0, any equation with a root will do.
     ridge, lam = jnp.where(learned, 1, ridge / unit), jnp.where(learned, 0, lam / unit)
-
-    positive = lam > 0
-    rank = jnp.sum(positive).astype(lam.dtype)
-
-    def excess(log_kappa, args):
-        lam, P, ridge = args
-        kappa = jnp.exp(log_kappa)
-        few = 1 - jnp.sum(lam / (lam * P + kappa))
-        # The same without cancellation when P is close to the number of modes.
-        many = (P - rank + jnp.sum(jnp.where(positive, kappa / (lam * P + kappa), 0))) / nonzero(P)
-        return jnp.where(2 * P > rank, many, few) - ridge / kappa
-
     # kappa >= ridge, and kappa >= lambda_(m) (m - P) from the m largest eigenvalues alone; kappa <= ridge + sum lambda.
     falling = jnp.sort(lam)[::-1]
     count = jnp.arange(1, lam.size + 1, dtype=lam.dtype)
@@ -202,7 +201,7 @@ def _effective_ridge(lam: Array, P: Array, ridge: Array, learned: Array) -> Floa
     lower, upper = (jax.lax.stop_gradient(jnp.log(edge)) for edge in (low, high))
     eps = float(jnp.finfo(lam.dtype).eps)
     solution = optx.root_find(
-        excess,
+        _excess,
         optx.Bisection(rtol=eps, atol=eps, flip=False),
         (lower + upper) / 2,
         (lam, P, ridge),

@@ -40,6 +40,7 @@ def graded(q: Float[Array, "rows columns"], growth: Float[Array, " rows"]) -> Gr
     return Graded(_triangular(q, rates, frame, pivots, found), pivots, found)
 
 
+@jax.jit
 def _frame(q: Array, growth: Array) -> tuple[Array, Array, Array]:
     rows, columns = q.shape
     own = jnp.sum(q**2, axis=1)

@@ -6,6 +6,7 @@ kernel learners: the silent alignment effect", equation (11) and appendix H.
 
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
@@ -64,7 +65,13 @@ def laziness(problem: Problem, params: PyTree = None) -> Laziness:
     Raises:
         TypeError: problem is not a `Problem`.
     """
-    params, velocity, gradient, loss = _flow(problem, params)
+    return _laziness(problem, _point(problem, params))
+
+
+@eqx.filter_jit
+def _laziness(problem: Problem, params: PyTree) -> Laziness:
+    loss, gradient = jax.value_and_grad(problem.objective)(params)
+    velocity = jax.tree.map(lambda g, eta: -eta * g, gradient, problem.eta)
 
     def of_sample(x):
         jacobian = jax.jacrev(lambda p: problem.network(p)(x))
@@ -105,7 +112,12 @@ def curvature_ratio(problem: Problem, params: PyTree = None) -> Float[Array, ""]
     Raises:
         TypeError: problem is not a `Problem`.
     """
-    params, _, _, loss = _flow(problem, params)
+    return _curvature_ratio(problem, _point(problem, params))
+
+
+@eqx.filter_jit
+def _curvature_ratio(problem: Problem, params: PyTree) -> Float[Array, ""]:
+    loss = problem.objective(params)
     by_output = problem.loss.gradient(problem.outputs(params), problem.y)
     flat, unravel = ravel_pytree(params)
     # In parameters divided by the root of their rate all rates are 1.
@@ -127,14 +139,11 @@ def curvature_ratio(problem: Problem, params: PyTree = None) -> Float[Array, ""]
     return jnp.where((first == 0) & (loss != 0), jnp.inf, ratio)
 
 
-def _flow(problem: Problem, params: PyTree) -> tuple[PyTree, PyTree, PyTree, Array]:
-    """The parameters, their velocity, the gradient and the loss."""
+def _point(problem: Problem, params: PyTree) -> PyTree:
+    """The parameters at which to measure. Raises TypeError for what is no problem."""
     if not isinstance(problem, Problem):
         raise TypeError(f"laziness is that of a Problem, got {describe(problem)}")
-    params = problem.params if params is None else params
-    loss, gradient = jax.value_and_grad(problem.objective)(params)
-    velocity = jax.tree.map(lambda g, eta: -eta * g, gradient, problem.eta)
-    return params, velocity, gradient, loss
+    return problem.params if params is None else params
 
 
 def _weighted_square(tree: PyTree, eta: PyTree) -> Float[Array, ""]:

@@ -5,6 +5,8 @@ sections 3 and 4 and appendix B. Everywhere f(x) = beta^T x, and the force is th
 with respect to beta; rates enter as $\sqrt{\eta_a \eta_w}$.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
@@ -173,6 +175,7 @@ def deep_preconditioner(beta: Float[ArrayLike, " d"], delta: Float[ArrayLike, ""
     return terms(along) * unit + terms(across) * (jnp.eye(beta.size, dtype=beta.dtype) - unit)
 
 
+@functools.partial(jax.jit, static_argnames="depth")
 def _inner_square(square: Array, delta: Array, depth: int) -> Array:
     """The s > max(0, -delta) with (s + delta) s^L = |beta|^2, by bisection; a Newton step gives it its derivative."""
     miss = lambda s, square, delta: (s + delta) * s**depth - square
