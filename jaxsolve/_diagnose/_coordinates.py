@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jaxtyping import Array, PyTree
 
 from .. import nets
 from .._checks import describe, require_size
@@ -17,7 +18,7 @@ from ._dataset import dataset
 from ._fit import Slope, slope, TOLERANCE
 from ._inputs import check_optimizer, read_key, read_problem, require_own
 from ._lens import Lens
-from ._taps import read_program, root_mean_square, run_program
+from ._taps import Program, read_program, root_mean_square, run_program
 from ._train import train
 
 
@@ -188,25 +189,30 @@ def optimizer_of(optimizer: Any, width: int) -> optax.GradientTransformation:
 
 def _sizes(problem: Problem, optimizer: Any, steps: int) -> tuple[tuple[str, ...], tuple[str, ...], np.ndarray]:
     """The names of the tensors, what was not seen, and their sizes and changes."""
-    rest = nets.partition(problem.net)[1]
-    forward = lambda params, x: jax.vmap(eqx.combine(params, rest))(x)
-    program = read_program(forward, problem.params, problem.x)
+    program = _program(problem)
     run = train(problem, optimizer, [0, steps], None, None)
-
-    @eqx.filter_jit
-    def measure(start, end, x):
-        before, after = run_program(program, start, x), run_program(program, end, x)
-        changes = [root_mean_square(b - a) for a, b in zip(before, after, strict=True)]
-        return jnp.stack([jnp.stack(list(map(root_mean_square, before))), jnp.stack(changes)])
-
     if not program.names:
         raise ValueError("no product of data with parameters was found in this network, so that there is none to check")
-    sizes = np.array(measure(problem.params, run.checkpoints[-1].params, problem.x))
+    sizes = np.array(_measure(problem, run.checkpoints[-1].params))
     if run.diverged:
         sizes[1] = np.nan
     inside = "net." if isinstance(problem.net, Lens) else ""  # what the lens looks at
     names = tuple(name.removeprefix(inside) for name in program.names)
     return names, program.hidden, sizes
+
+
+def _program(problem: Problem) -> Program:
+    rest = nets.partition(problem.net)[1]
+    return read_program(lambda params, x: jax.vmap(eqx.combine(params, rest))(x), problem.params, problem.x)
+
+
+@eqx.filter_jit
+def _measure(problem: Problem, end: PyTree) -> Array:
+    """Sizes and changes. The program is read inside: networks of one width then share what is compiled."""
+    program = _program(problem)
+    before, after = (run_program(program, params, problem.x) for params in (problem.params, end))
+    changes = [root_mean_square(b - a) for a, b in zip(before, after, strict=True)]
+    return jnp.stack([jnp.stack(list(map(root_mean_square, before))), jnp.stack(changes)])
 
 
 def _judge(name: str, size: Slope, change: Slope, *, last: bool, zero: bool) -> tuple[str, bool]:

@@ -8,13 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from .. import nets
 from .._checks import require_flag, require_size
 from .._problem import Problem
 from ..dynamics import Descent
 from ._before import Before, before
 from ._diagnosis import Diagnosis
 from ._examine import examine
-from ._inputs import check_optimizer, choose, read_key, read_problem, same_shapes
+from ._inputs import check_optimizer, check_start, choose, read_key, read_problem, same_shapes
 from ._lens import suited
 from ._stability import next_update
 from ._steps import Steps, steps_of
@@ -189,10 +190,11 @@ def diagnose_checkpoints(
         raise ValueError(f"steps must ascend, one for each of {len(networks)} checkpoints; got {places}")
     problem = read_problem(networks[0], x, y, loss, test, centered)
     probe, few = (choose(problem, count, key) for count in (probes, min(FEW, probes)))
-    # Adapters such as `from_linen` make a function anew for each network, so that structures differ by it alone.
+    # Functions that adapters such as `from_linen` make may differ, with them the structures, but by these alone.
     structure = jax.tree.structure(problem.params)
-    read = (read_problem(network, x, y, loss, test, centered).params for network in networks)
-    params = [jax.tree.unflatten(structure, jax.tree.leaves(found)) for found in read]
+    params = [jax.tree.unflatten(structure, jax.tree.leaves(nets.partition(network)[0])) for network in networks]
+    for later in params[1:]:
+        check_start(problem, later)
     eta, still = moving_rates(probe, params, [])
     seen = examine(probe, eta, places, params)
     displacement = jax.tree.map(jnp.subtract, params[-1], params[0])

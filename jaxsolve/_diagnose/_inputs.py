@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from .. import losses, nets
 from .._checks import as_array, concrete, describe, require_flag, require_key
@@ -34,7 +34,7 @@ def read_problem(net: Any, x: Any, y: Any, loss: Any, test: Any, centered: Any) 
     pair = None if test_x is None else (test_x, _pair(test)[1])
     problem = Problem(net, x, y, test=pair, loss=losses.MSE() if loss is None else loss, centered=centered)
     _check_loss(problem, out_size)
-    _check_start(problem)
+    check_start(problem, problem.params)
     return problem
 
 
@@ -181,8 +181,9 @@ def _check_loss(problem: Problem, out_size: int) -> None:
         ) from error
 
 
-def _check_start(problem: Problem) -> None:
-    f = np.asarray(_outputs(problem))
+def check_start(problem: Problem, params: PyTree) -> None:
+    """Raises ValueError where outputs or the loss are not finite."""
+    f = np.asarray(_outputs(problem, params))
     bad = int(np.sum(~np.all(np.isfinite(f), axis=1)))
     if bad:
         raise ValueError(
@@ -195,8 +196,8 @@ def _check_start(problem: Problem) -> None:
 
 
 @eqx.filter_jit
-def _outputs(problem: Problem) -> Array:
-    return problem.outputs(problem.params)
+def _outputs(problem: Problem, params: PyTree) -> Array:
+    return problem.outputs(params)
 
 
 def choose(problem: Problem, count: int, key: Any) -> Problem:
