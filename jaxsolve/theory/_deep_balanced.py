@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from .._dynamics import Assumption, Quantity, View
 from .._problem import Problem
-from .._safe import nonzero
+from .._safe import nonzero, norm, safe_product
 from ._arguments import flow_time
 from ._by_mode import by_own_weights, has_target, no_saddle, own_size
 from ._deep_mode import half_loss_time, mode_strength
@@ -77,12 +77,15 @@ class DeepBalanced(AbstractLinearForm):
         self.require_kind(problem)
         start = _start(problem)
         flow = start.flow
-        v = mode_strength(start.v, start.target, flow.time(flow_time(t, problem.x.dtype)), matrices=len(flow.layers))
+        t = flow_time(t, problem.x.dtype)
+        # Saddles are left by powers of time: at t = inf, T is infinite.
+        T = jnp.where(jnp.isinf(t) & (flow.speed > 0), jnp.inf, safe_product(flow.speed, t))
+        v = mode_strength(start.v, start.target, T, matrices=len(flow.layers))
         layers = tuple(
             layer + above @ ((v - start.v)[:, None] * below.T)
             for layer, below, above in zip(flow.layers, start.frames[:-1], start.frames[1:], strict=True)
         )
-        return View(problem, jnp.asarray(t, problem.x.dtype), flow.params(problem, layers))
+        return View(problem, t, flow.params(problem, layers))
 
     def half_loss_times(self, problem: Problem) -> Float[Array, " modes"]:
         """The gradient-flow time at which each mode has halved its loss; NaN for modes that do not rise.
@@ -111,9 +114,11 @@ def _start(problem: Problem) -> _Start:
     flow = linear_flow(problem)
     first = flow.project(flow.layers[0])
     layers = (first, *flow.layers[1:])
-    product, size = first, jnp.linalg.norm(first)
-    for layer in layers[1:]:
-        product, size = layer @ product, size * jnp.linalg.norm(layer)
+    # Of layers of unit norm: those of many small layers would be 0.
+    scales = [nonzero(norm(layer)) for layer in layers]
+    product = first / scales[0]
+    for layer, scale in zip(layers[1:], scales[1:], strict=True):
+        product = (layer / scale) @ product
     modes = shared_modes(flow.task * jnp.sign(flow.outer), product, layers[-1] @ layers[-1].T, first.T @ first)
     target = jnp.sum(modes.out * (flow.target @ modes.into), axis=0)
     frames = [modes.into]
@@ -123,25 +128,27 @@ def _start(problem: Problem) -> _Start:
     sizes = [
         jnp.sum(above * (w @ below), axis=0) for w, below, above in zip(layers, frames[:-1], frames[1:], strict=True)
     ]
-    size_of = jnp.prod(jnp.stack(sizes), axis=0)
-    alive = size_of > 0
-    v = jnp.where(alive, jnp.where(alive, size_of, 1) ** (1 / len(layers)), 0)
-    strength = jnp.sum(modes.out * frames[-1], axis=0) * size_of
+    shares = jnp.stack([one / scale for one, scale in zip(sizes, scales, strict=True)])
+    alive = jnp.all(shares > 0, axis=0)
+    logs = jnp.mean(jnp.log(jnp.where(alive, jnp.stack(sizes), 1)), axis=0)
+    v = jnp.where(alive, jnp.exp(logs), 0)
+    strength = jnp.sum(modes.out * frames[-1], axis=0) * jnp.prod(shares, axis=0)
     rebuild = lambda diagonal: modes.out @ (diagonal[:, None] * modes.into.T)
     gaps = [
         jnp.linalg.norm(above.T @ above - below @ below.T) / nonzero(jnp.sum(above**2) + jnp.sum(below**2))
         for below, above in zip(layers[:-1], layers[1:], strict=True)
     ]
     off_target = jnp.linalg.norm(flow.target - rebuild(target)) / nonzero(jnp.linalg.norm(flow.target))
-    off_start = jnp.linalg.norm(product - rebuild(strength)) / nonzero(size)
+    off_start = jnp.linalg.norm(product - rebuild(strength))
     target = jnp.where(strength < 0, -target, target)
     # A mode is moved by what it shares with others and by a target turned to it: both relative to its own weights.
-    norm = lambda columns: jnp.linalg.norm(columns, axis=0)
+    lengths = lambda columns: jnp.linalg.norm(columns, axis=0)
     leaks = [
-        norm(w.T @ above - below * v[None, :]) for w, below, above in zip(layers, frames[:-1], frames[1:], strict=True)
+        lengths(w.T @ above - below * v[None, :])
+        for w, below, above in zip(layers, frames[:-1], frames[1:], strict=True)
     ]
-    leaks.append(norm(frames[-1] - modes.out * jnp.where(strength < 0, -1, 1)[None, :]) * v)
-    largest = jnp.max(jnp.stack([norm(layer).max() for layer in layers]))
+    leaks.append(lengths(frames[-1] - modes.out * jnp.where(strength < 0, -1, 1)[None, :]) * v)
+    largest = jnp.max(jnp.stack([lengths(layer).max() for layer in layers]))
     reach = jnp.maximum(largest, jnp.max(jnp.abs(target)) ** (1 / len(layers)))
     leak = jnp.max(jnp.stack(leaks), axis=0) + off_target * reach
     aimed = has_target(target, largest, matrices=len(layers), tolerance=tolerance(problem))

@@ -72,22 +72,32 @@ class Law(NamedTuple):
         near = jnp.minimum(-jax.nn.softplus(jnp.abs(y)), HALF)
         return jnp.where(y < 0, self.low(near), self.match - self.high(near))
 
-    def slope(self, y: Float[Array, "..."]) -> Float[Array, "..."]:
-        """d integral/dy = u^alpha (1 - u)^beta."""
-        return jnp.exp(-self.low.alpha * jax.nn.softplus(-y) - self.high.alpha * jax.nn.softplus(y))
+    def log_slope(self, y: Float[Array, "..."]) -> Float[Array, "..."]:
+        """log(d integral/dy), of u^alpha (1 - u)^beta."""
+        return -self.low.alpha * jax.nn.softplus(-y) - self.high.alpha * jax.nn.softplus(y)
 
 
+@jax.custom_jvp
 def _advance(law: Law, y: Float[Array, "..."], duration: Float[Array, "..."]) -> Float[Array, "..."]:
     """The logit of u after a duration >= 0, from the logit y before it."""
-    target = law.integral(y) + jnp.minimum(duration, 0.1 * float(jnp.finfo(y.dtype).max))
-    fixed, goal = jax.lax.stop_gradient((y, target))
-    half = law.match - law.high(jnp.full_like(fixed, HALF))
+    begin = law.integral(y)
+    goal = begin + jnp.minimum(duration, 0.1 * float(jnp.finfo(y.dtype).max))
+    half = law.match - law.high(jnp.full_like(y, HALF))
     late = goal > half
     near = _invert(law, jnp.where(late, law.match - goal, goal), late)
     far = jnp.log1p(-jnp.exp(near))
-    found = jnp.maximum(jnp.where(late, far - near, near - far), fixed)
-    # One more step in the plain variable, which carries the derivative.
-    return found + (target - jax.lax.stop_gradient(law.integral(found))) / jax.lax.stop_gradient(law.slope(found))
+    found = jnp.maximum(jnp.where(late, far - near, near - far), y)
+    found = found + (goal - law.integral(found)) * jnp.exp(-law.log_slope(found))  # a step in the plain variable
+    return jnp.where(jnp.isfinite(begin), found, y)  # else no time of the dtype is long enough to escape
+
+
+@_advance.defjvp
+def _advance_jvp(primals, tangents):
+    law, y, _ = primals
+    later = _advance(*primals)
+    # By logarithms: either slope alone may be no number of the dtype.
+    slope = law.log_slope(later)
+    return later, jnp.exp(law.log_slope(y) - slope) * tangents[1] + jnp.exp(-slope) * tangents[2]
 
 
 def _invert(law: Law, goal: Array, late: Array) -> Array:
@@ -121,23 +131,26 @@ def mode_strength(
     Arguments:
         v: at the start. At 0 the mode stays there.
         target: what c reaches if it is positive; else c falls to 0.
-        T: finite times >= 0.
+        T: times in [0, inf].
         matrices: L >= 2.
     """
     L = matrices
     a = 1 - 2 / L
+    ended = jnp.isinf(T)
+    T = jnp.where(ended, 0, T)
     c = v**L
     size = jnp.abs(target)
     s = nonzero(size)
+    log_s = jnp.log(s)
     rising, falling, crossing = (target > 0) & (c < size), (target > 0) & (c > size), target < 0
     moves = (v > 0) & (rising | falling | crossing)
-    c = jnp.where(moves, c, s / 2)
-    gap = jnp.where(moves & ~crossing, jnp.abs(s - c), s)
+    log_c = jnp.where(moves, L * jnp.log(jnp.where(moves, v, 1)), log_s - float(np.log(2.0)))  # c may be 0 or inf
+    log_gap = jnp.log(jnp.where(moves & ~crossing, jnp.abs(s - c), s))
     # The logit of u = c/s, s/c or s/(c + s).
-    below, above = jnp.where(rising, c, s), jnp.where(rising | falling, gap, c)
+    below, above = jnp.where(rising, log_c, log_s), jnp.where(rising | falling, log_gap, log_c)
     case = jnp.where(rising, 0, jnp.where(falling, 1, 2))
     law = Law.choose([(-a, 0.0), (1 + a, 0.0), (1 + a, -a)], case, v.dtype)
-    y = _advance(law, jnp.log(below) - jnp.log(above), L * jnp.exp((2 - 2 / L) * jnp.log(s)) * T)
+    y = _advance(law, below - above, L * jnp.exp((2 - 2 / L) * log_s) * T)
     log_c = jnp.where(rising, -jax.nn.softplus(-y), jnp.where(falling, jax.nn.softplus(-y), -y))
     # Without a target v' = -v^(2L-1).
     powers = 2 * L - 2
@@ -152,7 +165,9 @@ def mode_strength(
     follows = power(met, v) * -jnp.expm1(-L * jnp.where(met, v, 0) ** powers * T) / L
     rest, follows = jax.lax.stop_gradient((rest, follows))
     still = v + jnp.where(met, target - v**L, 0) * follows
-    return jnp.where(moves, jnp.exp((jnp.log(s) + log_c) / L), jnp.where(size == 0, fading + target * rest, still))
+    found = jnp.where(moves, jnp.exp((log_s + log_c) / L), jnp.where(size == 0, fading + target * rest, still))
+    end = jnp.where(target > 0, jnp.exp(jnp.log(jnp.where(target > 0, target, 1)) / L), 0)
+    return jnp.where(ended & (v > 0), end, found)
 
 
 def half_loss_time(v: Float[Array, "..."], target: Float[Array, "..."], *, matrices: int) -> Float[Array, "..."]:
@@ -161,12 +176,11 @@ def half_loss_time(v: Float[Array, "..."], target: Float[Array, "..."], *, matri
     NaN for modes that do not rise (target <= v^L or v = 0).
     """
     L = matrices
-    c = v**L
-    rises = (v > 0) & (target > c)
-    c, s = jnp.where(rises, c, 0.5), jnp.where(rises, target, 1.0)
-    gap = s - c
-    half = c + (1 - 0.5**0.5) * gap
-    law = Law.choose([(2 / L - 1, 0.0)], jnp.zeros(c.shape, int), c.dtype)
-    logit = lambda value, left: jnp.log(value) - jnp.log(left)
-    passed = law.integral(logit(half, 0.5**0.5 * gap)) - law.integral(logit(c, gap))
+    rises = (v > 0) & (target > v**L)
+    v, s = jnp.where(rises, v, 0.5 ** (1 / L)), jnp.where(rises, target, 1.0)
+    gap = s - v**L
+    half = s - 0.5**0.5 * gap
+    law = Law.choose([(2 / L - 1, 0.0)], jnp.zeros(v.shape, int), v.dtype)
+    begin, end = L * jnp.log(v) - jnp.log(gap), jnp.log(half) - jnp.log(0.5**0.5 * gap)
+    passed = law.integral(end) - law.integral(begin)
     return jnp.where(rises, passed / (L * jnp.exp((2 - 2 / L) * jnp.log(s))), jnp.nan)
