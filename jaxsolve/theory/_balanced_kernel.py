@@ -23,11 +23,7 @@ class SpikedKernel(NamedTuple):
 
     isotropic: Float[Array, "..."]
     spike: Float[Array, "..."]
-
-    @property
-    def ratio(self) -> Float[Array, "..."]:
-        """spike/isotropic, the strength of feature learning A/B of eqs. (10) and (37)."""
-        return self.spike / nonzero(self.isotropic)
+    ratio: Float[Array, "..."]  # spike/isotropic: A/B of eqs. (10) and (37), the same where both under- or overflow
 
     def matrix(self, direction: Float[Array, " in"]) -> Float[Array, "in in"]:
         """isotropic I + spike r r^T for one kernel and the unit vector r."""
@@ -70,7 +66,7 @@ def spiked_kernel(c: Float[ArrayLike, "..."], eta: Float[ArrayLike, " matrices"]
     c, eta = read_mode(c, eta)
     matrices = eta.shape[0]
     scale = safe_power(c, 2 - 2 / matrices) * mean_rate(eta)
-    return SpikedKernel(scale, (matrices - 1) * scale)
+    return SpikedKernel(scale, (matrices - 1) * scale, jnp.full_like(scale, matrices - 1))
 
 
 def plain_spiked_kernel(c: Float[ArrayLike, "..."], eta: Float[ArrayLike, " matrices"]) -> SpikedKernel:
@@ -88,7 +84,8 @@ def plain_spiked_kernel(c: Float[ArrayLike, "..."], eta: Float[ArrayLike, " matr
     """
     c, eta = read_mode(c, eta)
     scale = safe_power(c, 2 - 2 / eta.shape[0]) * mean_rate(eta)
-    return SpikedKernel(scale / eta[0], scale * jnp.sum(1 / eta[1:]))
+    ratio = jnp.broadcast_to(jnp.sum(eta[0] / eta[1:]), scale.shape)
+    return SpikedKernel(scale / eta[0], scale * jnp.sum(1 / eta[1:]), ratio)
 
 
 def read_mode(

@@ -9,6 +9,7 @@ from jaxtyping import Array, ArrayLike, Float
 from .._checks import concrete, require_size
 from .._safe import nonzero, safe_hypot
 from ._arguments import as_floats
+from ._balanced_kernel import safe_power
 from ._potentials import AbstractRadialPotential
 
 
@@ -52,10 +53,10 @@ class DeepPotential(AbstractRadialPotential):
             raise ValueError("beta_0 must not be zero: a balanced network with beta = 0 is at a saddle and stays there")
 
     def profile(self, r: Float[Array, ""]) -> Float[Array, ""]:
-        return (self.depth + 1) / (self.depth + 2) * r * _power(r, 1 / (self.depth + 1))
+        return (self.depth + 1) / (self.depth + 2) * r * safe_power(r, 1 / (self.depth + 1))
 
     def stiffness(self, r: Float[Array, ""]) -> Float[Array, ""]:
-        return _power(nonzero(r), -self.depth / (self.depth + 1))
+        return safe_power(nonzero(r), -self.depth / (self.depth + 1))
 
     def compliance(self, slope: Float[Array, ""]) -> Float[Array, ""]:
         return slope**self.depth
@@ -70,10 +71,10 @@ class DeepPotential(AbstractRadialPotential):
         start = nonzero(safe_hypot(along, across))
         order, sine2, size = self.depth, (across / start) ** 2, shortest / start
         # u lies between half this bound and the bound; in units of it every number is of order one.
-        bound = jax.lax.stop_gradient(sine2 + _power(size, 2 / (order + 1)))
+        bound = jax.lax.stop_gradient(sine2 + safe_power(size, 2 / (order + 1)))
         unit = nonzero(bound)
         unseen = jnp.where(bound == 0, 1, sine2 / unit)
-        seen = (size / _power(unit, (order + 1) / 2)) ** 2
+        seen = (size / safe_power(unit, (order + 1) / 2)) ** 2
         tolerance = 16 * float(jnp.finfo(start.dtype).eps)
         solution = optx.root_find(
             _balance,
@@ -83,14 +84,9 @@ class DeepPotential(AbstractRadialPotential):
             throw=False,
         )
         u = jnp.where(solution.result == optx.RESULTS.successful, unit * solution.value, jnp.nan)
-        return _power(u, order / 2)
+        return safe_power(u, order / 2)
 
 
 def _balance(u: Float[Array, ""], args: tuple[Array, Array, int]) -> Float[Array, ""]:
     unseen, seen, order = args
     return u - unseen - seen / u**order
-
-
-def _power(base: Float[Array, ""], exponent: float) -> Float[Array, ""]:
-    """base^exponent for base >= 0, with derivative 0 at 0."""
-    return jnp.where(base == 0, 0, nonzero(base) ** exponent)

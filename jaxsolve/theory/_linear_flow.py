@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, PyTree
 from .._dynamics import Assumption
 from .._phi import finite_product
 from .._problem import Problem
-from .._safe import nonzero
+from .._safe import nonzero, scaled
 from ..losses import AbstractLoss, MSE
 from ..nets import AbstractDense
 
@@ -47,7 +47,7 @@ class LinearFlow(NamedTuple):
         return (rows @ self.whitened.T) @ self.whitened
 
     def time(self, t: Float[Array, ""]) -> Float[Array, ""]:
-        """T = speed t, finite also for t = inf."""
+        """T = speed t, finite also for t = inf: there all exponentials have come to their end."""
         return finite_product(self.speed, jnp.asarray(t, self.task.dtype))
 
     def params(self, problem: Problem, layers: Sequence[Float[Array, "_ _"]]) -> PyTree:
@@ -139,10 +139,11 @@ def linear_flow(problem: Problem) -> LinearFlow:
     outer = net.scaling.gamma
     for index, rate in enumerate(eta):
         outer = outer * (net.scaling.multiplier[index] * jnp.sqrt(rate))
-    # kappa^2 = |C|^2/tr C with C = X^T X/n is the common eigenvalue if there is one.
-    gram = (x @ x.T if n <= d else x.T @ x) / n
-    kappa_squared = jnp.sum(gram**2) / nonzero(jnp.sum(x**2) / n)
-    whitened = x / nonzero(jnp.sqrt(n * kappa_squared))
+    # kappa^2 = |C|^2/tr C with C = X^T X/n is the common eigenvalue if there is one; here of inputs of size 1.
+    one, size = scaled(x)
+    gram = (one @ one.T if n <= d else one.T @ one) / n
+    kappa_squared = jnp.sum(gram**2) / nonzero(jnp.sum(one**2) / n)
+    whitened = one / nonzero(jnp.sqrt(n * kappa_squared))
     y = problem.y if problem.initial is None else problem.y + problem.initial
-    task = (y.T @ x) / (n * nonzero(kappa_squared))
-    return LinearFlow(layers, task, outer, outer**2 * kappa_squared, whitened)
+    task = (y.T @ one) / (n * nonzero(kappa_squared)) / size
+    return LinearFlow(layers, task, outer, (outer * size) ** 2 * kappa_squared, whitened)

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from .._checks import concrete, describe, require_size
-from .._safe import nonzero, safe_hypot, safe_sqrt
+from .._safe import nonzero, safe_hypot, safe_sqrt, scaled
+from ..kernels import features
 from ._arguments import as_floats, as_positive
 from ._piecewise_linear import half
 
@@ -50,8 +51,9 @@ def neurons_preconditioner(
     if betas.ndim != 3 or delta.shape != betas.shape[:1]:
         raise ValueError(f"betas must have shape (h, d, c) and delta (h,), got {betas.shape} and {delta.shape}")
     mixed = as_positive(mixed, "mixed").astype(betas.dtype)
+    betas, sizes = jax.vmap(scaled)(betas)  # their directions alone matter below
     square = jnp.sum(betas**2, axis=(1, 2))
-    root = mixed * safe_sqrt(square)
+    root = mixed * sizes * safe_sqrt(square)
     kappa = safe_hypot(delta, 2 * root)
     up, down = (jnp.where(square > 0, half(kappa, d, root), 0) / nonzero(square) for d in (delta, -delta))
     read_out = jnp.einsum("k,kmj,kml->jl", up, betas, betas)
@@ -95,7 +97,8 @@ def isotropic_velocity(
         raise ValueError(f"beta and force must both have shape (d, c), got {beta.shape} and {force.shape}")
     delta = as_floats(delta, "delta").astype(beta.dtype)
     mixed = as_positive(mixed, "mixed").astype(beta.dtype)
-    root = lambda gram: _root(mixed**2 * gram + delta**2 / 4 * jnp.eye(gram.shape[0], dtype=gram.dtype))
+    # The features of a kernel are its root, with a derivative where eigenvalues are equal.
+    root = lambda gram: features(mixed**2 * gram + delta**2 / 4 * jnp.eye(len(gram), dtype=gram.dtype)).train[:, 0]
     return -(force @ root(beta.T @ beta) + root(beta @ beta.T) @ force)  # the two delta/2 cancel
 
 
@@ -191,8 +194,3 @@ def _inner_square(square: Array, delta: Array, depth: int) -> Array:
     root = jax.lax.stop_gradient(jax.lax.fori_loop(0, 100, halve, ends)[1])
     slope = (depth * (root + delta) + root) * root ** (depth - 1)
     return root - miss(root, square, delta) / jax.lax.stop_gradient(slope)
-
-
-def _root(gram: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    values, vectors = jnp.linalg.eigh(gram)
-    return (vectors * safe_sqrt(jnp.maximum(values, 0))[None, :]) @ vectors.T

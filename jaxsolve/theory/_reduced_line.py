@@ -137,7 +137,7 @@ class ReducedLine(eqx.Module):
         # differentiated.
         late = -0.5 * float(np.log(np.finfo(R.dtype).tiny))
         t = flow_time(t, R.dtype)
-        settled = safe_product(k * R, t) > late
+        settled = safe_product(R, safe_product(k, t)) > late
         kt = safe_product(k, jnp.where(settled, 0, t))
         x = jnp.where(R == 0, 0, R * kt)
         E = jnp.where(settled, 0, jnp.exp(-2 * x))
