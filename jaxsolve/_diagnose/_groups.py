@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from .._problem import Problem
-from .._safe import nonzero, safe_sqrt
+from .._safe import nonzero, safe_sqrt, scaled
 from ._lens import inside
 
 
@@ -95,5 +95,5 @@ def _inward(path: tuple[Any, ...]) -> bool:
 def alignments(params: PyTree, pairs: list[tuple[int, int]]) -> list[Float[Array, ""]]:
     """|W_2 W_1|/(|W_2||W_1|) of every pair, Frobenius: 1 if all that W_1 writes is what W_2 reads."""
     leaves, norm = jax.tree.leaves(params), jnp.linalg.norm
-    both = ((leaves[left], leaves[right]) for left, right in pairs)
+    both = ((scaled(leaves[left])[0], scaled(leaves[right])[0]) for left, right in pairs)
     return [norm(one @ two) / nonzero(norm(one) * norm(two)) for one, two in both]

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._safe import safe_sqrt
+from .._safe import safe_sqrt, scaled
 
 
 def two_layer_alignment(
@@ -33,6 +33,8 @@ def two_layer_alignment(
         >>> print(js.dmft.two_layer_alignment(w, u, x).round(2))
         -1.0
     """
+    (w, unit), (u, _) = scaled(w), scaled(u)
+    outside = outside / unit / unit
     size = jnp.linalg.norm(u)
     # At the start of a limit u w is 0, where a norm has no derivative.
     unsigned = safe_sqrt(jnp.sum((u @ w) ** 2)) / (size * jnp.sqrt(jnp.sum(w**2) + outside))

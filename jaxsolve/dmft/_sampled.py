@@ -75,4 +75,4 @@ def _normal_points(dimension: int, count: int, seed: int) -> np.ndarray:
 
     rng = np.random.default_rng(seed)
     sets = [qmc.Sobol(dimension, rng=rng).random(count // GROUPS) for _ in range(GROUPS)]
-    return ndtri(np.concatenate(sets))
+    return ndtri(np.concatenate(sets) + 2.0**-31)  # the points are multiples of 2^-30, 0 among them: to the middle

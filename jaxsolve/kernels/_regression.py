@@ -93,7 +93,8 @@ def _require_positive_below_ridge(matrix: Array, ridge: Array) -> None:
     known = concrete(ridge)
     if known is None or known == 0 or concrete(matrix) is None:
         return
-    shifted = matrix.at[jnp.diag_indices(len(matrix))].add(tolerance(matrix.dtype) * jnp.trace(matrix))
+    largest = jnp.max(jnp.diagonal(matrix))  # at most the largest eigenvalue
+    shifted = matrix.at[jnp.diag_indices(len(matrix))].add(tolerance(matrix.dtype) * largest)
     if not bool(jnp.all(jnp.isfinite(jnp.linalg.cholesky(shifted, symmetrize_input=False)))):
         require_positive(jnp.linalg.eigvalsh(matrix))
 

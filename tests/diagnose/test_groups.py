@@ -29,6 +29,12 @@ def test_what_the_first_writes_the_second_reads(name):
     assert [float(value) for value in alignments(other, adjacent(other)[1])] == [0.0]
 
 
+def test_small_matrices_are_aligned_as_large_ones():
+    """The squares of entries, and at 1e-24 the product of two, are no numbers of float32."""
+    tiny = jax.tree.map(lambda leaf: jnp.asarray(1e-24 * leaf, jnp.float32), NAMED["Flax"])
+    assert [float(value) for value in alignments(tiny, adjacent(tiny)[1])] == [1.0]
+
+
 def test_shapes_decide_in_the_convention_of_the_names():
     wide = {"Dense_0": {"kernel": jnp.ones((5, 2))}, "Dense_1": {"kernel": jnp.ones((2, 5))}}
     assert len(adjacent(wide)[1]) == 1  # 5 to 2 to 5

@@ -311,3 +311,10 @@ def test_times_before_the_start_are_refused():
     found = jax.jit(jax.vmap(flow.outputs))(jnp.array([-1.0, 0.0]))
     assert np.all(np.isnan(found[0]))
     np.testing.assert_array_equal(found[1], 0.0)
+
+
+def test_a_ridge_does_not_hide_a_negative_eigenvalue_among_many():
+    """Of 1 and -0.3, which the sum of a thousand eigenvalues, times the rounding that is allowed, would cover."""
+    kernel = jnp.diag(jnp.ones(1000, jnp.float32).at[-1].set(-0.3))
+    with pytest.raises(ValueError, match="eigenvalue"):
+        kernels.regression(kernel, jnp.ones((1000, 1), jnp.float32), ridge=0.5)
