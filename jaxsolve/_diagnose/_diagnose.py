@@ -195,7 +195,7 @@ def diagnose_checkpoints(
     params = [jax.tree.unflatten(structure, jax.tree.leaves(nets.partition(network)[0])) for network in networks]
     for later in params[1:]:
         check_start(problem, later)
-    eta, still = moving_rates(probe, params, [])
+    eta, still = moving_rates(probe, params, None)
     seen = examine(probe, eta, places, params)
     displacement = jax.tree.map(jnp.subtract, params[-1], params[0])
     ahead = Before.from_displacement(few, eta, displacement, float(seen.history["progress"][-1]))

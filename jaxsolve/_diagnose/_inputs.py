@@ -28,6 +28,7 @@ def read_problem(net: Any, x: Any, y: Any, loss: Any, test: Any, centered: Any) 
     require_flag(centered, "centered")
     check_network(net)
     x, test_x = _inputs(x, "x"), None if test is None else _inputs(_pair(test)[0], "the inputs of test")
+    _require_same_kind(x, test_x)
     out_size = _out_size(net, x)
     if not jnp.issubdtype(x.dtype, jnp.floating):
         net = Lens(net, None, None, x.shape[1:], out_size, whole=x.dtype)
@@ -124,6 +125,20 @@ def _inputs(x: Any, name: str) -> Array:
     if array.ndim == 0 or array.shape[0] == 0:
         raise ValueError(f"{name} must hold one or more samples along its first axis, got {describe(array)}")
     return array
+
+
+def _require_same_kind(x: Array, test_x: Array | None) -> None:
+    """Raises ValueError for test inputs that integer inputs of training would round, or wrap round."""
+    if test_x is None or jnp.issubdtype(x.dtype, jnp.floating) or np.can_cast(test_x.dtype, x.dtype):
+        return
+    known = np.asarray(test_x)
+    with np.errstate(invalid="ignore"):
+        kept = known.astype(x.dtype)
+    if np.any(kept != known):
+        raise ValueError(
+            f"the inputs of test are {test_x.dtype}, but those of training {x.dtype}, which the network keeps: give "
+            f"test inputs as {x.dtype}, or both as floats"
+        )
 
 
 def _out_size(net: Any, x: Array) -> int:

@@ -15,7 +15,9 @@ from ._lens import inside
 NAMED = 6  # more are counted
 
 
-def moving_rates(probe: Problem, checkpoints: Sequence[PyTree], updates: Iterable[PyTree]) -> tuple[PyTree, list[str]]:
+def moving_rates(
+    probe: Problem, checkpoints: Sequence[PyTree], updates: Iterable[PyTree] | None
+) -> tuple[PyTree, list[str]]:
     """The learning rates, 0 for what stands still, and a note that names it.
 
     A parameter stands still that is the same at all checkpoints and has no part in the updates, though its gradient is
@@ -25,13 +27,17 @@ def moving_rates(probe: Problem, checkpoints: Sequence[PyTree], updates: Iterabl
         probe: the problem of the samples to look at.
         checkpoints: parameters; the first are the start.
         updates: what the optimiser would add next at the checkpoints, which tells a small update, lost to rounding,
-            from none; empty where the optimiser is not known.
+            from none. None where the optimiser is not known: then descent, for as long as the others took to where they
+            are, tells.
     """
     start = checkpoints[0]
     moved = _anywhere(jax.tree.map(jnp.subtract, params, start) for params in checkpoints)
     if not moved.any() or moved.all():
         return probe.eta, []
-    still = ~(moved | _anywhere(updates)) & _anywhere(_gradient(probe, params) for params in checkpoints[:-1])
+    hidden = (
+        _lost(start, checkpoints[-1], _gradient(probe, start), probe.eta) if updates is None else _anywhere(updates)
+    )
+    still = ~(moved | hidden) & _anywhere(_gradient(probe, params) for params in checkpoints[:-1])
     if not still.any():
         return probe.eta, []
     rates, structure = jax.tree.flatten(probe.eta)
@@ -47,6 +53,17 @@ def _anywhere(trees: Iterable[PyTree]) -> np.ndarray:
     """Whether each leaf is other than 0 in one of the trees."""
     found = [[np.any(np.asarray(leaf)) for leaf in jax.tree.leaves(tree)] for tree in trees]
     return np.asarray(np.any(found, axis=0))
+
+
+def _lost(start: PyTree, end: PyTree, gradient: PyTree, eta: PyTree) -> np.ndarray:
+    """Whether rounding would hide what descent adds to each leaf in the longest time that the others' changes show."""
+    old, new, slopes, rates = (list(map(np.asarray, jax.tree.leaves(tree))) for tree in (start, end, gradient, eta))
+    pulls = [np.abs(rate * slope) for rate, slope in zip(rates, slopes, strict=True)]
+    largest = lambda array: float(np.max(np.abs(array), initial=0))
+    shown = [largest(b - a) / largest(p) for a, b, p in zip(old, new, pulls, strict=True) if largest(p) > 0]
+    time = max(shown, default=0.0)
+    hidden = [time * p <= np.finfo(a.dtype).eps * np.abs(a) for a, p in zip(old, pulls, strict=True)]
+    return np.array([time > 0 and bool(np.all(leaf)) for leaf in hidden])
 
 
 @eqx.filter_jit

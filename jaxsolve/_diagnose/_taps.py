@@ -105,6 +105,9 @@ def _with_taps(steps: list[_Step], count: int, paths: list[str]) -> Program:
             if not isinstance(atom, _Constant):
                 readers.setdefault(atom, []).append(step)
     found: list[tuple[str, int]] = []
+    shaped: dict[int, int] = {}  # what a value is another shape of
+    root = lambda value: shaped.get(value, value)
+    summands: dict[int, int] = {}  # by the sum that was taken for a product
     weighed: dict[int, frozenset[int]] = {}  # data times parameters, entry by entry: what a sum makes a product
     hidden: list[str] = []
     for step in steps:
@@ -119,13 +122,23 @@ def _with_taps(steps: list[_Step], count: int, paths: list[str]) -> Program:
         if name == "mul" and weights:
             weighed[step.outputs[0]] = weights
         elif name in _SHAPES and summed:
-            weighed[step.outputs[0]] = summed
+            weighed[step.outputs[0]], shaped[step.outputs[0]] = summed, root(fed[0])
         weights = summed if name == "reduce_sum" and summed else weights
         if (name in _PRODUCTS or name == "reduce_sum") and weights or len(fed) == 2 and name == "dot_general":
             label = " and ".join(paths[index] for index in sorted(weights)) or "product of activations"
             found.append((label, step.outputs[0]))
+            if name == "reduce_sum":
+                summands[step.outputs[0]] = root(fed[0])
         elif name in ("scan", "while", "cond") and weights:
             hidden.append(name)
+
+    def centres(out: int) -> bool:
+        """Whether a sum is that of a mean, as norms have it: it is subtracted from what it is the sum of."""
+        users = readers.get(_follow(out, readers, data), []) if out in summands else []
+        taken_from = [step.inputs[0] for step in users if step.equation.primitive.name == "sub"]
+        return summands.get(out) in [root(atom) for atom in taken_from if not isinstance(atom, _Constant)]
+
+    found = [(label, out) for label, out in found if not centres(out)]
     ends = [_follow(out, readers, data) for _, out in found]
     names = _distinct([label.removesuffix(".weight") for label, _ in found])
     return Program(steps, count, tuple(names), tuple(ends), tuple(dict.fromkeys(hidden)))

@@ -69,6 +69,14 @@ def test_bad_input_is_named(net, x, options, kind, said):
         js.diagnose(net, x, Y, **options)
 
 
+@pytest.mark.parametrize(
+    ("x", "test"), [(np.arange(4), np.arange(4) + 0.5), (np.arange(4, dtype=np.int8), np.array([0, 1, 2, 300]))]
+)
+def test_test_inputs_that_integers_would_round(x, test):
+    with pytest.raises(ValueError, match="but those of training int"):
+        js.diagnose(EMBEDDING, x, Y, test=(test, Y), steps=1)
+
+
 WIDER = eqx.nn.MLP(3, 1, 5, 1, jnp.tanh, key=jr.key(0))
 DEEPER = eqx.nn.MLP(3, 1, 4, 2, jnp.tanh, key=jr.key(0))
 

@@ -98,6 +98,21 @@ def test_saved_networks_of_a_linear_probe():
     _assert_same(report, twin, ("residual_position", "effective_rank", "sharpness"))
 
 
+def test_saved_changes_that_rounding_hides_do_not_stand_still():
+    """(a + b) x with a = 1e8: as descent moves b by 1, it moves a by less than the spacing of float32, 8."""
+    f = lambda p, x: (p["one"]["a"] + p["two"]["b"]) * x
+    saved = [
+        jax.tree_util.Partial(
+            f, {"one": {"a": jnp.full(1, 1e8, jnp.float32)}, "two": {"b": jnp.full(1, b, jnp.float32)}}
+        )
+        for b in (0.0, 1.0)
+    ]
+    x = jnp.arange(1, 5, dtype=jnp.float32)[:, None]
+    report = js.diagnose_checkpoints(saved, x, (1e8 + 100) * x)
+    assert not any("stand still" in note for note in report.notes)
+    np.testing.assert_allclose(report.by_group["kernel_share"], 0.5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("rate", [0.0, 1e-30])
 def test_all_that_moves_by_less_than_rounding_does_not_stand_still(rate):
     """The bias of the read-out starts at 0 here, and so moves by however little."""

@@ -201,6 +201,18 @@ def test_a_product_written_as_a_sum_is_followed():
     np.testing.assert_allclose(one.sizes[-1], other.sizes[-1], rtol=eps(1e4))
 
 
+def test_the_mean_of_a_norm_behind_a_gain_is_no_product():
+    """A gain makes products of entries, and a sum of these a read-out, unless it is a mean that is subtracted."""
+    norm = lambda n: eqx.nn.LayerNorm(n, use_bias=False)
+
+    def make(n, key):
+        layers = eqx.nn.Linear(4, n, use_bias=False, key=key), eqx.nn.Linear(n, 1, use_bias=False, key=key)
+        return eqx.nn.Sequential([layers[0], norm(n), norm(n), layers[1]])
+
+    check = js.coordinate_check(make, [4, 8], *_data(), optimizer=SGD, seeds=1, steps=1)
+    assert check.tensors == ("layers[0]", "layers[3]")
+
+
 def test_widths_at_which_nothing_moves_do_not_pass():
     """Relu whose entries are all off at one width: the slope is that of the others."""
     x = jnp.ones((8, 2))
