@@ -167,7 +167,7 @@ def _shares(ax: Any, diagnosis: "Diagnosis") -> None:
     ax.set_yticks(places, [""] * len(places))
     ax.invert_yaxis()
     ax.set(xlabel="share of the kernel's trace", title="Which layers make the kernel")
-    ax.set_xlim(right=1.5 * float(np.nanmax(np.concatenate([start, now]))))  # room for the legend
+    ax.set_xlim(right=1.5 * (float(np.nanmax(np.concatenate([start, now]))) or 1.0))  # room for the legend
     _legend(ax)
 
 

@@ -142,8 +142,11 @@ class NTKOperator(AbstractSymmetricOperator):
         """K(x, x_train) v at other inputs, shape (m, c): what kernel regression predicts with coefficients v.
 
         Raises:
-            ValueError: v is not one number per training sample and output.
+            ValueError: v is not one number per training sample and output, or x are no inputs of the network.
+            TypeError: v is no array of real numbers.
         """
+        check_inputs(self.net, self.x, x, names=("x_train", "x"))
+        v = real_array(v, "v")
         if v.shape != self.structure.shape:
             raise ValueError(f"v must have shape {self.structure.shape}, got {describe(v)}")
         return _kernel_product(self, x, v)

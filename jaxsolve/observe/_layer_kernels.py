@@ -72,9 +72,10 @@ class _ReadQuantiles:
         net = _dense(view.net, self.layer)
         cut = _preactivations(net, self.layer)
         h = jax.vmap(lambda x: nets.run(net, net.layers[:cut], x))(view.problem.x)
-        if net.units is not None:
-            h = jnp.where(jnp.arange(h.shape[1]) < net.units, h, jnp.nan)
-        return jnp.nanquantile(h, jnp.asarray(dmft.LEVELS, h.dtype), axis=1).T
+        shown = jnp.ones(h.shape[1], bool) if net.units is None else jnp.arange(h.shape[1]) < net.units
+        found = jnp.nanquantile(jnp.where(shown, h, jnp.nan), jnp.asarray(dmft.LEVELS, h.dtype), axis=1).T
+        lost = jnp.any(jnp.isnan(h) & shown, axis=1, keepdims=True)  # of a network that has diverged
+        return jnp.where(lost, jnp.nan, found)
 
 
 def preactivation_quantiles(layer: int) -> Observable:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from .._checks import concrete, require_positive
-from .._problem import Problem
+from .._problem import Problem, require_problem
 from .._safe import nonzero
 from .._validity import NotApplicable, Validity
 from ._linear_flow import linear_network
@@ -37,6 +37,7 @@ def alignment_time(problem: Problem) -> Float[Array, ""]:
         >>> print((time(0.01) / time(0.1)).round(2))  # three layers: sigma^-1
         10.0
     """
+    require_problem(problem)
     validity = Validity(tuple(linear_network(problem)))
     if validity.structural:
         raise NotApplicable(f"alignment_time is not for this problem: it needs {validity.missed()}")

@@ -41,7 +41,8 @@ class Balanced(AbstractLinearForm):
     A start with no part that grows towards a mode of its target (it opposes it, is zero, or is parallel to a stronger
     one) falls to a saddle, or stays there, until rounding has grown. In double precision this takes 36 units of growth.
     The form then leaves it like an integration of the weights and reaches the same end, but on the way each goes by its
-    own rounding (0.06 apart, where measured). In single precision it takes 16 units only, and such starts are refused.
+    own rounding, which enters as (eps e^{growth T})^2 (0.06 apart, where measured). In single precision it takes 16
+    units only, and such starts are refused.
 
     Provides outputs and NTK at any t in [0, inf]. The weights are known up to a rotation of the hidden units that has
     no closed form. `blocks` gives them in this sense, which is enough for every norm and Gram matrix.

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from .._checks import concrete, describe, require_finite
+from .._checks import concrete, describe, require_finite, require_size
 from ._balanced_kernel import mean_rate, read_mode, safe_power
 
 
@@ -88,10 +88,10 @@ class BalancedModes(eqx.Module):
         after training.
 
         Raises:
-            ValueError: layer is not one of 1 to L.
+            ValueError, TypeError: layer is not one of 1 to L.
         """
         matrices = self.eta.shape[0]
-        if not 1 <= layer <= matrices:
+        if require_size(layer, "layer") > matrices:
             raise ValueError(f"layer must be one of the {matrices} weight matrices, 1 to {matrices}, got {layer}")
         scale = jnp.prod(self.eta[:layer] / mean_rate(self.eta))
         return scale * _power(self.right, self.values, 2 * layer / matrices)

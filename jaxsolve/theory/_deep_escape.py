@@ -16,6 +16,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from .._checks import concrete, require_positive
 from .._safe import safe_product
+from ._arguments import flow_time
 from ._balanced_kernel import mean_rate, read_rates
 
 
@@ -90,8 +91,8 @@ def escape_time(
 
 
 def _read(t: Any, start: Any, s: Any, eta: Any) -> tuple[Array, Array, Array, Array]:
-    t, start, s = (jnp.asarray(value) for value in (t, start, s))
-    dtype = jnp.result_type(t, start, s, float)
+    start, s = (jnp.asarray(value) for value in (start, s))
+    dtype = jnp.result_type(jnp.asarray(t), start, s, float)
     require_positive(start, "start")
     require_positive(s, "s")
-    return t.astype(dtype), start.astype(dtype), s.astype(dtype), read_rates(eta, dtype)
+    return flow_time(t, dtype), start.astype(dtype), s.astype(dtype), read_rates(eta, dtype)

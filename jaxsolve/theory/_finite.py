@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._checks import require_finite, require_not_negative
+from .._checks import require_finite, require_not_negative, require_size
 from .._regime import KERNEL_CHANGE, Regime
 from .._safe import nonzero, safe_sqrt
 from ._reduced_line import ReducedLine, Timescale
@@ -71,14 +71,16 @@ def classify_network(
 
     Raises:
         ValueError: a scale or rate is negative or not finite, the window is empty, width < 1 or a rate zero.
+        TypeError: width is not an integer.
     """
     named = {"sigma_u": sigma_u, "sigma_w": sigma_w, "eta_u": eta_u, "eta_w": eta_w, "rho": rho}
     for name, value in named.items():
         require_not_negative(value, name)
     for name, value in {"gamma": gamma, "y": y}.items():
         require_finite(value, name)
-    if width < 1 or not (eta_u > 0 and eta_w > 0):
-        raise ValueError(f"width must be >= 1 and both rates > 0, got {width}, {eta_u}, {eta_w}")
+    require_size(width, "width")
+    if not (eta_u > 0 and eta_w > 0):
+        raise ValueError(f"both rates must be > 0, got {eta_u}, {eta_w}")
     if not 0 <= window[0] < window[1]:
         raise ValueError(f"window must be two increasing times >= 0, got {window}")
     uu, vv = (jnp.asarray(width * sigma**2 / eta) for sigma, eta in ((sigma_u, eta_u), (sigma_w, eta_w)))

@@ -12,8 +12,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from .._checks import describe
-from .._problem import Problem
+from .._problem import Problem, require_problem
 from .._safe import nonzero, safe_sqrt
 
 
@@ -141,8 +140,7 @@ def _curvature_ratio(problem: Problem, params: PyTree) -> Float[Array, ""]:
 
 def _point(problem: Problem, params: PyTree) -> PyTree:
     """The parameters at which to measure. Raises TypeError for what is no problem."""
-    if not isinstance(problem, Problem):
-        raise TypeError(f"laziness is that of a Problem, got {describe(problem)}")
+    require_problem(problem)
     return problem.params if params is None else params
 
 

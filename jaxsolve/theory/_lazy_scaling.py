@@ -7,6 +7,7 @@ centred problem with `Scaling.lazy(alpha)`: the flow of $\alpha (f - f_0)$ under
 from typing import NamedTuple
 
 import jax.numpy as jnp
+from jax.scipy.special import xlogy
 from jaxtyping import Array, Float, Real
 
 from .._checks import require_size
@@ -30,7 +31,7 @@ class PowerLaw(NamedTuple):
         """The power itself, with constant 1: only ratios of two values are meaningful."""
         width, alpha = (jnp.asarray(value, jnp.result_type(float)) for value in (width, alpha))
         # Over logarithms, so that neither factor overflows by itself.
-        return jnp.exp(self.width * jnp.log(width) + self.alpha * jnp.log(alpha))
+        return jnp.exp(xlogy(self.width, width) + xlogy(self.alpha, alpha))
 
 
 class LazyScaling(NamedTuple):

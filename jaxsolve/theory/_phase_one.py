@@ -10,6 +10,7 @@ from typing import ClassVar, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
+from .._checks import require_positive
 from .._dynamics import Assumption, Quantity, View
 from .._problem import Problem
 from .._safe import nonzero, safe_product, safe_sqrt
@@ -138,11 +139,15 @@ def early_overlaps(
         >>> r = js.theory.early_overlaps(start, 1.0, s=1.0, a=1.0, b=1.0)
         >>> print(*(f"{value:.3f}" for value in r))  # sinh(2) and cosh(2)
         3.627 3.762 3.762 3.627 3.762
+
+    Raises:
+        ValueError: t is negative, or b not positive.
     """
     dtype = jnp.result_type(jnp.asarray(start), float)
     r1, r2, r3, r4, r5 = jnp.asarray(start, dtype)
-    s, a, b, t = (jnp.asarray(value, dtype) for value in (s, a, b, t))
-    root = safe_sqrt(b)
+    require_positive(b, "b")
+    s, a, b = (jnp.asarray(value, dtype) for value in (s, a, b))
+    t, root = flow_time(t, dtype), jnp.sqrt(b)
     angle = s * root * t
     # In terms of w = W Sigma beta/sqrt(b) and the part z of W beta that does not grow, z = W beta - (a/sqrt(b)) w.
     ww, aw, share = r5 / b, r4 / root, a / root

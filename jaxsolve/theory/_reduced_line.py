@@ -63,6 +63,8 @@ class ReducedLine(eqx.Module):
     ) -> "ReducedLine":
         """From the paper's P, Q (eq. 9) and phi (eq. 21).
 
+        Derivatives by P and Q exist where both are > 0 (else they are NaN); those of `from_layers` always.
+
         Raises:
             ValueError: P, Q or k is negative, or phi^2 > 4 P Q, which no pair of layers has.
         """

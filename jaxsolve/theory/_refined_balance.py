@@ -63,8 +63,13 @@ def balance_offsets(conserved: Float[ArrayLike, " hidden"]) -> Float[Array, " ma
     Example:
         >>> print(js.theory.balance_offsets(jnp.array([1.0, 2.0])))
         [-3. -2.  0.]
+
+    Raises:
+        ValueError: conserved is no vector.
     """
     conserved = jnp.asarray(conserved, jnp.result_type(jnp.asarray(conserved), float))
+    if conserved.ndim != 1:
+        raise ValueError(f"conserved must hold a factor for each pair of layers, shape (L - 1,), got {conserved.shape}")
     sums = jnp.cumsum(conserved[::-1])[::-1]
     return jnp.concatenate([-sums, jnp.zeros_like(sums[:1])])
 

@@ -56,9 +56,9 @@ def spectral_velocity(
             width < 1.
         TypeError: width is not an integer.
     """
+    beta, gradient = as_floats(beta, "beta"), as_floats(gradient, "gradient")
     if beta.ndim != 2 or beta.shape != gradient.shape:
         raise ValueError(f"beta and gradient must be matrices of one shape (d, c), got {beta.shape}, {gradient.shape}")
-    beta, gradient = as_floats(beta, "beta"), as_floats(gradient, "gradient")
     delta = as_floats(delta, "delta").astype(beta.dtype)
     eta_a, eta_w = (as_positive(eta, name).astype(beta.dtype) for eta, name in ((eta_a, "eta_a"), (eta_w, "eta_w")))
     u, values, vt = jnp.linalg.svd(beta, full_matrices=False)

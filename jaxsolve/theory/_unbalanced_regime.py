@@ -5,9 +5,11 @@ section 4 (arXiv 2406.06158).
 """
 
 import enum
-import math
 
-from .._checks import require_kind, require_size
+import numpy as np
+from jaxtyping import ArrayLike, Real
+
+from .._checks import concrete, describe, is_real, require_size
 
 
 class UnbalancedRegime(enum.Enum):
@@ -23,7 +25,7 @@ class UnbalancedRegime(enum.Enum):
     DELAYED_RICH = "rich after a delay"
 
 
-def unbalanced_regime(in_size: int, width: int, out_size: int, delta: float) -> UnbalancedRegime:
+def unbalanced_regime(in_size: int, width: int, out_size: int, delta: Real[ArrayLike, ""]) -> UnbalancedRegime:
     """The regime of f(x) = A^T W x when all delta_k are large against the learnt map, by their sign.
 
     With delta_k = eta_w |a_k|^2 - eta_a |w_k|^2 >> 0 (upstream) the read-out A hardly moves, and the first layer alone
@@ -52,8 +54,10 @@ def unbalanced_regime(in_size: int, width: int, out_size: int, delta: float) -> 
     in_size, width, out_size = (
         require_size(size, name) for size, name in ((in_size, "in_size"), (width, "width"), (out_size, "out_size"))
     )
-    require_kind(delta, (int, float), "delta", "a number: all delta_k have one sign")
-    if math.isnan(delta):
+    known = concrete(delta)
+    if known is None or known.ndim or not is_real(known):
+        raise TypeError(f"delta must be a number: all delta_k have one sign, got {describe(delta)}")
+    if np.isnan(known):
         raise ValueError("delta must be a number, whose sign is that of all delta_k, got nan")
     if delta == 0:
         return UnbalancedRegime.RICH

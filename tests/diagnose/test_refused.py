@@ -77,6 +77,16 @@ def test_test_inputs_that_integers_would_round(x, test):
         js.diagnose(EMBEDDING, x, Y, test=(test, Y), steps=1)
 
 
+@pytest.mark.parametrize("check", [js.diagnose, lambda net, *data, **options: js.coordinate_check(
+    lambda width, key: net, [2, 4], *data, **options)], ids=["diagnose", "coordinate_check"])  # fmt: skip
+def test_labels_that_are_no_tree_of_the_parameters(check):
+    net = jax.tree_util.Partial(lambda p, x: p["w"] @ x, {"w": jnp.ones((1, 3))})
+    labels = {"w": "freeze"}
+    transforms = {"freeze": optax.set_to_zero()}
+    with pytest.raises(ValueError, match=r"lambda params: jax.tree_util.Partial\(f, labels\)"):
+        check(net, X, Y, optimizer=optax.multi_transform(transforms, labels), steps=1)
+
+
 WIDER = eqx.nn.MLP(3, 1, 5, 1, jnp.tanh, key=jr.key(0))
 DEEPER = eqx.nn.MLP(3, 1, 4, 2, jnp.tanh, key=jr.key(0))
 

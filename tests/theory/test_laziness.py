@@ -203,5 +203,5 @@ def test_float32_keeps_its_digits():
 def test_a_network_is_refused(getkey, as_users):
     net = small(1.0, 1, "relu").net
     for function in (laziness, curvature_ratio):
-        with pytest.raises(TypeError, match="that of a Problem"):
+        with pytest.raises(TypeError, match="must be a jaxsolve.Problem"):
             function(net)
