@@ -34,6 +34,7 @@ class DescentState(AbstractState):
     optimizer_state: PyTree
     limit: Float[Array, ""]  # a loss above it has diverged
     targets: Int[Array, " times"]  # the steps to save at
+    last: Int[Array, ""]  # the step after which the run is given up
     saves: Saves
     steps: Int[Array, ""]
     done: Bool[Array, ""]
@@ -76,7 +77,7 @@ class Descent(AbstractMarching):
             observables are those of the inputs as they are.
         rate: the gradient-flow time that a step stands for, a number > 0 or a function of the steps made so far, such
             as the optimiser's own schedule. None if the optimiser shows it.
-        max_steps: steps before the run is given up.
+        max_steps: steps before the run is given up; without `until` it is after the last one of a schedule that ends.
         divergence_factor: growth of the loss, > 1, at which a run has diverged; inf waits for overflow.
         factory, momentum: the former way of giving an optimiser, `Descent(optax.sgd, 0.1, momentum=0.9)`.
 
@@ -169,10 +170,10 @@ class Descent(AbstractMarching):
         """The number of steps after which each time is observed; `max_steps + 1` for what is never reached."""
         return self._nearest(ts)[0]
 
-    def _nearest(self, ts: Float[Array, " times"]) -> tuple[Int[Array, " times"], Float[Array, " times"]]:
+    def _nearest(self, ts: Float[Array, " times"]) -> tuple[Int[Array, " times"], Float[Array, " times"], Array]:
         if self.schedule is not None:
             return nearest_steps(self.schedule, ts, self.max_steps)
-        return nearest_step(ts, self._per_step(ts.dtype), self.max_steps)
+        return *nearest_step(ts, self._per_step(ts.dtype), self.max_steps), jnp.asarray(self.max_steps)
 
     def _after(self, state: "DescentState") -> tuple[Float[Array, ""], Float[Array, ""]]:
         """The time at the end of the next step, and what it has lost by rounding."""
@@ -189,13 +190,12 @@ class Descent(AbstractMarching):
         self._check(problem)
         optimizer = self.optimizer.astype(dtype).value
         ts = ts.astype(dtype)
-        targets = self.steps(ts)
+        targets, times, last = self._nearest(ts)
         start = jax.tree.map(
             lambda leaf, p: jnp.where(targets.reshape((-1,) + (1,) * p.ndim) == 0, p[None], leaf),
             empty_saves(ts, params).saved,
             params,
         )
-        times = self.times(ts)
         unknown = jnp.isnan(times)  # beyond a rate that is no number
         saves = Saves(jnp.where(unknown, ts, times), start, jnp.sum(targets == 0))
         f = problem.outputs(params)
@@ -220,6 +220,7 @@ class Descent(AbstractMarching):
             optimizer_state=optimizer_state,
             limit=jnp.where(grows(optimizer, params), self._limit(problem, f, loss), jnp.inf),
             targets=targets,
+            last=last if self.until is None else jnp.asarray(self.max_steps),  # it may still be met
             saves=saves,
             steps=jnp.zeros((), int),
             done=~alive | ~valid | met | saves.complete,
@@ -263,7 +264,7 @@ class Descent(AbstractMarching):
 
         t, lost = self._after(state)
         met = is_met(self.until, lambda: View(problem, t, params))
-        exhausted = (steps >= self.max_steps) & ~saves.complete
+        exhausted = (steps >= state.last) & ~saves.complete
         result = RESULTS.where(exhausted, RESULTS.max_steps, state.result)
         result = RESULTS.where(met, RESULTS.event, result)
         new = DescentState(
@@ -273,6 +274,7 @@ class Descent(AbstractMarching):
             optimizer_state=optimizer_state,
             limit=state.limit,
             targets=state.targets,
+            last=state.last,
             saves=state.saves,
             steps=steps,
             done=met | saves.complete | exhausted,

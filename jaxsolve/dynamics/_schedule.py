@@ -39,11 +39,12 @@ class GivenSchedule(AbstractSchedule):
 
 def nearest_steps(
     schedule: AbstractSchedule, ts: Float[Array, " times"], max_steps: int
-) -> tuple[Int[Array, " times"], Float[Array, " times"]]:
+) -> tuple[Int[Array, " times"], Float[Array, " times"], Int[Array, ""]]:
     """For each time the step that ends nearest to it, and when it does; `max_steps + 1` for what is never reached.
 
     Of steps that end at one time, as where a schedule has come to zero, it is the first. Times beyond a step whose rate
-    is negative or no finite number are NaN.
+    is negative or no finite number are NaN. The last number is the step after which no time passes any more, if a time
+    lies beyond it, else `max_steps`.
     """
     dtype = ts.dtype
     slack = 1 + jnp.finfo(dtype).eps ** 0.5  # the last time of a schedule, summed up by the user, is still reached
@@ -51,7 +52,7 @@ def nearest_steps(
     last = jnp.max(finite)
 
     def look(carry):
-        first, start, lost, last_end, steps, times = carry
+        first, start, lost, last_end, steps, times, moving = carry
         index = first + jnp.arange(BLOCK)
         rates = jnp.where(index < max_steps, jax.vmap(lambda step: schedule.rate(step, dtype))(index), 0)
         rates = jnp.where(jnp.isfinite(rates) & (rates >= 0), rates, jnp.nan)
@@ -61,7 +62,8 @@ def nearest_steps(
         at = jnp.max(jnp.where(made, jnp.arange(BLOCK)[None, :], -1), axis=1)
         steps = jnp.where(at >= 0, first + at + 1, steps)
         times = jnp.where(at >= 0, ends[at], times)
-        return first + BLOCK, ends[-1], missed[-1], jnp.nanmax(jnp.append(ends, last_end)), steps, times
+        moving = jnp.maximum(moving, jnp.max(jnp.where(rates > 0, index + 1, 0)))
+        return first + BLOCK, ends[-1], missed[-1], jnp.nanmax(jnp.append(ends, last_end)), steps, times, moving
 
     def searching(carry):
         first, start, *_ = carry
@@ -69,9 +71,10 @@ def nearest_steps(
 
     zeros = jnp.zeros_like(finite)
     none = jnp.zeros((), dtype)
-    begin = (jnp.zeros((), int), none, none, none, zeros.astype(int), zeros)
-    _, start, _, end, steps, times = jax.lax.while_loop(searching, look, begin)
+    begin = (jnp.zeros((), int), none, none, none, zeros.astype(int), zeros, jnp.zeros((), int))
+    _, start, _, end, steps, times, moving = jax.lax.while_loop(searching, look, begin)
     beyond = jnp.isinf(ts) | (finite > slack * end)
     unknown = jnp.isnan(start) & beyond
     never = jnp.where(jnp.isinf(ts), ts, jnp.where(unknown, jnp.nan, finite))
-    return jnp.where(beyond, max_steps + 1, steps), jnp.where(beyond, never, times)
+    moving = jnp.where(start <= last, moving, max_steps)  # else the search has not come to the end
+    return jnp.where(beyond, max_steps + 1, steps), jnp.where(beyond, never, times), moving

@@ -225,6 +225,7 @@ def test_a_schedule_that_ends_is_followed_to_its_end_and_not_beyond():
     assert str(result_names(result_code(beyond.result))) == "max_steps"
     np.testing.assert_allclose(beyond.t_end, end, rtol=cases.eps(20))
     np.testing.assert_array_equal(np.isnan(beyond["loss"]), [False, True])
+    assert beyond.stats.steps == 20  # and does not go on to max_steps at a rate of zero
 
 
 def test_a_condition_sees_the_time_of_the_schedule():
