@@ -5,10 +5,9 @@ import warnings
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._checks import require_finite, require_not_negative
+from .._checks import real_array, require_finite, require_not_negative
 
 
 class Optimisers(enum.Enum):
@@ -37,14 +36,8 @@ def spelt(optimisers: Optimisers, optimizers: Optimisers | None) -> Optimisers:
 
 def floats(value: Any, name: str) -> Float[Array, "..."]:
     """A number or an array as floats, of the dtype given if it is one; raises TypeError for anything else."""
-    try:
-        array = jnp.asarray(value)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{name} must be a number or an array of numbers, got {value!r}") from error
-    if not (jnp.issubdtype(array.dtype, jnp.number) or array.dtype == jnp.bool_):
-        raise TypeError(f"{name} must be a number or an array of numbers, got {value!r}")
-    dtype = array.dtype if jnp.issubdtype(array.dtype, jnp.floating) else jnp.result_type(float)
-    return jax.lax.convert_element_type(array, dtype)  # never weakly typed: a weak leaf would recompile
+    array = real_array(value, name)
+    return jax.lax.convert_element_type(array, array.dtype)  # never weakly typed: a weak leaf would recompile
 
 
 def check_hyperparameters(sigma, eta, gamma, bias_sigma, bias_eta) -> None:

@@ -183,11 +183,12 @@ class Scaling(eqx.Module):
         Raises:
             ValueError: alpha is not positive.
         """
+        alpha = floats(alpha, "alpha")
         known = concrete(alpha)
         if known is not None and not (known > 0).all():
-            raise ValueError(f"lazy needs alpha > 0, got {alpha}")
+            raise ValueError(f"lazy needs alpha > 0, got {known.tolist()}")
         law = _laws.ntk_with_gain if gain else _laws.ntk
-        slower = 1 / floats(alpha, "alpha") ** 2
+        slower = 1 / alpha**2
         return ScalingRule(law, alpha, sigma=sigma, eta=floats(eta, "eta") * slower).with_bias(eta=slower)
 
     @staticmethod

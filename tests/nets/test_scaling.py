@@ -155,12 +155,30 @@ def test_bad_values(make, message):
 
 @pytest.mark.usefixtures("as_users")
 def test_bad_types():
-    with pytest.raises(TypeError, match="sigma must be a number or an array of numbers, got 'big'"):
+    with pytest.raises(TypeError, match="sigma must be an array of real numbers, got str 'big'"):
         Scaling.ntk(sigma="big")
-    with pytest.raises(TypeError, match="eta must be a number or an array of numbers"):
+    with pytest.raises(TypeError, match="eta must be an array of real numbers"):
         Scaling([1.0], [1.0], None)
+    for number in (1j, "2", None, 10**30):
+        with pytest.raises(TypeError, match=f"alpha must be an array of real numbers, got {type(number).__name__}"):
+            Scaling.lazy(number)
     with pytest.raises(TypeError, match="c_eta_w"):
         Scaling.from_exponents(c_gamma=0.0, c_u=0.0, c_w=0.0, c_eta_u=0.0)  # pyright: ignore[reportCallIssue]
+
+
+@pytest.mark.usefixtures("as_users")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Scaling.ntk(gamma=1j),
+        lambda: Scaling.ntk(eta=2 + 1j),
+        lambda: Scaling.ntk().with_bias(sigma=1j),
+        lambda: Scaling([1j, 1.0], [1.0, 1.0], [1.0, 1.0]),
+    ],
+)
+def test_complex_numbers_do_not_lose_their_imaginary_part(make):
+    with pytest.raises(TypeError, match="must be an array of real numbers, got (complex|list)"):
+        make()
 
 
 def test_nothing_raises_inside_a_trace_but_valid_tells():
