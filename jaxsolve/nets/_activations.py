@@ -145,7 +145,7 @@ def find_activation(activation: str | Activation | Callable[[Array], Array]) -> 
 
     Raises:
         ValueError: the name is not known.
-        TypeError: the argument is neither a name nor callable.
+        TypeError: the argument is neither a name nor callable, or it holds arrays.
     """
     known = {a.name: a for a in (*_PLAIN, leaky_relu(), softplus())}
     if isinstance(activation, Activation):
@@ -158,5 +158,10 @@ def find_activation(activation: str | Activation | Callable[[Array], Array]) -> 
         for one in _PLAIN:
             if one.fn is activation:  # jax.nn.relu is the relu
                 return one
+        try:
+            hash(activation)
+        except TypeError as error:
+            message = f"activation must be a function without arrays, which would not train, got {describe(activation)}"
+            raise TypeError(message) from error
         return Activation(getattr(activation, "__name__", "custom"), activation)
     raise TypeError(f"activation must be a name, an Activation or a function, got {activation!r}")
