@@ -11,11 +11,11 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array, Key
 
-from .._checks import concrete, describe, require_key
+from .._checks import concrete, describe, require_flag, require_key
 from .._equations import inside
 from .._memory import require_room
 from ._activations import Activation
-from ._init import AbstractInit, Shapes, Vectors, Weights
+from ._init import AbstractInit, Shapes, start_from, Vectors, Weights
 from ._padded import fan, keep, Kept, within
 from ._scaling import Scaling, ScalingRule
 
@@ -55,8 +55,7 @@ def build(
     `chain` is explained in `Shapes`. Where arrays may be padded, `kept` says how much of each belongs to the network.
     The weights `on_data` act on the data.
     """
-    if not isinstance(bias, bool):
-        raise TypeError(f"bias must be True or False, got {describe(bias)}")
+    bias = require_flag(bias, "bias")
     if not isinstance(init, AbstractInit):
         raise TypeError(f"init must be an initialisation such as nets.Gaussian(), got {describe(init)}")
     if not isinstance(scaling, Scaling | ScalingRule):
@@ -80,7 +79,7 @@ def build(
         raise ValueError(f"this network has {len(fans)} weight matrices, the Scaling is for {len(made)}")
     made = jax.tree.map(lambda leaf: leaf.astype(dtype), made)
     shapes = Shapes(tuple(weights), bias, dtype, chain, tuple(tuple(size) for size in kept))
-    start = init(shapes, made, key)
+    start = start_from(init, shapes, made, key)
     if not shapes.padded:
         return Parts(start.weights, start.biases, made)
     fits = jnp.all(jnp.stack([within(size, shape) for size, shape in zip(kept, weights, strict=True)]))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, Key
 
-from .._checks import concrete, describe, real_array, require_finite, require_not_negative
+from .._checks import concrete, describe, one_number, real_array, require_finite
 from .._safe import nonzero
 from ._padded import draw_normal, Kept
 from ._scaling import Scaling
@@ -88,7 +88,8 @@ class AbstractInit(eqx.Module):
         >>> class Ones(js.nets.AbstractInit):  # every weight of layer l is sigma_l
         ...     def __call__(self, shapes, scaling, key):
         ...         weights = [jnp.full(shape, sigma) for shape, sigma in zip(shapes.weights, scaling.sigma)]
-        ...         return js.nets.Start(tuple(weights), ())
+        ...         biases = [jnp.zeros(shape[0]) for shape in shapes.weights] if shapes.bias else ()
+        ...         return js.nets.Start(tuple(weights), tuple(biases))
         >>> net = js.nets.SingleNeuron(2, scaling=js.nets.Scaling.ntk(), init=Ones(), key=jax.random.key(0))
         >>> net.weights[0].tolist()
         [[1.0, 1.0]]
@@ -97,6 +98,16 @@ class AbstractInit(eqx.Module):
     @abc.abstractmethod
     def __call__(self, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
         """The start of a network with these shapes and hyperparameters; `key` is that of the network."""
+
+
+def start_from(init: AbstractInit, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
+    """What an initialisation draws; raises ValueError if it has not the shapes that were asked for."""
+    start = init(shapes, scaling, key)
+    wanted = (shapes.weights, tuple(shape[:1] for shape in shapes.weights) if shapes.bias else ())
+    given = (tuple(map(jnp.shape, start.weights)), tuple(map(jnp.shape, start.biases)))
+    if given != wanted:
+        raise ValueError(f"{type(init).__name__} needs weights and biases of shapes {wanted}, got {given}")
+    return start
 
 
 # Each use folds a number of its own into the network's key, so that the draws are independent: 0 for weights, 1 for
@@ -196,7 +207,7 @@ class Mirrored(AbstractInit):
         known = concrete(width)
         if known is not None and known % 2:
             raise ValueError(f"Mirrored needs an even width, got {known}")
-        weights, biases = self.init(shapes, scaling, key)
+        weights, biases = start_from(self.init, shapes, scaling, key)
         *below, last_hidden, readout = weights
         # Every index of the second half reads from its partner in the first. Behind a padded width all is 0 anyway.
         place = jnp.arange(shapes.weights[-1][1])
@@ -243,10 +254,7 @@ class NearParallel(AbstractInit):
     direction: Float[Array, " in"] | None
 
     def __init__(self, eps: Any, direction: Any = None):
-        require_not_negative(eps, "eps")
-        if jnp.ndim(eps) != 0:
-            raise ValueError(f"eps must be one number >= 0, got {describe(eps)}")
-        self.eps = jnp.asarray(eps, jnp.result_type(float))
+        self.eps = one_number(eps, "eps", zero=True)
         if direction is not None:
             require_finite(direction, "direction")
         self.direction = None if direction is None else jnp.asarray(direction, jnp.result_type(float))
@@ -284,7 +292,7 @@ class Given(AbstractInit):
         [9.0]
 
     Raises:
-        ValueError: the number or a shape of the arrays does not match the network, or a value is not finite.
+        ValueError: a value is not finite; or, when used, the number or a shape of the arrays does not match the network.
     """
 
     weights: Weights
@@ -301,9 +309,5 @@ class Given(AbstractInit):
                 require_finite(array, f"{name}[{index}]")
 
     def __call__(self, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
-        wanted = (shapes.weights, tuple(shape[:1] for shape in shapes.weights) if shapes.bias else ())
-        given = (tuple(w.shape for w in self.weights), tuple(b.shape for b in self.biases))
-        if given != wanted:
-            raise ValueError(f"Given needs weights and biases of shapes {wanted}, got {given}")
         cast = lambda arrays: tuple(jax.lax.convert_element_type(array, shapes.dtype) for array in arrays)
         return Start(cast(self.weights), cast(self.biases))

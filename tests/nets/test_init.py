@@ -9,6 +9,7 @@ import pytest
 import scipy.stats
 
 from jaxsolve.nets import (
+    AbstractInit,
     DeepLinear,
     Gaussian,
     Given,
@@ -19,6 +20,7 @@ from jaxsolve.nets import (
     rates,
     Shapes,
     Sphere,
+    Start,
     TwoLayerLinear,
 )
 from tests.cases import assert_fails, eps, inputs, scaling, X64
@@ -176,7 +178,7 @@ def test_near_parallel_bad_input(getkey):
             _start(NearParallel(0.1), sizes, getkey())
     with pytest.raises(ValueError, match=r"direction must have shape \(3,\), got \(2,\)"):
         _start(NearParallel(0.1, [1.0, 2.0]), (3, 4, 1), getkey())
-    with pytest.raises(ValueError, match="eps must be finite and >= 0, got -0.1"):
+    with pytest.raises(ValueError, match="eps must be one finite number >= 0, got -0.1"):
         NearParallel(-0.1)
     with pytest.raises(ValueError, match="direction must not be zero"):
         NearParallel(0.1, [0.0, 0.0])
@@ -290,19 +292,42 @@ def test_given_arrays_are_the_start(getkey):
 
 @pytest.mark.usefixtures("as_users")
 def test_given_wrong_shapes(getkey):
+    make = lambda init, bias=False: MLP(3, 2, 1, 1, bias=bias, scaling=scaling(2), init=init, key=getkey())
     good = [np.ones((2, 3)), np.ones((1, 2))]
     wanted = r"Given needs weights and biases of shapes \(\(\(2, 3\), \(1, 2\)\), \(\)\), got "
     for weights in ([np.ones((3, 2)), np.ones((1, 2))], good[:1], [*good, np.ones((1, 1))]):
         with pytest.raises(ValueError, match=wanted):
-            _start(Given(weights), (3, 2, 1), getkey())
+            make(Given(weights))
     with pytest.raises(ValueError, match=r"Given needs weights and biases of shapes .*\(\(2,\), \(1,\)\)\), got "):
-        _start(Given(good), (3, 2, 1), getkey(), bias=True)
+        make(Given(good), bias=True)
     with pytest.raises(ValueError, match=wanted):
-        _start(Given(good, [np.ones(2), np.ones(1)]), (3, 2, 1), getkey())
+        make(Given(good, [np.ones(2), np.ones(1)]))
     with pytest.raises(ValueError, match=r"weights\[1\] holds 1 value.* index \(0, 1\)"):
         Given([np.ones((2, 3)), [[1.0, np.nan]]])
     with pytest.raises(ValueError, match=r"biases\[0\] holds 2 value"):
         Given(good, [[np.inf, np.inf], [0.0]])
+
+
+class Ones(AbstractInit):
+    """No biases, and the last weights left out if `short`."""
+
+    short: bool = False
+
+    def __call__(self, shapes, scaling, key):
+        weights = tuple(jnp.ones(shape) for shape in shapes.weights)
+        return Start(weights[:-1] if self.short else weights, ())
+
+
+@pytest.mark.usefixtures("as_users")
+@pytest.mark.parametrize("within", [lambda init: init, Mirrored])
+def test_what_an_init_leaves_out_is_missed(within, getkey):
+    make = lambda init, bias: MLP(2, 4, 1, 1, bias=bias, scaling=scaling(2), init=within(init), key=getkey())
+    for init, bias in ((Ones(), True), (Ones(short=True), False)):
+        with pytest.raises(
+            ValueError, match=r"Ones needs weights and biases of shapes \(\(\(4, 2\), \(1, 4\)\), .*, got "
+        ):
+            make(init, bias)
+    assert len(make(Ones(), False).weights) == 2
 
 
 # --- all of them
