@@ -3,6 +3,7 @@
 from typing import Any
 
 import equinox as eqx
+import jax
 from jaxtyping import Array, Float
 
 from .._checks import describe
@@ -50,7 +51,8 @@ class FrozenKernel(AbstractFixedKernel):
     flow: AbstractMarching | None
 
     def __init__(self, at: Any = None, *, flow: AbstractMarching | None = None):
-        if at is not None and not isinstance(at, RunEnd) and not (isinstance(at, eqx.Module) and callable(at)):
+        network = callable(at) and any(map(eqx.is_inexact_array, jax.tree.leaves(at)))
+        if at is not None and not isinstance(at, RunEnd) and not network:
             raise TypeError(
                 "at must be a network such as traj.final.net, a dynamics.RunEnd, or None for the start, "
                 f"got {describe(at)}"

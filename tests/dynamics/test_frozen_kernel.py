@@ -222,6 +222,15 @@ def test_at_takes_the_kernel_of_another_network():
     assert np.abs(view.outputs - flow.outputs(0.505)).max() > 1e-3
 
 
+def test_at_takes_a_function_with_parameters():
+    net = jax.tree_util.Partial(lambda w, x: jnp.tanh(w @ x), jnp.ones((1, 2)))
+    problem = js.Problem(net, jnp.eye(2), jnp.ones((2, 1)))
+    start, at = (js.solve(problem, js.FrozenKernel(at=at), 1.0)["loss"] for at in (None, net))
+    np.testing.assert_allclose(at, start, rtol=cases.eps(10))
+    learnt = js.FrozenKernel(at=js.dynamics.RunEnd(js.GradientFlow(), 1.0))
+    assert js.solve(problem, learnt, 1.0)["loss"] > 1.01 * start  # of larger weights tanh is flatter
+
+
 @pytest.mark.parametrize("loss", ["mse", pytest.param("logistic", marks=pytest.mark.slow)])
 def test_every_lane_has_the_kernel_that_its_own_run_ends_with(loss):
     test = cases.inputs(jr.key(4)), jnp.array([[1.0], [-1.0], [1.0], [1.0]])
