@@ -176,3 +176,15 @@ def test_a_condition_of_ones_own(dynamics, tolerance):
     assert _name(trajectory) == "event"
     np.testing.assert_allclose(trajectory.t_end, np.log(10) / 2, rtol=tolerance)
     np.testing.assert_allclose(trajectory.final.params.w, 0.3, rtol=1e-6 if dynamics is GradientFlow else 0.02)
+
+
+class _SomeAbove(until.AbstractCondition):
+    def value(self, view):
+        return 2.0 - view.outputs.max(axis=0)
+
+
+@pytest.mark.usefixtures("as_users")
+@pytest.mark.parametrize("dynamics", [GradientFlow, lambda until: Descent(optax.sgd(0.01), until=until)])
+def test_a_condition_is_of_one_number(dynamics):
+    with pytest.raises(ValueError, match=r"the value of a condition must be one number, got an array of shape \(1,\)"):
+        solve(cases.modes([3.0], [2.0]), dynamics(until=_SomeAbove()), [1.0])

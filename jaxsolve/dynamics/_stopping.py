@@ -26,4 +26,9 @@ def at_last_time(until: AbstractCondition | None) -> RESULTS:
 
 def is_met(until: AbstractCondition | None, view: Callable[[], View]) -> Bool[Array, ""]:
     """Whether the condition holds; without one nothing is computed."""
-    return jnp.array(False) if until is None else until.value(view()) <= 0
+    if until is None:
+        return jnp.array(False)
+    value = until.value(view())
+    if jnp.shape(value):
+        raise ValueError(f"the value of a condition must be one number, got {describe(value)}")
+    return value <= 0
