@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from .. import dmft, nets
 from .._brief import brief_jit, traced
-from .._checks import concrete, describe, one_number, require_flag, require_power_of_two, require_size
+from .._checks import concrete, one_number, require_flag, require_power_of_two, require_size
 from .._clock import nearest_step
 from .._dynamics import Assumption, NotApplicable, Quantity, Validity
 from .._problem import Problem
@@ -93,10 +93,9 @@ class RichLimit(AbstractApproximation):
         self.rate = None if rate is None else one_number(rate, "rate")
         self.nodes, self.samples = require_size(nodes, "nodes"), require_size(samples, "samples")
         require_power_of_two(self.samples, "samples", least=4 * dmft.GROUPS)
-        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-            raise ValueError(f"seed must be an integer >= 0, got {describe(seed)}")
+        self.seed = require_size(seed, "seed", least=0)
         self.memory = None if memory is None else require_size(memory, "memory")
-        self.seed, self.at_any_richness = seed, require_flag(at_any_richness, "at_any_richness")
+        self.at_any_richness = require_flag(at_any_richness, "at_any_richness")
 
     @property
     def name(self) -> str:
