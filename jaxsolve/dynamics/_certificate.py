@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from .. import nets
 from .._dynamics import Certificate
 from .._problem import Problem
-from .._safe import nonzero
+from .._safe import nonzero, norm
 
 
 def conserved_drift(problem: Problem, params: PyTree) -> Float[Array, ""]:
@@ -29,7 +29,8 @@ def conserved_drift(problem: Problem, params: PyTree) -> Float[Array, ""]:
 
 
 def _drift(before: nets.Conserved, now: nets.Conserved, frozen: Bool[Array, ""]) -> Float[Array, ""]:
-    drift = jnp.linalg.norm(now.value - before.value) / jnp.maximum(before.scale, now.scale)
+    # Of two layers that are 0 both the drift and the scale are.
+    drift = norm(now.value - before.value) / nonzero(jnp.maximum(before.scale, now.scale))
     # A term of a layer that is frozen (eta = 0) is infinite, and says nothing of the others.
     return jnp.where(frozen & ~jnp.isfinite(before.scale), 0, drift)
 
