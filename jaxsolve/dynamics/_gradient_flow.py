@@ -8,11 +8,12 @@ from jaxtyping import Array, Float
 
 from .._dynamics import AbstractChoice
 from .._problem import Problem
-from ..integrators import AbstractExponential
+from ..integrators import AbstractExponential, InertialFunctionSpace
 from ..until import AbstractCondition
 from ._choice import choose_integrator
 from ._flow import AbstractFlow, read_options
 from ._integrator import check_integrator
+from ._optimizer import require_scaling
 from ._system import AbstractSystem, ExponentialSystem, ParameterSystem
 
 
@@ -41,7 +42,7 @@ class GradientFlow(AbstractFlow, AbstractChoice):
 
     Raises:
         ValueError: the integrator gives no error estimate or is not for ordinary differential equations, a tolerance
-            is not positive.
+            is not positive; when used, the network's scaling is for Adam.
         TypeError: the integrator is no diffrax solver, `until` no condition.
 
     Warns:
@@ -75,6 +76,8 @@ class GradientFlow(AbstractFlow, AbstractChoice):
         max_steps: int = 100_000,
         land_on_ts: bool = False,
     ):
+        if isinstance(integrator, InertialFunctionSpace):
+            raise ValueError("InertialFunctionSpace is for momentum: MomentumFlow(tau=...) takes it by itself")
         self.integrator = None if integrator is None else check_integrator(integrator)
         self.rtol, self.atol, self.until, self.max_steps, self.land_on_ts = read_options(
             rtol, atol, until, max_steps, land_on_ts
@@ -92,6 +95,7 @@ class GradientFlow(AbstractFlow, AbstractChoice):
         return eqx.tree_at(lambda f: f.integrator, self, chosen, is_leaf=lambda leaf: leaf is None)
 
     def system(self, problem: Problem) -> AbstractSystem:
+        require_scaling(problem, lambda: False)
         integrator = self.choose(problem).integrator
         if isinstance(integrator, AbstractExponential):
             return ExponentialSystem(problem, integrator, self.rtol)

@@ -16,6 +16,7 @@ from ._flow import AbstractFlow, read_options
 from ._integrator import check_integrator
 from ._kinks import kinked
 from ._momentum_system import ExponentialMomentumSystem, MomentumSystem, Relaxation
+from ._optimizer import require_scaling
 from ._system import AbstractSystem
 
 
@@ -50,7 +51,8 @@ class MomentumFlow(AbstractFlow, AbstractChoice):
 
     Raises:
         ValueError: not exactly one of tau and mu, or it is not a number > 0; the integrator gives no error estimate or
-            is not for this equation, as `FunctionSpace` is not for mu; a tolerance is not positive.
+            is not for this equation, as `FunctionSpace` is not for mu; a tolerance is not positive; when used, the
+            network's scaling is for Adam.
         TypeError: the integrator is no diffrax solver, `until` no condition.
 
     Warns:
@@ -99,8 +101,10 @@ class MomentumFlow(AbstractFlow, AbstractChoice):
         )
         self.integrator = None if integrator is None else check_integrator(integrator)
         if isinstance(integrator, AbstractExponential) and not isinstance(integrator, FunctionSpace):
-            name = type(integrator).__name__
-            raise ValueError(f"{name} integrates gradient flow only; give MomentumFlow another integrator, or None")
+            raise ValueError(
+                "MomentumFlow takes integrators.FunctionSpace(), an integrator of diffrax such as diffrax.Tsit5(), "
+                f"or None to choose; got {type(integrator).__name__}"
+            )
         if isinstance(integrator, FunctionSpace) and tau is None:
             raise ValueError(
                 "FunctionSpace needs a constant relaxation time: give MomentumFlow tau=, or with mu= another integrator"
@@ -125,6 +129,7 @@ class MomentumFlow(AbstractFlow, AbstractChoice):
         return eqx.tree_at(lambda f: f.integrator, self, integrator, is_leaf=lambda leaf: leaf is None)
 
     def system(self, problem: Problem) -> AbstractSystem:
+        require_scaling(problem, lambda: False)
         integrator = self.choose(problem).integrator
         if isinstance(integrator, FunctionSpace) and self.tau is not None:
             return ExponentialMomentumSystem(problem, self.tau, integrator, self.rtol)

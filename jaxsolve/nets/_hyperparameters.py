@@ -13,7 +13,8 @@ from .._checks import real_array, require_finite, require_not_negative
 class Optimisers(enum.Enum):
     """Which optimisers a scaling is for: those under which it stays stable as the width grows.
 
-    Among the rules only `js.nets.Scaling.mup` depends on it; `js.Descent` refuses an optimiser of the wrong kind.
+    Among the rules only `js.nets.Scaling.mup` depends on it; `js.Descent` refuses an optimiser of the wrong kind, and
+    flows refuse a scaling for Adam.
 
     Example:
         >>> js.nets.Scaling.mup(adam=True).optimisers

@@ -292,7 +292,7 @@ class Given(AbstractInit):
         [9.0]
 
     Raises:
-        ValueError: a value is not finite; or, when used, the number or a shape of the arrays does not match the network.
+        ValueError: a value is not finite; when used, the number or a shape of the arrays does not match the network.
     """
 
     weights: Weights

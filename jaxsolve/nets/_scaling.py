@@ -157,9 +157,10 @@ class Scaling(eqx.Module):
         """The rule m = 1, sigma^2 = 1/fan_in (last layer 1/fan_in^2), eta = (fan_out, 1, ..., 1, 1/fan_in) (Yang & Hu).
 
         These rates are for gradient flow and SGD. `adam=True` gives those for Adam: (1, 1/fan_in, ..., 1/fan_in).
-        A `js.Descent` with the wrong kind of optimiser raises. The first rate of a convolution is its number of output
-        channels, not its fan_out: the window does not grow with the width. `js.nets.Transformer` divides the products
-        of queries and keys by the root of their size, where muP has the size itself: there they still grow in training.
+        A `js.Descent` with the wrong kind of optimiser raises, and a flow with the latter. The first rate of a
+        convolution is its number of output channels, not its fan_out: the window does not grow with the width.
+        `js.nets.Transformer` divides the products of queries and keys by the root of their size, where muP has the size
+        itself: there they still grow in training.
 
         Example:
             >>> js.nets.Scaling.mup()([(4, 16), (16, 16), (16, 1)]).eta.tolist()

@@ -7,7 +7,20 @@ import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from jaxsolve import CentralFlow, Descent, dynamics, GradientFlow, nets, observe, Problem, result_names, RodFlow, solve
+from jaxsolve import (
+    CentralFlow,
+    Descent,
+    dynamics,
+    GradientFlow,
+    MomentumFlow,
+    nets,
+    observe,
+    Problem,
+    result_names,
+    RodFlow,
+    solve,
+    StochasticFlow,
+)
 from tests import cases
 from tests.inside import complement, Cone, first_pairs, follow_pairs, result_code
 
@@ -124,7 +137,9 @@ def test_rmsprop_that_starts_with_infinite_steps_is_refused():
 def test_a_scaling_for_adam_is_refused_as_by_descent():
     net = nets.MLP(2, 16, 1, 1, "tanh", scaling=nets.Scaling.mup(adam=True), key=jax.random.key(0))
     problem = Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
-    for run in (Descent(optax.sgd(0.1)), CentralFlow(rate=0.1), RodFlow(0.1)):
+    descent = (Descent(optax.sgd(0.1)), CentralFlow(rate=0.1), RodFlow(0.1))
+    flows = (GradientFlow(), MomentumFlow(tau=0.1), StochasticFlow(0.1, key=jax.random.key(1)))
+    for run in (*descent, *flows):
         with pytest.raises(ValueError, match="scaling is mup for Adam, but the optimiser behaves like"):
             solve(problem, run, 1.0)
 

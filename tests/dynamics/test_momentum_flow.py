@@ -345,7 +345,11 @@ def test_an_implicit_integrator_passes_over_a_fast_relaxation():
         ({"mu": float("nan")}, ValueError, "mu must be one finite number > 0"),
         ({"tau": 1.0, "integrator": "Tsit5"}, TypeError, r"diffrax solver such as diffrax\.Tsit5\(\), got str 'Tsit5'"),
         ({"tau": 1.0, "integrator": diffrax.Euler()}, ValueError, "Euler gives no error estimate"),
-        ({"tau": 1.0, "integrator": ParameterSpace()}, ValueError, "ParameterSpace integrates gradient flow only"),
+        (
+            {"tau": 1.0, "integrator": ParameterSpace()},
+            ValueError,
+            "takes .*FunctionSpace.* or None .*; got ParameterSpace",
+        ),
         ({"mu": 1.0, "integrator": FunctionSpace()}, ValueError, "FunctionSpace needs a constant relaxation time"),
         ({"tau": 1.0, "rtol": 0.0}, ValueError, "rtol must be > 0 or None, got 0.0"),
         ({"tau": 1.0, "atol": -1.0}, ValueError, "atol must be > 0 or None"),
