@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from .._checks import require_flag, require_number, require_size
+from .._checks import require_flag, require_number, require_steps
 from .._dynamics import AbstractMarching, AbstractState, March, Quantity
 from .._problem import Problem
 from .._results import RESULTS
@@ -66,7 +66,7 @@ class FlowOptions(NamedTuple):
 def read_options(rtol: Any, atol: Any, until: Any, max_steps: Any, land_on_ts: Any) -> FlowOptions:
     """Checks what all flows take. Raises ValueError or TypeError as they say."""
     number = lambda value, name: None if value is None else require_number(value, name, "> 0 or None")
-    steps, land = require_size(max_steps, "max_steps"), require_flag(land_on_ts, "land_on_ts")
+    steps, land = require_steps(max_steps), require_flag(land_on_ts, "land_on_ts")
     return FlowOptions(number(rtol, "rtol"), number(atol, "atol"), check_until(until), steps, land)
 
 
@@ -194,6 +194,9 @@ class AbstractFlow(AbstractMarching):
         met = accept & is_met(self.until, lambda: system.view(t_now, y))
         exhausted = steps + rejected >= self.max_steps
         lost = accept & system.lost(y)
+        kept_solver = _where(accept, solver_state, state.solver_state)
+        if hasattr(solver_state, "evaluations"):  # those of a refused step have been made, too
+            kept_solver = kept_solver._replace(evaluations=solver_state.evaluations)
         result = state.result
         for ended, how in (
             (exhausted, RESULTS.max_steps),
@@ -207,7 +210,7 @@ class AbstractFlow(AbstractMarching):
             t=t_now,
             t_next=t_next,
             y=y,
-            solver_state=_where(accept, solver_state, state.solver_state),
+            solver_state=kept_solver,
             controller_state=controller_state,
             made_jump=made_jump,
             t_before=jnp.where(accept, t, state.t_before),

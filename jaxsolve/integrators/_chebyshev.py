@@ -36,7 +36,7 @@ class ChebyshevState(NamedTuple):
         radius: the spectral radius of the Jacobian, per time; inf before the first estimate.
         age: accepted steps since it was estimated.
         size: of the last accepted step, in time.
-        evaluations: of the vector field in all accepted steps; a product with its Jacobian counts as two.
+        evaluations: of the vector field in all steps that were handed on; a product with its Jacobian counts as two.
     """
 
     field: PyTree

@@ -14,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 from scipy.integrate import solve_ivp
 
 from jaxsolve import Certificate, GradientFlow, nets, observe, Problem, result_names, solve, theory, until
+from jaxsolve.integrators import InertialFunctionSpace, RungeKuttaChebyshev
 from tests import cases
 from tests.inside import conserved_drift, result_code
 
@@ -173,6 +174,18 @@ def test_evaluations_are_those_made():
     jax.effects_barrier()
     assert not state.done
     assert len(made) == 4 * 6 + 1 == int(flow.finish(problem, state).evaluations) - 2  # two before the first step
+
+
+def test_evaluations_of_a_refused_step_count():
+    """In a step without an estimate of the stiffness all evaluations are stages, 1 + sqrt(1 + 1.54 * 1.2 h r)."""
+    problem, flow = cases.modes([2.0], [1.0]), GradientFlow(RungeKuttaChebyshev(), rtol=1e-4, atol=1e-8)
+    advance = jax.jit(lambda s: flow.advance(problem, s, jnp.asarray(1)))
+    made = lambda s: int(flow.finish(problem, s).evaluations)
+    state = advance(jax.jit(lambda: flow.init(problem, jnp.array([50.0])))())
+    for size, refused in ((float(state.t_next - state.t), 0), (20.0, 1)):
+        end = advance(eqx.tree_at(lambda s: s.t_next, state, state.t + size))
+        assert end.rejected - state.rejected == refused
+        assert made(end) - made(state) == 1 + int(np.sqrt(1 + 1.54 * 1.2 * size))
 
 
 # until
@@ -350,6 +363,15 @@ def test_certificate_of_a_network_that_conserves_nothing(biased):
     assert np.isfinite(_certificate(biased[1]).trust)
 
 
+def test_two_layers_of_zeros_hide_no_drift_of_the_others():
+    scaling = nets.Scaling([1.0] * 4, [0.0, 0.0, 1.0, 1.0], [1.0] * 4)
+    problem = Problem(nets.DeepLinear(2, 4, 3, 1, scaling=scaling, key=jr.key(0)), jnp.eye(2), jnp.ones((2, 1)))
+    assert conserved_drift(problem, problem.params) == 0
+    moved = eqx.tree_at(lambda p: p.weights[2], problem.params, replace_fn=lambda w: 1.1 * w)
+    # The largest is that of the second and third, W_2 W_2^T - W_3^T W_3, where W_2 = 0.
+    np.testing.assert_allclose(conserved_drift(problem, moved), 1 - 1 / 1.1**2, rtol=cases.eps(10))
+
+
 # What is refused, and what is warned of
 
 
@@ -374,6 +396,11 @@ def test_too_fine_a_tolerance_is_warned_of():
             {"integrator": diffrax.SemiImplicitEuler()},
             ValueError,
             "not a solver for one ordinary differential equation",
+        ),
+        (
+            {"integrator": InertialFunctionSpace(cases.modes([1.0], [1.0]), 0.1)},
+            ValueError,
+            r"InertialFunctionSpace is for momentum: MomentumFlow\(tau=\.\.\.\) takes it",
         ),
         ({"integrator": diffrax.KenCarp4()}, ValueError, "not a solver for one ordinary differential equation"),
         ({"rtol": 0.0}, ValueError, "rtol must be > 0 or None, got 0.0"),
