@@ -153,6 +153,11 @@ def require_size(value: Any, name: str, *, least: int = 1) -> int:
     return int(value)
 
 
+def require_steps(value: Any) -> int:
+    """Returns how many steps are too many, an integer >= 1; steps are counted in int32, and no run gets to its end."""
+    return min(require_size(value, "max_steps"), 2_000_000_000)
+
+
 def warn_of_rounded_products(dtype: Any, stacklevel: int) -> None:
     """Warns where products of matrices of this dtype may be rounded: on accelerators, unless they are told."""
     config: Any = jax.config

@@ -10,7 +10,7 @@ import jax.random as jr
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from .._checks import concrete, describe, is_real, require_size
+from .._checks import concrete, describe, is_real, require_key, require_size, require_steps
 from .._clock import later, nearest_step, time_at, time_per_step
 from .._dynamics import AbstractMarching, AbstractState, is_key, March, Quantity, View
 from .._problem import Problem
@@ -136,8 +136,10 @@ class Descent(AbstractMarching):
             raise ValueError("an augmentation draws at random: give key= too, such as jax.random.key(0)")
         if augmentation is None and (batch_size is None) != (key is None):
             raise ValueError("batch_size and key go together: give both for mini-batches, neither for the full batch")
-        if key is not None and not is_key(key):
-            raise TypeError(f"key must be one such as jax.random.key(0), or None, got {describe(key)}")
+        if key is not None:
+            if not is_key(key):
+                raise TypeError(f"key must be one such as jax.random.key(0), or None, got {describe(key)}")
+            require_key(key)
         factor_known = concrete(divergence_factor)
         if factor_known is None or factor_known.ndim or not is_real(factor_known):
             raise TypeError(f"divergence_factor must be one number above 1, got {describe(divergence_factor)}")
@@ -148,7 +150,7 @@ class Descent(AbstractMarching):
         self.batch_size = None if batch_size is None else require_size(batch_size, "batch_size")
         self.key, self.augmentation = key, augmentation
         self.until = check_until(until)
-        self.max_steps = require_size(max_steps, "max_steps")
+        self.max_steps = require_steps(max_steps)
         self.divergence_factor = float(divergence_factor)
 
     @property

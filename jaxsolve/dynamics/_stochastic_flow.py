@@ -9,12 +9,13 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from .._checks import concrete, describe, is_real, one_number, require_size
+from .._checks import concrete, describe, is_real, one_number, require_key, require_steps
 from .._dynamics import AbstractMarching, AbstractState, is_key, March, Quantity, View
 from .._problem import Problem
 from .._results import RESULTS
 from .._safe import nonzero
 from ..until import AbstractCondition, fits
+from ._optimizer import require_scaling
 from ._saves import empty_saves, hold, PER_STEP, Saves
 from ._stopping import at_last_time, check_until, is_met
 
@@ -79,8 +80,9 @@ class StochasticFlow(AbstractMarching):
         max_steps: accepted and rejected steps before the run is given up.
 
     Raises:
-        ValueError: the temperature is not a number >= 0, or tau none > 0; the bounds are not in order.
-        TypeError: key is no `jax.random.key`, `until` no condition.
+        ValueError: the temperature is not a number >= 0, or tau none > 0; the bounds are not in order; key holds several;
+            when used, the network's scaling is for Adam.
+        TypeError: a number is none, key is no `jax.random.key`, `until` no condition.
 
     Example:
         >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -112,22 +114,18 @@ class StochasticFlow(AbstractMarching):
         until: AbstractCondition | None = None,
         max_steps: int = 10_000_000,
     ):
-        known = concrete(temperature)
-        if known is not None and not is_real(known):
-            raise TypeError(f"temperature must be one finite number >= 0, got {describe(temperature)}")
-        if known is not None and not (known.ndim == 0 and np.isfinite(known) and known >= 0):
-            raise ValueError(f"temperature must be one finite number >= 0, got {temperature}")
+        self.temperature = one_number(temperature, "temperature", zero=True)
         if key is None or not is_key(key):
             raise TypeError(f"key must be one such as jax.random.key(0), got {describe(key)}")
         bounds = concrete(change)
         if bounds is None or not is_real(bounds) or bounds.shape != (2,) or not 0 <= change[0] < change[1] < np.inf:
             raise ValueError(f"change must be two bounds, 0 <= lower < upper, such as (1e-4, 1e-2); got {change}")
-        self.temperature = jax.lax.convert_element_type(jnp.asarray(temperature), jnp.result_type(float))
+        require_key(key)
         self.key = key
         self.tau = None if tau is None else one_number(tau, "tau", hint="; without momentum, leave it out")
         self.change = (float(change[0]), float(change[1]))
         self.until = check_until(until)
-        self.max_steps = require_size(max_steps, "max_steps")
+        self.max_steps = require_steps(max_steps)
 
     @property
     def name(self) -> str:
@@ -145,6 +143,7 @@ class StochasticFlow(AbstractMarching):
         return ts
 
     def init(self, problem: Problem, ts: Float[Array, " times"]) -> StochasticState:
+        require_scaling(problem, lambda: False)
         params, dtype = problem.params, problem.x.dtype
         zero, ts = jnp.zeros((), dtype), ts.astype(dtype)
         valid = problem.valid & fits(self.until, problem) & jnp.isfinite(self.temperature) & (self.temperature >= 0)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from jax.flatten_util import ravel_pytree
 
-from jaxsolve import Descent, nets, observe, Problem, result_names, solve, theory, until
+from jaxsolve import Descent, GradientFlow, nets, observe, Problem, result_names, solve, StochasticFlow, theory, until
 from tests import cases
 from tests.inside import result_code
 
@@ -465,6 +465,22 @@ def test_a_million_rates_add_up_to_their_time_in_float32():
     np.testing.assert_allclose([run.ts[1], run.t_end], 100, rtol=2e-6)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda steps: Descent(optax.sgd(0.5), max_steps=steps),
+        lambda steps: Descent(optax.sgd(lambda count: 0.5), max_steps=steps),
+        lambda steps: GradientFlow(max_steps=steps),
+        lambda steps: StochasticFlow(0.0, key=jr.key(0), max_steps=steps),
+    ],
+)
+def test_more_steps_than_int32_counts(make):
+    with jax.enable_x64(False):
+        problem = cases.modes([1.0], [1.0])
+        for steps in (10**10, 2**31 - 1):
+            assert _name(solve(problem, make(steps), [0.0, 1.0])) == "successful"
+
+
 def test_max_steps_reached_with_the_last_time_is_success():
     trajectory = solve(cases.modes([1.0], [1.0]), Descent(optax.sgd(0.5), max_steps=4), [0.0, 1.0, 2.0])
     assert _name(trajectory) == "successful"
@@ -517,6 +533,11 @@ def test_mup_with_another_kind_of_optimiser_raises(factory, adam, advice):
         ({"momentum": 0.9}, ValueError, r"momentum belongs to the optimiser: Descent\(optax.sgd\(rate, momentum="),
         ({"batch_size": 2}, ValueError, "batch_size and key go together"),
         ({"key": jr.key(0)}, ValueError, "batch_size and key go together"),
+        (
+            {"batch_size": 1, "key": jr.split(jr.key(0), 3)},
+            ValueError,
+            r"key must be one key, got a batch of shape \(3,\)",
+        ),
         ({"batch_size": 0, "key": jr.key(0)}, ValueError, "batch_size must be an integer >= 1, got 0"),
         ({"batch_size": 2.0, "key": jr.key(0)}, TypeError, "batch_size must be an integer"),
         ({"until": 0.1}, TypeError, r"until must be a condition such as until\.loss_below"),

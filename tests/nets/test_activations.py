@@ -159,9 +159,7 @@ def test_unknown_activations():
         find_activation("rlu")
     with pytest.raises(TypeError, match="activation must be a name, an Activation or a function, got 3"):
         find_activation(3)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(
-        TypeError, match="activation must be a function without arrays, which would not train, got PReLU"
-    ):
+    with pytest.raises(TypeError, match="activation must be a function without arrays, which .* got PReLU"):
         find_activation(eqx.nn.PReLU())
     for beta in (0.0, -1.0, float("nan")):
         with pytest.raises(ValueError, match="softplus needs beta > 0, got"):
