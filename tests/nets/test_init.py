@@ -9,7 +9,6 @@ import pytest
 import scipy.stats
 
 from jaxsolve.nets import (
-    AbstractInit,
     DeepLinear,
     Gaussian,
     Given,
@@ -20,7 +19,6 @@ from jaxsolve.nets import (
     rates,
     Shapes,
     Sphere,
-    Start,
     TwoLayerLinear,
 )
 from tests.cases import assert_fails, eps, inputs, scaling, X64
@@ -306,28 +304,6 @@ def test_given_wrong_shapes(getkey):
         Given([np.ones((2, 3)), [[1.0, np.nan]]])
     with pytest.raises(ValueError, match=r"biases\[0\] holds 2 value"):
         Given(good, [[np.inf, np.inf], [0.0]])
-
-
-class Ones(AbstractInit):
-    """No biases, and the last weights left out if `short`."""
-
-    short: bool = False
-
-    def __call__(self, shapes, scaling, key):
-        weights = tuple(jnp.ones(shape) for shape in shapes.weights)
-        return Start(weights[:-1] if self.short else weights, ())
-
-
-@pytest.mark.usefixtures("as_users")
-@pytest.mark.parametrize("within", [lambda init: init, Mirrored])
-def test_what_an_init_leaves_out_is_missed(within, getkey):
-    make = lambda init, bias: MLP(2, 4, 1, 1, bias=bias, scaling=scaling(2), init=within(init), key=getkey())
-    for init, bias in ((Ones(), True), (Ones(short=True), False)):
-        with pytest.raises(
-            ValueError, match=r"Ones needs weights and biases of shapes \(\(\(4, 2\), \(1, 4\)\), .*, got "
-        ):
-            make(init, bias)
-    assert len(make(Ones(), False).weights) == 2
 
 
 # --- all of them

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxsolve.nets import MLP, Scaling
+from jaxsolve.nets import AbstractInit, Mirrored, MLP, Scaling, Start
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,25 @@ def test_what_no_network_is_made_of(change, error, message):
     plain = {"in_size": 2, "width": 4, "depth": 1, "out_size": 1, "scaling": Scaling.ntk(), "key": jax.random.key(0)}
     with pytest.raises(error, match=message):
         MLP(**(plain | change))
+
+
+class Ones(AbstractInit):
+    """Without biases, and without the last weights if `short`."""
+
+    short: bool = False
+
+    def __call__(self, shapes, scaling, key):
+        weights = tuple(jnp.ones(shape) for shape in shapes.weights)
+        return Start(weights[:-1] if self.short else weights, ())
+
+
+@pytest.mark.parametrize("within", [lambda init: init, Mirrored])
+@pytest.mark.usefixtures("as_users")
+def test_what_an_init_leaves_out_is_missed(within):
+    make = lambda init, bias: MLP(
+        2, 4, 1, 1, bias=bias, scaling=Scaling.ntk(), init=within(init), key=jax.random.key(0)
+    )
+    for init, bias in ((Ones(), True), (Ones(short=True), False)):
+        with pytest.raises(ValueError, match=r"Ones needs .* of shapes \(\(\(4, 2\), \(1, 4\)\), .*, got "):
+            make(init, bias)
+    assert len(make(Ones(), False).weights) == 2
