@@ -34,7 +34,7 @@ MAX_SIZE = 1_000_000  # samples, inputs, units and other sizes
 MAX_LAYERS = 100  # each is traced by itself
 MAX_NUMBERS = 20_000_000  # of an array, and of those on the way to it
 LAYERS = ("depth", "b")  # the arguments that count layers
-STEPS = ("max_steps", "root_find_max_steps", "index")  # integers that nothing of this size is made of
+STEPS = ("steps", "_begin", "index")  # ends of names of integers that nothing of this size is made of
 NEGLIGIBLE = 1_000_000  # a product of sizes that makes no large array
 
 ANY_STRING = (
@@ -154,7 +154,7 @@ def check_sizes(make: Callable[..., Any], arguments: Mapping[str, Any], where: s
     for name, parameter in inspect.signature(make).parameters.items():
         kinds = typing.get_args(parameter.annotation) or (parameter.annotation,)
         is_size = int in kinds and all(kind in (int, type(None), Padded) for kind in kinds)  # or several
-        if name not in arguments or not is_size or name in STEPS:
+        if name not in arguments or not is_size or name.endswith(STEPS):
             continue
         value = arguments[name]
         most = MAX_LAYERS if name in LAYERS else MAX_SIZE

@@ -59,6 +59,16 @@ def test_a_list_of_optimisers_is_a_chain():
         assert abs(end(js.Descent(other)) / expected - 1) > 1e-3
 
 
+def test_a_schedule_may_take_millions_of_steps():
+    """Nothing of that size is made."""
+    warm = {"type": "warmup_cosine_decay_schedule", "init_value": 0.0, "peak_value": 0.1}
+    warm |= {"warmup_steps": 1000, "decay_steps": 100_000}
+    line = {"type": "linear_schedule", "init_value": 0.1, "end_value": 0.0, "transition_steps": 4_000_000}
+    for rate in (warm, line | {"transition_begin": 2_000_000}):
+        descent = {"type": "Descent", "optimizer": {"type": "sgd", "learning_rate": rate}}
+        assert parse_config(_table(dynamics=descent)).dynamics.name == "Descent(sgd)"
+
+
 def test_batch_normalisation_has_its_state():
     image = np.random.default_rng(0).normal(size=(3, 1, 8, 8)).tolist()
     images = {"type": "Dataset", "x": image, "y": np.eye(3).tolist()}
