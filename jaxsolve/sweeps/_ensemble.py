@@ -197,8 +197,7 @@ def _read(outputs: Any, over: str) -> tuple[str, str]:
 
 
 def _require_axis(data: Any, axis: str, least: int) -> None:
-    sizes = getattr(data, "sizes", None)
-    if sizes is None:
+    if not (hasattr(data, "sizes") and hasattr(data, "dtype")):  # a whole dataset has no dtype
         raise TypeError(f"data must be a variable of a dataset, such as ds['test_outputs'], got {describe(data)}")
-    if sizes.get(axis, 0) < least:
-        raise ValueError(f"data must have an axis {axis!r} of {least} or more members, got axes {dict(sizes)}")
+    if data.sizes.get(axis, 0) < least:
+        raise ValueError(f"data must have an axis {axis!r} of {least} or more members, got axes {dict(data.sizes)}")

@@ -99,6 +99,8 @@ def test_what_is_refused():
         ensemble_error(outputs, np.ones((4, 1)))
     with pytest.raises(TypeError, match="a variable of a dataset, such as"):
         ensemble_variance(outputs.values)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="a variable of a dataset, such as"):
+        ensemble_error(outputs.to_dataset(name="outputs"), np.ones((4, 2)))  # pyright: ignore[reportArgumentType]
 
 
 def test_members_that_failed_are_none():
