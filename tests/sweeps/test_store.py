@@ -848,6 +848,29 @@ def test_lock(tmp_path):
     second.release()
 
 
+def test_what_is_left_of_nothing_is_removed_before_the_lock_is_given_back(tmp_path, monkeypatch):
+    """Another process may take the lock at once: then its file and its name are that one's."""
+    path, release = tmp_path / "run.zarr", Lock.release
+
+    def wrong(rate, kind, start):
+        raise Stop
+
+    def handed_over(lock):
+        release(lock)
+        monkeypatch.setattr(Lock, "release", release)
+        (path / "_jaxsolve").mkdir(parents=True, exist_ok=True)
+        other.acquire()
+
+    (path / "_jaxsolve").mkdir(parents=True)
+    other = Lock(path)
+    monkeypatch.setattr(Lock, "release", handed_over)
+    with pytest.raises(Stop):
+        _run(path, wrong)
+    with pytest.raises(BlockingIOError, match=f"is being written by process {os.getpid()} on "):
+        Lock(path).acquire()
+    other.release()
+
+
 @pytest.mark.parametrize("error", [OSError(errno.EOPNOTSUPP, "Operation not supported"), NotImplementedError("flock")])
 def test_file_systems_without_locks_are_warned_of(tmp_path, monkeypatch, error):
     def refuse(*args):

@@ -237,16 +237,15 @@ class HeldStore(AbstractOnDisk):
 
     def _leave(self) -> None:
         """Gives the lock back, and leaves nothing behind where nothing has begun."""
-        nothing = self._lock.held and not _layout.has_manifest(self.path)
-        self._lock.release()
-        if nothing:
+        if self._lock.held and not _layout.has_manifest(self.path):
             with contextlib.suppress(OSError):
                 remove_partial(self.path)
-                for name in (LOCK, WRITER):
+                for name in (WRITER, LOCK):  # without its file another process may take the lock
                     (self.path / OURS / name).unlink(missing_ok=True)
                 (self.path / OURS).rmdir()
                 if self._made:
                     self.path.rmdir()
+        self._lock.release()
 
 
 class JoinedStore(AbstractOnDisk):
