@@ -18,6 +18,7 @@ import time
 import traceback
 from typing import Any
 
+import cloudpickle
 import distributed
 import jax
 import jax.numpy as jnp
@@ -27,7 +28,7 @@ import pytest
 from jaxsolve import Descent, nets, observe, Problem, sweep
 from tests import cases
 from tests.sweeps import faults
-from tests.sweeps.inside import _dask, _layout, _zarr, Conditions, OutOfMemory
+from tests.sweeps.inside import _dask, _layout, _plan, _zarr, Conditions, OutOfMemory
 
 
 TS = (0.0, 0.3, 1.0)
@@ -490,6 +491,33 @@ def test_lanes_that_do_not_arrive(client, tmp_path, monkeypatch):
     monkeypatch.setattr(_layout, "PATIENCE", 0.0)
     with _changed(client, change), pytest.raises(OSError, match=r"30 lanes that other processes wrote to .*run\.zarr"):
         _run(_modes(), store=tmp_path / "run.zarr", executor=client)
+
+
+@pytest.mark.slow
+def test_threads_of_a_worker_share_what_they_compile(monkeypatch):
+    """Both begin at the same time, and each combination is traced once: here by the only worker, in this process."""
+    traced, trace = collections.Counter(), _plan.Plan.trace
+    together = threading.Barrier(2)
+
+    def noting(plan, group, devices=None, size=None):
+        if threading.current_thread() is not threading.main_thread():
+            traced[group.name] += 1
+        return trace(plan, group, devices, size)
+
+    def loading(content, loads=cloudpickle.loads):
+        with contextlib.suppress(threading.BrokenBarrierError):
+            together.wait(2.0)
+        return loads(content)
+
+    monkeypatch.setattr(_plan.Plan, "trace", noting)
+    options: dict[str, Any] = {"n_workers": 1, "threads_per_worker": 2, "processes": False, "dashboard_address": ":0"}
+    with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
+        client.submit(sum, [1, 2]).result()
+        with monkeypatch.context() as patch:
+            patch.setattr(cloudpickle, "loads", loading)
+            data = _run(_modes(), {**AXES, "kind": ["slow"]}, executor=client)
+    _same(data, _run(_modes(), {**AXES, "kind": ["slow"]}))
+    assert traced == {"0": 1}
 
 
 @pytest.mark.slow

@@ -114,25 +114,22 @@ def packed(plan: Plan, path: Path | None, conditions: Conditions) -> bytes:
 
 def work(blob: bytes, group: str, size: int, lanes: np.ndarray) -> Receipt:
     """Runs some lanes of a group, in batches of `size`, and leaves them where `packed` was told."""
-    return _worker(blob).run(group, size, lanes)
-
-
-@functools.lru_cache(maxsize=1)
-def _worker(blob: bytes) -> "_Worker":
-    return _Worker(blob, fresh=_worker.cache_info().currsize == 0)
+    with _beginning:
+        worker = _worker(blob)
+    return worker.run(group, size, lanes)
 
 
 class _Worker:
     """A sweep in one worker, where each group is compiled once. The first sweep of a process finds it fresh."""
 
-    def __init__(self, blob: bytes, *, fresh: bool):
+    def __init__(self, blob: bytes):
         import cloudpickle
         from distributed import get_worker
 
         where = f"the worker {get_worker().address}"
         self._conditions, content = pickle.loads(blob)
         self._conditions.require_versions(dict(Conditions.here().versions), where)  # it may have come later
-        self._conditions.adopt_flags(where, fresh=fresh)
+        self._conditions.adopt_flags(where, fresh=not _worker.cache_info().currsize)
         self._compiling = threading.Lock()
         self._compiled: dict[tuple[str, int], Fitting] = {}
         with self._conditions.applied():
@@ -165,3 +162,7 @@ class _Worker:
                     store.write(batch)
                     failed += batch.failed
             return Receipt(lanes, fitting.program.origin, failed, ())
+
+
+_worker = functools.lru_cache(maxsize=1)(_Worker)
+_beginning = threading.Lock()  # several threads of a process may run tasks, which share what they compile
