@@ -28,7 +28,6 @@ log = logging.getLogger("jaxsolve")
 LOOK = 0.1  # seconds between two looks at signals, or at what workers run
 REFILLS = 4  # batches of a task, where lanes that have finished make room for others
 ANSWER = 60.0  # seconds within which the scheduler says what workers run
-RESULT = 300.0  # seconds within which a result arrives that a worker has
 IDLE = 60.0  # seconds without news after which a look is taken at whether the workers do anything
 IDLE_LOOKS = 3  # looks in a row at an idle cluster after which the sweep gives up
 
@@ -117,7 +116,7 @@ class _Tasks(contextlib.AbstractContextManager["_Tasks"]):
 
         self.left: set[Any] = set()  # keys of tasks
         self._client: Any = client  # whose methods, to type checkers, may be asynchronous
-        self._completed = distributed.as_completed(loop=client.loop)
+        self._completed = distributed.as_completed(loop=client.loop, with_results=True, raise_errors=False)
         self._next_look = time.monotonic() + IDLE
         self._idle_looks = 0  # in a row
         self._seen: dict[str, Any] = {}  # when each worker was heard of, at the last look
@@ -140,15 +139,24 @@ class _Tasks(contextlib.AbstractContextManager["_Tasks"]):
         self._completed.add(future)
 
     def ended(self) -> Iterator[Receipt]:
-        """What the tasks returned that have ended since."""
-        for future in self._completed.next_batch(block=False):
-            receipt = self._result(future)
-            if receipt is None:
-                self._completed.add(future)
-                continue
+        """What the tasks returned that have ended since; RuntimeError if one ended its workers, or the cluster went."""
+        from distributed import KilledWorker
+
+        for future, receipt in self._completed.next_batch(block=False):
             self._next_look, self._idle_looks = time.monotonic() + IDLE, 0
             self.left.discard(future.key)
-            yield receipt
+            try:
+                found = receipt if isinstance(receipt, Receipt) else future.result()  # raises what the task raised
+            except KilledWorker as error:
+                raise RuntimeError(
+                    f"a batch ended {error.allowed_failures + 1} workers, one after another; the last was "
+                    f"{error.last_worker.address}. They may have run out of memory: give a smaller batch_size, or "
+                    f"workers more memory; {AGAIN}"
+                ) from error
+            except concurrent.futures.CancelledError as error:
+                said = "the cluster was closed or restarted before the sweep had ended"
+                raise RuntimeError(f"{said}; {AGAIN}") from error
+            yield found
 
     def require_work(self) -> None:
         """Looks, now and then, at whether workers work; RuntimeError if not, for minutes. Without any it waits."""
@@ -189,26 +197,6 @@ class _Tasks(contextlib.AbstractContextManager["_Tasks"]):
                     stacks = self._client.sync(ask, keys=None, callback_timeout=ANSWER)
                     busy = any(left & of_worker.keys() for of_worker in stacks.values())
                     quiet = 0 if busy else quiet + 1
-
-    def _result(self, future: "distributed.Future") -> Receipt | None:
-        """What a task returned; None if that does not arrive, since the worker that had it was lost."""
-        from distributed import KilledWorker
-
-        try:
-            return future.result(timeout=RESULT)
-        except TimeoutError:
-            if future.status == "error":  # one of the task itself
-                raise
-            log.warning("the result of %s has not come for %.0f s; the sweep goes on waiting", future.key, RESULT)
-            return None
-        except KilledWorker as error:
-            raise RuntimeError(
-                f"a batch ended {error.allowed_failures + 1} workers, one after another; the last was "
-                f"{error.last_worker.address}. They may have run out of memory: give a smaller batch_size, or workers "
-                f"more memory; {AGAIN}"
-            ) from error
-        except concurrent.futures.CancelledError as error:
-            raise RuntimeError(f"the cluster was closed or restarted before the sweep had ended; {AGAIN}") from error
 
 
 def _require_versions(client: "distributed.Client", conditions: Conditions) -> None:
