@@ -88,18 +88,22 @@ def test_zips_called_like_something_else(axes):
 
 def test_a_dimension_of_two_sizes_is_refused_before_anything_runs(tmp_path):
     observe = [_constant("one", size=2), _constant("other", size=3)]
+    said = "dimension 'neuron' of observable 'other' has 3 entries, but 2 in"
     for options in ({}, {"store": tmp_path / "run.zarr"}):
-        with pytest.raises(ValueError, match="dimension 'neuron' of observable 'other' has 3 entries, but 2 in"):
+        with pytest.raises(ValueError, match=said):
             QUIET(_modes, AXES, DYNAMICS, TS, observe=observe, **options)
+    with pytest.raises(ValueError, match=said):
+        js.plan(_modes, AXES, DYNAMICS, TS, observe=observe)
     assert not (tmp_path / "run.zarr").exists()
 
 
-def test_what_no_dataset_holds():
+@pytest.mark.parametrize("verb", [QUIET, js.plan])
+def test_what_no_dataset_holds(verb):
     with pytest.raises(TypeError, match="observable 'half' is bfloat16, which a dataset cannot hold"):
-        QUIET(_modes, AXES, DYNAMICS, TS, observe=_constant("half", dtype=jnp.bfloat16))
+        verb(_modes, AXES, DYNAMICS, TS, observe=_constant("half", dtype=jnp.bfloat16))
     key = js.observe.Observable("key", lambda view: jax.random.key(0), LOSS.needs)
     with pytest.raises(TypeError, match=r"observable 'key' is key<fry>.*jax\.random\.key_data"):
-        QUIET(_modes, AXES, DYNAMICS, TS, observe=key)
+        verb(_modes, AXES, DYNAMICS, TS, observe=key)
 
 
 # Values

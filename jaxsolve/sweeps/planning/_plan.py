@@ -228,6 +228,7 @@ class Outline:
         self.dynamics: Any = builder.chosen
         self._closed = isinstance(self.dynamics, AbstractRandomAccess)
         self.observed = eqx.filter_eval_shape(lambda p: _seen(plan, p, self.dynamics), self._shape)
+        require_dataset(plan.observables, self.observed)
 
     def state_bytes(self) -> int:
         """Of the parameters and of the state that marches, with all that it saves."""

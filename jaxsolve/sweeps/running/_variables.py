@@ -1,7 +1,7 @@
 """The variables of a sweep's dataset: what they are called, what they hold, and the rows of a batch in them."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -83,17 +83,17 @@ def variables_of(
     )
 
 
-def require_dataset(observables: Sequence[Observable], lanes: Lanes) -> None:
-    """Raises TypeError for what is observed that is no number, ValueError for a dimension of two sizes."""
+def require_dataset(observables: Sequence[Observable], seen: Mapping[str, Any]) -> None:
+    """Raises TypeError for what is seen of lanes that is no number, ValueError for a dimension of two sizes."""
     sizes: dict[str, int] = {}
     for item in observables:
-        info = lanes[item.name]
+        info = seen[item.name]
         if jnp.issubdtype(info.dtype, jax.dtypes.extended) or np.dtype(info.dtype).kind not in "fiubc":
             raise TypeError(
                 f"observable {item.name!r} is {info.dtype}, which a dataset cannot hold: return numbers, such as by "
                 ".astype(jnp.float32) or, of a random key, jax.random.key_data"
             )
-        for dim, size in zip(item.dims, info.shape[2:], strict=False):
+        for dim, size in zip(item.dims, info.shape[len(info.shape) - len(item.dims) :], strict=True):
             if sizes.setdefault(dim, size) != size:
                 raise ValueError(
                     f"dimension {dim!r} of observable {item.name!r} has {size} entries, but {sizes[dim]} in another "
