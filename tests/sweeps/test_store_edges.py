@@ -109,6 +109,14 @@ def test_what_no_dataset_holds(verb):
 # Values
 
 
+def test_texts_with_brackets_stay_as_they_are(tmp_path):
+    axes = {"rate": [0.5, 1.0], "kind": ["[ a ]", "b [ ]", "[", ", ]"]}
+    run = lambda: _run(tmp_path / "run.zarr", lambda rate, kind: _modes(rate), axes)
+    whole = run()
+    assert js.sweeps.read_manifest(tmp_path / "run.zarr")["plan"]["axes"]["kind"]["kind"]["static"] == axes["kind"]
+    assert run().identical(whole)
+
+
 def test_values_that_this_precision_cannot_hold():
     with jax.enable_x64(False):
         with pytest.raises(ValueError, match="axis 'rate' holds 2147483648, which int32 cannot"):

@@ -46,7 +46,8 @@ def write_whole(path: Path, data: bytes) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Writes JSON for people to read: lists of numbers stay on one line."""
-    on_one_line = lambda found: re.sub(r"\n *", " ", found[0]).replace("[ ", "[").replace(" ]", "]")
+    # In JSON no text holds a line break.
+    on_one_line = lambda found: re.sub(r"\n *", "", re.sub(r",\n *", ", ", found[0]))
     text = re.sub(r"\[[^\[\]{}]*\]", on_one_line, json.dumps(value, indent=1, allow_nan=False))
     write_whole(path, f"{text}\n".encode())
 
