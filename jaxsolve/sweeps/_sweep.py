@@ -25,7 +25,7 @@ from .running._builder import read_devices
 from .running._execute import compiled_ahead, Fitting, Program
 from .store._files import MANIFEST, OURS
 from .store._layout import read_manifest
-from .store._memory import AbstractStore, Memory
+from .store._memory import Memory
 from .store._zarr import HeldStore, JoinedStore
 
 
@@ -180,7 +180,7 @@ def sweep(
     return data
 
 
-def _run(programs: Iterable[Program], store: AbstractStore, signals: Signals, bar: Progress) -> None:
+def _run(programs: Iterable[Program], store: Memory | HeldStore | JoinedStore, signals: Signals, bar: Progress) -> None:
     """Runs the lanes that a store misses in this process."""
     heed = lambda: signals.heed(store.missing)
     for program in compiled_ahead(programs, heed):

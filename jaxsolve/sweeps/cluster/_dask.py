@@ -14,8 +14,8 @@ from ..._checks import describe
 from .._progress import Signals
 from ..running._execute import Program
 from ..store._files import AGAIN
-from ..store._memory import AbstractStore, LIBRARIES
-from ..store._zarr import HeldStore
+from ..store._memory import LIBRARIES, Memory
+from ..store._zarr import AbstractOnDisk, HeldStore
 from ._workers import Conditions, packed, Receipt, short, work
 
 
@@ -52,7 +52,7 @@ def require_client(executor: Any) -> None:
 def run_on(
     client: "distributed.Client",
     programs: Iterable[Program],
-    store: AbstractStore,
+    store: Memory | AbstractOnDisk,
     signals: Signals,
     tell: Callable[[int, int], None],
 ) -> None:

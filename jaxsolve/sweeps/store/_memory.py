@@ -1,6 +1,5 @@
 """Stores, where the lanes of a sweep go: what they say of how it ran, and the one that keeps them in memory."""
 
-import abc
 import os
 import platform
 import socket
@@ -32,41 +31,19 @@ DEVICE = ("device", "devices", "backend")  # what a run says of its devices
 BETWEEN = "; "  # devices and dynamics of one dataset
 
 
-class AbstractStore(abc.ABC):
-    """Takes the lanes of a sweep, in any order, and gives back its dataset."""
-
-    plan: Plan  # with what the store knows of the size of its batches
-
-    @property
-    @abc.abstractmethod
-    def missing(self) -> np.ndarray:
-        """Which lanes have yet to run: a flag for each cell of the grid."""
-
-    @abc.abstractmethod
-    def write(self, batch: Batch) -> None:
-        """Takes some lanes."""
-
-    @abc.abstractmethod
-    def dataset(self) -> "xarray.Dataset":
-        """All lanes, once none is missing."""
-
-
-class Memory(AbstractStore):
-    """Keeps the lanes in memory."""
+class Memory:
+    """Keeps the lanes of a sweep in memory."""
 
     def __init__(self, plan: Plan):
         self.plan = plan
+        self.missing = np.ones(plan.lanes, bool)  # which lanes have yet to run: a flag for each cell of the grid
         self._labels: dict[str, str] = {}
-        self._missing = np.ones(plan.lanes, bool)
         self._batches: list[Batch] = []
 
-    @property
-    def missing(self) -> np.ndarray:
-        return self._missing
-
     def write(self, batch: Batch) -> None:
+        """Takes some lanes, in any order."""
         self._batches.append(batch)
-        self._missing[batch.lanes] = False
+        self.missing[batch.lanes] = False
         if batch.origin is not None:
             self._labels = credited(self._labels, batch.origin)
 

@@ -1,5 +1,6 @@
 """A sweep's store on disk, for the process that holds it."""
 
+import abc
 import contextlib
 import dataclasses
 import json
@@ -22,7 +23,7 @@ from ..running._runner import Batch, Origin
 from . import _layout
 from ._chunks import Chunks, load
 from ._files import explained, LOCK, Lock, MANIFEST, OURS, READ_ONLY, remove_partial, write_json, WRITER
-from ._memory import AbstractStore, changes, credited, joined, run_facts, trimmed
+from ._memory import changes, credited, joined, run_facts, trimmed
 
 
 if TYPE_CHECKING:
@@ -33,16 +34,22 @@ log = logging.getLogger("jaxsolve")
 HOSTS = "hosts"  # the folder in which processes that do not hold the store say where and how they run lanes
 
 
-class AbstractOnDisk(AbstractStore):
+class AbstractOnDisk(abc.ABC):
     """A Zarr store, for a process that writes chunks of it, which are known while it is entered."""
 
     path: Path
+    plan: Plan  # with what the store knows of the size of its batches
     chunks: Chunks
     mine: Any = True  # or flags of the lanes that this process is to run, where others run the rest
 
     @property
     def missing(self) -> np.ndarray:
+        """Which lanes have yet to run: a flag for each cell of the grid."""
         return self.chunks.missing & self.mine
+
+    @abc.abstractmethod
+    def write(self, batch: Batch) -> None:
+        """Takes some lanes, in any order."""
 
     def dataset(self) -> "xarray.Dataset":
         return trimmed(load(self.path))
