@@ -4,7 +4,7 @@ import contextlib
 import functools
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TYPE_CHECKING
 
 import jax
@@ -160,7 +160,11 @@ def sweep(
         programs = (trace(number, lanes.plan.size_of(plan.groups[number])) for number in waiting)
         with Progress(missing, shown=progress) as bar:
             if executor is None or hosts:
-                _run(programs, lanes, signals, bar)
+                for program in compiled_ahead(programs):
+                    for batch in Fitting(program).run(lanes.missing, signals.noted):
+                        lanes.write(batch)
+                        bar.add(len(batch.lanes), batch.failed)
+                    signals.heed(lanes.missing)
             else:
                 run_on(executor, programs, lanes, signals, bar.add)
         if hosts:
@@ -178,17 +182,6 @@ def sweep(
                 stacklevel=2,
             )
     return data
-
-
-def _run(programs: Iterable[Program], store: Memory | HeldStore | JoinedStore, signals: Signals, bar: Progress) -> None:
-    """Runs the lanes that a store misses in this process."""
-    heed = lambda: signals.heed(store.missing)
-    for program in compiled_ahead(programs, heed):
-        for batch in Fitting(program).run(store.missing, signals.noted):
-            store.write(batch)
-            bar.add(len(batch.lanes), batch.failed)
-        heed()
-    heed()
 
 
 @contextlib.contextmanager

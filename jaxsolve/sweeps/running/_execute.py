@@ -4,13 +4,14 @@ import collections
 import contextlib
 import dataclasses
 import inspect
+import itertools
 import logging
 import queue
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -116,27 +117,19 @@ def _kind(dynamics: AbstractDynamics, devices: Devices) -> Any:
     return Looped if devices.on_cpu else Lockstep
 
 
-def compiled_ahead(programs: Iterable[Program], check: Callable[[], None] = lambda: None) -> Iterator[Program]:
+def compiled_ahead(programs: Iterable[Program]) -> Iterator[Program]:
     """Yields every program compiled, in order, while the next ones are being compiled.
 
-    Programs are traced in the caller's thread, whose JAX settings they follow; only XLA works in others. `check` is
-    called whenever one has been traced.
+    Programs are traced in the caller's thread, whose JAX settings they follow; only XLA works in others.
     """
-    waiting: collections.deque[tuple[Program, Future[Any]]] = collections.deque()
-
-    def first() -> Program:
-        program, future = waiting.popleft()
-        future.result()
-        return program
-
     with ThreadPoolExecutor(AHEAD) as pool:
-        for program in programs:
-            check()
-            waiting.append((program, pool.submit(program.runner.compile)))
-            if len(waiting) > AHEAD:
-                yield first()
+        begun = ((program, pool.submit(program.runner.compile)) for program in programs)
+        waiting = collections.deque(itertools.islice(begun, AHEAD + 1))
         while waiting:
-            yield first()
+            program, compiled = waiting.popleft()
+            compiled.result()
+            yield program
+            waiting.extend(itertools.islice(begun, 1))
 
 
 def caption(given: AbstractDynamics, chosen: AbstractDynamics, problem: Problem) -> str:
