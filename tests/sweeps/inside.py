@@ -22,11 +22,9 @@ from jaxsolve.sweeps.cluster import _dask
 # What must agree between processes, where two that differ cannot be started.
 from jaxsolve.sweeps.cluster._workers import Conditions
 
-# The lanes of a group: what a sweep would run, without running it; how a grid is cut, which holds for any grid.
-from jaxsolve.sweeps.grid._axes import cut, groups, read_axes
-
-# A function of padded widths travels to workers.
-from jaxsolve.sweeps.grid._padded import PaddedProblem
+# The lanes of a group: what a sweep would run, without running it; how a grid is cut, which holds for any grid; a
+# function of padded widths, which travels to workers.
+from jaxsolve.sweeps.grid._axes import cut, groups, PaddedProblem, read_axes
 
 # Numbers in a description, and how many groups it shows.
 from jaxsolve.sweeps.planning import _plan
