@@ -30,8 +30,7 @@ from jaxsolve.sweeps.grid._axes import cut, groups, PaddedProblem, read_axes
 from jaxsolve.sweeps.planning import _plan
 
 # What identifies a function, value by value; what identifies a plan, and whether two agree, without a store.
-from jaxsolve.sweeps.planning._differences import require_same_plan
-from jaxsolve.sweeps.planning._fingerprint import describe_value, plan_facts
+from jaxsolve.sweeps.planning._fingerprint import describe_value, plan_facts, require_same_plan
 
 # A plan whose tracing is patched away: a complete store needs none.
 from jaxsolve.sweeps.planning._plan import Plan, read_plan

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..grid._axes import Blocks, cut
-from ..planning._differences import FIRST
-from ..planning._fingerprint import first_problem
+from ..planning._fingerprint import FIRST, first_problem
 from ..planning._plan import Plan
 from ..planning._source import short
 from ..running._execute import Program
