@@ -83,10 +83,6 @@ class Group(NamedTuple):
     cells: dict[str, Array | np.ndarray]  # traced arguments, one row per lane
     name: str  # in manifests: the number of its first lane
 
-    def of(self, places: np.ndarray) -> "Group":
-        """Some lanes of it, given by their places."""
-        return self._replace(lanes=self.lanes[places], cells=rows_at(self.cells, places))
-
 
 def read_axes(axes: Any) -> tuple[Zip, ...]:
     """Reads a mapping of named values, or a sequence of mappings and `Zip`s: a `Zip`, of one or more, for each axis.

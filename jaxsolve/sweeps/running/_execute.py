@@ -27,7 +27,7 @@ from ..._times import require_end
 from ...dynamics import AbstractFlow
 from ...observe import Observable
 from ...until import AbstractCondition
-from ..grid._axes import Group
+from ..grid._axes import Group, rows_at
 from ._builder import Builder, cells_of, Devices, Dynamics, read_devices
 from ._marches import Lockstep, Looped
 from ._runner import AbstractRunner, Batch, Fused, ONE_THREAD, Origin, Waiting
@@ -62,10 +62,6 @@ class Program(NamedTuple):
         device = self.runner.devices.all[0].device_kind
         return Origin(socket.gethostname(), device, self.caption, self.group.name, self.size)
 
-    def resized(self, lanes: int) -> "Program":
-        """Traces it for another batch size."""
-        return self._replace(runner=self.runner.resized(lanes))
-
     def parts(self, wanted: np.ndarray) -> "Iterator[Program]":
         """Cuts the lanes that are wanted, a flag for each cell of the grid, into parts that are best run at once."""
         lanes = np.flatnonzero(wanted[self.group.lanes])
@@ -74,7 +70,8 @@ class Program(NamedTuple):
 
     def of(self, lanes: np.ndarray) -> "Program":
         """The same for some lanes only, given by their places in the group."""
-        return self._replace(group=self.group.of(lanes))
+        some = self.group._replace(lanes=self.group.lanes[lanes], cells=rows_at(self.group.cells, lanes))
+        return self._replace(group=some)
 
 
 def trace_group(
@@ -183,8 +180,7 @@ def run_group(program: Program, stop: Callable[[], bool] = lambda: False) -> Ite
     """
     group, runner, origin = program.group, program.runner, program.origin
     cells = cells_of(group, program.runner.builder.dynamics)
-    known = group.cells if runner.refills else {}
-    waiting = Waiting({name: cells[name] for name in known}, len(group.lanes))
+    waiting = Waiting(group.cells if runner.refills else {}, len(group.lanes))
     # A SimpleQueue may wait for ever when a signal comes at the end of a timeout (CPython 3.11).
     said: queue.Queue[Batch | BaseException | None] = queue.Queue()
     x64 = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
@@ -263,22 +259,19 @@ class Fitting:
                         yield batch
                     if stop():
                         break
-            except OutOfMemory as error:
-                self._halve(program, error)
+            except OutOfMemory:
+                with self._lock:
+                    said = "out of memory with batches of %d lanes: going on with %d"
+                    if program is self.program and not self._shrink(max(1, program.size // 2), log.warning, said):
+                        raise
         if executed:
             seconds, share = time.perf_counter() - begin, 100 * useful / executed
             said = "%s: %d lanes in %.3g s, lane efficiency %.0f %%"
             log.info(said, self.program.group.static, lanes, seconds, share)
 
-    def _halve(self, program: Program, error: OutOfMemory) -> None:
-        with self._lock:
-            said = "out of memory with batches of %d lanes: going on with %d"
-            if program is self.program and not self._shrink(max(1, program.size // 2), log.warning, said):
-                raise error
-
     def _shrink(self, lanes: int, tell: Callable[..., None], said: str) -> bool:
         """Goes on with so many lanes at once; false where that is no less: a lane for each device."""
-        before, smaller = self.program.size, self.program.resized(lanes)
+        before, smaller = self.program.size, self.program._replace(runner=self.program.runner.resized(lanes))
         if smaller.size < before:
             tell(said, before, smaller.size)
             smaller.runner.compile()

@@ -8,7 +8,7 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, final, NamedTuple
 
 import jax
@@ -45,7 +45,7 @@ class Waiting:
         count: lanes.
     """
 
-    def __init__(self, cells: dict[str, np.ndarray], count: int):
+    def __init__(self, cells: Mapping[str, Any], count: int):
         self._ranks = [np.unique(values, return_inverse=True)[1].ravel() for values in cells.values()]
         self._costs = np.full(count, np.nan)
         self._sorted_at = 0  # how many costs were known
