@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 from ..._dynamics import March
 from ..._problem import Problem
 from ..._results import FIRST_FAILURE, result_code, RESULTS
-from ..._solve import check_applies, observe_random_access, random_access_result
+from ..._solve import observe_random_access, random_access_result, require_kind
 from ...observe import Observable
 from ..grid._axes import rows_at
 from ._builder import Builder, Cells, Devices, Leaves
@@ -258,22 +258,12 @@ class Fused(AbstractRunner):
     refills = False
 
     def _program(self) -> Any:
-        # Only the kind of problem matters here; to say what it is takes numbers.
-        wrong: list[bool] = []
-
-        def look(cell: dict[str, Array]) -> None:
-            problem, closed = self.builder.lane(self.builder.leaves(cell))
-            wrong.append(closed.check(problem).structural)
-
-        jax.eval_shape(look, self.builder.cell)
-        if any(wrong):
-            problem, closed = self.builder.lane(jax.jit(self.builder.leaves)(self.builder.cell))
-            check_applies(problem, closed, throw=False)
         ts = self.ts
         rows = self._rows = min(self._rows, TILE) if self.devices.on_cpu else self._rows
 
         def lane(own: Any, shared: Any) -> Lanes:
             problem, closed = self.lane(Leaves(own, shared))
+            require_kind(problem, closed)
             observed = observe_random_access(problem, closed, self.observables, ts.astype(problem.x.dtype))
             return observed | _ended(ts, ts[-1], jnp.zeros((), int), random_access_result(problem, closed))
 
