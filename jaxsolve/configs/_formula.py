@@ -57,7 +57,6 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "max": (max, lambda *values: functools.reduce(jnp.maximum, values)),
     "round": (round, jnp.round),
 }
-EXACT = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.USub, ast.UAdd)  # of arrays of integers too
 EXACT_FUNCTIONS = ("abs", "min", "max")
 
 
@@ -102,10 +101,9 @@ class Formula:
             case ast.Name(id=name):
                 self.names |= {name}
                 return lambda values: values[name]
-            case ast.UnaryOp(op=op, operand=inner) if type(op) in OPERATORS:
-                parts, function, exact = [inner], OPERATORS[type(op)], isinstance(op, EXACT)
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
-                parts, function, exact = [left, right], OPERATORS[type(op)], isinstance(op, EXACT)
+            case ast.UnaryOp(op=op) | ast.BinOp(op=op) if type(op) in OPERATORS:
+                parts = [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)]
+                function, exact = OPERATORS[type(op)], not isinstance(op, ast.Div | ast.Pow)  # of integers, arrays too
             case ast.Call(func=ast.Name(id=name), args=[_, *_] as parts, keywords=[]):
                 if name not in FUNCTIONS:
                     raise ConfigError(f"{self.where}: {unknown(name, FUNCTIONS, 'function of formulas')}")

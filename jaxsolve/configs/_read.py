@@ -104,12 +104,19 @@ def parse_config(table: Mapping[str, Any], *, allow_code: bool = False) -> Confi
     observed = table.get("observe", ["loss"])
     if not isinstance(observed, list):
         raise ConfigError(f"observe must be a list of names and tables, got {shown(observed)}")
+    seen = tuple(read_object(item, kinds()["observe"], f"observe[{i}]") for i, item in enumerate(observed))
+    for i, names in enumerate(map(names_in, seen)):
+        if names:
+            raise ConfigError(
+                f"observe[{i}] must not depend on axes, but depends on {sorted(names)}; only the problem and the "
+                "dynamics may"
+            )
     return Config(
         problem_fn=problem_fn,
         axes=tuple(axes),
         dynamics=moves if moves.names else moves(),
         ts=ts,
-        observe=tuple(_observable(item, f"observe[{i}]") for i, item in enumerate(observed)),
+        observe=seen,
         store=None if "store" not in table else Path(_one_of(table, "store", str)),
         batch_size=_one_of(table, "batch_size", int),
     )
@@ -120,16 +127,6 @@ def _one_of(table: Mapping[str, Any], key: str, accepted: type) -> Any:
     if value is not None and type(value) is not accepted:
         raise ConfigError(f"{key} must be {accepted.__name__}, got {shown(value)}")
     return value
-
-
-def _observable(value: Any, where: str) -> Observable:
-    node = read_object(value, kinds()["observe"], where)
-    if names_in(node):
-        raise ConfigError(
-            f"{where} must not depend on axes, but depends on {sorted(names_in(node))}; only the "
-            "problem and the dynamics may"
-        )
-    return node
 
 
 def _read_problem(

@@ -63,15 +63,10 @@ class ConfigError(ValueError):
     """
 
     def __init__(self, message: str):
-        ValueError.__init__(self, one_line(message))
-
-
-def one_line(text: str) -> str:
-    """A text without line breaks and what a terminal takes for commands; the middle of a long one is left out."""
-    text = " ".join(text.splitlines())
-    if len(text) > LONGEST:
-        text = f"{text[: LONGEST - 500]} [...] {text[-400:]}"
-    return "".join(part if part.isprintable() else repr(part)[1:-1] for part in text)
+        text = " ".join(message.splitlines())
+        if len(text) > LONGEST:  # the middle is left out
+            text = f"{text[: LONGEST - 500]} [...] {text[-400:]}"
+        ValueError.__init__(self, "".join(part if part.isprintable() else repr(part)[1:-1] for part in text))
 
 
 def unknown(name: Any, known: Iterable[str], noun: str) -> str:
