@@ -42,11 +42,6 @@ class Variable:
             return kind.type(np.nan)
         return kind.type(-1) if np.issubdtype(kind, np.signedinteger) else kind.type(0)
 
-    @property
-    def lane_bytes(self) -> int:
-        """Memory of one lane."""
-        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
-
     def require(self, rows: np.ndarray) -> None:
         """Raises ValueError for rows of another shape or dtype."""
         if (tuple(rows.shape[1:]), str(rows.dtype)) != (self.shape, self.dtype):

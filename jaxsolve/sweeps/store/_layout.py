@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import math
 import os
 import re
 import time
@@ -11,6 +12,8 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from ..grid._axes import Blocks, cut
 from ..planning._fingerprint import FIRST, first_problem
@@ -46,7 +49,8 @@ def new_layout(
     What the lanes of a program of any group hold, those of all groups hold.
     """
     variables = variables_of(plan.observables, plan.dynamics, plan.ts, program.runner.out_info)
-    blocks = cut(plan.axes, program.size, max(item.lane_bytes for item in variables))
+    largest = max(math.prod(item.shape) * np.dtype(item.dtype).itemsize for item in variables)
+    blocks = cut(plan.axes, program.size, largest)
     head = {"citation": citation(), "plan_hash": short(json.dumps(facts, sort_keys=True))}
     attributes = {**summary(labels, run), **head, "batch_size": program.size}
     manifest = {
@@ -202,11 +206,10 @@ def restore(path: Path, files: Mapping[str, bytes]) -> None:
             write_whole(path / key, content)
 
 
-def relabel(path: Path, files: dict[str, bytes], attributes: dict[str, Any]) -> None:
-    """Gives other values to the attributes of the dataset, all of them, also in the skeleton."""
-    root = json.loads(files[ROOT]) | {"attributes": attributes}
-    files[ROOT] = json.dumps(root, indent=2).encode()
-    write_whole(path / ROOT, files[ROOT])
+def relabel(path: Path, attributes: dict[str, Any]) -> None:
+    """Gives other values to the attributes of the dataset, all of them."""
+    root = json.loads((path / ROOT).read_text()) | {"attributes": attributes}
+    write_whole(path / ROOT, json.dumps(root, indent=2).encode())
 
 
 def _is_sound(file: Path, content: bytes) -> bool:

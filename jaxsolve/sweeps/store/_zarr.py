@@ -100,7 +100,6 @@ class HeldStore(AbstractOnDisk):
         self._lock = Lock(self.path)
         self._file = self.path / OURS / MANIFEST
         self._manifest: dict[str, Any] = {}
-        self._files: dict[str, bytes] = {}
 
     def __enter__(self) -> "HeldStore":
         with explained(self.path, "nothing has run"):
@@ -222,9 +221,9 @@ class HeldStore(AbstractOnDisk):
         log.info("%s: %d of %d lanes are left to run", self.path, int(self.missing.sum()), self.missing.size)
 
     def _restore(self, layout: _layout.Layout) -> None:
-        self._manifest, self._files = layout.manifest, _layout.skeleton(self.plan, layout)
+        self._manifest = layout.manifest
         if self._lock.held:
-            _layout.restore(self.path, self._files)
+            _layout.restore(self.path, _layout.skeleton(self.plan, layout))
 
     def _note(self, origin: Origin, size: int) -> None:
         """Sees to it that manifest and attributes say where and how lanes ran."""
@@ -239,7 +238,7 @@ class HeldStore(AbstractOnDisk):
         with explained(self.path):
             write_json(self._file, self._manifest)
             if relabelled:
-                _layout.relabel(self.path, self._files, attributes)
+                _layout.relabel(self.path, attributes)
 
     def _leave(self) -> None:
         """Gives the lock back, and leaves nothing behind where nothing has begun."""
