@@ -121,11 +121,8 @@ def dynamics_of(dynamics: Dynamics, group: Group) -> AbstractDynamics:
 
 
 def taken(function: Callable[..., Any], names: Collection[str]) -> list[str]:
-    """Which of these names are arguments of a function: all, if its arguments are not known or are any."""
-    try:
-        found = inspect.signature(function).parameters
-    except ValueError:  # of some functions made in C nothing is known
-        return list(names)
+    """Which of these names are arguments of a function: all, if its arguments are any."""
+    found = inspect.signature(function).parameters
     any_name = any(item.kind is inspect.Parameter.VAR_KEYWORD for item in found.values())
     return [name for name in names if any_name or name in found]
 
@@ -134,10 +131,7 @@ def require_arguments(
     function: Callable[..., Any], names: Collection[str], called: str, axes: Collection[str] | None = None
 ) -> None:
     """Raises TypeError where these names, of those of all axes, are not the arguments of a function."""
-    try:
-        signature = inspect.signature(function)
-    except ValueError:
-        return
+    signature = inspect.signature(function)
     try:
         signature.bind_partial(**dict.fromkeys(names))  # a name too much says more than one that is missing
         signature.bind(**dict.fromkeys(names))
