@@ -143,13 +143,10 @@ def sweep(
     def trace(number: int, size: int | None) -> Program:
         return plan.trace(plan.groups[number], where, size)
 
-    def first() -> Program:
-        plan.check(plan.groups)
-        return trace(0, plan.batch_size)
-
     place: Any = contextlib.nullcontext(Memory(plan))
     if store is not None:
         options: dict[str, Any] = dict(elsewhere=elsewhere, devices=1 if elsewhere else len(where))
+        first = lambda: trace(0, plan.batch_size)
         place = HeldStore(store, plan, first, resume=resume, retry_failed=retry_failed, **options)
     with signals, shared(place) if hosts else place as lanes:
         missing = lanes.missing
@@ -188,10 +185,8 @@ def shared(held: HeldStore) -> Iterator[HeldStore | JoinedStore]:
     """The share of this process in a store that only process 0 opens; the others wait until it has, or has failed."""
     index, path = jax.process_index(), held.path
     with contextlib.ExitStack() as stack:
-        store = JoinedStore(path, held.plan, index=index) if index else held
         try:
-            if not index:
-                stack.enter_context(held)
+            store = JoinedStore(path, held.plan, index=index) if index else stack.enter_context(held)
         except BaseException:
             _announced(False)
             raise

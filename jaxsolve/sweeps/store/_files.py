@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import filelock
+
 
 OURS = "_jaxsolve"  # the folder of a store that holds what is not Zarr's
 MANIFEST, LOCK, WRITER = "manifest.json", "lock", "writer.json"
@@ -85,8 +87,6 @@ class Lock:
     """
 
     def __init__(self, path: Path):
-        import filelock
-
         self._path = path
         self._lock = filelock.FileLock(path / OURS / LOCK, blocking=False, thread_local=False)
         self._free = False  # whether the file system has no locks
@@ -98,8 +98,6 @@ class Lock:
 
     def acquire(self) -> None:
         """Takes the lock, or raises BlockingIOError. Where the file system has none it warns, and goes on."""
-        import filelock
-
         try:
             self._lock.acquire()
         except filelock.Timeout:

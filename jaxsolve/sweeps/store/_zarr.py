@@ -172,6 +172,7 @@ class HeldStore(AbstractOnDisk):
 
     def _begin(self) -> None:
         """Makes a store in which nothing has run. Until its last file is there, readers see none; then, all of it."""
+        self.plan.check(self.plan.groups)
         program = self._first()
         labels = {} if self._elsewhere else credited({}, program.origin)
         with explained(self.path, "nothing has run"):
