@@ -224,6 +224,6 @@ def test_the_default_batch_is_that_of_the_dynamics_that_runs(loss, size):
 def test_a_plan_is_only_read():
     made = plan(_modes, {"rate": [1.0]}, cases.ModesDecay(), TS)
     assert isinstance(made, Plan)
-    np.testing.assert_array_equal(made.times, TS)
+    np.testing.assert_array_equal(made.ts, TS)
     with pytest.raises(AttributeError, match="cannot assign"):
         made.problem_fn = _problem  # pyright: ignore[reportAttributeAccessIssue]

@@ -37,7 +37,7 @@ class Plan:
         problem_fn: makes the problem of a cell.
         axes: of the grid.
         dynamics, observables, batch_size: as given to the sweep.
-        ts: the times to save at.
+        ts: the times to save at, of the default float.
         sizes: by name of a group, the lanes of a batch that a store has noted; None chooses.
     """
 
@@ -45,7 +45,7 @@ class Plan:
     axes: tuple[Zip, ...]
     dynamics: Dynamics
     observables: tuple[Observable, ...]
-    ts: np.ndarray
+    ts: Float[Array, " times"]
     batch_size: int | None
     sizes: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
 
@@ -75,11 +75,6 @@ class Plan:
         """The lanes of equal static arguments, which share a compilation."""
         return tuple(groups(self.axes))
 
-    @functools.cached_property
-    def times(self) -> Float[Array, " times"]:
-        """The times to save at, as an array of the default float."""
-        return jnp.asarray(self.ts, jnp.result_type(float))
-
     def size_of(self, group: Group) -> int | None:
         """The lanes of a group to run together; None chooses."""
         return self.sizes.get(group.name) if self.batch_size is None else self.batch_size
@@ -87,7 +82,7 @@ class Plan:
     def trace(self, group: Group, devices: Devices | None = None, size: int | None = None) -> Program:
         """Traces the program of a group: for the devices of this process and the plan's size, if none are given."""
         size = self.size_of(group) if size is None else size
-        program = trace_group(self.problem_fn, group, self.dynamics, self.observables, self.times, size, devices)
+        program = trace_group(self.problem_fn, group, self.dynamics, self.observables, self.ts, size, devices)
         require_dataset(self.observables, program.runner.out_info)
         return program
 
@@ -121,12 +116,14 @@ class Plan:
         the loss where only the run shows how many steps there are. XLA counts them, all but those of eigenvectors and
         the like.
         """
-        arguments = [argument for axis in self.axes for argument in axis.arguments]
+        from rich.filesize import decimal
+
+        arguments, ts = [argument for axis in self.axes for argument in axis.arguments], np.asarray(self.ts)
         traced, static = (", ".join(item.name for item in arguments if item.traced == which) for which in (True, False))
         lines = [
             f"{_count(self.lanes, 'lane')}: {self.grid}",
             f"traced: {traced or 'none'}; static: {static or 'none'}",
-            f"{self.name} at {_count(len(self.ts), 'time')} from {self.ts[0]:g} to {self.ts[-1]:g}, "
+            f"{self.name} at {_count(len(ts), 'time')} from {ts[0]:g} to {ts[-1]:g}, "
             f"observing {', '.join(item.name for item in self.observables)}",
             _count(len(self.groups), "compilation"),
         ]
@@ -140,10 +137,10 @@ class Plan:
                 name = ", ".join(f"{key} = {label(value)}" for key, value in group.static.items()) or "all"
                 chosen = "" if found.dynamics.name == self.name else f", {found.dynamics.name}"
                 batches = f"{_count(lanes, 'lane')} in batches of {size}"
-                lines.append(f"  {name}: {batches}, {_in_words(needed)}, {found.cost(lanes)}{chosen}")
+                lines.append(f"  {name}: {batches}, {decimal(needed)}, {found.cost(lanes)}{chosen}")
         more = [f"  and {len(self.groups) - SHOWN} more"] if len(self.groups) > SHOWN else []
-        memory = f"memory: {_in_words(largest)} in the largest batch, and what a step works with"
-        return "\n".join([*lines, *more, memory, f"results: {_in_words(observed)}"])
+        memory = f"memory: {decimal(largest)} in the largest batch, and what a step works with"
+        return "\n".join([*lines, *more, memory, f"results: {decimal(observed)}"])
 
 
 def plan(
@@ -199,7 +196,7 @@ def read_plan(
     require_own_names(grid, observables)
     if batch_size is not None:
         batch_size = require_size(batch_size, "batch_size")
-    return Plan(problem_fn, grid, dynamics, observables, np.asarray(times), batch_size)
+    return Plan(problem_fn, grid, dynamics, observables, times, batch_size)
 
 
 def _guilty(among: Sequence[Group], kinds: Sequence[Any]) -> list[str]:
@@ -223,7 +220,7 @@ class Outline:
 
     def __init__(self, plan: Plan, group: Group):
         builder = Builder(plan.problem_fn, plan.dynamics, group)
-        require_end(plan.times, builder.chosen)
+        require_end(plan.ts, builder.chosen)
         self._plan, self._shape = plan, builder.shape
         self.dynamics: Any = builder.chosen
         self._closed = isinstance(self.dynamics, AbstractRandomAccess)
@@ -232,7 +229,7 @@ class Outline:
 
     def state_bytes(self) -> int:
         """Of the parameters and of the state that marches, with all that it saves."""
-        state = lambda p: (p.params, None if self._closed else self.dynamics.init(p, self._plan.times))
+        state = lambda p: (p.params, None if self._closed else self.dynamics.init(p, self._plan.ts))
         return _bytes(eqx.filter_eval_shape(state, self._shape))
 
     def memory(self, size: int) -> int:
@@ -244,14 +241,14 @@ class Outline:
 
     def flop(self) -> float:
         """Of one gradient of the loss, or of a closed form, without eigenvectors and the like; NaN if unknown."""
-        seen = lambda p: observe_random_access(p, self.dynamics, self._plan.observables, self._plan.times)
+        seen = lambda p: observe_random_access(p, self.dynamics, self._plan.observables, self._plan.ts)
         return flop(seen if self._closed else lambda p: jax.grad(p.objective)(p.params), self._shape)
 
     def times(self) -> int | None:
         """How often a lane computes that; None if only its run shows."""
         if not isinstance(self.dynamics, Descent):
             return 1 if self._closed else None
-        steps = concrete(self.dynamics.steps(jnp.max(self._plan.times)[None]))
+        steps = concrete(self.dynamics.steps(jnp.max(self._plan.ts)[None]))
         return None if steps is None else min(int(steps[0]), self.dynamics.max_steps)
 
     def cost(self, lanes: int) -> str:
@@ -267,23 +264,17 @@ def _seen(plan: Plan, problem: Problem, dynamics: Any) -> dict[str, Array]:
     """What is observed of a lane, or something of the same shape."""
     if isinstance(dynamics, AbstractRandomAccess):
         require_kind(problem, dynamics)
-        return observe_random_access(problem, dynamics, plan.observables, plan.times.astype(problem.x.dtype))
+        return observe_random_access(problem, dynamics, plan.observables, plan.ts.astype(problem.x.dtype))
     if Quantity.PARAMS in dynamics.provides:  # at all times as at the start, which needs no state
         read = lambda view: {item.name: item(view) for item in plan.observables}
-        times = jnp.zeros((len(plan.times), 1), problem.x.dtype)
+        times = jnp.zeros((len(plan.ts), 1), problem.x.dtype)
         return jax.lax.map(lambda t: read(View(problem, t[0], problem.params)), times)
-    return observe_march(problem, plan.observables, dynamics.finish(problem, dynamics.init(problem, plan.times)))
+    return observe_march(problem, plan.observables, dynamics.finish(problem, dynamics.init(problem, plan.ts)))
 
 
 def _bytes(tree: Any) -> int:
     leaves = [leaf for leaf in jax.tree.leaves(tree) if hasattr(leaf, "shape") and hasattr(leaf, "dtype")]
     return sum(int(np.prod(leaf.shape, dtype=np.int64)) * leaf.dtype.itemsize for leaf in leaves)
-
-
-def _in_words(size: int) -> str:
-    """Bytes with their unit."""
-    unit = min(max(len(str(size)) - 1, 0) // 3, 4)
-    return f"{size / 1000**unit:.3g} {('bytes', 'kB', 'MB', 'GB', 'TB')[unit]}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from ..._dynamics import AbstractMarching, AbstractRandomAccess
 from ..._results import RESULT_NAMES
@@ -52,7 +53,7 @@ class Variable:
 
 
 def variables_of(
-    observables: Sequence[Observable], dynamics: Dynamics, ts: np.ndarray, lanes: Lanes
+    observables: Sequence[Observable], dynamics: Dynamics, ts: Float[Array, " times"], lanes: Lanes
 ) -> tuple[Variable, ...]:
     """The variables for lanes such as these, of which shapes and dtypes are enough; `result` is the last.
 
@@ -62,7 +63,7 @@ def variables_of(
     # Where axes or the problem choose the dynamics, groups may round times in their own ways, and some certify.
     unknown = not isinstance(dynamics, AbstractMarching | AbstractRandomAccess)
     found = [_variable(item.name, ("t", *item.dims), lanes[item.name], item.unit) for item in observables]
-    if unknown or not np.array_equal(np.asarray(dynamics.times(jnp.asarray(ts))), ts):
+    if unknown or not np.array_equal(np.asarray(dynamics.times(ts)), np.asarray(ts)):
         found.append(_variable("t_saved", ("t",), lanes["t_saved"], TIME, long_name="time of the step saved"))
     if unknown or "trust" in lanes:
         vouched = "digits that the certificate vouches for; NaN without one"

@@ -11,6 +11,7 @@ from typing import Any, TYPE_CHECKING
 
 import jax
 import numpy as np
+from jaxtyping import Array, Float
 
 from ..._revision import revision
 from ..grid._axes import Zip
@@ -75,10 +76,10 @@ def trimmed(data: "xarray.Dataset") -> "xarray.Dataset":
     return data if trust is None or np.any(np.isfinite(trust)) else data.drop_vars("trust")
 
 
-def coordinates(axes: tuple[Zip, ...], ts: np.ndarray) -> dict[str, Any]:
+def coordinates(axes: tuple[Zip, ...], ts: Float[Array, " times"]) -> dict[str, Any]:
     """The coordinates of a sweep's dataset: times, and the values of every axis."""
     named = {item.name: (axis.dim, item.labels) for axis in axes for item in axis.arguments}
-    return {"t": ("t", ts, {"units": TIME}), **named}
+    return {"t": ("t", np.asarray(ts), {"units": TIME}), **named}
 
 
 def save(dataset: "xarray.Dataset", path: str | os.PathLike) -> None:
