@@ -4,6 +4,7 @@ import concurrent.futures
 import contextlib
 import functools
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TYPE_CHECKING
@@ -34,16 +35,11 @@ IDLE_LOOKS = 3  # looks in a row at an idle cluster after which the sweep gives 
 
 def require_client(executor: Any) -> None:
     """Raises TypeError or ValueError for what cannot run a sweep."""
-    try:
-        from distributed import Client
-
-        missing = ""
-    except ImportError:
-        Client, missing = (), ". For dask: pip install distributed"
-    if not isinstance(executor, Client):
+    # Whoever has a client has imported the library.
+    if not isinstance(executor, getattr(sys.modules.get("distributed"), "Client", ())):
         raise TypeError(
             "executor must be a dask.distributed.Client, or sweeps.Hosts() for the processes of jax.distributed, got "
-            f"{describe(executor)}{missing}"
+            f"{describe(executor)}. For dask: pip install distributed"
         )
     if executor.asynchronous:
         raise ValueError("executor is an asynchronous client, but sweep waits for its results; give a Client(...)")
