@@ -16,6 +16,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +32,7 @@ FAST = {"README.md", "docs/conventions.md", "docs/getting-started.md"}  # the ot
 
 # What does not run here as it stands: the file that runs it or, of what takes minutes, a smaller one; or why none does.
 INSTEAD = {
+    "git clone https://github.com/jaxsolve/jaxsolve && cd jaxsolve": "tests/test_readme.py",  # the address
     "pip install uv && uv run jaxsolve quickstart": "tests/cli/test_cli.py",
     "jaxsolve quickstart": "tests/cli/test_cli.py",
     "pip install .": ".ci/wheel.py",
@@ -39,6 +41,7 @@ INSTEAD = {
     "uv run pytest": ".ci/run",
     "uv run python -m benchmarks faults": "tests/sweeps/test_store.py",
     "jaxsolve errata --write docs/errata.md": "tests/papers/test_errata.py",
+    "jaxsolve data fetch mnist cifar10": "tests/data/test_fetch.py",
     "jaxsolve reproduce all --scale small": ".ci/run",
     "jaxsolve sweep grid.toml": "tests/configs/test_config.py",  # ten hours
     'problem = "my_module:make_problem"': "tests/cli/test_sweep_command.py",
@@ -211,6 +214,11 @@ def test_every_other_block_runs_elsewhere():
     assert others <= INSTEAD.keys()
     assert not INSTEAD.keys() - others - {line for page in PAGES for line in shell(page)}
     assert [where for where in INSTEAD.values() if not (ROOT / where).exists()] == ["no GPU in CI"]
+
+
+def test_the_readme_clones_what_is_published():
+    published = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Repository"]
+    assert f"git clone {published} && cd {published.rpartition('/')[2]}\n" in README.read_text("utf-8")
 
 
 def test_ci_runs_the_readme_test_command():

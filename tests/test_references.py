@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from inspect import isfunction
 
 import pytest
 
@@ -58,6 +59,31 @@ def test_docstrings_name_what_exists():
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_pages_name_what_exists(page):
     assert not {name for name in _named(page.read_text("utf-8")) if not _resolves(name)}
+
+
+def _listed() -> set[str]:
+    """What the tables of the reference list: a name without a room is of the room before it in its row."""
+    found = set[str]()
+    for row in re.findall(r"^\|[^|]*\|([^|]*)\|$", (ROOT / "docs" / "api.md").read_text("utf-8"), re.MULTILINE):
+        room = ""
+        for span in re.findall(r"`([a-zA-Z]\w*(?:\.\w+)?)`", row):
+            before, _, name = span.rpartition(".")
+            room = before if before in {*ROOMS, "data", "plot"} else room
+            found.add(f"{room}.{name}" if before in ("", room) else f"{room}.{span}")
+    return {name.removeprefix(".") for name in found}
+
+
+def test_the_reference_lists_what_exists():
+    listed = _listed()
+    assert {"as_kernel_machine", "nets.MLP", "nets.DeepLinear", "nets.Scaling.mup"} < listed
+    assert not {name for name in listed if not _resolves(name)}
+
+
+@pytest.mark.parametrize("room", ["observe", "plot"])
+def test_the_reference_lists_every_observable_and_figure(room):
+    public = {f"{room}.{name}" for name, what in vars(getattr(jaxsolve, room)).items() if isfunction(what)}
+    made_of = {"observe.__getattr__", "observe.check_observables", "observe.least_map"}
+    assert public - made_of <= _listed()
 
 
 def test_what_is_named_and_what_is_there():

@@ -14,9 +14,10 @@ from ._page import number
 PREFACE = """# Figures of the papers, reproduced
 
 {count} claims of the papers that jaxsolve builds on, each beside a measurement, at {scale} scale: {verdicts}.
-This page is what this command leaves in `reproduction/{scale}/ledger.md`, with the pictures beside it:
+This page is what these commands leave in `reproduction/{scale}/ledger.md`, with the pictures beside it:
 
 ```shell
+jaxsolve data fetch mnist cifar10 # 200 MB; without them figures of images use scikit-learn's digits, and come out otherwise
 jaxsolve reproduce all --scale {scale}
 ```
 
