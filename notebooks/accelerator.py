@@ -34,12 +34,14 @@ import optax
 import jaxsolve as js
 
 
+jax.config.update("jax_default_matmul_precision", "highest")  # accelerators round float32 products otherwise
 device = jax.devices()[0]
 accelerated = device.platform != "cpu"
 print(f"{jax.device_count()} device(s) of kind {device.platform}; the sweep is", "large" if accelerated else "small")
 
 # %% [markdown]
-# Single precision, JAX's default, suits accelerators. On a CPU the grid is small, so that it takes a minute.
+# Single precision, JAX's default, is fast on accelerators. They also round the factors of its products unless told
+# otherwise, as in the cell above. On a CPU the grid is small, so that it takes a minute.
 
 # %%
 scales, rates, width, n_train = (32, 32, 256, 512) if accelerated else (7, 7, 32, 64)
@@ -69,7 +71,7 @@ regimes = js.observe.regimes(steps, runs["loss"].values, change)
 print(f"{regimes.size} networks:", ", ".join(f"{np.sum(regimes == r)} {r.label}" for r in js.observe.Regime))
 
 # %% [markdown]
-# Grey networks have learnt nothing in 300 steps, dark ones went off or fitted in the first step. In between the output
+# Grey networks have learnt nothing in 300 steps, dark ones diverged, or fitted in the first step. In between the output
 # scale decides: features on the left, the kernel regime on the right.
 
 # %%
@@ -102,4 +104,5 @@ plt.show()
 
 # %% [markdown]
 # `devices=` chooses among several; `js.plan(...).describe()` says what a sweep will take before it runs.
-# `docs/sweeps.md` and `docs/cluster.md` go on from here.
+# [docs/sweeps.md](https://github.com/jaxsolve/jaxsolve/blob/main/docs/sweeps.md) and
+# [docs/cluster.md](https://github.com/jaxsolve/jaxsolve/blob/main/docs/cluster.md) go on from here.

@@ -10,7 +10,7 @@
 # # Your network: kernel or features?
 #
 # Does your network learn features, or does it fit with those that it started with? Put your own network, data and
-# optimiser into the third cell; the rest stays as it is.
+# optimiser into the cell that begins with `import equinox`; the rest stays as it is.
 #
 # [Open in Colab](https://colab.research.google.com/github/jaxsolve/jaxsolve/blob/main/notebooks/diagnose.ipynb)
 
@@ -34,6 +34,7 @@ import optax
 import jaxsolve as js
 
 
+jax.config.update("jax_default_matmul_precision", "highest")  # accelerators round float32 products otherwise
 data = js.data.digits(task="parity", n_train=200, n_test=400, pca=10, key=jax.random.key(0))
 (x, y), test = data.train, data.test
 net = eqx.nn.MLP(10, 1, 64, 2, jnp.tanh, key=jax.random.key(1))
@@ -43,7 +44,7 @@ optimizer = optax.adam(3e-3)
 # ## One line
 #
 # It trains for 100 steps, and looks at how far the tangent kernel moves, what the linearised network misses, where
-# features would stop to be learnt, and how stable the steps are.
+# features would no longer be learnt, and how stable the steps are.
 
 # %%
 report = js.diagnose(net, x, y, optimizer=optimizer, test=test, steps=100, probes=100)
@@ -78,4 +79,5 @@ report
 
 # %% [markdown]
 # `report.save("diagnosis.html")` writes the same as one page; `report.to_xarray()` has the arrays;
-# `js.diagnose_checkpoints` takes networks that you have saved. `docs/diagnose.md` says what every number is.
+# `js.diagnose_checkpoints` takes networks that you have saved.
+# [docs/diagnose.md](https://github.com/jaxsolve/jaxsolve/blob/main/docs/diagnose.md) says what every number is.

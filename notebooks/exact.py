@@ -169,5 +169,6 @@ fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", nco
 plt.show()
 
 # %% [markdown]
-# The dots lie on the corrected line in every panel. `jaxsolve errata` recomputes all of them; `docs/theory.md` lists
-# the closed forms, and what each of them needs.
+# The dots lie on the corrected line in every panel. On the command line, `jaxsolve errata` recomputes all of them;
+# [docs/theory.md](https://github.com/jaxsolve/jaxsolve/blob/main/docs/theory.md) lists the closed forms, and
+# what each of them needs.

@@ -35,6 +35,8 @@ import optax
 import jaxsolve as js
 
 
+jax.config.update("jax_default_matmul_precision", "highest")  # accelerators round float32 products otherwise
+
 # %% [markdown]
 # ## Wide networks: two limits
 #
@@ -101,8 +103,8 @@ js.compare(problem("mean field", 640), [js.GradientFlow(), js.RichLimit(), js.Fr
 # %% [markdown]
 # ## Finite steps: the edge of stability
 #
-# Gradient flow is the limit of small steps. At a rate that people use, the loss sharpens until steps of descent
-# oscillate, at a sharpness of 2/rate. There descent follows the central flow, on average over its oscillation.
+# Gradient flow is the limit of small steps. At the learning rates used in practice, the loss sharpens until steps of
+# descent oscillate, at a sharpness of 2/rate. There descent follows the central flow, on average over its oscillation.
 
 # %%
 jax.config.update("jax_enable_x64", True)
@@ -137,5 +139,5 @@ plt.show()
 
 # %% [markdown]
 # Descent is thrown back whenever it is beyond the edge; the central flow stays at it, and says what the loss is on
-# average; gradient flow knows no edge. `docs/edge-of-stability.md` has how well each of them describes descent, with
-# numbers.
+# average; gradient flow knows no edge. How well each of them describes descent, with numbers:
+# [docs/edge-of-stability.md](https://github.com/jaxsolve/jaxsolve/blob/main/docs/edge-of-stability.md).

@@ -137,4 +137,5 @@ axes[0].legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# `jaxsolve reproduce atanasov/fig1` draws the paper's figure; `docs/errata.md` lists what its equations miss.
+# On the command line, `jaxsolve reproduce atanasov/fig1` draws the paper's figure;
+# [docs/errata.md](https://github.com/jaxsolve/jaxsolve/blob/main/docs/errata.md) lists what its equations miss.

@@ -163,4 +163,5 @@ fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", nco
 plt.show()
 
 # %% [markdown]
-# The config `kunin_grid` has all starts of the paper's grid; `jaxsolve reproduce kunin/fig1` draws it at small scale.
+# The config `kunin_grid` has all starts of the paper's grid (ten core-hours); on the command line, `jaxsolve reproduce
+# kunin/fig1` draws it at small scale.

@@ -63,7 +63,7 @@ runs = runs.isel(t=0)
 print(f"{runs.result.size} networks, {int((runs.result >= 3).sum())} failed")
 
 # %% [markdown]
-# ## Where the kernel stops to move
+# ## Where the kernel stops moving
 #
 # Left: how far training has moved the kernel. Wide networks and large scales are lazy: below the dashed line. Right:
 # the same over $\sqrt{h}\,\alpha$, the paper's measure of the regime. Where features are learnt the widths lie on one
@@ -122,5 +122,6 @@ for ax in axes:
 plt.show()
 
 # %% [markdown]
-# These are few digits and small networks; `jaxsolve reproduce geiger/fig2` and `geiger/fig3` draw the paper's figures,
-# with five hidden layers. `docs/reproduction.md` says what became of each of its claims.
+# These are few digits and small networks. On the command line, `jaxsolve reproduce geiger/fig2 geiger/fig3` draws the
+# paper's figures, with five hidden layers;
+# [docs/reproduction.md](https://github.com/jaxsolve/jaxsolve/blob/main/docs/reproduction.md) judges each claim.

@@ -121,7 +121,8 @@ plt.show()
 #
 # A `Problem` is a model, data and a loss, and gradient flow is the limit of small steps. `centered=True` trains $f -
 # f_0$. Left: the training loss. The bumps, whose kernel was not aligned, have only begun to learn. Right: how far the
-# kernel has moved; below the dashed line a model is in the kernel regime.
+# kernel has moved. A model that has learnt and is still below the dashed line is in the kernel regime; the bumps are
+# below it because they have hardly learnt yet.
 
 # %%
 ts = jnp.geomspace(1e-2, 10.0, 25)
