@@ -7,7 +7,7 @@ import contextlib
 import functools
 import logging
 import os
-import platform
+import re
 import signal
 import stat
 import tempfile
@@ -79,8 +79,8 @@ def _processes(folder: Path, kills: int) -> Iterator[Row]:
 
 
 def _last(said: str) -> str:
-    """The last line, without the folder of this run and the name of its machine."""
-    line = said.strip().splitlines()[-1].replace(f" on {platform.node()},", " on this machine,")
+    """The last line, without the folder of this run and what tells it from another one: process, machine, clock."""
+    line = re.sub(r"process \d+ on .*, since [^\s;]+;", "process ... on ..., since ...;", said.strip().splitlines()[-1])
     return " ".join(Path(word).name if word.startswith("/") else word for word in line.split())
 
 

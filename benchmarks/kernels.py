@@ -1,4 +1,5 @@
-"""Empirical NTKs: time, memory, growth and equality, against neural-tangents and against the bare matrix products.
+"""Empirical NTKs: time, memory, growth and equality, against neural-tangents and the bare products. Cases are of relu:
+A has 200 samples and 2 layers of 256; B 500, and 3 of 512; C 300, 2 of 256, and 10 outputs.
 
 Every contestant gets the same weights and inputs and gives every entry of the train/train kernel, in the order of axes
 that comes naturally to it. All are compiled beforehand and called in turns, so that other work on the machine disturbs

@@ -22,9 +22,9 @@ INTRODUCTION = """\
 
 `uv run python -m benchmarks --json FILE.json` measures what is here, and `uv run python -m benchmarks.page FILE.json`
 writes this page. A goal is a bound that the benchmark checks; **no** marks one that does not hold. Why things are as
-fast as they are, and what was tried and gained nothing: [notes](performance-notes.md). Beside a number stands the
-best other way of doing the same, or what no way could do without: "1/3 of" it is a third of its number, "2 x" twice.
-Nothing stands beside what says yes or no, and beside some numbers of runs before 2026-11-27.
+fast as they are, and what was tried and gained nothing: [notes](performance-notes.md). One column compares each
+number with the best other way of doing the same, or with a bound: "1/3 of X" means that it is a third of that of X,
+"2 x X" that it is twice. It is empty for what says yes or no, and for some numbers of runs before 2026-11-27.
 """
 
 
