@@ -17,7 +17,7 @@ PREFACE = """# Figures of the papers, reproduced
 This page is what these commands leave in `reproduction/{scale}/ledger.md`, with the pictures beside it:
 
 ```shell
-jaxsolve data fetch mnist cifar10 # 200 MB; without them figures of images use scikit-learn's digits, and come out otherwise
+jaxsolve data fetch mnist cifar10 # 200 MB; without them, figures of images are of scikit-learn's digits
 jaxsolve reproduce all --scale {scale}
 ```
 
