@@ -219,6 +219,7 @@ def test_every_other_block_runs_elsewhere():
 def test_the_readme_clones_what_is_published():
     published = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Repository"]
     assert f"git clone {published} && cd {published.rpartition('/')[2]}\n" in README.read_text("utf-8")
+    assert f'repository-code: "{published}"\n' in (ROOT / "CITATION.cff").read_text("utf-8")
 
 
 def test_ci_runs_the_readme_test_command():
