@@ -90,7 +90,7 @@ plt.show()
 
 # %% [markdown]
 # Left: the kernel of `ntk` networks moves less and less as they widen; that of mean-field networks goes to the
-# limit's. Right: single networks come to the limit like 1/sqrt(N), since that is how large their random outputs are
+# limit's. Right: single networks approach the limit like 1/sqrt(N), since that is how large their random outputs are
 # at the start.
 #
 # ## Which limit explains a network?
