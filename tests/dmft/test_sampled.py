@@ -40,12 +40,19 @@ def test_more_points_are_worth_more_than_draws():
 def test_the_normal_form_stays_and_the_start_is_zero():
     net = _net()
     points = js.dmft.sampled(net, 256, 0)
-    before, after = js.dmft.normal_form(net), js.dmft.normal_form(points)
-    np.testing.assert_allclose(after.variance, before.variance, rtol=eps(10))
-    np.testing.assert_allclose(after.rate, before.rate, rtol=eps(10))
+    before = js.dmft.normal_form(net)
+    same = lambda other, name: np.testing.assert_allclose(
+        getattr(js.dmft.normal_form(other), name), getattr(before, name), rtol=eps(10)
+    )
+    for name, read in (
+        ("rate", lambda n: n.scaling.eta),
+        ("variance", lambda n: n.weights),
+        ("richness", lambda n: n.scaling.multiplier),
+    ):
+        same(points, name)
+        off = eqx.tree_at(read, points, read(net))  # that of the network of another width
+        assert_fails(lambda off=off, name=name: same(off, name))
     np.testing.assert_allclose(jax.vmap(points)(jnp.asarray(X)), 0, atol=eps(100))
-    wide = js.dmft.normal_form(_net(128))
-    assert_fails(lambda: np.testing.assert_allclose(js.dmft.normal_form(net).rate, wide.rate * 2, rtol=1e-3))
 
 
 def test_the_error_is_that_of_other_points():

@@ -75,11 +75,17 @@ def test_every_lane_of_a_temperature_draws_numbers_of_its_own():
     np.testing.assert_allclose(cold[0], flow, atol=1e-2)
 
 
-def test_a_store_is_carried_on_and_another_function_refused(tmp_path):
-    arguments = (_modes, {"rate": RATES}, _descent, TS)
+def test_a_store_is_carried_on_and_another_function_refused(tmp_path, monkeypatch):
+    arguments, ran, run_group = (_modes, {"rate": RATES}, _descent, TS), [], _execute.run_group
+    monkeypatch.setattr(_execute, "run_group", lambda *args: ran.append(args) or run_group(*args))
     whole = QUIET(*arguments, store=tmp_path / "run.zarr")
-    again = QUIET(*arguments, store=tmp_path / "run.zarr")
-    assert whole["loss"].values.tobytes() == again["loss"].values.tobytes()
+    assert len(ran) == 1
+    for lost in (False, True):
+        if lost:
+            next(path for path in (tmp_path / "run.zarr" / "result" / "c").rglob("*") if path.is_file()).unlink()
+        again = QUIET(*arguments, store=tmp_path / "run.zarr")
+        assert len(ran) == 1 + lost  # what is there does not run again
+        assert whole["loss"].values.tobytes() == again["loss"].values.tobytes()
     with pytest.raises(ValueError, match="another plan"):
         QUIET(*arguments[:2], lambda rate: Descent(optax.adam(rate)), TS, store=tmp_path / "run.zarr")
 

@@ -101,13 +101,12 @@ def test_the_weights_reach_half_the_target_when_they_should(matrices, start):
 def test_half_time_approaches_the_escape_time(matrices):
     starts, eta = np.array([1e-4, 1e-6, 1e-8]), RATES[matrices]
     law = np.array([float(escape_time(start=c, s=S, eta=eta)) for c in starts])
-    gap = 1 - np.array([exact_half_time(c, matrices, eta) for c in starts]) / law
+    half = np.array([exact_half_time(c, matrices, eta) for c in starts])
     # The gap closes as (c_0/s)^{(L-2)/L}; as (c_0/s)/ln(s/c_0) at L = 2.
-    order = np.log10(gap[:-1] / gap[1:]) / 2
-    assert np.all(np.abs(gap) < [3e-4, 1e-1, 1e-2][matrices - 2])
-    np.testing.assert_allclose(order[0], [1.0, 1 / 3, 1 / 2][matrices - 2], atol=0.15)
-    # Printed: ln(s/c_0)/s at two layers, and L/(L - 2) in the place of 1/(L - 2).
-    assert np.all(np.abs(law * matrices - law) > np.abs(gap * law))
+    orders = lambda law: np.log10((1 - half[:1] / law[:1]) / (1 - half[1:2] / law[1:2])) / 2
+    closes = lambda law: np.testing.assert_allclose(orders(law), [1.0, 1 / 3, 1 / 2][matrices - 2], atol=0.15)
+    closes(law)  # measured: off by 0.085, 2e-4 and 3e-3
+    assert_fails(lambda: closes(matrices * law))  # printed: ln(s/c_0)/s at two layers, L/(L - 2) for 1/(L - 2)
 
 
 @pytest.mark.x64_only

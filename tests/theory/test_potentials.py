@@ -44,7 +44,7 @@ def test_one_neuron_has_the_printed_potential(delta):
             np.testing.assert_allclose(ours, printed, rtol=eps(50))
 
         close(delta)
-        assert_fails(lambda close=close: close(delta + 0.01 * (abs(delta) + 0.1)))
+        assert_fails(lambda close=close: close(-delta if delta else 1.0))
         if (eta_a, eta_w) != (1.0, 1.0):
             assert_fails(lambda close=close: close(delta, 1.0, 1.0))
 
