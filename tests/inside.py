@@ -24,7 +24,7 @@ from jaxsolve._diagnose._response import response as optimiser_response
 # Exponential integrators stand on these functions: they are compared with mpmath, digit by digit.
 from jaxsolve._phi import finite_product, integrated_decay, phi
 
-# The code of a result by its name, as stored by sweeps and returned by `solve`.
+# The codes of results of many lanes, to name them in one list.
 from jaxsolve._results import result_code
 
 # The commit that a manifest notes, of repositories that no sweep would stand in.

@@ -16,16 +16,13 @@ from jaxsolve import (
     Problem,
     Quantity,
     result_names,
+    RESULTS,
     solve,
     SolveError,
     until,
 )
 from tests import cases
 from tests.inside import result_code
-
-
-def _name(trajectory):
-    return str(result_names(result_code(trajectory.result)))
 
 
 def _label(dynamics):
@@ -60,7 +57,7 @@ def test_times_keep_their_shape(dynamics):
     assert many["loss"].shape == (3,)
     assert many["outputs"].shape == (3, 2, 1)
     assert many.t_end == 1.25
-    assert _name(many) == "successful"
+    assert many.result == RESULTS.successful
     exact = [0.5 * (4 * np.exp(-2 * t) + 3 * np.exp(-6 * t)) for t in ts]
     np.testing.assert_allclose(many["loss"], exact, rtol=0.3 if isinstance(dynamics, Descent) else 1e-4)
     one = solve(_modes(), dynamics, 1.25, observe=WANTED)
@@ -71,7 +68,7 @@ def test_times_keep_their_shape(dynamics):
     np.testing.assert_allclose(start["loss"], 3.5, rtol=cases.eps(10))
     assert start.t_end == 0
     assert start.stats.steps == 0
-    assert _name(start) == "successful"
+    assert start.result == RESULTS.successful
 
 
 def test_closed_forms_reach_infinity():
@@ -82,7 +79,7 @@ def test_closed_forms_reach_infinity():
 
 def test_marches_reach_infinity_with_a_condition():
     trajectory = solve(_modes(), GradientFlow(until=until.loss_below(0.1)), [0.0, jnp.inf, jnp.inf])
-    assert _name(trajectory) == "event"
+    assert trajectory.result == RESULTS.event
     np.testing.assert_allclose(trajectory["loss"][1:], 0.1, rtol=cases.eps(1e3))
     np.testing.assert_array_equal(trajectory.ts, [0.0, jnp.inf, jnp.inf])
     assert 0 < trajectory.t_end < 2
@@ -168,7 +165,7 @@ def test_closed_forms_say_what_they_do_not_solve():
     fast = cases.modes([1.0], [150.0])
     with pytest.raises(NotApplicable, match=r"it needs rates up to 100 \(violation 50, tolerance 0"):
         solve(fast, cases.ModesDecay(), 1.0)
-    assert _name(solve(fast, cases.ModesDecay(), 1.0, throw=False)) == "not_applicable"
+    assert solve(fast, cases.ModesDecay(), 1.0, throw=False).result == RESULTS.not_applicable
     run = jax.vmap(lambda rate: solve(cases.modes([1.0], rate[None]), cases.ModesDecay(), 1.0).result)
     names = result_names(result_code(run(jnp.array([1.0, 150.0, jnp.nan]))))
     assert list(names) == ["successful", "not_applicable", "invalid"]
@@ -190,7 +187,7 @@ def test_failure_raises_with_advice_or_returns():
     ):
         assert part in message
     trajectory = solve(problem, dynamics, [0.0, 100.0], throw=False)
-    assert _name(trajectory) == "max_steps"
+    assert trajectory.result == RESULTS.max_steps
     assert trajectory.stats.steps + trajectory.stats.rejected == 3
     assert 0 < trajectory.t_end < 100
     np.testing.assert_array_equal(np.isnan(trajectory["loss"]), [False, True])
@@ -199,13 +196,13 @@ def test_failure_raises_with_advice_or_returns():
 
 def test_inside_a_trace_nothing_raises():
     run = jax.jit(lambda w: solve(cases.modes(w[None], [1.0]), GradientFlow(max_steps=3), [0.0, 100.0]))
-    assert _name(run(jnp.array(1.0))) == "max_steps"
+    assert run(jnp.array(1.0)).result == RESULTS.max_steps
 
 
 @pytest.mark.parametrize("condition", [None, until.loss_below(1e-3)])
 def test_max_time_and_event_are_no_failures(condition):
     trajectory = solve(_modes(), Descent(optax.sgd(0.125), until=condition), [0.0, 0.5])
-    assert _name(trajectory) == ("successful" if condition is None else "max_time")
+    assert trajectory.result == (RESULTS.successful if condition is None else RESULTS.max_time)
 
 
 # Progress

@@ -11,13 +11,8 @@ import numpy as np
 import optax
 import pytest
 
-from jaxsolve import Descent, GradientFlow, losses, nets, Problem, result_names, solve, until, View
+from jaxsolve import Descent, GradientFlow, losses, nets, Problem, RESULTS, solve, until, View
 from tests import cases
-from tests.inside import result_code
-
-
-def _name(trajectory):
-    return str(result_names(result_code(trajectory.result)))
 
 
 def _view(weight, problem=None):
@@ -90,9 +85,9 @@ def test_margins_of_what():
     flow = GradientFlow(until=until.margin_above(10.0))
     with pytest.raises(ValueError, match=message):
         solve(problem, flow, 1.0)
-    codes = jax.jit(lambda p: result_code(solve(p, flow, 1.0).result))  # in a trace nothing raises
-    assert result_names(codes(problem)) == "invalid"
-    assert result_names(codes(_margins([[1.0, 1.0], [-1.0, -1.0]], loss=losses.MSE()))) == "max_time"
+    result = jax.jit(lambda p: solve(p, flow, 1.0).result)  # in a trace nothing raises
+    assert result(problem) == RESULTS.invalid
+    assert result(_margins([[1.0, 1.0], [-1.0, -1.0]], loss=losses.MSE())) == RESULTS.max_time
 
 
 @pytest.mark.usefixtures("as_users")
@@ -131,7 +126,7 @@ def test_sliding_along_a_margin():
     for rtol in (1e-3, 1e-4):
         flow = GradientFlow(diffrax.Tsit5(), rtol=rtol, atol=1e-2 * rtol, until=until.margin_above())
         run = solve(problem, flow, [0.0, half, jnp.inf])
-        assert _name(run) == "event"
+        assert run.result == RESULTS.event
         assert jnp.min(problem.y * run.final.outputs) >= 1 - 1e-9
         # On which side of the kink a step ends is decided by rounding: measured up to 12 rtol.
         np.testing.assert_allclose(run.t_end, end, rtol=20 * rtol)
@@ -152,7 +147,8 @@ def test_a_network_reaches_all_margins_in_finite_time():
     flow = lambda condition: GradientFlow(diffrax.Tsit5(), rtol=1e-3, atol=1e-5, until=condition, max_steps=1000)
     half = solve(problem, flow(until.loss_fraction(0.5)), [0.0, jnp.inf])
     end = solve(problem, flow(until.margin_above()), [0.0, half.t_end, jnp.inf])
-    assert _name(half) == _name(end) == "event"
+    assert half.result == RESULTS.event
+    assert end.result == RESULTS.event
     np.testing.assert_allclose(half.final.loss, 0.5, rtol=1e-9)
     np.testing.assert_allclose(end["loss"], [1.0, 0.5, 0.0], rtol=0, atol=1e-2)
     assert end.final.loss < 1e-9
@@ -173,7 +169,7 @@ class _NearZero(until.AbstractCondition):
 def test_a_condition_of_ones_own(dynamics, tolerance):
     """w = 3 exp(-2 t) is 0.3 at t = log(10)/2."""
     trajectory = solve(cases.modes([3.0], [2.0]), dynamics(until=_NearZero(0.3)), [0.0, jnp.inf])
-    assert _name(trajectory) == "event"
+    assert trajectory.result == RESULTS.event
     np.testing.assert_allclose(trajectory.t_end, np.log(10) / 2, rtol=tolerance)
     np.testing.assert_allclose(trajectory.final.params.w, 0.3, rtol=1e-6 if dynamics is GradientFlow else 0.02)
 

@@ -13,13 +13,21 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from jax.flatten_util import ravel_pytree
 
-from jaxsolve import Descent, GradientFlow, nets, observe, Problem, result_names, solve, StochasticFlow, theory, until
+from jaxsolve import (
+    Descent,
+    GradientFlow,
+    nets,
+    observe,
+    Problem,
+    result_names,
+    RESULTS,
+    solve,
+    StochasticFlow,
+    theory,
+    until,
+)
 from tests import cases
 from tests.inside import result_code
-
-
-def _name(trajectory):
-    return str(result_names(result_code(trajectory.result)))
 
 
 def _weights(problem, dynamics, steps, **options):
@@ -258,7 +266,7 @@ def test_times_that_round_to_one_step_share_it():
     assert trajectory.t_end == 1
     assert trajectory.stats.steps == trajectory.stats.gradient_evaluations == 4
     assert trajectory.certificate is None
-    assert _name(trajectory) == "successful"
+    assert trajectory.result == RESULTS.successful
 
 
 def test_the_rate_is_not_compiled_in():
@@ -285,17 +293,17 @@ def test_until_and_times_at_0_and_infinity():
     run = lambda ts, w0=1.0: solve(cases.modes([w0], [1.0]), dynamics, ts)
     trajectory = run([0.0, 0.5, 0.8, 0.9, jnp.inf])
     losses = 0.5 * 0.75 ** (2.0 * np.array([0, 2, 3, 3, 3]))
-    assert _name(trajectory) == "event"
+    assert trajectory.result == RESULTS.event
     assert trajectory.t_end == 0.75
     assert trajectory.stats.steps == 3
     np.testing.assert_array_equal(trajectory.ts, [0.0, 0.5, 0.75, 1.0, jnp.inf])
     np.testing.assert_allclose(trajectory["loss"], losses, rtol=cases.eps(20))
     np.testing.assert_allclose(trajectory.final.loss, losses[-1], rtol=cases.eps(20))
     short = run([0.0, 0.1, 0.2, 0.3, 0.4])
-    assert _name(short) == "max_time"
+    assert short.result == RESULTS.max_time
     assert short.t_end == 0.5
     at_once = run([0.0, 0.5, 0.8, 0.9, jnp.inf], w0=0.1)
-    assert _name(at_once) == "event"
+    assert at_once.result == RESULTS.event
     assert at_once.t_end == 0
     np.testing.assert_array_equal(at_once["loss"], np.full(5, at_once["loss"][0]))
 
@@ -336,9 +344,9 @@ def test_divergence_is_found_at_the_step_the_formula_says():
     rates = jnp.array([1.98, 2.2])
     run = jax.jit(jax.vmap(lambda rate: solve(cases.modes([1.0], [1.0]), Descent(optax.sgd(rate)), [22.0, 2200.0])))
     below, above = (jax.tree.map(lambda leaf, i=i: leaf[i], run(rates)) for i in (0, 1))
-    assert _name(below) == "successful"
+    assert below.result == RESULTS.successful
     np.testing.assert_allclose(below["loss"], 0.5 * 0.98 ** (2.0 * np.array([11, 1111])), rtol=cases.eps(3e3))
-    assert _name(above) == "diverged"
+    assert above.result == RESULTS.diverged
     steps = _steps_to_diverge(2.2)
     assert steps == 57
     assert above.stats.steps == steps
@@ -353,15 +361,15 @@ def test_divergence_is_measured_against_the_targets_where_the_start_fits():
     """The start is 1e-3 off the target 1: the loss of f = 0 is 1e6 times its own."""
     problem = Problem(cases.Linear(jnp.array([[1.001]])), jnp.ones((1, 1)), jnp.ones((1, 1)))
     trajectory = solve(problem, Descent(optax.sgd(2.2)), 2200.0, throw=False)
-    assert _name(trajectory) == "diverged"
+    assert trajectory.result == RESULTS.diverged
     assert trajectory.stats.steps == _steps_to_diverge(2.2, 1e6) == 95
 
 
 def test_the_last_step_is_judged_too():
     run = lambda last: solve(cases.modes([1.0], [1.0]), Descent(optax.sgd(2.2)), [2.2 * last], throw=False)
-    assert _name(run(56)) == "successful"
+    assert run(56).result == RESULTS.successful
     late = run(57)
-    assert _name(late) == "diverged"
+    assert late.result == RESULTS.diverged
     np.testing.assert_allclose(late["loss"], [0.5 * 1.2**114], rtol=cases.eps(1000))
 
 
@@ -370,7 +378,7 @@ def test_divergence_in_batches_counts_a_batch_for_its_share():
     problem = cases.modes(np.ones(4), np.ones(4))
     dynamics = Descent(optax.sgd(0.8), batch_size=1, key=jr.key(0))
     trajectory = solve(problem, dynamics, 800.0, throw=False)
-    assert _name(trajectory) == "diverged"
+    assert trajectory.result == RESULTS.diverged
     assert trajectory.stats.steps == 4 * int(np.ceil(np.log(4e9) / (2 * np.log(2.2)))) == 60
     np.testing.assert_allclose(trajectory.final.loss, 2 * 2.2**30, rtol=cases.eps(40))
 
@@ -380,7 +388,7 @@ def test_optimisers_of_bounded_steps_may_come_back():
     cut = lambda rate: optax.chain(optax.clip_by_global_norm(10.0), optax.sgd(rate))
     for factory, rate in ((optax.adam, 1e6), (cut, 1e5)):
         trajectory = solve(cases.modes([10.0], [1.0]), Descent(factory(rate)), rate * np.arange(4))
-        assert _name(trajectory) == "successful"
+        assert trajectory.result == RESULTS.successful
         assert trajectory["loss"][1] > 5e9 * trajectory["loss"][0]
 
 
@@ -398,7 +406,7 @@ def test_an_optimiser_per_layer():
     both = optax.multi_transform({"descends": optax.sgd(2.2), "bounded": optax.adam(2.2)}, label)
     problem = Problem(Two(jnp.ones(()), jnp.ones(())), jnp.ones((1, 2)), jnp.zeros((1, 2)))
     trajectory = solve(problem, Descent(both, rate=2.2), 2200.0, throw=False)
-    assert _name(trajectory) == "diverged"
+    assert trajectory.result == RESULTS.diverged
     assert trajectory.stats.steps == _steps_to_diverge(2.2, 2.0)
 
 
@@ -439,7 +447,7 @@ def test_a_catapult_is_no_divergence():
 
 def test_max_steps():
     trajectory = solve(cases.modes([1.0], [1.0]), Descent(optax.sgd(0.5), max_steps=4), [0.0, 1.0, 9.0], throw=False)
-    assert _name(trajectory) == "max_steps"
+    assert trajectory.result == RESULTS.max_steps
     assert trajectory.stats.steps == 4
     assert trajectory.t_end == 2
     np.testing.assert_array_equal(np.isnan(trajectory["loss"]), [False, False, True])
@@ -450,7 +458,7 @@ def test_times_after_the_last_step_stay_what_they_were():
     stopping = Descent(optax.sgd(0.5), max_steps=4, until=until.loss_below(0.2))
     ts = [0.0, 1.1, 3.0, 9.0, jnp.inf]
     trajectory = solve(cases.modes([1.0], [1.0]), stopping, ts)
-    assert _name(trajectory) == "event"
+    assert trajectory.result == RESULTS.event
     np.testing.assert_array_equal(trajectory.ts, [0.0, 1.0, *ts[2:]])
 
 
@@ -483,7 +491,7 @@ def test_more_steps_than_int32_counts(make):
 
 def test_max_steps_reached_with_the_last_time_is_success():
     trajectory = solve(cases.modes([1.0], [1.0]), Descent(optax.sgd(0.5), max_steps=4), [0.0, 1.0, 2.0])
-    assert _name(trajectory) == "successful"
+    assert trajectory.result == RESULTS.successful
 
 
 # Optimisers and scalings

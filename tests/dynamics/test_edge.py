@@ -16,13 +16,13 @@ from jaxsolve import (
     nets,
     observe,
     Problem,
-    result_names,
+    RESULTS,
     RodFlow,
     solve,
     StochasticFlow,
 )
 from tests import cases
-from tests.inside import complement, Cone, first_pairs, follow_pairs, result_code
+from tests.inside import complement, Cone, first_pairs, follow_pairs
 
 
 WEIGHTS = observe.Observable("weights", lambda view: ravel_pytree(view.params)[0], dims=("param",))
@@ -246,7 +246,7 @@ def valley(a):
 @pytest.mark.slow
 def test_a_start_beyond_the_edge_is_a_result():
     run = solve(valley(3.0), CentralFlow(rate=RATE, max_unstable=1), 1.0, throw=False)
-    assert str(result_names(result_code(run.result))) == "unstable"
+    assert run.result == RESULTS.unstable
 
 
 def at_the_edge(problem, w):

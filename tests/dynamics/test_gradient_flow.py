@@ -13,14 +13,10 @@ from hypothesis import given, settings, strategies as st
 from jax.flatten_util import ravel_pytree
 from scipy.integrate import solve_ivp
 
-from jaxsolve import Certificate, GradientFlow, nets, observe, Problem, result_names, solve, theory, until
+from jaxsolve import Certificate, GradientFlow, nets, observe, Problem, result_names, RESULTS, solve, theory, until
 from jaxsolve.integrators import InertialFunctionSpace, RungeKuttaChebyshev
 from tests import cases
 from tests.inside import conserved_drift, result_code
-
-
-def _name(trajectory):
-    return str(result_names(result_code(trajectory.result)))
 
 
 def _certificate(trajectory):
@@ -206,7 +202,7 @@ def test_until_is_located(start, rate, share):
     event = -np.log(share) / (2 * rate)
     ts = np.array([0.0, 0.5 * event, 2 * event, np.inf])
     trajectory = _flow_until(start, rate, until.loss_below(threshold), ts)
-    assert _name(trajectory) == "event"
+    assert trajectory.result == RESULTS.event
     np.testing.assert_allclose(trajectory["loss"][2:], threshold, rtol=1e-10)
     np.testing.assert_allclose(trajectory.final.loss, threshold, rtol=1e-10)
     np.testing.assert_allclose(trajectory.t_end, event, rtol=1e-7)
@@ -219,14 +215,14 @@ def test_until_is_located(start, rate, share):
 def test_until_fraction_not_met_and_met_at_once():
     run = lambda fraction, ts: _flow_until(3.0, 2.0, until.loss_fraction(fraction), jnp.asarray(ts))
     met = run(0.25, [0.0, 0.1, 1.0, jnp.inf])
-    assert _name(met) == "event"
+    assert met.result == RESULTS.event
     np.testing.assert_allclose(met.t_end, np.log(2) / 2, rtol=1e-8 if cases.eps() < 1e-10 else 1e-5)
     np.testing.assert_allclose(met["loss"][2:], 0.25 * met["loss"][0], rtol=max(1e-10, cases.eps(100)))
     short = run(0.25, [0.0, 0.1, 0.2, 0.3])
-    assert _name(short) == "max_time"
+    assert short.result == RESULTS.max_time
     assert short.t_end == short.ts[-1]
     at_once = run(1.0, [0.0, 0.1, 1.0, jnp.inf])
-    assert _name(at_once) == "event"
+    assert at_once.result == RESULTS.event
     assert at_once.t_end == 0
     assert at_once.stats.steps == 0
     np.testing.assert_array_equal(at_once["loss"], np.full(4, at_once["loss"][0]))
@@ -261,7 +257,7 @@ def test_diverged_on_its_way():
     problem = cases.modes([1.0], [1.0], loss=lambda f, y: -jnp.sum(f**2) / 2)
     late = 0.9 * float(np.log(jnp.finfo(jnp.result_type(float)).max)) / 2
     trajectory = solve(problem, GradientFlow(), jnp.array([0.0, 1.0, late, 2 * late, 3 * late]), throw=False)
-    assert _name(trajectory) == "diverged"
+    assert trajectory.result == RESULTS.diverged
     assert late < trajectory.t_end < 2 * late
     np.testing.assert_array_equal(np.isnan(trajectory["loss"]), [False, False, False, True, True])
     np.testing.assert_allclose(trajectory["loss"][:2], [-0.5, -0.5 * np.exp(2)], rtol=1e-3)
@@ -273,7 +269,7 @@ def test_tolerance_out_of_reach():
     problem = cases.modes([1.0], [1.0], loss=lambda f, y: jnp.sum(jnp.abs(f)))
     flow = GradientFlow(rtol=1e-14, atol=1e-25)
     trajectory = solve(problem, flow, jnp.array([0.0, 0.5, 2.0, 3.0]), throw=False)
-    assert _name(trajectory) == "tolerance"
+    assert trajectory.result == RESULTS.tolerance
     np.testing.assert_allclose(trajectory.t_end, 1.0, atol=1e-6)
     np.testing.assert_allclose(trajectory["loss"], [1.0, 0.5, np.nan, np.nan], rtol=1e-10)
 

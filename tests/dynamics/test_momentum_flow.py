@@ -17,14 +17,10 @@ from jax.flatten_util import ravel_pytree
 from scipy.integrate import quad, solve_ivp
 from scipy.optimize import brentq
 
-from jaxsolve import Descent, GradientFlow, MomentumFlow, nets, observe, Problem, result_names, solve, until
+from jaxsolve import Descent, GradientFlow, MomentumFlow, nets, observe, Problem, result_names, RESULTS, solve, until
 from jaxsolve.integrators import FunctionSpace, HOCHBRUCK_OSTERMANN_3, KROGSTAD, ParameterSpace
 from tests import cases
 from tests.inside import result_code
-
-
-def _name(trajectory):
-    return str(result_names(result_code(trajectory.result)))
 
 
 def _certificate(trajectory):
@@ -109,8 +105,8 @@ def test_the_start_of_varying_tau_is_that_of_its_power_series(mu):
     rt = np.array(RATES) * TS[1]
     rest = -(mu**2) / ((mu + 1) * (mu + 2)) * rt**3 / 6
     measured = _followed("mu", mu)["params"][1] / np.array(START)
-    close = lambda second: np.testing.assert_allclose(measured - (1 - rt + second * rt**2 / 2), rest, rtol=0.02)  # measured 6e-3
-    close(mu / (1 + mu))
+    close = lambda second: np.testing.assert_allclose(measured - (1 - rt + second * rt**2 / 2), rest, rtol=0.02)
+    close(mu / (1 + mu))  # measured: 6e-3
     cases.assert_fails(lambda: close(1.0))  # as without inertia
 
 
@@ -122,7 +118,7 @@ def test_the_start_of_varying_tau_is_that_of_its_power_series(mu):
 def test_any_oscillator(kind, value, rate, start):
     rates, starts = (rate, 0.5 * rate), (start, -start)
     run = _followed(kind, value, rates, starts)
-    assert _name(run) == "successful"
+    assert run.result == RESULTS.successful
     np.testing.assert_allclose(run["params"], _solution(kind, value, rates, starts), rtol=0, atol=1e-7 * start)
     assert _certificate(run).energy_balance < 1e-8
 
@@ -196,7 +192,8 @@ def test_bad_values_end_their_lane_only(lanes):
     names = list(result_names(result_code(lanes.result)))
     assert names == ["successful", "invalid", "successful", "invalid", "invalid", "invalid", "successful"]
     np.testing.assert_array_equal(lanes.stats.steps[np.array([1, 3, 4, 5])], 0)
-    assert _name(_followed("mu", 0.0)) == _name(_followed("mu", jnp.nan)) == "invalid"
+    for mu in (0.0, jnp.nan):
+        assert _followed("mu", mu).result == RESULTS.invalid
 
 
 # Networks
@@ -310,7 +307,7 @@ def test_until_is_located_where_it_is_first_met(kind, value):
     assert isinstance(event, float)
     flow = _flow(kind, value, **TIGHT, until=until.loss_below(0.02))
     run = solve(cases.modes([1.0], [3.0]), flow, [0.0, event / 2, 2.0, jnp.inf])
-    assert _name(run) == "event"
+    assert run.result == RESULTS.event
     accuracy = 1e-8 if cases.X64 else 1e-5
     np.testing.assert_allclose(run.t_end, event, rtol=accuracy)
     np.testing.assert_allclose(run["loss"], [1.5, loss(event / 2), 0.02, 0.02], rtol=10 * accuracy)
@@ -466,7 +463,7 @@ def test_a_flow_at_rest_comes_to_the_end_of_time(flow):
     net = nets.TwoLayerLinear(2, 3, scaling=nets.Scaling.ntk(), key=jr.key(0))
     problem = Problem(net, jnp.zeros((2, 2)), jnp.ones((2, 1)))
     run = solve(problem, flow, [0.0, 1.0, jnp.inf], throw=False)
-    assert _name(run) == "max_time"
+    assert run.result == RESULTS.max_time
     assert 1e150 < run.t_end < jnp.inf
     np.testing.assert_array_equal(run["loss"], 0.5)
 

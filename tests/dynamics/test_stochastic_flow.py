@@ -8,13 +8,9 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from jaxsolve import losses, nets, observe, Problem, result_names, solve, StochasticFlow, until
+from jaxsolve import losses, nets, observe, Problem, result_names, RESULTS, solve, StochasticFlow, until
 from tests import cases
 from tests.inside import batch_weights, result_code
-
-
-def _name(trajectory):
-    return str(result_names(result_code(trajectory.result)))
 
 
 WEIGHTS = observe.Observable("params", lambda view: ravel_pytree(view.params)[0], dims=("param",))
@@ -228,7 +224,7 @@ def test_steps_keep_the_bounds_and_end_at_the_condition():
     last, end = states[-2], flow.finish(problem, states[-1])
     threshold = 0.85 * problem.objective(problem.params)
     assert problem.objective(last.params) > threshold >= problem.objective(end.params)
-    assert str(result_names(result_code(end.result))) == "event"
+    assert end.result == RESULTS.event
     assert end.t_end == states[-1].t > 0.2
     np.testing.assert_array_equal(end.saved.w[-1], end.params.w)
     np.testing.assert_array_equal(end.saved.w[0], problem.params.w)
@@ -238,20 +234,20 @@ def test_until_without_noise_is_that_of_gradient_flow():
     """L = w^2 exp(-2 t)/2: half of it at log(2)/2, to the accuracy of the steps."""
     flow = StochasticFlow(0.0, key=jr.key(0), until=until.loss_fraction(0.5))
     run = solve(cases.modes([2.0], [1.0]), flow, [0.0, 0.1, 1.0, jnp.inf])
-    assert _name(run) == "event"
+    assert run.result == RESULTS.event
     np.testing.assert_allclose(run.t_end, np.log(2) / 2, rtol=1e-2)
     np.testing.assert_allclose(run["loss"], [2.0, 2 * np.exp(-0.2), 1.0, 1.0], rtol=1e-2)
     np.testing.assert_array_equal(run["loss"][2:], run.final.loss)
     short = solve(cases.modes([2.0], [1.0]), flow, [0.0, 0.1, 0.2, 0.3])
-    assert _name(short) == "max_time"
+    assert short.result == RESULTS.max_time
     assert short.t_end == short.ts[-1]
 
 
 def test_what_cannot_go_on():
     flow = StochasticFlow(1e-3, key=jr.key(0), max_steps=5)
-    assert _name(solve(_noisy(), flow, [0.0, 1.0], throw=False)) == "max_steps"
+    assert solve(_noisy(), flow, [0.0, 1.0], throw=False).result == RESULTS.max_steps
     huge = float(jnp.finfo(jnp.result_type(float)).max) ** 0.6
-    assert _name(solve(cases.modes([huge], [1.0]), flow, [0.0, 1.0], throw=False)) == "diverged"
+    assert solve(cases.modes([huge], [1.0]), flow, [0.0, 1.0], throw=False).result == RESULTS.diverged
     at_rest = solve(cases.modes([0.0], [1.0]), flow, [0.0, 1.0])
     np.testing.assert_array_equal(at_rest["loss"], 0)
     with pytest.raises(ValueError, match="ts ends in inf, which StochasticFlow reaches only with a condition"):

@@ -14,10 +14,10 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from scipy.integrate import solve_ivp
 
-from jaxsolve import GradientFlow, observe, result_names, solve
+from jaxsolve import GradientFlow, observe, RESULTS, solve
 from jaxsolve.integrators import RungeKuttaChebyshev
 from tests import cases
-from tests.inside import chebyshev as _chebyshev, result_code
+from tests.inside import chebyshev as _chebyshev
 
 
 def _step(field, y0, h, *, steps: int = 1, solver: Any = RungeKuttaChebyshev()) -> tuple[Any, list[Any]]:
@@ -456,7 +456,7 @@ def test_gradient_flow_agrees_with_scipy(stiff):
     problem, ts = stiff
     flow = GradientFlow(RungeKuttaChebyshev(), rtol=1e-6 if cases.X64 else 1e-4)
     run = solve(problem, flow, ts, observe=observe.outputs())
-    assert str(result_names(result_code(run.result))) == "successful"
+    assert run.result == RESULTS.successful
 
     def check(scale, atol):
         by_hand = cases.by_hand(problem, "tanh", eta=problem.net.scaling.eta.at[0].multiply(scale))

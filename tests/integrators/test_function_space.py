@@ -15,7 +15,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from scipy.integrate import solve_ivp
 
-from jaxsolve import GradientFlow, kernels, losses, nets, observe, Problem, result_names, solve, until
+from jaxsolve import GradientFlow, kernels, losses, nets, observe, Problem, result_names, RESULTS, solve, until
 from jaxsolve.integrators import (
     DisplacementController,
     ETD2RK,
@@ -510,10 +510,6 @@ def ended():
     return problem, run
 
 
-def _name(run):
-    return str(result_names(result_code(run.result)))
-
-
 @pytest.mark.x64_only
 def test_until_is_located(ended):
     problem, run = ended
@@ -525,7 +521,7 @@ def test_until_is_located(ended):
     path = solve_ivp(velocity, (0, 3), start, "DOP853", events=event, rtol=1e-9, atol=1e-10)
     assert path.t_events is not None
     (t,) = path.t_events[0]
-    assert _name(found) == "event"
+    assert found.result == RESULTS.event
     np.testing.assert_allclose(found.t_end, t, rtol=1e-6)
     np.testing.assert_allclose(found["loss"][2], 0.3, rtol=1e-10)
 
@@ -534,7 +530,7 @@ def test_until_never_reached(ended):
     """The state reached is that of the last time; diffrax alone comes to the same."""
     problem, run = ended
     found = run(1e-30, 0.0, 1.0, END)
-    assert _name(found) == "max_time"
+    assert found.result == RESULTS.max_time
     assert found.t_end == END
     moved = _flat(problem, found.final.params) - _flat(problem, problem.params)
     assert _error(moved, _adaptive(problem, RTOL).displacement) < cases.eps(20)  # measured: 2

@@ -13,9 +13,8 @@ import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from jaxsolve import Descent, FrozenKernel, GradientFlow, losses, nets, observe, Problem, result_names, solve, View
+from jaxsolve import Descent, FrozenKernel, GradientFlow, losses, nets, observe, Problem, RESULTS, solve, View
 from tests import cases
-from tests.inside import result_code
 
 
 def _read(problem, params, observable=observe.sharpness()):
@@ -157,13 +156,13 @@ def test_of_a_network_with_state(getkey):
 def test_descent_on_a_quadratic_is_stable_below_1(momentum):
     """1 % below the edge the loss falls, 1 % above it the run diverges."""
     problem = cases.modes([1.0, 1.0], [1.0, 3.0])
-    for side, name in ((0.99, "successful"), (1.01, "diverged")):
+    for side, result in ((0.99, RESULTS.successful), (1.01, RESULTS.diverged)):
         rate = side * 2 * (1 + momentum) / 3
         value = _read(problem, problem.params, observe.stability(rate, momentum=momentum))
         np.testing.assert_allclose(value, side, rtol=cases.eps(10))
         dynamics = Descent(optax.sgd(rate, momentum=momentum))
         run = solve(problem, dynamics, 600 * rate / (1 - momentum), throw=False)
-        assert str(result_names(result_code(run.result))) == name
+        assert run.result == result
         assert (run.final.loss < 1e-8) == (side < 1)  # measured: below 1e-10
 
 
