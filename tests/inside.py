@@ -96,7 +96,8 @@ from jaxsolve.integrators._oscillator import responses
 
 # How samples are cut into batches is seen in memory and time only.
 # The door to neural-tangents, whose other implementations are references.
-from jaxsolve.kernels import _batches as batches, _neural_tangents as neural_tangents
+# Costs that decide between two ways of one result, and where others are put in their place.
+from jaxsolve.kernels import _batches as batches, _neural_tangents as neural_tangents, _use_gram as use_gram
 
 # Where parameters meet data decides which way a kernel is computed.
 from jaxsolve.kernels._capture import capture
@@ -110,12 +111,13 @@ from jaxsolve.kernels._structured import structured
 
 # How a kernel is cut into tiles is seen in memory and time only.
 from jaxsolve.kernels._tiling import cut_tile, even_tile, Tiling, tilings, written_out
-
-# Costs that decide between two ways of one result.
 from jaxsolve.kernels._use_gram import costs
 
 # A plan of layers that no architecture has.
 from jaxsolve.nets._plan import Plan
+
+# A figure of a test's own, and processes that only note what they were asked for, are patched in.
+from jaxsolve.papers import _catalogue as papers_catalogue, _reproduce as papers_reproduce
 
 # The example that several errata share.
 from jaxsolve.papers._chain import balanced, DEPTH, OUT, SIZE
@@ -233,6 +235,8 @@ __all__ = [
     "optimiser_response",
     "over_seeds",
     "pack",
+    "papers_catalogue",
+    "papers_reproduce",
     "parse_config",
     "phi",
     "plan_facts",
@@ -255,6 +259,7 @@ __all__ = [
     "time_at",
     "time_of_loss",
     "time_per_step",
+    "use_gram",
     "when",
     "written_out",
 ]

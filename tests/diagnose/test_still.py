@@ -123,7 +123,8 @@ def test_all_that_moves_by_less_than_rounding_does_not_stand_still(rate):
 
 
 def test_saved_networks_of_other_libraries():
-    linen = pytest.importorskip("flax.linen")
+    from flax import linen
+
     x, y = _data()
     module = linen.Dense(1, param_dtype=x.dtype)
     variables = module.init(jr.key(1), x[0])

@@ -94,6 +94,7 @@ def test_the_unit_of_time_does_not_matter(rate, time):
     """Rates times 10^a and times divided by it are the same flow."""
     one, other = (_problem(net=_net(width=32, eta=eta)) for eta in (1.0, 10**rate))
     assert _chosen(other, 10 ** (time - rate)) == _chosen(one, 10**time)
+    assert _chosen(one, 1e-2) != _chosen(one, 1e5)  # within the range that is drawn
 
 
 def test_where_numbers_are_not_known_sizes_decide():

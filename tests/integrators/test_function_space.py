@@ -355,6 +355,7 @@ def _assert_agree(problem, ts, bound, **options):
     certificate = found[2].certificate
     assert certificate is not None
     assert certificate.energy_balance < bound
+    return found[0]
 
 
 def _classes(loss, activation, *, centered):
@@ -377,15 +378,10 @@ def _classes(loss, activation, *, centered):
 )
 def test_smooth_losses_and_activations(loss, activation):
     problem = _classes(loss, activation, centered=activation in ("tanh", "gelu"))
-    _assert_agree(problem, TS, 1e-7, rtol=1e-7)  # measured: up to 4e-8
-
-
-@pytest.mark.x64_only
-@pytest.mark.parametrize("layer", [0, 1, 2])
-def test_scipy_would_notice_the_rate_of_a_layer_left_out(layer):
-    problem = _classes(losses.MSE(), "tanh", centered=True)
-    off = eqx.tree_at(lambda p: p.net.scaling.eta, problem, problem.net.scaling.eta.at[layer].set(1.0))
-    assert _error(_paths(off, TS)[-1], _paths(problem, TS)[-1]) > 1e-4
+    moved = _assert_agree(problem, TS, 1e-7, rtol=1e-7)  # measured: up to 4e-8
+    for layer in range(3):  # the rate of one left out
+        off = eqx.tree_at(lambda p: p.net.scaling.eta, problem, problem.net.scaling.eta.at[layer].set(1.0))
+        assert _error(moved, _paths(off, TS)[-1]) > 1e-4
 
 
 class Normalised(eqx.Module):
@@ -703,13 +699,9 @@ def test_forward_derivatives_of_lanes(lane):
     value, slope = _derivative(point, point)
     assert _error(values[lane], value) < 5e-6  # measured: 6e-7
     assert _error(slopes[lane], slope) < 5e-5  # measured: 1e-5
-
-
-@pytest.mark.x64_only
-@pytest.mark.parametrize("coordinate", range(POINT.size))
-def test_scipy_would_notice_a_derivative_left_out(coordinate):
-    off = POINT * (np.arange(POINT.size) != coordinate)
-    assert _error(_derivative(POINT, off)[1], _derivative(POINT, POINT)[1]) > 5e-4  # measured: from 7e-4 on
+    for coordinate in range(POINT.size):  # one left out
+        off = point * (np.arange(POINT.size) != coordinate)
+        assert _error(slopes[lane], _derivative(point, off)[1]) > 5e-4
 
 
 def test_bad_values_end_their_lane_only():
@@ -838,11 +830,6 @@ def test_an_endless_flow_needs_a_condition():
     problem = cases.problem(cases.mlp(jr.key(0)), jr.key(1))
     with pytest.raises(ValueError, match=r"ts ends in inf.*only with a condition to stop at"):
         solve(problem, GradientFlow(FunctionSpace()), jnp.array([0.0, jnp.inf]))
-
-
-def test_a_network_returning_the_wrong_shape():
-    with pytest.raises(ValueError, match=r"net must map one sample to an array of shape \(c,\), got"):
-        Problem(eqx.nn.Linear(2, "scalar", key=jr.key(0)), jnp.ones((3, 2)), jnp.ones((3, 1)))
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, pytest.param(jnp.float64, marks=pytest.mark.x64_only)])

@@ -177,5 +177,5 @@ def test_inputs_and_rates_that_no_kernel_has(getkey):
     negative = jax.tree.map(lambda rate: -rate, nets.rates(net))
     with pytest.raises(ValueError, match="every learning rate in eta must be finite and >= 0, got -"):
         kernels.empirical(net, x, eta=negative)
-    with pytest.raises(ValueError, match="eta must be a pytree with one number at every trainable array"):
+    with pytest.raises(ValueError, match="eta must be a pytree with one number at every trainable array.*got list"):
         kernels.empirical(net, x, eta=[1.0])

@@ -304,7 +304,7 @@ def _images_by_hand(net, name, x):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["relu", pytest.param("tanh", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["relu", "tanh"])
 def test_images_against_the_recursion(name, getkey):
     x = inputs(getkey(), 3, 12).reshape(3, 1, 3, 4)
     x = x.at[0, 0, :, :2].set(0)  # pixels around which nothing is lit

@@ -1,46 +1,23 @@
 """Products with the Jacobian, layer by layer, against the whole Jacobian."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float
 
 from jaxsolve import kernels, nets
 from jaxsolve.kernels import LayeredJacobian
 from tests import cases
+from tests.kernels.stacks import DENSE, TANH, zoo
 
 
-class Zoo(nets.AbstractLayered):
-    """Any layers, with arrays of the shapes they need."""
-
-    weights: tuple[Float[Array, "out in *window"], ...]
-    biases: tuple[Float[Array, " out"], ...]
-    gains: tuple[Float[Array, " out"], ...]
-    normalisers: tuple[eqx.nn.BatchNorm, ...]
-    scaling: nets.Scaling
-    shape: tuple[int, ...] = eqx.field(static=True)  # a shape
-    stack: Any = eqx.field(static=True)  # descriptions
-
-    @property
-    def in_shape(self):
-        return self.shape
-
-    @property
-    def layers(self):
-        return self.stack
-
-
-TANH = nets.Apply(nets.tanh)
 SKIP = nets.Residual((TANH, nets.Conv(1, stride=2), nets.Bias(1)), (nets.Conv(2, stride=2),))
 # Layers, shapes of the weights, of the biases and of the gains, and of a sample.
 STACKS = {
     "dense": (
-        (nets.Dense(0), nets.Bias(0), TANH, nets.Dense(1), nets.Bias(1), TANH, nets.Dense(2), nets.Bias(2)),
+        DENSE,
         ((5, 4), (6, 5), (3, 6)),
         (5, 6, 3),
         (),
@@ -72,17 +49,8 @@ def draw(*shape):
 @pytest.fixture(scope="module", params=STACKS)
 def case(request):
     """A network, inputs, and its whole Jacobian, (n, c, parameters)."""
-    stack, weights, biases, gains, shape = STACKS[request.param]
-    ramp = np.linspace(0, 1, len(weights))
-    net = Zoo(
-        weights=tuple(jnp.asarray(draw(*s)) for s in weights),
-        biases=tuple(jnp.asarray(draw(s)) for s in biases),
-        gains=tuple(1 + 0.3 * jnp.asarray(draw(s)) for s in gains),
-        normalisers=(),
-        scaling=nets.Scaling(0.3 + 0.4 * ramp, np.ones_like(ramp), 0.4 + 1.5 * ramp, 0.8, bias_eta=1.7),
-        shape=shape,
-        stack=stack,
-    )
+    *parts, shape = STACKS[request.param]
+    net = zoo(jax.random.key(0), *parts, shape)
     x = jnp.asarray(draw(3, *shape))
     params, rest = nets.partition(net)
     flat, unravel = ravel_pytree(params)

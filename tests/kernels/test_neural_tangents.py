@@ -18,7 +18,7 @@ import jax, jax.core, jax.interpreters.ad
 rooms = (jax.core, jax.interpreters.ad)
 before = [{name: getattr(room, name) for name in dir(room)} for room in rooms]
 import jaxsolve
-from jaxsolve.kernels import _neural_tangents as door
+from tests.inside import neural_tangents as door
 assert "neural_tangents" not in sys.modules
 nt = door.load()
 assert door.load() is nt
@@ -93,35 +93,6 @@ print(js.kernels.infinite(dense, x).ntk.shape)
     assert broken.startswith(f"broken: {versions}: ")
     assert "Var" in broken
     assert mended == "(2, 2)"  # once it can be imported, the door opens
-
-
-def test_stax_kernels_are_the_arc_cosine_formulas(getkey):
-    x = jax.random.normal(getkey(), (4, 3))
-    stax = door.load().stax
-    _, _, kernel = stax.serial(stax.Dense(64), stax.Relu(), stax.Dense(1))
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        found = kernel(x, None, ("nngp", "ntk"))
-    z = np.asarray(x, np.float64)
-    norms = np.linalg.norm(z, axis=1)
-    cosine = z @ z.T / np.outer(norms, norms)
-    angle = np.arccos(np.clip(cosine, -1, 1))
-    nngp = np.outer(norms, norms) / 3 * (np.sin(angle) + (np.pi - angle) * cosine) / (2 * np.pi)
-    off = ~np.eye(4, dtype=bool)  # neural-tangents rounds the angle of a vector with itself
-    for name, expected in (("nngp", nngp), ("ntk", nngp + z @ z.T / 3 * (np.pi - angle) / (2 * np.pi))):
-        np.testing.assert_allclose(getattr(found, name)[off], expected[off], rtol=eps(1e3), atol=eps(100))
-        np.testing.assert_allclose(np.diag(getattr(found, name)), np.diag(expected), rtol=1e-6)
-
-
-def test_predictions_are_the_linear_flow(getkey):
-    """f(t) = y + exp(-K t/n) (f(0) - y) under the half mean squared error."""
-    factor, y, start = (jax.random.normal(getkey(), shape) for shape in ((5, 5), (5, 1), (5, 1)))
-    kernel = factor @ factor.T
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        predict = door.load().predict.gradient_descent_mse(kernel, y)
-        found = predict(jnp.asarray(2.0), start)
-    values, vectors = np.linalg.eigh(np.asarray(kernel, np.float64))
-    decay = vectors @ np.diag(np.exp(-values * 2.0 / 5)) @ vectors.T
-    np.testing.assert_allclose(found, y + decay @ np.asarray(start - y), rtol=eps(1e3), atol=eps(100))
 
 
 @pytest.mark.slow

@@ -32,14 +32,7 @@ def test_what_has_no_spectrum():
         distance(cast(jax.Array, "text"), jnp.eye(2))
 
 
-@pytest.mark.usefixtures("as_users")
-def test_rates_have_the_shape_of_the_parameters():
-    net = nets.TwoLayerLinear(2, 4, scaling=nets.Scaling.ntk(), key=jax.random.key(0))
-    with pytest.raises(ValueError, match=r"eta must be a pytree with one number at every trainable array.*got list"):
-        kernels.empirical(net, jnp.eye(2), eta=[1.0, 2.0])
-
-
-def test_traced_rates_have_the_shape_of_one_number_too():
+def test_traced_rates_have_the_shape_of_one_number():
     f = lambda p, x: p["w"] @ x
     net, x = nets.Function(f, {"w": jnp.ones((1, 3))}), jnp.ones((2, 3))
     kernel = lambda rate: kernels.empirical(net, x, eta=nets.Function(f, {"w": rate})).ntk

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jaxtyping import Array, Float
 
 from jaxsolve import kernels, nets
 from tests.cases import assert_fails, eps
@@ -24,52 +23,15 @@ from tests.inside import (
     tilings,
     written_out,
 )
+from tests.kernels.stacks import DENSE, TANH, zoo
 
 
 IMAGE = (2, 6, 6)
 
 
-class Zoo(nets.AbstractLayered):
-    """Any layers, with arrays of the shapes they need."""
-
-    weights: tuple[Float[Array, "out in *window"], ...]
-    biases: tuple[Float[Array, " out"], ...]
-    gains: tuple[Float[Array, " out"], ...]
-    normalisers: tuple[eqx.nn.BatchNorm, ...]
-    scaling: nets.Scaling
-    shape: tuple[int, ...] = eqx.field(static=True)
-    stack: Any = eqx.field(static=True)
-
-    @property
-    def in_shape(self):
-        return self.shape
-
-    @property
-    def layers(self):
-        return self.stack
-
-
-def zoo(key, stack, weights, vectors=(), image=IMAGE):
-    """A network with these layers, weights of these shapes, and a bias and a gain of every length in `vectors`."""
-    draw = lambda index, shape: jax.random.normal(jax.random.fold_in(key, index), shape)
-    count = len(weights)
-    ramp = jnp.linspace(0, 1, count)
-    scaling = nets.Scaling(0.3 + 0.4 * ramp, jnp.ones(count), 0.4 + 1.5 * ramp, 0.8, bias_eta=1.7)
-    return Zoo(
-        weights=tuple(draw(index, shape) for index, shape in enumerate(weights)),
-        biases=tuple(draw(100 + index, (size,)) for index, size in enumerate(vectors)),
-        gains=tuple(1 + 0.3 * draw(200 + index, (size,)) for index, size in enumerate(vectors)),
-        normalisers=(),
-        scaling=scaling,
-        shape=image,
-        stack=stack,
-    )
-
-
-TANH = nets.Apply(nets.tanh)
 STACKS = {
     "dense": (
-        (nets.Dense(0), nets.Bias(0), TANH, nets.Dense(1), nets.Bias(1), TANH, nets.Dense(2), nets.Bias(2)),
+        DENSE,
         ((5, 4), (6, 5), (3, 6)),
         (5, 6, 3),
         (4,),
@@ -117,7 +79,7 @@ STACKS = {
 
 def make(name, key):
     stack, weights, vectors, image = STACKS[name]
-    net = zoo(key, stack, weights, vectors, image)
+    net = zoo(key, stack, weights, vectors, vectors, image)
     # arrays that no layer names would only be in the Jacobian
     used = set(kernels.empirical(net, jnp.ones((1, *net.in_shape)), by_layer=True).layers or {})
     keep = lambda field: tuple(a for i, a in enumerate(getattr(net, field)) if f"{field}[{i}]" in used)
@@ -216,7 +178,7 @@ def test_convolutions_both_ways(outputs, getkey):
     """Few pixels and many filters take Grams of patches, many pixels and few filters the derivative of the filters."""
     for image, filters, by_grams in (((2, 2, 2), 40, True), ((2, 9, 9), 2, False)):
         stack = (nets.Conv(0), TANH, nets.SpatialMean(), nets.Dense(1))
-        net = zoo(getkey(), stack, ((filters, 2, 3, 3), (3, filters)), (), image)
+        net = zoo(getkey(), stack, ((filters, 2, 3, 3), (3, filters)), (), (), image)
         x1, x2, eta = samples(getkey(), net, 2), samples(getkey(), net, 3), nets.rates(net)
         pixels = image[1] * image[2]
         meeting = capture(net, x1).found.uses[0][0].meeting

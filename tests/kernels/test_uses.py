@@ -12,7 +12,7 @@ from jax import lax
 
 from jaxsolve import kernels, nets
 from tests.cases import assert_fails, eps, slow_after
-from tests.inside import capture, costs, Outputs
+from tests.inside import capture, costs, Outputs, use_gram
 
 
 def draw(seed, *shape):
@@ -210,7 +210,7 @@ def test_both_ways_and_the_outputs_that_are_kept(name, outputs, monkeypatch):
     for factor in (0, 10**6):
         known = costs(meetings, 2, 2, 2, outputs)
         forced = type(known)(factor, known.derivative_size, 1000, known.gram_size)
-        monkeypatch.setattr("jaxsolve.kernels._use_gram.costs", lambda *_, forced=forced: forced)
+        monkeypatch.setattr(use_gram, "costs", lambda *_, forced=forced: forced)
         close(kernels.empirical(nets.Function(lambda p, x: f(p, x), params), x, x[:2], **options).ntk, expected)
         ways.add(forced.by_grams)
     assert ways == {False, True}

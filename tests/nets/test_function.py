@@ -39,7 +39,7 @@ def test_a_function_trains_as_a_problem():
 
 @pytest.mark.usefixtures("usual")
 def test_flax_linen():
-    linen = pytest.importorskip("flax.linen")
+    from flax import linen
 
     class Small(linen.Module):
         @linen.compact
@@ -59,7 +59,8 @@ def test_flax_linen():
 
 @pytest.mark.usefixtures("usual")
 def test_flax_nnx():
-    nnx = pytest.importorskip("flax.nnx")
+    from flax import nnx
+
     x = jax.random.normal(jax.random.key(0), (3, 4))
     rngs = nnx.Rngs(0)
     model = nnx.Sequential(
@@ -72,7 +73,8 @@ def test_flax_nnx():
 
 @pytest.mark.usefixtures("usual")
 def test_haiku():
-    haiku = pytest.importorskip("haiku")
+    import haiku
+
     x = jax.random.normal(jax.random.key(0), (3, 4))
     made = haiku.transform(lambda x: haiku.nets.MLP([5, 2], activation=jnp.tanh)(x))
     net = nets.from_haiku(made, made.init(jax.random.key(1), x[0]))

@@ -15,7 +15,7 @@ import pytest
 
 import jaxsolve as js
 from jaxsolve.papers import Claim, Scale, Verdict
-from tests.inside import app, exponent, ImageTask, mean_over, MLPOnImages
+from tests.inside import app, exponent, ImageTask, mean_over, MLPOnImages, papers_catalogue, papers_reproduce
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ class Toy(js.papers.AbstractFigure):
 
 @pytest.fixture
 def toy(monkeypatch):
-    monkeypatch.setattr("jaxsolve.papers._catalogue.figure_of", lambda name: Toy())
+    monkeypatch.setattr(papers_catalogue, "figure_of", lambda name: Toy())
     Toy.made = 0
     return "xu_ziyin/table1"
 
@@ -211,7 +211,7 @@ def test_figures_that_share_a_store_run_in_one_process(tmp_path, monkeypatch):
             future.set_result([])
             return future
 
-    monkeypatch.setattr("jaxsolve.papers._reproduce.ProcessPoolExecutor", Pool)
+    monkeypatch.setattr(papers_reproduce, "ProcessPoolExecutor", Pool)
     with pytest.raises(KeyError):  # nothing was made
         js.papers.reproduce("kunin/fig12", "kunin/fig2", "kunin/fig6d", folder=tmp_path, progress=False, processes=2)
     assert asked == [["kunin/fig12", "kunin/fig6d"], ["kunin/fig2"]]

@@ -25,10 +25,8 @@ import jax
 jax.config.update("jax_enable_x64", True)
 import jax.numpy as jnp, numpy as np, optax
 from jaxsolve import Descent, observe, sweep, until
-from jaxsolve.sweeps.running import _execute
-from jaxsolve.sweeps.running._runner import Fused
-from jaxsolve.sweeps.running._marches import Lockstep, Looped
 from tests import cases
+from tests.sweeps.inside import _execute, Fused, Lockstep, Looped
 
 build = lambda rate: cases.modes(jnp.ones(2), jnp.stack([rate, jnp.ones(())]))
 march = Descent(optax.sgd(0.1), until=until.loss_below(1e-3))

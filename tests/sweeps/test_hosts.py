@@ -86,9 +86,8 @@ index, port, path = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
 jax.distributed.initialize(f"localhost:{port}", num_processes=2, process_id=index)
 from jaxsolve.sweeps import Hosts
-from jaxsolve.sweeps.running import _execute
-from jaxsolve.sweeps.running._runner import Fused
 from tests.sweeps import faults
+from tests.sweeps.inside import _execute, Fused
 
 ran, run_group, run = [], _execute.run_group, Fused.run
 

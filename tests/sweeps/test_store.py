@@ -904,12 +904,6 @@ def test_the_store_is_a_path():
         _run(3)
 
 
-def test_names_that_are_paths():
-    slashed = observe.Observable("loss/train", lambda view: view.loss, observe.loss().needs)
-    with pytest.raises(ValueError, match=r"'loss/train' cannot be stored: Zarr takes '/' for a folder"):
-        _run("run.zarr", observe=slashed)
-
-
 def test_a_relative_path_stays_where_it_was(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with _after(1, lambda: os.chdir("/")):

@@ -312,31 +312,14 @@ def test_progress(capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_an_observable_whose_shape_depends_on_a_static_axis():
-    build = lambda count, rate: cases.modes(jnp.ones(count), rate * jnp.ones(count))
-    axes = {"rate": [1.0, 2.0], "count": [2, 3]}
-    shapes = r"'outputs' has shapes \[\(1, 2, 1\), \(1, 3, 1\)\] along the axes \['count'\]"
-    with pytest.raises(ValueError, match=shapes):
-        QUIET(build, axes, cases.ModesDecay(), [1.0], observe=observe.outputs())
-    assert QUIET(build, axes, cases.ModesDecay(), [1.0])["loss"].shape == (2, 2, 1)
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
         ({"problem_fn": 3}, TypeError, "problem_fn must return the problem of a cell, got int 3"),
-        ({"problem_fn": lambda rate: rate}, TypeError, r"problem_fn must return a jaxsolve\.Problem, got an array"),
-        (
-            {"dynamics": "sgd"},
-            TypeError,
-            r"dynamics must be such as GradientFlow\(\), or a function of axes .*, got str 'sgd'",
-        ),
-        ({"ts": [1.0, 0.5]}, ValueError, "ts must be sorted"),
         ({"ts": [[1.0]]}, ValueError, "ts must be one time or a non-empty 1-D sequence"),
         ({"dynamics": GradientFlow(), "ts": [jnp.inf]}, ValueError, "ts ends in inf"),
         ({"observe": observe.kernel()}, ValueError, "'kernel' needs kernel, but ModesDecay provides only"),
         ({"observe": "loss"}, TypeError, "observe must be observables"),
-        ({"batch_size": 0}, ValueError, "batch_size must be an integer >= 1, got 0"),
         ({"batch_size": 2.5}, TypeError, "batch_size must be an integer"),
         ({"devices": []}, ValueError, "devices is empty; give at least one"),
         ({"executor": object()}, TypeError, r"executor must be a dask\.distributed\.Client"),

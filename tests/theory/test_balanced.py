@@ -52,14 +52,14 @@ def test_equals_flow_of_the_weights(seed, delta, sigma, ratio, gamma, slope):
 @pytest.mark.parametrize(
     ("sizes", "delta", "options"),
     [
-        pytest.param(*((4, 4, 3), 0.0, {}), marks=pytest.mark.slow),
-        pytest.param(*((4, 2, 3), 1.2, {"eta": (0.5, 1.8)}), marks=pytest.mark.slow),
-        pytest.param(*((2, 3, 3), 1.2, {}), marks=pytest.mark.slow),
+        ((4, 4, 3), 0.0, {}),
+        ((4, 2, 3), 1.2, {"eta": (0.5, 1.8)}),
+        ((2, 3, 3), 1.2, {}),
         ((4, 3, 2), -0.8, {"eta": (0.5, 2.0), "centered": True}),
-        pytest.param(*((5, 1, 1), -0.6, {}), marks=pytest.mark.slow),
+        ((5, 1, 1), -0.6, {}),
         ((3, 8, 2), 0.0, {"gamma": -0.7}),  # wider than the rank of a balanced start
-        pytest.param(*((6, 3, 4), 3.0, {}), marks=pytest.mark.slow),
-        pytest.param(*((3, 3, 3), 40.0, {}), marks=pytest.mark.slow),
+        ((6, 3, 4), 3.0, {}),
+        ((3, 3, 3), 40.0, {}),
         ((2, 6, 6), 0.5, {}),  # more neurons than inputs
     ],
 )

@@ -78,12 +78,6 @@ def lane_errors(width, count, seed):
     return float(jnp.max(jnp.stack(errors)))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("width", [100])
-def test_equals_flow_of_the_weights(width):
-    assert lane_errors(width, 8, seed=width) < 1e-10
-
-
 @settings(max_examples=10, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
@@ -102,8 +96,8 @@ def test_equals_flow_over_drawn_problems(seed, gamma, sigma, ratio, slope):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("width", [2, 3, 10, 30, 300, 1000])
-def test_equals_flow_of_the_weights_at_more_widths(width):
+@pytest.mark.parametrize("width", [2, 3, 10, 30, 100, 300, 1000])
+def test_equals_flow_of_the_weights(width):
     assert lane_errors(width, 25, seed=width) < 1e-10
 
 
