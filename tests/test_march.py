@@ -3,6 +3,7 @@
 import itertools
 import re
 import types
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -112,7 +113,8 @@ def test_errors_within_a_run_are_said_in_their_own_words(form):
 def test_what_is_observed_does_not_compile_the_steps_anew():
     net = nets.MLP(3, 4, 1, 1, "tanh", scaling=nets.Scaling.ntk(), key=jr.key(0))
     problem = Problem(net, cases.inputs(jr.key(0)), cases.inputs(jr.key(0), 4, 1))
-    compiled = lambda: (solving._init._cache_size(), solving._advance._cache_size())
+    programs: Any = (solving._init, solving._advance)
+    compiled = lambda: tuple(of._cache_size() for of in programs)
     run = lambda rtol, *watched: solve(problem, GradientFlow(rtol=rtol), [0.1, 0.2], observe=watched)
     run(1e-3, observe.outputs())
     before = compiled()

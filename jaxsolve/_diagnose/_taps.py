@@ -106,7 +106,7 @@ def _with_taps(steps: list[_Step], count: int, paths: list[str]) -> Program:
                 readers.setdefault(atom, []).append(step)
     found: list[tuple[str, int]] = []
     shaped: dict[int, int] = {}  # what a value is another shape of
-    root = lambda value: shaped.get(value, value)
+    root = lambda value: shaped[value] if value in shaped else value
     summands: dict[int, int] = {}  # by the sum that was taken for a product
     weighed: dict[int, frozenset[int]] = {}  # data times parameters, entry by entry: what a sum makes a product
     hidden: list[str] = []

@@ -143,9 +143,9 @@ class RichLimit(AbstractApproximation):
                     f"RichLimit does not solve this problem: it needs {Validity((assumption,)).missed()}"
                 )
         if problem.net.activation.linear or len(problem.net.weights) > 2:
-            return RichMarch(self, self.rate, self.nodes, self.samples, self.seed)
+            return RichMarch(self, self.rate, self.nodes, self.samples, self.seed, self.memory)
         flow = GradientFlow() if self.rate is None else Descent(optax.sgd(self.rate))
-        return RichSampled(self, flow, self.samples, self.seed)
+        return RichSampled(self, flow, self.samples, self.seed, self.memory)
 
 
 def _rich(net: nets.AbstractDense) -> Assumption:

@@ -70,6 +70,7 @@ class RichMarch(AbstractStandIn, AbstractMarching):
         rate: that of gradient descent, None for gradient flow.
         count: nodes besides the requested times.
         samples, seed: of networks with activations.
+        memory: bytes, None for half of what is free.
     """
 
     source: AbstractApproximation
@@ -77,6 +78,7 @@ class RichMarch(AbstractStandIn, AbstractMarching):
     count: int = eqx.field(static=True)  # the size of arrays
     samples: int = eqx.field(static=True)  # the size of arrays
     seed: int = eqx.field(static=True)  # of constants of the program
+    memory: int | None = eqx.field(static=True)  # decides what is refused
 
     @property
     def chunk(self) -> int:
@@ -86,7 +88,7 @@ class RichMarch(AbstractStandIn, AbstractMarching):
         return self.source.times(ts)
 
     def init(self, problem: Problem, ts: Float[Array, " times"]) -> LimitState:
-        require_memory_of_kernels(self.source.memory, problem, ts.size)
+        require_memory_of_kernels(self.memory, problem, ts.size)
         form, inputs = dmft.normal_form(problem.net), dmft.basis(problem.x, problem.x_test)
         dtype = problem.x.dtype
         rate = jnp.ones((), dtype) if self.rate is None else self.rate.astype(dtype)
@@ -136,7 +138,7 @@ class RichMarch(AbstractStandIn, AbstractMarching):
             # Signals that move smoothly have few directions: 4 to 7 per input are usual.
             room = min(nodes * max(inputs, outputs), 32 + 8 * (inputs + outputs)) + block + 1
             advice = f"the training set has {inputs} dimensions and {outputs} outputs: give fewer of either"
-            require_memory(self.source.memory, _size(form, 2 * room, room, dtype.itemsize), advice)
+            require_memory(self.memory, _size(form, 2 * room, room, dtype.itemsize), advice)
             return dmft.linear_network(form, inputs, outputs, room, dtype)
         least = 1 << (2 * SETS * (3 * block + 1) - 1).bit_length()
         if self.samples < least:
@@ -146,7 +148,7 @@ class RichMarch(AbstractStandIn, AbstractMarching):
         each, room = self.samples // SETS, _room_of_samples(self.samples, block)
         size = lambda samples: SETS * _size(form, samples // SETS, _room_of_samples(samples, block), dtype.itemsize)
         require_memory_of_samples(
-            self.source.memory, self.samples, least, size, "fewer samples are not enough for so many outputs"
+            self.memory, self.samples, least, size, "fewer samples are not enough for so many outputs"
         )
         start = lambda key: dmft.sampled_network(form, inputs, outputs, room, each, key, dtype)
         return jax.lax.map(start, jr.split(jr.key(self.seed), SETS))

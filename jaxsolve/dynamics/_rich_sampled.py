@@ -46,12 +46,14 @@ class RichSampled(AbstractStandIn, AbstractMarching):
         source: the choice.
         flow: how the sampled network moves.
         samples, seed: as for `dmft.sampled`.
+        memory: bytes, None for half of what is free.
     """
 
     source: AbstractApproximation
     flow: AbstractMarching
     samples: int = eqx.field(static=True)  # a shape
     seed: int = eqx.field(static=True)  # of constants of the program
+    memory: int | None = eqx.field(static=True)  # decides what is refused
 
     @property
     def chunk(self) -> int:
@@ -72,7 +74,7 @@ class RichSampled(AbstractStandIn, AbstractMarching):
         # Neurons before and after a step and at all times, and their signals and gradients at all samples.
         each = problem.x.dtype.itemsize * ((2 + ts.size) * (inputs + outputs) + len(problem.x) * (2 + outputs))
         require_memory_of_samples(
-            self.source.memory, self.samples, 4 * dmft.GROUPS, lambda some: some * each, "ask for fewer times"
+            self.memory, self.samples, 4 * dmft.GROUPS, lambda some: some * each, "ask for fewer times"
         )
         return SampledState(self.flow.init(self._of_samples(problem), ts))
 

@@ -80,8 +80,8 @@ class StochasticFlow(AbstractMarching):
         max_steps: accepted and rejected steps before the run is given up.
 
     Raises:
-        ValueError: the temperature is not a number >= 0, or tau none > 0; the bounds are not in order; key holds several;
-            when used, the network's scaling is for Adam.
+        ValueError: the temperature is not a number >= 0, or tau none > 0; the bounds are not in order; key holds
+            several; when used, the network's scaling is for Adam.
         TypeError: a number is none, key is no `jax.random.key`, `until` no condition.
 
     Example:

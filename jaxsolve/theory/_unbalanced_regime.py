@@ -59,7 +59,7 @@ def unbalanced_regime(in_size: int, width: int, out_size: int, delta: Real[Array
         raise TypeError(f"delta must be a number: all delta_k have one sign, got {describe(delta)}")
     if np.isnan(known):
         raise ValueError("delta must be a number, whose sign is that of all delta_k, got nan")
-    if delta == 0:
+    if known == 0:
         return UnbalancedRegime.RICH
-    needed = out_size if delta > 0 else in_size
+    needed = out_size if known > 0 else in_size
     return UnbalancedRegime.LAZY if width >= needed else UnbalancedRegime.DELAYED_RICH

@@ -1,5 +1,7 @@
 """What `js.diagnose` refuses, and what it says to do instead."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -82,7 +84,7 @@ def test_test_inputs_that_integers_would_round(x, test):
 def test_labels_that_are_no_tree_of_the_parameters(check):
     net = jax.tree_util.Partial(lambda p, x: p["w"] @ x, {"w": jnp.ones((1, 3))})
     labels = {"w": "freeze"}
-    transforms = {"freeze": optax.set_to_zero()}
+    transforms: Any = {"freeze": optax.set_to_zero()}
     with pytest.raises(ValueError, match=r"lambda params: jax.tree_util.Partial\(f, labels\)"):
         check(net, X, Y, optimizer=optax.multi_transform(transforms, labels), steps=1)
 

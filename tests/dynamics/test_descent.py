@@ -486,7 +486,7 @@ def test_more_steps_than_int32_counts(make):
     with jax.enable_x64(False):
         problem = cases.modes([1.0], [1.0])
         for steps in (10**10, 2**31 - 1):
-            assert _name(solve(problem, make(steps), [0.0, 1.0])) == "successful"
+            assert solve(problem, make(steps), [0.0, 1.0]).result == RESULTS.successful
 
 
 def test_max_steps_reached_with_the_last_time_is_success():

@@ -356,7 +356,7 @@ def test_bad_arguments():
         js.RichLimit(samples=100)
     with pytest.raises(ValueError, match="seed must be an integer >= 0, got"):
         js.RichLimit(seed=-1)
-    assert js.RichLimit(seed=np.int64(3)).seed == 3
+    assert js.RichLimit(seed=np.int64(3)).seed == 3  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="rate must be"):
         js.RichLimit(rate=0.0)
     with pytest.raises(TypeError, match="dense networks with hidden layers"):

@@ -237,7 +237,7 @@ def test_a_budget_is_kept(depth, activation):
     if activation == "tanh":
         with pytest.raises(MemoryError, match=r"give samples=(\d+)") as caught:
             start(memory=10**7, samples=2**20)
-        fits = int(re.search(r"samples=(\d+)", str(caught.value))[1])
+        (fits,) = map(int, re.findall(r"samples=(\d+)", str(caught.value)))
         start(memory=10**7, samples=fits)
         with pytest.raises(MemoryError):
             start(memory=10**7, samples=2 * fits)

@@ -50,7 +50,7 @@ def draw(*shape):
 def case(request):
     """A network, inputs, and its whole Jacobian, (n, c, parameters)."""
     *parts, shape = STACKS[request.param]
-    net = zoo(jax.random.key(0), *parts, shape)
+    net = zoo(jax.random.key(0), *parts, shape)  # pyright: ignore[reportCallIssue]
     x = jnp.asarray(draw(3, *shape))
     params, rest = nets.partition(net)
     flat, unravel = ravel_pytree(params)

@@ -150,7 +150,7 @@ class Blocks:
     def of(self, lanes: np.ndarray) -> np.ndarray:
         """The number of the block that holds each lane."""
         places = np.stack(np.unravel_index(lanes, self.grid)) // np.reshape(self.block, (-1, 1))
-        return np.ravel_multi_index(tuple(places), self.counts)
+        return np.asarray(np.ravel_multi_index(tuple(places), self.counts))
 
     def place(self, number: int) -> tuple[int, ...]:
         """Where a block stands among the blocks, along each axis."""
