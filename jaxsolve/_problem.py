@@ -76,7 +76,7 @@ class Problem(eqx.Module):
         self.loss = find_loss(loss)
         self.centered = require_flag(centered, "centered")
         self.x, self.y = self._read(x, y, "the training set")
-        self.x_test, self.y_test = (None, None) if test is None else self._read(*_pair(test), "the test set")
+        self.x_test, self.y_test = (None, None) if test is None else self._read(*read_pair(test), "the test set")
         warn_of_rounded_products(self.x.dtype, stacklevel=5)  # two of Equinox's functions call this one
         self.initial = self._forward(self.net) if centered else None
         self.initial_test = None if self.x_test is None or not centered else self._forward(self.net, self.x_test)
@@ -288,7 +288,8 @@ def _without_memory(net: Any, state: eqx.nn.State) -> eqx.nn.State:
     return state
 
 
-def _pair(test: Any) -> tuple[Any, Any]:
+def read_pair(test: Any) -> tuple[Any, Any]:
+    """Inputs and targets of a test set; raises ValueError for what is no pair."""
     if not isinstance(test, tuple | list) or len(test) != 2:
         raise ValueError(f"test must be a pair (x, y) or None, got {describe(test)}")
     return test[0], test[1]

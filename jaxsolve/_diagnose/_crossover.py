@@ -15,8 +15,8 @@ from jaxtyping import Array, Float, PyTree
 
 from .. import kernels
 from .._problem import Problem
-from .._safe import nonzero
-from ._movement import norm
+from .._safe import nonzero, norm
+from ._movement import whole_kernel
 
 
 # Displacements that are tried: below, float32 cannot tell the change of a kernel from rounding.
@@ -72,14 +72,14 @@ def crossover(problem: Problem, eta: PyTree, displacement: PyTree, limit: float)
         displacement: Delta, of linearised training to its end.
         limit: the change that ends the kernel regime.
     """
-    at = lambda scale: _kernel(problem, eta, displacement, jnp.asarray(scale, problem.x.dtype))
-    before = at(0.0)
+    moved = lambda scale: jax.tree.map(lambda p, d: p + scale * d, problem.params, displacement)
+    before = whole_kernel(problem, problem.params, eta)
     first, last = np.log(SMALLEST), np.log(LARGEST)
     low, high = -np.inf, np.inf  # until they are found
     seen: list[tuple[float, float]] = []
 
     def change(scale: float) -> float:
-        value = float(_change(before, at(scale)))
+        value = float(kernels.relative_change(whole_kernel(problem, moved(scale), eta), before))
         seen.append((scale, value))
         return value if np.isfinite(value) else np.inf
 
@@ -102,14 +102,3 @@ def crossover(problem: Problem, eta: PyTree, displacement: PyTree, limit: float)
     else:
         multiplier = 0.0 if np.isfinite(low) else np.inf
     return Crossover(multiplier, scales, changes)
-
-
-@eqx.filter_jit
-def _kernel(problem: Problem, eta: PyTree, displacement: PyTree, scale: Array) -> Array:
-    params = jax.tree.map(lambda p, d: p + scale * d, problem.params, displacement)
-    return kernels.empirical(problem.network(params), problem.x, eta=eta, trace=True).ntk
-
-
-@eqx.filter_jit
-def _change(before: Array, now: Array) -> Array:
-    return kernels.relative_change(now, before)

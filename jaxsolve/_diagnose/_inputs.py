@@ -11,7 +11,7 @@ from jaxtyping import Array, PyTree
 
 from .. import losses, nets
 from .._checks import as_array, concrete, describe, require_flag, require_key
-from .._problem import Problem
+from .._problem import Problem, read_pair
 from ._lens import Lens
 
 
@@ -27,12 +27,14 @@ def read_problem(net: Any, x: Any, y: Any, loss: Any, test: Any, centered: Any) 
     """
     require_flag(centered, "centered")
     check_network(net)
-    x, test_x = _inputs(x, "x"), None if test is None else _inputs(_pair(test)[0], "the inputs of test")
-    _require_same_kind(x, test_x)
+    x, pair = _inputs(x, "x"), None
+    if test is not None:
+        test_x, test_y = read_pair(test)
+        pair = _inputs(test_x, "the inputs of test"), test_y
+        _require_same_kind(x, pair[0])
     out_size = _out_size(net, x)
     if not jnp.issubdtype(x.dtype, jnp.floating):
         net = Lens(net, None, None, x.shape[1:], out_size, whole=x.dtype)
-    pair = None if test_x is None else (test_x, _pair(test)[1])
     problem = Problem(net, x, y, test=pair, loss=losses.MSE() if loss is None else loss, centered=centered)
     _check_loss(problem, out_size)
     check_start(problem, problem.params)
@@ -111,12 +113,6 @@ def require_own(optimizer: Any) -> None:
         )
 
 
-def _pair(test: Any) -> tuple[Any, Any]:
-    if not isinstance(test, tuple | list) or len(test) != 2:
-        raise ValueError(f"test must be a pair (x, y) or None, got {describe(test)}")
-    return test[0], test[1]
-
-
 def _inputs(x: Any, name: str) -> Array:
     try:
         array = as_array(x)
@@ -127,9 +123,9 @@ def _inputs(x: Any, name: str) -> Array:
     return array
 
 
-def _require_same_kind(x: Array, test_x: Array | None) -> None:
+def _require_same_kind(x: Array, test_x: Array) -> None:
     """Raises ValueError for test inputs that integer inputs of training would round, or wrap round."""
-    if test_x is None or jnp.issubdtype(x.dtype, jnp.floating) or np.can_cast(test_x.dtype, x.dtype):
+    if jnp.issubdtype(x.dtype, jnp.floating) or np.can_cast(test_x.dtype, x.dtype):
         return
     known = np.asarray(test_x)
     with np.errstate(invalid="ignore"):

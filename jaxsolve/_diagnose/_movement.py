@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, PyTree
 
 from .. import kernels
 from .._problem import Problem
-from .._safe import nonzero, safe_sqrt
+from .._safe import nonzero, norm
 from ._lanczos import largest_eigenvalue
 
 
@@ -34,7 +34,6 @@ class Kernels(NamedTuple):
     """Kernels of one checkpoint, summed over equal outputs.
 
     Attributes:
-        groups: (groups, n, n).
         change: |K - K_0|/|K_0|.
         group_change: the same of every group; NaN for a group without a kernel at the start.
         turn: 1 - <K, K_0>/(|K||K_0|).
@@ -43,19 +42,12 @@ class Kernels(NamedTuple):
         shares: of every group in the trace.
     """
 
-    groups: Float[Array, "groups n n"]
     change: Float[Array, ""]
     group_change: Float[Array, " groups"]
     turn: Float[Array, ""]
     alignment: Float[Array, ""]
     effective_rank: Float[Array, ""]
     shares: Float[Array, " groups"]
-
-
-def norm(values: Float[Array, "..."]) -> Float[Array, ""]:
-    """The Euclidean norm, without overflow."""
-    largest = jax.lax.stop_gradient(nonzero(jnp.max(jnp.abs(values))))
-    return largest * safe_sqrt(jnp.sum((values / largest) ** 2))
 
 
 @eqx.filter_jit
@@ -101,7 +93,6 @@ def compare_kernels(problem: Problem, groups: Float[Array, "groups n n"], start:
     traces = jnp.trace(groups, axis1=1, axis2=2)
     changes = [relative_change(a, b) for a, b in zip(groups, start, strict=True)]
     return Kernels(
-        groups,
         relative_change(now, before),
         jnp.stack(changes),
         kernels.distance(now, before),

@@ -1,11 +1,10 @@
 """How stable the optimiser's own steps are: the critical rate along its update, and its preconditioned sharpness."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float, PyTree
 
 from .._problem import Problem
@@ -14,20 +13,6 @@ from ._lanczos import largest_eigenvalue
 
 
 TRIALS = 8
-
-
-class CriticalRate(NamedTuple):
-    """The multiple of the next update at which it stops to lower the loss.
-
-    Attributes:
-        value: above 1 the step lowers the loss. Lies between `low` and `high`; inf if not even the largest multiple
-            tried raises the loss, 0 if the smallest one does.
-        low, high: the bracket that the search ends with.
-    """
-
-    value: Float[Array, ""]
-    low: Float[Array, ""]
-    high: Float[Array, ""]
 
 
 def moves(update: PyTree) -> bool:
@@ -39,22 +24,18 @@ def moves(update: PyTree) -> bool:
 def next_update(problem: Problem, optimizer: Any, params: PyTree, state: Any) -> PyTree:
     """What the optimiser adds to the parameters in its next step on the problem's samples."""
     gradient = jax.grad(problem.objective)(params)
-    return _update(problem, optimizer.value, gradient, state, params)
-
-
-def _update(problem: Problem, optimizer: optax.GradientTransformation, gradient: PyTree, state: Any, params: PyTree):
     with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
-        updates = optimizer.update(gradient, state, params)[0]
+        updates = optimizer.value.update(gradient, state, params)[0]
     return jax.tree.map(lambda rate, u, p: rate * u.astype(p.dtype), problem.eta, updates, params)
 
 
 @eqx.filter_jit
-def critical_rate(problem: Problem, params: PyTree, update: PyTree) -> CriticalRate:
+def critical_rate(problem: Problem, params: PyTree, update: PyTree) -> Float[Array, ""]:
     """The multiple s of an update with L(theta + s u) = L(theta), by 9 forward passes: one at s = 0, eight trials.
 
     The first trial is s = 1; s then grows or falls by 4, 16, 256, ... until the loss turns, and the bracket is halved
     in its logarithm. For a quadratic loss and u = -eta g the multiple is 2 |g|^2/(eta g^T H g), at least 2/(eta
-    lambda_max).
+    lambda_max). It is inf if not even the largest multiple tried raises the loss, 0 if the smallest one does.
     """
     at = lambda scale: problem.objective(jax.tree.map(lambda p, u: p + scale * u, params, update))
     one = jnp.ones((), problem.x.dtype)
@@ -72,7 +53,7 @@ def critical_rate(problem: Problem, params: PyTree, update: PyTree) -> CriticalR
     low, high = jax.lax.fori_loop(0, TRIALS, trial, (0 * one, jnp.inf * one))
     both = (low > 0) & ~jnp.isinf(high)
     middle = jnp.sqrt(nonzero(low)) * jnp.sqrt(jnp.where(jnp.isinf(high), 1, high))
-    return CriticalRate(jnp.where(both, middle, jnp.where(low > 0, jnp.inf, 0)), low, high)
+    return jnp.where(both, middle, jnp.where(low > 0, jnp.inf, 0))
 
 
 @eqx.filter_jit

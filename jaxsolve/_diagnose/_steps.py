@@ -58,7 +58,7 @@ def steps_of(probe: Problem, optimizer: Any, checkpoints: list[Checkpoint]) -> S
         update = next_update(probe, optimizer, point.params, point.state)
         found = response(probe, optimizer, point.params, point.state)
         if moves(update):
-            critical.append(float(critical_rate(probe, point.params, update).value))
+            critical.append(float(critical_rate(probe, point.params, update)))
         else:  # a schedule that begins or ends at 0, steps that gather gradients, or no gradient
             critical.append(np.nan)
             found = found if found.rates is not None else Response(None, False, NO_STEP)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.extend.core import Literal
 from jaxtyping import Array, PyTree
 
-from .._equations import CALLS, inside
+from .._equations import CALLS, inside, rebound
 
 
 _ENTERED = (*CALLS, "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
@@ -40,15 +40,13 @@ class Program(NamedTuple):
     """A network's program in one list, and the values to tap.
 
     Attributes:
-        steps: the operations.
-        first: values 0, 1, ... are the inputs; so many there are.
+        steps: the operations; the values 0, 1, ... are the inputs.
         names: of the tapped values.
         tapped: their numbers.
         hidden: names of operations that hold parameters and were not looked into, such as `scan`.
     """
 
     steps: list[_Step]
-    first: int
     names: tuple[str, ...]
     tapped: tuple[int, ...]
     hidden: tuple[str, ...]
@@ -106,10 +104,13 @@ def _with_taps(steps: list[_Step], count: int, paths: list[str]) -> Program:
                 readers.setdefault(atom, []).append(step)
     found: list[tuple[str, int]] = []
     shaped: dict[int, int] = {}  # what a value is another shape of
-    root = lambda value: shaped[value] if value in shaped else value
     summands: dict[int, int] = {}  # by the sum that was taken for a product
     weighed: dict[int, frozenset[int]] = {}  # data times parameters, entry by entry: what a sum makes a product
     hidden: list[str] = []
+
+    def root(value: int) -> int:
+        return shaped.get(value, value)
+
     for step in steps:
         values = [atom for atom in step.inputs if not isinstance(atom, _Constant)]
         fed = [atom for atom in values if atom in data]
@@ -141,7 +142,7 @@ def _with_taps(steps: list[_Step], count: int, paths: list[str]) -> Program:
     found = [(label, out) for label, out in found if not centres(out)]
     ends = [_follow(out, readers, data) for _, out in found]
     names = _distinct([label.removesuffix(".weight") for label, _ in found])
-    return Program(steps, count, tuple(names), tuple(ends), tuple(dict.fromkeys(hidden)))
+    return Program(steps, tuple(names), tuple(ends), tuple(dict.fromkeys(hidden)))
 
 
 def _follow(value: int, readers: dict[int, list[_Step]], data: set[int]) -> int:
@@ -171,11 +172,7 @@ def run_program(program: Program, params: PyTree, x: Array) -> list[Array]:
     known = dict(enumerate([*jax.tree.leaves(params), x]))
     read = lambda atom: atom.value if isinstance(atom, _Constant) else known[atom]
     for step in program.steps:
-        primitive, given = step.equation.primitive, map(read, step.inputs)
-        options = primitive.get_bind_params(step.equation.params)
-        functions, options = options if isinstance(options, tuple) else ((), options)  # older JAX splits them
-        out = primitive.bind(*functions, *given, **options)
-        known |= dict(zip(step.outputs, out if primitive.multiple_results else [out], strict=True))
+        known |= dict(zip(step.outputs, rebound(step.equation)(*map(read, step.inputs)), strict=True))
     return [known[number] for number in program.tapped]
 
 

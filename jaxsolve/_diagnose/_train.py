@@ -39,12 +39,10 @@ class Training(NamedTuple):
     Attributes:
         checkpoints: the first is the start.
         diverged: whether the loss ran away; the last checkpoint is then the last finite one.
-        batch_size: None for the full batch.
     """
 
     checkpoints: list[Checkpoint]
     diverged: bool
-    batch_size: int | None
 
 
 def batch_size_for(problem: Problem, given: int | None) -> int | None:
@@ -82,7 +80,7 @@ def train(
             break
     ended = np.asarray(state.result == RESULTS.diverged)
     value = float(objective(problem, state.params))
-    return Training(found, bool(ended) or not np.isfinite(value), batch_size)
+    return Training(found, bool(ended) or not np.isfinite(value))
 
 
 def _require_start(optimizer: optax.GradientTransformation, params: PyTree) -> None:

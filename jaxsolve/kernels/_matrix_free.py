@@ -135,7 +135,7 @@ class NTKOperator(AbstractSymmetricOperator):
     @hashable
     def mv(self, v: Float[Array, "n out"]) -> Float[Array, "n out"]:
         """K v, shape (n, c)."""
-        return self.cross(self.x, v)
+        return _kernel_product(self, self.x, self._coefficients(v))
 
     @hashable
     def cross(self, x: Shaped[Array, "m ..."], v: Float[Array, "n out"]) -> Float[Array, "m out"]:
@@ -146,10 +146,13 @@ class NTKOperator(AbstractSymmetricOperator):
             TypeError: v is no array of real numbers.
         """
         check_inputs(self.net, self.x, x, names=("x_train", "x"))
+        return _kernel_product(self, x, self._coefficients(v))
+
+    def _coefficients(self, v: Any) -> Array:
         v = real_array(v, "v")
         if v.shape != self.structure.shape:
             raise ValueError(f"v must have shape {self.structure.shape}, got {describe(v)}")
-        return _kernel_product(self, x, v)
+        return v
 
 
 class GaussNewtonOperator(AbstractSymmetricOperator):

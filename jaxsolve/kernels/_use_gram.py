@@ -146,11 +146,8 @@ def _of_base(meetings: list[AbstractMeeting], signals: list[Signal]) -> Float[Ar
 
 def _of_leaf(uses: list[Use], shape: tuple[int, ...], signals: list[Signal]) -> Float[Array, "n out ..."]:
     """The derivative by the parameter itself."""
-    parts: dict[Any, list[int]] = {}
-    for index, use in enumerate(uses):
-        parts.setdefault(use.view.moves, []).append(index)
     total = []
-    for moves, chosen in parts.items():
+    for moves, chosen in _parts(uses).items():
         derivative = _of_base([uses[index].meeting for index in chosen], [signals[index] for index in chosen])
         total.append(jax.vmap(jax.vmap(lambda d, moves=moves: back_to_leaf(d, moves, shape)))(derivative))
     return sum(total[1:], total[0])

@@ -13,7 +13,7 @@ from ._observable import Observable
 
 def _size(tree: PyTree) -> Float[Array, ""]:
     # The root has no derivative at 0, where every run starts.
-    return safe_sqrt(jnp.asarray(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree))))
+    return safe_sqrt(jnp.sum(jnp.stack([jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree)])))
 
 
 def _root_mean_square(values: Float[Array, "..."]) -> Float[Array, ""]:

@@ -20,10 +20,14 @@ def _dense(net: object, layer: int) -> nets.AbstractDense:
     return net
 
 
+def _before(net: nets.AbstractDense, layer: int) -> int:
+    """How many layers come before the matrix that reads a hidden layer."""
+    return [index for index, one in enumerate(net.layers) if isinstance(one, nets.Dense)][layer]
+
+
 def _preactivations(net: nets.AbstractDense, layer: int) -> int:
     """How many layers come before the activation of a hidden layer."""
-    at = [index for index, one in enumerate(net.layers) if isinstance(one, nets.Dense)][layer]
-    return at - 1 - (net.units is not None)
+    return _before(net, layer) - 1 - (net.units is not None)
 
 
 def _width(net: nets.AbstractDense) -> Array:
@@ -40,7 +44,7 @@ class _ReadFeatures:
         if known is not None:
             return known
         net = _dense(view.net, self.layer)
-        at = [index for index, one in enumerate(net.layers) if isinstance(one, nets.Dense)][self.layer]
+        at = _before(net, self.layer)
         signals = jax.vmap(lambda x: nets.run(net, net.layers[:at], x))(view.problem.x)
         return signals @ signals.T / _width(net)
 
@@ -72,7 +76,7 @@ class _ReadQuantiles:
         net = _dense(view.net, self.layer)
         cut = _preactivations(net, self.layer)
         h = jax.vmap(lambda x: nets.run(net, net.layers[:cut], x))(view.problem.x)
-        shown = jnp.ones(h.shape[1], bool) if net.units is None else jnp.arange(h.shape[1]) < net.units
+        shown = jnp.arange(h.shape[1])[None, :] < (h.shape[1] if net.units is None else net.units)
         found = jnp.nanquantile(jnp.where(shown, h, jnp.nan), jnp.asarray(dmft.LEVELS, h.dtype), axis=1).T
         lost = jnp.any(jnp.isnan(h) & shown, axis=1, keepdims=True)  # of a network that has diverged
         return jnp.where(lost, jnp.nan, found)

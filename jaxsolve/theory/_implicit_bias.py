@@ -5,10 +5,10 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from .._checks import concrete, describe
-from .._safe import nonzero, safe_hypot
+from .._safe import nonzero, norm, safe_hypot
 from ._arguments import as_floats, as_positive
 from ._interpolants import Interpolants
-from ._potentials import AbstractPotential, safe_norm, SingleNeuronPotential
+from ._potentials import AbstractPotential, SingleNeuronPotential
 
 
 def implicit_bias(
@@ -95,10 +95,10 @@ def single_neuron_limit(
     far = float(np.sqrt(np.finfo(dtype).max))
     delta = jnp.clip(jnp.asarray(delta, dtype), -far, far)
 
-    length = safe_norm(x)
+    length = norm(x)
     direction = x / nonzero(length)
     seen = beta_0 @ direction
-    start = safe_norm(beta_0)
+    start = norm(beta_0)
     twice = 2 * jnp.sqrt(eta_a) * jnp.sqrt(eta_w)
     # kappa_0 + delta for delta < 0, without cancellation, over 2 sqrt(eta_a eta_w)
     above = start * (twice * start / nonzero(safe_hypot(delta, twice * start) + jnp.abs(delta)))
@@ -106,5 +106,5 @@ def single_neuron_limit(
     potential = SingleNeuronPotential(beta_0, delta, eta_a, eta_w, crossed=crossed)
     unseen = beta_0 - seen * direction
     shortest = y / nonzero(length)
-    stretch = potential.stretch(jnp.abs(shortest), jnp.abs(seen), safe_norm(unseen))
+    stretch = potential.stretch(jnp.abs(shortest), jnp.abs(seen), norm(unseen))
     return shortest * direction + stretch * unseen

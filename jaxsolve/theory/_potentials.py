@@ -12,20 +12,13 @@ are (gamma X, y), and (gamma X, y + f_0) for a centred problem. Constants in fro
 import abc
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from .._checks import concrete
-from .._safe import nonzero, safe_hypot, safe_sqrt
+from .._safe import nonzero, norm, safe_hypot, safe_sqrt
 from ._arguments import as_floats, as_positive
 from ._interpolants import Interpolants
-
-
-def safe_norm(vector: Float[Array, " d"]) -> Float[Array, ""]:
-    """The Euclidean norm without overflow, with derivative 0 at 0."""
-    scale = jax.lax.stop_gradient(nonzero(jnp.max(jnp.abs(vector))))
-    return scale * safe_sqrt(jnp.sum((vector / scale) ** 2))
 
 
 class AbstractPotential(eqx.Module):
@@ -104,24 +97,24 @@ class AbstractRadialPotential(AbstractPotential):
 
     def tilt(self) -> Float[Array, " d"]:
         """c: the linear term, which makes the start the minimum (with `crossed=True` it does not)."""
-        return self.sign() * self.stiffness(safe_norm(self.beta_0)) * self.beta_0
+        return self.sign() * self.stiffness(norm(self.beta_0)) * self.beta_0
 
     def value(self, beta: Float[Array, " d"]) -> Float[Array, ""]:
-        return self.profile(safe_norm(beta)) - self.tilt().astype(beta.dtype) @ beta
+        return self.profile(norm(beta)) - self.tilt().astype(beta.dtype) @ beta
 
     def mirror_map(self, beta: Float[Array, " d"]) -> Float[Array, " d"]:
-        return self.stiffness(safe_norm(beta)) * beta - self.tilt().astype(beta.dtype)
+        return self.stiffness(norm(beta)) * beta - self.tilt().astype(beta.dtype)
 
     def inverse_mirror_map(self, dual: Float[Array, " d"]) -> Float[Array, " d"]:
         full = dual + self.tilt().astype(dual.dtype)
-        return self.compliance(safe_norm(full)) * full
+        return self.compliance(norm(full)) * full
 
     def minimise(self, interpolants: Interpolants) -> Float[Array, " d"]:
         interpolants.require_start(self.beta_0)
         start = self.beta_0.astype(interpolants.x.dtype)
         unseen = interpolants.across(start)
         shortest = interpolants.shortest
-        return shortest + self.stretch(safe_norm(shortest), safe_norm(start - unseen), safe_norm(unseen)) * unseen
+        return shortest + self.stretch(norm(shortest), norm(start - unseen), norm(unseen)) * unseen
 
 
 class SingleNeuronPotential(AbstractRadialPotential):
@@ -200,7 +193,7 @@ class SingleNeuronPotential(AbstractRadialPotential):
         a, w = as_floats(a, "a"), as_floats(w, "w")
         eta_a, eta_w = as_positive(eta_a, "eta_a"), as_positive(eta_w, "eta_w")
         a, eta_a, eta_w = (number.astype(w.dtype) for number in (a, eta_a, eta_w))
-        up, down = jnp.sqrt(eta_w) * jnp.abs(a), jnp.sqrt(eta_a) * safe_norm(w)
+        up, down = jnp.sqrt(eta_w) * jnp.abs(a), jnp.sqrt(eta_a) * norm(w)
         return SingleNeuronPotential(a * w, (up - down) * (up + down), eta_a, eta_w, crossed=crossed)
 
     def _sizes(self, r: Float[Array, ""]) -> tuple[Array, Array, Array, Array, Array]:

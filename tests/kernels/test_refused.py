@@ -58,3 +58,14 @@ def test_kernels_with_negative_eigenvalues_are_none():
         kernels.along_path(ts, path, y)
     with pytest.raises(ValueError, match="cross_start is of other points"):
         kernels.along_path(ts, jnp.broadcast_to(jnp.eye(2), (3, 2, 2)), y, cross_start=jnp.ones((1, 1)))
+
+
+@pytest.mark.usefixtures("as_users")
+def test_what_an_operator_takes():
+    net = nets.TwoLayerLinear(2, 4, scaling=nets.Scaling.ntk(), key=jax.random.key(0))
+    operator = kernels.NTKOperator(net, jnp.eye(2))
+    np.testing.assert_array_equal(operator.mv(cast(jax.Array, [[1.0], [0.5]])), operator.mv(jnp.array([[1.0], [0.5]])))
+    with pytest.raises(ValueError, match=r"v must have shape \(2, 1\)"):
+        operator.cross(jnp.eye(2), jnp.ones((3, 1)))
+    with pytest.raises(ValueError, match="x is float16"):
+        operator.cross(jnp.ones((1, 2), jnp.float16), jnp.ones((2, 1)))

@@ -1,5 +1,6 @@
 """Hamming distance of activation patterns and distance of parameters, by their definition in NumPy."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -42,6 +43,25 @@ def test_patterns_are_counted_in_all_hidden_layers(bias, getkey):
     np.testing.assert_allclose(distance, np.linalg.norm(flat[0] - flat[1]), rtol=cases.eps(20))
     layer = np.linalg.norm(np.asarray(moved.weights[1]) - np.asarray(net.weights[1]))
     cases.assert_fails(lambda: np.testing.assert_allclose(distance, layer, rtol=1e-2))
+
+
+def test_distances_keep_the_precision_of_the_network(getkey):
+    net = js.nets.MLP(2, 4, 1, 1, "relu", scaling=js.nets.Scaling.ntk(), key=getkey())
+    problem = js.Problem(net, jr.normal(getkey(), (3, 2)), jr.normal(getkey(), (3, 1)))
+    problem = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), problem)
+    view = js.View(problem, jnp.zeros((), jnp.float32), jax.tree.map(lambda w: 2 * w, problem.params))
+    for observable in (js.observe.parameter_distance(), js.observe.weight_change()):
+        assert observable(view).dtype == jnp.float32
+
+
+def test_quantiles_of_a_network_that_has_diverged_are_unknown(getkey):
+    """Those of a padded one are of its units alone."""
+    net = js.nets.MLP(2, 4, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=getkey())
+    problem = js.Problem(net, jr.normal(getkey(), (3, 2)), jr.normal(getkey(), (3, 1)))
+    at = lambda params: js.observe.preactivation_quantiles(1)(js.View(problem, jnp.zeros(()), params))
+    assert np.all(np.isfinite(at(problem.params)))
+    first = problem.params.weights[0].at[2, 0].set(jnp.nan)
+    assert np.all(np.isnan(at(eqx.tree_at(lambda p: p.weights[0], problem.params, first))))
 
 
 @pytest.mark.slow
