@@ -23,7 +23,7 @@ _SAFETY = 1.2  # power iteration finds the radius from below
 _SETTLED = 0.01  # relative change of the radius at which power iteration stops
 _ITERATIONS = 50  # at most: close eigenvalues slow it down, but then any of their directions serves
 _LAG = 5  # accepted steps per estimate; measured: 10 to 20 % cheaper than 1, and 10 begins to cost rejected steps
-_SHORTER = 0.99  # a step shorter than the last one by more than rounding follows a rejection
+_SHORTER = 0.99  # a step shorter than the last accepted one by more than rounding: after a rejection, or cut to a time
 _SHARE = 0.1  # weight of the field in the direction from which the next estimate starts
 
 
@@ -93,9 +93,10 @@ class RungeKuttaChebyshev(diffrax.AbstractAdaptiveSolver[ChebyshevState]):
     $R_s(z) = 1 + b_s (T_s(w_0 + w_1 z) - T_s(w_0))$, $w_0 = 1 + \epsilon/s^2$, $w_1 = T_s'(w_0)/T_s''(w_0)$,
     $b_j = T_j''(w_0)/T_j'(w_0)^2$, $\epsilon = 2/13$.
 
-    $\rho$ comes from power iteration on products with the Jacobian, every fifth step and after a rejection, starting
-    from the last direction found. Differentiate through it forwards (`diffrax.ForwardMode()`): the number of stages is
-    known only when running, and JAX has no reverse mode for such loops.
+    $\rho$ comes from power iteration on products with the Jacobian, every fifth step and when a step is shorter than
+    the last accepted one, starting from the last direction found. Differentiate through it forwards
+    (`diffrax.ForwardMode()`): the number of stages is known only when running, and JAX has no reverse mode for such
+    loops.
 
     Source: Sommeijer, Shampine & Verwer 1998, "RKC: an explicit solver for parabolic PDEs", J. Comput. Appl. Math. 88,
     315-326. Its stages are computed here by differences, which keeps rounding from growing like s^2.
@@ -168,12 +169,13 @@ class RungeKuttaChebyshev(diffrax.AbstractAdaptiveSolver[ChebyshevState]):
         blend = lambda v, k: v + _SHARE * k
         direction = _unit(jax.tree.map(blend, estimate.direction, _unit(jax.lax.stop_gradient(k1))))
         spent = made.stages + 2 * estimate.iterations
+        moved = size > 0  # a step of no length, as where times are requested twice, tells nothing of the stiffness
         new = ChebyshevState(
             field=made.field,
             direction=direction,
-            radius=estimate.stiffness / jnp.where(size > 0, size, 1),
-            age=jnp.where(due, 1, state.age + 1),
-            size=size,
+            radius=jnp.where(moved, estimate.stiffness / jnp.where(moved, size, 1), state.radius),
+            age=jnp.where(moved, jnp.where(due, 1, state.age + 1), state.age),
+            size=jnp.where(moved, size, state.size),
             evaluations=state.evaluations + spent,
         )
         names = cast(Any, diffrax.RESULTS)
@@ -224,7 +226,7 @@ def _estimate(terms, t, y, args, control, state: ChebyshevState, size: Scalar, d
         stiffness = _norm(image)
         settled = jnp.isnan(stiffness) | (jnp.abs(stiffness - now.stiffness) <= _SETTLED * jnp.maximum(stiffness, 1))
         start = _start(jax.lax.stop_gradient(terms.prod(field, control)))
-        direction = _where(stiffness > 0, _unit(image), start)
+        direction = jax.tree.map(lambda a, b: jnp.where(stiffness > 0, a, b), _unit(image), start)
         # Before the first direction there is nothing to compare with.
         stiffness = jnp.where(_norm(now.direction) > 0, stiffness, jnp.inf)
         return _Estimate(field, direction, stiffness, now.iterations + 1), settled
@@ -319,7 +321,3 @@ def _unit(tree: Y) -> Y:
     norm = _norm(tree)
     scale = jnp.where(norm > 0, norm, 1)
     return jax.tree.map(lambda leaf: leaf / scale.astype(leaf.dtype), tree)
-
-
-def _where(pred: Bool[Array, ""], new: PyTree, old: PyTree) -> PyTree:
-    return jax.tree.map(lambda a, b: jnp.where(pred, a, b), new, old)

@@ -276,6 +276,20 @@ def test_a_flat_field_has_no_radius():
     np.testing.assert_allclose(out[0], 2.0, rtol=cases.eps(4))
 
 
+def test_a_step_of_no_length_forgets_nothing():
+    terms, solver, h = diffrax.ODETerm(lambda t, y, args: -300.0 * y), RungeKuttaChebyshev(), jnp.asarray(0.1)
+    step = jax.jit(lambda t0, t1, y, state: solver.step(terms, t0, t1, y, None, state, jnp.array(False)))
+    start = jnp.ones(2), solver.init(terms, 0 * h, h, jnp.ones(2), None)
+    y, *_, before, _ = step(0 * h, h, *start)
+    assert before.radius > 0
+    stayed, *_, after, _ = step(h, h, y, before)
+    np.testing.assert_array_equal(stayed, y)
+    for kept in ("radius", "age", "size"):
+        assert getattr(after, kept) == getattr(before, kept), kept
+    known, asked = (step(h, 2 * h, y, state)[3].evaluations - state.evaluations for state in (after, start[1]))
+    assert known < asked  # which must find the stiffness
+
+
 @pytest.mark.x64_only
 def test_a_direction_that_becomes_the_stiffest_is_found():
     """The eigenvectors stay as they are, so the old one alone would never lead to the new."""
