@@ -129,10 +129,9 @@ class Problem(eqx.Module):
             self.own_rule = False  # none is looked for behind a state
             batch, _ = eqx.filter_eval_shape(_with_state, self.net, x[:1], self.state)
             out = jax.ShapeDtypeStruct(batch.shape[1:], batch.dtype)
-        shape = getattr(out, "shape", None)
-        if shape is None or len(shape) != 1:
-            raise ValueError(f"net must map one sample to an array of shape (c,), got {describe(out)}")
-        return shape[0]
+        if len(getattr(out, "shape", ())) != 1 or not jnp.issubdtype(out.dtype, jnp.floating):
+            raise ValueError(f"net must map one sample to an array of shape (c,) of real numbers, got {describe(out)}")
+        return out.shape[0]
 
     def _shape_of_output(self, x: Array, which: str) -> Any:
         try:
@@ -221,12 +220,13 @@ class Problem(eqx.Module):
         needs the Jacobian of all outputs, n c times the number of parameters.
         """
         if self.state is not None:
-            return self._batch_kernel(params, x1, x1 if x2 is None else x2)
+            return self._batch_kernel(params, x1, x2)
         return kernels.empirical(self.network(params), x1, x2, eta=self.eta).ntk
 
-    def _batch_kernel(self, params: PyTree, x1: Array, x2: Array) -> Array:
+    def _batch_kernel(self, params: PyTree, x1: Array, x2: Array | None) -> Array:
         jacobian = jax.jacrev(lambda p, x: self._forward(self.network(p), x))
-        rows, columns = jacobian(params, x1), jacobian(params, x2)
+        rows = jacobian(params, x1)
+        columns = rows if x2 is None else jacobian(params, x2)
         product = lambda rate, a, b: rate * jnp.tensordot(_by_output(a), _by_output(b), (2, 2))
         terms = jax.tree.map(product, self.eta, rows, columns)
         return sum(jax.tree.leaves(terms), start=jnp.zeros((), self.x.dtype))
