@@ -1,4 +1,4 @@
-"""The clock: every conversion between steps, rates, loss conventions and gradient-flow time.
+"""The clock: every conversion between steps, rates and gradient-flow time.
 
 Time t is gradient-flow time: theta_l' = -eta_l dL/dtheta_l with L an average over samples.
 """
@@ -36,12 +36,3 @@ def later(
     passed = passed - lost
     end = t + passed
     return end, (end - t) - passed
-
-
-def eta_of_prefactor(eta: Float[ArrayLike, "..."], prefactor: Float[ArrayLike, ""]) -> Float[Array, "..."]:
-    """The eta that makes our averaged half-MSE flow equal that of a loss with another constant in front.
-
-    `prefactor` is that loss divided by ours: n for a loss summed over n samples (Kunin et al.), 2 for the mean
-    squared error without the half. Multiplying the loss by c is multiplying every eta by c.
-    """
-    return jnp.asarray(eta) * prefactor

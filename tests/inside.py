@@ -13,7 +13,7 @@ from jaxsolve._both_ways import both_ways
 from jaxsolve._checks import one_number, require_key, require_size
 
 # What step sizes and times of one run mean for another is public nowhere, and simple to get wrong.
-from jaxsolve._clock import eta_of_prefactor, nearest_step, time_at, time_per_step
+from jaxsolve._clock import nearest_step, time_at, time_per_step
 
 # Which matrices follow one another is seen in a diagnosis, but not for matrices of a test's own.
 from jaxsolve._diagnose._groups import adjacent, alignments
@@ -60,7 +60,7 @@ from jaxsolve.data._labels import draw as labels_draw, encode
 from jaxsolve.dynamics._certificate import conserved_drift
 
 # What a flow's integrator is chosen by: the stiffness, compared with that of the whole Hessian.
-from jaxsolve.dynamics._choice import _measured as measured_for_choice
+from jaxsolve.dynamics._choice import _measured as measured_for_choice, _STABLE as stable_for_choice
 
 # What the steps of the central flow solve, on matrices of which the answer is known.
 from jaxsolve.dynamics._edge_cone import complement, Cone
@@ -202,7 +202,6 @@ __all__ = [
     "dual",
     "embed",
     "encode",
-    "eta_of_prefactor",
     "even_tile",
     "expand",
     "exponent",
@@ -225,6 +224,7 @@ __all__ = [
     "linear_problem",
     "mean_over",
     "measured_for_choice",
+    "stable_for_choice",
     "mode_strength",
     "sooner_upstream",
     "modes",

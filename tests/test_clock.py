@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from jaxsolve.losses import MSE
 from tests.cases import eps
-from tests.inside import eta_of_prefactor, nearest_step, time_at, time_per_step
+from tests.inside import nearest_step, time_at, time_per_step
 
 
 LAST = 10**7
@@ -63,16 +62,6 @@ def test_what_comes_after_the_last_step_keeps_its_time():
 def test_times_round_by_at_most_half_a_step():
     t, per_step = jnp.linspace(0.0, 3.0, 101), jnp.asarray(0.07)
     assert jnp.max(jnp.abs(nearest_step(t, per_step, LAST)[1] - t)) <= 0.035 * (1 + eps(100))
-
-
-@pytest.mark.parametrize(("samples", "prefactor"), [("sum", 4.0), ("mean without the half", 2.0)])
-def test_a_constant_before_the_loss_is_one_before_eta(samples, prefactor):
-    """eta' dL = eta d(c L): Kunin et al. sum over n = 4 samples, getrichquick leaves out the half."""
-    f, y = jnp.asarray([[0.3], [1.0], [-2.0], [0.5]]), jnp.asarray([[1.0], [0.0], [1.0], [-1.0]])
-    theirs = (lambda f: jnp.sum((f - y) ** 2) / 2) if samples == "sum" else (lambda f: jnp.mean((f - y) ** 2))
-    eta = eta_of_prefactor(0.6, prefactor)
-    np.testing.assert_allclose(eta * MSE().gradient(f, y), 0.6 * jax.grad(theirs)(f), rtol=eps(10))
-    np.testing.assert_allclose(eta_of_prefactor(jnp.asarray([0.6, 0.3]), 2.0), [1.2, 0.6], rtol=eps(4))
 
 
 def test_under_jit_vmap_and_grad():

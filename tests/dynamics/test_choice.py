@@ -7,12 +7,14 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+import scipy.optimize
 from hypothesis import given, settings, strategies as st
 from jax.flatten_util import ravel_pytree
 
+from benchmarks.flow import STABLE
 from jaxsolve import GradientFlow, losses, MomentumFlow, nets, Problem, solve, until
 from jaxsolve.nets import Scaling
-from tests.inside import measured_for_choice
+from tests.inside import measured_for_choice, stable_for_choice
 
 
 def _net(width=16, activation="tanh", depth=2, outputs=1, **scaling):
@@ -60,6 +62,21 @@ def test_operations_count_every_use_of_a_weight():
     net = nets.ConvNet((1, 8, 8), 1, 1, "tanh", scaling=Scaling.ntk(), key=jr.key(0))
     problem = Problem(net, jr.normal(jr.key(1), (5, 1, 8, 8)), jnp.ones((5, 1)))
     assert float(measured_for_choice(problem)[1]) > 2 * 2 * 5 * 64 * 9
+
+
+def test_a_step_of_tsit5_is_stable_so_far():
+    """|R(-x)| <= 1 with R(z) = 1 + z b (1 - z A)^-1 1: 3.507, where Dormand & Prince have 3.306."""
+
+    def excess(x, tableau):
+        a = np.zeros((7, 7))
+        for row, lower in enumerate(tableau.a_lower):
+            a[row + 1, : row + 1] = lower
+        return abs(1 - x * tableau.b_sol @ np.linalg.solve(np.eye(7) + x * a, np.ones(7))) - 1
+
+    limit = lambda solver: scipy.optimize.brentq(excess, 3.0, 4.0, solver.tableau)
+    for assumed in (stable_for_choice, STABLE):
+        np.testing.assert_allclose(assumed, limit(diffrax.Tsit5), rtol=3e-3)
+        assert abs(assumed / limit(diffrax.Dopri5) - 1) > 0.05
 
 
 def test_short_runs_are_explicit_and_long_ones_are_not():
