@@ -42,10 +42,10 @@ def test_thresholds_are_traced(condition):
 
 
 @pytest.mark.parametrize("condition", [until.loss_below, until.loss_fraction])
-@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), [0.1, 0.2]])
+@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf"), [0.1, 0.2]])
 @pytest.mark.usefixtures("as_users")
 def test_bad_thresholds(condition, bad):
-    with pytest.raises(ValueError, match=r"(threshold|fraction) must be one number > 0, got"):
+    with pytest.raises(ValueError, match=r"(threshold|fraction) must be one finite number > 0, got"):
         condition(bad)
 
 

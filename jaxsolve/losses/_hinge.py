@@ -4,10 +4,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
-from .._checks import concrete, is_real
+from .._checks import one_number
 from ._base import AbstractLoss, signs
 
 
@@ -34,16 +33,14 @@ class SoftHinge(AbstractLoss):
         0.0347
 
     Raises:
-        ValueError: beta is not one positive number.
+        ValueError: beta is not one finite number > 0.
+        TypeError: it is no number.
     """
 
     beta: Float[Array, ""]
 
     def __init__(self, beta: Any = 20.0):
-        known = concrete(beta)  # read before it becomes an array, which a trace would hide
-        if known is not None and not (is_real(known) and known.ndim == 0 and np.isfinite(known) and known > 0):
-            raise ValueError(f"SoftHinge needs one finite beta > 0, got {beta}")
-        self.beta = jax.lax.convert_element_type(jnp.asarray(beta), jnp.result_type(float))
+        self.beta = one_number(beta, "beta")
 
     def pointwise(self, f: Float[Array, " out"], y: Float[Array, " out"]) -> Float[Array, ""]:
         beta = self.beta.astype(f.dtype)

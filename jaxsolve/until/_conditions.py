@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from .._checks import concrete, describe, is_real
+from .._checks import concrete, describe, is_real, one_number
 from .._dynamics import View
 from .._problem import Problem
 
@@ -74,15 +74,6 @@ def fits(condition: AbstractCondition | None, problem: Problem) -> Bool[Array, "
     return jnp.all(jnp.abs(problem.y) == 1)
 
 
-def _positive(value: ArrayLike, name: str) -> Float[Array, ""]:
-    known = concrete(value)
-    if known is not None and not is_real(known):
-        raise TypeError(f"{name} must be one number > 0, got {describe(value)}")
-    if known is not None and not (known.ndim == 0 and known > 0):
-        raise ValueError(f"{name} must be one number > 0, got {value}")
-    return jnp.asarray(value, jnp.result_type(float))
-
-
 def loss_below(threshold: Float[ArrayLike, ""]) -> AbstractCondition:
     """Stops when the training loss is at or below `threshold` (> 0).
 
@@ -94,10 +85,10 @@ def loss_below(threshold: Float[ArrayLike, ""]) -> AbstractCondition:
         0.0010 True
 
     Raises:
-        ValueError: `threshold` is not one number > 0.
+        ValueError: `threshold` is not one finite number > 0.
         TypeError: it is no number.
     """
-    return _LossBelow(_positive(threshold, "threshold"))
+    return _LossBelow(one_number(threshold, "threshold"))
 
 
 def loss_fraction(fraction: Float[ArrayLike, ""]) -> AbstractCondition:
@@ -107,10 +98,10 @@ def loss_fraction(fraction: Float[ArrayLike, ""]) -> AbstractCondition:
         >>> half = js.GradientFlow(until=js.until.loss_fraction(0.5))  # run.t_end is then the half-loss time
 
     Raises:
-        ValueError: `fraction` is not one number > 0.
+        ValueError: `fraction` is not one finite number > 0.
         TypeError: it is no number.
     """
-    return _LossFraction(_positive(fraction, "fraction"))
+    return _LossFraction(one_number(fraction, "fraction"))
 
 
 def margin_above(threshold: Float[ArrayLike, ""] = 1.0) -> AbstractCondition:

@@ -233,7 +233,7 @@ def test_wrong_targets(loss, y, out_size, message):
 @pytest.mark.usefixtures("as_users")
 @pytest.mark.parametrize("beta", [0.0, -1.0, float("nan"), float("inf"), [1.0, 2.0]])
 def test_soft_hinge_needs_a_positive_beta(beta):
-    with pytest.raises(ValueError, match="SoftHinge needs one finite beta > 0, got"):
+    with pytest.raises(ValueError, match="beta must be one finite number > 0, got"):
         SoftHinge(beta)
 
 
@@ -304,7 +304,7 @@ def test_labels_out_of_range_are_seen_inside_a_trace():
 
 
 def test_a_soft_hinge_needs_a_positive_beta_inside_a_trace_too():
-    with pytest.raises(ValueError, match=r"SoftHinge needs one finite beta > 0, got -1.0"):
+    with pytest.raises(ValueError, match=r"beta must be one finite number > 0, got -1.0"):
         jax.jit(lambda: SoftHinge(-1.0).beta)()
     accepts = jax.jit(lambda beta: js.losses.accepts(SoftHinge(beta), jnp.asarray(SIGNS)))
     assert accepts(2.0)
