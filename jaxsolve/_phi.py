@@ -16,7 +16,7 @@ _TERMS = 25  # 2^25/25! is below the rounding of float64
 
 
 def phi(k: int, z: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """phi_k(z) for k >= 0, correct to a few units of rounding; 0 at -inf, and inf where it overflows."""
+    """phi_k(z) for k >= 0, correct to a few units of rounding, for z < inf; 0 at -inf, and inf where it overflows."""
     if k == 0:
         return jnp.exp(z)
     near = jnp.abs(z) < _NEAR

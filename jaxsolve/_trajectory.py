@@ -29,7 +29,8 @@ class Stats(eqx.Module):
 
     Attributes:
         steps, rejected: accepted and rejected steps.
-        gradient_evaluations: of the training loss; -1 where the integrator does not tell.
+        gradient_evaluations: of the training loss; -1 where the integrator does not tell, as of implicit ones, and for
+            `RichLimit`.
         kernel_evaluations: of the NTK on the training set.
         integrator: what made the steps of a flow; empty otherwise.
     """
@@ -57,7 +58,7 @@ class Trajectory(eqx.Module):
         t_end: where the run ended.
         result: how it ended.
         stats: what it cost.
-        certificate: how far it can be trusted; None for closed forms and descent.
+        certificate: how far it can be trusted; None for closed forms, descent and stochastic flows.
         final: the `View` at the end; `final.net` is the trained network.
         labels: name, dimensions and unit of every observed array.
         dynamics: the name of the dynamics.

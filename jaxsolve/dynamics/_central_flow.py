@@ -19,7 +19,7 @@ from ._central_step import CentralState, CentralStep, NO_DERIVATIVES, Point
 from ._certificate import energy_balance
 from ._edge_optimiser import AbstractPreconditioner, Plain, read_preconditioner
 from ._flow import AbstractFlow, read_options
-from ._integrator import ParameterNorm, tolerances
+from ._integrator import controller, ParameterNorm
 from ._optimizer import require_scaling
 from ._system import AbstractSystem, default_rtol, SMOOTH_RTOL
 
@@ -49,12 +49,9 @@ class CentralSystem(AbstractSystem):
         size = sum(leaf.size for leaf in jax.tree.leaves(problem.params))
         rtol = default_rtol(problem) if rtol is None else rtol
         atol = 1e-2 * SMOOTH_RTOL if atol is None else atol
-        rtol, atol = tolerances(rtol, atol, problem.x.dtype)
         finer = rtol / SMOOTH_RTOL
         self.solver = CentralStep(problem, optimiser, min(k, size), 0.2 * finer**0.25, 1e-3 * finer**0.5)
-        self.controller = diffrax.PIDController(
-            rtol=rtol, atol=atol, norm=_Norm(size, ParameterNorm(problem)), pcoeff=0.3, icoeff=0.4
-        )
+        self.controller = controller(problem, rtol, atol, _Norm(size, ParameterNorm(problem)))
 
     @property
     def valid(self) -> Bool[Array, ""]:
@@ -165,8 +162,8 @@ class CentralFlow(AbstractFlow):
             `dynamics.scalar_rmsprop`, given as to `Descent`. Others have no central flow that is known, and minibatches
             none at all: run `Descent(..., batch_size=)`.
         rate: instead of it, that of gradient descent.
-        max_unstable: eigenvalues that may be at the edge together. Where there are more, the run ends as `unstable`.
-            Memory holds max_unstable^2/2 vectors of parameters.
+        max_unstable: eigenvalues that may be at the edge together, of no more than there are parameters. Where there
+            are more, the run ends as `unstable`. Memory holds max_unstable^2/2 vectors of parameters.
         rtol, atol: tolerances of a step, of the root mean square over parameters. None takes 1e-4 (with
             kinks 1e-2) and 1e-6.
         until: stops the run when met, located within the step; with it `ts` may end in inf.

@@ -23,6 +23,7 @@ from ._optimizer import grows, ignores_gradient_scale, read_optimizer, require_s
 from ._saves import empty_saves, hold, Saves
 from ._schedule import AbstractSchedule, nearest_steps
 from ._stopping import at_last_time, check_until, is_met
+from ._trees import all_finite, chosen
 
 
 class DescentState(AbstractState):
@@ -253,7 +254,7 @@ class Descent(AbstractMarching):
         params = jax.tree.map(lambda p, rate, u: p + rate * u.astype(p.dtype), state.params, problem.eta, updates)
         steps = state.steps + 1
         # The loss is that before the step. A step that fails is not taken.
-        finite = jnp.isfinite(value) & jnp.all(jnp.stack([jnp.all(jnp.isfinite(p)) for p in jax.tree.leaves(params)]))
+        finite = jnp.isfinite(value) & all_finite(params)
         failed = ~finite | (value * self._share(problem) > state.limit)
         active = ~state.done & ~failed
         index = state.saves.slot  # of the first target that is not behind
@@ -282,7 +283,7 @@ class Descent(AbstractMarching):
             done=met | saves.complete | exhausted,
             result=result,
         )
-        kept = jax.tree.map(lambda a, b: jnp.where(active, a, b), new, state)
+        kept = chosen(active, new, state)
         result = RESULTS.where(failed & ~state.done, RESULTS.diverged, kept.result)
         # The buffer has masked its own writes: selecting it whole would copy it at every step.
         return eqx.tree_at(lambda s: (s.saves, s.done, s.result), kept, (saves, kept.done | failed, result))

@@ -27,6 +27,7 @@ from ..until import AbstractCondition, fits
 from ._saves import empty_saves, hold, PER_STEP, Saves
 from ._stopping import at_last_time, check_until, is_met
 from ._system import AbstractExponentialSystem, AbstractSystem
+from ._trees import all_finite, chosen
 
 
 # Explicit solvers with so many steps have up to twice the error that they see, with a few of them much more: they step
@@ -125,7 +126,7 @@ class AbstractFlow(AbstractMarching):
         _, _, dense, _, _ = eqx.filter_eval_shape(
             solver.step, terms, zero, t_next, y, None, solver_state, jnp.array(False)
         )
-        alive = jnp.isfinite(system.view(zero, y).loss) & _finite(terms.vf(zero, y, None))
+        alive = jnp.isfinite(system.view(zero, y).loss) & all_finite(terms.vf(zero, y, None))
         result = RESULTS.where(alive, RESULTS.successful, RESULTS.diverged)
         lost = system.lost(y)
         result = RESULTS.where(alive & lost, RESULTS.unstable, result)
@@ -172,8 +173,8 @@ class AbstractFlow(AbstractMarching):
         attempt = solver.step(terms, t, t1, state.y, None, state.solver_state, state.made_jump)
         y1, y_error, dense, solver_state = (cast(Any, part) for part in attempt[:4])  # adaptive: there is an estimate
         # A step to infinity counts as a step of infinite error, which the controller answers by a shorter one.
-        finite = _finite(y1) & _finite(y_error)
-        y1 = _where(finite, y1, state.y)
+        finite = all_finite(y1) & all_finite(y_error)
+        y1 = chosen(finite, y1, state.y)
         y_error = jax.tree.map(lambda leaf: jnp.where(finite, leaf, jnp.inf), y_error)
         order = cast(float, solver.error_order(terms))  # known for ordinary differential equations
         *times, controller_state, _ = controller.adapt_step_size(
@@ -181,7 +182,7 @@ class AbstractFlow(AbstractMarching):
         )
         accept, t_now, t_next, made_jump = (jnp.asarray(value) for value in times)
         t_next = jnp.where(accept & cut, jnp.maximum(t_next, state.t_next), t_next)
-        y = _where(accept, y1, state.y)
+        y = chosen(accept, y1, state.y)
         interpolation = solver.interpolation_cls(t0=t, t1=t1, **dense)
         evaluate = lambda time: system.position(y1 if self.land_on_ts else interpolation.evaluate(time))
         active = ~state.done
@@ -194,7 +195,7 @@ class AbstractFlow(AbstractMarching):
         met = accept & is_met(self.until, lambda: system.view(t_now, y))
         exhausted = steps + rejected >= self.max_steps
         lost = accept & system.lost(y)
-        kept_solver = _where(accept, solver_state, state.solver_state)
+        kept_solver = chosen(accept, solver_state, state.solver_state)
         if hasattr(solver_state, "evaluations"):  # those of a refused step have been made, too
             kept_solver = kept_solver._replace(evaluations=solver_state.evaluations)
         result = state.result
@@ -214,7 +215,7 @@ class AbstractFlow(AbstractMarching):
             controller_state=controller_state,
             made_jump=made_jump,
             t_before=jnp.where(accept, t, state.t_before),
-            dense=_where(accept, self._kept(dense), state.dense),
+            dense=chosen(accept, self._kept(dense), state.dense),
             saves=state.saves,
             steps=steps,
             rejected=rejected,
@@ -226,7 +227,7 @@ class AbstractFlow(AbstractMarching):
             done=exhausted | stuck | saves.complete | far | met | lost,
             result=result,
         )
-        kept = _where(active, new, state)
+        kept = chosen(active, new, state)
         # The buffer has masked its own writes: selecting it whole would copy it at every step.
         return eqx.tree_at(lambda s: s.saves, kept, saves)
 
@@ -262,7 +263,7 @@ class AbstractFlow(AbstractMarching):
             return state.t, state.y
         found = _crossing(self.until, system, state)
         inside = (state.result == RESULTS.event) & (state.steps > 0) & (found < state.t)
-        y = _where(inside, _inside_step(system, state, found), state.y)
+        y = chosen(inside, _inside_step(system, state, found), state.y)
         return jnp.where(inside, found, state.t), y
 
 
@@ -327,11 +328,3 @@ def _first_root(value: Callable[[Array], Array], low: Array, high: Array) -> Arr
 
     nothing = jnp.zeros((), jax.eval_shape(value, low).dtype)
     return jax.lax.while_loop(searching, narrow, (low, high, nothing, nothing, 0))[1]
-
-
-def _finite(tree: PyTree) -> Bool[Array, ""]:
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
-
-
-def _where(pred: Bool[Array, ""], new: PyTree, old: PyTree) -> PyTree:
-    return jax.tree.map(lambda a, b: jnp.where(pred, a, b), new, old)

@@ -62,6 +62,13 @@ def tolerances(rtol: float | None, atol: float | None, dtype: Any) -> tuple[floa
     return rtol, atol
 
 
+def controller(problem: Problem, rtol: float | None, atol: float | None, norm: Any = None) -> diffrax.PIDController:
+    """Chooses steps by the errors of parameters, or by another norm."""
+    rtol, atol = tolerances(rtol, atol, problem.x.dtype)
+    norm = ParameterNorm(problem) if norm is None else norm
+    return diffrax.PIDController(rtol=rtol, atol=atol, norm=norm, pcoeff=0.3, icoeff=0.4)
+
+
 def prepare(integrator: diffrax.AbstractSolver, controller: diffrax.PIDController) -> diffrax.AbstractSolver:
     """The integrator; an implicit one solves its equations to the tolerance of the steps, unless it has its own."""
     solver = _forward_differentiable(integrator)

@@ -14,7 +14,7 @@ from .._problem import flat_rates, Problem
 from .._safe import nonzero, squares_over
 from ..integrators import DisplacementController, Flowing, FunctionSpace, InertialFunctionSpace
 from ._certificate import energy_balance
-from ._integrator import gradient_evaluations, ParameterNorm, prepare, tolerances
+from ._integrator import controller, gradient_evaluations, prepare
 from ._system import AbstractExponentialSystem, AbstractPlainSystem, displacement_controller
 
 
@@ -91,8 +91,7 @@ class MomentumSystem(AbstractPlainSystem):
         atol: float | None,
     ):
         self.problem, self.relaxation = problem, relaxation
-        rtol, atol = tolerances(rtol, atol, problem.x.dtype)
-        inner = diffrax.PIDController(rtol=rtol, atol=atol, norm=ParameterNorm(problem), pcoeff=0.3, icoeff=0.4)
+        inner = controller(problem, rtol, atol)
         self.solver = prepare(integrator, inner)
         self.controller = EnergyController(inner, relaxation)
 

@@ -14,7 +14,6 @@ from .._checks import concrete, one_number, require_flag, require_power_of_two, 
 from .._clock import nearest_step
 from .._dynamics import Assumption, NotApplicable, Quantity, Validity
 from .._problem import Problem
-from .._safe import nonzero
 from ._approximation import AbstractApproximation
 from ._descent import Descent
 from ._gradient_flow import GradientFlow
@@ -167,4 +166,4 @@ def _richness(net: nets.AbstractDense) -> tuple[Float[Array, ""], Float[Array, "
     form = dmft.normal_form(net)
     width = jnp.asarray(net.widths[-1] if net.units is None else net.units, form.rate.dtype)
     # An infinite richness, that of a read-out which starts at 0, is none to worry about.
-    return jnp.maximum(1 - form.richness / nonzero(width**-0.25), 0), form.richness, width
+    return jnp.maximum(1 - form.richness / width**-0.25, 0), form.richness, width

@@ -16,13 +16,13 @@ from .._safe import nonzero, safe_sqrt
 from ..integrators import RungeKuttaChebyshev
 from ..until import AbstractCondition
 from ._flow import AbstractFlow, read_options
-from ._integrator import ParameterNorm, tolerances
+from ._integrator import controller
 from ._optimizer import require_scaling
 from ._system import AbstractSystem, SMOOTH_RTOL
 
 
 class RodSystem(AbstractSystem):
-    """The middle m of the rod, its half d, and the time in steps, in one vector."""
+    """The middle m of the rod and its half d in one vector, and behind them a 0, where other flows have an energy."""
 
     problem: Problem
     rate: Float[Array, ""]
@@ -32,10 +32,7 @@ class RodSystem(AbstractSystem):
     def __init__(self, problem: Problem, rate: Float[Array, ""], rtol: float | None, atol: float | None):
         self.problem, self.rate, self.solver = problem, rate.astype(problem.x.dtype), RungeKuttaChebyshev()
         rtol, atol = SMOOTH_RTOL if rtol is None else rtol, 1e-2 * SMOOTH_RTOL if atol is None else atol
-        rtol, atol = tolerances(rtol, atol, problem.x.dtype)
-        self.controller = diffrax.PIDController(
-            rtol=rtol, atol=atol, norm=ParameterNorm(problem), pcoeff=0.3, icoeff=0.4
-        )
+        self.controller = controller(problem, rtol, atol)
 
     def _gradient(self, w: Float[Array, " params"]) -> Float[Array, " params"]:
         return jax.grad(lambda vector: self.problem.objective(ravel_pytree(self.problem.params)[1](vector)))(w)
@@ -66,7 +63,7 @@ class RodSystem(AbstractSystem):
             ahead, behind = self._gradient(m + jnp.where(short, far, 1) * d), self._gradient(m - jnp.where(short, 0, d))
             slope = eta * (ahead - behind) / jnp.where(short, far, 2) - 2 * (d - rounding) / self.rate
             mean = jnp.where(short, behind, (ahead + behind) / 2)
-            return jnp.concatenate([-eta * mean, slope, jnp.ones_like(y, shape=1) / self.rate])
+            return jnp.concatenate([-eta * mean, slope, jnp.zeros_like(y, shape=1)])
 
         return diffrax.ODETerm(field)
 

@@ -18,6 +18,7 @@ from ..until import AbstractCondition, fits
 from ._optimizer import require_scaling
 from ._saves import empty_saves, hold, PER_STEP, Saves
 from ._stopping import at_last_time, check_until, is_met
+from ._trees import all_finite, chosen
 
 
 GROWTH = 1.1  # of the step after one that changed the outputs too little
@@ -208,7 +209,7 @@ class StochasticFlow(AbstractMarching):
         params = jax.tree.map(lambda p, v: p + dt * v, state.params, velocity)
         f = problem.outputs(params)
         change = jnp.max(jnp.abs(f - state.outputs))
-        finite = jnp.isfinite(change) & jnp.all(jnp.stack([jnp.all(jnp.isfinite(p)) for p in jax.tree.leaves(params)]))
+        finite = jnp.isfinite(change) & all_finite(params)
         accept = finite & (change <= upper)
         # A step that was cut says nothing of the one that was meant.
         kept = jnp.where(~cut & (change < lower), GROWTH * dt, state.dt)
@@ -236,8 +237,8 @@ class StochasticFlow(AbstractMarching):
         new = StochasticState(
             t=t_now,
             dt=dt_next,
-            params=_where(accept, params, state.params),
-            velocity=None if self.tau is None else _where(accept, velocity, state.velocity),
+            params=chosen(accept, params, state.params),
+            velocity=None if self.tau is None else chosen(accept, velocity, state.velocity),
             outputs=jnp.where(accept, f, state.outputs),
             saves=state.saves,
             steps=steps,
@@ -246,7 +247,7 @@ class StochasticFlow(AbstractMarching):
             result=result,
         )
         # The buffer has masked its own writes: selecting it whole would copy it at every step.
-        return eqx.tree_at(lambda s: s.saves, _where(active, new, state), saves)
+        return eqx.tree_at(lambda s: s.saves, chosen(active, new, state), saves)
 
     def _velocity(self, problem: Problem, state: StochasticState, gradient: PyTree, dt: Float[Array, ""]) -> PyTree:
         falling = jax.tree.map(lambda rate, g: -rate * g, problem.eta, gradient)
@@ -296,7 +297,3 @@ def batch_weights(key: Key[Array, ""], samples: int, noise: Float[Array, ""]) ->
 
 def _weighted_loss(problem: Problem, params: PyTree, weights: Float[Array, " n"]) -> Float[Array, ""]:
     return jnp.mean(weights * jax.vmap(problem.loss.pointwise)(problem.outputs(params), problem.y))
-
-
-def _where(pred: Bool[Array, ""], new: PyTree, old: PyTree) -> PyTree:
-    return jax.tree.map(lambda a, b: jnp.where(pred, a, b), new, old)

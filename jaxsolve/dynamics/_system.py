@@ -14,7 +14,7 @@ from .._dynamics import Certificate, View
 from .._problem import flat_rates, Problem
 from ..integrators import AbstractExponential, DisplacementController, Flowing, RungeKuttaChebyshev
 from ._certificate import flow_certificate
-from ._integrator import gradient_evaluations, ParameterNorm, prepare, tolerances
+from ._integrator import controller, gradient_evaluations, prepare, tolerances
 from ._kinks import kinked
 
 
@@ -111,10 +111,7 @@ class ParameterSystem(AbstractPlainSystem):
         if isinstance(integrator, RungeKuttaChebyshev):
             default = _stabilised_rtol(problem)
             rtol, atol = default if rtol is None else rtol, 1e-2 * default if atol is None else atol
-        rtol, atol = tolerances(rtol, atol, problem.x.dtype)
-        self.controller = diffrax.PIDController(
-            rtol=rtol, atol=atol, norm=ParameterNorm(problem), pcoeff=0.3, icoeff=0.4
-        )
+        self.controller = controller(problem, rtol, atol)
         self.solver = prepare(integrator, self.controller)
 
     @property

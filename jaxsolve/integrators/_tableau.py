@@ -25,7 +25,7 @@ class AbstractTableau(abc.ABC):
     """One method.
 
     Attributes:
-        order: of the step, for stiff problems too.
+        order: of the step; for stiff problems too, but for `KROGSTAD`.
         error_order: power of h in the error estimate.
 
     Example:

@@ -49,6 +49,7 @@ class Scaling(eqx.Module):
 
     Raises:
         ValueError: a shape does not match, or a concrete sigma or eta is negative, NaN or infinite.
+        TypeError: what is given are no real numbers.
     """
 
     multiplier: Float[Array, " layers"]
