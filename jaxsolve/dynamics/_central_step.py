@@ -270,7 +270,7 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
         self, terms: Any, t0: Any, t1: Any, y0: Point, args: Any, solver_state: CentralState, made_jump: Any
     ) -> tuple[Point, Point, dict[str, Point], CentralState, diffrax.RESULTS]:
         state, start, dtype = solver_state, y0.moving, y0.moving.dtype
-        h = eqxi.nondifferentiable(((t1 - t0) / self.optimiser.rate).astype(dtype), msg=NO_DERIVATIVES)
+        h = eqxi.nondifferentiable((t1 - t0) / self.optimiser.rate.astype(dtype), msg=NO_DERIVATIVES)
         size, length, n = state.pairs.vectors.shape[0], start.size, len(self.cone.rows)
         top = jnp.maximum(state.model.top, _LEAST)
 

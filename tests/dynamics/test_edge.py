@@ -322,3 +322,19 @@ def test_a_rod_shorter_than_rounding_still_finds_the_edge():
     flow, rod = (solve(problem, one, ts, observe=watched)["stability"][-1] for one in (GradientFlow(), RodFlow(rate)))
     assert flow > 1.2  # it passes the edge, as the rod would without its rounding
     np.testing.assert_allclose(rod, 1.0, atol=0.1)  # as descent, 0.97
+
+
+@pytest.mark.slow
+@pytest.mark.x64_only
+def test_a_network_of_single_precision_beside_a_rate_of_double():
+    """The flow of one linear neuron, below the edge: gradient flow."""
+    rule, init = nets.Scaling.standard(), nets.Given([[[0.8]], [[0.2]]])
+
+    def loss(dynamics, t, dtype):
+        net = nets.TwoLayerLinear(1, 1, scaling=rule, init=init, key=jax.random.key(0), dtype=dtype)
+        return solve(Problem(net, jnp.ones((1, 1), dtype), jnp.ones((1, 1), dtype)), dynamics, t)["loss"]
+
+    found = loss(CentralFlow(rate=0.1), 1.0, jnp.float32)
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, loss(GradientFlow(), 1.0, jnp.float64), rtol=5e-3)  # measured: 1e-3
+    assert abs(float(found) / loss(GradientFlow(), 1.1, jnp.float64) - 1) > 0.05
