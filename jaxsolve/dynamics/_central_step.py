@@ -20,7 +20,7 @@ EDGE = 2.0  # of the eigenvalues of the preconditioned Hessian
 _WINDOW = 0.9  # share of the edge from which on an eigenvalue is watched by its third derivatives
 _NEAR = 0.8  # share from which on its eigenvector is found to full accuracy
 _LEAST = 1e-3  # spectral radius that a step reckons with
-_CROWDED = 1.01  # times the edge, from which on an eigenvalue that is not held is too many
+_CROWDED = 1.003  # times the edge, from which on an eigenvalue that is not held is too many
 NO_DERIVATIVES = (
     "CentralFlow has no derivatives: its steps follow eigenvectors, whose own are not defined where eigenvalues are "
     "equal, as they are at the edge. Below the edge those of GradientFlow() are the same"
