@@ -65,7 +65,7 @@ def _distances(kernels: Array) -> Array:
 
 
 def relative_change(now: Float[Array, "..."], before: Float[Array, "..."]) -> Float[Array, ""]:
-    """|K - K_0|/|K_0|: what tells the kernel regime from feature learning. Any one shape.
+    """|K - K_0|/|K_0|: what tells the kernel regime from feature learning. Any one shape; inf or NaN where K_0 is 0.
 
     Example:
         >>> kernel = jnp.array([[2.0, 1.0], [1.0, 2.0]])

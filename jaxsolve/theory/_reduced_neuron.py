@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from .._phi import finite_product, integrated_decay
-from .._safe import nonzero, safe_hypot, safe_sqrt
+from .._safe import nonzero, norm, safe_hypot, safe_sqrt
 from ._arguments import flow_time
 
 
@@ -45,7 +45,7 @@ class ReducedNeuron(eqx.Module):
     @property
     def delta(self) -> Float[Array, ""]:
         """a^2 - |w|^2, conserved: positive upstream, zero balanced, negative downstream."""
-        size = safe_sqrt(jnp.sum(self.w**2))
+        size = norm(self.w)
         return (self.a - size) * (self.a + size)
 
     @property
@@ -58,7 +58,7 @@ class ReducedNeuron(eqx.Module):
 
     def _rates(self) -> tuple[Array, Array, Array]:
         """R, (R + delta)/2 and (R - delta)/2; the smaller of the two from their product |b|^2."""
-        b = safe_sqrt(jnp.sum(self.target**2))
+        b = norm(self.target)
         R = safe_hypot(self.delta, 2 * b)
         up = self.delta >= 0  # delta = 0 belongs to one side throughout: abs and maximum have no derivative there
         large = (R + jnp.where(up, self.delta, -self.delta)) / 2
@@ -70,7 +70,7 @@ class ReducedNeuron(eqx.Module):
         R, plus, minus = self._rates()
         cos = jnp.where(R == 0, 0.5**0.5, safe_sqrt(plus / nonzero(R)))
         sin = jnp.where(R == 0, 0.5**0.5, safe_sqrt(minus / nonzero(R)))
-        direction = self.target / nonzero(safe_sqrt(jnp.sum(self.target**2)))
+        direction = self.target / nonzero(norm(self.target))
         along = jnp.sum(self.w * direction)
         across = self.w - along * direction
         return along * sin + self.a * cos, along * cos - self.a * sin, across, direction, cos, sin
@@ -111,8 +111,8 @@ class ReducedNeuron(eqx.Module):
     def radius_and_alignment(self, t: Float[ArrayLike, ""]) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """mu = a |w| and phi = w.b/(|w||b|) (eq. 2), 0 where w or b vanishes."""
         a, w = self.weights(t)
-        size = safe_sqrt(jnp.sum(w**2))
-        target = safe_sqrt(jnp.sum(self.target**2))
+        size = norm(w)
+        target = norm(self.target)
         return a * size, jnp.sum((w / nonzero(size)) * (self.target / nonzero(target)))
 
     def preconditioner(self, t: Float[ArrayLike, ""]) -> Float[Array, "in in"]:
@@ -130,12 +130,12 @@ class ReducedNeuron(eqx.Module):
 
         Then the direction turns slowly towards b, phi' = |b|^2/|delta| phi (1 - phi^2).
         """
-        target = safe_sqrt(jnp.sum(self.target**2))
+        target = norm(self.target)
         n = self.target / nonzero(target)
-        unit = self.w / nonzero(safe_sqrt(jnp.sum(self.w**2)))
+        unit = self.w / nonzero(norm(self.w))
         along = jnp.sum(unit * n)
         decay = jnp.exp(-(target / nonzero(jnp.abs(self.delta))) * target * self._time(t))
         across = (unit - along * n) * decay
         direction = along * n + across
-        direction = direction / nonzero(safe_sqrt(jnp.sum(direction**2)))
+        direction = direction / nonzero(norm(direction))
         return jnp.sum(direction * self.target) * direction

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import jaxsolve as js
+from tests.cases import X64
 from tests.inside import half_loss_time, mode_strength
 
 
@@ -72,13 +73,13 @@ def test_derivatives_of_isotropic_velocities_where_eigenvalues_are_equal():
     """Across beta beta^T every eigenvalue is delta^2/4: the root has a derivative, but eigenvectors have none."""
     force = jnp.array([[0.3, -0.1], [1.0, 0.2], [-0.5, 0.4], [0.7, 0.1]])
     ways = jnp.cos(jnp.arange(8.0)).reshape(4, 2)
+    moved = jax.jit(lambda beta, step: js.theory.isotropic_velocity(beta + step * ways, force, 1.0))
+    slope, step = jax.jit(jax.jacfwd(moved, 1)), 1e-5 if X64 else 1e-2
     for beta in (jnp.zeros((4, 2)), jnp.array([[3.0, 0.0], [4.0, 1.0], [0.0, 0.0], [0.0, -2.0]])):
-        along = lambda step, beta=beta: js.theory.isotropic_velocity(beta + step * ways, force, 1.0)
-        size = 1e-5 if beta.dtype == jnp.float64 else 1e-2
-        expected = (along(size) - along(-size)) / (2 * size)
-        found = jax.jacfwd(along)(jnp.zeros(()))
-        np.testing.assert_allclose(found, expected, atol=1e-3)
-        np.testing.assert_allclose(jax.jacrev(along)(jnp.zeros(())), found, atol=1e-5)
+        found = slope(beta, 0.0)
+        np.testing.assert_allclose(found, (moved(beta, step) - moved(beta, -step)) / (2 * step), atol=1e-3)
+    by_rows = jax.grad(lambda step: jnp.sum(moved(beta, step)))(0.0)
+    np.testing.assert_allclose(by_rows, jnp.sum(found), rtol=1e-4)
     assert np.max(np.abs(found)) > 0.1
 
 
@@ -92,3 +93,13 @@ def test_a_reduced_line_of_small_numbers_ends():
     line = js.theory.ReducedLine.from_pq(*single(1.0, 1.0, 0.0, 1e-25, 1e-25))
     np.testing.assert_allclose(line.f(jnp.float32(jnp.inf)), 1e-25, rtol=1e-5)
     assert line.zeta(jnp.float32(jnp.inf)) > 0
+
+
+def test_small_neurons_and_targets_have_directions():
+    w, b = np.array([3e-25, 4e-25]), np.array([0.0, 2e-25])
+    neuron = js.theory.ReducedNeuron(*single(1.0, w, b, 1.0))
+    mu, phi = neuron.radius_and_alignment(jnp.float32(0))
+    np.testing.assert_allclose([mu / 1e-25, phi], [5, 0.8], rtol=1e-5)
+    balanced = js.theory.ReducedNeuron(*single(5e-20, np.array([3e-20, 4e-20]), np.array([0.0, 2.0]), 1.0))
+    assert balanced.delta == 0
+    assert balanced.basin == 1
