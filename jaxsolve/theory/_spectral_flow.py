@@ -18,8 +18,8 @@ class SpectralVelocity(NamedTuple):
 
 
 def spectral_velocity(
-    beta: Float[Array, "d c"],
-    gradient: Float[Array, "d c"],
+    beta: Float[ArrayLike, "d c"],
+    gradient: Float[ArrayLike, "d c"],
     delta: Float[ArrayLike, ""],
     eta_a: Float[ArrayLike, ""] = 1.0,
     eta_w: Float[ArrayLike, ""] = 1.0,

@@ -1,7 +1,5 @@
 """Arguments that closed forms refuse, and numbers of every kind that they take."""
 
-from typing import Any, cast
-
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -15,7 +13,6 @@ from jaxsolve import theory
 NET = js.nets.TwoLayerLinear(2, 2, scaling=js.nets.Scaling.ntk(), key=jr.key(0))
 MODES = theory.BalancedModes.from_map(np.eye(2), np.ones(2))
 OVERLAPS = jnp.ones(5)
-LISTS: Any = ([[2.0]], [[-1.0]])
 
 
 @pytest.mark.parametrize(
@@ -25,10 +22,10 @@ LISTS: Any = ([[2.0]], [[-1.0]])
         (lambda: theory.early_overlaps(OVERLAPS, -1.0, s=1.0, a=1.0, b=1.0), ValueError, "t must be a time >= 0"),
         (lambda: theory.early_overlaps(OVERLAPS, 1.0, s=1.0, a=1.0, b=0.0), ValueError, "b must be finite and > 0"),
         (lambda: theory.unbalanced_regime(2, 2, 1, jnp.ones(2)), TypeError, "delta must be a number"),
-        (lambda: theory.spectral_velocity(LISTS[0], LISTS[0][0], delta=0.0), ValueError, "matrices of one shape"),
-        (lambda: theory.alignment_time(cast(Any, NET)), TypeError, "must be a jaxsolve.Problem"),
-        (lambda: MODES.hidden_kernel(cast(Any, 1.5)), TypeError, "layer must be an integer"),
-        (lambda: theory.classify_network(cast(Any, 2.5)), TypeError, "width must be an integer"),
+        (lambda: theory.spectral_velocity(np.ones((1, 1)), np.ones(1), delta=0.0), ValueError, "matrices of one shape"),
+        (lambda: theory.alignment_time(NET), TypeError, "must be a jaxsolve.Problem"),  # pyright: ignore
+        (lambda: MODES.hidden_kernel(1.5), TypeError, "layer must be an integer"),  # pyright: ignore
+        (lambda: theory.classify_network(2.5), TypeError, "width must be an integer"),  # pyright: ignore
         (lambda: theory.balance_offsets(0.2), ValueError, r"shape \(L - 1,\)"),
     ],
 )
@@ -37,11 +34,11 @@ def test_bad_arguments_are_named(ask, kind, said, as_users):
         ask()
 
 
-def test_lists_and_numbers_of_other_libraries_are_taken(as_users):
+def test_arrays_and_numbers_of_other_libraries_are_taken(as_users):
     rich, lazy = theory.UnbalancedRegime.RICH, theory.UnbalancedRegime.LAZY
     assert theory.unbalanced_regime(2, 2, 1, jnp.zeros(())) is rich
     assert theory.unbalanced_regime(2, 2, 1, np.float32(1)) is lazy
-    assert theory.spectral_velocity(*LISTS, delta=0.0).velocities.shape == (1,)
+    assert theory.spectral_velocity(np.array([[2.0]]), np.array([[-1.0]]), delta=0.0).velocities.shape == (1,)
 
 
 def test_a_law_without_a_power_is_one_everywhere():
