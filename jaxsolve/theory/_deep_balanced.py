@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from .._dynamics import Assumption, Quantity, View
 from .._problem import Problem
-from .._safe import nonzero, norm, safe_product
+from .._safe import nonzero, norm
 from ._arguments import flow_time
 from ._by_mode import by_own_weights, has_target, no_saddle, own_size
 from ._deep_mode import half_loss_time, mode_strength
@@ -79,7 +79,8 @@ class DeepBalanced(AbstractLinearForm):
         flow = start.flow
         t = flow_time(t, problem.x.dtype)
         # Saddles are left by powers of time: at t = inf, T is infinite.
-        T = jnp.where(jnp.isinf(t) & (flow.speed > 0), jnp.inf, safe_product(flow.speed, t))
+        endless = jnp.isinf(t)
+        T = jnp.where(endless & (flow.speed > 0), jnp.inf, flow.speed * jnp.where(endless, 0, t))
         v = mode_strength(start.v, start.target, T, matrices=len(flow.layers))
         layers = tuple(
             layer + above @ ((v - start.v)[:, None] * below.T)
