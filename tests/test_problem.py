@@ -285,9 +285,8 @@ def test_bad_networks_and_losses():
         with pytest.raises(ValueError, match=rf"net must map one sample to an array of shape \(c,\) .*, got .*{found}"):
             Problem(Returns(w, shape), X, Y)
     for number in (lambda out: jax.lax.complex(out, out), lambda out: jnp.round(out).astype(int)):
-        net = jax.tree_util.Partial(lambda w, x, number=number: number(w @ x), jnp.ones((1, X.shape[1])))
         with pytest.raises(ValueError, match=r"of real numbers, got .* dtype (complex|int)"):
-            Problem(net, X, Y)
+            Problem(jax.tree_util.Partial(lambda w, x, number=number: number(w @ x), jnp.ones((1, 3))), X, Y)
     with pytest.raises(TypeError, match="net must be an Equinox module acting on one sample, got int 3"):
         Problem(3, X, Y)
     with pytest.raises(ValueError, match="net has no trainable arrays"):

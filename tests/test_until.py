@@ -49,6 +49,12 @@ def test_bad_thresholds(condition, bad):
         condition(bad)
 
 
+@pytest.mark.usefixtures("as_users")
+def test_several_thresholds_are_refused_inside_a_trace_too():
+    with pytest.raises(ValueError, match="threshold must be one finite number > 0, got an array"):
+        jax.eval_shape(until.loss_below, jnp.ones(2))
+
+
 # Margins
 
 

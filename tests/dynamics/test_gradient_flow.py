@@ -212,6 +212,20 @@ def test_until_is_located(start, rate, share):
     cases.assert_fails(lambda: np.testing.assert_allclose(trajectory.t_end, of_the_outputs, rtol=1e-7))
 
 
+@pytest.mark.x64_only
+def test_the_time_of_an_event_has_a_second_derivative():
+    """L = L_0 exp(-2 r t): t = log(L_0/c)/(2 r), with the slope -1/(2 r c) in c, and that of this 1/(2 r c^2)."""
+
+    def end(c):
+        flow = GradientFlow(diffrax.Dopri8(), rtol=1e-10, atol=1e-12, until=until.loss_below(c))
+        return solve(cases.modes([1.0], [0.7]), flow, [jnp.inf]).t_end
+
+    along = lambda function: lambda c: jax.jvp(function, (c,), (jnp.ones_like(c),))[1]
+    c = jnp.asarray(0.1)
+    np.testing.assert_allclose(along(end)(c), -1 / (2 * 0.7 * 0.1), rtol=1e-7)
+    np.testing.assert_allclose(along(along(end))(c), 1 / (2 * 0.7 * 0.1**2), rtol=2e-6)
+
+
 def test_until_fraction_not_met_and_met_at_once():
     run = lambda fraction, ts: _flow_until(3.0, 2.0, until.loss_fraction(fraction), jnp.asarray(ts))
     met = run(0.25, [0.0, 0.1, 1.0, jnp.inf])
