@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-import scipy.optimize
 from hypothesis import given, settings, strategies as st
 from jax.flatten_util import ravel_pytree
 
@@ -73,7 +72,7 @@ def test_a_step_of_tsit5_is_stable_so_far():
             a[row + 1, : row + 1] = lower
         return abs(1 - x * tableau.b_sol @ np.linalg.solve(np.eye(7) + x * a, np.ones(7))) - 1
 
-    limit = lambda solver: scipy.optimize.brentq(excess, 3.0, 4.0, solver.tableau)
+    limit = lambda solver: next(x for x in np.linspace(3.0, 4.0, 1001) if excess(x, solver.tableau) > 0)
     for assumed in (stable_for_choice, STABLE):
         np.testing.assert_allclose(assumed, limit(diffrax.Tsit5), rtol=3e-3)
         assert abs(assumed / limit(diffrax.Dopri5) - 1) > 0.05

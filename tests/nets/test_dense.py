@@ -136,7 +136,8 @@ def test_sizes_must_be_integers(bad, getkey):
 @pytest.mark.usefixtures("as_users")
 def test_numpy_integers_are_sizes_and_its_truth_values_flags(getkey):
     assert MLP(np.int64(2), np.int32(4), np.int64(1), np.uint8(1), scaling=Scaling.ntk(), key=getkey()).widths == (4,)  # pyright: ignore
-    assert len(MLP(2, 4, 1, 1, bias=np.bool_(True), scaling=Scaling.ntk(), key=getkey()).biases) == 2  # pyright: ignore
+    net = MLP(2, 4, 1, 1, bias=np.bool_(True), scaling=Scaling.ntk(), key=getkey())  # pyright: ignore
+    assert len(net.biases) == 2
 
 
 @pytest.mark.usefixtures("as_users")
