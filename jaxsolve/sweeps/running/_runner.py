@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from threadpoolctl import threadpool_limits
 
 from ..._dynamics import March
 from ..._problem import Problem
@@ -230,6 +229,8 @@ class OneThread:
         self._lock, self._inside, self._limit = threading.Lock(), 0, None
 
     def __enter__(self) -> None:
+        from threadpoolctl import threadpool_limits  # which sets a variable of the environment when it is imported
+
         with self._lock:
             self._limit = self._limit or threadpool_limits(1, "blas")
             self._inside += 1
