@@ -15,11 +15,15 @@ from jaxsolve._checks import one_number, require_key, require_size
 # What step sizes and times of one run mean for another is public nowhere, and simple to get wrong.
 from jaxsolve._clock import nearest_step, time_at, time_per_step
 
+# The confidence of a slope, for values of a test's own, and how often a critical rate asks for the loss.
+from jaxsolve._diagnose._fit import slope
+
 # Which matrices follow one another is seen in a diagnosis, but not for matrices of a test's own.
 from jaxsolve._diagnose._groups import adjacent, alignments
 
 # The rates of an optimiser enter the stability together with a Hessian.
 from jaxsolve._diagnose._response import response as optimiser_response
+from jaxsolve._diagnose._stability import critical_rate
 
 # Exponential integrators stand on these functions: they are compared with mpmath, digit by digit.
 from jaxsolve._phi import finite_product, integrated_decay, phi
@@ -198,6 +202,7 @@ __all__ = [
     "conserved_drift",
     "costs",
     "counted",
+    "critical_rate",
     "cut_tile",
     "dual",
     "embed",
@@ -254,6 +259,7 @@ __all__ = [
     "shown",
     "simulate_draw",
     "solving",
+    "slope",
     "structured",
     "tilings",
     "time_at",

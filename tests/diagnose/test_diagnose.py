@@ -64,6 +64,8 @@ def _dense(start, end, x, y, *, leave_out=None):
     change = np.asarray(f(p1) - f(p0))
     size = np.linalg.norm
     flat, unravel = ravel_pytree(p1)
+    centre = np.eye(N) - 1 / N
+    kernel, target = centre @ k1.sum(0) @ centre, centre @ np.asarray(y)
     hessian = jax.hessian(lambda w: js.losses.MSE().value(f(unravel(w)), y))(flat)
     spectrum = np.linalg.eigvalsh(k1.sum(0))
     shares = spectrum[spectrum > 0] / spectrum.sum()
@@ -74,20 +76,25 @@ def _dense(start, end, x, y, *, leave_out=None):
         "residual_position": residual @ full @ residual / (residual @ residual * np.linalg.eigvalsh(full)[-1]),
         "effective_rank": np.exp(-np.sum(shares * np.log(shares))),
         "sharpness": np.linalg.eigvalsh(np.asarray(hessian))[-1],
-        "traces": np.trace(k1, axis1=1, axis2=2),
+        "kernel_alignment": np.sum(kernel * (target @ target.T)) / (size(kernel) * size(target @ target.T)),
+        "kernels": (k0, k1),
     }
 
 
 def _assert_close(report, numbers):
-    for name in ("nonlinearity", "kernel_change", "progress", "residual_position", "effective_rank", "sharpness"):
+    for name in numbers.keys() - {"kernels"}:
         np.testing.assert_allclose(report[name], numbers[name], rtol=10 * LOOSE, err_msg=name)
 
 
 def test_numbers_against_dense_matrices(moved):
     report, numbers = moved
     _assert_close(report, numbers)
-    by_layer = numbers["traces"].reshape(2, 2).sum(1)  # weight and bias
-    np.testing.assert_allclose(report.by_group["kernel_share"], by_layer / by_layer.sum(), rtol=10 * LOOSE)
+    start, end = (kernel.reshape(2, 2, N, N).sum(1) for kernel in numbers["kernels"])  # weight and bias
+    for name, kernel in (("kernel_share_start", start), ("kernel_share", end)):
+        traces = np.trace(kernel, axis1=1, axis2=2)
+        np.testing.assert_allclose(report.by_group[name], traces / traces.sum(), rtol=10 * LOOSE)
+    change = np.linalg.norm(end - start, axis=(1, 2)) / np.linalg.norm(start, axis=(1, 2))
+    np.testing.assert_allclose(report.by_group["kernel_change"], change, rtol=10 * LOOSE)
     assert report.groups == ("layers[0]", "layers[1]")
 
 
@@ -106,11 +113,13 @@ def test_updates_and_alignment_of_layers(moved):
     step, size = [0.3 * jnp.cos(7 * a + 1) for a in flat], [jnp.linalg.norm(a) for a in flat]
     expected = [float(jnp.linalg.norm(a) / b) for a, b in zip(step, size, strict=True)]
     np.testing.assert_allclose(report.by_group["update"], expected, rtol=LOOSE)
-    low, high = start[0].weight, start[1].weight
-    norm = jnp.linalg.norm
     assert report.pairs == ("layers[0] to layers[1]",)
-    aligned = float(norm(high @ low) / (norm(high) * norm(low)))
-    np.testing.assert_allclose(report.by_pair["alignment_start"], [aligned], rtol=LOOSE)
+    norm, weights = jnp.linalg.norm, [layer.weight for layer in start]
+    for name, (low, high) in (
+        ("alignment_start", weights),
+        ("alignment", [w + 0.3 * jnp.cos(7 * w + 1) for w in weights]),
+    ):
+        np.testing.assert_allclose(report.by_pair[name], [norm(high @ low) / (norm(high) * norm(low))], rtol=LOOSE)
 
 
 # --- the optimiser
@@ -180,6 +189,34 @@ def test_stability_of_adam_is_preconditioned(linear_runs):
     expected = RATE * largest / (2 * (1 + BETA) / (1 - BETA))
     np.testing.assert_allclose(linear_runs["adam"]["stability"], expected, rtol=20 * LOOSE)
     assert "preconditioned" in linear_runs["adam"].text
+
+
+@pytest.mark.parametrize(("share", "words"), [(0.97, "trains at the edge"), (0.5, "is off the edge")])
+def test_whether_it_trains_at_the_edge(share, words):
+    largest = np.linalg.eigvalsh(_slopes(np.zeros(3))[0])[-1]
+    report = _one_step(optax.sgd(jnp.asarray(share * 2 / largest)))  # one program for both
+    np.testing.assert_allclose(report["stability"], share, rtol=LOOSE)
+    assert words in report.text
+
+
+@pytest.mark.x64_only
+def test_chizats_ratio_by_finite_differences():
+    """|D^2 f[u, u]| s/(2 |D f[u]|) along u = -grad L, with the s at which the loss would be 0; without s it fails."""
+    net, (x, y), step = _net(jr.key(1)), _data(), 1e-3
+    params, rest = eqx.partition(net, eqx.is_array)
+    flat, unravel = ravel_pytree(params)
+    f = jax.jit(lambda w: jax.vmap(eqx.combine(unravel(w), rest))(x))
+    u = -jax.jit(jax.grad(lambda w: js.losses.MSE().value(f(w), y)))(flat)
+    u = u / jnp.linalg.norm(u)  # the ratio does not depend on its length
+    up, at, down = (np.asarray(f(flat + sign * step * u)) for sign in (1, 0, -1))
+    first, second = (up - down) / (2 * step), (up + down - 2 * at) / step**2
+    gap = at - np.asarray(y)
+    length = np.sum(gap**2) / 2 / -np.sum(gap * first)
+    expected = length * np.linalg.norm(second) / (2 * np.linalg.norm(first))
+    found = js.diagnose(net, x, y, optimizer=optax.sgd(0.1), steps=1)["chizat_ratio"]
+    close = lambda value: np.testing.assert_allclose(found, value, rtol=2e-7)
+    close(expected)  # measured: 2e-8
+    assert_fails(lambda: close(expected / length))
 
 
 def test_an_optimiser_without_a_linear_response_says_so():

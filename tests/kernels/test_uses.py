@@ -179,11 +179,18 @@ def test_what_is_not_known_falls_back_by_itself_and_says_why():
     clipped.defjvp(
         lambda primals, tangents: (clipped(*primals), 0.5 * (tangents[0] @ primals[1] + primals[0] @ tangents[1]))
     )
+
+    @jax.custom_vjp
+    def halved(w, x):
+        return w @ x
+
+    halved.defvjp(lambda w, x: (w @ x, (w, x)), lambda kept, g: (0.5 * jnp.outer(g, kept[1]), kept[0].T @ g))
     length = lambda p, x: lax.scan(lambda h, _: (jnp.tanh(p["u"] @ h + x), None), x, None, length=65)[0]
     cases = {
         "it enters exp": lambda p, x: jnp.exp(p["u"]) @ jnp.tanh(p["w"] @ x),
         "it enters concatenate": lambda p, x: jnp.concatenate([p["u"], p["u"]]) @ jnp.tanh(p["w"] @ x),
         "it enters custom_jvp_call, whose derivative is a rule of its own": lambda p, x: clipped(p["u"], p["w"] @ x),
+        "it enters custom_vjp_call, whose derivative is a rule of its own": lambda p, x: halved(p["u"], p["w"] @ x),
         "it enters cond": lambda p, x: lax.cond(x[0] > 0, lambda w: w @ x, lambda w: w @ -x, p["u"]) + p["w"] @ x,
         "it enters a scan of 65 steps; those of at most 64 are unrolled": lambda p, x: length(p, p["w"] @ x),
     }

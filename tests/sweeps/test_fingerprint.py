@@ -2,6 +2,7 @@
 
 import enum
 import functools
+import hashlib
 import json
 import logging
 import random
@@ -274,3 +275,19 @@ def test_members_of_enumerations_are_the_values_that_a_manifest_holds(tmp_path):
         "precision": {"x64": True, "prng": "", "threefry_partitionable": True},
     }
     require_same_plan(tmp_path, tmp_path / "manifest.json", json.loads(json.dumps(held)), held)
+
+
+def test_another_minor_version_is_not_another_plan():
+    """The syntax tree by hand, without what only some versions of Python have."""
+
+    def plain(x):
+        return x + 1
+
+    for function, text in (
+        (lambda x: x + 1, "[arguments(args=[arg(arg='x')]),BinOp(left=Name(id='x'),op=Add(),right=Constant(value=1))]"),
+        (
+            plain,
+            "[arguments(args=[arg(arg='x')]),Return(value=BinOp(left=Name(id='x'),op=Add(),right=Constant(value=1)))]",
+        ),
+    ):
+        assert hashlib.sha256(text.encode()).hexdigest()[:16] in _text(function)

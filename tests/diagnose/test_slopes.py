@@ -1,0 +1,54 @@
+"""What slopes over widths say of their own confidence, and what a critical rate costs."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+import jaxsolve as js
+from tests.cases import assert_fails, Linear
+from tests.inside import critical_rate, slope
+
+
+@pytest.mark.x64_only
+def test_the_confidence_of_a_slope_is_that_of_least_squares():
+    """95 % by Student's t; what is not positive is left out. Twin: 1.96 for t."""
+    widths = np.array([8, 16, 32, 64])
+    values = widths[:, None] ** -0.5 * np.exp(np.random.default_rng(0).normal(size=(4, 2)) / 10)
+    for missing in (0, 1):
+        values[0, :missing] = 0
+        fine = values > 0
+        line = scipy.stats.linregress(np.log(np.broadcast_to(widths[:, None], (4, 2))[fine]), np.log(values[fine]))
+        found = slope(widths, values)
+        np.testing.assert_allclose(found.value, line.slope, rtol=1e-12)
+        check = lambda factor, found=found, line=line: np.testing.assert_allclose(
+            found.error, factor * line.stderr, rtol=1e-12
+        )
+        check(scipy.stats.t.ppf(0.975, fine.sum() - 2))
+        assert_fails(lambda check=check: check(1.96))
+
+
+def test_a_critical_rate_takes_fewer_than_ten_forward_passes():
+    seen = []
+
+    class Noted(js.losses.AbstractLoss):
+        """MSE that says when it runs."""
+
+        def pointwise(self, f, y):
+            return jnp.sum((f - y) ** 2) / 2
+
+        def value(self, f, y):
+            jax.debug.callback(lambda: seen.append(1))
+            return super().value(f, y)
+
+        def targets(self, y, out_size):
+            return jnp.reshape(y, (-1, out_size))
+
+    problem = js.Problem(Linear(jnp.ones((1, 2))), jnp.eye(2), jnp.zeros((2, 1)), loss=Noted())
+    update = jax.tree.map(lambda w: -w, problem.params)
+    seen.clear()
+    found = critical_rate(problem, problem.params, update)
+    jax.effects_barrier()
+    assert 1 < len(seen) < 10
+    np.testing.assert_allclose(found.value, 2, rtol=0.1)
