@@ -1,5 +1,7 @@
 """What slopes over widths say of their own confidence, and what a critical rate costs."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +21,7 @@ def test_the_confidence_of_a_slope_is_that_of_least_squares():
     for missing in (0, 1):
         values[0, :missing] = 0
         fine = values > 0
-        line = scipy.stats.linregress(np.log(np.broadcast_to(widths[:, None], (4, 2))[fine]), np.log(values[fine]))
+        line: Any = scipy.stats.linregress(np.log(np.broadcast_to(widths[:, None], (4, 2))[fine]), np.log(values[fine]))
         found = slope(widths, values)
         np.testing.assert_allclose(found.value, line.slope, rtol=1e-12)
         check = lambda factor, found=found, line=line: np.testing.assert_allclose(
@@ -48,7 +50,7 @@ def test_a_critical_rate_takes_fewer_than_ten_forward_passes():
     problem = js.Problem(Linear(jnp.ones((1, 2))), jnp.eye(2), jnp.zeros((2, 1)), loss=Noted())
     update = jax.tree.map(lambda w: -w, problem.params)
     seen.clear()
-    found = critical_rate(problem, problem.params, update)
+    found: Any = critical_rate(problem, problem.params, update)
     jax.effects_barrier()
     assert 1 < len(seen) < 10
     np.testing.assert_allclose(found.value, 2, rtol=0.1)
