@@ -334,14 +334,11 @@ def test_targets_are_read_once():
 
 @pytest.mark.parametrize("flow", [js.RodFlow(0.05), js.CentralFlow(rate=0.05)])
 def test_flows_of_descent_move_its_model(flow):
-    problem = _linear()
-    run, exact = (js.solve(problem, js.FrozenKernel(flow=one), TS, observe=OUTPUTS) for one in (flow, None))
-    off = eqx.tree_at(lambda p: p.net.scaling.eta, problem, jnp.ones_like(problem.net.scaling.eta))  # without rates
+    run, exact = (js.solve(_linear(), js.FrozenKernel(flow=one), TS, observe=OUTPUTS) for one in (flow, None))
+    off = eqx.tree_at(lambda p: p.net.scaling.eta, _linear(), jnp.ones(2))  # without rates
     other = js.solve(off, js.FrozenKernel(flow=flow), TS, observe=OUTPUTS)
     for name in ("outputs", "test_outputs"):
-        close = lambda found, name=name: np.testing.assert_allclose(found[name], exact[name], atol=2e-3)
-        close(run)
-        cases.assert_fails(lambda close=close: close(other))
+        assert np.abs(run[name] - exact[name]).max() < 2e-3 < 0.1 < np.abs(other[name] - exact[name]).max()
 
 
 @pytest.mark.parametrize("loss", LOSSES)
