@@ -33,6 +33,23 @@ class Batched(eqx.Module):
         return jax.vmap(self.net)(x)
 
 
+class Floats(eqx.Module):
+    """A network that takes floats alone."""
+
+    net: eqx.nn.MLP
+
+    def __call__(self, x):
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            raise TypeError("no integers")
+        return self.net(x)
+
+
+def test_integers_that_a_network_of_floats_is_given():
+    message = r"no integers\. It does take floats: convert the inputs, as in x\.astype"
+    with jax.numpy_dtype_promotion("standard"), pytest.raises(ValueError, match=message):
+        js.diagnose(Floats(NET), jnp.ones((4, 3), int), Y, optimizer=optax.sgd(0.1), steps=1)
+
+
 BATCH_NORM, _ = eqx.nn.make_with_state(eqx.nn.BatchNorm)(3, "batch", mode="ema")
 DROPOUT = eqx.nn.Sequential([NET, eqx.nn.Dropout(0.5)])
 ROWS = eqx.nn.Sequential([NET, eqx.nn.Lambda(lambda f: f[:, None] * jnp.ones((1, 2)))])

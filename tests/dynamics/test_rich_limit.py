@@ -329,17 +329,50 @@ def test_times_that_no_step_reaches_stay_what_they_were():
     assert run.result == js.RESULTS.max_steps
 
 
+class Normalised(eqx.Module):
+    """A network with batch normalisation, which has a state."""
+
+    low: eqx.nn.Linear
+    norm: eqx.nn.BatchNorm
+    high: eqx.nn.Linear
+
+    def __init__(self):
+        self.low, self.high = eqx.nn.Linear(2, 8, key=jr.key(0)), eqx.nn.Linear(8, 2, key=jr.key(1))
+        self.norm = eqx.nn.BatchNorm(8, "batch", mode="ema")
+
+    def __call__(self, x, state):
+        z, state = self.norm(self.low(x), state)
+        return self.high(jnp.tanh(z)), state
+
+
+IMAGE = (1, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "message"),
+    [
+        (lambda **rest: js.nets.MLP(2, 8, 1, 2, bias=True, **rest), (2,), "no biases: it has biases"),
+        (lambda **_: eqx.nn.Linear(2, 2, key=jr.key(0)), (2,), "with hidden layers: it has Linear"),
+        (lambda **rest: js.nets.ConvNet(IMAGE, 2, 2, **rest), IMAGE, "with hidden layers: it has ConvNet"),
+        (lambda **rest: js.nets.WideResNet(IMAGE, 1, 1, 2, **rest), IMAGE, "with hidden layers: it has WideResNet"),
+        (lambda **_: eqx.nn.make_with_state(Normalised)(), (2,), "with hidden layers: it has Normalised"),
+    ],
+    ids=["biases", "no hidden layer", "convolutions", "residual layers", "batch normalisation"],
+)
+def test_networks_that_it_does_not_describe_are_refused(make, shape, message):
+    made = make(scaling=js.nets.Scaling.mean_field(), key=jr.key(0))
+    net, state = made if isinstance(made, tuple) else (made, None)
+    problem = js.Problem(net, jnp.ones((2, *shape)), jnp.ones((2, 2)), state=state)
+    with pytest.raises(js.NotApplicable, match=message):
+        js.solve(problem, js.RichLimit(), 1.0)
+
+
 def test_what_it_does_not_describe_is_refused():
     solve = lambda problem, **options: js.solve(problem, js.RichLimit(**options), TIMES)
     with pytest.raises(js.NotApplicable, match=r"at least N\^\(-1/4\).*it is 0\.125 = N\^-0\.50.*take InfiniteWidth"):
         solve(_problem(64, 1, "tanh", js.nets.Scaling.ntk()))
     with pytest.raises(js.NotApplicable, match="a scaling for gradient descent: it has one for Adam"):
         solve(_problem(64, 1, "tanh", js.nets.Scaling.mup(adam=True)))
-    biased = js.nets.MLP(2, 8, 1, 2, bias=True, scaling=js.nets.Scaling.mean_field(), key=jr.key(0))
-    with pytest.raises(js.NotApplicable, match="no biases: it has biases"):
-        solve(js.Problem(biased, X, Y))
-    with pytest.raises(js.NotApplicable, match="a dense network with hidden layers: it has Linear"):
-        solve(js.Problem(eqx.nn.Linear(2, 2, key=jr.key(0)), X, Y))
     with pytest.raises(MemoryError, match=r"needs .* GB, and .* GB may be used; give samples=\d+"):
         solve(_problem(64, 2, "tanh"), samples=2**30)
     with pytest.raises(ValueError, match="8 outputs on the training set need samples=256 at least, got 64"):

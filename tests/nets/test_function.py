@@ -10,6 +10,9 @@ from jaxsolve import kernels, nets
 from tests.cases import eps
 
 
+X = np.asarray(np.random.default_rng(0).normal(size=(3, 4)), jnp.result_type(float))
+
+
 @pytest.fixture
 def usual():
     """Libraries of others rely on JAX's usual rules of promotion."""
@@ -81,6 +84,33 @@ def test_haiku():
     assert _check(net, x).ntk.shape == (3, 2, 3, 2)
     without = nets.from_haiku(haiku.without_apply_rng(made), net.params)
     np.testing.assert_array_equal(without(x[0]), net(x[0]))
+
+
+def _nnx():
+    from flax import nnx
+
+    like = {"rngs": nnx.Rngs(0), "param_dtype": X.dtype}
+    return nets.from_nnx(nnx.Sequential(nnx.Linear(4, 5, **like), jnp.tanh, nnx.Linear(5, 2, **like)))
+
+
+def _haiku():
+    import haiku
+
+    made = haiku.transform(lambda x: haiku.nets.MLP([5, 2], activation=jnp.tanh)(x))
+    return nets.from_haiku(made, made.init(jax.random.key(1), X[0]))
+
+
+@pytest.mark.slow
+@pytest.mark.x64_only
+@pytest.mark.usefixtures("usual")
+@pytest.mark.parametrize("make", [_nnx, _haiku])
+def test_networks_of_others_train_through_their_kernel(make):
+    problem = js.Problem(make(), X, X[:, :2])
+    flows = (js.GradientFlow(js.integrators.FunctionSpace()), js.GradientFlow(rtol=1e-9, atol=1e-11))
+    found, expected = (js.solve(problem, flow, 1.0, observe=js.observe.outputs())["outputs"] for flow in flows)
+    moved = np.abs(expected - problem.outputs(problem.params)).max()
+    assert np.abs(found - expected).max() < 5e-5 * moved  # measured: 2e-6 and 9e-6
+    assert moved > 0.5
 
 
 def test_what_is_no_function():

@@ -1,12 +1,16 @@
-"""What slopes over widths say of their own confidence, and what a critical rate costs."""
+"""Numbers of a diagnosis by themselves: the confidence of slopes, what a critical rate costs, and Chizat's ratio."""
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
+import optax
 import pytest
 import scipy.stats
+from jax.flatten_util import ravel_pytree
 
 import jaxsolve as js
 from tests.cases import assert_fails, Linear
@@ -54,3 +58,24 @@ def test_a_critical_rate_takes_fewer_than_ten_forward_passes():
     jax.effects_barrier()
     assert 1 < len(seen) < 10
     np.testing.assert_allclose(found, 2, rtol=0.1)
+
+
+@pytest.mark.x64_only
+def test_chizats_ratio_by_finite_differences():
+    """|D^2 f[u, u]| s/(2 |D f[u]|) along u = -grad L, with the s at which the loss would be 0; without s it fails."""
+    net, x, step = eqx.nn.MLP(3, 2, 8, 1, jnp.tanh, key=jr.key(1)), jr.normal(jr.key(0), (12, 3)), 1e-3
+    y = jnp.concatenate([x[:, :1] * x[:, 1:2], x[:, 2:]], axis=1)
+    params, rest = eqx.partition(net, eqx.is_array)
+    flat, unravel = ravel_pytree(params)
+    f = jax.jit(lambda w: jax.vmap(eqx.combine(unravel(w), rest))(x))
+    u = -jax.jit(jax.grad(lambda w: js.losses.MSE().value(f(w), y)))(flat)
+    u = u / jnp.linalg.norm(u)  # the ratio does not depend on its length
+    up, at, down = (np.asarray(f(flat + sign * step * u)) for sign in (1, 0, -1))
+    first, second = (up - down) / (2 * step), (up + down - 2 * at) / step**2
+    gap = at - np.asarray(y)
+    length = np.sum(gap**2) / 2 / -np.sum(gap * first)
+    expected = length * np.linalg.norm(second) / (2 * np.linalg.norm(first))
+    found = js.diagnose(net, x, y, optimizer=optax.sgd(0.1), steps=1)["chizat_ratio"]
+    close = lambda value: np.testing.assert_allclose(found, value, rtol=2e-7)
+    close(expected)  # measured: 2e-8
+    assert_fails(lambda: close(expected / length))
