@@ -49,8 +49,8 @@ def draw(*shape):
 @pytest.fixture(scope="module", params=STACKS)
 def case(request):
     """A network, inputs, and its whole Jacobian, (n, c, parameters)."""
-    *parts, shape = STACKS[request.param]
-    net = zoo(jax.random.key(0), *parts, shape)  # pyright: ignore[reportCallIssue]
+    stack, weights, biases, gains, shape = STACKS[request.param]
+    net = zoo(jax.random.key(0), stack, weights, biases, gains, shape)
     x = jnp.asarray(draw(3, *shape))
     params, rest = nets.partition(net)
     flat, unravel = ravel_pytree(params)
