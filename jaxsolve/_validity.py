@@ -40,6 +40,7 @@ class Assumption(eqx.Module):
 
     @property
     def holds(self) -> Bool[Array | np.ndarray, ""] | np.bool:
+        """Whether the violation is within the tolerance."""
         return self.violation <= self.tolerance
 
     @property

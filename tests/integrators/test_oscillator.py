@@ -6,7 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from tests.cases import assert_fails, eps, X64
+from tests.cases import eps, X64
 from tests.inside import responses
 
 
@@ -62,7 +62,7 @@ def test_against_matrix_exponentials(k, tau):
         assert np.all(np.abs(a - b)[:, 1:] < bound[1:]), (time, (np.abs(a - b)[:, 1:] / bound[1:]).max())
         np.testing.assert_allclose(found[:2, index, 0], expected[:2, 0], rtol=eps(30), atol=eps(30))
         free = _balanced(np.repeat(expected[:, :1], rates.size, axis=1), tau, rates)  # the rates are left out
-        assert_fails(lambda a=a, b=free, bound=bound: np.testing.assert_array_less(np.abs(a - b)[:, 1:], bound[1:]))
+        assert np.any(np.abs(a - free)[:, 1:] > bound[1:])
 
 
 def test_swings_at_the_border_of_the_series():

@@ -151,7 +151,7 @@ def test_finite_kernel_change_is_that_of_typical_starts(width, options):
     ("arguments", "message"),
     [
         ({"sigma_u": -1.0}, "sigma_u must be finite and >= 0"),
-        ({"eta_w": 0.0}, "both rates > 0"),
+        ({"eta_w": 0.0}, "both rates must be > 0"),
         ({"gamma": np.nan}, "gamma"),
         ({"window": (2.0, 1.0)}, "window"),
     ],
