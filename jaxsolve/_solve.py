@@ -38,7 +38,7 @@ from .until import fits
 Ended = tuple[Trajectory, Int[Array, ""]]
 # Times observed together, to bound the memory of kernels.
 TIMES_AT_ONCE = 8
-# Most small marches (parameters times samples) end within so many rounds of a chunk of steps; to look at a state from
+# Most small marches (numbers held times samples) end within so many rounds of a chunk of steps; to look at a state from
 # Python takes as long as many steps of theirs. Others are looked at after the first round, then ever less often, as
 # long as it takes less than so many seconds from look to look.
 SMALL, ROUNDS, PATIENCE = 1_000_000, 16, 0.25
@@ -284,8 +284,7 @@ def _finish(problem, dynamics, observables, ts, state) -> Ended:
 def _march(problem, dynamics, ts, observables, progress: bool | None) -> Ended:
     """A run in three programs: what is observed does not compile the steps anew, and Python sees where it is."""
     parts = split((problem, dynamics))
-    size = sum(leaf.size for leaf in jax.tree.leaves(problem.params)) * len(problem.x)
-    rounds = ROUNDS if size <= SMALL else 1
+    rounds = ROUNDS if sum(leaf.size for leaf in parts[1]) * len(problem.x) <= SMALL else 1
     try:
         state = _init(*parts, ts)
         with shown(progress, dynamics.name, ts.size) as show:
