@@ -34,7 +34,7 @@ REPEATS = 5
 DIGITS_RATE = 0.05
 # Hardly stiff below the edge, and as long as the runs are: the explicit method that any size can afford.
 FLOW = js.GradientFlow(js.integrators.RungeKuttaChebyshev())
-WEIGHTS = js.observe.Observable("weights", lambda view: ravel_pytree(view.params)[0], dims=("param",))
+WEIGHTS = js.observe.parameters()
 
 
 class Case(NamedTuple):
@@ -116,7 +116,7 @@ def table(case: Case) -> Iterator[Row]:
     flow = js.solve(problem, FLOW, ts, observe=watched) if plain else None
     rod = js.solve(problem, js.RodFlow(rate), ts, observe=[*watched, js.observe.oscillation()]) if plain else None
     others = {} if flow is None or rod is None else {"gradient flow": flow, "rod flow": rod}
-    w = np.asarray(descent["weights"])
+    w = np.asarray(descent["parameters"])
     swing = (w[:-2] - 2 * w[1:-1] + w[2:]) / 4
     print(f"\n{name}, rate {rate:g}: {central.stats.steps} steps, {wall:.0f} s with compilation")
     print(f"{central.certificate}\n")
@@ -130,7 +130,7 @@ def table(case: Case) -> Iterator[Row]:
         at = int(np.searchsorted(steps, row))
         window = slice(at - half, at + half + 1)
         apart = [
-            np.linalg.norm(w[at] - run["weights"][at]) if run is not None else np.nan for run in (central, flow, rod)
+            np.linalg.norm(w[at] - run["parameters"][at]) if run is not None else np.nan for run in (central, flow, rod)
         ]
         losses = [
             np.mean(run[key][window]) if run is not None else np.nan
@@ -198,7 +198,7 @@ def _whole(hessian: Product, d: Float[Array, " params"], pairs: Pairs, above: fl
 def _after(problem: js.Problem, rate: float, steps: int) -> js.Problem:
     """The problem from where its central flow is after so many steps of descent."""
     begun = js.solve(problem, js.CentralFlow(rate=rate), rate * steps, observe=WEIGHTS)
-    params = ravel_pytree(problem.params)[1](begun["weights"])
+    params = ravel_pytree(problem.params)[1](begun["parameters"])
     return js.Problem(problem.network(params), problem.x, problem.y, loss=problem.loss)
 
 
@@ -229,7 +229,7 @@ def costs(*, quick: bool) -> Iterator[Row]:
             run(few, DIGITS_RATE)
             whole, theirs = timed(lambda: run(few, DIGITS_RATE))
         jax.clear_caches()
-        apart = np.linalg.norm(found["weights"] - whole["weights"]) / np.linalg.norm(found["weights"])
+        apart = np.linalg.norm(found["parameters"] - whole["parameters"]) / np.linalg.norm(found["parameters"])
         note = f"{int(found.stats.steps)} and {int(whole.stats.steps)} steps; parameters {apart:.1e} apart"
         what = f"{found['weights'].size} parameters: whole Hessians / products with them, time"
         yield Row(what, theirs / mine, ">=", 5, peer="whole Hessians", note=note)

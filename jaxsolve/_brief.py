@@ -32,6 +32,11 @@ def whole(rest: Any, arrays: list[Any]) -> Any:
     return jax.tree.unflatten(structure, [next(given) if leaf is None else leaf[0] for leaf in fixed])
 
 
+def raised_in_equinox(error: Exception) -> bool:
+    """Whether this is `eqx.error_if`, in XLA's words; called by `eqx.filter_jit`, the program says its own."""
+    return "_EquinoxRuntimeError" in str(error)
+
+
 def lean_jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """`eqx.filter_jit`, called in less time where all that is given is arrays. Inside a trace it has no advantage."""
     of_arrays, of_others = jax.jit(function, **options), eqx.filter_jit(function, **options)
@@ -43,9 +48,9 @@ def lean_jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
         try:
             return jax.block_until_ready(of_arrays(*arguments))
         except (jax.errors.JaxRuntimeError, ValueError) as error:
-            if "_EquinoxRuntimeError" not in str(error):
+            if not raised_in_equinox(error):
                 raise
-        return of_others(*arguments)  # it says what `eqx.error_if` was told, and no more
+        return of_others(*arguments)
 
     return call
 

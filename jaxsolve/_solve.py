@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ._brief import brief_jit, lean_jit, split, traced, whole
+from ._brief import brief_jit, lean_jit, raised_in_equinox, split, traced, whole
 from ._checks import concrete, describe, require_flag
 from ._dynamics import (
     AbstractDynamics,
@@ -294,8 +294,8 @@ def _march(problem, dynamics, ts, observables, progress: bool | None) -> Ended:
                 show(state)
                 rounds = 4 * rounds if time.perf_counter() - begin < PATIENCE else rounds
     except (jax.errors.JaxRuntimeError, ValueError) as error:
-        if "_EquinoxRuntimeError" in str(error):
-            _march_inside(problem, dynamics, ts, observables)  # it says what `eqx.error_if` was told, and no more
+        if raised_in_equinox(error):
+            _march_inside(problem, dynamics, ts, observables)
         raise
     return _finish(problem, dynamics, observables, ts, state)
 

@@ -69,8 +69,9 @@ def averaged_squared_gradient() -> Observable:
 def oscillation() -> Observable:
     """The variances of the oscillation along its principal axes, descending: the eigenvalues of Sigma.
 
-    Shape (max_unstable,) for `CentralFlow`, (1,) for `RodFlow`; their sum is tr Sigma. With one eigenvalue at the edge
-    the axis is its eigenvector. Descent oscillates about the flow with these variances.
+    Shape (max_unstable,), at most the number of parameters, for `CentralFlow`, (1,) for `RodFlow`; their sum is tr
+    Sigma. With one eigenvalue at the edge the axis is its eigenvector. Descent oscillates about the flow with these
+    variances.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(1, 1, scaling=js.nets.Scaling.standard(), key=jax.random.key(0))
@@ -88,8 +89,8 @@ def oscillation() -> Observable:
 def edge_eigenvalues() -> Observable:
     """The largest eigenvalues of the preconditioned Hessian over that of the edge, descending: 1 is at the edge.
 
-    Of `CentralFlow`, shape (max_unstable,). For gradient descent they are `stability(rate)` and those that come next.
-    From the second on those below 0.8 are NaN: they are not followed.
+    Of `CentralFlow`, in the shape of `oscillation`. For gradient descent they are `stability(rate)` and those that come
+    next. From the second on those below 0.8 are NaN: they are not followed.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(1, 1, scaling=js.nets.Scaling.standard(), key=jax.random.key(0))

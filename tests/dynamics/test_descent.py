@@ -32,9 +32,9 @@ from tests.inside import result_code
 
 def _weights(problem, dynamics, steps, **options):
     """The parameters after each step, in one vector."""
-    read = observe.Observable("params", lambda view: ravel_pytree(view.params)[0], dims=("param",))
+    read = observe.parameters()
     per_step = float(dynamics.rate) / (1 - float(dynamics.momentum or 0))
-    return np.asarray(solve(problem, dynamics, per_step * np.arange(steps + 1), observe=read, **options)["params"])
+    return np.asarray(solve(problem, dynamics, per_step * np.arange(steps + 1), observe=read, **options)["parameters"])
 
 
 # Against loops written out

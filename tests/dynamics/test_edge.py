@@ -25,7 +25,7 @@ from tests import cases
 from tests.inside import complement, Cone, first_pairs, follow_pairs
 
 
-WEIGHTS = observe.Observable("weights", lambda view: ravel_pytree(view.params)[0], dims=("param",))
+WEIGHTS = observe.parameters()
 RATE = 0.5
 
 
@@ -281,9 +281,9 @@ def test_central_flow_is_nearer_to_descent_than_gradient_flow():
     descent = solve(problem, Descent(optax.sgd(RATE)), ts, observe=WEIGHTS)
     rod = solve(problem, RodFlow(RATE), ts, observe=WEIGHTS)
     flow = solve(problem, GradientFlow(), ts, observe=[WEIGHTS, observe.sharpness()])
-    far = np.linalg.norm(descent["weights"] - flow["weights"], axis=1)[1:]
+    far = np.linalg.norm(descent["parameters"] - flow["parameters"], axis=1)[1:]
     for run, share in ((central, 0.35), (rod, 0.6)):
-        assert np.all(np.linalg.norm(descent["weights"] - run["weights"], axis=1)[1:] < share * far)
+        assert np.all(np.linalg.norm(descent["parameters"] - run["parameters"], axis=1)[1:] < share * far)
     np.testing.assert_allclose(central["sharpness"][1:], 2 / RATE, rtol=0.02)
     np.testing.assert_allclose(central["edge_eigenvalues"][1:, 0], 1, rtol=0.02)
     cases.assert_fails(lambda: np.testing.assert_allclose(flow["sharpness"][1:], 2 / RATE, rtol=0.02))

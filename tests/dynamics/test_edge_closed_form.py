@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.flatten_util import ravel_pytree
 from scipy.integrate import solve_ivp
 
 from jaxsolve import CentralFlow, Descent, nets, observe, Problem, RESULTS, RodFlow, solve
@@ -21,7 +20,7 @@ from tests import cases
 RATE = 0.5
 CURVATURES = np.array([3.8, 4.2])  # of a quadratic, below and beyond the edge
 KNOWN = ("oscillation", "averaged_loss", "averaged_squared_gradient")
-WEIGHTS = observe.Observable("weights", lambda view: ravel_pytree(view.params)[0], dims=("param",))
+WEIGHTS = observe.parameters()
 WATCHED = [WEIGHTS, *(getattr(observe, name)() for name in KNOWN)]
 TS = np.array([0.0, 0.3, 1.0, 1.5, 2.0, 3.0])  # the edge is reached at 0.60
 
@@ -63,7 +62,7 @@ def exact(pushed=1.0, doubled=1.0):
     s = np.array([doubled * variance(one) * (t > meets) for t, one in zip(TS, w, strict=True)])
     gradients, tops = (np.array([look(one)[i] for one in w]) for i in (0, 1))
     loss, square = (w[:, 0] * w[:, 1] - 1) ** 2 / 2, np.sum(gradients**2, axis=1)
-    return {"weights": w, "oscillation": s, "averaged_loss": loss + s * tops / 2,
+    return {"parameters": w, "oscillation": s, "averaged_loss": loss + s * tops / 2,
             "averaged_squared_gradient": square + s * tops**2}  # fmt: skip
 
 
@@ -90,11 +89,11 @@ def off(run, expected):
 @pytest.mark.x64_only
 def test_one_eigenvalue_at_the_edge_is_as_in_closed_form():
     """Right after the edge is reached the errors are largest: it is reached within a step of descent."""
-    limits = {"weights": 2e-3, "oscillation": 4e-3, "averaged_loss": 8e-3, "averaged_squared_gradient": 6e-2}
+    limits = {"parameters": 2e-3, "oscillation": 4e-3, "averaged_loss": 8e-3, "averaged_squared_gradient": 6e-2}
     run = central()(RATE)
     check = lambda expected: [np.testing.assert_array_less(off(run, expected)[name], limits[name]) for name in limits]
     check(exact())  # measured: 3.9e-4, 7.8e-4, 1.6e-3 and 1.3e-2
-    for name, twin in (("weights", exact(pushed=0.0)), *((name, exact(doubled=0.0)) for name in KNOWN)):
+    for name, twin in (("parameters", exact(pushed=0.0)), *((name, exact(doubled=0.0)) for name in KNOWN)):
         assert off(run, twin)[name] > 2 * limits[name], name  # without the oscillation
 
 
@@ -102,7 +101,7 @@ def test_one_eigenvalue_at_the_edge_is_as_in_closed_form():
 @pytest.mark.x64_only
 def test_the_order_of_the_steps():
     runs = [central(rtol)(RATE) for rtol in (1e-3, 1e-4, 1e-5, 1e-6)]
-    steps, errors = np.array([(run.stats.steps, off(run, exact())["weights"]) for run in runs]).T
+    steps, errors = np.array([(run.stats.steps, off(run, exact())["parameters"]) for run in runs]).T
     order = -np.polyfit(np.log(steps), np.log(errors), 1)[0]
     assert 1.7 < order < 2.7  # measured: 2.2
 
@@ -133,12 +132,12 @@ def test_a_rod_on_a_quadratic_is_as_in_closed_form():
         m = np.exp(-np.outer(run.ts, CURVATURES))
         d = -RATE * CURVATURES / 2 * np.exp(np.outer(run.ts, CURVATURES - edge))
         squares = m**2 + d**2
-        return {"weights": m, "oscillation": np.sum(d**2, 1), "averaged_loss": squares @ CURVATURES / 2,
+        return {"parameters": m, "oscillation": np.sum(d**2, 1), "averaged_loss": squares @ CURVATURES / 2,
                 "averaged_squared_gradient": squares @ CURVATURES**2}  # fmt: skip
 
     def check(edge):
         known = expected(edge)
-        for name, limit in {"weights": 4e-3, **dict.fromkeys(KNOWN, 1e-3)}.items():
+        for name, limit in {"parameters": 4e-3, **dict.fromkeys(KNOWN, 1e-3)}.items():
             assert off(run, known)[name] < limit * np.abs(known[name]).max(), name
 
     check(2 / RATE)  # measured: at most 4e-4 and 1.2e-4
@@ -146,7 +145,7 @@ def test_a_rod_on_a_quadratic_is_as_in_closed_form():
     descent = solve(
         cases.modes([1.0, 1.0], CURVATURES), Descent(optax.sgd(RATE)), RATE * np.arange(10), observe=WEIGHTS
     )
-    w = np.asarray(descent["weights"])
+    w = np.asarray(descent["parameters"])
     swings = np.sum(((w[2:] - 2 * w[1:-1] + w[:-2]) / 4) ** 2, axis=1)
     np.testing.assert_allclose(swings[[0, 2, 7]], run["oscillation"][1:, 0], rtol=0.3)  # measured: 0.03, 0.08, 0.15
 

@@ -19,7 +19,7 @@ from jaxsolve import CentralFlow, dynamics, nets, observe, Problem, solve
 from tests import cases
 
 
-WEIGHTS = observe.Observable("weights", lambda view: ravel_pytree(view.params)[0], dims=("param",))
+WEIGHTS = observe.parameters()
 WATCHED = [WEIGHTS, observe.averaged_loss(), observe.oscillation(), observe.edge_eigenvalues()]
 RATE, K, DECAY = 0.5, 2, 0.98
 STEPS = np.array([0, 12, 24, 36])
@@ -29,9 +29,9 @@ OPTIMISERS = {
     "each": optax.rmsprop(RATE, decay=DECAY, eps=0.0, initial_scale=1.0),
 }
 # Largest errors at the default tolerance; the adaptive optimisers leave it by more.
-_OF_SQUARES = {"weights": 1.2e-3, "averaged_loss": 6e-3, "oscillation": 1.5e-2, "edge_eigenvalues": 1e-4}
+_OF_SQUARES = {"parameters": 1.2e-3, "averaged_loss": 6e-3, "oscillation": 1.5e-2, "edge_eigenvalues": 1e-4}
 LIMITS = {
-    "sgd": {"weights": 5e-4, "averaged_loss": 2e-3, "oscillation": 1e-2, "edge_eigenvalues": 1e-4},
+    "sgd": {"parameters": 5e-4, "averaged_loss": 2e-3, "oscillation": 1e-2, "edge_eigenvalues": 1e-4},
     "scalar": _OF_SQUARES,
     "each": _OF_SQUARES,
 }
@@ -75,7 +75,7 @@ def complementarity(a, b, start):
 
 
 class Run(NamedTuple):
-    weights: jax.Array
+    parameters: jax.Array
     averaged_loss: jax.Array
     oscillation: jax.Array
     edge_eigenvalues: jax.Array
@@ -135,7 +135,7 @@ def published(problem, kind):
 def late(problem, step):
     """The problem from where its central flow stands at that step."""
     run = solve(problem, CentralFlow(rate=RATE, max_unstable=K), RATE * step, observe=WEIGHTS)
-    params = ravel_pytree(problem.params)[1](run["weights"])
+    params = ravel_pytree(problem.params)[1](run["parameters"])
     return Problem(problem.network(params), problem.x, problem.y)
 
 
@@ -152,10 +152,10 @@ def central(problem, kind="sgd", **options):
 
 def errors(found, expected):
     """Largest over times: of parameters relative to how far they have moved, of others relative to the largest."""
-    moved = np.linalg.norm(expected.weights[1:] - expected.weights[0], axis=1)
+    moved = np.linalg.norm(expected.parameters[1:] - expected.parameters[0], axis=1)
     apart = lambda name: np.abs(found[name] - getattr(expected, name))[1:]
     return {
-        "weights": np.max(np.linalg.norm(apart("weights"), axis=1) / moved),
+        "parameters": np.max(np.linalg.norm(apart("parameters"), axis=1) / moved),
         "averaged_loss": np.max(apart("averaged_loss")) / np.max(expected.averaged_loss),
         "oscillation": np.max(apart("oscillation")) / np.max(expected.oscillation),
         "edge_eigenvalues": np.max(apart("edge_eigenvalues")[:, 0]),
@@ -183,10 +183,10 @@ def test_published_scheme(kind, problem):
     found = central(problem, kind)
     wide, tight = errors(found, expected), errors(central(problem, kind, rtol=1e-6), expected)
     check(wide, LIMITS[kind])
-    check(tight, {name: wide[name] / 2 for name in ("weights", "oscillation", "edge_eigenvalues")})
+    check(tight, {name: wide[name] / 2 for name in ("parameters", "oscillation", "edge_eigenvalues")})
     for left_out in ((0.0, 1.0), (1.0, 0.0))[: 1 if kind == "sgd" else 2]:
         twin = errors(found, jax.tree.map(np.asarray, run(8, *left_out)))
-        cases.assert_fails(lambda twin=twin: check(twin, {"weights": LIMITS[kind]["weights"]}))
+        cases.assert_fails(lambda twin=twin: check(twin, {"parameters": LIMITS[kind]["parameters"]}))
 
 
 @pytest.mark.slow
@@ -203,7 +203,7 @@ def test_rotated_parameters(problem):
     def check(run):
         for name, limit in {"averaged_loss": 2e-3, "oscillation": 1e-2}.items():
             np.testing.assert_allclose(run[name], found[name], rtol=limit, atol=limit * np.max(found[name]))
-        np.testing.assert_allclose(run["weights"] @ q.T, found["weights"], atol=1e-3)
+        np.testing.assert_allclose(run["parameters"] @ q.T, found["parameters"], atol=1e-3)
 
     check(turned(q, q.T @ start))
     cases.assert_fails(lambda: check(turned(q / 1.1, 1.1 * q.T @ start)))

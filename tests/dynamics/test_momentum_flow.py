@@ -13,7 +13,6 @@ import optax
 import pytest
 import scipy.special
 from hypothesis import given, settings, strategies as st
-from jax.flatten_util import ravel_pytree
 from scipy.integrate import quad, solve_ivp
 from scipy.optimize import brentq
 
@@ -32,7 +31,7 @@ def _flow(kind: str, value: Any, **options: Any) -> MomentumFlow:
     return MomentumFlow(tau=value, **options) if kind == "tau" else MomentumFlow(mu=value, **options)
 
 
-WEIGHTS = observe.Observable("params", lambda view: ravel_pytree(view.params)[0], dims=("param",))
+WEIGHTS = observe.parameters()
 TIGHT = {"rtol": 1e-9, "atol": 1e-12} if cases.X64 else {"rtol": 1e-5, "atol": 1e-8}
 RATES, START = (1.0, 3.0), (2.0, -1.0)
 TS = (0.0, 0.01, 0.3, 1.0, 2.7, 6.0)
@@ -91,10 +90,10 @@ def _solution(kind, value, rates=RATES, start=START):
 def test_one_weight_is_a_damped_oscillator(kind, value):
     bound = 3e-9 if cases.X64 else 4e-6
     run = _followed(kind, value)
-    np.testing.assert_allclose(run["params"], _solution(kind, value), rtol=0, atol=bound)
+    np.testing.assert_allclose(run["parameters"], _solution(kind, value), rtol=0, atol=bound)
     without_inertia = np.stack([w * np.exp(-r * np.asarray(TS)) for w, r in zip(START, RATES, strict=True)], axis=1)
     for off in (without_inertia, _solution(kind, value, rates=RATES[::-1])):
-        assert np.abs(run["params"] - off).max() > 3 * bound
+        assert np.abs(run["parameters"] - off).max() > 3 * bound
     assert _certificate(run).energy_balance < (2e-9 if cases.X64 else 1e-5)
 
 
@@ -104,7 +103,7 @@ def test_the_start_of_varying_tau_is_that_of_its_power_series(mu):
     """w = 1 - r t + mu/(1 + mu) (r t)^2/2 - ...; another velocity at the start would show in the first terms."""
     rt = np.array(RATES) * TS[1]
     rest = -(mu**2) / ((mu + 1) * (mu + 2)) * rt**3 / 6
-    measured = _followed("mu", mu)["params"][1] / np.array(START)
+    measured = _followed("mu", mu)["parameters"][1] / np.array(START)
     close = lambda second: np.testing.assert_allclose(measured - (1 - rt + second * rt**2 / 2), rest, rtol=0.02)
     close(mu / (1 + mu))  # measured: 6e-3
     cases.assert_fails(lambda: close(1.0))  # as without inertia
@@ -119,7 +118,7 @@ def test_any_oscillator(kind, value, rate, start):
     rates, starts = (rate, 0.5 * rate), (start, -start)
     run = _followed(kind, value, rates, starts)
     assert run.result == RESULTS.successful
-    np.testing.assert_allclose(run["params"], _solution(kind, value, rates, starts), rtol=0, atol=1e-7 * start)
+    np.testing.assert_allclose(run["parameters"], _solution(kind, value, rates, starts), rtol=0, atol=1e-7 * start)
     assert _certificate(run).energy_balance < 1e-8
 
 
@@ -129,7 +128,7 @@ def test_gradient_flow_is_the_limit(kind, sign):
     """In proportion to tau (after a time of its size), and to 1/mu."""
     limit = np.array(START) * np.exp(-np.asarray(TS)[:, None] * np.array(RATES))
     values = np.array([0.002, 0.004, 0.008]) ** sign
-    errors = [np.abs(_followed(kind, value)["params"] - limit)[2:].max() for value in values]
+    errors = [np.abs(_followed(kind, value)["parameters"] - limit)[2:].max() for value in values]
     assert 0.97 < sign * np.polyfit(np.log(values), np.log(errors), 1)[0] < 1.03
 
 
@@ -141,7 +140,7 @@ def test_descent_with_momentum_follows_it():
         beta = 1 - step / 0.4
         descent = Descent(optax.sgd(0.4 * (1 - beta) ** 2, momentum=beta))
         ts = (0.0, 0.1, 0.3, 1.0, 2.0, 6.0)
-        run = solve(cases.modes(START, RATES), descent, ts, observe=WEIGHTS)["params"]
+        run = solve(cases.modes(START, RATES), descent, ts, observe=WEIGHTS)["parameters"]
         exact = [w * _oscillator(r, 0.4, np.asarray(ts)) for w, r in zip(START, RATES, strict=True)]
         errors.append(np.abs(run - np.stack(exact, axis=1)).max())
     assert 0.9 < np.polyfit(np.log(steps), np.log(errors), 1)[0] < 1.1
@@ -157,7 +156,7 @@ def test_order():
         run = solve(cases.modes(START, RATES), flow, ts, observe=WEIGHTS)
         exact = [w * _oscillator(r, 0.5, np.asarray(ts)) for w, r in zip(START, RATES, strict=True)]
         assert run.stats.steps == count
-        errors.append(np.abs(run["params"] - np.stack(exact, axis=1)).max())
+        errors.append(np.abs(run["parameters"] - np.stack(exact, axis=1)).max())
     assert 4.8 < -np.polyfit(np.log(counts), np.log(errors), 1)[0] < 5.8
 
 
@@ -165,7 +164,7 @@ def test_order():
 @pytest.mark.parametrize(("kind", "value"), [("tau", 0.7), ("mu", 2.0)])
 def test_derivatives(kind, value):
     """Forward mode goes through the march."""
-    of = lambda v: _followed(kind, v)["params"][-1]
+    of = lambda v: _followed(kind, v)["parameters"][-1]
     _, slope = jax.jvp(of, (jnp.asarray(value),), (jnp.asarray(1.0),))
     difference = (_solution(kind, value + 1e-6) - _solution(kind, value - 1e-6))[-1] / 2e-6
     np.testing.assert_allclose(slope, difference, rtol=1e-6)
@@ -184,7 +183,9 @@ def lanes():
 def test_lanes_are_those_run_alone(lanes):
     for lane in (0, 2, 6):
         alone = _followed("tau", VALUES[lane])
-        np.testing.assert_allclose(lanes["params"][lane], alone["params"], rtol=0, atol=1e-12 if cases.X64 else 1e-6)
+        np.testing.assert_allclose(
+            lanes["parameters"][lane], alone["parameters"], rtol=0, atol=1e-12 if cases.X64 else 1e-6
+        )
         assert lanes.t_end[lane] == alone.t_end
 
 
@@ -239,7 +240,7 @@ NETWORKS = pytest.mark.parametrize(("kind", "value"), [("tau", 0.4), ("mu", 4.0)
 @NETWORKS
 def test_networks_agree_with_scipy(kind, value):
     problem, trajectory = _trained(kind, value)
-    run = trajectory["params"]
+    run = trajectory["parameters"]
     np.testing.assert_allclose(run[1:], _by_scipy(kind, value), rtol=0, atol=5e-12)
     assert np.abs(run[-1] - run[0]).max() > 0.1
     for layer in range(2):
@@ -321,7 +322,7 @@ def test_an_implicit_integrator_passes_over_a_fast_relaxation():
     flow = MomentumFlow(tau=1e-7, integrator=diffrax.Kvaerno5())
     run = solve(cases.modes(START, RATES), flow, TS, observe=WEIGHTS)
     exact = np.array(START) * np.exp(-np.asarray(TS)[:, None] * np.array(RATES))
-    np.testing.assert_allclose(run["params"], exact, rtol=0, atol=5e-6)
+    np.testing.assert_allclose(run["parameters"], exact, rtol=0, atol=5e-6)
     assert run.stats.steps < 100
     assert run.stats.gradient_evaluations == -1
 
@@ -381,7 +382,7 @@ def _stiff(**changes):
 def _gone(problem, tau, ts, **options):
     """Displacements at times, and the run."""
     run = solve(problem, MomentumFlow(tau=tau, **options), ts, observe=WEIGHTS)
-    return run["params"] - run["params"][:1], run
+    return run["parameters"] - run["parameters"][:1], run
 
 
 @functools.cache

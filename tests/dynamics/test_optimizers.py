@@ -76,8 +76,8 @@ def _problem():
 
 
 def _weights(dynamics, ts):
-    read = observe.Observable("params", lambda view: ravel_pytree(view.params)[0], dims=("param",))
-    return np.asarray(solve(_problem(), dynamics, ts, observe=read)["params"])
+    read = observe.parameters()
+    return np.asarray(solve(_problem(), dynamics, ts, observe=read)["parameters"])
 
 
 def _loop(optimizer):

@@ -6,14 +6,13 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-from jax.flatten_util import ravel_pytree
 
 from jaxsolve import losses, nets, observe, Problem, result_names, RESULTS, solve, StochasticFlow, until
 from tests import cases
 from tests.inside import batch_weights, result_code
 
 
-WEIGHTS = observe.Observable("params", lambda view: ravel_pytree(view.params)[0], dims=("param",))
+WEIGHTS = observe.parameters()
 RATES, START = (1.0, 3.0), (2.0, -1.0)
 
 
@@ -82,10 +81,10 @@ def test_without_noise_it_is_the_loop_written_in_numpy():
     run = solve(problem, StochasticFlow(0.0, key=jr.key(0), change=(1e-3, 1e-2)), ts, observe=WEIGHTS)
     hand = cases.by_hand(problem, "tanh")
     expected, steps = _by_numpy(problem, hand, ts, hand.eta, lower=1e-3)
-    np.testing.assert_allclose(run["params"], expected, rtol=0, atol=4e-15)
+    np.testing.assert_allclose(run["parameters"], expected, rtol=0, atol=4e-15)
     assert run.stats.steps == steps
     off, _ = _by_numpy(problem, hand, ts, np.ones_like(hand.eta), lower=1e-3)  # the rates left out
-    assert np.abs(run["params"] - off).max() > 1e-4
+    assert np.abs(run["parameters"] - off).max() > 1e-4
 
 
 def test_without_noise_it_tends_to_gradient_flow_with_the_bound():
@@ -93,7 +92,7 @@ def test_without_noise_it_tends_to_gradient_flow_with_the_bound():
     exact = np.array(START) * np.exp(-ts[:, None] * np.array(RATES))
     for upper in (4e-2, 1e-2):
         flow = StochasticFlow(0.0, key=jr.key(0), change=(1e-2 * upper, upper))
-        run = solve(cases.modes(START, RATES), flow, ts, observe=WEIGHTS)["params"]
+        run = solve(cases.modes(START, RATES), flow, ts, observe=WEIGHTS)["parameters"]
         errors.append(np.abs(run - exact).max())
         assert errors[-1] < 0.1 * upper
     assert 3.8 < errors[0] / errors[1] < 4.2
@@ -104,7 +103,7 @@ def test_many_times_within_a_step():
     ts = np.linspace(0, 1e-3, 50)
     run = solve(cases.modes(START, RATES), StochasticFlow(0.0, key=jr.key(0)), ts, observe=WEIGHTS)
     line = np.array(START) * (1 - ts[:, None] * np.array(RATES))
-    np.testing.assert_allclose(run["params"], line, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(run["parameters"], line, rtol=0, atol=1e-5)
     assert run.stats.steps < 10
     assert run.t_end == run.ts[-1]
 
@@ -134,7 +133,7 @@ def lanes():
 
 def test_the_noise_is_that_of_the_fokker_planck_equation(lanes):
     """(16) is an Ornstein-Uhlenbeck process: mean exp(-t), variance T/2 (1 - exp(-2 t))."""
-    ts, measured = np.array([1.0, 2.0]), np.asarray(lanes["params"][:, 1:, 0]).reshape(2, LANES, 2)
+    ts, measured = np.array([1.0, 2.0]), np.asarray(lanes["parameters"][:, 1:, 0]).reshape(2, LANES, 2)
     for temperature, rows in zip(TEMPERATURES, measured, strict=True):
         variance = temperature / 2 * (1 - np.exp(-2 * ts))
         np.testing.assert_array_less(np.abs(rows.mean(axis=0) - np.exp(-ts)), 4 * np.sqrt(variance / LANES))
@@ -149,7 +148,7 @@ def test_the_noise_is_that_of_the_fokker_planck_equation(lanes):
 @pytest.mark.parametrize(("change", "rate"), [((1e-3, 1e-1), 1.0), ((1e-2, 2e-2), 0.91)])
 def test_bounds_close_to_each_other_repeat_many_steps_which_slows_the_mean(change, rate):
     def lane(key):
-        return solve(_noisy(), StochasticFlow(0.016, key=key, change=change), 1.0, observe=WEIGHTS)["params"][0]
+        return solve(_noisy(), StochasticFlow(0.016, key=key, change=change), 1.0, observe=WEIGHTS)["parameters"][0]
 
     found = -np.log(np.mean(jax.jit(jax.vmap(lane))(jr.split(jr.key(0), 2000))))
     assert abs(found - rate) < 0.02  # measured: 1.010 and 0.913, each with a standard error of 0.005
@@ -158,15 +157,15 @@ def test_bounds_close_to_each_other_repeat_many_steps_which_slows_the_mean(chang
 def test_lanes_are_those_run_alone(lanes):
     for lane in (0, LANES):
         alone = _lane(TEMPERATURES[lane // LANES], jr.split(jr.key(1), 2 * LANES)[lane])
-        np.testing.assert_allclose(alone["params"], lanes["params"][lane], rtol=0, atol=cases.eps(100))
+        np.testing.assert_allclose(alone["parameters"], lanes["parameters"][lane], rtol=0, atol=cases.eps(100))
         assert alone.stats.steps == lanes.stats.steps[lane]
         assert alone.stats.gradient_evaluations == alone.stats.steps + alone.stats.rejected + 2
 
 
 def test_the_key_decides():
     one, same, other = (_lane(4e-3, jr.key(i)) for i in (1, 1, 2))
-    np.testing.assert_array_equal(one["params"], same["params"])
-    assert np.abs(one["params"] - other["params"])[1:].min() > 1e-4
+    np.testing.assert_array_equal(one["parameters"], same["parameters"])
+    assert np.abs(one["parameters"] - other["parameters"])[1:].min() > 1e-4
 
 
 def test_bad_temperatures_end_their_lane_only():
@@ -175,7 +174,7 @@ def test_bad_temperatures_end_their_lane_only():
     names = list(result_names(result_code(run.result)))
     assert names == ["successful", "invalid", "invalid", "invalid", "successful"]
     np.testing.assert_array_equal(run.stats.steps[1:4], 0)
-    assert np.all(np.isfinite(run["params"][jnp.array([0, 4])]))
+    assert np.all(np.isfinite(run["parameters"][jnp.array([0, 4])]))
 
 
 # The march
@@ -295,7 +294,7 @@ def test_without_noise_momentum_swings_as_the_damped_oscillator():
     for upper in (4e-2, 1e-2):
         flow = StochasticFlow(0.0, key=jr.key(0), tau=tau, change=(1e-2 * upper, upper))
         assert flow.name == "StochasticFlow(tau)"
-        errors.append(np.abs(solve(cases.modes(START, RATES), flow, ts, observe=WEIGHTS)["params"] - exact).max())
+        errors.append(np.abs(solve(cases.modes(START, RATES), flow, ts, observe=WEIGHTS)["parameters"] - exact).max())
         assert errors[-1] < upper
     assert errors[1] < 0.5 * errors[0]
     without = np.array(START) * np.exp(-ts[:, None] * np.array(RATES))
@@ -304,7 +303,7 @@ def test_without_noise_momentum_swings_as_the_damped_oscillator():
 
 def test_a_short_relaxation_is_none():
     run = lambda tau: solve(_noisy(), StochasticFlow(4e-3, key=jr.key(1), tau=tau), [0.0, 0.5, 1.0], observe=WEIGHTS)[
-        "params"
+        "parameters"
     ]
     without, short, longer = run(None), run(1e-9), run(0.3)
     np.testing.assert_allclose(short, without, rtol=0, atol=1e-12)
@@ -318,7 +317,7 @@ def test_the_noise_with_momentum_is_that_of_the_langevin_equations():
 
     def lane(tau, key):
         flow = StochasticFlow(temperature, key=key, tau=tau)
-        return solve(_noisy(), flow, jnp.array([0.0, 12.0, 12.0 + step]), observe=WEIGHTS)["params"][1:, 0]
+        return solve(_noisy(), flow, jnp.array([0.0, 12.0, 12.0 + step]), observe=WEIGHTS)["parameters"][1:, 0]
 
     keys = jr.split(jr.key(2), 2 * LANES)
     found = np.asarray(jax.jit(jax.vmap(lane))(jnp.repeat(jnp.asarray(taus), LANES), keys)).reshape(2, LANES, 2)
