@@ -231,7 +231,7 @@ def costs(*, quick: bool) -> Iterator[Row]:
         jax.clear_caches()
         apart = np.linalg.norm(found["parameters"] - whole["parameters"]) / np.linalg.norm(found["parameters"])
         note = f"{int(found.stats.steps)} and {int(whole.stats.steps)} steps; parameters {apart:.1e} apart"
-        what = f"{found['weights'].size} parameters: whole Hessians / products with them, time"
+        what = f"{found['parameters'].size} parameters: whole Hessians / products with them, time"
         yield Row(what, theirs / mine, ">=", 5, peer="whole Hessians", note=note)
     many = digits("tanh", 64, 200)
     ways = js.CentralFlow(rate=DIGITS_RATE), js.Descent(optax.sgd(DIGITS_RATE))
