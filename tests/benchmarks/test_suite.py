@@ -8,7 +8,7 @@ import sys
 import jax
 import pytest
 
-from benchmarks import __main__ as suite, foundations, limits, pytorch
+from benchmarks import __main__ as suite, edge, foundations, limits, pytorch
 from benchmarks._said import Others, Row
 
 
@@ -105,3 +105,14 @@ def test_an_unknown_benchmark_is_named(capsys):
     with pytest.raises(SystemExit):
         suite.main(["kernel"])
     assert "there is no benchmark 'kernel': choose from foundations, " in capsys.readouterr().err
+
+
+def test_the_last_rows_of_the_edge_come_to_their_end(monkeypatch):
+    """On smaller networks: the quick part leaves one of them out."""
+    large = edge.digits
+    monkeypatch.setattr(edge, "digits", lambda activation, width, n: large(activation, width // 8, n // 5))
+    monkeypatch.setattr(edge, "REPEATS", 1)
+    rows = list(edge.costs(quick=False))
+    assert len(rows) == 6
+    assert rows[4].what.startswith(f"{65 * 3 + 4 * 3 + 4} parameters: whole Hessians")
+    assert all(row.measured > 0 for row in rows)

@@ -32,9 +32,8 @@ from tests.inside import result_code
 
 def _weights(problem, dynamics, steps, **options):
     """The parameters after each step, in one vector."""
-    read = observe.parameters()
-    per_step = float(dynamics.rate) / (1 - float(dynamics.momentum or 0))
-    return np.asarray(solve(problem, dynamics, per_step * np.arange(steps + 1), observe=read, **options)["parameters"])
+    ts = float(dynamics.rate) / (1 - float(dynamics.momentum or 0)) * np.arange(steps + 1)
+    return np.asarray(solve(problem, dynamics, ts, observe=observe.parameters(), **options)["parameters"])
 
 
 # Against loops written out

@@ -76,8 +76,7 @@ def _problem():
 
 
 def _weights(dynamics, ts):
-    read = observe.parameters()
-    return np.asarray(solve(_problem(), dynamics, ts, observe=read)["parameters"])
+    return np.asarray(solve(_problem(), dynamics, ts, observe=observe.parameters())["parameters"])
 
 
 def _loop(optimizer):
