@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from .. import kernels, losses
 from .._brief import brief_jit, traced
 from .._flop import flop
-from .._memory import memory_for
+from .._memory import LARGE, memory_for
 from .._problem import flat_rates, Problem
 from ..integrators import FunctionSpace, ParameterSpace, RungeKuttaChebyshev
 from ._kinks import kinked
@@ -97,7 +97,8 @@ def stiff_with_inertia(
 
 def _known_end(problem: Problem, ts: Float[Array, "..."]) -> float | None:
     """The last time, if it is finite and the numbers of the problem are known, too."""
-    return None if traced(problem, ts) or not np.isfinite(np.max(ts)) else float(np.max(ts))
+    last = np.inf if traced(problem, ts) else float(np.max(np.asarray(ts)))
+    return last if np.isfinite(last) else None
 
 
 def _measure(problem: Problem) -> _Measured | None:
@@ -205,5 +206,4 @@ def _held(problem: Problem) -> int:
 
 def _fits(held: float | int) -> bool:
     """Whether so many bytes are less than half of the free memory, as far as it is known."""
-    free = kernels.free_memory()
-    return free is None or held < free // 2
+    return held < LARGE or (free := kernels.free_memory()) is None or held < free // 2

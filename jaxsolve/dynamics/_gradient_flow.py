@@ -1,5 +1,6 @@
 """Gradient flow."""
 
+import dataclasses
 from typing import cast
 
 import diffrax
@@ -91,8 +92,7 @@ class GradientFlow(AbstractFlow, AbstractChoice):
         """The same flow with an integrator."""
         if self.integrator is not None:
             return self
-        chosen = choose_integrator(problem, ts, self.rtol)
-        return eqx.tree_at(lambda f: f.integrator, self, chosen, is_leaf=lambda leaf: leaf is None)
+        return dataclasses.replace(self, integrator=choose_integrator(problem, ts, self.rtol))
 
     def system(self, problem: Problem) -> AbstractSystem:
         require_scaling(problem, lambda: False)
