@@ -3,7 +3,6 @@
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -68,7 +67,6 @@ def train(
     optimizer, key = suited(optimizer, problem.net), None if batch_size is None else key
     # The time of a step is not needed here: counting every one as 1 serves optimisers that do not show their rates.
     descent = Descent(optimizer, rate=1.0, batch_size=batch_size, key=key)
-    _require_start(optimizer, problem.params)
     state = begin(descent, problem, jnp.asarray([0.0, at[-1]], problem.x.dtype))
     found = [Checkpoint(0, state.params, state.optimizer_state)]
     for before, step in zip(at[:-1], at[1:], strict=True):
@@ -81,19 +79,6 @@ def train(
     ended = np.asarray(state.result == RESULTS.diverged)
     value = float(objective(problem, state.params))
     return Training(found, bool(ended) or not np.isfinite(value))
-
-
-def _require_start(optimizer: optax.GradientTransformation, params: PyTree) -> None:
-    """Raises ValueError where masks or labels of an optimiser do not fit the parameters."""
-    try:
-        with jax.numpy_dtype_promotion("standard"):  # as a descent
-            jax.eval_shape(optimizer.init, params)
-    except Exception as error:
-        raise ValueError(
-            "the optimiser cannot start on the parameters of this network. Masks and labels must be functions of the "
-            "parameters that return trees such as js.nets.partition(net)[0]; of jax.tree_util.Partial(f, params) these "
-            f"are lambda params: jax.tree_util.Partial(f, labels). It says: {error}"
-        ) from error
 
 
 @eqx.filter_jit

@@ -19,7 +19,7 @@ from .._safe import nonzero
 from ..data import AbstractAugmentation
 from ..until import AbstractCondition, fits
 from ._held import Held
-from ._optimizer import grows, ignores_gradient_scale, read_optimizer, require_scaling
+from ._optimizer import first_state, grows, ignores_gradient_scale, read_optimizer, require_scaling
 from ._saves import empty_saves, hold, Saves
 from ._schedule import AbstractSchedule, nearest_steps
 from ._stopping import at_last_time, check_until, is_met
@@ -214,8 +214,7 @@ class Descent(AbstractMarching):
         met = alive & valid & is_met(self.until, lambda: View(problem, zero, params))
         result = RESULTS.where(alive, at_last_time(self.until), RESULTS.diverged)
         result = RESULTS.where(met, RESULTS.event, result)
-        with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
-            optimizer_state = optimizer.init(params)
+        optimizer_state = first_state(optimizer, params)
         state = DescentState(
             t=zero,
             lost=zero,
@@ -241,7 +240,7 @@ class Descent(AbstractMarching):
         samples = problem.x.shape[0]
         if self.batch_size is not None and self.batch_size > samples:
             raise ValueError(f"batch_size is {self.batch_size}, but the training set has {samples} samples")
-        require_scaling(problem, lambda: ignores_gradient_scale(self.optimizer))
+        require_scaling(problem, lambda: ignores_gradient_scale(self.optimizer, problem.params))
 
     def advance(self, problem: Problem, state: DescentState, n: Int[Array, ""]) -> DescentState:
         optimizer = self.optimizer.astype(problem.x.dtype).value

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, PyTree
 
 from .. import nets
@@ -98,8 +99,8 @@ def grows(optimizer: optax.GradientTransformation, params: PyTree) -> Bool[Array
     gradients, is taken for one that grows.
     """
     found, moved = [], []
+    start = first_state(optimizer, params)
     with jax.numpy_dtype_promotion("standard"):
-        start = optimizer.init(params)
         for state in (at_count(start, count) for count in counts_of(start)):
             one, two = (
                 optimizer.update(jax.tree.map(lambda p, size=size: jnp.full_like(p, size), params), state, params)[0]
@@ -130,18 +131,37 @@ def require_scaling(problem: Problem, adaptive: Callable[[], bool | None]) -> No
         )
 
 
-def ignores_gradient_scale(optimizer: Held) -> bool | None:
+def ignores_gradient_scale(optimizer: Held, params: PyTree) -> bool | None:
     """Whether the first update that is not 0 hardly grows when a small gradient is doubled: of Adam, not of SGD.
 
-    None where there is no such update, as of steps that gather several gradients.
+    None where there is no such update, as of steps that gather several gradients. Of the parameters shapes are enough.
     """
     with jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"):
-        init, update = stand_in(optimizer).value
-        where, gradient = jnp.ones(3), MODEST * jnp.array([1.0, -2.0, 3.0])
-        start = init(where)
-        nothing = update(jnp.zeros(3), start, where)[0]  # weight decay
+        known = stand_in(optimizer).value
+        like = lambda *numbers: jax.tree.map(
+            lambda leaf: jnp.resize(jnp.array(numbers, leaf.dtype), leaf.shape), params
+        )
+        times = lambda factor, tree: jax.tree.map(lambda leaf: factor * leaf, tree)
+        where, gradient = like(1.0), times(MODEST, like(1.0, -2.0, 3.0))
+        start = first_state(known, where)
+        nothing = known.update(times(0.0, where), start, where)[0]  # weight decay
         for state in (at_count(start, count) for count in counts_of(start)):
-            one, two = (jnp.linalg.norm(update(scale * gradient, state, where)[0] - nothing) for scale in (1.0, 2.0))
+            updates = (known.update(times(scale, gradient), state, where)[0] for scale in (1.0, 2.0))
+            one, two = (jnp.linalg.norm(ravel_pytree(update)[0] - ravel_pytree(nothing)[0]) for update in updates)
             if one != 0:
                 return bool(two < DOUBLED * one)
     return None
+
+
+def first_state(optimizer: optax.GradientTransformation, params: PyTree) -> PyTree:
+    """The state of an optimiser at the start. Raises ValueError where its masks or labels do not fit the parameters."""
+    try:
+        with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
+            return optimizer.init(params)
+    except Exception as error:
+        raise ValueError(
+            "the optimiser cannot start on the parameters of this network. Masks and labels must be functions of the "
+            "parameters that return trees such as js.nets.partition(net)[0]; of f(params, x) these are lambda params: "
+            "jax.tree_util.Partial(f, labels), or js.nets.Function(f, labels) if the network is one. It says: "
+            f"{error}"
+        ) from error

@@ -525,6 +525,36 @@ def test_mup_with_another_kind_of_optimiser_raises(factory, adam, advice):
         )
 
 
+def _two_rates(factory, labels):
+    return optax.multi_transform({"slow": factory(0.01), "fast": factory(0.1)}, labels)
+
+
+def test_mup_with_labels_that_are_a_tree_of_the_parameters():
+    """As with labels for any parameters, and the kind of the optimiser is seen still."""
+    problem = _mup(adam=False)
+    name = lambda path, _: "fast" if "[1]" in jax.tree_util.keystr(path) else "slow"
+    labels = jax.tree_util.tree_map_with_path(name, problem.params)
+    of_any = lambda params: jax.tree_util.tree_map_with_path(name, params)
+    found, twin = (
+        solve(problem, Descent(_two_rates(optax.sgd, labels), rate=0.1), [0.0, 0.3], observe=observe.parameters())
+        for labels in (lambda params: labels, of_any)
+    )
+    np.testing.assert_array_equal(found["parameters"], twin["parameters"])
+    with pytest.raises(ValueError, match="like Adam"):
+        solve(problem, Descent(_two_rates(optax.adam, lambda params: labels), rate=0.1), [0.3])
+
+
+def test_labels_must_be_a_tree_of_the_parameters():
+    net = nets.Function(lambda params, x: params["read"] @ jnp.tanh(params["in"] @ x), {
+        "in": jnp.ones((4, 2)), "read": jnp.ones((1, 4))
+    })  # fmt: skip
+    problem, labels = Problem(net, jnp.eye(2), jnp.ones((2, 1))), {"in": "slow", "read": "fast"}
+    with pytest.raises(ValueError, match=r"Masks and labels must be functions.*js\.nets\.Function\(f, labels\)"):
+        solve(problem, Descent(_two_rates(optax.sgd, labels), rate=0.1), [0.1])
+    run = solve(problem, Descent(_two_rates(optax.sgd, lambda _: nets.Function(net.f, labels)), rate=0.1), [0.0, 0.1])
+    assert run["loss"][1] < run["loss"][0]
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
