@@ -6,7 +6,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from ._matrix import Matrix
 from ._normal_form import NormalForm
@@ -35,6 +35,11 @@ class Network(eqx.Module):
     hidden: tuple[Matrix, ...]
     last: Float[Array, "a s"]
     spare: Float[Array, " s"]
+
+    @property
+    def directions(self) -> Int[Array, ""]:
+        """How many its matrices have been looked at in."""
+        return sum((side.count for one in self.hidden for side in (one.features, one.gradients)), jnp.zeros((), int))
 
     @property
     def missed(self) -> Float[Array, ""]:

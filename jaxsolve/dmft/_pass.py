@@ -116,13 +116,14 @@ def step(law: Law, state: Pass, nodes: Nodes, k: Int[Array, ""] | int) -> Pass:
     # What is left after an iteration is a tenth of what it moved. Samples have larger errors of their own than 1e-5.
     enough = max(min(0.1 * law.least, 1e-5), 100 * float(jnp.finfo(state.push.dtype).eps))
 
-    def unsettled(carry: tuple[Pass, Array, Array]) -> Array:
-        found, before, rounds = carry
-        settling = (found.residual > enough) & (found.residual < 2 * before)  # a step too long may drive it away
-        return (rounds < LEAST) | settling & (rounds < MOST)
+    def unsettled(carry: tuple[Pass, Array, Array, Array]) -> Array:
+        found, before, since, rounds = carry
+        # A step too long may drive it away. A new direction moves what is looked at with it, and what it changes, next.
+        settling = (found.residual < 2 * before) | (since < 2)
+        return (rounds < LEAST) | (found.residual > enough) & settling & (rounds < MOST)
 
-    def improved(carry: tuple[Pass, Array, Array]) -> tuple[Pass, Array, Array]:
-        found, _, rounds = carry
+    def improved(carry: tuple[Pass, Array, Array, Array]) -> tuple[Pass, Array, Array, Array]:
+        found, _, since, rounds = carry
         here = moved(law, found, nodes.own[k])
         seen, here = look(law.form, law.activation, here, law.x, law.least)
         f, q = seen.outputs, found.push
@@ -132,11 +133,12 @@ def step(law: Law, state: Pass, nodes: Nodes, k: Int[Array, ""] | int) -> Pass:
         change = jnp.linalg.solve(jnp.eye(q.size, dtype=q.dtype) - slope @ kernel, (law.push(f) - q).ravel())
         q = q + change.reshape(q.shape)
         apart = jax.lax.stop_gradient(_apart(seen, found.seen, kernel @ q.ravel()))
-        return Pass(_directions_of(here, found.network), seen, q, apart), found.residual, rounds + 1
+        since = jnp.where(here.directions > found.network.directions, 0, since + 1)
+        return Pass(_directions_of(here, found.network), seen, q, apart), found.residual, since, rounds + 1
 
     # The predictor: what the node itself weighs is given to the one before.
     far = jnp.full_like(state.residual, jnp.inf)
-    begin = Pass(network, state.seen, state.push, far), far, jnp.zeros((), int)
+    begin = Pass(network, state.seen, state.push, far), far, jnp.full((), 2), jnp.zeros((), int)
     found, *_ = jax.lax.while_loop(unsettled, improved, begin)
     return eqx.tree_at(lambda one: one.residual, found, jnp.maximum(found.residual, state.residual))
 

@@ -297,6 +297,15 @@ def test_the_certificate_says_how_well_nodes_settle():
         solve(js.RichLimit(nodes=2), [0.0, 4.0])
 
 
+def test_nodes_of_samples_settle():
+    """Also where a direction is new: to stop at the jump that it is leaves a thousand times as much."""
+    x = jr.normal(jr.key(0), (4, 3))
+    net = js.nets.MLP(3, 32, 3, 1, "tanh", scaling=js.nets.Scaling.mean_field(), key=jr.key(0))
+    run = js.solve(js.Problem(net, x, jnp.sin(x[:, :1])), js.RichLimit(nodes=40, samples=512), [0.0, 1.0, 10.0])
+    assert run.certificate is not None
+    assert run.certificate.residual < max(1.1e-5, eps(200))
+
+
 def test_few_samples_are_said_to_be_the_reason():
     with pytest.warns(UserWarning, match=r"sampling error .*\)\. Take four times the samples for half the error"):
         js.solve(_problem(64, 1, "tanh"), js.RichLimit(rate=RATE, samples=64), TIMES)
