@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -39,6 +40,14 @@ def timed(way: Callable[[], Any]) -> tuple[Any, float]:
     return found, time.perf_counter() - begin
 
 
+def as_installed() -> dict[str, str]:
+    """The environment, where Python keeps its bytecode as after an installation: if not beside the code, then apart."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    if sys.dont_write_bytecode:
+        kept.setdefault("PYTHONPYCACHEPREFIX", str(Path(sys.prefix, "bytecode")))
+    return kept
+
+
 def own_process(code: str, **environment: str) -> list[float]:
     """The numbers that a fresh Python prints which runs this code, on the device that JAX has here.
 
@@ -47,8 +56,7 @@ def own_process(code: str, **environment: str) -> list[float]:
     """
     # An accelerator is the default where there is one; JAX's names for its kinds are not those that it takes.
     device = {"JAX_PLATFORMS": "cpu"} if jax.default_backend() == "cpu" else {}
-    environment = {**os.environ, **device, **environment}
-    command = [sys.executable, "-c", code]
+    command, environment = [sys.executable, "-c", code], {**as_installed(), **device, **environment}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         raise RuntimeError(f"a process of its own failed: {done.stderr.strip()[-300:]}")

@@ -536,8 +536,8 @@ def test_mup_with_labels_that_are_a_tree_of_the_parameters():
     labels = jax.tree_util.tree_map_with_path(name, problem.params)
     of_any = lambda params: jax.tree_util.tree_map_with_path(name, params)
     found, twin = (
-        solve(problem, Descent(_two_rates(optax.sgd, labels), rate=0.1), [0.0, 0.3], observe=observe.parameters())
-        for labels in (lambda params: labels, of_any)
+        solve(problem, Descent(_two_rates(optax.sgd, one), rate=0.1), [0.0, 0.3], observe=observe.parameters())
+        for one in (lambda params: labels, of_any)
     )
     np.testing.assert_array_equal(found["parameters"], twin["parameters"])
     with pytest.raises(ValueError, match="like Adam"):

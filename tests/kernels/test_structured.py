@@ -189,12 +189,12 @@ def test_convolutions_both_ways(outputs, getkey):
 
 
 def test_over_networks_and_times(getkey):
-    many = eqx.filter_vmap(lambda key: make("dense", key))(jax.random.split(getkey(), 3))
+    nets_apart = [make("dense", key) for key in jax.random.split(getkey(), 3)]
+    many = jax.tree.map(lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0], *nets_apart)
     x = samples(getkey(), make("dense", getkey()), 3)
     found = eqx.filter_jit(eqx.filter_vmap(lambda net: kernels.empirical(net, x).ntk))(many)
-    for index in range(3):
-        one = jax.tree.map(lambda leaf, index=index: leaf[index] if eqx.is_array(leaf) else leaf, many)
-        close(found[index], np.asarray(kernels.empirical(one, x).ntk), 100)
+    for one, ntk in zip(nets_apart, found, strict=True):
+        close(ntk, np.asarray(kernels.empirical(one, x).ntk), 100)
 
 
 @pytest.mark.x64_only
