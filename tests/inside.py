@@ -151,7 +151,8 @@ from jaxsolve.papers._simulate import draw as simulate_draw, follow, linear_prob
 from jaxsolve.report._numbers import embed, pack
 
 # What makes two plans the same.
-from jaxsolve.sweeps.planning._fingerprint import plan_facts, require_same_plan
+from jaxsolve.sweeps.planning._differences import require_same_plan
+from jaxsolve.sweeps.planning._fingerprint import plan_facts
 
 # A plan, without running it.
 from jaxsolve.sweeps.planning._plan import read_plan

@@ -8,7 +8,8 @@ from ._ensemble import (
 )
 from ._renamed import __getattr__ as __getattr__  # pyright: ignore[reportAttributeAccessIssue]
 from ._sweep import Hosts as Hosts, sweep as sweep
-from .grid._axes import padded as padded, Zip as Zip
+from .grid._axes import Zip as Zip
+from .grid._padded import padded as padded
 from .planning._plan import plan as plan
 from .running._variables import LANE_VARIABLES as LANE_VARIABLES
 from .store._chunks import load as load

@@ -17,8 +17,10 @@ from .._results import FIRST_FAILURE
 from ..observe import loss, Observable
 from ._progress import Progress, Signals
 from .cluster._dask import require_client, run_on
-from .grid._axes import Blocks, Zip
-from .planning._fingerprint import plan_facts, require_same_plan
+from .grid._axes import Zip
+from .grid._blocks import Blocks
+from .planning._differences import require_same_plan
+from .planning._fingerprint import plan_facts
 from .planning._plan import Plan, read_plan
 from .running._builder import read_devices
 from .running._execute import compiled_ahead, Fitting, Program

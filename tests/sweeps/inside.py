@@ -22,15 +22,21 @@ from jaxsolve.sweeps.cluster import _dask
 # What must agree between processes, where two that differ cannot be started.
 from jaxsolve.sweeps.cluster._workers import Conditions
 
-# The lanes of a group: what a sweep would run, without running it; how a grid is cut, which holds for any grid; a
-# function of padded widths, which travels to workers.
-from jaxsolve.sweeps.grid._axes import cut, groups, PaddedProblem, read_axes
+# The lanes of a group: what a sweep would run, without running it.
+from jaxsolve.sweeps.grid._axes import groups, read_axes
+
+# How a grid is cut, which holds for any grid.
+from jaxsolve.sweeps.grid._blocks import cut
+
+# A function of padded widths, which travels to workers.
+from jaxsolve.sweeps.grid._padded import PaddedProblem
 
 # Numbers in a description, and how many groups it shows.
 from jaxsolve.sweeps.planning import _plan
 
 # What identifies a function, value by value; what identifies a plan, and whether two agree, without a store.
-from jaxsolve.sweeps.planning._fingerprint import describe_value, plan_facts, require_same_plan
+from jaxsolve.sweeps.planning._differences import require_same_plan
+from jaxsolve.sweeps.planning._fingerprint import describe_value, plan_facts
 
 # A plan whose tracing is patched away: a complete store needs none.
 from jaxsolve.sweeps.planning._plan import Plan, read_plan

@@ -1,14 +1,9 @@
-"""The axes of a sweep: what is traced, what is static, the grid they span, and the blocks that it is cut into.
-
-And widths that share one compilation: arrays of one size for all of them.
-"""
+"""The axes of a sweep: what is traced, what is static, and the grid they span."""
 
 import dataclasses
-import functools
-import inspect
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -17,11 +12,6 @@ import numpy as np
 from jaxtyping import Array
 
 from ..._checks import concrete, describe
-from ..._problem import Problem
-from ...nets import Padded
-
-
-MAX_CHUNK_BYTES = 2**28  # a chunk is held in memory, and compressed, as a whole
 
 
 class Zip:
@@ -129,73 +119,6 @@ def groups(axes: tuple[Zip, ...]) -> list[Group]:
     return found
 
 
-@dataclasses.dataclass(frozen=True)
-class Blocks:
-    """The grid of a sweep, cut into blocks of lanes: one chunk of every variable each.
-
-    The last blocks may be cut off by the grid.
-    """
-
-    grid: tuple[int, ...]  # lanes along each axis
-    block: tuple[int, ...]  # the same of a block
-
-    @functools.cached_property
-    def counts(self) -> tuple[int, ...]:
-        """Blocks along each axis."""
-        return tuple(math.ceil(n / b) for n, b in zip(self.grid, self.block, strict=True))
-
-    def __len__(self) -> int:
-        return math.prod(self.counts)
-
-    def of(self, lanes: np.ndarray) -> np.ndarray:
-        """The number of the block that holds each lane."""
-        places = np.stack(np.unravel_index(lanes, self.grid)) // np.reshape(self.block, (-1, 1))
-        return np.asarray(np.ravel_multi_index(tuple(places), self.counts))
-
-    def place(self, number: int) -> tuple[int, ...]:
-        """Where a block stands among the blocks, along each axis."""
-        return tuple(int(i) for i in np.unravel_index(number, self.counts))
-
-    def region(self, number: int) -> tuple[slice, ...]:
-        """What a block covers of the grid."""
-        return tuple(
-            slice(i * b, min((i + 1) * b, n)) for i, b, n in zip(self.place(number), self.block, self.grid, strict=True)
-        )
-
-    def lanes(self, number: int) -> np.ndarray:
-        """The flat indices of a block's lanes, in the order of its rows, which is rising."""
-        ranges = [np.arange(part.start, part.stop) for part in self.region(number)]
-        return np.ravel_multi_index(np.meshgrid(*ranges, indexing="ij"), self.grid).ravel()
-
-    def parts(self, lanes: np.ndarray, size: int) -> Iterator[np.ndarray]:
-        """Cuts lanes into parts that share no block: whole blocks, as many as have no more than `size` lanes."""
-        numbers = self.of(lanes)
-        order, begin, last = np.argsort(numbers, kind="stable"), 0, 0
-        for end in (*(np.flatnonzero(np.diff(numbers[order])) + 1), len(lanes)):
-            if end - begin > size and last > begin:
-                yield lanes[order[begin:last]]
-                begin = last
-            last = end
-        if last > begin:
-            yield lanes[order[begin:last]]
-
-
-def cut(axes: tuple[Zip, ...], batch_size: int, lane_bytes: int) -> Blocks:
-    """Cuts a grid into blocks of at most `batch_size` lanes of equal static arguments.
-
-    The last traced axes stay whole as far as they fit, by the bytes of a lane's largest variable too; the first that
-    does not is cut into equal parts. So a block's lanes follow each other in the order in which lanes run.
-    """
-    room = max(1, min(batch_size, MAX_CHUNK_BYTES // max(lane_bytes, 1)))
-    block = []
-    for axis in reversed(axes):
-        parts = math.ceil(len(axis) / room) if axis.traced else len(axis)
-        block.append(math.ceil(len(axis) / parts))
-        if axis.traced:
-            room = max(room // len(axis), 1) if parts == 1 else 1
-    return Blocks(tuple(len(axis) for axis in axes), tuple(reversed(block)))
-
-
 def _argument(name: str, values: Any) -> Argument:
     if isinstance(values, range):
         return _traced(name, np.arange(values.start, values.stop, values.step))
@@ -251,76 +174,3 @@ def rows_at(columns: Mapping[str, Any], places: Any) -> dict[str, Any]:
 def label(value: Any) -> str:
     """A static value as text."""
     return str(getattr(value, "__name__", getattr(value, "name", value)))
-
-
-@dataclasses.dataclass(frozen=True)
-class PaddedProblem:
-    """A function of problems that is given some of its arguments as `nets.Padded`."""
-
-    problem_fn: Callable[..., Problem]
-    sizes: Mapping[str, int]  # of the arrays, by argument
-
-    @property
-    def __signature__(self) -> inspect.Signature:
-        return inspect.signature(self.problem_fn)
-
-    def __call__(self, /, **cell: Any) -> Problem:
-        widths = {name: Padded(cell[name], size) for name, size in self.sizes.items()}
-        return self.problem_fn(**(cell | widths))
-
-
-def padded(
-    problem_fn: Callable[..., Problem],
-    axes: Mapping[str, Any] | Zip | Sequence[Mapping[str, Any] | Zip],
-    *names: str,
-) -> tuple[PaddedProblem, list[Zip]]:
-    """Lets all widths along axes share one compilation: `sweep(*padded(problem, axes, "width"), dynamics, ts)`.
-
-    Each of these axes becomes a traced one, and the function gets its values as `nets.Padded`, in arrays of the size of
-    the largest. It can give them to `MLP`, `TwoLayerLinear` and `DeepLinear` in the place of integers, and calculate
-    with them. Every lane then costs what the widest does.
-
-    Arguments:
-        problem_fn, axes: as for `sweep`.
-        names: of axes that hold widths.
-
-    Returns:
-        The function and the axes, for `sweep` and `plan`. Coordinates of the dataset are the plain widths.
-
-    Raises:
-        TypeError: problem_fn is not a function, or the values of such an axis are not integers.
-        ValueError: there is no such axis, or a width is less than 1.
-
-    Example:
-        >>> def problem(width, seed):
-        ...     scaling = js.nets.Scaling.ntk()
-        ...     net = js.nets.MLP(2, width, 1, 1, "tanh", scaling=scaling, key=jax.random.key(seed))
-        ...     return js.Problem(net, jnp.eye(2), jnp.ones((2, 1)))
-        >>> axes = {"width": [4, 8, 16], "seed": range(2)}
-        >>> js.plan(*js.sweeps.padded(problem, axes, "width"), js.GradientFlow(), [0.0, 1.0])
-        Plan(6 lanes, 1 compilation: width 3 x seed 2)
-    """
-    if not callable(problem_fn):
-        raise TypeError(f"problem_fn must return the problem of a cell, got {describe(problem_fn)}")
-    sizes: dict[str, int] = {}
-    found: list[Zip] = []
-    for axis in read_axes(axes):
-        values = {item.name: _widths(item) if item.name in names else item.values for item in axis.arguments}
-        sizes |= {name: int(np.max(array)) for name, array in values.items() if name in names}
-        found.append(Zip(**values))
-    missing = [name for name in names if name not in sizes]
-    if missing or not names:
-        raise ValueError(
-            "padded needs the names of the axes that hold widths, as in padded(problem_fn, axes, 'width'); "
-            + (f"no axis is called {missing[0]!r}" if missing else "got none")
-        )
-    return PaddedProblem(problem_fn, sizes), found
-
-
-def _widths(item: Argument) -> np.ndarray:
-    array = np.asarray(item.values)
-    if not np.issubdtype(array.dtype, np.integer):
-        raise TypeError(f"widths of axis {item.name!r} must be a list of integers to be padded, got {describe(array)}")
-    if array.min() < 1:
-        raise ValueError(f"widths of axis {item.name!r} must be >= 1, got {array.tolist()}")
-    return array

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..grid._axes import Blocks, cut
-from ..planning._fingerprint import FIRST, first_problem
+from ..grid._blocks import Blocks, cut
+from ..planning._differences import FIRST
+from ..planning._fingerprint import first_problem
 from ..planning._plan import Plan
 from ..planning._source import short
 from ..running._execute import Program

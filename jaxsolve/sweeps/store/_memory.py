@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from ..._revision import revision
 from ..grid._axes import Zip
-from ..planning._fingerprint import differences
+from ..planning._differences import differences
 from ..planning._plan import Plan
 from ..planning._source import PACKAGE
 from ..running._runner import Batch, Origin

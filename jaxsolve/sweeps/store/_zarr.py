@@ -15,7 +15,8 @@ import numpy as np
 
 from ..._checks import describe
 from .._progress import Stopped
-from ..planning._fingerprint import plan_facts, require_same_plan, require_same_problem
+from ..planning._differences import require_same_plan, require_same_problem
+from ..planning._fingerprint import plan_facts
 from ..planning._plan import Plan
 from ..running._execute import Program
 from ..running._runner import Batch, Origin
