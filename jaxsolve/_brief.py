@@ -55,9 +55,8 @@ def lean_jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
     return call
 
 
-@functools.cache
-def brief_jit(function: Callable[..., Any], *, optimise: bool = True) -> Callable[..., Any]:
-    """Compiles for one call or a few. The program must stand alone, not within another one: see `traced`.
+def brief_options(*, optimise: bool) -> dict[str, Any]:
+    """The arguments of `jax.jit` for a program that is compiled for one call or a few, and stands alone.
 
     XLA's older code for fused loops compiles in 0.6 of the time; jaxlib 0.11 has none. Without optimising it is a
     third, and the program as fast where it is products of matrices.
@@ -65,4 +64,10 @@ def brief_jit(function: Callable[..., Any], *, optimise: bool = True) -> Callabl
     options: dict[str, Any] = {} if optimise else {"xla_backend_optimization_level": 0}
     if jaxlib.version.__version_info__ < (0, 11):
         options |= {"xla_cpu_parallel_codegen_split_count": "1", "xla_cpu_use_fusion_emitters": False}
-    return lean_jit(function, **({"compiler_options": options} if options and jax.default_backend() == "cpu" else {}))
+    return {"compiler_options": options} if options and jax.default_backend() == "cpu" else {}
+
+
+@functools.cache
+def brief_jit(function: Callable[..., Any], *, optimise: bool = True) -> Callable[..., Any]:
+    """Compiles for one call or a few. The program must stand alone, not within another one: see `traced`."""
+    return lean_jit(function, **brief_options(optimise=optimise))

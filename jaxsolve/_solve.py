@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ._brief import brief_jit, lean_jit, raised_in_equinox, split, traced, whole
+from ._brief import brief_jit, brief_options, lean_jit, raised_in_equinox, split, traced, whole
 from ._checks import concrete, describe, require_flag
 from ._dynamics import (
     AbstractDynamics,
@@ -42,6 +42,9 @@ TIMES_AT_ONCE = 8
 # Python takes as long as many steps of theirs. Others are looked at after the first round, then ever less often, as
 # long as it takes less than so many seconds from look to look.
 SMALL, ROUNDS, PATIENCE = 1_000_000, 16, 0.25
+# The start of a small march, and what is observed of so many numbers times samples times times, is computed in less
+# time than it takes to optimise the program for that.
+FEW = 10_000_000
 
 
 class SolveError(RuntimeError):
@@ -259,10 +262,14 @@ def _trajectory(dynamics, observables, ts, row, observed, t_end, result, stats, 
     )
 
 
-@functools.partial(jax.jit, static_argnums=0)
 def _init(rest, arrays, ts):
     problem, dynamics = whole(rest, arrays)
     return dynamics.init(problem, jnp.atleast_1d(ts))
+
+
+@functools.cache
+def _init_program(optimise: bool) -> Any:
+    return jax.jit(_init, static_argnums=0, **({} if optimise else brief_options(optimise=False)))
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -275,18 +282,23 @@ def _advance(rest, arrays, state, rounds: Int[Array, ""]):
     return jax.lax.while_loop(going, onward, (state, jnp.zeros_like(rounds)))[0]
 
 
-@lean_jit
 def _finish(problem, dynamics, observables, ts, state) -> Ended:
     found = _of_march(problem, dynamics, observables, ts, dynamics.finish(problem, state))
     return found, result_code(found.result)
 
 
+@functools.cache
+def _finish_program(optimise: bool) -> Any:
+    return lean_jit(_finish) if optimise else brief_jit(_finish, optimise=False)
+
+
 def _march(problem, dynamics, ts, observables, progress: bool | None) -> Ended:
     """A run in three programs: what is observed does not compile the steps anew, and Python sees where it is."""
     parts = split((problem, dynamics))
-    rounds = ROUNDS if sum(leaf.size for leaf in parts[1]) * len(problem.x) <= SMALL else 1
+    size = sum(leaf.size for leaf in parts[1]) * len(problem.x)
+    rounds = ROUNDS if size <= SMALL else 1
     try:
-        state = _init(*parts, ts)
+        state = _init_program(size > SMALL)(*parts, ts)
         with shown(progress, dynamics.name, ts.size) as show:
             while not bool(state.done):
                 begin = time.perf_counter()
@@ -297,7 +309,7 @@ def _march(problem, dynamics, ts, observables, progress: bool | None) -> Ended:
         if raised_in_equinox(error):
             _march_inside(problem, dynamics, ts, observables)
         raise
-    return _finish(problem, dynamics, observables, ts, state)
+    return _finish_program(size * ts.size > FEW)(problem, dynamics, observables, ts, state)
 
 
 # Digits below which a run's own check of itself says little.

@@ -113,7 +113,7 @@ def test_errors_within_a_run_are_said_in_their_own_words(form):
 def test_what_is_observed_does_not_compile_the_steps_anew():
     net = nets.MLP(3, 4, 1, 1, "tanh", scaling=nets.Scaling.ntk(), key=jr.key(0))
     problem = Problem(net, cases.inputs(jr.key(0)), cases.inputs(jr.key(0), 4, 1))
-    programs: Any = (solving._init, solving._advance)
+    programs: Any = (solving._init_program(False), solving._advance)
     compiled = lambda: tuple(of._cache_size() for of in programs)
     run = lambda rtol, *watched: solve(problem, GradientFlow(rtol=rtol), [0.1, 0.2], observe=watched)
     run(1e-3, observe.outputs())
