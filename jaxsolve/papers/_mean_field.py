@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from .._problem import Problem
 from ..dynamics import Descent, RichLimit
@@ -86,7 +86,7 @@ class Training(NamedTuple):
         y = jnp.where(half, 1.0, -1.0)[:, None]
         return x.astype(y.dtype), y
 
-    def __call__(self, richness: Array, width: int, seed: Array) -> Problem:
+    def __call__(self, richness: Array, width: int, seed: Int[ArrayLike, ""]) -> Problem:
         """Their gamma_0 is the richness: f is divided by it, and rates are multiplied by its square and the width."""
         x, y = self.data()
         multiplier = np.array([self.slope / self.dimension**0.5, *[width**-0.5] * (self.depth - 1), 1 / width])
