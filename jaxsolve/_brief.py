@@ -37,24 +37,6 @@ def raised_in_equinox(error: Exception) -> bool:
     return "_EquinoxRuntimeError" in str(error)
 
 
-def lean_jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """`eqx.filter_jit`, called in less time where all that is given is arrays. Inside a trace it has no advantage."""
-    of_arrays, of_others = jax.jit(function, **options), eqx.filter_jit(function, **options)
-
-    def call(*arguments: Any) -> Any:
-        # To tell arrays from the rest, in Python, takes as long as a small program.
-        if not all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(arguments)):
-            return of_others(*arguments)
-        try:
-            return jax.block_until_ready(of_arrays(*arguments))
-        except (jax.errors.JaxRuntimeError, ValueError) as error:
-            if not raised_in_equinox(error):
-                raise
-        return of_others(*arguments)
-
-    return call
-
-
 def brief_options(*, optimise: bool) -> dict[str, Any]:
     """The arguments of `jax.jit` for a program that is compiled for one call or a few, and stands alone.
 
@@ -69,5 +51,22 @@ def brief_options(*, optimise: bool) -> dict[str, Any]:
 
 @functools.cache
 def brief_jit(function: Callable[..., Any], *, optimise: bool = True) -> Callable[..., Any]:
-    """Compiles for one call or a few. The program must stand alone, not within another one: see `traced`."""
-    return lean_jit(function, **brief_options(optimise=optimise))
+    """`eqx.filter_jit` for one call or a few, and called in less time where all that is given is arrays.
+
+    The program must stand alone, not within another one: see `traced`.
+    """
+    options = brief_options(optimise=optimise)
+    of_arrays, of_others = jax.jit(function, **options), eqx.filter_jit(function, **options)
+
+    def call(*arguments: Any) -> Any:
+        # To tell arrays from the rest, in Python, takes as long as a small program.
+        if not all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(arguments)):
+            return of_others(*arguments)
+        try:
+            return jax.block_until_ready(of_arrays(*arguments))
+        except (jax.errors.JaxRuntimeError, ValueError) as error:
+            if not raised_in_equinox(error):
+                raise
+        return of_others(*arguments)
+
+    return call

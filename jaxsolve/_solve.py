@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ._brief import brief_jit, brief_options, lean_jit, raised_in_equinox, split, traced, whole
+from ._brief import brief_jit, brief_options, raised_in_equinox, split, traced, whole
 from ._checks import concrete, describe, require_flag
 from ._dynamics import (
     AbstractDynamics,
@@ -269,7 +269,7 @@ def _init(rest, arrays, ts):
 
 @functools.cache
 def _init_program(optimise: bool) -> Any:
-    return jax.jit(_init, static_argnums=0, **({} if optimise else brief_options(optimise=False)))
+    return jax.jit(_init, static_argnums=0, **brief_options(optimise=optimise))
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -285,11 +285,6 @@ def _advance(rest, arrays, state, rounds: Int[Array, ""]):
 def _finish(problem, dynamics, observables, ts, state) -> Ended:
     found = _of_march(problem, dynamics, observables, ts, dynamics.finish(problem, state))
     return found, result_code(found.result)
-
-
-@functools.cache
-def _finish_program(optimise: bool) -> Any:
-    return lean_jit(_finish) if optimise else brief_jit(_finish, optimise=False)
 
 
 def _march(problem, dynamics, ts, observables, progress: bool | None) -> Ended:
@@ -309,7 +304,7 @@ def _march(problem, dynamics, ts, observables, progress: bool | None) -> Ended:
         if raised_in_equinox(error):
             _march_inside(problem, dynamics, ts, observables)
         raise
-    return _finish_program(size * ts.size > FEW)(problem, dynamics, observables, ts, state)
+    return brief_jit(_finish, optimise=size * ts.size > FEW)(problem, dynamics, observables, ts, state)
 
 
 # Digits below which a run's own check of itself says little.
