@@ -75,8 +75,10 @@ LAZY = (
     "rich",
 )
 MAX_LINES = 350
-MAX_LINES_IN = {"jaxsolve/sweeps": 300, "jaxsolve/configs": 300}  # rooms of many modules
-MAX_LINES_IN |= dict.fromkeys(["jaxsolve", "tests", "benchmarks", ".ci"], MAX_LINES)
+MAX_LINES_IN = {
+    **dict.fromkeys(["jaxsolve", "tests", "benchmarks", ".ci"], MAX_LINES),
+    **dict.fromkeys(["jaxsolve/sweeps", "jaxsolve/configs"], 300),  # rooms of many modules
+}
 REASON = re.compile(r"^# long: \S.{9,}", re.MULTILINE)  # a line near the top of a file that may be longer
 NEAR_THE_TOP = 40  # lines
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from .. import nets
 from .._checks import describe, one_number
@@ -138,19 +138,25 @@ def ignores_gradient_scale(optimizer: Held, params: PyTree) -> bool | None:
     """
     with jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"):
         known = stand_in(optimizer).value
-        like = lambda *numbers: jax.tree.map(
-            lambda leaf: jnp.resize(jnp.array(numbers, leaf.dtype), leaf.shape), params
-        )
-        times = lambda factor, tree: jax.tree.map(lambda leaf: factor * leaf, tree)
-        where, gradient = like(1.0), times(MODEST, like(1.0, -2.0, 3.0))
+        where = jax.tree.map(lambda leaf: jnp.ones(leaf.shape, leaf.dtype), params)
+        gradient = jax.tree.map(_few, where)
         start = first_state(known, where)
-        nothing = known.update(times(0.0, where), start, where)[0]  # weight decay
+
+        def update(scale: float, state: PyTree) -> Float[Array, " params"]:
+            return ravel_pytree(known.update(jax.tree.map(lambda leaf: scale * leaf, gradient), state, where)[0])[0]
+
+        nothing = update(0.0, start)  # weight decay
         for state in (at_count(start, count) for count in counts_of(start)):
-            updates = (known.update(times(scale, gradient), state, where)[0] for scale in (1.0, 2.0))
-            one, two = (jnp.linalg.norm(ravel_pytree(update)[0] - ravel_pytree(nothing)[0]) for update in updates)
+            one, two = (jnp.linalg.norm(update(scale, state) - nothing) for scale in (1.0, 2.0))
             if one != 0:
                 return bool(two < DOUBLED * one)
     return None
+
+
+def _few(leaf: Array) -> Array:
+    """A gradient of three numbers at most: more of them would be cut by their norm, smaller ones be below any eps."""
+    numbers = MODEST * jnp.array([1.0, -2.0, 3.0], leaf.dtype)[: leaf.size]
+    return jnp.zeros(leaf.size, leaf.dtype).at[: numbers.size].set(numbers).reshape(leaf.shape)
 
 
 def first_state(optimizer: optax.GradientTransformation, params: PyTree) -> PyTree:
@@ -158,7 +164,7 @@ def first_state(optimizer: optax.GradientTransformation, params: PyTree) -> PyTr
     try:
         with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
             return optimizer.init(params)
-    except Exception as error:
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise ValueError(
             "the optimiser cannot start on the parameters of this network. Masks and labels must be functions of the "
             "parameters that return trees such as js.nets.partition(net)[0]; of f(params, x) these are lambda params: "

@@ -525,6 +525,16 @@ def test_mup_with_another_kind_of_optimiser_raises(factory, adam, advice):
         )
 
 
+def test_the_kind_of_an_optimiser_does_not_depend_on_the_width():
+    """Of a gradient in every parameter of a wide network clipping would see the size, and nothing else."""
+    clipped = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.01))
+    net = nets.MLP(3, 256, 2, 1, scaling=nets.Scaling.mup(), key=jr.key(0))
+    problem = cases.problem(net, jr.key(1))
+    assert solve(problem, Descent(clipped, rate=0.01), [0.02]).stats.steps == 2
+    with pytest.raises(ValueError, match="like Adam"):
+        solve(problem, Descent(optax.rmsprop(0.01), rate=0.01), [0.02])
+
+
 def _two_rates(factory, labels):
     return optax.multi_transform({"slow": factory(0.01), "fast": factory(0.1)}, labels)
 
