@@ -42,9 +42,10 @@ TIMES_AT_ONCE = 8
 # Python takes as long as many steps of theirs. Others are looked at after the first round, then ever less often, as
 # long as it takes less than so many seconds from look to look.
 SMALL, ROUNDS, PATIENCE = 1_000_000, 16, 0.25
-# The start of a small march, and what is observed of so many numbers times samples times times, is computed in less
-# time than it takes to optimise the program for that.
-FEW = 10_000_000
+# The start of a march of so many numbers held times numbers of the inputs, and with times, too, what is observed, is
+# computed in less time than it takes to optimise the program for that. Inputs count by their size: without optimising,
+# convolutions take up to fifty times as long, and each weight meets many pixels.
+FEW = 5_000_000
 
 
 class SolveError(RuntimeError):
@@ -290,10 +291,10 @@ def _finish(problem, dynamics, observables, ts, state) -> Ended:
 def _march(problem, dynamics, ts, observables, progress: bool | None) -> Ended:
     """A run in three programs: what is observed does not compile the steps anew, and Python sees where it is."""
     parts = split((problem, dynamics))
-    size = sum(leaf.size for leaf in parts[1]) * len(problem.x)
-    rounds = ROUNDS if size <= SMALL else 1
+    held = sum(leaf.size for leaf in parts[1])
+    rounds, work = ROUNDS if held * len(problem.x) <= SMALL else 1, held * problem.x.size
     try:
-        state = _init_program(size > SMALL)(*parts, ts)
+        state = _init_program(work > FEW)(*parts, ts)
         with shown(progress, dynamics.name, ts.size) as show:
             while not bool(state.done):
                 begin = time.perf_counter()
@@ -304,7 +305,7 @@ def _march(problem, dynamics, ts, observables, progress: bool | None) -> Ended:
         if raised_in_equinox(error):
             _march_inside(problem, dynamics, ts, observables)
         raise
-    return brief_jit(_finish, optimise=size * ts.size > FEW)(problem, dynamics, observables, ts, state)
+    return brief_jit(_finish, optimise=work * ts.size > FEW)(problem, dynamics, observables, ts, state)
 
 
 # Digits below which a run's own check of itself says little.

@@ -122,3 +122,13 @@ def test_what_is_observed_does_not_compile_the_steps_anew():
     assert compiled() == before
     run(1e-2, observe.kernel_norm())  # a tolerance is part of the program
     assert compiled() == tuple(count + 1 for count in before)
+
+
+def test_only_what_takes_a_moment_is_not_optimised():
+    """By the size of the inputs as well: convolutions, which meet every pixel, would take fifty times as long."""
+    count = lambda: [solving._init_program(optimise)._cache_size() for optimise in (False, True)]
+    for size, grown in ((4, [1, 0]), (400, [0, 1])):
+        net = nets.MLP(size, 4, 1, 1, "tanh", scaling=nets.Scaling.ntk(), key=jr.key(0))
+        before = count()
+        solve(Problem(net, jnp.ones((4, size)), jnp.ones((4, 1))), GradientFlow(rtol=2e-3), [0.1])
+        assert [now - then for now, then in zip(count(), before, strict=True)] == grown

@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..._brief import brief_options
 from ..._checks import concrete
 from ..running._builder import Builder
 from . import _source as source
@@ -218,8 +217,7 @@ def first_problem(plan: Plan) -> dict[str, list[Any]]:
     group = plan.groups[0]
     plan.check([group])
     builder = Builder(plan.problem_fn, plan.dynamics, group)
-    arrays = lambda cell: eqx.filter(builder.lane(builder.leaves(cell))[0], eqx.is_inexact_array)
-    made = jax.jit(arrays, **brief_options(optimise=False))
+    made = jax.jit(lambda cell: eqx.filter(builder.lane(builder.leaves(cell))[0], eqx.is_inexact_array))
     leaves = jax.tree_util.tree_leaves_with_path(made(builder.cell))
     return {jax.tree_util.keystr(path, simple=True, separator="."): _numbers(np.asarray(leaf)) for path, leaf in leaves}
 
