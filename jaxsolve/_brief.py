@@ -41,11 +41,12 @@ def brief_options(*, optimise: bool) -> dict[str, Any]:
     """The arguments of `jax.jit` for a program that is compiled for one call or a few, and stands alone.
 
     XLA's older code for fused loops compiles in 0.6 of the time; jaxlib 0.11 has none. Without optimising it is a
-    third, and the program as fast where it is products of matrices.
+    third, in one part, and the program as fast where it is products of matrices.
     """
     options: dict[str, Any] = {} if optimise else {"xla_backend_optimization_level": 0}
     if jaxlib.version.__version_info__ < (0, 11):
-        options |= {"xla_cpu_parallel_codegen_split_count": "1", "xla_cpu_use_fusion_emitters": False}
+        options |= {"xla_cpu_use_fusion_emitters": False}
+        options |= {} if optimise else {"xla_cpu_parallel_codegen_split_count": "1"}
     return {"compiler_options": options} if options and jax.default_backend() == "cpu" else {}
 
 

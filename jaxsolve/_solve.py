@@ -1,7 +1,5 @@
 """The first verb: one problem, one dynamics, one trajectory."""
 
-import functools
-import time
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ._brief import brief_jit, brief_options, raised_in_equinox, split, traced, whole
+from ._brief import brief_jit, raised_in_equinox, traced
 from ._checks import concrete, describe, require_flag
 from ._dynamics import (
     AbstractDynamics,
@@ -23,7 +21,7 @@ from ._dynamics import (
     resolve,
     View,
 )
-from ._march import march
+from ._march import is_brief, last_state, march
 from ._memory import memory_for
 from ._problem import Problem, require_problem
 from ._results import FIRST_FAILURE, result_code, RESULT_NAMES, result_names, RESULTS
@@ -38,14 +36,6 @@ from .until import fits
 Ended = tuple[Trajectory, Int[Array, ""]]
 # Times observed together, to bound the memory of kernels.
 TIMES_AT_ONCE = 8
-# Most small marches (numbers held times samples) end within so many rounds of a chunk of steps; to look at a state from
-# Python takes as long as many steps of theirs. Others are looked at after the first round, then ever less often, as
-# long as it takes less than so many seconds from look to look.
-SMALL, ROUNDS, PATIENCE = 1_000_000, 16, 0.25
-# The start of a march of so many numbers held times numbers of the inputs, and with times, too, what is observed, is
-# computed in less time than it takes to optimise the program for that. Inputs count by their size: without optimising,
-# convolutions take up to fifty times as long, and each weight meets many pixels.
-FEW = 5_000_000
 
 
 class SolveError(RuntimeError):
@@ -263,26 +253,6 @@ def _trajectory(dynamics, observables, ts, row, observed, t_end, result, stats, 
     )
 
 
-def _init(rest, arrays, ts):
-    problem, dynamics = whole(rest, arrays)
-    return dynamics.init(problem, jnp.atleast_1d(ts))
-
-
-@functools.cache
-def _init_program(optimise: bool) -> Any:
-    return jax.jit(_init, static_argnums=0, **brief_options(optimise=optimise))
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _advance(rest, arrays, state, rounds: Int[Array, ""]):
-    """The state after so many times the dynamics' chunk of steps, or at the end of the run."""
-    problem, dynamics = whole(rest, arrays)
-    chunk = jnp.asarray(dynamics.chunk)
-    going = lambda carry: ~carry[0].done & (carry[1] < rounds)
-    onward = lambda carry: (dynamics.advance(problem, carry[0], chunk), carry[1] + 1)
-    return jax.lax.while_loop(going, onward, (state, jnp.zeros_like(rounds)))[0]
-
-
 def _finish(problem, dynamics, observables, ts, state) -> Ended:
     found = _of_march(problem, dynamics, observables, ts, dynamics.finish(problem, state))
     return found, result_code(found.result)
@@ -290,22 +260,15 @@ def _finish(problem, dynamics, observables, ts, state) -> Ended:
 
 def _march(problem, dynamics, ts, observables, progress: bool | None) -> Ended:
     """A run in three programs: what is observed does not compile the steps anew, and Python sees where it is."""
-    parts = split((problem, dynamics))
-    held = sum(leaf.size for leaf in parts[1])
-    rounds, work = ROUNDS if held * len(problem.x) <= SMALL else 1, held * problem.x.size
     try:
-        state = _init_program(work > FEW)(*parts, ts)
         with shown(progress, dynamics.name, ts.size) as show:
-            while not bool(state.done):
-                begin = time.perf_counter()
-                state = _advance(*parts, state, jnp.asarray(rounds))
-                show(state)
-                rounds = 4 * rounds if time.perf_counter() - begin < PATIENCE else rounds
+            state = last_state(problem, dynamics, ts, show)
     except (jax.errors.JaxRuntimeError, ValueError) as error:
         if raised_in_equinox(error):
             _march_inside(problem, dynamics, ts, observables)
         raise
-    return brief_jit(_finish, optimise=work * ts.size > FEW)(problem, dynamics, observables, ts, state)
+    optimise = not is_brief(problem, times=ts.size)
+    return brief_jit(_finish, optimise=optimise)(problem, dynamics, observables, ts, state)
 
 
 # Digits below which a run's own check of itself says little.

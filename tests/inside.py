@@ -4,7 +4,7 @@ A name belongs here only if public ones do not reach what is tested.
 """
 
 # A long march says where it is; tests do not wait for it.
-from jaxsolve import _shown as shown, _solve as solving
+from jaxsolve import _march as marching, _shown as shown
 
 # What gives networks with a backward rule of their own a forward one: a rule that differs from the function shows it.
 from jaxsolve._both_ways import both_ways
@@ -24,6 +24,9 @@ from jaxsolve._diagnose._groups import adjacent, alignments
 # The rates of an optimiser enter the stability together with a Hessian.
 from jaxsolve._diagnose._response import response as optimiser_response
 from jaxsolve._diagnose._stability import critical_rate
+
+# Whether a program is optimised goes by this count.
+from jaxsolve._flop import looped
 
 # Exponential integrators stand on these functions: they are compared with mpmath, digit by digit.
 from jaxsolve._phi import finite_product, integrated_decay, phi
@@ -228,6 +231,8 @@ __all__ = [
     "kinds",
     "labels_draw",
     "linear_problem",
+    "looped",
+    "marching",
     "mean_over",
     "measured_for_choice",
     "stable_for_choice",
@@ -259,7 +264,6 @@ __all__ = [
     "safe_hypot",
     "shown",
     "simulate_draw",
-    "solving",
     "slope",
     "structured",
     "tilings",

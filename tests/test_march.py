@@ -5,6 +5,7 @@ import re
 import types
 from typing import Any
 
+import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -27,8 +28,9 @@ from jaxsolve import (
     solve,
     until,
 )
+from jaxsolve.integrators import FunctionSpace
 from tests import cases
-from tests.inside import shown, solving
+from tests.inside import looped, marching, shown
 
 
 MODES = cases.modes([2.0, -1.0], [1.0, 3.0])
@@ -88,7 +90,7 @@ def test_a_long_march_says_where_it_is(monkeypatch, capsys):
     ticks = itertools.count()
     monkeypatch.setattr(shown, "time", types.SimpleNamespace(monotonic=lambda: float(next(ticks))))
     followed = lambda: solve(MODES, Descent(optax.sgd(0.001)), [0.0, 0.5, 60.0])
-    monkeypatch.setattr(solving, "PATIENCE", 0.0)  # looks stay as close as the first two
+    monkeypatch.setattr(marching, "PATIENCE", 0.0)  # looks stay as close as the first two
     run = followed()
     said = re.findall(r"Descent\(sgd\): (\d+) steps in (\d+) s, at (\d) of 3 times\n", capsys.readouterr().err)
     assert [seconds for _, seconds, _ in said[:3]] == ["10", "20", "40"]
@@ -113,7 +115,7 @@ def test_errors_within_a_run_are_said_in_their_own_words(form):
 def test_what_is_observed_does_not_compile_the_steps_anew():
     net = nets.MLP(3, 4, 1, 1, "tanh", scaling=nets.Scaling.ntk(), key=jr.key(0))
     problem = Problem(net, cases.inputs(jr.key(0)), cases.inputs(jr.key(0), 4, 1))
-    programs: Any = (solving._init_program(False), solving._advance)
+    programs: Any = (marching._init_program(False), marching._advance_program(False))
     compiled = lambda: tuple(of._cache_size() for of in programs)
     run = lambda rtol, *watched: solve(problem, GradientFlow(rtol=rtol), [0.1, 0.2], observe=watched)
     run(1e-3, observe.outputs())
@@ -124,11 +126,43 @@ def test_what_is_observed_does_not_compile_the_steps_anew():
     assert compiled() == tuple(count + 1 for count in before)
 
 
-def test_only_what_takes_a_moment_is_not_optimised():
-    """By the size of the inputs as well: convolutions, which meet every pixel, would take fifty times as long."""
-    count = lambda: [solving._init_program(optimise)._cache_size() for optimise in (False, True)]
-    for size, grown in ((4, [1, 0]), (400, [0, 1])):
-        net = nets.MLP(size, 4, 1, 1, "tanh", scaling=nets.Scaling.ntk(), key=jr.key(0))
-        before = count()
-        solve(Problem(net, jnp.ones((4, size)), jnp.ones((4, 1))), GradientFlow(rtol=2e-3), [0.1])
-        assert [now - then for now, then in zip(count(), before, strict=True)] == grown
+IMAGES = jax.ShapeDtypeStruct((2, 3, 8, 8), jnp.float32)
+WINDOWS = jax.ShapeDtypeStruct((5, 3, 3, 3), jnp.float32)
+ROWS = jax.ShapeDtypeStruct((7, 3, 4), jnp.float32)
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "numbers"),
+    [
+        (jnp.tanh, [ROWS], 84),
+        (lambda x, y: jnp.einsum("nik,mjk->nimj", x, y), [ROWS, ROWS], 21**2),  # a product: what it returns
+        (lambda x: jnp.einsum("nik,njk->nij", x, x), [ROWS], 7 * 9 * 4),  # of matrices that stand in loops
+        (lambda x, w: jax.lax.conv(x, w, (2, 2), "SAME"), [IMAGES, WINDOWS], 2 * 5 * 16 * 27),
+        (lambda x: jax.lax.scan(lambda c, row: (c + jnp.sum(row), None), 0.0, x)[0], [ROWS], 7 * (12 + 1)),
+        (jax.jit(jnp.tanh), [ROWS], 84),
+    ],
+)
+def test_numbers_computed_in_loops(function, given, numbers):
+    assert looped(jax.make_jaxpr(function)(*given)) == numbers
+
+
+def test_only_what_takes_a_moment_is_not_optimised(monkeypatch):
+    """Convolutions of as many weights take fifty times as long without, products of matrices no longer."""
+    scaling = nets.Scaling.ntk()
+    dense = nets.MLP(196, 32, 1, 1, "tanh", scaling=scaling, key=jr.key(0))
+    convolutions = nets.ConvNet((1, 14, 14), 8, 1, "tanh", scaling=scaling, key=jr.key(0))
+    brief = lambda net, n: marching.is_brief(Problem(net, jnp.ones((n, *net.in_shape)), jnp.ones((n, 1))))
+    assert [brief(dense, 40), brief(convolutions, 4), brief(convolutions, 40)] == [True, True, False]
+
+    problem = Problem(MODES.net, MODES.x, MODES.y)
+    kinds = ("_init_program", "_advance_program")
+    programs: Any = [getattr(marching, kind)(flag) for kind in kinds for flag in (False, True)]
+    for most, flow, grown in (
+        (10**9, GradientFlow(diffrax.Tsit5(), rtol=2e-3), [1, 0, 1, 0]),
+        (10**9, GradientFlow(FunctionSpace(), rtol=2e-3), [1, 0, 0, 1]),  # long steps
+        (0, GradientFlow(FunctionSpace(), rtol=3e-3), [0, 1, 1, 0]),
+    ):
+        monkeypatch.setattr(marching, "FEW", most)
+        before = [program._cache_size() for program in programs]
+        solve(problem, flow, [0.1])
+        assert [of._cache_size() - then for of, then in zip(programs, before, strict=True)] == grown

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
 
+from .._brief import brief_jit, traced
 from .._checks import concrete, describe, require_key, require_size
 from ._dataset import Dataset
 
@@ -102,10 +103,15 @@ def draw(key: PRNGKeyArray, available: int, counts: tuple[int, int | None], wher
     if first > available or first + second > available:
         asked = f"{first}" if not counts[1] else f"{first} + {second} = {first + second}"
         raise ValueError(f"{asked} samples were asked for, but there are {available} {where}; ask for fewer")
-    order = jax.random.permutation(key, available)
+    shuffle = _shuffled if traced(key, jax.random.key_data(key)) else brief_jit(_shuffled, optimise=False)
+    order = shuffle(key, available)
     known = concrete(order)
     order = order if known is None else known  # NumPy indices pick bytes, see `_take`
     return order[:first], order[first : first + second]
+
+
+def _shuffled(key: PRNGKeyArray, count: int) -> _Indices:
+    return jax.random.permutation(key, count)
 
 
 def split_at_random(images: Images, request: Request, *, brightest: int, name: str) -> Dataset:

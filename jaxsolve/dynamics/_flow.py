@@ -123,9 +123,9 @@ class AbstractFlow(AbstractMarching):
             terms, zero, ts[-1], y, system.first_step(), None, solver.func, solver.error_order(terms)
         )
         solver_state = solver.init(terms, zero, t_next, y, None)
-        _, _, dense, _, _ = eqx.filter_eval_shape(
-            solver.step, terms, zero, t_next, y, None, solver_state, jnp.array(False)
-        )
+        dense: PyTree = ()
+        if self.until is not None:
+            dense = eqx.filter_eval_shape(solver.step, terms, zero, t_next, y, None, solver_state, jnp.array(False))[2]
         alive = jnp.isfinite(system.view(zero, y).loss) & all_finite(terms.vf(zero, y, None))
         result = RESULTS.where(alive, RESULTS.successful, RESULTS.diverged)
         lost = system.lost(y)
@@ -145,7 +145,7 @@ class AbstractFlow(AbstractMarching):
             controller_state=controller_state,
             made_jump=jnp.array(False),
             t_before=zero,
-            dense=self._kept(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), dense)),
+            dense=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), dense),
             saves=saves,
             steps=jnp.zeros((), int),
             rejected=jnp.zeros((), int),
@@ -154,10 +154,6 @@ class AbstractFlow(AbstractMarching):
             result=RESULTS.where(met, RESULTS.event, result),
         )
         return jax.tree.map(jnp.asarray, state)
-
-    def _kept(self, dense: PyTree) -> PyTree:
-        """What a state holds of a step's interpolation, which may be as large as a kernel."""
-        return () if self.until is None else dense
 
     def advance(self, problem: Problem, state: FlowState, n: Int[Array, ""]) -> FlowState:
         return jax.lax.fori_loop(0, n, lambda _, s: self._step(problem, s), state)
@@ -215,7 +211,8 @@ class AbstractFlow(AbstractMarching):
             controller_state=controller_state,
             made_jump=made_jump,
             t_before=jnp.where(accept, t, state.t_before),
-            dense=chosen(accept, self._kept(dense), state.dense),
+            # It may be as large as a kernel.
+            dense=() if self.until is None else chosen(accept, dense, state.dense),
             saves=state.saves,
             steps=steps,
             rejected=rejected,

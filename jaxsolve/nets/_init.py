@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, Key
 
+from .._brief import brief_jit, traced
 from .._checks import concrete, describe, one_number, real_array, require_finite
 from .._safe import nonzero
 from ._padded import draw_normal, Kept
@@ -124,6 +125,12 @@ def draw_biases(shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Vector
 
 
 def _draw_normal(shapes: Shapes, key) -> list[Array]:
+    # Drawn one by one, each shape is compiled by itself, in all for longer than a small problem is solved.
+    draw = _normal if traced((shapes, key), jr.key_data(key)) else brief_jit(_normal, optimise=False)
+    return draw(shapes, key)
+
+
+def _normal(shapes: Shapes, key) -> list[Array]:
     keys = jr.split(jr.fold_in(key, 0), len(shapes.weights))
     return [
         draw_normal(k, shape, kept, shapes.dtype)
