@@ -124,18 +124,17 @@ def draw_biases(shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Vector
     )
 
 
-def _draw_normal(shapes: Shapes, key) -> list[Array]:
-    # Drawn one by one, each shape is compiled by itself, in all for longer than a small problem is solved.
-    draw = _normal if traced((shapes, key), jr.key_data(key)) else brief_jit(_normal, optimise=False)
-    return draw(shapes, key)
-
-
-def _normal(shapes: Shapes, key) -> list[Array]:
+def _draw_normal(shapes: Shapes, key: Key[Array, ""]) -> list[Array]:
     keys = jr.split(jr.fold_in(key, 0), len(shapes.weights))
     return [
         draw_normal(k, shape, kept, shapes.dtype)
         for k, shape, kept in zip(keys, shapes.weights, shapes.kept, strict=True)
     ]
+
+
+def _gaussian(shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
+    weights = tuple(s * g for s, g in zip(scaling.sigma, _draw_normal(shapes, key), strict=True))
+    return Start(weights, draw_biases(shapes, scaling, key))
 
 
 class Gaussian(AbstractInit):
@@ -149,8 +148,10 @@ class Gaussian(AbstractInit):
     """
 
     def __call__(self, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
-        weights = tuple(s * g for s, g in zip(scaling.sigma, _draw_normal(shapes, key), strict=True))
-        return Start(weights, draw_biases(shapes, scaling, key))
+        # Drawn one by one, each shape is compiled by itself: in all for longer than a small problem is solved.
+        inside = traced((shapes, scaling, key), jr.key_data(key))
+        draw = _gaussian if inside else brief_jit(_gaussian, optimise=False)
+        return draw(shapes, scaling, key)
 
 
 class Sphere(AbstractInit):
