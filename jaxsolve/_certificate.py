@@ -77,8 +77,8 @@ class Certificate(eqx.Module):
     def remedy(self) -> str:
         """What makes the largest error smaller; of one run, with values."""
         steps = (
-            "Tighten rtol, or take a smoother loss or activation; docs/how-to-choose.md says what can be had where "
-            "there are kinks"
+            "Tighten rtol, or take another integrator, or a smoother loss or activation; docs/how-to-choose.md says "
+            "what can be had where there are kinks"
         )
         nodes = "Give more nodes"  # of a limit, which has no tolerance
         errors = {

@@ -68,13 +68,19 @@ class Comparison(eqx.Module):
             >>> bool(table.distance("RodFlow")[1] > 1e-3)
             True
         """
-        apart = np.asarray(self[name][observable]) - np.asarray(self[self.reference][observable])
+        trajectory, reference = self[name], self[self.reference]
+        # The reference also has the times of others; they are equal but for rounding.
+        rows = np.searchsorted(np.asarray(reference.ts), np.asarray(trajectory.ts) * (1 - SAME))
+        apart = np.asarray(trajectory[observable]) - np.asarray(reference[observable])[rows]
         return np.linalg.norm(apart.reshape(len(apart), -1), axis=1)
 
     def __repr__(self) -> str:
         lines = [f"Comparison with {self.reference}: largest error over time, relative to the largest value"]
         for name, errors in self.errors.items():
             lines.append(f"  {name}: " + ", ".join(f"{key} {float(value):.1e}" for key, value in errors.items()))
+        for name, trajectory in self.trajectories.items():
+            if trajectory.t_end < trajectory.ts[-1] * (1 - SAME):
+                lines.append(f"  {name} ended at t = {float(trajectory.t_end):.4g}: later rows hold its state there")
         return "\n".join(lines)
 
 
@@ -89,7 +95,8 @@ def compare(
 
     Dynamics that round times to their steps (`Descent`) are compared at the times they round to; two of them, at times
     that are steps of both. Trajectories have one row per time, also where `ts` is one time; the reference has those of
-    all others.
+    all others. After an `until` has been met, rows hold the state at that event: they are compared with what the others
+    are at the times asked for.
 
     Arguments:
         problem, ts, observe: as for `solve`; nothing may be traced.

@@ -106,6 +106,15 @@ def test_descent_is_compared_at_the_times_it_rounds_to():
 
 
 @pytest.mark.x64_only
+def test_distances_are_at_the_times_of_each():
+    table = _table()  # of which the reference has more
+    for name in ("Descent(sgd) #1", "Descent(sgd) #2"):
+        exact = solve(_line(), theory.TwoLayerLine(), table[name].ts, observe=observe.outputs())["outputs"]
+        apart = np.asarray(table[name]["outputs"] - exact)
+        np.testing.assert_allclose(table.distance(name, "outputs"), np.sqrt(np.sum(apart**2, axis=(1, 2))), rtol=1e-9)
+
+
+@pytest.mark.x64_only
 def test_a_reference_that_rounds_is_met_at_its_own_times():
     dynamics = [Descent(optax.sgd(0.05)), theory.TwoLayerLine(), Descent(optax.sgd(0.005))]
     table = compare(_line(), dynamics, TS, observe=observe.outputs())
@@ -126,6 +135,10 @@ def test_times_after_an_event():
     dynamics = [GradientFlow(until=condition), Descent(optax.sgd(1e-3), until=condition)]
     table = compare(cases.modes([2.0], [1.0]), dynamics, [0.0, 1.0, jnp.inf])
     assert table.errors["Descent(sgd)"]["loss"] < 2e-3
+    ends = {name: float(trajectory.t_end) for name, trajectory in table.trajectories.items()}
+    said = [f"  {name} ended at t = {end:.4g}: later rows hold its state there" for name, end in ends.items()]
+    assert repr(table).splitlines()[2:] == said
+    assert "ended" not in repr(compare(cases.modes([2.0], [1.0]), dynamics, [0.0, 0.1]))
 
 
 @pytest.mark.parametrize("dynamics", [[], [GradientFlow()]])

@@ -32,6 +32,8 @@ CRITICAL = Limit(1.0, "the step lowers the loss", "by definition; Kalra and Bark
 STABILITY = Limit(1.0, "beyond the edge of stability", "linear stability; Cohen et al. 2021 and, for Adam, 2022")
 # Runs at the edge hover about 1 (Cohen et al. 2021, section 2).
 EDGE = 0.9
+# So far beyond it a training does not hover, but jumps or diverges.
+BEYOND = 2.0
 # Within this factor of a limit, on either side, seeds and details decide.
 NEAR = 3.0
 # By less a loss may rise in the first steps of a training that goes well.

@@ -94,7 +94,10 @@ def _words(critical: float, ratio: float, adaptive: bool) -> str:
     if np.isnan(ratio):
         return step + "."
     kind = "preconditioned sharpness" if adaptive else "sharpness"
-    where = "it trains at the edge of stability" if ratio >= _limits.EDGE else "it is off the edge of stability"
+    where = "it is off the edge of stability"
+    if ratio >= _limits.EDGE:
+        beyond = ratio > _limits.BEYOND
+        where = "it is beyond the edge of stability" if beyond else "it trains at the edge of stability"
     return f"{step}; its {kind} is {ratio:.2g} of the largest stable one: {where}."
 
 

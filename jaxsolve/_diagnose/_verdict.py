@@ -130,6 +130,8 @@ def _layers(seen: Examined) -> str:
     moving = int(np.argmax(np.where(np.isfinite(update), update, -1)))
     still = int(np.argmin(np.where(np.isfinite(update), update, np.inf)))
     making = int(np.argmax(share))
+    if not update[moving] > 0:
+        return f"no group moves; {names[making]} makes {share[making]:.0%} of the kernel."
     return (
         f"{names[moving]} moves most ({update[moving]:.2g} of its size), {names[still]} least ({update[still]:.2g}); "
         f"{names[making]} makes {share[making]:.0%} of the kernel."

@@ -21,7 +21,7 @@ from ..until import AbstractCondition, fits
 from ._held import Held
 from ._optimizer import first_state, grows, ignores_gradient_scale, read_optimizer, require_scaling
 from ._saves import empty_saves, hold, Saves
-from ._schedule import AbstractSchedule, nearest_steps
+from ._schedule import AbstractSchedule, last_moving, nearest_steps
 from ._stopping import at_last_time, check_until, is_met
 from ._trees import all_finite, chosen
 
@@ -78,7 +78,7 @@ class Descent(AbstractMarching):
             observables are those of the inputs as they are.
         rate: the gradient-flow time that a step stands for, a number > 0 or a function of the steps made so far, such
             as the optimiser's own schedule. None if the optimiser shows it.
-        max_steps: steps before the run is given up; without `until` it is after the last one of a schedule that ends.
+        max_steps: steps before the run is given up; of a schedule that ends at zero, at most those before.
         divergence_factor: growth of the loss, > 1, at which a run has diverged; inf waits for overflow.
         factory, momentum: the former way of giving an optimiser, `Descent(optax.sgd, 0.1, momentum=0.9)`.
 
@@ -178,6 +178,12 @@ class Descent(AbstractMarching):
             return nearest_steps(self.schedule, ts, self.max_steps)
         return *nearest_step(ts, self._per_step(ts.dtype), self.max_steps), jnp.asarray(self.max_steps)
 
+    def _last(self, dtype: Any) -> Int[Array, ""]:
+        """The last step at which a condition may be met."""
+        if self.schedule is None:
+            return jnp.asarray(self.max_steps)
+        return last_moving(self.schedule, self.max_steps, dtype)
+
     def _after(self, state: "DescentState") -> tuple[Float[Array, ""], Float[Array, ""]]:
         """The time at the end of the next step, and what it has lost by rounding."""
         if self.schedule is None:
@@ -222,7 +228,7 @@ class Descent(AbstractMarching):
             optimizer_state=optimizer_state,
             limit=jnp.where(grows(optimizer, params), self._limit(problem, f, loss), jnp.inf),
             targets=targets,
-            last=last if self.until is None else jnp.asarray(self.max_steps),  # it may still be met
+            last=last if self.until is None else self._last(dtype),
             saves=saves,
             steps=jnp.zeros((), int),
             done=~alive | ~valid | met | saves.complete,

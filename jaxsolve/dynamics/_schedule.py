@@ -12,7 +12,8 @@ from ._held import Held
 
 
 # Rates are looked up so many at once: a loop that took them one by one would cost as much as a small network's steps.
-BLOCK = 1024
+# From the end, of which only the last ones are looked for, as many as will do.
+BLOCK, LAST_BLOCK = 1024, 2**16
 
 
 class AbstractSchedule(eqx.Module):
@@ -78,3 +79,16 @@ def nearest_steps(
     never = jnp.where(jnp.isinf(ts), ts, jnp.where(unknown, jnp.nan, finite))
     moving = jnp.where(start <= last, moving, max_steps)  # else the search has not come to the end
     return jnp.where(beyond, max_steps + 1, steps), jnp.where(beyond, never, times), moving
+
+
+def last_moving(schedule: AbstractSchedule, max_steps: int, dtype: jnp.dtype) -> Int[Array, ""]:
+    """The step after which a schedule stays at zero, up to `max_steps`: then no time passes, and nothing moves."""
+
+    def look(carry):
+        end, _ = carry
+        index = end - 1 - jnp.arange(LAST_BLOCK)
+        rates = jax.vmap(lambda step: schedule.rate(step, dtype))(index)
+        return end - LAST_BLOCK, jnp.max(jnp.where((index >= 0) & (rates != 0), index + 1, 0))
+
+    searching = lambda carry: (carry[0] > 0) & (carry[1] == 0)
+    return jax.lax.while_loop(searching, look, (jnp.asarray(max_steps), jnp.zeros((), int)))[1]

@@ -191,7 +191,9 @@ def test_stability_of_adam_is_preconditioned(linear_runs):
     assert "preconditioned" in linear_runs["adam"].text
 
 
-@pytest.mark.parametrize(("share", "words"), [(0.97, "trains at the edge"), (0.5, "is off the edge")])
+@pytest.mark.parametrize(
+    ("share", "words"), [(0.97, "trains at the edge"), (0.5, "is off the edge"), (2.2, "is beyond")]
+)
 def test_whether_it_trains_at_the_edge(share, words):
     largest = np.linalg.eigvalsh(_slopes(np.zeros(3))[0])[-1]
     report = _one_step(optax.sgd(jnp.asarray(share * 2 / largest)))  # one program for both

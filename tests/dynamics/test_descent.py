@@ -461,6 +461,20 @@ def test_times_after_the_last_step_stay_what_they_were():
     np.testing.assert_array_equal(trajectory.ts, [0.0, 1.0, *ts[2:]])
 
 
+@pytest.mark.parametrize("ts", [5.0, jnp.inf])
+def test_a_run_ends_with_its_schedule_if_its_condition_is_out_of_reach(ts):
+    """Steps of no rate lead nowhere; those after a pause do."""
+    going = lambda count: (count < 10) | (count >= 100_000) & (count < 100_020)
+    pause = lambda count: jnp.where(going(count), 0.05, 0.0)
+    for schedule, last in ((optax.cosine_decay_schedule(0.1, 30), 30), (pause, 100_020)):
+        runs = [
+            solve(cases.modes([1.0], [1.0]), Descent(optax.sgd(schedule), until=condition), ts, throw=False)
+            for condition in (until.loss_below(1e-12), until.loss_below(0.2))
+        ]
+        assert [run.result for run in runs] == [RESULTS.max_steps, RESULTS.event]
+        assert runs[0].stats.steps == last
+
+
 def test_a_million_rates_add_up_to_their_time_in_float32():
     """Plain sums would be off by 7e-3 of it, and blocks of rates by 1e-5."""
     to_float32 = lambda tree: jax.tree.map(lambda leaf: leaf.astype(jnp.float32), tree)

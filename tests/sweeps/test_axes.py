@@ -132,6 +132,11 @@ def _modes(**arguments):
         ([{"rate": [1.0]}, {"rate": [2.0]}], ValueError, r"a name of its own; \['rate'\] appear more than once"),
         ([{"rate": [1.0]}, Zip(rate=[2.0])], ValueError, r"\['rate'\] appear more than once"),
         (
+            {"rates": Zip(a=[1.0], b=[2.0])},
+            TypeError,
+            r"axis 'rates' is a Zip, which names its axes itself",
+        ),
+        (
             "rate",
             TypeError,
             r"axes must be a dict of named values, or a list of dicts and Zip\(\.\.\.\), got str 'rate'",

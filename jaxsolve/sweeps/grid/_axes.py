@@ -124,6 +124,11 @@ def _argument(name: str, values: Any) -> Argument:
         return _traced(name, np.arange(values.start, values.stop, values.step))
     if isinstance(values, np.ndarray | jax.Array):
         return _traced(name, values)
+    if isinstance(values, Zip):
+        raise TypeError(
+            f"axis {name!r} is a Zip, which names its axes itself: give a list, such as [Zip(a=[...], b=[...]), "
+            "{'seed': range(3)}]"
+        )
     if isinstance(values, str | Mapping) or not isinstance(values, Sequence):
         raise TypeError(f"the values of axis {name!r} must be a list, a range or a 1-D array, got {describe(values)}")
     if len(values) == 0:
