@@ -49,10 +49,11 @@ def is_brief(problem: Problem, times: int = 1) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _looped(rest: Any, shapes: tuple[jax.ShapeDtypeStruct, ...]) -> int:
-    """The numbers that a network and the derivatives of its outputs compute in loops of their own."""
+    """The numbers that a network, the derivatives of its outputs and a kernel compute in loops of their own."""
     problem = whole(rest, list(shapes))
     trained, *_ = eqx.filter_make_jaxpr(lambda problem: problem.outputs(problem.params))(problem)
-    found = looped(trained) * (1 + problem.y.shape[1])  # on the way back for each output, as for a kernel
+    found = looped(trained) * (1 + problem.y.shape[1])  # there, and back for each output
+    found += problem.y.size**2  # where two signals meet
     if problem.x_test is None:
         return found
     tested, *_ = eqx.filter_make_jaxpr(lambda problem: problem.test_outputs(problem.params))(problem)

@@ -153,6 +153,7 @@ def test_only_what_takes_a_moment_is_not_optimised(monkeypatch):
     convolutions = nets.ConvNet((1, 14, 14), 8, 1, "tanh", scaling=scaling, key=jr.key(0))
     brief = lambda net, n: marching.is_brief(Problem(net, jnp.ones((n, *net.in_shape)), jnp.ones((n, 1))))
     assert [brief(dense, 40), brief(convolutions, 4), brief(convolutions, 40)] == [True, True, False]
+    assert not brief(nets.MLP(2, 2, 1, 1, "tanh", scaling=scaling, key=jr.key(0)), 2500)  # of which a kernel is large
 
     problem = Problem(MODES.net, MODES.x, MODES.y)
     kinds = ("_init_program", "_advance_program")

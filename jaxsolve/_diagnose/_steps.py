@@ -94,10 +94,8 @@ def _words(critical: float, ratio: float, adaptive: bool) -> str:
     if np.isnan(ratio):
         return step + "."
     kind = "preconditioned sharpness" if adaptive else "sharpness"
-    where = "it is off the edge of stability"
-    if ratio >= _limits.EDGE:
-        beyond = ratio > _limits.BEYOND
-        where = "it is beyond the edge of stability" if beyond else "it trains at the edge of stability"
+    trains = "trains at" if ratio <= _limits.BEYOND else "is beyond"
+    where = f"it {trains if ratio >= _limits.EDGE else 'is off'} the edge of stability"
     return f"{step}; its {kind} is {ratio:.2g} of the largest stable one: {where}."
 
 
