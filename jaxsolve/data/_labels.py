@@ -103,15 +103,12 @@ def draw(key: PRNGKeyArray, available: int, counts: tuple[int, int | None], wher
     if first > available or first + second > available:
         asked = f"{first}" if not counts[1] else f"{first} + {second} = {first + second}"
         raise ValueError(f"{asked} samples were asked for, but there are {available} {where}; ask for fewer")
-    shuffle = _shuffled if traced(key, jax.random.key_data(key)) else brief_jit(_shuffled, optimise=False)
+    inside = traced(key, jax.random.key_data(key))
+    shuffle = jax.random.permutation if inside else brief_jit(jax.random.permutation, optimise=False)
     order = shuffle(key, available)
     known = concrete(order)
     order = order if known is None else known  # NumPy indices pick bytes, see `_take`
     return order[:first], order[first : first + second]
-
-
-def _shuffled(key: PRNGKeyArray, count: int) -> _Indices:
-    return jax.random.permutation(key, count)
 
 
 def split_at_random(images: Images, request: Request, *, brightest: int, name: str) -> Dataset:

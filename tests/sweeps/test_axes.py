@@ -131,11 +131,7 @@ def _modes(**arguments):
         ({"rate": [1j]}, TypeError, "a value of axis 'rate' is complex"),
         ([{"rate": [1.0]}, {"rate": [2.0]}], ValueError, r"a name of its own; \['rate'\] appear more than once"),
         ([{"rate": [1.0]}, Zip(rate=[2.0])], ValueError, r"\['rate'\] appear more than once"),
-        (
-            {"rates": Zip(a=[1.0], b=[2.0])},
-            TypeError,
-            r"axis 'rates' is a Zip, which names its axes itself",
-        ),
+        ({"rates": Zip(a=[1.0], b=[2.0])}, TypeError, "axis 'rates' is a Zip, which names its axes itself"),
         (
             "rate",
             TypeError,
