@@ -53,13 +53,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(", ".join(f"{key} {value}" for key, value in where.items()))
     found: dict[str, Any] = {
         "machine": where,
-        "quick": asked.quick,
-        "benchmarks": _kept(asked.json, where, asked.quick),
+        "benchmarks": _kept(asked.json, where),
     }
     for name in names:
         before = found["benchmarks"].get(name)
         for facts in _run(name, quick=asked.quick):
-            found["benchmarks"][name] = facts | {"commit": commit}
+            found["benchmarks"][name] = facts | {"commit": commit, "quick": asked.quick}
             if asked.json and before is None:  # after each row, so that an interruption loses none
                 _keep(asked.json, found)
         if asked.json:
@@ -74,12 +73,12 @@ def _keep(file: Path, found: dict[str, Any]) -> None:
     beside.replace(file)
 
 
-def _kept(file: Path | None, where: dict[str, Any], quick: bool) -> dict[str, Any]:
-    """What the file holds of the same machine, versions and part, so that one benchmark can be repeated."""
+def _kept(file: Path | None, where: dict[str, Any]) -> dict[str, Any]:
+    """What the file holds of the same machine and versions, so that one benchmark can be repeated."""
     if file is None or not file.exists():
         return {}
     before = json.loads(file.read_text(encoding="utf-8"))
-    return before["benchmarks"] if (before["machine"], before["quick"]) == (where, quick) else {}
+    return before["benchmarks"] if before["machine"] == where else {}
 
 
 def _run(name: str, *, quick: bool) -> Iterator[dict[str, Any]]:

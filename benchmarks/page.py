@@ -49,8 +49,8 @@ def _machines(runs: dict[str, dict[str, Any]]) -> list[list[str]]:
         ["date", *(_dates(run) for run in runs.values())],
         ["commit", *(_commits(run) for run in runs.values())],
         ["most memory held", *(_memory(run) for run in runs.values())],
-        ["command", *(f"`{_command(run)}`" for run in runs.values())],
-        ["part", *("the quick part" if run["quick"] else "all" for run in runs.values())],
+        ["command", *(_command(run) for run in runs.values())],
+        ["part", *(_part(run) for run in runs.values())],
         ["took", *(f"{took / 60:.0f} min" for took in seconds)],
         ["python", *(m["python"] for m in machines)],
     ]
@@ -82,10 +82,20 @@ def _memory(run: dict[str, Any]) -> str:
 
 
 def _command(run: dict[str, Any]) -> str:
-    """One that measures the same."""
-    names = [name for name in NAMES if name in run["benchmarks"]]
-    options = [*(names if len(names) < len(NAMES) else []), *["--quick"] * run["quick"]]
-    return " ".join(["uv run python -m benchmarks", *options])
+    """Those that measure the same."""
+    done, said = run["benchmarks"], []
+    for option in ("", " --quick"):
+        names = [name for name in NAMES if name in done and done[name]["quick"] == bool(option)]
+        if names:
+            named = "" if len(names) == len(NAMES) else f" {' '.join(names)}"
+            said.append(f"`uv run python -m benchmarks{named}{option}`")
+    return ", ".join(said)
+
+
+def _part(run: dict[str, Any]) -> str:
+    """How much of those benchmarks."""
+    quick = [one["quick"] for one in run["benchmarks"].values()]
+    return "all" if not any(quick) else "the quick part" if all(quick) else "as the commands say"
 
 
 def _warnings(runs: dict[str, dict[str, Any]]) -> str:

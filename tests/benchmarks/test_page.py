@@ -18,9 +18,9 @@ def kept(device: str, rows: list[Row], **others) -> dict:
     """What a run of `kernels` alone keeps."""
     machine = {"device": device, "devices": 1, "processor": "P", "cores": 2, "memory": 8e9, "python": "3.11.7"}
     one = {"rows": [row.facts() for row in rows], "failed": False, "busy": 3.0, "seconds": 90.0, "peak_memory": 1e9}
-    one["date"] = "2026-01-02"
+    one |= {"date": "2026-01-02", "quick": False}
     machine["versions"] = {"jax": "0.10.2", "neural-tangents": None}
-    return {"machine": machine, "quick": False, "benchmarks": {"kernels": one | others}}
+    return {"machine": machine, "benchmarks": {"kernels": one | others}}
 
 
 RATIO = Row("ratio", 4.0, ">=", 5.0, peer="a rival", note="7 steps")
@@ -40,7 +40,7 @@ def test_the_page_is_that_of_the_committed_runs():
     close = lambda runs: _equal(page.page(runs), written)
     close(committed)
     first = next(iter(committed))
-    other = committed[first] | {"quick": not committed[first]["quick"]}
+    other = committed[first] | {"machine": committed[first]["machine"] | {"cores": 1000}}
     assert_fails(lambda: close(committed | {first: other}))
 
 
@@ -62,6 +62,17 @@ def test_one_run():
     missing = ", ".join(name for name in NAMES if name != "kernels")
     assert f"- Not run: {missing}." in found
     assert any(line.startswith("- Noisy") and line.endswith(": none.") for line in found)
+
+
+def test_parts():
+    """Benchmarks run whole and those run in part stand beside each other, each under its command."""
+    run = kept("cpu", [RATIO], quick=True)
+    assert "| part | the quick part |" in lines({"cpu": run})
+    run["benchmarks"]["flow"] = run["benchmarks"]["kernels"] | {"quick": False}
+    found = lines({"cpu": run})
+    both = "`uv run python -m benchmarks flow`, `uv run python -m benchmarks kernels --quick`"
+    assert f"| command | {both} |" in found
+    assert "| part | as the commands say |" in found
 
 
 def test_two_devices():
