@@ -14,7 +14,7 @@
 # [Open in Colab](https://colab.research.google.com/github/jaxsolve/jaxsolve/blob/main/benchmarks/colab.ipynb)
 #
 # In Colab choose a GPU or TPU first (*Runtime*, *Change runtime type*). This notebook itself has been run on CPUs only.
-# Benchmarks of the same quick suite on an NVIDIA H100 gave the column `gpu` of
+# Benchmarks of the same quick suite on an NVIDIA H100 and an H200 gave those columns of
 # [docs/performance.md](https://github.com/jaxsolve/jaxsolve/blob/main/docs/performance.md).
 
 # %%

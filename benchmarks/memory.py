@@ -7,6 +7,7 @@ an accelerator) above what it held before the first call, compilation included.
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import diffrax
 import jax
@@ -47,7 +48,7 @@ def main(*, quick: bool) -> Iterator[Row]:
     yield from _beside("RichLimit, linear, L = 5, P = 20, T = 100", "RichLimit", rivals)
     with tempfile.TemporaryDirectory() as folder:
         stores = [Path(folder) / f"{lanes}.zarr" for lanes in (BATCH, LANES)]
-        few, held = (_measure("sweep", str(store)) for store in stores)
+        few, held = (measure("memory", "sweep", str(store)) for store in stores)
         sizes = [[file.stat().st_size / UNIT for file in store.rglob("*") if file.is_file()] for store in stores]
         less, size = map(sum, sizes)
     what = f"sweep of {LANES} networks of width 16 with a store"
@@ -64,25 +65,26 @@ def _limit(name: str, numbers: int) -> Beside:
 
 def _beside(what: str, ours: str, rivals: dict[str, str], *limits: Beside) -> Iterator[Row]:
     """What ours holds, and the ratio to it of each rival."""
-    held, found = _measure(ours), {name: _measure(rival) for name, rival in rivals.items()}
+    held, *others = (measure("memory", way) for way in (ours, *rivals.values()))
+    found = dict(zip(rivals, others, strict=True))
     yield Row(f"{what}: MB held", held, beside=(*(Beside(*one) for one in found.items()), *limits))
     for name, theirs in found.items():
         yield Row(f"{what}: {name} / jaxsolve, memory", theirs / held, ">=", 1, peer=name, note=f"{theirs:.3g} MB")
 
 
-def _measure(way: str, *arguments: str) -> float:
-    """The peak of one of the `WAYS` in a process of its own, in megabytes."""
-    code = f"from benchmarks import memory; memory.hold({', '.join(map(repr, (way, *arguments)))})"
+def measure(module: str, way: str, *arguments: Any) -> float:
+    """The peak of one of the `WAYS` of a benchmark in a process of its own, in megabytes."""
+    code = f"from benchmarks import memory, {module}; memory.hold({module}.WAYS[{way!r}], *{arguments!r})"
     (held,) = own_process(code, JAX_ENABLE_X64="1", XLA_PYTHON_CLIENT_PREALLOCATE="false")
     return held / UNIT
 
 
-def hold(way: str, *arguments: str) -> None:
-    """Prints how many bytes this process holds at most while it runs one of the `WAYS`."""
+def hold(way: Callable[..., object], *arguments: Any) -> None:
+    """Prints how many bytes this process holds at most while it calls it."""
     jax.block_until_ready(jnp.ones(()) + 1)  # what the first program of all takes is not of the function
     stats = lambda: jax.devices()[0].memory_stats() or {}
     before = stats().get("bytes_in_use", psutil.Process().memory_info().rss)
-    jax.block_until_ready(WAYS[way](*arguments))
+    jax.block_until_ready(way(*arguments))
     print(stats().get("peak_bytes_in_use", peak_memory()) - before)
 
 

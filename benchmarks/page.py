@@ -115,11 +115,10 @@ def _warnings(runs: dict[str, dict[str, Any]]) -> str:
 
 
 def _benchmark(name: str, runs: dict[str, dict[str, Any]]) -> str:
+    """Its table, with a column for each run that has made it."""
     text = ast.get_docstring(ast.parse((ROOT / "benchmarks" / f"{name}.py").read_text("utf-8"))) or ""
-    found = {
-        column: {row["what"]: row for row in run["benchmarks"].get(name, {"rows": []})["rows"]}
-        for column, run in runs.items()
-    }
+    made = {column: run["benchmarks"][name] for column, run in runs.items() if name in run["benchmarks"]}
+    found = {column: {row["what"]: row for row in one["rows"]} for column, one in made.items()}
     rows = []
     for what in dict.fromkeys(what for column in found.values() for what in column):
         of = [column.get(what) for column in found.values()]
@@ -130,7 +129,7 @@ def _benchmark(name: str, runs: dict[str, dict[str, Any]]) -> str:
         notes = [row["note"] if row else "" for row in of]
         numbers = [_number(row["measured"]) if row else NOTHING for row in of]
         rows.append([what, *numbers, goal, _joined(met) if goal else "", _joined(beside), _joined(notes)])
-    head = ["what", *runs, "goal", "met", "beside the best peer, or the limit", "this run"]
+    head = ["what", *found, "goal", "met", "beside the best peer, or the limit", "this run"]
     return "\n".join([f"## {name}", "", " ".join(text.split("\n\n")[0].split()), "", _table(head, rows)])
 
 

@@ -87,6 +87,10 @@ def test_two_devices():
     assert any(line.startswith("| ran to its end | – | 0 | >= 1 |") for line in found)  # noqa: RUF001
     assert any(line.startswith("- Noisy (gpu)") and line.endswith(": kernels (40 %).") for line in found)
     assert "- Not run to its end (gpu): kernels." in found
+    runs["gpu"]["benchmarks"]["flow"] = runs["gpu"]["benchmarks"].pop("kernels")
+    heads = [line for line in lines(runs) if line.startswith("| what ")]
+    beside = "| goal | met | beside the best peer, or the limit |"
+    assert heads == [f"| what | cpu {beside} this run |", f"| what | gpu {beside} this run |"]
 
 
 @pytest.mark.parametrize(
