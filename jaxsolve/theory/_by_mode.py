@@ -52,3 +52,22 @@ def no_saddle(growing: Float[Array, " modes"], needed: Bool[Array, " modes"], si
         _most(share.dtype),
         "rounding of the weights, relative to the part of them that grows",
     )
+
+
+def leaves_saddle(growing: Float[Array, ""], size: Float[Array, ""], target: Float[Array, ""]) -> Assumption:
+    """The one mode of a start grows from more than rounding, which would decide when it leaves the saddle, or is at it.
+
+    Arguments:
+        growing: the part of the start that grows, in the units of weights; an exact zero never leaves.
+        size: the largest weight, which sets the rounding.
+        target: of the product of the weights; without one there is no saddle.
+    """
+    eps = float(jnp.finfo(growing.dtype).eps)
+    still = (growing == 0) | (jnp.abs(target) <= 100 * eps * size**2)
+    share = jnp.where(still, 1.0, jnp.abs(growing) / nonzero(size))
+    return Assumption(
+        "the start is at a saddle, or further from it than rounding",
+        eps / jnp.maximum(share, eps),
+        0.01,
+        "rounding of the weights, relative to the part of them that grows",
+    )

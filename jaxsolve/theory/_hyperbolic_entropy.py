@@ -20,7 +20,7 @@ class HyperbolicEntropy(AbstractPotential):
     r"""$\Phi = k \sum_i q(\beta_i)$ with $q' = \mathrm{asinh}(\beta/w) - \mathrm{asinh}(\beta_0/w)$.
 
     Far below the width w it is quadratic, far above it $|\beta| \log(2|\beta|/w)$: minimisers go from the least l2 norm
-    (for beta_0 = 0) to the least l1 norm, which they approach only like 1/log(1/w).
+    (for beta_0 = 0) to the least l1 norm, which in the worst case they approach only like 1/log(1/w).
 
     Arguments:
         width: w > 0, one number or one per coordinate.

@@ -19,8 +19,8 @@ class PowerLaw(NamedTuple):
 
     Attributes:
         width, alpha: the exponents.
-        regime: where the law holds, KERNEL for sqrt(h) alpha >> 1 and FEATURE_LEARNING for sqrt(h) alpha << 1; None for
-            both.
+        regime: the side on which the law holds, KERNEL for sqrt(h) alpha >> 1 (a law may want more: see there) and
+            FEATURE_LEARNING for sqrt(h) alpha << 1; None for both.
     """
 
     width: float

@@ -35,8 +35,10 @@ class LineClock(eqx.Module):
     Attributes:
         edges: angles, from 0 to where the table ends.
         times: the times at which the angle passes them, in gradient-flow time.
-        rest: the angle from which the flow goes on beyond the table.
+        rest: the angle from which the flow goes on beyond the table, or at which it ends.
         past: ds/dt there: 0, or the speed at which layers approach the saddle.
+        gap: from `rest` to where the table ends, closed at the rate `closing`.
+        closing: of the gap, 1/time.
         end: the angle at t = inf.
         error: estimated error of the angle, relative to the largest: from panels taken in halves.
     """
@@ -45,6 +47,8 @@ class LineClock(eqx.Module):
     times: Float[Array, " edges"]
     rest: Float[Array, ""]
     past: Float[Array, ""]
+    gap: Float[Array, ""]
+    closing: Float[Array, ""]
     end: Float[Array, ""]
     error: Float[Array, ""]
 
@@ -63,7 +67,8 @@ class LineClock(eqx.Module):
 
         s = jax.lax.stop_gradient(jax.lax.fori_loop(0, NEWTON_STEPS, newton, low))
         s = s + (goal - _panel(speed, low, s)) * speed(s)  # carries the derivative
-        beyond = self.rest + self.past * jnp.maximum(jnp.where(jnp.isinf(t), 0, t) - self.times[-1], 0)
+        later = jnp.maximum(jnp.where(jnp.isinf(t), 0, t) - self.times[-1], 0)
+        beyond = self.rest + self.past * later + self.gap * jnp.exp(-self.closing * later)
         return jnp.where(inside, s, jnp.where(jnp.isinf(t), self.end, beyond))
 
 
@@ -72,7 +77,7 @@ def line_clock(speed: Speed, dtype: Any) -> LineClock:
     direction = jnp.sign(jax.lax.stop_gradient(speed(jnp.zeros((), dtype))))
     ahead = lambda s: direction * jax.lax.stop_gradient(speed(direction * s))
     farthest = float(np.log(np.finfo(dtype).max)) / 2 - 4  # of e^2s, with room for its product
-    stop, ends, root = _first_stop(ahead, farthest, dtype)
+    last, stop, ends, root = _first_stop(ahead, farthest, dtype)
     edges = direction * _edges(ahead, stop)
     middles = (edges[:-1] + edges[1:]) / 2
     lows, highs = jnp.concatenate([edges[:-1], edges[:-1], middles]), jnp.concatenate([edges[1:], middles, edges[1:]])
@@ -82,15 +87,24 @@ def line_clock(speed: Speed, dtype: Any) -> LineClock:
     error = jnp.max(jnp.abs(late)) / nonzero(jnp.max(jnp.abs(edges)))
     # A root of the speed is where the flow ends. Where the speed falls below all numbers it never does (a loss without
     # a minimum), nor where the angle grows for ever (towards the saddle).
-    fixed = jax.lax.stop_gradient(direction * stop)
+    # Before the root, not behind it: there the speed of one-sided losses is zero, and has no slope.
+    fixed = jax.lax.stop_gradient(direction * jnp.where(root, last, stop))
     value, slope = jax.value_and_grad(speed)(fixed)
-    steep = jnp.abs(slope) * jnp.maximum(stop, 1e-3) > 1e3 * jnp.abs(value)  # else it is reached with slope zero
+    steep = jnp.abs(slope) * jnp.maximum(stop, 1e-3) > 1e3 * jnp.abs(value)  # else the speed jumps there
     still = direction == 0
-    correction = jnp.where(root & steep, value / jnp.where(steep, slope, 1), 0)
+    correction = value / jax.lax.stop_gradient(jnp.where(steep, slope, 1))  # where it also carries the derivative
+    correction = jnp.where(root & steep, correction, _no_derivative(root & ~steep & ~still, value))
     rest = jnp.where(root, fixed - correction, edges[-1])
     end = jnp.where(root | still, rest, direction * jnp.inf)
     past = jnp.where(ends | still, 0, value)
-    return LineClock(edges, jnp.where(still, 0, times), rest, past, end, jnp.where(still, 0, error))
+    gap = jnp.where(root & steep, edges[-1] - rest, 0)
+    closing = jnp.where(root & steep, -slope, 0)
+    return LineClock(edges, jnp.where(still, 0, times), rest, past, gap, closing, end, jnp.where(still, 0, error))
+
+
+def _no_derivative(lost: Array, value: Array) -> Array:
+    """Zero, whose derivatives are infinite or NaN where they are lost: a wrong one would look like a right one."""
+    return jnp.where(lost, jnp.sqrt(jnp.where(lost, value - jax.lax.stop_gradient(value), 1)), 0)
 
 
 def _panel(speed: Speed, low: Array, high: Array) -> Array:
@@ -100,8 +114,8 @@ def _panel(speed: Speed, low: Array, high: Array) -> Array:
     return (high - low) * jnp.sum(jnp.asarray(WEIGHTS, low.dtype) * slowness)
 
 
-def _first_stop(ahead: Speed, farthest: float, dtype) -> tuple[Array, Array, Array]:
-    """The first angle at which the flow stands still (to the dtype), or the farthest.
+def _first_stop(ahead: Speed, farthest: float, dtype) -> tuple[Array, Array, Array, Array]:
+    """The last angle at which the flow moves, and the first at which it stands still (to the dtype), or the farthest.
 
     Whether it stands; and whether it does so at a root, where the speed jumps from rounding to zero or below, and not
     because the speed has become smaller than any number.
@@ -121,7 +135,7 @@ def _first_stop(ahead: Speed, farthest: float, dtype) -> tuple[Array, Array, Arr
         return jnp.where(stopped, low, middle), jnp.where(stopped, middle, high)
 
     low, high = jax.lax.fori_loop(0, HALVINGS, halve, (low, high))
-    return jnp.where(ends, high, farthest), ends, ends & (ahead(low) > 1e10 * floor)
+    return low, jnp.where(ends, high, farthest), ends, ends & (ahead(low) > 1e10 * floor)
 
 
 def _edges(ahead: Speed, stop: Array) -> Array:

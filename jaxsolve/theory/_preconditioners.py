@@ -13,7 +13,6 @@ from jaxtyping import Array, ArrayLike, Float
 
 from .._checks import concrete, describe, require_size
 from .._safe import nonzero, safe_hypot, safe_sqrt, scaled
-from ..kernels import features
 from ._arguments import as_floats, as_positive
 from ._piecewise_linear import half
 
@@ -26,8 +25,9 @@ def neurons_preconditioner(
     The sum over hidden neurons of, with $\beta_k = w_k a_k^\top$ and
     $\kappa_k = \sqrt{\delta_k^2 + 4 \eta_a \eta_w |\beta_k|^2}$,
     $\frac{\kappa_k + \delta_k}{2} \frac{\beta_k^\top \beta_k}{|\beta_k|^2} \otimes I_d +
-    \frac{\kappa_k - \delta_k}{2} I_c \otimes \frac{\beta_k \beta_k^\top}{|\beta_k|^2}$. A neuron with beta_k = 0 has no
-    directions, and contributes nothing.
+    \frac{\kappa_k - \delta_k}{2} I_c \otimes \frac{\beta_k \beta_k^\top}{|\beta_k|^2}$. Where beta_k = 0, w_k or a_k
+    is not: with delta_k > 0 it is a_k, and its direction is known if there is one output; with delta_k < 0 it is w_k,
+    and there must be one input.
 
     Arguments:
         betas: beta_k = w_k a_k^T of every hidden neuron.
@@ -45,7 +45,8 @@ def neurons_preconditioner(
           author={Kunin and Raventos and Domine and Chen and Klindt and Saxe and Ganguli}}
 
     Raises:
-        ValueError: the shapes do not match, or a value is not finite.
+        ValueError: the shapes do not match, a value is not finite, or beta_k = 0 does not tell the direction of a_k or
+            w_k (inside traces M is then NaN).
     """
     betas, delta = as_floats(betas, "betas"), as_floats(delta, "delta")
     if betas.ndim != 3 or delta.shape != betas.shape[:1]:
@@ -55,11 +56,30 @@ def neurons_preconditioner(
     square = jnp.sum(betas**2, axis=(1, 2))
     root = mixed * sizes * safe_sqrt(square)
     kappa = safe_hypot(delta, 2 * root)
-    up, down = (jnp.where(square > 0, half(kappa, d, root), 0) / nonzero(square) for d in (delta, -delta))
-    read_out = jnp.einsum("k,kmj,kml->jl", up, betas, betas)
-    inward = jnp.einsum("k,kim,knm->in", down, betas, betas)
+    (up, lost_up), (down, lost_down) = (_shares(half(kappa, d, root), square) for d in (delta, -delta))
     eye_d, eye_c = (jnp.eye(size, dtype=betas.dtype) for size in betas.shape[1:])
+    read_out = jnp.einsum("k,kmj,kml->jl", up, betas, betas) + _of_one_direction(lost_up, eye_c, "a_k", "output")
+    inward = jnp.einsum("k,kim,knm->in", down, betas, betas) + _of_one_direction(lost_down, eye_d, "w_k", "input")
     return jnp.einsum("jl,in->ijnl", read_out, eye_d) + jnp.einsum("jl,in->ijnl", eye_c, inward)
+
+
+def _shares(halves: Array, square: Array) -> tuple[Array, Array]:
+    """What multiplies the squares of each beta, and the sum of those halves whose beta is zero."""
+    seen = square > 0
+    return jnp.where(seen, halves, 0) / nonzero(square), jnp.sum(jnp.where(seen, 0, halves))
+
+
+def _of_one_direction(lost: Array, eye: Array, weights: str, kind: str) -> Array:
+    """The part of neurons whose beta is zero: their weights have a known direction where there is but one."""
+    if len(eye) == 1:
+        return lost * eye
+    known = concrete(lost)
+    if known is not None and known != 0:
+        raise ValueError(
+            f"a neuron has beta_k = 0 and delta_k != 0, so {weights} is not zero, but beta_k does not tell in which "
+            f"direction it lies; that is known with one {kind} only. Start from weights that are not zero"
+        )
+    return jnp.where(lost == 0, 0, jnp.nan) * eye
 
 
 def isotropic_velocity(
@@ -97,9 +117,38 @@ def isotropic_velocity(
         raise ValueError(f"beta and force must both have shape (d, c), got {beta.shape} and {force.shape}")
     delta = as_floats(delta, "delta").astype(beta.dtype)
     mixed = as_positive(mixed, "mixed").astype(beta.dtype)
-    # The features of a kernel are its root, with a derivative where eigenvalues are equal.
-    root = lambda gram: features(mixed**2 * gram + delta**2 / 4 * jnp.eye(len(gram), dtype=gram.dtype)).train[:, 0]
-    return -(force @ root(beta.T @ beta) + root(beta @ beta.T) @ force)  # the two delta/2 cancel
+    return -(force @ _root(beta, mixed, delta) + _root(beta.T, mixed, delta) @ force)  # the two delta/2 cancel
+
+
+# A rule of its own: where singular values are equal the root has a derivative, but singular vectors have none.
+@jax.custom_jvp
+def _root(beta: Array, mixed: Array, delta: Array) -> Array:
+    """(mixed^2 beta^T beta + delta^2/4)^(1/2), with weak modes to the precision of strong ones' roots."""
+    _, _, right, roots = _decomposed(beta, mixed, delta)
+    return (right * roots[None, :]) @ right.T
+
+
+def _decomposed(beta: Array, mixed: Array, delta: Array) -> tuple[Array, Array, Array, Array]:
+    """beta times its right singular vectors, the singular values, those vectors in columns, and the roots."""
+    left, values, right = jnp.linalg.svd(beta, full_matrices=True)
+    some, size = values.shape[0], beta.shape[1]
+    images = jnp.pad(left[:, :some] * values[None, :], ((0, 0), (0, size - some)))
+    values = jnp.pad(values, (0, size - some))
+    return images, values, right.T, safe_hypot(mixed * values, delta / 2)
+
+
+@_root.defjvp
+def _root_jvp(primals, tangents):
+    beta, mixed, delta = primals
+    beta_dot, mixed_dot, delta_dot = tangents
+    images, values, right, roots = _decomposed(beta, mixed, delta)
+    # Daleckii and Krein: R R = G, so that (r_i + r_j) dR_ij = dG_ij in the singular vectors.
+    half_way = (beta_dot @ right).T @ images
+    moved = mixed**2 * (half_way + half_way.T)
+    moved = moved + jnp.diag(2 * mixed * mixed_dot * values**2 + delta * delta_dot / 2)
+    sums = roots[:, None] + roots[None, :]
+    change = jnp.where(sums > 0, moved / nonzero(sums), 0)
+    return (right * roots[None, :]) @ right.T, right @ change @ right.T
 
 
 def preconditioner_velocity(

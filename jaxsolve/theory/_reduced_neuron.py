@@ -25,8 +25,9 @@ class ReducedNeuron(eqx.Module):
         target: b, the value that a w reaches.
         speed: units of this flow's time T in one of gradient-flow time t.
 
-    Methods take gradient-flow times, in [0, inf]. delta here is Kunin's delta/(eta_a eta_w). Made from a problem by
-    `js.theory.SingleNeuronFlow`.
+    Methods take gradient-flow times, in [0, inf]. delta here is Kunin's delta/(eta_a eta_w), of the part of w in the
+    row space: where inputs do not span, his own counts the rest of w too (`js.observe.neuron_delta`). Made from a
+    problem by `js.theory.SingleNeuronFlow`.
 
     Example:
         >>> a, w, target = jnp.array(0.1), jnp.array([0.1, 0.0]), jnp.array([0.0, 2.0])
@@ -51,7 +52,12 @@ class ReducedNeuron(eqx.Module):
     @property
     def basin(self) -> Float[Array, ""]:
         """The sign of a at the end: +-1, or 0 for a start that flows into the saddle (footnote 4, corrected)."""
-        return jnp.sign(self._modes()[0])
+        return jnp.sign(self.growing)
+
+    @property
+    def growing(self) -> Float[Array, ""]:
+        """The part of the start along the mode that grows, in the units of weights."""
+        return self._modes()[0]
 
     def _time(self, t: Float[ArrayLike, ""]) -> Float[Array, ""]:
         return finite_product(self.speed, flow_time(t, self.w.dtype))

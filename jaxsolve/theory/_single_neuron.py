@@ -6,11 +6,14 @@ section 3.
 
 from typing import ClassVar
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._dynamics import Assumption, Quantity, View
 from .._problem import Problem
+from .._safe import norm
 from ._arguments import flow_time
+from ._by_mode import leaves_saddle
 from ._linear_flow import linear_flow, linear_network, positive_rates, whitened_inputs
 from ._linear_form import AbstractLinearForm
 from ._reduced_neuron import ReducedNeuron
@@ -19,7 +22,8 @@ from ._reduced_neuron import ReducedNeuron
 class SingleNeuronFlow(AbstractLinearForm):
     """The exact gradient flow of f(x) = gamma m_2 a (m_1 w.x) under MSE, on inputs whitened on their row space.
 
-    Any start and positive rates; delta and gamma of any sign, a = 0 and delta = 0 included. Inputs are whitened on
+    Any start and positive rates; delta and gamma of any sign, a = 0 and delta = 0 included. (A start that is at the
+    saddle but for rounding is refused, for rounding decides when it leaves.) Inputs are whitened on
     their row space, of any rank, if the non-zero eigenvalues of X^T X/n are equal.
 
     Provides parameters, outputs, NTK at any t in [0, inf]. `reduce` gives a `js.theory.ReducedNeuron`: basin, radius
@@ -48,7 +52,10 @@ class SingleNeuronFlow(AbstractLinearForm):
         return linear_network(problem, matrices=2, hidden=1, outputs=1)
 
     def numerical_assumptions(self, problem: Problem) -> list[Assumption]:
-        return [whitened_inputs(problem), positive_rates(problem)]
+        neuron = self.reduce(problem)
+        largest = jnp.max(jnp.abs(jnp.append(neuron.w, neuron.a)))
+        saddle = leaves_saddle(neuron.growing, largest, norm(neuron.target))
+        return [saddle, whitened_inputs(problem), positive_rates(problem)]
 
     def reduce(self, problem: Problem) -> ReducedNeuron:
         """The flow of a problem in its own units.

@@ -3,6 +3,7 @@
 Xu & Liu Ziyin, "Three Mechanisms of Feature Learning in a Linear Network", Proposition 1 and Theorem 1.
 """
 
+import math
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
@@ -11,9 +12,10 @@ from jaxtyping import Array, Float
 
 from .._dynamics import Assumption, NotApplicable, Quantity, View
 from .._problem import Problem
-from .._safe import kept_product, nonzero, safe_sqrt
+from .._safe import kept_product, nonzero, norm
 from ..losses import AbstractLoss, MSE
 from ._arguments import flow_time
+from ._by_mode import leaves_saddle
 from ._line_clock import line_clock, LineClock, Speed
 from ._linear_flow import linear_network, positive_rates
 from ._linear_form import AbstractLinearForm
@@ -26,8 +28,11 @@ class TwoLayerLine(AbstractLinearForm):
     Any width, start, positive per-layer rates and gamma of any sign; test inputs may lie anywhere. Under MSE, inputs
     x_i = a_i n are reduced to one point rho n with rho^2 = E[a^2] and the target E[a y]/rho (Proposition 1), and
     everything is in closed form. Under another differentiable loss the weights take the same path at another pace: a
-    scalar quadrature, whose relative error `check` measures. It is 1e-13 for smooth convex losses. More than 1e-10 is
-    refused: kinks, and most losses with several minima along the path, where the pace nearly stops on the way.
+    scalar quadrature, whose relative error `check` measures. It is 1e-13 for smooth convex losses. More than 1e-10
+    (1e-3 in single precision) is refused: kinks, and most losses with several minima along the path, where the pace
+    nearly stops on the way. At t = inf the derivatives of losses that end in a kink do not exist, and are not finite.
+
+    A start that is at the saddle but for rounding is refused, for rounding decides when it leaves.
 
     Provides parameters, outputs, NTK at any t in [0, inf]. `reduce` gives the flow in six numbers, a
     `js.theory.ReducedLine`, for zeta, norms and time scales at no cost. Derivatives in the inputs are those along
@@ -56,17 +61,21 @@ class TwoLayerLine(AbstractLinearForm):
 
     def numerical_assumptions(self, problem: Problem) -> list[Assumption]:
         n, a = _line(problem.x)
-        off = jnp.linalg.norm(problem.x - a[:, None] * n[None, :]) / nonzero(jnp.linalg.norm(problem.x))
+        off = norm(problem.x - a[:, None] * n[None, :]) / nonzero(norm(problem.x))
         rounding = 100 * float(jnp.finfo(problem.x.dtype).eps)
         found = [
             Assumption("inputs lie on a line", off, rounding, "share of the inputs' norm off the line"),
             positive_rates(problem),
         ]
+        line = _read(problem)
+        growing = norm(line.a + jnp.where(line.reduced.y < 0, -1, 1) * line.b) / 2
+        largest = jnp.max(jnp.abs(jnp.stack([line.a, line.b])))
+        found.append(leaves_saddle(growing, largest, line.reduced.y / nonzero(line.reduced.k)))
         if not isinstance(problem.loss, MSE):
             found.append(
                 Assumption(
                     "the loss is smooth enough for the clock's quadrature",
-                    _clock(problem, _read(problem)).error,
+                    _clock(problem, line).error,
                     max(1e-10, 1e4 * float(jnp.finfo(problem.x.dtype).eps)),
                     "relative error of the angle",
                 )
@@ -135,7 +144,7 @@ def _read(problem: Problem) -> _Line:
     w, u = net.weights[0], net.weights[1][0]
     eta_w, eta_u = net.rates().weights
     n, along = _line(problem.x)
-    rho = safe_sqrt(jnp.mean(along**2))
+    rho = norm(along) / math.sqrt(along.size)
     target = problem.y[:, 0] if problem.initial is None else problem.y[:, 0] + problem.initial[:, 0]
     y = jnp.mean(along * target) / nonzero(rho)
     outer = net.scaling.gamma * net.scaling.multiplier[0] * net.scaling.multiplier[1]
@@ -168,5 +177,5 @@ def _line(x: Float[Array, "n in"]) -> tuple[Float[Array, " in"], Float[Array, " 
     scaled = x / nonzero(jnp.max(jnp.abs(x)))
     longest = scaled[jnp.argmax(jnp.sum(scaled**2, axis=1))]
     n = (scaled @ longest) @ scaled
-    n = n / nonzero(safe_sqrt(jnp.sum(n**2)))
+    n = n / nonzero(norm(n))
     return n, x @ n

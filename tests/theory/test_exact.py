@@ -148,3 +148,24 @@ def test_a_sweep_marks_lanes_that_the_form_does_not_solve():
 
     swept = js.sweep(stretched, {"factor": [1.0, 1.5]}, js.theory.SingleNeuronFlow(), [1.0], progress=False)
     assert list(js.result_names(swept["result"].values)) == ["successful", "not_applicable"]
+
+
+@pytest.mark.parametrize("form", [js.theory.TwoLayerLine(), js.theory.SingleNeuronFlow()])
+def test_starts_at_a_saddle_but_for_rounding_are_refused(form):
+    """Rounding decides when they leave; an exact zero never does."""
+    n = jnp.array([0.6, 0.8])
+    for rounding, exact in ((4 * cases.eps(), False), (1e-2, True)):
+        weights = [-n[None, :], jnp.array([[1.0 + rounding]])]
+        key = jax.random.key(0)
+        net = js.nets.SingleNeuron(2, scaling=js.nets.Scaling.standard(), init=js.nets.Given(weights), key=key)
+        validity = form.check(js.Problem(net, n[None, :], jnp.ones((1, 1))))
+        assert bool(validity.exact) is exact
+        assert exact or "further from it than rounding" in validity.missed()
+
+
+def test_small_inputs_are_on_no_line_either():
+    """Their squares are smaller than all numbers of single precision."""
+    key = jax.random.key(0)
+    net = js.nets.TwoLayerLinear(2, 3, scaling=scaling((1.0, 1.0)), key=key, dtype=jnp.float32)
+    problem = js.Problem(net, 1e-25 * jnp.eye(2, dtype=jnp.float32), jnp.ones((2, 1), jnp.float32))
+    assert not js.theory.TwoLayerLine().check(problem).exact

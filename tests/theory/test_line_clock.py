@@ -173,3 +173,31 @@ def test_runs_in_the_dtype_of_the_problem():
 def test_reduce_is_for_mse():
     with pytest.raises(js.NotApplicable, match="is that of MSE, this problem has Logistic"):
         CLOSED.reduce(line_problem(js.losses.Logistic()))
+
+
+@pytest.mark.parametrize("start", [{}, {"sigma": 1e-3}])
+def test_the_end_is_reached_without_a_jump(start):
+    """Beyond the table the angle approaches its end as it does under MSE, in single precision too."""
+    as_function = lambda f, y: jnp.sum((f - y) ** 2) / 2
+    by_clock, exact = (line_problem(loss, **start) for loss in (as_function, js.losses.MSE()))
+    ts = jnp.linspace(0.0, 120.0 if start else 60.0, 400)
+    runs = [js.solve(p, CLOSED, ts, observe=js.observe.outputs())["outputs"] for p in (by_clock, exact)]
+    np.testing.assert_allclose(runs[0], runs[1], atol=cases.eps(1e3) * float(jnp.max(jnp.abs(runs[1]))))
+
+
+def _end(loss, gamma):
+    net = js.nets.TwoLayerLinear(1, 3, scaling=js.nets.Scaling.ntk(gamma), key=jax.random.key(0))
+    problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)), loss=loss)
+    return CLOSED.at(problem, jnp.asarray(jnp.inf, problem.x.dtype)).outputs[0, 0]
+
+
+@pytest.mark.parametrize("loss", [js.losses.QuadraticHinge(), quartic_loss])
+def test_ends_at_a_flat_root_have_their_derivatives(loss):
+    """The output ends at 1, whatever gamma is."""
+    value, slope = jax.value_and_grad(lambda gamma: _end(loss, gamma))(0.9)
+    np.testing.assert_allclose(value, 1.0, rtol=1e-3)
+    np.testing.assert_allclose(slope, 0.0, atol=1e-2)  # f/gamma where the end is a constant
+
+
+def test_ends_in_a_kink_have_none():
+    assert not np.isfinite(jax.grad(lambda gamma: _end(js.losses.Hinge(), gamma))(0.9))

@@ -119,3 +119,49 @@ def test_bad_arguments(as_users):
         js.theory.deep_preconditioner(jnp.zeros(2), 0.0, 1)
     with pytest.raises(ValueError, match="depth"):
         js.theory.deep_preconditioner(jnp.ones(2), 0.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("w", "a"), [((0.0, 0.0), (2.0,)), ((3.0,), (0.0, 0.0)), ((3.0,), (0.0,)), ((0.0, 0.0), (0.0, 0.0))]
+)
+def test_a_neuron_with_one_factor_zero_still_moves(w, a):
+    """M = a a^T x I + I x w w^T: where there is one output, or one input, beta = 0 and delta tell it."""
+    w, a = jnp.array(w), jnp.array(a)
+    beta, delta = jnp.outer(w, a)[None], jnp.array([a @ a - w @ w])
+    truth = jnp.einsum("jl,in->ijnl", jnp.outer(a, a), jnp.eye(w.size))
+    truth = truth + jnp.einsum("jl,in->ijnl", jnp.eye(a.size), jnp.outer(w, w))
+    np.testing.assert_array_equal(js.theory.neurons_preconditioner(beta, delta), truth)
+
+
+def test_a_direction_that_beta_does_not_tell_is_asked_for(as_users):
+    beta, found = jnp.zeros((1, 2, 2)), js.theory.neurons_preconditioner
+    with pytest.raises(ValueError, match="a_k is not zero, but beta_k does not tell in which direction"):
+        found(beta, jnp.ones(1))
+    with pytest.raises(ValueError, match="w_k is not zero, but beta_k does not tell in which direction"):
+        found(beta, -jnp.ones(1))
+    assert np.isnan(jax.jit(found)(beta, jnp.ones(1))).any()
+
+
+@pytest.mark.parametrize("delta", [0.0, 5e-4])
+def test_weak_modes_move_beside_strong_ones(delta):
+    """In single precision as well: hypot(s, delta/2), not the root of what is left of a square."""
+    beta = jnp.diag(jnp.array([1.0, 1e-4], jnp.float32))
+    found = js.theory.isotropic_velocity(beta, jnp.eye(2, dtype=jnp.float32), jnp.float32(delta))
+    np.testing.assert_allclose(found, -np.diag(2 * np.hypot([1.0, 1e-4], delta / 2)), rtol=1e-5)
+
+
+def test_zero_singular_values_grow_between_the_null_spaces():
+    """Of W = [[w, 0, 0], [0, 0, 0]] and A = diag(a, 1), a w = 2 and delta = 1, beta moves by -G off its one mode."""
+    beta, force = jnp.zeros((3, 2)).at[0, 0].set(2.0), jnp.zeros((3, 2)).at[2, 1].set(1.0)
+    for turn in (jnp.eye(3), jnp.linalg.qr(jr.normal(jr.key(0), (3, 3)))[0]):
+        found = js.theory.spectral_velocity(turn @ beta, turn @ force, 1.0)
+        np.testing.assert_allclose(found.velocities, [0.0, 1.0], atol=cases.eps(10))
+        step = 1e-3  # and so do those of the weights themselves
+        moved = turn @ beta + step * js.theory.isotropic_velocity(turn @ beta, turn @ force, 1.0)
+        grown = (jnp.linalg.svd(moved, compute_uv=False) - found.values) / step
+        np.testing.assert_allclose(grown, found.velocities, atol=2 * step)
+    slope = jax.grad(lambda beta: jnp.sum(js.theory.spectral_velocity(beta, force, 1.0).velocities))
+    assert np.isfinite(slope(jnp.array([[2.0, 0.0], [0.0, 1.0], [0.0, 0.0]]))).all()
+    thin = js.theory.spectral_velocity(jnp.zeros((3, 3)), jnp.eye(3), 1.0, width=2).velocities
+    assert np.isnan(thin[:2]).all()
+    assert thin[2] == 0
