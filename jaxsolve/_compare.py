@@ -17,7 +17,7 @@ from ._trajectory import Trajectory
 from .observe import loss, Observable, outputs
 
 
-SAME = 1e-5  # of a time, which is a multiple of a step in float32
+SAME = 1e-6  # of a time, which is a multiple of a step in float32
 
 
 class Comparison(eqx.Module):
@@ -43,7 +43,8 @@ class Comparison(eqx.Module):
     @property
     def reference(self) -> str:
         """The name of the dynamics the others are compared with."""
-        return next(iter(self.trajectories))
+        # The one without errors: the order of a dictionary is lost where JAX takes it apart.
+        return next(name for name in self.trajectories if name not in self.errors)
 
     def __getitem__(self, name: str) -> Trajectory:
         if name not in self.trajectories:
@@ -70,7 +71,11 @@ class Comparison(eqx.Module):
         """
         trajectory, reference = self[name], self[self.reference]
         # The reference also has the times of others; they are equal but for rounding.
-        rows = np.searchsorted(np.asarray(reference.ts), np.asarray(trajectory.ts) * (1 - SAME))
+        here, all_times = np.asarray(trajectory.ts), np.asarray(reference.ts)
+        after = np.minimum(np.searchsorted(all_times, here), len(all_times) - 1)
+        before = np.maximum(after - 1, 0)
+        with np.errstate(invalid="ignore"):  # inf - inf: those are equal
+            rows = np.where(here - all_times[before] < all_times[after] - here, before, after)
         apart = np.asarray(trajectory[observable]) - np.asarray(reference[observable])[rows]
         return np.linalg.norm(apart.reshape(len(apart), -1), axis=1)
 

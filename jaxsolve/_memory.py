@@ -18,7 +18,8 @@ def free_memory() -> int | None:
         >>> print(free is None or free > 0)
         True
     """
-    device = jax.devices()[0]
+    default: Any = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
+    device = default if isinstance(default, jax.Device) else jax.local_devices(backend=default)[0]
     stats = device.memory_stats() if device.platform != "cpu" else None
     if stats and "bytes_limit" in stats:
         return stats["bytes_limit"] - stats["bytes_in_use"]

@@ -31,8 +31,8 @@ class RESULTS(eqx.Enumeration):
     max_steps = (
         "The run used `max_steps` steps before the last requested time. Likely causes: (a) the flow is stiff, its "
         "fastest rate times the last time is large; (b) `until` is out of reach; (c) the schedule of a descent has "
-        "come to its end, and no time passes any more. Raise `max_steps` (which does not help (c)), ask for earlier "
-        "times, or use a looser tolerance."
+        "come to its end, and no time passes any more. Raise `max_steps` (`nodes` of a rich limit; neither helps (c)), "
+        "ask for earlier times, or use a looser tolerance."
     )
     diverged = (
         "The parameters, the loss or its gradient became infinite or NaN, or the loss of a descent grew beyond its "

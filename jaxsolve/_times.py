@@ -42,11 +42,15 @@ def require_end(ts: Float[Array, "..."], dynamics: AbstractDynamics) -> None:
     known = concrete(ts)
     if known is None or not np.isinf(known).any() or not isinstance(dynamics, AbstractMarching):
         return
-    if getattr(dynamics, "until", None) is None:
-        raise ValueError(
-            f"ts ends in inf, which {dynamics.name} reaches only with a condition to stop at: "
-            "give until=until.loss_below(...), or a finite last time"
-        )
+    if getattr(dynamics, "until", None) is not None:
+        return
+    condition = "until=until.loss_below(...)" if hasattr(dynamics, "until") else ""
+    condition = f"flow=GradientFlow({condition})" if condition and hasattr(dynamics, "flow") else condition
+    raise ValueError(
+        f"ts ends in inf, which {dynamics.name} "
+        + (f"reaches only with a condition to stop at: give {condition}, or" if condition else "does not reach: give")
+        + " a finite last time"
+    )
 
 
 def are_times(ts: Float[Array, " times"], dynamics: AbstractDynamics) -> Bool[Array, ""]:

@@ -30,7 +30,7 @@ class Stats(eqx.Module):
     Attributes:
         steps, rejected: accepted and rejected steps.
         gradient_evaluations: of the training loss; -1 where the integrator does not tell, as of implicit ones, and for
-            `RichLimit`.
+            `RichLimit` of deep networks.
         kernel_evaluations: of the NTK on the training set.
         integrator: what made the steps of a flow; empty otherwise.
     """

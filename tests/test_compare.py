@@ -1,6 +1,7 @@
 import functools
 from typing import Any
 
+import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -204,3 +205,16 @@ def test_what_no_dynamics_has_is_no_error():
     found = compare(problem, [GradientFlow(), Descent(optax.sgd(0.1))], [1.0], observe=observe.kernel_between_classes())
     (errors,) = found.errors.values()
     assert 0 < errors["kernel_between_classes"] < 0.1
+
+
+def test_distances_are_of_the_nearest_time():
+    """Steps of descent after many are close to each other, and at the edge their parameters are not."""
+    both = compare(_line(), [GradientFlow(), Descent(optax.sgd(0.01))], [2000.0, 2000.01], observe=observe.parameters())
+    name = "Descent(sgd)"
+    rows = both[both.reference]["parameters"]
+    truth = [np.linalg.norm(both[name]["parameters"][i] - rows[i]) for i in range(2)]
+    np.testing.assert_array_equal(both.distance(name), truth)
+    moved = eqx.tree_at(
+        lambda b: b.trajectories[b.reference].observed["parameters"], both, rows + np.array([[0.0], [1.0]])
+    )
+    assert moved.distance(name)[1] > 1

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from .._safe import safe_sqrt
 from ._matrix import Matrix
 from ._normal_form import NormalForm
 
@@ -101,7 +102,7 @@ def look(
     """
     size, n, a = network.first.shape[1], x.shape[0], network.last.shape[0]
     slope = lambda h: jax.jvp(activation, (h,), (jnp.ones_like(h),))
-    sigma, kernel = jnp.sqrt(form.variance)[1:-1], lambda signals: signals @ signals.T / size
+    sigma, kernel = safe_sqrt(form.variance)[1:-1], lambda signals: signals @ signals.T / size
     h, hidden, below, above = [x @ network.first], list(network.hidden), [], []
     layers = [slope(h[0])]
     for l, matrix in enumerate(hidden):
@@ -189,6 +190,6 @@ def outputs_at(
         [[0.]]
     """
     phi = activation(x @ network.first + outside[:, None] * network.spare[None])
-    for sigma, matrix in zip(jnp.sqrt(form.variance)[1:-1], network.hidden, strict=True):
+    for sigma, matrix in zip(safe_sqrt(form.variance)[1:-1], network.hidden, strict=True):
         phi = activation(matrix.glance(sigma, phi))
     return phi @ network.last.T / phi.shape[1]

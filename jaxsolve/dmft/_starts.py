@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, Key
 
+from .._safe import safe_sqrt
 from ._matrix import Matrix, no_directions
 from ._network import Network
 from ._normal_form import NormalForm
@@ -68,7 +69,7 @@ def linear_network(form: NormalForm, inputs: int, outputs: int, room: int, dtype
 
 
 def _network(form: NormalForm, below: list[Array], above: list[Array], inputs: int, outputs: int) -> Network:
-    sigma, (room, size), dtype = jnp.sqrt(form.variance), below[0].shape, below[0].dtype
+    sigma, (room, size), dtype = safe_sqrt(form.variance), below[0].shape, below[0].dtype
     nothing, moved = no_directions(room, size, dtype), jnp.zeros((room, room), dtype)
     hidden = tuple(Matrix(nothing, nothing, *pair, moved) for pair in zip(below[1:], above[:-1], strict=True))
     first, spare = sigma[0] * below[0][:inputs], sigma[0] * below[0][-1]

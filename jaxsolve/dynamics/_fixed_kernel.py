@@ -80,7 +80,11 @@ class AbstractFixedKernel(AbstractApproximation):
 
 
 def check_flow(flow: Any) -> AbstractMarching | None:
-    """Returns a marching dynamics or None; raises TypeError for anything else."""
+    """Returns a marching dynamics or None; raises TypeError for anything else, ValueError for one of images."""
+    if getattr(flow, "augmentation", None) is not None:
+        raise ValueError(
+            "flow moves the outputs themselves and sees no inputs, so it cannot augment them; leave augmentation out"
+        )
     if flow is not None and not isinstance(flow, AbstractMarching):
         raise TypeError(f"flow must be a marching dynamics such as GradientFlow(), or None, got {describe(flow)}")
     return flow

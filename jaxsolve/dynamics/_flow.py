@@ -30,8 +30,8 @@ from ._system import AbstractExponentialSystem, AbstractSystem
 from ._trees import all_finite, chosen
 
 
-# Explicit solvers with so many steps have up to twice the error that they see, with a few of them much more: they step
-# over the last time, and interpolate. Exponential ones see more than they have.
+# Explicit solvers with so many steps have up to twice the error that they see, with a few of them much more, as was
+# measured. Exponential ones see more than they have.
 FEW = 12
 
 

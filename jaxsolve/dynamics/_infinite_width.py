@@ -5,7 +5,7 @@ import math
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .. import kernels, nets
+from .. import dmft, kernels, nets
 from .._dynamics import AbstractMarching, Assumption
 from .._problem import Problem
 from .._safe import nonzero
@@ -76,6 +76,12 @@ class InfiniteWidth(AbstractFixedKernel):
         growth = jnp.abs(values.multiplier) * values.sigma * jnp.sqrt(fan_in)
         share = growth[-1] / nonzero(jnp.min(growth[:-1]))
         least = math.prod(problem.net.weights[-1].shape[1:]) ** -0.25
+        missing = jnp.maximum(1 - share / least, 0)
         name = f"m sigma sqrt(fan_in) of the last layer at least fan_in^(-1/4) = {least:.2g} of that of the others"
-        detail = "below that the limit of infinite width is not a kernel (mean field, mup): features move at any width"
-        return (Assumption(name, jnp.maximum(1 - share / least, 0), 0.0, detail),)
+        if isinstance(problem.net, nets.AbstractDense):  # gamma may make up for it
+            missing = jnp.minimum(missing, jnp.maximum(1 - least / nonzero(dmft.normal_form(problem.net).richness), 0))
+        detail = (
+            "below that, and where gamma does not make the richness that small, the limit of infinite width is not a "
+            "kernel (mean field, mup): features move at any width"
+        )
+        return (Assumption(name, missing, 0.0, detail),)

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from .._held import HeldModule
 from .._phi import phi
 from .._problem import flat_rates
-from .._safe import kept_product
+from .._safe import kept_product, nonzero
 from ._linear_part import AbstractLinearPart, Model, Span, Term
 
 
@@ -69,8 +69,7 @@ class HessianPart(AbstractLinearPart[Float[Array, " params"]]):
         return span.length * jnp.sum(kept_product(v**2, phi(1, -2 * span.length * self.values)))
 
     def _coordinates(self, v: Float[Array, " params"]) -> Float[Array, " params"]:
-        free = self.scale > 0  # parameters with eta = 0 stay where they are
-        return self.vectors.T @ jnp.where(free, v / jnp.where(free, self.scale, 1), 0)
+        return self.vectors.T @ (v / self.scale)
 
 
 def hessian_part(model: Model, w: Float[Array, " params"]) -> HessianPart:
@@ -81,4 +80,5 @@ def hessian_part(model: Model, w: Float[Array, " params"]) -> HessianPart:
     _, column = jax.linearize(model.gradient, w)
     hessian = jax.lax.map(column, jnp.eye(w.size, dtype=w.dtype), batch_size=min(TOGETHER, w.size))
     values, vectors = jnp.linalg.eigh(scale[:, None] * hessian * scale[None])
-    return HessianPart(HeldModule(model), w, scale, vectors, values)
+    # Parameters with eta = 0 stay where they are, but their velocity has a derivative in eta.
+    return HessianPart(HeldModule(model), w, nonzero(scale), vectors, values)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+import optax
 import pytest
 
 import jaxsolve as js
@@ -177,3 +178,14 @@ def test_a_padded_width_is_refused():
         assert not js.InfiniteWidth().check(problem(width)).applies
     with pytest.raises(js.NotApplicable, match="a width without padding: it has padding; make it with an integer"):
         js.solve(problem(nets.Padded(10, 1000)), js.InfiniteWidth(), 1.0)
+
+
+def test_a_flow_that_augments_inputs_is_refused():
+    class Shifted(js.data.AbstractAugmentation):
+        def __call__(self, x, *, key):
+            return x + 1
+
+    flow = js.Descent(optax.sgd(0.1), augmentation=Shifted(), key=jr.key(0))
+    for of in (js.FrozenKernel, js.InfiniteWidth):
+        with pytest.raises(ValueError, match="sees no inputs, so it cannot augment them"):
+            of(flow=flow)

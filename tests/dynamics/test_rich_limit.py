@@ -427,3 +427,18 @@ def test_limits_by_their_exponents():
 def test_limits_are_those_of_gradient_descent():
     with pytest.raises(TypeError, match=r"(?s)scaling is for Adam.*gradient descent.*Scaling.mup\(\)"):
         js.limits(_problem(8, 2, "tanh", js.nets.Scaling.mup(adam=True)))
+
+
+def test_a_limit_made_lazy_by_gamma_is_solved():
+    """Of mean field with gamma = 16 at width 256 the output is that of the standard kernel scaling."""
+    ts, lazy = [0.0, 1.0], js.nets.Scaling.mean_field(16.0, eta=1 / 256)
+    both = [_problem(256, 1, "tanh", rule) for rule in (lazy, js.nets.Scaling.ntk())]
+    found = js.limits(both[0])
+    assert found.kind.name == "LAZY"
+    runs = [js.solve(problem, found.dynamics, ts, observe=js.observe.outputs())["outputs"] for problem in both]
+    np.testing.assert_allclose(runs[0] - runs[0][:1], runs[1] - runs[1][:1], rtol=1e-4)
+
+
+def test_infinite_times_are_out_of_reach():
+    with pytest.raises(ValueError, match="ts ends in inf, which RichLimit does not reach: give a finite last time"):
+        js.solve(_problem(8, 2, "linear", js.nets.Scaling.mup()), js.RichLimit(), jnp.inf)

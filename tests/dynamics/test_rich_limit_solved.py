@@ -242,3 +242,19 @@ def test_a_budget_is_kept(depth, activation):
         with pytest.raises(MemoryError):
             start(memory=10**7, samples=2 * fits)
     start(memory=10**8)
+
+
+@pytest.mark.slow
+def test_derivatives_where_the_read_out_starts_at_zero():
+    """Everything depends on sigma^2."""
+
+    def last(sigma):
+        problem = _problem(js.nets.Scaling.mean_field(0.7, sigma=sigma, eta=ETA))
+        return js.solve(problem, js.RichLimit(rate=RATE, nodes=6), [6 * RATE], observe=js.observe.outputs())["outputs"]
+
+    at, step = SIGMA.at[2].set(0.0), 1e-3
+    for layer in range(3):
+        along = jnp.zeros(3).at[layer].set(1.0)
+        slope = jax.jvp(last, (at,), (along,))[1]
+        moved = (last(at + step * along) - last(at - step * along)) / (2 * step) if layer < 2 else jnp.zeros(())
+        np.testing.assert_allclose(slope, jnp.broadcast_to(moved, slope.shape), atol=1e-3)

@@ -270,3 +270,18 @@ def test_numbers_out_of_range_are_refused():
     for rtol in (-1e-4, 0.0, float("nan")):
         with pytest.raises(ValueError, match="rtol must be > 0"):
             DisplacementController(rtol)
+
+
+@pytest.mark.x64_only
+def test_derivatives_in_a_rate_that_is_zero():
+    """The layer stays where it is, but would not at another rate."""
+    slope = lambda integrator: jax.jvp(
+        lambda eta: solve(
+            _of_rate(eta, jr.key(0)), GradientFlow(integrator, rtol=1e-8), END, observe=observe.parameters()
+        )["parameters"],
+        (jnp.zeros(()),),
+        (jnp.ones(()),),
+    )[1]
+    found, truth = slope(ParameterSpace()), slope(diffrax.Tsit5())
+    assert np.abs(truth).max() > 1e-2
+    np.testing.assert_allclose(found, truth, atol=1e-4 * np.abs(truth).max())
