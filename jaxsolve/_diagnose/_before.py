@@ -17,7 +17,7 @@ from ._crossover import Crossover, crossover, curvature
 from ._diagnosis import Finding
 from ._examine import test_loss
 from ._lens import inside, Lens, suited, through, with_inside
-from ._movement import relative_change, whole_kernel
+from ._movement import progress as progress_of, relative_change, whole_kernel
 from ._response import rate_exponent
 from ._stability import moves, next_update
 from ._train import begin, objective, train
@@ -115,7 +115,7 @@ def before(
     linear = _seen_through(problem, through(problem.net, problem.x, size, scale=1.0, linear=True))
     run = train(linear, optimizer, [0, steps], batch_size, key)
     end = run.checkpoints[-1].params
-    progress = float(_progress(linear, end))
+    progress = float(progress_of(linear, end))
     if run.diverged or not progress > LEAST:
         why = "diverges at this rate" if run.diverged else f"has made no progress in {steps} steps"
         notes.append(f"Where features begin is not known: the linearised network {why}.")
@@ -154,16 +154,6 @@ def _seen_through(problem: Problem, lens: Lens) -> Problem:
     return eqx.tree_at(lambda p: p.net, problem, lens)
 
 
-def _progress(problem: Problem, params: PyTree) -> Any:
-    before, now = (_slope(problem, p) for p in (problem.params, params))
-    return jnp.where(before == 0, 0, 1 - now / jnp.where(before == 0, 1, before))  # nothing was to be learnt
-
-
-@eqx.filter_jit
-def _slope(problem: Problem, params: PyTree) -> Any:
-    return jnp.linalg.norm(problem.loss.gradient(problem.outputs(params), problem.y))
-
-
 def _trained_at(problem, few, eta, optimizer, steps, batch_size, key, multiplier: float, exponent: float) -> float:
     """The kernel's change by the end of training with a multiplier, its rate made to suit."""
     lens = through(problem.net, problem.x, problem.y.shape[1], scale=multiplier)
@@ -171,7 +161,7 @@ def _trained_at(problem, few, eta, optimizer, steps, batch_size, key, multiplier
     seen = _seen_through(problem, lens)
     run = train(seen, optax.chain(optimizer, optax.scale(rate)), [0, steps], batch_size, key)
     end = run.checkpoints[-1].params
-    progress = float(_progress(seen, end))
+    progress = float(progress_of(seen, end))
     if run.diverged or not progress > LEAST:
         return float("nan")
     kernels = [whole_kernel(few, params, eta) for params in (few.params, with_inside(few.params, inside(end)))]

@@ -15,7 +15,7 @@ from ..dynamics import Descent
 from ._before import Before, before
 from ._diagnosis import Diagnosis
 from ._examine import examine
-from ._inputs import check_optimizer, check_start, choose, read_key, read_problem, same_shapes
+from ._inputs import check_finite, check_optimizer, choose, read_key, read_problem, same_shapes
 from ._lens import suited
 from ._stability import next_update
 from ._steps import Steps, steps_of
@@ -193,8 +193,8 @@ def diagnose_checkpoints(
     # Functions that adapters such as `from_linen` make may differ, with them the structures, but by these alone.
     structure = jax.tree.structure(problem.params)
     params = [jax.tree.unflatten(structure, jax.tree.leaves(nets.partition(network)[0])) for network in networks]
-    for later in params[1:]:
-        check_start(problem, later)
+    for index, later in enumerate(params[1:], 1):
+        check_finite(problem, later, f"in checkpoint {index}")
     eta, still = moving_rates(probe, params, None)
     seen = examine(probe, eta, places, params)
     displacement = jax.tree.map(jnp.subtract, params[-1], params[0])

@@ -1,5 +1,6 @@
 """Parameters in groups: the layers of any network, by where its arrays stand in it."""
 
+import re
 from typing import Any, NamedTuple
 
 import jax
@@ -70,10 +71,13 @@ def adjacent(params: PyTree) -> tuple[tuple[str, ...], list[tuple[int, int]]]:
     """Pairs of weight matrices that follow one another: their names, and the indices of both factors of W_2 W_1.
 
     A pair is two matrices next to each other among the network's matrices, whose shapes fit: an assumption on their
-    order, which chains of dense layers meet. Matrices are (out, in), those of Flax and Haiku (in, out).
+    order, which chains of dense layers meet. JAX sorts dictionaries by text, so their keys are read as counted: Dense_2
+    before Dense_10. Matrices are (out, in), those of Flax and Haiku (in, out).
     """
     named = jax.tree_util.tree_leaves_with_path(params)
     matrices = [index for index, (_, leaf) in enumerate(named) if leaf.ndim == 2 and min(leaf.shape) >= 1]
+    if all(isinstance(key, jax.tree_util.DictKey) for path, _ in named for key in path):
+        matrices.sort(key=lambda index: [_counted(key.key) for key in named[index][0]])
     label = lambda index: jax.tree_util.keystr(named[index][0]).lstrip(".").removesuffix(".weight")
     names, pairs = [], []
     for low, high in zip(matrices[:-1], matrices[1:], strict=True):
@@ -83,6 +87,12 @@ def adjacent(params: PyTree) -> tuple[tuple[str, ...], list[tuple[int, int]]]:
             names.append(f"{label(low)} to {label(high)}")
             pairs.append((left, right))
     return tuple(names), pairs
+
+
+def _counted(name: Any) -> list[tuple[int, int, str]]:
+    """What names are sorted by: their numbers as numbers."""
+    parts = re.findall(r"\d+|\D+", str(name))
+    return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts]
 
 
 def _inward(path: tuple[Any, ...]) -> bool:

@@ -37,11 +37,11 @@ def read_problem(net: Any, x: Any, y: Any, loss: Any, test: Any, centered: Any) 
         net = Lens(net, None, None, x.shape[1:], out_size, whole=x.dtype)
     problem = Problem(net, x, y, test=pair, loss=losses.MSE() if loss is None else loss, centered=centered)
     _check_loss(problem, out_size)
-    check_start(problem, problem.params)
+    check_finite(problem, problem.params, "at the start")
     return problem
 
 
-def check_network(net: Any) -> None:
+def check_network(net: Any, when: str = "at the start") -> None:
     """Raises TypeError or ValueError for what is no network of float32 or float64 numbers, or one with state."""
     if not callable(net) or isinstance(net, type):
         raise TypeError(
@@ -78,7 +78,7 @@ def check_network(net: Any) -> None:
         if known is not None and not np.all(np.isfinite(known)):
             bad = int(np.sum(~np.isfinite(known)))
             raise ValueError(
-                f"the parameter {name} holds {bad} value(s) that are NaN or infinite at the start; a network that has "
+                f"the parameter {name} holds {bad} value(s) that are NaN or infinite {when}; a network that has "
                 "diverged shows nothing of its regime: give an earlier checkpoint"
             )
 
@@ -192,18 +192,22 @@ def _check_loss(problem: Problem, out_size: int) -> None:
         ) from error
 
 
-def check_start(problem: Problem, params: PyTree) -> None:
-    """Raises ValueError where outputs or the loss are not finite."""
+def check_finite(problem: Problem, params: PyTree, when: str) -> None:
+    """Raises ValueError where outputs or the loss are not finite, with words for when that is."""
     f = np.asarray(_outputs(problem, params))
     bad = int(np.sum(~np.all(np.isfinite(f), axis=1)))
     if bad:
         raise ValueError(
-            f"the outputs of the network at the start are NaN or infinite for {bad} of {len(f)} samples; scale the "
-            "inputs down, or look for a division by zero or a logarithm in the network"
+            f"the outputs of the network {when} are NaN or infinite for {bad} of {len(f)} samples; "
+            + (
+                "scale the inputs down, or look for a division by zero or a logarithm in the network"
+                if when == "at the start"
+                else "a network that has diverged shows nothing of its regime: give an earlier checkpoint"
+            )
         )
     value = float(problem.loss.value(jnp.asarray(f), problem.y))
     if not np.isfinite(value):
-        raise ValueError(f"the loss at the start is {value}: the loss does not suit these outputs and targets")
+        raise ValueError(f"the loss {when} is {value}: the loss does not suit these outputs and targets")
 
 
 @eqx.filter_jit
@@ -234,8 +238,8 @@ def same_shapes(nets_given: Any) -> list[Any]:
         raise ValueError(
             f"two or more checkpoints are needed, to see how far the network has moved; got {len(nets_given)}"
         )
-    for net in nets_given:
-        check_network(net)
+    for index, net in enumerate(nets_given):
+        check_network(net, f"in checkpoint {index}")
     name = jax.tree_util.keystr
     first = {name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(nets.partition(nets_given[0])[0])}
     for index, net in enumerate(nets_given[1:], 1):

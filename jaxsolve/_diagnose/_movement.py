@@ -5,12 +5,14 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from .. import kernels
 from .._problem import Problem
 from .._safe import nonzero, norm
 from ._lanczos import largest_eigenvalue
+from ._limits import ENDED
 
 
 class Movement(NamedTuple):
@@ -19,8 +21,7 @@ class Movement(NamedTuple):
     Attributes:
         loss: training loss on the probe samples.
         nonlinearity: |f_t - f_lin|/|f_t - f_0|, f_lin = f_0 + J_0 (theta_t - theta_0).
-        progress: the share of the loss's gradient in the outputs that is gone, 1 - |dL/df_t|/|dL/df_0|; 0 if there
-            was none.
+        progress: as `progress`.
         residual_position: r^T K r/(|r|^2 lambda_1), r = dL/df.
     """
 
@@ -58,7 +59,7 @@ def movement(problem: Problem, params: PyTree, eta: PyTree) -> Movement:
     f_start, linear = jax.jvp(problem.outputs, (start,), (direction,))
     f = problem.outputs(params)
     moved = f - f_start
-    before, now = (problem.loss.gradient(out, problem.y) for out in (f_start, f))
+    now = problem.loss.gradient(f, problem.y)
     operator = kernels.NTKOperator(problem.network(params), problem.x, eta=eta)
     top = largest_eigenvalue(operator.mv, now)
     unit = now / nonzero(norm(now))
@@ -68,9 +69,28 @@ def movement(problem: Problem, params: PyTree, eta: PyTree) -> Movement:
     return Movement(
         problem.loss.value(f, problem.y),
         norm(moved - linear) / nonzero(norm(moved)),
-        jnp.where(jnp.any(before != 0), 1 - norm(now) / nonzero(norm(before)), 0),
+        progress(problem, params),
         on_residual / nonzero(top),
     )
+
+
+@eqx.filter_jit
+def progress(problem: Problem, params: PyTree) -> Float[Array, ""]:
+    """How much of a training is done: the share of the loss's gradient in the outputs that is gone since the start.
+
+    1 - |dL/df_t|/|dL/df_0|, and 0 if there was none. But 1 where parameters no longer see what is left of it, as of
+    noise in the targets that the network cannot fit: then training has come to its end.
+    """
+
+    def gradients(at: PyTree) -> tuple[Array, Array]:
+        f, pull = jax.vjp(problem.outputs, at)
+        slope = problem.loss.gradient(f, problem.y)
+        unit = norm(slope)
+        return unit, unit * norm(ravel_pytree(pull(slope / nonzero(unit))[0])[0])
+
+    (before, seen_before), (now, seen) = gradients(problem.params), gradients(params)
+    done = (seen_before > 0) & (seen <= ENDED * seen_before) & (now <= before)
+    return jnp.where(done, 1.0, jnp.where(before > 0, 1 - now / nonzero(before), 0.0))
 
 
 @eqx.filter_jit

@@ -53,6 +53,12 @@ def decide(history: dict[str, np.ndarray], diverged: bool, linearised: float) ->
     return Verdict(Regime.KERNEL if learnt else Regime.FROZEN, expected, near)
 
 
+def _gone(progress: float) -> str:
+    if progress == 1:
+        return "all of the loss's gradient that the parameters see"
+    return f"{max(progress, 0):.0%} of the loss's gradient"
+
+
 def has_grown(history: dict[str, np.ndarray]) -> bool:
     """Whether the loss is far above that of the start."""
     first, last = history["loss"][[0, -1]]
@@ -72,13 +78,11 @@ def regime_findings(seen: Examined, verdict: Verdict) -> dict[str, Finding]:
     last = {name: float(values[-1]) for name, values in history.items()}
     first = {name: float(values[0]) for name, values in history.items()}
     found = {
-        "progress": Finding(last["progress"], None, "share of the loss's gradient in the outputs that is gone"),
+        "progress": Finding(last["progress"], None, f"{_gone(last['progress'])} is gone"),
         "kernel_change": side(last["kernel_change"], _limits.KERNEL_CHANGE, "the kernel has hardly moved so far"),
         "expected_kernel_change": side(verdict.expected, _limits.KERNEL_CHANGE, "the kernel will hardly move"),
         "nonlinearity": side(last["nonlinearity"], _limits.NONLINEARITY, "the linearised network does the same"),
-        "kernel_alignment": Finding(
-            last["kernel_alignment"], None, f"with the target, from {first['kernel_alignment']:.2g} at the start"
-        ),
+        "kernel_alignment": Finding(last["kernel_alignment"], None, _aligned(first, last)),
         "residual_position": Finding(
             last["residual_position"], None, "1 where all that is left lies on the kernel's fastest direction"
         ),
@@ -87,6 +91,12 @@ def regime_findings(seen: Examined, verdict: Verdict) -> dict[str, Finding]:
         ),
     }
     return found
+
+
+def _aligned(first: dict[str, float], last: dict[str, float]) -> str:
+    if np.isnan(last["kernel_alignment"]):
+        return "not known: the targets, or the kernel, are the same for all samples"
+    return f"with the target, from {first['kernel_alignment']:.2g} at the start"
 
 
 def paragraph(seen: Examined, verdict: Verdict, findings: dict[str, Finding], extra: list[str]) -> str:
@@ -103,9 +113,7 @@ def paragraph(seen: Examined, verdict: Verdict, findings: dict[str, Finding], ex
     if verdict.regime is Regime.UNSTABLE and not verdict.diverged:
         opening = "The loss grows: take a smaller rate."
     parts = [opening]
-    moved = (
-        f"While {max(progress, 0):.0%} of the loss's gradient went away, its kernel moved by {change:.2g} of its size"
-    )
+    moved = f"While {_gone(progress)} went away, its kernel moved by {change:.2g} of its size"
     carried = f", which makes {verdict.expected:.2g} by the end of training" if verdict.expected > 1.2 * change else ""
     where = "below" if verdict.expected < _limits.KERNEL_CHANGE.value else "above"
     parts.append(f"{moved}{carried}; {where} {_limits.KERNEL_CHANGE.value:g}, the limit of the kernel regime.")
@@ -113,9 +121,11 @@ def paragraph(seen: Examined, verdict: Verdict, findings: dict[str, Finding], ex
         parts.append("That is near the limit, where seeds and details decide.")
     if verdict.regime in (Regime.KERNEL, Regime.FEATURE_LEARNING) and progress < _limits.ENOUGH_PROGRESS:
         parts.append("So little of the training says little of its end: train for longer to be sure.")
+    aligned = findings["kernel_alignment"]
+    said = f"{aligned.value:.2g} ({aligned.words.split(', ', 1)[-1]})" if np.isfinite(aligned.value) else aligned.words
     parts.append(
         f"Its linearisation misses {value('nonlinearity'):.0%} of the change of its outputs. The kernel's alignment "
-        f"with the target is {value('kernel_alignment'):.2g} ({findings['kernel_alignment'].words.split(', ')[-1]})."
+        f"with the target is {said}."
     )
     parts += extra
     parts.append(_layers(seen))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Shaped
 
-from .._checks import describe, require_finite
+from .._checks import as_array, describe, require_finite
 from ._transforms import AbstractTransform
 
 
@@ -125,7 +125,7 @@ class Dataset(eqx.Module):
 def _floats(value: Any, name: str, dtype: Any) -> Float[Array, "..."]:
     """A float array with finite entries; integers and Booleans are converted to `dtype`."""
     try:
-        array = jnp.asarray(value)
+        array = as_array(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"{name} must be an array of real numbers, got {describe(value)}") from error
     if jnp.issubdtype(array.dtype, jnp.integer) or array.dtype == jnp.bool_:

@@ -103,7 +103,9 @@ class _Finder:
             self._met(view.leaf)
             self.uses[view.leaf].append(Use(len(self.program.steps) - 1, met[1], view, met[0]))
         else:
-            self.direct(view, None if step.name in _ELEMENTWISE else _reason(step))
+            # Biases and gains: as large as what they meet, or smaller. Nothing is gained by a product of two factors.
+            on_data = any(self.on_data(slot) for index, slot in enumerate(step.inputs) if index != position)
+            self.direct(view, None if step.name in _ELEMENTWISE and on_data else _reason(step))
 
     def direct(self, view: View, reason: str | None) -> None:
         """Takes the derivative of a leaf directly, where that needs a reason for this one."""
@@ -235,7 +237,6 @@ _PASSES: dict[str, Callable[..., _Views | None]] = {
     **dict.fromkeys(("add", "sub", "add_any"), _sum),
     **dict.fromkeys(("mul", "div"), _multiple),
 }
-# Biases and gains: as large as what they meet, or smaller. Nothing is gained by a product of two factors.
 _ELEMENTWISE = ("add", "sub", "add_any", "mul", "div")
 
 

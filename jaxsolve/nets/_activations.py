@@ -68,8 +68,9 @@ def _gain(activation: Activation) -> float:
     step = 0.01
     z = step * np.arange(-1300, 1301)
     # Compiled ahead of time, so that the gain is a number inside any transformation: `jax.ensure_compile_time_eval`
-    # fails under vmap.
-    phi = np.asarray(jax.jit(activation).lower(z).compile()(z), dtype=np.float64)
+    # fails under vmap. In double precision always, as it is kept for networks of either.
+    with jax.enable_x64(True):
+        phi = np.asarray(jax.jit(activation).lower(z).compile()(z), dtype=np.float64)
     second_moment = np.sum(phi**2 * np.exp(-(z**2) / 2)) * step / np.sqrt(2 * np.pi)
     return float(1 / np.sqrt(second_moment))
 

@@ -74,7 +74,7 @@ class Shapes(NamedTuple):
     def matrices(self, init: str) -> tuple[tuple[int, int], ...]:
         """The sizes (out, in) of a dense network; raises ValueError, naming the initialisation, for any other."""
         found = tuple((shape[0], shape[1]) for shape in self.weights if len(shape) == 2)
-        if len(found) != len(self.weights):
+        if len(found) != len(self.weights) or not self.chain:
             raise ValueError(
                 f"{init} is for dense networks, got weights of shapes {self.weights}; "
                 "take Gaussian(), or Given(weights) with arrays of your own"

@@ -15,7 +15,8 @@ class Conserved(eqx.Module):
     """A conserved quantity of gradient flow: the difference of two terms that grow together.
 
     Both terms have the same shape: (h, h) between adjacent linear layers; (h,), one number per neuron, between layers
-    joined by a homogeneous activation. See also `js.observe.conserved`, which follows it along a run.
+    joined by a homogeneous activation; (heads, h, h) in a transformer. See also `js.observe.conserved`, which follows
+    it along a run.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(2, 3, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))

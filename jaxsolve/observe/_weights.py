@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -104,7 +105,7 @@ class _ReadConserved:
         if not 0 <= self.index < len(quantities):
             raise ValueError(f"this network has {len(quantities)} conserved quantities, but index is {self.index}")
         value = quantities[self.index].value
-        return value if value.ndim == 2 else jnp.diag(value)
+        return jax.scipy.linalg.block_diag(*value) if value.ndim == 3 else jnp.diag(value) if value.ndim == 1 else value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +120,7 @@ def conserved(index: int = 0) -> Observable:
     """The conserved quantity of adjacent layers `index` and `index + 1`, counted from the input, shape (h, h).
 
     Between linear layers a matrix; between layers joined by a homogeneous activation one number per neuron, on the
-    diagonal. See `net.conserved`.
+    diagonal; of a transformer one block per head. See `net.conserved`.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))

@@ -105,3 +105,9 @@ def test_transform_needs_flat_inputs():
     data = Dataset(jnp.ones((5, 1, 2, 2)), jnp.ones((5, 1)))
     with pytest.raises(ValueError, match=r"flat inputs of shape \(n, d\), got \(5, 1, 2, 2\); use x.reshape"):
         data.transform(pca(1))
+
+
+def test_large_integers_do_not_wrap_round():
+    with jax.enable_x64(False):
+        found = Dataset(np.array([[3_000_000_000]]), np.array([[1]]))
+    assert float(found.x[0, 0]) == 3e9

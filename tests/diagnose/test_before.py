@@ -121,3 +121,16 @@ def test_a_network_of_mup():
     assert np.isfinite(js.diagnose(net, *_data(), optimizer=optax.sgd(0.05), steps=5)["crossover_multiplier"])
     with pytest.raises(ValueError, match="scaling is mup for"):
         js.diagnose(net, *_data(), optimizer=optax.adam(1e-2), steps=5)
+
+
+@pytest.mark.parametrize(("noise", "regime"), [(0.0, "KERNEL"), (0.05, "KERNEL"), (0.5, "KERNEL")])
+def test_noise_that_no_network_fits_is_no_training_to_come(noise, regime):
+    """The second network is at the minimum: the kernel has moved by 0.04, and will not move on."""
+    nets, target = [Square(jnp.ones(1)), Square(jnp.sqrt(1.04) * jnp.ones(1))], 0.52
+    y = jnp.array([[target + noise], [target - noise]])
+    report = js.diagnose_checkpoints(nets, jnp.ones((2, 1)), y)
+    assert report.regime.name == regime
+    np.testing.assert_allclose(report["expected_kernel_change"], 0.04, rtol=1e-4)
+    assert ("all of the loss's gradient that the parameters see" in report.text) == (report["progress"] == 1)
+    early = js.diagnose_checkpoints([nets[0], Square(jnp.sqrt(1.02) * jnp.ones(1))], jnp.ones((2, 1)), y)
+    assert early["progress"] < 1  # it has still half of the way to go

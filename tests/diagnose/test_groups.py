@@ -69,3 +69,10 @@ def test_pairs_are_named_as_groups_for_integers_too():
     report = js.diagnose_checkpoints([net, net], jnp.arange(5)[:, None], jnp.ones((5, 4)))
     assert report.groups == ("table", "low", "high")
     assert report.pairs == ("low to high",)
+
+
+def test_layers_of_dictionaries_follow_each_other_as_counted():
+    """JAX sorts the keys as texts: Dense_10 before Dense_2."""
+    names, _ = adjacent({f"Dense_{k}": {"kernel": jnp.ones((4, 4))} for k in range(12)})
+    assert [name.count("Dense_") for name in names] == [2] * 11
+    assert [f"Dense_{k}" in name and f"Dense_{k + 1}" in name for k, name in enumerate(names)] == [True] * 11

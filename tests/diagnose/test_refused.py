@@ -155,3 +155,22 @@ def test_bad_rates_are_named():
 def test_losses_that_cannot_be_called(loss):
     with pytest.raises(ValueError, match=r"the loss cannot be called on one sample's output of shape \(1,\)"):
         js.diagnose(NET, X, Y, loss=loss, optimizer=optax.sgd(0.1), steps=1)
+
+
+def test_a_checkpoint_that_has_diverged_is_named():
+    net = eqx.nn.MLP(2, 1, 4, 1, jnp.tanh, key=jr.key(0))
+    x, y = jnp.eye(2), jnp.ones((2, 1))
+    far = jax.tree.map(lambda leaf: leaf * 1e38 if eqx.is_array(leaf) else leaf, net)
+    far = eqx.tree_at(lambda net: net.layers[1].weight, far, jnp.full((1, 4), jnp.finfo(x.dtype).max))
+    with pytest.raises(ValueError, match="outputs of the network in checkpoint 1 are NaN or infinite"):
+        js.diagnose_checkpoints([net, far], x, y)
+    lost = eqx.tree_at(lambda net: net.layers[0].bias, net, jnp.full((4,), jnp.nan))
+    with pytest.raises(ValueError, match=r"holds 4 value\(s\) that are NaN or infinite in checkpoint 1"):
+        js.diagnose_checkpoints([net, lost], x, y)
+
+
+def test_targets_that_are_all_the_same_have_no_alignment():
+    net = eqx.nn.MLP(2, 1, 4, 1, jnp.tanh, key=jr.key(0))
+    report = js.diagnose(net, jnp.eye(2), jnp.ones((2, 1)), optimizer=optax.sgd(0.1), steps=3)
+    assert np.isnan(report["kernel_alignment"])
+    assert "alignment with the target is not known: the targets, or the kernel, are the same" in report.text

@@ -188,6 +188,7 @@ def test_what_is_not_known_falls_back_by_itself_and_says_why():
     length = lambda p, x: lax.scan(lambda h, _: (jnp.tanh(p["u"] @ h + x), None), x, None, length=65)[0]
     cases = {
         "it enters exp": lambda p, x: jnp.exp(p["u"]) @ jnp.tanh(p["w"] @ x),
+        "it enters mul": lambda p, x: (p["u"] * jnp.tri(3, dtype=p["u"].dtype)) @ jnp.tanh(p["w"] @ x),
         "it enters concatenate": lambda p, x: jnp.concatenate([p["u"], p["u"]]) @ jnp.tanh(p["w"] @ x),
         "it enters custom_jvp_call, whose derivative is a rule of its own": lambda p, x: clipped(p["u"], p["w"] @ x),
         "it enters custom_vjp_call, whose derivative is a rule of its own": lambda p, x: halved(p["u"], p["w"] @ x),

@@ -226,3 +226,13 @@ def test_variances_that_are_kept_from_going_below_zero_are_smooth(norm, getkey):
     assert kinked(Problem(eqx.nn.Sequential([first, norm, eqx.nn.Lambda(jax.nn.relu), last]), x, y))
     passing = eqx.nn.Lambda(lambda h: h * jnp.maximum(0.0, jnp.var(h) - 1))  # twin: these do pass 0
     assert kinked(Problem(eqx.nn.Sequential([first, norm, passing, last]), x, y))
+
+
+@pytest.mark.usefixtures("as_users")
+def test_gains_are_of_double_precision_whoever_asks_first():
+    gains = []
+    for first in (False, True):
+        wave = Activation(f"wave, first in {first}", jnp.sin)  # not yet known
+        with jax.enable_x64(first):
+            gains.append(wave.gain)
+    np.testing.assert_allclose(gains, 1 / np.sqrt((1 - np.exp(-2.0)) / 2), rtol=1e-14)

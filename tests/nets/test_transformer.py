@@ -124,3 +124,20 @@ def test_what_is_refused(change, message):
     }
     with pytest.raises(ValueError, match=message):
         Transformer(**(made | change))
+
+
+def test_what_is_conserved_is_observed_head_by_head():
+    net = Transformer((3, 6), 4, 5, heads=2, scaling=Scaling.ntk(), key=jax.random.key(0))
+    problem = js.Problem(net, jax.nn.one_hot(jnp.array([[0, 1, 2], [3, 4, 5]]), 6), jnp.eye(2, 5))
+    view = js.View(problem, jnp.zeros(()), problem.params)
+    quantities = net.conserved(problem.params, problem.eta)
+    for index in (0, 1):
+        found = js.observe.conserved(index)(view)
+        one, two = quantities[index].value
+        np.testing.assert_array_equal(found, np.block([[one, np.zeros_like(one)], [np.zeros_like(two), two]]))
+
+
+@pytest.mark.parametrize("init", [js.nets.LambdaBalanced(), js.nets.Sphere()])
+def test_starts_of_dense_networks_are_refused(init):
+    with pytest.raises(ValueError, match="is for dense networks, got weights of shapes"):
+        Transformer((8, 8), 8, 8, init=init, scaling=Scaling.ntk(), key=jax.random.key(0))
