@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 
 from .._checks import describe
@@ -35,7 +36,6 @@ MAX_LAYERS = 100  # each is traced by itself
 MAX_NUMBERS = 20_000_000  # of an array, and of those on the way to it
 LAYERS = ("depth", "b")  # the arguments that count layers
 STEPS = ("steps", "_begin", "index")  # ends of names of integers that nothing of this size is made of
-NEGLIGIBLE = 1_000_000  # a product of sizes that makes no large array
 
 ANY_STRING = (
     r'"""(?:\\.|(?!""").)*(?:"""|\Z)|\'\'\'(?:(?!\'\'\').)*(?:\'\'\'|\Z)|"(?:\\.|[^"\\\n])*"?|\'[^\'\n]*\'?|#[^\n]*'
@@ -162,11 +162,12 @@ def check_sizes(make: Callable[..., Any], arguments: Mapping[str, Any], where: s
 
 def check_memory(make: Callable[..., Any], arguments: Mapping[str, Any], where: str) -> None:
     """Raises ConfigError for a call with such a size, or that would make too large an array, before it is made."""
-    if check_sizes(make, arguments, where) <= NEGLIGIBLE:
+    if check_sizes(make, arguments, where) == 1:
         return
-    # With its key traced, it does not ask how much memory this machine has.
+    # With its key traced, it does not ask how much memory this machine has. Optimisers and the like are no arrays.
     keys = {name: value for name, value in arguments.items() if is_key(value)}
-    found = _largest(jax.make_jaxpr(lambda traced: make(**(arguments | traced)))(keys).jaxpr)
+    arrays = lambda traced: eqx.filter(make(**(arguments | traced)), eqx.is_array)
+    found = _largest(jax.make_jaxpr(arrays)(keys).jaxpr)
     if found > MAX_NUMBERS:
         raise ConfigError(
             f"{where} makes an array of {found} numbers; a config may ask for at most {MAX_NUMBERS}, {MORE}"

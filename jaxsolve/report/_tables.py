@@ -1,6 +1,7 @@
 """The tables of a report, as HTML in which every name is text."""
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
@@ -15,6 +16,7 @@ from ._source import Source
 MAX_ROWS = 200  # of the table of failed lanes
 # Nobody's business where a page may be sent:
 PRIVATE = ("host", "pid")  # of a run
+DIGEST = re.compile(r"[0-9a-f]{16}( \(bytecode of Python [\d.]+\))?")
 TOLD = ("type", "function", "code", "class", "dtype", "hash")  # of a function; other texts in it may be passwords
 
 
@@ -100,14 +102,17 @@ def _public_run(run: dict[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def _without_texts(value: Any, key: str = "") -> Any:
+def _without_texts(value: Any, key: str = "", theirs: bool = False) -> Any:
+    """What a function is, by TOLD; of what it refers to, where these may be names of the user's, digests alone."""
     if isinstance(value, dict):
-        if value.get("type") == "ConfiguredProblem":  # the table of a config
+        if value.get("type") == "ConfiguredProblem" and not theirs:  # the table of a config
             return value
-        return {name: _without_texts(part, name) for name, part in value.items()}
+        theirs |= key == "refers to"
+        return {name: _without_texts(part, name, theirs) for name, part in value.items()}
     if isinstance(value, list):
-        return [_without_texts(part, key) for part in value]
-    return "(text)" if isinstance(value, str) and key not in TOLD else value
+        return [_without_texts(part, key, theirs) for part in value]
+    told = key in TOLD and (not theirs or (isinstance(value, str) and DIGEST.fullmatch(value)))
+    return "(text)" if isinstance(value, str) and not told else value
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -152,21 +152,22 @@ def sweep(
         place = HeldStore(store, plan, first, resume=resume, retry_failed=retry_failed, **options)
     with signals, shared(place) if hosts else place as lanes:
         missing = lanes.missing
+        left = lambda: lanes.chunks.missing if hosts else lanes.missing  # of all processes
         waiting = [number for number, group in enumerate(plan.groups) if missing[group.lanes].any()]
         if store is None:
             plan.check(plan.groups)
         programs = (trace(number, lanes.plan.size_of(plan.groups[number])) for number in waiting)
-        with Progress(missing, shown=progress) as bar:
+        with Progress(left(), shown=progress) as bar:
             if executor is None or hosts:
                 for program in compiled_ahead(programs):
                     for batch in Fitting(program).run(lanes.missing, signals.noted):
                         lanes.write(batch)
                         bar.add(len(batch.lanes), batch.failed)
-                    signals.heed(lanes.missing)
+                    signals.heed(left())
             else:
                 run_on(executor, programs, lanes, signals, bar.add)
         if hosts:
-            lanes.chunks.wait(np.flatnonzero(lanes.chunks.missing), lambda: signals.heed(lanes.chunks.missing))
+            lanes.chunks.wait(np.flatnonzero(left()), lambda: signals.heed(left()))
             if isinstance(lanes, HeldStore):
                 lanes.hear_hosts()
         data = lanes.dataset()

@@ -40,6 +40,8 @@ def refused(tmp_path):
 
 LARGE = {"type": "gaussian", "n_train": 10**5, "in_size": 10**5, "key": 0}
 
+WIDE = {"type": "MLP", "in_size": 4, "width": 30_000, "depth": 2, "out_size": 1, "scaling": "ntk", "key": 0}
+
 
 def _refused_table(name, changes):
     begin = time.perf_counter()
@@ -140,6 +142,11 @@ def test_ranges(arguments):
         (
             {"problem.data.teacher.width": 10**6, "problem.data.teacher.in_size": 10**6},
             "teacher makes an array of 10000",
+        ),
+        ({"problem.data.teacher": WIDE}, "teacher makes an array of 900000000 numbers"),
+        (
+            {"problem.data": {"type": "modular_addition", "modulus": 500, "n_train": 10, "key": 0}},
+            "data makes an array of",
         ),
         ({"dynamics": {"type": "Descent", "optimizer": "sgd", "batch_size": 10**12}}, "dynamics"),
         ({"observe": [{"type": "kernel_spectrum", "top": 10**12}]}, r"observe\[0\].top is 1000000000000; "),

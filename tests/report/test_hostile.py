@@ -145,6 +145,22 @@ def test_texts_of_the_function_of_problems_are_left_out(tmp_path):
         assert secret not in text
 
 
+def test_texts_are_left_out_whatever_they_are_called(tmp_path):
+    """Names of variables and keys may be those by which a manifest tells of functions."""
+    code, dtype = "a token", {"hash": "a password", "type": "a hidden key"}
+
+    def problem(rate):
+        _ = (code, dtype)
+        return cases.modes(jnp.full(1, 2.0), rate[None])
+
+    sweep(problem, {"rate": [1.0]}, cases.ModesDecay(), TS, store=tmp_path / "r.zarr", progress=False)
+    assert "a token" in (tmp_path / "r.zarr" / "_jaxsolve" / "manifest.json").read_text()
+    manifest, text = _manifest_in(write(tmp_path / "r.zarr", tmp_path / "report.html"))
+    assert manifest["plan"]["problem_fn"]["refers to"]["code"] == "(text)"
+    for secret in ("a token", "a password", "a hidden key"):
+        assert secret not in text
+
+
 def test_names_of_hosts_are_left_out(tmp_path):
     modes(tmp_path / "r.zarr")
     file = tmp_path / "r.zarr" / "_jaxsolve" / "manifest.json"

@@ -220,6 +220,20 @@ def test_values_that_a_function_refers_to(one, other):
             _agree({"problem_fn": old}, {"problem_fn": new})
 
 
+def test_values_that_a_class_holds(monkeypatch):
+    """Its text may name a constant, and others may set it."""
+
+    class Held:
+        scale = len("a")
+
+    described = lambda: describe_value(lambda rate: Held.scale * rate)
+    before = described()
+    assert described() == before
+    monkeypatch.setattr(Held, "scale", 64)
+    with pytest.raises(ValueError, match=r"refers to\.Held.*scale: 1 in the store, 64 now"):
+        _agree({"problem_fn": before}, {"problem_fn": described()})
+
+
 def _agree(old, new, **drawn):
     precision = {"x64": cases.X64, "prng": "threefry2x32", "threefry_partitionable": True}
     require_same_plan(

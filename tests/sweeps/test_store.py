@@ -407,6 +407,22 @@ def test_of_a_chunk_only_the_failed_lanes_run_again(tmp_path):
     assert again["wall"].values[[1, 2, 4]].tobytes() == first["wall"].values[[1, 2, 4]].tobytes()
 
 
+def test_failed_lanes_stay_where_the_plan_is_another(tmp_path):
+    """What would not run again is not forgotten."""
+    path, options = tmp_path / "run.zarr", {"axes": {"rate": [150.0, 1.0, 2.0]}, "batch_size": 3}
+    size = tmp_path / "size.txt"  # which the function reads, unseen by the plan
+    size.write_text("2.0")
+    problem = lambda rate: _modes(rate, start=float(size.read_text()))
+    first = _run(path, problem_fn=problem, **options)
+    assert int((first["result"] >= 3).sum()) == 1
+    files = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    size.write_text("3.0")
+    with pytest.raises(ValueError, match="first_problem"):
+        _run(path, problem_fn=problem, retry_failed=True, **options)
+    same = lambda file: file.name in ("writer.json", "lock") or file.read_bytes() == files[file]
+    assert all(map(same, files))
+
+
 # Other plans
 
 

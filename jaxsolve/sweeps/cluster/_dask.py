@@ -159,7 +159,7 @@ class _Tasks(contextlib.AbstractContextManager["_Tasks"]):
         if time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + IDLE
-        workers = self._client.scheduler_info()["workers"]
+        workers = self._client.scheduler_info(n_workers=-1)["workers"]
         if not workers:
             log.warning("the cluster has no workers; %d batches wait until there are some", len(self.left))
         # A worker that has sent no news since the last look may be busy: it does not count as idle.

@@ -8,6 +8,7 @@ import hashlib
 import importlib.util
 import inspect
 import os
+import site
 import sys
 import sysconfig
 import types
@@ -17,7 +18,8 @@ from typing import Any
 
 
 PACKAGE = Path(os.path.realpath(__file__)).parents[2]
-LIBRARIES = (PACKAGE, *(Path(os.path.realpath(sysconfig.get_path(p))) for p in ("stdlib", "purelib", "platlib")))
+INSTALLED = [*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), *site.getsitepackages()]
+LIBRARIES = (PACKAGE, *(Path(os.path.realpath(place)) for place in (*INSTALLED, site.getusersitepackages())))
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 CHECKERS = ("beartype", "jaxtyping", "typeguard")
 DIGITS = 16  # of a digest: enough to tell versions of a function apart
@@ -129,7 +131,7 @@ def held(function: Any) -> dict[str, Any]:
     """
     if isinstance(function, type):
         methods = sorted(_methods(function)) if written_here(function) else []
-        return {
+        return _members(function) | {
             f"{called}.{key}" if hasattr(method, "__wrapped__") else key: value  # decorators call all of theirs alike
             for called, method in reversed(methods)
             for key, value in held(method).items()
@@ -254,6 +256,16 @@ def _methods(cls: type) -> Iterator[tuple[str, types.FunctionType]]:
             while isinstance(function, types.FunctionType) and written_here(function):
                 yield called, function
                 called, function = f"{called}.__wrapped__", unwrapped(getattr(function, "__wrapped__", None))
+
+
+def _members(cls: type) -> dict[str, Any]:
+    """What classes of the user's hold themselves, as values: their text may name a constant, and others may set it."""
+    return {
+        f"{base.__qualname__}.{key}": member
+        for base in filter(written_here, cls.__mro__)
+        for key, member in vars(base).items()
+        if not key.startswith("__") and (_is_plain(member) or hasattr(member, "dtype"))
+    }
 
 
 def _imports(statements: list[Any], known: dict[str, Any]) -> Iterator[tuple[str, types.ModuleType]]:

@@ -119,7 +119,8 @@ def compiled_ahead(programs: Iterable[Program]) -> Iterator[Program]:
 
     Programs are traced in the caller's thread, whose JAX settings they follow; only XLA works in others.
     """
-    with ThreadPoolExecutor(AHEAD) as pool:
+    pool = ThreadPoolExecutor(AHEAD)
+    try:
         begun = ((program, pool.submit(program.runner.compile)) for program in programs)
         waiting = collections.deque(itertools.islice(begun, AHEAD + 1))
         while waiting:
@@ -127,6 +128,8 @@ def compiled_ahead(programs: Iterable[Program]) -> Iterator[Program]:
             compiled.result()
             yield program
             waiting.extend(itertools.islice(begun, 1))
+    finally:  # whoever stops does not wait for what nobody needs
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def caption(given: AbstractDynamics, chosen: AbstractDynamics, problem: Problem) -> str:

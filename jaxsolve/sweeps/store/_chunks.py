@@ -42,6 +42,7 @@ class Chunks:
         self.path = path
         self.blocks = layout.blocks
         self.missing = np.ones(math.prod(layout.blocks.grid), bool)  # lanes, as far as this process knows
+        self.failed = False  # whether lanes that have failed were seen
         self._variables = {item.name: item for item in layout.variables}
         self._open: dict[int, Rows] = {}  # the chunks that are not whole
         self._changed: set[int] = set()
@@ -66,7 +67,9 @@ class Chunks:
                 continue
             found.add(number)
             failed = rows["result"] >= FIRST_FAILURE
+            self.failed |= bool(failed.any())
             if forget_failed and failed.any():
+                self.missing[self.blocks.lanes(number)[failed]] = True
                 for name, values in rows.items():
                     values[failed] = self._variables[name].missing
                 # Of a lane that does not count as run any more nothing need hold: `result` first.

@@ -194,15 +194,19 @@ class HeldStore(AbstractOnDisk):
         chunks = self.chunks = Chunks(self.path, layout)
         if self._lock.held:
             self.hear_hosts()
-        found = chunks.look(range(len(chunks.blocks)), forget_failed=self._retry_failed)
-        if np.any(chunks.missing):
+        numbers = range(len(chunks.blocks))
+        found = chunks.look(numbers)
+        again = self._retry_failed and chunks.failed
+        if again or np.any(chunks.missing):
             require_same_problem(self.path, self._file, self._manifest, self.plan)
             with explained(self.path):
-                self._carry_on([number for number in range(len(chunks.blocks)) if number not in found])
+                if not self._lock.held:
+                    self._lock.acquire()  # raises what it raised before
+                if again:
+                    chunks.look(numbers, forget_failed=True)
+                self._carry_on([number for number in numbers if number not in found])
 
     def _carry_on(self, absent: list[int]) -> None:
-        if not self._lock.held:
-            self._lock.acquire()  # raises what it raised before
         remove_partial(self.path)
         self.chunks.drop(absent)
         run = run_facts(elsewhere=self._elsewhere)
@@ -279,7 +283,8 @@ class JoinedStore(AbstractOnDisk):
         self.flush_after(error)
 
     def write(self, batch: Batch) -> None:
-        self.chunks.write(batch)
+        # Before its chunk, since the holder may close the store with the last one.
         if self._index is not None and batch.origin is not None and batch.origin not in self._origins:
             self._origins.append(batch.origin)
             write_json(self.path / OURS / HOSTS / f"{self._index}.json", [o._asdict() for o in self._origins])
+        self.chunks.write(batch)
