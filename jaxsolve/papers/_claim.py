@@ -76,6 +76,13 @@ class Measured(NamedTuple):
     uncertainty: float
 
 
+def bars(cells: Any) -> "tuple[np.ndarray, np.ndarray]":
+    """Means over seeds, and half the widths of their 95 % intervals, of an array with one other dimension."""
+    rows = cells.transpose(..., "seed").values
+    found = [mean_over(row) for row in rows]
+    return np.array([one.value for one in found]), np.array([one.uncertainty for one in found])
+
+
 def mean_over(samples: Any) -> Measured:
     """The mean of independent samples, and Student's interval for it; NaN counts as no sample."""
     from scipy.stats import t

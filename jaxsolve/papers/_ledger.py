@@ -8,7 +8,7 @@ from typing import Any
 from ._catalogue import PAPERS
 from ._claim import Verdict
 from ._figure import Scale
-from ._page import number
+from ._page import accepted, number
 
 
 PREFACE = """# Figures of the papers, reproduced
@@ -21,8 +21,9 @@ jaxsolve data fetch mnist cifar10 # 200 MB; without them, figures of images are 
 jaxsolve reproduce all --scale {scale}
 ```
 
-A claim is reproduced, or differs, where the whole interval of its measurement (95 %, over networks drawn anew) says so;
-else it is not decidable at this scale. Settings said to be lost could not be read in the published text.
+A claim is reproduced, or differs, where the whole interval of its measurement (95 %, over networks drawn anew) lies
+within what is accepted as the same, or outside of it; else it is not decidable at this scale. Claims of one number
+without an interval are of theory, or of one run. Settings said to be lost could not be read in the published text.
 [Errata](errata.md) are about equations; this page is about figures.
 """
 
@@ -50,13 +51,12 @@ def _section(figure: dict[str, Any]) -> str:
     rows = [
         f"### {figure['name']}\n",
         f"{figure['title']}. Chosen here: {figure['ours']}{images}\n",
-        "| claim | paper | here | verdict |",
-        "|---|---|---|---|",
+        "| claim | paper | accepted | here | verdict |",
+        "|---|---|---|---|---|",
     ]
-    rows += (
-        f"| {_cell(claim['statement'])} | {_cell(claim['paper'])} | {number(claim)} | {claim['verdict']} |"
-        for claim in figure["claims"]
-    )
+    for claim in figure["claims"]:
+        said = _cell(claim["statement"]), _cell(claim["paper"]), accepted(claim), number(claim), claim["verdict"]
+        rows.append(f"| {' | '.join(said)} |")
     return "\n".join([*rows, ""])
 
 

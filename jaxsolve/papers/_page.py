@@ -41,7 +41,7 @@ def _section(figure: dict[str, Any]) -> str:
     name, title = escape(figure["name"]), escape(figure["title"])
     picture = f'<figure><a href="{name}/figure.pdf"><img src="{name}/figure.png" alt="{title}"></a></figure>'
     rows = "".join(_row(claim) for claim in figure["claims"])
-    columns = "".join(f'<th scope="col">{text}</th>' for text in ("claim", "paper", "here", "verdict"))
+    columns = "".join(f'<th scope="col">{text}</th>' for text in ("claim", "paper", "accepted", "here", "verdict"))
     table = f"<table><thead><tr>{columns}</tr></thead><tbody>{rows}</tbody></table>"
     images = f" Images: {escape(figure['images'])}." if figure["images"] else ""
     settings = f"<p>Chosen here: {escape(figure['ours'])}{images} It took {figure['seconds']:.0f} s.</p>"
@@ -50,8 +50,16 @@ def _section(figure: dict[str, Any]) -> str:
 
 def _row(claim: dict[str, Any]) -> str:
     verdict = Verdict(claim["verdict"])
-    cells = f"<td>{escape(claim['statement'])}</td><td>{escape(claim['paper'])}</td>"
+    cells = "".join(f"<td>{escape(text)}</td>" for text in (claim["statement"], claim["paper"], accepted(claim)))
     return f'<tr>{cells}<td class="number">{number(claim)}</td><td class="{CLASSES[verdict]}">{verdict.value}</td></tr>'
+
+
+def accepted(claim: dict[str, Any]) -> str:
+    """What counts as the same as the paper."""
+    low, high = claim["accepted"]
+    if low is None or high is None:
+        return f"> {low:g}" if high is None else f"< {high:g}"
+    return f"{low:g} to {high:g}" if low < high else f"{low:g}"
 
 
 def number(claim: dict[str, Any]) -> str:

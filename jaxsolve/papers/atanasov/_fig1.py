@@ -89,7 +89,7 @@ class Fig1(AbstractFigure):
             found.append(Claim(said, "about 1", (0.7, 1.3), *mean_over(grows / falls)))
             found += machine_claims(panel, run)
             said = f"{panel}: the first kernel is no good model: its error over that of the final one."
-            found.append(Claim(said, "> 1", (2.0, inf), *mean_over(machine_errors(run, 0) / machine_errors(run))))
+            found.append(Claim(said, "> 1", (1.0, inf), *mean_over(machine_errors(run, 0) / machine_errors(run))))
         every = data["mnist"].transpose("seed", "sigma", "t", ...)
         law = exponent(SIGMAS["mnist"], machine_errors(every))
         found.append(Claim("The error falls with the start: exponent of sigma, MNIST.", "> 0", (0.0, inf), *law))

@@ -5,7 +5,7 @@ from typing import final, TYPE_CHECKING
 
 from ...nets import tanh
 from ...plot import COLOURS, MARKERS
-from .._claim import Claim, mean_over
+from .._claim import bars, Claim, mean_over
 from .._figure import AbstractFigure, Data, Runs, Scale
 from .._mean_field import agreement, Training
 
@@ -51,7 +51,7 @@ class Tanh(AbstractFigure):
                 break
             cells = agreement(networks, limit, layer)
             style = {"color": colour, "marker": marker, "ms": 4, "label": f"layer {layer}"}
-            b.errorbar(cells["width"], cells.mean("seed"), cells.std("seed"), **style)
+            b.errorbar(cells["width"], *bars(cells), **style)
         b.set(xscale="log", xlabel="width $N$", ylabel=r"cosine of $\Phi^l$, network and limit")
         b.legend(frameon=False, fontsize=8)
         return figure

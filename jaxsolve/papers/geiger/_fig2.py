@@ -85,7 +85,7 @@ class Fig2(AbstractFigure):
             )
             drift = over_seeds(lambda f: _drift(_average(f, targets)), cells)
             said = f"(c) The error of the average does not depend on h, {name}: at the smallest less at the largest."
-            found.append(Claim(said, "0", (-0.02, 0.02), *drift))
+            found.append(Claim(said, "0", (-0.005, 0.005), *drift))
             ahead = over_seeds(
                 lambda f: float(_single(f.isel(width=-1), targets) - _average(f.isel(width=1), targets)), cells
             )

@@ -9,7 +9,7 @@ from ...dynamics import Descent
 from ...observe import preactivation_velocity
 from ...plot import COLOURS, MARKERS
 from ...sweeps import padded
-from .._claim import Claim
+from .._claim import bars, Claim
 from .._figure import AbstractFigure, Data, Images, Runs, Scale
 from .._geiger import AtAlpha, guide, parity, power, SAMPLES, width_axis
 
@@ -52,7 +52,7 @@ class Fig8(AbstractFigure):
                 break
             cells = velocity.isel(hidden_layer=layer)
             style = {"color": colour, "marker": marker, "ms": 4, "lw": 1.0, "label": f"layer {layer + 1}"}
-            ax.errorbar(velocity["width"], cells.mean("seed"), cells.std("seed"), **style)
+            ax.errorbar(velocity["width"], *bars(cells), **style)
         ends = [float(velocity["width"][0]), float(velocity["width"][-1])]
         ax.set_yscale("log")
         width_axis(ax, velocity["width"].values)

@@ -25,7 +25,7 @@ WIDTHS = {Scale.SMALL: 32, Scale.MEDIUM: 200, Scale.PAPER: 1000}
 SCALES = np.geomspace(1e-3, 3e-2, 4)
 SEEDS = {Scale.SMALL: 5, Scale.MEDIUM: 10, Scale.PAPER: 10}
 TESTS = 50
-# What the paper measures, and half the width of what counts as the same: about how far it is from its own prediction.
+# What the paper measures, and half the width of what counts as the same.
 KERNEL = {5: (1.7, 0.15), 2: (1.25, 0.15)}
 WEIGHTS = {5: (0.23, 0.07), 2: (0.35, 0.07)}
 

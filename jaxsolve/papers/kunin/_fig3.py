@@ -49,8 +49,9 @@ class Fig3(AbstractFigure):
         panels = top.subplots(1, 4)
         for ax, (name, label) in zip(panels, PANELS.items(), strict=True):
             for delta, colour in zip(DELTAS, colours, strict=True):
-                ax.plot(TIMES, curves["theory"][name].sel(delta=delta), color=colour, lw=1.1, label=f"{delta:g}")
-                points = curves["flow"][name].sel(delta=delta)[::20]
+                size = 2 if name == "loss" else 1  # theirs is a sum over both samples, ours their average
+                ax.plot(TIMES, size * curves["theory"][name].sel(delta=delta), color=colour, lw=1.1, label=f"{delta:g}")
+                points = size * curves["flow"][name].sel(delta=delta)[::20]
                 ax.plot(TIMES[::20], points, ls="", marker="o", ms=2.5, mfc="none", color=colour)
             ax.set_xlabel("time $t$")
             ax.set_title(label, fontsize=9)

@@ -70,8 +70,9 @@ class Fig7(AbstractFigure):
                 line, points = (data[name].sel(where) for name in ("theory", "flow"))
                 curves = {"color": colour, "ls": style, "lw": 1.1}
                 label = rf"$\delta = {delta:g}$, $a_0 = -4 {nudge:+g}$"
-                losses.plot(TIMES, line["loss"], label=label, **curves)
-                losses.plot(TIMES[::25], points["loss"][::25], ls="", marker="o", ms=2.5, mfc="none", color=colour)
+                # Theirs is a sum over both samples, ours their average.
+                losses.plot(TIMES, 2 * line["loss"], label=label, **curves)
+                losses.plot(TIMES[::25], 2 * points["loss"][::25], ls="", marker="o", ms=2.5, mfc="none", color=colour)
                 paths.plot(*beta(line).values.T, **curves)
                 norms.plot(TIMES, line["neuron_radius"].isel(neuron=0), **curves)
         paths.plot(*TARGET, marker="*", ms=9, color="black")

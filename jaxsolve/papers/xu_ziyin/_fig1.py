@@ -30,7 +30,7 @@ LOSSES = {"mse": MSE(), "cross_entropy": Logistic()}
 LARGE = {"mse": 8.0, "cross_entropy": 30.0}  # f(x)/x at the parallel start of a linear network: beyond the target
 WIDTHS = {Scale.SMALL: 300, Scale.MEDIUM: 10_000, Scale.PAPER: 10_000}
 SEEDS = {Scale.SMALL: 8, Scale.MEDIUM: 10, Scale.PAPER: 10}
-SAMPLES = 20
+SAMPLES = 100  # v1, appendix B.1
 TIMES = np.concatenate([[0.0], np.geomspace(0.01, 30.0, 24)])
 
 
@@ -41,7 +41,7 @@ class Fig1(AbstractFigure):
     title = "Figure 1: alignment and disalignment of two layers, in theory (lines) and by gradient flow (points)"
     ours = (
         f"Scales of the starts, {SAMPLES} inputs on a line, targets y = x, labels sign(x) of which a fifth is flipped; "
-        "width 300 in place of 10000 at small scale. The paper's values are lost."
+        "width 300 in place of 10000 at small scale. Scales and labels of the paper are lost."
     )
     hours = {Scale.SMALL: 0.06, Scale.MEDIUM: 4.0, Scale.PAPER: 4.0}
 

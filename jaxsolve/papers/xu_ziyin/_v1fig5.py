@@ -87,7 +87,8 @@ class V1Fig5(AbstractFigure):
         xavier, kaiming = ({of: learnt[of].isel(u_w_gamma_eta=column) for of in learnt} for column in (0, 1))
         kept = {of: kaiming[of] - start[of].isel(u_w_gamma_eta=1) for of in kaiming}
         apart = float(np.abs(_zeta(data, "gd") - _zeta(data, "theory")).max())
-        sgd, gd = (end[of].isel(u_w_gamma_eta=0) for of in ("sgd", "gd"))
+        sgd, gd, adam = (end[of].isel(u_w_gamma_eta=0) for of in ("sgd", "gd", "adam"))
+        late = "Xavier+: the same at the end of the runs, as Adam keeps its rate and goes on. Difference of zeta."
         return [
             Claim(
                 "Xavier+ (balanced): when they have learnt, Adam and gradient descent are aligned alike. Difference of "
@@ -96,6 +97,7 @@ class V1Fig5(AbstractFigure):
                 (-0.1, 0.1),
                 *mean_over(xavier["gd"] - xavier["adam"]),
             ),
+            Claim(late, "0", (-0.1, 0.1), *mean_over(gd - adam)),
             Claim(
                 "Kaiming+ (not balanced): gradient descent changes the alignment more than Adam. Difference of the "
                 "change of zeta.",
