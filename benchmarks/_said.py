@@ -18,7 +18,7 @@ BUSY = 10.0  # per cent of all cores that others may use while a benchmark runs
 
 
 class Beside(NamedTuple):
-    """What a number stands beside: the best other way, or what no way could do without.
+    """What a number stands beside: the best other way, or a reference, such as the products of matrices it is made of.
 
     Attributes:
         name: of it.
@@ -45,7 +45,7 @@ class Row(NamedTuple):
         shown: how its digits are shown.
         peer: the best other way of doing the same, if the number is a ratio of it to jaxsolve (or, with the sense
             "<=", of jaxsolve to it).
-        limit: what no way could do without, if the number is a ratio of jaxsolve to it.
+        limit: a reference, if the number is a ratio of jaxsolve to it.
         beside: others, in the unit of the number.
         note: what differs from run to run: steps, errors, settings.
     """

@@ -128,7 +128,7 @@ def _certificate() -> Iterator[Row]:
 
 def _import_time() -> Iterator[Row]:
     jaxs = Beside("import jax", _seconds_to_run("import jax"))
-    yield Row("import jaxsolve, median of 5: seconds", _seconds_to_run("import jaxsolve"), "<=", 2, beside=(jaxs,))
+    yield Row("import jaxsolve, median of 5: seconds", _seconds_to_run("import jaxsolve"), beside=(jaxs,))
     used = _seconds_to_run("import jaxsolve as js; js.solve, js.GradientFlow, js.nets")
     below = Beside("import jax, equinox, diffrax and optax", _seconds_to_run("import jax, equinox, diffrax, optax"))
     yield Row("import jaxsolve and touch solve, GradientFlow and nets: seconds", used, beside=(below,))

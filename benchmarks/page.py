@@ -23,8 +23,9 @@ INTRODUCTION = """\
 `uv run python -m benchmarks --json FILE.json` measures what is here, and `uv run python -m benchmarks.page FILE.json`
 writes this page. A goal is a bound that the benchmark checks; **no** marks one that does not hold. Why things are as
 fast as they are, and what was tried and gained nothing: [notes](performance-notes.md). One column compares each
-number with the best other way of doing the same, or with a bound: "1/3 of X" means that it is a third of that of X,
-"2 x X" that it is twice. It is empty for what says yes or no, and for some numbers of runs before 2026-11-27.
+number with the best other way of doing the same, or with a reference (such as its matrix products alone, of which ours
+may need fewer, or a tolerance): "1/3 of X" means that it is a third of that of X, "2 x X" that it is twice.
+It is empty for what says yes or no, and for some numbers of runs before 2026-11-27.
 """
 
 
@@ -64,12 +65,13 @@ def _dates(run: dict[str, Any]) -> str:
 
 
 def _commits(run: dict[str, Any]) -> str:
-    """Of which the benchmarks are; older ones do not say."""
-    done = run["benchmarks"]
-    known = dict.fromkeys(one["commit"] for one in done.values() if one.get("commit"))
-    said = [commit[:7] + "".join(commit.partition("-")[1:]) for commit in known]
-    silent = [name for name, one in done.items() if not one.get("commit")]
-    return ", ".join([*said, *([f"not known of {', '.join(silent)}"] if said and silent else [])]) or NOTHING
+    """That of most benchmarks, and others with what is of them; older ones do not say."""
+    of: dict[str, list[str]] = {}
+    for name, one in run["benchmarks"].items():
+        commit, mark, rest = (one.get("commit") or "").partition("-")
+        of.setdefault(f"{commit[:7] or 'not known'}{mark}{rest}", []).append(name)
+    most, *others = sorted(of, key=lambda commit: -len(of[commit]))
+    return ", ".join([most, *(f"{commit} ({' '.join(of[commit])})" for commit in others)])
 
 
 def _memory(run: dict[str, Any]) -> str:
@@ -129,7 +131,7 @@ def _benchmark(name: str, runs: dict[str, dict[str, Any]]) -> str:
         notes = [row["note"] if row else "" for row in of]
         numbers = [_number(row["measured"]) if row else NOTHING for row in of]
         rows.append([what, *numbers, goal, _joined(met) if goal else "", _joined(beside), _joined(notes)])
-    head = ["what", *found, "goal", "met", "beside the best peer, or the limit", "this run"]
+    head = ["what", *found, "goal", "met", "beside the best peer, or a reference", "this run"]
     return "\n".join([f"## {name}", "", " ".join(text.split("\n\n")[0].split()), "", _table(head, rows)])
 
 

@@ -6,6 +6,7 @@ sides integrate by `diffrax.Tsit5` at equal tolerances, with the same controller
 are compiled beforehand and called in turns; a ratio is one of medians.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -172,7 +173,9 @@ def _reference(widths: dict[int, int]) -> Iterator[Row]:
             what, goal = f"width {width}, {activation}: warm single solves / ours, time", 3 if width <= 64 else 1
             yield Row(what, single / ours, ">=", goal, peer="warm single solves")
     vmap = Beside("that of jax.vmap(diffeqsolve)", total["vmap_useful"] / total["vmap_executed"])
-    yield Row("lane efficiency of all", total["useful"] / total["executed"], ">=", 0.85, beside=(vmap,))
+    efficiency = total["useful"] / total["executed"]
+    goal = math.nan if jax.default_backend() == "cpu" else 0.85  # a loop has no idle lanes
+    yield Row("lane efficiency of all", efficiency, ">=", goal, beside=(vmap,))
 
 
 def difference(a: np.ndarray, b: np.ndarray) -> float:
@@ -211,7 +214,8 @@ def _closed_form(counts: tuple[int, ...]) -> Iterator[Row]:
         )
         batches = Beside("its batches alone", _cores_of(data) / read_devices(None).streams)
         copy = Beside("a copy of its results in memory", _copied(data.nbytes))
-        yield Row(what, seconds, "<=", 10, beside=(batches, copy), note=note)
+        goal = 10.0 if counts == CELLS else math.nan
+        yield Row(what, seconds, "<=", goal, beside=(batches, copy), note=note)
 
 
 def _cores_of(data: Any) -> float:

@@ -89,7 +89,7 @@ def test_two_devices():
     assert "- Not run to its end (gpu): kernels." in found
     runs["gpu"]["benchmarks"]["flow"] = runs["gpu"]["benchmarks"].pop("kernels")
     heads = [line for line in lines(runs) if line.startswith("| what ")]
-    beside = "| goal | met | beside the best peer, or the limit |"
+    beside = "| goal | met | beside the best peer, or a reference |"
     assert heads == [f"| what | cpu {beside} this run |", f"| what | gpu {beside} this run |"]
 
 
