@@ -9,9 +9,9 @@
 # %% [markdown]
 # # Upstream, balanced, downstream
 #
-# Two layers need not start at the same scale. If the last layer starts large (upstream) a network moves otherwise than
-# if the first one does (downstream), and it may learn features at once or only late (Kunin et al., *Get rich quick*,
-# 2024).
+# Two layers need not start at the same scale. If the last layer starts large (upstream) a network moves differently
+# than when the first one does (downstream), and it may learn features at once or only late (Kunin et al., *Get rich
+# quick*, 2024).
 #
 # [Open in Colab](https://colab.research.google.com/github/jaxsolve/jaxsolve/blob/main/notebooks/upstream_downstream.ipynb)
 
