@@ -69,7 +69,7 @@ class Certificate(eqx.Module):
 
     def on_host(self) -> "Certificate | None":
         """The same in NumPy's numbers; None if they are traced, or those of several runs."""
-        if concrete(self.energy_balance) is None or np.ndim(self.energy_balance):
+        if any(concrete(leaf) is None for leaf in jax.tree.leaves(self)) or np.ndim(self.energy_balance):
             return None
         return jax.tree.map(np.asarray, self)
 

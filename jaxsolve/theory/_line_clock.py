@@ -67,8 +67,11 @@ class LineClock(eqx.Module):
 
         s = jax.lax.stop_gradient(jax.lax.fori_loop(0, NEWTON_STEPS, newton, low))
         s = s + (goal - _panel(speed, low, s)) * speed(s)  # carries the derivative
-        later = jnp.maximum(jnp.where(jnp.isinf(t), 0, t) - self.times[-1], 0)
-        beyond = self.rest + self.past * later + self.gap * jnp.exp(-self.closing * later)
+        finite, last = jnp.where(jnp.isinf(t), 0, t), self.times[-1]
+        beyond = self.rest + self.past * jnp.maximum(finite - last, 0)
+        # Where the end is gives all of the derivative; that of the last time holds rounding, so near to the root.
+        gap, closing, last = jax.lax.stop_gradient((self.gap, self.closing, last))
+        beyond = beyond + gap * jnp.exp(-closing * jnp.maximum(finite - last, 0))
         return jnp.where(inside, s, jnp.where(jnp.isinf(t), self.end, beyond))
 
 
