@@ -81,7 +81,7 @@ def _linear(what: str, setting: Setting, *, goal: float, times_faster: float | N
     problem = setting.problem("linear")
     ours = lambda: setting.solve(problem)
     found, cold = timed(ours)
-    f, most, _ = _settled(setting, problem)
+    f, most = _settled(setting, problem)
     apart = lambda one, other: float(jnp.max(jnp.abs(one - other)))
     off = apart(f, found)
     # No more sweeps than matter beside the difference between the two ways.
@@ -108,7 +108,7 @@ def _flow(what: str, setting: Setting, *, times_faster: float) -> Iterator[Row]:
     coarse, fine = solve(NODES // 2), solve(NODES)
     reference = fine + (fine - coarse) / 3
     error = lambda f: float(jnp.max(jnp.abs(f - reference)))
-    settled, most, _ = _settled(setting, problem)
+    settled, most = _settled(setting, problem)
     allowed = error(settled[kept])
     count = next(n for n, f in enumerate(_sweeps(setting, problem), 1) if error(f[kept]) <= 1.1 * allowed)
     nodes = next(n for n in (4, 8, 16, 32, 64, 128, 256) if error(solve(n)) <= allowed)
@@ -123,14 +123,14 @@ def _flow(what: str, setting: Setting, *, times_faster: float) -> Iterator[Row]:
     yield Row(what, theirs / seconds, ">=", times_faster, peer=peer, note=note)
 
 
-def _settled(setting: Setting, problem: js.Problem) -> tuple[Float[Array, "t n"], int, float]:
-    """Outputs by sweeps until one moves them by less than `EQUAL`; how many, and by how much the last one did."""
-    f, moved = jnp.zeros((setting.steps, setting.samples)), np.inf
+def _settled(setting: Setting, problem: js.Problem) -> tuple[Float[Array, "t n"], int]:
+    """Outputs by sweeps until one moves them by less than `EQUAL`, and how many."""
+    f = jnp.zeros((setting.steps, setting.samples))
     for count, new in enumerate(islice(_sweeps(setting, problem), MOST), 1):
-        f, moved = new, float(jnp.max(jnp.abs(new - f)))
+        f, moved = new, jnp.max(jnp.abs(new - f))
         if moved < EQUAL:
-            return f, count, moved
-    return f, MOST, moved
+            return f, count
+    return f, MOST
 
 
 def fixed_point(setting: Setting, problem: js.Problem, count: int) -> Float[Array, "t n"]:

@@ -198,12 +198,9 @@ def check_finite(problem: Problem, params: PyTree, when: str) -> None:
     bad = int(np.sum(~np.all(np.isfinite(f), axis=1)))
     if bad:
         raise ValueError(
-            f"the outputs of the network {when} are NaN or infinite for {bad} of {len(f)} samples; "
-            + (
-                "scale the inputs down, or look for a division by zero or a logarithm in the network"
-                if when == "at the start"
-                else "a network that has diverged shows nothing of its regime: give an earlier checkpoint"
-            )
+            f"the outputs of the network {when} are NaN or infinite for {bad} of {len(f)} samples; scale the inputs "
+            "down, or look for a division by zero or a logarithm in the network; of one that has diverged give an "
+            "earlier checkpoint"
         )
     value = float(problem.loss.value(jnp.asarray(f), problem.y))
     if not np.isfinite(value):

@@ -21,7 +21,7 @@ class Movement(NamedTuple):
     Attributes:
         loss: training loss on the probe samples.
         nonlinearity: |f_t - f_lin|/|f_t - f_0|, f_lin = f_0 + J_0 (theta_t - theta_0).
-        progress: as `progress`.
+        progress: how much of the training is done.
         residual_position: r^T K r/(|r|^2 lambda_1), r = dL/df.
     """
 

@@ -78,9 +78,8 @@ class Measured(NamedTuple):
 
 def bars(cells: Any) -> "tuple[np.ndarray, np.ndarray]":
     """Means over seeds, and half the widths of their 95 % intervals, of an array with one other dimension."""
-    rows = cells.transpose(..., "seed").values
-    found = [mean_over(row) for row in rows]
-    return np.array([one.value for one in found]), np.array([one.uncertainty for one in found])
+    mean, bar = zip(*map(mean_over, cells.transpose(..., "seed").values), strict=True)
+    return np.array(mean), np.array(bar)
 
 
 def mean_over(samples: Any) -> Measured:

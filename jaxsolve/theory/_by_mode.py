@@ -44,30 +44,25 @@ def no_saddle(growing: Float[Array, " modes"], needed: Bool[Array, " modes"], si
         needed: which of the modes are asked for.
         size: the largest weight, which sets the rounding. A start of zeros stays where it is.
     """
-    share = jnp.where(size > 0, growing / nonzero(size), 1.0)
-    eps = float(jnp.finfo(share.dtype).eps)
-    return Assumption(
-        "no mode of the target starts at a saddle or falls towards one",
-        jnp.max(jnp.where(needed, eps / jnp.maximum(share, eps), 0.0), initial=0.0),
-        _most(share.dtype),
-        "rounding of the weights, relative to the part of them that grows",
-    )
+    name = "no mode of the target starts at a saddle or falls towards one"
+    return _above_rounding(name, growing, needed, size, _most(growing.dtype))
 
 
 def leaves_saddle(growing: Float[Array, ""], size: Float[Array, ""], target: Float[Array, ""]) -> Assumption:
     """The one mode of a start grows from more than rounding, which would decide when it leaves the saddle, or is at it.
 
     Arguments:
-        growing: the part of the start that grows, in the units of weights; an exact zero never leaves.
+        growing: the part of the start that grows, in the units of weights, of any sign; an exact zero never leaves.
         size: the largest weight, which sets the rounding.
         target: of the product of the weights; without one there is no saddle.
     """
-    eps = float(jnp.finfo(growing.dtype).eps)
-    still = (growing == 0) | (jnp.abs(target) <= 100 * eps * size**2)
-    share = jnp.where(still, 1.0, jnp.abs(growing) / nonzero(size))
-    return Assumption(
-        "the start is at a saddle, or further from it than rounding",
-        eps / jnp.maximum(share, eps),
-        0.01,
-        "rounding of the weights, relative to the part of them that grows",
-    )
+    asked = jnp.abs(target) > 100 * float(jnp.finfo(target.dtype).eps) * size**2
+    name = "the start is at a saddle, or further from it than rounding"
+    return _above_rounding(name, jnp.abs(growing), asked & (growing != 0), size, 0.01)
+
+
+def _above_rounding(name: str, growing: Array, needed: Array, size: Array, most: float) -> Assumption:
+    share = jnp.where(size > 0, growing / nonzero(size), 1.0)
+    eps = float(jnp.finfo(share.dtype).eps)
+    violation = jnp.max(jnp.where(needed, eps / jnp.maximum(share, eps), 0.0), initial=0.0)
+    return Assumption(name, violation, most, "rounding of the weights, relative to the part of them that grows")

@@ -123,7 +123,7 @@ def isotropic_velocity(
 # A rule of its own: where singular values are equal the root has a derivative, but singular vectors have none.
 @jax.custom_jvp
 def _root(beta: Array, mixed: Array, delta: Array) -> Array:
-    """(mixed^2 beta^T beta + delta^2/4)^(1/2), with weak modes to the precision of strong ones' roots."""
+    """(mixed^2 beta^T beta + delta^2/4)^(1/2), in which weak modes keep their digits beside strong ones."""
     _, _, right, roots = _decomposed(beta, mixed, delta)
     return (right * roots[None, :]) @ right.T
 

@@ -42,7 +42,7 @@ class Chunks:
         self.path = path
         self.blocks = layout.blocks
         self.missing = np.ones(math.prod(layout.blocks.grid), bool)  # lanes, as far as this process knows
-        self.failed = False  # whether lanes that have failed were seen
+        self.failed = set[int]()  # chunks in which failed lanes were seen
         self._variables = {item.name: item for item in layout.variables}
         self._open: dict[int, Rows] = {}  # the chunks that are not whole
         self._changed: set[int] = set()
@@ -67,7 +67,8 @@ class Chunks:
                 continue
             found.add(number)
             failed = rows["result"] >= FIRST_FAILURE
-            self.failed |= bool(failed.any())
+            if failed.any():
+                self.failed.add(number)
             if forget_failed and failed.any():
                 self.missing[self.blocks.lanes(number)[failed]] = True
                 for name, values in rows.items():

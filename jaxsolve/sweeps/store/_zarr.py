@@ -203,7 +203,7 @@ class HeldStore(AbstractOnDisk):
                 if not self._lock.held:
                     self._lock.acquire()  # raises what it raised before
                 if again:
-                    chunks.look(numbers, forget_failed=True)
+                    chunks.look(sorted(again), forget_failed=True)
                 self._carry_on([number for number in numbers if number not in found])
 
     def _carry_on(self, absent: list[int]) -> None:
