@@ -115,7 +115,7 @@ def before(
     linear = _seen_through(problem, through(problem.net, problem.x, size, scale=1.0, linear=True))
     run = train(linear, optimizer, [0, steps], batch_size, key)
     end = run.checkpoints[-1].params
-    progress = float(progress_of(linear, end))
+    progress = float(progress_of(linear, end, eta))
     if run.diverged or not progress > LEAST:
         why = "diverges at this rate" if run.diverged else f"has made no progress in {steps} steps"
         notes.append(f"Where features begin is not known: the linearised network {why}.")
@@ -161,7 +161,7 @@ def _trained_at(problem, few, eta, optimizer, steps, batch_size, key, multiplier
     seen = _seen_through(problem, lens)
     run = train(seen, optax.chain(optimizer, optax.scale(rate)), [0, steps], batch_size, key)
     end = run.checkpoints[-1].params
-    progress = float(progress_of(seen, end))
+    progress = float(progress_of(seen, end, eta))
     if run.diverged or not progress > LEAST:
         return float("nan")
     kernels = [whole_kernel(few, params, eta) for params in (few.params, with_inside(few.params, inside(end)))]

@@ -12,6 +12,7 @@ from .. import kernels
 from .._problem import Problem
 from .._safe import nonzero, norm
 from ._lanczos import largest_eigenvalue
+from ._lens import inside
 from ._limits import ENDED
 
 
@@ -69,24 +70,26 @@ def movement(problem: Problem, params: PyTree, eta: PyTree) -> Movement:
     return Movement(
         problem.loss.value(f, problem.y),
         norm(moved - linear) / nonzero(norm(moved)),
-        progress(problem, params),
+        progress(problem, params, eta),
         on_residual / nonzero(top),
     )
 
 
 @eqx.filter_jit
-def progress(problem: Problem, params: PyTree) -> Float[Array, ""]:
+def progress(problem: Problem, params: PyTree, eta: PyTree) -> Float[Array, ""]:
     """How much of a training is done: the share of the loss's gradient in the outputs that is gone since the start.
 
     1 - |dL/df_t|/|dL/df_0|, and 0 if there was none. But 1 where parameters no longer see what is left of it, as of
-    noise in the targets that the network cannot fit: then training has come to its end.
+    noise in the targets that the network cannot fit: then training has come to its end. Those of rate 0 do not count.
     """
 
     def gradients(at: PyTree) -> tuple[Array, Array]:
         f, pull = jax.vjp(problem.outputs, at)
         slope = problem.loss.gradient(f, problem.y)
         unit = norm(slope)
-        return unit, unit * norm(ravel_pytree(pull(slope / nonzero(unit))[0])[0])
+        seen = inside(pull(slope / nonzero(unit))[0])
+        scaled = jax.tree.map(lambda rate, g: jnp.sqrt(rate) * g, inside(eta), seen)
+        return unit, unit * norm(ravel_pytree(scaled)[0])
 
     (before, seen_before), (now, seen) = gradients(problem.params), gradients(params)
     done = (seen_before > 0) & (seen <= ENDED * seen_before) & (now <= before)

@@ -133,3 +133,14 @@ def test_saved_networks_of_other_libraries():
     assert report["kernel_change"] == 0
     np.testing.assert_allclose(report.by_group["update"], 0.1 * np.sqrt(4) / np.sqrt(sum(
         float(jnp.sum(leaf**2)) for leaf in jax.tree.leaves(variables))), rtol=LOOSE)  # fmt: skip
+
+
+def test_a_linear_probe_comes_to_its_end_where_it_fits_no_better():
+    """What the layers that stand still would still do does not count."""
+    (x, y), net = _data(), eqx.nn.MLP(3, 1, 2, 1, jnp.tanh, key=jr.key(1))
+    report = js.diagnose(net, x, y, optimizer=_read_out_alone(optax.sgd(1.0)), steps=500)
+    features = jnp.concatenate([jnp.tanh(jax.vmap(net.layers[0])(x)), jnp.ones((12, 1))], axis=1)
+    left = y - features @ jnp.linalg.lstsq(features, y)[0]
+    assert jnp.sum(left**2) > 0.1 * jnp.sum(y**2)
+    np.testing.assert_allclose(report.history["loss"][-1], jnp.mean(left**2) / 2, rtol=0.05)
+    assert report["progress"] == 1
