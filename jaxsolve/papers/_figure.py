@@ -59,7 +59,7 @@ class AbstractFigure(abc.ABC):
     """A figure or table of a paper. Each has a module of its own, in its paper's folder, that ends in `FIGURE = ...`.
 
     Attributes:
-        title: what it shows.
+        title: what it shows. Where digits stand in for the paper's images, they take the name's place, as in claims.
         ours: what the paper does not say, or what is smaller here: every setting that is not the paper's.
         hours: about how long each scale takes on two cores, measured at the small one.
         images: what `papers/_images.py` reads for it.

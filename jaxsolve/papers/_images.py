@@ -45,6 +45,11 @@ def images_used(collection: Images, scale: Scale) -> str:
     return collection.value if there else f"digits of scikit-learn: {collection.value} is not on this machine"
 
 
+def name_used(collection: Images) -> str:
+    """Its name alone, for pictures, titles and claims. Where a larger scale has run, the images are there."""
+    return images_used(collection, Scale.SMALL).partition(":")[0]
+
+
 def _enlarged(data: Dataset, collection: Images) -> Dataset:
     shape = SHAPES[collection]
     big = lambda x: None if x is None else _repeated(x, shape)

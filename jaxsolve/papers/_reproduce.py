@@ -16,7 +16,7 @@ from .._checks import describe, require_flag, require_size
 from ._catalogue import find, names
 from ._claim import Claim, Verdict
 from ._figure import AbstractFigure, Runs, Scale
-from ._images import images_used
+from ._images import images_used, name_used
 from ._ledger import ledger
 from ._page import page
 
@@ -35,7 +35,7 @@ class Reproduced(NamedTuple):
     Example:
         >>> (done,) = js.papers.reproduce("xu_ziyin/table1")  # doctest: +SKIP
         >>> print(done.folder, len(done.claims))  # doctest: +SKIP
-        reproduction/small/xu_ziyin/table1 20
+        reproduction/small/xu_ziyin/table1 19
     """
 
     name: str
@@ -150,10 +150,11 @@ def _reproduced(name: str, figure: AbstractFigure, runs: Runs) -> Reproduced:
     picture = figure.draw(data)
     for suffix in ("png", "pdf"):
         picture.savefig(runs.folder / f"figure.{suffix}", dpi=200)
-    claims = tuple(figure.claims(data))
+    used = {one.value: name_used(one) for one in figure.images}
+    claims = tuple(claim._replace(statement=_named(claim.statement, used)) for claim in figure.claims(data))
     facts = {
         "name": name,
-        "title": figure.title,
+        "title": _named(figure.title, used),
         "ours": figure.ours,
         "images": ", ".join(images_used(one, runs.scale) for one in figure.images),
         "scale": runs.scale.value,
@@ -162,6 +163,13 @@ def _reproduced(name: str, figure: AbstractFigure, runs: Runs) -> Reproduced:
     }
     (runs.folder / MARK).write_text(json.dumps(facts, indent=1), encoding="utf-8")
     return Reproduced(name, runs.folder, claims)
+
+
+def _named(text: str, used: Mapping[str, str]) -> str:
+    """With the names of the images that were used: digits may stand in for the paper's."""
+    for paper, here in used.items():
+        text = text.replace(paper, here)
+    return text
 
 
 def _write(root: Path, scale: Scale) -> None:

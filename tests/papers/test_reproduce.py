@@ -134,6 +134,23 @@ def test_pictures_data_claims_and_page(toy, tmp_path):
     assert "at small scale: 1 reproduced, 0 differs, 0 not decidable at this scale." in written
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_titles_and_claims_name_the_images_that_were_used(toy, there, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAXSOLVE_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    if there:
+        _write_mnist(tmp_path / "data" / "mnist")
+    monkeypatch.setattr(Toy, "images", (js.data.Images.MNIST,))
+    monkeypatch.setattr(Toy, "title", "A decay on MNIST")
+    monkeypatch.setattr(Toy, "claims", lambda self, data: [Claim("MNIST: it falls.", "< 1", (0.0, 1.0), 0.5)])
+    (done,) = js.papers.reproduce(toy, folder=tmp_path / "made", progress=False)
+    name = "MNIST" if there else "digits of scikit-learn"
+    assert done.claims[0].statement == f"{name}: it falls."
+    facts = json.loads((done.folder / "claims.json").read_text())
+    assert facts["title"] == f"A decay on {name}"
+    assert facts["claims"][0]["statement"] == f"{name}: it falls."
+
+
 def test_what_was_begun_is_carried_on(toy, tmp_path, monkeypatch):
     draw = Toy.draw
     monkeypatch.setattr(Toy, "draw", lambda self, data: 1 / 0)
@@ -297,12 +314,17 @@ def test_a_store_of_digits_is_not_carried_on_with_images(tmp_path, monkeypatch):
     before, _ = run()
     assert "digits of scikit-learn" in before.found
     run()
+    _write_mnist(tmp_path / "none" / "mnist")
+    with pytest.raises(ValueError, match="holds a sweep of another plan"):
+        run()
+
+
+def _write_mnist(folder):
+    """Files of noise in the format of MNIST."""
     header = lambda *shape: struct.pack(f">{1 + len(shape)}I", 0x0800 + len(shape), *shape)
-    folder, draw = tmp_path / "none" / "mnist", np.random.default_rng(0)
+    draw = np.random.default_rng(0)
     folder.mkdir(parents=True)
     for part, count in (("train", 40), ("t10k", 20)):
         images, labels = draw.integers(0, 256, (count, 28, 28)), np.arange(count) % 2
         (folder / f"{part}-images-idx3-ubyte").write_bytes(header(count, 28, 28) + images.astype(np.uint8).tobytes())
         (folder / f"{part}-labels-idx1-ubyte").write_bytes(header(count) + labels.astype(np.uint8).tobytes())
-    with pytest.raises(ValueError, match="holds a sweep of another plan"):
-        run()

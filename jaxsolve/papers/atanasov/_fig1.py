@@ -9,7 +9,7 @@ from diffrax import Tsit5
 from ...dynamics import GradientFlow
 from .._claim import Claim, exponent, mean_over
 from .._figure import AbstractFigure, Data, Images, Runs, Scale
-from .._images import images_used
+from .._images import name_used
 from .._silent import rise_time, turned_before
 from .._silent_images import (
     balanced_alignment,
@@ -41,7 +41,7 @@ class Fig1(AbstractFigure):
     title = "Figure 1: silent alignment of two-layer relu networks on whitened images of two classes"
     ours = (
         "At small scale 60 images and 40 principal components in place of 1000 images, at others 450 components, as "
-        "zeros and ones of MNIST have 472. Gradient flow. MNIST also from "
+        "zeros and ones of MNIST have 472. Gradient flow. Panels (a) and (b) also from "
         "sigma = 0.03. Panels (d) and (e), a wide residual network, are in atanasov/figi1."
     )
     hours = {Scale.SMALL: 0.02, Scale.MEDIUM: 1.0, Scale.PAPER: 1.0}
@@ -67,8 +67,8 @@ class Fig1(AbstractFigure):
         draw_run(a, first["mnist"], float(first["mnist"]["limit"]))
         draw_machines(b, first["mnist"])
         draw_run(c, first["cifar"], float(first["cifar"]["limit"]))
-        mnist, cifar = (images_used(one, Scale.SMALL).partition(":")[0] for one in PANELS.values())
-        for ax, title in ((a, f"(a) {mnist}, 0 and 1"), (b, f"(b) {mnist}"), (c, f"(c) {cifar}, two classes")):
+        mnist, cifar = map(name_used, PANELS.values())
+        for ax, title in ((a, f"(a) {mnist}, 0 and 1"), (b, f"(b) {mnist}"), (c, f"(c) {cifar}")):
             ax.set_title(title, fontsize=9)
         b.legend(frameon=False, fontsize=7)
         handles, labels = a.get_legend_handles_labels()

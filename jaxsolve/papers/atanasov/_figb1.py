@@ -17,6 +17,7 @@ from ...plot import COLOURS
 from ...theory import SilentAlignment, start_overlaps
 from .._claim import Claim, mean_over
 from .._figure import AbstractFigure, Data, Images, Runs, Scale
+from .._images import name_used
 from .._silent import TIME, whitened_task
 from .._silent_images import ImageTask
 
@@ -74,7 +75,10 @@ class FigB1(AbstractFigure):
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(6.8, 2.6), layout="constrained")
-        titles = {"synthetic": rf"(a) synthetic, $D = {SIZE}$, $N = {WIDTH}$", "mnist": "(b) MNIST, 0 and 1, $N = 100$"}
+        titles = {
+            "synthetic": rf"(a) synthetic, $D = {SIZE}$, $N = {WIDTH}$",
+            "mnist": f"(b) {name_used(Images.MNIST)}, 0 and 1, $N = {IMAGE_WIDTH}$",
+        }
         for ax, (name, title) in zip(figure.subplots(1, 2, sharey=True), titles.items(), strict=True):
             for index, (letter, colour, marker) in enumerate((("q", COLOURS[0], "o"), ("r", COLOURS[1], "s"))):
                 for seed, fill in ((0, "none"), (1, colour)):

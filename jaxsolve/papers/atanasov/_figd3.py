@@ -85,7 +85,7 @@ class FigD3(AbstractFigure):
             said = f"(b) L = {matrices}: final alignment less that of a balanced network."
             found.append(Claim(said, "0", (-0.02, 0.02), *off))
         far = float(spiked_kernel(1.0, jnp.ones(1000)).alignment(SIZE))
-        found.append(Claim("(b) It approaches 1: value of theory for 1000 layers.", "1", (0.99, 1.0), far))
+        found.append(Claim("(b) It approaches 1: value for 1000 layers, by theory alone.", "1", (0.99, 1.0), far))
         cosine = deep["layer_cosine_0"].values[..., 0, -1]
         said = "(c) The first layer comes to lie on beta at every depth: smallest final cosine over depths."
         found.append(Claim(said, "1", (0.95, 1.001), *min(map(mean_over, cosine), key=lambda one: one.value)))

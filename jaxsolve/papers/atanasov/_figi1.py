@@ -42,7 +42,7 @@ class FigI1(AbstractFigure):
 
     title = "Figures 1 (d), (e) and I.1: silent alignment of a wide residual network under Adam"
     ours = (
-        "The number of steps. Both figures on the first two classes of CIFAR-10. At small scale "
+        "The number of steps. Both figures on the first two classes. At small scale "
         f"{SAMPLES[Scale.SMALL]} images of 8 x 8 pixels in place of 100 of 32 x 32, no widening (k = 1) in place of "
         f"k = 4, and Adam at {RATE[Scale.SMALL]:g} for {STEPS[Scale.SMALL]} steps in place of 1e-5, float32."
     )

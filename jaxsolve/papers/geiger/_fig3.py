@@ -99,8 +99,8 @@ class Fig3(AbstractFigure):
         together = over_seeds(lambda one: collapsing_power(one.mean("seed")), logs)
         found.append(("(a) The curves collapse over h^p alpha: p.", "1/2", (0.3, 0.7), together))
         said = (
-            "(a) At the crossover, taken to be sqrt(h) alpha = 1 (the paper has its order), the kernel changes by "
-            "about its own size: decimal logarithm of the change."
+            "(a) At the crossover the kernel changes by about its own size: decimal logarithm of the change at "
+            "sqrt(h) alpha = 1, our choice of the boundary, of which the paper gives the order."
         )
         found.append((said, "0", (-0.5, 0.5), over_seeds(_crossing, logs)))
         gap = mean_over((lazy.max("alpha") - lazy.min("alpha")).max("width"))
