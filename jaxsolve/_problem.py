@@ -13,6 +13,7 @@ from . import kernels, nets
 from ._both_ways import both_ways, shape_and_rule
 from ._checks import as_array, concrete, describe, require_finite, require_flag, warn_of_rounded_products
 from ._hashable import hashable
+from ._state import FREEZE, takes_state
 from .losses import AbstractLoss, accepts, find_loss, MSE
 
 
@@ -263,13 +264,12 @@ def _with_state(net: Any, x: Float[Array, "n ..."], state: eqx.nn.State) -> tupl
 
 
 def _read_state(net: Any, state: Any) -> eqx.nn.State | None:
-    is_index = lambda leaf: isinstance(leaf, eqx.nn.StateIndex)
-    needed = any(map(is_index, jax.tree.leaves(net, is_leaf=is_index)))
+    needed = takes_state(net)
     if needed and not isinstance(state, eqx.nn.State):
         raise ValueError(
             "this network has state (such as the statistics of batch normalisation): make it by "
             "net, state = eqx.nn.make_with_state(...)(...) and give Problem(..., state=state); "
-            f"got state={describe(state)}"
+            f"got state={describe(state)}. For statistics that stay, {FREEZE}"
         )
     if not needed and state is not None:
         raise ValueError(f"this network has no state, so Problem needs state=None, got {describe(state)}")

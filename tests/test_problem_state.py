@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsolve import Problem
+from jaxsolve import diagnose, kernels, nets, Problem
 from tests.cases import eps
 
 
@@ -43,3 +43,37 @@ def test_statistics_are_of_the_training_set_whatever_the_momentum(mode, momentum
     found = (start.outputs(start.params), start.predict(start.params, x), start.test_outputs(start.params))
     for f in found:
         np.testing.assert_allclose(f, expected, atol=eps(20))
+
+
+class _Frozen(eqx.Module):
+    """A network that brings its state along."""
+
+    net: _Normalised
+    state: eqx.nn.State
+
+    def __call__(self, x):
+        return self.net(x, self.state)[0]
+
+
+@pytest.mark.parametrize("way", ["function", "module"])
+def test_statistics_that_stay(way):
+    """As the message says; the same network without batch normalisation is the other path."""
+    net, state = eqx.nn.make_with_state(_Normalised)("ema", 0.9)
+    x, y = jax.random.normal(jax.random.key(1), (6, 3)), jnp.ones((6, 2))
+    _, state = jax.vmap(net, (0, None), (0, None), axis_name="batch")(x, state)
+    with pytest.raises(ValueError, match=r"has state.*js.nets.Function\(lambda net, x: net\(x, state\)\[0\], frozen\)"):
+        kernels.empirical(net, x)
+    frozen: eqx.Module = eqx.nn.inference_mode(net)
+    given = nets.Function(lambda net, x: net(x, state)[0], frozen) if way == "function" else _Frozen(frozen, state)
+    mean, variance = state.get(net.norm.ema_state_index)
+    scale = 1 / jnp.sqrt(variance + net.norm.eps)
+
+    def plain(parts, x):
+        first, norm, last = parts
+        h = norm["weight"] * (first(x) - mean) * scale + norm["bias"]
+        return last(jnp.tanh(h))
+
+    twin = nets.Function(plain, (net.first, {"weight": net.norm.weight, "bias": net.norm.bias}, net.last))
+    expected = kernels.empirical(twin, x).ntk
+    np.testing.assert_allclose(Problem(given, x, y).kernel(given, x), expected, atol=eps(100) * jnp.max(expected))
+    assert diagnose(given, x, y, steps=2).regime is not None

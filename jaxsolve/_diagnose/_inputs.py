@@ -12,6 +12,7 @@ from jaxtyping import Array, PyTree
 from .. import losses, nets
 from .._checks import as_array, concrete, describe, require_flag, require_key
 from .._problem import Problem, read_pair
+from .._state import FREEZE, takes_state
 from ._lens import Lens
 
 
@@ -48,12 +49,10 @@ def check_network(net: Any, when: str = "at the start") -> None:
             "net must be a network of js.nets or an Equinox module acting on one sample, or "
             f"jax.tree_util.Partial(f, params) of a function f(params, x); got {describe(net)}"
         )
-    is_index = lambda leaf: isinstance(leaf, eqx.nn.StateIndex)
-    if any(map(is_index, jax.tree.leaves(net, is_leaf=is_index))):
+    if takes_state(net):
         raise ValueError(
             "this network has state (such as the statistics of batch normalisation), and is no function of one sample "
-            "with fixed parameters. Freeze it: frozen = eqx.nn.inference_mode(net), and give a module whose "
-            "__call__(self, x) returns frozen(x, state)[0], with the state as a static attribute or a closure"
+            f"with fixed parameters; {FREEZE}"
         )
     params = nets.partition(net)[0]
     named = jax.tree_util.tree_leaves_with_path(params)

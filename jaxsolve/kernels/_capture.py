@@ -9,6 +9,7 @@ from jax.extend.core import Literal
 from jaxtyping import Array, Float, PyTree, Shaped
 
 from .._checks import describe
+from .._state import FREEZE, takes_state
 from ..nets import partition
 from ._uses import find, Found, Use
 
@@ -132,6 +133,8 @@ def capture(net: PyTree, x: Any) -> Capture:
 def output_of(net: Any, sample: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     """The output's shape and dtype. Raises ValueError for what does not map one sample to a vector of real outputs."""
     given = f"one sample, of shape {sample.shape} and dtype {sample.dtype}"
+    if takes_state(net):
+        raise ValueError(f"this network has state, and no kernel of one sample; {FREEZE}")
     try:
         out = eqx.filter_eval_shape(net, sample)
     except jax.errors.JAXTypeError:
@@ -139,8 +142,8 @@ def output_of(net: Any, sample: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     except Exception as error:
         raise ValueError(
             f"the network cannot be called as net(x) on {given}: {error or type(error).__name__}. One with dropout "
-            "needs eqx.nn.inference_mode(net), or a key that stays, by js.nets.Function(lambda net, x: net(x, "
-            "key=key), net); one with state js.nets.Function(lambda net, x: net(x, state)[0], net) in inference mode"
+            "needs eqx.nn.inference_mode(net) (of Flax train=False, or model.eval()), or a key that stays, by js.nets.Function(lambda net, x: net(x, "
+            "key=key), net)"
         ) from error
     if getattr(out, "ndim", None) != 1 or not jnp.issubdtype(out.dtype, jnp.floating):
         raise ValueError(

@@ -78,6 +78,9 @@ def from_nnx(model: Any) -> Function:
     Arguments:
         model: called as model(x), without an axis of samples. With dropout or batch statistics, after `model.eval()`.
 
+    Raises:
+        ValueError: the model has dropout or batch normalisation in training mode.
+
     Example:
         >>> from flax import nnx
         >>> net = js.nets.from_nnx(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
@@ -86,8 +89,15 @@ def from_nnx(model: Any) -> Function:
     """
     from flax import nnx
 
+    for _, node in nnx.iter_graph(model):
+        drops = getattr(node, "deterministic", None) is False and getattr(
+            node, "rate", getattr(node, "dropout_rate", 0)
+        )
+        if drops or getattr(node, "use_running_average", None) is False:
+            raise ValueError(f"{type(node).__name__} in training mode is no function of one sample: call model.eval()")
     graph, params, rest = nnx.split(model, nnx.Param, ...)
-    return Function(_Call(_nnx, graph, rest), nnx.to_pure_dict(params))
+    # Without their variables, which know the trace that they were made in: calls may count random numbers.
+    return Function(_Call(_nnx, graph, nnx.to_pure_dict(rest)), nnx.to_pure_dict(params))
 
 
 def from_haiku(transformed: Any, params: Any, *, key: Any = None) -> Function:
@@ -100,7 +110,7 @@ def from_haiku(transformed: Any, params: Any, *, key: Any = None) -> Function:
         key: for dropout, one that stays; None for functions without.
 
     Raises:
-        TypeError: there is no `apply`.
+        TypeError: there is no `apply`, or the function has a state.
 
     Example:
         >>> import haiku
@@ -110,6 +120,11 @@ def from_haiku(transformed: Any, params: Any, *, key: Any = None) -> Function:
         (4, 4)
     """
     _require_apply(transformed, "transformed", "what haiku.transform(f) returned")
+    if type(transformed).__name__ == "TransformedWithState":
+        raise TypeError(
+            "what haiku.transform_with_state(f) returned has a state: give one that stays, by "
+            "js.nets.Function(lambda params, x: transformed.apply(params, state, key, x)[0], params)"
+        )
     randomly = "rng" in inspect.signature(transformed.apply).parameters  # not after haiku.without_apply_rng
     return Function(_Call(_haiku, transformed, (key,) if randomly else ()), params)
 

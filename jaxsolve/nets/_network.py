@@ -95,8 +95,9 @@ class AbstractNetwork(eqx.Module):
 def rates(net: Any) -> PyTree:
     """The learning rate of every trainable array of a network, None at every other leaf.
 
-    A module that is not an `AbstractNetwork` trains all its floating-point arrays at eta = 1; networks of `js.nets`
-    inside of it (not several, stacked in one) keep their rates, and their hyperparameters stand still.
+    A module that is not an `AbstractNetwork` trains all its floating-point arrays at eta = 1, but for those of an
+    `eqx.nn.State`; networks of `js.nets` inside of it (not several, stacked in one) keep their rates, and their
+    hyperparameters stand still.
 
     Example:
         >>> scaling = js.nets.Scaling([1.0, 1.0], sigma=[1.0, 1.0], eta=[1.0, 0.5])
@@ -104,8 +105,15 @@ def rates(net: Any) -> PyTree:
         >>> [float(eta) for eta in js.nets.rates(net).weights]
         [1.0, 0.5]
     """
-    one = lambda leaf: jnp.ones((), leaf.dtype) if eqx.is_inexact_array(leaf) else None
-    return jax.tree.map(lambda part: part.rates() if _is_whole(part) else one(part), net, is_leaf=_is_whole)
+
+    def rate(part: Any) -> PyTree:
+        if isinstance(part, eqx.nn.State):
+            return jax.tree.map(lambda _: None, part)
+        if _is_whole(part):
+            return part.rates()
+        return jnp.ones((), part.dtype) if eqx.is_inexact_array(part) else None
+
+    return jax.tree.map(rate, net, is_leaf=lambda part: _is_whole(part) or isinstance(part, eqx.nn.State))
 
 
 def networks_in(net: Any) -> list["AbstractNetwork"]:

@@ -75,6 +75,33 @@ def test_flax_nnx():
 
 
 @pytest.mark.usefixtures("usual")
+def test_flax_nnx_that_draws_where_it_begins():
+    """A recurrent network counts the random numbers of its start at every call."""
+    from flax import nnx
+
+    x, rngs = jax.random.normal(jax.random.key(0), (3, 5, 4)), nnx.Rngs(0)
+    recurrent = nnx.RNN(nnx.GRUCell(4, 2, rngs=rngs, param_dtype=x.dtype))
+    model = nnx.Sequential(recurrent, lambda h: h[-1])
+    net = nets.from_nnx(model)
+    np.testing.assert_allclose(net(x[0]), model(x[0]), rtol=eps(10))
+    _check(net, x)
+
+
+@pytest.mark.usefixtures("usual")
+def test_flax_nnx_in_training_mode():
+    from flax import nnx
+
+    rngs = nnx.Rngs(0)
+    for layer in (nnx.Dropout(0.5, rngs=rngs), nnx.BatchNorm(5, rngs=rngs)):
+        model = nnx.Sequential(nnx.Linear(4, 5, rngs=rngs), layer)
+        with pytest.raises(ValueError, match=rf"{type(layer).__name__} in training mode .* model.eval\(\)"):
+            nets.from_nnx(model)
+        model.eval()
+        nets.from_nnx(model)
+    nets.from_nnx(nnx.Dropout(0.0, rngs=rngs))
+
+
+@pytest.mark.usefixtures("usual")
 def test_haiku():
     import haiku
 
@@ -84,6 +111,8 @@ def test_haiku():
     assert _check(net, x).ntk.shape == (3, 2, 3, 2)
     without = nets.from_haiku(haiku.without_apply_rng(made), net.params)
     np.testing.assert_array_equal(without(x[0]), net(x[0]))
+    with pytest.raises(TypeError, match="transform_with_state.*a state: give one that stays"):
+        nets.from_haiku(haiku.transform_with_state(lambda x: x), net.params)
 
 
 def _nnx():
