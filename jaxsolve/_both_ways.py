@@ -1,7 +1,8 @@
 """Functions with a backward rule of their own (`jax.custom_vjp`), of which JAX knows no derivative in forward mode."""
 
+import contextlib
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -14,6 +15,11 @@ from jax.extend.core import ClosedJaxpr, Literal
 from ._equations import CALLS, inside, rebound, SAVING, scan_counts
 
 
+_NO_FORWARD = (
+    "this needs derivatives of the network in forward mode, which a backward rule of its own does not have. Call "
+    "diffrax.diffeqsolve with adjoint=diffrax.DirectAdjoint(); give a jax.custom_vjp a rule by jax.custom_jvp instead; "
+    "or take dynamics that need gradients alone, js.GradientFlow(diffrax.Tsit5()) or js.Descent(...)"
+)
 _RULES = ("custom_vjp_call", "custom_vjp_call_jaxpr")
 
 
@@ -21,6 +27,17 @@ def shape_and_rule(f: Callable[..., Any], *arguments: Any) -> tuple[Any, bool]:
     """What f returns, in shapes, and whether it has a backward rule of its own somewhere."""
     closed, shapes, static = eqx.filter_make_jaxpr(f)(*arguments)
     return eqx.combine(shapes, static), _has_rule(closed.jaxpr)
+
+
+@contextlib.contextmanager
+def forward_mode() -> Iterator[None]:
+    """Says of functions without derivatives in forward mode what to do."""
+    try:
+        yield
+    except TypeError as error:
+        if "forward-mode autodiff" not in str(error):
+            raise
+        raise TypeError(f"{_NO_FORWARD}. JAX: {str(error).splitlines()[0]}") from error
 
 
 def both_ways(f: Callable[[Any], Any]) -> Callable[[Any], Any]:

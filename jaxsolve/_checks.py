@@ -1,6 +1,7 @@
 """Reading concrete values for checks, and leaving traced ones alone."""
 
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -33,6 +34,13 @@ def describe(value: Any) -> str:
         return f"an array of shape {tuple(value.shape)} and dtype {value.dtype}"
     text = " ".join(repr(value).split())
     return f"{type(value).__name__} {text if len(text) <= 80 else text[:77] + '...'}"
+
+
+def in_float32(dtypes: Iterable[Any]) -> str:
+    """What to do about parameters of other dtypes than are served."""
+    if any(jnp.issubdtype(dtype, jnp.complexfloating) for dtype in dtypes):
+        return "hold real and imaginary parts as two arrays, and put them together in the call"
+    return "convert them by jax.tree.map(lambda a: a.astype(jnp.float32) if eqx.is_inexact_array(a) else a, net)"
 
 
 def as_array(value: Any) -> Array:

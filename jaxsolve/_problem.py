@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from . import kernels, nets
 from ._both_ways import both_ways, shape_and_rule
-from ._checks import as_array, concrete, describe, require_finite, require_flag, warn_of_rounded_products
+from ._checks import as_array, concrete, describe, in_float32, require_finite, require_flag, warn_of_rounded_products
 from ._hashable import hashable
 from ._state import FREEZE, takes_state
 from .losses import AbstractLoss, accepts, find_loss, MSE
@@ -98,7 +98,7 @@ class Problem(eqx.Module):
         if dtype not in (jnp.float32, jnp.float64):
             raise ValueError(
                 f"the network's parameters are {dtype}; only float32 and float64 are served, since the tolerances of "
-                "flows are finer than other dtypes resolve. Give the network dtype=jnp.float32"
+                f"flows are finer than other dtypes resolve: {in_float32([dtype])}"
             )
         given, x, y = x, _array(x, f"the inputs of {which}"), _array(y, f"the targets of {which}")
         if jnp.issubdtype(y.dtype, jnp.complexfloating):

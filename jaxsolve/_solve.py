@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from ._both_ways import forward_mode
 from ._brief import brief_jit, raised_in_equinox, traced
 from ._checks import concrete, describe, require_flag
 from ._dynamics import (
@@ -94,7 +95,8 @@ def solve(
         raise TypeError(f"dynamics must be such as GradientFlow(), got {describe(dynamics)}")
     throw, progress = require_flag(throw, "throw"), None if progress is None else require_flag(progress, "progress")
     times = read_times(ts, problem.x.dtype)
-    dynamics = resolve(dynamics, problem, times)
+    with forward_mode():
+        dynamics = resolve(dynamics, problem, times)
     require_end(times, dynamics)
     observables = check_observables(observe, dynamics)
     for item in observables:
@@ -102,7 +104,8 @@ def solve(
             item.require(problem)
     if (until := getattr(dynamics, "until", None)) is not None:
         fits(until, problem)
-    with memory_for("this run", "take fewer samples or times, or observables that need no kernel"):
+    memory = memory_for("this run", "take fewer samples or times, or observables that need no kernel")
+    with memory, forward_mode():
         if isinstance(dynamics, AbstractRandomAccess):
             trajectory, code = _look_up(problem, dynamics, times, observables)
         elif traced((problem, dynamics), times):

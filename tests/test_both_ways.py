@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+import optax
 import pytest
 
 import jaxsolve as js
@@ -164,6 +165,22 @@ def test_a_rule_that_is_not_linear_serves_backwards_only(name):
     assert np.abs(pulled - back).max() > 0.003
     with pytest.raises(TypeError, match="can't apply forward-mode"):
         jax.jvp(problem.outputs, (problem.params,), (problem.params,))
+
+
+def test_who_needs_forward_mode_says_what_else_there_is():
+    @jax.custom_vjp
+    def own(x):
+        return jnp.tanh(x)
+
+    own.defvjp(lambda x: (jnp.tanh(x), x), lambda x, back: (RULES["clips"](back, x),))
+    problem = _problem(own)
+    said = r"forward mode.*DirectAdjoint.*js.GradientFlow\(diffrax.Tsit5\(\)\) or js.Descent.*JAX: can't apply"
+    with pytest.raises(TypeError, match=said):
+        js.solve(problem, js.GradientFlow(js.integrators.FunctionSpace()), 1.0)
+    with pytest.raises(TypeError, match=said):
+        js.diagnose(problem.net, problem.x, problem.y, steps=2)
+    for dynamics in (js.GradientFlow(diffrax.Tsit5()), js.Descent(optax.sgd(0.1))):
+        assert js.solve(problem, dynamics, 1.0)["loss"] < problem.objective(problem.params)
 
 
 def test_a_rule_may_close_over_arrays_and_meet_data_where_it_is_infinite():

@@ -22,6 +22,7 @@ STEPS = (
         "_safe",
         "_held",
         "_hashable",
+        "_state",
         "_regime",
         "_memory",
         "_brief",

@@ -10,14 +10,14 @@ import optax
 from jaxtyping import Array, PyTree
 
 from .. import losses, nets
-from .._checks import as_array, concrete, describe, require_flag, require_key
+from .._both_ways import forward_mode
+from .._checks import as_array, concrete, describe, in_float32, require_flag, require_key
 from .._problem import Problem, read_pair
 from .._state import FREEZE, takes_state
 from ._lens import Lens
 
 
 _SERVED = (jnp.float32, jnp.float64)
-_AS_FLOAT32 = "jax.tree.map(lambda a: a.astype(jnp.float32) if eqx.is_inexact_array(a) else a, net)"
 
 
 def read_problem(net: Any, x: Any, y: Any, loss: Any, test: Any, centered: Any) -> Problem:
@@ -38,6 +38,9 @@ def read_problem(net: Any, x: Any, y: Any, loss: Any, test: Any, centered: Any) 
         net = Lens(net, None, None, x.shape[1:], out_size, whole=x.dtype)
     problem = Problem(net, x, y, test=pair, loss=losses.MSE() if loss is None else loss, centered=centered)
     _check_loss(problem, out_size)
+    if problem.own_rule:  # to be told before it is trained; JAX looks when it lowers a program
+        with forward_mode():
+            eqx.filter_jit(lambda p: jax.jvp(p.outputs, (p.params,), (p.params,))).lower(problem)
     check_finite(problem, problem.params, "at the start")
     return problem
 
@@ -65,13 +68,13 @@ def check_network(net: Any, when: str = "at the start") -> None:
         name = jax.tree_util.keystr(path)
         if leaf.dtype not in _SERVED:
             raise ValueError(
-                f"the parameter {name} is {leaf.dtype}; kernels and second derivatives need float32 or float64. "
-                f"Diagnose a copy: {_AS_FLOAT32}"
+                f"the parameter {name} is {leaf.dtype}; kernels and second derivatives need float32 or float64: "
+                f"{in_float32([leaf.dtype])}"
             )
         if leaf.dtype != named[0][1].dtype:
             raise ValueError(
                 f"the parameter {name} is {leaf.dtype}, but {jax.tree_util.keystr(named[0][0])} is "
-                f"{named[0][1].dtype}; bring all to one dtype: {_AS_FLOAT32}"
+                f"{named[0][1].dtype}; bring all to one dtype: {in_float32([])}"
             )
         known = concrete(leaf)
         if known is not None and not np.all(np.isfinite(known)):

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from .. import kernels
 from .._problem import Problem
@@ -73,6 +73,15 @@ def movement(problem: Problem, params: PyTree, eta: PyTree) -> Movement:
         progress(problem, params, eta),
         on_residual / nonzero(top),
     )
+
+
+@eqx.filter_jit
+def learnable(problem: Problem) -> Bool[Array, ""]:
+    """Whether the loss has a gradient in the outputs at the start that is more than their rounding."""
+    f = problem.outputs(problem.params)
+    rounding = 10 * jnp.finfo(f.dtype).eps * jnp.abs(f)
+    now, lost = jax.jvp(lambda f: problem.loss.gradient(f, problem.y), (f,), (rounding,))
+    return norm(now) > norm(lost)
 
 
 @eqx.filter_jit

@@ -71,6 +71,10 @@ def steps_of(probe: Problem, optimizer: Any, checkpoints: list[Checkpoint]) -> S
         "stability": side(last, _limits.STABILITY, "the steps are stable"),
     }
     notes = []
+    if critical[-1] == 0:
+        findings["critical_rate"] = Finding(
+            0.0, _limits.CRITICAL, "the step goes uphill: no smaller one lowers the loss"
+        )
     if why:
         findings["stability"] = Finding(float("nan"), _limits.STABILITY, f"not known: {why}")
         known = f"Sharpness has no limit that is known for this optimiser: {why}. The critical rate serves any."
@@ -86,7 +90,7 @@ def _words(critical: float, ratio: float, adaptive: bool) -> str:
     if np.isnan(critical):
         return f"How large steps may be is not known: {NO_STEP}."
     if critical == 0:
-        step = "No multiple of the optimiser's next step lowers the loss"
+        step = "The optimiser's next step goes uphill, as those of momentum or of signs may: no smaller one helps"
     elif critical >= 1:
         step = f"The optimiser's next step could be {min(critical, 1e3):.2g} times as large before it raised the loss"
     else:

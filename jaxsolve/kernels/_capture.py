@@ -142,10 +142,10 @@ def output_of(net: Any, sample: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     except Exception as error:
         raise ValueError(
             f"the network cannot be called as net(x) on {given}: {error or type(error).__name__}. One with dropout "
-            "needs eqx.nn.inference_mode(net) (of Flax train=False, or model.eval()), or a key that stays, by js.nets.Function(lambda net, x: net(x, "
-            "key=key), net)"
+            "needs eqx.nn.inference_mode(net), or a key that stays, by "
+            "js.nets.Function(lambda net, x: net(x, key=key), net); one of Flax train=False, or model.eval()"
         ) from error
-    if getattr(out, "ndim", None) != 1 or not jnp.issubdtype(out.dtype, jnp.floating):
+    if getattr(out, "ndim", None) != 1 or not out.size or not jnp.issubdtype(out.dtype, jnp.floating):
         raise ValueError(
             f"the network must map {given}, to a vector of real outputs, shape (c,), got {describe(out)}; return one "
             "by js.nets.Function(lambda net, x: net(x).reshape(-1), net)"

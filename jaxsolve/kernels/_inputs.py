@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree, Shaped
 
-from .._checks import concrete, describe, is_real, require_finite
+from .._checks import concrete, describe, in_float32, is_real, require_finite
 from ..nets import AbstractNetwork, partition
 
 
@@ -50,7 +50,7 @@ def _check(net: Any, x: Any, name: str) -> None:
     if not dtypes <= {jnp.dtype(jnp.float32), jnp.dtype(jnp.float64)}:
         raise ValueError(
             f"the network's parameters are {found}; a sum over products of their derivatives needs float32 or float64: "
-            "convert them by jax.tree.map(lambda a: a.astype(jnp.float32) if eqx.is_inexact_array(a) else a, net)"
+            f"{in_float32(dtypes)}"
         )
     if len(dtypes) > 1:
         raise ValueError(f"the network's parameters are {found}; give all of them one dtype, float32 or float64")

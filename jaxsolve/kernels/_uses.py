@@ -60,7 +60,9 @@ class _Finder:
     def begin(self, program: Program) -> None:
         self.program = program
         self.views: dict[int, tuple[View, ...]] = {
-            slot: (View.of_leaf(leaf, program.shapes[slot].shape),) for leaf, slot in enumerate(program.leaves)
+            slot: (View.of_leaf(leaf, program.shapes[slot].shape),)
+            for leaf, slot in enumerate(program.leaves)
+            if math.prod(program.shapes[slot].shape)  # one without numbers has no derivative
         }
         self.uses: list[list[Use]] = [[] for _ in program.leaves]
         self.straight: set[int] = set()  # leaves whose derivative is taken directly

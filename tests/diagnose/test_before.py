@@ -106,6 +106,18 @@ def test_nothing_to_learn_is_no_progress():
     assert saved.regime is js.observe.Regime.FROZEN
 
 
+def test_rounding_is_nothing_to_learn():
+    """Adam makes steps of it all the same, and the loss grows; a tenth of a percent is something."""
+    net, x = eqx.nn.MLP(3, 1, 8, 1, jnp.tanh, key=jr.key(1)), jr.normal(jr.key(0), (12, 3))
+    f = jax.jit(jax.vmap(net))(x)
+    run = lambda y: js.diagnose(net, x, y, optimizer=optax.adam(1e-3), steps=20)
+    found = run(f * (1 + 2 * jnp.finfo(f.dtype).eps))
+    assert found.regime is js.observe.Regime.FROZEN
+    assert "nothing to learn" in found.text
+    assert "loss grows" not in found.text
+    assert "nothing to learn" not in run(1.001 * f).text
+
+
 def test_linearised_training_is_measured_on_the_same_samples():
     """A linear network is its own linearisation: both losses are one, on the samples that are looked at."""
     x = jr.normal(jr.key(0), (400, 4))

@@ -60,6 +60,24 @@ def test_a_critical_rate_takes_fewer_than_ten_forward_passes():
     np.testing.assert_allclose(found, 2, rtol=0.1)
 
 
+def test_no_multiple_of_a_step_uphill_lowers_the_loss():
+    """A heavy ball that has overshot climbs; multiples that are lost to rounding seem to lower the loss."""
+    net, x, y = Linear(jnp.ones((1, 1))), jnp.ones((4, 1)), jnp.zeros((4, 1))
+    report = js.diagnose(net, x, y, optimizer=optax.sgd(0.05, 0.95), steps=8)
+    weights = []
+    w, speed = 1.0, 0.0
+    for _ in range(9):
+        speed = 0.95 * speed + w
+        w -= 0.05 * speed
+        weights.append(w)
+    assert weights[8] < weights[7] < 0  # the next step climbs
+    assert report["critical_rate"] == 0
+    assert "goes uphill" in report.text
+    problem = js.Problem(net, x, y)
+    assert critical_rate(problem, problem.params, jax.tree.map(lambda w: 1e-3 * w, problem.params)) == 0
+    assert critical_rate(problem, problem.params, jax.tree.map(lambda w: -1e-3 * w, problem.params)) > 1000
+
+
 @pytest.mark.x64_only
 def test_chizats_ratio_by_finite_differences():
     """|D^2 f[u, u]| s/(2 |D f[u]|) along u = -grad L, with the s at which the loss would be 0; without s it fails."""

@@ -200,32 +200,6 @@ def test_what_is_not_known_falls_back_by_itself_and_says_why():
         assert found.fallbacks == {"params['u']": reason}
 
 
-def _steps(f, params):
-    """How many there are of tanh in the program that is read."""
-    program = capture(nets.Function(f, params), draw(5, 2, 12, 3)).found.program
-    return sum(step.name == "tanh" for step in program.steps)
-
-
-@pytest.mark.parametrize(("outer", "inner", "read"), [(8, 1, 8), (9, 1, 0), (2, 4, 8), (3, 3, 0), (8, 8, 0)])
-def test_scans_within_scans_count_together(outer, inner, read):
-    """Where all steps share parameters; a scan that is not read is right all the same."""
-
-    def f(p, x):
-        deeper = lambda h, _: (jnp.tanh(p["u"] @ h), None)
-        step = lambda h, _: (lax.scan(deeper, h + x[0], None, length=inner)[0], None)
-        return lax.scan(step, x[1], None, length=outer)[0]
-
-    params = {"u": draw(1, 3, 3) / 3}
-    assert _steps(f, params) == read
-    assert check(f, params, draw(5, 2, 12, 3)[:, :2], ()).fallbacks == {}
-
-
-@pytest.mark.parametrize(("length", "read"), [(64, 64), (65, 0)])
-def test_a_scan_over_layers_may_be_longer(length, read):
-    f = lambda p, x: lax.scan(lambda h, w: (jnp.tanh(w @ h), None), x[0], p["stack"])[0]
-    assert _steps(f, {"stack": draw(1, length, 3, 3)}) == read
-
-
 # --- both ways, all options
 
 
