@@ -39,8 +39,9 @@ def read_problem(net: Any, x: Any, y: Any, loss: Any, test: Any, centered: Any) 
     problem = Problem(net, x, y, test=pair, loss=losses.MSE() if loss is None else loss, centered=centered)
     _check_loss(problem, out_size)
     if problem.own_rule:  # to be told before it is trained; JAX looks when it lowers a program
+        moved: Any = eqx.filter_jit(lambda p: jax.jvp(p.outputs, (p.params,), (p.params,)))
         with forward_mode():
-            eqx.filter_jit(lambda p: jax.jvp(p.outputs, (p.params,), (p.params,))).lower(problem)
+            moved.lower(problem)
     check_finite(problem, problem.params, "at the start")
     return problem
 
