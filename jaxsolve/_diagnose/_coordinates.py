@@ -232,7 +232,10 @@ def _judge(name: str, size: Slope, change: Slope, *, last: bool, zero: bool) -> 
         else:
             verb = "grow" if power.value > 0 else "shrink"
             why = _why(power.value, last=last, change=what == "their changes")
-            said.append(f"{what} {verb} like {shown}: {why}")
+            open_ = ", unless the error hides that they keep their size: give more seeds or widths"
+            said.append(
+                f"{what} {verb} like {shown}: {why}{'' if abs(power.value) - power.error > TOLERANCE else open_}"
+            )
             fine = False
     return f"{name}: {'; '.join(said)}", fine
 

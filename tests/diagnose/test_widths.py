@@ -46,6 +46,14 @@ def test_a_wrong_multiplier_in_one_layer_is_found():
     assert "weights[0]: its entries keep their size" in check.verdicts[0]
     assert check.verdicts[1].startswith("weights[1]: its entries grow like N^")
     np.testing.assert_allclose(check.size_slopes[1].value, 0.5, atol=0.05)
+    assert "unless the error hides" not in check.verdicts[1]
+
+
+def test_a_slope_without_an_error_is_said_to_be_open():
+    make = lambda width, key: js.nets.MLP(4, width, 2, 1, "tanh", scaling=js.nets.Scaling.standard(), key=key)
+    check = js.coordinate_check(make, WIDTHS[:2], *_data(), optimizer=SGD, seeds=1)
+    assert check.change_slopes[-1].error == np.inf
+    assert "give more seeds or widths" in check.verdicts[-1]
 
 
 def test_the_standard_scaling_fails_at_the_read_out():
