@@ -16,9 +16,8 @@ from ._equations import CALLS, inside, rebound, SAVING, scan_counts
 
 
 _NO_FORWARD = (
-    "this needs derivatives of the network in forward mode, which a backward rule of its own does not have. Call "
-    "diffrax.diffeqsolve with adjoint=diffrax.DirectAdjoint(); give a jax.custom_vjp a rule by jax.custom_jvp instead; "
-    "or take dynamics that need gradients alone, js.GradientFlow(diffrax.Tsit5()) or js.Descent(...)"
+    "this needs derivatives in forward mode, which a backward rule of the network's or the loss's own does not have: "
+    "call diffrax.diffeqsolve with adjoint=diffrax.DirectAdjoint(), or give a jax.custom_vjp a rule by jax.custom_jvp"
 )
 _RULES = ("custom_vjp_call", "custom_vjp_call_jaxpr")
 
@@ -30,14 +29,14 @@ def shape_and_rule(f: Callable[..., Any], *arguments: Any) -> tuple[Any, bool]:
 
 
 @contextlib.contextmanager
-def forward_mode() -> Iterator[None]:
-    """Says of functions without derivatives in forward mode what to do."""
+def forward_mode(instead: str = "") -> Iterator[None]:
+    """Says of functions without derivatives in forward mode what to do, or to take instead."""
     try:
         yield
     except TypeError as error:
         if "forward-mode autodiff" not in str(error):
             raise
-        raise TypeError(f"{_NO_FORWARD}. JAX: {str(error).splitlines()[0]}") from error
+        raise TypeError(f"{_NO_FORWARD}{instead}. JAX: {str(error).splitlines()[0]}") from error
 
 
 def both_ways(f: Callable[[Any], Any]) -> Callable[[Any], Any]:

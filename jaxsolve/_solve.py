@@ -35,6 +35,8 @@ from .until import fits
 
 # A trajectory and the code of its result: from one program, since a second one would cost as much as a closed form.
 Ended = tuple[Trajectory, Int[Array, ""]]
+# What else there is where derivatives in forward mode are none.
+GRADIENTS = "; or take dynamics that need gradients alone, js.GradientFlow(diffrax.Tsit5()) or js.Descent(...)"
 # Times observed together, to bound the memory of kernels.
 TIMES_AT_ONCE = 8
 
@@ -95,7 +97,7 @@ def solve(
         raise TypeError(f"dynamics must be such as GradientFlow(), got {describe(dynamics)}")
     throw, progress = require_flag(throw, "throw"), None if progress is None else require_flag(progress, "progress")
     times = read_times(ts, problem.x.dtype)
-    with forward_mode():
+    with forward_mode(GRADIENTS):
         dynamics = resolve(dynamics, problem, times)
     require_end(times, dynamics)
     observables = check_observables(observe, dynamics)
@@ -105,7 +107,7 @@ def solve(
     if (until := getattr(dynamics, "until", None)) is not None:
         fits(until, problem)
     memory = memory_for("this run", "take fewer samples or times, or observables that need no kernel")
-    with memory, forward_mode():
+    with memory, forward_mode(GRADIENTS):
         if isinstance(dynamics, AbstractRandomAccess):
             trajectory, code = _look_up(problem, dynamics, times, observables)
         elif traced((problem, dynamics), times):

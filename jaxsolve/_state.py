@@ -17,7 +17,9 @@ def takes_state(net: Any) -> bool:
     is_index = lambda leaf: isinstance(leaf, eqx.nn.StateIndex)
     if not any(map(is_index, jax.tree.leaves(net, is_leaf=is_index))):
         return False
+    if isinstance(net, eqx.nn.StatefulLayer):
+        return net.is_stateful()  # of a chain, whether one of its layers is
     arguments = inspect.signature(net).parameters
-    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    needed = [one for one in arguments.values() if one.kind in plain and one.default is one.empty]
-    return "state" in arguments or len(needed) > 1
+    named = [one for one in arguments.values() if one.kind is not one.VAR_KEYWORD and one.default is one.empty]
+    # One sample, and no more: what has a default, or is bound by a `Partial`, is brought along.
+    return len([one for one in named if one.kind is not one.KEYWORD_ONLY or one.name == "state"]) > 1

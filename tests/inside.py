@@ -40,6 +40,9 @@ from jaxsolve._revision import revision
 # Closed forms end where their terms do.
 from jaxsolve._safe import safe_hypot
 
+# Which networks are called with a state shows only in what refuses them.
+from jaxsolve._state import takes_state
+
 # Errors of a command as exceptions: `main` turns them into words and an exit code.
 from jaxsolve.cli import _main as cli_main
 
@@ -266,6 +269,7 @@ __all__ = [
     "simulate_draw",
     "slope",
     "structured",
+    "takes_state",
     "tilings",
     "time_at",
     "time_of_loss",

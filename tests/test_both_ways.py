@@ -174,7 +174,7 @@ def test_who_needs_forward_mode_says_what_else_there_is():
 
     own.defvjp(lambda x: (jnp.tanh(x), x), lambda x, back: (RULES["clips"](back, x),))
     problem = _problem(own)
-    said = r"forward mode.*DirectAdjoint.*js.GradientFlow\(diffrax.Tsit5\(\)\) or js.Descent.*JAX: can't apply"
+    said = r"forward mode.*DirectAdjoint.*JAX: can't apply"
     with pytest.raises(TypeError, match=said):
         js.solve(problem, js.GradientFlow(js.integrators.FunctionSpace()), 1.0)
     with pytest.raises(TypeError, match=said):

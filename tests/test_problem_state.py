@@ -10,6 +10,7 @@ import pytest
 
 from jaxsolve import diagnose, kernels, nets, Problem
 from tests.cases import eps
+from tests.inside import takes_state
 
 
 class _Normalised(eqx.Module):
@@ -55,11 +56,14 @@ class _Frozen(eqx.Module):
         return self.net(x, self.state)[0]
 
 
+def _made() -> Any:
+    return eqx.nn.make_with_state(_Normalised)("ema", 0.9)
+
+
 @pytest.mark.parametrize("way", ["function", "module"])
 def test_statistics_that_stay(way):
     """As the message says; the same network without batch normalisation is the other path."""
-    made: Any = eqx.nn.make_with_state(_Normalised)("ema", 0.9)
-    net, state = made
+    net, state = _made()
     x, y = jax.random.normal(jax.random.key(1), (6, 3)), jnp.ones((6, 2))
     _, state = jax.vmap(net, (0, None), (0, None), axis_name="batch")(x, state)
     with pytest.raises(ValueError, match=r"has state.*js.nets.Function\(lambda net, x: net\(x, state\)\[0\], frozen\)"):
@@ -78,4 +82,17 @@ def test_statistics_that_stay(way):
     expected = kernels.empirical(twin, x).ntk
     problem = Problem(given, x, y)
     np.testing.assert_allclose(problem.kernel(problem.params, x), expected, atol=eps(100) * np.max(expected))
-    assert diagnose(given, x, y, steps=2).regime is not None
+    found, plain_one = (diagnose(net, x, y, steps=2) for net in (given, twin))
+    np.testing.assert_allclose(found["kernel_change"], plain_one["kernel_change"], rtol=1e-6)
+
+
+def test_who_brings_the_state_along():
+    net, state = _made()
+    frozen = eqx.nn.inference_mode(net)
+    call = lambda net, x, *, state: net(x, state)[0]
+    assert takes_state(net)
+    assert takes_state(eqx.nn.Sequential([net.norm]))
+    assert not takes_state(net.first)
+    assert not takes_state(eqx.nn.Sequential([_Frozen(frozen, state), eqx.nn.Lambda(jnp.tanh)]))
+    assert takes_state(jax.tree_util.Partial(call, frozen))
+    assert not takes_state(jax.tree_util.Partial(call, frozen, state=state))

@@ -60,7 +60,8 @@ def response(problem: Problem, optimizer: Any, params: PyTree, state: Any) -> Re
     kinds = [type(node).__name__ for node in _nodes(state)]  # an array by itself goes by the name of its class
     known = _MEMORY.keys() | set(_SQUARES)
     strange = [kind for kind in kinds if kind not in known]
-    named = dict.fromkeys("arrays" if eqx.is_array(node) else type(node).__name__ for node in _nodes(state))
+    named = [kind for kind, node in zip(kinds, _nodes(state), strict=True) if not eqx.is_array(node)]
+    named += ["arrays"] if len(named) < len(kinds) else []
     if strange or sum(kind in _MEMORY for kind in kinds) > 1:
         return Response(
             None, False, f"its state ({', '.join(named)}) is not one whose steps are linear in the gradient"

@@ -119,6 +119,7 @@ def paragraph(seen: Examined, verdict: Verdict, findings: dict[str, Finding], ex
         opening = "The loss grows: take a smaller rate."
     if not verdict.learnable:
         opening = "There is nothing to learn: the loss has no gradient at the outputs of the start, but for rounding."
+        opening += " The training diverged all the same." if verdict.diverged else ""
     parts = [opening]
     moved = f"While {_gone(progress)} went away, its kernel moved by {change:.2g} of its size"
     carried = f", which makes {verdict.expected:.2g} by the end of training" if verdict.expected > 1.2 * change else ""

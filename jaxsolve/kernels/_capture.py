@@ -147,8 +147,8 @@ def output_of(net: Any, sample: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         ) from error
     if getattr(out, "ndim", None) != 1 or not out.size or not jnp.issubdtype(out.dtype, jnp.floating):
         raise ValueError(
-            f"the network must map {given}, to a vector of real outputs, shape (c,), got {describe(out)}; return one "
-            "by js.nets.Function(lambda net, x: net(x).reshape(-1), net)"
+            f"the network must map {given}, to a vector of real outputs, shape (c,) with c >= 1, got {describe(out)}; "
+            "return one by js.nets.Function(lambda net, x: net(x).reshape(-1), net)"
         )
     return out
 

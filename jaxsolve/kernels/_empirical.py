@@ -65,8 +65,9 @@ def empirical(
     convolution or a look-up, its derivative is a sum of outer products of what it meets and of the signal propagated
     back, and the kernel a sum of products of their Grams, or a Gram of derivatives where that is less work. Tiles of it
     fit the memory; with x2 = None half the work, and symmetric to the last bit. Transposed, reshaped, cut, cast or
-    scaled by a number a parameter is still itself; used several times, all pairs of uses count. Of biases, gains, and
-    parameters that meet data otherwise, the derivatives are held; `fallbacks` names the latter.
+    scaled by a number a parameter is still itself; used several times, all pairs of uses count. Of biases, gains,
+    parameters that more than 8 steps of a scan share, and those that meet data otherwise, the derivatives are held;
+    `fallbacks` names the last, and those of scans of more than 64 steps.
 
     Arguments:
         net: a network of `js.nets`, an Equinox module acting on one sample, or `js.nets.Function(f, params)`.

@@ -1,5 +1,6 @@
 """A function of parameters and one sample as a flat list of steps, its calls entered and short scans unrolled."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -15,8 +16,8 @@ from .._equations import CALLS, inside, rebound, scan_counts
 # A scan of more steps, with those of scans around it, is not unrolled: programs grow with them, and so does the time to
 # compile. Where each step has parameters of its own, as in a scan over layers, that is all.
 LONGEST_SCAN = 64
-# Where all steps share parameters, each use of them meets each other one: from 16 steps on, their derivative by sample
-# was faster for LSTMs and GRUs of any width (16 to 256), from 8 on for narrow ones.
+# Where all steps share most parameters, each use of them meets each other one: from 16 steps on, their derivative by
+# sample was as fast or faster for LSTMs and GRUs of any width (16 to 256), at 8 for narrow ones only.
 LONGEST_SHARED = 8
 
 
@@ -76,7 +77,7 @@ class _Writer:
         self.steps: list[Step] = []
         self.values: dict[int, Any] = {}
         self.shapes: list[jax.ShapeDtypeStruct] = []
-        self.within = 1  # steps of the scans that are being unrolled, multiplied
+        self.within = self.sharing = 1  # steps of the scans that are being unrolled, multiplied: all, and that share
 
     def write(self, closed: ClosedJaxpr, leaves: int) -> Program:
         jaxpr = closed.jaxpr
@@ -117,8 +118,8 @@ class _Writer:
             if name in CALLS:
                 inner = next(inside(eqn))
                 return self._inline(inner.jaxpr, inner.consts, inputs)
-            if name == "scan" and self._is_short(eqn, inputs):
-                return self._unroll(eqn, inputs)
+            if name == "scan":
+                return self._scan(eqn, inputs)
         return self._add(name, eqn.params, inputs, [var.aval for var in eqn.outvars], rebound(eqn))
 
     def _add(self, name: str, params: dict[str, Any], inputs: list[int], shapes: Any, call: Any) -> list[int]:
@@ -128,9 +129,20 @@ class _Writer:
         self.watcher.see(step)
         return outputs
 
-    def _is_short(self, eqn: Any, inputs: list[int]) -> bool:
-        shared = self.watcher.enters(inputs[: sum(scan_counts(eqn))])
-        return self.within * eqn.params["length"] <= (LONGEST_SHARED if shared else LONGEST_SCAN)
+    def _scan(self, eqn: Any, inputs: list[int]) -> list[int]:
+        """A scan, unrolled if it is short."""
+        rows = sum(scan_counts(eqn))
+        size = lambda slots: sum(math.prod(self.shapes[slot].shape) for slot in slots if self.watcher.enters([slot]))
+        around = self.within, self.sharing
+        self.within *= eqn.params["length"]
+        self.sharing *= eqn.params["length"] if size(inputs[:rows]) > size(inputs[rows:]) else 1
+        if self.within <= LONGEST_SCAN and self.sharing <= LONGEST_SHARED:
+            found = self._unroll(eqn, inputs)
+        else:
+            params = eqn.params | {"steps": self.within}
+            found = self._add("scan", params, inputs, [var.aval for var in eqn.outvars], rebound(eqn))
+        self.within, self.sharing = around
+        return found
 
     def _unroll(self, eqn: Any, inputs: list[int]) -> list[int]:
         """The steps of a scan, one after the other."""
@@ -138,13 +150,11 @@ class _Writer:
         consts, carry, rows = inputs[:fixed], inputs[fixed : fixed + carried], inputs[fixed + carried :]
         body, order = eqn.params["jaxpr"], range(length)
         stacked: list[list[int]] = [[] for _ in range(len(eqn.outvars) - carried)]
-        around, self.within = self.within, self.within * length
         for index in reversed(order) if eqn.params["reverse"] else order:
             outputs = self._inline(body.jaxpr, body.consts, [*consts, *carry, *[self._row(row, index) for row in rows]])
             carry = outputs[:carried]
             for found, output in zip(stacked, outputs[carried:], strict=True):
                 found.append(output)
-        self.within = around
         stack = lambda *values: [jnp.stack(values)]
         ends = []
         for found, var in zip(stacked, eqn.outvars[carried:], strict=True):

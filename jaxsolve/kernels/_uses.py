@@ -139,10 +139,8 @@ class _Finder:
 
 def _reason(step: Step) -> str | None:
     if step.name == "scan":  # of a shorter one the derivative by sample costs less than what all steps do with all
-        length = step.params["length"]
-        return (
-            None if length <= LONGEST_SCAN else f"it enters a scan of {length} steps; at most {LONGEST_SCAN} are read"
-        )
+        steps = step.params["steps"]
+        return None if steps <= LONGEST_SCAN else f"it enters a scan of {steps} steps; at most {LONGEST_SCAN} are read"
     if step.name.startswith("custom_"):
         return f"it enters {step.name}, whose derivative is a rule of its own"
     return f"it enters {step.name}"

@@ -89,7 +89,7 @@ def from_nnx(model: Any) -> Function:
     """
     from flax import nnx
 
-    for _, node in nnx.iter_graph(model):
+    for _, node in nnx.iter_modules(model):
         drops = getattr(node, "deterministic", None) is False and getattr(
             node, "rate", getattr(node, "dropout_rate", 0)
         )

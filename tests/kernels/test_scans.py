@@ -39,10 +39,20 @@ def test_scans_within_scans_count_together(outer, inner, read):
     np.testing.assert_allclose(found.ntk, np.einsum("nap,mbp->namb", rows, rows), atol=eps(100) * np.max(found.ntk))
 
 
-@pytest.mark.parametrize(("length", "read"), [(64, 64), (65, 0)])
-def test_a_scan_over_layers_may_be_longer(length, read):
-    f = lambda p, x: lax.scan(lambda h, w: (jnp.tanh(w @ h), None), x[0], p["stack"])[0]
-    assert _steps(f, {"stack": jnp.ones((length, 3, 3))}) == read
+@pytest.mark.parametrize(("length", "within", "read"), [(64, 1, 64), (65, 1, 0), (8, 8, 64), (9, 8, 0), (5, 13, 0)])
+def test_a_scan_over_layers_may_be_longer(length, within, read):
+    """Also with one gain that all share; each layer is passed so many times."""
+
+    def layer(gain, h, w):
+        return lax.scan(lambda h, _: (jnp.tanh(gain * (w @ h)), None), h, None, length=within)
+
+    f = lambda p, x: lax.scan(lambda h, w: layer(p["gain"], h, w), x[0], p["stack"])[0]
+    params = {"gain": jnp.ones(()), "stack": jr.normal(jr.key(1), (length, 3, 3)) / 3}
+    assert _steps(f, params) == read
+    found = kernels.empirical(nets.Function(f, params), X[:2, None]).fallbacks
+    total = length * within
+    reason = f"it enters a scan of {length if length > 64 else total} steps; at most 64 are read"
+    assert found == ({} if total <= 64 else dict.fromkeys(("params['gain']", "params['stack']"), reason)), found
 
 
 def test_parameters_and_outputs_without_numbers():

@@ -99,6 +99,12 @@ def test_flax_nnx_in_training_mode():
         model.eval()
         nets.from_nnx(model)
     nets.from_nnx(nnx.Dropout(0.0, rngs=rngs))
+    attention = lambda rate: nnx.MultiHeadAttention(
+        2, 4, rngs=rngs, decode=False, dropout_rate=rate, deterministic=False
+    )
+    nets.from_nnx(attention(0.0))
+    with pytest.raises(ValueError, match="MultiHeadAttention in training mode"):
+        nets.from_nnx(attention(0.1))
 
 
 @pytest.mark.usefixtures("usual")
