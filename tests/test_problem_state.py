@@ -83,7 +83,7 @@ def test_statistics_that_stay(way):
     problem = Problem(given, x, y)
     np.testing.assert_allclose(problem.kernel(problem.params, x), expected, atol=eps(100) * np.max(expected))
     found, plain_one = (diagnose(net, x, y, steps=2) for net in (given, twin))
-    np.testing.assert_allclose(found["kernel_change"], plain_one["kernel_change"], rtol=1e-6)
+    np.testing.assert_allclose(found["kernel_change"], plain_one["kernel_change"], rtol=eps(400))  # measured: 45
 
 
 def test_who_brings_the_state_along():
