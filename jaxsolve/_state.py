@@ -19,7 +19,8 @@ def takes_state(net: Any) -> bool:
         return False
     if isinstance(net, eqx.nn.StatefulLayer):
         return net.is_stateful()  # of a chain, whether one of its layers is
-    arguments = inspect.signature(net).parameters
-    named = [one for one in arguments.values() if one.kind is not one.VAR_KEYWORD and one.default is one.empty]
-    # One sample, and no more: what has a default, or is bound by a `Partial`, is brought along.
-    return len([one for one in named if one.kind is not one.KEYWORD_ONLY or one.name == "state"]) > 1
+    arguments = inspect.signature(net).parameters.values()
+    positional = [one for one in arguments if one.kind not in (one.KEYWORD_ONLY, one.VAR_KEYWORD)]
+    needed = [one for one in positional if one.default is one.empty]
+    # A `Partial` may bring it along.
+    return len(needed) > 1 or any(a.name == "state" and not isinstance(a.default, eqx.nn.State) for a in arguments)
