@@ -183,12 +183,12 @@ def _advice(found: Crossover, exponent: float | None) -> list[str]:
     multiplier = found.multiplier
     if multiplier in (0.0, np.inf):
         return ["No output multiplier that was tried changes its regime."]
+    if 1 / _limits.NEAR < multiplier < _limits.NEAR:  # its regime may be said to be either
+        return [f"It crosses over near here: where what it learns, f - f_0, is multiplied by {multiplier:.2g}."]
     rate = ""
     if exponent is not None:
         factor = multiplier ** (1 + exponent)
         rate = f" and {'divide' if factor >= 1 else 'multiply'} the rate by {factor if factor >= 1 else 1 / factor:.2g}"
-    if 1 / _limits.NEAR < multiplier < _limits.NEAR:  # its regime may be said to be either
-        return [f"It crosses over near here: where what it learns, f - f_0, is multiplied by {multiplier:.2g}."]
     to = "leave the kernel regime" if multiplier < 1 else "enter the kernel regime"
     return [f"To {to}, multiply what it learns, f - f_0, by {multiplier:.2g}{rate}: there it crosses over."]
 

@@ -232,10 +232,9 @@ def _judge(name: str, size: Slope, change: Slope, *, last: bool, zero: bool) -> 
         else:
             verb = "grow" if power.value > 0 else "shrink"
             why = _why(power.value, last=last, change=what == "their changes")
-            open_ = ", unless the error hides that they keep their size: give more seeds or widths"
-            said.append(
-                f"{what} {verb} like {shown}: {why}{'' if abs(power.value) - power.error > TOLERANCE else open_}"
-            )
+            clear = abs(power.value) - power.error > TOLERANCE
+            doubt = "" if clear else ", unless the error hides that they keep their size: give more seeds or widths"
+            said.append(f"{what} {verb} like {shown}: {why}{doubt}")
             fine = False
     return f"{name}: {'; '.join(said)}", fine
 

@@ -17,7 +17,6 @@ from ._diagnosis import Diagnosis
 from ._examine import examine
 from ._inputs import check_finite, check_optimizer, choose, read_key, read_problem, same_shapes
 from ._lens import suited
-from ._movement import learnable
 from ._stability import next_update
 from ._steps import Steps, steps_of
 from ._still import moving_rates
@@ -119,8 +118,7 @@ def diagnose(
     eta, still = moving_rates(probe, params, updates)
     seen = examine(probe, eta, places, params)
     ahead = before(problem, probe, few, eta, optimizer, steps, batch_size, batch_key, verify=verify)
-    known = ahead.linearised_change
-    verdict = decide(seen.history, training.diverged, known, learnable=bool(learnable(probe)))
+    verdict = decide(seen, training.diverged, ahead.linearised_change)
     stable = steps_of(probe, held, training.checkpoints)
 
     findings = regime_findings(seen, verdict) | ahead.findings | stable.findings
@@ -201,7 +199,7 @@ def diagnose_checkpoints(
     seen = examine(probe, eta, places, params)
     displacement = jax.tree.map(jnp.subtract, params[-1], params[0])
     ahead = Before.from_displacement(few, eta, displacement, float(seen.history["progress"][-1]))
-    verdict = decide(seen.history, False, ahead.linearised_change, learnable=bool(learnable(probe)))
+    verdict = decide(seen, False, ahead.linearised_change)
     stable = Steps.of_descent(probe, eta, params)
     findings = regime_findings(seen, verdict) | ahead.findings | stable.findings
     return Diagnosis(

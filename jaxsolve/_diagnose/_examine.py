@@ -10,7 +10,7 @@ from jaxtyping import Array, PyTree
 from .._problem import Problem
 from ._groups import adjacent, alignments, find_groups, Groups, masked_rates, relative_sizes
 from ._lens import inside
-from ._movement import compare_kernels, group_kernels, movement
+from ._movement import compare_kernels, group_kernels, learnable, movement
 
 
 class Examined(NamedTuple):
@@ -20,6 +20,7 @@ class Examined(NamedTuple):
         groups: the groups of parameters.
         history, by_group, by_pair: as those of a `Diagnosis`.
         pairs: the names of adjacent matrices.
+        learnable: whether there was anything to learn, but for rounding.
     """
 
     groups: Groups
@@ -27,6 +28,7 @@ class Examined(NamedTuple):
     by_group: dict[str, np.ndarray]
     pairs: tuple[str, ...]
     by_pair: dict[str, np.ndarray]
+    learnable: bool
 
 
 def examine(probe: Problem, eta: PyTree, steps: list[int], checkpoints: list[PyTree]) -> Examined:
@@ -73,7 +75,7 @@ def examine(probe: Problem, eta: PyTree, steps: list[int], checkpoints: list[PyT
         "alignment_start": np.array([float(value) for value in alignments(checkpoints[0], places)]),
         "alignment": np.array([float(value) for value in alignments(last, places)]),
     }
-    return Examined(groups, history, by_group, pairs, by_pair)
+    return Examined(groups, history, by_group, pairs, by_pair, bool(learnable(probe)))
 
 
 @eqx.filter_jit

@@ -19,17 +19,15 @@ class Verdict(NamedTuple):
         expected: the change of the kernel that a full training brings, as far as this one shows.
         near: whether that is within a factor 3 of its limit.
         diverged: whether training did.
-        learnable: whether there was anything to learn.
     """
 
     regime: Regime
     expected: float
     near: bool
     diverged: bool = False
-    learnable: bool = True
 
 
-def decide(history: dict[str, np.ndarray], diverged: bool, linearised: float, *, learnable: bool) -> Verdict:
+def decide(seen: Examined, diverged: bool, linearised: float) -> Verdict:
     """The regime by the kernel's change, carried on to the end of training in proportion to the progress.
 
     In the kernel regime parameters, kernel and outputs move in proportion, so that a training which has gone a share q
@@ -37,17 +35,17 @@ def decide(history: dict[str, np.ndarray], diverged: bool, linearised: float, *,
     little progress it is carried on by where linearised training ends, as kernels that move do so faster and faster.
 
     Arguments:
-        history: of the checkpoints.
+        seen: of the checkpoints.
         diverged: whether training did.
         linearised: the kernel's change there; NaN if that is not known.
-        learnable: whether there was anything to learn, but for rounding.
     """
+    history = seen.history
     change, progress = float(history["kernel_change"][-1]), float(history["progress"][-1])
     limit, ahead = _limits.KERNEL_CHANGE.value, progress < _limits.ENOUGH_PROGRESS and np.isfinite(linearised)
     learnt = ahead or progress >= _limits.LEAST_PROGRESS
     expected = max(change, linearised) if ahead else change / min(progress, 1.0) if learnt else change
-    if not learnable:
-        return Verdict(Regime.FROZEN, change, False, diverged, learnable=False)
+    if not seen.learnable:
+        return Verdict(Regime.FROZEN, change, False, diverged)
     near = bool(limit / _limits.NEAR < expected < limit * _limits.NEAR)
     if diverged or (progress < _limits.LEAST_PROGRESS and has_grown(history)):
         return Verdict(Regime.UNSTABLE, expected, False, diverged)
@@ -117,7 +115,7 @@ def paragraph(seen: Examined, verdict: Verdict, findings: dict[str, Finding], ex
     }[verdict.regime]
     if verdict.regime is Regime.UNSTABLE and not verdict.diverged:
         opening = "The loss grows: take a smaller rate."
-    if not verdict.learnable:
+    if not seen.learnable:
         opening = "There is nothing to learn: the loss has no gradient at the outputs of the start, but for rounding."
         opening += " The training diverged all the same." if verdict.diverged else ""
     parts = [opening]

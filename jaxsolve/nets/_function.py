@@ -90,9 +90,8 @@ def from_nnx(model: Any) -> Function:
     from flax import nnx
 
     for _, node in nnx.iter_modules(model):
-        drops = getattr(node, "deterministic", None) is False and getattr(
-            node, "rate", getattr(node, "dropout_rate", 0)
-        )
+        share = getattr(node, "rate", getattr(node, "dropout_rate", 0))
+        drops = share and getattr(node, "deterministic", None) is False
         if drops or getattr(node, "use_running_average", None) is False:
             raise ValueError(f"{type(node).__name__} in training mode is no function of one sample: call model.eval()")
     graph, params, rest = nnx.split(model, nnx.Param, ...)
