@@ -226,7 +226,9 @@ def _judge(name: str, size: Slope, change: Slope, *, last: bool, zero: bool) -> 
             said.append(f"{what} could not be measured (training diverged, or nothing moved)")
             fine = False
         elif abs(power.value) <= TOLERANCE:
-            said.append(f"{what} keep their size ({shown})")
+            clear = abs(power.value) + power.error < 2 * TOLERANCE  # where the next exponent stands
+            doubt = "" if clear else ", unless the error hides that they do not: give more seeds or widths"
+            said.append(f"{what} keep their size ({shown}){doubt}")
         elif power.value < 0 and shrinks:
             said.append(f"{what} shrink like {shown}, as those of a read-out may")
         else:

@@ -36,6 +36,7 @@ def test_mup_passes():
     assert check.size_slopes[-1].value < -0.25  # the read-out starts smaller, and may
     assert check.to_xarray().sizes["tensor"] == 3
     assert len(check.plot().axes) == 2
+    assert "unless the error hides" not in str(check)
 
 
 def test_a_wrong_multiplier_in_one_layer_is_found():
@@ -54,6 +55,8 @@ def test_a_slope_without_an_error_is_said_to_be_open():
     check = js.coordinate_check(make, WIDTHS[:2], *_data(), optimizer=SGD, seeds=1)
     assert check.change_slopes[-1].error == np.inf
     assert "give more seeds or widths" in check.verdicts[-1]
+    assert "its entries keep their size" in check.verdicts[0]
+    assert "+- inf), unless the error hides that they do not: give more seeds or widths" in check.verdicts[0]
 
 
 def test_the_standard_scaling_fails_at_the_read_out():
