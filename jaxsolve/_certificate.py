@@ -81,10 +81,12 @@ class Certificate(eqx.Module):
             "what can be had where there are kinks"
         )
         nodes = "Give more nodes"  # of a limit, which has no tolerance
+        samples = "Take four times the samples for half the error"
+        if np.isnan(float(self._of_steps)):  # of descent
+            samples += "; a linear network has none: take a smaller rate, at which descent oscillates less"
         errors = {
             steps if np.isnan(float(self.residual)) else nodes: np.fmax(float(self._of_steps), float(self.residual)),
-            "Take four times the samples for half the error; a linear network has none: take a smaller rate, at which "
-            "descent oscillates less": self.sampling_error,
+            samples: self.sampling_error,
             "Tighten rtol": self.edge_error,
         }
         return max(errors, key=lambda said: np.nan_to_num(float(errors[said]), nan=-1.0))

@@ -74,7 +74,10 @@ class FrozenKernel(AbstractFixedKernel):
         if net is None:
             return problem.kernel(problem.params, x1, x2)
         other = eqx.tree_at(lambda p: p.net, problem, net)
-        kernel = other.kernel(other.params, x1, x2)
+        try:
+            kernel = other.kernel(other.params, x1, x2)
+        except ValueError as error:
+            raise ValueError(f"at must be a network like the problem's, and take its inputs (x1): {error}") from error
         outputs, dtype = problem.y.shape[1], problem.y.dtype
         if (kernel.shape[1], kernel.dtype) != (outputs, dtype):
             raise ValueError(

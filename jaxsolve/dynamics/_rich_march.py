@@ -207,8 +207,8 @@ class RichMarch(AbstractStandIn, AbstractMarching):
         f, test = _each(problem, lambda one, here: _outputs(problem, state.inputs, one, here), state.known, network)
         value = lambda f: problem.loss.value(f, problem.y)
         start, end = (_each(problem, value, one) for one in (jnp.zeros_like(f), f))  # f = 0
-        before, rate = state.lost
-        balance = jnp.max(jnp.abs(start - end - before - state.nodes.own[state.steps] * rate) / jnp.abs(start))
+        lost = start - end - state.lost[0] - state.nodes.own[state.steps] * state.lost[1]
+        balance = jnp.max(jnp.where(start == 0, jnp.nan, jnp.abs(lost / start)))  # NaN where nothing is to be learnt
         missed = jnp.max(_each(problem, lambda one: one.missed, network)) ** 2
         if not problem.net.activation.linear:
             found = f if test is None else test

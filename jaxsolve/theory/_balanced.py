@@ -13,7 +13,7 @@ from .._dynamics import Assumption, Quantity, View
 from .._problem import Problem
 from .._safe import nonzero
 from ._arguments import flow_time
-from ._by_mode import has_target, no_saddle
+from ._by_mode import has_target, no_saddle, squared_is_known
 from ._linear_flow import (
     linear_flow,
     linear_network,
@@ -151,9 +151,11 @@ def _blocks(start: _Start, t: Float[Array, ""]) -> Blocks:
 def _is_balanced(problem: Problem, start: _Start) -> Assumption:
     gap = start.outgoing - start.incoming - start.balance * jnp.eye(len(start.outgoing), dtype=problem.x.dtype)
     size = jnp.linalg.norm(start.outgoing) + jnp.linalg.norm(start.incoming)
+    largest = jnp.max(jnp.abs(jnp.concatenate([start.flow.layers[1], start.inside.T])))
+    known = (largest == 0) | squared_is_known(largest)
     return Assumption(
         "layers are lambda-balanced",
-        jnp.linalg.norm(gap) / nonzero(size),
+        jnp.where(known, jnp.linalg.norm(gap) / nonzero(size), jnp.inf),
         tolerance(problem),
         "|V_2^T V_2 - V_1 V_1^T - lambda I| relative to its terms",
     )

@@ -61,8 +61,14 @@ def leaves_saddle(growing: Float[Array, ""], size: Float[Array, ""], target: Flo
     return _above_rounding(name, jnp.abs(growing), asked & (growing != 0), size, 0.01)
 
 
+def squared_is_known(size: Float[Array, "*any"]) -> Bool[Array, "*any"]:
+    """Whether a part of a start is so large that the dtype has its square, with all digits: forms work with squares."""
+    info = jnp.finfo(size.dtype)
+    return size >= (float(info.tiny) / float(info.eps)) ** 0.5
+
+
 def _above_rounding(name: str, growing: Array, needed: Array, size: Array, most: float) -> Assumption:
-    share = jnp.where(size > 0, growing / nonzero(size), 1.0)
+    share = jnp.where(size > 0, jnp.where(squared_is_known(growing), growing / nonzero(size), 0.0), 1.0)
     eps = float(jnp.finfo(share.dtype).eps)
     violation = jnp.max(jnp.where(needed, eps / jnp.maximum(share, eps), 0.0), initial=0.0)
     return Assumption(name, violation, most, "rounding of the weights, relative to the part of them that grows")

@@ -2,6 +2,7 @@
 
 import equinox as eqx
 
+from .._checks import concrete
 from .._dynamics import AbstractRandomAccess, NotApplicable, Validity
 from .._problem import Problem, require_problem
 from ._balanced import Balanced
@@ -24,7 +25,7 @@ def exact(problem: Problem) -> AbstractRandomAccess:
         'TwoLayerLine'
 
     Raises:
-        TypeError: what is given is no problem.
+        TypeError: what is given is no problem, or one of traced numbers.
         NotApplicable: no closed form does. The message names the nearest form first, the one that misses the fewest
             assumptions by the least, then all others, with what each of them misses and by how much.
     """
@@ -32,6 +33,11 @@ def exact(problem: Problem) -> AbstractRandomAccess:
     missed = []
     for form in (TwoLayerLine(), SingleNeuronFlow(), Balanced(), DeepBalanced(), DecoupledModes()):
         validity = _check(form, problem)
+        if concrete(validity.exact) is None:
+            raise TypeError(
+                "a closed form is chosen by the numbers of a problem, which are traced here; call js.exact outside of "
+                f"jit, vmap and grad, or name the form, such as js.theory.{form.name}()"
+            )
         if bool(validity.exact):
             return form
         missed.append((_distance(validity), f"{form.name} needs {validity.missed()}"))

@@ -12,7 +12,7 @@ import numpy as np
 import optimistix as optx
 from jaxtyping import Array, ArrayLike, Float, Real
 
-from .._checks import concrete, describe, require_finite, require_not_negative, require_size
+from .._checks import concrete, describe, one_number, require_finite, require_not_negative, require_size
 from .._safe import nonzero
 
 
@@ -82,6 +82,8 @@ def kernel_regression_error(
     Raises:
         ValueError: an argument is negative or not finite, the shapes differ or there is no mode.
     """
+    require_finite(eigenvalues, "eigenvalues")
+    require_finite(coefficients, "coefficients")
     lam, coefficients = jnp.asarray(eigenvalues), jnp.asarray(coefficients)
     if lam.ndim != 1 or lam.shape != coefficients.shape or lam.size == 0:
         raise ValueError(
@@ -89,9 +91,7 @@ def kernel_regression_error(
             f"{describe(lam)} and {describe(coefficients)}"
         )
     require_not_negative(lam, "eigenvalues")
-    require_finite(coefficients, "coefficients")
-    require_not_negative(samples, "samples")
-    require_not_negative(ridge, "ridge")
+    samples, ridge = one_number(samples, "samples", zero=True), one_number(ridge, "ridge", zero=True)
     given = [array.dtype for array in (lam, coefficients) if jnp.issubdtype(array.dtype, jnp.floating)]
     dtype = np.result_type(*given) if given else jnp.result_type(float)
     lam, coefficients = lam.astype(dtype), coefficients.astype(dtype)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optimistix as optx
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, ArrayLike, Bool, Float
@@ -74,6 +75,9 @@ class HyperbolicEntropy(AbstractPotential):
         v = v.astype(u.dtype)
         if u.shape != v.shape and 0 not in (u.ndim, v.ndim):
             raise ValueError(f"u and v must have the same shape, or be one number; got {u.shape} and {v.shape}")
+        for name, weights in (("u", concrete(u)), ("v", concrete(v))):
+            if weights is not None and not np.all(weights):
+                raise ValueError(f"no weight of {name} may be zero at the start, got {weights.tolist()}")
         return HyperbolicEntropy(2 * jnp.abs(u) * jnp.abs(v), beta_0=(u - v) * (u + v))
 
     @staticmethod

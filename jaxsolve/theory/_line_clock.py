@@ -124,21 +124,22 @@ def _first_stop(ahead: Speed, farthest: float, dtype) -> tuple[Array, Array, Arr
     because the speed has become smaller than any number.
     """
     floor = float(np.finfo(dtype).tiny) ** 0.95
-    stands = lambda s: ~(jax.vmap(ahead)(s) > floor)
+    stands = lambda speed: ~(speed > floor)
     grid = jnp.linspace(0, farthest, SAMPLES, dtype=dtype)
-    standing = stands(grid)
-    ends = jnp.any(standing)
-    first = jnp.argmax(standing)
-    low, high = grid[jnp.maximum(first - 1, 0)], grid[first]
+    speeds = jax.vmap(ahead)(grid)
+    ends, first = jnp.any(stands(speeds)), jnp.argmax(stands(speeds))
+    before = jnp.maximum(first - 1, 0)
 
     def halve(_, bracket):
-        low, high = bracket
+        low, high, moves = bracket
         middle = (low + high) / 2
-        stopped = stands(middle[None])[0]
-        return jnp.where(stopped, low, middle), jnp.where(stopped, middle, high)
+        speed = ahead(middle)
+        stopped = stands(speed)
+        return jnp.where(stopped, low, middle), jnp.where(stopped, middle, high), jnp.where(stopped, moves, speed)
 
-    low, high = jax.lax.fori_loop(0, HALVINGS, halve, (low, high))
-    return low, jnp.where(ends, high, farthest), ends, ends & (ahead(low) > 1e10 * floor)
+    # The speed comes along: computed once more, in another program, rounding may turn its sign.
+    low, high, moves = jax.lax.fori_loop(0, HALVINGS, halve, (grid[before], grid[first], speeds[before]))
+    return low, jnp.where(ends, high, farthest), ends, ends & (jnp.abs(moves) > 1e10 * floor)
 
 
 def _edges(ahead: Speed, stop: Array) -> Array:

@@ -6,6 +6,7 @@ Xu & Liu Ziyin, section 3: equation (28), Theorem 2, Corollaries 1 to 3 and Tabl
 from math import isfinite
 from typing import NamedTuple
 
+from .._checks import require_kind
 from .._regime import Regime
 
 
@@ -71,7 +72,9 @@ def phase(exponents: Exponents, *, zero_output: bool = False) -> Regime:
 
     Raises:
         ValueError: an exponent is not finite.
+        TypeError: exponents are none.
     """
+    require_kind(exponents, Exponents, "exponents", "a theory.Exponents")
     for name, value in zip(Exponents._fields, exponents, strict=True):
         if not isfinite(value):
             raise ValueError(f"{name} must be a finite exponent, got {value}")

@@ -298,6 +298,9 @@ def test_bad_arguments():
     problem, other = _network(), _network(out_size=2)
     with pytest.raises(ValueError, match=r"at must be a network like the problem's, with 1 output\(s\).* it has 2"):
         js.FrozenKernel(at=other.net).at(problem, jnp.zeros(()))
+    wide = js.nets.MLP(9, 5, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+    with pytest.raises(ValueError, match=r"at must be .* take its inputs \(x1\): .* of shape \(9,\) for this network"):
+        js.FrozenKernel(at=wide).at(problem, jnp.zeros(()))
     with pytest.raises(js.NotApplicable, match=r"closed form for losses.MSE\(\): it has Logistic; `solve` marches"):
         js.FrozenKernel().at(_network(loss="logistic"), jnp.zeros(()))
     with pytest.raises(ValueError, match="'layer_alignment' needs parameters, but FrozenKernel provides only"):

@@ -1,5 +1,6 @@
 """`exact` picks the right closed form, and says what misses where there is none."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -161,6 +162,32 @@ def test_starts_at_a_saddle_but_for_rounding_are_refused(form):
         validity = form.check(js.Problem(net, n[None, :], jnp.ones((1, 1))))
         assert bool(validity.exact) is exact
         assert exact or "further from it than rounding" in validity.missed()
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_starts_whose_squares_are_no_numbers_are_refused(name):
+    """They stayed where they were, or became NaN."""
+    form, problem = js.exact(FORMS[name]()), FORMS[name]()
+
+    def small(size):
+        weights = jax.tree.map(lambda w: size * w, problem.net.weights)
+        return js.Problem(eqx.tree_at(lambda net: net.weights, problem.net, weights), problem.x, problem.y)
+
+    refused, accepted = (1e-17, 1e-12) if problem.x.dtype == jnp.float32 else (1e-150, 1e-140)
+    assert not form.check(small(refused)).exact
+    if name in ("TwoLayerLine", "SingleNeuronFlow"):  # others may find that rounding mixes modes
+        assert form.check(small(accepted)).exact
+        at_end = [js.solve(p, form, jnp.inf)["loss"] for p in (small(accepted), problem)]
+        np.testing.assert_allclose(*at_end, atol=cases.eps(1e3))
+
+
+def test_a_problem_of_traced_numbers_is_refused():
+    def loss(x):
+        problem = js.Problem(on_a_line().net, x, jnp.array([1.0, 0.3]))
+        return js.solve(problem, js.exact(problem), 1.0)["loss"]
+
+    with pytest.raises(TypeError, match=r"call js\.exact outside of jit.* js\.theory\.TwoLayerLine\(\)"):
+        jax.jit(loss)(on_a_line().x)
 
 
 def test_small_inputs_are_on_no_line_either():

@@ -272,6 +272,7 @@ def test_float32_keeps_its_digits():
         (([1.0, 1.0], [1.0], 3.0, 0.0), "one shape"),
         (([], [], 3.0, 0.0), "at least one mode"),
         (([1.0], [1.0], -1.0, 0.0), "samples must be"),
+        (([1.0], [1.0], [1.0, 2.0], 0.0), "samples must be one finite number >= 0, got list .* use jax.vmap"),
         (([1.0], [1.0], 1.0, -1.0), "ridge must be"),
     ],
 )

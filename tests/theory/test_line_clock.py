@@ -100,6 +100,22 @@ def test_separable_logistic_outputs_grow_without_end():
     assert np.all(np.isinf(outputs[-1]))
 
 
+@pytest.mark.parametrize("loss", [js.losses.Logistic(), js.losses.SoftHinge()])
+def test_every_start_ends_at_a_minimum_that_is_finite(loss):
+    """Where a root of the speed is found by rounding, its sign there is rounding's as well: every eighth was at inf."""
+
+    @jax.jit
+    @jax.vmap
+    def outputs(key):
+        net = js.nets.TwoLayerLinear(3, 5, scaling=scaling((1.0, 1.0), 0.5), key=key)
+        x = jnp.array([[1.0, 2.0, 3.0], [2.0, 4.0, 6.0]])
+        problem = js.Problem(net, x, jnp.array([[1.0], [-1.0]]), loss=loss)
+        return js.solve(problem, CLOSED, [1e4, jnp.inf], observe=js.observe.outputs())["outputs"]
+
+    found = outputs(jax.random.split(jax.random.key(0), 64))
+    np.testing.assert_allclose(found[:, 1], found[:, 0], atol=cases.eps(1e3))
+
+
 @pytest.mark.slow
 @pytest.mark.x64_only
 def test_into_the_saddle():
