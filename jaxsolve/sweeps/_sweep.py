@@ -147,15 +147,14 @@ def sweep(
 
     place: Any = contextlib.nullcontext(Memory(plan))
     if store is not None:
-        options: dict[str, Any] = dict(elsewhere=elsewhere, devices=1 if elsewhere else len(where))
-        first = lambda: trace(0, plan.batch_size)
-        place = HeldStore(store, plan, first, resume=resume, retry_failed=retry_failed, **options)
+        first, count = lambda: trace(0, plan.batch_size), 0 if elsewhere else len(where)
+        place = HeldStore(store, plan, first, resume=resume, retry_failed=retry_failed, devices=count)
     with signals, shared(place) if hosts else place as lanes:
         missing = lanes.missing
         left = lambda: lanes.chunks.missing if hosts else lanes.missing  # of all processes
         waiting = [number for number, group in enumerate(plan.groups) if missing[group.lanes].any()]
         if store is None:
-            plan.check(plan.groups)
+            plan.check()
         programs = (trace(number, lanes.plan.size_of(plan.groups[number])) for number in waiting)
         with Progress(left(), shown=progress) as bar:
             if executor is None or hosts:
@@ -186,10 +185,10 @@ def sweep(
 @contextlib.contextmanager
 def shared(held: HeldStore) -> Iterator[HeldStore | JoinedStore]:
     """The share of this process in a store that only process 0 opens; the others wait until it has, or has failed."""
-    index, path = jax.process_index(), held.path
+    index, path, every = jax.process_index(), held.path, np.arange(held.plan.lanes)
     with contextlib.ExitStack() as stack:
         try:
-            store = JoinedStore(path, held.plan, index=index) if index else stack.enter_context(held)
+            store = JoinedStore(path, held.plan, every, index) if index else stack.enter_context(held)
         except BaseException:
             _announced(False)
             raise

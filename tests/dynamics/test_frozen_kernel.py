@@ -279,9 +279,6 @@ def test_the_kernel_of_a_run_to_no_time_solves_nothing():
     assert jax.jit(jax.vmap(result))(ends).tolist() == [False, False, True, False, False]
 
 
-# --- what is refused
-
-
 @pytest.mark.usefixtures("as_users")
 def test_bad_arguments():
     strange: Any = 3
@@ -299,7 +296,7 @@ def test_bad_arguments():
     with pytest.raises(ValueError, match=r"at must be a network like the problem's, with 1 output\(s\).* it has 2"):
         js.FrozenKernel(at=other.net).at(problem, jnp.zeros(()))
     wide = js.nets.MLP(9, 5, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
-    with pytest.raises(ValueError, match=r"at must be .* take its inputs \(x1\): .* of shape \(9,\) for this network"):
+    with pytest.raises(ValueError, match=r"at must .* take its inputs \(x1\): .* of shape \(9,\) for this network"):
         js.FrozenKernel(at=wide).at(problem, jnp.zeros(()))
     with pytest.raises(js.NotApplicable, match=r"closed form for losses.MSE\(\): it has Logistic; `solve` marches"):
         js.FrozenKernel().at(_network(loss="logistic"), jnp.zeros(()))

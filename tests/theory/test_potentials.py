@@ -298,7 +298,7 @@ def test_float32_keeps_its_digits(name):
         (lambda: DeepPotential(np.zeros(3), 2), "beta_0 must not be zero"),
         (lambda: DeepPotential(BETA_0, 0), "depth must be an integer >= 1"),
         (lambda: HyperbolicEntropy(0.0), "width must be finite and > 0"),
-        (lambda: HyperbolicEntropy.of_diagonal_network(0.0, 1.0), "width must be finite and > 0"),
+        (lambda: HyperbolicEntropy.of_diagonal_network(0.0, 1.0), "no weight of u may be zero at the start, got 0.0"),
         (lambda: HyperbolicEntropy.of_diagonal_network(jnp.ones(3), jnp.ones(4)), r"same shape.*got \(3,\) and \(4,\)"),
         (lambda: HyperbolicEntropy(np.float32(1e-46)), "width must be finite and > 0"),
         (lambda: HyperbolicEntropy.of_singular_values(0.0), "delta must not be zero"),

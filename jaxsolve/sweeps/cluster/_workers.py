@@ -54,15 +54,16 @@ class Conditions(NamedTuple):
     def here() -> "Conditions":
         """Those of this process."""
         versions = {"python": short(sys.version.split()[0]), **{name: metadata.version(name) for name in LIBRARIES}}
-        return Conditions(_settings(), os.environ.get(FLAGS, ""), versions)
+        config: Any = jax.config
+        settings = {name: getattr(config, f"jax_{name}") for name in SETTINGS}
+        return Conditions(settings, os.environ.get(FLAGS, ""), versions)
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
         """While it is entered, JAX has these settings in this thread."""
         with contextlib.ExitStack() as stack:
             for name, value in self.settings.items():
-                if _settings()[name] != value:
-                    stack.enter_context(getattr(jax, name)(value))
+                stack.enter_context(getattr(jax, name)(value))
             yield
 
     def adopt_flags(self, where: str, *, fresh: bool) -> None:
@@ -95,11 +96,6 @@ def short(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def _settings() -> dict[str, Any]:
-    config: Any = jax.config
-    return {name: getattr(config, f"jax_{name}") for name in SETTINGS}
-
-
 def packed(plan: Plan, path: Path | None, conditions: Conditions) -> bytes:
     """What all tasks of a sweep have in common; functions and classes that a worker cannot import travel by value.
 
@@ -108,8 +104,7 @@ def packed(plan: Plan, path: Path | None, conditions: Conditions) -> bytes:
     import cloudpickle
 
     # A plan without what it has worked out: that would travel with it.
-    plain = dataclasses.replace(plan)
-    return pickle.dumps((conditions, cloudpickle.dumps((plain, path))))
+    return pickle.dumps((conditions, cloudpickle.dumps((dataclasses.replace(plan), path))))
 
 
 def work(blob: bytes, group: str, size: int, lanes: np.ndarray) -> Receipt:

@@ -63,7 +63,8 @@ def require_same_plan(path: Path, manifest: Path, old: dict[str, Any], new: dict
     """Raises ValueError, showing the fields that differ, if a store was made by another plan."""
     if isinstance(old["precision"], dict):
         old = old | {"precision": DRAWS | old["precision"]}
-    _refuse(path, manifest, differences(old, new, _tolerance(new)))
+    tolerance = 1e-12 if new["precision"]["x64"] else 1e-6
+    _refuse(path, manifest, differences(old, new, tolerance))
 
 
 def require_same_problem(path: Path, manifest: Path, content: dict[str, Any], plan: Plan) -> None:
@@ -72,10 +73,6 @@ def require_same_problem(path: Path, manifest: Path, content: dict[str, Any], pl
     if FIRST in content and not accepted:
         # Other devices decompose matrices in their own way, and networks may be of single precision.
         _refuse(path, manifest, differences(content[FIRST], first_problem(plan), 1e-6, FIRST))
-
-
-def _tolerance(facts: dict[str, Any]) -> float:
-    return 1e-12 if facts["precision"]["x64"] else 1e-6
 
 
 def _refuse(path: Path, manifest: Path, different: Iterable[str]) -> None:

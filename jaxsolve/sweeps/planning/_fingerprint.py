@@ -215,7 +215,6 @@ def first_problem(plan: Plan) -> dict[str, list[Any]]:
     They differ where what no description of a function shows has changed: files, the environment, objects of libraries.
     """
     group = plan.groups[0]
-    plan.check([group])
     builder = Builder(plan.problem_fn, plan.dynamics, group)
     made = jax.jit(lambda cell: eqx.filter(builder.lane(builder.leaves(cell))[0], eqx.is_inexact_array))
     leaves = jax.tree_util.tree_leaves_with_path(made(builder.cell))

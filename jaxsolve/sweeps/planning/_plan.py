@@ -86,23 +86,24 @@ class Plan:
         require_dataset(self.observables, program.runner.out_info)
         return program
 
-    def check(self, among: Sequence[Group]) -> None:
+    def check(self) -> None:
         """Raises TypeError where axes are not the arguments of problem_fn, ValueError where groups see other shapes."""
         names = [item.name for axis in self.axes for item in axis.arguments]
         if not isinstance(self.dynamics, AbstractDynamics):  # axes of the dynamics alone are none of problem_fn
             mine, others = taken(self.problem_fn, names), taken(self.dynamics, names)
             names = [name for name in names if name in mine or name not in others]
         require_arguments(self.problem_fn, names, "problem_fn")
-        if len(among) < 2:
+        if len(self.groups) < 2:
             return
-        found = [Outline(self, group).observed for group in among]
+        found = [Outline(self, group).observed for group in self.groups]
         for name in found[0]:
             infos = [shapes[name] for shapes in found]
             for what, kinds in ("shape", [i.shape for i in infos]), ("dtype", [str(i.dtype) for i in infos]):
                 if len(set(kinds)) > 1:
                     raise ValueError(
-                        f"observable {name!r} has {what}s {sorted(set(kinds))} along the axes {_guilty(among, kinds)}; "
-                        f"observe something whose {what} does not depend on them, or sweep them one at a time"
+                        f"observable {name!r} has {what}s {sorted(set(kinds))} along the axes "
+                        f"{_guilty(self.groups, kinds)}; observe something whose {what} does not depend on them, or "
+                        "sweep them one at a time"
                     )
 
     def describe(self) -> str:
@@ -171,7 +172,7 @@ def plan(
         Plan(3 lanes, 1 compilation: target 3)
     """
     made = read_plan(problem_fn, axes, dynamics, ts, observe=observe, batch_size=batch_size)
-    made.check(made.groups)
+    made.check()
     if len(made.groups) == 1:
         Outline(made, made.groups[0])
     return made
@@ -273,8 +274,7 @@ def _seen(plan: Plan, problem: Problem, dynamics: Any) -> dict[str, Array]:
 
 
 def _bytes(tree: Any) -> int:
-    leaves = [leaf for leaf in jax.tree.leaves(tree) if hasattr(leaf, "shape") and hasattr(leaf, "dtype")]
-    return sum(int(np.prod(leaf.shape, dtype=np.int64)) * leaf.dtype.itemsize for leaf in leaves)
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree) if hasattr(leaf, "dtype"))
 
 
 def _count(number: int, noun: str) -> str:

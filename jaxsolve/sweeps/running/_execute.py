@@ -148,14 +148,11 @@ def _with_settings(thing: Any, known: dict[str, Any]) -> str:
     defaults = {name: p.default for name, p in inspect.signature(type(thing)).parameters.items()}
     fields = [field.name for field in dataclasses.fields(thing)]
     values = {name: known.get(name, getattr(thing, name)) for name in sorted(fields, key=[*defaults, *fields].index)}
-    said = {name: _value(value) for name, value in values.items() if not _is_left_out(value, defaults.get(name))}
+    plain = bool | int | float | str | tuple
+    usual = lambda name, value: value is None or (isinstance(value, plain) and value == defaults.get(name))
+    said = {name: _value(value) for name, value in values.items() if not (is_key(value) or usual(name, value))}
     name = type(thing).__name__.removeprefix("_")
     return f"{name}({', '.join(f'{key}={text}' for key, text in said.items())})" if said else name
-
-
-def _is_left_out(value: Any, default: Any) -> bool:
-    plain = isinstance(value, bool | int | float | str | tuple)
-    return value is None or is_key(value) or (plain and value == default)
 
 
 def _value(value: Any) -> str:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Int
 from ..._solve import observe_march
 from ..grid._axes import rows_at
 from ._builder import Cells, Leaves
-from ._runner import AbstractRunner, Batch, lane_of, Lanes, Waiting, zeros
+from ._runner import AbstractRunner, Batch, lane_of, Lanes, Waiting
 
 
 LONG = 0.1  # seconds of a call of a loop that are enough: more lanes at once would only be later to show
@@ -47,7 +47,8 @@ class Looped(AbstractRunner):
 
             # How many rows are wanted is known only when it runs, so one program serves any number of lanes, and the
             # bits of a lane do not depend on how many run with it.
-            return jax.lax.fori_loop(0, count[0], fill, zeros(jax.eval_shape(lane, self.builder.cell), self._rows))
+            empty = lambda leaf: jnp.zeros((self._rows, *leaf.shape), leaf.dtype)
+            return jax.lax.fori_loop(0, count[0], fill, jax.tree.map(empty, jax.eval_shape(lane, self.builder.cell)))
 
         return batch, [self.shapes(self._rows), jax.ShapeDtypeStruct((1,), jnp.int32)]
 
@@ -141,7 +142,7 @@ class Lockstep(AbstractRunner):
             (left,) = jnp.nonzero(state.done & live, size=portion, fill_value=rows)
             taken = jax.tree.map(lambda leaf: leaf[left], (own, state))
             leaving = jax.vmap(leave, axis_size=portion)
-            nothing = lambda *taken: zeros(jax.eval_shape(leaving, *taken))
+            nothing = lambda *taken: jax.tree.map(jnp.zeros_like, jax.eval_shape(leaving, *taken))
             lanes = jax.lax.cond(jnp.any(left < rows), leaving, nothing, *taken)
             return lanes, (own, state), left.astype(jnp.int32), steps, count[None]
 
@@ -156,7 +157,7 @@ class Lockstep(AbstractRunner):
         # What the host knows of the places of a batch has one row per device.
         size = len(self.devices), self._rows
         lanes, useful, seconds = np.full(size, NONE), np.zeros(size, int), np.zeros(size)
-        own, state = zeros(self._empty)
+        own, state = jax.tree.map(jnp.zeros_like, self._empty)
         held = own, eqx.tree_at(lambda state: state.done, state, jnp.ones_like(state.done))
         steps_at_once, executed = 1, 0
         while True:

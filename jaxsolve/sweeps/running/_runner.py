@@ -246,12 +246,6 @@ class OneThread:
 ONE_THREAD = OneThread()  # of the process, as the setting is
 
 
-def zeros(shapes: Any, rows: int | None = None) -> Any:
-    """Zeros of these shapes, or so many rows of them."""
-    head = () if rows is None else (rows,)
-    return jax.tree.map(lambda leaf: jnp.zeros((*head, *leaf.shape), leaf.dtype), shapes)
-
-
 @final
 class Fused(AbstractRunner):
     """Takes a number of rows at each call. Raises NotApplicable for another kind of problem than the dynamics'."""

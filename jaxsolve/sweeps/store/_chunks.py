@@ -58,14 +58,13 @@ class Chunks:
         found = [self._files(number) for number in range(len(self.blocks))]
         return [file for files in found if files["result"].exists() for file in files.values() if not file.exists()]
 
-    def look(self, numbers: Iterable[int], *, forget_failed: bool = False) -> set[int]:
-        """Takes up those of some chunks that are on disk, and returns their numbers; failed lanes may be forgotten."""
-        found = set[int]()
+    def look(self, numbers: Iterable[int], *, forget_failed: bool = False) -> list[int]:
+        """Takes up those of some chunks that are on disk; failed lanes may be forgotten. Returns the others."""
+        absent = list[int]()
         for number in numbers:
-            rows = self._read(number)
-            if rows is None:
+            if (rows := self._read(number)) is None:
+                absent.append(number)
                 continue
-            found.add(number)
             failed = rows["result"] >= FIRST_FAILURE
             if failed.any():
                 self.failed.add(number)
@@ -80,7 +79,7 @@ class Chunks:
             self.missing[self.blocks.lanes(number)[run]] = False
             if not run.all():
                 self._open[number] = rows
-        return found
+        return absent
 
     def drop(self, numbers: Iterable[int]) -> None:
         """Removes chunks, so that readers see lanes that have not run."""

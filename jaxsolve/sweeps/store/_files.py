@@ -19,7 +19,6 @@ import filelock
 OURS = "_jaxsolve"  # the folder of a store that holds what is not Zarr's
 MANIFEST, LOCK, WRITER = "manifest.json", "lock", "writer.json"
 PARTIAL = ".partial"  # ending of files that are being written, here as in Zarr's `LocalStore`
-PARTIAL_NAME = re.compile(rf"\.[0-9a-f]{{32}}{re.escape(PARTIAL)}$")
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
@@ -56,9 +55,8 @@ def write_json(path: Path, value: Any) -> None:
 
 def remove_partial(path: Path) -> None:
     """Removes what a process that died was writing."""
-    for part in path.rglob(f"*{PARTIAL}"):
-        if PARTIAL_NAME.search(part.name):  # a user's own stays
-            part.unlink(missing_ok=True)
+    for part in path.rglob(f"*.{32 * '[0-9a-f]'}{PARTIAL}"):  # a user's own stays
+        part.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -207,12 +207,6 @@ def restore(path: Path, files: Mapping[str, bytes]) -> None:
             write_whole(path / key, content)
 
 
-def relabel(path: Path, attributes: dict[str, Any]) -> None:
-    """Gives other values to the attributes of the dataset, all of them."""
-    root = json.loads((path / ROOT).read_text()) | {"attributes": attributes}
-    write_whole(path / ROOT, json.dumps(root, indent=2).encode())
-
-
 def _is_sound(file: Path, content: bytes) -> bool:
     """Whether a file is there as this process would write it."""
     with contextlib.suppress(OSError, ValueError):
@@ -230,8 +224,7 @@ def require_ours(path: Path, *, resume: bool) -> None:
         return
     if not path.is_dir():
         raise FileExistsError(f"{path} is a file; a store is a folder. Choose another store")
-    links = [Path(folder, name) for folder, *names in os.walk(path) for name in sum(names, [])]
-    links = [link for link in links if link.is_symlink()]
+    links = [item for item in path.rglob("*") if item.is_symlink()]
     if links:
         raise FileExistsError(
             f"{path} holds a link, {links[0].relative_to(path)}, through which files elsewhere would be written to; "

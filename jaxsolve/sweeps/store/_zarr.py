@@ -22,7 +22,7 @@ from ..running._execute import Program
 from ..running._runner import Batch, Origin
 from . import _layout
 from ._chunks import Chunks, load
-from ._files import explained, LOCK, Lock, MANIFEST, OURS, READ_ONLY, remove_partial, write_json, WRITER
+from ._files import explained, LOCK, Lock, MANIFEST, OURS, READ_ONLY, remove_partial, write_json, write_whole, WRITER
 from ._memory import changes, credited, joined, run_facts, trimmed
 
 
@@ -71,8 +71,8 @@ class HeldStore(AbstractOnDisk):
     """Keeps the lanes in a Zarr store, chunk by chunk as they finish, and takes up where another process stopped.
 
     While it is entered no other process can hold the store. Beside the Zarr arrays, the folder `_jaxsolve` has the
-    manifest and the lock. A new store learns what its lanes hold from `first`, which traces the program of a group;
-    `elsewhere` says that they run in other processes. Batches are shared by so many `devices`.
+    manifest and the lock. A new store learns what its lanes hold from `first`, which traces the program of a group.
+    Batches are shared by so many `devices`: 0 if lanes run in other processes.
 
     Raises and warns, on entering, as `sweep` says; at once, if the path is none.
     """
@@ -85,7 +85,6 @@ class HeldStore(AbstractOnDisk):
         *,
         resume: bool = True,
         retry_failed: bool = False,
-        elsewhere: bool = False,
         devices: int = 1,
     ):
         if not isinstance(path, str | os.PathLike):
@@ -95,8 +94,7 @@ class HeldStore(AbstractOnDisk):
         _layout.require_storable(plan)
         self.path = Path(path).expanduser().absolute()
         self.plan = plan
-        self._first, self._resume, self._retry_failed, self._elsewhere = first, resume, retry_failed, elsewhere
-        self._devices = devices
+        self._first, self._resume, self._retry_failed, self._devices = first, resume, retry_failed, devices
         self._facts = plan_facts(plan)
         self._lock = Lock(self.path)
         self._file = self.path / OURS / MANIFEST
@@ -173,11 +171,11 @@ class HeldStore(AbstractOnDisk):
 
     def _begin(self) -> None:
         """Makes a store in which nothing has run. Until its last file is there, readers see none; then, all of it."""
-        self.plan.check(self.plan.groups)
+        self.plan.check()
         program = self._first()
-        labels = {} if self._elsewhere else credited({}, program.origin)
+        labels = credited({}, program.origin) if self._devices else {}
         with explained(self.path, "nothing has run"):
-            run = run_facts(elsewhere=self._elsewhere)
+            run = run_facts(elsewhere=not self._devices)
             layout = _layout.new_layout(self.plan, self._facts, program, labels, run)
             remove_partial(self.path)
             write_json(self._file, layout.manifest)
@@ -194,8 +192,7 @@ class HeldStore(AbstractOnDisk):
         chunks = self.chunks = Chunks(self.path, layout)
         if self._lock.held:
             self.hear_hosts()
-        numbers = range(len(chunks.blocks))
-        found = chunks.look(numbers)
+        absent = chunks.look(range(len(chunks.blocks)))
         again = self._retry_failed and chunks.failed
         if again or np.any(chunks.missing):
             require_same_problem(self.path, self._file, self._manifest, self.plan)
@@ -204,16 +201,17 @@ class HeldStore(AbstractOnDisk):
                     self._lock.acquire()  # raises what it raised before
                 if again:
                     chunks.look(sorted(again), forget_failed=True)
-                self._carry_on([number for number in numbers if number not in found])
+                self._carry_on(absent)
 
     def _carry_on(self, absent: list[int]) -> None:
         remove_partial(self.path)
         self.chunks.drop(absent)
-        run = run_facts(elsewhere=self._elsewhere)
+        run = run_facts(elsewhere=not self._devices)
         different = changes(self._manifest["runs"][-1], run)
         size, used = self.plan.batch_size, set(self._manifest["batch_size"]["used"].values())
         if size is not None:
-            size = -(-min(size, len(self.plan.groups[0].lanes)) // self._devices) * self._devices
+            each = self._devices or 1
+            size = -(-min(size, len(self.plan.groups[0].lanes)) // each) * each
             if used - {size}:
                 different.append(f"batch size: {sorted(used)} before, {size} now")
         if different:
@@ -244,7 +242,9 @@ class HeldStore(AbstractOnDisk):
         with explained(self.path):
             write_json(self._file, self._manifest)
             if relabelled:
-                _layout.relabel(self.path, attributes)
+                root = self.path / _layout.ROOT
+                content = json.loads(root.read_text()) | {"attributes": attributes}
+                write_whole(root, json.dumps(content, indent=2).encode())
 
     def _leave(self) -> None:
         """Gives the lock back, and leaves nothing behind where nothing has begun."""
@@ -262,13 +262,12 @@ class HeldStore(AbstractOnDisk):
 class JoinedStore(AbstractOnDisk):
     """A store that another process holds, of which this one writes whole chunks.
 
-    It may be asked for these lanes (flat indices); None looks at all chunks. The index is that of this process among
-    those of `Hosts`, which leave word for the holder; None if the caller tells it.
+    It may be asked for these lanes (flat indices). The index is that of this process among those of `Hosts`, which
+    leave word for the holder; None if the caller tells it.
     """
 
-    def __init__(self, path: Path, plan: Plan, lanes: np.ndarray | None = None, index: int | None = None):
-        self.path, self.plan, self._index = path, plan, index
-        self._lanes = np.arange(plan.lanes) if lanes is None else lanes
+    def __init__(self, path: Path, plan: Plan, lanes: np.ndarray, index: int | None = None):
+        self.path, self.plan, self._lanes, self._index = path, plan, lanes, index
         self._origins: list[Origin] = []
 
     def __enter__(self) -> "JoinedStore":
