@@ -86,8 +86,9 @@ class Problem(eqx.Module):
         leaves = jax.tree.leaves(self.params)
         if not leaves:
             raise ValueError(
-                f"net has no trainable arrays, got {describe(self.net)}; a plain function with parameters is given as "
-                "jax.tree_util.Partial(apply, params), where apply(params, x) maps one sample to its outputs"
+                f"net has no trainable arrays, which are arrays of floats, got {describe(self.net)}; a plain function "
+                "is given with its parameters, as js.nets.Function(f, params), where f(params, x) maps one sample to "
+                "its outputs and params are such as jnp.ones(3); a Flax module by js.nets.from_linen or from_nnx"
             )
         dtype = leaves[0].dtype
         dtypes = sorted({str(leaf.dtype) for leaf in leaves})

@@ -37,7 +37,8 @@ class RESULTS(eqx.Enumeration):
     diverged = (
         "The parameters, the loss or its gradient became infinite or NaN, or the loss of a descent grew beyond its "
         "`divergence_factor`. Likely causes: (a) the rate of a descent is above its stability limit; (b) the scales "
-        "overflow the dtype. Lower the rate or eta, or use float64."
+        "overflow the dtype; (c) at t = 0, a gradient that is not finite, as of a root of 0. Lower the rate or eta, "
+        "use float64, or mend the gradient."
     )
     tolerance = (
         "The step size fell below the resolution of time before the tolerance was met. Likely causes: (a) rtol or "

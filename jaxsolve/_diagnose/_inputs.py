@@ -62,8 +62,8 @@ def check_network(net: Any, when: str = "at the start") -> None:
     named = jax.tree_util.tree_leaves_with_path(params)
     if not named:
         raise ValueError(
-            f"net has no trainable arrays, got {describe(net)}; a function f(params, x) is given as "
-            "jax.tree_util.Partial(f, params)"
+            f"net has no trainable arrays, which are arrays of floats, got {describe(net)}; a function f(params, x) is "
+            "given with its parameters, as js.nets.Function(f, params)"
         )
     for path, leaf in named:
         name = jax.tree_util.keystr(path)

@@ -19,6 +19,10 @@ import numpy as np
 from jaxtyping import Array
 
 
+# Of containers that functions read by name, or objects keep: others are caches more likely than settings.
+DEEPEST, LONGEST = 6, 1000
+
+
 @dataclasses.dataclass(frozen=True)
 class _Hole:
     """Where an array was."""
@@ -94,16 +98,33 @@ class Held(eqx.Module):
 
 
 class _Same:
-    """A value of unknown kind, which equals itself only."""
+    """A value of unknown kind, which equals itself only, while what is known of its contents stays as it is."""
 
-    def __init__(self, value: Any):
-        self._value = value
+    def __init__(self, value: Any, contents: Hashable = ()):
+        self._value, self._contents = value, contents
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self._value is other._value
+        return isinstance(other, _Same) and self._value is other._value and self._contents == other._contents
 
     def __hash__(self) -> int:
         return id(self._value)
+
+
+def _object(value: Any) -> _Same:
+    """An object with the attributes that it has now: somebody may set others."""
+    fixed = isinstance(value, types.ModuleType | types.FunctionType | type)
+    return _Same(value, () if fixed else _now(getattr(value, "__dict__", {})))
+
+
+def _now(value: Any, depth: int = 0) -> Hashable:
+    """What a value that may change is made of at this time, as far as numbers, text and small containers go."""
+    plain = _plain_key(value)
+    if plain is not None:
+        return plain
+    if type(value) in (dict, list, tuple) and depth < DEEPEST and len(value) <= LONGEST:
+        parts = value.items() if isinstance(value, dict) else value
+        return type(value), tuple(_now(part, depth + 1) for part in parts)
+    return _Same(value)
 
 
 _EMPTY = _Same(object())  # a cell that has not been assigned
@@ -160,7 +181,8 @@ def _globals(code: types.CodeType, scope: dict[str, Any]) -> Hashable:
             if type(value) is types.FunctionType and value.__globals__ is scope:
                 waiting.append(value.__code__)
                 told = None if value.__closure__ or value.__defaults__ or value.__kwdefaults__ else value.__code__
-            found.append((name, _Same(value) if told is None else told))
+            changes = isinstance(value, dict | list)
+            found.append((name, told if told is not None else _now(value) if changes else _object(value)))
     return tuple(found)
 
 
@@ -203,7 +225,7 @@ def _key(value: Any, inside: tuple[int, ...] = ()) -> Hashable:
         return plain
     if id(value) in inside:
         return "a function that closes over itself", inside.index(id(value))
-    return value if isinstance(value, _Hole | _Same) else _Same(value)
+    return value if isinstance(value, _Hole | _Same) else _object(value)
 
 
 # Functions of optax that pass gradients on to others, and those that do no more than plain descent does.

@@ -50,10 +50,12 @@ def _require_steps_of_gradients(optimizer: optax.GradientTransformation) -> None
         with jax.numpy_dtype_promotion("standard"):
             jax.eval_shape(step, jnp.ones(1))
     except Exception as error:  # other optimisers may want parameters of a certain structure
-        if "required keyword-only argument" in str(error):
+        two = isinstance(error, AttributeError) and error.name == "fast"
+        if two or "required keyword-only argument" in str(error):
             raise TypeError(
                 "optimizer must make its steps from gradients alone, such as optax.sgd(0.1) or optax.adam(1e-3); one "
-                f"with a line search, such as optax.lbfgs, needs more: {error}"
+                "with a line search, such as optax.lbfgs, or a second set of parameters, as optax.lookahead, needs "
+                f"more: {error}"
             ) from error
 
 
@@ -75,6 +77,8 @@ def _see(optimizer: Held, rate: Any) -> Seen:
 
 def _from_factory(factory: Any, rate: Any, momentum: float) -> tuple[optax.GradientTransformation, Array]:
     """The optimiser that a function makes of a rate."""
+    if isinstance(factory, optax.MultiSteps):
+        raise TypeError("optax.MultiSteps is given by its method, optax.MultiSteps(...).gradient_transformation()")
     if not callable(factory):
         raise TypeError(f"optimizer must be one of optax, such as optax.sgd(0.1); got {describe(factory)}")
     name = getattr(factory, "__name__", "factory")
@@ -139,7 +143,9 @@ def ignores_gradient_scale(optimizer: Held, params: PyTree) -> bool | None:
     with jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"):
         known = stand_in(optimizer).value
         where = jax.tree.map(lambda leaf: jnp.ones(leaf.shape, leaf.dtype), params)
-        gradient = jax.tree.map(_few, where)
+        # Its norm is that of all leaves together, whose number must not matter.
+        size = MODEST * min(1.0, (2 / len(jax.tree.leaves(where))) ** 0.5)
+        gradient = jax.tree.map(lambda leaf: _few(leaf, size), where)
         start = first_state(known, where)
 
         def update(scale: float, state: PyTree) -> Float[Array, " params"]:
@@ -153,9 +159,9 @@ def ignores_gradient_scale(optimizer: Held, params: PyTree) -> bool | None:
     return None
 
 
-def _few(leaf: Array) -> Array:
+def _few(leaf: Array, size: float) -> Array:
     """A gradient of three numbers at most: more of them would be cut by their norm, smaller ones be below any eps."""
-    numbers = MODEST * jnp.array([1.0, -2.0, 3.0], leaf.dtype)[: leaf.size]
+    numbers = size * jnp.array([1.0, -2.0, 3.0], leaf.dtype)[: leaf.size]
     return jnp.zeros(leaf.size, leaf.dtype).at[: numbers.size].set(numbers).reshape(leaf.shape)
 
 

@@ -187,6 +187,8 @@ def _kind_at(optimizer: Held, count: int | None) -> tuple[Kind, float, float] | 
     answers = concrete(_answers(optimizer, sizes, directions, where, None if count is None else jnp.asarray(count)))
     if answers is None:
         raise Unseen("it holds traced values where they cannot be replaced by others")
+    if np.any(np.isnan(answers)):
+        raise Unseen("its steps hold NaN")
     answers = answers.reshape(2, len(cases), STEPS, 6)
     answers = answers[:, 1:] - answers[:, :1]  # less what happens without a gradient
     split = len(linear)

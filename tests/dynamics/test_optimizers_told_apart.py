@@ -52,6 +52,35 @@ def test_a_function_that_reads_another_number_of_its_module_is_another(monkeypat
     run()
 
 
+SETTINGS = {"rates": [0.1, 0.05]}
+
+
+class Chosen:
+    """A schedule whose number is set from outside."""
+
+    def __init__(self):
+        self.rate = 0.1
+
+    def __call__(self, step):
+        return self.rate / (1 + step)
+
+
+def test_settings_that_have_changed_make_another_optimiser(monkeypatch):
+    """In a dict of the module, or in an object: the last program ran again, with the numbers of then."""
+    chosen = Chosen()
+    read = lambda: optax.sgd(lambda step: SETTINGS["rates"][0] / (1 + step)), lambda: optax.sgd(chosen)
+    for make in read:
+        for rate in (0.1, 0.3):
+            monkeypatch.setitem(SETTINGS, "rates", [rate, 0.0])
+            chosen.rate = rate
+            found = solve(LINE, Descent(make()), [rate * (1 + 1 / 2 + 1 / 3)])
+            expected = np.prod([(1 - rate / (1 + k)) ** 2 for k in range(3)]) / 2
+            np.testing.assert_allclose(found["loss"][0], expected, rtol=cases.eps(100))
+        one, two = (jax.tree.structure(Descent(make())) for _ in range(2))
+        assert one == two
+        assert hash(one) == hash(two)
+
+
 def test_the_same_function_made_twice_compiles_once():
     make = lambda: Descent(optax.sgd(lambda step: PEAK / (1 + step)))
     one, two = (jax.tree.structure(make()) for _ in range(2))
@@ -102,6 +131,32 @@ def test_mup_knows_descent_from_adam(name):
         else:
             with pytest.raises(ValueError, match=rf"behaves like .*use nets.Scaling.mup\(adam={not adam}\)"):
                 start()
+
+
+@pytest.mark.parametrize("depth", [1, 3, 20])
+def test_clipped_descent_is_descent_at_every_depth(depth):
+    """The norm of what it is asked grows with the number of layers, unless that is seen to."""
+    clipped = optax.chain(optax.clip_by_global_norm(0.1), optax.sgd(0.1))
+    for adam in (False, True):
+        scaling = nets.Scaling.mup(adam=adam)
+        net = nets.MLP(3, 8, depth, 1, "tanh", bias=True, scaling=scaling, key=jr.key(1))
+        problem = Problem(net, jr.normal(jr.key(0), (4, 3)), jnp.ones((4, 1)))
+        start = lambda problem=problem: Descent(clipped).init(problem, jnp.array([0.0, 0.1], problem.x.dtype))
+        if not adam:
+            start()
+            continue
+        with pytest.raises(ValueError, match=r"behaves like .*use nets.Scaling.mup\(adam=False\)"):
+            start()
+
+
+def test_what_is_no_optimiser_of_gradients_alone_is_refused():
+    with pytest.raises(TypeError, match=r"a second set of parameters, as optax\.lookahead, needs more"):
+        Descent(optax.lookahead(optax.sgd(0.1), 3, 0.5), rate=0.1)
+    gathering: Any = optax.MultiSteps(optax.sgd(0.1), 4)
+    with pytest.raises(TypeError, match=r"optax\.MultiSteps\(\.\.\.\)\.gradient_transformation\(\)"):
+        Descent(gathering, 0.1)
+    with pytest.raises(ValueError, match="its steps hold NaN"):
+        Descent(optax.sgd(float("nan")))
 
 
 @pytest.mark.parametrize("adam", [True, False])
