@@ -149,6 +149,7 @@ def test_clipped_descent_is_descent_at_every_depth(depth):
             start()
 
 
+@pytest.mark.usefixtures("as_users")
 def test_what_is_no_optimiser_of_gradients_alone_is_refused():
     with pytest.raises(TypeError, match=r"a second set of parameters, as optax\.lookahead, needs more"):
         Descent(optax.lookahead(optax.sgd(0.1), 3, 0.5), rate=0.1)
