@@ -177,8 +177,8 @@ def test_starts_whose_squares_are_no_numbers_are_refused(name):
     assert not form.check(small(refused)).exact
     if name in ("TwoLayerLine", "SingleNeuronFlow"):  # others may find that rounding mixes modes
         assert form.check(small(accepted)).exact
-        at_end = [js.solve(p, form, jnp.inf)["loss"] for p in (small(accepted), problem)]
-        np.testing.assert_allclose(*at_end, atol=cases.eps(1e3))
+        one, other = (js.solve(p, form, jnp.inf)["loss"] for p in (small(accepted), problem))
+        np.testing.assert_allclose(one, other, atol=cases.eps(1e3))
 
 
 def test_a_problem_of_traced_numbers_is_refused():
