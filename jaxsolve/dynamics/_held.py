@@ -181,8 +181,9 @@ def _globals(code: types.CodeType, scope: dict[str, Any]) -> Hashable:
             if type(value) is types.FunctionType and value.__globals__ is scope:
                 waiting.append(value.__code__)
                 told = None if value.__closure__ or value.__defaults__ or value.__kwdefaults__ else value.__code__
-            changes = isinstance(value, dict | list)
-            found.append((name, told if told is not None else _now(value) if changes else _object(value)))
+            if told is None:
+                told = _now(value) if isinstance(value, dict | list) else _object(value)
+            found.append((name, told))
     return tuple(found)
 
 

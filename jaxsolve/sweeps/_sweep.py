@@ -147,7 +147,8 @@ def sweep(
 
     place: Any = contextlib.nullcontext(Memory(plan))
     if store is not None:
-        first, count = lambda: trace(0, plan.batch_size), 0 if elsewhere else len(where)
+        first = lambda: trace(0, plan.batch_size)
+        count = 0 if elsewhere else len(where)
         place = HeldStore(store, plan, first, resume=resume, retry_failed=retry_failed, devices=count)
     with signals, shared(place) if hosts else place as lanes:
         missing = lanes.missing

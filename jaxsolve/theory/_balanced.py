@@ -130,6 +130,11 @@ class _Start(NamedTuple):
     incoming: Float[Array, "hidden hidden"]
     balance: Float[Array, ""]
 
+    @property
+    def largest(self) -> Float[Array, ""]:
+        """The largest weight."""
+        return jnp.max(jnp.abs(jnp.concatenate([self.flow.layers[1], self.inside.T])))
+
 
 def _start(problem: Problem) -> _Start:
     flow = linear_flow(problem)
@@ -151,8 +156,7 @@ def _blocks(start: _Start, t: Float[Array, ""]) -> Blocks:
 def _is_balanced(problem: Problem, start: _Start) -> Assumption:
     gap = start.outgoing - start.incoming - start.balance * jnp.eye(len(start.outgoing), dtype=problem.x.dtype)
     size = jnp.linalg.norm(start.outgoing) + jnp.linalg.norm(start.incoming)
-    largest = jnp.max(jnp.abs(jnp.concatenate([start.flow.layers[1], start.inside.T])))
-    known = (largest == 0) | squared_is_known(largest)
+    known = (start.largest == 0) | squared_is_known(start.largest)
     return Assumption(
         "layers are lambda-balanced",
         jnp.where(known, jnp.linalg.norm(gap) / nonzero(size), jnp.inf),
@@ -165,11 +169,10 @@ def _meets_no_saddle(problem: Problem, start: _Start) -> Assumption:
     """As many of the fastest modes as the hidden layer holds must each have a hidden direction that grows."""
     reduced = _reduce(start)
     rows, pivots, found = reduced.start
-    largest = jnp.max(jnp.abs(jnp.concatenate([start.flow.layers[1], start.inside.T])))
-    asked = has_target(reduced.strength, largest, matrices=2, tolerance=tolerance(problem))
+    asked = has_target(reduced.strength, start.largest, matrices=2, tolerance=tolerance(problem))
     held = jnp.minimum(jnp.sum(asked), len(pivots))
     growing = jnp.where(pivots < held, found * jnp.abs(jnp.diagonal(rows[pivots])), 0)
-    return no_saddle(growing, jnp.arange(len(pivots)) < held, largest)
+    return no_saddle(growing, jnp.arange(len(pivots)) < held, start.largest)
 
 
 def _sees_no_more(problem: Problem, x_test: Float[Array, "m in"], start: _Start) -> Assumption:

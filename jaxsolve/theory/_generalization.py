@@ -82,7 +82,7 @@ def kernel_regression_error(
     Raises:
         ValueError: an argument is negative or not finite, the shapes differ or there is no mode.
     """
-    require_finite(eigenvalues, "eigenvalues")
+    require_not_negative(eigenvalues, "eigenvalues")
     require_finite(coefficients, "coefficients")
     lam, coefficients = jnp.asarray(eigenvalues), jnp.asarray(coefficients)
     if lam.ndim != 1 or lam.shape != coefficients.shape or lam.size == 0:
@@ -90,7 +90,6 @@ def kernel_regression_error(
             "eigenvalues and coefficients must have one shape (modes,) with at least one mode, got "
             f"{describe(lam)} and {describe(coefficients)}"
         )
-    require_not_negative(lam, "eigenvalues")
     samples, ridge = one_number(samples, "samples", zero=True), one_number(ridge, "ridge", zero=True)
     given = [array.dtype for array in (lam, coefficients) if jnp.issubdtype(array.dtype, jnp.floating)]
     dtype = np.result_type(*given) if given else jnp.result_type(float)

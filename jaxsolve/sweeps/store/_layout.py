@@ -207,6 +207,12 @@ def restore(path: Path, files: Mapping[str, bytes]) -> None:
             write_whole(path / key, content)
 
 
+def relabel(path: Path, attributes: dict[str, Any]) -> None:
+    """Gives other values to the attributes of the dataset, all of them."""
+    root = json.loads((path / ROOT).read_text()) | {"attributes": attributes}
+    write_whole(path / ROOT, json.dumps(root, indent=2).encode())
+
+
 def _is_sound(file: Path, content: bytes) -> bool:
     """Whether a file is there as this process would write it."""
     with contextlib.suppress(OSError, ValueError):

@@ -22,7 +22,7 @@ from ..running._execute import Program
 from ..running._runner import Batch, Origin
 from . import _layout
 from ._chunks import Chunks, load
-from ._files import explained, LOCK, Lock, MANIFEST, OURS, READ_ONLY, remove_partial, write_json, write_whole, WRITER
+from ._files import explained, LOCK, Lock, MANIFEST, OURS, READ_ONLY, remove_partial, write_json, WRITER
 from ._memory import changes, credited, joined, run_facts, trimmed
 
 
@@ -242,9 +242,7 @@ class HeldStore(AbstractOnDisk):
         with explained(self.path):
             write_json(self._file, self._manifest)
             if relabelled:
-                root = self.path / _layout.ROOT
-                content = json.loads(root.read_text()) | {"attributes": attributes}
-                write_whole(root, json.dumps(content, indent=2).encode())
+                _layout.relabel(self.path, attributes)
 
     def _leave(self) -> None:
         """Gives the lock back, and leaves nothing behind where nothing has begun."""
