@@ -89,7 +89,8 @@ def from_nnx(model: Any) -> Function:
     """
     from flax import nnx
 
-    for _, node in nnx.iter_modules(model):
+    # Not by nnx.iter_modules, which Flax 0.12.0 lacks.
+    for node in (part for _, part in nnx.iter_graph(model) if isinstance(part, nnx.Module)):
         share = getattr(node, "rate", getattr(node, "dropout_rate", 0))
         drops = share and getattr(node, "deterministic", None) is False
         if drops or getattr(node, "use_running_average", None) is False:
