@@ -221,6 +221,8 @@ def _scipy(method: Any, problem: js.Problem, T: Any, tol: Any, *, max_steps: int
     # As `solve_ivp` drives it, but for the bound on steps, and none is kept.
     with _one_thread():
         solver = method(field, 0.0, np.asarray(start), float(T), rtol=float(tol), atol=float(tol), jac=exact)
+        if isinstance(solver, BDF):
+            solver.D[2:] = 0  # SciPy leaves them empty, and its first step reads them, whatever was in memory
         steps = 0
         while solver.status == "running" and steps < max_steps:
             solver.step()

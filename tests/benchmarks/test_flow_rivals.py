@@ -220,6 +220,20 @@ def test_a_rival_that_never_gets_there_is_told():
     assert tried == [1.0, 1.0]
 
 
+class _FromOldMemory(scipy.integrate.BDF):
+    """SciPy's method where the memory of what it does not write held a number that no sum takes."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.D[2:] = np.array(0x7FF0000000000001, np.uint64).view(float)  # a NaN that signals
+
+
+def test_bdf_does_not_depend_on_what_memory_held():
+    run = rivals.bdf.func(_FromOldMemory, small(), T, 1e-3)
+    assert run.steps == rivals.bdf(small(), T, 1e-3).steps
+    np.testing.assert_array_equal(flat(run.displacement), flat(rivals.bdf(small(), T, 1e-3).displacement))
+
+
 @pytest.mark.x64_only
 @pytest.mark.parametrize("rival", [rivals.RIVALS[2], rivals.RIVALS[3], rivals.SMALL_RIVALS[2]], ids=lambda r: r.name)
 def test_the_cheapest_setting_of_a_rival(rival):
