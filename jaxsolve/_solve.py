@@ -265,6 +265,8 @@ def _finish(problem, dynamics, observables, ts, state) -> Ended:
 
 def _march(problem, dynamics, ts, observables, progress: bool | None) -> Ended:
     """A run in three programs: what is observed does not compile the steps anew, and Python sees where it is."""
+    if (until := getattr(dynamics, "until", None)) is not None:
+        dynamics = eqx.tree_at(lambda d: d.until, dynamics, until.shared())  # nor does another kind of condition
     try:
         with shown(progress, dynamics.name, ts.size) as show:
             state = last_state(problem, dynamics, ts, show)

@@ -126,6 +126,24 @@ def test_what_is_observed_does_not_compile_the_steps_anew():
     assert compiled() == tuple(count + 1 for count in before)
 
 
+@pytest.mark.parametrize("dynamics", [GradientFlow, lambda until: Descent(optax.sgd(0.01), until=until)])
+def test_another_kind_of_condition_does_not_compile_the_steps_anew(dynamics):
+    """And each stops where it does by itself, as in a trace, where each has a program of its own."""
+    net = nets.MLP(3, 4, 1, 1, "tanh", scaling=nets.Scaling.ntk(), key=jr.key(0))
+    problem = Problem(net, cases.inputs(jr.key(0)), jnp.sign(cases.inputs(jr.key(0), 4, 1)))
+    programs: Any = (marching._init_program(False), marching._advance_program(False))
+    start = problem.objective(problem.params)
+    grown = []
+    for condition in (until.loss_below(start / 2), until.loss_fraction(0.5), until.margin_above(0.01)):
+        before = [of._cache_size() for of in programs]
+        run = solve(problem, dynamics(until=condition), jnp.inf)
+        grown.append([of._cache_size() - then for of, then in zip(programs, before, strict=True)])
+        alone = jax.jit(lambda p, c: solve(p, dynamics(until=c), jnp.inf).t_end)(problem, condition)  # noqa: B023
+        assert run.result == RESULTS.event
+        np.testing.assert_allclose(run.t_end, alone, rtol=cases.eps(1e3))
+    assert grown == [[1, 1], [0, 0], [0, 0]]
+
+
 IMAGES = jax.ShapeDtypeStruct((2, 3, 8, 8), jnp.float32)
 WINDOWS = jax.ShapeDtypeStruct((5, 3, 3, 3), jnp.float32)
 ROWS = jax.ShapeDtypeStruct((7, 3, 4), jnp.float32)

@@ -3,14 +3,18 @@
 import abc
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .._checks import concrete, describe, is_real, one_number
 from .._dynamics import View
 from .._problem import Problem
 
+
+# Of the conditions below, where a number says which.
+BELOW, FRACTION, MARGIN = range(3)
 
 class AbstractCondition(eqx.Module):
     """A condition is met when its `value` falls to zero or below. A new one is a subclass with this one method.
@@ -26,12 +30,19 @@ class AbstractCondition(eqx.Module):
     def value(self, view: View) -> Float[Array, ""]:
         """A continuous function of the state, positive until the condition is met."""
 
+    def shared(self) -> "AbstractCondition":
+        """This condition in a form whose programs serve those of other kinds too, where there is one."""
+        return self
+
 
 class _LossBelow(AbstractCondition):
     threshold: Float[Array, ""]
 
     def value(self, view: View) -> Float[Array, ""]:
         return view.loss - self.threshold.astype(view.loss.dtype)
+
+    def shared(self) -> AbstractCondition:
+        return _ByNumber(jnp.asarray(BELOW), self.threshold)
 
 
 class _LossFraction(AbstractCondition):
@@ -41,6 +52,9 @@ class _LossFraction(AbstractCondition):
         problem = view.problem
         return view.loss - self.fraction.astype(view.loss.dtype) * problem.objective(problem.params)
 
+    def shared(self) -> AbstractCondition:
+        return _ByNumber(jnp.asarray(FRACTION), self.fraction)
+
 
 class _MarginAbove(AbstractCondition):
     threshold: Float[Array, ""]
@@ -49,6 +63,28 @@ class _MarginAbove(AbstractCondition):
         fits(self, view.problem)
         y = view.problem.y
         return self.threshold.astype(y.dtype) - jnp.min(y * view.outputs)
+
+    def shared(self) -> AbstractCondition:
+        return _ByNumber(jnp.asarray(MARGIN), self.threshold)
+
+
+class _ByNumber(AbstractCondition):
+    """One of the three above, by its number."""
+
+    kind: Int[Array, ""]
+    threshold: Float[Array, ""]
+
+    def value(self, view: View) -> Float[Array, ""]:
+        # A view keeps what it has found once: found within a branch, these two would not be known outside of it.
+        problem, loss, outputs = view.problem, view.loss, view.outputs
+        threshold, y = self.threshold.astype(loss.dtype), problem.y
+
+        def margin() -> Float[Array, ""]:
+            # Classes have no margins; that those are not asked for is seen by `fits`.
+            return threshold - jnp.min(y * outputs) if y.shape == outputs.shape else jnp.full_like(loss, jnp.nan)
+
+        start = lambda: loss - threshold * problem.objective(problem.params)
+        return jax.lax.switch(self.kind, (lambda: loss - threshold, start, margin))
 
 
 def fits(condition: AbstractCondition | None, problem: Problem) -> Bool[Array, ""]:
@@ -63,6 +99,8 @@ def fits(condition: AbstractCondition | None, problem: Problem) -> Bool[Array, "
     Raises:
         ValueError: it does not, in concrete numbers. In traces nothing raises, and such a run is `invalid`.
     """
+    if isinstance(condition, _ByNumber):
+        return (condition.kind != MARGIN) | jnp.all(jnp.abs(problem.y) == 1)
     if not isinstance(condition, _MarginAbove):
         return jnp.array(True)
     known = concrete(problem.y)
