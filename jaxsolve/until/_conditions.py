@@ -16,6 +16,7 @@ from .._problem import Problem
 # Of the conditions below, where a number says which.
 BELOW, FRACTION, MARGIN = range(3)
 
+
 class AbstractCondition(eqx.Module):
     """A condition is met when its `value` falls to zero or below. A new one is a subclass with this one method.
 
