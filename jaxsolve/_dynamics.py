@@ -272,3 +272,16 @@ class AbstractMarching(AbstractDynamics):
     @abc.abstractmethod
     def finish(self, problem: Problem, state: Any) -> March:
         """Turns the state of a run into its results."""
+
+    def smaller(self, problem: Problem) -> "AbstractMarching | None":
+        """The same dynamics in arrays that most runs do not outgrow, and that take less time; None if all need these.
+
+        Where it can, Python begins with it, and anew with this dynamics if a state is `outgrown`.
+        """
+        del problem
+        return None
+
+    def outgrown(self, state: Any) -> bool:
+        """Whether a known state has found too little room."""
+        del state
+        return False

@@ -88,13 +88,21 @@ def last_state(
     problem: Problem, dynamics: AbstractMarching, ts: Float[Array, "..."], show: Callable[[AbstractState], None]
 ) -> AbstractState:
     """Where a run ends, in programs of its own; Python shows where it is now and then."""
+    smaller = dynamics.smaller(problem)
+    if smaller is not None and not smaller.outgrown(state := _last_state(problem, smaller, ts, show)):
+        return state
+    return _last_state(problem, dynamics, ts, show)
+
+
+def _last_state(problem, dynamics, ts, show) -> AbstractState:
+    """Where it ends, or is outgrown."""
     parts, brief = split((problem, dynamics)), is_brief(problem)
     held = sum(leaf.size for leaf in parts[1])
     rounds = ROUNDS if held * len(problem.x) <= SMALL else 1
     # Steps of which each is a chunk are products and factorisations in the main, which XLA leaves to libraries.
     advance = _advance_program(brief and dynamics.chunk == 1)
     state = _init_program(not brief)(*parts, ts)
-    while not bool(state.done):
+    while not (bool(state.done) or dynamics.outgrown(state)):
         begin = time.perf_counter()
         state = advance(*parts, state, jnp.asarray(rounds))
         show(state)

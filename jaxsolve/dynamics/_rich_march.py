@@ -1,13 +1,13 @@
 """Deep networks in the rich limit, node by node."""
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jax.scipy.special import ndtri
 from jaxtyping import Array, Bool, Float, Int
 
 from .. import dmft
@@ -17,14 +17,20 @@ from .._dynamics import (
     AbstractStandIn,
     AbstractState,
     Certificate,
-    FunctionValues,
     March,
 )
 from .._problem import Problem
 from .._results import RESULTS
-from .._safe import safe_sqrt
 from ._approximation import AbstractApproximation
-from ._rich_memory import require_memory, require_memory_of_kernels, require_memory_of_samples
+from ._rich_kept import kept_of, outputs_of, values_of
+from ._rich_memory import (
+    bytes_of_directions,
+    few_directions,
+    require_memory,
+    require_memory_of_kernels,
+    require_memory_of_samples,
+    room_of_samples,
+)
 from ._saves import empty_saves, Saves
 
 
@@ -71,6 +77,7 @@ class RichMarch(AbstractStandIn, AbstractMarching):
         count: nodes besides the requested times.
         samples, seed: of networks with activations.
         memory: bytes, None for half of what is free.
+        ample: of linear networks, whether there is room for as many directions as any run of smooth training has.
     """
 
     source: AbstractApproximation
@@ -79,6 +86,7 @@ class RichMarch(AbstractStandIn, AbstractMarching):
     samples: int = eqx.field(static=True)  # the size of arrays
     seed: int = eqx.field(static=True)  # of constants of the program
     memory: int | None = eqx.field(static=True)  # decides what is refused
+    ample: bool = eqx.field(static=True, default=True)  # the size of arrays
 
     @property
     def chunk(self) -> int:
@@ -106,8 +114,8 @@ class RichMarch(AbstractStandIn, AbstractMarching):
         law = _law(problem, inputs, implicit=False)  # the first node weighs nothing itself
         networks = self._networks(problem, form, law, nodes.times.size)
         known = _each(problem, lambda one: dmft.step(law, dmft.start(law, one), nodes, 0), networks)
-        now = _kept(problem, inputs, known, known.network)
-        kernel = _values(problem, inputs, now).kernel
+        now = kept_of(problem, inputs, known, known.network)
+        kernel = values_of(problem, inputs, now).kernel
         assert kernel is not None
         nothing = empty_saves(ts, now)
         saved = jax.tree.map(
@@ -135,23 +143,32 @@ class RichMarch(AbstractStandIn, AbstractMarching):
         (block, inputs), outputs, dtype = law.x.shape, problem.y.shape[1], problem.x.dtype
         block *= outputs
         if problem.net.activation.linear:
-            # Signals that move smoothly have few directions: 4 to 7 per input are usual.
-            room = min(nodes * max(inputs, outputs), 32 + 8 * (inputs + outputs)) + block + 1
+            each = 1 if self.rate is not None else 2  # a node that weighs itself is looked at several times
+            few = few_directions(inputs + outputs, law.least, ample=self.ample)
+            room = min(each * nodes * max(inputs, outputs), few) + block + 1
             advice = f"the training set has {inputs} dimensions and {outputs} outputs: give fewer of either"
-            require_memory(self.memory, _size(form, 2 * room, room, dtype.itemsize), advice)
+            require_memory(self.memory, bytes_of_directions(form.hidden, 2 * room, room, dtype.itemsize), advice)
             return dmft.linear_network(form, inputs, outputs, room, dtype)
         least = 1 << (2 * SETS * (3 * block + 1) - 1).bit_length()
         if self.samples < least:
             raise ValueError(
                 f"{problem.y.size} outputs on the training set need samples={least} at least, got {self.samples}"
             )
-        each, room = self.samples // SETS, _room_of_samples(self.samples, block)
-        size = lambda samples: SETS * _size(form, samples // SETS, _room_of_samples(samples, block), dtype.itemsize)
+        each, room_of = self.samples // SETS, lambda samples: room_of_samples(samples, block)
+        one = lambda samples: bytes_of_directions(form.hidden, samples, room_of(samples), dtype.itemsize)
+        size = lambda samples: SETS * one(samples // SETS)
         require_memory_of_samples(
             self.memory, self.samples, least, size, "fewer samples are not enough for so many outputs"
         )
-        start = lambda key: dmft.sampled_network(form, inputs, outputs, room, each, key, dtype)
+        start = lambda key: dmft.sampled_network(form, inputs, outputs, room_of(each), each, key, dtype)
         return jax.lax.map(start, jr.split(jr.key(self.seed), SETS))
+
+    def smaller(self, problem: Problem) -> "RichMarch | None":
+        return dataclasses.replace(self, ample=False) if problem.net.activation.linear else None
+
+    def outgrown(self, state: LimitState) -> bool:
+        sides = ((one.features, one.gradients) for one in state.known.network.hidden)
+        return not self.ample and any(float(side.missed) > 0 for pair in sides for side in pair)
 
     def advance(self, problem: Problem, state: LimitState, n: Int[Array, ""]) -> LimitState:
         law = _law(problem, state.inputs, implicit=self.rate is None)
@@ -164,7 +181,7 @@ class RichMarch(AbstractStandIn, AbstractMarching):
             fine, slot = jnp.all(jnp.isfinite(known.push)), state.saves.slot
             due = fine & (state.wanted[jnp.minimum(slot, size - 1)] == k) & (slot < size)
             nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), state.saves.saved)
-            here = lambda: _kept(problem, state.inputs, known, _here(problem, law, known, state.nodes.own[k]))
+            here = lambda: kept_of(problem, state.inputs, known, _here(problem, law, known, state.nodes.own[k]))
             row, at = jax.lax.cond(due, here, lambda: nothing), jnp.where(due, slot, size)
             saved = jax.tree.map(lambda leaf, value: leaf.at[at].set(value, mode="drop"), state.saves.saved, row)
             slot = jnp.where(due, state.reached[jnp.minimum(slot, size - 1)], slot)
@@ -185,11 +202,11 @@ class RichMarch(AbstractStandIn, AbstractMarching):
         # Times that round to one step share the row that its first time has saved.
         first = jnp.searchsorted(state.wanted, state.wanted)
         saved = jax.tree.map(lambda leaf: leaf[first], state.saves.saved)
-        values = lambda kept: _values(problem, state.inputs, kept)
+        values = lambda kept: values_of(problem, state.inputs, kept)
         return March(
             times=state.saves.times,
             saved=jax.vmap(values)(saved),
-            params=values(_kept(problem, state.inputs, state.known, network)),
+            params=values(kept_of(problem, state.inputs, state.known, network)),
             t_end=state.nodes.times[state.steps],
             result=RESULTS.where(
                 state.result == RESULTS.invalid, state.result, self.source.judged(problem, state.result)
@@ -204,7 +221,7 @@ class RichMarch(AbstractStandIn, AbstractMarching):
 
     def _certificate(self, problem: Problem, state: LimitState, network: dmft.Network) -> Certificate:
         """Energy balance and residual of the flow; the standard error of outputs, and what found no room."""
-        f, test = _each(problem, lambda one, here: _outputs(problem, state.inputs, one, here), state.known, network)
+        f, test = _each(problem, lambda one, here: outputs_of(problem, state.inputs, one, here), state.known, network)
         value = lambda f: problem.loss.value(f, problem.y)
         start, end = (_each(problem, value, one) for one in (jnp.zeros_like(f), f))  # f = 0
         lost = start - end - state.lost[0] - state.nodes.own[state.steps] * state.lost[1]
@@ -249,84 +266,6 @@ def _lost(problem: Problem, known: dmft.Pass) -> Float[Array, "*sets"]:
     return _each(problem, lambda seen, q: jnp.einsum("na,namb,mb->", q, kernel(seen), q), known.seen, known.push)
 
 
-def _outputs(problem: Problem, inputs: dmft.Basis, known: dmft.Pass, network: dmft.Network):
-    """Of one set of samples, on training and test inputs."""
-    f, net = known.seen.outputs, problem.net
-    if net.activation.linear:
-        return _of_basis(inputs, f)
-    if inputs.test is None or inputs.outside is None:
-        return f, None
-    form = dmft.normal_form(net)
-    return f, dmft.outputs_at(form, net.activation, network, inputs.test, inputs.outside)
-
-
-def _of_basis(inputs: dmft.Basis, f: Float[Array, "i a"]) -> tuple[Float[Array, "n a"], Float[Array, "m a"] | None]:
-    """A linear function of the inputs, on training and test inputs."""
-    return inputs.train @ f, None if inputs.test is None else inputs.test @ f
-
-
-class Kept(NamedTuple):
-    """Of a linear network, what all that is saved of a node follows from: as in `dmft.Seen`, in the basis.
-
-    Attributes:
-        outputs, features, gradients: as there.
-        alignment: of two layers; None of more.
-    """
-
-    outputs: Float[Array, "i a"]
-    features: Float[Array, "layers i i"]
-    gradients: Float[Array, "layers i a i a"]
-    alignment: Float[Array, ""] | None
-
-
-def _kept(problem: Problem, inputs: dmft.Basis, known: dmft.Pass, network: dmft.Network) -> Kept | FunctionValues:
-    """What is saved while the march goes on: of samples, whose signals are not kept, the mean over their sets."""
-    form, train = dmft.normal_form(problem.net), inputs.train
-
-    if problem.net.activation.linear:
-        zeta = None
-        if form.hidden == 1:
-            outside = (problem.x.shape[1] - train.shape[1]) * jnp.sum(network.spare**2)
-            longest = jnp.argmax(jnp.sum(problem.x**2, axis=1))  # in another basis equal ones differ by rounding
-            zeta = dmft.two_layer_alignment(network.first.T, network.last, train, outside=outside, longest=longest)
-        return Kept(known.seen.outputs, known.seen.features, known.seen.gradients, zeta)
-
-    def values(known: dmft.Pass, network: dmft.Network) -> FunctionValues:
-        seen, levels = known.seen, jnp.asarray(dmft.LEVELS, train.dtype)
-        spread = [jnp.quantile(h, levels, axis=1).T for h in seen.preactivations]
-        kernel = dmft.tangent_kernel(form, seen.features, seen.gradients)
-        layers = _layers(seen.features, seen.gradients, spread)
-        return FunctionValues(*_outputs(problem, inputs, known, network), kernel, layers)
-
-    return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), jax.vmap(values)(known, network))
-
-
-def _values(problem: Problem, inputs: dmft.Basis, kept: Kept | FunctionValues) -> FunctionValues:
-    """All that is saved of a node."""
-    if isinstance(kept, FunctionValues):
-        return kept
-    form, train = dmft.normal_form(problem.net), inputs.train
-    kernel = dmft.tangent_kernel(form, kept.features, kept.gradients)
-    features = jnp.einsum("ni,lij,mj->lnm", train, kept.features, train)
-    # All neurons together are Gaussian.
-    normal = ndtri(jnp.asarray(dmft.LEVELS, train.dtype))
-    spread = [safe_sqrt(jnp.diagonal(phi))[:, None] * normal[None] for phi in features[1:]]
-    # Gradients of linear networks are the same at all inputs.
-    gradients = [jnp.broadcast_to(g[:1, :, :1], (len(train), g.shape[1]) * 2) for g in kept.gradients]
-    kernel = jnp.einsum("ni,iajb,mj->namb", train, kernel, train)
-    layers = _layers(features, gradients, spread)
-    if kept.alignment is not None:
-        layers["layer_alignment"] = kept.alignment[None]
-    return FunctionValues(*_of_basis(inputs, kept.outputs), kernel, layers)
-
-
-def _layers(features: Any, gradients: Any, spread: Any) -> dict[str, Array]:
-    """What is known of layers, by the names of observables."""
-    layers = {f"feature_kernel_{l}": phi for l, phi in enumerate(features) if l > 0}
-    layers |= {f"gradient_kernel_{l}": g for l, g in enumerate(gradients[:-1], 1)}
-    return layers | {f"preactivation_quantiles_{l}": one for l, one in enumerate(spread, 1)}
-
-
 def _spread(problem: Problem, form: dmft.NormalForm, train: Array, ts: Float[Array, " times"], count: int) -> Array:
     """The requested times, 0, and others: evenly before the fastest rate has acted, evenly in log t after."""
     zero = jnp.zeros((train.shape[0], problem.y.shape[1]), train.dtype)
@@ -338,13 +277,3 @@ def _spread(problem: Problem, form: dmft.NormalForm, train: Array, ts: Float[Arr
     stiff = end * fastest > 1e-3
     grid = jnp.where(stiff, jnp.expm1(steps) / jnp.where(stiff, fastest, 1.0), even)
     return jnp.sort(jnp.concatenate([jnp.minimum(grid, end), ts]))
-
-
-def _room_of_samples(samples: int, block: int) -> int:
-    """How many directions are kept, of a block of signals in samples."""
-    return min(samples // SETS // 2, 128 + 9 * block + 1)
-
-
-def _size(form: dmft.NormalForm, samples: int, room: int, item: int) -> int:
-    """Bytes of all directions, before and after a step."""
-    return 2 * item * form.hidden * (4 * room * samples + room**2)

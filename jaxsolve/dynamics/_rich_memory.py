@@ -7,6 +7,28 @@ from .._memory import free_memory
 from .._problem import Problem
 
 
+def few_directions(signals: int, least: float, *, ample: bool) -> int:
+    """How many so many signals of a linear network have: most of them one each for a digit, `ample` more than twice.
+
+    Arguments:
+        signals: of inputs and outputs.
+        least: the smallest part of a signal, as a share of its size, that makes a direction of its own.
+        ample: whether it is to be enough for every training that is smooth.
+    """
+    few = (2 + signals) * -math.log10(least)
+    return math.ceil(2.5 * few if ample else few)
+
+
+def room_of_samples(samples: int, block: int) -> int:
+    """How many directions are kept, of a block of signals in so many samples."""
+    return min(samples // 2, 128 + 9 * block + 1)
+
+
+def bytes_of_directions(hidden: int, samples: int, room: int, item: int) -> int:
+    """What all of them take, before and after a step."""
+    return 2 * item * hidden * (4 * room * samples + room**2)
+
+
 def require_memory_of_samples(
     budget: int | None, samples: int, least: int, size: Callable[[int], int], otherwise: str
 ) -> None:

@@ -2,6 +2,8 @@
 
 # long: every way to one limit is held against the same networks
 
+from typing import Any
+
 import diffrax
 import equinox as eqx
 import jax
@@ -309,6 +311,23 @@ def test_nodes_of_samples_settle():
 def test_few_samples_are_said_to_be_the_reason():
     with pytest.warns(UserWarning, match=r"sampling error .*\)\. Take four times the samples for half the error"):
         js.solve(_problem(64, 1, "tanh"), js.RichLimit(rate=RATE, samples=64), TIMES)
+
+
+def test_a_run_that_outgrows_its_arrays_begins_anew():
+    """Depth and richness make more directions than most have: in the small arrays some are missed."""
+    x, y = (jr.normal(jr.key(seed), (4, 2), jnp.float32).astype(float) for seed in (0, 1))
+    scaling = js.nets.Scaling.mean_field(1 / 2.3, eta=2.3**2)
+    problem = js.Problem(js.nets.MLP(2, 64, 5, 2, "linear", scaling=scaling, key=jr.key(2)), x, y)
+    limit, ts = js.RichLimit(rate=0.15, nodes=60), jnp.array([0.0, 9.0])
+    whole: Any = limit.choose(problem, ts)
+    smaller = whole.smaller(problem)
+    state = jax.jit(lambda p: smaller.advance(p, smaller.init(p, ts), jnp.asarray(60)))(problem)
+    assert smaller.outgrown(state)
+    solve = lambda problem: js.solve(problem, limit, ts, observe=js.observe.outputs())
+    run, inside = solve(problem), jax.jit(solve)(problem)  # which takes no small ones
+    assert run.certificate is not None
+    assert run.certificate.sampling_error == 0
+    np.testing.assert_allclose(run["outputs"], inside["outputs"], atol=eps(100))
 
 
 @pytest.mark.slow
