@@ -202,6 +202,18 @@ def _after(problem: js.Problem, rate: float, steps: int) -> js.Problem:
     return js.Problem(problem.network(params), problem.x, problem.y, loss=problem.loss)
 
 
+def below() -> Iterator[Row]:
+    """Steps where no eigenvalue comes to the edge, beside those of gradient flow by the integrator that it chooses."""
+    problem, rate, steps = tanh(6, 16, 60, 0), 0.1, 400
+    run = lambda dynamics: js.solve(problem, dynamics, rate * steps, observe=js.observe.stability(rate))
+    central, flow = run(js.CentralFlow(rate=rate)), run(js.GradientFlow())
+    gradients = [f"{int(one.stats.gradient_evaluations)} gradients of {one.dynamics}" for one in (central, flow)]
+    note = f"{' and '.join(gradients)}; ends at {float(central['stability']):.2f} of the edge"
+    what = f"tanh 6-16-16-1, {steps} steps of descent below the edge: steps of the central flow"
+    beside = (Beside("gradient flow", int(flow.stats.steps)),)
+    yield Row(what, int(central.stats.steps), "<=", 99, beside=beside, note=note)
+
+
 def costs(*, quick: bool) -> Iterator[Row]:
     """A step's price in gradients, by how many eigenvalues are at the edge; whole Hessians; digits."""
     problem, rate, steps = tanh(6, 16, 60, 0), 0.5, 20
@@ -245,4 +257,5 @@ def main(*, quick: bool) -> Iterator[Row]:
     for case in cases()[: 1 if quick else None]:
         yield from table(case)
         forget_programs()
+    yield from below()
     yield from costs(quick=quick)
