@@ -1,11 +1,15 @@
 """What runs outside of `jax.jit` compiles its loops once: called again with other numbers, it compiles nothing."""
 
 import functools
+from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 import pytest
+from jaxtyping import Array
 
 import jaxsolve as js
 from tests import cases
@@ -116,3 +120,55 @@ def test_functions_of_other_libraries_are_told_apart():
     assert one != structure(linen.Dense(3), later)
     assert one != structure(module, later, mutable=False)
     assert structure(module, later, capture_intermediates=False) != structure(module, later, capture_intermediates=True)
+
+
+class Count:
+    """How often it was called. Programs are known by it, so that each test needs its own."""
+
+    def __init__(self):
+        self.number = 0
+
+    def __call__(self):
+        self.number += 1
+
+
+class Watched(eqx.Module):
+    """A layer that says when Python runs it. What it is multiplied by can be anything, hashable or not."""
+
+    weight: Array
+    factor: Any
+    ran: Count = eqx.field(static=True)
+
+    def __call__(self, x):
+        self.ran()
+        return jnp.asarray(self.factor, x.dtype) * (self.weight @ x)
+
+
+def _kernel_of_watched(calls, *, weight=1.0, factor: Any = 2.0, x=X):
+    """The kernel of outputs factor weight_k . x is factor^2 x . x' for each output k, whatever the weight."""
+    net = Watched(weight * jnp.ones((2, 3)), factor, calls)
+    expected = float(factor) ** 2 * (x @ x.T)[:, None, :, None] * jnp.eye(2)[None, :, None, :]
+    np.testing.assert_allclose(js.kernels.empirical(net, x).ntk, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_second_kernel_of_the_same_kind_does_not_trace_the_network():
+    calls = Count()
+    _kernel_of_watched(calls)
+    first = calls.number
+    _kernel_of_watched(calls, weight=3.0)
+    assert calls.number == first > 0
+
+
+@pytest.mark.parametrize("change", [{"factor": 3.0}, {"x": X[:3]}, {"x": 2 * X[:2]}])
+def test_a_kernel_of_another_kind_is_that_of_its_own_network(change):
+    calls = Count()
+    _kernel_of_watched(calls)
+    _kernel_of_watched(calls, **change)
+
+
+def test_a_network_that_cannot_be_hashed_is_traced_in_each_call():
+    calls, numbers = Count(), []
+    for factor in (2, 2, 3):
+        _kernel_of_watched(calls, factor=np.asarray(factor))
+        numbers.append(calls.number)
+    assert numbers[0] < numbers[1] < numbers[2]

@@ -1,5 +1,6 @@
 """What a batch sends through a function: the operands that parameters meet, and the signals propagated back to them."""
 
+import functools
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 from jax.extend.core import Literal
 from jaxtyping import Array, Float, PyTree, Shaped
 
+from .._brief import split, whole
 from .._checks import describe
 from .._state import FREEZE, takes_state
 from ..nets import partition
@@ -128,6 +130,47 @@ def capture(net: PyTree, x: Any) -> Capture:
     paths = jax.tree_util.tree_leaves_with_path(params)
     names = [jax.tree_util.keystr(path).removeprefix(".") for path, _ in paths]
     return Capture(found, [leaf for _, leaf in paths], names)
+
+
+class Outline(NamedTuple):
+    """What the shapes of a network and of its inputs say of it.
+
+    Attributes:
+        capture: of its program and of its parameters, shapes alone.
+        signals: what one sample sends, likewise.
+    """
+
+    capture: Capture
+    signals: list[Signal]
+
+
+def outline(net: PyTree, x: Any) -> Outline:
+    """That of a network. It is read once for all of one kind: to trace a program takes longer than many of them run."""
+    rest, arrays = split(net)
+    shapes, sample = tuple(map(_shape, arrays)), jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+    try:
+        hash(rest)
+    except TypeError:  # a network that holds arrays of NumPy
+        return _outline.__wrapped__(rest, shapes, sample)
+    return _outline(rest, shapes, sample)
+
+
+@functools.lru_cache(maxsize=64)
+def _outline(rest: Any, shapes: tuple[jax.ShapeDtypeStruct, ...], sample: jax.ShapeDtypeStruct) -> Outline:
+    found: list[Capture] = []
+
+    def signals(arrays: list[Array], samples: Array) -> list[Signal]:
+        seen = capture(whole(rest, arrays), samples)
+        program = seen.found.program._replace(steps=[], values={})  # what is traced here ends here
+        found.append(seen._replace(found=seen.found._replace(program=program), values=[*map(_shape, seen.values)]))
+        return seen.of_sample(seen.values, samples[0])
+
+    sent = jax.eval_shape(signals, list(shapes), jax.ShapeDtypeStruct((1, *sample.shape), sample.dtype))
+    return Outline(found[0], sent)
+
+
+def _shape(array: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(array.shape, array.dtype)
 
 
 def output_of(net: Any, sample: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, PyTree, Shaped
 
 from .._checks import require_flag, require_size, warn_of_rounded_products
 from ..nets import rates
-from ._capture import capture
+from ._capture import outline
 from ._inputs import check_inputs, check_network, check_rates
 from ._memory import choose_tiling, estimate, MemoryEstimate
 from ._outputs import Outputs
@@ -106,9 +106,10 @@ def empirical(
         eta = unit_rates(net)
     else:
         check_rates(net, eta)
-    found = capture(net, x1)
+    known = outline(net, x1)
+    found = known.capture
     warn_of_rounded_products(found.dtype, stacklevel=3)
-    tiling = choose_tiling(found, x1, x2, outputs, by_layer=by_layer, budget=memory)
+    tiling = choose_tiling(known, x1, x2, outputs, by_layer=by_layer, budget=memory)
     parts = structured(net, eta, x1, x2, outputs=outputs, tiling=tiling, by_layer=by_layer)
     if not by_layer:
         return EmpiricalKernel(parts[0], None, found.fallbacks)
@@ -138,9 +139,9 @@ def memory_estimate(
     """
     check_inputs(net, x1, x2)
     _check_options(by_layer, memory)
-    outputs, found = _which_outputs(trace, diagonal), capture(net, x1)
-    tiling = choose_tiling(found, x1, x2, outputs, by_layer=by_layer, budget=memory)
-    return estimate(found, x1, None if x2 is None else x2.shape[0], outputs, tiling, by_layer=by_layer)
+    outputs, known = _which_outputs(trace, diagonal), outline(net, x1)
+    tiling = choose_tiling(known, x1, x2, outputs, by_layer=by_layer, budget=memory)
+    return estimate(known, x1.shape[0], None if x2 is None else x2.shape[0], outputs, tiling, by_layer=by_layer)
 
 
 def _check_options(by_layer: Any, memory: Any) -> None:

@@ -19,10 +19,10 @@ def check_inputs(
     names: tuple[str, str] = ("x1", "x2"),
 ) -> None:
     """Raises ValueError if inputs are empty, not finite, or of another shape or dtype than the network takes."""
-    check_network(net)
+    dtypes = {leaf.dtype for leaf in check_network(net)}
     for name, x in zip(names, (x1, x2), strict=True):
         if x is not None or name == names[0]:
-            _check(net, x, name)
+            _check(net, dtypes, x, name)
     # The program of a network is read for inputs of one kind.
     kinds = {(x.shape[1:], jnp.asarray(x[:0]).dtype) for x in (x1, x2) if x is not None}  # as JAX has them
     if len(kinds) > 1:
@@ -31,13 +31,15 @@ def check_inputs(
         )
 
 
-def check_network(net: Any) -> None:
-    """Raises TypeError for what is no network."""
-    if not callable(net) or isinstance(net, type) or not jax.tree.leaves(partition(net)[0]):
+def check_network(net: Any) -> list[Any]:
+    """The arrays that are trained. Raises TypeError for what is no network."""
+    trained = [] if not callable(net) or isinstance(net, type) else jax.tree.leaves(partition(net)[0])
+    if not trained:
         raise TypeError(f"net must be a network of js.nets or an Equinox module with arrays, got {describe(net)}")
+    return trained
 
 
-def _check(net: Any, x: Any, name: str) -> None:
+def _check(net: Any, dtypes: set[Any], x: Any, name: str) -> None:
     kinds = (jnp.floating, jnp.integer) if not isinstance(net, AbstractNetwork) else (jnp.floating,)
     if not isinstance(x, jax.Array | np.ndarray) or not any(jnp.issubdtype(x.dtype, kind) for kind in kinds):
         raise TypeError(f"{name} must be an array of real numbers, got {describe(x)}")
@@ -45,7 +47,6 @@ def _check(net: Any, x: Any, name: str) -> None:
         raise ValueError(f"{name} must hold at least one input: at least one sample is needed, got {describe(x)}")
     if isinstance(net, AbstractNetwork) and x.shape[1:] != net.in_shape:
         raise ValueError(f"{name} must hold inputs of shape {net.in_shape} for this network, got {describe(x)}")
-    dtypes = {leaf.dtype for leaf in jax.tree.leaves(partition(net)[0])}
     found = " and ".join(sorted(map(str, dtypes)))
     if not dtypes <= {jnp.dtype(jnp.float32), jnp.dtype(jnp.float64)}:
         raise ValueError(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Shaped
 
 from .._memory import free_memory
-from ._capture import Capture, Signal
+from ._capture import Outline
 from ._outputs import Outputs
 from ._tiling import pairs, Tiling, tilings, written_out
 from ._use_gram import work_size
@@ -49,7 +49,7 @@ def readable(size: int) -> str:
 
 
 def choose_tiling(
-    found: Capture,
+    outline: Outline,
     x1: Shaped[Array, "n ..."],
     x2: Shaped[Array, "m ..."] | None,
     outputs: Outputs,
@@ -63,9 +63,9 @@ def choose_tiling(
         MemoryError: even the smallest tiles do not.
     """
     n, m = x1.shape[0], None if x2 is None else x2.shape[0]
-    allowed, sample = _default_budget() if budget is None else budget, _sample(found, x1)
-    found_tilings = tilings(n, m, outputs.rows(found.out_size))
-    of = lambda tiling, outputs: _estimate(found, sample, n, m, outputs, tiling, by_layer=by_layer)
+    allowed, out_size = _default_budget() if budget is None else budget, outline.capture.out_size
+    found_tilings = tilings(n, m, outputs.rows(out_size))
+    of = lambda tiling, outputs: estimate(outline, n, m, outputs, tiling, by_layer=by_layer)
     for tiling in found_tilings:
         if of(tiling, outputs).total <= allowed:
             return tiling
@@ -76,7 +76,7 @@ def choose_tiling(
         if outputs is not Outputs.TRACE and traced.total <= allowed
         else "kernels.NTKOperator(net, x) gives products with the kernel without holding it"
     )
-    shape = outputs.shape(n, n if m is None else m, found.out_size)
+    shape = outputs.shape(n, n if m is None else m, out_size)
     raise MemoryError(
         f"the kernel of shape {shape} needs {readable(least.total)} ({least}), and {readable(allowed)} may be used; "
         f"{fits}, or allow more with memory="
@@ -89,22 +89,12 @@ def _default_budget() -> int:
 
 
 def estimate(
-    found: Capture, x1: Shaped[Array, "n ..."], m: int | None, outputs: Outputs, tiling: Tiling, *, by_layer: bool
+    outline: Outline, n: int, m: int | None, outputs: Outputs, tiling: Tiling, *, by_layer: bool
 ) -> MemoryEstimate:
-    """The memory of the kernel between the samples x1 and themselves (m is None) or m others."""
-    return _estimate(found, _sample(found, x1), x1.shape[0], m, outputs, tiling, by_layer=by_layer)
-
-
-def _sample(found: Capture, x: Shaped[Array, "n ..."]) -> list[Signal]:
-    """The shapes of what one sample sends."""
-    return jax.eval_shape(found.of_sample, found.values, jax.ShapeDtypeStruct(x.shape[1:], x.dtype))
-
-
-def _estimate(
-    found: Capture, sample: list[Signal], n: int, m: int | None, outputs: Outputs, tiling: Tiling, *, by_layer: bool
-) -> MemoryEstimate:
+    """The memory of the kernel between n samples and themselves (m is None) or m others."""
+    found = outline.capture
     item, tile, leaves = jnp.dtype(found.dtype).itemsize, tiling.tile, len(found.found.order)
-    per_sample = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(sample))
+    per_sample = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(outline.signals))
     per_sample += sum(use.meeting.held_apart for _, use in found.uses if use is not None)
     held = (n + (m or 0)) if tiling.held else 2 * tile
     entries = math.prod(outputs.shape(tile, tile, found.out_size))
