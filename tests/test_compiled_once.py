@@ -133,7 +133,7 @@ class Count:
 
 
 class Watched(eqx.Module):
-    """A layer that says when Python runs it. What it is multiplied by can be anything, hashable or not."""
+    """A layer that says when Python runs it."""
 
     weight: Array
     factor: Any
@@ -159,16 +159,8 @@ def test_a_second_kernel_of_the_same_kind_does_not_trace_the_network():
     assert calls.number == first > 0
 
 
-@pytest.mark.parametrize("change", [{"factor": 3.0}, {"x": X[:3]}, {"x": 2 * X[:2]}])
+@pytest.mark.parametrize("change", [{"factor": 3.0}, {"factor": np.asarray(3)}, {"x": X[:3]}, {"x": 2 * X[:2]}])
 def test_a_kernel_of_another_kind_is_that_of_its_own_network(change):
     calls = Count()
     _kernel_of_watched(calls)
     _kernel_of_watched(calls, **change)
-
-
-def test_a_network_that_cannot_be_hashed_is_traced_in_each_call():
-    calls, numbers = Count(), []
-    for factor in (2, 2, 3):
-        _kernel_of_watched(calls, factor=np.asarray(factor))
-        numbers.append(calls.number)
-    assert numbers[0] < numbers[1] < numbers[2]

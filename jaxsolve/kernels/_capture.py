@@ -147,12 +147,7 @@ class Outline(NamedTuple):
 def outline(net: PyTree, x: Any) -> Outline:
     """That of a network. It is read once for all of one kind: to trace a program takes longer than many of them run."""
     rest, arrays = split(net)
-    shapes, sample = tuple(map(_shape, arrays)), jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
-    try:
-        hash(rest)
-    except TypeError:  # a network that holds arrays of NumPy
-        return _outline.__wrapped__(rest, shapes, sample)
-    return _outline(rest, shapes, sample)
+    return _outline(rest, tuple(map(_shape, arrays)), jax.ShapeDtypeStruct(x.shape[1:], x.dtype))
 
 
 @functools.lru_cache(maxsize=64)
