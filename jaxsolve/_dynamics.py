@@ -273,15 +273,17 @@ class AbstractMarching(AbstractDynamics):
     def finish(self, problem: Problem, state: Any) -> March:
         """Turns the state of a run into its results."""
 
-    def smaller(self, problem: Problem) -> "AbstractMarching | None":
-        """The same dynamics in arrays that most runs do not outgrow, and that take less time; None if all need these.
 
-        Where it can, Python begins with it, and anew with this dynamics if a state is `outgrown`.
-        """
-        del problem
-        return None
+class AbstractGrowing(AbstractMarching):
+    """A marching dynamics with a form in smaller arrays, which most runs do not outgrow, and which takes less time.
 
+    Python begins with that one, and anew with this one if it is outgrown; inside a trace there is this one alone.
+    """
+
+    @abc.abstractmethod
+    def smaller(self, problem: Problem) -> "AbstractGrowing | None":
+        """The form in smaller arrays; None for problems that have none."""
+
+    @abc.abstractmethod
     def outgrown(self, state: Any) -> bool:
-        """Whether a known state has found too little room."""
-        del state
-        return False
+        """Whether a known state of this form has found too little room."""

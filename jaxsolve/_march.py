@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from ._brief import brief_options, split, whole
-from ._dynamics import AbstractMarching, AbstractState, March
+from ._dynamics import AbstractGrowing, AbstractMarching, AbstractState, March
 from ._flop import looped
 from ._problem import Problem
 
@@ -88,21 +88,22 @@ def last_state(
     problem: Problem, dynamics: AbstractMarching, ts: Float[Array, "..."], show: Callable[[AbstractState], None]
 ) -> AbstractState:
     """Where a run ends, in programs of its own; Python shows where it is now and then."""
-    smaller = dynamics.smaller(problem)
-    if smaller is not None and not smaller.outgrown(state := _last_state(problem, smaller, ts, show)):
-        return state
+    if isinstance(dynamics, AbstractGrowing) and (smaller := dynamics.smaller(problem)) is not None:
+        state = _last_state(problem, smaller, ts, show, smaller.outgrown)
+        if not smaller.outgrown(state):
+            return state
     return _last_state(problem, dynamics, ts, show)
 
 
-def _last_state(problem, dynamics, ts, show) -> AbstractState:
-    """Where it ends, or is outgrown."""
+def _last_state(problem, dynamics, ts, show, enough: Callable[[AbstractState], bool] = lambda state: False):
+    """Where it ends, or where that is enough."""
     parts, brief = split((problem, dynamics)), is_brief(problem)
     held = sum(leaf.size for leaf in parts[1])
     rounds = ROUNDS if held * len(problem.x) <= SMALL else 1
     # Steps of which each is a chunk are products and factorisations in the main, which XLA leaves to libraries.
     advance = _advance_program(brief and dynamics.chunk == 1)
     state = _init_program(not brief)(*parts, ts)
-    while not (bool(state.done) or dynamics.outgrown(state)):
+    while not (bool(state.done) or enough(state)):
         begin = time.perf_counter()
         state = advance(*parts, state, jnp.asarray(rounds))
         show(state)

@@ -30,7 +30,7 @@ from ._shown import shown
 from ._times import are_times, read_times, require_end
 from ._trajectory import Label, Stats, Trajectory
 from .observe import check_observables, loss, Observable
-from .until import fits
+from .until import fits, share_programs
 
 
 # A trajectory and the code of its result: from one program, since a second one would cost as much as a closed form.
@@ -265,8 +265,7 @@ def _finish(problem, dynamics, observables, ts, state) -> Ended:
 
 def _march(problem, dynamics, ts, observables, progress: bool | None) -> Ended:
     """A run in three programs: what is observed does not compile the steps anew, and Python sees where it is."""
-    if (until := getattr(dynamics, "until", None)) is not None:
-        dynamics = eqx.tree_at(lambda d: d.until, dynamics, until.shared())  # nor does another kind of condition
+    dynamics = share_programs(dynamics)  # nor does another kind of condition
     try:
         with shown(progress, dynamics.name, ts.size) as show:
             state = last_state(problem, dynamics, ts, show)

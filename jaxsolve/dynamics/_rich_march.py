@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .. import dmft
 from .._clock import nearest_step
 from .._dynamics import (
-    AbstractMarching,
+    AbstractGrowing,
     AbstractStandIn,
     AbstractState,
     Certificate,
@@ -68,7 +68,7 @@ class LimitState(AbstractState):
     result: RESULTS
 
 
-class RichMarch(AbstractStandIn, AbstractMarching):
+class RichMarch(AbstractStandIn, AbstractGrowing):
     """The limit of a deep network: exact if it is linear, of samples of its neurons otherwise.
 
     Arguments:

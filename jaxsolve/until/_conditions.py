@@ -1,6 +1,9 @@
 """When to stop a run before its last time."""
 
 import abc
+import functools
+from collections.abc import Callable
+from typing import TypeVar
 
 import equinox as eqx
 import jax
@@ -9,12 +12,11 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .._checks import concrete, describe, is_real, one_number
-from .._dynamics import View
+from .._dynamics import AbstractDynamics, View
 from .._problem import Problem
 
 
-# Of the conditions below, where a number says which.
-BELOW, FRACTION, MARGIN = range(3)
+Dynamics = TypeVar("Dynamics", bound=AbstractDynamics)
 
 
 class AbstractCondition(eqx.Module):
@@ -31,19 +33,12 @@ class AbstractCondition(eqx.Module):
     def value(self, view: View) -> Float[Array, ""]:
         """A continuous function of the state, positive until the condition is met."""
 
-    def shared(self) -> "AbstractCondition":
-        """This condition in a form whose programs serve those of other kinds too, where there is one."""
-        return self
-
 
 class _LossBelow(AbstractCondition):
     threshold: Float[Array, ""]
 
     def value(self, view: View) -> Float[Array, ""]:
         return view.loss - self.threshold.astype(view.loss.dtype)
-
-    def shared(self) -> AbstractCondition:
-        return _ByNumber(jnp.asarray(BELOW), self.threshold)
 
 
 class _LossFraction(AbstractCondition):
@@ -52,9 +47,6 @@ class _LossFraction(AbstractCondition):
     def value(self, view: View) -> Float[Array, ""]:
         problem = view.problem
         return view.loss - self.fraction.astype(view.loss.dtype) * problem.objective(problem.params)
-
-    def shared(self) -> AbstractCondition:
-        return _ByNumber(jnp.asarray(FRACTION), self.fraction)
 
 
 class _MarginAbove(AbstractCondition):
@@ -65,27 +57,26 @@ class _MarginAbove(AbstractCondition):
         y = view.problem.y
         return self.threshold.astype(y.dtype) - jnp.min(y * view.outputs)
 
-    def shared(self) -> AbstractCondition:
-        return _ByNumber(jnp.asarray(MARGIN), self.threshold)
+
+KINDS: tuple[Callable[[Array], AbstractCondition], ...] = (_LossBelow, _LossFraction, _MarginAbove)
 
 
 class _ByNumber(AbstractCondition):
-    """One of the three above, by its number."""
+    """One of these, by its number."""
 
     kind: Int[Array, ""]
     threshold: Float[Array, ""]
 
     def value(self, view: View) -> Float[Array, ""]:
         # A view keeps what it has found once: found within a branch, these two would not be known outside of it.
-        problem, loss, outputs = view.problem, view.loss, view.outputs
-        threshold, y = self.threshold.astype(loss.dtype), problem.y
+        loss, outputs = view.loss, view.outputs
 
-        def margin() -> Float[Array, ""]:
+        def of(kind: Callable[[Array], AbstractCondition]) -> Float[Array, ""]:
             # Classes have no margins; that those are not asked for is seen by `fits`.
-            return threshold - jnp.min(y * outputs) if y.shape == outputs.shape else jnp.full_like(loss, jnp.nan)
+            missing = kind is _MarginAbove and view.problem.y.shape != outputs.shape
+            return jnp.full_like(loss, jnp.nan) if missing else kind(self.threshold).value(view)
 
-        start = lambda: loss - threshold * problem.objective(problem.params)
-        return jax.lax.switch(self.kind, (lambda: loss - threshold, start, margin))
+        return jax.lax.switch(self.kind, [functools.partial(of, kind) for kind in KINDS])
 
 
 def fits(condition: AbstractCondition | None, problem: Problem) -> Bool[Array, ""]:
@@ -101,7 +92,7 @@ def fits(condition: AbstractCondition | None, problem: Problem) -> Bool[Array, "
         ValueError: it does not, in concrete numbers. In traces nothing raises, and such a run is `invalid`.
     """
     if isinstance(condition, _ByNumber):
-        return (condition.kind != MARGIN) | jnp.all(jnp.abs(problem.y) == 1)
+        return (condition.kind != KINDS.index(_MarginAbove)) | jnp.all(jnp.abs(problem.y) == 1)
     if not isinstance(condition, _MarginAbove):
         return jnp.array(True)
     known = concrete(problem.y)
@@ -111,6 +102,23 @@ def fits(condition: AbstractCondition | None, problem: Problem) -> Bool[Array, "
             "for other targets use until.loss_below(...)"
         )
     return jnp.all(jnp.abs(problem.y) == 1)
+
+
+def share_programs(dynamics: Dynamics) -> Dynamics:
+    """A dynamics whose programs serve other kinds of conditions too; as it is, if it has none of the known ones.
+
+    Example:
+        >>> flow = js.GradientFlow(until=js.until.loss_below(1e-3))
+        >>> other = js.GradientFlow(until=js.until.margin_above(1.0))
+        >>> one, two = (jax.tree.structure(js.until.share_programs(each)) for each in (flow, other))
+        >>> one == two
+        True
+    """
+    condition = getattr(dynamics, "until", None)
+    if type(condition) not in KINDS:
+        return dynamics
+    shared = _ByNumber(jnp.asarray(KINDS.index(type(condition))), *jax.tree.leaves(condition))
+    return eqx.tree_at(lambda dynamics: dynamics.until, dynamics, shared)
 
 
 def loss_below(threshold: Float[ArrayLike, ""]) -> AbstractCondition:
