@@ -116,8 +116,7 @@ def solve(
             trajectory, code = _march(problem, dynamics, times, observables, progress)
         if throw:
             _raise_on_failure(problem, dynamics, trajectory, code)
-    if isinstance(dynamics, AbstractMarching):
-        _warn(trajectory, code, times)
+    _warn(trajectory, code, times, marches=isinstance(dynamics, AbstractMarching))
     return trajectory
 
 
@@ -188,6 +187,7 @@ def _closed_form(problem, dynamics, ts, observables) -> Ended:
     row = jnp.atleast_1d(ts)
     fine, zero = are_times(row, dynamics), jnp.zeros((), int)
     result = RESULTS.where(fine, random_access_result(problem, dynamics), RESULTS.invalid)
+    final = dynamics.at(problem, row[-1])
     found = _trajectory(
         dynamics,
         observables,
@@ -197,8 +197,8 @@ def _closed_form(problem, dynamics, ts, observables) -> Ended:
         row[-1],
         result,
         Stats(zero, zero, zero, zero),
-        None,
-        dynamics.at(problem, row[-1]),
+        final.certificate,
+        final,
     )
     return found, result_code(result)
 
@@ -281,13 +281,13 @@ def _march(problem, dynamics, ts, observables, progress: bool | None) -> Ended:
 LEAST_TRUST = 2.0
 
 
-def _warn(trajectory: Trajectory, code: Int[Array, ""], times: Float[Array, "..."]) -> None:
-    """Warns of a run that took no step, or that can hardly be trusted."""
+def _warn(trajectory: Trajectory, code: Int[Array, ""], times: Float[Array, "..."], *, marches: bool) -> None:
+    """Warns of a march that took no step, and of a run that can hardly be trusted."""
     known, number = concrete(trajectory.stats.steps), concrete(code)
     if known is None or number is None or known.ndim or number >= FIRST_FAILURE or concrete(times) is None:
         return
     name, last = trajectory.dynamics, np.atleast_1d(np.asarray(times))[-1]
-    if known == 0 and last > 0 and RESULT_NAMES[int(number)] != "event":
+    if marches and known == 0 and last > 0 and RESULT_NAMES[int(number)] != "event":
         warnings.warn(
             f"{name} took no step: its first one ends farther from the last time, {last:.6g}, than the start does, so "
             "the trajectory holds the start only. Ask for later times, or lower the rate",

@@ -58,7 +58,8 @@ class Trajectory(eqx.Module):
         t_end: where the run ended.
         result: how it ended.
         stats: what it cost.
-        certificate: how far it can be trusted; None for closed forms, descent and stochastic flows.
+        certificate: how far it can be trusted; None for descent, stochastic flows, and closed forms but those of a
+            fixed kernel.
         final: the `View` at the end; `final.net` is the trained network.
         labels: name, dimensions and unit of every observed array.
         dynamics: the name of the dynamics.

@@ -1,6 +1,7 @@
 """Outputs that move under a kernel that does not: in closed form for MSE, marching for any other loss."""
 
 import abc
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -16,6 +17,7 @@ from .._dynamics import (
     AbstractStandIn,
     AbstractState,
     Assumption,
+    Certificate,
     FunctionValues,
     March,
     NotApplicable,
@@ -132,7 +134,10 @@ class KernelSolution(AbstractStandIn, AbstractRandomAccess):
         t = jnp.asarray(t, problem.x.dtype)
         test = None if cross is None else flow.predict(t, cross, problem.test_outputs(problem.params))
         kernel = with_outputs(kernel, problem)  # which stands still
-        return View(problem, t, None, flow.outputs(t), test, kernel, given_initial_kernel=kernel)
+        certificate = Certificate.of_spectrum(flow.unresolved(t))
+        return View(
+            problem, t, None, flow.outputs(t), test, kernel, given_initial_kernel=kernel, certificate=certificate
+        )
 
 
 class _FeatureModel(eqx.Module):
@@ -146,10 +151,16 @@ class _FeatureModel(eqx.Module):
 
 
 class _Inputs(eqx.Module):
-    """What a feature model sees of a problem."""
+    """What a feature model sees of a problem.
+
+    Attributes:
+        train, test: features, and behind them the outputs at the start.
+        spectrum: where the pull of the loss at the start lies in the spectrum of the kernel.
+    """
 
     train: Float[Array, "n blocks features_and_columns"]
     test: Float[Array, "m blocks features_and_columns"] | None
+    spectrum: Any
 
 
 class KernelState(AbstractState):
@@ -228,19 +239,29 @@ class KernelMarch(AbstractStandIn, AbstractMarching):
             evaluations=run.evaluations,
             kernels=run.kernels,
             integrator=run.integrator,
-            certificate=run.certificate,
+            certificate=self._certificate(run, state.inputs.spectrum, len(problem.y)),
             kernel=with_outputs(self.source.ntk(problem, problem.x), problem),
         )
+
+    def _certificate(self, run: March, spectrum: Any, samples: int) -> Certificate:
+        """The flow's own, with what rounding of the kernel leaves open; by the time scale of MSE for other losses."""
+        error = spectrum.unresolved(run.t_end, jnp.zeros_like(run.t_end), samples)
+        if run.certificate is None:
+            return Certificate.of_spectrum(error)
+        return dataclasses.replace(run.certificate, spectral_error=error)
 
     def _inputs(self, problem: Problem) -> _Inputs:
         kernel, cross = train_and_test(self.source, problem)
         features = kernels.features(kernel, cross)
         # The model would call its features invalid, not the hyperparameters they came from.
         train = jnp.where(problem.valid, features.train, jnp.nan)
-        train = _beside(train, problem.outputs(problem.params))
+        start = problem.outputs(problem.params)
+        pull = -len(problem.y) * problem.loss.gradient(start, problem.y)
+        spectrum = kernels.linearized(kernel, start + pull, start=start).spectrum  # of one decomposition, to XLA
+        train = _beside(train, start)
         if features.others is None:
-            return _Inputs(train, None)
-        return _Inputs(train, _beside(features.others, problem.test_outputs(problem.params)))
+            return _Inputs(train, None, spectrum)
+        return _Inputs(train, _beside(features.others, problem.test_outputs(problem.params)), spectrum)
 
 
 def _beside(features: Float[Array, "n blocks features"], outputs: Float[Array, "n out"]) -> Array:

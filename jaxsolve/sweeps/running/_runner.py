@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..._dynamics import March
+from ..._dynamics import Certificate, March
 from ..._problem import Problem
 from ..._results import FIRST_FAILURE, result_code, RESULTS
 from ..._solve import observe_random_access, random_access_result, require_kind
@@ -108,8 +108,11 @@ Arrays, or their shapes and dtypes."""
 
 def lane_of(run: March, observed: dict[str, Array]) -> Lanes:
     """What a march leaves of a lane."""
-    trust = {} if run.certificate is None else {"trust": run.certificate.trust.astype(jnp.float32)}
-    return observed | trust | _ended(run.times, run.t_end, run.steps, run.result)
+    return observed | _trust(run.certificate) | _ended(run.times, run.t_end, run.steps, run.result)
+
+
+def _trust(certificate: Certificate | None) -> Lanes:
+    return {} if certificate is None else {"trust": certificate.trust.astype(jnp.float32)}
 
 
 def _ended(times: Array, t_end: Array, steps: Array, result: RESULTS) -> Lanes:
@@ -260,7 +263,8 @@ class Fused(AbstractRunner):
             problem, closed = self.lane(Leaves(own, shared))
             require_kind(problem, closed)
             observed = observe_random_access(problem, closed, self.observables, ts.astype(problem.x.dtype))
-            return observed | _ended(ts, ts[-1], jnp.zeros((), int), random_access_result(problem, closed))
+            trust = _trust(closed.at(problem, ts[-1].astype(problem.x.dtype)).certificate)
+            return observed | trust | _ended(ts, ts[-1], jnp.zeros((), int), random_access_result(problem, closed))
 
         def batch(cells: dict[str, Array]) -> tuple[Lanes]:
             own, shared = jax.vmap(self.builder.leaves, out_axes=Leaves(0, None), axis_size=rows)(cells)
