@@ -28,6 +28,7 @@ STEPS = (
         "_brief",
         "_renamed",
         "_revision",
+        "_known_answers",
     ),
     ("_equations",),
     ("nets", "losses", "data", "_both_ways", "_counts", "_validity", "_certificate"),

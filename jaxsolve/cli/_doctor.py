@@ -162,6 +162,20 @@ def _precision() -> Iterator[Finding]:
         yield Finding(name, f"products of matrices err by {error:.1g}", "" if error < most else advice)
 
 
+def _compiler() -> Iterator[Finding]:
+    """Programs whose answers are known, compiled and run in both precisions."""
+    from jaxsolve._known_answers import ADVICE, known_answers
+
+    answers = known_answers()
+    missed = [one for one in answers if one.missed]
+    if not missed:
+        worst = max(one.error / one.bound for one in answers)
+        yield Finding("compiler", f"{len(answers)} programs have their known answers, to {worst:.0%} of the bound")
+    for one in missed:
+        what = f"{one.program.replace('_', ' ')} in {one.dtype} is off by {one.error:.1e}"
+        yield Finding("compiler", f"computes wrong numbers: {what}", ADVICE, broken=True)
+
+
 def _environment() -> Iterator[Finding]:
     """What the user has told JAX and XLA."""
     ours = {FOLDER, ENABLED, *SETTINGS}  # said by the line on the cache
@@ -203,4 +217,4 @@ def _data() -> Iterator[Finding]:
 
 
 _NEEDED = (_versions, _devices)  # without these nothing else can be looked at
-_PARTS = (*_NEEDED, _memory, _precision, _environment, _cache, _optional, _data)
+_PARTS = (*_NEEDED, _memory, _precision, _compiler, _environment, _cache, _optional, _data)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree, Shaped
 
 from .._checks import require_flag, require_size, warn_of_rounded_products
+from .._known_answers import warn_of_wrong_version
 from ..nets import rates
 from ._capture import outline
 from ._inputs import check_inputs, check_network, check_rates
@@ -100,6 +101,7 @@ def empirical(
         MemoryError: the kernel does not fit; names its size and what would fit. Nothing has been allocated then.
     """
     check_inputs(net, x1, x2)
+    warn_of_wrong_version()
     _check_options(by_layer, memory)
     outputs = _which_outputs(trace, diagonal)
     if eta is None:

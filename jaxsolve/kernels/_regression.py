@@ -114,7 +114,8 @@ def _solve(matrix: Array, y: Array, start: Array, ridge: Array) -> tuple[Regress
         pivots = jnp.diagonal(factor) ** 2
         # False where it failed, with NaN. Otherwise both ways are right, and this one takes less time.
         sound = jnp.all(pivots > rows * float(jnp.finfo(y.dtype).eps) * jnp.max(pivots))
-        # Under vmap both ways are taken: what the failed one leaves must be finite, or its derivative of 0 would be NaN.
+        # Under vmap both ways are taken: what the failed one leaves must be finite, or its derivative of 0 would be
+        # NaN.
         factor = jnp.where(sound, factor, jnp.eye(rows))
 
     def direct() -> tuple[Regression, Array]:

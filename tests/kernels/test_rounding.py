@@ -1,4 +1,4 @@
-"""Fixed kernels in single precision: small eigenvalues are learnt late, not dropped, and what rounding hides is said."""
+"""Fixed kernels in single precision: small eigenvalues are learnt late, and what rounding hides is said."""
 
 import warnings
 
