@@ -166,13 +166,18 @@ def require_steps(value: Any) -> int:
     return min(require_size(value, "max_steps"), 2_000_000_000)
 
 
-def warn_of_rounded_products(dtype: Any, stacklevel: int) -> None:
-    """Warns where products of matrices of this dtype may be rounded: on accelerators, unless they are told."""
+def products_round(dtype: Any) -> bool:
+    """Whether products of matrices of this dtype may be rounded: on accelerators, unless they are told."""
     config: Any = jax.config
     if dtype != jnp.float32 or config.jax_default_matmul_precision is not None:
-        return
+        return False
     device = config.jax_default_device
-    if (jax.default_backend() if device is None else getattr(device, "platform", device)) != "cpu":
+    return (jax.default_backend() if device is None else getattr(device, "platform", device)) != "cpu"
+
+
+def warn_of_rounded_products(dtype: Any, stacklevel: int) -> None:
+    """Warns where products of matrices of this dtype may be rounded."""
+    if products_round(dtype):
         warnings.warn(
             "this device may round the factors of float32 products (to TF32 or bfloat16): kernels then keep some three "
             "digits, and flows take more steps. Call jax.config.update('jax_default_matmul_precision', 'highest') "
