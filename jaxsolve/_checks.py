@@ -43,6 +43,31 @@ def in_float32(dtypes: Iterable[Any]) -> str:
     return "convert them by jax.tree.map(lambda a: a.astype(jnp.float32) if eqx.is_inexact_array(a) else a, net)"
 
 
+def require_settings(tree: Any, name: str) -> None:
+    """Raises what JAX's settings do not let us compute with, before it fails in an operation that names neither.
+
+    Raises:
+        ValueError: an array is of float64, and JAX now computes in 32 bits.
+        RuntimeError: JAX is told to refuse numbers that come from Python.
+    """
+    config: Any = jax.config
+    if config.jax_transfer_guard_host_to_device in ("disallow", "disallow_explicit"):
+        raise RuntimeError(
+            f"jax_transfer_guard is {config.jax_transfer_guard_host_to_device!r}, and what is computed from {name} needs "
+            "numbers that come from Python: call it within jax.transfer_guard('allow')"
+        )
+    if config.jax_enable_x64:
+        return
+    if any(isinstance(leaf, jax.Array) and leaf.dtype in _WIDE for leaf in jax.tree.leaves(tree)):
+        raise ValueError(
+            f"{name} was made in float64, and JAX is set to 32 bits now: call jax.config.update('jax_enable_x64', True), "
+            "or make it again"
+        )
+
+
+_WIDE = (jnp.dtype("float64"), jnp.dtype("complex128"))
+
+
 def as_array(value: Any) -> Array:
     """`jnp.asarray`, but NumPy's integers that are too large for JAX's become floats, as it would wrap them round."""
     array = jnp.asarray(value)
@@ -55,6 +80,7 @@ def as_array(value: Any) -> Array:
 
 def real_array(value: Any, name: str) -> Array:
     """Returns real numbers as an array, those that are no floats as floats; raises TypeError for anything else."""
+    require_settings(value, name)
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.floating):
         return value  # the common case, traced or not
     try:
@@ -117,6 +143,7 @@ def one_number(value: Any, name: str, *, zero: bool = False, hint: str = "") -> 
         ValueError: it is not one number, or is known and NaN, infinite or of the wrong sign. Ends in `hint`.
     """
     accepted = f"{name} must be one finite number {'>= 0' if zero else '> 0'}"
+    require_settings(value, name)
     known = concrete(value)
     if known is not None and not is_real(known):
         raise TypeError(f"{accepted}, got {describe(value)}{hint}")

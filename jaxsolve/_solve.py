@@ -12,16 +12,18 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ._both_ways import forward_mode
 from ._brief import brief_jit, raised_in_equinox, traced
-from ._checks import concrete, describe, require_flag
+from ._checks import concrete, describe, require_flag, require_settings
 from ._dynamics import (
     AbstractDynamics,
     AbstractMarching,
     AbstractRandomAccess,
     March,
     NotApplicable,
+    Quantity,
     resolve,
     View,
 )
+from ._flags import unwatched
 from ._known_answers import warn_of_wrong_version
 from ._march import is_brief, last_state, march
 from ._memory import memory_for
@@ -84,6 +86,9 @@ def solve(
         NotApplicable: the closed form does not solve this problem.
         SolveError: the run failed and `throw` is true.
         MemoryError: the run does not fit into memory.
+        FloatingPointError: with `jax_debug_nans` (or `jax_debug_infs`), also if `throw` is false: at the parameters
+            that the run ends with, the network, its gradient or its test outputs hold NaN (an infinity). JAX says in
+            which operation.
 
     Example:
         >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -98,28 +103,41 @@ def solve(
     if not isinstance(dynamics, AbstractDynamics):
         raise TypeError(f"dynamics must be such as GradientFlow(), got {describe(dynamics)}")
     throw, progress = require_flag(throw, "throw"), None if progress is None else require_flag(progress, "progress")
-    times = read_times(ts, problem.x.dtype)
-    with forward_mode(GRADIENTS):
-        dynamics = resolve(dynamics, problem, times)
-    require_end(times, dynamics)
-    observables = check_observables(observe, dynamics)
-    for item in observables:
-        if item.require is not None:
-            item.require(problem)
-    if (until := getattr(dynamics, "until", None)) is not None:
-        fits(until, problem)
-    memory = memory_for("this run", "take fewer samples or times, or observables that need no kernel")
-    with memory, forward_mode(GRADIENTS):
-        if isinstance(dynamics, AbstractRandomAccess):
-            trajectory, code = _look_up(problem, dynamics, times, observables)
-        elif traced((problem, dynamics), times):
-            trajectory, code = _march_inside(problem, dynamics, times, observables)
-        else:
-            trajectory, code = _march(problem, dynamics, times, observables, progress)
-        if throw:
-            _raise_on_failure(problem, dynamics, trajectory, code)
-    _warn(trajectory, code, times, marches=isinstance(dynamics, AbstractMarching))
+    require_settings(dynamics, "this dynamics")
+    with unwatched() as watched:
+        times = read_times(ts, problem.x.dtype)
+        with forward_mode(GRADIENTS):
+            dynamics = resolve(dynamics, problem, times)
+        require_end(times, dynamics)
+        observables = check_observables(observe, dynamics)
+        for item in observables:
+            if item.require is not None:
+                item.require(problem)
+        if (until := getattr(dynamics, "until", None)) is not None:
+            fits(until, problem)
+        memory = memory_for("this run", "take fewer samples or times, or observables that need no kernel")
+        with memory, forward_mode(GRADIENTS):
+            if isinstance(dynamics, AbstractRandomAccess):
+                trajectory, code = _look_up(problem, dynamics, times, observables)
+            elif traced((problem, dynamics), times):
+                trajectory, code = _march_inside(problem, dynamics, times, observables)
+            else:
+                trajectory, code = _march(problem, dynamics, times, observables, progress)
+            with watched() as any_flag:
+                if any_flag and concrete(code) is not None:
+                    _watch(problem, dynamics, trajectory)
+            if throw:
+                _raise_on_failure(problem, dynamics, trajectory, code)
+        _warn(trajectory, code, times, marches=isinstance(dynamics, AbstractMarching))
     return trajectory
+
+
+def _watch(problem: Problem, dynamics: AbstractDynamics, trajectory: Trajectory) -> None:
+    """Computes what the network makes of the last parameters, one operation at a time: JAX's flags say where it fails."""
+    params = trajectory.final.params if Quantity.PARAMS in dynamics.provides else problem.params
+    jax.grad(problem.objective)(params)
+    if problem.x_test is not None:
+        problem.test_outputs(params)
 
 
 def check_applies(problem: Problem, dynamics: Any, throw: bool) -> None:

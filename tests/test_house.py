@@ -17,6 +17,7 @@ STEPS = (
     (
         "_results",
         "_checks",
+        "_flags",
         "_clock",
         "_phi",
         "_safe",

@@ -13,6 +13,7 @@ from jaxtyping import Array, PyTree
 
 from .. import nets
 from .._checks import describe, require_size
+from .._flags import unwatched
 from .._problem import Problem
 from ._dataset import dataset
 from ._fit import Slope, slope, TOLERANCE
@@ -77,6 +78,7 @@ class CoordinateCheck:
         return dataset(data, coords, {"passed": int(self.passed), "text": str(self)})
 
 
+@unwatched()
 def coordinate_check(
     make_net: Callable[[int, Any], Any],
     widths: Sequence[int],

@@ -10,6 +10,7 @@ import optax
 
 from .. import nets
 from .._checks import require_flag, require_size
+from .._flags import unwatched
 from .._problem import Problem
 from ..dynamics import Descent
 from ._before import Before, before
@@ -29,6 +30,7 @@ PROBES, FEW = 200, 64
 CHECKPOINTS = 5
 
 
+@unwatched()
 def diagnose(
     net: Any,
     x: Any,
@@ -144,6 +146,7 @@ def diagnose(
     )
 
 
+@unwatched()
 def diagnose_checkpoints(
     checkpoints: Sequence[Any],
     x: Any,

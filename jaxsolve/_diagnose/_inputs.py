@@ -11,7 +11,7 @@ from jaxtyping import Array, PyTree
 
 from .. import losses, nets
 from .._both_ways import forward_mode
-from .._checks import as_array, concrete, describe, in_float32, require_flag, require_key
+from .._checks import as_array, concrete, describe, in_float32, require_flag, require_key, require_settings
 from .._problem import Problem, read_pair
 from .._state import FREEZE, takes_state
 from ._lens import Lens
@@ -58,6 +58,7 @@ def check_network(net: Any, when: str = "at the start") -> None:
             "this network has state (such as the statistics of batch normalisation), and is no function of one sample "
             f"with fixed parameters; {FREEZE}"
         )
+    require_settings(net, "this network")
     params = nets.partition(net)[0]
     named = jax.tree_util.tree_leaves_with_path(params)
     if not named:

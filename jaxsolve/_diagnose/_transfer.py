@@ -10,6 +10,7 @@ import numpy as np
 import optax
 
 from .._checks import describe, real_numbers, require_size
+from .._flags import unwatched
 from ._coordinates import read_widths
 from ._dataset import dataset
 from ._fit import fit_line, Slope, TOLERANCE
@@ -78,6 +79,7 @@ def _adam(rate: Any, width: int) -> optax.GradientTransformation:
     return optax.adam(rate)
 
 
+@unwatched()
 def transfer_check(
     make_net: Callable[[int, Any], Any],
     widths: Sequence[int],
