@@ -11,7 +11,16 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from . import kernels, nets
 from ._both_ways import both_ways, shape_and_rule
-from ._checks import as_array, concrete, describe, in_float32, require_finite, require_flag, require_settings, warn_of_rounded_products
+from ._checks import (
+    as_array,
+    concrete,
+    describe,
+    in_float32,
+    require_finite,
+    require_flag,
+    require_settings,
+    warn_of_rounded_products,
+)
 from ._hashable import hashable
 from ._state import FREEZE, takes_state
 from .losses import AbstractLoss, accepts, find_loss, MSE

@@ -4,6 +4,7 @@ A name belongs here only if public ones do not reach what is tested.
 """
 
 # A long march says where it is; tests do not wait for it.
+# Programs whose answers tell a wrong compiler, which only the doctor asks for.
 from jaxsolve import _march as marching, _shown as shown
 
 # What gives networks with a backward rule of their own a forward one: a rule that differs from the function shows it.
