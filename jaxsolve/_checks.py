@@ -53,15 +53,15 @@ def require_settings(tree: Any, name: str) -> None:
     config: Any = jax.config
     if config.jax_transfer_guard_host_to_device in ("disallow", "disallow_explicit"):
         raise RuntimeError(
-            f"jax_transfer_guard is {config.jax_transfer_guard_host_to_device!r}, and what is computed from {name} needs "
-            "numbers that come from Python: call it within jax.transfer_guard('allow')"
+            f"jax_transfer_guard is {config.jax_transfer_guard_host_to_device!r}, and what is computed from {name} "
+            "needs numbers that come from Python: call it within jax.transfer_guard('allow')"
         )
     if config.jax_enable_x64:
         return
     if any(isinstance(leaf, jax.Array) and leaf.dtype in _WIDE for leaf in jax.tree.leaves(tree)):
         raise ValueError(
-            f"{name} was made in float64, and JAX is set to 32 bits now: call jax.config.update('jax_enable_x64', True), "
-            "or make it again"
+            f"{name} was made in float64, and JAX is set to 32 bits now: call jax.config.update('jax_enable_x64', "
+            "True), or make it again"
         )
 
 

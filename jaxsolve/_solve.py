@@ -133,7 +133,7 @@ def solve(
 
 
 def _watch(problem: Problem, dynamics: AbstractDynamics, trajectory: Trajectory) -> None:
-    """Computes what the network makes of the last parameters, one operation at a time: JAX's flags say where it fails."""
+    """Computes the gradient at the last parameters, one operation at a time: JAX's flags say where it fails."""
     params = trajectory.final.params if Quantity.PARAMS in dynamics.provides else problem.params
     jax.grad(problem.objective)(params)
     if problem.x_test is not None:

@@ -85,8 +85,8 @@ def check(
     """Whether a kernel is that of a network's gradients: v^T K v = |sqrt(eta) J^T v|^2 for random signs v.
 
     With x2 it is v^T K w = <J^T v, eta J_2^T w>, w = K^T v/|K^T v|, along which v^T K w does not cancel. J^T v, the
-    gradient of sum_ia v_ia f_a(x_i), comes from a program of its own, plain reverse mode of the network on a batch. What
-    is compared depends on the layout, which the kernel's shape tells:
+    gradient of sum_ia v_ia f_a(x_i), comes from a program of its own, plain reverse mode of the network on a batch.
+    What is compared depends on the layout, which the kernel's shape tells:
 
     - (n, c, m, c): one gradient, and one more with x2.
     - (n, m), the trace: sum_a |sqrt(eta) J_a^T v|^2 with signs for samples, so c times as many, one for each output.
