@@ -11,8 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ._both_ways import forward_mode
-from ._brief import brief_jit, raised_in_equinox, traced
-from ._checks import concrete, describe, require_flag
+from ._checks import concrete, describe, require_flag, traced
 from ._dynamics import (
     AbstractDynamics,
     AbstractMarching,
@@ -22,7 +21,7 @@ from ._dynamics import (
     resolve,
     View,
 )
-from ._march import is_brief, last_state, march
+from ._march import last_state, march
 from ._memory import memory_for
 from ._problem import Problem, require_problem
 from ._results import FIRST_FAILURE, result_code, RESULT_NAMES, result_names, RESULTS
@@ -173,16 +172,15 @@ def random_access_result(problem: Problem, dynamics: AbstractRandomAccess) -> RE
 
 def _look_up(problem, dynamics, ts, observables) -> Ended:
     """A closed form at all times. Whether it applies is seen in the same program: to ask first would take longer."""
-    inside = traced((problem, dynamics), ts)
-    look_up: Any = _closed_form_inside if inside else brief_jit(_closed_form)
     try:
-        return look_up(problem, dynamics, ts, observables)
+        return _closed_form(problem, dynamics, ts, observables)
     except Exception:
-        if not inside:
+        if not traced((problem, dynamics), ts):
             check_applies(problem, dynamics, throw=False)  # says more, if the problem is of another kind
         raise
 
 
+@eqx.filter_jit
 def _closed_form(problem, dynamics, ts, observables) -> Ended:
     require_kind(problem, dynamics)
     row = jnp.atleast_1d(ts)
@@ -201,9 +199,6 @@ def _closed_form(problem, dynamics, ts, observables) -> Ended:
         dynamics.at(problem, row[-1]),
     )
     return found, result_code(result)
-
-
-_closed_form_inside = eqx.filter_jit(_closed_form)  # another program
 
 
 @eqx.filter_jit
@@ -240,7 +235,7 @@ def _of_march(problem, dynamics, observables, ts, run: March) -> Trajectory:
 
 def _stats(run: March) -> Stats:
     kernels = jnp.zeros_like(run.steps) if run.kernels is None else run.kernels
-    return Stats(run.steps, run.rejected, run.evaluations, kernels, run.integrator)
+    return Stats(run.steps, run.rejected, run.evaluations, kernels, run.integrators, run.way)
 
 
 def _trajectory(dynamics, observables, ts, row, observed, t_end, result, stats, certificate, final) -> Trajectory:
@@ -258,6 +253,7 @@ def _trajectory(dynamics, observables, ts, row, observed, t_end, result, stats, 
     )
 
 
+@eqx.filter_jit
 def _finish(problem, dynamics, observables, ts, state) -> Ended:
     found = _of_march(problem, dynamics, observables, ts, dynamics.finish(problem, state))
     return found, result_code(found.result)
@@ -266,15 +262,9 @@ def _finish(problem, dynamics, observables, ts, state) -> Ended:
 def _march(problem, dynamics, ts, observables, progress: bool | None) -> Ended:
     """A run in three programs: what is observed does not compile the steps anew, and Python sees where it is."""
     dynamics = share_programs(dynamics)  # nor does another kind of condition
-    try:
-        with shown(progress, dynamics.name, ts.size) as show:
-            state = last_state(problem, dynamics, ts, show)
-    except (jax.errors.JaxRuntimeError, ValueError) as error:
-        if raised_in_equinox(error):
-            _march_inside(problem, dynamics, ts, observables)
-        raise
-    optimise = not is_brief(problem, times=ts.size)
-    return brief_jit(_finish, optimise=optimise)(problem, dynamics, observables, ts, state)
+    with shown(progress, dynamics.name, ts.size) as show:
+        state = last_state(problem, dynamics, ts, show)
+    return _finish(problem, dynamics, observables, ts, state)
 
 
 # Digits below which a run's own check of itself says little.

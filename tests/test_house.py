@@ -25,7 +25,6 @@ STEPS = (
         "_state",
         "_regime",
         "_memory",
-        "_brief",
         "_renamed",
         "_revision",
     ),
