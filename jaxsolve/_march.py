@@ -65,7 +65,9 @@ def init(problem: Problem, dynamics: AbstractMarching, ts: Float[Array, "..."]) 
 
 
 @eqx.filter_jit
-def advance(problem: Problem, dynamics: AbstractMarching, state: AbstractState, rounds: Int[Array, ""]) -> AbstractState:
+def advance(
+    problem: Problem, dynamics: AbstractMarching, state: AbstractState, rounds: Int[Array, ""]
+) -> AbstractState:
     """The state after so many times the dynamics' chunk of steps, or at the end of the run, in a program of its own."""
     chunk = jnp.asarray(dynamics.chunk)
     going = lambda carry: ~carry[0].done & (carry[1] < rounds)

@@ -1,5 +1,6 @@
 """The first verb: one problem, one dynamics, one trajectory."""
 
+import contextlib
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -26,6 +27,7 @@ from ._memory import memory_for
 from ._problem import Problem, require_problem
 from ._results import FIRST_FAILURE, result_code, RESULT_NAMES, result_names, RESULTS
 from ._shown import shown
+from ._threads import one_thread
 from ._times import are_times, read_times, require_end
 from ._trajectory import Label, Stats, Trajectory
 from .observe import check_observables, loss, Observable
@@ -36,6 +38,10 @@ from .until import fits, share_programs
 Ended = tuple[Trajectory, Int[Array, ""]]
 # What else there is where derivatives in forward mode are none.
 GRADIENTS = "; or take dynamics that need gradients alone, js.GradientFlow(diffrax.Tsit5()) or js.Descent(...)"
+SMALLER = (
+    "take fewer samples or times, observables that need no kernel, or an integrator without one, such as "
+    "js.GradientFlow(js.integrators.RungeKuttaChebyshev())"
+)
 # Times observed together, to bound the memory of kernels.
 TIMES_AT_ONCE = 8
 
@@ -96,7 +102,7 @@ def solve(
         raise TypeError(f"dynamics must be such as GradientFlow(), got {describe(dynamics)}")
     throw, progress = require_flag(throw, "throw"), None if progress is None else require_flag(progress, "progress")
     times = read_times(ts, problem.x.dtype)
-    with forward_mode(GRADIENTS):
+    with forward_mode(GRADIENTS), one_thread():
         dynamics = resolve(dynamics, problem, times)
     require_end(times, dynamics)
     observables = check_observables(observe, dynamics)
@@ -105,14 +111,16 @@ def solve(
             item.require(problem)
     if (until := getattr(dynamics, "until", None)) is not None:
         fits(until, problem)
-    memory = memory_for("this run", "take fewer samples or times, or observables that need no kernel")
-    with memory, forward_mode(GRADIENTS):
-        if isinstance(dynamics, AbstractRandomAccess):
-            trajectory, code = _look_up(problem, dynamics, times, observables)
-        elif traced((problem, dynamics), times):
-            trajectory, code = _march_inside(problem, dynamics, times, observables)
-        else:
-            trajectory, code = _march(problem, dynamics, times, observables, progress)
+    with memory_for("this run", SMALLER), forward_mode(GRADIENTS):
+        inside = traced((problem, dynamics), times)
+        with contextlib.nullcontext() if inside else one_thread():
+            if isinstance(dynamics, AbstractRandomAccess):
+                ended = _look_up(problem, dynamics, times, observables)
+            elif inside:
+                ended = _march_inside(problem, dynamics, times, observables)
+            else:
+                ended = _march(problem, dynamics, times, observables, progress)
+            trajectory, code = ended if inside else jax.block_until_ready(ended)
         if throw:
             _raise_on_failure(problem, dynamics, trajectory, code)
     if isinstance(dynamics, AbstractMarching):

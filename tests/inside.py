@@ -4,7 +4,8 @@ A name belongs here only if public ones do not reach what is tested.
 """
 
 # A long march says where it is; tests do not wait for it.
-from jaxsolve import _march as marching, _shown as shown
+# How much memory is free, to see what goes by it.
+from jaxsolve import _march as marching, _memory as memory, _shown as shown
 
 # What gives networks with a backward rule of their own a forward one: a rule that differs from the function shows it.
 from jaxsolve._both_ways import both_ways
@@ -232,6 +233,7 @@ __all__ = [
     "labels_draw",
     "linear_problem",
     "marching",
+    "memory",
     "mean_over",
     "rate_for_choice",
     "sizes_for_choice",

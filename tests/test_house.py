@@ -25,6 +25,7 @@ STEPS = (
         "_state",
         "_regime",
         "_memory",
+        "_threads",
         "_renamed",
         "_revision",
     ),

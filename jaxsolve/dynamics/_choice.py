@@ -206,7 +206,7 @@ def _by_explicit(sizes: _Sizes, stiffness: Number) -> Number:
 
 def _rate_until(problem: Problem, last: Float[Array, ""]) -> Float[Array, ""]:
     """The stiffness per time; NaN for an infinite time, where nobody asks for it."""
-    return jax.lax.cond(jnp.isfinite(last), _rate, lambda problem: jnp.full((), jnp.nan, problem.x.dtype), problem)
+    return jax.lax.cond(jnp.isfinite(last), lambda: _rate(problem), lambda: jnp.full((), jnp.nan, problem.x.dtype))
 
 
 def _rate(problem: Problem) -> Float[Array, ""]:
