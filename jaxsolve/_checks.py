@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 
@@ -21,6 +22,11 @@ def concrete(value: Any) -> np.ndarray | None:
         return None
     except (TypeError, ValueError):
         return np.array([None])
+
+
+def traced(tree: Any, ts: Array) -> bool:
+    """Whether something is traced, or operations are: inside a trace even one on known times is."""
+    return any(isinstance(leaf, Tracer) for leaf in (*jax.tree.leaves((tree, ts)), jax.lax.neg(ts)))
 
 
 def is_real(known: np.ndarray) -> bool:

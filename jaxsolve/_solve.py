@@ -1,5 +1,6 @@
 """The first verb: one problem, one dynamics, one trajectory."""
 
+import contextlib
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -11,8 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ._both_ways import forward_mode
-from ._brief import brief_jit, raised_in_equinox, traced
-from ._checks import concrete, describe, require_flag, require_settings
+from ._checks import concrete, describe, require_flag, require_settings, traced
 from ._dynamics import (
     AbstractDynamics,
     AbstractMarching,
@@ -25,11 +25,12 @@ from ._dynamics import (
 )
 from ._flags import unwatched
 from ._known_answers import warn_of_wrong_version
-from ._march import is_brief, last_state, march
+from ._march import last_state, march
 from ._memory import memory_for
 from ._problem import Problem, require_problem
 from ._results import FIRST_FAILURE, result_code, RESULT_NAMES, result_names, RESULTS
 from ._shown import shown
+from ._threads import one_thread
 from ._times import are_times, read_times, require_end
 from ._trajectory import Label, Stats, Trajectory
 from .observe import check_observables, loss, Observable
@@ -40,6 +41,10 @@ from .until import fits, share_programs
 Ended = tuple[Trajectory, Int[Array, ""]]
 # What else there is where derivatives in forward mode are none.
 GRADIENTS = "; or take dynamics that need gradients alone, js.GradientFlow(diffrax.Tsit5()) or js.Descent(...)"
+SMALLER = (
+    "take fewer samples or times, observables that need no kernel, or an integrator without one, such as "
+    "js.GradientFlow(js.integrators.RungeKuttaChebyshev())"
+)
 # Times observed together, to bound the memory of kernels.
 TIMES_AT_ONCE = 8
 
@@ -106,7 +111,7 @@ def solve(
     require_settings(dynamics, "this dynamics")
     with unwatched() as watched:
         times = read_times(ts, problem.x.dtype)
-        with forward_mode(GRADIENTS):
+        with forward_mode(GRADIENTS), one_thread():
             dynamics = resolve(dynamics, problem, times)
         require_end(times, dynamics)
         observables = check_observables(observe, dynamics)
@@ -115,14 +120,16 @@ def solve(
                 item.require(problem)
         if (until := getattr(dynamics, "until", None)) is not None:
             fits(until, problem)
-        memory = memory_for("this run", "take fewer samples or times, or observables that need no kernel")
-        with memory, forward_mode(GRADIENTS):
-            if isinstance(dynamics, AbstractRandomAccess):
-                trajectory, code = _look_up(problem, dynamics, times, observables)
-            elif traced((problem, dynamics), times):
-                trajectory, code = _march_inside(problem, dynamics, times, observables)
-            else:
-                trajectory, code = _march(problem, dynamics, times, observables, progress)
+        with memory_for("this run", SMALLER), forward_mode(GRADIENTS):
+            inside = traced((problem, dynamics), times)
+            with contextlib.nullcontext() if inside else one_thread():
+                if isinstance(dynamics, AbstractRandomAccess):
+                    ended = _look_up(problem, dynamics, times, observables)
+                elif inside:
+                    ended = _march_inside(problem, dynamics, times, observables)
+                else:
+                    ended = _march(problem, dynamics, times, observables, progress)
+                trajectory, code = ended if inside else jax.block_until_ready(ended)
             with watched() as any_flag:
                 if any_flag and concrete(code) is not None:
                     _watch(problem, dynamics, trajectory)
@@ -192,16 +199,15 @@ def random_access_result(problem: Problem, dynamics: AbstractRandomAccess) -> RE
 
 def _look_up(problem, dynamics, ts, observables) -> Ended:
     """A closed form at all times. Whether it applies is seen in the same program: to ask first would take longer."""
-    inside = traced((problem, dynamics), ts)
-    look_up: Any = _closed_form_inside if inside else brief_jit(_closed_form)
     try:
-        return look_up(problem, dynamics, ts, observables)
+        return _closed_form(problem, dynamics, ts, observables)
     except Exception:
-        if not inside:
+        if not traced((problem, dynamics), ts):
             check_applies(problem, dynamics, throw=False)  # says more, if the problem is of another kind
         raise
 
 
+@eqx.filter_jit
 def _closed_form(problem, dynamics, ts, observables) -> Ended:
     require_kind(problem, dynamics)
     row = jnp.atleast_1d(ts)
@@ -221,9 +227,6 @@ def _closed_form(problem, dynamics, ts, observables) -> Ended:
         final,
     )
     return found, result_code(result)
-
-
-_closed_form_inside = eqx.filter_jit(_closed_form)  # another program
 
 
 @eqx.filter_jit
@@ -260,7 +263,7 @@ def _of_march(problem, dynamics, observables, ts, run: March) -> Trajectory:
 
 def _stats(run: March) -> Stats:
     kernels = jnp.zeros_like(run.steps) if run.kernels is None else run.kernels
-    return Stats(run.steps, run.rejected, run.evaluations, kernels, run.integrator)
+    return Stats(run.steps, run.rejected, run.evaluations, kernels, run.integrators, run.way)
 
 
 def _trajectory(dynamics, observables, ts, row, observed, t_end, result, stats, certificate, final) -> Trajectory:
@@ -278,6 +281,7 @@ def _trajectory(dynamics, observables, ts, row, observed, t_end, result, stats, 
     )
 
 
+@eqx.filter_jit
 def _finish(problem, dynamics, observables, ts, state) -> Ended:
     found = _of_march(problem, dynamics, observables, ts, dynamics.finish(problem, state))
     return found, result_code(found.result)
@@ -286,15 +290,9 @@ def _finish(problem, dynamics, observables, ts, state) -> Ended:
 def _march(problem, dynamics, ts, observables, progress: bool | None) -> Ended:
     """A run in three programs: what is observed does not compile the steps anew, and Python sees where it is."""
     dynamics = share_programs(dynamics)  # nor does another kind of condition
-    try:
-        with shown(progress, dynamics.name, ts.size) as show:
-            state = last_state(problem, dynamics, ts, show)
-    except (jax.errors.JaxRuntimeError, ValueError) as error:
-        if raised_in_equinox(error):
-            _march_inside(problem, dynamics, ts, observables)
-        raise
-    optimise = not is_brief(problem, times=ts.size)
-    return brief_jit(_finish, optimise=optimise)(problem, dynamics, observables, ts, state)
+    with shown(progress, dynamics.name, ts.size) as show:
+        state = last_state(problem, dynamics, ts, show)
+    return _finish(problem, dynamics, observables, ts, state)
 
 
 # Digits below which a run's own check of itself says little.

@@ -32,14 +32,28 @@ class Stats(eqx.Module):
         gradient_evaluations: of the training loss; -1 where the integrator does not tell, as of implicit ones, and for
             `RichLimit` of deep networks.
         kernel_evaluations: of the NTK on the training set.
-        integrator: what made the steps of a flow; empty otherwise.
+        integrators: what may have made the steps of a flow; empty otherwise.
+        way: which of these did, where the numbers of the problem decided inside a trace; else None.
     """
 
     steps: Int[Array, ""]
     rejected: Int[Array, ""]
     gradient_evaluations: Int[Array, ""]
     kernel_evaluations: Int[Array, ""]
-    integrator: str = eqx.field(static=True, default="")  # text
+    integrators: tuple[str, ...] = eqx.field(static=True, default=())  # text
+    way: Int[Array, ""] | None = None
+
+    @property
+    def integrator(self) -> str | np.ndarray:
+        """What made the steps of a flow, empty otherwise: of runs of `jax.vmap` their names in an array.
+
+        While it is traced all names that are possible, as `Tsit5 or FunctionSpace`.
+        """
+        way = 0 if len(self.integrators) < 2 else concrete(self.way)
+        if way is None or not self.integrators:
+            return " or ".join(self.integrators)
+        names = np.asarray(self.integrators)[way]
+        return names if names.ndim else str(names)
 
     def __repr__(self) -> str:
         names = ("steps", "rejected", "gradient_evaluations", "kernel_evaluations")

@@ -26,7 +26,7 @@ STEPS = (
         "_state",
         "_regime",
         "_memory",
-        "_brief",
+        "_threads",
         "_renamed",
         "_revision",
         "_known_answers",

@@ -5,13 +5,13 @@ from typing import cast
 
 import diffrax
 import equinox as eqx
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from .._dynamics import AbstractChoice
 from .._problem import Problem
 from ..integrators import AbstractExponential, InertialFunctionSpace
 from ..until import AbstractCondition
-from ._choice import choose_integrator
+from ._choice import INTEGRATORS, place, possible
 from ._flow import AbstractFlow, read_options
 from ._integrator import check_integrator
 from ._optimizer import require_scaling
@@ -88,15 +88,22 @@ class GradientFlow(AbstractFlow, AbstractChoice):
     def name(self) -> str:
         return "GradientFlow" if self.integrator is None else f"GradientFlow({type(self.integrator).__name__})"
 
-    def choose(self, problem: Problem, ts: Float[Array, "..."] | None = None) -> "GradientFlow":
-        """The same flow with an integrator."""
+    def ways(self, problem: Problem) -> "tuple[GradientFlow, ...]":
+        """The same flow with each integrator that may be chosen, or with its own."""
+        del problem
         if self.integrator is not None:
-            return self
-        return dataclasses.replace(self, integrator=choose_integrator(problem, ts, self.rtol))
+            return (self,)
+        return tuple(dataclasses.replace(self, integrator=kind()) for kind in INTEGRATORS)
+
+    def possible(self, problem: Problem) -> tuple[int, ...]:
+        return (0,) if self.integrator is not None else possible(problem, self.rtol)
+
+    def way(self, problem: Problem, ts: Float[Array, "..."] | None = None) -> Int[ArrayLike, ""]:
+        return 0 if self.integrator is not None else place(problem, ts, self.rtol)
 
     def system(self, problem: Problem) -> AbstractSystem:
         require_scaling(problem, lambda: False)
-        integrator = self.choose(problem).integrator
+        integrator = cast(GradientFlow, self.choose(problem)).integrator
         if isinstance(integrator, AbstractExponential):
             return ExponentialSystem(problem, integrator, self.rtol)
         return ParameterSystem(problem, cast(diffrax.AbstractSolver, integrator), self.rtol, self.atol)

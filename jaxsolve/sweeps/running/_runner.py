@@ -158,7 +158,6 @@ class AbstractRunner(abc.ABC):
     out_info: Lanes  # shapes and dtypes of some lanes
     size: int  # lanes of a batch, on all devices
     streams: int  # how many threads are best used at once, known when it is compiled
-    factorises: bool  # whether it calls LAPACK; likewise
     _compiled: Any
 
     def __init__(
@@ -206,7 +205,6 @@ class AbstractRunner(abc.ABC):
         # jaxlib (0.10) spreads a batch of factorisations, such as eigenvalues at several times, over XLA's own
         # threads, and waits on one of them. Where as many programs do so as there are threads, all wait for ever.
         program = self._compiled.as_text() or ""
-        self.factorises = "lapack_" in program
         alone = self.alone or _factorises_batches(program)
         self.streams = 1 if alone else self.devices.streams
 
@@ -223,30 +221,6 @@ def _factorises_batches(program: str) -> bool:
     calls = (line for line in program.splitlines() if 'custom_call_target="lapack_' in line)
     shapes = (shape.split(",") for call in calls for shape in SHAPE.findall(call))
     return any(len(sizes) > 2 and set(sizes[:-2]) != {"1"} for sizes in shapes)
-
-
-class OneThread:
-    """LAPACK on one thread while anyone is inside; groups may run in several threads of a process."""
-
-    def __init__(self):
-        self._lock, self._inside, self._limit = threading.Lock(), 0, None
-
-    def __enter__(self) -> None:
-        from threadpoolctl import threadpool_limits  # which sets a variable of the environment when it is imported
-
-        with self._lock:
-            self._limit = self._limit or threadpool_limits(1, "blas")
-            self._inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if not self._inside and self._limit is not None:
-                self._limit.restore_original_limits()
-                self._limit = None
-
-
-ONE_THREAD = OneThread()  # of the process, as the setting is
 
 
 @final
