@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, PyTree, Shaped
 
-from .._brief import brief_jit, traced
 from .._checks import concrete, describe, products_round, real_array, require_key
 from .._finite import nonfinite_derivatives
 from .._safe import nonzero, norm, scaled
@@ -152,10 +151,7 @@ def certify(net: Any, eta: PyTree, x1: Array, x2: Array | None, ntk: Array, outp
 
 def _check(net, eta, x1, x2, kernel, key, outputs: Outputs, known: Outline, step: int) -> KernelCheck:
     """That of every step-th sample."""
-    # Not optimised: on CPU it is compiled in a third of the time, and by less of the compiler that it doubts.
-    inside = traced((net, eta, x1, x2, kernel), jnp.zeros(()))
-    error: Any = _error_inside if inside else brief_jit(_error, optimise=False)
-    return KernelCheck(error(net, eta, x1, x2, kernel, key, outputs, step), _bound(net, known.capture))
+    return KernelCheck(_error(net, eta, x1, x2, kernel, key, outputs, step), _bound(net, known.capture))
 
 
 def _bound(net: Any, found: Capture) -> float:
@@ -179,6 +175,7 @@ def _takes_little(found: Capture, n: int, m: int | None, outputs: Outputs, step:
 # --- the identity
 
 
+@eqx.filter_jit
 def _error(net, eta, x1, x2, kernel, key, outputs: Outputs, step: int) -> Float[Array, ""]:
     """|v^T K w - <J^T v, eta J^T w>| relative to the larger of |J^T v||J^T w| and |K|_F, of every step-th sample."""
     x1, x2 = x1[::step], None if x2 is None else x2[::step]
@@ -211,9 +208,6 @@ def _error(net, eta, x1, x2, kernel, key, outputs: Outputs, step: int) -> Float[
     (product, square1, square2), _ = jax.lax.scan(add, jnp.zeros(3, dtype), directions.astype(dtype))
     largest = jnp.maximum(jnp.sqrt(square1) * jnp.sqrt(square2), norm(matrix))
     return jnp.abs(v.ravel() @ matrix @ w.ravel() - product) / nonzero(largest)
-
-
-_error_inside = eqx.filter_jit(_error)  # within another program
 
 
 def _gradient(net: Any, x: Shaped[Array, "n ..."], v: Float[Array, "n out"]) -> PyTree:
