@@ -11,7 +11,16 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from . import kernels, nets
 from ._both_ways import both_ways, shape_and_rule
-from ._checks import as_array, concrete, describe, in_float32, require_finite, require_flag, require_settings, warn_of_rounded_products
+from ._checks import (
+    as_array,
+    concrete,
+    describe,
+    in_float32,
+    require_finite,
+    require_flag,
+    require_settings,
+    warn_of_rounded_products,
+)
 from ._hashable import hashable
 from ._state import FREEZE, takes_state
 from .losses import AbstractLoss, accepts, find_loss, MSE
@@ -73,7 +82,6 @@ class Problem(eqx.Module):
     ):
         if not callable(net):
             raise TypeError(f"net must be an Equinox module acting on one sample, got {describe(net)}")
-        require_settings(net, "this network")
         self.net, self.state = net, _read_state(net, state)
         self.loss = find_loss(loss)
         self.centered = require_flag(centered, "centered")
