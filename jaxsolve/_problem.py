@@ -82,7 +82,6 @@ class Problem(eqx.Module):
     ):
         if not callable(net):
             raise TypeError(f"net must be an Equinox module acting on one sample, got {describe(net)}")
-        require_settings(net, "this network")
         self.net, self.state = net, _read_state(net, state)
         self.loss = find_loss(loss)
         self.centered = require_flag(centered, "centered")

@@ -58,7 +58,6 @@ def check_network(net: Any, when: str = "at the start") -> None:
             "this network has state (such as the statistics of batch normalisation), and is no function of one sample "
             f"with fixed parameters; {FREEZE}"
         )
-    require_settings(net, "this network")
     params = nets.partition(net)[0]
     named = jax.tree_util.tree_leaves_with_path(params)
     if not named:
@@ -89,6 +88,7 @@ def check_network(net: Any, when: str = "at the start") -> None:
 
 def read_key(key: Any) -> Any:
     """The key, or that of 0 if none is given."""
+    require_settings((), "a random key")
     if key is None:
         return jax.random.key(0)
     require_key(key)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from .._checks import require_settings
 from ._scaling import Scaling
 
 
@@ -105,6 +106,7 @@ def rates(net: Any) -> PyTree:
         >>> [float(eta) for eta in js.nets.rates(net).weights]
         [1.0, 0.5]
     """
+    require_settings(net, "this network")
 
     def rate(part: Any) -> PyTree:
         if isinstance(part, eqx.nn.State):
