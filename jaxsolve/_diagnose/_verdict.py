@@ -85,7 +85,7 @@ def regime_findings(seen: Examined, verdict: Verdict) -> dict[str, Finding]:
     history = seen.history
     last = {name: float(values[-1]) for name, values in history.items()}
     first = {name: float(values[0]) for name, values in history.items()}
-    gone = f"{_gone(max(last['progress'], 0))} is gone"
+    gone = f"{_gone(max(last['progress'], 0.0))} is gone"
     larger = f"the loss's gradient is {1 - last['progress']:.2g} times as large as at the start"
     rank = f"directions of the kernel, from {first['effective_rank']:.3g} at the start"
     found = {
@@ -186,7 +186,7 @@ def _moved(seen: Examined, verdict: Verdict, findings: dict[str, Finding]) -> st
     if _rises(progress):
         over = f"While the loss's gradient grew to {1 - progress:.2g} times its size"
     else:
-        over = f"While {_gone(max(progress, 0))} went away"
+        over = f"While {_gone(max(progress, 0.0))} went away"
     expected = change if verdict.diverged else verdict.expected
     carried = f", which makes {expected:.2g} by the end of training" if expected > 1.2 * change else ""
     where = "below" if expected < _limits.KERNEL_CHANGE.value else "above"

@@ -96,7 +96,7 @@ def rates(net: Any) -> PyTree:
     """The learning rate of every trainable array of a network, None at every other leaf.
 
     A module that is not an `AbstractNetwork` trains all its floating-point arrays at eta = 1, but for those of an
-    `eqx.nn.State`; networks of `js.nets` inside of it (not several, stacked in one) keep their rates, and their
+    `eqx.nn.State`, as `eqx.filter_grad` does: Python's floats stand still. Networks of `js.nets` inside of it (not several, stacked in one) keep their rates, and their
     hyperparameters stand still.
 
     Example:
@@ -111,7 +111,7 @@ def rates(net: Any) -> PyTree:
             return jax.tree.map(lambda _: None, part)
         if _is_whole(part):
             return part.rates()
-        return jnp.ones((), part.dtype) if eqx.is_inexact_array(part) else None
+        return jnp.ones((), jnp.result_type(part)) if eqx.is_inexact_array(part) else None
 
     return jax.tree.map(rate, net, is_leaf=lambda part: _is_whole(part) or isinstance(part, eqx.nn.State))
 
