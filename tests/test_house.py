@@ -31,6 +31,7 @@ STEPS = (
     ),
     ("_equations",),
     ("nets", "losses", "data", "_both_ways", "_counts", "_validity", "_certificate"),
+    ("_finite",),
     ("kernels", "dmft"),
     ("_problem",),
     ("_view",),
