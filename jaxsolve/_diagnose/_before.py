@@ -210,7 +210,9 @@ def _advice(found: Crossover, exponent: float | None) -> list[str]:
 def _verified(places: np.ndarray, changes: list[float]) -> str:
     if not np.all(np.isfinite(changes)):
         without = " and ".join(f"{p:.2g}" for p, change in zip(places, changes, strict=True) if not np.isfinite(change))
-        return f"Training at the multiplier {without} diverged or learnt nothing, so that the crossover is not verified."
+        return (
+            f"Training at the multiplier {without} diverged or learnt nothing, so that the crossover is not verified."
+        )
     said = [f"{change:.2g} at {place:.2g}" for place, change in zip(places, changes, strict=True)]
     limit = _limits.KERNEL_CHANGE.value
     agrees = changes[0] >= limit > changes[1]

@@ -214,7 +214,7 @@ def diagnose_checkpoints(
     return Diagnosis(
         verdict.regime,
         verdict.near,
-        paragraph(seen, verdict, findings, ahead.words),
+        paragraph(seen, verdict, findings, ahead.words, []),
         findings,
         seen.history | stable.history,
         seen.groups.names,

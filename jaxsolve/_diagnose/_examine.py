@@ -68,7 +68,8 @@ def examine(probe: Problem, eta: PyTree, steps: list[int], checkpoints: list[PyT
         if probe.x_test is not None:
             row["test_loss"] = float(test_loss(probe, params))
         rows.append(row)
-    assert moved is not None and kernels is not None
+    assert moved is not None
+    assert kernels is not None
     first = compare_kernels(probe, start, start)
     history = {name: np.array([row[name] for row in rows]) for name in rows[0]}
     end = checkpoints[-1]

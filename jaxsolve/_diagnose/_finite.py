@@ -7,12 +7,13 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, PyTree
 
+from .._finite import nonfinite_derivatives
 from .._problem import Problem
 from ..dynamics import Descent
 from ._lens import inside, suited
 from ._movement import whole_kernel
 from ._stability import gradient, is_finite, next_update
-from ._train import BATCH, objective, Training
+from ._train import objective, Training
 
 
 NAMED = 6  # more are counted
@@ -71,16 +72,16 @@ def ending(problem: Problem, probe: Problem, optimizer: optax.GradientTransforma
     step = next_update(probe, Descent(suited(optimizer, problem.net), rate=1.0).optimizer, point.params, point.state)
     if not is_finite(step):
         return (
-            f"The training diverged {when}: the optimiser's step is NaN or infinite though the gradient is finite. Take a "
-            "finite rate, or a smaller one, or look for a division by 0 in the optimiser."
+            f"The training diverged {when}: the optimiser's step is NaN or infinite though the gradient is finite. "
+            "Take a finite rate, or a smaller one, or look for a division by 0 in the optimiser."
         )
     slope = jax.tree.map(lambda g, u: jnp.sum(g * u), gradient(probe, point.params), step)
     if not point.step and float(sum(jax.tree.leaves(slope))) > 0:
         return f"The training diverged {when}, which goes uphill: look at the sign of the rate."
     if not np.isfinite(float(objective(probe, jax.tree.map(jnp.add, point.params, step)))):
         return (
-            f"The training diverged {when}: the {'next' if point.step else 'first'} step leads to outputs or a loss that "
-            "are NaN or infinite. Take a smaller rate; if that ends there, too, look for a root, a logarithm or a "
+            f"The training diverged {when}: the {'next' if point.step else 'first'} step leads to outputs or a loss "
+            "that are NaN or infinite. Take a smaller rate; if that ends there, too, look for a root, a logarithm or a "
             "division in the network."
         )
     return f"The training diverged {when}: take a smaller rate."
@@ -88,31 +89,25 @@ def ending(problem: Problem, probe: Problem, optimizer: optax.GradientTransforma
 
 def _named(problem: Problem, params: PyTree, when: str) -> str:
     """The samples and parameters whose derivatives are not finite, and what to do; empty if there are none."""
-    of_outputs, _, of_loss = _not_finite(problem, params)
-    nothing = "no rate trains such a network"
-    if np.any(of_outputs):
-        return (
-            f"the derivatives of the outputs {when} are NaN or infinite for {_where(params, of_outputs)}: {nothing}, and "
-            "it has no tangent kernel. Look for a root, a norm or a logarithm of 0 and a division by 0 in the network "
-            "(in the branch that jnp.where does not take, too), scale inputs that make it overflow, or leave these "
-            "samples out"
-        )
+    if of_outputs := nonfinite_derivatives(problem.network(params), problem.x).words():
+        return f"{of_outputs}. So it is {when}: no rate trains such a network, and it has no tangent kernel"
+    _, of_loss = _not_finite(problem, params)
     if np.any(of_loss):
         return (
-            f"the derivative of the loss by the outputs {when} is NaN or infinite for {_samples(of_loss)}: {nothing}. "
-            "Look for a root, a norm or a logarithm of 0 and a division by 0 in the loss"
+            f"the derivative of the loss by the outputs {when} is NaN or infinite for {_samples(of_loss)}: no rate "
+            "trains such a network. Look for a root, a norm or a logarithm of 0 and a division by 0 in the loss"
         )
     return ""
 
 
 def _overflows(problem: Problem, params: PyTree, when: str) -> str:
     """Where the squares of derivatives overflow, whose sums the kernel is, and what to do."""
-    _, squares, _ = _not_finite(problem, params)
+    squares, _ = _not_finite(problem, params)
     where = f", for {_where(params, squares)}" if np.any(squares) else ""
     other = ", or use float64" if problem.x.dtype == jnp.float32 else ""
     return (
-        f"the derivatives of the outputs {when} are finite, but the tangent kernel or the gradient of the loss overflows "
-        f"{problem.x.dtype}{where}: scale the inputs or the network's outputs down{other}"
+        f"the derivatives of the outputs {when} are finite, but the tangent kernel or the gradient of the loss "
+        f"overflows {problem.x.dtype}{where}: scale the inputs or the network's outputs down{other}"
     )
 
 
@@ -135,20 +130,17 @@ def _listed(names: list[str]) -> str:
 
 
 @eqx.filter_jit
-def _not_finite(
-    problem: Problem, params: PyTree
-) -> tuple[Bool[Array, "n leaves"], Bool[Array, "n leaves"], Bool[Array, " n"]]:
-    """Of every sample: whether its outputs' derivatives and their squares are not finite, and those of its loss."""
+def _not_finite(problem: Problem, params: PyTree) -> tuple[Bool[Array, "n leaves"], Bool[Array, " n"]]:
+    """Of every sample: whether the squares of its outputs' derivatives are not finite, and its loss's derivative."""
+    bad = lambda array: ~jnp.all(jnp.isfinite(array))
 
-    def of_sample(sample: tuple[Array, Array]) -> tuple[Array, Array, Array]:
+    def of_sample(sample: tuple[Array, Array]) -> tuple[Array, Array]:
         x, y = sample
         f, pull = jax.vjp(lambda p: problem.predict(p, x[None]), params)
-        rows = jax.tree.leaves(pull(jnp.ones_like(f))[0])
-        bad = lambda array: ~jnp.all(jnp.isfinite(array))
-        squares = [bad(jnp.sum(row**2)) for row in rows]
-        return jnp.stack(list(map(bad, rows))), jnp.stack(squares), bad(problem.loss.gradient(f, y[None]))
+        squares = [bad(jnp.sum(row**2)) for row in jax.tree.leaves(pull(jnp.ones_like(f))[0])]
+        return jnp.stack(squares), bad(problem.loss.gradient(f, y[None]))
 
-    return jax.lax.map(of_sample, (problem.x, problem.y), batch_size=min(BATCH, problem.x.shape[0]))
+    return jax.lax.map(of_sample, (problem.x, problem.y))  # one by one: a batch would hold as many gradients
 
 
 @eqx.filter_jit

@@ -5,7 +5,6 @@ import io
 from html import escape
 from typing import TYPE_CHECKING
 
-
 from ._diagnosis import shown
 
 
@@ -41,7 +40,7 @@ def body(diagnosis: "Diagnosis") -> str:
     parts.append(_table(("number", "value", "limit", "what it says", "where the limit comes from"), rows))
     columns = list(diagnosis.by_group)
     rows = [
-        (name, *(shown(diagnosis.by_group[column][index]) for column in columns))
+        (name, *(shown(float(diagnosis.by_group[column][index])) for column in columns))
         for index, name in enumerate(diagnosis.groups)
     ]
     parts.append(_table(("parameters", *(column.replace("_", " ") for column in columns)), rows))

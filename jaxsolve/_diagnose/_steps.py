@@ -85,7 +85,9 @@ def steps_of(probe: Problem, optimizer: Any, checkpoints: list[Checkpoint]) -> S
     }
     notes = []
     if critical[-1] == 0:
-        findings["critical_rate"] = Finding(0.0, _limits.CRITICAL, "the step goes uphill: no part of it lowers the loss")
+        findings["critical_rate"] = Finding(
+            0.0, _limits.CRITICAL, "the step goes uphill: no part of it lowers the loss"
+        )
     elif np.isnan(critical[-1]):
         findings["critical_rate"] = Finding(critical[-1], _limits.CRITICAL, f"not known: {lost or FLAT}")
     if not why and np.isnan(last):
@@ -109,7 +111,9 @@ def _words(critical: float, unknown: str, ratio: float, *, adaptive: bool, uphil
     if uphill:
         step = "All steps of the optimiser go uphill: look at the sign of its rate"
     elif critical == 0:
-        step = "The optimiser's next step goes uphill, as those of momentum or of signs may: no part of it lowers the loss"
+        step = (
+            "The optimiser's next step goes uphill, as those of momentum or of signs may: no part of it lowers the loss"
+        )
     elif critical >= 1:
         times = f"{critical:.2g}" if critical < FAR else f"more than {FAR:g}"
         step = f"The optimiser's next step could be {times} times as large before it raised the loss"

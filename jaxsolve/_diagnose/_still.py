@@ -34,9 +34,7 @@ def moving_rates(
     moved = _anywhere(jax.tree.map(jnp.subtract, params, start) for params in checkpoints)
     if not moved.any() or moved.all():
         return probe.eta, []
-    hidden = (
-        _lost(start, checkpoints[-1], gradient(probe, start), probe.eta) if updates is None else _anywhere(updates)
-    )
+    hidden = _lost(start, checkpoints[-1], gradient(probe, start), probe.eta) if updates is None else _anywhere(updates)
     still = ~(moved | hidden) & _anywhere(gradient(probe, params) for params in checkpoints[:-1])
     if not still.any():
         return probe.eta, []

@@ -148,7 +148,8 @@ def transfer_check(
                 if not run.diverged:
                     losses[i, j, seed] = float(objective(problem, run.checkpoints[-1].params))
             if not np.any(np.isfinite(losses[i, :, seed])):
-                assert made is not None and run is not None
+                assert made is not None
+                assert run is not None
                 ending(problem, problem, made, run)  # raises where derivatives are not finite from the start
     idle = ~np.any(np.mean(losses, axis=-1) < np.mean(starts, axis=-1), axis=1)
     best = np.array([[_best(tried, losses[i, :, seed]) for seed in range(seeds)] for i in range(len(places))])

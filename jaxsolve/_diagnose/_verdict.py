@@ -97,7 +97,9 @@ def regime_findings(seen: Examined, verdict: Verdict) -> dict[str, Finding]:
         "residual_position": Finding(
             last["residual_position"], None, "1 where all that is left lies on the kernel's fastest direction"
         ),
-        "effective_rank": Finding(last["effective_rank"], None, rank if seen.started else f"{RANK}; it is 0 at the start"),
+        "effective_rank": Finding(
+            last["effective_rank"], None, rank if seen.started else f"{RANK}; it is 0 at the start"
+        ),
     }
     if verdict.diverged:
         found["expected_kernel_change"] = Finding(np.nan, _limits.KERNEL_CHANGE, "not known: the training diverged")
@@ -131,7 +133,7 @@ def paragraph(
     verdict: Verdict,
     findings: dict[str, Finding],
     ahead: list[str],
-    steps: list[str] = [],
+    steps: list[str],
     *,
     ending: str = "",
     stuck: str = "",
@@ -149,7 +151,9 @@ def paragraph(
     if not seen.learnable:
         # What the steps do to rounding errors says nothing.
         also = " The training diverged all the same." if verdict.diverged else ""
-        return f"There is nothing to learn: the loss has no gradient at the outputs of the start, but for rounding.{also}"
+        return (
+            f"There is nothing to learn: the loss has no gradient at the outputs of the start, but for rounding.{also}"
+        )
     parts = [_opening(verdict, ending, stuck, uphill)]
     if len(seen.history["step"]) > 1:
         parts += [_moved(seen, verdict, findings), *_so_far(seen, verdict), _linearised(seen, findings)]
@@ -163,7 +167,9 @@ def _opening(verdict: Verdict, ending: str, stuck: str, uphill: bool) -> str:
     if ending:
         return ending
     if verdict.regime is Regime.UNSTABLE:
-        why = ", as the optimiser's steps go uphill: look at the sign of its rate" if uphill else ": take a smaller rate"
+        why = (
+            ", as the optimiser's steps go uphill: look at the sign of its rate" if uphill else ": take a smaller rate"
+        )
         return f"The loss grows{why}."
     if verdict.regime is Regime.FROZEN and stuck:
         return f"This network has not learnt anything, so that its regime cannot be told: {stuck}."
@@ -229,7 +235,13 @@ def _layers(seen: Examined) -> str:
     if finite.size:
         most, least = (finite[find(update[finite])] for find in (np.argmax, np.argmin))
         if update[most] == update[least]:
-            each = f"{names[most]} moves" if finite.size == 1 else "all others move alike" if appeared else "all move alike"
+            each = (
+                f"{names[most]} moves"
+                if finite.size == 1
+                else "all others move alike"
+                if appeared
+                else "all move alike"
+            )
             size = f"{each} ({update[most]:.2g} of {'its' if finite.size == 1 else 'their'} size)"
             said.append(size if update[most] > 0 else f"no {'other ' if appeared else ''}group moves")
         else:

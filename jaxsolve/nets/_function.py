@@ -66,9 +66,7 @@ def _as_arrays(params: PyTree) -> PyTree:
             )
         if kind not in (float, complex) and not jnp.issubdtype(kind, jnp.inexact):
             return leaf
-        if np.ndim(leaf) > 0:
-            return jnp.asarray(leaf)
-        return jnp.asarray(leaf, jnp.result_type(dtype, complex) if np.iscomplexobj(leaf) else dtype)
+        return jnp.asarray(leaf) if np.ndim(leaf) > 0 or np.iscomplexobj(leaf) else jnp.asarray(leaf, dtype)
 
     return jax.tree_util.tree_map_with_path(convert, params, is_leaf=is_module)
 
