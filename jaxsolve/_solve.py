@@ -23,6 +23,7 @@ from ._dynamics import (
     resolve,
     View,
 )
+from ._finite import nonfinite_derivatives
 from ._flags import unwatched
 from ._known_answers import warn_of_wrong_version
 from ._march import is_brief, last_state, march
@@ -337,8 +338,11 @@ def _raise_on_failure(
     refused = RESULT_NAMES[int(number)] == "not_applicable" and hasattr(dynamics, "check")
     if isinstance(dynamics, AbstractRandomAccess) or refused:
         check_applies(problem, dynamics, throw=True)
+    found = ""
+    if RESULT_NAMES[int(number)] == "diverged" and int(trajectory.stats.steps) == 0 and problem.state is None:
+        found = nonfinite_derivatives(problem.net, problem.x).words()
     raise SolveError(
         f"{trajectory.dynamics} ended at t = {float(trajectory.t_end):.6g} after {int(trajectory.stats.steps)} "
         f"steps: {result_names(number)}. {RESULTS[trajectory.result]} (`throw=False` returns the trajectory up to "
-        "there.)"
+        f"there.){' Found at the start: ' if found else ''}{found}"
     )
