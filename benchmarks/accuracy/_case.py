@@ -1,0 +1,127 @@
+"""One computation in both precisions, and what is said of its numbers."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import ArrayLike, PyTree
+
+
+CLOSED, KERNEL, FLOW = 1e-4, 1e-4, 1e-3
+"""What is held to be said where nothing is: of closed forms and predictions, of kernels, of flows by default."""
+
+
+class Numbers(NamedTuple):
+    """What one computation gives.
+
+    Attributes:
+        values: by name.
+        trust: digits that its certificate vouches for, if it has one.
+        bound: what the documentation says of the error, or the bound of the kind.
+        each: names of those whose entries along the first axis (times, eigenvalues) are each measured by their own
+            size; the others by the largest. True is all of them.
+        floors: by name, the absolute error that the documentation speaks of, beside the relative one.
+    """
+
+    values: dict[str, ArrayLike]
+    bound: float
+    trust: float | None = None
+    each: bool | tuple[str, ...] = False
+    floors: dict[str, float] = {}  # noqa: RUF012
+
+
+class Case(NamedTuple):
+    """One computation.
+
+    Attributes:
+        what: is computed, and of which size.
+        inputs: draws them, in double precision.
+        way: takes them in either precision.
+        rounded: whether double precision takes the inputs as single precision holds them. It does not where
+            a theory assumes of them what is lost by rounding: that they are whitened, say.
+    """
+
+    what: str
+    inputs: Callable[[], PyTree]
+    way: Callable[[Any], Numbers]
+    rounded: bool = True
+
+
+class Compared(NamedTuple):
+    """An error in single precision, and what was said.
+
+    Attributes:
+        what: was computed.
+        error: the largest difference to double precision, as `Numbers.each` measures it.
+        said: the error that the certificate or the documentation allows.
+        words: warnings, or why it was refused; trust.
+    """
+
+    what: str
+    error: float
+    said: float
+    words: str
+    warned: bool
+
+
+def compared(case: Case) -> list[Compared]:
+    """Computes a case in both precisions."""
+    with jax.enable_x64(True):
+        exact = case.inputs()
+    single = _cast(exact, jnp.float32)
+    with jax.enable_x64(False), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            found = _on_host(case.way(single))
+        except (ValueError, TypeError, RuntimeError) as error:
+            return [Compared(case.what, np.nan, np.nan, f"refused: {_short(error)}", warned=True)]
+    with jax.enable_x64(True), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        right = _on_host(case.way(_cast(single, jnp.float64) if case.rounded else exact))
+    words = list(dict.fromkeys(f"warned: {_short(one.message)}" for one in caught))
+    said = found.bound if found.trust is None else 10.0**-found.trust
+    trust = [] if found.trust is None else [f"trust {found.trust:.1f}"]
+    rows = []
+    for name, value in found.values.items():
+        each = found.each if isinstance(found.each, bool) else name in found.each
+        error = _error(value, right.values[name], each)
+        size = float(np.max(np.abs(right.values[name]), initial=0.0))
+        allowed = said + (found.floors.get(name, 0.0) / size if size else 0.0)
+        rows.append(Compared(f"{case.what}: {name}", error, allowed, "; ".join(trust + words), bool(words)))
+    return rows
+
+
+def _cast(tree: PyTree, dtype: Any) -> PyTree:
+    def leaf(value: Any) -> Any:
+        if not isinstance(value, jax.Array | np.ndarray) or jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+            return value
+        if jnp.issubdtype(value.dtype, jnp.floating):
+            return jnp.asarray(np.asarray(value).astype(dtype))
+        return jnp.asarray(np.asarray(value).astype(np.int32)) if value.dtype == np.int64 else value
+
+    with jax.enable_x64(dtype == jnp.float64):
+        return jax.tree.map(leaf, tree)
+
+
+def _on_host(numbers: Numbers) -> Numbers:
+    values = {name: np.asarray(value) for name, value in numbers.values.items()}
+    return numbers._replace(values=values, trust=None if numbers.trust is None else float(numbers.trust))
+
+
+def _error(found: Any, right: Any, each: bool) -> float:
+    found, right = (np.asarray(value, np.float64) for value in (found, right))
+    known = np.isfinite(right)
+    if found.shape != right.shape or not np.array_equal(found[~known], right[~known], equal_nan=True):
+        return np.inf
+    found, right = np.where(known, found, 0.0), np.where(known, right, 0.0)
+    rows = (lambda a: a.reshape(len(a), -1)) if each else (lambda a: a.reshape(1, -1))
+    off, size = (np.max(np.abs(rows(value)), axis=1) for value in (found - right, right))
+    share = np.where(size > 0, off / np.where(size > 0, size, 1), np.where(off > 0, np.inf, 0))
+    return float(np.max(share)) if np.all(np.isfinite(found)) else np.inf
+
+
+def _short(text: Any) -> str:
+    return " ".join(str(text).split())[:100]
