@@ -9,9 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, PyTree
 
+import jaxsolve as js
+
 
 CLOSED, KERNEL, FLOW = 1e-4, 1e-4, 1e-3
 """What is held to be said where nothing is: of closed forms and predictions, of kernels, of flows by default."""
+
+CHANGES = {f"{of}{kind}": size for of in ("kernel_", "test_kernel_", "kernel_centred_") for kind, size in (("change", 1e-6), ("distance", 1e-12))}
+"""Of changes of a kernel, what the docs say of rounding in single precision."""
 
 
 class Numbers(NamedTuple):
@@ -31,6 +36,11 @@ class Numbers(NamedTuple):
     trust: float | None = None
     each: bool | tuple[str, ...] = False
     floors: dict[str, float] = {}  # noqa: RUF012
+
+
+def centred_rounding(problem: js.Problem) -> float:
+    """What `js.Problem` says of the error of centred outputs in single precision."""
+    return 4 * float(jnp.finfo(jnp.float32).eps) * float(jnp.max(jnp.abs(problem.initial)))
 
 
 class Case(NamedTuple):
@@ -88,7 +98,7 @@ def compared(case: Case) -> list[Compared]:
     for name, value in found.values.items():
         each = found.each if isinstance(found.each, bool) else name in found.each
         error = _error(value, right.values[name], each)
-        size = float(np.max(np.abs(right.values[name]), initial=0.0))
+        size = float(np.max(np.abs(right.values[name]), initial=0.0, where=np.isfinite(right.values[name])))
         allowed = said + (found.floors.get(name, 0.0) / size if size else 0.0)
         rows.append(Compared(f"{case.what}: {name}", error, allowed, "; ".join(trust + words), bool(words)))
     return rows

@@ -14,6 +14,7 @@ from ._case import Case, KERNEL, Numbers
 
 
 TIMES = (1.0, 1e2, 1e4, 1e6, 1e8, np.inf)
+SHARES = (1e-1, 1e-3, 1e-5)
 
 
 def cases(*, small: bool) -> Iterator[Case]:
@@ -137,7 +138,10 @@ def _moved(small: bool) -> Iterator[Case]:
 def _numbers(small: bool) -> Iterator[Case]:
     n = 60 if small else 1400
     k = js.kernels
-    make = lambda: (_kernel(n, 1)[0], _kernel(n, 1, 10)[1], jr.normal(jr.key(3), (n, n)))
+
+    def make() -> Any:
+        kernel, y, noise = _kernel(n, 1)[0], _kernel(n, 1, 10)[1], jr.normal(jr.key(3), (n, n))
+        return kernel, y, [kernel * (1 + share * (noise + noise.T) / 2) for share in SHARES]
 
     def spectra(a: Any) -> Numbers:
         kernel, y, _ = a
@@ -149,18 +153,17 @@ def _numbers(small: bool) -> Iterator[Case]:
     yield Case(f"spectral numbers, n = {n}", make, spectra)
 
     def likeness(a: Any) -> Numbers:
-        kernel, y, noise = a
+        kernel, y, others = a
         labels = jnp.argmax(y, axis=1)
         values = {"target alignment": k.target_alignment(kernel, y), "centred target alignment": k.centred_target_alignment(kernel, y), "class kernel": k.class_kernel(kernel, labels, 10)}
-        for share in (1e-1, 1e-3, 1e-5):
-            other = kernel * (1 + share * noise * 0.5) + 0
-            other = (other + other.T) / 2
-            values |= {f"distance, {share:g} apart": k.distance(kernel, other), f"centred distance, {share:g} apart": k.centred_distance(kernel, other), f"relative change, {share:g} apart": k.relative_change(other, kernel), f"1 - centred alignment, {share:g} apart": 1 - k.centred_alignment(kernel, other)}
-        values["distance matrix"] = k.distance_matrix(jnp.stack([kernel, kernel * (1 + 1e-3 * noise), kernel + 1e-2]))
-        return Numbers(values, KERNEL)
+        for share, other in zip(SHARES, others, strict=True):
+            values |= {f"distance, {share:g} apart": k.distance(kernel, other), f"centred distance, {share:g} apart": k.centred_distance(kernel, other), f"relative change, {share:g} apart": k.relative_change(other, kernel), f"centred alignment, {share:g} apart": k.centred_alignment(kernel, other)}
+        values["distance matrix"] = k.distance_matrix(jnp.stack([kernel, *others]))
+        floors = {name: 1e-12 if "distance" in name else 1e-6 for name in values if "apart" in name}
+        return Numbers(values, KERNEL, floors=floors)
 
     yield Case(f"likeness of kernels, n = {n}", make, likeness)
-    flat = lambda: (jnp.ones((n, n)) + 1e-4 * _kernel(n, 1)[0], _kernel(n, 1, 10)[1])
+    flat = lambda: (jnp.ones((n, n)) + 1e-4 * _kernel(n, 1)[0] + 1e-3 * jnp.eye(n), _kernel(n, 1, 10)[1])
     yield Case(f"kernel of nearly equal entries, n = {n}", flat, lambda a: Numbers({"centred target alignment": k.centred_target_alignment(*a), "effective rank": k.effective_rank(a[0]), "entropy": k.entropy(a[0])}, KERNEL))
 
 

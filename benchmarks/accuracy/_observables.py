@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -10,7 +11,7 @@ import optax
 
 import jaxsolve as js
 
-from ._case import Case, KERNEL, Numbers
+from ._case import Case, centred_rounding, CHANGES, KERNEL, Numbers
 from ._kernels import digits
 
 
@@ -26,11 +27,17 @@ def _problem(n: int, width: int, rule: Any, *, phi: str = "tanh", task: str = "p
     return js.Problem(net, *data.train, test=data.test, **options)
 
 
+def _numbers(run: Any, watched: Any, problem: js.Problem) -> Numbers:
+    outputs = ("outputs", "test_outputs")
+    floors = CHANGES if problem.initial is None else CHANGES | dict.fromkeys(outputs, centred_rounding(problem))
+    return Numbers({one.name: run[one.name] for one in watched}, KERNEL, floors=floors)
+
+
 def _observed(small: bool) -> Iterator[Case]:
-    n, width = (20, 16) if small else (400, 1024)
+    n, width = (20, 16) if small else (200, 256)
     o = js.observe
     every = [o.loss(), o.outputs(), o.accuracy(), o.test_loss(), o.test_outputs(), o.test_accuracy(), o.kernel_change(), o.kernel_distance(), o.kernel_centred_distance(),
-        o.test_kernel_change(), o.test_kernel_distance(), o.weight_change(), o.weight_distances(), o.parameter_distance(), o.output_change(), o.test_output_change(), o.hamming_distance(),
+        o.test_kernel_change(), o.test_kernel_distance(), o.weight_change(), o.weight_distances(), o.parameter_distance(), o.output_change(), o.test_output_change(),
         o.kernel(), o.test_kernel(), o.cross_kernel(), o.hidden_kernel(1), o.hidden_cross_kernel(1), o.kernel_norm(), o.kernel_trace(), o.kernel_alignment(), o.kernel_centred_alignment(),
         o.kernel_spectrum(), o.kernel_effective_rank(), o.kernel_entropy(), o.kernel_participation_ratio(), o.kernel_target_power(), o.weight_norms(), o.preactivation_velocity(),
         o.feature_kernel(1), o.gradient_kernel(1), o.preactivation_quantiles(1), o.sharpness(), o.stability(0.1)]
@@ -43,7 +50,7 @@ def _observed(small: bool) -> Iterator[Case]:
         def way(problem: js.Problem, alpha: float = alpha) -> Numbers:
             watched = [one for one in every if alpha == 1 or one.name not in ("sharpness", "stability")]
             run = js.solve(problem, js.Descent(optax.sgd(0.05)), jnp.asarray([0.0, 0.5, 1.0]), observe=watched)
-            return Numbers({one.name: run[one.name] for one in watched}, KERNEL)
+            return _numbers(run, watched, problem)
 
         yield Case(f"20 steps of descent, {name}, n = {n}, width {width}", make, way)
     for name, phi, depth, task, watched in (("relu", "relu", 1, "parity", relu), ("linear", "linear", 1, "parity", linear), ("ten classes", "tanh", 1, "classes", classes)):
@@ -51,7 +58,7 @@ def _observed(small: bool) -> Iterator[Case]:
 
         def one(problem: js.Problem, watched: Any = watched) -> Numbers:
             run = js.solve(problem, js.Descent(optax.sgd(0.05)), jnp.asarray([0.0, 0.5, 1.0]), observe=watched)
-            return Numbers({one.name: run[one.name] for one in watched}, KERNEL)
+            return _numbers(run, watched, problem)
 
         yield Case(f"20 steps of descent, {name}, width {width}", make, one)
 
@@ -81,7 +88,12 @@ def _diagnosed(small: bool) -> Iterator[Case]:
 
     def check(a: Any) -> Numbers:
         x, y = a
-        make_net = lambda width, key: js.nets.MLP(64, width, 2, 1, "tanh", scaling=js.nets.Scaling.mup(), key=key, dtype=x.dtype)
+
+        def make_net(width: int, key: Any) -> Any:
+            with jax.enable_x64(True):  # other precisions draw other numbers
+                net = js.nets.MLP(64, width, 2, 1, "tanh", scaling=js.nets.Scaling.mup(), key=key, dtype=jnp.float64)
+                return jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, x.dtype), net)
+
         found = js.coordinate_check(make_net, (16, 32, 64) if small else (64, 256, 1024), x, y, optimizer=optax.sgd(0.1), seeds=2, key=jr.key(3))
         slopes = lambda of: np.asarray([slope.value for slope in of])
         return Numbers({"exponents of sizes": slopes(found.size_slopes), "exponents of changes": slopes(found.change_slopes)}, KERNEL)

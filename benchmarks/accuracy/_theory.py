@@ -10,7 +10,7 @@ import numpy as np
 
 import jaxsolve as js
 
-from ._case import Case, CLOSED, Numbers
+from ._case import Case, centred_rounding, CHANGES, CLOSED, Numbers
 
 
 TIMES = (0.0, 1e-3, 0.1, 1.0, 3.0, 10.0, 30.0, 100.0, 1e4, 1e8, np.inf)
@@ -62,11 +62,14 @@ def _forms(small: bool) -> Iterator[Case]:
 
 def _form(what: str, form: Any, make: Callable[[], js.Problem], times: Sequence[float] = TIMES) -> Case:
     def way(problem: js.Problem) -> Numbers:
-        watched = [js.observe.weight_norms(), *WATCHED] if js.Quantity.PARAMS in form.provides else list(WATCHED)
+        # The kernel of 50 layers takes a minute to compile.
+        watched = [js.observe.outputs()] if len(jax.tree.leaves(problem.params)) == 50 else list(WATCHED)
+        watched += [js.observe.weight_norms()] if js.Quantity.PARAMS in form.provides else []
         run = js.solve(problem, form, jnp.asarray(times), observe=watched)
         # Outputs that are centred start at 0; changes are relative numbers already.
         each = ("kernel_norm", "weight_norms") if problem.initial is not None else ("outputs", "kernel_norm", "weight_norms")
-        return Numbers({one.name: run[one.name] for one in watched}, CLOSED, each=each)
+        floors = CHANGES if problem.initial is None else CHANGES | {"outputs": centred_rounding(problem)}
+        return Numbers({one.name: run[one.name] for one in watched}, CLOSED, each=each, floors=floors)
 
     return Case(what, make, way, rounded=False)
 
@@ -151,11 +154,12 @@ def _predictions(small: bool) -> Iterator[Case]:
         *((f"DeepPotential, depth {depth}", lambda b, depth=depth: th.DeepPotential(1e-3 * b, depth)) for depth in (1, 3, 50)),
     ):
         yield one(f"implicit_bias, {name}, {of}", fit, lambda a, potential=potential: {"beta": th.implicit_bias(potential(a[2]), a[0], a[1])})
-        points = lambda: jnp.geomspace(1e-6, 1e3, 10)[:, None] * jr.normal(jr.key(2), (columns,)) / columns**0.5
-        def values(b: Any, potential: Any = potential) -> dict[str, Any]:
-            found = potential(b[6])
-            maps = jax.vmap(found.mirror_map)(b)
-            return {"value": jax.vmap(found.value)(b), "mirror map": maps, "inverse of the mirror map": jax.vmap(found.inverse_mirror_map)(maps)}
+        points = lambda: tuple(jr.normal(jr.key(k), (columns,)) / columns**0.5 for k in (2, 3)) + (jnp.geomspace(1e-6, 1e3, 10)[:, None], jnp.geomspace(1e-6, 1.0, 10)[:, None])
+
+        def values(a: Any, potential: Any = potential) -> dict[str, Any]:
+            found = potential(a[0])
+            beta = a[2] * a[1]
+            return {"value": jax.vmap(found.value)(beta), "mirror map": jax.vmap(found.mirror_map)(beta), "inverse of the mirror map": jax.vmap(found.inverse_mirror_map)(a[3] * a[1])}
         yield one(f"{name}, d = {columns}", points, values, each=True)
     for delta in (np.inf, 1e6, 1.0, 0.0, -1.0, -1e6, -np.inf):
         yield one(f"single_neuron_limit, delta {delta:g}", lambda: (jr.normal(jr.key(0), (columns,)), jr.normal(jr.key(2), (columns,))), lambda a, delta=delta: {"beta": th.single_neuron_limit(a[0], 3.0, a[1], delta)})
@@ -164,8 +168,9 @@ def _predictions(small: bool) -> Iterator[Case]:
         net = lambda rule=rule: _gaussian(js.nets.MLP(d, width // 8, 3, 1, "tanh", scaling=rule, key=jr.key(0)), n // 5, d)
         yield one(f"laziness, {name}, width {width // 8}", net, lambda p: dict(th.laziness(p)._asdict()))
         two = lambda rule=rule: _gaussian(js.nets.MLP(d, width, 1, 1, "relu", scaling=rule, key=jr.key(0)), n, d)
-        yield one(f"curvature_ratio, {name}, width {width // 8}", net, lambda p: {"ratio": th.curvature_ratio(p)})
-        yield one(f"neurons, {name}, width {width}", two, lambda p: (lambda s, f: {"delta": s.delta, "radius": s.radius, "beta": s.beta, "forces": f, "radius rate": s.radius_rate(f), "direction rate": s.direction_rate(f)})(th.neurons(p.net), th.neuron_forces(p)))
+        few = lambda rule=rule: _gaussian(js.nets.MLP(4, 16, 2, 1, "tanh", scaling=rule, key=jr.key(0)), 5, 4)  # a column per weight
+        yield one(f"curvature_ratio, {name}, width 16", few, lambda p: {"ratio": th.curvature_ratio(p)})
+        yield Case(f"neurons, {name}, width {width}", two, _neurons)
         line = lambda rule=rule: _line(n, d, width, rule, {})
         yield one(f"mechanisms, {name}, width {width}", line, lambda p: (lambda m: {"alignment": m.alignment, "rescaling": m.rescaling, "turn": m.turn, "zeta": jnp.stack([m.zeta_start, m.zeta_end])})(th.mechanisms(th.TwoLayerLine().reduce(p))))
     for size in (1e-6, 1.0, 1e3):
@@ -191,6 +196,18 @@ def _predictions(small: bool) -> Iterator[Case]:
             lambda a: (lambda m: {"kernel": m.kernel_matrix(), "plain kernel": m.plain_kernel_matrix(), "hidden kernel": m.hidden_kernel(1)})(th.BalancedModes.from_map(a[0], a[1])))
     yield one(f"start_overlaps, width {width}", lambda: jnp.zeros(()), lambda _: dict(th.start_overlaps(width, sigma_u=1e-3, sigma_w=1.0)._asdict()))
     yield one("early_overlaps", lambda: jr.normal(jr.key(0), (5,)), lambda a: {f"t = {t:g}": th.early_overlaps(a, t, s=1.0, a=0.9, b=1.0) for t in (1e-3, 1.0, 10.0)})
+
+
+def _neurons(problem: js.Problem) -> Numbers:
+    state, forces = js.theory.neurons(problem.net), js.theory.neuron_forces(problem)
+    values = {"delta": state.delta, "radius": state.radius, "beta": state.beta, "forces": forces}
+    values |= {"radius rate": state.radius_rate(forces), "direction rate": state.direction_rate(forces)}
+    # By the docs chance decides of a sample at a kink: it may be there or not.
+    slopes = problem.loss.gradient(problem.outputs(problem.params), problem.y)
+    scaling = problem.net.scaling
+    one = scaling.gamma * scaling.multiplier[0] * scaling.multiplier[1] * jnp.max(jnp.abs(slopes * problem.x))
+    turn = one * jnp.max(jnp.abs(problem.net.weights[1])) / jnp.min(state.radius)
+    return Numbers(values, CLOSED, floors={"forces": float(one), "direction rate": float(2 * turn)})
 
 
 def _gaussian(net: Any, n: int, d: int) -> js.Problem:
