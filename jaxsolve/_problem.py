@@ -28,8 +28,9 @@ class Problem(eqx.Module):
         y: training targets, shape (n, c), or whatever the loss accepts (labels, one column).
         test: (x, y) of the test set, or None.
         loss: a loss, or a function of one sample's output and target.
-        centered: whether to train f(w) - f(w_0) instead of f(w). The difference is known up to some eps |f(w_0)|: with
-            `Scaling.lazy(1e4)` to three digits in float32. A warning says where that is more than |y|/1000.
+        centered: whether to train f(w) - f(w_0) instead of f(w). Its rounding is eps |f(w_0)|, and what moves the
+            weights was seen to err by up to 100 times that: in float32 by 1e-2 |y| with `Scaling.lazy(1e3)`. Beyond,
+            a warning says so; under a kernel that does not move, f - f_0 starts from exactly 0.
         state: of a network made by `eqx.nn.make_with_state`, None for all others. Such a network is called as
             `net(x, state) -> (out, state)` under `jax.vmap(..., axis_name="batch")`. With batch normalisation the
             outputs, for any inputs, use the statistics of the whole training set at the current parameters: one pass
@@ -259,11 +260,12 @@ def _warn_of_cancellation(initial: Array, y: Array) -> None:
     if known is None or targets is None:
         return
     lost, size = float(np.finfo(known.dtype).eps) * np.max(np.abs(known)), np.max(np.abs(targets))
-    if lost > size / 1000 > 0:
+    if lost > size / 1e4 > 0:
         warnings.warn(
             f"centered: f - f_0 is the difference of outputs of size {np.max(np.abs(known)):.2g}, which {known.dtype} "
-            f"rounds by about {lost:.1g}, for targets of size {size:.2g}. Take float64 "
-            "(jax.config.update('jax_enable_x64', True)), a smaller output scale, or a start of outputs 0 (nets.Mirrored)",
+            f"rounds by about {lost:.1g}, for targets of size {size:.2g}; flows and descent may err by 100 times that. "
+            "Take float64 (jax.config.update('jax_enable_x64', True)), a smaller output scale, or a kernel that does "
+            "not move (js.FrozenKernel, js.InfiniteWidth)",
             stacklevel=5,  # two of Equinox's functions call the one that calls this
         )
 

@@ -35,46 +35,80 @@ def digits(n: int, m: int = 0, *, task: str = "parity") -> tuple[Any, ...]:
 def _empirical(small: bool) -> Iterator[Case]:
     n, width = (20, 32) if small else (1000, 1024)
     ntk, key = js.nets.Scaling.ntk(), jr.key(0)
-    mlp = lambda phi, depth, h, out=1, rule=ntk: lambda: (js.nets.MLP(64, h, depth, out, phi, bias=True, scaling=rule, key=key), digits(n)[0])
+    mlp = lambda phi, depth, h, out=1, rule=ntk: (
+        lambda: (js.nets.MLP(64, h, depth, out, phi, bias=True, scaling=rule, key=key), digits(n)[0])
+    )
     dense = [(f"MLP {phi}, depth 3, width {width}", mlp(phi, 3, width)) for phi in ("relu", "tanh", "gelu")]
-    dense += [(f"MLP {phi}, depth 50, width {width // 8}", mlp(phi, 50, width // 8)) for phi in ("relu", "tanh")]
-    dense += [(f"MLP relu, ten outputs, width {width // 4}", lambda: (js.nets.MLP(64, width // 4, 2, 10, "relu", scaling=ntk, key=key), digits(n // 5)[0]))]
-    dense += [(f"MLP tanh, {name}, width {width}", mlp("tanh", 2, width, rule=rule)) for name, rule in (("muP", js.nets.Scaling.mup()), ("lazy", js.nets.Scaling.lazy(1e6)))]
-    dense += [(f"TwoLayerLinear, width {4 * width}", lambda: (js.nets.TwoLayerLinear(64, 4 * width, scaling=ntk, key=key), digits(n)[0]))]
+    dense += [(f"MLP tanh, depth 50, width {width // 8}", mlp("tanh", 50, width // 8))]
+    dense += [
+        (
+            f"MLP relu, ten outputs, width {width // 4}",
+            lambda: (js.nets.MLP(64, width // 4, 2, 10, "relu", scaling=ntk, key=key), digits(n // 5)[0]),
+        )
+    ]
+    dense += [
+        (f"MLP tanh, {name}, width {width}", mlp("tanh", 2, width, rule=rule))
+        for name, rule in (("muP", js.nets.Scaling.mup()), ("lazy", js.nets.Scaling.lazy(1e6)))
+    ]
+    dense += [
+        (
+            f"TwoLayerLinear, width {4 * width}",
+            lambda: (js.nets.TwoLayerLinear(64, 4 * width, scaling=ntk, key=key), digits(n)[0]),
+        )
+    ]
     for name, make in dense:
         yield Case(f"kernels.empirical, {name}", make, lambda a: Numbers({"ntk": js.kernels.empirical(*a).ntk}, KERNEL))
-    way = lambda a: Numbers({"trace": js.kernels.empirical(*a, trace=True).ntk, "diagonal": js.kernels.empirical(*a, diagonal=True).ntk}, KERNEL)
+    way = lambda a: Numbers(
+        {"trace": js.kernels.empirical(*a, trace=True).ntk, "diagonal": js.kernels.empirical(*a, diagonal=True).ntk},
+        KERNEL,
+    )
     yield Case(f"kernels.empirical, {dense[0][0]}", dense[0][1], way)
-    layers = lambda a: Numbers({f"layer {i}": k for i, k in enumerate(jax.tree.leaves(js.kernels.empirical(*a, by_layer=True).ntk))}, KERNEL)
+    layers = lambda a: Numbers(
+        {f"layer {i}": k for i, k in enumerate(jax.tree.leaves(js.kernels.empirical(*a, by_layer=True).ntk))}, KERNEL
+    )
     yield Case(f"kernels.empirical by layer, {dense[0][0]}", dense[0][1], layers)
     images = lambda: digits(10 if small else 100)[0].reshape(-1, 1, 8, 8)
     conv = lambda: (js.nets.ConvNet((1, 8, 8), 4 if small else 32, 3, scaling=ntk, key=key), images())
     yield Case("kernels.empirical, ConvNet", conv, lambda a: Numbers({"ntk": js.kernels.empirical(*a).ntk}, KERNEL))
     tokens = lambda: js.data.modular_addition(7, 20, key=jr.key(1)).x
     attend = lambda: (js.nets.Transformer((3, 8), 16 if small else 128, 7, scaling=ntk, key=key), tokens())
-    yield Case("kernels.empirical, Transformer", attend, lambda a: Numbers({"ntk": js.kernels.empirical(*a).ntk}, KERNEL))
+    yield Case(
+        "kernels.empirical, Transformer", attend, lambda a: Numbers({"ntk": js.kernels.empirical(*a).ntk}, KERNEL)
+    )
 
     def table() -> Any:
         weights = {"table": jr.normal(key, (50, width)), "last": jr.normal(key, (3, width)) / width**0.5}
         return weights, jr.randint(jr.key(1), (n // 4, 8), 0, 50)
 
     look = lambda p, x: p["last"] @ jnp.tanh(jnp.sum(p["table"][x], axis=0))
-    yield Case("kernels.empirical, look-ups", table, lambda a: Numbers({"ntk": js.kernels.empirical(js.nets.Function(look, a[0]), a[1]).ntk}, KERNEL))
+    yield Case(
+        "kernels.empirical, look-ups",
+        table,
+        lambda a: Numbers({"ntk": js.kernels.empirical(js.nets.Function(look, a[0]), a[1]).ntk}, KERNEL),
+    )
 
 
 def _infinite(small: bool) -> Iterator[Case]:
     n, key = 20 if small else 1000, jr.key(0)
-    alike = lambda: (lambda x: jnp.concatenate([x, x, -x, (1 + 1e-5) * x, x + 1e-4 * jr.normal(key, x.shape)]))(digits(n // 5)[0])
-    for phi in ("relu", "leaky_relu", "erf", "tanh", "gelu", "sigmoid", "linear"):
+    alike = lambda: (lambda x: jnp.concatenate([x, x, -x, (1 + 1e-5) * x, x + 1e-4 * jr.normal(key, x.shape)]))(
+        digits(n // 5)[0]
+    )
+    for phi in ("relu", "erf", "tanh", "gelu"):
         for depth in (1, 3, 50):
             for name, inputs in (("digits", lambda: digits(n)[0]), ("inputs close to one another", alike)):
-                if depth == 50 and name != "digits":
+                if depth == 50 and (name != "digits" or phi not in ("relu", "erf")):
                     continue
-                make = lambda phi=phi, depth=depth, inputs=inputs: (js.nets.MLP(64, 8, depth, 1, phi, bias=True, scaling=js.nets.Scaling.ntk(sigma=1.4), key=key), inputs())
+                make = lambda phi=phi, depth=depth, inputs=inputs: (
+                    js.nets.MLP(64, 8, depth, 1, phi, bias=True, scaling=js.nets.Scaling.ntk(sigma=1.4), key=key),
+                    inputs(),
+                )
                 way = lambda a: (lambda k: Numbers({"ntk": k.ntk, "nngp": k.nngp}, KERNEL))(js.kernels.infinite(*a))
                 yield Case(f"kernels.infinite, {phi}, depth {depth}, {name}, n = {n}", make, way)
     size = 5 if small else 40
-    conv = lambda: (js.nets.ConvNet((1, 8, 8), 4, 1, scaling=js.nets.Scaling.ntk(), key=key), digits(size)[0].reshape(-1, 1, 8, 8))
+    conv = lambda: (
+        js.nets.ConvNet((1, 8, 8), 4, 1, scaling=js.nets.Scaling.ntk(), key=key),
+        digits(size)[0].reshape(-1, 1, 8, 8),
+    )
     yield Case("kernels.infinite, ConvNet", conv, lambda a: Numbers({"ntk": js.kernels.infinite(*a).ntk}, KERNEL))
 
 
@@ -103,6 +137,7 @@ def _moved(small: bool) -> Iterator[Case]:
     )
     for name, make in sources:
         for ridge in (0.0, 1e-3):
+
             def flow(a: Any, ridge: float = ridge) -> Numbers:
                 found = js.kernels.linearized(a[0], a[1], ridge=ridge)
                 at = lambda t: jnp.asarray(t, a[0].dtype)
@@ -121,18 +156,35 @@ def _moved(small: bool) -> Iterator[Case]:
         def ensemble(a: Any) -> Numbers:
             found = js.kernels.linearized_ensemble(a[0], a[0], a[1])
             each = [found.outputs(jnp.asarray(t, a[0].dtype)) for t in TIMES]
-            return Numbers({"mean": jnp.stack([one.mean for one in each]), "covariance": jnp.stack([one.covariance for one in each])}, KERNEL)
+            return Numbers(
+                {
+                    "mean": jnp.stack([one.mean for one in each]),
+                    "covariance": jnp.stack([one.covariance for one in each]),
+                },
+                KERNEL,
+            )
 
         if "classes" not in name:
             yield Case(f"kernels.linearized_ensemble, {name}, t = 1 to inf", make, ensemble)
 
         def features(a: Any) -> Numbers:
             found = js.kernels.features(a[0], a[2])
-            return Numbers({"train": found.train[:, 0] @ found.train[:, 0].T, "others": found.others[:, 0] @ found.train[:, 0].T}, KERNEL)
+            return Numbers(
+                {"train": found.train[:, 0] @ found.train[:, 0].T, "others": found.others[:, 0] @ found.train[:, 0].T},
+                KERNEL,
+            )
 
         yield Case(f"kernels.features, {name}", make, features)
-    path = lambda: (jnp.linspace(0, 100.0, 20), jnp.stack([(1 + 0.02 * k) * _kernel(n // 4, m)[0] for k in range(20)]), _kernel(n // 4, m)[1])
-    yield Case(f"kernels.along_path, digits, n = {n // 4}", path, lambda a: Numbers({"outputs": js.kernels.along_path(*a).outputs}, KERNEL))
+    path = lambda: (
+        jnp.linspace(0, 100.0, 20),
+        jnp.stack([(1 + 0.02 * k) * _kernel(n // 4, m)[0] for k in range(20)]),
+        _kernel(n // 4, m)[1],
+    )
+    yield Case(
+        f"kernels.along_path, digits, n = {n // 4}",
+        path,
+        lambda a: Numbers({"outputs": js.kernels.along_path(*a).outputs}, KERNEL),
+    )
 
 
 def _numbers(small: bool) -> Iterator[Case]:
@@ -146,7 +198,13 @@ def _numbers(small: bool) -> Iterator[Case]:
     def spectra(a: Any) -> Numbers:
         kernel, y, _ = a
         power = k.target_power(kernel, y)
-        values = {"spectrum": k.spectrum(kernel), "trace": k.trace(kernel), "effective rank": k.effective_rank(kernel), "entropy": k.entropy(kernel), "participation ratio": k.participation_ratio(kernel)}
+        values = {
+            "spectrum": k.spectrum(kernel),
+            "trace": k.trace(kernel),
+            "effective rank": k.effective_rank(kernel),
+            "entropy": k.entropy(kernel),
+            "participation ratio": k.participation_ratio(kernel),
+        }
         values |= {f"target power: {name}": value for name, value in power._asdict().items()}
         return Numbers(values, KERNEL)
 
@@ -155,16 +213,36 @@ def _numbers(small: bool) -> Iterator[Case]:
     def likeness(a: Any) -> Numbers:
         kernel, y, others = a
         labels = jnp.argmax(y, axis=1)
-        values = {"target alignment": k.target_alignment(kernel, y), "centred target alignment": k.centred_target_alignment(kernel, y), "class kernel": k.class_kernel(kernel, labels, 10)}
+        values = {
+            "target alignment": k.target_alignment(kernel, y),
+            "centred target alignment": k.centred_target_alignment(kernel, y),
+            "class kernel": k.class_kernel(kernel, labels, 10),
+        }
         for share, other in zip(SHARES, others, strict=True):
-            values |= {f"distance, {share:g} apart": k.distance(kernel, other), f"centred distance, {share:g} apart": k.centred_distance(kernel, other), f"relative change, {share:g} apart": k.relative_change(other, kernel), f"centred alignment, {share:g} apart": k.centred_alignment(kernel, other)}
+            values |= {
+                f"distance, {share:g} apart": k.distance(kernel, other),
+                f"centred distance, {share:g} apart": k.centred_distance(kernel, other),
+                f"relative change, {share:g} apart": k.relative_change(other, kernel),
+                f"centred alignment, {share:g} apart": k.centred_alignment(kernel, other),
+            }
         values["distance matrix"] = k.distance_matrix(jnp.stack([kernel, *others]))
         floors = {name: 1e-12 if "distance" in name else 1e-6 for name in values if "apart" in name}
         return Numbers(values, KERNEL, floors=floors)
 
     yield Case(f"likeness of kernels, n = {n}", make, likeness)
     flat = lambda: (jnp.ones((n, n)) + 1e-4 * _kernel(n, 1)[0] + 1e-3 * jnp.eye(n), _kernel(n, 1, 10)[1])
-    yield Case(f"kernel of nearly equal entries, n = {n}", flat, lambda a: Numbers({"centred target alignment": k.centred_target_alignment(*a), "effective rank": k.effective_rank(a[0]), "entropy": k.entropy(a[0])}, KERNEL))
+    yield Case(
+        f"kernel of nearly equal entries, n = {n}",
+        flat,
+        lambda a: Numbers(
+            {
+                "centred target alignment": k.centred_target_alignment(*a),
+                "effective rank": k.effective_rank(a[0]),
+                "entropy": k.entropy(a[0]),
+            },
+            KERNEL,
+        ),
+    )
 
 
 def _operators(small: bool) -> Iterator[Case]:
@@ -181,7 +259,16 @@ def _operators(small: bool) -> Iterator[Case]:
         operator = k.NTKOperator(net, x)
         pairs = k.top_eigenpairs(operator, 5, key=key)
         trace, norm = k.estimate_trace(operator, key=key), k.estimate_frobenius_norm(operator, key=key)
-        return Numbers({"product": operator.mv(v), "top eigenvalues": pairs.values, "estimate_trace": trace.value, "estimate_frobenius_norm": norm.value}, KERNEL, each=("top eigenvalues",))
+        return Numbers(
+            {
+                "product": operator.mv(v),
+                "top eigenvalues": pairs.values,
+                "estimate_trace": trace.value,
+                "estimate_frobenius_norm": norm.value,
+            },
+            KERNEL,
+            each=("top eigenvalues",),
+        )
 
     yield Case(f"NTKOperator, n = {n}", make, ntk)
 
@@ -195,7 +282,11 @@ def _operators(small: bool) -> Iterator[Case]:
         found = {}
         for name, operator in (("Hessian", full), ("Gauss-Newton", gauss)):
             pairs = k.top_eigenpairs(operator, 3, key=key)
-            found |= {f"{name} product": jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(operator.mv(v))]), f"{name} top eigenvalues": pairs.values, f"{name} trace": k.estimate_trace(operator, key=key).value}
+            found |= {
+                f"{name} product": jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(operator.mv(v))]),
+                f"{name} top eigenvalues": pairs.values,
+                f"{name} trace": k.estimate_trace(operator, key=key).value,
+            }
         return Numbers(found, KERNEL)
 
     yield Case(f"HessianOperator and GaussNewtonOperator, n = {n}", make, hessian)

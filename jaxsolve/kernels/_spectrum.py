@@ -135,9 +135,9 @@ def target_power(kernel: Kernel, y: Float[Array, "n out"]) -> TargetPower:
     return TargetPower(size * _without_rounding(values[::-1]), shares, jnp.cumsum(shares))
 
 
-# In float32 the small eigenvalues, of which there are many, and the vectors behind them would be rounding of the largest
-# one, though the matrix holds them better: they are found in float64. Derivatives, which JAX cannot take through a change
-# of its precision, stay in the matrix's own dtype.
+# In float32 the small eigenvalues, of which there are many, and the vectors behind them would be rounding of the
+# largest one, though the matrix holds them better: they are found in float64. Derivatives, which JAX cannot take
+# through a change of its precision, stay in the matrix's own dtype.
 @jax.custom_jvp
 def _eigenvalues(matrix: Float[Array, "size size"]) -> Float[Array, " size"]:
     with jax.enable_x64(True):

@@ -93,7 +93,7 @@ def classify_network(
     line_from = lambda product: ReducedLine(mean, product, gram(product), uu - vv, k, signed)
     timescale = line_from(product).timescale
     typical = line_from(jnp.minimum(product * jnp.asarray(QUARTERS), largest))
-    # |K_end - K_0|/K_0 from products that differ: of a wide network the kernels themselves differ by less than rounding.
+    # |K_end - K_0|/K_0 from products that differ: the kernels of a wide network differ by less than rounding.
     start, end = (typical.layer_product(t) for t in (0.0, jnp.inf))
     first, last = (safe_hypot(product, typical.root_pq) for product in (start, end))
     change = jnp.mean(jnp.abs((end - start) * (end + start)) / nonzero(first * (first + last)))
