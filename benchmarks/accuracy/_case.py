@@ -102,9 +102,11 @@ def compared(case: Case) -> list[Compared]:
     rows = []
     for name, value in found.values.items():
         each = found.each if isinstance(found.each, bool) else name in found.each
-        error = _error(value, right.values[name], each)
-        size = float(np.max(np.abs(right.values[name]), initial=0.0, where=np.isfinite(right.values[name])))
-        allowed = said + (found.floors.get(name, 0.0) / size if size else 0.0)
+        floor = found.floors.get(name, 0.0)
+        error = _error(value, right.values[name], each, floor)
+        known = np.isfinite(right.values[name])
+        size = max(float(np.max(np.abs(right.values[name]), initial=0.0, where=known)), floor)
+        allowed = said + (floor / size if size else 0.0)
         rows.append(Compared(name, error, allowed, "; ".join(trust + words), bool(words)))
     return rows
 
@@ -132,7 +134,7 @@ def _on_host(numbers: Numbers) -> Numbers:
     return numbers._replace(values=values, trust=None if numbers.trust is None else float(numbers.trust))
 
 
-def _error(found: Any, right: Any, each: bool) -> float:
+def _error(found: Any, right: Any, each: bool, floor: float) -> float:
     found, right = (np.asarray(value, np.float64) for value in (found, right))
     known = np.isfinite(right)
     if found.shape != right.shape or not np.array_equal(found[~known], right[~known], equal_nan=True):
@@ -140,6 +142,7 @@ def _error(found: Any, right: Any, each: bool) -> float:
     found, right = np.where(known, found, 0.0), np.where(known, right, 0.0)
     rows = (lambda a: a.reshape(len(a), -1)) if each else (lambda a: a.reshape(1, -1))
     off, size = (np.max(np.abs(rows(value)), axis=1) for value in (found - right, right))
+    size = np.maximum(size, floor)
     share = np.where(size > 0, off / np.where(size > 0, size, 1), np.where(off > 0, np.inf, 0))
     return float(np.max(share)) if np.all(np.isfinite(found)) else np.inf
 
