@@ -15,6 +15,9 @@ import jaxsolve as js
 CLOSED, KERNEL, FLOW = 1e-4, 1e-4, 1e-3
 """What is held to be said where nothing is: of closed forms and predictions, of kernels, of flows by default."""
 
+HALF_DIGIT = 0.5
+"""How far trust was seen to be too high, by docs/how-to-choose.md."""
+
 CHANGES = {
     f"{of}{kind}": size
     for of in ("kernel_", "test_kernel_", "kernel_centred_")
@@ -96,8 +99,10 @@ def compared(case: Case) -> list[Compared]:
     with jax.enable_x64(True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         right = _on_host(case.way(_cast(single, jnp.float64) if case.rounded else exact))
-    words = list(dict.fromkeys(f"warned: {_short(one.message)}" for one in caught))
-    said = found.bound if found.trust is None else 10.0**-found.trust
+    # NumPy's own, of overflows, say nothing of a number.
+    warned = (one.message for one in caught if one.category is UserWarning)
+    words = list(dict.fromkeys(f"warned: {_short(message)}" for message in warned))
+    said = found.bound if found.trust is None else 10.0 ** (HALF_DIGIT - found.trust)
     trust = [] if found.trust is None else [f"trust {found.trust:.1f}"]
     rows = []
     for name, value in found.values.items():

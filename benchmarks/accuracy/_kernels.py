@@ -62,7 +62,7 @@ def _empirical(small: bool) -> Iterator[Case]:
         {"trace": js.kernels.empirical(*a, trace=True).ntk, "diagonal": js.kernels.empirical(*a, diagonal=True).ntk},
         KERNEL,
     )
-    yield Case(f"kernels.empirical, {dense[0][0]}", dense[0][1], way)
+    yield Case(f"kernels.empirical, trace and diagonal, {dense[0][0]}", dense[0][1], way)
     layers = lambda a: Numbers(
         {f"layer {i}": k for i, k in enumerate(jax.tree.leaves(js.kernels.empirical(*a, by_layer=True).ntk))}, KERNEL
     )

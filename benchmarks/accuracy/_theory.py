@@ -54,7 +54,7 @@ def cases(*, small: bool) -> Iterator[Case]:
             way = lambda problem: Numbers(
                 {"half-loss times": js.theory.DeepBalanced().half_loss_times(problem)}, CLOSED
             )
-            yield Case(f"DeepBalanced, {layers} layers, start {strength:g}", make, way, rounded=False)
+            yield Case(f"DeepBalanced.half_loss_times, {layers} layers, start {strength:g}", make, way, rounded=False)
     for strength in (0.6, 1e-3):
         make = lambda strength=strength: _aligned(2, 4 if small else 32, strength, balanced=False)
         yield _form(f"DecoupledModes, start {strength:g}", js.theory.DecoupledModes(), make)
