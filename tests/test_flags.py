@@ -1,4 +1,4 @@
-"""JAX's flags are no inputs: a result has the same numbers under each of them, or one sentence says why there is none."""
+"""JAX's flags are no inputs: results have the same numbers under each, or one sentence says why there are none."""
 
 import contextlib
 import functools

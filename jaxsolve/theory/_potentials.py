@@ -219,6 +219,17 @@ class SingleNeuronPotential(AbstractRadialPotential):
         root = safe_sqrt(nonzero(high))
         return jnp.where(delta >= 0, twice / root, root / nonzero(r))
 
+    def inverse_mirror_map(self, dual: Float[Array, " d"]) -> Float[Array, " d"]:
+        # As that of all radial potentials, but of |full|^2 - 2 |delta| no more than its small terms: at a large
+        # delta < 0 it cancels, since |c|^2 - 2 |delta| is kappa_0 - |delta|.
+        tilt = self.tilt().astype(dual.dtype)
+        start = norm(self.beta_0).astype(dual.dtype)
+        delta, _, twice, _, high = self._sizes(start)
+        low = (twice * start) * (twice * start / nonzero(high))
+        full = dual + tilt
+        downstream = safe_sqrt(jnp.maximum(dual @ (dual + 2 * tilt) + low, 0)) / twice
+        return jnp.where(delta >= 0, self.compliance(norm(full)), downstream) * full
+
     def compliance(self, slope: Float[Array, ""]) -> Float[Array, ""]:
         delta, size, twice, _, _ = self._sizes(jnp.zeros_like(slope))
         least = safe_sqrt(2 * size)  # for delta < 0 the slope at beta = 0
