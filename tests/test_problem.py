@@ -1,3 +1,4 @@
+# long: one class, and all that it accepts and refuses
 from typing import Any
 
 import equinox as eqx
@@ -15,9 +16,7 @@ TANH = ACTIVATIONS["tanh"][1]
 
 
 def _numpy(net, params, x):
-    """
-
-    # long: one class, and all that it accepts and refusesf(params) by the plain loop."""
+    """f(params) by the plain loop."""
     moved = eqx.tree_at(lambda n: (n.weights, n.biases), net, (params.weights, params.biases))
     return np.stack([forward(moved, one, TANH) for one in np.asarray(x)])
 

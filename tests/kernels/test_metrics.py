@@ -1,3 +1,4 @@
+# long: the measures of kernels share their cases
 from typing import cast
 
 import jax
@@ -47,9 +48,7 @@ def test_range_of_the_distance(getkey):
 
 
 def test_tiny_distances_do_not_cancel(getkey):
-    """
-
-    # long: the measures of kernels share their casesAt K + s E the distance is s^2 (|E|^2/|K|^2 - <K, E>^2/|K|^4)/2, which 1 - cos would lose in rounding."""
+    """At K + s E the distance is s^2 (|E|^2/|K|^2 - <K, E>^2/|K|^4)/2, which 1 - cos would lose in rounding."""
     one, change = _kernels(getkey)
     s = 1e-6 if X64 else 1e-3
     k, e = _flat(one), _flat((one + s * change) - one) / s
