@@ -1,5 +1,7 @@
 """Reading concrete values for checks, and leaving traced ones alone."""
 
+import functools
+import os
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -50,12 +52,17 @@ def in_float32(dtypes: Iterable[Any]) -> str:
 
 
 def require_settings(tree: Any, name: str) -> None:
-    """Raises what JAX's settings do not let us compute with, before it fails in an operation that names neither.
+    """Raises for what JAX cannot compute with here, where it would say less, wait for ever or go on in other numbers.
 
     Raises:
         ValueError: an array is of float64, and JAX now computes in 32 bits.
-        RuntimeError: JAX is told to refuse numbers that come from Python.
+        RuntimeError: JAX is told to refuse numbers that come from Python; this process is a fork of one that used JAX.
     """
+    if _first_process() != os.getpid():
+        raise RuntimeError(
+            "this process was forked from one that has used JAX, whose threads it lacks, so it would wait for ever: "
+            "start it by multiprocessing.get_context('spawn')"
+        )
     config: Any = jax.config
     if config.jax_transfer_guard_host_to_device in ("disallow", "disallow_explicit"):
         raise RuntimeError(
@@ -69,6 +76,12 @@ def require_settings(tree: Any, name: str) -> None:
             f"{name} was made in float64, and JAX is set to 32 bits now: call jax.config.update('jax_enable_x64', "
             "True), or make it again"
         )
+
+
+@functools.cache
+def _first_process() -> int:
+    """The process that first computed something: one forked later inherits it."""
+    return os.getpid()
 
 
 _WIDE = (jnp.dtype("float64"), jnp.dtype("complex128"))

@@ -23,6 +23,7 @@ from ._dynamics import (
     resolve,
     View,
 )
+from ._finite import nonfinite_derivatives
 from ._flags import unwatched
 from ._known_answers import warn_of_wrong_version
 from ._march import last_state, march
@@ -91,9 +92,9 @@ def solve(
         NotApplicable: the closed form does not solve this problem.
         SolveError: the run failed and `throw` is true.
         MemoryError: the run does not fit into memory.
-        FloatingPointError: with `jax_debug_nans` (or `jax_debug_infs`), also if `throw` is false: at the parameters
-            that the run ends with, the network, its gradient or its test outputs hold NaN (an infinity). JAX says in
-            which operation.
+        FloatingPointError: with `jax_debug_nans` (or `jax_debug_infs`), where the network, its gradient or its test
+            outputs hold NaN (an infinity) at the last parameters; JAX says in which operation. With these flags a run
+            that diverged raises also if `throw` is false. What stands for no value in a trajectory is no fault.
 
     Example:
         >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -131,20 +132,26 @@ def solve(
                     ended = _march(problem, dynamics, times, observables, progress)
                 trajectory, code = ended if inside else jax.block_until_ready(ended)
             with watched() as any_flag:
-                if any_flag and concrete(code) is not None:
-                    _watch(problem, dynamics, trajectory)
-            if throw:
+                diverged = any_flag and _watch(problem, dynamics, trajectory, code)
+            if throw or diverged:
                 _raise_on_failure(problem, dynamics, trajectory, code)
         _warn(trajectory, code, times, marches=isinstance(dynamics, AbstractMarching))
     return trajectory
 
 
-def _watch(problem: Problem, dynamics: AbstractDynamics, trajectory: Trajectory) -> None:
-    """Computes the gradient at the last parameters, one operation at a time: JAX's flags say where it fails."""
+def _watch(problem: Problem, dynamics: AbstractDynamics, trajectory: Trajectory, code: Int[Array, ""]) -> bool:
+    """Computes what the network makes of the last parameters, one operation at a time: JAX's flags say where it fails.
+
+    Whether the run diverged all the same, as where a step beyond these parameters fails. Traced, neither is known.
+    """
+    number = concrete(code)
+    if number is None or number.ndim:
+        return False
     params = trajectory.final.params if Quantity.PARAMS in dynamics.provides else problem.params
     jax.grad(problem.objective)(params)
     if problem.x_test is not None:
         problem.test_outputs(params)
+    return RESULT_NAMES[int(number)] == "diverged"
 
 
 def check_applies(problem: Problem, dynamics: Any, throw: bool) -> None:
@@ -329,8 +336,11 @@ def _raise_on_failure(
     refused = RESULT_NAMES[int(number)] == "not_applicable" and hasattr(dynamics, "check")
     if isinstance(dynamics, AbstractRandomAccess) or refused:
         check_applies(problem, dynamics, throw=True)
+    found = ""
+    if RESULT_NAMES[int(number)] == "diverged" and int(trajectory.stats.steps) == 0 and problem.state is None:
+        found = nonfinite_derivatives(problem.net, problem.x).words()
     raise SolveError(
         f"{trajectory.dynamics} ended at t = {float(trajectory.t_end):.6g} after {int(trajectory.stats.steps)} "
         f"steps: {result_names(number)}. {RESULTS[trajectory.result]} (`throw=False` returns the trajectory up to "
-        "there.)"
+        f"there.){' Found at the start: ' if found else ''}{found}"
     )

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree, Shaped
 
-from .._checks import concrete, describe, in_float32, is_real, require_finite, require_settings
+from .._checks import concrete, describe, in_float32, is_real, require_finite
 from ..nets import AbstractNetwork, partition
 
 
@@ -33,7 +33,6 @@ def check_inputs(
 
 def check_network(net: Any) -> list[Any]:
     """The arrays that are trained. Raises TypeError for what is no network."""
-    require_settings(net, "this network")
     trained = [] if not callable(net) or isinstance(net, type) else jax.tree.leaves(partition(net)[0])
     if not trained:
         raise TypeError(f"net must be a network of js.nets or an Equinox module with arrays, got {describe(net)}")

@@ -100,6 +100,6 @@ def stax() -> Iterator[types.ModuleType]:
         NeuralTangentsUnavailable: it is missing or broken.
     """
     module = load().stax
-    allowed = jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"), jax.enable_checks(False)
-    with _old_ways(), allowed[0], allowed[1], allowed[2]:
-        yield module
+    with _old_ways(), jax.enable_checks(False):  # a derivative rule of its own takes another number of arguments
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            yield module
