@@ -11,8 +11,8 @@ class _Limit:
 
     def __init__(self):
         self.lock, self.inside = threading.Lock(), 0
-        self.libraries: Any = None  # that are loaded: to find them takes longer than a small run
-        self.held: Any = None
+        self.libraries: list[Any] = []  # that are loaded: to find them takes longer than a small run
+        self.before: list[int] = []
 
 
 _limit = _Limit()
@@ -31,8 +31,11 @@ def one_thread() -> Iterator[None]:
 
     with _limit.lock:
         if not _limit.inside:
-            _limit.libraries = _limit.libraries or ThreadpoolController()
-            _limit.held = _limit.libraries.limit(limits=1, user_api="blas")
+            found = _limit.libraries or ThreadpoolController().lib_controllers
+            _limit.libraries = [library for library in found if library.user_api == "blas"]
+            _limit.before = [library.num_threads for library in _limit.libraries]
+            for library in _limit.libraries:
+                _set(library, 1)
         _limit.inside += 1
     try:
         yield
@@ -40,4 +43,10 @@ def one_thread() -> Iterator[None]:
         with _limit.lock:
             _limit.inside -= 1
             if not _limit.inside:
-                _limit.held.restore_original_limits()
+                for library, threads in zip(_limit.libraries, _limit.before, strict=True):
+                    _set(library, threads)
+
+
+def _set(library: Any, threads: int) -> None:
+    # threadpoolctl leaves a library to the first thread that has limited it; here the last one out may be another.
+    getattr(library, "_real_set_num_threads", library.set_num_threads)(threads)

@@ -47,6 +47,9 @@ from jaxsolve._safe import safe_hypot
 # Which networks are called with a state shows only in what refuses them.
 from jaxsolve._state import takes_state
 
+# Threads of LAPACK, where several of Python's are inside at once.
+from jaxsolve._threads import one_thread
+
 # Errors of a command as exceptions: `main` turns them into words and an exit code.
 from jaxsolve.cli import _main as cli_main
 
@@ -252,6 +255,7 @@ __all__ = [
     "nearest_step",
     "no_modes",
     "one_number",
+    "one_thread",
     "optimiser_response",
     "over_seeds",
     "pack",
