@@ -111,7 +111,7 @@ def _overflows(problem: Problem, params: PyTree, when: str) -> str:
     )
 
 
-def _where(params: PyTree, bad: Bool[Array, "n leaves"]) -> str:
+def _where(params: PyTree, bad: Bool[Array | np.ndarray, "n leaves"]) -> str:
     """The samples and the parameters of what is true."""
     paths = (path for path, _ in jax.tree_util.tree_leaves_with_path(inside(params)))
     names = [jax.tree_util.keystr(path).lstrip(".") or "the parameters" for path in paths]
@@ -119,7 +119,7 @@ def _where(params: PyTree, bad: Bool[Array, "n leaves"]) -> str:
     return f"{_samples(np.any(bad, axis=1))}, in {_listed(wrong)}"
 
 
-def _samples(bad: Bool[Array, " n"]) -> str:
+def _samples(bad: Bool[Array | np.ndarray, " n"]) -> str:
     places = np.flatnonzero(bad)
     return f"{len(places)} of {len(bad)} samples ({_listed(list(map(str, places)))})"
 

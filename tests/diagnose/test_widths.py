@@ -56,7 +56,7 @@ def test_a_slope_without_an_error_is_said_to_be_open():
     assert check.change_slopes[-1].error == np.inf
     assert "give more seeds or widths" in check.verdicts[-1]
     assert "its entries keep their size" in check.verdicts[0]
-    assert "+- inf), unless the error hides that they do not: give more seeds or widths" in check.verdicts[0]
+    assert ", error unknown), unless the error hides that they do not: give more seeds or widths" in check.verdicts[0]
 
 
 def test_the_standard_scaling_fails_at_the_read_out():

@@ -172,13 +172,13 @@ TARGETS = 3 * jnp.sin(LEARN[:, :1])
 def _by_hand(f, params, steps=10):
     """What optax and jax.grad make of them, in plain loops."""
     optimizer = optax.sgd(0.1)
-    params = jax.tree.map(lambda leaf: jnp.asarray(leaf, LEARN.dtype), params)
-    state = optimizer.init(params)
+    values: Any = jax.tree.map(lambda leaf: jnp.asarray(leaf, LEARN.dtype), params)
+    state = optimizer.init(values)
     for _ in range(steps):
         loss = lambda p: jnp.mean((jax.vmap(lambda x: f(p, x))(LEARN) - TARGETS) ** 2) / 2
-        updates, state = optimizer.update(jax.grad(loss)(params), state)
-        params = optax.apply_updates(params, updates)
-    return params
+        updates, state = optimizer.update(jax.grad(loss)(values), state)
+        values = optax.apply_updates(values, updates)
+    return values
 
 
 @pytest.mark.parametrize("number", NUMBERS.values(), ids=NUMBERS)
@@ -192,7 +192,9 @@ def test_numbers_train_as_jax_grad_trains_them(number, weight):
     assert abs(float(jnp.ravel(found["scale"])[0]) - 1) > 0.05
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=eps(100))
-    assert kernels.empirical(net, LEARN, by_layer=True).layers.keys() == {"params['scale']", "params['w']"}
+    layers = kernels.empirical(net, LEARN, by_layer=True).layers
+    assert layers is not None
+    assert layers.keys() == {"params['scale']", "params['w']"}
 
 
 @pytest.mark.parametrize("number", [1, True, np.int64(1), np.ones((), bool), jnp.ones(2, int)])
