@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import jaxlib
+import jaxlib.version
 import numpy as np
 
 
@@ -58,8 +58,8 @@ def known_answers() -> list[KnownAnswer]:
 @functools.cache
 def warn_of_wrong_version() -> None:
     """Warns, once in a process, where the installed jaxlib is known to compute wrong numbers."""
-    if reason := WRONG_VERSIONS.get(jaxlib.__version__):
-        warnings.warn(f"jaxlib {jaxlib.__version__} is not to be trusted: {reason}; {ADVICE}", stacklevel=3)
+    if reason := WRONG_VERSIONS.get(jaxlib.version.__version__):
+        warnings.warn(f"jaxlib {jaxlib.version.__version__} is not to be trusted: {reason}; {ADVICE}", stacklevel=3)
 
 
 Answer = tuple[Any, np.ndarray]

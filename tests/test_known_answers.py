@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import jaxlib
+import jaxlib.version
 import numpy as np
 import pytest
 from packaging.requirements import Requirement
@@ -47,7 +47,7 @@ def test_wrong_versions_are_left_out():
 
 
 def test_a_wrong_version_is_named_once(monkeypatch, getkey):
-    monkeypatch.setattr(jaxlib, "__version__", "0.10.2")
+    monkeypatch.setattr(jaxlib.version, "__version__", "0.10.2")
     net = js.nets.TwoLayerLinear(2, 3, scaling=js.nets.Scaling.ntk(), key=getkey())
     known.warn_of_wrong_version.cache_clear()
     with pytest.warns(UserWarning, match=r"jaxlib 0\.10\.2 is not to be trusted: .*39103.*pip install"):

@@ -79,7 +79,7 @@ def place(problem: Problem, ts: Float[Array, "..."] | None, rtol: float | None) 
     if is_endless(ts):
         return in_shapes(lambda problem: _by_size(_sizes(problem)), problem)
     with _memory():
-        return _place(_fixed(problem), jax.lax.stop_gradient(ts), rtol)
+        return _place(_fixed(problem), jax.lax.stop_gradient(ts), rtol)  # pyright: ignore[reportArgumentType]
 
 
 def possible(problem: Problem, rtol: float | None) -> tuple[int, ...]:
@@ -104,7 +104,7 @@ def place_with_inertia(
     if is_endless(ts):
         return int(in_shapes(lambda problem: INTEGRATORS[_by_size(_sizes(problem))] is FunctionSpace, problem))
     with _memory():
-        return _place_with_inertia(_fixed(problem), *jax.lax.stop_gradient((tau, ts)), rtol)
+        return _place_with_inertia(_fixed(problem), *jax.lax.stop_gradient((tau, ts)), rtol)  # pyright: ignore[reportArgumentType]
 
 
 def is_endless(ts: Float[Array, "..."] | None) -> bool:

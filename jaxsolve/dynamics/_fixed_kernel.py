@@ -77,7 +77,7 @@ class AbstractFixedKernel(AbstractApproximation):
             return (KernelSolution(self),)
         flow: Any = GradientFlow() if self.flow is None else self.flow
         flows = flow.ways(problem) if isinstance(flow, AbstractChoice) else (flow,)
-        return tuple(KernelMarch(self, one) for one in flows)
+        return tuple(KernelMarch(self, one) for one in flows)  # pyright: ignore[reportArgumentType]
 
     def possible(self, problem: Problem) -> tuple[int, ...]:
         if (flow := self._choosing(problem)) is None:
@@ -89,7 +89,7 @@ class AbstractFixedKernel(AbstractApproximation):
             return 0
         if is_endless(ts):
             return in_shapes(lambda problem: flow.way(_model(problem, _inputs(self, problem))), problem)
-        return _way_in_function_space(self, flow, problem, ts)
+        return _way_in_function_space(self, flow, problem, ts)  # pyright: ignore[reportArgumentType]
 
     def _choosing(self, problem: Problem) -> AbstractChoice | None:
         """The flow in function space, if it has a choice."""

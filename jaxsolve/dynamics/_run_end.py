@@ -75,5 +75,5 @@ def _end(problem: Problem, dynamics: AbstractMarching, t: Float[Array, ""]) -> t
     """The parameters at the end, and whether the run failed."""
     fine = are_times(t[None], dynamics) & (t > 0)  # traced, it may be any number
     ts = jnp.where(fine, t, 0)[None].astype(problem.x.dtype)
-    run = march(problem, resolve(dynamics, problem, ts), ts)
+    run = march(problem, resolve(dynamics, problem, ts), ts)  # pyright: ignore[reportArgumentType]
     return run.view(problem, run.t_end, run.params).params, ~fine | (result_code(run.result) >= FIRST_FAILURE)

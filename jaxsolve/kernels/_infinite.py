@@ -225,7 +225,7 @@ def _apply(activation: Activation, kernel: Any) -> tuple[Any, Array | None]:
     def pair(covariance, i, j, samples):
         sides, rho = _sides(covariance, samples), _correlation(covariance, deviations[i], deviations[j], samples)
         if form is not None:
-            return form(*(jnp.expand_dims(deviations[k], side) for k, side in zip((i, j), sides, strict=True)), rho)
+            return form(*(jnp.expand_dims(deviations[k], side) for k, side in zip((i, j), sides, strict=True)), rho)  # pyright: ignore[reportCallIssue]
         return tuple(dual(*rows, rho, sides) for rows in zip(points[i], points[j], strict=True))
 
     nngp, slopes = pair(kernel.nngp, 0, 1, 2)
@@ -234,7 +234,7 @@ def _apply(activation: Activation, kernel: Any) -> tuple[Any, Array | None]:
     error = None
     if form is None:
         rho, sides = _correlation(kernel.nngp, *deviations, 2), _sides(kernel.nngp, 2)
-        error = doubt(activation, deviations, points, rho, sides, slopes=not jumps(activation))
+        error = doubt(activation, deviations, points, rho, sides, slopes=not jumps(activation))  # pyright: ignore[reportArgumentType]
     kernel = kernel.replace(nngp=nngp, ntk=kernel.ntk * slopes, cov1=cov1, cov2=cov2, is_gaussian=False)
     return kernel, error
 

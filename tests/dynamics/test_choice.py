@@ -172,7 +172,7 @@ def test_every_route_takes_the_same_integrator_to_the_same_numbers(dynamics, net
         assert batched(rates).stats.integrator.tolist() == names
         same(batched(rates)["loss"])
     together = jax.vmap(lambda rate: solve(make(rate), dynamics, T))(rates)
-    assert together.stats.integrator.tolist() == names
+    assert together.stats.integrator.tolist() == names  # pyright: ignore[reportAttributeAccessIssue]
     same(together["loss"])
 
     mixed = sweep(make, {"rate": rates}, dynamics, [T], progress=False)
@@ -242,7 +242,7 @@ def test_the_run_is_that_of_the_integrator():
     problem = _problem(n=100, net=_net(width=64))
     short = solve(problem, GradientFlow(), 3.0)
     assert short.stats.integrator == "Tsit5"
-    other = solve(problem, GradientFlow(GradientFlow().choose(problem).integrator), 3.0)
+    other = solve(problem, GradientFlow(GradientFlow().choose(problem).integrator), 3.0)  # pyright: ignore[reportAttributeAccessIssue]
     assert other.stats.integrator == "FunctionSpace"
     np.testing.assert_allclose(short["loss"], other["loss"], rtol=1e-4)
 
@@ -250,11 +250,11 @@ def test_the_run_is_that_of_the_integrator():
 def test_inertia():
     """A mode moves at the square root of its rate over tau, or at 1/tau: both are what an explicit method follows."""
     problem = _problem(n=200, net=_net(width=256, depth=2))
-    chosen = lambda tau, T: type(MomentumFlow(tau=tau).choose(problem, jnp.array([T])).integrator).__name__
+    chosen = lambda tau, T: type(MomentumFlow(tau=tau).choose(problem, jnp.array([T])).integrator).__name__  # pyright: ignore[reportAttributeAccessIssue]
     assert chosen(1.0, 30.0) == "Tsit5"
     assert chosen(1.0, 1e5) == "FunctionSpace"
     assert chosen(1e-6, 30.0) == "FunctionSpace"
-    assert type(MomentumFlow(mu=1.0).choose(problem, jnp.array([1e5])).integrator).__name__ == "Tsit5"
+    assert type(MomentumFlow(mu=1.0).choose(problem, jnp.array([1e5])).integrator).__name__ == "Tsit5"  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @pytest.mark.parametrize("ts", [[0.0, 1e4], [0.0, jnp.inf]])

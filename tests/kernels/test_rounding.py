@@ -38,8 +38,8 @@ def _line_kernel(points):
 def test_a_relu_network_learns_all_digits_in_single_precision():
     """From t = 1e4 on, what is left of 1,400 digits lies on eigenvalues below n eps times the largest."""
     digits, n = load_digits(), 1400
-    x = jnp.asarray(digits.data[:n] / 16, jnp.float32)
-    y = jnp.asarray(np.where(digits.target[:n] % 2, 1.0, -1.0)[:, None], jnp.float32)
+    x = jnp.asarray(digits.data[:n] / 16, jnp.float32)  # pyright: ignore[reportAttributeAccessIssue]
+    y = jnp.asarray(np.where(digits.target[:n] % 2, 1.0, -1.0)[:, None], jnp.float32)  # pyright: ignore[reportAttributeAccessIssue]
     scaling = js.nets.Scaling.ntk()
     net = js.nets.MLP(64, 256, 1, 1, "relu", scaling=scaling, key=jr.key(0), dtype=jnp.float32)
     ts = [1e4, 1e5, 1e6, np.inf]

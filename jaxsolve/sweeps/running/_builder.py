@@ -105,7 +105,7 @@ class Builder:
         if isinstance(self.dynamics, AbstractChoice):
             ways, self.possible = self.dynamics.ways(self.shape), self.dynamics.possible(self.shape)
             if self._way is None:
-                self._way = int(self.dynamics.way(self.shape)) if len(self.possible) > 1 else self.possible[0]
+                self._way = int(self.dynamics.way(self.shape)) if len(self.possible) > 1 else self.possible[0]  # pyright: ignore[reportArgumentType, reportGeneralTypeIssues]
         self.chosen = ways[self._way or 0]
         known = self.possible if group.way is None else (group.way,)
         self.name = " or ".join(dict.fromkeys(ways[way].name for way in known))
@@ -118,7 +118,7 @@ class Builder:
     def lane(self, leaves: Leaves) -> tuple[Problem, Any]:
         """The problem and the dynamics of these arrays: with a random key, one of the lane's own."""
         problem, given, index = self._given(leaves)
-        moves = given.ways(problem)[self._way] if isinstance(given, AbstractChoice) else given
+        moves = given.ways(problem)[self._way] if isinstance(given, AbstractChoice) else given  # pyright: ignore[reportArgumentType, reportCallIssue]
         return problem, moves if index is None else of_lane(moves, index)
 
     def way(self, leaves: Leaves, ts: Array) -> Array:
@@ -255,7 +255,7 @@ class Devices:
 def read_devices(devices: Any) -> Devices:
     """The devices to run on; None means all local ones, or the one that `jax.default_device` names."""
     if devices is None:
-        default = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
+        default = jax.config.jax_default_device
         return Devices([default] if isinstance(default, jax.Device) else jax.local_devices(backend=default))
     if not isinstance(devices, Sequence) or not all(isinstance(device, jax.Device) for device in devices):
         raise TypeError(f"devices must be a sequence such as jax.local_devices(), or None, got {describe(devices)}")

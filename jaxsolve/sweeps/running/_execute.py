@@ -185,7 +185,7 @@ def run_group(program: Program, stop: Callable[[], bool] = lambda: False) -> Ite
     waiting = Waiting(group.cells if runner.refills else {}, len(group.lanes))
     # A SimpleQueue may wait for ever when a signal comes at the end of a timeout (CPython 3.11).
     said: queue.Queue[Batch | BaseException | None] = queue.Queue()
-    x64 = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+    x64 = jax.config.jax_enable_x64
 
     def work() -> None:
         try:
