@@ -1,4 +1,8 @@
-"""`python -m benchmarks.page FILE.json [FILE.json ...]`: writes docs/performance.md, a column for each file."""
+"""`python -m benchmarks.page FILE.json [FILE.json ...]`: writes docs/performance.md, a column for each file.
+
+With runs of `precision` alone it writes docs/precision.md instead: accuracies are no timings, and have a page and
+files of their own.
+"""
 
 import argparse
 import ast
@@ -13,7 +17,8 @@ from ._said import BUSY
 
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "performance.md"
+PAGE, PRECISION = ROOT / "docs" / "performance.md", ROOT / "docs" / "precision.md"
+TIMED = tuple(name for name in NAMES if name != "precision")
 NOTHING = "–"  # noqa: RUF001
 SHOWN_BY_POWER = 1e4  # larger numbers are written as powers of ten, as are those below its inverse
 
@@ -29,6 +34,27 @@ It is empty for what says yes or no, and for some numbers of runs before 2026-11
 """
 
 
+OF_PRECISION = """\
+# What float32 gives
+
+`uv run python -m benchmarks precision --json FILE.json` computes what is here, and `uv run python -m benchmarks.page
+FILE.json` writes this page. **no** marks an error larger than what is said of it.
+
+"""
+
+
+def precision_page(runs: dict[str, dict[str, Any]]) -> str:
+    """The page of accuracies, in Markdown: of `python -m benchmarks precision --json`, by the name of each column."""
+    text = ast.get_docstring(ast.parse((ROOT / "benchmarks" / "precision.py").read_text("utf-8"))) or ""
+    made = {column: run["benchmarks"]["precision"] for column, run in runs.items()}
+    where = [
+        f"{column}: {run['machine']['device']}, JAX {run['machine']['versions']['jax']}, {made[column]['date']}, "
+        f"{'the quick part' if made[column]['quick'] else 'whole'}"
+        for column, run in runs.items()
+    ]
+    return OF_PRECISION + "\n\n".join([text, "; ".join(where) + ".", _rows(made)])
+
+
 def page(runs: dict[str, dict[str, Any]]) -> str:
     """The page, in Markdown.
 
@@ -36,7 +62,7 @@ def page(runs: dict[str, dict[str, Any]]) -> str:
         runs: what `python -m benchmarks --json` has kept, by the name that heads its column.
     """
     parts = [INTRODUCTION, _table(["", *runs], _machines(runs)), _warnings(runs)]
-    parts += [_benchmark(name, runs) for name in NAMES if any(name in run["benchmarks"] for run in runs.values())]
+    parts += [_benchmark(name, runs) for name in TIMED if any(name in run["benchmarks"] for run in runs.values())]
     return "\n".join(parts)
 
 
@@ -87,9 +113,9 @@ def _command(run: dict[str, Any]) -> str:
     """Those that measure the same."""
     done, said = run["benchmarks"], []
     for option in ("", " --quick"):
-        names = [name for name in NAMES if name in done and done[name]["quick"] == bool(option)]
+        names = [name for name in TIMED if name in done and done[name]["quick"] == bool(option)]
         if names:
-            named = "" if len(names) == len(NAMES) else f" {' '.join(names)}"
+            named = "" if len(names) == len(TIMED) else f" {' '.join(names)}"
             said.append(f"`uv run python -m benchmarks{named}{option}`")
     return ", ".join(said)
 
@@ -110,7 +136,7 @@ def _warnings(runs: dict[str, dict[str, Any]]) -> str:
         for what, names in (
             (f"Noisy{of}, as others used more than {BUSY:g} % of the cores, so trust ratios more than times", noisy),
             (f"Not run to its end{of}", [name for name, one in done.items() if one["failed"]]),
-            (f"Not run{of}", [name for name in NAMES if name not in done]),
+            (f"Not run{of}", [name for name in TIMED if name not in done]),
         ):
             said += [f"- {what}: {', '.join(names) or 'none'}."]
     return "\n".join([*said, ""])
@@ -120,6 +146,11 @@ def _benchmark(name: str, runs: dict[str, dict[str, Any]]) -> str:
     """Its table, with a column for each run that has made it."""
     text = ast.get_docstring(ast.parse((ROOT / "benchmarks" / f"{name}.py").read_text("utf-8"))) or ""
     made = {column: run["benchmarks"][name] for column, run in runs.items() if name in run["benchmarks"]}
+    return "\n".join([f"## {name}", "", " ".join(text.split("\n\n")[0].split()), "", _rows(made)])
+
+
+def _rows(made: dict[str, dict[str, Any]]) -> str:
+    """The table of one benchmark, by the name of each column."""
     found = {column: {row["what"]: row for row in one["rows"]} for column, one in made.items()}
     rows = []
     for what in dict.fromkeys(what for column in found.values() for what in column):
@@ -132,7 +163,7 @@ def _benchmark(name: str, runs: dict[str, dict[str, Any]]) -> str:
         numbers = [_number(row["measured"]) if row else NOTHING for row in of]
         rows.append([what, *numbers, goal, _joined(met) if goal else "", _joined(beside), _joined(notes)])
     head = ["what", *found, "goal", "met", "beside the best peer, or a reference", "this run"]
-    return "\n".join([f"## {name}", "", " ".join(text.split("\n\n")[0].split()), "", _table(head, rows)])
+    return _table(head, rows)
 
 
 def _beside(row: dict[str, Any]) -> str:
@@ -178,13 +209,20 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Writes docs/performance.md from what `python -m benchmarks --json FILE.json` has kept, a column for each file."""
+    """Writes docs/performance.md from what `python -m benchmarks --json FILE.json` has kept, a column for each file.
+
+    Of files that hold `precision` alone it writes docs/precision.md.
+    """
     parser = argparse.ArgumentParser(prog="python -m benchmarks.page", description=main.__doc__)
     parser.add_argument(
         "files", nargs="+", type=Path, metavar="FILE.json", help="of one machine each; its name heads it"
     )
     files = parser.parse_args(arguments).files
-    PAGE.write_text(page({file.stem: json.loads(file.read_text("utf-8")) for file in files}), encoding="utf-8")
+    runs = {file.stem: json.loads(file.read_text("utf-8")) for file in files}
+    if all(set(run["benchmarks"]) == {"precision"} for run in runs.values()):
+        PRECISION.write_text(precision_page(runs), encoding="utf-8")
+    else:
+        PAGE.write_text(page(runs), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,17 +1,28 @@
 """The loss landscape and the start."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
 from . import kernels, nets
 from ._both_ways import both_ways, shape_and_rule
-from ._checks import as_array, concrete, describe, in_float32, require_finite, require_flag, warn_of_rounded_products
+from ._checks import (
+    as_array,
+    concrete,
+    describe,
+    in_float32,
+    require_finite,
+    require_flag,
+    require_settings,
+    warn_of_rounded_products,
+)
 from ._hashable import hashable
 from ._known_answers import warn_of_wrong_version
 from ._state import FREEZE, takes_state
@@ -27,7 +38,9 @@ class Problem(eqx.Module):
         y: training targets, shape (n, c), or whatever the loss accepts (labels, one column).
         test: (x, y) of the test set, or None.
         loss: a loss, or a function of one sample's output and target.
-        centered: whether to train f(w) - f(w_0) instead of f(w).
+        centered: whether to train f(w) - f(w_0) instead of f(w). Its rounding is eps |f(w_0)|, and what moves the
+            weights was seen to err by up to 100 times that: in float32 by 1e-2 |y| with `Scaling.lazy(1e3)`. Beyond,
+            a warning says so; under a kernel that does not move, f - f_0 starts from exactly 0.
         state: of a network made by `eqx.nn.make_with_state`, None for all others. Such a network is called as
             `net(x, state) -> (out, state)` under `jax.vmap(..., axis_name="batch")`. With batch normalisation the
             outputs, for any inputs, use the statistics of the whole training set at the current parameters: one pass
@@ -83,6 +96,8 @@ class Problem(eqx.Module):
         warn_of_rounded_products(self.x.dtype, stacklevel=5)  # two of Equinox's functions call this one
         self.initial = self._forward(self.net) if centered else None
         self.initial_test = None if self.x_test is None or not centered else self._forward(self.net, self.x_test)
+        if self.initial is not None:
+            _warn_of_cancellation(self.initial, self.y)
 
     def _read(self, x: Any, y: Any, which: str) -> tuple[Array, Array]:
         leaves = jax.tree.leaves(self.params)
@@ -250,6 +265,22 @@ def _array(value: Any, name: str) -> Array:
     return array
 
 
+def _warn_of_cancellation(initial: Array, y: Array) -> None:
+    """Warns where the rounding of outputs at the start is seen beside the targets."""
+    known, targets = concrete(initial), concrete(y)
+    if known is None or targets is None:
+        return
+    lost, size = float(np.finfo(known.dtype).eps) * np.max(np.abs(known)), np.max(np.abs(targets))
+    if lost > size / 1e4 > 0:
+        warnings.warn(
+            f"centered: f - f_0 is the difference of outputs of size {np.max(np.abs(known)):.2g}, which {known.dtype} "
+            f"rounds by about {lost:.1g}, for targets of size {size:.2g}; flows and descent may err by 100 times that. "
+            "Take float64 (jax.config.update('jax_enable_x64', True)), a smaller output scale, or a kernel that does "
+            "not move (js.FrozenKernel, js.InfiniteWidth)",
+            stacklevel=5,  # two of Equinox's functions call the one that calls this
+        )
+
+
 def _require_exact(x: Any, dtype: Any, which: str) -> None:
     """Raises ValueError for an array of integers that a float of this dtype cannot hold."""
     if getattr(getattr(x, "dtype", None), "kind", None) not in ("i", "u"):
@@ -299,9 +330,10 @@ def read_pair(test: Any) -> tuple[Any, Any]:
 
 
 def require_problem(problem: Any) -> None:
-    """Raises TypeError for what is no problem."""
+    """Raises TypeError for what is no problem, ValueError for one of float64 where JAX is set to 32 bits now."""
     if not isinstance(problem, Problem):
         raise TypeError(f"problem must be a jaxsolve.Problem, got {describe(problem)}")
+    require_settings(problem, "this problem")
 
 
 def flat_rates(problem: Problem) -> Float[Array, " params"]:

@@ -12,16 +12,19 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ._both_ways import forward_mode
 from ._brief import brief_jit, raised_in_equinox, traced
-from ._checks import concrete, describe, require_flag
+from ._checks import concrete, describe, require_flag, require_settings
 from ._dynamics import (
     AbstractDynamics,
     AbstractMarching,
     AbstractRandomAccess,
     March,
     NotApplicable,
+    Quantity,
     resolve,
     View,
 )
+from ._finite import nonfinite_derivatives
+from ._flags import unwatched
 from ._march import is_brief, last_state, march
 from ._memory import memory_for
 from ._problem import Problem, require_problem
@@ -83,6 +86,9 @@ def solve(
         NotApplicable: the closed form does not solve this problem.
         SolveError: the run failed and `throw` is true.
         MemoryError: the run does not fit into memory.
+        FloatingPointError: with `jax_debug_nans` (or `jax_debug_infs`), where the network, its gradient or its test
+            outputs hold NaN (an infinity) at the last parameters; JAX says in which operation. With these flags a run
+            that diverged raises also if `throw` is false. What stands for no value in a trajectory is no fault.
 
     Example:
         >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -96,28 +102,47 @@ def solve(
     if not isinstance(dynamics, AbstractDynamics):
         raise TypeError(f"dynamics must be such as GradientFlow(), got {describe(dynamics)}")
     throw, progress = require_flag(throw, "throw"), None if progress is None else require_flag(progress, "progress")
-    times = read_times(ts, problem.x.dtype)
-    with forward_mode(GRADIENTS):
-        dynamics = resolve(dynamics, problem, times)
-    require_end(times, dynamics)
-    observables = check_observables(observe, dynamics)
-    for item in observables:
-        if item.require is not None:
-            item.require(problem)
-    if (until := getattr(dynamics, "until", None)) is not None:
-        fits(until, problem)
-    memory = memory_for("this run", "take fewer samples or times, or observables that need no kernel")
-    with memory, forward_mode(GRADIENTS):
-        if isinstance(dynamics, AbstractRandomAccess):
-            trajectory, code = _look_up(problem, dynamics, times, observables)
-        elif traced((problem, dynamics), times):
-            trajectory, code = _march_inside(problem, dynamics, times, observables)
-        else:
-            trajectory, code = _march(problem, dynamics, times, observables, progress)
-        if throw:
-            _raise_on_failure(problem, dynamics, trajectory, code)
-    _warn(trajectory, code, times, marches=isinstance(dynamics, AbstractMarching))
+    require_settings(dynamics, "this dynamics")
+    with unwatched() as watched:
+        times = read_times(ts, problem.x.dtype)
+        with forward_mode(GRADIENTS):
+            dynamics = resolve(dynamics, problem, times)
+        require_end(times, dynamics)
+        observables = check_observables(observe, dynamics)
+        for item in observables:
+            if item.require is not None:
+                item.require(problem)
+        if (until := getattr(dynamics, "until", None)) is not None:
+            fits(until, problem)
+        memory = memory_for("this run", "take fewer samples or times, or observables that need no kernel")
+        with memory, forward_mode(GRADIENTS):
+            if isinstance(dynamics, AbstractRandomAccess):
+                trajectory, code = _look_up(problem, dynamics, times, observables)
+            elif traced((problem, dynamics), times):
+                trajectory, code = _march_inside(problem, dynamics, times, observables)
+            else:
+                trajectory, code = _march(problem, dynamics, times, observables, progress)
+            with watched() as any_flag:
+                diverged = any_flag and _watch(problem, dynamics, trajectory, code)
+            if throw or diverged:
+                _raise_on_failure(problem, dynamics, trajectory, code)
+        _warn(trajectory, code, times, marches=isinstance(dynamics, AbstractMarching))
     return trajectory
+
+
+def _watch(problem: Problem, dynamics: AbstractDynamics, trajectory: Trajectory, code: Int[Array, ""]) -> bool:
+    """Computes what the network makes of the last parameters, one operation at a time: JAX's flags say where it fails.
+
+    Whether the run diverged all the same, as where a step beyond these parameters fails. Traced, neither is known.
+    """
+    number = concrete(code)
+    if number is None or number.ndim:
+        return False
+    params = trajectory.final.params if Quantity.PARAMS in dynamics.provides else problem.params
+    jax.grad(problem.objective)(params)
+    if problem.x_test is not None:
+        problem.test_outputs(params)
+    return RESULT_NAMES[int(number)] == "diverged"
 
 
 def check_applies(problem: Problem, dynamics: Any, throw: bool) -> None:
@@ -311,8 +336,11 @@ def _raise_on_failure(
     refused = RESULT_NAMES[int(number)] == "not_applicable" and hasattr(dynamics, "check")
     if isinstance(dynamics, AbstractRandomAccess) or refused:
         check_applies(problem, dynamics, throw=True)
+    found = ""
+    if RESULT_NAMES[int(number)] == "diverged" and int(trajectory.stats.steps) == 0 and problem.state is None:
+        found = nonfinite_derivatives(problem.net, problem.x).words()
     raise SolveError(
         f"{trajectory.dynamics} ended at t = {float(trajectory.t_end):.6g} after {int(trajectory.stats.steps)} "
         f"steps: {result_names(number)}. {RESULTS[trajectory.result]} (`throw=False` returns the trajectory up to "
-        "there.)"
+        f"there.){' Found at the start: ' if found else ''}{found}"
     )

@@ -3,8 +3,9 @@
 A name belongs here only if public ones do not reach what is tested.
 """
 
+# Programs whose answers tell a wrong compiler are the doctor's.
 # A long march says where it is; tests do not wait for it.
-from jaxsolve import _march as marching, _shown as shown
+from jaxsolve import _known_answers as known_answers, _march as marching, _shown as shown
 
 # What gives networks with a backward rule of their own a forward one: a rule that differs from the function shows it.
 from jaxsolve._both_ways import both_ways
@@ -172,6 +173,7 @@ from jaxsolve.theory._reduced_balanced import ReducedBalanced
 
 
 __all__ = [
+    "known_answers",
     "Checked",
     "Cone",
     "ConfiguredProblem",

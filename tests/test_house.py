@@ -17,6 +17,7 @@ STEPS = (
     (
         "_results",
         "_checks",
+        "_flags",
         "_clock",
         "_phi",
         "_safe",
@@ -32,6 +33,7 @@ STEPS = (
     ),
     ("_equations",),
     ("nets", "losses", "data", "_both_ways", "_counts", "_validity", "_certificate"),
+    ("_finite",),
     ("kernels", "dmft"),
     ("_problem",),
     ("_view",),

@@ -14,7 +14,7 @@ def distance(one: Float[Array, "..."], two: Float[Array, "..."]) -> Float[Array,
 
     Computed as half the squared difference of the normalised kernels, which does not cancel when they are close.
     Both may have any shape, the same one; for k delta_ab and k' delta_ab it is the distance of k and k'. NaN if one of
-    them is 0.
+    them is 0. Distances below 1e-12 of kernels in float32 are rounding of their entries.
 
     Raises:
         ValueError: the shapes differ.
@@ -66,6 +66,8 @@ def _distances(kernels: Array) -> Array:
 
 def relative_change(now: Float[Array, "..."], before: Float[Array, "..."]) -> Float[Array, ""]:
     """|K - K_0|/|K_0|: what tells the kernel regime from feature learning. Any one shape; inf or NaN where K_0 is 0.
+
+    Changes below 1e-6 of kernels in float32 are rounding of their entries.
 
     Example:
         >>> kernel = jnp.array([[2.0, 1.0], [1.0, 2.0]])
@@ -133,8 +135,10 @@ def centre(kernel: Kernel) -> Kernel:
     """
     kernel = real_array(kernel, "kernel")
     as_matrix(kernel)
-    half = kernel - jnp.mean(kernel, axis=0, keepdims=True)
-    return half - jnp.mean(half, axis=kernel.ndim // 2, keepdims=True)
+    # Twice: what rounding of the means leaves of a kernel of nearly equal entries is as large as what they differ by.
+    for axis in 2 * (0, kernel.ndim // 2):
+        kernel = kernel - jnp.mean(kernel, axis=axis, keepdims=True)
+    return kernel
 
 
 def centred_distance(one: Kernel, two: Kernel) -> Float[Array, ""]:

@@ -58,8 +58,8 @@ def spectrum(kernel: Kernel) -> Float[Array, " size"]:
         ValueError: the kernel is neither (n, c, n, c) nor (n, n), or it is not symmetric.
         TypeError: it is no array of real numbers.
     """
-    matrix, size = scaled(_symmetric(kernel))
-    return size * _without_rounding(jnp.linalg.eigvalsh(matrix)[::-1])
+    matrix, size = _scaled(_symmetric(kernel))
+    return size * _without_rounding(_eigenvalues(matrix)[::-1])
 
 
 def entropy(kernel: Kernel) -> Float[Array, ""]:
@@ -75,7 +75,7 @@ def entropy(kernel: Kernel) -> Float[Array, ""]:
     Raises:
         ValueError: the kernel is neither (n, c, n, c) nor (n, n).
     """
-    values = spectrum(scaled(as_matrix(real_array(kernel, "kernel")))[0])
+    values = spectrum(_scaled(as_matrix(real_array(kernel, "kernel")))[0])
     shares = jnp.where(jnp.all(values >= 0), values, jnp.nan) / jnp.sum(values)
     empty = shares == 0
     return -jnp.sum(jnp.where(empty, 0, shares * jnp.log(jnp.where(empty, 1, shares))))
@@ -128,11 +128,51 @@ def target_power(kernel: Kernel, y: Float[Array, "n out"]) -> TargetPower:
     kernel = real_array(kernel, "kernel")
     as_matrix(kernel)
     targets, _ = scaled(check_targets(kernel, y))
-    matrix, size = scaled(_symmetric(kernel))
-    values, vectors = jnp.linalg.eigh(matrix)
+    matrix, size = _scaled(_symmetric(kernel))
+    values, vectors = _eigenpairs(matrix)
     columns = targets.reshape(matrix.shape[0], -1)
     shares = jnp.sum((vectors.T @ columns) ** 2, axis=1)[::-1] / jnp.sum(columns**2)
     return TargetPower(size * _without_rounding(values[::-1]), shares, jnp.cumsum(shares))
+
+
+def _scaled(matrix: Array) -> tuple[Array, Array]:
+    """As `scaled`, by a power of two: small eigenvalues would see that the entries of a quotient are rounded."""
+    _, size = scaled(matrix)
+    two = jnp.ldexp(jnp.ones((), matrix.dtype), jnp.frexp(size)[1] - 1)
+    return matrix / two, two
+
+
+# In float32 the small eigenvalues, of which there are many, and the vectors behind them would be rounding of the
+# largest one, though the matrix holds them better: they are found in float64. Derivatives, which JAX cannot take
+# through a change of its precision, stay in the matrix's own dtype.
+@jax.custom_jvp
+def _eigenvalues(matrix: Float[Array, "size size"]) -> Float[Array, " size"]:
+    with jax.enable_x64(True):
+        values = jnp.linalg.eigvalsh(jax.lax.convert_element_type(matrix, jnp.float64))
+        return jax.lax.convert_element_type(values, matrix.dtype)
+
+
+@_eigenvalues.defjvp
+def _eigenvalues_jvp(primals, tangents):
+    values, vectors = _eigenpairs(*primals)
+    return values, jnp.sum(vectors * (tangents[0] @ vectors), axis=0)
+
+
+@jax.custom_jvp
+def _eigenpairs(matrix: Float[Array, "size size"]) -> tuple[Float[Array, " size"], Float[Array, "size size"]]:
+    with jax.enable_x64(True):
+        values, vectors = jnp.linalg.eigh(jax.lax.convert_element_type(matrix, jnp.float64))
+        return tuple(jax.lax.convert_element_type(part, matrix.dtype) for part in (values, vectors))
+
+
+@_eigenpairs.defjvp
+def _eigenpairs_jvp(primals, tangents):
+    values, vectors = _eigenpairs(*primals)
+    moved = vectors.T @ tangents[0] @ vectors
+    gaps = values[None, :] - values[:, None]
+    same = jnp.eye(len(values), dtype=bool)
+    turn = jnp.where(same, 0, moved / jnp.where(same, 1, gaps))
+    return (values, vectors), (jnp.diagonal(moved), vectors @ turn)
 
 
 def _symmetric(kernel: Kernel) -> Float[Array, "size size"]:

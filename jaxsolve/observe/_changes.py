@@ -80,7 +80,8 @@ def _velocity(view: View):
 def weight_change() -> Observable:
     """|w - w_0|/|w_0|, w all trainable numbers as one vector: weights, biases, gains (Geiger et al., appendix D).
 
-    Of any network, while `weight_distances` and `weight_norms` are of each weight matrix of a dense one.
+    Of any network, while `weight_distances` and `weight_norms` are of each weight matrix of a dense one. Weights in
+    float32 resolve 1e-6.
 
     Example:
         >>> net = js.nets.ConvNet((1, 4, 4), 2, 1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -108,6 +109,8 @@ def parameters() -> Observable:
 
 def parameter_distance() -> Observable:
     """|theta - theta_0|, the Euclidean distance of all trainable parameters from the start. Any network.
+
+    Weights in float32 resolve 1e-6 |theta_0|.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))

@@ -64,7 +64,7 @@ def weight_norms() -> Observable:
 
 
 def weight_distances() -> Observable:
-    """|W_l - W_l(0)| (Frobenius) of every weight matrix.
+    """|W_l - W_l(0)| (Frobenius) of every weight matrix. Weights in float32 resolve 1e-6 |W_l(0)|.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 
 from .._checks import require_finite, require_not_negative, require_size
 from .._regime import KERNEL_CHANGE, Regime
-from .._safe import nonzero, safe_sqrt
+from .._safe import nonzero, safe_hypot, safe_sqrt
 from ._reduced_line import ReducedLine, Timescale
 
 
@@ -93,8 +93,10 @@ def classify_network(
     line_from = lambda product: ReducedLine(mean, product, gram(product), uu - vv, k, signed)
     timescale = line_from(product).timescale
     typical = line_from(jnp.minimum(product * jnp.asarray(QUARTERS), largest))
-    start, end = (typical.ntk(t) for t in (0.0, jnp.inf))
-    change = jnp.mean(jnp.abs(end - start) / nonzero(start))
+    # |K_end - K_0|/K_0 from products that differ: the kernels of a wide network differ by less than rounding.
+    start, end = (typical.layer_product(t) for t in (0.0, jnp.inf))
+    first, last = (safe_hypot(product, typical.root_pq) for product in (start, end))
+    change = jnp.mean(jnp.abs((end - start) * (end + start)) / nonzero(first * (first + last)))
     regime = Regime.KERNEL if change < KERNEL_CHANGE else Regime.FEATURE_LEARNING
     t_c = timescale.t_c
     regime = Regime.FROZEN if not t_c <= window[1] else Regime.UNSTABLE if t_c < window[0] else regime

@@ -133,7 +133,8 @@ def neuron_forces(problem: Problem, params: PyTree = None) -> Float[Array, "h in
     r"""$\xi_k = \gamma m_1 m_2 \sum_i c_{ki} x_i\, \partial L/\partial f_i$ for every hidden neuron, and any loss.
 
     The gradients of the loss are $w_k \cdot \xi_k$ in $a_k$ and $a_k \xi_k$ in $w_k$. The loss is this library's
-    average over samples.
+    average over samples. Of a sample whose preactivation is within rounding of a kink, it is chance on which
+    side it counts.
 
     Arguments:
         problem: a problem whose network `js.theory.neurons` takes.

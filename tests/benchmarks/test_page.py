@@ -6,7 +6,6 @@ import math
 import pytest
 
 from benchmarks import page
-from benchmarks.__main__ import NAMES
 from benchmarks._said import Beside, Row
 from tests.cases import assert_fails
 
@@ -59,7 +58,7 @@ def test_one_run():
     assert "| seconds | 3 |  |  | 1/4 of a rival; 2 x the products; none: – |  |" in found  # noqa: RUF001
     assert [line for line in found if line.startswith("## ")] == ["## kernels"]
     assert any(line.startswith("Empirical NTKs: time, memory") for line in found)
-    missing = ", ".join(name for name in NAMES if name != "kernels")
+    missing = ", ".join(name for name in page.TIMED if name != "kernels")
     assert f"- Not run: {missing}." in found
     assert any(line.startswith("- Noisy") and line.endswith(": none.") for line in found)
 

@@ -153,6 +153,15 @@ def test_other_integrators(solver, rtol, bound):
     assert trajectory.stats.gradient_evaluations == -1
 
 
+def test_an_implicit_solver_is_trusted_to_its_tolerance():
+    """Its equations are solved to rtol: an error that its estimates do not see."""
+    problem = cases.modes([2.0, -1.0], [1.0, 3.0])
+    rtol = 1e-4
+    implicit, explicit = (solve(problem, GradientFlow(solver, rtol=rtol), 1.5) for solver in (diffrax.Kvaerno5(), None))
+    assert implicit.certificate.step_error >= 1 > explicit.certificate.step_error
+    assert implicit.certificate.trust <= -np.log10(rtol)
+
+
 def test_evaluations_are_those_made():
     made = []
 

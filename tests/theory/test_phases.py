@@ -17,7 +17,7 @@ from jaxsolve.theory import (
     stable_eta,
     table_1,
 )
-from tests.cases import eps
+from tests.cases import assert_fails, eps
 
 
 # Columns NTK, mean field, Xavier, Kaiming, lazy of the paper's Table 1 (equations.md A.8).
@@ -161,3 +161,15 @@ def test_bad_finite_networks_are_refused(arguments, message):
         classify_network(10, **arguments)
     with pytest.raises(ValueError, match="width"):
         classify_network(0)
+
+
+@pytest.mark.parametrize("width", [100, 4096, 10**6])
+def test_the_kernel_of_a_wide_network_hardly_changes(width):
+    """The change is the difference of two kernels, here in float64: in float32 it cancels at width 10^6."""
+    start = width**0.5 * np.array([0.1573, 0.4888, 0.8871, 1.5341])  # typical products of the layers
+    end = width**0.5  # k = width^(-1/2) times it is the target 1
+    root_pq = np.sqrt(width**2 - start**2)
+    expected = np.mean(np.abs(np.hypot(end, root_pq) / np.hypot(start, root_pq) - 1))
+    close = lambda change: np.testing.assert_allclose(change, expected, rtol=max(eps(100), 1e-9))
+    close(classify_network(width, gamma=width**-0.5).kernel_change)
+    assert_fails(lambda: close(classify_network(width, gamma=width**-0.5, y=0.5).kernel_change))

@@ -287,6 +287,25 @@ def test_float32_keeps_its_digits(name):
         np.testing.assert_allclose(rough, fine, rtol=2e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("delta", [1e4, -1e4, -1e8])
+def test_the_mirror_map_has_an_inverse_far_from_balance(delta):
+    """Far downstream |c|^2 is 2 |delta| and little more: beta is in what is more, and in the dual."""
+    potential, along = SingleNeuronPotential(BETA_0, delta), jnp.asarray(BETA_0) + 0.1 * jnp.asarray(BETA)
+    duals = jnp.geomspace(1e-3, 1.0, 5)[:, None] * along[None, :]
+    beta_0, wide = np.asarray(BETA_0, np.longdouble), np.asarray(duals, np.longdouble)
+    size = np.sqrt(np.sum(beta_0**2))
+    kappa = np.hypot(np.longdouble(delta), 2 * size)
+    low, high = 4 * size**2 / (kappa + abs(delta)), kappa + abs(delta)  # kappa -+ |delta|
+    # With rates of 1: |beta| = |full| sqrt(|full|^2 + 2 delta)/2 along full = dual + c.
+    c = np.sqrt(low if delta > 0 else high) * beta_0 / size
+    over = np.sum(wide**2 + 2 * wide * c, axis=1) + (high if delta > 0 else low)  # |c|^2 + 2 delta = kappa + delta
+    expected = (wide + c) * np.sqrt(over)[:, None] / 2
+    found = jax.vmap(potential.inverse_mirror_map)(duals)
+    close = lambda value: np.testing.assert_allclose(value, expected.astype(float), rtol=eps(20))
+    close(found)
+    assert_fails(lambda: close(jax.vmap(potential.inverse_mirror_map)(1.1 * duals)))
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

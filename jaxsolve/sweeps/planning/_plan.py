@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..._checks import concrete, describe, require_size
+from ..._checks import concrete, describe, require_settings, require_size
 from ..._dynamics import AbstractDynamics, AbstractRandomAccess, Quantity, View
 from ..._flop import flop
 from ..._problem import Problem
@@ -182,6 +182,7 @@ def read_plan(
     problem_fn: Callable[..., Problem], axes: Any, dynamics: Dynamics, ts: Any, *, observe: Any, batch_size: Any = None
 ) -> Plan:
     """As `plan`, without looking at problem_fn."""
+    require_settings((), "a sweep")
     if not callable(problem_fn):
         raise TypeError(f"problem_fn must return the problem of a cell, got {describe(problem_fn)}")
     fixed = isinstance(dynamics, AbstractDynamics)

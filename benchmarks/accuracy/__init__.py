@@ -1,0 +1,1 @@
+"""Cases of `benchmarks.precision`, a file for each room."""
