@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import jaxlib
+import jaxlib.version
 import numpy as np
 
 
@@ -59,11 +59,12 @@ def known_answers() -> list[KnownAnswer]:
 @functools.cache
 def warn_of_wrong_version() -> None:
     """Warns, once in a process, where the installed jaxlib is known to compute wrong numbers."""
-    if reason := WRONG_VERSIONS.get(jaxlib.__version__):
+    version = jaxlib.version.__version__
+    if reason := WRONG_VERSIONS.get(version):
         import equinox  # whose code makes a Problem; the programs here go without
 
         warnings.warn(
-            f"jaxlib {jaxlib.__version__} is not to be trusted: {reason}; {ADVICE}",
+            f"jaxlib {version} is not to be trusted: {reason}; {ADVICE}",
             skip_file_prefixes=(os.path.dirname(__file__), os.path.dirname(equinox.__file__)),
         )
 

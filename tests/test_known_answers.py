@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import jaxlib
+import jaxlib.version
 import numpy as np
 import pytest
 from packaging.requirements import Requirement
@@ -47,7 +47,7 @@ def test_wrong_versions_are_left_out():
 
 
 def test_a_wrong_version_is_named_once(monkeypatch, getkey):
-    monkeypatch.setattr(jaxlib, "__version__", "0.10.2")
+    monkeypatch.setattr(jaxlib.version, "__version__", "0.10.2")
     net = js.nets.TwoLayerLinear(2, 3, scaling=js.nets.Scaling.ntk(), key=getkey())
     known.warn_of_wrong_version.cache_clear()
     kernel = lambda: js.kernels.empirical(net, jnp.eye(2))
@@ -63,8 +63,8 @@ def test_a_wrong_version_is_named_once(monkeypatch, getkey):
 
 
 def test_versions_that_are_right_are_not_named(monkeypatch):
-    for version in ("0.8.0", "0.9.2", "0.11.2", "0.12.0.1", jaxlib.__version__):
-        monkeypatch.setattr(jaxlib, "__version__", version)
+    for version in ("0.8.0", "0.9.2", "0.11.2", "0.12.0.1", jaxlib.version.__version__):
+        monkeypatch.setattr(jaxlib.version, "__version__", version)
         known.warn_of_wrong_version.cache_clear()
         known.warn_of_wrong_version()
 
@@ -99,7 +99,9 @@ def test_kernel_of_a_layer_norm_and_a_read_out():
     jacobians = scale[..., None] * (weight @ (without_mean - unit[..., :, None] * unit[..., None, :] / 64))
     twin = scale[..., None] * (weight @ without_mean)  # as if the variance did not move
     truth, wrong = (np.einsum("arcd,brcd->ab", rows, rows) for rows in (jacobians, twin))
-    assert np.linalg.norm(kernel - truth) < 1e-6 * np.linalg.norm(truth)  # measured 1.5e-7; the twin is off by 2.6e-2
+    assert np.linalg.norm(kernel - truth) < 5e-5 * np.linalg.norm(
+        truth
+    )  # measured 1.5e-7, by jaxlib 0.8 and 0.9 7.1e-6
     assert np.linalg.norm(kernel - wrong) > 1e-3 * np.linalg.norm(truth)
 
 
