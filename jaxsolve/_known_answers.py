@@ -1,6 +1,7 @@
 """Small programs whose answers are known: they tell whether the compiler that is installed computes right numbers."""
 
 import functools
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -58,8 +59,14 @@ def known_answers() -> list[KnownAnswer]:
 @functools.cache
 def warn_of_wrong_version() -> None:
     """Warns, once in a process, where the installed jaxlib is known to compute wrong numbers."""
-    if reason := WRONG_VERSIONS.get(jaxlib.version.__version__):
-        warnings.warn(f"jaxlib {jaxlib.version.__version__} is not to be trusted: {reason}; {ADVICE}", stacklevel=3)
+    version = jaxlib.version.__version__
+    if reason := WRONG_VERSIONS.get(version):
+        import equinox  # whose code makes a Problem; the programs here go without
+
+        warnings.warn(
+            f"jaxlib {version} is not to be trusted: {reason}; {ADVICE}",
+            skip_file_prefixes=(os.path.dirname(__file__), os.path.dirname(equinox.__file__)),
+        )
 
 
 Answer = tuple[Any, np.ndarray]

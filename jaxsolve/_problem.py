@@ -24,6 +24,7 @@ from ._checks import (
     warn_of_rounded_products,
 )
 from ._hashable import hashable
+from ._known_answers import warn_of_wrong_version
 from ._state import FREEZE, takes_state
 from .losses import AbstractLoss, accepts, find_loss, MSE
 
@@ -91,6 +92,7 @@ class Problem(eqx.Module):
         self.centered = require_flag(centered, "centered")
         self.x, self.y = self._read(x, y, "the training set")
         self.x_test, self.y_test = (None, None) if test is None else self._read(*read_pair(test), "the test set")
+        warn_of_wrong_version()
         warn_of_rounded_products(self.x.dtype, stacklevel=5)  # two of Equinox's functions call this one
         self.initial = self._forward(self.net) if centered else None
         self.initial_test = None if self.x_test is None or not centered else self._forward(self.net, self.x_test)

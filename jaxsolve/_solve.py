@@ -25,7 +25,6 @@ from ._dynamics import (
 )
 from ._finite import nonfinite_derivatives
 from ._flags import unwatched
-from ._known_answers import warn_of_wrong_version
 from ._march import last_state, march
 from ._memory import memory_for
 from ._problem import Problem, require_problem
@@ -105,7 +104,6 @@ def solve(
         0.5 (3,)
     """
     require_problem(problem)
-    warn_of_wrong_version()
     if not isinstance(dynamics, AbstractDynamics):
         raise TypeError(f"dynamics must be such as GradientFlow(), got {describe(dynamics)}")
     throw, progress = require_flag(throw, "throw"), None if progress is None else require_flag(progress, "progress")

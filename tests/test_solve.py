@@ -1,5 +1,6 @@
 import functools
 
+import diffrax
 import jax
 import jax.numpy as jnp
 import jax.random as jr

@@ -253,8 +253,8 @@ def _rich(small: bool) -> Iterator[Case]:
         yield _run(
             f"RichLimit, {phi}, depth {depth}",
             make(phi, depth),
-            lambda settings=settings: js.RichLimit(**settings),
-            ts,  # pyright: ignore[reportArgumentType]
+            lambda settings=settings: js.RichLimit(**settings),  # pyright: ignore[reportArgumentType]
+            ts,
         )
 
     def limits(problem: js.Problem) -> Numbers:
