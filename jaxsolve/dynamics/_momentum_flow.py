@@ -41,7 +41,7 @@ class MomentumFlow(AbstractFlow, AbstractChoice):
         mu: t/tau, > 0; an array leaf. Exactly one of tau and mu is given.
         integrator: any adaptive diffrax solver of ordinary differential equations, or with a constant tau
             `integrators.FunctionSpace`. None takes that, unless there are kinks or there is an `until`, where it is
-            predicted to cost less than `diffrax.Tsit5()`, compilation included, as in `GradientFlow`.
+            predicted to cost less than `diffrax.Tsit5()`, as in `GradientFlow`.
         rtol, atol: tolerances of a step, per parameter and per sqrt(tau) theta'; None takes 1e-6 and 1e-9 (float32:
             1e-4 and 1e-7). Those of `FunctionSpace` are as in `GradientFlow`.
         until: stops the run when first met, located within the step; with it `ts` may end in inf. It is looked at
