@@ -59,7 +59,7 @@ class SolveError(RuntimeError):
         ...     js.solve(problem, js.GradientFlow(max_steps=1), 100.0)
         ... except js.SolveError as error:
         ...     print(error)
-        GradientFlow(Tsit5) ended at t = ... after 1 steps: max_steps. The run used `max_steps` steps ...
+        GradientFlow(...) ended at t = ... after 1 steps: max_steps. The run used `max_steps` steps ...
     """
 
 
@@ -83,6 +83,9 @@ def solve(
         throw: whether to raise when the run fails. Inside a trace nothing raises: read `traj.result`.
         progress: whether to show a progress bar. None shows none, but a line on stderr once a march has taken 10 s, and
             whenever it has taken twice as long again. Inside a trace nothing is shown.
+
+    LAPACK has one thread while it runs, in the whole process, and afterwards as many as before. Inside a trace it has as
+    many as the program that runs then.
 
     Raises:
         ValueError: ts is empty, unsorted, negative or NaN; ends in inf without `until`; an observable needs what the

@@ -21,12 +21,13 @@ from ._system import AbstractSystem, ExponentialSystem, ParameterSystem
 class GradientFlow(AbstractFlow, AbstractChoice):
     """theta_l' = -eta_l dL/dtheta_l, integrated adaptively by diffrax.
 
-    Without an integrator, it takes the one that is predicted to cost least until the last time: of `diffrax.Tsit5`,
+    Without an integrator it takes the one that is predicted to need the fewest operations until the last time, by one
+    rule in `js.solve`, `js.compare`, `js.sweep`, `jax.jit` and `jax.vmap`, on every device: of `diffrax.Tsit5`,
     `integrators.ParameterSpace` (up to 500 parameters, if there are no more than outputs), `integrators.FunctionSpace`
-    (up to 4 GB that it holds) and `integrators.RungeKuttaChebyshev`. The prediction counts operations, by the stiffness
-    of the start times that time and the cost of a step, and is the same in sweeps, inside traces and on any machine.
-    Where time ends in inf, sizes alone decide: Tsit5 serves up to 16 outputs on the training set (n c), and a stiff
-    method more. `docs/how-to-choose.md` says why, and `traj.stats.integrator` which.
+    (up to 4 GB, whatever memory there is) and `integrators.RungeKuttaChebyshev`. The prediction is the stiffness near the
+    start times that time, and the cost of a step. Where time ends in inf, and for plain `losses.Hinge`, sizes decide:
+    Tsit5 serves up to 16 outputs on the training set (n c), of other losses, and a stiff method more; so they do where
+    a flow is stepped by hand. `docs/how-to-choose.md` says why, and `traj.stats.integrator` which.
 
     With kinks (relu, hinge losses) every method loses its order: see `docs/how-to-choose.md` for what can be had.
 
