@@ -84,8 +84,8 @@ def solve(
         progress: whether to show a progress bar. None shows none, but a line on stderr once a march has taken 10 s, and
             whenever it has taken twice as long again. Inside a trace nothing is shown.
 
-    LAPACK has one thread while it runs, in the whole process, and afterwards as many as before. Inside a trace it has as
-    many as the program that runs then.
+    LAPACK has one thread while it runs, in the whole process, and afterwards as many as before. Inside a trace it has
+    as many as the program that runs then.
 
     Raises:
         ValueError: ts is empty, unsorted, negative or NaN; ends in inf without `until`; an observable needs what the

@@ -24,8 +24,8 @@ class GradientFlow(AbstractFlow, AbstractChoice):
     Without an integrator it takes the one that is predicted to need the fewest operations until the last time, by one
     rule in `js.solve`, `js.compare`, `js.sweep`, `jax.jit` and `jax.vmap`, on every device: of `diffrax.Tsit5`,
     `integrators.ParameterSpace` (up to 500 parameters, if there are no more than outputs), `integrators.FunctionSpace`
-    (up to 4 GB, whatever memory there is) and `integrators.RungeKuttaChebyshev`. The prediction is the stiffness near the
-    start times that time, and the cost of a step. Where time ends in inf, and for plain `losses.Hinge`, sizes decide:
+    (up to 4 GB, whatever memory there is) and `integrators.RungeKuttaChebyshev`. The prediction is the stiffness near
+    the start times that time, and the cost of a step. Where time ends in inf, and for plain `losses.Hinge`, sizes decide:
     Tsit5 serves up to 16 outputs on the training set (n c), of other losses, and a stiff method more; so they do where
     a flow is stepped by hand. `docs/how-to-choose.md` says why, and `traj.stats.integrator` which.
 
