@@ -25,9 +25,9 @@ class GradientFlow(AbstractFlow, AbstractChoice):
     rule in `js.solve`, `js.compare`, `js.sweep`, `jax.jit` and `jax.vmap`, on every device: of `diffrax.Tsit5`,
     `integrators.ParameterSpace` (up to 500 parameters, if there are no more than outputs), `integrators.FunctionSpace`
     (up to 4 GB, whatever memory there is) and `integrators.RungeKuttaChebyshev`. The prediction is the stiffness near
-    the start times that time, and the cost of a step. Where time ends in inf, and for plain `losses.Hinge`, sizes decide:
-    Tsit5 serves up to 16 outputs on the training set (n c), of other losses, and a stiff method more; so they do where
-    a flow is stepped by hand. `docs/how-to-choose.md` says why, and `traj.stats.integrator` which.
+    the start times that time, and the cost of a step. Where time ends in inf, and for plain `losses.Hinge`, sizes
+    decide: Tsit5 serves up to 16 outputs on the training set (n c), of other losses, and a stiff method more; so they
+    do where a flow is stepped by hand. `docs/how-to-choose.md` says why, and `traj.stats.integrator` which.
 
     With kinks (relu, hinge losses) every method loses its order: see `docs/how-to-choose.md` for what can be had.
 
