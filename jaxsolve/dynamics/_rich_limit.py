@@ -155,6 +155,7 @@ class RichLimit(AbstractApproximation):
             return 0
         if is_endless(ts):
             return in_shapes(lambda problem: GradientFlow().way(ways[0].of_samples(problem)), problem)
+        ways[0].require_memory(problem, jnp.size(ts))
         return _way_of_samples(ways[0], problem, ts)  # pyright: ignore[reportArgumentType]
 
 

@@ -71,13 +71,17 @@ class RichSampled(AbstractStandIn, AbstractMarching):
         return eqx.tree_at(where, problem, (net, *still), is_leaf=lambda leaf: leaf is None)
 
     def init(self, problem: Problem, ts: Float[Array, " times"]) -> SampledState:
+        self.require_memory(problem, ts.size)
+        return SampledState(self.flow.init(self.of_samples(problem), ts))
+
+    def require_memory(self, problem: Problem, times: int) -> None:
+        """Raises MemoryError where the samples do not fit."""
         inputs, outputs = problem.x.shape[1], problem.y.shape[1]
         # Neurons before and after a step and at all times, and their signals and gradients at all samples.
-        each = problem.x.dtype.itemsize * ((2 + ts.size) * (inputs + outputs) + len(problem.x) * (2 + outputs))
+        each = problem.x.dtype.itemsize * ((2 + times) * (inputs + outputs) + len(problem.x) * (2 + outputs))
         require_memory_of_samples(
             self.memory, self.samples, 4 * dmft.GROUPS, lambda some: some * each, "ask for fewer times"
         )
-        return SampledState(self.flow.init(self.of_samples(problem), ts))
 
     def advance(self, problem: Problem, state: SampledState, n: Int[Array, ""]) -> SampledState:
         return SampledState(self.flow.advance(self.of_samples(problem), state.inner, n))

@@ -200,8 +200,8 @@ def _error(net, eta, x1, x2, kernel, key, outputs: Outputs, step: int) -> Float[
     one, two = ((signs / jnp.sqrt(size)).astype(dtype) for signs in (v, w))
 
     def add(total: Array, direction: Array) -> tuple[Array, None]:
-        first = _gradient(net, x1, one * direction)
-        second = first if x2 is None else _gradient(net, x2, two * direction)
+        first = _gradient(net, x1, one * direction[None])
+        second = first if x2 is None else _gradient(net, x2, two * direction[None])
         pairs = (first, second), (first, first), (second, second)
         return total + jnp.stack([_inner(eta, *pair) for pair in pairs]).astype(dtype), None
 
