@@ -59,7 +59,7 @@ class SolveError(RuntimeError):
         ...     js.solve(problem, js.GradientFlow(max_steps=1), 100.0)
         ... except js.SolveError as error:
         ...     print(error)
-        GradientFlow(...) ended at t = ... after 1 steps: max_steps. The run used `max_steps` steps ...
+        GradientFlow(...) ended at t = ... after ... steps: max_steps. The run used `max_steps` steps ...
     """
 
 
