@@ -219,11 +219,15 @@ def _apply(activation: Activation, kernel: Any) -> tuple[Any, Array | None]:
     """The kernel after an activation, and its error if there is no closed form."""
     if activation.linear:
         return kernel, None
-    form, deviations = closed_form(activation), _deviations(kernel)
+    form, deviations = closed_form(activation), jax.lax.optimization_barrier(_deviations(kernel))
     points = [expand(activation, s) for s in deviations] if form is None else deviations
 
     def pair(covariance, i, j, samples):
-        sides, rho = _sides(covariance, samples), _correlation(covariance, deviations[i], deviations[j], samples)
+        sides = _sides(covariance, samples)
+        if covariance.ndim == 1:  # each with itself
+            rho = jnp.ones_like(covariance)
+        else:
+            rho = _correlation(covariance, deviations[i], deviations[j], samples)
         if form is not None:
             return form(*(jnp.expand_dims(deviations[k], side) for k, side in zip((i, j), sides, strict=True)), rho)
         return tuple(dual(*rows, rho, sides) for rows in zip(points[i], points[j], strict=True))
