@@ -27,15 +27,19 @@ class InfiniteWidth(AbstractFixedKernel):
     of the other layers. sigma of all layers and gamma may be as small as they like: the limit is still this kernel,
     and the network far from it.
 
+    The kernel of an activation that is none of `js.nets` may have an error (`kernels.infinite` says which, and warns
+    outside of a trace): above 10 % of its size, as it is estimated from the first 16 inputs, it is not used.
+
     Provides outputs, test outputs, and the kernel, which is constant.
 
     Arguments:
         flow: a marching dynamics for function space, as for `FrozenKernel`.
 
     Raises:
-        NotApplicable: when used, if the read-out is that small (in a sweep the lane ends as not_applicable).
+        NotApplicable: when used, if the read-out is that small, or the kernel that wrong (in a sweep the lane ends as
+            not_applicable).
         TypeError: `flow` is no marching dynamics, or (when used) the network does not name its layers.
-        ValueError: when used, if a layer has no known limit (see `kernels.infinite`).
+        ValueError: when used, if a layer has no known limit, or an activation jumps (see `kernels.infinite`).
         NeuralTangentsUnavailable: when used, if neural-tangents is missing or broken.
 
     Example:
@@ -65,12 +69,16 @@ class InfiniteWidth(AbstractFixedKernel):
         return kernels.infinite(problem.net, x1, x2, eta=problem.eta).ntk
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """A width without padding; a read-out that is not smaller than the other layers by a power of the width."""
+        """A width without padding; a known kernel; a read-out not smaller than the others by a power of the width."""
         if getattr(problem.net, "units", None) is not None:
             detail = "padding; make it with an integer as its width"
             return (Assumption.of_kind("a width without padding", False, detail, problem.x.dtype),)
         if not isinstance(problem.net, nets.AbstractLayered) or len(problem.net.weights) < 2:
             return ()
+        known: tuple[Assumption, ...] = ()
+        if not all(activation.known for activation in _activations(problem.net.layers)):
+            error = kernels.infinite(problem.net, problem.x[:16]).error
+            known = (Assumption("a kernel known to 10 %", error, 0.1, "the estimated error of the series"),)
         values = problem.net.scaling
         fan_in = jnp.asarray([math.prod(w.shape[1:]) for w in problem.net.weights], values.sigma.dtype)
         growth = jnp.abs(values.multiplier) * values.sigma * jnp.sqrt(fan_in)
@@ -84,4 +92,14 @@ class InfiniteWidth(AbstractFixedKernel):
             "below that, and where gamma does not make the richness that small, the limit of infinite width is not a "
             "kernel (mean field, mup): features move at any width"
         )
-        return (Assumption(name, missing, 0.0, detail),)
+        return (*known, Assumption(name, missing, 0.0, detail))
+
+
+def _activations(layers: nets.Layers) -> list[nets.Activation]:
+    found: list[nets.Activation] = []
+    for layer in layers:
+        if isinstance(layer, nets.Apply):
+            found.append(layer.activation)
+        if isinstance(layer, nets.Residual):
+            found += [*_activations(layer.branch), *_activations(layer.shortcut)]
+    return found

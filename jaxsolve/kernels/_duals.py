@@ -21,6 +21,7 @@ from .._safe import nonzero, safe_sqrt
 _TERMS = 256  # of the series in the correlation: `expand` says what errors they leave
 # The trapezoidal rule converges exponentially for a Gaussian weight, which beyond 13 is below 1e-36.
 _STEP, _END = 0.025, 13.0
+_OTHERS = (0.0437, 12.7), (0.0331, 12.7)  # of the rules that it is compared with
 
 
 Sides = tuple[tuple[int, ...], tuple[int, ...]]
@@ -44,11 +45,7 @@ def expand(phi: Callable[[Array], Array], deviation: Float[Array, "..."]) -> Exp
     5e-13 / 2e-9 / 1e-4 for tanh and 5e-13 / 3e-8 / 2e-6 for softplus(5); of E[phi' phi'] 5e-13 / 3e-7 / 1e-2 and
     3e-11 / 1e-5 / 1e-3.
     """
-    return _expand(phi, deviation, _rule())
-
-
-def _expand(phi: Callable[[Array], Array], deviation: Float[Array, "..."], rule: tuple[np.ndarray, ...]) -> Expansion:
-    nodes, weights, table = (jnp.asarray(array, deviation.dtype) for array in rule)
+    nodes, weights, table = (jnp.asarray(array, deviation.dtype) for array in _rule())
     z = jnp.tensordot(deviation, nodes, 0)
     values, slopes = jax.jvp(phi, (z,), (jnp.ones_like(z),))
     return Expansion(_coefficients(values, weights, table), _coefficients(slopes, weights, table))
@@ -77,8 +74,8 @@ def doubt(
 ) -> Float[Array, ""]:
     """An estimate of the largest error of `dual`, relative to the product of the roots of both second moments.
 
-    Of the integrals: twice (once for each factor) what a second rule changes, of another step that ends elsewhere, at
-    up to 16 of the deviations; the norm of the change of all coefficients, which is more than its effect.
+    Of the integrals: twice (once for each factor) what coarser rules that end earlier change, at up to 16 of the
+    deviations. Two of them, since a kink may lie alike between the nodes of one and of the rule.
     Of the series: what lies behind its last term has the norms R of the two rests, and is summed at another power of
     the correlation than its own. That is at most R_u R_v |rho|^terms; and for points of equal deviations, whose rests
     are the same, at most 2 sqrt(terms (1 - |rho|)) of it, as the tail falls no slower than that of a jump.
@@ -89,8 +86,8 @@ def doubt(
     kinds = range(2 if slopes else 1)
     few = jnp.sort(jnp.concatenate([s.ravel() for s in deviations]))
     few = few[np.unique(np.linspace(0, few.size - 1, 16).round().astype(int))]
-    first, second = expand(phi, few), _expand(phi, few, _rule(0.0217, 12.0))
-    integrals = [jnp.max(_change(first[kind], second[kind])) for kind in kinds]
+    first, *others = (_low(phi, few, *rule) for rule in ((_STEP, _END), *_OTHERS))
+    integrals = [functools.reduce(jnp.maximum, [_change(first[k], other[k]) for other in others]) for k in kinds]
 
     one, two = (jnp.expand_dims(s, axes) for s, axes in zip(deviations, sides, strict=True))
     size = jnp.abs(correlation)
@@ -105,12 +102,19 @@ def doubt(
     return jax.lax.stop_gradient(total)
 
 
-def _change(one: Float[Array, "terms ..."], two: Float[Array, "terms ..."]) -> Float[Array, "..."]:
-    size = safe_sqrt(jnp.sum(one**2, axis=0))
-    moment = jnp.abs(jnp.sum(two**2, axis=0) - size**2) / (2 * nonzero(size))
-    # Coefficients of high order are small, and those of either rule are as good as rounding lets them be.
-    change = safe_sqrt(jnp.sum((two - one)[:64] ** 2, axis=0))
-    return jnp.maximum(change, moment) / nonzero(size)
+def _low(phi: Callable[[Array], Array], deviation: Float[Array, " n"], step: float, end: float) -> list[Array]:
+    """The first 64 coefficients of phi(s z) and of phi'(s z), and below them the second moment."""
+    nodes, weights, table = (jnp.asarray(array, deviation.dtype) for array in _rule(step, end, 64))
+    z = jnp.tensordot(deviation, nodes, 0)
+    both = jax.jvp(phi, (z,), (jnp.ones_like(z),))
+    return [jnp.concatenate([table @ part.T, (weights @ part.T**2)[None]]) for part in both]
+
+
+def _change(one: Float[Array, "rows n"], two: Float[Array, "rows n"]) -> Float[Array, ""]:
+    """The largest change from one rule to another, of the norm of the coefficients and of half the second moment."""
+    size = nonzero(jnp.abs(one[-1]))
+    change = safe_sqrt(jnp.sum((two - one)[:-1] ** 2, axis=0) / size)
+    return jnp.max(jnp.maximum(change, jnp.abs(two[-1] - one[-1]) / (2 * size)))
 
 
 def _rest_share(rows: Float[Array, "terms ..."]) -> Float[Array, "..."]:
@@ -120,14 +124,14 @@ def _rest_share(rows: Float[Array, "terms ..."]) -> Float[Array, "..."]:
 
 
 @functools.cache
-def _rule(step: float = _STEP, end: float = _END) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _rule(step: float = _STEP, end: float = _END, terms: int = _TERMS) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Nodes, their Gaussian weights, and weights times h_k."""
     count = round(end / step)
     z = step * (np.arange(-count, count) + 0.5)  # no node at 0, where activations have kinks
     weights = np.exp(-(z**2) / 2) * step / np.sqrt(2 * np.pi)
     # A recursion of our own: NumPy's polynomials are not normalised, and k! overflows beyond 170.
     hermite = [np.ones_like(z), z]
-    for k in range(1, _TERMS - 1):
+    for k in range(1, terms - 1):
         hermite.append((z * hermite[k] - np.sqrt(k) * hermite[k - 1]) / np.sqrt(k + 1))
     return z, weights, weights * np.stack(hermite)
 

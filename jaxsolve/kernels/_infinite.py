@@ -81,10 +81,11 @@ def infinite(
     that is a z^k above 0 and b (-z)^k below, however it is written) are in closed form. All others are by a series that
     suits smooth ones: tanh is good to 3e-7 for pre-activations of standard deviations up to 3, and to 1e-2 up to 10.
     What a kink elsewhere than at 0, a high frequency or a fast growth costs is estimated: `error` holds it, and outside
-    of a trace a UserWarning names each activation whose share is above 1e-8 in float64, 3e-5 in float32.
-    Rounding comes on top. The derivative kernel of a kink knows an angle to eps / angle, and two inputs closer than
-    sqrt(16 eps) are one: in float32 the NTK of relu is off by 2e-4 for angles of 1e-3 at one hidden layer, by 4e-3 at
-    20, and by less than 1e-4 for angles above 0.01.
+    of a trace a UserWarning names each activation whose share is above 1e-7 in float64, 3e-5 in float32.
+    Rounding comes on top, for pairs that are nearly parallel: an angle is known to eps / angle, and what is closer than
+    sqrt(16 eps) counts as parallel. In float32 the NTK of relu is off by up to 2e-4 at angles of 1e-3 and one hidden
+    layer, by 4e-3 at 20 layers, by 4e-5 there at angles of 0.01; that of erf, gelu and tanh by up to 8 eps s^2 at
+    pre-activations of deviation s (1e-4 at 10). Pairs of equal inputs are good to some 10 eps per layer.
     Convolutional networks need the kernels between all pairs of pixels: n m (height width)^2 numbers at the largest
     image between their layers. Differentiable in everything continuous; in the inputs where no two are parallel.
 
@@ -119,9 +120,9 @@ def infinite(
     if eta is not None:
         check_rates(net, eta)
     with memory_for("this kernel", "take fewer samples"):
-        found = jax.block_until_ready(_infinite(net, unit_rates(net) if eta is None else eta, x1, x2))
-    nngp, ntk, doubts = found
-    bound = 1e-8 if x1.dtype == jnp.float64 else 3e-5
+        eta = unit_rates(net) if eta is None else eta
+        nngp, ntk, doubts = jax.block_until_ready(_infinite(net, eta, x1, x2))
+    bound = 1e-7 if x1.dtype == jnp.float64 else 3e-5
     for place, error in doubts.items():
         known = concrete(error)
         if known is not None and not known <= bound:
@@ -129,7 +130,6 @@ def infinite(
                 f"{place} is in no closed form, and the series leaves an error of up to {known:.1g} of the size of its "
                 f"kernels (more than {bound:g}): take an activation in closed form ('relu', 'leaky_relu', 'erf', "
                 "'gelu', any positively homogeneous function), a smooth one, or a smaller sigma below it",
-                UserWarning,
                 stacklevel=2,
             )
     return InfiniteKernels(nngp, sum(doubts.values(), jnp.zeros((), x1.dtype)), ntk, _without_ntk(net.layers))
@@ -219,14 +219,20 @@ def _apply(activation: Activation, kernel: Any) -> tuple[Any, Array | None]:
     """The kernel after an activation, and its error if there is no closed form."""
     if activation.linear:
         return kernel, None
-    form, deviations = closed_form(activation), _deviations(kernel)
-    points = [expand(activation, s) for s in deviations] if form is None else deviations
+    form = closed_form(activation)
+    # Else XLA would write the variances of all layers below anew into the loop over pairs, and compile for minutes.
+    deviations: tuple[Array, Array] = jax.lax.optimization_barrier(_deviations(kernel))
+    points = [expand(activation, s) for s in deviations] if form is None else []
 
     def pair(covariance, i, j, samples):
-        sides, rho = _sides(covariance, samples), _correlation(covariance, deviations[i], deviations[j], samples)
+        sides = _sides(covariance, samples)
+        alone = covariance.ndim == 1  # each with itself
+        rho = jnp.ones_like(covariance) if alone else _correlation(covariance, deviations[i], deviations[j], samples)
         if form is not None:
-            return form(*(jnp.expand_dims(deviations[k], side) for k, side in zip((i, j), sides, strict=True)), rho)  # pyright: ignore[reportCallIssue]
-        return tuple(dual(*rows, rho, sides) for rows in zip(points[i], points[j], strict=True))
+            one, two = (jnp.expand_dims(deviations[k], side) for k, side in zip((i, j), sides, strict=True))
+            return form(one, two, rho)
+        one, two = points[i], points[j]
+        return dual(one.values, two.values, rho, sides), dual(one.slopes, two.slopes, rho, sides)
 
     nngp, slopes = pair(kernel.nngp, 0, 1, 2)
     cov1 = pair(kernel.cov1, 0, 0, 1)[0]
@@ -234,7 +240,7 @@ def _apply(activation: Activation, kernel: Any) -> tuple[Any, Array | None]:
     error = None
     if form is None:
         rho, sides = _correlation(kernel.nngp, *deviations, 2), _sides(kernel.nngp, 2)
-        error = doubt(activation, deviations, points, rho, sides, slopes=not jumps(activation))  # pyright: ignore[reportArgumentType]
+        error = doubt(activation, deviations, points, rho, sides, slopes=not jumps(activation))
     kernel = kernel.replace(nngp=nngp, ntk=kernel.ntk * slopes, cov1=cov1, cov2=cov2, is_gaussian=False)
     return kernel, error
 
@@ -273,7 +279,7 @@ def _deviations(kernel: Any) -> tuple[Array, Array]:
 
 def _require_limit(net: AbstractLayered) -> None:
     name = type(net).__name__
-    indices = [layer.index for layer in _weighted_layers(net.layers)]
+    indices = [layer.index for layer in _all_of(net.layers, AbstractWeighted)]
     if len(set(indices)) < len(indices):
         raise ValueError(f"{name} uses one weight array in two layers, whose kernels are then not independent")
     if not _require_gaussian(name, net.layers, False):
@@ -312,12 +318,8 @@ def _require_gaussian(name: str, layers: Layers, gaussian: bool) -> bool:
 
 def _without_ntk(layers: Layers) -> str:
     """Why there is no NTK; empty where there is one."""
-    for layer in layers:
-        if isinstance(layer, Residual):
-            found = _without_ntk(layer.branch) or _without_ntk(layer.shortcut)
-            if found:
-                return found
-        elif isinstance(layer, Apply) and not layer.activation.known and jumps(layer.activation):
+    for layer in _all_of(layers, Apply):
+        if not layer.activation.known and jumps(layer.activation):
             return (
                 f"the NTK of infinite width does not exist: the activation {layer.activation} jumps, so that the mean "
                 "square of its derivative is infinite (the covariance of outputs, `nngp`, exists)"
@@ -337,11 +339,12 @@ def _ends_in_weights(layers: Layers) -> bool:
     return False
 
 
-def _weighted_layers(layers: Layers) -> list[AbstractWeighted]:
-    found: list[AbstractWeighted] = []
+def _all_of(layers: Layers, kind: Any) -> list[Any]:
+    """The layers of a kind, those of branches too."""
+    found = []
     for layer in layers:
-        if isinstance(layer, AbstractWeighted):
+        if isinstance(layer, kind):
             found.append(layer)
         if isinstance(layer, Residual):
-            found += [*_weighted_layers(layer.branch), *_weighted_layers(layer.shortcut)]
+            found += [*_all_of(layer.branch, kind), *_all_of(layer.shortcut, kind)]
     return found
