@@ -153,10 +153,10 @@ class RichLimit(AbstractApproximation):
     def way(self, problem: Problem, ts: Float[Array, "..."] | None = None) -> Int[ArrayLike, ""]:
         if len(ways := self.ways(problem)) == 1:
             return 0
-        if is_endless(ts):
+        if ts is None or is_endless(ts):
             return in_shapes(lambda problem: GradientFlow().way(ways[0].of_samples(problem)), problem)
         ways[0].require_memory(problem, jnp.size(ts))
-        return _way_of_samples(ways[0], problem, ts)  # pyright: ignore[reportArgumentType]
+        return _way_of_samples(ways[0], problem, ts)
 
 
 def _rich(net: nets.AbstractDense) -> Assumption:

@@ -222,7 +222,7 @@ def _gradient(net: Any, x: Shaped[Array, "n ..."], v: Float[Array, "n out"]) -> 
 
 def _inner(eta: PyTree, one: PyTree, two: PyTree) -> Float[Array, ""]:
     parts = jax.tree.map(lambda rate, a, b: rate * jnp.sum(a * b), eta, one, two)
-    return sum(jax.tree.leaves(parts))
+    return jnp.sum(jnp.stack(jax.tree.leaves(parts)))
 
 
 # --- kernels that are not finite
