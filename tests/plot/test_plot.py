@@ -1,5 +1,6 @@
 """Figures: what is drawn, not how it looks."""
 
+import diffrax
 import jax
 import jax.numpy as jnp
 import matplotlib
@@ -22,7 +23,7 @@ def run():
     problem = js.Problem(net, *line.train)
     watched = [js.observe.loss(), js.observe.weight_norms(), js.observe.outputs()]
     ts = jnp.geomspace(1e-2, 1e2, 9)
-    return js.compare(problem, [js.theory.TwoLayerLine(), js.GradientFlow()], ts, observe=watched)
+    return js.compare(problem, [js.theory.TwoLayerLine(), js.GradientFlow(diffrax.Tsit5())], ts, observe=watched)
 
 
 @pytest.fixture
