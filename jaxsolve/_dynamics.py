@@ -48,6 +48,10 @@ class AbstractChoice(AbstractDynamics):
     def choose(self, problem: Problem, ts: Float[Array, "..."] | None = None) -> "AbstractDynamics":
         """The dynamics to run on a problem, until the last of these times if they are known; both may be traced."""
 
+    def doubt(self, problem: Problem, final: View) -> str:
+        """What is wrong with the end of a run that is known in numbers, in words; empty if nothing is seen."""
+        return ""
+
 
 class AbstractStandIn(AbstractDynamics):
     """What a choice has become, if that is of another class; it goes by the name of the choice.

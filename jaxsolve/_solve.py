@@ -17,6 +17,7 @@ from ._dynamics import (
     AbstractDynamics,
     AbstractMarching,
     AbstractRandomAccess,
+    AbstractStandIn,
     March,
     NotApplicable,
     resolve,
@@ -118,6 +119,10 @@ def solve(
             _raise_on_failure(problem, dynamics, trajectory, code)
     if isinstance(dynamics, AbstractMarching):
         _warn(trajectory, code, times)
+    if isinstance(dynamics, AbstractStandIn) and not traced((problem, dynamics), times):
+        ended = int(code) < FIRST_FAILURE
+        if ended and (doubt := dynamics.source.doubt(problem, trajectory.final)):
+            warnings.warn(f"{trajectory.dynamics}: {doubt}", stacklevel=2)
     return trajectory
 
 
