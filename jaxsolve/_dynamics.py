@@ -69,6 +69,10 @@ class AbstractChoice(AbstractDynamics):
         marching: Any = tuple(ways[place] for place in places)
         return Undecided(self, marching, jnp.argmax(jnp.asarray(places) == way))
 
+    def doubt(self, problem: Problem, final: View) -> str:
+        """What is wrong with the end of a run that is known in numbers, in words; empty if nothing is seen."""
+        return ""
+
 
 class AbstractStandIn(AbstractDynamics):
     """What a choice has become, if that is of another class; it goes by the name of the choice.

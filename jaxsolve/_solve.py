@@ -17,6 +17,7 @@ from ._dynamics import (
     AbstractDynamics,
     AbstractMarching,
     AbstractRandomAccess,
+    AbstractStandIn,
     March,
     NotApplicable,
     Quantity,
@@ -137,6 +138,9 @@ def solve(
             if throw or diverged:
                 _raise_on_failure(problem, dynamics, trajectory, code)
         _warn(trajectory, code, times, marches=isinstance(dynamics, AbstractMarching))
+        if isinstance(dynamics, AbstractStandIn) and not inside and int(code) < FIRST_FAILURE:
+            if doubt := dynamics.source.doubt(problem, trajectory.final):
+                warnings.warn(f"{trajectory.dynamics}: {doubt}", stacklevel=2)
     return trajectory
 
 

@@ -1,5 +1,6 @@
 """The numbers of a network along its checkpoints."""
 
+import warnings
 from typing import NamedTuple
 
 import equinox as eqx
@@ -7,10 +8,15 @@ import jax
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from .. import kernels
 from .._problem import Problem
 from ._groups import adjacent, alignments, find_groups, Groups, masked_rates, relative_sizes
 from ._lens import inside
 from ._movement import compare_kernels, group_kernels, learnable, movement
+
+
+# About so many samples are looked at where a kernel is compared with gradients.
+CERTIFIED = 8
 
 
 class Examined(NamedTuple):
@@ -51,34 +57,35 @@ def examine(probe: Problem, eta: PyTree, steps: list[int], checkpoints: list[PyT
     groups = find_groups(probe)
     masks = masked_rates(eta, groups)
     start = group_kernels(probe, checkpoints[0], masks)
+    _compare_with_gradients(probe, checkpoints[0], eta, np.sum(np.asarray(start), axis=0))
     rows: list[dict[str, float]] = []
-    last, moved, kernels = start, None, None
+    last, moved, compared = start, None, None
     for step, params in zip(steps, checkpoints, strict=True):
         moved = movement(probe, params, eta)
         last = group_kernels(probe, params, masks) if rows else start
-        kernels = compare_kernels(probe, last, start)
+        compared = compare_kernels(probe, last, start)
         row = {name: float(value) for name, value in moved._asdict().items() if name != "moved"}
         row |= {
             "step": step,
-            "kernel_change": float(kernels.change),
-            "kernel_turn": float(kernels.turn),
-            "kernel_alignment": float(kernels.alignment),
-            "effective_rank": float(kernels.effective_rank),
+            "kernel_change": float(compared.change),
+            "kernel_turn": float(compared.turn),
+            "kernel_alignment": float(compared.alignment),
+            "effective_rank": float(compared.effective_rank),
         }
         if probe.x_test is not None:
             row["test_loss"] = float(test_loss(probe, params))
         rows.append(row)
     assert moved is not None
-    assert kernels is not None
+    assert compared is not None
     first = compare_kernels(probe, start, start)
     history = {name: np.array([row[name] for row in rows]) for name in rows[0]}
     end = checkpoints[-1]
     change = jax.tree.map(lambda a, b: a - b, end, checkpoints[0])
     by_group = {
         "update": relative_sizes(change, checkpoints[0], groups),
-        "kernel_change": np.asarray(kernels.group_change),
+        "kernel_change": np.asarray(compared.group_change),
         "kernel_share_start": np.asarray(first.shares),
-        "kernel_share": np.asarray(kernels.shares),
+        "kernel_share": np.asarray(compared.shares),
     }
     pairs, places = adjacent(inside(end))
     by_pair = {
@@ -109,6 +116,14 @@ def _unaligned(probe: Problem, kernel: str) -> str:
     if np.all(targets == targets[0]):
         return "the targets are the same for all samples"
     return f"the kernel is {kernel or 'the same for all samples'}"
+
+
+def _compare_with_gradients(probe: Problem, params: PyTree, eta: PyTree, kernel: np.ndarray) -> None:
+    """Warns of a kernel that is not that of gradients, seen on some samples: of their traces, each output takes one."""
+    few = slice(None, None, 1 + len(kernel) // CERTIFIED)
+    found = kernels.check(probe.network(params), probe.x[few], kernel[few, few], eta=eta, key=jax.random.key(0))
+    if found.error > found.bound:  # what is not finite is no doubt about the compiler
+        warnings.warn(f"diagnose: {found.doubt}", stacklevel=4)
 
 
 @eqx.filter_jit

@@ -4,13 +4,20 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .. import kernels
 from .._checks import describe
-from .._dynamics import AbstractMarching, Assumption
+from .._dynamics import AbstractMarching, Assumption, View
+from .._finite import nonfinite_derivatives
 from .._problem import Problem
 from ._fixed_kernel import AbstractFixedKernel, check_flow
 from ._run_end import RunEnd
+
+
+# About so many samples stand for all where a kernel is checked: a gradient of them takes little.
+SAMPLES = 64
 
 
 class FrozenKernel(AbstractFixedKernel):
@@ -20,7 +27,8 @@ class FrozenKernel(AbstractFixedKernel):
     in closed form, at any t in [0, inf]: f(t) = y + exp(-K t/n)(f_0 - y). For other losses by `GradientFlow()` in
     function space, which reaches t = inf only with a condition: `flow=GradientFlow(until=...)`.
 
-    Provides outputs, test outputs, and the kernel, which is constant.
+    Provides outputs, test outputs, and the kernel, which is constant. Outside of traces and sweeps, `solve` compares
+    the kernel of some samples with gradients, as `js.kernels.check`, and warns if they differ by more than rounding.
 
     Arguments:
         at: the network whose NTK it is; None takes the problem's start. With `traj.final.net` of a finished run it is
@@ -85,6 +93,21 @@ class FrozenKernel(AbstractFixedKernel):
                 f"{kernel.shape[1]} of dtype {kernel.dtype}"
             )
         return kernel
+
+    def doubt(self, problem: Problem, final: View) -> str:
+        """What `kernels.check` says of the kernel and some samples, in words; empty if it is right.
+
+        Not of the kernel of a network with state, which is none of single samples, nor of a run's end.
+        """
+        if problem.state is not None or isinstance(self.source_net, RunEnd):
+            return ""
+        net, kernel, few = self.source_net, final.kernel, slice(None, None, 1 + len(problem.x) // SAMPLES)
+        net = problem.net if net is None else net
+        if not jnp.all(jnp.isfinite(kernel)):
+            return f"its kernel is not finite. {nonfinite_derivatives(net, problem.x).words()}"
+        part = kernel[few, :, few]
+        found = kernels.check(net, problem.x[few], part, eta=problem.eta, key=jax.random.key(0))
+        return "" if found.holds else found.doubt
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Of a run's end, that the run reaches it; every network has a linearisation."""
