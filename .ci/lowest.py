@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.11"
+# requires-python = ">=3.12"
 # ///
 """Run tests with the oldest versions of the dependencies that pyproject.toml allows, on the oldest Python.
 
@@ -20,7 +20,7 @@ from pathlib import Path
 from refresh_versions import PYPROJECT, requirements, resolve
 
 
-PYTHON = "3.11"
+PYTHON = "3.12"
 ROOT = PYPROJECT.parent
 ENVIRONMENT = ROOT / ".venv-lowest"
 # Old releases use what newer releases of their own dependencies deprecate; the pinned versions must stay free of it.

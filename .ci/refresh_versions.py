@@ -1,13 +1,12 @@
 # /// script
-# requires-python = ">=3.11"
+# requires-python = ">=3.12"
 # ///
 """Pin the newest versions that work together into `[tool.uv] constraint-dependencies` of pyproject.toml.
 
-Usage: `uv run .ci/refresh_versions.py`, then `uv sync && uv run pytest` on each Python below.
+Usage: `uv run .ci/refresh_versions.py`, then `uv sync && uv run pytest`.
 
-Resolves what `uv sync` installs by default, and the extras in `EXTRAS`, afresh for each Python in `PYTHONS`. A version
-on which all of them agree is pinned plainly; one on which they differ gets an environment marker. Only names, versions
-and markers are written: nothing that says from where they came.
+Resolves what `uv sync` installs by default, and the extras in `EXTRAS`, afresh for the oldest supported Python. Only
+names and versions are written: nothing that says from where they came.
 """
 
 import re
@@ -18,7 +17,7 @@ import tomllib
 from pathlib import Path
 
 
-PYTHONS = {"3.11": "python_version < '3.12'", "3.12": "python_version >= '3.12'"}
+PYTHON = "3.12"
 EXTRAS = ("neural-tangents", "test", "bench", "dask", "report")
 
 PYPROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
@@ -48,18 +47,6 @@ def resolve(wanted: list[str], overrides: list[str], python: str, *, resolution:
     return {pin.partition("==")[0]: pin for pin in pins}
 
 
-def merge(resolved: dict[str, dict[str, str]]) -> list[str]:
-    """One line per package where every Python agrees, else one line per Python with its marker."""
-    lines = []
-    for name in sorted(set().union(*resolved.values())):
-        pins = [versions.get(name) for versions in resolved.values()]
-        if len(set(pins)) == 1:
-            lines.append(pins[0])
-        else:
-            lines += [f"{pin} ; {PYTHONS[python]}" for python, pin in zip(resolved, pins, strict=True) if pin]
-    return lines
-
-
 def main() -> None:
     """Resolve, and rewrite the list in place."""
     text = PYPROJECT.read_text()
@@ -67,7 +54,7 @@ def main() -> None:
         sys.exit("Expected exactly one `constraint-dependencies = [...]` in pyproject.toml; it is unchanged.")
     project = tomllib.loads(text)
     wanted, overrides = requirements(project), project["tool"]["uv"]["override-dependencies"]
-    lines = merge({python: resolve(wanted, overrides, python) for python in PYTHONS})
+    lines = [pin for _, pin in sorted(resolve(wanted, overrides, PYTHON).items())]
     block = "\n".join(["constraint-dependencies = [", *(f'  "{line}",' for line in lines), "]"])
     new = LIST.sub(lambda _: block, text)
     if tomllib.loads(new)["tool"]["uv"]["constraint-dependencies"] != lines:

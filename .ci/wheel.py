@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.11"
+# requires-python = ">=3.12"
 # ///
 """Build the wheel, look at what is in it, and use it as a user would: in clean environments of several Pythons.
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 ROOT = Path(__file__).resolve().parents[1]
-PYTHONS = ("3.11", "3.12", "3.13")
+PYTHONS = ("3.12", "3.13")
 # A linear network of two layers on a line learns as its closed form says.
 USE = """
 import jax, jaxsolve as js

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
-from threadpoolctl import threadpool_limits
 
 import jaxsolve as js
 from jaxsolve import integrators
@@ -42,20 +41,17 @@ HALVINGS = 2  # between two rungs of a ladder of settings, for all alike
 
 def main(*, quick: bool) -> Iterator[Row]:
     """All of it; the quick part is gamma = 10."""
-    # Two threads of LAPACK factorise a few hundred rows no faster, and far slower where others use the machine.
-    with threadpool_limits(1, "blas"):
-        print("One thread for LAPACK.")
-        for gamma, goal in GOALS.items():
-            if not quick or gamma == max(GOALS):
-                yield from _reference(gamma, goal)
-        if quick:
-            return
-        yield from _small()
-        yield from _kinks()
-        yield from _many_outputs()
-        yield from _batch()
-        yield from _long_times()
-        yield from _momentum()
+    for gamma, goal in GOALS.items():
+        if not quick or gamma == max(GOALS):
+            yield from _reference(gamma, goal)
+    if quick:
+        return
+    yield from _small()
+    yield from _kinks()
+    yield from _many_outputs()
+    yield from _batch()
+    yield from _long_times()
+    yield from _momentum()
 
 
 # --- ours

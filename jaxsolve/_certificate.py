@@ -11,6 +11,9 @@ from jaxtyping import Array, Float
 from ._checks import concrete
 
 
+FLOAT64 = ", or take float64: jax.config.update('jax_enable_x64', True)"
+
+
 class Certificate(eqx.Module):
     """How far a run can be trusted, from quantities its solver did not control.
 
@@ -27,6 +30,8 @@ class Certificate(eqx.Module):
             to the edge, and of the residual of the complementarity problem; NaN elsewhere.
         residual: of the equations that a node of `RichLimit` solves for itself, how far the last iteration still moved
             outputs or the kernels of a layer, relative to the largest of them; NaN elsewhere.
+        spectral_error: of a flow under a fixed kernel, the share of the loss at the start of which rounding of small
+            eigenvalues hides whether it is left at the end (`kernels.linearized(...).unresolved`); NaN elsewhere.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -43,6 +48,13 @@ class Certificate(eqx.Module):
     sampling_error: Float[Array, ""] | float = float("nan")
     edge_error: Float[Array, ""] | float = float("nan")
     residual: Float[Array, ""] | float = float("nan")
+    spectral_error: Float[Array, ""] | float = float("nan")
+
+    @staticmethod
+    def of_spectrum(error: Float[Array, ""]) -> "Certificate":
+        """The certificate of a flow in closed form, which has a spectral error and no other."""
+        unknown = jnp.full_like(error, jnp.nan)
+        return Certificate(unknown, unknown, unknown, spectral_error=error)
 
     @property
     def trust(self) -> Float[Array, ""] | np.floating:
@@ -54,6 +66,7 @@ class Certificate(eqx.Module):
         """
         of = self._numpy
         worst = of.fmax(of.fmax(self._of_steps, self.sampling_error), of.fmax(self.edge_error, self.residual))
+        worst = of.fmax(worst, self.spectral_error)
         return of.maximum(-of.log10(of.maximum(worst, jnp.finfo(worst.dtype).eps)), 0)
 
     @property
@@ -84,7 +97,9 @@ class Certificate(eqx.Module):
         samples = "Take four times the samples for half the error"
         if np.isnan(float(self._of_steps)):  # of descent
             samples += "; a linear network has none: take a smaller rate, at which descent oscillates less"
+        single = np.asarray(self.spectral_error).dtype == np.float32
         errors = {
+            "Ask for an earlier time" + (FLOAT64 if single else ""): self.spectral_error,
             steps if np.isnan(float(self.residual)) else nodes: np.fmax(float(self._of_steps), float(self.residual)),
             samples: self.sampling_error,
             "Tighten rtol": self.edge_error,
@@ -102,6 +117,7 @@ class Certificate(eqx.Module):
             "sampling error": f"{known.sampling_error:.1e}",
             "edge error": f"{known.edge_error:.1e}",
             "residual": f"{known.residual:.1e}",
+            "spectral error": f"{known.spectral_error:.1e}",
         }
         said = ", ".join(f"{name} {value}" for name, value in found.items() if not value.startswith("nan"))
         return f"Certificate({known.trust:.1f} digits: {said})"

@@ -1,5 +1,7 @@
 """Reading concrete values for checks, and leaving traced ones alone."""
 
+import functools
+import os
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -7,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 
@@ -21,6 +24,11 @@ def concrete(value: Any) -> np.ndarray | None:
         return None
     except (TypeError, ValueError):
         return np.array([None])
+
+
+def traced(tree: Any, ts: Array) -> bool:
+    """Whether something is traced, or operations are: inside a trace even one on known times is."""
+    return any(isinstance(leaf, Tracer) for leaf in (*jax.tree.leaves((tree, ts)), jax.lax.neg(ts)))
 
 
 def is_real(known: np.ndarray) -> bool:
@@ -43,6 +51,42 @@ def in_float32(dtypes: Iterable[Any]) -> str:
     return "convert them by jax.tree.map(lambda a: a.astype(jnp.float32) if eqx.is_inexact_array(a) else a, net)"
 
 
+def require_settings(tree: Any, name: str) -> None:
+    """Raises for what JAX cannot compute with here, where it would say less, wait for ever or go on in other numbers.
+
+    Raises:
+        ValueError: an array is of float64, and JAX now computes in 32 bits.
+        RuntimeError: JAX is told to refuse numbers that come from Python; this process is a fork of one that used JAX.
+    """
+    if _first_process() != os.getpid():
+        raise RuntimeError(
+            "this process was forked from one that has used JAX, whose threads it lacks, so it would wait for ever: "
+            "start it by multiprocessing.get_context('spawn')"
+        )
+    config: Any = jax.config
+    if config.jax_transfer_guard_host_to_device in ("disallow", "disallow_explicit"):
+        raise RuntimeError(
+            f"jax_transfer_guard is {config.jax_transfer_guard_host_to_device!r}, and what is computed from {name} "
+            "needs numbers that come from Python: call it within jax.transfer_guard('allow')"
+        )
+    if config.jax_enable_x64:
+        return
+    if any(isinstance(leaf, jax.Array) and leaf.dtype in _WIDE for leaf in jax.tree.leaves(tree)):
+        raise ValueError(
+            f"{name} was made in float64, and JAX is set to 32 bits now: call jax.config.update('jax_enable_x64', "
+            "True), or make it again"
+        )
+
+
+@functools.cache
+def _first_process() -> int:
+    """The process that first computed something: one forked later inherits it."""
+    return os.getpid()
+
+
+_WIDE = (jnp.dtype("float64"), jnp.dtype("complex128"))
+
+
 def as_array(value: Any) -> Array:
     """`jnp.asarray`, but NumPy's integers that are too large for JAX's become floats, as it would wrap them round."""
     array = jnp.asarray(value)
@@ -55,6 +99,7 @@ def as_array(value: Any) -> Array:
 
 def real_array(value: Any, name: str) -> Array:
     """Returns real numbers as an array, those that are no floats as floats; raises TypeError for anything else."""
+    require_settings(value, name)
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.floating):
         return value  # the common case, traced or not
     try:
@@ -117,6 +162,7 @@ def one_number(value: Any, name: str, *, zero: bool = False, hint: str = "") -> 
         ValueError: it is not one number, or is known and NaN, infinite or of the wrong sign. Ends in `hint`.
     """
     accepted = f"{name} must be one finite number {'>= 0' if zero else '> 0'}"
+    require_settings(value, name)
     known = concrete(value)
     if known is not None and not is_real(known):
         raise TypeError(f"{accepted}, got {describe(value)}{hint}")
@@ -166,13 +212,18 @@ def require_steps(value: Any) -> int:
     return min(require_size(value, "max_steps"), 2_000_000_000)
 
 
-def warn_of_rounded_products(dtype: Any, stacklevel: int) -> None:
-    """Warns where products of matrices of this dtype may be rounded: on accelerators, unless they are told."""
+def products_round(dtype: Any) -> bool:
+    """Whether products of matrices of this dtype may be rounded: on accelerators, unless they are told."""
     config: Any = jax.config
     if dtype != jnp.float32 or config.jax_default_matmul_precision is not None:
-        return
+        return False
     device = config.jax_default_device
-    if (jax.default_backend() if device is None else getattr(device, "platform", device)) != "cpu":
+    return (jax.default_backend() if device is None else getattr(device, "platform", device)) != "cpu"
+
+
+def warn_of_rounded_products(dtype: Any, stacklevel: int) -> None:
+    """Warns where products of matrices of this dtype may be rounded."""
+    if products_round(dtype):
         warnings.warn(
             "this device may round the factors of float32 products (to TF32 or bfloat16): kernels then keep some three "
             "digits, and flows take more steps. Call jax.config.update('jax_default_matmul_precision', 'highest') "

@@ -10,6 +10,7 @@ import jax.random as jr
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Integer, PyTree
 
 from ._certificate import Certificate as Certificate
+from ._checks import concrete
 from ._problem import Problem
 from ._results import RESULTS
 from ._validity import Assumption as Assumption, NotApplicable as NotApplicable, Validity as Validity
@@ -42,11 +43,31 @@ class AbstractDynamics(eqx.Module):
 
 
 class AbstractChoice(AbstractDynamics):
-    """A dynamics that becomes one or another once the problem is known."""
+    """A dynamics that becomes one of several once the problem is known, by the same rule wherever it runs."""
 
     @abc.abstractmethod
+    def ways(self, problem: Problem) -> "tuple[AbstractDynamics, ...]":
+        """What it may become, of one class; the problem may be traced, or hold shapes alone."""
+
+    @abc.abstractmethod
+    def possible(self, problem: Problem) -> tuple[int, ...]:
+        """The places in `ways` that the shapes of the problem leave, whatever its numbers."""
+
+    @abc.abstractmethod
+    def way(self, problem: Problem, ts: Float[Array, "..."] | None = None) -> Int[ArrayLike, ""]:
+        """The place in `ways` of what runs until the last of these times; None is for inf. All may be traced."""
+
     def choose(self, problem: Problem, ts: Float[Array, "..."] | None = None) -> "AbstractDynamics":
-        """The dynamics to run on a problem, until the last of these times if they are known; both may be traced."""
+        """The dynamics to run on a problem; `Undecided` between several where numbers decide that are traced."""
+        ways, way = self.ways(problem), self.way(problem, ts)
+        known = concrete(way)
+        if known is not None:
+            return ways[int(known)]
+        places = self.possible(problem)
+        if len(places) == 1:
+            return ways[places[0]]
+        marching: Any = tuple(ways[place] for place in places)
+        return Undecided(self, marching, jnp.argmax(jnp.asarray(places) == way))
 
 
 class AbstractStandIn(AbstractDynamics):
@@ -65,6 +86,27 @@ class AbstractStandIn(AbstractDynamics):
     @property
     def provides(self) -> frozenset[Quantity | str]:
         return self.source.provides
+
+
+class Undecided(AbstractStandIn):
+    """What a choice has become inside a trace, where its numbers are not known: `march` decides while it runs.
+
+    Attributes:
+        ways: marching dynamics.
+        way: the place of the one to run.
+    """
+
+    source: AbstractChoice
+    ways: "tuple[AbstractMarching, ...]"
+    way: Int[Array, ""]
+
+    @property
+    def until(self) -> Any:
+        """When a run stops."""
+        return getattr(self.ways[0], "until", None)
+
+    def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
+        return self.ways[0].times(ts)
 
 
 def resolve(dynamics: AbstractDynamics, problem: Problem, ts: Float[Array, "..."] | None = None) -> AbstractDynamics:
@@ -197,7 +239,8 @@ class March(eqx.Module):
         certificate: None where the dynamics has none to give.
         kernel: the one that `FunctionValues` moved under, or, where it moves, started from.
         kernels: kernel evaluations; None for none.
-        integrator: what made the steps, if there was a choice.
+        integrators: what made the steps, if there was a choice; of several names, the one at `way`.
+        way: None where one thing alone may have made them.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -219,7 +262,8 @@ class March(eqx.Module):
     certificate: Certificate | None
     kernel: Float[Array, "n out n out"] | None = None
     kernels: Int[Array, ""] | None = None
-    integrator: str = eqx.field(static=True, default="")  # text
+    integrators: tuple[str, ...] = eqx.field(static=True, default=())  # text
+    way: Int[Array, ""] | None = None
     from_zero: bool = eqx.field(static=True, default=False)  # changes the program
 
     def view(self, problem: Problem, t: Float[Array, ""], row: PyTree) -> View:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from jax.extend.core import ClosedJaxpr
+from jax.extend.core import ClosedJaxpr  # pyright: ignore[reportPrivateImportUsage]
 
 
 CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint")  # do no more than run a program

@@ -1,19 +1,16 @@
 """A whole marching run: within a program, or in programs of its own."""
 
-import functools
+import dataclasses
 import time
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from ._brief import brief_options, split, whole
-from ._dynamics import AbstractGrowing, AbstractMarching, AbstractState, March
-from ._flop import looped
+from ._dynamics import AbstractGrowing, AbstractMarching, AbstractState, March, Undecided
 from ._problem import Problem
 
 
@@ -21,67 +18,61 @@ from ._problem import Problem
 # Python takes as long as many steps of theirs. Others are looked at after the first round, then ever less often, as
 # long as it takes less than so many seconds from look to look.
 SMALL, ROUNDS, PATIENCE = 1_000_000, 16, 0.25
-# The start of a march, and what is observed of it, are computed in less time than it takes to optimise the programs for
-# that, where all evaluations of the network together compute so many numbers in loops of their own.
-FEW = 5_000_000
 
 
-def march(problem: Problem, dynamics: AbstractMarching, ts: Float[Array, " times"]) -> March:
+def march(problem: Problem, dynamics: AbstractMarching | Undecided, ts: Float[Array, " times"]) -> March:
     """A whole marching run, for use inside jit."""
-    state = dynamics.init(problem, ts)
-    chunk = jnp.asarray(dynamics.chunk)
-    state = jax.lax.while_loop(lambda s: ~s.done, lambda s: dynamics.advance(problem, s, chunk), state)
+    if isinstance(dynamics, Undecided):
+        run = _march_one_of(problem, dynamics, ts)
+    else:
+        run = _march(problem, dynamics, ts, jnp.array(True))
     # JAX would say no more than that a loop has no reverse mode.
     message = (
         f"reverse-mode derivatives (jax.grad, jax.vjp, jax.jacrev) do not go through the steps of {dynamics.name}, "
         "whose number is not known beforehand. Take forward mode (jax.jvp, jax.jacfwd), or a closed form (js.exact) "
         "where there is one, which has both modes"
     )
-    return eqxi.nondifferentiable_backward(dynamics.finish(problem, state), msg=message)
+    return eqxi.nondifferentiable_backward(run, msg=message)
 
 
-def is_brief(problem: Problem, times: int = 1) -> bool:
-    """Whether the network is evaluated on all data, and so many times, in less time than to optimise it takes."""
-    rest, arrays = split(problem)
-    shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in arrays)
-    return times * _looped(rest, shapes) <= FEW
+def _march(problem: Problem, dynamics: AbstractMarching, ts: Float[Array, " times"], wanted: Bool[Array, ""]) -> March:
+    """The run, or one without a step where nobody wants it."""
+    state = dynamics.init(problem, ts)
+    chunk = jnp.asarray(dynamics.chunk)
+    going = lambda state: ~state.done & wanted
+    state = jax.lax.while_loop(going, lambda state: dynamics.advance(problem, state, chunk), state)
+    return dynamics.finish(problem, state)
 
 
-@functools.lru_cache(maxsize=256)
-def _looped(rest: Any, shapes: tuple[jax.ShapeDtypeStruct, ...]) -> int:
-    """The numbers that a network, the derivatives of its outputs and a kernel compute in loops of their own."""
-    problem = whole(rest, list(shapes))
-    trained, *_ = eqx.filter_make_jaxpr(lambda problem: problem.outputs(problem.params))(problem)
-    found = looped(trained) * (1 + problem.y.shape[1])  # there, and back for each output
-    found += problem.y.size**2  # where two signals meet
-    if problem.x_test is None:
-        return found
-    tested, *_ = eqx.filter_make_jaxpr(lambda problem: problem.test_outputs(problem.params))(problem)
-    return found + looped(tested)
+def _march_one_of(problem: Problem, dynamics: Undecided, ts: Float[Array, " times"]) -> March:
+    """The run of the way that numbers decide on. Lanes of `jax.vmap` go through all ways, but march along their own."""
+    names = [""] * len(dynamics.ways)
+
+    def along(place: int) -> March:
+        run = _march(problem, dynamics.ways[place], ts, dynamics.way == place)
+        names[place] = "".join(run.integrators)
+        # Branches return the same text, and arrays where defaults are Python's numbers.
+        return jax.tree.map(jnp.asarray, dataclasses.replace(run, integrators=()))
+
+    run = jax.lax.switch(dynamics.way, [lambda place=place: along(place) for place in range(len(names))])
+    return dataclasses.replace(run, integrators=tuple(names), way=dynamics.way)
 
 
-def _init(rest, arrays, ts):
-    problem, dynamics = whole(rest, arrays)
+@eqx.filter_jit
+def init(problem: Problem, dynamics: AbstractMarching, ts: Float[Array, "..."]) -> AbstractState:
+    """The state at the start, in a program of its own."""
     return dynamics.init(problem, jnp.atleast_1d(ts))
 
 
-@functools.cache
-def _init_program(optimise: bool) -> Any:
-    return jax.jit(_init, static_argnums=0, **brief_options(optimise=optimise))
-
-
-def _advance(rest, arrays, state, rounds: Int[Array, ""]):
-    """The state after so many times the dynamics' chunk of steps, or at the end of the run."""
-    problem, dynamics = whole(rest, arrays)
+@eqx.filter_jit
+def advance(
+    problem: Problem, dynamics: AbstractMarching, state: AbstractState, rounds: Int[Array, ""]
+) -> AbstractState:
+    """The state after so many times the dynamics' chunk of steps, or at the end of the run, in a program of its own."""
     chunk = jnp.asarray(dynamics.chunk)
     going = lambda carry: ~carry[0].done & (carry[1] < rounds)
     onward = lambda carry: (dynamics.advance(problem, carry[0], chunk), carry[1] + 1)
     return jax.lax.while_loop(going, onward, (state, jnp.zeros_like(rounds)))[0]
-
-
-@functools.cache
-def _advance_program(brief: bool) -> Any:
-    return jax.jit(_advance, static_argnums=0, **(brief_options(optimise=True) if brief else {}))
 
 
 def last_state(
@@ -97,15 +88,12 @@ def last_state(
 
 def _last_state(problem, dynamics, ts, show, enough: Callable[[AbstractState], bool] = lambda state: False):
     """Where it ends, or where that is enough."""
-    parts, brief = split((problem, dynamics)), is_brief(problem)
-    held = sum(leaf.size for leaf in parts[1])
+    held = sum(leaf.size for leaf in jax.tree.leaves((problem, dynamics)) if eqx.is_array(leaf))
     rounds = ROUNDS if held * len(problem.x) <= SMALL else 1
-    # Steps of which each is a chunk are products and factorisations in the main, which XLA leaves to libraries.
-    advance = _advance_program(brief and dynamics.chunk == 1)
-    state = _init_program(not brief)(*parts, ts)
+    state = init(problem, dynamics, ts)
     while not (bool(state.done) or enough(state)):
         begin = time.perf_counter()
-        state = advance(*parts, state, jnp.asarray(rounds))
+        state = advance(problem, dynamics, state, jnp.asarray(rounds))
         show(state)
         rounds = 4 * rounds if time.perf_counter() - begin < PATIENCE else rounds
     return state

@@ -18,7 +18,7 @@ def free_memory() -> int | None:
         >>> print(free is None or free > 0)
         True
     """
-    default: Any = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
+    default: Any = jax.config.jax_default_device
     device = default if isinstance(default, jax.Device) else jax.local_devices(backend=default)[0]
     stats = device.memory_stats() if device.platform != "cpu" else None
     if stats and "bytes_limit" in stats:

@@ -13,8 +13,18 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from . import kernels, nets
 from ._both_ways import both_ways, shape_and_rule
-from ._checks import as_array, concrete, describe, in_float32, require_finite, require_flag, warn_of_rounded_products
+from ._checks import (
+    as_array,
+    concrete,
+    describe,
+    in_float32,
+    require_finite,
+    require_flag,
+    require_settings,
+    warn_of_rounded_products,
+)
 from ._hashable import hashable
+from ._known_answers import warn_of_wrong_version
 from ._state import FREEZE, takes_state
 from .losses import AbstractLoss, accepts, find_loss, MSE
 
@@ -82,6 +92,7 @@ class Problem(eqx.Module):
         self.centered = require_flag(centered, "centered")
         self.x, self.y = self._read(x, y, "the training set")
         self.x_test, self.y_test = (None, None) if test is None else self._read(*read_pair(test), "the test set")
+        warn_of_wrong_version()
         warn_of_rounded_products(self.x.dtype, stacklevel=5)  # two of Equinox's functions call this one
         self.initial = self._forward(self.net) if centered else None
         self.initial_test = None if self.x_test is None or not centered else self._forward(self.net, self.x_test)
@@ -319,9 +330,10 @@ def read_pair(test: Any) -> tuple[Any, Any]:
 
 
 def require_problem(problem: Any) -> None:
-    """Raises TypeError for what is no problem."""
+    """Raises TypeError for what is no problem, ValueError for one of float64 where JAX is set to 32 bits now."""
     if not isinstance(problem, Problem):
         raise TypeError(f"problem must be a jaxsolve.Problem, got {describe(problem)}")
+    require_settings(problem, "this problem")
 
 
 def flat_rates(problem: Problem) -> Float[Array, " params"]:

@@ -1,5 +1,6 @@
 """The first verb: one problem, one dynamics, one trajectory."""
 
+import contextlib
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -11,22 +12,25 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ._both_ways import forward_mode
-from ._brief import brief_jit, raised_in_equinox, traced
-from ._checks import concrete, describe, require_flag
+from ._checks import concrete, describe, require_flag, require_settings, traced
 from ._dynamics import (
     AbstractDynamics,
     AbstractMarching,
     AbstractRandomAccess,
     March,
     NotApplicable,
+    Quantity,
     resolve,
     View,
 )
-from ._march import is_brief, last_state, march
+from ._finite import nonfinite_derivatives
+from ._flags import unwatched
+from ._march import last_state, march
 from ._memory import memory_for
 from ._problem import Problem, require_problem
 from ._results import FIRST_FAILURE, result_code, RESULT_NAMES, result_names, RESULTS
 from ._shown import shown
+from ._threads import one_thread
 from ._times import are_times, read_times, require_end
 from ._trajectory import Label, Stats, Trajectory
 from .observe import check_observables, loss, Observable
@@ -37,6 +41,10 @@ from .until import fits, share_programs
 Ended = tuple[Trajectory, Int[Array, ""]]
 # What else there is where derivatives in forward mode are none.
 GRADIENTS = "; or take dynamics that need gradients alone, js.GradientFlow(diffrax.Tsit5()) or js.Descent(...)"
+SMALLER = (
+    "take fewer samples or times, observables that need no kernel, or an integrator without one, such as "
+    "js.GradientFlow(js.integrators.RungeKuttaChebyshev())"
+)
 # Times observed together, to bound the memory of kernels.
 TIMES_AT_ONCE = 8
 
@@ -51,7 +59,7 @@ class SolveError(RuntimeError):
         ...     js.solve(problem, js.GradientFlow(max_steps=1), 100.0)
         ... except js.SolveError as error:
         ...     print(error)
-        GradientFlow(Tsit5) ended at t = ... after 1 steps: max_steps. The run used `max_steps` steps ...
+        GradientFlow(...) ended at t = ... after ... steps: max_steps. The run used `max_steps` steps ...
     """
 
 
@@ -76,6 +84,9 @@ def solve(
         progress: whether to show a progress bar. None shows none, but a line on stderr once a march has taken 10 s, and
             whenever it has taken twice as long again. Inside a trace nothing is shown.
 
+    LAPACK has one thread while it runs, in the whole process, and afterwards as many as before. Inside a trace it has
+    as many as the program that runs then.
+
     Raises:
         ValueError: ts is empty, unsorted, negative or NaN; ends in inf without `until`; an observable needs what the
             dynamics does not provide.
@@ -83,6 +94,9 @@ def solve(
         NotApplicable: the closed form does not solve this problem.
         SolveError: the run failed and `throw` is true.
         MemoryError: the run does not fit into memory.
+        FloatingPointError: with `jax_debug_nans` (or `jax_debug_infs`), where the network, its gradient or its test
+            outputs hold NaN (an infinity) at the last parameters; JAX says in which operation. With these flags a run
+            that diverged raises also if `throw` is false. What stands for no value in a trajectory is no fault.
 
     Example:
         >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -96,29 +110,49 @@ def solve(
     if not isinstance(dynamics, AbstractDynamics):
         raise TypeError(f"dynamics must be such as GradientFlow(), got {describe(dynamics)}")
     throw, progress = require_flag(throw, "throw"), None if progress is None else require_flag(progress, "progress")
-    times = read_times(ts, problem.x.dtype)
-    with forward_mode(GRADIENTS):
-        dynamics = resolve(dynamics, problem, times)
-    require_end(times, dynamics)
-    observables = check_observables(observe, dynamics)
-    for item in observables:
-        if item.require is not None:
-            item.require(problem)
-    if (until := getattr(dynamics, "until", None)) is not None:
-        fits(until, problem)
-    memory = memory_for("this run", "take fewer samples or times, or observables that need no kernel")
-    with memory, forward_mode(GRADIENTS):
-        if isinstance(dynamics, AbstractRandomAccess):
-            trajectory, code = _look_up(problem, dynamics, times, observables)
-        elif traced((problem, dynamics), times):
-            trajectory, code = _march_inside(problem, dynamics, times, observables)
-        else:
-            trajectory, code = _march(problem, dynamics, times, observables, progress)
-        if throw:
-            _raise_on_failure(problem, dynamics, trajectory, code)
-    if isinstance(dynamics, AbstractMarching):
-        _warn(trajectory, code, times)
+    require_settings(dynamics, "this dynamics")
+    with unwatched() as watched:
+        times = read_times(ts, problem.x.dtype)
+        with forward_mode(GRADIENTS), one_thread():
+            dynamics = resolve(dynamics, problem, times)
+        require_end(times, dynamics)
+        observables = check_observables(observe, dynamics)
+        for item in observables:
+            if item.require is not None:
+                item.require(problem)
+        if (until := getattr(dynamics, "until", None)) is not None:
+            fits(until, problem)
+        with memory_for("this run", SMALLER), forward_mode(GRADIENTS):
+            inside = traced((problem, dynamics), times)
+            with contextlib.nullcontext() if inside else one_thread():
+                if isinstance(dynamics, AbstractRandomAccess):
+                    ended = _look_up(problem, dynamics, times, observables)
+                elif inside:
+                    ended = _march_inside(problem, dynamics, times, observables)
+                else:
+                    ended = _march(problem, dynamics, times, observables, progress)
+                trajectory, code = ended if inside else jax.block_until_ready(ended)
+            with watched() as any_flag:
+                diverged = any_flag and _watch(problem, dynamics, trajectory, code)
+            if throw or diverged:
+                _raise_on_failure(problem, dynamics, trajectory, code)
+        _warn(trajectory, code, times, marches=isinstance(dynamics, AbstractMarching))
     return trajectory
+
+
+def _watch(problem: Problem, dynamics: AbstractDynamics, trajectory: Trajectory, code: Int[Array, ""]) -> bool:
+    """Computes what the network makes of the last parameters, one operation at a time: JAX's flags say where it fails.
+
+    Whether the run diverged all the same, as where a step beyond these parameters fails. Traced, neither is known.
+    """
+    number = concrete(code)
+    if number is None or number.ndim:
+        return False
+    params = trajectory.final.params if Quantity.PARAMS in dynamics.provides else problem.params
+    jax.grad(problem.objective)(params)
+    if problem.x_test is not None:
+        problem.test_outputs(params)
+    return RESULT_NAMES[int(number)] == "diverged"
 
 
 def check_applies(problem: Problem, dynamics: Any, throw: bool) -> None:
@@ -173,21 +207,21 @@ def random_access_result(problem: Problem, dynamics: AbstractRandomAccess) -> RE
 
 def _look_up(problem, dynamics, ts, observables) -> Ended:
     """A closed form at all times. Whether it applies is seen in the same program: to ask first would take longer."""
-    inside = traced((problem, dynamics), ts)
-    look_up: Any = _closed_form_inside if inside else brief_jit(_closed_form)
     try:
-        return look_up(problem, dynamics, ts, observables)
+        return _closed_form(problem, dynamics, ts, observables)
     except Exception:
-        if not inside:
+        if not traced((problem, dynamics), ts):
             check_applies(problem, dynamics, throw=False)  # says more, if the problem is of another kind
         raise
 
 
+@eqx.filter_jit
 def _closed_form(problem, dynamics, ts, observables) -> Ended:
     require_kind(problem, dynamics)
     row = jnp.atleast_1d(ts)
     fine, zero = are_times(row, dynamics), jnp.zeros((), int)
     result = RESULTS.where(fine, random_access_result(problem, dynamics), RESULTS.invalid)
+    final = dynamics.at(problem, row[-1])
     found = _trajectory(
         dynamics,
         observables,
@@ -197,13 +231,10 @@ def _closed_form(problem, dynamics, ts, observables) -> Ended:
         row[-1],
         result,
         Stats(zero, zero, zero, zero),
-        None,
-        dynamics.at(problem, row[-1]),
+        final.certificate,
+        final,
     )
     return found, result_code(result)
-
-
-_closed_form_inside = eqx.filter_jit(_closed_form)  # another program
 
 
 @eqx.filter_jit
@@ -240,7 +271,7 @@ def _of_march(problem, dynamics, observables, ts, run: March) -> Trajectory:
 
 def _stats(run: March) -> Stats:
     kernels = jnp.zeros_like(run.steps) if run.kernels is None else run.kernels
-    return Stats(run.steps, run.rejected, run.evaluations, kernels, run.integrator)
+    return Stats(run.steps, run.rejected, run.evaluations, kernels, run.integrators, run.way)
 
 
 def _trajectory(dynamics, observables, ts, row, observed, t_end, result, stats, certificate, final) -> Trajectory:
@@ -258,6 +289,7 @@ def _trajectory(dynamics, observables, ts, row, observed, t_end, result, stats, 
     )
 
 
+@eqx.filter_jit
 def _finish(problem, dynamics, observables, ts, state) -> Ended:
     found = _of_march(problem, dynamics, observables, ts, dynamics.finish(problem, state))
     return found, result_code(found.result)
@@ -266,28 +298,22 @@ def _finish(problem, dynamics, observables, ts, state) -> Ended:
 def _march(problem, dynamics, ts, observables, progress: bool | None) -> Ended:
     """A run in three programs: what is observed does not compile the steps anew, and Python sees where it is."""
     dynamics = share_programs(dynamics)  # nor does another kind of condition
-    try:
-        with shown(progress, dynamics.name, ts.size) as show:
-            state = last_state(problem, dynamics, ts, show)
-    except (jax.errors.JaxRuntimeError, ValueError) as error:
-        if raised_in_equinox(error):
-            _march_inside(problem, dynamics, ts, observables)
-        raise
-    optimise = not is_brief(problem, times=ts.size)
-    return brief_jit(_finish, optimise=optimise)(problem, dynamics, observables, ts, state)
+    with shown(progress, dynamics.name, ts.size) as show:
+        state = last_state(problem, dynamics, ts, show)
+    return _finish(problem, dynamics, observables, ts, state)
 
 
 # Digits below which a run's own check of itself says little.
 LEAST_TRUST = 2.0
 
 
-def _warn(trajectory: Trajectory, code: Int[Array, ""], times: Float[Array, "..."]) -> None:
-    """Warns of a run that took no step, or that can hardly be trusted."""
+def _warn(trajectory: Trajectory, code: Int[Array, ""], times: Float[Array, "..."], *, marches: bool) -> None:
+    """Warns of a march that took no step, and of a run that can hardly be trusted."""
     known, number = concrete(trajectory.stats.steps), concrete(code)
     if known is None or number is None or known.ndim or number >= FIRST_FAILURE or concrete(times) is None:
         return
     name, last = trajectory.dynamics, np.atleast_1d(np.asarray(times))[-1]
-    if known == 0 and last > 0 and RESULT_NAMES[int(number)] != "event":
+    if marches and known == 0 and last > 0 and RESULT_NAMES[int(number)] != "event":
         warnings.warn(
             f"{name} took no step: its first one ends farther from the last time, {last:.6g}, than the start does, so "
             "the trajectory holds the start only. Ask for later times, or lower the rate",
@@ -311,8 +337,11 @@ def _raise_on_failure(
     refused = RESULT_NAMES[int(number)] == "not_applicable" and hasattr(dynamics, "check")
     if isinstance(dynamics, AbstractRandomAccess) or refused:
         check_applies(problem, dynamics, throw=True)
+    found = ""
+    if RESULT_NAMES[int(number)] == "diverged" and int(trajectory.stats.steps) == 0 and problem.state is None:
+        found = nonfinite_derivatives(problem.net, problem.x).words()
     raise SolveError(
         f"{trajectory.dynamics} ended at t = {float(trajectory.t_end):.6g} after {int(trajectory.stats.steps)} "
         f"steps: {result_names(number)}. {RESULTS[trajectory.result]} (`throw=False` returns the trajectory up to "
-        "there.)"
+        f"there.){' Found at the start: ' if found else ''}{found}"
     )

@@ -32,14 +32,28 @@ class Stats(eqx.Module):
         gradient_evaluations: of the training loss; -1 where the integrator does not tell, as of implicit ones, and for
             `RichLimit` of deep networks.
         kernel_evaluations: of the NTK on the training set.
-        integrator: what made the steps of a flow; empty otherwise.
+        integrators: what may have made the steps of a flow; empty otherwise.
+        way: which of these did, where the numbers of the problem decided inside a trace; else None.
     """
 
     steps: Int[Array, ""]
     rejected: Int[Array, ""]
     gradient_evaluations: Int[Array, ""]
     kernel_evaluations: Int[Array, ""]
-    integrator: str = eqx.field(static=True, default="")  # text
+    integrators: tuple[str, ...] = eqx.field(static=True, default=())  # text
+    way: Int[Array, ""] | None = None
+
+    @property
+    def integrator(self) -> str | np.ndarray:
+        """What made the steps of a flow, empty otherwise: of runs of `jax.vmap` their names in an array.
+
+        While it is traced all names that are possible, as `Tsit5 or FunctionSpace`.
+        """
+        way = 0 if len(self.integrators) < 2 else concrete(self.way)
+        if way is None or not self.integrators:
+            return " or ".join(self.integrators)
+        names = np.asarray(self.integrators)[way]
+        return names if names.ndim else str(names)
 
     def __repr__(self) -> str:
         names = ("steps", "rejected", "gradient_evaluations", "kernel_evaluations")
@@ -58,7 +72,8 @@ class Trajectory(eqx.Module):
         t_end: where the run ended.
         result: how it ended.
         stats: what it cost.
-        certificate: how far it can be trusted; None for closed forms, descent and stochastic flows.
+        certificate: how far it can be trusted; None for descent, stochastic flows, and closed forms but those of a
+            fixed kernel.
         final: the `View` at the end; `final.net` is the trained network.
         labels: name, dimensions and unit of every observed array.
         dynamics: the name of the dynamics.

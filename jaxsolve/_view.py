@@ -6,6 +6,7 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import Array, Float, PyTree
 
+from ._certificate import Certificate
 from ._problem import Problem
 
 
@@ -34,6 +35,7 @@ class View(eqx.Module):
         given_initial_kernel: the kernel that a dynamics starts from, where it is not that of the problem's network.
         from_zero: whether it starts from f = 0, whatever the outputs of the problem's network.
         given_observations: observables that it knows more directly, by their names.
+        certificate: how far a closed form can be trusted at this time; None where it has none to give.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -52,6 +54,7 @@ class View(eqx.Module):
     given_observations: dict[str, Array] | None = None
     given_initial_kernel: Float[Array, "n out n out"] | None = None
     from_zero: bool = eqx.field(static=True, default=False)  # changes the program
+    certificate: Certificate | None = None
 
     @property
     def net(self) -> Any:

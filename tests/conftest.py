@@ -13,16 +13,12 @@ import tempfile
 import zlib
 
 import hypothesis
-import jaxlib.version
 import pytest
 
 
-# Most time goes into compiling programs that run once: optimise them less, as JAX's own tests do, and in one piece.
-# To be set before JAX starts; `XLA_FLAGS= uv run pytest` runs what users run.
-FLAGS = ["--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split_count=1"]
-if jaxlib.version.__version_info__ < (0, 11):  # newer ones do not know it, and XLA ends a process over unknown flags
-    FLAGS.append("--xla_cpu_use_fusion_emitters=false")  # XLA's older code for fused loops is compiled in half the time
-os.environ.setdefault("XLA_FLAGS", " ".join(FLAGS))
+# Programs are compiled as users' are, but each in one piece: the other core has tests of its own. To be set before JAX
+# starts.
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_parallel_codegen_split_count=1")
 # Tests run one per core: a second thread of LAPACK would wait for a core, and spin while it waits.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -47,8 +43,8 @@ X64 = os.environ.get("JAXSOLVE_TEST_X32", "0") in ("", "0")
 LONG = {"test_readme.py", "test_cli.py", "test_notebooks.py", "test_function_space.py", "test_cluster.py"}
 # What is marked slow beside the tests that say so themselves.
 SLOW = {line for line in (TESTS / "slow.txt").read_text("utf-8").splitlines() if not line.startswith("#")}
-# What `.ci/run users` repeats in float32 at XLA's normal optimisation level, and `.ci/run lowest` with the lowest
-# versions of the dependencies: files that meet every room and every dependency, and the examples of all docstrings.
+# What `.ci/run users` repeats in float32, and `.ci/run lowest` with the lowest versions of the dependencies: files that
+# meet every room and every dependency, and the examples of all docstrings.
 REPRESENTATIVE = (
     "*/test_docstrings.py",
     "test_readme.py",
@@ -56,6 +52,7 @@ REPRESENTATIVE = (
     "test_problem.py",
     "test_trajectory.py",
     "test_import.py",
+    "test_known_answers.py",
     "nets/test_dense.py",
     "nets/test_scaling.py",
     "losses/test_losses.py",

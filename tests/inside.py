@@ -3,8 +3,15 @@
 A name belongs here only if public ones do not reach what is tested.
 """
 
+# Programs whose answers tell a wrong compiler are the doctor's.
 # A long march says where it is; tests do not wait for it.
-from jaxsolve import _march as marching, _shown as shown
+# How much memory is free, to see what goes by it.
+from jaxsolve import (
+    _known_answers as known_answers,
+    _march as marching,
+    _memory as memory,
+    _shown as shown,
+)
 
 # What gives networks with a backward rule of their own a forward one: a rule that differs from the function shows it.
 from jaxsolve._both_ways import both_ways
@@ -25,9 +32,6 @@ from jaxsolve._diagnose._groups import adjacent, alignments
 from jaxsolve._diagnose._response import response as optimiser_response
 from jaxsolve._diagnose._stability import critical_rate
 
-# Whether a program is optimised goes by this count.
-from jaxsolve._flop import looped
-
 # Exponential integrators stand on these functions: they are compared with mpmath, digit by digit.
 from jaxsolve._phi import finite_product, integrated_decay, phi
 
@@ -42,6 +46,9 @@ from jaxsolve._safe import safe_hypot
 
 # Which networks are called with a state shows only in what refuses them.
 from jaxsolve._state import takes_state
+
+# Threads of LAPACK, where several of Python's are inside at once.
+from jaxsolve._threads import one_thread
 
 # Errors of a command as exceptions: `main` turns them into words and an exit code.
 from jaxsolve.cli import _main as cli_main
@@ -70,7 +77,7 @@ from jaxsolve.data._labels import draw as labels_draw, encode
 from jaxsolve.dynamics._certificate import conserved_drift
 
 # What a flow's integrator is chosen by: the stiffness, compared with that of the whole Hessian.
-from jaxsolve.dynamics._choice import _measured as measured_for_choice, _STABLE as stable_for_choice
+from jaxsolve.dynamics._choice import _rate as rate_for_choice, _sizes as sizes_for_choice, _STABLE as stable_for_choice
 
 # What the steps of the central flow solve, on matrices of which the answer is known.
 from jaxsolve.dynamics._edge_cone import complement, Cone
@@ -172,6 +179,7 @@ from jaxsolve.theory._reduced_balanced import ReducedBalanced
 
 
 __all__ = [
+    "known_answers",
     "Checked",
     "Cone",
     "ConfiguredProblem",
@@ -234,10 +242,11 @@ __all__ = [
     "kinds",
     "labels_draw",
     "linear_problem",
-    "looped",
     "marching",
+    "memory",
     "mean_over",
-    "measured_for_choice",
+    "rate_for_choice",
+    "sizes_for_choice",
     "stable_for_choice",
     "mode_strength",
     "sooner_upstream",
@@ -246,6 +255,7 @@ __all__ = [
     "nearest_step",
     "no_modes",
     "one_number",
+    "one_thread",
     "optimiser_response",
     "over_seeds",
     "pack",

@@ -56,7 +56,7 @@ def test_what_comes_after_the_last_step_keeps_its_time():
     t = jnp.asarray([0.2, 0.33, 0.36, 5.0, 1e30, jnp.inf])
     steps, times = nearest_step(t, jnp.asarray(0.1), 3)
     np.testing.assert_array_equal(steps, [2, 3, 4, 4, 4, 4])
-    np.testing.assert_allclose(times, [0.2, 0.3, *t[2:]], rtol=eps(4))
+    np.testing.assert_allclose(times, [0.2, 0.3, *t[2:]], rtol=eps(4))  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 def test_times_round_by_at_most_half_a_step():

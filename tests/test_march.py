@@ -5,7 +5,6 @@ import re
 import types
 from typing import Any
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -28,9 +27,8 @@ from jaxsolve import (
     solve,
     until,
 )
-from jaxsolve.integrators import FunctionSpace
 from tests import cases
-from tests.inside import looped, marching, shown
+from tests.inside import marching, shown
 
 
 MODES = cases.modes([2.0, -1.0], [1.0, 3.0])
@@ -115,8 +113,8 @@ def test_errors_within_a_run_are_said_in_their_own_words(form):
 def test_what_is_observed_does_not_compile_the_steps_anew():
     net = nets.MLP(3, 4, 1, 1, "tanh", scaling=nets.Scaling.ntk(), key=jr.key(0))
     problem = Problem(net, cases.inputs(jr.key(0)), cases.inputs(jr.key(0), 4, 1))
-    programs: Any = (marching._init_program(False), marching._advance_program(False))
-    compiled = lambda: tuple(of._cache_size() for of in programs)
+    programs: Any = (marching.init, marching.advance)
+    compiled = lambda: tuple(of._cached._cache_size() for of in programs)
     run = lambda rtol, *watched: solve(problem, GradientFlow(rtol=rtol), [0.1, 0.2], observe=watched)
     run(1e-3, observe.outputs())
     before = compiled()
@@ -131,57 +129,14 @@ def test_another_kind_of_condition_does_not_compile_the_steps_anew(dynamics):
     """And each stops where it does by itself, as in a trace, where each has a program of its own."""
     net = nets.MLP(3, 4, 1, 1, "tanh", scaling=nets.Scaling.ntk(), key=jr.key(0))
     problem = Problem(net, cases.inputs(jr.key(0)), jnp.sign(cases.inputs(jr.key(0), 4, 1)))
-    programs: Any = (marching._init_program(False), marching._advance_program(False))
+    programs: Any = (marching.init, marching.advance)
     start = problem.objective(problem.params)
     grown = []
     for condition in (until.loss_below(start / 2), until.loss_fraction(0.5), until.margin_above(0.01)):
-        before = [of._cache_size() for of in programs]
+        before = [of._cached._cache_size() for of in programs]
         run = solve(problem, dynamics(until=condition), jnp.inf)
-        grown.append([of._cache_size() - then for of, then in zip(programs, before, strict=True)])
+        grown.append([of._cached._cache_size() - then for of, then in zip(programs, before, strict=True)])
         alone = jax.jit(lambda p, c: solve(p, dynamics(until=c), jnp.inf).t_end)(problem, condition)  # noqa: B023
         assert run.result == RESULTS.event
         np.testing.assert_allclose(run.t_end, alone, rtol=cases.eps(1e3))
     assert grown == [[1, 1], [0, 0], [0, 0]]
-
-
-IMAGES = jax.ShapeDtypeStruct((2, 3, 8, 8), jnp.float32)
-WINDOWS = jax.ShapeDtypeStruct((5, 3, 3, 3), jnp.float32)
-ROWS = jax.ShapeDtypeStruct((7, 3, 4), jnp.float32)
-
-
-@pytest.mark.parametrize(
-    ("function", "given", "numbers"),
-    [
-        (jnp.tanh, [ROWS], 84),
-        (lambda x, y: jnp.einsum("nik,mjk->nimj", x, y), [ROWS, ROWS], 21**2),  # a product: what it returns
-        (lambda x: jnp.einsum("nik,njk->nij", x, x), [ROWS], 7 * 9 * 4),  # of matrices that stand in loops
-        (lambda x, w: jax.lax.conv(x, w, (2, 2), "SAME"), [IMAGES, WINDOWS], 2 * 5 * 16 * 27),
-        (lambda x: jax.lax.scan(lambda c, row: (c + jnp.sum(row), None), 0.0, x)[0], [ROWS], 7 * (12 + 1)),
-        (jax.jit(jnp.tanh), [ROWS], 84),
-    ],
-)
-def test_numbers_computed_in_loops(function, given, numbers):
-    assert looped(jax.make_jaxpr(function)(*given)) == numbers
-
-
-def test_only_what_takes_a_moment_is_not_optimised(monkeypatch):
-    """Convolutions of as many weights take fifty times as long without, products of matrices no longer."""
-    scaling = nets.Scaling.ntk()
-    dense = nets.MLP(196, 32, 1, 1, "tanh", scaling=scaling, key=jr.key(0))
-    convolutions = nets.ConvNet((1, 14, 14), 8, 1, "tanh", scaling=scaling, key=jr.key(0))
-    brief = lambda net, n: marching.is_brief(Problem(net, jnp.ones((n, *net.in_shape)), jnp.ones((n, 1))))
-    assert [brief(dense, 40), brief(convolutions, 4), brief(convolutions, 40)] == [True, True, False]
-    assert not brief(nets.MLP(2, 2, 1, 1, "tanh", scaling=scaling, key=jr.key(0)), 2500)  # of which a kernel is large
-
-    problem = Problem(MODES.net, MODES.x, MODES.y)
-    kinds = ("_init_program", "_advance_program")
-    programs: Any = [getattr(marching, kind)(flag) for kind in kinds for flag in (False, True)]
-    for most, flow, grown in (
-        (10**9, GradientFlow(diffrax.Tsit5(), rtol=2e-3), [1, 0, 1, 0]),
-        (10**9, GradientFlow(FunctionSpace(), rtol=2e-3), [1, 0, 0, 1]),  # long steps
-        (0, GradientFlow(FunctionSpace(), rtol=3e-3), [0, 1, 1, 0]),
-    ):
-        monkeypatch.setattr(marching, "FEW", most)
-        before = [program._cache_size() for program in programs]
-        solve(problem, flow, [0.1])
-        assert [of._cache_size() - then for of, then in zip(programs, before, strict=True)] == grown

@@ -1,3 +1,4 @@
+# long: one class, and all that it accepts and refuses
 from typing import Any
 
 import equinox as eqx

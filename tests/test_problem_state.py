@@ -40,7 +40,7 @@ def test_statistics_are_of_the_training_set_whatever_the_momentum(mode, momentum
     start = Problem(net, x, y, test=(x, y), state=state)
     h = np.asarray(jax.vmap(net.first)(x))
     h = (h - h.mean(0)) / np.sqrt(h.var(0) + net.norm.eps)
-    expected = jax.vmap(net.last)(np.tanh(h))
+    expected = jax.vmap(net.last)(np.tanh(h))  # pyright: ignore[reportArgumentType]
     found = (start.outputs(start.params), start.predict(start.params, x), start.test_outputs(start.params))
     for f in found:
         np.testing.assert_allclose(f, expected, atol=eps(20))

@@ -1,5 +1,6 @@
 import functools
 
+import diffrax
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -175,7 +176,7 @@ def test_closed_forms_say_what_they_do_not_solve():
 
 
 def test_failure_raises_with_advice_or_returns():
-    problem, dynamics = _modes(), GradientFlow(max_steps=3)
+    problem, dynamics = _modes(), GradientFlow(diffrax.Tsit5(), max_steps=3)
     with pytest.raises(SolveError) as raised:
         solve(problem, dynamics, [0.0, 100.0])
     message = str(raised.value)
@@ -195,7 +196,9 @@ def test_failure_raises_with_advice_or_returns():
 
 
 def test_inside_a_trace_nothing_raises():
-    run = jax.jit(lambda w: solve(cases.modes(w[None], [1.0]), GradientFlow(max_steps=3), [0.0, 100.0]))
+    run = jax.jit(
+        lambda w: solve(cases.modes(w[None], [1.0]), GradientFlow(diffrax.Tsit5(), max_steps=3), [0.0, 100.0])
+    )
     assert run(jnp.array(1.0)).result == RESULTS.max_steps
 
 

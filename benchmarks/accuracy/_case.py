@@ -47,7 +47,7 @@ class Numbers(NamedTuple):
 
 def centred_rounding(problem: js.Problem) -> float:
     """What `js.Problem` says of the error of centred outputs where weights move, in single precision."""
-    return 100 * float(jnp.finfo(jnp.float32).eps) * float(jnp.max(jnp.abs(problem.initial)))
+    return 100 * float(jnp.finfo(jnp.float32).eps) * float(jnp.max(jnp.abs(problem.initial)))  # pyright: ignore[reportArgumentType]
 
 
 class Case(NamedTuple):
@@ -118,7 +118,7 @@ def compared(case: Case) -> list[Compared]:
 
 def _cast(tree: PyTree, dtype: Any) -> PyTree:
     def leaf(value: Any) -> Any:
-        if not isinstance(value, jax.Array | np.ndarray) or jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        if not isinstance(value, jax.Array | np.ndarray) or jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):  # pyright: ignore[reportPrivateImportUsage]
             return value
         if jnp.issubdtype(value.dtype, jnp.floating):
             return jnp.asarray(np.asarray(value).astype(dtype))

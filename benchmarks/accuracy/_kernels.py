@@ -170,7 +170,7 @@ def _moved(small: bool) -> Iterator[Case]:
         def features(a: Any) -> Numbers:
             found = js.kernels.features(a[0], a[2])
             return Numbers(
-                {"train": found.train[:, 0] @ found.train[:, 0].T, "others": found.others[:, 0] @ found.train[:, 0].T},
+                {"train": found.train[:, 0] @ found.train[:, 0].T, "others": found.others[:, 0] @ found.train[:, 0].T},  # pyright: ignore[reportOptionalSubscript]
                 KERNEL,
             )
 
@@ -206,7 +206,7 @@ def _numbers(small: bool) -> Iterator[Case]:
             "participation ratio": k.participation_ratio(kernel),
         }
         values |= {f"target power: {name}": value for name, value in power._asdict().items()}
-        return Numbers(values, KERNEL)
+        return Numbers(values, KERNEL)  # pyright: ignore[reportArgumentType]
 
     yield Case(f"spectral numbers, n = {n}", make, spectra)
 
@@ -227,7 +227,7 @@ def _numbers(small: bool) -> Iterator[Case]:
             }
         values["distance matrix"] = k.distance_matrix(jnp.stack([kernel, *others]))
         floors = {name: 1e-12 if "distance" in name else 1e-6 for name in values if "apart" in name}
-        return Numbers(values, KERNEL, floors=floors)
+        return Numbers(values, KERNEL, floors=floors)  # pyright: ignore[reportArgumentType]
 
     yield Case(f"likeness of kernels, n = {n}", make, likeness)
     flat = lambda: (jnp.ones((n, n)) + 1e-4 * _kernel(n, 1)[0] + 1e-3 * jnp.eye(n), _kernel(n, 1, 10)[1])

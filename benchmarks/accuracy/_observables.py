@@ -139,7 +139,7 @@ def _observed(small: bool) -> Iterator[Case]:
     def central(problem: js.Problem) -> Numbers:
         watched = [o.averaged_loss(), o.averaged_squared_gradient(), o.edge_eigenvalues(), o.oscillation()]
         run = js.solve(problem, js.CentralFlow(optax.sgd(0.5)), jnp.asarray([20.0, 60.0]), observe=watched)
-        return Numbers({one.name: run[one.name] for one in watched}, KERNEL, run.certificate.trust)
+        return Numbers({one.name: run[one.name] for one in watched}, KERNEL, run.certificate.trust)  # pyright: ignore[reportArgumentType, reportOptionalMemberAccess]
 
     yield Case("observables at the edge, tanh 4-7-7-1", edge, central)
 

@@ -161,7 +161,7 @@ def cases(*, small: bool) -> Iterator[Case]:
         )  # a column per weight
         yield one(f"curvature_ratio, {name}, width 16", few, lambda p: {"ratio": th.curvature_ratio(p)})
         yield Case(f"neurons, {name}, width {width}", two, _neurons)
-        line = lambda rule=rule: on_a_line(n, d, width, rule, {})
+        line = lambda rule=rule: on_a_line(n, d, width, rule, {})  # pyright: ignore[reportArgumentType]
         yield one(
             f"mechanisms, {name}, width {width}",
             line,
@@ -261,7 +261,7 @@ def _neurons(problem: js.Problem) -> Numbers:
     scaling = problem.net.scaling
     one = scaling.gamma * scaling.multiplier[0] * scaling.multiplier[1] * jnp.max(jnp.abs(slopes * problem.x))
     turn = one * jnp.max(jnp.abs(problem.net.weights[1])) / jnp.min(state.radius)
-    return Numbers(values, CLOSED, floors={"forces": float(one), "direction rate": float(2 * turn)})
+    return Numbers(values, CLOSED, floors={"forces": float(one), "direction rate": float(2 * turn)})  # pyright: ignore[reportArgumentType]
 
 
 def _gaussian(net: Any, n: int, d: int) -> js.Problem:

@@ -39,7 +39,7 @@ def _run(
         # A kernel that stands still moves outputs from exactly 0.
         still = isinstance(dynamics(), js.FrozenKernel | js.InfiniteWidth)
         floors = {} if problem.initial is None or still else {"outputs": centred_rounding(problem)}
-        return Numbers({one.name: run[one.name] for one in watched}, bound, trust, floors=floors)
+        return Numbers({one.name: run[one.name] for one in watched}, bound, trust, floors=floors)  # pyright: ignore[reportArgumentType]
 
     return Case(what, make, way)
 
@@ -251,7 +251,10 @@ def _rich(small: bool) -> Iterator[Case]:
     for phi, depth in (("tanh", 1), ("linear", 2), ("tanh", 2)):
         settings = {"nodes": 20, "samples": 256} if small else {"nodes": 100, "samples": 1024}
         yield _run(
-            f"RichLimit, {phi}, depth {depth}", make(phi, depth), lambda settings=settings: js.RichLimit(**settings), ts
+            f"RichLimit, {phi}, depth {depth}",
+            make(phi, depth),
+            lambda settings=settings: js.RichLimit(**settings),  # pyright: ignore[reportArgumentType]
+            ts,
         )
 
     def limits(problem: js.Problem) -> Numbers:

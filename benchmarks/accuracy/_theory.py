@@ -29,7 +29,7 @@ def cases(*, small: bool) -> Iterator[Case]:
         ("lazy", js.nets.Scaling.lazy(1e4), {"centered": True}),
         ("first layer small", _plain(1e-3, 1.0), {}),
     ):
-        make = lambda rule=rule, options=options: on_a_line(n, d, width, rule, options)
+        make = lambda rule=rule, options=options: on_a_line(n, d, width, rule, options)  # pyright: ignore[reportArgumentType]
         yield _form(f"TwoLayerLine, {name}, {of}", js.theory.TwoLayerLine(), make)
     for name, sigma in (
         ("", (0.5, 0.5)),

@@ -19,13 +19,15 @@ from ._examine import test_loss
 from ._lens import inside, Lens, suited, through, with_inside
 from ._movement import progress as progress_of, relative_change, whole_kernel
 from ._response import rate_exponent
-from ._stability import moves, next_update
+from ._stability import gradient, moves, next_update
 from ._train import begin, objective, train
 from ._verdict import side
 
 
 # Linearised training that got no further is no base to say where full training ends.
 LEAST = 1e-3
+NO_KERNEL = "the kernel is 0 at the start"
+FLAT, ZERO = "the loss has no gradient at the start", "the optimiser's first steps are zero"
 BOTH_SIDES = 3.0
 
 
@@ -38,6 +40,7 @@ class Before(NamedTuple):
         linear_loss, linear_test_loss: of the linearised network, trained the same way; None where it was not.
         words: sentences for the paragraph.
         notes: what could not be had.
+        stuck: why the first step is 0, if it is.
     """
 
     findings: dict[str, Finding]
@@ -46,6 +49,7 @@ class Before(NamedTuple):
     linear_test_loss: float | None
     words: list[str]
     notes: list[str]
+    stuck: str = ""
 
     @property
     def linearised_change(self) -> float:
@@ -64,6 +68,8 @@ class Before(NamedTuple):
         found = crossover(
             few, eta, jax.tree.map(lambda d: d / min(progress, 1.0), displacement), _limits.KERNEL_CHANGE.value
         )
+        if found is None:
+            return Before({}, {}, None, None, [], [f"Where features begin is not known: {NO_KERNEL}."])
         return Before(_multiplier(found), _by_scale(found), None, None, _advice(found, None), [])
 
 
@@ -95,10 +101,14 @@ def before(
     findings = {
         "chizat_ratio": side(float(curved.ratio), _limits.CURVATURE, "lazy, to second order along the gradient")
     }
-    notes = []
+    notes, stuck = [], ""
     if not moves(update):
-        flat = not moves(jax.grad(few.objective)(few.params))
-        why = "the loss has no gradient at the start" if flat else "the optimiser's first steps are zero"
+        stuck = ZERO if moves(gradient(few, few.params)) else FLAT
+    why = stuck
+    if not why and not np.isfinite(float(curved.ratio)) and float(curved.second) != 0:
+        finite = np.isfinite(float(curved.second))
+        why = "the first update does not lower the loss" if finite else "the first update is NaN or infinite"
+    if why:
         findings["chizat_ratio"] = Finding(float("nan"), _limits.CURVATURE, f"not known: {why}")
         notes.append(f"Chizat's ratio is not known: {why}.")
     elif float(curved.second) == 0:
@@ -122,11 +132,14 @@ def before(
         findings["crossover_multiplier"] = Finding(
             float("nan"), _limits.MULTIPLIER, f"not known: linearised training {why}"
         )
-        return Before(findings, {}, None, None, [], notes)
+        return Before(findings, {}, None, None, [], notes, stuck)
     displacement = jax.tree.map(
         lambda new, old: (new - old) / min(progress, 1.0), with_inside(problem.params, inside(end)), problem.params
     )
     found = crossover(few, eta, displacement, _limits.KERNEL_CHANGE.value)
+    if found is None:
+        findings["crossover_multiplier"] = Finding(float("nan"), _limits.MULTIPLIER, f"not known: {NO_KERNEL}")
+        return Before(findings, {}, None, None, [], [*notes, f"Where features begin is not known: {NO_KERNEL}."], stuck)
     findings |= _multiplier(found)
     by_scale, words = _by_scale(found), _advice(found, exponent)
     if exponent is None:
@@ -139,7 +152,7 @@ def before(
         words.append(_verified(places, changes))
     linear_loss = float(objective(_seen_through(probe, linear.net), end))  # as that of the network
     test = None if problem.x_test is None else float(test_loss(linear, end))
-    return Before(findings, by_scale, linear_loss, test, words, notes)
+    return Before(findings, by_scale, linear_loss, test, words, notes, stuck)
 
 
 def _first_step(problem: Problem, optimizer: Any, state: PyTree) -> tuple[PyTree, PyTree]:
@@ -170,6 +183,7 @@ def _trained_at(problem, few, eta, optimizer, steps, batch_size, key, multiplier
 
 def _multiplier(found: Crossover) -> dict[str, Finding]:
     words = "learns features as it is" if found.multiplier > 1 else "lazy as it is"
+    words += ", and at any multiplier that was tried" if found.multiplier in (0.0, np.inf) else ""
     return {"crossover_multiplier": Finding(found.multiplier, _limits.MULTIPLIER, words)}
 
 
@@ -194,8 +208,12 @@ def _advice(found: Crossover, exponent: float | None) -> list[str]:
 
 
 def _verified(places: np.ndarray, changes: list[float]) -> str:
-    said = [f"{change:.2g} at {place:.2g}" if np.isfinite(change) else f"nothing learnt at {place:.2g}"
-            for place, change in zip(places, changes, strict=True)]  # fmt: skip
+    if not np.all(np.isfinite(changes)):
+        without = " and ".join(f"{p:.2g}" for p, change in zip(places, changes, strict=True) if not np.isfinite(change))
+        return (
+            f"Training at the multiplier {without} diverged or learnt nothing, so that the crossover is not verified."
+        )
+    said = [f"{change:.2g} at {place:.2g}" for place, change in zip(places, changes, strict=True)]
     limit = _limits.KERNEL_CHANGE.value
     agrees = changes[0] >= limit > changes[1]
     return (

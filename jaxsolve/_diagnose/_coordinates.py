@@ -13,8 +13,10 @@ from jaxtyping import Array, PyTree
 
 from .. import nets
 from .._checks import describe, require_size
+from .._flags import unwatched
 from .._problem import Problem
 from ._dataset import dataset
+from ._finite import ending
 from ._fit import Slope, slope, TOLERANCE
 from ._inputs import check_optimizer, read_key, read_problem, require_own
 from ._lens import Lens
@@ -54,7 +56,10 @@ class CoordinateCheck:
 
     def __str__(self) -> str:
         head = "passed: sizes and changes of all tensors are those of one scaling that holds at any width"
-        lines = [head if self.passed else "failed: some tensors depend on the width"]
+        *rest, last = self.size_slopes
+        depends = any(abs(one.value) > TOLERANCE for one in (*rest, *self.change_slopes)) or last.value > TOLERANCE
+        why = "some tensors depend on the width" if depends else "not every tensor could be measured at every width"
+        lines = [head if self.passed else f"failed: {why}"]
         return "\n".join([*lines, *(f"  {verdict}" for verdict in self.verdicts), *self.notes])
 
     def __repr__(self) -> str:
@@ -77,6 +82,7 @@ class CoordinateCheck:
         return dataset(data, coords, {"passed": int(self.passed), "text": str(self)})
 
 
+@unwatched()
 def coordinate_check(
     make_net: Callable[[int, Any], Any],
     widths: Sequence[int],
@@ -124,14 +130,15 @@ def coordinate_check(
     places, key = read_widths(make_net, widths), read_key(key)
     steps, seeds = require_size(steps, "steps"), require_size(seeds, "seeds")
     optimizer = optax.adam(1e-3) if optimizer is None else optimizer
-    names, hidden, rows = None, (), []
+    names, hidden, rows, whys = None, (), [], []
     for width in places:
         chosen = optimizer_of(optimizer, int(width))
         row = []
         for seed in range(seeds):
             net = make_net(int(width), jax.random.fold_in(key, seed))
             problem = read_problem(net, x, y, loss, None, False)
-            here, hidden, sizes = _sizes(problem, chosen, steps)
+            here, hidden, sizes, why = _sizes(problem, chosen, steps)
+            whys += [why] if why and "a smaller rate" not in why.lower() else []
             if names is not None and here != names:
                 odd = sorted(set(here) ^ set(names)) or list(here)
                 raise ValueError(f"the networks of widths {places[0]} and {width} differ in more than width: in {odd}")
@@ -144,7 +151,7 @@ def coordinate_check(
     first, moved = (tuple(slope(places, one) for one in array) for array in (sizes, changes))
     last = len(names) - 1
     judged = [
-        _judge(name, size, change, last=k == last, zero=not np.any(sizes[k]))
+        _judge(name, size, change, last=k == last, zero=not np.any(sizes[k]), lost=bool(np.any(np.isnan(changes[k]))))
         for k, (name, size, change) in enumerate(zip(names, first, moved, strict=True))
     ]
     verdicts, passed = tuple(text for text, _ in judged), all(fine for _, fine in judged)
@@ -152,7 +159,8 @@ def coordinate_check(
     lost = places[np.any(np.isnan(changes), axis=(0, 2))]
     if lost.size:
         passed, where = False, ", ".join(map(str, lost))
-        notes += (f"Training diverged at width {where}: changes there are unknown. Take a smaller rate.",)
+        advice = whys[0] if whys else "Take a smaller rate."
+        notes += (f"Training diverged at width {where}: changes there are unknown. {advice}",)
     still = np.all(changes == 0, axis=2) & np.any(changes > 0, axis=(1, 2))[:, None]
     if np.any(still):
         passed, where = False, ", ".join(map(str, places[np.any(still, axis=0)]))
@@ -187,18 +195,19 @@ def optimizer_of(optimizer: Any, width: int) -> optax.GradientTransformation:
     return made
 
 
-def _sizes(problem: Problem, optimizer: Any, steps: int) -> tuple[tuple[str, ...], tuple[str, ...], np.ndarray]:
-    """The names of the tensors, what was not seen, and their sizes and changes."""
+def _sizes(problem: Problem, optimizer: Any, steps: int) -> tuple[tuple[str, ...], tuple[str, ...], np.ndarray, str]:
+    """The names of the tensors, what was not seen, their sizes and changes, and why training diverged, if it did."""
     program = _program(problem)
     run = train(problem, optimizer, [0, steps], None, None)
     if not program.names:
         raise ValueError("no product of data with parameters was found in this network, so that there is none to check")
+    why = ending(problem, problem, optimizer, run) if run.diverged else ""
     sizes = np.array(_measure(problem, run.checkpoints[-1].params))
     if run.diverged:
         sizes[1] = np.nan
     inside = "net." if isinstance(problem.net, Lens) else ""  # what the lens looks at
     names = tuple(name.removeprefix(inside) for name in program.names)
-    return names, program.hidden, sizes
+    return names, program.hidden, sizes, why
 
 
 def _program(problem: Problem) -> Program:
@@ -215,15 +224,16 @@ def _measure(problem: Problem, end: PyTree) -> Array:
     return jnp.stack([jnp.stack(list(map(root_mean_square, before))), jnp.stack(changes)])
 
 
-def _judge(name: str, size: Slope, change: Slope, *, last: bool, zero: bool) -> tuple[str, bool]:
-    """What two slopes say of a tensor, which may start at zero, and whether it passes."""
+def _judge(name: str, size: Slope, change: Slope, *, last: bool, zero: bool, lost: bool) -> tuple[str, bool]:
+    """What two slopes say of a tensor, which may start at zero or get lost in a divergence, and whether it passes."""
     said, fine = [], True
     for what, power, shrinks in (("its entries", size, last), ("their changes", change, False)):
-        shown = f"N^{power.value:.2f} +- {power.error:.2f}"
+        shown = f"N^{power.shown()}"
         if shrinks and zero:
             said.append(f"{what} start at 0, as those of a read-out may")
         elif np.isnan(power.value):
-            said.append(f"{what} could not be measured (training diverged, or nothing moved)")
+            why = "they are 0" if what == "its entries" else "training diverged" if lost else "nothing moved"
+            said.append(f"{what} could not be measured ({why})")
             fine = False
         elif abs(power.value) <= TOLERANCE:
             clear = abs(power.value) + power.error < 2 * TOLERANCE  # where the next exponent stands

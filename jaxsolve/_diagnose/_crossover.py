@@ -11,11 +11,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from .. import kernels
 from .._problem import Problem
-from .._safe import nonzero, norm
+from .._safe import nonzero, norm, unit
 from ._movement import whole_kernel
 
 
@@ -28,25 +29,29 @@ class Curvature(NamedTuple):
 
     Attributes:
         ratio: |D^2 f[u, u]| s/(2 |D f[u]|), with the s at which the loss, falling as it does at first, would have
-            fallen by its size: to 0, if it is positive.
-        first, second: |D f[u]| and |D^2 f[u, u]|.
+            fallen by its size: to 0, if it is positive. NaN where the loss does not fall.
+        second: |D^2 f[u, u]| with u of norm 1.
     """
 
     ratio: Float[Array, ""]
-    first: Float[Array, ""]
     second: Float[Array, ""]
 
 
 @eqx.filter_jit
 def curvature(problem: Problem, params: PyTree, update: PyTree) -> Curvature:
-    """Chizat's ratio along an update; for MSE and u = -grad L it is the criterion of his paper."""
-    slope = lambda p: jax.jvp(problem.outputs, (p,), (update,))
-    (f, first), (_, second) = jax.jvp(slope, (params,), (update,))
+    """Chizat's ratio along an update; for MSE and u = -grad L it is the criterion of his paper.
+
+    The size of the update drops out: one of norm 1 stands for it, whose products neither overflow nor vanish.
+    """
+    flat, shaped = ravel_pytree(update)
+    along = shaped(unit(flat))
+    slope = lambda p: jax.jvp(problem.outputs, (p,), (along,))
+    (f, first), (_, second) = jax.jvp(slope, (params,), (along,))
     loss = problem.loss.value(f, problem.y)
     falls = -jnp.sum(problem.loss.gradient(f, problem.y) * first)
-    length = jnp.where(falls > 0, jnp.abs(loss) / nonzero(falls), jnp.inf)
+    length = jnp.where(falls > 0, jnp.abs(loss) / nonzero(falls), jnp.nan)
     one, two = norm(first), norm(second)
-    return Curvature(jnp.where(two > 0, length * two / (2 * nonzero(one)), 0), one, two)
+    return Curvature(length * two / (2 * nonzero(one)), two)
 
 
 class Crossover(NamedTuple):
@@ -63,8 +68,10 @@ class Crossover(NamedTuple):
     changes: np.ndarray
 
 
-def crossover(problem: Problem, eta: PyTree, displacement: PyTree, limit: float) -> Crossover:
+def crossover(problem: Problem, eta: PyTree, displacement: PyTree, limit: float) -> Crossover | None:
     """Where |K(theta_0 + s Delta) - K_0|/|K_0| is the limit, by bisection in log s; the multiplier is 1/s.
+
+    None where K_0 is 0.
 
     Arguments:
         problem: at its start, of few samples.
@@ -74,6 +81,8 @@ def crossover(problem: Problem, eta: PyTree, displacement: PyTree, limit: float)
     """
     moved = lambda scale: jax.tree.map(lambda p, d: p + scale * d, problem.params, displacement)
     before = whole_kernel(problem, problem.params, eta)
+    if not np.any(np.asarray(before)):
+        return None
     first, last = np.log(SMALLEST), np.log(LARGEST)
     low, high = -np.inf, np.inf  # until they are found
     seen: list[tuple[float, float]] = []

@@ -10,12 +10,14 @@ import optax
 
 from .. import nets
 from .._checks import require_flag, require_size
+from .._flags import unwatched
 from .._problem import Problem
 from ..dynamics import Descent
 from ._before import Before, before
-from ._diagnosis import Diagnosis
+from ._diagnosis import Diagnosis, Finding
 from ._examine import examine
-from ._inputs import check_finite, check_optimizer, choose, read_key, read_problem, same_shapes
+from ._finite import check_derivatives, check_finite, ending
+from ._inputs import check_optimizer, choose, read_key, read_problem, same_shapes
 from ._lens import suited
 from ._stability import next_update
 from ._steps import Steps, steps_of
@@ -29,6 +31,7 @@ PROBES, FEW = 200, 64
 CHECKPOINTS = 5
 
 
+@unwatched()
 def diagnose(
     net: Any,
     x: Any,
@@ -110,7 +113,9 @@ def diagnose(
     probe_key, batch_key = jax.random.split(key)
     probe, few = (choose(problem, count, probe_key) for count in (probes, min(FEW, probes)))
 
+    check_derivatives(probe, few, probe.params, "at the start")
     training = train(problem, optimizer, checkpoint_steps(steps, CHECKPOINTS), batch_size, batch_key)
+    end = ending(problem, probe, optimizer, training) if training.diverged else ""
     places = [point.step for point in training.checkpoints]
     held = Descent(suited(optimizer, problem.net), rate=1.0).optimizer
     params = [point.params for point in training.checkpoints]
@@ -122,12 +127,16 @@ def diagnose(
     stable = steps_of(probe, held, training.checkpoints)
 
     findings = regime_findings(seen, verdict) | ahead.findings | stable.findings
+    if not seen.learnable:  # the gradient is a rounding error, as are its steps
+        nothing = {name: findings[name].limit for name in ("chizat_ratio", "critical_rate", "crossover_multiplier")}
+        findings |= {name: Finding(np.nan, limit, "not known: nothing to learn") for name, limit in nothing.items()}
     history = seen.history | stable.history
     if ahead.linear_loss is not None:
         history["linear_loss"] = _at_end(ahead.linear_loss, len(places))
     if ahead.linear_test_loss is not None:
         history["linear_test_loss"] = _at_end(ahead.linear_test_loss, len(places))
-    text = paragraph(seen, verdict, findings, [*ahead.words, *stable.words])
+    said = {"ending": end, "stuck": ahead.stuck, "uphill": stable.uphill}
+    text = paragraph(seen, verdict, findings, ahead.words, stable.words, **said)
     notes = [*_chosen(problem, probe, batch_size), *still, *ahead.notes, *stable.notes]
     return Diagnosis(
         verdict.regime,
@@ -144,6 +153,7 @@ def diagnose(
     )
 
 
+@unwatched()
 def diagnose_checkpoints(
     checkpoints: Sequence[Any],
     x: Any,
@@ -195,6 +205,8 @@ def diagnose_checkpoints(
     params = [jax.tree.unflatten(structure, jax.tree.leaves(nets.partition(network)[0])) for network in networks]
     for index, later in enumerate(params[1:], 1):
         check_finite(problem, later, f"in checkpoint {index}")
+    for index, network in enumerate(params):
+        check_derivatives(probe, few, network, f"in checkpoint {index}" if index else "at the start")
     eta, still = moving_rates(probe, params, None)
     seen = examine(probe, eta, places, params)
     displacement = jax.tree.map(jnp.subtract, params[-1], params[0])
@@ -205,7 +217,7 @@ def diagnose_checkpoints(
     return Diagnosis(
         verdict.regime,
         verdict.near,
-        paragraph(seen, verdict, findings, [*ahead.words, *stable.words]),
+        paragraph(seen, verdict, findings, ahead.words, []),
         findings,
         seen.history | stable.history,
         seen.groups.names,

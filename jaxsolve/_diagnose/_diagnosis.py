@@ -33,6 +33,11 @@ class Finding:
     words: str
 
 
+def shown(value: float) -> str:
+    """A number for a table."""
+    return "-" if np.isnan(value) else f"{value:.3g}" if np.isfinite(value) else "infinite"
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class Diagnosis:
     """The regime of a network, and what it rests on. Made by `js.diagnose` and `js.diagnose_checkpoints`.
@@ -75,7 +80,8 @@ class Diagnosis:
         rows = [f"Diagnosis: {self.regime.label}{' (near the boundary)' if self.near_boundary else ''}"]
         for name, found in self.findings.items():
             limit = "" if found.limit is None else f" (limit {found.limit.value:g})"
-            rows.append(f"  {name} = {found.value:.3g}{limit}: {found.words}")
+            number = "" if np.isnan(found.value) else f" = {shown(found.value)}"
+            rows.append(f"  {name}{number}{limit}: {found.words}")
         return "\n".join(rows)
 
     def _repr_html_(self) -> str:

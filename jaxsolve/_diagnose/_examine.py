@@ -21,6 +21,10 @@ class Examined(NamedTuple):
         history, by_group, by_pair: as those of a `Diagnosis`.
         pairs: the names of adjacent matrices.
         learnable: whether there was anything to learn, but for rounding.
+        moved: whether the outputs have.
+        kernel: what is in the way of numbers of the last kernel: "", "0", or "NaN or infinite".
+        started: whether the kernel is other than 0 at the start.
+        unaligned: why the kernel has no alignment with the targets, if it has none.
     """
 
     groups: Groups
@@ -29,6 +33,10 @@ class Examined(NamedTuple):
     pairs: tuple[str, ...]
     by_pair: dict[str, np.ndarray]
     learnable: bool
+    moved: bool
+    kernel: str
+    started: bool
+    unaligned: str
 
 
 def examine(probe: Problem, eta: PyTree, steps: list[int], checkpoints: list[PyTree]) -> Examined:
@@ -44,11 +52,12 @@ def examine(probe: Problem, eta: PyTree, steps: list[int], checkpoints: list[PyT
     masks = masked_rates(eta, groups)
     start = group_kernels(probe, checkpoints[0], masks)
     rows: list[dict[str, float]] = []
-    kernels = None
+    last, moved, kernels = start, None, None
     for step, params in zip(steps, checkpoints, strict=True):
         moved = movement(probe, params, eta)
-        kernels = compare_kernels(probe, group_kernels(probe, params, masks), start)
-        row = {name: float(value) for name, value in moved._asdict().items()}
+        last = group_kernels(probe, params, masks) if rows else start
+        kernels = compare_kernels(probe, last, start)
+        row = {name: float(value) for name, value in moved._asdict().items() if name != "moved"}
         row |= {
             "step": step,
             "kernel_change": float(kernels.change),
@@ -59,23 +68,47 @@ def examine(probe: Problem, eta: PyTree, steps: list[int], checkpoints: list[PyT
         if probe.x_test is not None:
             row["test_loss"] = float(test_loss(probe, params))
         rows.append(row)
+    assert moved is not None
     assert kernels is not None
     first = compare_kernels(probe, start, start)
     history = {name: np.array([row[name] for row in rows]) for name in rows[0]}
-    last = checkpoints[-1]
-    change = jax.tree.map(lambda a, b: a - b, last, checkpoints[0])
+    end = checkpoints[-1]
+    change = jax.tree.map(lambda a, b: a - b, end, checkpoints[0])
     by_group = {
-        "update": np.asarray(relative_sizes(change, checkpoints[0], groups)),
+        "update": relative_sizes(change, checkpoints[0], groups),
         "kernel_change": np.asarray(kernels.group_change),
         "kernel_share_start": np.asarray(first.shares),
         "kernel_share": np.asarray(kernels.shares),
     }
-    pairs, places = adjacent(inside(last))
+    pairs, places = adjacent(inside(end))
     by_pair = {
         "alignment_start": np.array([float(value) for value in alignments(checkpoints[0], places)]),
-        "alignment": np.array([float(value) for value in alignments(last, places)]),
+        "alignment": np.array([float(value) for value in alignments(end, places)]),
     }
-    return Examined(groups, history, by_group, pairs, by_pair, bool(learnable(probe)))
+    whole = np.sum(np.asarray(last), axis=0)
+    why = "NaN or infinite" if not np.all(np.isfinite(whole)) else "" if np.any(whole) else "0"
+    return Examined(
+        groups,
+        history,
+        by_group,
+        pairs,
+        by_pair,
+        bool(learnable(probe)),
+        bool(moved.moved),
+        why,
+        bool(np.any(np.asarray(start))),
+        _unaligned(probe, why),
+    )
+
+
+def _unaligned(probe: Problem, kernel: str) -> str:
+    """Why a kernel would have no alignment with the targets, once both are centered."""
+    targets = np.asarray(probe.y)
+    if len(targets) == 1:
+        return "there is only one sample"
+    if np.all(targets == targets[0]):
+        return "the targets are the same for all samples"
+    return f"the kernel is {kernel or 'the same for all samples'}"
 
 
 @eqx.filter_jit

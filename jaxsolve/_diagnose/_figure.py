@@ -115,7 +115,8 @@ def _stability(ax: Any, diagnosis: "Diagnosis") -> None:
     ax.axhline(STABILITY.value, color="0.35", ls="--", lw=1)
     ax.set_yscale("log")
     ax.text(0.02, 1, "edge of stability", fontsize=7.5, color="0.25", va="bottom", transform=ax.get_yaxis_transform())
-    ax.set_ylim(top=max(2.0, ax.get_ylim()[1]))
+    low, high = ax.get_ylim()
+    ax.set_ylim(min(0.5, low), max(2.0, high))  # the text outside of them would leave no room for the axes
     ax.set_title("Its steps are stable below 1")
     if ax.get_legend_handles_labels()[0]:
         _legend(ax)
@@ -213,7 +214,8 @@ def draw_transfer(check: "TransferCheck") -> "Figure":
         shown = np.where(np.isfinite(row), row, np.nan)
         ax.plot(check.rates, shown, color=colour, marker=marker, ms=4, lw=1.4, label=f"width {width}")
         ax.axvline(check.best[index], color=colour, lw=0.8, ls=":")
-    ax.set(xscale="log", yscale="log" if logarithmic else "linear", xlabel="rate", ylabel="loss at the end")
+    shows = logarithmic and np.any(np.isfinite(means))
+    ax.set(xscale="log", yscale="log" if shows else "linear", xlabel="rate", ylabel="loss at the end")
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, fontsize=8)
     return figure

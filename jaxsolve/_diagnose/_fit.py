@@ -20,6 +20,11 @@ class Slope(NamedTuple):
     value: float
     error: float
 
+    def shown(self, form: str = ".2f") -> str:
+        """The number and its error in words; a line through two points has none."""
+        error = f" +- {self.error:.2f}" if np.isfinite(self.error) else ", error unknown"
+        return f"{self.value:{form}}{error}"
+
 
 def slope(widths: np.ndarray, values: np.ndarray) -> Slope:
     """The exponent of values ~ width^p, by least squares of the logarithms.

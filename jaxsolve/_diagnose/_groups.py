@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from .._problem import Problem
-from .._safe import nonzero, safe_sqrt, scaled
+from .._safe import nonzero, scaled
 from ._lens import inside
 
 
@@ -53,18 +53,20 @@ def masked_rates(eta: PyTree, groups: Groups) -> PyTree:
     return jax.tree.unflatten(structure, [rate * jnp.asarray(masks[:, i], rate.dtype) for i, rate in enumerate(leaves)])
 
 
-def sizes(tree: PyTree, groups: Groups) -> Float[Array, " groups"]:
-    """The norm of every group of a pytree shaped like the parameters."""
-    leaves = jax.tree.leaves(tree)
-    squares = [jnp.sum(leaf**2) for leaf in leaves]
-    total = jnp.zeros(len(groups.names), leaves[0].dtype).at[jnp.asarray(groups.of_leaf)].add(jnp.stack(squares))
-    return safe_sqrt(total)
+def sizes(tree: PyTree, groups: Groups) -> np.ndarray:
+    """The norm of every group of a pytree shaped like the parameters, in float64; no square overflows or vanishes."""
+    leaves = [np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(tree)]
+    members = (np.concatenate([leaf for leaf, of in zip(leaves, groups.of_leaf, strict=True) if of == index])
+               for index in range(len(groups.names)))  # fmt: skip
+    largest = lambda entries: float(np.max(np.abs(entries), initial=0))
+    return np.array([most * np.linalg.norm(one / most) if (most := largest(one)) else 0.0 for one in members])
 
 
-def relative_sizes(change: PyTree, start: PyTree, groups: Groups) -> Float[Array, " groups"]:
+def relative_sizes(change: PyTree, start: PyTree, groups: Groups) -> np.ndarray:
     """|change|/|start| of every group; inf for one that starts at 0 and moves."""
     moved, before = sizes(change, groups), sizes(start, groups)
-    return jnp.where(before > 0, moved / nonzero(before), jnp.where(moved > 0, jnp.inf, 0))
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        return np.where(moved > 0, moved / before, 0.0)
 
 
 def adjacent(params: PyTree) -> tuple[tuple[str, ...], list[tuple[int, int]]]:

@@ -7,13 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
 from .. import losses, nets
 from .._both_ways import forward_mode
-from .._checks import as_array, concrete, describe, in_float32, require_flag, require_key
+from .._checks import as_array, concrete, describe, in_float32, require_flag, require_key, require_settings
 from .._problem import Problem, read_pair
 from .._state import FREEZE, takes_state
+from ._finite import check_finite
 from ._lens import Lens
 
 
@@ -88,6 +89,7 @@ def check_network(net: Any, when: str = "at the start") -> None:
 
 def read_key(key: Any) -> Any:
     """The key, or that of 0 if none is given."""
+    require_settings((), "a random key")
     if key is None:
         return jax.random.key(0)
     require_key(key)
@@ -193,26 +195,6 @@ def _check_loss(problem: Problem, out_size: int) -> None:
             f"the loss cannot be called on one sample's output of shape {f.shape} and target of shape {y.shape}, as "
             f"JAX traces them: {error or type(error).__name__}"
         ) from error
-
-
-def check_finite(problem: Problem, params: PyTree, when: str) -> None:
-    """Raises ValueError where outputs or the loss are not finite, with words for when that is."""
-    f = np.asarray(_outputs(problem, params))
-    bad = int(np.sum(~np.all(np.isfinite(f), axis=1)))
-    if bad:
-        raise ValueError(
-            f"the outputs of the network {when} are NaN or infinite for {bad} of {len(f)} samples; scale the inputs "
-            "down, or look for a division by zero or a logarithm in the network; of one that has diverged give an "
-            "earlier checkpoint"
-        )
-    value = float(problem.loss.value(jnp.asarray(f), problem.y))
-    if not np.isfinite(value):
-        raise ValueError(f"the loss {when} is {value}: the loss does not suit these outputs and targets")
-
-
-@eqx.filter_jit
-def _outputs(problem: Problem, params: PyTree) -> Array:
-    return problem.outputs(params)
 
 
 def choose(problem: Problem, count: int, key: Any) -> Problem:

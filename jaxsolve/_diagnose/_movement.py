@@ -24,19 +24,21 @@ class Movement(NamedTuple):
         nonlinearity: |f_t - f_lin|/|f_t - f_0|, f_lin = f_0 + J_0 (theta_t - theta_0).
         progress: how much of the training is done.
         residual_position: r^T K r/(|r|^2 lambda_1), r = dL/df.
+        moved: whether the outputs have.
     """
 
     loss: Float[Array, ""]
     nonlinearity: Float[Array, ""]
     progress: Float[Array, ""]
     residual_position: Float[Array, ""]
+    moved: Bool[Array, ""]
 
 
 class Kernels(NamedTuple):
     """Kernels of one checkpoint, summed over equal outputs.
 
     Attributes:
-        change: |K - K_0|/|K_0|.
+        change: |K - K_0|/|K_0|; where K_0 is 0, inf, or NaN if K is 0, too.
         group_change: the same of every group; NaN for a group without a kernel at the start.
         turn: 1 - <K, K_0>/(|K||K_0|).
         alignment: with the targets, both centred.
@@ -72,6 +74,7 @@ def movement(problem: Problem, params: PyTree, eta: PyTree) -> Movement:
         norm(moved - linear) / nonzero(norm(moved)),
         progress(problem, params, eta),
         on_residual / nonzero(top),
+        jnp.any(moved != 0),
     )
 
 
@@ -125,7 +128,7 @@ def compare_kernels(problem: Problem, groups: Float[Array, "groups n n"], start:
     traces = jnp.trace(groups, axis1=1, axis2=2)
     changes = [relative_change(a, b) for a, b in zip(groups, start, strict=True)]
     return Kernels(
-        relative_change(now, before),
+        jnp.where(jnp.any(before != 0), relative_change(now, before), jnp.where(jnp.any(now != 0), jnp.inf, jnp.nan)),
         jnp.stack(changes),
         kernels.distance(now, before),
         kernels.centred_target_alignment(now, problem.y),

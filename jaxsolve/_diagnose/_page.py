@@ -5,6 +5,8 @@ import io
 from html import escape
 from typing import TYPE_CHECKING
 
+from ._diagnosis import shown
+
 
 if TYPE_CHECKING:
     from ._diagnosis import Diagnosis
@@ -34,11 +36,11 @@ def body(diagnosis: "Diagnosis") -> str:
     rows = []
     for name, found in diagnosis.findings.items():
         limit = ("", "") if found.limit is None else (f"{found.limit.value:g}", found.limit.source)
-        rows.append((name.replace("_", " "), f"{found.value:.3g}", limit[0], found.words, limit[1]))
+        rows.append((name.replace("_", " "), shown(found.value), limit[0], found.words, limit[1]))
     parts.append(_table(("number", "value", "limit", "what it says", "where the limit comes from"), rows))
     columns = list(diagnosis.by_group)
     rows = [
-        (name, *(f"{diagnosis.by_group[column][index]:.3g}" for column in columns))
+        (name, *(shown(float(diagnosis.by_group[column][index])) for column in columns))
         for index, name in enumerate(diagnosis.groups)
     ]
     parts.append(_table(("parameters", *(column.replace("_", " ") for column in columns)), rows))

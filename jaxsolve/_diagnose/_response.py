@@ -16,9 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
 from .._problem import Problem
+from .._safe import norm
 from ._lens import inside, with_inside
 
 
@@ -71,6 +73,8 @@ def response(problem: Problem, optimizer: Any, params: PyTree, state: Any) -> Re
     except Exception as error:  # an optimiser may do anything with a gradient of 0
         return Response(None, False, f"its step at a small gradient cannot be followed ({type(error).__name__})")
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(rates)]
+    if all(np.all(leaf <= 0) for leaf in leaves) and any(np.any(leaf) for leaf in leaves):
+        return Response(None, False, "its steps go up the gradient, not down")
     if not all(np.all(np.isfinite(leaf) & (leaf >= 0)) for leaf in leaves) or not any(np.any(leaf) for leaf in leaves):
         return Response(
             None,
@@ -165,14 +169,13 @@ def _debiased(state: Any, beta: Any) -> Any:
 def rate_exponent(
     problem: Problem, optimizer: optax.GradientTransformation, params: PyTree, state: PyTree
 ) -> float | None:
-    """p of |update| ~ |gradient|^p in a state: 1 for SGD, 0 for Adam and its kin; None where there is no update."""
+    """p of |update| ~ |gradient|^p in a state: 1 for SGD, 0 for Adam and its kin; None without a finite update."""
     with jax.numpy_dtype_promotion("standard"):
         gradient = jax.grad(problem.objective)(params)
         one, two = (
             optimizer.update(jax.tree.map(lambda g, s=s: s * g, gradient), state, params)[0] for s in (1.0, 2.0)
         )
-        size = lambda tree: sum(float(jnp.sum(leaf**2)) for leaf in jax.tree.leaves(tree))
-    if size(one) == 0:
+        size = lambda tree: float(norm(ravel_pytree(tree)[0]))
+    if not 0 < size(one) < np.inf or not np.isfinite(size(two)):
         return None
-    ratio = size(two) / size(one)
-    return float(np.log2(ratio) / 2) if ratio > 0 else 0.0
+    return float(np.log2(size(two) / size(one))) if size(two) > 0 else 0.0

@@ -20,12 +20,23 @@ def moves(update: PyTree) -> bool:
     return any(bool(jnp.any(leaf != 0)) for leaf in jax.tree.leaves(update))
 
 
+def is_finite(tree: PyTree) -> bool:
+    """Whether no entry of a pytree of arrays is NaN or infinite."""
+    return all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(tree))
+
+
+@eqx.filter_jit
+def gradient(problem: Problem, params: PyTree) -> PyTree:
+    """Of the training loss."""
+    return jax.grad(problem.objective)(params)
+
+
 @eqx.filter_jit
 def next_update(problem: Problem, optimizer: Any, params: PyTree, state: Any) -> PyTree:
     """What the optimiser adds to the parameters in its next step on the problem's samples."""
-    gradient = jax.grad(problem.objective)(params)
+    slope = jax.grad(problem.objective)(params)
     with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
-        updates = optimizer.value.update(gradient, state, params)[0]
+        updates = optimizer.value.update(slope, state, params)[0]
     return jax.tree.map(lambda rate, u, p: rate * u.astype(p.dtype), problem.eta, updates, params)
 
 
@@ -36,12 +47,13 @@ def critical_rate(problem: Problem, params: PyTree, update: PyTree) -> Float[Arr
     The first trial is s = 1; s then grows or falls by 4, 16, 256, ... until the loss turns, and the bracket is halved
     in its logarithm. For a quadratic loss and u = -eta g the multiple is 2 |g|^2/(eta g^T H g), at least 2/(eta
     lambda_max). It is inf if not even the largest multiple tried raises the loss, 0 if the smallest one does, or if the
-    update goes uphill from where it is, which rounding would hide of small multiples.
+    update goes uphill from where it is, which rounding would hide of small multiples. It is NaN where the slope is, and
+    where loss and slope are 0, as at a minimum or where both are too small for the dtype.
     """
     at = lambda scale: problem.objective(jax.tree.map(lambda p, u: p + scale * u, params, update))
     one = jnp.ones((), problem.x.dtype)
-    start, gradient = jax.value_and_grad(problem.objective)(params)  # in reverse mode, which all losses have
-    slope = sum(jax.tree.leaves(jax.tree.map(lambda g, u: jnp.sum(g * u), gradient, update)), 0 * one)
+    start, upward = jax.value_and_grad(problem.objective)(params)  # in reverse mode, which all losses have
+    slope = sum(jax.tree.leaves(jax.tree.map(lambda g, u: jnp.sum(g * u), upward, update)), 0 * one)
 
     def trial(k, carry):
         low, high = carry  # `low` lowers the loss, `high` raises it
@@ -55,7 +67,8 @@ def critical_rate(problem: Problem, params: PyTree, update: PyTree) -> Float[Arr
     low, high = jax.lax.fori_loop(0, TRIALS, trial, (0 * one, jnp.inf * one))
     both = (low > 0) & ~jnp.isinf(high)
     middle = jnp.sqrt(nonzero(low)) * jnp.sqrt(jnp.where(jnp.isinf(high), 1, high))
-    return jnp.where(slope > 0, 0, jnp.where(both, middle, jnp.where(low > 0, jnp.inf, 0)))
+    found = jnp.where(slope > 0, 0, jnp.where(both, middle, jnp.where(low > 0, jnp.inf, 0)))
+    return jnp.where(jnp.isnan(slope) | ((start == 0) & (slope == 0)), jnp.nan, found)
 
 
 @eqx.filter_jit

@@ -12,12 +12,16 @@ from .._problem import Problem
 from . import _limits
 from ._diagnosis import Finding
 from ._response import Response, response
-from ._stability import critical_rate, moves, next_update, sharpness_ratio
+from ._stability import critical_rate, is_finite, moves, next_update, sharpness_ratio
 from ._train import Checkpoint
 from ._verdict import side
 
 
 NO_STEP = "the optimiser's next step is 0"
+LOST_STEP = "the optimiser's next step is NaN or infinite"
+FLAT = "the loss and its slope along the next step are 0 here, or too small for the dtype"
+CURVED = "the loss's curvature is NaN or infinite here"
+FAR = 1e3  # times as large as it is: no step of practice
 
 
 class Steps(NamedTuple):
@@ -28,20 +32,27 @@ class Steps(NamedTuple):
         history: `critical_rate` and `stability` along the checkpoints.
         words: sentences for the paragraph.
         notes: what could not be had.
+        uphill: whether every step goes uphill.
     """
 
     findings: dict[str, Finding]
     history: dict[str, np.ndarray]
     words: list[str]
     notes: list[str]
+    uphill: bool
 
     @staticmethod
     def of_descent(probe: Problem, eta: PyTree, checkpoints: list[PyTree]) -> "Steps":
         """Of gradient descent at rates eta, as the optimiser is not known: the largest stable rate is 2/sharpness."""
         sharp = np.array([2 * float(sharpness_ratio(probe, params, _every(eta, params))) for params in checkpoints])
-        largest = 2 / sharp[-1] if sharp[-1] > 0 else np.inf
-        found = Finding(float(sharp[-1]), None, f"gradient descent is stable below the rate {largest:.2g}, 2/sharpness")
-        return Steps({"sharpness": found}, {"sharpness": sharp}, [], [])
+        last = float(sharp[-1])
+        if last > 0:
+            words = f"gradient descent is stable below the rate {2 / last:.2g}, 2/sharpness"
+        else:
+            words = "the loss is flat here: it limits no rate"
+        if not np.isfinite(last):
+            last, words = float("nan"), CURVED
+        return Steps({"sharpness": Finding(last, None, words)}, {"sharpness": sharp}, [], [], False)
 
 
 def steps_of(probe: Problem, optimizer: Any, checkpoints: list[Checkpoint]) -> Steps:
@@ -53,16 +64,18 @@ def steps_of(probe: Problem, optimizer: Any, checkpoints: list[Checkpoint]) -> S
         checkpoints: of the training, with the optimiser's state.
     """
     critical, ratios = [], []
-    why, adaptive = "", False
+    why, lost, adaptive = "", "", False
     for point in checkpoints:
         update = next_update(probe, optimizer, point.params, point.state)
         found = response(probe, optimizer, point.params, point.state)
-        if moves(update):
-            critical.append(float(critical_rate(probe, point.params, update)))
-        else:  # a schedule that begins or ends at 0, steps that gather gradients, or no gradient
+        lost = NO_STEP if not moves(update) else "" if is_finite(update) else LOST_STEP
+        if lost:  # a schedule that begins or ends at 0, steps that gather gradients, or no gradient
             critical.append(np.nan)
-            found = found if found.rates is not None else Response(None, False, NO_STEP)
-        ratios.append(np.nan if found.rates is None else float(sharpness_ratio(probe, point.params, found.rates)))
+            found = found if found.rates is not None else Response(None, False, lost)
+        else:
+            critical.append(float(critical_rate(probe, point.params, update)))
+        ratio = np.nan if found.rates is None else float(sharpness_ratio(probe, point.params, found.rates))
+        ratios.append(ratio if np.isfinite(ratio) else np.nan)
         if point is checkpoints[-1]:
             why, adaptive = found.why, found.adaptive
     last = ratios[-1]
@@ -73,30 +86,43 @@ def steps_of(probe: Problem, optimizer: Any, checkpoints: list[Checkpoint]) -> S
     notes = []
     if critical[-1] == 0:
         findings["critical_rate"] = Finding(
-            0.0, _limits.CRITICAL, "the step goes uphill: no smaller one lowers the loss"
+            0.0, _limits.CRITICAL, "the step goes uphill: no part of it lowers the loss"
         )
+    elif np.isnan(critical[-1]):
+        findings["critical_rate"] = Finding(critical[-1], _limits.CRITICAL, f"not known: {lost or FLAT}")
+    if not why and np.isnan(last):
+        findings["stability"] = Finding(last, _limits.STABILITY, f"not known: {CURVED}")
     if why:
         findings["stability"] = Finding(float("nan"), _limits.STABILITY, f"not known: {why}")
         known = f"Sharpness has no limit that is known for this optimiser: {why}. The critical rate serves any."
-        notes.append(f"Nothing is known of larger steps: {why}." if why == NO_STEP else known)
+        notes.append(f"Nothing is known of larger steps: {why}." if why in (NO_STEP, LOST_STEP) else known)
     elif last >= _limits.EDGE:
         findings["stability"] = Finding(last, _limits.STABILITY, "at the edge of stability or beyond")
-    words = [_words(critical[-1], last, adaptive)]
     history = {"critical_rate": np.array(critical), "stability": np.array(ratios)}
-    return Steps(findings, history, words, notes)
+    known = history["critical_rate"][~np.isnan(history["critical_rate"])]
+    uphill = known.size > 1 and not np.any(known)
+    words = [_words(critical[-1], lost or FLAT, last, adaptive=adaptive, uphill=uphill)]
+    return Steps(findings, history, words, notes, uphill)
 
 
-def _words(critical: float, ratio: float, adaptive: bool) -> str:
+def _words(critical: float, unknown: str, ratio: float, *, adaptive: bool, uphill: bool) -> str:
     if np.isnan(critical):
-        return f"How large steps may be is not known: {NO_STEP}."
-    if critical == 0:
-        step = "The optimiser's next step goes uphill, as those of momentum or of signs may: no smaller one helps"
+        return f"How large steps may be is not known: {unknown}."
+    if uphill:
+        step = "All steps of the optimiser go uphill: look at the sign of its rate"
+    elif critical == 0:
+        step = (
+            "The optimiser's next step goes uphill, as those of momentum or of signs may: no part of it lowers the loss"
+        )
     elif critical >= 1:
-        step = f"The optimiser's next step could be {min(critical, 1e3):.2g} times as large before it raised the loss"
+        times = f"{critical:.2g}" if critical < FAR else f"more than {FAR:g}"
+        step = f"The optimiser's next step could be {times} times as large before it raised the loss"
     else:
         step = f"The optimiser's next step raises the loss: {critical:.2g} of it would be the most"
     if np.isnan(ratio):
         return step + "."
+    if ratio <= 0:
+        return f"{step}; the loss curves upward in no direction here, so that its sharpness limits no step."
     kind = "preconditioned sharpness" if adaptive else "sharpness"
     trains = "trains at" if ratio <= _limits.BEYOND else "is beyond"
     where = f"it {trains if ratio >= _limits.EDGE else 'is off'} the edge of stability"

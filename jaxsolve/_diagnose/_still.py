@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +9,7 @@ from jaxtyping import PyTree
 
 from .._problem import Problem
 from ._lens import inside
+from ._stability import gradient
 
 
 NAMED = 6  # more are counted
@@ -34,10 +34,8 @@ def moving_rates(
     moved = _anywhere(jax.tree.map(jnp.subtract, params, start) for params in checkpoints)
     if not moved.any() or moved.all():
         return probe.eta, []
-    hidden = (
-        _lost(start, checkpoints[-1], _gradient(probe, start), probe.eta) if updates is None else _anywhere(updates)
-    )
-    still = ~(moved | hidden) & _anywhere(_gradient(probe, params) for params in checkpoints[:-1])
+    hidden = _lost(start, checkpoints[-1], gradient(probe, start), probe.eta) if updates is None else _anywhere(updates)
+    still = ~(moved | hidden) & _anywhere(gradient(probe, params) for params in checkpoints[:-1])
     if not still.any():
         return probe.eta, []
     rates, structure = jax.tree.flatten(probe.eta)
@@ -55,17 +53,12 @@ def _anywhere(trees: Iterable[PyTree]) -> np.ndarray:
     return np.asarray(np.any(found, axis=0))
 
 
-def _lost(start: PyTree, end: PyTree, gradient: PyTree, eta: PyTree) -> np.ndarray:
+def _lost(start: PyTree, end: PyTree, slope: PyTree, eta: PyTree) -> np.ndarray:
     """Whether rounding would hide what descent adds to each leaf in the longest time that the others' changes show."""
-    old, new, slopes, rates = (list(map(np.asarray, jax.tree.leaves(tree))) for tree in (start, end, gradient, eta))
+    old, new, slopes, rates = (list(map(np.asarray, jax.tree.leaves(tree))) for tree in (start, end, slope, eta))
     pulls = [np.abs(rate * slope) for rate, slope in zip(rates, slopes, strict=True)]
     largest = lambda array: float(np.max(np.abs(array), initial=0))
     shown = [largest(b - a) / largest(p) for a, b, p in zip(old, new, pulls, strict=True) if largest(p) > 0]
     time = max(shown, default=0.0)
     hidden = [time * p <= np.finfo(a.dtype).eps * np.abs(a) for a, p in zip(old, pulls, strict=True)]
     return np.array([time > 0 and bool(np.all(leaf)) for leaf in hidden])
-
-
-@eqx.filter_jit
-def _gradient(problem: Problem, params: PyTree) -> PyTree:
-    return jax.grad(problem.objective)(params)

@@ -37,7 +37,7 @@ class Training(NamedTuple):
 
     Attributes:
         checkpoints: the first is the start.
-        diverged: whether the loss ran away; the last checkpoint is then the last finite one.
+        diverged: whether the loss ran away; the last checkpoint is then from before the step that did it.
     """
 
     checkpoints: list[Checkpoint]
@@ -68,17 +68,20 @@ def train(
     # The time of a step is not needed here: counting every one as 1 serves optimisers that do not show their rates.
     descent = Descent(optimizer, rate=1.0, batch_size=batch_size, key=key)
     state = begin(descent, problem, jnp.asarray([0.0, at[-1]], problem.x.dtype))
-    found = [Checkpoint(0, state.params, state.optimizer_state)]
-    for before, step in zip(at[:-1], at[1:], strict=True):
-        state = advance(descent, problem, state, jnp.asarray(step - before))
+    found, diverged = [Checkpoint(0, state.params, state.optimizer_state)], False
+    for step in at[1:]:
+        before, state = state, advance(descent, problem, state, jnp.asarray(step - int(state.steps)))
+        value = float(objective(problem, state.params))
+        lost = not (np.isfinite(value) and value <= float(state.limit))
+        diverged = lost or bool(np.asarray(state.result == RESULTS.diverged))
+        if lost:  # by the last step that was made
+            state = advance(descent, problem, before, jnp.asarray(int(state.steps) - 1 - int(before.steps)))
         made = int(state.steps)
         if made > found[-1].step:
             found.append(Checkpoint(made, state.params, state.optimizer_state))
-        if made < step:
+        if diverged or made < step:
             break
-    ended = np.asarray(state.result == RESULTS.diverged)
-    value = float(objective(problem, state.params))
-    return Training(found, bool(ended) or not np.isfinite(value))
+    return Training(found, diverged)
 
 
 @eqx.filter_jit

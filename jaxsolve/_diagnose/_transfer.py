@@ -10,8 +10,10 @@ import numpy as np
 import optax
 
 from .._checks import describe, real_numbers, require_size
+from .._flags import unwatched
 from ._coordinates import read_widths
 from ._dataset import dataset
+from ._finite import ending
 from ._fit import fit_line, Slope, TOLERANCE
 from ._inputs import check_optimizer, read_key, read_problem, require_own
 from ._train import objective, train
@@ -30,7 +32,8 @@ class TransferCheck:
         widths, rates: of the networks.
         losses: training losses at the end, (widths, rates, seeds); inf where training diverged.
         best: the best rate of every width, (widths,), by a parabola through the means over seeds of the
-            logarithms of the losses, or of the losses themselves where some are not above 0.
+            logarithms of the losses, or of the losses themselves where some are not above 0; NaN where no rate lowers
+            the loss.
         at_edge: whether that is the first or last of the rates, (widths,), so that the best one may lie beyond.
         octaves: octaves by which the best rate moves with every doubling of the width.
         passed: whether its interval comes within 1/4 of 0 and is no wider than +- 1/2, with no width at an edge.
@@ -78,6 +81,7 @@ def _adam(rate: Any, width: int) -> optax.GradientTransformation:
     return optax.adam(rate)
 
 
+@unwatched()
 def transfer_check(
     make_net: Callable[[int, Any], Any],
     widths: Sequence[int],
@@ -132,9 +136,12 @@ def transfer_check(
     if not callable(optimizer):
         raise TypeError(f"optimizer must be a function of (rate, width), got {describe(optimizer)}")
     losses = np.full((len(places), len(tried), seeds), np.inf)
+    starts = np.zeros((len(places), 1, seeds))
     for i, width in enumerate(places):
         for seed in range(seeds):
             problem = read_problem(make_net(int(width), jax.random.fold_in(key, seed)), x, y, loss, None, False)
+            starts[i, 0, seed] = float(objective(problem, problem.params))
+            made = run = None
             for j, rate in enumerate(tried):
                 # As an array, so that one program serves all rates.
                 made = optimizer(jnp.asarray(rate, problem.x.dtype), int(width))
@@ -142,13 +149,23 @@ def transfer_check(
                 run = train(problem, made, [0, steps], None, None)
                 if not run.diverged:
                     losses[i, j, seed] = float(objective(problem, run.checkpoints[-1].params))
+            if not np.any(np.isfinite(losses[i, :, seed])):
+                assert made is not None
+                assert run is not None
+                ending(problem, problem, made, run)  # raises where derivatives are not finite from the start
+    idle = ~np.any(np.mean(losses, axis=-1) < np.mean(starts, axis=-1), axis=1)
     best = np.array([[_best(tried, losses[i, :, seed]) for seed in range(seeds)] for i in range(len(places))])
     means = mean_losses(losses)
-    together = np.array([_best(tried, row) for row in means])
+    together = np.array([np.nan if no else _best(tried, row) for no, row in zip(idle, means, strict=True)])
     edge = np.isin(np.argmin(means, axis=1), (0, len(tried) - 1))
     x_axis = np.repeat(np.log2(places.astype(float)), seeds)
     octaves = fit_line(x_axis, np.log2(best).ravel())
     octaves = Slope(fit_line(np.log2(places.astype(float)), np.log2(together)).value, octaves.error)
+    if np.any(idle):
+        octaves = Slope(float("nan"), float("nan"))
+        lost = ~np.any(np.isfinite(means), axis=1)
+        text = _idle(places[lost], places[idle & ~lost])
+        return TransferCheck(places, tried, losses, together, edge, octaves, False, text)
     passed = bool(_surely_off(octaves) <= TOLERANCE and octaves.error <= SCATTER and not np.any(edge))
     return TransferCheck(
         places, tried, losses, together, edge, octaves, passed, _text(places, together, edge, octaves, passed)
@@ -177,12 +194,22 @@ def _best(rates: np.ndarray, losses: np.ndarray) -> float:
     return float(np.exp(np.clip(x[1] - tilt / (2 * bend), x[0], x[2])))
 
 
+def _idle(lost: np.ndarray, idle: np.ndarray) -> str:
+    """The verdict where there is no best rate: all that were tried diverged, or none lowers the loss."""
+    at = lambda widths: f"at width {', '.join(map(str, widths))}"
+    said = [f"training diverged at every rate {at(lost)}; take smaller rates"] if lost.size else []
+    said += [f"no rate lowers the loss {at(idle)}, so that none is the best"] if idle.size else []
+    return f"failed: {'; '.join(said)}."
+
+
 def _text(widths: np.ndarray, best: np.ndarray, edge: np.ndarray, octaves: Slope, passed: bool) -> str:
     shown = ", ".join(f"{rate:.2g} at {width}" for width, rate in zip(widths, best, strict=True))
-    moves = f"{octaves.value:+.2f} +- {octaves.error:.2f} octaves for every doubling of the width"
+    moves = f"{octaves.shown('+.2f')} octaves for every doubling of the width"
     verdict = "passed: the best rate of a narrow network serves a wide one" if passed else "failed"
     if not passed and np.any(edge):
         verdict += ": a best rate is the first or last one tried; widen the range of rates"
+    elif not np.isfinite(octaves.error):
+        verdict = "undecided: two runs tell no error; take more seeds, or more widths"
     elif not octaves.error <= SCATTER:
         verdict = "undecided: the seeds scatter too much; take more of them, or more widths"
     elif not passed:

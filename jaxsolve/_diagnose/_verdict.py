@@ -49,8 +49,8 @@ def decide(seen: Examined, diverged: bool, linearised: float) -> Verdict:
     near = bool(limit / _limits.NEAR < expected < limit * _limits.NEAR)
     if diverged or (progress < _limits.LEAST_PROGRESS and has_grown(history)):
         return Verdict(Regime.UNSTABLE, expected, False, diverged)
-    if not np.isfinite(expected):
-        return Verdict(Regime.FROZEN if not learnt else Regime.FEATURE_LEARNING, expected, True)
+    if seen.kernel == "NaN or infinite" or not seen.started:  # beyond any limit, unless it is 0 throughout
+        return Verdict(Regime.FROZEN if seen.kernel == "0" else Regime.FEATURE_LEARNING, expected, False)
     if expected >= limit:
         return Verdict(Regime.FEATURE_LEARNING, expected, near)
     return Verdict(Regime.KERNEL if learnt else Regime.FROZEN, expected, near)
@@ -59,7 +59,12 @@ def decide(seen: Examined, diverged: bool, linearised: float) -> Verdict:
 def _gone(progress: float) -> str:
     if progress == 1:
         return "all of the loss's gradient that the parameters see"
-    return f"{max(progress, 0):.0%} of the loss's gradient"
+    return f"{progress:.0%} of the loss's gradient"
+
+
+def _rises(progress: float) -> bool:
+    """Whether the gradient has become larger by what shows in percent."""
+    return progress <= -0.005
 
 
 def has_grown(history: dict[str, np.ndarray]) -> bool:
@@ -71,7 +76,7 @@ def has_grown(history: dict[str, np.ndarray]) -> bool:
 def side(value: float, limit: Limit, below: str) -> Finding:
     """A number and the side of its limit that it is on."""
     if np.isnan(value):
-        return Finding(value, limit, "not known")
+        return Finding(value, limit, "not known")  # why is said by those who know
     return Finding(value, limit, limit.beyond if value >= limit.value else below)
 
 
@@ -80,62 +85,143 @@ def regime_findings(seen: Examined, verdict: Verdict) -> dict[str, Finding]:
     history = seen.history
     last = {name: float(values[-1]) for name, values in history.items()}
     first = {name: float(values[0]) for name, values in history.items()}
+    gone = f"{_gone(max(last['progress'], 0.0))} is gone"
+    larger = f"the loss's gradient is {1 - last['progress']:.2g} times as large as at the start"
+    rank = f"directions of the kernel, from {first['effective_rank']:.3g} at the start"
     found = {
-        "progress": Finding(last["progress"], None, f"{_gone(last['progress'])} is gone"),
+        "progress": Finding(last["progress"], None, larger if _rises(last["progress"]) else gone),
         "kernel_change": side(last["kernel_change"], _limits.KERNEL_CHANGE, "the kernel has hardly moved so far"),
         "expected_kernel_change": side(verdict.expected, _limits.KERNEL_CHANGE, "the kernel will hardly move"),
         "nonlinearity": side(last["nonlinearity"], _limits.NONLINEARITY, "the linearised network does the same"),
-        "kernel_alignment": Finding(last["kernel_alignment"], None, _aligned(first, last)),
+        "kernel_alignment": Finding(last["kernel_alignment"], None, _aligned(first, last, seen)),
         "residual_position": Finding(
             last["residual_position"], None, "1 where all that is left lies on the kernel's fastest direction"
         ),
         "effective_rank": Finding(
-            last["effective_rank"], None, f"directions of the kernel, from {first['effective_rank']:.3g} at the start"
+            last["effective_rank"], None, rank if seen.started else f"{RANK}; it is 0 at the start"
         ),
     }
+    if verdict.diverged:
+        found["expected_kernel_change"] = Finding(np.nan, _limits.KERNEL_CHANGE, "not known: the training diverged")
+    if not seen.moved:
+        found["nonlinearity"] = Finding(last["nonlinearity"], _limits.NONLINEARITY, "the outputs have not changed")
+    if len(history["step"]) == 1:
+        still = {name: found[name].limit for name in ("progress", "kernel_change", "nonlinearity")}
+        found |= {name: Finding(np.nan, limit, "not known: no step was made") for name, limit in still.items()}
+    unknown = f"the kernel is {seen.kernel}" if seen.kernel else "numbers overflow"
+    for name, one in found.items():
+        if np.isnan(one.value) and not one.words.startswith("not known: "):
+            found[name] = Finding(one.value, one.limit, f"not known: {unknown}")
+        elif np.isinf(one.value):
+            found[name] = Finding(one.value, one.limit, "the kernel, 0 at the start, is not 0 now")
     return found
 
 
-def _aligned(first: dict[str, float], last: dict[str, float]) -> str:
+RANK = "directions of the kernel"
+
+
+def _aligned(first: dict[str, float], last: dict[str, float], seen: Examined) -> str:
     if np.isnan(last["kernel_alignment"]):
-        return "not known: the targets, or the kernel, are the same for all samples"
+        return f"not known: {seen.unaligned}"
+    if np.isnan(first["kernel_alignment"]):
+        return "with the target"
     return f"with the target, from {first['kernel_alignment']:.2g} at the start"
 
 
-def paragraph(seen: Examined, verdict: Verdict, findings: dict[str, Finding], extra: list[str]) -> str:
-    """The diagnosis in plain words."""
-    value = lambda name: findings[name].value
-    change, progress = value("kernel_change"), value("progress")
-    opening = {
+def paragraph(
+    seen: Examined,
+    verdict: Verdict,
+    findings: dict[str, Finding],
+    ahead: list[str],
+    steps: list[str],
+    *,
+    ending: str = "",
+    stuck: str = "",
+    uphill: bool = False,
+) -> str:
+    """The diagnosis in plain words.
+
+    Arguments:
+        seen, verdict, findings: of the checkpoints.
+        ahead, steps: sentences on what is known before training, and on the steps.
+        ending: why the training diverged, if it did.
+        stuck: why the first step is 0, if it is.
+        uphill: whether all steps go uphill.
+    """
+    if not seen.learnable:
+        # What the steps do to rounding errors says nothing.
+        also = " The training diverged all the same." if verdict.diverged else ""
+        return (
+            f"There is nothing to learn: the loss has no gradient at the outputs of the start, but for rounding.{also}"
+        )
+    parts = [_opening(verdict, ending, stuck, uphill)]
+    if len(seen.history["step"]) > 1:
+        parts += [_moved(seen, verdict, findings), *_so_far(seen, verdict), _linearised(seen, findings)]
+    aligned = findings["kernel_alignment"]
+    said = f"{aligned.value:.2g} ({aligned.words.split(', ', 1)[-1]})" if np.isfinite(aligned.value) else aligned.words
+    parts += [f"The kernel's alignment with the target is {said}.", *ahead, *steps, _layers(seen)]
+    return " ".join(part for part in parts if part)
+
+
+def _opening(verdict: Verdict, ending: str, stuck: str, uphill: bool) -> str:
+    if ending:
+        return ending
+    if verdict.regime is Regime.UNSTABLE:
+        why = (
+            ", as the optimiser's steps go uphill: look at the sign of its rate" if uphill else ": take a smaller rate"
+        )
+        return f"The loss grows{why}."
+    if verdict.regime is Regime.FROZEN and stuck:
+        return f"This network has not learnt anything, so that its regime cannot be told: {stuck}."
+    return {
         Regime.KERNEL: "This network trains in the kernel regime: it fits with features that it hardly changes.",
         Regime.FEATURE_LEARNING: "This network learns features.",
         Regime.FROZEN: "This network has not learnt anything yet, so that its regime cannot be told: train for longer, "
         "or with a larger rate.",
-        Regime.UNSTABLE: "The training diverged: take a smaller rate. What follows is from before that.",
     }[verdict.regime]
-    if verdict.regime is Regime.UNSTABLE and not verdict.diverged:
-        opening = "The loss grows: take a smaller rate."
-    if not seen.learnable:
-        opening = "There is nothing to learn: the loss has no gradient at the outputs of the start, but for rounding."
-        opening += " The training diverged all the same." if verdict.diverged else ""
-    parts = [opening]
-    moved = f"While {_gone(progress)} went away, its kernel moved by {change:.2g} of its size"
-    carried = f", which makes {verdict.expected:.2g} by the end of training" if verdict.expected > 1.2 * change else ""
-    where = "below" if verdict.expected < _limits.KERNEL_CHANGE.value else "above"
-    parts.append(f"{moved}{carried}; {where} {_limits.KERNEL_CHANGE.value:g}, the limit of the kernel regime.")
-    if verdict.near:
-        parts.append("That is near the limit, where seeds and details decide.")
-    if verdict.regime in (Regime.KERNEL, Regime.FEATURE_LEARNING) and progress < _limits.ENOUGH_PROGRESS:
-        parts.append("So little of the training says little of its end: train for longer to be sure.")
-    aligned = findings["kernel_alignment"]
-    said = f"{aligned.value:.2g} ({aligned.words.split(', ', 1)[-1]})" if np.isfinite(aligned.value) else aligned.words
-    parts.append(
-        f"Its linearisation misses {value('nonlinearity'):.0%} of the change of its outputs. The kernel's alignment "
-        f"with the target is {said}."
-    )
-    parts += extra
-    parts.append(_layers(seen))
-    return " ".join(part for part in parts if part)
+
+
+def _moved(seen: Examined, verdict: Verdict, findings: dict[str, Finding]) -> str:
+    """How far the kernel has moved."""
+    change, progress = findings["kernel_change"].value, findings["progress"].value
+    if seen.kernel == "NaN or infinite":
+        return "By now its kernel is NaN or infinite."
+    if not seen.started:
+        now = "as it is now" if seen.kernel else "and is not now, so that its change has no size to be compared with"
+        return f"Its kernel is 0 at the start, or too small for the dtype, {now}."
+    if _rises(progress):
+        over = f"While the loss's gradient grew to {1 - progress:.2g} times its size"
+    else:
+        over = f"While {_gone(max(progress, 0.0))} went away"
+    expected = change if verdict.diverged else verdict.expected
+    carried = f", which makes {expected:.2g} by the end of training" if expected > 1.2 * change else ""
+    where = "below" if expected < _limits.KERNEL_CHANGE.value else "above"
+    limit = f"{where} {_limits.KERNEL_CHANGE.value:g}, the limit of the kernel regime"
+    return f"{over}, its kernel moved by {change:.2g} of its size{carried}; {limit}."
+
+
+def _so_far(seen: Examined, verdict: Verdict) -> list[str]:
+    """What makes the verdict doubtful."""
+    said = ["That is near the limit, where seeds and details decide."] if verdict.near else []
+    if verdict.regime not in (Regime.KERNEL, Regime.FEATURE_LEARNING):
+        return said
+    if seen.history["loss"][-1] > seen.history["loss"][0]:
+        return [*said, "The loss has risen so far, which says little of a training that lowers it."]
+    if seen.history["progress"][-1] < _limits.ENOUGH_PROGRESS:
+        return [*said, "So little of the training says little of its end: train for longer to be sure."]
+    return said
+
+
+def _linearised(seen: Examined, findings: dict[str, Finding]) -> str:
+    """What the linearised network misses."""
+    missed = findings["nonlinearity"].value
+    if not seen.moved:
+        return "Its outputs have not changed."
+    if not np.isfinite(missed):
+        return "What its linearisation misses is not known: numbers overflow."
+    if missed > 1:
+        return f"Its linearisation is off by {missed:.2g} times the change of its outputs."
+    return f"Its linearisation misses {missed:.0%} of the change of its outputs."
 
 
 def _layers(seen: Examined) -> str:
@@ -143,12 +229,27 @@ def _layers(seen: Examined) -> str:
     update, share, names = seen.by_group["update"], seen.by_group["kernel_share"], seen.groups.names
     if len(names) < 2:
         return ""
-    moving = int(np.argmax(np.where(np.isfinite(update), update, -1)))
-    still = int(np.argmin(np.where(np.isfinite(update), update, np.inf)))
-    making = int(np.argmax(share))
-    if not update[moving] > 0:
-        return f"no group moves; {names[making]} makes {share[making]:.0%} of the kernel."
-    return (
-        f"{names[moving]} moves most ({update[moving]:.2g} of its size), {names[still]} least ({update[still]:.2g}); "
-        f"{names[making]} makes {share[making]:.0%} of the kernel."
-    )
+    finite = np.flatnonzero(np.isfinite(update) & (len(seen.history["step"]) > 1))
+    appeared = [names[index] for index in np.flatnonzero(np.isinf(update))]
+    said = [f"{' and '.join(appeared)} moved from 0"] if appeared else []
+    if finite.size:
+        most, least = (finite[find(update[finite])] for find in (np.argmax, np.argmin))
+        if update[most] == update[least]:
+            each = (
+                f"{names[most]} moves"
+                if finite.size == 1
+                else "all others move alike"
+                if appeared
+                else "all move alike"
+            )
+            size = f"{each} ({update[most]:.2g} of {'its' if finite.size == 1 else 'their'} size)"
+            said.append(size if update[most] > 0 else f"no {'other ' if appeared else ''}group moves")
+        else:
+            said.append(
+                f"{names[most]} moves most ({update[most]:.2g} of its size), {names[least]} least ({update[least]:.2g})"
+            )
+    if not seen.kernel:
+        making = int(np.argmax(share))
+        said.append(f"{names[making]} makes {share[making]:.0%} of the kernel")
+    text = "; ".join(said)
+    return f"{text[0].upper() if text.startswith(('no ', 'all ')) else text[0]}{text[1:]}." if text else ""

@@ -54,7 +54,7 @@ def doctor() -> None:
         if broken and look in _NEEDED:
             break
     if broken:
-        say(f"broken: {', '.join(broken)}")
+        say(f"broken: {', '.join(dict.fromkeys(broken))}")
         raise SystemExit(1)
     say("nothing is broken")
 
@@ -162,6 +162,31 @@ def _precision() -> Iterator[Finding]:
         yield Finding(name, f"products of matrices err by {error:.1g}", "" if error < most else advice)
 
 
+def _compiler() -> Iterator[Finding]:
+    """Programs whose answers are known, compiled and run in both precisions."""
+    try:
+        import jax
+
+        jax.devices()
+    except Exception:  # said by the lines on versions, or on devices
+        return
+    from jaxsolve._known_answers import ADVICE, known_answers
+
+    try:
+        answers = known_answers()
+    except Exception as error:  # XLA's plugins have errors of their own
+        advice = "compute on another device (JAX_PLATFORMS=cpu)"
+        yield Finding("compiler", f"programs with known answers do not run: {error}", advice, broken=True)
+        return
+    missed = [one for one in answers if one.missed]
+    if not missed:
+        worst = max(one.error / one.bound for one in answers)
+        yield Finding("compiler", f"{len(answers)} programs have their known answers, to {worst:.0%} of the bound")
+    for one in missed:
+        what = f"{one.program.replace('_', ' ')} in {one.dtype} is off by {one.error:.1e}"
+        yield Finding("compiler", f"computes wrong numbers: {what}", ADVICE, broken=True)
+
+
 def _environment() -> Iterator[Finding]:
     """What the user has told JAX and XLA."""
     ours = {FOLDER, ENABLED, *SETTINGS}  # said by the line on the cache
@@ -202,5 +227,5 @@ def _data() -> Iterator[Finding]:
             yield Finding(name, found.source.partition(", task=")[0])
 
 
-_NEEDED = (_versions, _devices)  # without these nothing else can be looked at
-_PARTS = (*_NEEDED, _memory, _precision, _environment, _cache, _optional, _data)
+_NEEDED = (_compiler, _devices)  # without these, or what they need, nothing else can be looked at
+_PARTS = (_versions, *_NEEDED, _memory, _precision, _environment, _cache, _optional, _data)

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
 
-from .._brief import brief_jit, traced
 from .._checks import concrete, describe, require_key, require_size
 from ._dataset import Dataset
 
@@ -22,6 +21,9 @@ Images: TypeAlias = tuple[Shaped[np.ndarray, "_ ..."], Shaped[np.ndarray, " _"]]
 _Indices: TypeAlias = Int[np.ndarray, " _"] | Int[Array, " _"]
 
 N_CLASSES = 10  # of handwritten digits, MNIST, Fashion-MNIST and CIFAR-10 alike
+
+# Where it is not compiled, every step of it is, by itself.
+_shuffle = jax.jit(jax.random.permutation, static_argnums=1)
 
 
 class Request(NamedTuple):
@@ -103,9 +105,7 @@ def draw(key: PRNGKeyArray, available: int, counts: tuple[int, int | None], wher
     if first > available or first + second > available:
         asked = f"{first}" if not counts[1] else f"{first} + {second} = {first + second}"
         raise ValueError(f"{asked} samples were asked for, but there are {available} {where}; ask for fewer")
-    inside = traced(key, jax.random.key_data(key))
-    shuffle = jax.random.permutation if inside else brief_jit(jax.random.permutation, optimise=False)
-    order = shuffle(key, available)
+    order = _shuffle(key, available)
     known = concrete(order)
     order = order if known is None else known  # NumPy indices pick bytes, see `_take`
     return order[:first], order[first : first + second]

@@ -1,6 +1,12 @@
-"""Which integrator serves which problem: the one that costs least."""
+"""Which integrator serves which problem: the one that is predicted to cost least, by one rule wherever a flow runs.
+
+The prediction counts floating-point operations. It asks for sizes, for how stiff the flow is, and for its last time:
+never for the machine, its memory or who asks, since another integrator has another error. What it takes to compile is
+left out: a sweep compiles once for all lanes, a notebook for all its calls.
+"""
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import diffrax
@@ -9,16 +15,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from .. import kernels, losses
-from .._brief import brief_jit, traced
+from .._checks import concrete
 from .._flop import flop
-from .._memory import LARGE, memory_for
+from .._memory import memory_for
 from .._problem import flat_rates, Problem
 from ..integrators import FunctionSpace, ParameterSpace, RungeKuttaChebyshev
 from ._kinks import kinked
 
+
+INTEGRATORS = (diffrax.Tsit5, RungeKuttaChebyshev, ParameterSpace, FunctionSpace)
+"""Those of `GradientFlow()`."""
 
 # Where stiffness is not known: up to so many outputs on the training set a flow is hardly stiff; up to so many
 # parameters, if they are no more than the outputs, the eigenvectors of the Hessian are the cheapest.
@@ -26,13 +35,13 @@ FEW_OUTPUTS = 16
 FEW_PARAMETERS = 500
 # Of a flow so stiff that eigenvectors may be worth their cost: the stages of a stabilised explicit method.
 _MANY_STAGES = 2000
+# Bytes beyond which `FunctionSpace` is not chosen: half the memory of a small machine, on every machine.
+_MOST_HELD = 4_000_000_000
 
-# Measured on two cores, in seconds and float64. Proportions are all that counts; on a GPU they were not measured.
-_CALL, _FLOP = 1e-5, 3e-11  # of a gradient
-_CUBE = 2e-10  # of the eigenvectors of an N x N matrix, over N^3
-_LONGER = {diffrax.Tsit5: 0.0, RungeKuttaChebyshev: 0.7, ParameterSpace: 1.0, FunctionSpace: 2.3}  # compilation
-_LONGER_WITH_INERTIA, _DEARER_WITH_INERTIA = 5.0, 2.0  # `FunctionSpace`: seconds to compile, and times its run
-RUNS = 10  # that compilation is held against: most problems are solved once, or a few times
+# In operations like those of a gradient, which is a product of matrices in the main. Proportions were measured.
+_CALL = 3e5  # what a gradient costs however small it is
+_CUBE = 7  # the eigenvectors of an N x N matrix, over N^3
+_DEARER_WITH_INERTIA = 2.0  # `FunctionSpace`: times its run
 
 _SMOOTH_STEPS = 30  # of an explicit method, where its error and not its stability bounds them
 _STABLE = 3.507  # a step of Tsit5 times the stiffness, at most: where |R(-x)| = 1, R by the tableau of diffrax
@@ -43,105 +52,145 @@ _STIFFER = 1.5  # than at the start, on the way: measured 0.3 to 10
 _BENT_STEPS, _BENT_EVALUATIONS, _BENT_EXACT = 0.5, 0.2, 2
 _ITERATIONS = 6  # of the power method: found the stiffness of seventeen problems to 20 %
 
+Number = float | Float[Array, ""] | np.ndarray
 
-class _Measured(NamedTuple):
-    """What the choice needs of a problem: two numbers, and what is known while tracing.
+
+class _Sizes(NamedTuple):
+    """What shapes say of a problem.
 
     Attributes:
-        rate: the stiffness per time: the spectral radius of the Jacobian of the flow.
-        flop: of a gradient.
-        parameters: how many.
+        outputs, parameters: how many, the outputs on the training set.
+        gradient: the operations of one.
         held: bytes that `FunctionSpace` takes.
         samples: if they may meet kinks, else 0.
+        jumps: whether its loss has them, and no curvature by which its stiffness could be seen.
     """
 
-    rate: float | int
-    flop: float | int
-    parameters: float | int
-    held: float | int
-    samples: float | int
+    outputs: int
+    parameters: int
+    gradient: float
+    held: int
+    samples: int
+    jumps: bool
 
 
-def choose_integrator(
-    problem: Problem, ts: Float[Array, "..."] | None = None, rtol: float | None = None
-) -> diffrax.AbstractSolver:
-    """The integrator of `GradientFlow()`: by the time it will take until the last of `ts`, its compilation included.
-
-    Where numbers are traced, in a sweep, or where time may end in inf, how stiff the flow will be is not known: then by
-    the kind and size of the problem.
-    """
-    last = None if ts is None else _known_end(problem, ts)
-    if last is None or isinstance(problem.loss, losses.Hinge):
-        return _by_size(problem)
-    found = _measure(problem)
-    return _by_size(problem) if found is None else _cheapest(found, problem.y.size, last, rtol)
+def place(problem: Problem, ts: Float[Array, "..."] | None, rtol: float | None) -> Int[ArrayLike, ""]:
+    """Which of `INTEGRATORS` integrates a gradient flow until the last of `ts`; None and inf leave it to sizes."""
+    if is_endless(ts):
+        return in_shapes(lambda problem: _by_size(_sizes(problem)), problem)
+    with _memory():
+        return _place(_fixed(problem), jax.lax.stop_gradient(ts), rtol)  # pyright: ignore[reportArgumentType]
 
 
-def stiff_with_inertia(
-    problem: Problem, tau: Float[Array, ""], ts: Float[Array, "..."] | None = None, rtol: float | None = None
-) -> bool:
-    """Whether `FunctionSpace` is the one for tau w'' + w' = -gradient, beside Tsit5; as `choose_integrator` sees it.
+def possible(problem: Problem, rtol: float | None) -> tuple[int, ...]:
+    """The places in `INTEGRATORS` that `place` may give for problems of these shapes."""
+
+    def found(problem: Problem) -> tuple[int, ...]:
+        sizes = _sizes(problem)
+        stiffness = np.concatenate([[0.0], np.logspace(-3, 15, 400)])
+        cheapest = () if sizes.jumps else np.argmin(_costs(sizes, stiffness, rtol, np), axis=0)
+        return tuple(sorted({_by_size(sizes), *map(int, cheapest)}))
+
+    return in_shapes(found, problem)
+
+
+def place_with_inertia(
+    problem: Problem, tau: Float[Array, ""], ts: Float[Array, "..."] | None, rtol: float | None
+) -> Int[ArrayLike, ""]:
+    """For tau w'' + w' = -gradient 0 where Tsit5 integrates, 1 where `FunctionSpace` does; as `place`.
 
     The fastest motion of a mode of rate lambda is that of the larger root of tau s^2 + s + lambda = 0.
     """
-    last = None if ts is None or traced((), tau) else _known_end(problem, ts)
-    found = None if last is None else _measure(problem)
-    if last is None or found is None:
-        return isinstance(_by_size(problem), FunctionSpace)
-    delay = float(tau)
-    root = 0.5 * (1 + np.emath.sqrt(1 - 4 * found.rate * delay)) / delay
-    explicit = _by_explicit(found._replace(rate=float(abs(root))), last)
-    exact = _DEARER_WITH_INERTIA * _by_kernel(found, problem.y.size, rtol)
-    return _fits(found.held) and RUNS * explicit > _LONGER_WITH_INERTIA + RUNS * exact
+    if is_endless(ts):
+        return int(in_shapes(lambda problem: INTEGRATORS[_by_size(_sizes(problem))] is FunctionSpace, problem))
+    with _memory():
+        return _place_with_inertia(_fixed(problem), *jax.lax.stop_gradient((tau, ts)), rtol)  # pyright: ignore[reportArgumentType]
 
 
-def _known_end(problem: Problem, ts: Float[Array, "..."]) -> float | None:
-    """The last time, if it is finite and the numbers of the problem are known, too."""
-    last = np.inf if traced(problem, ts) else float(np.max(np.asarray(ts)))
-    return last if np.isfinite(last) else None
+def is_endless(ts: Float[Array, "..."] | None) -> bool:
+    """Whether times are known to end in inf, or nothing is known of them."""
+    known = None if ts is None else concrete(ts)
+    return ts is None or (known is not None and bool(np.isinf(np.max(known))))
 
 
-def _measure(problem: Problem) -> _Measured | None:
-    """None where it is not finite, as at rest."""
-    with memory_for("what chooses an integrator", "take fewer samples, or name one: GradientFlow(diffrax.Tsit5())"):
-        found = _Measured(*np.asarray(brief_jit(_measured, optimise=False)(problem)).tolist())
-    return found if np.isfinite(found).all() else None
+def in_shapes(function: Callable[[Problem], Any], problem: Problem) -> Any:
+    """What a function says of a problem that is traced, or of which shapes are all that is known."""
+    found: list[Any] = []
+    eqx.filter_eval_shape(lambda problem: found.append(function(problem)), problem)
+    return found[0]
 
 
-def _by_size(problem: Problem) -> diffrax.AbstractSolver:
+def _fixed(problem: Problem) -> Problem:
+    """Derivatives do not go through a choice."""
+    return jax.tree.map(lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_inexact_array(leaf) else leaf, problem)
+
+
+def _memory() -> Any:
+    return memory_for("what chooses an integrator", "take fewer samples, or name one: GradientFlow(diffrax.Tsit5())")
+
+
+@eqx.filter_jit
+def _place(problem: Problem, ts: Float[Array, "..."], rtol: float | None) -> Int[Array, ""]:
+    sizes, last = _sizes(problem), jnp.max(ts)
+    if sizes.jumps:
+        return jnp.asarray(_by_size(sizes))
+    stiffness = _rate_until(problem, last) * last
+    cheapest = jnp.argmin(_costs(sizes, stiffness, rtol, jnp))
+    # It is not finite at rest, and where time ends in inf.
+    return jnp.where(jnp.isfinite(stiffness), cheapest, _by_size(sizes))
+
+
+@eqx.filter_jit
+def _place_with_inertia(
+    problem: Problem, tau: Float[Array, ""], ts: Float[Array, "..."], rtol: float | None
+) -> Int[Array, ""]:
+    sizes, last = _sizes(problem), jnp.max(ts)
+    rate = _rate_until(problem, last)
+    apart = 1 - 4 * rate * tau
+    root = jnp.where(apart > 0, (1 + jnp.sqrt(jnp.maximum(apart, 0))) / (2 * tau), jnp.sqrt(rate / tau))
+    exact = _DEARER_WITH_INERTIA * _by_kernel(sizes, rtol)
+    cheaper = (exact < _by_explicit(sizes, root * last)) & (sizes.held < _MOST_HELD)
+    stiff = INTEGRATORS[_by_size(sizes)] is FunctionSpace
+    return jnp.where(jnp.isfinite(root * last), cheaper, stiff).astype(int)
+
+
+def _by_size(sizes: _Sizes) -> int:
     """Of a flow of unknown stiffness: what serves if it is stiff, unless its outputs are few."""
-    outputs, parameters = problem.y.size, _parameters(problem)
     # Along the margins of plain hinge an error per parameter sees every jump of the velocity.
-    if outputs <= FEW_OUTPUTS and not isinstance(problem.loss, losses.Hinge):
-        return diffrax.Tsit5()
-    if parameters <= min(outputs, FEW_PARAMETERS):
-        return ParameterSpace()
-    stages = _MANY_STAGES * (_CALL + _FLOP * 6 * problem.x.shape[0] * parameters)
-    if _EXACT_STEPS * _CUBE * outputs**3 < stages and _fits(_held(problem)):
-        return FunctionSpace()
-    return RungeKuttaChebyshev()
+    if sizes.outputs <= FEW_OUTPUTS and not sizes.jumps:
+        return INTEGRATORS.index(diffrax.Tsit5)
+    if _has_few_parameters(sizes):
+        return INTEGRATORS.index(ParameterSpace)
+    exact, stages = _EXACT_STEPS * _CUBE * sizes.outputs**3, _MANY_STAGES * sizes.gradient
+    return INTEGRATORS.index(FunctionSpace if exact < stages and sizes.held < _MOST_HELD else RungeKuttaChebyshev)
 
 
-def _cheapest(found: _Measured, outputs: int, T: float, rtol: float | None) -> diffrax.AbstractSolver:
-    """By predicted seconds, those of compilation and of several runs."""
-    gradient, stiffness = _gradient(found), _STIFFER * found.rate * T
-    bends = found.samples * stiffness
+def _has_few_parameters(sizes: _Sizes) -> bool:
+    return sizes.parameters <= min(sizes.outputs, FEW_PARAMETERS)
+
+
+def _costs(sizes: _Sizes, stiffness: Any, rtol: float | None, of: Any) -> Any:
+    """Of each of `INTEGRATORS`, in operations; inf for those that are none for these sizes.
+
+    Stiffness is per time, times the last time; `of` is the NumPy of its kind.
+    """
+    grown = _STIFFER * stiffness
     # Stages of 60 steps at rtol 1e-4; at 1e-5 2.5 times as many: the error falls like rtol^(2/3).
-    stages = 2.5 * (150 + math.sqrt(1.54 * 60 * stiffness)) + _BENT_EVALUATIONS * bends
-    run = {diffrax.Tsit5: _by_explicit(found, T), RungeKuttaChebyshev: _finer(rtol, 1e-5) * gradient * stages}
-    if found.parameters <= min(outputs, FEW_PARAMETERS):
-        run[ParameterSpace] = (
-            _finer(rtol, 1e-4) * _EXACT_STEPS * (_CUBE * found.parameters**3 + (5 + found.parameters) * gradient)
-        )
-    if _fits(found.held):
-        run[FunctionSpace] = _by_kernel(found, outputs, rtol)
-    return min(run, key=lambda kind: _LONGER[kind] + RUNS * run[kind])()
+    stages = 2.5 * (150 + of.sqrt(1.54 * 60 * grown)) + _BENT_EVALUATIONS * sizes.samples * grown
+    by_hessian = _CUBE * sizes.parameters**3 + (5 + sizes.parameters) * sizes.gradient
+    run = {
+        diffrax.Tsit5: _by_explicit(sizes, stiffness),
+        RungeKuttaChebyshev: _finer(rtol, 1e-5) * sizes.gradient * stages,
+        ParameterSpace: _finer(rtol, 1e-4) * _EXACT_STEPS * by_hessian if _has_few_parameters(sizes) else math.inf,
+        FunctionSpace: _by_kernel(sizes, rtol) if sizes.held < _MOST_HELD else math.inf,
+    }
+    return of.stack([run[kind] + 0 * stiffness for kind in INTEGRATORS])
 
 
-def _by_kernel(found: _Measured, outputs: int, rtol: float | None) -> float:
-    """Seconds of `FunctionSpace`."""
-    steps = _finer(rtol, 1e-4) * _EXACT_STEPS * (_BENT_EXACT if found.samples else 1)
-    return steps * (_CUBE * outputs**3 + _EXACT_GRADIENTS * _gradient(found))
+def _by_kernel(sizes: _Sizes, rtol: float | None) -> float:
+    """Of `FunctionSpace`."""
+    steps = _finer(rtol, 1e-4) * _EXACT_STEPS * (_BENT_EXACT if sizes.samples else 1)
+    return steps * (_CUBE * sizes.outputs**3 + _EXACT_GRADIENTS * sizes.gradient)
 
 
 def _finer(rtol: float | None, default: float) -> float:
@@ -149,19 +198,19 @@ def _finer(rtol: float | None, default: float) -> float:
     return 1.0 if rtol is None else max(1.0, default / rtol) ** (1 / 3)
 
 
-def _by_explicit(found: _Measured, T: float) -> float:
-    """Seconds of Tsit5."""
-    stiffness = _STIFFER * found.rate * T
-    return 6 * _gradient(found) * (_SMOOTH_STEPS + stiffness / _STABLE + _BENT_STEPS * found.samples * stiffness)
+def _by_explicit(sizes: _Sizes, stiffness: Number) -> Number:
+    """Of Tsit5."""
+    grown = _STIFFER * stiffness
+    return 6 * sizes.gradient * (_SMOOTH_STEPS + grown / _STABLE + _BENT_STEPS * sizes.samples * grown)
 
 
-def _gradient(found: _Measured) -> float:
-    """Seconds of one."""
-    return _CALL + _FLOP * found.flop
+def _rate_until(problem: Problem, last: Float[Array, ""]) -> Float[Array, ""]:
+    """The stiffness per time; NaN for an infinite time, where nobody asks for it."""
+    return jax.lax.cond(jnp.isfinite(last), lambda: _rate(problem), lambda: jnp.full((), jnp.nan, problem.x.dtype))
 
 
-def _measured(problem: Problem) -> Float[Array, "5"]:
-    """The fields of `_Measured`.
+def _rate(problem: Problem) -> Float[Array, ""]:
+    """The stiffness per time: the spectral radius of the Jacobian of the flow.
 
     A network from a small start grows stiffer while its outputs grow. So the Jacobian is taken where they are of the
     size of the targets, on the ray through the start.
@@ -172,9 +221,7 @@ def _measured(problem: Problem) -> Float[Array, "5"]:
     _, push = jax.linearize(velocity, _grown(problem, start, unravel))
     unit = lambda v: v / jnp.linalg.norm(v)
     v = jax.lax.fori_loop(0, _ITERATIONS, lambda _, v: push(unit(v)), push(velocity(start)))
-    operations = flop(lambda p: jax.grad(p.objective)(p.params), problem)
-    samples = problem.x.shape[0] if kinked(problem) else 0
-    return jnp.stack([jnp.linalg.norm(v), *jnp.asarray([operations, start.size, _held(problem), samples], v.dtype)])
+    return jnp.linalg.norm(v)
 
 
 def _grown(problem: Problem, start: Float[Array, " params"], unravel: Any) -> Float[Array, " params"]:
@@ -187,23 +234,22 @@ def _grown(problem: Problem, start: Float[Array, " params"], unravel: Any) -> Fl
     return jnp.where(factor < 2.0**20, factor, 1) * start
 
 
-def _parameters(problem: Problem) -> int:
-    """How many there are; of the problem, as in a sweep, the shapes may be all that is known."""
-    return sum(leaf.size for leaf in jax.tree.leaves(eqx.filter_eval_shape(lambda p: p.params, problem)))
-
-
-def _held(problem: Problem) -> int:
-    """Bytes that `FunctionSpace` takes."""
+def _sizes(problem: Problem) -> _Sizes:
+    """Those of a traced problem."""
     outputs, item = problem.y.size, problem.x.dtype.itemsize
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(problem.params))
     if problem.state is None:
         signals = eqx.filter_eval_shape(lambda p: kernels.LayeredJacobian(p.net, p.x).passing, problem)
         held = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(signals) if hasattr(leaf, "shape"))
     else:
-        held = outputs * _parameters(problem)  # a whole Jacobian
-    # Signals are held by the step and its dense output; of the kernel there are also the eigenvectors and work space.
-    return item * (3 * held + 8 * outputs**2)
-
-
-def _fits(held: float | int) -> bool:
-    """Whether so many bytes are less than half of the free memory, as far as it is known."""
-    return held < LARGE or (free := kernels.free_memory()) is None or held < free // 2
+        held = outputs * parameters  # a whole Jacobian
+    operations = flop(lambda p: jax.grad(p.objective)(p.params), problem)
+    return _Sizes(
+        outputs=outputs,
+        parameters=parameters,
+        gradient=_CALL + (operations if np.isfinite(operations) else 6 * problem.x.shape[0] * parameters),
+        # Signals are held by the step and its dense output; of the kernel there are also eigenvectors and work space.
+        held=item * (3 * held + 8 * outputs**2),
+        samples=problem.x.shape[0] if kinked(problem) else 0,
+        jumps=isinstance(problem.loss, losses.Hinge),
+    )

@@ -1,21 +1,24 @@
 """Outputs that move under a kernel that does not: in closed form for MSE, marching for any other loss."""
 
 import abc
+import dataclasses
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .. import kernels
 from .._checks import describe
 from .._dynamics import (
+    AbstractChoice,
     AbstractMarching,
     AbstractRandomAccess,
     AbstractStandIn,
     AbstractState,
     Assumption,
+    Certificate,
     FunctionValues,
     March,
     NotApplicable,
@@ -29,6 +32,7 @@ from .._results import RESULTS
 from ..losses import MSE
 from ..until import AbstractCondition
 from ._approximation import AbstractApproximation
+from ._choice import in_shapes, is_endless
 from ._gradient_flow import GradientFlow
 from ._saves import Saves
 
@@ -67,12 +71,31 @@ class AbstractFixedKernel(AbstractApproximation):
     def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
         return ts if self.flow is None else self.flow.times(ts)
 
-    def choose(self, problem: Problem, ts: Float[Array, "..."] | None = None) -> "KernelSolution | KernelMarch":
-        """The closed form for MSE, unless there is a flow; else the march in function space."""
-        del ts
+    def ways(self, problem: Problem) -> "tuple[KernelSolution] | tuple[KernelMarch, ...]":
+        """The closed form for MSE, unless there is a flow; else marches in function space."""
         if self.flow is None and isinstance(problem.loss, MSE):
-            return KernelSolution(self)
-        return KernelMarch(self, GradientFlow() if self.flow is None else self.flow)
+            return (KernelSolution(self),)
+        flow: Any = GradientFlow() if self.flow is None else self.flow
+        flows = flow.ways(problem) if isinstance(flow, AbstractChoice) else (flow,)
+        return tuple(KernelMarch(self, one) for one in flows)  # pyright: ignore[reportArgumentType]
+
+    def possible(self, problem: Problem) -> tuple[int, ...]:
+        if (flow := self._choosing(problem)) is None:
+            return (0,)
+        return in_shapes(lambda problem: flow.possible(_model(problem, _inputs(self, problem))), problem)
+
+    def way(self, problem: Problem, ts: Float[Array, "..."] | None = None) -> Int[ArrayLike, ""]:
+        if (flow := self._choosing(problem)) is None:
+            return 0
+        if is_endless(ts):
+            return in_shapes(lambda problem: flow.way(_model(problem, _inputs(self, problem))), problem)
+        return _way_in_function_space(self, flow, problem, ts)  # pyright: ignore[reportArgumentType]
+
+    def _choosing(self, problem: Problem) -> AbstractChoice | None:
+        """The flow in function space, if it has a choice."""
+        flow = GradientFlow() if self.flow is None else self.flow
+        closed = self.flow is None and isinstance(problem.loss, MSE)
+        return flow if isinstance(flow, AbstractChoice) and not closed else None
 
     def at(self, problem: Problem, t: Float[Array, ""]) -> View:
         """The problem at time t in [0, inf], in closed form. Raises NotApplicable for another loss than MSE."""
@@ -132,7 +155,10 @@ class KernelSolution(AbstractStandIn, AbstractRandomAccess):
         t = jnp.asarray(t, problem.x.dtype)
         test = None if cross is None else flow.predict(t, cross, problem.test_outputs(problem.params))
         kernel = with_outputs(kernel, problem)  # which stands still
-        return View(problem, t, None, flow.outputs(t), test, kernel, given_initial_kernel=kernel)
+        certificate = Certificate.of_spectrum(flow.unresolved(t))
+        return View(
+            problem, t, None, flow.outputs(t), test, kernel, given_initial_kernel=kernel, certificate=certificate
+        )
 
 
 class _FeatureModel(eqx.Module):
@@ -146,10 +172,16 @@ class _FeatureModel(eqx.Module):
 
 
 class _Inputs(eqx.Module):
-    """What a feature model sees of a problem."""
+    """What a feature model sees of a problem.
+
+    Attributes:
+        train, test: features, and behind them the outputs at the start.
+        spectrum: where the pull of the loss at the start lies in the spectrum of the kernel.
+    """
 
     train: Float[Array, "n blocks features_and_columns"]
     test: Float[Array, "m blocks features_and_columns"] | None
+    spectrum: Any
 
 
 class KernelState(AbstractState):
@@ -199,7 +231,7 @@ class KernelMarch(AbstractStandIn, AbstractMarching):
         return self.source.check(problem)
 
     def init(self, problem: Problem, ts: Float[Array, " times"]) -> KernelState:
-        inputs = self._inputs(problem)
+        inputs = _inputs(self.source, problem)
         return KernelState(inputs, self.flow.init(_model(problem, inputs), ts))
 
     def advance(self, problem: Problem, state: KernelState, n: Int[Array, ""]) -> KernelState:
@@ -227,20 +259,38 @@ class KernelMarch(AbstractStandIn, AbstractMarching):
             rejected=run.rejected,
             evaluations=run.evaluations,
             kernels=run.kernels,
-            integrator=run.integrator,
-            certificate=run.certificate,
+            integrators=run.integrators,
+            certificate=_certificate(run, state.inputs.spectrum, len(problem.y)),
             kernel=with_outputs(self.source.ntk(problem, problem.x), problem),
         )
 
-    def _inputs(self, problem: Problem) -> _Inputs:
-        kernel, cross = train_and_test(self.source, problem)
-        features = kernels.features(kernel, cross)
-        # The model would call its features invalid, not the hyperparameters they came from.
-        train = jnp.where(problem.valid, features.train, jnp.nan)
-        train = _beside(train, problem.outputs(problem.params))
-        if features.others is None:
-            return _Inputs(train, None)
-        return _Inputs(train, _beside(features.others, problem.test_outputs(problem.params)))
+
+def _certificate(run: March, spectrum: Any, samples: int) -> Certificate:
+    """The flow's own, with what rounding of the kernel leaves open; by the time scale of MSE for other losses."""
+    error = spectrum.unresolved(run.t_end, jnp.zeros_like(run.t_end), samples)
+    if run.certificate is None:
+        return Certificate.of_spectrum(error)
+    return dataclasses.replace(run.certificate, spectral_error=error)
+
+
+def _inputs(source: AbstractFixedKernel, problem: Problem) -> _Inputs:
+    kernel, cross = train_and_test(source, problem)
+    features = kernels.features(kernel, cross)
+    # The model would call its features invalid, not the hyperparameters they came from.
+    train = jnp.where(problem.valid, features.train, jnp.nan)
+    start = problem.outputs(problem.params)
+    pull = -len(problem.y) * problem.loss.gradient(start, problem.y)
+    spectrum = kernels.linearized(kernel, start + pull, start=start).spectrum  # of one decomposition, to XLA
+    train = _beside(train, start)
+    if features.others is None:
+        return _Inputs(train, None, spectrum)
+    return _Inputs(train, _beside(features.others, problem.test_outputs(problem.params)), spectrum)
+
+
+@eqx.filter_jit
+def _way_in_function_space(source: AbstractFixedKernel, flow: AbstractChoice, problem: Problem, ts: Array) -> Array:
+    """Which way a flow has on the model: the problem's own kernel says how stiff it is."""
+    return jnp.asarray(flow.way(_model(problem, _inputs(source, problem)), ts))
 
 
 def _beside(features: Float[Array, "n blocks features"], outputs: Float[Array, "n out"]) -> Array:

@@ -253,7 +253,7 @@ class AbstractFlow(AbstractMarching):
             rejected=state.rejected,
             evaluations=gradients,
             kernels=kernels,
-            integrator=type(system.solver).__name__,
+            integrators=(type(system.solver).__name__,),
             certificate=certificate,
         )
 

@@ -5,13 +5,13 @@ from typing import cast
 
 import diffrax
 import equinox as eqx
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from .._dynamics import AbstractChoice
 from .._problem import Problem
 from ..integrators import AbstractExponential, InertialFunctionSpace
 from ..until import AbstractCondition
-from ._choice import choose_integrator
+from ._choice import INTEGRATORS, place, possible
 from ._flow import AbstractFlow, read_options
 from ._integrator import check_integrator
 from ._optimizer import require_scaling
@@ -21,12 +21,13 @@ from ._system import AbstractSystem, ExponentialSystem, ParameterSystem
 class GradientFlow(AbstractFlow, AbstractChoice):
     """theta_l' = -eta_l dL/dtheta_l, integrated adaptively by diffrax.
 
-    Without an integrator, `js.solve` and `js.compare` take the one that is predicted to cost least until the last time,
-    compilation included: of `diffrax.Tsit5`, `integrators.ParameterSpace` (up to 500 parameters, if there are no more
-    than outputs), `integrators.FunctionSpace` (if its memory is there) and `integrators.RungeKuttaChebyshev`. The
-    prediction is the stiffness of the start times that time, and the cost of a step. In sweeps, inside traces and where
-    time ends in inf, sizes alone decide: Tsit5 serves up to 16 outputs on the training set (n c), and a stiff method
-    more. `docs/how-to-choose.md` says why, and `traj.stats.integrator` which.
+    Without an integrator it takes the one that is predicted to need the fewest operations until the last time, by one
+    rule in `js.solve`, `js.compare`, `js.sweep`, `jax.jit` and `jax.vmap`, on every device: of `diffrax.Tsit5`,
+    `integrators.ParameterSpace` (up to 500 parameters, if there are no more than outputs), `integrators.FunctionSpace`
+    (up to 4 GB, whatever memory there is) and `integrators.RungeKuttaChebyshev`. The prediction is the stiffness near
+    the start times that time, and the cost of a step. Where time ends in inf, and for plain `losses.Hinge`, sizes
+    decide: Tsit5 serves up to 16 outputs on the training set (n c), of other losses, and a stiff method more; so they
+    do where a flow is stepped by hand. `docs/how-to-choose.md` says why, and `traj.stats.integrator` which.
 
     With kinks (relu, hinge losses) every method loses its order: see `docs/how-to-choose.md` for what can be had.
 
@@ -88,15 +89,22 @@ class GradientFlow(AbstractFlow, AbstractChoice):
     def name(self) -> str:
         return "GradientFlow" if self.integrator is None else f"GradientFlow({type(self.integrator).__name__})"
 
-    def choose(self, problem: Problem, ts: Float[Array, "..."] | None = None) -> "GradientFlow":
-        """The same flow with an integrator."""
+    def ways(self, problem: Problem) -> "tuple[GradientFlow, ...]":
+        """The same flow with each integrator that may be chosen, or with its own."""
+        del problem
         if self.integrator is not None:
-            return self
-        return dataclasses.replace(self, integrator=choose_integrator(problem, ts, self.rtol))
+            return (self,)
+        return tuple(dataclasses.replace(self, integrator=kind()) for kind in INTEGRATORS)
+
+    def possible(self, problem: Problem) -> tuple[int, ...]:
+        return (0,) if self.integrator is not None else possible(problem, self.rtol)
+
+    def way(self, problem: Problem, ts: Float[Array, "..."] | None = None) -> Int[ArrayLike, ""]:
+        return 0 if self.integrator is not None else place(problem, ts, self.rtol)
 
     def system(self, problem: Problem) -> AbstractSystem:
         require_scaling(problem, lambda: False)
-        integrator = self.choose(problem).integrator
+        integrator = cast(GradientFlow, self.choose(problem)).integrator
         if isinstance(integrator, AbstractExponential):
             return ExponentialSystem(problem, integrator, self.rtol)
         return ParameterSystem(problem, cast(diffrax.AbstractSolver, integrator), self.rtol, self.atol)

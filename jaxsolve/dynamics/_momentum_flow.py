@@ -4,14 +4,14 @@ from typing import Any, cast
 
 import diffrax
 import equinox as eqx
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from .._checks import one_number
 from .._dynamics import AbstractChoice
 from .._problem import Problem
 from ..integrators import AbstractExponential, FunctionSpace, HOCHBRUCK_OSTERMANN_3
 from ..until import AbstractCondition
-from ._choice import stiff_with_inertia
+from ._choice import in_shapes, place_with_inertia
 from ._flow import AbstractFlow, read_options
 from ._integrator import check_integrator
 from ._kinks import kinked
@@ -41,7 +41,7 @@ class MomentumFlow(AbstractFlow, AbstractChoice):
         mu: t/tau, > 0; an array leaf. Exactly one of tau and mu is given.
         integrator: any adaptive diffrax solver of ordinary differential equations, or with a constant tau
             `integrators.FunctionSpace`. None takes that, unless there are kinks or there is an `until`, where it is
-            predicted to cost less than `diffrax.Tsit5()`, compilation included, as in `GradientFlow`.
+            predicted to cost less than `diffrax.Tsit5()`, as in `GradientFlow`.
         rtol, atol: tolerances of a step, per parameter and per sqrt(tau) theta'; None takes 1e-6 and 1e-9 (float32:
             1e-4 and 1e-7). Those of `FunctionSpace` are as in `GradientFlow`.
         until: stops the run when first met, located within the step; with it `ts` may end in inf. It is looked at
@@ -117,20 +117,30 @@ class MomentumFlow(AbstractFlow, AbstractChoice):
     def name(self) -> str:
         return f"MomentumFlow({'mu' if self.tau is None else 'tau'})"
 
-    def choose(self, problem: Problem, ts: Float[Array, "..."] | None = None) -> "MomentumFlow":
-        """The same flow with an integrator."""
+    def ways(self, problem: Problem) -> "tuple[MomentumFlow, ...]":
+        """The same flow with each integrator that may be chosen, or with its own."""
         if self.integrator is not None:
-            return self
-        # Swings meet a condition and leave it again, within one step of `FunctionSpace`.
-        smooth = self.tau is not None and self.until is None and not kinked(problem)
-        stiff = smooth and stiff_with_inertia(problem, cast(Array, self.tau), ts, self.rtol)
+            return (self,)
         # Inertia makes features move late in a step, not early: there is nothing to gain from `LOG_TIME_3`.
-        integrator = FunctionSpace(tableau=HOCHBRUCK_OSTERMANN_3) if stiff else diffrax.Tsit5()
-        return eqx.tree_at(lambda f: f.integrator, self, integrator, is_leaf=lambda leaf: leaf is None)
+        taken = (diffrax.Tsit5(), FunctionSpace(tableau=HOCHBRUCK_OSTERMANN_3))[: 1 + self._may_be_exact(problem)]
+        put = lambda one: eqx.tree_at(lambda f: f.integrator, self, one, is_leaf=lambda leaf: leaf is None)
+        return tuple(map(put, taken))
+
+    def possible(self, problem: Problem) -> tuple[int, ...]:
+        return tuple(range(len(self.ways(problem))))
+
+    def way(self, problem: Problem, ts: Float[Array, "..."] | None = None) -> Int[ArrayLike, ""]:
+        if self.integrator is not None or self.tau is None or not self._may_be_exact(problem):
+            return 0
+        return place_with_inertia(problem, self.tau, ts, self.rtol)
+
+    def _may_be_exact(self, problem: Problem) -> bool:
+        # Swings meet a condition and leave it again, within one step of `FunctionSpace`.
+        return self.tau is not None and self.until is None and not in_shapes(kinked, problem)
 
     def system(self, problem: Problem) -> AbstractSystem:
         require_scaling(problem, lambda: False)
-        integrator = self.choose(problem).integrator
+        integrator = cast(MomentumFlow, self.choose(problem)).integrator
         if isinstance(integrator, FunctionSpace) and self.tau is not None:
             return ExponentialMomentumSystem(problem, self.tau, integrator, self.rtol)
         integrator = cast(diffrax.AbstractSolver, integrator)

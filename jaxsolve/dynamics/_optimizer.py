@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
 from .. import nets
-from .._checks import describe, one_number
+from .._checks import describe, one_number, require_settings
 from .._counts import at_count, counts_of
 from .._problem import Problem
 from ._held import Held
@@ -33,6 +33,7 @@ def read_optimizer(optimizer: Any, rate: Any, momentum: float) -> tuple[Held, Se
     Raises:
         TypeError, ValueError: as `Descent`.
     """
+    require_settings((), "an optimiser")
     if isinstance(optimizer, optax.GradientTransformation):
         if momentum:
             raise ValueError("momentum belongs to the optimiser: Descent(optax.sgd(rate, momentum=...))")

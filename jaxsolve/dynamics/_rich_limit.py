@@ -6,15 +6,15 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from .. import dmft, nets
-from .._brief import brief_jit, traced
 from .._checks import concrete, one_number, require_flag, require_power_of_two, require_size
 from .._clock import nearest_step
 from .._dynamics import Assumption, NotApplicable, Quantity, Validity
 from .._problem import Problem
 from ._approximation import AbstractApproximation
+from ._choice import in_shapes, is_endless
 from ._descent import Descent
 from ._gradient_flow import GradientFlow
 from ._rich_march import RichMarch
@@ -128,13 +128,12 @@ class RichLimit(AbstractApproximation):
         """Not where only shapes are known."""
         return not self.at_any_richness and eqx.is_array(problem.x)
 
-    def choose(self, problem: Problem, ts: Float[Array, "..."] | None = None) -> RichMarch | RichSampled:
-        """The way to the limit that serves a problem.
+    def ways(self, problem: Problem) -> tuple[RichMarch] | tuple[RichSampled, ...]:
+        """What may go to the limit of a problem.
 
         Raises:
             NotApplicable: an assumption fails in what is known.
         """
-        del ts
         for assumption in self.assumptions(problem):
             known = concrete(assumption.holds)
             if known is not None and not known.all():
@@ -142,14 +141,26 @@ class RichLimit(AbstractApproximation):
                     f"RichLimit does not solve this problem: it needs {Validity((assumption,)).missed()}"
                 )
         if problem.net.activation.linear or len(problem.net.weights) > 2:
-            return RichMarch(self, self.rate, self.nodes, self.samples, self.seed, self.memory)
-        flow = GradientFlow() if self.rate is None else Descent(optax.sgd(self.rate))
-        return RichSampled(self, flow, self.samples, self.seed, self.memory)
+            return (RichMarch(self, self.rate, self.nodes, self.samples, self.seed, self.memory),)
+        flows = GradientFlow().ways(problem) if self.rate is None else (Descent(optax.sgd(self.rate)),)
+        return tuple(RichSampled(self, flow, self.samples, self.seed, self.memory) for flow in flows)
+
+    def possible(self, problem: Problem) -> tuple[int, ...]:
+        if len(ways := self.ways(problem)) == 1:
+            return (0,)
+        return in_shapes(lambda problem: GradientFlow().possible(ways[0].of_samples(problem)), problem)
+
+    def way(self, problem: Problem, ts: Float[Array, "..."] | None = None) -> Int[ArrayLike, ""]:
+        if len(ways := self.ways(problem)) == 1:
+            return 0
+        if is_endless(ts):
+            return in_shapes(lambda problem: GradientFlow().way(ways[0].of_samples(problem)), problem)
+        ways[0].require_memory(problem, jnp.size(ts))
+        return _way_of_samples(ways[0], problem, ts)  # pyright: ignore[reportArgumentType]
 
 
 def _rich(net: nets.AbstractDense) -> Assumption:
-    measure = _richness if traced(net, net.scaling.gamma) else brief_jit(_richness)
-    missing, richness, width = measure(net)
+    missing, richness, width = _richness(net)
     known, units = concrete(richness), concrete(width)
     number = ""
     if known is not None and units is not None and units > 1 and known > 0:
@@ -161,6 +172,13 @@ def _rich(net: nets.AbstractDense) -> Assumption:
     return Assumption("richness 1/(gamma m_L N sigma_L) at least N^(-1/4)", missing, 0.0, detail)
 
 
+@eqx.filter_jit
+def _way_of_samples(sampled: RichSampled, problem: Problem, ts: Float[Array, "..."]) -> Int[Array, ""]:
+    """Which way a flow of samples goes."""
+    return jnp.asarray(GradientFlow().way(sampled.of_samples(problem), ts))
+
+
+@eqx.filter_jit
 def _richness(net: nets.AbstractDense) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
     """What the richness of a network misses, itself, and the width."""
     form = dmft.normal_form(net)

@@ -62,7 +62,8 @@ class RichSampled(AbstractStandIn, AbstractMarching):
     def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
         return self.flow.times(ts)
 
-    def _of_samples(self, problem: Problem) -> Problem:
+    def of_samples(self, problem: Problem) -> Problem:
+        """The problem of a network of samples, which stands for the limit."""
         net = dmft.sampled(problem.net, self.samples, self.seed)
         where = lambda one: (one.net, one.initial, one.initial_test)
         nothing = (problem.initial, problem.initial_test)
@@ -70,19 +71,23 @@ class RichSampled(AbstractStandIn, AbstractMarching):
         return eqx.tree_at(where, problem, (net, *still), is_leaf=lambda leaf: leaf is None)
 
     def init(self, problem: Problem, ts: Float[Array, " times"]) -> SampledState:
+        self.require_memory(problem, ts.size)
+        return SampledState(self.flow.init(self.of_samples(problem), ts))
+
+    def require_memory(self, problem: Problem, times: int) -> None:
+        """Raises MemoryError where the samples do not fit."""
         inputs, outputs = problem.x.shape[1], problem.y.shape[1]
         # Neurons before and after a step and at all times, and their signals and gradients at all samples.
-        each = problem.x.dtype.itemsize * ((2 + ts.size) * (inputs + outputs) + len(problem.x) * (2 + outputs))
+        each = problem.x.dtype.itemsize * ((2 + times) * (inputs + outputs) + len(problem.x) * (2 + outputs))
         require_memory_of_samples(
             self.memory, self.samples, 4 * dmft.GROUPS, lambda some: some * each, "ask for fewer times"
         )
-        return SampledState(self.flow.init(self._of_samples(problem), ts))
 
     def advance(self, problem: Problem, state: SampledState, n: Int[Array, ""]) -> SampledState:
-        return SampledState(self.flow.advance(self._of_samples(problem), state.inner, n))
+        return SampledState(self.flow.advance(self.of_samples(problem), state.inner, n))
 
     def finish(self, problem: Problem, state: SampledState) -> March:
-        model = self._of_samples(problem)
+        model = self.of_samples(problem)
         run = self.flow.finish(model, state.inner)
 
         def values(params: PyTree) -> FunctionValues:
@@ -102,7 +107,7 @@ class RichSampled(AbstractStandIn, AbstractMarching):
             rejected=run.rejected,
             evaluations=run.evaluations,
             kernels=run.kernels,
-            integrator=run.integrator,
+            integrators=run.integrators,
             certificate=_certificate(model, run),
             kernel=model.kernel(model.params, model.x),
             from_zero=True,

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from .._checks import concrete, describe, one_number
-from .._dynamics import AbstractMarching, Assumption, Quantity
+from .._dynamics import AbstractMarching, Assumption, Quantity, resolve
 from .._march import march
 from .._problem import Problem
 from .._results import FIRST_FAILURE, result_code
@@ -66,9 +66,7 @@ class RunEnd(eqx.Module):
         """That the run reaches its end."""
         _, failed = _end(problem, self.dynamics, self.t)
         violation = jnp.where(failed, jnp.inf, jnp.zeros((), problem.x.dtype))
-        detail = (
-            "js.solve(problem, at.dynamics, at.t) says how it ends; name its integrator: here size alone chooses one"
-        )
+        detail = "js.solve(problem, at.dynamics, at.t) says how it ends"
         return Assumption("a run in `at` that does not fail", violation, 0.0, detail)
 
 
@@ -76,5 +74,6 @@ class RunEnd(eqx.Module):
 def _end(problem: Problem, dynamics: AbstractMarching, t: Float[Array, ""]) -> tuple[Any, Bool[Array, ""]]:
     """The parameters at the end, and whether the run failed."""
     fine = are_times(t[None], dynamics) & (t > 0)  # traced, it may be any number
-    run = march(problem, dynamics, jnp.where(fine, t, 0)[None].astype(problem.x.dtype))
+    ts = jnp.where(fine, t, 0)[None].astype(problem.x.dtype)
+    run = march(problem, resolve(dynamics, problem, ts), ts)  # pyright: ignore[reportArgumentType]
     return run.view(problem, run.t_end, run.params).params, ~fine | (result_code(run.result) >= FIRST_FAILURE)

@@ -264,7 +264,7 @@ def _march(terms, t0, t1, y0, args, control, field, k0: Y, stages: Scalar, fits:
 
     def stage(index, carry):
         field, x, d = carry
-        j = index.astype(stages.dtype)
+        j = jnp.asarray(index, stages.dtype)  # without compiling, Python counts
         weight, before = _weight(j, stages), _weight(j - 1, stages)
         pull, push = 2 * slope / before, 2 * slope * _chebyshev(0, j - 1, stages)
         d = _sum((1, d), (twist, x), (pull, jax.tree.map(jnp.subtract, terms.prod(field, control), k0)), (push, k0))

@@ -1,6 +1,7 @@
 """Neural tangent kernels: of networks at finite and infinite width, and what can be computed from a kernel matrix."""
 
 from .._memory import free_memory as free_memory
+from ._check import check as check
 from ._classes import (
     class_kernel as class_kernel,
     class_means as class_means,

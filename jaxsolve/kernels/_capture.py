@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jax.extend.core import Literal
 from jaxtyping import Array, Float, PyTree, Shaped
 
-from .._brief import split, whole
 from .._checks import describe
 from .._state import FREEZE, takes_state
 from ..nets import partition
@@ -146,7 +145,7 @@ class Outline(NamedTuple):
 
 def outline(net: PyTree, x: Any) -> Outline:
     """That of a network. It is read once for all of one kind: to trace a program takes longer than many of them run."""
-    rest, arrays = split(net)
+    rest, arrays = _split(net)
     return _outline(rest, tuple(map(_shape, arrays)), jax.ShapeDtypeStruct(x.shape[1:], x.dtype))
 
 
@@ -155,13 +154,26 @@ def _outline(rest: Any, shapes: tuple[jax.ShapeDtypeStruct, ...], sample: jax.Sh
     found: list[Capture] = []
 
     def signals(arrays: list[Array], samples: Array) -> list[Signal]:
-        seen = capture(whole(rest, arrays), samples)
+        seen = capture(_whole(rest, arrays), samples)
         program = seen.found.program._replace(steps=[], values={})  # what is traced here ends here
         found.append(seen._replace(found=seen.found._replace(program=program), values=[*map(_shape, seen.values)]))
         return seen.of_sample(seen.values, samples[0])
 
     sent = jax.eval_shape(signals, list(shapes), jax.ShapeDtypeStruct((1, *sample.shape), sample.dtype))
     return Outline(found[0], sent)
+
+
+def _split(tree: Any) -> tuple[Any, list[Any]]:
+    """What of a tree cannot be traced, hashable, and its arrays."""
+    leaves, structure = jax.tree.flatten(tree)
+    fixed = tuple(None if eqx.is_array(leaf) else (leaf,) for leaf in leaves)
+    return (structure, fixed), [leaf for leaf in leaves if eqx.is_array(leaf)]
+
+
+def _whole(rest: Any, arrays: list[Any]) -> Any:
+    """The tree that was split."""
+    (structure, fixed), given = rest, iter(arrays)
+    return jax.tree.unflatten(structure, [next(given) if leaf is None else leaf[0] for leaf in fixed])
 
 
 def _shape(array: Any) -> jax.ShapeDtypeStruct:

@@ -7,7 +7,7 @@ two-dimensional Gauss-Hermite rule, also for steep activations, and defined wher
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._safe import safe_sqrt
+from .._safe import nonzero, safe_sqrt
 
 
 _TERMS = 256  # of the series in the correlation: `expand` says what errors they leave
@@ -44,7 +44,11 @@ def expand(phi: Callable[[Array], Array], deviation: Float[Array, "..."]) -> Exp
     5e-13 / 2e-9 / 1e-4 for tanh and 5e-13 / 3e-8 / 2e-6 for softplus(5); of E[phi' phi'] 5e-13 / 3e-7 / 1e-2 and
     3e-11 / 1e-5 / 1e-3.
     """
-    nodes, weights, table = (jnp.asarray(array, deviation.dtype) for array in _rule())
+    return _expand(phi, deviation, _rule())
+
+
+def _expand(phi: Callable[[Array], Array], deviation: Float[Array, "..."], rule: tuple[np.ndarray, ...]) -> Expansion:
+    nodes, weights, table = (jnp.asarray(array, deviation.dtype) for array in rule)
     z = jnp.tensordot(deviation, nodes, 0)
     values, slopes = jax.jvp(phi, (z,), (jnp.ones_like(z),))
     return Expansion(_coefficients(values, weights, table), _coefficients(slopes, weights, table))
@@ -62,12 +66,65 @@ def dual(
     return jax.lax.scan(horner, jnp.zeros_like(correlation), (one, two), reverse=True, unroll=6)[0]
 
 
+def doubt(
+    phi: Callable[[Array], Array],
+    deviations: tuple[Float[Array, "..."], Float[Array, "..."]],
+    points: Sequence[Expansion],
+    correlation: Float[Array, "..."],
+    sides: Sides,
+    *,
+    slopes: bool,
+) -> Float[Array, ""]:
+    """An estimate of the largest error of `dual`, relative to the product of the roots of both second moments.
+
+    Of the integrals: twice (once for each factor) what a second rule changes, of another step that ends elsewhere, at
+    up to 16 of the deviations; the norm of the change of all coefficients, which is more than its effect.
+    Of the series: what lies behind its last term has the norms R of the two rests, and is summed at another power of
+    the correlation than its own. That is at most R_u R_v |rho|^terms; and for points of equal deviations, whose rests
+    are the same, at most 2 sqrt(terms (1 - |rho|)) of it, as the tail falls no slower than that of a jump.
+
+    Arguments:
+        slopes: whether the derivative counts.
+    """
+    kinds = range(2 if slopes else 1)
+    few = jnp.sort(jnp.concatenate([s.ravel() for s in deviations]))
+    few = few[np.unique(np.linspace(0, few.size - 1, 16).round().astype(int))]
+    first, second = expand(phi, few), _expand(phi, few, _rule(0.0217, 12.0))
+    integrals = [jnp.max(_change(first[kind], second[kind])) for kind in kinds]
+
+    one, two = (jnp.expand_dims(s, axes) for s, axes in zip(deviations, sides, strict=True))
+    size = jnp.abs(correlation)
+    apart = 2 * safe_sqrt(jnp.maximum(_TERMS * (1 - size), 0)) + _TERMS * jnp.abs(one - two) / nonzero(
+        jnp.maximum(one, two)
+    )
+    share = size**_TERMS * jnp.minimum(apart, 1)
+    total = jnp.zeros((), correlation.dtype)
+    for kind in kinds:
+        rests = [jnp.expand_dims(_rest_share(p[kind]), axes) for p, axes in zip(points, sides, strict=True)]
+        total = jnp.maximum(total, 2 * integrals[kind] + jnp.max(rests[0] * rests[1] * share))
+    return jax.lax.stop_gradient(total)
+
+
+def _change(one: Float[Array, "terms ..."], two: Float[Array, "terms ..."]) -> Float[Array, "..."]:
+    size = safe_sqrt(jnp.sum(one**2, axis=0))
+    moment = jnp.abs(jnp.sum(two**2, axis=0) - size**2) / (2 * nonzero(size))
+    # Coefficients of high order are small, and those of either rule are as good as rounding lets them be.
+    change = safe_sqrt(jnp.sum((two - one)[:64] ** 2, axis=0))
+    return jnp.maximum(change, moment) / nonzero(size)
+
+
+def _rest_share(rows: Float[Array, "terms ..."]) -> Float[Array, "..."]:
+    """The norm of what the series leaves out over that of all."""
+    total = jnp.sum(rows**2, axis=0)
+    return safe_sqrt(jnp.sum(rows[-2:] ** 2, axis=0) / nonzero(total))
+
+
 @functools.cache
-def _rule() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _rule(step: float = _STEP, end: float = _END) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Nodes, their Gaussian weights, and weights times h_k."""
-    count = round(_END / _STEP)
-    z = _STEP * (np.arange(-count, count) + 0.5)  # no node at 0, where activations have kinks
-    weights = np.exp(-(z**2) / 2) * _STEP / np.sqrt(2 * np.pi)
+    count = round(end / step)
+    z = step * (np.arange(-count, count) + 0.5)  # no node at 0, where activations have kinks
+    weights = np.exp(-(z**2) / 2) * step / np.sqrt(2 * np.pi)
     # A recursion of our own: NumPy's polynomials are not normalised, and k! overflows beyond 170.
     hermite = [np.ones_like(z), z]
     for k in range(1, _TERMS - 1):

@@ -73,7 +73,9 @@ def top_eigenpairs(
     require_size(max_steps, "max_steps")
     if tol is not None:
         tol = one_number(tol, "tol", hint="; a tolerance must be positive")
-    return _top_eigenpairs(operator, k, key, tol, max_steps)
+    # LOBPCG of JAX keeps its program by the function it is given, and with it what that one closes over.
+    with jax.check_tracer_leaks(False):
+        return _top_eigenpairs(operator, k, key, tol, max_steps)
 
 
 def products(operator: AbstractSymmetricOperator, columns: Float[Array, "size k"]) -> Float[Array, "size k"]:

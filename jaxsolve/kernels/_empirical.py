@@ -8,8 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree, Shaped
 
 from .._checks import require_flag, require_size, warn_of_rounded_products
+from .._known_answers import warn_of_wrong_version
 from ..nets import rates
 from ._capture import outline
+from ._check import certify
 from ._inputs import check_inputs, check_network, check_rates
 from ._memory import choose_tiling, estimate, MemoryEstimate
 from ._outputs import Outputs
@@ -69,6 +71,9 @@ def empirical(
     parameters that more than 8 steps of a scan share, and those that meet data otherwise, the derivatives are held;
     `fallbacks` names the last, and those of scans of more than 64 steps.
 
+    Outside of traces a kernel of more than 10^8 multiplications is compared with gradients of some samples, as by
+    `js.kernels.check`, where that takes a small part of them; it warns if they differ by more than rounding.
+
     Arguments:
         net: a network of `js.nets`, an Equinox module acting on one sample, or `js.nets.Function(f, params)`.
         x1: inputs, shape (n, ...): real numbers, or integers such as tokens.
@@ -96,10 +101,12 @@ def empirical(
 
     Raises:
         ValueError: inputs do not fit the network or are not finite, dtypes are mixed or of half precision, a rate is
-            negative, or the network is no function of one sample with a vector of outputs; says what to do.
+            negative, or the network is no function of one sample with a vector of outputs; says what to do. Outside of
+            traces, the kernel is not finite: names the samples and parameters whose derivatives are not, if any.
         MemoryError: the kernel does not fit; names its size and what would fit. Nothing has been allocated then.
     """
     check_inputs(net, x1, x2)
+    warn_of_wrong_version()
     _check_options(by_layer, memory)
     outputs = _which_outputs(trace, diagonal)
     if eta is None:
@@ -111,10 +118,11 @@ def empirical(
     warn_of_rounded_products(found.dtype, stacklevel=3)
     tiling = choose_tiling(known, x1, x2, outputs, by_layer=by_layer, budget=memory)
     parts = structured(net, eta, x1, x2, outputs=outputs, tiling=tiling, by_layer=by_layer)
-    if not by_layer:
-        return EmpiricalKernel(parts[0], None, found.fallbacks)
-    layers = {found.names[leaf]: part for leaf, part in zip(found.found.order, parts, strict=True)}
-    return EmpiricalKernel(sum(parts[1:], parts[0]), layers, found.fallbacks)
+    ntk, layers = sum(parts[1:], parts[0]), None
+    if by_layer:
+        layers = {found.names[leaf]: part for leaf, part in zip(found.found.order, parts, strict=True)}
+    certify(net, eta, x1, x2, ntk, outputs, known)
+    return EmpiricalKernel(ntk, layers, found.fallbacks)
 
 
 def memory_estimate(

@@ -7,6 +7,7 @@ $E[\phi'(u) \phi'(v)] \Theta$ over $u, v \sim N(0, \Sigma)$ (Jacot et al. 2018; 
 """
 
 import math
+import warnings
 from typing import Any
 
 import equinox as eqx
@@ -14,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from .._checks import describe
+from .._checks import concrete, describe
 from .._memory import memory_for
 from .._safe import nonzero, safe_sqrt
 from ..nets import (
@@ -25,14 +26,13 @@ from ..nets import (
     Bias,
     Conv,
     Dense,
-    erf,
-    gelu,
     Layers,
     Mask,
     Residual,
     SpatialMean,
 )
-from ._duals import dual, expand, Sides
+from ._closed_forms import closed_form, jumps
+from ._duals import doubt, dual, expand, Sides
 from ._empirical import unit_rates
 from ._inputs import check_inputs, check_rates
 from ._neural_tangents import stax
@@ -43,11 +43,25 @@ class InfiniteKernels(eqx.Module):
 
     Attributes:
         nngp: covariance of the outputs at the start, gamma^2 included.
-        ntk: sum_l eta_l <df/dtheta_l, df/dtheta_l>, gamma^2 included: K[i, a, j, b] = ntk[i, j] if a = b, else 0.
+        error: an estimate of the largest error of `nngp` and `ntk` relative to their size, sqrt(K[i, i] K[j, j]), that
+            the activations without closed form leave: of each the most that it may be, summed over the layers. 0 where
+            all are in closed form. Rounding is not in it.
     """
 
     nngp: Float[Array, "n m"]
-    ntk: Float[Array, "n m"]
+    error: Float[Array, ""]
+    _ntk: Float[Array, "n m"]
+    _refused: str = eqx.field(static=True)  # text
+
+    @property
+    def ntk(self) -> Float[Array, "n m"]:
+        """sum_l eta_l <df/dtheta_l, df/dtheta_l>, gamma^2 included: K[i, a, j, b] = ntk[i, j] if a = b, else 0.
+
+        Raises ValueError if an activation jumps, such as sign or floor.
+        """
+        if self._refused:
+            raise ValueError(self._refused)
+        return self._ntk
 
 
 def infinite(
@@ -63,8 +77,14 @@ def infinite(
     limit itself, of `Scaling.standard` a kernel that grows like the width. The values of the weights do not matter.
     Whether the kernel of a wide network also stays the same in training is another question: see `js.InfiniteWidth`.
 
-    Homogeneous activations, erf and gelu are in closed form, all others by a series that suits smooth ones: tanh is
-    good to 3e-7 for pre-activations of standard deviations up to 3, and to 1e-2 up to 10.
+    erf, gelu and every positively homogeneous function of degree 0 to 8 (relu, abs, relu(z)^2, z^5, sign: any function
+    that is a z^k above 0 and b (-z)^k below, however it is written) are in closed form. All others are by a series that
+    suits smooth ones: tanh is good to 3e-7 for pre-activations of standard deviations up to 3, and to 1e-2 up to 10.
+    What a kink elsewhere than at 0, a high frequency or a fast growth costs is estimated: `error` holds it, and outside
+    of a trace a UserWarning names each activation whose share is above 1e-8 in float64, 3e-5 in float32.
+    Rounding comes on top. The derivative kernel of a kink knows an angle to eps / angle, and two inputs closer than
+    sqrt(16 eps) are one: in float32 the NTK of relu is off by 2e-4 for angles of 1e-3 at one hidden layer, by 4e-3 at
+    20, and by less than 1e-4 for angles above 0.01.
     Convolutional networks need the kernels between all pairs of pixels: n m (height width)^2 numbers at the largest
     image between their layers. Differentiable in everything continuous; in the inputs where no two are parallel.
 
@@ -85,7 +105,7 @@ def infinite(
         TypeError: the network does not name its layers.
         ValueError: inputs do not fit the network, dtypes are mixed, or a layer has no limit in closed form: then it is
             named (normalisations; an activation of what is not Gaussian, as after the blocks of `ResNet18`),
-            or the network is padded.
+            or the network is padded. `.ntk` of the result: an activation jumps (sign, floor, round).
         NeuralTangentsUnavailable: neural-tangents is missing or broken.
         MemoryError: the kernels do not fit into memory.
     """
@@ -99,19 +119,35 @@ def infinite(
     if eta is not None:
         check_rates(net, eta)
     with memory_for("this kernel", "take fewer samples"):
-        return jax.block_until_ready(_infinite(net, unit_rates(net) if eta is None else eta, x1, x2))
+        found = jax.block_until_ready(_infinite(net, unit_rates(net) if eta is None else eta, x1, x2))
+    nngp, ntk, doubts = found
+    bound = 1e-8 if x1.dtype == jnp.float64 else 3e-5
+    for place, error in doubts.items():
+        known = concrete(error)
+        if known is not None and not known <= bound:
+            warnings.warn(
+                f"{place} is in no closed form, and the series leaves an error of up to {known:.1g} of the size of its "
+                f"kernels (more than {bound:g}): take an activation in closed form ('relu', 'leaky_relu', 'erf', "
+                "'gelu', any positively homogeneous function), a smooth one, or a smaller sigma below it",
+                UserWarning,
+                stacklevel=2,
+            )
+    return InfiniteKernels(nngp, sum(doubts.values(), jnp.zeros((), x1.dtype)), ntk, _without_ntk(net.layers))
 
 
 @eqx.filter_jit
-def _infinite(net: AbstractLayered, eta: PyTree, x1: Array, x2: Array | None) -> InfiniteKernels:
+def _infinite(net: AbstractLayered, eta: PyTree, x1: Array, x2: Array | None) -> tuple[Array, Array, dict[str, Array]]:
+    """NNGP, NTK, and of each activation without closed form the error."""
+    doubts: dict[str, Array] = {}
     with stax() as library:
         kernel = library.Identity()[2](_channels_last(x1), None if x2 is None else _channels_last(x2))
         kernel = kernel.replace(ntk=jnp.zeros_like(kernel.nngp))
-        kernel = _Limit(net, eta, library).through(net.layers, kernel)
+        kernel = _Limit(net, eta, library).through(net.layers, kernel, doubts)
         found = [net.scaling.gamma**2 * part for part in (kernel.nngp, kernel.ntk)]
     if x2 is None:
         found = [(part + part.T) / 2 for part in found]
-    return InfiniteKernels(*(part.astype(x1.dtype) for part in found))
+    nngp, ntk = (part.astype(x1.dtype) for part in found)
+    return nngp, ntk, {place: error.astype(x1.dtype) for place, error in doubts.items()}
 
 
 def _channels_last(x: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
@@ -129,20 +165,24 @@ class _Limit(eqx.Module):
     eta: PyTree
     library: Any = eqx.field(static=True)  # a module
 
-    def through(self, layers: Layers, kernel: Any) -> Any:
-        """The kernel after these layers."""
-        for layer in layers:
+    def through(self, layers: Layers, kernel: Any, doubts: dict[str, Array], name: str = "layers") -> Any:
+        """The kernel after these layers; `doubts` gets the errors of the series."""
+        for index, layer in enumerate(layers):
+            place = f"{name}[{index}]"
             if isinstance(layer, AbstractWeighted):
                 kernel = self._weighted(layer, kernel)
             elif isinstance(layer, Bias):
                 variance = self.net.scaling.bias_sigma**2
                 kernel = _map(lambda part, v=variance: part + v, kernel, kernel.ntk + layer.parameter(self.eta))
             elif isinstance(layer, Apply):
-                kernel = self._apply(layer.activation, kernel)
+                kernel, error = _apply(layer.activation, kernel)
+                if error is not None:
+                    doubts[f"the activation {layer.activation} ({place})"] = error
             elif isinstance(layer, SpatialMean):
                 kernel = self.library.GlobalAvgPool()[2](kernel)
             elif isinstance(layer, Residual):
-                kernel = _add(self.through(layer.branch, kernel), self.through(layer.shortcut, kernel))
+                branch = self.through(layer.branch, kernel, doubts, f"{place}.branch")
+                kernel = _add(branch, self.through(layer.shortcut, kernel, doubts, f"{place}.shortcut"))
         return kernel
 
     def _weighted(self, layer: AbstractWeighted, kernel: Any) -> Any:
@@ -158,26 +198,6 @@ class _Limit(eqx.Module):
             ntk = average(kernel.replace(nngp=kernel.ntk, ntk=None)).nngp
             return average(kernel.replace(ntk=None)).replace(ntk=ntk)
         return kernel.replace(is_gaussian=True)
-
-    def _apply(self, activation: Activation, kernel: Any) -> Any:
-        if activation.linear:
-            return kernel
-        if activation.homogeneous:
-            return self._arc_cosine(activation, kernel)
-        if activation == erf:
-            return self.library.Erf()[2](kernel)
-        if activation == gelu:
-            return self.library.Gelu()[2](kernel)
-        return _by_series(activation, kernel)
-
-    def _arc_cosine(self, activation: Activation, kernel: Any) -> Any:
-        minus, plus = activation(jnp.asarray([-1.0, 1.0], kernel.nngp.dtype))
-        # The kernel of a homogeneous function is homogeneous: at size 1 products of variances cannot overflow.
-        sizes = [jnp.max(part) for part in (kernel.cov1, kernel.cov2) if part is not None]
-        size = jax.lax.stop_gradient(nonzero(jnp.max(jnp.stack(sizes))))
-        kernel = _map(lambda part: part / size, kernel, kernel.ntk)
-        kernel = self.library.ABRelu(-minus, plus)[2](kernel.replace(nngp=_decided(kernel)))
-        return _map(lambda part: part * size, kernel, kernel.ntk)
 
 
 def _map(f: Any, kernel: Any, ntk: Array) -> Any:
@@ -195,38 +215,39 @@ def _add(one: Any, two: Any) -> Any:
     return total.replace(is_gaussian=one.is_gaussian and two.is_gaussian)
 
 
-def _by_series(activation: Activation, kernel: Any) -> Any:
-    """An activation without closed form: `_duals` says why the library's quadrature is not used."""
-    deviations = _deviations(kernel)
-    one = expand(activation, deviations[0])
-    two = one if kernel.cov2 is None else expand(activation, deviations[1])
-    sides = _sides(kernel.nngp, 2)
-    rho = _correlation(kernel.nngp, *deviations, 2)
-    ntk, nngp = kernel.ntk * dual(one.slopes, two.slopes, rho, sides), dual(one.values, two.values, rho, sides)
+def _apply(activation: Activation, kernel: Any) -> tuple[Any, Array | None]:
+    """The kernel after an activation, and its error if there is no closed form."""
+    if activation.linear:
+        return kernel, None
+    form, deviations = closed_form(activation), _deviations(kernel)
+    points = [expand(activation, s) for s in deviations] if form is None else deviations
 
-    def alone(covariance, points, deviation):
-        rho = _correlation(covariance, deviation, deviation, 1)
-        return dual(points.values, points.values, rho, _sides(covariance, 1))
+    def pair(covariance, i, j, samples):
+        sides, rho = _sides(covariance, samples), _correlation(covariance, deviations[i], deviations[j], samples)
+        if form is not None:
+            return form(*(jnp.expand_dims(deviations[k], side) for k, side in zip((i, j), sides, strict=True)), rho)  # pyright: ignore[reportCallIssue]
+        return tuple(dual(*rows, rho, sides) for rows in zip(points[i], points[j], strict=True))
 
-    cov1 = alone(kernel.cov1, one, deviations[0])
-    cov2 = None if kernel.cov2 is None else alone(kernel.cov2, two, deviations[1])
-    return kernel.replace(nngp=nngp, ntk=ntk, cov1=cov1, cov2=cov2, is_gaussian=False)
-
-
-def _decided(kernel: Any) -> Array:
-    """Covariances, with those of parallel vectors a little too large: the library then clips their angle to 0 or pi.
-
-    Left to rounding, the angle would be of order sqrt(eps), with derivatives of any size.
-    """
-    eps = jnp.finfo(kernel.nngp.dtype).eps
-    parallel = jnp.abs(_correlation(kernel.nngp, *_deviations(kernel), 2)) > 1 - 8 * eps
-    return jnp.where(parallel, (1 + 16 * eps) * kernel.nngp, kernel.nngp)
+    nngp, slopes = pair(kernel.nngp, 0, 1, 2)
+    cov1 = pair(kernel.cov1, 0, 0, 1)[0]
+    cov2 = None if kernel.cov2 is None else pair(kernel.cov2, 1, 1, 1)[0]
+    error = None
+    if form is None:
+        rho, sides = _correlation(kernel.nngp, *deviations, 2), _sides(kernel.nngp, 2)
+        error = doubt(activation, deviations, points, rho, sides, slopes=not jumps(activation))  # pyright: ignore[reportArgumentType]
+    kernel = kernel.replace(nngp=nngp, ntk=kernel.ntk * slopes, cov1=cov1, cov2=cov2, is_gaussian=False)
+    return kernel, error
 
 
 def _correlation(covariance: Array, one: Array, two: Array, samples: int) -> Array:
-    """0 where one of the two does not vary."""
+    """0 where one of the two does not vary, exactly 1 or -1 where that is what rounding lets it be.
+
+    Left to rounding, the angle of parallel vectors would be of order sqrt(eps), with derivatives of any size.
+    """
     left, right = _sides(covariance, samples)
-    return covariance / nonzero(jnp.expand_dims(one, left)) / nonzero(jnp.expand_dims(two, right))
+    rho = covariance / nonzero(jnp.expand_dims(one, left)) / nonzero(jnp.expand_dims(two, right))
+    parallel = jnp.abs(rho) > 1 - 8 * jnp.finfo(rho.dtype).eps
+    return rho + jax.lax.stop_gradient(jnp.where(parallel, jnp.sign(rho), rho) - rho)
 
 
 def _sides(covariance: Array, samples: int) -> Sides:
@@ -287,6 +308,21 @@ def _require_gaussian(name: str, layers: Layers, gaussian: bool) -> bool:
                 "kernels.empirical gives the kernel at finite width"
             )
     return gaussian
+
+
+def _without_ntk(layers: Layers) -> str:
+    """Why there is no NTK; empty where there is one."""
+    for layer in layers:
+        if isinstance(layer, Residual):
+            found = _without_ntk(layer.branch) or _without_ntk(layer.shortcut)
+            if found:
+                return found
+        elif isinstance(layer, Apply) and not layer.activation.known and jumps(layer.activation):
+            return (
+                f"the NTK of infinite width does not exist: the activation {layer.activation} jumps, so that the mean "
+                "square of its derivative is infinite (the covariance of outputs, `nngp`, exists)"
+            )
+    return ""
 
 
 def _ends_in_weights(layers: Layers) -> bool:

@@ -5,6 +5,7 @@ $f(x, t) = f_0(x) + k(x)\,h_t(K)(y - f_0)$ with $h_t(K) = \frac1n \int_0^t e^{-(
 (Jacot et al. 2018; Lee et al. 2019, eqs. 8-9).
 """
 
+import warnings
 from typing import NamedTuple
 
 import equinox as eqx
@@ -22,15 +23,21 @@ from ._matrices import (
     require_positive,
     spread,
 )
-from ._modes import Modes
+from ._modes import Modes, Spectrum
+
+
+# The share of the loss from which on an answer that rounding leaves open is said to be open.
+UNRESOLVED = 0.01
 
 
 class Linearized(eqx.Module):
     """The flow of MSE under a fixed kernel, at any time in [0, inf]. Make it with `js.kernels.linearized`.
 
     First derivatives exist in everything, in the kernel also where eigenvalues are equal; higher ones in y, start,
-    ridge and time only. An eigenvalue of at most rows * eps times the largest counts as zero: nothing is learnt along
-    it. That holds on test points as well, where a positive semi-definite kernel has no component along it.
+    ridge and time only. The decomposition is in float64 for kernels in float32, too. An eigenvalue that cannot be told
+    from 0 counts as 0, and nothing is learnt along it: up to the largest of 4 eps |K|_F/sqrt(rows), the rounding of the
+    kernel's entries, 4 eps of float64 times the largest eigenvalue, and twice the most negative one. On test points,
+    too, a positive semi-definite kernel has no component along it. `unresolved` says how much that leaves open.
 
     Attributes:
         modes: the training kernel, as a matrix of n rows (the same for every output) or n c rows.
@@ -54,12 +61,34 @@ class Linearized(eqx.Module):
         """The number of modes that are learnt: the numerical rank of the kernel."""
         return self.modes.rank
 
+    @property
+    def spectrum(self) -> Spectrum:
+        """Where the loss at the start lies in the spectrum of the kernel."""
+        return self.modes.spectrum(self._gap())
+
+    def unresolved(self, t: Float[ArrayLike, ""]) -> Float[Array, ""]:
+        """The share of the loss at the start, 0 to 1, of which rounding hides whether it is still there at time t.
+
+        It lies on modes whose eigenvalue is less than rounding, or little more. At early times, and where a gap of a
+        factor 100 shows that the kernel has a lower rank, it is 0. Outside of traces, whatever is asked of such a time
+        warns where it exceeds 1 %.
+
+        Example:
+            >>> kernel = jnp.diag(jnp.array([1.0, 1e-5, 1e-9, 1e-10]).astype(jnp.float32))
+            >>> flow = js.kernels.linearized(kernel, jnp.ones((4, 1), jnp.float32))
+            >>> print(flow.unresolved(1.0).round(2), flow.unresolved(jnp.inf).round(2))
+            0.0 0.0
+        """
+        return self.spectrum.unresolved(self._time(t), self.ridge, len(self.y))
+
     def outputs(self, t: Float[ArrayLike, ""]) -> Float[Array, "n out"]:
         """f(t) on the training points. Raises ValueError for t < 0; NaN inside traces."""
+        self._warn(t)
         return self.start + self._unfold(self.modes.response(self._gap(), self._time(t), self.ridge, len(self.y)))
 
     def coefficients(self, t: Float[ArrayLike, ""]) -> Float[Array, "rows columns"]:
         """h_t(K)(y - f_0): f(x, t) is f_0(x) + k(x) times these."""
+        self._warn(t)
         return self.modes.integral(self._gap(), self._time(t), self.ridge, len(self.y))
 
     def predict(
@@ -93,6 +122,17 @@ class Linearized(eqx.Module):
             raise ValueError(f"t must be one time in [0, inf], got {describe(t)}")
         t = jnp.asarray(t, self.y.dtype)
         return jnp.where(t >= 0, t, jnp.nan)
+
+    def _warn(self, t: Float[ArrayLike, ""]) -> None:
+        share = concrete(self.unresolved(t))
+        if share is not None and share > UNRESOLVED:
+            warnings.warn(
+                f"{float(share):.2g} of the loss at the start lies on modes whose eigenvalues {self.y.dtype} cannot "
+                f"tell from 0, so it is not known whether it is left at t = {float(jnp.asarray(t)):.3g}: it counts as "
+                "left. Ask for an earlier time, or compute the kernel in float64: "
+                "jax.config.update('jax_enable_x64', True)",
+                stacklevel=3,
+            )
 
     def _gap(self) -> Float[Array, "rows columns"]:
         return (self.y - self.start).reshape(self.modes.values.shape[0], -1)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from .._checks import concrete, describe, require_finite, require_not_negative
+from .._checks import concrete, describe, require_finite, require_not_negative, require_settings
 
 
 def read_targets(y: Any) -> Float[Array, "n out"]:
@@ -107,6 +107,7 @@ def require_symmetric(matrix: Array, name: str, *, finite: bool = True) -> None:
 
 
 def _floating(value: ArrayLike | Any, name: str) -> Array:
+    require_settings(value, name)
     try:
         array = jnp.asarray(value)
     except (TypeError, ValueError, OverflowError) as error:

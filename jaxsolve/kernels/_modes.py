@@ -10,16 +10,24 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Bool, Float, Int
 
 from .._phi import finite_product, integrated_decay
+from .._safe import nonzero, norm, safe_product
+
+
+# Eigenvalues below the rounding error count as 0. A rank that is clear leaves none within this factor above it.
+CLEAR = 100.0
 
 
 class Modes(eqx.Module):
     """A positive semi-definite matrix and its eigen-decomposition, which has no derivative of its own.
 
-    Eigenvalues of at most rows * eps times the largest are rounding: those modes count as null space.
+    It is found in double precision whatever the matrix holds: the flow at late times depends on small eigenvalues,
+    which single precision gives to eps times the largest only, though the matrix knows many of them better.
+    Eigenvalues up to `rounding_error` count as null space.
     """
 
     matrix: Float[Array, "rows rows"]
@@ -29,8 +37,7 @@ class Modes(eqx.Module):
     @staticmethod
     def of(matrix: Float[Array, "rows rows"]) -> "Modes":
         """Decomposes a symmetric matrix; only its lower triangle is read."""
-        values, vectors = jnp.linalg.eigh(jax.lax.stop_gradient(matrix), symmetrize_input=False)
-        return Modes(matrix, values, vectors)
+        return Modes(matrix, *eigh(matrix))
 
     @property
     def kept(self) -> Bool[Array, " rows"]:
@@ -41,6 +48,10 @@ class Modes(eqx.Module):
     def rank(self) -> Int[Array, ""]:
         """The number of modes outside the null space."""
         return jnp.sum(self.kept)
+
+    def spectrum(self, gap: Float[Array, "rows columns"]) -> "Spectrum":
+        """Where the columns of `gap` lie in the spectrum."""
+        return Spectrum(self.values, jnp.sum((self.vectors.T @ (gap / nonzero(norm(gap)))) ** 2, axis=1))
 
     def integral(
         self, target: Float[Array, "rows columns"], t: Float[Array, ""], ridge: Float[Array, ""], samples: int
@@ -55,9 +66,60 @@ class Modes(eqx.Module):
         return _apply(True, samples, self.matrix, self.values, self.vectors, target, t, ridge)
 
 
+class Spectrum(eqx.Module):
+    """Eigenvalues, ascending, and the share of a loss at the start that lies on each of them."""
+
+    values: Float[Array, " rows"]
+    shares: Float[Array, " rows"]
+
+    def unresolved(self, t: Float[Array, ""], ridge: Float[Array, ""], samples: int) -> Float[Array, ""]:
+        """The share of the loss at the start of which it is not known whether it is left at time t.
+
+        An eigenvalue is known up to half of `rounding_error`, and that of a mode in the null space may be anything
+        between 0 and the whole, unless the rank is clear: then it is 0.
+        """
+        error, kept = rounding_error(self.values), kept_modes(self.values)
+        clear = ~jnp.any(kept & (self.values <= CLEAR * error))
+        least = jnp.where(kept, self.values - error / 2, 0)
+        most = jnp.where(kept, self.values, jnp.where(clear, 0, error))
+
+        def left(values: Array) -> Array:
+            share = values / samples
+            return (1 - safe_product(share, integrated_decay(share + ridge, t))) ** 2
+
+        return jnp.sum(self.shares * jnp.abs(left(least) - left(most)))
+
+
+def eigh(
+    matrix: Float[Array, "*batch rows rows"],
+) -> tuple[Float[Array, "*batch rows"], Float[Array, "*batch rows rows"]]:
+    """Eigenvalues, ascending, and eigenvectors of symmetric matrices: found in float64, rounded to their own dtype.
+
+    Only lower triangles are read. Nothing is differentiated.
+    """
+    with jax.enable_x64(True):
+        double = jax.lax.convert_element_type(jax.lax.stop_gradient(matrix), jnp.float64)
+        found = jnp.linalg.eigh(double, symmetrize_input=False)
+        values, vectors = (jax.lax.convert_element_type(part, matrix.dtype) for part in found)
+    return values, vectors
+
+
+def rounding_error(values: Float[Array, " rows"]) -> Float[Array, ""]:
+    """Below which eigenvalues (ascending) of a positive semi-definite matrix cannot be told from 0.
+
+    The largest of three. Entries are rounded, each by some eps of its own: as a random matrix that has the norm
+    eps |K|_F/sqrt(rows) or a few times as much, where the sums behind the entries were long. The decomposition itself
+    errs by a few eps of float64 times the largest eigenvalue. And an eigenvalue below 0 is an error that is seen; there
+    may be others as large above 0.
+    """
+    entries = 4 * float(jnp.finfo(values.dtype).eps) * norm(values) / values.shape[0] ** 0.5
+    decomposition = 4 * float(np.finfo(np.float64).eps) * jnp.max(jnp.abs(values))
+    return jnp.maximum(jnp.maximum(entries, decomposition), -2 * values[0])
+
+
 def kept_modes(values: Float[Array, " rows"]) -> Bool[Array, " rows"]:
     """Which eigenvalues (ascending) of a positive semi-definite matrix are more than rounding."""
-    return values > values.shape[0] * jnp.finfo(values.dtype).eps * values[-1]
+    return values > rounding_error(values)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))

@@ -16,7 +16,7 @@ from .._checks import concrete, describe, real_array
 from .._phi import finite_product, integrated_decay
 from .._safe import nonzero
 from ._matrices import read_cross, read_kernel, read_like, read_start, read_targets, require_positive
-from ._modes import kept_modes
+from ._modes import eigh, kept_modes
 
 
 class Path(NamedTuple):
@@ -108,7 +108,7 @@ def _march(gap: Array, kernels: Array, others: Array, durations: Array, n: int) 
 
     def step(residual: Array, now: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, Array, Array]]:
         mean, toward, dt = now
-        values, vectors = jnp.linalg.eigh(mean)
+        values, vectors = eigh(mean)
         kept = kept_modes(values)  # what is left of others for ever moves nothing
         rates = jnp.where(kept, values, 0) / n
         modes = vectors.T @ residual

@@ -106,15 +106,25 @@ def _solve(matrix: Array, y: Array, start: Array, ridge: Array) -> tuple[Regress
     shift = n * ridge
     gap = (y - start).reshape(rows, -1)
     shifted = matrix.at[jnp.diag_indices(rows)].add(shift)
-    factor = jnp.linalg.cholesky(jax.lax.stop_gradient(shifted), symmetrize_input=False)
-    pivots = jnp.diagonal(factor) ** 2
-    sound = jnp.all(pivots > rows * jnp.finfo(y.dtype).eps * jnp.max(pivots))  # false where it failed, with NaN
-    # Under vmap both ways are taken: what the failed one leaves must be finite, or its derivative of 0 would be NaN.
-    factor = jnp.where(sound, factor, jnp.eye(rows, dtype=y.dtype))
+    # In double precision whatever the kernel holds, as `Modes`: single precision loses what a small ridge decides.
+    with jax.enable_x64(True):
+        double = jax.lax.convert_element_type(jax.lax.stop_gradient(matrix), jnp.float64)
+        double = double + jax.lax.convert_element_type(jax.lax.stop_gradient(shift), jnp.float64) * jnp.eye(rows)
+        factor = jnp.linalg.cholesky(double, symmetrize_input=False)
+        pivots = jnp.diagonal(factor) ** 2
+        # False where it failed, with NaN. Otherwise both ways are right, and this one takes less time.
+        sound = jnp.all(pivots > rows * float(jnp.finfo(y.dtype).eps) * jnp.max(pivots))
+        # Under vmap both ways are taken: what the failed one leaves must be finite, or its derivative of 0 would be
+        # NaN.
+        factor = jnp.where(sound, factor, jnp.eye(rows))
 
     def direct() -> tuple[Regression, Array]:
         # The factor has no derivative: that of the solution follows from the equation it solves.
-        solve = lambda _, b: cho_solve((factor, True), b)
+        def solve(_, b: Array) -> Array:
+            with jax.enable_x64(True):
+                found = cho_solve((factor, True), jax.lax.convert_element_type(b, jnp.float64))
+                return jax.lax.convert_element_type(found, y.dtype)
+
         coefficients = jax.lax.custom_linear_solve(lambda v: shifted @ v, gap, solve, symmetric=True)
         outputs = y - (shift * coefficients).reshape(y.shape)
         known = Regression(coefficients, outputs, y, jnp.asarray(rows), jnp.array(False))

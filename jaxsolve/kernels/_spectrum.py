@@ -162,7 +162,7 @@ def _eigenvalues_jvp(primals, tangents):
 def _eigenpairs(matrix: Float[Array, "size size"]) -> tuple[Float[Array, " size"], Float[Array, "size size"]]:
     with jax.enable_x64(True):
         values, vectors = jnp.linalg.eigh(jax.lax.convert_element_type(matrix, jnp.float64))
-        return tuple(jax.lax.convert_element_type(part, matrix.dtype) for part in (values, vectors))
+        return jax.lax.convert_element_type(values, matrix.dtype), jax.lax.convert_element_type(vectors, matrix.dtype)
 
 
 @_eigenpairs.defjvp

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ._capture import Signal
+from ._capture import Capture, Signal
 from ._factors import derivative_by_base, Factors, merged
 from ._meetings import AbstractMeeting, Lookup, to_base
 from ._outputs import Outputs
@@ -48,6 +48,20 @@ def costs(meetings: list[AbstractMeeting], n: int, m: int, out_size: int, output
         gram_work += positions * (n * m * inner + pairs * (one.rows + (not alone)))
         gram_size = max(gram_size, positions * (n * m + pairs))
     return Costs((n + m) * out_size * work + pairs * size, (n + m) * out_size * size, gram_work, gram_size)
+
+
+def multiplications(found: Capture, n: int, m: int, outputs: Outputs) -> tuple[int, int]:
+    """Those of the parameters of a network for one sample, and of the whole kernel between n and m samples."""
+    forward, c = 0, found.out_size
+    pairs = n * m * (c**2 if outputs is Outputs.ALL else c)
+    grams = 0
+    for leaf in found.found.order:
+        meetings = [use.meeting for use in found.found.uses[leaf]]
+        size = math.prod(found.values[leaf].shape)
+        forward += sum(one.positions * math.prod(one.shape) for one in meetings) or size
+        known = costs(meetings, n, m, c, outputs) if meetings else None
+        grams += pairs * size if known is None else min(known.gram_work, known.derivative_work)
+    return forward, (n + m) // 2 * (1 + c) * forward + grams
 
 
 def contribution(

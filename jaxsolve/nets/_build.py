@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr
+from jax.extend.core import ClosedJaxpr  # pyright: ignore[reportPrivateImportUsage]
 from jaxtyping import Array, Key
 
 from .._checks import concrete, describe, require_flag, require_key

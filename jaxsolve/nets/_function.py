@@ -6,20 +6,24 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from .._checks import describe
 
 
 class Function(eqx.Module):
-    """f(params, x) as a network: all floating-point arrays of its parameters train, at eta = 1.
+    """f(params, x) as a network: all real numbers among its parameters train, at eta = 1, as `jax.grad` trains them.
 
-    Wherever a network goes, such a function goes: `js.Problem`, `js.kernels.empirical`, `js.solve`. Networks of
-    `js.nets` among the parameters keep their rates, and their hyperparameters stand still.
+    Wherever a network goes, such a function goes: `js.Problem`, `js.kernels.empirical`, `js.solve`. Python's floats and
+    NumPy's numbers become arrays of the dtype of the other parameters. Modules of Equinox among the parameters keep its
+    rule, by which their floating-point arrays train and Python's floats stand still; networks of `js.nets` keep their
+    rates, and their hyperparameters stand still.
 
     Arguments:
-        f: maps parameters and one sample to its outputs, shape (c,). Arrays that do not train are closed over.
-        params: a pytree of arrays; an Equinox module as well.
+        f: maps parameters and one sample to its outputs, shape (c,). What does not train is closed over.
+        params: a pytree of floating-point arrays and numbers; an Equinox module as well.
 
     Example:
         >>> params = {"w": jnp.ones((1, 2)), "b": jnp.zeros(1)}
@@ -28,7 +32,7 @@ class Function(eqx.Module):
         [[[[1.0]]]]
 
     Raises:
-        TypeError: f is not callable.
+        TypeError: f is not callable, or integers or truth values are among the parameters, outside of modules.
     """
 
     f: Callable[[PyTree, Any], Array] = eqx.field(static=True)  # a function
@@ -38,11 +42,33 @@ class Function(eqx.Module):
         if not callable(f):
             raise TypeError(f"f must be a function f(params, x) of one sample, got {describe(f)}")
         function: Any = f
-        self.f, self.params = function, params
+        self.f, self.params = function, _as_arrays(params)
 
     def __call__(self, x: Any) -> Float[Array, " out"]:
         """The output for one sample."""
         return self.f(self.params, x)
+
+
+def _as_arrays(params: PyTree) -> PyTree:
+    """The parameters with arrays in place of numbers, which would stand still in silence."""
+    is_module = lambda part: isinstance(part, eqx.Module)
+    arrays = [leaf for leaf in jax.tree.leaves(params) if eqx.is_inexact_array(leaf) and np.ndim(leaf) > 0]
+    dtype = jnp.asarray(arrays[0]).dtype if arrays else jnp.result_type(float)
+
+    def convert(path: Any, leaf: Any) -> Any:
+        if is_module(leaf) or isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jnp.inexact):
+            return leaf
+        kind = jnp.result_type(leaf) if isinstance(leaf, jax.Array | np.ndarray | np.generic) else type(leaf)
+        if kind in (int, bool) or jnp.issubdtype(kind, jnp.integer) or jnp.issubdtype(kind, jnp.bool_):
+            raise TypeError(
+                f"params{jax.tree_util.keystr(path)} is {describe(leaf)}, which jax.grad cannot train: give floats to "
+                "train it, such as 1.0 for 1, or close over it in f to leave it as it is"
+            )
+        if kind not in (float, complex) and not jnp.issubdtype(kind, jnp.inexact):
+            return leaf
+        return jnp.asarray(leaf) if np.ndim(leaf) > 0 or np.iscomplexobj(leaf) else jnp.asarray(leaf, dtype)
+
+    return jax.tree_util.tree_map_with_path(convert, params, is_leaf=is_module)
 
 
 def from_linen(module: Any, variables: Any, **options: Any) -> Function:

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, Key
 
-from .._brief import brief_jit, traced
 from .._checks import concrete, describe, one_number, real_array, require_finite
 from .._safe import nonzero
 from ._padded import draw_normal, Kept
@@ -132,6 +131,7 @@ def _draw_normal(shapes: Shapes, key: Key[Array, ""]) -> list[Array]:
     ]
 
 
+@eqx.filter_jit
 def _gaussian(shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
     weights = tuple(s * g for s, g in zip(scaling.sigma, _draw_normal(shapes, key), strict=True))
     return Start(weights, draw_biases(shapes, scaling, key))
@@ -149,9 +149,7 @@ class Gaussian(AbstractInit):
 
     def __call__(self, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
         # Drawn one by one, each shape is compiled by itself: in all for longer than a small problem is solved.
-        inside = traced((shapes, scaling, key), jr.key_data(key))
-        draw = _gaussian if inside else brief_jit(_gaussian, optimise=False)
-        return draw(shapes, scaling, key)
+        return _gaussian(shapes, scaling, key)
 
 
 class Sphere(AbstractInit):

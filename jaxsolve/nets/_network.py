@@ -6,8 +6,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from .._checks import require_settings
 from ._scaling import Scaling
 
 
@@ -96,8 +98,11 @@ def rates(net: Any) -> PyTree:
     """The learning rate of every trainable array of a network, None at every other leaf.
 
     A module that is not an `AbstractNetwork` trains all its floating-point arrays at eta = 1, but for those of an
-    `eqx.nn.State`; networks of `js.nets` inside of it (not several, stacked in one) keep their rates, and their
-    hyperparameters stand still.
+    `eqx.nn.State`; Python's floats in its fields stand still, as under `eqx.filter_grad`. Networks of `js.nets` inside
+    of it (not several, stacked in one) keep their rates, and their hyperparameters stand still.
+
+    Raises:
+        TypeError: a number is bound in a `jax.tree_util.Partial`, which jax.grad would train.
 
     Example:
         >>> scaling = js.nets.Scaling([1.0, 1.0], sigma=[1.0, 1.0], eta=[1.0, 0.5])
@@ -105,15 +110,29 @@ def rates(net: Any) -> PyTree:
         >>> [float(eta) for eta in js.nets.rates(net).weights]
         [1.0, 0.5]
     """
+    require_settings(net, "this network")
+    if isinstance(net, jax.tree_util.Partial):
+        _refuse_numbers(net)
 
     def rate(part: Any) -> PyTree:
         if isinstance(part, eqx.nn.State):
             return jax.tree.map(lambda _: None, part)
         if _is_whole(part):
             return part.rates()
-        return jnp.ones((), part.dtype) if eqx.is_inexact_array(part) else None
+        return jnp.ones((), jnp.result_type(part)) if eqx.is_inexact_array(part) else None
 
     return jax.tree.map(rate, net, is_leaf=lambda part: _is_whole(part) or isinstance(part, eqx.nn.State))
+
+
+def _refuse_numbers(net: Any) -> None:
+    """Raises TypeError for Python's numbers outside of modules, which would stand still in silence."""
+    is_module = lambda part: isinstance(part, eqx.Module)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(net, is_leaf=is_module):
+        if isinstance(leaf, float | complex) and not isinstance(leaf, np.generic):
+            raise TypeError(
+                f"the Partial holds the number {leaf} at {jax.tree_util.keystr(path)}, which would not train: give "
+                "jnp.asarray of it, or js.nets.Function(f, params), or close over it in f to leave it as it is"
+            )
 
 
 def networks_in(net: Any) -> list["AbstractNetwork"]:
@@ -143,4 +162,8 @@ def partition(net: Any) -> tuple[PyTree, PyTree]:
         [(3, 2), (1, 3)]
     """
     trained = jax.tree.map(lambda rate: rate is not None, rates(net), is_leaf=lambda leaf: leaf is None)
-    return eqx.partition(net, trained)
+    params, rest = eqx.partition(net, trained)
+    # As JAX has them: NumPy's may be of wider dtypes.
+    return jax.tree.map(
+        lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray | np.generic) else leaf, params
+    ), rest

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -142,12 +143,12 @@ def sweep(
     signals = Signals(active=store is not None)
 
     @functools.lru_cache(maxsize=1)  # a new store asks for the first program before that runs
-    def trace(number: int, size: int | None) -> Program:
-        return plan.trace(plan.groups[number], where, size)
+    def trace(number: int, way: int | None, size: int | None) -> Program:
+        return plan.trace(plan.groups[number]._replace(way=way), where, size)
 
     place: Any = contextlib.nullcontext(Memory(plan))
     if store is not None:
-        first = lambda: trace(0, plan.batch_size)
+        first = lambda: trace(0, None, plan.batch_size)
         count = 0 if elsewhere else len(where)
         place = HeldStore(store, plan, first, resume=resume, retry_failed=retry_failed, devices=count)
     with signals, shared(place) if hosts else place as lanes:
@@ -156,7 +157,16 @@ def sweep(
         waiting = [number for number, group in enumerate(plan.groups) if missing[group.lanes].any()]
         if store is None:
             plan.check()
-        programs = (trace(number, lanes.plan.size_of(plan.groups[number])) for number in waiting)
+
+        def traced(number: int) -> Iterator[Program]:
+            size = lanes.plan.size_of(plan.groups[number])
+            if elsewhere:  # workers see which ways lanes go
+                yield trace(number, None, size)
+                return
+            for group, mine in plan.ways(plan.groups[number], where).parts(lanes.missing):
+                yield trace(number, group.way, size).of(np.flatnonzero(mine[group.lanes]))
+
+        programs = itertools.chain.from_iterable(map(traced, waiting))
         with Progress(left(), shown=progress) as bar:
             if executor is None or hosts:
                 for program in compiled_ahead(programs):

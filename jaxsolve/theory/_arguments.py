@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from .._checks import as_array, concrete, require_finite, require_positive
+from .._checks import as_array, concrete, require_finite, require_positive, require_settings
 
 
 def as_floats(value: Float[ArrayLike, "..."], name: str) -> Float[Array, "..."]:
@@ -16,6 +16,7 @@ def as_floats(value: Float[ArrayLike, "..."], name: str) -> Float[Array, "..."]:
     Raises:
         ValueError: a value is not finite.
     """
+    require_settings(value, name)
     array = as_array(value)
     require_finite(array, name)
     dtype = array.dtype if jnp.issubdtype(array.dtype, jnp.floating) else jnp.result_type(float)

@@ -58,7 +58,8 @@ class DeepPotential(AbstractRadialPotential):
     def stiffness(self, r: Float[Array, ""]) -> Float[Array, ""]:
         return safe_power(nonzero(r), -self.depth / (self.depth + 1))
 
-    def compliance(self, slope: Float[Array, ""]) -> Float[Array, ""]:
+    def compliance(self, slope: Float[Array, ""], excess: Float[Array, ""]) -> Float[Array, ""]:
+        del excess
         return slope**self.depth
 
     def sign(self) -> Float[Array, ""]:

@@ -4,6 +4,7 @@ import equinox as eqx
 
 from .._checks import concrete
 from .._dynamics import AbstractRandomAccess, NotApplicable, Validity
+from .._flags import unwatched
 from .._problem import Problem, require_problem
 from ._balanced import Balanced
 from ._decoupled_modes import DecoupledModes
@@ -46,6 +47,7 @@ def exact(problem: Problem) -> AbstractRandomAccess:
     raise NotApplicable(f"no closed form solves this problem exactly; the nearest is\n  {lines}")
 
 
+@unwatched()  # of a problem of another kind, the violation is infinite
 @eqx.filter_jit
 def _check(form: AbstractRandomAccess, problem: Problem) -> Validity:
     return form.check(problem)

@@ -82,8 +82,8 @@ class AbstractRadialPotential(AbstractPotential):
         """g'(r)/r."""
 
     @abc.abstractmethod
-    def compliance(self, slope: Float[Array, ""]) -> Float[Array, ""]:
-        """r/g'(r) as a function of g'(r)."""
+    def compliance(self, slope: Float[Array, ""], excess: Float[Array, ""]) -> Float[Array, ""]:
+        """r/g'(r) as a function of g'(r), and of what g'(r)^2 exceeds |c|^2 by, where the difference would cancel."""
 
     @abc.abstractmethod
     def sign(self) -> Float[Array, ""]:
@@ -106,8 +106,9 @@ class AbstractRadialPotential(AbstractPotential):
         return self.stiffness(norm(beta)) * beta - self.tilt().astype(beta.dtype)
 
     def inverse_mirror_map(self, dual: Float[Array, " d"]) -> Float[Array, " d"]:
-        full = dual + self.tilt().astype(dual.dtype)
-        return self.compliance(norm(full)) * full
+        tilt = self.tilt().astype(dual.dtype)
+        full = dual + tilt
+        return self.compliance(norm(full), dual @ (dual + 2 * tilt)) * full
 
     def minimise(self, interpolants: Interpolants) -> Float[Array, " d"]:
         interpolants.require_start(self.beta_0)
@@ -219,21 +220,14 @@ class SingleNeuronPotential(AbstractRadialPotential):
         root = safe_sqrt(nonzero(high))
         return jnp.where(delta >= 0, twice / root, root / nonzero(r))
 
-    def inverse_mirror_map(self, dual: Float[Array, " d"]) -> Float[Array, " d"]:
-        # As that of all radial potentials, but of |full|^2 - 2 |delta| no more than its small terms: at a large
-        # delta < 0 it cancels, since |c|^2 - 2 |delta| is kappa_0 - |delta|.
-        tilt = self.tilt().astype(dual.dtype)
-        start = norm(self.beta_0).astype(dual.dtype)
-        delta, _, twice, _, high = self._sizes(start)
-        low = (twice * start) * (twice * start / nonzero(high))
-        full = dual + tilt
-        downstream = safe_sqrt(jnp.maximum(dual @ (dual + 2 * tilt) + low, 0)) / twice
-        return jnp.where(delta >= 0, self.compliance(norm(full)), downstream) * full
-
-    def compliance(self, slope: Float[Array, ""]) -> Float[Array, ""]:
+    def compliance(self, slope: Float[Array, ""], excess: Float[Array, ""]) -> Float[Array, ""]:
         delta, size, twice, _, _ = self._sizes(jnp.zeros_like(slope))
-        least = safe_sqrt(2 * size)  # for delta < 0 the slope at beta = 0
-        squared = jnp.where(delta >= 0, slope**2 + 2 * size, jnp.maximum(slope - least, 0) * (slope + least))
+        # At a large delta < 0 slope^2 - 2 |delta| cancels; its small terms are the excess and |c|^2 - 2 |delta|, which
+        # is kappa_0 - |delta|.
+        start = norm(self.beta_0).astype(slope.dtype)
+        high = self._sizes(start)[-1]
+        low = (twice * start) * (twice * start / nonzero(high))
+        squared = jnp.where(delta >= 0, slope**2 + 2 * size, jnp.maximum(excess + low, 0))
         return safe_sqrt(squared) / twice
 
     def sign(self) -> Float[Array, ""]:

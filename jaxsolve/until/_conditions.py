@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from .._checks import concrete, describe, is_real, one_number
+from .._checks import concrete, describe, is_real, one_number, require_settings
 from .._dynamics import AbstractDynamics, View
 from .._problem import Problem
 
@@ -53,7 +53,6 @@ class _MarginAbove(AbstractCondition):
     threshold: Float[Array, ""]
 
     def value(self, view: View) -> Float[Array, ""]:
-        fits(self, view.problem)
         y = view.problem.y
         return self.threshold.astype(y.dtype) - jnp.min(y * view.outputs)
 
@@ -172,6 +171,7 @@ def margin_above(threshold: Float[ArrayLike, ""] = 1.0) -> AbstractCondition:
             as in a sweep, such a run is `invalid`).
         TypeError: the threshold is no number.
     """
+    require_settings(threshold, "threshold")
     known = concrete(threshold)
     if known is not None and not is_real(known):
         raise TypeError(f"threshold must be one finite number, got {describe(threshold)}")

@@ -11,7 +11,7 @@ def command(tmp_path, monkeypatch, capsys):
     """Runs a command in an empty folder, and gives back its exit code, output, and errors."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    before = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+    before = jax.config.jax_enable_x64
 
     def run(*arguments):
         code: object = 0

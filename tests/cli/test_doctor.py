@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxsolve import kernels
+from tests.inside import known_answers
 
 
 def _idx(*shape):
@@ -127,6 +128,24 @@ def test_a_dependency_that_is_missing_or_too_old(doctor, monkeypatch, version, s
     assert found["diffrax"][1].startswith(state)
     assert found["diffrax"][2].startswith('pip install --upgrade "diffrax>=')
     assert "devices" not in found  # they were not looked at
+
+
+def test_a_version_known_to_be_wrong_is_tried(doctor, monkeypatch):
+    """It is excluded, and the programs with known answers run nevertheless: they say what is wrong."""
+    _without(monkeypatch, "jaxlib", "0.10.2")
+    code, found = doctor()
+    assert (code, found["jaxlib"][0]) == (1, "BROKEN")
+    assert found["compiler"][0] == "ok"  # what is installed here is right
+
+
+def test_programs_with_known_answers_that_do_not_run(doctor, monkeypatch):
+    def refuse():
+        raise RuntimeError("no float64 on this device")
+
+    monkeypatch.setattr(known_answers, "known_answers", refuse)
+    code, found = doctor()
+    assert (code, found["compiler"][0]) == (1, "BROKEN")
+    assert "no float64 on this device" in found["compiler"][1]
 
 
 def test_a_dependency_that_cannot_be_imported(doctor, monkeypatch):

@@ -173,4 +173,4 @@ def test_targets_that_are_all_the_same_have_no_alignment():
     net = eqx.nn.MLP(2, 1, 4, 1, jnp.tanh, key=jr.key(0))
     report = js.diagnose(net, jnp.eye(2), jnp.ones((2, 1)), optimizer=optax.sgd(0.1), steps=3)
     assert np.isnan(report["kernel_alignment"])
-    assert "alignment with the target is not known: the targets, or the kernel, are the same" in report.text
+    assert "alignment with the target is not known: the targets are the same for all samples." in report.text

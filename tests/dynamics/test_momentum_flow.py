@@ -443,7 +443,7 @@ def test_frozen_layers_in_function_space():
 
 
 def test_the_problem_chooses():
-    chosen = lambda problem, **value: type(MomentumFlow(**value).choose(problem).integrator).__name__
+    chosen = lambda problem, **value: type(MomentumFlow(**value).choose(problem).integrator).__name__  # pyright: ignore[reportAttributeAccessIssue]
     assert chosen(_stiff(), tau=1.0) == "FunctionSpace"
     assert chosen(_stiff(), mu=1.0) == "Tsit5"
     assert chosen(_stiff(activation="relu"), tau=1.0) == "Tsit5"  # kinks

@@ -231,7 +231,7 @@ def test_what_does_not_fit_is_refused():
 def test_a_budget_is_kept(depth, activation):
     """What is refused says what would fit, and that does: shapes are enough to know."""
     problem = _problem(_rule(depth + 1), depth=depth, activation=activation)
-    start = lambda **given: jax.eval_shape(lambda p: js.RichLimit(**given).choose(p).init(p, jnp.arange(2.0)), problem)
+    start = lambda **given: jax.eval_shape(lambda p: js.RichLimit(**given).choose(p).init(p, jnp.arange(2.0)), problem)  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(MemoryError, match="and 1e-06 GB may be used; .*, or allow more with memory="):
         start(memory=1000)
     if activation == "tanh":

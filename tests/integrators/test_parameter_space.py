@@ -209,9 +209,9 @@ def test_derivatives_and_lanes():
 def test_the_choice():
     """Few parameters, else the kernel; by numbers of them only."""
     flow = GradientFlow()
-    assert isinstance(flow.choose(_students(n=20)).integrator, ParameterSpace)
+    assert isinstance(flow.choose(_students(n=20)).integrator, ParameterSpace)  # pyright: ignore[reportAttributeAccessIssue]
     wide = cases.problem(cases.mlp(jr.key(0)), jr.key(1), n=17)
-    assert isinstance(flow.choose(wide).integrator, FunctionSpace)
+    assert isinstance(flow.choose(wide).integrator, FunctionSpace)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @pytest.mark.slow

@@ -1,3 +1,4 @@
+# long: the measures of kernels share their cases
 from typing import cast
 
 import jax

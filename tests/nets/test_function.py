@@ -1,8 +1,12 @@
 """Networks that were written elsewhere."""
 
+from typing import Any
+
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import jaxsolve as js
@@ -151,3 +155,87 @@ def test_networks_of_others_train_through_their_kernel(make):
 def test_what_is_no_function():
     with pytest.raises(TypeError, match="f must be a function f\\(params, x\\) of one sample"):
         nets.Function(3, jnp.ones(2))
+
+
+NUMBERS = {
+    "a float": 1.0,
+    "NumPy's float64": np.float64(1),
+    "NumPy's float32": np.float32(1),
+    "NumPy's array without axes": np.array(1.0),
+    "NumPy's array": np.ones(1),
+    "an array": np.asarray(1.0, jnp.result_type(float)),
+}
+LEARN = jnp.asarray(X)
+TARGETS = 3 * jnp.sin(LEARN[:, :1])
+
+
+def _by_hand(f, params, steps=10):
+    """What optax and jax.grad make of them, in plain loops."""
+    optimizer = optax.sgd(0.1)
+    values: Any = jax.tree.map(lambda leaf: jnp.asarray(leaf, LEARN.dtype), params)
+    state = optimizer.init(values)
+    for _ in range(steps):
+        loss = lambda p: jnp.mean((jax.vmap(lambda x: f(p, x))(LEARN) - TARGETS) ** 2) / 2
+        updates, state = optimizer.update(jax.grad(loss)(values), state)
+        values = optax.apply_updates(values, updates)
+    return values
+
+
+@pytest.mark.parametrize("number", NUMBERS.values(), ids=NUMBERS)
+@pytest.mark.parametrize("weight", [jnp.ones((1, 4)), np.ones((1, 4))], ids=["of JAX", "of NumPy"])
+def test_numbers_train_as_jax_grad_trains_them(number, weight):
+    f = lambda p, x: p["scale"] * (p["w"] @ jnp.tanh(x))
+    params = {"w": weight, "scale": number}
+    net = nets.Function(f, params)
+    run = js.solve(js.Problem(net, LEARN, TARGETS), js.Descent(optax.sgd(0.1)), 1.0)
+    expected, found = _by_hand(f, params), run.final.net.params
+    assert abs(float(jnp.ravel(found["scale"])[0]) - 1) > 0.05
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=eps(100))
+    layers = kernels.empirical(net, LEARN, by_layer=True).layers
+    assert layers is not None
+    assert layers.keys() == {"params['scale']", "params['w']"}
+
+
+@pytest.mark.parametrize("number", [1, True, np.int64(1), np.ones((), bool), jnp.ones(2, int)])
+def test_integers_are_no_parameters(number):
+    with pytest.raises(TypeError, match=r"params\['n'\] is .*jax.grad cannot train: give floats"):
+        nets.Function(lambda p, x: p["n"] * p["w"] * x, {"w": jnp.ones(()), "n": number})
+
+
+def test_complex_numbers_are_seen_and_refused():
+    net = nets.Function(lambda p, x: jnp.real(p["c"] * p["w"] * x), {"w": jnp.ones(()), "c": 1 + 1j})
+    with pytest.raises(ValueError, match="parameters are complex"):
+        js.Problem(net, LEARN, LEARN)
+
+
+def test_numbers_of_a_partial_are_named():
+    net = jax.tree_util.Partial(lambda p, x: p["a"] * p["w"] * x, {"a": 2.0, "w": jnp.ones(())})
+    for verb in (lambda: js.Problem(net, LEARN, LEARN), lambda: kernels.empirical(net, LEARN)):
+        with pytest.raises(TypeError, match=r"holds the number 2.0 at .*'a'.*would not train: give jnp.asarray"):
+            verb()
+
+
+class Scaled(eqx.Module):
+    """A scale in a field."""
+
+    w: jax.Array
+    scale: Any
+
+    def __call__(self, x):
+        return self.scale * (self.w @ jnp.tanh(x))
+
+
+@pytest.mark.parametrize("scale", [1.0, NUMBERS["an array"], jnp.ones(())], ids=["a float", "of NumPy", "of JAX"])
+@pytest.mark.parametrize("inside", [False, True])
+def test_fields_of_modules_train_as_under_filter_grad(scale, inside):
+    own = net = Scaled(jnp.ones((1, 4)), scale)
+    for _ in range(10):
+        loss = lambda n: jnp.mean((jax.vmap(n)(LEARN) - TARGETS) ** 2) / 2
+        slope = eqx.filter_grad(loss)(own)
+        own = eqx.apply_updates(own, jax.tree.map(lambda g: -0.1 * g, slope))
+    given = nets.Function(lambda n, x: n(x), net) if inside else net
+    run = js.solve(js.Problem(given, LEARN, TARGETS), js.Descent(optax.sgd(0.1)), 1.0)
+    found = run.final.net.params if inside else run.final.net
+    np.testing.assert_allclose(found.w, own.w, rtol=eps(100))
+    np.testing.assert_allclose(found.scale, own.scale, rtol=eps(100))

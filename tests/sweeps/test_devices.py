@@ -70,7 +70,7 @@ print(found)
 @functools.cache
 def _on_eight() -> tuple[dict[str, Any], list[str]]:
     """What a process with eight virtual devices finds on one of them and on all, and of what carrying on warns."""
-    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+    flags = "--xla_force_host_platform_device_count=8"
     devices, found, said = _elsewhere(CODE, {"XLA_FLAGS": flags})
     assert devices == 8
     return {name: (np.array(outputs), np.array(steps)) for name, (outputs, steps) in found.items()}, said

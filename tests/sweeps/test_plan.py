@@ -93,7 +93,7 @@ def test_memory_is_that_of_real_arrays(dynamics):
     outline = _plan.Outline(made, made.groups[0])
     problem = _problem()
     chosen = dynamics.choose(problem) if isinstance(dynamics, GradientFlow) else dynamics
-    state = eqx.filter_jit(chosen.init)(problem, jnp.asarray(TS))
+    state = eqx.filter_jit(chosen.init)(problem, jnp.asarray(TS))  # pyright: ignore[reportAttributeAccessIssue]
     leaves = [leaf for leaf in jax.tree.leaves((problem.params, state)) if isinstance(leaf, jax.Array)]
     assert outline.state_bytes() == sum(leaf.nbytes for leaf in leaves)
     assert {name: seen.shape for name, seen in outline.observed.items()} == {"weight_norms": (3, 2)}

@@ -136,7 +136,7 @@ def test_saddle():
     into = reduced(0.5, against, np.array([1.0, 0.0, 0.0]))
     assert float(into.basin) == 0
     a, w = into.weights(jnp.inf)
-    np.testing.assert_allclose([float(a), *w], 0.0, atol=cases.eps())
+    np.testing.assert_allclose([float(a), *w], 0.0, atol=cases.eps())  # pyright: ignore[reportArgumentType, reportCallIssue]
     np.testing.assert_allclose(into.weights(1.0)[0], 0.5 * np.exp(-1) / np.sqrt(1 + 0.25 * (1 - np.exp(-2))), rtol=1e-6)
 
 

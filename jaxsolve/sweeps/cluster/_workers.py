@@ -15,9 +15,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from ..grid._axes import Group
 from ..planning._plan import Plan
 from ..running._execute import Fitting
 from ..running._runner import Batch, Origin
+from ..running._ways import Ways
 from ..store._memory import LIBRARIES
 from ..store._zarr import JoinedStore
 
@@ -126,7 +128,8 @@ class _Worker:
         self._conditions.require_versions(dict(Conditions.here().versions), where)  # it may have come later
         self._conditions.adopt_flags(where, fresh=not _worker.cache_info().currsize)
         self._compiling = threading.Lock()
-        self._compiled: dict[tuple[str, int], Fitting] = {}
+        self._compiled: dict[tuple[str, int | None, int], Fitting] = {}
+        self._ways: dict[str, Ways] = {}
         with self._conditions.applied():
             try:
                 self._plan, self._path = cloudpickle.loads(content)
@@ -143,20 +146,31 @@ class _Worker:
         wanted[lanes] = True
         with self._conditions.applied():
             with self._compiling:
-                if (group, size) not in self._compiled:
-                    program = self._plan.trace(self._groups[group], size=size)
-                    program.runner.compile()
-                    self._compiled[group, size] = Fitting(program)
-                fitting = self._compiled[group, size]
+                fittings = [(self._fitting(part, size), mine) for part, mine in self._parts(group, wanted)]
+            last = fittings[-1][0]
             if self._path is None:
-                batches = tuple(fitting.run(wanted))
-                return Receipt(lanes, fitting.program.origin, sum(batch.failed for batch in batches), batches)
+                batches = tuple(batch for fitting, mine in fittings for batch in fitting.run(mine))
+                return Receipt(lanes, last.program.origin, sum(batch.failed for batch in batches), batches)
             failed = 0
             with JoinedStore(self._path, self._plan, lanes) as store:
-                for batch in fitting.run(wanted & store.missing):
-                    store.write(batch)
-                    failed += batch.failed
-            return Receipt(lanes, fitting.program.origin, failed, ())
+                for fitting, mine in fittings:
+                    for batch in fitting.run(mine & store.missing):
+                        store.write(batch)
+                        failed += batch.failed
+            return Receipt(lanes, last.program.origin, failed, ())
+
+    def _parts(self, group: str, wanted: np.ndarray) -> Iterator[tuple[Group, np.ndarray]]:
+        if group not in self._ways:
+            self._ways[group] = self._plan.ways(self._groups[group])
+        return self._ways[group].parts(wanted)
+
+    def _fitting(self, group: Group, size: int) -> Fitting:
+        key = group.name, group.way, size
+        if key not in self._compiled:
+            program = self._plan.trace(group, size=size)
+            program.runner.compile()
+            self._compiled[key] = Fitting(program)
+        return self._compiled[key]
 
 
 _worker = functools.lru_cache(maxsize=1)(_Worker)

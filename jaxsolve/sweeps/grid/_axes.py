@@ -72,6 +72,7 @@ class Group(NamedTuple):
     lanes: np.ndarray  # flat indices into the grid
     cells: dict[str, Array | np.ndarray]  # traced arguments, one row per lane
     name: str  # in manifests: the number of its first lane
+    way: int | None = None  # of a dynamics that becomes one of several: which; None before that is measured
 
 
 def read_axes(axes: Any) -> tuple[Zip, ...]:

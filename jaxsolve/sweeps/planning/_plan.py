@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..._checks import concrete, describe, require_size
+from ..._checks import concrete, describe, require_settings, require_size
 from ..._dynamics import AbstractDynamics, AbstractRandomAccess, Quantity, View
 from ..._flop import flop
 from ..._problem import Problem
@@ -24,6 +24,7 @@ from ..grid._axes import Group, groups, label, read_axes, Zip
 from ..running._builder import Builder, Devices, Dynamics, dynamics_of, read_devices, require_arguments, taken
 from ..running._execute import default_batch, Program, trace_group
 from ..running._variables import require_dataset, require_own_names
+from ..running._ways import Ways
 
 
 SHOWN = 12  # groups in a description
@@ -80,11 +81,19 @@ class Plan:
         return self.sizes.get(group.name) if self.batch_size is None else self.batch_size
 
     def trace(self, group: Group, devices: Devices | None = None, size: int | None = None) -> Program:
-        """Traces the program of a group: for the devices of this process and the plan's size, if none are given."""
+        """Traces the program of a group: for the devices of this process and the plan's size, if none are given.
+
+        Where lanes may go several ways, and the group names none, it says what lanes are like, and does not run.
+        """
         size = self.size_of(group) if size is None else size
         program = trace_group(self.problem_fn, group, self.dynamics, self.observables, self.ts, size, devices)
         require_dataset(self.observables, program.runner.out_info)
         return program
+
+    def ways(self, group: Group, devices: Devices | None = None) -> Ways:
+        """Parts a group into those whose lanes share an integrator: on the devices of this process, if not given."""
+        devices = read_devices(None) if devices is None else devices
+        return Ways(Builder(self.problem_fn, self.dynamics, group), group, self.ts, devices)
 
     def check(self) -> None:
         """Raises TypeError where axes are not the arguments of problem_fn, ValueError where groups see other shapes."""
@@ -136,7 +145,7 @@ class Plan:
             largest, observed = max(largest, needed), observed + lanes * _bytes(found.observed)
             if index < SHOWN:
                 name = ", ".join(f"{key} = {label(value)}" for key, value in group.static.items()) or "all"
-                chosen = "" if found.dynamics.name == self.name else f", {found.dynamics.name}"
+                chosen = "" if found.name == self.name else f", {found.name}"
                 batches = f"{_count(lanes, 'lane')} in batches of {size}"
                 lines.append(f"  {name}: {batches}, {decimal(needed)}, {found.cost(lanes)}{chosen}")
         more = [f"  and {len(self.groups) - SHOWN} more"] if len(self.groups) > SHOWN else []
@@ -182,6 +191,7 @@ def read_plan(
     problem_fn: Callable[..., Problem], axes: Any, dynamics: Dynamics, ts: Any, *, observe: Any, batch_size: Any = None
 ) -> Plan:
     """As `plan`, without looking at problem_fn."""
+    require_settings((), "a sweep")
     if not callable(problem_fn):
         raise TypeError(f"problem_fn must return the problem of a cell, got {describe(problem_fn)}")
     fixed = isinstance(dynamics, AbstractDynamics)
@@ -215,7 +225,8 @@ class Outline:
     """One lane of a group, in shapes.
 
     Attributes:
-        dynamics: the one that runs, where the problem chooses.
+        dynamics: the one that runs, where the problem chooses; before its numbers are known, one of these.
+        name: of all of these.
         observed: by observable, shape and dtype of what is seen at all times.
     """
 
@@ -224,6 +235,7 @@ class Outline:
         require_end(plan.ts, builder.chosen)
         self._plan, self._shape = plan, builder.shape
         self.dynamics: Any = builder.chosen
+        self.name = builder.name
         self._closed = isinstance(self.dynamics, AbstractRandomAccess)
         self.observed = eqx.filter_eval_shape(lambda p: _seen(plan, p, self.dynamics), self._shape)
         require_dataset(plan.observables, self.observed)

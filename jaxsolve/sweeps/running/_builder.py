@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from ..._checks import describe
-from ..._dynamics import AbstractDynamics, is_stochastic, of_lane, resolve
+from ..._dynamics import AbstractChoice, AbstractDynamics, is_stochastic, of_lane
 from ..._equations import inside
 from ..._problem import Problem
 from ...nets import Function
@@ -57,7 +57,10 @@ class Builder:
         cell: any one of the group, from `cells_of`.
         shape: the problem of a lane, in shapes.
         dynamics: the one that all lanes have, or that of the first lane.
-        chosen: the same, where the problem chooses the one that it has chosen.
+        chosen: what it becomes where the problem chooses: the way of the group, or before that is measured one of the
+            same class.
+        possible: the ways that lanes may go, as their shapes say; one, where nothing is to be chosen.
+        name: of what they become, or may.
         lanes: how many the group has.
     """
 
@@ -76,7 +79,7 @@ class Builder:
                     "on only the arrays of a problem. If no axis changes it, make it outside of problem_fn; otherwise "
                     "hand it over in the parameters, where jax.lax.stop_gradient keeps it from training"
                 )
-            made = None if isinstance(dynamics, AbstractDynamics) else resolve(_make(dynamics, known), problem)
+            made = None if isinstance(dynamics, AbstractDynamics) else _make(dynamics, known)
             return problem, made, cell.get(INDEX)
 
         example = {name: jax.ShapeDtypeStruct(value.shape, value.dtype) for name, value in self.cell.items()}
@@ -98,7 +101,14 @@ class Builder:
         self._run, self._structure = jaxpr_as_fun(closed), jax.tree.structure(shapes)
         self._depends = _depends_on_input(closed.jaxpr)
         self.shape, *_ = eqx.combine(shapes, self._static)
-        self.chosen = resolve(self.dynamics, self.shape)
+        self._way, self.possible, ways = group.way, (0,), (self.dynamics,)
+        if isinstance(self.dynamics, AbstractChoice):
+            ways, self.possible = self.dynamics.ways(self.shape), self.dynamics.possible(self.shape)
+            if self._way is None:
+                self._way = int(self.dynamics.way(self.shape)) if len(self.possible) > 1 else self.possible[0]  # pyright: ignore[reportArgumentType, reportGeneralTypeIssues]
+        self.chosen = ways[self._way or 0]
+        known = self.possible if group.way is None else (group.way,)
+        self.name = " or ".join(dict.fromkeys(ways[way].name for way in known))
 
     def leaves(self, cell: dict[str, Array]) -> Leaves:
         """The arrays of a cell's lane."""
@@ -107,10 +117,19 @@ class Builder:
 
     def lane(self, leaves: Leaves) -> tuple[Problem, Any]:
         """The problem and the dynamics of these arrays: with a random key, one of the lane's own."""
+        problem, given, index = self._given(leaves)
+        moves = given.ways(problem)[self._way] if isinstance(given, AbstractChoice) else given  # pyright: ignore[reportArgumentType, reportCallIssue]
+        return problem, moves if index is None else of_lane(moves, index)
+
+    def way(self, leaves: Leaves, ts: Array) -> Array:
+        """Which way the lane of these arrays goes until the last of these times."""
+        problem, given, _ = self._given(leaves)
+        return jnp.asarray(given.way(problem, ts.astype(problem.x.dtype)))
+
+    def _given(self, leaves: Leaves) -> tuple[Problem, Any, Any]:
         arrays = jax.tree.unflatten(self._structure, eqx.combine(leaves.own, leaves.shared))
         problem, made, index = eqx.combine(arrays, self._static)
-        moves = self.chosen if made is None else made
-        return problem, moves if index is None else of_lane(moves, index)
+        return problem, self.dynamics if made is None else made, index
 
 
 def dynamics_of(dynamics: Dynamics, group: Group) -> AbstractDynamics:
@@ -236,7 +255,7 @@ class Devices:
 def read_devices(devices: Any) -> Devices:
     """The devices to run on; None means all local ones, or the one that `jax.default_device` names."""
     if devices is None:
-        default = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
+        default = jax.config.jax_default_device
         return Devices([default] if isinstance(default, jax.Device) else jax.local_devices(backend=default))
     if not isinstance(devices, Sequence) or not all(isinstance(device, jax.Device) for device in devices):
         raise TypeError(f"devices must be a sequence such as jax.local_devices(), or None, got {describe(devices)}")

@@ -1,7 +1,6 @@
 """One program for each group of lanes: compiled while an earlier one runs, and run in batches that fit into memory."""
 
 import collections
-import contextlib
 import dataclasses
 import inspect
 import itertools
@@ -23,6 +22,7 @@ from ..._checks import concrete, describe
 from ..._dynamics import AbstractDynamics, AbstractMarching, AbstractRandomAccess, is_key
 from ..._memory import out_of_memory
 from ..._problem import Problem
+from ..._threads import one_thread
 from ..._times import require_end
 from ...dynamics import AbstractFlow
 from ...observe import Observable
@@ -30,7 +30,7 @@ from ...until import AbstractCondition
 from ..grid._axes import Group, rows_at
 from ._builder import Builder, cells_of, Devices, Dynamics, read_devices
 from ._marches import Lockstep, Looped
-from ._runner import AbstractRunner, Batch, Fused, ONE_THREAD, Origin, Waiting
+from ._runner import AbstractRunner, Batch, Fused, Origin, Waiting
 
 
 log = logging.getLogger("jaxsolve")
@@ -91,7 +91,7 @@ def trace_group(
     kind, total = _kind(chosen, devices), len(group.lanes)
     size = default_batch(chosen, total, devices) if batch_size is None else min(batch_size, total)
     alike = isinstance(dynamics, AbstractDynamics)
-    said = caption(builder.dynamics, chosen, builder.shape) if alike else chosen.name
+    said = caption(builder.dynamics, chosen, builder.shape) if alike else builder.name
     return Program(group, kind(builder, observables, ts, devices, size), said, batch_size is None)
 
 
@@ -179,11 +179,13 @@ def run_group(program: Program, stop: Callable[[], bool] = lambda: False) -> Ite
     so are lanes that have been yielded when a batch does not fit, which raises OutOfMemory.
     """
     group, runner, origin = program.group, program.runner, program.origin
+    if group.way is None and len(runner.builder.possible) > 1:
+        raise ValueError(f"lanes of {runner.builder.name} do not share a program: part their group by `Ways` first")
     cells = cells_of(group, program.runner.builder.dynamics)
     waiting = Waiting(group.cells if runner.refills else {}, len(group.lanes))
     # A SimpleQueue may wait for ever when a signal comes at the end of a timeout (CPython 3.11).
     said: queue.Queue[Batch | BaseException | None] = queue.Queue()
-    x64 = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+    x64 = jax.config.jax_enable_x64
 
     def work() -> None:
         try:
@@ -195,9 +197,7 @@ def run_group(program: Program, stop: Callable[[], bool] = lambda: False) -> Ite
             said.put(None)
 
     streams = min(runner.streams, len(group.lanes))
-    # Where every core runs lanes, threads of LAPACK that wait for a core cost many times the factorisation itself. For
-    # one lane, too: with more threads it would round otherwise.
-    with ONE_THREAD if runner.streams > 1 and runner.factorises else contextlib.nullcontext():
+    with one_thread():
         try:
             # Daemon threads: a second Ctrl-C ends the process even while one of them is inside XLA.
             for _ in range(streams):

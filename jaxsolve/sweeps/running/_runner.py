@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..._dynamics import March
+from ..._dynamics import Certificate, March
 from ..._problem import Problem
 from ..._results import FIRST_FAILURE, result_code, RESULTS
 from ..._solve import observe_random_access, random_access_result, require_kind
@@ -108,8 +108,11 @@ Arrays, or their shapes and dtypes."""
 
 def lane_of(run: March, observed: dict[str, Array]) -> Lanes:
     """What a march leaves of a lane."""
-    trust = {} if run.certificate is None else {"trust": run.certificate.trust.astype(jnp.float32)}
-    return observed | trust | _ended(run.times, run.t_end, run.steps, run.result)
+    return observed | _trust(run.certificate) | _ended(run.times, run.t_end, run.steps, run.result)
+
+
+def _trust(certificate: Certificate | None) -> Lanes:
+    return {} if certificate is None else {"trust": certificate.trust.astype(jnp.float32)}
 
 
 def _ended(times: Array, t_end: Array, steps: Array, result: RESULTS) -> Lanes:
@@ -155,7 +158,6 @@ class AbstractRunner(abc.ABC):
     out_info: Lanes  # shapes and dtypes of some lanes
     size: int  # lanes of a batch, on all devices
     streams: int  # how many threads are best used at once, known when it is compiled
-    factorises: bool  # whether it calls LAPACK; likewise
     _compiled: Any
 
     def __init__(
@@ -203,7 +205,6 @@ class AbstractRunner(abc.ABC):
         # jaxlib (0.10) spreads a batch of factorisations, such as eigenvalues at several times, over XLA's own
         # threads, and waits on one of them. Where as many programs do so as there are threads, all wait for ever.
         program = self._compiled.as_text() or ""
-        self.factorises = "lapack_" in program
         alone = self.alone or _factorises_batches(program)
         self.streams = 1 if alone else self.devices.streams
 
@@ -222,30 +223,6 @@ def _factorises_batches(program: str) -> bool:
     return any(len(sizes) > 2 and set(sizes[:-2]) != {"1"} for sizes in shapes)
 
 
-class OneThread:
-    """LAPACK on one thread while anyone is inside; groups may run in several threads of a process."""
-
-    def __init__(self):
-        self._lock, self._inside, self._limit = threading.Lock(), 0, None
-
-    def __enter__(self) -> None:
-        from threadpoolctl import threadpool_limits  # which sets a variable of the environment when it is imported
-
-        with self._lock:
-            self._limit = self._limit or threadpool_limits(1, "blas")
-            self._inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if not self._inside and self._limit is not None:
-                self._limit.restore_original_limits()
-                self._limit = None
-
-
-ONE_THREAD = OneThread()  # of the process, as the setting is
-
-
 @final
 class Fused(AbstractRunner):
     """Takes a number of rows at each call. Raises NotApplicable for another kind of problem than the dynamics'."""
@@ -260,7 +237,8 @@ class Fused(AbstractRunner):
             problem, closed = self.lane(Leaves(own, shared))
             require_kind(problem, closed)
             observed = observe_random_access(problem, closed, self.observables, ts.astype(problem.x.dtype))
-            return observed | _ended(ts, ts[-1], jnp.zeros((), int), random_access_result(problem, closed))
+            trust = _trust(closed.at(problem, ts[-1].astype(problem.x.dtype)).certificate)
+            return observed | trust | _ended(ts, ts[-1], jnp.zeros((), int), random_access_result(problem, closed))
 
         def batch(cells: dict[str, Array]) -> tuple[Lanes]:
             own, shared = jax.vmap(self.builder.leaves, out_axes=Leaves(0, None), axis_size=rows)(cells)

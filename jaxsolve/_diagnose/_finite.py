@@ -1,0 +1,148 @@
+"""Numbers that are NaN or infinite: which samples and parameters they belong to, and why a training ended in them."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, PyTree
+
+from .._finite import nonfinite_derivatives
+from .._problem import Problem
+from ..dynamics import Descent
+from ._lens import inside, suited
+from ._movement import whole_kernel
+from ._stability import gradient, is_finite, next_update
+from ._train import objective, Training
+
+
+NAMED = 6  # more are counted
+
+
+def check_finite(problem: Problem, params: PyTree, when: str) -> None:
+    """Raises ValueError where outputs or the loss are not finite, with words for when that is."""
+    f = np.asarray(_outputs(problem, params))
+    bad = int(np.sum(~np.all(np.isfinite(f), axis=1)))
+    if bad:
+        raise ValueError(
+            f"the outputs of the network {when} are NaN or infinite for {bad} of {len(f)} samples; scale the inputs "
+            "down, or look for a division by zero or a logarithm in the network; of one that has diverged give an "
+            "earlier checkpoint"
+        )
+    value = float(problem.loss.value(jnp.asarray(f), problem.y))
+    if not np.isfinite(value):
+        largest = lambda array: f"{float(np.max(np.abs(array))):.2g}"
+        raise ValueError(
+            f"the loss {when} is {value}, of outputs up to {largest(f)} and targets up to {largest(problem.y)}: the "
+            f"loss does not suit them, or it overflows {f.dtype}, and they are to be scaled down"
+        )
+
+
+def check_derivatives(probe: Problem, few: Problem, params: PyTree, when: str) -> None:
+    """Raises ValueError where the gradient or the tangent kernel is not finite, and names samples and parameters.
+
+    Arguments:
+        probe: the problem of the samples whose gradient is looked at.
+        few: that of fewer of them, for the kernel.
+        params: where.
+        when: in words.
+    """
+    if not is_finite(gradient(probe, params)) or not is_finite(whole_kernel(few, params, few.eta)):
+        raise ValueError(_named(probe, params, when) or _overflows(probe, params, when))
+
+
+def ending(problem: Problem, probe: Problem, optimizer: optax.GradientTransformation, run: Training) -> str:
+    """Why a training diverged, and what to do.
+
+    Arguments:
+        problem: the problem.
+        probe: that of some of its samples, for steps of full batches.
+        optimizer: of the training.
+        run: the training, which diverged.
+
+    Raises:
+        ValueError: there are derivatives that are not finite at the start.
+    """
+    if wrong := _named(problem, run.checkpoints[0].params, "at the start"):
+        raise ValueError(wrong)
+    point = run.checkpoints[-1]
+    when = f"after {point.step} steps" if point.step > 1 else "after 1 step" if point.step else "at its first step"
+    if wrong := _named(problem, point.params, "there"):
+        return f"The training diverged {when}: {wrong}."
+    step = next_update(probe, Descent(suited(optimizer, problem.net), rate=1.0).optimizer, point.params, point.state)
+    if not is_finite(step):
+        return (
+            f"The training diverged {when}: the optimiser's step is NaN or infinite though the gradient is finite. "
+            "Take a finite rate, or a smaller one, or look for a division by 0 in the optimiser."
+        )
+    slope = jax.tree.map(lambda g, u: jnp.sum(g * u), gradient(probe, point.params), step)
+    if not point.step and float(sum(jax.tree.leaves(slope))) > 0:
+        return f"The training diverged {when}, which goes uphill: look at the sign of the rate."
+    if not np.isfinite(float(objective(probe, jax.tree.map(jnp.add, point.params, step)))):
+        return (
+            f"The training diverged {when}: the {'next' if point.step else 'first'} step leads to outputs or a loss "
+            "that are NaN or infinite. Take a smaller rate; if that ends there, too, look for a root, a logarithm or a "
+            "division in the network."
+        )
+    return f"The training diverged {when}: take a smaller rate."
+
+
+def _named(problem: Problem, params: PyTree, when: str) -> str:
+    """The samples and parameters whose derivatives are not finite, and what to do; empty if there are none."""
+    if of_outputs := nonfinite_derivatives(problem.network(params), problem.x).words():
+        return f"{of_outputs}. So it is {when}: no rate trains such a network, and it has no tangent kernel"
+    _, of_loss = _not_finite(problem, params)
+    if np.any(of_loss):
+        return (
+            f"the derivative of the loss by the outputs {when} is NaN or infinite for {_samples(of_loss)}: no rate "
+            "trains such a network. Look for a root, a norm or a logarithm of 0 and a division by 0 in the loss"
+        )
+    return ""
+
+
+def _overflows(problem: Problem, params: PyTree, when: str) -> str:
+    """Where the squares of derivatives overflow, whose sums the kernel is, and what to do."""
+    squares, _ = _not_finite(problem, params)
+    where = f", for {_where(params, squares)}" if np.any(squares) else ""
+    other = ", or use float64" if problem.x.dtype == jnp.float32 else ""
+    return (
+        f"the derivatives of the outputs {when} are finite, but the tangent kernel or the gradient of the loss "
+        f"overflows {problem.x.dtype}{where}: scale the inputs or the network's outputs down{other}"
+    )
+
+
+def _where(params: PyTree, bad: Bool[Array | np.ndarray, "n leaves"]) -> str:
+    """The samples and the parameters of what is true."""
+    paths = (path for path, _ in jax.tree_util.tree_leaves_with_path(inside(params)))
+    names = [jax.tree_util.keystr(path).lstrip(".") or "the parameters" for path in paths]
+    wrong = [name for name, one in zip(names, np.any(bad, axis=0), strict=True) if one]
+    return f"{_samples(np.any(bad, axis=1))}, in {_listed(wrong)}"
+
+
+def _samples(bad: Bool[Array | np.ndarray, " n"]) -> str:
+    places = np.flatnonzero(bad)
+    return f"{len(places)} of {len(bad)} samples ({_listed(list(map(str, places)))})"
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
+
+
+@eqx.filter_jit
+def _not_finite(problem: Problem, params: PyTree) -> tuple[Bool[Array, "n leaves"], Bool[Array, " n"]]:
+    """Of every sample: whether the squares of its outputs' derivatives are not finite, and its loss's derivative."""
+    bad = lambda array: ~jnp.all(jnp.isfinite(array))
+
+    def of_sample(sample: tuple[Array, Array]) -> tuple[Array, Array]:
+        x, y = sample
+        f, pull = jax.vjp(lambda p: problem.predict(p, x[None]), params)
+        squares = [bad(jnp.sum(row**2)) for row in jax.tree.leaves(pull(jnp.ones_like(f))[0])]
+        return jnp.stack(squares), bad(problem.loss.gradient(f, y[None]))
+
+    return jax.lax.map(of_sample, (problem.x, problem.y))  # one by one: a batch would hold as many gradients
+
+
+@eqx.filter_jit
+def _outputs(problem: Problem, params: PyTree) -> Array:
+    return problem.outputs(params)

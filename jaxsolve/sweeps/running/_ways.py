@@ -1,0 +1,54 @@
+"""Which integrator the lanes of a group choose, by their numbers: known before programs are made."""
+
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..._memory import memory_for
+from ..grid._axes import Group, rows_at
+from ._builder import Builder, cells_of, Devices
+
+
+ROWS = 64  # lanes of a call
+
+
+class Ways:
+    """Parts a group, so that the lanes of one program share an integrator: the one that `js.solve` would take.
+
+    Arguments:
+        builder: of the group.
+        ts: the times of the sweep.
+        devices: of this process; lanes are measured on the first.
+    """
+
+    def __init__(self, builder: Builder, group: Group, ts: Float[Array, " times"], devices: Devices):
+        self._builder, self._group, self._device = builder, group, devices.all[0]
+        way = lambda cell: builder.way(builder.leaves(cell), ts)
+        self._measure = jax.jit(lambda cells: jax.lax.map(way, cells) if devices.on_cpu else jax.vmap(way)(cells))
+
+    def parts(self, wanted: np.ndarray) -> Iterator[tuple[Group, np.ndarray]]:
+        """The group with each way that wanted lanes go, a flag for each cell of the grid, and the flags of these."""
+        mine = np.zeros_like(wanted)
+        mine[self._group.lanes] = wanted[self._group.lanes]
+        if len(self._builder.possible) == 1:
+            yield self._group, mine
+            return
+        places = np.flatnonzero(mine[self._group.lanes])
+        ways = self._of(places)
+        for way in np.unique(ways):
+            part = np.zeros_like(wanted)
+            part[self._group.lanes[places[ways == way]]] = True
+            yield self._group._replace(way=int(way)), part
+
+    def _of(self, places: np.ndarray) -> np.ndarray:
+        cells, found = cells_of(self._group, self._builder.dynamics), []
+        advice = "take fewer samples, or name an integrator: GradientFlow(diffrax.Tsit5())"
+        with memory_for("what chooses an integrator", advice), jax.default_device(self._device):
+            for start in range(0, len(places), ROWS):
+                some = places[start : start + ROWS]
+                padded = np.pad(some, (0, min(ROWS, len(self._group.lanes)) - len(some)), "edge")
+                found.append(np.asarray(self._measure(jax.tree.map(jnp.asarray, rows_at(cells, padded))))[: len(some)])
+        return np.concatenate([np.zeros(0, int), *found])
