@@ -5,10 +5,11 @@ theory assumes of its inputs what rounding loses (that they are whitened, say), 
 one computation that comes closest to what is said, or exceeds it the most. Its error is relative to the largest number
 of its kind; that of outputs and norms of closed forms, to the largest of the same time.
 
-The goal is what the library says of the error. It is 10^-trust, to half a digit, where a run has a certificate; else
-the bound of the kind: 1e-4 of kernels, closed forms, predictions and observables, 1e-3 of flows at their default
-tolerances. Docstrings add what they say of changes of kernels and weights, of outputs that are centred, and of samples
-at a kink. What came with a warning, or was refused, has no goal.
+The goal is what the library says of the error. It is 10^-trust where a run has a certificate, to half a digit, or to
+what "How to choose" says of kinks and of depth; else the bound of the kind: 1e-4 of kernels, closed forms, predictions
+and observables, 1e-3 of flows at their default tolerances. Docstrings add what they say of changes of kernels and
+weights, of outputs that are centred, of samples at a kink, and of estimates by random vectors. What came with a
+warning, or was refused, has no goal.
 """
 
 import math

@@ -349,17 +349,3 @@ def test_all_parameters_have_one_dtype():
     net = eqx.tree_at(lambda net: net.layers[1].weight, net, replace_fn=lambda w: w.astype(jnp.bfloat16))
     with pytest.raises(ValueError, match="parameters are bfloat16 and float32; give all of them one dtype"):
         Problem(net, jnp.eye(2, dtype=jnp.float32), jnp.ones((2, 1)))
-
-
-def test_a_difference_of_large_outputs_is_warned_of(getkey):
-    """That of outputs 1e5 times the targets in float32, 1e13 times in float64."""
-    x, y = inputs(getkey()), jnp.ones((4, 2))
-    size = 1e-4 / eps()
-    for factor, warned in ((0.1, False), (100.0, True)):
-        net = mlp(jax.random.key(0), gamma=factor * size)
-        if warned:
-            with pytest.warns(UserWarning, match="f - f_0 is the difference of outputs"):
-                Problem(net, x, y, centered=True)
-        else:
-            Problem(net, x, y, centered=True)
-        Problem(net, x, y)

@@ -15,8 +15,8 @@ import jaxsolve as js
 CLOSED, KERNEL, FLOW = 1e-4, 1e-4, 1e-3
 """What is held to be said where nothing is: of closed forms and predictions, of kernels, of flows by default."""
 
-HALF_DIGIT = 0.5
-"""How far trust was seen to be too high, by docs/how-to-choose.md."""
+SMOOTH, KINKED = 0.5, 1.5
+"""By how many digits trust may be too high, by docs/how-to-choose.md: in general, and where there are kinks."""
 
 CHANGES = {
     f"{of}{kind}": size
@@ -35,6 +35,7 @@ class Numbers(NamedTuple):
         bound: what the documentation says of the error, or the bound of the kind.
         each: names of those whose entries along the first axis (times, eigenvalues) are each measured by their own
             size; the others by the largest. True is all of them.
+        digits: by how many trust may be too high.
         floors: by name, the absolute error that the documentation speaks of, beside the relative one.
     """
 
@@ -42,6 +43,7 @@ class Numbers(NamedTuple):
     bound: float
     trust: float | None = None
     each: bool | tuple[str, ...] = False
+    digits: float = SMOOTH
     floors: dict[str, float] = {}  # noqa: RUF012
 
 
@@ -102,7 +104,7 @@ def compared(case: Case) -> list[Compared]:
     # NumPy's own, of overflows, say nothing of a number.
     warned = (one.message for one in caught if one.category is UserWarning)
     words = list(dict.fromkeys(f"warned: {_short(message)}" for message in warned))
-    said = found.bound if found.trust is None else 10.0 ** (HALF_DIGIT - found.trust)
+    said = found.bound if found.trust is None else 10.0 ** (found.digits - found.trust)
     trust = [] if found.trust is None else [f"trust {found.trust:.1f}"]
     rows = []
     for name, value in found.values.items():

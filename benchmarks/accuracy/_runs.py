@@ -11,7 +11,7 @@ import optax
 
 import jaxsolve as js
 
-from ._case import Case, centred_rounding, FLOW, KERNEL, Numbers
+from ._case import Case, centred_rounding, FLOW, KERNEL, KINKED, Numbers, SMOOTH
 from ._kernels import digits
 
 
@@ -31,6 +31,7 @@ def _run(
     bound: float = FLOW,
     *,
     test: bool = False,
+    digits: float = SMOOTH,
 ) -> Case:
     def way(problem: js.Problem) -> Numbers:
         watched = [js.observe.outputs(), *([js.observe.test_outputs()] if test else [])]
@@ -39,7 +40,7 @@ def _run(
         # A kernel that stands still moves outputs from exactly 0.
         still = isinstance(dynamics(), js.FrozenKernel | js.InfiniteWidth)
         floors = {} if problem.initial is None or still else {"outputs": centred_rounding(problem)}
-        return Numbers({one.name: run[one.name] for one in watched}, bound, trust, floors=floors)  # pyright: ignore[reportArgumentType]
+        return Numbers({one.name: run[one.name] for one in watched}, bound, trust, digits=digits, floors=floors)  # pyright: ignore[reportArgumentType]
 
     return Case(what, make, way)
 
@@ -79,7 +80,9 @@ def _flows(small: bool) -> Iterator[Case]:
             lambda integrator=integrator: js.GradientFlow(integrator()),
             ts,
         )
-    yield _run(f"GradientFlow by default, relu, {of}, t = 10", _mlp(n, width, "relu"), js.GradientFlow, ts[:4])
+    yield _run(
+        f"GradientFlow by default, relu, {of}, t = 10", _mlp(n, width, "relu"), js.GradientFlow, ts[:4], digits=KINKED
+    )
     m, narrow = (12, 4) if small else (200, 16)
     tight = f"n = {m}, width {narrow}"
     for name, integrator in (
@@ -122,6 +125,7 @@ def _flows(small: bool) -> Iterator[Case]:
         deep,
         lambda: js.GradientFlow(integrators.RungeKuttaChebyshev()),
         ts[:4],
+        digits=SMOOTH + float(np.log10(50)),
     )
     tiny = lambda: js.Problem(
         js.nets.TwoLayerLinear(

@@ -52,7 +52,7 @@ def cases(*, small: bool) -> Iterator[Case]:
             )
             yield _form(f"DeepBalanced, {layers} layers, start {strength:g}", js.theory.DeepBalanced(), make)
             way = lambda problem: Numbers(
-                {"half-loss times": js.theory.DeepBalanced().half_loss_times(problem)}, CLOSED
+                {"half-loss times": jnp.sort(js.theory.DeepBalanced().half_loss_times(problem))}, CLOSED
             )
             yield Case(f"DeepBalanced.half_loss_times, {layers} layers, start {strength:g}", make, way, rounded=False)
     for strength in (0.6, 1e-3):
