@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
@@ -121,7 +122,8 @@ def _unaligned(probe: Problem, kernel: str) -> str:
 def _compare_with_gradients(probe: Problem, params: PyTree, eta: PyTree, kernel: np.ndarray) -> None:
     """Warns of a kernel that is not that of gradients, seen on some samples: of their traces, each output takes one."""
     few = slice(None, None, 1 + len(kernel) // CERTIFIED)
-    found = kernels.check(probe.network(params), probe.x[few], kernel[few, few], eta=eta, key=jax.random.key(0))
+    part = jnp.asarray(kernel[few, few])
+    found = kernels.check(probe.network(params), probe.x[few], part, eta=eta, key=jax.random.key(0))
     if found.error > found.bound:  # what is not finite is no doubt about the compiler
         warnings.warn(f"diagnose: {found.doubt}", stacklevel=4)
 
