@@ -147,13 +147,18 @@ def _moved(small: bool) -> Iterator[Case]:
                 at = lambda t: jnp.asarray(t, a[0].dtype)
                 outputs = jnp.stack([found.outputs(at(t)) for t in TIMES])
                 test = jnp.stack([found.predict(at(t), cross=a[2]) for t in TIMES])
-                return Numbers({"outputs": outputs, "test outputs": test}, KERNEL)
+                expected = max(float(jnp.max(found.rounding(at(t), a[2]))) for t in TIMES)
+                return Numbers({"outputs": outputs, "test outputs": test}, KERNEL, floors={"test outputs": expected})
 
             yield Case(f"kernels.linearized, {name}, ridge {ridge:g}, t = 1 to inf", make, flow)
 
             def fit(a: Any, ridge: float = ridge) -> Numbers:
                 found = js.kernels.regression(a[0], a[1], ridge=ridge)
-                return Numbers({"outputs": found.outputs, "test outputs": found.predict(cross=a[2])}, KERNEL)
+                return Numbers(
+                    {"outputs": found.outputs, "test outputs": found.predict(cross=a[2])},
+                    KERNEL,
+                    floors={"test outputs": float(jnp.max(found.rounding(a[2])))},
+                )
 
             yield Case(f"kernels.regression, {name}, ridge {ridge:g}", make, fit)
 
@@ -166,6 +171,7 @@ def _moved(small: bool) -> Iterator[Case]:
                     "covariance": jnp.stack([one.covariance for one in each]),
                 },
                 KERNEL,
+                floors={"covariance": 10 * float(jnp.finfo(jnp.float32).eps * jnp.max(a[0]))},
             )
 
         if "classes" not in name:

@@ -7,7 +7,7 @@ from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .._checks import concrete
-from ._linearized import Linearized, predict
+from ._linearized import Linearized, predict, rounding
 from ._matrices import read_kernel, read_ridge, read_start, read_targets, require_positive, tolerance
 from ._modes import Modes
 
@@ -46,6 +46,10 @@ class Regression(eqx.Module):
         """
         return predict(cross, self.coefficients, self.y, start)
 
+    def rounding(self, cross: Float[ArrayLike, "m n"] | Float[ArrayLike, "m out n out"]) -> Float[Array, "m out"]:
+        """The error that rounding is expected to leave in `predict(cross)`, as `js.kernels.Linearized.rounding`."""
+        return rounding(cross, self.coefficients, self.y)
+
 
 def regression(
     kernel: Float[ArrayLike, "n n"] | Float[ArrayLike, "n out n out"],
@@ -58,7 +62,8 @@ def regression(
 
     So $f(x) = f_0(x) + k(x) (K + n\,\mathrm{ridge}\,I)^{-1} (y - f_0)$: `js.kernels.linearized` at t = inf.
     By Cholesky or, if K + n ridge is singular to rounding, by eigen-decomposition, which gives the solution
-    of least norm. Under vmap both are computed.
+    of least norm. Under vmap both are computed. In float32, where a small ridge leaves large coefficients on modes
+    below rounding, `js.kernels.linearized` predicts better: it leaves these modes out.
 
     Arguments:
         kernel: on the training points, symmetric and positive semi-definite; (n, n) if it is the same for every

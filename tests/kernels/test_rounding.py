@@ -1,5 +1,6 @@
 """Fixed kernels in single precision: small eigenvalues are learnt late, and what rounding hides is said."""
 
+import contextlib
 import warnings
 
 import jax
@@ -130,3 +131,18 @@ def test_double_precision_is_used_within_programs(getkey):
         np.testing.assert_allclose(found, exact, rtol=4e-7)
     single = np.asarray(jnp.linalg.eigvalsh(kernel), np.float64)
     assert np.max(np.abs(single / exact - 1)) > 1e-3
+
+
+@pytest.mark.parametrize(("ridge", "warned"), [(1e-4, True), (1.0, False)])
+def test_rounding_of_test_outputs_is_expected_where_coefficients_cancel(ridge, warned, getkey):
+    """The error of float32 is .05 to 1 times what `rounding` expects, and said where it takes the third digit."""
+    x = jnp.sort(jax.random.uniform(getkey(), (300,), jnp.float32, -3, 3))
+    near = lambda a, b: jnp.exp(-((a[:, None] - b[None]) ** 2) / 2)
+    kernel, cross, y = near(x, x), near(x[:40] + 0.01, x), jnp.sign(jnp.sin(9 * x))[:, None]
+    fit = js.kernels.regression(kernel, y, ridge=ridge / 300)
+    with pytest.warns(UserWarning, match="coefficients of small modes") if warned else contextlib.nullcontext():
+        found = np.asarray(fit.predict(cross), np.float64)
+    wide = [np.asarray(a, np.float64) for a in (kernel, cross, y)]
+    right = wide[1] @ np.linalg.solve(wide[0] + ridge * np.eye(300), wide[2])
+    error, expected = np.max(np.abs(found - right)), float(jnp.max(fit.rounding(cross)))
+    assert 0.05 * expected < error < expected
