@@ -29,6 +29,7 @@ from .._dynamics import (
 )
 from .._problem import Problem
 from .._results import RESULTS
+from .._safe import nonzero
 from ..losses import MSE
 from ..until import AbstractCondition
 from ._approximation import AbstractApproximation
@@ -76,7 +77,9 @@ class AbstractFixedKernel(AbstractApproximation):
         if self.flow is None and isinstance(problem.loss, MSE):
             return (KernelSolution(self),)
         flow: Any = GradientFlow() if self.flow is None else self.flow
-        flows = flow.ways(problem) if isinstance(flow, AbstractChoice) else (flow,)
+        flows = (flow,)
+        if isinstance(flow, AbstractChoice):  # it chooses for the model, which has no kinks where the network may
+            flows = in_shapes(lambda problem: flow.ways(_model(problem, _inputs(self, problem))), problem)
         return tuple(KernelMarch(self, one) for one in flows)  # pyright: ignore[reportArgumentType]
 
     def possible(self, problem: Problem) -> tuple[int, ...]:
@@ -155,10 +158,18 @@ class KernelSolution(AbstractStandIn, AbstractRandomAccess):
         t = jnp.asarray(t, problem.x.dtype)
         test = None if cross is None else flow.predict(t, cross, problem.test_outputs(problem.params))
         kernel = with_outputs(kernel, problem)  # which stands still
-        certificate = Certificate.of_spectrum(flow.unresolved(t))
+        certificate = Certificate.of_spectrum(_spectral_error(flow, t, cross, test))
         return View(
             problem, t, None, flow.outputs(t), test, kernel, given_initial_kernel=kernel, certificate=certificate
         )
+
+
+def _spectral_error(flow: Any, t: Array, cross: Kernel | None, test: Array | None) -> Float[Array, ""]:
+    """The share of the loss of which it is not known whether it is left, or what rounding takes of test outputs."""
+    if cross is None or test is None:
+        return flow.unresolved(t)
+    rounding = jnp.max(flow.rounding(t, cross)) / nonzero(jnp.max(jnp.abs(test)))
+    return jnp.maximum(flow.unresolved(t), rounding)
 
 
 class _FeatureModel(eqx.Module):

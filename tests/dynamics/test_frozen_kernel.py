@@ -348,3 +348,20 @@ def test_its_kernel_has_not_changed(loss):
     run = js.solve(problem, js.FrozenKernel(at=moved.net), [0.0, 1.0], observe=observe.kernel_change())
     np.testing.assert_array_equal(run["kernel_change"], 0)
     assert js.observe.kernel_change()(js.View(problem, jnp.zeros(()), nets.partition(moved.net)[0])) > 1e-4
+
+
+def test_the_model_of_a_kinked_network_has_no_kinks():
+    """So the choice of an integrator is made for the model; the run is that of the closed form of one mode each."""
+    net = nets.MLP(3, 16, 1, 1, "relu", scaling=nets.Scaling.ntk(), key=jr.key(0))
+    x = jr.normal(jr.key(1), (20, 3))
+    problem = js.Problem(net, x, jnp.sign(x[:, :1]), centered=True)
+    tau, ts = 0.05, jnp.array([0.5, 2.0, 10.0])
+    run = js.solve(problem, js.FrozenKernel(flow=js.MomentumFlow(tau=tau)), ts, observe=observe.outputs())
+    values, vectors = np.linalg.eigh(np.asarray(kernels.empirical(net, x, eta=problem.eta, trace=True).ntk) / 20)
+    roots = np.sqrt((1 - 4 * tau * values).astype(complex))
+    slow, fast = (-1 + roots) / (2 * tau), (-1 - roots) / (2 * tau)
+    left = [(fast * np.exp(slow * t) - slow * np.exp(fast * t)) / (fast - slow) for t in np.asarray(ts)]
+    y = np.asarray(problem.y)[:, 0]
+    expected = np.stack([y - vectors @ (share.real * (vectors.T @ y)) for share in left])
+    error = np.max(np.abs(np.asarray(run["outputs"])[:, :, 0] - expected))
+    assert error < (2e-3 if problem.x.dtype == jnp.float32 else 5e-4), error
