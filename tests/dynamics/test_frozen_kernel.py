@@ -364,4 +364,4 @@ def test_the_model_of_a_kinked_network_has_no_kinks():
     y = np.asarray(problem.y)[:, 0]
     expected = np.stack([y - vectors @ (share.real * (vectors.T @ y)) for share in left])
     error = np.max(np.abs(np.asarray(run["outputs"])[:, :, 0] - expected))
-    assert error < (2e-3 if problem.x.dtype == jnp.float32 else 5e-4), error
+    assert error < (1e-5 if problem.x.dtype == jnp.float32 else 1e-7), error
