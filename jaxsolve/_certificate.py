@@ -30,9 +30,9 @@ class Certificate(eqx.Module):
             to the edge, and of the residual of the complementarity problem; NaN elsewhere.
         residual: of the equations that a node of `RichLimit` solves for itself, how far the last iteration still moved
             outputs or the kernels of a layer, relative to the largest of them; NaN elsewhere.
-        spectral_error: of a flow under a fixed kernel, the share of the loss at the start of which rounding of small
-            eigenvalues hides whether it is left at the end (`kernels.linearized(...).unresolved`), or, where it is
-            larger, the error that rounding leaves in test outputs, relative to the largest of them; NaN elsewhere.
+        spectral_error: of a flow under a fixed kernel, the error that rounding of the kernel, above all of its small
+            eigenvalues, leaves in outputs, relative to their gap at the start, or that of test outputs, relative to
+            the largest of them, if it is larger; NaN elsewhere.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))

@@ -165,11 +165,11 @@ class KernelSolution(AbstractStandIn, AbstractRandomAccess):
 
 
 def _spectral_error(flow: Any, t: Array, cross: Kernel | None, test: Array | None) -> Float[Array, ""]:
-    """The share of the loss of which it is not known whether it is left, or what rounding takes of test outputs."""
+    """What rounding of the kernel leaves open in outputs, or of products with coefficients in test outputs."""
+    error = flow.spectrum.error(t, flow.ridge, len(flow.y))
     if cross is None or test is None:
-        return flow.unresolved(t)
-    rounding = jnp.max(flow.rounding(t, cross)) / nonzero(jnp.max(jnp.abs(test)))
-    return jnp.maximum(flow.unresolved(t), rounding)
+        return error
+    return jnp.maximum(error, jnp.max(flow.rounding(t, cross)) / nonzero(jnp.max(jnp.abs(test))))
 
 
 class _FeatureModel(eqx.Module):
@@ -278,7 +278,7 @@ class KernelMarch(AbstractStandIn, AbstractMarching):
 
 def _certificate(run: March, spectrum: Any, samples: int) -> Certificate:
     """The flow's own, with what rounding of the kernel leaves open; by the time scale of MSE for other losses."""
-    error = spectrum.unresolved(run.t_end, jnp.zeros_like(run.t_end), samples)
+    error = spectrum.error(run.t_end, jnp.zeros_like(run.t_end), samples)
     if run.certificate is None:
         return Certificate.of_spectrum(error)
     return dataclasses.replace(run.certificate, spectral_error=error)

@@ -89,6 +89,27 @@ class Spectrum(eqx.Module):
 
         return jnp.sum(self.shares * jnp.abs(left(least) - left(most)))
 
+    def error(self, t: Float[Array, ""], ridge: Float[Array, ""], samples: int) -> Float[Array, ""]:
+        """The error that rounding of the kernel leaves in outputs at time t, relative to their gap at the start.
+
+        To first order a change dK of the norm `rounding_error` mixes a mode with every other, in proportion to the
+        difference of what is left of the two over that of their eigenvalues; no mode differs more than the slowest.
+        Of a mode that counts as null space all may be learnt that the rounding error would learn, unless the rank is
+        clear.
+        """
+        error, kept = rounding_error(self.values), kept_modes(self.values)
+        clear = ~jnp.any(kept & (self.values <= CLEAR * error))
+        slowest = jnp.min(jnp.where(kept, self.values, 0))  # of the null space, if there is one
+        above = jnp.where(kept, self.values - slowest, 0)
+        rate = slowest / samples + ridge
+        # exp(-rate t) - exp(-rate_k t) over rate_k - rate, and with a ridge what stays for ever, at most 1/(rate rate_k)
+        faster = safe_product(jnp.exp(-finite_product(rate, t)), integrated_decay(above / samples, t))
+        stays = safe_product(ridge, integrated_decay(rate, t) * integrated_decay(above / samples + rate, t))
+        mixed = error / samples * (faster + stays)
+        hidden = jnp.where(clear, 0, safe_product(error / samples, integrated_decay(error / samples + ridge, t)))
+        each = jnp.where(kept, jnp.minimum(mixed, 1), hidden)
+        return jnp.sqrt(jnp.sum(self.shares * each**2))
+
 
 def eigh(
     matrix: Float[Array, "*batch rows rows"],
