@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ._both_ways import forward_mode
 from ._checks import concrete, describe, require_flag, require_settings, traced
 from ._dynamics import (
     AbstractDynamics,
@@ -28,6 +27,7 @@ from ._flags import unwatched
 from ._march import last_state, march
 from ._memory import memory_for
 from ._problem import Problem, require_problem
+from ._programs import forward_mode
 from ._results import FIRST_FAILURE, result_code, RESULT_NAMES, result_names, RESULTS
 from ._shown import shown
 from ._threads import one_thread

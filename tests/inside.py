@@ -13,9 +13,6 @@ from jaxsolve import (
     _shown as shown,
 )
 
-# What gives networks with a backward rule of their own a forward one: a rule that differs from the function shows it.
-from jaxsolve._both_ways import both_ways
-
 # Most arguments are checked by these.
 from jaxsolve._checks import one_number, require_key, require_size
 
@@ -34,6 +31,9 @@ from jaxsolve._diagnose._stability import critical_rate
 
 # Exponential integrators stand on these functions: they are compared with mpmath, digit by digit.
 from jaxsolve._phi import finite_product, integrated_decay, phi
+
+# What gives networks with a backward rule of their own a forward one: a rule that differs from the function shows it.
+from jaxsolve._programs import both_ways
 
 # The codes of results of many lanes, to name them in one list.
 from jaxsolve._results import result_code

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.extend.core import Literal
 from jaxtyping import Array, PyTree
 
-from .._equations import CALLS, inside, rebound
+from .._programs import CALLS, inside, rebound
 
 
 _ENTERED = (*CALLS, "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")

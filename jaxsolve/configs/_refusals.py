@@ -19,7 +19,7 @@ import jax
 
 from .._checks import describe
 from .._dynamics import is_key
-from .._equations import inside
+from .._programs import inside
 from ..nets import Padded
 from ..sweeps import Zip
 

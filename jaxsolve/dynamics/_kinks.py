@@ -10,8 +10,8 @@ import numpy as np
 from jax.extend.core import Literal
 
 from .. import losses, nets
-from .._equations import inside, scan_counts
 from .._problem import Problem
+from .._programs import inside, scan_counts
 
 
 def kinked(problem: Problem) -> bool:

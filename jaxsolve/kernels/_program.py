@@ -10,7 +10,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal  # pyright: ignore[reportPrivateImportUsage]
 from jaxtyping import Array, PyTree
 
-from .._equations import CALLS, inside, rebound, scan_counts
+from .._programs import CALLS, inside, rebound, scan_counts
 
 
 # A scan of more steps, with those of scans around it, is not unrolled: programs grow with them, and so does the time to

@@ -12,8 +12,8 @@ from jax.extend.core import ClosedJaxpr  # pyright: ignore[reportPrivateImportUs
 from jaxtyping import Array, Key
 
 from .._checks import concrete, describe, require_flag, require_key
-from .._equations import inside
 from .._memory import require_room
+from .._programs import inside
 from ._activations import Activation
 from ._init import AbstractInit, Shapes, start_from, Vectors, Weights
 from ._padded import fan, keep, Kept, within

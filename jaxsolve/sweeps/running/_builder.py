@@ -18,8 +18,8 @@ from jaxtyping import Array
 
 from ..._checks import describe
 from ..._dynamics import AbstractChoice, AbstractDynamics, is_stochastic, of_lane
-from ..._equations import inside
 from ..._problem import Problem
+from ..._programs import inside
 from ...nets import Function
 from ..grid._axes import Group, rows_at
 
