@@ -57,7 +57,10 @@ def read[Value](program: ClosedJaxpr, inputs: Sequence[Value], rules: Rules[Valu
     known |= dict(zip(jaxpr.constvars, map(rules.constant, program.consts), strict=True))
 
     def of(atom: Any) -> Value:
-        return rules.constant(np.asarray(atom.val, atom.aval.dtype)) if isinstance(atom, Literal) else known[atom]
+        if not isinstance(atom, Literal):
+            return known[atom]
+        aval: Any = atom.aval  # that of an array, though its type does not say so
+        return rules.constant(np.asarray(atom.val, aval.dtype))
 
     for eqn in jaxpr.eqns:
         given = [of(atom) for atom in eqn.invars]
