@@ -37,7 +37,7 @@ STEPS = (
     ("kernels", "dmft"),
     ("_problem",),
     ("_view",),
-    ("_dynamics", "_flop", "_kernel_machine", "_trajectory"),
+    ("_dynamics", "_kernel_machine", "_trajectory"),
     ("until", "_march", "_shown", "_times"),
     ("integrators", "theory"),
     ("dynamics",),

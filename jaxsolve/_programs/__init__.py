@@ -13,5 +13,6 @@ from ._equations import (
     rebound as rebound,
     scan_counts as scan_counts,
 )
+from ._flop import flop as flop
 from ._read import depends_on_inputs as depends_on_inputs, read as read, Rules as Rules
 from ._steps import Step as Step, Steps as Steps
