@@ -34,7 +34,7 @@ from ._threads import one_thread
 from ._times import are_times, read_times, require_end
 from ._trajectory import Label, Stats, Trajectory
 from .observe import check_observables, loss, Observable
-from .until import fits, share_programs
+from .until import fits
 
 
 # A trajectory and the code of its result: from one program, since a second one would cost as much as a closed form.
@@ -297,7 +297,6 @@ def _finish(problem, dynamics, observables, ts, state) -> Ended:
 
 def _march(problem, dynamics, ts, observables, progress: bool | None) -> Ended:
     """A run in three programs: what is observed does not compile the steps anew, and Python sees where it is."""
-    dynamics = share_programs(dynamics)  # nor does another kind of condition
     with shown(progress, dynamics.name, ts.size) as show:
         state = last_state(problem, dynamics, ts, show)
     return _finish(problem, dynamics, observables, ts, state)
