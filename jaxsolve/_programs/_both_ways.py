@@ -83,19 +83,18 @@ class _Kind(enum.Enum):
     OTHER = enum.auto()  # not at all, or not known to be linear
 
 
-# Operations that are linear in their first operand, in either of two, and in some operands together: which, of these.
-_FIRST = {
-    *("neg", "reshape", "transpose", "broadcast_in_dim", "reduce_sum", "cumsum", "slice", "dynamic_slice", "squeeze"),
-    *("expand_dims", "rev", "copy", "convert_element_type", "gather", "div", "real", "imag", "reduce_precision"),
-}
-_EITHER = {"mul", "dot_general", "conv_general_dilated"}
+# Operations that are linear in some operands together, and which these are; and those linear in either of two.
+_ONE = ("neg", "reshape", "transpose", "broadcast_in_dim", "reduce_sum", "cumsum", "slice", "dynamic_slice", "squeeze")
+_ONE += ("expand_dims", "rev", "copy", "convert_element_type", "gather", "div", "real", "imag", "reduce_precision")
 _TOGETHER = {
+    **dict.fromkeys(_ONE, slice(1)),
     **dict.fromkeys(("add", "add_any", "sub", "concatenate", "pad"), slice(None)),
     "select_n": slice(1, None),
     "dynamic_update_slice": slice(2),
     "scatter": slice(0, 3, 2),
     "scatter-add": slice(0, 3, 2),
 }
+_EITHER = ("mul", "dot_general", "conv_general_dilated")
 
 
 def _is_linear(rule: Any) -> bool:
@@ -127,14 +126,12 @@ def _kinds(eqn: Any, kinds: list[_Kind]) -> Sequence[_Kind]:
 
 
 def _kind(eqn: Any, kinds: list[_Kind]) -> _Kind:
-    name, linear = eqn.primitive.name, [i for i, kind in enumerate(kinds) if kind is _Kind.LINEAR]
+    name, linear = eqn.primitive.name, kinds.count(_Kind.LINEAR)
     if not all(jnp.issubdtype(atom.aval.dtype, jnp.inexact) for atom in eqn.outvars):
+        return _Kind.OTHER  # a number that is rounded, or the sign of one
+    if name in _EITHER:
+        return _Kind.LINEAR if linear == 1 else _Kind.OTHER
+    together = kinds[_TOGETHER[name]] if name in _TOGETHER else [_Kind.OTHER]
+    if _Kind.OTHER in together or together.count(_Kind.LINEAR) < linear:
         return _Kind.OTHER
-    if name in _TOGETHER:
-        part = kinds[_TOGETHER[name]]
-        if _Kind.OTHER in part or part.count(_Kind.LINEAR) < len(linear):
-            return _Kind.OTHER
-        return _Kind.LINEAR if linear else _Kind.ZERO
-    if name in _FIRST and linear in ([], [0]) or name in _EITHER and len(linear) == 1:
-        return _Kind.LINEAR if linear else kinds[0]
-    return _Kind.OTHER
+    return _Kind.LINEAR if linear else _Kind.ZERO
