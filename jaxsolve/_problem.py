@@ -12,7 +12,6 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
 from . import kernels, nets
-from ._both_ways import both_ways, shape_and_rule
 from ._checks import (
     as_array,
     concrete,
@@ -25,6 +24,7 @@ from ._checks import (
 )
 from ._hashable import hashable
 from ._known_answers import warn_of_wrong_version
+from ._programs import both_ways, shape_and_rule
 from ._state import FREEZE, takes_state
 from .losses import AbstractLoss, accepts, find_loss, MSE
 
@@ -154,7 +154,7 @@ class Problem(eqx.Module):
 
     def _shape_of_output(self, x: Array, which: str) -> Any:
         try:
-            out, self.own_rule = shape_and_rule(lambda net, sample: net(sample), self.net, x[0])
+            out, self.own_rule = shape_and_rule(self.net, x[0])
             return out
         except jax.errors.JAXTypeError:
             raise  # a network that branches on traced values, about which JAX says more

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ._both_ways import forward_mode
 from ._checks import concrete, describe, require_flag, require_settings, traced
 from ._dynamics import (
     AbstractDynamics,
@@ -29,13 +28,14 @@ from ._flags import unwatched
 from ._march import last_state, march
 from ._memory import memory_for
 from ._problem import Problem, require_problem
+from ._programs import forward_mode
 from ._results import FIRST_FAILURE, result_code, RESULT_NAMES, result_names, RESULTS
 from ._shown import shown
 from ._threads import one_thread
 from ._times import are_times, read_times, require_end
 from ._trajectory import Label, Stats, Trajectory
 from .observe import check_observables, loss, Observable
-from .until import fits, share_programs
+from .until import fits
 
 
 # A trajectory and the code of its result: from one program, since a second one would cost as much as a closed form.
@@ -301,7 +301,6 @@ def _finish(problem, dynamics, observables, ts, state) -> Ended:
 
 def _march(problem, dynamics, ts, observables, progress: bool | None) -> Ended:
     """A run in three programs: what is observed does not compile the steps anew, and Python sees where it is."""
-    dynamics = share_programs(dynamics)  # nor does another kind of condition
     with shown(progress, dynamics.name, ts.size) as show:
         state = last_state(problem, dynamics, ts, show)
     return _finish(problem, dynamics, observables, ts, state)

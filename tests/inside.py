@@ -13,9 +13,6 @@ from jaxsolve import (
     _shown as shown,
 )
 
-# What gives networks with a backward rule of their own a forward one: a rule that differs from the function shows it.
-from jaxsolve._both_ways import both_ways
-
 # Most arguments are checked by these.
 from jaxsolve._checks import one_number, require_key, require_size
 
@@ -34,6 +31,10 @@ from jaxsolve._diagnose._stability import critical_rate
 
 # Exponential integrators stand on these functions: they are compared with mpmath, digit by digit.
 from jaxsolve._phi import finite_product, integrated_decay, phi
+
+# What gives networks with a backward rule of their own a forward one: a rule that differs from the function shows it.
+# What is read in programs decides what lanes share and how kernels are computed: seen in speed and memory alone.
+from jaxsolve._programs import both_ways, depends_on_inputs, equations, read, Rules, Steps
 
 # The codes of results of many lanes, to name them in one list.
 from jaxsolve._results import result_code
@@ -197,8 +198,10 @@ __all__ = [
     "Plan",
     "ReducedBalanced",
     "Row",
+    "Rules",
     "SIZE",
     "SPACINGS",
+    "Steps",
     "Term",
     "Tiling",
     "adjacent",
@@ -219,9 +222,11 @@ __all__ = [
     "counted",
     "critical_rate",
     "cut_tile",
+    "depends_on_inputs",
     "dual",
     "embed",
     "encode",
+    "equations",
     "even_tile",
     "expand",
     "exponent",
@@ -265,6 +270,7 @@ __all__ = [
     "phi",
     "plan_facts",
     "power",
+    "read",
     "read_plan",
     "relative_error",
     "report",

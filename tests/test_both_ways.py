@@ -196,7 +196,7 @@ def test_a_rule_may_close_over_arrays_and_meet_data_where_it_is_infinite():
 
     own.defvjp(lambda w, x: (own(w, x), (w, x)), back)
     x = jnp.array([0.0, 4.0])
-    move = lambda w: both_ways(lambda x: own(w, x))(x)
+    move = lambda w: both_ways(jax.tree_util.Partial(own, w))(x)
     found = jax.jvp(move, (jnp.ones(2),), (jnp.array([1.0, 3.0]),))[1]
     np.testing.assert_allclose(found, [0.0, 12.0])
 

@@ -10,9 +10,9 @@ import optax
 from jaxtyping import Array
 
 from .. import losses, nets
-from .._both_ways import forward_mode
 from .._checks import as_array, concrete, describe, in_float32, require_flag, require_key, require_settings
 from .._problem import Problem, read_pair
+from .._programs import forward_mode
 from .._state import FREEZE, takes_state
 from ._finite import check_finite
 from ._lens import Lens

@@ -9,7 +9,7 @@ import optax
 from jaxtyping import Array, Float, PyTree
 
 from .. import nets
-from .._both_ways import both_ways
+from .._programs import both_ways
 
 
 class Lens(nets.AbstractNetwork):

@@ -6,47 +6,32 @@ with data, as in attention.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Literal
 from jaxtyping import Array, PyTree
 
-from .._equations import CALLS, inside, rebound
+from .._programs import called, read, Rules, Step, Steps
 
 
-_ENTERED = (*CALLS, "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 _PRODUCTS = {"dot_general", "conv_general_dilated", "gather"}
 _SHAPES = {"convert_element_type", "reshape", "transpose", "squeeze", "broadcast_in_dim", "copy", "expand_dims"}
 _AFFINE = {"mul", "div", "add", "sub", "neg", "add_any", *_SHAPES}
-
-
-class _Constant(NamedTuple):
-    """A value that is known."""
-
-    value: Any
-
-
-class _Step(NamedTuple):
-    """One operation: numbers stand for values."""
-
-    equation: Any
-    inputs: list[Any]
-    outputs: list[int]
+_NOT_ENTERED = ("scan", "while", "cond")
 
 
 class Program(NamedTuple):
     """A network's program in one list, and the values to tap.
 
     Attributes:
-        steps: the operations; the values 0, 1, ... are the inputs.
+        steps: the operations; the slots 0, 1, ... are those of the inputs.
         names: of the tapped values.
-        tapped: their numbers.
+        tapped: their slots.
         hidden: names of operations that hold parameters and were not looked into, such as `scan`.
     """
 
-    steps: list[_Step]
+    steps: Steps
     names: tuple[str, ...]
     tapped: tuple[int, ...]
     hidden: tuple[str, ...]
@@ -60,102 +45,103 @@ def read_program(f: Callable[[PyTree, Array], Array], params: PyTree, x: Array) 
         params: the parameters, whose places in the tree name the taps.
         x: inputs.
     """
-    closed = jax.make_jaxpr(f)(params, x)
+    closed, steps = jax.make_jaxpr(f)(params, x), Steps()
+    inputs = [steps.slot(var.aval) for var in closed.jaxpr.invars]
+    read(closed, inputs, Rules(steps.constant, steps.apply, lambda eqn, _: called(eqn) is not None))
     paths = [jax.tree_util.keystr(path).lstrip(".") for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-    count = len(closed.jaxpr.invars)
-    steps: list[_Step] = []
-    numbers = iter(range(count, 1 << 62))
-    _inline(closed.jaxpr, closed.consts, list(range(count)), steps, numbers)
-    return _with_taps(steps, count, paths)
-
-
-def _inline(jaxpr: Any, constants: Any, inputs: list[Any], steps: list[_Step], numbers: Any) -> list[Any]:
-    """Appends the operations of a program, those of programs that it calls included; returns its outputs."""
-    known = dict(zip(jaxpr.constvars, map(_Constant, constants), strict=True))
-    known |= dict(zip(jaxpr.invars, inputs, strict=True))
-    read = lambda atom: _Constant(atom.val) if isinstance(atom, Literal) else known[atom]
-    for equation in jaxpr.eqns:
-        given = [read(atom) for atom in equation.invars]
-        inner = _called(equation)
-        if inner is not None:
-            outputs = _inline(*inner, given, steps, numbers)
-        else:
-            outputs = [next(numbers) for _ in equation.outvars]
-            steps.append(_Step(equation, given, outputs))
-        known |= dict(zip(equation.outvars, outputs, strict=True))
-    return [read(atom) for atom in jaxpr.outvars]
-
-
-def _called(equation: Any) -> tuple[Any, Any] | None:
-    """The program that an operation does no more than call, and its constants."""
-    program = next(inside(equation), None) if equation.primitive.name in _ENTERED else None
-    if program is None or len(program.jaxpr.invars) != len(equation.invars):
-        return None
-    return program.jaxpr, program.consts
-
-
-def _with_taps(steps: list[_Step], count: int, paths: list[str]) -> Program:
-    data = {count - 1}  # what depends on x, the last input
-    origin: dict[int, frozenset[int]] = {index: frozenset({index}) for index in range(count - 1)}
-    readers: dict[int, list[_Step]] = {}
-    for step in steps:
-        for atom in step.inputs:
-            if not isinstance(atom, _Constant):
-                readers.setdefault(atom, []).append(step)
-    found: list[tuple[str, int]] = []
-    shaped: dict[int, int] = {}  # what a value is another shape of
-    summands: dict[int, int] = {}  # by the sum that was taken for a product
-    weighed: dict[int, frozenset[int]] = {}  # data times parameters, entry by entry: what a sum makes a product
-    hidden: list[str] = []
-
-    def root(value: int) -> int:
-        return shaped.get(value, value)
-
-    for step in steps:
-        values = [atom for atom in step.inputs if not isinstance(atom, _Constant)]
-        fed = [atom for atom in values if atom in data]
-        weights = frozenset().union(*(origin.get(atom, frozenset()) for atom in values if atom not in data))
-        if not fed:
-            origin |= {out: weights for out in step.outputs}
-            continue
-        data |= set(step.outputs)
-        name, summed = step.equation.primitive.name, weighed.get(fed[0], frozenset())
-        if name == "mul" and weights:
-            weighed[step.outputs[0]] = weights
-        elif name in _SHAPES and summed:
-            weighed[step.outputs[0]], shaped[step.outputs[0]] = summed, root(fed[0])
-        weights = summed if name == "reduce_sum" and summed else weights
-        if (name in _PRODUCTS or name == "reduce_sum") and weights or len(fed) == 2 and name == "dot_general":
-            label = " and ".join(paths[index] for index in sorted(weights)) or "product of activations"
-            found.append((label, step.outputs[0]))
-            if name == "reduce_sum":
-                summands[step.outputs[0]] = root(fed[0])
-        elif name in ("scan", "while", "cond") and weights:
-            hidden.append(name)
-
-    def centres(out: int) -> bool:
-        """Whether a sum is that of a mean, as norms have it: it is subtracted from what it is the sum of."""
-        users = readers.get(_follow(out, readers, data), []) if out in summands else []
-        taken_from = [step.inputs[0] for step in users if step.equation.primitive.name == "sub"]
-        return summands.get(out) in [root(atom) for atom in taken_from if not isinstance(atom, _Constant)]
-
-    found = [(label, out) for label, out in found if not centres(out)]
-    ends = [_follow(out, readers, data) for _, out in found]
+    finder = _Finder(steps, paths)
+    for step in steps.steps:
+        finder.see(step)
+    found = [(label, out) for label, out in finder.products if not finder.is_centered(out)]
     names = _distinct([label.removesuffix(".weight") for label, _ in found])
-    return Program(steps, tuple(names), tuple(ends), tuple(dict.fromkeys(hidden)))
+    ends = tuple(finder.follow(out) for _, out in found)
+    return Program(steps, tuple(names), ends, tuple(dict.fromkeys(finder.hidden)))
 
 
-def _follow(value: int, readers: dict[int, list[_Step]], data: set[int]) -> int:
-    """The last value that is this one up to factors, shifts and shapes, none of which depend on the data."""
-    while len(readers.get(value, [])) == 1:
-        (step,) = readers[value]
-        others = [atom for atom in step.inputs if not isinstance(atom, _Constant) and atom != value]
-        if step.equation.primitive.name not in _AFFINE or any(atom in data for atom in others):
-            break
-        if sum(atom == value for atom in step.inputs if not isinstance(atom, _Constant)) > 1:
-            break  # its own square
-        (value,) = step.outputs
-    return value
+class _Finder:
+    """Finds the products of data with parameters, and of data with data.
+
+    Attributes:
+        products: their labels and slots.
+        hidden: names of operations that were not entered, and hold parameters.
+    """
+
+    def __init__(self, steps: Steps, paths: list[str]):
+        self.paths, self.products, self.hidden = paths, [], []
+        self.known = steps.values
+        self.data = {len(paths)}  # what depends on x, the last input
+        self.origin = {index: frozenset({index}) for index in range(len(paths))}  # the parameters that made a value
+        self.weighed: dict[int, frozenset[int]] = {}  # data times parameters by entry: what a sum makes a product
+        self.shaped: dict[int, int] = {}  # what a value is another shape of
+        self.summands: dict[int, int] = {}  # by the sum that was taken for a product
+        self.readers: dict[int, list[Step]] = {}
+        for step in steps.steps:
+            for slot in self._values(step):
+                self.readers.setdefault(slot, []).append(step)
+
+    def _values(self, step: Step) -> list[int]:
+        """The inputs of a step that are no constants."""
+        return [slot for slot in step.inputs if slot not in self.known]
+
+    def _root(self, slot: int) -> int:
+        return self.shaped.get(slot, slot)
+
+    def see(self, step: Step) -> None:
+        """Looks at one step, those before it being known."""
+        values = self._values(step)
+        fed = [slot for slot in values if slot in self.data]
+        weights = frozenset[int]().union(*(self.origin.get(slot, ()) for slot in values if slot not in self.data))
+        if not fed:
+            self.origin |= dict.fromkeys(step.outputs, weights)
+            return
+        self.data |= set(step.outputs)
+        self._weigh(step, fed[0], weights)
+        if step.name == "reduce_sum":
+            self._sum(step, fed[0], weights)
+        elif step.name in _PRODUCTS and weights or len(fed) == 2 and step.name == "dot_general":
+            self._product(step, weights)
+        elif step.name in _NOT_ENTERED and weights:
+            self.hidden.append(step.name)
+
+    def _weigh(self, step: Step, fed: int, weights: frozenset[int]) -> None:
+        """Follows data times parameters, entry by entry, until they are summed."""
+        if step.name == "mul" and weights:
+            self.weighed[step.outputs[0]] = weights
+        elif step.name in _SHAPES and fed in self.weighed:
+            self.weighed[step.outputs[0]] = self.weighed[fed]
+            self.shaped[step.outputs[0]] = self._root(fed)
+
+    def _sum(self, step: Step, fed: int, weights: frozenset[int]) -> None:
+        weights = self.weighed.get(fed, weights)
+        if weights:
+            self._product(step, weights)
+            self.summands[step.outputs[0]] = self._root(fed)
+
+    def _product(self, step: Step, weights: frozenset[int]) -> None:
+        label = " and ".join(self.paths[index] for index in sorted(weights)) or "product of activations"
+        self.products.append((label, step.outputs[0]))
+
+    def is_centered(self, out: int) -> bool:
+        """Says of a product whether it is the sum of a mean, as norms have it: it is subtracted from its summands."""
+        if out not in self.summands:
+            return False
+        users = self.readers.get(self.follow(out), [])
+        taken_from = [step.inputs[0] for step in users if step.name == "sub"]
+        return self.summands[out] in [self._root(slot) for slot in taken_from if slot not in self.known]
+
+    def follow(self, slot: int) -> int:
+        """The last value that is this one up to factors, shifts and shapes, none of which depend on the data."""
+        while (step := self._only_affine(slot)) is not None:
+            (slot,) = step.outputs
+        return slot
+
+    def _only_affine(self, slot: int) -> Step | None:
+        """The only step that reads a value, if it is affine in this value alone."""
+        if len(readers := self.readers.get(slot, [])) != 1:  # a step that reads it twice, as its square, counts twice
+            return None
+        others = [other for other in self._values(readers[0]) if other != slot]
+        affine = readers[0].name in _AFFINE and not self.data.intersection(others)
+        return readers[0] if affine else None
 
 
 def _distinct(labels: list[str]) -> list[str]:
@@ -169,11 +155,10 @@ def _distinct(labels: list[str]) -> list[str]:
 
 def run_program(program: Program, params: PyTree, x: Array) -> list[Array]:
     """The tapped values."""
-    known = dict(enumerate([*jax.tree.leaves(params), x]))
-    read = lambda atom: atom.value if isinstance(atom, _Constant) else known[atom]
-    for step in program.steps:
-        known |= dict(zip(step.outputs, rebound(step.equation)(*map(read, step.inputs)), strict=True))
-    return [known[number] for number in program.tapped]
+    held = program.steps.values | dict(enumerate([*jax.tree.leaves(params), x]))
+    for step in program.steps.steps:
+        held |= zip(step.outputs, step.call(*(held[slot] for slot in step.inputs)), strict=True)
+    return [held[slot] for slot in program.tapped]
 
 
 def root_mean_square(values: Array) -> Array:

@@ -16,10 +16,11 @@ from typing import Any
 
 import equinox as eqx
 import jax
+from jax.extend.core import ClosedJaxpr  # pyright: ignore[reportPrivateImportUsage]
 
 from .._checks import describe
 from .._dynamics import is_key
-from .._equations import inside
+from .._programs import equations
 from ..nets import Padded
 from ..sweeps import Zip
 
@@ -167,14 +168,14 @@ def check_memory(make: Callable[..., Any], arguments: Mapping[str, Any], where: 
     # With its key traced, it does not ask how much memory this machine has. Optimisers and the like are no arrays.
     keys = {name: value for name, value in arguments.items() if is_key(value)}
     arrays = lambda traced: eqx.filter(make(**(arguments | traced)), eqx.is_array)
-    found = _largest(jax.make_jaxpr(arrays)(keys).jaxpr)
+    found = _largest(jax.make_jaxpr(arrays)(keys))
     if found > MAX_NUMBERS:
         raise ConfigError(
             f"{where} makes an array of {found} numbers; a config may ask for at most {MAX_NUMBERS}, {MORE}"
         )
 
 
-def _largest(jaxpr: Any) -> int:
+def _largest(program: ClosedJaxpr) -> int:
     """Numbers in the largest array that a program makes."""
-    sizes = [int(getattr(item.aval, "size", 0)) for equation in jaxpr.eqns for item in equation.outvars]
-    return max([0, *sizes, *(_largest(part.jaxpr) for equation in jaxpr.eqns for part in inside(equation))])
+    made = (item.aval for equation in equations(program) for item in equation.outvars)
+    return max((int(getattr(aval, "size", 0)) for aval in made), default=0)

@@ -19,9 +19,9 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from .. import kernels, losses
 from .._checks import concrete
-from .._flop import flop
 from .._memory import memory_for
 from .._problem import flat_rates, Problem
+from .._programs import flop
 from ..integrators import FunctionSpace, ParameterSpace, RungeKuttaChebyshev
 from ._kinks import kinked
 

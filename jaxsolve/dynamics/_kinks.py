@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import numpy as np
-from jax.extend.core import Literal
 
 from .. import losses, nets
-from .._equations import inside, scan_counts
 from .._problem import Problem
+from .._programs import read, Rules
 
 
 def kinked(problem: Problem) -> bool:
@@ -42,11 +41,12 @@ def _bends(problem: Problem) -> bool:
         return jax.jvp(whole.outputs, (params,), (direction,))[1]
 
     params = problem.params
-    jaxpr = jax.make_jaxpr(slope)(arrays, params, params).jaxpr
+    program = jax.make_jaxpr(slope)(arrays, params, params)
     moving = len(jax.tree.leaves(params))
-    given = [_Known()] * (len(jaxpr.invars) - 2 * moving)
+    given = [_Known()] * (len(program.jaxpr.invars) - 2 * moving)
     state = _Known(moves=True)
-    outputs = _read(jaxpr, [*given, *[state] * moving, *[state._replace(tangent=True)] * moving])
+    inputs = [*given, *[state] * moving, *[state._replace(tangent=True)] * moving]
+    outputs = read(program, inputs, Rules(_constant, _apply, join=_either))
     return any(known.bent for known in outputs)
 
 
@@ -71,6 +71,7 @@ class _Known(NamedTuple):
     bent: bool = False
 
 
+_ORDERS = ("lt", "le", "gt", "ge", "sign")
 _PASSING = ("broadcast_in_dim", "reshape", "convert_element_type", "squeeze", "transpose", "copy", "not", "and", "or")
 _POSITIVE = ("exp", "square", "abs", "logistic", "exp2")
 _KEEPING = ("broadcast_in_dim", "reshape", "convert_element_type", "squeeze", "transpose", "copy", "reduce_sum", "add")
@@ -79,36 +80,13 @@ _KEEPING += ("mul", "div", "sqrt", "rsqrt", "reduce_max", "dynamic_slice", "slic
 _OF_NUMBERS = {"convert_element_type": lambda a: a, "sub": operator.sub, "add": operator.add, "mul": operator.mul}
 
 
-def _read(jaxpr: Any, given: list[_Known]) -> list[_Known]:
-    """What is known of the outputs."""
-    known: dict[Any, _Known] = dict(zip(jaxpr.invars, given, strict=True))
-
-    def of(atom: Any) -> _Known:
-        if isinstance(atom, Literal):
-            real = getattr(atom.val, "ndim", 0) == 0 and np.asarray(atom.val).dtype.kind in "biuf"
-            return _number(float(atom.val)) if real else _Known()
-        return known.get(atom, _Known())
-
-    for equation in jaxpr.eqns:
-        inputs, name = [of(atom) for atom in equation.invars], equation.primitive.name
-        entering = inputs[equation.params.get("cond_nconsts", 0) :]
-        inner = [body for body in _bodies(equation) if len(body.invars) in (len(entering), len(entering) - 1)]
-        found = _read_body(equation, inner[0], entering[len(entering) - len(inner[0].invars) :]) if inner else []
-        if len(found) != len(equation.outvars):
-            found = [_after(name, inputs)] * len(equation.outvars)
-        known |= dict(zip(equation.outvars, found, strict=True))
-    return [of(atom) for atom in jaxpr.outvars]
+def _constant(value: Any) -> _Known:
+    real = isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "biuf"
+    return _number(float(value)) if real else _Known()
 
 
-def _read_body(equation: Any, body: Any, inputs: list[_Known]) -> list[_Known]:
-    """What is known of the results of a program inside; of a loop, after any number of its steps."""
-    found = _read(body, inputs)
-    if equation.primitive.name not in ("scan", "while") or len(found) != len(equation.outvars):
-        return found
-    is_scan = equation.primitive.name == "scan"
-    first, carried = scan_counts(equation) if is_scan else (equation.params["body_nconsts"], len(found))
-    after = [_either(*pair) for pair in zip(inputs[first : first + carried], found[:carried], strict=True)]
-    return _read(body, [*inputs[:first], *after, *inputs[first + carried :]])
+def _number(value: float) -> _Known:
+    return _Known(positive=not value < 0, value=value)
 
 
 def _either(one: _Known, two: _Known) -> _Known:
@@ -116,41 +94,47 @@ def _either(one: _Known, two: _Known) -> _Known:
     return _Known(moves, tangent, one.mask or two.mask, one.positive and two.positive, bent=bent)
 
 
-def _number(value: float) -> _Known:
-    return _Known(positive=not value < 0, value=value)
-
-
-def _bodies(equation: Any) -> list[Any]:
-    """The programs that an equation runs; of a loop not its condition."""
-    if "body_jaxpr" in equation.params:
-        return [equation.params["body_jaxpr"].jaxpr]
-    return [program.jaxpr for program in inside(equation)]
-
-
-def _jumps(name: str, inputs: list[_Known]) -> bool:
-    if name.startswith("select_and"):  # of pooled maxima
-        return True
-    masks = [known.mask for known in inputs if known.mask]
-    return bool(masks) and (name == "mul" or (name == "select_n" and inputs[0].mask == "order"))
+def _apply(equation: Any, inputs: list[_Known]) -> list[_Known]:
+    return [_after(equation.primitive.name, inputs)] * len(equation.outvars)
 
 
 def _after(name: str, inputs: list[_Known]) -> _Known:
-    moves, tangent = (any(getattr(known, field) for known in inputs) for field in ("moves", "tangent"))
+    """What is known of the result of an operation."""
     if name == "stop_gradient":
         return inputs[0]
     if name in _OF_NUMBERS and all(known.value is not None for known in inputs):
         return _number(_OF_NUMBERS[name](*(known.value for known in inputs)))
-    safe = all(known.positive for known in inputs[name == "select_n" :])
-    mask = ""
-    if moves and not tangent:
-        if name in ("lt", "le", "gt", "ge", "sign"):
-            mask = "" if safe else "order"
-        elif name == "eq":
-            mask = "" if safe else "equal"
-        elif name in _PASSING or (name == "select_n" and not any(known.moves for known in inputs[1:])):
-            mask = next((known.mask for known in inputs if known.mask), "")
-        elif name in ("mul", "div", "select_n"):
-            mask = next((known.mask for known in inputs if known.mask == "equal"), "")
-    positive = name in _POSITIVE or (name in _KEEPING and safe) or (name == "max" and any(k.positive for k in inputs))
-    bent = any(known.bent for known in inputs) or (tangent and _jumps(name, inputs))
-    return _Known(moves, tangent, mask, positive, bent=bent)
+    moves, tangent, bent = (any(getattr(known, field) for known in inputs) for field in ("moves", "tangent", "bent"))
+    mask = _mask(name, inputs) if moves and not tangent else ""
+    return _Known(moves, tangent, mask, _is_positive(name, inputs), bent=bent or (tangent and _jumps(name, inputs)))
+
+
+def _are_positive(name: str, inputs: list[_Known]) -> bool:
+    return all(known.positive for known in inputs[name == "select_n" :])  # its first operand only chooses
+
+
+def _is_positive(name: str, inputs: list[_Known]) -> bool:
+    if name == "max":
+        return any(known.positive for known in inputs)
+    return name in _POSITIVE or (name in _KEEPING and _are_positive(name, inputs))
+
+
+def _mask(name: str, inputs: list[_Known]) -> str:
+    """The jumps of an operation on parameters: its own, or those that it hands on."""
+    if name in _ORDERS or name == "eq":
+        # Numbers that are never negative are mostly compared with 0, which they do not pass.
+        own = "equal" if name == "eq" else "order"
+        return "" if _are_positive(name, inputs) else own
+    masks = [known.mask for known in inputs if known.mask]
+    chooses_fixed = name == "select_n" and not any(known.moves for known in inputs[1:])
+    if name in _PASSING or chooses_fixed:
+        return masks[0] if masks else ""
+    return "equal" if name in ("mul", "div", "select_n") and "equal" in masks else ""
+
+
+def _jumps(name: str, inputs: list[_Known]) -> bool:
+    """Says of an operation on a direction whether a jump meets it there."""
+    if name.startswith("select_and"):  # of pooled maxima
+        return True
+    masks = [known.mask for known in inputs if known.mask]
+    return bool(masks) and (name == "mul" or (name == "select_n" and inputs[0].mask == "order"))

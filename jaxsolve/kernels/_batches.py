@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree, Shaped
 
-from .._both_ways import both_ways
 from .._checks import describe, require_size
+from .._programs import both_ways
 from ..nets import partition
 from ._capture import output_of
 

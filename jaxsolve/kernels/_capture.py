@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Literal
 from jaxtyping import Array, Float, PyTree, Shaped
 
 from .._checks import describe
+from .._programs import depends_on_inputs
 from .._state import FREEZE, takes_state
 from ..nets import partition
 from ._uses import find, Found, Use
@@ -108,14 +108,9 @@ class Capture(NamedTuple):
     def constant(self, x: Shaped[Array, "n ..."]) -> list[Signal]:
         """Of every use, whether its operand and what is sent back are the same for all samples, as those of a bias."""
         sample = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
-        jaxpr = jax.make_jaxpr(self.of_sample)(self.values, sample).jaxpr
-        moved = {jaxpr.invars[-1]}
-        for eqn in jaxpr.eqns:
-            if any(not isinstance(var, Literal) and var in moved for var in eqn.invars):
-                moved.update(eqn.outvars)
-        structure = jax.tree.structure(jax.eval_shape(self.of_sample, self.values, sample))
-        shaped = jax.tree.unflatten(structure, jaxpr.outvars)
-        return jax.tree.map(lambda var: isinstance(var, Literal) or var not in moved, shaped)
+        program, sent = jax.make_jaxpr(self.of_sample, return_shape=True)(self.values, sample)
+        moved = depends_on_inputs(program, [*[False] * len(self.values), True])
+        return jax.tree.unflatten(jax.tree.structure(sent), [not moves for moves in moved])
 
 
 def capture(net: PyTree, x: Any) -> Capture:

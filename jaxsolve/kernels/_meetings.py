@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ._program import Step
+from .._programs import Step
 from ._views import View
 
 

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
+from .._programs import Step
 from ._meetings import AbstractMeeting, conv, dot, lookup, row
-from ._program import LONGEST_SCAN, Program, Step, trace
+from ._program import LONGEST_SCAN, Program, trace, Writer
 from ._views import View
 
 
@@ -46,8 +47,9 @@ class Found(NamedTuple):
 
 def find(f: Callable[[PyTree, Array], Array], params: PyTree, x: Any) -> Found:
     """The uses of every leaf of the parameters in f(params, sample)."""
-    finder = _Finder()
-    program = trace(f, params, x, finder)
+    closed, begun = trace(f, params, x)
+    finder = _Finder(begun)
+    program = Writer(begun, finder.is_parameter, finder.see).write(closed)
     for view in finder.views.get(program.output, ()):
         finder.direct(view, None)
     uses = [[] if leaf in finder.straight else uses for leaf, uses in enumerate(finder.uses)]
@@ -57,7 +59,7 @@ def find(f: Callable[[PyTree, Array], Array], params: PyTree, x: Any) -> Found:
 class _Finder:
     """Follows each leaf until it meets data."""
 
-    def begin(self, program: Program) -> None:
+    def __init__(self, program: Program):
         self.program = program
         self.views: dict[int, tuple[View, ...]] = {
             slot: (View.of_leaf(leaf, program.shapes[slot].shape),)
@@ -71,10 +73,12 @@ class _Finder:
         self.numbers: dict[int, int] = {}  # slots that hold one number in another shape: where it came from
         self.data = {program.sample}  # slots that depend on the sample
 
-    def enters(self, slots: Sequence[int]) -> bool:
+    def is_parameter(self, slots: Sequence[int]) -> bool:
+        """Says whether one of these slots holds a parameter, in whatever shape."""
         return any(slot in self.views for slot in slots)
 
     def see(self, step: Step) -> None:
+        """A step that was added to the program."""
         if self.data.intersection(step.inputs):
             self.data.update(step.outputs)
         if step.name in _RESHAPED and math.prod(self.shape(step.inputs[0])) == 1 and not self._rounds(step):

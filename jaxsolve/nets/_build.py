@@ -12,8 +12,8 @@ from jax.extend.core import ClosedJaxpr  # pyright: ignore[reportPrivateImportUs
 from jaxtyping import Array, Key
 
 from .._checks import concrete, describe, require_flag, require_key
-from .._equations import inside
 from .._memory import require_room
+from .._programs import equations, inside
 from ._activations import Activation
 from ._init import AbstractInit, Shapes, start_from, Vectors, Weights
 from ._padded import fan, keep, Kept, within
@@ -125,8 +125,6 @@ def _check_elementwise(activation: Activation, dtype: jnp.dtype) -> None:
 
 
 def _is_elementwise(program: ClosedJaxpr) -> bool:
-    """Whether it holds operations alone of which that is known."""
-    known = lambda eqn: (
-        all(map(_is_elementwise, inside(eqn))) if any(inside(eqn)) else eqn.primitive.name in ELEMENTWISE
-    )
-    return all(map(known, program.jaxpr.eqns))
+    """Says of a program whether it holds only operations that are known to act on every number by itself."""
+    single = (eqn for eqn in equations(program) if not any(inside(eqn)))  # the others do what the programs in them do
+    return all(eqn.primitive.name in ELEMENTWISE for eqn in single)

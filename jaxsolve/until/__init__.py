@@ -6,5 +6,4 @@ from ._conditions import (
     loss_below as loss_below,
     loss_fraction as loss_fraction,
     margin_above as margin_above,
-    share_programs as share_programs,
 )

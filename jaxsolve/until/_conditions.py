@@ -1,22 +1,15 @@
 """When to stop a run before its last time."""
 
 import abc
-import functools
-from collections.abc import Callable
-from typing import TypeVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float, Int
+from jaxtyping import Array, ArrayLike, Bool, Float
 
 from .._checks import concrete, describe, is_real, one_number, require_settings
-from .._dynamics import AbstractDynamics, View
+from .._dynamics import View
 from .._problem import Problem
-
-
-Dynamics = TypeVar("Dynamics", bound=AbstractDynamics)
 
 
 class AbstractCondition(eqx.Module):
@@ -57,27 +50,6 @@ class _MarginAbove(AbstractCondition):
         return self.threshold.astype(y.dtype) - jnp.min(y * view.outputs)
 
 
-KINDS: tuple[Callable[[Array], AbstractCondition], ...] = (_LossBelow, _LossFraction, _MarginAbove)
-
-
-class _ByNumber(AbstractCondition):
-    """One of these, by its number."""
-
-    kind: Int[Array, ""]
-    threshold: Float[Array, ""]
-
-    def value(self, view: View) -> Float[Array, ""]:
-        # A view keeps what it has found once: found within a branch, these two would not be known outside of it.
-        loss, outputs = view.loss, view.outputs
-
-        def of(kind: Callable[[Array], AbstractCondition]) -> Float[Array, ""]:
-            # Classes have no margins; that those are not asked for is seen by `fits`.
-            missing = kind is _MarginAbove and view.problem.y.shape != outputs.shape
-            return jnp.full_like(loss, jnp.nan) if missing else kind(self.threshold).value(view)
-
-        return jax.lax.switch(self.kind, [functools.partial(of, kind) for kind in KINDS])
-
-
 def fits(condition: AbstractCondition | None, problem: Problem) -> Bool[Array, ""]:
     """Whether a condition means something for a problem: margins are of targets -1 and +1. True for None.
 
@@ -90,8 +62,6 @@ def fits(condition: AbstractCondition | None, problem: Problem) -> Bool[Array, "
     Raises:
         ValueError: it does not, in concrete numbers. In traces nothing raises, and such a run is `invalid`.
     """
-    if isinstance(condition, _ByNumber):
-        return (condition.kind != KINDS.index(_MarginAbove)) | jnp.all(jnp.abs(problem.y) == 1)
     if not isinstance(condition, _MarginAbove):
         return jnp.array(True)
     known = concrete(problem.y)
@@ -101,23 +71,6 @@ def fits(condition: AbstractCondition | None, problem: Problem) -> Bool[Array, "
             "for other targets use until.loss_below(...)"
         )
     return jnp.all(jnp.abs(problem.y) == 1)
-
-
-def share_programs(dynamics: Dynamics) -> Dynamics:
-    """A dynamics whose programs serve other kinds of conditions too; as it is, if it has none of the known ones.
-
-    Example:
-        >>> flow = js.GradientFlow(until=js.until.loss_below(1e-3))
-        >>> other = js.GradientFlow(until=js.until.margin_above(1.0))
-        >>> one, two = (jax.tree.structure(js.until.share_programs(each)) for each in (flow, other))
-        >>> one == two
-        True
-    """
-    condition = getattr(dynamics, "until", None)
-    if type(condition) not in KINDS:
-        return dynamics
-    shared = _ByNumber(jnp.asarray(KINDS.index(type(condition))), *jax.tree.leaves(condition))
-    return eqx.tree_at(lambda dynamics: dynamics.until, dynamics, shared)
 
 
 def loss_below(threshold: Float[ArrayLike, ""]) -> AbstractCondition:

@@ -14,8 +14,8 @@ from jaxtyping import Array, Float
 
 from ..._checks import concrete, describe, require_settings, require_size
 from ..._dynamics import AbstractDynamics, AbstractRandomAccess, Quantity, View
-from ..._flop import flop
 from ..._problem import Problem
+from ..._programs import flop
 from ..._solve import observe_march, observe_random_access, require_kind
 from ..._times import read_times, require_end
 from ...dynamics import Descent

@@ -12,14 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.extend.core import jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun  # pyright: ignore[reportPrivateImportUsage]
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from ..._checks import describe
 from ..._dynamics import AbstractChoice, AbstractDynamics, is_stochastic, of_lane
-from ..._equations import inside
 from ..._problem import Problem
+from ..._programs import depends_on_inputs, equations
 from ...nets import Function
 from ..grid._axes import Group, rows_at
 
@@ -92,14 +92,14 @@ class Builder:
                 "Make this axis static by giving a list of ints or strings (one compilation each), or use jnp.where; a "
                 "key is jax.random.key(seed), without int"
             ) from error
-        if _makes_keys_of_floats(closed.jaxpr):
+        if _makes_keys_of_floats(closed):
             floats = sorted(name for name, values in group.cells.items() if values.dtype.kind == "f")
             raise TypeError(
                 f"problem_fn makes a random key of floats, of an axis of {floats}; a seed is an integer: give whole "
                 "numbers, such as jnp.arange(10)"
             )
         self._run, self._structure = jaxpr_as_fun(closed), jax.tree.structure(shapes)
-        self._depends = _depends_on_input(closed.jaxpr)
+        self._depends = depends_on_inputs(closed)
         self.shape, *_ = eqx.combine(shapes, self._static)
         self._way, self.possible, ways = group.way, (0,), (self.dynamics,)
         if isinstance(self.dynamics, AbstractChoice):
@@ -188,23 +188,10 @@ def _holds_tracer(value: Any, seen: set[int]) -> bool:
     return any(_holds_tracer(part, seen) for part in parts)
 
 
-def _makes_keys_of_floats(jaxpr: Any) -> bool:
+def _makes_keys_of_floats(program: ClosedJaxpr) -> bool:
     """JAX itself finds this when it lowers a program, and says it of a tracer."""
-    floats = lambda equation: jnp.issubdtype(equation.invars[0].aval.dtype, jnp.floating)
-    return any(
-        (equation.primitive.name == "random_seed" and floats(equation))
-        or any(_makes_keys_of_floats(program.jaxpr) for program in inside(equation))
-        for equation in jaxpr.eqns
-    )
-
-
-def _depends_on_input(jaxpr: Any) -> list[bool]:
-    """Which outputs depend on an input."""
-    dependent = set(jaxpr.invars)
-    for equation in jaxpr.eqns:
-        if any(variable in dependent for variable in equation.invars if not hasattr(variable, "val")):
-            dependent.update(equation.outvars)
-    return [not hasattr(variable, "val") and variable in dependent for variable in jaxpr.outvars]
+    seeds = (equation.invars[0] for equation in equations(program) if equation.primitive.name == "random_seed")
+    return any(jnp.issubdtype(seed.aval.dtype, jnp.floating) for seed in seeds)
 
 
 class Devices:

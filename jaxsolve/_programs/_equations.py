@@ -7,11 +7,12 @@ from jax.extend.core import ClosedJaxpr  # pyright: ignore[reportPrivateImportUs
 
 
 CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint")  # do no more than run a program
-SAVING = CALLS[-3:]  # those that keep less of it for the way back
+OWN_BACKWARD = ("custom_vjp_call", "custom_vjp_call_jaxpr")
+OWN_RULES = ("custom_jvp_call", *OWN_BACKWARD)  # run a program whose derivative is a rule of its own
 
 
 def rebound(eqn: Any) -> Callable[..., Sequence[Any]]:
-    """What an equation does with its inputs."""
+    """The function of its inputs that an equation applies."""
     bound = eqn.primitive.get_bind_params(eqn.params)
     subfuns, params = bound if isinstance(bound, tuple) else ((), bound)  # a pair in older versions of JAX
 
@@ -23,15 +24,29 @@ def rebound(eqn: Any) -> Callable[..., Sequence[Any]]:
 
 
 def inside(eqn: Any) -> Iterator[ClosedJaxpr]:
-    """The programs that an equation runs."""
+    """The programs that an equation holds."""
     for value in eqn.params.values():
         for part in value if isinstance(value, tuple | list) else (value,):
             if hasattr(part, "eqns"):
                 yield part if hasattr(part, "jaxpr") else ClosedJaxpr(part, ())
 
 
+def called(eqn: Any, names: Sequence[str] = (*CALLS, *OWN_RULES)) -> ClosedJaxpr | None:
+    """The program that an equation of one of these names runs once, on all of its inputs; None for others."""
+    program = next(inside(eqn), None) if eqn.primitive.name in names else None
+    return program if program is not None and len(program.jaxpr.invars) == len(eqn.invars) else None
+
+
+def equations(program: ClosedJaxpr) -> Iterator[Any]:
+    """Every equation of a program, each followed by those of the programs that it holds."""
+    for eqn in program.jaxpr.eqns:
+        yield eqn
+        for part in inside(eqn):
+            yield from equations(part)
+
+
 def scan_counts(eqn: Any) -> tuple[int, int]:
-    """How many inputs of a scan stay as they are, and how many it carries; they come first, before its rows."""
+    """The number of inputs of a scan that stay as they are, and of those that it carries; the others are rows."""
     if "num_consts" in eqn.params:
         return eqn.params["num_consts"], eqn.params["num_carry"]
     fixed, carried, _ = eqn.params["ft_in"].unpack()  # since JAX 0.12

@@ -7,11 +7,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
-from ._problem import Problem
 
-
-def flop(function: Callable[[Problem], Any], problem: Problem) -> float:
+def flop(function: Callable[[Any], Any], problem: PyTree) -> float:
     """The floating-point operations that XLA counts in a function of a problem; NaN if it does not say.
 
     Shapes are enough: the problem may be traced, or hold nothing else.

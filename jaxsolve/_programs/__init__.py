@@ -1,0 +1,18 @@
+"""Programs as JAX traces them: one reader, and what several rooms ask of it."""
+
+from ._both_ways import (
+    both_ways as both_ways,
+    forward_mode as forward_mode,
+    shape_and_rule as shape_and_rule,
+)
+from ._equations import (
+    called as called,
+    CALLS as CALLS,
+    equations as equations,
+    inside as inside,
+    rebound as rebound,
+    scan_counts as scan_counts,
+)
+from ._flop import flop as flop
+from ._read import depends_on_inputs as depends_on_inputs, read as read, Rules as Rules
+from ._steps import Step as Step, Steps as Steps

@@ -1,0 +1,137 @@
+"""Networks with a backward rule of their own (`jax.custom_vjp`), of which JAX knows no derivative in forward mode."""
+
+import contextlib
+import enum
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr  # pyright: ignore[reportPrivateImportUsage]
+
+from ._equations import called, equations, OWN_BACKWARD, rebound
+from ._read import read, Rules
+
+
+_NO_FORWARD = (
+    "this needs derivatives in forward mode, which a backward rule of the network's or the loss's own does not have: "
+    "call diffrax.diffeqsolve with adjoint=diffrax.DirectAdjoint(), or give a jax.custom_vjp a rule by jax.custom_jvp"
+)
+
+
+def shape_and_rule(net: Callable[[Any], Any], x: Any) -> tuple[Any, bool]:
+    """The output of a network in shapes, and whether it has a backward rule of its own somewhere."""
+    closed, shapes, static = eqx.filter_make_jaxpr(_call)(net, x)
+    return eqx.combine(shapes, static), bool(_own_rules(closed))
+
+
+@contextlib.contextmanager
+def forward_mode(instead: str = "") -> Iterator[None]:
+    """Says of functions without derivatives in forward mode what to do, or to take instead."""
+    try:
+        yield
+    except TypeError as error:
+        if "forward-mode autodiff" not in str(error):
+            raise
+        raise TypeError(f"{_NO_FORWARD}{instead}. JAX: {str(error).splitlines()[0]}") from error
+
+
+def both_ways(net: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A network with a derivative in forward mode as well, by its arrays and its input.
+
+    It stays as it is where one of its rules is not linear in what it pulls back, as one that clips gradients: there is
+    no such derivative, which JAX says where it is asked for.
+    """
+
+    def call(x: Any) -> Any:
+        rules = _own_rules(eqx.filter_make_jaxpr(_call)(net, x)[0])
+        return (_transposing if rules and all(map(_is_linear, rules)) else _call)(net, x)
+
+    return call
+
+
+def _call(net: Callable[[Any], Any], x: Any) -> Any:
+    return net(x)
+
+
+_transposing = eqx.filter_custom_jvp(_call)
+
+
+@_transposing.def_jvp
+def _forward(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    """The derivative along the tangents: the pull-back is linear, and its transpose pushes forward."""
+    moving, fixed = eqx.partition(primals, jax.tree.map(lambda t: t is not None, tangents, is_leaf=lambda t: t is None))
+    found, pull = jax.vjp(lambda moving: _call(*eqx.combine(moving, fixed)), moving)
+    (change,) = jax.linear_transpose(pull, found)((tangents,))
+    return found, change
+
+
+# --- which rules are linear: JAX transposes some that are not, and then what it gives is wrong
+
+
+def _own_rules(program: ClosedJaxpr) -> list[Any]:
+    return [eqn for eqn in equations(program) if eqn.primitive.name in OWN_BACKWARD]
+
+
+class _Kind(enum.Enum):
+    """How a value depends on what is pulled back."""
+
+    ZERO = enum.auto()
+    LINEAR = enum.auto()
+    OTHER = enum.auto()  # not at all, or not known to be linear
+
+
+# Operations that are linear in some operands together, and which these are; and those linear in either of two.
+_ONE = ("neg", "reshape", "transpose", "broadcast_in_dim", "reduce_sum", "cumsum", "slice", "dynamic_slice", "squeeze")
+_ONE += ("expand_dims", "rev", "copy", "convert_element_type", "gather", "div", "real", "imag", "reduce_precision")
+_TOGETHER = {
+    **dict.fromkeys(_ONE, slice(1)),
+    **dict.fromkeys(("add", "add_any", "sub", "concatenate", "pad"), slice(None)),
+    "select_n": slice(1, None),
+    "dynamic_update_slice": slice(2),
+    "scatter": slice(0, 3, 2),
+    "scatter-add": slice(0, 3, 2),
+}
+_EITHER = ("mul", "dot_general", "conv_general_dilated")
+
+
+def _is_linear(rule: Any) -> bool:
+    """Says of a rule whether what it pulls back is known to be linear."""
+    shaped = lambda atoms: [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in atoms]
+    given, back, call = shaped(rule.invars), shaped(rule.outvars), rebound(rule)
+    inexact = [i for i, value in enumerate(given) if jnp.issubdtype(value.dtype, jnp.inexact)]
+    moving = [i for i in inexact if i >= rule.params.get("num_consts", 0)]  # arrays it closes over come first
+
+    def pulled(given: list[Any], back: list[Any]) -> Any:
+        def of_moving(values: list[Any]) -> list[Any]:
+            moved = dict(zip(moving, values, strict=True))
+            return list(call(*(moved.get(i, value) for i, value in enumerate(given))))
+
+        return jax.vjp(of_moving, [given[i] for i in moving])[1](back)
+
+    program = jax.make_jaxpr(pulled)(given, back)
+    rules = Rules(_constant, _kinds, enters=lambda eqn, _: called(eqn) is not None)
+    kinds = read(program, [_Kind.OTHER] * len(given) + [_Kind.LINEAR] * len(back), rules)
+    return _Kind.OTHER not in kinds
+
+
+def _constant(value: Any) -> _Kind:
+    return _Kind.ZERO if isinstance(value, np.ndarray) and not value.any() else _Kind.OTHER
+
+
+def _kinds(eqn: Any, kinds: list[_Kind]) -> Sequence[_Kind]:
+    return [_kind(eqn, kinds)] * len(eqn.outvars)
+
+
+def _kind(eqn: Any, kinds: list[_Kind]) -> _Kind:
+    name, linear = eqn.primitive.name, kinds.count(_Kind.LINEAR)
+    if not all(jnp.issubdtype(atom.aval.dtype, jnp.inexact) for atom in eqn.outvars):
+        return _Kind.OTHER  # a number that is rounded, or the sign of one
+    if name in _EITHER:
+        return _Kind.LINEAR if linear == 1 else _Kind.OTHER
+    together = kinds[_TOGETHER[name]] if name in _TOGETHER else [_Kind.OTHER]
+    if _Kind.OTHER in together or together.count(_Kind.LINEAR) < linear:
+        return _Kind.OTHER
+    return _Kind.LINEAR if linear else _Kind.ZERO
