@@ -27,7 +27,6 @@ STEPS = (
         "_regime",
         "_memory",
         "_threads",
-        "_renamed",
         "_revision",
         "_known_answers",
     ),

@@ -463,19 +463,6 @@ def test_the_catalogue_lists_what_there_is():
         assert not any(item.startswith(("_", "Abstract")) for item in known[name])
 
 
-def test_a_renamed_thing_is_found_by_its_old_name():
-    init = kinds()["init"]
-    with pytest.warns(DeprecationWarning, match="nets.Balanced is now nets.LambdaBalanced"):
-        assert init.find("Balanced") is nets.LambdaBalanced
-    with pytest.raises(ValueError, match="did you mean 'LambdaBalanced'"):
-        init.find("Lambdabalanced")
-    with (
-        pytest.raises(ValueError, match="'Optimizers' is not a known initialisation"),
-        pytest.warns(match="Optimisers"),
-    ):
-        init.find("Optimizers")  # an old name of something else
-
-
 def test_what_needs_no_argument_can_be_named_alone(table):
     for name in set(kinds()["observe"].known) - {
         "stability",
