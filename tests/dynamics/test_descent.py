@@ -585,13 +585,11 @@ def test_labels_must_be_a_tree_of_the_parameters():
         ({"optimizer": optax.sgd}, TypeError, r"optimizer must be one of optax.*got the function sgd: call it"),
         ({"optimizer": "sgd"}, TypeError, r"optimizer must be one of optax, such as optax.sgd\(0.1\); got str 'sgd'"),
         ({"optimizer": None}, TypeError, "optimizer must be one of optax.*got NoneType None"),
-        ({"optimizer": optax.sgd(-0.1)}, ValueError, r"\(sgd\) cannot be seen .*: its steps go up the gradient"),
         ({"rate": 0.0}, ValueError, "rate must be one finite number > 0, got 0.0"),
         ({"rate": -0.1}, ValueError, "rate must be one finite number > 0"),
         ({"rate": float("nan")}, ValueError, "rate must be one finite number > 0"),
         ({"rate": float("inf")}, ValueError, "rate must be one finite number > 0"),
         ({"rate": [0.1, 0.2]}, ValueError, "rate must be one finite number > 0"),
-        ({"momentum": 0.9}, ValueError, r"momentum belongs to the optimiser: Descent\(optax.sgd\(rate, momentum="),
         ({"batch_size": 2}, ValueError, "batch_size and key go together"),
         ({"key": jr.key(0)}, ValueError, "batch_size and key go together"),
         (
@@ -614,7 +612,9 @@ def test_bad_arguments(arguments, error, message):
 
 
 @pytest.mark.usefixtures("as_users")
-def test_bad_arguments_that_only_the_problem_shows():
+def test_bad_arguments_that_show_when_they_are_used():
+    with pytest.raises(ValueError, match=r"\(sgd\), whose steps go up the gradient"):
+        solve(cases.modes([1.0], [1.0]), Descent(optax.sgd(-0.1)), [1.0])
     problem = cases.modes([1.0, 1.0], [1.0, 1.0])
     with pytest.raises(ValueError, match="batch_size is 3, but the training set has 2 samples"):
         solve(problem, Descent(optax.sgd(0.1), batch_size=3, key=jr.key(0)), [1.0])
