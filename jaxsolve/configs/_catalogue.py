@@ -89,10 +89,9 @@ def kinds() -> dict[str, Kind]:
         "integrator": solvers,
         "solver": solvers,  # inside of another
         "optimizer": Kind(optimisers.noun, {**optimisers.known, **chained}, together=optax.chain),
-        "learning_rate": Kind("schedule of optax", schedules, plain=lambda rate: rate),
+        **dict.fromkeys(("learning_rate", "rate"), Kind("schedule of optax", schedules, plain=lambda rate: rate)),
         "transform": Kind("transform", _makers(data.AbstractTransform, data), together=lambda *several: several),
         "at": Kind("network", {"RunEnd": dynamics.RunEnd}),
-        "factory": dataclasses.replace(optimisers, known={}, plain=optimisers.find),  # of the next version no more
         "until": Kind("condition", _makers(until.AbstractCondition, until)),
         "observe": Kind("observable", _makers(observe.Observable, observe)),
         "key": Kind("random key", {}, plain=random_key),

@@ -219,8 +219,7 @@ class CentralFlow(AbstractFlow):
 
     @property
     def name(self) -> str:
-        name = "sgd" if self.optimizer is None else self.optimizer.name
-        return f"CentralFlow({'rmsprop' if name == 'rms' else name})"
+        return f"CentralFlow({'sgd' if self.optimizer is None else self.optimizer.name})"
 
     @property
     def preconditioner(self) -> AbstractPreconditioner:

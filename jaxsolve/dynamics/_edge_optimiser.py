@@ -1,6 +1,7 @@
 """The optimisers whose oscillation at the edge is known: descent, and two that divide by past gradients."""
 
 import abc
+import contextlib
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -162,9 +163,10 @@ def read_preconditioner(optimizer: Optimizer) -> AbstractPreconditioner:
     Raises:
         ValueError: it is another one; says which are known.
     """
-    squares = _squares(optimizer)
+    with _at_once(optimizer):
+        squares = _squares(optimizer)
+        starts = None if squares is None else concrete(squares.initial + squares.eps)
     if squares is not None:
-        starts = concrete(squares.initial + squares.eps)
         if starts is not None and starts < 1e-25:  # rounding leaves less of an eps of 0
             raise ValueError(
                 f"{optimizer.name} starts with nu = eps = 0, where its steps are infinite: give initial_scale= or eps="
@@ -182,18 +184,23 @@ def read_preconditioner(optimizer: Optimizer) -> AbstractPreconditioner:
 
 def descent_rate(optimizer: Optimizer) -> Float[Array, ""] | None:
     """The rate of an optimizer that is gradient descent and nothing else; None for others."""
-    one = jnp.ones(1)
     try:
-        if jax.tree.leaves(jax.eval_shape(optimizer.init, one)):  # momentum, or a count for a schedule
-            return None
         with jax.ensure_compile_time_eval():
+            if jax.tree.leaves(optimizer.init(jnp.ones(1))):  # momentum, or a count for a schedule
+                return None
             if not _proportional(optimizer.known()):
                 return None
     except Exception:  # an optimizer that wants other parameters
         return None
-    rate = -_update(optimizer, one, one)[0][0]
+    with _at_once(optimizer):
+        rate = -_update(optimizer, jnp.ones(1), jnp.ones(1))[0][0]
     known = concrete(rate)
     return None if known is not None and not (np.isfinite(known) and known > 0) else rate
+
+
+def _at_once(optimizer: Optimizer) -> contextlib.AbstractContextManager[Any]:
+    """Where numbers of a known optimizer are computed: in a program being traced they would not be known."""
+    return contextlib.nullcontext() if optimizer.is_traced else jax.ensure_compile_time_eval()
 
 
 def _update(optimizer: Any, gradient: Array, params: Array, nu: Any = None) -> tuple[Any, Any]:

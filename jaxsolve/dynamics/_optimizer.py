@@ -45,7 +45,7 @@ class Optimizer(eqx.Module):
         if not isinstance(transformation, optax.GradientTransformation):
             given = describe(transformation)
             if isinstance(transformation, optax.MultiSteps):
-                given = "optax.MultiSteps: call its method gradient_transformation()"
+                given = "optax.MultiSteps: give optax.MultiSteps(...).gradient_transformation()"
             elif callable(transformation):
                 given = f"the function {getattr(transformation, '__name__', given)}: call it"
             raise TypeError(f"optimizer must be one of optax, such as optax.sgd(0.1); got {given}")
@@ -106,13 +106,15 @@ def _require_steps_of_gradients(optimizer: optax.GradientTransformation) -> None
 _WRAPPERS = ("chain", "named_chain", "with_extra_args_support", "inject_hyperparams")
 _PLAIN = ("identity", "trace", "scale", "scale_by_schedule", "scale_by_learning_rate")
 _RULE = "scale_by_"
+_NAMES = {"rms": "rmsprop"}  # where optax calls the part and the whole otherwise
 
 
 def _name(optimizer: optax.GradientTransformation) -> str:
     """What an optimizer does, by the functions that made its parts: `sgd`, `clip_by_global_norm + adam`."""
     steps = [step for step in _steps(optimizer) if step not in _PLAIN]
-    named = steps if any(step.startswith(_RULE) for step in steps) or "custom" in steps else [*steps, "sgd"]
-    return " + ".join(dict.fromkeys(step.removeprefix(_RULE) for step in named))
+    has_rule = any(step.startswith(_RULE) or step in ("custom", "scalar_rmsprop") for step in steps)
+    names = (step.removeprefix(_RULE) for step in (steps if has_rule else [*steps, "sgd"]))
+    return " + ".join(dict.fromkeys(_NAMES.get(name, name) for name in names))
 
 
 def _steps(value: Any) -> list[str]:

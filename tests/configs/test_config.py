@@ -326,10 +326,6 @@ def test_formulas_without_a_value(text, values):
             "dynamics.optimizer: 'sgdd' is not a known optimiser of optax; did you mean 'sgd'",
         ),
         ({"dynamics.optimizer.type": "apply_updates"}, "'apply_updates' is not a known optimiser of optax"),
-        (
-            {"dynamics.factory": "sgdd"},
-            "factory: 'sgdd' is not a known optimiser of optax; did you mean 'sgd'",
-        ),
         ({"observe": ["los"]}, r"observe\[0\]: 'los' is not a known observable; did you mean 'loss'"),
         (
             {"axes.gamma": {"logspace": [0, 1, 2]}},
