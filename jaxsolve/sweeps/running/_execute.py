@@ -1,6 +1,7 @@
 """One program for each group of lanes: compiled while an earlier one runs, and run in batches that fit into memory."""
 
 import collections
+import dataclasses
 import inspect
 import itertools
 import logging
@@ -145,7 +146,9 @@ def caption(given: AbstractDynamics, chosen: AbstractDynamics, problem: Problem)
 def _with_settings(thing: Any, known: dict[str, Any]) -> str:
     """A thing as it would be made again, but for what its defaults say."""
     defaults = {name: p.default for name, p in inspect.signature(type(thing)).parameters.items()}
-    values = {name: known.get(name, getattr(thing, name)) for name in defaults if hasattr(thing, name)}
+    fields = [field.name for field in dataclasses.fields(thing)]
+    kept = lambda name: name in fields or isinstance(getattr(type(thing), name, None), property)
+    values = {name: known.get(name, getattr(thing, name)) for name in defaults if kept(name)}
     plain = bool | int | float | str | tuple
     usual = lambda name, value: value is None or (isinstance(value, plain) and value == defaults.get(name))
     said = {name: _value(value) for name, value in values.items() if not (is_key(value) or usual(name, value))}
