@@ -5,6 +5,7 @@ inside it could not leave its trace, as it must in a sweep over rates. Here clos
 (arrays are traced, everything else is compiled in) holds for what they close over.
 """
 
+import dataclasses
 import types
 from typing import Any
 
@@ -18,6 +19,7 @@ from jaxtyping import PyTree
 LIBRARIES = ("jax", "jaxsolve", "optax")
 
 
+@dataclasses.dataclass(eq=False)
 class _Fixed:
     """A value that programs are compiled for.
 
@@ -25,12 +27,13 @@ class _Fixed:
     optimizers that hold a function of the user's compile twice, which is slow, but never wrong.
     """
 
-    def __init__(self, value: Any):
-        self.value = value
-        if isinstance(value, bool | int | float | complex | str | np.generic):
-            self._key: Any = (type(value), repr(value))  # 1, 1.0 and True are equal, but make different programs
-        elif type(value) is types.FunctionType and _module(value) in LIBRARIES:
-            self._key = value.__code__
+    value: Any
+
+    def __post_init__(self):
+        if isinstance(self.value, bool | int | float | complex | str | np.generic):
+            self._key: Any = (type(self.value), repr(self.value))  # 1, 1.0 and True are equal, but make other programs
+        elif type(self.value) is types.FunctionType and _module(self.value) in LIBRARIES:
+            self._key = self.value.__code__
         else:
             self._key = object()
 
@@ -49,15 +52,18 @@ class _Part(eqx.Module):
 
     def value(self) -> Any:
         """Returns the function, with its arrays as they are now."""
-        function = self.fixed.value
         if self.held is None:
-            return function
-        cells, defaults, keywords = closed(self.held)
-        made = types.FunctionType(
-            function.__code__, function.__globals__, function.__name__, defaults, tuple(map(types.CellType, cells))
-        )
-        made.__kwdefaults__ = keywords
-        return made
+            return self.fixed.value
+        names = self.fixed.value.__code__.co_freevars
+        variables, defaults, keywords = closed(self.held)
+        return _with(self.fixed.value, tuple(types.CellType(variables[name]) for name in names), defaults, keywords)
+
+
+def _with(function: types.FunctionType, cells: tuple[types.CellType, ...], defaults: Any, keywords: Any) -> Any:
+    """A function of the same code with other contents."""
+    made = types.FunctionType(function.__code__, function.__globals__, function.__name__, defaults, cells)
+    made.__kwdefaults__, made.__qualname__, made.__module__ = keywords, function.__qualname__, function.__module__
+    return made
 
 
 def _module(function: types.FunctionType) -> str:
@@ -65,12 +71,13 @@ def _module(function: types.FunctionType) -> str:
     return str(function.__globals__.get("__name__")).partition(".")[0]
 
 
-def contents(function: Any) -> list[Any] | None:
-    """What a function closes over; None for what is no function of Python's, or has a variable without a value yet."""
+def contents(function: Any) -> dict[str, Any] | None:
+    """What a function closes over, by name; None for what is no function, or has a variable without a value yet."""
     if type(function) is not types.FunctionType:
         return None
     try:
-        return [cell.cell_contents for cell in function.__closure__ or ()]
+        cells = [cell.cell_contents for cell in function.__closure__ or ()]
+        return dict(zip(function.__code__.co_freevars, cells, strict=True))
     except ValueError:
         return None
 
@@ -84,11 +91,12 @@ def opened(tree: PyTree, around: tuple[int, ...] = ()) -> PyTree:
     def part(leaf: Any) -> Any:
         if isinstance(leaf, jax.Array):
             return leaf
-        cells = None if id(leaf) in around else contents(leaf)
-        if cells is None:
+        variables = None if id(leaf) in around else contents(leaf)
+        if variables is None:
             return _Part(None, _Fixed(leaf))
-        held = cells, leaf.__defaults__, leaf.__kwdefaults__
-        return _Part(opened(held, (*around, id(leaf))), _Fixed(leaf))
+        held = opened((variables, leaf.__defaults__, leaf.__kwdefaults__), (*around, id(leaf)))
+        bare = _with(leaf, tuple(types.CellType() for _ in variables), None, None)  # it would keep arrays alive
+        return _Part(held, _Fixed(bare))
 
     return jax.tree.map(part, tree)
 

@@ -124,7 +124,7 @@ def _steps(value: Any) -> list[str]:
         return [name for part in value for name in _steps(part)] if isinstance(value, list | tuple) else []
     maker, *inner = value.__qualname__.split(".")
     if maker in _WRAPPERS:
-        return [name for part in held for name in _steps(part)]
+        return [name for part in held.values() for name in _steps(part)]
     return [(maker if inner else _RULE + maker) if maker.isidentifier() else "custom"]
 
 
