@@ -154,11 +154,7 @@ class Descent(AbstractMarching):
 
     @property
     def rate(self) -> Float[Array, ""] | None:
-        """The gradient-flow time that a step stands for, None with a schedule. Looks at the optimizer anew each time.
-
-        Raises:
-            ValueError: it was not given, and the optimizer does not show it.
-        """
+        """The gradient-flow time that a step stands for, None with a schedule. It is looked for each time anew."""
         if self.schedule is not None or self.given_rate is not None:
             return self.given_rate
         return time_of_step(self.optimizer)
@@ -168,8 +164,7 @@ class Descent(AbstractMarching):
         return frozenset(Quantity)
 
     def _per_step(self, dtype: Any) -> Float[Array, ""]:
-        rate = self.rate
-        assert rate is not None  # there is no schedule
+        assert (rate := self.rate) is not None  # there is no schedule
         return rate.astype(dtype)
 
     def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:

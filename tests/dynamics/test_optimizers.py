@@ -60,8 +60,9 @@ OPTIMIZERS: dict[str, tuple[optax.GradientTransformation, Any, optax.GradientTra
 }
 # Those that show no rate: it is given.
 GIVEN = "cosine", "stairs with momentum", "adam warming up", "injected", "injected schedule"
-# Behind a clipped gradient Adam shows its eps of 1e-8; and optax divides its counts of steps in float32.
-ROUNDING = {"clipped adam": 1e-6, "adam warming up": 2e-7}
+# Behind a clipped gradient Adam shows its eps of 1e-8; optax divides its counts of steps in float32; where Adam looks ahead,
+# as within Muon, its rate is extrapolated (measured: 6e-14).
+ROUNDING = {"clipped adam": 1e-6, "adam warming up": 2e-7, "muon": max(cases.eps(60), 5e-13)}
 # One of each kind: constant, with momentum, of single parameters, clipped, with a schedule, from a rate of 0.
 FAST = ("sgd", "nesterov", "adam", "clipped sgd", "stairs with momentum", "adam warming up")
 STEPS = 12
