@@ -14,7 +14,7 @@ import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from jaxsolve import Descent, observe, RESULTS, solve, until
+from jaxsolve import CentralFlow, Descent, observe, RESULTS, RodFlow, solve, until
 from tests import cases
 from tests.inside import closed, opened
 
@@ -60,8 +60,8 @@ OPTIMIZERS: dict[str, tuple[optax.GradientTransformation, Any, optax.GradientTra
 }
 # Those that show no rate: it is given.
 GIVEN = "cosine", "stairs with momentum", "adam warming up", "injected", "injected schedule"
-# Behind a clipped gradient Adam shows its eps of 1e-8; optax divides its counts of steps in float32; where Adam looks ahead,
-# as within Muon, its rate is extrapolated (measured: 6e-14).
+# Behind a clipped gradient Adam shows its eps of 1e-8; optax divides its counts of steps in float32; the rate of Muon's
+# Adam, which looks ahead, is extrapolated (measured: 6e-14).
 ROUNDING = {"clipped adam": 1e-6, "adam warming up": 2e-7, "muon": max(cases.eps(60), 5e-13)}
 # One of each kind: constant, with momentum, of single parameters, clipped, with a schedule, from a rate of 0.
 FAST = ("sgd", "nesterov", "adam", "clipped sgd", "stairs with momentum", "adam warming up")
@@ -142,23 +142,29 @@ SEEN = {
 def test_rate_is_seen(name):
     optimizer, rate = SEEN[name]
     extrapolated = 5e-13 if "looks ahead" in name or "muon" in name else 0.0
-    np.testing.assert_allclose(Descent(optimizer).rate, rate, rtol=max(cases.eps(40), extrapolated))
+    assert (found := Descent(optimizer).rate) is not None
+    np.testing.assert_allclose(found, rate, rtol=max(cases.eps(40), extrapolated))
 
 
-def test_to_make_a_descent_compiles_nothing():
-    """Nor does one whose rate is given; the rate is looked for when it is asked for."""
+def test_to_make_a_dynamics_compiles_nothing():
+    """The rate is looked for when it is asked for."""
     compiled = []
-    jax.monitoring.register_event_duration_secs_listener(lambda name, _, **__: compiled.append(name))
+
+    def listen(event: str, *_: Any, **__: Any) -> None:
+        compiled.extend([event] if "backend_compile" in event else [])
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
     try:
-        optimizers = [make(0.123) for make in (optax.sgd, optax.adam, optax.adamw, optax.lion, optax.contrib.muon)]
-        made = [Descent(optimizer) for optimizer in optimizers]
-        Descent(optax.rmsprop(0.1), rate=COSINE)
-        assert not [name for name in compiled if "backend_compile" in name]
-        jax.clear_caches()
-        assert made[1].rate is not None
-        assert [name for name in compiled if "backend_compile" in name]
+        for make in (optax.sgd, optax.adam, optax.adamw, optax.lion, optax.contrib.muon):
+            Descent(make(0.123))
+        Descent(optax.rmsprop(0.123), rate=COSINE)
+        CentralFlow(optax.rmsprop(0.123, initial_scale=1.0))
+        RodFlow(optax.sgd(0.123))
+        assert not compiled
+        jax.jit(lambda x: x + 0.123)(1.0)
+        assert compiled
     finally:
-        jax.monitoring.clear_event_listeners()
+        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def _by_shape(matrix, vector):
@@ -175,9 +181,7 @@ REMEMBER = {
     "a schedule": lambda rate: optax.sgd(optax.linear_schedule(rate, 0.9 * rate, 10**6)),
     "a late schedule": lambda rate: optax.adam(optax.piecewise_constant_schedule(rate, {1000: 0.5})),
     "injected": lambda rate: optax.inject_hyperparams(optax.sgd)(rate),
-    "conditional": lambda rate: optax.chain(
-        optax.sgd(rate), optax.conditionally_transform(optax.scale(0.1), lambda step: step >= 100)
-    ),
+    "conditional": lambda rate: optax.chain(optax.sgd(rate), _conditional(optax.scale(0.1))),
     "an array": lambda rate: optax.chain(optax.sgd(rate), _late(lambda n: n)),
     "a dict": lambda rate: optax.chain(optax.sgd(rate), _late(lambda n: {"n": n})),
 }
@@ -205,6 +209,11 @@ def _counting():
         return jax.tree.map(lambda u: factor * u, updates), _Count(state.steps + 1)
 
     return optax.GradientTransformation(lambda params: _Count(jnp.zeros((), int)), update)
+
+
+def _conditional(optimizer: Any) -> Any:
+    conditionally: Any = optax.conditionally_transform
+    return conditionally(optimizer, lambda step: step >= 100)
 
 
 def _late(shown):
@@ -369,7 +378,8 @@ def test_optimizers_are_compared_by_what_they_hold():
     assert same(sgd(0.0), sgd(0.0))
     assert not same(sgd(0.0), sgd(-0.0))
     assert same(sgd(jnp.ones(())), sgd(jnp.zeros(())))
-    assert not same(sgd(np.ones(2)), sgd(np.ones(2)))  # NumPy's arrays may change
+    array: Any = np.ones(2)
+    assert not same(sgd(array), sgd(array))  # NumPy's arrays may change
 
 
 def test_what_a_function_of_the_user_reads_may_change():

@@ -80,10 +80,10 @@ def test_settings_that_have_changed_make_another_optimiser(monkeypatch):
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("schedule", [False, True])
 def test_momentum_may_be_traced_and_zero(schedule, nesterov):
-    rate = optax.piecewise_constant_schedule(0.1, {1000: 0.5}) if schedule else 0.1
+    late = optax.piecewise_constant_schedule(0.1, {1000: 0.5})
 
     def run(beta):
-        time = (lambda step: rate(step) / (1 - beta)) if callable(rate) else None
+        rate, time = (late, lambda step: late(step) / (1 - beta)) if schedule else (0.1, None)
         descent = Descent(optax.sgd(rate, momentum=beta, nesterov=nesterov), rate=time, max_steps=60)
         found = solve(LINE, descent, [1.0], throw=False)
         return found.ts[0], found["loss"][0], found.stats.steps
