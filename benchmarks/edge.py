@@ -114,7 +114,7 @@ def table(case: Case) -> Iterator[Row]:
     central = js.solve(problem, js.CentralFlow(optimizer, max_unstable=most), ts, observe=known)
     wall = time.perf_counter() - begin
     flow = js.solve(problem, FLOW, ts, observe=watched) if plain else None
-    rod = js.solve(problem, js.RodFlow(rate), ts, observe=[*watched, js.observe.oscillation()]) if plain else None
+    rod = js.solve(problem, js.RodFlow(rate=rate), ts, observe=[*watched, js.observe.oscillation()]) if plain else None
     others = {} if flow is None or rod is None else {"gradient flow": flow, "rod flow": rod}
     w = np.asarray(descent["parameters"])
     swing = (w[:-2] - 2 * w[1:-1] + w[2:]) / 4

@@ -1,15 +1,10 @@
-"""The clock: every conversion between steps, rates and gradient-flow time.
+"""The clock: every conversion between steps and gradient-flow time.
 
 Time t is gradient-flow time: theta_l' = -eta_l dL/dtheta_l with L an average over samples.
 """
 
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float, Int
-
-
-def time_per_step(rate: Float[ArrayLike, ""], momentum: Float[ArrayLike, ""] = 0.0) -> Float[Array, ""]:
-    """Gradient-flow time that one step of descent stands for: rate / (1 - momentum)."""
-    return jnp.asarray(rate) / (1 - momentum)
+from jaxtyping import Array, Float, Int
 
 
 def nearest_step(

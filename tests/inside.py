@@ -17,7 +17,7 @@ from jaxsolve import (
 from jaxsolve._checks import one_number, require_key, require_size
 
 # What step sizes and times of one run mean for another is public nowhere, and simple to get wrong.
-from jaxsolve._clock import nearest_step, time_at, time_per_step
+from jaxsolve._clock import nearest_step, time_at
 
 # The confidence of a slope, for values of a test's own, and how often a critical rate asks for the loss.
 from jaxsolve._diagnose._fit import slope
@@ -80,12 +80,12 @@ from jaxsolve.dynamics._certificate import conserved_drift
 # What a flow's integrator is chosen by: the stiffness, compared with that of the whole Hessian.
 from jaxsolve.dynamics._choice import _rate as rate_for_choice, _sizes as sizes_for_choice, _STABLE as stable_for_choice
 
+# Functions as pytrees: those of optax are only some of what a user may give.
+from jaxsolve.dynamics._closures import closed, opened
+
 # What the steps of the central flow solve, on matrices of which the answer is known.
 from jaxsolve.dynamics._edge_cone import complement, Cone
 from jaxsolve.dynamics._edge_pairs import first_pairs, follow as follow_pairs
-
-# The state of a march, to count what is held.
-from jaxsolve.dynamics._held import Held
 
 # Whether a network bends decides which integrator is taken, and how many steps are too few.
 from jaxsolve.dynamics._kinks import kinked
@@ -186,7 +186,6 @@ __all__ = [
     "ConfiguredProblem",
     "DEPTH",
     "Formula",
-    "Held",
     "ImageTask",
     "Known",
     "MLPOnImages",
@@ -214,6 +213,7 @@ __all__ = [
     "capture",
     "chebyshev",
     "cli_main",
+    "closed",
     "collapsing_power",
     "compared",
     "complement",
@@ -261,6 +261,7 @@ __all__ = [
     "no_modes",
     "one_number",
     "one_thread",
+    "opened",
     "optimiser_response",
     "over_seeds",
     "pack",
@@ -289,7 +290,6 @@ __all__ = [
     "tilings",
     "time_at",
     "time_of_loss",
-    "time_per_step",
     "use_gram",
     "when",
     "written_out",

@@ -88,7 +88,7 @@ VERBS = {
     "MomentumFlow": lambda p: _run(p["net"], js.MomentumFlow(tau=0.3, integrator=js.integrators.FunctionSpace())),
     "StochasticFlow": lambda p: _run(p["net"], js.StochasticFlow(1e-4, key=jax.random.key(1, impl="threefry2x32"))),
     "CentralFlow": lambda p: _run(p["net"], js.CentralFlow(optax.sgd(0.5))),
-    "RodFlow": lambda p: _run(p["net"], js.RodFlow(0.5)),
+    "RodFlow": lambda p: _run(p["net"], js.RodFlow(rate=0.5)),
     "RichLimit": lambda p: _run(p["line"], js.RichLimit(samples=64, nodes=20, at_any_richness=True), [0.0, 0.5]),
     "InfiniteWidth": lambda p: _run(p["net"], js.InfiniteWidth(), [0.0, 1.0, np.inf]),
     "compare": lambda p: js.compare(p["line"], [js.theory.TwoLayerLine(), js.Descent(optax.sgd(0.1))], TS).errors,

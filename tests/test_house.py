@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import graphlib
 import re
 from pathlib import Path
 
@@ -27,12 +28,11 @@ STEPS = (
         "_regime",
         "_memory",
         "_threads",
-        "_renamed",
         "_revision",
         "_known_answers",
     ),
     ("_programs",),
-    ("nets", "losses", "data", "_counts", "_validity", "_certificate"),
+    ("nets", "losses", "data", "_validity", "_certificate"),
     ("_finite",),
     ("kernels", "dmft"),
     ("_problem",),
@@ -128,6 +128,38 @@ def test_arrows(path):
         allowed = STEP[used] < STEP[room] or (room, used) in NEIGHBOURS
         assert allowed, f"{room} must not import {used}: it is not on an earlier step"
         assert (room, used) not in STRANGERS, f"{room} must not import {used}: each checks the other"
+
+
+def _files_used(path: Path) -> set[Path]:
+    """The files of the package that a file imports, inside of functions too."""
+    used = set()
+    for parts in _imports(path):
+        if parts[0] != "jaxsolve":
+            continue
+        # The longest part of the dotted name that is a file; what stands behind it are names in there.
+        places = [PACKAGE.joinpath(*parts[1:end]) for end in range(len(parts), 0, -1)]
+        files = (file for place in places for file in (place.with_suffix(".py"), place / "__init__.py"))
+        used.add(next(file for file in files if file in FILES))
+    return used - {path}
+
+
+def test_no_circles_of_files():
+    """Each file can be read after those that it imports: it needs none that needs it."""
+    try:
+        graphlib.TopologicalSorter({path: _files_used(path) for path in FILES}).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" -> ".join(path.relative_to(PACKAGE).as_posix() for path in error.args[1]))
+
+
+def test_a_circle_of_files_would_be_found(monkeypatch):
+    """Also one by a lazy import."""
+    figure, fit = PACKAGE / "_diagnose" / "_figure.py", PACKAGE / "_diagnose" / "_fit.py"
+    assert fit in _files_used(figure)
+    lazy = ast.parse("def plot():\n    from ._figure import draw")
+    real = tree
+    monkeypatch.setitem(globals(), "tree", lambda path: lazy if path == fit else real(path))
+    with pytest.raises(pytest.fail.Exception, match="_diagnose/_fi"):
+        test_no_circles_of_files()
 
 
 @EACH_FILE

@@ -169,7 +169,7 @@ def _edge(small: bool) -> Iterator[Case]:
 
     for name, dynamics in (
         ("CentralFlow", lambda: js.CentralFlow(optax.sgd(0.5))),
-        ("RodFlow", lambda: js.RodFlow(0.5)),
+        ("RodFlow", lambda: js.RodFlow(rate=0.5)),
     ):
         yield _run(
             f"{name}, tanh 4-7-7-1, n = 30, {20 if small else 200} steps",

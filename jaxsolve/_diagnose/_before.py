@@ -9,7 +9,6 @@ import numpy as np
 import optax
 from jaxtyping import PyTree
 
-from .._counts import at_count, counts_of
 from .._problem import Problem
 from ..dynamics import Descent
 from . import _limits
@@ -119,7 +118,7 @@ def before(
             "Chizat's ratio is not known: the outputs have no second derivative along the first update. They are "
             "linear in what moves, at least between kinks (relu); the multiplier is measured without."
         )
-    exponent = rate_exponent(few, descent.optimizer.value, few.params, ahead)
+    exponent = rate_exponent(few, descent.optimizer, few.params, ahead)
 
     size = problem.y.shape[1]
     linear = _seen_through(problem, through(problem.net, problem.x, size, scale=1.0, linear=True))
@@ -156,11 +155,12 @@ def before(
 
 
 def _first_step(problem: Problem, optimizer: Any, state: PyTree) -> tuple[PyTree, PyTree]:
-    """The first update that is not 0, as schedules may begin there, and the state in which it is made."""
-    ahead = (at_count(state, count) for count in counts_of(state))
-    found = ((there, next_update(problem, optimizer, problem.params, there)) for there in ahead)
-    start = next(found)
-    return start if moves(start[1]) else next((later for later in found if moves(later[1])), start)
+    """The first update, or the second where that is 0, as schedules may begin there; and the state it is made in."""
+    update = next_update(problem, optimizer, problem.params, state)
+    if moves(update):
+        return state, update
+    state = optimizer.update(gradient(problem, problem.params), state, problem.params)[1]
+    return state, next_update(problem, optimizer, problem.params, state)
 
 
 def _seen_through(problem: Problem, lens: Lens) -> Problem:

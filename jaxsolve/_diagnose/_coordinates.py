@@ -16,6 +16,7 @@ from .._checks import describe, require_size
 from .._flags import unwatched
 from .._problem import Problem
 from ._dataset import dataset
+from ._figure import draw_coordinates
 from ._finite import ending
 from ._fit import Slope, slope, TOLERANCE
 from ._inputs import check_optimizer, read_key, read_problem, require_own
@@ -67,9 +68,7 @@ class CoordinateCheck:
 
     def plot(self) -> "Figure":
         """Sizes and changes against the width, as a matplotlib figure."""
-        from ._figure import draw_coordinates
-
-        return draw_coordinates(self)
+        return draw_coordinates(self.tensors, self.widths, self.sizes, self.changes, passed=self.passed)
 
     def to_xarray(self) -> "xarray.Dataset":
         """The sizes and changes, with dimensions `tensor`, `width` and `seed`."""

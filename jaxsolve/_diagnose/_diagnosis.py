@@ -10,7 +10,9 @@ import numpy as np
 from .._checks import describe
 from ..observe import Regime
 from ._dataset import dataset
+from ._figure import draw
 from ._limits import Limit
+from ._page import body, page, Table
 
 
 if TYPE_CHECKING:
@@ -77,23 +79,38 @@ class Diagnosis:
         return self.text
 
     def __repr__(self) -> str:
-        rows = [f"Diagnosis: {self.regime.label}{' (near the boundary)' if self.near_boundary else ''}"]
+        rows = [f"Diagnosis: {self._title}"]
         for name, found in self.findings.items():
             limit = "" if found.limit is None else f" (limit {found.limit.value:g})"
             number = "" if np.isnan(found.value) else f" = {shown(found.value)}"
             rows.append(f"  {name}{number}{limit}: {found.words}")
         return "\n".join(rows)
 
-    def _repr_html_(self) -> str:
-        from ._page import body
+    @property
+    def _title(self) -> str:
+        return f"{self.regime.label}{' (near the boundary)' if self.near_boundary else ''}"
 
-        return body(self)
+    def _repr_html_(self) -> str:
+        return body(self._title, self.text, self.plot(), self._tables(), self.notes)
+
+    def _tables(self) -> list[Table]:
+        """The findings, and the groups of parameters, as text."""
+        numbers = []
+        for name, found in self.findings.items():
+            limit = ("", "") if found.limit is None else (f"{found.limit.value:g}", found.limit.source)
+            numbers.append((name.replace("_", " "), shown(found.value), limit[0], found.words, limit[1]))
+        groups = [
+            (name, *(shown(float(values[index])) for values in self.by_group.values()))
+            for index, name in enumerate(self.groups)
+        ]
+        return [
+            Table(("number", "value", "limit", "what it says", "where the limit comes from"), numbers),
+            Table(("parameters", *(column.replace("_", " ") for column in self.by_group)), groups),
+        ]
 
     def plot(self) -> "Figure":
         """One page of panels, as a matplotlib figure."""
-        from ._figure import draw
-
-        return draw(self)
+        return draw(self._title, self.history, self.groups, self.by_group, self.by_scale)
 
     def save(self, path: str | os.PathLike) -> Path:
         """Writes one HTML page that needs no network, and returns its path. A file that is there is replaced.
@@ -102,14 +119,13 @@ class Diagnosis:
             TypeError: path is no path.
             FileNotFoundError: its folder does not exist.
         """
-        from ._page import page
-
         if not isinstance(path, str | os.PathLike):
             raise TypeError(f"path must be that of the page, such as 'diagnosis.html', got {describe(path)}")
         target = Path(path)
         if not target.parent.is_dir():
             raise FileNotFoundError(f"there is no folder {target.parent}; make it first")
-        target.write_text(page(self), encoding="utf-8")
+        text = page(self._title, self.text, self.plot(), self._tables(), self.notes)
+        target.write_text(text, encoding="utf-8")
         return target
 
     def to_xarray(self) -> "xarray.Dataset":

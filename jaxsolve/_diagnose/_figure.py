@@ -1,38 +1,37 @@
 """The picture of a diagnosis."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any, TYPE_CHECKING
 
 import numpy as np
 
 from ..plot import COLOURS, MARKERS
+from ._fit import have_logarithms, mean_losses
 from ._limits import KERNEL_CHANGE, STABILITY
-from ._transfer import have_logarithms, mean_losses
 
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from ._coordinates import CoordinateCheck
-    from ._diagnosis import Diagnosis
-    from ._transfer import TransferCheck
+
+Arrays = Mapping[str, np.ndarray]
 
 
-def draw(diagnosis: "Diagnosis") -> "Figure":
-    """Six panels: loss, movement, stability, layers, their kernels, and the multiplier."""
+def draw(title: str, history: Arrays, groups: Sequence[str], by_group: Arrays, by_scale: Arrays) -> "Figure":
+    """Six panels of a diagnosis: loss, movement, stability, layers, their kernels, and the multiplier."""
     from matplotlib.figure import Figure
 
-    rows = max(0.0, len(diagnosis.groups) - 6) * 0.16  # a bar needs its height
+    rows = max(0.0, len(groups) - 6) * 0.16  # a bar needs its height
     figure = Figure(figsize=(6.8, 7.0 + rows), layout="constrained")
     heights = [1, 1, 1 + rows / 2.2]
     axes = figure.subplots(3, 2, gridspec_kw={"height_ratios": heights})
-    _loss(axes[0, 0], diagnosis)
-    _movement(axes[0, 1], diagnosis)
-    _stability(axes[1, 0], diagnosis)
-    _multiplier(axes[1, 1], diagnosis)
-    _bars(axes[2, 0], diagnosis, "update", "relative update $|\\Delta\\theta|/|\\theta_0|$", COLOURS[0])
-    _shares(axes[2, 1], diagnosis)
-    near = " (near the boundary)" if diagnosis.near_boundary else ""
-    figure.suptitle(f"Regime: {diagnosis.regime.label}{near}", fontsize=11)
+    _loss(axes[0, 0], history)
+    _movement(axes[0, 1], history)
+    _stability(axes[1, 0], history)
+    _multiplier(axes[1, 1], by_scale)
+    _updates(axes[2, 0], groups, by_group["update"])
+    _shares(axes[2, 1], by_group["kernel_share_start"], by_group["kernel_share"])
+    figure.suptitle(f"Regime: {title}", fontsize=11)
     for ax in axes.flat:
         ax.tick_params(labelsize=8)
         ax.xaxis.label.set_size(9)
@@ -43,9 +42,9 @@ def draw(diagnosis: "Diagnosis") -> "Figure":
     return figure
 
 
-def _steps(ax: Any, diagnosis: "Diagnosis") -> np.ndarray:
+def _steps(ax: Any, history: Arrays) -> np.ndarray:
     """The steps; a logarithmic axis shows 0 as well."""
-    steps = diagnosis.history["step"]
+    steps = history["step"]
     ax.set_xscale("symlog", linthresh=1)
     ax.set_xlim(0, max(float(steps[-1]) * 1.15, 1))
     ticks = [0, *(10**k for k in range(7) if 10**k <= steps[-1])]
@@ -63,8 +62,8 @@ def _legend(ax: Any) -> None:
     ax.legend(frameon=False, fontsize=7.5, handlelength=1.8)
 
 
-def _loss(ax: Any, diagnosis: "Diagnosis") -> None:
-    steps, history = _steps(ax, diagnosis), diagnosis.history
+def _loss(ax: Any, history: Arrays) -> None:
+    steps = _steps(ax, history)
     _line(ax, steps, history["loss"], 0, "training")
     if "test_loss" in history:
         _line(ax, steps, history["test_loss"], 1, "test")
@@ -78,8 +77,8 @@ def _loss(ax: Any, diagnosis: "Diagnosis") -> None:
     _legend(ax)
 
 
-def _movement(ax: Any, diagnosis: "Diagnosis") -> None:
-    steps, history = _steps(ax, diagnosis), diagnosis.history
+def _movement(ax: Any, history: Arrays) -> None:
+    steps = _steps(ax, history)
     # At the start both are 0, which a logarithm cannot show.
     _line(ax, steps[1:], history["kernel_change"][1:], 0, "kernel change")
     _line(ax, steps[1:], history["nonlinearity"][1:], 1, "nonlinearity")
@@ -103,8 +102,8 @@ def _movement(ax: Any, diagnosis: "Diagnosis") -> None:
     _legend(ax)
 
 
-def _stability(ax: Any, diagnosis: "Diagnosis") -> None:
-    steps, history = _steps(ax, diagnosis), diagnosis.history
+def _stability(ax: Any, history: Arrays) -> None:
+    steps = _steps(ax, history)
     known = history["stability"] if "stability" in history else np.full(len(steps), np.nan)
     if np.any(np.isfinite(known)):
         _line(ax, steps, known, 0, "sharpness/limit")
@@ -122,21 +121,21 @@ def _stability(ax: Any, diagnosis: "Diagnosis") -> None:
         _legend(ax)
 
 
-def _multiplier(ax: Any, diagnosis: "Diagnosis") -> None:
+def _multiplier(ax: Any, by_scale: Arrays) -> None:
     ax.set_title("Where features begin")
     ax.set(xlabel="output multiplier", ylabel="kernel change")
-    if not diagnosis.by_scale:
+    if not by_scale:
         ax.text(0.5, 0.5, "not known", ha="center", va="center", transform=ax.transAxes, fontsize=9)
         ax.set(xticks=[], yticks=[])
         return
-    multiplier, change = diagnosis.by_scale["multiplier"], diagnosis.by_scale["kernel_change"]
+    multiplier, change = by_scale["multiplier"], by_scale["kernel_change"]
     ax.plot(multiplier, change, color=COLOURS[0], marker="o", ms=3.5, lw=1.4, label="linearised training")
     ax.axhline(KERNEL_CHANGE.value, color="0.35", ls="--", lw=1)
     ax.axvline(1, color=COLOURS[1], lw=1.2, label="this network")
-    if "verified_multiplier" in diagnosis.by_scale:
+    if "verified_multiplier" in by_scale:
         ax.plot(
-            diagnosis.by_scale["verified_multiplier"],
-            diagnosis.by_scale["verified_change"],
+            by_scale["verified_multiplier"],
+            by_scale["verified_change"],
             color=COLOURS[3],
             marker="D",
             ms=5,
@@ -147,22 +146,20 @@ def _multiplier(ax: Any, diagnosis: "Diagnosis") -> None:
     _legend(ax)
 
 
-def _bars(ax: Any, diagnosis: "Diagnosis", name: str, label: str, colour: str) -> None:
-    values = diagnosis.by_group[name]
+def _updates(ax: Any, groups: Sequence[str], values: np.ndarray) -> None:
     places = np.arange(len(values))
     shown = np.where(np.isfinite(values), values, 0)
-    ax.barh(places, shown, color=colour, height=0.65)
+    ax.barh(places, shown, color=COLOURS[0], height=0.65)
     for place, value in zip(places, values, strict=True):
         if not np.isfinite(value):
             ax.text(0, place, " from 0", va="center", fontsize=7.5)
-    ax.set_yticks(places, [_short(group) for group in diagnosis.groups])
+    ax.set_yticks(places, [_short(group) for group in groups])
     ax.invert_yaxis()
-    ax.set(xlabel=label, title="Which layers move")
+    ax.set(xlabel="relative update $|\\Delta\\theta|/|\\theta_0|$", title="Which layers move")
 
 
-def _shares(ax: Any, diagnosis: "Diagnosis") -> None:
-    places = np.arange(len(diagnosis.groups))
-    start, now = (diagnosis.by_group[name] for name in ("kernel_share_start", "kernel_share"))
+def _shares(ax: Any, start: np.ndarray, now: np.ndarray) -> None:
+    places = np.arange(len(now))
     ax.barh(places - 0.19, start, color=COLOURS[5], height=0.36, label="at the start")
     ax.barh(places + 0.19, now, color=COLOURS[0], height=0.36, label="now")
     ax.set_yticks(places, [""] * len(places))
@@ -176,44 +173,46 @@ def _short(name: str) -> str:
     return name if len(name) <= 22 else "..." + name[-20:]
 
 
-def draw_coordinates(check: "CoordinateCheck") -> "Figure":
-    """Sizes at the start and changes against the width."""
+def draw_coordinates(
+    tensors: Sequence[str], widths: np.ndarray, sizes: np.ndarray, changes: np.ndarray, *, passed: bool
+) -> "Figure":
+    """Sizes at the start and changes against the width, (tensors, widths, seeds)."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.8, 3.0 + 0.14 * len(check.tensors)), layout="constrained")
+    figure = Figure(figsize=(6.8, 3.0 + 0.14 * len(tensors)), layout="constrained")
     axes = figure.subplots(1, 2, sharex=True)
-    for ax, values, title in zip(axes, (check.sizes, check.changes), ("at the start", "change"), strict=True):
-        for index, (name, rows) in enumerate(zip(check.tensors, values, strict=True)):
+    for ax, values, title in zip(axes, (sizes, changes), ("at the start", "change"), strict=True):
+        for index, (name, rows) in enumerate(zip(tensors, values, strict=True)):
             middle = np.exp(np.mean(np.log(np.where(rows > 0, rows, np.nan)), axis=1))
             style = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
             ls = "-" if index < len(COLOURS) else "--"
-            ax.plot(check.widths, middle, ms=4, lw=1.4, ls=ls, label=_short(name), **style)
+            ax.plot(widths, middle, ms=4, lw=1.4, ls=ls, label=_short(name), **style)
         ax.set(xscale="log", yscale="log", xlabel="width", title=title)
-        ax.set_xticks(check.widths, [str(width) for width in check.widths])
+        ax.set_xticks(widths, [str(width) for width in widths])
         ax.minorticks_off()
         ax.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("typical entry")
-    columns = 3 if len(check.tensors) > 2 else len(check.tensors)
+    columns = 3 if len(tensors) > 2 else len(tensors)
     figure.legend(
         *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=columns, frameon=False, fontsize=8
     )
-    figure.suptitle("passed" if check.passed else "failed", fontsize=11)
+    figure.suptitle("passed" if passed else "failed", fontsize=11)
     return figure
 
 
-def draw_transfer(check: "TransferCheck") -> "Figure":
-    """Losses against the rate."""
+def draw_transfer(widths: np.ndarray, rates: np.ndarray, losses: np.ndarray, best: np.ndarray) -> "Figure":
+    """Losses against the rate, (widths, rates, seeds), and the best rate of each width."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(3.4, 2.8), layout="constrained")
     ax = figure.subplots()
-    logarithmic, means = have_logarithms(check.losses), mean_losses(check.losses)
+    logarithmic, means = have_logarithms(losses), mean_losses(losses)
     means = np.exp(means) if logarithmic else means
-    for index, (width, row) in enumerate(zip(check.widths, means, strict=True)):
+    for index, (width, row) in enumerate(zip(widths, means, strict=True)):
         colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
         shown = np.where(np.isfinite(row), row, np.nan)
-        ax.plot(check.rates, shown, color=colour, marker=marker, ms=4, lw=1.4, label=f"width {width}")
-        ax.axvline(check.best[index], color=colour, lw=0.8, ls=":")
+        ax.plot(rates, shown, color=colour, marker=marker, ms=4, lw=1.4, label=f"width {width}")
+        ax.axvline(best[index], color=colour, lw=0.8, ls=":")
     shows = logarithmic and np.any(np.isfinite(means))
     ax.set(xscale="log", yscale="log" if shows else "linear", xlabel="rate", ylabel="loss at the end")
     ax.spines[["top", "right"]].set_visible(False)

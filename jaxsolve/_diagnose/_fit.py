@@ -53,3 +53,13 @@ def fit_line(x: np.ndarray, y: np.ndarray) -> Slope:
 
     spread = float(np.sqrt(rest @ rest / (len(x) - 2) / (centred @ centred)))
     return Slope(value, float(t.ppf(0.975, len(x) - 2)) * spread)
+
+
+def have_logarithms(losses: np.ndarray) -> bool:
+    """Whether all losses of a check are above 0, those that diverged aside."""
+    return bool(np.all(losses > 0))
+
+
+def mean_losses(losses: np.ndarray) -> np.ndarray:
+    """The means over seeds of the logarithms, or of the losses if one has none; inf where a seed diverged."""
+    return np.mean(np.log(losses) if have_logarithms(losses) else losses, axis=-1)

@@ -2,14 +2,13 @@
 
 import base64
 import io
+from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING
-
-from ._diagnosis import shown
+from typing import NamedTuple, TYPE_CHECKING
 
 
 if TYPE_CHECKING:
-    from ._diagnosis import Diagnosis
+    from matplotlib.figure import Figure
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a; }
@@ -19,43 +18,36 @@ img { max-width: 100%; }
 """
 
 
-def page(diagnosis: "Diagnosis") -> str:
+class Table(NamedTuple):
+    """A table of text, with what stands above its columns."""
+
+    heads: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+
+def page(title: str, text: str, figure: "Figure", tables: Sequence[Table], notes: Sequence[str]) -> str:
     """A whole page."""
+    inside = body(title, text, figure, tables, notes)
     policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"  # whatever a name may hold, no script runs
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" '
-        f'content="{policy}"><title>Diagnosis</title><style>{_STYLE}</style></head><body>{body(diagnosis)}</body></html>'
+        f'content="{policy}"><title>Diagnosis</title><style>{_STYLE}</style></head><body>{inside}</body></html>'
     )
 
 
-def body(diagnosis: "Diagnosis") -> str:
+def body(title: str, text: str, figure: "Figure", tables: Sequence[Table], notes: Sequence[str]) -> str:
     """What a notebook shows."""
-    near = " (near the boundary)" if diagnosis.near_boundary else ""
-    parts = [f"<h2>{escape(diagnosis.regime.label.capitalize() + near)}</h2><p>{escape(diagnosis.text)}</p>"]
-    parts.append(f'<img alt="{escape(diagnosis.text)}" src="data:image/png;base64,{_picture(diagnosis)}">')
-    rows = []
-    for name, found in diagnosis.findings.items():
-        limit = ("", "") if found.limit is None else (f"{found.limit.value:g}", found.limit.source)
-        rows.append((name.replace("_", " "), shown(found.value), limit[0], found.words, limit[1]))
-    parts.append(_table(("number", "value", "limit", "what it says", "where the limit comes from"), rows))
-    columns = list(diagnosis.by_group)
-    rows = [
-        (name, *(shown(float(diagnosis.by_group[column][index])) for column in columns))
-        for index, name in enumerate(diagnosis.groups)
-    ]
-    parts.append(_table(("parameters", *(column.replace("_", " ") for column in columns)), rows))
-    if diagnosis.notes:
-        parts.append("<ul>" + "".join(f"<li>{escape(note)}</li>" for note in diagnosis.notes) + "</ul>")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=150)
+    picture = base64.b64encode(buffer.getvalue()).decode()
+    parts = [f"<h2>{escape(title.capitalize())}</h2><p>{escape(text)}</p>"]
+    parts.append(f'<img alt="{escape(text)}" src="data:image/png;base64,{picture}">')
+    parts += map(_html, tables)
+    if notes:
+        parts.append("<ul>" + "".join(f"<li>{escape(note)}</li>" for note in notes) + "</ul>")
     return "".join(parts)
 
 
-def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _html(table: Table) -> str:
     line = lambda tag, cells: "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-    return "<table>" + line("th", heads) + "".join(line("td", row) for row in rows) + "</table>"
-
-
-def _picture(diagnosis: "Diagnosis") -> str:
-    buffer = io.BytesIO()
-    figure = diagnosis.plot()
-    figure.savefig(buffer, format="png", dpi=150)
-    return base64.b64encode(buffer.getvalue()).decode()
+    return "<table>" + line("th", table.heads) + "".join(line("td", row) for row in table.rows) + "</table>"

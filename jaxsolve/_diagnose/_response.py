@@ -56,7 +56,7 @@ def response(problem: Problem, optimizer: Any, params: PyTree, state: Any) -> Re
 
     Arguments:
         problem: gives the network's own rates.
-        optimizer: a `Held` transformation.
+        optimizer: that of a `Descent`.
         params, state: where training stands.
     """
     kinds = [type(node).__name__ for node in _nodes(state)]  # an array by itself goes by the name of its class
@@ -117,12 +117,11 @@ def _memory(state: Any) -> PyTree:
 def _rates(problem: Problem, optimizer: Any, params: PyTree, state: Any) -> PyTree:
     filled = lambda tree, value: jax.tree.map(lambda leaf: jnp.full_like(leaf, value), tree)
     (zero, one), (empty, full) = ((filled(tree, 0), filled(tree, 1)) for tree in (params, _memory(state)))
-    advance = lambda gradient, state: optimizer.value.update(gradient, state, params)[1]
+    advance = lambda gradient, state: optimizer.update(gradient, state, params)[1]
     still = _squares_of_next(state, advance, jax.grad(problem.objective)(params), zero, empty)
 
     def step(gradient, memory):
-        with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
-            updates, new = optimizer.value.update(gradient, _with_memory(still, memory), params)
+        updates, new = optimizer.update(gradient, _with_memory(still, memory), params)
         return jax.tree.map(lambda u, p: -u.astype(p.dtype), updates, params), _memory(new)
 
     by_gradient, taken_up = jax.jvp(step, (zero, empty), (one, empty))[1]
@@ -166,9 +165,7 @@ def _debiased(state: Any, beta: Any) -> Any:
     return jnp.ones((), beta.dtype)
 
 
-def rate_exponent(
-    problem: Problem, optimizer: optax.GradientTransformation, params: PyTree, state: PyTree
-) -> float | None:
+def rate_exponent(problem: Problem, optimizer: Any, params: PyTree, state: PyTree) -> float | None:
     """p of |update| ~ |gradient|^p in a state: 1 for SGD, 0 for Adam and its kin; None without a finite update."""
     with jax.numpy_dtype_promotion("standard"):
         gradient = jax.grad(problem.objective)(params)

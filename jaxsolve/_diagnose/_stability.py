@@ -35,8 +35,7 @@ def gradient(problem: Problem, params: PyTree) -> PyTree:
 def next_update(problem: Problem, optimizer: Any, params: PyTree, state: Any) -> PyTree:
     """What the optimiser adds to the parameters in its next step on the problem's samples."""
     slope = jax.grad(problem.objective)(params)
-    with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
-        updates = optimizer.value.update(slope, state, params)[0]
+    updates = optimizer.update(slope, state, params)[0]
     return jax.tree.map(lambda rate, u, p: rate * u.astype(p.dtype), problem.eta, updates, params)
 
 

@@ -60,7 +60,7 @@ def steps_of(probe: Problem, optimizer: Any, checkpoints: list[Checkpoint]) -> S
 
     Arguments:
         probe: the problem of the samples to look at.
-        optimizer: a `Held` transformation.
+        optimizer: that of a `Descent`.
         checkpoints: of the training, with the optimiser's state.
     """
     critical, ratios = [], []

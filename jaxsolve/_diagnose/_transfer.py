@@ -13,8 +13,9 @@ from .._checks import describe, real_numbers, require_size
 from .._flags import unwatched
 from ._coordinates import read_widths
 from ._dataset import dataset
+from ._figure import draw_transfer
 from ._finite import ending
-from ._fit import fit_line, Slope, TOLERANCE
+from ._fit import fit_line, mean_losses, Slope, TOLERANCE
 from ._inputs import check_optimizer, read_key, read_problem, require_own
 from ._train import objective, train
 
@@ -57,9 +58,7 @@ class TransferCheck:
 
     def plot(self) -> "Figure":
         """Losses against the rate, one line per width, as a matplotlib figure."""
-        from ._figure import draw_transfer
-
-        return draw_transfer(self)
+        return draw_transfer(self.widths, self.rates, self.losses, self.best)
 
     def to_xarray(self) -> "xarray.Dataset":
         """The losses, with dimensions `width`, `rate` and `seed`."""
@@ -170,16 +169,6 @@ def transfer_check(
     return TransferCheck(
         places, tried, losses, together, edge, octaves, passed, _text(places, together, edge, octaves, passed)
     )
-
-
-def have_logarithms(losses: np.ndarray) -> bool:
-    """Whether all losses of a check are above 0, those that diverged aside."""
-    return bool(np.all(losses > 0))
-
-
-def mean_losses(losses: np.ndarray) -> np.ndarray:
-    """The means over seeds of the logarithms, or of the losses if one has none; inf where a seed diverged."""
-    return np.mean(np.log(losses) if have_logarithms(losses) else losses, axis=-1)
 
 
 def _best(rates: np.ndarray, losses: np.ndarray) -> float:

@@ -27,7 +27,7 @@ from ._refusals import check_memory, check_sizes, ConfigError, errors_of, shown,
 TYPE = "type"  # the key of a table that names what it makes
 BIAS = "bias"  # the key of a scaling with the scales of biases
 # Arguments that no text can give.
-UNSAYABLE = frozenset({"dtype", "fn", "law", "optimisers", "optimizers", "problem", "self", "tableau", "target"})
+UNSAYABLE = frozenset({"dtype", "fn", "law", "optimisers", "problem", "self", "tableau", "target"})
 # What may stand in a chain before an optimiser, and rates that change from step to step.
 CHAINED = (optax.add_decayed_weights, optax.adaptive_grad_clip, optax.centralize, optax.clip, optax.clip_by_global_norm)
 SCHEDULES = (
@@ -40,7 +40,6 @@ SCHEDULES = (
 )
 # Arguments that are arrays, as lists of lists.
 ARRAYS = ("x", "y", "x_test", "y_test", "covariance", "direction")
-ROOMS = (data, dynamics, integrators, losses, nets, observe, theory, until)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,11 +56,6 @@ class Kind:
         """What makes the thing of this name. Raises ValueError, with the nearest name, if there is none."""
         if isinstance(name, str) and name in self.known:
             return self.known[name]
-        # To the name that a thing had in an earlier version its room still answers, with a DeprecationWarning.
-        for room in ROOMS if isinstance(name, str) else ():
-            answer: Any = None if name in vars(room) else getattr(room, name, None)
-            if answer in self.known.values():
-                return answer
         raise ValueError(unknown(name, self.known, self.noun))
 
     def of(self, value: Any) -> Any:
@@ -95,10 +89,9 @@ def kinds() -> dict[str, Kind]:
         "integrator": solvers,
         "solver": solvers,  # inside of another
         "optimizer": Kind(optimisers.noun, {**optimisers.known, **chained}, together=optax.chain),
-        "learning_rate": Kind("schedule of optax", schedules, plain=lambda rate: rate),
+        **dict.fromkeys(("learning_rate", "rate"), Kind("schedule of optax", schedules, plain=lambda rate: rate)),
         "transform": Kind("transform", _makers(data.AbstractTransform, data), together=lambda *several: several),
         "at": Kind("network", {"RunEnd": dynamics.RunEnd}),
-        "factory": dataclasses.replace(optimisers, known={}, plain=optimisers.find),  # of the next version no more
         "until": Kind("condition", _makers(until.AbstractCondition, until)),
         "observe": Kind("observable", _makers(observe.Observable, observe)),
         "key": Kind("random key", {}, plain=random_key),

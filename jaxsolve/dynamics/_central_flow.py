@@ -20,7 +20,7 @@ from ._certificate import energy_balance
 from ._edge_optimiser import AbstractPreconditioner, Plain, read_preconditioner
 from ._flow import AbstractFlow, read_options
 from ._integrator import controller, ParameterNorm
-from ._optimizer import require_scaling
+from ._optimizer import Optimizer, require_scaling
 from ._system import AbstractSystem, default_rtol, SMOOTH_RTOL
 
 
@@ -170,8 +170,8 @@ class CentralFlow(AbstractFlow):
         max_steps: accepted and rejected steps before the run is given up.
 
     Raises:
-        ValueError: not exactly one of optimizer and rate; the central flow of the optimiser is not known; a number is
-            out of range; when used, gradient descent is given and the network's scaling is for Adam.
+        ValueError: not exactly one of optimizer and rate; a number is out of range; when used, the central flow of the
+            optimizer is not known, or gradient descent is given and the network's scaling is for Adam.
         TypeError: the optimiser is no optax transformation, `until` no condition.
 
     Example:
@@ -186,7 +186,8 @@ class CentralFlow(AbstractFlow):
           title={Understanding optimization in deep learning with central flows}, booktitle={ICLR}}
     """
 
-    optimiser: AbstractPreconditioner
+    optimizer: Optimizer | None
+    given_rate: Float[Array, ""] | None
     max_unstable: int = eqx.field(static=True)  # a shape
     rtol: float | None = eqx.field(static=True)  # decides nothing but numbers, yet is never swept
     atol: float | None = eqx.field(static=True)
@@ -207,8 +208,9 @@ class CentralFlow(AbstractFlow):
         max_steps: int = 100_000,
     ):
         if (optimizer is None) == (rate is None):
-            raise ValueError("give exactly one of an optimiser, such as optax.sgd(0.1), and rate=")
-        self.optimiser = Plain(one_number(rate, "rate")) if optimizer is None else read_preconditioner(optimizer)
+            raise ValueError("give exactly one of an optimizer, such as optax.sgd(0.1), and rate=")
+        self.optimizer = None if optimizer is None else Optimizer(optimizer)
+        self.given_rate = None if rate is None else one_number(rate, "rate")
         self.max_unstable = require_size(max_unstable, "max_unstable")
         self.rtol, self.atol, self.until, self.max_steps, self.land_on_ts = read_options(
             rtol, atol, until, max_steps, False
@@ -217,9 +219,22 @@ class CentralFlow(AbstractFlow):
 
     @property
     def name(self) -> str:
-        return f"CentralFlow({self.optimiser.name})"
+        return f"CentralFlow({'sgd' if self.optimizer is None else self.optimizer.name})"
+
+    @property
+    def preconditioner(self) -> AbstractPreconditioner:
+        """What the optimizer multiplies gradients by, as it was given or is seen.
+
+        Raises:
+            ValueError: the central flow of the optimizer is not known.
+        """
+        if self.optimizer is not None:
+            return read_preconditioner(self.optimizer)
+        assert self.given_rate is not None
+        return Plain(self.given_rate)
 
     def system(self, problem: Problem) -> AbstractSystem:
-        require_scaling(problem, lambda: False if isinstance(self.optimiser, Plain) else None)
-        problem, optimiser = eqxi.nondifferentiable((problem, self.optimiser), msg=NO_DERIVATIVES)
+        optimiser = self.preconditioner
+        require_scaling(problem, lambda: False if isinstance(optimiser, Plain) else None)
+        problem, optimiser = eqxi.nondifferentiable((problem, optimiser), msg=NO_DERIVATIVES)
         return CentralSystem(problem, optimiser, self.max_unstable, self.rtol, self.atol)

@@ -1,6 +1,5 @@
-"""Descent in steps, by any optax optimiser."""
+"""Descent in steps, by any optax optimizer."""
 
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -10,18 +9,18 @@ import jax.random as jr
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from .._checks import concrete, describe, is_real, require_key, require_size, require_steps
-from .._clock import later, nearest_step, time_at, time_per_step
+from .._checks import concrete, describe, is_real, one_number, require_key, require_size, require_steps
+from .._clock import later, nearest_step, time_at
 from .._dynamics import AbstractMarching, AbstractState, is_key, March, Quantity, View
 from .._problem import Problem
 from .._results import RESULTS
 from .._safe import nonzero
 from ..data import AbstractAugmentation
 from ..until import AbstractCondition, fits
-from ._held import Held
-from ._optimizer import first_state, grows, ignores_gradient_scale, read_optimizer, require_scaling
+from ._optimizer import first_state, grows, ignores_gradient_scale, Optimizer, require_scaling
+from ._rate import require_visible, time_of_step
 from ._saves import empty_saves, hold, Saves
-from ._schedule import AbstractSchedule, last_moving, nearest_steps
+from ._schedule import last_moving, nearest_steps, Schedule
 from ._stopping import at_last_time, check_until, is_met
 from ._trees import all_finite, chosen
 
@@ -43,26 +42,25 @@ class DescentState(AbstractState):
 
 
 class Descent(AbstractMarching):
-    """Steps of an optax optimiser; per-layer eta multiplies its updates.
+    """Steps of an optax optimizer; per-layer eta multiplies its updates.
 
-    A step of rate r stands for the gradient-flow time r; with momentum beta, for r/(1 - beta); with a schedule, for the
-    rate that it has in this step. Parameters are saved after the step that ends nearest to each time, and `traj.ts`
-    says which time that is.
+    A step of rate r stands for the gradient-flow time r; with momentum beta, for r/(1 - beta). Parameters are saved
+    after the step that ends nearest to each time, and `traj.ts` says which time that is.
 
-    The rate is seen from outside, by how the optimiser answers gradients that are known: if its steps are in proportion
-    to the gradient (SGD, momentum, Nesterov), or to the gradient's sign where that is all that counts (Adam and its
-    kin, Lion). Weight decay and clipping may be added to either; a clipped step counts as a whole one. For other
-    optimisers (RMSProp, Adagrad, LAMB) and those that want parameters of a certain structure, give `rate`.
+    The rate of SGD (with momentum, Nesterov's too), Adam, AdamW, Lion and Muon is seen when it is needed, by how the
+    optimizer answers gradients that are known. Weight decay and clipping may be added; a clipped step counts as a whole
+    one. For any other optimizer and for schedules, also those inside of an optimizer, give `rate`.
 
-    By Equinox's rule, arrays inside an optimiser are traced and Python's numbers are compiled in: where many rates
-    follow each other, `optax.sgd(jnp.asarray(rate))` compiles once.
+    By Equinox's rule, arrays inside an optimizer are traced and Python's numbers are compiled in: where many rates
+    follow each other, `optax.sgd(jnp.asarray(rate))` compiles once. An optimizer that holds a function of your own
+    compiles again when it is made again.
 
     A run has diverged when its parameters or its loss are not finite, or when the training loss exceeds
     `divergence_factor` times the larger of the loss at the start and that of f = 0. It ends before the step that shows
     this, at its last finite parameters. A batch of b out of n samples is counted as b/n of the training loss, which
     overstates no loss >= 0; after the last step the full batch decides. Runs that come back stay far below: the highest
     catapult that converges lifts the loss about 4 * width times (Lewkowycz et al. 2020, their two-layer linear model
-    iterated). An optimiser whose steps do not grow with the gradient (Adam, clipping) can come back from any loss, so
+    iterated). An optimizer whose steps do not grow with the gradient (Adam, clipping) can come back from any loss, so
     for it only numbers that are not finite count. One without a first update, as `optax.MultiSteps`, counts as growing.
 
     Arguments:
@@ -77,24 +75,19 @@ class Descent(AbstractMarching):
         augmentation: a random change of the inputs of each step, such as `js.data.flip_and_crop()`. Losses and
             observables are those of the inputs as they are.
         rate: the gradient-flow time that a step stands for, a number > 0 or a function of the steps made so far, such
-            as the optimiser's own schedule. None if the optimiser shows it.
+            as the optimizer's own schedule (with momentum beta, over 1 - beta). None if the optimizer shows it.
         max_steps: steps before the run is given up; of a schedule that ends at zero, at most those before.
         divergence_factor: growth of the loss, > 1, at which a run has diverged; inf waits for overflow.
-        factory, momentum: the former way of giving an optimiser, `Descent(optax.sgd, 0.1, momentum=0.9)`.
 
     Attributes:
-        rate, momentum: the learning rate, and momentum if there is any, as far as the optimiser shows them.
-        schedule: the times of steps that are not all the same; then `rate` is None.
+        rate: the gradient-flow time that a step stands for, as it was given or is seen; None with a schedule.
 
     Raises:
-        TypeError: the optimiser is no optax transformation; key is no `jax.random.key`; `until` no condition;
+        TypeError: the optimizer is no optax transformation; key is no `jax.random.key`; `until` no condition;
             augmentation none of `js.data`.
-        ValueError: the optimiser does not show its rate, and none is given; the rate is not positive; divergence_factor
-            is not above 1; batch_size or an augmentation without a key; a batch_size larger than the training set; a
-            scaling that was made for another kind of optimiser (mup).
-
-    Warns:
-        DeprecationWarning: the optimiser is given by a function and a rate.
+        ValueError: the optimizer does not show its rate, and none is given (of some that is known when it is used); the
+            rate is not positive; divergence_factor is not above 1; batch_size or an augmentation without a key; a
+            batch_size larger than the training set; a scaling that was made for another kind of optimizer (mup).
 
     Example:
         >>> import optax
@@ -102,14 +95,14 @@ class Descent(AbstractMarching):
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), centered=True)
         >>> js.solve(problem, js.Descent(optax.sgd(0.25)), [0.0, 1.1, 2.0]).ts
         Array([0., 1., 2.], dtype=float...)
-        >>> js.Descent(optax.adam(optax.cosine_decay_schedule(0.1, 20))).steps(jnp.array([0.1, 0.9]))
+        >>> rate = optax.cosine_decay_schedule(0.1, 20)
+        >>> js.Descent(optax.adam(rate), rate=rate).steps(jnp.array([0.1, 0.9]))
         Array([ 1, 11], dtype=int...)
     """
 
-    optimizer: Held
-    rate: Float[Array, ""] | None
-    momentum: Float[Array, ""] | None
-    schedule: AbstractSchedule | None
+    optimizer: Optimizer
+    given_rate: Float[Array, ""] | None
+    schedule: Schedule | None
     key: Key[Array, ""] | None
     until: AbstractCondition | None
     augmentation: AbstractAugmentation | None
@@ -119,17 +112,15 @@ class Descent(AbstractMarching):
 
     def __init__(
         self,
-        optimizer: optax.GradientTransformation | Callable[..., optax.GradientTransformation] | None = None,
-        rate: Any = None,
+        optimizer: optax.GradientTransformation,
         *,
+        rate: Any = None,
         batch_size: int | None = None,
         key: Key[Array, ""] | None = None,
         until: AbstractCondition | None = None,
         augmentation: AbstractAugmentation | None = None,
         max_steps: int = 10_000_000,
         divergence_factor: float = 1e9,
-        factory: Callable[..., optax.GradientTransformation] | None = None,
-        momentum: float = 0.0,
     ):
         if augmentation is not None and not isinstance(augmentation, AbstractAugmentation):
             raise TypeError(f"augmentation must be one such as js.data.flip_and_crop(), got {describe(augmentation)}")
@@ -146,8 +137,11 @@ class Descent(AbstractMarching):
             raise TypeError(f"divergence_factor must be one number above 1, got {describe(divergence_factor)}")
         if not divergence_factor > 1:
             raise ValueError(f"divergence_factor must be above 1 (inf for none), got {divergence_factor}")
-        self.optimizer, seen = read_optimizer(optimizer if factory is None else factory, rate, momentum)
-        self.rate, self.momentum, self.schedule = seen.rate, seen.momentum, seen.schedule
+        self.optimizer = Optimizer(optimizer)
+        self.schedule = Schedule(rate) if callable(rate) else None
+        self.given_rate = None if rate is None or callable(rate) else one_number(rate, "rate")
+        if rate is None:
+            require_visible(self.optimizer)
         self.batch_size = None if batch_size is None else require_size(batch_size, "batch_size")
         self.key, self.augmentation = key, augmentation
         self.until = check_until(until)
@@ -156,15 +150,22 @@ class Descent(AbstractMarching):
 
     @property
     def name(self) -> str:
-        return f"Descent({self.optimizer.__name__})"
+        return f"Descent({self.optimizer.name})"
+
+    @property
+    def rate(self) -> Float[Array, ""] | None:
+        """The gradient-flow time that a step stands for, None with a schedule. It is looked for each time anew."""
+        if self.schedule is not None or self.given_rate is not None:
+            return self.given_rate
+        return time_of_step(self.optimizer)
 
     @property
     def provides(self) -> frozenset[Quantity]:
         return frozenset(Quantity)
 
     def _per_step(self, dtype: Any) -> Float[Array, ""]:
-        assert self.rate is not None  # there is no schedule
-        return time_per_step(self.rate, 0.0 if self.momentum is None else self.momentum).astype(dtype)
+        assert (rate := self.rate) is not None  # there is no schedule
+        return rate.astype(dtype)
 
     def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
         return self._nearest(ts)[1]
@@ -197,7 +198,7 @@ class Descent(AbstractMarching):
     def init(self, problem: Problem, ts: Float[Array, " times"]) -> DescentState:
         params, dtype = problem.params, problem.x.dtype
         self._check(problem)
-        optimizer = self.optimizer.astype(dtype).value
+        optimizer = self.optimizer.astype(dtype)
         ts = ts.astype(dtype)
         targets, times, last = self._nearest(ts)
         start = jax.tree.map(
@@ -249,13 +250,12 @@ class Descent(AbstractMarching):
         require_scaling(problem, lambda: ignores_gradient_scale(self.optimizer, problem.params))
 
     def advance(self, problem: Problem, state: DescentState, n: Int[Array, ""]) -> DescentState:
-        optimizer = self.optimizer.astype(problem.x.dtype).value
+        optimizer = self.optimizer.astype(problem.x.dtype)
         return jax.lax.fori_loop(0, n, lambda _, s: self._step(problem, optimizer, s), state)
 
-    def _step(self, problem: Problem, optimizer, state: DescentState) -> DescentState:
+    def _step(self, problem: Problem, optimizer: Optimizer, state: DescentState) -> DescentState:
         value, gradient = jax.value_and_grad(lambda p: self._batch_loss(problem, p, state.steps))(state.params)
-        with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
-            updates, optimizer_state = optimizer.update(gradient, state.optimizer_state, state.params)
+        updates, optimizer_state = optimizer.update(gradient, state.optimizer_state, state.params)
         params = jax.tree.map(lambda p, rate, u: p + rate * u.astype(p.dtype), state.params, problem.eta, updates)
         steps = state.steps + 1
         # The loss is that before the step. A step that fails is not taken.

@@ -1,19 +1,18 @@
 """The optimisers whose oscillation at the edge is known: descent, and two that divide by past gradients."""
 
 import abc
+import contextlib
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from .._checks import concrete, describe
-from .._dynamics import is_key
-from ._held import Held
-from ._optimizer import read_optimizer
-from ._rate import stand_in
+from .._checks import concrete
+from ._optimizer import Optimizer
 
 
 class AbstractPreconditioner(eqx.Module):
@@ -156,64 +155,74 @@ def scalar_rmsprop(
 
 
 SHAPES = (2,), (1, 2), (1, 1, 1, 2)  # as of biases, matrices and convolutions, which masks tell apart
-_WHICH = "gradient descent (optax.sgd(rate)), dynamics.scalar_rmsprop or optax.rmsprop, without momentum or schedules"
 
 
-def read_preconditioner(optimizer: Any) -> AbstractPreconditioner:
-    """The optimiser, where it is one whose central flow is known.
+def read_preconditioner(optimizer: Optimizer) -> AbstractPreconditioner:
+    """The optimizer, where it is one whose central flow is known.
 
     Raises:
-        TypeError: it is no optax transformation.
         ValueError: it is another one; says which are known.
     """
-    if not isinstance(optimizer, optax.GradientTransformation):
-        raise TypeError(f"optimizer must be one of optax, such as optax.sgd(0.1); got {describe(optimizer)}")
-    name = Held(optimizer).__name__
-    squares = _squares(optimizer)
+    with _at_once(optimizer):
+        squares = _squares(optimizer)
+        starts = None if squares is None else concrete(squares.initial + squares.eps)
     if squares is not None:
-        starts = concrete(squares.initial + squares.eps)
         if starts is not None and starts < 1e-25:  # rounding leaves less of an eps of 0
             raise ValueError(
-                f"{name} starts with nu = eps = 0, where its steps are infinite: give initial_scale= or eps="
+                f"{optimizer.name} starts with nu = eps = 0, where its steps are infinite: give initial_scale= or eps="
             )
         return squares
-    refusal = f"the central flow is known for {_WHICH}; not for this optimiser ({name}): js.Descent runs it"
+    rate = descent_rate(optimizer)
+    if rate is None:
+        raise ValueError(
+            "the central flow is known for gradient descent (optax.sgd(rate)), dynamics.scalar_rmsprop or "
+            "optax.rmsprop, without momentum or schedules; not for this optimizer "
+            f"({optimizer.name}): js.Descent runs it"
+        )
+    return Plain(rate)
+
+
+def descent_rate(optimizer: Optimizer) -> Float[Array, ""] | None:
+    """The rate of an optimizer that is gradient descent and nothing else; None for others."""
     try:
-        _, seen = read_optimizer(optimizer, None, 0.0)
-    except ValueError as error:
-        raise ValueError(refusal) from error
-    if seen.rate is None or seen.momentum is not None or not _proportional(optimizer):
-        raise ValueError(refusal)
-    return Plain(seen.rate)
+        with jax.ensure_compile_time_eval():
+            if jax.tree.leaves(optimizer.init(jnp.ones(1))):  # momentum, or a count for a schedule
+                return None
+            if not _proportional(optimizer.known()):
+                return None
+    except Exception:  # an optimizer that wants other parameters
+        return None
+    with _at_once(optimizer):
+        rate = -_update(optimizer, jnp.ones(1), jnp.ones(1))[0][0]
+    known = concrete(rate)
+    return None if known is not None and not (np.isfinite(known) and known > 0) else rate
 
 
-def _known(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """The same kind of optimiser, which does not depend on numbers that are being traced."""
-    return jax.tree.map(lambda leaf: leaf if is_key(leaf) else jnp.asarray(leaf), stand_in(Held(optimizer))).value
+def _at_once(optimizer: Optimizer) -> contextlib.AbstractContextManager[Any]:
+    """Where numbers of a known optimizer are computed: in a program being traced they would not be known."""
+    return contextlib.nullcontext() if optimizer.is_traced else jax.ensure_compile_time_eval()
 
 
-def _update(optimizer: optax.GradientTransformation, gradient: Array, params: Array, nu: Any = None) -> tuple[Any, Any]:
-    with jax.numpy_dtype_promotion("standard"):
-        state = optimizer.init(params)
-        if nu is not None:
-            state = jax.tree.map(lambda leaf: jnp.full_like(leaf, nu), state)
-        return optimizer.update(gradient, state, params)
+def _update(optimizer: Any, gradient: Array, params: Array, nu: Any = None) -> tuple[Any, Any]:
+    state = optimizer.init(params)
+    if nu is not None:
+        state = jax.tree.map(lambda leaf: jnp.full_like(leaf, nu), state)
+    return optimizer.update(gradient, state, params)
 
 
-def _proportional(optimizer: optax.GradientTransformation) -> bool:
+def _proportional(optimizer: Optimizer) -> bool:
     """Whether a step is -rate g for small and for large gradients, and 0 without one: no decay, no clipping."""
-    with jax.ensure_compile_time_eval():
-        known, params, gradient = _known(optimizer), jnp.array([1.0, -2.0]), jnp.array([1.0, 0.5])
-        step = lambda size, shape: _update(known, size * gradient.reshape(shape), params.reshape(shape))[0].ravel()
-        rate = -step(1e-3, SHAPES[0])[0] / 1e-3
-        close = lambda size, shape: bool(jnp.allclose(step(size, shape), -rate * size * gradient, rtol=1e-4, atol=0))
-        return bool(rate != 0) and all(close(size, shape) for size in (0.0, 1e-3, 1e6) for shape in SHAPES)
+    params, gradient = jnp.array([1.0, -2.0]), jnp.array([1.0, 0.5])
+    step = lambda size, shape: _update(optimizer, size * gradient.reshape(shape), params.reshape(shape))[0].ravel()
+    rate = -step(1e-3, SHAPES[0])[0] / 1e-3
+    close = lambda size, shape: bool(jnp.allclose(step(size, shape), -rate * size * gradient, rtol=1e-4, atol=0))
+    return bool(rate != 0) and all(close(size, shape) for size in (0.0, 1e-3, 1e6) for shape in SHAPES)
 
 
-def _squares(optimizer: optax.GradientTransformation) -> Squares | None:
+def _squares(optimizer: Optimizer) -> Squares | None:
     """RMSProp as it shows itself, None for others."""
     with jax.ensure_compile_time_eval():
-        known = _known(optimizer)
+        known = optimizer.known()
         try:
             up = _update(known, jnp.array([1.0, 0.0]), jnp.array([1.0, -2.0]))[0][0] > 0
         except Exception:  # an optimiser that wants other parameters is not one of these
@@ -241,7 +250,7 @@ def _plain_squares(optimizer: optax.GradientTransformation, known: Squares) -> b
     return all(bool(moves(shape) & jnp.all(step(jnp.zeros(2), shape) == 0)) for shape in SHAPES)
 
 
-def _numbers_of_squares(optimizer: optax.GradientTransformation) -> Squares | None:
+def _numbers_of_squares(optimizer: Any) -> Squares | None:
     """From the running average in the state, and from answers to known ones."""
     params = jnp.array([1.0, -2.0])
     nodes = jax.tree.leaves(optimizer.init(params))

@@ -1,56 +1,98 @@
-"""The optimiser of a descent: how it is given, and how it answers large gradients."""
+"""The optimizer of a descent: an optax transformation as a pytree, and how it answers large gradients."""
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, DTypeLike, Float, PyTree
 
 from .. import nets
-from .._checks import describe, one_number, require_settings
-from .._counts import at_count, counts_of
+from .._checks import concrete, describe, require_settings
+from .._dynamics import is_key
 from .._problem import Problem
-from ._held import Held
-from ._rate import see, Seen, stand_in, Unseen
-from ._schedule import GivenSchedule
+from ._closures import closed, contents, opened
 
 
 # A gradient that clipping would cut, squares of which float32 holds.
 LARGE = 1e6
-# One that it would not, and whose square is far above what adaptive optimisers begin with.
+# One that it would not, and whose square is far above what adaptive optimizers begin with.
 MODEST = 2.0**-7
 # By less an update grows whose size is not that of the gradient: with Adam's eps a little, by SGD twofold.
 DOUBLED = 1.5
+STAND_IN = 0.5  # for numbers that are being traced: what kind an optimizer is does not depend on them
 
 
-def read_optimizer(optimizer: Any, rate: Any, momentum: float) -> tuple[Held, Seen]:
-    """An optimiser as a pytree, and what is known of its rate.
+class Optimizer(eqx.Module):
+    """An optax transformation as a pytree, whose leaves are the arrays that it closes over.
+
+    Arguments:
+        transformation: such as `optax.sgd(0.1)`.
 
     Raises:
-        TypeError, ValueError: as `Descent`.
+        TypeError: it is no optax transformation, or needs more than gradients.
     """
-    require_settings((), "an optimiser")
-    if isinstance(optimizer, optax.GradientTransformation):
-        if momentum:
-            raise ValueError("momentum belongs to the optimiser: Descent(optax.sgd(rate, momentum=...))")
-        _require_steps_of_gradients(optimizer)
-        held = Held(optimizer)
-        return held, _see(held, rate)
-    made, rate = _from_factory(optimizer, rate, momentum)
-    return Held(made), Seen(rate, jnp.asarray(float(momentum)) if momentum else None, None)
+
+    parts: PyTree
+    name: str = eqx.field(static=True)  # text
+
+    def __init__(self, transformation: optax.GradientTransformation):
+        require_settings((), "an optimizer")
+        if not isinstance(transformation, optax.GradientTransformation):
+            given = describe(transformation)
+            if isinstance(transformation, optax.MultiSteps):
+                given = "optax.MultiSteps: give optax.MultiSteps(...).gradient_transformation()"
+            elif callable(transformation):
+                given = f"the function {getattr(transformation, '__name__', given)}: call it"
+            raise TypeError(f"optimizer must be one of optax, such as optax.sgd(0.1); got {given}")
+        _require_steps_of_gradients(transformation)
+        self.parts, self.name = opened(transformation), _name(transformation)
+
+    @property
+    def __name__(self) -> str:  # captions show it
+        return self.name
+
+    def init(self, params: PyTree) -> PyTree:
+        """Returns the state at the start."""
+        with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
+            return closed(self.parts).init(params)
+
+    def update(self, gradient: PyTree, state: PyTree, params: PyTree) -> tuple[PyTree, PyTree]:
+        """Returns the update that a gradient makes, and the state behind it."""
+        with jax.numpy_dtype_promotion("standard"):
+            return closed(self.parts).update(gradient, state, params)
+
+    def astype(self, dtype: DTypeLike) -> "Optimizer":
+        """Returns the same with its real arrays in another precision."""
+        real = lambda leaf: jnp.issubdtype(leaf.dtype, jnp.floating)
+        return jax.tree.map(lambda leaf: leaf.astype(dtype) if real(leaf) else leaf, self)
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether a number in it is being traced."""
+        return any(map(_is_traced, jax.tree.leaves(self)))
+
+    def known(self) -> "Optimizer":
+        """Returns the same with known numbers in place of traced ones."""
+        replace = lambda leaf: np.full(leaf.shape, STAND_IN).astype(leaf.dtype) if _is_traced(leaf) else leaf
+        return jax.tree.map(lambda leaf: leaf if is_key(leaf) else jnp.asarray(np.asarray(replace(leaf))), self)
+
+
+def _is_traced(leaf: Array) -> bool:
+    return not is_key(leaf) and concrete(leaf) is None
 
 
 def _require_steps_of_gradients(optimizer: optax.GradientTransformation) -> None:
-    """Raises TypeError for an optimiser that needs more than gradients: a line search calls the loss."""
+    """Raises TypeError for an optimizer that needs more than gradients: a line search calls the loss."""
     step = lambda params: optimizer.update(params, optimizer.init(params), params)
     try:
         with jax.numpy_dtype_promotion("standard"):
-            jax.eval_shape(step, jnp.ones(1))
-    except Exception as error:  # other optimisers may want parameters of a certain structure
+            jax.eval_shape(step, jax.ShapeDtypeStruct((1,), jnp.result_type(float)))
+    except Exception as error:  # other optimizers may want parameters of a certain structure
         two = isinstance(error, AttributeError) and error.name == "fast"
         if two or "required keyword-only argument" in str(error):
             raise TypeError(
@@ -60,61 +102,64 @@ def _require_steps_of_gradients(optimizer: optax.GradientTransformation) -> None
             ) from error
 
 
-def _see(optimizer: Held, rate: Any) -> Seen:
-    """What is known of the time of a step: as given, or as the optimiser shows it."""
-    if callable(rate):
-        return Seen(None, None, GivenSchedule(Held(rate)))
-    if rate is not None:
-        return Seen(one_number(rate, "rate"), None, None)
+# Functions of optax that pass gradients on to others, and those that do no more than plain descent does.
+_WRAPPERS = ("chain", "named_chain", "with_extra_args_support", "inject_hyperparams")
+_PLAIN = ("identity", "trace", "scale", "scale_by_schedule", "scale_by_learning_rate")
+_RULE = "scale_by_"
+_NAMES = {"rms": "rmsprop"}  # where optax calls the part and the whole otherwise
+
+
+def _name(optimizer: optax.GradientTransformation) -> str:
+    """What an optimizer does, by the functions that made its parts: `sgd`, `clip_by_global_norm + adam`."""
+    steps = [step for step in _steps(optimizer) if step not in _PLAIN]
+    has_rule = any(step.startswith(_RULE) or step in ("custom", "scalar_rmsprop") for step in steps)
+    names = (step.removeprefix(_RULE) for step in (steps if has_rule else [*steps, "sgd"]))
+    return " + ".join(dict.fromkeys(_NAMES.get(name, name) for name in names))
+
+
+def _steps(value: Any) -> list[str]:
+    value = getattr(value, "update", value)
+    held = contents(value)
+    if held is None:
+        return [name for part in value for name in _steps(part)] if isinstance(value, list | tuple) else []
+    maker, *inner = value.__qualname__.split(".")
+    if maker in _WRAPPERS:
+        return [name for part in held.values() for name in _steps(part)]
+    return [(maker if inner else _RULE + maker) if maker.isidentifier() else "custom"]
+
+
+def first_state(optimizer: Optimizer, params: PyTree) -> PyTree:
+    """The state of an optimizer at the start. Raises ValueError where its masks or labels do not fit the parameters."""
     try:
-        return see(optimizer)
-    except Unseen as error:
+        return optimizer.init(params)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise ValueError(
-            f"the rate of this optimiser ({optimizer.__name__}) cannot be seen from outside: {error}. The time of a "
-            "run is the sum of its rates: give rate= too, a number such as Descent(optax.rmsprop(1e-3), rate=1e-3), "
-            "or the schedule that the optimiser has"
+            "the optimizer cannot start on the parameters of this network. Masks and labels must be functions of the "
+            "parameters that return trees such as js.nets.partition(net)[0]; of f(params, x) these are lambda params: "
+            "jax.tree_util.Partial(f, labels), or js.nets.Function(f, labels) if the network is one. It says: "
+            f"{error}"
         ) from error
 
 
-def _from_factory(factory: Any, rate: Any, momentum: float) -> tuple[optax.GradientTransformation, Array]:
-    """The optimiser that a function makes of a rate."""
-    if isinstance(factory, optax.MultiSteps):
-        raise TypeError("optax.MultiSteps is given by its method, optax.MultiSteps(...).gradient_transformation()")
-    if not callable(factory):
-        raise TypeError(f"optimizer must be one of optax, such as optax.sgd(0.1); got {describe(factory)}")
-    name = getattr(factory, "__name__", "factory")
-    if rate is None:
-        raise TypeError(f"optimizer must be one of optax, such as optax.sgd(0.1); got the function {name}: call it")
-    more = f", momentum={momentum:g}" if momentum else ""
-    message = f"Descent({name}, rate) will not be understood by the next version: give Descent({name}(rate{more}))"
-    warnings.warn(message, DeprecationWarning, stacklevel=4)
-    rate = one_number(rate, "rate")
-    if not 0 <= momentum < 1:
-        raise ValueError(f"momentum must lie in [0, 1), got {momentum}")
-    optimizer = factory(rate, momentum=float(momentum)) if momentum else factory(rate)
-    if not isinstance(optimizer, optax.GradientTransformation):
-        raise TypeError(f"factory must return an optax optimiser, got {describe(optimizer)}")
-    return optimizer, rate
+def _two_updates(optimizer: Optimizer, gradient: PyTree, start: PyTree, params: PyTree) -> list[PyTree]:
+    """Two updates by one gradient; the first may be 0, as where a schedule begins there."""
+    first, state = optimizer.update(gradient, start, params)
+    return [first, optimizer.update(gradient, state, params)[0]]
 
 
-def grows(optimizer: optax.GradientTransformation, params: PyTree) -> Bool[Array, ""]:
-    """Whether doubling a large gradient changes the first update: of SGD, not of Adam and its kin, nor if clipped.
+def grows(optimizer: Optimizer, params: PyTree) -> Bool[Array, ""]:
+    """Whether doubling a large gradient changes the first updates: of SGD, not of Adam and its kin, nor if clipped.
 
-    That of a schedule which begins at 0 is looked at later. An optimiser without an update, as one that gathers several
-    gradients, is taken for one that grows.
+    An optimizer without an update, as one that gathers several gradients, is taken for one that grows.
     """
-    found, moved = [], []
     start = first_state(optimizer, params)
-    with jax.numpy_dtype_promotion("standard"):
-        for state in (at_count(start, count) for count in counts_of(start)):
-            one, two = (
-                optimizer.update(jax.tree.map(lambda p, size=size: jnp.full_like(p, size), params), state, params)[0]
-                for size in (LARGE, 2 * LARGE)
-            )
-            changes = jax.tree.map(lambda a, b: jnp.any(jnp.abs(b - a) > 1e-3 * jnp.abs(a)), one, two)
-            found += jax.tree.leaves(changes)
-            moved += [jnp.any(leaf != 0) for leaf in jax.tree.leaves((one, two))]
-    return jnp.any(jnp.stack(found)) | ~jnp.any(jnp.stack(moved))
+    one, two = (
+        _two_updates(optimizer, jax.tree.map(lambda p, size=size: jnp.full_like(p, size), params), start, params)
+        for size in (LARGE, 2 * LARGE)
+    )
+    changed = jax.tree.map(lambda a, b: jnp.any(jnp.abs(b - a) > 1e-3 * jnp.abs(a)), one, two)
+    moved = [jnp.any(leaf != 0) for leaf in jax.tree.leaves((one, two))]
+    return jnp.any(jnp.stack(jax.tree.leaves(changed))) | ~jnp.any(jnp.stack(moved))
 
 
 def require_scaling(problem: Problem, adaptive: Callable[[], bool | None]) -> None:
@@ -131,50 +176,34 @@ def require_scaling(problem: Problem, adaptive: Callable[[], bool | None]) -> No
     wanted = next((one for one in asked if one is not kind), None)
     if wanted is not None:
         raise ValueError(
-            f"this network's scaling is mup for {wanted.value}, but the optimiser behaves like {kind.value}; "
+            f"this network's scaling is mup for {wanted.value}, but the optimizer behaves like {kind.value}; "
             f"use nets.Scaling.mup(adam={known})"
         )
 
 
-def ignores_gradient_scale(optimizer: Held, params: PyTree) -> bool | None:
-    """Whether the first update that is not 0 hardly grows when a small gradient is doubled: of Adam, not of SGD.
+def ignores_gradient_scale(optimizer: Optimizer, params: PyTree) -> bool | None:
+    """Whether the first updates hardly grow when a small gradient is doubled: of Adam, not of SGD.
 
-    None where there is no such update, as of steps that gather several gradients. Of the parameters shapes are enough.
+    None where there is no update, as of steps that gather several gradients. Of the parameters shapes are enough.
     """
-    with jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"):
-        known = stand_in(optimizer).value
+    with jax.ensure_compile_time_eval():
+        known = optimizer.known()
         where = jax.tree.map(lambda leaf: jnp.ones(leaf.shape, leaf.dtype), params)
         # Its norm is that of all leaves together, whose number must not matter.
         size = MODEST * min(1.0, (2 / len(jax.tree.leaves(where))) ** 0.5)
         gradient = jax.tree.map(lambda leaf: _few(leaf, size), where)
         start = first_state(known, where)
 
-        def update(scale: float, state: PyTree) -> Float[Array, " params"]:
-            return ravel_pytree(known.update(jax.tree.map(lambda leaf: scale * leaf, gradient), state, where)[0])[0]
+        def updates(scale: float) -> Float[Array, " updates"]:
+            scaled = jax.tree.map(lambda leaf: scale * leaf, gradient)
+            return ravel_pytree(_two_updates(known, scaled, start, where))[0]
 
-        nothing = update(0.0, start)  # weight decay
-        for state in (at_count(start, count) for count in counts_of(start)):
-            one, two = (jnp.linalg.norm(update(scale, state) - nothing) for scale in (1.0, 2.0))
-            if one != 0:
-                return bool(two < DOUBLED * one)
-    return None
+        nothing = updates(0.0)  # weight decay
+        one, two = (jnp.linalg.norm(updates(scale) - nothing) for scale in (1.0, 2.0))
+        return bool(two < DOUBLED * one) if one != 0 else None
 
 
 def _few(leaf: Array, size: float) -> Array:
     """A gradient of three numbers at most: more of them would be cut by their norm, smaller ones be below any eps."""
     numbers = size * jnp.array([1.0, -2.0, 3.0], leaf.dtype)[: leaf.size]
     return jnp.zeros(leaf.size, leaf.dtype).at[: numbers.size].set(numbers).reshape(leaf.shape)
-
-
-def first_state(optimizer: optax.GradientTransformation, params: PyTree) -> PyTree:
-    """The state of an optimiser at the start. Raises ValueError where its masks or labels do not fit the parameters."""
-    try:
-        with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
-            return optimizer.init(params)
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise ValueError(
-            "the optimiser cannot start on the parameters of this network. Masks and labels must be functions of the "
-            "parameters that return trees such as js.nets.partition(net)[0]; of f(params, x) these are lambda params: "
-            "jax.tree_util.Partial(f, labels), or js.nets.Function(f, labels) if the network is one. It says: "
-            f"{error}"
-        ) from error

@@ -6,6 +6,7 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
@@ -15,9 +16,10 @@ from .._problem import flat_rates, Problem
 from .._safe import nonzero, safe_sqrt
 from ..integrators import RungeKuttaChebyshev
 from ..until import AbstractCondition
+from ._edge_optimiser import descent_rate
 from ._flow import AbstractFlow, read_options
 from ._integrator import controller
-from ._optimizer import require_scaling
+from ._optimizer import Optimizer, require_scaling
 from ._system import AbstractSystem, SMOOTH_RTOL
 
 
@@ -128,25 +130,28 @@ class RodFlow(AbstractFlow):
     `Descent`. It starts at m = w_0, d = -r g(w_0)/2.
 
     Arguments:
-        rate: that of gradient descent, without momentum, on the full batch.
+        optimizer: gradient descent, `optax.sgd(rate)` without momentum, on the full batch.
+        rate: instead of it, its rate.
         rtol, atol: tolerances of a step of `integrators.RungeKuttaChebyshev`; None takes 1e-4 and 1e-6.
         until: stops the run when met, located within the step; with it `ts` may end in inf.
         max_steps: accepted and rejected steps before the run is given up.
 
     Raises:
-        ValueError, TypeError: a number is out of range, `until` no condition; when used, the network's scaling is for
-            Adam.
+        ValueError: not exactly one of optimizer and rate; a number is out of range; when used, the optimizer is not
+            gradient descent, or the network's scaling is for Adam.
+        TypeError: the optimizer is no optax transformation, `until` no condition.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(1, 1, scaling=js.nets.Scaling.standard(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
-        >>> print(f"{js.solve(problem, js.RodFlow(0.1), 30.0)['loss']:.2f}")
+        >>> print(f"{js.solve(problem, js.RodFlow(rate=0.1), 30.0)['loss']:.2f}")
         0.00
 
     Source: the equations are derived above; Regis & Chewi 2026, arXiv:2602.01480, propose a flow of this name.
     """
 
-    rate: Float[Array, ""]
+    optimizer: Optimizer | None
+    given_rate: Float[Array, ""] | None
     rtol: float | None = eqx.field(static=True)  # decides nothing but numbers, yet is never swept
     atol: float | None = eqx.field(static=True)
     until: AbstractCondition | None
@@ -156,14 +161,18 @@ class RodFlow(AbstractFlow):
 
     def __init__(
         self,
-        rate: Any,
+        optimizer: optax.GradientTransformation | None = None,
         *,
+        rate: Any = None,
         rtol: float | None = None,
         atol: float | None = None,
         until: AbstractCondition | None = None,
         max_steps: int = 100_000,
     ):
-        self.rate = one_number(rate, "rate")
+        if (optimizer is None) == (rate is None):
+            raise ValueError("give exactly one of an optimizer, such as optax.sgd(0.1), and rate=")
+        self.optimizer = None if optimizer is None else Optimizer(optimizer)
+        self.given_rate = None if rate is None else one_number(rate, "rate")
         self.rtol, self.atol, self.until, self.max_steps, self.land_on_ts = read_options(
             rtol, atol, until, max_steps, False
         )
@@ -172,6 +181,24 @@ class RodFlow(AbstractFlow):
     @property
     def name(self) -> str:
         return "RodFlow"
+
+    @property
+    def rate(self) -> Float[Array, ""]:
+        """The rate of gradient descent, as it was given or is seen.
+
+        Raises:
+            ValueError: the optimizer is not gradient descent.
+        """
+        if self.optimizer is None:
+            assert self.given_rate is not None
+            return self.given_rate
+        rate = descent_rate(self.optimizer)
+        if rate is None:
+            raise ValueError(
+                "the rod flow is known for gradient descent (optax.sgd(rate)), without momentum or schedules; not for "
+                f"this optimizer ({self.optimizer.name}): js.Descent runs it"
+            )
+        return rate
 
     def system(self, problem: Problem) -> AbstractSystem:
         require_scaling(problem, lambda: False)

@@ -1,14 +1,15 @@
 """Steps of descent that do not all stand for the same time."""
 
-import abc
+from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, DTypeLike, Float, Int, PyTree
 
 from .._clock import later
-from ._held import Held
+from ._closures import closed, opened
 
 
 # Rates are looked up so many at once: a loop that took them one by one would cost as much as a small network's steps.
@@ -16,30 +17,26 @@ from ._held import Held
 BLOCK, LAST_BLOCK = 1024, 2**16
 
 
-class AbstractSchedule(eqx.Module):
-    """The gradient-flow time that each step stands for."""
-
-    @abc.abstractmethod
-    def rate(self, step: Int[Array, ""], dtype: jnp.dtype) -> Float[Array, ""]:
-        """The time of the step that is made after so many others."""
-
-
-class GivenSchedule(AbstractSchedule):
-    """A function of the number of steps made so far, as optax has them.
+class Schedule(eqx.Module):
+    """The gradient-flow time of each step, as a function of the number of steps made before.
 
     Arguments:
-        function: the function, held as a pytree.
+        function: such as a schedule of optax.
     """
 
-    function: Held
+    parts: PyTree
 
-    def rate(self, step: Int[Array, ""], dtype: jnp.dtype) -> Float[Array, ""]:
+    def __init__(self, function: Callable[[Int[Array, ""]], Any]):
+        self.parts = opened(function)
+
+    def rate(self, step: Int[Array, ""], dtype: DTypeLike) -> Float[Array, ""]:
+        """Returns the time of the step that is made after so many others."""
         with jax.numpy_dtype_promotion("standard"):
-            return jnp.asarray(self.function.value(step.astype(jnp.int32)), dtype)  # as optax counts
+            return jnp.asarray(closed(self.parts)(step.astype(jnp.int32)), dtype)  # as optax counts
 
 
 def nearest_steps(
-    schedule: AbstractSchedule, ts: Float[Array, " times"], max_steps: int
+    schedule: Schedule, ts: Float[Array, " times"], max_steps: int
 ) -> tuple[Int[Array, " times"], Float[Array, " times"], Int[Array, ""]]:
     """For each time the step that ends nearest to it, and when it does; `max_steps + 1` for what is never reached.
 
@@ -81,7 +78,7 @@ def nearest_steps(
     return jnp.where(beyond, max_steps + 1, steps), jnp.where(beyond, never, times), moving
 
 
-def last_moving(schedule: AbstractSchedule, max_steps: int, dtype: jnp.dtype) -> Int[Array, ""]:
+def last_moving(schedule: Schedule, max_steps: int, dtype: DTypeLike) -> Int[Array, ""]:
     """The step after which a schedule stays at zero, up to `max_steps`: then no time passes, and nothing moves."""
 
     def look(carry):

@@ -46,7 +46,6 @@ from ._neural_tangents import (
 )
 from ._path import along_path as along_path
 from ._regression import regression as regression
-from ._renamed import __getattr__ as __getattr__  # pyright: ignore[reportAttributeAccessIssue]
 from ._spectrum import (
     effective_rank as effective_rank,
     entropy as entropy,

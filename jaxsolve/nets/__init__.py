@@ -72,7 +72,6 @@ from ._normalisation import (
     NoNormalisation as NoNormalisation,
 )
 from ._padded import Padded as Padded
-from ._renamed import __getattr__ as __getattr__  # pyright: ignore[reportAttributeAccessIssue]
 from ._resnet import ResNet18 as ResNet18, WideResNet as WideResNet
 from ._scaling import Scaling as Scaling, ScalingRule as ScalingRule
 from ._transformer import Transformer as Transformer

@@ -1,7 +1,6 @@
 """Reading the hyperparameters of a network."""
 
 import enum
-import warnings
 from typing import Any
 
 import jax
@@ -24,15 +23,6 @@ class Optimisers(enum.Enum):
     ANY = "any optimiser"
     GRADIENT = "gradient flow and SGD"
     ADAM = "Adam"
-
-
-def spelt(optimisers: Optimisers, optimizers: Optimisers | None) -> Optimisers:
-    """The argument `optimisers`, or the same in its old spelling if that was given."""
-    if optimizers is None:
-        return optimisers
-    message = "the argument optimizers= is now optimisers=; the old name goes with the next version"
-    warnings.warn(message, DeprecationWarning, stacklevel=3)
-    return optimizers
 
 
 def floats(value: Any, name: str) -> Float[Array, "..."]:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from .._checks import concrete, require_finite, require_not_negative
 from . import _laws
-from ._hyperparameters import check_hyperparameters, floats, Optimisers, spelt
+from ._hyperparameters import check_hyperparameters, floats, Optimisers
 from ._laws import Fan, LayerShape
 
 
@@ -70,7 +70,6 @@ class Scaling(eqx.Module):
         bias_sigma: Any = 0.0,
         bias_eta: Any = 1.0,
         optimisers: Optimisers = Optimisers.ANY,
-        optimizers: Optimisers | None = None,  # the old spelling, for one more version
     ):
         self.multiplier = floats(multiplier, "multiplier")
         self.sigma = floats(sigma, "sigma")
@@ -78,7 +77,7 @@ class Scaling(eqx.Module):
         self.gamma = floats(gamma, "gamma")
         self.bias_sigma = floats(bias_sigma, "bias_sigma")
         self.bias_eta = floats(bias_eta, "bias_eta")
-        self.optimisers = spelt(optimisers, optimizers)
+        self.optimisers = optimisers
         shapes = {"multiplier": self.multiplier.shape, "sigma": self.sigma.shape, "eta": self.eta.shape}
         if len(set(shapes.values())) != 1 or self.multiplier.ndim != 1 or self.multiplier.size == 0:
             raise ValueError(f"multiplier, sigma and eta must all have shape (layers,), got {shapes}")
@@ -272,7 +271,6 @@ class ScalingRule(eqx.Module):
         eta: Any = 1.0,
         kappa: Any = None,
         optimisers: Optimisers = Optimisers.ANY,
-        optimizers: Optimisers | None = None,  # the old spelling, for one more version
     ):
         self.law = law
         self.gamma = floats(gamma, "gamma")
@@ -281,7 +279,7 @@ class ScalingRule(eqx.Module):
         self.bias_sigma = floats(0.0, "bias_sigma")
         self.bias_eta = floats(1.0, "bias_eta")
         self.kappa = None if kappa is None else floats(kappa, "kappa")
-        self.optimisers = spelt(optimisers, optimizers)
+        self.optimisers = optimisers
         check_hyperparameters(self.sigma, self.eta, self.gamma, self.bias_sigma, self.bias_eta)
 
     def with_bias(self, *, sigma: Any = None, eta: Any = None) -> "ScalingRule":

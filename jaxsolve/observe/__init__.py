@@ -65,7 +65,6 @@ from ._regimes import (
     Regime as Regime,
     regimes as regimes,
 )
-from ._renamed import __getattr__ as __getattr__  # pyright: ignore[reportAttributeAccessIssue]
 from ._stability import edge_time as edge_time, sharpness as sharpness, stability as stability
 from ._test_kernel import (
     cross_kernel as cross_kernel,

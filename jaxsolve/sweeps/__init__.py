@@ -6,7 +6,6 @@ from ._ensemble import (
     jackknife as jackknife,
     power_law as power_law,
 )
-from ._renamed import __getattr__ as __getattr__  # pyright: ignore[reportAttributeAccessIssue]
 from ._sweep import Hosts as Hosts, sweep as sweep
 from .grid._axes import Zip as Zip
 from .grid._padded import padded as padded

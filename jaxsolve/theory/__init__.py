@@ -45,7 +45,6 @@ from ._refined_balance import (
     layer_values as layer_values,
     mean_conserved as mean_conserved,
 )
-from ._renamed import __getattr__ as __getattr__  # pyright: ignore[reportAttributeAccessIssue]
 from ._silent_alignment import SilentAlignment as SilentAlignment, start_overlaps as start_overlaps
 from ._single_neuron import SingleNeuronFlow as SingleNeuronFlow
 from ._spectral_flow import spectral_velocity as spectral_velocity

@@ -48,15 +48,15 @@ def test_transforms_are_made_in_their_order():
 def test_a_list_of_optimisers_is_a_chain():
     rate = {"type": "cosine_decay_schedule", "init_value": 0.1, "decay_steps": 40}
     decay = {"type": "add_decayed_weights", "weight_decay": 0.5}
-    chain = {"type": "Descent", "optimizer": [decay, {"type": "sgd", "learning_rate": rate}]}
+    chain = {"type": "Descent", "optimizer": [decay, {"type": "sgd", "learning_rate": rate}], "rate": rate}
     config = parse_config(_table(dynamics=chain))
     problem = config.problem_fn(seed=3)
     schedule = optax.cosine_decay_schedule(0.1, 40)
     end = lambda dynamics: js.solve(problem, dynamics, [0.0, 1.0])["loss"][-1]
-    expected = end(js.Descent(optax.chain(optax.add_decayed_weights(0.5), optax.sgd(schedule))))
+    expected = end(js.Descent(optax.chain(optax.add_decayed_weights(0.5), optax.sgd(schedule)), rate=schedule))
     np.testing.assert_allclose(end(config.dynamics), expected, rtol=cases.eps(10))
     for other in (optax.sgd(schedule), optax.chain(optax.add_decayed_weights(0.5), optax.sgd(0.1))):
-        assert abs(end(js.Descent(other)) / expected - 1) > 1e-3
+        assert abs(end(js.Descent(other, rate=schedule)) / expected - 1) > 1e-3
 
 
 def test_a_schedule_may_take_millions_of_steps():
@@ -65,7 +65,7 @@ def test_a_schedule_may_take_millions_of_steps():
     warm |= {"warmup_steps": 1000, "decay_steps": 100_000}
     line = {"type": "linear_schedule", "init_value": 0.1, "end_value": 0.0, "transition_steps": 4_000_000}
     for rate in (warm, line | {"transition_begin": 2_000_000}):
-        descent = {"type": "Descent", "optimizer": {"type": "sgd", "learning_rate": rate}}
+        descent = {"type": "Descent", "optimizer": {"type": "sgd", "learning_rate": rate}, "rate": rate}
         assert isinstance(parse_config(_table(dynamics=descent)).dynamics, js.Descent)
 
 

@@ -326,10 +326,6 @@ def test_formulas_without_a_value(text, values):
             "dynamics.optimizer: 'sgdd' is not a known optimiser of optax; did you mean 'sgd'",
         ),
         ({"dynamics.optimizer.type": "apply_updates"}, "'apply_updates' is not a known optimiser of optax"),
-        (
-            {"dynamics.factory": "sgdd"},
-            "factory: 'sgdd' is not a known optimiser of optax; did you mean 'sgd'",
-        ),
         ({"observe": ["los"]}, r"observe\[0\]: 'los' is not a known observable; did you mean 'loss'"),
         (
             {"axes.gamma": {"logspace": [0, 1, 2]}},
@@ -461,19 +457,6 @@ def test_the_catalogue_lists_what_there_is():
     for name, room in (("network", nets), ("dynamics", dynamics), ("dynamics", theory), ("observe", observe)):
         assert all(hasattr(room, item) for item in known[name] if name != "dynamics")
         assert not any(item.startswith(("_", "Abstract")) for item in known[name])
-
-
-def test_a_renamed_thing_is_found_by_its_old_name():
-    init = kinds()["init"]
-    with pytest.warns(DeprecationWarning, match="nets.Balanced is now nets.LambdaBalanced"):
-        assert init.find("Balanced") is nets.LambdaBalanced
-    with pytest.raises(ValueError, match="did you mean 'LambdaBalanced'"):
-        init.find("Lambdabalanced")
-    with (
-        pytest.raises(ValueError, match="'Optimizers' is not a known initialisation"),
-        pytest.warns(match="Optimisers"),
-    ):
-        init.find("Optimizers")  # an old name of something else
 
 
 def test_what_needs_no_argument_can_be_named_alone(table):

@@ -101,8 +101,9 @@ def matrices(params):
     ],
 )
 def test_optimisers_without_a_central_flow_are_refused(optimizer):
+    flow = CentralFlow(optimizer)
     with pytest.raises(ValueError, match=r"js\.Descent runs it"):
-        CentralFlow(optimizer)
+        _ = flow.preconditioner
 
 
 @pytest.mark.parametrize(
@@ -117,30 +118,30 @@ def test_optimisers_without_a_central_flow_are_refused(optimizer):
 )
 def test_they_are_refused_inside_a_trace_too(make):
     with pytest.raises(ValueError, match="the central flow is known for gradient descent"):
-        jax.eval_shape(lambda rate: CentralFlow(make(rate)).optimiser, jnp.asarray(0.1))
+        jax.eval_shape(lambda rate: CentralFlow(make(rate)).preconditioner, jnp.asarray(0.1))
 
 
 @pytest.mark.parametrize(
     "make", [optax.sgd, lambda rate: dynamics.scalar_rmsprop(rate, initial_scale=1.0), optax.rmsprop]
 )
 def test_rates_that_are_traced_are_read(make):
-    read = lambda rate: CentralFlow(make(rate)).optimiser
+    read = lambda rate: CentralFlow(make(rate)).preconditioner
     for found, expected in zip(*map(jax.tree.leaves, (jax.jit(read)(0.1), read(0.1))), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-20)  # rounding leaves less of an eps of 0
 
 
 def test_rmsprop_that_starts_with_infinite_steps_is_refused():
     with pytest.raises(ValueError, match="nu = eps = 0, where its steps are infinite: give initial_scale= or eps="):
-        CentralFlow(dynamics.scalar_rmsprop(0.1))
+        solve(valley(1.0), CentralFlow(dynamics.scalar_rmsprop(0.1)), 1.0)
 
 
 def test_a_scaling_for_adam_is_refused_as_by_descent():
     net = nets.MLP(2, 16, 1, 1, "tanh", scaling=nets.Scaling.mup(adam=True), key=jax.random.key(0))
     problem = Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
-    descent = (Descent(optax.sgd(0.1)), CentralFlow(rate=0.1), RodFlow(0.1))
+    descent = (Descent(optax.sgd(0.1)), CentralFlow(rate=0.1), RodFlow(rate=0.1))
     flows = (GradientFlow(), MomentumFlow(tau=0.1), StochasticFlow(0.1, key=jax.random.key(1)))
     for run in (*descent, *flows):
-        with pytest.raises(ValueError, match="scaling is mup for Adam, but the optimiser behaves like"):
+        with pytest.raises(ValueError, match="scaling is mup for Adam, but the optimizer behaves like"):
             solve(problem, run, 1.0)
 
 
@@ -222,14 +223,26 @@ def test_an_eigenvalue_that_rises_outside_of_those_followed_is_found(size):
 def test_rmsprop_shows_its_numbers():
     flow = CentralFlow(optax.rmsprop(0.02, decay=0.95, initial_scale=0.3))
     assert flow.name == "CentralFlow(rmsprop)"
-    np.testing.assert_allclose(flow.optimiser.rate, 0.02, rtol=1e-3)
-    np.testing.assert_allclose(flow.optimiser.lag, 0.05 / 0.95, rtol=1e-3)
+    np.testing.assert_allclose(flow.preconditioner.rate, 0.02, rtol=1e-3)
+    np.testing.assert_allclose(flow.preconditioner.lag, 0.05 / 0.95, rtol=1e-3)
     scalar = CentralFlow(dynamics.scalar_rmsprop(0.02, decay=0.95, initial_scale=0.3))
     assert scalar.name == "CentralFlow(scalar_rmsprop)"
-    np.testing.assert_allclose(scalar.optimiser.rate, 0.02, rtol=1e-3)
+    np.testing.assert_allclose(scalar.preconditioner.rate, 0.02, rtol=1e-3)
     assert CentralFlow(optax.sgd(0.1)).name == "CentralFlow(sgd)"
     with pytest.raises(ValueError, match="exactly one"):
         CentralFlow()
+    with pytest.raises(ValueError, match="exactly one"):
+        RodFlow(optax.sgd(0.1), rate=0.1)
+
+
+def test_a_rod_takes_gradient_descent_alone():
+    assert RodFlow(optax.sgd(0.1)).rate == RodFlow(rate=0.1).rate
+    np.testing.assert_array_equal(jax.jit(lambda rate: RodFlow(optax.sgd(rate)).rate)(0.1), RodFlow(rate=0.1).rate)
+    ends = [solve(valley(1.9), flow, 1.0)["loss"] for flow in (RodFlow(optax.sgd(0.1)), RodFlow(rate=0.1))]
+    np.testing.assert_allclose(*ends, rtol=1e-6)
+    for optimizer in (optax.sgd(0.1, momentum=0.5), optax.rmsprop(0.1), optax.sgd(-0.1)):
+        with pytest.raises(ValueError, match=r"rod flow is known for gradient descent .*js\.Descent runs it"):
+            solve(valley(1.9), RodFlow(optimizer), 1.0)
 
 
 def valley(a):
@@ -279,7 +292,7 @@ def test_central_flow_is_nearer_to_descent_than_gradient_flow():
         problem, CentralFlow(rate=RATE), ts, observe=[WEIGHTS, observe.sharpness(), observe.edge_eigenvalues()]
     )
     descent = solve(problem, Descent(optax.sgd(RATE)), ts, observe=WEIGHTS)
-    rod = solve(problem, RodFlow(RATE), ts, observe=WEIGHTS)
+    rod = solve(problem, RodFlow(rate=RATE), ts, observe=WEIGHTS)
     flow = solve(problem, GradientFlow(), ts, observe=[WEIGHTS, observe.sharpness()])
     far = np.linalg.norm(descent["parameters"] - flow["parameters"], axis=1)[1:]
     for run, share in ((central, 0.35), (rod, 0.6)):
@@ -295,7 +308,9 @@ def test_a_rod_shorter_than_rounding_still_finds_the_edge():
     problem, rate = sharpening(jnp.float32), 0.2
     ts = rate * jnp.array([0.0, 300.0], jnp.float32)  # where the edge has been passed, it is found late or never
     watched = observe.stability(rate)
-    flow, rod = (solve(problem, one, ts, observe=watched)["stability"][-1] for one in (GradientFlow(), RodFlow(rate)))
+    flow, rod = (
+        solve(problem, one, ts, observe=watched)["stability"][-1] for one in (GradientFlow(), RodFlow(rate=rate))
+    )
     assert flow > 1.2  # it passes the edge, as the rod would without its rounding
     np.testing.assert_allclose(rod, 1.0, atol=0.1)  # as descent, 0.97
 

@@ -77,7 +77,7 @@ def central(rtol=None):
 def rod():
     ts = RATE * np.array([0.0, 1.0, 3.0, 8.0])
     return jax.jit(
-        lambda rate: solve(cases.modes([1.0, 1.0], CURVATURES), RodFlow(rate), ts, observe=WATCHED, throw=False)
+        lambda rate: solve(cases.modes([1.0, 1.0], CURVATURES), RodFlow(rate=rate), ts, observe=WATCHED, throw=False)
     )
 
 
@@ -162,6 +162,6 @@ def test_a_rate_that_is_traced_and_bad_is_invalid(make):
 def test_bad_numbers():
     with pytest.raises(ValueError, match="max_unstable must be an integer >= 1, got 0"):
         CentralFlow(rate=0.1, max_unstable=0)
-    for make in (RodFlow, lambda rate: CentralFlow(rate=rate)):
+    for make in (lambda rate: RodFlow(rate=rate), lambda rate: CentralFlow(rate=rate)):
         with pytest.raises(ValueError, match="rate must be one finite number > 0, got -0.1"):
             make(-0.1)

@@ -332,7 +332,7 @@ def test_targets_are_read_once():
     np.testing.assert_allclose(run["outputs"].ravel(), [-1, 1], atol=1e-3)  # read twice, -3 and 1
 
 
-@pytest.mark.parametrize("flow", [js.RodFlow(0.05), js.CentralFlow(rate=0.05)])
+@pytest.mark.parametrize("flow", [js.RodFlow(rate=0.05), js.CentralFlow(rate=0.05)])
 def test_flows_of_descent_move_its_model(flow):
     run, exact = (js.solve(_linear(), js.FrozenKernel(flow=one), TS, observe=OUTPUTS) for one in (flow, None))
     off = eqx.tree_at(lambda p: p.net.scaling.eta, _linear(), jnp.ones(2))  # without rates

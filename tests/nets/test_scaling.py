@@ -85,16 +85,6 @@ def test_factors_on_sigma_and_eta_for_all_layers_or_each(name):
         _assert_equal(made, plain.multiplier, *expected, plain.gamma)
 
 
-def test_optimisers_in_their_old_spelling():
-    law = lambda layer: Prescription(1.0, 1.0, 1.0)
-    with pytest.warns(DeprecationWarning, match="optimizers= is now optimisers="):
-        rule = ScalingRule(law, optimizers=Optimisers.ADAM)
-    assert rule(FANS).optimisers is Optimisers.ADAM
-    with pytest.warns(DeprecationWarning, match="optimizers= is now optimisers="):
-        made = Scaling([1.0], [1.0], [1.0], optimizers=Optimisers.GRADIENT)
-    assert made.optimisers is Optimisers.GRADIENT
-
-
 def test_scales_of_biases():
     made = Scaling.standard(eta=2).with_bias(sigma=0.5, eta=3)(FANS)
     assert (float(made.bias_sigma), float(made.bias_eta)) == (0.5, 3.0)

@@ -108,10 +108,6 @@ def test_regimes():
 
 def test_the_border_of_the_kernel_regime_is_where_it_is_said():
     assert observe.KERNEL_REGIME_LIMIT == 0.1
-    name = "KERNEL_CHANGE"
-    with pytest.warns(DeprecationWarning, match="KERNEL_REGIME_LIMIT"):
-        assert getattr(observe, name) == 0.1
-    assert not hasattr(observe, "KERNEL_CHANGES")
     change = np.array([0.099, 0.101])
     np.testing.assert_array_equal(classify(np.ones(2), change, TS), [Regime.KERNEL, Regime.FEATURE_LEARNING])
 

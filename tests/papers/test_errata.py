@@ -353,9 +353,3 @@ def test_command_as_a_user_calls_it(tmp_path):
     done = call("errata", "--write", str(tmp_path / "errata.md"))
     assert done.returncode == 0, done.stderr
     assert same_page((ROOT / "docs" / "errata.md").read_text(), (tmp_path / "errata.md").read_text())
-
-
-def test_the_old_name_of_the_list_still_works():
-    old = "ERRATA"
-    with pytest.warns(DeprecationWarning, match=r"papers\.ALL_ERRATA"):
-        assert getattr(papers, old) is papers.ALL_ERRATA

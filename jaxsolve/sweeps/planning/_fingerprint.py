@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 import functools
+import inspect
 import math
 import sys
 import types
@@ -92,7 +93,10 @@ class _Describer:
             return {"type": "partial", **{key: inner(part) for key, part in parts.items()}}
         kind = type(value)
         if dataclasses.is_dataclass(value):
-            fields = {field.name: inner(getattr(value, field.name, None)) for field in dataclasses.fields(value)}
+            names = [field.name for field in dataclasses.fields(value)]
+            # Arguments that a field does not hold as they were given, such as the rate that an optimizer shows.
+            names += [name for name in inspect.signature(kind).parameters if _is_property(kind, name)]
+            fields = {name: inner(getattr(value, name, None)) for name in names}
             return {"type": self._function(kind) if source.written_here(kind) else kind.__qualname__, **fields}
         if listed == CAPTURED and isinstance(value, dict | list | set) and not (value and _plain(value)):
             return _type_of(value)  # a cache or a log more likely than settings
@@ -141,6 +145,10 @@ class _Describer:
             except Exception:
                 found[name] = _type_of(value)
         return found
+
+
+def _is_property(kind: type, name: str) -> bool:
+    return isinstance(getattr(kind, name, None), property)
 
 
 def _type_of(value: Any) -> str:

@@ -147,7 +147,8 @@ def _with_settings(thing: Any, known: dict[str, Any]) -> str:
     """A thing as it would be made again, but for what its defaults say."""
     defaults = {name: p.default for name, p in inspect.signature(type(thing)).parameters.items()}
     fields = [field.name for field in dataclasses.fields(thing)]
-    values = {name: known.get(name, getattr(thing, name)) for name in sorted(fields, key=[*defaults, *fields].index)}
+    kept = lambda name: name in fields or isinstance(getattr(type(thing), name, None), property)
+    values = {name: known.get(name, getattr(thing, name)) for name in defaults if kept(name)}
     plain = bool | int | float | str | tuple
     usual = lambda name, value: value is None or (isinstance(value, plain) and value == defaults.get(name))
     said = {name: _value(value) for name, value in values.items() if not (is_key(value) or usual(name, value))}

@@ -1,0 +1,107 @@
+"""Functions as pytrees: the arrays they close over are leaves, everything else is static.
+
+An optax transformation is a pair of closures. As a static field it would be compared by identity, and a traced rate
+inside it could not leave its trace, as it must in a sweep over rates. Here closures are opened, so that Equinox's rule
+(arrays are traced, everything else is compiled in) holds for what they close over.
+"""
+
+import dataclasses
+import types
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+
+# Their functions do not change what they do. One of the user's may read a name that comes to stand for something else.
+LIBRARIES = ("jax", "jaxsolve", "optax")
+
+
+@dataclasses.dataclass(eq=False)
+class _Fixed:
+    """A value that programs are compiled for.
+
+    Numbers, text and functions of `LIBRARIES` are equal where they look equal. Anything else equals itself only: two
+    optimizers that hold a function of the user's compile twice, which is slow, but never wrong.
+    """
+
+    value: Any
+
+    def __post_init__(self):
+        if isinstance(self.value, bool | int | float | complex | str | np.generic):
+            self._key: Any = (type(self.value), repr(self.value))  # 1, 1.0 and True are equal, but make other programs
+        elif type(self.value) is types.FunctionType and _module(self.value) in LIBRARIES:
+            self._key = self.value.__code__
+        else:
+            self._key = object()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Fixed) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+class _Part(eqx.Module):
+    """A function with what it closes over and its defaults; or another value, which holds None."""
+
+    held: PyTree
+    fixed: _Fixed = eqx.field(static=True)  # code and settings
+
+    def value(self) -> Any:
+        """Returns the function, with its arrays as they are now."""
+        if self.held is None:
+            return self.fixed.value
+        names = self.fixed.value.__code__.co_freevars
+        variables, defaults, keywords = closed(self.held)
+        return _with(self.fixed.value, tuple(types.CellType(variables[name]) for name in names), defaults, keywords)
+
+
+def _with(function: types.FunctionType, cells: tuple[types.CellType, ...], defaults: Any, keywords: Any) -> Any:
+    """A function of the same code with other contents."""
+    made = types.FunctionType(function.__code__, function.__globals__, function.__name__, defaults, cells)
+    made.__kwdefaults__, made.__qualname__, made.__module__ = keywords, function.__qualname__, function.__module__
+    return made
+
+
+def _module(function: types.FunctionType) -> str:
+    """The library that a function's code is from; a wrapper may go by the name of what it wraps."""
+    return str(function.__globals__.get("__name__")).partition(".")[0]
+
+
+def contents(function: Any) -> dict[str, Any] | None:
+    """What a function closes over, by name; None for what is no function, or has a variable without a value yet."""
+    if type(function) is not types.FunctionType:
+        return None
+    try:
+        cells = [cell.cell_contents for cell in function.__closure__ or ()]
+        return dict(zip(function.__code__.co_freevars, cells, strict=True))
+    except ValueError:
+        return None
+
+
+def opened(tree: PyTree, around: tuple[int, ...] = ()) -> PyTree:
+    """Returns a tree of functions and values as a pytree whose leaves are arrays; `closed` is the way back.
+
+    A function that closes over itself stays as it is, as it would never end; `around` are those being opened.
+    """
+
+    def part(leaf: Any) -> Any:
+        if isinstance(leaf, jax.Array):
+            return leaf
+        variables = None if id(leaf) in around else contents(leaf)
+        if variables is None:
+            return _Part(None, _Fixed(leaf))
+        held = opened((variables, leaf.__defaults__, leaf.__kwdefaults__), (*around, id(leaf)))
+        bare = _with(leaf, tuple(types.CellType() for _ in variables), None, None)  # it would keep arrays alive
+        return _Part(held, _Fixed(bare))
+
+    return jax.tree.map(part, tree)
+
+
+def closed(tree: PyTree) -> PyTree:
+    """Returns the functions and values of which `opened` made a pytree."""
+    is_part = lambda node: isinstance(node, _Part)
+    return jax.tree.map(lambda node: node.value() if is_part(node) else node, tree, is_leaf=is_part)

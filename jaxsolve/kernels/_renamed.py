@@ -1,9 +1,0 @@
-"""Names that this room had before."""
-
-from typing import TYPE_CHECKING
-
-from .._renamed import old_names
-
-
-if not TYPE_CHECKING:  # a type checker would take any misspelt name of the room for one of these
-    __getattr__ = old_names("kernels", {"plain": "kernels.unit_rates"})
