@@ -28,7 +28,6 @@ STEPS = (
         "_memory",
         "_threads",
         "_renamed",
-        "_revision",
         "_known_answers",
     ),
     ("_equations",),
