@@ -273,7 +273,7 @@ def main(folder: Path, kills: int) -> dict[str, Any]:
     found["said"], _ = ok(folder, lambda: run(path))
     found["difference"] = difference(path, reference)
     found["parts"] = [file.name for file in path.rglob("*.partial")]
-    found["facts"] = json.loads(ok(folder, lambda: sys.stderr.write(json.dumps(facts())))[0])
+    found["facts"] = json.loads(ok(folder, lambda: print(json.dumps(facts()), file=sys.stderr))[0])  # noqa: T201
     return found | {"twice": asked_twice(folder), "full": full_disk(folder, reference)}
 
 

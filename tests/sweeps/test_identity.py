@@ -42,7 +42,7 @@ class _Held:
 
 
 OFFSET = 0.0
-DATA = np.linspace(0.0, 1.0, 50)
+DATA = np.linspace(0.0, 1.0, 50, dtype=np.float32)
 
 
 def _made(scale: Any = 1.0, *, wrap: Any = lambda f: f, extra: Any = 0.0):
@@ -87,10 +87,10 @@ def test_another_problem_is_another_program(one, other):
 
 def test_one_changed_number_of_the_data_is_another_program():
     data = DATA.copy()
-    problem = lambda rate: _modes(rate * jnp.sum(jnp.asarray(data)))
+    problem = lambda rate: _modes(rate * jnp.sum(jnp.asarray(data)).astype(rate.dtype))
     first = _programs(problem)
     assert _programs(problem) == first
-    data[17] = np.nextafter(data[17], 9)
+    data[17] = np.nextafter(data[17], np.float32(9))
     assert _programs(problem) != first
 
 

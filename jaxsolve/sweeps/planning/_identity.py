@@ -119,7 +119,7 @@ def _value(value: Any) -> str:
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         array = concrete(value)
         if array is None:  # an input of a program around this one
-            return str(value.aval)
+            return f"{value.dtype}{value.shape}"
         return f"{array.dtype}{array.shape} {digest(array.tobytes())}"
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(_value, value))}]"
