@@ -18,7 +18,7 @@ from pathlib import Path
 
 
 PYTHON = "3.12"
-EXTRAS = ("neural-tangents", "test", "bench", "dask", "report")
+EXTRAS = ("neural-tangents", "test", "bench", "dask", "report", "data")
 
 PYPROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
 PIN = re.compile(r"[a-z0-9-]+==[A-Za-z0-9.!+]+")

@@ -4,6 +4,7 @@ import argparse
 import importlib
 import json
 import os
+import subprocess
 import sys
 import time
 import traceback
@@ -13,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-
-from jaxsolve._revision import revision
 
 from ._said import BUSY, device_memory, machine, Others, peak_memory, Row
 from ._timing import forget_programs
@@ -49,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ["JAX_DEFAULT_MATMUL_PRECISION"] = "float32"
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_default_matmul_precision", "highest")  # no TF32: errors are compared
-    where, commit = machine(), revision(Path(__file__).parent)  # what is kept below may be tracked
+    where, commit = machine(), _commit()  # what is kept below may be tracked
     print(", ".join(f"{key} {value}" for key, value in where.items()))
     found: dict[str, Any] = {
         "machine": where,
@@ -64,6 +63,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if asked.json:
             _keep(asked.json, found)
     return int(any(found["benchmarks"][name]["failed"] for name in names))
+
+
+def _commit() -> str | None:
+    """The commit of this clone, with `-dirty` where files have changed since; None where it is no clone."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+    return done.stdout.strip() or None
 
 
 def _keep(file: Path, found: dict[str, Any]) -> None:

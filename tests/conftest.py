@@ -67,7 +67,7 @@ REPRESENTATIVE = (
     "dynamics/test_gradient_flow.py",  # diffrax
     "dynamics/test_descent.py",  # optax
     "observe/test_observables.py",
-    "sweeps/test_fingerprint.py",
+    "sweeps/test_identity.py",
     "sweeps/test_sweep.py",
     "sweeps/test_store.py",  # xarray, zarr
     "sweeps/test_cluster.py",  # dask

@@ -39,9 +39,6 @@ from jaxsolve._programs import both_ways, depends_on_inputs, equations, read, Ru
 # The codes of results of many lanes, to name them in one list.
 from jaxsolve._results import result_code
 
-# The commit that a manifest notes, of repositories that no sweep would stand in.
-from jaxsolve._revision import revision
-
 # Closed forms end where their terms do.
 from jaxsolve._safe import safe_hypot
 
@@ -166,7 +163,7 @@ from jaxsolve.report._numbers import embed, pack
 
 # What makes two plans the same.
 from jaxsolve.sweeps.planning._differences import require_same_plan
-from jaxsolve.sweeps.planning._fingerprint import plan_facts
+from jaxsolve.sweeps.planning._identity import plan_facts
 
 # A plan, without running it.
 from jaxsolve.sweeps.planning._plan import read_plan
@@ -280,7 +277,6 @@ __all__ = [
     "require_size",
     "responses",
     "result_code",
-    "revision",
     "safe_hypot",
     "shown",
     "simulate_draw",

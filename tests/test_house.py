@@ -28,7 +28,6 @@ STEPS = (
         "_regime",
         "_memory",
         "_threads",
-        "_revision",
         "_known_answers",
     ),
     ("_programs",),
@@ -60,6 +59,7 @@ GUARDED = {
     "xarray": ("sweeps/store", "_trajectory.py", "_diagnose/_dataset.py"),
     "dask": ("sweeps/cluster",),
     "plotly": ("report",),
+    "pooch": ("data",),
     "distributed": ("sweeps/cluster",),
     "cloudpickle": ("sweeps/cluster",),
     "neural_tangents": ("kernels/_neural_tangents.py",),
@@ -76,6 +76,7 @@ LAZY = (
     "cloudpickle",
     "neural_tangents",
     "plotly",
+    "pooch",
     "sklearn",
     "rich",
 )

@@ -1,5 +1,6 @@
 """`jaxsolve data`: files of image collections."""
 
+import logging
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -22,7 +23,7 @@ def fetch(
     folder: Annotated[Path | None, cyclopts.Parameter(name=["--folder", "-o"])] = None,
     quiet: bool = False,
 ) -> None:
-    """Download collections from where they are published, and check them. What was interrupted is carried on.
+    """Download collections from where they are published, and check them. Files that are there are not fetched again.
 
     Parameters
     ----------
@@ -36,6 +37,7 @@ def fetch(
     """
     from jaxsolve.data import fetch, Images
 
+    logging.getLogger("pooch").setLevel(logging.WARNING)  # the bars say it
     if not collections:
         raise ValueError("name collections: mnist, fashion_mnist, cifar10")
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()

@@ -15,7 +15,7 @@ from ._say import say
 
 
 SHOWN = ("jax", "jaxlib", "equinox", "diffrax", "optax")
-OPTIONAL = {"plotly": "jaxsolve report", "distributed": "sweeps on clusters"}
+OPTIONAL = {"plotly": "jaxsolve report", "distributed": "sweeps on clusters", "pooch": "jaxsolve data fetch"}
 LITTLE = 1e9  # bytes of memory: what sweeps and kernels need soon
 # Errors of a product of matrices, relative to its norm; TF32 has 5e-4.
 LARGEST_ERROR = {"float32": 1e-5, "float64": 1e-13}

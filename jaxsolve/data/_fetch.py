@@ -1,19 +1,14 @@
 """Getting the files of image collections from where they are published."""
 
 import enum
-import hashlib
-import http.client
-import io
 import os
 import tarfile
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from .._checks import describe
-from ._folders import CIFAR10, Collection, default_base, FASHION_MNIST, MNIST
+from ._folders import CIFAR10, Collection, default_base, FASHION_MNIST, find_file, MNIST
 
 
 class Images(enum.Enum):
@@ -87,14 +82,11 @@ LARGEST = 256 << 20  # bytes of one file; the largest, that of CIFAR-10, has 170
 BATCH = 10_000 * 3073  # bytes of one file of CIFAR-10
 PATIENCE = 30.0  # seconds without an answer
 
+Progress = Callable[[str, int, int | None], None]
 
-def fetch(
-    images: Images,
-    folder: str | os.PathLike[str] | None = None,
-    *,
-    progress: Callable[[str, int, int | None], None] | None = None,
-) -> Path:
-    """Downloads an image collection and checks it. What is there is not fetched again; what is half there is completed.
+
+def fetch(images: Images, folder: str | os.PathLike[str] | None = None, *, progress: Progress | None = None) -> Path:
+    """Downloads an image collection and checks it. Files that are there are not fetched again.
 
     Arguments:
         images: which collection.
@@ -107,6 +99,7 @@ def fetch(
 
     Raises:
         TypeError: `images` is no `js.data.Images`.
+        ModuleNotFoundError: pooch is not installed.
         ConnectionError: no address answers.
         ValueError: what came is not the file that was published; nothing of it is kept.
 
@@ -118,20 +111,20 @@ def fetch(
         raise TypeError(f"images must be one of js.data.Images, such as Images.MNIST, got {describe(images)}")
     source = SOURCES[images]
     place = (default_base() if folder is None else Path(folder).expanduser()) / source.collection.folder
-    place.mkdir(parents=True, exist_ok=True)
+    groups = source.collection.train + source.collection.test
+    absent = [name for group in groups for name in group if find_file(place, name) is None]
     for file in source.files:
-        if file.name.endswith(".tar.gz"):
-            _fetch_archive(source, file, place, progress)
-        elif not any((place / name).is_file() for name in (file.name, file.name.removesuffix(".gz"))):
-            os.replace(_downloaded(source, file, place, progress), place / file.name)
+        packed = file.name.endswith(".tar.gz")
+        if absent if packed else file.name.removesuffix(".gz") in absent:
+            archive = _retrieved(source, file, place, progress)
+            if packed:
+                _unpack(archive, absent, place)
+                archive.unlink()
     return place
 
 
-def _fetch_archive(source: Source, file: Published, place: Path, progress: Callable | None) -> None:
-    wanted = {name for group in source.collection.train + source.collection.test for name in group}
-    if all((place / name).is_file() for name in wanted):
-        return
-    archive = _downloaded(source, file, place, progress)
+def _unpack(archive: Path, wanted: list[str], place: Path) -> None:
+    """Takes files of these names out of an archive."""
     with tarfile.open(archive, "r:gz") as members:
         for member in members:
             # Names decide nothing about where a file goes: only those known are read, into a place of ours.
@@ -142,62 +135,68 @@ def _fetch_archive(source: Source, file: Published, place: Path, progress: Calla
                 part = place / f"{name}.part"
                 part.write_bytes(content.read(BATCH))
                 os.replace(part, place / name)
-    archive.unlink()
 
 
-def _downloaded(source: Source, file: Published, place: Path, progress: Callable | None) -> Path:
-    """The file, whole and checked, under a name that says that it is not in its place yet."""
-    part, failed, wrong = place / f"{file.name}.part", [], []
+def _retrieved(source: Source, file: Published, place: Path, progress: Progress | None) -> Path:
+    """The file, whole and checked, from the first address that has it."""
+    try:
+        import pooch
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "fetching images needs pooch, which is not installed: pip install pooch", name="pooch"
+        ) from error
+
+    def download(url: str, path: str, _: Any) -> None:
+        with open(path, "wb") as target:
+            limited = _Limited(target, file.name, progress)
+            # Servers are asked not to pack once more, on the way, what is packed already.
+            plain = {"Accept-Encoding": "identity"}
+            pooch.HTTPDownloader(limited, BLOCK, timeout=PATIENCE, headers=plain)(url, limited, None)  # pyright: ignore[reportArgumentType]
+
+    failed, wrong = [], []
     for address in source.addresses:
+        url = address + file.name
         try:
-            _get(address + file.name, part, file.name, progress)
-        except (OSError, http.client.HTTPException) as error:  # what urllib raises
-            failed.append(f"{address}{file.name} ({getattr(error, 'reason', error)})")
-            continue
-        if _sha256(part) == file.sha256:
-            return part
-        part.unlink()
-        wrong.append(f"{address}{file.name}")
+            found = pooch.retrieve(url, f"sha256:{file.sha256}", file.name, place, downloader=download)  # pyright: ignore[reportArgumentType]
+            return Path(found)
+        except OSError as error:
+            failed.append(f"{url} ({error})")
+        except ValueError:  # another checksum
+            wrong.append(url)
     if wrong:
         raise ValueError(f"what came from {', '.join(wrong)} is not the file that was published; try again later")
     raise ConnectionError(
-        f"{source.collection.name}: no answer from {', '.join(failed)}. Call it again to carry on, or get the files in "
-        f"another way and put them into {place}"
+        f"{source.collection.name}: no answer from {', '.join(failed)}. Call it again, or get the files in another way "
+        f"and put them into {place}"
     )
 
 
-def _get(url: str, part: Path, name: str, progress: Callable | None) -> None:
-    """Appends to the file what it lacks."""
-    done = part.stat().st_size if part.is_file() else 0
-    request = urllib.request.Request(url, headers={"Range": f"bytes={done}-"} if done else {})
-    try:
-        answer = urllib.request.urlopen(request, timeout=PATIENCE)
-    except urllib.error.HTTPError as error:
-        if done and error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:  # it was whole
-            return
-        raise
-    with answer:
-        carried_on = answer.status == http.client.PARTIAL_CONTENT
-        done = done if carried_on else 0
-        length = answer.headers.get("Content-Length")
-        total = done + int(length) if length and length.isdigit() else None
-        with part.open("ab" if carried_on else "wb") as target:
-            for block in _blocks(answer):
-                target.write(block)
-                done += len(block)
-                if done > LARGEST:
-                    raise OSError("it is larger than any file of this collection")
-                if progress is not None:
-                    progress(name, done, total)
-    if total is not None and done < total:
-        raise OSError(f"it broke off after {done} of {total} bytes")
+class _Limited:
+    """A file that takes no more bytes than any of a collection has, and says how many there are.
 
+    It is what pooch writes to, and what it takes for a progress bar, which is told the total.
+    """
 
-def _blocks(answer: io.BufferedIOBase) -> Iterator[bytes]:
-    while block := answer.read(BLOCK):
-        yield block
+    def __init__(self, file: BinaryIO, name: str, progress: Progress | None):
+        self.total = 0
+        self._file, self._name, self._progress, self._done = file, name, progress, 0
 
+    def write(self, block: bytes) -> None:
+        self._done += len(block)
+        if self._done > LARGEST:
+            raise OSError("it is larger than any file of this collection")
+        self._file.write(block)
+        if self._progress is not None:
+            self._progress(self._name, self._done, self.total or None)
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    def flush(self) -> None:
+        self._file.flush()
+
+    def update(self, size: int) -> None:
+        """Passed over, as it may be wrong: pooch counts blocks, not bytes."""
+
+    def reset(self) -> None:
+        """Nothing is to be reset."""
+
+    def close(self) -> None:
+        """Whoever opened the file closes it."""

@@ -13,7 +13,6 @@ class Collection(NamedTuple):
     Attributes:
         name: what people call it.
         folder: name of its folder.
-        lookalikes: folders that hold other collections under the same file names.
         train: groups of training files; a group's files belong together.
         test: groups of test files.
         sources: the official places to get it.
@@ -21,7 +20,6 @@ class Collection(NamedTuple):
 
     name: str
     folder: str
-    lookalikes: tuple[str, ...]
     train: tuple[tuple[str, ...], ...]
     test: tuple[tuple[str, ...], ...]
     sources: str
@@ -33,7 +31,6 @@ _IDX_TEST = (("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),)
 MNIST = Collection(
     name="MNIST",
     folder="mnist",
-    lookalikes=("fashion_mnist",),
     train=_IDX_TRAIN,
     test=_IDX_TEST,
     sources="http://yann.lecun.com/exdb/mnist/",
@@ -41,7 +38,6 @@ MNIST = Collection(
 FASHION_MNIST = Collection(
     name="Fashion-MNIST",
     folder="fashion_mnist",
-    lookalikes=("mnist",),
     train=_IDX_TRAIN,
     test=_IDX_TEST,
     sources="https://github.com/zalandoresearch/fashion-mnist",
@@ -49,7 +45,6 @@ FASHION_MNIST = Collection(
 CIFAR10 = Collection(
     name="CIFAR-10",
     folder="cifar-10-batches-bin",
-    lookalikes=(),
     train=tuple((f"data_batch_{i}.bin",) for i in range(1, 6)),
     test=(("test_batch.bin",),),
     sources='https://www.cs.toronto.edu/~kriz/cifar.html ("binary version")',
@@ -61,8 +56,8 @@ def find_folder(collection: Collection, path: str | os.PathLike[str] | None) -> 
 
     Args:
         collection: what to look for.
-        path: the collection's folder or its parent. If None: the environment variable JAXSOLVE_DATA, then
-            `jaxsolve` in the user's cache folder (XDG_CACHE_HOME, or ~/.cache).
+        path: the collection's folder or its parent. If None: the folder of the collection in that of the environment
+            variable JAXSOLVE_DATA, then in `jaxsolve` in the user's cache folder (XDG_CACHE_HOME, or ~/.cache).
 
     Raises:
         TypeError: `path` is no path.
@@ -70,39 +65,21 @@ def find_folder(collection: Collection, path: str | os.PathLike[str] | None) -> 
     """
     if path is not None and not isinstance(path, str | os.PathLike):
         raise TypeError(f"path must be that of the folder with the files of {collection.name}, got {describe(path)}")
-    if path is not None:
-        bases = [Path(path).expanduser()]
+    if path is None:  # MNIST and Fashion-MNIST have files of the same names: only the folder says which
+        places = list(dict.fromkeys([default_base() / collection.folder, _cache() / collection.folder]))
     else:
-        bases = list(dict.fromkeys([default_base(), _cache()]))
-    places = []
-    for base in bases:
-        places.append(base / collection.folder)
-        if _serves(base, collection, given=path is not None):
-            places.append(base)
+        given = Path(path).expanduser()
+        places = [given / collection.folder, given]
     files = [file for group in collection.train + collection.test for file in group]
     for place in places:
-        if any(_find(place, file) for file in files):
+        if any(find_file(place, file) for file in files):
             return place
     raise FileNotFoundError(
         f"{collection.name}: no file found. Looked in: {', '.join(map(str, places))}. Wanted: {', '.join(files)} "
         f"(plain or .gz). Nothing is downloaded by itself: `jaxsolve data fetch` gets them, or take them from "
-        f"{collection.sources}, and give the folder in which {collection.folder} lies, or {collection.folder} itself, "
-        "as path= or in the environment variable JAXSOLVE_DATA."
+        f"{collection.sources}, and give the folder in which {collection.folder} lies as path= or in the environment "
+        f"variable JAXSOLVE_DATA, or {collection.folder} itself as path=."
     )
-
-
-def _serves(base: Path, collection: Collection, *, given: bool) -> bool:
-    """Whether files that lie in a folder itself are those of a collection, of which there may be others so called.
-
-    The folder's name says so (or that above it, as in torchvision's `FashionMNIST/raw`); without a name, whoever gave
-    the folder for this collection.
-    """
-    plain = lambda name: "".join(filter(str.isalnum, name.lower()))
-    known = [plain(name) for name in (collection.folder, *collection.lookalikes)]
-    folder = base.resolve()
-    said = [plain(folder.name), *([plain(folder.parent.name)] if folder.name == "raw" else [])]
-    found = next((name for name in said if name in known), None)
-    return found == known[0] or (found is None and (given or not collection.lookalikes))
 
 
 def default_base() -> Path:
@@ -132,7 +109,7 @@ def find_groups(
     """
     present = []
     for group in groups:
-        found = [_find(folder, file) for file in group]
+        found = [find_file(folder, file) for file in group]
         complete = [file for file in found if file is not None]
         if len(complete) == len(group):
             present.append(complete)
@@ -151,7 +128,8 @@ def find_groups(
     return present
 
 
-def _find(folder: Path, name: str) -> Path | None:
+def find_file(folder: Path, name: str) -> Path | None:
+    """The file of this name in a folder, plain or packed; None if neither is there."""
     for candidate in (folder / name, folder / f"{name}.gz"):
         if candidate.is_file():
             return candidate

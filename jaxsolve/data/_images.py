@@ -13,17 +13,59 @@ from ._labels import Images, Request, split_at_random, split_officially, Task
 from ._transforms import pca as principal_components
 
 
-def mnist(
-    *,
-    task: Task = "classes",
-    n_train: int,
-    n_test: int | None = None,
-    pca: int | None = None,
-    path: str | os.PathLike[str] | None = None,
-    flatten: bool = True,
-    official_split: bool = True,
-    key: PRNGKeyArray,
-) -> Dataset:
+Reader = Callable[..., tuple[UInt8[np.ndarray, " n *shape"], UInt8[np.ndarray, " n"]]]
+"""Reads a group of files: images and labels."""
+
+
+# No type of what it returns: the signature of the function inside says more.
+def _collection(name: str, collection: Collection, read: Reader, doc: str):
+    """The function that reads a collection."""
+
+    def load(
+        *,
+        task: Task = "classes",
+        n_train: int,
+        n_test: int | None = None,
+        pca: int | None = None,
+        path: str | os.PathLike[str] | None = None,
+        flatten: bool = True,
+        official_split: bool = True,
+        key: PRNGKeyArray,
+    ) -> Dataset:
+        request = Request(task, n_train, n_test, key)
+        request.check()
+        if pca is not None and not flatten:
+            raise ValueError(f"pca={pca} needs flat inputs, got flatten=False; give one or the other")
+        transform = None if pca is None else principal_components(pca)
+        folder = find_folder(collection, path)
+
+        def images(groups: tuple[tuple[str, ...], ...], kind: str, advice: str) -> Images:
+            parts = [read(*files) for files in find_groups(collection, folder, groups, kind, advice)]
+            pixels, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+            return pixels.reshape(len(pixels), -1) if flatten else pixels, labels
+
+        if official_split:
+            pool = "official_split=False draws training and test samples from the files that are there. "
+            train = images(collection.train, "training", pool)
+            without = f"n_test=0 does without them; {pool}"
+            test = None if request.n_test == 0 else images(collection.test, "test", without)
+            found = f"{collection.name} ({len(train[1])} training images in {folder})"
+            data = split_officially(train, test, request, brightest=255, name=found)
+        else:
+            pooled = images(collection.train + collection.test, "image", "")
+            found = f"{collection.name} ({len(pooled[1])} images in {folder})"
+            data = split_at_random(pooled, request, brightest=255, name=found)
+        return data if transform is None else data.transform(transform)
+
+    load.__name__ = load.__qualname__ = name
+    load.__doc__ = doc
+    return load
+
+
+mnist = _collection(
+    "mnist",
+    MNIST,
+    read_mnist,
     """MNIST, 28 x 28 grey images of handwritten digits, from the official IDX files (plain or .gz).
 
     The key may be traced, so this can be jitted and mapped over keys.
@@ -58,22 +100,12 @@ def mnist(
         TypeError: a count is not an integer, or `key` is not a key.
         ValueError: a file is corrupt, the task is unknown, more samples are asked for than there are, `pca` is given
             without flattening or exceeds the rank of the inputs.
-    """
-    request = Request(task, n_train, n_test, key)
-    return _load(MNIST, read_mnist, request, pca, path, flatten=flatten, official_split=official_split)
-
-
-def fashion_mnist(
-    *,
-    task: Task = "classes",
-    n_train: int,
-    n_test: int | None = None,
-    pca: int | None = None,
-    path: str | os.PathLike[str] | None = None,
-    flatten: bool = True,
-    official_split: bool = True,
-    key: PRNGKeyArray,
-) -> Dataset:
+    """,
+)
+fashion_mnist = _collection(
+    "fashion_mnist",
+    FASHION_MNIST,
+    read_mnist,
     """Fashion-MNIST, 28 x 28 grey images of ten kinds of clothing, from the official IDX files (plain or .gz).
 
     Arguments, result and errors are those of `js.data.mnist`, except for:
@@ -87,22 +119,12 @@ def fashion_mnist(
         >>> js.data.fashion_mnist(n_train=500, path="no/such/folder", key=jax.random.key(0))  # as for `mnist`
         Traceback (most recent call last):
         FileNotFoundError: Fashion-MNIST: no file found. Looked in: no/such/folder/...
-    """
-    request = Request(task, n_train, n_test, key)
-    return _load(FASHION_MNIST, read_mnist, request, pca, path, flatten=flatten, official_split=official_split)
-
-
-def cifar10(
-    *,
-    task: Task = "classes",
-    n_train: int,
-    n_test: int | None = None,
-    pca: int | None = None,
-    path: str | os.PathLike[str] | None = None,
-    flatten: bool = True,
-    official_split: bool = True,
-    key: PRNGKeyArray,
-) -> Dataset:
+    """,
+)
+cifar10 = _collection(
+    "cifar10",
+    CIFAR10,
+    read_cifar,
     """CIFAR-10, 32 x 32 colour images of ten kinds of things, from the official binary version.
 
     Any of the five training files may be missing; `source` says how many images were found.
@@ -118,41 +140,5 @@ def cifar10(
         >>> js.data.cifar10(n_train=500, flatten=False, path="no/such/folder", key=jax.random.key(0))  # as for `mnist`
         Traceback (most recent call last):
         FileNotFoundError: CIFAR-10: no file found. Looked in: no/such/folder/...
-    """
-    request = Request(task, n_train, n_test, key)
-    return _load(CIFAR10, read_cifar, request, pca, path, flatten=flatten, official_split=official_split)
-
-
-def _load(
-    collection: Collection,
-    read: Callable[..., tuple[UInt8[np.ndarray, " n *shape"], UInt8[np.ndarray, " n"]]],
-    request: Request,
-    pca: int | None,
-    path: str | os.PathLike[str] | None,
-    *,
-    flatten: bool,
-    official_split: bool,
-) -> Dataset:
-    request.check()
-    if pca is not None and not flatten:
-        raise ValueError(f"pca={pca} needs flat inputs, got flatten=False; give one or the other")
-    transform = None if pca is None else principal_components(pca)
-    folder = find_folder(collection, path)
-
-    def images(groups: tuple[tuple[str, ...], ...], kind: str, advice: str) -> Images:
-        parts = [read(*files) for files in find_groups(collection, folder, groups, kind, advice)]
-        pixels, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        return pixels.reshape(len(pixels), -1) if flatten else pixels, labels
-
-    if official_split:
-        pool = "official_split=False draws training and test samples from the files that are there. "
-        train = images(collection.train, "training", pool)
-        without = f"n_test=0 does without them; {pool}"
-        test = None if request.n_test == 0 else images(collection.test, "test", without)
-        name = f"{collection.name} ({len(train[1])} training images in {folder})"
-        data = split_officially(train, test, request, brightest=255, name=name)
-    else:
-        pooled = images(collection.train + collection.test, "image", "")
-        name = f"{collection.name} ({len(pooled[1])} images in {folder})"
-        data = split_at_random(pooled, request, brightest=255, name=name)
-    return data if transform is None else data.transform(transform)
+    """,
+)

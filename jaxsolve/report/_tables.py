@@ -1,7 +1,6 @@
 """The tables of a report, as HTML in which every name is text."""
 
 import json
-import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
@@ -16,8 +15,6 @@ from ._source import Source
 MAX_ROWS = 200  # of the table of failed lanes
 # Nobody's business where a page may be sent:
 PRIVATE = ("host", "pid")  # of a run
-DIGEST = re.compile(r"[0-9a-f]{16}( \(bytecode of Python [\d.]+\))?")
-TOLD = ("type", "function", "code", "class", "dtype", "hash")  # of a function; other texts in it may be passwords
 
 
 def summary(source: Source, notes: Sequence[str]) -> str:
@@ -85,13 +82,21 @@ def manifest(source: Source) -> str:
 
 
 def _public(manifest: dict[str, Any]) -> dict[str, Any]:
-    """A manifest without names of hosts, numbers of processes, and texts that the function of problems refers to."""
+    """A manifest without names of hosts, numbers of processes, and what the function of problems holds."""
     shown = dict(manifest)
     if isinstance(runs := shown.get("runs"), list):
         shown["runs"] = [_public_run(run) for run in runs if isinstance(run, dict)]
     if isinstance(plan := shown.get("plan"), dict) and "problem_fn" in plan:
-        shown["plan"] = plan | {"problem_fn": _without_texts(plan["problem_fn"])}
+        shown["plan"] = plan | {"problem_fn": _public_function(plan["problem_fn"])}
     return shown
+
+
+def _public_function(told: Any) -> Any:
+    """The table of a config; of other functions of problems, whose settings may be passwords, the name."""
+    if isinstance(told, dict) and told.get("type") != "ConfiguredProblem":
+        told = told.get("function", told.get("type"))  # stores of format 2 say what a function is
+        return told if isinstance(told, str) else "(function)"
+    return told
 
 
 def _public_run(run: dict[str, Any]) -> dict[str, Any]:
@@ -100,19 +105,6 @@ def _public_run(run: dict[str, Any]) -> dict[str, Any]:
         devices = [str(where).partition(", ")[2] or "unknown" for where in workers]
         shown["workers"] = {name: devices.count(name) for name in dict.fromkeys(devices)}
     return shown
-
-
-def _without_texts(value: Any, key: str = "", theirs: bool = False) -> Any:
-    """What a function is, by TOLD; of what it refers to, where these may be names of the user's, digests alone."""
-    if isinstance(value, dict):
-        if value.get("type") == "ConfiguredProblem" and not theirs:  # the table of a config
-            return value
-        theirs |= key == "refers to"
-        return {name: _without_texts(part, name, theirs) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_without_texts(part, key, theirs) for part in value]
-    told = key in TOLD and (not theirs or (isinstance(value, str) and DIGEST.fullmatch(value)))
-    return "(text)" if isinstance(value, str) and not told else value
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

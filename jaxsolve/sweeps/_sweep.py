@@ -21,7 +21,6 @@ from .cluster._dask import require_client, run_on
 from .grid._axes import Zip
 from .grid._blocks import Blocks
 from .planning._differences import require_same_plan
-from .planning._fingerprint import plan_facts
 from .planning._plan import Plan, read_plan
 from .running._builder import read_devices
 from .running._execute import compiled_ahead, Fitting, Program
@@ -104,7 +103,8 @@ def sweep(
         ValueError, TypeError: axes, ts, observables or options are not as above; the shape or dtype of an observable
             differs between static combinations.
         NotApplicable: the dynamics is a closed form for another kind of problem.
-        ValueError: the store was made by another plan; the message shows where they differ.
+        ValueError: the store was made by another plan (the message shows where they differ), or in an earlier format;
+            or other versions of libraries began it, and one of its lanes, run again, differs.
         FileExistsError: the store is a file, or a folder of something else, or exists and `resume` is false.
         BlockingIOError: another process is writing to the store; the message says which.
         OSError: the store cannot be written to, or the disk is full. What has run is kept.
@@ -207,7 +207,7 @@ def shared(held: HeldStore) -> Iterator[HeldStore | JoinedStore]:
             raise RuntimeError(f"process 0 did not begin to fill {path}; its own error says why")
         if index:
             stack.enter_context(store)
-            require_same_plan(path, path / OURS / MANIFEST, read_manifest(path)["plan"], plan_facts(held.plan))
+            require_same_plan(path, path / OURS / MANIFEST, read_manifest(path)["plan"], held.plan)
         store.mine = dealt(store.plan, store.chunks.blocks, index, jax.process_count())
         yield store
 

@@ -93,7 +93,7 @@ def test_a_damaged_file_is_named(doctor, tmp_path, monkeypatch):
     folder.mkdir(parents=True)
     (folder / "train-images-idx3-ubyte").write_bytes(_idx(20, 28, 28)[:-1])
     (folder / "train-labels-idx1-ubyte").write_bytes(_idx(20))
-    monkeypatch.setenv("JAXSOLVE_DATA", str(folder))
+    monkeypatch.setenv("JAXSOLVE_DATA", str(folder.parent))
     code, found = doctor()
     assert code == 1
     assert found["data mnist"][0] == "BROKEN"

@@ -423,20 +423,18 @@ def test_a_manifest_keeps_the_config(tmp_path):
     """The table as it is; another one is refused, and the message shows the place."""
     table = small("kunin")
 
-    def facts():
+    def planned():
         config = parse_config(copy.deepcopy(table))
-        made = read_plan(config.problem_fn, config.axes, config.dynamics, config.ts, observe=config.observe)
-        return json.loads(json.dumps(plan_facts(made)))
+        return read_plan(config.problem_fn, config.axes, config.dynamics, config.ts, observe=config.observe)
 
-    kept = facts()
+    kept = json.loads(json.dumps(plan_facts(planned())))
     assert kept["problem_fn"] == {"type": "ConfiguredProblem", "table": table["problem"]}
     assert kept["dynamics"]["name"] == "SingleNeuronFlow"
-    require_same_plan(tmp_path, tmp_path / "manifest.json", kept, facts())
+    require_same_plan(tmp_path, tmp_path / "manifest.json", kept, planned())
     changed(table, {"problem.network.scaling.eta": [2, 3]})
-    with pytest.raises(
-        ValueError, match=r"problem_fn\.table\.network\.scaling\.eta: \[2, 2\] in the store, \[2, 3\] now"
-    ):
-        require_same_plan(tmp_path, tmp_path / "manifest.json", kept, facts())
+    shown = r"problem's program differs\n  problem_fn\.table\.network\.scaling\.eta\[1\]: 2 in the store, 3 now"
+    with pytest.raises(ValueError, match=shown):
+        require_same_plan(tmp_path, tmp_path / "manifest.json", kept, planned())
 
 
 # All that can be named

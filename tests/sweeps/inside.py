@@ -6,9 +6,6 @@ Faults, waits and other devices are patched in where no public name reaches; whe
 # What a problem chooses, to compare with what a sweep says that it runs.
 from jaxsolve._dynamics import resolve
 
-# The revision of a repository.
-from jaxsolve._revision import revision as git_revision
-
 # What the progress says of rates and times, at times that a test sets.
 from jaxsolve.sweeps import _progress
 from jaxsolve.sweeps._progress import Progress
@@ -34,9 +31,8 @@ from jaxsolve.sweeps.grid._padded import PaddedProblem
 # Numbers in a description, and how many groups it shows.
 from jaxsolve.sweeps.planning import _plan
 
-# What identifies a function, value by value; what identifies a plan, and whether two agree, without a store.
-from jaxsolve.sweeps.planning._differences import require_same_plan
-from jaxsolve.sweeps.planning._fingerprint import describe_value, plan_facts
+# What identifies a program and a plan, without a store.
+from jaxsolve.sweeps.planning._identity import describe_value, plan_facts, program_text
 
 # A plan whose tracing is patched away: a complete store needs none.
 from jaxsolve.sweeps.planning._plan import Plan, read_plan
@@ -73,6 +69,9 @@ from jaxsolve.sweeps.store._chunks import Chunks
 # The lock alone.
 from jaxsolve.sweeps.store._files import Lock, write_json
 
+# The commit that a manifest notes, of repositories that no sweep would stand in.
+from jaxsolve.sweeps.store._memory import commit
+
 # A store without a sweep, and one that another process holds.
 from jaxsolve.sweeps.store._zarr import HeldStore, JoinedStore
 
@@ -95,6 +94,7 @@ __all__ = [
     "PaddedProblem",
     "Plan",
     "plan_facts",
+    "program_text",
     "Program",
     "Progress",
     "Variable",
@@ -109,17 +109,16 @@ __all__ = [
     "_progress",
     "_zarr",
     "caption",
+    "commit",
     "cores",
     "cut",
     "dealt",
     "describe_value",
     "factorises_batches",
-    "git_revision",
     "groups",
     "read_axes",
     "read_devices",
     "read_plan",
-    "require_same_plan",
     "resolve",
     "rows_of",
     "run_group",

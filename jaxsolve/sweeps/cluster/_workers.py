@@ -16,11 +16,11 @@ import jax
 import numpy as np
 
 from ..grid._axes import Group
+from ..planning._identity import LIBRARIES
 from ..planning._plan import Plan
 from ..running._execute import Fitting
 from ..running._runner import Batch, Origin
 from ..running._ways import Ways
-from ..store._memory import LIBRARIES
 from ..store._zarr import JoinedStore
 
 

@@ -17,7 +17,8 @@ from ._builder import Dynamics
 from ._runner import Batch, Lanes
 
 
-LANE_VARIABLES = ("result", "steps", "t_end", "wall", "t_saved", "trust")
+# `run_id` is kept free: so every chunk of a store has room for the id of the run that wrote it.
+LANE_VARIABLES = ("result", "steps", "t_end", "wall", "t_saved", "trust", "run_id")
 """The variables of a sweep's dataset beside the observables."""
 TIME = "gradient-flow time"
 

@@ -81,6 +81,16 @@ class Chunks:
                 self._open[number] = rows
         return absent
 
+    def finished(self) -> tuple[int, Rows] | None:
+        """The first lane that has run and did not fail, and its row; None if there is none."""
+        for number in range(len(self.blocks)):
+            rows = self._read(number)
+            if rows is not None:
+                (fine,) = np.nonzero((rows["result"] >= 0) & (rows["result"] < FIRST_FAILURE))
+                if len(fine):
+                    return int(self.blocks.lanes(number)[fine[0]]), {key: row[fine[:1]] for key, row in rows.items()}
+        return None
+
     def drop(self, numbers: Iterable[int]) -> None:
         """Removes chunks, so that readers see lanes that have not run."""
         for number in numbers:

@@ -16,14 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..grid._blocks import Blocks, cut
-from ..planning._differences import FIRST
-from ..planning._fingerprint import first_problem
+from ..planning._identity import digest
 from ..planning._plan import Plan
-from ..planning._source import short
 from ..running._execute import Program
 from ..running._variables import LANE_VARIABLES, Variable, variables_of
 from ._files import LOCK, MANIFEST, OURS, PARTIAL, write_whole, WRITER
-from ._memory import citation, coordinates, FORMAT, summary
+from ._memory import citation, coordinates, FORMAT, new_id, summary
 
 
 log = logging.getLogger("jaxsolve")
@@ -52,13 +50,13 @@ def new_layout(
     variables = variables_of(plan.observables, plan.dynamics, plan.ts, program.runner.out_info)
     largest = max(math.prod(item.shape) * np.dtype(item.dtype).itemsize for item in variables)
     blocks = cut(plan.axes, program.size, largest)
-    head = {"citation": citation(), "plan_hash": short(json.dumps(facts, sort_keys=True))}
+    head = {"citation": citation(), "plan_hash": digest(json.dumps(facts, sort_keys=True))}
     attributes = {**summary(labels, run), **head, "batch_size": program.size}
     manifest = {
         "format": FORMAT,
+        "id": new_id(),
         **head,
         "plan": facts,
-        FIRST: first_problem(plan),
         "attributes": {**attributes, "manifest": f"{OURS}/{MANIFEST}"},
         "batch_size": {"asked": plan.batch_size, "used": {}},
         "variables": [dataclasses.asdict(item) for item in variables],
@@ -101,22 +99,27 @@ def has_manifest(path: Path) -> bool:
 
 
 def read_layout(path: Path) -> Layout:
-    """Reads the layout of a store. Raises ValueError if its manifest is damaged, or of another version."""
+    """Reads the layout of a store, of this or an earlier format. Raises ValueError if its manifest is damaged."""
     manifest = read_manifest(path)
     try:
-        if manifest["format"] != FORMAT:
-            raise ValueError(
-                f"{path} was written by another version of jaxsolve, in format {manifest['format']} where this one has "
-                f"{FORMAT}; carry it on with that version, or start in another store. xarray opens both"
-            )
-        plan = manifest["plan"]
-        _ = plan["problem_fn"], plan["precision"]["x64"], manifest["attributes"].items(), manifest["runs"][-1]
+        _ = manifest["format"], manifest["attributes"].items(), manifest["runs"][-1]
         shaped = lambda item: item | {key: tuple(item[key]) for key in ("dims", "shape")}
         variables = tuple(Variable(**shaped(item)) for item in manifest["variables"])
         blocks = Blocks(tuple(manifest["chunks"]["grid"]), tuple(manifest["chunks"]["block"]))
+        if manifest["format"] == FORMAT:
+            _ = manifest["plan"]["programs"], manifest["plan"]["versions"].items()
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"{path / OURS / MANIFEST} is damaged: it lacks {error}; start in another store") from error
     return Layout(manifest, variables, blocks)
+
+
+def require_format(path: Path, layout: Layout) -> None:
+    """Raises ValueError for a store of another format, which can be read, but not carried on."""
+    if (found := layout.manifest["format"]) != FORMAT:
+        raise ValueError(
+            f"{path} is a store of format {found}, and this version of jaxsolve carries on those of format {FORMAT}: "
+            "load and report on it as it is, finish it with the version that began it, or give another store"
+        )
 
 
 def require_storable(plan: Plan) -> None:

@@ -3,6 +3,8 @@
 import os
 import platform
 import socket
+import subprocess
+import uuid
 import warnings
 from collections.abc import Mapping
 from importlib import metadata
@@ -13,11 +15,10 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..._revision import revision
 from ..grid._axes import Zip
 from ..planning._differences import differences
+from ..planning._identity import LIBRARIES
 from ..planning._plan import Plan
-from ..planning._source import PACKAGE
 from ..running._runner import Batch, Origin
 from ..running._variables import rows_of, TIME, variables_of
 from ._files import now
@@ -26,8 +27,7 @@ from ._files import now
 if TYPE_CHECKING:
     import xarray
 
-FORMAT = 2  # of the store; a change that other versions cannot carry on raises it
-LIBRARIES = ("jaxsolve", "jax", "jaxlib", "equinox", "diffrax", "optax", "numpy")
+FORMAT = 3  # of the store; a change that other versions cannot carry on raises it
 DEVICE = ("device", "devices", "backend")  # what a run says of its devices
 BETWEEN = "; "  # devices and dynamics of one dataset
 
@@ -135,23 +135,38 @@ def summary(labels: dict[str, str], run: dict[str, Any]) -> dict[str, Any]:
         "platform": run["platform"],
         "versions": ", ".join(f"{name} {version}" for name, version in run["versions"].items()),
     }
-    revisions = [f"{name} {commit}" for name, commit in run.get("git", {}).items() if commit]
-    return facts | ({"git": ", ".join(revisions)} if revisions else {})
+    return facts | ({"git": run["git"]} if run.get("git") else {})
 
 
 def run_facts(*, elsewhere: bool) -> dict[str, Any]:
     """One entry of a manifest's list of runs. Lanes that run elsewhere tell later on which devices."""
-    who = {"host": socket.gethostname(), "pid": os.getpid()}
-    git = {"jaxsolve": revision(PACKAGE, "__init__.py"), "here": revision(Path.cwd())}
+    who = {"id": new_id(), "host": socket.gethostname(), "pid": os.getpid()}
     what = {name: fact for name, fact in environment().items() if not (elsewhere and name in DEVICE)}
-    return {"started": now(), **who, **what, "git": git}
+    return {"started": now(), **who, **what, "git": commit(Path.cwd())}
+
+
+def new_id() -> str:
+    """A random name, of a store or of one run that fills it."""
+    return uuid.uuid4().hex
+
+
+def commit(folder: Path) -> str | None:
+    """The commit that is checked out where a folder lies; None without git or a repository.
+
+    Files may have changed since. To look would be to run what the repository configures; `rev-parse` runs nothing.
+    """
+    command = ["git", "-C", str(folder), "rev-parse", "--verify", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
 
 
 def changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """What is different from an earlier run, of what can change the last digits."""
     keys = [key for key in (*DEVICE, "versions", "xla_flags") if key in before and key in now]
-    old, new = ({**{key: run[key] for key in keys}, "git": run["git"]["jaxsolve"]} for run in (before, now))
-    return [line.replace("in the store", "before") for line in differences(old, new, 0.0)]
+    old, new = ({key: run[key] for key in keys} for run in (before, now))
+    return [line.replace("in the store", "before") for line in differences(old, new)]
 
 
 def credited(labels: Mapping[str, str], origin: Origin) -> dict[str, str]:

@@ -15,12 +15,13 @@ import numpy as np
 
 from ..._checks import describe
 from .._progress import Stopped
-from ..planning._differences import require_same_plan, require_same_problem
-from ..planning._fingerprint import plan_facts
+from ..planning._differences import ANYTHING, require_same_plan
+from ..planning._identity import plan_facts
 from ..planning._plan import Plan
 from ..running._execute import Program
 from ..running._runner import Batch, Origin
 from . import _layout
+from ._again import require_same_lane
 from ._chunks import Chunks, load
 from ._files import explained, LOCK, Lock, MANIFEST, OURS, READ_ONLY, remove_partial, write_json, WRITER
 from ._memory import changes, credited, joined, run_facts, trimmed
@@ -95,7 +96,6 @@ class HeldStore(AbstractOnDisk):
         self.path = Path(path).expanduser().absolute()
         self.plan = plan
         self._first, self._resume, self._retry_failed, self._devices = first, resume, retry_failed, devices
-        self._facts = plan_facts(plan)
         self._lock = Lock(self.path)
         self._file = self.path / OURS / MANIFEST
         self._manifest: dict[str, Any] = {}
@@ -173,10 +173,11 @@ class HeldStore(AbstractOnDisk):
         """Makes a store in which nothing has run. Until its last file is there, readers see none; then, all of it."""
         self.plan.check()
         program = self._first()
+        facts = plan_facts(self.plan)
         labels = credited({}, program.origin) if self._devices else {}
         with explained(self.path, "nothing has run"):
             run = run_facts(elsewhere=not self._devices)
-            layout = _layout.new_layout(self.plan, self._facts, program, labels, run)
+            layout = _layout.new_layout(self.plan, facts, program, labels, run)
             remove_partial(self.path)
             write_json(self._file, layout.manifest)
             self._restore(layout)
@@ -185,7 +186,9 @@ class HeldStore(AbstractOnDisk):
     def _open(self) -> None:
         """Takes up a store: checks it, and finds what has run."""
         layout = _layout.read_layout(self.path)
-        require_same_plan(self.path, self._file, layout.manifest["plan"], self._facts)
+        _layout.require_format(self.path, layout)
+        known = layout.manifest["plan"]
+        facts = require_same_plan(self.path, self._file, known, self.plan)
         self.take_up(layout)
         with explained(self.path):
             self._restore(layout)
@@ -193,9 +196,13 @@ class HeldStore(AbstractOnDisk):
         if self._lock.held:
             self.hear_hosts()
         absent = chunks.look(range(len(chunks.blocks)))
+        if known["versions"] != facts["versions"]:  # whose programs cannot be compared
+            require_same_lane(chunks, self.plan, known["versions"], facts["versions"])
+            known |= {key: facts[key] for key in ("programs", "versions") if known[key] != ANYTHING}
+            if self._lock.held:
+                write_json(self._file, self._manifest)
         again = self._retry_failed and chunks.failed
         if again or np.any(chunks.missing):
-            require_same_problem(self.path, self._file, self._manifest, self.plan)
             with explained(self.path):
                 if not self._lock.held:
                     self._lock.acquire()  # raises what it raised before

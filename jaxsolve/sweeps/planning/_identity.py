@@ -1,0 +1,162 @@
+"""What identifies a plan, as JSON: its settings, and digests of the programs that its lanes trace to.
+
+Helpers, modules, captured arrays, files and settings all end in a program, so nothing need be said of them apart.
+"""
+
+import dataclasses
+import hashlib
+import inspect
+import math
+import re
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr  # pyright: ignore[reportPrivateImportUsage]
+from jaxtyping import Array, Float
+
+from ..._checks import concrete
+from ..._dynamics import AbstractDynamics, AbstractRandomAccess
+from ..._solve import observe_march, observe_random_access
+from ..grid._axes import Group
+from ..running._builder import Builder
+from ..running._runner import lane_of
+from ._plan import Plan
+
+
+# Those that take part in tracing a program or in running it.
+LIBRARIES = ("jaxsolve", "jax", "jaxlib", "equinox", "diffrax", "lineax", "optimistix", "optax", "numpy")
+LISTED = 10_000  # numbers of an array that are written out, and agree to rounding; of longer ones there is a digest
+DIGITS = 16  # of a digest: enough to tell versions of a program apart
+ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
+
+
+def plan_facts(plan: Plan) -> dict[str, Any]:
+    """Everything that decides the results of a sweep, as JSON. Traces one lane of every group; compiles nothing."""
+    return plan_settings(plan) | {"programs": [_programs(plan, group) for group in plan.groups]}
+
+
+def plan_settings(plan: Plan) -> dict[str, Any]:
+    """The same but for the programs."""
+    config: Any = jax.config
+    values = lambda item: {"traced": np.asarray(item.values)} if item.traced else {"static": list(item.values)}
+    return {
+        "dims": [axis.dim for axis in plan.axes],
+        "axes": {axis.dim: {item.name: describe_value(values(item)) for item in axis.arguments} for axis in plan.axes},
+        "dynamics": {"name": plan.name, "settings": describe_value(plan.dynamics)},
+        "ts": describe_value(plan.ts),
+        "observe": {item.name: describe_value(item) for item in plan.observables},
+        "precision": {
+            "x64": config.jax_enable_x64,
+            "matmul": str(config.jax_default_matmul_precision),
+            "prng": str(config.jax_default_prng_impl),
+            "threefry_partitionable": config.jax_threefry_partitionable,
+        },
+        "problem_fn": describe_value(plan.problem_fn),
+        "versions": {name: metadata.version(name) for name in LIBRARIES},
+    }
+
+
+def _programs(plan: Plan, group: Group) -> dict[str, Any]:
+    """The digests of what a lane of a group computes: its problem alone, and its whole run."""
+    builder = Builder(plan.problem_fn, plan.dynamics, group)
+    # A function that makes the dynamics is traced together with the one of problems: not where that stands alone.
+    fixed = isinstance(plan.dynamics, AbstractDynamics)
+    alone = builder if fixed else Builder(plan.problem_fn, builder.dynamics, group)
+
+    def problem(cell: dict[str, Array]) -> Any:
+        made, _ = alone.lane(alone.leaves(cell))
+        return made.outputs(made.params), made.objective(made.params)
+
+    # One step stands for all. Times are an input, for another machine may round them in its own way.
+    def run(cell: dict[str, Array], ts: Float[Array, " times"]) -> Any:
+        made, dynamics = builder.lane(builder.leaves(cell))
+        if isinstance(dynamics, AbstractRandomAccess):
+            return observe_random_access(made, dynamics, plan.observables, ts.astype(made.x.dtype))
+        state = dynamics.advance(made, dynamics.init(made, ts), jnp.ones((), int))
+        done = dynamics.finish(made, state)
+        return lane_of(done, observe_march(made, plan.observables, done))
+
+    shape = lambda value: jax.ShapeDtypeStruct(value.shape, value.dtype)
+    cell = {name: shape(value) for name, value in builder.cell.items()}
+    return {
+        "static": describe_value(group.static),
+        "problem": digest(program_text(jax.make_jaxpr(problem)(cell))),
+        "run": digest(program_text(jax.make_jaxpr(run)(cell, shape(plan.ts)))),
+    }
+
+
+def program_text(program: ClosedJaxpr) -> str:
+    """A traced program as text that is the same in every process.
+
+    Not `str(program)`: that leaves constants out, and prints a part once or twice by whether JAX has it cached.
+    """
+    numbers: dict[Any, int] = {}
+
+    def operand(atom: Any) -> str:
+        return _value(atom.val) if hasattr(atom, "val") else f"v{numbers.setdefault(atom, len(numbers))}:{atom.aval}"
+
+    jaxpr = program.jaxpr
+    constants = zip(jaxpr.constvars, program.consts, strict=True)
+    lines = [f"{operand(variable)} = {_value(value)}" for variable, value in constants]
+    lines.append(f"inputs {[*map(operand, jaxpr.invars)]}")
+    for equation in jaxpr.eqns:
+        # A function may be renamed.
+        params = {key: _value(value) for key, value in sorted(equation.params.items()) if key != "name"}
+        found, given = [*map(operand, equation.outvars)], [*map(operand, equation.invars)]
+        lines.append(f"{found} = {equation.primitive} {params} {given}")
+    return "\n".join([*lines, f"outputs {[*map(operand, jaxpr.outvars)]}"])
+
+
+def _value(value: Any) -> str:
+    """A constant or a parameter of an equation as text; of arrays and of programs inside of a program, a digest."""
+    if hasattr(value, "eqns"):
+        return digest(program_text(value if hasattr(value, "jaxpr") else ClosedJaxpr(value, ())))
+    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return f"{jax.random.key_impl(value)} {_value(jax.random.key_data(value))}"
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        array = concrete(value)
+        if array is None:  # an input of a program around this one
+            return f"{value.dtype}{value.shape}"
+        return f"{array.dtype}{array.shape} {digest(array.tobytes())}"
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(_value, value))}]"
+    return ADDRESS.sub("", repr(value))
+
+
+def digest(content: str | bytes) -> str:
+    """A digest of a text."""
+    return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()[:DIGITS]
+
+
+def describe_value(value: Any) -> Any:
+    """Settings as JSON: numbers, text, containers and the fields of dataclasses; of anything else, what it is called.
+
+    What a function does shows in the programs.
+    """
+    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return {"key": jax.random.key_data(value).tolist(), "impl": str(jax.random.key_impl(value))}
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        array = concrete(value)
+        if array is None:
+            return "<traced>"
+        facts = {"dtype": str(array.dtype), "shape": list(array.shape), "sha256": digest(array.tobytes())}
+        return describe_value(array.tolist()) if array.size <= LISTED else facts
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has none
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): describe_value(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [describe_value(item) for item in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        kind, names = type(value), [field.name for field in dataclasses.fields(value)]
+        # Arguments that a field does not hold as they were given, such as the rate that an optimizer shows.
+        names += [name for name in inspect.signature(kind).parameters if isinstance(getattr(kind, name, 0), property)]
+        fields = {name: describe_value(getattr(value, name, None)) for name in names}
+        return {"type": kind.__qualname__, **fields}
+    return getattr(value, "__qualname__", type(value).__qualname__)
