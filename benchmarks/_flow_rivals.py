@@ -4,8 +4,6 @@ Every rival is a function `rival(problem, T, knob, *, max_steps=...) -> Run`, wh
 compiled once for problems of one shape: T and the knob are traced. `_cheapest.py` turns the knob.
 """
 
-# long: the rivals are written once each, side by side, so that a reader can see that they solve one problem
-
 import functools
 import math
 from collections.abc import Callable, Sequence

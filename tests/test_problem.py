@@ -1,4 +1,3 @@
-# long: one class, and all that it accepts and refuses
 from typing import Any
 
 import equinox as eqx

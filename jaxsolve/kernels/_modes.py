@@ -102,7 +102,7 @@ class Spectrum(eqx.Module):
         slowest = jnp.min(jnp.where(kept, self.values, 0))  # of the null space, if there is one
         above = jnp.where(kept, self.values - slowest, 0)
         rate = slowest / samples + ridge
-        # exp(-rate t) - exp(-rate_k t) over rate_k - rate, and with a ridge what stays for ever, at most 1/(rate rate_k)
+        # exp(-rate t) - exp(-rate_k t) over rate_k - rate; with a ridge at most 1/(rate rate_k) stays.
         faster = safe_product(jnp.exp(-finite_product(rate, t)), integrated_decay(above / samples, t))
         stays = safe_product(ridge, integrated_decay(rate, t) * integrated_decay(above / samples + rate, t))
         mixed = error / samples * (faster + stays)

@@ -1,7 +1,5 @@
 """Sweeps as TOML files say them."""
 
-# long: one table of all that a config may say and get wrong
-
 import copy
 import json
 import math

@@ -1,5 +1,3 @@
-# long: the writers of both file formats serve every test here
-
 import gzip
 import os
 import struct

@@ -1,5 +1,3 @@
-# long: each statement is put to the test for all three sources
-
 from typing import Any
 
 import equinox as eqx

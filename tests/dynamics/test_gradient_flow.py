@@ -1,5 +1,3 @@
-# long: one flow on a line serves most tests; split, it would be compiled twice
-
 import functools
 
 import diffrax

@@ -1,5 +1,3 @@
-# long: its flows are compiled once and serve most tests; split, they would be compiled twice
-
 import functools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Optimisers of optax in `Descent`: their steps against plain loops, and the rates that they show."""
 
-# long: every kind of optimiser that users give, each against its plain loop
-
 import functools
 from typing import Any, NamedTuple
 

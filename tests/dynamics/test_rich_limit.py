@@ -1,7 +1,5 @@
 """The rich limit as a dynamics: against trained networks, the lazy limit, and one way to it against the other."""
 
-# long: every way to one limit is held against the same networks
-
 from typing import Any
 
 import diffrax

@@ -1,5 +1,3 @@
-# long: from polynomials to whole runs, every part rests on the steps of the part before
-
 import functools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Kernels at infinite width against recursions written out in NumPy and against wide networks."""
 
-# long: the recursions written out by hand serve every test
-
 import functools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Products, eigenpairs and estimates against the matrices they stand for, which the tests form."""
 
-# long: products, eigenpairs and estimates are tested on one set of operators
-
 import functools
 from collections.abc import Callable
 from typing import cast, NamedTuple

@@ -1,4 +1,3 @@
-# long: the measures of kernels share their cases
 from typing import cast
 
 import jax

@@ -1,7 +1,5 @@
 """Every kind of layer against the whole Jacobian, on a network that has them all."""
 
-# long: one network with every kind of layer serves all tests
-
 from typing import Any, cast
 
 import equinox as eqx

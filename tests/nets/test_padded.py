@@ -1,7 +1,5 @@
 """Padded networks against the networks that they stand for, which know nothing of padding."""
 
-# long: every test compares pairs of networks, which are made and looked at in one way
-
 import functools
 from typing import Any
 

@@ -1,5 +1,3 @@
-# long: the tests of one family of networks, which share its reference implementation
-
 import itertools
 
 import equinox as eqx

@@ -1,5 +1,3 @@
-# long: all statements are about one table of rules
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp

@@ -1,7 +1,5 @@
 """Every erratum: the corrected equation agrees with the simulation, the printed one does not."""
 
-# long: all errata are recomputed once, and every test looks at the results
-
 import ast
 import math
 import re

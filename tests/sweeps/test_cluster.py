@@ -1,7 +1,5 @@
 """Sweeps on the workers of a dask cluster, in processes of their own, whose JAX has its default settings."""
 
-# long: one cluster, whose workers take long to start, serves all of its tests
-
 import asyncio
 import collections
 import contextlib

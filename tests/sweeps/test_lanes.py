@@ -1,7 +1,5 @@
 """Lanes in the three ways in which they run."""
 
-# long: what holds for one way is asked of all three
-
 import functools
 import logging
 import re

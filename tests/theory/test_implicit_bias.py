@@ -1,7 +1,5 @@
 """The interpolants that training selects, against the ends of gradient flows of the weights."""
 
-# long: one table of interpolants, each against flows that several tests share
-
 import diffrax
 import equinox as eqx
 import jax

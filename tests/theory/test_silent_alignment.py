@@ -1,7 +1,5 @@
 """Silent alignment against integration of the weights: its order in sigma, its statistics, its limits."""
 
-# long: the runs in the paper's setting take longest and serve most tests
-
 from typing import Any, NamedTuple
 
 import diffrax

@@ -1,7 +1,5 @@
 """The closed form of Xu & Liu Ziyin against integration of the weights, its limits, and its identities."""
 
-# long: one closed form from many sides; its flows are compiled once and serve most tests
-
 import operator
 
 import diffrax
