@@ -69,10 +69,6 @@ class AbstractChoice(AbstractDynamics):
         marching: Any = tuple(ways[place] for place in places)
         return Undecided(self, marching, jnp.argmax(jnp.asarray(places) == way))
 
-    def doubt(self, problem: Problem, final: View) -> str:
-        """What is wrong with the end of a run that is known in numbers, in words; empty if nothing is seen."""
-        return ""
-
 
 class AbstractStandIn(AbstractDynamics):
     """What a choice has become, if that is of another class; it goes by the name of the choice.
@@ -82,6 +78,10 @@ class AbstractStandIn(AbstractDynamics):
     """
 
     source: eqx.AbstractVar[AbstractChoice]
+
+    @abc.abstractmethod
+    def doubt(self, problem: Problem, final: View) -> str:
+        """What is wrong with the end of a run that is known in numbers, in words; empty if nothing is seen."""
 
     @property
     def name(self) -> str:
@@ -111,6 +111,10 @@ class Undecided(AbstractStandIn):
 
     def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
         return self.ways[0].times(ts)
+
+    def doubt(self, problem: Problem, final: View) -> str:
+        del problem, final  # traced, so nothing is known of them
+        return ""
 
 
 def resolve(dynamics: AbstractDynamics, problem: Problem, ts: Float[Array, "..."] | None = None) -> AbstractDynamics:

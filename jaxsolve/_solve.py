@@ -139,7 +139,7 @@ def solve(
                 _raise_on_failure(problem, dynamics, trajectory, code)
         _warn(trajectory, code, times, marches=isinstance(dynamics, AbstractMarching))
         if isinstance(dynamics, AbstractStandIn) and not inside and int(code) < FIRST_FAILURE:
-            if doubt := dynamics.source.doubt(problem, trajectory.final):
+            if doubt := dynamics.doubt(problem, trajectory.final):
                 warnings.warn(f"{trajectory.dynamics}: {doubt}", stacklevel=2)
     return trajectory
 

@@ -60,6 +60,10 @@ class AbstractFixedKernel(AbstractApproximation):
     def settled(self, problem: Problem) -> "AbstractFixedKernel":
         """The same, with all that takes long to find from a problem found once."""
 
+    @abc.abstractmethod
+    def doubt(self, problem: Problem, final: View) -> str:
+        """What is wrong with the kernel of a run that has ended, in words; empty if nothing is seen."""
+
     @property
     def name(self) -> str:
         name = type(self).__name__
@@ -163,6 +167,9 @@ class KernelSolution(AbstractStandIn, AbstractRandomAccess):
             problem, t, None, flow.outputs(t), test, kernel, given_initial_kernel=kernel, certificate=certificate
         )
 
+    def doubt(self, problem: Problem, final: View) -> str:
+        return self.source.doubt(problem, final)
+
 
 def _spectral_error(flow: Any, t: Array, cross: Kernel | None, test: Array | None) -> Float[Array, ""]:
     """What rounding of the kernel leaves open in outputs, or of products with coefficients in test outputs."""
@@ -236,6 +243,9 @@ class KernelMarch(AbstractStandIn, AbstractMarching):
     @property
     def chunk(self) -> int:
         return self.flow.chunk
+
+    def doubt(self, problem: Problem, final: View) -> str:
+        return self.source.doubt(problem, final)
 
     def check(self, problem: Problem) -> Validity:
         """Whether the kernel describes a problem."""

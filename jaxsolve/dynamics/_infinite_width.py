@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .. import dmft, kernels, nets
-from .._dynamics import AbstractMarching, Assumption
+from .._dynamics import AbstractMarching, Assumption, View
 from .._problem import Problem
 from .._safe import nonzero
 from ._fixed_kernel import AbstractFixedKernel, check_flow
@@ -67,6 +67,10 @@ class InfiniteWidth(AbstractFixedKernel):
     ) -> Float[Array, "n m"]:
         """The eta-weighted NTK at infinite width."""
         return kernels.infinite(problem.net, x1, x2, eta=problem.eta).ntk
+
+    def doubt(self, problem: Problem, final: View) -> str:
+        del problem, final  # no gradients would tell; `kernels.infinite` estimates its own error
+        return ""
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """A width without padding; a known kernel; a read-out not smaller than the others by a power of the width."""
