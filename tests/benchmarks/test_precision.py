@@ -1,13 +1,17 @@
 """What float32 gives: no number is wrong in silence, and what is wrong in silence is seen."""
 
+import json
 import math
 import warnings
 
 import jax.numpy as jnp
 import pytest
 
-from benchmarks import precision
+from benchmarks import page, precision
 from benchmarks.accuracy._case import Case, Numbers
+
+
+RESULTS = sorted((page.ROOT / "benchmarks" / "results" / "precision").glob("*.json"))
 
 
 def cancelled(said: Numbers) -> Case:
@@ -73,3 +77,20 @@ def test_no_row_is_silent(part):
     rows = [precision.row(case) for case in cases if part != "fast" or any(word in case.what for word in kept)]
     assert len(rows) >= 6
     assert [str(row) for row in rows if row.met is False] == []
+
+
+def test_the_page_is_that_of_the_committed_runs():
+    assert RESULTS
+    committed = {path.stem: json.loads(path.read_text("utf-8")) for path in RESULTS}
+    written = page.PRECISION.read_text("utf-8")
+    assert page.precision_page(committed) == written
+    rows = [row for run in committed.values() for row in run["benchmarks"]["precision"]["rows"]]
+    assert len(rows) > 100
+    assert [row["what"] for row in rows if row["met"] is False] == []
+
+
+def test_the_page_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(page, "PRECISION", tmp_path / "precision.md")
+    path = next(iter(RESULTS))
+    page.main([str(path)])
+    assert f"| what | {path.stem} | goal | met |" in (tmp_path / "precision.md").read_text("utf-8")
