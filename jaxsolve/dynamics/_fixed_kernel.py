@@ -84,7 +84,7 @@ class AbstractFixedKernel(AbstractApproximation):
         flows = (flow,)
         if isinstance(flow, AbstractChoice):  # it chooses for the model, which has no kinks where the network may
             flows = in_shapes(lambda problem: flow.ways(_model(problem, _inputs(self, problem))), problem)
-        return tuple(KernelMarch(self, one) for one in flows)  # pyright: ignore[reportArgumentType]
+        return tuple(KernelMarch(self, one) for one in flows)
 
     def possible(self, problem: Problem) -> tuple[int, ...]:
         if (flow := self._choosing(problem)) is None:

@@ -97,6 +97,7 @@ def test_an_error_of_one_layer_is_seen(getkey):
     net, _ = NETWORKS["mlp"](getkey())
     x = jax.random.normal(getkey(), (8, 6))
     found = js.kernels.empirical(net, x, by_layer=True)
+    assert found.layers is not None
     kernel, first = found.ntk, next(iter(found.layers.values()))
     assert bool(js.kernels.check(net, x, kernel, key=getkey()).holds)
     assert not bool(js.kernels.check(net, x, kernel + 0.03 * first, key=getkey()).holds)
