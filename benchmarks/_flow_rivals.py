@@ -28,7 +28,7 @@ MAX_STEPS = 1_000_000
 def reference_problem(
     gamma: float, *, n: int = 200, width: int = 256, activation: str = "softplus", dtype: Any = None
 ) -> js.Problem:
-    """Parity of digits: 10 standardised principal components, n training and n test samples, two hidden layers, MSE.
+    """Parity of digits: 10 standardized principal components, n training and n test samples, two hidden layers, MSE.
 
     Geiger et al.'s parameterisation: every activation is multiplied by its gain (1.404 for their softplus, beta = 5),
     and gamma (f - f_0) is trained at eta = gamma^-2 in every layer.
@@ -90,7 +90,7 @@ def _compiled(integrate: Callable[..., Run]) -> Callable[..., Run]:
     return run
 
 
-# For LAPACK: two threads factorise a few hundred rows no faster, and 20 times slower where others use the machine.
+# For LAPACK: two threads factorize a few hundred rows no faster, and 20 times slower where others use the machine.
 _one_thread = lambda: _libraries().limit(limits=1)
 _libraries = functools.cache(ThreadpoolController)
 

@@ -38,7 +38,7 @@ WEIGHTS = js.observe.parameters()
 
 
 class Case(NamedTuple):
-    """A problem, the optimiser, its rate, the steps of which the table has rows, and half the steps averaged over."""
+    """A problem, the optimizer, its rate, the steps of which the table has rows, and half the steps averaged over."""
 
     name: str
     problem: js.Problem
@@ -50,7 +50,7 @@ class Case(NamedTuple):
 
 
 def cases() -> list[Case]:
-    """Runs of gradient descent, on digits for 2,000 steps, and one of each optimiser that divides by past gradients."""
+    """Runs of gradient descent, on digits for 2,000 steps, and one of each optimizer that divides by past gradients."""
     small, own = tanh(4, 7, 30, 1), tanh(6, 16, 60, 0)
     rms = lambda rate: optax.rmsprop(rate, decay=0.99, eps=1e-8, initial_scale=0.01)
     scalar = lambda rate: js.dynamics.scalar_rmsprop(rate, decay=0.99, initial_scale=1.0)

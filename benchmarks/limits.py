@@ -159,7 +159,7 @@ def _grams(setting: Setting) -> float:
     """Seconds of the matrix products alone by which equations for kernels get them from samples, once.
 
     Those of features and of gradients, of each hidden layer. The kernel of training needs them at equal times only. A
-    hidden layer needs, of its neighbours, those with all earlier times too: features of the one below, gradients of the
+    hidden layer needs, of its neighbors, those with all earlier times too: features of the one below, gradients of the
     one above.
     """
     samples, between = js.RichLimit().samples, setting.depth - 1
@@ -174,7 +174,7 @@ def _grams(setting: Setting) -> float:
 
     # Time after time, as they become known: on processors a batch of products takes ten times as long.
     equal = seconds(lambda z: jax.lax.map(gram, z), signals)
-    # Two for each pair of neighbours, of which half is earlier.
+    # Two for each pair of neighbors, of which half is earlier.
     return 2 * equal + (between * seconds(gram, signals.reshape(-1, samples)) if between else 0.0)
 
 

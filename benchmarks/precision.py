@@ -8,7 +8,7 @@ of its kind; that of outputs and norms of closed forms, to the largest of the sa
 The goal is what the library says of the error. It is 10^-trust where a run has a certificate, to half a digit, or to
 what "How to choose" says of kinks and of depth; else the bound of the kind: 1e-4 of kernels, closed forms, predictions
 and observables, 1e-3 of flows at their default tolerances. Docstrings add what they say of changes of kernels and
-weights, of outputs that are centred, of samples at a kink, and of estimates by random vectors. What came with a
+weights, of outputs that are centered, of samples at a kink, and of estimates by random vectors. What came with a
 warning, or was refused, has no goal.
 """
 

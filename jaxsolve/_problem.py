@@ -42,7 +42,7 @@ class Problem(eqx.Module):
             weights was seen to err by up to 100 times that: in float32 by 1e-2 |y| with `Scaling.lazy(1e3)`. Beyond,
             a warning says so; under a kernel that does not move, f - f_0 starts from exactly 0.
         state: of a network made by `eqx.nn.make_with_state`, None for all others. Such a network is called as
-            `net(x, state) -> (out, state)` under `jax.vmap(..., axis_name="batch")`. With batch normalisation the
+            `net(x, state) -> (out, state)` under `jax.vmap(..., axis_name="batch")`. With batch normalization the
             outputs, for any inputs, use the statistics of the whole training set at the current parameters: one pass
             over it in training mode gives the state, and other inputs then go through the network in inference mode.
 
@@ -301,7 +301,7 @@ def _read_state(net: Any, state: Any) -> eqx.nn.State | None:
     needed = takes_state(net)
     if needed and not isinstance(state, eqx.nn.State):
         raise ValueError(
-            "this network has state (such as the statistics of batch normalisation): make it by "
+            "this network has state (such as the statistics of batch normalization): make it by "
             "net, state = eqx.nn.make_with_state(...)(...) and give Problem(..., state=state); "
             f"got state={describe(state)}. For statistics that stay, {FREEZE}"
         )

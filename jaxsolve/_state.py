@@ -1,4 +1,4 @@
-"""Networks of Equinox with a state, such as the statistics of batch normalisation."""
+"""Networks of Equinox with a state, such as the statistics of batch normalization."""
 
 import inspect
 from typing import Any

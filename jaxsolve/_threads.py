@@ -25,7 +25,7 @@ def one_thread() -> Iterator[None]:
     On the matrices of a run, of tens to thousands of rows, more threads are no faster, and where others use the cores
     they wait for each other: up to forty times as long. With more threads results would also be rounded otherwise, and
     depend on the cores of a machine. It is a setting of the process, of the OpenBLAS that jaxlib takes from SciPy and
-    of NumPy's: other threads that factorise meanwhile do so on one, too. Threads may be inside at the same time.
+    of NumPy's: other threads that factorize meanwhile do so on one, too. Threads may be inside at the same time.
     """
     from threadpoolctl import ThreadpoolController  # which sets a variable of the environment when it is imported
 

@@ -96,7 +96,7 @@ for size in sizes:
     again = js.sweep(problem, axes, js.Descent(optax.sgd(1.0)), steps, batch_size=size, progress=False)
     speed.append(lanes / float(again["wall"].sum()))
 fig, ax = plt.subplots(figsize=(4.2, 2.9), layout="constrained")
-ax.plot(sizes, speed, color=js.plot.COLOURS[0], marker="o", ms=4)
+ax.plot(sizes, speed, color=js.plot.COLORS[0], marker="o", ms=4)
 ax.set(xscale="log", xlabel="networks in a batch", ylabel="networks per second")
 ax.set_ylim(0, None)
 ax.set_title(f"{jax.device_count()} x {device.device_kind}", fontsize=9)

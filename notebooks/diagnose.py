@@ -10,7 +10,7 @@
 # # Your network: kernel or features?
 #
 # Does your network learn features, or does it fit with those that it started with? Put your own network, data and
-# optimiser into the cell that begins with `import equinox`; the rest stays as it is.
+# optimizer into the cell that begins with `import equinox`; the rest stays as it is.
 #
 # [Open in Colab](https://colab.research.google.com/github/jaxsolve/jaxsolve/blob/main/notebooks/diagnose.ipynb)
 
@@ -43,7 +43,7 @@ optimizer = optax.adam(3e-3)
 # %% [markdown]
 # ## One line
 #
-# It trains for 100 steps, and looks at how far the tangent kernel moves, what the linearised network misses, where
+# It trains for 100 steps, and looks at how far the tangent kernel moves, what the linearized network misses, where
 # features would no longer be learnt, and how stable the steps are.
 
 # %%
@@ -57,16 +57,16 @@ print(f"{report.regime.label}: full training would move the kernel by {expected:
 
 # %%
 fig, axes = plt.subplots(1, 2, figsize=(7, 2.6), layout="constrained")
-axes[0].plot(arrays["step"], arrays["loss"], color=js.plot.COLOURS[0], marker="o", ms=3)
-axes[0].set(xlabel="step of the optimiser", ylabel="training loss", ylim=(0, None))
-axes[1].plot(arrays["step"], arrays["kernel_change"], color=js.plot.COLOURS[1], marker="o", ms=3, label="measured")
+axes[0].plot(arrays["step"], arrays["loss"], color=js.plot.COLORS[0], marker="o", ms=3)
+axes[0].set(xlabel="step of the optimizer", ylabel="training loss", ylim=(0, None))
+axes[1].plot(arrays["step"], arrays["kernel_change"], color=js.plot.COLORS[1], marker="o", ms=3, label="measured")
 axes[1].axhline(js.observe.KERNEL_REGIME_LIMIT, color="0.4", ls="--", label="border of the kernel regime")
-axes[1].set(xlabel="step of the optimiser", ylabel="kernel change $|K-K_0|/|K_0|$")
+axes[1].set(xlabel="step of the optimizer", ylabel="kernel change $|K-K_0|/|K_0|$")
 axes[1].legend(frameon=False, fontsize=8)
 plt.show()
 
 # %% [markdown]
-# The report draws one page of panels, among them what the linearised network would have done, and which layers learn:
+# The report draws one page of panels, among them what the linearized network would have done, and which layers learn:
 
 # %%
 report.plot()

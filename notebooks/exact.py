@@ -93,15 +93,15 @@ cases = {
 }
 formulas, flows = {}, {}
 fig, axes = plt.subplots(1, 2, figsize=(7, 3.1), layout="constrained")
-for (name, (problem, more)), colour in zip(cases.items(), js.plot.COLOURS):
+for (name, (problem, more)), color in zip(cases.items(), js.plot.COLORS):
     watched = [js.observe.loss(), js.observe.kernel_change(), *more]
     both = js.compare(problem, [js.exact(problem), flow], ts, observe=watched)
     formulas[name], flows[name] = both.trajectories.values()
     (errors,) = both.errors.values()
     print(f"{name}: largest error below 1e-6: {max(errors['loss'], errors['kernel_change']) < 1e-6}")
     for ax, what in zip(axes, ("loss", "kernel_change")):
-        ax.plot(ts[1:], formulas[name][what][1:], color=colour, lw=3, alpha=0.4, label=f"{name}, formula")
-        ax.plot(ts[1:], flows[name][what][1:], color=colour, ls=":", label=f"{name}, flow")
+        ax.plot(ts[1:], formulas[name][what][1:], color=color, lw=3, alpha=0.4, label=f"{name}, formula")
+        ax.plot(ts[1:], flows[name][what][1:], color=color, ls=":", label=f"{name}, flow")
 axes[0].set(xlabel="time $t$ (gradient-flow units)", ylabel="loss", yscale="log", ylim=(1e-6, 3))
 axes[1].set(xlabel="time $t$ (gradient-flow units)", ylabel="kernel change $|K-K_0|/|K_0|$", yscale="log")
 fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
@@ -158,8 +158,8 @@ panels = (
 )
 fig, axes = plt.subplots(1, 3, figsize=(7, 2.7), layout="constrained")
 for ax, (simulated, printed, corrected, title, label) in zip(axes, panels):
-    ax.plot(ts, corrected, color=js.plot.COLOURS[0], label="corrected")
-    ax.plot(ts, printed, color=js.plot.COLOURS[1], ls="--", label="published")
+    ax.plot(ts, corrected, color=js.plot.COLORS[0], label="corrected")
+    ax.plot(ts, printed, color=js.plot.COLORS[1], ls="--", label="published")
     ax.plot(ts[::20], simulated[::20], color="black", marker="o", ms=3, ls="", label="gradient flow")
     ax.set(xlabel="time $t$ (flow units)", ylabel=label)
     ax.set_title(title, fontsize=9)

@@ -133,9 +133,9 @@ for depth in DEPTHS:
 # %%
 fig, ax = plt.subplots(figsize=(3.6, 2.8), layout="constrained")
 factors = np.linspace(0.3, 1.6, 27)
-for colour, depth in zip(js.plot.COLOURS, DEPTHS, strict=False):
+for color, depth in zip(js.plot.COLORS, DEPTHS, strict=False):
     along = [even[depth] + np.log(factor) * shared[depth][:, 1] for factor in factors]
-    ax.semilogy(factors, [np.exp(mean_loss(numbers)[1]) for numbers in along], color=colour, label=f"depth {depth}")
+    ax.semilogy(factors, [np.exp(mean_loss(numbers)[1]) for numbers in along], color=color, label=f"depth {depth}")
 ax.set(xlabel="eta of all layers / best eta", ylabel="mean loss over 16 steps", ylim=(5e-3, 1))
 ax.legend(frameon=False)
 plt.show()
@@ -183,9 +183,9 @@ for depth in DEPTHS:
 typical = lambda runs: jnp.median(jnp.nan_to_num(runs, nan=jnp.inf), axis=0)  # nothing where half have diverged
 fig, panels = plt.subplots(1, 2, figsize=(7, 2.8), layout="constrained", sharey=True)
 for ax, numbers, title in zip(panels, (tuned, aimed), ("tuned for the mean", "tuned for the last step"), strict=True):
-    for colour, depth in zip(js.plot.COLOURS, DEPTHS, strict=False):
-        ax.semilogy(ts, losses(numbers[depth]), color=colour, label=f"depth {depth}")
-        ax.semilogy(ts, typical(networks(numbers[depth], 800)), ".", color=colour)
+    for color, depth in zip(js.plot.COLORS, DEPTHS, strict=False):
+        ax.semilogy(ts, losses(numbers[depth]), color=color, label=f"depth {depth}")
+        ax.semilogy(ts, typical(networks(numbers[depth], 800)), ".", color=color)
     ax.set(xlabel="steps", title=title, ylim=(1e-11, 10))
 panels[0].set(ylabel="loss (dots: width 800)")
 panels[0].legend(frameon=False)

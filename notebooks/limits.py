@@ -74,15 +74,15 @@ print(f"rich limit the kernel moves by {float(limit['kernel_change'][-1]):.2f}")
 
 # %%
 fig, (left, right) = plt.subplots(1, 2, figsize=(7, 2.8), layout="constrained")
-for colour, rule in zip(js.plot.COLOURS, ("mean field", "ntk"), strict=False):
-    left.loglog(widths, moved.sel(rule=rule), "o-", color=colour, label=rule)
+for color, rule in zip(js.plot.COLORS, ("mean field", "ntk"), strict=False):
+    left.loglog(widths, moved.sel(rule=rule), "o-", color=color, label=rule)
 left.axhline(float(limit["kernel_change"][-1]), color="black", linestyle="dashed", label="rich limit")
 left.set(xlabel="width $N$", ylabel="kernel change, $t = 10$")
 left.legend(frameon=False)
 off = np.asarray(runs["outputs"].sel(rule="mean field")) - np.asarray(limit["outputs"])  # (width, seed, time, ...)
 far = np.sqrt(np.mean(off**2, axis=(2, 3, 4)))
-right.loglog(widths, far, ".", color=js.plot.COLOURS[0])
-right.loglog(widths, far.mean(1), color=js.plot.COLOURS[0], label="mean field")
+right.loglog(widths, far, ".", color=js.plot.COLORS[0])
+right.loglog(widths, far.mean(1), color=js.plot.COLORS[0], label="mean field")
 right.loglog(widths, 0.35 / np.sqrt(widths), "k:", label=r"$\propto N^{-1/2}$")
 right.set(xlabel="width $N$", ylabel="rms distance of outputs\nto the rich limit")
 right.legend(frameon=False)
@@ -125,10 +125,10 @@ for name, run in edge.items():
 
 # %%
 fig, (left, right) = plt.subplots(1, 2, figsize=(7, 2.8), layout="constrained")
-for colour, (name, run) in zip(js.plot.COLOURS, edge.items(), strict=False):
+for color, (name, run) in zip(js.plot.COLORS, edge.items(), strict=False):
     width = 0.8 if name == "descent" else 1.5
-    left.plot(run.ts, run["stability"], color=colour, linewidth=width, label=name)
-    right.semilogy(run.ts, run["loss"], color=colour, linewidth=width)
+    left.plot(run.ts, run["stability"], color=color, linewidth=width, label=name)
+    right.semilogy(run.ts, run["loss"], color=color, linewidth=width)
 right.semilogy(ts, edge["central flow"]["averaged_loss"], "k--", label="averaged, predicted")
 left.axhline(1.0, color="black", linewidth=0.8, linestyle="dotted")
 left.set(xlabel=r"time $t$ (steps $\times$ rate)", ylabel="sharpness / (2 / rate)")

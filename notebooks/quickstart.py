@@ -78,12 +78,12 @@ for gamma in (0.1, 1.0, 10.0):
 # %%
 data = js.data.digits(task="parity", n_train=100, pca=10, key=jax.random.key(0))
 fig, ax = plt.subplots(figsize=(3.6, 2.6), layout="constrained")
-for gamma, colour in ((0.1, js.plot.COLOURS[0]), (1.0, js.plot.COLOURS[1]), (10.0, js.plot.COLOURS[2])):
+for gamma, color in ((0.1, js.plot.COLORS[0]), (1.0, js.plot.COLORS[1]), (10.0, js.plot.COLORS[2])):
     scaling = js.nets.Scaling.ntk(gamma, eta=gamma**-2)
     net = js.nets.MLP(10, 64, 2, 1, "tanh", scaling=scaling, key=jax.random.key(1))
     problem = js.Problem(net, *data.train, test=data.test, centered=True)
     run = js.solve(problem, js.GradientFlow(), jnp.geomspace(1e-2, 1e2, 30), observe=js.observe.kernel_change())
-    ax.plot(run.ts, run["kernel_change"], color=colour, label=rf"$\gamma={gamma}$")
+    ax.plot(run.ts, run["kernel_change"], color=color, label=rf"$\gamma={gamma}$")
 ax.set(xscale="log", yscale="log", xlabel="time $t$ (gradient-flow units)", ylabel="kernel change $|K-K_0|/|K_0|$")
 ax.legend(frameon=False)
 plt.show()

@@ -35,7 +35,7 @@ import jaxsolve as js
 
 
 jax.config.update("jax_enable_x64", True)
-LOSS, NORM, TURN = js.plot.COLOURS[:3]
+LOSS, NORM, TURN = js.plot.COLORS[:3]
 
 # %% [markdown]
 # ## A linear network, in theory and by gradient flow
@@ -64,10 +64,10 @@ print(both)
 # %%
 def draw(ax, run, **style):
     """Loss and norm as shares of their largest values, and the alignment, which is a cosine."""
-    for name, colour, dashes in (("loss", LOSS, "-"), ("kernel_norm", NORM, "-."), ("kernel_alignment", TURN, "--")):
+    for name, color, dashes in (("loss", LOSS, "-"), ("kernel_norm", NORM, "-."), ("kernel_alignment", TURN, "--")):
         values = np.asarray(run[name])
         values = values if name == "kernel_alignment" else values / values.max()
-        ax.plot(run.ts, values, color=colour, **{"ls": dashes, "label": name.replace("_", " "), **style})
+        ax.plot(run.ts, values, color=color, **{"ls": dashes, "label": name.replace("_", " "), **style})
     ax.set(xlabel="time $t$ (gradient-flow units)", ylabel="share of the largest value; cosine")
 
 
@@ -124,9 +124,9 @@ fig, axes = plt.subplots(1, 2, figsize=(7, 3.1), layout="constrained")
 for ax, (sigma, run) in zip(axes, runs.items()):
     outputs = np.asarray(run.final.test_outputs)[:, 0]
     kernels = {"final": js.FrozenKernel(run.final.net), "first": js.FrozenKernel()}
-    for (name, machine), colour, marker in zip(kernels.items(), (TURN, NORM), js.plot.MARKERS):
+    for (name, machine), color, marker in zip(kernels.items(), (TURN, NORM), js.plot.MARKERS):
         predicted = np.asarray(js.solve(problems[sigma], machine, jnp.inf).final.test_outputs)[:, 0]
-        ax.plot(outputs, predicted, ls="", marker=marker, ms=3, mfc="none", color=colour, label=f"{name} kernel")
+        ax.plot(outputs, predicted, ls="", marker=marker, ms=3, mfc="none", color=color, label=f"{name} kernel")
         error = np.linalg.norm(predicted - outputs) / np.linalg.norm(outputs)
         print(f"sigma {sigma:g}: regression with the {name} kernel is off by {100 * error:.0f} %")
     ends = np.array([outputs.min(), outputs.max()])

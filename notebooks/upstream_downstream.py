@@ -37,7 +37,7 @@ import jaxsolve as js
 
 jax.config.update("jax_enable_x64", True)
 NAMES = {-4.0: "downstream", 0.0: "balanced", 4.0: "upstream"}
-COLOURS = dict(zip(NAMES, js.plot.COLOURS))
+COLORS = dict(zip(NAMES, js.plot.COLORS))
 
 # %% [markdown]
 # ## One neuron: the same function, three ways
@@ -81,9 +81,9 @@ paths = (exact["neuron_radius"] * exact["neuron_direction"]).isel(neuron=0)
 fig, (plane, change) = plt.subplots(1, 2, figsize=(7, 3.0), layout="constrained")
 for delta, name in NAMES.items():
     path = paths.sel(delta=delta).transpose("input", "t").values
-    plane.plot(*path, color=COLOURS[delta], marker=".", ms=3, markevery=10, label=rf"{name}, $\delta = {delta:g}$")
+    plane.plot(*path, color=COLORS[delta], marker=".", ms=3, markevery=10, label=rf"{name}, $\delta = {delta:g}$")
     distance = exact["kernel_distance"].sel(delta=delta)
-    change.plot(ts[:-1], distance[:-1], color=COLOURS[delta])
+    change.plot(ts[:-1], distance[:-1], color=COLORS[delta])
     print(f"{name}: kernel distance at the end {float(distance[-1]):.2f}")
 plane.plot(*first, "ks", ms=5)
 plane.plot(*target, "k*", ms=9)
@@ -147,10 +147,10 @@ plt.show()
 
 # %%
 fig, axes = plt.subplots(1, 2, figsize=(7, 3.0), layout="constrained")
-for index, (name, colour) in enumerate(zip(STARTS, js.plot.COLOURS)):
+for index, (name, color) in enumerate(zip(STARTS, js.plot.COLORS)):
     lane = students.isel(tau_delta=index)
     for ax, what in zip(axes, ("kernel_distance", "test_loss")):
-        ax.plot(times[1:], lane[what][1:], color=colour, label=name)
+        ax.plot(times[1:], lane[what][1:], color=color, label=name)
     half = float(lane["kernel_distance"][-1]) / 2
     reached = times[int(np.argmax(lane["kernel_distance"].values >= half))]
     print(

@@ -101,11 +101,11 @@ wrong = outputs.isel(output=0) * np.asarray(digits.y_test)[:, 0] <= 0
 single = wrong.mean(["test_sample", "seed"])
 widths = outputs["width"].values
 fig, axes = plt.subplots(1, 2, figsize=(7, 2.9), layout="constrained")
-for index, name, colour in ((0, "features", js.plot.COLOURS[0]), (-1, "lazy", js.plot.COLOURS[1])):
+for index, name, color in ((0, "features", js.plot.COLORS[0]), (-1, "lazy", js.plot.COLORS[1])):
     at = dict(alpha=index)
-    axes[0].plot(widths, variance.isel(at), color=colour, marker="o", ms=4, label=name)
-    axes[1].plot(widths, single.isel(at), color=colour, marker="o", ms=4, label=f"{name}, single")
-    axes[1].plot(widths, average.isel(at), color=colour, marker="s", ms=4, ls="--", label=f"{name}, average")
+    axes[0].plot(widths, variance.isel(at), color=color, marker="o", ms=4, label=name)
+    axes[1].plot(widths, single.isel(at), color=color, marker="o", ms=4, label=f"{name}, single")
+    axes[1].plot(widths, average.isel(at), color=color, marker="s", ms=4, ls="--", label=f"{name}, average")
     slope = np.polyfit(np.log(widths), np.log(variance.isel(at)), 1)[0]
     print(f"{name}: variance ~ h^{slope:.2f}")
     error = f"one network of width 256 {100 * float(single.isel(at)[-1]):.1f} %"

@@ -45,7 +45,7 @@ labels = (np.asarray(y)[:, 0] > 0).astype(int)
 # %% [markdown]
 # ## Three models
 #
-# 1. A **function** of parameters and one sample: bumps around centres, whose places and widths are learnt. 2. An
+# 1. A **function** of parameters and one sample: bumps around centers, whose places and widths are learnt. 2. An
 # **Equinox module**, as it is. 3. A **Flax module** with convolutions, by `js.nets.from_linen` (`from_nnx` and
 # `from_haiku` are the others).
 #
@@ -54,7 +54,7 @@ labels = (np.asarray(y)[:, 0] > 0).astype(int)
 
 # %%
 def bumps(params, x):
-    distance = jnp.sum((x - params["centre"]) ** 2, axis=1)
+    distance = jnp.sum((x - params["center"]) ** 2, axis=1)
     return params["height"] @ jnp.exp(-jnp.exp(params["sharpness"]) * distance)
 
 
@@ -84,14 +84,14 @@ class Convolutions(linen.Module):
 
 
 keys = jax.random.split(jax.random.key(1), 4)
-centres = dict(
-    centre=0.5 + 0.2 * jax.random.normal(keys[0], (40, 64)),
+centers = dict(
+    center=0.5 + 0.2 * jax.random.normal(keys[0], (40, 64)),
     sharpness=jnp.full(40, -2.0),
     height=jax.random.normal(keys[1], (1, 40)) / 40**0.5,
 )
 module = Convolutions()
 models = {
-    "function": js.nets.Function(bumps, centres),
+    "function": js.nets.Function(bumps, centers),
     "Equinox": Residual(keys[2]),
     "Flax": js.nets.from_linen(module, module.init(keys[3], x[0])),
 }
@@ -128,11 +128,11 @@ plt.show()
 ts = jnp.geomspace(1e-2, 10.0, 25)
 watched = [js.observe.loss(), js.observe.kernel_change(), js.observe.test_accuracy()]
 fig, axes = plt.subplots(1, 2, figsize=(7, 2.8), layout="constrained")
-for (name, net), colour in zip(models.items(), js.plot.COLOURS):
+for (name, net), color in zip(models.items(), js.plot.COLORS):
     problem = js.Problem(net, x, y, test=digits.test, centered=True)
     run = js.solve(problem, js.GradientFlow(rtol=1e-5, atol=1e-7), ts, observe=watched)
-    axes[0].plot(ts, run["loss"], color=colour, label=name)
-    axes[1].plot(ts, run["kernel_change"], color=colour)
+    axes[0].plot(ts, run["loss"], color=color, label=name)
+    axes[1].plot(ts, run["kernel_change"], color=color)
     print(f"{name}: kernel change {run['kernel_change'][-1]:.2g}, test accuracy {run['test_accuracy'][-1]:.2f}")
 axes[0].set(xscale="log", xlabel="time $t$ (gradient-flow units)", ylabel="training loss", ylim=(0, None))
 axes[1].axhline(js.observe.KERNEL_REGIME_LIMIT, color="0.4", ls="--")
@@ -143,7 +143,7 @@ plt.show()
 # %% [markdown]
 # ## A diagnosis
 #
-# With your own optimiser `js.diagnose` says in which regime a model trains, and by how much its output would have to
+# With your own optimizer `js.diagnose` says in which regime a model trains, and by how much its output would have to
 # be multiplied to change that.
 
 # %%
@@ -167,7 +167,7 @@ def scaled(params, x):
 
 def problem(gamma, seed):
     height = jax.random.normal(jax.random.key(seed), (1, 40)) / 40**0.5
-    net = js.nets.Function(scaled, {**centres, "height": height, "gamma": gamma})
+    net = js.nets.Function(scaled, {**centers, "height": height, "gamma": gamma})
     return js.Problem(net, x, y, centered=True)
 
 
@@ -177,8 +177,8 @@ axes = dict(gamma=gammas, seed=range(3))
 data = js.sweep(problem, axes, flow, [jnp.inf], observe=[js.observe.kernel_change()], progress=False)
 change = data["kernel_change"].isel(t=0)
 fig, ax = plt.subplots(figsize=(3.8, 2.8), layout="constrained")
-for seed, colour in enumerate(js.plot.COLOURS[:3]):
-    ax.plot(gammas, change.isel(seed=seed), color=colour, marker=js.plot.MARKERS[seed], ms=4, label=f"seed {seed}")
+for seed, color in enumerate(js.plot.COLORS[:3]):
+    ax.plot(gammas, change.isel(seed=seed), color=color, marker=js.plot.MARKERS[seed], ms=4, label=f"seed {seed}")
 ax.axhline(js.observe.KERNEL_REGIME_LIMIT, color="0.4", ls="--", label="border of the kernel regime")
 ax.set(xscale="log", yscale="log", xlabel=r"multiplier $\gamma$", ylabel="kernel change $|K-K_0|/|K_0|$")
 ax.legend(frameon=False, fontsize=8)

@@ -25,8 +25,8 @@ from jaxsolve._diagnose._fit import slope
 # Which matrices follow one another is seen in a diagnosis, but not for matrices of a test's own.
 from jaxsolve._diagnose._groups import adjacent, alignments
 
-# The rates of an optimiser enter the stability together with a Hessian.
-from jaxsolve._diagnose._response import response as optimiser_response
+# The rates of an optimizer enter the stability together with a Hessian.
+from jaxsolve._diagnose._response import response as optimizer_response
 from jaxsolve._diagnose._stability import critical_rate
 
 # Exponential integrators stand on these functions: they are compared with mpmath, digit by digit.
@@ -259,7 +259,7 @@ __all__ = [
     "one_number",
     "one_thread",
     "opened",
-    "optimiser_response",
+    "optimizer_response",
     "over_seeds",
     "pack",
     "papers_catalogue",

@@ -143,7 +143,7 @@ RULES = {
     "adds": lambda back, x: back + 0.1 * x,
     "chooses": lambda back, x: jnp.where(x > 0, back, 0.1),
     "ignores": lambda back, x: 0.1 * x,
-    "quantises": lambda back, x: (100 * back).astype(jnp.int8).astype(back.dtype) / 100,
+    "quantizes": lambda back, x: (100 * back).astype(jnp.int8).astype(back.dtype) / 100,
     "signs": lambda back, x: (back > 0).astype(back.dtype) - (back < 0).astype(back.dtype),
 }
 

@@ -48,7 +48,7 @@ STEPS = (
     ("cli",),
 )
 STEP = {room: index for index, rooms in enumerate(STEPS) for room in rooms}
-NEIGHBOURS = {("_trajectory", "_dynamics")}  # the one pair on one line with an arrow
+NEIGHBORS = {("_trajectory", "_dynamics")}  # the one pair on one line with an arrow
 # Closed forms and simulations check each other, so neither may use the other (an arrow alone would allow the second).
 STRANGERS = {("theory", "dynamics"), ("dynamics", "theory"), ("theory", "integrators")}
 
@@ -122,7 +122,7 @@ def test_arrows(path):
         return
     for used in _rooms_used(path) - {room}:
         assert used in STEP, f"{room} imports {used}, which is no room"
-        allowed = STEP[used] < STEP[room] or (room, used) in NEIGHBOURS
+        allowed = STEP[used] < STEP[room] or (room, used) in NEIGHBORS
         assert allowed, f"{room} must not import {used}: it is not on an earlier step"
         assert (room, used) not in STRANGERS, f"{room} must not import {used}: each checks the other"
 

@@ -141,7 +141,7 @@ def test_inputs_of_any_shape(getkey):
 
 
 def test_under_jit_vmap_and_grad(getkey):
-    """The loss of a network built inside a trace, and its slope in sigma, against differences of its neighbours."""
+    """The loss of a network built inside a trace, and its slope in sigma, against differences of its neighbors."""
     key, x, y = getkey(), inputs(getkey()), inputs(getkey(), 4, 2)
 
     def objective(factor, gamma):

@@ -1,4 +1,4 @@
-"""Networks with a state: the batch normalisation of equinox."""
+"""Networks with a state: the batch normalization of equinox."""
 
 from typing import Any, Literal
 
@@ -13,8 +13,8 @@ from tests.cases import eps
 from tests.inside import takes_state
 
 
-class _Normalised(eqx.Module):
-    """A small network with equinox's own batch normalisation."""
+class _Normalized(eqx.Module):
+    """A small network with equinox's own batch normalization."""
 
     first: eqx.nn.Linear
     norm: eqx.nn.BatchNorm
@@ -33,7 +33,7 @@ class _Normalised(eqx.Module):
 @pytest.mark.parametrize(("mode", "momentum"), [("batch", 0.0), ("batch", 0.99), ("ema", 0.99)])
 @pytest.mark.parametrize("used", [False, True])
 def test_statistics_are_of_the_training_set_whatever_the_momentum(mode, momentum, used):
-    net, state = eqx.nn.make_with_state(_Normalised)(mode, momentum)
+    net, state = eqx.nn.make_with_state(_Normalized)(mode, momentum)
     x, y = jax.random.normal(jax.random.key(1), (6, 3)), jnp.ones((6, 2))
     if used:  # the statistics of other data are in it
         _, state = jax.vmap(net, (0, None), (0, None), axis_name="batch")(5 + 3 * x, state)
@@ -57,12 +57,12 @@ class _Frozen(eqx.Module):
 
 
 def _made() -> Any:
-    return eqx.nn.make_with_state(_Normalised)("ema", 0.9)
+    return eqx.nn.make_with_state(_Normalized)("ema", 0.9)
 
 
 @pytest.mark.parametrize("way", ["function", "module"])
 def test_statistics_that_stay(way):
-    """As the message says; the same network without batch normalisation is the other path."""
+    """As the message says; the same network without batch normalization is the other path."""
     net, state = _made()
     x, y = jax.random.normal(jax.random.key(1), (6, 3)), jnp.ones((6, 2))
     _, state = jax.vmap(net, (0, None), (0, None), axis_name="batch")(x, state)

@@ -20,7 +20,7 @@ SMOOTH, KINKED = 0.5, 1.5
 
 CHANGES = {
     f"{of}{kind}": size
-    for of in ("kernel_", "test_kernel_", "kernel_centred_")
+    for of in ("kernel_", "test_kernel_", "kernel_centered_")
     for kind, size in (("change", 1e-6), ("distance", 1e-12))
 }
 """Of changes of a kernel, what the docs say of rounding in single precision."""
@@ -47,8 +47,8 @@ class Numbers(NamedTuple):
     floors: dict[str, float] = {}  # noqa: RUF012
 
 
-def centred_rounding(problem: js.Problem) -> float:
-    """What `js.Problem` says of the error of centred outputs where weights move, in single precision."""
+def centered_rounding(problem: js.Problem) -> float:
+    """What `js.Problem` says of the error of centered outputs where weights move, in single precision."""
     return 100 * float(jnp.finfo(jnp.float32).eps) * float(jnp.max(jnp.abs(problem.initial)))  # pyright: ignore[reportArgumentType]
 
 

@@ -225,15 +225,15 @@ def _numbers(small: bool) -> Iterator[Case]:
         labels = jnp.argmax(y, axis=1)
         values = {
             "target alignment": k.target_alignment(kernel, y),
-            "centred target alignment": k.centred_target_alignment(kernel, y),
+            "centered target alignment": k.centered_target_alignment(kernel, y),
             "class kernel": k.class_kernel(kernel, labels, 10),
         }
         for share, other in zip(SHARES, others, strict=True):
             values |= {
                 f"distance, {share:g} apart": k.distance(kernel, other),
-                f"centred distance, {share:g} apart": k.centred_distance(kernel, other),
+                f"centered distance, {share:g} apart": k.centered_distance(kernel, other),
                 f"relative change, {share:g} apart": k.relative_change(other, kernel),
-                f"centred alignment, {share:g} apart": k.centred_alignment(kernel, other),
+                f"centered alignment, {share:g} apart": k.centered_alignment(kernel, other),
             }
         values["distance matrix"] = k.distance_matrix(jnp.stack([kernel, *others]))
         floors = {name: 1e-12 if "distance" in name else 1e-6 for name in values if "apart" in name}
@@ -246,7 +246,7 @@ def _numbers(small: bool) -> Iterator[Case]:
         flat,
         lambda a: Numbers(
             {
-                "centred target alignment": k.centred_target_alignment(*a),
+                "centered target alignment": k.centered_target_alignment(*a),
                 "effective rank": k.effective_rank(a[0]),
                 "entropy": k.entropy(a[0]),
             },

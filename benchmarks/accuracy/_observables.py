@@ -11,7 +11,7 @@ import optax
 
 import jaxsolve as js
 
-from ._case import Case, centred_rounding, CHANGES, KERNEL, Numbers
+from ._case import Case, centered_rounding, CHANGES, KERNEL, Numbers
 from ._kernels import digits
 
 
@@ -30,13 +30,13 @@ def _problem(
 
 
 def _numbers(run: Any, watched: Any, problem: js.Problem) -> Numbers:
-    """With what the docs say of changes, and of outputs that are centred."""
+    """With what the docs say of changes, and of outputs that are centered."""
     sizes = [float(jnp.linalg.norm(leaf)) for leaf in jax.tree.leaves(problem.params)]
     whole = 1e-6 * float(np.linalg.norm(sizes))
     floors = CHANGES | {"weight_change": 1e-6, "weight_distances": 1e-6 * max(sizes), "parameter_distance": whole}
     bound = KERNEL
     if problem.initial is not None:
-        lost = centred_rounding(problem)
+        lost = centered_rounding(problem)
         bound += lost / float(jnp.max(jnp.abs(problem.y)))
         floors |= dict.fromkeys(("outputs", "test_outputs", "output_change", "test_output_change"), lost)
         for name in ("accuracy", "test_accuracy"):  # of those whose sign is not known
@@ -56,7 +56,7 @@ def _observed(small: bool) -> Iterator[Case]:
         o.test_accuracy(),
         o.kernel_change(),
         o.kernel_distance(),
-        o.kernel_centred_distance(),
+        o.kernel_centered_distance(),
         o.test_kernel_change(),
         o.test_kernel_distance(),
         o.weight_change(),
@@ -72,7 +72,7 @@ def _observed(small: bool) -> Iterator[Case]:
         o.kernel_norm(),
         o.kernel_trace(),
         o.kernel_alignment(),
-        o.kernel_centred_alignment(),
+        o.kernel_centered_alignment(),
         o.kernel_spectrum(),
         o.kernel_effective_rank(),
         o.kernel_entropy(),
@@ -100,7 +100,7 @@ def _observed(small: bool) -> Iterator[Case]:
         o.kernel_within_class(),
         o.kernel_between_classes(),
         o.kernel_target_power(),
-        o.kernel_centred_alignment(),
+        o.kernel_centered_alignment(),
     ]
     for name, rule, alpha in (
         ("ntk", js.nets.Scaling.ntk(), 1.0),

@@ -11,7 +11,7 @@ import optax
 
 import jaxsolve as js
 
-from ._case import Case, centred_rounding, FLOW, KERNEL, KINKED, Numbers, SMOOTH
+from ._case import Case, centered_rounding, FLOW, KERNEL, KINKED, Numbers, SMOOTH
 from ._kernels import digits
 
 
@@ -39,7 +39,7 @@ def _run(
         trust = None if run.certificate is None else run.certificate.trust
         # A kernel that stands still moves outputs from exactly 0.
         still = isinstance(dynamics(), js.FrozenKernel | js.InfiniteWidth)
-        floors = {} if problem.initial is None or still else {"outputs": centred_rounding(problem)}
+        floors = {} if problem.initial is None or still else {"outputs": centered_rounding(problem)}
         return Numbers({one.name: run[one.name] for one in watched}, bound, trust, digits=digits, floors=floors)  # pyright: ignore[reportArgumentType]
 
     return Case(what, make, way)

@@ -10,7 +10,7 @@ import numpy as np
 
 import jaxsolve as js
 
-from ._case import Case, centred_rounding, CHANGES, CLOSED, Numbers
+from ._case import Case, centered_rounding, CHANGES, CLOSED, Numbers
 
 
 TIMES = (0.0, 1e-3, 0.1, 1.0, 3.0, 10.0, 30.0, 100.0, 1e4, 1e8, np.inf)
@@ -70,13 +70,13 @@ def _form(what: str, form: Any, make: Callable[[], js.Problem], times: Sequence[
         watched = [js.observe.outputs()] if len(jax.tree.leaves(problem.params)) == 50 else list(WATCHED)
         watched += [js.observe.weight_norms()] if js.Quantity.PARAMS in form.provides else []
         run = js.solve(problem, form, jnp.asarray(times), observe=watched)
-        # Outputs that are centred start at 0; changes are relative numbers already.
+        # Outputs that are centered start at 0; changes are relative numbers already.
         each = (
             ("kernel_norm", "weight_norms")
             if problem.initial is not None
             else ("outputs", "kernel_norm", "weight_norms")
         )
-        floors = CHANGES if problem.initial is None else CHANGES | {"outputs": centred_rounding(problem)}
+        floors = CHANGES if problem.initial is None else CHANGES | {"outputs": centered_rounding(problem)}
         return Numbers({one.name: run[one.name] for one in watched}, CLOSED, each=each, floors=floors)
 
     return Case(what, make, way, rounded=False)

@@ -21,8 +21,8 @@ runs = {
     "central flow": js.solve(problem, js.CentralFlow(rate=rate), ts, observe=watched),
 }
 fig, (left, right) = plt.subplots(1, 2, figsize=(7, 2.8), layout="constrained")
-for colour, (name, run) in zip(js.plot.COLOURS, runs.items(), strict=False):
-    style = {"color": colour, "linewidth": 0.8 if name == "descent" else 1.5}
+for color, (name, run) in zip(js.plot.COLORS, runs.items(), strict=False):
+    style = {"color": color, "linewidth": 0.8 if name == "descent" else 1.5}
     left.plot(run.ts, run["stability"], label=name, **style)
     right.semilogy(run.ts, run["loss"], **style)
 right.semilogy(ts, runs["central flow"]["averaged_loss"], "k--", label="averaged, predicted")

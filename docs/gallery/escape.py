@@ -15,7 +15,7 @@ for i, sigma in enumerate((0.3, 0.03, 0.003)):
     problem = js.Problem(js.nets.SingleNeuron(3, scaling=scaling, key=jax.random.key(3)), x, y)
     flow = js.solve(problem, js.GradientFlow(), ts)
     theory = js.solve(problem, js.theory.SingleNeuronFlow(), ts)
-    ax.plot(flow.ts, flow["loss"], color=js.plot.COLOURS[i], label=rf"$\sigma = {sigma:g}$")
+    ax.plot(flow.ts, flow["loss"], color=js.plot.COLORS[i], label=rf"$\sigma = {sigma:g}$")
     ax.plot(theory.ts, theory["loss"], color="black", linestyle="dashed", linewidth=0.8)
 ax.set(xlabel="time $t$", ylabel="training loss")
 ax.legend(frameon=False)

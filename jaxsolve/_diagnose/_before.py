@@ -23,10 +23,10 @@ from ._train import begin, objective, train
 from ._verdict import side
 
 
-# Linearised training that got no further is no base to say where full training ends.
+# Linearized training that got no further is no base to say where full training ends.
 LEAST = 1e-3
 NO_KERNEL = "the kernel is 0 at the start"
-FLAT, ZERO = "the loss has no gradient at the start", "the optimiser's first steps are zero"
+FLAT, ZERO = "the loss has no gradient at the start", "the optimizer's first steps are zero"
 BOTH_SIDES = 3.0
 
 
@@ -36,7 +36,7 @@ class Before(NamedTuple):
     Attributes:
         findings: numbers by name.
         by_scale: as that of a `Diagnosis`.
-        linear_loss, linear_test_loss: of the linearised network, trained the same way; None where it was not.
+        linear_loss, linear_test_loss: of the linearized network, trained the same way; None where it was not.
         words: sentences for the paragraph.
         notes: what could not be had.
         stuck: why the first step is 0, if it is.
@@ -51,8 +51,8 @@ class Before(NamedTuple):
     stuck: str = ""
 
     @property
-    def linearised_change(self) -> float:
-        """The kernel's change where linearised training ends; NaN if that is not known."""
+    def linearized_change(self) -> float:
+        """The kernel's change where linearized training ends; NaN if that is not known."""
         if not self.by_scale:
             return float("nan")
         return float(self.by_scale["kernel_change"][self.by_scale["multiplier"] == 1][0])
@@ -127,9 +127,9 @@ def before(
     progress = float(progress_of(linear, end, eta))
     if run.diverged or not progress > LEAST:
         why = "diverges at this rate" if run.diverged else f"has made no progress in {steps} steps"
-        notes.append(f"Where features begin is not known: the linearised network {why}.")
+        notes.append(f"Where features begin is not known: the linearized network {why}.")
         findings["crossover_multiplier"] = Finding(
-            float("nan"), _limits.MULTIPLIER, f"not known: linearised training {why}"
+            float("nan"), _limits.MULTIPLIER, f"not known: linearized training {why}"
         )
         return Before(findings, {}, None, None, [], notes, stuck)
     displacement = jax.tree.map(

@@ -185,7 +185,7 @@ def read_widths(make_net: Any, widths: Any) -> np.ndarray:
 
 
 def optimizer_of(optimizer: Any, width: int) -> optax.GradientTransformation:
-    """The optimiser for a width."""
+    """The optimizer for a width."""
     made: Any = optimizer
     require_own(made)
     if not isinstance(made, optax.GradientTransformation) and callable(made):

@@ -1,8 +1,8 @@
 r"""Where a network would cross from the kernel regime to feature learning, seen before it trains.
 
-With an output multiplier alpha of what it learns, $f_0 + \alpha (f - f_0)$, linearised training moves the parameters
-by $\Delta/\alpha$ (Chizat et al.), where $\Delta$ is what it takes without multiplier. So one linearised training, by
-the same optimiser, tells the displacement at every alpha; alpha is where the kernel there has moved by the limit.
+With an output multiplier alpha of what it learns, $f_0 + \alpha (f - f_0)$, linearized training moves the parameters
+by $\Delta/\alpha$ (Chizat et al.), where $\Delta$ is what it takes without multiplier. So one linearized training, by
+the same optimizer, tells the displacement at every alpha; alpha is where the kernel there has moved by the limit.
 """
 
 from typing import NamedTuple
@@ -60,7 +60,7 @@ class Crossover(NamedTuple):
     Attributes:
         multiplier: alpha; below it the network learns features. 0 or inf where no displacement tried reaches the limit,
             or all do.
-        scales, changes: displacements of linearised training, as multiples, and the kernel's relative change there.
+        scales, changes: displacements of linearized training, as multiples, and the kernel's relative change there.
     """
 
     multiplier: float
@@ -76,7 +76,7 @@ def crossover(problem: Problem, eta: PyTree, displacement: PyTree, limit: float)
     Arguments:
         problem: at its start, of few samples.
         eta: the learning rates that its kernel is weighted with.
-        displacement: Delta, of linearised training to its end.
+        displacement: Delta, of linearized training to its end.
         limit: the change that ends the kernel regime.
     """
     moved = lambda scale: jax.tree.map(lambda p, d: p + scale * d, problem.params, displacement)

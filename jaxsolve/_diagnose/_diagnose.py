@@ -50,14 +50,14 @@ def diagnose(
     r"""Is this network in the kernel regime, or does it learn features, and how? By training it for a short while.
 
     At the parameters theta_t after `steps` steps, and on some of the samples, it measures how far the tangent kernel
-    has moved, $|K_t - K_0|/|K_0|$, and what the linearised network misses, $|f_t - f_{lin}|/|f_t - f_0|$ with
+    has moved, $|K_t - K_0|/|K_0|$, and what the linearized network misses, $|f_t - f_{lin}|/|f_t - f_0|$ with
     $f_{lin} = f_0 + J_0(\theta_t - \theta_0)$. The verdict is by the kernel's change, carried on to the end of training
-    in proportion to the progress made (from less than a quarter, to where linearised training ends), against the limit
+    in proportion to the progress made (from less than a quarter, to where linearized training ends), against the limit
     0.1 of `js.observe.KERNEL_REGIME_LIMIT`. All thresholds, their sources and how often the verdict is right:
     docs/diagnose.md.
 
-    Before training it asks at which output multiplier the regime would change: one linearised training by the same
-    optimiser tells where the parameters would go at any multiplier, and kernels are computed there. Of the optimiser
+    Before training it asks at which output multiplier the regime would change: one linearized training by the same
+    optimizer tells where the parameters would go at any multiplier, and kernels are computed there. Of the optimizer
     it measures the critical multiple of its next step, and its sharpness in units of the largest stable one, Adam's
     with its preconditioner.
 
@@ -97,7 +97,7 @@ def diagnose(
         al. 2021 and 2022; Kalra and Barkeshli 2024 (arXiv:2406.09405).
 
     Raises:
-        TypeError: net is no network, the optimiser not one of optax, a number or key of the wrong kind.
+        TypeError: net is no network, the optimizer not one of optax, a number or key of the wrong kind.
         ValueError: the network is no function of one sample with a vector of outputs, has state, or its parameters are
             neither float32 nor float64, or not finite; data do not fit it, or are not finite.
     """
@@ -123,7 +123,7 @@ def diagnose(
     eta, still = moving_rates(probe, params, updates)
     seen = examine(probe, eta, places, params)
     ahead = before(problem, probe, few, eta, optimizer, steps, batch_size, batch_key, verify=verify)
-    verdict = decide(seen, training.diverged, ahead.linearised_change)
+    verdict = decide(seen, training.diverged, ahead.linearized_change)
     stable = steps_of(probe, held, training.checkpoints)
 
     findings = regime_findings(seen, verdict) | ahead.findings | stable.findings
@@ -168,8 +168,8 @@ def diagnose_checkpoints(
 ) -> Diagnosis:
     """The diagnosis of a training that has been made: from its saved networks, the first one at the start.
 
-    As `js.diagnose`, without what needs the optimiser: stability is that of gradient descent, and where features begin
-    is estimated from the parameters' displacement so far, which in the kernel regime is that of linearised training.
+    As `js.diagnose`, without what needs the optimizer: stability is that of gradient descent, and where features begin
+    is estimated from the parameters' displacement so far, which in the kernel regime is that of linearized training.
 
     Arguments:
         checkpoints: networks of one structure and shape, in the order of training.
@@ -211,7 +211,7 @@ def diagnose_checkpoints(
     seen = examine(probe, eta, places, params)
     displacement = jax.tree.map(jnp.subtract, params[-1], params[0])
     ahead = Before.from_displacement(few, eta, displacement, float(seen.history["progress"][-1]))
-    verdict = decide(seen, False, ahead.linearised_change)
+    verdict = decide(seen, False, ahead.linearized_change)
     stable = Steps.of_descent(probe, eta, params)
     findings = regime_findings(seen, verdict) | ahead.findings | stable.findings
     return Diagnosis(

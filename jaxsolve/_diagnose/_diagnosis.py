@@ -54,7 +54,7 @@ class Diagnosis:
         by_group: arrays along the groups by name: `kernel_share`, `kernel_share_start`, `kernel_change`, `update`.
         pairs: the names of adjacent weight matrices.
         by_pair: their `alignment` and `alignment_start`.
-        by_scale: the kernel's change after linearised training against the output multiplier.
+        by_scale: the kernel's change after linearized training against the output multiplier.
         notes: what could not be had, and what was chosen where nothing was given.
     """
 
@@ -139,7 +139,7 @@ class Diagnosis:
         coords: dict[str, Any] = {"step": self.history["step"], "group": list(self.groups), "pair": list(self.pairs)}
         if self.by_scale:
             coords["multiplier"] = self.by_scale["multiplier"]
-            data["linearised_kernel_change"] = ("multiplier", self.by_scale["kernel_change"])
+            data["linearized_kernel_change"] = ("multiplier", self.by_scale["kernel_change"])
         if "verified_change" in self.by_scale:
             coords["verified_multiplier"] = self.by_scale["verified_multiplier"]
             data["verified_kernel_change"] = ("verified_multiplier", self.by_scale["verified_change"])

@@ -21,7 +21,7 @@ CERTIFIED = 8
 
 
 class Examined(NamedTuple):
-    """What the checkpoints show, apart from the optimiser.
+    """What the checkpoints show, apart from the optimizer.
 
     Attributes:
         groups: the groups of parameters.

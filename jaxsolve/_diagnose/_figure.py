@@ -5,7 +5,7 @@ from typing import Any, TYPE_CHECKING
 
 import numpy as np
 
-from ..plot import COLOURS, MARKERS
+from ..plot import COLORS, MARKERS
 from ._fit import have_logarithms, mean_losses
 from ._limits import KERNEL_CHANGE, STABILITY
 
@@ -55,7 +55,7 @@ def _steps(ax: Any, history: Arrays) -> np.ndarray:
 
 
 def _line(ax: Any, x: np.ndarray, y: np.ndarray, index: int, label: str, **style: Any) -> None:
-    ax.plot(x, y, color=COLOURS[index], marker=MARKERS[index], ms=3.5, lw=1.4, label=label, **style)
+    ax.plot(x, y, color=COLORS[index], marker=MARKERS[index], ms=3.5, lw=1.4, label=label, **style)
 
 
 def _legend(ax: Any) -> None:
@@ -67,10 +67,10 @@ def _loss(ax: Any, history: Arrays) -> None:
     _line(ax, steps, history["loss"], 0, "training")
     if "test_loss" in history:
         _line(ax, steps, history["test_loss"], 1, "test")
-    for name, index, label in (("linear_loss", 0, "training, linearised"), ("linear_test_loss", 1, "test, linearised")):
+    for name, index, label in (("linear_loss", 0, "training, linearized"), ("linear_test_loss", 1, "test, linearized")):
         if name in history:
             end = history[name][-1]
-            ax.plot(steps[-1], end, color=COLOURS[index], marker="x", ms=7, mew=1.6, ls="", label=label, clip_on=False)
+            ax.plot(steps[-1], end, color=COLORS[index], marker="x", ms=7, mew=1.6, ls="", label=label, clip_on=False)
     if np.all(history["loss"] > 0):
         ax.set_yscale("log")
     ax.set(ylabel="loss", title="It trains")
@@ -129,14 +129,14 @@ def _multiplier(ax: Any, by_scale: Arrays) -> None:
         ax.set(xticks=[], yticks=[])
         return
     multiplier, change = by_scale["multiplier"], by_scale["kernel_change"]
-    ax.plot(multiplier, change, color=COLOURS[0], marker="o", ms=3.5, lw=1.4, label="linearised training")
+    ax.plot(multiplier, change, color=COLORS[0], marker="o", ms=3.5, lw=1.4, label="linearized training")
     ax.axhline(KERNEL_CHANGE.value, color="0.35", ls="--", lw=1)
-    ax.axvline(1, color=COLOURS[1], lw=1.2, label="this network")
+    ax.axvline(1, color=COLORS[1], lw=1.2, label="this network")
     if "verified_multiplier" in by_scale:
         ax.plot(
             by_scale["verified_multiplier"],
             by_scale["verified_change"],
-            color=COLOURS[3],
+            color=COLORS[3],
             marker="D",
             ms=5,
             ls="",
@@ -149,7 +149,7 @@ def _multiplier(ax: Any, by_scale: Arrays) -> None:
 def _updates(ax: Any, groups: Sequence[str], values: np.ndarray) -> None:
     places = np.arange(len(values))
     shown = np.where(np.isfinite(values), values, 0)
-    ax.barh(places, shown, color=COLOURS[0], height=0.65)
+    ax.barh(places, shown, color=COLORS[0], height=0.65)
     for place, value in zip(places, values, strict=True):
         if not np.isfinite(value):
             ax.text(0, place, " from 0", va="center", fontsize=7.5)
@@ -160,8 +160,8 @@ def _updates(ax: Any, groups: Sequence[str], values: np.ndarray) -> None:
 
 def _shares(ax: Any, start: np.ndarray, now: np.ndarray) -> None:
     places = np.arange(len(now))
-    ax.barh(places - 0.19, start, color=COLOURS[5], height=0.36, label="at the start")
-    ax.barh(places + 0.19, now, color=COLOURS[0], height=0.36, label="now")
+    ax.barh(places - 0.19, start, color=COLORS[5], height=0.36, label="at the start")
+    ax.barh(places + 0.19, now, color=COLORS[0], height=0.36, label="now")
     ax.set_yticks(places, [""] * len(places))
     ax.invert_yaxis()
     ax.set(xlabel="share of the kernel's trace", title="Which layers make the kernel")
@@ -184,8 +184,8 @@ def draw_coordinates(
     for ax, values, title in zip(axes, (sizes, changes), ("at the start", "change"), strict=True):
         for index, (name, rows) in enumerate(zip(tensors, values, strict=True)):
             middle = np.exp(np.mean(np.log(np.where(rows > 0, rows, np.nan)), axis=1))
-            style = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
-            ls = "-" if index < len(COLOURS) else "--"
+            style = {"color": COLORS[index % len(COLORS)], "marker": MARKERS[index % len(MARKERS)]}
+            ls = "-" if index < len(COLORS) else "--"
             ax.plot(widths, middle, ms=4, lw=1.4, ls=ls, label=_short(name), **style)
         ax.set(xscale="log", yscale="log", xlabel="width", title=title)
         ax.set_xticks(widths, [str(width) for width in widths])
@@ -209,10 +209,10 @@ def draw_transfer(widths: np.ndarray, rates: np.ndarray, losses: np.ndarray, bes
     logarithmic, means = have_logarithms(losses), mean_losses(losses)
     means = np.exp(means) if logarithmic else means
     for index, (width, row) in enumerate(zip(widths, means, strict=True)):
-        colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
+        color, marker = COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)]
         shown = np.where(np.isfinite(row), row, np.nan)
-        ax.plot(rates, shown, color=colour, marker=marker, ms=4, lw=1.4, label=f"width {width}")
-        ax.axvline(best[index], color=colour, lw=0.8, ls=":")
+        ax.plot(rates, shown, color=color, marker=marker, ms=4, lw=1.4, label=f"width {width}")
+        ax.axvline(best[index], color=color, lw=0.8, ls=":")
     shows = logarithmic and np.any(np.isfinite(means))
     ax.set(xscale="log", yscale="log" if shows else "linear", xlabel="rate", ylabel="loss at the end")
     ax.spines[["top", "right"]].set_visible(False)

@@ -72,8 +72,8 @@ def ending(problem: Problem, probe: Problem, optimizer: optax.GradientTransforma
     step = next_update(probe, Descent(suited(optimizer, problem.net), rate=1.0).optimizer, point.params, point.state)
     if not is_finite(step):
         return (
-            f"The training diverged {when}: the optimiser's step is NaN or infinite though the gradient is finite. "
-            "Take a finite rate, or a smaller one, or look for a division by 0 in the optimiser."
+            f"The training diverged {when}: the optimizer's step is NaN or infinite though the gradient is finite. "
+            "Take a finite rate, or a smaller one, or look for a division by 0 in the optimizer."
         )
     slope = jax.tree.map(lambda g, u: jnp.sum(g * u), gradient(probe, point.params), step)
     if not point.step and float(sum(jax.tree.leaves(slope))) > 0:

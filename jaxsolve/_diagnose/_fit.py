@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 
-# Exponents of parametrisations are multiples of 1/2 (Yang and Hu 2021): half-way to the next one.
+# Exponents of parametrizations are multiples of 1/2 (Yang and Hu 2021): half-way to the next one.
 TOLERANCE = 0.25
 
 
@@ -44,14 +44,14 @@ def fit_line(x: np.ndarray, y: np.ndarray) -> Slope:
     """The slope of a line and half of its 95 % interval; NaN where there is no line."""
     if len(x) < 2 or np.ptp(x) == 0:
         return Slope(float("nan"), float("nan"))
-    centred = x - x.mean()
-    value = float(centred @ y / (centred @ centred))
-    rest = y - y.mean() - value * centred
+    centered = x - x.mean()
+    value = float(centered @ y / (centered @ centered))
+    rest = y - y.mean() - value * centered
     if len(x) < 3:
         return Slope(value, float("inf"))
     from scipy.stats import t
 
-    spread = float(np.sqrt(rest @ rest / (len(x) - 2) / (centred @ centred)))
+    spread = float(np.sqrt(rest @ rest / (len(x) - 2) / (centered @ centered)))
     return Slope(value, float(t.ppf(0.975, len(x) - 2)) * spread)
 
 

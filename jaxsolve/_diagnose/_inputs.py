@@ -1,4 +1,4 @@
-"""What may be diagnosed: the network, the data and the optimiser, checked before anything runs."""
+"""What may be diagnosed: the network, the data and the optimizer, checked before anything runs."""
 
 from typing import Any
 
@@ -56,7 +56,7 @@ def check_network(net: Any, when: str = "at the start") -> None:
         )
     if takes_state(net):
         raise ValueError(
-            "this network has state (such as the statistics of batch normalisation), and is no function of one sample "
+            "this network has state (such as the statistics of batch normalization), and is no function of one sample "
             f"with fixed parameters; {FREEZE}"
         )
     params = nets.partition(net)[0]
@@ -97,7 +97,7 @@ def read_key(key: Any) -> Any:
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Raises TypeError for what is no optax optimiser."""
+    """Raises TypeError for what is no optax optimizer."""
     if isinstance(optimizer, optax.GradientTransformation):
         return
     made = " (a function: call it with a rate)" if callable(optimizer) else ""

@@ -1,4 +1,4 @@
-"""A network seen through a lens: other inputs, a multiplied change of its outputs, or its linearisation."""
+"""A network seen through a lens: other inputs, a multiplied change of its outputs, or its linearization."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from .._programs import both_ways
 
 
 class Lens(nets.AbstractNetwork):
-    """f_0(x) + scale (f(x) - f_0(x)), or its linearisation f_0(x) + scale J_0(x) (theta - theta_0).
+    """f_0(x) + scale (f(x) - f_0(x)), or its linearization f_0(x) + scale J_0(x) (theta - theta_0).
 
     It trains the parameters of the network inside, at their own rates.
 
@@ -22,7 +22,7 @@ class Lens(nets.AbstractNetwork):
         start: theta_0; None is the network as it is.
         scale: the multiplier of what the network has learnt.
         shape, outputs: of an input, and their number.
-        linear: whether to linearise.
+        linear: whether to linearize.
         whole: the dtype of integer inputs, which come as floats that hold integers; None for other inputs.
     """
 
@@ -104,9 +104,9 @@ def through(net: Any, x: Array, out_size: int, *, scale: Any, linear: bool = Fal
 
 
 def suited(optimizer: optax.GradientTransformation, net: Any) -> optax.GradientTransformation:
-    """The optimiser of a network that may have a lens: masks and labels may be trees of the parameters inside.
+    """The optimizer of a network that may have a lens: masks and labels may be trees of the parameters inside.
 
-    What is no lens it takes as it is: a descent asks an optimiser with arrays of its own, too.
+    What is no lens it takes as it is: a descent asks an optimizer with arrays of its own, too.
     """
     if not isinstance(net, Lens):
         return optimizer

@@ -23,10 +23,10 @@ CALIBRATED = "calibrated in docs/diagnose.md"
 KERNEL_CHANGE = Limit(
     KERNEL_REGIME_LIMIT, "features are learnt", "js.observe.KERNEL_REGIME_LIMIT; tested in docs/diagnose.md"
 )
-NONLINEARITY = Limit(0.08, "the linearised network is another one", f"the kernel then moves by 0.1; {CALIBRATED}")
+NONLINEARITY = Limit(0.08, "the linearized network is another one", f"the kernel then moves by 0.1; {CALIBRATED}")
 CURVATURE = Limit(0.008, "not lazy", f"the ratio of Chizat et al. 2019; the limit is {CALIBRATED}")
 MULTIPLIER = Limit(
-    1.0, "learns features as it is", "the kernel of linearised training moves by 0.1; Chizat et al. 2019"
+    1.0, "learns features as it is", "the kernel of linearized training moves by 0.1; Chizat et al. 2019"
 )
 CRITICAL = Limit(1.0, "the step lowers the loss", "by definition; Kalra and Barkeshli 2024")
 STABILITY = Limit(1.0, "beyond the edge of stability", "linear stability; Cohen et al. 2021 and, for Adam, 2022")
@@ -42,5 +42,5 @@ GROWN = 10.0
 ENDED = 0.01
 # A run that has taken away less of the loss's gradient has shown nothing yet.
 LEAST_PROGRESS = 0.02
-# From less, where linearised training ends tells more than the kernel's change so far, carried on in proportion.
+# From less, where linearized training ends tells more than the kernel's change so far, carried on in proportion.
 ENOUGH_PROGRESS = 0.25

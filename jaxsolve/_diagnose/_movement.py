@@ -41,7 +41,7 @@ class Kernels(NamedTuple):
         change: |K - K_0|/|K_0|; where K_0 is 0, inf, or NaN if K is 0, too.
         group_change: the same of every group; NaN for a group without a kernel at the start.
         turn: 1 - <K, K_0>/(|K||K_0|).
-        alignment: with the targets, both centred.
+        alignment: with the targets, both centered.
         effective_rank: exp of the entropy of the spectrum.
         shares: of every group in the trace.
     """
@@ -131,7 +131,7 @@ def compare_kernels(problem: Problem, groups: Float[Array, "groups n n"], start:
         jnp.where(jnp.any(before != 0), relative_change(now, before), jnp.where(jnp.any(now != 0), jnp.inf, jnp.nan)),
         jnp.stack(changes),
         kernels.distance(now, before),
-        kernels.centred_target_alignment(now, problem.y),
+        kernels.centered_target_alignment(now, problem.y),
         kernels.effective_rank(now),
         traces / nonzero(jnp.sum(traces)),
     )

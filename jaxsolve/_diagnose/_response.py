@@ -1,4 +1,4 @@
-r"""What an optimiser's steps are near a minimum: a rate for every single parameter.
+r"""What an optimizer's steps are near a minimum: a rate for every single parameter.
 
 Where the second moments of Adam and its kin stand still, at those that the next step uses, its step is linear in the
 gradient g and its memory m: $m' = \beta m + a g$, $\Delta\theta_i = -A_i g_i - B_i m_i$. Along an eigenvector of
@@ -38,7 +38,7 @@ _SQUARES = (
 
 
 class Response(NamedTuple):
-    """The rates of an optimiser.
+    """The rates of an optimizer.
 
     Attributes:
         rates: shaped like the parameters, the network's own eta included; None if they cannot be had.
@@ -52,7 +52,7 @@ class Response(NamedTuple):
 
 
 def response(problem: Problem, optimizer: Any, params: PyTree, state: Any) -> Response:
-    """The rates that stand for an optimiser in a state of its own, after one step or more.
+    """The rates that stand for an optimizer in a state of its own, after one step or more.
 
     Arguments:
         problem: gives the network's own rates.
@@ -70,7 +70,7 @@ def response(problem: Problem, optimizer: Any, params: PyTree, state: Any) -> Re
         )
     try:
         rates = _rates(problem, optimizer, params, state)
-    except Exception as error:  # an optimiser may do anything with a gradient of 0
+    except Exception as error:  # an optimizer may do anything with a gradient of 0
         return Response(None, False, f"its step at a small gradient cannot be followed ({type(error).__name__})")
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(rates)]
     if all(np.all(leaf <= 0) for leaf in leaves) and any(np.any(leaf) for leaf in leaves):

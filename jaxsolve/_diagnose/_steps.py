@@ -1,4 +1,4 @@
-"""What the optimiser's steps say: critical rate and sharpness along the checkpoints."""
+"""What the optimizer's steps say: critical rate and sharpness along the checkpoints."""
 
 from typing import Any, NamedTuple
 
@@ -17,8 +17,8 @@ from ._train import Checkpoint
 from ._verdict import side
 
 
-NO_STEP = "the optimiser's next step is 0"
-LOST_STEP = "the optimiser's next step is NaN or infinite"
+NO_STEP = "the optimizer's next step is 0"
+LOST_STEP = "the optimizer's next step is NaN or infinite"
 FLAT = "the loss and its slope along the next step are 0 here, or too small for the dtype"
 CURVED = "the loss's curvature is NaN or infinite here"
 FAR = 1e3  # times as large as it is: no step of practice
@@ -43,7 +43,7 @@ class Steps(NamedTuple):
 
     @staticmethod
     def of_descent(probe: Problem, eta: PyTree, checkpoints: list[PyTree]) -> "Steps":
-        """Of gradient descent at rates eta, as the optimiser is not known: the largest stable rate is 2/sharpness."""
+        """Of gradient descent at rates eta, as the optimizer is not known: the largest stable rate is 2/sharpness."""
         sharp = np.array([2 * float(sharpness_ratio(probe, params, _every(eta, params))) for params in checkpoints])
         last = float(sharp[-1])
         if last > 0:
@@ -61,7 +61,7 @@ def steps_of(probe: Problem, optimizer: Any, checkpoints: list[Checkpoint]) -> S
     Arguments:
         probe: the problem of the samples to look at.
         optimizer: that of a `Descent`.
-        checkpoints: of the training, with the optimiser's state.
+        checkpoints: of the training, with the optimizer's state.
     """
     critical, ratios = [], []
     why, lost, adaptive = "", "", False
@@ -94,7 +94,7 @@ def steps_of(probe: Problem, optimizer: Any, checkpoints: list[Checkpoint]) -> S
         findings["stability"] = Finding(last, _limits.STABILITY, f"not known: {CURVED}")
     if why:
         findings["stability"] = Finding(float("nan"), _limits.STABILITY, f"not known: {why}")
-        known = f"Sharpness has no limit that is known for this optimiser: {why}. The critical rate serves any."
+        known = f"Sharpness has no limit that is known for this optimizer: {why}. The critical rate serves any."
         notes.append(f"Nothing is known of larger steps: {why}." if why in (NO_STEP, LOST_STEP) else known)
     elif last >= _limits.EDGE:
         findings["stability"] = Finding(last, _limits.STABILITY, "at the edge of stability or beyond")
@@ -109,16 +109,16 @@ def _words(critical: float, unknown: str, ratio: float, *, adaptive: bool, uphil
     if np.isnan(critical):
         return f"How large steps may be is not known: {unknown}."
     if uphill:
-        step = "All steps of the optimiser go uphill: look at the sign of its rate"
+        step = "All steps of the optimizer go uphill: look at the sign of its rate"
     elif critical == 0:
         step = (
-            "The optimiser's next step goes uphill, as those of momentum or of signs may: no part of it lowers the loss"
+            "The optimizer's next step goes uphill, as those of momentum or of signs may: no part of it lowers the loss"
         )
     elif critical >= 1:
         times = f"{critical:.2g}" if critical < FAR else f"more than {FAR:g}"
-        step = f"The optimiser's next step could be {times} times as large before it raised the loss"
+        step = f"The optimizer's next step could be {times} times as large before it raised the loss"
     else:
-        step = f"The optimiser's next step raises the loss: {critical:.2g} of it would be the most"
+        step = f"The optimizer's next step raises the loss: {critical:.2g} of it would be the most"
     if np.isnan(ratio):
         return step + "."
     if ratio <= 0:

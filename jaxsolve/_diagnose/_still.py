@@ -26,8 +26,8 @@ def moving_rates(
     Arguments:
         probe: the problem of the samples to look at.
         checkpoints: parameters; the first are the start.
-        updates: what the optimiser would add next at the checkpoints, which tells a small update, lost to rounding,
-            from none. None where the optimiser is not known: then descent, for as long as the others took to where they
+        updates: what the optimizer would add next at the checkpoints, which tells a small update, lost to rounding,
+            from none. None where the optimizer is not known: then descent, for as long as the others took to where they
             are, tells.
     """
     start = checkpoints[0]

@@ -1,4 +1,4 @@
-"""The short training: a descent by hand, since the optimiser's state at the checkpoints is wanted too."""
+"""The short training: a descent by hand, since the optimizer's state at the checkpoints is wanted too."""
 
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ class Checkpoint(NamedTuple):
     Attributes:
         step: steps made.
         params: the parameters.
-        state: of the optimiser; None where it is not known.
+        state: of the optimizer; None where it is not known.
     """
 
     step: int
@@ -65,7 +65,7 @@ def train(
 ) -> Training:
     """Trains and stops at the steps `at`, the first of which is 0."""
     optimizer, key = suited(optimizer, problem.net), None if batch_size is None else key
-    # The time of a step is not needed here: counting every one as 1 serves optimisers that do not show their rates.
+    # The time of a step is not needed here: counting every one as 1 serves optimizers that do not show their rates.
     descent = Descent(optimizer, rate=1.0, batch_size=batch_size, key=key)
     state = begin(descent, problem, jnp.asarray([0.0, at[-1]], problem.x.dtype))
     found, diverged = [Checkpoint(0, state.params, state.optimizer_state)], False

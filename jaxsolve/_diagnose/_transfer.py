@@ -172,7 +172,7 @@ def transfer_check(
 
 
 def _best(rates: np.ndarray, losses: np.ndarray) -> float:
-    """The rate at the lowest point of a parabola through the lowest loss and its neighbours, over log rate."""
+    """The rate at the lowest point of a parabola through the lowest loss and its neighbors, over log rate."""
     k = int(np.argmin(losses))
     if k in (0, len(rates) - 1) or not np.all(np.isfinite(losses[k - 1 : k + 2])):
         return float(rates[k])

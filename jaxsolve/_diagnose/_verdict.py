@@ -27,23 +27,23 @@ class Verdict(NamedTuple):
     diverged: bool = False
 
 
-def decide(seen: Examined, diverged: bool, linearised: float) -> Verdict:
+def decide(seen: Examined, diverged: bool, linearized: float) -> Verdict:
     """The regime by the kernel's change, carried on to the end of training in proportion to the progress.
 
     In the kernel regime parameters, kernel and outputs move in proportion, so that a training which has gone a share q
     of the way has moved the kernel by a share q of what it will. A kernel that has passed the limit has passed it. From
-    little progress it is carried on by where linearised training ends, as kernels that move do so faster and faster.
+    little progress it is carried on by where linearized training ends, as kernels that move do so faster and faster.
 
     Arguments:
         seen: of the checkpoints.
         diverged: whether training did.
-        linearised: the kernel's change there; NaN if that is not known.
+        linearized: the kernel's change there; NaN if that is not known.
     """
     history = seen.history
     change, progress = float(history["kernel_change"][-1]), float(history["progress"][-1])
-    limit, ahead = _limits.KERNEL_CHANGE.value, progress < _limits.ENOUGH_PROGRESS and np.isfinite(linearised)
+    limit, ahead = _limits.KERNEL_CHANGE.value, progress < _limits.ENOUGH_PROGRESS and np.isfinite(linearized)
     learnt = ahead or progress >= _limits.LEAST_PROGRESS
-    expected = max(change, linearised) if ahead else change / min(progress, 1.0) if learnt else change
+    expected = max(change, linearized) if ahead else change / min(progress, 1.0) if learnt else change
     if not seen.learnable:
         return Verdict(Regime.FROZEN, change, False, diverged)
     near = bool(limit / _limits.NEAR < expected < limit * _limits.NEAR)
@@ -92,7 +92,7 @@ def regime_findings(seen: Examined, verdict: Verdict) -> dict[str, Finding]:
         "progress": Finding(last["progress"], None, larger if _rises(last["progress"]) else gone),
         "kernel_change": side(last["kernel_change"], _limits.KERNEL_CHANGE, "the kernel has hardly moved so far"),
         "expected_kernel_change": side(verdict.expected, _limits.KERNEL_CHANGE, "the kernel will hardly move"),
-        "nonlinearity": side(last["nonlinearity"], _limits.NONLINEARITY, "the linearised network does the same"),
+        "nonlinearity": side(last["nonlinearity"], _limits.NONLINEARITY, "the linearized network does the same"),
         "kernel_alignment": Finding(last["kernel_alignment"], None, _aligned(first, last, seen)),
         "residual_position": Finding(
             last["residual_position"], None, "1 where all that is left lies on the kernel's fastest direction"
@@ -156,7 +156,7 @@ def paragraph(
         )
     parts = [_opening(verdict, ending, stuck, uphill)]
     if len(seen.history["step"]) > 1:
-        parts += [_moved(seen, verdict, findings), *_so_far(seen, verdict), _linearised(seen, findings)]
+        parts += [_moved(seen, verdict, findings), *_so_far(seen, verdict), _linearized(seen, findings)]
     aligned = findings["kernel_alignment"]
     said = f"{aligned.value:.2g} ({aligned.words.split(', ', 1)[-1]})" if np.isfinite(aligned.value) else aligned.words
     parts += [f"The kernel's alignment with the target is {said}.", *ahead, *steps, _layers(seen)]
@@ -168,7 +168,7 @@ def _opening(verdict: Verdict, ending: str, stuck: str, uphill: bool) -> str:
         return ending
     if verdict.regime is Regime.UNSTABLE:
         why = (
-            ", as the optimiser's steps go uphill: look at the sign of its rate" if uphill else ": take a smaller rate"
+            ", as the optimizer's steps go uphill: look at the sign of its rate" if uphill else ": take a smaller rate"
         )
         return f"The loss grows{why}."
     if verdict.regime is Regime.FROZEN and stuck:
@@ -212,16 +212,16 @@ def _so_far(seen: Examined, verdict: Verdict) -> list[str]:
     return said
 
 
-def _linearised(seen: Examined, findings: dict[str, Finding]) -> str:
-    """What the linearised network misses."""
+def _linearized(seen: Examined, findings: dict[str, Finding]) -> str:
+    """What the linearized network misses."""
     missed = findings["nonlinearity"].value
     if not seen.moved:
         return "Its outputs have not changed."
     if not np.isfinite(missed):
-        return "What its linearisation misses is not known: numbers overflow."
+        return "What its linearization misses is not known: numbers overflow."
     if missed > 1:
-        return f"Its linearisation is off by {missed:.2g} times the change of its outputs."
-    return f"Its linearisation misses {missed:.0%} of the change of its outputs."
+        return f"Its linearization is off by {missed:.2g} times the change of its outputs."
+    return f"Its linearization misses {missed:.0%} of the change of its outputs."
 
 
 def _layers(seen: Examined) -> str:

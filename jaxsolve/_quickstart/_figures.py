@@ -67,15 +67,15 @@ def draw_curves(curves: dict[str, Comparison], path: Path) -> None:
         ("kernel_change", r"kernel change $|K-K_0|/|K_0|$"),
     )
     for index, cmp in enumerate(curves.values()):
-        colour, marker = plot.COLOURS[index], plot.MARKERS[index]
+        color, marker = plot.COLORS[index], plot.MARKERS[index]
         exact, flow = cmp.trajectories.values()
         ts = np.asarray(exact.ts)
         for ax, (name, _) in zip(panels[:3], shown, strict=True):
-            ax.plot(ts, np.ravel(exact[name]), color=colour, lw=1.2)
-            ax.plot(ts[::3], np.ravel(flow[name])[::3], ls="", marker=marker, ms=4, mfc="none", mec=colour)
+            ax.plot(ts, np.ravel(exact[name]), color=color, lw=1.2)
+            ax.plot(ts[::3], np.ravel(flow[name])[::3], ls="", marker=marker, ms=4, mfc="none", mec=color)
         reference = np.asarray(exact["outputs"])
         error = np.max(np.abs(np.asarray(flow["outputs"]) - reference), axis=(1, 2)) / np.max(np.abs(reference))
-        panels[3].plot(ts, np.where(error > 0, error, np.nan), color=colour, marker=marker, ms=3, lw=0.8)
+        panels[3].plot(ts, np.where(error > 0, error, np.nan), color=color, marker=marker, ms=3, lw=0.8)
     for ax, (_, label) in zip(panels[:3], shown, strict=True):
         ax.set(xscale="log", ylabel=label)
     panels[0].set_yscale("log")
@@ -84,7 +84,7 @@ def draw_curves(curves: dict[str, Comparison], path: Path) -> None:
     for ax in panels[2:]:
         ax.set_xlabel("time $t$ (gradient-flow units)")
     starts = [
-        Line2D([], [], color=plot.COLOURS[i], marker=plot.MARKERS[i], mfc="none", ls="", label=name)
+        Line2D([], [], color=plot.COLORS[i], marker=plot.MARKERS[i], mfc="none", ls="", label=name)
         for i, name in enumerate(curves)
     ]
     kinds = [

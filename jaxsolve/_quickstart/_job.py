@@ -84,7 +84,7 @@ def quickstart(folder: str | os.PathLike = "quickstart", *, seeds: int = 2, prog
     _write_store(swept, folder / "sweep.zarr")
     draw_phases(swept, predicted, folder / "phase_diagram.png")
     draw_curves(curves, folder / "theory_vs_flow.png")
-    summary = _summarise(swept, predicted, curves, time.perf_counter() - start)
+    summary = _summarize(swept, predicted, curves, time.perf_counter() - start)
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     return Quickstart(folder, summary, swept, curves)
 
@@ -101,7 +101,7 @@ def _write_store(swept: "xarray.Dataset", path: Path) -> None:
     save(swept, path)
 
 
-def _summarise(
+def _summarize(
     swept: "xarray.Dataset",
     predicted: dict[tuple[int, float], Prediction],
     curves: dict[str, Comparison],

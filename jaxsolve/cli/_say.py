@@ -4,7 +4,7 @@ from rich.console import Console
 
 
 def say(text: str, *, error: bool = False) -> None:
-    """Prints a text, neither wrapped nor coloured, to standard output or error; what is no sign is escaped.
+    """Prints a text, neither wrapped nor colored, to standard output or error; what is no sign is escaped.
 
     A name in a file of a stranger's may hold commands of a terminal.
     """

@@ -1,4 +1,4 @@
-"""What a config can name, and where: what jaxsolve has in public, solvers of diffrax, optimisers of optax.
+"""What a config can name, and where: what jaxsolve has in public, solvers of diffrax, optimizers of optax.
 
 What a config says of such a thing is checked when the config is read; the thing is made when the values of axes are
 known.
@@ -27,8 +27,8 @@ from ._refusals import check_memory, check_sizes, ConfigError, errors_of, shown,
 TYPE = "type"  # the key of a table that names what it makes
 BIAS = "bias"  # the key of a scaling with the scales of biases
 # Arguments that no text can give.
-UNSAYABLE = frozenset({"dtype", "fn", "law", "optimisers", "problem", "self", "tableau", "target"})
-# What may stand in a chain before an optimiser, and rates that change from step to step.
+UNSAYABLE = frozenset({"dtype", "fn", "law", "optimizers", "problem", "self", "tableau", "target"})
+# What may stand in a chain before an optimizer, and rates that change from step to step.
 CHAINED = (optax.add_decayed_weights, optax.adaptive_grad_clip, optax.centralize, optax.clip, optax.clip_by_global_norm)
 SCHEDULES = (
     optax.constant_schedule,
@@ -72,15 +72,15 @@ def kinds() -> dict[str, Kind]:
     networks = Kind("network", _makers(nets.AbstractNetwork, nets))
     scalings = {name: rule.__func__ for name, rule in vars(nets.Scaling).items() if isinstance(rule, staticmethod)}
     takes_a_rate = lambda f: inspect.isfunction(f) and [*inspect.signature(f).parameters][:1] == ["learning_rate"]
-    optimisers = Kind("optimiser of optax", _public(takes_a_rate, optax))
+    optimizers = Kind("optimizer of optax", _public(takes_a_rate, optax))
     chained, schedules = ({make.__name__: make for make in several} for several in (CHAINED, SCHEDULES))
     solvers = Kind("integrator", _makers(diffrax.AbstractSolver, diffrax, integrators))
     return {
         "network": networks,
         "teacher": dataclasses.replace(networks, arrays=True),
         "scaling": Kind("scaling", {"Scaling": nets.Scaling, **scalings}),
-        "init": Kind("initialisation", _makers(nets.AbstractInit, nets)),
-        "normalisation": Kind("normalisation", _makers(nets.AbstractNormalisation, nets)),
+        "init": Kind("initialization", _makers(nets.AbstractInit, nets)),
+        "normalization": Kind("normalization", _makers(nets.AbstractNormalization, nets)),
         "activation": Kind("activation", _makers(nets.Activation, nets), plain=nets.find_activation),
         "loss": Kind("loss", _makers(losses.AbstractLoss, losses)),
         "data": Kind("data set", _makers(data.Dataset, data)),
@@ -88,7 +88,7 @@ def kinds() -> dict[str, Kind]:
         "flow": Kind("dynamics", _makers(AbstractDynamics, dynamics)),
         "integrator": solvers,
         "solver": solvers,  # inside of another
-        "optimizer": Kind(optimisers.noun, {**optimisers.known, **chained}, together=optax.chain),
+        "optimizer": Kind(optimizers.noun, {**optimizers.known, **chained}, together=optax.chain),
         **dict.fromkeys(("learning_rate", "rate"), Kind("schedule of optax", schedules, plain=lambda rate: rate)),
         "transform": Kind("transform", _makers(data.AbstractTransform, data), together=lambda *several: several),
         "at": Kind("network", {"RunEnd": dynamics.RunEnd}),

@@ -52,7 +52,7 @@ def _problem(*, network: Any, data: Any, transform: Any = (), loss: Any = MSE(),
     for each in transform if isinstance(transform, tuple) else (transform,):
         data = data.transform(each)
     rest: dict[str, Any] = {"test": data.test, "loss": loss, "centered": centered}
-    state = eqx.nn.State(network)  # of batch normalisation
+    state = eqx.nn.State(network)  # of batch normalization
     if jax.tree.leaves(state):
         network, rest["state"] = eqx.nn.delete_init_state(network), state
     return Problem(network, *data.train, **rest)

@@ -165,7 +165,7 @@ def check_memory(make: Callable[..., Any], arguments: Mapping[str, Any], where: 
     """Raises ConfigError for a call with such a size, or that would make too large an array, before it is made."""
     if check_sizes(make, arguments, where) == 1:
         return
-    # With its key traced, it does not ask how much memory this machine has. Optimisers and the like are no arrays.
+    # With its key traced, it does not ask how much memory this machine has. Optimizers and the like are no arrays.
     keys = {name: value for name, value in arguments.items() if is_key(value)}
     arrays = lambda traced: eqx.filter(make(**(arguments | traced)), eqx.is_array)
     found = _largest(jax.make_jaxpr(arrays)(keys))

@@ -13,6 +13,6 @@ from ._transforms import (
     Affine as Affine,
     partial_whiten as partial_whiten,
     pca as pca,
-    standardise as standardise,
+    standardize as standardize,
     whiten as whiten,
 )

@@ -96,7 +96,7 @@ class Dataset(eqx.Module):
         """Fits a transform on the training inputs alone and applies it to training and test inputs.
 
         Args:
-            fit: for example `js.data.pca(10)`, `js.data.whiten()` or `js.data.standardise()`. The inputs must be
+            fit: for example `js.data.pca(10)`, `js.data.whiten()` or `js.data.standardize()`. The inputs must be
                 flat, `(n, d)`.
 
         Returns:

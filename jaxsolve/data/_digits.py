@@ -30,7 +30,7 @@ def digits(
             digits (only those two, -1 for a and +1 for b, c = 1).
         n_train: number of training samples.
         n_test: number of test samples; None takes all the rest, 0 gives no test set.
-        pca: number of standardised leading principal components of the training inputs to keep, as by
+        pca: number of standardized leading principal components of the training inputs to keep, as by
             `.transform(pca(k))`; None keeps the pixels.
         key: random key of the split into training and test samples, which never overlap.
 

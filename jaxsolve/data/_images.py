@@ -75,7 +75,7 @@ mnist = _collection(
             classes (only those two, -1 for a and +1 for b, c = 1).
         n_train: number of training samples.
         n_test: number of test samples; None takes all the rest, 0 gives no test set.
-        pca: number of standardised leading principal components of the training inputs to keep, as by
+        pca: number of standardized leading principal components of the training inputs to keep, as by
             `.transform(pca(k))`; None keeps the pixels. Needs `flatten=True`.
         path: folder of the files, or its parent (the folder is then `mnist`). If None: the environment variable
             JAXSOLVE_DATA, then `jaxsolve` in the user's cache folder (XDG_CACHE_HOME, or ~/.cache).
@@ -125,7 +125,7 @@ cifar10 = _collection(
     "cifar10",
     CIFAR10,
     read_cifar,
-    """CIFAR-10, 32 x 32 colour images of ten kinds of things, from the official binary version.
+    """CIFAR-10, 32 x 32 color images of ten kinds of things, from the official binary version.
 
     Any of the five training files may be missing; `source` says how many images were found.
 

@@ -45,7 +45,7 @@ def line(
 
     Other Arguments:
         n_test: number of test samples, drawn like the training samples; 0 for no test set.
-        direction: vector along u, shape `(d,)`, normalised to length one; drawn uniformly if None.
+        direction: vector along u, shape `(d,)`, normalized to length one; drawn uniformly if None.
         scale: standard deviation of a, > 0.
         noise: standard deviation of the noise on training and test targets, >= 0.
 

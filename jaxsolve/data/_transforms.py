@@ -1,9 +1,9 @@
-"""Affine maps of the inputs, fitted on the training set: principal components, whitening, standardising.
+"""Affine maps of the inputs, fitted on the training set: principal components, whitening, standardizing.
 
-With X the (centred) n x d training inputs, X / sqrt(n) = U diag(s) V^T. Variances are averages over n, not n - 1.
+With X the (centered) n x d training inputs, X / sqrt(n) = U diag(s) V^T. Variances are averages over n, not n - 1.
 
 A direction counts as null when its s is at most `10 sqrt(min(n, d)) eps` times the largest singular value of the
-uncentred inputs (the mean's length is added in quadrature), eps being the rounding unit of the inputs' dtype: that
+uncentered inputs (the mean's length is added in quadrature), eps being the rounding unit of the inputs' dtype: that
 is the size of what rounding alone puts into an empty direction. Nothing is divided by such an s.
 
 The linear algebra of concrete inputs runs in float64 NumPy whatever their dtype; traced inputs (inside jit or vmap)
@@ -55,19 +55,19 @@ class Affine(eqx.Module):
         if x.ndim not in (1, 2) or x.shape[-1] != self.mean.shape[0]:
             d = self.mean.shape[0]
             raise ValueError(f"this transform takes inputs of shape ({d},) or (n, {d}), got {x.shape}")
-        centred = x - (self.mean if x.ndim == 1 else self.mean[None, :])
+        centered = x - (self.mean if x.ndim == 1 else self.mean[None, :])
         # Accelerators would otherwise multiply float32 matrices in a shorter format.
-        return jnp.matmul(centred, self.matrix, precision="highest")
+        return jnp.matmul(centered, self.matrix, precision="highest")
 
 
 class AbstractTransform(eqx.Module):
     """A rule that turns training inputs into a `js.data.Affine` map. A new one is a subclass with this one method.
 
     Example:
-        >>> class Centre(js.data.AbstractTransform):
+        >>> class Center(js.data.AbstractTransform):
         ...     def fit(self, x):
         ...         return js.data.Affine(x.mean(0), jnp.eye(x.shape[1], dtype=x.dtype))
-        >>> data = js.data.Dataset(jnp.array([[0.0, 1.0], [4.0, 3.0]]), jnp.eye(2)).transform(Centre())
+        >>> data = js.data.Dataset(jnp.array([[0.0, 1.0], [4.0, 3.0]]), jnp.eye(2)).transform(Center())
         >>> data.x.tolist()
         [[-2.0, -1.0], [2.0, 1.0]]
     """
@@ -81,34 +81,34 @@ class PCA(AbstractTransform):
     """See `pca`."""
 
     k: int = eqx.field(static=True)  # a shape
-    standardise: bool = eqx.field(static=True)  # a branch
+    standardize: bool = eqx.field(static=True)  # a branch
 
     def fit(self, x: Float[Array, " n *shape"]) -> Affine:
         """The leading `k` directions of `x`; raises ValueError if its rank is smaller than `k`."""
-        return _leading(x, self.k, standardise=self.standardise, centre=True, asked=f"pca(k={self.k})")
+        return _leading(x, self.k, standardize=self.standardize, center=True, asked=f"pca(k={self.k})")
 
 
 class Whiten(AbstractTransform):
     """See `whiten`."""
 
     rank: int | None = eqx.field(static=True)  # a shape
-    centre: bool = eqx.field(static=True)  # a branch
+    center: bool = eqx.field(static=True)  # a branch
 
     def fit(self, x: Float[Array, " n *shape"]) -> Affine:
         """All directions of `x` that are not null, or its leading `rank`; raises ValueError if there are fewer."""
         asked = f"whiten(rank={self.rank})"
-        return _leading(x, self.rank, standardise=True, centre=self.centre, asked=asked)
+        return _leading(x, self.rank, standardize=True, center=self.center, asked=asked)
 
 
 class PartialWhiten(AbstractTransform):
     """See `partial_whiten`."""
 
     power: Real[ArrayLike, ""]
-    centre: bool = eqx.field(static=True)  # a branch
+    center: bool = eqx.field(static=True)  # a branch
 
     def fit(self, x: Float[Array, " n *shape"]) -> Affine:
         """V diag(s^-power) V^T over the directions of `x` that are not null."""
-        spectrum = _spectrum(x, self.centre)
+        spectrum = _spectrum(x, self.center)
         s, v = jnp.asarray(spectrum.s, x.dtype), jnp.asarray(spectrum.v, x.dtype)
         kept = jnp.asarray(spectrum.kept)
         factor = jnp.where(kept, jnp.where(kept, s, 1) ** (-jnp.asarray(self.power, x.dtype)), 0)
@@ -116,31 +116,31 @@ class PartialWhiten(AbstractTransform):
         return Affine(jnp.asarray(spectrum.mean, x.dtype), matrix)
 
 
-class Standardise(AbstractTransform):
-    """See `standardise`."""
+class Standardize(AbstractTransform):
+    """See `standardize`."""
 
     def fit(self, x: Float[Array, " n *shape"]) -> Affine:
         """The mean and the inverse standard deviation of each feature of `x`, zero for a constant feature."""
         xp, z = _flat(x)
-        mean, z = _centred(z)
+        mean, z = _centered(z)
         std = xp.sqrt((z**2).mean(0))
         constant = std <= 10 * float(jnp.finfo(x.dtype).eps) * xp.sqrt(std**2 + mean**2)
         factor = xp.where(constant, 0, 1 / xp.where(constant, 1, std))
         return Affine(jnp.asarray(mean, x.dtype), jnp.asarray(xp.diag(factor), x.dtype))
 
 
-def pca(k: int, *, standardise: bool = True) -> AbstractTransform:
-    """The `k` leading principal components of the training inputs, each of unit variance if `standardise`.
+def pca(k: int, *, standardize: bool = True) -> AbstractTransform:
+    """The `k` leading principal components of the training inputs, each of unit variance if `standardize`.
 
     Each component's sign is fixed by making its first entry of largest magnitude positive. (Components of equal
     variance are defined up to a rotation among themselves.)
 
     Args:
         k: number of components, at least 1.
-        standardise: divide each component by its standard deviation on the training set.
+        standardize: divide each component by its standard deviation on the training set.
 
     Returns:
-        A transform from `(n, d)` to `(n, k)`; fitting it raises ValueError if the centred inputs' rank is below `k`.
+        A transform from `(n, d)` to `(n, k)`; fitting it raises ValueError if the centered inputs' rank is below `k`.
 
     Example:
         >>> data = js.data.gaussian(20, 3, key=jax.random.key(0)).transform(js.data.pca(2))
@@ -151,10 +151,10 @@ def pca(k: int, *, standardise: bool = True) -> AbstractTransform:
         TypeError: `k` is not an integer.
         ValueError: `k` is smaller than 1.
     """
-    return PCA(require_size(k, "k"), standardise)
+    return PCA(require_size(k, "k"), standardize)
 
 
-def whiten(rank: int | None = None, *, centre: bool = True) -> AbstractTransform:
+def whiten(rank: int | None = None, *, center: bool = True) -> AbstractTransform:
     """Makes X^T X / n the identity on the row space of the training inputs, in principal coordinates.
 
     The outputs are principal components in order of decreasing variance, each divided by its root mean square.
@@ -163,7 +163,7 @@ def whiten(rank: int | None = None, *, centre: bool = True) -> AbstractTransform
 
     Args:
         rank: keep this many leading directions; None keeps all that are not null (concrete inputs only).
-        centre: subtract the training mean first.
+        center: subtract the training mean first.
 
     Returns:
         A transform from `(n, d)` to `(n, rank)`; fitting it raises ValueError if the inputs' rank is below `rank`.
@@ -177,26 +177,26 @@ def whiten(rank: int | None = None, *, centre: bool = True) -> AbstractTransform
         TypeError: `rank` is neither None nor an integer.
         ValueError: `rank` is smaller than 1.
     """
-    return Whiten(None if rank is None else require_size(rank, "rank"), centre)
+    return Whiten(None if rank is None else require_size(rank, "rank"), center)
 
 
-def partial_whiten(power: Real[ArrayLike, ""], *, centre: bool = True) -> AbstractTransform:
+def partial_whiten(power: Real[ArrayLike, ""], *, center: bool = True) -> AbstractTransform:
     """Replaces each singular value s of X / sqrt(n) by s^(1 - power), in the original coordinates.
 
-    Power 0 leaves the (centred) training inputs as they are and power 1 makes X^T X / n the projection onto their
+    Power 0 leaves the (centered) training inputs as they are and power 1 makes X^T X / n the projection onto their
     row space, which is the identity at full rank. At every power null directions (see the module's text) are
     projected out; only inputs outside the training set have components there. `power` may be traced.
 
     Args:
         power: between 0 and 1.
-        centre: subtract the training mean first.
+        center: subtract the training mean first.
 
     Returns:
         A transform from `(n, d)` to `(n, d)`.
 
     Example:
         >>> x = 2**0.5 * jnp.diag(jnp.array([16.0, 4.0]))  # X / sqrt(n) has the singular values 16 and 4
-        >>> half = js.data.partial_whiten(0.5, centre=False).fit(x)
+        >>> half = js.data.partial_whiten(0.5, center=False).fit(x)
         >>> print(jnp.diag(half(x) / 2**0.5).round(3))  # and now their square roots
         [4. 2.]
 
@@ -206,14 +206,14 @@ def partial_whiten(power: Real[ArrayLike, ""], *, centre: bool = True) -> Abstra
     known = concrete(power)
     if known is not None and not is_real(known):
         raise TypeError(f"power must be a scalar in [0, 1], got {describe(power)}")
-    require_flag(centre, "centre")
+    require_flag(center, "center")
     if jnp.ndim(power) != 0 or (known is not None and not 0 <= known <= 1):
         shown = describe(power) if known is None or known.ndim else known
         raise ValueError(f"power must be a scalar in [0, 1] (0 leaves the inputs, 1 whitens them), got {shown}")
-    return PartialWhiten(power, centre)
+    return PartialWhiten(power, center)
 
 
-def standardise() -> AbstractTransform:
+def standardize() -> AbstractTransform:
     """Gives each feature of the training inputs mean zero and variance one.
 
     A feature that is constant on the training set carries no information and has no scale. It is mapped to zero, also
@@ -224,10 +224,10 @@ def standardise() -> AbstractTransform:
         A transform from `(n, d)` to `(n, d)`.
 
     Example:
-        >>> js.data.standardise().fit(jnp.array([[0.0, 7.0], [4.0, 7.0]]))(jnp.array([4.0, 7.0])).tolist()
+        >>> js.data.standardize().fit(jnp.array([[0.0, 7.0], [4.0, 7.0]]))(jnp.array([4.0, 7.0])).tolist()
         [1.0, 0.0]
     """
-    return Standardise()
+    return Standardize()
 
 
 class _Spectrum(NamedTuple):
@@ -250,18 +250,18 @@ def _flat(x: Float[Array, " n *shape"]) -> tuple[Any, Any]:
     return (jnp, x) if known is None else (np, known.astype(np.float64))
 
 
-def _centred(z: Any) -> tuple[Any, Any]:
+def _centered(z: Any) -> tuple[Any, Any]:
     mean = z.mean(0)
     z = z - mean[None, :]
-    # A long sum is rounded; what is left of a large mean would look like one more direction. So centre twice.
+    # A long sum is rounded; what is left of a large mean would look like one more direction. So center twice.
     rest = z.mean(0)
     return mean + rest, z - rest[None, :]
 
 
-def _spectrum(x: Float[Array, " n *shape"], centre: bool) -> _Spectrum:
+def _spectrum(x: Float[Array, " n *shape"], center: bool) -> _Spectrum:
     xp, z = _flat(x)
     n, d = z.shape
-    mean, z = _centred(z) if centre else (xp.zeros_like(z[0]), z)
+    mean, z = _centered(z) if center else (xp.zeros_like(z[0]), z)
     z = z / math.sqrt(n)
     if n > d:  # U is not needed, and the triangular factor has the same singular values and directions as X
         z = xp.linalg.qr(z, mode="r")
@@ -274,10 +274,10 @@ def _spectrum(x: Float[Array, " n *shape"], centre: bool) -> _Spectrum:
     return _Spectrum(mean, s, v, s > rtol * xp.sqrt(s[0] ** 2 + (mean**2).sum()))
 
 
-def _leading(x: Float[Array, " n *shape"], k: int | None, *, standardise: bool, centre: bool, asked: str) -> Affine:
-    spectrum = _spectrum(x, centre)
+def _leading(x: Float[Array, " n *shape"], k: int | None, *, standardize: bool, center: bool, asked: str) -> Affine:
+    spectrum = _spectrum(x, center)
     kept = concrete(spectrum.kept)
-    given = f"the {x.shape[0]} x {x.shape[1]} training inputs{', centred,' if centre else ''}"
+    given = f"the {x.shape[0]} x {x.shape[1]} training inputs{', centered,' if center else ''}"
     if kept is None and k is None:
         raise ValueError(
             f"{asked} takes its output size from the values of the inputs, so it cannot be fitted inside jit or vmap; "
@@ -293,5 +293,5 @@ def _leading(x: Float[Array, " n *shape"], k: int | None, *, standardise: bool, 
         )
     xp, s = (jnp if kept is None else np), spectrum.s[:k]
     # The mask matters for traced inputs alone: these cannot raise, so NaN has to say that a direction is null.
-    factor = xp.where(spectrum.kept[:k], 1 / s if standardise else xp.ones_like(s), xp.nan)
+    factor = xp.where(spectrum.kept[:k], 1 / s if standardize else xp.ones_like(s), xp.nan)
     return Affine(jnp.asarray(spectrum.mean, x.dtype), jnp.asarray(spectrum.v[:, :k] * factor[None, :], x.dtype))

@@ -41,7 +41,7 @@ def sampled_network(
         q, r = jnp.linalg.qr(jr.normal(key, (half, room), dtype))
         return half**0.5 * (q * jnp.sign(jnp.diag(r))[None]).T
 
-    # One after the other: XLA has been seen to wait for ever for many factorisations at once.
+    # One after the other: XLA has been seen to wait for ever for many factorizations at once.
     drawn = jax.lax.map(orthonormal, jr.split(key, 2 * form.hidden))
     below, above = drawn[: form.hidden], drawn[form.hidden :]
     same = [jnp.concatenate([one, one], axis=1) for one in below]

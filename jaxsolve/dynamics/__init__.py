@@ -2,7 +2,7 @@
 
 from ._central_flow import CentralFlow as CentralFlow
 from ._descent import Descent as Descent
-from ._edge_optimiser import scalar_rmsprop as scalar_rmsprop
+from ._edge_optimizer import scalar_rmsprop as scalar_rmsprop
 from ._flow import AbstractFlow as AbstractFlow
 from ._frozen_kernel import FrozenKernel as FrozenKernel
 from ._gradient_flow import GradientFlow as GradientFlow

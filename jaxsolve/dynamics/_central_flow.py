@@ -17,7 +17,7 @@ from .._problem import Problem
 from ..until import AbstractCondition
 from ._central_step import CentralState, CentralStep, NO_DERIVATIVES, Point
 from ._certificate import energy_balance
-from ._edge_optimiser import AbstractPreconditioner, Plain, read_preconditioner
+from ._edge_optimizer import AbstractPreconditioner, Plain, read_preconditioner
 from ._flow import AbstractFlow, read_options
 from ._integrator import controller, ParameterNorm
 from ._optimizer import Optimizer, require_scaling
@@ -44,18 +44,18 @@ class CentralSystem(AbstractSystem):
     solver: CentralStep
     controller: diffrax.PIDController
 
-    def __init__(self, problem: Problem, optimiser: AbstractPreconditioner, k: int, rtol: Any, atol: Any):
+    def __init__(self, problem: Problem, optimizer: AbstractPreconditioner, k: int, rtol: Any, atol: Any):
         self.problem = problem
         size = sum(leaf.size for leaf in jax.tree.leaves(problem.params))
         rtol = default_rtol(problem) if rtol is None else rtol
         atol = 1e-2 * SMOOTH_RTOL if atol is None else atol
         finer = rtol / SMOOTH_RTOL
-        self.solver = CentralStep(problem, optimiser, min(k, size), 0.2 * finer**0.25, 1e-3 * finer**0.5)
+        self.solver = CentralStep(problem, optimizer, min(k, size), 0.2 * finer**0.25, 1e-3 * finer**0.5)
         self.controller = controller(problem, rtol, atol, _Norm(size, ParameterNorm(problem)))
 
     @property
     def valid(self) -> Bool[Array, ""]:
-        rate = self.solver.optimiser.rate
+        rate = self.solver.optimizer.rate
         return self.problem.valid & jnp.isfinite(rate) & (rate > 0)
 
     @property
@@ -79,7 +79,7 @@ class CentralSystem(AbstractSystem):
         return {"rtol": self.controller.rtol, "atol": self.controller.atol}
 
     def first_step(self) -> Float[Array, ""]:
-        return self.solver.optimiser.rate.astype(self.problem.x.dtype)
+        return self.solver.optimizer.rate.astype(self.problem.x.dtype)
 
     def position(self, y: Point) -> Point:
         return y
@@ -172,7 +172,7 @@ class CentralFlow(AbstractFlow):
     Raises:
         ValueError: not exactly one of optimizer and rate; a number is out of range; when used, the central flow of the
             optimizer is not known, or gradient descent is given and the network's scaling is for Adam.
-        TypeError: the optimiser is no optax transformation, `until` no condition.
+        TypeError: the optimizer is no optax transformation, `until` no condition.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(1, 1, scaling=js.nets.Scaling.standard(), key=jax.random.key(0))
@@ -234,7 +234,7 @@ class CentralFlow(AbstractFlow):
         return Plain(self.given_rate)
 
     def system(self, problem: Problem) -> AbstractSystem:
-        optimiser = self.preconditioner
-        require_scaling(problem, lambda: False if isinstance(optimiser, Plain) else None)
-        problem, optimiser = eqxi.nondifferentiable((problem, optimiser), msg=NO_DERIVATIVES)
-        return CentralSystem(problem, optimiser, self.max_unstable, self.rtol, self.atol)
+        optimizer = self.preconditioner
+        require_scaling(problem, lambda: False if isinstance(optimizer, Plain) else None)
+        problem, optimizer = eqxi.nondifferentiable((problem, optimizer), msg=NO_DERIVATIVES)
+        return CentralSystem(problem, optimizer, self.max_unstable, self.rtol, self.atol)

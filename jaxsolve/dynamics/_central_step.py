@@ -10,9 +10,9 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
 from .._problem import flat_rates, Problem
-from ..integrators import RungeKuttaChebyshev, Stabilised
+from ..integrators import RungeKuttaChebyshev, Stabilized
 from ._edge_cone import complement, Cone
-from ._edge_optimiser import AbstractPreconditioner
+from ._edge_optimizer import AbstractPreconditioner
 from ._edge_pairs import BLOCK, first_pairs, follow, Pairs
 
 
@@ -117,14 +117,14 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
 
     Arguments:
         problem: the problem.
-        optimiser: what oscillates.
+        optimizer: what oscillates.
         k: eigenvalues that may be held at the edge.
         relaxation: steps of descent within which an eigenvalue comes to the edge.
         accuracy: of eigenpairs, relative to the edge.
     """
 
     problem: Problem
-    optimiser: AbstractPreconditioner
+    optimizer: AbstractPreconditioner
     k: int
     relaxation: float
     accuracy: float
@@ -165,8 +165,8 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
     def start(self) -> Point:
         """The state at t = 0."""
         w = ravel_pytree(self.problem.params)[0]
-        nu, dtype = self.optimiser.start(w), w.dtype
-        d = jnp.sqrt(self.optimiser.rates(nu, self.eta))
+        nu, dtype = self.optimizer.start(w), w.dtype
+        d = jnp.sqrt(self.optimizer.rates(nu, self.eta))
         pairs = follow(
             lambda v: self.hessian(w, v),
             d,
@@ -209,8 +209,8 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
         size = model.third.shape[1]
         w, nu = y[:size], y[size:-1]
         gradient = jax.grad(self.loss)(w)
-        rates, lag = self.optimiser.rates(nu, self.eta), self.optimiser.lag.astype(y.dtype)
-        drive = lag * (self.optimiser.product(gradient, gradient) - nu)
+        rates, lag = self.optimizer.rates(nu, self.eta), self.optimizer.lag.astype(y.dtype)
+        drive = lag * (self.optimizer.product(gradient, gradient) - nu)
         moved = y[:-1] - model.at
         slack = model.slack + model.by_nu @ moved[size:] - model.third @ moved[:size]
         a = slack / self.relaxation + model.third @ (rates * gradient) + model.by_nu @ drive
@@ -223,7 +223,7 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
         """What holds near y. `ahead` are the eigenvalues at the end of the step, as far as they can be foreseen."""
         k, cone, size = self.k, self.cone, pairs.vectors.shape[0]
         w, nu = y[:size], y[size:-1]
-        rates = self.optimiser.rates(nu, self.eta)
+        rates = self.optimizer.rates(nu, self.eta)
         near = jnp.maximum(pairs.values, ahead)[:k] > _WINDOW * EDGE
         watched = jnp.max(jnp.where(near, jnp.arange(k) + 1, 0))
         u, images = jnp.sqrt(rates)[:, None] * pairs.vectors[:, :k], pairs.images[:, :k]
@@ -246,11 +246,11 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
         held = (columns < watched).astype(y.dtype) * weights.astype(y.dtype)
         t = held[:, None] * t
         pair = lambda of, left, right: held[:, None] * jax.vmap(of)(left[:, cone.rows].T, right[:, cone.columns].T)
-        by_nu = pair(lambda a, b: self.optimiser.slope(nu, self.eta, a, b), u, u)
-        squares = pair(self.optimiser.product, images, images)
+        by_nu = pair(lambda a, b: self.optimizer.slope(nu, self.eta, a, b), u, u)
+        squares = pair(self.optimizer.product, images, images)
         values = jnp.where(jnp.arange(k) < watched, pairs.values[:k], 0)
         fed = by_nu @ squares.T
-        b = (t * rates[None, :]) @ t.T / 2 + self.optimiser.lag.astype(y.dtype) * (fed + fed.T) / 2
+        b = (t * rates[None, :]) @ t.T / 2 + self.optimizer.lag.astype(y.dtype) * (fed + fed.T) / 2
         return Model(
             y[:-1],
             cone.vector(jnp.diag(EDGE - values)),
@@ -270,23 +270,23 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
         self, terms: Any, t0: Any, t1: Any, y0: Point, args: Any, solver_state: CentralState, made_jump: Any
     ) -> tuple[Point, Point, dict[str, Point], CentralState, diffrax.RESULTS]:
         state, start, dtype = solver_state, y0.moving, y0.moving.dtype
-        h = eqxi.nondifferentiable((t1 - t0) / self.optimiser.rate.astype(dtype), msg=NO_DERIVATIVES)
+        h = eqxi.nondifferentiable((t1 - t0) / self.optimizer.rate.astype(dtype), msg=NO_DERIVATIVES)
         size, length, n = state.pairs.vectors.shape[0], start.size, len(self.cone.rows)
         top = jnp.maximum(state.model.top, _LEAST)
 
-        def run(model: Model, span: Array) -> Stabilised:
+        def run(model: Model, span: Array) -> Stabilized:
             """A step with one model. What each stage knows rides along: that of the last one is wanted."""
             ode = diffrax.ODETerm(lambda t, y, args: jnp.concatenate(self.field(model, y[:length])))
             y = jnp.concatenate([start, jnp.zeros((2 * n + 1,), dtype)])
             radius = jnp.maximum(top, model.top)
             radius = jnp.maximum(radius, jnp.where(model.watched > 0, max(EDGE, 1 / self.relaxation), 0))
             zero = jnp.zeros((), dtype)
-            return RungeKuttaChebyshev().stabilised(ode, zero, span, y, None, ode.vf(zero, y, None), radius * span)
+            return RungeKuttaChebyshev().stabilized(ode, zero, span, y, None, ode.vf(zero, y, None), radius * span)
 
         def look(middle: Float[Array, " state"]) -> tuple[Pairs, Model]:
             """Eigenpairs and third derivatives near the middle."""
             w, nu = middle[:size], middle[size:-1]
-            d = jnp.sqrt(self.optimiser.rates(nu, self.eta))
+            d = jnp.sqrt(self.optimizer.rates(nu, self.eta))
             pairs = follow(lambda v: self.hessian(w, v), d, state.pairs, _NEAR * EDGE, self.accuracy * EDGE)
             # Where each eigenvalue will be at the end of the step, if it goes on as it has.
             speed = jnp.where(state.size > 0, (pairs.values - state.pairs.values) / ((state.size + h) / 2), 0)
@@ -307,7 +307,7 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
             return carry[0] < jnp.where(watched, 3, 2)
 
         none = jnp.zeros((length + 2 * n + 1,), dtype)
-        nothing = Stabilised(none, none, none, none, none, jnp.zeros((), int), jnp.array(True))
+        nothing = Stabilized(none, none, none, none, none, jnp.zeros((), int), jnp.array(True))
         begin = jnp.zeros((), int), state.pairs, state.model, nothing, none, state.evaluations
         _, pairs, model, made, lag, cost = jax.lax.while_loop(unfinished, turn, begin)
         x, slack, residual = made.field[length : length + n], made.field[length + n : -1], made.field[-1]

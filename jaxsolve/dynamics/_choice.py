@@ -33,7 +33,7 @@ INTEGRATORS = (diffrax.Tsit5, RungeKuttaChebyshev, ParameterSpace, FunctionSpace
 # parameters, if they are no more than the outputs, the eigenvectors of the Hessian are the cheapest.
 FEW_OUTPUTS = 16
 FEW_PARAMETERS = 500
-# Of a flow so stiff that eigenvectors may be worth their cost: the stages of a stabilised explicit method.
+# Of a flow so stiff that eigenvectors may be worth their cost: the stages of a stabilized explicit method.
 _MANY_STAGES = 2000
 # Bytes beyond which `FunctionSpace` is not chosen: half the memory of a small machine, on every machine.
 _MOST_HELD = 4_000_000_000

@@ -21,7 +21,7 @@ SAMPLES = 64
 
 
 class FrozenKernel(AbstractFixedKernel):
-    """df(x)/dt = -sum_i K(x, x_i) dL/df_i under a fixed empirical NTK: the network linearised in its parameters.
+    """df(x)/dt = -sum_i K(x, x_i) dL/df_i under a fixed empirical NTK: the network linearized in its parameters.
 
     It starts from the outputs of the problem's own start (0 if centered), at eta-weighted NTK, gamma included. For MSE
     in closed form, at any t in [0, inf]: f(t) = y + exp(-K t/n)(f_0 - y). For other losses by `GradientFlow()` in
@@ -35,7 +35,7 @@ class FrozenKernel(AbstractFixedKernel):
             the kernel that the run has learnt, and with `dynamics.RunEnd(GradientFlow(), t)` that of a run of the
             problem itself, so in a sweep of every lane its own.
         flow: a marching dynamics for function space, such as `GradientFlow(rtol=1e-8)` or `Descent(optax.sgd(0.1))`,
-            then used for MSE, too. Optimisers that look at single parameters, such as Adam, see those of a linear model
+            then used for MSE, too. Optimizers that look at single parameters, such as Adam, see those of a linear model
             with features K^(1/2), not the network's.
 
     Raises:
@@ -110,5 +110,5 @@ class FrozenKernel(AbstractFixedKernel):
         return "" if found.holds else found.doubt
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """Of a run's end, that the run reaches it; every network has a linearisation."""
+        """Of a run's end, that the run reaches it; every network has a linearization."""
         return (self.source_net.assumption(problem),) if isinstance(self.source_net, RunEnd) else ()

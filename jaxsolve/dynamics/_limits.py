@@ -92,7 +92,7 @@ def limits(problem: Problem) -> Limits:
     net = problem.net
     if not isinstance(net, nets.AbstractDense) or len(net.weights) < 2:
         raise TypeError(f"limits are known of dense networks with hidden layers such as nets.MLP, got {describe(net)}")
-    if net.scaling.optimisers is nets.Optimisers.ADAM:
+    if net.scaling.optimizers is nets.Optimizers.ADAM:
         raise TypeError(
             "this network's scaling is for Adam, and limits are known for gradient descent only; ask for those of the "
             "same network with nets.Scaling.mup(), whose rates are for it"

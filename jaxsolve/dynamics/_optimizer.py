@@ -168,11 +168,11 @@ def require_scaling(problem: Problem, adaptive: Callable[[], bool | None]) -> No
     Arguments:
         adaptive: whether steps ignore the scale of gradients, None if that is not known; asked where it matters.
     """
-    asked = {net.scaling.optimisers for net in nets.networks_in(problem.net)} - {nets.Optimisers.ANY}
+    asked = {net.scaling.optimizers for net in nets.networks_in(problem.net)} - {nets.Optimizers.ANY}
     known = adaptive() if asked else None
     if known is None:
         return
-    kind = nets.Optimisers.ADAM if known else nets.Optimisers.GRADIENT
+    kind = nets.Optimizers.ADAM if known else nets.Optimizers.GRADIENT
     wanted = next((one for one in asked if one is not kind), None)
     if wanted is not None:
         raise ValueError(

@@ -116,7 +116,7 @@ class RichLimit(AbstractApproximation):
         kind = Assumption.of_kind("a dense network with hidden layers", dense, type(net).__name__, dtype)
         if not dense:
             return (kind,)
-        plain = net.scaling.optimisers is not nets.Optimisers.ADAM
+        plain = net.scaling.optimizers is not nets.Optimizers.ADAM
         return (
             kind,
             Assumption.of_kind("no biases", not net.biases, "biases", dtype),

@@ -16,7 +16,7 @@ from .._problem import flat_rates, Problem
 from .._safe import nonzero, safe_sqrt
 from ..integrators import RungeKuttaChebyshev
 from ..until import AbstractCondition
-from ._edge_optimiser import descent_rate
+from ._edge_optimizer import descent_rate
 from ._flow import AbstractFlow, read_options
 from ._integrator import controller
 from ._optimizer import Optimizer, require_scaling

@@ -109,7 +109,7 @@ class ParameterSystem(AbstractPlainSystem):
     def __init__(self, problem: Problem, integrator: diffrax.AbstractSolver, rtol: float | None, atol: float | None):
         self.problem = problem
         if isinstance(integrator, RungeKuttaChebyshev):
-            default = _stabilised_rtol(problem)
+            default = _stabilized_rtol(problem)
             rtol, atol = default if rtol is None else rtol, 1e-2 * default if atol is None else atol
         self.controller = controller(problem, rtol, atol)
         self.solver = prepare(integrator, self.controller)
@@ -233,7 +233,7 @@ def default_rtol(problem: Problem) -> float:
     return KINKED_RTOL if kinked(problem) else SMOOTH_RTOL
 
 
-def _stabilised_rtol(problem: Problem) -> float:
+def _stabilized_rtol(problem: Problem) -> float:
     """That of `RungeKuttaChebyshev`, per parameter: for the digits of the others where they can be had, at order 2."""
     return SMOOTH_RTOL if kinked(problem) or problem.x.dtype != jnp.float64 else 0.1 * SMOOTH_RTOL
 

@@ -1,6 +1,6 @@
 """Integrators for gradient flow, as diffrax solvers; `js.GradientFlow` chooses among them."""
 
-from ._chebyshev import RungeKuttaChebyshev as RungeKuttaChebyshev, Stabilised as Stabilised
+from ._chebyshev import RungeKuttaChebyshev as RungeKuttaChebyshev, Stabilized as Stabilized
 from ._controller import DisplacementController as DisplacementController
 from ._expansion import Flowing as Flowing
 from ._exponential import AbstractExponential as AbstractExponential

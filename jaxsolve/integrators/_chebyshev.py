@@ -1,4 +1,4 @@
-"""A stabilised explicit Runge-Kutta method, for stiff flows with a real spectrum."""
+"""A stabilized explicit Runge-Kutta method, for stiff flows with a real spectrum."""
 
 from typing import Any, cast, ClassVar, NamedTuple
 
@@ -47,7 +47,7 @@ class ChebyshevState(NamedTuple):
     evaluations: Int[Array, ""]
 
 
-class Stabilised(NamedTuple):
+class Stabilized(NamedTuple):
     """A step of `RungeKuttaChebyshev`.
 
     Attributes:
@@ -61,7 +61,7 @@ class Stabilised(NamedTuple):
         >>> import diffrax
         >>> decay, one = diffrax.ODETerm(lambda t, y, args: -y), jnp.ones(1)
         >>> method = js.integrators.RungeKuttaChebyshev()
-        >>> made = method.stabilised(decay, jnp.zeros(()), jnp.asarray(0.1), one, None, -one, jnp.asarray(0.1))
+        >>> made = method.stabilized(decay, jnp.zeros(()), jnp.asarray(0.1), one, None, -one, jnp.asarray(0.1))
         >>> print(f"{made.y1[0]:.3f}", made.stages)
         0.905 ...
     """
@@ -162,7 +162,7 @@ class RungeKuttaChebyshev(diffrax.AbstractAdaptiveSolver[ChebyshevState]):
         due = jnp.asarray(made_jump) | (state.age >= _LAG) | (size < _SHORTER * state.size)
         estimate = _estimate(terms, t0, y0, args, control, state, size, due)
 
-        made = self.stabilised(terms, t0, t1, y0, args, estimate.field, estimate.stiffness)
+        made = self.stabilized(terms, t0, t1, y0, args, estimate.field, estimate.stiffness)
         k1, fits = made.k1, made.fits
         # A mode that has just become the stiffest may be missing in the last direction. Once unstable, it shows in the
         # field.
@@ -183,9 +183,9 @@ class RungeKuttaChebyshev(diffrax.AbstractAdaptiveSolver[ChebyshevState]):
         dense = {"y0": y0, "y1": made.y1, "k0": made.k0, "k1": k1}
         return made.y1, made.error, dense, new, result
 
-    def stabilised(
+    def stabilized(
         self, terms: diffrax.AbstractTerm, t0: Time, t1: Time, y0: Y, args: Any, field: PyTree, stiffness: Scalar
-    ) -> "Stabilised":
+    ) -> "Stabilized":
         """A step whose stiffness is known.
 
         Arguments:
@@ -202,7 +202,7 @@ class RungeKuttaChebyshev(diffrax.AbstractAdaptiveSolver[ChebyshevState]):
         k1 = terms.prod(field, control)
         y1 = jax.tree.map(jnp.add, y0, moved)
         error = jax.tree.map(lambda d, a, b: jnp.where(fits, 0.4 * (a + b) - 0.8 * d, jnp.inf), moved, k0, k1)
-        return Stabilised(y1, error, k0, k1, field, jnp.where(fits, stages, 0).astype(int), fits)
+        return Stabilized(y1, error, k0, k1, field, jnp.where(fits, stages, 0).astype(int), fits)
 
 
 class _Estimate(NamedTuple):

@@ -18,7 +18,7 @@ from .._safe import kept_product, nonzero
 from ._linear_part import AbstractLinearPart, Model, Span, Term
 
 
-TOGETHER = 32  # columns of the Hessian found at once: they share one linearisation, and each needs memory of its own
+TOGETHER = 32  # columns of the Hessian found at once: they share one linearization, and each needs memory of its own
 
 
 class HessianPart(AbstractLinearPart[Float[Array, " params"]]):

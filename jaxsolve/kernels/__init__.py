@@ -32,10 +32,10 @@ from ._matrix_free import (
     NTKOperator as NTKOperator,
 )
 from ._metrics import (
-    centre as centre,
-    centred_alignment as centred_alignment,
-    centred_distance as centred_distance,
-    centred_target_alignment as centred_target_alignment,
+    center as center,
+    centered_alignment as centered_alignment,
+    centered_distance as centered_distance,
+    centered_target_alignment as centered_target_alignment,
     distance as distance,
     distance_matrix as distance_matrix,
     relative_change as relative_change,

@@ -1,7 +1,7 @@
 r"""Products of an activation and of its derivative, averaged over two correlated Gaussians.
 
 $E[\phi(u) \phi(v)] = \sum_k c_k(s_u) c_k(s_v) \rho^k$ with $c_k(s) = E[\phi(s z) h_k(z)]$ for standard deviations
-$s_u$, $s_v$, correlation $\rho$ and the normalised Hermite polynomials $h_k$ (Mehler's formula; Daniely et al. 2016).
+$s_u$, $s_v$, correlation $\rho$ and the normalized Hermite polynomials $h_k$ (Mehler's formula; Daniely et al. 2016).
 The integrals are one-dimensional, one per point and not per pair of points: at less cost far more accurate than a
 two-dimensional Gauss-Hermite rule, also for steep activations, and defined where a variance is 0.
 """
@@ -129,7 +129,7 @@ def _rule(step: float = _STEP, end: float = _END, terms: int = _TERMS) -> tuple[
     count = round(end / step)
     z = step * (np.arange(-count, count) + 0.5)  # no node at 0, where activations have kinks
     weights = np.exp(-(z**2) / 2) * step / np.sqrt(2 * np.pi)
-    # A recursion of our own: NumPy's polynomials are not normalised, and k! overflows beyond 170.
+    # A recursion of our own: NumPy's polynomials are not normalized, and k! overflows beyond 170.
     hermite = [np.ones_like(z), z]
     for k in range(1, terms - 1):
         hermite.append((z * hermite[k] - np.sqrt(k) * hermite[k - 1]) / np.sqrt(k + 1))

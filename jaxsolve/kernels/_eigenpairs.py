@@ -45,7 +45,7 @@ def top_eigenpairs(
     """The k algebraically largest eigenvalues and their eigenvectors, by LOBPCG (Knyazev 2001), in or out of jit.
 
     Eigenvalues are Rayleigh quotients, so their error is about residual^2/gap, and their derivative is that of simple
-    eigenvalues; eigenvectors have none. An operator of at most 5 k rows is formed and diagonalised.
+    eigenvalues; eigenvectors have none. An operator of at most 5 k rows is formed and diagonalized.
 
     Arguments:
         operator: such as `NTKOperator(net, x)`.

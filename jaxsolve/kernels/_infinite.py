@@ -105,7 +105,7 @@ def infinite(
     Raises:
         TypeError: the network does not name its layers.
         ValueError: inputs do not fit the network, dtypes are mixed, or a layer has no limit in closed form: then it is
-            named (normalisations; an activation of what is not Gaussian, as after the blocks of `ResNet18`),
+            named (normalizations; an activation of what is not Gaussian, as after the blocks of `ResNet18`),
             or the network is padded. `.ntk` of the result: an activation jumps (sign, floor, round).
         NeuralTangentsUnavailable: neural-tangents is missing or broken.
         MemoryError: the kernels do not fit into memory.

@@ -216,7 +216,7 @@ class HessianOperator(AbstractSymmetricOperator):
     """The Hessian of a loss in parameter space: J^T H J + sum_i (dloss/df_i) d^2 f_i/dtheta^2.
 
     With rates it is sqrt(eta) (...) sqrt(eta), as for `GaussNewtonOperator`. The loss enters only by its derivatives
-    at the present outputs f, so any loss serves, and centred networks work as well.
+    at the present outputs f, so any loss serves, and centered networks work as well.
 
     Arguments:
         net, x, eta, batch_size: as for `NTKOperator`.

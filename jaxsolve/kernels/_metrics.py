@@ -12,7 +12,7 @@ from ._layout import as_matrix, Kernel
 def distance(one: Float[Array, "..."], two: Float[Array, "..."]) -> Float[Array, ""]:
     """1 - <K, K'>/(|K||K'|) in [0, 2]: 0 for kernels equal up to scale (Kunin et al., kernel distance).
 
-    Computed as half the squared difference of the normalised kernels, which does not cancel when they are close.
+    Computed as half the squared difference of the normalized kernels, which does not cancel when they are close.
     Both may have any shape, the same one; for k delta_ab and k' delta_ab it is the distance of k and k'. NaN if one of
     them is 0. Distances below 1e-12 of kernels in float32 are rounding of their entries.
 
@@ -122,11 +122,11 @@ def target_alignment(kernel: Kernel, y: Float[Array, "n out"]) -> Float[Array, "
     return flat @ one @ flat / jnp.sum(flat**2)
 
 
-def centre(kernel: Kernel) -> Kernel:
+def center(kernel: Kernel) -> Kernel:
     """H K H with H = 1 - 11^T/n over the samples, output by output: the kernel of features of mean zero.
 
     Example:
-        >>> print(js.kernels.centre(jnp.eye(2) + 5.0))
+        >>> print(js.kernels.center(jnp.eye(2) + 5.0))
         [[ 0.5 -0.5]
          [-0.5  0.5]]
 
@@ -141,46 +141,46 @@ def centre(kernel: Kernel) -> Kernel:
     return kernel
 
 
-def centred_distance(one: Kernel, two: Kernel) -> Float[Array, ""]:
-    """1 - CKA: the kernel distance of the centred kernels, which does not cancel when they are close.
+def centered_distance(one: Kernel, two: Kernel) -> Float[Array, ""]:
+    """1 - CKA: the kernel distance of the centered kernels, which does not cancel when they are close.
 
     NaN if one of them is constant over the samples.
 
     Example:
         >>> kernel = jnp.array([[2.0, 1.0], [1.0, 2.0]])
-        >>> print(abs(js.kernels.centred_distance(kernel, 3 * kernel + 1.0)) < 1e-6)
+        >>> print(abs(js.kernels.centered_distance(kernel, 3 * kernel + 1.0)) < 1e-6)
         True
 
     Raises:
         ValueError: the kernels differ in shape, or are neither (n, c, n, c) nor (n, n).
     """
     one, two = _same_shape(one, two, "one", "two")
-    return distance(centre(one), centre(two))
+    return distance(center(one), center(two))
 
 
-def centred_alignment(one: Kernel, two: Kernel) -> Float[Array, ""]:
-    """<HKH, HK'H>/(|HKH||HK'H|): the centred kernel alignment, CKA (Cortes et al. 2012; Kornblith et al. 2019).
+def centered_alignment(one: Kernel, two: Kernel) -> Float[Array, ""]:
+    """<HKH, HK'H>/(|HKH||HK'H|): the centered kernel alignment, CKA (Cortes et al. 2012; Kornblith et al. 2019).
 
     In [0, 1] for positive kernels, 1 for kernels equal up to scale and features' means. NaN if one of them is
     constant over the samples.
 
     Example:
         >>> kernel = jnp.array([[2.0, 1.0], [1.0, 2.0]])
-        >>> print(f"{js.kernels.centred_alignment(kernel, 3 * kernel + 1.0):.3f}")
+        >>> print(f"{js.kernels.centered_alignment(kernel, 3 * kernel + 1.0):.3f}")
         1.000
 
     Raises:
-        ValueError: as for `centred_distance`.
+        ValueError: as for `centered_distance`.
     """
-    return 1 - centred_distance(one, two)
+    return 1 - centered_distance(one, two)
 
 
-def centred_target_alignment(kernel: Kernel, y: Float[Array, "n out"]) -> Float[Array, ""]:
-    """`target_alignment` of the centred kernel with the centred target. NaN for a constant target.
+def centered_target_alignment(kernel: Kernel, y: Float[Array, "n out"]) -> Float[Array, ""]:
+    """`target_alignment` of the centered kernel with the centered target. NaN for a constant target.
 
     Example:
         >>> y = jnp.array([[3.0], [1.0]])
-        >>> print(f"{js.kernels.centred_target_alignment(y @ y.T, y):.3f}")
+        >>> print(f"{js.kernels.centered_target_alignment(y @ y.T, y):.3f}")
         1.000
 
     Raises:
@@ -188,7 +188,7 @@ def centred_target_alignment(kernel: Kernel, y: Float[Array, "n out"]) -> Float[
     """
     kernel = real_array(kernel, "kernel")
     y = check_targets(kernel, y)
-    return target_alignment(centre(kernel), y - jnp.mean(y, axis=0, keepdims=True))
+    return target_alignment(center(kernel), y - jnp.mean(y, axis=0, keepdims=True))
 
 
 def check_targets(kernel: Kernel, y: Float[Array, "n out"]) -> Float[Array, "n out"]:

@@ -55,7 +55,7 @@ def along_path(
         cross_start: outputs on the other points at the first time; None is 0.
 
     Raises:
-        ValueError: shapes or dtypes do not fit, a kernel is not symmetric, the mean of two neighbours not positive,
+        ValueError: shapes or dtypes do not fit, a kernel is not symmetric, the mean of two neighbors not positive,
             times do not ascend, or there is a cross_start without cross.
 
     Example:

@@ -58,7 +58,7 @@ def regression(
     start: Float[ArrayLike, "n out"] | None = None,
     ridge: Float[ArrayLike, ""] = 0.0,
 ) -> Regression:
-    r"""Minimises 1/(2n) sum_i |f(x_i) - y_i|^2 + ridge/2 |f - f_0|^2 in the norm of the kernel's Hilbert space.
+    r"""Minimizes 1/(2n) sum_i |f(x_i) - y_i|^2 + ridge/2 |f - f_0|^2 in the norm of the kernel's Hilbert space.
 
     So $f(x) = f_0(x) + k(x) (K + n\,\mathrm{ridge}\,I)^{-1} (y - f_0)$: `js.kernels.linearized` at t = inf.
     By Cholesky or, if K + n ridge is singular to rounding, by eigen-decomposition, which gives the solution

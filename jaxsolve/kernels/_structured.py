@@ -93,7 +93,7 @@ class _Terms(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """Neighbouring samples, from `start` on."""
+    """Neighboring samples, from `start` on."""
 
     start: int
     signals: list[Signal]

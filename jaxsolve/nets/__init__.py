@@ -1,4 +1,4 @@
-"""Networks with explicit hyperparameters: scalings, initialisations, activations."""
+"""Networks with explicit hyperparameters: scalings, initializations, activations."""
 
 from ._activations import (
     Activation as Activation,
@@ -21,7 +21,7 @@ from ._function import (
     from_nnx as from_nnx,
     Function as Function,
 )
-from ._hyperparameters import Optimisers as Optimisers
+from ._hyperparameters import Optimizers as Optimizers
 from ._init import (
     AbstractInit as AbstractInit,
     Gaussian as Gaussian,
@@ -51,8 +51,8 @@ from ._layers import (
     Residual as Residual,
     run as run,
     SpatialMean as SpatialMean,
-    StandardiseBatch as StandardiseBatch,
-    StandardiseGroups as StandardiseGroups,
+    StandardizeBatch as StandardizeBatch,
+    StandardizeGroups as StandardizeGroups,
     Tap as Tap,
 )
 from ._lenet import LeNet as LeNet
@@ -65,11 +65,11 @@ from ._network import (
     partition as partition,
     rates as rates,
 )
-from ._normalisation import (
-    AbstractNormalisation as AbstractNormalisation,
+from ._normalization import (
+    AbstractNormalization as AbstractNormalization,
     BatchNorm as BatchNorm,
     GroupNorm as GroupNorm,
-    NoNormalisation as NoNormalisation,
+    NoNormalization as NoNormalization,
 )
 from ._padded import Padded as Padded
 from ._resnet import ResNet18 as ResNet18, WideResNet as WideResNet

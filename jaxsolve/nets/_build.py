@@ -57,7 +57,7 @@ def build(
     """
     bias = require_flag(bias, "bias")
     if not isinstance(init, AbstractInit):
-        raise TypeError(f"init must be an initialisation such as nets.Gaussian(), got {describe(init)}")
+        raise TypeError(f"init must be an initialization such as nets.Gaussian(), got {describe(init)}")
     if not isinstance(scaling, Scaling | ScalingRule):
         raise TypeError(
             "scaling must be a Scaling or one of the rules Scaling.ntk(), mean_field(), standard(), xavier(), "
@@ -120,7 +120,7 @@ def _check_elementwise(activation: Activation, dtype: jnp.dtype) -> None:
     if not np.allclose(together, alone, rtol=1e-2, equal_nan=True):
         raise ValueError(
             f"an activation must act on every number by itself, but {activation!r} of three numbers is {together}, and "
-            f"of each alone {alone}; normalisations and softmax are layers, of a network of Equinox"
+            f"of each alone {alone}; normalizations and softmax are layers, of a network of Equinox"
         )
 
 

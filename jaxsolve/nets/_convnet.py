@@ -10,7 +10,7 @@ from ._activations import Activation, find_activation
 from ._build import build
 from ._images import require_image
 from ._init import AbstractInit, Gaussian, Vectors, Weights
-from ._layered import AbstractUnnormalised
+from ._layered import AbstractUnnormalized
 from ._layers import AbstractLayer, Apply, Bias, Conv, Dense, Layers, SpatialMean
 from ._padded import require_unpadded
 from ._scaling import Scaling, ScalingRule
@@ -21,7 +21,7 @@ _WINDOW = 5
 _STRIDES = (2, 1, 2, 1)
 
 
-class ConvNet(AbstractUnnormalised):
+class ConvNet(AbstractUnnormalized):
     """Four convolutions of 5 x 5 pixels, the average over the image, and a dense read-out (Geiger et al., 2020).
 
     The first and the third convolution have stride 2. An activation follows each convolution; width = channels. Zeros

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, Key
 from ._activations import Activation
 from ._build import build, Parts
 from ._init import AbstractInit
-from ._layered import AbstractUnnormalised
+from ._layered import AbstractUnnormalized
 from ._layers import AbstractLayer, Apply, Bias, Dense, Layers, Mask
 from ._padded import Padded, require_unpadded
 from ._scaling import Scaling, ScalingRule
@@ -19,7 +19,7 @@ from ._scaling import Scaling, ScalingRule
 MOST_LAYERS = 10_000
 
 
-class AbstractDense(AbstractUnnormalised):
+class AbstractDense(AbstractUnnormalized):
     """A dense network: z_1 = x, z_{l+1} = m_l W_l phi(z_l) + b_l with phi(z_1) = x; the output is gamma z_{L+1}.
 
     The base of `js.nets.MLP` and of the linear networks.

@@ -105,7 +105,7 @@ def from_nnx(model: Any) -> Function:
         model: called as model(x), without an axis of samples. With dropout or batch statistics, after `model.eval()`.
 
     Raises:
-        ValueError: the model has dropout or batch normalisation in training mode.
+        ValueError: the model has dropout or batch normalization in training mode.
 
     Example:
         >>> from flax import nnx

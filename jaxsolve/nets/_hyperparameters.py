@@ -9,18 +9,18 @@ from jaxtyping import Array, Float
 from .._checks import real_array, require_finite, require_not_negative
 
 
-class Optimisers(enum.Enum):
-    """Which optimisers a scaling is for: those under which it stays stable as the width grows.
+class Optimizers(enum.Enum):
+    """Which optimizers a scaling is for: those under which it stays stable as the width grows.
 
-    Among the rules only `js.nets.Scaling.mup` depends on it; `js.Descent` refuses an optimiser of the wrong kind, and
+    Among the rules only `js.nets.Scaling.mup` depends on it; `js.Descent` refuses an optimizer of the wrong kind, and
     flows refuse a scaling for Adam.
 
     Example:
-        >>> js.nets.Scaling.mup(adam=True).optimisers
-        <Optimisers.ADAM: 'Adam'>
+        >>> js.nets.Scaling.mup(adam=True).optimizers
+        <Optimizers.ADAM: 'Adam'>
     """
 
-    ANY = "any optimiser"
+    ANY = "any optimizer"
     GRADIENT = "gradient flow and SGD"
     ADAM = "Adam"
 

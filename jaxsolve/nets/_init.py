@@ -41,7 +41,7 @@ class Shapes(NamedTuple):
         dtype: of all arrays.
         chain: whether the network is one chain: each array acts on what the one before it returned.
         sizes: (out, in) of the part of each array that belongs to the network, where arrays may be padded (such sizes
-            may be traced); None if all of it does. What an initialisation writes outside of that part becomes 0.
+            may be traced); None if all of it does. What an initialization writes outside of that part becomes 0.
 
     Example:
         >>> shapes = js.nets.Shapes(weights=((3, 2), (1, 3)), bias=False, dtype=jnp.float32)
@@ -71,7 +71,7 @@ class Shapes(NamedTuple):
         return len(self.weights) == 2
 
     def matrices(self, init: str) -> tuple[tuple[int, int], ...]:
-        """The sizes (out, in) of a dense network; raises ValueError, naming the initialisation, for any other."""
+        """The sizes (out, in) of a dense network; raises ValueError, naming the initialization, for any other."""
         found = tuple((shape[0], shape[1]) for shape in self.weights if len(shape) == 2)
         if len(found) != len(self.weights) or not self.chain:
             raise ValueError(
@@ -101,7 +101,7 @@ class AbstractInit(eqx.Module):
 
 
 def start_from(init: AbstractInit, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
-    """What an initialisation draws; raises ValueError if it has not the shapes that were asked for."""
+    """What an initialization draws; raises ValueError if it has not the shapes that were asked for."""
     start = init(shapes, scaling, key)
     wanted = (shapes.weights, tuple(shape[:1] for shape in shapes.weights) if shapes.bias else ())
     given = (tuple(map(jnp.shape, start.weights)), tuple(map(jnp.shape, start.biases)))
@@ -202,7 +202,7 @@ class Mirrored(AbstractInit):
 
     def __check_init__(self):
         if not isinstance(self.init, AbstractInit):
-            raise TypeError(f"Mirrored needs an initialisation such as nets.Gaussian(), got {describe(self.init)}")
+            raise TypeError(f"Mirrored needs an initialization such as nets.Gaussian(), got {describe(self.init)}")
 
     def __call__(self, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
         if not shapes.chain:

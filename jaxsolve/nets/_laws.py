@@ -56,7 +56,7 @@ class Prescription(NamedTuple):
     `gamma` is a factor on the output scale of the network; only that of the last matrix counts.
 
     Example:
-        >>> def law(layer):  # Lecun's initialisation
+        >>> def law(layer):  # Lecun's initialization
         ...     return js.nets.Prescription(multiplier=1.0, sigma=layer.fan_in**-0.5, eta=1.0)
         >>> rule = js.nets.ScalingRule(law)
     """

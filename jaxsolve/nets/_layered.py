@@ -20,7 +20,7 @@ from ._layers import (
     Residual,
     run,
     SpatialMean,
-    StandardiseBatch,
+    StandardizeBatch,
 )
 from ._network import AbstractNetwork, Conserved
 
@@ -34,7 +34,7 @@ class AbstractLayered(AbstractNetwork):
     Attributes:
         weights: one array per entry of the scaling, counted from the input; with a window behind for convolutions.
         biases, gains: vectors with one number per feature or channel, trained at the scaling's `bias_eta`.
-        normalisers: what `StandardiseBatch` layers call; a network that has some is made by `eqx.nn.make_with_state`
+        normalizers: what `StandardizeBatch` layers call; a network that has some is made by `eqx.nn.make_with_state`
             and called as `net(x, state)` under `jax.vmap(..., axis_name="batch")`.
 
     Example:
@@ -46,7 +46,7 @@ class AbstractLayered(AbstractNetwork):
     weights: eqx.AbstractVar[tuple[Float[Array, "out in *window"], ...]]
     biases: eqx.AbstractVar[tuple[Float[Array, " out"], ...]]
     gains: eqx.AbstractVar[tuple[Float[Array, " out"], ...]]
-    normalisers: eqx.AbstractVar[tuple[eqx.nn.BatchNorm, ...]]
+    normalizers: eqx.AbstractVar[tuple[eqx.nn.BatchNorm, ...]]
 
     @property
     @abc.abstractmethod
@@ -65,20 +65,20 @@ class AbstractLayered(AbstractNetwork):
     def __call__(self, x, state=None):
         """The output for one sample; with a state, also the next state."""
         if state is None:
-            if self.normalisers:
+            if self.normalizers:
                 raise ValueError(
-                    "this network normalises over batches: call it as net(x, state) under jax.vmap(net, "
+                    "this network normalizes over batches: call it as net(x, state) under jax.vmap(net, "
                     'axis_name="batch", in_axes=(0, None), out_axes=(0, None)), or give Problem its state='
                 )
             return self.scaling.gamma * run(self, self.layers, x)
 
-        def normalise(layer: AbstractLayer, z: Array, out: Array) -> Array:
+        def normalize(layer: AbstractLayer, z: Array, out: Array) -> Array:
             nonlocal state
-            if isinstance(layer, StandardiseBatch):
-                out, state = self.normalisers[layer.index](z, state)
+            if isinstance(layer, StandardizeBatch):
+                out, state = self.normalizers[layer.index](z, state)
             return out
 
-        out = self.scaling.gamma * run(self, self.layers, x, normalise)
+        out = self.scaling.gamma * run(self, self.layers, x, normalize)
         return out, state
 
     def rates(self) -> PyTree:
@@ -98,7 +98,7 @@ class AbstractLayered(AbstractNetwork):
 
         Between linear layers the matrix W_{l+1}^T W_{l+1}/eta_{l+1} - (W_l W_l^T/eta_l + b_l b_l^T/eta_b); across a
         homogeneous activation its diagonal, one number per neuron or channel. Across other activations,
-        normalisations and the ends of residual branches nothing is known to be conserved.
+        normalizations and the ends of residual branches nothing is known to be conserved.
         """
         quantities = []
         for pair in _adjacent(self.layers):
@@ -112,17 +112,17 @@ class AbstractLayered(AbstractNetwork):
         return tuple(quantities)
 
 
-class AbstractUnnormalised(AbstractLayered):
-    """A layered network without normalisations."""
+class AbstractUnnormalized(AbstractLayered):
+    """A layered network without normalizations."""
 
     @property
     def gains(self) -> tuple[Float[Array, " out"], ...]:
-        """Empty: there are no normalisations."""
+        """Empty: there are no normalizations."""
         return ()
 
     @property
-    def normalisers(self) -> tuple[eqx.nn.BatchNorm, ...]:
-        """Empty: there are no normalisations."""
+    def normalizers(self) -> tuple[eqx.nn.BatchNorm, ...]:
+        """Empty: there are no normalizations."""
         return ()
 
 

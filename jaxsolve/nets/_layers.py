@@ -36,7 +36,7 @@ class AbstractLayer(abc.ABC):
 Layers = tuple[AbstractLayer, ...]
 
 Tap = Callable[[AbstractLayer, Array, Array], Array]
-"""Called at every layer that has parameters, and at every `StandardiseBatch`, with the layer, its input, and its output
+"""Called at every layer that has parameters, and at every `StandardizeBatch`, with the layer, its input, and its output
 before the multiplier. The network goes on with what it returns."""
 
 
@@ -161,7 +161,7 @@ class Bias(AbstractParametric):
 
 @dataclasses.dataclass(frozen=True)
 class Gain(AbstractParametric):
-    """g z, with one g per feature or channel: what follows a normalisation.
+    """g z, with one g per feature or channel: what follows a normalization.
 
     Example:
         >>> js.nets.Gain(0).name  # the array that it multiplies by
@@ -215,13 +215,13 @@ class Mask(AbstractLayer):
 
 
 @dataclasses.dataclass(frozen=True)
-class StandardiseGroups(AbstractLayer):
+class StandardizeGroups(AbstractLayer):
     """Mean 0 and variance 1 over each of `groups` equal groups of channels of one sample.
 
     Without gain and bias: those are layers of their own. `js.nets.GroupNorm` gives a network all three.
 
     Example:
-        >>> layers = (js.nets.StandardiseGroups(2),)
+        >>> layers = (js.nets.StandardizeGroups(2),)
         >>> print(js.nets.run(None, layers, jnp.array([1.0, 3.0, 10.0, 30.0])).round(3))
         [-1.  1. -1.  1.]
     """
@@ -231,21 +231,21 @@ class StandardiseGroups(AbstractLayer):
 
     def __call__(self, net: Any, z: Float[Array, "features ..."], tap: Tap) -> Float[Array, "features ..."]:
         grouped = z.reshape(self.groups, -1)
-        centred = grouped - jnp.mean(grouped, axis=1, keepdims=True)
-        variance = jnp.mean(centred**2, axis=1, keepdims=True)
-        return (centred * jax.lax.rsqrt(variance + self.eps)).reshape(z.shape)
+        centered = grouped - jnp.mean(grouped, axis=1, keepdims=True)
+        variance = jnp.mean(centered**2, axis=1, keepdims=True)
+        return (centered * jax.lax.rsqrt(variance + self.eps)).reshape(z.shape)
 
 
 @dataclasses.dataclass(frozen=True)
-class StandardiseBatch(AbstractLayer):
+class StandardizeBatch(AbstractLayer):
     """Mean 0 and variance 1 of every channel over a whole batch.
 
     One sample does not know the others. So the layer hands its input to the tap, and the forward pass of a network
-    taps it with its `normalisers[index]`. `js.nets.BatchNorm` gives a network this layer, with gain and bias.
+    taps it with its `normalizers[index]`. `js.nets.BatchNorm` gives a network this layer, with gain and bias.
 
     Example:
         >>> js.nets.BatchNorm().layer(0, channels=8)
-        StandardiseBatch(index=0)
+        StandardizeBatch(index=0)
     """
 
     index: int

@@ -10,7 +10,7 @@ from ._activations import Activation, find_activation
 from ._build import build
 from ._images import require_image
 from ._init import AbstractInit, Gaussian, Vectors, Weights
-from ._layered import AbstractUnnormalised
+from ._layered import AbstractUnnormalized
 from ._layers import AbstractLayer, Apply, AveragePool, Bias, Conv, Dense, Flatten, Layers
 from ._padded import require_unpadded
 from ._scaling import Scaling, ScalingRule
@@ -22,7 +22,7 @@ _CHANNELS = (6, 16)
 _FEATURES = (120, 84)
 
 
-class LeNet(AbstractUnnormalised):
+class LeNet(AbstractUnnormalized):
     """LeNet-5: two convolutions of 5 x 5 pixels, 6 and 16 channels, each with a pooling, and three dense layers.
 
     An activation follows every layer but the last, and averages over 2 x 2 pixels follow those of the convolutions.

@@ -10,7 +10,7 @@ from ._activations import Activation
 from ._build import build
 from ._init import Vectors, Weights
 from ._layers import AbstractLayer, Apply, Bias, Conv, Dense, Gain, Layers
-from ._normalisation import AbstractNormalisation
+from ._normalization import AbstractNormalization
 from ._scaling import Scaling
 
 
@@ -20,7 +20,7 @@ class PlannedParts(NamedTuple):
     weights: Weights
     biases: Vectors
     gains: Vectors
-    normalisers: tuple[eqx.nn.BatchNorm, ...]
+    normalizers: tuple[eqx.nn.BatchNorm, ...]
     scaling: Scaling
 
 
@@ -28,12 +28,12 @@ class PlannedParts(NamedTuple):
 class Plan:
     """Collects the layers of a network. Every array gets the next index, in the order in which layers are added.
 
-    If the network has biases, every weight array comes with one, drawn by the initialisation. A normalisation comes
+    If the network has biases, every weight array comes with one, drawn by the initialization. A normalization comes
     with a gain (1) and a bias (0) of its own in any case.
     """
 
     activation: Activation
-    normalisation: AbstractNormalisation
+    normalization: AbstractNormalization
     bias: bool
     shapes: list[tuple[int, ...]] = dataclasses.field(default_factory=list)
     biases: list[tuple[int, bool]] = dataclasses.field(default_factory=list)  # its size, and whether it is drawn
@@ -47,9 +47,9 @@ class Plan:
         """A dense layer, and its bias."""
         return self._weighted(Dense(len(self.shapes)), (out, into))
 
-    def normalise(self, channels: int) -> Layers:
-        """The normalisation with its gain and bias; empty if there is none."""
-        layer = self.normalisation.layer(len(self.gains), channels)
+    def normalize(self, channels: int) -> Layers:
+        """The normalization with its gain and bias; empty if there is none."""
+        layer = self.normalization.layer(len(self.gains), channels)
         if layer is None:
             return ()
         self.gains.append(channels)
@@ -57,8 +57,8 @@ class Plan:
         return (layer, Gain(len(self.gains) - 1), Bias(len(self.biases) - 1))
 
     def activate(self, channels: int) -> Layers:
-        """The normalisation and the activation."""
-        return (*self.normalise(channels), Apply(self.activation))
+        """The normalization and the activation."""
+        return (*self.normalize(channels), Apply(self.activation))
 
     def build(self, **options: Any) -> PlannedParts:
         """Draws the arrays of all layers added so far; the options are those of `build`."""
@@ -66,8 +66,8 @@ class Plan:
         dtype, drawn = parts.weights[0].dtype, iter(parts.biases)
         biases = tuple(next(drawn) if is_drawn else jnp.zeros(size, dtype) for size, is_drawn in self.biases)
         gains = tuple(jnp.ones(size, dtype) for size in self.gains)
-        normalisers = (self.normalisation.normaliser(size, dtype) for size in self.gains)
-        kept = tuple(one for one in normalisers if one is not None)
+        normalizers = (self.normalization.normalizer(size, dtype) for size in self.gains)
+        kept = tuple(one for one in normalizers if one is not None)
         return PlannedParts(parts.weights, biases, gains, kept, parts.scaling)
 
     def _weighted(self, layer: AbstractLayer, shape: tuple[int, ...]) -> Layers:

@@ -12,7 +12,7 @@ from ._images import require_image
 from ._init import AbstractInit, Gaussian, Vectors, Weights
 from ._layered import AbstractLayered
 from ._layers import Apply, Layers, Residual, SpatialMean
-from ._normalisation import AbstractNormalisation, NoNormalisation
+from ._normalization import AbstractNormalization, NoNormalization
 from ._padded import require_unpadded
 from ._plan import Plan
 from ._scaling import Scaling, ScalingRule
@@ -22,12 +22,12 @@ class WideResNet(AbstractLayered):
     """The pre-activation wide residual network WRN-(6b+4)-k (Zagoruyko & Komodakis, 2016).
 
     A 3 x 3 convolution to 16 channels, three groups of b blocks of 16k, 32k and 64k channels, the average over the
-    image and a dense read-out. A block is z + C(phi(N(C(phi(N(z)))))) with 3 x 3 convolutions C, the normalisation N
+    image and a dense read-out. A block is z + C(phi(N(C(phi(N(z)))))) with 3 x 3 convolutions C, the normalization N
     and the activation phi. Where the first block of a group changes the number of channels or the size of the image,
     a 1 x 1 convolution of phi(N(z)) replaces the first z. The second and the third group begin with stride 2.
     The depth 6b + 4 counts the convolutions; k = 1 needs no 1 x 1 convolution in the first group and has one less.
 
-    The branch and the shortcut are added as they are: without normalisation the signal grows with b, at any k.
+    The branch and the shortcut are added as they are: without normalization the signal grows with b, at any k.
     The first convolution does not widen with k, so rules such as `Scaling.mup`, whose first rate is the number of its
     output channels, take 16 for it.
 
@@ -38,32 +38,32 @@ class WideResNet(AbstractLayered):
         out_size: outputs c.
         activation: a name, an `Activation` or any elementwise function.
         window: pixels across a convolution where 3 x 3 is said above, an odd number; zeros surround the image.
-        normalisation: `NoNormalisation()`, `GroupNorm(groups)` or `BatchNorm()` (which says how to make the network).
+        normalization: `NoNormalization()`, `GroupNorm(groups)` or `BatchNorm()` (which says how to make the network).
         scaling: a `Scaling`, or a rule such as `Scaling.ntk()`; one set of hyperparameters per weight array, counted
             from the input, the 1 x 1 convolution of a block after its 3 x 3 ones. Gains and all biases train at its
             `bias_eta`.
         key: a JAX random key.
 
     Other Arguments:
-        bias: whether every convolution and the read-out have biases, besides those of the normalisation.
+        bias: whether every convolution and the read-out have biases, besides those of the normalization.
         init: the initial weights: `Gaussian` or `Given`.
         dtype: of the weights; the default float if None.
 
     Example:
         >>> scaling, norm = js.nets.Scaling.kaiming(), js.nets.GroupNorm(8)
-        >>> make = lambda key: js.nets.WideResNet((3, 32, 32), 1, 1, 10, normalisation=norm, scaling=scaling, key=key)
+        >>> make = lambda key: js.nets.WideResNet((3, 32, 32), 1, 1, 10, normalization=norm, scaling=scaling, key=key)
         >>> len(jax.eval_shape(make, jax.random.key(0)).weights)  # WRN-10-1: without drawing the weights
         10
 
     Raises:
-        ValueError, TypeError: a size, the activation, the normalisation, the scaling or the init is not one of those
-            above, or the groups of the normalisation do not divide a number of channels.
+        ValueError, TypeError: a size, the activation, the normalization, the scaling or the init is not one of those
+            above, or the groups of the normalization do not divide a number of channels.
     """
 
     weights: Weights
     biases: Vectors
     gains: Vectors
-    normalisers: tuple[eqx.nn.BatchNorm, ...]
+    normalizers: tuple[eqx.nn.BatchNorm, ...]
     scaling: Scaling
     image_size: tuple[int, int] = eqx.field(static=True)  # a shape
     _layers: Layers = eqx.field(static=True)  # descriptions
@@ -77,7 +77,7 @@ class WideResNet(AbstractLayered):
         activation: str | Activation | Callable[[Array], Array] = "relu",
         *,
         window: int = 3,
-        normalisation: AbstractNormalisation = NoNormalisation(),
+        normalization: AbstractNormalization = NoNormalization(),
         bias: bool = False,
         scaling: Scaling | ScalingRule,
         init: AbstractInit = Gaussian(),
@@ -87,7 +87,7 @@ class WideResNet(AbstractLayered):
         channels, *image = require_image(in_shape, 4)
         self.image_size = (image[0], image[1])
         k, b, out_size = require_unpadded(k, "k"), require_size(b, "b"), require_unpadded(out_size, "out_size")
-        plan = _plan(activation, normalisation, bias)
+        plan = _plan(activation, normalization, bias)
         window = _odd(window)
         into = 16
         layers = plan.conv(channels, into, window)
@@ -97,7 +97,7 @@ class WideResNet(AbstractLayered):
                 into = out
         self._layers = (*layers, *plan.activate(into), SpatialMean(), *plan.dense(into, out_size))
         parts = plan.build(scaling=scaling, init=init, key=key, dtype=dtype)
-        self.weights, self.biases, self.gains, self.normalisers, self.scaling = parts
+        self.weights, self.biases, self.gains, self.normalizers, self.scaling = parts
 
     @property
     def in_shape(self) -> tuple[int, ...]:
@@ -113,10 +113,10 @@ class ResNet18(AbstractLayered):
 
     A 3 x 3 convolution of stride 1 without pooling, four groups of two blocks of w, 2w, 4w and 8w channels, the average
     over the image and a dense read-out. A block is phi(z + N(C(phi(N(C(z)))))) with 3 x 3 convolutions C, the
-    normalisation N and the activation phi; the second, third and fourth group begin with stride 2, where N of a 1 x 1
+    normalization N and the activation phi; the second, third and fourth group begin with stride 2, where N of a 1 x 1
     convolution replaces z.
 
-    The branch and the shortcut are added as they are: without normalisation the signal grows from block to block, at
+    The branch and the shortcut are added as they are: without normalization the signal grows from block to block, at
     any width.
 
     Arguments:
@@ -124,12 +124,12 @@ class ResNet18(AbstractLayered):
         out_size: outputs c.
         activation: a name, an `Activation` or any elementwise function.
         width: w, the channels of the first group.
-        window, normalisation, bias, scaling, init, key, dtype: as for `WideResNet`. The original has biases in the
-            normalisation and in the read-out alone. There are 21 weight arrays.
+        window, normalization, bias, scaling, init, key, dtype: as for `WideResNet`. The original has biases in the
+            normalization and in the read-out alone. There are 21 weight arrays.
 
     Example:
         >>> scaling, norm = js.nets.Scaling.kaiming(), js.nets.GroupNorm(8)
-        >>> make = lambda key: js.nets.ResNet18((3, 32, 32), 10, normalisation=norm, scaling=scaling, key=key)
+        >>> make = lambda key: js.nets.ResNet18((3, 32, 32), 10, normalization=norm, scaling=scaling, key=key)
         >>> len(jax.eval_shape(make, jax.random.key(0)).weights)  # without drawing the weights
         21
 
@@ -140,7 +140,7 @@ class ResNet18(AbstractLayered):
     weights: Weights
     biases: Vectors
     gains: Vectors
-    normalisers: tuple[eqx.nn.BatchNorm, ...]
+    normalizers: tuple[eqx.nn.BatchNorm, ...]
     scaling: Scaling
     image_size: tuple[int, int] = eqx.field(static=True)  # a shape
     _layers: Layers = eqx.field(static=True)  # descriptions
@@ -153,7 +153,7 @@ class ResNet18(AbstractLayered):
         *,
         width: int = 64,
         window: int = 3,
-        normalisation: AbstractNormalisation = NoNormalisation(),
+        normalization: AbstractNormalization = NoNormalization(),
         bias: bool = False,
         scaling: Scaling | ScalingRule,
         init: AbstractInit = Gaussian(),
@@ -163,7 +163,7 @@ class ResNet18(AbstractLayered):
         channels, *image = require_image(in_shape, 8)
         self.image_size = (image[0], image[1])
         width, out_size = require_unpadded(width, "width"), require_unpadded(out_size, "out_size")
-        plan = _plan(activation, normalisation, bias)
+        plan = _plan(activation, normalization, bias)
         window = _odd(window)
         into = width
         layers = (*plan.conv(channels, into, window), *plan.activate(into))
@@ -173,7 +173,7 @@ class ResNet18(AbstractLayered):
                 into = out
         self._layers = (*layers, SpatialMean(), *plan.dense(into, out_size))
         parts = plan.build(scaling=scaling, init=init, key=key, dtype=dtype)
-        self.weights, self.biases, self.gains, self.normalisers, self.scaling = parts
+        self.weights, self.biases, self.gains, self.normalizers, self.scaling = parts
 
     @property
     def in_shape(self) -> tuple[int, ...]:
@@ -184,13 +184,13 @@ class ResNet18(AbstractLayered):
         return self._layers
 
 
-def _plan(activation: Any, normalisation: Any, bias: Any) -> Plan:
-    if not isinstance(normalisation, AbstractNormalisation):
+def _plan(activation: Any, normalization: Any, bias: Any) -> Plan:
+    if not isinstance(normalization, AbstractNormalization):
         raise TypeError(
-            "normalisation must be nets.NoNormalisation() or one such as nets.GroupNorm(8), "
-            f"got {describe(normalisation)}"
+            "normalization must be nets.NoNormalization() or one such as nets.GroupNorm(8), "
+            f"got {describe(normalization)}"
         )
-    return Plan(find_activation(activation), normalisation, bias)
+    return Plan(find_activation(activation), normalization, bias)
 
 
 def _odd(window: Any) -> int:
@@ -212,8 +212,8 @@ def _post_activation(plan: Plan, window: int, into: int, out: int, stride: int) 
         *plan.conv(into, out, window, stride),
         *plan.activate(out),
         *plan.conv(out, out, window),
-        *plan.normalise(out),
+        *plan.normalize(out),
     )
     unchanged = into == out and stride == 1
-    shortcut = () if unchanged else (*plan.conv(into, out, 1, stride), *plan.normalise(out))
+    shortcut = () if unchanged else (*plan.conv(into, out, 1, stride), *plan.normalize(out))
     return (Residual(branch, shortcut), Apply(plan.activation))

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from .._checks import concrete, require_finite, require_not_negative
 from . import _laws
-from ._hyperparameters import check_hyperparameters, floats, Optimisers
+from ._hyperparameters import check_hyperparameters, floats, Optimizers
 from ._laws import Fan, LayerShape
 
 
@@ -38,7 +38,7 @@ class Scaling(eqx.Module):
     Other Arguments:
         bias_sigma: standard deviation of the initial biases.
         bias_eta: learning rate of the biases.
-        optimisers: the optimisers that this scaling is for.
+        optimizers: the optimizers that this scaling is for.
 
     Example:
         >>> scaling = js.nets.Scaling(multiplier=[1.0, 1.0], sigma=[0.1, 0.1], eta=[1.0, 0.5])
@@ -58,7 +58,7 @@ class Scaling(eqx.Module):
     gamma: Float[Array, ""]
     bias_sigma: Float[Array, ""]
     bias_eta: Float[Array, ""]
-    optimisers: Optimisers = eqx.field(static=True)  # a property of the rule, not a number
+    optimizers: Optimizers = eqx.field(static=True)  # a property of the rule, not a number
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Scaling(eqx.Module):
         *,
         bias_sigma: Any = 0.0,
         bias_eta: Any = 1.0,
-        optimisers: Optimisers = Optimisers.ANY,
+        optimizers: Optimizers = Optimizers.ANY,
     ):
         self.multiplier = floats(multiplier, "multiplier")
         self.sigma = floats(sigma, "sigma")
@@ -77,7 +77,7 @@ class Scaling(eqx.Module):
         self.gamma = floats(gamma, "gamma")
         self.bias_sigma = floats(bias_sigma, "bias_sigma")
         self.bias_eta = floats(bias_eta, "bias_eta")
-        self.optimisers = optimisers
+        self.optimizers = optimizers
         shapes = {"multiplier": self.multiplier.shape, "sigma": self.sigma.shape, "eta": self.eta.shape}
         if len(set(shapes.values())) != 1 or self.multiplier.ndim != 1 or self.multiplier.size == 0:
             raise ValueError(f"multiplier, sigma and eta must all have shape (layers,), got {shapes}")
@@ -157,7 +157,7 @@ class Scaling(eqx.Module):
         """The rule m = 1, sigma^2 = 1/fan_in (last layer 1/fan_in^2), eta = (fan_out, 1, ..., 1, 1/fan_in) (Yang & Hu).
 
         These rates are for gradient flow and SGD. `adam=True` gives those for Adam: (1, 1/fan_in, ..., 1/fan_in).
-        A `js.Descent` with the wrong kind of optimiser raises, and a flow with the latter. The first rate of a
+        A `js.Descent` with the wrong kind of optimizer raises, and a flow with the latter. The first rate of a
         convolution is its number of output channels, not its fan_out: the window does not grow with the width.
         `js.nets.Transformer` divides the products of queries and keys by the root of their size, where muP has the size
         itself: there they still grow in training.
@@ -166,14 +166,14 @@ class Scaling(eqx.Module):
             >>> js.nets.Scaling.mup()([(4, 16), (16, 16), (16, 1)]).eta.tolist()
             [16.0, 1.0, 0.0625]
         """
-        law, optimisers = (_laws.mup_adam, Optimisers.ADAM) if adam else (_laws.mup, Optimisers.GRADIENT)
-        return ScalingRule(law, gamma, sigma=sigma, eta=eta, optimisers=optimisers)
+        law, optimizers = (_laws.mup_adam, Optimizers.ADAM) if adam else (_laws.mup, Optimizers.GRADIENT)
+        return ScalingRule(law, gamma, sigma=sigma, eta=eta, optimizers=optimizers)
 
     @staticmethod
     def lazy(alpha: Any, *, sigma: Any = 1.0, eta: Any = 1.0, gain: bool = False) -> "ScalingRule":
         """The rule `ntk` with gamma = alpha and eta = alpha^-2 (Chizat et al., Geiger et al.).
 
-        In a centred problem this is the flow of alpha (f - f_0) under the loss divided by alpha^2: training is lazy at
+        In a centered problem this is the flow of alpha (f - f_0) under the loss divided by alpha^2: training is lazy at
         large alpha, and learns features at small alpha. Biases train at alpha^-2, too; `with_bias` sets their rate.
 
         Example:
@@ -238,7 +238,7 @@ class ScalingRule(eqx.Module):
         sigma, eta: factors on what the law prescribes, one number or one per weight matrix. `with_bias` sets those of
             biases.
         kappa: passed on to the law; None takes the width.
-        optimisers: the optimisers that the law is for.
+        optimizers: the optimizers that the law is for.
 
     Example:
         >>> def law(layer):  # `standard`, with a read-out four times smaller
@@ -260,7 +260,7 @@ class ScalingRule(eqx.Module):
     bias_eta: Float[Array, ""]
     kappa: Float[Array, ""] | None
     law: Callable[[LayerShape], _laws.Prescription] = eqx.field(static=True)  # a function of static sizes
-    optimisers: Optimisers = eqx.field(static=True)  # a property of the law
+    optimizers: Optimizers = eqx.field(static=True)  # a property of the law
 
     def __init__(
         self,
@@ -270,7 +270,7 @@ class ScalingRule(eqx.Module):
         sigma: Any = 1.0,
         eta: Any = 1.0,
         kappa: Any = None,
-        optimisers: Optimisers = Optimisers.ANY,
+        optimizers: Optimizers = Optimizers.ANY,
     ):
         self.law = law
         self.gamma = floats(gamma, "gamma")
@@ -279,7 +279,7 @@ class ScalingRule(eqx.Module):
         self.bias_sigma = floats(0.0, "bias_sigma")
         self.bias_eta = floats(1.0, "bias_eta")
         self.kappa = None if kappa is None else floats(kappa, "kappa")
-        self.optimisers = optimisers
+        self.optimizers = optimizers
         check_hyperparameters(self.sigma, self.eta, self.gamma, self.bias_sigma, self.bias_eta)
 
     def with_bias(self, *, sigma: Any = None, eta: Any = None) -> "ScalingRule":
@@ -340,5 +340,5 @@ class ScalingRule(eqx.Module):
             gamma[-1] * rule.gamma,
             bias_sigma=rule.bias_sigma,
             bias_eta=rule.bias_eta,
-            optimisers=self.optimisers,
+            optimizers=self.optimizers,
         )

@@ -1,4 +1,4 @@
-"""Softplus without a logarithm: XLA does not vectorise the logarithm on CPUs, where it took two thirds of the time."""
+"""Softplus without a logarithm: XLA does not vectorize the logarithm on CPUs, where it took two thirds of the time."""
 
 import jax
 import jax.numpy as jnp

@@ -27,7 +27,7 @@ class Transformer(AbstractNetwork):
     Of tokens $x_t$, one-hot, $h_t = E x_t + p_t$. With k heads, each of d/k features,
     $h_t \leftarrow h_t + O [\sum_s \mathrm{softmax}_s(q_t \cdot k_s \sqrt{k/d})\, v_s]$, where every token sees all
     others; then $h_t \leftarrow h_t + C \sigma(B h_t)$ with 4 d neurons, and $f = \gamma U h_T$. There are no biases
-    and no normalisations.
+    and no normalizations.
 
     Its nine weight arrays are, in the order of the scaling: token embedding (d, v), positions (d, T), query, key, value
     and output of the attention (d, d), expansion (4 d, d), contraction (d, 4 d), read-out (c, d). By the rules of

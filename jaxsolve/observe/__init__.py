@@ -18,8 +18,8 @@ from ._hidden_kernel import hidden_cross_kernel as hidden_cross_kernel, hidden_k
 from ._kernel import (
     kernel as kernel,
     kernel_alignment as kernel_alignment,
-    kernel_centred_alignment as kernel_centred_alignment,
-    kernel_centred_distance as kernel_centred_distance,
+    kernel_centered_alignment as kernel_centered_alignment,
+    kernel_centered_distance as kernel_centered_distance,
     kernel_change as kernel_change,
     kernel_distance as kernel_distance,
     kernel_norm as kernel_norm,

@@ -56,7 +56,7 @@ def preactivations(net: nets.AbstractLayered, x: Float[Array, "n ..."]) -> list[
 
 def require_chain(net: object, name: str) -> nets.AbstractLayered:
     """The network, if its hidden layers follow one another and see one sample at a time; else raises ValueError."""
-    strange = (nets.Residual, nets.StandardiseBatch)
+    strange = (nets.Residual, nets.StandardizeBatch)
     if not isinstance(net, nets.AbstractLayered) or any(isinstance(layer, strange) for layer in net.layers):
         raise ValueError(
             f"{name} is for networks whose hidden layers follow one another, such as nets.MLP and nets.ConvNet; got "
@@ -125,7 +125,7 @@ def parameter_distance() -> Observable:
 def output_change() -> Observable:
     """|f - f_0|: how far the outputs have moved, as a root mean square over training samples and outputs.
 
-    Of a centred problem f_0 = 0 already. gamma is part of f.
+    Of a centered problem f_0 = 0 already. gamma is part of f.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))

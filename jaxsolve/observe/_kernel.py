@@ -26,12 +26,12 @@ def _target_alignment(view: View):
     return kernels.target_alignment(view.kernel, view.problem.y)
 
 
-def _centred_distance(view: View):
-    return kernels.centred_distance(view.kernel, view.initial_kernel)
+def _centered_distance(view: View):
+    return kernels.centered_distance(view.kernel, view.initial_kernel)
 
 
-def _centred_alignment(view: View):
-    return kernels.centred_target_alignment(view.kernel, view.problem.y)
+def _centered_alignment(view: View):
+    return kernels.centered_target_alignment(view.kernel, view.problem.y)
 
 
 def kernel() -> Observable:
@@ -102,27 +102,27 @@ def kernel_alignment() -> Observable:
     return Observable("kernel_alignment", _target_alignment, Quantity.KERNEL)
 
 
-def kernel_centred_distance() -> Observable:
+def kernel_centered_distance() -> Observable:
     """1 - CKA of the kernel and that of the start: how far the kernel of mean-free features has turned.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
-        >>> bool(abs(js.observe.kernel_centred_distance()(view)) < 1e-6)  # at the start
+        >>> bool(abs(js.observe.kernel_centered_distance()(view)) < 1e-6)  # at the start
         True
     """
-    return Observable("kernel_centred_distance", _centred_distance, Quantity.KERNEL)
+    return Observable("kernel_centered_distance", _centered_distance, Quantity.KERNEL)
 
 
-def kernel_centred_alignment() -> Observable:
-    """How much of the centred kernel lies on the centred target (`js.kernels.centred_target_alignment`).
+def kernel_centered_alignment() -> Observable:
+    """How much of the centered kernel lies on the centered target (`js.kernels.centered_target_alignment`).
 
     Example:
         >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
-        >>> print(f"{js.observe.kernel_centred_alignment()(view):.3f}")  # centred, two samples have one direction only
+        >>> print(f"{js.observe.kernel_centered_alignment()(view):.3f}")  # two samples have one direction only
         1.000
     """
-    return Observable("kernel_centred_alignment", _centred_alignment, Quantity.KERNEL)
+    return Observable("kernel_centered_alignment", _centered_alignment, Quantity.KERNEL)

@@ -63,7 +63,7 @@ def kernel_trace() -> Observable:
 
 
 def kernel_effective_rank() -> Observable:
-    """exp of the entropy of the kernel's normalised spectrum: how many directions it has (`js.kernels.effective_rank`).
+    """exp of the entropy of the kernel's normalized spectrum: how many directions it has (`js.kernels.effective_rank`).
 
     Example:
         >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))

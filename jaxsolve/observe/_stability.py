@@ -64,7 +64,7 @@ class _Eigenvalues:
 def sharpness(*, count: int | None = None) -> Observable:
     """The largest eigenvalue of sqrt(eta) H sqrt(eta), H the Hessian of the training loss, in 1/time.
 
-    It is the largest rate of the gradient flow linearised where it stands, theta_l' = -eta_l dL/dtheta_l, and steps of
+    It is the largest rate of the gradient flow linearized where it stands, theta_l' = -eta_l dL/dtheta_l, and steps of
     gradient descent are stable along all eigenvectors while rate * sharpness < 2 (Cohen et al. 2021,
     arXiv:2103.00065). With eta = 1 it is the sharpness of that paper. NaN where the parameters are.
 

@@ -1,4 +1,4 @@
-"""Observables of the eta-weighted neural tangent kernel on test inputs: what generalisation sees of it."""
+"""Observables of the eta-weighted neural tangent kernel on test inputs: what generalization sees of it."""
 
 from jaxtyping import Array, Float
 

@@ -101,7 +101,7 @@ def exponent(x: Any, y: Any) -> Measured:
         y: positive numbers, shape (samples, points).
     """
     logs = np.log(np.asarray(x, float))
-    centred = logs - logs.mean()
+    centered = logs - logs.mean()
     with np.errstate(divide="ignore", invalid="ignore"):
-        slopes = np.log(np.asarray(y, float)) @ centred / (centred @ centred)
+        slopes = np.log(np.asarray(y, float)) @ centered / (centered @ centered)
     return mean_over(slopes)

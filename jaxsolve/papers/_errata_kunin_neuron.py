@@ -63,7 +63,7 @@ def _basins() -> Measurement:
 
 
 def _least(function: Callable[[float], float]) -> float:
-    """The minimiser of a convex function of one number."""
+    """The minimizer of a convex function of one number."""
     found: Any = minimize_scalar(function, bounds=(-10, 10), method="bounded", options={"xatol": 1e-12})
     return found.x
 
@@ -220,7 +220,7 @@ ERRATA = (
         "`delta = tau^2 (alpha^2 - alpha^-2)`",
         "With `|w_k| = tau/alpha` and `a_k = +-alpha tau` the difference of squares is `delta` itself; "
         "for `alpha < 1` the printed square is negative.",
-        "`delta` of a network initialised in this way",
+        "`delta` of a network initialized in this way",
         _sphere_delta,
     ),
     Erratum(

@@ -65,7 +65,7 @@ def _problem(data: Dataset, depth: int, activation: Activation, width: Any, alph
 
 
 def parity(scale: Scale, n_test: int) -> Dataset:
-    """Odd and even digits, by their first standardised principal components."""
+    """Odd and even digits, by their first standardized principal components."""
     key = jax.random.key(0)
     return images(Images.MNIST, scale, task="parity", pca=COMPONENTS, n_train=SAMPLES[scale], n_test=n_test, key=key)
 

@@ -39,7 +39,7 @@ def ten_classes(scale: Scale) -> Dataset:
     """Images of a mean square length of 1, at small scale in their leading principal components."""
     data = images(Images.CIFAR10, scale, n_train=SAMPLES[scale], n_test=TESTS[scale], key=jax.random.key(0))
     if scale is Scale.SMALL:
-        data = data.transform(pca(COMPONENTS, standardise=False))
+        data = data.transform(pca(COMPONENTS, standardize=False))
     size = jnp.sqrt(jnp.mean(jnp.sum(data.x**2, axis=1)))
     assert data.x_test is not None  # asked for above
     return Dataset(data.x / size, data.y, data.x_test / size, data.y_test, source=data.source)

@@ -58,8 +58,8 @@ def draw_loss(ax: "Axes", problem: Neurons, limits: tuple[float, float, float, f
     ax.set_aspect("equal")
 
 
-def draw_ellipse(ax: "Axes", centre: Float[np.ndarray, " 2"], matrix: Float[np.ndarray, "2 2"], **style) -> None:
+def draw_ellipse(ax: "Axes", center: Float[np.ndarray, " 2"], matrix: Float[np.ndarray, "2 2"], **style) -> None:
     """The image of a circle under a matrix, scaled so that its largest axis is the same everywhere."""
     angle = np.linspace(0, 2 * np.pi, 60)
     circle = 0.12 * np.stack([np.cos(angle), np.sin(angle)])
-    ax.plot(*(centre[:, None] + matrix / np.linalg.norm(matrix, 2) @ circle), **style)
+    ax.plot(*(center[:, None] + matrix / np.linalg.norm(matrix, 2) @ circle), **style)

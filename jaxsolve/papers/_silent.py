@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ..plot import COLOURS, MARKERS
+from ..plot import COLORS, MARKERS
 
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LOSS, SIZE, TURN = COLOURS[0], COLOURS[1], COLOURS[2]  # blue, orange and green, as in the paper
+LOSS, SIZE, TURN = COLORS[0], COLORS[1], COLORS[2]  # blue, orange and green, as in the paper
 TIME = "time $t$ (flow units)"
 
 
@@ -64,8 +64,8 @@ def draw_machine(ax: "Axes", outputs: Any, predictions: dict[str, Any]) -> None:
     """Predictions of kernel regressions against the network's outputs on test points."""
     ends = np.array([np.min(outputs), np.max(outputs)])
     ax.plot(ends, ends, color="0.6", lw=0.8)
-    for (label, found), colour, marker in zip(predictions.items(), (TURN, SIZE), MARKERS, strict=False):
-        ax.plot(outputs, found, ls="", marker=marker, ms=2.5, mfc="none", color=colour, label=label)
+    for (label, found), color, marker in zip(predictions.items(), (TURN, SIZE), MARKERS, strict=False):
+        ax.plot(outputs, found, ls="", marker=marker, ms=2.5, mfc="none", color=color, label=label)
     ax.set(xlabel="network, test points", ylabel="kernel regression")
 
 

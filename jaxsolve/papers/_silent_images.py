@@ -69,7 +69,7 @@ def _components(task: ImageTask) -> tuple[Dataset, Array]:
     with jax.ensure_compile_time_eval():  # problems are made in traces, which need not hold all images
         request = {"task": task.task, "n_train": task.samples, "n_test": task.tests}
         data = images(task.collection, task.scale, key=jax.random.key(0), **request)
-        data = data.transform(pca(task.rank, standardise=False))
+        data = data.transform(pca(task.rank, standardize=False))
         return data, jnp.sqrt(jnp.mean(data.x**2, axis=0))
 
 
@@ -88,7 +88,7 @@ def balanced_alignment(task: ImageTask) -> float:
 
 
 class MLPOnImages(NamedTuple):
-    """Dense networks in standard parametrisation on such images.
+    """Dense networks in standard parametrization on such images.
 
     Arguments:
         depth: hidden layers.

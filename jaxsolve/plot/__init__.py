@@ -7,7 +7,7 @@ from ._neurons import neurons as neurons
 from ._phases import Boundary as Boundary, phase_diagram as phase_diagram, phase_legend_handles as phase_legend_handles
 from ._style import (
     axis_label as axis_label,
-    COLOURS as COLOURS,
+    COLORS as COLORS,
     MARKERS as MARKERS,
-    REGIME_COLOURS as REGIME_COLOURS,
+    REGIME_COLORS as REGIME_COLORS,
 )

@@ -7,7 +7,7 @@ import numpy as np
 from .._checks import describe, require_kind
 from .._compare import Comparison
 from .._trajectory import Trajectory
-from ._style import axis_label, COLOURS, MARKERS, new_axes
+from ._style import axis_label, COLORS, MARKERS, new_axes
 
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def trajectory(
     *,
     ax: "Axes | None" = None,
     label: str | None = None,
-    colour: str | None = None,
+    color: str | None = None,
 ) -> "Axes":
     """Draws an observable of one run over time: a number, or one line per entry of a vector.
 
@@ -29,7 +29,7 @@ def trajectory(
         name: the observable.
         ax: matplotlib axes to draw on; None makes a figure.
         label: for the legend; None takes the name of the dynamics.
-        colour: of all lines; None takes the next ones of `js.plot.COLOURS`.
+        color: of all lines; None takes the next ones of `js.plot.COLORS`.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -49,7 +49,7 @@ def trajectory(
             "as in data['loss'].plot()"
         )
     require_kind(name, str, "name", f"the name of an observable, one of {sorted(traj.observed)}")
-    _check_style(label, colour)
+    _check_style(label, color)
     if np.ndim(traj.ts) != 1:
         raise ValueError("a run at one time has no curve: give js.solve several times, such as jnp.linspace(0, 5, 20)")
     values = np.asarray(traj[name])
@@ -61,7 +61,7 @@ def trajectory(
     rows = values[:, None] if values.ndim == 1 else values
     for index in range(rows.shape[1]):
         suffix = "" if values.ndim == 1 else f" [{index}]"
-        shade = COLOURS[(drawn + index) % len(COLOURS)] if colour is None else colour
+        shade = COLORS[(drawn + index) % len(COLORS)] if color is None else color
         ax.plot(np.asarray(traj.ts), rows[:, index], color=shade, label=label + suffix)
     _label(ax, traj, name)
     ax.legend(frameon=False)
@@ -74,7 +74,7 @@ def comparison(
     *,
     ax: "Axes | None" = None,
     label: str | None = None,
-    colour: str | None = None,
+    color: str | None = None,
 ) -> "Axes":
     """Draws one observed number over time for every dynamics: the reference as a line, the others as marks.
 
@@ -83,7 +83,7 @@ def comparison(
         name: the observable.
         ax: matplotlib axes to draw on; None makes a figure.
         label: what to put before the names of the dynamics in the legend, to tell several comparisons apart.
-        colour: of all that is drawn; None takes the next ones of `js.plot.COLOURS`.
+        color: of all that is drawn; None takes the next ones of `js.plot.COLORS`.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -103,14 +103,14 @@ def comparison(
             f"cmp must be what js.compare returned, got {describe(cmp)}; one run is drawn by js.plot.trajectory"
         )
     require_kind(name, str, "name", "the name of an observable")
-    _check_style(label, colour)
+    _check_style(label, color)
     ax = new_axes(ax)
     drawn = len(ax.get_lines())
     for index, (key, traj) in enumerate(cmp.trajectories.items()):
         values = np.asarray(traj[name])
         if values.ndim != 1:
             raise ValueError(f"{name!r} has shape {values.shape}; only numbers can be compared over time")
-        shade = COLOURS[(drawn + index) % len(COLOURS)] if colour is None else colour
+        shade = COLORS[(drawn + index) % len(COLORS)] if color is None else color
         style: dict[str, Any] = {"color": shade, "ls": "-"} if index == 0 else {"ls": "", "mfc": "none", "mec": shade}
         marker = "" if index == 0 else MARKERS[index % len(MARKERS)]
         text = key if label is None else f"{label}: {key}"
@@ -120,14 +120,12 @@ def comparison(
     return ax
 
 
-def _check_style(label: object, colour: object) -> None:
+def _check_style(label: object, color: object) -> None:
     require_kind(label, (str, type(None)), "label", "text for the legend, or None")
     from matplotlib.colors import is_color_like
 
-    if colour is not None and not is_color_like(colour):
-        raise ValueError(
-            f"colour must be one that matplotlib knows, such as 'red' or '#0072B2', got {describe(colour)}"
-        )
+    if color is not None and not is_color_like(color):
+        raise ValueError(f"color must be one that matplotlib knows, such as 'red' or '#0072B2', got {describe(color)}")
 
 
 def _label(ax: "Axes", traj: Trajectory, name: str) -> None:

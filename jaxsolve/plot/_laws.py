@@ -6,7 +6,7 @@ import numpy as np
 
 from .._checks import require_kind
 from ..sweeps import power_law as fit
-from ._style import COLOURS, MARKERS, new_axes, require_axes_of
+from ._style import COLORS, MARKERS, new_axes, require_axes_of
 
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def power_law(
     *,
     over: str = "seed",
     label: str | None = None,
-    colour: str | None = None,
+    color: str | None = None,
     ax: "Axes | None" = None,
 ) -> "Axes":
     r"""Draws each member of an ensemble as marks over an axis, and the law c x^b through them as a line.
@@ -32,7 +32,7 @@ def power_law(
         x: the axis of the law, with positive numbers.
         over: the axis of members, two or more.
         label: for the legend, before the law; None takes the name of the data.
-        colour: of all that is drawn; None takes the next one of `js.plot.COLOURS`.
+        color: of all that is drawn; None takes the next one of `js.plot.COLORS`.
         ax: matplotlib axes to draw on; None makes a figure.
 
     Example:
@@ -49,7 +49,7 @@ def power_law(
     require_axes_of(data, "data", (x, over), least=2)
     law, ax = fit(data, x, over), new_axes(ax)
     places, index = data[x].values.astype(float), sum(line.get_linestyle() != "None" for line in ax.get_lines())
-    shade = COLOURS[index % len(COLOURS)] if colour is None else colour
+    shade = COLORS[index % len(COLORS)] if color is None else color
     marks: dict[str, Any] = {"marker": MARKERS[index % len(MARKERS)], "ms": 3.5, "mfc": "none", "ls": ""}
     for row in data.transpose(over, x).values:
         ax.plot(places, row, color=shade, **marks)
@@ -105,13 +105,13 @@ def collapse(
     places = data[x].values.astype(float)
     for index, number in enumerate(data[by].values):
         rows = data.isel({by: index}).transpose(over, x).values
-        along, colour = places * float(number) ** power, COLOURS[index % len(COLOURS)]
+        along, color = places * float(number) ** power, COLORS[index % len(COLORS)]
         known = np.any(np.isfinite(rows), axis=0)
         rows, along = rows[:, known], along[known]
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = np.exp(np.nanmean(np.log(rows), axis=0))
-        ax.fill_between(along, np.nanmin(rows, axis=0), np.nanmax(rows, axis=0), color=colour, alpha=0.15, lw=0)
-        style: dict[str, Any] = {"color": colour, "marker": MARKERS[index % len(MARKERS)], "ms": 3, "lw": 1.0, "ls": ls}
+        ax.fill_between(along, np.nanmin(rows, axis=0), np.nanmax(rows, axis=0), color=color, alpha=0.15, lw=0)
+        style: dict[str, Any] = {"color": color, "marker": MARKERS[index % len(MARKERS)], "ms": 3, "lw": 1.0, "ls": ls}
         ax.plot(along, mean, **style, label=f"{by} = {number:g}")
     label = x if power == 0 else f"{by}^{power:g} {x}"
     ax.set(xscale="log", yscale="log", xlabel=label)

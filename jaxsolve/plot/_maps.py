@@ -1,4 +1,4 @@
-"""Numbers as colours: over two axes of a sweep, and over pairs of samples."""
+"""Numbers as colors: over two axes of a sweep, and over pairs of samples."""
 
 from collections.abc import Sequence
 from typing import Any, TYPE_CHECKING
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 def value_map(
     values: "xarray.DataArray", x: str, y: str, *, logarithmic: bool = False, ax: "Axes | None" = None
 ) -> "Axes":
-    """Draws a number over two axes of a sweep, with a colour bar. Cells that have not run stay white.
+    """Draws a number over two axes of a sweep, with a color bar. Cells that have not run stay white.
 
     An axis whose numbers are in geometric progression is logarithmic.
 
     Arguments:
         values: with axes x and y, two or more numbers each, in order.
         x, y: their names.
-        logarithmic: whether the colours are; values that are not positive stay white then.
+        logarithmic: whether the colors are; values that are not positive stay white then.
         ax: matplotlib axes to draw on; None makes a figure.
 
     Example:
@@ -65,16 +65,16 @@ def gram(
     limit: float | None = None,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Draws a kernel matrix as colours, its samples ordered by class, with lines between the classes.
+    """Draws a kernel matrix as colors, its samples ordered by class, with lines between the classes.
 
-    Colours end at the size that 2 % of the entries exceed, so that a few large ones (as often on the diagonal) do not
+    Colors end at the size that 2 % of the entries exceed, so that a few large ones (as often on the diagonal) do not
     hide the rest. They begin at 0 if no entry is negative, and are symmetric around it else.
 
     Arguments:
         kernel: of one network with one output at one time, square: what `js.observe.kernel` recorded, once `t` and all
             axes of the sweep are chosen.
         classes: the class of each sample, as integers; None keeps the order of samples.
-        limit: where the colours end, to compare several matrices; None as above.
+        limit: where the colors end, to compare several matrices; None as above.
         ax: matplotlib axes to draw on; None makes a figure.
 
     Example:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ._style import COLOURS, new_axes, require_axes_of
+from ._style import COLORS, new_axes, require_axes_of
 
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def neurons(radius: "xarray.DataArray", direction: "xarray.DataArray", *, ax: "Axes | None" = None) -> "Axes":
     """Draws the path of every hidden neuron, a_k w_k, over the plane of two inputs, with a mark where it ends.
 
-    Neurons whose read-out a_k is positive at the start have the first colour, the others the second.
+    Neurons whose read-out a_k is positive at the start have the first color, the others the second.
 
     Arguments:
         radius: what `js.observe.neuron_radius` recorded of one run: axes `t` and `neuron`.
@@ -42,9 +42,9 @@ def neurons(radius: "xarray.DataArray", direction: "xarray.DataArray", *, ax: "A
     paths = np.asarray((radius * direction).transpose("neuron", "input", "t").values)
     starts = radius.isel(t=0).values
     for path, start in zip(paths, starts, strict=True):
-        colour = COLOURS[0] if start > 0 else COLOURS[1]
-        ax.plot(*path, color=colour, lw=0.7, alpha=0.7)
-        ax.plot(*path[:, -1:], color=colour, marker="o", ms=2)
+        color = COLORS[0] if start > 0 else COLORS[1]
+        ax.plot(*path, color=color, lw=0.7, alpha=0.7)
+        ax.plot(*path[:, -1:], color=color, marker="o", ms=2)
     ax.set(xlabel="$(a_k w_k)_1$", ylabel="$(a_k w_k)_2$")
     ax.set_aspect("equal", adjustable="datalim")
     return ax

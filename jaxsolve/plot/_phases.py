@@ -8,7 +8,7 @@ from jaxtyping import ArrayLike, Float, Int
 
 from .._checks import describe, real_numbers
 from ..observe import Regime
-from ._style import edges, new_axes, REGIME_COLOURS
+from ._style import edges, new_axes, REGIME_COLORS
 
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def phase_diagram(
             raise ValueError(f"{name} must be positive and increasing, got {values}")
     _check_boundaries(boundaries)
     ax = new_axes(ax)
-    palette = colors.ListedColormap([REGIME_COLOURS[regime] for regime in Regime])
+    palette = colors.ListedColormap([REGIME_COLORS[regime] for regime in Regime])
     ax.pcolormesh(
         np.exp(edges(np.log(x))),
         np.exp(edges(np.log(y))),
@@ -113,7 +113,7 @@ def phase_legend_handles(boundaries: Sequence[Boundary] = ()) -> list:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    patches = [Patch(facecolor=REGIME_COLOURS[regime], label=regime.label) for regime in Regime]
+    patches = [Patch(facecolor=REGIME_COLORS[regime], label=regime.label) for regime in Regime]
     lines = [Line2D([], [], color="black", lw=1.2, ls=b.linestyle, label=b.label) for b in boundaries]
     return patches + lines
 

@@ -1,4 +1,4 @@
-"""How figures look: sizes, colours and marks that colour-blind readers, grey print and a single column can bear."""
+"""How figures look: sizes, colors and marks that color-blind readers, grey print and a single column can bear."""
 
 from typing import Any, TYPE_CHECKING
 
@@ -11,10 +11,10 @@ from ..observe import Regime
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# The palette of Okabe and Ito, which colour-blind readers can tell apart.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# The palette of Okabe and Ito, which color-blind readers can tell apart.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 # The first two are from that palette; the greys stand for runs in which nothing was learnt.
-REGIME_COLOURS = {
+REGIME_COLORS = {
     Regime.KERNEL: "#0072B2",
     Regime.FEATURE_LEARNING: "#E69F00",
     Regime.FROZEN: "#D9D9D9",
@@ -63,7 +63,7 @@ def axis_label(name: str, unit: str) -> str:
     return name.replace("_", " ") + ("" if unit in ("1", name) else f" [{unit}]")
 
 
-def edges(centres: np.ndarray) -> np.ndarray:
-    """Where the cells of a map end: half-way between their centres."""
-    steps = np.diff(centres) / 2
-    return np.concatenate([[centres[0] - steps[0]], centres[:-1] + steps, [centres[-1] + steps[-1]]])
+def edges(centers: np.ndarray) -> np.ndarray:
+    """Where the cells of a map end: half-way between their centers."""
+    steps = np.diff(centers) / 2
+    return np.concatenate([[centers[0] - steps[0]], centers[:-1] + steps, [centers[-1] + steps[-1]]])

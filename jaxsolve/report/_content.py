@@ -7,7 +7,7 @@ import numpy as np
 
 from .._results import FIRST_FAILURE, RESULT_NAMES
 from ..observe import KERNEL_REGIME_LIMIT
-from ..plot import axis_label, COLOURS
+from ..plot import axis_label, COLORS
 from ._grid import coordinates
 from ._lanes import costs, Curve, curves, final, Measure
 from ._numbers import pack, packed_bytes
@@ -20,8 +20,8 @@ MAX_CURVES = 14e6  # characters of a page that go into curves
 MAX_MEASURES = 6e6  # and into single numbers
 SAME = 1e-6  # relative difference of times that are the same but for float32
 MIN_TIMES = 8  # with fewer, a curve says too little
-# By code of `RESULT_NAMES`: blue and green for lanes that ended well, warm colours and greys for the others.
-RESULT_COLOURS = ("#0072B2", "#009E73", "#56B4E9", "#E69F00", "#D55E00", "#CC79A7", "#999999", "#000000", "#F0E442")
+# By code of `RESULT_NAMES`: blue and green for lanes that ended well, warm colors and greys for the others.
+RESULT_COLORS = ("#0072B2", "#009E73", "#56B4E9", "#E69F00", "#D55E00", "#CC79A7", "#999999", "#000000", "#F0E442")
 
 
 def content(source: Source, theory: Source | None) -> tuple[dict[str, Any], list[str]]:
@@ -63,7 +63,7 @@ def content(source: Source, theory: Source | None) -> tuple[dict[str, Any], list
         "fine": FIRST_FAILURE,
         "curves": [_labelled(item) for item in drawn],
         "measures": [_labelled(item) | {"categories": _categories(item)} for item in measures],
-        "colours": COLOURS,
+        "colors": COLORS,
         "window": found and found.window,
         "kernel_change": KERNEL_REGIME_LIMIT,
         "theory": boundaries(source, found, theory),
@@ -73,7 +73,7 @@ def content(source: Source, theory: Source | None) -> tuple[dict[str, Any], list
 
 def _measures(source: Source, observed: Sequence[Curve], found: Phases | None) -> list[Measure]:
     kind = found and regime(source, found)
-    names = tuple(zip((name.replace("_", " ") for name in RESULT_NAMES), RESULT_COLOURS, strict=True))
+    names = tuple(zip((name.replace("_", " ") for name in RESULT_NAMES), RESULT_COLORS, strict=True))
     return [
         *([kind] if kind else []),
         *(final(source, item) for item in observed),
@@ -94,7 +94,7 @@ def _labelled(item: Curve | Measure) -> dict[str, Any]:
 
 
 def _categories(item: Measure) -> list[dict[str, str]] | None:
-    return [{"label": label, "colour": colour} for label, colour in item.categories] or None
+    return [{"label": label, "color": color} for label, color in item.categories] or None
 
 
 def _thin(source: Source, observed: Sequence[Curve]) -> tuple[list[Curve], np.ndarray, list[str]]:

@@ -28,7 +28,7 @@ class Measure(NamedTuple):
         name: for menus.
         unit: of the values; "1" for pure numbers.
         values: float64, or int8 codes.
-        categories: pairs of a label and a colour by code; empty for numbers.
+        categories: pairs of a label and a color by code; empty for numbers.
     """
 
     name: str

@@ -8,7 +8,7 @@ import numpy as np
 from .. import observe
 from .._results import FIRST_FAILURE, RESULT_NAMES
 from ..observe import Regime
-from ..plot import REGIME_COLOURS
+from ..plot import REGIME_COLORS
 from ._lanes import Curve, Measure
 from ._source import Source
 
@@ -68,5 +68,5 @@ def regime(source: Source, found: Phases) -> Measure | None:
     half = np.where(result == DIVERGED, np.nan, half)
     known = ((result >= 0) & (result < FIRST_FAILURE) & ~np.isnan(found.change)) | (result == DIVERGED)
     codes = observe.classify(half, np.where(known, found.change, 0.0), np.array([0.0, *found.window]))
-    labels = tuple((kind.label, REGIME_COLOURS[kind]) for kind in Regime)
+    labels = tuple((kind.label, REGIME_COLORS[kind]) for kind in Regime)
     return Measure("regime", "1", np.where(known, codes, -1).astype(np.int8), labels)

@@ -114,9 +114,9 @@ def power_law(data: "xarray.DataArray", x: str, over: str = "seed") -> PowerLaw:
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log(ordered).reshape(len(ordered), -1, len(places))
     fitted = np.all(np.isfinite(logs), axis=2, keepdims=True)
-    logs, centred = np.where(fitted, logs, np.nan), along - along.mean()
+    logs, centered = np.where(fitted, logs, np.nan), along - along.mean()
     known = np.any(fitted, axis=(1, 2))
-    slopes = np.nanmean(logs[known] @ centred, axis=1) / (centred @ centred)
+    slopes = np.nanmean(logs[known] @ centered, axis=1) / (centered @ centered)
     if not slopes.size:
         return PowerLaw(np.nan, np.nan, np.nan)
     exponent, members = float(slopes.mean()), len(slopes)

@@ -1,4 +1,4 @@
-r"""The average generalisation error of kernel regression, from the spectrum of the kernel.
+r"""The average generalization error of kernel regression, from the spectrum of the kernel.
 
 Bordelon, Canatar and Pehlevan (2020); Atanasov, Bordelon and Pehlevan, "Neural networks as kernel learners: the silent
 alignment effect", appendix E.

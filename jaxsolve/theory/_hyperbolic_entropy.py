@@ -20,12 +20,12 @@ from ._potentials import AbstractPotential
 class HyperbolicEntropy(AbstractPotential):
     r"""$\Phi = k \sum_i q(\beta_i)$ with $q' = \mathrm{asinh}(\beta/w) - \mathrm{asinh}(\beta_0/w)$.
 
-    Far below the width w it is quadratic, far above it $|\beta| \log(2|\beta|/w)$: minimisers go from the least l2 norm
+    Far below the width w it is quadratic, far above it $|\beta| \log(2|\beta|/w)$: minimizers go from the least l2 norm
     (for beta_0 = 0) to the least l1 norm, which in the worst case they approach only like 1/log(1/w).
 
     Arguments:
         width: w > 0, one number or one per coordinate.
-        factor: k > 0. It does not change the minimiser.
+        factor: k > 0. It does not change the minimizer.
         beta_0: beta at the start, one number or one per coordinate.
 
     Example:
@@ -130,7 +130,7 @@ class HyperbolicEntropy(AbstractPotential):
         width, factor, origin = self._cast(dual.dtype)
         return width * jnp.sinh(dual / factor + origin)
 
-    def minimise(self, interpolants: Interpolants) -> Float[Array, " d"]:
+    def minimize(self, interpolants: Interpolants) -> Float[Array, " d"]:
         """Newton's method on the dual problem, which converges from anywhere (see `_DualNewton`)."""
         interpolants.require_start(self.width)
         interpolants.require_start(self.beta_0)
@@ -189,7 +189,7 @@ class _DualNewton(optx.AbstractRootFinder):
     """Newton's method for `_Dual`, damped by ln(1 + d)/d, d being the largest change of theta in a full step.
 
     The dual objective is w sum cosh(theta_i + origin_i) - nu.z. Its third derivative along any direction is at most the
-    second times the change of theta: with this damping every step lowers it, from anywhere (generalised
+    second times the change of theta: with this damping every step lowers it, from anywhere (generalized
     self-concordance: Sun & Tran-Dinh 2019). Widths far below |beta| cost few steps: the damped first step changes theta
     by about ln(|beta|/w), and that is how far the root is away. (A full first step changes it by |beta|/w.)
     """

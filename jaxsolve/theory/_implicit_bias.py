@@ -14,7 +14,7 @@ from ._potentials import AbstractPotential, SingleNeuronPotential
 def implicit_bias(
     potential: AbstractPotential, x: Float[ArrayLike, "n d"], y: Float[ArrayLike, " n"]
 ) -> Float[Array, " d"]:
-    """Where a mirror flow that reaches zero loss ends: the minimiser of its potential subject to X beta = y.
+    """Where a mirror flow that reaches zero loss ends: the minimizer of its potential subject to X beta = y.
 
     Exact up to rounding. Differentiable in x (at fixed rank), y and the potential, by the implicit function theorem
     where a solver is used.
@@ -23,7 +23,7 @@ def implicit_bias(
         potential: of the network and its start: `js.theory.SingleNeuronPotential`, `js.theory.DeepPotential`,
             `js.theory.HyperbolicEntropy`, or one of your own (`js.theory.AbstractPotential`).
         x: inputs, times the network's gamma.
-        y: one target per input, plus the initial output for a centred problem.
+        y: one target per input, plus the initial output for a centered problem.
 
     Example:
         >>> x, y = jnp.array([[1.0, 2.0]]), jnp.array([5.0])  # one sample: many solutions
@@ -34,15 +34,15 @@ def implicit_bias(
     Raises:
         ValueError: shapes do not match, a value is not finite, or X beta = y has no solution.
         TypeError: potential is not an `AbstractPotential`.
-        RuntimeError: the solver found no minimiser. Inside a trace the result is NaN instead.
+        RuntimeError: the solver found no minimizer. Inside a trace the result is NaN instead.
     """
     if not isinstance(potential, AbstractPotential):
         raise TypeError(f"potential must be one of those in jaxsolve.theory, got {describe(potential)}")
-    beta = potential.minimise(Interpolants(x, y))
+    beta = potential.minimize(Interpolants(x, y))
     known = concrete(beta)
     if known is not None and not np.all(np.isfinite(known)):
         raise RuntimeError(
-            f"no minimiser found for {type(potential).__name__} at {beta.dtype}; scale the data to order one, drop "
+            f"no minimizer found for {type(potential).__name__} at {beta.dtype}; scale the data to order one, drop "
             "nearly dependent samples, or use float64"
         )
     return beta

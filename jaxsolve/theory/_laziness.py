@@ -43,7 +43,7 @@ def laziness(problem: Problem, params: PyTree = None) -> Laziness:
     Costs the Jacobian of one sample at a time and its directional derivative.
 
     Arguments:
-        problem: a problem; its outputs are centred if the problem is.
+        problem: a problem; its outputs are centered if the problem is.
         params: the parameters at which to measure; None takes the start.
 
     Returns:

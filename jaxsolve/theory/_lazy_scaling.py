@@ -1,7 +1,7 @@
 r"""How a wide deep network passes from lazy to feature learning: powers of the width h and the output scale alpha.
 
 Geiger, Spigler, Jacot and Wyart, "Disentangling feature and lazy learning in deep neural networks". The network is a
-centred problem with `Scaling.lazy(alpha)`: the flow of $\alpha (f - f_0)$ under the loss divided by $\alpha^2$.
+centered problem with `Scaling.lazy(alpha)`: the flow of $\alpha (f - f_0)$ under the loss divided by $\alpha^2$.
 """
 
 from typing import NamedTuple

@@ -55,7 +55,7 @@ def phase(exponents: Exponents, *, zero_output: bool = False) -> Regime:
 
     Arguments:
         exponents: the scaling.
-        zero_output: whether the initial output is zero (a centred problem, a mirrored start), which exponents do not
+        zero_output: whether the initial output is zero (a centered problem, a mirrored start), which exponents do not
             tell.
 
     Example:

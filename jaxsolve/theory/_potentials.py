@@ -1,12 +1,12 @@
-r"""Potentials: what gradient flow minimises among all interpolants, besides the loss.
+r"""Potentials: what gradient flow minimizes among all interpolants, besides the loss.
 
 The function beta of some networks moves as a mirror flow up to a rescaling of time,
 $\frac{d}{dt} \nabla\Phi(\beta) = -s(t) X^\top (X\beta - y)$ with $s > 0$: then $\nabla\Phi(\beta)$ never leaves the row
-space of X, and beta ends at the minimiser of $\Phi$ among all solutions of $X\beta = y$, if it reaches one.
+space of X, and beta ends at the minimizer of $\Phi$ among all solutions of $X\beta = y$, if it reaches one.
 
 Reading beta and the rates from a network with multipliers m, output scale gamma and rates eta: take the weights
 $m_l W_l$ and the rates $m_l^2 \eta_l$; beta is the product of the weights, and f(x) = gamma beta.x, so that the data
-are (gamma X, y), and (gamma X, y + f_0) for a centred problem. Constants in front of the loss do not matter.
+are (gamma X, y), and (gamma X, y + f_0) for a centered problem. Constants in front of the loss do not matter.
 """
 
 import abc
@@ -35,7 +35,7 @@ class AbstractPotential(eqx.Module):
         ...         return beta
         ...     def inverse_mirror_map(self, dual):
         ...         return dual
-        ...     def minimise(self, interpolants):
+        ...     def minimize(self, interpolants):
         ...         return interpolants.shortest
         >>> print(js.theory.implicit_bias(Quadratic(), jnp.array([[1.0, 2.0]]), jnp.array([5.0])).round(3))
         [1. 2.]
@@ -54,14 +54,14 @@ class AbstractPotential(eqx.Module):
         """The beta at which the gradient of Phi is `dual`."""
 
     @abc.abstractmethod
-    def minimise(self, interpolants: Interpolants) -> Float[Array, " d"]:
-        """The minimiser of Phi among the interpolants; NaN if no solver found it."""
+    def minimize(self, interpolants: Interpolants) -> Float[Array, " d"]:
+        """The minimizer of Phi among the interpolants; NaN if no solver found it."""
 
 
 class AbstractRadialPotential(AbstractPotential):
     r"""Phi(beta) = g(|beta|) - c.beta, with $c = \pm g'(|\beta_0|) \beta_0/|\beta_0|$ from the start beta_0.
 
-    Its minimiser among the interpolants is beta = X^+ y + t (I - X^+ X) beta_0: the shortest interpolant, and what the
+    Its minimizer among the interpolants is beta = X^+ y + t (I - X^+ X) beta_0: the shortest interpolant, and what the
     data do not see of the start, stretched by a number t. (t = 1 is the lazy limit.) A new one is a subclass with the
     function g and what follows from it; `js.theory.DeepPotential` is a short one to start from.
 
@@ -110,7 +110,7 @@ class AbstractRadialPotential(AbstractPotential):
         full = dual + tilt
         return self.compliance(norm(full), dual @ (dual + 2 * tilt)) * full
 
-    def minimise(self, interpolants: Interpolants) -> Float[Array, " d"]:
+    def minimize(self, interpolants: Interpolants) -> Float[Array, " d"]:
         interpolants.require_start(self.beta_0)
         start = self.beta_0.astype(interpolants.x.dtype)
         unseen = interpolants.across(start)

@@ -1,4 +1,4 @@
-"""Lists of transforms and optimisers, rates that change, networks with state, and kernels that a run has learnt."""
+"""Lists of transforms and optimizers, rates that change, networks with state, and kernels that a run has learnt."""
 
 import jax
 import jax.numpy as jnp
@@ -41,11 +41,11 @@ def test_transforms_are_made_in_their_order():
     found = config.problem_fn(seed=3, power=0.5)
     assert _equal(found, _problem(samples.transform(first).transform(second)))
     assert not _equal(found, _problem(samples.transform(second).transform(first)))
-    one = parse_config(_table(problem={"network": network, "transform": "standardise"}))
-    assert _equal(one.problem_fn(seed=3), _problem(samples.transform(data.standardise())))
+    one = parse_config(_table(problem={"network": network, "transform": "standardize"}))
+    assert _equal(one.problem_fn(seed=3), _problem(samples.transform(data.standardize())))
 
 
-def test_a_list_of_optimisers_is_a_chain():
+def test_a_list_of_optimizers_is_a_chain():
     rate = {"type": "cosine_decay_schedule", "init_value": 0.1, "decay_steps": 40}
     decay = {"type": "add_decayed_weights", "weight_decay": 0.5}
     chain = {"type": "Descent", "optimizer": [decay, {"type": "sgd", "learning_rate": rate}], "rate": rate}
@@ -69,10 +69,10 @@ def test_a_schedule_may_take_millions_of_steps():
         assert isinstance(parse_config(_table(dynamics=descent)).dynamics, js.Descent)
 
 
-def test_batch_normalisation_has_its_state():
+def test_batch_normalization_has_its_state():
     image = np.random.default_rng(0).normal(size=(3, 1, 8, 8)).tolist()
     images = {"type": "Dataset", "x": image, "y": np.eye(3).tolist()}
-    network = {"type": "ResNet18", "in_shape": [1, 8, 8], "out_size": 3, "width": 2, "normalisation": "BatchNorm"}
+    network = {"type": "ResNet18", "in_shape": [1, 8, 8], "out_size": 3, "width": 2, "normalization": "BatchNorm"}
     parts = {"network": network | {"scaling": "kaiming", "key": "=seed"}, "data": images, "loss": "CrossEntropy"}
     problem = parse_config(_table(problem=parts)).problem_fn(seed=3)
     assert problem.state is not None
@@ -99,7 +99,7 @@ def test_the_kernel_that_a_run_has_learnt():
         ),
         (
             {"dynamics": {"type": "Descent", "optimizer": [{"type": "chain"}]}},
-            r"optimizer\[0\]: 'chain' is not a known optimiser",
+            r"optimizer\[0\]: 'chain' is not a known optimizer",
         ),
         (
             {"dynamics": {"type": "Descent", "optimizer": {"type": "sgd", "learning_rate": {"type": "cosine"}}}},

@@ -169,7 +169,7 @@ def test_times(table, value, expected):
 
 
 def test_parts_of_all_kinds(table):
-    """Tables in tables, names of classes, functions, diffrax solvers and optimisers; and arrays."""
+    """Tables in tables, names of classes, functions, diffrax solvers and optimizers; and arrays."""
     changes: dict[str, Any] = {
         "dynamics": {
             "type": "GradientFlow",
@@ -310,7 +310,7 @@ def test_formulas_without_a_value(text, values):
         ({"problem.network.activation": "tanhh"}, "problem.network.activation: unknown activation 'tanhh'"),
         (
             {"problem.network.init": "Gauss"},
-            "network.init: 'Gauss' is not a known initialisation; .* 'Gaussian'",
+            "network.init: 'Gauss' is not a known initialization; .* 'Gaussian'",
         ),
         ({"problem.data.type": "gauss"}, "problem.data: 'gauss' is not a known data set; did you mean 'gaussian'"),
         (
@@ -321,9 +321,9 @@ def test_formulas_without_a_value(text, values):
         ({"dynamics": "Descend"}, "dynamics: 'Descend' is not a known dynamics; did you mean 'Descent'"),
         (
             {"dynamics.optimizer.type": "sgdd"},
-            "dynamics.optimizer: 'sgdd' is not a known optimiser of optax; did you mean 'sgd'",
+            "dynamics.optimizer: 'sgdd' is not a known optimizer of optax; did you mean 'sgd'",
         ),
-        ({"dynamics.optimizer.type": "apply_updates"}, "'apply_updates' is not a known optimiser of optax"),
+        ({"dynamics.optimizer.type": "apply_updates"}, "'apply_updates' is not a known optimizer of optax"),
         ({"observe": ["los"]}, r"observe\[0\]: 'los' is not a known observable; did you mean 'loss'"),
         (
             {"axes.gamma": {"logspace": [0, 1, 2]}},

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsolve.data import Dataset, pca, standardise
+from jaxsolve.data import Dataset, pca, standardize
 
 
 def _arrays(n=4, m=3):
@@ -88,16 +88,16 @@ def test_transform_is_fitted_on_the_training_inputs_alone(getkey):
     x = jax.random.normal(getkey(), (50, 3)) + 5
     far = 100 + jax.random.normal(getkey(), (7, 3))
     data = Dataset(x, x[:, :1], far, far[:, :1], source="here")
-    new = data.transform(standardise())
-    affine = standardise().fit(x)
+    new = data.transform(standardize())
+    affine = standardize().fit(x)
     np.testing.assert_array_equal(new.x, affine(x))
     np.testing.assert_array_equal(new.x_test, affine(far))
     np.testing.assert_allclose(new.x.mean(0), 0, atol=1e-5)
     assert new.x_test is not None
-    assert jnp.all(new.x_test > 50)  # a fit on the test inputs too would have centred them
+    assert jnp.all(new.x_test > 50)  # a fit on the test inputs too would have centered them
     np.testing.assert_array_equal(new.y, data.y)
     np.testing.assert_array_equal(new.y_test, data.y_test)
-    assert new.source == "here; Standardise()"
+    assert new.source == "here; Standardize()"
     assert Dataset(x, x).transform(pca(2)).test is None
 
 

@@ -59,8 +59,8 @@ def test_unknown_tasks_list_the_accepted_forms(task):
 
 
 def test_unknown_task_names_what_was_given():
-    with pytest.raises(ValueError, match=r"task must be .* got str 'colour'"):
-        digits(task="colour", n_train=5, key=jax.random.key(0))
+    with pytest.raises(ValueError, match=r"task must be .* got str 'color'"):
+        digits(task="color", n_train=5, key=jax.random.key(0))
 
 
 # --- splits

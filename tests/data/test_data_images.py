@@ -383,7 +383,7 @@ def test_real_cifar(monkeypatch):
     data = cifar10(task="parity", n_train=1000, n_test=500, flatten=False, key=KEY)
     assert data.x.shape == (1000, 3, 32, 32)
     assert _test(data)[0].shape == (500, 3, 32, 32)
-    # natural images: neighbouring pixels are alike, colours bright
+    # natural images: neighboring pixels are alike, colors bright
     x = np.asarray(data.x, np.float64)
     assert np.corrcoef(x[..., 1:].ravel(), x[..., :-1].ravel())[0, 1] > 0.9
     assert np.corrcoef(x[:, :, 1:].ravel(), x[:, :, :-1].ravel())[0, 1] > 0.9

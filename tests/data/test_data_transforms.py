@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from jaxsolve.data import Affine, partial_whiten, pca, standardise, whiten
+from jaxsolve.data import Affine, partial_whiten, pca, standardize, whiten
 
 
 def _eps():
@@ -62,7 +62,7 @@ def test_pca_agrees_with_scikit_learn():
 
     x = _inputs()
     theirs = PCA(3).fit(np.asarray(x, np.float64))
-    ours = pca(3, standardise=False).fit(x)
+    ours = pca(3, standardize=False).fit(x)
     np.testing.assert_allclose(ours.mean, theirs.mean_, rtol=100 * _eps())
     signs = np.sign(np.sum(np.asarray(ours.matrix).T * theirs.components_, axis=1))
     np.testing.assert_allclose(ours.matrix.T, signs[:, None] * theirs.components_, atol=100 * _eps())
@@ -71,11 +71,11 @@ def test_pca_agrees_with_scikit_learn():
     np.testing.assert_allclose(pca(3).fit(x).matrix, ours.matrix / std[None, :], rtol=1e-4, atol=100 * _eps())
 
 
-def test_pca_standardises_unless_told_not_to():
+def test_pca_standardizes_unless_told_not_to():
     x = _inputs()
     z = pca(4).fit(x)(x)
     np.testing.assert_allclose(_second_moment(z), np.eye(4), atol=1e3 * _eps())
-    raw = _second_moment(pca(4, standardise=False).fit(x)(x))
+    raw = _second_moment(pca(4, standardize=False).fit(x)(x))
     variances = np.linalg.eigvalsh(np.cov(np.asarray(x, np.float64).T, ddof=0))[::-1][:4]
     np.testing.assert_allclose(raw, np.diag(variances), atol=1e3 * _eps())
 
@@ -84,20 +84,20 @@ def test_pca_standardises_unless_told_not_to():
 @given(st.integers(0, 10**6), st.integers(2, 5))
 def test_pca_signs_are_fixed(seed, d):
     x = _inputs(20, d, seed=seed)
-    matrix = np.asarray(pca(d, standardise=False).fit(x).matrix)
+    matrix = np.asarray(pca(d, standardize=False).fit(x).matrix)
     size = np.abs(matrix)
     first = np.argmax(size >= (1 - 1e-4) * size.max(0), axis=0)
     assert np.all(matrix[first, np.arange(d)] > 0)
-    # reversing the samples or the sign of the centred inputs turns no component around
-    np.testing.assert_allclose(pca(d, standardise=False).fit(x[::-1]).matrix, matrix, atol=1e4 * _eps())
-    np.testing.assert_allclose(pca(d, standardise=False).fit(-x).matrix, matrix, atol=1e4 * _eps())
+    # reversing the samples or the sign of the centered inputs turns no component around
+    np.testing.assert_allclose(pca(d, standardize=False).fit(x[::-1]).matrix, matrix, atol=1e4 * _eps())
+    np.testing.assert_allclose(pca(d, standardize=False).fit(-x).matrix, matrix, atol=1e4 * _eps())
 
 
 def test_pca_of_equal_entries_does_not_let_rounding_choose_the_sign():
     a = jnp.linspace(-1, 1, 11)
     for flip in (1, -1):
         x = flip * jnp.stack([a, -a], axis=1)
-        np.testing.assert_allclose(pca(1, standardise=False).fit(x).matrix[:, 0], [0.5**0.5, -(0.5**0.5)], rtol=1e-6)
+        np.testing.assert_allclose(pca(1, standardize=False).fit(x).matrix[:, 0], [0.5**0.5, -(0.5**0.5)], rtol=1e-6)
 
 
 def test_pca_with_fewer_samples_than_features():
@@ -107,7 +107,7 @@ def test_pca_with_fewer_samples_than_features():
 
 
 def test_pca_refuses_more_components_than_the_rank():
-    with pytest.raises(ValueError, match=r"pca\(k=3\): the 60 x 5 training inputs, centred, have rank 2; ask for 2"):
+    with pytest.raises(ValueError, match=r"pca\(k=3\): the 60 x 5 training inputs, centered, have rank 2; ask for 2"):
         pca(3).fit(_inputs(rank=2))
     with pytest.raises(ValueError, match=r"pca\(k=6\): .* have rank 5; ask for 5 or fewer"):
         pca(6).fit(_inputs())
@@ -125,13 +125,13 @@ def test_pca_refuses_more_components_than_the_rank():
 
 
 @pytest.mark.x64_only
-@pytest.mark.parametrize("centre", [True, False])
-def test_whitening_is_exact(centre):
+@pytest.mark.parametrize("center", [True, False])
+def test_whitening_is_exact(center):
     x = _inputs()
-    z = whiten(centre=centre).fit(x)(x)
+    z = whiten(center=center).fit(x)(x)
     assert z.shape == x.shape
     assert np.abs(_second_moment(z) - np.eye(5)).max() < 1e-12
-    if centre:
+    if center:
         assert np.abs(z.mean(0)).max() < 1e-12
 
 
@@ -139,10 +139,10 @@ def test_whitening_is_exact(centre):
 def test_whitening_without_the_scales_or_the_mean_would_be_noticed():
     x = _inputs()
     affine = whiten().fit(x)
-    unscaled = pca(5, standardise=False).fit(x)
+    unscaled = pca(5, standardize=False).fit(x)
     assert np.abs(_second_moment(unscaled(x)) - np.eye(5)).max() > 1e-2
-    uncentred = Affine(jnp.zeros_like(affine.mean), affine.matrix)
-    assert np.abs(_second_moment(uncentred(x)) - np.eye(5)).max() > 1e-2
+    uncentered = Affine(jnp.zeros_like(affine.mean), affine.matrix)
+    assert np.abs(_second_moment(uncentered(x)) - np.eye(5)).max() > 1e-2
 
 
 @settings(deadline=None, max_examples=20)
@@ -167,35 +167,35 @@ def test_rounding_is_not_a_direction(dtype, n, d, rank):
     assert affine.matrix.dtype == affine.mean.dtype == x.dtype
 
 
-def test_whiten_to_a_rank_is_standardised_pca():
+def test_whiten_to_a_rank_is_standardized_pca():
     x = _inputs()
     np.testing.assert_array_equal(whiten(2).fit(x).matrix, pca(2).fit(x).matrix)
-    with pytest.raises(ValueError, match=r"whiten\(rank=3\): the 60 x 5 training inputs, centred, have rank 2"):
+    with pytest.raises(ValueError, match=r"whiten\(rank=3\): the 60 x 5 training inputs, centered, have rank 2"):
         whiten(3).fit(_inputs(rank=2))
     with pytest.raises(ValueError, match="rank must be an integer >= 1, got -1"):
         whiten(-1)
     with pytest.raises(ValueError, match=r"the 4 x 3 training inputs are all zero"):
-        whiten(centre=False).fit(jnp.zeros((4, 3)))
+        whiten(center=False).fit(jnp.zeros((4, 3)))
 
 
-def test_without_centring_the_mean_is_a_direction():
+def test_without_centering_the_mean_is_a_direction():
     x = _inputs(rank=2)
-    assert whiten(centre=False).fit(x).matrix.shape == (5, 3)
-    assert jnp.all(whiten(centre=False).fit(x).mean == 0)
+    assert whiten(center=False).fit(x).matrix.shape == (5, 3)
+    assert jnp.all(whiten(center=False).fit(x).mean == 0)
 
 
 # --- partial whitening
 
 
 @settings(deadline=None, max_examples=20)
-@given(power=st.floats(0, 1), centre=st.booleans())
-def test_partial_whitening_takes_singular_values_to_a_power(power, centre):
+@given(power=st.floats(0, 1), center=st.booleans())
+def test_partial_whitening_takes_singular_values_to_a_power(power, center):
     x = _inputs()
-    z = partial_whiten(power, centre=centre).fit(x)(x)
+    z = partial_whiten(power, center=center).fit(x)(x)
 
     def singular_values(a):
         a = np.asarray(a, np.float64)
-        return np.linalg.svd((a - a.mean(0) if centre else a) / np.sqrt(len(a)), compute_uv=False)
+        return np.linalg.svd((a - a.mean(0) if center else a) / np.sqrt(len(a)), compute_uv=False)
 
     expected = singular_values(x) ** (1 - power)
     np.testing.assert_allclose(singular_values(z), expected, rtol=1e4 * _eps())
@@ -205,7 +205,7 @@ def test_partial_whitening_takes_singular_values_to_a_power(power, centre):
 
 def test_partial_whitening_ends():
     x = _inputs()
-    np.testing.assert_allclose(partial_whiten(0.0, centre=False).fit(x)(x), x, rtol=1e3 * _eps())
+    np.testing.assert_allclose(partial_whiten(0.0, center=False).fit(x)(x), x, rtol=1e3 * _eps())
     np.testing.assert_allclose(partial_whiten(0).fit(x)(x), x - x.mean(0)[None], atol=1e3 * _eps())
     np.testing.assert_allclose(_second_moment(partial_whiten(1).fit(x)(x)), np.eye(5), atol=1e4 * _eps())
 
@@ -247,12 +247,12 @@ def test_partial_whitening_refuses_several_powers():
         partial_whiten(jnp.asarray([0.1, 0.2]))
 
 
-# --- standardise
+# --- standardize
 
 
-def test_standardise_gives_unit_variance_and_silences_constants():
+def test_standardize_gives_unit_variance_and_silences_constants():
     x = jnp.concatenate([_inputs(), jnp.full((60, 1), 0.1)], axis=1)
-    affine = standardise().fit(x)
+    affine = standardize().fit(x)
     z = affine(x)
     assert z.shape == x.shape
     np.testing.assert_allclose(z[:, :5].mean(0), 0, atol=1e3 * _eps())
@@ -261,17 +261,17 @@ def test_standardise_gives_unit_variance_and_silences_constants():
     np.testing.assert_array_equal(affine(x + 1)[:, 5], 0)
 
 
-def test_standardise_recognises_a_long_constant_column():
+def test_standardize_recognizes_a_long_constant_column():
     # a plain sum over so many samples rounds the mean by far more than one unit
     x = jnp.stack([jnp.full(200_000, 0.1), jnp.arange(200_000) / 1000], axis=1)
-    assert standardise().fit(x).matrix[0, 0] == 0
+    assert standardize().fit(x).matrix[0, 0] == 0
 
 
 # --- under transformations of JAX
 
 
 @pytest.mark.parametrize(
-    "rule", [pca(3), pca(3, standardise=False), whiten(4), whiten(2, centre=False), partial_whiten(0.5), standardise()]
+    "rule", [pca(3), pca(3, standardize=False), whiten(4), whiten(2, center=False), partial_whiten(0.5), standardize()]
 )
 def test_fit_under_jit_and_vmap(rule):
     def fitted(x):
@@ -311,7 +311,7 @@ def test_traced_inputs_need_a_given_rank():
 
 def test_float32_inputs_stay_float32():
     x = jnp.asarray(_inputs(), jnp.float32)
-    for rule in (pca(2), whiten(), partial_whiten(0.5), standardise()):
+    for rule in (pca(2), whiten(), partial_whiten(0.5), standardize()):
         assert rule.fit(x)(x).dtype == jnp.float32
     z = whiten().fit(x)(x)
     np.testing.assert_allclose(_second_moment(z), np.eye(5), atol=1e-4)
@@ -319,7 +319,7 @@ def test_float32_inputs_stay_float32():
 
 def test_bad_inputs():
     with pytest.raises(ValueError, match=r"flat inputs of shape \(n, d\), got \(4, 2, 2\)"):
-        standardise().fit(jnp.ones((4, 2, 2)))
+        standardize().fit(jnp.ones((4, 2, 2)))
     with pytest.raises(ValueError, match="at least one sample"):
         whiten().fit(jnp.ones((0, 2)))
     with pytest.raises(ValueError, match="NaN or infinite"):

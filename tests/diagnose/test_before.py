@@ -1,4 +1,4 @@
-"""What `js.diagnose` says before training, where the start or the optimiser has something that is 0 or below."""
+"""What `js.diagnose` says before training, where the start or the optimizer has something that is 0 or below."""
 
 import equinox as eqx
 import jax
@@ -28,7 +28,7 @@ def _warmed_up(optimizer, steps=20):
 
 @pytest.mark.slow
 def test_a_schedule_that_warms_up_from_zero_is_seen_later():
-    """Its first update is 0, which says nothing of the optimiser."""
+    """Its first update is 0, which says nothing of the optimizer."""
     plain, warm = _warmed_up(optax.sgd(0.3)), _warmed_up(optax.sgd(optax.linear_schedule(0.0, 0.3, 10)))
     np.testing.assert_allclose(warm["chizat_ratio"], plain["chizat_ratio"], rtol=LOOSE)
     assert not any("kinks" in note for note in warm.notes)
@@ -38,10 +38,10 @@ def test_a_schedule_that_warms_up_from_zero_is_seen_later():
     np.testing.assert_allclose(injected["chizat_ratio"], plain["chizat_ratio"], rtol=LOOSE)
 
 
-def test_an_optimiser_that_does_not_step_says_so():
+def test_an_optimizer_that_does_not_step_says_so():
     report = _warmed_up(optax.sgd(0.0), steps=1)
     assert np.isnan(report["chizat_ratio"])
-    assert any("the optimiser's first steps are zero" in note for note in report.notes)
+    assert any("the optimizer's first steps are zero" in note for note in report.notes)
     assert not any("kinks" in note for note in report.notes)
 
 
@@ -118,8 +118,8 @@ def test_rounding_is_nothing_to_learn():
     assert "nothing to learn" not in run(1.001 * f).text
 
 
-def test_linearised_training_is_measured_on_the_same_samples():
-    """A linear network is its own linearisation: both losses are one, on the samples that are looked at."""
+def test_linearized_training_is_measured_on_the_same_samples():
+    """A linear network is its own linearization: both losses are one, on the samples that are looked at."""
     x = jr.normal(jr.key(0), (400, 4))
     y = x[:, :1] + jr.normal(jr.key(1), (400, 1))
     net = eqx.nn.Linear(4, 1, use_bias=False, key=jr.key(2))
@@ -128,7 +128,7 @@ def test_linearised_training_is_measured_on_the_same_samples():
 
 
 def test_a_network_of_mup():
-    """Its scaling asks what kind of steps the optimiser makes: with arrays of its own, which are no parameters."""
+    """Its scaling asks what kind of steps the optimizer makes: with arrays of its own, which are no parameters."""
     net = js.nets.MLP(3, 8, 1, 1, "tanh", scaling=js.nets.Scaling.mup(), key=jr.key(1))
     assert np.isfinite(js.diagnose(net, *_data(), optimizer=optax.sgd(0.05), steps=5)["crossover_multiplier"])
     with pytest.raises(ValueError, match="scaling is mup for"):

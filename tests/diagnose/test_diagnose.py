@@ -64,8 +64,8 @@ def _dense(start, end, x, y, *, leave_out=None):
     change = np.asarray(f(p1) - f(p0))
     size = np.linalg.norm
     flat, unravel = ravel_pytree(p1)
-    centre = np.eye(N) - 1 / N
-    kernel, target = centre @ k1.sum(0) @ centre, centre @ np.asarray(y)
+    center = np.eye(N) - 1 / N
+    kernel, target = center @ k1.sum(0) @ center, center @ np.asarray(y)
     hessian = jax.hessian(lambda w: js.losses.MSE().value(f(unravel(w)), y))(flat)
     spectrum = np.linalg.eigvalsh(k1.sum(0))
     shares = spectrum[spectrum > 0] / spectrum.sum()
@@ -122,11 +122,11 @@ def test_updates_and_alignment_of_layers(moved):
         np.testing.assert_allclose(report.by_pair[name], [norm(high @ low) / (norm(high) * norm(low))], rtol=LOOSE)
 
 
-# --- the optimiser
+# --- the optimizer
 
 
 RATE, BETA = 0.1, 0.9
-OPTIMISERS = {
+OPTIMIZERS = {
     "sgd": optax.sgd(RATE),
     "momentum": optax.sgd(RATE, momentum=BETA),
     "nesterov": optax.sgd(RATE, momentum=BETA, nesterov=True),
@@ -136,8 +136,8 @@ OPTIMISERS = {
 
 @pytest.fixture(scope="module")
 def linear_runs():
-    """A linear model after one step of each optimiser: reports by name."""
-    return {name: _one_step(optimizer) for name, optimizer in OPTIMISERS.items()}
+    """A linear model after one step of each optimizer: reports by name."""
+    return {name: _one_step(optimizer) for name, optimizer in OPTIMIZERS.items()}
 
 
 def _linear():
@@ -201,7 +201,7 @@ def test_whether_it_trains_at_the_edge(share, words):
     assert words in report.text
 
 
-def test_an_optimiser_without_a_linear_response_says_so():
+def test_an_optimizer_without_a_linear_response_says_so():
     net, x, y = _linear()
     report = js.diagnose(net, x, y, optimizer=optax.lion(1e-2), steps=1)
     assert np.isnan(report["stability"])
@@ -269,7 +269,7 @@ def test_the_report_in_every_form(sides, tmp_path):
         rich.save(tmp_path / "nowhere" / "page.html")
 
 
-def test_test_losses_of_the_network_and_its_linearisation(sides):
+def test_test_losses_of_the_network_and_its_linearization(sides):
     rich, lazy = sides
     for report in sides:
         np.testing.assert_allclose(report.history["test_loss"], report.history["loss"], rtol=LOOSE)
@@ -284,4 +284,4 @@ def test_a_divergence_is_a_verdict():
     report = js.diagnose(net, x, y, optimizer=optax.sgd(50.0), steps=60)
     assert report.regime is js.observe.Regime.UNSTABLE
     assert "diverged" in report.text
-    assert any("linearised network diverges" in note for note in report.notes)
+    assert any("linearized network diverges" in note for note in report.notes)

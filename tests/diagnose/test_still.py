@@ -39,7 +39,7 @@ def _read_out_alone(optimizer):
 
 
 def test_labels_may_be_a_tree_of_the_parameters():
-    """The optimiser is asked for the linearised network, too, whose parameters are one level further down."""
+    """The optimizer is asked for the linearized network, too, whose parameters are one level further down."""
     labels = jax.tree_util.tree_map_with_path(
         lambda path, _: "train" if "layers[1]" in jax.tree_util.keystr(path) else "freeze", js.nets.partition(NET)[0]
     )
@@ -77,7 +77,7 @@ def _assert_same(report, twin, names):
     assert report["crossover_multiplier"] == 0  # at no multiplier does a linear model learn features
 
 
-def test_a_linear_probe_by_the_optimiser_is_one_by_the_network():
+def test_a_linear_probe_by_the_optimizer_is_one_by_the_network():
     report = js.diagnose(NET, *_data(), optimizer=_read_out_alone(optax.adam(1e-2)), steps=30)
     twin = js.diagnose(Probe(NET), *_data(), optimizer=optax.adam(1e-2), steps=30)
     names = ("progress", "kernel_change", "kernel_alignment", "residual_position", "effective_rank", "critical_rate")

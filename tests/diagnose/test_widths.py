@@ -186,7 +186,7 @@ def test_a_width_that_diverged_does_not_pass():
 
 
 @pytest.mark.parametrize("optimizer", [optax.adam, optax.sgd])
-def test_optimisers_that_would_take_the_width_for_a_rate(optimizer):
+def test_optimizers_that_would_take_the_width_for_a_rate(optimizer):
     make = lambda width, key: eqx.nn.MLP(4, 1, width, 1, key=key)
     with pytest.raises(TypeError, match="would take the width for one of its own arguments"):
         js.coordinate_check(make, [4, 8], *_data(), optimizer=optimizer)

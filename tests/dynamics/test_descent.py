@@ -138,7 +138,7 @@ def test_batches_depend_on_the_key_alone():
     assert _read_samples(runs[0]) != _read_samples(runs[2])
 
 
-def test_a_batch_of_a_centred_problem_subtracts_its_own_start():
+def test_a_batch_of_a_centered_problem_subtracts_its_own_start():
     x, start = jnp.diag(jnp.array([1.0, 2.0, 3.0])), jnp.array([[5.0, -4.0, 3.0]])
     problem = Problem(cases.Linear(start), x, jnp.zeros((3, 1)), centered=True)
     path = _weights(problem, Descent(optax.sgd(0.1), batch_size=1, key=jr.key(0)), 6)
@@ -160,8 +160,8 @@ def test_batches_do_not_depend_on_how_steps_are_grouped():
     assert whole.steps == 11
 
 
-class _Normalised(eqx.Module):
-    """f(x) = u x with every x_k normalised over the batch."""
+class _Normalized(eqx.Module):
+    """f(x) = u x with every x_k normalized over the batch."""
 
     u: jax.Array
     norm: eqx.nn.BatchNorm
@@ -178,7 +178,7 @@ class _Normalised(eqx.Module):
 @pytest.mark.x64_only
 @pytest.mark.parametrize("centered", [False, True])
 def test_a_batch_of_a_network_with_state_has_its_own_statistics(centered, getkey):
-    net, state = eqx.nn.make_with_state(_Normalised)(getkey())
+    net, state = eqx.nn.make_with_state(_Normalized)(getkey())
     x, y = np.asarray(cases.inputs(getkey(), 4)), np.asarray(jr.normal(getkey(), (4, 1)))
     problem = Problem(net, jnp.asarray(x), jnp.asarray(y), centered=centered, state=state)
     path = _weights(problem, Descent(optax.sgd(0.1), batch_size=2, key=jr.key(5)), 2)
@@ -382,7 +382,7 @@ def test_divergence_in_batches_counts_a_batch_for_its_share():
     np.testing.assert_allclose(trajectory.final.loss, 2 * 2.2**30, rtol=cases.eps(40))
 
 
-def test_optimisers_of_bounded_steps_may_come_back():
+def test_optimizers_of_bounded_steps_may_come_back():
     """The first step lifts the loss 1e10 times; the next one of clipped descent undoes that."""
     cut = lambda rate: optax.chain(optax.clip_by_global_norm(10.0), optax.sgd(rate))
     for factory, rate in ((optax.adam, 1e6), (cut, 1e5)):
@@ -391,7 +391,7 @@ def test_optimisers_of_bounded_steps_may_come_back():
         assert trajectory["loss"][1] > 5e9 * trajectory["loss"][0]
 
 
-def test_an_optimiser_per_layer():
+def test_an_optimizer_per_layer():
     """One bounded layer does not bound the steps of the other: the loss grows as that of SGD alone."""
 
     class Two(eqx.Module):
@@ -513,7 +513,7 @@ def test_max_steps_reached_with_the_last_time_is_success():
     assert trajectory.result == RESULTS.successful
 
 
-# Optimisers and scalings
+# Optimizers and scalings
 
 
 def _mup(adam):
@@ -524,7 +524,7 @@ def _mup(adam):
     ("factory", "adam"),
     [(optax.sgd, False), (functools.partial(optax.sgd, nesterov=False), False), (optax.adamw, True)],
 )
-def test_mup_with_its_kind_of_optimiser(factory, adam):
+def test_mup_with_its_kind_of_optimizer(factory, adam):
     assert solve(_mup(adam), Descent(factory(0.01), rate=0.01), [0.02]).stats.steps == 2
 
 
@@ -536,7 +536,7 @@ def test_mup_with_its_kind_of_optimiser(factory, adam):
         (optax.sgd, True, r"mup for Adam, but.*like gradient flow and SGD; use nets\.Scaling\.mup\(adam=False\)"),
     ],
 )
-def test_mup_with_another_kind_of_optimiser_raises(factory, adam, advice):
+def test_mup_with_another_kind_of_optimizer_raises(factory, adam, advice):
     with pytest.raises(ValueError, match=advice):
         solve(_mup(adam), Descent(factory(0.01), rate=0.01), [0.02])
     with pytest.raises(ValueError, match=advice):
@@ -545,7 +545,7 @@ def test_mup_with_another_kind_of_optimiser_raises(factory, adam, advice):
         )
 
 
-def test_the_kind_of_an_optimiser_does_not_depend_on_the_width():
+def test_the_kind_of_an_optimizer_does_not_depend_on_the_width():
     """Of a gradient in every parameter of a wide network clipping would see the size, and nothing else."""
     clipped = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.01))
     net = nets.MLP(3, 256, 2, 1, scaling=nets.Scaling.mup(), key=jr.key(0))
@@ -560,7 +560,7 @@ def _two_rates(factory, labels):
 
 
 def test_mup_with_labels_that_are_a_tree_of_the_parameters():
-    """As with labels for any parameters, and the kind of the optimiser is seen still."""
+    """As with labels for any parameters, and the kind of the optimizer is seen still."""
     problem = _mup(adam=False)
     name = lambda path, _: "fast" if "[1]" in jax.tree_util.keystr(path) else "slow"
     labels = jax.tree_util.tree_map_with_path(name, problem.params)

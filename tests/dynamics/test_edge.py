@@ -1,4 +1,4 @@
-"""Descent at the edge of stability: the complementarity problem, which optimisers are known, and the flows."""
+"""Descent at the edge of stability: the complementarity problem, which optimizers are known, and the flows."""
 
 import jax
 import jax.numpy as jnp
@@ -100,7 +100,7 @@ def matrices(params):
         *("decayed matrices", "decayed matrices rmsprop", "clipped matrices"),
     ],
 )
-def test_optimisers_without_a_central_flow_are_refused(optimizer):
+def test_optimizers_without_a_central_flow_are_refused(optimizer):
     flow = CentralFlow(optimizer)
     with pytest.raises(ValueError, match=r"js\.Descent runs it"):
         _ = flow.preconditioner

@@ -1,7 +1,7 @@
 """The central flow by another path: the scheme as published, with whole Hessians, in short steps of Euler.
 
 Cohen et al. 2025, arXiv:2410.24206: a step of length dt (in steps of descent) takes all eigenpairs near the edge, of
-the Hessian as the optimiser scales it, the derivatives of their matrix, and the X >= 0 that keeps the eigenvalues at
+the Hessian as the optimizer scales it, the derivatives of their matrix, and the X >= 0 that keeps the eigenvalues at
 the end of the step below the edge.
 """
 
@@ -23,12 +23,12 @@ WEIGHTS = observe.parameters()
 WATCHED = [WEIGHTS, observe.averaged_loss(), observe.oscillation(), observe.edge_eigenvalues()]
 RATE, K, DECAY = 0.5, 2, 0.98
 STEPS = np.array([0, 12, 24, 36])
-OPTIMISERS = {
+OPTIMIZERS = {
     "sgd": optax.sgd(RATE),
     "scalar": dynamics.scalar_rmsprop(RATE, decay=DECAY, initial_scale=1.0),
     "each": optax.rmsprop(RATE, decay=DECAY, eps=0.0, initial_scale=1.0),
 }
-# Largest errors at the default tolerance; the adaptive optimisers leave it by more.
+# Largest errors at the default tolerance; the adaptive optimizers leave it by more.
 _OF_SQUARES = {"parameters": 1.2e-3, "averaged_loss": 6e-3, "oscillation": 1.5e-2, "edge_eigenvalues": 1e-4}
 LIMITS = {
     "sgd": {"parameters": 5e-4, "averaged_loss": 2e-3, "oscillation": 1e-2, "edge_eigenvalues": 1e-4},
@@ -146,7 +146,7 @@ def problem():
 
 
 def central(problem, kind="sgd", **options):
-    dynamics = CentralFlow(OPTIMISERS[kind], max_unstable=K, **options)
+    dynamics = CentralFlow(OPTIMIZERS[kind], max_unstable=K, **options)
     return solve(problem, dynamics, RATE * STEPS, observe=WATCHED)
 
 
@@ -164,7 +164,7 @@ def errors(found, expected):
 
 @pytest.mark.slow
 @pytest.mark.x64_only
-@pytest.mark.parametrize("kind", OPTIMISERS)
+@pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_published_scheme(kind, problem):
     """Parameters, averaged loss, variances and eigenvalues, closer for finer tolerances; without a term it fails.
 

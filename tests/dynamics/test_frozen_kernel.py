@@ -36,7 +36,7 @@ def _linear(loss="mse", *, centered=False) -> js.Problem:
 
 
 def _network(gamma: Any = 1.0, sigma: Any = 1.0, eta: Any = None, *, loss="mse", out_size=1, **options) -> js.Problem:
-    """A lazy scaling of a small network: the larger gamma, the closer to its linearisation."""
+    """A lazy scaling of a small network: the larger gamma, the closer to its linearization."""
     layers = {"multiplier": jnp.array([0.6, 0.5]), "sigma": jnp.ones(2) * sigma}
     rates = jnp.ones(2) / gamma**2 if eta is None else jnp.ones(2) * eta
     net = nets.MLP(3, 16, 1, out_size, "tanh", scaling=nets.Scaling(**layers, eta=rates, gamma=gamma), key=jr.key(1))
@@ -326,7 +326,7 @@ class ZeroOne(losses.AbstractLoss):
 
 
 def test_targets_are_read_once():
-    net = eqx.nn.Linear(2, 1, use_bias=False, key=jr.key(0))  # its own linearisation
+    net = eqx.nn.Linear(2, 1, use_bias=False, key=jr.key(0))  # its own linearization
     problem = js.Problem(net, jnp.eye(2), jnp.array([0.0, 1.0]), loss=ZeroOne())
     run = js.solve(problem, js.FrozenKernel(), 60.0, observe=observe.outputs())
     np.testing.assert_allclose(run["outputs"].ravel(), [-1, 1], atol=1e-3)  # read twice, -3 and 1

@@ -52,7 +52,7 @@ def _error(value, reference):
 
 @pytest.fixture(scope="module")
 def biased():
-    """A tanh network with biases in which every hyperparameter differs, centred, and its flow."""
+    """A tanh network with biases in which every hyperparameter differs, centered, and its flow."""
     problem = cases.problem(cases.mlp(jr.key(3)), jr.key(4), centered=True)
     ts = jnp.array([0.0, 0.1, 0.7, 3.0])
     flow = GradientFlow(diffrax.Dopri8(), rtol=1e-11, atol=1e-13, land_on_ts=True)

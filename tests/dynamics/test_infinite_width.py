@@ -66,7 +66,7 @@ def test_moves_as_the_exponential_of_the_kernel():
 @pytest.mark.slow
 @pytest.mark.x64_only
 def test_frozen_kernels_approach_it_like_width_to_minus_one_half():
-    """The size of the fluctuations of the finite kernel; centred, the limit is the same for all seeds."""
+    """The size of the fluctuations of the finite kernel; centered, the limit is the same for all seeds."""
     widths, errors, t = (32, 1024), [], jnp.asarray(2.0)
     for width in widths:
         outputs = lambda seed, width=width: js.FrozenKernel().at(_problem(width, seed), t).test_outputs

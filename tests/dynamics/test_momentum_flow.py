@@ -199,7 +199,7 @@ def test_bad_values_end_their_lane_only(lanes):
 
 
 def _network(**changes):
-    """A tanh network with biases in which every hyperparameter differs, centred."""
+    """A tanh network with biases in which every hyperparameter differs, centered."""
     return cases.problem(cases.mlp(jr.key(3), depth=1, **changes), jr.key(4), centered=True)
 
 

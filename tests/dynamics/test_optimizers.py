@@ -1,4 +1,4 @@
-"""Optimisers of optax in `Descent`: their steps against plain loops, and the rates that they show."""
+"""Optimizers of optax in `Descent`: their steps against plain loops, and the rates that they show."""
 
 import functools
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ STAIRS = optax.piecewise_constant_schedule(0.1, {3: 0.5, 7: 0.1})
 PEAK = 0.1
 WARM = optax.warmup_cosine_decay_schedule(0.0, 0.1, 4, 20)
 
-# An optimiser, the time of step k, and the same optimiser with a part left out.
+# An optimizer, the time of step k, and the same optimizer with a part left out.
 OPTIMIZERS: dict[str, tuple[optax.GradientTransformation, Any, optax.GradientTransformation]] = {
     "sgd": (optax.sgd(0.1), lambda k: 0.1, optax.sign_sgd(0.1)),
     "momentum": (optax.sgd(0.01, momentum=0.9), lambda k: 0.1, optax.sgd(0.01)),
@@ -344,7 +344,7 @@ def test_the_derivative_in_the_rate():
 # --- as pytrees
 
 
-def test_the_same_optimiser_made_twice_compiles_once():
+def test_the_same_optimizer_made_twice_compiles_once():
     traces = []
 
     @eqx.filter_jit

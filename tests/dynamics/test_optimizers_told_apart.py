@@ -1,4 +1,4 @@
-"""What tells two optimisers apart: names that they read, traced numbers, and answers to large and to no gradients."""
+"""What tells two optimizers apart: names that they read, traced numbers, and answers to large and to no gradients."""
 
 from typing import Any
 
@@ -64,7 +64,7 @@ class Chosen:
         return self.rate / (1 + step)
 
 
-def test_settings_that_have_changed_make_another_optimiser(monkeypatch):
+def test_settings_that_have_changed_make_another_optimizer(monkeypatch):
     """In a dict of the module, or in an object: the last program ran again, with the numbers of then."""
     chosen = Chosen()
     for schedule in (lambda step: SETTINGS["rates"][0] / (1 + step), chosen):
@@ -141,7 +141,7 @@ def test_clipped_descent_is_descent_at_every_depth(depth):
 
 
 @pytest.mark.usefixtures("as_users")
-def test_what_is_no_optimiser_of_gradients_alone_is_refused():
+def test_what_is_no_optimizer_of_gradients_alone_is_refused():
     with pytest.raises(TypeError, match=r"a second set of parameters, as optax\.lookahead, needs more"):
         Descent(optax.lookahead(optax.sgd(0.1), 3, 0.5), rate=0.1)
     gathering: Any = optax.MultiSteps(optax.sgd(0.1), 4)

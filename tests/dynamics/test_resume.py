@@ -112,7 +112,7 @@ def _rows(march, lanes):
     [[6, 5, 4, 3, 2, 1, 0], [1, 2, 3, 4, 5, 6, 0], [5] * 7, [2, 0, 2, 4, 4, 0, 6]],
     ids=["back", "on", "5", "mix"],
 )
-def test_lanes_do_not_depend_on_order_or_neighbours(batched, order):
+def test_lanes_do_not_depend_on_order_or_neighbors(batched, order):
     reference = _rows(batched, GAMMAS)
     for lane, row in zip(order, _rows(batched, GAMMAS[jnp.array(order)]), strict=True):
         _assert_same_bits(row, reference[lane])

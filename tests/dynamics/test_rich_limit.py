@@ -155,7 +155,7 @@ def test_sixty_pairs_of_wide_networks_are_near_it():
     assert far(js.RichLimit()) > 0.02  # descent in steps of this size is not the flow
 
 
-IDENTITY = js.nets.leaky_relu(1.0)  # not recognised as linear, so that neurons are sampled
+IDENTITY = js.nets.leaky_relu(1.0)  # not recognized as linear, so that neurons are sampled
 
 
 @pytest.mark.parametrize("rate", [None, RATE])
@@ -355,8 +355,8 @@ def test_times_that_no_step_reaches_stay_what_they_were():
     assert run.result == js.RESULTS.max_steps
 
 
-class Normalised(eqx.Module):
-    """A network with batch normalisation, which has a state."""
+class Normalized(eqx.Module):
+    """A network with batch normalization, which has a state."""
 
     low: eqx.nn.Linear
     norm: eqx.nn.BatchNorm
@@ -381,9 +381,9 @@ IMAGE = (1, 4, 4)
         (lambda **_: eqx.nn.Linear(2, 2, key=jr.key(0)), (2,), "with hidden layers: it has Linear"),
         (lambda **rest: js.nets.ConvNet(IMAGE, 2, 2, **rest), IMAGE, "with hidden layers: it has ConvNet"),
         (lambda **rest: js.nets.WideResNet(IMAGE, 1, 1, 2, **rest), IMAGE, "with hidden layers: it has WideResNet"),
-        (lambda **_: eqx.nn.make_with_state(Normalised)(), (2,), "with hidden layers: it has Normalised"),
+        (lambda **_: eqx.nn.make_with_state(Normalized)(), (2,), "with hidden layers: it has Normalized"),
     ],
-    ids=["biases", "no hidden layer", "convolutions", "residual layers", "batch normalisation"],
+    ids=["biases", "no hidden layer", "convolutions", "residual layers", "batch normalization"],
 )
 def test_networks_that_it_does_not_describe_are_refused(make, shape, message):
     made = make(scaling=js.nets.Scaling.mean_field(), key=jr.key(0))

@@ -19,7 +19,7 @@ RATE, STEPS = 0.4, 6
 X, Y = jr.normal(jr.key(0), (2, 3)), jnp.array([[0.8, -0.5], [0.3, 1.1]])
 TEST = (jr.normal(jr.key(1), (2, 3)), jnp.zeros((2, 2)))
 SIGMA, ETA = jnp.array([1.1, 0.8, 0.9]), jnp.array([0.7, 0.5, 0.6])
-IDENTITY = js.nets.leaky_relu(1.0)  # not recognised as linear, so that neurons are sampled
+IDENTITY = js.nets.leaky_relu(1.0)  # not recognized as linear, so that neurons are sampled
 
 
 def _problem(scaling, *, depth=2, activation: js.nets.Activation | str = "linear", width=64, x=X, y=Y, test=TEST):

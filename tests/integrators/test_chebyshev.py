@@ -389,7 +389,7 @@ def test_each_lane_is_what_it_is_alone():
     stiffness = jnp.asarray([1.0, 1e2, 1e4], float)
     together, counts = jax.jit(jax.vmap(_driven()))(stiffness)
     alone = jax.jit(_driven())
-    tolerance = 5e-12 if cases.X64 else 2e-5  # measured: 0 as tests compile; 8e-13 and 4e-6 when fully optimised
+    tolerance = 5e-12 if cases.X64 else 2e-5  # measured: 0 as tests compile; 8e-13 and 4e-6 when fully optimized
     for index, value in enumerate(stiffness):
         y, count = alone(value)
         np.testing.assert_allclose(together[index], y, rtol=0, atol=tolerance)

@@ -384,8 +384,8 @@ def test_smooth_losses_and_activations(loss, activation):
         assert _error(moved, _paths(off, TS)[-1]) > 1e-4
 
 
-class Normalised(eqx.Module):
-    """A network that is not one of ours, with batch normalisation."""
+class Normalized(eqx.Module):
+    """A network that is not one of ours, with batch normalization."""
 
     first: eqx.nn.Linear
     norm: eqx.nn.BatchNorm
@@ -405,8 +405,8 @@ def _of_other_kind(name):
     x, y = cases.inputs(jr.key(0), 5), cases.inputs(jr.key(1), 5, 2)
     if name == "unknown layers":
         return Problem(eqx.nn.MLP(3, 2, 5, 2, jnp.tanh, key=jr.key(2)), x, y)
-    if name == "batch normalisation":
-        net, state = eqx.nn.make_with_state(Normalised)(jr.key(2))
+    if name == "batch normalization":
+        net, state = eqx.nn.make_with_state(Normalized)(jr.key(2))
         return Problem(net, x, y, state=state)
     net = nets.ConvNet((1, 4, 4), 2, 2, "tanh", bias=True, scaling=nets.Scaling.ntk(), key=jr.key(2))
     return Problem(net, jr.normal(jr.key(0), (3, 1, 4, 4)), y[:3])
@@ -417,7 +417,7 @@ def _of_other_kind(name):
     "name",
     [
         "unknown layers",
-        pytest.param("batch normalisation", marks=pytest.mark.slow),
+        pytest.param("batch normalization", marks=pytest.mark.slow),
         pytest.param("convolutions", marks=pytest.mark.slow),
     ],
 )

@@ -248,7 +248,7 @@ def test_a_saddle_is_left_alone_for_ever():
 @pytest.mark.slow
 @pytest.mark.x64_only
 def test_derivatives_where_there_is_no_force():
-    """A centred network without a target rests; its outputs follow a target that begins to differ from 0."""
+    """A centered network without a target rests; its outputs follow a target that begins to differ from 0."""
     net = nets.MLP(2, 4, 1, 1, "tanh", scaling=nets.Scaling.ntk(), key=jr.key(0))
 
     def outputs(y):

@@ -21,7 +21,7 @@ class Zoo(nets.AbstractLayered):
     weights: tuple[Float[Array, "out in *window"], ...]
     biases: tuple[Float[Array, " out"], ...]
     gains: tuple[Float[Array, " out"], ...]
-    normalisers: tuple[eqx.nn.BatchNorm, ...]
+    normalizers: tuple[eqx.nn.BatchNorm, ...]
     scaling: nets.Scaling
     shape: tuple[int, ...] = eqx.field(static=True)
     stack: Any = eqx.field(static=True)
@@ -44,7 +44,7 @@ def zoo(key, stack, weights, biases, gains, shape):
         weights=tuple(drawn(index, *size) for index, size in enumerate(weights)),
         biases=tuple(drawn(100 + index, size) for index, size in enumerate(biases)),
         gains=tuple(1 + 0.3 * drawn(200 + index, size) for index, size in enumerate(gains)),
-        normalisers=(),
+        normalizers=(),
         scaling=nets.Scaling(0.3 + 0.4 * ramp, jnp.ones(count), 0.4 + 1.5 * ramp, 0.8, bias_eta=1.7),
         shape=shape,
         stack=stack,

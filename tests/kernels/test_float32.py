@@ -1,4 +1,4 @@
-"""What a kernel in float32 holds is not lost on the way to its spectrum, or to the kernel of centred features."""
+"""What a kernel in float32 holds is not lost on the way to its spectrum, or to the kernel of centered features."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from jaxsolve import kernels
 from tests.cases import assert_fails, eps
 
 
-def test_entries_that_are_nearly_equal_are_centred(getkey):
+def test_entries_that_are_nearly_equal_are_centered(getkey):
     """What rounding leaves of the means is removed as well."""
     rounding = float(jnp.finfo(jnp.float32).eps)
     features = jax.random.normal(getkey(), (200, 5))
@@ -17,7 +17,7 @@ def test_entries_that_are_nearly_equal_are_centred(getkey):
     expected = wide - wide.mean(0) - wide.mean(1)[:, None] + wide.mean()
     size = np.abs(expected).max()
     close = lambda found: np.testing.assert_allclose(found, expected, rtol=0, atol=10 * rounding * size)
-    close(kernels.centre(kernel))
+    close(kernels.center(kernel))
     once = kernel - jnp.mean(kernel, axis=0, keepdims=True)
     assert_fails(lambda: close(once - jnp.mean(once, axis=1, keepdims=True)))
 

@@ -239,7 +239,7 @@ class _Images(nets.AbstractLayered):
         self.activation = nets.find_activation(activation)
 
     gains = property(lambda self: ())  # pyright: ignore[reportAssignmentType]
-    normalisers = property(lambda self: ())  # pyright: ignore[reportAssignmentType]
+    normalizers = property(lambda self: ())  # pyright: ignore[reportAssignmentType]
 
     @property
     def in_shape(self):
@@ -373,7 +373,7 @@ class _Any(nets.AbstractLayered):
     biases: tuple[Any, ...]
     scaling: nets.Scaling
     gains: tuple[Any, ...]
-    normalisers: tuple[Any, ...]
+    normalizers: tuple[Any, ...]
     given: nets.Layers = eqx.field(static=True)
 
     @property
@@ -395,11 +395,11 @@ class _Any(nets.AbstractLayered):
         ((Dense(0), Residual((Apply(nets.relu),)), Dense(1)), "a branch and a shortcut that depend on each other"),
         ((Dense(0), Residual((Residual((Dense(1),)),)), Dense(2)), "that depend on each other"),
         ((Dense(0), nets.Gain(0), Dense(1)), r"it has the layer Gain\(index=0\)\. kernels\.empirical gives"),
-        ((Dense(0), nets.StandardiseBatch(0), Dense(1)), r"it has the layer StandardiseBatch"),
+        ((Dense(0), nets.StandardizeBatch(0), Dense(1)), r"it has the layer StandardizeBatch"),
     ],
 )
 def test_layers_without_a_limit_are_named(layers, message):
-    net = _Any(weights=(jnp.ones((3, 3)),) * 3, biases=(), scaling=scaling(3), gains=(), normalisers=(), given=layers)
+    net = _Any(weights=(jnp.ones((3, 3)),) * 3, biases=(), scaling=scaling(3), gains=(), normalizers=(), given=layers)
     with pytest.raises(ValueError, match=message):
         kernels.infinite(net, jnp.ones((2, 3)))
 
@@ -424,8 +424,8 @@ def test_bad_arguments(getkey, monkeypatch):
     with pytest.raises(ValueError, match="ResNet18 applies relu to features that are not Gaussian"):
         kernels.infinite(post, image)
     normed = nets.GroupNorm(4)
-    normal = _shapes(lambda key: nets.WideResNet((1, 8, 8), 1, 1, 2, normalisation=normed, scaling=rule, key=key))
-    with pytest.raises(ValueError, match=r"WideResNet is not known in closed form: it has the layer StandardiseGroups"):
+    normal = _shapes(lambda key: nets.WideResNet((1, 8, 8), 1, 1, 2, normalization=normed, scaling=rule, key=key))
+    with pytest.raises(ValueError, match=r"WideResNet is not known in closed form: it has the layer StandardizeGroups"):
         kernels.infinite(normal, image)
 
     def missing():

@@ -26,7 +26,7 @@ STACKS = {
     "images": (
         (
             nets.Conv(0),
-            nets.StandardiseGroups(2),
+            nets.StandardizeGroups(2),
             nets.Gain(0),
             nets.Bias(0),
             SKIP,

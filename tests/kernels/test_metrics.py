@@ -90,7 +90,7 @@ def _cosine(a, b):
     return np.sum(a * b) / (np.linalg.norm(a) * np.linalg.norm(b))
 
 
-def _centred(k):
+def _centered(k):
     n, c = k.shape[:2]
     h = np.kron(np.eye(n) - 1 / n, np.eye(c))
     return (h @ k.reshape(n * c, n * c) @ h).reshape(k.shape)
@@ -111,7 +111,7 @@ def _expected(k, y, other):
     shares = (vectors.T @ y.ravel()) ** 2 / np.sum(y**2)
     average = k.trace(axis1=1, axis2=3) / c
     share = one_hot / one_hot.sum(1)[:, None]
-    centred_y = y - y.mean(0)
+    centered_y = y - y.mean(0)
     return {
         "trace": np.sum(values),
         "spectrum": values,
@@ -121,9 +121,9 @@ def _expected(k, y, other):
         "shares": shares,
         "cumulative": [np.sum(shares[: i + 1]) for i in range(n * c)],
         "output_average": average,
-        "centred_alignment": _cosine(_centred(k), _centred(other)),
-        "centred_distance": 1 - _cosine(_centred(k), _centred(other)),
-        "centred_target_alignment": _cosine(_centred(k), np.einsum("na,mb->namb", centred_y, centred_y)),
+        "centered_alignment": _cosine(_centered(k), _centered(other)),
+        "centered_distance": 1 - _cosine(_centered(k), _centered(other)),
+        "centered_target_alignment": _cosine(_centered(k), np.einsum("na,mb->namb", centered_y, centered_y)),
         "class_kernel": share @ average @ share.T,
         "within": [np.mean([average[i, j] for i in (0, 2, 4) for j in (0, 2, 4) if i != j]), average[1, 3]],
         "between": [[np.nan, share[0] @ average @ share[1]], [share[0] @ average @ share[1], np.nan]],
@@ -139,9 +139,9 @@ def _found(k, y, other):
         "shares": power.shares,
         "cumulative": power.cumulative,
         "values": power.values,
-        "centred_alignment": kernels.centred_alignment(k, other),
-        "centred_distance": kernels.centred_distance(k, other),
-        "centred_target_alignment": kernels.centred_target_alignment(k, y),
+        "centered_alignment": kernels.centered_alignment(k, other),
+        "centered_distance": kernels.centered_distance(k, other),
+        "centered_target_alignment": kernels.centered_target_alignment(k, y),
         "target_alignment": target_alignment(k, y),
         "class_kernel": kernels.class_kernel(k, labels, 2),
         "within": means.within,
@@ -185,7 +185,7 @@ def test_a_kernel_without_outputs_is_its_output_diagonal_one(getkey):
     _check(many["entropy"], np.asarray(one["entropy"]) + np.log(3))
     _check(many["spectrum"], np.repeat(one["spectrum"], 3))
     _check(many["shares"].reshape(5, 3).sum(1), one["shares"])
-    for name in ("output_average", "centred_alignment", "centred_distance", "class_kernel", "within"):
+    for name in ("output_average", "centered_alignment", "centered_distance", "class_kernel", "within"):
         _check(many[name], one[name])
     # The target's kernel is y y^T with outputs and Y Y^T, of the higher rank, without.
     gram = np.asarray(y @ y.T, np.float64)
@@ -221,7 +221,7 @@ def _without_scale(s):
         distance(s * one, two),
         relative_change(s * two, s * one),
         target_alignment(s * one, s * y),
-        kernels.centred_alignment(s * one, s * two),
+        kernels.centered_alignment(s * one, s * two),
         kernels.entropy(s * one),
         kernels.participation_ratio(s * one),
     )
@@ -239,7 +239,7 @@ def test_no_scale_overflows(exponent):
 
 
 def test_undefined_is_nan(getkey):
-    """No kernel, no target, nothing left after centring: no number pretends otherwise."""
+    """No kernel, no target, nothing left after centering: no number pretends otherwise."""
     kernel, y, _, _ = _positive(getkey)
     zero = jnp.zeros_like(kernel)
     undefined = lambda: (
@@ -247,8 +247,8 @@ def test_undefined_is_nan(getkey):
         kernels.entropy(zero),
         kernels.participation_ratio(zero),
         target_alignment(kernel, jnp.zeros_like(y)),
-        kernels.centred_target_alignment(kernel, jnp.ones_like(y)),
-        kernels.centred_alignment(jnp.ones_like(kernel), kernel),
+        kernels.centered_target_alignment(kernel, jnp.ones_like(y)),
+        kernels.centered_alignment(jnp.ones_like(kernel), kernel),
     )
     values, spectrum = jax.jit(lambda: (undefined(), kernels.spectrum(zero)))()
     assert np.all(np.isnan(values))
@@ -267,8 +267,8 @@ def test_derivatives(getkey):
         [
             kernels.spectrum(k),
             kernels.target_power(k, y).shares,
-            jnp.stack([kernels.entropy(k), kernels.participation_ratio(k), kernels.centred_alignment(k, kernel)]),
-            jnp.stack([target_alignment(k, y), kernels.centred_target_alignment(k, y), relative_change(k, kernel)]),
+            jnp.stack([kernels.entropy(k), kernels.participation_ratio(k), kernels.centered_alignment(k, kernel)]),
+            jnp.stack([target_alignment(k, y), kernels.centered_target_alignment(k, y), relative_change(k, kernel)]),
         ]
     )
     at = jax.jit(lambda s: every(kernel + s * step))
@@ -324,7 +324,7 @@ def test_class_kernel_is_that_of_mean_features(getkey):
         (lambda k, y: kernels.spectrum(k[:, :, :3]), ValueError, r"got an array of shape \(5, 2, 3, 2\)"),
         (lambda k, y: target_alignment(k, y[:, :1]), ValueError, r"needs targets with one row per sample"),
         (lambda k, y: kernels.target_power(k[:, 0, :, 0], y[:4]), ValueError, r"needs targets with one row"),
-        (lambda k, y: kernels.centred_alignment(k, k[:, 0, :, 0]), ValueError, "output_average brings"),
+        (lambda k, y: kernels.centered_alignment(k, k[:, 0, :, 0]), ValueError, "output_average brings"),
         (lambda k, y: kernels.class_kernel(k, jnp.arange(4), 5), ValueError, "needs one label per sample"),
         (lambda k, y: kernels.class_kernel(k, jnp.arange(5), 6), ValueError, "no sample has label 5"),
         (lambda k, y: kernels.class_means(k, jnp.arange(5), 4), ValueError, r"must lie in 0..3, got 0..4"),

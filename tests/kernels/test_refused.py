@@ -11,7 +11,7 @@ from jaxsolve import kernels, nets
 from jaxsolve.kernels import distance, relative_change
 
 
-@pytest.mark.parametrize("metric", [distance, relative_change, kernels.centred_distance])
+@pytest.mark.parametrize("metric", [distance, relative_change, kernels.centered_distance])
 @pytest.mark.parametrize("shape", [(1, 6), (), (6, 1), (6, 1, 6, 1)])
 @pytest.mark.usefixtures("as_users")
 def test_kernels_of_two_shapes_do_not_broadcast(metric, shape):

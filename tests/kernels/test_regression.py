@@ -1,4 +1,4 @@
-"""Kernel regression and the linearised flow, against matrix functions of SciPy, ensembles and finite differences."""
+"""Kernel regression and the linearized flow, against matrix functions of SciPy, ensembles and finite differences."""
 
 from typing import Any
 
@@ -88,19 +88,19 @@ def test_regression_is_the_end_of_the_flow(make, ridge, getkey):
         assert np.abs(kernels.regression(kernel, y, **off).predict(cross, start_test) - predicted).max() > 1e-3
 
 
-def test_ridge_minimises_what_it_says(getkey):
+def test_ridge_minimizes_what_it_says(getkey):
     kernel, _ = _kernel(getkey(), 3)
     (y, start, _), ridge = _targets(getkey()), 0.3
     found = kernels.regression(kernel, y, start=start, ridge=ridge).coefficients
 
-    def penalised(coefficients):
+    def penalized(coefficients):
         moved = kernel @ coefficients
         return jnp.sum((start + moved - y) ** 2) / (2 * N) + ridge / 2 * jnp.sum(coefficients * moved)
 
-    slope = jax.grad(penalised)(found)
+    slope = jax.grad(penalized)(found)
     assert np.abs(slope).max() < cases.eps(1e2)
     without = kernels.regression(kernel, y, start=start).coefficients
-    assert np.abs(jax.grad(penalised)(without)).max() > 1e-4  # the ridge is left out
+    assert np.abs(jax.grad(penalized)(without)).max() > 1e-4  # the ridge is left out
 
 
 @pytest.mark.parametrize("t", [1e5, 1e300, np.inf])

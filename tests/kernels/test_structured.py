@@ -66,8 +66,8 @@ STACKS = {
         (4,),
         IMAGE,
     ),
-    "normalised": (
-        (nets.Conv(0), nets.StandardiseGroups(2), nets.Gain(0), nets.Bias(0), TANH, nets.SpatialMean(), nets.Dense(1)),
+    "normalized": (
+        (nets.Conv(0), nets.StandardizeGroups(2), nets.Gain(0), nets.Bias(0), TANH, nets.SpatialMean(), nets.Dense(1)),
         ((4, 2, 3, 3), (3, 4)),
         (4,),
         IMAGE,

@@ -90,7 +90,7 @@ def test_shapes_rates_and_parameters(getkey):
     net = _net(getkey())
     assert [w.shape for w in net.weights] == SHAPES
     assert [b.shape for b in net.biases] == [*[(4,)] * 4, (2,)]
-    assert (net.in_shape, net.out_size, net.gains, net.normalisers) == (IMAGE, 2, (), ())
+    assert (net.in_shape, net.out_size, net.gains, net.normalizers) == (IMAGE, 2, (), ())
     params, eta = partition(net)[0], rates(net)
     assert eqx.tree_equal(jax.tree.leaves(params), [*net.weights, *net.biases])
     assert jax.tree.structure(params) == jax.tree.structure(eta)
@@ -209,7 +209,7 @@ def test_smooth_activations_conserve_nothing(getkey):
     assert net.conserved(partition(net)[0], rates(net)) == ()
 
 
-# --- initialisation
+# --- initialization
 
 
 def test_mirrored_vanishes_and_given_is_given(getkey):
@@ -226,7 +226,7 @@ def test_mirrored_vanishes_and_given_is_given(getkey):
 
 @pytest.mark.usefixtures("as_users")
 @pytest.mark.parametrize("init", [Sphere(), NearParallel(0.1), LambdaBalanced()])
-def test_other_initialisations_are_for_dense_networks(init, getkey):
+def test_other_initializations_are_for_dense_networks(init, getkey):
     with pytest.raises(ValueError, match=rf"{type(init).__name__} is for dense networks, got weights of shapes"):
         ConvNet(IMAGE, 4, 2, scaling=_scaling(), init=init, key=getkey())
 

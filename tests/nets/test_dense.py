@@ -147,9 +147,9 @@ def test_other_bad_arguments(getkey):
         MLP(2, 4, 1, 1, "sine", scaling=rule, key=key)
     with pytest.raises(TypeError, match="bias must be True or False, got int 1"):
         MLP(2, 4, 1, 1, bias=1, scaling=rule, key=key)  # pyright: ignore
-    with pytest.raises(TypeError, match="init must be an initialisation such as nets.Gaussian"):
+    with pytest.raises(TypeError, match="init must be an initialization such as nets.Gaussian"):
         MLP(2, 4, 1, 1, scaling=rule, init="gaussian", key=key)  # pyright: ignore
-    with pytest.raises(TypeError, match="init must be an initialisation such as nets.Gaussian"):
+    with pytest.raises(TypeError, match="init must be an initialization such as nets.Gaussian"):
         MLP(2, 4, 1, 1, scaling=rule, init=Gaussian, key=key)  # pyright: ignore
     with pytest.raises(
         TypeError, match="scaling must be a Scaling or one of the rules Scaling.ntk.*lazy.*; got str 'ntk'"

@@ -124,7 +124,7 @@ def test_mirrored_networks_vanish_and_can_learn(inner, depth, getkey):
 def test_mirrored_needs_an_even_width_and_an_init(getkey):
     with pytest.raises(ValueError, match="Mirrored needs an even width, got 5"):
         _start(Mirrored(), (3, 5, 2), getkey())
-    with pytest.raises(TypeError, match="Mirrored needs an initialisation such as nets.Gaussian.., got int 3"):
+    with pytest.raises(TypeError, match="Mirrored needs an initialization such as nets.Gaussian.., got int 3"):
         Mirrored(3)  # pyright: ignore[reportArgumentType]
 
 

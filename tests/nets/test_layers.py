@@ -16,8 +16,8 @@ from jaxsolve.nets import (
     Residual,
     run,
     SpatialMean,
-    StandardiseBatch,
-    StandardiseGroups,
+    StandardizeBatch,
+    StandardizeGroups,
 )
 from tests.cases import assert_fails, eps
 from tests.nets.images import convolve, draw
@@ -57,23 +57,23 @@ def test_convolution_is_the_sum_over_its_window(window, size, stride, getkey):
 
 
 @pytest.mark.parametrize("groups", [1, 2])
-def test_group_normalisation_is_equinox_s(groups, getkey):
+def test_group_normalization_is_equinox_s(groups, getkey):
     net, z = _arrays(getkey()), 3 + 2 * draw(getkey(), 4, 3, 5)
     theirs = eqx.nn.GroupNorm(groups, 4)
     theirs = eqx.tree_at(lambda norm: (norm.weight, norm.bias), theirs, (net.gains[0], net.biases[0]))
-    out = run(net, (StandardiseGroups(groups), Gain(0), Bias(0)), z)
+    out = run(net, (StandardizeGroups(groups), Gain(0), Bias(0)), z)
     check = lambda found: np.testing.assert_allclose(found, theirs(z), rtol=0, atol=eps(50))
     check(out)
-    assert_fails(lambda: check(run(net, (StandardiseGroups(3 - groups), Gain(0), Bias(0)), z)))  # 1 for 2, 2 for 1
-    assert_fails(lambda: check(run(net, (StandardiseGroups(groups), Bias(0)), z)))
-    assert_fails(lambda: check(run(net, (StandardiseGroups(groups), Gain(0)), z)))
-    plain = np.asarray(run(net, (StandardiseGroups(groups),), z)).reshape(groups, -1)
+    assert_fails(lambda: check(run(net, (StandardizeGroups(3 - groups), Gain(0), Bias(0)), z)))  # 1 for 2, 2 for 1
+    assert_fails(lambda: check(run(net, (StandardizeGroups(groups), Bias(0)), z)))
+    assert_fails(lambda: check(run(net, (StandardizeGroups(groups), Gain(0)), z)))
+    plain = np.asarray(run(net, (StandardizeGroups(groups),), z)).reshape(groups, -1)
     np.testing.assert_allclose(plain.mean(1), 0, atol=eps(20))
     np.testing.assert_allclose(plain.var(1), 1, atol=1e-4)  # up to the layer's own eps
 
 
-def test_group_normalisation_of_a_constant_image_differentiates(getkey):
-    slope = jax.grad(lambda z: jnp.sum(run(None, (StandardiseGroups(2),), z) ** 2))(jnp.ones((4, 2, 2)))
+def test_group_normalization_of_a_constant_image_differentiates(getkey):
+    slope = jax.grad(lambda z: jnp.sum(run(None, (StandardizeGroups(2),), z) ** 2))(jnp.ones((4, 2, 2)))
     np.testing.assert_array_equal(slope, 0)
 
 
@@ -94,7 +94,7 @@ def test_layers_after_each_other_and_side_by_side(getkey):
 def test_the_tap_sees_layers_with_parameters_in_order_and_may_change_them(getkey):
     net, z = _arrays(getkey(), (4, 4, 3, 3), (3, 4)), draw(getkey(), 4, 4, 4)
     branch = (Conv(0), Bias(0), Apply(relu))
-    layers = (StandardiseGroups(2), Gain(0), Residual(branch, ()), StandardiseBatch(0), SpatialMean(), Dense(1))
+    layers = (StandardizeGroups(2), Gain(0), Residual(branch, ()), StandardizeBatch(0), SpatialMean(), Dense(1))
     seen = []
 
     def tap(layer, z, out):
@@ -107,7 +107,7 @@ def test_the_tap_sees_layers_with_parameters_in_order_and_may_change_them(getkey
         (Gain(0), image, image),
         (Conv(0), image, image),
         (Bias(0), image, image),
-        (StandardiseBatch(0), image, image),
+        (StandardizeBatch(0), image, image),
         (Dense(1), (4,), (3,)),
     ]
 

@@ -132,7 +132,7 @@ def test_rules_of_scaling_see_the_units(name):
     _same(padded, plain, units=4)
     wider = _mlp(Padded(UNITS + 1, SIZE), scaling=RULES[name]).scaling
     assert_fails(lambda: _same(wider, plain, units=4))
-    assert padded.optimisers is plain.optimisers
+    assert padded.optimizers is plain.optimizers
 
 
 # --- what is computed

@@ -12,7 +12,7 @@ from jaxsolve.nets import (
     BatchNorm,
     GroupNorm,
     Mirrored,
-    NoNormalisation,
+    NoNormalization,
     ResNet18,
     Scaling,
     Start,
@@ -49,7 +49,7 @@ class _Arrays:
         as_arrays = lambda leaves: iter([np.asarray(leaf) for leaf in leaves])
         self.weights, self.biases, self.gains = as_arrays(net.weights), as_arrays(net.biases), as_arrays(net.gains)
         self.multipliers, self.groups = as_arrays(net.scaling.multiplier), groups
-        self.bias = len(net.biases) > len(net.gains)  # normalisations have theirs in any case
+        self.bias = len(net.biases) > len(net.gains)  # normalizations have theirs in any case
 
     def own_bias(self, z, drawn):
         return z + next(self.biases).reshape(-1, *(1,) * (z.ndim - 1)) if drawn else z
@@ -57,7 +57,7 @@ class _Arrays:
     def conv(self, z, stride=1):
         return self.own_bias(next(self.multipliers) * convolve(next(self.weights), z, stride), self.bias)
 
-    def normalise(self, z):
+    def normalize(self, z):
         if not self.groups:
             return z
         grouped = z.reshape(self.groups, -1)
@@ -75,21 +75,21 @@ def _wide(net, x, groups, b):
     for out, stride in ((net.weights[-1].shape[1] // 4, 1), (net.weights[-1].shape[1] // 2, 2), (None, 2)):
         for block in range(b):
             changes = block == 0 and (stride == 2 or z.shape[0] != out)
-            before = relu(arrays.normalise(z))
-            inner = relu(arrays.normalise(arrays.conv(before, stride if block == 0 else 1)))
+            before = relu(arrays.normalize(z))
+            inner = relu(arrays.normalize(arrays.conv(before, stride if block == 0 else 1)))
             branch = arrays.conv(inner)
             z = branch + (arrays.conv(before, stride) if changes else z)
-    return arrays.read_out(relu(arrays.normalise(z)))
+    return arrays.read_out(relu(arrays.normalize(z)))
 
 
 def _eighteen(net, x, groups):
     arrays = _Arrays(net, groups)
-    z = relu(arrays.normalise(arrays.conv(np.asarray(x))))
+    z = relu(arrays.normalize(arrays.conv(np.asarray(x))))
     for group, block in itertools.product(range(4), range(2)):
         stride = 2 if group and not block else 1
-        inner = relu(arrays.normalise(arrays.conv(z, stride)))
-        branch = arrays.normalise(arrays.conv(inner))
-        z = relu(branch + (arrays.normalise(arrays.conv(z, stride)) if stride == 2 else z))
+        inner = relu(arrays.normalize(arrays.conv(z, stride)))
+        branch = arrays.normalize(arrays.conv(inner))
+        z = relu(branch + (arrays.normalize(arrays.conv(z, stride)) if stride == 2 else z))
     return arrays.read_out(z)
 
 
@@ -101,7 +101,7 @@ def _assert_forward(net, x, formula):
         np.testing.assert_allclose(out, expected, rtol=0, atol=eps(10) * np.max(np.abs(expected)))
 
     check(net)
-    # Without normalisation every multiplier counts; behind one the gain and the bias before the read-out do.
+    # Without normalization every multiplier counts; behind one the gain and the bias before the read-out do.
     without = (lambda net: net.gains[-1]) if net.gains else (lambda net: net.scaling.multiplier)
     assert_fails(lambda: check(eqx.tree_at(without, net, replace_fn=jnp.ones_like)))
     if net.biases:
@@ -113,24 +113,24 @@ R18 = lambda **rest: ResNet18(IMAGE, 2, width=2, **rest)
 
 
 def test_wide_resnet_is_the_formula(getkey):
-    net, x = _net(WRN(1, 1), getkey(), normalisation=GroupNorm(4), bias=True), draw(getkey(), *IMAGE)
+    net, x = _net(WRN(1, 1), getkey(), normalization=GroupNorm(4), bias=True), draw(getkey(), *IMAGE)
     _assert_forward(net, x, lambda net: _wide(net, x, 4, 1))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("norm", [NoNormalisation(), GroupNorm(8)])
+@pytest.mark.parametrize("norm", [NoNormalization(), GroupNorm(8)])
 def test_wider_and_deeper_resnet_is_the_formula(norm, getkey):
-    net, x = _net(WRN(2, 2), getkey(), normalisation=norm), draw(getkey(), *IMAGE)
+    net, x = _net(WRN(2, 2), getkey(), normalization=norm), draw(getkey(), *IMAGE)
     _assert_forward(net, x, lambda net: _wide(net, x, getattr(norm, "groups", 0), 2))
 
 
 def test_resnet18_is_the_formula(getkey):
-    net, x = _net(R18, getkey(), normalisation=GroupNorm(2), bias=True), draw(getkey(), *IMAGE)
+    net, x = _net(R18, getkey(), normalization=GroupNorm(2), bias=True), draw(getkey(), *IMAGE)
     _assert_forward(net, x, lambda net: _eighteen(net, x, 2))
 
 
 @pytest.mark.slow
-def test_resnet18_without_normalisation_is_the_formula(getkey):
+def test_resnet18_without_normalization_is_the_formula(getkey):
     net, x = _net(R18, getkey()), draw(getkey(), *IMAGE)
     _assert_forward(net, x, lambda net: _eighteen(net, x, 0))
 
@@ -149,20 +149,20 @@ def test_a_wider_window_with_a_border_of_zeros_is_the_same_network(make, getkey)
 
 @pytest.mark.parametrize(("k", "b"), [(1, 1), (10, 4)])
 def test_wide_resnet_has_the_sizes_of_its_name(k, b):
-    net = _sizes(lambda **rest: WideResNet((3, 32, 32), k, b, 10, normalisation=GroupNorm(16), **rest))
+    net = _sizes(lambda **rest: WideResNet((3, 32, 32), k, b, 10, normalization=GroupNorm(16), **rest))
     shapes = [w.shape for w in net.weights]
     assert len(shapes) - 1 == 6 * b + 4 - (k == 1)  # the depth, less the 1 x 1 convolution not needed
     assert shapes[0] == (16, 3, 3, 3)
     assert shapes[-1] == (10, 64 * k)
     assert [s[:2] for s in shapes if s[2:] == (1, 1)] == [(16 * k, 16), (32 * k, 16 * k), (64 * k, 32 * k)][k == 1 :]
     assert len(net.gains) == len(net.biases) == 6 * b + 1
-    assert (net.in_shape, net.out_size, net.normalisers) == ((3, 32, 32), 10, ())
+    assert (net.in_shape, net.out_size, net.normalizers) == ((3, 32, 32), 10, ())
     if (k, b) == (10, 4):  # WRN-28-10: 36.5 million parameters (Zagoruyko & Komodakis, Table 2)
         assert round(sum(a.size for a in (*net.weights, *net.biases, *net.gains)) / 1e6, 1) == 36.5
 
 
 def test_resnet18_has_the_sizes_of_its_name():
-    net = _sizes(lambda **rest: ResNet18((3, 32, 32), 10, normalisation=GroupNorm(32), **rest))
+    net = _sizes(lambda **rest: ResNet18((3, 32, 32), 10, normalization=GroupNorm(32), **rest))
     assert len(net.weights) == 21
     assert [w.shape[0] for w in net.weights if w.shape[2:] == (3, 3)] == [64] * 5 + [128] * 4 + [256] * 4 + [512] * 4
     assert [w.shape[:2] for w in net.weights if w.shape[2:] == (1, 1)] == [(128, 64), (256, 128), (512, 256)]
@@ -173,10 +173,10 @@ def test_resnet18_has_the_sizes_of_its_name():
 
 def test_gains_biases_and_rates(getkey):
     rule = Scaling.ntk(eta=2.0).with_bias(sigma=1.0, eta=0.5)
-    net = R18(scaling=rule, init=Drawn(), normalisation=GroupNorm(2), bias=True, key=getkey())
+    net = R18(scaling=rule, init=Drawn(), normalization=GroupNorm(2), bias=True, key=getkey())
     assert (len(net.gains), len(net.biases)) == (20, 41)
     assert all(float(jnp.min(g)) == float(jnp.max(g)) == 1 for g in net.gains)
-    zero = [not np.any(b) for b in net.biases]  # those of the normalisation, each after that of its convolution
+    zero = [not np.any(b) for b in net.biases]  # those of the normalization, each after that of its convolution
     assert zero == [False, True] * 20 + [False]
     params, eta = nets.partition(net)[0], nets.rates(net)
     assert jax.tree.structure(params) == jax.tree.structure(eta)
@@ -214,26 +214,26 @@ def test_conserved_quantities_have_no_slope_along_the_flow(getkey):
         assert found[pair] > 0.01
 
 
-# --- batch normalisation
+# --- batch normalization
 
 
 class Small(nets.AbstractLayered):
-    """One convolution, batch normalisation, the average, the read-out."""
+    """One convolution, batch normalization, the average, the read-out."""
 
     weights: tuple
     biases: tuple
     gains: tuple
-    normalisers: tuple
+    normalizers: tuple
     scaling: Scaling
     found: nets.Layers = eqx.field(static=True)
 
-    def __init__(self, key, normalisation: nets.AbstractNormalisation = BatchNorm()):
-        plan = Plan(nets.tanh, normalisation, False)
+    def __init__(self, key, normalization: nets.AbstractNormalization = BatchNorm()):
+        plan = Plan(nets.tanh, normalization, False)
         layers = (*plan.conv(1, 3, 3, 2), *plan.activate(3))
         self.found = (*layers, nets.SpatialMean(), *plan.dense(3, 2))
         scaling = Scaling([0.4, 0.8], [1.0, 1.0], [1.7, 0.6], 0.75, bias_eta=0.65)
         parts = plan.build(scaling=scaling, init=Drawn(), key=key, dtype=None)
-        self.weights, self.biases, self.gains, self.normalisers, self.scaling = parts
+        self.weights, self.biases, self.gains, self.normalizers, self.scaling = parts
 
     @property
     def in_shape(self):
@@ -274,7 +274,7 @@ def test_outputs_use_the_statistics_of_the_training_set(getkey):
     assert np.max(np.abs(alone - test_outputs)) > 0.01  # its own statistics would say something else
 
 
-def test_centred_outputs_vanish_at_the_start(getkey):
+def test_centered_outputs_vanish_at_the_start(getkey):
     start = _start(getkey, centered=True)
     out = jax.jit(lambda p: (start.outputs(p), start.test_outputs(p), start.predict(p, start.x)))(start.params)
     assert all(jnp.max(jnp.abs(f)) < eps(5) for f in out)
@@ -308,7 +308,7 @@ def test_state_is_asked_for_and_refused(getkey):
     x, y = np.zeros((2, 1, 4, 4), net.weights[0].dtype), np.zeros((2, 2))
     with pytest.raises(ValueError, match=r"this network has state .* give Problem\(..., state=state\); got state=None"):
         Problem(net, x, y)
-    with pytest.raises(ValueError, match=r"normalises over batches: call it as net\(x, state\) under jax.vmap"):
+    with pytest.raises(ValueError, match=r"normalizes over batches: call it as net\(x, state\) under jax.vmap"):
         net(x[0])
     plain = Small(getkey(), GroupNorm(1))
     with pytest.raises(ValueError, match="this network has no state, so Problem needs state=None, got State"):
@@ -318,12 +318,12 @@ def test_state_is_asked_for_and_refused(getkey):
     assert same is state
 
 
-def test_resnets_take_batch_normalisation(getkey):
+def test_resnets_take_batch_normalization(getkey):
     def batch(x):
         net, state = eqx.nn.make_with_state(ResNet18)(
-            (3, 8, 8), 2, width=2, normalisation=BatchNorm(), scaling=Scaling.kaiming(), key=jax.random.key(0)
+            (3, 8, 8), 2, width=2, normalization=BatchNorm(), scaling=Scaling.kaiming(), key=jax.random.key(0)
         )
-        assert [norm.input_size for norm in net.normalisers] == [gain.size for gain in net.gains]
+        assert [norm.input_size for norm in net.normalizers] == [gain.size for gain in net.gains]
         assert len(net.gains) == 20
         return jax.vmap(net, (0, None), (0, None), axis_name="batch")(x, state)
 
@@ -340,14 +340,14 @@ def test_resnets_take_batch_normalisation(getkey):
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda **r: R18(normalisation=GroupNorm(3), **r), ValueError, r"GroupNorm\(3\) cannot divide 2 channels"),
-        (lambda **r: WRN(1, 1)(normalisation=GroupNorm(32), **r), ValueError, r"GroupNorm\(32\) cannot divide 16"),
+        (lambda **r: R18(normalization=GroupNorm(3), **r), ValueError, r"GroupNorm\(3\) cannot divide 2 channels"),
+        (lambda **r: WRN(1, 1)(normalization=GroupNorm(32), **r), ValueError, r"GroupNorm\(32\) cannot divide 16"),
         (
-            lambda **r: R18(normalisation="group", **r),
+            lambda **r: R18(normalization="group", **r),
             TypeError,
-            "normalisation must be nets.NoNormalisation.* 'group'",
+            "normalization must be nets.NoNormalization.* 'group'",
         ),
-        (lambda **r: R18(normalisation=BatchNorm, **r), TypeError, "normalisation must be nets.NoNormalisation"),
+        (lambda **r: R18(normalization=BatchNorm, **r), TypeError, "normalization must be nets.NoNormalization"),
         (lambda **r: ResNet18((1, 7, 8), 2, **r), ValueError, r"too small: .* at least 8 x 8 pixels"),
         (lambda **r: WideResNet((1, 8, 3), 1, 1, 2, **r), ValueError, r"too small: .* at least 4 x 4 pixels"),
         (lambda **r: WideResNet((1, 8), 1, 1, 2, **r), ValueError, r"in_shape must be \(channels, height, width\)"),  # pyright: ignore
@@ -364,7 +364,7 @@ def test_bad_arguments(make, error, message):
 
 
 @pytest.mark.usefixtures("as_users")
-def test_bad_normalisations():
+def test_bad_normalizations():
     with pytest.raises(ValueError, match="groups must be an integer >= 1, got 0"):
         GroupNorm(0)
     for make in (lambda: GroupNorm(2, eps=0.0), lambda: BatchNorm(eps=-1.0)):

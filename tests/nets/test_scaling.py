@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 import jaxsolve as js
 from jaxsolve import Problem
-from jaxsolve.nets import MLP, Optimisers, partition, Prescription, Scaling, ScalingRule, Transformer
+from jaxsolve.nets import MLP, Optimizers, partition, Prescription, Scaling, ScalingRule, Transformer
 from tests.cases import assert_fails, eps, inputs, mlp, problem, scaling
 
 
@@ -57,8 +57,8 @@ def test_rules(name):
     assert float(made.bias_sigma) == 0
     # Only where an output scale is undone by the rates, those of biases are too.
     np.testing.assert_allclose(made.bias_eta, 0.04 if "lazy" in name else 1, rtol=eps(4))
-    wanted = {"mup": Optimisers.GRADIENT, "mup, adam": Optimisers.ADAM}.get(name, Optimisers.ANY)
-    assert made.optimisers is wanted
+    wanted = {"mup": Optimizers.GRADIENT, "mup, adam": Optimizers.ADAM}.get(name, Optimizers.ANY)
+    assert made.optimizers is wanted
 
 
 OWN_FACTORS = {

@@ -31,7 +31,7 @@ def _two_outputs():
 
 
 def test_predictions_are_the_end_of_the_frozen_flow():
-    """By another path: the linearised flow to t = inf, in eigenvectors, with the kernel of a network elsewhere."""
+    """By another path: the linearized flow to t = inf, in eigenvectors, with the kernel of a network elsewhere."""
     problem = _two_outputs()
     params = jax.tree.map(lambda w: w + 0.1 * jnp.cos(jnp.arange(w.size)).reshape(w.shape), problem.params)
     end = solve(problem, FrozenKernel(at=problem.network(params)), [jnp.inf], observe=observe.test_outputs())

@@ -1,4 +1,4 @@
-"""Observables of the kernel's spectrum, classes and centred alignment, against NumPy on a kernel by hand."""
+"""Observables of the kernel's spectrum, classes and centered alignment, against NumPy on a kernel by hand."""
 
 import functools
 
@@ -23,8 +23,8 @@ OBSERVABLES = {
         observe.kernel_entropy(),
         observe.kernel_spectrum(5),
         observe.kernel_target_power(5),
-        observe.kernel_centred_distance(),
-        observe.kernel_centred_alignment(),
+        observe.kernel_centered_distance(),
+        observe.kernel_centered_alignment(),
         observe.kernel_by_class(),
         observe.kernel_within_class(),
         observe.kernel_between_classes(),
@@ -66,7 +66,7 @@ def _expected():
     unit = lambda a: a / np.linalg.norm(a)
     values, vectors = np.linalg.eigh(k)
     values, p = values[::-1], values[::-1] / np.trace(k)
-    centred = (y - y.mean(0)).ravel()
+    centered = (y - y.mean(0)).ravel()
     average = k.reshape(N, C, N, C).trace(axis1=1, axis2=3) / C
     first, second = (0, 3, 5), (1, 2, 4)
     mean = lambda a, b, skip: np.mean([average[i, j] for i in a for j in b if i != j or not skip])
@@ -78,8 +78,8 @@ def _expected():
         "kernel_entropy": -np.sum(p * np.log(p)),
         "kernel_spectrum": values[:5],
         "kernel_target_power": np.cumsum((vectors[:, ::-1].T @ unit(y.ravel())) ** 2)[:5],
-        "kernel_centred_distance": 1 - np.sum(unit(h @ k @ h) * unit(h @ k0 @ h)),
-        "kernel_centred_alignment": np.sum(unit(h @ k @ h) * unit(np.outer(centred, centred))),
+        "kernel_centered_distance": 1 - np.sum(unit(h @ k @ h) * unit(h @ k0 @ h)),
+        "kernel_centered_alignment": np.sum(unit(h @ k @ h) * unit(np.outer(centered, centered))),
         "kernel_by_class": [[mean(first, first, False), between], [between, mean(second, second, False)]],
         "kernel_within_class": [mean(first, first, True), mean(second, second, True)],
         "kernel_between_classes": [[np.nan, between], [between, np.nan]],
@@ -103,7 +103,7 @@ def test_formula(name):
 def test_at_the_start_and_dtypes(name):
     found = np.asarray(_rows()[1][name])
     assert found.dtype == jnp.result_type(float)
-    if name == "kernel_centred_distance":
+    if name == "kernel_centered_distance":
         np.testing.assert_allclose(found[1], 0, atol=cases.eps(10))
     else:
         assert not np.allclose(found[0], found[1])

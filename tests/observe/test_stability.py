@@ -121,8 +121,8 @@ def test_of_a_network(loss, getkey):
     assert np.isnan(found[2])
 
 
-class _Normalised(eqx.Module):
-    """f(x) = u tanh(z), z = w.x normalised over the batch."""
+class _Normalized(eqx.Module):
+    """f(x) = u tanh(z), z = w.x normalized over the batch."""
 
     w: jax.Array
     u: jax.Array
@@ -140,7 +140,7 @@ class _Normalised(eqx.Module):
 @pytest.mark.x64_only
 def test_of_a_network_with_state(getkey):
     """The statistics move with the parameters: the Hessian of the whole batch."""
-    net, state = eqx.nn.make_with_state(_Normalised)(getkey())
+    net, state = eqx.nn.make_with_state(_Normalized)(getkey())
     problem = Problem(net, cases.inputs(getkey(), 5), jr.normal(getkey(), (5, 1)), state=state)
     params = cases.randomized(problem.params, getkey())
     value = jax.jit(lambda p: _read(problem, p))(params)

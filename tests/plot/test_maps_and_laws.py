@@ -39,7 +39,7 @@ def test_value_map_draws_each_number_in_its_place(ax):
     assert [other.get_ylabel() for other in ax.get_figure().axes] == ["delta", "test loss"]
 
 
-def test_logarithmic_colours_leave_out_what_is_not_positive(ax):
+def test_logarithmic_colors_leave_out_what_is_not_positive(ax):
     values = _grid([[0.0, 1e-3], [1.0, -1.0]], delta=[-1.0, 1.0], tau=[1.0, 2.0])
     mesh = js.plot.value_map(values, "tau", "delta", logarithmic=True, ax=ax).collections[0]
     np.testing.assert_array_equal(np.ma.getmaskarray(np.ma.asarray(mesh.get_array())), [[True, False], [False, True]])
@@ -57,7 +57,7 @@ def test_gram_is_ordered_by_class_and_says_where_classes_end(ax):
     assert borders == [1.5, 2.5]
 
 
-def test_colours_of_a_gram_are_symmetric_only_if_it_has_two_signs(ax):
+def test_colors_of_a_gram_are_symmetric_only_if_it_has_two_signs(ax):
     shown = lambda numbers: js.plot.gram(xarray.DataArray(numbers, dims=("a", "b")), ax=ax).get_images()[-1]
     positive, signed = shown(np.ones((3, 3))), shown(np.array([[3.0, -1.0], [-1.0, 3.0]]))
     assert (positive.norm.vmin, positive.norm.vmax) == (0.0, 1.0)
@@ -127,7 +127,7 @@ def test_neurons_are_paths_of_a_w(ax):
     np.testing.assert_allclose(ends, found.radius[:, None] * found.direction, rtol=1e-10)
     paths = ax.get_lines()[::2]
     assert len(paths) == 6
-    assert {line.get_color() for line in paths} <= set(js.plot.COLOURS[:2])
+    assert {line.get_color() for line in paths} <= set(js.plot.COLORS[:2])
 
 
 @pytest.mark.usefixtures("as_users")

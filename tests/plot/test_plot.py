@@ -64,7 +64,7 @@ def test_without_axes_a_figure_is_made(run):
     plt.close(figure)
 
 
-def test_phase_diagram_colours_every_cell_by_regime(ax):
+def test_phase_diagram_colors_every_cell_by_regime(ax):
     cells = np.array([[0, 1, 2], [3, 3, 0]])
     level = np.array([[-1.0, -1.0, 1.0], [-1.0, 1.0, 1.0]])
     boundary = js.plot.Boundary("theory", np.array([0.1, 1, 10]), np.array([1.0, 10]), level, "dashed")
@@ -73,15 +73,15 @@ def test_phase_diagram_colours_every_cell_by_regime(ax):
     shown = mesh.to_rgba(mesh.get_array().ravel())
     handles = js.plot.phase_legend_handles([boundary])
     legend = {h.get_label(): h.get_facecolor() for h in handles[:4]}
-    for colour, code in zip(shown, cells.ravel(), strict=True):
-        np.testing.assert_allclose(colour, legend[Regime(code).label])
+    for color, code in zip(shown, cells.ravel(), strict=True):
+        np.testing.assert_allclose(color, legend[Regime(code).label])
     assert handles[4].get_label() == "theory"
     assert len(ax.collections) == 2  # the boundary is drawn
     np.testing.assert_allclose(mesh.get_coordinates()[0, :, 0], np.sqrt([0.01 * 0.1, 0.1, 10, 1000]), rtol=1e-12)
 
 
-def test_regime_colours_differ_in_lightness_for_any_pair_that_may_touch():
-    # Distinguishable in grey print, hence for any kind of colour blindness.
+def test_regime_colors_differ_in_lightness_for_any_pair_that_may_touch():
+    # Distinguishable in grey print, hence for any kind of color blindness.
     handles = js.plot.phase_legend_handles()
     lightness = sorted(
         float(np.dot(matplotlib.colors.to_rgb(h.get_facecolor()), [0.2126, 0.7152, 0.0722])) for h in handles
@@ -103,17 +103,17 @@ def test_bad_phase_diagrams_are_refused(ax, x, y, shape, message):
 
 
 def test_two_runs_can_be_told_apart(run, ax):
-    js.plot.comparison(run, label="first", colour="red", ax=ax)
+    js.plot.comparison(run, label="first", color="red", ax=ax)
     js.plot.comparison(run, label="second", ax=ax)
     labels = [line.get_label() for line in ax.get_lines()]
     assert [label.split(": ")[0] for label in labels] == ["first", "first", "second", "second"]
     line, marks = ax.get_lines()[:2]
     assert line.get_color() == marks.get_markeredgecolor() == "red"
     later = [matplotlib.colors.to_hex(line.get_color()) for line in ax.get_lines()[2:3]]
-    assert later == [js.plot.COLOURS[2].lower()]
-    js.plot.trajectory(run[run.reference], "loss", colour="blue", ax=ax)
+    assert later == [js.plot.COLORS[2].lower()]
+    js.plot.trajectory(run[run.reference], "loss", color="blue", ax=ax)
     js.plot.trajectory(run[run.reference], "loss", ax=ax)
-    assert [line.get_color() for line in ax.get_lines()[4:]] == ["blue", js.plot.COLOURS[5]]
+    assert [line.get_color() for line in ax.get_lines()[4:]] == ["blue", js.plot.COLORS[5]]
 
 
 @pytest.mark.usefixtures("as_users")
@@ -125,6 +125,6 @@ def test_what_is_no_run_is_refused(run):
 
 
 @pytest.mark.usefixtures("as_users")
-def test_lanes_that_have_not_run_have_no_colour(ax):
+def test_lanes_that_have_not_run_have_no_color(ax):
     with pytest.raises(ValueError, match=r"regimes must be values of observe.Regime, 0 \(kernel\).*got \[-1.0\]"):
         js.plot.phase_diagram([1.0, 2.0], [1.0, 2.0], np.array([[0, 1], [-1, 3]]), ax=ax)

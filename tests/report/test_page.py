@@ -160,7 +160,7 @@ def test_collapse_multiplies_time_by_powers_of_the_axes(browser, report):
         seen.page.fill("#power-1", "2")
         seen.page.fill("#power-0", "0.5")
         traces = seen.figure("collapse")
-        assert len(traces) == 3  # a colour per sigma
+        assert len(traces) == 3  # a color per sigma
         factor = np.sqrt(AXES["sigma"][1]) * np.repeat(np.square(AXES["gamma"]), 3)
         expected = factor[:, None] * TS[1:]
         drawn = np.array([v for v in traces[1]["x"] if v is not None])

@@ -51,7 +51,7 @@ from jaxsolve.sweeps.running._marches import Lockstep, Looped
 
 # Chunks filled in any order, without running anything.
 from jaxsolve.sweeps.running._runner import (
-    _factorises_batches as factorises_batches,
+    _factorizes_batches as factorizes_batches,
     Batch,
     Fused,
     Origin,
@@ -114,7 +114,7 @@ __all__ = [
     "cut",
     "dealt",
     "describe_value",
-    "factorises_batches",
+    "factorizes_batches",
     "groups",
     "read_axes",
     "read_devices",

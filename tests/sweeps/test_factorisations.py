@@ -1,10 +1,10 @@
-"""Observables that factorise matrices at several times, on as many threads as there are."""
+"""Observables that factorize matrices at several times, on as many threads as there are."""
 
 import jax
 import jax.numpy as jnp
 
 from tests.processes import fresh
-from tests.sweeps.inside import factorises_batches
+from tests.sweeps.inside import factorizes_batches
 
 
 SPECTRA = """
@@ -24,7 +24,7 @@ print(js.sweep(problem, {"seed": range(200)}, descent, ts, observe=look, progres
 """
 
 
-def test_a_sweep_that_factorises_comes_to_its_end():
+def test_a_sweep_that_factorizes_comes_to_its_end():
     """Two threads of it used to wait for each other for ever, on two cores."""
     assert fresh(SPECTRA) == "(200, 6, 30)\n"
 
@@ -34,7 +34,7 @@ def test_one_matrix_at_a_time_stays_in_its_thread():
     eigh, qr = jnp.linalg.eigh, jnp.linalg.qr
     program = lambda f, *shape: jax.jit(f).lower(jnp.ones(shape)).compile().as_text() or ""
     for f in (eigh, qr, jnp.linalg.eigvalsh, jnp.linalg.cholesky):
-        assert not factorises_batches(program(f, 5, 5))
-        assert not factorises_batches(program(lambda a, f=f: jax.lax.map(f, a), 3, 5, 5))
-        assert factorises_batches(program(f, 3, 5, 5))
-    assert not factorises_batches(program(lambda a: a @ a, 3, 5, 5))
+        assert not factorizes_batches(program(f, 5, 5))
+        assert not factorizes_batches(program(lambda a, f=f: jax.lax.map(f, a), 3, 5, 5))
+        assert factorizes_batches(program(f, 3, 5, 5))
+    assert not factorizes_batches(program(lambda a: a @ a, 3, 5, 5))

@@ -83,7 +83,7 @@ def _rows(program: Any, order: Any) -> dict[int, bytes]:
 
 
 @pytest.mark.parametrize("kind", [Looped, Lockstep], ids=["looped", "stepped"])
-def test_draws_do_not_depend_on_order_neighbours_and_interruptions(kind, monkeypatch):
+def test_draws_do_not_depend_on_order_neighbors_and_interruptions(kind, monkeypatch):
     monkeypatch.setattr(_execute, "_kind", lambda *args: kind)
     _, group = groups(read_axes({"kind": ["slow", "fast"], "repeat": range(7)}))
     program = trace_group(_line, group, DRAWS, (outputs(),), jnp.array(TS), 3)

@@ -152,7 +152,7 @@ def test_a_group_that_fits_into_a_batch_enters_it_at_once(monkeypatch):
 @EACH_MARCH
 @settings(max_examples=12)
 @given(order=st.permutations(range(LANES)), cut=st.integers(1, LANES - 1))
-def test_bits_do_not_depend_on_order_neighbours_and_interruptions(kind, order, cut):
+def test_bits_do_not_depend_on_order_neighbors_and_interruptions(kind, order, cut):
     """Any lanes in any order, also when the rest runs later in other company."""
     program = _compiled(kind, 3)
     whole = _rows(program)

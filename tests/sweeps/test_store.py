@@ -896,7 +896,7 @@ def test_grids_are_cut_into_blocks(traced, batch_size, block):
         assert np.all(np.diff(inside) > 0)
         np.testing.assert_array_equal(blocks.of(inside), number)
         np.testing.assert_array_equal(grid[blocks.region(number)].ravel(), inside)
-    # In the order in which a group's lanes run, each block is a run of neighbours.
+    # In the order in which a group's lanes run, each block is a run of neighbors.
     static = tuple(i for i, yes in enumerate(traced) if not yes)
     order = np.transpose(grid, (*static, *(i for i, yes in enumerate(traced) if yes))).ravel()
     changes = np.count_nonzero(np.diff(blocks.of(order)))

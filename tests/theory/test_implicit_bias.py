@@ -24,7 +24,7 @@ from jaxsolve.theory import (
 from tests.cases import assert_fails, eps
 
 
-# Measured: the ends below differ from the minimisers by 3e-12 at most.
+# Measured: the ends below differ from the minimizers by 3e-12 at most.
 FLOW = js.GradientFlow(diffrax.Dopri8(), rtol=1e-12, atol=1e-15, until=js.until.loss_below(1e-24), max_steps=20_000)
 RNG = np.random.default_rng(7)
 X, Y, START = RNG.normal(size=(2, 4)), RNG.normal(size=2), RNG.normal(size=4)
@@ -98,7 +98,7 @@ def neuron_ends(starts, crossed, *, share_of_delta=1.0):
 
 
 @pytest.mark.x64_only
-def test_one_neuron_ends_at_the_minimiser(neurons):
+def test_one_neuron_ends_at_the_minimizer(neurons):
     starts, ends, crossed = neurons
     np.testing.assert_array_equal(crossed, [False] * 5 + [True])
     ours = neuron_ends(starts, crossed)
@@ -121,7 +121,7 @@ def test_the_sign_flips_where_beta_passes_through_zero(neurons):
 
 
 def printed_minimum(beta_0, delta, twice):
-    """Equation (5) minimised by scipy over the null space, with 4 eta_a eta_w = twice^2 (as printed: twice = 2)."""
+    """Equation (5) minimized by scipy over the null space, with 4 eta_a eta_w = twice^2 (as printed: twice = 2)."""
     x = GAMMA * X
     least = np.linalg.pinv(x) @ Y
     null = scipy.linalg.null_space(x)
@@ -257,7 +257,7 @@ def product(net):
 @pytest.mark.slow
 @pytest.mark.x64_only
 @pytest.mark.parametrize("depth", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)])
-def test_balanced_deep_networks_end_at_the_minimiser(depth):
+def test_balanced_deep_networks_end_at_the_minimizer(depth):
     @eqx.filter_jit
     def run():
         net = deep(depth)
@@ -291,7 +291,7 @@ class Diagonal(eqx.Module):
 
 
 @pytest.mark.x64_only
-def test_diagonal_networks_end_at_the_minimiser():
+def test_diagonal_networks_end_at_the_minimizer():
     rng = np.random.default_rng(5)
     alpha = jnp.asarray(np.array([[0.03], [0.3], [1.0]]) * np.ones((3, 4)))
     u = jnp.concatenate([alpha, jnp.asarray(rng.uniform(0.2, 1, (2, 4)))])
@@ -358,7 +358,7 @@ class Sensing(eqx.Module):
 
 @pytest.mark.slow
 @pytest.mark.x64_only
-def test_singular_values_end_at_the_minimiser():
+def test_singular_values_end_at_the_minimizer():
     # With diagonal measurements and start everything stays diagonal: the entries of W^T A are signed singular values.
     delta, lam = -0.7, np.array([0.2, -0.1, 0.4, 0.3])
     a = np.sqrt((np.sqrt(delta**2 + 4 * lam**2) + delta) / 2)
@@ -385,7 +385,7 @@ POTENTIALS = {
 
 
 def stationarity(make):
-    """By how much a minimiser misses its constraints and the stationarity of the potential, relative."""
+    """By how much a minimizer misses its constraints and the stationarity of the potential, relative."""
 
     @jax.jit
     @jax.vmap
@@ -407,7 +407,7 @@ MOSTLY_SLOW = [name if name in QUICK else pytest.param(name, marks=pytest.mark.s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MOSTLY_SLOW)
-def test_minimisers_are_stationary_over_many_decades(name):
+def test_minimizers_are_stationary_over_many_decades(name):
     rng = np.random.default_rng(1)
     count = 40
     x, y, start = rng.normal(size=(count, 3, 7)), rng.normal(size=(count, 3)), rng.normal(size=(count, 7))
@@ -528,5 +528,5 @@ def test_shapes_are_refused(as_users):
 
 
 def test_a_failed_search_is_reported():
-    with pytest.raises(RuntimeError, match="no minimiser found for DeepPotential"):
+    with pytest.raises(RuntimeError, match="no minimizer found for DeepPotential"):
         implicit_bias(eqx.tree_at(lambda p: p.beta_0, DeepPotential(START, 2), jnp.full(4, jnp.nan)), X, Y)

@@ -40,7 +40,7 @@ def trained(width, depth, alphas, seeds, flow, t_end):
 
 
 def slopes(values, over):
-    """Slopes of logarithms between neighbours along the first axis."""
+    """Slopes of logarithms between neighbors along the first axis."""
     return np.diff(np.log(values), axis=0).T / np.diff(np.log(over))
 
 
@@ -54,7 +54,7 @@ def test_the_exponents_of_the_paper():
 
 
 @pytest.mark.parametrize("depth", [1, 2, 7])
-def test_laws_of_neighbouring_regimes_meet(depth):
+def test_laws_of_neighboring_regimes_meet(depth):
     laws = lazy_scaling(depth)
     for width in (10.0, 1e4):
         alpha = float(laws.crossover(width, 123.0))
@@ -84,7 +84,7 @@ def exact_changes(width, alphas, seeds=16):
     def one(alpha, seed):
         a, b = jr.normal(jr.key(seed), (2, width))
         k = alpha / jnp.sqrt(1.0 * width)
-        line = ReducedLine.from_layers(a, b, k, 1.0 + k * jnp.sum(a * b))  # centred on the target 1
+        line = ReducedLine.from_layers(a, b, k, 1.0 + k * jnp.sum(a * b))  # centered on the target 1
         start, end = line.ntk(0.0), line.ntk(jnp.inf)
         grown = sum(line.squared_norms(jnp.inf)) / (2 * line.total)
         return (end / start - 1) ** 2, grown

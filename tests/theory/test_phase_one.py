@@ -217,7 +217,7 @@ def test_float32_keeps_its_digits():
 
 @pytest.mark.x64_only
 def test_gradient_in_time_is_the_flow():
-    """d/dt of the weights is -eta dL/dW of the linearised loss: a closed form differentiates through jit and grad."""
+    """d/dt of the weights is -eta dL/dW of the linearized loss: a closed form differentiates through jit and grad."""
     problem, _ = setting(1e-3, 2)
     first, last = problem.params.weights
     pull = problem.x.T @ problem.y[:, 0] / SAMPLES

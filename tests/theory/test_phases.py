@@ -101,7 +101,7 @@ def test_third_route_against_the_exact_solution(u, w, expected):
 
 
 def test_finite_network_by_both_terms():
-    # NTK parametrisation at width 1000 with one input: m_u = 1/sqrt(1000).
+    # NTK parametrization at width 1000 with one input: m_u = 1/sqrt(1000).
     ntk = {"sigma_u": 1000**-0.5, "eta_u": 1e-3}
     kernel = classify_network(1000, **ntk)
     assert kernel.regime is Regime.KERNEL

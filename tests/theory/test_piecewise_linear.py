@@ -67,7 +67,7 @@ def test_rates_are_the_derivatives_of_the_weights(activation, loss, centered):
     def errors(key, sigma, eta, gamma):
         given = problem(activation, key, loss=loss, centered=centered, sigma=sigma, eta=eta, gamma=gamma)
         start = given.params
-        moved = jax.tree.map(lambda w: 1.1 * w + 0.01, start)  # else a centred relu network is at f = 0
+        moved = jax.tree.map(lambda w: 1.1 * w + 0.01, start)  # else a centered relu network is at f = 0
         right, said = derivatives(given, moved), rates(given, moved)
         without_rates = eqx.tree_at(lambda p: p.net.scaling.eta, given, jnp.ones_like(eta))
         gaps = lambda found: [gap(a, b) for a, b in zip(found, right, strict=True)]

@@ -14,7 +14,7 @@ from ..._problem import Problem
 from ...dynamics import GradientFlow
 from ...nets import Scaling, TwoLayerLinear
 from ...observe import Observable
-from ...plot import COLOURS
+from ...plot import COLORS
 from .._claim import Claim, mean_over
 from .._figure import AbstractFigure, Data, Runs, Scale
 
@@ -65,8 +65,8 @@ class Fig2(AbstractFigure):
             along = np.array([-0.6, 0.6])[:, None] * np.array([-BETA[1], BETA[0]]) + BETA
             ax.plot(*along.T, "k-", lw=1.5, label=r"$X\beta = y$")
             path = one["function"].sel(t=slice(0, t)).values
-            ax.plot(*path.T, color=COLOURS[0], lw=1.0)
-            ax.plot(*path[-1], color=COLOURS[0], marker="o", ls="", ms=6, label="network")
+            ax.plot(*path.T, color=COLORS[0], lw=1.0)
+            ax.plot(*path[-1], color=COLORS[0], marker="o", ls="", ms=6, label="network")
             ax.set(xlabel=r"$\beta_1$", xlim=(-0.6, 1.4), ylim=(-0.6, 1.4), aspect="equal")
             ax.set_title(f"{title}, $t = {t:g}$", fontsize=9)
         figure.axes[0].set_ylabel(r"$\beta_2$")

@@ -12,7 +12,7 @@ from ..._problem import Problem
 from ...dynamics import GradientFlow
 from ...nets import Scaling, TwoLayerLinear
 from ...observe import half_loss_time, kernel_alignment, kernel_norm, loss
-from ...plot import COLOURS
+from ...plot import COLORS
 from ...theory import escape_time, SilentAlignment, spiked_kernel, start_overlaps
 from .._claim import Claim, exponent, mean_over
 from .._figure import AbstractFigure, Data, Runs, Scale
@@ -56,9 +56,9 @@ class Fig3(AbstractFigure):
         flow, theory = data["flow"], data["theory"]
         figure = Figure(figsize=(7.0, 2.6), layout="constrained")
         a, b, c = figure.subplots(1, 3)
-        for index, colour in zip((0, 2, 4, 6), COLOURS, strict=False):
+        for index, color in zip((0, 2, 4, 6), COLORS, strict=False):
             curve, label = flow["loss"].isel(seed=0, sigma=index), f"{SIGMAS[index]:g}"
-            a.plot(TIMES, curve / curve[0], color=colour, label=label)
+            a.plot(TIMES, curve / curve[0], color=color, label=label)
             if index < len(SMALL):
                 a.plot(TIMES, theory["loss"].isel(seed=0, sigma=index) / curve[0], "k--", lw=0.9)
         a.set(xlabel=TIME, ylabel="loss / initial loss", title="(a)", xlim=(-0.5, 22))  # room for the legend

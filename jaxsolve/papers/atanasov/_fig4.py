@@ -13,7 +13,7 @@ from ..._problem import Problem
 from ...dynamics import GradientFlow
 from ...nets import DeepLinear, Given, Scaling
 from ...observe import half_loss_time, layer_cosine, loss
-from ...plot import COLOURS, MARKERS
+from ...plot import COLORS, MARKERS
 from ...theory import escape_time
 from ...until import loss_fraction
 from .._claim import Claim, exponent, mean_over
@@ -52,16 +52,16 @@ class Fig4(AbstractFigure):
 
         figure = Figure(figsize=(7.0, 2.6), layout="constrained")
         a, b, c = figure.subplots(1, 3)
-        for matrices, colour, marker in zip(MATRICES, COLOURS, MARKERS, strict=False):
-            times, style = data["modes"]["t_end"].sel(matrices=matrices), {"color": colour, "marker": marker, "ms": 3}
+        for matrices, color, marker in zip(MATRICES, COLORS, MARKERS, strict=False):
+            times, style = data["modes"]["t_end"].sel(matrices=matrices), {"color": color, "marker": marker, "ms": 3}
             a.plot(STARTS, times, label=rf"$L = {matrices}$", mfc="none", **style)
             a.plot(STARTS, _law(STARTS, matrices), "k--", lw=0.8, label="theory" if matrices == MATRICES[-1] else None)
         a.set(xscale="log", yscale="log", xlabel=r"$\sigma$", ylabel=r"time to half the loss $t_{1/2}$", title="(a)")
         deep = data["deep"].isel(seed=0)
-        for index, colour in zip((4, 2, 0), COLOURS, strict=False):
+        for index, color in zip((4, 2, 0), COLORS, strict=False):
             one = deep.isel(sigma=index)
-            b.plot(TIMES, one["loss"] / one["loss"][0], color=colour, label=rf"$\sigma = {SIGMAS[index]:.2g}$")
-            b.plot(TIMES, one["layer_cosine_0"], color=colour, ls="--")
+            b.plot(TIMES, one["loss"] / one["loss"][0], color=color, label=rf"$\sigma = {SIGMAS[index]:.2g}$")
+            b.plot(TIMES, one["layer_cosine_0"], color=color, ls="--")
         b.set(xscale="log", xlim=(0.3, 300), ylim=(-0.05, 1.6), xlabel=TIME, title="(b) $L = 3$")
         b.set_ylabel("loss (lines), cosine (dashed)")
         loss_times, turn_times = _times(data)
@@ -121,7 +121,7 @@ def _mode(matrices: int, sigma: Array) -> Problem:
 
 
 class _Problems(NamedTuple):
-    """Three linear layers in standard parametrisation."""
+    """Three linear layers in standard parametrization."""
 
     def __call__(self, sigma: Array, seed: Array) -> Problem:
         first, task = jax.random.split(jax.random.key(seed))

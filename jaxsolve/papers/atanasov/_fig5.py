@@ -37,7 +37,7 @@ class Fig5(AbstractFigure):
 
     title = "Figure 5: silent alignment with ten classes of whitened MNIST"
     ours = (
-        "Widths, and three layers in panel (b): the paper's are lost. Times are of gradient flow. Images are centred, "
+        "Widths, and three layers in panel (b): the paper's are lost. Times are of gradient flow. Images are centered, "
         "so that ten one-hot classes have nine modes. At small scale 40 images in their first 30 principal components, "
         "which are their rank."
     )
@@ -90,7 +90,7 @@ class Fig5(AbstractFigure):
         found.append(Claim(said, "> 1", (1.0, inf), *mean_over(spread["deep"] / spread["two"])))
         said = "(b) A drop for each mode: how often the loss of the deeper network falls faster than before and after"
         said += f", {rank}."
-        accepted = 8.5, 10.5  # or the nine of centred images
+        accepted = 8.5, 10.5  # or the nine of centered images
         found.append(Claim(said, "10", accepted, *mean_over(_drops(curves["deep"][0]))))
         said = "Two layers: time constant of the slowest mode's alignment over the time of the first mode's learning"
         said += f", by theory alone, {rank}."

@@ -8,7 +8,7 @@ from diffrax import Tsit5
 
 from ...dynamics import GradientFlow
 from ...observe import test_accuracy
-from ...plot import COLOURS, MARKERS
+from ...plot import COLORS, MARKERS
 from .._claim import Claim, mean_over
 from .._figure import AbstractFigure, Data, Images, Runs, Scale
 from .._silent import rise_time, SIZE, TIME, TURN
@@ -57,15 +57,15 @@ class Fig6(AbstractFigure):
         runs = data["runs"].isel(sigma=0, seed=0)
         runs = runs.assign(error=1 - runs["test_accuracy"])
         ends = {"loss": 0, "kernel_norm": -1}
-        for gamma, colour in zip(GAMMAS, COLOURS, strict=False):
+        for gamma, color in zip(GAMMAS, COLORS, strict=False):
             gram = runs["inputs"].sel(gamma=gamma).isel(t=0).values
-            grid[0].plot(np.linalg.eigvalsh(gram)[::-1][: SIZES[Scale.SMALL][2]] / len(gram), color=colour)
+            grid[0].plot(np.linalg.eigvalsh(gram)[::-1][: SIZES[Scale.SMALL][2]] / len(gram), color=color)
         grid[0].set(yscale="log", xlabel="principal component")
         grid[0].set_title("(a) variance of the inputs", fontsize=9)
         for ax, (name, title) in zip(grid[1:], CURVES.items(), strict=False):
-            for gamma, colour in zip(GAMMAS, COLOURS, strict=False):
+            for gamma, color in zip(GAMMAS, COLORS, strict=False):
                 curve = runs[name].sel(gamma=gamma)
-                ax.plot(TIMES, curve / curve[ends[name]] if name in ends else curve, color=colour)
+                ax.plot(TIMES, curve / curve[ends[name]] if name in ends else curve, color=color)
             ax.set(xscale="log", xlim=(0.05, TIMES[-1]), xlabel=TIME)
             ax.set_title(title, fontsize=9)
         every = data["runs"].isel(sigma=0).transpose("gamma", "seed", ...)

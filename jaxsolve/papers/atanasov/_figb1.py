@@ -13,7 +13,7 @@ from ..._problem import Problem
 from ...dynamics import GradientFlow
 from ...nets import Scaling, TwoLayerLinear
 from ...observe import least_map, Observable
-from ...plot import COLOURS
+from ...plot import COLORS
 from ...theory import SilentAlignment, start_overlaps
 from .._claim import Claim, mean_over
 from .._figure import AbstractFigure, Data, Images, Runs, Scale
@@ -80,11 +80,11 @@ class FigB1(AbstractFigure):
             "mnist": f"(b) {name_used(Images.MNIST)}, 0 and 1, $N = {IMAGE_WIDTH}$",
         }
         for ax, (name, title) in zip(figure.subplots(1, 2, sharey=True), titles.items(), strict=True):
-            for index, (letter, colour, marker) in enumerate((("q", COLOURS[0], "o"), ("r", COLOURS[1], "s"))):
-                for seed, fill in ((0, "none"), (1, colour)):
+            for index, (letter, color, marker) in enumerate((("q", COLORS[0], "o"), ("r", COLORS[1], "s"))):
+                for seed, fill in ((0, "none"), (1, color)):
                     points = data[name]["overlaps"].isel(seed=seed, overlap=index)
                     line = data[f"{name}_theory"]["overlaps"].isel(seed=seed, overlap=index)
-                    style = {"ls": "", "marker": marker, "ms": 3, "mfc": fill, "color": colour}
+                    style = {"ls": "", "marker": marker, "ms": 3, "mfc": fill, "color": color}
                     ax.plot(TIMES, points, label=f"${letter}(t)/s$, seed {seed}", **style)
                     ax.plot(TIMES, line, color="k", lw=0.8)
             ax.set_title(title, fontsize=9)
@@ -121,7 +121,7 @@ def _printed(q: np.ndarray) -> np.ndarray:
 
 
 class _Problems(NamedTuple):
-    """Two linear layers in standard parametrisation; synthetic data without images."""
+    """Two linear layers in standard parametrization; synthetic data without images."""
 
     images: ImageTask | None
 

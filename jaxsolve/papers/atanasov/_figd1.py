@@ -14,7 +14,7 @@ from ..._problem import Problem
 from ...dynamics import GradientFlow
 from ...nets import Scaling, TwoLayerLinear
 from ...observe import least_map, loss, Observable
-from ...plot import COLOURS
+from ...plot import COLORS
 from ...theory import plain_spiked_kernel
 from .._claim import Claim, exponent, mean_over
 from .._figure import AbstractFigure, Data, Runs, Scale
@@ -63,9 +63,9 @@ class FigD1(AbstractFigure):
 
         figure = Figure(figsize=(6.8, 2.6), layout="constrained")
         a, b = figure.subplots(1, 2)
-        for rate, colour in zip(RATES, COLOURS, strict=False):
+        for rate, color in zip(RATES, COLORS, strict=False):
             curve = data["runs"]["loss"].sel(rate=rate).isel(seed=0)
-            a.plot(TIMES, curve / curve[0], color=colour, label=rf"$\eta_1/\eta_2 = {rate:g}$")
+            a.plot(TIMES, curve / curve[0], color=color, label=rf"$\eta_1/\eta_2 = {rate:g}$")
         a.set(xlabel=TIME, ylabel="loss / initial loss", title="(a)")
         ends = data["runs"]["spike"].isel(t=-1)
         mean, bar = zip(*(mean_over(ends.sel(rate=rate)) for rate in RATES), strict=True)

@@ -13,7 +13,7 @@ from ..._problem import Problem
 from ...dynamics import GradientFlow
 from ...nets import DeepLinear, Scaling
 from ...observe import half_loss_time, kernel_alignment, layer_cosine, loss
-from ...plot import COLOURS
+from ...plot import COLORS
 from ...theory import spiked_kernel
 from .._claim import Claim, exponent, mean_over
 from .._figure import AbstractFigure, Data, Runs, Scale
@@ -51,11 +51,11 @@ class FigD3(AbstractFigure):
         names = {"loss": "(a) loss / initial loss", "kernel_alignment": "(b) kernel alignment"}
         names["layer_cosine_0"] = r"(c) cosine of $W_1^\top W_1$ with $\beta\beta^\top$"
         for ax, (name, title) in zip(panels, names.items(), strict=True):
-            for matrices, colour in zip(MATRICES, COLOURS, strict=False):
+            for matrices, color in zip(MATRICES, COLORS, strict=False):
                 curve = data["deep"][name].isel(sigma=-1, seed=0).sel(matrices=matrices)
-                ax.plot(TIMES, curve / curve[0] if name == "loss" else curve, color=colour, label=rf"$L = {matrices}$")
+                ax.plot(TIMES, curve / curve[0] if name == "loss" else curve, color=color, label=rf"$L = {matrices}$")
                 if name == "kernel_alignment":
-                    ax.axhline(_limit(matrices), color=colour, lw=0.8, ls=":")
+                    ax.axhline(_limit(matrices), color=color, lw=0.8, ls=":")
             ax.set(xscale="log", xlim=(0.3, 2e3), xlabel=TIME)
             ax.set_title(title, fontsize=9)
         handles, labels = panels[0].get_legend_handles_labels()

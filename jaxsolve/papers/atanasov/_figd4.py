@@ -8,7 +8,7 @@ from diffrax import Tsit5
 
 from ...dynamics import GradientFlow
 from ...observe import kernel, kernel_alignment, loss, outputs
-from ...plot import COLOURS, gram
+from ...plot import COLORS, gram
 from .._claim import Claim, mean_over
 from .._figure import AbstractFigure, Data, Images, Runs, Scale
 from .._silent import TIME
@@ -55,9 +55,9 @@ class FigD4(AbstractFigure):
 
         figure = Figure(figsize=(7.2, 2.3), layout="constrained")
         left, *panels = figure.subplots(1, 5, width_ratios=[1.6, 1, 1, 1, 1])
-        for (name, runs), colour in zip(data.items(), COLOURS, strict=False):
+        for (name, runs), color in zip(data.items(), COLORS, strict=False):
             label = f"$L = {name.removeprefix('layers_')}$"
-            left.plot(TIMES, runs["kernel_alignment"].isel(seed=0), color=colour, label=label)
+            left.plot(TIMES, runs["kernel_alignment"].isel(seed=0), color=color, label=label)
         left.set(xscale="log", xlim=(0.1, TIMES[-1]), xlabel=TIME)
         left.set_title("(a) alignment", fontsize=9)
         left.legend(frameon=False, fontsize=7)

@@ -12,7 +12,7 @@ from ..._problem import Problem
 from ...dynamics import FrozenKernel
 from ...nets import Given, Scaling, TwoLayerLinear
 from ...observe import test_loss
-from ...plot import COLOURS, MARKERS
+from ...plot import COLORS, MARKERS
 from ...theory import transfer_error
 from .._claim import Claim, mean_over
 from .._figure import AbstractFigure, Data, Runs, Scale
@@ -31,7 +31,7 @@ MAP_SAMPLES = 8
 
 @final
 class FigE1(AbstractFigure):
-    """Generalisation on a task at an angle to the one that the kernel was learnt from."""
+    """Generalization on a task at an angle to the one that the kernel was learnt from."""
 
     title = "Figure E.1: transfer error of a learnt linear kernel, in theory (lines) and by kernel regression (points)"
     ours = f"{SIZE} dimensions, the sample sizes, A and alpha: the paper does not say its own."
@@ -53,12 +53,12 @@ class FigE1(AbstractFigure):
             (b, "task", {"feature": 1.0}, r"(b) $A = 1$"),
         ):
             letter = {"feature": "A", "task": r"\alpha"}[axis]
-            for value, colour, marker in zip(errors[axis].values, COLOURS, MARKERS, strict=False):
+            for value, color, marker in zip(errors[axis].values, COLORS, MARKERS, strict=False):
                 cells = errors.sel({axis: value} | fixed)
                 every = np.arange(1, SIZE)
-                ax.plot(every, _theory(every, **{axis: value}, **fixed), color=colour, lw=1.0)
+                ax.plot(every, _theory(every, **{axis: value}, **fixed), color=color, lw=1.0)
                 mean, bar = zip(*(mean_over(cells.sel(samples=p)) for p in SAMPLES), strict=True)
-                style = {"ls": "", "marker": marker, "ms": 3, "color": colour, "mfc": "none"}
+                style = {"ls": "", "marker": marker, "ms": 3, "color": color, "mfc": "none"}
                 ax.errorbar(SAMPLES, mean, bar, label=rf"${letter} = {value:g}$", **style)
             ax.set(xlabel="samples $P$", ylabel="error", title=title, ylim=(0, None))
             ax.legend(frameon=False, fontsize=7)

@@ -6,7 +6,7 @@ from typing import Any, final, TYPE_CHECKING
 import numpy as np
 
 from ...nets import linear
-from ...plot import COLOURS
+from ...plot import COLORS
 from .._claim import bars, Claim, mean_over
 from .._figure import AbstractFigure, Data, Runs, Scale
 from .._mean_field import agreement, Training
@@ -44,10 +44,10 @@ class Linear(AbstractFigure):
         split: Any = figure.subfigures(1, 2, width_ratios=(1, 1.7))
         left, right = split
         ax = left.subplots()
-        styles = zip(COLOURS, "os", (limit, lazy.isel(t=0, drop=True)), ("rich limit", "lazy limit"), strict=False)
-        for colour, marker, one, name in styles:
+        styles = zip(COLORS, "os", (limit, lazy.isel(t=0, drop=True)), ("rich limit", "lazy limit"), strict=False)
+        for color, marker, one, name in styles:
             cells = agreement(networks, one, *_layers())
-            ax.errorbar(RICHNESSES, *bars(cells), color=colour, marker=marker, label=name)
+            ax.errorbar(RICHNESSES, *bars(cells), color=color, marker=marker, label=name)
         ax.set(xlabel=r"richness $\gamma_0$", ylabel="cosine of kernels, mean over layers", ylim=(None, 1.02))
         ax.legend(frameon=False, fontsize=8)
         panels = right.subplots(3, TRAINING.depth)

@@ -4,7 +4,7 @@ from math import inf
 from typing import final, TYPE_CHECKING
 
 from ...nets import tanh
-from ...plot import COLOURS, MARKERS
+from ...plot import COLORS, MARKERS
 from .._claim import bars, Claim, mean_over
 from .._figure import AbstractFigure, Data, Runs, Scale
 from .._mean_field import agreement, Training
@@ -41,16 +41,16 @@ class Tanh(AbstractFigure):
         figure = Figure(figsize=(7.0, 2.9), layout="constrained")
         a, b = figure.subplots(1, 2)
         steps = TRAINING.seen
-        for colour, width in zip(COLOURS, READ, strict=False):
-            a.plot(steps, 2 * networks["loss"].sel(width=width).mean("seed"), color=colour, label=f"{width}")
+        for color, width in zip(COLORS, READ, strict=False):
+            a.plot(steps, 2 * networks["loss"].sel(width=width).mean("seed"), color=color, label=f"{width}")
         a.plot(steps, 2 * limit["loss"], "k--", lw=1, label="limit")
         a.set(xlabel="step", ylabel="mean squared error")
         a.legend(title="width $N$", frameon=False, fontsize=8)
-        for layer, (colour, marker) in enumerate(zip(COLOURS, MARKERS, strict=False), 1):
+        for layer, (color, marker) in enumerate(zip(COLORS, MARKERS, strict=False), 1):
             if layer > TRAINING.depth:
                 break
             cells = agreement(networks, limit, layer)
-            style = {"color": colour, "marker": marker, "ms": 4, "label": f"layer {layer}"}
+            style = {"color": color, "marker": marker, "ms": 4, "label": f"layer {layer}"}
             b.errorbar(cells["width"], *bars(cells), **style)
         b.set(xscale="log", xlabel="width $N$", ylabel=r"cosine of $\Phi^l$, network and limit")
         b.legend(frameon=False, fontsize=8)

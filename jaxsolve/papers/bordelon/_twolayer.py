@@ -5,7 +5,7 @@ from typing import Any, final, TYPE_CHECKING
 import numpy as np
 
 from ...nets import relu
-from ...plot import COLOURS
+from ...plot import COLORS
 from .._claim import Claim, mean_over
 from .._figure import AbstractFigure, Data, Runs, Scale
 from .._mean_field import agreement, Training
@@ -40,9 +40,9 @@ class TwoLayer(AbstractFigure):
         split: Any = figure.subfigures(1, 2)
         left, right = split
         ax = left.subplots()
-        for colour, richness in zip(COLOURS, READ, strict=False):
+        for color, richness in zip(COLORS, READ, strict=False):
             steps = np.arange(TRAINING.steps)
-            ax.plot(steps, 2 * networks["loss"].sel(richness=richness), color=colour, label=f"{richness:g}")
+            ax.plot(steps, 2 * networks["loss"].sel(richness=richness), color=color, label=f"{richness:g}")
             ax.plot(steps, 2 * limit["loss"].sel(richness=richness), "k--", lw=1)
         ax.plot([], [], "k--", lw=1, label="limit")
         ax.set(xlabel="step", ylabel="mean squared error", ylim=(0, None))

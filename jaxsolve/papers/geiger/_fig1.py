@@ -7,7 +7,7 @@ import numpy as np
 
 from ...dynamics import FrozenKernel
 from ...observe import test_accuracy
-from ...plot import COLOURS, MARKERS
+from ...plot import COLORS, MARKERS
 from ...sweeps import padded
 from .._claim import Claim, mean_over
 from .._figure import AbstractFigure, Data, Images, Runs, Scale
@@ -59,8 +59,8 @@ class Fig1(AbstractFigure):
         width_axis(a, widths)
         figure.legend(*a.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=7)
         rescaled = _rescaled(error.mean("seed"))
-        for width, colour, marker in zip(widths, COLOURS, MARKERS, strict=False):
-            style = {"color": colour, "marker": marker, "ms": 3, "lw": 1.0, "label": f"$h = {width}$"}
+        for width, color, marker in zip(widths, COLORS, MARKERS, strict=False):
+            style = {"color": color, "marker": marker, "ms": 3, "lw": 1.0, "label": f"$h = {width}$"}
             c.plot(alphas, error.sel(width=width).mean("seed"), **style)
             d.plot(width**0.5 * alphas, rescaled.sel(width=width), **style)
         c.set(xscale="log", xlabel=r"output scale $\alpha$", ylabel="test error", title="(c)")

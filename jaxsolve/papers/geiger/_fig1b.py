@@ -13,7 +13,7 @@ from ...dynamics import StochasticFlow
 from ...losses import SoftHinge
 from ...nets import ConvNet, Scaling
 from ...observe import test_outputs
-from ...plot import COLOURS, MARKERS
+from ...plot import COLORS, MARKERS
 from ...sweeps import ensemble_error
 from ...until import margin_above
 from .._claim import Claim, mean_over
@@ -70,8 +70,8 @@ class Fig1b(AbstractFigure):
         figure = Figure(figsize=(6.4, 2.8), layout="constrained")
         b, d = figure.subplots(1, 2, sharey=True)
         widths, alphas = outputs["width"].values, outputs["alpha"].values
-        for alpha, colour, marker in zip(alphas, COLOURS, MARKERS, strict=False):
-            style = {"color": colour, "marker": marker, "ms": 3.5, "lw": 1.0}
+        for alpha, color, marker in zip(alphas, COLORS, MARKERS, strict=False):
+            style = {"color": color, "marker": marker, "ms": 3.5, "lw": 1.0}
             mean, bar = zip(*(mean_over(single.sel(alpha=alpha, width=width)) for width in widths), strict=True)
             b.errorbar(widths, mean, bar, **style, label=rf"$\alpha = {alpha:g}$")
             if alpha in (alphas[0], alphas[-1]):

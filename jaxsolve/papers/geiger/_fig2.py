@@ -6,7 +6,7 @@ from typing import final, TYPE_CHECKING
 import numpy as np
 
 from ...observe import test_outputs
-from ...plot import COLOURS, MARKERS
+from ...plot import COLORS, MARKERS
 from ...sweeps import ensemble_error, ensemble_variance
 from .._claim import Claim
 from .._figure import AbstractFigure, Data, Images, Runs, Scale
@@ -49,14 +49,14 @@ class Fig2(AbstractFigure):
         widths, scales = outputs["width"].values, outputs["scale"].values
         figure = Figure(figsize=(7.2, 3.0), layout="constrained")
         a, b, c = figure.subplots(1, 3)
-        for (scale, name), colour, marker in zip(REGIMES.items(), COLOURS, MARKERS, strict=False):
-            style = {"color": colour, "marker": marker, "ms": 3, "lw": 1.0}
+        for (scale, name), color, marker in zip(REGIMES.items(), COLORS, MARKERS, strict=False):
+            style = {"color": color, "marker": marker, "ms": 3, "lw": 1.0}
             a.plot(widths, variance.sel(scale=scale), **style, label=name)
             c.plot(widths, single.sel(scale=scale), **style, label=name)
             c.plot(widths, average.sel(scale=scale), **style, ls="--", mfc="none")
         guide(a, (widths[0], widths[-1]), 1.4 * float(variance.isel(width=0).max()), -1.0, "$h^{-1}$")
-        for width, colour, marker in zip(widths, COLOURS, MARKERS, strict=False):
-            style = {"color": colour, "marker": marker, "ms": 3, "lw": 1.0}
+        for width, color, marker in zip(widths, COLORS, MARKERS, strict=False):
+            style = {"color": color, "marker": marker, "ms": 3, "lw": 1.0}
             b.plot(scales, single.sel(width=width), **style, label=f"$h = {width}$")
             b.plot(scales, average.sel(width=width), **style, ls="--", mfc="none")
         a.set(yscale="log", title="(a)")

@@ -5,7 +5,7 @@ from typing import final, TYPE_CHECKING
 import numpy as np
 
 from ...observe import half_loss_time
-from ...plot import collapse, COLOURS
+from ...plot import collapse, COLORS
 from .._claim import Claim, mean_over, Measured
 from .._figure import AbstractFigure, Data, Images, Runs, Scale
 from .._geiger import (
@@ -79,7 +79,7 @@ class Fig3(AbstractFigure):
         grid[0, 0].legend(frameon=False, fontsize=7)
         grid[1, 0].legend(frameon=False, fontsize=7)
         grid[2, 1].legend(handles=grid[2, 1].lines[-3:-1], frameon=False, fontsize=7)
-        grid[0, 1].axhline(1.0, color=COLOURS[-1], lw=0.6, ls=":")
+        grid[0, 1].axhline(1.0, color=COLORS[-1], lw=0.6, ls=":")
         return figure
 
     def claims(self, data: Data) -> list[Claim]:

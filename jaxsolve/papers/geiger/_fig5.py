@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from ..._dynamics import View
 from ...dynamics import FrozenKernel, RunEnd
 from ...observe import Observable, test_accuracy
-from ...plot import COLOURS, gram, MARKERS
+from ...plot import COLORS, gram, MARKERS
 from ...sweeps import padded
 from .._claim import bars, Claim, mean_over
 from .._figure import AbstractFigure, Data, Images, Runs, Scale
@@ -69,11 +69,11 @@ class Fig5(AbstractFigure):
             ax.set_title(title)
             figure.colorbar(ax.images[0], ax=ax, label=r"$\Theta$", shrink=0.8)
         a.set_ylabel("test sample, $y = 1$ first")
-        for (name, cells), colour, marker in zip(errors.items(), COLOURS, MARKERS, strict=False):
+        for (name, cells), color, marker in zip(errors.items(), COLORS, MARKERS, strict=False):
             c.errorbar(
                 cells["width"],
                 *bars(cells),
-                color=colour,
+                color=color,
                 marker=marker,
                 ms=4,
                 lw=1.0,

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..._dynamics import View
 from ...observe import half_loss_time, loss, Observable, test_output_change
-from ...plot import COLOURS, MARKERS
+from ...plot import COLORS, MARKERS
 from .._claim import Claim, mean_over
 from .._figure import AbstractFigure, Data, Images, Runs, Scale
 from .._geiger import AtScale, measure, parity, power, SETTING, when
@@ -54,7 +54,7 @@ class Fig7(AbstractFigure):
         def draw(ax, values, where, label, place):
             unit = float(half.sel(where).mean("seed"))
             mean = np.exp(np.log(values.sel(where)).mean("seed"))[1:]
-            style = {"color": COLOURS[place], "marker": MARKERS[place], "ms": 3, "markevery": 4, "lw": 1.0}
+            style = {"color": COLORS[place], "marker": MARKERS[place], "ms": 3, "markevery": 4, "lw": 1.0}
             ax.plot(TIMES[1:] / unit, mean, **style, label=label)
 
         for place, scale in enumerate(scales):

@@ -7,7 +7,7 @@ import optax
 
 from ...dynamics import Descent
 from ...observe import preactivation_velocity
-from ...plot import COLOURS, MARKERS
+from ...plot import COLORS, MARKERS
 from ...sweeps import padded
 from .._claim import bars, Claim
 from .._figure import AbstractFigure, Data, Images, Runs, Scale
@@ -47,11 +47,11 @@ class Fig8(AbstractFigure):
         velocity = data["start"]["preactivation_velocity"]
         figure = Figure(figsize=(4.4, 2.9), layout="constrained")
         ax = figure.subplots()
-        for layer, (colour, marker) in enumerate(zip(COLOURS, MARKERS, strict=False)):
+        for layer, (color, marker) in enumerate(zip(COLORS, MARKERS, strict=False)):
             if layer >= velocity.sizes["hidden_layer"]:
                 break
             cells = velocity.isel(hidden_layer=layer)
-            style = {"color": colour, "marker": marker, "ms": 4, "lw": 1.0, "label": f"layer {layer + 1}"}
+            style = {"color": color, "marker": marker, "ms": 4, "lw": 1.0, "label": f"layer {layer + 1}"}
             ax.errorbar(velocity["width"], *bars(cells), **style)
         ends = [float(velocity["width"][0]), float(velocity["width"][-1])]
         ax.set_yscale("log")

@@ -9,7 +9,7 @@ from jaxtyping import Array
 from ..._problem import Problem
 from ...data import Dataset
 from ...observe import test_kernel_change, weight_change
-from ...plot import COLOURS, power_law
+from ...plot import COLORS, power_law
 from ...theory import lazy_scaling
 from .._claim import Claim, Measured
 from .._figure import AbstractFigure, Data, Images, Runs, Scale
@@ -59,10 +59,10 @@ class Table1(AbstractFigure):
             strict=True,
         )
         for ax, name, label, printed in panels:
-            for depth, colour in zip(DEPTHS, COLOURS, strict=False):
+            for depth, color in zip(DEPTHS, COLORS, strict=False):
                 printed_law = f"paper $-{printed[depth][0]:g}$, predicted $-{_predicted(name, depth):.2f}$"
                 said = f"{printed_law}\n$L = {depth}$"
-                power_law(data["flow"][name].isel(t=-1).sel(depth=depth), "scale", label=said, colour=colour, ax=ax)
+                power_law(data["flow"][name].isel(t=-1).sel(depth=depth), "scale", label=said, color=color, ax=ax)
             ax.set(xlabel=r"$\sqrt{h}\,\alpha$", ylabel=label)
             ax.legend(frameon=False, fontsize=7)
         return figure

@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from ...dynamics import GradientFlow
 from ...observe import kernel, loss, neuron_direction, neuron_radius
-from ...plot import COLOURS
+from ...plot import COLORS
 from ...theory import neurons_preconditioner, SingleNeuronFlow
 from .._claim import Claim
 from .._figure import AbstractFigure, Data, Runs, Scale
@@ -53,10 +53,10 @@ class Fig2(AbstractFigure):
             points = beta(data["flow"]).sel(delta=delta).values
             length = np.concatenate([[0], np.cumsum(np.linalg.norm(np.diff(line, axis=0), axis=1))])
             at = np.searchsorted(length, np.linspace(0, 0.98 * length[-1], 6))
-            ax.plot(*line.T, color=COLOURS[0], lw=1.4, label="theory")
-            ax.plot(*points[at].T, ls="", marker="o", ms=3, color=COLOURS[1], label="gradient flow")
+            ax.plot(*line.T, color=COLORS[0], lw=1.4, label="theory")
+            ax.plot(*points[at].T, ls="", marker="o", ms=3, color=COLORS[1], label="gradient flow")
             for index in at:
-                draw_ellipse(ax, line[index], _preconditioner(line[index], delta), color=COLOURS[2], lw=0.8)
+                draw_ellipse(ax, line[index], _preconditioner(line[index], delta), color=COLORS[2], lw=0.8)
             ax.plot(*line[0], marker="s", ms=5, color="black")
             ax.plot(0, 1, marker="*", ms=9, color="black")
             ax.set_title(rf"{regime}, $\delta = {delta:g}$", fontsize=9)

@@ -45,14 +45,14 @@ class Fig3(AbstractFigure):
         split: Any = figure.subfigures(2, 1, height_ratios=(1.15, 1))
         top, bottom = split
         curves = {name: _curves(runs) for name, runs in data.items()}
-        colours = colormaps["cividis"](np.linspace(0, 0.92, len(DELTAS)))
+        colors = colormaps["cividis"](np.linspace(0, 0.92, len(DELTAS)))
         panels = top.subplots(1, 4)
         for ax, (name, label) in zip(panels, PANELS.items(), strict=True):
-            for delta, colour in zip(DELTAS, colours, strict=True):
+            for delta, color in zip(DELTAS, colors, strict=True):
                 size = 2 if name == "loss" else 1  # theirs is a sum over both samples, ours their average
-                ax.plot(TIMES, size * curves["theory"][name].sel(delta=delta), color=colour, lw=1.1, label=f"{delta:g}")
+                ax.plot(TIMES, size * curves["theory"][name].sel(delta=delta), color=color, lw=1.1, label=f"{delta:g}")
                 points = size * curves["flow"][name].sel(delta=delta)[::20]
-                ax.plot(TIMES[::20], points, ls="", marker="o", ms=2.5, mfc="none", color=colour)
+                ax.plot(TIMES[::20], points, ls="", marker="o", ms=2.5, mfc="none", color=color)
             ax.set_xlabel("time $t$")
             ax.set_title(label, fontsize=9)
         top.legend(

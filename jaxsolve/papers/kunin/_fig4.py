@@ -46,10 +46,10 @@ class Fig4(AbstractFigure):
         first = np.array(LIMITS[:2])
         plane.plot(first, (y - one[0] * first) / one[1], color="black", lw=0.8, ls="--", label="interpolants")
         paths = beta(data["flow"])
-        for delta, colour in zip(DELTAS, colormaps["cividis"](np.linspace(0, 0.92, len(DELTAS))), strict=True):
+        for delta, color in zip(DELTAS, colormaps["cividis"](np.linspace(0, 0.92, len(DELTAS))), strict=True):
             path = paths.sel(delta=delta).values
-            plane.plot(*path.T, color=colour, lw=1.1, label=rf"$\delta = {delta:g}$")
-            plane.plot(*path[-1], color=colour, marker="o", ms=4)
+            plane.plot(*path.T, color=color, lw=1.1, label=rf"$\delta = {delta:g}$")
+            plane.plot(*path[-1], color=color, marker="o", ms=4)
             plane.plot(*_end(delta), color="black", marker="x", ms=5, ls="")
         plane.plot(*LOW_RANK.beta_0, color="black", marker="s", ms=4)
         plane.set_ylabel(r"$\beta_2$")
@@ -73,7 +73,7 @@ class Fig4(AbstractFigure):
         wide = abs(high - low)
         return [
             Claim(
-                "Training ends at the minimiser of Theorem 3.1: largest distance over nine delta.",
+                "Training ends at the minimizer of Theorem 3.1: largest distance over nine delta.",
                 "0",
                 (0, 1e-4),
                 float(np.abs(ends.values - np.array(potential)).max()),

@@ -14,7 +14,7 @@ from ...dynamics import Descent
 from ...losses import CrossEntropy
 from ...nets import LeNet, Scaling
 from ...observe import loss, test_accuracy, test_kernel_distance
-from ...plot import COLOURS
+from ...plot import COLORS
 from ...until import loss_fraction
 from .._claim import Claim, exponent, mean_over
 from .._figure import AbstractFigure, Data, Images, Runs, Scale
@@ -67,7 +67,7 @@ class Fig6a(AbstractFigure):
         alphas = distance["alpha"].values
         for row in distance.values:
             ax.plot(alphas, row, color="0.7", lw=0.8)
-        ax.plot(alphas, distance.mean("seed"), color=COLOURS[0], marker="o", ms=4, label="mean of starts (grey)")
+        ax.plot(alphas, distance.mean("seed"), color=COLORS[0], marker="o", ms=4, label="mean of starts (grey)")
         ax.set(xscale="log", xlabel=r"$\alpha$ (upstream to the right)", ylabel="kernel distance", ylim=(0, None))
         ax.legend(frameon=False, fontsize=7)
         return figure

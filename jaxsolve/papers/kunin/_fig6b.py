@@ -17,7 +17,7 @@ from ...dynamics import Descent
 from ...losses import CrossEntropy
 from ...nets import BatchNorm, Scaling, WideResNet
 from ...observe import accuracy, Observable, test_accuracy
-from ...plot import COLOURS, MARKERS
+from ...plot import COLORS, MARKERS
 from .._claim import Claim, exponent, mean_over
 from .._figure import AbstractFigure, Data, Images, Runs, Scale
 from .._images import halved, images
@@ -88,10 +88,10 @@ class Fig6b(AbstractFigure):
             row[0].set_ylabel(rf"$\alpha = {alpha:g}$", fontsize=8)
         grid[0, SHOWN // 2].set_title("6 (b): filters of the first layer", fontsize=9)
         ax = figure.add_subplot(right)
-        for t, label, colour, marker in zip((0, -1), ("start", "trained"), COLOURS, MARKERS, strict=False):
+        for t, label, color, marker in zip((0, -1), ("start", "trained"), COLORS, MARKERS, strict=False):
             cells = runs["roughness"].isel(t=t)
             mean, bar = zip(*(mean_over(cells.sel(alpha=alpha)) for alpha in alphas), strict=True)
-            ax.errorbar(alphas, mean, bar, color=colour, marker=marker, ms=4, lw=1.0, label=label)
+            ax.errorbar(alphas, mean, bar, color=color, marker=marker, ms=4, lw=1.0, label=label)
         ax.set(xscale="log", xlabel=r"$\alpha$ (upstream to the right)", ylabel="roughness of a filter", ylim=(0, None))
         ax.set_title("11", fontsize=9)
         ax.legend(frameon=False, fontsize=7)
@@ -140,7 +140,7 @@ class _Networks(NamedTuple):
         _, channels, height, width = self.data.x.shape
         size, arrays = (channels, height, width), 11 - (self.widening == 1)
         sigma = jnp.full(arrays, 1 / alpha).at[-1].set(1.0)
-        options = {"window": self.window, "normalisation": BatchNorm(), "dtype": self.data.x.dtype}
+        options = {"window": self.window, "normalization": BatchNorm(), "dtype": self.data.x.dtype}
         scaling = Scaling.kaiming(sigma=sigma)
         make = lambda key: WideResNet(size, self.widening, 1, 10, scaling=scaling, key=key, **options)
         net, state = eqx.nn.make_with_state(make)(jax.random.key(seed))

@@ -14,7 +14,7 @@ from ...dynamics import Descent
 from ...losses import CrossEntropy
 from ...nets import MLP, Scaling
 from ...observe import accuracy, test_accuracy
-from ...plot import COLOURS, MARKERS
+from ...plot import COLORS, MARKERS
 from .._claim import Claim, mean_over
 from .._figure import AbstractFigure, Data, Runs, Scale
 
@@ -38,7 +38,7 @@ class Fig6c(AbstractFigure):
 
     title = "Figure 6 (c): test error on the Random Hierarchy Model against the number of samples, at several alpha"
     ours = (
-        f"Kaiming's start at width {WIDTH} and the rate {RATE:g} in place of their parametrisation with a rate of 6.4; "
+        f"Kaiming's start at width {WIDTH} and the rate {RATE:g} in place of their parametrization with a rate of 6.4; "
         f"the numbers of samples. At small scale {EPOCHS[Scale.SMALL]} epochs, {TESTS[Scale.SMALL]} test samples, "
         f"{SEEDS[Scale.SMALL]} starts, float32."
     )
@@ -64,9 +64,9 @@ class Fig6c(AbstractFigure):
         figure = Figure(figsize=(3.8, 2.8), layout="constrained")
         ax = figure.subplots()
         sizes = [int(name.removeprefix("of_")) for name in data]
-        for alpha, colour, marker in zip(_errors(data)["alpha"].values, COLOURS, MARKERS, strict=False):
+        for alpha, color, marker in zip(_errors(data)["alpha"].values, COLORS, MARKERS, strict=False):
             mean, bar = zip(*(mean_over(_errors(data, name).sel(alpha=alpha)) for name in data), strict=True)
-            style = {"color": colour, "marker": marker, "ms": 4, "lw": 1.0, "label": rf"$\alpha = {alpha:g}$"}
+            style = {"color": color, "marker": marker, "ms": 4, "lw": 1.0, "label": rf"$\alpha = {alpha:g}$"}
             ax.errorbar(sizes, mean, bar, **style)
         ax.axhline(100 * 7 / 8, color="0.6", lw=0.8, ls=":")
         ax.set(xscale="log", xlabel="training samples", ylabel="test error (%)", ylim=(0, None))

@@ -3,7 +3,7 @@
 from math import inf
 from typing import final, TYPE_CHECKING
 
-from ...plot import COLOURS
+from ...plot import COLORS
 from .._claim import Claim, exponent, mean_over
 from .._figure import AbstractFigure, Data, Runs, Scale
 from .._kunin_grokking import grokking, settings, sooner_upstream, steps_to
@@ -31,11 +31,11 @@ class Fig6d(AbstractFigure):
         figure = Figure(figsize=(6.8, 2.8), layout="constrained")
         curves, times = figure.subplots(1, 2)
         runs = data["runs"].sel(tau=1.0)
-        for alpha, colour in zip(runs["alpha"].values, COLOURS, strict=False):
+        for alpha, color in zip(runs["alpha"].values, COLORS, strict=False):
             for name, style in (("accuracy", ":"), ("test_accuracy", "-")):
                 mean = 100 * runs[name].sel(alpha=alpha).mean("seed")
                 label = rf"$\alpha = {alpha:g}$" if style == "-" else None
-                curves.plot(runs["t"][1:], mean[1:], color=colour, ls=style, lw=1.2, label=label)
+                curves.plot(runs["t"][1:], mean[1:], color=color, ls=style, lw=1.2, label=label)
         curves.plot([], [], color="0.3", ls=":", lw=1.2, label="training")
         curves.set(xscale="log", xlabel="steps", ylabel="accuracy (%)", ylim=(0, 103))
         curves.legend(frameon=False, fontsize=7, loc="lower right")
@@ -43,7 +43,7 @@ class Fig6d(AbstractFigure):
         steps = steps_to(runs).fillna(end).transpose("seed", "alpha")
         for row in steps.values:
             times.plot(runs["alpha"], row, color="0.7", lw=0.8, marker=".")
-        times.plot(runs["alpha"], steps.mean("seed"), color=COLOURS[0], marker="o", ms=4)
+        times.plot(runs["alpha"], steps.mean("seed"), color=COLORS[0], marker="o", ms=4)
         times.axhline(end, color="0.6", ls=":", lw=0.8)
         times.set(xscale="log", yscale="log", xlabel=r"$\alpha$ (upstream to the right)")
         times.set_ylabel(f"steps to {100 * runs.attrs['grokked']:g} % (dotted: the end)")

@@ -11,7 +11,7 @@ from jaxtyping import Array
 from ..._problem import Problem
 from ...dynamics import GradientFlow
 from ...observe import loss, neuron_direction, neuron_radius
-from ...plot import COLOURS
+from ...plot import COLORS
 from ...theory import SingleNeuronFlow
 from .._claim import Claim
 from .._figure import AbstractFigure, Data, Runs, Scale
@@ -64,15 +64,15 @@ class Fig7(AbstractFigure):
 
         figure = Figure(figsize=(7.0, 2.9), layout="constrained")
         losses, paths, norms = figure.subplots(1, 3)
-        for delta, colour in zip(DELTAS, COLOURS, strict=False):
+        for delta, color in zip(DELTAS, COLORS, strict=False):
             for nudge, style in zip(NUDGES, ("-", "--"), strict=True):
                 where = {"delta": delta, "nudge": nudge}
                 line, points = (data[name].sel(where) for name in ("theory", "flow"))
-                curves = {"color": colour, "ls": style, "lw": 1.1}
+                curves = {"color": color, "ls": style, "lw": 1.1}
                 label = rf"$\delta = {delta:g}$, $a_0 = -4 {nudge:+g}$"
                 # Theirs is a sum over both samples, ours their average.
                 losses.plot(TIMES, 2 * line["loss"], label=label, **curves)
-                losses.plot(TIMES[::25], 2 * points["loss"][::25], ls="", marker="o", ms=2.5, mfc="none", color=colour)
+                losses.plot(TIMES[::25], 2 * points["loss"][::25], ls="", marker="o", ms=2.5, mfc="none", color=color)
                 paths.plot(*beta(line).values.T, **curves)
                 norms.plot(TIMES, line["neuron_radius"].isel(neuron=0), **curves)
         paths.plot(*TARGET, marker="*", ms=9, color="black")

@@ -12,7 +12,7 @@ from jaxtyping import Array
 from ..._problem import Problem
 from ...dynamics import GradientFlow
 from ...observe import loss, neuron_direction, neuron_radius
-from ...plot import COLOURS
+from ...plot import COLORS
 from ...theory import ReducedNeuron
 from .._claim import Claim
 from .._figure import AbstractFigure, Data, Runs, Scale
@@ -61,7 +61,7 @@ class Fig8(AbstractFigure):
             ax.contourf(*plane, shade, levels=[-1.5, 0, 1.5], colors=["0.85", "white"])
             runs = data["flow"].sel(delta=delta)
             for path, end in zip(_flat(beta(runs)), _flat(runs["neuron_radius"].isel(t=-1, neuron=0)), strict=True):
-                ax.plot(*path.T, color=COLOURS[0] if end > 0 else COLOURS[1], lw=0.7)
+                ax.plot(*path.T, color=COLORS[0] if end > 0 else COLORS[1], lw=0.7)
                 ax.plot(*path[0], marker=".", ms=2, color="black")
             ax.plot(*TARGET, marker="*", ms=7, color="black")
             ax.set_title(rf"$\delta = {delta:g}$", fontsize=9)
@@ -71,8 +71,8 @@ class Fig8(AbstractFigure):
         for ax in axes[:, 0]:
             ax.set_ylabel(r"$\beta_2$")
         axes[1, 3].set_axis_off()
-        for colour, label in ((COLOURS[0], "ends with $a > 0$"), (COLOURS[1], "ends with $a < 0$")):
-            axes[1, 3].plot([], [], color=colour, label=label)
+        for color, label in ((COLORS[0], "ends with $a > 0$"), (COLORS[1], "ends with $a < 0$")):
+            axes[1, 3].plot([], [], color=color, label=label)
         axes[1, 3].legend(loc="center", frameon=False, fontsize=9)
         return figure
 

@@ -14,7 +14,7 @@ from ...dynamics import GradientFlow
 from ...losses import Logistic, MSE
 from ...nets import Given, MLP, Scaling
 from ...observe import layer_alignment, loss
-from ...plot import COLOURS
+from ...plot import COLORS
 from ...sweeps import Zip
 from ...theory import TwoLayerLine
 from .._claim import Claim, mean_over
@@ -68,11 +68,11 @@ class Fig1(AbstractFigure):
                 ax = grid[row, column]
                 points, theory = (curves.isel(parallel_other=row).sel(loss_of=of) for curves in (zeta, line))
                 frozen = points.isel(gamma_size=1).sel(activation="relu")
-                for (name, label), colour in zip(ACTIVATIONS.items(), COLOURS, strict=False):
+                for (name, label), color in zip(ACTIVATIONS.items(), COLORS, strict=False):
                     curve = points.isel(gamma_size=0).sel(activation=name)
-                    ax.plot(TIMES, curve, ls="", marker="o", ms=3, mfc="none", color=colour, label=label)
+                    ax.plot(TIMES, curve, ls="", marker="o", ms=3, mfc="none", color=color, label=label)
                 learnt = theory.isel(gamma_size=0, activation=0)
-                ax.plot(TIMES, learnt, color=COLOURS[0], lw=1.2, label="linear, theory (21)")
+                ax.plot(TIMES, learnt, color=COLORS[0], lw=1.2, label="linear, theory (21)")
                 if start == "alignment":
                     ax.plot(TIMES, frozen, color="0.5", lw=1.0, ls=":", label="ReLU, kernel phase")
                 ax.set_xscale("symlog", linthresh=0.01)

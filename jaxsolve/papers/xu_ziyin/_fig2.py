@@ -14,7 +14,7 @@ from ...dynamics import Descent
 from ...losses import CrossEntropy
 from ...nets import MLP, Scaling
 from ...observe import accuracy, layer_alignment
-from ...plot import COLOURS, MARKERS
+from ...plot import COLORS, MARKERS
 from .._claim import Claim, mean_over
 from .._figure import AbstractFigure, Data, Runs, Scale
 from .._images import images
@@ -67,7 +67,7 @@ class Fig2(AbstractFigure):
         for (left, right), name, title in zip(grid, data, DEPTHS.values(), strict=True):
             zeta = data[name]["layer_alignment"].isel(depth=0)
             for pair in range(zeta.sizes["pair"]):
-                style = {"color": COLOURS[pair], "marker": MARKERS[pair], "ms": 3}
+                style = {"color": COLORS[pair], "marker": MARKERS[pair], "ms": 3}
                 curve = zeta.isel(pair=pair).sel(sigma=1.0).mean("seed")
                 left.plot(curve["t"], curve, label=f"layers {pair + 1}, {pair + 2}", **style)
                 for time, line in ((-1, "-"), (0, "--")):

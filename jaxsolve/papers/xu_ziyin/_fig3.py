@@ -16,7 +16,7 @@ from ...dynamics import Descent
 from ...losses import CrossEntropy
 from ...nets import BatchNorm, ResNet18, Scaling
 from ...observe import accuracy, Observable, test_accuracy
-from ...plot import COLOURS, MARKERS
+from ...plot import COLORS, MARKERS
 from .._claim import Claim, exponent, mean_over
 from .._figure import AbstractFigure, Data, Runs, Scale
 from .._images import halved, images
@@ -39,7 +39,7 @@ RATE, MOMENTUM, DECAY = 0.1, 0.9, 5e-4
 class Fig3(AbstractFigure):
     """Test accuracy and norm of all weights against the scale of the start."""
 
-    title = "Figure 3: a ResNet-18 with batch normalisation on CIFAR-10, from starts of four scales"
+    title = "Figure 3: a ResNet-18 with batch normalization on CIFAR-10, from starts of four scales"
     ours = (
         f"The scales sigma, which are lost. SGD of rate {RATE:g} with momentum {MOMENTUM:g}, weight decay {DECAY:g}, a "
         f"cosine schedule, flips and crops, as in the code that it names. At small scale {SAMPLES[Scale.SMALL]} images "
@@ -75,9 +75,9 @@ class Fig3(AbstractFigure):
         left, right = figure.subplots(1, 2, sharex=True)
         for name, label, index in (("accuracy", "training", 1), ("test_accuracy", "test", 0)):
             mean, bar = zip(*(mean_over(100 * end[name].sel(sigma=sigma)) for sigma in SIGMAS), strict=True)
-            left.errorbar(SIGMAS, mean, bar, color=COLOURS[index], marker=MARKERS[index], ms=3.5, lw=1.2, label=label)
+            left.errorbar(SIGMAS, mean, bar, color=COLORS[index], marker=MARKERS[index], ms=3.5, lw=1.2, label=label)
         mean, bar = zip(*(mean_over(end["norm"].sel(sigma=sigma)) for sigma in SIGMAS), strict=True)
-        right.errorbar(SIGMAS, mean, bar, color=COLOURS[0], marker=MARKERS[0], ms=3.5, lw=1.2)
+        right.errorbar(SIGMAS, mean, bar, color=COLORS[0], marker=MARKERS[0], ms=3.5, lw=1.2)
         left.set(xscale="log", ylabel="accuracy (%)", xlabel=r"scale $\sigma$ of the start")
         right.set(
             xscale="log", ylabel="sum of the norms of all layers", xlabel=r"scale $\sigma$ of the start", ylim=(0, None)
@@ -98,7 +98,7 @@ class Fig3(AbstractFigure):
                 *min((mean_over(100 * end["accuracy"].sel(sigma=sigma)) for sigma in SIGMAS), key=lambda one: one[0]),
             ),
             Claim(
-                f"Smaller starts generalise better. Test accuracy at sigma = {SIGMAS[0]:g} less that at "
+                f"Smaller starts generalize better. Test accuracy at sigma = {SIGMAS[0]:g} less that at "
                 f"{SIGMAS[-1]:g}, in points.",
                 "> 0",
                 (0, inf),
@@ -129,7 +129,7 @@ class _Problems(NamedTuple):
             (channels, height, width),
             10,
             width=self.width,
-            normalisation=BatchNorm(),
+            normalization=BatchNorm(),
             scaling=Scaling.kaiming(sigma=sigma),
             key=key,
             dtype=self.data.x.dtype,

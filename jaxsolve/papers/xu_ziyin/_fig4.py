@@ -8,7 +8,7 @@ from jaxtyping import Array
 
 from ..._problem import Problem
 from ...data import Dataset, Images
-from ...plot import COLOURS, MARKERS
+from ...plot import COLORS, MARKERS
 from ...sweeps import Zip
 from ...theory import table_1
 from .._claim import Claim, exponent, mean_over
@@ -86,7 +86,7 @@ class Fig4(AbstractFigure):
             for index, (name, (*_, learns)) in enumerate(MODELS.items()):
                 cells = values.isel({AXIS: index})
                 mean, bar = zip(*(mean_over(cells.sel(width=width)) for width in runs["width"]), strict=True)
-                style = {"color": COLOURS[index // 2], "marker": MARKERS[index // 2], "ls": "--" if learns else "-"}
+                style = {"color": COLORS[index // 2], "marker": MARKERS[index // 2], "ls": "--" if learns else "-"}
                 ax.errorbar(runs["width"], mean, bar, label=name, ms=3.5, lw=1.2, **style)
             ax.set(xscale="log", xlabel="width $d$")
             ax.set_xticks(runs["width"].values, [str(int(width)) for width in runs["width"]], minor=False)

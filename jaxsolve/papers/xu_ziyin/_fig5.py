@@ -8,7 +8,7 @@ from jaxtyping import Array
 
 from ..._problem import Problem
 from ...data import Dataset, Images
-from ...plot import COLOURS, MARKERS
+from ...plot import COLORS, MARKERS
 from ...sweeps import Zip
 from .._claim import Claim, exponent, mean_over
 from .._figure import AbstractFigure, Data, Runs, Scale
@@ -70,7 +70,7 @@ class Fig5(AbstractFigure):
             for index, name in enumerate(MODELS):
                 cells = values.isel({AXIS: index})
                 mean, bar = zip(*(mean_over(cells.sel(kappa=kappa)) for kappa in KAPPAS), strict=True)
-                style = {"color": COLOURS[index], "marker": MARKERS[index], "ls": "-" if index else "--"}
+                style = {"color": COLORS[index], "marker": MARKERS[index], "ls": "-" if index else "--"}
                 ax.errorbar(KAPPAS, mean, bar, label=name, ms=3.5, lw=1.2, **style)
             ax.set(xscale="log", xlabel=r"scale $\kappa$ of the start", ylabel=label)
         panels[2].set(yscale="log", ylim=(1e-3, 2))

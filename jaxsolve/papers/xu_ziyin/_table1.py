@@ -14,7 +14,7 @@ from ..._results import FIRST_FAILURE
 from ...dynamics import Descent
 from ...nets import Padded, Scaling, TwoLayerLinear
 from ...observe import kernel_change, loss, Regime
-from ...plot import REGIME_COLOURS
+from ...plot import REGIME_COLORS
 from ...sweeps import Zip
 from ...theory import table_1
 from .._claim import Claim, exponent, Measured
@@ -86,7 +86,7 @@ class Table1(AbstractFigure):
         columns, rows = (list(dict.fromkeys(str(e[field]) for e in entries)) for field in (0, 1))
         for entry, cell in zip(entries, _cells(data), strict=True):
             at = columns.index(entry[0]), rows.index(entry[1])
-            ax.add_patch(Rectangle((at[0] - 0.48, at[1] - 0.46), 0.96, 0.92, color=REGIME_COLOURS[cell.regime]))
+            ax.add_patch(Rectangle((at[0] - 0.48, at[1] - 0.46), 0.96, 0.92, color=REGIME_COLORS[cell.regime]))
             agrees = "" if cell.regime == entry.regime else f"\npaper: {entry.regime.label}"
             ink = "white" if cell.regime in (Regime.KERNEL, Regime.UNSTABLE) else "black"
             said = cell.said if any(entry.exponents) else r"same at any $\kappa$"
@@ -94,7 +94,7 @@ class Table1(AbstractFigure):
         ax.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5))
         ax.set_xticks(range(len(columns)), columns)
         ax.set_yticks(range(len(rows)), rows)
-        patches = [Patch(color=REGIME_COLOURS[regime], label=regime.label) for regime in Regime]
+        patches = [Patch(color=REGIME_COLORS[regime], label=regime.label) for regime in Regime]
         figure.legend(handles=patches, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
         return figure
 

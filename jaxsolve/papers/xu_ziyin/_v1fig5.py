@@ -13,7 +13,7 @@ from ..._problem import Problem
 from ...dynamics import Descent
 from ...nets import Scaling, TwoLayerLinear
 from ...observe import layer_alignment, loss
-from ...plot import COLOURS
+from ...plot import COLORS
 from ...sweeps import Zip
 from ...theory import TwoLayerLine
 from .._claim import Claim, mean_over
@@ -36,7 +36,7 @@ LABELS = {"gd": "gradient descent", "sgd": f"SGD, batch of {BATCH}", "adam": "Ad
 
 @final
 class V1Fig5(AbstractFigure):
-    """Alignment of a two-layer linear network over time, for three optimisers."""
+    """Alignment of a two-layer linear network over time, for three optimizers."""
 
     title = "Figure 5 of version 1: alignment under gradient descent, SGD and Adam from two starts"
     ours = (
@@ -70,11 +70,11 @@ class V1Fig5(AbstractFigure):
         figure = Figure(figsize=(6.8, 2.7), layout="constrained")
         panels = figure.subplots(1, 2, sharey=True)
         for column, (ax, name) in enumerate(zip(panels, STARTS, strict=True)):
-            for (of, label), colour in zip(LABELS.items(), COLOURS, strict=False):
+            for (of, label), color in zip(LABELS.items(), COLORS, strict=False):
                 zeta = _zeta(data, of).isel(u_w_gamma_eta=column)
-                ax.plot(TIMES[of], zeta.mean("seed"), ls="", marker="o", ms=3, mfc="none", color=colour, label=label)
+                ax.plot(TIMES[of], zeta.mean("seed"), ls="", marker="o", ms=3, mfc="none", color=color, label=label)
             line = _zeta(data, "theory").isel(u_w_gamma_eta=column).mean("seed")
-            ax.plot(TIMES["gd"], line, color=COLOURS[0], lw=1.2, label="gradient flow, theory (21)")
+            ax.plot(TIMES["gd"], line, color=COLORS[0], lw=1.2, label="gradient flow, theory (21)")
             ax.set_xscale("symlog", linthresh=0.1)
             ax.set(title=name, xlabel="time $t$ (steps times rate)")
         panels[0].set_ylabel(r"layer alignment $\zeta$")

@@ -23,9 +23,9 @@ function drawCollapse() {
   const group = coords[collapse.group];
   const ran = indices(result.length).filter(hasRun);
   const lanes = sample(ran, overTime ? MAX_CURVES : MAX_POINTS);
-  const few = group.labels.length < data.colours.length;
-  const colours = group.labels.map((_, k) => (few ? data.colours[k] : viridis(k / (group.labels.length - 1))));
-  const traces = colours.map((color, k) => {
+  const few = group.labels.length < data.colors.length;
+  const colors = group.labels.map((_, k) => (few ? data.colors[k] : viridis(k / (group.labels.length - 1))));
+  const traces = colors.map((color, k) => {
     const here = lanes.filter((lane) => choiceOf(lane)[group.dim] === k);
     if (overTime) return { ...line(item, here, collapse.x, factorOf), ...hovered("x"), line: { color, width: 1 } };
     const values = unpack(item.values);
@@ -38,7 +38,7 @@ function drawCollapse() {
   const alone = overTime ? TIME : "1 (choose powers of the axes)";
   const product = powers.length ? [...(overTime ? ["t"] : []), ...powers].join(" · ") : alone;
   Plotly.react("collapse", traces, figure(product, safe(item.label), collapse.x, collapse.logY), CONFIG);
-  const entries = group.labels.map((label, k) => [`${group.name} = ${label}`, "line", { borderTopColor: colours[k] }]);
+  const entries = group.labels.map((label, k) => [`${group.name} = ${label}`, "line", { borderTopColor: colors[k] }]);
   drawLegend("collapse-legend", thin(entries, MAX_LEGEND));
   const fits = (v, log) => v !== null && (!log || v > 0);
   const seen = traces.some(({ x, y }) => x.some((at, i) => fits(at, collapse.x) && fits(y[i], collapse.logY)));
@@ -73,7 +73,7 @@ function startCollapse() {
     control("collapse-controls", `power-${i}`, `power of ${coords[i].name}`, input);
   }
   menu("collapse-controls", "collapse-name", "observable", names(collapsible()), 0, (value) => choose(Number(value)));
-  menu("collapse-controls", "collapse-group", "colour by", names(coords), collapse.group, (value) => { collapse.group = Number(value); drawCollapse(); });
+  menu("collapse-controls", "collapse-group", "color by", names(coords), collapse.group, (value) => { collapse.group = Number(value); drawCollapse(); });
   tick("collapse-controls", "collapse-x", "log x", true, (on) => { collapse.x = on; drawCollapse(); });
   tick("collapse-controls", "collapse-y", "log y", true, (on) => { collapse.logY = on; drawCollapse(); });
   choose(0);

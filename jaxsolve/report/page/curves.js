@@ -3,7 +3,7 @@
 const MAX_LANES = 64; // drawn of one cell
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
 const panel = { curve: 0, x: true, y: true };
-const colourOf = (i) => data.colours[i % data.colours.length];
+const colorOf = (i) => data.colors[i % data.colors.length];
 
 // What is seen before a cell is chosen: the first one with a run that did not fail.
 function firstCell() {
@@ -14,7 +14,7 @@ function firstCell() {
 function drawCurves() {
   if (!curves.length) return;
   const curve = curves[panel.curve];
-  const shown = pins.map((choice, i) => ({ choice, name: String(i + 1), line: { width: 2, color: colourOf(i), dash: DASHES[i % DASHES.length] } }));
+  const shown = pins.map((choice, i) => ({ choice, name: String(i + 1), line: { width: 2, color: colorOf(i), dash: DASHES[i % DASHES.length] } }));
   const grey = cursor ? choiceAt(...cursor) : shown.length ? undefined : firstCell();
   if (grey) shown.push({ choice: grey, name: "cell looked at", line: { width: 1, color: "#595959", dash: "solid" } });
   let [left, absent] = [0, 0];
@@ -39,7 +39,7 @@ function listPins() {
   element("pins").replaceChildren(...pins.map((choice, i) => {
     const [item, number, words, button] = ["li", "span", "span", "button"].map((tag) => document.createElement(tag));
     number.className = "number";
-    number.style.background = colourOf(i);
+    number.style.background = colorOf(i);
     number.textContent = i + 1;
     words.textContent = describe(choice);
     button.type = "button";

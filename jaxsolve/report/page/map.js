@@ -66,7 +66,7 @@ function drawMap() {
   drawCurves();
 }
 
-// Texts on the cells that have no colour, which say why.
+// Texts on the cells that have no color, which say why.
 function signs(heights) {
   const found = { type: "scatter", mode: "text", x: [], y: [], text: [], hoverinfo: "skip", showlegend: false };
   perCell((row, column) => {
@@ -84,7 +84,7 @@ function push(lists, entry) {
 function explain(measure, marks, lines) {
   const cells = drawn.cells.flat();
   const present = new Set(cells.map((c) => c.value));
-  const patches = (measure.categories || []).filter((_, i) => present.has(i)).map((c) => [c.label, "patch", { background: c.colour }]);
+  const patches = (measure.categories || []).filter((_, i) => present.has(i)).map((c) => [c.label, "patch", { background: c.color }]);
   const strokes = lines.filter((trace) => trace.name).map((trace) => [trace.name, "line", { borderTopStyle: DASHED[trace.line.dash] }]);
   drawLegend("map-legend", [...patches, ...strokes]);
   const meaning = { "·": "· has not run.", "×": "× failed or unknown.", "∞": "∞ never, or infinite.", "≤0": "≤0 not on a logarithm." };
@@ -100,7 +100,7 @@ function mapLayout(measure) {
   });
   return {
     font: FONT, margin: { l: 60, r: 12, t: measure.categories ? 32 : 116, b: 56 }, dragmode: DRAG, hovermode: "closest", showlegend: false, plot_bgcolor: "#fff",
-    // Beside a colour bar Plotly puts a short title between two labels.
+    // Beside a color bar Plotly puts a short title between two labels.
     xaxis: { ...axis(drawn.x), title: { text: drawn.x.title, ...(measure.categories ? {} : { standoff: 40 }) } }, yaxis: axis(drawn.y), hoverlabel: { align: "left", bgcolor: "#fff", font: FONT },
     uirevision: `${view.x} ${view.y}`,
   };
@@ -108,7 +108,7 @@ function mapLayout(measure) {
 
 function steps(categories) {
   const n = categories.length;
-  const colorscale = categories.flatMap((c, i) => [[i / n, c.colour], [(i + 1) / n, c.colour]]);
+  const colorscale = categories.flatMap((c, i) => [[i / n, c.color], [(i + 1) / n, c.color]]);
   return { zmin: -0.5, zmax: n - 0.5, colorscale, showscale: false };
 }
 
@@ -225,10 +225,10 @@ function chooseMeasure(value) {
 }
 
 function startMap() {
-  menu("map-controls", "map-measure", "colour", names(data.measures), 0, chooseMeasure);
+  menu("map-controls", "map-measure", "color", names(data.measures), 0, chooseMeasure);
   menu("map-controls", "map-x", "across", names(coords), view.x, (value) => chooseAxis("x", "y", value));
   if (view.y >= 0) menu("map-controls", "map-y", "up", names(coords), view.y, (value) => chooseAxis("y", "x", value));
-  tick("map-controls", "map-log", "log colour", false, (on) => { view.log = on; drawMap(); });
+  tick("map-controls", "map-log", "log color", false, (on) => { view.log = on; drawMap(); });
   if (data.theory) tick("map-controls", "map-theory", "theory’s boundaries", true, (on) => { view.theory = on; drawMap(); });
   drawRest();
   chooseMeasure(0);

@@ -32,7 +32,7 @@ function boundaries() {
     found.push(["theory: kernel | feature", "solid", levels(change, data.kernel_change)]);
   }
   const crosses = (level) => level.flat().some((v) => v !== null && v < 0) && level.flat().some((v) => v !== null && v >= 0);
-  // Black on white, so that they stand out from any colour; only the black ones have names.
+  // Black on white, so that they stand out from any color; only the black ones have names.
   const contour = (z, line, name) => ({
     type: "contour", x: x.at, y: y.at, z, name, showscale: false, hoverinfo: "skip", connectgaps: false,
     contours: { start: 0, end: 0, size: 1, coloring: "none" }, line: { ...line, smoothing: 0 },
@@ -44,7 +44,7 @@ function boundaries() {
 }
 
 // By how many decades values lie above a limit. Of an infinite one nobody knows: the line shall pass half way between
-// it and the neighbour that lies deepest below.
+// it and the neighbor that lies deepest below.
 function levels(values, limit) {
   const clip = (v) => (Number.isNaN(v) ? null : Math.max(-2, Math.min(2, v)));
   const heights = values.map((line) => line.map((v) => clip(Math.log10(v / limit))));

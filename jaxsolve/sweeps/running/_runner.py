@@ -202,10 +202,10 @@ class AbstractRunner(abc.ABC):
     def compile(self) -> None:
         """Compiles the program; possible in any thread."""
         self._compiled = self.devices.compile(self._lowered)
-        # jaxlib (0.10) spreads a batch of factorisations, such as eigenvalues at several times, over XLA's own
+        # jaxlib (0.10) spreads a batch of factorizations, such as eigenvalues at several times, over XLA's own
         # threads, and waits on one of them. Where as many programs do so as there are threads, all wait for ever.
         program = self._compiled.as_text() or ""
-        alone = self.alone or _factorises_batches(program)
+        alone = self.alone or _factorizes_batches(program)
         self.streams = 1 if alone else self.devices.streams
 
     @property
@@ -216,7 +216,7 @@ class AbstractRunner(abc.ABC):
         return self.streams * sum(getattr(plan, name, 0) for name in sizes)
 
 
-def _factorises_batches(program: str) -> bool:
+def _factorizes_batches(program: str) -> bool:
     """Whether a program of XLA hands LAPACK several matrices at once: one alone stays in its thread."""
     calls = (line for line in program.splitlines() if 'custom_call_target="lapack_' in line)
     shapes = (shape.split(",") for call in calls for shape in SHAPE.findall(call))

@@ -98,7 +98,7 @@ def save(dataset: "xarray.Dataset", path: str | os.PathLike) -> None:
     # Strings of one length have no Zarr v3 specification; strings of any length do.
     text = {name: coord.astype(object) for name, coord in dataset.coords.items() if coord.dtype.kind == "U"}
     with warnings.catch_warnings():
-        # xarray looks for consolidated metadata by default; zarr reminds that version 3 has yet to standardise it.
+        # xarray looks for consolidated metadata by default; zarr reminds that version 3 has yet to standardize it.
         warnings.filterwarnings("ignore", message="Consolidated metadata")
         dataset.assign_coords(text).to_zarr(Path(path), mode="w-", consolidated=True, zarr_format=3)
 

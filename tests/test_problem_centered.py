@@ -1,4 +1,4 @@
-"""Centred problems: what rounding leaves of a difference of large outputs is said."""
+"""Centered problems: what rounding leaves of a difference of large outputs is said."""
 
 import jax
 import jax.numpy as jnp

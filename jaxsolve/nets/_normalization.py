@@ -1,4 +1,4 @@
-"""Normalisations of image networks: options that give a network its layers, each with a gain and a bias."""
+"""Normalizations of image networks: options that give a network its layers, each with a gain and a bias."""
 
 import abc
 from typing import Any
@@ -6,36 +6,36 @@ from typing import Any
 import equinox as eqx
 
 from .._checks import require_number, require_size
-from ._layers import AbstractLayer, StandardiseBatch, StandardiseGroups
+from ._layers import AbstractLayer, StandardizeBatch, StandardizeGroups
 
 
-class AbstractNormalisation(eqx.Module):
-    """A normalisation before every activation, followed by a gain (1 at the start) and a bias (0) per channel.
+class AbstractNormalization(eqx.Module):
+    """A normalization before every activation, followed by a gain (1 at the start) and a bias (0) per channel.
 
-    Gain and bias are trained. The layers alone are `js.nets.StandardiseGroups` and `js.nets.StandardiseBatch`.
+    Gain and bias are trained. The layers alone are `js.nets.StandardizeGroups` and `js.nets.StandardizeBatch`.
 
     Example:
-        >>> class LayerNorm(js.nets.AbstractNormalisation):  # one group, with a larger eps
+        >>> class LayerNorm(js.nets.AbstractNormalization):  # one group, with a larger eps
         ...     def layer(self, index, channels):
-        ...         return js.nets.StandardiseGroups(1, eps=1e-3)
-        ...     def normaliser(self, channels, dtype):
+        ...         return js.nets.StandardizeGroups(1, eps=1e-3)
+        ...     def normalizer(self, channels, dtype):
         ...         return None
         >>> scaling, norm = js.nets.Scaling.kaiming(), LayerNorm()
-        >>> make = lambda key: js.nets.ResNet18((1, 8, 8), 2, width=2, normalisation=norm, scaling=scaling, key=key)
+        >>> make = lambda key: js.nets.ResNet18((1, 8, 8), 2, width=2, normalization=norm, scaling=scaling, key=key)
         >>> len(jax.eval_shape(make, jax.random.key(0)).gains)
         20
     """
 
     @abc.abstractmethod
     def layer(self, index: int, channels: int) -> AbstractLayer | None:
-        """The normalising layer number `index`, for an image of `channels` channels; None for no layer."""
+        """The normalizing layer number `index`, for an image of `channels` channels; None for no layer."""
 
     @abc.abstractmethod
-    def normaliser(self, channels: int, dtype: Any) -> eqx.nn.BatchNorm | None:
+    def normalizer(self, channels: int, dtype: Any) -> eqx.nn.BatchNorm | None:
         """What keeps the statistics of such a layer between samples; None if each sample has its own."""
 
 
-class NoNormalisation(AbstractNormalisation):
+class NoNormalization(AbstractNormalization):
     """Leaves signals as they are, without gains: what residual networks take by default.
 
     Example:
@@ -48,22 +48,22 @@ class NoNormalisation(AbstractNormalisation):
     def layer(self, index: int, channels: int) -> AbstractLayer | None:
         return None
 
-    def normaliser(self, channels: int, dtype: Any) -> eqx.nn.BatchNorm | None:
+    def normalizer(self, channels: int, dtype: Any) -> eqx.nn.BatchNorm | None:
         return None
 
 
-class GroupNorm(AbstractNormalisation):
+class GroupNorm(AbstractNormalization):
     """Mean 0 and variance 1 over each of `groups` equal groups of channels of one sample (Wu & He, 2018).
 
-    `groups=1` is layer normalisation; as many groups as channels is instance normalisation.
+    `groups=1` is layer normalization; as many groups as channels is instance normalization.
 
     Arguments:
-        groups: must divide the number of channels of every normalised layer.
+        groups: must divide the number of channels of every normalized layer.
         eps: added to the variance, > 0.
 
     Example:
         >>> scaling, norm = js.nets.Scaling.kaiming(), js.nets.GroupNorm(2)
-        >>> make = lambda key: js.nets.ResNet18((1, 8, 8), 2, width=2, normalisation=norm, scaling=scaling, key=key)
+        >>> make = lambda key: js.nets.ResNet18((1, 8, 8), 2, width=2, normalization=norm, scaling=scaling, key=key)
         >>> len(jax.eval_shape(make, jax.random.key(0)).gains)
         20
 
@@ -85,13 +85,13 @@ class GroupNorm(AbstractNormalisation):
                 f"GroupNorm({self.groups}) cannot divide {channels} channels into equal groups; "
                 "take a number of groups that divides all of the network's widths"
             )
-        return StandardiseGroups(self.groups, self.eps)
+        return StandardizeGroups(self.groups, self.eps)
 
-    def normaliser(self, channels: int, dtype: Any) -> eqx.nn.BatchNorm | None:
+    def normalizer(self, channels: int, dtype: Any) -> eqx.nn.BatchNorm | None:
         return None
 
 
-class BatchNorm(AbstractNormalisation):
+class BatchNorm(AbstractNormalization):
     """Mean 0 and variance 1 of every channel over all samples and pixels of a batch (Ioffe & Szegedy, 2015).
 
     The network has a state, as in Equinox: `net, state = eqx.nn.make_with_state(nets.ResNet18)(...)`, called as
@@ -107,8 +107,8 @@ class BatchNorm(AbstractNormalisation):
         >>> import equinox as eqx
         >>> scaling, norm = js.nets.Scaling.kaiming(), js.nets.BatchNorm()
         >>> make = eqx.nn.make_with_state(js.nets.ResNet18)
-        >>> net, state = make((1, 8, 8), 2, width=1, normalisation=norm, scaling=scaling, key=jax.random.key(0))
-        >>> len(net.normalisers)
+        >>> net, state = make((1, 8, 8), 2, width=1, normalization=norm, scaling=scaling, key=jax.random.key(0))
+        >>> len(net.normalizers)
         20
 
     Raises:
@@ -121,9 +121,9 @@ class BatchNorm(AbstractNormalisation):
         self.eps = _read_eps(eps)
 
     def layer(self, index: int, channels: int) -> AbstractLayer | None:
-        return StandardiseBatch(index)
+        return StandardizeBatch(index)
 
-    def normaliser(self, channels: int, dtype: Any) -> eqx.nn.BatchNorm | None:
+    def normalizer(self, channels: int, dtype: Any) -> eqx.nn.BatchNorm | None:
         # Without memory (momentum 0) the statistics that are kept are those of the last batch, to the last bit.
         return eqx.nn.BatchNorm(
             channels, "batch", eps=self.eps, channelwise_affine=False, momentum=0.0, mode="batch", dtype=dtype

@@ -1,4 +1,4 @@
-"""The optimisers whose oscillation at the edge is known: descent, and two that divide by past gradients."""
+"""The optimizers whose oscillation at the edge is known: descent, and two that divide by past gradients."""
 
 import abc
 import contextlib
@@ -29,7 +29,7 @@ class AbstractPreconditioner(eqx.Module):
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """The optimiser's."""
+        """The optimizer's."""
 
     @abc.abstractmethod
     def start(self, params: Float[Array, " params"]) -> Float[Array, " nu"]:
@@ -124,7 +124,7 @@ def scalar_rmsprop(
 ) -> optax.GradientTransformation:
     """RMSProp with one number for all parameters: nu <- decay nu + (1 - decay) |g|^2, w -= rate g/sqrt(nu + eps).
 
-    The simplest optimiser that adapts its step: `CentralFlow` describes it where initial_scale or eps is positive
+    The simplest optimizer that adapts its step: `CentralFlow` describes it where initial_scale or eps is positive
     (steps would be infinite at the start), `Descent(..., rate=rate)` runs it.
 
     Arguments:
@@ -225,7 +225,7 @@ def _squares(optimizer: Optimizer) -> Squares | None:
         known = optimizer.known()
         try:
             up = _update(known, jnp.array([1.0, 0.0]), jnp.array([1.0, -2.0]))[0][0] > 0
-        except Exception:  # an optimiser that wants other parameters is not one of these
+        except Exception:  # an optimizer that wants other parameters is not one of these
             return None
 
         def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
