@@ -152,7 +152,7 @@ def _same_again(optimizer: Optimizer, gradient: Float[Array, " 6"], where: Float
         if not jnp.issubdtype(c.dtype, jnp.floating):
             return jnp.full_like(c, MANY)
         slower = (b - a) - (c - b)
-        return jnp.where(slower == 0, c, a + (b - a) ** 2 / nonzero(slower))
+        return jnp.where(slower == 0, c, a + (b - a) * ((b - a) / nonzero(slower)))  # a square might overflow
 
     last, _ = optimizer.update(given, jax.tree.map(end, start, one, two), params)
     return jnp.stack([_flat(update) for update in (first, second, last)])
