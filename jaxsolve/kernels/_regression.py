@@ -47,7 +47,7 @@ class Regression(eqx.Module):
         return predict(cross, self.coefficients, self.y, start)
 
     def rounding(self, cross: Float[ArrayLike, "m n"] | Float[ArrayLike, "m out n out"]) -> Float[Array, "m out"]:
-        """The error that rounding is expected to leave in `predict(cross)`, as `js.kernels.Linearized.rounding`."""
+        """The error that rounding is expected to leave in `predict(cross)`, by the rule of `js.kernels.linearized`."""
         return rounding(cross, self.coefficients, self.y)
 
 
