@@ -125,18 +125,19 @@ def test_what_is_observed_does_not_compile_the_steps_anew():
 
 
 @pytest.mark.parametrize("dynamics", [GradientFlow, lambda until: Descent(optax.sgd(0.01), until=until)])
-def test_another_kind_of_condition_does_not_compile_the_steps_anew(dynamics):
-    """And each stops where it does by itself, as in a trace, where each has a program of its own."""
+def test_another_threshold_does_not_compile_the_steps_anew(dynamics):
+    """Another kind of condition does. Each stops where it does in a trace."""
     net = nets.MLP(3, 4, 1, 1, "tanh", scaling=nets.Scaling.ntk(), key=jr.key(0))
     problem = Problem(net, cases.inputs(jr.key(0)), jnp.sign(cases.inputs(jr.key(0), 4, 1)))
     programs: Any = (marching.init, marching.advance)
     start = problem.objective(problem.params)
     grown = []
-    for condition in (until.loss_below(start / 2), until.loss_fraction(0.5), until.margin_above(0.01)):
+    conditions = (until.loss_below(start / 2), until.loss_below(start / 3), until.loss_fraction(0.5))
+    for condition in (*conditions, until.margin_above(0.01)):
         before = [of._cached._cache_size() for of in programs]
         run = solve(problem, dynamics(until=condition), jnp.inf)
         grown.append([of._cached._cache_size() - then for of, then in zip(programs, before, strict=True)])
         alone = jax.jit(lambda p, c: solve(p, dynamics(until=c), jnp.inf).t_end)(problem, condition)  # noqa: B023
         assert run.result == RESULTS.event
         np.testing.assert_allclose(run.t_end, alone, rtol=cases.eps(1e3))
-    assert grown == [[1, 1], [0, 0], [0, 0]]
+    assert grown == [[1, 1], [0, 0], [1, 1], [1, 1]]
