@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr  # pyright: ignore[reportPrivateImportUsage]
+from jax.extend.core import ClosedJaxpr, Jaxpr  # pyright: ignore[reportPrivateImportUsage]
 from jaxtyping import Array, Float
 
 from ..._checks import concrete
@@ -89,7 +89,7 @@ def _programs(plan: Plan, group: Group) -> dict[str, Any]:
     }
 
 
-def program_text(program: ClosedJaxpr) -> str:
+def program_text(program: ClosedJaxpr | Jaxpr) -> str:
     """A traced program as text that is the same in every process.
 
     Not `str(program)`: that leaves constants out, and prints a part once or twice by whether JAX has it cached.
@@ -99,9 +99,10 @@ def program_text(program: ClosedJaxpr) -> str:
     def operand(atom: Any) -> str:
         return _value(atom.val) if hasattr(atom, "val") else f"v{numbers.setdefault(atom, len(numbers))}:{atom.aval}"
 
-    jaxpr = program.jaxpr
-    constants = zip(jaxpr.constvars, program.consts, strict=True)
-    lines = [f"{operand(variable)} = {_value(value)}" for variable, value in constants]
+    # An open program, as JAX 0.8 has them inside of others, has inputs in place of constants.
+    jaxpr, constants = (program.jaxpr, program.consts) if isinstance(program, ClosedJaxpr) else (program, ())
+    known = zip(jaxpr.constvars, constants, strict=isinstance(program, ClosedJaxpr))
+    lines = [f"{operand(variable)} = {_value(value)}" for variable, value in known]
     lines.append(f"inputs {[*map(operand, jaxpr.invars)]}")
     for equation in jaxpr.eqns:
         # A function may be renamed.
@@ -114,7 +115,7 @@ def program_text(program: ClosedJaxpr) -> str:
 def _value(value: Any) -> str:
     """A constant or a parameter of an equation as text; of arrays and of programs inside of a program, a digest."""
     if hasattr(value, "eqns"):
-        return digest(program_text(value if hasattr(value, "jaxpr") else ClosedJaxpr(value, ())))
+        return digest(program_text(value))
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         return f"{jax.random.key_impl(value)} {_value(jax.random.key_data(value))}"
     if isinstance(value, np.ndarray | np.generic | jax.Array):
