@@ -29,6 +29,7 @@ class DescentState(AbstractState):
     """Where a descent stands."""
 
     t: Float[Array, ""]
+    per_step: Float[Array, ""]  # the time of one, 0 with a schedule
     lost: Float[Array, ""]  # of t, by rounding, where the rates of a schedule are added up
     params: PyTree
     optimizer_state: PyTree
@@ -78,9 +79,6 @@ class Descent(AbstractMarching):
             as the optimizer's own schedule (with momentum beta, over 1 - beta). None if the optimizer shows it.
         max_steps: steps before the run is given up; of a schedule that ends at zero, at most those before.
         divergence_factor: growth of the loss, > 1, at which a run has diverged; inf waits for overflow.
-
-    Attributes:
-        rate: the gradient-flow time that a step stands for, as it was given or is seen; None with a schedule.
 
     Raises:
         TypeError: the optimizer is no optax transformation; key is no `jax.random.key`; `until` no condition;
@@ -164,20 +162,20 @@ class Descent(AbstractMarching):
         return frozenset(Quantity)
 
     def _per_step(self, dtype: Any) -> Float[Array, ""]:
-        assert (rate := self.rate) is not None  # there is no schedule
-        return rate.astype(dtype)
+        rate = self.rate
+        return jnp.asarray(0.0 if rate is None else rate, dtype)
 
     def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
-        return self._nearest(ts)[1]
+        return self._nearest(ts, self._per_step(ts.dtype))[1]
 
     def steps(self, ts: Float[Array, " times"]) -> Int[Array, " times"]:
         """The number of steps after which each time is observed; `max_steps + 1` for what is never reached."""
-        return self._nearest(ts)[0]
+        return self._nearest(ts, self._per_step(ts.dtype))[0]
 
-    def _nearest(self, ts: Float[Array, " times"]) -> tuple[Int[Array, " times"], Float[Array, " times"], Array]:
+    def _nearest(self, ts: Float[Array, " times"], per_step: Float[Array, ""]) -> tuple[Array, Array, Array]:
         if self.schedule is not None:
             return nearest_steps(self.schedule, ts, self.max_steps)
-        return *nearest_step(ts, self._per_step(ts.dtype), self.max_steps), jnp.asarray(self.max_steps)
+        return *nearest_step(ts, per_step, self.max_steps), jnp.asarray(self.max_steps)
 
     def _last(self, dtype: Any) -> Int[Array, ""]:
         """The last step at which a condition may be met."""
@@ -188,7 +186,7 @@ class Descent(AbstractMarching):
     def _after(self, state: "DescentState") -> tuple[Float[Array, ""], Float[Array, ""]]:
         """The time at the end of the next step, and what it has lost by rounding."""
         if self.schedule is None:
-            return time_at(state.steps + 1, self._per_step(state.t.dtype)), state.lost
+            return time_at(state.steps + 1, state.per_step), state.lost
         return later(state.t, state.lost, self.schedule.rate(state.steps, state.t.dtype))
 
     @property
@@ -198,9 +196,9 @@ class Descent(AbstractMarching):
     def init(self, problem: Problem, ts: Float[Array, " times"]) -> DescentState:
         params, dtype = problem.params, problem.x.dtype
         self._check(problem)
-        optimizer = self.optimizer.astype(dtype)
+        optimizer, per_step = self.optimizer.astype(dtype), self._per_step(dtype)
         ts = ts.astype(dtype)
-        targets, times, last = self._nearest(ts)
+        targets, times, last = self._nearest(ts, per_step)
         start = jax.tree.map(
             lambda leaf, p: jnp.where(targets.reshape((-1,) + (1,) * p.ndim) == 0, p[None], leaf),
             empty_saves(ts, params).saved,
@@ -214,7 +212,6 @@ class Descent(AbstractMarching):
         zero = jnp.zeros((), dtype)
         valid = problem.valid & fits(self.until, problem)
         if self.schedule is None:  # traced, it may be any number
-            per_step = self._per_step(dtype)
             valid &= jnp.isfinite(per_step) & (per_step > 0)
         elif self.until is None:  # else it may end before
             valid &= ~jnp.any(unknown)
@@ -224,6 +221,7 @@ class Descent(AbstractMarching):
         optimizer_state = first_state(optimizer, params)
         state = DescentState(
             t=zero,
+            per_step=per_step,
             lost=zero,
             params=params,
             optimizer_state=optimizer_state,
@@ -277,6 +275,7 @@ class Descent(AbstractMarching):
         result = RESULTS.where(met, RESULTS.event, result)
         new = DescentState(
             t=t,
+            per_step=state.per_step,
             lost=lost,
             params=params,
             optimizer_state=optimizer_state,

@@ -12,6 +12,7 @@ Weight decay and clipping may be added. Of any other optimizer, and of a schedul
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,6 @@ import numpy as np
 import optax
 from jaxtyping import Array, DTypeLike, Float
 
-from .._safe import nonzero
 from ._optimizer import Optimizer
 
 
@@ -65,7 +65,7 @@ def _unseen(optimizer: Optimizer, why: str) -> ValueError:
 def time_of_step(optimizer: Optimizer) -> Float[Array, ""]:
     """The time that a step stands for. Raises ValueError if the optimizer is of no kind that shows it."""
     dtype = jnp.result_type(float)
-    with jax.ensure_compile_time_eval():
+    with jax.ensure_compile_time_eval(), np.errstate(all="ignore"):  # an optimizer may do anything
         known = optimizer.known()
         with jax.enable_x64(True):
             row, time = _look(known.astype(jnp.float64))
@@ -80,25 +80,22 @@ def time_of_step(optimizer: Optimizer) -> Float[Array, ""]:
 
 def _time(optimizer: Optimizer, row: int | None, dtype: DTypeLike) -> Float[Array, ""]:
     """The time of a step, as the answers of a known kind say it: None for the linear, or a row of those by sign."""
-    first, here = jnp.asarray(_FIRST, dtype), jnp.asarray(_HERE, dtype)
+    first, here = _FIRST.astype(dtype), _HERE.astype(dtype)
     if row is not None:
-        return -_same_again(optimizer, LARGE * first, here)[row, 0]
-    once = jnp.outer(jnp.eye(1, STEPS, dtype=dtype)[0], SMALL * first)
-    return _in_the_end(-_answers(optimizer, once, here)[:, 0] / SMALL)
+        return jnp.asarray(-_same_again(optimizer, LARGE * first, here)[row][0])
+    return jnp.asarray(_in_the_end([-answer[0] / SMALL for answer in _answers(optimizer, SMALL * first, 0, here)]))
 
 
-def _in_the_end(h: Float[Array, " steps"]) -> Float[Array, ""]:
+def _in_the_end(h: Any) -> Any:
     """The sum of all that follows one gradient."""
-    beta = jnp.where(h[1] == 0, 0, h[2] / nonzero(h[1]))  # traced, it may be 0
-    return h[0] + h[1] / (1 - beta)
+    none = (h[1] == 0).astype(h[1].dtype)  # momentum that is traced may be 0
+    return h[0] + h[1] / (1 - h[2] / (h[1] + none))
 
 
 def _look(optimizer: Optimizer) -> tuple[int | None, float]:
     """The kind of a known optimizer, as `_time` takes it, and the time of its step. Raises ValueError if of none."""
-    none, once = np.zeros((STEPS, 6)), lambda at, gradient: np.outer(np.eye(STEPS)[at], gradient)
-    where = jnp.asarray(np.stack([_HERE, _ELSEWHERE, _ELSEWHERE]))
-    gradients = jnp.asarray(np.stack([once(0, SMALL * _FIRST), once(1, SMALL / 4 * _SECOND), none]))
-    one, other, nothing = np.asarray(jax.vmap(lambda *case: _answers(optimizer, *case))(gradients, where))
+    one = np.stack(_answers(optimizer, SMALL * _FIRST, 0, _HERE))
+    other, nothing = (np.stack(_answers(optimizer, size * _SECOND, 1, _ELSEWHERE)) for size in (SMALL / 4, 0.0))
     if np.any(np.isnan(one)):
         raise _unseen(optimizer, "whose steps hold NaN")
     h = -one[:, 0] / SMALL  # as the first number of the gradient is 1
@@ -110,10 +107,10 @@ def _look(optimizer: Optimizer) -> tuple[int | None, float]:
         and near(h[1] * h[3], h[2] ** 2, np.max(np.abs(h)))  # what a gradient leaves falls by the same factor each step
         and (h[1] == 0 or 0 <= h[2] / h[1] < 1)
     ):
-        return None, float(_in_the_end(jnp.asarray(h)))
+        return None, float(np.asarray(_in_the_end(h)))
 
-    gradients = jnp.asarray(np.stack([LARGE * _FIRST, TINY * _SECOND, 0 * _SECOND]))
-    large, tiny, nothing = np.asarray(jax.vmap(lambda *case: _same_again(optimizer, *case))(gradients, where))
+    large = np.stack(_same_again(optimizer, LARGE * _FIRST, _HERE))
+    tiny, nothing = (np.stack(_same_again(optimizer, size * _SECOND, _ELSEWHERE)) for size in (TINY, 0.0))
     row = 0 if np.allclose(large[0], large[1], rtol=TOLERANCE, atol=0) else 2
     r = -large[row, 0]
     by_sign = np.abs(large[2] + r * np.sign(_FIRST)) <= TOLERANCE * abs(r)
@@ -124,45 +121,54 @@ def _look(optimizer: Optimizer) -> tuple[int | None, float]:
 
 
 def _answers(
-    optimizer: Optimizer, gradients: Float[Array, "steps 6"], where: Float[Array, " 6"]
-) -> Float[Array, "steps 6"]:
-    """The updates by these gradients, one after another, at parameters that stay where they are."""
-    arrays, found = _arrays(optimizer), []
+    optimizer: Optimizer, gradient: Float[np.ndarray, " 6"], at: int, where: Float[np.ndarray, " 6"]
+) -> list[Float[Array | np.ndarray, " 6"]]:
+    """The updates by a gradient in one step, and none in the others, at parameters that stay where they are."""
+    arrays, plain, found = _arrays(optimizer), _plain(optimizer), []
     params = arrays(where)
-    state = optimizer.init(params)
-    for gradient in gradients:
-        update, state = optimizer.update(arrays(gradient), state, params)
+    state = plain(optimizer.init(params))
+    for step in range(STEPS):
+        update, state = plain(optimizer.update(arrays(gradient * (step == at)), state, params))
         found.append(_flat(update))
-    return jnp.stack(found)
+    return found
 
 
-def _same_again(optimizer: Optimizer, gradient: Float[Array, " 6"], where: Float[Array, " 6"]) -> Float[Array, "3 6"]:
+def _same_again(
+    optimizer: Optimizer, gradient: Float[np.ndarray, " 6"], where: Float[np.ndarray, " 6"]
+) -> list[Float[Array | np.ndarray, " 6"]]:
     """The updates by one gradient for the first, for the second, and for the infinite time.
 
     Adam's are the same. Where it looks ahead, as within Muon, they only become so. Averages come to their end by a
     factor a step, so that three values in a row tell it (Aitken).
     """
-    arrays = _arrays(optimizer)
+    arrays, plain = _arrays(optimizer), _plain(optimizer)
     given, params = arrays(gradient), arrays(where)
-    start = optimizer.init(params)
-    first, one = optimizer.update(given, start, params)
-    second, two = optimizer.update(given, one, params)
+    start = plain(optimizer.init(params))
+    first, one = plain(optimizer.update(given, start, params))
+    second, two = plain(optimizer.update(given, one, params))
 
-    def end(a: Array, b: Array, c: Array) -> Array:
+    def end(a: Any, b: Any, c: Any) -> Any:
         if not jnp.issubdtype(c.dtype, jnp.floating):
-            return jnp.full_like(c, MANY)
+            return 0 * c + MANY
         slower = (b - a) - (c - b)
-        return jnp.where(slower == 0, c, a + (b - a) * ((b - a) / nonzero(slower)))  # a square might overflow
+        still = (slower == 0).astype(c.dtype)
+        return a + (b - a) * ((b - a) / (slower + still)) + (c - a) * still  # a square might overflow
 
-    last, _ = optimizer.update(given, jax.tree.map(end, start, one, two), params)
-    return jnp.stack([_flat(update) for update in (first, second, last)])
-
-
-def _flat(update: list[Array]) -> Float[Array, " 6"]:
-    return jnp.concatenate([leaf.ravel() for leaf in update])
+    last, _ = plain(optimizer.update(given, jax.tree.map(end, start, one, two), params))
+    return [_flat(update) for update in (first, second, last)]
 
 
-def _arrays(optimizer: Optimizer) -> Callable[[Float[Array, " 6"]], list[Array]]:
+def _plain(optimizer: Optimizer) -> Callable[[Any], Any]:
+    """What makes arrays of NumPy of an optimizer's answers, with which less is compiled, unless they are traced."""
+    return (lambda tree: tree) if optimizer.is_traced else lambda tree: jax.tree.map(np.asarray, tree)
+
+
+def _flat(update: list[Any]) -> Any:
+    first, second = (leaf.ravel() for leaf in update)
+    return np.append(first, second) if isinstance(first, np.ndarray) else jnp.append(first, second)
+
+
+def _arrays(optimizer: Optimizer) -> Callable[[Float[np.ndarray, " 6"]], list[np.ndarray]]:
     """What makes parameters of numbers: a vector and a matrix, or two vectors.
 
     Matrices of Muon move by no sign; its vectors do, by Adam at the rate that both have.
