@@ -16,12 +16,12 @@ from ._lens import inside
 from ._movement import compare_kernels, group_kernels, learnable, movement
 
 
-# About so many samples are looked at where a kernel is compared with gradients.
+# So many samples are looked at where a kernel is compared with gradients.
 CERTIFIED = 8
 
 
 class Examined(NamedTuple):
-    """What the checkpoints show, apart from the optimizer.
+    """The numbers of a network along its checkpoints, but for those of the optimizer's steps.
 
     Attributes:
         groups: the groups of parameters.
@@ -121,9 +121,8 @@ def _unaligned(probe: Problem, kernel: str) -> str:
 
 def _compare_with_gradients(probe: Problem, params: PyTree, eta: PyTree, kernel: np.ndarray) -> None:
     """Warns of a kernel that is not that of gradients, seen on some samples: of their traces, each output takes one."""
-    few = slice(None, None, 1 + len(kernel) // CERTIFIED)
-    part = jnp.asarray(kernel[few, few])
-    found = kernels.check(probe.network(params), probe.x[few], part, eta=eta, key=jax.random.key(0))
+    net, ntk = probe.network(params), jnp.asarray(kernel)
+    found = kernels.check(net, probe.x, ntk, eta=eta, key=jax.random.key(0), samples=CERTIFIED)
     if found.error > found.bound:  # what is not finite is no doubt about the compiler
         warnings.warn(f"diagnose: {found.doubt}", stacklevel=4)
 

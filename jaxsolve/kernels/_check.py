@@ -11,7 +11,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, PyTree, Shaped
 
-from .._checks import concrete, describe, products_round, real_array, require_key
+from .._checks import concrete, describe, products_round, real_array, require_key, require_size
 from .._finite import nonfinite_derivatives
 from .._safe import nonzero, norm, scaled
 from ..nets import partition
@@ -83,6 +83,7 @@ def check(
     *,
     eta: PyTree | None = None,
     key: Any,
+    samples: int | None = None,
 ) -> KernelCheck:
     """Whether a kernel is that of a network's gradients: v^T K v = |sqrt(eta) J^T v|^2 for random signs v.
 
@@ -100,11 +101,12 @@ def check(
 
     Arguments:
         net: the network, as for `js.kernels.empirical`.
-        x: inputs, shape (n, ...). A part of the samples, and of the kernel, is checked in less time.
+        x: inputs, shape (n, ...).
         kernel: of any of the three layouts, finite or not.
         x2: the other inputs; None if they are x.
         eta: the learning rates in the kernel; None is 1 everywhere.
         key: of the signs.
+        samples: of so many at most, evenly spread, in less time; None takes all.
 
     Example:
         >>> net = js.nets.MLP(3, 8, 1, 2, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -125,6 +127,7 @@ def check(
     else:
         check_rates(net, eta)
     require_key(key)
+    step = 1 if samples is None else -(-len(x) // require_size(samples, "samples"))
     kernel, known = real_array(kernel, "kernel"), outline(net, x)
     counts = x.shape[0], (x if x2 is None else x2).shape[0]
     shapes = {outputs.shape(*counts, known.capture.out_size): outputs for outputs in Outputs}
@@ -133,9 +136,10 @@ def check(
         raise ValueError(f"kernel must have shape {wanted} for these inputs, got {describe(kernel)}")
     outputs = shapes[kernel.shape]
     key_v, key_a = jax.random.split(key)
-    v = jax.random.rademacher(key_v, (counts[0] * outputs.rows(known.capture.out_size),), known.capture.dtype)
+    rows = len(range(0, len(x), step)) * outputs.rows(known.capture.out_size)
+    v = jax.random.rademacher(key_v, (rows,), known.capture.dtype)
     drawn = jax.random.randint(key_a, (), 0, known.capture.out_size)
-    return _check(net, eta, x, x2, kernel, v, drawn, outputs, known, 1)
+    return _check(net, eta, x, x2, kernel, v, drawn, outputs, known, step)
 
 
 def certify(net: Any, eta: PyTree, x1: Array, x2: Array | None, ntk: Array, outputs: Outputs, known: Outline) -> None:
@@ -159,7 +163,7 @@ def certify(net: Any, eta: PyTree, x1: Array, x2: Array | None, ntk: Array, outp
 
 
 def _check(net, eta, x1, x2, kernel, v, drawn, outputs: Outputs, known: Outline, step: int) -> KernelCheck:
-    """That of every step-th sample, with signs v, for the output `drawn` where it is one."""
+    """The check of every step-th sample, with signs v; of the output `drawn` where outputs are all alike."""
     return KernelCheck(_error(net, eta, x1, x2, kernel, v, drawn, outputs, step), _bound(net, known.capture))
 
 

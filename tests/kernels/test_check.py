@@ -77,8 +77,10 @@ def test_it_holds_for_every_layout(make, dtype, getkey):
             kernel = js.kernels.empirical(net, x, other, **layout).ntk
             found = js.kernels.check(net, x, kernel, other, key=getkey())
             assert float(found.error) <= 0.2 * found.bound
-            worse = js.kernels.check(net, x, (1 + 20 * found.bound) * kernel, other, key=getkey())
-            assert not bool(worse.holds)
+            worse = (1 + 20 * found.bound) * kernel
+            for samples in (None, 2):
+                assert bool(js.kernels.check(net, x, kernel, other, key=getkey(), samples=samples).holds)
+                assert not bool(js.kernels.check(net, x, worse, other, key=getkey(), samples=samples).holds)
 
 
 def test_rates_are_part_of_it(getkey):
@@ -141,6 +143,8 @@ def test_refused(getkey):
         js.kernels.check(net, x, jnp.eye(7), key=getkey())
     with pytest.raises(TypeError, match="key"):
         js.kernels.check(net, x, jnp.eye(5), key=np.arange(2))
+    with pytest.raises(ValueError, match="samples must be an integer >= 1, got 0"):
+        js.kernels.check(net, x, jnp.eye(5), key=getkey(), samples=0)
 
 
 def _require(holds):
