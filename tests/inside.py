@@ -112,7 +112,12 @@ from jaxsolve.integrators._oscillator import responses
 # How samples are cut into batches is seen in memory and time only.
 # The door to neural-tangents, whose other implementations are references.
 # Costs that decide between two ways of one result, and where others are put in their place.
-from jaxsolve.kernels import _batches as batches, _neural_tangents as neural_tangents, _use_gram as use_gram
+from jaxsolve.kernels import (
+    _batches as batches,
+    _memory as kernel_memory,
+    _neural_tangents as neural_tangents,
+    _use_gram as use_gram,
+)
 
 # Where parameters meet data decides which way a kernel is computed.
 from jaxsolve.kernels._capture import capture
@@ -240,6 +245,7 @@ __all__ = [
     "integrators_modes",
     "kept_programs",
     "kinked",
+    "kernel_memory",
     "kernel_part",
     "kinds",
     "labels_draw",

@@ -85,7 +85,8 @@ def empirical(
         by_layer: also return what every parameter adds.
 
     Other Arguments:
-        memory: bytes that the computation may take. None takes half of what is free on the device.
+        memory: bytes that the computation may take. None takes the kernel's and 4 GB, on any machine, and refuses what
+            exceeds half of what is free.
 
     Example:
         >>> net = js.nets.MLP(3, 8, 1, 2, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))

@@ -15,6 +15,10 @@ from ._tiling import pairs, Tiling, tilings, written_out
 from ._use_gram import work_size
 
 
+# Bytes that signals and work may take: half of a small machine's memory, on every machine.
+WORK = 4_000_000_000
+
+
 class MemoryEstimate(NamedTuple):
     """The memory that a kernel takes, in bytes.
 
@@ -57,25 +61,33 @@ def choose_tiling(
     by_layer: bool,
     budget: int | None,
 ) -> Tiling:
-    """The fastest tiling that stays within the budget, by default half of the free memory.
+    """The fastest tiling that stays within the budget, or of which all but the kernel takes `WORK` without one.
+
+    Tiles of another size round in another way: what memory is free may refuse a kernel, and chooses no tiles.
 
     Raises:
-        MemoryError: even the smallest tiles do not.
+        MemoryError: even the smallest tiles exceed the budget; without one, the tiling exceeds half of the free memory.
     """
-    n, m = x1.shape[0], None if x2 is None else x2.shape[0]
-    allowed, out_size = _default_budget() if budget is None else budget, outline.capture.out_size
+    n, m, out_size = x1.shape[0], None if x2 is None else x2.shape[0], outline.capture.out_size
     found_tilings = tilings(n, m, outputs.rows(out_size))
     of = lambda tiling, outputs: estimate(outline, n, m, outputs, tiling, by_layer=by_layer)
+    allowed, smallest = budget, min(found_tilings, key=lambda tiling: of(tiling, outputs).total)
+    if allowed is None:
+        beside = lambda tiling: of(tiling, outputs)._replace(kernel=0).total
+        found_tilings = [next((tiling for tiling in found_tilings if beside(tiling) <= WORK), smallest)]
+        allowed = _half_of_free()
     for tiling in found_tilings:
         if of(tiling, outputs).total <= allowed:
             return tiling
-    least = min((of(tiling, outputs) for tiling in found_tilings), key=lambda e: e.total)
+    least = of(smallest, outputs)
     traced = of(found_tilings[-1], Outputs.TRACE)
     fits = (
         f"trace=True would need {readable(traced.total)}"
         if outputs is not Outputs.TRACE and traced.total <= allowed
         else "kernels.NTKOperator(net, x) gives products with the kernel without holding it"
     )
+    if least.total <= allowed:  # the budget is not given, and one of as much leads to smaller tiles
+        fits = f"memory={int(allowed)} takes tiles that fit"
     shape = outputs.shape(n, n if m is None else m, out_size)
     raise MemoryError(
         f"the kernel of shape {shape} needs {readable(least.total)} ({least}), and {readable(allowed)} may be used; "
@@ -83,7 +95,7 @@ def choose_tiling(
     )
 
 
-def _default_budget() -> int:
+def _half_of_free() -> int:
     free = free_memory()
     return sys.maxsize if free is None else free // 2
 

@@ -15,6 +15,7 @@ from tests.inside import (
     costs,
     cut_tile,
     even_tile,
+    kernel_memory,
     Outputs,
     structured,
     Tiling,
@@ -262,6 +263,23 @@ def test_a_kernel_larger_than_memory_is_refused_before_it_is_allocated(getkey):
         kernels.empirical(net, x, memory=10**3)
     free = kernels.free_memory()
     assert free is None or free > 10**6
+
+
+def test_free_memory_refuses_a_kernel_and_chooses_no_tiles(getkey, monkeypatch):
+    """Tiles of another size round in another way. The twin: a budget that is given chooses."""
+    net, x = nets.MLP(10, 64, 2, 3, scaling=nets.Scaling.ntk(), key=getkey()), jnp.zeros((300, 10))
+    monkeypatch.setattr(kernel_memory, "WORK", 4 * 10**6)
+    found = []
+    for free in (10**8, 10**12, None):
+        monkeypatch.setattr(kernel_memory, "free_memory", lambda free=free: free)
+        found.append(kernels.memory_estimate(net, x))
+    assert found[0] == found[1] == found[2]
+    assert found[0].signals + found[0].work <= 4 * 10**6
+    less = kernels.memory_estimate(net, x, memory=found[0].kernel + 10**6)
+    assert less.tile < found[0].tile
+    monkeypatch.setattr(kernel_memory, "free_memory", lambda: 2 * less.total)
+    with pytest.raises(MemoryError, match=f"memory={less.total} takes tiles that fit"):
+        kernels.empirical(net, x)
 
 
 def test_the_fastest_tiling_comes_first_and_one_sample_last():
