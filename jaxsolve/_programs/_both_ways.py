@@ -76,7 +76,7 @@ def _own_rules(program: ClosedJaxpr) -> list[Any]:
 
 
 class _Kind(enum.Enum):
-    """How a value depends on what is pulled back."""
+    """The ways in which a value may depend on what is pulled back."""
 
     ZERO = enum.auto()
     LINEAR = enum.auto()

@@ -19,11 +19,6 @@ def runs_a_program(eqn: Any, inputs: Sequence[Any]) -> bool:
     return eqn.primitive.name in _LOOPS_AND_BRANCHES or called(eqn) is not None
 
 
-def _not_joined(one: Any, two: Any) -> Any:
-    """Stands for `join` in rules that enter no branches and loops."""
-    raise NotImplementedError
-
-
 def _not_decided(value: Any, by: Any) -> Any:
     """The value as it is: nothing is said by what chose it."""
     del by
@@ -39,14 +34,15 @@ class Rules[Value]:
         apply: the values of what an operation returns, from the operation and the values of its inputs.
         enters: says, of an operation and the values of its inputs, to read the program that it runs; no `apply` then.
         join: the value of what is one of two: the results of two branches, or what a loop carries before and after a
-            step. A loop is read until its values stay the same, so there may be only so many values.
+            step. A loop is read until its values stay the same, so there may be only so many values. None for rules
+            that enter calls alone.
         decided: the value of a result, given that of the number which chose its branch or ended its loop.
     """
 
     constant: Callable[[Any], Value]
     apply: Callable[[Any, list[Value]], Sequence[Value]]
     enters: Callable[[Any, list[Value]], bool] = runs_a_program
-    join: Callable[[Value, Value], Value] = _not_joined
+    join: Callable[[Value, Value], Value] | None = None
     decided: Callable[[Value, Value], Value] = _not_decided
 
 
@@ -86,7 +82,7 @@ def _branches[Value](eqn: Any, inputs: list[Value], rules: Rules[Value]) -> list
     index, given = inputs[0], inputs[1:]
     first, *others = (read(branch, given, rules) for branch in eqn.params["branches"])
     for other in others:
-        first = list(map(rules.join, first, other))
+        first = _joined(rules, first, other)
     return [rules.decided(value, index) for value in first]
 
 
@@ -106,13 +102,18 @@ def _while[Value](eqn: Any, inputs: list[Value], rules: Rules[Value]) -> list[Va
     return [rules.decided(value, goes_on) for value in carry]
 
 
+def _joined[Value](rules: Rules[Value], one: list[Value], two: list[Value]) -> list[Value]:
+    assert rules.join is not None  # rules without it enter no branches and loops
+    return list(map(rules.join, one, two))
+
+
 def _settled[Value](
     step: Callable[[list[Value]], list[Value]], carry: list[Value], rules: Rules[Value]
 ) -> tuple[list[Value], list[Value]]:
     """The values that a loop carries after any number of its steps, and those of what such a step returns."""
     while True:
         found = step(carry)
-        wider = list(map(rules.join, carry, found))  # what a scan stacks comes after what it carries
+        wider = _joined(rules, carry, found)  # what a scan stacks comes after what it carries
         if wider == carry:
             return carry, found
         carry = wider

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -62,7 +63,7 @@ class AbstractFixedKernel(AbstractApproximation):
 
     @abc.abstractmethod
     def doubt(self, problem: Problem, final: View) -> str:
-        """What is wrong with the kernel of a run that has ended, in words; empty if nothing is seen."""
+        """A sentence on what is wrong with the kernel of a run that has ended; empty if nothing is seen."""
 
     @property
     def name(self) -> str:
@@ -82,21 +83,25 @@ class AbstractFixedKernel(AbstractApproximation):
             return (KernelSolution(self),)
         flow: Any = GradientFlow() if self.flow is None else self.flow
         flows = (flow,)
-        if isinstance(flow, AbstractChoice):  # it chooses for the model, which has no kinks where the network may
-            flows = in_shapes(lambda problem: flow.ways(_model(problem, _inputs(self, problem))), problem)
+        if isinstance(flow, AbstractChoice):
+            flows = self._of_model(flow.ways, problem)
         return tuple(KernelMarch(self, one) for one in flows)
 
     def possible(self, problem: Problem) -> tuple[int, ...]:
         if (flow := self._choosing(problem)) is None:
             return (0,)
-        return in_shapes(lambda problem: flow.possible(_model(problem, _inputs(self, problem))), problem)
+        return self._of_model(flow.possible, problem)
 
     def way(self, problem: Problem, ts: Float[Array, "..."] | None = None) -> Int[ArrayLike, ""]:
         if (flow := self._choosing(problem)) is None:
             return 0
         if is_endless(ts):
-            return in_shapes(lambda problem: flow.way(_model(problem, _inputs(self, problem))), problem)
+            return self._of_model(flow.way, problem)
         return _way_in_function_space(self, flow, problem, ts)  # pyright: ignore[reportArgumentType]
+
+    def _of_model(self, asked: Callable[[Problem], Any], problem: Problem) -> Any:
+        """The answer of a flow on the shapes of its model, which has no kinks where the network may have some."""
+        return in_shapes(lambda problem: asked(_model(problem, _inputs(self, problem))), problem)
 
     def _choosing(self, problem: Problem) -> AbstractChoice | None:
         """The flow in function space, if it has a choice."""
@@ -172,7 +177,7 @@ class KernelSolution(AbstractStandIn, AbstractRandomAccess):
 
 
 def _spectral_error(flow: Any, t: Array, cross: Kernel | None, test: Array | None) -> Float[Array, ""]:
-    """What rounding of the kernel leaves open in outputs, or of products with coefficients in test outputs."""
+    """The relative error of outputs by rounding of the kernel, or that of test outputs where it is larger."""
     error = flow.spectrum.error(t, flow.ridge, len(flow.y))
     if cross is None or test is None:
         return error
