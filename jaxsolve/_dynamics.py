@@ -81,7 +81,7 @@ class AbstractStandIn(AbstractDynamics):
 
     @abc.abstractmethod
     def doubt(self, problem: Problem, final: View) -> str:
-        """What is wrong with the end of a run that is known in numbers, in words; empty if nothing is seen."""
+        """A sentence on what is wrong with a run, once its end is known in numbers; empty if nothing is seen."""
 
     @property
     def name(self) -> str:

@@ -73,7 +73,7 @@ Answer = tuple[Any, np.ndarray]
 
 
 def _jacobian_of_layer_norm(draw: np.random.Generator, dtype: Any) -> Answer:
-    """Of rows that are normalized and read out; the rows do not mix."""
+    """The Jacobian of rows that are normalized and read out; the rows do not mix."""
     x, weight = 0.03 * draw.normal(size=(8, 64)), 0.02 * draw.normal(size=(100, 64))
     x, weight = (np.asarray(array.astype(dtype), np.float64) for array in (x, weight))
 

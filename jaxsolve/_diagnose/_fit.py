@@ -56,7 +56,7 @@ def fit_line(x: np.ndarray, y: np.ndarray) -> Slope:
 
 
 def have_logarithms(losses: np.ndarray) -> bool:
-    """Whether all losses of a check are above 0, those that diverged aside."""
+    """True if all losses are above 0, so that they have logarithms. Infinite ones, of runs that diverged, do."""
     return bool(np.all(losses > 0))
 
 

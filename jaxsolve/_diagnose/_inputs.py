@@ -1,4 +1,4 @@
-"""What may be diagnosed: the network, the data and the optimizer, checked before anything runs."""
+"""Checks of a network, its data and its optimizer, before a diagnosis runs anything."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-r"""What an optimizer's steps are near a minimum: a rate for every single parameter.
+r"""The linear response of an optimizer near a minimum: a rate for every single parameter.
 
 Where the second moments of Adam and its kin stand still, at those that the next step uses, its step is linear in the
 gradient g and its memory m: $m' = \beta m + a g$, $\Delta\theta_i = -A_i g_i - B_i m_i$. Along an eigenvector of

@@ -1,4 +1,4 @@
-"""How stable the optimizer's own steps are: the critical rate along its update, and its preconditioned sharpness."""
+"""Stability of the optimizer's own steps: the critical rate along its update, and its preconditioned sharpness."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def gradient(problem: Problem, params: PyTree) -> PyTree:
 
 @eqx.filter_jit
 def next_update(problem: Problem, optimizer: Any, params: PyTree, state: Any) -> PyTree:
-    """What the optimizer adds to the parameters in its next step on the problem's samples."""
+    """The optimizer's next step on the problem's samples, as it is added to the parameters."""
     slope = jax.grad(problem.objective)(params)
     updates = optimizer.update(slope, state, params)[0]
     return jax.tree.map(lambda rate, u, p: rate * u.astype(p.dtype), problem.eta, updates, params)

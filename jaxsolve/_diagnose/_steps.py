@@ -1,4 +1,4 @@
-"""What the optimizer's steps say: critical rate and sharpness along the checkpoints."""
+"""Numbers of the optimizer's steps along the checkpoints: critical rate and sharpness."""
 
 from typing import Any, NamedTuple
 
@@ -43,7 +43,7 @@ class Steps(NamedTuple):
 
     @staticmethod
     def of_descent(probe: Problem, eta: PyTree, checkpoints: list[PyTree]) -> "Steps":
-        """Of gradient descent at rates eta, as the optimizer is not known: the largest stable rate is 2/sharpness."""
+        """Stability of gradient descent at rates eta, for an unknown optimizer: up to the rate 2/sharpness."""
         sharp = np.array([2 * float(sharpness_ratio(probe, params, _every(eta, params))) for params in checkpoints])
         last = float(sharp[-1])
         if last > 0:

@@ -81,7 +81,7 @@ def side(value: float, limit: Limit, below: str) -> Finding:
 
 
 def regime_findings(seen: Examined, verdict: Verdict) -> dict[str, Finding]:
-    """What the checkpoints say of the regime."""
+    """The regime that the checkpoints show, and the words for it."""
     history = seen.history
     last = {name: float(values[-1]) for name, values in history.items()}
     first = {name: float(values[0]) for name, values in history.items()}
@@ -213,7 +213,7 @@ def _so_far(seen: Examined, verdict: Verdict) -> list[str]:
 
 
 def _linearized(seen: Examined, findings: dict[str, Finding]) -> str:
-    """What the linearized network misses."""
+    """A sentence on what the linearized network misses."""
     missed = findings["nonlinearity"].value
     if not seen.moved:
         return "Its outputs have not changed."

@@ -1,4 +1,4 @@
-"""What a config can name, and where: what jaxsolve has in public, solvers of diffrax, optimizers of optax.
+"""The names that a config may use, and where: public ones of jaxsolve, solvers of diffrax, optimizers of optax.
 
 What a config says of such a thing is checked when the config is read; the thing is made when the values of axes are
 known.

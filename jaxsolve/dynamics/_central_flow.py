@@ -223,7 +223,7 @@ class CentralFlow(AbstractFlow):
 
     @property
     def preconditioner(self) -> AbstractPreconditioner:
-        """What the optimizer multiplies gradients by, as it was given or is seen.
+        """The matrix by which the optimizer multiplies gradients, as it was given or is seen.
 
         Raises:
             ValueError: the central flow of the optimizer is not known.

@@ -72,7 +72,7 @@ def _module(function: types.FunctionType) -> str:
 
 
 def contents(function: Any) -> dict[str, Any] | None:
-    """What a function closes over, by name; None for what is no function, or has a variable without a value yet."""
+    """The variables that a function closes over, by name; None if one has no value yet, or for what is no function."""
     if type(function) is not types.FunctionType:
         return None
     try:

@@ -16,7 +16,7 @@ from ._fixed_kernel import AbstractFixedKernel, check_flow
 from ._run_end import RunEnd
 
 
-# About so many samples stand for all where a kernel is checked: a gradient of them takes little.
+# So many samples stand for all where a kernel is checked: a gradient of them takes little.
 SAMPLES = 64
 
 
@@ -95,20 +95,19 @@ class FrozenKernel(AbstractFixedKernel):
         return kernel
 
     def doubt(self, problem: Problem, final: View) -> str:
-        """What `kernels.check` says of the kernel and some samples, in words; empty if it is right.
+        """The doubt of `kernels.check`, on some samples; empty if the kernel is right.
 
         Not of the kernel of a network with state, which is none of single samples, nor of a run's end.
         """
         if problem.state is not None or isinstance(self.source_net, RunEnd):
             return ""
-        net, kernel, few = self.source_net, final.kernel, slice(None, None, 1 + len(problem.x) // SAMPLES)
+        net, kernel = self.source_net, final.kernel
         net = problem.net if net is None else net
         if not jnp.all(jnp.isfinite(kernel)):
             return f"its kernel is not finite. {nonfinite_derivatives(net, problem.x).words()}"
-        part = kernel[few, :, few]
-        found = kernels.check(net, problem.x[few], part, eta=problem.eta, key=jax.random.key(0))
+        found = kernels.check(net, problem.x, kernel, eta=problem.eta, key=jax.random.key(0), samples=SAMPLES)
         return "" if found.holds else found.doubt
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """Of a run's end, that the run reaches it; every network has a linearization."""
+        """That a run reaches the end of which this is the kernel. Other networks all have a linearization."""
         return (self.source_net.assumption(problem),) if isinstance(self.source_net, RunEnd) else ()

@@ -99,7 +99,7 @@ def _apply(equation: Any, inputs: list[_Known]) -> list[_Known]:
 
 
 def _after(name: str, inputs: list[_Known]) -> _Known:
-    """What is known of the result of an operation."""
+    """The knowledge of an operation's result that follows from that of its inputs."""
     if name == "stop_gradient":
         return inputs[0]
     if name in _OF_NUMBERS and all(known.value is not None for known in inputs):

@@ -73,7 +73,7 @@ class Optimizer(eqx.Module):
 
     @property
     def is_traced(self) -> bool:
-        """Whether a number in it is being traced."""
+        """True if a number in it is being traced."""
         return any(map(_is_traced, jax.tree.leaves(self)))
 
     def known(self) -> "Optimizer":
@@ -110,7 +110,7 @@ _NAMES = {"rms": "rmsprop"}  # where optax calls the part and the whole otherwis
 
 
 def _name(optimizer: optax.GradientTransformation) -> str:
-    """What an optimizer does, by the functions that made its parts: `sgd`, `clip_by_global_norm + adam`."""
+    """A name made of the functions that made the optimizer's parts: `sgd`, `clip_by_global_norm + adam`."""
     steps = [step for step in _steps(optimizer) if step not in _PLAIN]
     has_rule = any(step.startswith(_RULE) or step in ("custom", "scalar_rmsprop") for step in steps)
     names = (step.removeprefix(_RULE) for step in (steps if has_rule else [*steps, "sgd"]))
@@ -148,7 +148,7 @@ def _two_updates(optimizer: Optimizer, gradient: PyTree, start: PyTree, params: 
 
 
 def grows(optimizer: Optimizer, params: PyTree) -> Bool[Array, ""]:
-    """Whether doubling a large gradient changes the first updates: of SGD, not of Adam and its kin, nor if clipped.
+    """True if doubling a large gradient changes the first updates, as of SGD; not of Adam and its kin, nor if clipped.
 
     An optimizer without an update, as one that gathers several gradients, is taken for one that grows.
     """
@@ -182,7 +182,7 @@ def require_scaling(problem: Problem, adaptive: Callable[[], bool | None]) -> No
 
 
 def ignores_gradient_scale(optimizer: Optimizer, params: PyTree) -> bool | None:
-    """Whether the first updates hardly grow when a small gradient is doubled: of Adam, not of SGD.
+    """True if the first updates hardly grow when a small gradient is doubled, as of Adam, not of SGD.
 
     None where there is no update, as of steps that gather several gradients. Of the parameters shapes are enough.
     """

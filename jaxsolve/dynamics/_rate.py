@@ -169,7 +169,7 @@ def _flat(update: list[Any]) -> Any:
 
 
 def _arrays(optimizer: Optimizer) -> Callable[[Float[np.ndarray, " 6"]], list[np.ndarray]]:
-    """What makes parameters of numbers: a vector and a matrix, or two vectors.
+    """A function that makes parameters of six numbers: a vector and a matrix, or two vectors.
 
     Matrices of Muon move by no sign; its vectors do, by Adam at the rate that both have.
     """

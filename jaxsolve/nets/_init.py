@@ -101,7 +101,7 @@ class AbstractInit(eqx.Module):
 
 
 def start_from(init: AbstractInit, shapes: Shapes, scaling: Scaling, key: Key[Array, ""]) -> Start:
-    """What an initialization draws; raises ValueError if it has not the shapes that were asked for."""
+    """The draw of an initialization. Raises ValueError if its shapes are not those that were asked for."""
     start = init(shapes, scaling, key)
     wanted = (shapes.weights, tuple(shape[:1] for shape in shapes.weights) if shapes.bias else ())
     given = (tuple(map(jnp.shape, start.weights)), tuple(map(jnp.shape, start.biases)))

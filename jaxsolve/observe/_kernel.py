@@ -116,7 +116,7 @@ def kernel_centered_distance() -> Observable:
 
 
 def kernel_centered_alignment() -> Observable:
-    """How much of the centered kernel lies on the centered target (`js.kernels.centered_target_alignment`).
+    """The share of the centered kernel that lies on the centered target (`js.kernels.centered_target_alignment`).
 
     Example:
         >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))

@@ -1,4 +1,4 @@
-"""How figures look: sizes, colors and marks that color-blind readers, grey print and a single column can bear."""
+"""The look of figures: sizes, colors and marks that color-blind readers, grey print and a single column can bear."""
 
 from typing import Any, TYPE_CHECKING
 

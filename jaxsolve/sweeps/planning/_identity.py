@@ -1,4 +1,4 @@
-"""What identifies a plan, as JSON: its settings, and digests of the programs that its lanes trace to.
+"""The identity of a plan, as JSON: its settings, and digests of the programs that its lanes trace to.
 
 Helpers, modules, captured arrays, files and settings all end in a program, so nothing need be said of them apart.
 """
