@@ -29,10 +29,10 @@ print(js.__version__, jax.__version__, js.__file__)
 """
 # What a plain installation leaves out is named where it is asked for, with what to install.
 MISSING = """
-import importlib.metadata as metadata, jax, jaxsolve as js
+import importlib.metadata as metadata, jax, numpy, xarray, jaxsolve as js
 assert (count := len(list(metadata.distributions()))) <= 22, count  # jaxsolve and 21 others
 tried = {
-    "plot": lambda: js.plot.axis_label and js.plot.kernel_gram(jax.numpy.eye(3)),
+    "plot": lambda: js.plot.gram(xarray.DataArray(numpy.eye(3))),
     "data": lambda: js.data.digits(task="parity", n_train=4, key=jax.random.key(0)),
     "sweeps": lambda: js.sweeps.load("."),
     "cli": lambda: __import__("jaxsolve.cli"),
