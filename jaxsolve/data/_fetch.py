@@ -5,7 +5,7 @@ import os
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from .._checks import describe
 from .._extras import needs
@@ -143,19 +143,14 @@ def _retrieved(source: Source, file: Published, place: Path, progress: Progress 
     with needs("data", "fetching images"):
         import pooch
 
-    def download(url: str, path: str, _: Any) -> None:
-        with open(path, "wb") as target:
-            limited = _Limited(target, file.name, progress)
-            # Servers are asked not to pack once more, on the way, what is packed already.
-            plain = {"Accept-Encoding": "identity"}
-            pooch.HTTPDownloader(limited, BLOCK, timeout=PATIENCE, headers=plain)(url, limited, None)  # pyright: ignore[reportArgumentType]
-
     failed, wrong = [], []
     for address in source.addresses:
         url = address + file.name
         try:
-            found = pooch.retrieve(url, f"sha256:{file.sha256}", file.name, place, downloader=download)  # pyright: ignore[reportArgumentType]
-            return Path(found)
+            # Servers are asked not to pack once more, on the way, what is packed already.
+            plain = {"Accept-Encoding": "identity"}
+            get: Any = pooch.HTTPDownloader(_Bar(file.name, progress), BLOCK, timeout=PATIENCE, headers=plain)  # pyright: ignore[reportArgumentType]
+            return Path(pooch.retrieve(url, f"sha256:{file.sha256}", file.name, place, downloader=get))
         except OSError as error:
             failed.append(f"{url} ({error})")
         except ValueError:  # another checksum
@@ -168,32 +163,22 @@ def _retrieved(source: Source, file: Published, place: Path, progress: Progress 
     )
 
 
-class _Limited:
-    """A file that takes no more bytes than any of a collection has, and says how many there are.
+class _Bar:
+    """What pooch takes for a progress bar: it says how much of a file is there, and ends what is too large."""
 
-    It is what pooch writes to, and what it takes for a progress bar, which is told the total.
-    """
-
-    def __init__(self, file: BinaryIO, name: str, progress: Progress | None):
-        self.total = 0
-        self._file, self._name, self._progress, self._done = file, name, progress, 0
-
-    def write(self, block: bytes) -> None:
-        self._done += len(block)
-        if self._done > LARGEST:
-            raise OSError("it is larger than any file of this collection")
-        self._file.write(block)
-        if self._progress is not None:
-            self._progress(self._name, self._done, self.total or None)
-
-    def flush(self) -> None:
-        self._file.flush()
+    def __init__(self, name: str, progress: Progress | None):
+        self.total = 0  # set by pooch; 0 if it is not known
+        self._name, self._progress, self._done = name, progress, 0
 
     def update(self, size: int) -> None:
-        """Passed over, as it may be wrong: pooch counts blocks, not bytes."""
+        self._done += size  # of a whole block, also for the last
+        if self._done > LARGEST:
+            raise OSError("it is larger than any file of this collection")
+        if self._progress is not None:
+            self._progress(self._name, min(self._done, self.total or self._done), self.total or None)
 
     def reset(self) -> None:
-        """Nothing is to be reset."""
+        self._done = 0
 
     def close(self) -> None:
-        """Whoever opened the file closes it."""
+        """Nothing is open."""

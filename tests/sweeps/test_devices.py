@@ -59,7 +59,7 @@ CONSTANTS = """
 import jax, jax.numpy as jnp
 from tests.sweeps.inside import read_devices
 
-devices, shapes, found = read_devices(None), [jax.ShapeDtypeStruct((64,), float)], []
+devices, shapes, found = read_devices(None), [jax.ShapeDtypeStruct((64,), jnp.result_type(float))], []
 for value in (1.0, 3.0):
     held = value * jnp.arange(64.0)
     found.append(float(devices.compile(devices.lower(lambda x: x + held, shapes))(jnp.zeros(64))[1]))
