@@ -18,7 +18,7 @@ from pathlib import Path
 
 
 PYTHON = "3.12"
-EXTRAS = ("neural-tangents", "test", "bench", "dask", "report", "data")
+EXTRAS = ("neural-tangents", "test", "bench", "sweeps", "plot", "data", "cli")
 
 PYPROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
 PIN = re.compile(r"[a-z0-9-]+==[A-Za-z0-9.!+]+")
@@ -28,7 +28,7 @@ LIST = re.compile(r"^constraint-dependencies = \[.*?\]$", re.MULTILINE | re.DOTA
 def requirements(project: dict) -> list[str]:
     """The dependencies, the extras and the development tools, as one flat list."""
     extras = project["project"]["optional-dependencies"]
-    chosen = [line for extra in EXTRAS for line in extras[extra]]
+    chosen = [line for extra in EXTRAS for line in extras[extra] if not line.startswith("jaxsolve")]
     tools = [line for line in project["dependency-groups"]["dev"] if not line.startswith("jaxsolve")]
     return [*project["project"]["dependencies"], *chosen, *tools]
 

@@ -27,6 +27,24 @@ flow, exact = (js.solve(problem, how, [1.0])["loss"][0] for how in (js.GradientF
 assert abs(flow - exact) < 1e-3 * exact, (flow, exact)
 print(js.__version__, jax.__version__, js.__file__)
 """
+# What a plain installation leaves out is named where it is asked for, with what to install.
+MISSING = """
+import importlib.metadata as metadata, jax, numpy, xarray, jaxsolve as js
+assert (count := len(list(metadata.distributions()))) <= 22, count  # jaxsolve and 21 others
+tried = {
+    "plot": lambda: js.plot.gram(xarray.DataArray(numpy.eye(3))),
+    "data": lambda: js.data.digits(task="parity", n_train=4, key=jax.random.key(0)),
+    "sweeps": lambda: js.sweeps.load("."),
+    "cli": lambda: __import__("jaxsolve.cli"),
+}
+for extra, use in tried.items():
+    try:
+        use()
+    except ModuleNotFoundError as error:
+        assert f"pip install 'jaxsolve[{extra}]'" in str(error), error
+    else:
+        raise AssertionError(f"{extra} is there")
+"""
 # With the two packages that README names, and their dependencies left out.
 INFINITE = """
 import jax, jax.numpy as jnp, jaxsolve as js
@@ -64,6 +82,8 @@ def use(wheel: Path, python: str, folder: Path) -> None:
     for command in (
         ["uv", "pip", "install", "--quiet", "--python", environment, wheel],
         [programs / "python", "-c", USE],
+        [programs / "python", "-c", MISSING],
+        ["uv", "pip", "install", "--quiet", "--python", environment, f"{wheel}[all]"],
         [programs / "jaxsolve", "doctor"],
         ["uv", "pip", "install", "--quiet", "--python", environment, "--no-deps", "neural-tangents", "frozendict"],
         [programs / "python", "-c", INFINITE],

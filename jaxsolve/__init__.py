@@ -3,8 +3,8 @@
 The public names are listed in `__init__.pyi`; each is imported when first used.
 """
 
-import lazy_loader
+from ._lazy import attach
 
 
 __version__ = "0.1.0"
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ._extras import needs
+
 
 SILENT = 10.0  # seconds until a march says where it is without being asked
 
@@ -35,8 +37,9 @@ def _saved(state: Any) -> int | None:
 
 @contextlib.contextmanager
 def _bar(name: str, total: int) -> Iterator[Callable[[Any], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    with needs("cli", "a progress bar"):
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn(name), BarColumn(), MofNCompleteColumn(), TextColumn("times"), TimeElapsedColumn())
     with Progress(*columns, console=Console(file=sys.stderr)) as bar:

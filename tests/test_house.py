@@ -308,7 +308,7 @@ def test_rooms_only_list_names(path):
         return
     stub = path.with_suffix(".pyi")
     if stub.exists():  # names are imported when first used
-        assert "__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)" in path.read_text()
+        assert "__getattr__, __dir__, __all__ = attach(__name__, __file__)" in path.read_text()
     for node in tree(stub).body if stub.exists() else tree(path).body[1:]:
         assert isinstance(node, ast.ImportFrom | ast.Import), "an __init__ only exports names"
         for alias in node.names:

@@ -5,6 +5,7 @@ from typing import Any, TYPE_CHECKING
 
 import numpy as np
 
+from .._extras import needs
 from ..plot import COLORS, MARKERS
 from ._fit import have_logarithms, mean_losses
 from ._limits import KERNEL_CHANGE, STABILITY
@@ -19,7 +20,8 @@ Arrays = Mapping[str, np.ndarray]
 
 def draw(title: str, history: Arrays, groups: Sequence[str], by_group: Arrays, by_scale: Arrays) -> "Figure":
     """Six panels of a diagnosis: loss, movement, stability, layers, their kernels, and the multiplier."""
-    from matplotlib.figure import Figure
+    with needs("plot", "a picture"):
+        from matplotlib.figure import Figure
 
     rows = max(0.0, len(groups) - 6) * 0.16  # a bar needs its height
     figure = Figure(figsize=(6.8, 7.0 + rows), layout="constrained")
@@ -177,7 +179,8 @@ def draw_coordinates(
     tensors: Sequence[str], widths: np.ndarray, sizes: np.ndarray, changes: np.ndarray, *, passed: bool
 ) -> "Figure":
     """Sizes at the start and changes against the width, (tensors, widths, seeds)."""
-    from matplotlib.figure import Figure
+    with needs("plot", "a picture"):
+        from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.8, 3.0 + 0.14 * len(tensors)), layout="constrained")
     axes = figure.subplots(1, 2, sharex=True)
@@ -202,7 +205,8 @@ def draw_coordinates(
 
 def draw_transfer(widths: np.ndarray, rates: np.ndarray, losses: np.ndarray, best: np.ndarray) -> "Figure":
     """Losses against the rate, (widths, rates, seeds), and the best rate of each width."""
-    from matplotlib.figure import Figure
+    with needs("plot", "a picture"):
+        from matplotlib.figure import Figure
 
     figure = Figure(figsize=(3.4, 2.8), layout="constrained")
     ax = figure.subplots()

@@ -1,3 +1,7 @@
 """The command `jaxsolve`."""
 
-from ._main import main as main
+from .._extras import needs
+
+
+with needs("cli", "the command jaxsolve"):
+    from ._main import main as main

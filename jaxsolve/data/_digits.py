@@ -8,6 +8,7 @@ from typing import cast
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from .._extras import needs
 from ._dataset import Dataset
 from ._labels import Images, Request, split_at_random, Task
 from ._transforms import pca as principal_components
@@ -55,6 +56,9 @@ def digits(
 
 def _samples() -> Images:
     # What `sklearn.datasets.load_digits` reads, without importing scikit-learn, which takes seconds.
+    with needs("data", "handwritten digits"):
+        if importlib.util.find_spec("sklearn") is None:
+            raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")
     installed = cast(ModuleSpec, importlib.util.find_spec("sklearn"))
     path = Path(cast(str, installed.origin)).parent / "datasets" / "data" / "digits.csv.gz"
     table = np.loadtxt(path, delimiter=",", dtype=np.uint8)

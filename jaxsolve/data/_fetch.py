@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .._checks import describe
+from .._extras import needs
 from ._folders import CIFAR10, Collection, default_base, FASHION_MNIST, find_file, MNIST
 
 
@@ -99,7 +100,7 @@ def fetch(images: Images, folder: str | os.PathLike[str] | None = None, *, progr
 
     Raises:
         TypeError: `images` is no `js.data.Images`.
-        ModuleNotFoundError: pooch is not installed.
+        ModuleNotFoundError: pooch is not installed (the extra `data`).
         ConnectionError: no address answers.
         ValueError: what came is not the file that was published; nothing of it is kept.
 
@@ -139,12 +140,8 @@ def _unpack(archive: Path, wanted: list[str], place: Path) -> None:
 
 def _retrieved(source: Source, file: Published, place: Path, progress: Progress | None) -> Path:
     """The file, whole and checked, from the first address that has it."""
-    try:
+    with needs("data", "fetching images"):
         import pooch
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "fetching images needs pooch, which is not installed: pip install pooch", name="pooch"
-        ) from error
 
     failed, wrong = [], []
     for address in source.addresses:

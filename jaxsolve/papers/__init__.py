@@ -3,7 +3,7 @@
 The public names are listed in `__init__.pyi`; each is imported when first used, as configs need none of what errata do.
 """
 
-import lazy_loader
+from .._lazy import attach
 
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

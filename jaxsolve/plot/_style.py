@@ -5,6 +5,7 @@ from typing import Any, TYPE_CHECKING
 import numpy as np
 
 from .._checks import describe, require_kind
+from .._extras import needs
 from ..observe import Regime
 
 
@@ -29,7 +30,8 @@ def new_axes(ax: "Axes | None") -> "Axes":
         if not hasattr(ax, "get_lines"):
             raise TypeError(f"ax must be matplotlib axes, or None for a new figure, got {describe(ax)}")
         return ax
-    import matplotlib.pyplot as plt
+    with needs("plot", "a picture"):
+        import matplotlib.pyplot as plt
 
     return plt.subplots(figsize=(3.4, 2.6), layout="constrained")[1]
 

@@ -10,6 +10,7 @@ from string import Template
 from typing import Any
 
 from .._checks import describe
+from .._extras import needs
 from ._content import content
 from ._numbers import embed
 from ._source import read_source
@@ -44,7 +45,7 @@ def write(data: Any, path: str | os.PathLike, *, theory: Any = None) -> Path:
         FileNotFoundError: the store, or the folder for the page, does not exist.
         ValueError: data is not a sweep, none of its lanes has run, it has too many lanes for a page, or theory is not
             a sweep by the closed form.
-        ModuleNotFoundError: plotly is not installed; `pip install plotly` installs it.
+        ModuleNotFoundError: plotly is not installed (the extra `plot`).
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -99,10 +100,6 @@ def _sha256(text: str) -> str:
 
 def _plotly() -> str:
     """The JavaScript of plotly, from its package."""
-    try:
+    with needs("plot", "a report"):
         from plotly.offline import get_plotlyjs
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "a report needs plotly, which is not installed: pip install plotly", name="plotly"
-        ) from error
     return get_plotlyjs()

@@ -1,6 +1,7 @@
 """What is seen of a running sweep, on standard error, and signals that stop it once the running batch is on disk."""
 
 import datetime
+import importlib.util
 import logging
 import signal
 import sys
@@ -90,7 +91,7 @@ class Progress:
 
     def __enter__(self) -> "Progress":
         self._begin = self._last = time.monotonic()
-        if self._shown:
+        if self._shown and importlib.util.find_spec("rich") is not None:  # lines serve where it is not installed
             import rich.console
             import rich.progress as parts
 

@@ -12,6 +12,7 @@ from typing import Any, TYPE_CHECKING
 import numpy as np
 
 from ..._checks import describe
+from ..._extras import needs
 from .._progress import Signals
 from ..running._execute import Program
 from ..store._files import AGAIN
@@ -107,8 +108,9 @@ class _Tasks(contextlib.AbstractContextManager["_Tasks"]):
     """The tasks of a sweep on a cluster; none of them runs any more when it is left."""
 
     def __init__(self, client: "distributed.Client", blob: bytes):
-        import dask.config
-        import distributed
+        with needs("sweeps", "a cluster"):
+            import dask.config
+            import distributed
 
         self.left: set[Any] = set()  # keys of tasks
         self._client: Any = client  # whose methods, to type checkers, may be asynchronous

@@ -126,8 +126,6 @@ class Plan:
         the loss where only the run shows how many steps there are. XLA counts them, all but those of eigenvectors and
         the like.
         """
-        from rich.filesize import decimal
-
         arguments, ts = [argument for axis in self.axes for argument in axis.arguments], np.asarray(self.ts)
         traced, static = (", ".join(item.name for item in arguments if item.traced == which) for which in (True, False))
         lines = [
@@ -147,10 +145,10 @@ class Plan:
                 name = ", ".join(f"{key} = {label(value)}" for key, value in group.static.items()) or "all"
                 chosen = "" if found.name == self.name else f", {found.name}"
                 batches = f"{_count(lanes, 'lane')} in batches of {size}"
-                lines.append(f"  {name}: {batches}, {decimal(needed)}, {found.cost(lanes)}{chosen}")
+                lines.append(f"  {name}: {batches}, {_size(needed)}, {found.cost(lanes)}{chosen}")
         more = [f"  and {len(self.groups) - SHOWN} more"] if len(self.groups) > SHOWN else []
-        memory = f"memory: {decimal(largest)} in the largest batch, and what a step works with"
-        return "\n".join([*lines, *more, memory, f"results: {decimal(observed)}"])
+        memory = f"memory: {_size(largest)} in the largest batch, and what a step works with"
+        return "\n".join([*lines, *more, memory, f"results: {_size(observed)}"])
 
 
 def plan(
@@ -287,6 +285,13 @@ def _seen(plan: Plan, problem: Problem, dynamics: Any) -> dict[str, Array]:
 
 def _bytes(tree: Any) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree) if hasattr(leaf, "dtype"))
+
+
+def _size(count: int) -> str:
+    """A number of bytes, in the largest unit of which there is one."""
+    units = ("bytes", "kB", "MB", "GB", "TB")
+    place = min(max(len(str(count)) - 1, 0) // 3, len(units) - 1)
+    return f"{count} bytes" if place == 0 else f"{count / 1000**place:.1f} {units[place]}"
 
 
 def _count(number: int, noun: str) -> str:

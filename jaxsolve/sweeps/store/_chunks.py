@@ -12,6 +12,7 @@ from typing import Any, TYPE_CHECKING
 
 import numpy as np
 
+from ..._extras import needs
 from ..._results import FIRST_FAILURE
 from ..running._runner import Batch
 from ..running._variables import Rows, rows_of
@@ -37,7 +38,8 @@ class Chunks:
     """
 
     def __init__(self, path: Path, layout: Layout):
-        import zarr
+        with needs("sweeps", "a store"):
+            import zarr
 
         self.path = path
         self.blocks = layout.blocks
@@ -219,6 +221,8 @@ def load(path: str | os.PathLike) -> "xarray.Dataset":
     if not path.exists():
         raise FileNotFoundError(f"there is no store at {path}")
     try:
+        with needs("sweeps", "a store"):
+            import zarr  # noqa: F401  xarray would speak of engines
         with xarray.open_zarr(path, chunks=None) as data:
             return data.load().drop_encoding()
     except (ValueError, RuntimeError, OSError, KeyError) as error:  # what the codecs make of such bytes

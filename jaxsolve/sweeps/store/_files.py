@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import filelock
+from ..._extras import needs
 
 
 OURS = "_jaxsolve"  # the folder of a store that holds what is not Zarr's
@@ -85,7 +85,10 @@ class Lock:
     """
 
     def __init__(self, path: Path):
-        self._path = path
+        with needs("sweeps", "a store"):
+            import filelock
+
+        self._path, self._held_elsewhere = path, filelock.Timeout
         self._lock = filelock.FileLock(path / OURS / LOCK, blocking=False, thread_local=False)
         self._free = False  # whether the file system has no locks
 
@@ -98,7 +101,7 @@ class Lock:
         """Takes the lock, or raises BlockingIOError. Where the file system has none it warns, and goes on."""
         try:
             self._lock.acquire()
-        except filelock.Timeout:
+        except self._held_elsewhere:
             raise BlockingIOError(errno.EAGAIN, f"{self._who()}; wait for it, or choose another store") from None
         except (OSError, NotImplementedError) as error:
             if not isinstance(error, NotImplementedError) and error.errno not in NO_LOCKS:

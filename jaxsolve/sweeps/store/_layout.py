@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..._extras import needs
 from ..grid._blocks import Blocks, cut
 from ..planning._identity import digest
 from ..planning._plan import Plan
@@ -168,9 +169,11 @@ def skeleton(plan: Plan, layout: Layout) -> dict[str, bytes]:
     They are made in memory, so that they can be written in this order, and compared with what is on the disk.
     """
     import xarray
-    import zarr
-    from zarr.codecs import Crc32cCodec, ZstdCodec
-    from zarr.storage import MemoryStore
+
+    with needs("sweeps", "a store"):
+        import zarr
+        from zarr.codecs import Crc32cCodec, ZstdCodec
+        from zarr.storage import MemoryStore
 
     files: dict[str, Any] = {}
     store = MemoryStore(files)

@@ -1,0 +1,34 @@
+"""Libraries that a part of the package needs, and that a plain installation leaves out."""
+
+import contextlib
+from collections.abc import Iterator
+
+
+# The modules that each extra of pyproject.toml brings, as they are imported.
+EXTRAS = {
+    "sweeps": ("zarr", "filelock", "dask", "distributed", "cloudpickle"),
+    "plot": ("matplotlib", "plotly"),
+    "data": ("sklearn", "pooch"),
+    "cli": ("cyclopts", "rich", "packaging"),
+}
+
+
+@contextlib.contextmanager
+def needs(extra: str, purpose: str) -> Iterator[None]:
+    """Raises ModuleNotFoundError, with the command that installs it, where an import inside finds no such library.
+
+    Arguments:
+        extra: one of `EXTRAS`. A module that it does not bring is missing for another reason, which stays as it is.
+        purpose: what needs the library: the subject of the message.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in EXTRAS[extra]:
+            raise
+        raise ModuleNotFoundError(
+            f"{purpose} needs {missing}, which is not installed: pip install 'jaxsolve[{extra}]', or in a copy of the "
+            f"repository pip install '.[{extra}]'",
+            name=missing,
+        ) from error
