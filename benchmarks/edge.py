@@ -23,8 +23,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 import jaxsolve as js
-from jaxsolve.dynamics import _central_step
-from jaxsolve.dynamics._edge_pairs import Pairs, Product
+from jaxsolve.dynamics.edge import _central_step
+from jaxsolve.dynamics.edge._edge_pairs import Pairs, Product
 
 from ._said import Beside, Row
 from ._timing import forget_programs, in_turns, timed

@@ -18,7 +18,8 @@ import numpy as np
 import psutil
 
 import jaxsolve as js
-from jaxsolve.kernels import _neural_tangents as door, NeuralTangentsUnavailable
+from jaxsolve.kernels import NeuralTangentsUnavailable
+from jaxsolve.kernels.wide import _neural_tangents as door
 
 from ._foreign import dense, FOREIGN, ours as foreign_ours, theirs as foreign_theirs
 from ._neural_tangents_server import Contestant, ntk, Remote, Server, structured_server

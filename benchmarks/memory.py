@@ -17,7 +17,8 @@ import jax.numpy as jnp
 import psutil
 
 import jaxsolve as js
-from jaxsolve.kernels import _neural_tangents as door, NeuralTangentsUnavailable
+from jaxsolve.kernels import NeuralTangentsUnavailable
+from jaxsolve.kernels.wide import _neural_tangents as door
 
 from . import kernels, limits
 from ._flow_rivals import reference_problem

@@ -1,7 +1,6 @@
 from . import (
     configs as configs,
     data as data,
-    dmft as dmft,
     dynamics as dynamics,
     integrators as integrators,
     kernels as kernels,
@@ -16,28 +15,31 @@ from . import (
     until as until,
 )
 from ._compare import compare as compare, Comparison as Comparison
+from ._core import (
+    AbstractDynamics as AbstractDynamics,
+    AbstractMarching as AbstractMarching,
+    AbstractRandomAccess as AbstractRandomAccess,
+    AbstractState as AbstractState,
+    Assumption as Assumption,
+    Certificate as Certificate,
+    March as March,
+    NotApplicable as NotApplicable,
+    Problem as Problem,
+    Quantity as Quantity,
+    Trajectory as Trajectory,
+    Validity as Validity,
+    View as View,
+)
 from ._diagnose import (
     coordinate_check as coordinate_check,
     diagnose as diagnose,
     diagnose_checkpoints as diagnose_checkpoints,
     transfer_check as transfer_check,
 )
-from ._dynamics import (
-    AbstractDynamics as AbstractDynamics,
-    AbstractMarching as AbstractMarching,
-    AbstractRandomAccess as AbstractRandomAccess,
-    AbstractState as AbstractState,
-    Certificate as Certificate,
-    March as March,
-)
 from ._kernel_machine import as_kernel_machine as as_kernel_machine
-from ._problem import Problem as Problem
 from ._quickstart import quickstart as quickstart
 from ._results import result_names as result_names, RESULTS as RESULTS
 from ._solve import solve as solve, SolveError as SolveError
-from ._trajectory import Trajectory as Trajectory
-from ._validity import Assumption as Assumption, NotApplicable as NotApplicable, Validity as Validity
-from ._view import Quantity as Quantity, View as View
 from .dynamics import (
     CentralFlow as CentralFlow,
     Descent as Descent,

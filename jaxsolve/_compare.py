@@ -9,11 +9,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ._checks import describe
-from ._dynamics import AbstractDynamics, resolve, View
-from ._problem import Problem, require_problem
+from ._core import AbstractDynamics, Problem, read_times, require_end, require_problem, resolve, Trajectory, View
 from ._solve import solve
-from ._times import read_times, require_end
-from ._trajectory import Trajectory
 from .observe import loss, Observable, outputs
 
 

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from . import kernels, losses
-from ._problem import Problem, require_problem
-from ._safe import nonzero, safe_sqrt
+from ._core import Problem, require_problem
+from ._numerics import nonzero, safe_sqrt
 
 
 class KernelMachine(eqx.Module):

@@ -12,28 +12,32 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ._checks import concrete, describe, require_flag, require_settings, traced
-from ._dynamics import (
+from ._core import (
     AbstractDynamics,
     AbstractMarching,
     AbstractRandomAccess,
     AbstractStandIn,
+    are_times,
+    Label,
+    last_state,
     March,
+    march,
     NotApplicable,
+    Problem,
     Quantity,
+    read_times,
+    require_end,
+    require_problem,
     resolve,
+    shown,
+    Stats,
+    Trajectory,
     View,
 )
-from ._finite import nonfinite_derivatives
-from ._flags import unwatched
-from ._march import last_state, march
-from ._memory import memory_for
-from ._problem import Problem, require_problem
+from ._numerics import memory_for, one_thread, unwatched
 from ._programs import forward_mode
 from ._results import FIRST_FAILURE, result_code, RESULT_NAMES, result_names, RESULTS
-from ._shown import shown
-from ._threads import one_thread
-from ._times import are_times, read_times, require_end
-from ._trajectory import Label, Stats, Trajectory
+from .kernels._internal import nonfinite_derivatives
 from .observe import check_observables, loss, Observable
 from .until import fits
 

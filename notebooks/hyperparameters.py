@@ -157,8 +157,10 @@ plt.show()
 # %%
 print("depth  sigma    eta   kernel at the start by layer, first to last   width 800   limit")
 for depth in DEPTHS:
-    form = js.dmft.normal_form(problem(tuned[depth]).net)
-    shares = form.rate * jnp.prod(form.variance) / form.variance
+    net = problem(tuned[depth]).net
+    scaling, hidden = net.scaling, len(net.weights) - 1
+    squares = jnp.prod((scaling.multiplier * scaling.sigma) ** 2)
+    shares = scaling.gamma**2 * net.widths[-1] ** hidden * squares * scaling.eta / scaling.sigma**2
     finite = np.median(jnp.mean(networks(tuned[depth], 800)[:, 1:], axis=1))
     sigma, eta = np.exp(np.asarray(even[depth])[[0, -1]])
     by_layer = " ".join(f"{share:9.1e}" for share in shares)

@@ -6,18 +6,9 @@ A name belongs here only if public ones do not reach what is tested.
 # Programs whose answers tell a wrong compiler are the doctor's.
 # A long march says where it is; tests do not wait for it.
 # How much memory is free, to see what goes by it.
-from jaxsolve import (
-    _known_answers as known_answers,
-    _march as marching,
-    _memory as memory,
-    _shown as shown,
-)
-
 # Most arguments are checked by these.
 from jaxsolve._checks import one_number, require_key, require_size
-
-# What step sizes and times of one run mean for another is public nowhere, and simple to get wrong.
-from jaxsolve._clock import nearest_step, time_at
+from jaxsolve._core import _march as marching, _shown as shown
 
 # The confidence of a slope, for values of a test's own, and how often a critical rate asks for the loss.
 from jaxsolve._diagnose._fit import slope
@@ -28,9 +19,16 @@ from jaxsolve._diagnose._groups import adjacent, alignments
 # The rates of an optimizer enter the stability together with a Hessian.
 from jaxsolve._diagnose._response import response as optimizer_response
 from jaxsolve._diagnose._stability import critical_rate
+from jaxsolve._numerics import _known_answers as known_answers, _memory as memory
 
 # Exponential integrators stand on these functions: they are compared with mpmath, digit by digit.
-from jaxsolve._phi import finite_product, integrated_decay, phi
+from jaxsolve._numerics._phi import finite_product, integrated_decay, phi
+
+# Closed forms end where their terms do.
+from jaxsolve._numerics._safe import safe_hypot
+
+# Threads of LAPACK, where several of Python's are inside at once.
+from jaxsolve._numerics._threads import one_thread
 
 # What gives networks with a backward rule of their own a forward one: a rule that differs from the function shows it.
 # What is read in programs decides what lanes share and how kernels are computed: seen in speed and memory alone.
@@ -38,15 +36,6 @@ from jaxsolve._programs import both_ways, depends_on_inputs, equations, read, Ru
 
 # The codes of results of many lanes, to name them in one list.
 from jaxsolve._results import result_code
-
-# Closed forms end where their terms do.
-from jaxsolve._safe import safe_hypot
-
-# Which networks are called with a state shows only in what refuses them.
-from jaxsolve._state import takes_state
-
-# Threads of LAPACK, where several of Python's are inside at once.
-from jaxsolve._threads import one_thread
 
 # Errors of a command as exceptions: `main` turns them into words and an exit code.
 from jaxsolve.cli import _main as cli_main
@@ -71,24 +60,31 @@ from jaxsolve.data import _fetch as fetching
 # How labels are drawn and encoded, without images.
 from jaxsolve.data._labels import draw as labels_draw, encode
 
-# The drift of conserved quantities, for states that no run would pass through.
-from jaxsolve.dynamics._certificate import conserved_drift
-
-# What a flow's integrator is chosen by: the stiffness, compared with that of the whole Hessian.
-from jaxsolve.dynamics._choice import _rate as rate_for_choice, _sizes as sizes_for_choice, _STABLE as stable_for_choice
+# What step sizes and times of one run mean for another is public nowhere, and simple to get wrong.
+from jaxsolve.dynamics._clock import nearest_step, time_at
 
 # Functions as pytrees: those of optax are only some of what a user may give.
-from jaxsolve.dynamics._closures import closed, opened
+from jaxsolve.dynamics.descent._closures import closed, opened
 
 # What the steps of the central flow solve, on matrices of which the answer is known.
-from jaxsolve.dynamics._edge_cone import complement, Cone
-from jaxsolve.dynamics._edge_pairs import first_pairs, follow as follow_pairs
+from jaxsolve.dynamics.edge._edge_cone import complement, Cone
+from jaxsolve.dynamics.edge._edge_pairs import first_pairs, follow as follow_pairs
+
+# The drift of conserved quantities, for states that no run would pass through.
+from jaxsolve.dynamics.flow._certificate import conserved_drift
+
+# What a flow's integrator is chosen by: the stiffness, compared with that of the whole Hessian.
+from jaxsolve.dynamics.flow._choice import (
+    _rate as rate_for_choice,
+    _sizes as sizes_for_choice,
+    _STABLE as stable_for_choice,
+)
 
 # Whether a network bends decides which integrator is taken, and how many steps are too few.
-from jaxsolve.dynamics._kinks import kinked
+from jaxsolve.dynamics.flow._kinks import kinked
 
 # Its gradient noise is compared with that of batches, weight by weight.
-from jaxsolve.dynamics._stochastic_flow import batch_weights
+from jaxsolve.dynamics.flow._stochastic_flow import batch_weights
 
 # The modes kept by an integrator, compared with a full eigendecomposition.
 from jaxsolve.integrators import _modes as integrators_modes
@@ -112,29 +108,28 @@ from jaxsolve.integrators._oscillator import responses
 # How samples are cut into batches is seen in memory and time only.
 # The door to neural-tangents, whose other implementations are references.
 # Costs that decide between two ways of one result, and where others are put in their place.
-from jaxsolve.kernels import (
-    _batches as batches,
-    _memory as kernel_memory,
-    _neural_tangents as neural_tangents,
-    _use_gram as use_gram,
-)
+from jaxsolve.kernels.finite import _batches as batches, _memory as kernel_memory, _use_gram as use_gram
 
 # Where parameters meet data decides which way a kernel is computed.
-from jaxsolve.kernels._capture import capture
-
-# Dual activations, compared with quadrature and with their series.
-from jaxsolve.kernels._duals import dual, expand
-from jaxsolve.kernels._outputs import Outputs
+from jaxsolve.kernels.finite._capture import capture
+from jaxsolve.kernels.finite._outputs import Outputs
 
 # One way to a kernel, whatever its cost: `empirical` chooses the cheaper.
-from jaxsolve.kernels._structured import structured
+from jaxsolve.kernels.finite._structured import structured
 
 # How a kernel is cut into tiles is seen in memory and time only.
-from jaxsolve.kernels._tiling import cut_tile, even_tile, Tiling, tilings, written_out
-from jaxsolve.kernels._use_gram import costs
+from jaxsolve.kernels.finite._tiling import cut_tile, even_tile, Tiling, tilings, written_out
+from jaxsolve.kernels.finite._use_gram import costs
+from jaxsolve.kernels.wide import _neural_tangents as neural_tangents
+
+# Dual activations, compared with quadrature and with their series.
+from jaxsolve.kernels.wide._duals import dual, expand
 
 # A plan of layers that no architecture has.
 from jaxsolve.nets._plan import Plan
+
+# Which networks are called with a state shows only in what refuses them.
+from jaxsolve.nets._state import takes_state
 
 # A figure of a test's own, and processes that only note what they were asked for, are patched in.
 from jaxsolve.papers import _catalogue as papers_catalogue, _reproduce as papers_reproduce
@@ -172,13 +167,13 @@ from jaxsolve.sweeps.planning._identity import plan_facts
 
 # A plan, without running it.
 from jaxsolve.sweeps.planning._plan import read_plan
-from jaxsolve.theory._deep_mode import half_loss_time, mode_strength
 
 # What a closed form returns, made by hand.
-from jaxsolve.theory._piecewise_linear import Neurons
+from jaxsolve.theory.kunin._piecewise_linear import Neurons
+from jaxsolve.theory.linear._deep_mode import half_loss_time, mode_strength
 
 # What a closed form reduces a problem to, made by hand.
-from jaxsolve.theory._reduced_balanced import ReducedBalanced
+from jaxsolve.theory.linear._reduced_balanced import ReducedBalanced
 
 
 __all__ = [

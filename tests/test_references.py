@@ -13,7 +13,7 @@ from tests.house import FILES, ROOT, tree
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 # A room's name says a room, unless people name their variables so.
-ROOMS = {"nets", "losses", "theory", "dmft", "until", "observe", "kernels", "integrators", "sweeps", "papers"}
+ROOMS = {"nets", "losses", "theory", "until", "observe", "kernels", "integrators", "sweeps", "papers"}
 NAMED = re.compile(rf"(?<![\w./])(?:(?:js|jaxsolve)|(?:{'|'.join(sorted(ROOMS))}))(?:\.[A-Za-z]\w*)+(?![\w/*])")
 FILE = re.compile(r"\.(?:md|py|toml|zarr|html|cli)$")  # names of files; the room of the command line is for processes
 

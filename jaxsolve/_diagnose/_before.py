@@ -9,7 +9,7 @@ import numpy as np
 import optax
 from jaxtyping import PyTree
 
-from .._problem import Problem
+from .._core import Problem
 from ..dynamics import Descent
 from . import _limits
 from ._crossover import Crossover, crossover, curvature

@@ -13,8 +13,8 @@ from jaxtyping import Array, PyTree
 
 from .. import nets
 from .._checks import describe, require_size
-from .._flags import unwatched
-from .._problem import Problem
+from .._core import Problem
+from .._numerics import unwatched
 from ._dataset import dataset
 from ._figure import draw_coordinates
 from ._finite import ending

@@ -15,8 +15,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from .. import kernels
-from .._problem import Problem
-from .._safe import nonzero, norm, unit
+from .._core import Problem
+from .._numerics import nonzero, norm, unit
 from ._movement import whole_kernel
 
 

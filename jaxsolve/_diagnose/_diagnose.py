@@ -10,8 +10,8 @@ import optax
 
 from .. import nets
 from .._checks import require_flag, require_size
-from .._flags import unwatched
-from .._problem import Problem
+from .._core import Problem
+from .._numerics import unwatched
 from ..dynamics import Descent
 from ._before import Before, before
 from ._diagnosis import Diagnosis, Finding

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from .. import kernels
-from .._problem import Problem
+from .._core import Problem
 from ._groups import adjacent, alignments, find_groups, Groups, masked_rates, relative_sizes
 from ._lens import inside
 from ._movement import compare_kernels, group_kernels, learnable, movement

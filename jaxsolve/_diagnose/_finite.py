@@ -7,9 +7,9 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, PyTree
 
-from .._finite import nonfinite_derivatives
-from .._problem import Problem
+from .._core import Problem
 from ..dynamics import Descent
+from ..kernels._internal import nonfinite_derivatives
 from ._lens import inside, suited
 from ._movement import whole_kernel
 from ._stability import gradient, is_finite, next_update

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from .._problem import Problem
-from .._safe import nonzero, scaled
+from .._core import Problem
+from .._numerics import nonzero, scaled
 from ._lens import inside
 
 

@@ -11,9 +11,9 @@ from jaxtyping import Array
 
 from .. import losses, nets
 from .._checks import as_array, concrete, describe, in_float32, require_flag, require_key, require_settings
-from .._problem import Problem, read_pair
+from .._core import Problem, read_pair
 from .._programs import forward_mode
-from .._state import FREEZE, takes_state
+from ..nets._internal import FREEZE, takes_state
 from ._finite import check_finite
 from ._lens import Lens
 

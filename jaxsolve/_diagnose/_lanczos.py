@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from .._safe import nonzero
+from .._numerics import nonzero
 
 
 STEPS = 20

@@ -9,8 +9,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
 from .. import kernels
-from .._problem import Problem
-from .._safe import nonzero, norm
+from .._core import Problem
+from .._numerics import nonzero, norm
 from ._lanczos import largest_eigenvalue
 from ._lens import inside
 from ._limits import ENDED

@@ -19,8 +19,8 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
-from .._problem import Problem
-from .._safe import norm
+from .._core import Problem
+from .._numerics import norm
 from ._lens import inside, with_inside
 
 

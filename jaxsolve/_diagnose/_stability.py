@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from .._problem import Problem
-from .._safe import nonzero
+from .._core import Problem
+from .._numerics import nonzero
 from ._lanczos import largest_eigenvalue
 
 

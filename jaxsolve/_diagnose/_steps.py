@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from .._problem import Problem
+from .._core import Problem
 from . import _limits
 from ._diagnosis import Finding
 from ._response import Response, response

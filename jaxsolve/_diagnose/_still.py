@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from .._problem import Problem
+from .._core import Problem
 from ._lens import inside
 from ._stability import gradient
 

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, PyTree
 
-from .._problem import Problem
+from .._core import Problem
 from .._results import RESULTS
 from ..dynamics import Descent
 from ._lens import suited

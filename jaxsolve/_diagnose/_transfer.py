@@ -10,7 +10,7 @@ import numpy as np
 import optax
 
 from .._checks import describe, real_numbers, require_size
-from .._flags import unwatched
+from .._numerics import unwatched
 from ._coordinates import read_widths
 from ._dataset import dataset
 from ._figure import draw_transfer

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import nets, observe, until
-from .._problem import Problem
+from .._core import Problem
 from ..dynamics import GradientFlow
 from ..observe import Regime
 from ..sweeps import sweep

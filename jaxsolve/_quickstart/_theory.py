@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from .. import losses, nets, observe, theory
 from .._compare import compare, Comparison
-from .._problem import Problem
+from .._core import Problem
 from ..dynamics import GradientFlow
 from ._measure import COMPONENTS, LEARNED, SIGMAS, WIDTHS
 

@@ -35,7 +35,7 @@ def fetch(
     quiet
         Show no progress.
     """
-    from jaxsolve.data import fetch, Images
+    from ..data import fetch, Images
 
     logging.getLogger("pooch").setLevel(logging.WARNING)  # the bars say it
     if not collections:

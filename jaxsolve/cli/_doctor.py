@@ -94,7 +94,7 @@ def _optional() -> Iterator[Finding]:
     """Libraries for one purpose each."""
     import jax
 
-    from jaxsolve import kernels, nets
+    from .. import kernels, nets
 
     version = _version("neural-tangents")
     net = nets.MLP(2, 4, 1, 1, scaling=nets.Scaling.ntk(), key=jax.random.key(0))
@@ -129,7 +129,7 @@ def _devices() -> Iterator[Finding]:
 
 def _memory() -> Iterator[Finding]:
     """What is free on the device."""
-    from jaxsolve import kernels
+    from .. import kernels
 
     free = kernels.free_memory()
     if free is None:
@@ -170,7 +170,7 @@ def _compiler() -> Iterator[Finding]:
         jax.devices()
     except Exception:  # said by the lines on versions, or on devices
         return
-    from jaxsolve._known_answers import ADVICE, known_answers
+    from .._numerics import ADVICE, known_answers
 
     try:
         answers = known_answers()
@@ -213,7 +213,7 @@ def _data() -> Iterator[Finding]:
     """Image collections, which are read."""
     import jax
 
-    from jaxsolve import data
+    from .. import data
 
     for load in (data.mnist, data.fashion_mnist, data.cifar10):
         name = f"data {load.__name__.removesuffix('_mnist')}"

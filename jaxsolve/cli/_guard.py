@@ -37,7 +37,7 @@ def one_line(store: Path | None = None, *, code: bool) -> Iterator[None]:
         code: whether a function of the reader's own may run: where that fails otherwise than by ValueError or
             TypeError, the reader needs the traceback.
     """
-    from jaxsolve.configs import ConfigError
+    from ..configs import ConfigError
 
     try:
         yield

@@ -94,7 +94,7 @@ def phase(
         The reduced target.
     """
     choose_precision(double=True)
-    from jaxsolve import theory
+    from .. import theory
 
     if table:
         Console().print(_table_1())
@@ -117,7 +117,7 @@ def phase(
 
 def _table_1() -> Table:
     """Table 1, a row per scaling and way to choose eta and gamma."""
-    from jaxsolve import theory
+    from .. import theory
 
     table = Table("scaling", "chosen by", "c_d", "c_gamma", "c_w", "c_u", "c_eta", "phase", box=box.SIMPLE)
     for entry in theory.table_1():
@@ -137,7 +137,7 @@ def errata(*, write: Path | None = None) -> None:
         Also write them as a Markdown page to this path.
     """
     choose_precision(double=True)
-    from jaxsolve import papers
+    from .. import papers
 
     with Console(stderr=True).status(f"recomputing {len(papers.ALL_ERRATA)} errata"):
         results = papers.errata()
@@ -151,7 +151,7 @@ def errata(*, write: Path | None = None) -> None:
 
 def _errata_tables(results: tuple) -> list[Table]:
     """A table per paper, a row per erratum."""
-    from jaxsolve import papers
+    from .. import papers
 
     tables = {}
     for paper in dict.fromkeys(result.erratum.paper for result in results):

@@ -25,7 +25,7 @@ def report(
     theory
         The store of a sweep by theory.TwoLayerLine over the same axes, to draw theory's boundaries between regimes.
     """
-    from jaxsolve.report import write
+    from ..report import write
 
     try:
         path = write(store, output, theory=theory)

@@ -43,8 +43,8 @@ def reproduce(
     import jax
 
     choose_precision(double=True)
-    from jaxsolve import papers
-    from jaxsolve.papers import Scale
+    from .. import papers
+    from ..papers import Scale
 
     if figures == ("list",):
         Console().print(_listed())
@@ -70,7 +70,7 @@ def reproduce(
 
 
 def _listed() -> Table:
-    from jaxsolve import papers
+    from .. import papers
 
     table = Table("figure", "what it shows", "minutes", box=box.SIMPLE)
     for name, figure in papers.figures().items():

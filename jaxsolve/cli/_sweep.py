@@ -61,7 +61,8 @@ def sweep(
         raise FileNotFoundError(f"there is no file {config}; 'jaxsolve configs' lists some to start from")
     choose_precision(double=not float32)
     import jaxsolve
-    from jaxsolve.configs import read_config
+
+    from ..configs import read_config
 
     if allow_code:
         look_here_last()
@@ -106,7 +107,7 @@ def configs(
     output
         Write it to this file instead.
     """
-    from jaxsolve.papers import configs as known
+    from ..papers import configs as known
 
     found = known()
     if name is None and output is not None:

@@ -19,7 +19,7 @@ import optax
 
 from .. import data, dynamics, integrators, losses, nets, observe, theory, until
 from .._checks import describe
-from .._dynamics import AbstractDynamics
+from .._core import AbstractDynamics
 from ._formula import Formula, MARK
 from ._refusals import check_memory, check_sizes, ConfigError, errors_of, shown, unknown
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .._dynamics import AbstractDynamics
-from .._problem import Problem
+from .._core import AbstractDynamics, Problem
 from ..observe import Observable
 from ..sweeps import padded, Zip
 from ._catalogue import kinds, names_in, read_object

@@ -19,7 +19,7 @@ import jax
 from jax.extend.core import ClosedJaxpr  # pyright: ignore[reportPrivateImportUsage]
 
 from .._checks import describe
-from .._dynamics import is_key
+from .._core import is_key
 from .._programs import equations
 from ..nets import Padded
 from ..sweeps import Zip

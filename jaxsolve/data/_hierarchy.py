@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from .._checks import require_key, require_size
-from .._memory import require_room
+from .._numerics import require_room
 from ._dataset import Dataset
 
 

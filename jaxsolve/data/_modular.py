@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
 from .._checks import require_key, require_size
-from .._memory import require_room
+from .._numerics import require_room
 from ._dataset import Dataset
 
 

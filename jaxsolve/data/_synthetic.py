@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray, Real, Shaped
 
 from .._checks import concrete, describe, is_real, one_number, require_finite, require_flag, require_key, require_size
-from .._memory import require_room
+from .._numerics import require_room
 from ._covariance import covariance_root, matmul
 from ._dataset import Dataset
 

@@ -1,15 +1,15 @@
 """Dynamics that march (gradient flow and descent), and the flows under a kernel that does not move."""
 
-from ._central_flow import CentralFlow as CentralFlow
-from ._descent import Descent as Descent
-from ._edge_optimizer import scalar_rmsprop as scalar_rmsprop
-from ._flow import AbstractFlow as AbstractFlow
-from ._frozen_kernel import FrozenKernel as FrozenKernel
-from ._gradient_flow import GradientFlow as GradientFlow
-from ._infinite_width import InfiniteWidth as InfiniteWidth
 from ._limits import Limits as Limits, limits as limits, WidthLimit as WidthLimit
-from ._momentum_flow import MomentumFlow as MomentumFlow
-from ._rich_limit import RichLimit as RichLimit
-from ._rod_flow import RodFlow as RodFlow
-from ._run_end import RunEnd as RunEnd
-from ._stochastic_flow import StochasticFlow as StochasticFlow
+from .descent._descent import Descent as Descent
+from .edge._central_flow import CentralFlow as CentralFlow
+from .edge._edge_optimizer import scalar_rmsprop as scalar_rmsprop
+from .edge._rod_flow import RodFlow as RodFlow
+from .flow._flow import AbstractFlow as AbstractFlow
+from .flow._gradient_flow import GradientFlow as GradientFlow
+from .flow._momentum_flow import MomentumFlow as MomentumFlow
+from .flow._stochastic_flow import StochasticFlow as StochasticFlow
+from .lazy._frozen_kernel import FrozenKernel as FrozenKernel
+from .lazy._infinite_width import InfiniteWidth as InfiniteWidth
+from .lazy._run_end import RunEnd as RunEnd
+from .wide._rich_limit import RichLimit as RichLimit

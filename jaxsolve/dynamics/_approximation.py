@@ -2,8 +2,7 @@
 
 import abc
 
-from .._dynamics import AbstractChoice, Assumption, Validity
-from .._problem import Problem
+from .._core import AbstractChoice, Assumption, Problem, Validity
 from .._results import RESULTS
 
 

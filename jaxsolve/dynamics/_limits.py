@@ -5,11 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .. import dmft, nets
+from .. import nets
 from .._checks import concrete, describe
-from .._problem import Problem, require_problem
-from ._infinite_width import InfiniteWidth
-from ._rich_limit import RichLimit
+from .._core import Problem, require_problem
+from .lazy._infinite_width import InfiniteWidth
+from .wide import dmft
+from .wide._rich_limit import RichLimit
 
 
 class WidthLimit(enum.Enum):

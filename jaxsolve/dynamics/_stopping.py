@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
 from .._checks import describe
-from .._dynamics import View
+from .._core import View
 from .._results import RESULTS
 from ..until import AbstractCondition
 

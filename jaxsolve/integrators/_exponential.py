@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from .._checks import describe
-from .._held import HeldModule
-from .._problem import Problem
+from .._core import Problem
+from .._numerics import HeldModule
 from ._expansion import expand, Expansion, Flowing
 from ._linear_part import AbstractLinearPart, AbstractModel
 from ._tableau import AbstractTableau

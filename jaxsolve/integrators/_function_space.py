@@ -5,7 +5,7 @@ import logging
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from .._problem import Problem
+from .._core import Problem
 from ..losses import Hinge
 from ._expansion import Flowing
 from ._exponential import AbstractExponential

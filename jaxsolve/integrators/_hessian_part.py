@@ -11,10 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._held import HeldModule
-from .._phi import phi
-from .._problem import flat_rates
-from .._safe import kept_product, nonzero
+from .._core import flat_rates
+from .._numerics import HeldModule, kept_product, nonzero, phi
 from ._linear_part import AbstractLinearPart, Model, Span, Term
 
 

@@ -4,7 +4,7 @@ import equinox as eqx
 from jaxtyping import Array, Float
 
 from .._checks import one_number
-from .._problem import Problem
+from .._core import Problem
 from ._expansion import Flowing
 from ._exponential import AbstractExponential
 from ._function_space import FunctionSpace

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._problem import flat_rates
-from .._safe import squares_over
+from .._core import flat_rates
+from .._numerics import squares_over
 from ._kernel_part import Direction, KernelPart
 from ._linear_part import AbstractLinearPart, AbstractModel, Model, Span, Term
 from ._oscillator import responses

@@ -5,8 +5,8 @@ import jax
 from jaxtyping import Array, Float, PyTree
 
 from .. import kernels
-from .._held import HeldModule
-from .._problem import Problem
+from .._core import Problem
+from .._numerics import HeldModule
 
 
 class FunctionJacobian(eqx.Module):

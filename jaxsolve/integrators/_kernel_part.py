@@ -15,8 +15,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from .. import kernels
-from .._phi import phi
-from .._problem import flat_rates, Problem
+from .._core import flat_rates, Problem
+from .._numerics import phi
 from ._jacobian import FunctionJacobian, jacobian
 from ._linear_part import AbstractLinearPart, Model, Span, Term
 from ._modes import Modes, modes

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from .._problem import flat_rates, Problem
+from .._core import flat_rates, Problem
 
 
 # Bounds of the first step, in units of the time in which the loss would fall to 0 at its initial speed.

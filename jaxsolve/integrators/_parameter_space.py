@@ -4,7 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._problem import Problem
+from .._core import Problem
 from ._expansion import Flowing
 from ._exponential import AbstractExponential
 from ._hessian_part import hessian_part, HessianPart

@@ -1,37 +1,18 @@
 """Neural tangent kernels: of networks at finite and infinite width, and what can be computed from a kernel matrix."""
 
-from .._memory import free_memory as free_memory
-from ._check import check as check
-from ._classes import (
+from .._numerics import free_memory as free_memory
+from .finite._check import check as check
+from .finite._empirical import empirical as empirical, memory_estimate as memory_estimate, unit_rates as unit_rates
+from .finite._jacobian import LayeredJacobian as LayeredJacobian
+from .matrices._classes import (
     class_kernel as class_kernel,
     class_means as class_means,
     order_by_class as order_by_class,
 )
-from ._eigenpairs import top_eigenpairs as top_eigenpairs
-from ._empirical import (
-    empirical as empirical,
-    memory_estimate as memory_estimate,
-    unit_rates as unit_rates,
-)
-from ._estimates import (
-    estimate_frobenius_norm as estimate_frobenius_norm,
-    estimate_trace as estimate_trace,
-)
-from ._features import features as features
-from ._infinite import infinite as infinite
-from ._jacobian import LayeredJacobian as LayeredJacobian
-from ._layout import output_average as output_average
-from ._linearized import (
-    linearized as linearized,
-    linearized_ensemble as linearized_ensemble,
-)
-from ._matrix_free import (
-    AbstractSymmetricOperator as AbstractSymmetricOperator,
-    GaussNewtonOperator as GaussNewtonOperator,
-    HessianOperator as HessianOperator,
-    NTKOperator as NTKOperator,
-)
-from ._metrics import (
+from .matrices._features import features as features
+from .matrices._layout import output_average as output_average
+from .matrices._linearized import linearized as linearized, linearized_ensemble as linearized_ensemble
+from .matrices._metrics import (
     center as center,
     centered_alignment as centered_alignment,
     centered_distance as centered_distance,
@@ -41,12 +22,9 @@ from ._metrics import (
     relative_change as relative_change,
     target_alignment as target_alignment,
 )
-from ._neural_tangents import (
-    NeuralTangentsUnavailable as NeuralTangentsUnavailable,
-)
-from ._path import along_path as along_path
-from ._regression import regression as regression
-from ._spectrum import (
+from .matrices._path import along_path as along_path
+from .matrices._regression import regression as regression
+from .matrices._spectrum import (
     effective_rank as effective_rank,
     entropy as entropy,
     participation_ratio as participation_ratio,
@@ -54,3 +32,13 @@ from ._spectrum import (
     target_power as target_power,
     trace as trace,
 )
+from .operators._eigenpairs import top_eigenpairs as top_eigenpairs
+from .operators._estimates import estimate_frobenius_norm as estimate_frobenius_norm, estimate_trace as estimate_trace
+from .operators._matrix_free import (
+    AbstractSymmetricOperator as AbstractSymmetricOperator,
+    GaussNewtonOperator as GaussNewtonOperator,
+    HessianOperator as HessianOperator,
+    NTKOperator as NTKOperator,
+)
+from .wide._infinite import infinite as infinite
+from .wide._neural_tangents import NeuralTangentsUnavailable as NeuralTangentsUnavailable

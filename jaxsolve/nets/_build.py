@@ -12,7 +12,7 @@ from jax.extend.core import ClosedJaxpr  # pyright: ignore[reportPrivateImportUs
 from jaxtyping import Array, Key
 
 from .._checks import concrete, describe, require_flag, require_key
-from .._memory import require_room
+from .._numerics import require_room
 from .._programs import equations, inside
 from ._activations import Activation
 from ._init import AbstractInit, Shapes, start_from, Vectors, Weights

@@ -11,7 +11,7 @@ import jax.random as jr
 from jaxtyping import Array, Float, Key
 
 from .._checks import concrete, describe, one_number, real_array, require_finite
-from .._safe import nonzero
+from .._numerics import nonzero
 from ._padded import draw_normal, Kept
 from ._scaling import Scaling
 

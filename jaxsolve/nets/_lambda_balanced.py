@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from .._checks import concrete, describe, require_finite
-from .._safe import safe_sqrt
+from .._numerics import safe_sqrt
 from ._init import AbstractInit, draw_biases, Shapes, Start
 from ._scaling import Scaling
 

@@ -6,8 +6,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from .. import nets
-from .._dynamics import Quantity, View
-from .._safe import safe_sqrt
+from .._core import Quantity, View
+from .._numerics import safe_sqrt
 from ._observable import Observable
 
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._dynamics import View
+from .._core import View
 from ._observable import Observable
 
 

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from .. import nets
 from .._checks import describe
-from .._dynamics import Quantity, View
+from .._core import Quantity, View
 from ._changes import require_chain
 from ._observable import Observable
 from ._test_kernel import require_test_set, test_inputs

@@ -1,8 +1,8 @@
 """Observables of the neural tangent kernel on the training set, eta-weighted: the one that drives f."""
 
 from .. import kernels
-from .._dynamics import Quantity, View
-from .._safe import norm
+from .._core import Quantity, View
+from .._numerics import norm
 from ._observable import Observable
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from .. import kernels
-from .._dynamics import Quantity, View
+from .._core import Quantity, View
 from ._observable import Observable
 
 

@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 
 from .. import kernels
 from .._checks import require_size
-from .._dynamics import Quantity, View
+from .._core import Quantity, View
 from ._observable import Observable
 
 

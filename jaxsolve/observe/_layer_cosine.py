@@ -8,9 +8,8 @@ from jaxtyping import Array, Float
 
 from .. import nets
 from .._checks import describe
-from .._dynamics import Quantity, View
-from .._problem import Problem, require_problem
-from .._safe import nonzero, norm, scaled
+from .._core import Problem, Quantity, require_problem, View
+from .._numerics import nonzero, norm, scaled
 from ._observable import Observable
 
 

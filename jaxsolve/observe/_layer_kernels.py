@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .. import dmft, nets
+from .. import nets
 from .._checks import describe, require_size
-from .._dynamics import Quantity, View
+from .._core import Quantity, View
+from ..dynamics._internal import dmft
 from ._observable import Observable
 
 

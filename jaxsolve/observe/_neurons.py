@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 
-from .._dynamics import Quantity, View
+from .._core import Quantity, View
 from ..theory import neurons
 from ._observable import Observable
 

@@ -8,8 +8,7 @@ import jax
 from jaxtyping import Array
 
 from .._checks import describe
-from .._dynamics import AbstractDynamics, Quantity, View
-from .._problem import Problem
+from .._core import AbstractDynamics, Problem, Quantity, View
 
 
 class Observable(eqx.Module):

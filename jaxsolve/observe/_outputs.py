@@ -5,7 +5,7 @@ import numpy as np
 from jaxtyping import Array
 
 from .._checks import concrete, describe
-from .._dynamics import Quantity, View
+from .._core import Quantity, View
 from ..losses import CrossEntropy
 from ._observable import Observable
 

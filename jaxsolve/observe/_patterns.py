@@ -4,8 +4,7 @@ import jax.numpy as jnp
 
 from .. import nets
 from .._checks import describe
-from .._dynamics import NotApplicable, Quantity, View
-from .._problem import Problem
+from .._core import NotApplicable, Problem, Quantity, View
 from ._changes import preactivations
 from ._observable import Observable
 

@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import ArrayLike, Float, Int
 
 from .._checks import real_numbers as _floats
-from .._regime import KERNEL_CHANGE as KERNEL_REGIME_LIMIT, Regime
+from .._core import KERNEL_CHANGE as KERNEL_REGIME_LIMIT, Regime
 
 
 def half_loss_time(

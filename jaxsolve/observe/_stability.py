@@ -10,8 +10,7 @@ from jaxtyping import ArrayLike, Float, PyTree
 
 from .. import kernels
 from .._checks import concrete, describe, is_real, real_numbers, require_size
-from .._dynamics import View
-from .._problem import Problem
+from .._core import Problem, View
 from ._observable import Observable
 
 

@@ -3,8 +3,7 @@
 from jaxtyping import Array, Float
 
 from .. import kernels
-from .._dynamics import Quantity, View
-from .._problem import Problem
+from .._core import Problem, Quantity, View
 from ._observable import Observable
 
 

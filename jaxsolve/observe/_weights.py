@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .. import dmft, nets
+from .. import nets
 from .._checks import describe
-from .._dynamics import Quantity, View
-from .._safe import safe_sqrt
+from .._core import Quantity, View
+from .._numerics import safe_sqrt
+from ..dynamics._internal import dmft
 from ._observable import Observable
 
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from .._problem import Problem
+from .._core import Problem
 from ._simulate import draw, follow, Layers, linear_problem
 
 

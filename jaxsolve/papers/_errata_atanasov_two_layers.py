@@ -11,7 +11,7 @@ from scipy.integrate import cumulative_trapezoid, simpson, solve_ivp
 from scipy.interpolate import CubicSpline
 from scipy.linalg import expm
 
-from .._problem import Problem
+from .._core import Problem
 from ._erratum import compared, deviating, Erratum, matrix_error, Measurement
 from ._simulate import draw, follow, linear_problem, unit, velocity
 

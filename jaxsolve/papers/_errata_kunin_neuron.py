@@ -13,7 +13,7 @@ from jaxtyping import Float
 from scipy.optimize import minimize_scalar
 
 from .. import kernels, nets
-from .._problem import Problem
+from .._core import Problem
 from ._erratum import compared, counted, Erratum, Measurement
 from ._simulate import draw, follow, kernel, linear_problem
 

@@ -6,7 +6,7 @@ The text that they were read from has lost most formulas: what the prose is abou
 import numpy as np
 from jaxtyping import Float
 
-from .._problem import Problem
+from .._core import Problem
 from ._erratum import compared, counted, Erratum, Measurement
 from ._simulate import draw, follow, linear_problem, unit
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from .._problem import Problem
+from .._core import Problem
 from ..data import Dataset
 from ..dynamics import GradientFlow
 from ..losses import SoftHinge

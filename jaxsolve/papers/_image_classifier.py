@@ -8,7 +8,7 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from .._problem import Problem
+from .._core import Problem
 from ..data import Dataset, Images, pca
 from ..dynamics import Descent
 from ..losses import CrossEntropy

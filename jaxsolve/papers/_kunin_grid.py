@@ -8,7 +8,7 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from .._problem import Problem
+from .._core import Problem
 from ..data import Dataset, teacher_student
 from ..dynamics import Descent
 from ..nets import Mirrored, MLP, Scaling, Sphere

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._problem import Problem
+from .._core import Problem
 from ..nets import Given, Scaling, SingleNeuron
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from .._problem import Problem
+from .._core import Problem
 from ..dynamics import Descent, RichLimit
 from ..nets import Activation, MLP, Scaling
 from ..observe import feature_kernel, loss, Observable

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from .._dynamics import Quantity
-from .._problem import Problem
+from .._core import Problem, Quantity
 from ..data import Dataset, pca
 from ..kernels import regression
 from ..nets import MLP, Scaling

@@ -15,9 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import kernels, nets, until
-from .._dynamics import March
-from .._march import march
-from .._problem import Problem
+from .._core import March, march, Problem
 from .._results import RESULTS
 from .._solve import SolveError
 from ..dynamics import GradientFlow

@@ -6,7 +6,7 @@ import numpy as np
 
 from .._checks import describe, require_kind
 from .._compare import Comparison
-from .._trajectory import Trajectory
+from .._core import Trajectory
 from ._style import axis_label, COLORS, MARKERS, new_axes
 
 

@@ -12,8 +12,7 @@ import jax
 import numpy as np
 
 from .._checks import require_flag
-from .._dynamics import AbstractDynamics
-from .._problem import Problem
+from .._core import AbstractDynamics, Problem
 from .._results import FIRST_FAILURE
 from ..observe import loss, Observable
 from ._progress import Progress, Signals

@@ -3,14 +3,13 @@
 import equinox as eqx
 
 from .._checks import concrete
-from .._dynamics import AbstractRandomAccess, NotApplicable, Validity
-from .._flags import unwatched
-from .._problem import Problem, require_problem
-from ._balanced import Balanced
-from ._decoupled_modes import DecoupledModes
-from ._deep_balanced import DeepBalanced
-from ._single_neuron import SingleNeuronFlow
-from ._two_layer_line import TwoLayerLine
+from .._core import AbstractRandomAccess, NotApplicable, Problem, require_problem, Validity
+from .._numerics import unwatched
+from .kunin._single_neuron import SingleNeuronFlow
+from .linear._balanced import Balanced
+from .linear._deep_balanced import DeepBalanced
+from .xu_ziyin._decoupled_modes import DecoupledModes
+from .xu_ziyin._two_layer_line import TwoLayerLine
 
 
 def exact(problem: Problem) -> AbstractRandomAccess:

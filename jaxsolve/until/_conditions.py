@@ -8,8 +8,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from .._checks import concrete, describe, is_real, one_number, require_settings
-from .._dynamics import View
-from .._problem import Problem
+from .._core import Problem, View
 
 
 class AbstractCondition(eqx.Module):

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxsolve.dmft import NormalForm
+from jaxsolve.dynamics.wide.dmft import NormalForm
 
 
 class Layer(NamedTuple):

@@ -7,7 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsolve.dmft import descent_nodes, flow_nodes, initial_kernel, Law, linear_network, NormalForm, start, step
+from jaxsolve.dynamics.wide.dmft import (
+    descent_nodes,
+    flow_nodes,
+    initial_kernel,
+    Law,
+    linear_network,
+    NormalForm,
+    start,
+    step,
+)
 from tests.cases import assert_fails, eps
 from tests.dmft.equations import fixed_point
 

@@ -10,7 +10,7 @@ import optax
 import pytest
 
 import jaxsolve as js
-from jaxsolve.dmft import descent_nodes, flow_nodes, normal_form
+from jaxsolve.dynamics.wide.dmft import descent_nodes, flow_nodes, normal_form
 from tests.cases import assert_fails, eps
 from tests.dmft.equations import fixed_point
 

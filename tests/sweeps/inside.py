@@ -4,7 +4,7 @@ Faults, waits and other devices are patched in where no public name reaches; whe
 """
 
 # What a problem chooses, to compare with what a sweep says that it runs.
-from jaxsolve._dynamics import resolve
+from jaxsolve._core._dynamics import resolve
 
 # What the progress says of rates and times, at times that a test sets.
 from jaxsolve.sweeps import _progress

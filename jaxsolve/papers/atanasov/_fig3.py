@@ -8,7 +8,7 @@ import numpy as np
 from diffrax import Tsit5
 from jaxtyping import Array
 
-from ..._problem import Problem
+from ..._core import Problem
 from ...dynamics import GradientFlow
 from ...nets import Scaling, TwoLayerLinear
 from ...observe import half_loss_time, kernel_alignment, kernel_norm, loss

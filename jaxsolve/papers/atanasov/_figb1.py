@@ -8,8 +8,7 @@ import numpy as np
 from diffrax import Tsit5
 from jaxtyping import Array
 
-from ..._dynamics import Quantity, View
-from ..._problem import Problem
+from ..._core import Problem, Quantity, View
 from ...dynamics import GradientFlow
 from ...nets import Scaling, TwoLayerLinear
 from ...observe import least_map, Observable

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ..._problem import Problem
+from ..._core import Problem
 from ...dynamics import FrozenKernel
 from ...nets import Given, Scaling, TwoLayerLinear
 from ...observe import test_loss

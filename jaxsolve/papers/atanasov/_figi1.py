@@ -9,7 +9,7 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from ..._problem import Problem
+from ..._core import Problem
 from ...data import Dataset
 from ...dynamics import Descent
 from ...nets import Scaling, WideResNet

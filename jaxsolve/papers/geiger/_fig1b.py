@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from ..._problem import Problem
+from ..._core import Problem
 from ...data import Dataset
 from ...dynamics import StochasticFlow
 from ...losses import SoftHinge

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..._dynamics import View
+from ..._core import View
 from ...dynamics import FrozenKernel, RunEnd
 from ...observe import Observable, test_accuracy
 from ...plot import COLORS, gram, MARKERS

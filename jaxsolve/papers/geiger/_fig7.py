@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..._dynamics import View
+from ..._core import View
 from ...observe import half_loss_time, loss, Observable, test_output_change
 from ...plot import COLORS, MARKERS
 from .._claim import Claim, mean_over

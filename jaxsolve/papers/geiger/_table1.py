@@ -6,7 +6,7 @@ from typing import final, NamedTuple, TYPE_CHECKING
 import numpy as np
 from jaxtyping import Array
 
-from ..._problem import Problem
+from ..._core import Problem
 from ...data import Dataset
 from ...observe import test_kernel_change, weight_change
 from ...plot import COLORS, power_law

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from ..._problem import Problem
+from ..._core import Problem
 from ...data import Dataset, teacher_student
 from ...dynamics import Descent
 from ...observe import accuracy, hamming_distance, parameter_distance, test_outputs

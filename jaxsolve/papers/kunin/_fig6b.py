@@ -10,8 +10,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from ..._dynamics import Quantity, View
-from ..._problem import Problem
+from ..._core import Problem, Quantity, View
 from ...data import Dataset
 from ...dynamics import Descent
 from ...losses import CrossEntropy

@@ -9,7 +9,7 @@ import numpy as np
 from diffrax import Tsit5
 from jaxtyping import Array
 
-from ..._problem import Problem
+from ..._core import Problem
 from ...dynamics import GradientFlow
 from ...observe import loss, neuron_direction, neuron_radius
 from ...plot import COLORS

@@ -9,7 +9,7 @@ import numpy as np
 from diffrax import Tsit5
 from jaxtyping import Array
 
-from ..._problem import Problem
+from ..._core import Problem
 from ...dynamics import GradientFlow
 from ...losses import Logistic, MSE
 from ...nets import Given, MLP, Scaling

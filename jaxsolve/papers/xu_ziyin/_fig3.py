@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-from ..._dynamics import Quantity, View
-from ..._problem import Problem
+from ..._core import Problem, Quantity, View
 from ...data import Dataset, flip_and_crop, Images
 from ...dynamics import Descent
 from ...losses import CrossEntropy

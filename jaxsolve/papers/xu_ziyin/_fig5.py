@@ -6,7 +6,7 @@ from typing import final, NamedTuple, TYPE_CHECKING
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from ..._problem import Problem
+from ..._core import Problem
 from ...data import Dataset, Images
 from ...plot import COLORS, MARKERS
 from ...sweeps import Zip

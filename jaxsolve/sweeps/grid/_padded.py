@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..._checks import describe
-from ..._problem import Problem
+from ..._core import Problem
 from ...nets import Padded
 from ._axes import Argument, read_axes, Zip
 

@@ -19,7 +19,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr  # pyright: ignore[reportPrivateI
 from jaxtyping import Array, Float
 
 from ..._checks import concrete
-from ..._dynamics import AbstractDynamics, AbstractRandomAccess
+from ..._core import AbstractDynamics, AbstractRandomAccess
 from ..._solve import observe_march, observe_random_access
 from ..grid._axes import Group
 from ..running._builder import Builder

@@ -13,11 +13,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..._checks import concrete, describe, require_settings, require_size
-from ..._dynamics import AbstractDynamics, AbstractRandomAccess, Quantity, View
-from ..._problem import Problem
+from ..._core import AbstractDynamics, AbstractRandomAccess, Problem, Quantity, read_times, require_end, View
 from ..._programs import flop
 from ..._solve import observe_march, observe_random_access, require_kind
-from ..._times import read_times, require_end
 from ...dynamics import Descent
 from ...observe import check_observables, loss, Observable
 from ..grid._axes import Group, groups, label, read_axes, Zip

@@ -17,8 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from ..._checks import describe
-from ..._dynamics import AbstractChoice, AbstractDynamics, is_stochastic, of_lane
-from ..._problem import Problem
+from ..._core import AbstractChoice, AbstractDynamics, is_stochastic, of_lane, Problem
 from ..._programs import depends_on_inputs, equations
 from ...nets import Function
 from ..grid._axes import Group, rows_at

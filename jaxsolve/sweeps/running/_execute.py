@@ -19,11 +19,8 @@ from jaxtyping import Array, Float
 
 from ... import kernels
 from ..._checks import concrete, describe
-from ..._dynamics import AbstractDynamics, AbstractMarching, AbstractRandomAccess, is_key
-from ..._memory import out_of_memory
-from ..._problem import Problem
-from ..._threads import one_thread
-from ..._times import require_end
+from ..._core import AbstractDynamics, AbstractMarching, AbstractRandomAccess, is_key, Problem, require_end
+from ..._numerics import one_thread, out_of_memory
 from ...dynamics import AbstractFlow
 from ...observe import Observable
 from ...until import AbstractCondition

@@ -16,8 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..._dynamics import Certificate, March
-from ..._problem import Problem
+from ..._core import Certificate, March, Problem
 from ..._results import FIRST_FAILURE, result_code, RESULTS
 from ..._solve import observe_random_access, random_access_result, require_kind
 from ...observe import Observable

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..._dynamics import AbstractMarching, AbstractRandomAccess
+from ..._core import AbstractMarching, AbstractRandomAccess
 from ..._results import RESULT_NAMES
 from ...observe import Observable
 from ..grid._axes import Zip

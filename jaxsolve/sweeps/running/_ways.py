@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..._memory import memory_for
+from ..._numerics import memory_for
 from ..grid._axes import Group, rows_at
 from ._builder import Builder, cells_of, Devices
 

@@ -1,0 +1,32 @@
+"""Problems, what is asked of a run, dynamics and trajectories: the words that all rooms above share."""
+
+from ._dynamics import (
+    AbstractChoice as AbstractChoice,
+    AbstractDynamics as AbstractDynamics,
+    AbstractGrowing as AbstractGrowing,
+    AbstractMarching as AbstractMarching,
+    AbstractRandomAccess as AbstractRandomAccess,
+    AbstractStandIn as AbstractStandIn,
+    AbstractState as AbstractState,
+    Certificate as Certificate,
+    FunctionValues as FunctionValues,
+    is_key as is_key,
+    is_stochastic as is_stochastic,
+    March as March,
+    Observed as Observed,
+    of_lane as of_lane,
+    resolve as resolve,
+)
+from ._march import last_state as last_state, march as march
+from ._problem import (
+    flat_rates as flat_rates,
+    Problem as Problem,
+    read_pair as read_pair,
+    require_problem as require_problem,
+)
+from ._regime import KERNEL_CHANGE as KERNEL_CHANGE, Regime as Regime
+from ._shown import shown as shown
+from ._times import are_times as are_times, read_times as read_times, require_end as require_end
+from ._trajectory import Label as Label, Stats as Stats, Trajectory as Trajectory
+from ._validity import Assumption as Assumption, NotApplicable as NotApplicable, Validity as Validity
+from ._view import Quantity as Quantity, View as View

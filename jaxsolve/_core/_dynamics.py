@@ -1,0 +1,341 @@
+"""The two kinds of dynamics."""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, Integer, PyTree
+
+from .._checks import concrete
+from .._results import RESULTS
+from ._certificate import Certificate as Certificate
+from ._problem import Problem
+from ._validity import Assumption as Assumption, NotApplicable as NotApplicable, Validity as Validity
+from ._view import Quantity as Quantity, View as View
+
+
+class AbstractDynamics(eqx.Module):
+    """How parameters or function values move from a problem's start.
+
+    A new one is a subclass of `js.AbstractRandomAccess` or of `js.AbstractMarching`.
+
+    Example:
+        >>> [dynamics.name for dynamics in (js.GradientFlow(), js.theory.TwoLayerLine())]
+        ['GradientFlow', 'TwoLayerLine']
+    """
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """What tables, labels and messages call it."""
+
+    @property
+    @abc.abstractmethod
+    def provides(self) -> frozenset[Quantity | str]:
+        """What its views can show; a text is the name of an observable that it knows without what that one needs."""
+
+    @abc.abstractmethod
+    def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
+        """The times at which this dynamics can be observed, next to those given: the same, or rounded to steps."""
+
+
+class AbstractChoice(AbstractDynamics):
+    """A dynamics that becomes one of several once the problem is known, by the same rule wherever it runs."""
+
+    @abc.abstractmethod
+    def ways(self, problem: Problem) -> "tuple[AbstractDynamics, ...]":
+        """What it may become, of one class; the problem may be traced, or hold shapes alone."""
+
+    @abc.abstractmethod
+    def possible(self, problem: Problem) -> tuple[int, ...]:
+        """The places in `ways` that the shapes of the problem leave, whatever its numbers."""
+
+    @abc.abstractmethod
+    def way(self, problem: Problem, ts: Float[Array, "..."] | None = None) -> Int[ArrayLike, ""]:
+        """The place in `ways` of what runs until the last of these times; None is for inf. All may be traced."""
+
+    def choose(self, problem: Problem, ts: Float[Array, "..."] | None = None) -> "AbstractDynamics":
+        """The dynamics to run on a problem; `Undecided` between several where numbers decide that are traced."""
+        ways, way = self.ways(problem), self.way(problem, ts)
+        known = concrete(way)
+        if known is not None:
+            return ways[int(known)]
+        places = self.possible(problem)
+        if len(places) == 1:
+            return ways[places[0]]
+        marching: Any = tuple(ways[place] for place in places)
+        return Undecided(self, marching, jnp.argmax(jnp.asarray(places) == way))
+
+
+class AbstractStandIn(AbstractDynamics):
+    """What a choice has become, if that is of another class; it goes by the name of the choice.
+
+    Attributes:
+        source: the choice, as the user made it.
+    """
+
+    source: eqx.AbstractVar[AbstractChoice]
+
+    @abc.abstractmethod
+    def doubt(self, problem: Problem, final: View) -> str:
+        """A sentence on what is wrong with a run, once its end is known in numbers; empty if nothing is seen."""
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+    @property
+    def provides(self) -> frozenset[Quantity | str]:
+        return self.source.provides
+
+
+class Undecided(AbstractStandIn):
+    """What a choice has become inside a trace, where its numbers are not known: `march` decides while it runs.
+
+    Attributes:
+        ways: marching dynamics.
+        way: the place of the one to run.
+    """
+
+    source: AbstractChoice
+    ways: "tuple[AbstractMarching, ...]"
+    way: Int[Array, ""]
+
+    @property
+    def until(self) -> Any:
+        """When a run stops."""
+        return getattr(self.ways[0], "until", None)
+
+    def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
+        return self.ways[0].times(ts)
+
+    def doubt(self, problem: Problem, final: View) -> str:
+        del problem, final  # traced, so nothing is known of them
+        return ""
+
+
+def resolve(dynamics: AbstractDynamics, problem: Problem, ts: Float[Array, "..."] | None = None) -> AbstractDynamics:
+    """The dynamics to run on a problem. Only of this is it known whether it is a closed form or marches."""
+    return dynamics.choose(problem, ts) if isinstance(dynamics, AbstractChoice) else dynamics
+
+
+def is_key(value: Any) -> bool:
+    """Whether a value is a random key such as `jax.random.key(0)`."""
+    return isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+
+
+def is_stochastic(dynamics: AbstractDynamics) -> bool:
+    """Whether a dynamics holds a random key."""
+    return any(map(is_key, jax.tree.leaves(dynamics)))
+
+
+def of_lane(dynamics: AbstractDynamics, index: Integer[ArrayLike, ""]) -> AbstractDynamics:
+    """The dynamics of one lane of a sweep: its key is `jax.random.fold_in(key, index)`, for every key that it holds.
+
+    Arguments:
+        dynamics: of the sweep.
+        index: the flat index of the lane in the whole grid, in C order; it may be traced.
+    """
+    return jax.tree.map(lambda leaf: jr.fold_in(leaf, index) if is_key(leaf) else leaf, dynamics)
+
+
+class AbstractRandomAccess(AbstractDynamics):
+    """A dynamics known at any time without what came before: a closed form.
+
+    Example:
+        All outputs decay at one rate:
+
+        >>> class Decay(js.AbstractRandomAccess):
+        ...     rate: float
+        ...
+        ...     @property
+        ...     def provides(self):
+        ...         return frozenset({js.Quantity.OUTPUTS})
+        ...
+        ...     def check(self, problem):
+        ...         return js.theory.TwoLayerLine().check(problem)
+        ...
+        ...     def at(self, problem, t):
+        ...         return js.View(problem, t, given_outputs=jnp.exp(-self.rate * t) * problem.outputs(problem.params))
+        >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.zeros((1, 1)))
+        >>> loss = js.solve(problem, Decay(2.0), [0.0, 1.0])["loss"]
+        >>> print((jnp.log(loss[0] / loss[1])).round(3))
+        4.0
+    """
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
+        return ts
+
+    @abc.abstractmethod
+    def check(self, problem: Problem) -> Validity:
+        """Whether this dynamics solves the problem, and by how much it misses each assumption."""
+
+    @abc.abstractmethod
+    def at(self, problem: Problem, t: Float[Array, ""]) -> View:
+        """The problem at time t in [0, inf].
+
+        Raises:
+            NotApplicable: the problem is of another kind. A violation in its numbers is left to `check`.
+        """
+
+
+class AbstractState(eqx.Module):
+    """Where a march stands. All leaves are arrays, so that states can be stacked, stored and resumed.
+
+    Attributes:
+        done: whether it has ended.
+        steps: the steps made.
+        result: how it has ended, or would if it ended now.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
+        >>> state = js.GradientFlow().init(problem, jnp.array([1.0]))
+        >>> isinstance(state, js.AbstractState), bool(state.done), int(state.steps)
+        (True, False, 0)
+    """
+
+    done: eqx.AbstractVar[Bool[Array, ""]]
+    steps: eqx.AbstractVar[Int[Array, ""]]
+    result: eqx.AbstractVar[RESULTS]
+
+
+class FunctionValues(eqx.Module):
+    """What a march saves that moves outputs instead of parameters.
+
+    Attributes:
+        outputs, test_outputs: of the training and of the test set.
+        kernel, observations: where it moves; and observables that the march knows, by their names.
+    """
+
+    outputs: Float[Array, "*times n out"]
+    test_outputs: Float[Array, "*times m out"] | None
+    kernel: Float[Array, "*times n out n out"] | None = None
+    observations: dict[str, Array] | None = None
+
+
+class Observed(eqx.Module):
+    """What a march saves that knows more than its parameters.
+
+    Attributes:
+        params: the parameters.
+        observations: observables that the march knows, by their names.
+    """
+
+    params: PyTree
+    observations: dict[str, Array]
+
+
+class March(eqx.Module):
+    """What a marching dynamics hands over when it has finished.
+
+    Attributes:
+        times: the times of the saved parameters (as given, or rounded to steps).
+        saved: the parameters at those times, stacked, or `FunctionValues` or `Observed`; NaN after a failure.
+        params: the same at the end.
+        t_end: the time of the end.
+        result, steps, rejected: how it ended, accepted and rejected steps.
+        evaluations: gradient evaluations, -1 where unknown.
+        certificate: None where the dynamics has none to give.
+        kernel: the one that `FunctionValues` moved under, or, where it moves, started from.
+        kernels: kernel evaluations; None for none.
+        integrators: what made the steps, if there was a choice; of several names, the one at `way`.
+        way: None where one thing alone may have made them.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
+        >>> flow = js.GradientFlow(max_steps=3)
+        >>> march = flow.finish(problem, flow.advance(problem, flow.init(problem, jnp.array([9.0])), jnp.asarray(3)))
+        >>> isinstance(march, js.March), int(march.steps + march.rejected)
+        (True, 3)
+    """
+
+    times: Float[Array, " times"]
+    saved: PyTree
+    params: PyTree
+    t_end: Float[Array, ""]
+    result: RESULTS
+    steps: Int[Array, ""]
+    rejected: Int[Array, ""]
+    evaluations: Int[Array, ""]
+    certificate: Certificate | None
+    kernel: Float[Array, "n out n out"] | None = None
+    kernels: Int[Array, ""] | None = None
+    integrators: tuple[str, ...] = eqx.field(static=True, default=())  # text
+    way: Int[Array, ""] | None = None
+    from_zero: bool = eqx.field(static=True, default=False)  # changes the program
+
+    def view(self, problem: Problem, t: Float[Array, ""], row: PyTree) -> View:
+        """What one row of `saved` shows at its time."""
+        if isinstance(row, FunctionValues):
+            kernel = self.kernel if row.kernel is None else row.kernel
+            values = (row.outputs, row.test_outputs, kernel, row.observations)
+            return View(problem, t, None, *values, given_initial_kernel=self.kernel, from_zero=self.from_zero)
+        if isinstance(row, Observed):
+            return View(problem, t, row.params, given_observations=row.observations)
+        return View(problem, t, row)
+
+
+class AbstractMarching(AbstractDynamics):
+    """A dynamics that steps from the start through all times before the last.
+
+    `advance` may be called again and again with any numbers of steps: the state does not depend, to the last bit, on
+    how the steps were grouped. A finished state is left as it is.
+
+    Example:
+        What `solve` does, by hand:
+
+        >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
+        >>> flow = js.GradientFlow(js.integrators.RungeKuttaChebyshev())
+        >>> state = flow.init(problem, jnp.array([0.0, 1.0]))
+        >>> while not state.done:
+        ...     state = flow.advance(problem, state, jnp.asarray(flow.chunk))
+        >>> flow.finish(problem, state).times.shape
+        (2,)
+    """
+
+    @property
+    @abc.abstractmethod
+    def chunk(self) -> int:
+        """Steps between two looks at whether a run is done.
+
+        Fewer looks waste up to this many steps at the end of a run; more copy the saved parameters more often when many
+        runs share a batch.
+        """
+
+    @abc.abstractmethod
+    def init(self, problem: Problem, ts: Float[Array, " times"]) -> AbstractState:
+        """The state at t = 0 of a run that saves at ts."""
+
+    @abc.abstractmethod
+    def advance(self, problem: Problem, state: Any, n: Int[Array, ""]) -> Any:
+        """The state n steps later."""
+
+    @abc.abstractmethod
+    def finish(self, problem: Problem, state: Any) -> March:
+        """Turns the state of a run into its results."""
+
+
+class AbstractGrowing(AbstractMarching):
+    """A marching dynamics with a form in smaller arrays, which most runs do not outgrow, and which takes less time.
+
+    Python begins with that one, and anew with this one if it is outgrown; inside a trace there is this one alone.
+    """
+
+    @abc.abstractmethod
+    def smaller(self, problem: Problem) -> "AbstractGrowing | None":
+        """The form in smaller arrays; None for problems that have none."""
+
+    @abc.abstractmethod
+    def outgrown(self, state: Any) -> bool:
+        """Whether a known state of this form has found too little room."""

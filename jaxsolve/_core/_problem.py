@@ -1,0 +1,340 @@
+"""The loss landscape and the start."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float, PyTree
+
+from .. import kernels, nets
+from .._checks import (
+    as_array,
+    concrete,
+    describe,
+    in_float32,
+    require_finite,
+    require_flag,
+    require_settings,
+    warn_of_rounded_products,
+)
+from .._numerics import hashable, warn_of_wrong_version
+from .._programs import both_ways, shape_and_rule
+from ..losses import AbstractLoss, accepts, find_loss, MSE
+from ..nets._internal import FREEZE, takes_state
+
+
+class Problem(eqx.Module):
+    """A network at its start, training and test data, and a loss.
+
+    Arguments:
+        net: a network from `nets`, or any Equinox module acting on one sample and returning (c,).
+        x: training inputs, shape (n, ...), of the network's dtype.
+        y: training targets, shape (n, c), or whatever the loss accepts (labels, one column).
+        test: (x, y) of the test set, or None.
+        loss: a loss, or a function of one sample's output and target.
+        centered: whether to train f(w) - f(w_0) instead of f(w). Its rounding is eps |f(w_0)|, and what moves the
+            weights was seen to err by up to 100 times that: in float32 by 1e-2 |y| with `Scaling.lazy(1e3)`. Beyond,
+            a warning says so; under a kernel that does not move, f - f_0 starts from exactly 0.
+        state: of a network made by `eqx.nn.make_with_state`, None for all others. Such a network is called as
+            `net(x, state) -> (out, state)` under `jax.vmap(..., axis_name="batch")`. With batch normalization the
+            outputs, for any inputs, use the statistics of the whole training set at the current parameters: one pass
+            over it in training mode gives the state, and other inputs then go through the network in inference mode.
+
+    Raises:
+        ValueError: shapes do not match, data are empty or not finite, dtypes differ, a network with state is given
+            without one or the other way round.
+        TypeError: net or loss is not callable.
+
+    Example:
+        >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), centered=True)
+        >>> problem.outputs(problem.params).shape, problem.kernel(problem.params, problem.x).shape
+        ((2, 1), (2, 1, 2, 1))
+        >>> print(problem.objective(problem.params))  # the training loss
+        0.5
+
+    How it moves from there: `js.solve`, `js.compare`, `js.sweep`.
+    """
+
+    net: Any
+    x: Float[Array, "n ..."]
+    y: Float[Array, "n out"]
+    x_test: Float[Array, "m ..."] | None
+    y_test: Float[Array, "m out"] | None
+    loss: AbstractLoss
+    initial: Float[Array, "n out"] | None  # what `centered` subtracts, on the training and on the test set
+    initial_test: Float[Array, "m out"] | None
+    state: eqx.nn.State | None
+    centered: bool = eqx.field(static=True)  # changes the program
+    own_rule: bool = eqx.field(static=True)  # whether the network has a backward rule of its own
+
+    def __init__(
+        self,
+        net: Any,
+        x: Any,
+        y: Any,
+        *,
+        test: tuple[Any, Any] | None = None,
+        loss: AbstractLoss | Callable[[Array, Array], Array] = MSE(),
+        centered: bool = False,
+        state: eqx.nn.State | None = None,
+    ):
+        if not callable(net):
+            raise TypeError(f"net must be an Equinox module acting on one sample, got {describe(net)}")
+        self.net, self.state = net, _read_state(net, state)
+        self.loss = find_loss(loss)
+        self.centered = require_flag(centered, "centered")
+        self.x, self.y = self._read(x, y, "the training set")
+        self.x_test, self.y_test = (None, None) if test is None else self._read(*read_pair(test), "the test set")
+        warn_of_wrong_version()
+        warn_of_rounded_products(self.x.dtype, stacklevel=5)  # two of Equinox's functions call this one
+        self.initial = self._forward(self.net) if centered else None
+        self.initial_test = None if self.x_test is None or not centered else self._forward(self.net, self.x_test)
+        if self.initial is not None:
+            _warn_of_cancellation(self.initial, self.y)
+
+    def _read(self, x: Any, y: Any, which: str) -> tuple[Array, Array]:
+        leaves = jax.tree.leaves(self.params)
+        if not leaves:
+            raise ValueError(
+                f"net has no trainable arrays, which are arrays of floats, got {describe(self.net)}; a plain function "
+                "is given with its parameters, as js.nets.Function(f, params), where f(params, x) maps one sample to "
+                "its outputs and params are such as jnp.ones(3); a Flax module by js.nets.from_linen or from_nnx"
+            )
+        dtype = leaves[0].dtype
+        dtypes = sorted({str(leaf.dtype) for leaf in leaves})
+        if len(dtypes) > 1:
+            raise ValueError(
+                f"the network's parameters are {' and '.join(dtypes)}; give all of them one dtype, float32 or float64"
+            )
+        if dtype not in (jnp.float32, jnp.float64):
+            raise ValueError(
+                f"the network's parameters are {dtype}; only float32 and float64 are served, since the tolerances of "
+                f"flows are finer than other dtypes resolve: {in_float32([dtype])}"
+            )
+        given, x, y = x, _array(x, f"the inputs of {which}"), _array(y, f"the targets of {which}")
+        if jnp.issubdtype(y.dtype, jnp.complexfloating):
+            raise ValueError(f"the targets of {which} must be real numbers, got {describe(y)}")
+        integers = jnp.issubdtype(x.dtype, jnp.integer)
+        _require_exact(x if integers else given, dtype, which)
+        if integers or x.dtype == jnp.bool_:
+            x = x.astype(dtype)
+        if x.dtype != dtype:
+            raise ValueError(
+                f"the inputs of {which} are {x.dtype}, the network is {dtype}; convert one of them, "
+                "for example with x.astype or the network's dtype= argument"
+            )
+        if x.ndim == 0 or x.shape[0] == 0:
+            raise ValueError(f"{which} is empty: x is {describe(x)}, at least one sample is needed")
+        if y.ndim == 0 or y.shape[0] != x.shape[0]:
+            raise ValueError(f"{which} has {x.shape[0]} inputs but its targets are {describe(y)}; need one per input")
+        require_finite(x, f"x of {which}")
+        require_finite(y, f"y of {which}")
+        out_size = self._out_size(x, which)
+        return x, self.loss.targets(y, out_size).astype(dtype)
+
+    def _out_size(self, x: Array, which: str) -> int:
+        if isinstance(self.net, nets.AbstractNetwork) and x.shape[1:] != self.net.in_shape:
+            raise ValueError(f"each input of {which} has shape {x.shape[1:]}, the network takes {self.net.in_shape}")
+        if self.state is None:
+            out = self._shape_of_output(x, which)
+        else:
+            self.own_rule = False  # none is looked for behind a state
+            batch, _ = eqx.filter_eval_shape(_with_state, self.net, x[:1], self.state)
+            out = jax.ShapeDtypeStruct(batch.shape[1:], batch.dtype)
+        if len(getattr(out, "shape", ())) != 1 or not jnp.issubdtype(out.dtype, jnp.floating):
+            raise ValueError(f"net must map one sample to an array of shape (c,) of real numbers, got {describe(out)}")
+        return out.shape[0]
+
+    def _shape_of_output(self, x: Array, which: str) -> Any:
+        try:
+            out, self.own_rule = shape_and_rule(self.net, x[0])
+            return out
+        except jax.errors.JAXTypeError:
+            raise  # a network that branches on traced values, about which JAX says more
+        except Exception as error:
+            raise ValueError(
+                f"the network cannot take an input of {which}, which has shape {x.shape[1:]} and dtype {x.dtype}: "
+                f"{error or type(error).__name__}. It is called as net(x) on one sample; one with dropout needs "
+                "eqx.nn.inference_mode(net), as a flow has no use for a random key"
+            ) from error
+
+    @property
+    def params(self) -> PyTree:
+        """The trainable arrays at the start; hyperparameters are not among them."""
+        return nets.partition(self.net)[0]
+
+    @property
+    def eta(self) -> PyTree:
+        """Learning rates: a scalar for every array of `params`."""
+        return nets.rates(self.net)
+
+    @property
+    def valid(self) -> Bool[Array, ""]:
+        """Whether all arrays are finite, no sigma or eta is negative, and the targets are such as the loss needs.
+
+        For use inside traces, where none raise.
+        """
+        arrays = [leaf.astype(self.x.dtype).ravel() for leaf in jax.tree.leaves(self) if eqx.is_inexact_array(leaf)]
+        finite = jnp.all(jnp.isfinite(jnp.concatenate(arrays)))  # one reduction: fast to compile
+        scaling = jnp.all(jnp.array([net.scaling.valid for net in nets.networks_in(self.net)], bool))
+        tested = True if self.y_test is None else accepts(self.loss, self.y_test)
+        return finite & scaling & accepts(self.loss, self.y) & tested
+
+    def network(self, params: PyTree) -> Any:
+        """The network with these parameters. Raises ValueError if they are not those of such a network."""
+        try:
+            return eqx.combine(params, nets.partition(self.net)[1])
+        except ValueError as error:
+            raise ValueError(
+                f"params must be the parameters of this {type(self.net).__name__}, such as problem.params or "
+                f"run.final.params, got {describe(params)}"
+            ) from error
+
+    def _forward(self, net: Any, x: Array | None = None) -> Array:
+        """What a network returns at inputs x, the training set if None: all outputs of the problem come from here."""
+        if self.state is None:
+            return jax.vmap(both_ways(net) if self.own_rule else net)(self.x if x is None else x)
+        f, state = _with_state(eqx.nn.inference_mode(net, False), self.x, self.state)
+        return f if x is None else _with_state(eqx.nn.inference_mode(net), x, state)[0]
+
+    @hashable
+    def predict(self, params: PyTree, x: Float[Array, "n ..."]) -> Float[Array, "n out"]:
+        """The trained function on inputs x: f(params), or f(params) - f(start) if centered."""
+        f = self._forward(self.network(params), x)
+        return f - self._forward(self.net, x) if self.centered else f
+
+    @hashable
+    def outputs(self, params: PyTree) -> Float[Array, "n out"]:
+        """`predict` on the training set."""
+        f = self._forward(self.network(params))
+        return f if self.initial is None else f - self.initial
+
+    @hashable
+    def test_outputs(self, params: PyTree) -> Float[Array, "m out"]:
+        """`predict` on the test set. Raises ValueError if the problem has none."""
+        if self.x_test is None:
+            raise ValueError("this problem has no test set; give Problem(..., test=(x, y))")
+        f = self._forward(self.network(params), self.x_test)
+        return f if self.initial_test is None else f - self.initial_test
+
+    @hashable
+    def objective(self, params: PyTree) -> Float[Array, ""]:
+        """The training loss."""
+        return self.loss.value(self.outputs(params), self.y)
+
+    @hashable
+    def kernel(
+        self, params: PyTree, x1: Float[Array, "n ..."], x2: Float[Array, "m ..."] | None = None
+    ) -> Float[Array, "n out m out"]:
+        """The NTK that drives f: eta-weighted, gamma^2 included.
+
+        That of a network with state is the kernel of the batch function: the statistics move with the parameters. It
+        needs the Jacobian of all outputs, n c times the number of parameters.
+        """
+        if self.state is not None:
+            return self._batch_kernel(params, x1, x2)
+        return kernels.empirical(self.network(params), x1, x2, eta=self.eta).ntk
+
+    def _batch_kernel(self, params: PyTree, x1: Array, x2: Array | None) -> Array:
+        jacobian = jax.jacrev(lambda p, x: self._forward(self.network(p), x))
+        rows = jacobian(params, x1)
+        columns = rows if x2 is None else jacobian(params, x2)
+        product = lambda rate, a, b: rate * jnp.tensordot(_by_output(a), _by_output(b), (2, 2))
+        terms = jax.tree.map(product, self.eta, rows, columns)
+        return sum(jax.tree.leaves(terms), start=jnp.zeros((), self.x.dtype))
+
+
+def _by_output(jacobian: Float[Array, "n out ..."]) -> Float[Array, "n out entries"]:
+    return jacobian.reshape(*jacobian.shape[:2], -1)
+
+
+def _array(value: Any, name: str) -> Array:
+    try:
+        array = as_array(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(f"{name} must be an array of numbers, got {describe(value)}") from error
+    if not (jnp.issubdtype(array.dtype, jnp.number) or array.dtype == jnp.bool_):
+        raise TypeError(f"{name} must be an array of numbers, got {describe(value)}")
+    return array
+
+
+def _warn_of_cancellation(initial: Array, y: Array) -> None:
+    """Warns where the rounding of outputs at the start is seen beside the targets."""
+    known, targets = concrete(initial), concrete(y)
+    if known is None or targets is None:
+        return
+    lost, size = float(np.finfo(known.dtype).eps) * np.max(np.abs(known)), np.max(np.abs(targets))
+    if lost > size / 1e4 > 0:
+        warnings.warn(
+            f"centered: f - f_0 is the difference of outputs of size {np.max(np.abs(known)):.2g}, which {known.dtype} "
+            f"rounds by about {lost:.1g}, for targets of size {size:.2g}; flows and descent may err by 100 times that. "
+            "Take float64 (jax.config.update('jax_enable_x64', True)), a smaller output scale, or a kernel that does "
+            "not move (js.FrozenKernel, js.InfiniteWidth)",
+            stacklevel=5,  # two of Equinox's functions call the one that calls this
+        )
+
+
+def _require_exact(x: Any, dtype: Any, which: str) -> None:
+    """Raises ValueError for an array of integers that a float of this dtype cannot hold."""
+    if getattr(getattr(x, "dtype", None), "kind", None) not in ("i", "u"):
+        return
+    known, largest = concrete(x), 2 ** (jnp.finfo(dtype).nmant + 1)
+    if known is not None and known.size and max(int(known.max()), -int(known.min())) > largest:
+        raise ValueError(
+            f"the inputs of {which} are integers beyond {largest}, from where on {dtype} does not hold all integers; "
+            "scale them and convert them to the network's dtype"
+        )
+
+
+def _with_state(net: Any, x: Float[Array, "n ..."], state: eqx.nn.State) -> tuple[Any, eqx.nn.State]:
+    return jax.vmap(net, axis_name="batch", in_axes=(0, None), out_axes=(0, None))(x, state)
+
+
+def _read_state(net: Any, state: Any) -> eqx.nn.State | None:
+    needed = takes_state(net)
+    if needed and not isinstance(state, eqx.nn.State):
+        raise ValueError(
+            "this network has state (such as the statistics of batch normalization): make it by "
+            "net, state = eqx.nn.make_with_state(...)(...) and give Problem(..., state=state); "
+            f"got state={describe(state)}. For statistics that stay, {FREEZE}"
+        )
+    if not needed and state is not None:
+        raise ValueError(f"this network has no state, so Problem needs state=None, got {describe(state)}")
+    return None if state is None else _without_memory(net, state)
+
+
+def _without_memory(net: Any, state: eqx.nn.State) -> eqx.nn.State:
+    """The state in which one pass in training mode leaves the statistics of that pass, whatever the momentum."""
+    is_norm = lambda node: isinstance(node, eqx.nn.BatchNorm)
+    for norm in filter(is_norm, jax.tree.leaves(net, is_leaf=is_norm)):
+        if norm.mode == "ema":
+            state = state.set(norm.ema_first_time_index, jnp.array(True))
+        else:  # of means without a bias, the first is that of the first batch
+            state = state.set(norm.batch_state_index, jax.tree.map(jnp.zeros_like, state.get(norm.batch_state_index)))
+            state = state.set(norm.batch_counter, jnp.zeros_like(state.get(norm.batch_counter)))
+    return state
+
+
+def read_pair(test: Any) -> tuple[Any, Any]:
+    """Inputs and targets of a test set; raises ValueError for what is no pair."""
+    if not isinstance(test, tuple | list) or len(test) != 2:
+        raise ValueError(f"test must be a pair (x, y) or None, got {describe(test)}")
+    return test[0], test[1]
+
+
+def require_problem(problem: Any) -> None:
+    """Raises TypeError for what is no problem, ValueError for one of float64 where JAX is set to 32 bits now."""
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem must be a jaxsolve.Problem, got {describe(problem)}")
+    require_settings(problem, "this problem")
+
+
+def flat_rates(problem: Problem) -> Float[Array, " params"]:
+    """The learning rate of every single parameter."""
+    return ravel_pytree(jax.tree.map(lambda rate, p: jnp.broadcast_to(rate, p.shape), problem.eta, problem.params))[0]

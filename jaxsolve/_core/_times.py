@@ -1,0 +1,61 @@
+"""The times at which a run is observed, as they are given."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from .._checks import concrete, describe
+from ._dynamics import AbstractDynamics, AbstractMarching
+
+
+def read_times(ts: Any, dtype: Any) -> Float[Array, "..."]:
+    """Checks times and brings them to the problem's dtype."""
+    wrong = "ts must be a number or a sorted sequence of numbers, got"
+    try:
+        known = concrete(ts)
+        array = known if known is not None else jnp.asarray(ts)  # lists may hold traced numbers
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(f"{wrong} {describe(ts)}") from error
+    if not (getattr(array.dtype, "kind", "") in ("i", "u") or jnp.issubdtype(array.dtype, jnp.floating)):
+        raise TypeError(f"{wrong} {describe(ts)}")
+    if array.ndim > 1 or array.size == 0:
+        raise ValueError(f"ts must be one time or a non-empty 1-D sequence, got shape {array.shape}")
+    # An array of JAX stays one: inside a trace a new one would be traced.
+    array = (ts if isinstance(ts, jax.Array) else array).astype(dtype)
+    if known is None:
+        return jnp.asarray(array)
+    known = np.atleast_1d(known.astype(dtype))
+    if np.any(np.isnan(known)) or np.any(known < 0):
+        raise ValueError(f"ts must be >= 0 and not NaN, got a smallest value of {known.min()}")
+    falls = known[1:] < known[:-1]
+    if np.any(falls):
+        first = int(np.argmax(falls))
+        raise ValueError(f"ts must be sorted, but ts[{first}] = {known[first]} > ts[{first + 1}] = {known[first + 1]}")
+    return jnp.asarray(array)
+
+
+def require_end(ts: Float[Array, "..."], dynamics: AbstractDynamics) -> None:
+    """Raises ValueError for known times that end in inf, where a dynamics would march without end."""
+    known = concrete(ts)
+    if known is None or not np.isinf(known).any() or not isinstance(dynamics, AbstractMarching):
+        return
+    if getattr(dynamics, "until", None) is not None:
+        return
+    condition = "until=until.loss_below(...)" if hasattr(dynamics, "until") else ""
+    condition = f"flow=GradientFlow({condition})" if condition and hasattr(dynamics, "flow") else condition
+    raise ValueError(
+        f"ts ends in inf, which {dynamics.name} "
+        + (f"reaches only with a condition to stop at: give {condition}, or" if condition else "does not reach: give")
+        + " a finite last time"
+    )
+
+
+def are_times(ts: Float[Array, " times"], dynamics: AbstractDynamics) -> Bool[Array, ""]:
+    """What `read_times` and `require_end` raise for, where times are traced."""
+    sorted_times = jnp.all(ts >= 0) & jnp.all(ts[1:] >= ts[:-1])
+    if isinstance(dynamics, AbstractMarching) and getattr(dynamics, "until", None) is None:
+        return sorted_times & jnp.isfinite(ts[-1])
+    return sorted_times

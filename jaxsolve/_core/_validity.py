@@ -1,0 +1,104 @@
+"""What a theory assumes of a problem, and how far a problem is from it."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from .._checks import concrete
+
+
+class Assumption(eqx.Module):
+    """One assumption of a theory, and by how much a problem misses it.
+
+    Arguments:
+        name: what is assumed.
+        violation: its measured size; 0 holds exactly, inf means the problem is of another kind.
+        tolerance: up to where the violation counts as rounding.
+        detail: what was found, in words.
+        other_kind: whether the problem is of another kind, which is known without its numbers.
+
+    Example:
+        >>> small = js.Assumption("rates below 2", jnp.asarray(3.0), tolerance=2.0)
+        >>> print(js.Validity((small,)).missed())
+        rates below 2 (violation 3, tolerance 2)
+    """
+
+    name: str = eqx.field(static=True)  # text
+    violation: Float[Array | np.ndarray, ""]
+    tolerance: float = eqx.field(static=True)  # decided by the dtype
+    detail: str = eqx.field(static=True, default="")  # text
+    other_kind: bool = eqx.field(static=True, default=False)  # decides which program can be traced at all
+
+    @staticmethod
+    def of_kind(name: str, holds: bool, found: str, dtype: Any) -> "Assumption":
+        """An assumption about the kind of a problem; if it fails, `found` says what the problem is instead."""
+        violation = np.asarray(0.0 if holds else np.inf, dtype)
+        return Assumption(name, violation, 0.0, "" if holds else f"it has {found}", not holds)
+
+    @property
+    def holds(self) -> Bool[Array | np.ndarray, ""] | np.bool:
+        """Whether the violation is within the tolerance."""
+        return self.violation <= self.tolerance
+
+    @property
+    def structural(self) -> bool:
+        """Whether the kind of problem, not its numbers, is wrong: known even inside a trace."""
+        known = concrete(self.violation)
+        return self.other_kind or (known is not None and bool(np.isinf(known)))
+
+
+class Validity(eqx.Module):
+    """Whether a theory solves a problem: exactly, asymptotically, or not at all.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> check = js.theory.TwoLayerLine().check
+        >>> bool(check(js.Problem(net, jnp.ones((3, 2)), jnp.ones((3, 1)))).exact)
+        True
+        >>> print(check(js.Problem(net, jnp.eye(2), jnp.ones((2, 1)))).missed())
+        inputs lie on a line (violation 0.707, tolerance ...): share of the inputs' norm off the line
+    """
+
+    assumptions: tuple[Assumption, ...]
+    asymptotic: bool = eqx.field(static=True, default=False)  # a property of the theory
+
+    @property
+    def applies(self) -> Bool[Array, ""]:
+        """Whether every assumption holds."""
+        return jnp.all(jnp.array([a.holds for a in self.assumptions], bool))  # of none, too
+
+    @property
+    def exact(self) -> Bool[Array, ""]:
+        """Whether the theory's solution is exact for this problem."""
+        return self.applies & (not self.asymptotic)
+
+    @property
+    def structural(self) -> bool:
+        """Whether an assumption about the kind of problem fails."""
+        return any(a.structural for a in self.assumptions)
+
+    def missed(self) -> str:
+        """The assumptions that fail, in words. For concrete problems only."""
+        lines = []
+        for a in self.assumptions:
+            if not bool(a.holds):
+                size = "" if a.structural else f" (violation {float(a.violation):.3g}, tolerance {a.tolerance:.1g})"
+                lines.append(f"{a.name}{size}" + (f": {a.detail}" if a.detail else ""))
+        return "; ".join(lines)
+
+
+class NotApplicable(ValueError):
+    """A closed form does not solve the problem that it was given; the message says which assumption fails.
+
+    Example:
+        >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), centered=True)
+        >>> try:
+        ...     js.solve(problem, js.theory.TwoLayerLine(), 1.0)
+        ... except js.NotApplicable as error:
+        ...     print(error)
+        TwoLayerLine does not solve this problem: it needs linear activation: it has tanh
+    """

@@ -1,0 +1,31 @@
+"""Functions that do not overflow or cancel, and what a process does while numbers are computed."""
+
+from ._flags import unwatched as unwatched
+from ._hashable import hashable as hashable
+from ._held import HeldModule as HeldModule
+from ._known_answers import (
+    ADVICE as ADVICE,
+    known_answers as known_answers,
+    warn_of_wrong_version as warn_of_wrong_version,
+)
+from ._memory import (
+    free_memory as free_memory,
+    memory_for as memory_for,
+    out_of_memory as out_of_memory,
+    require_room as require_room,
+)
+from ._phi import finite_product as finite_product, integrated_decay as integrated_decay, phi as phi
+from ._safe import (
+    kept_product as kept_product,
+    magnitude as magnitude,
+    nonzero as nonzero,
+    norm as norm,
+    safe_hypot as safe_hypot,
+    safe_product as safe_product,
+    safe_sqrt as safe_sqrt,
+    scaled as scaled,
+    squares_over as squares_over,
+    tanhc as tanhc,
+    unit as unit,
+)
+from ._threads import one_thread as one_thread

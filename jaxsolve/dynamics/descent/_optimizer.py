@@ -1,0 +1,208 @@
+"""The optimizer of a descent: an optax transformation as a pytree, and how it answers large gradients."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, DTypeLike, Float, PyTree
+
+from ... import nets
+from ..._checks import concrete, describe, require_settings
+from ..._core import is_key, Problem
+from ._closures import closed, contents, opened
+
+
+# A gradient that clipping would cut, squares of which float32 holds.
+LARGE = 1e6
+# One that it would not, and whose square is far above what adaptive optimizers begin with.
+MODEST = 2.0**-7
+# By less an update grows whose size is not that of the gradient: with Adam's eps a little, by SGD twofold.
+DOUBLED = 1.5
+STAND_IN = 0.5  # for numbers that are being traced: what kind an optimizer is does not depend on them
+
+
+class Optimizer(eqx.Module):
+    """An optax transformation as a pytree, whose leaves are the arrays that it closes over.
+
+    Arguments:
+        transformation: such as `optax.sgd(0.1)`.
+
+    Raises:
+        TypeError: it is no optax transformation, or needs more than gradients.
+    """
+
+    parts: PyTree
+    name: str = eqx.field(static=True)  # text
+
+    def __init__(self, transformation: optax.GradientTransformation):
+        require_settings((), "an optimizer")
+        if not isinstance(transformation, optax.GradientTransformation):
+            given = describe(transformation)
+            if isinstance(transformation, optax.MultiSteps):
+                given = "optax.MultiSteps: give optax.MultiSteps(...).gradient_transformation()"
+            elif callable(transformation):
+                given = f"the function {getattr(transformation, '__name__', given)}: call it"
+            raise TypeError(f"optimizer must be one of optax, such as optax.sgd(0.1); got {given}")
+        _require_steps_of_gradients(transformation)
+        self.parts, self.name = opened(transformation), _name(transformation)
+
+    @property
+    def __name__(self) -> str:  # captions show it
+        return self.name
+
+    def init(self, params: PyTree) -> PyTree:
+        """Returns the state at the start."""
+        with jax.numpy_dtype_promotion("standard"):  # optax mixes integers and floats
+            return closed(self.parts).init(params)
+
+    def update(self, gradient: PyTree, state: PyTree, params: PyTree) -> tuple[PyTree, PyTree]:
+        """Returns the update that a gradient makes, and the state behind it."""
+        with jax.numpy_dtype_promotion("standard"):
+            return closed(self.parts).update(gradient, state, params)
+
+    def astype(self, dtype: DTypeLike) -> "Optimizer":
+        """Returns the same with its real arrays in another precision."""
+        real = lambda leaf: jnp.issubdtype(leaf.dtype, jnp.floating)
+        return jax.tree.map(lambda leaf: leaf.astype(dtype) if real(leaf) else leaf, self)
+
+    @property
+    def is_traced(self) -> bool:
+        """True if a number in it is being traced."""
+        return any(map(_is_traced, jax.tree.leaves(self)))
+
+    def known(self) -> "Optimizer":
+        """Returns the same with known numbers in place of traced ones."""
+        replace = lambda leaf: np.full(leaf.shape, STAND_IN).astype(leaf.dtype) if _is_traced(leaf) else leaf
+        return jax.tree.map(lambda leaf: leaf if is_key(leaf) else jnp.asarray(np.asarray(replace(leaf))), self)
+
+
+def _is_traced(leaf: Array) -> bool:
+    return not is_key(leaf) and concrete(leaf) is None
+
+
+def _require_steps_of_gradients(optimizer: optax.GradientTransformation) -> None:
+    """Raises TypeError for an optimizer that needs more than gradients: a line search calls the loss."""
+    step = lambda params: optimizer.update(params, optimizer.init(params), params)
+    try:
+        with jax.numpy_dtype_promotion("standard"):
+            jax.eval_shape(step, jax.ShapeDtypeStruct((1,), jnp.result_type(float)))
+    except Exception as error:  # other optimizers may want parameters of a certain structure
+        two = isinstance(error, AttributeError) and error.name == "fast"
+        if two or "required keyword-only argument" in str(error):
+            raise TypeError(
+                "optimizer must make its steps from gradients alone, such as optax.sgd(0.1) or optax.adam(1e-3); one "
+                "with a line search, such as optax.lbfgs, or a second set of parameters, as optax.lookahead, needs "
+                f"more: {error}"
+            ) from error
+
+
+# Functions of optax that pass gradients on to others, and those that do no more than plain descent does.
+_WRAPPERS = ("chain", "named_chain", "with_extra_args_support", "inject_hyperparams")
+_PLAIN = ("identity", "trace", "scale", "scale_by_schedule", "scale_by_learning_rate")
+_RULE = "scale_by_"
+_NAMES = {"rms": "rmsprop"}  # where optax calls the part and the whole otherwise
+
+
+def _name(optimizer: optax.GradientTransformation) -> str:
+    """A name made of the functions that made the optimizer's parts: `sgd`, `clip_by_global_norm + adam`."""
+    steps = [step for step in _steps(optimizer) if step not in _PLAIN]
+    has_rule = any(step.startswith(_RULE) or step in ("custom", "scalar_rmsprop") for step in steps)
+    names = (step.removeprefix(_RULE) for step in (steps if has_rule else [*steps, "sgd"]))
+    return " + ".join(dict.fromkeys(_NAMES.get(name, name) for name in names))
+
+
+def _steps(value: Any) -> list[str]:
+    value = getattr(value, "update", value)
+    held = contents(value)
+    if held is None:
+        return [name for part in value for name in _steps(part)] if isinstance(value, list | tuple) else []
+    maker, *inner = value.__qualname__.split(".")
+    if maker in _WRAPPERS:
+        return [name for part in held.values() for name in _steps(part)]
+    return [(maker if inner else _RULE + maker) if maker.isidentifier() else "custom"]
+
+
+def first_state(optimizer: Optimizer, params: PyTree) -> PyTree:
+    """The state of an optimizer at the start. Raises ValueError where its masks or labels do not fit the parameters."""
+    try:
+        return optimizer.init(params)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ValueError(
+            "the optimizer cannot start on the parameters of this network. Masks and labels must be functions of the "
+            "parameters that return trees such as js.nets.partition(net)[0]; of f(params, x) these are lambda params: "
+            "jax.tree_util.Partial(f, labels), or js.nets.Function(f, labels) if the network is one. It says: "
+            f"{error}"
+        ) from error
+
+
+def _two_updates(optimizer: Optimizer, gradient: PyTree, start: PyTree, params: PyTree) -> list[PyTree]:
+    """Two updates by one gradient; the first may be 0, as where a schedule begins there."""
+    first, state = optimizer.update(gradient, start, params)
+    return [first, optimizer.update(gradient, state, params)[0]]
+
+
+def grows(optimizer: Optimizer, params: PyTree) -> Bool[Array, ""]:
+    """True if doubling a large gradient changes the first updates, as of SGD; not of Adam and its kin, nor if clipped.
+
+    An optimizer without an update, as one that gathers several gradients, is taken for one that grows.
+    """
+    start = first_state(optimizer, params)
+    one, two = (
+        _two_updates(optimizer, jax.tree.map(lambda p, size=size: jnp.full_like(p, size), params), start, params)
+        for size in (LARGE, 2 * LARGE)
+    )
+    changed = jax.tree.map(lambda a, b: jnp.any(jnp.abs(b - a) > 1e-3 * jnp.abs(a)), one, two)
+    moved = [jnp.any(leaf != 0) for leaf in jax.tree.leaves((one, two))]
+    return jnp.any(jnp.stack(jax.tree.leaves(changed))) | ~jnp.any(jnp.stack(moved))
+
+
+def require_scaling(problem: Problem, adaptive: Callable[[], bool | None]) -> None:
+    """Raises ValueError where the network's scaling is for steps of the other kind.
+
+    Arguments:
+        adaptive: whether steps ignore the scale of gradients, None if that is not known; asked where it matters.
+    """
+    asked = {net.scaling.optimizers for net in nets.networks_in(problem.net)} - {nets.Optimizers.ANY}
+    known = adaptive() if asked else None
+    if known is None:
+        return
+    kind = nets.Optimizers.ADAM if known else nets.Optimizers.GRADIENT
+    wanted = next((one for one in asked if one is not kind), None)
+    if wanted is not None:
+        raise ValueError(
+            f"this network's scaling is mup for {wanted.value}, but the optimizer behaves like {kind.value}; "
+            f"use nets.Scaling.mup(adam={known})"
+        )
+
+
+def ignores_gradient_scale(optimizer: Optimizer, params: PyTree) -> bool | None:
+    """True if the first updates hardly grow when a small gradient is doubled, as of Adam, not of SGD.
+
+    None where there is no update, as of steps that gather several gradients. Of the parameters shapes are enough.
+    """
+    with jax.ensure_compile_time_eval():
+        known = optimizer.known()
+        where = jax.tree.map(lambda leaf: jnp.ones(leaf.shape, leaf.dtype), params)
+        # Its norm is that of all leaves together, whose number must not matter.
+        size = MODEST * min(1.0, (2 / len(jax.tree.leaves(where))) ** 0.5)
+        gradient = jax.tree.map(lambda leaf: _few(leaf, size), where)
+        start = first_state(known, where)
+
+        def updates(scale: float) -> Float[Array, " updates"]:
+            scaled = jax.tree.map(lambda leaf: scale * leaf, gradient)
+            return ravel_pytree(_two_updates(known, scaled, start, where))[0]
+
+        nothing = updates(0.0)  # weight decay
+        one, two = (jnp.linalg.norm(updates(scale) - nothing) for scale in (1.0, 2.0))
+        return bool(two < DOUBLED * one) if one != 0 else None
+
+
+def _few(leaf: Array, size: float) -> Array:
+    """A gradient of three numbers at most: more of them would be cut by their norm, smaller ones be below any eps."""
+    numbers = size * jnp.array([1.0, -2.0, 3.0], leaf.dtype)[: leaf.size]
+    return jnp.zeros(leaf.size, leaf.dtype).at[: numbers.size].set(numbers).reshape(leaf.shape)

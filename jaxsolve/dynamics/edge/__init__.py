@@ -1,0 +1,1 @@
+"""Flows that finite steps follow at the edge of stability."""

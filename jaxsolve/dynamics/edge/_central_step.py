@@ -1,0 +1,350 @@
+"""One step of the central flow."""
+
+from typing import Any, ClassVar, NamedTuple
+
+import diffrax
+import equinox.internal as eqxi
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Int
+
+from ..._core import flat_rates, Problem
+from ...integrators import RungeKuttaChebyshev, Stabilized
+from ._edge_cone import complement, Cone
+from ._edge_optimizer import AbstractPreconditioner
+from ._edge_pairs import BLOCK, first_pairs, follow, Pairs
+
+
+EDGE = 2.0  # of the eigenvalues of the preconditioned Hessian
+_WINDOW = 0.9  # share of the edge from which on an eigenvalue is watched by its third derivatives
+_NEAR = 0.8  # share from which on its eigenvector is found to full accuracy
+_LEAST = 1e-3  # spectral radius that a step reckons with
+_CROWDED = 1.003  # times the edge, from which on an eigenvalue that is not held is too many
+NO_DERIVATIVES = (
+    "CentralFlow has no derivatives: its steps follow eigenvectors, whose own are not defined where eigenvalues are "
+    "equal, as they are at the edge. Below the edge those of GradientFlow() are the same"
+)
+BEYOND = 1.05  # times the edge: a start there is not described
+
+
+class Edge(NamedTuple):
+    """What is known of the oscillation.
+
+    Attributes:
+        eigenvalues: of the preconditioned Hessian, relative to the edge, descending.
+        variances: eigenvalues of Sigma, descending.
+        trace: of Sigma.
+        loss: what the oscillation adds to the average of the loss.
+        gradient: what it adds to that of the squared gradient.
+        excess: the most that an eigenvalue has been beyond the edge, relative to it.
+        residual: the largest of a complementarity problem, so far.
+        crowded: above 0 where more eigenvalues have come to the edge than are held, or the start lies beyond it.
+    """
+
+    eigenvalues: Float[Array, " k"]
+    variances: Float[Array, " k"]
+    trace: Float[Array, ""]
+    loss: Float[Array, ""]
+    gradient: Float[Array, ""]
+    excess: Float[Array, ""]
+    residual: Float[Array, ""]
+    crowded: Float[Array, ""]
+
+    @property
+    def followed(self) -> Float[Array, " k"]:
+        """The eigenvalues that are found to full accuracy: the first, and those near the edge; NaN for others."""
+        first = jnp.arange(self.eigenvalues.shape[0]) == 0
+        return jnp.where(first | (self.eigenvalues > _NEAR), self.eigenvalues, jnp.nan)
+
+
+class Point(NamedTuple):
+    """Where the flow stands: parameters, nu and the energy dissipated, in one vector; and the oscillation."""
+
+    moving: Float[Array, " state"]
+    edge: Edge
+
+
+class Model(NamedTuple):
+    """2 P - H in the span of the watched eigenvectors U, to first order, with U^T P U = 1.
+
+    Attributes:
+        at: the parameters and nu where it was made.
+        slack: U^T (2 P - H) U there.
+        third: T_ij = d(u_i^T H u_j)/dw, those of watched eigenvectors, and 0 otherwise.
+        by_nu: the derivative of slack by nu.
+        squares: what nu follows of (H u_i)(H u_j)^T.
+        metric, images: u_i . u_j and (H u_i) . (H u_j).
+        b: B of the complementarity problem.
+        x: a solution, to start from.
+        top: the largest eigenvalue.
+        ahead: the k largest at the end of the step, as far as they can be foreseen.
+        watched: how many are watched.
+    """
+
+    at: Float[Array, " w_and_nu"]
+    slack: Float[Array, " pairs"]
+    third: Float[Array, "pairs params"]
+    by_nu: Float[Array, "pairs nu"]
+    squares: Float[Array, "pairs nu"]
+    metric: Float[Array, "k k"]
+    images: Float[Array, "k k"]
+    b: Float[Array, "pairs pairs"]
+    x: Float[Array, " pairs"]
+    top: Float[Array, ""]
+    ahead: Float[Array, " k"]
+    watched: Int[Array, ""]
+
+
+class CentralState(NamedTuple):
+    """What a step hands to the next one: eigenpairs, model, the length of the step, and gradient evaluations."""
+
+    pairs: Pairs
+    model: Model
+    size: Float[Array, ""]
+    evaluations: Int[Array, ""]
+
+
+class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
+    """A step of order 2, of any length: the field with third derivatives of the middle of the step.
+
+    1. Half a step with the third derivatives of the step before leads near the middle.
+    2. There are made: eigenpairs from the last ones, T_ij of those that are near the edge or will be, slack.
+    3. A whole step with these, by `RungeKuttaChebyshev`. Its stages solve the complementarity problem each, with
+       slack to first order; none needs an eigenvector.
+
+    The error is that which the stages see, plus the difference to the same step with the third derivatives from before.
+
+    Arguments:
+        problem: the problem.
+        optimizer: what oscillates.
+        k: eigenvalues that may be held at the edge.
+        relaxation: steps of descent within which an eigenvalue comes to the edge.
+        accuracy: of eigenpairs, relative to the edge.
+    """
+
+    problem: Problem
+    optimizer: AbstractPreconditioner
+    k: int
+    relaxation: float
+    accuracy: float
+
+    term_structure: ClassVar = diffrax.AbstractTerm
+    interpolation_cls: ClassVar = diffrax.ThirdOrderHermitePolynomialInterpolation
+
+    def order(self, terms: Any) -> int:
+        del terms
+        return 2
+
+    def error_order(self, terms: Any) -> int:
+        """Of the estimate, that of a step with third derivatives that lag."""
+        del terms
+        return 2
+
+    def func(self, terms: Any, t0: Any, y0: Any, args: Any) -> Any:
+        return terms.vf(t0, y0, args)
+
+    @property
+    def cone(self) -> Cone:
+        """Of the matrices of watched eigenvectors."""
+        return Cone.of(self.k)
+
+    @property
+    def eta(self) -> Float[Array, " params"]:
+        """The network's rates, of every parameter."""
+        return flat_rates(self.problem)
+
+    def loss(self, w: Float[Array, " params"]) -> Float[Array, ""]:
+        """The training loss."""
+        return self.problem.objective(ravel_pytree(self.problem.params)[1](w))
+
+    def hessian(self, w: Float[Array, " params"], v: Float[Array, " params"]) -> Float[Array, " params"]:
+        """H v."""
+        return jax.jvp(jax.grad(self.loss), (w,), (v,))[1]
+
+    def start(self) -> Point:
+        """The state at t = 0."""
+        w = ravel_pytree(self.problem.params)[0]
+        nu, dtype = self.optimizer.start(w), w.dtype
+        d = jnp.sqrt(self.optimizer.rates(nu, self.eta))
+        pairs = follow(
+            lambda v: self.hessian(w, v),
+            d,
+            self._first(w.size, dtype),
+            _NEAR * EDGE,
+            self.accuracy * EDGE,
+        )
+        zero, none = jnp.zeros((), dtype), jnp.zeros((self.k,), dtype)
+        top = pairs.values[: self.k] / EDGE
+        beyond = (top[0] > BEYOND).astype(dtype)
+        return Point(jnp.concatenate([w, nu, zero[None]]), Edge(top, none, zero, zero, zero, zero, zero, beyond))
+
+    def _first(self, size: int, dtype: Any) -> Pairs:
+        return first_pairs(size, self.k + 1, dtype)
+
+    def init(self, terms: Any, t0: Any, t1: Any, y0: Point, args: Any) -> CentralState:
+        size = ravel_pytree(self.problem.params)[0].size
+        dtype, pairs = y0.moving.dtype, self._first(size, y0.moving.dtype)
+        zeros = lambda *shape: jnp.zeros(shape, dtype)
+        n, nu, k = len(self.cone.rows), y0.moving.size - size - 1, self.k
+        slack = self.cone.vector(EDGE * jnp.eye(k, dtype=dtype))
+        model = Model(
+            y0.moving[:-1],
+            slack,
+            zeros(n, size),
+            zeros(n, nu),
+            zeros(n, nu),
+            zeros(k, k),
+            zeros(k, k),
+            zeros(n, n),
+            zeros(n),
+            EDGE * y0.edge.eigenvalues[0],
+            EDGE * y0.edge.eigenvalues,
+            jnp.zeros((), int),
+        )
+        return CentralState(pairs, model, zeros(), jnp.zeros((), int))
+
+    def field(self, model: Model, y: Float[Array, " state"]) -> tuple[Float[Array, " state"], Float[Array, " known"]]:
+        """The velocity per step of descent; and X, slack and the residual of the complementarity problem."""
+        size = model.third.shape[1]
+        w, nu = y[:size], y[size:-1]
+        gradient = jax.grad(self.loss)(w)
+        rates, lag = self.optimizer.rates(nu, self.eta), self.optimizer.lag.astype(y.dtype)
+        drive = lag * (self.optimizer.product(gradient, gradient) - nu)
+        moved = y[:-1] - model.at
+        slack = model.slack + model.by_nu @ moved[size:] - model.third @ moved[:size]
+        a = slack / self.relaxation + model.third @ (rates * gradient) + model.by_nu @ drive
+        x, residual = complement(self.cone, a, model.b, model.x)
+        w_dot = -rates * (gradient + (x @ model.third) / 2)
+        nu_dot = drive + lag * (x @ model.squares)
+        return jnp.concatenate([w_dot, nu_dot, -(gradient @ w_dot)[None]]), jnp.concatenate([x, slack, residual[None]])
+
+    def _model(self, y: Float[Array, " state"], pairs: Pairs, ahead: Float[Array, " m"], x: Array) -> Model:
+        """What holds near y. `ahead` are the eigenvalues at the end of the step, as far as they can be foreseen."""
+        k, cone, size = self.k, self.cone, pairs.vectors.shape[0]
+        w, nu = y[:size], y[size:-1]
+        rates = self.optimizer.rates(nu, self.eta)
+        near = jnp.maximum(pairs.values, ahead)[:k] > _WINDOW * EDGE
+        watched = jnp.max(jnp.where(near, jnp.arange(k) + 1, 0))
+        u, images = jnp.sqrt(rates)[:, None] * pairs.vectors[:, :k], pairs.images[:, :k]
+        count = watched * (watched + 1) // 2
+        rows, columns, weights = (jnp.asarray(part) for part in cone)
+        gradient = jax.grad(self.loss)
+
+        def third(i: Array, j: Array) -> Array:
+            along = lambda direction: lambda at: jax.jvp(gradient, (at,), (direction,))[1]
+            return jax.jvp(along(u[:, i]), (w,), (u[:, j],))[1]
+
+        block = min(BLOCK, len(cone.rows))
+
+        def some(index: Array, out: Array) -> Array:
+            begin = jnp.minimum(index * block, len(cone.rows) - block)
+            i, j = (jax.lax.dynamic_slice_in_dim(part, begin, block) for part in (rows, columns))
+            return jax.lax.dynamic_update_slice_in_dim(out, jax.vmap(third)(i, j), begin, axis=0)
+
+        t = jax.lax.fori_loop(0, -(-count // block), some, jnp.zeros((len(cone.rows), size), y.dtype))
+        held = (columns < watched).astype(y.dtype) * weights.astype(y.dtype)
+        t = held[:, None] * t
+        pair = lambda of, left, right: held[:, None] * jax.vmap(of)(left[:, cone.rows].T, right[:, cone.columns].T)
+        by_nu = pair(lambda a, b: self.optimizer.slope(nu, self.eta, a, b), u, u)
+        squares = pair(self.optimizer.product, images, images)
+        values = jnp.where(jnp.arange(k) < watched, pairs.values[:k], 0)
+        fed = by_nu @ squares.T
+        b = (t * rates[None, :]) @ t.T / 2 + self.optimizer.lag.astype(y.dtype) * (fed + fed.T) / 2
+        return Model(
+            y[:-1],
+            cone.vector(jnp.diag(EDGE - values)),
+            t,
+            by_nu,
+            squares,
+            u.T @ u,
+            images.T @ images,
+            b,
+            x,
+            pairs.values[0],
+            ahead[:k],
+            watched,
+        )
+
+    def step(
+        self, terms: Any, t0: Any, t1: Any, y0: Point, args: Any, solver_state: CentralState, made_jump: Any
+    ) -> tuple[Point, Point, dict[str, Point], CentralState, diffrax.RESULTS]:
+        state, start, dtype = solver_state, y0.moving, y0.moving.dtype
+        h = eqxi.nondifferentiable((t1 - t0) / self.optimizer.rate.astype(dtype), msg=NO_DERIVATIVES)
+        size, length, n = state.pairs.vectors.shape[0], start.size, len(self.cone.rows)
+        top = jnp.maximum(state.model.top, _LEAST)
+
+        def run(model: Model, span: Array) -> Stabilized:
+            """A step with one model. What each stage knows rides along: that of the last one is wanted."""
+            ode = diffrax.ODETerm(lambda t, y, args: jnp.concatenate(self.field(model, y[:length])))
+            y = jnp.concatenate([start, jnp.zeros((2 * n + 1,), dtype)])
+            radius = jnp.maximum(top, model.top)
+            radius = jnp.maximum(radius, jnp.where(model.watched > 0, max(EDGE, 1 / self.relaxation), 0))
+            zero = jnp.zeros((), dtype)
+            return RungeKuttaChebyshev().stabilized(ode, zero, span, y, None, ode.vf(zero, y, None), radius * span)
+
+        def look(middle: Float[Array, " state"]) -> tuple[Pairs, Model]:
+            """Eigenpairs and third derivatives near the middle."""
+            w, nu = middle[:size], middle[size:-1]
+            d = jnp.sqrt(self.optimizer.rates(nu, self.eta))
+            pairs = follow(lambda v: self.hessian(w, v), d, state.pairs, _NEAR * EDGE, self.accuracy * EDGE)
+            # Where each eigenvalue will be at the end of the step, if it goes on as it has.
+            speed = jnp.where(state.size > 0, (pairs.values - state.pairs.values) / ((state.size + h) / 2), 0)
+            return pairs, self._model(middle, pairs, pairs.values + speed * h / 2, state.model.x)
+
+        # One loop for what is the same three times over, as it takes long to compile.
+        def turn(carry: tuple) -> tuple:
+            index, pairs, model, made, lag, cost = carry
+            now = jax.tree.map(lambda new, old: jnp.where(index == 1, new, old), model, state.model)
+            found = run(now, jnp.where(index == 0, h / 2, h))
+            pairs, model = jax.lax.cond(index == 0, lambda: look(found.y1[:length]), lambda: (pairs, model))
+            lag = jnp.where(index == 2, jnp.abs(found.y1 - made.y1), lag)
+            made = jax.tree.map(lambda new, old: jnp.where(index <= 1, new, old), found, made)
+            return index + 1, pairs, model, made, lag, cost + found.stages + 1
+
+        def unfinished(carry: tuple) -> Array:
+            watched = (carry[2].watched > 0) | (state.model.watched > 0)
+            return carry[0] < jnp.where(watched, 3, 2)
+
+        none = jnp.zeros((length + 2 * n + 1,), dtype)
+        nothing = Stabilized(none, none, none, none, none, jnp.zeros((), int), jnp.array(True))
+        begin = jnp.zeros((), int), state.pairs, state.model, nothing, none, state.evaluations
+        _, pairs, model, made, lag, cost = jax.lax.while_loop(unfinished, turn, begin)
+        x, slack, residual = made.field[length : length + n], made.field[length + n : -1], made.field[-1]
+        edge = self._edge(model, x, slack, residual, pairs, y0.edge)
+        point, still = Point(made.y1[:length], edge), jax.tree.map(jnp.zeros_like, edge)
+        change = jax.tree.map(jnp.subtract, edge, y0.edge)  # what is known of the edge is interpolated linearly
+        dense = {
+            "y0": y0,
+            "y1": point,
+            "k0": Point(made.k0[:length], change),
+            "k1": Point(made.k1[:length], change),
+        }
+        third = 4 * (model.watched * (model.watched + 1) // 2)
+        cost = cost + 2 * (pairs.products - state.pairs.products) + third
+        new = CentralState(pairs, model._replace(x=x), h, cost)
+        return point, Point((jnp.abs(made.error) + lag)[:length], still), dense, new, diffrax.RESULTS.successful
+
+    def _edge(self, model: Model, x: Array, slack: Array, residual: Array, pairs: Pairs, before: Edge) -> Edge:
+        k, cone = self.k, self.cone
+        x_matrix, slack_matrix = cone.matrix(x), cone.matrix(slack)
+        # The metric of U at the end of the step, to first order in nu, is that of 2 P: slack + H.
+        values = EDGE - jnp.linalg.eigvalsh(slack_matrix)
+        unwatched = jnp.arange(k) >= model.watched
+        eigenvalues = jnp.where(unwatched, model.ahead, values) / EDGE
+        root_values, root_vectors = jnp.linalg.eigh(x_matrix)
+        root = root_vectors * jnp.sqrt(jnp.maximum(root_values, 0))[None, :]
+        variances = jnp.linalg.eigvalsh(root.T @ model.metric @ root)[::-1]
+        top = pairs.values[0] / EDGE - 1
+        many = pairs.values[k] > _CROWDED * EDGE if pairs.values.shape[0] > k else jnp.array(False)
+        watched = model.watched > 0
+        return Edge(
+            eigenvalues,
+            variances,
+            jnp.sum(x_matrix * model.metric),
+            jnp.trace(x_matrix) * EDGE / 2 - x @ slack / 2,
+            jnp.sum(x_matrix * model.images),
+            jnp.where(watched, jnp.maximum(before.excess, top), before.excess),
+            jnp.maximum(before.residual, residual),
+            jnp.maximum(before.crowded, many.astype(x.dtype)),
+        )

@@ -1,0 +1,162 @@
+"""The complementarity problem that says how much a descent oscillates, and along what."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..._numerics import nonzero
+
+
+_NEWTON = 10  # rounds at most; from the solution of the step before, two or three will do
+_INTERIOR = 60  # rounds at most; 20 to 40 will do
+_LESS = 0.1  # of the gap <X, S>, that a round of the interior path leaves
+_BOUNDARY = 0.95  # of the way to the boundary of the cone, that a round goes
+_RIDGE = 1e-10  # third derivatives that depend on each other leave no unique answer
+
+
+class Cone(NamedTuple):
+    """Symmetric k x k matrices as vectors whose inner product is the trace of products.
+
+    Attributes:
+        rows, columns: of the entries, by column: the first j (j + 1)/2 of them are those of the leading j x j block.
+        weights: 1 on the diagonal, sqrt(2) off it.
+    """
+
+    rows: np.ndarray
+    columns: np.ndarray
+    weights: np.ndarray
+
+    @staticmethod
+    def of(k: int) -> "Cone":
+        """For k x k matrices."""
+        columns, rows = np.tril_indices(k)
+        return Cone(rows, columns, np.where(rows == columns, 1.0, np.sqrt(2.0)))
+
+    @property
+    def k(self) -> int:
+        """The size of the matrices."""
+        return int(self.columns[-1]) + 1
+
+    def vector(self, matrix: Float[Array, "k k"]) -> Float[Array, " pairs"]:
+        """A matrix as a vector."""
+        return matrix[self.rows, self.columns] * self.weights.astype(matrix.dtype)
+
+    def matrix(self, vector: Float[Array, " pairs"]) -> Float[Array, "k k"]:
+        """A vector as a matrix."""
+        entries = vector / self.weights.astype(vector.dtype)
+        half = jnp.zeros((self.k, self.k), vector.dtype).at[self.rows, self.columns].set(entries)
+        return half + half.T - jnp.diag(jnp.diag(half))
+
+
+class Held(NamedTuple):
+    """A solution.
+
+    Attributes:
+        x: the matrix, as a vector.
+        residual: of the complementarity, in units of the size of a, where B has a diagonal of 1.
+    """
+
+    x: Float[Array, " pairs"]
+    residual: Float[Array, ""]
+
+
+class _Round(NamedTuple):
+    """Where a method is (two vectors), the best X so far, what it misses, and whether that is little."""
+
+    at: tuple[Array, Array]
+    x: Array
+    missed: Array
+    fine: Array
+    rounds: Array
+
+
+def complement(
+    cone: Cone, a: Float[Array, " pairs"], b: Float[Array, "pairs pairs"], start: Float[Array, " pairs"]
+) -> Held:
+    """X >= 0, A + B[X] >= 0, <X, A + B[X]> = 0 for symmetric matrices: the minimum of <X, B X>/2 + <A, X> over X >= 0.
+
+    With P the projection onto X >= 0 it is X = P(Z) at the root of A + B[P(Z)] + Z - P(Z). From a good guess, and for
+    k = 1 (where X = max(0, -A/B)) from any, Newton's method for semismooth equations finds it in a few rounds. Where it
+    does not, it is found from the inside of the cone, where X and S = A + B[X] are positive and <X, S> falls to 0 by a
+    factor a round, whatever the condition of B. All of it is done for D^-1 X D^-1 and D A D, with the diagonal D that
+    makes B_ii,ii = 1.
+
+    Arguments:
+        a: A, as a vector of the cone.
+        b: B, symmetric and positive semidefinite.
+        start: a guess of X.
+
+    Source: Qi & Sun 1993, Math. Programming 58, 353-367 (Newton); Nesterov & Todd 1998, SIAM J. Optim. 8, 324-364 (the
+    scaling by which X and S are the same matrix inside the cone).
+    """
+    dtype, count = a.dtype, a.shape[0]
+    diagonal = np.flatnonzero(cone.rows == cone.columns)
+    d = nonzero(jnp.maximum(b[diagonal, diagonal], 0)) ** -0.25
+    scale = d[cone.rows] * d[cone.columns]
+    a, b, start = scale * a, scale[:, None] * b * scale[None, :], start / scale
+    basis = jnp.eye(count, dtype=dtype)
+    good = 100 * float(jnp.finfo(dtype).eps)
+    cancels = lambda x: jnp.max(jnp.abs(a)) + jnp.max(jnp.abs(b) @ jnp.abs(x))
+
+    def note(seen: _Round, at: tuple[Array, Array], x: Array, missed: Array) -> _Round:
+        better = missed < seen.missed
+        x, missed = jnp.where(better, x, seen.x), jnp.where(better, missed, seen.missed)
+        return _Round(at, x, missed, missed <= good * cancels(x), seen.rounds + 1)
+
+    def newton(seen: _Round) -> _Round:
+        """A round with Z, and the step to it."""
+        z = seen.at[0] + seen.at[1]
+        values, vectors = jnp.linalg.eigh(cone.matrix(z))
+        kept = jnp.maximum(values, 0)
+        x = cone.vector((vectors * kept[None, :]) @ vectors.T)
+        left = a + b @ x + z - x
+        # (p_i - p_j)/(z_i - z_j) of p = max(z, 0); at z = 0 it is 0.
+        sums = jnp.abs(values)[:, None] + jnp.abs(values)[None, :]
+        slope = jnp.where(sums > 0, (kept[:, None] + kept[None, :]) / nonzero(sums), 0)
+        turn = lambda e: cone.vector(vectors @ (slope * (vectors.T @ cone.matrix(e) @ vectors)) @ vectors.T)
+        projection = jax.vmap(turn)(basis).T
+        move = -jnp.linalg.solve(b @ projection + (1 + _RIDGE) * basis - projection, left)
+        return note(seen, (z, jnp.where(jnp.all(jnp.isfinite(move)), move, 0)), x, jnp.linalg.norm(left))
+
+    def inward(seen: _Round) -> _Round:
+        """A round with X and S."""
+        x, s = seen.at
+        lower_x, lower_s = jnp.linalg.cholesky(cone.matrix(x)), jnp.linalg.cholesky(cone.matrix(s))
+        _, same, turn = jnp.linalg.svd(lower_s.T @ lower_x)
+        # G^-1 X G^-T = G^T S G = diag(same).
+        g = lower_x @ (turn.T / jnp.sqrt(same)[None, :])
+        scaled = jax.vmap(lambda e: cone.vector(g @ cone.matrix(e) @ g.T))(basis)
+        off, root = a + b @ x - s, jnp.sqrt(same)
+        system = jax.scipy.linalg.cho_factor(scaled @ b @ scaled.T + basis)
+
+        def direction(wanted: Array) -> tuple[Array, Array, Array, Array]:
+            """The way of X and S, with dX + dS = wanted where both are scaled; how these change, and for how long."""
+            dx = jax.scipy.linalg.cho_solve(system, cone.vector(wanted) - scaled @ off)
+            way = dx @ scaled
+            dual = b @ way + off
+            turned = jax.vmap(cone.matrix)(jnp.stack([dx, scaled @ dual]))
+            lowest = jnp.min(jnp.linalg.eigvalsh(turned / (root[:, None] * root[None, :])[None]))
+            return way, dual, turned, jnp.minimum(1, -_BOUNDARY / jnp.minimum(lowest, -_BOUNDARY))
+
+        # Straight to the boundary first: how far that leads says how much to aim for, and how the way bends.
+        _, _, straight, share = direction(-jnp.diag(same))
+        less = jnp.maximum((1 - share) ** 2, _LESS)
+        bend = straight[0] @ straight[1]
+        bend = (bend + bend.T) / (same[:, None] + same[None, :])
+        dx, ds, _, share = direction(jnp.diag(less * jnp.mean(same**2) / same - same) - bend)
+        x, s = x + share * dx, s + share * ds
+        return note(seen, (x, s), x, jnp.linalg.norm(a + b @ x - s) + jnp.abs(x @ s) / jnp.linalg.norm(x))
+
+    def run(way: Any, seen: _Round, most: int) -> _Round:
+        rounds = jnp.zeros((), int)
+        return jax.lax.while_loop(lambda seen: ~seen.fine & (seen.rounds < most), way, seen._replace(rounds=rounds))
+
+    begin = start - (a + b @ start), jnp.zeros_like(a)
+    found = run(newton, _Round(begin, start, jnp.full((), jnp.inf, dtype), jnp.array(False), jnp.array(0)), _NEWTON)
+    size = nonzero(jnp.max(jnp.abs(a)))
+    middle = cone.vector(size * jnp.eye(cone.k, dtype=dtype))
+    found = run(inward, found._replace(at=(middle, middle)), _INTERIOR)
+    return Held(scale * found.x, found.missed / size)

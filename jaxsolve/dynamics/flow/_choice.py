@@ -1,0 +1,255 @@
+"""Which integrator serves which problem: the one that is predicted to cost least, by one rule wherever a flow runs.
+
+The prediction counts floating-point operations. It asks for sizes, for how stiff the flow is, and for its last time:
+never for the machine, its memory or who asks, since another integrator has another error. What it takes to compile is
+left out: a sweep compiles once for all lanes, a notebook for all its calls.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, ArrayLike, Float, Int
+
+from ... import kernels, losses
+from ..._checks import concrete
+from ..._core import flat_rates, Problem
+from ..._numerics import memory_for
+from ..._programs import flop
+from ...integrators import FunctionSpace, ParameterSpace, RungeKuttaChebyshev
+from ._kinks import kinked
+
+
+INTEGRATORS = (diffrax.Tsit5, RungeKuttaChebyshev, ParameterSpace, FunctionSpace)
+"""Those of `GradientFlow()`."""
+
+# Where stiffness is not known: up to so many outputs on the training set a flow is hardly stiff; up to so many
+# parameters, if they are no more than the outputs, the eigenvectors of the Hessian are the cheapest.
+FEW_OUTPUTS = 16
+FEW_PARAMETERS = 500
+# Of a flow so stiff that eigenvectors may be worth their cost: the stages of a stabilized explicit method.
+_MANY_STAGES = 2000
+# Bytes beyond which `FunctionSpace` is not chosen: half the memory of a small machine, on every machine.
+_MOST_HELD = 4_000_000_000
+
+# In operations like those of a gradient, which is a product of matrices in the main. Proportions were measured.
+_CALL = 3e5  # what a gradient costs however small it is
+_CUBE = 7  # the eigenvectors of an N x N matrix, over N^3
+_DEARER_WITH_INERTIA = 2.0  # `FunctionSpace`: times its run
+
+_SMOOTH_STEPS = 30  # of an explicit method, where its error and not its stability bounds them
+_STABLE = 3.507  # a step of Tsit5 times the stiffness, at most: where |R(-x)| = 1, R by the tableau of diffrax
+_EXACT_STEPS, _EXACT_GRADIENTS = 40, 15  # of a method with eigenvectors, and what each takes besides these
+_STIFFER = 1.5  # than at the start, on the way: measured 0.3 to 10
+# Steps of Tsit5, and evaluations of `RungeKuttaChebyshev`, per kink that a sample meets: at their tolerances. That of
+# `FunctionSpace` is looser with kinks; it takes this many times its steps.
+_BENT_STEPS, _BENT_EVALUATIONS, _BENT_EXACT = 0.5, 0.2, 2
+_ITERATIONS = 6  # of the power method: found the stiffness of seventeen problems to 20 %
+
+Number = float | Float[Array, ""] | np.ndarray
+
+
+class _Sizes(NamedTuple):
+    """What shapes say of a problem.
+
+    Attributes:
+        outputs, parameters: how many, the outputs on the training set.
+        gradient: the operations of one.
+        held: bytes that `FunctionSpace` takes.
+        samples: if they may meet kinks, else 0.
+        jumps: whether its loss has them, and no curvature by which its stiffness could be seen.
+    """
+
+    outputs: int
+    parameters: int
+    gradient: float
+    held: int
+    samples: int
+    jumps: bool
+
+
+def place(problem: Problem, ts: Float[Array, "..."] | None, rtol: float | None) -> Int[ArrayLike, ""]:
+    """Which of `INTEGRATORS` integrates a gradient flow until the last of `ts`; None and inf leave it to sizes."""
+    if is_endless(ts):
+        return in_shapes(lambda problem: _by_size(_sizes(problem)), problem)
+    with _memory():
+        return _place(_fixed(problem), jax.lax.stop_gradient(ts), rtol)  # pyright: ignore[reportArgumentType]
+
+
+def possible(problem: Problem, rtol: float | None) -> tuple[int, ...]:
+    """The places in `INTEGRATORS` that `place` may give for problems of these shapes."""
+
+    def found(problem: Problem) -> tuple[int, ...]:
+        sizes = _sizes(problem)
+        stiffness = np.concatenate([[0.0], np.logspace(-3, 15, 400)])
+        cheapest = () if sizes.jumps else np.argmin(_costs(sizes, stiffness, rtol, np), axis=0)
+        return tuple(sorted({_by_size(sizes), *map(int, cheapest)}))
+
+    return in_shapes(found, problem)
+
+
+def place_with_inertia(
+    problem: Problem, tau: Float[Array, ""], ts: Float[Array, "..."] | None, rtol: float | None
+) -> Int[ArrayLike, ""]:
+    """For tau w'' + w' = -gradient 0 where Tsit5 integrates, 1 where `FunctionSpace` does; as `place`.
+
+    The fastest motion of a mode of rate lambda is that of the larger root of tau s^2 + s + lambda = 0.
+    """
+    if is_endless(ts):
+        return int(in_shapes(lambda problem: INTEGRATORS[_by_size(_sizes(problem))] is FunctionSpace, problem))
+    with _memory():
+        return _place_with_inertia(_fixed(problem), *jax.lax.stop_gradient((tau, ts)), rtol)  # pyright: ignore[reportArgumentType]
+
+
+def is_endless(ts: Float[Array, "..."] | None) -> bool:
+    """Whether times are known to end in inf, or nothing is known of them."""
+    known = None if ts is None else concrete(ts)
+    return ts is None or (known is not None and bool(np.isinf(np.max(known))))
+
+
+def in_shapes(function: Callable[[Problem], Any], problem: Problem) -> Any:
+    """What a function says of a problem that is traced, or of which shapes are all that is known."""
+    found: list[Any] = []
+    eqx.filter_eval_shape(lambda problem: found.append(function(problem)), problem)
+    return found[0]
+
+
+def _fixed(problem: Problem) -> Problem:
+    """Derivatives do not go through a choice."""
+    return jax.tree.map(lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_inexact_array(leaf) else leaf, problem)
+
+
+def _memory() -> Any:
+    return memory_for("what chooses an integrator", "take fewer samples, or name one: GradientFlow(diffrax.Tsit5())")
+
+
+@eqx.filter_jit
+def _place(problem: Problem, ts: Float[Array, "..."], rtol: float | None) -> Int[Array, ""]:
+    sizes, last = _sizes(problem), jnp.max(ts)
+    if sizes.jumps:
+        return jnp.asarray(_by_size(sizes))
+    stiffness = _rate_until(problem, last) * last
+    cheapest = jnp.argmin(_costs(sizes, stiffness, rtol, jnp))
+    # It is not finite at rest, and where time ends in inf.
+    return jnp.where(jnp.isfinite(stiffness), cheapest, _by_size(sizes))
+
+
+@eqx.filter_jit
+def _place_with_inertia(
+    problem: Problem, tau: Float[Array, ""], ts: Float[Array, "..."], rtol: float | None
+) -> Int[Array, ""]:
+    sizes, last = _sizes(problem), jnp.max(ts)
+    rate = _rate_until(problem, last)
+    apart = 1 - 4 * rate * tau
+    root = jnp.where(apart > 0, (1 + jnp.sqrt(jnp.maximum(apart, 0))) / (2 * tau), jnp.sqrt(rate / tau))
+    exact = _DEARER_WITH_INERTIA * _by_kernel(sizes, rtol)
+    cheaper = (exact < _by_explicit(sizes, root * last)) & (sizes.held < _MOST_HELD)
+    stiff = INTEGRATORS[_by_size(sizes)] is FunctionSpace
+    return jnp.where(jnp.isfinite(root * last), cheaper, stiff).astype(int)
+
+
+def _by_size(sizes: _Sizes) -> int:
+    """Of a flow of unknown stiffness: what serves if it is stiff, unless its outputs are few."""
+    # Along the margins of plain hinge an error per parameter sees every jump of the velocity.
+    if sizes.outputs <= FEW_OUTPUTS and not sizes.jumps:
+        return INTEGRATORS.index(diffrax.Tsit5)
+    if _has_few_parameters(sizes):
+        return INTEGRATORS.index(ParameterSpace)
+    exact, stages = _EXACT_STEPS * _CUBE * sizes.outputs**3, _MANY_STAGES * sizes.gradient
+    return INTEGRATORS.index(FunctionSpace if exact < stages and sizes.held < _MOST_HELD else RungeKuttaChebyshev)
+
+
+def _has_few_parameters(sizes: _Sizes) -> bool:
+    return sizes.parameters <= min(sizes.outputs, FEW_PARAMETERS)
+
+
+def _costs(sizes: _Sizes, stiffness: Any, rtol: float | None, of: Any) -> Any:
+    """Of each of `INTEGRATORS`, in operations; inf for those that are none for these sizes.
+
+    Stiffness is per time, times the last time; `of` is the NumPy of its kind.
+    """
+    grown = _STIFFER * stiffness
+    # Stages of 60 steps at rtol 1e-4; at 1e-5 2.5 times as many: the error falls like rtol^(2/3).
+    stages = 2.5 * (150 + of.sqrt(1.54 * 60 * grown)) + _BENT_EVALUATIONS * sizes.samples * grown
+    by_hessian = _CUBE * sizes.parameters**3 + (5 + sizes.parameters) * sizes.gradient
+    run = {
+        diffrax.Tsit5: _by_explicit(sizes, stiffness),
+        RungeKuttaChebyshev: _finer(rtol, 1e-5) * sizes.gradient * stages,
+        ParameterSpace: _finer(rtol, 1e-4) * _EXACT_STEPS * by_hessian if _has_few_parameters(sizes) else math.inf,
+        FunctionSpace: _by_kernel(sizes, rtol) if sizes.held < _MOST_HELD else math.inf,
+    }
+    return of.stack([run[kind] + 0 * stiffness for kind in INTEGRATORS])
+
+
+def _by_kernel(sizes: _Sizes, rtol: float | None) -> float:
+    """Of `FunctionSpace`."""
+    steps = _finer(rtol, 1e-4) * _EXACT_STEPS * (_BENT_EXACT if sizes.samples else 1)
+    return steps * (_CUBE * sizes.outputs**3 + _EXACT_GRADIENTS * sizes.gradient)
+
+
+def _finer(rtol: float | None, default: float) -> float:
+    """What a finer tolerance than the default costs methods of order 2 and 3, beside one of order 5."""
+    return 1.0 if rtol is None else max(1.0, default / rtol) ** (1 / 3)
+
+
+def _by_explicit(sizes: _Sizes, stiffness: Number) -> Number:
+    """Of Tsit5."""
+    grown = _STIFFER * stiffness
+    return 6 * sizes.gradient * (_SMOOTH_STEPS + grown / _STABLE + _BENT_STEPS * sizes.samples * grown)
+
+
+def _rate_until(problem: Problem, last: Float[Array, ""]) -> Float[Array, ""]:
+    """The stiffness per time; NaN for an infinite time, where nobody asks for it."""
+    return jax.lax.cond(jnp.isfinite(last), lambda: _rate(problem), lambda: jnp.full((), jnp.nan, problem.x.dtype))
+
+
+def _rate(problem: Problem) -> Float[Array, ""]:
+    """The stiffness per time: the spectral radius of the Jacobian of the flow.
+
+    A network from a small start grows stiffer while its outputs grow. So the Jacobian is taken where they are of the
+    size of the targets, on the ray through the start.
+    """
+    start, unravel = ravel_pytree(problem.params)
+    rates = flat_rates(problem)
+    velocity = lambda w: -rates * jax.grad(lambda w: problem.objective(unravel(w)))(w)
+    _, push = jax.linearize(velocity, _grown(problem, start, unravel))
+    unit = lambda v: v / jnp.linalg.norm(v)
+    v = jax.lax.fori_loop(0, _ITERATIONS, lambda _, v: push(unit(v)), push(velocity(start)))
+    return jnp.linalg.norm(v)
+
+
+def _grown(problem: Problem, start: Float[Array, " params"], unravel: Any) -> Float[Array, " params"]:
+    """The start, multiplied until the outputs are a tenth of the targets; as it is, if no factor below 2^20 will do."""
+    before = 0 if problem.initial is None else problem.initial
+    small = lambda w: jnp.linalg.norm(problem.outputs(unravel(w)) + before) < jnp.linalg.norm(problem.y) / 10
+    factor = jax.lax.while_loop(
+        lambda a: small(a * start) & (a < 2.0**20), lambda a: 1.25 * a, jnp.ones((), start.dtype)
+    )
+    return jnp.where(factor < 2.0**20, factor, 1) * start
+
+
+def _sizes(problem: Problem) -> _Sizes:
+    """Those of a traced problem."""
+    outputs, item = problem.y.size, problem.x.dtype.itemsize
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(problem.params))
+    if problem.state is None:
+        signals = eqx.filter_eval_shape(lambda p: kernels.LayeredJacobian(p.net, p.x).passing, problem)
+        held = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(signals) if hasattr(leaf, "shape"))
+    else:
+        held = outputs * parameters  # a whole Jacobian
+    operations = flop(lambda p: jax.grad(p.objective)(p.params), problem)
+    return _Sizes(
+        outputs=outputs,
+        parameters=parameters,
+        gradient=_CALL + (operations if np.isfinite(operations) else 6 * problem.x.shape[0] * parameters),
+        # Signals are held by the step and its dense output; of the kernel there are also eigenvectors and work space.
+        held=item * (3 * held + 8 * outputs**2),
+        samples=problem.x.shape[0] if kinked(problem) else 0,
+        jumps=isinstance(problem.loss, losses.Hinge),
+    )

@@ -1,0 +1,329 @@
+"""Flows: marches along a differential equation, step by step, from the start through the requested times.
+
+The steps are diffrax's, the loop around them is ours. `diffrax.diffeqsolve` will not do: a sweep stops, refills and
+resumes its lanes at any step without changing a bit of them, and a run that `diffeqsolve` resumes has lost the length
+of the next step. diffrax documents stepping by hand (`solver.step`, `controller.adapt_step_size`) for such cases. With
+the loop in hand, requested times cost no memory but their own, and each run ends with a result of its own instead of an
+error for the whole batch.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Callable
+from typing import Any, cast, NamedTuple
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from ..._checks import require_flag, require_number, require_steps
+from ..._core import AbstractMarching, AbstractState, March, Problem, Quantity
+from ..._results import RESULTS
+from ...integrators import AbstractExponential
+from ...until import AbstractCondition, fits
+from .._saves import empty_saves, hold, PER_STEP, Saves
+from .._stopping import at_last_time, check_until, is_met
+from .._trees import all_finite, chosen
+from ._system import AbstractExponentialSystem, AbstractSystem
+
+
+# Explicit solvers with so many steps have up to twice the error that they see, with a few of them much more, as was
+# measured. Exponential ones see more than they have.
+FEW = 12
+
+
+class FlowState(AbstractState):
+    """Where a gradient flow stands."""
+
+    t: Float[Array, ""]
+    t_next: Float[Array, ""]  # end of the step to try next, before it is cut to a save time
+    y: PyTree
+    solver_state: PyTree
+    controller_state: PyTree
+    made_jump: Bool[Array, ""]
+    t_before: Float[Array, ""]  # the last accepted step went from here to t
+    dense: PyTree  # it interpolates that step, where a condition may have to be located in it
+    saves: Saves
+    steps: Int[Array, ""]
+    rejected: Int[Array, ""]
+    step_error: Float[Array, ""]
+    done: Bool[Array, ""]
+    result: RESULTS
+
+
+class FlowOptions(NamedTuple):
+    """What all flows take, checked."""
+
+    rtol: float | None
+    atol: float | None
+    until: AbstractCondition | None
+    max_steps: int
+    land_on_ts: bool
+
+
+def read_options(rtol: Any, atol: Any, until: Any, max_steps: Any, land_on_ts: Any) -> FlowOptions:
+    """Checks what all flows take. Raises ValueError or TypeError as they say."""
+    number = lambda value, name: None if value is None else require_number(value, name, "> 0 or None")
+    steps, land = require_steps(max_steps), require_flag(land_on_ts, "land_on_ts")
+    return FlowOptions(number(rtol, "rtol"), number(atol, "atol"), check_until(until), steps, land)
+
+
+class AbstractFlow(AbstractMarching):
+    """A march whose steps diffrax makes, and which ends where a condition is met.
+
+    Attributes:
+        integrator: makes the steps; None where the problem decides.
+        until: stops the run when met, located within the step.
+        max_steps: accepted and rejected steps before the run is given up.
+        land_on_ts: whether it steps exactly on every requested time instead of interpolating.
+
+    Example:
+        The tolerances that a flow chooses for a problem:
+
+        >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), centered=True)
+        >>> sorted(js.GradientFlow(rtol=1e-5).tolerances(problem))
+        ['atol', 'rtol']
+    """
+
+    integrator: eqx.AbstractVar[diffrax.AbstractSolver | None]
+    until: eqx.AbstractVar[AbstractCondition | None]
+    max_steps: eqx.AbstractVar[int]
+    land_on_ts: eqx.AbstractVar[bool]
+
+    @abc.abstractmethod
+    def system(self, problem: Problem) -> AbstractSystem:
+        """What moves, and what moves it."""
+
+    def tolerances(self, problem: Problem) -> dict[str, Any]:
+        """What a step is held to, by name: as given, or the defaults for this problem, of which shapes will do."""
+        found: list[dict[str, Any]] = []
+        eqx.filter_eval_shape(lambda p: found.append(self.system(p).tolerances), problem)
+        return found[0]
+
+    @property
+    def provides(self) -> frozenset[Quantity]:
+        return frozenset(Quantity)
+
+    def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
+        return ts
+
+    @property
+    def chunk(self) -> int:
+        return 1 if isinstance(self.integrator, AbstractExponential) else 16  # whose steps are few and long
+
+    def init(self, problem: Problem, ts: Float[Array, " times"]) -> FlowState:
+        system, dtype = self.system(problem), problem.x.dtype
+        terms, controller, solver, y = system.terms, system.controller, system.solver, system.start
+        zero, ts = jnp.zeros((), dtype), ts.astype(dtype)
+        t_next, controller_state = controller.init(
+            terms, zero, ts[-1], y, system.first_step(), None, solver.func, solver.error_order(terms)
+        )
+        solver_state = solver.init(terms, zero, t_next, y, None)
+        dense: PyTree = ()
+        if self.until is not None:
+            dense = eqx.filter_eval_shape(solver.step, terms, zero, t_next, y, None, solver_state, jnp.array(False))[2]
+        alive = jnp.isfinite(system.view(zero, y).loss) & all_finite(terms.vf(zero, y, None))
+        result = RESULTS.where(alive, RESULTS.successful, RESULTS.diverged)
+        lost = system.lost(y)
+        result = RESULTS.where(alive & lost, RESULTS.unstable, result)
+        alive = alive & ~lost
+        valid = system.valid & fits(self.until, problem)
+        result = RESULTS.where(valid, result, RESULTS.invalid)
+        ok = alive & valid
+        saves = empty_saves(ts, system.position(y)).write(zero, lambda _: system.position(y), ts.shape[0])
+        result = RESULTS.where(ok & saves.complete, at_last_time(self.until), result)
+        met = ok & is_met(self.until, lambda: system.view(zero, y))
+        state = FlowState(
+            t=zero,
+            t_next=jnp.asarray(t_next),
+            y=y,
+            solver_state=solver_state,
+            controller_state=controller_state,
+            made_jump=jnp.array(False),
+            t_before=zero,
+            dense=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), dense),
+            saves=saves,
+            steps=jnp.zeros((), int),
+            rejected=jnp.zeros((), int),
+            step_error=zero,
+            done=~ok | met | saves.complete,
+            result=RESULTS.where(met, RESULTS.event, result),
+        )
+        return jax.tree.map(jnp.asarray, state)
+
+    def advance(self, problem: Problem, state: FlowState, n: Int[Array, ""]) -> FlowState:
+        return jax.lax.fori_loop(0, n, lambda _, s: self._step(problem, s), state)
+
+    def _step(self, problem: Problem, state: FlowState) -> FlowState:
+        t, system = state.t, self.system(problem)
+        terms, controller, solver = system.terms, system.controller, system.solver
+        limit = state.saves.limit(1 if self.land_on_ts else PER_STEP)
+        # Towards infinity it ends where squares of times would overflow, if the condition is not met until then.
+        limit = jnp.where(jnp.isinf(limit), jnp.maximum(_horizon(t.dtype), t), limit)
+        cut = state.t_next > limit
+        t1 = jnp.where(cut, limit, state.t_next)
+        attempt = solver.step(terms, t, t1, state.y, None, state.solver_state, state.made_jump)
+        y1, y_error, dense, solver_state = (cast(Any, part) for part in attempt[:4])  # adaptive: there is an estimate
+        # A step to infinity counts as a step of infinite error, which the controller answers by a shorter one.
+        finite = all_finite(y1) & all_finite(y_error)
+        y1 = chosen(finite, y1, state.y)
+        y_error = jax.tree.map(lambda leaf: jnp.where(finite, leaf, jnp.inf), y_error)
+        order = cast(float, solver.error_order(terms))  # known for ordinary differential equations
+        *times, controller_state, _ = controller.adapt_step_size(
+            t, t1, state.y, y1, None, y_error, order, state.controller_state
+        )
+        accept, t_now, t_next, made_jump = (jnp.asarray(value) for value in times)
+        t_next = jnp.where(accept & cut, jnp.maximum(t_next, state.t_next), t_next)
+        y = chosen(accept, y1, state.y)
+        interpolation = solver.interpolation_cls(t0=t, t1=t1, **dense)
+        evaluate = lambda time: system.position(y1 if self.land_on_ts else interpolation.evaluate(time))
+        active = ~state.done
+        reached = jnp.where(active & accept, t_now, -1)
+        saves = state.saves.write(reached, evaluate, PER_STEP, one_by_one=isinstance(solver, AbstractExponential))
+
+        stuck = ~(t_next > t_now)
+        far = (t_now >= _horizon(t.dtype)) & jnp.isinf(saves.limit(1))
+        steps, rejected = state.steps + accept.astype(int), state.rejected + (~accept).astype(int)
+        met = accept & is_met(self.until, lambda: system.view(t_now, y))
+        exhausted = steps + rejected >= self.max_steps
+        lost = accept & system.lost(y)
+        kept_solver = chosen(accept, solver_state, state.solver_state)
+        if hasattr(solver_state, "evaluations"):  # those of a refused step have been made, too
+            kept_solver = kept_solver._replace(evaluations=solver_state.evaluations)
+        result = state.result
+        for ended, how in (
+            (exhausted, RESULTS.max_steps),
+            (stuck, RESULTS.where(finite, RESULTS.tolerance, RESULTS.diverged)),
+            (saves.complete | far, at_last_time(self.until)),
+            (met, RESULTS.event),
+            (lost, RESULTS.unstable),
+        ):
+            result = RESULTS.where(ended, how, result)
+        new = FlowState(
+            t=t_now,
+            t_next=t_next,
+            y=y,
+            solver_state=kept_solver,
+            controller_state=controller_state,
+            made_jump=made_jump,
+            t_before=jnp.where(accept, t, state.t_before),
+            # It may be as large as a kernel.
+            dense=() if self.until is None else chosen(accept, dense, state.dense),
+            saves=state.saves,
+            steps=steps,
+            rejected=rejected,
+            step_error=jnp.where(
+                accept,
+                jnp.maximum(state.step_error, system.scaled_error(t1, state.y, y1, y_error)),
+                state.step_error,
+            ),
+            done=exhausted | stuck | saves.complete | far | met | lost,
+            result=result,
+        )
+        kept = chosen(active, new, state)
+        # The buffer has masked its own writes: selecting it whole would copy it at every step.
+        return eqx.tree_at(lambda s: s.saves, kept, saves)
+
+    def finish(self, problem: Problem, state: FlowState) -> March:
+        system = self.system(problem)
+        t_end, y = self._locate(system, state)
+        far = (state.result == RESULTS.max_time) & (state.t >= _horizon(state.t.dtype))
+        ended = (state.result == RESULTS.event) | far
+        position = system.position(y)
+        rows = hold(state.saves, position, ended & (state.saves.times > t_end))
+        gradients, kernels = system.evaluations(state.solver_state, state.steps + state.rejected)
+        # An implicit solver ends its equations at the tolerance of a step, which its estimate does not see.
+        implicit = isinstance(system.solver, diffrax.AbstractImplicitSolver)
+        step_error = jnp.maximum(state.step_error, 1) if implicit else state.step_error
+        certificate = system.certificate(state.t, state.y, step_error)
+        if not isinstance(system, AbstractExponentialSystem):
+            doubt = 1 + FEW / jnp.maximum(state.steps, 1).astype(certificate.step_error.dtype)
+            certificate = dataclasses.replace(certificate, doubt=doubt)
+        return March(
+            times=state.saves.times,
+            saved=jax.vmap(system.params)(rows),
+            params=system.params(position),
+            t_end=t_end,
+            result=state.result,
+            steps=state.steps,
+            rejected=state.rejected,
+            evaluations=gradients,
+            kernels=kernels,
+            integrators=(type(system.solver).__name__,),
+            certificate=certificate,
+        )
+
+    def _locate(self, system: AbstractSystem, state: FlowState) -> tuple[Array, PyTree]:
+        """Where in the last step the condition was met, on the interpolant."""
+        if self.until is None:
+            return state.t, state.y
+        found = _crossing(self.until, system, state)
+        inside = (state.result == RESULTS.event) & (state.steps > 0) & (found < state.t)
+        y = chosen(inside, _inside_step(system, state, found), state.y)
+        return jnp.where(inside, found, state.t), y
+
+
+def _inside_step(system: AbstractSystem, state: FlowState, time: Float[Array, ""]) -> PyTree:
+    """Where the last step was at a time within it."""
+    return system.solver.interpolation_cls(t0=state.t_before, t1=state.t, **state.dense).evaluate(time)
+
+
+def _condition(until: AbstractCondition, system: AbstractSystem, state: FlowState, time: Float[Array, ""]) -> Array:
+    return until.value(system.view(time, _inside_step(system, state, time)))
+
+
+@eqx.filter_custom_jvp
+def _crossing(until: AbstractCondition, system: AbstractSystem, state: FlowState) -> Float[Array, ""]:
+    """When the condition was met in the last step."""
+    return _first_root(lambda time: _condition(until, system, state, time), state.t_before, state.t)
+
+
+@_crossing.def_jvp
+def _crossing_jvp(primals, tangents):
+    # The search has no derivative; that of the root of value(time) is -value'/slope.
+    until, system, state = primals
+    time = _crossing(until, system, state)
+    _, moved = eqx.filter_jvp(_condition, (*primals, time), (*tangents, jnp.zeros_like(time)))
+    _, slope = jax.jvp(lambda time: _condition(until, system, state, time), (time,), (jnp.ones_like(time),))
+    return time, jnp.where(slope == 0, 0, -moved / jnp.where(slope == 0, 1, slope))
+
+
+def _horizon(dtype: Any) -> float:
+    """The last time of a flow to infinity."""
+    return float(jnp.finfo(dtype).max) ** 0.5
+
+
+def _first_root(value: Callable[[Array], Array], low: Array, high: Array) -> Array:
+    """Where a function that is positive at `low` and not at `high` has fallen to zero, from the side where it has.
+
+    The Illinois method: secants, of which the end that stays is weighed less and less (Dowell & Jarratt 1971).
+    """
+
+    def narrow(bracket):
+        low, high, at_low, at_high, count = bracket
+        middle = high - at_high * (high - low) / (at_high - at_low)
+        middle = jnp.where((middle > low) & (middle < high), middle, low + (high - low) / 2)
+        # Both ends first, here: what is written once is compiled once.
+        ends = count < 2
+        here = jnp.where(ends, jnp.where(count == 0, low, high), middle)
+        now = value(here)
+        met = jnp.where(ends, count == 1, now <= 0)
+        less = jnp.where(ends, 1.0, 0.5)
+        return (
+            jnp.where(met, low, here),
+            jnp.where(met, here, high),
+            jnp.where(met, less * at_low, now),
+            jnp.where(met, now, less * at_high),
+            count + 1,
+        )
+
+    def searching(bracket):
+        low, high, _, at_high, count = bracket
+        middle = low + (high - low) / 2
+        return (count < 2) | (count < 102) & (at_high < 0) & (middle > low) & (middle < high)
+
+    nothing = jnp.zeros((), jax.eval_shape(value, low).dtype)
+    return jax.lax.while_loop(searching, narrow, (low, high, nothing, nothing, 0))[1]

@@ -1,0 +1,103 @@
+"""Fitting a user's diffrax solver to a march."""
+
+import warnings
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax.numpy as jnp
+import optimistix as optx
+from jaxtyping import Array, Float, Int
+
+from ..._checks import describe
+from ..._core import Problem
+from ...nets import AbstractDense
+
+
+class ParameterNorm(eqx.Module):
+    """The root mean square over a network's own parameters, of a state whose last number is an energy.
+
+    Zeros behind a padded network would hide errors among them.
+
+    Attributes:
+        padding: how many parameters the arrays hold, over how many the network has.
+    """
+
+    padding: float | Float[Array, ""]
+
+    def __init__(self, problem: Problem):
+        self.padding = problem.net.padding if isinstance(problem.net, AbstractDense) else 1.0
+
+    def __call__(self, y: Float[Array, " state"]) -> Float[Array, ""]:
+        return optx.rms_norm(y[:-1]) * self.padding**0.5
+
+
+def check_integrator(integrator: Any) -> diffrax.AbstractSolver:
+    """Returns the integrator if it is an adaptive solver of ordinary differential equations, else raises."""
+    if not isinstance(integrator, diffrax.AbstractSolver):
+        raise TypeError(f"integrator must be a diffrax solver such as diffrax.Tsit5(), got {describe(integrator)}")
+    if integrator.term_structure not in (diffrax.AbstractTerm, diffrax.ODETerm):
+        raise ValueError(f"{type(integrator).__name__} is not a solver for one ordinary differential equation")
+    if not isinstance(integrator, diffrax.AbstractAdaptiveSolver):
+        name = type(integrator).__name__
+        raise ValueError(
+            f"{name} gives no error estimate; use an adaptive solver such as diffrax.Tsit5(), or "
+            f"diffrax.HalfSolver(diffrax.{name}())"
+        )
+    return integrator
+
+
+def tolerances(rtol: float | None, atol: float | None, dtype: Any) -> tuple[float, float]:
+    """The tolerances, or their defaults in this dtype. Warns when rtol is finer than the dtype serves."""
+    eps = float(jnp.finfo(dtype).eps)
+    coarse = eps > 1e-10
+    rtol = (1e-4 if coarse else 1e-6) if rtol is None else rtol
+    atol = (1e-7 if coarse else 1e-9) if atol is None else atol
+    if rtol < 10 * eps:
+        warnings.warn(
+            f"rtol={rtol:g} is finer than {jnp.dtype(dtype).name} serves (about {10 * eps:.1e}); use a looser "
+            "tolerance, or float64: jax.config.update('jax_enable_x64', True)",
+            stacklevel=2,
+        )
+    return rtol, atol
+
+
+def controller(problem: Problem, rtol: float | None, atol: float | None, norm: Any = None) -> diffrax.PIDController:
+    """Chooses steps by the errors of parameters, or by another norm."""
+    rtol, atol = tolerances(rtol, atol, problem.x.dtype)
+    norm = ParameterNorm(problem) if norm is None else norm
+    return diffrax.PIDController(rtol=rtol, atol=atol, norm=norm, pcoeff=0.3, icoeff=0.4)
+
+
+def prepare(integrator: diffrax.AbstractSolver, controller: diffrax.PIDController) -> diffrax.AbstractSolver:
+    """The integrator; an implicit one solves its equations to the tolerance of the steps, unless it has its own."""
+    solver = _forward_differentiable(integrator)
+    if not isinstance(solver, diffrax.AbstractImplicitSolver):
+        return solver
+    finder = solver.root_finder
+    unset = tuple(name for name in ("rtol", "atol", "norm") if _inherited(getattr(finder, name, 0.0)))
+    wanted = [getattr(controller, name) for name in unset]
+    return eqx.tree_at(lambda s: [getattr(s.root_finder, name) for name in unset], solver, wanted)
+
+
+def gradient_evaluations(solver: diffrax.AbstractSolver, attempts: Int[Array, ""]) -> Int[Array, ""]:
+    """Gradient evaluations of so many attempted steps; -1 for solvers that are not explicit Runge-Kutta."""
+    if not isinstance(solver, diffrax.AbstractERK) or not isinstance(solver.tableau, diffrax.ButcherTableau):
+        return jnp.full((), -1, attempts.dtype)
+    shared = int(solver.tableau.fsal)  # the last stage of a step is the first of the next
+    return attempts * (solver.tableau.num_stages - shared) + shared + 2  # two to choose the first step
+
+
+def _forward_differentiable(solver: diffrax.AbstractSolver) -> diffrax.AbstractSolver:
+    # Unless told otherwise, diffrax loops over stages in a way that only reverse mode differentiates. A march is a loop
+    # of unknown length, so it is forward mode that can go through it.
+    if isinstance(solver, diffrax.HalfSolver):
+        return diffrax.HalfSolver(_forward_differentiable(solver.solver))
+    if isinstance(solver, diffrax.AbstractRungeKutta) and solver.scan_kind is None:
+        return eqx.tree_at(lambda s: s.scan_kind, solver, "lax", is_leaf=lambda leaf: leaf is None)
+    return solver
+
+
+def _inherited(tolerance: Any) -> bool:
+    # diffrax marks a root finder's unset tolerances by a private object that is neither a number nor a norm.
+    return not isinstance(tolerance, float | int | Array) and not callable(tolerance)

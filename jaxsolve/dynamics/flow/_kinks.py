@@ -1,0 +1,140 @@
+"""Where gradient flow is only piecewise smooth."""
+
+import operator
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from ... import losses, nets
+from ..._core import Problem
+from ..._programs import read, Rules
+
+
+def kinked(problem: Problem) -> bool:
+    """Whether the velocity is known to have kinks or jumps: of the activation, or of the loss."""
+    if isinstance(problem.loss, losses.Hinge | losses.QuadraticHinge):
+        return True
+    if isinstance(problem.net, nets.AbstractLayered):
+        found = [layer.activation for layer in _applied(problem.net.layers)]
+        if all(one.known for one in found):
+            return any(one.kinked for one in found)
+    return _bends(problem)
+
+
+def _applied(layers: nets.Layers) -> Iterator[nets.Apply]:
+    for layer in layers:
+        if isinstance(layer, nets.Residual):
+            yield from _applied((*layer.branch, *layer.shortcut))
+        elif isinstance(layer, nets.Apply):
+            yield layer
+
+
+def _bends(problem: Problem) -> bool:
+    """Whether the derivative of the outputs of a network of unknown layers jumps, as its jaxpr says."""
+    arrays, static = eqx.partition(problem, eqx.is_array)
+
+    def slope(arrays: Any, params: Any, direction: Any) -> Any:
+        whole: Problem = eqx.combine(arrays, static)
+        return jax.jvp(whole.outputs, (params,), (direction,))[1]
+
+    params = problem.params
+    program = jax.make_jaxpr(slope)(arrays, params, params)
+    moving = len(jax.tree.leaves(params))
+    given = [_Known()] * (len(program.jaxpr.invars) - 2 * moving)
+    state = _Known(moves=True)
+    inputs = [*given, *[state] * moving, *[state._replace(tangent=True)] * moving]
+    outputs = read(program, inputs, Rules(_constant, _apply, join=_either))
+    return any(known.bent for known in outputs)
+
+
+class _Known(NamedTuple):
+    """What is known of a value.
+
+    Attributes:
+        moves: it depends on the parameters.
+        tangent: it depends on their direction, too.
+        mask: it jumps where parameters pass a point: "order" of <, sign and their kin; "equal" of ==, by which the
+            derivative of a maximum tells its operands apart, and safe divisions their zeros.
+        positive: it is never negative, so that its sign, its absolute value and its maximum with 0 are smooth.
+        value: of a number that is written in the program, such as the samples by which a variance is divided.
+        bent: its direction has met a jump.
+    """
+
+    moves: bool = False
+    tangent: bool = False
+    mask: str = ""
+    positive: bool = False
+    value: float | None = None
+    bent: bool = False
+
+
+_ORDERS = ("lt", "le", "gt", "ge", "sign")
+_PASSING = ("broadcast_in_dim", "reshape", "convert_element_type", "squeeze", "transpose", "copy", "not", "and", "or")
+_POSITIVE = ("exp", "square", "abs", "logistic", "exp2")
+_KEEPING = ("broadcast_in_dim", "reshape", "convert_element_type", "squeeze", "transpose", "copy", "reduce_sum", "add")
+_KEEPING += ("mul", "div", "sqrt", "rsqrt", "reduce_max", "dynamic_slice", "slice", "select_n")
+
+_OF_NUMBERS = {"convert_element_type": lambda a: a, "sub": operator.sub, "add": operator.add, "mul": operator.mul}
+
+
+def _constant(value: Any) -> _Known:
+    real = isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "biuf"
+    return _number(float(value)) if real else _Known()
+
+
+def _number(value: float) -> _Known:
+    return _Known(positive=not value < 0, value=value)
+
+
+def _either(one: _Known, two: _Known) -> _Known:
+    moves, tangent, bent = (getattr(one, name) or getattr(two, name) for name in ("moves", "tangent", "bent"))
+    return _Known(moves, tangent, one.mask or two.mask, one.positive and two.positive, bent=bent)
+
+
+def _apply(equation: Any, inputs: list[_Known]) -> list[_Known]:
+    return [_after(equation.primitive.name, inputs)] * len(equation.outvars)
+
+
+def _after(name: str, inputs: list[_Known]) -> _Known:
+    """The knowledge of an operation's result that follows from that of its inputs."""
+    if name == "stop_gradient":
+        return inputs[0]
+    if name in _OF_NUMBERS and all(known.value is not None for known in inputs):
+        return _number(_OF_NUMBERS[name](*(known.value for known in inputs)))
+    moves, tangent, bent = (any(getattr(known, field) for known in inputs) for field in ("moves", "tangent", "bent"))
+    mask = _mask(name, inputs) if moves and not tangent else ""
+    return _Known(moves, tangent, mask, _is_positive(name, inputs), bent=bent or (tangent and _jumps(name, inputs)))
+
+
+def _are_positive(name: str, inputs: list[_Known]) -> bool:
+    return all(known.positive for known in inputs[name == "select_n" :])  # its first operand only chooses
+
+
+def _is_positive(name: str, inputs: list[_Known]) -> bool:
+    if name == "max":
+        return any(known.positive for known in inputs)
+    return name in _POSITIVE or (name in _KEEPING and _are_positive(name, inputs))
+
+
+def _mask(name: str, inputs: list[_Known]) -> str:
+    """The jumps of an operation on parameters: its own, or those that it hands on."""
+    if name in _ORDERS or name == "eq":
+        # Numbers that are never negative are mostly compared with 0, which they do not pass.
+        own = "equal" if name == "eq" else "order"
+        return "" if _are_positive(name, inputs) else own
+    masks = [known.mask for known in inputs if known.mask]
+    chooses_fixed = name == "select_n" and not any(known.moves for known in inputs[1:])
+    if name in _PASSING or chooses_fixed:
+        return masks[0] if masks else ""
+    return "equal" if name in ("mul", "div", "select_n") and "equal" in masks else ""
+
+
+def _jumps(name: str, inputs: list[_Known]) -> bool:
+    """Says of an operation on a direction whether a jump meets it there."""
+    if name.startswith("select_and"):  # of pooled maxima
+        return True
+    masks = [known.mask for known in inputs if known.mask]
+    return bool(masks) and (name == "mul" or (name == "select_n" and inputs[0].mask == "order"))

@@ -1,0 +1,109 @@
+"""The flow of an infinitely wide network from the outputs of a finite one."""
+
+import math
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ... import kernels, nets
+from ..._core import AbstractMarching, Assumption, Problem, View
+from ..._numerics import nonzero
+from ..wide import dmft
+from ._fixed_kernel import AbstractFixedKernel, check_flow
+
+
+class InfiniteWidth(AbstractFixedKernel):
+    """df(x)/dt = -sum_i K(x, x_i) dL/df_i under the NTK that the network would have at infinite width.
+
+    It starts from the outputs of the problem's own start (0 if centered); the kernel is eta-weighted, gamma included,
+    and the same for every output. For MSE in closed form at any t in [0, inf], for other losses by `GradientFlow()` in
+    function space, which reaches t = inf only with a condition: `flow=GradientFlow(until=...)`. Mean and covariance
+    over all starts are in `kernels.linearized_ensemble`.
+
+    Where features move however wide the network is (`Scaling.mean_field`, `Scaling.mup`), the kernel does not stand
+    still. A network has one width and tells no limit, so the numbers decide. m sigma sqrt(fan_in), by which a layer
+    multiplies the size of its input, is of one order in all layers in a kernel limit, and smaller in the read-out by
+    1/sqrt(n) in the others, n its fan_in. There it must be at least n^(-1/4), the middle of the two, times the smallest
+    of the other layers. sigma of all layers and gamma may be as small as they like: the limit is still this kernel,
+    and the network far from it.
+
+    The kernel of an activation that is none of `js.nets` may have an error (`kernels.infinite` says which, and warns
+    outside of a trace): above 10 % of its size, as it is estimated from the first 16 inputs, it is not used.
+
+    Provides outputs, test outputs, and the kernel, which is constant.
+
+    Arguments:
+        flow: a marching dynamics for function space, as for `FrozenKernel`.
+
+    Raises:
+        NotApplicable: when used, if the read-out is that small, or the kernel that wrong (in a sweep the lane ends as
+            not_applicable).
+        TypeError: `flow` is no marching dynamics, or (when used) the network does not name its layers.
+        ValueError: when used, if a layer has no known limit, or an activation jumps (see `kernels.infinite`).
+        NeuralTangentsUnavailable: when used, if neural-tangents is missing or broken.
+
+    Example:
+        >>> net = js.nets.MLP(2, 8, 1, 1, "relu", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), centered=True)
+        >>> print(js.solve(problem, js.InfiniteWidth(), [0.0, jnp.inf])["loss"].round(2))
+        [0.5 0. ]
+
+    Reference:
+        @inproceedings{jacot2018neural, author={A. Jacot and F. Gabriel and C. Hongler}, year={2018}, booktitle={NIPS},
+          title={Neural tangent kernel: Convergence and generalization in neural networks}}
+    """
+
+    flow: AbstractMarching | None
+
+    def __init__(self, *, flow: AbstractMarching | None = None):
+        self.flow = check_flow(flow)
+
+    def settled(self, problem: Problem) -> "InfiniteWidth":
+        """Itself: nothing of it depends on where the network is."""
+        return self
+
+    def ntk(
+        self, problem: Problem, x1: Float[Array, "n ..."], x2: Float[Array, "m ..."] | None = None
+    ) -> Float[Array, "n m"]:
+        """The eta-weighted NTK at infinite width."""
+        return kernels.infinite(problem.net, x1, x2, eta=problem.eta).ntk
+
+    def doubt(self, problem: Problem, final: View) -> str:
+        del problem, final  # no gradients would tell; `kernels.infinite` estimates its own error
+        return ""
+
+    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
+        """A width without padding; a known kernel; a read-out not smaller than the others by a power of the width."""
+        if getattr(problem.net, "units", None) is not None:
+            detail = "padding; make it with an integer as its width"
+            return (Assumption.of_kind("a width without padding", False, detail, problem.x.dtype),)
+        if not isinstance(problem.net, nets.AbstractLayered) or len(problem.net.weights) < 2:
+            return ()
+        known: tuple[Assumption, ...] = ()
+        if not all(activation.known for activation in _activations(problem.net.layers)):
+            error = kernels.infinite(problem.net, problem.x[:16]).error
+            known = (Assumption("a kernel known to 10 %", error, 0.1, "the estimated error of the series"),)
+        values = problem.net.scaling
+        fan_in = jnp.asarray([math.prod(w.shape[1:]) for w in problem.net.weights], values.sigma.dtype)
+        growth = jnp.abs(values.multiplier) * values.sigma * jnp.sqrt(fan_in)
+        share = growth[-1] / nonzero(jnp.min(growth[:-1]))
+        least = math.prod(problem.net.weights[-1].shape[1:]) ** -0.25
+        missing = jnp.maximum(1 - share / least, 0)
+        name = f"m sigma sqrt(fan_in) of the last layer at least fan_in^(-1/4) = {least:.2g} of that of the others"
+        if isinstance(problem.net, nets.AbstractDense):  # gamma may make up for it
+            missing = jnp.minimum(missing, jnp.maximum(1 - least / nonzero(dmft.normal_form(problem.net).richness), 0))
+        detail = (
+            "below that, and where gamma does not make the richness that small, the limit of infinite width is not a "
+            "kernel (mean field, mup): features move at any width"
+        )
+        return (*known, Assumption(name, missing, 0.0, detail))
+
+
+def _activations(layers: nets.Layers) -> list[nets.Activation]:
+    found: list[nets.Activation] = []
+    for layer in layers:
+        if isinstance(layer, nets.Apply):
+            found.append(layer.activation)
+        if isinstance(layer, nets.Residual):
+            found += [*_activations(layer.branch), *_activations(layer.shortcut)]
+    return found

@@ -1,0 +1,76 @@
+"""The network that a run of the same problem ends with."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Bool, Float
+
+from ..._checks import concrete, describe, one_number
+from ..._core import AbstractMarching, are_times, Assumption, march, Problem, Quantity, resolve
+from ..._results import FIRST_FAILURE, result_code
+
+
+class RunEnd(eqx.Module):
+    """The network that a run ends with: in a sweep, in every lane that of its own problem.
+
+    For `FrozenKernel(at=...)`, whose kernel is then the one that the run has learnt. The run is made anew wherever it
+    is asked for; if it fails, what follows from it is NaN, and the solution is `not_applicable`.
+
+    Arguments:
+        dynamics: a marching dynamics that moves parameters, such as `GradientFlow()`.
+        t: when it ends, in gradient-flow time > 0; inf if the dynamics has an `until`.
+
+    Raises:
+        TypeError: dynamics does not march, or moves no parameters; t is no number.
+        ValueError: t is not positive, or inf without `until`.
+
+    Example:
+        >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), centered=True)
+        >>> learnt = js.FrozenKernel(at=js.dynamics.RunEnd(js.GradientFlow(), 5.0))
+        >>> norm = lambda dynamics: js.solve(problem, dynamics, 1.0, observe=js.observe.kernel_norm())["kernel_norm"]
+        >>> bool(norm(learnt) > norm(js.FrozenKernel()))
+        True
+    """
+
+    dynamics: AbstractMarching
+    t: Float[Array, ""]
+
+    def __init__(self, dynamics: AbstractMarching, t: Float[ArrayLike, ""] = np.inf):
+        if not isinstance(dynamics, AbstractMarching) or Quantity.PARAMS not in dynamics.provides:
+            raise TypeError(
+                f"dynamics must be one that moves parameters in steps, such as GradientFlow(), got {describe(dynamics)}"
+            )
+        self.dynamics = dynamics
+        known = concrete(t)
+        infinite = known is not None and not np.ndim(known) and np.isposinf(known)
+        self.t = jnp.asarray(np.inf) if infinite else one_number(t, "t")
+        if infinite and getattr(dynamics, "until", None) is None:
+            raise ValueError(
+                f"t is inf, which {dynamics.name} reaches only with a condition to stop at: give "
+                "until=until.loss_below(...), or a finite t"
+            )
+
+    def network(self, problem: Problem) -> Any:
+        """The network at the end."""
+        params, failed = _end(problem, self.dynamics, self.t)
+        return problem.network(jax.tree.map(lambda leaf: jnp.where(failed, jnp.nan, leaf), params))
+
+    def assumption(self, problem: Problem) -> Assumption:
+        """That the run reaches its end."""
+        _, failed = _end(problem, self.dynamics, self.t)
+        violation = jnp.where(failed, jnp.inf, jnp.zeros((), problem.x.dtype))
+        detail = "js.solve(problem, at.dynamics, at.t) says how it ends"
+        return Assumption("a run in `at` that does not fail", violation, 0.0, detail)
+
+
+@eqx.filter_jit  # so that the network and the assumption, in one program, come from one run
+def _end(problem: Problem, dynamics: AbstractMarching, t: Float[Array, ""]) -> tuple[Any, Bool[Array, ""]]:
+    """The parameters at the end, and whether the run failed."""
+    fine = are_times(t[None], dynamics) & (t > 0)  # traced, it may be any number
+    ts = jnp.where(fine, t, 0)[None].astype(problem.x.dtype)
+    run = march(problem, resolve(dynamics, problem, ts), ts)  # pyright: ignore[reportArgumentType]
+    return run.view(problem, run.t_end, run.params).params, ~fine | (result_code(run.result) >= FIRST_FAILURE)

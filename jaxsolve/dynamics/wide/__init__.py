@@ -1,0 +1,1 @@
+"""Infinitely wide networks that learn features."""

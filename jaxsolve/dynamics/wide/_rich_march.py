@@ -1,0 +1,276 @@
+"""Deep networks in the rich limit, node by node."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Bool, Float, Int
+
+from ..._core import AbstractGrowing, AbstractStandIn, AbstractState, Certificate, March, Problem, View
+from ..._results import RESULTS
+from .._approximation import AbstractApproximation
+from .._clock import nearest_step
+from .._saves import empty_saves, Saves
+from . import dmft
+from ._rich_kept import kept_of, outputs_of, values_of
+from ._rich_memory import (
+    bytes_of_directions,
+    few_directions,
+    require_memory,
+    require_memory_of_kernels,
+    require_memory_of_samples,
+    room_of_samples,
+)
+
+
+# Independent sets of samples, whose results are averaged: how they differ tells the error of the whole.
+SETS = 4
+# Parts of a signal below this share of it make no direction of their own: less than what sampling leaves open.
+LEAST_OF_SAMPLES = 1e-2
+LEAST_OF_LINEAR = 0.1  # square roots of the unit of rounding: outputs are off by a hundredth of such a part
+
+
+class LimitState(AbstractState):
+    """Where the pass stands.
+
+    Attributes:
+        inputs: in the basis of the training set.
+        known: at the last node, for each set of samples; of a linear network, which needs none, as it is.
+        nodes: all times.
+        wanted: the nodes that are saved.
+        reached: how many of them lie before each of these, or on it.
+        saves: what is saved so far.
+        kernel: at the start.
+        lost: the energy lost up to the last node but for what that one weighs itself, and per time there; likewise.
+    """
+
+    inputs: dmft.Basis
+    known: dmft.Pass
+    nodes: dmft.Nodes
+    wanted: Int[Array, " times"]
+    reached: Int[Array, " times"]
+    saves: Saves
+    kernel: Float[Array, "n out n out"]
+    lost: tuple[Float[Array, "*sets"], Float[Array, "*sets"]]
+    done: Bool[Array, ""]
+    steps: Int[Array, ""]
+    result: RESULTS
+
+
+class RichMarch(AbstractStandIn, AbstractGrowing):
+    """The limit of a deep network: exact if it is linear, of samples of its neurons otherwise.
+
+    Arguments:
+        source: the choice.
+        rate: that of gradient descent, None for gradient flow.
+        count: nodes besides the requested times.
+        samples, seed: of networks with activations.
+        memory: bytes, None for half of what is free.
+        ample: of linear networks, whether there is room for as many directions as any run of smooth training has.
+    """
+
+    source: AbstractApproximation
+    rate: Float[Array, ""] | None
+    count: int = eqx.field(static=True)  # the size of arrays
+    samples: int = eqx.field(static=True)  # the size of arrays
+    seed: int = eqx.field(static=True)  # of constants of the program
+    memory: int | None = eqx.field(static=True)  # decides what is refused
+    ample: bool = eqx.field(static=True, default=True)  # the size of arrays
+
+    @property
+    def chunk(self) -> int:
+        return 8
+
+    def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
+        return self.source.times(ts)
+
+    def doubt(self, problem: Problem, final: View) -> str:
+        del problem, final  # its certificate says all that is known
+        return ""
+
+    def init(self, problem: Problem, ts: Float[Array, " times"]) -> LimitState:
+        require_memory_of_kernels(self.memory, problem, ts.size)
+        form, inputs = dmft.normal_form(problem.net), dmft.basis(problem.x, problem.x_test)
+        dtype = problem.x.dtype
+        rate = jnp.ones((), dtype) if self.rate is None else self.rate.astype(dtype)
+        fine = jnp.isfinite(rate) & (rate > 0)  # of a traced one nobody knew
+        result = RESULTS.where(problem.valid & fine, RESULTS.successful, RESULTS.invalid)
+        if self.rate is None:
+            nodes = dmft.flow_nodes(_spread(problem, form, inputs.train, ts, self.count))
+            wanted, times = jnp.searchsorted(nodes.times, ts).astype(int), ts
+        else:
+            rate = jnp.where(fine, rate, 1)
+            nodes = dmft.descent_nodes(self.count + 1, rate)
+            wanted, times = nearest_step(ts, rate, self.count)
+            too_late = wanted[-1] > self.count
+            result = RESULTS.where((result == RESULTS.successful) & too_late, RESULTS.max_steps, result)
+        law = _law(problem, inputs, implicit=False)  # the first node weighs nothing itself
+        networks = self._networks(problem, form, law, nodes.times.size)
+        known = _each(problem, lambda one: dmft.step(law, dmft.start(law, one), nodes, 0), networks)
+        now = kept_of(problem, inputs, known, known.network)
+        kernel = values_of(problem, inputs, now).kernel
+        assert kernel is not None
+        nothing = empty_saves(ts, now)
+        saved = jax.tree.map(
+            lambda leaf, value: leaf.at[0].set(jnp.where(wanted[0] == 0, value, leaf[0])),
+            nothing.saved,
+            now,
+        )
+        lost = _lost(problem, known)
+        return LimitState(
+            inputs=inputs,
+            known=known,
+            nodes=nodes,
+            wanted=wanted,
+            reached=jnp.searchsorted(wanted, wanted, side="right").astype(int),
+            saves=Saves(times, saved, jnp.sum(wanted <= 0)),
+            kernel=kernel,
+            lost=(jnp.zeros_like(lost), lost),
+            done=(result == RESULTS.invalid) | (wanted[-1] <= 0),
+            steps=jnp.zeros((), int),
+            result=result,
+        )
+
+    def _networks(self, problem: Problem, form: dmft.NormalForm, law: dmft.Law, nodes: int) -> dmft.Network:
+        """The start, for each set of samples."""
+        (block, inputs), outputs, dtype = law.x.shape, problem.y.shape[1], problem.x.dtype
+        block *= outputs
+        if problem.net.activation.linear:
+            each = 1 if self.rate is not None else 2  # a node that weighs itself is looked at several times
+            few = few_directions(inputs + outputs, law.least, ample=self.ample)
+            room = min(each * nodes * max(inputs, outputs), few) + block + 1
+            advice = f"the training set has {inputs} dimensions and {outputs} outputs: give fewer of either"
+            require_memory(self.memory, bytes_of_directions(form.hidden, 2 * room, room, dtype.itemsize), advice)
+            return dmft.linear_network(form, inputs, outputs, room, dtype)
+        least = 1 << (2 * SETS * (3 * block + 1) - 1).bit_length()
+        if self.samples < least:
+            raise ValueError(
+                f"{problem.y.size} outputs on the training set need samples={least} at least, got {self.samples}"
+            )
+        each, room_of = self.samples // SETS, lambda samples: room_of_samples(samples, block)
+        one = lambda samples: bytes_of_directions(form.hidden, samples, room_of(samples), dtype.itemsize)
+        size = lambda samples: SETS * one(samples // SETS)
+        require_memory_of_samples(
+            self.memory, self.samples, least, size, "fewer samples are not enough for so many outputs"
+        )
+        start = lambda key: dmft.sampled_network(form, inputs, outputs, room_of(each), each, key, dtype)
+        return jax.lax.map(start, jr.split(jr.key(self.seed), SETS))
+
+    def smaller(self, problem: Problem) -> "RichMarch | None":
+        return dataclasses.replace(self, ample=False) if problem.net.activation.linear else None
+
+    def outgrown(self, state: LimitState) -> bool:
+        sides = ((one.features, one.gradients) for one in state.known.network.hidden)
+        return not self.ample and any(float(side.missed) > 0 for pair in sides for side in pair)
+
+    def advance(self, problem: Problem, state: LimitState, n: Int[Array, ""]) -> LimitState:
+        law = _law(problem, state.inputs, implicit=self.rate is None)
+        last = jnp.minimum(state.wanted[-1], state.nodes.times.size - 1)
+        size = state.wanted.size
+
+        def one(state: LimitState) -> LimitState:
+            k = state.steps + 1
+            known = _each(problem, lambda one: dmft.step(law, one, state.nodes, k), state.known)
+            fine, slot = jnp.all(jnp.isfinite(known.push)), state.saves.slot
+            due = fine & (state.wanted[jnp.minimum(slot, size - 1)] == k) & (slot < size)
+            nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), state.saves.saved)
+            here = lambda: kept_of(problem, state.inputs, known, _here(problem, law, known, state.nodes.own[k]))
+            row, at = jax.lax.cond(due, here, lambda: nothing), jnp.where(due, slot, size)
+            saved = jax.tree.map(lambda leaf, value: leaf.at[at].set(value, mode="drop"), state.saves.saved, row)
+            slot = jnp.where(due, state.reached[jnp.minimum(slot, size - 1)], slot)
+            before, rate = state.lost
+            lost = (before + state.nodes.passed[k - 1] * rate, _lost(problem, known))
+            where = lambda one: (one.known, one.saves, one.lost, one.done, one.steps, one.result)
+            result = RESULTS.where(fine, state.result, RESULTS.diverged)
+            found = (known, Saves(state.saves.times, saved, slot), lost, ~fine | (k >= last), k, result)
+            return eqx.tree_at(where, state, found)
+
+        end = state.steps + n
+        return jax.lax.while_loop(lambda one: ~one.done & (one.steps < end), one, state)
+
+    def finish(self, problem: Problem, state: LimitState) -> March:
+        law = _law(problem, state.inputs, implicit=self.rate is None)
+        own = state.nodes.own[state.steps]
+        network = _here(problem, law, state.known, own)
+        # Times that round to one step share the row that its first time has saved.
+        first = jnp.searchsorted(state.wanted, state.wanted)
+        saved = jax.tree.map(lambda leaf: leaf[first], state.saves.saved)
+        values = lambda kept: values_of(problem, state.inputs, kept)
+        return March(
+            times=state.saves.times,
+            saved=jax.vmap(values)(saved),
+            params=values(kept_of(problem, state.inputs, state.known, network)),
+            t_end=state.nodes.times[state.steps],
+            result=RESULTS.where(
+                state.result == RESULTS.invalid, state.result, self.source.judged(problem, state.result)
+            ),
+            steps=state.steps,
+            rejected=jnp.zeros_like(state.steps),
+            evaluations=-jnp.ones_like(state.steps),
+            certificate=self._certificate(problem, state, network),
+            kernel=state.kernel,
+            from_zero=True,
+        )
+
+    def _certificate(self, problem: Problem, state: LimitState, network: dmft.Network) -> Certificate:
+        """Energy balance and residual of the flow; the standard error of outputs, and what found no room."""
+        f, test = _each(problem, lambda one, here: outputs_of(problem, state.inputs, one, here), state.known, network)
+        value = lambda f: problem.loss.value(f, problem.y)
+        start, end = (_each(problem, value, one) for one in (jnp.zeros_like(f), f))  # f = 0
+        lost = start - end - state.lost[0] - state.nodes.own[state.steps] * state.lost[1]
+        balance = jnp.max(jnp.where(start == 0, jnp.nan, jnp.abs(lost / start)))  # NaN where nothing is to be learnt
+        missed = jnp.max(_each(problem, lambda one: one.missed, network)) ** 2
+        if not problem.net.activation.linear:
+            found = f if test is None else test
+            size = jnp.maximum(jnp.max(jnp.abs(problem.y)), jnp.max(jnp.abs(found)))
+            error = jnp.max(jnp.std(found, axis=0, ddof=1)) / f.shape[0] ** 0.5 / size
+            missed = jnp.maximum(jnp.maximum(missed, error), LEAST_OF_SAMPLES**2)
+        nothing = jnp.full((), jnp.nan, f.dtype)
+        if self.rate is not None:
+            return Certificate(nothing, nothing, nothing, sampling_error=missed)
+        residual = jnp.max(state.known.residual)
+        return Certificate(nothing, balance, nothing, sampling_error=missed, residual=residual)
+
+
+def _law(problem: Problem, inputs: dmft.Basis, *, implicit: bool) -> dmft.Law:
+    """Of a linear network at the inputs of the basis, of any other at the training set."""
+    form, train, activation = dmft.normal_form(problem.net), inputs.train, problem.net.activation
+    if activation.linear:
+        push = lambda f: -train.T @ problem.loss.gradient(train @ f, problem.y)
+        least = LEAST_OF_LINEAR * float(jnp.finfo(train.dtype).eps) ** 0.5
+        return dmft.Law(form, activation, jnp.eye(train.shape[1], dtype=train.dtype), push, least, implicit)
+    push = lambda f: -problem.loss.gradient(f, problem.y)
+    return dmft.Law(form, activation, train, push, LEAST_OF_SAMPLES, implicit)
+
+
+def _each(problem: Problem, function: Callable[..., Any], *sets: Any) -> Any:
+    """A function of each set of samples, or of the only network that there is."""
+    return function(*sets) if problem.net.activation.linear else jax.vmap(function)(*sets)
+
+
+def _here(problem: Problem, law: dmft.Law, known: dmft.Pass, own: Float[Array, ""]) -> dmft.Network:
+    return _each(problem, lambda one: dmft.moved(law, one, own), known)
+
+
+def _lost(problem: Problem, known: dmft.Pass) -> Float[Array, "*sets"]:
+    """The energy that is lost per time."""
+    form = dmft.normal_form(problem.net)
+    kernel = lambda seen: dmft.tangent_kernel(form, seen.features, seen.gradients)
+    return _each(problem, lambda seen, q: jnp.einsum("na,namb,mb->", q, kernel(seen), q), known.seen, known.push)
+
+
+def _spread(problem: Problem, form: dmft.NormalForm, train: Array, ts: Float[Array, " times"], count: int) -> Array:
+    """The requested times, 0, and others: evenly before the fastest rate has acted, evenly in log t after."""
+    zero = jnp.zeros((train.shape[0], problem.y.shape[1]), train.dtype)
+    curvature = jnp.trace(problem.loss.hessian(zero, problem.y), axis1=1, axis2=2)
+    fastest = dmft.initial_kernel(form) * jnp.sum(curvature * jnp.sum(train**2, axis=1))
+    end = ts[-1]
+    steps = jnp.log1p(end * fastest) * jnp.arange(count + 1, dtype=end.dtype) / count
+    even = end * jnp.arange(count + 1, dtype=end.dtype) / count
+    stiff = end * fastest > 1e-3
+    grid = jnp.where(stiff, jnp.expm1(steps) / jnp.where(stiff, fastest, 1.0), even)
+    return jnp.sort(jnp.concatenate([jnp.minimum(grid, end), ts]))

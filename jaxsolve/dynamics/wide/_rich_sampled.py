@@ -1,0 +1,141 @@
+"""Two-layer networks in the rich limit: the run of a network of quadrature points, and what it says of the limit."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from ... import nets
+from ..._core import AbstractMarching, AbstractStandIn, AbstractState, Certificate, FunctionValues, March, Problem, View
+from ..._results import RESULTS
+from .._approximation import AbstractApproximation
+from .._saves import Saves
+from . import dmft
+from ._rich_memory import require_memory_of_samples
+
+
+class SampledState(AbstractState):
+    """Where the run of the sampled network stands."""
+
+    inner: AbstractState
+    done: Bool[Array, ""]
+    steps: Int[Array, ""]
+    result: RESULTS
+
+    def __init__(self, inner: AbstractState):
+        self.inner = inner
+        self.done, self.steps, self.result = inner.done, inner.steps, inner.result
+
+    @property
+    def saves(self) -> Saves:
+        """What the run has saved so far."""
+        return self.inner.saves  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class RichSampled(AbstractStandIn, AbstractMarching):
+    """The limit of a two-layer network.
+
+    Arguments:
+        source: the choice.
+        flow: how the sampled network moves.
+        samples, seed: as for `sampled`.
+        memory: bytes, None for half of what is free.
+    """
+
+    source: AbstractApproximation
+    flow: AbstractMarching
+    samples: int = eqx.field(static=True)  # a shape
+    seed: int = eqx.field(static=True)  # of constants of the program
+    memory: int | None = eqx.field(static=True)  # decides what is refused
+
+    @property
+    def chunk(self) -> int:
+        return self.flow.chunk
+
+    def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
+        return self.flow.times(ts)
+
+    def doubt(self, problem: Problem, final: View) -> str:
+        del problem, final  # its certificate says all that is known
+        return ""
+
+    def of_samples(self, problem: Problem) -> Problem:
+        """The problem of a network of samples, which stands for the limit."""
+        net = dmft.sampled(problem.net, self.samples, self.seed)
+        where = lambda one: (one.net, one.initial, one.initial_test)
+        nothing = (problem.initial, problem.initial_test)
+        still = jax.tree.map(jnp.zeros_like, nothing)  # f = 0 at the start
+        return eqx.tree_at(where, problem, (net, *still), is_leaf=lambda leaf: leaf is None)
+
+    def init(self, problem: Problem, ts: Float[Array, " times"]) -> SampledState:
+        self.require_memory(problem, ts.size)
+        return SampledState(self.flow.init(self.of_samples(problem), ts))
+
+    def require_memory(self, problem: Problem, times: int) -> None:
+        """Raises MemoryError where the samples do not fit."""
+        inputs, outputs = problem.x.shape[1], problem.y.shape[1]
+        # Neurons before and after a step and at all times, and their signals and gradients at all samples.
+        each = problem.x.dtype.itemsize * ((2 + times) * (inputs + outputs) + len(problem.x) * (2 + outputs))
+        require_memory_of_samples(
+            self.memory, self.samples, 4 * dmft.GROUPS, lambda some: some * each, "ask for fewer times"
+        )
+
+    def advance(self, problem: Problem, state: SampledState, n: Int[Array, ""]) -> SampledState:
+        return SampledState(self.flow.advance(self.of_samples(problem), state.inner, n))
+
+    def finish(self, problem: Problem, state: SampledState) -> March:
+        model = self.of_samples(problem)
+        run = self.flow.finish(model, state.inner)
+
+        def values(params: PyTree) -> FunctionValues:
+            test = None if model.x_test is None else model.test_outputs(params)
+            net = model.network(params)
+            return FunctionValues(
+                model.outputs(params), test, model.kernel(params, model.x), _observations(net, model.x)
+            )
+
+        return March(
+            times=run.times,
+            saved=jax.lax.map(values, run.saved),
+            params=values(run.params),
+            t_end=run.t_end,
+            result=self.source.judged(problem, run.result),
+            steps=run.steps,
+            rejected=run.rejected,
+            evaluations=run.evaluations,
+            kernels=run.kernels,
+            integrators=run.integrators,
+            certificate=_certificate(model, run),
+            kernel=model.kernel(model.params, model.x),
+            from_zero=True,
+        )
+
+
+def _certificate(model: Problem, run: March) -> Certificate:
+    """That of the run, with the standard error of the outputs at its end, relative to the largest output or target."""
+    known = run.certificate
+    x, y = model.x, model.y
+    if model.x_test is not None and model.y_test is not None:
+        x, y = model.x_test, model.y_test
+    net = model.network(run.params)
+    size = jnp.maximum(jnp.max(jnp.abs(y)), jnp.max(jnp.abs(jax.vmap(net)(x))))
+    error = jnp.max(dmft.sampling_error(net, x)) / size
+    if known is None:
+        nothing = jnp.full_like(error, jnp.nan)
+        return Certificate(nothing, nothing, nothing, sampling_error=error)
+    return eqx.tree_at(lambda one: one.sampling_error, known, error)
+
+
+def _observations(net: nets.AbstractDense, x: Float[Array, "n d"]) -> dict[str, Array]:
+    """Averages over neurons, as `observe` names them."""
+    h = jax.vmap(lambda one: nets.run(net, net.layers[:1], one))(x)  # (n, neurons)
+    phi, slope = net.activation(h), jax.vmap(jax.vmap(jax.grad(net.activation)))(h)
+    samples = h.shape[1]
+    z = samples * net.scaling.gamma * net.scaling.multiplier[-1] * net.weights[1]  # (out, neurons)
+    g = slope[:, None] * z[None]
+    return {
+        "feature_kernel_1": phi @ phi.T / samples,
+        "gradient_kernel_1": jnp.einsum("nak,mbk->namb", g, g) / samples,
+        "preactivation_quantiles_1": jnp.quantile(h, jnp.asarray(dmft.LEVELS, h.dtype), axis=1).T,
+        "layer_alignment": dmft.two_layer_alignment(net.weights[0], net.weights[1], x)[None],
+    }

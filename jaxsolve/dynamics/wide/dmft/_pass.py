@@ -1,0 +1,133 @@
+"""One causal pass through the nodes of an infinitely wide network's training.
+
+Bordelon & Pehlevan (2022), whose equations are fixed points over all times. They are causal: what happens at one time
+depends on earlier times only, in an implicit rule on itself too.
+"""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from ...._numerics import nonzero
+from ._network import look, Network, pushed, Seen, tangent_kernel
+from ._nodes import Nodes
+from ._normal_form import NormalForm
+
+
+# Iterations of a node's implicit equations. The stiff part is Newton's, and features move little within a step: each
+# leaves about a tenth of what is missing. Derivatives come one iteration later than values.
+LEAST, MOST = 3, 40
+
+Push = Callable[[Float[Array, "n a"]], Float[Array, "n a"]]
+
+
+class Law(eqx.Module):
+    """What an infinitely wide network is trained by.
+
+    Attributes:
+        form: hyperparameters.
+        activation: of the hidden layers.
+        x: inputs, in a basis.
+        push: -dL/df, given the outputs.
+        least: the smallest part of a signal, as a share of its size, that makes a direction of its own.
+        implicit: whether a node weighs itself, as in `flow_nodes`.
+    """
+
+    form: NormalForm
+    activation: Callable[[Array], Array] = eqx.field(static=True)
+    x: Float[Array, "n i"]
+    push: Push
+    least: float = eqx.field(static=True)
+    implicit: bool = eqx.field(static=True)
+
+
+class Pass(eqx.Module):
+    """Where the pass stands.
+
+    Attributes:
+        network: with what all nodes before the last one have pushed.
+        seen: at the last node.
+        push: there.
+        residual: the most by which the last iteration of a node moved its outputs or the kernels of a layer, relative
+            to the largest of them; 0 where nodes weigh nothing themselves.
+    """
+
+    network: Network
+    seen: Seen
+    push: Float[Array, "n a"]
+    residual: Float[Array, ""]
+
+
+def start(law: Law, network: Network) -> Pass:
+    """Before the first node."""
+    seen, _ = eqx.filter_eval_shape(lambda: look(law.form, law.activation, network, law.x, law.least))
+    seen = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), seen)
+    return Pass(network, seen, jnp.zeros_like(seen.outputs), jnp.zeros((), seen.outputs.dtype))
+
+
+def step(law: Law, state: Pass, nodes: Nodes, k: Int[Array, ""] | int) -> Pass:
+    """Adds node k. Where nodes weigh themselves it has derivatives in forward mode only.
+
+    Arguments:
+        law: of the training.
+        state: at the node before.
+        nodes: all of them.
+        k: the node.
+    """
+    network = pushed(law.form, state.network, law.x, state.seen, nodes.passed[k - 1] * state.push)
+    if not law.implicit:
+        seen, network = look(law.form, law.activation, network, law.x, law.least)
+        return Pass(network, seen, law.push(seen.outputs), state.residual)
+
+    # What is left after an iteration is a tenth of what it moved. Samples have larger errors of their own than 1e-5.
+    enough = max(min(0.1 * law.least, 1e-5), 100 * float(jnp.finfo(state.push.dtype).eps))
+
+    def unsettled(carry: tuple[Pass, Array, Array, Array]) -> Array:
+        found, before, since, rounds = carry
+        # A step too long may drive it away. A new direction moves what is looked at with it, and what it changes, next.
+        settling = (found.residual < 2 * before) | (since < 2)
+        return (rounds < LEAST) | (found.residual > enough) & settling & (rounds < MOST)
+
+    def improved(carry: tuple[Pass, Array, Array, Array]) -> tuple[Pass, Array, Array, Array]:
+        found, _, since, rounds = carry
+        here = moved(law, found, nodes.own[k])
+        seen, here = look(law.form, law.activation, here, law.x, law.least)
+        f, q = seen.outputs, found.push
+        # Newton's method for the push, whose effect on the outputs is the kernel's.
+        slope = jax.jacfwd(law.push)(f).reshape(q.size, q.size)
+        kernel = nodes.own[k] * tangent_kernel(law.form, seen.features, seen.gradients).reshape(q.size, q.size)
+        change = jnp.linalg.solve(jnp.eye(q.size, dtype=q.dtype) - slope @ kernel, (law.push(f) - q).ravel())
+        q = q + change.reshape(q.shape)
+        apart = jax.lax.stop_gradient(_apart(seen, found.seen, kernel @ q.ravel()))
+        since = jnp.where(here.directions > found.network.directions, 0, since + 1)
+        return Pass(_directions_of(here, found.network), seen, q, apart), found.residual, since, rounds + 1
+
+    # The predictor: what the node itself weighs is given to the one before.
+    far = jnp.full_like(state.residual, jnp.inf)
+    begin = Pass(network, state.seen, state.push, far), far, jnp.full((), 2), jnp.zeros((), int)
+    found, *_ = jax.lax.while_loop(unsettled, improved, begin)
+    return eqx.tree_at(lambda one: one.residual, found, jnp.maximum(found.residual, state.residual))
+
+
+def _apart(seen: Seen, before: Seen, step: Float[Array, " na"]) -> Float[Array, ""]:
+    """By how much outputs, or the kernels of a layer, differ: relative to the largest, or to a step of the outputs."""
+    size = lambda one: jnp.max(jnp.abs(one))
+    layers = jax.vmap(lambda one, other: size(one - other) / nonzero(size(one)))
+    outputs = size(seen.outputs - before.outputs) / nonzero(jnp.maximum(size(seen.outputs), size(step)))
+    kernels = layers(seen.features, before.features), layers(seen.gradients, before.gradients)
+    return jnp.max(jnp.concatenate([outputs[None], *kernels]))
+
+
+def moved(law: Law, state: Pass, own: Float[Array, ""]) -> Network:
+    """The network at the last node, which weighs itself by `own`."""
+    return pushed(law.form, state.network, law.x, state.seen, own * state.push)
+
+
+def _directions_of(met: Network, network: Network) -> Network:
+    where = lambda one: (one.features, one.gradients)
+    pairs = zip(network.hidden, met.hidden, strict=True)
+    hidden = tuple(eqx.tree_at(where, matrix, where(other)) for matrix, other in pairs)
+    return Network(network.first, hidden, network.last, network.spare)

@@ -1,0 +1,3 @@
+"""Names of this room that other rooms use, and users do not."""
+
+from .finite._finite import nonfinite_derivatives as nonfinite_derivatives

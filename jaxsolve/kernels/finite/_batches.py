@@ -1,0 +1,76 @@
+"""A network's samples in batches: how many go through it at once, and sums and maps over all of them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree, Shaped
+
+from ..._checks import describe, require_size
+from ..._programs import both_ways
+from ...nets import partition
+from ._capture import output_of
+
+
+# Bytes that a backward pass may keep of one batch, when no batch size is given: enough samples to keep the processor
+# busy, little against the memory of any machine.
+BATCH_MEMORY = 64 * 2**20
+
+
+def function(net: Any) -> tuple[PyTree, Callable[[PyTree, Array], Array]]:
+    """The trainable arrays, and the network as a function of them and a batch, with derivatives in both modes."""
+    params, static = partition(net)
+    return params, lambda p, x: jax.vmap(both_ways(eqx.combine(p, static)))(x)
+
+
+def output(net: Any, x: Shaped[Array, "n ..."]) -> jax.ShapeDtypeStruct:
+    """Shape and dtype of the network's output for one sample. Raises ValueError if it is no vector of real numbers."""
+    return output_of(net, jax.ShapeDtypeStruct(x.shape[1:], x.dtype))
+
+
+def choose_batch_size(net: Any, x: Shaped[Array, "n ..."], given: int | None) -> int:
+    """Samples at once: as given, or as memory allows; then evened out, so that the last batch needs little padding."""
+    if x.ndim == 0 or x.shape[0] == 0:
+        raise ValueError(f"x is {describe(x)}, at least one sample is needed")
+    output(net, x)
+    if given is not None:
+        most = require_size(given, "batch_size")
+    else:
+        most = max(1, BATCH_MEMORY // max(1, saved(net, x, 2) - saved(net, x, 1)))
+    batches = -(-x.shape[0] // most)
+    return -(-x.shape[0] // batches)
+
+
+def saved(net: Any, x: Shaped[Array, "n ..."], samples: int) -> int:
+    """Bytes that the backward pass of so many samples keeps of the forward pass."""
+    params, f = function(net)
+    batch = jax.ShapeDtypeStruct((samples, *x.shape[1:]), x.dtype)
+    backward = eqx.filter_eval_shape(lambda p, x: jax.vjp(lambda q: f(q, x), p)[1], params, batch)
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(backward) if hasattr(leaf, "dtype"))
+
+
+def _batches(array: Float[Array, "n ..."], size: int, *, repeat: bool) -> Float[Array, "batches size ..."]:
+    """The rows in batches, the last filled up with copies of the first row (where any network is finite) or zeros."""
+    missing = -array.shape[0] % size
+    fill = jnp.broadcast_to(array[:1] if repeat else jnp.zeros_like(array[:1]), (missing, *array.shape[1:]))
+    return jnp.concatenate([array, fill]).reshape(-1, size, *array.shape[1:])
+
+
+def sum_batches(fn: Callable[..., PyTree], size: int, x: Array, *weights: Array) -> PyTree:
+    """The sum over batches of fn(x, *weights), which is linear in the weights taken together."""
+    if x.shape[0] <= size:
+        return fn(x, *weights)
+    rows = (_batches(x, size, repeat=True), *(_batches(w, size, repeat=False) for w in weights))
+    add = lambda total, row: (jax.tree.map(jnp.add, total, fn(*row)), None)
+    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(fn, *(r[0] for r in rows)))
+    return jax.lax.scan(add, zero, rows)[0]
+
+
+def map_batches(fn: Callable[[Array], Array], size: int, x: Array) -> Array:
+    """The rows of fn(x), batch by batch."""
+    if x.shape[0] <= size:
+        return fn(x)
+    rows = jax.lax.map(fn, _batches(x, size, repeat=True))
+    return rows.reshape(-1, *rows.shape[2:])[: x.shape[0]]

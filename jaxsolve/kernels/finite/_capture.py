@@ -1,0 +1,209 @@
+"""What a batch sends through a function: the operands that parameters meet, and the signals propagated back to them."""
+
+import functools
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree, Shaped
+
+from ..._checks import describe
+from ..._programs import depends_on_inputs
+from ...nets import partition
+from ...nets._internal import FREEZE, takes_state
+from ._uses import find, Found, Use
+
+
+class Signal(NamedTuple):
+    """What passes one use of a parameter, for a batch of n samples.
+
+    Without an operand it is the derivative d f_a / d (parameter) itself.
+    """
+
+    inputs: Array | None  # shape (n, ...)
+    back: Float[Array, "n out ..."]  # d f_a / d (what the step gives)
+
+
+class Capture(NamedTuple):
+    """A network as a program in which the uses of its parameters are known.
+
+    Attributes:
+        found: the program and the uses.
+        values: of the parameters, leaf by leaf.
+        names: of the leaves.
+    """
+
+    found: Found
+    values: list[Array]
+    names: list[str]
+
+    @property
+    def out_size(self) -> int:
+        return self.found.program.shapes[self.found.program.output].shape[0]
+
+    @property
+    def dtype(self) -> Any:
+        return self.values[0].dtype
+
+    @property
+    def uses(self) -> list[tuple[int, Use | None]]:
+        """All that is captured: leaves and how they are used, None for a derivative by the leaf itself."""
+        uses = self.found.uses
+        return [(leaf, use) for leaf in self.found.order for use in uses[leaf] or [None]]
+
+    @property
+    def fallbacks(self) -> dict[str, str]:
+        """Why the derivative of a leaf is taken directly, for leaves that meet data otherwise than is known here."""
+        return {self.names[leaf]: self.found.reasons[leaf] for leaf in self.found.order if leaf in self.found.reasons}
+
+    def pushed(self, values: list[Array], sample: Array, pushes: list[Array] | None) -> tuple[Array, list[Any], list]:
+        """The output where a number is added to the result of every use; the operands; and those results."""
+        program, held = self.found.program, {**self.found.program.values}
+        held |= dict(zip(program.leaves, values, strict=True))
+        held[program.sample] = sample
+        at: dict[int, list[int]] = {}
+        results: list[Any] = [None] * len(self.uses)
+        swaps = {}
+        for index, (leaf, use) in enumerate(self.uses):
+            if use is None:
+                slot = program.leaves[leaf]
+                results[index] = held[slot]
+                held[slot] = held[slot] if pushes is None else held[slot] + pushes[index]
+            else:
+                at.setdefault(use.step, []).append(index)
+                swaps[use.step] = use.meeting
+        for number, step in enumerate(program.steps):
+            inputs = [held[slot] for slot in step.inputs]
+            meeting = swaps.get(number)
+            outputs = list(step.call(*inputs) if meeting is None else meeting.run(step, inputs))
+            for index in at.get(number, ()):
+                results[index] = outputs[0]
+                outputs[0] = outputs[0] if pushes is None else outputs[0] + pushes[index]
+            held.update(zip(step.outputs, outputs, strict=True))
+        operands = [None if use is None else held[use.operand] for _, use in self.uses]
+        scales = [None if use is None else _scale(use, held) for _, use in self.uses]
+        return held[program.output], [operands, scales], results
+
+    def of_sample(self, values: list[Array], sample: Array) -> list[Signal]:
+        """The signals of one sample, without its axis."""
+        zeros = jax.eval_shape(lambda v, s: self.pushed(v, s, None)[2], values, sample)
+        zeros = [jnp.zeros(zero.shape, zero.dtype) for zero in zeros]
+
+        def forward(pushes: list[Array]) -> tuple[Array, list[Any]]:
+            output, operands, _ = self.pushed(values, sample, pushes)
+            return output, operands
+
+        output, pull, (operands, scales) = jax.vjp(forward, zeros, has_aux=True)
+        (backs,) = jax.vmap(pull)(jnp.eye(output.shape[0], dtype=output.dtype))
+        scaled = [back if scale is None else scale * back for scale, back in zip(scales, backs, strict=True)]
+        # Sums over many products of half precision would not leave a kernel positive semi-definite.
+        scaled = [back.astype(self.dtype) for back in scaled]
+        return [Signal(*pair) for pair in zip(operands, scaled, strict=True)]
+
+    def signals(self, x: Shaped[Array, "n ..."]) -> list[Signal]:
+        """The signals of a batch: one forward pass, and one backward pass per output."""
+        return jax.vmap(lambda sample: self.of_sample(self.values, sample))(x)
+
+    def constant(self, x: Shaped[Array, "n ..."]) -> list[Signal]:
+        """Of every use, whether its operand and what is sent back are the same for all samples, as those of a bias."""
+        sample = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+        program, sent = jax.make_jaxpr(self.of_sample, return_shape=True)(self.values, sample)
+        moved = depends_on_inputs(program, [*[False] * len(self.values), True])
+        return jax.tree.unflatten(jax.tree.structure(sent), [not moves for moves in moved])
+
+
+def capture(net: PyTree, x: Any) -> Capture:
+    """The network as a program on one sample, of the shape and dtype that `x`, a batch, has."""
+    params, static = partition(net)
+    sample = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+    output_of(net, sample)
+    found = find(lambda p, s: eqx.combine(p, static)(s), params, sample)
+    if not found.order:
+        raise ValueError(f"no parameter of this {type(net).__name__} enters its outputs, so it has no kernel")
+    paths = jax.tree_util.tree_leaves_with_path(params)
+    names = [jax.tree_util.keystr(path).removeprefix(".") for path, _ in paths]
+    return Capture(found, [leaf for _, leaf in paths], names)
+
+
+class Outline(NamedTuple):
+    """What the shapes of a network and of its inputs say of it.
+
+    Attributes:
+        capture: of its program and of its parameters, shapes alone.
+        signals: what one sample sends, likewise.
+    """
+
+    capture: Capture
+    signals: list[Signal]
+
+
+def outline(net: PyTree, x: Any) -> Outline:
+    """That of a network. It is read once for all of one kind: to trace a program takes longer than many of them run."""
+    rest, arrays = _split(net)
+    return _outline(rest, tuple(map(_shape, arrays)), jax.ShapeDtypeStruct(x.shape[1:], x.dtype))
+
+
+@functools.lru_cache(maxsize=64)
+def _outline(rest: Any, shapes: tuple[jax.ShapeDtypeStruct, ...], sample: jax.ShapeDtypeStruct) -> Outline:
+    found: list[Capture] = []
+
+    def signals(arrays: list[Array], samples: Array) -> list[Signal]:
+        seen = capture(_whole(rest, arrays), samples)
+        program = seen.found.program._replace(steps=[], values={})  # what is traced here ends here
+        found.append(seen._replace(found=seen.found._replace(program=program), values=[*map(_shape, seen.values)]))
+        return seen.of_sample(seen.values, samples[0])
+
+    sent = jax.eval_shape(signals, list(shapes), jax.ShapeDtypeStruct((1, *sample.shape), sample.dtype))
+    return Outline(found[0], sent)
+
+
+def _split(tree: Any) -> tuple[Any, list[Any]]:
+    """What of a tree cannot be traced, hashable, and its arrays."""
+    leaves, structure = jax.tree.flatten(tree)
+    fixed = tuple(None if eqx.is_array(leaf) else (leaf,) for leaf in leaves)
+    return (structure, fixed), [leaf for leaf in leaves if eqx.is_array(leaf)]
+
+
+def _whole(rest: Any, arrays: list[Any]) -> Any:
+    """The tree that was split."""
+    (structure, fixed), given = rest, iter(arrays)
+    return jax.tree.unflatten(structure, [next(given) if leaf is None else leaf[0] for leaf in fixed])
+
+
+def _shape(array: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(array.shape, array.dtype)
+
+
+def output_of(net: Any, sample: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    """The output's shape and dtype. Raises ValueError for what does not map one sample to a vector of real outputs."""
+    given = f"one sample, of shape {sample.shape} and dtype {sample.dtype}"
+    if takes_state(net):
+        raise ValueError(f"this network has state, and no kernel of one sample; {FREEZE}")
+    try:
+        out = eqx.filter_eval_shape(net, sample)
+    except jax.errors.JAXTypeError:
+        raise  # a network that branches on traced values, about which JAX says more
+    except Exception as error:
+        raise ValueError(
+            f"the network cannot be called as net(x) on {given}: {error or type(error).__name__}. One with dropout "
+            "needs eqx.nn.inference_mode(net), or a key that stays, by "
+            "js.nets.Function(lambda net, x: net(x, key=key), net); one of Flax train=False, or model.eval()"
+        ) from error
+    if getattr(out, "ndim", None) != 1 or not out.size or not jnp.issubdtype(out.dtype, jnp.floating):
+        raise ValueError(
+            f"the network must map {given}, to a vector of real outputs, shape (c,) with c >= 1, got {describe(out)}; "
+            "return one by js.nets.Function(lambda net, x: net(x).reshape(-1), net)"
+        )
+    return out
+
+
+def _scale(use: Use, held: dict[int, Any]) -> Any:
+    """What the parameter is multiplied by on the way to this use; None if it is 1."""
+    if not use.view.scales and use.view.sign == 1:
+        return None
+    total = use.view.sign
+    for slot, power in use.view.scales:
+        value = jnp.reshape(held[slot], ())
+        total = total * value if power == 1 else total / value
+    return total

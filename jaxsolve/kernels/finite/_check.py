@@ -1,0 +1,275 @@
+"""The certificate of a kernel: products with random vectors, against gradients of a program that is compiled apart."""
+
+import math
+import warnings
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Bool, Float, PyTree, Shaped
+
+from ..._checks import concrete, describe, products_round, real_array, require_key, require_size
+from ..._numerics import nonzero, norm, scaled
+from ...nets import partition
+from ._batches import choose_batch_size, output, sum_batches
+from ._capture import Capture, Outline, outline
+from ._finite import nonfinite_derivatives
+from ._inputs import check_inputs, check_rates
+from ._outputs import Outputs
+from ._use_gram import multiplications
+
+
+# Rounding may grow as the root of the number of terms, one for each parameter. Measured errors were at most 12 eps, for
+# networks of any width and up to 50 layers, so it need not be expected to go on beyond a million parameters.
+ROUNDING, LEAST_TERMS, MOST_TERMS = 10, 100, 10**6
+# Of TF32 and bfloat16, to which accelerators round the factors of products.
+COARSE = 2.0**-8
+# The check that `empirical` makes by itself: of every so-many-th sample, and at least of so many.
+EACH, LEAST = 64, 4
+# A gradient of fewer samples takes as long as one of so many: it reads and writes all parameters.
+AS_LONG_AS = 16
+# It is made where it takes at most this share of the multiplications, and these are so many: those take longer than
+# to call another program.
+SHARE, MANY = 0.1, 10**8
+# Of the largest number: what sums of products on the way to a kernel may exceed its trace by.
+NEAR = 1e-3
+
+
+class KernelCheck(eqx.Module):
+    """How far a kernel is from the gradients of its network.
+
+    Attributes:
+        error: |v^T K w - <J^T v, J^T w>|, relative to the larger of |J^T v||J^T w| and |K|_F, which v^T K w is about:
+            it does not vanish where v happens to miss K. NaN if the kernel or a derivative is not finite.
+        bound: the most that is rounding: 10 sqrt(P) eps for P parameters, P taken as 100 below and as 10^6 above; at
+            least 10 times the eps of the coarsest dtype that the network computes in, or of the factors to which the
+            device rounds products.
+    """
+
+    error: Float[Array, ""]
+    bound: float = eqx.field(static=True)  # decided by shapes and dtypes
+
+    @property
+    def holds(self) -> Bool[Array, ""]:
+        """Whether the error is within the bound."""
+        return self.error <= self.bound
+
+    @property
+    def doubt(self) -> str:
+        """What to think, and to do, where it does not hold."""
+        return (
+            f"this kernel is not that of the network's gradients: v^T K v is off by {float(self.error):.1e} for a "
+            f"random v, and rounding explains {self.bound:.1e}. The program was compiled wrongly (`jaxsolve doctor` "
+            "says whether this compiler is known for it: try another version of jax), or the network magnifies "
+            "rounding (then float64 helps). js.kernels.check(net, x, kernel, key=key) repeats the check"
+        )
+
+    def __repr__(self) -> str:
+        known = concrete(self.error)
+        if known is None or known.ndim:
+            return "KernelCheck(traced or batched)"
+        said = "holds" if known <= self.bound else "DOES NOT HOLD"
+        return f"KernelCheck({said}: v^T K w is off by {float(known):.1e}, of rounding at most {self.bound:.1e})"
+
+
+def check(
+    net: Any,
+    x: Shaped[Array, "n ..."],
+    kernel: Float[Array, "..."],
+    x2: Shaped[Array, "m ..."] | None = None,
+    *,
+    eta: PyTree | None = None,
+    key: Any,
+    samples: int | None = None,
+) -> KernelCheck:
+    """Whether a kernel is that of a network's gradients: v^T K v = |sqrt(eta) J^T v|^2 for random signs v.
+
+    With x2 it is v^T K w = <J^T v, eta J_2^T w>, w = K^T v/|K^T v|, along which v^T K w does not cancel. J^T v, the
+    gradient of sum_ia v_ia f_a(x_i), comes from a program of its own, plain reverse mode of the network on a batch.
+    What is compared depends on the layout, which the kernel's shape tells:
+
+    - (n, c, m, c): one gradient, and one more with x2.
+    - (n, m), the trace: sum_a |sqrt(eta) J_a^T v|^2 with signs for samples, so c times as many, one for each output.
+    - (c, n, m), equal outputs: of one output, which is drawn, so as many as for all pairs.
+
+    It sees what is wrong with the kernel as a whole: an error of all of K, or of what a layer adds to it, in proportion
+    to its share. It does not see a few wrong entries among many, errors of small eigenvalues, without x2 antisymmetric
+    ones, nor what is wrong with the network's outputs themselves. Another key draws other signs.
+
+    Arguments:
+        net: the network, as for `js.kernels.empirical`.
+        x: inputs, shape (n, ...).
+        kernel: of any of the three layouts, finite or not.
+        x2: the other inputs; None if they are x.
+        eta: the learning rates in the kernel; None is 1 everywhere.
+        key: of the signs.
+        samples: of so many at most, evenly spread, in less time; None takes all.
+
+    Example:
+        >>> net = js.nets.MLP(3, 8, 1, 2, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> x = jax.random.normal(jax.random.key(1), (5, 3))
+        >>> kernel = js.kernels.empirical(net, x).ntk
+        >>> bool(js.kernels.check(net, x, kernel, key=jax.random.key(2)).holds)
+        True
+        >>> js.kernels.check(net, x, 1.03 * kernel, key=jax.random.key(2))
+        KernelCheck(DOES NOT HOLD: v^T K w is off by 3.0e-02, of rounding at most ...)
+
+    Raises:
+        ValueError: the kernel's shape is none of the three for these inputs; and as for `js.kernels.empirical`.
+        TypeError: an argument is of the wrong kind.
+    """
+    check_inputs(net, x, x2, names=("x", "x2"))
+    if eta is None:
+        eta = jax.tree.map(lambda leaf: jnp.ones((), leaf.dtype), partition(net)[0])
+    else:
+        check_rates(net, eta)
+    require_key(key)
+    step = 1 if samples is None else -(-len(x) // require_size(samples, "samples"))
+    kernel, known = real_array(kernel, "kernel"), outline(net, x)
+    counts = x.shape[0], (x if x2 is None else x2).shape[0]
+    shapes = {outputs.shape(*counts, known.capture.out_size): outputs for outputs in Outputs}
+    if kernel.shape not in shapes:
+        wanted = " or ".join(map(str, shapes))
+        raise ValueError(f"kernel must have shape {wanted} for these inputs, got {describe(kernel)}")
+    outputs = shapes[kernel.shape]
+    key_v, key_a = jax.random.split(key)
+    rows = len(range(0, len(x), step)) * outputs.rows(known.capture.out_size)
+    v = jax.random.rademacher(key_v, (rows,), known.capture.dtype)
+    drawn = jax.random.randint(key_a, (), 0, known.capture.out_size)
+    return _check(net, eta, x, x2, kernel, v, drawn, outputs, known, step)
+
+
+def certify(net: Any, eta: PyTree, x1: Array, x2: Array | None, ntk: Array, outputs: Outputs, known: Outline) -> None:
+    """Raises ValueError for a kernel that is not finite; warns of one that is wrong, where it takes little to see that.
+
+    Of kernels in traces nothing is known.
+    """
+    if isinstance(ntk, Tracer):
+        return
+    if not _all_finite(ntk):
+        raise ValueError(_why_not_finite(net, eta, x1, x2, known.capture.dtype))
+    n, m = x1.shape[0], None if x2 is None else x2.shape[0]
+    step = max(1, min(n, n if m is None else m) // max(LEAST, n // EACH))
+    if not _takes_little(known.capture, n, m, outputs, step):
+        return
+    draw, c = np.random.default_rng(0), known.capture.out_size
+    v = draw.choice([-1.0, 1.0], len(range(0, n, step)) * outputs.rows(c)).astype(ntk.dtype)
+    found = _check(net, eta, x1, x2, ntk, v, draw.integers(c), outputs, known, step)
+    if not bool(found.holds):
+        warnings.warn(found.doubt, stacklevel=3)
+
+
+def _check(net, eta, x1, x2, kernel, v, drawn, outputs: Outputs, known: Outline, step: int) -> KernelCheck:
+    """The check of every step-th sample, with signs v; of the output `drawn` where outputs are all alike."""
+    return KernelCheck(_error(net, eta, x1, x2, kernel, v, drawn, outputs, step), _bound(net, known.capture))
+
+
+def _bound(net: Any, found: Capture) -> float:
+    eps = float(jnp.finfo(found.dtype).eps)
+    dtypes = {shape.dtype for shape in found.found.program.shapes if jnp.issubdtype(shape.dtype, jnp.floating)}
+    coarsest = max([eps, *(float(jnp.finfo(dtype).eps) for dtype in dtypes)])
+    if products_round(found.dtype):
+        coarsest = max(coarsest, COARSE)
+    count = sum(leaf.size for leaf in jax.tree.leaves(partition(net)[0]))
+    return ROUNDING * max(math.sqrt(min(max(count, LEAST_TERMS), MOST_TERMS)) * eps, coarsest)
+
+
+def _takes_little(found: Capture, n: int, m: int | None, outputs: Outputs, step: int) -> bool:
+    """Whether a check takes a small part of the multiplications of a kernel; shapes alone decide."""
+    forward, kernel = multiplications(found, n, n if m is None else m, outputs)
+    gradients = (1 if m is None else 2) * (found.out_size if outputs is Outputs.TRACE else 1)
+    samples = max(AS_LONG_AS, -(-max(n, m or 0) // step))
+    return kernel >= MANY and 3 * forward * samples * gradients <= SHARE * kernel
+
+
+# --- the identity
+
+
+@eqx.filter_jit
+def _error(net, eta, x1, x2, kernel, v, drawn, outputs: Outputs, step: int) -> Float[Array, ""]:
+    """|v^T K w - <J^T v, eta J^T w>| relative to the larger of |J^T v||J^T w| and |K|_F, of every step-th sample.
+
+    The signs v are given, since the program that draws them takes as long to compile as a small network's.
+    """
+    x1, x2 = x1[::step], None if x2 is None else x2[::step]
+    cut = [slice(None)] * kernel.ndim
+    for axis in outputs.sample_axes:
+        cut[axis] = slice(None, None, step)
+    kernel, size = scaled(kernel[tuple(cut)])
+    c = output(net, x1).shape[0]
+    if outputs is Outputs.ALL:
+        directions, columns, matrix = jnp.ones((1, c)), c, kernel.reshape(x1.shape[0] * c, -1)
+    elif outputs is Outputs.TRACE:
+        directions, columns, matrix = jnp.eye(c), 1, kernel
+    else:
+        directions, columns, matrix = jnp.eye(c)[drawn][None], 1, kernel[drawn]
+    v = v.reshape(x1.shape[0], columns)
+    w = v if x2 is None else (v.ravel() @ matrix).reshape(-1, columns)
+    w = w if x2 is None else w / nonzero(norm(w))
+    # Over the root of the kernel's size, so that squares neither overflow nor vanish.
+    dtype = output(net, x1).dtype
+    one, two = ((signs / jnp.sqrt(size)).astype(dtype) for signs in (v, w))
+
+    def add(total: Array, direction: Array) -> tuple[Array, None]:
+        first = _gradient(net, x1, one * direction[None])
+        second = first if x2 is None else _gradient(net, x2, two * direction[None])
+        pairs = (first, second), (first, first), (second, second)
+        return total + jnp.stack([_inner(eta, *pair) for pair in pairs]).astype(dtype), None
+
+    (product, square1, square2), _ = jax.lax.scan(add, jnp.zeros(3, dtype), directions.astype(dtype))
+    largest = jnp.maximum(jnp.sqrt(square1) * jnp.sqrt(square2), norm(matrix))
+    return jnp.abs(v.ravel() @ matrix @ w.ravel() - product) / nonzero(largest)
+
+
+def _gradient(net: Any, x: Shaped[Array, "n ..."], v: Float[Array, "n out"]) -> PyTree:
+    """J^T v, in batches."""
+    params, static = partition(net)
+
+    def of_batch(x: Array, v: Array) -> PyTree:
+        return jax.vjp(lambda p: jax.vmap(eqx.combine(p, static))(x), params)[1](v)[0]
+
+    return sum_batches(of_batch, choose_batch_size(net, x, None), x, v)
+
+
+def _inner(eta: PyTree, one: PyTree, two: PyTree) -> Float[Array, ""]:
+    parts = jax.tree.map(lambda rate, a, b: rate * jnp.sum(a * b), eta, one, two)
+    return jnp.sum(jnp.stack(jax.tree.leaves(parts)))
+
+
+# --- kernels that are not finite
+
+
+@jax.jit
+def _all_finite(array: Array) -> Bool[Array, ""]:
+    return jnp.all(jnp.isfinite(array))
+
+
+def _why_not_finite(net: Any, eta: PyTree, x1: Array, x2: Array | None, dtype: Any) -> str:
+    given = {"x1": x1} if x2 is None else {"x1": x1, "x2": x2}
+    for name, x in given.items():
+        found = nonfinite_derivatives(net, x)
+        if found.samples:
+            return f"the kernel is not finite: {found.words(name)}"
+    sizes, most = [float(_gradient_size(net, eta, x)) for x in given.values()], float(jnp.finfo(dtype).max)
+    if not sizes[0] * sizes[-1] < NEAR * most:
+        return (
+            f"the kernel is not finite: the network's derivatives are, but sums of their products exceed {most:.1e}, "
+            f"the largest number of {dtype}. Compute in float64, or lower inputs, initial weights or rates"
+        )
+    return (
+        "the kernel is not finite, but the network's derivatives are, and sums of their products are far from the "
+        f"largest number of {dtype}: the program was compiled wrongly. `jaxsolve doctor` says whether this compiler is "
+        "known for it; try another version of jax"
+    )
+
+
+@eqx.filter_jit
+def _gradient_size(net: Any, eta: PyTree, x: Shaped[Array, "n ..."]) -> Float[Array, ""]:
+    """|J^T v|, v of random signs, whose square is the kernel's trace in the mean."""
+    out = output(net, x)
+    signs = jax.random.rademacher(jax.random.key(0), (x.shape[0], *out.shape), out.dtype)
+    leaves = jax.tree.map(lambda rate, leaf: jnp.sqrt(rate) * norm(leaf), eta, _gradient(net, x, signs))
+    return norm(jnp.stack(jax.tree.leaves(leaves)))

@@ -1,0 +1,166 @@
+"""The empirical neural tangent kernel of any network."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree, Shaped
+
+from ..._checks import require_flag, require_size, warn_of_rounded_products
+from ..._numerics import warn_of_wrong_version
+from ...nets import rates
+from ._capture import outline
+from ._check import certify
+from ._inputs import check_inputs, check_network, check_rates
+from ._memory import choose_tiling, estimate, MemoryEstimate
+from ._outputs import Outputs
+from ._structured import structured
+
+
+class EmpiricalKernel(eqx.Module):
+    """An empirical NTK and how it was computed.
+
+    Attributes:
+        ntk: sum_l eta_l <df/dtheta_l, df/dtheta_l>, gamma^2 included: (n, c, m, c), or (n, m) if traced, or (c, n, m)
+            with `diagonal=True`.
+        layers: what every parameter that the outputs depend on adds to it, by names such as `weights[0]`; None without
+            `by_layer=True`.
+        fallbacks: the parameters whose derivative by every output of every sample had to be held, and why.
+    """
+
+    ntk: Float[Array, "..."]
+    layers: dict[str, Float[Array, "..."]] | None
+    fallbacks: dict[str, str] = eqx.field(static=True)  # decided by the program and its shapes
+
+
+def unit_rates(net: Any) -> PyTree:
+    """A learning rate of 1 for every trainable array: with these `js.kernels.empirical` is the plain NTK.
+
+    Any module serves; the network's own rates, which drive f under gradient flow, are `js.nets.rates(net)`.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> doubled = jax.tree.map(lambda one: 2 * one, js.kernels.unit_rates(net))
+        >>> plain, twice = (js.kernels.empirical(net, jnp.eye(2), eta=eta).ntk for eta in (None, doubled))
+        >>> bool(jnp.allclose(twice, 2 * plain))
+        True
+    """
+    check_network(net)
+    return jax.tree.map(jnp.ones_like, rates(net))
+
+
+def empirical(
+    net: Any,
+    x1: Shaped[Array, "n ..."],
+    x2: Shaped[Array, "m ..."] | None = None,
+    *,
+    eta: PyTree | None = None,
+    trace: bool = False,
+    diagonal: bool = False,
+    by_layer: bool = False,
+    memory: int | None = None,
+) -> EmpiricalKernel:
+    """The NTK of a network at its parameters: sum_l eta_l <df/dtheta_l, df/dtheta_l>, gamma^2 included.
+
+    The program of the network on one sample is read (its jaxpr): where a parameter meets data in a product, a
+    convolution or a look-up, its derivative is a sum of outer products of what it meets and of the signal propagated
+    back, and the kernel a sum of products of their Grams, or a Gram of derivatives where that is less work. Tiles of it
+    fit the memory; with x2 = None half the work, and symmetric to the last bit. Transposed, reshaped, cut, cast or
+    scaled by a number a parameter is still itself; used several times, all pairs of uses count. Of biases, gains,
+    parameters that more than 8 steps of a scan share, and those that meet data otherwise, the derivatives are held;
+    `fallbacks` names the last, and those of scans of more than 64 steps.
+
+    Outside of traces a kernel of more than 10^8 multiplications is compared with gradients of some samples, as by
+    `js.kernels.check`, where that takes a small part of them; it warns if they differ by more than rounding.
+
+    Arguments:
+        net: a network of `js.nets`, an Equinox module acting on one sample, or `js.nets.Function(f, params)`.
+        x1: inputs, shape (n, ...): real numbers, or integers such as tokens.
+        x2: other inputs, shape (m, ...); None takes x1.
+        eta: learning rates, a pytree with a scalar at every trainable array (`js.nets.rates(net)` has the network's,
+            which drive f under gradient flow). None takes 1 everywhere: the plain NTK.
+        trace: sum over equal outputs, shape (n, m). Costs a factor c less.
+        diagonal: only pairs of equal outputs, shape (c, n, m).
+        by_layer: also return what every parameter adds.
+
+    Other Arguments:
+        memory: bytes that the computation may take. None takes the kernel's and 4 GB, on any machine, and refuses what
+            exceeds half of what is free.
+
+    Example:
+        >>> net = js.nets.MLP(3, 8, 1, 2, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> found = js.kernels.empirical(net, jnp.ones((5, 3)), by_layer=True)
+        >>> print(found.ntk.shape, list(found.layers), found.fallbacks)
+        (5, 2, 5, 2) ['weights[0]', 'weights[1]'] {}
+        >>> js.kernels.empirical(net, jnp.ones((5, 3)), jnp.ones((4, 3)), trace=True).ntk.shape
+        (5, 4)
+
+    Reference:
+        @inproceedings{novak2022fast, author={Roman Novak and Jascha Sohl-Dickstein and Samuel S. Schoenholz},
+          title={Fast Finite Width Neural Tangent Kernel}, booktitle={ICML}, year={2022}}
+
+    Raises:
+        ValueError: inputs do not fit the network or are not finite, dtypes are mixed or of half precision, a rate is
+            negative, or the network is no function of one sample with a vector of outputs; says what to do. Outside of
+            traces, the kernel is not finite: names the samples and parameters whose derivatives are not, if any.
+        MemoryError: the kernel does not fit; names its size and what would fit. Nothing has been allocated then.
+    """
+    check_inputs(net, x1, x2)
+    warn_of_wrong_version()
+    _check_options(by_layer, memory)
+    outputs = _which_outputs(trace, diagonal)
+    if eta is None:
+        eta = unit_rates(net)
+    else:
+        check_rates(net, eta)
+    known = outline(net, x1)
+    found = known.capture
+    warn_of_rounded_products(found.dtype, stacklevel=3)
+    tiling = choose_tiling(known, x1, x2, outputs, by_layer=by_layer, budget=memory)
+    parts = structured(net, eta, x1, x2, outputs=outputs, tiling=tiling, by_layer=by_layer)
+    ntk, layers = sum(parts[1:], parts[0]), None
+    if by_layer:
+        layers = {found.names[leaf]: part for leaf, part in zip(found.found.order, parts, strict=True)}
+    certify(net, eta, x1, x2, ntk, outputs, known)
+    return EmpiricalKernel(ntk, layers, found.fallbacks)
+
+
+def memory_estimate(
+    net: Any,
+    x1: Shaped[Array, "n ..."],
+    x2: Shaped[Array, "m ..."] | None = None,
+    *,
+    trace: bool = False,
+    diagonal: bool = False,
+    by_layer: bool = False,
+    memory: int | None = None,
+) -> MemoryEstimate:
+    """What `empirical` with these arguments would take. Nothing runs.
+
+    Example:
+        >>> net = js.nets.MLP(64, 512, 3, 1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0), dtype=jnp.float32)
+        >>> js.kernels.memory_estimate(net, jnp.zeros((5000, 64), jnp.float32))
+        MemoryEstimate(170 MB: kernel 100 MB, signals 62.7 MB, work 7.42 MB; tiles of 556 samples)
+
+    Raises:
+        ValueError, MemoryError: as `empirical` would.
+    """
+    check_inputs(net, x1, x2)
+    _check_options(by_layer, memory)
+    outputs, known = _which_outputs(trace, diagonal), outline(net, x1)
+    tiling = choose_tiling(known, x1, x2, outputs, by_layer=by_layer, budget=memory)
+    return estimate(known, x1.shape[0], None if x2 is None else x2.shape[0], outputs, tiling, by_layer=by_layer)
+
+
+def _check_options(by_layer: Any, memory: Any) -> None:
+    require_flag(by_layer, "by_layer")
+    if memory is not None:
+        require_size(memory, "memory")
+
+
+def _which_outputs(trace: bool, diagonal: bool) -> Outputs:
+    trace, diagonal = require_flag(trace, "trace"), require_flag(diagonal, "diagonal")
+    if trace and diagonal:
+        raise ValueError("trace and diagonal exclude each other: the trace is the sum over the diagonal")
+    return Outputs.TRACE if trace else Outputs.DIAGONAL if diagonal else Outputs.ALL

@@ -1,0 +1,78 @@
+"""Which samples and parameters have derivatives that are not finite, for whoever found numbers that are not."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, PyTree, Shaped
+
+from ...nets import partition
+
+
+# Names and indices that a message lists.
+LISTED = 5
+
+
+class NonFinite(NamedTuple):
+    """Where a network has outputs, or derivatives by its parameters, that are NaN or infinite.
+
+    Attributes:
+        outputs: indices of samples with such an output.
+        samples: indices of samples with such a derivative; those of `outputs` among them.
+        parameters: names of the parameters by which one of these derivatives is.
+    """
+
+    outputs: tuple[int, ...]
+    samples: tuple[int, ...]
+    parameters: tuple[str, ...]
+
+    def words(self, name: str = "x") -> str:
+        """What was found, in words, with `name` for the samples; empty where all is finite."""
+        if self.outputs:
+            return f"the outputs of {_listed(self.outputs, name)} are NaN or infinite"
+        if not self.samples:
+            return ""
+        return (
+            f"the derivatives of {_listed(self.samples, name)} by {_some(self.parameters)} are NaN or infinite, though "
+            "the outputs are not: as of x/|x| or sqrt(x) at 0. Leave those samples out, or guard the operation on both "
+            "sides: jnp.where(safe, f(jnp.where(safe, x, 1)), 0)"
+        )
+
+
+@eqx.filter_jit
+def _finite(net: Any, x: Shaped[Array, "n ..."]) -> tuple[Bool[Array, " n"], PyTree[Bool[Array, " n"]]]:
+    params, static = partition(net)
+
+    def of_sample(sample: Array) -> tuple[Array, PyTree]:
+        f, pull = jax.vjp(lambda p: eqx.combine(p, static)(sample), params)
+        # What is not finite in one output's derivative is not finite in the sum over outputs.
+        gradient = pull(jnp.ones_like(f))[0]
+        return jnp.all(jnp.isfinite(f)), jax.tree.map(lambda leaf: jnp.all(jnp.isfinite(leaf)), gradient)
+
+    return jax.lax.map(of_sample, x)  # one by one: a batch would hold as many gradients
+
+
+def nonfinite_derivatives(net: Any, x: Shaped[Array, "n ..."]) -> NonFinite:
+    """Where derivatives of a network are not finite. Costs a gradient, sample by sample.
+
+    Arguments:
+        net: a network of one sample, with finite parameters.
+        x: inputs, shape (n, ...).
+    """
+    outputs, gradient = jax.tree.map(np.asarray, _finite(net, x))
+    paths = jax.tree_util.tree_leaves_with_path(gradient)
+    fine = np.all([leaf for _, leaf in paths], axis=0)
+    names = [jax.tree_util.keystr(path).removeprefix(".") for path, leaf in paths if not leaf.all()]
+    places = lambda found: tuple(np.flatnonzero(~found).tolist())
+    return NonFinite(places(outputs), places(fine & outputs), tuple(names))
+
+
+def _listed(indices: tuple[int, ...], name: str) -> str:
+    return _some(tuple(f"{name}[{index}]" for index in indices))
+
+
+def _some(names: tuple[str, ...]) -> str:
+    more = len(names) - LISTED
+    return ", ".join(names[:LISTED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,78 @@
+"""Whether inputs fit a network."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree, Shaped
+
+from ..._checks import concrete, describe, in_float32, is_real, require_finite
+from ...nets import AbstractNetwork, partition
+
+
+def check_inputs(
+    net: Any,
+    x1: Shaped[Array, "n ..."],
+    x2: Shaped[Array, "m ..."] | None,
+    *,
+    names: tuple[str, str] = ("x1", "x2"),
+) -> None:
+    """Raises ValueError if inputs are empty, not finite, or of another shape or dtype than the network takes."""
+    dtypes = {leaf.dtype for leaf in check_network(net)}
+    for name, x in zip(names, (x1, x2), strict=True):
+        if x is not None or name == names[0]:
+            _check(net, dtypes, x, name)
+    # The program of a network is read for inputs of one kind.
+    kinds = {(x.shape[1:], jnp.asarray(x[:0]).dtype) for x in (x1, x2) if x is not None}  # as JAX has them
+    if len(kinds) > 1:
+        raise ValueError(
+            f"{names[0]} and {names[1]} must hold inputs of one shape and dtype, got {describe(x1)} and {describe(x2)}"
+        )
+
+
+def check_network(net: Any) -> list[Any]:
+    """The arrays that are trained. Raises TypeError for what is no network."""
+    trained = [] if not callable(net) or isinstance(net, type) else jax.tree.leaves(partition(net)[0])
+    if not trained:
+        raise TypeError(f"net must be a network of js.nets or an Equinox module with arrays, got {describe(net)}")
+    return trained
+
+
+def _check(net: Any, dtypes: set[Any], x: Any, name: str) -> None:
+    kinds = (jnp.floating, jnp.integer) if not isinstance(net, AbstractNetwork) else (jnp.floating,)
+    if not isinstance(x, jax.Array | np.ndarray) or not any(jnp.issubdtype(x.dtype, kind) for kind in kinds):
+        raise TypeError(f"{name} must be an array of real numbers, got {describe(x)}")
+    if x.ndim == 0 or x.shape[0] == 0:
+        raise ValueError(f"{name} must hold at least one input: at least one sample is needed, got {describe(x)}")
+    if isinstance(net, AbstractNetwork) and x.shape[1:] != net.in_shape:
+        raise ValueError(f"{name} must hold inputs of shape {net.in_shape} for this network, got {describe(x)}")
+    found = " and ".join(sorted(map(str, dtypes)))
+    if not dtypes <= {jnp.dtype(jnp.float32), jnp.dtype(jnp.float64)}:
+        raise ValueError(
+            f"the network's parameters are {found}; a sum over products of their derivatives needs float32 or float64: "
+            f"{in_float32(dtypes)}"
+        )
+    if len(dtypes) > 1:
+        raise ValueError(f"the network's parameters are {found}; give all of them one dtype, float32 or float64")
+    if jnp.issubdtype(x.dtype, jnp.integer):
+        return  # such as tokens, which are looked up
+    if dtypes != {x.dtype}:
+        raise ValueError(f"{name} is {x.dtype} but the network's parameters are {found}; convert one of them")
+    require_finite(x, name)
+
+
+def check_rates(net: Any, eta: PyTree) -> None:
+    """Raises ValueError unless there is one rate, finite and >= 0, at every trainable array."""
+    rates = jax.tree.leaves(eta)
+    known = [concrete(rate) for rate in rates]
+    real = all(value is None or is_real(value) for value in known)
+    numbers = real and all(np.ndim(rate) == 0 for rate in rates)
+    if not numbers or jax.tree.structure(eta) != jax.tree.structure(partition(net)[0]):
+        raise ValueError(
+            "eta must be a pytree with one number at every trainable array, such as nets.rates(net) or "
+            f"kernels.unit_rates(net); got {describe(eta)}"
+        )
+    for value in known:
+        if value is not None and not (np.isfinite(value) and value >= 0):
+            raise ValueError(f"every learning rate in eta must be finite and >= 0, got {value}")

@@ -1,0 +1,82 @@
+"""The Jacobian of a network at one point, held as the signals that pass its parameters, and its products."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree, Shaped
+
+from ..._numerics import HeldModule
+from ...nets import partition
+from ._capture import Capture, capture, Signal
+from ._inputs import check_inputs
+from ._outputs import Outputs
+from ._structured import of_signals
+from ._use_gram import pull, push
+
+
+class LayeredJacobian(eqx.Module):
+    """J = df/dtheta of all outputs on a set of inputs, held as the signals that pass each use of a parameter.
+
+    A product with J or its transpose is then one matrix product per use, half the work of automatic differentiation,
+    and the NTK is a sum of Grams of the same signals.
+
+    Arguments:
+        net: a network or any function of one sample that is a pytree, such as `js.nets.Function(f, params)`.
+        x: inputs, shape (n, ...).
+
+    Raises:
+        ValueError: inputs do not fit the network, or the network is none of one sample.
+        TypeError: net is no network, or x no array.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> jacobian = js.kernels.LayeredJacobian(net, jnp.eye(2))
+        >>> gradient = jacobian.pull(jnp.ones((2, 1)))
+        >>> bool(jnp.allclose(jacobian.push(gradient), jacobian.ntk(js.kernels.unit_rates(net)).sum((2, 3))))
+        True
+    """
+
+    held: HeldModule  # since loops carry arrays only, and the activation of an `eqx.nn.MLP` is a leaf that is none
+    passing: list[Signal]
+    x: Shaped[Array, "n ..."]
+
+    def __init__(self, net: Any, x: Shaped[Array, "n ..."]):
+        check_inputs(net, x, None, names=("x", "x2"))
+        self.held, self.x = HeldModule(net), x
+        self.passing = capture(net, x).signals(x)
+
+    @property
+    def net(self) -> Any:
+        """The network at the point."""
+        return self.held.module
+
+    @property
+    def params(self) -> PyTree:
+        """The parameters at the point."""
+        return partition(self.net)[0]
+
+    def push(self, v: PyTree[Float[Array, "..."]]) -> Float[Array, "n out"]:
+        """J v for v shaped like the parameters."""
+        moved = jax.tree.leaves(v)
+        parts = zip(self._capture().uses, self.passing, strict=True)
+        found = [push(use, moved[leaf], signal) for (leaf, use), signal in parts]
+        return sum(found[1:], found[0])
+
+    def pull(self, q: Float[Array, "n out"]) -> PyTree[Float[Array, "..."]]:
+        """J^T q, shaped like the parameters."""
+        values, structure = jax.tree.flatten(self.params)
+        total = [jnp.zeros_like(value) for value in values]
+        for (leaf, use), signal in zip(self._capture().uses, self.passing, strict=True):
+            own = pull(use, q, signal, values[leaf].shape)
+            total[leaf] = total[leaf] + own.astype(total[leaf].dtype)
+        return jax.tree.unflatten(structure, total)
+
+    def ntk(self, eta: PyTree) -> Float[Array, "n out n out"]:
+        """The NTK between the inputs and themselves, eta-weighted; symmetric to the last bit."""
+        found = self._capture()
+        return of_signals(found, eta, self.passing, found.constant(self.x), Outputs.ALL)
+
+    def _capture(self) -> Capture:
+        return capture(self.net, self.x)

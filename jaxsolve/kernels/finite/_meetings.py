@@ -1,0 +1,261 @@
+"""What a step does with a parameter and data: a sum over positions of an operand times the parameter.
+
+The derivative of output a by the parameter is sum_p b[a, p] a[p]^T, where a is the operand and b the signal propagated
+back to the step's output, at every position p (a token, a pixel), for every group g of a grouped operation.
+"""
+
+import abc
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from ..._programs import Step
+from ._views import View
+
+
+class Split(NamedTuple):
+    """Axes of a parameter's base: those of both factors, of the signal, and of the operand, each ascending."""
+
+    shared: tuple[int, ...]
+    signal: tuple[int, ...]
+    operand: tuple[int, ...]
+    groups: int = 1  # parts into which the signal's axis is split, each with operands of its own
+
+
+@dataclasses.dataclass(frozen=True)
+class AbstractMeeting(abc.ABC):
+    """How operand and signal of a step become factors of the derivative.
+
+    Attributes:
+        split: which axes of the base each factor has.
+        shape: of the base.
+        positions: how many.
+        order: the axes of the step's output, those of the positions first, then those shared, then the signal's.
+    """
+
+    split: Split
+    shape: tuple[int, ...]
+    positions: int
+    order: tuple[int, ...]
+
+    @property
+    def groups(self) -> int:
+        return self.split.groups * self._count(self.split.shared)
+
+    @property
+    def rows(self) -> int:
+        """Entries of the signal at one position of one group."""
+        return self._count(self.split.signal) // self.split.groups
+
+    @property
+    def columns(self) -> int:
+        """Entries of the operand at one position of one group."""
+        return self._count(self.split.operand)
+
+    def _count(self, axes: Sequence[int]) -> int:
+        return math.prod(self.shape[axis] for axis in axes)
+
+    def signal(self, back: Float[Array, "n out ..."]) -> Float[Array, "n out positions groups rows"]:
+        """The signal at every position."""
+        moved = jnp.transpose(back, (0, 1, *(axis + 2 for axis in self.order)))
+        return moved.reshape(*back.shape[:2], self.positions, self.groups, self.rows)
+
+    @abc.abstractmethod
+    def operand(self, value: Any) -> "Float[Array, 'n positions groups columns'] | Int[Array, 'n positions']":
+        """The operand at every position; of a look-up, the index of its only 1."""
+
+    def run(self, step: Step, values: Sequence[Any]) -> Sequence[Any]:
+        """What the step computes."""
+        return step.call(*values)
+
+    def from_base(self, value: Float[Array, "..."]) -> Float[Array, "groups rows columns"]:
+        """A change of the base as a matrix for every group."""
+        axes = (*self.split.shared, *self.split.signal, *self.split.operand)
+        return jnp.transpose(value, axes).reshape(self.groups, self.rows, self.columns)
+
+    @property
+    def held_apart(self) -> int:
+        """Numbers per sample by which the factors exceed operand and signal as they are captured."""
+        return 0
+
+
+def to_base(
+    derivative: Float[Array, "*lead groups rows columns"], split: Split, shape: tuple[int, ...]
+) -> Float[Array, "..."]:
+    """A derivative with the axes of a base of this shape."""
+    axes = (*split.shared, *split.signal, *split.operand)
+    lead = derivative.ndim - 3
+    shaped = derivative.reshape(*derivative.shape[:lead], *(shape[axis] for axis in axes))
+    places = (lead + axes.index(axis) for axis in range(len(axes)))
+    return jnp.transpose(shaped, (*range(lead), *places))
+
+
+# --- products
+
+
+@dataclasses.dataclass(frozen=True)
+class Product(AbstractMeeting):
+    """A `dot_general`."""
+
+    operand_order: tuple[int, ...]
+    # With the parameter on the left, the product is taken the other way round: in a batch the samples stay the rows.
+    swapped: Any = None
+    result_order: tuple[int, ...] = ()
+
+    def operand(self, value: Any) -> Float[Array, "n positions groups columns"]:
+        moved = jnp.transpose(value, (0, *(axis + 1 for axis in self.operand_order)))
+        return moved.reshape(value.shape[0], self.positions, self.groups, self.columns)
+
+    def run(self, step: Step, values: Sequence[Any]) -> Sequence[Any]:
+        if self.swapped is None:
+            return step.call(*values)
+        rest = {name: step.params.get(name) for name in ("precision", "preferred_element_type")}
+        out = jax.lax.dot_general(values[1], values[0], self.swapped, **rest)
+        return [jnp.transpose(out, self.result_order)]
+
+
+def dot(dimension_numbers: Any, side: int, left: tuple[int, ...], right: tuple[int, ...], view: View) -> Product:
+    """The meeting in `dot_general(left, right)` of a parameter on one side."""
+    contracted, batched = dimension_numbers
+    shapes = (left, right)
+    other = shapes[1 - side]
+    by_base = lambda pairs: sorted(zip(pairs[side], pairs[1 - side], strict=True), key=lambda p: view.order[p[0]])
+    columns, shared = by_base(contracted), by_base(batched)
+    free = [[a for a in range(len(shapes[s])) if a not in (*contracted[s], *batched[s])] for s in (0, 1)]
+    signal = sorted(free[side], key=lambda axis: view.order[axis])
+    # Axes of the output: the batch, then what is free on the left, then on the right.
+    place: dict[Any, int] = {("batch", axis): index for index, axis in enumerate(batched[side])}
+    for s in (0, 1):
+        place |= {(s, axis): len(place) + index for index, axis in enumerate(free[s])}
+    order = [place[1 - side, axis] for axis in free[1 - side]]
+    order += [place["batch", axis] for axis, _ in shared] + [place[side, axis] for axis in signal]
+    to_base = lambda axes: tuple(view.order[axis] for axis in axes)
+    swapped, count, ends = None, len(batched[0]), len(batched[0]) + len(free[1])
+    result = (*range(count), *range(ends, ends + len(free[0])), *range(count, ends))
+    if side == 0:
+        swapped = (tuple(map(tuple, contracted[::-1])), tuple(map(tuple, batched[::-1])))
+    return Product(
+        split=Split(to_base([a for a, _ in shared]), to_base(signal), to_base([a for a, _ in columns])),
+        shape=view.shape,
+        positions=math.prod(other[axis] for axis in free[1 - side]),
+        order=tuple(order),
+        operand_order=(*free[1 - side], *[b for _, b in shared], *[b for _, b in columns]),
+        swapped=swapped,
+        result_order=result,
+    )
+
+
+# --- convolutions
+
+
+@dataclasses.dataclass(frozen=True)
+class Patches(AbstractMeeting):
+    """A `conv_general_dilated`: a product with what the window sees at every pixel."""
+
+    data_order: tuple[int, ...]  # of the data's axes: batch, channels, space
+    window: tuple[int, ...]
+    column_order: tuple[int, ...]  # of (channels, *window), as the base has them
+    details: tuple[tuple[str, Any], ...]
+
+    def operand(self, value: Any) -> Float[Array, "n positions groups columns"]:
+        images = jnp.transpose(value, (0, *(axis + 1 for axis in self.data_order)))
+        n, batch, channels, *space = images.shape
+        images = images.reshape(n * batch, channels, *space)
+        patches = jax.lax.conv_general_dilated_patches(images, self.window, **dict(self.details))
+        groups, dims = self.split.groups, len(self.window)
+        shaped = patches.reshape(n, batch, groups, channels // groups, *self.window, *patches.shape[2:])
+        pixels = (1, *range(4 + dims, 4 + 2 * dims))
+        moved = jnp.transpose(shaped, (0, *pixels, 2, *(3 + axis for axis in self.column_order)))
+        return moved.reshape(n, self.positions, groups, self.columns)
+
+    @property
+    def held_apart(self) -> int:
+        return self.positions * self.groups * self.columns
+
+
+def conv(params: dict[str, Any], out: tuple[int, ...], view: View) -> Patches | None:
+    """The meeting in a convolution with this kernel."""
+    if params["batch_group_count"] != 1:
+        return None
+    numbers = params["dimension_numbers"]
+    features, channels, *space = (view.order[axis] for axis in numbers.rhs_spec)
+    batch, _, *pixels = numbers.out_spec
+    columns = [channels, *space]
+    by_base = sorted(range(len(columns)), key=lambda index: columns[index])
+    return Patches(
+        split=Split((), (features,), tuple(sorted(columns)), params["feature_group_count"]),
+        shape=view.shape,
+        positions=math.prod(out[axis] for axis in (batch, *pixels)),
+        order=(batch, *pixels, numbers.out_spec[1]),
+        data_order=tuple(numbers.lhs_spec),
+        window=tuple(view.shape[axis] for axis in space),
+        column_order=tuple(by_base),
+        details=tuple((name, params[name]) for name in ("window_strides", "padding", "lhs_dilation", "rhs_dilation")),
+    )
+
+
+# --- look-ups
+
+
+@dataclasses.dataclass(frozen=True)
+class Lookup(AbstractMeeting):
+    """A `gather` or `dynamic_slice` of whole rows of a table: a product with a vector of zeros and a single 1."""
+
+    entry: int | None  # which entry of an index vector counts; None if the index is one number
+    clipped: bool
+
+    def operand(self, value: Any) -> Int[Array, "n positions"]:
+        index = value if self.entry is None else value[..., self.entry]
+        index = index.reshape(value.shape[0], self.positions)
+        if self.clipped:
+            return jnp.clip(index, 0, self.columns - 1)
+        return jnp.where((index >= 0) & (index < self.columns), index, self.columns)
+
+
+def lookup(params: dict[str, Any], out: tuple[int, ...], view: View) -> Lookup | None:
+    """The meeting in a gather from this table."""
+    numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
+    shape = tuple(view.shape[axis] for axis in view.order)
+    filled = "FILL" in str(params["mode"])
+    axis = _only_row(shape, sizes)
+    if axis is None or axis not in numbers.start_index_map or numbers.operand_batching_dims:
+        return None
+    if filled and len(numbers.start_index_map) > 1:
+        return None
+    kept = [a for a in range(len(shape)) if a not in numbers.collapsed_slice_dims]
+    place = dict(zip(kept, numbers.offset_dims, strict=True))
+    signal = sorted((a for a in range(len(shape)) if a != axis), key=lambda a: view.order[a])
+    if any(a not in place for a in signal):
+        return None  # an axis of size 1 that has gone
+    rows = [place[a] for a in signal]
+    positions = [d for d in range(len(out)) if d not in rows]
+    return Lookup(
+        split=Split((), tuple(view.order[a] for a in signal), (view.order[axis],)),
+        shape=view.shape,
+        positions=math.prod(out[d] for d in positions),
+        order=(*positions, *rows),
+        entry=numbers.start_index_map.index(axis),
+        clipped=not filled,
+    )
+
+
+def row(sizes: tuple[int, ...], view: View) -> tuple[Lookup, int] | None:
+    """The meeting in a dynamic slice of this table, and the axis along which it takes one row."""
+    shape = tuple(view.shape[axis] for axis in view.order)
+    axis = _only_row(shape, sizes)
+    if axis is None:
+        return None
+    signal = sorted((a for a in range(len(shape)) if a != axis), key=lambda a: view.order[a])
+    split = Split((), tuple(view.order[a] for a in signal), (view.order[axis],))
+    return Lookup(split, view.shape, 1, (axis, *signal), None, True), axis
+
+
+def _only_row(shape: tuple[int, ...], sizes: Sequence[int]) -> int | None:
+    """The axis along which one entry of several is taken, where all of the others are taken whole."""
+    partial = [axis for axis, (size, whole) in enumerate(zip(sizes, shape, strict=True)) if size != whole]
+    return partial[0] if len(partial) == 1 and sizes[partial[0]] == 1 else None

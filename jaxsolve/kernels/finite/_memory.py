@@ -1,0 +1,119 @@
+"""How much memory an empirical kernel takes, known from shapes before anything runs."""
+
+import math
+import sys
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Shaped
+
+from ..._numerics import free_memory
+from ._capture import Outline
+from ._outputs import Outputs
+from ._tiling import pairs, Tiling, tilings, written_out
+from ._use_gram import work_size
+
+
+# Bytes that signals and work may take: half of a small machine's memory, on every machine.
+WORK = 4_000_000_000
+
+
+class MemoryEstimate(NamedTuple):
+    """The memory that a kernel takes, in bytes.
+
+    Attributes:
+        kernel: the result.
+        signals: activations and back-propagated signals of all samples that are held at once.
+        work: what the Grams of one pair of tiles take.
+        tile: samples per tile: 1 to n.
+    """
+
+    kernel: int
+    signals: int
+    work: int
+    tile: int
+
+    @property
+    def total(self) -> int:
+        """The sum of all three."""
+        return self.kernel + self.signals + self.work
+
+    def __repr__(self) -> str:
+        return (
+            f"MemoryEstimate({readable(self.total)}: kernel {readable(self.kernel)}, signals "
+            f"{readable(self.signals)}, work {readable(self.work)}; tiles of {self.tile} samples)"
+        )
+
+
+def readable(size: int) -> str:
+    """A number of bytes, with its unit."""
+    unit = min(max(len(str(size)) - 1, 0) // 3, 4)
+    return f"{size / 1000**unit:.3g} {('bytes', 'kB', 'MB', 'GB', 'TB')[unit]}"
+
+
+def choose_tiling(
+    outline: Outline,
+    x1: Shaped[Array, "n ..."],
+    x2: Shaped[Array, "m ..."] | None,
+    outputs: Outputs,
+    *,
+    by_layer: bool,
+    budget: int | None,
+) -> Tiling:
+    """The fastest tiling that stays within the budget, or of which all but the kernel takes `WORK` without one.
+
+    Tiles of another size round in another way: what memory is free may refuse a kernel, and chooses no tiles.
+
+    Raises:
+        MemoryError: even the smallest tiles exceed the budget; without one, the tiling exceeds half of the free memory.
+    """
+    n, m, out_size = x1.shape[0], None if x2 is None else x2.shape[0], outline.capture.out_size
+    found_tilings = tilings(n, m, outputs.rows(out_size))
+    of = lambda tiling, outputs: estimate(outline, n, m, outputs, tiling, by_layer=by_layer)
+    allowed, smallest = budget, min(found_tilings, key=lambda tiling: of(tiling, outputs).total)
+    if allowed is None:
+        beside = lambda tiling: of(tiling, outputs)._replace(kernel=0).total
+        found_tilings = [next((tiling for tiling in found_tilings if beside(tiling) <= WORK), smallest)]
+        allowed = _half_of_free()
+    for tiling in found_tilings:
+        if of(tiling, outputs).total <= allowed:
+            return tiling
+    least = of(smallest, outputs)
+    traced = of(found_tilings[-1], Outputs.TRACE)
+    fits = (
+        f"trace=True would need {readable(traced.total)}"
+        if outputs is not Outputs.TRACE and traced.total <= allowed
+        else "kernels.NTKOperator(net, x) gives products with the kernel without holding it"
+    )
+    if least.total <= allowed:  # the budget is not given, and one of as much leads to smaller tiles
+        fits = f"memory={int(allowed)} takes tiles that fit"
+    shape = outputs.shape(n, n if m is None else m, out_size)
+    raise MemoryError(
+        f"the kernel of shape {shape} needs {readable(least.total)} ({least}), and {readable(allowed)} may be used; "
+        f"{fits}, or allow more with memory="
+    )
+
+
+def _half_of_free() -> int:
+    free = free_memory()
+    return sys.maxsize if free is None else free // 2
+
+
+def estimate(
+    outline: Outline, n: int, m: int | None, outputs: Outputs, tiling: Tiling, *, by_layer: bool
+) -> MemoryEstimate:
+    """The memory of the kernel between n samples and themselves (m is None) or m others."""
+    found = outline.capture
+    item, tile, leaves = jnp.dtype(found.dtype).itemsize, tiling.tile, len(found.found.order)
+    per_sample = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(outline.signals))
+    per_sample += sum(use.meeting.held_apart for _, use in found.uses if use is not None)
+    held = (n + (m or 0)) if tiling.held else 2 * tile
+    entries = math.prod(outputs.shape(tile, tile, found.out_size))
+    grams = leaves * entries + 2 * entries  # every parameter's, their sum, and its transpose
+    if tiling.held and written_out(n, m, tile, outputs.rows(found.out_size)):  # then XLA makes those of all pairs first
+        grams *= pairs(n, m, tile)
+    work = lambda leaf: work_size(found.found.uses[leaf], found.values[leaf].shape, tile, found.out_size, outputs)
+    largest = max(map(work, found.found.order))
+    kernel = math.prod(outputs.shape(n, n if m is None else m, found.out_size)) * (leaves if by_layer else 1)
+    return MemoryEstimate(item * kernel, item * held * per_sample, item * (grams + largest), tile)

@@ -1,0 +1,130 @@
+"""A function of parameters and one sample as a flat list of steps, its calls entered and short scans unrolled."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr  # pyright: ignore[reportPrivateImportUsage]
+from jaxtyping import Array, PyTree
+
+from ..._programs import called, CALLS, read, rebound, Rules, scan_counts, Step, Steps
+
+
+# A scan of more steps, with those of scans around it, is not unrolled: programs grow with them, and so does the time to
+# compile. Where each step has parameters of its own, as in a scan over layers, that is all.
+LONGEST_SCAN = 64
+# Where all steps share most parameters, each use of them meets each other one: from 16 steps on, their derivative by
+# sample was as fast or faster for LSTMs and GRUs of any width (16 to 256), at 8 for narrow ones only.
+LONGEST_SHARED = 8
+
+
+class Program(NamedTuple):
+    """A function (parameters, sample) -> output.
+
+    Attributes:
+        steps: in the order in which they run.
+        values: what is known beforehand, by slot.
+        shapes: of every slot.
+        leaves, sample, output: the slots of the parameters, of the sample and of the output.
+    """
+
+    steps: list[Step]
+    values: dict[int, Any]
+    shapes: list[jax.ShapeDtypeStruct]
+    leaves: list[int]
+    sample: int
+    output: int
+
+
+def trace(f: Callable[[PyTree, Array], Array], params: PyTree, x: jax.ShapeDtypeStruct) -> tuple[ClosedJaxpr, Program]:
+    """A function as JAX traces it, and its program before the first step: only parameters and sample have slots.
+
+    The parameters and the sample may be known by their shapes only.
+    """
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params)
+    closed, steps = jax.make_jaxpr(f)(shapes, x), Steps()
+    *leaves, sample = (steps.slot(var.aval) for var in closed.jaxpr.invars)
+    return closed, Program(steps.steps, steps.values, steps.shapes, leaves, sample, -1)
+
+
+class Writer:
+    """Writes a program that `trace` has begun.
+
+    Arguments:
+        program: without steps.
+        moves: says of slots whether a parameter is among them; what none enters is one step.
+        see: follows the steps as they are written, and so knows of `moves`.
+    """
+
+    def __init__(self, program: Program, moves: Callable[[Sequence[int]], bool], see: Callable[[Step], None]):
+        self.program, self.moves, self.see = program, moves, see
+        self.steps = Steps(program.steps, program.values, program.shapes)
+        self.rules = Rules(self.steps.constant, self._apply, self._enters)
+        self.within = self.sharing = 1  # steps of the scans that are being unrolled, multiplied: all, and that share
+
+    def write(self, closed: ClosedJaxpr) -> Program:
+        """The program with all of its steps."""
+        (output,) = read(closed, [*self.program.leaves, self.program.sample], self.rules)
+        return self.program._replace(output=output)
+
+    def _enters(self, eqn: Any, inputs: Sequence[int]) -> bool:
+        return self.moves(inputs) and called(eqn, CALLS) is not None
+
+    def _apply(self, eqn: Any, inputs: list[int]) -> Sequence[int]:
+        if eqn.primitive.name == "scan" and self.moves(inputs):
+            return self._scan(eqn, inputs)
+        return self._add(eqn.primitive.name, eqn.params, inputs, [var.aval for var in eqn.outvars], rebound(eqn))
+
+    def _add(self, name: str, params: dict[str, Any], inputs: Sequence[int], shapes: Any, call: Any) -> tuple[int, ...]:
+        step = self.steps.add(name, params, inputs, shapes, call)
+        self.see(step)
+        return step.outputs
+
+    def _scan(self, eqn: Any, inputs: list[int]) -> Sequence[int]:
+        """A scan, unrolled if it is short."""
+        rows = sum(scan_counts(eqn))
+        size = lambda slots: sum(math.prod(self.steps.shapes[slot].shape) for slot in slots if self.moves([slot]))
+        around = self.within, self.sharing
+        self.within *= eqn.params["length"]
+        self.sharing *= eqn.params["length"] if size(inputs[:rows]) > size(inputs[rows:]) else 1
+        if self.within <= LONGEST_SCAN and self.sharing <= LONGEST_SHARED:
+            found = self._unroll(eqn, inputs)
+        else:
+            params = eqn.params | {"steps": self.within}
+            found = self._add("scan", params, inputs, [var.aval for var in eqn.outvars], rebound(eqn))
+        self.within, self.sharing = around
+        return found
+
+    def _unroll(self, eqn: Any, inputs: list[int]) -> list[int]:
+        """The steps of a scan, one after the other."""
+        length, (fixed, carried) = eqn.params["length"], scan_counts(eqn)
+        consts, carry, rows = inputs[:fixed], inputs[fixed : fixed + carried], inputs[fixed + carried :]
+        order = range(length)
+        stacked: list[list[int]] = [[] for _ in range(len(eqn.outvars) - carried)]
+        for index in reversed(order) if eqn.params["reverse"] else order:
+            given = [*consts, *carry, *[self._row(row, index) for row in rows]]
+            outputs = read(eqn.params["jaxpr"], given, self.rules)
+            carry = outputs[:carried]
+            for found, output in zip(stacked, outputs[carried:], strict=True):
+                found.append(output)
+        stack = lambda *values: [jnp.stack(values)]
+        ends: list[int] = []
+        for found, var in zip(stacked, eqn.outvars[carried:], strict=True):
+            in_order = found[::-1] if eqn.params["reverse"] else found
+            ends += self._add("stack", {}, in_order, [var.aval], stack) if found else [self._empty(var.aval)]
+        return [*carry, *ends]
+
+    def _empty(self, aval: Any) -> int:
+        return self.steps.constant(jnp.zeros(aval.shape, aval.dtype))
+
+    def _row(self, slot: int, index: int) -> int:
+        shape = self.steps.shapes[slot].shape
+        starts, limits = (index, *[0] * (len(shape) - 1)), (index + 1, *shape[1:])
+        aval = jax.ShapeDtypeStruct((1, *shape[1:]), self.steps.shapes[slot].dtype)
+        params = {"start_indices": starts, "limit_indices": limits, "strides": None}
+        (part,) = self._add("slice", params, [slot], [aval], lambda value: [jax.lax.slice(value, starts, limits)])
+        row = jax.ShapeDtypeStruct(shape[1:], aval.dtype)
+        (out,) = self._add("squeeze", {"dimensions": (0,)}, [part], [row], lambda value: [jnp.squeeze(value, 0)])
+        return out

@@ -1,0 +1,280 @@
+"""Where the parameters of a program meet data, and how."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from ..._programs import Step
+from ._meetings import AbstractMeeting, conv, dot, lookup, row
+from ._program import LONGEST_SCAN, Program, trace, Writer
+from ._views import View
+
+
+class Use(NamedTuple):
+    """A step at which a parameter meets an operand, in which its output is linear.
+
+    Attributes:
+        step: number of the step, whose first output is d(output)/d(this) back-propagated to.
+        operand: slot of what the parameter is multiplied with.
+        view: the parameter as it enters.
+        meeting: what the step does with both.
+    """
+
+    step: int
+    operand: int
+    view: View
+    meeting: AbstractMeeting
+
+
+class Found(NamedTuple):
+    """What is known of the parameters of a program.
+
+    Attributes:
+        program: the function.
+        uses: of every leaf, in the order of the program; empty where its derivative is taken directly.
+        reasons: why the derivative of a leaf has to be taken directly, for those where it costs more.
+        order: the leaves that are used at all, in the order in which they are first met.
+    """
+
+    program: Program
+    uses: list[list[Use]]
+    reasons: dict[int, str]
+    order: list[int]
+
+
+def find(f: Callable[[PyTree, Array], Array], params: PyTree, x: Any) -> Found:
+    """The uses of every leaf of the parameters in f(params, sample)."""
+    closed, begun = trace(f, params, x)
+    finder = _Finder(begun)
+    program = Writer(begun, finder.is_parameter, finder.see).write(closed)
+    for view in finder.views.get(program.output, ()):
+        finder.direct(view, None)
+    uses = [[] if leaf in finder.straight else uses for leaf, uses in enumerate(finder.uses)]
+    return Found(program, uses, finder.reasons, finder.order)
+
+
+class _Finder:
+    """Follows each leaf until it meets data."""
+
+    def __init__(self, program: Program):
+        self.program = program
+        self.views: dict[int, tuple[View, ...]] = {
+            slot: (View.of_leaf(leaf, program.shapes[slot].shape),)
+            for leaf, slot in enumerate(program.leaves)
+            if math.prod(program.shapes[slot].shape)  # one without numbers has no derivative
+        }
+        self.uses: list[list[Use]] = [[] for _ in program.leaves]
+        self.straight: set[int] = set()  # leaves whose derivative is taken directly
+        self.reasons: dict[int, str] = {}
+        self.order: list[int] = []
+        self.numbers: dict[int, int] = {}  # slots that hold one number in another shape: where it came from
+        self.data = {program.sample}  # slots that depend on the sample
+
+    def is_parameter(self, slots: Sequence[int]) -> bool:
+        """Says whether one of these slots holds a parameter, in whatever shape."""
+        return any(slot in self.views for slot in slots)
+
+    def see(self, step: Step) -> None:
+        """A step that was added to the program."""
+        if self.data.intersection(step.inputs):
+            self.data.update(step.outputs)
+        if step.name in _RESHAPED and math.prod(self.shape(step.inputs[0])) == 1 and not self._rounds(step):
+            self.numbers[step.outputs[0]] = self.numbers.get(step.inputs[0], step.inputs[0])
+        differentiable = any(jnp.issubdtype(self.program.shapes[slot].dtype, jnp.inexact) for slot in step.outputs)
+        if not differentiable or step.name == "stop_gradient":
+            return
+        for position, slot in enumerate(step.inputs):
+            for view in self.views.get(slot, ()):
+                self._meet(step, position, view)
+
+    def _rounds(self, step: Step) -> bool:
+        """Whether a step makes another number: a conversion of one dtype into another."""
+        before, after = (self.program.shapes[slots[0]].dtype for slots in (step.inputs, step.outputs))
+        return before != after
+
+    def _meet(self, step: Step, position: int, view: View) -> None:
+        passes, meets = _PASSES.get(step.name), _MEETINGS.get(step.name)
+        passed = None if passes is None else passes(self, step, position, view)
+        if passed is not None:
+            for slot, new in zip(step.outputs, passed, strict=True):
+                self.views[slot] = (*self.views.get(slot, ()), *new)
+            return
+        if self.is_complex(step.outputs[0]):
+            return self.direct(view, "it enters complex numbers")
+        met = None if meets is None or view.spread else meets(self, step, position, view)
+        if met is not None:
+            self._met(view.leaf)
+            self.uses[view.leaf].append(Use(len(self.program.steps) - 1, met[1], view, met[0]))
+        else:
+            # Biases and gains: as large as what they meet, or smaller. Nothing is gained by a product of two factors.
+            on_data = any(self.on_data(slot) for index, slot in enumerate(step.inputs) if index != position)
+            self.direct(view, None if step.name in _ELEMENTWISE and on_data else _reason(step))
+
+    def direct(self, view: View, reason: str | None) -> None:
+        """Takes the derivative of a leaf directly, where that needs a reason for this one."""
+        self._met(view.leaf)
+        self.straight.add(view.leaf)
+        if reason is not None:
+            self.reasons.setdefault(view.leaf, reason)
+
+    def _met(self, leaf: int) -> None:
+        if leaf not in self.order:
+            self.order.append(leaf)
+
+    # --- what a rule may ask
+
+    def shape(self, slot: int) -> tuple[int, ...]:
+        return self.program.shapes[slot].shape
+
+    def number(self, slot: int) -> int | None:
+        """The slot of the one number that fills this one, if it does."""
+        return self.numbers.get(slot, slot) if slot in self.numbers or math.prod(self.shape(slot)) == 1 else None
+
+    def is_complex(self, slot: int) -> bool:
+        """Of complex factors the Gram of a real parameter is not made: its derivative is a real part of a product."""
+        return bool(jnp.issubdtype(self.program.shapes[slot].dtype, jnp.complexfloating))
+
+    def on_data(self, slot: int) -> bool:
+        return slot in self.data
+
+
+def _reason(step: Step) -> str | None:
+    if step.name == "scan":  # of a shorter one the derivative by sample costs less than what all steps do with all
+        steps = step.params["steps"]
+        return None if steps <= LONGEST_SCAN else f"it enters a scan of {steps} steps; at most {LONGEST_SCAN} are read"
+    if step.name.startswith("custom_"):
+        return f"it enters {step.name}, whose derivative is a rule of its own"
+    return f"it enters {step.name}"
+
+
+# --- what leaves a parameter a parameter: each rule gives the new views by output, or None where it does not apply
+
+_Views = list[tuple[View, ...]]
+_RESHAPED = ("broadcast_in_dim", "reshape", "squeeze", "convert_element_type", "copy")
+
+
+def _same(found: _Finder, step: Step, position: int, view: View) -> _Views:
+    del position
+    return [(view,) if index == 0 else () for index in range(len(step.outputs))]
+
+
+def _barrier(found: _Finder, step: Step, position: int, view: View) -> _Views:
+    return [(view,) if index == position else () for index in range(len(step.outputs))]
+
+
+def _negative(found: _Finder, step: Step, position: int, view: View) -> _Views:
+    return [(view._replace(sign=-view.sign),)]
+
+
+def _transpose(found: _Finder, step: Step, position: int, view: View) -> _Views:
+    return [(view if view.spread else view.transposed(tuple(step.params["permutation"])),)]
+
+
+def _reshape(found: _Finder, step: Step, position: int, view: View) -> _Views | None:
+    if step.name == "reshape" and step.params.get("dimensions") is not None:
+        return None
+    return [(view if view.spread else view.moved("reshape", found.shape(step.outputs[0])),)]
+
+
+def _broadcast(found: _Finder, step: Step, position: int, view: View) -> _Views | None:
+    if position != 0:
+        return None
+    shape = found.shape(step.outputs[0])
+    if view.spread or math.prod(shape) != math.prod(found.shape(step.inputs[0])):
+        return [(view._replace(spread=True),)]
+    return [(view.moved("reshape", shape),)]
+
+
+def _slice(found: _Finder, step: Step, position: int, view: View) -> _Views:
+    if view.spread:
+        return [(view,)]
+    return [(view.moved("slice", *(step.params[name] for name in ("start_indices", "limit_indices", "strides"))),)]
+
+
+def _split(found: _Finder, step: Step, position: int, view: View) -> _Views:
+    if view.spread:
+        return [(view,) for _ in step.outputs]
+    shape, axis, start, parts = list(found.shape(step.inputs[0])), step.params["axis"], 0, []
+    for size in map(int, step.params["sizes"]):
+        starts, limits = [0] * len(shape), list(shape)
+        starts[axis], limits[axis] = start, start + size
+        parts.append((view.moved("slice", tuple(starts), tuple(limits), None),))
+        start += size
+    return parts
+
+
+def _reverse(found: _Finder, step: Step, position: int, view: View) -> _Views:
+    return [(view if view.spread else view.moved("rev", tuple(step.params["dimensions"])),)]
+
+
+def _sum(found: _Finder, step: Step, position: int, view: View) -> _Views | None:
+    """With what does not depend on data, it is the same parameter in another place."""
+    if view.spread or found.on_data(step.inputs[1 - position]):
+        return None
+    if found.shape(step.inputs[position]) != found.shape(step.outputs[0]):
+        return None
+    return [(view._replace(sign=-view.sign) if step.name == "sub" and position == 1 else view,)]
+
+
+def _multiple(found: _Finder, step: Step, position: int, view: View) -> _Views | None:
+    number = found.number(step.inputs[1 - position])
+    if view.spread or number is None or (step.name == "div" and position == 1):
+        return None
+    if found.shape(step.inputs[position]) != found.shape(step.outputs[0]):
+        return None
+    if number in found.views and any(one.leaf == view.leaf for one in found.views[number]):
+        return None  # a number times itself
+    return [(view.scaled(number, -1 if step.name == "div" else 1),)]
+
+
+_PASSES: dict[str, Callable[..., _Views | None]] = {
+    **dict.fromkeys(("convert_element_type", "copy", "copy_p", "name", "reduce_precision"), _same),
+    **dict.fromkeys(("sharding_constraint", "pvary", "mesh_cast"), _same),
+    "optimization_barrier": _barrier,
+    "neg": _negative,
+    "transpose": _transpose,
+    **dict.fromkeys(("reshape", "squeeze", "expand_dims"), _reshape),
+    "broadcast_in_dim": _broadcast,
+    "slice": _slice,
+    "split": _split,
+    "rev": _reverse,
+    **dict.fromkeys(("add", "sub", "add_any"), _sum),
+    **dict.fromkeys(("mul", "div"), _multiple),
+}
+_ELEMENTWISE = ("add", "sub", "add_any", "mul", "div")
+
+
+# --- where it meets data: each rule says what the step does with it, and the slot of its operand, or None
+
+_Meeting = tuple[AbstractMeeting, int] | None
+
+
+def _dot(found: _Finder, step: Step, position: int, view: View) -> _Meeting:
+    left, right = (found.shape(slot) for slot in step.inputs)
+    return dot(step.params["dimension_numbers"], position, left, right, view), step.inputs[1 - position]
+
+
+def _conv(found: _Finder, step: Step, position: int, view: View) -> _Meeting:
+    meeting = conv(step.params, found.shape(step.outputs[0]), view) if position == 1 else None
+    return None if meeting is None else (meeting, step.inputs[0])
+
+
+def _gather(found: _Finder, step: Step, position: int, view: View) -> _Meeting:
+    meeting = lookup(step.params, found.shape(step.outputs[0]), view) if position == 0 else None
+    return None if meeting is None else (meeting, step.inputs[1])
+
+
+def _dynamic_slice(found: _Finder, step: Step, position: int, view: View) -> _Meeting:
+    meeting = row(step.params["slice_sizes"], view) if position == 0 else None
+    return None if meeting is None else (meeting[0], step.inputs[1 + meeting[1]])
+
+
+_MEETINGS: dict[str, Callable[..., _Meeting]] = {
+    "dot_general": _dot,
+    "conv_general_dilated": _conv,
+    "gather": _gather,
+    "dynamic_slice": _dynamic_slice,
+}

@@ -1,0 +1,1 @@
+"""What a kernel matrix says and does: spectra, distances, flows, regression."""

@@ -1,0 +1,142 @@
+"""Kernels averaged over classes, or ordered by class. Outputs are averaged over first (`output_average`)."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from ..._checks import concrete, describe, is_real, real_array, require_size
+from ..._numerics import nonzero
+from ._layout import as_matrix, Kernel, output_average
+
+
+class ClassMeans(NamedTuple):
+    """Mean of the kernel over pairs of distinct samples.
+
+    Attributes:
+        within: over pairs of one class, shape (classes,); NaN for classes of fewer than two samples.
+        between: over pairs of two classes, shape (classes, classes), symmetric; NaN on the diagonal.
+    """
+
+    within: Float[Array, " classes"]
+    between: Float[Array, "classes classes"]
+
+
+class ClassOrder(NamedTuple):
+    """A kernel whose samples are ordered by class.
+
+    Attributes:
+        kernel: the kernel, in the layout it came in.
+        order: the old index of each new sample; samples of one class keep their order.
+        boundaries: class k holds the new samples boundaries[k] to boundaries[k + 1] - 1.
+    """
+
+    kernel: Kernel
+    order: Int[Array, " n"]
+    boundaries: Int[Array, " ends"]
+
+
+def class_kernel(kernel: Kernel, labels: Int[Array, " n"], classes: int) -> Float[Array, "classes classes"]:
+    """The mean of the kernel between all samples of two classes: the kernel of the classes' mean features.
+
+    On the diagonal each sample's pair with itself counts, so that this is again a kernel. `class_means` leaves those
+    pairs out.
+
+    Arguments:
+        kernel: shape (n, c, n, c) or (n, n).
+        labels: integers 0 to classes - 1.
+        classes: how many classes there are.
+
+    Example:
+        >>> features = jnp.array([[1.0, 0.0], [3.0, 0.0], [0.0, 1.0]])
+        >>> print(js.kernels.class_kernel(features @ features.T, jnp.array([0, 0, 1]), 2).round(3))
+        [[4. 0.]
+         [0. 1.]]
+
+    Raises:
+        ValueError: shapes do not match, a label is out of range, or a class has no sample. In traces such a class
+            has NaN.
+        TypeError: labels are not integers.
+    """
+    kernel = real_array(kernel, "kernel")
+    member, number = _members(kernel, labels, classes)
+    return _over(member @ output_average(kernel) @ member.T, number[:, None] * number[None, :])
+
+
+def class_means(kernel: Kernel, labels: Int[Array, " n"], classes: int) -> ClassMeans:
+    """The mean of the kernel over pairs of distinct samples, within each class and between classes.
+
+    Arguments and errors: as for `class_kernel`.
+
+    Example:
+        >>> kernel = jnp.array([[1.0, 0.6, 0.2], [0.6, 1.0, 0.4], [0.2, 0.4, 1.0]])
+        >>> means = js.kernels.class_means(kernel, jnp.array([0, 0, 1]), 2)
+        >>> print(f"{means.within[0]:.2f} within class 0, {means.between[0, 1]:.2f} between the classes")
+        0.60 within class 0, 0.30 between the classes
+    """
+    kernel = real_array(kernel, "kernel")
+    member, number = _members(kernel, labels, classes)
+    average, same = output_average(kernel), jnp.eye(classes, dtype=bool)
+    others = jnp.where(jnp.eye(average.shape[0], dtype=bool), 0, average)
+    within = jnp.sum((member @ others) * member, axis=1)
+    between = _over(member @ average @ member.T, number[:, None] * number[None, :])
+    return ClassMeans(_over(within, number * (number - 1)), jnp.where(same, jnp.nan, between))
+
+
+def order_by_class(kernel: Kernel, labels: Int[Array, " n"], classes: int) -> ClassOrder:
+    """The kernel with its samples ordered by class, and where each class begins. Classes may be empty.
+
+    Example:
+        >>> ordered = js.kernels.order_by_class(jnp.diag(jnp.arange(1.0, 5.0)), jnp.array([1, 0, 1, 0]), 2)
+        >>> print(jnp.diag(ordered.kernel), ordered.order, ordered.boundaries)
+        [2. 4. 1. 3.] [1 3 0 2] [0 2 4]
+
+    Raises:
+        ValueError: shapes do not match, or a label is out of range.
+        TypeError: labels are not integers.
+    """
+    kernel = real_array(kernel, "kernel")
+    labels = _check(kernel, labels, classes)
+    order = jnp.argsort(labels, stable=True)
+    half = kernel.ndim // 2
+    ordered = jnp.take(jnp.take(kernel, order, axis=0), order, axis=half)
+    boundaries = jnp.searchsorted(labels[order], jnp.arange(classes + 1, dtype=labels.dtype))
+    return ClassOrder(ordered, order, boundaries)
+
+
+def _over(total: Float[Array, "..."], pairs: Float[Array, "..."]) -> Float[Array, "..."]:
+    # NaN is written out, because compiled code need not return NaN for 0/0.
+    return jnp.where(pairs == 0, jnp.nan, total / nonzero(pairs))
+
+
+def _members(
+    kernel: Kernel, labels: Int[Array, " n"], classes: int
+) -> tuple[Float[Array, "classes n"], Float[Array, " classes"]]:
+    """Which samples each class holds, and how many."""
+    labels = _check(kernel, labels, classes)
+    known = concrete(labels)
+    if known is not None:
+        empty = sorted(set(range(classes)) - set(known.tolist()))
+        if empty:
+            raise ValueError(f"no sample has label {empty[0]}, so there is no mean of its class; leave the class out")
+    member = jax.nn.one_hot(labels, classes, dtype=kernel.dtype, axis=0)
+    return member, jnp.sum(member, axis=1)
+
+
+def _check(kernel: Kernel, labels: Int[Array, " n"], classes: int) -> Int[Array, " n"]:
+    as_matrix(real_array(kernel, "kernel"))
+    require_size(classes, "classes")
+    known = concrete(labels)
+    if known is not None and not is_real(known):
+        raise TypeError(f"labels must be integers, got {describe(labels)}")
+    labels = jnp.asarray(labels)
+    if not jnp.issubdtype(labels.dtype, jnp.integer):
+        raise TypeError(f"labels must be integers, got {describe(labels)}")
+    if labels.shape != kernel.shape[:1]:
+        raise ValueError(f"a kernel of shape {kernel.shape} needs one label per sample, got {describe(labels)}")
+    known = concrete(labels)
+    if known is not None and not np.all((known >= 0) & (known < classes)):
+        raise ValueError(f"labels must lie in 0..{classes - 1}, got {known.min()}..{known.max()}")
+    return labels

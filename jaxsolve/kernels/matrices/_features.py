@@ -1,0 +1,95 @@
+r"""Features whose inner products are a kernel: a flow of outputs becomes one of parameters of a linear model."""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from ..._checks import real_array
+from ._layout import as_matrix
+from ._matrices import read_cross, read_kernel, require_positive
+from ._modes import kept_modes, Modes
+
+
+class Features(NamedTuple):
+    """Features of every output of every point; one block for all outputs if the kernel is the same for each.
+
+    Attributes:
+        train: on the training points.
+        others: on the other points, None if there are none.
+    """
+
+    train: Float[Array, "n blocks features"]
+    others: Float[Array, "m blocks features"] | None
+
+
+def features(
+    kernel: Float[ArrayLike, "n n"] | Float[ArrayLike, "n out n out"],
+    cross: Float[ArrayLike, "m n"] | Float[ArrayLike, "m out n out"] | None = None,
+) -> Features:
+    r"""phi with phi(X) phi(X)^T = K and phi(x) phi(X)^T = k(x), of as many entries as K has rows.
+
+    $\phi(X) = K^{1/2}$ and $\phi(x) = k(x) K^{-1/2}$; $K^{-1/2}$ vanishes on the null space. First derivatives in the
+    kernel exist while its rank does not change.
+
+    Arguments:
+        kernel: on the training points, (n, n) or (n, c, n, c).
+        cross: between other points and these, (m, n) or (m, c, n, c).
+
+    Example:
+        >>> kernel, cross = jnp.array([[2.0, 1.0], [1.0, 2.0]]), jnp.array([[1.0, 0.5]])
+        >>> found = js.kernels.features(kernel, cross)
+        >>> train, others = found.train[:, 0], found.others[:, 0]
+        >>> print((train @ train.T).round(3), (others @ train.T).round(3))
+        [[2. 1.]
+         [1. 2.]] [[1.  0.5]]
+
+    Raises:
+        ValueError: shapes or dtypes do not fit, or the kernel is not symmetric or not positive.
+    """
+    array = real_array(kernel, "kernel")
+    as_matrix(array)
+    y = jnp.zeros((array.shape[0], array.shape[1] if array.ndim == 4 else 1), array.dtype)
+    modes = Modes.of(read_kernel(array, y))
+    require_positive(modes.values)
+    rows = modes.values.shape[0]
+    split = lambda matrix: matrix.reshape(-1, rows // y.shape[0], rows)
+    train = split(_power(False, modes.matrix, modes.values, modes.vectors))
+    if cross is None:
+        return Features(train, None)
+    inverse = _power(True, modes.matrix, modes.values, modes.vectors)
+    return Features(train, split(read_cross(cross, rows, y) @ inverse))
+
+
+# A rule of its own: where eigenvalues are equal the power has a derivative, but eigenvectors have none.
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _power(inverse: bool, matrix, values, vectors) -> Array:
+    """K^(1/2) or K^(-1/2)."""
+    del matrix
+    return (vectors * _roots(inverse, values)[0][None, :]) @ vectors.T
+
+
+@_power.defjvp
+def _power_jvp(inverse: bool, primals, tangents):
+    _, values, vectors = primals
+    weights, root, kept = _roots(inverse, values)
+    one, two = root[:, None], root[None, :]
+    some = kept[:, None] | kept[None, :]
+    difference = 1 / jnp.where(some, one + two, 1)
+    if inverse:
+        # (1/a - 1/b)/(a^2 - b^2), and with the null space, where the power is 0, 1/a over a^2.
+        both = kept[:, None] & kept[None, :]
+        product = jnp.where(both, one * two, 1)
+        to_null = 1 / jnp.where(some, jnp.maximum(one, two), 1) ** 3
+        difference = jnp.where(both, -difference / product, to_null)
+    change = jnp.where(some, difference, 0) * (vectors.T @ tangents[0] @ vectors)
+    return (vectors * weights[None, :]) @ vectors.T, vectors @ change @ vectors.T
+
+
+def _roots(inverse: bool, values) -> tuple[Array, Array, Array]:
+    """The eigenvalues of the power, those of the root, and which are not null."""
+    kept = kept_modes(values)
+    root = jnp.where(kept, jnp.sqrt(jnp.where(kept, values, 1)), 0)
+    return (jnp.where(kept, 1 / jnp.where(kept, root, 1), 0) if inverse else root), root, kept

@@ -1,0 +1,1 @@
+"""Kernels and Hessians known only by their products with vectors."""

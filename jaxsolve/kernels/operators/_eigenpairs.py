@@ -1,0 +1,120 @@
+"""The largest eigenvalues of an operator known by its products."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key, PyTree
+
+from ..._checks import one_number, require_size
+from ..._numerics import nonzero, scaled
+from ._matrix_free import AbstractSymmetricOperator, check_operator
+
+
+# Vectors multiplied at once: they share the passes through the network, and each needs memory of its own.
+VECTORS_AT_ONCE = 8
+# JAX's LOBPCG takes only matrices of more than so many rows per eigenpair; smaller ones are cheap to form.
+ROWS_PER_PAIR = 5
+
+
+class Eigenpairs(NamedTuple):
+    """The largest eigenvalues, descending, and how well each is known.
+
+    Attributes:
+        values: eigenvalues, shape (k,).
+        vectors: orthonormal eigenvectors, shaped like the operator's vectors with a first axis of k.
+        residuals: |A v - value v|: an eigenvalue of A lies within this distance.
+        steps: iterations taken; 0 where the matrix was small enough to be formed.
+    """
+
+    values: Float[Array, " k"]
+    vectors: PyTree[Float[Array, "k ..."]]
+    residuals: Float[Array, " k"]
+    steps: Int[Array, ""]
+
+
+def top_eigenpairs(
+    operator: AbstractSymmetricOperator,
+    k: int,
+    *,
+    key: Key[Array, ""],
+    tol: float | Float[Array, ""] | None = None,
+    max_steps: int = 200,
+) -> Eigenpairs:
+    """The k algebraically largest eigenvalues and their eigenvectors, by LOBPCG (Knyazev 2001), in or out of jit.
+
+    Eigenvalues are Rayleigh quotients, so their error is about residual^2/gap, and their derivative is that of simple
+    eigenvalues; eigenvectors have none. An operator of at most 5 k rows is formed and diagonalized.
+
+    Arguments:
+        operator: such as `NTKOperator(net, x)`.
+        k: how many eigenvalues.
+        key: random key of the starting vectors.
+        tol: residuals, relative to the largest eigenvalue, at which to stop. None takes eps^(3/4) of the dtype. The
+            norm is only estimated, so the last residuals may be a few times larger or smaller.
+        max_steps: the most iterations, of 4 k products each. Where they do not suffice, `residuals` show it.
+
+    Example:
+        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> operator = js.kernels.NTKOperator(net, jnp.eye(2))
+        >>> pairs = js.kernels.top_eigenpairs(operator, 1, key=jax.random.key(1))
+        >>> kernel = js.kernels.empirical(net, jnp.eye(2)).ntk[:, 0, :, 0]
+        >>> bool(jnp.allclose(pairs.values[0], jnp.linalg.eigvalsh(kernel)[-1]))
+        True
+
+    Raises:
+        ValueError: k is below 1 or above the operator's size, or tol is not positive.
+        TypeError: k or max_steps is not an integer.
+    """
+    check_operator(operator, key)
+    if require_size(k, "k") > operator.size:
+        raise ValueError(f"k must be at most {operator.size}, the number of the operator's eigenvalues, got {k}")
+    require_size(max_steps, "max_steps")
+    if tol is not None:
+        tol = one_number(tol, "tol", hint="; a tolerance must be positive")
+    # LOBPCG of JAX keeps its program by the function it is given, and with it what that one closes over.
+    with jax.check_tracer_leaks(False):
+        return _top_eigenpairs(operator, k, key, tol, max_steps)
+
+
+def products(operator: AbstractSymmetricOperator, columns: Float[Array, "size k"]) -> Float[Array, "size k"]:
+    """The operator times every column of a matrix."""
+    product, _, _ = operator.flat()
+    return jax.lax.map(product, columns.T, batch_size=min(VECTORS_AT_ONCE, columns.shape[1])).T
+
+
+@eqx.filter_jit
+def _top_eigenpairs(
+    operator: AbstractSymmetricOperator, k: int, key: Key[Array, ""], tol: Any, max_steps: int
+) -> Eigenpairs:
+    _, unravel, dtype = operator.flat()
+    fixed = jax.tree.map(lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_array(leaf) else leaf, operator)
+    if ROWS_PER_PAIR * k >= operator.size:
+        matrix = products(fixed, jnp.eye(operator.size, dtype=dtype))
+        vectors, steps = jnp.linalg.eigh((matrix + matrix.T) / 2)[1][:, ::-1][:, :k], 0
+    else:
+        vectors, steps = _lobpcg(fixed, k, key, tol, max_steps, dtype)
+    vectors = jax.lax.stop_gradient(vectors)
+    moved = products(operator, vectors)
+    values = jnp.sum(vectors * moved, axis=0)
+    order = jnp.argsort(-jax.lax.stop_gradient(values))
+    missed, size = scaled(jax.lax.stop_gradient(moved - vectors * values[None, :]))
+    residuals = size * jnp.linalg.norm(missed, axis=0)
+    return Eigenpairs(values[order], jax.vmap(unravel)(vectors.T[order]), residuals[order], jnp.asarray(steps))
+
+
+def _lobpcg(operator, k, key, tol, max_steps, dtype):
+    start = jax.random.normal(key, (operator.size, k), dtype)
+    size = nonzero(jnp.max(jnp.abs(products(operator, start))) / jnp.max(jnp.abs(start)))
+    # Scaled to order one, or float32 overflows. Shifted by 1, because the routine measures residuals relative to the
+    # eigenvalue, and would never stop at eigenvalues of 0.
+    shifted = lambda v: products(operator, v) / size + v
+    eps = float(jnp.finfo(dtype).eps)
+    tolerance = eps**0.75 if tol is None else tol
+    # The routine stops at residuals below tol * 10 n (value + |A v|).
+    scaled_tolerance = jnp.asarray(tolerance, dtype) / (20 * operator.size)
+    from jax.experimental.sparse.linalg import lobpcg_standard  # it imports scipy.sparse, which is slow
+
+    _, vectors, steps = lobpcg_standard(shifted, start, max_steps, scaled_tolerance)
+    return vectors, steps

@@ -1,0 +1,1 @@
+"""Atanasov, Bordelon & Pehlevan: silent alignment."""

@@ -1,0 +1,1 @@
+"""Geiger et al.: lazy and feature training of wide networks."""

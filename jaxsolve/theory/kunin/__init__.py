@@ -1,0 +1,1 @@
+"""Kunin et al.: how unbalanced starts learn features, and what they end at."""

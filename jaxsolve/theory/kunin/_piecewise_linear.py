@@ -1,0 +1,176 @@
+r"""How every neuron of a two-layer piecewise linear network moves: its radius and its direction.
+
+Kunin et al., "Get rich quick: exact solutions reveal how unbalanced initializations promote rapid feature learning",
+equations (9) and (10). With plain weights $a_k$, $w_k$ and rates $\eta_a$, $\eta_w$ the network is
+$f(x) = \gamma m_1 m_2 \sum_k c_k(x)\, \beta_k \cdot x$, where $\beta_k = a_k w_k$ and
+$c_k(x) = \phi'(m_1 w_k \cdot x)$.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from ..._checks import describe
+from ..._core import NotApplicable, Problem
+from ..._numerics import nonzero, safe_hypot, safe_sqrt
+from ...nets import AbstractDense
+
+
+class Neurons(eqx.Module):
+    r"""The hidden neurons of a two-layer piecewise linear network, each described by what its flow depends on.
+
+    Attributes:
+        delta: $\delta_k = \eta_w a_k^2 - \eta_a |w_k|^2$, conserved. Large and positive is upstream (the read-out is
+            heavy, the direction turns), 0 balanced, negative downstream.
+        radius: $\mu_k = a_k |w_k|$, the signed length of $\beta_k$.
+        direction: $\hat\beta_k = w_k/|w_k|$; 0 for a neuron with w = 0, which has none.
+        mixed: $\sqrt{\eta_a \eta_w}$, one number.
+
+    The methods are the right-hand sides of the flow, given for every neuron the force
+    $\xi_k = \gamma m_1 m_2 \sum_i c_{ki} x_i\, \partial L/\partial f_i$ (`neuron_forces`). Times are gradient-flow
+    times.
+    """
+
+    delta: Float[Array, " h"]
+    radius: Float[Array, " h"]
+    direction: Float[Array, "h in"]
+    mixed: Float[Array, ""]
+
+    @property
+    def beta(self) -> Float[Array, "h in"]:
+        """beta_k = a_k w_k: what the neuron adds to the linear map of the inputs that switch it on."""
+        return self.radius[:, None] * self.direction
+
+    @property
+    def speed(self) -> Float[Array, " h"]:
+        r"""$\kappa_k = \sqrt{\delta_k^2 + 4 \eta_a \eta_w \mu_k^2} = \eta_w a_k^2 + \eta_a |w_k|^2$."""
+        return safe_hypot(self.delta, 2 * self.mixed * self.radius)
+
+    @property
+    def upstream(self) -> Float[Array, " h"]:
+        r"""$(\kappa_k + \delta_k)/2 = \eta_w a_k^2$, without cancellation."""
+        return half(self.speed, self.delta, self.mixed * self.radius)
+
+    @property
+    def downstream(self) -> Float[Array, " h"]:
+        r"""$(\kappa_k - \delta_k)/2 = \eta_a |w_k|^2$, without cancellation."""
+        return half(self.speed, -self.delta, self.mixed * self.radius)
+
+    def radius_rate(self, forces: Float[Array, "h in"]) -> Float[Array, " h"]:
+        r"""$\dot\mu_k = -\kappa_k\, \hat\beta_k \cdot \xi_k$ (eq. 10)."""
+        return -self.speed * self._along(forces)
+
+    def direction_rate(self, forces: Float[Array, "h in"]) -> Float[Array, "h in"]:
+        r"""$\dot{\hat\beta}_k = -\frac{\kappa_k + \delta_k}{2 \mu_k} (I - \hat\beta_k \hat\beta_k^T) \xi_k$ (eq. 10).
+
+        For $\delta_k < 0$ the factor vanishes with $\mu_k$; for $\delta_k > 0$ it grows like $\delta_k/\mu_k$. At
+        $\mu_k = 0$ it is 0 for $\delta_k \le 0$; a neuron with w = 0 has no direction, and no rate of it.
+        """
+        # For delta < 0: eta_a eta_w mu/((kappa - delta)/2).
+        falls = self.mixed * (self.mixed * self.radius / nonzero(self.downstream))
+        grows = self.upstream / nonzero(jnp.where(self.delta < 0, 0, self.radius))
+        factor = jnp.where(self.radius == 0, 0, jnp.where(self.delta < 0, falls, grows))
+        return -factor[:, None] * (forces - self._along(forces)[:, None] * self.direction)
+
+    def beta_rate(self, forces: Float[Array, "h in"]) -> Float[Array, "h in"]:
+        r"""$\dot\beta_k = -M_k \xi_k$, $M_k = \eta_w a_k^2 I + \eta_a w_k w_k^T$ (eq. 9)."""
+        turning = self.upstream[:, None] * forces
+        growing = (self.downstream * self._along(forces))[:, None] * self.direction
+        return -(turning + growing)
+
+    def _along(self, forces: Array) -> Array:
+        return jnp.sum(self.direction * forces, axis=1)
+
+
+def half(speed: Array, delta: Array, root: Array) -> Array:
+    """(speed + delta)/2 without cancellation, where root^2 is its product with (speed - delta)/2."""
+    positive = delta >= 0  # not |delta|, whose derivative at 0, a balanced neuron, would be lost
+    large = (speed + jnp.where(positive, delta, -delta)) / 2
+    return jnp.where(positive, large, root * (root / nonzero(large)))
+
+
+def neurons(net: Any) -> Neurons:
+    """The hidden neurons of a network: relu, leaky relu or linear, one hidden layer, one output, no biases.
+
+    Arguments:
+        net: such a network, at any time (`problem.net` is at the start, `view.net` at the time of the view).
+
+    Returns:
+        The arrays `delta`, `radius`, `direction`, `beta`, and the rates at which they move under given forces:
+        `radius_rate(forces)`, `direction_rate(forces)` and `beta_rate(forces)`.
+
+    Example:
+        >>> init = js.nets.Given([jnp.array([[3.0, 4.0], [1.0, 0.0]]), jnp.array([[1.0, 2.0]])])
+        >>> scaling = js.nets.Scaling.standard()
+        >>> net = js.nets.MLP(2, 2, 1, 1, "relu", scaling=scaling, init=init, key=jax.random.key(0))
+        >>> print(*(f"{delta:.2f}" for delta in js.theory.neurons(net).delta))  # a^2 - |w|^2: one down-, one upstream
+        -24.00 3.00
+
+    Reference:
+        @inproceedings{kunin2024get, title={Get rich quick: exact solutions reveal how unbalanced initializations
+          promote rapid feature learning}, author={Kunin and Raventos and Domine and Chen and Klindt and Saxe and
+          Ganguli}, booktitle={NeurIPS}, year={2024}, note={arXiv 2406.06158}}
+
+    Raises:
+        NotApplicable: the network is of another kind.
+    """
+    w, a = _layers(net)
+    eta_w, eta_a = net.rates().weights
+    # Scaled by the largest entry, so that no square over- or underflows.
+    scale = jax.lax.stop_gradient(nonzero(jnp.max(jnp.abs(w), axis=1)))
+    length = scale * safe_sqrt(jnp.sum((w / scale[:, None]) ** 2, axis=1))
+    root_a, root_w = jnp.sqrt(eta_a), jnp.sqrt(eta_w)
+    up, down = root_w * a, root_a * length
+    delta = (up - down) * (up + down)
+    return Neurons(delta, a * length, w / nonzero(length)[:, None], root_a * root_w)
+
+
+def neuron_forces(problem: Problem, params: PyTree = None) -> Float[Array, "h in"]:
+    r"""$\xi_k = \gamma m_1 m_2 \sum_i c_{ki} x_i\, \partial L/\partial f_i$ for every hidden neuron, and any loss.
+
+    The gradients of the loss are $w_k \cdot \xi_k$ in $a_k$ and $a_k \xi_k$ in $w_k$. The loss is this library's
+    average over samples. Of a sample whose preactivation is within rounding of a kink, it is chance on which
+    side it counts.
+
+    Arguments:
+        problem: a problem whose network `js.theory.neurons` takes.
+        params: the parameters at which to take them; None takes the start.
+
+    Example:
+        >>> net = js.nets.MLP(2, 3, 1, 1, "relu", scaling=js.nets.Scaling.standard(), key=jax.random.key(0))
+        >>> problem = js.Problem(net, jnp.eye(2), jnp.array([1.0, -1.0]))
+        >>> forces = js.theory.neuron_forces(problem)
+        >>> js.theory.neurons(net).radius_rate(forces).shape
+        (3,)
+
+    Raises:
+        NotApplicable: the network is of another kind.
+    """
+    net = problem.net if params is None else problem.network(params)
+    w, _ = _layers(net)
+    first, second = net.scaling.multiplier[0], net.scaling.multiplier[1]
+    outputs = problem.outputs(problem.params if params is None else params)
+    by_sample = problem.loss.gradient(outputs, problem.y)[:, 0]
+    gates = jax.vmap(jax.vmap(jax.grad(net.activation)))(first * (w @ problem.x.T))
+    return net.scaling.gamma * first * second * ((gates * by_sample[None, :]) @ problem.x)
+
+
+def _layers(net: Any) -> tuple[Float[Array, "h in"], Float[Array, " h"]]:
+    """The weights of both layers, of a network of the kind."""
+    dense = isinstance(net, AbstractDense)
+    wanted = "a network with one hidden layer, one output, no biases and a relu, leaky relu or linear activation"
+    if not dense:
+        raise NotApplicable(f"neurons need {wanted}, got {describe(net)}")
+    kind = (
+        (len(net.weights) == 2, f"{len(net.weights)} weight matrices"),
+        (net.out_size == 1, f"{net.out_size} outputs"),
+        (not net.biases, "biases"),
+        (net.activation.homogeneous, f"the activation {net.activation}"),
+    )
+    missed = [found for holds, found in kind if not holds]
+    if missed:
+        raise NotApplicable(f"neurons need {wanted}; this one has {', '.join(missed)}")
+    return net.weights[0], net.weights[1][0]

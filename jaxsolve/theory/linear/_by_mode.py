@@ -1,0 +1,74 @@
+"""Judging a start mode by mode: what is small beside the largest mode may be all that a weak mode has."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from ..._core import Assumption
+from ..._numerics import nonzero
+
+
+# A mode's own violation may be far larger than that of all weights together: the rounding of strong modes counts beside
+# weak ones. What it changes is of its own size, so that this leaves eight digits in double precision, four in single.
+def _most(dtype: jnp.dtype) -> float:
+    return 1e-8 if jnp.finfo(dtype).bits == 64 else 3e-5
+
+
+def has_target(
+    target: Float[Array, " modes"], largest: Float[Array, ""], *, matrices: int, tolerance: float
+) -> Bool[Array, " modes"]:
+    """The modes whose target is more than rounding beside the largest one, and beside the product of the weights.
+
+    `target` is that of the product, `largest` the largest weight.
+    """
+    size = jnp.abs(target)
+    return size > tolerance * jnp.maximum(jnp.max(size), largest**matrices)
+
+
+def own_size(sizes: Float[Array, " modes"], largest: Float[Array, ""]) -> Float[Array, " modes"]:
+    """What to measure each mode by: its own size, or the smallest one that can be told from rounding."""
+    return nonzero(jnp.maximum(sizes, _most(sizes.dtype) * largest))
+
+
+def by_own_weights(name: str, violation: Float[Array, "..."]) -> Assumption:
+    """An assumption about every mode, measured in units of its own weights."""
+    return Assumption(
+        name, jnp.max(violation, initial=0.0), _most(violation.dtype), "relative to the weights of each mode"
+    )
+
+
+def no_saddle(growing: Float[Array, " modes"], needed: Bool[Array, " modes"], size: Float[Array, ""]) -> Assumption:
+    """No mode that the target asks for is left at a saddle or falls towards one, where rounding decides what follows.
+
+    Arguments:
+        growing: the part of the start that grows, per mode, in the units of weights.
+        needed: which of the modes are asked for.
+        size: the largest weight, which sets the rounding. A start of zeros stays where it is.
+    """
+    name = "no mode of the target starts at a saddle or falls towards one"
+    return _above_rounding(name, growing, needed, size, _most(growing.dtype))
+
+
+def leaves_saddle(growing: Float[Array, ""], size: Float[Array, ""], target: Float[Array, ""]) -> Assumption:
+    """The one mode of a start grows from more than rounding, which would decide when it leaves the saddle, or is at it.
+
+    Arguments:
+        growing: the part of the start that grows, in the units of weights, of any sign; an exact zero never leaves.
+        size: the largest weight, which sets the rounding.
+        target: of the product of the weights; without one there is no saddle.
+    """
+    asked = jnp.abs(target) > 100 * float(jnp.finfo(target.dtype).eps) * size**2
+    name = "the start is at a saddle, or further from it than rounding"
+    return _above_rounding(name, jnp.abs(growing), asked & (growing != 0), size, 0.01)
+
+
+def squared_is_known(size: Float[Array, "*any"]) -> Bool[Array, "*any"]:
+    """Whether a part of a start is so large that the dtype has its square, with all digits: forms work with squares."""
+    info = jnp.finfo(size.dtype)
+    return size >= (float(info.tiny) / float(info.eps)) ** 0.5
+
+
+def _above_rounding(name: str, growing: Array, needed: Array, size: Array, most: float) -> Assumption:
+    share = jnp.where(size > 0, jnp.where(squared_is_known(growing), growing / nonzero(size), 0.0), 1.0)
+    eps = float(jnp.finfo(share.dtype).eps)
+    violation = jnp.max(jnp.where(needed, eps / jnp.maximum(share, eps), 0.0), initial=0.0)
+    return Assumption(name, violation, most, "rounding of the weights, relative to the part of them that grows")

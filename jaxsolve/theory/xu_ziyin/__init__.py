@@ -1,0 +1,1 @@
+"""Xu & Liu Ziyin: three mechanisms of feature learning, solved exactly."""
