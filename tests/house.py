@@ -71,12 +71,15 @@ def _imports(path: Path, source: ast.Module, *, at_import: bool) -> Iterator[tup
 def private_imports(path: Path, source: ast.Module) -> set[str]:
     """The private modules and names of jaxsolve that a file imports from a room other than its own, as dotted names.
 
-    The files beside the rooms (`_results.py`) belong to all of jaxsolve: their public names are free to its rooms.
+    The files beside the rooms (`_results.py`) and the face that a room has for others (`kernels/_internal.py`) belong
+    to all of jaxsolve: their public names are free to its rooms.
     """
     own = path.relative_to(ROOT).parts[:2]
     found = set()
     for parts in imports(path, source):
         start = 2 if own[0] == "jaxsolve" else 1
+        if own[0] == "jaxsolve" and parts[2:3] == ("_internal",):
+            start = 3
         if parts[0] == "jaxsolve" and parts[:2] != own and any(_is_private(part) for part in parts[start:]):
             found.add(".".join(parts))
     if own[0] == "tests":  # they patch names that are written as text, and run programs that are

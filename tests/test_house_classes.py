@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import inspect
 import pkgutil
+import re
 import types
 
 import equinox as eqx
@@ -143,9 +144,10 @@ def test_the_classes_are_looked_at():
 
 
 def _exported() -> dict[str, object]:
-    """Every public name: what the package and its rooms export."""
+    """Every public name: what the package and its public rooms export."""
     found = {}
-    for room in (jaxsolve, *(module for module in _modules() if hasattr(module, "__path__"))):
+    rooms = (module for module in _modules() if hasattr(module, "__path__"))
+    for room in (jaxsolve, *(room for room in rooms if re.fullmatch(r"jaxsolve\.[a-z]\w*", room.__name__))):
         names = dir(jaxsolve) if room is jaxsolve else [name for name in vars(room) if not name.startswith("_")]
         found |= {f"{room.__name__}.{name}": getattr(room, name) for name in names if name != "jaxtyping"}
     return found

@@ -313,7 +313,7 @@ def test_too_many_lanes_are_refused(tmp_path):
 
 def test_without_plotly_it_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    with pytest.raises(ModuleNotFoundError, match="pip install plotly"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'jaxsolve\[plot\]'"):
         write(imagined(), tmp_path / "report.html")
 
 
@@ -335,5 +335,5 @@ def test_the_command_line_knows_the_command(tmp_path):
 
 def test_the_command_names_the_package(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    with pytest.raises(ValueError, match="pip install plotly"):
+    with pytest.raises(ValueError, match=r"pip install 'jaxsolve\[plot\]'"):
         report(tmp_path, output=tmp_path / "page.html")

@@ -212,3 +212,15 @@ def test_networks_that_cannot_be_padded_say_so():
 def test_an_axis_may_be_called_self():
     told = PaddedProblem(lambda **cell: _line(4, cell["self"]), {})
     assert told(**{"self": 1}).x.shape == _line(4, 1).x.shape
+
+
+def test_a_store_of_padded_widths_is_carried_on(tmp_path):
+    """Such a function, too, tells its sweep from others: a store knows it again, and a scale that is not its own."""
+    axes = {"width": [2, 4]}
+    problem = lambda scale: lambda width: _line(width, sigma=scale)
+    keep = lambda scale: QUIET(
+        *padded(problem(scale), axes, "width"), theory.TwoLayerLine(), TS, store=tmp_path / "kept.zarr"
+    )
+    np.testing.assert_array_equal(keep(1.0)["loss"], keep(1.0)["loss"])
+    with pytest.raises(ValueError, match="problem"):
+        keep(2.0)

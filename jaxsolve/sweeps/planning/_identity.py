@@ -157,7 +157,8 @@ def describe_value(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         kind, names = type(value), [field.name for field in dataclasses.fields(value)]
         # Arguments that a field does not hold as they were given, such as the rate that an optimizer shows.
-        names += [name for name in inspect.signature(kind).parameters if isinstance(getattr(kind, name, 0), property)]
+        given = inspect.signature(kind.__init__).parameters  # an instance may show the signature of what it calls
+        names += [name for name in given if isinstance(getattr(kind, name, 0), property)]
         fields = {name: describe_value(getattr(value, name, None)) for name in names}
         return {"type": kind.__qualname__, **fields}
     return getattr(value, "__qualname__", type(value).__qualname__)
