@@ -7,6 +7,7 @@ import jax.random as jr
 import numpy as np
 
 import jaxsolve as js
+from jaxsolve.dynamics.wide import dmft
 from tests.cases import assert_fails, eps
 
 
@@ -26,7 +27,7 @@ def _arcsine():
 
 
 def _off(samples, seed):
-    net = js.dmft.sampled(_net(), samples, seed)
+    net = dmft.sampled(_net(), samples, seed)
     signals = np.asarray(js.nets.erf(jnp.asarray(X @ np.asarray(net.weights[0]).T / 2**0.5)))
     return np.abs(signals @ signals.T / samples - _arcsine()).max()
 
@@ -39,10 +40,10 @@ def test_more_points_are_worth_more_than_draws():
 
 def test_the_normal_form_stays_and_the_start_is_zero():
     net = _net()
-    points = js.dmft.sampled(net, 256, 0)
-    before = js.dmft.normal_form(net)
+    points = dmft.sampled(net, 256, 0)
+    before = dmft.normal_form(net)
     same = lambda other, name: np.testing.assert_allclose(
-        getattr(js.dmft.normal_form(other), name), getattr(before, name), rtol=eps(10)
+        getattr(dmft.normal_form(other), name), getattr(before, name), rtol=eps(10)
     )
     for name, read in (
         ("rate", lambda n: n.scaling.eta),
@@ -58,9 +59,9 @@ def test_the_normal_form_stays_and_the_start_is_zero():
 def test_the_error_is_that_of_other_points():
     found = []
     for seed in range(12):
-        net = js.dmft.sampled(_net(), 128, seed)
+        net = dmft.sampled(_net(), 128, seed)
         net = eqx.tree_at(lambda one: one.weights[1], net, net.weights[1] + 0.3 * jnp.sin(net.weights[0].T))
-        found.append((jax.vmap(net)(jnp.asarray(X)), js.dmft.sampling_error(net, jnp.asarray(X))))
+        found.append((jax.vmap(net)(jnp.asarray(X)), dmft.sampling_error(net, jnp.asarray(X))))
     outputs, errors = (np.stack([np.asarray(pair[i]) for pair in found]) for i in (0, 1))
     ratio = outputs.std(0, ddof=1) / np.sqrt(np.mean(errors**2, axis=0))
     assert np.all((ratio > 0.4) & (ratio < 2.0)), ratio
@@ -71,7 +72,7 @@ def test_a_point_at_zero_is_a_finite_weight(monkeypatch):
     from scipy.stats import qmc
 
     monkeypatch.setattr(qmc.Sobol, "random", lambda self, count: np.zeros((count, self.d)))
-    weights = js.dmft.sampled(_net(), 64, 0).weights
+    weights = dmft.sampled(_net(), 64, 0).weights
     assert all(np.all(np.isfinite(w)) for w in weights)
 
 
@@ -79,8 +80,8 @@ def test_small_layers_are_aligned_as_large_ones():
     w, u = jr.normal(jr.key(0), (5, 3), jnp.float32), jr.normal(jr.key(1), (1, 5), jnp.float32)
     on_a_line = jnp.array([[0.0, 0.0, 1.0]], jnp.float32)
     for x, scale in ((None, 1e-12), (None, 1e-24), (on_a_line, 1e-24)):
-        found, tiny = (js.dmft.two_layer_alignment(s * w, s * u, x) for s in (1.0, scale))
+        found, tiny = (dmft.two_layer_alignment(s * w, s * u, x) for s in (1.0, scale))
         np.testing.assert_allclose(tiny, found, rtol=1e-5)
     whole = jnp.concatenate([w, jnp.eye(5, dtype=jnp.float32)], axis=1)
-    inside = js.dmft.two_layer_alignment(w, u, None, outside=jnp.float32(5))
+    inside = dmft.two_layer_alignment(w, u, None, outside=jnp.float32(5))
     np.testing.assert_allclose(inside * jnp.linalg.norm(whole), jnp.linalg.norm(u @ w) / jnp.linalg.norm(u), rtol=1e-5)

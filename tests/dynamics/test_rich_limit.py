@@ -12,6 +12,7 @@ import optax
 import pytest
 
 import jaxsolve as js
+from jaxsolve.dynamics.wide import dmft
 from tests.cases import assert_fails, eps
 
 
@@ -200,7 +201,7 @@ def test_it_meets_the_lazy_limit_with_the_square_of_the_richness():
         problem = _problem(64, 2, "linear", js.nets.Scaling.mean_field(gamma, eta=gamma**-2))
         limit = js.RichLimit(rate=RATE, nodes=STEPS, at_any_richness=True)
         rich = js.solve(problem, limit, TIMES, observe=js.observe.outputs())
-        kernel = np.asarray(js.dmft.initial_kernel(js.dmft.normal_form(problem.net)) * X @ X.T)
+        kernel = np.asarray(dmft.initial_kernel(js.dmft.normal_form(problem.net)) * X @ X.T)
         f = np.zeros(Y.shape)
         for _ in range(STEPS):
             f = f + RATE * kernel @ (np.asarray(Y) - f) / len(X)
@@ -231,7 +232,7 @@ def test_inputs_of_many_dimensions_are_those_of_their_span():
     turned = jnp.concatenate([X, jnp.zeros((4, 5))], axis=1) @ jnp.linalg.qr(jr.normal(jr.key(5), (7, 7)))[0]
     scaling = js.nets.Scaling(multiplier=[0.5, 1 / 64], sigma=[1.1, 1.0], eta=[20.0, 60.0])
     few, many = (_problem(64, 1, "linear", scaling, x) for x in (X, turned))
-    assert js.dmft.basis(turned, None).train.shape == (4, 4)
+    assert dmft.basis(turned, None).train.shape == (4, 4)
     runs = [js.solve(p, js.RichLimit(rate=RATE, nodes=STEPS), TIMES)["loss"] for p in (few, many)]
     np.testing.assert_allclose(runs[0], runs[1], rtol=eps(1e4))
 

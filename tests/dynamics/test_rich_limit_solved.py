@@ -10,6 +10,7 @@ import optax
 import pytest
 
 import jaxsolve as js
+from jaxsolve.dynamics.wide import dmft
 from jaxsolve.dynamics.wide.dmft import descent_nodes, flow_nodes, normal_form
 from tests.cases import assert_fails, eps
 from tests.dmft.equations import fixed_point
@@ -210,7 +211,7 @@ def test_layers_of_two_layer_networks_are_aligned_as_in_wide_ones():
 
 def test_alignment_has_a_derivative_where_it_is_zero():
     w, u = jnp.array([[1.0], [1.0]]), jnp.array([[1.0, -1.0], [0.5, -0.5]])
-    value, slope = jax.jvp(lambda w: js.dmft.two_layer_alignment(w, u, X[:, :1]), (w,), (jnp.ones_like(w),))
+    value, slope = jax.jvp(lambda w: dmft.two_layer_alignment(w, u, X[:, :1]), (w,), (jnp.ones_like(w),))
     assert value == 0
     assert np.isfinite(slope)
 
