@@ -21,7 +21,7 @@ PYTHONS = ("3.12", "3.13")
 USE = """
 import jax, jaxsolve as js
 line = js.data.line(8, 3, key=jax.random.key(0))
-net = js.nets.TwoLayerLinear(3, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(1))
+net = js.nets.TwoLayerLinear(in_size=3, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(1))
 problem = js.Problem(net, *line.train)
 flow, exact = (js.solve(problem, how, [1.0])["loss"][0] for how in (js.GradientFlow(), js.theory.TwoLayerLine()))
 assert abs(flow - exact) < 1e-3 * exact, (flow, exact)
@@ -48,7 +48,7 @@ for extra, use in tried.items():
 # With the two packages that README names, and their dependencies left out.
 INFINITE = """
 import jax, jax.numpy as jnp, jaxsolve as js
-net = js.nets.MLP(3, 8, 1, 1, "relu", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+net = js.nets.MLP(in_size=3, out_size=1, width_size=8, depth=1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
 ntk = js.kernels.infinite(net, jnp.eye(3)).ntk
 assert ntk.shape == (3, 3) and abs(ntk[0, 0] - 1 / 3) < 1e-5, ntk  # each layer has half of |x|^2/3
 """

@@ -38,7 +38,16 @@ def reference_problem(
     data = js.data.digits(task="parity", n_train=n, n_test=n, pca=10, key=jax.random.key(0))
     phi = js.nets.softplus(5.0) if activation == "softplus" else activation
     scaling = js.nets.Scaling.lazy(gamma, gain=True)
-    net = js.nets.MLP(10, width, 2, 1, phi, scaling=scaling, key=jax.random.key(1), dtype=dtype)
+    net = js.nets.MLP(
+        in_size=10,
+        out_size=1,
+        width_size=width,
+        depth=2,
+        activation=phi,
+        scaling=scaling,
+        key=jax.random.key(1),
+        dtype=dtype,
+    )
     train, test = jax.tree.map(lambda array: array.astype(net.weights[0].dtype), (data.train, data.test))
     return js.Problem(net, *train, test=test, centered=True)
 

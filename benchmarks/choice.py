@@ -181,5 +181,13 @@ def make(case: Case) -> Any:
         net: Any = eqx.nn.MLP(inputs, outputs, widths[0], len(widths), getattr(jax.nn, case.activation), key=key)
     else:
         scaling = js.nets.Scaling.lazy(case.gamma, gain=True)
-        net = js.nets.MLP(inputs, widths[0], len(widths), outputs, phi, scaling=scaling, key=key)
+        net = js.nets.MLP(
+            in_size=inputs,
+            out_size=outputs,
+            width_size=widths[0],
+            depth=len(widths),
+            activation=phi,
+            scaling=scaling,
+            key=key,
+        )
     return js.Problem(net, *data.train, loss=getattr(js.losses, case.loss)(), centered=not case.foreign)

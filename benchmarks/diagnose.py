@@ -102,7 +102,9 @@ def _conv(key):
 KINDS = {
     "eqx.nn.MLP, tanh": lambda key: eqx.nn.MLP(8, 1, 48, 2, jnp.tanh, key=key),
     "eqx.nn.MLP, relu": lambda key: eqx.nn.MLP(8, 1, 48, 2, jax.nn.relu, key=key),
-    "js.nets.MLP, NTK scaling": lambda key: js.nets.MLP(8, 48, 2, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=key),
+    "js.nets.MLP, NTK scaling": lambda key: js.nets.MLP(
+        in_size=8, out_size=1, width_size=48, depth=2, activation="tanh", scaling=js.nets.Scaling.ntk(), key=key
+    ),
     "convolutions": _conv,
     "residual, gelu": Residual,
     "layer norm, relu": _layer_norm,

@@ -79,21 +79,48 @@ def tanh(size: int, width: int, n: int, seed: int) -> js.Problem:
     """A tanh network that learns the sign of x_1 x_2 + 0.3 x_3."""
     keys = jr.split(jr.key(seed), 3)
     x = jr.normal(keys[0], (n, size))
-    net = js.nets.MLP(size, width, 2, 1, "tanh", bias=True, scaling=js.nets.Scaling.xavier(), key=keys[2])
+    net = js.nets.MLP(
+        in_size=size,
+        out_size=1,
+        width_size=width,
+        depth=2,
+        activation="tanh",
+        bias=True,
+        scaling=js.nets.Scaling.xavier(),
+        key=keys[2],
+    )
     return js.Problem(net, x, jnp.sign(x[:, :1] * x[:, 1:2] + 0.3 * x[:, 2:3]))
 
 
 def digits(activation: str, width: int, n: int) -> js.Problem:
     """A network of two hidden layers that learns which digits are odd."""
     data = js.data.digits(task="parity", n_train=n, key=jr.key(0))
-    net = js.nets.MLP(64, width, 2, 1, activation, bias=True, scaling=js.nets.Scaling.xavier(), key=jr.key(1))
+    net = js.nets.MLP(
+        in_size=64,
+        out_size=1,
+        width_size=width,
+        depth=2,
+        activation=activation,
+        bias=True,
+        scaling=js.nets.Scaling.xavier(),
+        key=jr.key(1),
+    )
     return js.Problem(net, *data.train)
 
 
 def noisy() -> js.Problem:
     """A gelu network that learns ten classes, with 30 % of the labels drawn at random, by cross entropy."""
     data = js.data.digits(task="classes", n_train=200, key=jr.key(0))
-    net = js.nets.MLP(64, 32, 2, 10, "gelu", bias=True, scaling=js.nets.Scaling.xavier(), key=jr.key(1))
+    net = js.nets.MLP(
+        in_size=64,
+        out_size=10,
+        width_size=32,
+        depth=2,
+        activation="gelu",
+        bias=True,
+        scaling=js.nets.Scaling.xavier(),
+        key=jr.key(1),
+    )
     x, y = data.train
     wrong = jax.nn.one_hot(jr.randint(jr.key(7), (len(y),), 0, 10), 10, dtype=y.dtype)
     y = jnp.where(jr.uniform(jr.key(8), (len(y), 1)) < 0.3, wrong, y)

@@ -262,7 +262,15 @@ def _many_outputs() -> Iterator[Row]:
 
 def _net(width: int, out_size: int, key: jax.Array) -> js.nets.MLP:
     scaling = js.nets.Scaling.lazy(1.0, gain=True)
-    return js.nets.MLP(10, width, 2, out_size, js.nets.softplus(5.0), scaling=scaling, key=key)
+    return js.nets.MLP(
+        in_size=10,
+        out_size=out_size,
+        width_size=width,
+        depth=2,
+        activation=js.nets.softplus(5.0),
+        scaling=scaling,
+        key=key,
+    )
 
 
 def _batch() -> Iterator[Row]:

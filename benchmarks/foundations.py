@@ -40,7 +40,7 @@ def _problem(width: int, case: dict) -> js.Problem:
     x = along[:, None] * (direction / jnp.linalg.norm(direction))[None, :]
     y = case["slope"] * along + 0.3 * jnp.sin(3 * along)
     scaling = js.nets.Scaling.ntk(case["gamma"], sigma=case["sigma"], eta=case["eta"])
-    return js.Problem(js.nets.TwoLayerLinear(5, width, scaling=scaling, key=keys[2]), x, y)
+    return js.Problem(js.nets.TwoLayerLinear(in_size=5, width_size=width, scaling=scaling, key=keys[2]), x, y)
 
 
 def _closed_form_against_flow(widths: Sequence[int]) -> Iterator[Row]:
@@ -117,7 +117,15 @@ def _certificate() -> Iterator[Row]:
     for activation, end in (("linear", 20.0), ("relu", 0.5)):
         data = js.data.digits(task="parity", n_train=100, pca=10, key=jax.random.key(0))
         scaling = js.nets.Scaling.ntk(0.5, eta=jnp.array([4.0, 1.0, 2.0]))
-        net = js.nets.MLP(10, 32, 2, 1, activation, scaling=scaling, key=jax.random.key(1))
+        net = js.nets.MLP(
+            in_size=10,
+            out_size=1,
+            width_size=32,
+            depth=2,
+            activation=activation,
+            scaling=scaling,
+            key=jax.random.key(1),
+        )
         problem = js.Problem(net, *data.train)
         run = js.solve(problem, js.GradientFlow(rtol=1e-8, atol=1e-11), end)
         assert run.certificate is not None

@@ -79,7 +79,16 @@ def sides(case: Case, dtype: str) -> tuple[js.nets.MLP, list[jax.Array], jax.Arr
     """The same network for both sides, as a module and as matrices of shape (in, out), and its inputs."""
     keys = jax.random.split(jax.random.key(0))
     scaling = js.nets.Scaling.ntk()
-    net = js.nets.MLP(case.d, case.width, case.depth, case.c, "relu", scaling=scaling, key=keys[0], dtype=dtype)
+    net = js.nets.MLP(
+        in_size=case.d,
+        out_size=case.c,
+        width_size=case.width,
+        depth=case.depth,
+        activation="relu",
+        scaling=scaling,
+        key=keys[0],
+        dtype=dtype,
+    )
     return net, [w.T for w in net.weights], jax.random.normal(keys[1], (case.n, case.d), dtype)
 
 

@@ -67,7 +67,15 @@ class Setting(NamedTuple):
         """The same problem at any width."""
         x, y = self.data()
         scaling = js.nets.Scaling.mean_field(1 / self.richness, eta=self.richness**2)
-        net = js.nets.MLP(self.dimension, 100, self.depth, 1, activation, scaling=scaling, key=jax.random.key(1))
+        net = js.nets.MLP(
+            in_size=self.dimension,
+            out_size=1,
+            width_size=100,
+            depth=self.depth,
+            activation=activation,
+            scaling=scaling,
+            key=jax.random.key(1),
+        )
         return js.Problem(net, x, y)
 
     def solve(self, problem: js.Problem) -> Float[Array, "t n"]:

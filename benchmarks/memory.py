@@ -119,7 +119,15 @@ def _sweep(store: str) -> object:
     x = jax.random.normal(jax.random.key(0), (20, 4))
 
     def problem(seed: jax.Array) -> js.Problem:
-        net = js.nets.MLP(4, 16, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(seed))
+        net = js.nets.MLP(
+            in_size=4,
+            out_size=1,
+            width_size=16,
+            depth=1,
+            activation="tanh",
+            scaling=js.nets.Scaling.ntk(),
+            key=jax.random.key(seed),
+        )
         return js.Problem(net, x, jnp.sin(x[:, :1]))
 
     ts = jnp.linspace(0.0, 10.0, 11)

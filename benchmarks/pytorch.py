@@ -125,7 +125,16 @@ def _kernel(name: str, case: Case, side: Torch) -> Iterator[Row]:
 
 def _problem(key: jax.Array, dtype: str) -> js.Problem:
     data = js.data.digits(n_train=200, key=jax.random.key(0))
-    net = js.nets.MLP(64, 64, 2, 10, "relu", scaling=js.nets.Scaling.ntk(), key=key, dtype=dtype)
+    net = js.nets.MLP(
+        in_size=64,
+        out_size=10,
+        width_size=64,
+        depth=2,
+        activation="relu",
+        scaling=js.nets.Scaling.ntk(),
+        key=key,
+        dtype=dtype,
+    )
     return js.Problem(net, data.x.astype(dtype), data.y.astype(dtype))
 
 

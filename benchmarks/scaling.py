@@ -66,13 +66,29 @@ WAYS = {of.__name__: lambda *sizes, of=of: of(*sizes)() for of in (train, kernel
 
 def _problem(width: int, depth: int, n: int) -> js.Problem:
     x = jax.random.normal(jax.random.key(0), (n, 10))
-    net = js.nets.MLP(10, width, depth, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(1))
+    net = js.nets.MLP(
+        in_size=10,
+        out_size=1,
+        width_size=width,
+        depth=depth,
+        activation="tanh",
+        scaling=js.nets.Scaling.ntk(),
+        key=jax.random.key(1),
+    )
     return js.Problem(net, x, x[:, :1] * x[:, 1:2])
 
 
 def _lane(seed: Any) -> js.Problem:
     x = jax.random.normal(jax.random.key(0), (20, 4))
-    net = js.nets.MLP(4, 32, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(seed))
+    net = js.nets.MLP(
+        in_size=4,
+        out_size=1,
+        width_size=32,
+        depth=1,
+        activation="tanh",
+        scaling=js.nets.Scaling.ntk(),
+        key=jax.random.key(seed),
+    )
     return js.Problem(net, x, jnp.sin(x[:, :1]))
 
 

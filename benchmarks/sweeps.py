@@ -69,7 +69,15 @@ def problem_of(width: int, activation: str) -> Build:
 
     def build(gamma: Array, sigma: Array, seed: Array) -> js.Problem:
         scaling = js.nets.Scaling.lazy(gamma, sigma=sigma)
-        net = js.nets.MLP(10, width, 1, 1, activation, scaling=scaling, key=jax.random.key(seed))
+        net = js.nets.MLP(
+            in_size=10,
+            out_size=1,
+            width_size=width,
+            depth=1,
+            activation=activation,
+            scaling=scaling,
+            key=jax.random.key(seed),
+        )
         return js.Problem(net, *data.train, centered=True)
 
     return build
@@ -189,7 +197,7 @@ def difference(a: np.ndarray, b: np.ndarray) -> float:
 def _closed_form(counts: tuple[int, ...]) -> Iterator[Row]:
     def build(gamma: Array, sigma: Array, seed: Array) -> js.Problem:
         scaling = js.nets.Scaling.ntk(gamma, sigma=sigma)
-        net = js.nets.TwoLayerLinear(1, 8, scaling=scaling, key=jax.random.key(seed))
+        net = js.nets.TwoLayerLinear(in_size=1, width_size=8, scaling=scaling, key=jax.random.key(seed))
         return js.Problem(net, jnp.array([[1.0], [-0.5]]), jnp.array([[1.0], [0.25]]))
 
     gammas, sigmas, seeds = counts

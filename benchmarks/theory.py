@@ -36,25 +36,27 @@ def main(*, quick: bool) -> Iterator[Row]:
 
 def _line() -> js.Problem:
     data = js.data.line(50, SIZE, key=jax.random.key(0))
-    net = js.nets.TwoLayerLinear(SIZE, 100, scaling=js.nets.Scaling.ntk(0.5), key=jax.random.key(1))
+    net = js.nets.TwoLayerLinear(in_size=SIZE, width_size=100, scaling=js.nets.Scaling.ntk(0.5), key=jax.random.key(1))
     return js.Problem(net, *data.train)
 
 
 def _deep() -> js.Problem:
     scaling = js.nets.Scaling(multiplier=[1.0] * 4, sigma=[1.0] * 4, eta=[1.0] * 4)
     init = js.nets.Given([0.3 * jnp.eye(SIZE)] * 4)
-    net = js.nets.DeepLinear(SIZE, SIZE, 3, SIZE, scaling=scaling, init=init, key=jax.random.key(0))
+    net = js.nets.DeepLinear(
+        in_size=SIZE, out_size=SIZE, width_size=SIZE, depth=3, scaling=scaling, init=init, key=jax.random.key(0)
+    )
     return js.Problem(net, SIZE**0.5 * jnp.eye(SIZE), SIZE**0.5 * jnp.diag(jnp.linspace(3.0, 1.0, SIZE)))
 
 
 def _silent() -> js.Problem:
     scaling = js.nets.Scaling(multiplier=[1.0, 1.0], sigma=[1e-4, 1e-4], eta=[1.0, 1.0])
-    net = js.nets.TwoLayerLinear(SIZE, 100, scaling=scaling, key=jax.random.key(0))
+    net = js.nets.TwoLayerLinear(in_size=SIZE, width_size=100, scaling=scaling, key=jax.random.key(0))
     return js.Problem(net, SIZE**0.5 * jnp.eye(SIZE), jnp.linspace(1.0, 2.0, SIZE))
 
 
 def _neuron() -> js.Problem:
-    net = js.nets.SingleNeuron(SIZE, scaling=js.nets.Scaling.standard(), key=jax.random.key(0))
+    net = js.nets.SingleNeuron(in_size=SIZE, scaling=js.nets.Scaling.standard(), key=jax.random.key(0))
     return js.Problem(net, SIZE**0.5 * jnp.eye(SIZE), jnp.linspace(-1.0, 2.0, SIZE))
 
 

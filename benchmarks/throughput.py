@@ -99,7 +99,15 @@ def _phases(*, whole: bool) -> Iterator[Row]:
 
     def problem(gamma: jax.Array, eta: jax.Array) -> js.Problem:
         scaling = js.nets.Scaling.ntk(gamma, eta=eta / gamma**2)
-        net = js.nets.MLP(PHASE_INPUTS, PHASE_WIDTH, 1, 1, "tanh", scaling=scaling, key=jax.random.key(0))
+        net = js.nets.MLP(
+            in_size=PHASE_INPUTS,
+            out_size=1,
+            width_size=PHASE_WIDTH,
+            depth=1,
+            activation="tanh",
+            scaling=scaling,
+            key=jax.random.key(0),
+        )
         return js.Problem(net, *digits.train)
 
     scales, rates = PHASES if whole else (4, 4)

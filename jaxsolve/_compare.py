@@ -27,7 +27,7 @@ class Comparison(eqx.Module):
             be 0, relative to the size of their terms if that is larger.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=1, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
         >>> table = js.compare(problem, [js.theory.TwoLayerLine(), js.GradientFlow()], [0.0, 1.0])
         >>> bool(table.errors["GradientFlow(Tsit5)"]["loss"] < 1e-3), table["TwoLayerLine"]["loss"].shape
@@ -59,7 +59,9 @@ class Comparison(eqx.Module):
             KeyError: it was not compared, or not observed.
 
         Example:
-            >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+            >>> net = js.nets.TwoLayerLinear(
+            ...     in_size=1, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+            ... )
             >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
             >>> both = [js.GradientFlow(), js.RodFlow(rate=0.5)]
             >>> table = js.compare(problem, both, [0.0, 1.0], observe=js.observe.parameters())
@@ -109,7 +111,7 @@ def compare(
         TypeError, NotApplicable, SolveError: as for `solve`.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=1, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
         >>> print(js.compare(problem, [js.theory.TwoLayerLine(), js.GradientFlow()], [0.0, 1.0]))
         Comparison with TwoLayerLine: largest error over time, relative to the largest value

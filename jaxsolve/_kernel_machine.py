@@ -51,7 +51,9 @@ def as_kernel_machine(problem: Problem, params: PyTree) -> KernelMachine:
 
     Example:
         >>> x = jnp.array([[2.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
-        >>> net = js.nets.TwoLayerLinear(2, 50, scaling=js.nets.Scaling.standard(sigma=1e-3), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(
+        ...     in_size=2, width_size=50, scaling=js.nets.Scaling.standard(sigma=1e-3), key=jax.random.key(0)
+        ... )
         >>> problem = js.Problem(net, x[:2], jnp.array([[1.0], [2.0]]), test=(x[2:], jnp.array([[1.5]])))
         >>> run = js.solve(problem, js.GradientFlow(), [0.0, 40.0])
         >>> machine = js.as_kernel_machine(problem, run.final.params)

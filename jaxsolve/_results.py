@@ -15,7 +15,7 @@ class RESULTS(eqx.Enumeration):
     `solve` raises on all but the first three unless `throw=False`; a sweep never raises for a lane.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=1, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
         >>> run = js.solve(problem, js.GradientFlow(max_steps=1), 100.0, throw=False)
         >>> bool(run.result == js.RESULTS.max_steps)

@@ -18,6 +18,7 @@ from ._core import (
     AbstractRandomAccess,
     AbstractStandIn,
     are_times,
+    condition_of,
     Label,
     last_state,
     March,
@@ -58,7 +59,7 @@ class SolveError(RuntimeError):
     """A run ended in another way than the first three of `RESULTS`; the message says what happened and what to do.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=1, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
         >>> try:
         ...     js.solve(problem, js.GradientFlow(max_steps=1), 100.0)
@@ -104,7 +105,10 @@ def solve(
             that diverged raises also if `throw` is false. What stands for no value in a trajectory is no fault.
 
     Example:
-        >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=2, out_size=1, width_size=8, depth=1, activation="tanh",
+        ...     scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), centered=True)
         >>> wanted = [js.observe.loss(), js.observe.kernel_change()]
         >>> run = js.solve(problem, js.GradientFlow(), [0.0, 1.0, 4.0], observe=wanted)
@@ -125,7 +129,7 @@ def solve(
         for item in observables:
             if item.require is not None:
                 item.require(problem)
-        if (until := getattr(dynamics, "until", None)) is not None:
+        if (until := condition_of(dynamics)) is not None:
             fits(until, problem)
         with memory_for("this run", SMALLER), forward_mode(GRADIENTS):
             inside = traced((problem, dynamics), times)
@@ -341,7 +345,7 @@ def _raise_on_failure(
     number = concrete(code)
     if number is None or number.ndim or number < FIRST_FAILURE:
         return
-    refused = RESULT_NAMES[int(number)] == "not_applicable" and hasattr(dynamics, "check")
+    refused = RESULT_NAMES[int(number)] == "not_applicable" and isinstance(dynamics, AbstractStandIn)
     if isinstance(dynamics, AbstractRandomAccess) or refused:
         check_applies(problem, dynamics, throw=True)
     found = ""

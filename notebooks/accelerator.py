@@ -50,7 +50,9 @@ digits = js.data.digits(task="parity", n_train=n_train, pca=10, key=jax.random.k
 
 def problem(gamma, eta, seed):
     scaling = js.nets.Scaling.ntk(gamma, eta=eta / gamma**2)
-    net = js.nets.MLP(10, width, 1, 1, "tanh", scaling=scaling, key=jax.random.key(seed))
+    net = js.nets.MLP(
+        in_size=10, out_size=1, width_size=width, depth=1, activation="tanh", scaling=scaling, key=jax.random.key(seed)
+    )
     return js.Problem(net, *digits.train, centered=True)
 
 

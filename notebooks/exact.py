@@ -44,7 +44,7 @@ flow = js.GradientFlow(rtol=1e-8, atol=1e-10)
 
 # %%
 line = js.data.line(30, 5, key=jax.random.key(0))
-net = js.nets.TwoLayerLinear(5, 20, scaling=js.nets.Scaling.ntk(), key=jax.random.key(1))
+net = js.nets.TwoLayerLinear(in_size=5, width_size=20, scaling=js.nets.Scaling.ntk(), key=jax.random.key(1))
 along = jnp.linalg.svd(line.x, full_matrices=False)[2][0]
 aside = jnp.array([1.0, 0.0, 0.0, 0.0, 0.0])
 aside = aside - (aside @ along) * along  # no input has a part in this direction
@@ -58,11 +58,17 @@ def scaling(*sigma):
 
 # f = a w.x from a = 0.9, w = (0.8, -0.9); the inputs are unit vectors, so the targets are the function to be learnt.
 start = js.nets.Given([jnp.array([[0.8, -0.9]]), jnp.array([[0.9]])])
-net = js.nets.SingleNeuron(2, scaling=scaling(1.0, 1.0), init=start, key=jax.random.key(0))
+net = js.nets.SingleNeuron(in_size=2, scaling=scaling(1.0, 1.0), init=start, key=jax.random.key(0))
 neuron = js.Problem(net, jnp.eye(2), jnp.array([[-1.0], [0.5]]))
 
 net = js.nets.DeepLinear(
-    3, 8, 2, 1, scaling=scaling(0.05, 0.05, 0.05), init=js.nets.LambdaBalanced(), key=jax.random.key(0)
+    in_size=3,
+    out_size=1,
+    width_size=8,
+    depth=2,
+    scaling=scaling(0.05, 0.05, 0.05),
+    init=js.nets.LambdaBalanced(),
+    key=jax.random.key(0),
 )
 mode = (net.weights[2] @ net.weights[1] @ net.weights[0])[0]
 x = js.data.gaussian(40, 3, whitened=True, key=jax.random.key(0)).x

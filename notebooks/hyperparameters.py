@@ -60,7 +60,9 @@ def problem(numbers, width=64, key=jax.random.key(0)):
     per_neuron = jnp.array([width] + [1] * (depth - 1) + [width])
     multiplier = [1.0, *[width**-0.5] * (depth - 1), 1 / width]
     scaling = js.nets.Scaling(multiplier=multiplier, sigma=list(sigma), eta=list(per_neuron * eta))
-    net = js.nets.MLP(DIRECTIONS, width, depth, 1, "linear", scaling=scaling, key=key)
+    net = js.nets.MLP(
+        in_size=DIRECTIONS, out_size=1, width_size=width, depth=depth, activation="linear", scaling=scaling, key=key
+    )
     return js.Problem(net, x, y)
 
 

@@ -52,7 +52,18 @@ watched = [js.observe.loss(), js.observe.outputs(), js.observe.kernel_change()]
 
 def problem(rule, width, seed=0):
     scaling = js.nets.Scaling.mean_field() if rule == "mean field" else js.nets.Scaling.ntk()
-    return js.Problem(js.nets.MLP(3, width, 1, 1, "tanh", scaling=scaling, key=jax.random.key(seed)), *data.train)
+    return js.Problem(
+        js.nets.MLP(
+            in_size=3,
+            out_size=1,
+            width_size=width,
+            depth=1,
+            activation="tanh",
+            scaling=scaling,
+            key=jax.random.key(seed),
+        ),
+        *data.train,
+    )
 
 
 for rule in ("mean field", "ntk"):
@@ -111,7 +122,16 @@ jax.config.update("jax_enable_x64", True)
 keys = jax.random.split(jax.random.key(0), 3)
 x = jax.random.normal(keys[0], (60, 6))
 y = jnp.sign(x[:, :1] * x[:, 1:2] + 0.3 * x[:, 2:3])
-net = js.nets.MLP(6, 16, 2, 1, "tanh", bias=True, scaling=js.nets.Scaling.xavier(), key=keys[2])
+net = js.nets.MLP(
+    in_size=6,
+    out_size=1,
+    width_size=16,
+    depth=2,
+    activation="tanh",
+    bias=True,
+    scaling=js.nets.Scaling.xavier(),
+    key=keys[2],
+)
 sharp, rate = js.Problem(net, x, y), 0.5
 ts = rate * jnp.arange(0.0, 201.0, 4.0)
 watched = [js.observe.loss(), js.observe.averaged_loss(), js.observe.stability(rate)]

@@ -43,7 +43,7 @@ jax.config.update("jax_enable_x64", True)
 # %%
 line = js.data.line(30, 5, key=jax.random.key(0))
 scaling = js.nets.Scaling.ntk(gamma=0.3)
-net = js.nets.TwoLayerLinear(5, 20, scaling=scaling, key=jax.random.key(1))
+net = js.nets.TwoLayerLinear(in_size=5, width_size=20, scaling=scaling, key=jax.random.key(1))
 problem = js.Problem(net, *line.train)
 
 ts = jnp.geomspace(1e-1, 1e2, 40)
@@ -66,7 +66,7 @@ plt.show()
 
 # %%
 for gamma in (0.1, 1.0, 10.0):
-    net = js.nets.TwoLayerLinear(5, 20, scaling=js.nets.Scaling.ntk(gamma), key=jax.random.key(1))
+    net = js.nets.TwoLayerLinear(in_size=5, width_size=20, scaling=js.nets.Scaling.ntk(gamma), key=jax.random.key(1))
     scale = js.theory.TwoLayerLine().reduce(js.Problem(net, *line.train)).timescale
     print(f"gamma {gamma:5}: t_c {scale.t_c:8.3f}, feature {scale.feature:7.3f}, kernel {scale.kernel:7.3f}")
 
@@ -80,7 +80,9 @@ data = js.data.digits(task="parity", n_train=100, pca=10, key=jax.random.key(0))
 fig, ax = plt.subplots(figsize=(3.6, 2.6), layout="constrained")
 for gamma, color in ((0.1, js.plot.COLORS[0]), (1.0, js.plot.COLORS[1]), (10.0, js.plot.COLORS[2])):
     scaling = js.nets.Scaling.ntk(gamma, eta=gamma**-2)
-    net = js.nets.MLP(10, 64, 2, 1, "tanh", scaling=scaling, key=jax.random.key(1))
+    net = js.nets.MLP(
+        in_size=10, out_size=1, width_size=64, depth=2, activation="tanh", scaling=scaling, key=jax.random.key(1)
+    )
     problem = js.Problem(net, *data.train, test=data.test, centered=True)
     run = js.solve(problem, js.GradientFlow(), jnp.geomspace(1e-2, 1e2, 30), observe=js.observe.kernel_change())
     ax.plot(run.ts, run["kernel_change"], color=color, label=rf"$\gamma={gamma}$")

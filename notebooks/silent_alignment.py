@@ -47,7 +47,9 @@ LOSS, NORM, TURN = js.plot.COLORS[:3]
 x = js.data.gaussian(50, 10, whitened=True, key=jax.random.key(0)).x
 beta = jax.random.normal(jax.random.key(1), (10, 1))
 y = x @ (beta / jnp.linalg.norm(beta))
-net = js.nets.TwoLayerLinear(10, 30, scaling=js.nets.Scaling.standard(sigma=0.01), key=jax.random.key(2))
+net = js.nets.TwoLayerLinear(
+    in_size=10, width_size=30, scaling=js.nets.Scaling.standard(sigma=0.01), key=jax.random.key(2)
+)
 linear = js.Problem(net, x, y)
 
 ts = jnp.linspace(0.0, 10.0, 81)
@@ -99,7 +101,9 @@ times = jnp.linspace(0.0, 20.0, 41)
 runs, problems = {}, {}
 for sigma in (0.03, 1.0):
     scaling = js.nets.Scaling.standard(sigma=sigma)
-    net = js.nets.MLP(20, 100, 1, 1, "relu", scaling=scaling, key=jax.random.key(1))
+    net = js.nets.MLP(
+        in_size=20, out_size=1, width_size=100, depth=1, activation="relu", scaling=scaling, key=jax.random.key(1)
+    )
     problems[sigma] = js.Problem(net, *digits.train, test=digits.test)
     runs[sigma] = js.solve(problems[sigma], js.GradientFlow(rtol=1e-4, atol=1e-7), times, observe=watched)
 

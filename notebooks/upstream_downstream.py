@@ -53,7 +53,7 @@ def neuron(delta):
     a = jnp.sqrt((delta + jnp.sqrt(delta**2 + 4)) / 2)
     scaling = js.nets.Scaling(multiplier=[1.0, 1.0], sigma=[1.0, 1.0], eta=[2.0, 2.0])
     start = js.nets.Given([first[None, :] / a, a[None, None]])
-    net = js.nets.SingleNeuron(2, scaling=scaling, init=start, key=jax.random.key(0))
+    net = js.nets.SingleNeuron(in_size=2, scaling=scaling, init=start, key=jax.random.key(0))
     return js.Problem(net, jnp.eye(2), target[:, None])
 
 
@@ -102,7 +102,16 @@ plt.show()
 
 # %%
 ones = js.nets.Scaling(multiplier=[1.0, 1.0], sigma=[1.0, 1.0], eta=[1.0, 1.0])
-teacher = js.nets.MLP(2, 3, 1, 1, "relu", scaling=ones, init=js.nets.Sphere(), key=jax.random.key(15))
+teacher = js.nets.MLP(
+    in_size=2,
+    out_size=1,
+    width_size=3,
+    depth=1,
+    activation="relu",
+    scaling=ones,
+    init=js.nets.Sphere(),
+    key=jax.random.key(15),
+)
 data = js.data.teacher_student(teacher, 2, 20, n_test=100, sphere=True, key=jax.random.key(201))
 
 
@@ -111,7 +120,16 @@ def student(tau, delta, seed):
     sigma = jnp.stack([jnp.sqrt((size - delta) / 2), jnp.sqrt((size + delta) / 2)])
     scaling = js.nets.Scaling(multiplier=jnp.ones(2), sigma=sigma, eta=jnp.full(2, 2.0) / tau**2)
     start = js.nets.Mirrored(js.nets.Sphere())
-    net = js.nets.MLP(2, 50, 1, 1, "relu", scaling=scaling, init=start, key=jax.random.key(seed))
+    net = js.nets.MLP(
+        in_size=2,
+        out_size=1,
+        width_size=50,
+        depth=1,
+        activation="relu",
+        scaling=scaling,
+        init=start,
+        key=jax.random.key(seed),
+    )
     return js.Problem(net, *data.train, test=data.test)
 
 

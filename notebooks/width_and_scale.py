@@ -51,7 +51,15 @@ digits = js.data.digits(task="parity", n_train=32, n_test=1000, pca=10, key=jax.
 
 def problem(width, alpha, seed):
     scaling = js.nets.Scaling.lazy(alpha, gain=True)
-    net = js.nets.MLP(10, width, 1, 1, js.nets.softplus(5.0), scaling=scaling, key=jax.random.key(seed))
+    net = js.nets.MLP(
+        in_size=10,
+        out_size=1,
+        width_size=width,
+        depth=1,
+        activation=js.nets.softplus(5.0),
+        scaling=scaling,
+        key=jax.random.key(seed),
+    )
     return js.Problem(net, *digits.train, test=digits.test, loss=js.losses.SoftHinge(20.0), centered=True)
 
 

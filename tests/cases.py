@@ -71,7 +71,16 @@ def scaling(layers: int, **changes: Any) -> nets.Scaling:
 
 def mlp(key, activation: Any = "tanh", *, depth: int = 2, bias: bool = True, **changes: Any) -> nets.MLP:
     """3 inputs, hidden layers of 5, 2 outputs, every hyperparameter different; `changes` go to `scaling`."""
-    return nets.MLP(3, 5, depth, 2, activation, bias=bias, scaling=scaling(depth + 1, **changes), key=key)
+    return nets.MLP(
+        in_size=3,
+        out_size=2,
+        width_size=5,
+        depth=depth,
+        activation=activation,
+        bias=bias,
+        scaling=scaling(depth + 1, **changes),
+        key=key,
+    )
 
 
 def inputs(key, n: int = 4, size: int = 3):

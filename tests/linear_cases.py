@@ -53,7 +53,7 @@ def neuron(
 ):
     """One linear neuron on whitened inputs."""
     keys = jax.random.split(jax.random.key(seed), 2)
-    net = nets.SingleNeuron(d, scaling=scaling(eta, sigma, gamma), key=keys[0])
+    net = nets.SingleNeuron(in_size=d, scaling=scaling(eta, sigma, gamma), key=keys[0])
     return js.Problem(net, whitened(seed, n, d, rank), slope * jax.random.normal(keys[1], (n,)), **options)
 
 
@@ -72,7 +72,9 @@ def balanced(
     d, h, c = sizes
     keys = jax.random.split(jax.random.key(seed), 2)
     init = nets.LambdaBalanced(delta)
-    net = nets.TwoLayerLinear(d, h, c, scaling=scaling(eta, sigma, gamma), init=init, key=keys[0])
+    net = nets.TwoLayerLinear(
+        in_size=d, out_size=c, width_size=h, scaling=scaling(eta, sigma, gamma), init=init, key=keys[0]
+    )
     return js.Problem(net, whitened(seed, d + 2, d, d), slope * jax.random.normal(keys[1], (d + 2, c)), **options)
 
 
@@ -104,7 +106,9 @@ def aligned(
     x = whitened(seed, sizes[0] + 2, sizes[0], sizes[0])
     y = x @ (frames[-1] @ rectangle(targets, sizes[-1], sizes[0]) @ frames[0].T).T
     init, key = nets.Given(weights), jax.random.key(0)
-    net = nets.DeepLinear(sizes[0], sizes[1], layers - 1, sizes[-1], scaling=scale, init=init, key=key)
+    net = nets.DeepLinear(
+        in_size=sizes[0], out_size=sizes[-1], width_size=sizes[1], depth=layers - 1, scaling=scale, init=init, key=key
+    )
     return js.Problem(net, x, y, **options)
 
 

@@ -29,7 +29,7 @@ TS = (0.0, 0.26, 1.01, 4.0)
 
 @functools.cache
 def _line():
-    net = nets.TwoLayerLinear(2, 3, scaling=cases.scaling(2), key=jr.key(7))
+    net = nets.TwoLayerLinear(in_size=2, width_size=3, scaling=cases.scaling(2), key=jr.key(7))
     return Problem(net, jnp.array([[0.6, 0.8], [-0.3, -0.4]]), jnp.array([[1.2], [-0.7]]))
 
 
@@ -171,7 +171,9 @@ def test_a_conserved_quantity_of_0_is_compared_by_its_terms():
     """Relative to itself, rounding of a difference of equal terms would be an error of any size."""
     scaling = nets.Scaling([1.0, 1.0], sigma=[0.5, 0.5], eta=[1.0, 1.0])
     init = nets.Given([jnp.eye(2) / 2, jnp.full((1, 2), 0.5)])
-    net = nets.MLP(2, 2, 1, 1, "relu", scaling=scaling, init=init, key=jr.key(0))
+    net = nets.MLP(
+        in_size=2, out_size=1, width_size=2, depth=1, activation="relu", scaling=scaling, init=init, key=jr.key(0)
+    )
     problem = Problem(net, jnp.eye(2), jnp.array([[1.0], [1.0]]))
     wanted = [observe.neuron_delta(), observe.conserved()]
     table = compare(problem, [GradientFlow(), GradientFlow()], [0.0, 1.0], observe=wanted)
@@ -185,7 +187,9 @@ def test_a_conserved_quantity_of_0_is_compared_by_its_terms():
 
 
 def test_two_that_round_times_must_meet():
-    net = nets.MLP(2, 8, 1, 1, "tanh", scaling=nets.Scaling.ntk(), key=jr.key(0))
+    net = nets.MLP(
+        in_size=2, out_size=1, width_size=8, depth=1, activation="tanh", scaling=nets.Scaling.ntk(), key=jr.key(0)
+    )
     problem = Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
     short = [Descent(optax.sgd(3e-9)), Descent(optax.sgd(2e-9))]
     with pytest.raises(ValueError, match="both round times to their steps"):
@@ -200,7 +204,9 @@ def test_two_that_round_times_must_meet():
 
 
 def test_what_no_dynamics_has_is_no_error():
-    net = nets.MLP(2, 8, 1, 1, "tanh", scaling=nets.Scaling.ntk(), key=jr.key(0))
+    net = nets.MLP(
+        in_size=2, out_size=1, width_size=8, depth=1, activation="tanh", scaling=nets.Scaling.ntk(), key=jr.key(0)
+    )
     problem = Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))  # classes of one sample have no kernel within
     found = compare(problem, [GradientFlow(), Descent(optax.sgd(0.1))], [1.0], observe=observe.kernel_between_classes())
     (errors,) = found.errors.values()

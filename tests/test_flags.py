@@ -40,8 +40,10 @@ def _problems(dtype: str = "default"):
     kind = jnp.result_type(float) if dtype == "default" else jnp.dtype(dtype)
     x, y = jnp.asarray(x, kind), jnp.asarray(y, kind)
     key, scaling = jax.random.key(0), js.nets.Scaling.ntk()
-    net = js.nets.MLP(2, 4, 1, 1, "relu", scaling=scaling, key=key, dtype=kind)
-    line = js.nets.TwoLayerLinear(1, 4, scaling=scaling, key=key, dtype=kind)
+    net = js.nets.MLP(
+        in_size=2, out_size=1, width_size=4, depth=1, activation="relu", scaling=scaling, key=key, dtype=kind
+    )
+    line = js.nets.TwoLayerLinear(in_size=1, width_size=4, scaling=scaling, key=key, dtype=kind)
     return {
         "net": js.Problem(net, x, y, test=(x[:2], y[:2])),
         "margin": js.Problem(net, x, y, loss=js.losses.Logistic()),
@@ -55,12 +57,21 @@ def _run(problem, dynamics, ts=TS, **options):
 
 
 def _lane(gamma):
-    net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(gamma), key=jax.random.key(0))
+    net = js.nets.TwoLayerLinear(in_size=1, width_size=4, scaling=js.nets.Scaling.ntk(gamma), key=jax.random.key(0))
     return js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
 
 
 def _mlp(width, key):
-    return js.nets.MLP(2, width, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=key, dtype=_problems()["net"].x.dtype)
+    return js.nets.MLP(
+        in_size=2,
+        out_size=1,
+        width_size=width,
+        depth=1,
+        activation="tanh",
+        scaling=js.nets.Scaling.ntk(),
+        key=key,
+        dtype=_problems()["net"].x.dtype,
+    )
 
 
 def _findings(p):
@@ -221,7 +232,7 @@ FORK = """
 import multiprocessing, warnings
 import jax, jax.numpy as jnp, jaxsolve as js
 warnings.simplefilter("ignore")
-net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+net = js.nets.TwoLayerLinear(in_size=1, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
 problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
 def work(t):
     js.solve(problem, js.GradientFlow(), t)

@@ -95,7 +95,7 @@ def public() -> dict[str, Callable]:
 def good() -> dict[str, Any]:
     """Arguments that are right wherever a parameter has this name."""
     key, scaling = jax.random.key(0), js.nets.Scaling.ntk()
-    net = js.nets.MLP(2, 4, 1, 1, "tanh", scaling=scaling, key=key)
+    net = js.nets.MLP(in_size=2, out_size=1, width_size=4, depth=1, activation="tanh", scaling=scaling, key=key)
     x, y = jnp.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), jnp.array([[1.0], [-1.0], [1.0]])
     problem = js.Problem(net, x, y, test=(x, y))
     kernel = problem.kernel(problem.params, x)[:, 0, :, 0]

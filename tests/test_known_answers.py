@@ -48,7 +48,7 @@ def test_wrong_versions_are_left_out():
 
 def test_a_wrong_version_is_named_once(monkeypatch, getkey):
     monkeypatch.setattr(jaxlib.version, "__version__", "0.10.2")
-    net = js.nets.TwoLayerLinear(2, 3, scaling=js.nets.Scaling.ntk(), key=getkey())
+    net = js.nets.TwoLayerLinear(in_size=2, width_size=3, scaling=js.nets.Scaling.ntk(), key=getkey())
     known.warn_of_wrong_version.cache_clear()
     kernel = lambda: js.kernels.empirical(net, jnp.eye(2))
     problem = lambda: js.Problem(net, jnp.eye(2), jnp.ones((2, 1)))  # runs, sweeps and diagnoses make one

@@ -76,7 +76,7 @@ class Halved(AbstractState):
 
 @pytest.mark.parametrize("progress", [None, True, False])
 def test_a_march_of_a_users_own(progress, capsys):
-    net = nets.TwoLayerLinear(1, 4, scaling=nets.Scaling.ntk(), key=jr.key(0))
+    net = nets.TwoLayerLinear(in_size=1, width_size=4, scaling=nets.Scaling.ntk(), key=jr.key(0))
     problem = Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
     outputs = solve(problem, Halving(), [0.0, 1.0, 30.0], observe=observe.outputs(), progress=progress)["outputs"]
     np.testing.assert_allclose(outputs[:, 0, 0], outputs[0, 0, 0] * np.array([1, 0.25, 0.25**30]), rtol=cases.eps(10))
@@ -111,7 +111,9 @@ def test_errors_within_a_run_are_said_in_their_own_words(form):
 
 
 def test_what_is_observed_does_not_compile_the_steps_anew():
-    net = nets.MLP(3, 4, 1, 1, "tanh", scaling=nets.Scaling.ntk(), key=jr.key(0))
+    net = nets.MLP(
+        in_size=3, out_size=1, width_size=4, depth=1, activation="tanh", scaling=nets.Scaling.ntk(), key=jr.key(0)
+    )
     problem = Problem(net, cases.inputs(jr.key(0)), cases.inputs(jr.key(0), 4, 1))
     programs: Any = (marching.init, marching.advance)
     compiled = lambda: tuple(of._cached._cache_size() for of in programs)
@@ -127,7 +129,9 @@ def test_what_is_observed_does_not_compile_the_steps_anew():
 @pytest.mark.parametrize("dynamics", [GradientFlow, lambda until: Descent(optax.sgd(0.01), until=until)])
 def test_another_threshold_does_not_compile_the_steps_anew(dynamics):
     """Another kind of condition does. Each stops where it does in a trace."""
-    net = nets.MLP(3, 4, 1, 1, "tanh", scaling=nets.Scaling.ntk(), key=jr.key(0))
+    net = nets.MLP(
+        in_size=3, out_size=1, width_size=4, depth=1, activation="tanh", scaling=nets.Scaling.ntk(), key=jr.key(0)
+    )
     problem = Problem(net, cases.inputs(jr.key(0)), jnp.sign(cases.inputs(jr.key(0), 4, 1)))
     programs: Any = (marching.init, marching.advance)
     start = problem.objective(problem.params)

@@ -99,7 +99,7 @@ def test_targets_in_the_form_that_the_loss_accepts(loss, y, expected, getkey):
 
 
 def test_one_column_of_targets_may_be_flat(getkey):
-    net = nets.SingleNeuron(3, scaling=scaling(2), key=getkey())
+    net = nets.SingleNeuron(in_size=3, scaling=scaling(2), key=getkey())
     start = Problem(net, inputs(getkey(), 3), [1, 0, 2], test=(inputs(getkey(), 2), np.array([1.0, 2.0])))
     np.testing.assert_array_equal(start.y, [[1], [0], [2]])
     assert start.y_test is not None
@@ -107,7 +107,7 @@ def test_one_column_of_targets_may_be_flat(getkey):
 
 
 def test_integer_inputs_become_floats(getkey):
-    net = nets.SingleNeuron(3, scaling=scaling(2), key=getkey())
+    net = nets.SingleNeuron(in_size=3, scaling=scaling(2), key=getkey())
     start = Problem(net, [[1, 2, 3], [0, 0, 1]], [1, 2])
     assert start.x.dtype == start.y.dtype == jnp.result_type(float)
 
@@ -147,7 +147,13 @@ def test_under_jit_vmap_and_grad(getkey):
     def objective(factor, gamma):
         values = scaling(3, gamma=gamma)
         values = eqx.tree_at(lambda s: s.sigma, values, values.sigma * factor)
-        start = Problem(nets.MLP(3, 5, 2, 2, "tanh", bias=True, scaling=values, key=key), x, y)
+        start = Problem(
+            nets.MLP(
+                in_size=3, out_size=2, width_size=5, depth=2, activation="tanh", bias=True, scaling=values, key=key
+            ),
+            x,
+            y,
+        )
         return start.objective(start.params), start.valid
 
     step = 1e-5 if X64 else 3e-2
@@ -211,7 +217,7 @@ def test_bad_numbers_inside_a_trace_do_not_raise(getkey):
 def test_valid_with_a_loss_that_has_data(getkey):
     from jaxsolve.losses import SoftHinge
 
-    net = nets.MLP(3, 5, 1, 1, scaling=scaling(2), key=getkey(), dtype="float32")
+    net = nets.MLP(in_size=3, out_size=1, width_size=5, depth=1, scaling=scaling(2), key=getkey(), dtype="float32")
     start = Problem(net, inputs(getkey()).astype("float32"), [1, -1, 1, 1], loss=SoftHinge(3.0))
     assert bool(start.valid)
     assert start.objective(start.params).dtype == jnp.float32
@@ -320,10 +326,26 @@ def test_data_that_are_no_numbers(x, y, message):
 
 
 def test_precisions_that_flows_do_not_serve():
-    net = nets.MLP(3, 4, 1, 2, scaling=nets.Scaling.ntk(), key=jax.random.key(0), dtype=jnp.float16)
+    net = nets.MLP(
+        in_size=3,
+        out_size=2,
+        width_size=4,
+        depth=1,
+        scaling=nets.Scaling.ntk(),
+        key=jax.random.key(0),
+        dtype=jnp.float16,
+    )
     with pytest.raises(ValueError, match="parameters are float16; only float32 and float64 are served"):
         Problem(net, X.astype(np.float16), Y)
-    single = nets.MLP(3, 4, 1, 2, scaling=nets.Scaling.ntk(), key=jax.random.key(0), dtype=jnp.float32)
+    single = nets.MLP(
+        in_size=3,
+        out_size=2,
+        width_size=4,
+        depth=1,
+        scaling=nets.Scaling.ntk(),
+        key=jax.random.key(0),
+        dtype=jnp.float32,
+    )
     with pytest.raises(ValueError, match="are integers beyond 16777216, from where on float32 does not hold all"):
         Problem(single, np.full((4, 3), 2**24 + 1), Y)
     assert Problem(single, np.full((4, 3), 2**24), Y).x.dtype == jnp.float32

@@ -121,9 +121,11 @@ def test_what_does_not_fit_into_memory_says_so():
     with pytest.raises(MemoryError, match="this dataset needs .* GB are free"):
         data.gaussian(10**6, 10**6, key=key)
     with pytest.raises(MemoryError, match="this network needs .* GB are free"):
-        nets.TwoLayerLinear(10**6, 10**6, scaling=nets.Scaling.ntk(), key=key)
+        nets.TwoLayerLinear(in_size=10**6, width_size=10**6, scaling=nets.Scaling.ntk(), key=key)
     scaling = nets.Scaling.ntk()
-    large = jax.eval_shape(lambda: nets.TwoLayerLinear(10**6, 10**6, scaling=scaling, key=jax.random.key(0)))
+    large = jax.eval_shape(
+        lambda: nets.TwoLayerLinear(in_size=10**6, width_size=10**6, scaling=scaling, key=jax.random.key(0))
+    )
     assert large.weights[0].shape == (10**6, 10**6)  # what is traced takes no memory
 
 
@@ -138,10 +140,12 @@ def test_reduced_flows_take_no_negative_time(t):
 @pytest.mark.usefixtures("as_users")
 def test_integers_of_data_do_not_wrap_round():
     """NumPy's are of 64 bits, those of JAX of 32 where it is not told otherwise."""
-    net = nets.SingleNeuron(1, scaling=nets.Scaling.ntk(), key=jax.random.key(0), dtype="float32")
+    net = nets.SingleNeuron(in_size=1, scaling=nets.Scaling.ntk(), key=jax.random.key(0), dtype="float32")
     large = Problem(net, np.array([[1], [2]]), np.array([3_000_000_000, -1]))
     assert large.y[:, 0].tolist() == [3e9, -1.0]
-    classifier = nets.MLP(1, 2, 1, 3, scaling=nets.Scaling.ntk(), key=jax.random.key(0), dtype="float32")
+    classifier = nets.MLP(
+        in_size=1, out_size=3, width_size=2, depth=1, scaling=nets.Scaling.ntk(), key=jax.random.key(0), dtype="float32"
+    )
     labels = Problem(classifier, np.ones((2, 1), np.float32), np.array([0, 2]), loss=losses.CrossEntropy())
     assert labels.y.shape == (2, 3)
     with pytest.raises(ValueError, match="integers beyond"):

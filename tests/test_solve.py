@@ -159,7 +159,7 @@ def test_no_test_set():
 
 def test_closed_forms_say_what_they_do_not_solve():
     neuron = Problem(
-        nets.SingleNeuron(1, scaling=nets.Scaling.ntk(), key=jr.key(0)), jnp.ones((1, 1)), jnp.ones((1, 1))
+        nets.SingleNeuron(in_size=1, scaling=nets.Scaling.ntk(), key=jr.key(0)), jnp.ones((1, 1)), jnp.ones((1, 1))
     )
     with pytest.raises(NotApplicable, match="ModesDecay does not solve this problem: it needs modes: another network"):
         solve(neuron, cases.ModesDecay(), 1.0, throw=False)
@@ -277,7 +277,7 @@ def _counted(f, y):
 def test_numbers_and_keys_do_not_recompile(kind):
     def run(seed, sigma, eta, gamma, rate, threshold, ts):
         rule = nets.Scaling.ntk(gamma, sigma=sigma, eta=eta)
-        net = nets.MLP(3, 4, 1, 1, "tanh", scaling=rule, key=jr.key(seed))
+        net = nets.MLP(in_size=3, out_size=1, width_size=4, depth=1, activation="tanh", scaling=rule, key=jr.key(seed))
         data = cases.inputs(jr.key(seed)), cases.inputs(jr.key(seed), 4, 1)
         condition = until.loss_below(threshold)
         if kind is Descent:

@@ -145,7 +145,9 @@ def test_sliding_along_a_margin():
 def test_a_network_reaches_all_margins_in_finite_time():
     """Ten samples in general position, more of which slide the later it is."""
     keys = jr.split(jr.key(2), 3)
-    net = nets.MLP(5, 16, 1, 1, "relu", scaling=nets.Scaling.ntk(), key=keys[0])
+    net = nets.MLP(
+        in_size=5, out_size=1, width_size=16, depth=1, activation="relu", scaling=nets.Scaling.ntk(), key=keys[0]
+    )
     y = jnp.sign(jr.normal(keys[1], (10, 1)))
     problem = Problem(net, jr.normal(keys[2], (10, 5)), y, loss=losses.Hinge(), centered=True)
     flow = lambda condition: GradientFlow(diffrax.Tsit5(), rtol=1e-3, atol=1e-5, until=condition, max_steps=1000)

@@ -36,14 +36,24 @@ def _empirical(small: bool) -> Iterator[Case]:
     n, width = (20, 32) if small else (1000, 1024)
     ntk, key = js.nets.Scaling.ntk(), jr.key(0)
     mlp = lambda phi, depth, h, out=1, rule=ntk: (
-        lambda: (js.nets.MLP(64, h, depth, out, phi, bias=True, scaling=rule, key=key), digits(n)[0])
+        lambda: (
+            js.nets.MLP(
+                in_size=64, out_size=out, width_size=h, depth=depth, activation=phi, bias=True, scaling=rule, key=key
+            ),
+            digits(n)[0],
+        )
     )
     dense = [(f"MLP {phi}, depth 3, width {width}", mlp(phi, 3, width)) for phi in ("relu", "tanh", "gelu")]
     dense += [(f"MLP tanh, depth 50, width {width // 8}", mlp("tanh", 50, width // 8))]
     dense += [
         (
             f"MLP relu, ten outputs, width {width // 4}",
-            lambda: (js.nets.MLP(64, width // 4, 2, 10, "relu", scaling=ntk, key=key), digits(n // 5)[0]),
+            lambda: (
+                js.nets.MLP(
+                    in_size=64, out_size=10, width_size=width // 4, depth=2, activation="relu", scaling=ntk, key=key
+                ),
+                digits(n // 5)[0],
+            ),
         )
     ]
     dense += [
@@ -53,7 +63,7 @@ def _empirical(small: bool) -> Iterator[Case]:
     dense += [
         (
             f"TwoLayerLinear, width {4 * width}",
-            lambda: (js.nets.TwoLayerLinear(64, 4 * width, scaling=ntk, key=key), digits(n)[0]),
+            lambda: (js.nets.TwoLayerLinear(in_size=64, width_size=4 * width, scaling=ntk, key=key), digits(n)[0]),
         )
     ]
     for name, make in dense:
@@ -68,10 +78,16 @@ def _empirical(small: bool) -> Iterator[Case]:
     )
     yield Case(f"kernels.empirical by layer, {dense[0][0]}", dense[0][1], layers)
     images = lambda: digits(10 if small else 100)[0].reshape(-1, 1, 8, 8)
-    conv = lambda: (js.nets.ConvNet((1, 8, 8), 4 if small else 32, 3, scaling=ntk, key=key), images())
+    conv = lambda: (
+        js.nets.ConvNet(in_shape=(1, 8, 8), out_size=3, width_size=4 if small else 32, scaling=ntk, key=key),
+        images(),
+    )
     yield Case("kernels.empirical, ConvNet", conv, lambda a: Numbers({"ntk": js.kernels.empirical(*a).ntk}, KERNEL))
     tokens = lambda: js.data.modular_addition(7, 20, key=jr.key(1)).x
-    attend = lambda: (js.nets.Transformer((3, 8), 16 if small else 128, 7, scaling=ntk, key=key), tokens())
+    attend = lambda: (
+        js.nets.Transformer(in_shape=(3, 8), out_size=7, width_size=16 if small else 128, scaling=ntk, key=key),
+        tokens(),
+    )
     yield Case(
         "kernels.empirical, Transformer", attend, lambda a: Numbers({"ntk": js.kernels.empirical(*a).ntk}, KERNEL)
     )
@@ -99,7 +115,16 @@ def _infinite(small: bool) -> Iterator[Case]:
                 if depth == 20 and (name != "digits" or phi not in ("relu", "erf")):
                     continue
                 make = lambda phi=phi, depth=depth, inputs=inputs: (
-                    js.nets.MLP(64, 8, depth, 1, phi, bias=True, scaling=js.nets.Scaling.ntk(sigma=1.4), key=key),
+                    js.nets.MLP(
+                        in_size=64,
+                        out_size=1,
+                        width_size=8,
+                        depth=depth,
+                        activation=phi,
+                        bias=True,
+                        scaling=js.nets.Scaling.ntk(sigma=1.4),
+                        key=key,
+                    ),
                     inputs(),
                 )
                 # Of angles of 1e-3 the docs speak: 2e-4 behind one layer, 4e-3 behind 20.
@@ -110,7 +135,7 @@ def _infinite(small: bool) -> Iterator[Case]:
                 yield Case(f"kernels.infinite, {phi}, depth {depth}, {name}, n = {n}", make, way)
     size = 5 if small else 40
     conv = lambda: (
-        js.nets.ConvNet((1, 8, 8), 4, 1, scaling=js.nets.Scaling.ntk(), key=key),
+        js.nets.ConvNet(in_shape=(1, 8, 8), out_size=1, width_size=4, scaling=js.nets.Scaling.ntk(), key=key),
         digits(size)[0].reshape(-1, 1, 8, 8),
     )
     yield Case("kernels.infinite, ConvNet", conv, lambda a: Numbers({"ntk": js.kernels.infinite(*a).ntk}, KERNEL))
@@ -119,7 +144,9 @@ def _infinite(small: bool) -> Iterator[Case]:
 def _kernel(n: int, m: int, out: int = 1) -> Any:
     """The kernel of a network on digits, that of test samples, and targets."""
     x, y, x_test = digits(n, m, task="parity" if out == 1 else "classes")
-    net = js.nets.MLP(64, 256, 1, 1, "relu", scaling=js.nets.Scaling.ntk(), key=jr.key(0))
+    net = js.nets.MLP(
+        in_size=64, out_size=1, width_size=256, depth=1, activation="relu", scaling=js.nets.Scaling.ntk(), key=jr.key(0)
+    )
     kernel = js.kernels.empirical(net, x).ntk[:, 0, :, 0]
     return kernel, y, js.kernels.empirical(net, x_test, x).ntk[:, 0, :, 0]
 
@@ -127,7 +154,16 @@ def _kernel(n: int, m: int, out: int = 1) -> Any:
 def _oscillating(n: int) -> Any:
     """A kernel that decays fast: the infinite relu network on points of a line, and a target that oscillates."""
     x = jnp.linspace(-10 * np.pi, 10 * np.pi, n)[:, None]
-    net = js.nets.MLP(1, 8, 1, 1, "relu", bias=True, scaling=js.nets.Scaling.ntk(sigma=1.5), key=jr.key(0))
+    net = js.nets.MLP(
+        in_size=1,
+        out_size=1,
+        width_size=8,
+        depth=1,
+        activation="relu",
+        bias=True,
+        scaling=js.nets.Scaling.ntk(sigma=1.5),
+        key=jr.key(0),
+    )
     between = x[:-1] + 0.5 * (x[1] - x[0])
     return js.kernels.infinite(net, x).ntk, jnp.sin(x) + jnp.sin(2 * x), js.kernels.infinite(net, between, x).ntk
 
@@ -260,7 +296,16 @@ def _operators(small: bool) -> Iterator[Case]:
     k, key = js.kernels, jr.key(5)
 
     def make() -> Any:
-        net = js.nets.MLP(64, width, 2, 1, "tanh", bias=True, scaling=js.nets.Scaling.standard(), key=jr.key(0))
+        net = js.nets.MLP(
+            in_size=64,
+            out_size=1,
+            width_size=width,
+            depth=2,
+            activation="tanh",
+            bias=True,
+            scaling=js.nets.Scaling.standard(),
+            key=jr.key(0),
+        )
         x, y = digits(n)
         return net, x, y, jr.normal(jr.key(2), y.shape)
 

@@ -25,7 +25,9 @@ def _problem(
     n: int, width: int, rule: Any, *, phi: str = "tanh", task: str = "parity", depth: int = 2, **options: Any
 ) -> js.Problem:
     data = js.data.digits(task=task, n_train=n, n_test=max(n // 5, 4), key=jr.key(0))
-    net = js.nets.MLP(64, width, depth, data.y.shape[1], phi, scaling=rule, key=jr.key(1))
+    net = js.nets.MLP(
+        in_size=64, out_size=data.y.shape[1], width_size=width, depth=depth, activation=phi, scaling=rule, key=jr.key(1)
+    )
     return js.Problem(net, *data.train, test=data.test, **options)
 
 
@@ -133,7 +135,16 @@ def _observed(small: bool) -> Iterator[Case]:
 
     def edge() -> js.Problem:
         x = jr.normal(jr.key(0), (30, 4))
-        net = js.nets.MLP(4, 7, 2, 1, "tanh", bias=True, scaling=js.nets.Scaling.xavier(), key=jr.key(1))
+        net = js.nets.MLP(
+            in_size=4,
+            out_size=1,
+            width_size=7,
+            depth=2,
+            activation="tanh",
+            bias=True,
+            scaling=js.nets.Scaling.xavier(),
+            key=jr.key(1),
+        )
         return js.Problem(net, x, jnp.sign(x[:, :1] * x[:, 1:2] + 0.3 * x[:, 2:3]))
 
     def central(problem: js.Problem) -> Numbers:
@@ -147,7 +158,16 @@ def _observed(small: bool) -> Iterator[Case]:
 def _diagnosed(small: bool) -> Iterator[Case]:
     n, width = (40, 16) if small else (1000, 512)
     make = lambda: (
-        js.nets.MLP(64, width, 2, 1, "tanh", bias=True, scaling=js.nets.Scaling.ntk(), key=jr.key(1)),
+        js.nets.MLP(
+            in_size=64,
+            out_size=1,
+            width_size=width,
+            depth=2,
+            activation="tanh",
+            bias=True,
+            scaling=js.nets.Scaling.ntk(),
+            key=jr.key(1),
+        ),
         *digits(n),
     )
 
@@ -163,7 +183,16 @@ def _diagnosed(small: bool) -> Iterator[Case]:
 
         def make_net(width: int, key: Any) -> Any:
             with jax.enable_x64(True):  # other precisions draw other numbers
-                net = js.nets.MLP(64, width, 2, 1, "tanh", scaling=js.nets.Scaling.mup(), key=key, dtype=jnp.float64)
+                net = js.nets.MLP(
+                    in_size=64,
+                    out_size=1,
+                    width_size=width,
+                    depth=2,
+                    activation="tanh",
+                    scaling=js.nets.Scaling.mup(),
+                    key=key,
+                    dtype=jnp.float64,
+                )
                 return jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, x.dtype), net)
 
         found = js.coordinate_check(

@@ -23,7 +23,11 @@ def cases(*, small: bool) -> Iterator[Case]:
         return Case(what, inputs, lambda given: Numbers(way(given), CLOSED, each=each))
 
     deep = lambda: _gaussian(
-        js.nets.DeepLinear(d, width // 8, 49, scaling=js.nets.Scaling.standard(), key=jr.key(0)), n, d
+        js.nets.DeepLinear(
+            in_size=d, width_size=width // 8, depth=49, scaling=js.nets.Scaling.standard(), key=jr.key(0)
+        ),
+        n,
+        d,
     )
     yield one(f"alignment_time, 50 layers, n = {n}", deep, lambda p: {"time": th.alignment_time(p)})
     yield one(
@@ -152,12 +156,24 @@ def cases(*, small: bool) -> Iterator[Case]:
         (js.nets.Scaling.standard(sigma=1e-3), "small"),
     ):
         net = lambda rule=rule: _gaussian(
-            js.nets.MLP(d, width // 8, 3, 1, "tanh", scaling=rule, key=jr.key(0)), n // 5, d
+            js.nets.MLP(
+                in_size=d, out_size=1, width_size=width // 8, depth=3, activation="tanh", scaling=rule, key=jr.key(0)
+            ),
+            n // 5,
+            d,
         )
         yield one(f"laziness, {name}, width {width // 8}", net, lambda p: dict(th.laziness(p)._asdict()))
-        two = lambda rule=rule: _gaussian(js.nets.MLP(d, width, 1, 1, "relu", scaling=rule, key=jr.key(0)), n, d)
+        two = lambda rule=rule: _gaussian(
+            js.nets.MLP(
+                in_size=d, out_size=1, width_size=width, depth=1, activation="relu", scaling=rule, key=jr.key(0)
+            ),
+            n,
+            d,
+        )
         few = lambda rule=rule: _gaussian(
-            js.nets.MLP(4, 16, 2, 1, "tanh", scaling=rule, key=jr.key(0)), 5, 4
+            js.nets.MLP(in_size=4, out_size=1, width_size=16, depth=2, activation="tanh", scaling=rule, key=jr.key(0)),
+            5,
+            4,
         )  # a column per weight
         yield one(f"curvature_ratio, {name}, width 16", few, lambda p: {"ratio": th.curvature_ratio(p)})
         yield Case(f"neurons, {name}, width {width}", two, _neurons)

@@ -59,7 +59,16 @@ def _mlp(
     def make() -> js.Problem:
         x, y = digits(n, task=task)
         rule_ = js.nets.Scaling.ntk() if rule is None else rule
-        net = js.nets.MLP(64, width, depth, y.shape[1], phi, bias=True, scaling=rule_, key=jr.key(1))
+        net = js.nets.MLP(
+            in_size=64,
+            out_size=y.shape[1],
+            width_size=width,
+            depth=depth,
+            activation=phi,
+            bias=True,
+            scaling=rule_,
+            key=jr.key(1),
+        )
         return js.Problem(net, x, y, loss=js.losses.MSE() if loss is None else loss, **options)
 
     return make
@@ -116,7 +125,7 @@ def _flows(small: bool) -> Iterator[Case]:
         (1.0, 30.0, 1000.0),
     )
     deep = lambda: js.Problem(
-        js.nets.DeepLinear(8, 8, 49, scaling=js.nets.Scaling.ntk(), key=jr.key(0)),
+        js.nets.DeepLinear(in_size=8, width_size=8, depth=49, scaling=js.nets.Scaling.ntk(), key=jr.key(0)),
         jr.normal(jr.key(1), (m, 8)),
         jr.normal(jr.key(2), (m,)),
     )
@@ -129,7 +138,10 @@ def _flows(small: bool) -> Iterator[Case]:
     )
     tiny = lambda: js.Problem(
         js.nets.TwoLayerLinear(
-            8, 32, scaling=js.nets.Scaling(multiplier=[1.0, 1.0], sigma=[1e-5, 1e-5], eta=[1.0, 1.0]), key=jr.key(0)
+            in_size=8,
+            width_size=32,
+            scaling=js.nets.Scaling(multiplier=[1.0, 1.0], sigma=[1e-5, 1e-5], eta=[1.0, 1.0]),
+            key=jr.key(0),
         ),
         jr.normal(jr.key(1), (m, 8)),
         jr.normal(jr.key(2), (m,)),
@@ -164,7 +176,16 @@ def _flows(small: bool) -> Iterator[Case]:
 def _edge(small: bool) -> Iterator[Case]:
     def make() -> js.Problem:
         x = jr.normal(jr.key(0), (30, 4))
-        net = js.nets.MLP(4, 7, 2, 1, "tanh", bias=True, scaling=js.nets.Scaling.xavier(), key=jr.key(1))
+        net = js.nets.MLP(
+            in_size=4,
+            out_size=1,
+            width_size=7,
+            depth=2,
+            activation="tanh",
+            bias=True,
+            scaling=js.nets.Scaling.xavier(),
+            key=jr.key(1),
+        )
         return js.Problem(net, x, jnp.sign(x[:, :1] * x[:, 1:2] + 0.3 * x[:, 2:3]))
 
     for name, dynamics in (
@@ -197,7 +218,15 @@ def _still(small: bool) -> Iterator[Case]:
     def make(n: int, task: str = "parity", loss: Any = None, phi: str = "relu") -> Callable[[], js.Problem]:
         def problem() -> js.Problem:
             x, y, x_test = digits(n, 10 if small else 100, task=task)
-            net = js.nets.MLP(64, width, 1, y.shape[1], phi, scaling=js.nets.Scaling.ntk(), key=jr.key(0))
+            net = js.nets.MLP(
+                in_size=64,
+                out_size=y.shape[1],
+                width_size=width,
+                depth=1,
+                activation=phi,
+                scaling=js.nets.Scaling.ntk(),
+                key=jr.key(0),
+            )
             test = x_test, y[: len(x_test)]  # whose targets play no part
             return js.Problem(net, x, y, loss=js.losses.MSE() if loss is None else loss, test=test, centered=True)
 
@@ -234,7 +263,9 @@ def _still(small: bool) -> Iterator[Case]:
     def wave() -> js.Problem:
         x = jnp.linspace(-10 * np.pi, 10 * np.pi, 100)[:, None]
         rule = js.nets.Scaling.ntk(sigma=1.5)
-        net = js.nets.MLP(1, 512, 1, 1, "relu", bias=True, scaling=rule, key=jr.key(0))
+        net = js.nets.MLP(
+            in_size=1, out_size=1, width_size=512, depth=1, activation="relu", bias=True, scaling=rule, key=jr.key(0)
+        )
         return js.Problem(net, x, jnp.sin(x) + jnp.sin(2 * x), centered=True)
 
     yield _run("InfiniteWidth, oscillating target, n = 100, t = 1 to inf", wave, js.InfiniteWidth, LATE, KERNEL)
@@ -246,7 +277,9 @@ def _rich(small: bool) -> Iterator[Case]:
         def problem() -> js.Problem:
             data = js.data.gaussian(4 if small else 8, 5, key=jr.key(0))
             rule = js.nets.Scaling.mean_field() if depth == 1 else js.nets.Scaling.mup()
-            net = js.nets.MLP(5, 256, depth, 1, phi, scaling=rule, key=jr.key(1))
+            net = js.nets.MLP(
+                in_size=5, out_size=1, width_size=256, depth=depth, activation=phi, scaling=rule, key=jr.key(1)
+            )
             return js.Problem(net, *data.train)
 
         return problem
@@ -278,6 +311,15 @@ def _rich(small: bool) -> Iterator[Case]:
         ("lazy", js.nets.Scaling.lazy(1e6)),
     ):
         wide = lambda rule=rule: js.Problem(
-            js.nets.MLP(64, 4096 // (8 if small else 1), 2, 1, "tanh", scaling=rule, key=jr.key(0)), *digits(20)
+            js.nets.MLP(
+                in_size=64,
+                out_size=1,
+                width_size=4096 // (8 if small else 1),
+                depth=2,
+                activation="tanh",
+                scaling=rule,
+                key=jr.key(0),
+            ),
+            *digits(20),
         )
         yield Case(f"js.limits, {name}", wide, limits)

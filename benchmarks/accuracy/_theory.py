@@ -87,7 +87,7 @@ def _plain(*sigma: float) -> js.nets.Scaling:
 
 
 def on_a_line(n: int, d: int, width: int, rule: js.nets.Scaling, options: dict[str, Any]) -> js.Problem:
-    net = js.nets.TwoLayerLinear(d, width, scaling=rule, key=jr.key(1))
+    net = js.nets.TwoLayerLinear(in_size=d, width_size=width, scaling=rule, key=jr.key(1))
     return js.Problem(net, *js.data.line(n, d, key=jr.key(0)).train, **options)
 
 
@@ -99,13 +99,15 @@ def _neuron(n: int, d: int, sigma: tuple[float, float], width: int = 1) -> js.Pr
     x = _white(n, d)
     y = x @ jr.normal(jr.key(3), (d,)) / d**0.5
     if width == 1:
-        return js.Problem(js.nets.SingleNeuron(d, scaling=_plain(*sigma), key=jr.key(0)), x, y)
-    return js.Problem(js.nets.TwoLayerLinear(d, width, scaling=_plain(*sigma), key=jr.key(0)), x, y)
+        return js.Problem(js.nets.SingleNeuron(in_size=d, scaling=_plain(*sigma), key=jr.key(0)), x, y)
+    return js.Problem(js.nets.TwoLayerLinear(in_size=d, width_size=width, scaling=_plain(*sigma), key=jr.key(0)), x, y)
 
 
 def _balanced(n: int, d: int, hidden: int, out: int, delta: float, sigma: float) -> js.Problem:
     init = js.nets.LambdaBalanced(delta * sigma**2)
-    net = js.nets.TwoLayerLinear(d, hidden, out, scaling=_plain(sigma, sigma), init=init, key=jr.key(0))
+    net = js.nets.TwoLayerLinear(
+        in_size=d, out_size=out, width_size=hidden, scaling=_plain(sigma, sigma), init=init, key=jr.key(0)
+    )
     x = _white(max(n, d), d)
     return js.Problem(net, x, x @ jr.normal(jr.key(3), (d, out)) / d**0.5)
 
@@ -117,7 +119,13 @@ def _aligned(layers: int, size: int, strength: float, *, balanced: bool) -> js.P
     ratio = [1.0 if balanced else 1.5**index for index in range(layers)]
     weights = [frames[i + 1] @ jnp.diag(ratio[i] * sizes) @ frames[i].T for i in range(layers)]
     net = js.nets.DeepLinear(
-        size, size, layers - 1, size, scaling=_plain(*[1.0] * layers), init=js.nets.Given(weights), key=jr.key(0)
+        in_size=size,
+        out_size=size,
+        width_size=size,
+        depth=layers - 1,
+        scaling=_plain(*[1.0] * layers),
+        init=js.nets.Given(weights),
+        key=jr.key(0),
     )
     x = _white(size + 2, size)
     return js.Problem(net, x, x @ (frames[-1] @ jnp.diag(jnp.linspace(2.0, 0.7, size)) @ frames[0].T).T)

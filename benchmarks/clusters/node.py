@@ -25,7 +25,9 @@ def problem(gamma: Any, seed: Any) -> js.Problem:
     """One cell of the grid: replace it, AXES and TIMES by yours."""
     data = js.data.digits(task="parity", n_train=32, n_test=32, pca=10, key=jax.random.key(0))
     scaling = js.nets.Scaling.ntk(gamma, eta=gamma**-2)
-    net = js.nets.MLP(10, 16, 1, 1, "tanh", scaling=scaling, key=jax.random.key(seed))
+    net = js.nets.MLP(
+        in_size=10, out_size=1, width_size=16, depth=1, activation="tanh", scaling=scaling, key=jax.random.key(seed)
+    )
     return js.Problem(net, *data.train, test=data.test, centered=True)
 
 

@@ -23,7 +23,7 @@ TIMES = [0.0, 1.0, 10.0]
 def problem(gamma: Any, seed: Any) -> js.Problem:
     """One cell of the grid: replace it, AXES and TIMES by yours."""
     line = js.data.line(30, 5, key=jax.random.key(0))
-    net = js.nets.TwoLayerLinear(5, 20, scaling=js.nets.Scaling.ntk(gamma), key=jax.random.key(seed))
+    net = js.nets.TwoLayerLinear(in_size=5, width_size=20, scaling=js.nets.Scaling.ntk(gamma), key=jax.random.key(seed))
     return js.Problem(net, *line.train)
 
 

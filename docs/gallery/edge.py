@@ -11,7 +11,16 @@ import jaxsolve as js
 keys = jax.random.split(jax.random.key(0), 3)
 x = jax.random.normal(keys[0], (60, 6))
 y = jnp.sign(x[:, :1] * x[:, 1:2] + 0.3 * x[:, 2:3])
-net = js.nets.MLP(6, 16, 2, 1, "tanh", bias=True, scaling=js.nets.Scaling.xavier(), key=keys[2])
+net = js.nets.MLP(
+    in_size=6,
+    out_size=1,
+    width_size=16,
+    depth=2,
+    activation="tanh",
+    bias=True,
+    scaling=js.nets.Scaling.xavier(),
+    key=keys[2],
+)
 problem, rate = js.Problem(net, x, y), 0.5
 ts = rate * jnp.arange(0.0, 201.0, 2.0)
 watched = [js.observe.loss(), js.observe.averaged_loss(), js.observe.stability(rate)]

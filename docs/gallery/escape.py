@@ -12,7 +12,7 @@ ts = jnp.linspace(0.0, 12.0, 60)
 fig, ax = plt.subplots(figsize=(5, 3.2), layout="constrained")
 for i, sigma in enumerate((0.3, 0.03, 0.003)):
     scaling = js.nets.Scaling(multiplier=[1.0, 1.0], sigma=[sigma, sigma], eta=[1.0, 1.0], gamma=1.0)
-    problem = js.Problem(js.nets.SingleNeuron(3, scaling=scaling, key=jax.random.key(3)), x, y)
+    problem = js.Problem(js.nets.SingleNeuron(in_size=3, scaling=scaling, key=jax.random.key(3)), x, y)
     flow = js.solve(problem, js.GradientFlow(), ts)
     theory = js.solve(problem, js.theory.SingleNeuronFlow(), ts)
     ax.plot(flow.ts, flow["loss"], color=js.plot.COLORS[i], label=rf"$\sigma = {sigma:g}$")

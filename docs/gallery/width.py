@@ -17,7 +17,12 @@ widths, seeds = [10, 40, 160, 640], np.arange(8)
 def problem(width, seed):
     """A network and the data."""
     rule = js.nets.Scaling.mean_field()
-    return js.Problem(js.nets.MLP(3, width, 1, 1, "tanh", scaling=rule, key=jax.random.key(seed)), *data.train)
+    return js.Problem(
+        js.nets.MLP(
+            in_size=3, out_size=1, width_size=width, depth=1, activation="tanh", scaling=rule, key=jax.random.key(seed)
+        ),
+        *data.train,
+    )
 
 
 watched = [js.observe.loss(), js.observe.outputs()]

@@ -35,7 +35,7 @@ class Certificate(eqx.Module):
             the largest of them, if it is larger; NaN elsewhere.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=1, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
         >>> bool(js.solve(problem, js.GradientFlow(), 1.0).certificate.trust > 3)  # digits
         True

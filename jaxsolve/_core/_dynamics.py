@@ -42,6 +42,21 @@ class AbstractDynamics(eqx.Module):
         """The times at which this dynamics can be observed, next to those given: the same, or rounded to steps."""
 
 
+class AbstractStoppable(AbstractDynamics):
+    """A dynamics that can stop before the last time, and so run until inf.
+
+    Attributes:
+        until: the condition, one of `js.until`, or None.
+    """
+
+    until: eqx.AbstractVar[Any]
+
+
+def condition_of(dynamics: AbstractDynamics) -> Any:
+    """The condition at which a run stops, or None."""
+    return dynamics.until if isinstance(dynamics, AbstractStoppable) else None
+
+
 class AbstractChoice(AbstractDynamics):
     """A dynamics that becomes one of several once the problem is known, by the same rule wherever it runs."""
 
@@ -67,7 +82,7 @@ class AbstractChoice(AbstractDynamics):
         if len(places) == 1:
             return ways[places[0]]
         marching: Any = tuple(ways[place] for place in places)
-        return Undecided(self, marching, jnp.argmax(jnp.asarray(places) == way))
+        return Undecided(self, marching, jnp.argmax(jnp.asarray(places) == way))  # pyright: ignore[reportCallIssue]
 
 
 class AbstractStandIn(AbstractDynamics):
@@ -78,6 +93,10 @@ class AbstractStandIn(AbstractDynamics):
     """
 
     source: eqx.AbstractVar[AbstractChoice]
+
+    @abc.abstractmethod
+    def check(self, problem: Problem) -> Validity:
+        """Whether this dynamics describes the problem, and by how much it misses each assumption."""
 
     @abc.abstractmethod
     def doubt(self, problem: Problem, final: View) -> str:
@@ -92,7 +111,7 @@ class AbstractStandIn(AbstractDynamics):
         return self.source.provides
 
 
-class Undecided(AbstractStandIn):
+class Undecided(AbstractStandIn, AbstractStoppable):
     """What a choice has become inside a trace, where its numbers are not known: `march` decides while it runs.
 
     Attributes:
@@ -107,10 +126,14 @@ class Undecided(AbstractStandIn):
     @property
     def until(self) -> Any:
         """When a run stops."""
-        return getattr(self.ways[0], "until", None)
+        return condition_of(self.ways[0])
 
     def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
         return self.ways[0].times(ts)
+
+    def check(self, problem: Problem) -> Validity:
+        del problem  # traced, so nothing is known of it
+        return Validity(())
 
     def doubt(self, problem: Problem, final: View) -> str:
         del problem, final  # traced, so nothing is known of them
@@ -160,7 +183,7 @@ class AbstractRandomAccess(AbstractDynamics):
         ...
         ...     def at(self, problem, t):
         ...         return js.View(problem, t, given_outputs=jnp.exp(-self.rate * t) * problem.outputs(problem.params))
-        >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=1, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.zeros((1, 1)))
         >>> loss = js.solve(problem, Decay(2.0), [0.0, 1.0])["loss"]
         >>> print((jnp.log(loss[0] / loss[1])).round(3))
@@ -196,7 +219,7 @@ class AbstractState(eqx.Module):
         result: how it has ended, or would if it ended now.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=1, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
         >>> state = js.GradientFlow().init(problem, jnp.array([1.0]))
         >>> isinstance(state, js.AbstractState), bool(state.done), int(state.steps)
@@ -206,6 +229,16 @@ class AbstractState(eqx.Module):
     done: eqx.AbstractVar[Bool[Array, ""]]
     steps: eqx.AbstractVar[Int[Array, ""]]
     result: eqx.AbstractVar[RESULTS]
+
+
+class AbstractSavingState(AbstractState):
+    """A state that says how far it is in the times at which it saves.
+
+    Attributes:
+        saves: what is saved so far, whose `slot` counts the times; None where that is not known.
+    """
+
+    saves: eqx.AbstractVar[Any]
 
 
 class FunctionValues(eqx.Module):
@@ -251,7 +284,7 @@ class March(eqx.Module):
         way: None where one thing alone may have made them.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=1, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
         >>> flow = js.GradientFlow(max_steps=3)
         >>> march = flow.finish(problem, flow.advance(problem, flow.init(problem, jnp.array([9.0])), jnp.asarray(3)))
@@ -294,7 +327,7 @@ class AbstractMarching(AbstractDynamics):
     Example:
         What `solve` does, by hand:
 
-        >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=1, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
         >>> flow = js.GradientFlow(js.integrators.RungeKuttaChebyshev())
         >>> state = flow.init(problem, jnp.array([0.0, 1.0]))

@@ -51,7 +51,10 @@ class Problem(eqx.Module):
         TypeError: net or loss is not callable.
 
     Example:
-        >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=2, out_size=1, width_size=8, depth=1, activation="tanh",
+        ...     scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), centered=True)
         >>> problem.outputs(problem.params).shape, problem.kernel(problem.params, problem.x).shape
         ((2, 1), (2, 1, 2, 1))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._extras import needs
+from ._dynamics import AbstractSavingState, AbstractState
 
 
 SILENT = 10.0  # seconds until a march says where it is without being asked
@@ -30,9 +31,10 @@ def shown(progress: bool | None, name: str, total: int) -> Iterator[Callable[[An
         yield _lines(name, total) if progress is None else lambda state: None
 
 
-def _saved(state: Any) -> int | None:
-    """How many of the times are reached; of a user's own march only its steps are known."""
-    return int(state.saves.slot) if hasattr(state, "saves") else None
+def _saved(state: AbstractState) -> int | None:
+    """The number of times that are reached; None of a user's own march, of which only the steps are known."""
+    saves = state.saves if isinstance(state, AbstractSavingState) else None
+    return None if saves is None else int(saves.slot)
 
 
 @contextlib.contextmanager

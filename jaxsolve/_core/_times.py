@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from .._checks import concrete, describe
-from ._dynamics import AbstractDynamics, AbstractMarching
+from ._dynamics import AbstractDynamics, AbstractMarching, AbstractStandIn, AbstractStoppable, condition_of, Undecided
 
 
 def read_times(ts: Any, dtype: Any) -> Float[Array, "..."]:
@@ -42,10 +42,11 @@ def require_end(ts: Float[Array, "..."], dynamics: AbstractDynamics) -> None:
     known = concrete(ts)
     if known is None or not np.isinf(known).any() or not isinstance(dynamics, AbstractMarching):
         return
-    if getattr(dynamics, "until", None) is not None:
+    if condition_of(dynamics) is not None:
         return
-    condition = "until=until.loss_below(...)" if hasattr(dynamics, "until") else ""
-    condition = f"flow=GradientFlow({condition})" if condition and hasattr(dynamics, "flow") else condition
+    condition = "until=until.loss_below(...)" if isinstance(dynamics, AbstractStoppable) else ""
+    if condition and isinstance(dynamics, AbstractStandIn) and not isinstance(dynamics, Undecided):
+        condition = f"flow=GradientFlow({condition})"  # users give a flow to what it stands for
     raise ValueError(
         f"ts ends in inf, which {dynamics.name} "
         + (f"reaches only with a condition to stop at: give {condition}, or" if condition else "does not reach: give")
@@ -56,6 +57,6 @@ def require_end(ts: Float[Array, "..."], dynamics: AbstractDynamics) -> None:
 def are_times(ts: Float[Array, " times"], dynamics: AbstractDynamics) -> Bool[Array, ""]:
     """What `read_times` and `require_end` raise for, where times are traced."""
     sorted_times = jnp.all(ts >= 0) & jnp.all(ts[1:] >= ts[:-1])
-    if isinstance(dynamics, AbstractMarching) and getattr(dynamics, "until", None) is None:
+    if isinstance(dynamics, AbstractMarching) and condition_of(dynamics) is None:
         return sorted_times & jnp.isfinite(ts[-1])
     return sorted_times

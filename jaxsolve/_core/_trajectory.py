@@ -79,7 +79,7 @@ class Trajectory(eqx.Module):
         dynamics: the name of the dynamics.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=1, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)), centered=True)
         >>> run = js.solve(problem, js.GradientFlow(until=js.until.loss_below(0.01)), [0.0, jnp.inf])
         >>> print(f"{run['loss'][1]:.3f}", bool(run.result == js.RESULTS.event))

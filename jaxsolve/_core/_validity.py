@@ -54,7 +54,7 @@ class Validity(eqx.Module):
     """Whether a theory solves a problem: exactly, asymptotically, or not at all.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> check = js.theory.TwoLayerLine().check
         >>> bool(check(js.Problem(net, jnp.ones((3, 2)), jnp.ones((3, 1)))).exact)
         True
@@ -94,7 +94,10 @@ class NotApplicable(ValueError):
     """A closed form does not solve the problem that it was given; the message says which assumption fails.
 
     Example:
-        >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=2, out_size=1, width_size=8, depth=1, activation="tanh",
+        ...     scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), centered=True)
         >>> try:
         ...     js.solve(problem, js.theory.TwoLayerLine(), 1.0)

@@ -38,7 +38,7 @@ class View(eqx.Module):
         certificate: how far a closed form can be trusted at this time; None where it has none to give.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(1, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=1, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> view.outputs.shape, view.kernel.shape, bool(view.loss == problem.objective(problem.params))

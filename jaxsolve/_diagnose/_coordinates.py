@@ -117,7 +117,10 @@ def coordinate_check(
         >>> import optax
         >>> x = jax.random.normal(jax.random.key(0), (16, 4))
         >>> def make(width, key):
-        ...     return js.nets.MLP(4, width, 2, 1, "tanh", scaling=js.nets.Scaling.mup(), key=key)
+        ...     return js.nets.MLP(
+        ...         in_size=4, out_size=1, width_size=width, depth=2, activation="tanh",
+        ...         scaling=js.nets.Scaling.mup(), key=key
+        ...     )
         >>> check = js.coordinate_check(make, [32, 128, 512], x, x[:, :1], optimizer=optax.sgd(0.05))
         >>> print(check.passed, check.tensors)
         True ('weights[0]', 'weights[1]', 'weights[2]')

@@ -180,7 +180,10 @@ def diagnose_checkpoints(
         probes, key: as for `js.diagnose`.
 
     Example:
-        >>> net = js.nets.MLP(4, 64, 2, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(1))
+        >>> net = js.nets.MLP(
+        ...     in_size=4, out_size=1, width_size=64, depth=2, activation="tanh",
+        ...     scaling=js.nets.Scaling.ntk(), key=jax.random.key(1)
+        ... )
         >>> x = jax.random.normal(jax.random.key(0), (32, 4))
         >>> problem = js.Problem(net, x, 0.01 * x[:, :1], centered=True)
         >>> run = js.solve(problem, js.GradientFlow(), 10.0)

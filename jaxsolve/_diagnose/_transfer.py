@@ -114,7 +114,10 @@ def transfer_check(
         >>> import optax
         >>> x = jax.random.normal(jax.random.key(0), (16, 4))
         >>> def make(width, key):
-        ...     return js.nets.MLP(4, width, 1, 1, "tanh", scaling=js.nets.Scaling.mup(), key=key)
+        ...     return js.nets.MLP(
+        ...         in_size=4, out_size=1, width_size=width, depth=1, activation="tanh",
+        ...         scaling=js.nets.Scaling.mup(), key=key
+        ...     )
         >>> sgd = lambda rate, width: optax.sgd(rate)
         >>> rates = [0.01, 0.1, 1.0]
         >>> check = js.transfer_check(make, [16, 64], rates, x, x[:, :1], optimizer=sgd, steps=20, seeds=1)

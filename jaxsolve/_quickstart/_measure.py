@@ -44,10 +44,18 @@ def measure(digits: tuple[Array, Array], line: tuple[Array, Array], seeds: int, 
         key = jr.key(seed)
         if network == NETWORKS[0]:
             scaling = nets.Scaling.ntk(gamma, sigma=sigma, eta=eta)
-            net = nets.TwoLayerLinear(COMPONENTS, width, scaling=scaling, key=key)
+            net = nets.TwoLayerLinear(in_size=COMPONENTS, width_size=width, scaling=scaling, key=key)
             return Problem(net, *line, centered=True)
         scaling = nets.Scaling.ntk(gamma, sigma=sigma, eta=eta, gain=True)
-        net = nets.MLP(COMPONENTS, width, 2, 1, nets.softplus(beta=5.0), scaling=scaling, key=key)
+        net = nets.MLP(
+            in_size=COMPONENTS,
+            out_size=1,
+            width_size=width,
+            depth=2,
+            activation=nets.softplus(beta=5.0),
+            scaling=scaling,
+            key=key,
+        )
         return Problem(net, *digits, centered=True)
 
     ts = np.concatenate([[0.0], np.geomspace(FIRST, LAST, 13)])

@@ -82,7 +82,7 @@ def theory_vs_flow(line: tuple[Array, Array]) -> dict[str, Comparison]:
     watched = [observe.loss(), observe.outputs(), observe.layer_alignment(), observe.kernel_change()]
     comparisons = {}
     for name, (scaling, init) in starts.items():
-        net = nets.TwoLayerLinear(COMPONENTS, width, scaling=scaling, init=init, key=jr.key(3))
+        net = nets.TwoLayerLinear(in_size=COMPONENTS, width_size=width, scaling=scaling, init=init, key=jr.key(3))
         problem = Problem(net, *line, loss=losses.MSE())
         comparisons[name] = compare(problem, [closed, flow], ts, observe=watched)
     return comparisons

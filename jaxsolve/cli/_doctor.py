@@ -97,7 +97,7 @@ def _optional() -> Iterator[Finding]:
     from .. import kernels, nets
 
     version = _version("neural-tangents")
-    net = nets.MLP(2, 4, 1, 1, scaling=nets.Scaling.ntk(), key=jax.random.key(0))
+    net = nets.MLP(in_size=2, out_size=1, width_size=4, depth=1, scaling=nets.Scaling.ntk(), key=jax.random.key(0))
     try:
         kernels.infinite(net, jax.numpy.eye(2))
     except kernels.NeuralTangentsUnavailable as error:

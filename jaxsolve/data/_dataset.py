@@ -26,7 +26,7 @@ class Dataset(eqx.Module):
 
     Example:
         >>> data = js.data.Dataset(jnp.eye(2), jnp.array([[1.0], [-1.0]]))
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, *data.train, test=data.test)
     """
 

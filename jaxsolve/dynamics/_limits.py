@@ -38,7 +38,10 @@ class Limits(NamedTuple):
         width: N.
 
     Example:
-        >>> net = js.nets.MLP(2, 256, 2, 1, "tanh", scaling=js.nets.Scaling.mup(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=2, out_size=1, width_size=256, depth=2, activation="tanh",
+        ...     scaling=js.nets.Scaling.mup(), key=jax.random.key(0)
+        ... )
         >>> found = js.limits(js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]])))
         >>> print(found.kind.name, found.dynamics.name)
         RICH RichLimit
@@ -80,7 +83,10 @@ def limits(problem: Problem) -> Limits:
     Example:
         >>> data = jnp.eye(2), jnp.array([[1.0], [-1.0]])
         >>> for rule in (js.nets.Scaling.mup(), js.nets.Scaling.ntk()):
-        ...     net = js.nets.MLP(2, 256, 2, 1, "tanh", scaling=rule, key=jax.random.key(0))
+        ...     net = js.nets.MLP(
+        ...         in_size=2, out_size=1, width_size=256, depth=2, activation="tanh",
+        ...         scaling=rule, key=jax.random.key(0)
+        ...     )
         ...     print(js.limits(js.Problem(net, *data)))
         Limits(RICH, features move: at width 256 the richness is 1 = N^0.00, the speed N^...)
         Limits(LAZY, the kernel stands still: at width 256 the richness is 0.0625 = N^-0.50, the speed N^...)

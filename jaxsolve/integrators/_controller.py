@@ -23,7 +23,7 @@ class DisplacementController(diffrax.AbstractAdaptiveStepSizeController):
         rtol: tolerance of one step. The tests find errors of whole runs of about this size.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.ones((2, 1)))
         >>> controller = js.integrators.DisplacementController(rtol=1e-3)
         >>> start = js.integrators.FunctionSpace(problem).start

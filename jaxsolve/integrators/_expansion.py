@@ -20,7 +20,7 @@ class Flowing(NamedTuple):
         dissipated: the integral of sum_l |dtheta_l/dt|^2 / eta_l up to t.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.ones((2, 1)))
         >>> start = js.integrators.FunctionSpace(problem).start
         >>> print(start.displacement.shape, start.outputs.shape)

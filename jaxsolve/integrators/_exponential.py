@@ -38,7 +38,7 @@ class AbstractExponential(diffrax.AbstractAdaptiveSolver):
         tableau: the method.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.ones((2, 1)))
         >>> for kind in (js.integrators.FunctionSpace, js.integrators.ParameterSpace):
         ...     solver = kind(problem)

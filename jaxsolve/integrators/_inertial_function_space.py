@@ -25,7 +25,7 @@ class InertialFunctionSpace(AbstractExponential):
         tableau: the method.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.ones((2, 1)))
         >>> solver = js.integrators.InertialFunctionSpace(problem, tau=0.5)
         >>> print(solver.start.displacement.shape)  # parameters, and beneath them tau theta'

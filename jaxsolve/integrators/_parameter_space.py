@@ -28,7 +28,7 @@ class ParameterSpace(AbstractExponential):
         tableau: the method.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.ones((2, 1)))
         >>> solver = js.integrators.ParameterSpace(problem)
         >>> print(solver.gradients, "gradients per step: 3, and one for each of 12 parameters")

@@ -24,14 +24,14 @@ _STRIDES = (2, 1, 2, 1)
 class ConvNet(AbstractUnnormalized):
     """Four convolutions of 5 x 5 pixels, the average over the image, and a dense read-out (Geiger et al., 2020).
 
-    The first and the third convolution have stride 2. An activation follows each convolution; width = channels. Zeros
-    surround the image so that stride 1 keeps its size: 28 x 28 pixels become 14, 14, 7, 7. (The authors' code pads by
-    one pixel, and loses two.) Their read-out multiplier is that of `Scaling.mean_field`, and their biases are 0.
+    The first and the third convolution have stride 2. An activation follows each convolution. Zeros surround the image
+    so that stride 1 keeps its size: 28 x 28 pixels become 14, 14, 7, 7. (The authors' code pads by one pixel, and loses
+    two.) Their read-out multiplier is that of `Scaling.mean_field`, and their biases are 0.
 
     Arguments:
         in_shape: (channels, height, width) of one image, at least 4 pixels each way.
-        width: channels of every hidden layer.
         out_size: outputs c.
+        width_size: channels of every hidden layer.
         activation: a name, an `Activation` or any elementwise function.
         scaling: a `Scaling` of five weight arrays, or a rule such as `Scaling.ntk()`; the fan_in of a convolution is
             its input channels times 25.
@@ -43,7 +43,9 @@ class ConvNet(AbstractUnnormalized):
         dtype: of the weights; the default float if None.
 
     Example:
-        >>> net = js.nets.ConvNet((1, 28, 28), 4, 10, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.ConvNet(
+        ...     in_shape=(1, 28, 28), out_size=10, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> [w.shape for w in net.weights[:2]], net.weights[-1].shape
         ([(4, 1, 5, 5), (4, 4, 5, 5)], (10, 4))
 
@@ -63,11 +65,11 @@ class ConvNet(AbstractUnnormalized):
 
     def __init__(
         self,
-        in_shape: tuple[int, int, int],
-        width: int,
-        out_size: int,
-        activation: str | Activation | Callable[[Array], Array] = "relu",
         *,
+        in_shape: tuple[int, int, int],
+        out_size: int,
+        width_size: int,
+        activation: str | Activation | Callable[[Array], Array] = "relu",
         bias: bool = False,
         scaling: Scaling | ScalingRule,
         init: AbstractInit = Gaussian(),
@@ -77,7 +79,7 @@ class ConvNet(AbstractUnnormalized):
         self.activation = find_activation(activation)
         channels, *image = require_image(in_shape, 4)
         self.image_size = (image[0], image[1])
-        width, out_size = require_unpadded(width, "width"), require_unpadded(out_size, "out_size")
+        width, out_size = require_unpadded(width_size, "width_size"), require_unpadded(out_size, "out_size")
         convolutions = [(width, into, _WINDOW, _WINDOW) for into in (channels, width, width, width)]
         shapes = [*convolutions, (out_size, width)]
         parts = build(shapes, self.activation, bias=bias, scaling=scaling, init=init, key=key, dtype=dtype)

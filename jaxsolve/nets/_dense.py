@@ -28,7 +28,9 @@ class AbstractDense(AbstractUnnormalized):
         units: the neurons of each hidden layer, if its arrays are padded (`js.nets.Padded`); else None.
 
     Example:
-        >>> net = js.nets.MLP(5, 8, 2, 1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=5, out_size=1, width_size=8, depth=2, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> isinstance(net, js.nets.AbstractDense), net.in_shape, net.widths, net.out_size
         (True, (5,), (8, 8), 1)
     """
@@ -87,9 +89,9 @@ def build_dense(
             f"depth must be such that there are at most {MOST_LAYERS} weight matrices, each of which is compiled by "
             f"itself; got {len(sizes) - 1}"
         )
-    names = ("in_size", *("width",) * (len(sizes) - 2), "out_size")
+    names = ("in_size", *("width_size",) * (len(sizes) - 2), "out_size")
     checked = [
-        size if name == "width" and isinstance(size, Padded) else require_unpadded(size, name)
+        size if name == "width_size" and isinstance(size, Padded) else require_unpadded(size, name)
         for size, name in zip(sizes, names, strict=True)
     ]
     pairs = [(out, into) for into, out in itertools.pairwise(checked)]

@@ -90,7 +90,7 @@ class AbstractInit(eqx.Module):
         ...         weights = [jnp.full(shape, sigma) for shape, sigma in zip(shapes.weights, scaling.sigma)]
         ...         biases = [jnp.zeros(shape[0]) for shape in shapes.weights] if shapes.bias else ()
         ...         return js.nets.Start(tuple(weights), tuple(biases))
-        >>> net = js.nets.SingleNeuron(2, scaling=js.nets.Scaling.ntk(), init=Ones(), key=jax.random.key(0))
+        >>> net = js.nets.SingleNeuron(in_size=2, scaling=js.nets.Scaling.ntk(), init=Ones(), key=jax.random.key(0))
         >>> net.weights[0].tolist()
         [[1.0, 1.0]]
     """
@@ -142,7 +142,9 @@ class Gaussian(AbstractInit):
 
     Example:
         >>> scaling = js.nets.Scaling([1.0, 1.0], sigma=[0.5, 2.0], eta=[1.0, 1.0])
-        >>> net = js.nets.TwoLayerLinear(10, 1000, scaling=scaling, init=js.nets.Gaussian(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(
+        ...     in_size=10, width_size=1000, scaling=scaling, init=js.nets.Gaussian(), key=jax.random.key(0)
+        ... )
         >>> print(f"{net.weights[0].std():.1f} {net.weights[1].std():.1f}")
         0.5 2.0
     """
@@ -159,7 +161,9 @@ class Sphere(AbstractInit):
 
     Example:
         >>> scaling = js.nets.Scaling([1.0, 1.0], sigma=[0.5, 2.0], eta=[1.0, 1.0])
-        >>> net = js.nets.TwoLayerLinear(3, 2, scaling=scaling, init=js.nets.Sphere(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(
+        ...     in_size=3, width_size=2, scaling=scaling, init=js.nets.Sphere(), key=jax.random.key(0)
+        ... )
         >>> print(jnp.linalg.norm(net.weights[0], axis=1).round(3), abs(net.weights[1]))
         [0.5 0.5] [[2. 2.]]
 
@@ -188,7 +192,10 @@ class Mirrored(AbstractInit):
 
     Example:
         >>> init = js.nets.Mirrored()
-        >>> net = js.nets.MLP(2, 4, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), init=init, key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=2, out_size=1, width_size=4, depth=1, activation="tanh",
+        ...     scaling=js.nets.Scaling.ntk(), init=init, key=jax.random.key(0)
+        ... )
         >>> bool(abs(net(jnp.ones(2))[0]) < 1e-6)
         True
 
@@ -242,7 +249,9 @@ class NearParallel(AbstractInit):
 
     Example:
         >>> init = js.nets.NearParallel(0.01)
-        >>> net = js.nets.TwoLayerLinear(2, 50, scaling=js.nets.Scaling.ntk(), init=init, key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(
+        ...     in_size=2, width_size=50, scaling=js.nets.Scaling.ntk(), init=init, key=jax.random.key(0)
+        ... )
         >>> hidden, readout = net.weights[0] @ jnp.ones(2), net.weights[1][0]
         >>> print(f"{hidden @ readout / jnp.linalg.norm(hidden) / jnp.linalg.norm(readout):.2f}")  # zeta
         1.00
@@ -293,7 +302,7 @@ class Given(AbstractInit):
 
     Example:
         >>> init = js.nets.Given([[[1.0, 2.0]], [[3.0]]])
-        >>> net = js.nets.SingleNeuron(2, scaling=js.nets.Scaling.standard(), init=init, key=jax.random.key(0))
+        >>> net = js.nets.SingleNeuron(in_size=2, scaling=js.nets.Scaling.standard(), init=init, key=jax.random.key(0))
         >>> net(jnp.ones(2)).tolist()
         [9.0]
 

@@ -29,7 +29,9 @@ class LambdaBalanced(AbstractInit):
     Example:
         >>> scaling = js.nets.Scaling([1.0, 1.0], sigma=[0.1, 0.1], eta=[1.0, 1.0])
         >>> init = js.nets.LambdaBalanced(0.5)
-        >>> net = js.nets.TwoLayerLinear(3, 2, 2, scaling=scaling, init=init, key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(
+        ...     in_size=3, out_size=2, width_size=2, scaling=scaling, init=init, key=jax.random.key(0)
+        ... )
         >>> w, u = net.weights
         >>> print(jnp.diag(u.T @ u - w @ w.T).round(3))
         [0.5 0.5]

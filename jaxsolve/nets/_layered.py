@@ -38,7 +38,10 @@ class AbstractLayered(AbstractNetwork):
             and called as `net(x, state)` under `jax.vmap(..., axis_name="batch")`.
 
     Example:
-        >>> net = js.nets.MLP(2, 3, 1, 1, "tanh", bias=True, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=2, out_size=1, width_size=3, depth=1, activation="tanh", bias=True,
+        ...     scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> net.layers
         (Dense(index=0), Bias(index=0), Apply(activation=tanh), Dense(index=1), Bias(index=1))
     """

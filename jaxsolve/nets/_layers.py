@@ -49,7 +49,10 @@ def run(net: Any, layers: Layers, z: Float[Array, "..."], tap: Tap = pass_on) ->
     """The output of layers, one after the other, for input z, with the parameters of `net`.
 
     Example:
-        >>> net = js.nets.MLP(2, 3, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=2, out_size=1, width_size=3, depth=1, activation="tanh",
+        ...     scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> hidden = js.nets.run(net, net.layers[:2], jnp.ones(2))  # behind the first activation
         >>> hidden.shape
         (3,)
@@ -64,7 +67,9 @@ class AbstractParametric(AbstractLayer):
 
     Example:
         >>> scaling = js.nets.Scaling.ntk()
-        >>> net = js.nets.MLP(2, 3, 1, 1, bias=True, scaling=scaling, key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=2, out_size=1, width_size=3, depth=1, bias=True, scaling=scaling, key=jax.random.key(0)
+        ... )
         >>> [layer.name for layer in net.layers if isinstance(layer, js.nets.AbstractParametric)]
         ['weights[0]', 'biases[0]', 'weights[1]', 'biases[1]']
     """
@@ -85,7 +90,9 @@ class AbstractWeighted(AbstractParametric):
     """A layer with one of the weight matrices: each has its own hyperparameters in a `js.nets.Scaling`.
 
     Example:
-        >>> net = js.nets.MLP(2, 3, 1, 1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=2, out_size=1, width_size=3, depth=1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> [layer for layer in net.layers if isinstance(layer, js.nets.AbstractWeighted)]
         [Dense(index=0), Dense(index=1)]
     """
@@ -103,7 +110,7 @@ class Dense(AbstractWeighted):
     """m_l W_l z, without a bias.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 3, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=3, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> js.nets.run(net, (js.nets.Dense(0),), jnp.ones(2)).shape
         (3,)
     """
@@ -122,7 +129,9 @@ class Conv(AbstractWeighted):
     At a stride s the output has ceil(size/s) pixels along each axis.
 
     Example:
-        >>> net = js.nets.ConvNet((1, 8, 8), 2, 1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.ConvNet(
+        ...     in_shape=(1, 8, 8), out_size=1, width_size=2, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> js.nets.run(net, (js.nets.Conv(0, stride=2),), jnp.ones((1, 8, 8))).shape
         (2, 4, 4)
     """
@@ -141,7 +150,10 @@ class Bias(AbstractParametric):
     """z + b, with one b per feature or channel.
 
     Example:
-        >>> net = js.nets.MLP(2, 3, 1, 1, bias=True, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=2, out_size=1, width_size=3, depth=1, bias=True,
+        ...     scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> js.nets.run(net, (js.nets.Bias(0),), jnp.ones(3)).tolist()  # biases are 0 at the start
         [1.0, 1.0, 1.0]
     """
@@ -205,7 +217,9 @@ class Mask(AbstractLayer):
 
     Example:
         >>> width = js.nets.Padded(2, size=4)
-        >>> net = js.nets.MLP(2, width, 1, 1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=2, out_size=1, width_size=width, depth=1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> js.nets.run(net, (js.nets.Mask(),), jnp.ones(4)).tolist()
         [1.0, 1.0, 0.0, 0.0]
     """

@@ -44,7 +44,9 @@ class LeNet(AbstractUnnormalized):
         dtype: of the weights; the default float if None.
 
     Example:
-        >>> net = js.nets.LeNet((1, 28, 28), 10, scaling=js.nets.Scaling.kaiming(), key=jax.random.key(0))
+        >>> net = js.nets.LeNet(
+        ...     in_shape=(1, 28, 28), out_size=10, scaling=js.nets.Scaling.kaiming(), key=jax.random.key(0)
+        ... )
         >>> [w.shape for w in net.weights]
         [(6, 1, 5, 5), (16, 6, 5, 5), (120, 784), (84, 120), (10, 84)]
 
@@ -64,10 +66,10 @@ class LeNet(AbstractUnnormalized):
 
     def __init__(
         self,
+        *,
         in_shape: tuple[int, int, int],
         out_size: int,
         activation: str | Activation | Callable[[Array], Array] = "relu",
-        *,
         bias: bool = False,
         scaling: Scaling | ScalingRule,
         init: AbstractInit = Gaussian(),

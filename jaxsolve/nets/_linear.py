@@ -21,12 +21,14 @@ class TwoLayerLinear(AbstractDense):
 
     Arguments:
         in_size: inputs d.
-        width: hidden units h; may be `Padded`, as for `MLP`.
         out_size: outputs c.
+        width_size: hidden units h; may be `Padded`, as for `MLP`.
         scaling, init, key, dtype: as for `MLP`.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(5, 100, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(
+        ...     in_size=5, width_size=100, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> net(jnp.ones(5)).shape
         (1,)
 
@@ -42,20 +44,20 @@ class TwoLayerLinear(AbstractDense):
 
     def __init__(
         self,
-        in_size: int,
-        width: int | Padded,
-        out_size: int = 1,
         *,
+        in_size: int,
+        out_size: int = 1,
+        width_size: int | Padded,
         scaling: Scaling | ScalingRule,
         init: AbstractInit = Gaussian(),
         key: Key[Array, ""],
         dtype: Any = None,
     ):
-        sizes = [in_size, width, out_size]
+        sizes = [in_size, width_size, out_size]
         self.weights, self.biases, self.scaling = build_dense(
             sizes, linear, bias=False, scaling=scaling, init=init, key=key, dtype=dtype
         )
-        self.units, self.activation = units_of(width), linear
+        self.units, self.activation = units_of(width_size), linear
 
 
 class DeepLinear(AbstractDense):
@@ -65,7 +67,9 @@ class DeepLinear(AbstractDense):
     `js.theory.DeepBalanced`.
 
     Example:
-        >>> net = js.nets.DeepLinear(3, 4, 2, 1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.DeepLinear(
+        ...     in_size=3, out_size=1, width_size=4, depth=2, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> [w.shape for w in net.weights]
         [(4, 3), (4, 4), (1, 4)]
     """
@@ -78,30 +82,30 @@ class DeepLinear(AbstractDense):
 
     def __init__(
         self,
-        in_size: int,
-        width: int | Padded,
-        depth: int,
-        out_size: int = 1,
         *,
+        in_size: int,
+        out_size: int = 1,
+        width_size: int | Padded,
+        depth: int,
         scaling: Scaling | ScalingRule,
         init: AbstractInit = Gaussian(),
         key: Key[Array, ""],
         dtype: Any = None,
     ):
-        sizes = [in_size, *[width] * require_size(depth, "depth"), out_size]
+        sizes = [in_size, *[width_size] * require_size(depth, "depth"), out_size]
         self.weights, self.biases, self.scaling = build_dense(
             sizes, linear, bias=False, scaling=scaling, init=init, key=key, dtype=dtype
         )
-        self.units, self.activation = units_of(width), linear
+        self.units, self.activation = units_of(width_size), linear
 
 
 class SingleNeuron(AbstractDense):
     """f(x) = gamma m_2 a (m_1 w . x): one linear hidden neuron, one output (Kunin et al., section 3).
 
-    Arguments: as for `TwoLayerLinear`, without width and out_size.
+    Arguments: as for `TwoLayerLinear`, without width_size and out_size.
 
     Example:
-        >>> net = js.nets.SingleNeuron(3, scaling=js.nets.Scaling.standard(), key=jax.random.key(0))
+        >>> net = js.nets.SingleNeuron(in_size=3, scaling=js.nets.Scaling.standard(), key=jax.random.key(0))
         >>> [w.shape for w in net.weights]
         [(1, 3), (1, 1)]
 
@@ -117,8 +121,8 @@ class SingleNeuron(AbstractDense):
 
     def __init__(
         self,
-        in_size: int,
         *,
+        in_size: int,
         scaling: Scaling | ScalingRule,
         init: AbstractInit = Gaussian(),
         key: Key[Array, ""],

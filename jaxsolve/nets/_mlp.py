@@ -19,9 +19,9 @@ class MLP(AbstractDense):
 
     Arguments:
         in_size: inputs d.
-        width: neurons per hidden layer; `Padded` ones if networks of other widths are to share a program.
-        depth: number of hidden layers, >= 1 (so depth + 1 weight matrices).
         out_size: outputs c.
+        width_size: neurons per hidden layer; `Padded` ones if networks of other widths are to share a program.
+        depth: number of hidden layers, >= 1 (so depth + 1 weight matrices).
         activation: a name, an `Activation` or any elementwise function.
         scaling: a `Scaling`, or a rule such as `Scaling.ntk()`.
         key: a JAX random key.
@@ -33,7 +33,10 @@ class MLP(AbstractDense):
 
     Example:
         >>> scaling = js.nets.Scaling.ntk(gamma=0.1)
-        >>> net = js.nets.MLP(10, 64, 2, 1, "tanh", scaling=scaling, key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=10, out_size=1, width_size=64, depth=2, activation="tanh",
+        ...     scaling=scaling, key=jax.random.key(0)
+        ... )
         >>> [w.shape for w in net.weights], net(jnp.ones(10)).shape
         ([(64, 10), (64, 64), (1, 64)], (1,))
 
@@ -49,12 +52,12 @@ class MLP(AbstractDense):
 
     def __init__(
         self,
-        in_size: int,
-        width: int | Padded,
-        depth: int,
-        out_size: int,
-        activation: str | Activation | Callable[[Array], Array] = "relu",
         *,
+        in_size: int,
+        out_size: int,
+        width_size: int | Padded,
+        depth: int,
+        activation: str | Activation | Callable[[Array], Array] = "relu",
         bias: bool = False,
         scaling: Scaling | ScalingRule,
         init: AbstractInit = Gaussian(),
@@ -62,7 +65,7 @@ class MLP(AbstractDense):
         dtype: Any = None,
     ):
         self.activation = find_activation(activation)
-        sizes = [in_size, *[width] * require_size(depth, "depth"), out_size]
+        sizes = [in_size, *[width_size] * require_size(depth, "depth"), out_size]
         parts = build_dense(sizes, self.activation, bias=bias, scaling=scaling, init=init, key=key, dtype=dtype)
         self.weights, self.biases, self.scaling = parts
-        self.units = units_of(width)
+        self.units = units_of(width_size)

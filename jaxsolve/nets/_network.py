@@ -21,7 +21,7 @@ class Conserved(eqx.Module):
     it along a run.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 3, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=3, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> params, _ = js.nets.partition(net)
         >>> (quantity,) = net.conserved(params, js.nets.rates(net))
         >>> u, w = net.weights[1], net.weights[0]
@@ -106,7 +106,7 @@ def rates(net: Any) -> PyTree:
 
     Example:
         >>> scaling = js.nets.Scaling([1.0, 1.0], sigma=[1.0, 1.0], eta=[1.0, 0.5])
-        >>> net = js.nets.TwoLayerLinear(2, 3, scaling=scaling, key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=3, scaling=scaling, key=jax.random.key(0))
         >>> [float(eta) for eta in js.nets.rates(net).weights]
         [1.0, 0.5]
     """
@@ -139,7 +139,9 @@ def networks_in(net: Any) -> list["AbstractNetwork"]:
     """The networks of `js.nets` in a module: itself, or those inside of it.
 
     Example:
-        >>> inner = js.nets.TwoLayerLinear(2, 3, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> inner = js.nets.TwoLayerLinear(
+        ...     in_size=2, width_size=3, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> len(js.nets.networks_in(js.nets.Function(lambda net, x: net(x), inner)))
         1
     """
@@ -156,7 +158,7 @@ def partition(net: Any) -> tuple[PyTree, PyTree]:
     """Splits a network into its trainable arrays and all the rest; `eqx.combine` puts them together again.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 3, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=3, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> params, rest = js.nets.partition(net)
         >>> [leaf.shape for leaf in jax.tree.leaves(params)]
         [(3, 2), (1, 3)]

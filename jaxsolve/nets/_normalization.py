@@ -21,7 +21,9 @@ class AbstractNormalization(eqx.Module):
         ...     def normalizer(self, channels, dtype):
         ...         return None
         >>> scaling, norm = js.nets.Scaling.kaiming(), LayerNorm()
-        >>> make = lambda key: js.nets.ResNet18((1, 8, 8), 2, width=2, normalization=norm, scaling=scaling, key=key)
+        >>> make = lambda key: js.nets.ResNet18(
+        ...     in_shape=(1, 8, 8), out_size=2, width_size=2, normalization=norm, scaling=scaling, key=key
+        ... )
         >>> len(jax.eval_shape(make, jax.random.key(0)).gains)
         20
     """
@@ -40,7 +42,7 @@ class NoNormalization(AbstractNormalization):
 
     Example:
         >>> scaling = js.nets.Scaling.kaiming()
-        >>> make = lambda key: js.nets.ResNet18((1, 8, 8), 2, width=2, scaling=scaling, key=key)
+        >>> make = lambda key: js.nets.ResNet18(in_shape=(1, 8, 8), out_size=2, width_size=2, scaling=scaling, key=key)
         >>> jax.eval_shape(make, jax.random.key(0)).gains
         ()
     """
@@ -63,7 +65,9 @@ class GroupNorm(AbstractNormalization):
 
     Example:
         >>> scaling, norm = js.nets.Scaling.kaiming(), js.nets.GroupNorm(2)
-        >>> make = lambda key: js.nets.ResNet18((1, 8, 8), 2, width=2, normalization=norm, scaling=scaling, key=key)
+        >>> make = lambda key: js.nets.ResNet18(
+        ...     in_shape=(1, 8, 8), out_size=2, width_size=2, normalization=norm, scaling=scaling, key=key
+        ... )
         >>> len(jax.eval_shape(make, jax.random.key(0)).gains)
         20
 
@@ -107,7 +111,8 @@ class BatchNorm(AbstractNormalization):
         >>> import equinox as eqx
         >>> scaling, norm = js.nets.Scaling.kaiming(), js.nets.BatchNorm()
         >>> make = eqx.nn.make_with_state(js.nets.ResNet18)
-        >>> net, state = make((1, 8, 8), 2, width=1, normalization=norm, scaling=scaling, key=jax.random.key(0))
+        >>> made = {"normalization": norm, "scaling": scaling, "key": jax.random.key(0)}
+        >>> net, state = make(in_shape=(1, 8, 8), out_size=2, width_size=1, **made)
         >>> len(net.normalizers)
         20
 

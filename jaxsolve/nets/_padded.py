@@ -31,7 +31,9 @@ class Padded(eqx.Module):
 
     Example:
         >>> width = js.nets.Padded(3, size=8)
-        >>> net = js.nets.MLP(2, width, 1, 1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=2, out_size=1, width_size=width, depth=1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> net.weights[0].shape, int((net.weights[0] != 0).sum())
         ((8, 2), 6)
 

@@ -33,9 +33,9 @@ class WideResNet(AbstractLayered):
 
     Arguments:
         in_shape: (channels, height, width) of one image, at least 4 pixels each way.
+        out_size: outputs c.
         k: widening factor.
         b: blocks per group.
-        out_size: outputs c.
         activation: a name, an `Activation` or any elementwise function.
         window: pixels across a convolution where 3 x 3 is said above, an odd number; zeros surround the image.
         normalization: `NoNormalization()`, `GroupNorm(groups)` or `BatchNorm()` (which says how to make the network).
@@ -51,7 +51,9 @@ class WideResNet(AbstractLayered):
 
     Example:
         >>> scaling, norm = js.nets.Scaling.kaiming(), js.nets.GroupNorm(8)
-        >>> make = lambda key: js.nets.WideResNet((3, 32, 32), 1, 1, 10, normalization=norm, scaling=scaling, key=key)
+        >>> make = lambda key: js.nets.WideResNet(
+        ...     in_shape=(3, 32, 32), out_size=10, k=1, b=1, normalization=norm, scaling=scaling, key=key
+        ... )
         >>> len(jax.eval_shape(make, jax.random.key(0)).weights)  # WRN-10-1: without drawing the weights
         10
 
@@ -70,12 +72,12 @@ class WideResNet(AbstractLayered):
 
     def __init__(
         self,
+        *,
         in_shape: tuple[int, int, int],
+        out_size: int,
         k: int,
         b: int,
-        out_size: int,
         activation: str | Activation | Callable[[Array], Array] = "relu",
-        *,
         window: int = 3,
         normalization: AbstractNormalization = NoNormalization(),
         bias: bool = False,
@@ -122,14 +124,16 @@ class ResNet18(AbstractLayered):
     Arguments:
         in_shape: (channels, height, width) of one image, at least 8 pixels each way.
         out_size: outputs c.
+        width_size: w, the channels of the first group.
         activation: a name, an `Activation` or any elementwise function.
-        width: w, the channels of the first group.
         window, normalization, bias, scaling, init, key, dtype: as for `WideResNet`. The original has biases in the
             normalization and in the read-out alone. There are 21 weight arrays.
 
     Example:
         >>> scaling, norm = js.nets.Scaling.kaiming(), js.nets.GroupNorm(8)
-        >>> make = lambda key: js.nets.ResNet18((3, 32, 32), 10, normalization=norm, scaling=scaling, key=key)
+        >>> make = lambda key: js.nets.ResNet18(
+        ...     in_shape=(3, 32, 32), out_size=10, normalization=norm, scaling=scaling, key=key
+        ... )
         >>> len(jax.eval_shape(make, jax.random.key(0)).weights)  # without drawing the weights
         21
 
@@ -147,11 +151,11 @@ class ResNet18(AbstractLayered):
 
     def __init__(
         self,
+        *,
         in_shape: tuple[int, int, int],
         out_size: int,
+        width_size: int = 64,
         activation: str | Activation | Callable[[Array], Array] = "relu",
-        *,
-        width: int = 64,
         window: int = 3,
         normalization: AbstractNormalization = NoNormalization(),
         bias: bool = False,
@@ -162,7 +166,7 @@ class ResNet18(AbstractLayered):
     ):
         channels, *image = require_image(in_shape, 8)
         self.image_size = (image[0], image[1])
-        width, out_size = require_unpadded(width, "width"), require_unpadded(out_size, "out_size")
+        width, out_size = require_unpadded(width_size, "width_size"), require_unpadded(out_size, "out_size")
         plan = _plan(activation, normalization, bias)
         window = _odd(window)
         into = width

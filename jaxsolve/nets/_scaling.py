@@ -42,8 +42,10 @@ class Scaling(eqx.Module):
 
     Example:
         >>> scaling = js.nets.Scaling(multiplier=[1.0, 1.0], sigma=[0.1, 0.1], eta=[1.0, 0.5])
-        >>> net = js.nets.TwoLayerLinear(4, 100, scaling=scaling, key=jax.random.key(0))
-        >>> net = js.nets.TwoLayerLinear(4, 100, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=4, width_size=100, scaling=scaling, key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(
+        ...     in_size=4, width_size=100, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> print(net.scaling.multiplier)
         [0.5 0.1]
 
@@ -245,7 +247,7 @@ class ScalingRule(eqx.Module):
         ...     sigma = layer.fan_in**-0.5
         ...     return js.nets.Prescription(multiplier=1.0, sigma=sigma / 4 if layer.last else sigma, eta=1.0)
         >>> rule = js.nets.ScalingRule(law)
-        >>> net = js.nets.MLP(4, 16, 1, 1, scaling=rule, key=jax.random.key(0))
+        >>> net = js.nets.MLP(in_size=4, out_size=1, width_size=16, depth=1, scaling=rule, key=jax.random.key(0))
         >>> net.scaling.sigma.tolist()
         [0.5, 0.0625]
 
@@ -287,7 +289,9 @@ class ScalingRule(eqx.Module):
 
         Example:
             >>> rule = js.nets.Scaling.ntk().with_bias(sigma=0.5)
-            >>> net = js.nets.MLP(2, 3, 1, 1, bias=True, scaling=rule, key=jax.random.key(0))
+            >>> net = js.nets.MLP(
+            ...     in_size=2, out_size=1, width_size=3, depth=1, bias=True, scaling=rule, key=jax.random.key(0)
+            ... )
         """
         given = (self.bias_sigma if sigma is None else sigma, self.bias_eta if eta is None else eta)
         new = (floats(given[0], "bias sigma"), floats(given[1], "bias eta"))

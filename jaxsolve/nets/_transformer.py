@@ -35,8 +35,8 @@ class Transformer(AbstractNetwork):
 
     Arguments:
         in_shape: (T, v), tokens of one sample and size of the alphabet.
-        width: d, a multiple of `heads`.
         out_size: outputs c.
+        width_size: d, a multiple of `heads`.
         activation: a name, an `Activation` or any elementwise function.
         scaling: a `Scaling` of nine weight arrays, or a rule such as `Scaling.ntk()`.
         key: a JAX random key.
@@ -47,7 +47,9 @@ class Transformer(AbstractNetwork):
         dtype: of the weights; the default float if None.
 
     Example:
-        >>> net = js.nets.Transformer((3, 8), 16, 7, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.Transformer(
+        ...     in_shape=(3, 8), out_size=7, width_size=16, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> data = js.data.modular_addition(7, 20, key=jax.random.key(1))
         >>> jax.vmap(net)(data.x).shape
         (20, 7)
@@ -58,7 +60,7 @@ class Transformer(AbstractNetwork):
 
     Raises:
         ValueError, TypeError: a size, the activation, the scaling or the init is not one of those above; heads do not
-            divide the width.
+            divide width_size.
     """
 
     weights: Weights
@@ -68,11 +70,11 @@ class Transformer(AbstractNetwork):
 
     def __init__(
         self,
-        in_shape: tuple[int, int],
-        width: int,
-        out_size: int,
-        activation: Any = "relu",
         *,
+        in_shape: tuple[int, int],
+        out_size: int,
+        width_size: int,
+        activation: Any = "relu",
         heads: int = 1,
         scaling: Scaling | ScalingRule,
         init: AbstractInit = Gaussian(),
@@ -83,10 +85,10 @@ class Transformer(AbstractNetwork):
         if not isinstance(in_shape, tuple | list) or len(in_shape) != 2:
             raise ValueError(f"in_shape must be (tokens, symbols), two integers, got {in_shape!r}")
         tokens, symbols = (require_size(size, "in_shape") for size in in_shape)
-        width, out_size = require_unpadded(width, "width"), require_unpadded(out_size, "out_size")
+        width, out_size = require_unpadded(width_size, "width_size"), require_unpadded(out_size, "out_size")
         self.heads = require_size(heads, "heads")
         if width % self.heads:
-            raise ValueError(f"heads must divide the width, got {self.heads} heads and width {width}")
+            raise ValueError(f"heads must divide width_size, got {self.heads} heads and width_size {width}")
         square, wide = (width, width), _EXPANSION * width
         shapes = [(width, symbols), (width, tokens), *[square] * 4, (wide, width), (width, wide), (out_size, width)]
         made = {"scaling": scaling, "init": init, "key": key, "dtype": dtype}

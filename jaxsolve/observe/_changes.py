@@ -84,7 +84,9 @@ def weight_change() -> Observable:
     float32 resolve 1e-6.
 
     Example:
-        >>> net = js.nets.ConvNet((1, 4, 4), 2, 1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.ConvNet(
+        ...     in_shape=(1, 4, 4), out_size=1, width_size=2, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> problem = js.Problem(net, jnp.ones((2, 1, 4, 4)), jnp.ones((2, 1)))
         >>> doubled = jax.tree.map(lambda w: 2 * w, problem.params)
         >>> print(js.observe.weight_change()(js.View(problem, jnp.zeros(()), doubled)))
@@ -99,7 +101,7 @@ def parameters() -> Observable:
     How far two runs are apart: `js.Comparison.distance`.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> js.solve(problem, js.GradientFlow(), [0.0, 1.0], observe=js.observe.parameters())["parameters"].shape
         (2, 12)
@@ -113,7 +115,7 @@ def parameter_distance() -> Observable:
     Weights in float32 resolve 1e-6 |theta_0|.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> moved = jax.tree.map(lambda w: w + 1.0, problem.params)  # twelve weights
         >>> print(f"{js.observe.parameter_distance()(js.View(problem, jnp.zeros(()), moved)):.3f}")
@@ -128,7 +130,7 @@ def output_change() -> Observable:
     Of a centered problem f_0 = 0 already. gamma is part of f.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), centered=True)
         >>> run = js.solve(problem, js.FrozenKernel(), [0.0, jnp.inf], observe=js.observe.output_change())
         >>> print(run["output_change"].round(3))
@@ -141,7 +143,7 @@ def test_output_change() -> Observable:
     """`output_change` on the test set (Geiger et al., eq. 29).
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.ones((2, 1)), test=(jnp.ones((3, 2)), jnp.ones((3, 1))))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> print(js.observe.test_output_change()(view))  # at the start
@@ -158,7 +160,10 @@ def preactivation_velocity() -> Observable:
     with `js.nets.Scaling.lazy(alpha)` (Geiger et al., eq. 12 and appendix F). Padding does not count.
 
     Example:
-        >>> net = js.nets.MLP(2, 8, 3, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=2, out_size=1, width_size=8, depth=3, activation="tanh",
+        ...     scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> js.observe.preactivation_velocity()(js.View(problem, jnp.zeros(()), problem.params)).shape
         (3,)

@@ -44,7 +44,9 @@ def averaged_loss() -> Observable:
     the loss.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(1, 1, scaling=js.nets.Scaling.standard(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(
+        ...     in_size=1, width_size=1, scaling=js.nets.Scaling.standard(), key=jax.random.key(0)
+        ... )
         >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
         >>> run = js.solve(problem, js.CentralFlow(rate=0.1), 3.0, observe=js.observe.averaged_loss())
         >>> bool(run["averaged_loss"] < 0.5)
@@ -57,7 +59,9 @@ def averaged_squared_gradient() -> Observable:
     """|dL/dtheta|^2 averaged over the oscillation, |grad L|^2 + tr(H Sigma H); that of the point for other dynamics.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(1, 1, scaling=js.nets.Scaling.standard(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(
+        ...     in_size=1, width_size=1, scaling=js.nets.Scaling.standard(), key=jax.random.key(0)
+        ... )
         >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> bool(js.observe.averaged_squared_gradient()(view) > 0)
@@ -74,7 +78,9 @@ def oscillation() -> Observable:
     variances.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(1, 1, scaling=js.nets.Scaling.standard(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(
+        ...     in_size=1, width_size=1, scaling=js.nets.Scaling.standard(), key=jax.random.key(0)
+        ... )
         >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
         >>> flow = js.CentralFlow(rate=0.1, max_unstable=1)
         >>> print(js.solve(problem, flow, 3.0, observe=js.observe.oscillation())["oscillation"])  # below the edge
@@ -93,7 +99,9 @@ def edge_eigenvalues() -> Observable:
     next. From the second on those below 0.8 are NaN: they are not followed.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(1, 1, scaling=js.nets.Scaling.standard(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(
+        ...     in_size=1, width_size=1, scaling=js.nets.Scaling.standard(), key=jax.random.key(0)
+        ... )
         >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
         >>> flow = js.CentralFlow(rate=0.1, max_unstable=1)
         >>> found = js.solve(problem, flow, 3.0, observe=[js.observe.edge_eigenvalues(), js.observe.stability(0.1)])

@@ -50,7 +50,7 @@ def hidden_kernel(layer: int) -> Observable:
         layer: weight arrays below, from 1.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> run = js.solve(problem, js.GradientFlow(), [0.0, 1.0], observe=js.observe.hidden_kernel(1))
         >>> print(run.to_xarray()["hidden_kernel_1"].dims)
@@ -70,7 +70,9 @@ def hidden_cross_kernel(layer: int) -> Observable:
     """The same between test and training points, shape (m, n), with which the probe predicts.
 
     Example:
-        >>> net = js.nets.MLP(2, 8, 1, 1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=2, out_size=1, width_size=8, depth=1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> test = jnp.ones((3, 2)), jnp.ones((3, 1))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), test=test)
         >>> watched = [js.observe.hidden_kernel(1), js.observe.hidden_cross_kernel(1)]

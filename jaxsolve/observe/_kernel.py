@@ -38,7 +38,7 @@ def kernel() -> Observable:
     """The kernel, shape (n, c, n, c).
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> run = js.solve(problem, js.FrozenKernel(), jnp.array([0.0, 1.0]), observe=js.observe.kernel())
         >>> run["kernel"].shape
@@ -53,7 +53,7 @@ def kernel_norm() -> Observable:
     """|K| (Frobenius), over samples and outputs.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> print(bool(js.observe.kernel_norm()(view) <= js.observe.kernel_trace()(view)))
@@ -66,7 +66,7 @@ def kernel_distance() -> Observable:
     """1 - <K, K_0>/(|K||K_0|): how far the kernel has turned from its start (Kunin et al.). Float32 resolves 1e-12.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> bool(abs(js.observe.kernel_distance()(view)) < 1e-6)  # at the start
@@ -79,7 +79,7 @@ def kernel_change() -> Observable:
     """|K - K_0|/|K_0|: how far the kernel has moved. Below 0.1 at the end is the kernel regime. Float32 resolves 1e-6.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> bool(abs(js.observe.kernel_change()(view)) < 1e-6)  # at the start
@@ -92,7 +92,7 @@ def kernel_alignment() -> Observable:
     """y^T K y/(|K||y|^2): how much of the kernel lies on the target (Atanasov et al.).
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> found = js.observe.kernel_alignment()(view)
@@ -106,7 +106,7 @@ def kernel_centered_distance() -> Observable:
     """1 - CKA of the kernel and that of the start: how far the kernel of mean-free features has turned.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> bool(abs(js.observe.kernel_centered_distance()(view)) < 1e-6)  # at the start
@@ -119,7 +119,7 @@ def kernel_centered_alignment() -> Observable:
     """The share of the centered kernel that lies on the centered target (`js.kernels.centered_target_alignment`).
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> print(f"{js.observe.kernel_centered_alignment()(view):.3f}")  # two samples have one direction only

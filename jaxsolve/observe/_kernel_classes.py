@@ -39,7 +39,7 @@ def kernel_by_class() -> Observable:
     Shape (classes, classes). A class without a sample raises ValueError; in traces it has NaN.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> js.observe.kernel_by_class()(view).shape
@@ -52,7 +52,7 @@ def kernel_within_class() -> Observable:
     """The mean of the kernel over pairs of distinct samples of each class (`js.kernels.class_means`), shape (classes,).
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> js.observe.kernel_within_class()(view).shape
@@ -65,7 +65,7 @@ def kernel_between_classes() -> Observable:
     """The mean of the kernel over pairs of samples of two classes, shape (classes, classes); NaN on the diagonal.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> js.observe.kernel_between_classes()(view).shape

@@ -53,7 +53,7 @@ def kernel_trace() -> Observable:
     """tr K, over samples and outputs.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> print(bool(jnp.allclose(js.observe.kernel_trace()(view), js.observe.kernel_spectrum(2)(view).sum())))
@@ -66,7 +66,7 @@ def kernel_effective_rank() -> Observable:
     """exp of the entropy of the kernel's normalized spectrum: how many directions it has (`js.kernels.effective_rank`).
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> print(bool(1 <= js.observe.kernel_effective_rank()(view) <= 2))
@@ -79,7 +79,7 @@ def kernel_participation_ratio() -> Observable:
     """(tr K)^2/|K|^2: how many directions carry the kernel, ruled by its large eigenvalues.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> print(bool(1 <= js.observe.kernel_participation_ratio()(view) <= 2))
@@ -92,7 +92,7 @@ def kernel_entropy() -> Observable:
     """The von Neumann entropy of K/tr K.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> print(bool(0 <= js.observe.kernel_entropy()(view) <= jnp.log(2.0)))
@@ -105,7 +105,7 @@ def kernel_spectrum(top: int = 10) -> Observable:
     """The largest eigenvalues of the kernel, descending, shape (top,).
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> js.observe.kernel_spectrum(2)(view).shape
@@ -123,7 +123,7 @@ def kernel_target_power(top: int = 10) -> Observable:
     """The share of |y|^2 on the first 1, 2, ..., top eigenvectors of the kernel, shape (top,).
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> print(f"{js.observe.kernel_target_power(2)(view)[-1]:.3f}")

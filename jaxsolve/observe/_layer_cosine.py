@@ -58,7 +58,7 @@ def least_map(problem: Problem) -> Float[Array, "out in"]:
     For one output its direction is the beta of Atanasov et al., the target's part in the span of the inputs.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, 2 * jnp.eye(2), jnp.array([[3.0], [4.0]]))
         >>> print(js.observe.least_map(problem).round(2))
         [[1.5 2. ]]
@@ -77,7 +77,9 @@ def layer_cosine(layer: int = 0) -> Observable:
         layer: counted from the input, from 0.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.standard(sigma=1e-3), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(
+        ...     in_size=2, width_size=4, scaling=js.nets.Scaling.standard(sigma=1e-3), key=jax.random.key(0)
+        ... )
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> run = js.solve(problem, js.GradientFlow(), [0.0, 100.0], observe=js.observe.layer_cosine())
         >>> print(bool(run["layer_cosine_0"][0] < 0.95), run["layer_cosine_0"][1].round(3))

@@ -89,7 +89,10 @@ def preactivation_quantiles(layer: int) -> Observable:
     Arguments and errors: as for `feature_kernel`.
 
     Example:
-        >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.mean_field(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=2, out_size=1, width_size=8, depth=1, activation="tanh",
+        ...     scaling=js.nets.Scaling.mean_field(), key=jax.random.key(0)
+        ... )
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> watched = js.observe.preactivation_quantiles(1)
         >>> run = js.solve(problem, js.RichLimit(samples=64), [0.0], observe=watched)
@@ -108,7 +111,10 @@ def feature_kernel(layer: int) -> Observable:
         layer: which hidden layer, from 1.
 
     Example:
-        >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.mean_field(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=2, out_size=1, width_size=8, depth=1, activation="tanh",
+        ...     scaling=js.nets.Scaling.mean_field(), key=jax.random.key(0)
+        ... )
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> run = js.solve(problem, js.GradientFlow(), [0.0, 1.0], observe=js.observe.feature_kernel(1))
         >>> print(run.to_xarray()["feature_kernel_1"].dims)
@@ -131,7 +137,10 @@ def gradient_kernel(layer: int) -> Observable:
     Arguments, errors and reference: as for `feature_kernel`.
 
     Example:
-        >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.mean_field(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=2, out_size=1, width_size=8, depth=1, activation="tanh",
+        ...     scaling=js.nets.Scaling.mean_field(), key=jax.random.key(0)
+        ... )
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> run = js.solve(problem, js.GradientFlow(), [0.0], observe=js.observe.gradient_kernel(1))
         >>> run["gradient_kernel_1"].shape

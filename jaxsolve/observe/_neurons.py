@@ -27,7 +27,10 @@ def neuron_radius() -> Observable:
     """mu_k = a_k |w_k| of every hidden neuron, shape (h,): see `js.theory.neurons`.
 
     Example:
-        >>> net = js.nets.MLP(2, 4, 1, 1, "relu", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=2, out_size=1, width_size=4, depth=1, activation="relu",
+        ...     scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> js.observe.neuron_radius()(view).shape
@@ -40,7 +43,10 @@ def neuron_direction() -> Observable:
     """w_k/|w_k| of every hidden neuron, shape (h, in); 0 where w_k = 0.
 
     Example:
-        >>> net = js.nets.MLP(2, 4, 1, 1, "relu", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=2, out_size=1, width_size=4, depth=1, activation="relu",
+        ...     scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> js.observe.neuron_direction()(view).shape
@@ -53,7 +59,10 @@ def neuron_delta() -> Observable:
     """delta_k = eta_w a_k^2 - eta_a |w_k|^2 of every hidden neuron, shape (h,): conserved by gradient flow.
 
     Example:
-        >>> net = js.nets.MLP(2, 4, 1, 1, "relu", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=2, out_size=1, width_size=4, depth=1, activation="relu",
+        ...     scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> js.observe.neuron_delta()(view).shape

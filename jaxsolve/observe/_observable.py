@@ -25,7 +25,7 @@ class Observable(eqx.Module):
 
     Example:
         >>> largest = js.observe.Observable("largest", lambda view: jnp.max(jnp.abs(view.outputs)), js.Quantity.OUTPUTS)
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> run = js.solve(problem, js.FrozenKernel(), jnp.array([0.0, 1.0]), observe=largest)
         >>> run["largest"].shape

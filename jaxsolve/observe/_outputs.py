@@ -83,7 +83,7 @@ def loss() -> Observable:
     """The training loss.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> run = js.solve(problem, js.FrozenKernel(), jnp.array([0.0, jnp.inf]), observe=js.observe.loss())
         >>> print(bool(run["loss"][-1] < 1e-6))
@@ -96,7 +96,7 @@ def test_loss() -> Observable:
     """The loss on the test set.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), test=(jnp.ones((3, 2)), jnp.ones((3, 1))))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> js.observe.test_loss()(view).shape
@@ -112,7 +112,7 @@ def accuracy() -> Observable:
     all others. `js.solve` refuses others; in traces, as in a sweep, they give NaN.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> run = js.solve(problem, js.FrozenKernel(), jnp.inf, observe=js.observe.accuracy())
         >>> print(run["accuracy"])
@@ -125,7 +125,7 @@ def test_accuracy() -> Observable:
     """`accuracy` on the test set.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), test=(jnp.ones((3, 2)), jnp.ones((3, 1))))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> js.observe.test_accuracy()(view).shape
@@ -138,7 +138,7 @@ def outputs() -> Observable:
     """Outputs on the training set, shape (n, c).
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> run = js.solve(problem, js.FrozenKernel(), jnp.inf, observe=js.observe.outputs())
         >>> print(run["outputs"].round(3))
@@ -152,7 +152,7 @@ def test_outputs() -> Observable:
     """Outputs on the test set, shape (m, c).
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), test=(jnp.ones((3, 2)), jnp.ones((3, 1))))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> js.observe.test_outputs()(view).shape

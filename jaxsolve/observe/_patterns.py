@@ -14,7 +14,7 @@ def _require_kinks(problem: Problem) -> None:
     if not isinstance(net, nets.AbstractDense) or not net.activation.kinked:
         raise NotApplicable(
             "activation patterns are those of dense networks with a relu or a leaky relu, such as "
-            f"nets.MLP(..., 'relu'); got {describe(net)}"
+            f"nets.MLP(in_size=..., width_size='relu'); got {describe(net)}"
         )
 
 
@@ -34,7 +34,10 @@ def hamming_distance() -> Observable:
     whose preactivation has changed its sign (Kunin et al., figure 1). For relu and leaky relu.
 
     Example:
-        >>> net = js.nets.MLP(2, 4, 1, 1, "relu", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=2, out_size=1, width_size=4, depth=1, activation="relu",
+        ...     scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> turned = jax.tree.map(lambda w: -w, problem.params)
         >>> print(js.observe.hamming_distance()(js.View(problem, jnp.zeros(()), turned)))  # all of them

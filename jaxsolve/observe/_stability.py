@@ -75,7 +75,7 @@ def sharpness(*, count: int | None = None) -> Observable:
         count: how many of the largest eigenvalues, descending: shape (count,). None for the first alone, a number.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> print(bool(js.observe.sharpness()(view) > 0))
@@ -103,7 +103,7 @@ def stability(rate: Float[ArrayLike, ""], *, momentum: float = 0.0, count: int |
         count: how many eigenvalues, as for `sharpness`: those above 1 are unstable directions.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> sharpness, share = js.observe.sharpness()(view), js.observe.stability(0.1)(view)

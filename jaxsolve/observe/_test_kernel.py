@@ -45,7 +45,7 @@ def test_kernel() -> Observable:
     """The kernel among the test inputs, shape (m, c, m, c).
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.ones((2, 1)), test=(jnp.ones((3, 2)), jnp.ones((3, 1))))
         >>> run = js.solve(problem, js.GradientFlow(), jnp.array([0.0, 1.0]), observe=js.observe.test_kernel())
         >>> run["test_kernel"].shape
@@ -59,7 +59,7 @@ def cross_kernel() -> Observable:
     """The eta-weighted kernel between test and training points, shape (m, c, n, c).
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), test=(jnp.ones((3, 2)), jnp.ones((3, 1))))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> js.observe.cross_kernel()(view).shape
@@ -73,7 +73,7 @@ def test_kernel_distance() -> Observable:
     """`kernel_distance` on the test inputs: 1 - <K, K_0>/(|K||K_0|).
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.ones((2, 1)), test=(jnp.ones((3, 2)), jnp.ones((3, 1))))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> bool(abs(js.observe.test_kernel_distance()(view)) < 1e-6)  # at the start
@@ -86,7 +86,7 @@ def test_kernel_change() -> Observable:
     """`kernel_change` on the test inputs: |K - K_0|/|K_0| (Geiger et al., section 5).
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.ones((2, 1)), test=(jnp.ones((3, 2)), jnp.ones((3, 1))))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> bool(abs(js.observe.test_kernel_change()(view)) < 1e-6)  # at the start

@@ -55,7 +55,7 @@ def weight_norms() -> Observable:
     """|W_l| (Frobenius) of every weight matrix.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> js.observe.weight_norms()(view).shape
@@ -68,7 +68,7 @@ def weight_distances() -> Observable:
     """|W_l - W_l(0)| (Frobenius) of every weight matrix. Weights in float32 resolve 1e-6 |W_l(0)|.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> print(js.observe.weight_distances()(view))  # at the start
@@ -86,7 +86,7 @@ def layer_alignment() -> Observable:
     `RichLimit` knows it of two-layer networks. Between hidden layers it falls like 1/sqrt(width).
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> print(bool(jnp.all(js.observe.layer_alignment()(view) <= 1)))
@@ -124,7 +124,7 @@ def conserved(index: int = 0) -> Observable:
     diagonal; of a transformer one block per head. See `net.conserved`.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> view = js.View(problem, jnp.zeros(()), problem.params)
         >>> print(js.observe.conserved()(view).shape)

@@ -100,7 +100,9 @@ def _sphere_delta() -> Measurement:
     labels, truth, printed, corrected = [], [], [], []
     for tau, alpha in cases:
         scaling = nets.Scaling([1.0, 1.0], [tau / alpha, tau * alpha], [1.0, 1.0])
-        net = nets.MLP(2, 6, 1, 1, scaling=scaling, init=nets.Sphere(), key=jax.random.key(13))
+        net = nets.MLP(
+            in_size=2, out_size=1, width_size=6, depth=1, scaling=scaling, init=nets.Sphere(), key=jax.random.key(13)
+        )
         truth.append(np.mean(np.asarray(net.conserved(net, net.rates())[0].value)))
         corrected.append(tau**2 * (alpha**2 - alpha**-2))
         printed.append(np.sqrt(corrected[-1]))

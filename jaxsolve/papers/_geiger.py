@@ -60,7 +60,16 @@ class AtScale(NamedTuple):
 def _problem(data: Dataset, depth: int, activation: Activation, width: Any, alpha: Any, seed: Array) -> Problem:
     rule = Scaling.lazy(alpha, gain=True)
     key = jax.random.key(seed)
-    net = MLP(data.x.shape[1], width, depth, 1, activation, bias=True, scaling=rule, key=key)
+    net = MLP(
+        in_size=data.x.shape[1],
+        out_size=1,
+        width_size=width,
+        depth=depth,
+        activation=activation,
+        bias=True,
+        scaling=rule,
+        key=key,
+    )
     return Problem(net, *data.train, test=data.test, loss=SoftHinge(BETA), centered=True)
 
 

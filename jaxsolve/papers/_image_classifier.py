@@ -53,7 +53,15 @@ def classifier(data: Dataset, start: Start, width: int, seed: Array) -> Problem:
         eta=jnp.stack([start.eta, start.eta]),
         gamma=start.gamma,
     )
-    net = MLP(data.x.shape[1], width, 1, 10, "relu", scaling=scaling, key=jax.random.key(seed))
+    net = MLP(
+        in_size=data.x.shape[1],
+        out_size=10,
+        width_size=width,
+        depth=1,
+        activation="relu",
+        scaling=scaling,
+        key=jax.random.key(seed),
+    )
     return Problem(net, *data.train, test=data.test, loss=CrossEntropy())
 
 

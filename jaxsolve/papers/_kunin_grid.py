@@ -78,7 +78,16 @@ class Students(NamedTuple):
         """The samples, the same for all students."""
         teacher_scale = Scaling(multiplier=jnp.ones(2), sigma=jnp.ones(2), eta=jnp.ones(2))
         key = jax.random.key(15)
-        teacher = MLP(self.in_size, TEACHER_WIDTH, 1, 1, "relu", scaling=teacher_scale, init=Sphere(), key=key)
+        teacher = MLP(
+            in_size=self.in_size,
+            out_size=1,
+            width_size=TEACHER_WIDTH,
+            depth=1,
+            activation="relu",
+            scaling=teacher_scale,
+            init=Sphere(),
+            key=key,
+        )
         request = {"n_test": self.tests, "sphere": True, "key": jax.random.key(201)}
         return teacher_student(teacher, self.in_size, self.samples, **request)
 
@@ -88,7 +97,16 @@ def student(data: Dataset, width: int, tau: Array, delta: Array, key: Array) -> 
     size = jnp.sqrt(delta**2 + 4 * tau**4)
     sigma = jnp.stack([jnp.sqrt((size - delta) / 2), jnp.sqrt((size + delta) / 2)])
     scaling = Scaling(multiplier=jnp.ones(2), sigma=sigma, eta=jnp.full(2, 2.0) / tau**2)
-    net = MLP(data.x.shape[1], width, 1, 1, "relu", scaling=scaling, init=Mirrored(Sphere()), key=key)
+    net = MLP(
+        in_size=data.x.shape[1],
+        out_size=1,
+        width_size=width,
+        depth=1,
+        activation="relu",
+        scaling=scaling,
+        init=Mirrored(Sphere()),
+        key=key,
+    )
     return Problem(net, *data.train, test=data.test)
 
 

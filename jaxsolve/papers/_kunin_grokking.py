@@ -61,7 +61,9 @@ class Transformers(NamedTuple):
         embeddings = jnp.sqrt(jnp.array([symbols, tokens])) / alpha  # one-hot tokens have unit features at alpha = 1
         scaling = Scaling.standard(tau, sigma=jnp.concatenate([embeddings, jnp.ones(7)]), eta=tau**-2)
         classes, options = self.pairs.y.shape[1], {"heads": 2, "scaling": scaling, "dtype": "float32"}
-        net = Transformer((tokens, symbols), self.width, classes, key=jax.random.key(seed), **options)
+        net = Transformer(
+            in_shape=(tokens, symbols), out_size=classes, width_size=self.width, key=jax.random.key(seed), **options
+        )
         assert self.pairs.test is not None
         return Problem(net, *single(self.pairs.train), test=single(self.pairs.test), loss=CrossEntropy())
 

@@ -40,7 +40,7 @@ def neuron(x: tuple, y: tuple, a: Array, w: Array) -> Problem:
     """The problem of one neuron with these weights."""
     # Their loss is a sum over samples, ours an average: eta = n makes the two flows one.
     scaling = Scaling(multiplier=jnp.ones(2), sigma=jnp.ones(2), eta=jnp.full(2, float(len(x))))
-    net = SingleNeuron(2, scaling=scaling, init=Given([w[None, :], a[None, None]]), key=jax.random.key(0))
+    net = SingleNeuron(in_size=2, scaling=scaling, init=Given([w[None, :], a[None, None]]), key=jax.random.key(0))
     return Problem(net, jnp.asarray(x), jnp.asarray(y)[:, None])
 
 

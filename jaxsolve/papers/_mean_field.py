@@ -98,7 +98,15 @@ class Training(NamedTuple):
             gamma=1 / richness,
         )
         key = jax.random.key(seed)
-        net = MLP(self.dimension, width, self.depth, 1, self.activation, scaling=scaling, key=key)
+        net = MLP(
+            in_size=self.dimension,
+            out_size=1,
+            width_size=width,
+            depth=self.depth,
+            activation=self.activation,
+            scaling=scaling,
+            key=key,
+        )
         return Problem(net, x, y)
 
 

@@ -100,8 +100,15 @@ class MLPOnImages(NamedTuple):
 
     def __call__(self, sigma: Array, seed: Array, gamma: Any = 0.0) -> Problem:
         data = self.images.data(gamma)
-        sizes = (data.x.shape[1], self.width, self.depth, data.y.shape[1])
-        net = MLP(*sizes, self.activation, scaling=Scaling.standard(sigma=sigma), key=jax.random.key(seed))
+        net = MLP(
+            in_size=data.x.shape[1],
+            out_size=data.y.shape[1],
+            width_size=self.width,
+            depth=self.depth,
+            activation=self.activation,
+            scaling=Scaling.standard(sigma=sigma),
+            key=jax.random.key(seed),
+        )
         return Problem(net, *data.train, test=data.test)
 
 

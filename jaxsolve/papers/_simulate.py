@@ -46,9 +46,11 @@ def linear_problem(weights: Sequence[Any], x: Any, y: Any, eta: Any) -> Problem:
     scaling = nets.Scaling(np.ones(len(layers)), np.ones(len(layers)), np.asarray(eta, float))
     options: Any = {"scaling": scaling, "init": nets.Given(layers), "key": jax.random.key(0)}
     if len(layers) == 2:
-        net = nets.TwoLayerLinear(in_size, width, layers[-1].shape[0], **options)
+        net = nets.TwoLayerLinear(in_size=in_size, out_size=layers[-1].shape[0], width_size=width, **options)
     else:
-        net = nets.DeepLinear(in_size, width, len(layers) - 1, layers[-1].shape[0], **options)
+        net = nets.DeepLinear(
+            in_size=in_size, out_size=layers[-1].shape[0], width_size=width, depth=len(layers) - 1, **options
+        )
     return Problem(net, np.asarray(x, float), np.asarray(y, float))
 
 

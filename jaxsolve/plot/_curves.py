@@ -32,7 +32,7 @@ def trajectory(
         color: of all lines; None takes the next ones of `js.plot.COLORS`.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2)[:1], jnp.ones((1, 1)))
         >>> run = js.solve(problem, js.FrozenKernel(), jnp.linspace(0.0, 5.0, 20))
         >>> ax = js.plot.trajectory(run, "loss")  # then ax.figure.savefig("loss.pdf")
@@ -86,7 +86,7 @@ def comparison(
         color: of all that is drawn; None takes the next ones of `js.plot.COLORS`.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2)[:1], jnp.ones((1, 1)))
         >>> import optax
         >>> dynamics = [js.FrozenKernel(), js.Descent(optax.sgd(0.1))]

@@ -23,7 +23,10 @@ def neurons(radius: "xarray.DataArray", direction: "xarray.DataArray", *, ax: "A
         ax: matplotlib axes to draw on; None makes a figure.
 
     Example:
-        >>> net = js.nets.MLP(2, 4, 1, 1, "relu", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=2, out_size=1, width_size=4, depth=1, activation="relu",
+        ...     scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> watched = [js.observe.neuron_radius(), js.observe.neuron_direction()]
         >>> run = js.solve(problem, js.GradientFlow(), jnp.linspace(0.0, 1.0, 5), observe=watched).to_xarray()

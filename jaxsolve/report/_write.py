@@ -51,7 +51,9 @@ def write(data: Any, path: str | os.PathLike, *, theory: Any = None) -> Path:
         >>> from tempfile import TemporaryDirectory
         >>> line = js.data.line(8, 2, key=jax.random.key(0))
         >>> def problem(gamma):
-        ...     net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(gamma), key=jax.random.key(0))
+        ...     net = js.nets.TwoLayerLinear(
+        ...         in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(gamma), key=jax.random.key(0)
+        ...     )
         ...     return js.Problem(net, *line.train, centered=True)
         >>> run = js.sweep(problem, {"gamma": [0.1, 1.0]}, js.theory.TwoLayerLine(), [0.0, 1.0], progress=False)
         >>> with TemporaryDirectory() as folder:

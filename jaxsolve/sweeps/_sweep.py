@@ -117,7 +117,7 @@ def sweep(
     Example:
         >>> def problem(gamma, seed):
         ...     scaling = js.nets.Scaling.ntk(gamma)
-        ...     net = js.nets.TwoLayerLinear(2, 8, scaling=scaling, key=jax.random.key(seed))
+        ...     net = js.nets.TwoLayerLinear(in_size=2, width_size=8, scaling=scaling, key=jax.random.key(seed))
         ...     return js.Problem(net, jnp.eye(2), jnp.ones((2, 1)))
         >>> axes = dict(gamma=[0.1, 1.0, 10.0], seed=range(2))
         >>> data = js.sweep(problem, axes, js.GradientFlow(), [0.0, 1.0], progress=False)

@@ -19,7 +19,7 @@ def exact(problem: Problem) -> AbstractRandomAccess:
     as `js.theory.SilentAlignment` are never chosen.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 8, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=8, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.array([[3.0, 4.0]]), jnp.array([2.0]))
         >>> js.exact(problem).name
         'TwoLayerLine'

@@ -53,7 +53,7 @@ def fits(condition: AbstractCondition | None, problem: Problem) -> Bool[Array, "
     """Whether a condition means something for a problem: margins are of targets -1 and +1. True for None.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 8, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=8, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.ones((2, 1)))
         >>> print(js.until.fits(js.until.margin_above(1.0), problem))
         True
@@ -76,7 +76,7 @@ def loss_below(threshold: Float[ArrayLike, ""]) -> AbstractCondition:
     """Stops when the training loss is at or below `threshold` (> 0).
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 8, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=8, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.ones((2, 1)))
         >>> run = js.solve(problem, js.GradientFlow(until=js.until.loss_below(1e-3)), float("inf"))
         >>> print(f"{run['loss']:.4f}", run.result == js.RESULTS.event)

@@ -18,7 +18,7 @@ data = { type = "line", n_train = 4, in_size = 3, key = 0 }
 [problem.network]
 type = "TwoLayerLinear"
 in_size = 3
-width = 2
+width_size = 2
 scaling = { type = "ntk", sigma = "=sigma" }
 key = 0
 """
@@ -34,7 +34,8 @@ import jax, jaxsolve as js
 def make(sigma):
     scaling = js.nets.Scaling.ntk(sigma=sigma)
     line = js.data.line(4, 3, key=jax.random.key(0))
-    return js.Problem(js.nets.TwoLayerLinear(3, 2, scaling=scaling, key=jax.random.key(0)), *line.train)
+    net = js.nets.TwoLayerLinear(in_size=3, width_size=2, scaling=scaling, key=jax.random.key(0))
+    return js.Problem(net, *line.train)
 """
 # What jaxsolve imports late. Each of these in the working directory leaves a note and fails.
 LATE = ("xarray", "zarr", "filelock", "matplotlib", "tomllib", "sklearn", "jaxsolve_plugin")

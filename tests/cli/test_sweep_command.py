@@ -30,7 +30,7 @@ data = { type = "line", n_train = 4, in_size = 3, key = 0 }
 [problem.network]
 type = "TwoLayerLinear"
 in_size = 3
-width = "=width"
+width_size = "=width"
 scaling = { type = "ntk", sigma = "=sigma" }
 key = 0
 """

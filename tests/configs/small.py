@@ -12,7 +12,7 @@ SMALL: dict[str, dict[str, Any]] = {
         "times": [0, 1, 3, 10, 30],
         "axes": {"depth": [1, 2], "sigma": [0.1, 0.3], "seed": {"range": 2}},
         "problem.network.in_size": 4,
-        "problem.network.width": 6,
+        "problem.network.width_size": 6,
         "problem.data.in_size": 4,
         "problem.data.n_train": 8,
     },
@@ -35,7 +35,7 @@ SMALL: dict[str, dict[str, Any]] = {
             "seed": {"range": [100, 102]},
         },
         "problem.network.in_size": 4,
-        "problem.network.width": 6,
+        "problem.network.width_size": 6,
         "problem.data.in_size": 4,
         "problem.data.n_train": 12,
         "problem.data.n_test": 8,
@@ -51,7 +51,7 @@ def small(name: str) -> dict[str, Any]:
 
 
 def changed(table: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """A table with other values at places such as "problem.network.width"; None removes one."""
+    """A table with other values at places such as "problem.network.width_size"; None removes one."""
     for place, value in values.items():
         *path, key = place.split(".")
         inner = table

@@ -14,7 +14,7 @@ from tests import cases
 from tests.inside import parse_config
 
 
-NETWORK = {"type": "MLP", "in_size": 3, "width": 4, "depth": 1, "out_size": 1, "scaling": "ntk", "key": "=seed"}
+NETWORK = {"type": "MLP", "in_size": 3, "width_size": 4, "depth": 1, "out_size": 1, "scaling": "ntk", "key": "=seed"}
 DATA = {"type": "gaussian", "n_train": 8, "in_size": 3, "key": 7}
 
 
@@ -24,7 +24,9 @@ def _table(**parts):
 
 
 def _problem(samples: data.Dataset) -> js.Problem:
-    net = nets.MLP(3, 4, 1, 1, "relu", scaling=nets.Scaling.ntk(), key=jr.key(3))
+    net = nets.MLP(
+        in_size=3, out_size=1, width_size=4, depth=1, activation="relu", scaling=nets.Scaling.ntk(), key=jr.key(3)
+    )
     return js.Problem(net, *samples.train)
 
 
@@ -72,7 +74,7 @@ def test_a_schedule_may_take_millions_of_steps():
 def test_batch_normalization_has_its_state():
     image = np.random.default_rng(0).normal(size=(3, 1, 8, 8)).tolist()
     images = {"type": "Dataset", "x": image, "y": np.eye(3).tolist()}
-    network = {"type": "ResNet18", "in_shape": [1, 8, 8], "out_size": 3, "width": 2, "normalization": "BatchNorm"}
+    network = {"type": "ResNet18", "in_shape": [1, 8, 8], "out_size": 3, "width_size": 2, "normalization": "BatchNorm"}
     parts = {"network": network | {"scaling": "kaiming", "key": "=seed"}, "data": images, "loss": "CrossEntropy"}
     problem = parse_config(_table(problem=parts)).problem_fn(seed=3)
     assert problem.state is not None

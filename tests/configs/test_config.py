@@ -50,7 +50,7 @@ loss = "MSE"
 [problem.network]
 type = "MLP"
 in_size = 3
-width = 4
+width_size = 4
 depth = 1
 out_size = 1
 activation = "=activation"
@@ -90,7 +90,16 @@ def _in_python(gamma, activation, sigma, seed, width: Any = 4):
     """The problem of TEXT, written out."""
     rule = nets.Scaling.ntk(gamma, sigma=jnp.stack([jnp.ones(()), jnp.asarray(sigma)]), eta=gamma**-2)
     scaling = rule.with_bias(sigma=0.5, eta=2 * gamma)
-    net = nets.MLP(3, width, 1, 1, activation, bias=True, scaling=scaling, key=jr.key(seed))
+    net = nets.MLP(
+        in_size=3,
+        out_size=1,
+        width_size=width,
+        depth=1,
+        activation=activation,
+        bias=True,
+        scaling=scaling,
+        key=jr.key(seed),
+    )
     return Problem(net, *data.gaussian(6, 3, key=jr.key(7)).train, loss=losses.MSE(), centered=True)
 
 
@@ -202,7 +211,16 @@ def test_a_teacher_is_a_network(table):
     problem = parse_config(changed(table, {"problem.data": changes})).problem_fn(
         gamma=1.0, activation="tanh", sigma=1.0, seed=0
     )
-    net = nets.MLP(3, 4, 1, 1, "relu", bias=True, scaling=nets.Scaling.ntk(), key=jr.key(1))
+    net = nets.MLP(
+        in_size=3,
+        out_size=1,
+        width_size=4,
+        depth=1,
+        activation="relu",
+        bias=True,
+        scaling=nets.Scaling.ntk(),
+        key=jr.key(1),
+    )
     np.testing.assert_allclose(problem.y, jax.vmap(net)(problem.x), rtol=cases.eps(100))
 
 
@@ -301,7 +319,10 @@ def test_formulas_without_a_value(text, values):
         ({"time": 1}, "'time' is not a known part of a config; did you mean 'times'"),
         ({"problem.dat": {}}, r"problem: 'dat' is not a known argument of \[problem\]; did you mean 'data'"),
         ({"problem.network.type": "MPL"}, "problem.network: 'MPL' is not a known network; did you mean 'MLP'"),
-        ({"problem.network.widht": 3}, "problem.network: 'widht' is not a known argument of MLP; did you mean 'width'"),
+        (
+            {"problem.network.widht_size": 3},
+            "problem.network: 'widht_size' is not a known argument of MLP; did you mean 'width_size'",
+        ),
         (
             {"problem.network.scaling.type": "mupp"},
             "problem.network.scaling: 'mupp' is not a known scaling; did you mean 'mup'",
@@ -348,10 +369,10 @@ def test_formulas_without_a_value(text, values):
         ({"problem.data.type": None}, "problem.data must be a table with a 'type', one of .*, got a table"),
         ({"axes": {}, "zip": []}, "a config needs .axes. with at least one list"),
         # types
-        ({"problem.network.width": "four"}, "problem.network.width must be int, got str 'four'"),
-        ({"problem.network.width": True}, "problem.network.width must be int, got bool True"),
+        ({"problem.network.width_size": "four"}, "problem.network.width_size must be int, got str 'four'"),
+        ({"problem.network.width_size": True}, "problem.network.width_size must be int, got bool True"),
         ({"problem.data.n_train": 0}, "problem.data: n_train must be .* got 0"),
-        ({"problem.network.width": {"a": 1}}, "problem.network.width must be int, got a table"),
+        ({"problem.network.width_size": {"a": 1}}, "problem.network.width_size must be int, got a table"),
         ({"problem.centered": 1}, "problem.centered must be bool, got int 1"),
         ({"problem.network.key": 0.5}, "problem.network.key: key must be an integer, .* got float 0.5"),
         ({"problem.data.n_train": 0.5}, "problem.data.n_train must be int, got float 0.5"),
@@ -391,10 +412,10 @@ def test_what_shows_when_a_cell_is_made(table):
     config = parse_config(changed(table, {"axes.activation": ["tanh", "tann"]}))
     with pytest.raises(ConfigError, match="problem.network.activation: unknown activation 'tann'"):
         plan(config.problem_fn, config.axes, config.dynamics, config.ts)
-    config = parse_config(changed(table, {"axes.activation": ["tanh"], "problem.network.width": 0}))
-    with pytest.raises(ConfigError, match="problem.network: width must be an integer >= 1, got 0"):
+    config = parse_config(changed(table, {"axes.activation": ["tanh"], "problem.network.width_size": 0}))
+    with pytest.raises(ConfigError, match="problem.network: width_size must be an integer >= 1, got 0"):
         plan(config.problem_fn, config.axes, config.dynamics, config.ts)
-    config = parse_config(changed(table, {"problem.network.width": 4, "problem.data.in_size": 2}))
+    config = parse_config(changed(table, {"problem.network.width_size": 4, "problem.data.in_size": 2}))
     with pytest.raises(ConfigError, match=r"problem: each input of the training set has shape \(2,\)"):
         plan(config.problem_fn, config.axes, config.dynamics, config.ts)
 

@@ -40,7 +40,7 @@ def refused(tmp_path):
 
 LARGE = {"type": "gaussian", "n_train": 10**5, "in_size": 10**5, "key": 0}
 
-WIDE = {"type": "MLP", "in_size": 4, "width": 30_000, "depth": 2, "out_size": 1, "scaling": "ntk", "key": 0}
+WIDE = {"type": "MLP", "in_size": 4, "width_size": 30_000, "depth": 2, "out_size": 1, "scaling": "ntk", "key": 0}
 
 
 def _refused_table(name, changes):
@@ -138,9 +138,12 @@ def test_ranges(arguments):
         ({"problem.data.n_train": 10**10}, "problem.data.n_train is 10000000000; a config may ask for at most 1000000"),
         ({"problem.data": LARGE}, "problem.data makes an array of 10000000000 numbers"),
         ({"problem.network.depth": 10**7}, "problem.network.depth is 10000000; a config may ask for at most 100"),
-        ({"problem.network.width": 10**9}, "problem.network.width is 1000000000; a config may ask for at most 1000000"),
         (
-            {"problem.data.teacher.width": 10**6, "problem.data.teacher.in_size": 10**6},
+            {"problem.network.width_size": 10**9},
+            "problem.network.width_size is 1000000000; a config may ask for at most 1000000",
+        ),
+        (
+            {"problem.data.teacher.width_size": 10**6, "problem.data.teacher.in_size": 10**6},
             "teacher makes an array of 10000",
         ),
         ({"problem.data.teacher": WIDE}, "teacher makes an array of 900000000 numbers"),
@@ -165,9 +168,11 @@ def test_compilations():
 
 def test_a_size_from_a_formula():
     """Known only where a cell is made."""
-    table = changed(small("geiger"), {"problem.network.width": "=width * 10**9"})
+    table = changed(small("geiger"), {"problem.network.width_size": "=width * 10**9"})
     problem = parse_config(table).problem_fn
-    with pytest.raises(ConfigError, match="problem.network.width is 4000000000; a config may ask for at most 1000000"):
+    with pytest.raises(
+        ConfigError, match="problem.network.width_size is 4000000000; a config may ask for at most 1000000"
+    ):
         problem(width=4, scale=1.0, seed=0)
 
 
@@ -232,7 +237,7 @@ def test_numbers_without_end(refused, text, message):
         ({"axes.tau": {"padded": 3}}, "axes: widths of axis 'tau' must be a list of integers"),
         ({"axes.tau": {"padded": [1, 2], "range": 3}}, "axes.tau must hold padded alone, got padded, range"),
         ({"problem.network.scaling.sigma": ["=1e400**9", "=1"]}, "problem|has no value"),
-        ({"problem.network.width": "=1e400"}, "problem.network: "),
+        ({"problem.network.width_size": "=1e400"}, "problem.network: "),
     ],
 )
 def test_infinite_numbers(changes, message):

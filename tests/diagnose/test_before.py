@@ -129,7 +129,9 @@ def test_linearized_training_is_measured_on_the_same_samples():
 
 def test_a_network_of_mup():
     """Its scaling asks what kind of steps the optimizer makes: with arrays of its own, which are no parameters."""
-    net = js.nets.MLP(3, 8, 1, 1, "tanh", scaling=js.nets.Scaling.mup(), key=jr.key(1))
+    net = js.nets.MLP(
+        in_size=3, out_size=1, width_size=8, depth=1, activation="tanh", scaling=js.nets.Scaling.mup(), key=jr.key(1)
+    )
     assert np.isfinite(js.diagnose(net, *_data(), optimizer=optax.sgd(0.05), steps=5)["crossover_multiplier"])
     with pytest.raises(ValueError, match="scaling is mup for"):
         js.diagnose(net, *_data(), optimizer=optax.adam(1e-2), steps=5)

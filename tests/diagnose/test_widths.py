@@ -25,7 +25,9 @@ def _check(change=lambda scaling, width: scaling, rule=None):
     def make(width, key):
         given = js.nets.Scaling.mup() if rule is None else rule
         scaling = change(given([(4, width), (width, width), (width, 1)]), width)
-        return js.nets.MLP(4, width, 2, 1, "tanh", scaling=scaling, key=key)
+        return js.nets.MLP(
+            in_size=4, out_size=1, width_size=width, depth=2, activation="tanh", scaling=scaling, key=key
+        )
 
     return js.coordinate_check(make, WIDTHS, *_data(), optimizer=SGD)
 
@@ -51,7 +53,9 @@ def test_a_wrong_multiplier_in_one_layer_is_found():
 
 
 def test_a_slope_without_an_error_is_said_to_be_open():
-    make = lambda width, key: js.nets.MLP(4, width, 2, 1, "tanh", scaling=js.nets.Scaling.standard(), key=key)
+    make = lambda width, key: js.nets.MLP(
+        in_size=4, out_size=1, width_size=width, depth=2, activation="tanh", scaling=js.nets.Scaling.standard(), key=key
+    )
     check = js.coordinate_check(make, WIDTHS[:2], *_data(), optimizer=SGD, seeds=1)
     assert check.change_slopes[-1].error == np.inf
     assert "give more seeds or widths" in check.verdicts[-1]
@@ -177,7 +181,9 @@ def test_a_width_that_diverged_does_not_pass():
     """Its changes are unknown; the other widths alone would agree."""
 
     def make(width, key):
-        net = js.nets.MLP(4, width, 2, 1, "tanh", scaling=js.nets.Scaling.mup(), key=key)
+        net = js.nets.MLP(
+            in_size=4, out_size=1, width_size=width, depth=2, activation="tanh", scaling=js.nets.Scaling.mup(), key=key
+        )
         return net if width < 512 else eqx.tree_at(lambda n: n.scaling.gamma, net, jnp.asarray(1e30))
 
     check = js.coordinate_check(make, WIDTHS, *_data(), optimizer=SGD)

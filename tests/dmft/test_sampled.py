@@ -16,7 +16,9 @@ X = np.array([[0.3, -0.8], [1.1, 0.4], [-0.6, 0.9]])
 
 def _net(width=64, activation="erf"):
     rule = js.nets.Scaling.mean_field(0.7, sigma=1.3)
-    return js.nets.MLP(2, width, 1, 2, activation, scaling=rule, key=jr.key(0))
+    return js.nets.MLP(
+        in_size=2, out_size=2, width_size=width, depth=1, activation=activation, scaling=rule, key=jr.key(0)
+    )
 
 
 def _arcsine():

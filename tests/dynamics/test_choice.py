@@ -19,7 +19,15 @@ from tests.inside import memory, rate_for_choice, sizes_for_choice, stable_for_c
 
 
 def _net(width=16, activation="tanh", depth=2, outputs=1, **scaling):
-    return nets.MLP(4, width, depth, outputs, activation, scaling=Scaling.ntk(**scaling), key=jr.key(0))
+    return nets.MLP(
+        in_size=4,
+        out_size=outputs,
+        width_size=width,
+        depth=depth,
+        activation=activation,
+        scaling=Scaling.ntk(**scaling),
+        key=jr.key(0),
+    )
 
 
 def _problem(n=40, net=None, **options):
@@ -64,7 +72,9 @@ def test_stiffness_of_a_small_start_is_that_of_outputs_as_large_as_targets():
 
 def test_operations_count_every_use_of_a_weight():
     """A filter of 9 weights meets 64 places, and a gradient takes two or three products for each of one forward."""
-    net = nets.ConvNet((1, 8, 8), 1, 1, "tanh", scaling=Scaling.ntk(), key=jr.key(0))
+    net = nets.ConvNet(
+        in_shape=(1, 8, 8), out_size=1, width_size=1, activation="tanh", scaling=Scaling.ntk(), key=jr.key(0)
+    )
     problem = Problem(net, jr.normal(jr.key(1), (5, 1, 8, 8)), jnp.ones((5, 1)))
     assert sizes_for_choice(problem).gradient - 3e5 > 2 * 2 * 5 * 64 * 9
 

@@ -204,7 +204,7 @@ def test_a_batch_of_a_network_with_state_has_its_own_statistics(centered, getkey
 
 @functools.cache
 def _line():
-    net = nets.TwoLayerLinear(2, 3, scaling=cases.scaling(2), key=jr.key(7))
+    net = nets.TwoLayerLinear(in_size=2, width_size=3, scaling=cases.scaling(2), key=jr.key(7))
     return Problem(net, jnp.array([[0.6, 0.8], [-0.3, -0.4]]), jnp.array([[1.2], [-0.7]]))
 
 
@@ -416,7 +416,7 @@ def test_a_catapult_is_no_divergence():
     f <- f (1 - r k + r^2 f^2/h), k <- k + r f^2/h (r k - 4) for target 0, input 1 and width h.
     """
     width, steps = 300, 60
-    net = nets.TwoLayerLinear(1, width, scaling=nets.Scaling.ntk(), key=jr.key(3))
+    net = nets.TwoLayerLinear(in_size=1, width_size=width, scaling=nets.Scaling.ntk(), key=jr.key(3))
     problem = Problem(net, jnp.ones((1, 1)), jnp.zeros((1, 1)))
     w, u = (np.asarray(matrix).ravel() for matrix in net.weights)
     first, kernel = w @ u / np.sqrt(width), (w @ w + u @ u) / width
@@ -517,7 +517,10 @@ def test_max_steps_reached_with_the_last_time_is_success():
 
 
 def _mup(adam):
-    return cases.problem(nets.MLP(3, 4, 1, 1, scaling=nets.Scaling.mup(adam=adam), key=jr.key(0)), jr.key(1))
+    return cases.problem(
+        nets.MLP(in_size=3, out_size=1, width_size=4, depth=1, scaling=nets.Scaling.mup(adam=adam), key=jr.key(0)),
+        jr.key(1),
+    )
 
 
 @pytest.mark.parametrize(
@@ -548,7 +551,7 @@ def test_mup_with_another_kind_of_optimizer_raises(factory, adam, advice):
 def test_the_kind_of_an_optimizer_does_not_depend_on_the_width():
     """Of a gradient in every parameter of a wide network clipping would see the size, and nothing else."""
     clipped = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.01))
-    net = nets.MLP(3, 256, 2, 1, scaling=nets.Scaling.mup(), key=jr.key(0))
+    net = nets.MLP(in_size=3, out_size=1, width_size=256, depth=2, scaling=nets.Scaling.mup(), key=jr.key(0))
     problem = cases.problem(net, jr.key(1))
     assert solve(problem, Descent(clipped, rate=0.01), [0.02]).stats.steps == 2
     with pytest.raises(ValueError, match="like Adam"):

@@ -34,7 +34,17 @@ def sharpening(dtype=None):
     keys, dtype = jax.random.split(jax.random.key(0), 3), dtype or jnp.result_type(float)
     x = jax.random.normal(keys[0], (60, 6), dtype)
     y = jnp.sign(x[:, :1] * x[:, 1:2] + 0.3 * x[:, 2:3])
-    net = nets.MLP(6, 16, 2, 1, "tanh", bias=True, scaling=nets.Scaling.xavier(), key=keys[2], dtype=dtype)
+    net = nets.MLP(
+        in_size=6,
+        out_size=1,
+        width_size=16,
+        depth=2,
+        activation="tanh",
+        bias=True,
+        scaling=nets.Scaling.xavier(),
+        key=keys[2],
+        dtype=dtype,
+    )
     return Problem(net, x, y)
 
 
@@ -136,7 +146,15 @@ def test_rmsprop_that_starts_with_infinite_steps_is_refused():
 
 
 def test_a_scaling_for_adam_is_refused_as_by_descent():
-    net = nets.MLP(2, 16, 1, 1, "tanh", scaling=nets.Scaling.mup(adam=True), key=jax.random.key(0))
+    net = nets.MLP(
+        in_size=2,
+        out_size=1,
+        width_size=16,
+        depth=1,
+        activation="tanh",
+        scaling=nets.Scaling.mup(adam=True),
+        key=jax.random.key(0),
+    )
     problem = Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
     descent = (Descent(optax.sgd(0.1)), CentralFlow(rate=0.1), RodFlow(rate=0.1))
     flows = (GradientFlow(), MomentumFlow(tau=0.1), StochasticFlow(0.1, key=jax.random.key(1)))
@@ -163,7 +181,15 @@ def test_eigenvalues_that_are_not_followed_are_not_shown():
 @pytest.mark.slow
 def test_zeros_behind_a_padded_network_hide_no_error():
     def steps(width):
-        net = nets.MLP(3, width, 1, 1, "tanh", scaling=nets.Scaling.ntk(), key=jax.random.key(0))
+        net = nets.MLP(
+            in_size=3,
+            out_size=1,
+            width_size=width,
+            depth=1,
+            activation="tanh",
+            scaling=nets.Scaling.ntk(),
+            key=jax.random.key(0),
+        )
         x = jax.random.normal(jax.random.key(1), (5, 3))
         return solve(Problem(net, x, jnp.sin(x[:, :1])), CentralFlow(rate=0.1), 20.0).stats.steps
 
@@ -247,7 +273,7 @@ def test_a_rod_takes_gradient_descent_alone():
 
 def valley(a):
     """L = (a b - 1)^2/2 at b = 0.03: flow keeps a^2 - b^2, and ends at a^2 + b^2, the sharpness there."""
-    net = nets.TwoLayerLinear(1, 1, scaling=nets.Scaling.standard(), key=jax.random.key(0))
+    net = nets.TwoLayerLinear(in_size=1, width_size=1, scaling=nets.Scaling.standard(), key=jax.random.key(0))
     params = [jnp.full((1, 1), 0.03), jnp.full((1, 1), a)]
     leaves, structure = jax.tree.flatten(nets.partition(net)[0])
     assert len(leaves) == 2
@@ -322,7 +348,7 @@ def test_a_network_of_single_precision_beside_a_rate_of_double():
     rule, init = nets.Scaling.standard(), nets.Given([[[0.8]], [[0.2]]])
 
     def loss(dynamics, t, dtype):
-        net = nets.TwoLayerLinear(1, 1, scaling=rule, init=init, key=jax.random.key(0), dtype=dtype)
+        net = nets.TwoLayerLinear(in_size=1, width_size=1, scaling=rule, init=init, key=jax.random.key(0), dtype=dtype)
         return solve(Problem(net, jnp.ones((1, 1), dtype), jnp.ones((1, 1), dtype)), dynamics, t)["loss"]
 
     found = loss(CentralFlow(rate=0.1), 1.0, jnp.float32)

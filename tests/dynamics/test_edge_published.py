@@ -47,7 +47,16 @@ def tanh_problem():
     """99 parameters."""
     keys = jr.split(jr.key(1), 2)
     x = jr.normal(keys[0], (30, 4))
-    net = nets.MLP(4, 7, 2, 1, "tanh", bias=True, scaling=nets.Scaling.xavier(), key=keys[1])
+    net = nets.MLP(
+        in_size=4,
+        out_size=1,
+        width_size=7,
+        depth=2,
+        activation="tanh",
+        bias=True,
+        scaling=nets.Scaling.xavier(),
+        key=keys[1],
+    )
     return Problem(net, x, jnp.sign(x[:, :1] * x[:, 1:2] + 0.3 * x[:, 2:3]))
 
 

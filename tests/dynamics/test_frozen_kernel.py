@@ -25,7 +25,7 @@ def _linear(loss="mse", *, centered=False) -> js.Problem:
     """Three random features, only their read-out being trained; five samples, so that the kernel is singular."""
     keys = jr.split(jr.key(3), 5)
     scaling = nets.Scaling(multiplier=[0.8, 1.3], sigma=[1.2, 0.7], eta=[0.0, 0.9], gamma=1.1)
-    net = nets.MLP(2, 3, 1, 2, "tanh", scaling=scaling, key=keys[4])
+    net = nets.MLP(in_size=2, out_size=2, width_size=3, depth=1, activation="tanh", scaling=scaling, key=keys[4])
     x, x_test = cases.inputs(keys[0], 5, 2), cases.inputs(keys[1], 4, 2)
     y, y_test = (jr.normal(key, (size, 2)) for key, size in ((keys[2], 5), (keys[3], 4)))
     if loss == "logistic":
@@ -39,7 +39,15 @@ def _network(gamma: Any = 1.0, sigma: Any = 1.0, eta: Any = None, *, loss="mse",
     """A lazy scaling of a small network: the larger gamma, the closer to its linearization."""
     layers = {"multiplier": jnp.array([0.6, 0.5]), "sigma": jnp.ones(2) * sigma}
     rates = jnp.ones(2) / gamma**2 if eta is None else jnp.ones(2) * eta
-    net = nets.MLP(3, 16, 1, out_size, "tanh", scaling=nets.Scaling(**layers, eta=rates, gamma=gamma), key=jr.key(1))
+    net = nets.MLP(
+        in_size=3,
+        out_size=out_size,
+        width_size=16,
+        depth=1,
+        activation="tanh",
+        scaling=nets.Scaling(**layers, eta=rates, gamma=gamma),
+        key=jr.key(1),
+    )
     y = jnp.sign(jr.normal(jr.key(2), (4, out_size)))
     y = jnp.array([0, 1, 1, 0]) if loss == "cross entropy" else y
     return js.Problem(net, cases.inputs(jr.key(0)), y, loss=LOSSES[loss], **options)
@@ -295,7 +303,15 @@ def test_bad_arguments():
     problem, other = _network(), _network(out_size=2)
     with pytest.raises(ValueError, match=r"at must be a network like the problem's, with 1 output\(s\).* it has 2"):
         js.FrozenKernel(at=other.net).at(problem, jnp.zeros(()))
-    wide = js.nets.MLP(9, 5, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+    wide = js.nets.MLP(
+        in_size=9,
+        out_size=1,
+        width_size=5,
+        depth=1,
+        activation="tanh",
+        scaling=js.nets.Scaling.ntk(),
+        key=jax.random.key(0),
+    )
     with pytest.raises(ValueError, match=r"at must .* take its inputs \(x1\): .* of shape \(9,\) for this network"):
         js.FrozenKernel(at=wide).at(problem, jnp.zeros(()))
     with pytest.raises(js.NotApplicable, match=r"closed form for losses.MSE\(\): it has Logistic; `solve` marches"):
@@ -352,7 +368,9 @@ def test_its_kernel_has_not_changed(loss):
 
 def test_the_model_of_a_kinked_network_has_no_kinks():
     """So the choice of an integrator is made for the model; the run is that of the closed form of one mode each."""
-    net = nets.MLP(3, 16, 1, 1, "relu", scaling=nets.Scaling.ntk(), key=jr.key(0))
+    net = nets.MLP(
+        in_size=3, out_size=1, width_size=16, depth=1, activation="relu", scaling=nets.Scaling.ntk(), key=jr.key(0)
+    )
     x = jr.normal(jr.key(1), (20, 3))
     problem = js.Problem(net, x, jnp.sign(x[:, :1]), centered=True)
     tau, ts = 0.05, jnp.array([0.5, 2.0, 10.0])

@@ -26,7 +26,7 @@ def _line(net=None):
     """A two-layer linear network with unequal rates on a line, for which there is a closed form."""
     x = jnp.array([[1.0, -0.5, 2.0]]) * jnp.array([[1.0], [-0.7], [0.4]])
     y = jnp.array([[1.0], [-0.4], [0.9]])
-    net = nets.TwoLayerLinear(3, 4, scaling=cases.scaling(2), key=jr.key(1)) if net is None else net
+    net = nets.TwoLayerLinear(in_size=3, width_size=4, scaling=cases.scaling(2), key=jr.key(1)) if net is None else net
     return Problem(net, x, y)
 
 
@@ -338,7 +338,7 @@ def test_a_lost_balance_of_energy_leaves_no_digit_and_is_warned_of():
 def test_a_frozen_layer_gives_no_nan():
     for eta in ([1.0, 0.0], [0.0, 1.0], [0.0, 0.0]):
         scaling = nets.Scaling([1.0, 1.0], sigma=[1.0, 1.0], eta=eta)
-        net = nets.TwoLayerLinear(2, 4, scaling=scaling, key=jr.key(0))
+        net = nets.TwoLayerLinear(in_size=2, width_size=4, scaling=scaling, key=jr.key(0))
         run = solve(Problem(net, jnp.eye(2), jnp.ones((2, 1))), GradientFlow(), 1.0)
         assert _certificate(run).conserved_drift == 0
         assert _certificate(run).trust > 3
@@ -382,7 +382,11 @@ def test_certificate_of_a_network_that_conserves_nothing(biased):
 
 def test_two_layers_of_zeros_hide_no_drift_of_the_others():
     scaling = nets.Scaling([1.0] * 4, [0.0, 0.0, 1.0, 1.0], [1.0] * 4)
-    problem = Problem(nets.DeepLinear(2, 4, 3, 1, scaling=scaling, key=jr.key(0)), jnp.eye(2), jnp.ones((2, 1)))
+    problem = Problem(
+        nets.DeepLinear(in_size=2, out_size=1, width_size=4, depth=3, scaling=scaling, key=jr.key(0)),
+        jnp.eye(2),
+        jnp.ones((2, 1)),
+    )
     assert conserved_drift(problem, problem.params) == 0
     moved = eqx.tree_at(lambda p: p.weights[2], problem.params, replace_fn=lambda w: 1.1 * w)
     # The largest is that of the second and third, W_2 W_2^T - W_3^T W_3, where W_2 = 0.
@@ -393,7 +397,7 @@ def test_two_layers_of_zeros_hide_no_drift_of_the_others():
 
 
 def test_too_fine_a_tolerance_is_warned_of():
-    net = nets.TwoLayerLinear(2, 2, scaling=nets.Scaling.ntk(), key=jr.key(0), dtype=jnp.float32)
+    net = nets.TwoLayerLinear(in_size=2, width_size=2, scaling=nets.Scaling.ntk(), key=jr.key(0), dtype=jnp.float32)
     problem = Problem(net, jnp.ones((1, 2), jnp.float32), jnp.ones((1, 1), jnp.float32))
     with pytest.warns(UserWarning, match=r"rtol=1e-08 is finer than float32 serves.*looser.*float64.*jax_enable_x64"):
         eqx.filter_eval_shape(GradientFlow(rtol=1e-8).init, problem, jnp.array([1.0], jnp.float32))
@@ -445,7 +449,15 @@ def test_bad_arguments(arguments, error, message):
 @pytest.mark.parametrize("gamma", [0.3, 1.0, 10.0])
 def test_no_run_is_trusted_to_more_digits_than_it_has(activation, gamma):
     """Of the outputs: drift and energy alone would promise up to two digits more."""
-    net = nets.MLP(3, 16, 1, 2, activation, scaling=nets.Scaling.ntk(gamma=gamma), key=jr.key(1))
+    net = nets.MLP(
+        in_size=3,
+        out_size=2,
+        width_size=16,
+        depth=1,
+        activation=activation,
+        scaling=nets.Scaling.ntk(gamma=gamma),
+        key=jr.key(1),
+    )
     problem = Problem(net, cases.inputs(jr.key(2), 12), cases.inputs(jr.key(3), 12, 2), centered=True)
     # Later this ReLU network slides along a kink, where the steps of any reference become too many.
     ts = jnp.array([0.02, 0.06] if activation == "relu" else [0.3, 10.0]) / gamma**2

@@ -24,7 +24,9 @@ DATA = jnp.ones((2, 3)), jnp.ones((2, 1))
 def _problem(width=16, seed=0, *, rule: Any = None, out_size=1, loss="mse", sigma: Any = 1.0, centered=True):
     keys = jr.split(jr.key(3), 4)
     rule = nets.Scaling.ntk(0.8, sigma=sigma, eta=jnp.array([0.6, 1.7])) if rule is None else rule
-    net = nets.MLP(3, width, 1, out_size, "relu", scaling=rule, key=jr.key(seed))
+    net = nets.MLP(
+        in_size=3, out_size=out_size, width_size=width, depth=1, activation="relu", scaling=rule, key=jr.key(seed)
+    )
     x, x_test = cases.inputs(keys[0], 4), cases.inputs(keys[1], 3)
     y, y_test = (jnp.sign(jr.normal(key, (n, out_size))) for key, n in ((keys[2], 4), (keys[3], 3)))
     return js.Problem(net, x, y, test=(x_test, y_test), loss=loss_of(loss), centered=centered)
@@ -173,7 +175,9 @@ def test_derivative_in_a_hyperparameter():
 def test_a_padded_width_is_refused():
     """Its arrays are larger than the network, so that their sizes do not tell how it grows."""
     rule, key = nets.Scaling.mean_field(), jr.key(0)
-    problem = lambda width: js.Problem(nets.MLP(3, width, 1, 1, "tanh", scaling=rule, key=key), *DATA)
+    problem = lambda width: js.Problem(
+        nets.MLP(in_size=3, out_size=1, width_size=width, depth=1, activation="tanh", scaling=rule, key=key), *DATA
+    )
     for width in (10, nets.Padded(10, 1000)):
         assert not js.InfiniteWidth().check(problem(width)).applies
     with pytest.raises(js.NotApplicable, match="a width without padding: it has padding; make it with an integer"):

@@ -459,7 +459,7 @@ def test_the_problem_chooses():
 )
 def test_a_flow_at_rest_comes_to_the_end_of_time(flow):
     """Where nothing moves steps grow tenfold, until time itself would overflow."""
-    net = nets.TwoLayerLinear(2, 3, scaling=nets.Scaling.ntk(), key=jr.key(0))
+    net = nets.TwoLayerLinear(in_size=2, width_size=3, scaling=nets.Scaling.ntk(), key=jr.key(0))
     problem = Problem(net, jnp.zeros((2, 2)), jnp.ones((2, 1)))
     run = solve(problem, flow, [0.0, 1.0, jnp.inf], throw=False)
     assert run.result == RESULTS.max_time
@@ -469,7 +469,9 @@ def test_a_flow_at_rest_comes_to_the_end_of_time(flow):
 
 def test_a_condition_is_met_where_a_swing_first_meets_it():
     """Where `FunctionSpace` would pass several swings in a step, the choice is another."""
-    net = nets.MLP(5, 64, 1, 1, "tanh", scaling=nets.Scaling.lazy(10.0), key=jr.key(1))
+    net = nets.MLP(
+        in_size=5, out_size=1, width_size=64, depth=1, activation="tanh", scaling=nets.Scaling.lazy(10.0), key=jr.key(1)
+    )
     x = jr.normal(jr.key(0), (30, 5))
     problem = Problem(net, x, jnp.sign(x[:, :1]), centered=True)
     run = solve(problem, MomentumFlow(tau=30.0, until=until.loss_below(0.1)), jnp.inf)

@@ -112,7 +112,7 @@ MUP = {
 def test_mup_knows_descent_from_adam(name):
     for adam in (False, True):
         scaling = nets.Scaling.mup(adam=adam)
-        net = nets.MLP(3, 8, 1, 1, "tanh", scaling=scaling, key=jr.key(1))
+        net = nets.MLP(in_size=3, out_size=1, width_size=8, depth=1, activation="tanh", scaling=scaling, key=jr.key(1))
         problem = Problem(net, jr.normal(jr.key(0), (4, 3)), jnp.ones((4, 1)))
         start = lambda problem=problem: Descent(MUP[name], rate=0.1).init(
             problem, jnp.array([0.0, 0.1], problem.x.dtype)
@@ -130,7 +130,16 @@ def test_clipped_descent_is_descent_at_every_depth(depth):
     clipped = optax.chain(optax.clip_by_global_norm(0.1), optax.sgd(0.1))
     for adam in (False, True):
         scaling = nets.Scaling.mup(adam=adam)
-        net = nets.MLP(3, 8, depth, 1, "tanh", bias=True, scaling=scaling, key=jr.key(1))
+        net = nets.MLP(
+            in_size=3,
+            out_size=1,
+            width_size=8,
+            depth=depth,
+            activation="tanh",
+            bias=True,
+            scaling=scaling,
+            key=jr.key(1),
+        )
         problem = Problem(net, jr.normal(jr.key(0), (4, 3)), jnp.ones((4, 1)))
         start = lambda problem=problem: Descent(clipped).init(problem, jnp.array([0.0, 0.1], problem.x.dtype))
         if not adam:
@@ -153,7 +162,15 @@ def test_what_is_no_optimizer_of_gradients_alone_is_refused():
 
 @pytest.mark.parametrize("adam", [True, False])
 def test_mup_inside_of_other_modules_and_steps_that_gather_gradients(adam):
-    net = nets.MLP(3, 8, 1, 1, "tanh", scaling=nets.Scaling.mup(adam=adam), key=jr.key(1))
+    net = nets.MLP(
+        in_size=3,
+        out_size=1,
+        width_size=8,
+        depth=1,
+        activation="tanh",
+        scaling=nets.Scaling.mup(adam=adam),
+        key=jr.key(1),
+    )
     wrapped = nets.Function(lambda net, x: net(x), net)
     problem = Problem(wrapped, jr.normal(jr.key(0), (4, 3)), jnp.ones((4, 1)))
     wrong, right = (optax.sgd(0.1), optax.adam(0.1)) if adam else (optax.adam(0.1), optax.sgd(0.1))

@@ -29,7 +29,15 @@ RULE = js.nets.Scaling.mean_field(0.7, sigma=1.1)
 
 
 def _problem(width, depth, activation, rule: js.nets.Scaling | js.nets.ScalingRule = RULE, x=X):
-    net = js.nets.MLP(x.shape[1], width, depth, 2, activation, scaling=rule, key=jr.key(0))
+    net = js.nets.MLP(
+        in_size=x.shape[1],
+        out_size=2,
+        width_size=width,
+        depth=depth,
+        activation=activation,
+        scaling=rule,
+        key=jr.key(0),
+    )
     return js.Problem(net, x, Y, test=TEST if x is X else None)
 
 
@@ -37,7 +45,9 @@ def _networks(width, depth, activation, seeds, dynamics, watched=WATCHED, ts=TIM
     """The mean over networks, and its standard error."""
 
     def one(key):
-        net = js.nets.MLP(2, width, depth, 2, activation, scaling=RULE, key=key)
+        net = js.nets.MLP(
+            in_size=2, out_size=2, width_size=width, depth=depth, activation=activation, scaling=RULE, key=key
+        )
         return js.solve(js.Problem(net, X, Y, test=TEST), dynamics, ts, observe=watched).observed
 
     runs = jax.jit(lambda keys: jax.lax.map(one, keys, batch_size=512))(jr.split(jr.key(3), seeds))
@@ -103,7 +113,7 @@ def test_inputs_outside_of_the_span_of_the_training_set():
     outside = other - other @ jnp.linalg.pinv(x) @ x
 
     def run(inputs, dynamics, key):
-        net = js.nets.MLP(12, 200, 2, 2, "tanh", scaling=RULE, key=key)
+        net = js.nets.MLP(in_size=12, out_size=2, width_size=200, depth=2, activation="tanh", scaling=RULE, key=key)
         problem = js.Problem(net, x, Y, test=(inputs, jnp.zeros((3, 2))))
         return js.solve(problem, dynamics, TIMES, observe=WATCHED[1])["test_outputs"]
 
@@ -140,7 +150,9 @@ def test_sixty_pairs_of_wide_networks_are_near_it():
     speed = richness**2 * jnp.array([0.15, 0.3, 0.1])
     rule = js.nets.Scaling.mean_field(1 / richness, sigma=jnp.array([1.0, 0.8, 1.1]), eta=speed)
     x, y, ts = jr.normal(jr.key(10), (2, 6)), jnp.array([[1.0], [-1.0]]), np.arange(steps + 1.0)
-    net = lambda key: js.nets.MLP(6, 800, 2, 1, "linear", scaling=rule, key=key)
+    net = lambda key: js.nets.MLP(
+        in_size=6, out_size=1, width_size=800, depth=2, activation="linear", scaling=rule, key=key
+    )
 
     def run(net, dynamics):
         return js.solve(js.Problem(net, x, y), dynamics, ts, observe=js.observe.outputs())["outputs"]
@@ -201,7 +213,7 @@ def test_it_meets_the_lazy_limit_with_the_square_of_the_richness():
         problem = _problem(64, 2, "linear", js.nets.Scaling.mean_field(gamma, eta=gamma**-2))
         limit = js.RichLimit(rate=RATE, nodes=STEPS, at_any_richness=True)
         rich = js.solve(problem, limit, TIMES, observe=js.observe.outputs())
-        kernel = np.asarray(dmft.initial_kernel(js.dmft.normal_form(problem.net)) * X @ X.T)
+        kernel = np.asarray(dmft.initial_kernel(dmft.normal_form(problem.net)) * X @ X.T)
         f = np.zeros(Y.shape)
         for _ in range(STEPS):
             f = f + RATE * kernel @ (np.asarray(Y) - f) / len(X)
@@ -217,7 +229,15 @@ def test_it_is_infinite_width_where_richness_is_small():
     ts = np.array([0.0, 0.5, 2.0])
 
     def off(width):
-        net = js.nets.MLP(2, width, 1, 2, "linear", scaling=js.nets.Scaling.ntk(), key=jr.key(0))
+        net = js.nets.MLP(
+            in_size=2,
+            out_size=2,
+            width_size=width,
+            depth=1,
+            activation="linear",
+            scaling=js.nets.Scaling.ntk(),
+            key=jr.key(0),
+        )
         problem = js.Problem(net, X, Y, centered=True)
         limits = js.RichLimit(nodes=400, at_any_richness=True), js.InfiniteWidth()
         rich, lazy = (js.solve(problem, limit, ts, observe=js.observe.outputs())["outputs"] for limit in limits)
@@ -270,7 +290,13 @@ def test_in_a_sweep_and_a_comparison():
 def test_derivatives_in_the_gram_matrix_of_the_data():
     def outputs(gram):
         x = jnp.linalg.cholesky(gram)
-        problem = js.Problem(js.nets.MLP(4, 64, 2, 2, "linear", scaling=RULE, key=jr.key(0)), x, Y)
+        problem = js.Problem(
+            js.nets.MLP(
+                in_size=4, out_size=2, width_size=64, depth=2, activation="linear", scaling=RULE, key=jr.key(0)
+            ),
+            x,
+            Y,
+        )
         return js.solve(problem, js.RichLimit(rate=RATE, nodes=STEPS), TIMES[[-1]], observe=WATCHED[:1])["outputs"][0]
 
     wide = jr.normal(jr.key(6), (4, 6))
@@ -301,7 +327,15 @@ def test_the_certificate_says_how_well_nodes_settle():
 def test_nodes_of_samples_settle():
     """Also where a direction is new: to stop at the jump that it is leaves a thousand times as much."""
     x = jr.normal(jr.key(0), (4, 3))
-    net = js.nets.MLP(3, 32, 3, 1, "tanh", scaling=js.nets.Scaling.mean_field(), key=jr.key(0))
+    net = js.nets.MLP(
+        in_size=3,
+        out_size=1,
+        width_size=32,
+        depth=3,
+        activation="tanh",
+        scaling=js.nets.Scaling.mean_field(),
+        key=jr.key(0),
+    )
     run = js.solve(js.Problem(net, x, jnp.sin(x[:, :1])), js.RichLimit(nodes=40, samples=512), [0.0, 1.0, 10.0])
     assert run.certificate is not None
     assert run.certificate.residual < max(1.1e-5, eps(200))
@@ -316,7 +350,11 @@ def test_a_run_that_outgrows_its_arrays_begins_anew():
     """Depth and richness make more directions than most have: in the small arrays some are missed."""
     x, y = (jr.normal(jr.key(seed), (4, 2), jnp.float32).astype(float) for seed in (0, 1))
     scaling = js.nets.Scaling.mean_field(1 / 2.3, eta=2.3**2)
-    problem = js.Problem(js.nets.MLP(2, 64, 5, 2, "linear", scaling=scaling, key=jr.key(2)), x, y)
+    problem = js.Problem(
+        js.nets.MLP(in_size=2, out_size=2, width_size=64, depth=5, activation="linear", scaling=scaling, key=jr.key(2)),
+        x,
+        y,
+    )
     limit, ts = js.RichLimit(rate=0.15, nodes=60), jnp.array([0.0, 9.0])
     whole: Any = limit.choose(problem, ts)
     smaller = whole.smaller(problem)
@@ -333,7 +371,11 @@ def test_a_run_that_outgrows_its_arrays_begins_anew():
 def test_a_linear_network_that_oscillates_for_long_is_said_to_be_the_reason():
     scaling = js.nets.Scaling.mean_field(1 / 5, eta=25.0)
     x = jr.normal(jr.key(0), (1, 4))
-    problem = js.Problem(js.nets.MLP(4, 64, 3, 1, "linear", scaling=scaling, key=jr.key(1)), x, -jnp.ones((1, 1)))
+    problem = js.Problem(
+        js.nets.MLP(in_size=4, out_size=1, width_size=64, depth=3, activation="linear", scaling=scaling, key=jr.key(1)),
+        x,
+        -jnp.ones((1, 1)),
+    )
     solve = lambda rate: js.solve(problem, js.RichLimit(rate=rate, nodes=2000), 2000 * rate)
     with pytest.warns(UserWarning, match=r"sampling error .* a linear network has none: take a smaller rate"):
         solve(0.06)
@@ -378,10 +420,22 @@ IMAGE = (1, 4, 4)
 @pytest.mark.parametrize(
     ("make", "shape", "message"),
     [
-        (lambda **rest: js.nets.MLP(2, 8, 1, 2, bias=True, **rest), (2,), "no biases: it has biases"),
+        (
+            lambda **rest: js.nets.MLP(in_size=2, out_size=2, width_size=8, depth=1, bias=True, **rest),
+            (2,),
+            "no biases: it has biases",
+        ),
         (lambda **_: eqx.nn.Linear(2, 2, key=jr.key(0)), (2,), "with hidden layers: it has Linear"),
-        (lambda **rest: js.nets.ConvNet(IMAGE, 2, 2, **rest), IMAGE, "with hidden layers: it has ConvNet"),
-        (lambda **rest: js.nets.WideResNet(IMAGE, 1, 1, 2, **rest), IMAGE, "with hidden layers: it has WideResNet"),
+        (
+            lambda **rest: js.nets.ConvNet(in_shape=IMAGE, out_size=2, width_size=2, **rest),
+            IMAGE,
+            "with hidden layers: it has ConvNet",
+        ),
+        (
+            lambda **rest: js.nets.WideResNet(in_shape=IMAGE, out_size=2, k=1, b=1, **rest),
+            IMAGE,
+            "with hidden layers: it has WideResNet",
+        ),
         (lambda **_: eqx.nn.make_with_state(Normalized)(), (2,), "with hidden layers: it has Normalized"),
     ],
     ids=["biases", "no hidden layer", "convolutions", "residual layers", "batch normalization"],

@@ -24,7 +24,15 @@ IDENTITY = js.nets.leaky_relu(1.0)  # not recognized as linear, so that neurons 
 
 
 def _problem(scaling, *, depth=2, activation: js.nets.Activation | str = "linear", width=64, x=X, y=Y, test=TEST):
-    net = js.nets.MLP(x.shape[1], width, depth, y.shape[1], activation, scaling=scaling, key=jr.key(0))
+    net = js.nets.MLP(
+        in_size=x.shape[1],
+        out_size=y.shape[1],
+        width_size=width,
+        depth=depth,
+        activation=activation,
+        scaling=scaling,
+        key=jr.key(0),
+    )
     return js.Problem(net, x, y, test=test)
 
 

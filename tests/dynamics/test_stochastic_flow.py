@@ -332,7 +332,9 @@ def test_the_noise_with_momentum_is_that_of_the_langevin_equations():
 
 @pytest.mark.parametrize("temperature", [0.0, 0.01])
 def test_more_equal_times_than_a_step_saves(temperature):
-    net = nets.MLP(3, 8, 1, 1, "tanh", scaling=nets.Scaling.ntk(), key=jr.key(1))
+    net = nets.MLP(
+        in_size=3, out_size=1, width_size=8, depth=1, activation="tanh", scaling=nets.Scaling.ntk(), key=jr.key(1)
+    )
     problem = Problem(net, jr.normal(jr.key(0), (5, 3)), jnp.ones((5, 1)))
     run = lambda count: solve(problem, StochasticFlow(temperature, key=jr.key(2)), [0.1] * count + [0.2])
     few, many = run(1), run(20)

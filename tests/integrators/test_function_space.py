@@ -124,7 +124,14 @@ def _errors(ends, exact):
 
 def _short(key, activation="tanh", *, fast, slow):
     net = nets.MLP(
-        3, 3, 1, 1, activation, bias=True, scaling=cases.scaling(2, eta=[slow, fast], bias_eta=slow), key=key
+        in_size=3,
+        out_size=1,
+        width_size=3,
+        depth=1,
+        activation=activation,
+        bias=True,
+        scaling=cases.scaling(2, eta=[slow, fast], bias_eta=slow),
+        key=key,
     )
     return Problem(net, cases.inputs(jr.key(0), 10), cases.inputs(jr.key(1), 10, 1))
 
@@ -287,7 +294,9 @@ def test_one_step_is_exact_for_a_fixed_kernel(name):
     error dissipates is its square times time: up to 8e-6.
     """
     scaling = cases.scaling(2, eta=[0.0, 0.9], bias_eta=0.0)
-    net = nets.MLP(3, 4, 1, 2, "tanh", bias=True, scaling=scaling, key=jr.key(0))
+    net = nets.MLP(
+        in_size=3, out_size=2, width_size=4, depth=1, activation="tanh", bias=True, scaling=scaling, key=jr.key(0)
+    )
     problem = cases.problem(net, jr.key(1), n=5)
     start, pull = jax.vjp(problem.outputs, problem.params)
     kernel, rates = problem.kernel(problem.params, problem.x), _flat(problem, problem.eta)
@@ -362,7 +371,16 @@ def _classes(loss, activation, *, centered):
     """3 inputs, 5 samples, three classes or two signs."""
     many = isinstance(loss, losses.CrossEntropy)
     y = jnp.arange(5) % 3 if many else jnp.sign(cases.inputs(jr.key(1), 5, 2))
-    net = nets.MLP(3, 5, 2, 3 if many else 2, activation, bias=True, scaling=cases.scaling(3), key=jr.key(5))
+    net = nets.MLP(
+        in_size=3,
+        out_size=3 if many else 2,
+        width_size=5,
+        depth=2,
+        activation=activation,
+        bias=True,
+        scaling=cases.scaling(3),
+        key=jr.key(5),
+    )
     return Problem(net, cases.inputs(jr.key(0), 5), y, loss=loss, centered=centered)
 
 
@@ -408,7 +426,15 @@ def _of_other_kind(name):
     if name == "batch normalization":
         net, state = eqx.nn.make_with_state(Normalized)(jr.key(2))
         return Problem(net, x, y, state=state)
-    net = nets.ConvNet((1, 4, 4), 2, 2, "tanh", bias=True, scaling=nets.Scaling.ntk(), key=jr.key(2))
+    net = nets.ConvNet(
+        in_shape=(1, 4, 4),
+        out_size=2,
+        width_size=2,
+        activation="tanh",
+        bias=True,
+        scaling=nets.Scaling.ntk(),
+        key=jr.key(2),
+    )
     return Problem(net, jr.normal(jr.key(0), (3, 1, 4, 4)), y[:3])
 
 
@@ -429,7 +455,9 @@ def test_other_networks(name):
 
 
 def _kinked(activation, loss, y):
-    net = nets.MLP(3, 5, 1, 1, activation, scaling=cases.scaling(2), key=jr.key(8))
+    net = nets.MLP(
+        in_size=3, out_size=1, width_size=5, depth=1, activation=activation, scaling=cases.scaling(2), key=jr.key(8)
+    )
     return Problem(net, cases.inputs(jr.key(0), 6), y(cases.inputs(jr.key(1), 6, 1)), loss=loss)
 
 
@@ -479,7 +507,16 @@ def test_times_between_steps():
 @pytest.mark.x64_only
 def test_long_times_cost_little():
     """Steps grow tenfold each: another four powers of ten cost four steps."""
-    net = nets.MLP(3, 8, 1, 1, "tanh", bias=True, scaling=nets.Scaling.ntk(), key=jr.key(0))
+    net = nets.MLP(
+        in_size=3,
+        out_size=1,
+        width_size=8,
+        depth=1,
+        activation="tanh",
+        bias=True,
+        scaling=nets.Scaling.ntk(),
+        key=jr.key(0),
+    )
     problem = cases.problem(net, jr.key(1), n=4)
     early, late = (solve(problem, GradientFlow(FunctionSpace()), jnp.array([0.0, end])) for end in (1e4, 1e8))
     assert early.stats.steps < 40
@@ -639,7 +676,9 @@ POINT = np.array([0.9, 0.7, 1.7, 0.4, 0.75, 0.65, 0.1])
 
 def _at(point):
     scaling = cases.scaling(2, sigma=point[:2], eta=point[2:4], gamma=point[4], bias_eta=point[5])
-    net = nets.MLP(3, 3, 1, 1, "tanh", bias=True, scaling=scaling, key=jr.key(5))
+    net = nets.MLP(
+        in_size=3, out_size=1, width_size=3, depth=1, activation="tanh", bias=True, scaling=scaling, key=jr.key(5)
+    )
     y = cases.inputs(jr.key(1), 6, 1)
     return Problem(net, cases.inputs(jr.key(0), 6), y + point[6] * jnp.cos(y))
 
@@ -791,7 +830,15 @@ def test_the_first_step_is_long_where_features_hardly_move():
 
     @jax.jit
     def both(gamma):
-        net = nets.MLP(3, 4, 1, 1, "tanh", scaling=nets.Scaling.lazy(gamma), key=jr.key(2))
+        net = nets.MLP(
+            in_size=3,
+            out_size=1,
+            width_size=4,
+            depth=1,
+            activation="tanh",
+            scaling=nets.Scaling.lazy(gamma),
+            key=jr.key(2),
+        )
         problem = Problem(net, x, y, centered=True)
         solver = FunctionSpace(problem)
         start, unravel = ravel_pytree(problem.params)
@@ -834,7 +881,7 @@ def test_an_endless_flow_needs_a_condition():
 
 @pytest.mark.parametrize("dtype", [jnp.float32, pytest.param(jnp.float64, marks=pytest.mark.x64_only)])
 def test_a_tolerance_finer_than_the_dtype_serves(dtype):
-    net = nets.TwoLayerLinear(2, 2, scaling=nets.Scaling.ntk(), key=jr.key(0), dtype=dtype)
+    net = nets.TwoLayerLinear(in_size=2, width_size=2, scaling=nets.Scaling.ntk(), key=jr.key(0), dtype=dtype)
     problem = Problem(net, jnp.ones((1, 2), dtype), jnp.ones((1, 1), dtype))
     flow = GradientFlow(FunctionSpace(), rtol=float(jnp.finfo(dtype).eps))
     with pytest.warns(UserWarning, match=rf"is finer than {jnp.dtype(dtype).name} serves.*looser"):

@@ -217,7 +217,16 @@ ENDS = (0.0, 4.0, 100.0)
 @pytest.fixture(scope="module")
 def wide():
     """Twenty outputs, and the displacement under their flow by SciPy."""
-    net = nets.MLP(3, 4, 1, 1, "tanh", bias=True, scaling=cases.scaling(2), key=jr.key(0))
+    net = nets.MLP(
+        in_size=3,
+        out_size=1,
+        width_size=4,
+        depth=1,
+        activation="tanh",
+        bias=True,
+        scaling=cases.scaling(2),
+        key=jr.key(0),
+    )
     problem = cases.problem(net, jr.key(1), n=20)
     start, unravel = ravel_pytree(problem.params)
     eta = ravel_pytree(jax.tree.map(lambda rate, p: jnp.broadcast_to(rate, p.shape), problem.eta, problem.params))[0]

@@ -45,7 +45,16 @@ def _error(found, exact):
 
 def _students(loss=None, *, n=20, activation="tanh", seed=0, **changes):
     """Of 16 parameters, three neurons and their biases, which cannot fit as many noisy labels."""
-    net = nets.MLP(3, 3, 1, 1, activation, bias=True, scaling=cases.scaling(2, **changes), key=jr.key(seed))
+    net = nets.MLP(
+        in_size=3,
+        out_size=1,
+        width_size=3,
+        depth=1,
+        activation=activation,
+        bias=True,
+        scaling=cases.scaling(2, **changes),
+        key=jr.key(seed),
+    )
     y = cases.inputs(jr.key(2), n, 1)
     return Problem(net, cases.inputs(jr.key(1), n), y if loss is None else jnp.sign(y), loss=loss or losses.MSE())
 
@@ -181,7 +190,16 @@ def test_away_from_a_saddle():
 
 
 def _of_rate(eta, key):
-    net = nets.MLP(3, 3, 1, 1, "tanh", bias=True, scaling=cases.scaling(2, eta=[0.5, eta]), key=key)
+    net = nets.MLP(
+        in_size=3,
+        out_size=1,
+        width_size=3,
+        depth=1,
+        activation="tanh",
+        bias=True,
+        scaling=cases.scaling(2, eta=[0.5, eta]),
+        key=key,
+    )
     return Problem(net, cases.inputs(jr.key(1), 20), cases.inputs(jr.key(2), 20, 1))
 
 
@@ -239,7 +257,7 @@ def test_with_diffrax_alone():
 @pytest.mark.x64_only
 def test_a_saddle_is_left_alone_for_ever():
     """What grows is 0 there, however long the step: 0 times infinity is 0."""
-    net = nets.TwoLayerLinear(2, 2, scaling=nets.Scaling.standard(sigma=0.0), key=jr.key(0))
+    net = nets.TwoLayerLinear(in_size=2, width_size=2, scaling=nets.Scaling.standard(sigma=0.0), key=jr.key(0))
     problem = Problem(net, jnp.eye(2), jnp.ones((2, 1)))
     run = solve(problem, GradientFlow(ParameterSpace(), max_steps=300), 1e8)
     assert float(run["loss"]) == float(problem.objective(problem.params))
@@ -249,7 +267,9 @@ def test_a_saddle_is_left_alone_for_ever():
 @pytest.mark.x64_only
 def test_derivatives_where_there_is_no_force():
     """A centered network without a target rests; its outputs follow a target that begins to differ from 0."""
-    net = nets.MLP(2, 4, 1, 1, "tanh", scaling=nets.Scaling.ntk(), key=jr.key(0))
+    net = nets.MLP(
+        in_size=2, out_size=1, width_size=4, depth=1, activation="tanh", scaling=nets.Scaling.ntk(), key=jr.key(0)
+    )
 
     def outputs(y):
         problem = Problem(net, jnp.eye(2), jnp.stack([y, -0.5 * y])[:, None], centered=True)
@@ -263,7 +283,9 @@ def test_derivatives_where_there_is_no_force():
 
 def test_numbers_out_of_range_are_refused():
     problem = Problem(
-        nets.TwoLayerLinear(2, 2, scaling=nets.Scaling.ntk(), key=jr.key(0)), jnp.eye(2), jnp.ones((2, 1))
+        nets.TwoLayerLinear(in_size=2, width_size=2, scaling=nets.Scaling.ntk(), key=jr.key(0)),
+        jnp.eye(2),
+        jnp.ones((2, 1)),
     )
     with pytest.raises(ValueError, match="tau must be one finite number > 0"):
         InertialFunctionSpace(problem, tau=-0.5)

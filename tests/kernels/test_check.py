@@ -28,7 +28,9 @@ def wrong_compiler(monkeypatch):
 def wide(key, n=48):
     """A network whose kernel takes far more than a gradient, so that `empirical` checks it."""
     ends = jax.random.split(key, 2)
-    net = js.nets.MLP(64, 512, 2, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=ends[0])
+    net = js.nets.MLP(
+        in_size=64, out_size=1, width_size=512, depth=2, activation="tanh", scaling=js.nets.Scaling.ntk(), key=ends[0]
+    )
     cast = lambda leaf: leaf.astype(jnp.float32) if eqx.is_array(leaf) else leaf
     return jax.tree.map(cast, net), jax.random.normal(ends[1], (n, 64), jnp.float32)
 
@@ -54,10 +56,22 @@ class Normed(eqx.Module):
 
 
 NETWORKS = {
-    "mlp": lambda key: (js.nets.MLP(6, 32, 3, 3, "relu", scaling=js.nets.Scaling.ntk(), key=key), (6,)),
-    "deep": lambda key: (js.nets.MLP(6, 16, 50, 3, "tanh", scaling=js.nets.Scaling.ntk(), key=key), (6,)),
+    "mlp": lambda key: (
+        js.nets.MLP(
+            in_size=6, out_size=3, width_size=32, depth=3, activation="relu", scaling=js.nets.Scaling.ntk(), key=key
+        ),
+        (6,),
+    ),
+    "deep": lambda key: (
+        js.nets.MLP(
+            in_size=6, out_size=3, width_size=16, depth=50, activation="tanh", scaling=js.nets.Scaling.ntk(), key=key
+        ),
+        (6,),
+    ),
     "conv": lambda key: (
-        js.nets.ConvNet((1, 16, 16), 4, 3, "gelu", scaling=js.nets.Scaling.ntk(), key=key),
+        js.nets.ConvNet(
+            in_shape=(1, 16, 16), out_size=3, width_size=4, activation="gelu", scaling=js.nets.Scaling.ntk(), key=key
+        ),
         (1, 16, 16),
     ),
     "normed": lambda key: (Normed(key), (6,)),

@@ -11,7 +11,16 @@ from tests.cases import ACTIVATIONS, assert_fails, eps, inputs, scaling, slow_af
 
 
 def _net(key, activation: Any = "tanh", *, depth=2, bias=True):
-    return nets.MLP(3, 5, depth, 3, activation, bias=bias, scaling=scaling(depth + 1), key=key)
+    return nets.MLP(
+        in_size=3,
+        out_size=3,
+        width_size=5,
+        depth=depth,
+        activation=activation,
+        bias=bias,
+        scaling=scaling(depth + 1),
+        key=key,
+    )
 
 
 @eqx.filter_jit
@@ -64,9 +73,9 @@ def test_depths_and_biases_against_brute_force(depth, bias, getkey):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda key: nets.TwoLayerLinear(3, 4, 3, scaling=scaling(2), key=key),
-        lambda key: nets.DeepLinear(3, 4, 3, 3, scaling=scaling(4), key=key),
-        lambda key: nets.SingleNeuron(3, scaling=scaling(2), key=key),
+        lambda key: nets.TwoLayerLinear(in_size=3, out_size=3, width_size=4, scaling=scaling(2), key=key),
+        lambda key: nets.DeepLinear(in_size=3, out_size=3, width_size=4, depth=3, scaling=scaling(4), key=key),
+        lambda key: nets.SingleNeuron(in_size=3, scaling=scaling(2), key=key),
     ],
 )
 def test_linear_networks_against_brute_force(make, getkey):
@@ -76,7 +85,7 @@ def test_linear_networks_against_brute_force(make, getkey):
 
 def test_two_layer_linear_kernel_by_hand(getkey):
     """gamma^2 m_1^2 m_2^2 (eta_1 |u|^2 + eta_2 W^T W) between x and x' for one output."""
-    net, x = nets.TwoLayerLinear(3, 4, scaling=scaling(2), key=getkey()), inputs(getkey(), 4)
+    net, x = nets.TwoLayerLinear(in_size=3, width_size=4, scaling=scaling(2), key=getkey()), inputs(getkey(), 4)
     w, u, z = np.asarray(net.weights[0]), np.asarray(net.weights[1]), np.asarray(x)
     expected = (0.75 * 0.8 * 1.3) ** 2 * (1.7 * np.sum(u**2) * z @ z.T + 0.4 * z @ w.T @ w @ z.T)
     found = _ntk(net, x, eta=nets.rates(net))[:, 0, :, 0]
@@ -117,7 +126,9 @@ def test_under_jit_vmap_and_grad(getkey):
     @jax.value_and_grad
     def trace(gamma):
         values = eqx.tree_at(lambda s: s.gamma, scaling(3), gamma)
-        net = nets.MLP(3, 5, 2, 3, "tanh", bias=True, scaling=values, key=keys[0])
+        net = nets.MLP(
+            in_size=3, out_size=3, width_size=5, depth=2, activation="tanh", bias=True, scaling=values, key=keys[0]
+        )
         return jnp.trace(kernel(net).reshape(12, 12))
 
     value, slope = trace(jnp.asarray(0.75))
@@ -161,7 +172,9 @@ def test_finite_kernels_approach_the_arc_cosine_kernel_like_width_to_minus_one_h
     limit += x @ x.T / 3 * (np.pi - angle) / (2 * np.pi)
     widths, errors, keys = (64, 362, 2048), [], jax.random.split(getkey(), 128)
     for width in widths:
-        net = lambda key, width=width: nets.MLP(3, width, 1, 1, "relu", scaling=nets.Scaling.ntk(), key=key)
+        net = lambda key, width=width: nets.MLP(
+            in_size=3, out_size=1, width_size=width, depth=1, activation="relu", scaling=nets.Scaling.ntk(), key=key
+        )
         many = jax.jit(jax.vmap(lambda key, net=net: _ntk(net(key), jnp.asarray(x))[:, 0, :, 0]))(keys)
         errors.append(np.sqrt(np.mean((np.asarray(many) - limit) ** 2)))
         noise = np.std(many, axis=0) / np.sqrt(128)
@@ -185,7 +198,9 @@ def test_a_second_kernel_of_these_shapes_compiles_nothing():
     compiled = []
     note = lambda event, *_, **__: compiled.append(event) if "backend_compile" in event else None
     jax.monitoring.register_event_duration_secs_listener(note)  # for good: JAX 0.8 has no way to take it off
-    net = lambda seed: nets.TwoLayerLinear(3, 7, scaling=nets.Scaling.ntk(), key=jax.random.key(seed))
+    net = lambda seed: nets.TwoLayerLinear(
+        in_size=3, width_size=7, scaling=nets.Scaling.ntk(), key=jax.random.key(seed)
+    )
     nets_of, x = [net(0), net(1)], jnp.ones((5, 3))
     inputs_of = [x, x + x, jnp.ones((6, 3))]
     kernels.empirical(nets_of[0], inputs_of[0])

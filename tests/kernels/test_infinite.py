@@ -340,7 +340,16 @@ def mlp_of_width(width: int, activation: str, key) -> nets.MLP:
     """Two hidden layers; all hyperparameters different, their order that of the limit."""
     values = scaling(3)
     values = eqx.tree_at(lambda s: s.multiplier, values, values.multiplier / jnp.sqrt(jnp.array([3.0, width, width])))
-    return nets.MLP(3, width, 2, 2, ACTIVATIONS[activation][0], bias=True, scaling=values, key=key)
+    return nets.MLP(
+        in_size=3,
+        out_size=2,
+        width_size=width,
+        depth=2,
+        activation=ACTIVATIONS[activation][0],
+        bias=True,
+        scaling=values,
+        key=key,
+    )
 
 
 @pytest.mark.slow
@@ -420,11 +429,15 @@ def test_bad_arguments(getkey, monkeypatch):
         kernels.infinite(net, x.astype(jnp.float16))
     image = jnp.ones((2, 1, 8, 8))
     rule = nets.Scaling.ntk()
-    post = _shapes(lambda key: nets.ResNet18((1, 8, 8), 2, width=2, scaling=rule, key=key))
+    post = _shapes(lambda key: nets.ResNet18(in_shape=(1, 8, 8), out_size=2, width_size=2, scaling=rule, key=key))
     with pytest.raises(ValueError, match="ResNet18 applies relu to features that are not Gaussian"):
         kernels.infinite(post, image)
     normed = nets.GroupNorm(4)
-    normal = _shapes(lambda key: nets.WideResNet((1, 8, 8), 1, 1, 2, normalization=normed, scaling=rule, key=key))
+    normal = _shapes(
+        lambda key: nets.WideResNet(
+            in_shape=(1, 8, 8), out_size=2, k=1, b=1, normalization=normed, scaling=rule, key=key
+        )
+    )
     with pytest.raises(ValueError, match=r"WideResNet is not known in closed form: it has the layer StandardizeGroups"):
         kernels.infinite(normal, image)
 

@@ -19,7 +19,7 @@ from tests.cases import assert_fails, eps, inputs, mlp, scaling
 
 def _net(activation, **changes) -> nets.MLP:
     values = scaling(2, bias_sigma=0.0, bias_eta=0.0, **changes)
-    return nets.MLP(2, 4, 1, 1, activation, scaling=values, key=jr.key(0))
+    return nets.MLP(in_size=2, out_size=1, width_size=4, depth=1, activation=activation, scaling=values, key=jr.key(0))
 
 
 def _points(norms=(1.0, 3.0), angles=(0.0, 0.4, 1.7, 3.1)):
@@ -247,7 +247,7 @@ def _only_first(net):
 
 def test_a_kernel_that_is_not_known_is_not_used():
     values = nets.Scaling.ntk()
-    net = nets.MLP(2, 4, 1, 1, jnp.exp, scaling=values, key=jr.key(0))
+    net = nets.MLP(in_size=2, out_size=1, width_size=4, depth=1, activation=jnp.exp, scaling=values, key=jr.key(0))
     problem = lambda size: js.Problem(net, size * jnp.eye(2), jnp.ones((2, 1)), centered=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

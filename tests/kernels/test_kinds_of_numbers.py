@@ -99,7 +99,7 @@ def test_inputs_of_two_shapes_are_refused():
 
 def test_networks_of_ours_inside_of_others_keep_their_rates():
     scaling = nets.Scaling([1.0, 2.0], [1.0, 1.0], [0.5, 3.0], gamma=0.7)
-    inner = nets.MLP(3, 5, 1, 2, "tanh", scaling=scaling, key=jr.key(0))
+    inner = nets.MLP(in_size=3, out_size=2, width_size=5, depth=1, activation="tanh", scaling=scaling, key=jr.key(0))
     outer = nets.Function(lambda net, x: net(x), inner)
     close(Problem(outer, X, W[:, :2].repeat(2, 0)).kernel(nets.partition(outer)[0], X),
           Problem(inner, X, W[:, :2].repeat(2, 0)).kernel(nets.partition(inner)[0], X))  # fmt: skip
@@ -111,7 +111,9 @@ def test_networks_of_ours_inside_of_others_keep_their_rates():
 
 
 def test_parameters_alone_and_stacks_of_networks_train_as_any_module():
-    make = lambda key: nets.MLP(3, 5, 1, 2, "tanh", scaling=nets.Scaling.ntk(), key=key)
+    make = lambda key: nets.MLP(
+        in_size=3, out_size=2, width_size=5, depth=1, activation="tanh", scaling=nets.Scaling.ntk(), key=key
+    )
     net = make(jr.key(0))
     params, rest = nets.partition(net)
     alone = nets.Function(lambda p, x: eqx.combine(p, rest)(x), params)

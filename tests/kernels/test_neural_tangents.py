@@ -44,7 +44,7 @@ import jax, jax.extend.core, jax.numpy as jnp
 import jaxsolve as js
 
 key, x = jax.random.key(0), jnp.ones((2, 3))
-dense = js.nets.TwoLayerLinear(3, 4, scaling=js.nets.Scaling.ntk(), key=key)
+dense = js.nets.TwoLayerLinear(in_size=3, width_size=4, scaling=js.nets.Scaling.ntk(), key=key)
 kernel = eqx.filter_jit(js.kernels.empirical)
 reference = kernel(dense, x)
 
@@ -99,7 +99,9 @@ print(js.kernels.infinite(dense, x).ntk.shape)
 def test_its_kernels_and_predictions_are_those_of_docs_coming_from(getkey):
     """With two outputs: where its axes stand, and that it needs twice the time."""
     x, y = jax.random.normal(getkey(), (5, 3)), jax.random.normal(getkey(), (5, 2))
-    net = nets.MLP(3, 8, 1, 2, "tanh", scaling=nets.Scaling.ntk(), key=getkey())
+    net = nets.MLP(
+        in_size=3, out_size=2, width_size=8, depth=1, activation="tanh", scaling=nets.Scaling.ntk(), key=getkey()
+    )
     problem = Problem(net, x, y)
     start = problem.outputs(problem.params)
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):

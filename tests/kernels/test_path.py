@@ -15,7 +15,9 @@ from tests.cases import assert_fails, eps
 def _run(steps):
     """A network that learns features: its kernels do not commute."""
     x = jr.normal(jr.key(1), (7, 3))
-    net = nets.MLP(3, 6, 1, 2, "tanh", scaling=nets.Scaling.standard(), key=jr.key(0))
+    net = nets.MLP(
+        in_size=3, out_size=2, width_size=6, depth=1, activation="tanh", scaling=nets.Scaling.standard(), key=jr.key(0)
+    )
     y = jnp.concatenate([x[:, :1] * x[:, 1:2], jnp.sign(x[:, 2:])], axis=1)
     problem = Problem(net, x[:4], y[:4], test=(x[4:], y[4:]))
     watched = [observe.kernel(), observe.cross_kernel(), observe.outputs(), observe.test_outputs()]

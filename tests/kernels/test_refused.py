@@ -62,7 +62,7 @@ def test_kernels_with_negative_eigenvalues_are_none():
 
 @pytest.mark.usefixtures("as_users")
 def test_what_an_operator_takes():
-    net = nets.TwoLayerLinear(2, 4, scaling=nets.Scaling.ntk(), key=jax.random.key(0))
+    net = nets.TwoLayerLinear(in_size=2, width_size=4, scaling=nets.Scaling.ntk(), key=jax.random.key(0))
     operator = kernels.NTKOperator(net, jnp.eye(2))
     np.testing.assert_array_equal(operator.mv(cast(jax.Array, [[1.0], [0.5]])), operator.mv(jnp.array([[1.0], [0.5]])))
     with pytest.raises(ValueError, match=r"v must have shape \(2, 1\)"):

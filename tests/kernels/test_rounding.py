@@ -42,7 +42,16 @@ def test_a_relu_network_learns_all_digits_in_single_precision():
     x = jnp.asarray(digits.data[:n] / 16, jnp.float32)  # pyright: ignore[reportAttributeAccessIssue]
     y = jnp.asarray(np.where(digits.target[:n] % 2, 1.0, -1.0)[:, None], jnp.float32)  # pyright: ignore[reportAttributeAccessIssue]
     scaling = js.nets.Scaling.ntk()
-    net = js.nets.MLP(64, 256, 1, 1, "relu", scaling=scaling, key=jr.key(0), dtype=jnp.float32)
+    net = js.nets.MLP(
+        in_size=64,
+        out_size=1,
+        width_size=256,
+        depth=1,
+        activation="relu",
+        scaling=scaling,
+        key=jr.key(0),
+        dtype=jnp.float32,
+    )
     ts = [1e4, 1e5, 1e6, np.inf]
     run = js.solve(js.Problem(net, x, y, centered=True), js.FrozenKernel(), ts)
     kernel = np.asarray(js.kernels.empirical(net, x, trace=True).ntk)
@@ -92,7 +101,9 @@ def test_what_rounding_hides_bounds_the_error(scale, getkey):
 def test_the_null_space_of_a_clear_rank_is_nothing_to_warn_of(getkey):
     """A linear network's kernel has the rank of its inputs: what lies outside is never learnt, in any precision."""
     x, y = jr.normal(getkey(), (200, 5), jnp.float32), jr.normal(getkey(), (200, 1), jnp.float32)
-    net = js.nets.TwoLayerLinear(5, 300, scaling=js.nets.Scaling.ntk(), key=getkey(), dtype=jnp.float32)
+    net = js.nets.TwoLayerLinear(
+        in_size=5, width_size=300, scaling=js.nets.Scaling.ntk(), key=getkey(), dtype=jnp.float32
+    )
     run = js.solve(js.Problem(net, x, y, centered=True), js.FrozenKernel(), [1e3, jnp.inf])
     x64, y64 = np.asarray(x, np.float64), np.asarray(y, np.float64)
     left = y64 - x64 @ np.linalg.lstsq(x64, y64)[0]
@@ -106,7 +117,16 @@ def test_a_run_says_what_rounding_hides(loss, getkey):
     """Closed forms and marches alike, and in a sweep by `trust`."""
     x = jnp.linspace(-1, 1, 60, dtype=jnp.float32)[:, None]
     y = jnp.sign(jr.normal(getkey(), (60, 1), jnp.float32))
-    net = js.nets.MLP(1, 400, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=getkey(), dtype=jnp.float32)
+    net = js.nets.MLP(
+        in_size=1,
+        out_size=1,
+        width_size=400,
+        depth=1,
+        activation="tanh",
+        scaling=js.nets.Scaling.ntk(),
+        key=getkey(),
+        dtype=jnp.float32,
+    )
     problem = js.Problem(net, x, y, loss=loss, centered=True)
     flow = js.FrozenKernel()
     early = js.solve(problem, flow, [1.0])

@@ -231,7 +231,7 @@ def test_estimate_is_known_before_and_tiles_shrink_to_fit(getkey):
 
 def test_planned_memory_of_a_small_kernel(getkey):
     """Half of it is the kernel and the inputs of all layers, as kernels that are written out promise."""
-    net = nets.MLP(10, 256, 2, 1, scaling=nets.Scaling.ntk(), key=getkey())
+    net = nets.MLP(in_size=10, out_size=1, width_size=256, depth=2, scaling=nets.Scaling.ntk(), key=getkey())
     x = jax.random.normal(getkey(), (200, 10))
     arrays, static = eqx.partition(net, eqx.is_array)
     run = jax.jit(lambda a, x: kernels.empirical(eqx.combine(a, static), x).ntk)
@@ -243,7 +243,7 @@ def test_planned_memory_of_a_small_kernel(getkey):
 @pytest.mark.slow
 def test_estimate_bounds_what_is_compiled(getkey):
     """XLA's own account of temporary memory, for a network large enough to count."""
-    net = nets.MLP(10, 64, 2, 3, scaling=nets.Scaling.ntk(), key=getkey())
+    net = nets.MLP(in_size=10, out_size=3, width_size=64, depth=2, scaling=nets.Scaling.ntk(), key=getkey())
     x = jax.random.normal(getkey(), (300, 10))
     arrays, static = eqx.partition(net, eqx.is_array)
     for memory in (None, 8 * 10**6 * x.dtype.itemsize // 8):
@@ -255,7 +255,7 @@ def test_estimate_bounds_what_is_compiled(getkey):
 
 
 def test_a_kernel_larger_than_memory_is_refused_before_it_is_allocated(getkey):
-    net = nets.MLP(3, 4, 1, 10, scaling=nets.Scaling.ntk(), key=getkey())
+    net = nets.MLP(in_size=3, out_size=10, width_size=4, depth=1, scaling=nets.Scaling.ntk(), key=getkey())
     x = jnp.zeros((2000, 3))
     with pytest.raises(MemoryError, match=r"\(2000, 10, 2000, 10\) needs .* 100 MB may be used; trace=True would need"):
         kernels.empirical(net, x, memory=10**8)
@@ -267,7 +267,10 @@ def test_a_kernel_larger_than_memory_is_refused_before_it_is_allocated(getkey):
 
 def test_free_memory_refuses_a_kernel_and_chooses_no_tiles(getkey, monkeypatch):
     """Tiles of another size round in another way. The twin: a budget that is given chooses."""
-    net, x = nets.MLP(10, 64, 2, 3, scaling=nets.Scaling.ntk(), key=getkey()), jnp.zeros((300, 10))
+    net, x = (
+        nets.MLP(in_size=10, out_size=3, width_size=64, depth=2, scaling=nets.Scaling.ntk(), key=getkey()),
+        jnp.zeros((300, 10)),
+    )
     monkeypatch.setattr(kernel_memory, "WORK", 4 * 10**6)
     found = []
     for free in (10**8, 10**12, None):

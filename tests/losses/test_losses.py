@@ -268,7 +268,15 @@ def test_what_is_no_loss():
 @pytest.mark.x64_only
 def test_a_loss_of_ones_own_moves_a_network_as_ours_does():
     """The same flow under MSE and under the same formula given as a function."""
-    net = js.nets.MLP(2, 4, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+    net = js.nets.MLP(
+        in_size=2,
+        out_size=1,
+        width_size=4,
+        depth=1,
+        activation="tanh",
+        scaling=js.nets.Scaling.ntk(),
+        key=jax.random.key(0),
+    )
     x, y = jnp.asarray([[1.0, 0.5], [-0.3, 1.0]]), jnp.asarray([[1.0], [-1.0]])
     problems = [js.Problem(net, x, y, loss=loss) for loss in (MSE(), lambda f, y: jnp.sum((f - y) ** 2) / 2)]
     slopes = [jax.grad(p.objective)(p.params) for p in problems]

@@ -145,7 +145,9 @@ def test_a_function_of_ones_own():
 @pytest.mark.parametrize("given", [jax.nn.softmax, jax.nn.log_softmax, jax.nn.standardize, lambda z: z - z.mean()])
 def test_functions_that_mix_numbers_are_no_activations(given):
     """They keep the shape; a sum over an axis of their own, as of a polynomial's terms, mixes nothing."""
-    make = lambda phi: nets.MLP(3, 8, 1, 1, phi, scaling=nets.Scaling.ntk(), key=jax.random.key(0))
+    make = lambda phi: nets.MLP(
+        in_size=3, out_size=1, width_size=8, depth=1, activation=phi, scaling=nets.Scaling.ntk(), key=jax.random.key(0)
+    )
     with pytest.raises(ValueError, match="must act on every number by itself"):
         make(given)
     make(lambda z: jnp.sum(jnp.stack([z, z**2], axis=-1), axis=-1))
@@ -177,7 +179,9 @@ def test_functions_that_have_a_name_are_known_by_themselves(given):
 def test_kinks_of_functions_of_ones_own_are_seen(getkey):
     """No flag tells; the program does."""
     for own, bent in ((lambda z: jnp.maximum(z, 0.3 * z), True), (lambda z: z * jnp.tanh(z), False)):
-        net = nets.MLP(2, 4, 1, 1, own, scaling=nets.Scaling.ntk(), key=getkey())
+        net = nets.MLP(
+            in_size=2, out_size=1, width_size=4, depth=1, activation=own, scaling=nets.Scaling.ntk(), key=getkey()
+        )
         assert not nets.find_activation(own).known
         assert kinked(Problem(net, jnp.eye(2), jnp.ones((2, 1)))) is bent
 
@@ -187,7 +191,15 @@ def test_relu_of_others_takes_the_steps_of_ours():
     """The same network by Equinox and by `nets`: its kinks count alike. Twin: the step control of a smooth one."""
     plain = {"use_bias": False, "use_final_bias": False, "key": jax.random.key(0)}
     own, smooth = (eqx.nn.MLP(3, 1, 16, 1, phi, **plain) for phi in (jax.nn.relu, jnp.tanh))
-    ours = nets.MLP(3, 16, 1, 1, "relu", scaling=nets.Scaling.standard(), key=jax.random.key(1))
+    ours = nets.MLP(
+        in_size=3,
+        out_size=1,
+        width_size=16,
+        depth=1,
+        activation="relu",
+        scaling=nets.Scaling.standard(),
+        key=jax.random.key(1),
+    )
     ours = eqx.tree_at(lambda n: n.weights, ours, tuple(layer.weight for layer in own.layers))
     rng = np.random.default_rng(0)
     x, y = (jnp.asarray(rng.normal(size=(8, size))) for size in (3, 1))

@@ -46,7 +46,17 @@ SHAPES = [(4, 2, 5, 5), *[(4, 4, 5, 5)] * 3, (2, 4)]
 
 
 def _net(key, activation: str = "relu", *, bias=True, init: AbstractInit = Drawn(), dtype=None, **changes: Any):
-    return ConvNet(IMAGE, 4, 2, activation, bias=bias, scaling=_scaling(**changes), init=init, key=key, dtype=dtype)
+    return ConvNet(
+        in_shape=IMAGE,
+        out_size=2,
+        width_size=4,
+        activation=activation,
+        bias=bias,
+        scaling=_scaling(**changes),
+        init=init,
+        key=key,
+        dtype=dtype,
+    )
 
 
 def _forward(net, x):
@@ -117,7 +127,7 @@ RULES = {
 @pytest.mark.parametrize("name", RULES)
 def test_rules_count_the_window(name, getkey):
     rule, *expected = RULES[name]
-    made = ConvNet((3, 8, 8), 8, 2, scaling=rule, init=Drawn(), key=getkey()).scaling
+    made = ConvNet(in_shape=(3, 8, 8), out_size=2, width_size=8, scaling=rule, init=Drawn(), key=getkey()).scaling
     for found, wanted in zip((made.multiplier, made.sigma, made.eta), expected, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=eps(5))
 
@@ -126,7 +136,9 @@ def test_rules_count_the_window(name, getkey):
 def _outputs(width, keys, x, sigma):
     """The outputs of one network after the other, under the ntk scaling with gain."""
     rule = Scaling.ntk(sigma=sigma, gain=True)
-    return jax.lax.map(lambda key: jax.vmap(ConvNet(IMAGE, width, 2, scaling=rule, key=key))(x), keys)
+    return jax.lax.map(
+        lambda key: jax.vmap(ConvNet(in_shape=IMAGE, out_size=2, width_size=width, scaling=rule, key=key))(x), keys
+    )
 
 
 @pytest.mark.slow
@@ -228,7 +240,7 @@ def test_mirrored_vanishes_and_given_is_given(getkey):
 @pytest.mark.parametrize("init", [Sphere(), NearParallel(0.1), LambdaBalanced()])
 def test_other_initializations_are_for_dense_networks(init, getkey):
     with pytest.raises(ValueError, match=rf"{type(init).__name__} is for dense networks, got weights of shapes"):
-        ConvNet(IMAGE, 4, 2, scaling=_scaling(), init=init, key=getkey())
+        ConvNet(in_shape=IMAGE, out_size=2, width_size=4, scaling=_scaling(), init=init, key=getkey())
 
 
 # --- bad input
@@ -247,20 +259,20 @@ def test_other_initializations_are_for_dense_networks(init, getkey):
 )
 def test_bad_shapes(in_shape, error, message, getkey):
     with pytest.raises(error, match=message):
-        ConvNet(in_shape, 4, 2, scaling=Scaling.ntk(), key=getkey())
+        ConvNet(in_shape=in_shape, out_size=2, width_size=4, scaling=Scaling.ntk(), key=getkey())
 
 
 @pytest.mark.usefixtures("as_users")
 def test_other_bad_arguments(getkey):
     key = getkey()
-    with pytest.raises(ValueError, match="width must be an integer >= 1, got 0"):
-        ConvNet(IMAGE, 0, 2, scaling=Scaling.ntk(), key=key)
+    with pytest.raises(ValueError, match="width_size must be an integer >= 1, got 0"):
+        ConvNet(in_shape=IMAGE, out_size=2, width_size=0, scaling=Scaling.ntk(), key=key)
     with pytest.raises(ValueError, match="out_size must be an integer >= 1, got 0"):
-        ConvNet(IMAGE, 2, 0, scaling=Scaling.ntk(), key=key)
+        ConvNet(in_shape=IMAGE, out_size=0, width_size=2, scaling=Scaling.ntk(), key=key)
     with pytest.raises(ValueError, match="this network has 5 weight matrices, the Scaling is for 2"):
-        ConvNet(IMAGE, 2, 1, scaling=Scaling([1, 1], [1, 1], [1, 1]), key=key)
+        ConvNet(in_shape=IMAGE, out_size=1, width_size=2, scaling=Scaling([1, 1], [1, 1], [1, 1]), key=key)
     with pytest.raises(TypeError, match="bias must be True or False"):
-        ConvNet(IMAGE, 2, 1, bias=1, scaling=Scaling.ntk(), key=key)  # pyright: ignore
+        ConvNet(in_shape=IMAGE, out_size=1, width_size=2, bias=1, scaling=Scaling.ntk(), key=key)  # pyright: ignore
     net = _net(getkey())
     with pytest.raises(ValueError, match=r"has shape \(2, 8, 7\), the network takes \(2, 8, 8\)"):
         Problem(net, np.zeros((3, 2, 8, 7)), np.zeros((3, 1)))

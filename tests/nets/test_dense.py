@@ -1,4 +1,5 @@
 import functools
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -26,10 +27,10 @@ from tests.nets.twins import left_out
 
 
 NETWORKS = {
-    "TwoLayerLinear": lambda key: TwoLayerLinear(3, 4, 2, scaling=scaling(2), key=key),
-    "TwoLayerLinear, one output": lambda key: TwoLayerLinear(3, 4, scaling=scaling(2), key=key),
-    "DeepLinear": lambda key: DeepLinear(3, 4, 3, 2, scaling=scaling(4), key=key),
-    "SingleNeuron": lambda key: SingleNeuron(3, scaling=scaling(2), key=key),
+    "TwoLayerLinear": lambda key: TwoLayerLinear(in_size=3, out_size=2, width_size=4, scaling=scaling(2), key=key),
+    "TwoLayerLinear, one output": lambda key: TwoLayerLinear(in_size=3, width_size=4, scaling=scaling(2), key=key),
+    "DeepLinear": lambda key: DeepLinear(in_size=3, out_size=2, width_size=4, depth=3, scaling=scaling(4), key=key),
+    "SingleNeuron": lambda key: SingleNeuron(in_size=3, scaling=scaling(2), key=key),
 }
 
 
@@ -59,28 +60,37 @@ def test_linear_networks_are_the_formula(name, getkey):
 
 def test_the_first_matrix_sees_the_data_themselves(getkey):
     """phi(z_1) = x: no activation on the input."""
-    net = MLP(2, 1, 1, 1, "relu", scaling=Scaling([1, 1], [1, 1], [1, 1]), init=Given([[[-1, 0]], [[3]]]), key=getkey())
+    net = MLP(
+        in_size=2,
+        out_size=1,
+        width_size=1,
+        depth=1,
+        activation="relu",
+        scaling=Scaling([1, 1], [1, 1], [1, 1]),
+        init=Given([[[-1, 0]], [[3]]]),
+        key=getkey(),
+    )
     assert net(jnp.asarray([-2.0, 5.0]))[0] == 6
 
 
 def test_shapes_and_sizes(getkey):
-    net = MLP(3, 5, 2, 4, bias=True, scaling=scaling(3), key=getkey())
+    net = MLP(in_size=3, out_size=4, width_size=5, depth=2, bias=True, scaling=scaling(3), key=getkey())
     assert [w.shape for w in net.weights] == [(5, 3), (5, 5), (4, 5)]
     assert [b.shape for b in net.biases] == [(5,), (5,), (4,)]
     assert (net.in_shape, net.out_size, net.widths) == ((3,), 4, (5, 5))
-    assert MLP(3, 5, 2, 4, scaling=scaling(3), key=getkey()).biases == ()
-    linear = DeepLinear(3, 4, 3, scaling=scaling(4), key=getkey())
+    assert MLP(in_size=3, out_size=4, width_size=5, depth=2, scaling=scaling(3), key=getkey()).biases == ()
+    linear = DeepLinear(in_size=3, width_size=4, depth=3, scaling=scaling(4), key=getkey())
     assert (linear.in_shape, linear.out_size, linear.widths) == ((3,), 1, (4, 4, 4))
-    assert SingleNeuron(6, scaling=scaling(2), key=getkey()).widths == (1,)
+    assert SingleNeuron(in_size=6, scaling=scaling(2), key=getkey()).widths == (1,)
 
 
 @pytest.mark.parametrize("dtype", ["float32", np.dtype("float16")])
 def test_dtype(dtype, getkey):
     for make in (
-        lambda **rest: MLP(3, 5, 2, 2, bias=True, scaling=scaling(3), **rest),
-        lambda **rest: TwoLayerLinear(3, 5, scaling=scaling(2), **rest),
-        lambda **rest: DeepLinear(3, 5, 2, scaling=scaling(3), **rest),
-        lambda **rest: SingleNeuron(3, scaling=scaling(2), **rest),
+        lambda **rest: MLP(in_size=3, out_size=2, width_size=5, depth=2, bias=True, scaling=scaling(3), **rest),
+        lambda **rest: TwoLayerLinear(in_size=3, width_size=5, scaling=scaling(2), **rest),
+        lambda **rest: DeepLinear(in_size=3, width_size=5, depth=2, scaling=scaling(3), **rest),
+        lambda **rest: SingleNeuron(in_size=3, scaling=scaling(2), **rest),
     ):
         net = make(key=getkey(), dtype=dtype)
         assert {leaf.dtype for leaf in jax.tree.leaves(net)} == {jnp.dtype(dtype)}
@@ -107,13 +117,13 @@ def test_maps_over_keys_and_samples_and_differentiates(getkey):
 def test_sizes_must_be_positive(bad, getkey):
     key, rule = getkey(), Scaling.ntk()
     for name, make in {
-        "in_size": lambda: MLP(bad, 4, 1, 1, scaling=rule, key=key),
-        "width": lambda: MLP(2, bad, 1, 1, scaling=rule, key=key),
-        "depth": lambda: MLP(2, 4, bad, 1, scaling=rule, key=key),
-        "out_size": lambda: MLP(2, 4, 1, bad, scaling=rule, key=key),
-        "(width)": lambda: TwoLayerLinear(2, bad, scaling=rule, key=key),
-        "(depth)": lambda: DeepLinear(2, 4, bad, scaling=rule, key=key),
-        "(in_size)": lambda: SingleNeuron(bad, scaling=rule, key=key),
+        "in_size": lambda: MLP(in_size=bad, out_size=1, width_size=4, depth=1, scaling=rule, key=key),
+        "width_size": lambda: MLP(in_size=2, out_size=1, width_size=bad, depth=1, scaling=rule, key=key),
+        "depth": lambda: MLP(in_size=2, out_size=1, width_size=4, depth=bad, scaling=rule, key=key),
+        "out_size": lambda: MLP(in_size=2, out_size=bad, width_size=4, depth=1, scaling=rule, key=key),
+        "(width_size)": lambda: TwoLayerLinear(in_size=2, width_size=bad, scaling=rule, key=key),
+        "(depth)": lambda: DeepLinear(in_size=2, width_size=4, depth=bad, scaling=rule, key=key),
+        "(in_size)": lambda: SingleNeuron(in_size=bad, scaling=rule, key=key),
     }.items():
         with pytest.raises(ValueError, match=f"{name} must be an integer >= 1, got {bad}"):
             make()
@@ -124,10 +134,10 @@ def test_sizes_must_be_positive(bad, getkey):
 def test_sizes_must_be_integers(bad, getkey):
     key, rule = getkey(), Scaling.ntk()
     for name, make in {
-        "in_size": lambda: MLP(bad, 4, 1, 1, scaling=rule, key=key),
-        "width": lambda: MLP(2, bad, 1, 1, scaling=rule, key=key),
-        "depth": lambda: MLP(2, 4, bad, 1, scaling=rule, key=key),
-        "out_size": lambda: TwoLayerLinear(2, 4, bad, scaling=rule, key=key),
+        "in_size": lambda: MLP(in_size=bad, out_size=1, width_size=4, depth=1, scaling=rule, key=key),
+        "width_size": lambda: MLP(in_size=2, out_size=1, width_size=bad, depth=1, scaling=rule, key=key),
+        "depth": lambda: MLP(in_size=2, out_size=1, width_size=4, depth=bad, scaling=rule, key=key),
+        "out_size": lambda: TwoLayerLinear(in_size=2, out_size=bad, width_size=4, scaling=rule, key=key),
     }.items():
         with pytest.raises(TypeError, match=f"{name} must be an integer >= 1, got (an array|{type(bad).__name__})"):
             make()
@@ -135,8 +145,9 @@ def test_sizes_must_be_integers(bad, getkey):
 
 @pytest.mark.usefixtures("as_users")
 def test_numpy_integers_are_sizes_and_its_truth_values_flags(getkey):
-    assert MLP(np.int64(2), np.int32(4), np.int64(1), np.uint8(1), scaling=Scaling.ntk(), key=getkey()).widths == (4,)  # pyright: ignore
-    net = MLP(2, 4, 1, 1, bias=np.bool_(True), scaling=Scaling.ntk(), key=getkey())  # pyright: ignore
+    sizes: Any = {"in_size": np.int64(2), "out_size": np.uint8(1), "width_size": np.int32(4), "depth": np.int64(1)}
+    net = MLP(**sizes, bias=np.bool_(True), scaling=Scaling.ntk(), key=getkey())  # pyright: ignore
+    assert net.widths == (4,)
     assert len(net.biases) == 2
 
 
@@ -144,23 +155,23 @@ def test_numpy_integers_are_sizes_and_its_truth_values_flags(getkey):
 def test_other_bad_arguments(getkey):
     key, rule = getkey(), Scaling.ntk()
     with pytest.raises(ValueError, match="unknown activation 'sine'; known names are"):
-        MLP(2, 4, 1, 1, "sine", scaling=rule, key=key)
+        MLP(in_size=2, out_size=1, width_size=4, depth=1, activation="sine", scaling=rule, key=key)
     with pytest.raises(TypeError, match="bias must be True or False, got int 1"):
-        MLP(2, 4, 1, 1, bias=1, scaling=rule, key=key)  # pyright: ignore
+        MLP(in_size=2, out_size=1, width_size=4, depth=1, bias=1, scaling=rule, key=key)  # pyright: ignore
     with pytest.raises(TypeError, match="init must be an initialization such as nets.Gaussian"):
-        MLP(2, 4, 1, 1, scaling=rule, init="gaussian", key=key)  # pyright: ignore
+        MLP(in_size=2, out_size=1, width_size=4, depth=1, scaling=rule, init="gaussian", key=key)  # pyright: ignore
     with pytest.raises(TypeError, match="init must be an initialization such as nets.Gaussian"):
-        MLP(2, 4, 1, 1, scaling=rule, init=Gaussian, key=key)  # pyright: ignore
+        MLP(in_size=2, out_size=1, width_size=4, depth=1, scaling=rule, init=Gaussian, key=key)  # pyright: ignore
     with pytest.raises(
         TypeError, match="scaling must be a Scaling or one of the rules Scaling.ntk.*lazy.*; got str 'ntk'"
     ):
-        MLP(2, 4, 1, 1, scaling="ntk", key=key)  # pyright: ignore
+        MLP(in_size=2, out_size=1, width_size=4, depth=1, scaling="ntk", key=key)  # pyright: ignore
     with pytest.raises(TypeError, match="scaling must be a Scaling or one of the rules"):
-        MLP(2, 4, 1, 1, scaling=Scaling.ntk, key=key)  # pyright: ignore
+        MLP(in_size=2, out_size=1, width_size=4, depth=1, scaling=Scaling.ntk, key=key)  # pyright: ignore
     with pytest.raises(ValueError, match="this network has 2 weight matrices, the Scaling is for 3"):
-        MLP(2, 4, 1, 1, scaling=scaling(3), key=key)
+        MLP(in_size=2, out_size=1, width_size=4, depth=1, scaling=scaling(3), key=key)
     with pytest.raises(ValueError, match="sigma must be one number or one per weight matrix: this network has 2"):
-        MLP(2, 4, 1, 1, scaling=Scaling.ntk(sigma=[1, 1, 1]), key=key)
+        MLP(in_size=2, out_size=1, width_size=4, depth=1, scaling=Scaling.ntk(sigma=[1, 1, 1]), key=key)
 
 
 # --- rates and parameters
@@ -297,7 +308,7 @@ def test_conserved_scale_is_the_size_of_the_terms(getkey):
 
 def test_kunins_delta(getkey):
     """delta = eta_1 eta_2 lambda = eta_1 |a|^2 - eta_2 |w|^2 of a single neuron."""
-    net = SingleNeuron(3, scaling=scaling(2), key=getkey())
+    net = SingleNeuron(in_size=3, scaling=scaling(2), key=getkey())
     (quantity,) = net.conserved(partition(net)[0], rates(net))
     w, a = np.asarray(net.weights[0]), float(net.weights[1][0, 0])
     np.testing.assert_allclose(1.7 * 0.4 * quantity.value[0, 0], 1.7 * a**2 - 0.4 * np.sum(w**2), rtol=eps(20))

@@ -100,7 +100,17 @@ def test_sphere_gives_kunins_delta(getkey):
 @pytest.mark.parametrize("depth", [1, 2])
 def test_mirrored_networks_vanish_and_can_learn(inner, depth, getkey):
     key = getkey()
-    make = lambda init: MLP(3, 6, depth, 2, "tanh", bias=True, scaling=scaling(depth + 1), init=init, key=key)
+    make = lambda init: MLP(
+        in_size=3,
+        out_size=2,
+        width_size=6,
+        depth=depth,
+        activation="tanh",
+        bias=True,
+        scaling=scaling(depth + 1),
+        init=init,
+        key=key,
+    )
     net, plain = make(Mirrored(inner)), make(inner)
     x = 3 * inputs(getkey(), 5)
     f, original = jax.vmap(net)(x), jax.vmap(plain)(x)
@@ -219,9 +229,10 @@ def test_balanced_conserved_matrices(delta, sizes, getkey):
     assert np.linalg.matrix_rank(end_to_end, tol=1e-6) == min(sizes)
 
 
-@pytest.mark.parametrize("make", [TwoLayerLinear, lambda *sizes, **options: DeepLinear(3, 4, 2, 2, **options)])
+@pytest.mark.parametrize("make", [TwoLayerLinear, functools.partial(DeepLinear, depth=2)])
 def test_balanced_networks_by_their_own_account(make, getkey):
-    net = make(3, 4, 2, scaling=scaling(2 if make is TwoLayerLinear else 3), init=LambdaBalanced(), key=getkey())
+    sizes = {"in_size": 3, "out_size": 2, "width_size": 4}
+    net = make(**sizes, scaling=scaling(2 if make is TwoLayerLinear else 3), init=LambdaBalanced(), key=getkey())
     quantities = net.conserved(net, rates(net))
     assert len(quantities) == len(net.weights) - 1
     for quantity in quantities:
@@ -290,7 +301,9 @@ def test_given_arrays_are_the_start(getkey):
 
 @pytest.mark.usefixtures("as_users")
 def test_given_wrong_shapes(getkey):
-    make = lambda init, bias=False: MLP(3, 2, 1, 1, bias=bias, scaling=scaling(2), init=init, key=getkey())
+    make = lambda init, bias=False: MLP(
+        in_size=3, out_size=1, width_size=2, depth=1, bias=bias, scaling=scaling(2), init=init, key=getkey()
+    )
     good = [np.ones((2, 3)), np.ones((1, 2))]
     wanted = r"Given needs weights and biases of shapes \(\(\(2, 3\), \(1, 2\)\), \(\)\), got "
     for weights in ([np.ones((3, 2)), np.ones((1, 2))], good[:1], [*good, np.ones((1, 1))]):
@@ -341,6 +354,6 @@ def test_keys_under_jit_and_vmap_and_the_slope_in_sigma(getkey):
 
 def test_an_init_in_a_network_is_the_same_as_alone(getkey):
     key = getkey()
-    net = MLP(3, 5, 2, 2, bias=True, scaling=scaling(3), key=key)
+    net = MLP(in_size=3, out_size=2, width_size=5, depth=2, bias=True, scaling=scaling(3), key=key)
     start = _start(Gaussian(), (3, 5, 5, 2), key, bias=True)
     assert eqx.tree_equal((net.weights, net.biases), tuple(start))

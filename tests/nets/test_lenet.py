@@ -26,7 +26,7 @@ SCALING = Scaling(
 
 
 def _net(key, bias=True):
-    return LeNet(IMAGE, 3, bias=bias, scaling=SCALING, init=Drawn(), key=key)
+    return LeNet(in_shape=IMAGE, out_size=3, bias=bias, scaling=SCALING, init=Drawn(), key=key)
 
 
 def _pool(z):
@@ -102,6 +102,6 @@ def test_layers_alone():
 
 
 def test_a_mirrored_start_is_zero(getkey):
-    net = LeNet((1, 8, 8), 2, scaling=Scaling.kaiming(), init=js.nets.Mirrored(), key=getkey())
+    net = LeNet(in_shape=(1, 8, 8), out_size=2, scaling=Scaling.kaiming(), init=js.nets.Mirrored(), key=getkey())
     x = jax.random.normal(getkey(), (3, 1, 8, 8))
     np.testing.assert_allclose(jax.vmap(net)(x), 0, atol=1e-6)

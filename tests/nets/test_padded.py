@@ -45,7 +45,15 @@ ACTIVATIONS = {"softplus": softplus(5.0), "relu": "relu", "sigmoid": "sigmoid", 
 def _mlp(width: Any, activation: Any = "softplus", *, depth: int = 2, bias: bool = True, **options: Any) -> MLP:
     rule = Scaling.ntk(0.75, sigma=1.3).with_bias(sigma=0.3, eta=0.65)
     settings: dict[str, Any] = {"scaling": rule, "key": jr.key(3), **options}
-    return MLP(3, width, depth, 2, ACTIVATIONS.get(activation, activation), bias=bias, **settings)
+    return MLP(
+        in_size=3,
+        out_size=2,
+        width_size=width,
+        depth=depth,
+        activation=ACTIVATIONS.get(activation, activation),
+        bias=bias,
+        **settings,
+    )
 
 
 def _pair(*args: Any, **options: Any) -> tuple[MLP, MLP]:
@@ -98,7 +106,9 @@ def test_the_start_is_that_of_the_width_number_by_number(init, depth):
 
 
 def test_near_parallel_starts_are_those_of_the_width():
-    make = lambda width: TwoLayerLinear(3, width, scaling=scaling(2), init=NearParallel(0.2), key=jr.key(5))
+    make = lambda width: TwoLayerLinear(
+        in_size=3, width_size=width, scaling=scaling(2), init=NearParallel(0.2), key=jr.key(5)
+    )
     plain, padded = make(UNITS), make(PADDED)
     _same(_own(padded), list(plain.weights), units=4)
     _assert_zero_behind(padded)
@@ -277,7 +287,7 @@ def test_closed_forms(form, getkey):
     def run(width, room):
         outer = jnp.concatenate([jnp.asarray([[0.5], [0.2]]), jnp.zeros((room - 2, 1))]) * jnp.ones((1, 3))
         arrays = Given([outer, jnp.concatenate([jnp.asarray([[0.4, 0.3]]), jnp.zeros((1, room - 2))], 1)])
-        net = TwoLayerLinear(3, width, scaling=Scaling.ntk(2.0), init=arrays, key=getkey())
+        net = TwoLayerLinear(in_size=3, width_size=width, scaling=Scaling.ntk(2.0), init=arrays, key=getkey())
         return js.solve(js.Problem(net, *line.train), form, LINE_TS, observe=[js.observe.loss(), js.observe.outputs()])
 
     plain, padded = run(2, 2), run(Padded(2, 5), 5)
@@ -332,7 +342,7 @@ def test_networks_without_padding_have_no_mask():
     assert Mask() not in layers
     assert _mlp(UNITS).units is None
     assert _mlp(PADDED).layers == (*layers[:3], Mask(), *layers[3:6], Mask(), *layers[6:])
-    linear = DeepLinear(3, PADDED, 2, scaling=Scaling.ntk(), key=jr.key(0))
+    linear = DeepLinear(in_size=3, width_size=PADDED, depth=2, scaling=Scaling.ntk(), key=jr.key(0))
     assert (linear.widths, linear.layers.count(Mask())) == ((SIZE, SIZE), 2)
     assert jax.tree.leaves(partition(_mlp(PADDED))[1])[-1].dtype == jnp.result_type(int)
 
@@ -357,11 +367,11 @@ def test_bad_widths(getkey):
             Padded(*bad)  # pyright: ignore[reportArgumentType]
     rule, key = Scaling.ntk(), getkey()
     for name, make in {
-        "width": lambda: ConvNet((1, 8, 8), PADDED, 2, scaling=rule, key=key),  # pyright: ignore[reportArgumentType]
-        "(width)": lambda: ResNet18((1, 8, 8), 2, width=PADDED, scaling=rule, key=key),  # pyright: ignore
-        "k": lambda: WideResNet((1, 8, 8), out_size=2, k=PADDED, b=1, scaling=rule, key=key),  # pyright: ignore
-        "in_size": lambda: MLP(PADDED, 4, 1, 1, scaling=rule, key=key),  # pyright: ignore[reportArgumentType]
-        "out_size": lambda: MLP(2, 4, 1, PADDED, scaling=rule, key=key),  # pyright: ignore[reportArgumentType]
+        "width_size": lambda: ConvNet(in_shape=(1, 8, 8), out_size=2, width_size=PADDED, scaling=rule, key=key),  # pyright: ignore[reportArgumentType]
+        "(width_size)": lambda: ResNet18(in_shape=(1, 8, 8), out_size=2, width_size=PADDED, scaling=rule, key=key),  # pyright: ignore
+        "k": lambda: WideResNet(in_shape=(1, 8, 8), out_size=2, k=PADDED, b=1, scaling=rule, key=key),  # pyright: ignore
+        "in_size": lambda: MLP(in_size=PADDED, out_size=1, width_size=4, depth=1, scaling=rule, key=key),  # pyright: ignore[reportArgumentType]
+        "out_size": lambda: MLP(in_size=2, out_size=PADDED, width_size=4, depth=1, scaling=rule, key=key),  # pyright: ignore[reportArgumentType]
     }.items():
         with pytest.raises(TypeError, match=f"{name} cannot be padded here, only the width of MLP.*; give an integer"):
             make()

@@ -22,7 +22,14 @@ from jaxsolve.nets import AbstractInit, Mirrored, MLP, Scaling, Start
 )
 @pytest.mark.usefixtures("as_users")
 def test_what_no_network_is_made_of(change, error, message):
-    plain = {"in_size": 2, "width": 4, "depth": 1, "out_size": 1, "scaling": Scaling.ntk(), "key": jax.random.key(0)}
+    plain = {
+        "in_size": 2,
+        "width_size": 4,
+        "depth": 1,
+        "out_size": 1,
+        "scaling": Scaling.ntk(),
+        "key": jax.random.key(0),
+    }
     with pytest.raises(error, match=message):
         MLP(**(plain | change))
 
@@ -41,7 +48,14 @@ class Ones(AbstractInit):
 @pytest.mark.usefixtures("as_users")
 def test_what_an_init_leaves_out_is_missed(within):
     make = lambda init, bias: MLP(
-        2, 4, 1, 1, bias=bias, scaling=Scaling.ntk(), init=within(init), key=jax.random.key(0)
+        in_size=2,
+        out_size=1,
+        width_size=4,
+        depth=1,
+        bias=bias,
+        scaling=Scaling.ntk(),
+        init=within(init),
+        key=jax.random.key(0),
     )
     for init, bias in ((Ones(), True), (Ones(short=True), False)):
         with pytest.raises(ValueError, match=r"Ones needs .* of shapes \(\(\(4, 2\), \(1, 4\)\), .*, got "):

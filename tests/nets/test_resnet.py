@@ -108,8 +108,8 @@ def _assert_forward(net, x, formula):
         assert_fails(lambda: check(eqx.tree_at(lambda net: net.biases[-1], net, replace_fn=jnp.zeros_like)))
 
 
-WRN = lambda k, b: lambda **rest: WideResNet(IMAGE, k, b, 2, **rest)
-R18 = lambda **rest: ResNet18(IMAGE, 2, width=2, **rest)
+WRN = lambda k, b: lambda **rest: WideResNet(in_shape=IMAGE, out_size=2, k=k, b=b, **rest)
+R18 = lambda **rest: ResNet18(in_shape=IMAGE, out_size=2, width_size=2, **rest)
 
 
 def test_wide_resnet_is_the_formula(getkey):
@@ -149,7 +149,9 @@ def test_a_wider_window_with_a_border_of_zeros_is_the_same_network(make, getkey)
 
 @pytest.mark.parametrize(("k", "b"), [(1, 1), (10, 4)])
 def test_wide_resnet_has_the_sizes_of_its_name(k, b):
-    net = _sizes(lambda **rest: WideResNet((3, 32, 32), k, b, 10, normalization=GroupNorm(16), **rest))
+    net = _sizes(
+        lambda **rest: WideResNet(in_shape=(3, 32, 32), out_size=10, k=k, b=b, normalization=GroupNorm(16), **rest)
+    )
     shapes = [w.shape for w in net.weights]
     assert len(shapes) - 1 == 6 * b + 4 - (k == 1)  # the depth, less the 1 x 1 convolution not needed
     assert shapes[0] == (16, 3, 3, 3)
@@ -162,7 +164,7 @@ def test_wide_resnet_has_the_sizes_of_its_name(k, b):
 
 
 def test_resnet18_has_the_sizes_of_its_name():
-    net = _sizes(lambda **rest: ResNet18((3, 32, 32), 10, normalization=GroupNorm(32), **rest))
+    net = _sizes(lambda **rest: ResNet18(in_shape=(3, 32, 32), out_size=10, normalization=GroupNorm(32), **rest))
     assert len(net.weights) == 21
     assert [w.shape[0] for w in net.weights if w.shape[2:] == (3, 3)] == [64] * 5 + [128] * 4 + [256] * 4 + [512] * 4
     assert [w.shape[:2] for w in net.weights if w.shape[2:] == (1, 1)] == [(128, 64), (256, 128), (512, 256)]
@@ -321,7 +323,12 @@ def test_state_is_asked_for_and_refused(getkey):
 def test_resnets_take_batch_normalization(getkey):
     def batch(x):
         net, state = eqx.nn.make_with_state(ResNet18)(
-            (3, 8, 8), 2, width=2, normalization=BatchNorm(), scaling=Scaling.kaiming(), key=jax.random.key(0)
+            in_shape=(3, 8, 8),
+            out_size=2,
+            width_size=2,
+            normalization=BatchNorm(),
+            scaling=Scaling.kaiming(),
+            key=jax.random.key(0),
         )
         assert [norm.input_size for norm in net.normalizers] == [gain.size for gain in net.gains]
         assert len(net.gains) == 20
@@ -348,9 +355,17 @@ def test_resnets_take_batch_normalization(getkey):
             "normalization must be nets.NoNormalization.* 'group'",
         ),
         (lambda **r: R18(normalization=BatchNorm, **r), TypeError, "normalization must be nets.NoNormalization"),
-        (lambda **r: ResNet18((1, 7, 8), 2, **r), ValueError, r"too small: .* at least 8 x 8 pixels"),
-        (lambda **r: WideResNet((1, 8, 3), 1, 1, 2, **r), ValueError, r"too small: .* at least 4 x 4 pixels"),
-        (lambda **r: WideResNet((1, 8), 1, 1, 2, **r), ValueError, r"in_shape must be \(channels, height, width\)"),  # pyright: ignore
+        (lambda **r: ResNet18(in_shape=(1, 7, 8), out_size=2, **r), ValueError, r"too small: .* at least 8 x 8 pixels"),
+        (
+            lambda **r: WideResNet(in_shape=(1, 8, 3), out_size=2, k=1, b=1, **r),
+            ValueError,
+            r"too small: .* at least 4 x 4 pixels",
+        ),
+        (
+            lambda **r: WideResNet(in_shape=(1, 8), out_size=2, k=1, b=1, **r),  # pyright: ignore
+            ValueError,
+            r"in_shape must be \(channels, height, width\)",
+        ),
         (lambda **r: R18(window=4, **r), ValueError, "window must be odd, so that a convolution has a middle, got 4"),
         (lambda **r: WRN(0, 1)(**r), ValueError, "k must be an integer >= 1, got 0"),
         (lambda **r: WRN(1, 0)(**r), ValueError, "b must be an integer >= 1, got 0"),

@@ -98,7 +98,7 @@ def test_a_law_of_ones_own():
 
 
 def test_kaiming_of_a_relu_has_variance_two_over_fan_in(getkey):
-    net = MLP(8, 2, 1, 1, "relu", scaling=Scaling.kaiming(), key=getkey())
+    net = MLP(in_size=8, out_size=1, width_size=2, depth=1, activation="relu", scaling=Scaling.kaiming(), key=getkey())
     np.testing.assert_allclose(net.scaling.sigma**2, [2 / 8, 2 / 2], rtol=eps(10))
 
 
@@ -194,7 +194,7 @@ def test_changing_hyperparameters_or_the_key_never_recompiles(getkey):
     def output(sigma, eta, gamma, key, x):
         traces.append(1)
         rule = Scaling.lazy(gamma, sigma=sigma, eta=eta).with_bias(sigma=sigma)
-        net = MLP(3, 5, 2, 2, "tanh", bias=True, scaling=rule, key=key)
+        net = MLP(in_size=3, out_size=2, width_size=5, depth=2, activation="tanh", bias=True, scaling=rule, key=key)
         return net(x), net.scaling.eta
 
     x = inputs(getkey(), 1)[0]
@@ -218,7 +218,7 @@ def test_however_hyperparameters_are_given_the_network_compiles_once(name, getke
         rule = ScalingRule(
             rule.law, given_, sigma=given_, eta=[given_] * 3, kappa=None if rule.kappa is None else given_
         )
-        net = MLP(3, 5, 2, 2, scaling=rule, bias=True, key=key)
+        net = MLP(in_size=3, out_size=2, width_size=5, depth=2, scaling=rule, bias=True, key=key)
         leaves = [leaf for leaf in jax.tree.leaves(net) if eqx.is_array(leaf)]
         assert len(leaves) == 3 + 3 + 6
         assert not any(leaf.weak_type for leaf in leaves)
@@ -241,7 +241,9 @@ def test_maps_over_hyperparameters(getkey):
     key, x = getkey(), inputs(getkey(), 1)[0]
 
     def output(gamma, sigma):
-        return MLP(3, 5, 2, 2, scaling=Scaling.standard(gamma, sigma=sigma), key=key)(x)
+        return MLP(in_size=3, out_size=2, width_size=5, depth=2, scaling=Scaling.standard(gamma, sigma=sigma), key=key)(
+            x
+        )
 
     gammas, sigmas = jnp.asarray([0.5, -1.0, 2.0]), jnp.asarray([1.0, 0.3, 2.0])
     many = jax.jit(jax.vmap(output))(gammas, sigmas)
@@ -274,7 +276,10 @@ def _abc_problems(getkey):
     image = _rescaled(values, FACTORS)
     twin = eqx.tree_at(lambda s: s.eta, image, image.eta.at[-1].set(values.eta[-1]))
     sizes = {"bias": True, "key": key}
-    return [problem(MLP(3, 5, 2, 2, "tanh", scaling=s, **sizes), data) for s in (values, image, twin)]
+    return [
+        problem(MLP(in_size=3, out_size=2, width_size=5, depth=2, activation="tanh", scaling=s, **sizes), data)
+        for s in (values, image, twin)
+    ]
 
 
 @pytest.mark.x64_only
@@ -302,8 +307,17 @@ def test_abc_symmetry_of_gradient_descent(getkey):
 @given(logs=st.lists(st.floats(-3, 3), min_size=3, max_size=3))
 def test_abc_symmetry_of_function_and_kernel_at_the_start(logs):
     key, x = jax.random.key(0), inputs(jax.random.key(1))
-    one = MLP(3, 5, 2, 2, "tanh", bias=True, scaling=scaling(3), key=key)
-    two = MLP(3, 5, 2, 2, "tanh", bias=True, scaling=_rescaled(scaling(3), jnp.exp(jnp.asarray(logs))), key=key)
+    one = MLP(in_size=3, out_size=2, width_size=5, depth=2, activation="tanh", bias=True, scaling=scaling(3), key=key)
+    two = MLP(
+        in_size=3,
+        out_size=2,
+        width_size=5,
+        depth=2,
+        activation="tanh",
+        bias=True,
+        scaling=_rescaled(scaling(3), jnp.exp(jnp.asarray(logs))),
+        key=key,
+    )
     for a, b in zip(two.biases, one.biases, strict=True):
         np.testing.assert_array_equal(a, b)
     (f, kernel), (g, image) = _function_and_kernel(one, x), _function_and_kernel(two, x)
@@ -327,7 +341,10 @@ def _function_and_kernel(net, x):
 )
 def test_rules_joined_by_the_symmetry(one, two, without_rates, getkey):
     key, x = getkey(), inputs(getkey())
-    made = (MLP(3, 5, 2, 2, "tanh", scaling=rule, key=key) for rule in (one, two, without_rates))
+    made = (
+        MLP(in_size=3, out_size=2, width_size=5, depth=2, activation="tanh", scaling=rule, key=key)
+        for rule in (one, two, without_rates)
+    )
     (f, kernel), *others = [_function_and_kernel(net, x) for net in made]
     close = lambda a, b: np.testing.assert_allclose(a, b, rtol=eps(100), atol=eps(100))
     for other_f, _ in others:
@@ -338,7 +355,7 @@ def test_rules_joined_by_the_symmetry(one, two, without_rates, getkey):
 
 def test_lazy_is_the_flow_of_alpha_f_under_the_loss_over_alpha_squared(getkey):
     alpha, key, data = 30.0, getkey(), getkey()
-    make = lambda rule: MLP(3, 5, 2, 2, "tanh", scaling=rule, key=key)
+    make = lambda rule: MLP(in_size=3, out_size=2, width_size=5, depth=2, activation="tanh", scaling=rule, key=key)
     lazy = problem(make(Scaling.lazy(alpha)), data, centered=True)
     plain = problem(make(Scaling.ntk()), data, centered=True)
     moved = jax.tree.map(lambda w: w + 0.1, lazy.params)
@@ -362,7 +379,7 @@ def test_widths_at_which_features_move_and_at_which_they_do_not(getkey):
 
     def moved(width):
         def distance(values, key):
-            net = MLP(3, width, 1, 1, "tanh", scaling=values, key=key)
+            net = MLP(in_size=3, out_size=1, width_size=width, depth=1, activation="tanh", scaling=values, key=key)
             start = js.Problem(net, x, y, centered=True)
             step = lambda w, rate, g: w - 0.1 * rate * g
             descend = lambda _, p: jax.tree.map(step, p, start.eta, jax.grad(start.objective)(p))
@@ -393,7 +410,16 @@ def test_unequal_helper_is_what_it_says(getkey):
 
 def test_a_lazy_kernel_does_not_depend_on_alpha_with_biases():
     def kernel(alpha):
-        net = MLP(3, 6, 2, 1, "tanh", bias=True, scaling=Scaling.lazy(alpha), key=jr.key(0))
+        net = MLP(
+            in_size=3,
+            out_size=1,
+            width_size=6,
+            depth=2,
+            activation="tanh",
+            bias=True,
+            scaling=Scaling.lazy(alpha),
+            key=jr.key(0),
+        )
         return Problem(net, jnp.eye(3), jnp.ones((3, 1))).kernel(partition(net)[0], jnp.eye(3))
 
     np.testing.assert_allclose(kernel(10.0), kernel(1.0), rtol=eps(1e3))  # at rate 1 biases count a hundredfold
@@ -402,7 +428,7 @@ def test_a_lazy_kernel_does_not_depend_on_alpha_with_biases():
 def test_positions_and_symbols_both_act_on_the_data():
     rates = {}
     for width in (16, 32):
-        net = Transformer((4, 5), width, 2, scaling=Scaling.mup(), key=jr.key(0))
+        net = Transformer(in_shape=(4, 5), out_size=2, width_size=width, scaling=Scaling.mup(), key=jr.key(0))
         rates[width] = net.scaling.eta
     np.testing.assert_allclose(rates[32] / rates[16], [2, 2, *[1] * 6, 0.5])
 

@@ -24,7 +24,9 @@ SCALING = Scaling(
 
 
 def _net(key, activation="relu"):
-    return Transformer((3, 6), 4, 5, activation, heads=2, scaling=SCALING, key=key)
+    return Transformer(
+        in_shape=(3, 6), out_size=5, width_size=4, activation=activation, heads=2, scaling=SCALING, key=key
+    )
 
 
 def _data():
@@ -97,7 +99,7 @@ def test_it_learns_in_a_flow_and_by_steps(getkey):
     import optax
 
     data = _data()
-    net = Transformer((3, 6), 8, 5, scaling=Scaling.standard(), key=getkey())
+    net = Transformer(in_shape=(3, 6), out_size=5, width_size=8, scaling=Scaling.standard(), key=getkey())
     problem = js.Problem(net, *data.train, test=data.test, loss=js.losses.CrossEntropy())
     for dynamics, t in ((js.GradientFlow(rtol=1e-3), 20.0), (js.Descent(optax.adam(1e-2)), 1.0)):
         run = js.solve(problem, dynamics, [0.0, t], observe=[js.observe.loss(), js.observe.accuracy()])
@@ -108,7 +110,7 @@ def test_it_learns_in_a_flow_and_by_steps(getkey):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"heads": 3}, "heads must divide the width, got 3 heads and width 4"),
+        ({"heads": 3}, "heads must divide width_size, got 3 heads and width_size 4"),
         ({"in_shape": (3,)}, r"in_shape must be \(tokens, symbols\)"),
         ({"scaling": Scaling([1.0], [1.0], [1.0])}, "9 weight matrices, the Scaling is for 1"),
     ],
@@ -117,7 +119,7 @@ def test_it_learns_in_a_flow_and_by_steps(getkey):
 def test_what_is_refused(change, message):
     made: dict[str, Any] = {
         "in_shape": (3, 6),
-        "width": 4,
+        "width_size": 4,
         "out_size": 5,
         "scaling": Scaling.ntk(),
         "key": jax.random.key(0),
@@ -127,7 +129,7 @@ def test_what_is_refused(change, message):
 
 
 def test_what_is_conserved_is_observed_head_by_head():
-    net = Transformer((3, 6), 4, 5, heads=2, scaling=Scaling.ntk(), key=jax.random.key(0))
+    net = Transformer(in_shape=(3, 6), out_size=5, width_size=4, heads=2, scaling=Scaling.ntk(), key=jax.random.key(0))
     problem = js.Problem(net, jax.nn.one_hot(jnp.array([[0, 1, 2], [3, 4, 5]]), 6), jnp.eye(2, 5))
     view = js.View(problem, jnp.zeros(()), problem.params)
     quantities = net.conserved(problem.params, problem.eta)
@@ -140,4 +142,4 @@ def test_what_is_conserved_is_observed_head_by_head():
 @pytest.mark.parametrize("init", [js.nets.LambdaBalanced(), js.nets.Sphere()])
 def test_starts_of_dense_networks_are_refused(init):
     with pytest.raises(ValueError, match="is for dense networks, got weights of shapes"):
-        Transformer((8, 8), 8, 8, init=init, scaling=Scaling.ntk(), key=jax.random.key(0))
+        Transformer(in_shape=(8, 8), out_size=8, width_size=8, init=init, scaling=Scaling.ntk(), key=jax.random.key(0))

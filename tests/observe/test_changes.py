@@ -127,7 +127,16 @@ def test_preactivations_move_as_finite_differences_say():
 
 def test_padding_does_not_count():
     scaling, watched = nets.Scaling.lazy(0.5), observe.preactivation_velocity()
-    make = lambda width: nets.MLP(3, width, 2, 1, nets.softplus(5.0), bias=True, scaling=scaling, key=jr.key(0))
+    make = lambda width: nets.MLP(
+        in_size=3,
+        out_size=1,
+        width_size=width,
+        depth=2,
+        activation=nets.softplus(5.0),
+        bias=True,
+        scaling=scaling,
+        key=jr.key(0),
+    )
     found = [
         _read(watched, View(problem, jnp.zeros(()), problem.params))
         for problem in (cases.problem(make(width), jr.key(1)) for width in (4, nets.Padded(4, 7)))
@@ -137,7 +146,9 @@ def test_padding_does_not_count():
 
 @pytest.mark.x64_only
 def test_preactivations_of_a_convolutional_network():
-    images = nets.ConvNet((1, 5, 5), 3, 1, "tanh", scaling=nets.Scaling.mup(), key=jr.key(0))
+    images = nets.ConvNet(
+        in_shape=(1, 5, 5), out_size=1, width_size=3, activation="tanh", scaling=nets.Scaling.mup(), key=jr.key(0)
+    )
     problem = Problem(images, jr.normal(jr.key(1), (4, 1, 5, 5)), jnp.ones((4, 1)))
     found, step = _read(observe.preactivation_velocity(), View(problem, jnp.zeros(()), problem.params)), 1e-5
     gradient = jax.jit(jax.grad(problem.objective))(problem.params)

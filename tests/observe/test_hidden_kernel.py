@@ -19,7 +19,9 @@ def _view(net, n=6, tests=4):
 
 def test_gram_matrices_of_each_layer_in_numpy():
     scaling = cases.scaling(3)
-    net = js.nets.MLP(3, 8, 2, 1, "tanh", bias=True, scaling=scaling, key=jr.key(0))
+    net = js.nets.MLP(
+        in_size=3, out_size=1, width_size=8, depth=2, activation="tanh", bias=True, scaling=scaling, key=jr.key(0)
+    )
     problem, view = _view(net)
     signals = [np.asarray(problem.x), np.asarray(problem.x_test)]
     for layer in (1, 2):
@@ -32,7 +34,7 @@ def test_gram_matrices_of_each_layer_in_numpy():
 
 
 def test_the_last_kernel_is_the_part_of_the_ntk_that_the_read_out_has():
-    net = js.nets.LeNet((1, 8, 8), 2, scaling=js.nets.Scaling.kaiming(), key=jr.key(0))
+    net = js.nets.LeNet(in_shape=(1, 8, 8), out_size=2, scaling=js.nets.Scaling.kaiming(), key=jr.key(0))
     problem = js.Problem(net, jr.normal(jr.key(1), (3, 1, 8, 8)), jnp.ones((3, 2)))
     view = js.View(problem, jnp.zeros(()), problem.params)
     gradients = (
@@ -45,7 +47,9 @@ def test_the_last_kernel_is_the_part_of_the_ntk_that_the_read_out_has():
 
 def test_trained_linear_networks_have_the_kernels_of_balanced_modes():
     beta = np.array([[2.0, 0.5, 0.0]])
-    net = js.nets.DeepLinear(3, 8, 2, 1, scaling=js.nets.Scaling.standard(sigma=1e-2), key=jr.key(0))
+    net = js.nets.DeepLinear(
+        in_size=3, out_size=1, width_size=8, depth=2, scaling=js.nets.Scaling.standard(sigma=1e-2), key=jr.key(0)
+    )
     problem = js.Problem(net, 3**0.5 * jnp.eye(3), 3**0.5 * jnp.asarray(beta).T)
     watched = [js.observe.hidden_kernel(1), js.observe.hidden_kernel(2)]
     run = js.solve(problem, js.GradientFlow(rtol=1e-6), [0.0, 2000.0], observe=watched)
@@ -62,7 +66,15 @@ def test_trained_linear_networks_have_the_kernels_of_balanced_modes():
 
 
 def test_a_linear_probe_of_the_last_layer_is_least_squares_on_its_signals():
-    net = js.nets.MLP(3, 4, 1, 1, "tanh", scaling=js.nets.Scaling.standard(), key=jr.key(0))
+    net = js.nets.MLP(
+        in_size=3,
+        out_size=1,
+        width_size=4,
+        depth=1,
+        activation="tanh",
+        scaling=js.nets.Scaling.standard(),
+        key=jr.key(0),
+    )
     problem, view = _view(net, n=9)
     gram, cross = js.observe.hidden_kernel(1)(view), js.observe.hidden_cross_kernel(1)(view)
     ridge = 1e-2
@@ -78,11 +90,13 @@ def test_what_has_no_such_layer_is_refused():
         js.observe.hidden_kernel(0)
     with pytest.raises(TypeError, match="layer must be an integer >= 1, got"):
         js.observe.hidden_cross_kernel(1.0)  # pyright: ignore
-    net = js.nets.MLP(3, 4, 1, 1, scaling=js.nets.Scaling.ntk(), key=jr.key(0))
+    net = js.nets.MLP(in_size=3, out_size=1, width_size=4, depth=1, scaling=js.nets.Scaling.ntk(), key=jr.key(0))
     _, view = _view(net)
     with pytest.raises(ValueError, match="one of the hidden ones, 1 to 1, got 2"):
         js.observe.hidden_kernel(2)(view)
-    wide = js.nets.WideResNet((1, 8, 8), 1, 1, 2, scaling=js.nets.Scaling.kaiming(), key=jr.key(0))
+    wide = js.nets.WideResNet(
+        in_shape=(1, 8, 8), out_size=2, k=1, b=1, scaling=js.nets.Scaling.kaiming(), key=jr.key(0)
+    )
     problem = js.Problem(wide, jnp.ones((2, 1, 8, 8)), jnp.ones((2, 2)))
     with pytest.raises(ValueError, match="the kernel of a hidden layer is for networks whose hidden layers follow"):
         js.observe.hidden_kernel(1)(js.View(problem, jnp.zeros(()), problem.params))

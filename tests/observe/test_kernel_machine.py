@@ -25,7 +25,9 @@ from jaxsolve import (
 @functools.cache
 def _two_outputs():
     x = jr.normal(jr.key(1), (7, 3))
-    net = nets.MLP(3, 8, 1, 2, "tanh", scaling=nets.Scaling.ntk(), key=jr.key(0))
+    net = nets.MLP(
+        in_size=3, out_size=2, width_size=8, depth=1, activation="tanh", scaling=nets.Scaling.ntk(), key=jr.key(0)
+    )
     y = jnp.concatenate([x[:, :1], x[:, 1:2] ** 2], axis=1)
     return Problem(net, x[:4], y[:4], test=(x[4:], y[4:]))
 
@@ -61,7 +63,7 @@ def test_every_kernel_of_a_balanced_linear_run_learns_the_same_function():
         unit = direction / jnp.linalg.norm(direction)
         hidden = jnp.ones((4, 1)) / 2
         init = nets.Given([1e-2 * hidden @ unit.T, 1e-2 * hidden.T])
-        net = nets.TwoLayerLinear(8, 4, scaling=nets.Scaling.standard(), init=init, key=jr.key(0))
+        net = nets.TwoLayerLinear(in_size=8, width_size=4, scaling=nets.Scaling.standard(), init=init, key=jr.key(0))
         problem = Problem(net, x, y, test=(tests, tests @ beta), centered=True)
         watched = [observe.cross_kernel(), observe.kernel(), observe.kernel_norm()]
         run = solve(problem, GradientFlow(rtol=1e-8), [0.0, 2.0, 4.0, 20.0], observe=watched)
@@ -87,7 +89,7 @@ def test_cosines_by_hand():
     """Of a layer with a known angle to the task. Twin: the plain cosine of the layer, not of its Gram matrix."""
     beta, w = np.array([3.0, 4.0]) / 5, np.array([[1.0, 0.0], [1.0, 1.0], [0.0, 2.0]])
     net = nets.TwoLayerLinear(
-        2, 3, scaling=nets.Scaling.standard(), init=nets.Given([w, [[1.0, 2.0, 3.0]]]), key=jr.key(0)
+        in_size=2, width_size=3, scaling=nets.Scaling.standard(), init=nets.Given([w, [[1.0, 2.0, 3.0]]]), key=jr.key(0)
     )
     x = np.array([[2.0, 0.0], [1.0, 3.0], [0.5, 1.0]])
     problem = Problem(net, jnp.asarray(x), jnp.asarray(7 * x @ beta)[:, None])
@@ -104,7 +106,7 @@ def test_cosines_by_hand():
 def test_small_networks_in_single_precision():
     """The starts that align silently: squares of their kernels are below what float32 holds."""
     scaling = nets.Scaling.standard(sigma=1e-3)
-    net = nets.DeepLinear(3, 8, 4, 1, scaling=scaling, key=jr.key(0), dtype="float32")
+    net = nets.DeepLinear(in_size=3, out_size=1, width_size=8, depth=4, scaling=scaling, key=jr.key(0), dtype="float32")
     problem = Problem(net, np.eye(3, dtype="float32"), np.array([[1.0], [-1.0], [0.5]], "float32"))
     view = View(problem, jnp.zeros(()), problem.params)
     kernel, weights = (jax.tree.map(lambda a: np.asarray(a, np.float64), one) for one in (view.kernel, net.weights))

@@ -11,7 +11,9 @@ from tests import cases
 
 @pytest.mark.x64_only
 def test_they_are_what_they_say_at_every_time(getkey):
-    net = js.nets.MLP(3, 4, 1, 1, "leaky_relu", scaling=cases.scaling(2), key=getkey())
+    net = js.nets.MLP(
+        in_size=3, out_size=1, width_size=4, depth=1, activation="leaky_relu", scaling=cases.scaling(2), key=getkey()
+    )
     problem = js.Problem(net, jr.normal(getkey(), (6, 3)), jr.normal(getkey(), (6, 1)))
     flow = js.GradientFlow(diffrax.Dopri8(), rtol=1e-10, atol=1e-12, land_on_ts=True)
     watched = [js.observe.neuron_radius(), js.observe.neuron_direction(), js.observe.neuron_delta()]
@@ -38,7 +40,9 @@ def test_they_are_what_they_say_at_every_time(getkey):
 
 
 def test_other_networks_are_refused(getkey):
-    net = js.nets.MLP(3, 4, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=getkey())
+    net = js.nets.MLP(
+        in_size=3, out_size=1, width_size=4, depth=1, activation="tanh", scaling=js.nets.Scaling.ntk(), key=getkey()
+    )
     problem = js.Problem(net, jr.normal(getkey(), (6, 3)), jr.normal(getkey(), (6, 1)))
     with pytest.raises(js.NotApplicable, match="the activation tanh"):
         js.solve(problem, js.GradientFlow(), 1.0, observe=js.observe.neuron_delta())

@@ -157,7 +157,7 @@ def test_accuracy_of_one_output_is_that_of_signs():
 
 
 def _linear_view(x, out_size=1, sign=1.0):
-    net = nets.TwoLayerLinear(3, 4, out_size, scaling=cases.scaling(2), key=jr.key(3))
+    net = nets.TwoLayerLinear(in_size=3, out_size=out_size, width_size=4, scaling=cases.scaling(2), key=jr.key(3))
     problem = Problem(net, x, jnp.ones((x.shape[0], out_size)))
     w, u = (jr.normal(key, leaf.shape) for key, leaf in zip(jr.split(jr.key(4)), net.weights, strict=True))
     return View(problem, jnp.zeros(()), eqx.tree_at(lambda p: p.weights, problem.params, (w, sign * u)))
@@ -199,7 +199,7 @@ def test_alignment_elsewhere_is_that_of_the_matrices(out_size):
 
 
 def test_conserved_of_linear_layers_is_a_matrix():
-    net = nets.DeepLinear(3, 4, 2, 2, scaling=cases.scaling(3), key=jr.key(0))
+    net = nets.DeepLinear(in_size=3, out_size=2, width_size=4, depth=2, scaling=cases.scaling(3), key=jr.key(0))
     problem = cases.problem(net, jr.key(1))
     view = View(problem, jnp.zeros(()), cases.randomized(problem.params, jr.key(2)))
     weights, eta = _arrays(view)[0], np.asarray(net.scaling.eta)

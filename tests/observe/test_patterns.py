@@ -26,7 +26,16 @@ MULTIPLIERS = np.array([0.8, 1.3, 0.6])
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_patterns_are_counted_in_all_hidden_layers(bias, getkey):
-    net = js.nets.MLP(3, 20, 2, 1, "leaky_relu", bias=bias, scaling=cases.scaling(3), key=getkey())
+    net = js.nets.MLP(
+        in_size=3,
+        out_size=1,
+        width_size=20,
+        depth=2,
+        activation="leaky_relu",
+        bias=bias,
+        scaling=cases.scaling(3),
+        key=getkey(),
+    )
     problem = js.Problem(net, jr.normal(getkey(), (30, 3)), jr.normal(getkey(), (30, 1)))
     moved = jax.tree.map(lambda w: w + 0.5 * jr.normal(jr.key(w.size), w.shape), problem.params)
     view = js.View(problem, jnp.zeros(()), moved)
@@ -46,7 +55,9 @@ def test_patterns_are_counted_in_all_hidden_layers(bias, getkey):
 
 
 def test_distances_keep_the_precision_of_the_network(getkey):
-    net = js.nets.MLP(2, 4, 1, 1, "relu", scaling=js.nets.Scaling.ntk(), key=getkey())
+    net = js.nets.MLP(
+        in_size=2, out_size=1, width_size=4, depth=1, activation="relu", scaling=js.nets.Scaling.ntk(), key=getkey()
+    )
     problem = js.Problem(net, jr.normal(getkey(), (3, 2)), jr.normal(getkey(), (3, 1)))
     problem = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), problem)
     view = js.View(problem, jnp.zeros((), jnp.float32), jax.tree.map(lambda w: 2 * w, problem.params))
@@ -56,7 +67,9 @@ def test_distances_keep_the_precision_of_the_network(getkey):
 
 def test_quantiles_of_a_network_that_has_diverged_are_unknown(getkey):
     """Those of a padded one are of its units alone."""
-    net = js.nets.MLP(2, 4, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=getkey())
+    net = js.nets.MLP(
+        in_size=2, out_size=1, width_size=4, depth=1, activation="tanh", scaling=js.nets.Scaling.ntk(), key=getkey()
+    )
     problem = js.Problem(net, jr.normal(getkey(), (3, 2)), jr.normal(getkey(), (3, 1)))
     at = lambda params: js.observe.preactivation_quantiles(1)(js.View(problem, jnp.zeros(()), params))
     assert np.all(np.isfinite(at(problem.params)))
@@ -66,7 +79,9 @@ def test_quantiles_of_a_network_that_has_diverged_are_unknown(getkey):
 
 @pytest.mark.slow
 def test_along_a_flow_both_begin_at_zero(getkey):
-    net = js.nets.MLP(2, 10, 1, 1, "relu", scaling=js.nets.Scaling.ntk(), key=getkey())
+    net = js.nets.MLP(
+        in_size=2, out_size=1, width_size=10, depth=1, activation="relu", scaling=js.nets.Scaling.ntk(), key=getkey()
+    )
     problem = js.Problem(net, jr.normal(getkey(), (8, 2)), 3 * jr.normal(getkey(), (8, 1)))
     watched = [js.observe.hamming_distance(), js.observe.parameter_distance(), js.observe.weight_distances()]
     run = js.solve(problem, js.GradientFlow(rtol=1e-3), np.array([0.0, 5.0]), observe=watched)
@@ -77,7 +92,9 @@ def test_along_a_flow_both_begin_at_zero(getkey):
 
 
 def test_networks_without_kinks_are_refused(getkey):
-    net = js.nets.MLP(2, 4, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=getkey())
+    net = js.nets.MLP(
+        in_size=2, out_size=1, width_size=4, depth=1, activation="tanh", scaling=js.nets.Scaling.ntk(), key=getkey()
+    )
     problem = js.Problem(net, jnp.eye(2), jnp.ones((2, 1)))
     with pytest.raises(js.NotApplicable, match=r"relu or a leaky relu.*got MLP"):
         js.solve(problem, js.GradientFlow(), 1.0, observe=js.observe.hamming_distance())

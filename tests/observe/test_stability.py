@@ -76,7 +76,7 @@ def test_the_first_eigenvalues():
 
 
 def _neuron(eta):
-    return nets.TwoLayerLinear(1, 1, scaling=cases.scaling(2, eta=eta), key=jr.key(0))
+    return nets.TwoLayerLinear(in_size=1, width_size=1, scaling=cases.scaling(2, eta=eta), key=jr.key(0))
 
 
 def test_of_two_weights_of_unequal_rates():
@@ -170,7 +170,9 @@ def test_descent_on_a_quadratic_is_stable_below_1(momentum):
 def _sharpening():
     """A small tanh network whose sharpness rises ninefold along the flow, from 2.7."""
     keys = jr.split(jr.key(1), 3)
-    net = nets.MLP(2, 8, 2, 1, "tanh", scaling=nets.Scaling.standard(), key=keys[0])
+    net = nets.MLP(
+        in_size=2, out_size=1, width_size=8, depth=2, activation="tanh", scaling=nets.Scaling.standard(), key=keys[0]
+    )
     return Problem(net, jr.normal(keys[1], (8, 2)), jnp.sign(jr.normal(keys[2], (8, 1))))
 
 

@@ -11,7 +11,9 @@ from jaxsolve import nets, observe
 
 
 def test_a_failed_run_has_no_accuracy_and_no_patterns():
-    net = nets.MLP(4, 16, 1, 3, "relu", scaling=nets.Scaling.standard(), key=jr.key(0))
+    net = nets.MLP(
+        in_size=4, out_size=3, width_size=16, depth=1, activation="relu", scaling=nets.Scaling.standard(), key=jr.key(0)
+    )
     x, labels = jr.normal(jr.key(1), (8, 4)), jnp.array([0, 0, 0, 0, 0, 0, 1, 2])
     y = jnp.eye(3)[labels]
     watched = [observe.accuracy(), observe.test_accuracy(), observe.hamming_distance(), observe.loss()]
@@ -26,7 +28,7 @@ def test_a_failed_run_has_no_accuracy_and_no_patterns():
 
 
 def test_layers_are_counted():
-    net = nets.TwoLayerLinear(2, 4, scaling=nets.Scaling.ntk(), key=jr.key(0))
+    net = nets.TwoLayerLinear(in_size=2, width_size=4, scaling=nets.Scaling.ntk(), key=jr.key(0))
     problem = js.Problem(net, jnp.eye(2), jnp.ones((2, 1)))
     with pytest.raises(ValueError, match=r"layer_cosine\(2\) counts from 0, and this network has 2 layers"):
         js.solve(problem, js.GradientFlow(), 1.0, observe=observe.layer_cosine(2))
@@ -36,7 +38,7 @@ def test_layers_are_counted():
 @pytest.mark.parametrize("rate", [1.0, 100.0])
 def test_neuron_delta_is_measured_by_its_terms(rate):
     scaling = nets.Scaling([1.0, 1.0], [1.0, 1.0], [rate, rate])
-    net = nets.MLP(2, 20, 1, 1, "relu", scaling=scaling, key=jr.key(0))
+    net = nets.MLP(in_size=2, out_size=1, width_size=20, depth=1, activation="relu", scaling=scaling, key=jr.key(0))
     problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
     scale = observe.neuron_delta().scale
     assert scale is not None
@@ -47,7 +49,7 @@ def test_neuron_delta_is_measured_by_its_terms(rate):
 @pytest.mark.parametrize("depth", [1, 2])
 def test_changes_in_the_rich_limit_are_from_its_own_start(depth):
     scaling = nets.Scaling.mean_field()
-    net = nets.MLP(2, 20, depth, 1, "tanh", scaling=scaling, key=jr.key(0))
+    net = nets.MLP(in_size=2, out_size=1, width_size=20, depth=depth, activation="tanh", scaling=scaling, key=jr.key(0))
     x = jnp.eye(2)
     problem = js.Problem(net, x, jnp.array([[1.0], [-1.0]]), test=(x, jnp.ones((2, 1))))
     watched = [observe.output_change(), observe.test_output_change(), observe.outputs()]
@@ -61,5 +63,5 @@ def test_changes_in_the_rich_limit_are_from_its_own_start(depth):
 def test_a_check_without_assumptions_applies():
     assert bool(js.Validity(()).applies)
     assert bool(js.Validity(()).exact)
-    net = nets.TwoLayerLinear(2, 4, scaling=nets.Scaling.ntk(), key=jr.key(0))
+    net = nets.TwoLayerLinear(in_size=2, width_size=4, scaling=nets.Scaling.ntk(), key=jr.key(0))
     assert bool(js.FrozenKernel().check(js.Problem(net, jnp.eye(2), jnp.ones((2, 1)))).applies)

@@ -86,7 +86,7 @@ class Toy(js.papers.AbstractFigure):
     def run(self, runs):
         def problem(target):
             Toy.made["count"] += 1
-            net = js.nets.TwoLayerLinear(1, 2, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+            net = js.nets.TwoLayerLinear(in_size=1, width_size=2, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
             return js.Problem(net, jnp.ones((1, 1)), target * jnp.ones((1, 1)))
 
         return {"runs": runs.sweep("runs", problem, {"target": [1.0, 2.0]}, js.FrozenKernel(), [0.0, 1.0])}

@@ -116,7 +116,15 @@ def test_collapse_brings_curves_together_at_the_right_power_alone():
 
 
 def test_neurons_are_paths_of_a_w(ax):
-    net = js.nets.MLP(2, 6, 1, 1, "relu", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+    net = js.nets.MLP(
+        in_size=2,
+        out_size=1,
+        width_size=6,
+        depth=1,
+        activation="relu",
+        scaling=js.nets.Scaling.ntk(),
+        key=jax.random.key(0),
+    )
     problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
     watched = [js.observe.neuron_radius(), js.observe.neuron_direction()]
     run = js.solve(problem, js.GradientFlow(), jnp.linspace(0.0, 2.0, 4), observe=watched)

@@ -19,7 +19,7 @@ matplotlib.use("Agg")
 @pytest.fixture(scope="module")
 def run():
     line = js.data.line(5, 2, key=jax.random.key(0))
-    net = js.nets.TwoLayerLinear(2, 3, scaling=js.nets.Scaling.ntk(), key=jax.random.key(1))
+    net = js.nets.TwoLayerLinear(in_size=2, width_size=3, scaling=js.nets.Scaling.ntk(), key=jax.random.key(1))
     problem = js.Problem(net, *line.train)
     watched = [js.observe.loss(), js.observe.weight_norms(), js.observe.outputs()]
     ts = jnp.geomspace(1e-2, 1e2, 9)

@@ -98,7 +98,9 @@ def test_theory_and_gradient_flow_draw_one_map(tmp_path):
     line = data.line(5, 2, key=jax.random.key(7))
 
     def problem(sigma, gamma, seed):
-        net = nets.TwoLayerLinear(2, 4, scaling=nets.Scaling.ntk(gamma, sigma=sigma), key=jax.random.key(seed))
+        net = nets.TwoLayerLinear(
+            in_size=2, width_size=4, scaling=nets.Scaling.ntk(gamma, sigma=sigma), key=jax.random.key(seed)
+        )
         return Problem(net, *line.train, centered=True)
 
     run = functools.partial(sweep, problem, AXES | {"seed": range(3)}, ts=TS, progress=False)

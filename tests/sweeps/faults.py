@@ -77,7 +77,9 @@ def facts() -> list[dict[str, Any]]:
 
     def problem(sigma, activation):
         scaling = jaxsolve.nets.Scaling.ntk(sigma=sigma)
-        net = jaxsolve.nets.MLP(2, 3, 1, 1, activation, scaling=scaling, key=jax.random.key(0))
+        net = jaxsolve.nets.MLP(
+            in_size=2, out_size=1, width_size=3, depth=1, activation=activation, scaling=scaling, key=jax.random.key(0)
+        )
         scales = {"a": 1.0, "b": 2.0}
         return jaxsolve.Problem(net, jnp.eye(2), scales["a"] * jnp.ones((2, 1)))
 

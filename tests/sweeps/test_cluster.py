@@ -174,7 +174,15 @@ def test_networks_and_keys_travel(client):
 
     def build(seed, sigma):
         scaling = nets.Scaling.ntk(sigma=sigma)
-        net = nets.MLP(3, 4, 1, 1, lambda z: jnp.sin(z), scaling=scaling, key=jax.random.key(seed))
+        net = nets.MLP(
+            in_size=3,
+            out_size=1,
+            width_size=4,
+            depth=1,
+            activation=lambda z: jnp.sin(z),
+            scaling=scaling,
+            key=jax.random.key(seed),
+        )
         return Problem(net, x, y)
 
     x, y = cases.inputs(jax.random.key(1), 6), cases.inputs(jax.random.key(2), 6, 1)

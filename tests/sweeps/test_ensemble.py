@@ -72,7 +72,7 @@ def test_jackknife_of_a_variance_is_right_on_average():
 
 def test_of_a_sweep():
     def problem(width, seed):
-        net = js.nets.TwoLayerLinear(2, width, scaling=js.nets.Scaling.ntk(), key=jr.key(seed))
+        net = js.nets.TwoLayerLinear(in_size=2, width_size=width, scaling=js.nets.Scaling.ntk(), key=jr.key(seed))
         return js.Problem(net, np.eye(2), np.array([[1.0], [-1.0]]), test=(np.eye(2), np.array([[1.0], [-1.0]])))
 
     axes, watched = {"width": [4], "seed": range(3)}, [js.observe.test_outputs(), js.observe.outputs()]

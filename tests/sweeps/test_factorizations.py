@@ -15,7 +15,8 @@ def spectrum(view):
     return jnp.linalg.eigvalsh(view.params.weights[0].T @ view.params.weights[0])
 
 def problem(seed):
-    net = js.nets.MLP(30, 40, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(seed))
+    sizes = {"in_size": 30, "out_size": 1, "width_size": 40, "depth": 1}
+    net = js.nets.MLP(**sizes, activation="tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(seed))
     return js.Problem(net, jnp.ones((4, 30)), jnp.ones((4, 1)))
 
 look = js.observe.Observable("spectrum", spectrum, js.Quantity.PARAMS, ("mode",))

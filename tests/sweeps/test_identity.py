@@ -53,7 +53,15 @@ def _made(scale: Any = 1.0, *, wrap: Any = lambda f: f, extra: Any = 0.0):
 
 def _net(activation="tanh", width=3, key=0, sigma=1.0):
     scaling = js.nets.Scaling.ntk(sigma=sigma)
-    net = js.nets.MLP(2, width, 1, 1, activation, scaling=scaling, key=jax.random.key(key))
+    net = js.nets.MLP(
+        in_size=2,
+        out_size=1,
+        width_size=width,
+        depth=1,
+        activation=activation,
+        scaling=scaling,
+        key=jax.random.key(key),
+    )
     return lambda rate: js.Problem(net, rate * jnp.eye(2), jnp.ones((2, 1)))
 
 

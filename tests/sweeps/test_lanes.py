@@ -178,7 +178,7 @@ def test_bits_of_an_adaptive_flow(kind):
 
     def build(gamma, sigma):
         rule = nets.Scaling.lazy(gamma, sigma=sigma)
-        net = nets.MLP(3, 4, 1, 1, "tanh", scaling=rule, key=jr.key(0))
+        net = nets.MLP(in_size=3, out_size=1, width_size=4, depth=1, activation="tanh", scaling=rule, key=jr.key(0))
         x, y = jnp.linspace(-1, 1, 24).reshape(8, 3), jnp.linspace(1, -1, 8)[:, None] ** 3
         return Problem(net, x, y, centered=True)
 
@@ -389,7 +389,7 @@ def test_observables_that_make_no_sense_are_refused_as_by_solve(dynamics):
     item = observe.Observable("one", lambda view: view.loss, Quantity.OUTPUTS, require=few)
 
     def problem(seed, samples):
-        net = nets.TwoLayerLinear(1, 4, scaling=nets.Scaling.ntk(), key=jr.key(seed))
+        net = nets.TwoLayerLinear(in_size=1, width_size=4, scaling=nets.Scaling.ntk(), key=jr.key(seed))
         return Problem(net, jnp.ones((samples, 1)), jnp.ones((samples, 1)))
 
     run = lambda samples: sweep(

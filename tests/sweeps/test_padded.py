@@ -33,7 +33,16 @@ def _data():
 def _problem(width: Any, scale: Any = 1.0, seed: Any = 0, activation: str = "softplus"):
     """Calculates with the width, as a rule of its own would."""
     scaling = nets.Scaling.lazy(scale / width**0.5, eta=1 / width)
-    net = nets.MLP(3, width, 1, 2, activation, bias=True, scaling=scaling, key=jr.key(seed))
+    net = nets.MLP(
+        in_size=3,
+        out_size=2,
+        width_size=width,
+        depth=1,
+        activation=activation,
+        bias=True,
+        scaling=scaling,
+        key=jr.key(seed),
+    )
     return Problem(net, *_data())
 
 
@@ -72,7 +81,7 @@ def test_flows_in_function_space_take_the_same_steps():
 
 def _line(width: Any, gamma: Any = 1.0, sigma: Any = 1.0):
     scaling = nets.Scaling.mean_field(gamma, sigma=sigma)
-    net = nets.TwoLayerLinear(3, width, scaling=scaling, key=jr.key(0))
+    net = nets.TwoLayerLinear(in_size=3, width_size=width, scaling=scaling, key=jr.key(0))
     along = np.linspace(-1, 1, 4)
     return Problem(net, np.outer(along, [1.0, 2.0, -1.0]), 1 + along[:, None])
 
@@ -132,7 +141,7 @@ seed = { range = 2 }
 [problem.network]
 type = "MLP"
 in_size = 3
-width = "=width"
+width_size = "=width"
 depth = 1
 out_size = 1
 activation = "sigmoid"
@@ -198,10 +207,12 @@ def test_bad_arguments(arguments, error, message):
 @pytest.mark.usefixtures("as_users")
 def test_networks_that_cannot_be_padded_say_so():
     def images(width):
-        net = nets.ConvNet((1, 8, 8), width, 1, scaling=nets.Scaling.ntk(), key=jr.key(0))
+        net = nets.ConvNet(in_shape=(1, 8, 8), out_size=1, width_size=width, scaling=nets.Scaling.ntk(), key=jr.key(0))
         return Problem(net, np.ones((2, 1, 8, 8)), np.ones((2, 1)))
 
-    with pytest.raises(TypeError, match="width cannot be padded here, .* give an integer, in a sweep a list of integ"):
+    with pytest.raises(
+        TypeError, match="width_size cannot be padded here, .* give an integer, in a sweep a list of integ"
+    ):
         plan(*padded(images, {"width": [2, 3]}, "width"), DESCENT, TS)
     with pytest.raises(TypeError, match=r"the axes \['wide'\], but takes .*unexpected keyword argument 'wide'"):
         plan(*padded(_line, {"wide": [2, 3]}, "wide"), DESCENT, TS)

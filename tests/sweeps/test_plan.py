@@ -42,7 +42,12 @@ def _data():
 
 def _problem(sigma: Any = 1.0, width: int = 4, depth: int = 1, activation: str = "tanh"):
     scaling = nets.Scaling.ntk(sigma=sigma)
-    return Problem(nets.MLP(3, width, depth, 1, activation, scaling=scaling, key=jr.key(0)), *_data())
+    return Problem(
+        nets.MLP(
+            in_size=3, out_size=1, width_size=width, depth=depth, activation=activation, scaling=scaling, key=jr.key(0)
+        ),
+        *_data(),
+    )
 
 
 def _modes(rate: Any = 1.0, count: int = 2, kind: str = "slow"):
@@ -123,7 +128,15 @@ def test_a_flow_is_chosen_by_shapes_alone(width, name):
     """As in a sweep, where nothing else is known; with more outputs than Tsit5 is for."""
 
     def make():
-        net = nets.MLP(3, width, 1, 1, "tanh", scaling=nets.Scaling.ntk(), key=jr.key(0))
+        net = nets.MLP(
+            in_size=3,
+            out_size=1,
+            width_size=width,
+            depth=1,
+            activation="tanh",
+            scaling=nets.Scaling.ntk(),
+            key=jr.key(0),
+        )
         return Problem(net, jnp.ones((20, 3)), jnp.ones((20, 1)))
 
     shapes = eqx.filter_eval_shape(make)

@@ -993,7 +993,15 @@ def test_dtypes_that_differ_between_static_combinations(tmp_path, stored):
 
 
 def _net(sigma, start):
-    net = nets.MLP(3, 4, 1, 1, "tanh", scaling=nets.Scaling.ntk(sigma=sigma), key=jax.random.key(0))
+    net = nets.MLP(
+        in_size=3,
+        out_size=1,
+        width_size=4,
+        depth=1,
+        activation="tanh",
+        scaling=nets.Scaling.ntk(sigma=sigma),
+        key=jax.random.key(0),
+    )
     x = jnp.array([[1.0, -0.5, 0.2], [0.3, 0.8, -1.0]])
     return Problem(net, x, start * jnp.array([[1.0], [-1.0]]))
 

@@ -283,7 +283,7 @@ def test_what_is_read_from_a_file_shows_in_the_program(tmp_path):
 
 def test_low_trust_is_warned_of(tmp_path):
     """A loose tolerance: the certificate of the fast lanes vouches for little."""
-    net = js.nets.TwoLayerLinear(2, 8, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+    net = js.nets.TwoLayerLinear(in_size=2, width_size=8, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
     problem = lambda target: js.Problem(net, jnp.eye(2), target * jnp.ones((2, 1)))
     flow, ts = js.GradientFlow(rtol=0.5, atol=0.5), [0.0, 0.3]
     for options in ({}, {"store": tmp_path / "run.zarr"}):

@@ -26,7 +26,9 @@ def _names(data):
 
 def _net_problem(width=4, sigma=1.0, seed=0, activation: Any = "tanh", gamma=1.0):
     rule = nets.Scaling.ntk(gamma, sigma=sigma)
-    net = nets.MLP(3, width, 1, 1, activation, scaling=rule, key=jr.key(seed))
+    net = nets.MLP(
+        in_size=3, out_size=1, width_size=width, depth=1, activation=activation, scaling=rule, key=jr.key(seed)
+    )
     return Problem(net, *_data())
 
 
@@ -163,7 +165,7 @@ def test_a_closed_form_for_other_problems_raises_at_once():
 
 def test_a_closed_form_whose_first_lane_is_bad():
     def line(sigma):
-        net = nets.TwoLayerLinear(1, 3, scaling=nets.Scaling.ntk(sigma=sigma), key=jr.key(0))
+        net = nets.TwoLayerLinear(in_size=1, width_size=3, scaling=nets.Scaling.ntk(sigma=sigma), key=jr.key(0))
         return Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
 
     data = QUIET(line, {"sigma": [-1.0, 1.0]}, theory.TwoLayerLine(), TS)
@@ -206,7 +208,9 @@ def test_float32_problems():
     """Also where the default is float64: their times are rounded, which is no rounding to steps."""
 
     def build(sigma):
-        net = nets.TwoLayerLinear(1, 2, scaling=nets.Scaling.ntk(sigma=sigma), key=jr.key(0), dtype=jnp.float32)
+        net = nets.TwoLayerLinear(
+            in_size=1, width_size=2, scaling=nets.Scaling.ntk(sigma=sigma), key=jr.key(0), dtype=jnp.float32
+        )
         return Problem(net, jnp.ones((1, 1), jnp.float32), jnp.ones((1, 1), jnp.float32))
 
     data = QUIET(build, {"sigma": [0.5, 1.0]}, theory.TwoLayerLine(), [0.0, 0.1])

@@ -10,7 +10,15 @@ from jaxsolve import GradientFlow, nets, Problem, solve, sweep
 
 
 def _net_problem(seed=0, activation="tanh"):
-    net = nets.MLP(2, 4, 1, 1, activation, scaling=nets.Scaling.ntk(), key=jr.key(seed))
+    net = nets.MLP(
+        in_size=2,
+        out_size=1,
+        width_size=4,
+        depth=1,
+        activation=activation,
+        scaling=nets.Scaling.ntk(),
+        key=jr.key(seed),
+    )
     return Problem(net, jnp.eye(2), jnp.ones((2, 1)))
 
 

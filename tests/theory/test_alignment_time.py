@@ -17,7 +17,7 @@ def _problem(sigma, depth=2, key=0):
         eta=[2.0, 0.5, 1.5][: depth + 1],
         gamma=1.5,
     )
-    net = nets.DeepLinear(3, 6, depth, scaling=scaling, key=jr.key(key))
+    net = nets.DeepLinear(in_size=3, width_size=6, depth=depth, scaling=scaling, key=jr.key(key))
     x = 2 * jnp.linalg.qr(jr.normal(jr.key(1), (4, 3)))[0]
     return Problem(net, x, x @ jnp.array([[0.6], [0.8], [0.0]]))
 
@@ -61,6 +61,8 @@ def test_what_is_refused():
         theory.phase_times(jnp.ones(1), start=2.0)
     with pytest.raises(ValueError, match="start"):
         theory.phase_times(jnp.ones(1), start=0.0)
-    net = nets.MLP(3, 6, 1, 1, "relu", scaling=nets.Scaling.ntk(), key=jr.key(0))
+    net = nets.MLP(
+        in_size=3, out_size=1, width_size=6, depth=1, activation="relu", scaling=nets.Scaling.ntk(), key=jr.key(0)
+    )
     with pytest.raises(NotApplicable, match="linear activation"):
         theory.alignment_time(Problem(net, jnp.eye(3), jnp.ones((3, 1))))

@@ -247,7 +247,12 @@ def test_refuses_what_it_does_not_solve():
     problem = balanced(0, (3, 3, 3), 0.5)
     w, a = problem.net.weights
     net = js.nets.TwoLayerLinear(
-        3, 3, 3, scaling=problem.net.scaling, init=js.nets.Given([w * 1.1, a]), key=jax.random.key(0)
+        in_size=3,
+        out_size=3,
+        width_size=3,
+        scaling=problem.net.scaling,
+        init=js.nets.Given([w * 1.1, a]),
+        key=jax.random.key(0),
     )
     validity = CLOSED.check(js.Problem(net, problem.x, problem.y))
     assert not bool(validity.exact)

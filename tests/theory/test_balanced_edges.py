@@ -25,7 +25,12 @@ def turned(first, last, targets):
     weights = [jnp.asarray(hidden @ first @ into.T, float), jnp.asarray(out @ last @ hidden.T, float)]
     scaling = js.nets.Scaling(multiplier=[1.0] * 2, sigma=[1.0] * 2, eta=[1.0] * 2)
     net = js.nets.TwoLayerLinear(
-        len(into), len(hidden), len(out), scaling=scaling, init=js.nets.Given(weights), key=jax.random.key(0)
+        in_size=len(into),
+        out_size=len(out),
+        width_size=len(hidden),
+        scaling=scaling,
+        init=js.nets.Given(weights),
+        key=jax.random.key(0),
     )
     x = whitened(0, len(into) + 2, len(into), len(into), size=1.0)
     return js.Problem(net, x, x @ jnp.asarray(out @ targets @ into.T, float).T)

@@ -36,7 +36,9 @@ def balanced_net(values, sizes, eta, multiplier=None):
         np.sqrt(eta[i]) / multiplier[i] * (directions[i + 1] * v[None, :]) @ directions[i].T for i in range(matrices)
     ]
     scaling = js.nets.Scaling(multiplier, np.ones(matrices), eta / multiplier**2)
-    net = js.nets.DeepLinear(sizes[0], 3, matrices - 1, sizes[-1], scaling=scaling, key=jax.random.key(0))
+    net = js.nets.DeepLinear(
+        in_size=sizes[0], out_size=sizes[-1], width_size=3, depth=matrices - 1, scaling=scaling, key=jax.random.key(0)
+    )
     return eqx.tree_at(lambda n: n.weights, net, tuple(weights)), directions[0], directions[-1]
 
 
@@ -153,7 +155,9 @@ def run_to_the_end(outputs, sigma, init, samples=8, size=5):
     x = whitened(0, samples, size)
     beta = jax.random.normal(jax.random.key(1), (outputs, size)) * jnp.linspace(1.2, 0.8, outputs)[:, None]
     scaling = js.nets.Scaling(np.ones(3), sigma * jnp.ones(3), ETA)
-    net = js.nets.DeepLinear(size, 6, 2, outputs, scaling=scaling, init=init, key=jax.random.key(2))
+    net = js.nets.DeepLinear(
+        in_size=size, out_size=outputs, width_size=6, depth=2, scaling=scaling, init=init, key=jax.random.key(2)
+    )
     problem = js.Problem(net, x, x @ beta.T)
     flow = js.solve(problem, REFERENCE, jnp.array([0.0, 400.0]), observe=js.observe.loss())
     return problem, flow, beta

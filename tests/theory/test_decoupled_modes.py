@@ -76,7 +76,9 @@ def test_printed_hyperbolic_form():
 @pytest.mark.x64_only
 def test_one_input_is_the_line():
     keys = jax.random.split(jax.random.key(3), 3)
-    net = js.nets.TwoLayerLinear(1, 20, scaling=js.nets.Scaling.ntk(0.7, eta=(0.3, 2.0)), key=keys[0])
+    net = js.nets.TwoLayerLinear(
+        in_size=1, width_size=20, scaling=js.nets.Scaling.ntk(0.7, eta=(0.3, 2.0)), key=keys[0]
+    )
     problem = js.Problem(net, jax.random.normal(keys[1], (6, 1)), jax.random.normal(keys[2], (6,)))
     watched = [js.observe.outputs(), js.observe.kernel(), js.observe.weight_norms(), js.observe.layer_alignment()]
     one, other = (js.solve(problem, f, jnp.append(TS, jnp.inf), observe=watched) for f in (CLOSED, TwoLayerLine()))
@@ -93,9 +95,9 @@ def test_hidden_vectors_of_any_length():
     hidden = np.linalg.qr(rng.normal(size=(6, 6)))[0]
     mine = lambda: np.stack([hidden[:, 3 * i : 3 * i + 3] @ rng.normal(size=3) for i in range(2)], axis=1)
     net = js.nets.TwoLayerLinear(
-        2,
-        6,
-        2,
+        in_size=2,
+        out_size=2,
+        width_size=6,
         scaling=js.nets.Scaling.standard(),
         init=js.nets.Given([mine() @ V.T, U @ mine().T]),
         key=jax.random.key(0),
@@ -154,7 +156,12 @@ def test_refuses_modes_that_mix():
     w, a = problem.net.weights
     with_start = lambda *weights: js.Problem(
         js.nets.TwoLayerLinear(
-            3, 3, 3, scaling=problem.net.scaling, init=js.nets.Given(weights), key=jax.random.key(0)
+            in_size=3,
+            out_size=3,
+            width_size=3,
+            scaling=problem.net.scaling,
+            init=js.nets.Given(weights),
+            key=jax.random.key(0),
         ),
         problem.x,
         problem.y,

@@ -210,7 +210,15 @@ def test_final_kernel_has_the_corrected_scale():
     # Atanasov et al. (42): s^(2(L-1)/L), and not s^(2L-2) as printed; spike L - 1.
     scale = js.nets.Scaling(multiplier=np.ones(3), sigma=np.ones(3), eta=np.ones(3), gamma=1.0)
     base = aligned(5, (3, 3, 3, 1), eta=(1.0, 1.0, 1.0), strengths=0.4, targets=[1.4])
-    net = js.nets.DeepLinear(3, 3, 2, 1, scaling=scale, init=js.nets.Given(base.net.weights), key=jax.random.key(0))
+    net = js.nets.DeepLinear(
+        in_size=3,
+        out_size=1,
+        width_size=3,
+        depth=2,
+        scaling=scale,
+        init=js.nets.Given(base.net.weights),
+        key=jax.random.key(0),
+    )
     problem = js.Problem(net, base.x, base.y)
     view = CLOSED.at(problem, jnp.asarray(jnp.inf))
     beta = np.asarray(view.net.weights[2] @ view.net.weights[1] @ view.net.weights[0])[0]
@@ -256,16 +264,13 @@ def test_float32_loses_no_more_than_its_digits():
 def test_refuses_what_it_does_not_solve():
     problem = aligned(1, (3, 3, 3, 2), eta=(1.0, 1.0, 1.0))
     weights = list(problem.net.weights)
+    sizes = {"in_size": 3, "out_size": 2, "width_size": 3, "depth": 2}
+    start = lambda i: js.nets.Given([w + 0.1 * (j == i) for j, w in enumerate(weights)])
     shifted = lambda i: js.Problem(
-        js.nets.DeepLinear(
-            3, 3, 2, 2,
-            scaling=problem.net.scaling,
-            init=js.nets.Given([w + 0.1 * (j == i) for j, w in enumerate(weights)]),
-            key=jax.random.key(0),
-        ),
+        js.nets.DeepLinear(**sizes, scaling=problem.net.scaling, init=start(i), key=jax.random.key(0)),
         problem.x,
         problem.y,
-    )  # fmt: skip
+    )
     assert CLOSED.check(problem).missed() == ""
     for i in range(3):
         missed = CLOSED.check(shifted(i)).missed()

@@ -29,7 +29,7 @@ def balanced_problem(start, eta):
         v * jnp.sqrt(rate) * units[i + 1][:, None] * units[i][None, :] for i, rate in enumerate(jnp.asarray(eta))
     )
     scaling = js.nets.Scaling(np.ones(len(eta)), np.ones(len(eta)), eta)
-    net = js.nets.DeepLinear(2, 3, len(eta) - 1, scaling=scaling, key=jax.random.key(0))
+    net = js.nets.DeepLinear(in_size=2, width_size=3, depth=len(eta) - 1, scaling=scaling, key=jax.random.key(0))
     net = eqx.tree_at(lambda n: n.weights, net, weights)
     x = jnp.array([[1.0, 1.0], [-1.0, 1.0]])
     return js.Problem(net, x, S * x @ units[0])

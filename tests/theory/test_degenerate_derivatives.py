@@ -134,7 +134,9 @@ def test_deep_network_with_a_target_of_lower_rank():
     """Through the problem: the derivative in an entry of the targets that is 0, against integration of the weights."""
     scaling = js.nets.Scaling(multiplier=[1.0] * 3, sigma=[1.0] * 3, eta=[1.0] * 3)
     init = js.nets.Given([0.5 * jnp.eye(2)] * 3)
-    net = js.nets.DeepLinear(2, 2, 2, 2, scaling=scaling, init=init, key=jax.random.key(0))
+    net = js.nets.DeepLinear(
+        in_size=2, out_size=2, width_size=2, depth=2, scaling=scaling, init=init, key=jax.random.key(0)
+    )
 
     def outputs(s, dynamics):
         problem = js.Problem(net, jnp.eye(2), jnp.diag(jnp.stack([1.0 + 0 * s, s])))

@@ -17,7 +17,7 @@ WATCHED = (js.observe.loss(), js.observe.outputs(), js.observe.layer_alignment()
 @pytest.mark.slow
 def test_layers_on_separable_data_end_at_infinity():
     """A sample at the origin learns nothing, and the layers are parallel; none of this is NaN."""
-    net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jr.key(0))
+    net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jr.key(0))
     x = jnp.array([[0.0, 0.0], [1.0, 0.0], [-2.0, 0.0]])
     problem = js.Problem(net, x, jnp.array([1.0, 1.0, -1.0]), loss=js.losses.Logistic())
     run = js.solve(problem, js.theory.TwoLayerLine(), [0.0, 10.0, jnp.inf], observe=WATCHED)
@@ -55,7 +55,7 @@ def test_a_first_layer_that_stands_still_never_aligns():
     times = []
     for read_out in (0.1, 0.0):
         scaling = js.nets.Scaling([1.0, 1.0], [0.1, read_out], [1.0, 1.0])
-        net = js.nets.TwoLayerLinear(2, 3, scaling=scaling, key=jr.key(0))
+        net = js.nets.TwoLayerLinear(in_size=2, width_size=3, scaling=scaling, key=jr.key(0))
         times.append(js.theory.alignment_time(js.Problem(net, jnp.eye(2), jnp.ones((2, 1)))))
     assert np.isfinite(times[0])
     assert times[1] == np.inf
@@ -83,7 +83,7 @@ def test_derivatives_of_what_is_zero():
     """Of a sample at the origin and of data along an axis; and of a neuron that is balanced."""
 
     def outputs(first, angle):
-        net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jr.key(0))
+        net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jr.key(0))
         x = jnp.stack([first, jnp.ones(())])[:, None] * jnp.stack([jnp.cos(angle), jnp.sin(angle)])[None]
         view = js.theory.TwoLayerLine().at(js.Problem(net, x, jnp.array([0.5, 1.0])), jnp.ones(()))
         return jnp.concatenate([view.outputs.ravel(), view.kernel.ravel(), view.params.weights[0].ravel()])

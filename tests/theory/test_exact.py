@@ -13,7 +13,7 @@ from tests.linear_cases import aligned, balanced, neuron, scaling, whitened
 
 def on_a_line():
     return js.Problem(
-        js.nets.TwoLayerLinear(2, 3, scaling=scaling((1.0, 1.0)), key=jax.random.key(0)),
+        js.nets.TwoLayerLinear(in_size=2, width_size=3, scaling=scaling((1.0, 1.0)), key=jax.random.key(0)),
         jnp.array([[1.0, 2.0], [-0.5, -1.0]]),
         jnp.array([1.0, 0.3]),
     )
@@ -65,7 +65,12 @@ def test_a_linear_start_that_is_not_balanced_names_the_nearest_form():
     problem = balanced(0, (3, 3, 3), 0.5)
     w, a = problem.net.weights
     net = js.nets.TwoLayerLinear(
-        3, 3, 3, scaling=problem.net.scaling, init=js.nets.Given([w, 1.05 * a]), key=jax.random.key(0)
+        in_size=3,
+        out_size=3,
+        width_size=3,
+        scaling=problem.net.scaling,
+        init=js.nets.Given([w, 1.05 * a]),
+        key=jax.random.key(0),
     )
     with pytest.raises(js.NotApplicable) as caught:
         js.exact(js.Problem(net, problem.x, problem.y))
@@ -87,14 +92,22 @@ def test_inputs_that_are_not_whitened():
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_other_networks_have_none(activation):
-    net = js.nets.MLP(3, 4, 2, 2, activation, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+    net = js.nets.MLP(
+        in_size=3,
+        out_size=2,
+        width_size=4,
+        depth=2,
+        activation=activation,
+        scaling=js.nets.Scaling.ntk(),
+        key=jax.random.key(0),
+    )
     with pytest.raises(js.NotApplicable, match=f"linear activation: it has {activation}"):
         js.exact(js.Problem(net, jnp.ones((4, 3)), jnp.ones((4, 2))))
 
 
 def test_asymptotic_theory_is_never_exact():
     problem = js.Problem(
-        js.nets.TwoLayerLinear(3, 4, scaling=scaling((1.0, 1.0), 1e-6), key=jax.random.key(0)),
+        js.nets.TwoLayerLinear(in_size=3, width_size=4, scaling=scaling((1.0, 1.0), 1e-6), key=jax.random.key(0)),
         whitened(0, 5, 3, 3),
         jax.random.normal(jax.random.key(1), (5,)),
     )
@@ -158,7 +171,7 @@ def test_starts_at_a_saddle_but_for_rounding_are_refused(form):
     for rounding, exact in ((4 * cases.eps(), False), (1e-2, True)):
         weights = [-n[None, :], jnp.array([[1.0 + rounding]])]
         key = jax.random.key(0)
-        net = js.nets.SingleNeuron(2, scaling=js.nets.Scaling.standard(), init=js.nets.Given(weights), key=key)
+        net = js.nets.SingleNeuron(in_size=2, scaling=js.nets.Scaling.standard(), init=js.nets.Given(weights), key=key)
         validity = form.check(js.Problem(net, n[None, :], jnp.ones((1, 1))))
         assert bool(validity.exact) is exact
         assert exact or "further from it than rounding" in validity.missed()
@@ -193,6 +206,6 @@ def test_a_problem_of_traced_numbers_is_refused():
 def test_small_inputs_are_on_no_line_either():
     """Their squares are smaller than all numbers of single precision."""
     key = jax.random.key(0)
-    net = js.nets.TwoLayerLinear(2, 3, scaling=scaling((1.0, 1.0)), key=key, dtype=jnp.float32)
+    net = js.nets.TwoLayerLinear(in_size=2, width_size=3, scaling=scaling((1.0, 1.0)), key=key, dtype=jnp.float32)
     problem = js.Problem(net, 1e-25 * jnp.eye(2, dtype=jnp.float32), jnp.ones((2, 1), jnp.float32))
     assert not js.theory.TwoLayerLine().check(problem).exact

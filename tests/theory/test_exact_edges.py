@@ -28,7 +28,9 @@ def blocks(seed, layers, targets):
     weights = [above @ np.asarray(w) @ below.T for w, below, above in zip(layers, frames[:-1], frames[1:], strict=True)]
     scaling = js.nets.Scaling(multiplier=[1.0] * count, sigma=[1.0] * count, eta=[1.0] * count)
     init, key = js.nets.Given([jnp.asarray(w, float) for w in weights]), jax.random.key(0)
-    net = js.nets.DeepLinear(size, size, count - 1, size, scaling=scaling, init=init, key=key)
+    net = js.nets.DeepLinear(
+        in_size=size, out_size=size, width_size=size, depth=count - 1, scaling=scaling, init=init, key=key
+    )
     x = whitened(seed, size + 2, size, size, size=1.0)
     return js.Problem(net, x, x @ jnp.asarray(frames[-1] @ np.diag(targets) @ frames[0].T, float).T)
 

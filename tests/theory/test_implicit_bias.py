@@ -48,7 +48,7 @@ def gap(a, b):
 def neuron(a, w):
     init = js.nets.Given([jnp.asarray(w)[None, :], jnp.asarray(a)[None, None]])
     scaling = js.nets.Scaling(MULTIPLIERS, np.ones(2), RATES, GAMMA)
-    return js.nets.SingleNeuron(len(w), scaling=scaling, init=init, key=jax.random.key(0))
+    return js.nets.SingleNeuron(in_size=len(w), scaling=scaling, init=init, key=jax.random.key(0))
 
 
 def rescaled(net):
@@ -244,7 +244,9 @@ BALANCED = js.nets.LambdaBalanced()
 def deep(depth):
     m = jnp.array([1.3, 0.7, 1.1, 0.9])[: depth + 1]
     scaling = js.nets.Scaling(m, jnp.full(depth + 1, 0.7), jnp.array([0.6, 1.9, 1.2, 0.8])[: depth + 1], 1.2)
-    return js.nets.DeepLinear(4, 3, depth, scaling=scaling, init=BALANCED, key=jax.random.key(depth))
+    return js.nets.DeepLinear(
+        in_size=4, width_size=3, depth=depth, scaling=scaling, init=BALANCED, key=jax.random.key(depth)
+    )
 
 
 def product(net):

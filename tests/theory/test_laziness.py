@@ -52,7 +52,9 @@ def test_rates_are_those_of_the_flow(getkey, centered):
 
 def small(sigma, depth, activation, target=1.0):
     rule = js.nets.Scaling.ntk(sigma=sigma, eta=jnp.linspace(0.5, 2.0, depth + 1))
-    net = js.nets.MLP(4, 5, depth, 1, activation, scaling=rule, key=jr.key(1))
+    net = js.nets.MLP(
+        in_size=4, out_size=1, width_size=5, depth=depth, activation=activation, scaling=rule, key=jr.key(1)
+    )
     x = jr.normal(jr.key(0), (6, 4))
     return js.Problem(net, x, target * jnp.sin(3 * x[:, :1]))
 

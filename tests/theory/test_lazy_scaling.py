@@ -22,7 +22,9 @@ X_TEST = jr.normal(jr.key(9), (20, 4))
 
 def problem(width, depth, alpha, key, activation=SOFTPLUS, x=X, y=Y):
     rule = js.nets.Scaling.lazy(alpha, gain=True)
-    net = js.nets.MLP(x.shape[1], width, depth, 1, activation, scaling=rule, key=key)
+    net = js.nets.MLP(
+        in_size=x.shape[1], out_size=1, width_size=width, depth=depth, activation=activation, scaling=rule, key=key
+    )
     return js.Problem(net, x, y, test=(X_TEST[:, : x.shape[1]], jnp.zeros(20)), centered=True)
 
 
@@ -233,7 +235,16 @@ def test_orders_of_gradients_and_velocities_at_the_start():
     @functools.partial(jax.vmap, in_axes=(None, None, 0))
     def sizes(width, alpha, seed):
         rule = js.nets.Scaling.lazy(alpha, gain=True).with_bias(eta=alpha**-2)
-        net = js.nets.MLP(4, width, depth, 1, SOFTPLUS, bias=True, scaling=rule, key=jr.key(seed))
+        net = js.nets.MLP(
+            in_size=4,
+            out_size=1,
+            width_size=width,
+            depth=depth,
+            activation=SOFTPLUS,
+            bias=True,
+            scaling=rule,
+            key=jr.key(seed),
+        )
         problem = js.Problem(net, X, Y, loss=js.losses.SoftHinge(20.0), centered=True)
         output = jax.grad(lambda params: problem.outputs(params)[0, 0] / alpha)(problem.params)
         slope = jax.grad(problem.objective)(problem.params)

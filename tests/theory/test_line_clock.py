@@ -27,7 +27,7 @@ def line_problem(
     along = jnp.array([-1.4, 0.3, 0.9, -0.2, 2.0, 0.6])
     x = along[:, None] * (direction / jnp.linalg.norm(direction))[None, :]
     y = jnp.sign(along) * (1.0 if separable else jnp.array([1.0, 1.0, -1.0, 1.0, 1.0, 1.0]))
-    net = js.nets.TwoLayerLinear(3, 5, scaling=scaling(eta, sigma, gamma), key=keys[2])
+    net = js.nets.TwoLayerLinear(in_size=3, width_size=5, scaling=scaling(eta, sigma, gamma), key=keys[2])
     return js.Problem(net, x, y, loss=loss, **options)
 
 
@@ -107,7 +107,7 @@ def test_every_start_ends_at_a_minimum_that_is_finite(loss):
     @jax.jit
     @jax.vmap
     def outputs(key):
-        net = js.nets.TwoLayerLinear(3, 5, scaling=scaling((1.0, 1.0), 0.5), key=key)
+        net = js.nets.TwoLayerLinear(in_size=3, width_size=5, scaling=scaling((1.0, 1.0), 0.5), key=key)
         x = jnp.array([[1.0, 2.0, 3.0], [2.0, 4.0, 6.0]])
         problem = js.Problem(net, x, jnp.array([[1.0], [-1.0]]), loss=loss)
         return js.solve(problem, CLOSED, [1e4, jnp.inf], observe=js.observe.outputs())["outputs"]
@@ -122,7 +122,11 @@ def test_into_the_saddle():
     # u = -v (P = 0): the layers shrink for ever, and the output vanishes.
     u = np.array([0.4, -0.3, 0.8])
     net = js.nets.TwoLayerLinear(
-        1, 3, scaling=js.nets.Scaling.standard(), init=js.nets.Given([-u[:, None], u[None, :]]), key=jax.random.key(0)
+        in_size=1,
+        width_size=3,
+        scaling=js.nets.Scaling.standard(),
+        init=js.nets.Given([-u[:, None], u[None, :]]),
+        key=jax.random.key(0),
     )
     problem = js.Problem(net, jnp.array([[1.0], [-0.5]]), jnp.array([1.0, -1.0]), loss=js.losses.Logistic())
     run = js.solve(
@@ -202,7 +206,7 @@ def test_the_end_is_reached_without_a_jump(start):
 
 
 def _end(loss, gamma):
-    net = js.nets.TwoLayerLinear(1, 3, scaling=js.nets.Scaling.ntk(gamma), key=jax.random.key(0))
+    net = js.nets.TwoLayerLinear(in_size=1, width_size=3, scaling=js.nets.Scaling.ntk(gamma), key=jax.random.key(0))
     problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)), loss=loss)
     return CLOSED.at(problem, jnp.asarray(jnp.inf, problem.x.dtype)).outputs[0, 0]
 

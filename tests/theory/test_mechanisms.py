@@ -83,7 +83,7 @@ def test_the_weights_do_as_predicted():
         keys = jax.random.split(jax.random.key(case["seed"]), 3)
         n, along = jax.random.normal(keys[0], (IN_SIZE,)), jax.random.normal(keys[1], (SAMPLES,))
         scaling = js.nets.Scaling.ntk(case["gamma"], sigma=case["sigma"], eta=case["eta"])
-        net = js.nets.TwoLayerLinear(IN_SIZE, WIDTH, scaling=scaling, key=keys[2])
+        net = js.nets.TwoLayerLinear(in_size=IN_SIZE, width_size=WIDTH, scaling=scaling, key=keys[2])
         problem = js.Problem(net, along[:, None] * n[None, :], case["slope"] * along)
         line = CLOSED.reduce(problem)
         said = mechanisms(line)
@@ -185,7 +185,9 @@ def test_an_output_of_rounding_size_counts_as_zero(dtype):
     rule = js.nets.Scaling.ntk(sigma=3.0)
     for seed in range(2):
         key = jax.random.key(seed)
-        net = js.nets.TwoLayerLinear(2, 30, scaling=rule, init=js.nets.Mirrored(), key=key, dtype=dtype)
+        net = js.nets.TwoLayerLinear(
+            in_size=2, width_size=30, scaling=rule, init=js.nets.Mirrored(), key=key, dtype=dtype
+        )
         said = mechanisms(CLOSED.reduce(js.Problem(net, x, jnp.array([1.0, -0.5], dtype))))
         assert (int(said.alignment), int(said.rescaling)) == (1, Rescaling.GROW)
 

@@ -28,7 +28,7 @@ def setting(sigma, seed):
     beta = jax.random.normal(keys[1], (SIZE,))
     beta = beta / jnp.linalg.norm(beta)
     scaling = js.nets.Scaling(np.ones(2), sigma * np.array([SIZE**-0.5, WIDTH**-0.5]), np.ones(2))
-    net = js.nets.TwoLayerLinear(SIZE, WIDTH, scaling=scaling, key=keys[2])
+    net = js.nets.TwoLayerLinear(in_size=SIZE, width_size=WIDTH, scaling=scaling, key=keys[2])
     return js.Problem(net, x, S * (x @ beta)), beta
 
 
@@ -195,7 +195,15 @@ def test_validity():
     assert not bool(validity.exact)
     with pytest.raises(js.NotApplicable, match="the start is small"):
         js.solve(setting(1.0, 0)[0], PHASE, 1.0)
-    relu = js.nets.MLP(2, 3, 1, 1, "relu", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+    relu = js.nets.MLP(
+        in_size=2,
+        out_size=1,
+        width_size=3,
+        depth=1,
+        activation="relu",
+        scaling=js.nets.Scaling.ntk(),
+        key=jax.random.key(0),
+    )
     with pytest.raises(js.NotApplicable, match="linear activation: it has relu"):
         PHASE.growth(js.Problem(relu, jnp.ones((4, 2)), jnp.ones((4, 1))))
 
@@ -247,7 +255,9 @@ def test_a_large_part_where_inputs_vary_little_is_no_small_start():
 
     def problem(size):
         init = js.nets.Given([jnp.array([[1e-3, size]]), jnp.array([[1e-3]])])
-        return js.Problem(js.nets.TwoLayerLinear(2, 1, scaling=scaling, init=init, key=jax.random.key(0)), x, y)
+        return js.Problem(
+            js.nets.TwoLayerLinear(in_size=2, width_size=1, scaling=scaling, init=init, key=jax.random.key(0)), x, y
+        )
 
     assert bool(PHASE.check(problem(1e-2)).applies)
     assert not bool(PHASE.check(problem(5.0)).applies)  # 0.01 * 25 beside 1: the read-out grows at .88, not at 1

@@ -21,7 +21,15 @@ WIDTH, IN_SIZE, SAMPLES, STARTS = 5, 3, 6, 20
 
 def network(activation, key, **changes):
     rule = cases.scaling(2, **changes)
-    return js.nets.MLP(IN_SIZE, WIDTH, 1, 1, cases.ACTIVATIONS[activation][0], scaling=rule, key=key)
+    return js.nets.MLP(
+        in_size=IN_SIZE,
+        out_size=1,
+        width_size=WIDTH,
+        depth=1,
+        activation=cases.ACTIVATIONS[activation][0],
+        scaling=rule,
+        key=key,
+    )
 
 
 def problem(activation, key, *, loss: js.losses.AbstractLoss = js.losses.MSE(), centered=False, **changes):
@@ -113,7 +121,16 @@ def test_delta_is_that_of_the_sphere_start(getkey):
     """Kunin et al., D.1: delta = tau^2 (alpha^2 - alpha^-2), for every neuron."""
     tau, alpha = 0.7, 1.6
     rule = js.nets.Scaling(np.ones(2), [tau / alpha, alpha * tau], np.ones(2))
-    net = js.nets.MLP(4, 6, 1, 1, "relu", scaling=rule, init=js.nets.Sphere(), key=getkey())
+    net = js.nets.MLP(
+        in_size=4,
+        out_size=1,
+        width_size=6,
+        depth=1,
+        activation="relu",
+        scaling=rule,
+        init=js.nets.Sphere(),
+        key=getkey(),
+    )
     np.testing.assert_allclose(neurons(net).delta, tau**2 * (alpha**2 - alpha**-2), rtol=eps(50))
 
 
@@ -183,7 +200,9 @@ def test_the_printed_factor_cancels_downstream():
 def given_weights(w, a, activation="relu"):
     init = js.nets.Given([np.asarray(w, float), np.asarray(a, float)[None, :]])
     rule = js.nets.Scaling(np.ones(2), np.ones(2), [2.0, 0.5])
-    return js.nets.MLP(2, len(a), 1, 1, activation, scaling=rule, init=init, key=jr.key(0))
+    return js.nets.MLP(
+        in_size=2, out_size=1, width_size=len(a), depth=1, activation=activation, scaling=rule, init=init, key=jr.key(0)
+    )
 
 
 @pytest.mark.x64_only
@@ -248,7 +267,8 @@ def test_a_flow_follows_the_rates():
 
 
 def test_other_networks_are_refused(getkey, as_users):
-    mlp = lambda *args, **kw: js.nets.MLP(2, 3, *args, scaling=js.nets.Scaling.ntk(), key=getkey(), **kw)
+    rest = {"in_size": 2, "width_size": 3, "scaling": js.nets.Scaling.ntk(), "key": getkey()}
+    mlp = lambda depth, out, phi, **kw: js.nets.MLP(depth=depth, out_size=out, activation=phi, **rest, **kw)
     for net, message in [
         (mlp(1, 1, "tanh"), "the activation tanh"),
         (mlp(2, 1, "relu"), "3 weight matrices"),

@@ -177,7 +177,9 @@ def lambda_balanced(sizes, delta):
     scaling = js.nets.Scaling(MULTIPLIERS, jnp.array([0.8, 0.5]), RATES, GAMMA)
     # Their delta is eta_1 eta_2 lambda; with multipliers it is that of the rates m^2 eta.
     init = js.nets.LambdaBalanced(delta / np.prod(MULTIPLIERS**2))
-    return js.nets.TwoLayerLinear(d, h, c, scaling=scaling, init=init, key=jax.random.key(h + c))
+    return js.nets.TwoLayerLinear(
+        in_size=d, out_size=c, width_size=h, scaling=scaling, init=init, key=jax.random.key(h + c)
+    )
 
 
 @pytest.mark.x64_only

@@ -51,7 +51,7 @@ def test_a_network_conserves_them():
     keys = jax.random.split(jax.random.key(0), 2000)
 
     def one(key):
-        net = js.nets.TwoLayerLinear(3, 4, 2, scaling=scaling, key=key)
+        net = js.nets.TwoLayerLinear(in_size=3, out_size=2, width_size=4, scaling=scaling, key=key)
         (conserved,) = net.conserved(net, js.nets.rates(net))
         return jnp.trace(conserved.outgoing - conserved.incoming) / 4
 
@@ -114,7 +114,12 @@ def test_layers_after_training_of_a_lambda_balanced_network():
     for delta in (0.1, 0.01):
         scaling = js.nets.Scaling(np.ones(2), np.array([0.5, 0.5]), eta)
         net = js.nets.TwoLayerLinear(
-            3, 3, 3, scaling=scaling, key=jax.random.key(2), init=js.nets.LambdaBalanced(delta)
+            in_size=3,
+            out_size=3,
+            width_size=3,
+            scaling=scaling,
+            key=jax.random.key(2),
+            init=js.nets.LambdaBalanced(delta),
         )
         flow = js.solve(js.Problem(net, x, x @ target.T), REFERENCE, jnp.array([200.0]), observe=js.observe.loss())
         assert float(flow["loss"][-1]) < 1e-18

@@ -10,7 +10,7 @@ import jaxsolve as js
 from jaxsolve import theory
 
 
-NET = js.nets.TwoLayerLinear(2, 2, scaling=js.nets.Scaling.ntk(), key=jr.key(0))
+NET = js.nets.TwoLayerLinear(in_size=2, width_size=2, scaling=js.nets.Scaling.ntk(), key=jr.key(0))
 MODES = theory.BalancedModes.from_map(np.eye(2), np.ones(2))
 OVERLAPS = jnp.ones(5)
 

@@ -37,7 +37,7 @@ def small_problem(sigma, seed, *, in_size=IN_SIZE, width=WIDTH, samples=SAMPLES,
         eta=np.array([1.7, 0.6]),
         gamma=gamma,
     )
-    net = js.nets.TwoLayerLinear(in_size, width, scaling=scaling, key=keys[3])
+    net = js.nets.TwoLayerLinear(in_size=in_size, width_size=width, scaling=scaling, key=keys[3])
     return js.Problem(net, x, y, centered=centered)
 
 
@@ -138,7 +138,7 @@ def paper_problem(seed, sigma=SIGMA, slope=S):
     beta = jax.random.normal(keys[1], (25,))
     beta = beta / jnp.linalg.norm(beta)
     scaling = js.nets.Scaling(np.ones(2), sigma * np.array([25**-0.5, 10**-0.5]), np.ones(2))
-    net = js.nets.TwoLayerLinear(25, 10, scaling=scaling, key=keys[2])
+    net = js.nets.TwoLayerLinear(in_size=25, width_size=10, scaling=scaling, key=keys[2])
     return js.Problem(net, x, slope * (x @ beta)), beta
 
 
@@ -406,9 +406,21 @@ def test_a_start_against_the_target_is_refused():
 def test_other_kinds_of_problem_are_refused_by_name(getkey):
     x, rule = jnp.ones((4, 2)), js.nets.Scaling.ntk()
     cases = [
-        (js.nets.MLP(2, 3, 1, 1, "relu", scaling=rule, key=getkey()), 1, "linear activation: it has relu"),
-        (js.nets.DeepLinear(2, 3, 2, scaling=rule, key=getkey()), 1, "2 weight matrices: it has 3 matrices"),
-        (js.nets.TwoLayerLinear(2, 3, 2, scaling=rule, key=getkey()), 2, "1 output: it has 2 outputs"),
+        (
+            js.nets.MLP(in_size=2, out_size=1, width_size=3, depth=1, activation="relu", scaling=rule, key=getkey()),
+            1,
+            "linear activation: it has relu",
+        ),
+        (
+            js.nets.DeepLinear(in_size=2, width_size=3, depth=2, scaling=rule, key=getkey()),
+            1,
+            "2 weight matrices: it has 3 matrices",
+        ),
+        (
+            js.nets.TwoLayerLinear(in_size=2, out_size=2, width_size=3, scaling=rule, key=getkey()),
+            2,
+            "1 output: it has 2 outputs",
+        ),
     ]
     for net, outputs, message in cases:
         problem = js.Problem(net, x, jnp.ones((4, outputs)))

@@ -234,7 +234,7 @@ def test_refuses_what_it_does_not_solve():
     np.testing.assert_allclose(
         spread.assumptions[-2].violation, 1 - eigenvalues[0] / eigenvalues[-1], rtol=cases.eps(1e3)
     )
-    wide = js.nets.TwoLayerLinear(3, 2, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+    wide = js.nets.TwoLayerLinear(in_size=3, width_size=2, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
     with pytest.raises(js.NotApplicable, match=r"1 hidden neuron: it has hidden layers of \(2,\)"):
         CLOSED.at(js.Problem(wide, x, jnp.ones(5)), jnp.asarray(1.0))
 

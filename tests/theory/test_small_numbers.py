@@ -21,7 +21,9 @@ def deep(layers, strength, targets, *, gamma=1.0, size=1.0):
     n = len(targets)
     scaling = js.nets.Scaling([1.0] * layers, [1.0] * layers, [1.0] * layers, gamma=gamma)
     init = js.nets.Given([strength * jnp.eye(n)] * layers)
-    net = js.nets.DeepLinear(n, n, layers - 1, n, scaling=scaling, init=init, key=jr.key(0))
+    net = js.nets.DeepLinear(
+        in_size=n, out_size=n, width_size=n, depth=layers - 1, scaling=scaling, init=init, key=jr.key(0)
+    )
     problem = js.Problem(net, size * n**0.5 * jnp.eye(n), jnp.diag(jnp.asarray(targets)))
     return jax.tree.map(lambda a: a.astype(jnp.float32) if eqx.is_inexact_array(a) else a, problem)
 

@@ -30,7 +30,7 @@ def line_problem(width, seed, *, gamma=1.0, sigma=1.0, eta=(1.0, 1.0), slope=1.0
     x = along[:, None] * (direction / jnp.linalg.norm(direction))[None, :]
     y = slope * along + curved * jnp.sin(3 * along)
     scaling = js.nets.Scaling.ntk(gamma, sigma=sigma, eta=eta)
-    net = js.nets.TwoLayerLinear(IN_SIZE, width, scaling=scaling, key=keys[2])
+    net = js.nets.TwoLayerLinear(in_size=IN_SIZE, width_size=width, scaling=scaling, key=keys[2])
     return js.Problem(net, x, y, centered=centered)
 
 
@@ -161,7 +161,11 @@ def test_into_the_saddle_follows_the_printed_degenerate_solution():
 
 def test_weights_at_the_saddle_vanish():
     net = js.nets.TwoLayerLinear(
-        1, 4, scaling=js.nets.Scaling.standard(), key=jax.random.key(0), init=js.nets.Given([A[:, None], -A[None, :]])
+        in_size=1,
+        width_size=4,
+        scaling=js.nets.Scaling.standard(),
+        key=jax.random.key(0),
+        init=js.nets.Given([A[:, None], -A[None, :]]),
     )
     problem = js.Problem(net, jnp.ones((1, 1)), jnp.array([2.0]))
     view = CLOSED.at(problem, jnp.array(jnp.inf))
@@ -350,7 +354,8 @@ def refuse(problem, message):
 @pytest.mark.slow
 def test_other_kinds_of_problem_are_refused_by_name(getkey):
     x, key, rule = jnp.ones((4, 2)), getkey(), js.nets.Scaling.ntk()
-    mlp = lambda *args, **kw: js.nets.MLP(2, 3, *args, scaling=rule, key=key, **kw)
+    rest = {"in_size": 2, "width_size": 3, "scaling": rule, "key": key}
+    mlp = lambda depth, out, phi, **kw: js.nets.MLP(depth=depth, out_size=out, activation=phi, **rest, **kw)
     refuse(js.Problem(mlp(1, 1, "relu"), x, jnp.ones(4)), "linear activation: it has relu")
     refuse(js.Problem(mlp(1, 1, "linear", bias=True), x, jnp.ones(4)), "no biases")
     refuse(js.Problem(mlp(2, 1, "linear"), x, jnp.ones(4)), "2 weight matrices: it has 3 matrices")
@@ -374,9 +379,9 @@ def test_every_network_of_the_kind_is_solved(getkey):
     x, y = jnp.array([[0.5, 1.0], [-1.0, -2.0]]), jnp.array([1.0, -0.5])
     rule = js.nets.Scaling.ntk(eta=(0.5, 2.0))
     nets = [
-        js.nets.MLP(2, 3, 1, 1, "linear", scaling=rule, key=getkey()),
-        js.nets.DeepLinear(2, 3, 1, scaling=rule, key=getkey()),
-        js.nets.SingleNeuron(2, scaling=rule, key=getkey()),
+        js.nets.MLP(in_size=2, out_size=1, width_size=3, depth=1, activation="linear", scaling=rule, key=getkey()),
+        js.nets.DeepLinear(in_size=2, width_size=3, depth=1, scaling=rule, key=getkey()),
+        js.nets.SingleNeuron(in_size=2, scaling=rule, key=getkey()),
     ]
     for net in nets:
         problem = js.Problem(net, x, y)

@@ -17,7 +17,9 @@ def _moved(sizes: tuple[int, int, int], sign: int, scale: float) -> float:
     w_scale, a_scale = (light, heavy) if sign > 0 else (heavy, light)
     w, a = w_scale * jr.normal(keys[0], (h, d)), a_scale * jr.normal(keys[1], (c, h))
     rule = js.nets.Scaling.standard()
-    net = js.nets.TwoLayerLinear(d, h, c, scaling=rule, init=js.nets.Given([w, a]), key=jr.key(0))
+    net = js.nets.TwoLayerLinear(
+        in_size=d, out_size=c, width_size=h, scaling=rule, init=js.nets.Given([w, a]), key=jr.key(0)
+    )
     x = jnp.eye(d) * d**0.5
     y = x @ jr.normal(keys[2], (d, c))
     flow, watched = js.GradientFlow(until=js.until.loss_fraction(1e-2)), js.observe.kernel_change()

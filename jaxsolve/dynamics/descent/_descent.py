@@ -10,7 +10,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from ..._checks import concrete, describe, is_real, one_number, require_key, require_size, require_steps
-from ..._core import AbstractMarching, AbstractState, is_key, March, Problem, Quantity, View
+from ..._core import AbstractMarching, AbstractSavingState, AbstractStoppable, is_key, March, Problem, Quantity, View
 from ..._numerics import nonzero
 from ..._results import RESULTS
 from ...data import AbstractAugmentation
@@ -24,7 +24,7 @@ from ._rate import require_visible, time_of_step
 from ._schedule import last_moving, nearest_steps, Schedule
 
 
-class DescentState(AbstractState):
+class DescentState(AbstractSavingState):
     """Where a descent stands."""
 
     t: Float[Array, ""]
@@ -41,7 +41,7 @@ class DescentState(AbstractState):
     result: RESULTS
 
 
-class Descent(AbstractMarching):
+class Descent(AbstractStoppable, AbstractMarching):
     """Steps of an optax optimizer; per-layer eta multiplies its updates.
 
     A step of rate r stands for the gradient-flow time r; with momentum beta, for r/(1 - beta). Parameters are saved
@@ -88,7 +88,10 @@ class Descent(AbstractMarching):
 
     Example:
         >>> import optax
-        >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=2, out_size=1, width_size=8, depth=1, activation="tanh",
+        ...     scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), centered=True)
         >>> js.solve(problem, js.Descent(optax.sgd(0.25)), [0.0, 1.1, 2.0]).ts
         Array([0., 1., 2.], dtype=float...)

@@ -174,7 +174,9 @@ class CentralFlow(AbstractFlow):
         TypeError: the optimizer is no optax transformation, `until` no condition.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(1, 1, scaling=js.nets.Scaling.standard(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(
+        ...     in_size=1, width_size=1, scaling=js.nets.Scaling.standard(), key=jax.random.key(0)
+        ... )
         >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
         >>> run = js.solve(problem, js.CentralFlow(rate=0.1), [0.0, 30.0])
         >>> print(f"{run['loss'][1]:.2f}", run.dynamics)

@@ -141,7 +141,9 @@ class RodFlow(AbstractFlow):
         TypeError: the optimizer is no optax transformation, `until` no condition.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(1, 1, scaling=js.nets.Scaling.standard(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(
+        ...     in_size=1, width_size=1, scaling=js.nets.Scaling.standard(), key=jax.random.key(0)
+        ... )
         >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
         >>> print(f"{js.solve(problem, js.RodFlow(rate=0.1), 30.0)['loss']:.2f}")
         0.00

@@ -19,9 +19,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..._checks import require_flag, require_number, require_steps
-from ..._core import AbstractMarching, AbstractState, March, Problem, Quantity
+from ..._core import AbstractMarching, AbstractSavingState, AbstractStoppable, March, Problem, Quantity
 from ..._results import RESULTS
-from ...integrators import AbstractExponential
+from ...integrators import AbstractExponential, RungeKuttaChebyshev
 from ...until import AbstractCondition, fits
 from .._saves import empty_saves, hold, PER_STEP, Saves
 from .._stopping import at_last_time, check_until, is_met
@@ -34,7 +34,7 @@ from ._system import AbstractExponentialSystem, AbstractSystem
 FEW = 12
 
 
-class FlowState(AbstractState):
+class FlowState(AbstractSavingState):
     """Where a gradient flow stands."""
 
     t: Float[Array, ""]
@@ -70,7 +70,7 @@ def read_options(rtol: Any, atol: Any, until: Any, max_steps: Any, land_on_ts: A
     return FlowOptions(number(rtol, "rtol"), number(atol, "atol"), check_until(until), steps, land)
 
 
-class AbstractFlow(AbstractMarching):
+class AbstractFlow(AbstractStoppable, AbstractMarching):
     """A march whose steps diffrax makes, and which ends where a condition is met.
 
     Attributes:
@@ -82,7 +82,10 @@ class AbstractFlow(AbstractMarching):
     Example:
         The tolerances that a flow chooses for a problem:
 
-        >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=2, out_size=1, width_size=8, depth=1, activation="tanh",
+        ...     scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), centered=True)
         >>> sorted(js.GradientFlow(rtol=1e-5).tolerances(problem))
         ['atol', 'rtol']
@@ -191,7 +194,7 @@ class AbstractFlow(AbstractMarching):
         exhausted = steps + rejected >= self.max_steps
         lost = accept & system.lost(y)
         kept_solver = chosen(accept, solver_state, state.solver_state)
-        if hasattr(solver_state, "evaluations"):  # those of a refused step have been made, too
+        if isinstance(solver, RungeKuttaChebyshev):  # those of a refused step have been made, too
             kept_solver = kept_solver._replace(evaluations=solver_state.evaluations)
         result = state.result
         for ended, how in (

@@ -50,7 +50,10 @@ class GradientFlow(AbstractFlow, AbstractChoice):
         UserWarning: rtol is finer than the problem's dtype serves.
 
     Example:
-        >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=2, out_size=1, width_size=8, depth=1, activation="tanh",
+        ...     scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), centered=True)
         >>> flow = js.GradientFlow(until=js.until.loss_below(0.1))
         >>> run = js.solve(problem, flow, [0.0, jnp.inf])

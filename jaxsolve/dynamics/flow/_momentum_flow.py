@@ -58,7 +58,10 @@ class MomentumFlow(AbstractFlow, AbstractChoice):
         UserWarning: rtol is finer than the problem's dtype serves.
 
     Example:
-        >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=2, out_size=1, width_size=8, depth=1, activation="tanh",
+        ...     scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), centered=True)
         >>> slow, fast = (js.solve(problem, js.MomentumFlow(tau=tau), 0.5)["loss"] for tau in (1.0, 0.1))
         >>> bool(fast < slow < 0.5)  # inertia holds it back

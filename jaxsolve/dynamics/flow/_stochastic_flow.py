@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from ..._checks import concrete, describe, is_real, one_number, require_key, require_steps
-from ..._core import AbstractMarching, AbstractState, is_key, March, Problem, Quantity, View
+from ..._core import AbstractMarching, AbstractSavingState, AbstractStoppable, is_key, March, Problem, Quantity, View
 from ..._numerics import nonzero
 from ..._results import RESULTS
 from ...until import AbstractCondition, fits
@@ -24,7 +24,7 @@ GROWTH = 1.1  # of the step after one that changed the outputs too little
 SHORTEST = 0.1  # of the step after one that changed them too much
 
 
-class StochasticState(AbstractState):
+class StochasticState(AbstractSavingState):
     """Where a stochastic flow stands."""
 
     t: Float[Array, ""]
@@ -39,7 +39,7 @@ class StochasticState(AbstractState):
     result: RESULTS
 
 
-class StochasticFlow(AbstractMarching):
+class StochasticFlow(AbstractStoppable, AbstractMarching):
     r"""Steps along gradients of mini-batches, whose size keeps the noise at one temperature.
 
     A step is $\theta_l \leftarrow \theta_l - dt\, \eta_l \nabla_l L_{batch}$, the batch being b of the n samples, drawn
@@ -85,7 +85,10 @@ class StochasticFlow(AbstractMarching):
         TypeError: a number is none, key is no `jax.random.key`, `until` no condition.
 
     Example:
-        >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=2, out_size=1, width_size=8, depth=1, activation="tanh",
+        ...     scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), centered=True)
         >>> flow = js.StochasticFlow(0.01, key=jax.random.key(1))
         >>> run = js.solve(problem, flow, [0.0, 1.0])

@@ -16,10 +16,13 @@ from ..._core import (
     AbstractChoice,
     AbstractMarching,
     AbstractRandomAccess,
+    AbstractSavingState,
     AbstractStandIn,
     AbstractState,
+    AbstractStoppable,
     Assumption,
     Certificate,
+    condition_of,
     FunctionValues,
     March,
     NotApplicable,
@@ -35,6 +38,7 @@ from ...losses import MSE
 from ...until import AbstractCondition
 from .._approximation import AbstractApproximation
 from .._saves import Saves
+from ..descent._descent import Descent
 from ..flow._choice import in_shapes, is_endless
 from ..flow._gradient_flow import GradientFlow
 
@@ -85,7 +89,7 @@ class AbstractFixedKernel(AbstractApproximation):
         flows = (flow,)
         if isinstance(flow, AbstractChoice):
             flows = self._of_model(flow.ways, problem)
-        return tuple(KernelMarch(self, one) for one in flows)
+        return tuple(KernelMarch(self, one) for one in flows)  # pyright: ignore[reportCallIssue]
 
     def possible(self, problem: Problem) -> tuple[int, ...]:
         if (flow := self._choosing(problem)) is None:
@@ -116,7 +120,7 @@ class AbstractFixedKernel(AbstractApproximation):
 
 def check_flow(flow: Any) -> AbstractMarching | None:
     """Returns a marching dynamics or None; raises TypeError for anything else, ValueError for one of images."""
-    if getattr(flow, "augmentation", None) is not None:
+    if isinstance(flow, Descent) and flow.augmentation is not None:
         raise ValueError(
             "flow moves the outputs themselves and sees no inputs, so it cannot augment them; leave augmentation out"
         )
@@ -207,7 +211,7 @@ class _Inputs(eqx.Module):
     spectrum: Any
 
 
-class KernelState(AbstractState):
+class KernelState(AbstractSavingState):
     """Where a march in function space stands."""
 
     inputs: _Inputs
@@ -221,12 +225,12 @@ class KernelState(AbstractState):
         self.done, self.steps, self.result = inner.done, inner.steps, inner.result
 
     @property
-    def saves(self) -> Saves:
-        """What the march has saved so far."""
-        return self.inner.saves  # pyright: ignore[reportAttributeAccessIssue]
+    def saves(self) -> Saves | None:
+        """What the march has saved so far; None of a user's own."""
+        return self.inner.saves if isinstance(self.inner, AbstractSavingState) else None
 
 
-class KernelMarch(AbstractStandIn, AbstractMarching):
+class KernelMarch(AbstractStandIn, AbstractStoppable, AbstractMarching):
     """Any marching dynamics, run on a model that is linear in its weights and has the fixed kernel as its NTK.
 
     Arguments:
@@ -240,7 +244,7 @@ class KernelMarch(AbstractStandIn, AbstractMarching):
     @property
     def until(self) -> AbstractCondition | None:
         """When the flow stops."""
-        return getattr(self.flow, "until", None)
+        return condition_of(self.flow)
 
     def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
         return self.flow.times(ts)

@@ -43,7 +43,10 @@ class InfiniteWidth(AbstractFixedKernel):
         NeuralTangentsUnavailable: when used, if neural-tangents is missing or broken.
 
     Example:
-        >>> net = js.nets.MLP(2, 8, 1, 1, "relu", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=2, out_size=1, width_size=8, depth=1, activation="relu",
+        ...     scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), centered=True)
         >>> print(js.solve(problem, js.InfiniteWidth(), [0.0, jnp.inf])["loss"].round(2))
         [0.5 0. ]

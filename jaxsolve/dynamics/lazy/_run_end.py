@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from ..._checks import concrete, describe, one_number
-from ..._core import AbstractMarching, are_times, Assumption, march, Problem, Quantity, resolve
+from ..._core import AbstractMarching, are_times, Assumption, condition_of, march, Problem, Quantity, resolve
 from ..._results import FIRST_FAILURE, result_code
 
 
@@ -28,7 +28,10 @@ class RunEnd(eqx.Module):
         ValueError: t is not positive, or inf without `until`.
 
     Example:
-        >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=2, out_size=1, width_size=8, depth=1, activation="tanh",
+        ...     scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), centered=True)
         >>> learnt = js.FrozenKernel(at=js.dynamics.RunEnd(js.GradientFlow(), 5.0))
         >>> norm = lambda dynamics: js.solve(problem, dynamics, 1.0, observe=js.observe.kernel_norm())["kernel_norm"]
@@ -48,7 +51,7 @@ class RunEnd(eqx.Module):
         known = concrete(t)
         infinite = known is not None and not np.ndim(known) and np.isposinf(known)
         self.t = jnp.asarray(np.inf) if infinite else one_number(t, "t")
-        if infinite and getattr(dynamics, "until", None) is None:
+        if infinite and condition_of(dynamics) is None:
             raise ValueError(
                 f"t is inf, which {dynamics.name} reaches only with a condition to stop at: give "
                 "until=until.loss_below(...), or a finite t"

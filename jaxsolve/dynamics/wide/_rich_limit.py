@@ -60,7 +60,9 @@ class RichLimit(AbstractApproximation):
         ValueError, TypeError: an argument is none of those above.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 100, scaling=js.nets.Scaling.mean_field(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(
+        ...     in_size=2, width_size=100, scaling=js.nets.Scaling.mean_field(), key=jax.random.key(0)
+        ... )
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]))
         >>> watched = [js.observe.loss(), js.observe.kernel_change()]
         >>> run = js.solve(problem, js.RichLimit(), [0.0, 1.0, 30.0], observe=watched)

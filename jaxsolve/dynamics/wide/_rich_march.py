@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int
 
-from ..._core import AbstractGrowing, AbstractStandIn, AbstractState, Certificate, March, Problem, View
+from ..._core import AbstractGrowing, AbstractSavingState, AbstractStandIn, Certificate, March, Problem, Validity, View
 from ..._results import RESULTS
 from .._approximation import AbstractApproximation
 from .._clock import nearest_step
@@ -34,7 +34,7 @@ LEAST_OF_SAMPLES = 1e-2
 LEAST_OF_LINEAR = 0.1  # square roots of the unit of rounding: outputs are off by a hundredth of such a part
 
 
-class LimitState(AbstractState):
+class LimitState(AbstractSavingState):
     """Where the pass stands.
 
     Attributes:
@@ -87,6 +87,9 @@ class RichMarch(AbstractStandIn, AbstractGrowing):
 
     def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
         return self.source.times(ts)
+
+    def check(self, problem: Problem) -> Validity:
+        return self.source.check(problem)
 
     def doubt(self, problem: Problem, final: View) -> str:
         del problem, final  # its certificate says all that is known

@@ -6,7 +6,18 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ... import nets
-from ..._core import AbstractMarching, AbstractStandIn, AbstractState, Certificate, FunctionValues, March, Problem, View
+from ..._core import (
+    AbstractMarching,
+    AbstractSavingState,
+    AbstractStandIn,
+    AbstractState,
+    Certificate,
+    FunctionValues,
+    March,
+    Problem,
+    Validity,
+    View,
+)
 from ..._results import RESULTS
 from .._approximation import AbstractApproximation
 from .._saves import Saves
@@ -14,7 +25,7 @@ from . import dmft
 from ._rich_memory import require_memory_of_samples
 
 
-class SampledState(AbstractState):
+class SampledState(AbstractSavingState):
     """Where the run of the sampled network stands."""
 
     inner: AbstractState
@@ -27,9 +38,9 @@ class SampledState(AbstractState):
         self.done, self.steps, self.result = inner.done, inner.steps, inner.result
 
     @property
-    def saves(self) -> Saves:
+    def saves(self) -> Saves | None:
         """What the run has saved so far."""
-        return self.inner.saves  # pyright: ignore[reportAttributeAccessIssue]
+        return self.inner.saves if isinstance(self.inner, AbstractSavingState) else None
 
 
 class RichSampled(AbstractStandIn, AbstractMarching):
@@ -54,6 +65,9 @@ class RichSampled(AbstractStandIn, AbstractMarching):
 
     def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
         return self.flow.times(ts)
+
+    def check(self, problem: Problem) -> Validity:
+        return self.source.check(problem)
 
     def doubt(self, problem: Problem, final: View) -> str:
         del problem, final  # its certificate says all that is known

@@ -109,7 +109,10 @@ def check(
         samples: of so many at most, evenly spread, in less time; None takes all.
 
     Example:
-        >>> net = js.nets.MLP(3, 8, 1, 2, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=3, out_size=2, width_size=8, depth=1, activation="tanh",
+        ...     scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> x = jax.random.normal(jax.random.key(1), (5, 3))
         >>> kernel = js.kernels.empirical(net, x).ntk
         >>> bool(js.kernels.check(net, x, kernel, key=jax.random.key(2)).holds)

@@ -40,7 +40,7 @@ def unit_rates(net: Any) -> PyTree:
     Any module serves; the network's own rates, which drive f under gradient flow, are `js.nets.rates(net)`.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> doubled = jax.tree.map(lambda one: 2 * one, js.kernels.unit_rates(net))
         >>> plain, twice = (js.kernels.empirical(net, jnp.eye(2), eta=eta).ntk for eta in (None, doubled))
         >>> bool(jnp.allclose(twice, 2 * plain))
@@ -89,7 +89,10 @@ def empirical(
             exceeds half of what is free.
 
     Example:
-        >>> net = js.nets.MLP(3, 8, 1, 2, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=3, out_size=2, width_size=8, depth=1, activation="tanh",
+        ...     scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> found = js.kernels.empirical(net, jnp.ones((5, 3)), by_layer=True)
         >>> print(found.ntk.shape, list(found.layers), found.fallbacks)
         (5, 2, 5, 2) ['weights[0]', 'weights[1]'] {}
@@ -139,7 +142,10 @@ def memory_estimate(
     """What `empirical` with these arguments would take. Nothing runs.
 
     Example:
-        >>> net = js.nets.MLP(64, 512, 3, 1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0), dtype=jnp.float32)
+        >>> net = js.nets.MLP(
+        ...     in_size=64, out_size=1, width_size=512, depth=3,
+        ...     scaling=js.nets.Scaling.ntk(), key=jax.random.key(0), dtype=jnp.float32
+        ... )
         >>> js.kernels.memory_estimate(net, jnp.zeros((5000, 64), jnp.float32))
         MemoryEstimate(170 MB: kernel 100 MB, signals 62.7 MB, work 7.42 MB; tiles of 556 samples)
 

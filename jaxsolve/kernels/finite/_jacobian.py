@@ -31,7 +31,7 @@ class LayeredJacobian(eqx.Module):
         TypeError: net is no network, or x no array.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> jacobian = js.kernels.LayeredJacobian(net, jnp.eye(2))
         >>> gradient = jacobian.pull(jnp.ones((2, 1)))
         >>> bool(jnp.allclose(jacobian.push(gradient), jacobian.ntk(js.kernels.unit_rates(net)).sum((2, 3))))

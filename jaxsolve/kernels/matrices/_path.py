@@ -58,7 +58,10 @@ def along_path(
             times do not ascend, or there is a cross_start without cross.
 
     Example:
-        >>> net = js.nets.MLP(2, 8, 1, 1, "tanh", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=2, out_size=1, width_size=8, depth=1, activation="tanh",
+        ...     scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]]), centered=True)
         >>> watched = [js.observe.kernel(), js.observe.outputs()]
         >>> run = js.solve(problem, js.GradientFlow(), jnp.linspace(0, 2, 40), observe=watched)

@@ -56,7 +56,7 @@ def top_eigenpairs(
         max_steps: the most iterations, of 4 k products each. Where they do not suffice, `residuals` show it.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> operator = js.kernels.NTKOperator(net, jnp.eye(2))
         >>> pairs = js.kernels.top_eigenpairs(operator, 1, key=jax.random.key(1))
         >>> kernel = js.kernels.empirical(net, jnp.eye(2)).ntk[:, 0, :, 0]

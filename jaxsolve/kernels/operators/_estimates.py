@@ -37,7 +37,7 @@ def estimate_trace(operator: AbstractSymmetricOperator, *, key: Key[Array, ""], 
         n_products: products with the operator, at least 3. Only multiples of 3 are used up.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> operator = js.kernels.NTKOperator(net, jnp.eye(2))
         >>> found = js.kernels.estimate_trace(operator, key=jax.random.key(1))
         >>> exact = jnp.einsum("iaia->", js.kernels.empirical(net, jnp.eye(2)).ntk)
@@ -65,7 +65,7 @@ def estimate_frobenius_norm(
         n_products: products with the operator, at least 4. Only multiples of 4 are used up.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> operator = js.kernels.NTKOperator(net, jnp.eye(2))
         >>> found = js.kernels.estimate_frobenius_norm(operator, key=jax.random.key(1))
         >>> bool(jnp.allclose(found.value, jnp.linalg.norm(js.kernels.empirical(net, jnp.eye(2)).ntk.ravel())))

@@ -100,7 +100,7 @@ class NTKOperator(AbstractSymmetricOperator):
             channel-last ones.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> operator = js.kernels.NTKOperator(net, jnp.eye(2))
         >>> product = operator.mv(jnp.ones((2, 1)))
         >>> bool(jnp.allclose(product, js.kernels.empirical(net, jnp.eye(2)).ntk.sum((2, 3))))
@@ -166,7 +166,7 @@ class GaussNewtonOperator(AbstractSymmetricOperator):
         hessian: d^2 loss/d f_i d f_i of every sample, shape (n, c, c): `loss.hessian(f, y)`, which carries 1/n.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> x, y, loss = jnp.eye(2), jnp.ones((2, 1)), js.losses.MSE()
         >>> operator = js.kernels.GaussNewtonOperator(net, x, loss.hessian(jax.vmap(net)(x), y))
         >>> v = js.nets.partition(net)[0]
@@ -224,7 +224,7 @@ class HessianOperator(AbstractSymmetricOperator):
         hessian: d^2 loss/d f_i d f_i, shape (n, c, c): `loss.hessian(f, y)`.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> x, y, loss = jnp.eye(2), jnp.ones((2, 1)), js.losses.MSE()
         >>> f = jax.vmap(net)(x)
         >>> operator = js.kernels.HessianOperator(net, x, loss.gradient(f, y), loss.hessian(f, y))

@@ -96,7 +96,10 @@ def infinite(
         eta: learning rates, as for `js.kernels.empirical`: `js.nets.rates(net)` drive f, None takes 1 everywhere.
 
     Example:
-        >>> net = js.nets.MLP(2, 8, 1, 1, "relu", scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=2, out_size=1, width_size=8, depth=1, activation="relu",
+        ...     scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> limit = js.kernels.infinite(net, jnp.eye(2))
         >>> print(limit.nngp.shape, f"{limit.ntk[0, 0] / limit.nngp[0, 0]:.2f}")
         (2, 2) 2.00

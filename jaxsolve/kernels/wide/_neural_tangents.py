@@ -16,7 +16,9 @@ class NeuralTangentsUnavailable(ImportError):
     """neural-tangents is not installed, or does not work with the installed JAX.
 
     Example:
-        >>> net = js.nets.MLP(2, 8, 1, 1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=2, out_size=1, width_size=8, depth=1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
+        ... )
         >>> try:
         ...     kernel = js.kernels.infinite(net, jnp.eye(2)).ntk
         ... except js.kernels.NeuralTangentsUnavailable:

@@ -108,7 +108,7 @@ class Fig2(AbstractFigure):
 
 
 def _problem(seed: Array) -> Problem:
-    net = TwoLayerLinear(2, WIDTH, scaling=Scaling.standard(sigma=SIGMA), key=jax.random.key(seed))
+    net = TwoLayerLinear(in_size=2, width_size=WIDTH, scaling=Scaling.standard(sigma=SIGMA), key=jax.random.key(seed))
     return Problem(net, jnp.asarray(BETA)[None], jnp.ones((1, 1)))
 
 

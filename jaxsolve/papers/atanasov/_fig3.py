@@ -123,7 +123,7 @@ class Fig3(AbstractFigure):
 
 def _problem(sigma: Array, seed: Array) -> Problem:
     first, task = jax.random.split(jax.random.key(seed))
-    net = TwoLayerLinear(SIZE, WIDTH, scaling=Scaling.standard(sigma=sigma), key=first)
+    net = TwoLayerLinear(in_size=SIZE, width_size=WIDTH, scaling=Scaling.standard(sigma=sigma), key=first)
     return Problem(net, *whitened_task(SAMPLES, SIZE, task))
 
 

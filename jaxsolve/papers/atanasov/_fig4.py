@@ -116,7 +116,14 @@ def _mode(matrices: int, sigma: Array) -> Problem:
     """One balanced mode: weights sigma in a row, which obey equation 39."""
     one = jnp.ones((1, 1))
     scaling = Scaling.standard()
-    net = DeepLinear(1, 1, matrices - 1, scaling=scaling, init=Given([sigma * one] * matrices), key=jax.random.key(0))
+    net = DeepLinear(
+        in_size=1,
+        width_size=1,
+        depth=matrices - 1,
+        scaling=scaling,
+        init=Given([sigma * one] * matrices),
+        key=jax.random.key(0),
+    )
     return Problem(net, one, one)
 
 
@@ -125,7 +132,7 @@ class _Problems(NamedTuple):
 
     def __call__(self, sigma: Array, seed: Array) -> Problem:
         first, task = jax.random.split(jax.random.key(seed))
-        net = DeepLinear(SIZE, WIDTH, 2, scaling=Scaling.standard(sigma=sigma), key=first)
+        net = DeepLinear(in_size=SIZE, width_size=WIDTH, depth=2, scaling=Scaling.standard(sigma=sigma), key=first)
         return Problem(net, *whitened_task(SAMPLES, SIZE, task))
 
 

@@ -132,7 +132,7 @@ class _Problems(NamedTuple):
             data = self.images.data()
             x, y = data.x, data.y / jnp.linalg.norm(data.y.T @ data.x / len(data.x))  # so that s = 1
         width = WIDTH if self.images is None else IMAGE_WIDTH
-        net = TwoLayerLinear(x.shape[1], width, scaling=Scaling.standard(sigma=SIGMA), key=first)
+        net = TwoLayerLinear(in_size=x.shape[1], width_size=width, scaling=Scaling.standard(sigma=SIGMA), key=first)
         return Problem(net, x, y)
 
 

@@ -106,7 +106,7 @@ def _problem(rate: Array, seed: Array) -> Problem:
     first, task = jax.random.split(jax.random.key(seed))
     sigma = SIGMA * jnp.array([SIZE, WIDTH], rate.dtype) ** -0.5
     scaling = Scaling(multiplier=jnp.ones(2), sigma=sigma, eta=jnp.stack([rate, jnp.ones_like(rate)]))
-    net = TwoLayerLinear(SIZE, WIDTH, scaling=scaling, key=first)
+    net = TwoLayerLinear(in_size=SIZE, width_size=WIDTH, scaling=scaling, key=first)
     return Problem(net, *whitened_task(SAMPLES, SIZE, task))
 
 

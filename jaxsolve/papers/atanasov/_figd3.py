@@ -98,7 +98,9 @@ def _limit(matrices: int) -> float:
 
 def _problem(matrices: int, sigma: Array, seed: Array) -> Problem:
     first, task = jax.random.split(jax.random.key(seed))
-    net = DeepLinear(SIZE, WIDTH, matrices - 1, scaling=Scaling.standard(sigma=sigma), key=first)
+    net = DeepLinear(
+        in_size=SIZE, width_size=WIDTH, depth=matrices - 1, scaling=Scaling.standard(sigma=sigma), key=first
+    )
     return Problem(net, *whitened_task(SAMPLES, SIZE, task))
 
 

@@ -132,7 +132,7 @@ def _problem(samples: int, feature: Array, task: Array, seed: Array) -> Problem:
     features = jnp.eye(SIZE).at[0, 0].set(jnp.sqrt(1 + feature))
     scaling = Scaling(multiplier=jnp.ones(2), sigma=jnp.ones(2), eta=jnp.array([0.0, 1.0]))
     init = Given([features, jnp.zeros((1, SIZE))])
-    net = TwoLayerLinear(SIZE, SIZE, scaling=scaling, init=init, key=jax.random.key(0))
+    net = TwoLayerLinear(in_size=SIZE, width_size=SIZE, scaling=scaling, init=init, key=jax.random.key(0))
     y = task * x[:, :1] + jnp.sqrt(1 - task**2) * x[:, 1:2]
     return Problem(net, x[:samples], y[:samples], test=(x[samples:], y[samples:]))
 

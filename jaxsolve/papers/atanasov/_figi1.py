@@ -140,7 +140,7 @@ class _Networks(NamedTuple):
         sigma = jnp.full(_ARRAYS - (self.widening == 1), SIGMA).at[0].set(first)
         _, *size = x.shape
         options = {"scaling": Scaling.standard(sigma=sigma), "key": jax.random.key(seed), "dtype": x.dtype}
-        net = WideResNet((size[0], size[1], size[2]), self.widening, 1, 1, **options)
+        net = WideResNet(in_shape=(size[0], size[1], size[2]), out_size=1, k=self.widening, b=1, **options)
         return Problem(net, x, y, test=(x_test, y_test))
 
 

@@ -129,7 +129,7 @@ class _Networks(NamedTuple):
         _, channels, height, across = self.digits.x.shape
         scaling, key = Scaling.lazy(alpha, gain=True), jax.random.key(seed)
         size, dtype = (channels, height, across), self.digits.x.dtype
-        net = ConvNet(size, width, 1, scaling=scaling, key=key, dtype=dtype)
+        net = ConvNet(in_shape=size, out_size=1, width_size=width, scaling=scaling, key=key, dtype=dtype)
         return Problem(net, *self.digits.train, test=self.digits.test, loss=SoftHinge(BETA), centered=True)
 
 

@@ -107,8 +107,8 @@ class _Networks(NamedTuple):
         sigma = jnp.stack([1 / alpha, one, one, one, alpha])
         _, channels, height, width = self.digits.x.shape
         net = LeNet(
-            (channels, height, width),
-            10,
+            in_shape=(channels, height, width),
+            out_size=10,
             scaling=Scaling.kaiming(sigma=sigma),
             key=jax.random.key(seed),
             dtype=self.digits.x.dtype,

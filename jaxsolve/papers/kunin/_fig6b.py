@@ -141,7 +141,9 @@ class _Networks(NamedTuple):
         sigma = jnp.full(arrays, 1 / alpha).at[-1].set(1.0)
         options = {"window": self.window, "normalization": BatchNorm(), "dtype": self.data.x.dtype}
         scaling = Scaling.kaiming(sigma=sigma)
-        make = lambda key: WideResNet(size, self.widening, 1, 10, scaling=scaling, key=key, **options)
+        make = lambda key: WideResNet(
+            in_shape=size, out_size=10, k=self.widening, b=1, scaling=scaling, key=key, **options
+        )
         net, state = eqx.nn.make_with_state(make)(jax.random.key(seed))
         return Problem(net, *self.data.train, test=self.data.test, loss=CrossEntropy(), state=state)
 

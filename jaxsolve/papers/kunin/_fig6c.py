@@ -105,8 +105,9 @@ class _Networks(NamedTuple):
         half = lambda pair: tuple(part.astype("float32") for part in pair)
         one = jnp.ones(())
         scaling = Scaling.kaiming(sigma=jnp.stack([1 / alpha, one, one, alpha]))
-        sizes = self.texts.x.shape[1], WIDTH, 3, self.texts.y.shape[1]
-        net = MLP(*sizes, "relu", scaling=scaling, key=jax.random.key(seed), dtype="float32")
+        into, out, key = self.texts.x.shape[1], self.texts.y.shape[1], jax.random.key(seed)
+        made = {"scaling": scaling, "key": key, "dtype": "float32"}
+        net = MLP(in_size=into, out_size=out, width_size=WIDTH, depth=3, **made)
         assert self.texts.test is not None
         return Problem(net, *half(self.texts.train), test=half(self.texts.test), loss=CrossEntropy())
 

@@ -126,7 +126,16 @@ class _Problems(NamedTuple):
         u, h = size * jnp.where(parallel > 0, LARGE[loss_of] ** 0.5, 1.0) * jax.random.normal(weights, (2, self.width))
         init = Given([(parallel * u + other * h)[:, None], u[None, :]])
         scaling = Scaling(multiplier=jnp.ones(2), sigma=jnp.ones(2), eta=jnp.ones(2), gamma=gamma)
-        net = MLP(1, self.width, 1, 1, activation, scaling=scaling, init=init, key=weights)
+        net = MLP(
+            in_size=1,
+            out_size=1,
+            width_size=self.width,
+            depth=1,
+            activation=activation,
+            scaling=scaling,
+            init=init,
+            key=weights,
+        )
         flipped = jnp.where(jnp.arange(SAMPLES) % 5 == 0, -1.0, 1.0)[:, None]
         y = x if loss_of == "mse" else flipped * jnp.sign(x)
         return Problem(net, x, y, loss=LOSSES[loss_of])

@@ -125,7 +125,15 @@ class _Problems(NamedTuple):
 
     def __call__(self, depth: int, sigma: Array, seed: Array) -> Problem:
         size, key = self.data.x.shape[1], jax.random.key(seed)
-        net = MLP(size, self.width, depth, 10, "relu", scaling=Scaling.kaiming(sigma=sigma), key=key)
+        net = MLP(
+            in_size=size,
+            out_size=10,
+            width_size=self.width,
+            depth=depth,
+            activation="relu",
+            scaling=Scaling.kaiming(sigma=sigma),
+            key=key,
+        )
         return Problem(net, *self.data.train, loss=CrossEntropy())
 
 

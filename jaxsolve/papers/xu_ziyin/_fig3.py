@@ -125,9 +125,9 @@ class _Problems(NamedTuple):
     def __call__(self, sigma: Array, seed: Array) -> Problem:
         _, channels, height, width = self.data.x.shape
         make = lambda key: ResNet18(
-            (channels, height, width),
-            10,
-            width=self.width,
+            in_shape=(channels, height, width),
+            out_size=10,
+            width_size=self.width,
             normalization=BatchNorm(),
             scaling=Scaling.kaiming(sigma=sigma),
             key=key,

@@ -118,7 +118,7 @@ class _Problems(NamedTuple):
             eta=jnp.stack([kappa**eta, kappa**eta]),
             gamma=kappa**gamma,
         )
-        net = TwoLayerLinear(1, width, scaling=scaling, key=jax.random.key(seed))
+        net = TwoLayerLinear(in_size=1, width_size=width, scaling=scaling, key=jax.random.key(seed))
         return Problem(net, jnp.ones((1, 1)), jnp.full((1, 1), TARGET), centered=self.lazy)
 
 

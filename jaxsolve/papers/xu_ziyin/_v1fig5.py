@@ -142,7 +142,7 @@ class _Problems(NamedTuple):
         rates = jnp.ones(2) if self.adam else eta * jnp.ones(2)
         sigma = jnp.sqrt(jnp.stack([w, u]))
         scaling = Scaling(multiplier=jnp.ones(2), sigma=sigma, eta=rates, gamma=gamma)
-        return Problem(TwoLayerLinear(1, self.width, scaling=scaling, key=first), x, y)
+        return Problem(TwoLayerLinear(in_size=1, width_size=self.width, scaling=scaling, key=first), x, y)
 
 
 FIGURE = V1Fig5()

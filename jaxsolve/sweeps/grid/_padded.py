@@ -54,7 +54,10 @@ def padded(
     Example:
         >>> def problem(width, seed):
         ...     scaling = js.nets.Scaling.ntk()
-        ...     net = js.nets.MLP(2, width, 1, 1, "tanh", scaling=scaling, key=jax.random.key(seed))
+        ...     net = js.nets.MLP(
+        ...         in_size=2, out_size=1, width_size=width, depth=1, activation="tanh",
+        ...         scaling=scaling, key=jax.random.key(seed)
+        ...     )
         ...     return js.Problem(net, jnp.eye(2), jnp.ones((2, 1)))
         >>> axes = {"width": [4, 8, 16], "seed": range(2)}
         >>> js.plan(*js.sweeps.padded(problem, axes, "width"), js.GradientFlow(), [0.0, 1.0])

@@ -171,7 +171,7 @@ def plan(
         NotApplicable: the dynamics is a closed form for another kind of problem.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 8, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=8, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = lambda target: js.Problem(net, jnp.eye(2), target * jnp.ones((2, 1)))
         >>> js.plan(problem, {"target": [0.5, 1.0, 2.0]}, js.FrozenKernel(), [0.0, 1.0])
         Plan(3 lanes, 1 compilation: target 3)

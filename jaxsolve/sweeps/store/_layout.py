@@ -76,7 +76,7 @@ def read_manifest(path: str | os.PathLike) -> dict[str, Any]:
 
     Example:
         >>> import pathlib, tempfile
-        >>> net = js.nets.TwoLayerLinear(2, 8, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=8, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = lambda target: js.Problem(net, jnp.eye(2), target * jnp.ones((2, 1)))
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = pathlib.Path(folder) / "run.zarr"

@@ -87,7 +87,7 @@ def save(dataset: "xarray.Dataset", path: str | os.PathLike) -> None:
 
     Example:
         >>> import pathlib, tempfile
-        >>> net = js.nets.TwoLayerLinear(2, 8, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=8, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = lambda target: js.Problem(net, jnp.eye(2), target * jnp.ones((2, 1)))
         >>> data = js.sweep(problem, {"target": [0.5, 1.0]}, js.FrozenKernel(), [0.0, 1.0], progress=False)
         >>> with tempfile.TemporaryDirectory() as folder:

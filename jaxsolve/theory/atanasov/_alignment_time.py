@@ -31,7 +31,7 @@ def alignment_time(problem: Problem) -> Float[Array, ""]:
     Example:
         >>> def time(sigma):
         ...     scaling = js.nets.Scaling.standard(sigma=sigma)
-        ...     net = js.nets.DeepLinear(4, 4, 2, scaling=scaling, key=jax.random.key(0))
+        ...     net = js.nets.DeepLinear(in_size=4, width_size=4, depth=2, scaling=scaling, key=jax.random.key(0))
         ...     return js.theory.alignment_time(js.Problem(net, 2 * jnp.eye(4), 2 * jnp.ones((4, 1))))
         >>> print((time(0.01) / time(0.1)).round(2))  # three layers: sigma^-1
         10.0

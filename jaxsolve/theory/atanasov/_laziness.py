@@ -50,7 +50,7 @@ def laziness(problem: Problem, params: PyTree = None) -> Laziness:
         The rates `features` and `loss`, per unit of gradient-flow time, and their `ratio`: far below 1 is lazy.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 2, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=2, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> for size in (1.0, 1e3):  # large targets move the features more
         ...     problem = js.Problem(net, jnp.eye(2), jnp.array([size, -size]))
         ...     print(bool(js.theory.laziness(problem).ratio > 1))
@@ -103,7 +103,7 @@ def curvature_ratio(problem: Problem, params: PyTree = None) -> Float[Array, ""]
 
     Example:
         >>> init, scaling = js.nets.Given([jnp.ones((1, 1))] * 2), js.nets.Scaling.ntk()
-        >>> net = js.nets.SingleNeuron(1, scaling=scaling, init=init, key=jax.random.key(0))
+        >>> net = js.nets.SingleNeuron(in_size=1, scaling=scaling, init=init, key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.zeros(1))  # f = a w at a = w = 1
         >>> print(f"{js.theory.curvature_ratio(problem):.4f}")  # |f - y| sqrt(2)/(2 (1 + 1))
         0.3536

@@ -48,7 +48,7 @@ class PhaseOne(AbstractLinearForm):
 
     Example:
         >>> scaling = js.nets.Scaling(multiplier=[1.0, 1.0], sigma=[1e-3, 1e-3], eta=[1.0, 1.0])
-        >>> net = js.nets.TwoLayerLinear(2, 8, scaling=scaling, key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=8, scaling=scaling, key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.array([[3.0, 0.0], [0.0, 2.0]]), jnp.array([2.0, 4.0]))
         >>> direction, rate = js.theory.PhaseOne().growth(problem)
         >>> print(*(f"{value:.2f}" for value in (*direction, rate)))  # of X^T Y/n = (3, 4)

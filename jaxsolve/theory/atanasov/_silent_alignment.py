@@ -57,7 +57,7 @@ class SilentAlignment(AbstractLinearForm):
 
     Example:
         >>> scaling = js.nets.Scaling(multiplier=[1.0, 1.0], sigma=[1e-3, 1e-3], eta=[1.0, 1.0])
-        >>> net = js.nets.TwoLayerLinear(3, 8, scaling=scaling, key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=3, width_size=8, scaling=scaling, key=jax.random.key(0))
         >>> problem = js.Problem(net, 3**0.5 * jnp.eye(3), jnp.array([1.0, 2.0, 2.0]))
         >>> end = js.theory.SilentAlignment().overlaps(problem, jnp.inf)
         >>> print(f"q = {end.q:.3f}, r = {end.r:.3f}")  # both reach the target's size s = 3/sqrt(3)

@@ -105,7 +105,10 @@ def neurons(net: Any) -> Neurons:
     Example:
         >>> init = js.nets.Given([jnp.array([[3.0, 4.0], [1.0, 0.0]]), jnp.array([[1.0, 2.0]])])
         >>> scaling = js.nets.Scaling.standard()
-        >>> net = js.nets.MLP(2, 2, 1, 1, "relu", scaling=scaling, init=init, key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=2, out_size=1, width_size=2, depth=1, activation="relu",
+        ...     scaling=scaling, init=init, key=jax.random.key(0)
+        ... )
         >>> print(*(f"{delta:.2f}" for delta in js.theory.neurons(net).delta))  # a^2 - |w|^2: one down-, one upstream
         -24.00 3.00
 
@@ -140,7 +143,10 @@ def neuron_forces(problem: Problem, params: PyTree = None) -> Float[Array, "h in
         params: the parameters at which to take them; None takes the start.
 
     Example:
-        >>> net = js.nets.MLP(2, 3, 1, 1, "relu", scaling=js.nets.Scaling.standard(), key=jax.random.key(0))
+        >>> net = js.nets.MLP(
+        ...     in_size=2, out_size=1, width_size=3, depth=1, activation="relu",
+        ...     scaling=js.nets.Scaling.standard(), key=jax.random.key(0)
+        ... )
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([1.0, -1.0]))
         >>> forces = js.theory.neuron_forces(problem)
         >>> js.theory.neurons(net).radius_rate(forces).shape

@@ -29,7 +29,7 @@ class SingleNeuronFlow(AbstractLinearForm):
     and alignment, preconditioner, and the upstream and downstream limits.
 
     Example:
-        >>> net = js.nets.SingleNeuron(2, scaling=js.nets.Scaling.standard(), key=jax.random.key(0))
+        >>> net = js.nets.SingleNeuron(in_size=2, scaling=js.nets.Scaling.standard(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([1.0, -1.0]))
         >>> neuron = js.theory.SingleNeuronFlow().reduce(problem)
         >>> print(neuron.beta(jnp.inf).round(3))

@@ -49,7 +49,9 @@ class Balanced(AbstractLinearForm):
     Example:
         >>> weights = [0.1 * jnp.eye(2), 0.1 * jnp.eye(2)]  # lambda = 0
         >>> scaling = js.nets.Scaling(multiplier=[1.0, 1.0], sigma=[1.0, 1.0], eta=[1.0, 1.0])
-        >>> net = js.nets.TwoLayerLinear(2, 2, 2, scaling=scaling, init=js.nets.Given(weights), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(
+        ...     in_size=2, out_size=2, width_size=2, scaling=scaling, init=js.nets.Given(weights), key=jax.random.key(0)
+        ... )
         >>> problem = js.Problem(net, jnp.eye(2), jnp.array([[1.0, 1.0], [0.0, 2.0]]))  # targets that mix the modes
         >>> print(bool(js.theory.Balanced().check(problem).exact))
         True

@@ -41,7 +41,9 @@ class DeepBalanced(AbstractLinearForm):
     Example:
         >>> scaling = js.nets.Scaling(multiplier=[1.0] * 3, sigma=[1.0] * 3, eta=[1.0] * 3)
         >>> init = js.nets.Given([0.2 * jnp.eye(2)] * 3)
-        >>> net = js.nets.DeepLinear(2, 2, 2, 2, scaling=scaling, init=init, key=jax.random.key(0))
+        >>> net = js.nets.DeepLinear(
+        ...     in_size=2, out_size=2, width_size=2, depth=2, scaling=scaling, init=init, key=jax.random.key(0)
+        ... )
         >>> problem = js.Problem(net, jnp.eye(2), jnp.diag(jnp.array([3.0, 1.0])))
         >>> strong, weak = js.theory.DeepBalanced().half_loss_times(problem)
         >>> print(f"{strong:.1f}, then {weak:.1f}")

@@ -36,7 +36,9 @@ class DecoupledModes(AbstractLinearForm):
     Example:
         >>> scaling = js.nets.Scaling(multiplier=[1.0, 1.0], sigma=[1.0, 1.0], eta=[1.0, 1.0])
         >>> init = js.nets.Given([0.01 * jnp.eye(2), 0.01 * jnp.eye(2)])
-        >>> net = js.nets.TwoLayerLinear(2, 2, 2, scaling=scaling, init=init, key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(
+        ...     in_size=2, out_size=2, width_size=2, scaling=scaling, init=init, key=jax.random.key(0)
+        ... )
         >>> problem = js.Problem(net, jnp.eye(2), jnp.diag(jnp.array([4.0, 1.0])))
         >>> print(js.theory.DecoupledModes().reduce(problem).timescale.t_c.round(3))  # 1/(2 s) with s = 4/2, 1/2
         [0.25 1.  ]

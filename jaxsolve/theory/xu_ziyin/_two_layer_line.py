@@ -38,7 +38,7 @@ class TwoLayerLine(AbstractLinearForm):
     changes that leave them on a line.
 
     Example:
-        >>> net = js.nets.TwoLayerLinear(2, 8, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
+        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=8, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
         >>> problem = js.Problem(net, jnp.array([[3.0, 4.0]]), jnp.array([2.0]))  # one data point
         >>> end = js.solve(problem, js.theory.TwoLayerLine(), float("inf"), observe=js.observe.outputs())
         >>> print(f"{end['outputs'].item():.4f}")
