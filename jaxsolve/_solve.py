@@ -39,8 +39,9 @@ from ._numerics import memory_for, one_thread, unwatched
 from ._programs import forward_mode
 from ._results import FIRST_FAILURE, result_code, RESULT_NAMES, result_names, RESULTS
 from .kernels._internal import nonfinite_derivatives
-from .observe import check_observables, loss, Observable
-from .until import fits
+from .observe import loss, Observable
+from .observe._internal import check_observables
+from .until._internal import fits
 
 
 # A trajectory and the code of its result: from one program, since a second one would cost as much as a closed form.

@@ -3,11 +3,10 @@
 A name belongs here only if public ones do not reach what is tested.
 """
 
-# Programs whose answers tell a wrong compiler are the doctor's.
-# A long march says where it is; tests do not wait for it.
-# How much memory is free, to see what goes by it.
 # Most arguments are checked by these.
 from jaxsolve._checks import one_number, require_key, require_size
+
+# A long march says where it is; tests do not wait for it.
 from jaxsolve._core import _march as marching, _shown as shown
 
 # The confidence of a slope, for values of a test's own, and how often a critical rate asks for the loss.
@@ -19,6 +18,8 @@ from jaxsolve._diagnose._groups import adjacent, alignments
 # The rates of an optimizer enter the stability together with a Hessian.
 from jaxsolve._diagnose._response import response as optimizer_response
 from jaxsolve._diagnose._stability import critical_rate
+
+# Programs whose answers tell a wrong compiler are the doctor's. How much memory is free, to see what goes by it.
 from jaxsolve._numerics import _known_answers as known_answers, _memory as memory
 
 # Exponential integrators stand on these functions: they are compared with mpmath, digit by digit.
@@ -105,6 +106,9 @@ from jaxsolve.integrators._modes import modes, no_modes
 # One mode with inertia has a closed form.
 from jaxsolve.integrators._oscillator import responses
 
+# `_internal` is what a room offers the others, and not users.
+from jaxsolve.kernels._internal import LayeredJacobian
+
 # How samples are cut into batches is seen in memory and time only.
 # The door to neural-tangents, whose other implementations are references.
 # Costs that decide between two ways of one result, and where others are put in their place.
@@ -124,12 +128,12 @@ from jaxsolve.kernels.wide import _neural_tangents as neural_tangents
 
 # Dual activations, compared with quadrature and with their series.
 from jaxsolve.kernels.wide._duals import dual, expand
+from jaxsolve.losses._internal import accepts, find_loss
+from jaxsolve.nets._internal import Mask, networks_in, takes_state
 
 # A plan of layers that no architecture has.
 from jaxsolve.nets._plan import Plan
-
-# Which networks are called with a state shows only in what refuses them.
-from jaxsolve.nets._state import takes_state
+from jaxsolve.observe._internal import check_observables
 
 # A figure of a test's own, and processes that only note what they were asked for, are patched in.
 from jaxsolve.papers import _catalogue as papers_catalogue, _reproduce as papers_reproduce
@@ -160,6 +164,7 @@ from jaxsolve.papers._simulate import draw as simulate_draw, follow, linear_prob
 
 # Numbers as a page holds them, down to the bit.
 from jaxsolve.report._numbers import embed, pack
+from jaxsolve.sweeps._internal import citation
 
 # What makes two plans the same.
 from jaxsolve.sweeps.planning._differences import require_same_plan
@@ -177,6 +182,13 @@ from jaxsolve.theory.linear._reduced_balanced import ReducedBalanced
 
 
 __all__ = [
+    "LayeredJacobian",
+    "Mask",
+    "accepts",
+    "check_observables",
+    "citation",
+    "find_loss",
+    "networks_in",
     "known_answers",
     "Checked",
     "Cone",

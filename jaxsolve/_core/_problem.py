@@ -24,8 +24,9 @@ from .._checks import (
 )
 from .._numerics import hashable, warn_of_wrong_version
 from .._programs import both_ways, shape_and_rule
-from ..losses import AbstractLoss, accepts, find_loss, MSE
-from ..nets._internal import FREEZE, takes_state
+from ..losses import AbstractLoss, MSE
+from ..losses._internal import accepts, find_loss
+from ..nets._internal import FREEZE, networks_in, takes_state
 
 
 class Problem(eqx.Module):
@@ -185,7 +186,7 @@ class Problem(eqx.Module):
         """
         arrays = [leaf.astype(self.x.dtype).ravel() for leaf in jax.tree.leaves(self) if eqx.is_inexact_array(leaf)]
         finite = jnp.all(jnp.isfinite(jnp.concatenate(arrays)))  # one reduction: fast to compile
-        scaling = jnp.all(jnp.array([net.scaling.valid for net in nets.networks_in(self.net)], bool))
+        scaling = jnp.all(jnp.array([net.scaling.valid for net in networks_in(self.net)], bool))
         tested = True if self.y_test is None else accepts(self.loss, self.y_test)
         return finite & scaling & accepts(self.loss, self.y) & tested
 

@@ -11,13 +11,7 @@ from jax.core import Tracer
 
 
 def free_memory() -> int | None:
-    """The free memory of the default device, in bytes; None if the device does not say.
-
-    Example:
-        >>> free = js.kernels.free_memory()
-        >>> print(free is None or free > 0)
-        True
-    """
+    """The free memory of the default device, in bytes; None if the device does not say."""
     default: Any = jax.config.jax_default_device
     device = default if isinstance(default, jax.Device) else jax.local_devices(backend=default)[0]
     stats = device.memory_stats() if device.platform != "cpu" else None

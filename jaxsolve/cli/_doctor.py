@@ -129,9 +129,9 @@ def _devices() -> Iterator[Finding]:
 
 def _memory() -> Iterator[Finding]:
     """What is free on the device."""
-    from .. import kernels
+    from .._numerics import free_memory
 
-    free = kernels.free_memory()
+    free = free_memory()
     if free is None:
         yield Finding("memory", "the device does not say")
     else:

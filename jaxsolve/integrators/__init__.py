@@ -1,8 +1,7 @@
 """Integrators for gradient flow, as diffrax solvers; `js.GradientFlow` chooses among them."""
 
-from ._chebyshev import RungeKuttaChebyshev as RungeKuttaChebyshev, Stabilized as Stabilized
+from ._chebyshev import RungeKuttaChebyshev as RungeKuttaChebyshev
 from ._controller import DisplacementController as DisplacementController
-from ._expansion import Flowing as Flowing
 from ._exponential import AbstractExponential as AbstractExponential
 from ._function_space import FunctionSpace as FunctionSpace
 from ._inertial_function_space import InertialFunctionSpace as InertialFunctionSpace

@@ -56,14 +56,6 @@ class Stabilized(NamedTuple):
         field: the field at the end.
         stages: how many there were.
         fits: whether they were enough.
-
-    Example:
-        >>> import diffrax
-        >>> decay, one = diffrax.ODETerm(lambda t, y, args: -y), jnp.ones(1)
-        >>> method = js.integrators.RungeKuttaChebyshev()
-        >>> made = method.stabilized(decay, jnp.zeros(()), jnp.asarray(0.1), one, None, -one, jnp.asarray(0.1))
-        >>> print(f"{made.y1[0]:.3f}", made.stages)
-        0.905 ...
     """
 
     y1: Y

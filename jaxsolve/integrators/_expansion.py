@@ -18,13 +18,6 @@ class Flowing(NamedTuple):
         displacement: w(t) - w(0), all parameters in one vector; with momentum, tau w'(t) in a second row.
         outputs: f(t) on the training set.
         dissipated: the integral of sum_l |dtheta_l/dt|^2 / eta_l up to t.
-
-    Example:
-        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
-        >>> problem = js.Problem(net, jnp.eye(2), jnp.ones((2, 1)))
-        >>> start = js.integrators.FunctionSpace(problem).start
-        >>> print(start.displacement.shape, start.outputs.shape)
-        (12,) (2, 1)
     """
 
     displacement: Float[Array, "*moving"]

@@ -4,9 +4,9 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Float, PyTree
 
-from .. import kernels
 from .._core import Problem
 from .._numerics import HeldModule
+from ..kernels._internal import LayeredJacobian
 
 
 class FunctionJacobian(eqx.Module):
@@ -29,8 +29,8 @@ class FunctionJacobian(eqx.Module):
         return self.held.module.kernel(self.params, self.held.module.x)
 
 
-def jacobian(problem: Problem, params: PyTree) -> kernels.LayeredJacobian | FunctionJacobian:
+def jacobian(problem: Problem, params: PyTree) -> LayeredJacobian | FunctionJacobian:
     """The Jacobian at some parameters, held as the signals of each sample where samples do not see each other."""
     if problem.state is None:
-        return kernels.LayeredJacobian(problem.network(params), problem.x)
+        return LayeredJacobian(problem.network(params), problem.x)
     return FunctionJacobian(HeldModule(problem), params)

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from .. import kernels
 from .._core import flat_rates, Problem
 from .._numerics import phi
+from ..kernels._internal import LayeredJacobian
 from ._jacobian import FunctionJacobian, jacobian
 from ._linear_part import AbstractLinearPart, Model, Span, Term
 from ._modes import Modes, modes
@@ -47,7 +47,7 @@ class KernelPart(AbstractLinearPart[Direction]):
         vectors, values: V and Lambda.
     """
 
-    jacobian: kernels.LayeredJacobian | FunctionJacobian
+    jacobian: LayeredJacobian | FunctionJacobian
     eta: Float[Array, " params"]
     kernel: Float[Array, "outputs outputs"]
     root: Float[Array, "n out out"]
@@ -137,11 +137,11 @@ class Known(NamedTuple):
         modes: to start from.
     """
 
-    jacobian: kernels.LayeredJacobian | FunctionJacobian
+    jacobian: LayeredJacobian | FunctionJacobian
     modes: Modes
 
 
-def frozen_jacobian(model: Model, w: Float[Array, " params"]) -> kernels.LayeredJacobian | FunctionJacobian:
+def frozen_jacobian(model: Model, w: Float[Array, " params"]) -> LayeredJacobian | FunctionJacobian:
     """The Jacobian at some parameters, without derivatives."""
     model, w = _frozen((model, w))
     return jacobian(model.problem, model.params(w))

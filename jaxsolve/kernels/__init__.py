@@ -1,9 +1,7 @@
 """Neural tangent kernels: of networks at finite and infinite width, and what can be computed from a kernel matrix."""
 
-from .._numerics import free_memory as free_memory
 from .finite._check import check as check
 from .finite._empirical import empirical as empirical, memory_estimate as memory_estimate, unit_rates as unit_rates
-from .finite._jacobian import LayeredJacobian as LayeredJacobian
 from .matrices._classes import (
     class_kernel as class_kernel,
     class_means as class_means,

@@ -1,3 +1,4 @@
 """Names of this room that other rooms use, and users do not."""
 
 from .finite._finite import nonfinite_derivatives as nonfinite_derivatives
+from .finite._jacobian import LayeredJacobian as LayeredJacobian

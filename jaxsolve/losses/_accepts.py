@@ -18,11 +18,6 @@ def accepts(loss: AbstractLoss, y: Float[Array, "n out"]) -> Bool[Array, ""]:
 
     Signs for hinge and logistic losses, rows of probabilities for cross entropy (a label out of range has become a row
     of zeros), anything for other losses. Nor is a soft hinge of beta <= 0 a loss.
-
-    Example:
-        >>> accepted = [js.losses.accepts(js.losses.Logistic(), jnp.array([[y], [1.0]])) for y in (-1.0, 0.0)]
-        >>> print(*accepted)
-        True False
     """
     if isinstance(loss, CrossEntropy):
         return jnp.all(y >= 0) & jnp.all(jnp.abs(jnp.sum(y, axis=1) - 1) < ROUNDING)

@@ -85,10 +85,6 @@ class Pointwise(AbstractLoss):
 def find_loss(loss: AbstractLoss | Callable[[Array, Array], Array]) -> AbstractLoss:
     """Returns a loss as it is, and turns a function of one sample's output and target into one.
 
-    Example:
-        >>> js.losses.find_loss(lambda f, y: jnp.sum((f - y) ** 4)).value(jnp.ones((2, 1)), jnp.zeros((2, 1))).tolist()
-        1.0
-
     Raises:
         TypeError: the argument is neither.
     """

@@ -37,8 +37,6 @@ from ._laws import LayerShape as LayerShape, Prescription as Prescription
 from ._layered import AbstractLayered as AbstractLayered
 from ._layers import (
     AbstractLayer as AbstractLayer,
-    AbstractParametric as AbstractParametric,
-    AbstractWeighted as AbstractWeighted,
     Apply as Apply,
     AveragePool as AveragePool,
     Bias as Bias,
@@ -47,24 +45,16 @@ from ._layers import (
     Flatten as Flatten,
     Gain as Gain,
     Layers as Layers,
-    Mask as Mask,
     Residual as Residual,
     run as run,
     SpatialMean as SpatialMean,
     StandardizeBatch as StandardizeBatch,
     StandardizeGroups as StandardizeGroups,
-    Tap as Tap,
 )
 from ._lenet import LeNet as LeNet
 from ._linear import DeepLinear as DeepLinear, SingleNeuron as SingleNeuron, TwoLayerLinear as TwoLayerLinear
 from ._mlp import MLP as MLP
-from ._network import (
-    AbstractNetwork as AbstractNetwork,
-    Conserved as Conserved,
-    networks_in as networks_in,
-    partition as partition,
-    rates as rates,
-)
+from ._network import AbstractNetwork as AbstractNetwork, Conserved as Conserved, partition as partition, rates as rates
 from ._normalization import (
     AbstractNormalization as AbstractNormalization,
     BatchNorm as BatchNorm,

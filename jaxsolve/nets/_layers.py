@@ -30,7 +30,7 @@ class AbstractLayer(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, net: Any, z: Float[Array, "..."], tap: "Tap") -> Float[Array, "..."]:
-        """The layer's output for input z, with the parameters of `net`; a `js.nets.Tap` may look on, or change it."""
+        """The layer's output for input z, with the parameters of `net`; a `Tap` may look on, or change it."""
 
 
 Layers = tuple[AbstractLayer, ...]
@@ -63,16 +63,7 @@ def run(net: Any, layers: Layers, z: Float[Array, "..."], tap: Tap = pass_on) ->
 
 
 class AbstractParametric(AbstractLayer):
-    """A layer with one trainable array, in which its output is linear.
-
-    Example:
-        >>> scaling = js.nets.Scaling.ntk()
-        >>> net = js.nets.MLP(
-        ...     in_size=2, out_size=1, width_size=3, depth=1, bias=True, scaling=scaling, key=jax.random.key(0)
-        ... )
-        >>> [layer.name for layer in net.layers if isinstance(layer, js.nets.AbstractParametric)]
-        ['weights[0]', 'biases[0]', 'weights[1]', 'biases[1]']
-    """
+    """A layer with one trainable array, in which its output is linear."""
 
     index: int
 
@@ -87,15 +78,7 @@ class AbstractParametric(AbstractLayer):
 
 
 class AbstractWeighted(AbstractParametric):
-    """A layer with one of the weight matrices: each has its own hyperparameters in a `js.nets.Scaling`.
-
-    Example:
-        >>> net = js.nets.MLP(
-        ...     in_size=2, out_size=1, width_size=3, depth=1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
-        ... )
-        >>> [layer for layer in net.layers if isinstance(layer, js.nets.AbstractWeighted)]
-        [Dense(index=0), Dense(index=1)]
-    """
+    """A layer with one of the weight matrices: each has its own hyperparameters in a `js.nets.Scaling`."""
 
     def parameter(self, tree: PyTree) -> Any:
         return tree.weights[self.index]
@@ -214,14 +197,6 @@ class Mask(AbstractLayer):
 
     At an activation with phi(0) != 0 the units of the padding would not stay silent. With the mask no signal leaves
     them, and no gradient reaches them.
-
-    Example:
-        >>> width = js.nets.Padded(2, size=4)
-        >>> net = js.nets.MLP(
-        ...     in_size=2, out_size=1, width_size=width, depth=1, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
-        ... )
-        >>> js.nets.run(net, (js.nets.Mask(),), jnp.ones(4)).tolist()
-        [1.0, 1.0, 0.0, 0.0]
     """
 
     def __call__(self, net: Any, z: Float[Array, " features"], tap: Tap) -> Float[Array, " features"]:

@@ -136,15 +136,7 @@ def _refuse_numbers(net: Any) -> None:
 
 
 def networks_in(net: Any) -> list["AbstractNetwork"]:
-    """The networks of `js.nets` in a module: itself, or those inside of it.
-
-    Example:
-        >>> inner = js.nets.TwoLayerLinear(
-        ...     in_size=2, width_size=3, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
-        ... )
-        >>> len(js.nets.networks_in(js.nets.Function(lambda net, x: net(x), inner)))
-        1
-    """
+    """The networks of `js.nets` in a module: itself, or those inside of it."""
     return list(filter(_is_whole, jax.tree.leaves(net, is_leaf=_is_whole)))
 
 

@@ -48,7 +48,7 @@ from ._neurons import (
     neuron_direction as neuron_direction,
     neuron_radius as neuron_radius,
 )
-from ._observable import check_observables as check_observables, Observable as Observable
+from ._observable import Observable as Observable
 from ._outputs import (
     accuracy as accuracy,
     loss as loss,

@@ -66,10 +66,6 @@ class Observable(eqx.Module):
 def check_observables(observe: Any, dynamics: AbstractDynamics) -> tuple[Observable, ...]:
     """The observables as a tuple, checked against what the dynamics provides.
 
-    Example:
-        >>> print(len(js.observe.check_observables([js.observe.loss(), js.observe.outputs()], js.GradientFlow())))
-        2
-
     Raises:
         TypeError: something else than observables was given.
         ValueError: a name appears twice, or the dynamics does not provide what an observable needs.

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._results import FIRST_FAILURE
-from ..sweeps import LANE_VARIABLES
+from ..sweeps._internal import LANE_VARIABLES
 from ._source import Source
 
 

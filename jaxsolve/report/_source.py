@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._checks import describe
-from ..sweeps import citation, load, read_manifest
+from ..sweeps import load, read_manifest
+from ..sweeps._internal import citation
 
 
 class Source(NamedTuple):

@@ -10,7 +10,6 @@ from ._sweep import Hosts as Hosts, sweep as sweep
 from .grid._axes import Zip as Zip
 from .grid._padded import padded as padded
 from .planning._plan import plan as plan
-from .running._variables import LANE_VARIABLES as LANE_VARIABLES
 from .store._chunks import load as load
 from .store._layout import read_manifest as read_manifest
-from .store._memory import citation as citation, save as save
+from .store._memory import save as save

@@ -2,7 +2,6 @@
 
 from ._conditions import (
     AbstractCondition as AbstractCondition,
-    fits as fits,
     loss_below as loss_below,
     loss_fraction as loss_fraction,
     margin_above as margin_above,

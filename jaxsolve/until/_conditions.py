@@ -52,12 +52,6 @@ class _MarginAbove(AbstractCondition):
 def fits(condition: AbstractCondition | None, problem: Problem) -> Bool[Array, ""]:
     """Whether a condition means something for a problem: margins are of targets -1 and +1. True for None.
 
-    Example:
-        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=8, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
-        >>> problem = js.Problem(net, jnp.eye(2), jnp.ones((2, 1)))
-        >>> print(js.until.fits(js.until.margin_above(1.0), problem))
-        True
-
     Raises:
         ValueError: it does not, in concrete numbers. In traces nothing raises, and such a run is `invalid`.
     """

@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 import jaxsolve as js
 from benchmarks import _cheapest as cheapest, _flow_rivals as rivals
 from tests.cases import assert_fails, by_hand
+from tests.inside import find_loss
 
 
 T = 3.0
@@ -86,7 +87,7 @@ def test_the_largest_rate():
 
 
 def test_the_largest_rate_is_for_mse_alone():
-    problem = eqx.tree_at(lambda p: p.loss, small(), js.losses.find_loss(lambda f, y: jnp.sum((f - y) ** 4)))
+    problem = eqx.tree_at(lambda p: p.loss, small(), find_loss(lambda f, y: jnp.sum((f - y) ** 4)))
     with pytest.raises(ValueError, match=r"largest_rate needs js\.losses\.MSE\(\)"):
         rivals.largest_rate(problem)
 
@@ -156,7 +157,7 @@ def test_evaluations_are_counted_and_settings_traced():
         jax.debug.callback(lambda: calls.append(None))
         return 0.5 * jnp.sum((f - y) ** 2)
 
-    problem = eqx.tree_at(lambda p: p.loss, small(), js.losses.find_loss(loss))
+    problem = eqx.tree_at(lambda p: p.loss, small(), find_loss(loss))
     for run, knobs in ((rivals.tsit5, (1e-2, 1e-3)), (rivals.adaptive_euler, (1e-2, 1e-3)), (rivals.descent, (1, 0.3))):
         run(problem, 1.0, knobs[0])
         jax.effects_barrier()

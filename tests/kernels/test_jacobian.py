@@ -8,8 +8,8 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from jaxsolve import kernels, nets
-from jaxsolve.kernels import LayeredJacobian
 from tests import cases
+from tests.inside import LayeredJacobian
 from tests.kernels.stacks import DENSE, TANH, zoo
 
 

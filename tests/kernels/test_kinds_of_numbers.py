@@ -9,6 +9,7 @@ import pytest
 
 from jaxsolve import kernels, nets, Problem
 from tests.cases import eps
+from tests.inside import LayeredJacobian, networks_in
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +45,7 @@ X, W = jr.normal(jr.key(0), (4, 3)), jr.normal(jr.key(1), (2, 3))
 def test_real_parameters_in_complex_products(f):
     net = nets.Function(f, {"re": W, "im": W[::-1]})
     close(kernels.empirical(net, X).ntk, whole(net, X))
-    jacobian = kernels.LayeredJacobian(net, X)
+    jacobian = LayeredJacobian(net, X)
     pushed = jacobian.push(nets.partition(net)[0])
     assert pushed.dtype == X.dtype
     outputs = lambda p: jax.vmap(lambda x: f(p, x))(X)
@@ -121,4 +122,4 @@ def test_parameters_alone_and_stacks_of_networks_train_as_any_module():
     stack = eqx.filter_vmap(make)(jr.split(jr.key(1), 4))
     mean = nets.Function(lambda nets, x: jnp.mean(eqx.filter_vmap(lambda net: net(x))(nets), axis=0), stack)
     close(kernels.empirical(mean, X).ntk, whole(mean, X))
-    assert nets.networks_in(alone) == nets.networks_in(mean) == []
+    assert networks_in(alone) == networks_in(mean) == []

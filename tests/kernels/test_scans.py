@@ -9,7 +9,7 @@ from jax import lax
 
 from jaxsolve import kernels, nets
 from tests.cases import eps
-from tests.inside import capture
+from tests.inside import capture, LayeredJacobian
 
 
 X = jr.normal(jr.key(0), (5, 3))
@@ -61,7 +61,7 @@ def test_parameters_and_outputs_without_numbers():
     params = DENSE | {"none": jnp.zeros((2, 0))}
     expected = kernels.empirical(nets.Function(plain, DENSE), X).ntk
     np.testing.assert_array_equal(kernels.empirical(nets.Function(f, params), X).ntk, expected)
-    back = kernels.LayeredJacobian(nets.Function(f, params), X).pull(jnp.ones((5, 2)))
+    back = LayeredJacobian(nets.Function(f, params), X).pull(jnp.ones((5, 2)))
     assert back.params["none"].shape == (2, 0)
     with pytest.raises(ValueError, match=r"a vector of real outputs.*shape \(0,\)"):
         kernels.empirical(nets.Function(lambda p, x: (p["w"] @ x)[:0], DENSE), X)

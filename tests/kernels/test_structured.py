@@ -16,6 +16,7 @@ from tests.inside import (
     cut_tile,
     even_tile,
     kernel_memory,
+    memory,
     Outputs,
     structured,
     Tiling,
@@ -261,7 +262,7 @@ def test_a_kernel_larger_than_memory_is_refused_before_it_is_allocated(getkey):
         kernels.empirical(net, x, memory=10**8)
     with pytest.raises(MemoryError, match="NTKOperator"):
         kernels.empirical(net, x, memory=10**3)
-    free = kernels.free_memory()
+    free = memory.free_memory()
     assert free is None or free > 10**6
 
 

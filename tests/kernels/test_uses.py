@@ -12,7 +12,7 @@ from jax import lax
 
 from jaxsolve import kernels, nets
 from tests.cases import assert_fails, eps, slow_after
-from tests.inside import capture, costs, Outputs, use_gram
+from tests.inside import capture, costs, LayeredJacobian, Outputs, use_gram
 
 
 def draw(seed, *shape):
@@ -268,7 +268,7 @@ def test_rates_and_single_precision_under_jit():
 def test_products_with_the_jacobian(name):
     f, params, x = FUNCTIONS[name]
     net = nets.Function(f, params)
-    held, outputs = kernels.LayeredJacobian(net, x), lambda net: jax.vmap(net)(x)
+    held, outputs = LayeredJacobian(net, x), lambda net: jax.vmap(net)(x)
     v = jax.tree.map(lambda leaf: draw(leaf.size, *leaf.shape), net)
     close(held.push(v), jax.jvp(outputs, (net,), (v,))[1])
     out, back = jax.vjp(outputs, net)

@@ -6,17 +6,9 @@ import scipy.special
 from hypothesis import given, settings, strategies as st
 
 import jaxsolve as js
-from jaxsolve.losses import (
-    CrossEntropy,
-    find_loss,
-    Hinge,
-    Logistic,
-    MSE,
-    Pointwise,
-    QuadraticHinge,
-    SoftHinge,
-)
+from jaxsolve.losses import CrossEntropy, Hinge, Logistic, MSE, Pointwise, QuadraticHinge, SoftHinge
 from tests.cases import assert_fails, eps
+from tests.inside import accepts, find_loss
 
 
 F = np.array([[0.3, -1.2, 2.0], [-0.4, 0.7, 0.1], [1.5, 1.1, -3.0], [0.2, 0.9, 0.6]])
@@ -296,24 +288,24 @@ def test_a_loss_of_ones_own_moves_a_network_as_ours_does():
     ids=lambda value: type(value).__name__,
 )
 def test_accepts_inside_a_trace_what_targets_accept_outside(loss, good, bad):
-    accepts = jax.jit(lambda y: js.losses.accepts(loss, y))
-    assert accepts(good)
-    assert not accepts(bad)
+    accepted = jax.jit(lambda y: accepts(loss, y))
+    assert accepted(good)
+    assert not accepted(bad)
     with pytest.raises(ValueError, match="needs"):
         loss.targets(bad, 3)
-    assert js.losses.accepts(MSE(), jnp.asarray(bad))
+    assert accepts(MSE(), jnp.asarray(bad))
 
 
 def test_labels_out_of_range_are_seen_inside_a_trace():
     loss = CrossEntropy()
-    accepts = jax.jit(lambda labels: js.losses.accepts(loss, loss.targets(labels, 3)))
-    assert accepts(np.array([0, 2]))
-    assert not accepts(np.array([0, 3]))
+    accepted = jax.jit(lambda labels: accepts(loss, loss.targets(labels, 3)))
+    assert accepted(np.array([0, 2]))
+    assert not accepted(np.array([0, 3]))
 
 
 def test_a_soft_hinge_needs_a_positive_beta_inside_a_trace_too():
     with pytest.raises(ValueError, match=r"beta must be one finite number > 0, got -1.0"):
         jax.jit(lambda: SoftHinge(-1.0).beta)()
-    accepts = jax.jit(lambda beta: js.losses.accepts(SoftHinge(beta), jnp.asarray(SIGNS)))
-    assert accepts(2.0)
-    assert not accepts(-2.0)
+    accepted = jax.jit(lambda beta: accepts(SoftHinge(beta), jnp.asarray(SIGNS)))
+    assert accepted(2.0)
+    assert not accepted(-2.0)

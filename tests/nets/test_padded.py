@@ -20,7 +20,6 @@ from jaxsolve.nets import (
     Gaussian,
     Given,
     LambdaBalanced,
-    Mask,
     Mirrored,
     MLP,
     NearParallel,
@@ -35,6 +34,7 @@ from jaxsolve.nets import (
     WideResNet,
 )
 from tests.cases import assert_fails, eps, inputs, problem, scaling, slow_after
+from tests.inside import LayeredJacobian, Mask
 
 
 UNITS, SIZE = 4, 7
@@ -174,12 +174,12 @@ def test_other_routes_to_the_kernel(getkey):
     plain, padded = _pair()
     x, eta = inputs(getkey(), 3), rates(padded)
     expected = kernels.empirical(plain, x, eta=rates(plain)).ntk
-    jacobian = kernels.LayeredJacobian(padded, x)
+    jacobian = LayeredJacobian(padded, x)
     _same(jacobian.ntk(eta), expected)
     q = jr.normal(getkey(), (3, 2))
     pulled = jacobian.pull(q)
     _assert_zero_behind(pulled)
-    _same(_own(pulled), _own(kernels.LayeredJacobian(plain, x).pull(q)))
+    _same(_own(pulled), _own(LayeredJacobian(plain, x).pull(q)))
     noise = jax.tree.map(lambda p: jr.normal(getkey(), p.shape), partition(padded)[0])
     _, pushed = jax.jvp(lambda p: jax.vmap(eqx.combine(p, padded))(x), (partition(padded)[0],), (noise,))
     _same(jacobian.push(noise), pushed)

@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 
 from jaxsolve import FrozenKernel, GradientFlow, observe, Problem, solve, View
 from tests import cases
+from tests.inside import check_observables
 
 
 N, C = 6, 2
@@ -117,9 +118,9 @@ def test_classes_of_one_column_are_its_signs():
     k, first, second = np.asarray(kernel[:, 0, :, 0]), [1, 2], [0, 3]
     expected = [[k[np.ix_(a, b)].mean() for b in (first, second)] for a in (first, second)]
     np.testing.assert_allclose(observe.kernel_by_class()(view), expected, rtol=cases.eps(10))
-    assert len(observe.check_observables(list(OBSERVABLES.values()), FrozenKernel())) == len(OBSERVABLES)
+    assert len(check_observables(list(OBSERVABLES.values()), FrozenKernel())) == len(OBSERVABLES)
     with pytest.raises(ValueError, match="needs kernel, but ModesDecay provides only"):
-        observe.check_observables(observe.kernel_entropy(), cases.ModesDecay())
+        check_observables(observe.kernel_entropy(), cases.ModesDecay())
 
 
 def test_along_a_run():

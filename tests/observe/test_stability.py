@@ -15,6 +15,7 @@ from jax.flatten_util import ravel_pytree
 
 from jaxsolve import Descent, FrozenKernel, GradientFlow, losses, nets, observe, Problem, RESULTS, solve, View
 from tests import cases
+from tests.inside import check_observables
 
 
 def _read(problem, params, observable=observe.sharpness()):
@@ -231,5 +232,5 @@ def test_bad_input():
     with pytest.raises(ValueError, match=r"need times and stability.*shapes \(2,\) and \(3,\)"):
         observe.edge_time(np.zeros(2), np.zeros(3))
     with pytest.raises(ValueError, match="'sharpness' needs parameters, but FrozenKernel provides only"):
-        observe.check_observables(observe.sharpness(), FrozenKernel())
+        check_observables(observe.sharpness(), FrozenKernel())
     assert observe.stability(0.1, momentum=0.5).fn == observe.stability(0.1, momentum=0.5).fn  # does not recompile

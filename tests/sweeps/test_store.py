@@ -25,8 +25,9 @@ import pytest
 import xarray
 
 from jaxsolve import Descent, FrozenKernel, GradientFlow, losses, nets, observe, Problem, sweep, until, Zip
-from jaxsolve.sweeps import citation, load, read_manifest, save
+from jaxsolve.sweeps import load, read_manifest, save
 from tests import cases
+from tests.inside import citation
 from tests.processes import ROOT
 from tests.sweeps import faults
 from tests.sweeps.inside import (

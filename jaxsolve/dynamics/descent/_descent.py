@@ -14,7 +14,8 @@ from ..._core import AbstractMarching, AbstractSavingState, AbstractStoppable, i
 from ..._numerics import nonzero
 from ..._results import RESULTS
 from ...data import AbstractAugmentation
-from ...until import AbstractCondition, fits
+from ...until import AbstractCondition
+from ...until._internal import fits
 from .._clock import later, nearest_step, time_at
 from .._saves import empty_saves, hold, Saves
 from .._stopping import at_last_time, check_until, is_met

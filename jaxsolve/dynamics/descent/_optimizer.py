@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, DTypeLike, Float, PyTree
 from ... import nets
 from ..._checks import concrete, describe, require_settings
 from ..._core import is_key, Problem
+from ...nets._internal import networks_in
 from ._closures import closed, contents, opened
 
 
@@ -167,7 +168,7 @@ def require_scaling(problem: Problem, adaptive: Callable[[], bool | None]) -> No
     Arguments:
         adaptive: whether steps ignore the scale of gradients, None if that is not known; asked where it matters.
     """
-    asked = {net.scaling.optimizers for net in nets.networks_in(problem.net)} - {nets.Optimizers.ANY}
+    asked = {net.scaling.optimizers for net in networks_in(problem.net)} - {nets.Optimizers.ANY}
     known = adaptive() if asked else None
     if known is None:
         return

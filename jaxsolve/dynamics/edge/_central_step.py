@@ -10,7 +10,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
 from ..._core import flat_rates, Problem
-from ...integrators import RungeKuttaChebyshev, Stabilized
+from ...integrators import RungeKuttaChebyshev
+from ...integrators._internal import Stabilized
 from ._edge_cone import complement, Cone
 from ._edge_optimizer import AbstractPreconditioner
 from ._edge_pairs import BLOCK, first_pairs, follow, Pairs

@@ -17,12 +17,13 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from ... import kernels, losses
+from ... import losses
 from ..._checks import concrete
 from ..._core import flat_rates, Problem
 from ..._numerics import memory_for
 from ..._programs import flop
 from ...integrators import FunctionSpace, ParameterSpace, RungeKuttaChebyshev
+from ...kernels._internal import LayeredJacobian
 from ._kinks import kinked
 
 
@@ -239,7 +240,7 @@ def _sizes(problem: Problem) -> _Sizes:
     outputs, item = problem.y.size, problem.x.dtype.itemsize
     parameters = sum(leaf.size for leaf in jax.tree.leaves(problem.params))
     if problem.state is None:
-        signals = eqx.filter_eval_shape(lambda p: kernels.LayeredJacobian(p.net, p.x).passing, problem)
+        signals = eqx.filter_eval_shape(lambda p: LayeredJacobian(p.net, p.x).passing, problem)
         held = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(signals) if hasattr(leaf, "shape"))
     else:
         held = outputs * parameters  # a whole Jacobian

@@ -22,7 +22,8 @@ from ..._checks import require_flag, require_number, require_steps
 from ..._core import AbstractMarching, AbstractSavingState, AbstractStoppable, March, Problem, Quantity
 from ..._results import RESULTS
 from ...integrators import AbstractExponential, RungeKuttaChebyshev
-from ...until import AbstractCondition, fits
+from ...until import AbstractCondition
+from ...until._internal import fits
 from .._saves import empty_saves, hold, PER_STEP, Saves
 from .._stopping import at_last_time, check_until, is_met
 from .._trees import all_finite, chosen

@@ -11,7 +11,8 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..._core import Certificate, flat_rates, Problem, View
 from ..._numerics import nonzero, squares_over
-from ...integrators import DisplacementController, Flowing, FunctionSpace, InertialFunctionSpace
+from ...integrators import DisplacementController, FunctionSpace, InertialFunctionSpace
+from ...integrators._internal import Flowing
 from ._certificate import energy_balance
 from ._integrator import controller, gradient_evaluations, prepare
 from ._system import AbstractExponentialSystem, AbstractPlainSystem, displacement_controller

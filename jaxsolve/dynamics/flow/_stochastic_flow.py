@@ -13,7 +13,8 @@ from ..._checks import concrete, describe, is_real, one_number, require_key, req
 from ..._core import AbstractMarching, AbstractSavingState, AbstractStoppable, is_key, March, Problem, Quantity, View
 from ..._numerics import nonzero
 from ..._results import RESULTS
-from ...until import AbstractCondition, fits
+from ...until import AbstractCondition
+from ...until._internal import fits
 from .._saves import empty_saves, hold, PER_STEP, Saves
 from .._stopping import at_last_time, check_until, is_met
 from .._trees import all_finite, chosen

@@ -11,7 +11,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..._core import Certificate, flat_rates, Problem, View
-from ...integrators import AbstractExponential, DisplacementController, Flowing, RungeKuttaChebyshev
+from ...integrators import AbstractExponential, DisplacementController, RungeKuttaChebyshev
+from ...integrators._internal import Flowing
 from ._certificate import flow_certificate
 from ._integrator import controller, gradient_evaluations, prepare, tolerances
 from ._kinks import kinked

@@ -29,13 +29,6 @@ class LayeredJacobian(eqx.Module):
     Raises:
         ValueError: inputs do not fit the network, or the network is none of one sample.
         TypeError: net is no network, or x no array.
-
-    Example:
-        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
-        >>> jacobian = js.kernels.LayeredJacobian(net, jnp.eye(2))
-        >>> gradient = jacobian.pull(jnp.ones((2, 1)))
-        >>> bool(jnp.allclose(jacobian.push(gradient), jacobian.ntk(js.kernels.unit_rates(net)).sum((2, 3))))
-        True
     """
 
     held: HeldModule  # since loops carry arrays only, and the activation of an `eqx.nn.MLP` is a leaf that is none

@@ -17,19 +17,8 @@ from jaxtyping import Array, Float, PyTree
 
 from ..._checks import concrete, describe
 from ..._numerics import memory_for, nonzero, safe_sqrt
-from ...nets import (
-    AbstractLayered,
-    AbstractWeighted,
-    Activation,
-    Apply,
-    Bias,
-    Conv,
-    Dense,
-    Layers,
-    Mask,
-    Residual,
-    SpatialMean,
-)
+from ...nets import AbstractLayered, Activation, Apply, Bias, Conv, Dense, Layers, Residual, SpatialMean
+from ...nets._internal import AbstractWeighted, Mask
 from ..finite._empirical import unit_rates
 from ..finite._inputs import check_inputs, check_rates
 from ._closed_forms import closed_form, jumps

@@ -17,7 +17,8 @@ from ..._core import AbstractDynamics, AbstractRandomAccess, Problem, Quantity, 
 from ..._programs import flop
 from ..._solve import observe_march, observe_random_access, require_kind
 from ...dynamics import Descent
-from ...observe import check_observables, loss, Observable
+from ...observe import loss, Observable
+from ...observe._internal import check_observables
 from ..grid._axes import Group, groups, label, read_axes, Zip
 from ..running._builder import Builder, Devices, Dynamics, dynamics_of, read_devices, require_arguments, taken
 from ..running._execute import default_batch, Program, trace_group

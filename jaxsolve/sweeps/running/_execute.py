@@ -17,10 +17,9 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from ... import kernels
 from ..._checks import concrete, describe
 from ..._core import AbstractDynamics, AbstractMarching, AbstractRandomAccess, is_key, Problem, require_end
-from ..._numerics import one_thread, out_of_memory
+from ..._numerics import free_memory, one_thread, out_of_memory
 from ...dynamics import AbstractFlow
 from ...observe import Observable
 from ...until import AbstractCondition
@@ -233,7 +232,7 @@ class Fitting:
     def __init__(self, program: Program):
         self._lock = threading.Lock()
         self.program = program  # the one that runs now
-        free = kernels.free_memory()
+        free = free_memory()
         while program.chosen and free is not None and (needed := self.program.runner.memory) > free * SHARE:
             size = max(1, min(self.program.size // 2, int(self.program.size * free * SHARE / needed)))
             if not self._shrink(size, log.info, f"batches of %d lanes would take {needed >> 10} kB: %d instead"):

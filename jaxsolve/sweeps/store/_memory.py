@@ -104,12 +104,7 @@ def save(dataset: "xarray.Dataset", path: str | os.PathLike) -> None:
 
 
 def citation() -> str:
-    """How to cite the library.
-
-    Example:
-        >>> js.sweeps.citation()
-        'The jaxsolve developers: jaxsolve. ... Version ...'
-    """
+    """How to cite the library."""
     facts = metadata.metadata("jaxsolve")
     return f"{facts['Author']}: jaxsolve. {facts['Summary']} Version {facts['Version']}."
 

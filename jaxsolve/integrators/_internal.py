@@ -1,0 +1,4 @@
+"""Names of this room that other rooms use, and users do not."""
+
+from ._chebyshev import Stabilized as Stabilized
+from ._expansion import Flowing as Flowing

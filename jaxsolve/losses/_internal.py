@@ -1,0 +1,4 @@
+"""Names of this room that other rooms use, and users do not."""
+
+from ._accepts import accepts as accepts
+from ._base import find_loss as find_loss
