@@ -22,7 +22,7 @@ import sys
 
 
 if importlib.util.find_spec("jaxsolve") is None:
-    source = "git+https://github.com/jaxsolve/jaxsolve"
+    source = "jaxsolve[all] @ git+https://github.com/jaxsolve/jaxsolve"
     subprocess.run([sys.executable, "-m", "pip", "install", "-q", source], check=True)
 
 # %%

@@ -20,7 +20,7 @@ import subprocess
 import sys
 
 
-sources = {"jaxsolve": "git+https://github.com/jaxsolve/jaxsolve", "flax": "flax"}
+sources = {"jaxsolve": "jaxsolve[all] @ git+https://github.com/jaxsolve/jaxsolve", "flax": "flax"}
 for package, source in sources.items():
     if importlib.util.find_spec(package) is None:
         subprocess.run([sys.executable, "-m", "pip", "install", "-q", source], check=True)

@@ -4,6 +4,8 @@ A name belongs here only if public ones do not reach what is tested.
 """
 
 # Most arguments are checked by these.
+# Programs whose answers tell a wrong compiler are the doctor's. How much memory is free, to see what goes by it.
+from jaxsolve import _numerics as numerics
 from jaxsolve._checks import one_number, require_key, require_size
 
 # A long march says where it is; tests do not wait for it.
@@ -18,8 +20,6 @@ from jaxsolve._diagnose._groups import adjacent, alignments
 # The rates of an optimizer enter the stability together with a Hessian.
 from jaxsolve._diagnose._response import response as optimizer_response
 from jaxsolve._diagnose._stability import critical_rate
-
-# Programs whose answers tell a wrong compiler are the doctor's. How much memory is free, to see what goes by it.
 from jaxsolve._numerics import _known_answers as known_answers, _memory as memory
 
 # Exponential integrators stand on these functions: they are compared with mpmath, digit by digit.
@@ -190,6 +190,7 @@ __all__ = [
     "find_loss",
     "networks_in",
     "known_answers",
+    "numerics",
     "Checked",
     "Cone",
     "ConfiguredProblem",

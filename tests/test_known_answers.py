@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import jaxsolve as js
-from tests.inside import known_answers as known
+from tests.inside import known_answers as known, numerics
 
 
 PYPROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))
@@ -109,7 +109,7 @@ def test_the_doctor_names_a_wrong_compiler(monkeypatch, capsys):
     from jaxsolve.cli import main
 
     wrong = known.KnownAnswer("jacobian_of_layer_norm", "float32", 0.17, 1e-5)
-    monkeypatch.setattr(known, "known_answers", lambda: [wrong])
+    monkeypatch.setattr(numerics, "known_answers", lambda: [wrong])
     with pytest.raises(SystemExit):
         main(["doctor"])
     said = capsys.readouterr().out

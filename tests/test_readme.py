@@ -35,7 +35,7 @@ INSTEAD = {
     "git clone https://github.com/jaxsolve/jaxsolve && cd jaxsolve": "tests/test_readme.py",  # the address
     "pip install uv && uv run jaxsolve quickstart": "tests/cli/test_cli.py",
     "jaxsolve quickstart": "tests/cli/test_cli.py",
-    "pip install .": ".ci/wheel.py",
+    'pip install ".[all]"': ".ci/wheel.py",
     "pip install --no-deps neural-tangents frozendict": ".ci/wheel.py",
     'pip install ".[gpu]"': "no GPU in CI",
     "uv run pytest": ".ci/run",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxsolve import kernels
-from tests.inside import known_answers
+from tests.inside import numerics
 
 
 def _idx(*shape):
@@ -142,7 +142,7 @@ def test_programs_with_known_answers_that_do_not_run(doctor, monkeypatch):
     def refuse():
         raise RuntimeError("no float64 on this device")
 
-    monkeypatch.setattr(known_answers, "known_answers", refuse)
+    monkeypatch.setattr(numerics, "known_answers", refuse)
     code, found = doctor()
     assert (code, found["compiler"][0]) == (1, "BROKEN")
     assert "no float64 on this device" in found["compiler"][1]

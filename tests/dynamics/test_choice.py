@@ -11,11 +11,11 @@ from hypothesis import given, settings, strategies as st
 from jax.flatten_util import ravel_pytree
 
 from benchmarks.flow import STABLE
-from jaxsolve import FrozenKernel, GradientFlow, kernels, losses, MomentumFlow, nets, Problem, solve, sweep, until
+from jaxsolve import FrozenKernel, GradientFlow, losses, MomentumFlow, nets, Problem, solve, sweep, until
 from jaxsolve.integrators import FunctionSpace
 from jaxsolve.nets import Scaling
 from tests import cases
-from tests.inside import memory, rate_for_choice, sizes_for_choice, stable_for_choice
+from tests.inside import kernel_memory, memory, rate_for_choice, sizes_for_choice, stable_for_choice
 
 
 def _net(width=16, activation="tanh", depth=2, outputs=1, **scaling):
@@ -231,7 +231,7 @@ def test_derivatives_go_through_a_run_whose_integrator_numbers_decide():
 @pytest.mark.parametrize("free", [int(1e8), int(2e10), None])
 def test_free_memory_decides_nothing(free, monkeypatch):
     """`FunctionSpace` takes 0.1 GB for the first; what is more than a fixed number of bytes is another integrator's."""
-    for module in (kernels, memory):
+    for module in (kernel_memory, memory):
         monkeypatch.setattr(module, "free_memory", lambda: free)
     assert _chosen(_problem(n=1300, net=_net(width=24)), 1e12) == "FunctionSpace"
     wide = _net(width=2000)

@@ -247,10 +247,10 @@ def test_estimate_bounds_what_is_compiled(getkey):
     net = nets.MLP(in_size=10, out_size=3, width_size=64, depth=2, scaling=nets.Scaling.ntk(), key=getkey())
     x = jax.random.normal(getkey(), (300, 10))
     arrays, static = eqx.partition(net, eqx.is_array)
-    for memory in (None, 8 * 10**6 * x.dtype.itemsize // 8):
-        run = jax.jit(lambda a, x, memory=memory: kernels.empirical(eqx.combine(a, static), x, memory=memory).ntk)
+    for room in (None, 8 * 10**6 * x.dtype.itemsize // 8):
+        run = jax.jit(lambda a, x, room=room: kernels.empirical(eqx.combine(a, static), x, memory=room).ntk)
         used = cast(Any, run.lower(arrays, x).compile().memory_analysis()).temp_size_in_bytes
-        known = kernels.memory_estimate(net, x, memory=memory)
+        known = kernels.memory_estimate(net, x, memory=room)
         assert used <= 1.5 * known.total
         assert used + known.kernel >= 0.3 * known.total
 

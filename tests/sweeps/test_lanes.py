@@ -20,7 +20,6 @@ from hypothesis import given, settings, strategies as st
 from jaxsolve import (
     Descent,
     GradientFlow,
-    kernels,
     nets,
     observe,
     Problem,
@@ -368,7 +367,7 @@ def test_other_errors_of_xla_are_raised_as_they_are(monkeypatch):
 def test_a_chosen_batch_takes_no_more_than_half_of_the_free_memory(caplog, monkeypatch):
     run = lambda **options: QUIET(_modes, {"rate": np.linspace(1, 2, 64)}, cases.ModesDecay(), [0.0, 0.5], **options)
     whole = run()
-    monkeypatch.setattr(kernels, "free_memory", lambda: 3000)
+    monkeypatch.setattr(_execute, "free_memory", lambda: 3000)
     with caplog.at_level(logging.INFO, "jaxsolve"):
         data = run()
     said = [record.getMessage() for record in caplog.records]
