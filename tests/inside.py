@@ -29,7 +29,7 @@ from jaxsolve._numerics._phi import finite_product, integrated_decay, phi
 from jaxsolve._numerics._safe import safe_hypot
 
 # Threads of LAPACK, where several of Python's are inside at once.
-from jaxsolve._numerics._threads import one_thread
+from jaxsolve._numerics._settings import one_thread
 
 # What gives networks with a backward rule of their own a forward one: a rule that differs from the function shows it.
 # What is read in programs decides what lanes share and how kernels are computed: seen in speed and memory alone.
@@ -62,7 +62,7 @@ from jaxsolve.data import _fetch as fetching
 from jaxsolve.data._labels import draw as labels_draw, encode
 
 # What step sizes and times of one run mean for another is public nowhere, and simple to get wrong.
-from jaxsolve.dynamics._clock import nearest_step, time_at
+from jaxsolve.dynamics._marching import nearest_step, time_at
 
 # Functions as pytrees: those of optax are only some of what a user may give.
 from jaxsolve.dynamics.descent._closures import closed, opened

@@ -1,8 +1,5 @@
 """Functions that do not overflow or cancel, and what a process does while numbers are computed."""
 
-from ._flags import unwatched as unwatched
-from ._hashable import hashable as hashable
-from ._held import HeldModule as HeldModule
 from ._known_answers import (
     ADVICE as ADVICE,
     known_answers as known_answers,
@@ -14,6 +11,7 @@ from ._memory import (
     out_of_memory as out_of_memory,
     require_room as require_room,
 )
+from ._modules import hashable as hashable, HeldModule as HeldModule
 from ._phi import finite_product as finite_product, integrated_decay as integrated_decay, phi as phi
 from ._safe import (
     kept_product as kept_product,
@@ -28,4 +26,4 @@ from ._safe import (
     tanhc as tanhc,
     unit as unit,
 )
-from ._threads import one_thread as one_thread
+from ._settings import one_thread as one_thread, unwatched as unwatched

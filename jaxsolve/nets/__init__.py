@@ -21,7 +21,6 @@ from ._function import (
     from_nnx as from_nnx,
     Function as Function,
 )
-from ._hyperparameters import Optimizers as Optimizers
 from ._init import (
     AbstractInit as AbstractInit,
     Gaussian as Gaussian,
@@ -63,5 +62,5 @@ from ._normalization import (
 )
 from ._padded import Padded as Padded
 from ._resnet import ResNet18 as ResNet18, WideResNet as WideResNet
-from ._scaling import Scaling as Scaling, ScalingRule as ScalingRule
+from ._scaling import Optimizers as Optimizers, Scaling as Scaling, ScalingRule as ScalingRule
 from ._transformer import Transformer as Transformer

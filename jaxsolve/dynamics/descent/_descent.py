@@ -16,10 +16,19 @@ from ..._results import RESULTS
 from ...data import AbstractAugmentation
 from ...until import AbstractCondition
 from ...until._internal import fits
-from .._clock import later, nearest_step, time_at
-from .._saves import empty_saves, hold, Saves
-from .._stopping import at_last_time, check_until, is_met
-from .._trees import all_finite, chosen
+from .._marching import (
+    all_finite,
+    at_last_time,
+    check_until,
+    chosen,
+    empty_saves,
+    hold,
+    is_met,
+    later,
+    nearest_step,
+    Saves,
+    time_at,
+)
 from ._optimizer import first_state, grows, ignores_gradient_scale, Optimizer, require_scaling
 from ._rate import require_visible, time_of_step
 from ._schedule import last_moving, nearest_steps, Schedule

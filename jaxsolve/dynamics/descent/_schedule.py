@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, Int, PyTree
 
-from .._clock import later
+from .._marching import later
 from ._closures import closed, opened
 
 

@@ -15,9 +15,7 @@ from ..._numerics import nonzero
 from ..._results import RESULTS
 from ...until import AbstractCondition
 from ...until._internal import fits
-from .._saves import empty_saves, hold, PER_STEP, Saves
-from .._stopping import at_last_time, check_until, is_met
-from .._trees import all_finite, chosen
+from .._marching import all_finite, at_last_time, check_until, chosen, empty_saves, hold, is_met, PER_STEP, Saves
 from ..descent._optimizer import require_scaling
 
 

@@ -37,7 +37,7 @@ from ..._results import RESULTS
 from ...losses import MSE
 from ...until import AbstractCondition
 from .._approximation import AbstractApproximation
-from .._saves import Saves
+from .._marching import Saves
 from ..descent._descent import Descent
 from ..flow._choice import in_shapes, is_endless
 from ..flow._gradient_flow import GradientFlow

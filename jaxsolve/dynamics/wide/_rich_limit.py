@@ -12,7 +12,7 @@ from ... import nets
 from ..._checks import concrete, one_number, require_flag, require_power_of_two, require_size
 from ..._core import Assumption, NotApplicable, Problem, Quantity, Validity
 from .._approximation import AbstractApproximation
-from .._clock import nearest_step
+from .._marching import nearest_step
 from ..descent._descent import Descent
 from ..flow._choice import in_shapes, is_endless
 from ..flow._gradient_flow import GradientFlow

@@ -20,7 +20,7 @@ from ..._core import (
 )
 from ..._results import RESULTS
 from .._approximation import AbstractApproximation
-from .._saves import Saves
+from .._marching import Saves
 from . import dmft
 from ._rich_memory import require_memory_of_samples
 

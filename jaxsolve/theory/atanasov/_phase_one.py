@@ -14,8 +14,7 @@ from ..._checks import require_positive
 from ..._core import Assumption, Problem, Quantity, View
 from ..._numerics import nonzero, safe_product, safe_sqrt
 from .._arguments import flow_time
-from ..linear._linear_flow import linear_flow, linear_network, LinearFlow, positive_rates
-from ..linear._linear_form import AbstractLinearForm
+from ..linear._linear_flow import AbstractLinearForm, linear_flow, linear_network, LinearFlow, positive_rates
 from ..xu_ziyin._reduced_line import rotate
 
 

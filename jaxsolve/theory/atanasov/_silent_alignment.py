@@ -14,8 +14,14 @@ from ..._checks import require_not_negative, require_size
 from ..._core import Assumption, Problem, Quantity, View
 from ..._numerics import nonzero, safe_hypot, safe_sqrt
 from .._arguments import flow_time
-from ..linear._linear_flow import linear_flow, linear_network, LinearFlow, positive_rates, whitened_inputs
-from ..linear._linear_form import AbstractLinearForm
+from ..linear._linear_flow import (
+    AbstractLinearForm,
+    linear_flow,
+    linear_network,
+    LinearFlow,
+    positive_rates,
+    whitened_inputs,
+)
 from ..xu_ziyin._reduced_line import ReducedLine, rotate
 from ._phase_one import small_start
 

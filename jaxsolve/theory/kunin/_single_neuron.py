@@ -13,8 +13,7 @@ from ..._core import Assumption, Problem, Quantity, View
 from ..._numerics import norm
 from .._arguments import flow_time
 from ..linear._by_mode import leaves_saddle
-from ..linear._linear_flow import linear_flow, linear_network, positive_rates, whitened_inputs
-from ..linear._linear_form import AbstractLinearForm
+from ..linear._linear_flow import AbstractLinearForm, linear_flow, linear_network, positive_rates, whitened_inputs
 from ._reduced_neuron import ReducedNeuron
 
 

@@ -14,6 +14,7 @@ from ..._numerics import nonzero
 from .._arguments import flow_time
 from ._by_mode import has_target, no_saddle, squared_is_known
 from ._linear_flow import (
+    AbstractLinearForm,
     linear_flow,
     linear_network,
     LinearFlow,
@@ -21,7 +22,6 @@ from ._linear_flow import (
     tolerance,
     whitened_inputs,
 )
-from ._linear_form import AbstractLinearForm
 from ._reduced_balanced import Blocks, ReducedBalanced
 
 

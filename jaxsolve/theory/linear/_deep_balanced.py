@@ -12,9 +12,10 @@ from jaxtyping import Array, Float
 from ..._core import Assumption, Problem, Quantity, View
 from ..._numerics import nonzero, norm
 from .._arguments import flow_time
-from ._by_mode import by_own_weights, has_target, no_saddle, own_size
+from ._by_mode import by_own_weights, has_target, no_saddle, own_size, shared_modes
 from ._deep_mode import half_loss_time, mode_strength
 from ._linear_flow import (
+    AbstractLinearForm,
     linear_flow,
     linear_network,
     LinearFlow,
@@ -22,8 +23,6 @@ from ._linear_flow import (
     tolerance,
     whitened_inputs,
 )
-from ._linear_form import AbstractLinearForm
-from ._modes import shared_modes
 
 
 class DeepBalanced(AbstractLinearForm):

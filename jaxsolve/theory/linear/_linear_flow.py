@@ -5,6 +5,7 @@ $\Pi$ a projector, gradient flow is $dV_l/dT = -\partial/\partial V_l \; \tfrac1
 $o = \gamma \prod_l m_l \sqrt{\eta_l}$, $\Sigma = Y^\top X/(n o \kappa^2)$ and $T = o^2 \kappa^2 t$.
 """
 
+import abc
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,10 +13,36 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from ..._core import Assumption, Problem
+from ..._core import AbstractRandomAccess, Assumption, NotApplicable, Problem, Validity
 from ..._numerics import finite_product, nonzero, scaled
 from ...losses import AbstractLoss, MSE
 from ...nets import AbstractDense
+
+
+class AbstractLinearForm(AbstractRandomAccess):
+    """A solution for networks of one kind, under assumptions about their numbers."""
+
+    asymptotic: eqx.AbstractClassVar[bool]
+
+    @abc.abstractmethod
+    def structural_assumptions(self, problem: Problem) -> list[Assumption]:
+        """Assumptions about the kind of problem (network, loss, shapes), which hold or fail whatever its numbers."""
+
+    @abc.abstractmethod
+    def numerical_assumptions(self, problem: Problem) -> list[Assumption]:
+        """Assumptions about the weights, rates and data of a problem of the right kind, measured."""
+
+    def check(self, problem: Problem) -> Validity:
+        assumptions = self.structural_assumptions(problem)
+        if structure_fits(assumptions):
+            assumptions = [*assumptions, *self.numerical_assumptions(problem)]
+        return Validity(tuple(assumptions), asymptotic=self.asymptotic)
+
+    def require_kind(self, problem: Problem) -> None:
+        """Raises NotApplicable if the problem is of another kind."""
+        validity = Validity(tuple(self.structural_assumptions(problem)))
+        if validity.structural:
+            raise NotApplicable(f"{self.name} does not solve this problem: it needs {validity.missed()}")
 
 
 class LinearFlow(NamedTuple):

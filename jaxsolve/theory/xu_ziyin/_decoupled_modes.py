@@ -13,10 +13,16 @@ from jaxtyping import Array, Float
 from ..._core import Assumption, Problem, Quantity, View
 from ..._numerics import nonzero, safe_sqrt
 from .._arguments import flow_time
-from ..linear._by_mode import by_own_weights, has_target, no_saddle, own_size
-from ..linear._linear_flow import linear_flow, linear_network, LinearFlow, positive_rates, tolerance, whitened_inputs
-from ..linear._linear_form import AbstractLinearForm
-from ..linear._modes import Modes, shared_modes
+from ..linear._by_mode import by_own_weights, has_target, Modes, no_saddle, own_size, shared_modes
+from ..linear._linear_flow import (
+    AbstractLinearForm,
+    linear_flow,
+    linear_network,
+    LinearFlow,
+    positive_rates,
+    tolerance,
+    whitened_inputs,
+)
 from ._reduced_line import ReducedLine, rotate
 
 

@@ -15,8 +15,7 @@ from ..._numerics import kept_product, nonzero, norm
 from ...losses import AbstractLoss, MSE
 from .._arguments import flow_time
 from ..linear._by_mode import leaves_saddle
-from ..linear._linear_flow import linear_network, positive_rates
-from ..linear._linear_form import AbstractLinearForm
+from ..linear._linear_flow import AbstractLinearForm, linear_network, positive_rates
 from ._line_clock import line_clock, LineClock, Speed
 from ._reduced_line import ReducedLine, rotate
 

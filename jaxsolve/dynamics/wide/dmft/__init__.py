@@ -11,8 +11,16 @@ from ._network import (
     Seen as Seen,
     tangent_kernel as tangent_kernel,
 )
-from ._nodes import descent_nodes as descent_nodes, flow_nodes as flow_nodes, Nodes as Nodes
 from ._normal_form import initial_kernel as initial_kernel, normal_form as normal_form, NormalForm as NormalForm
-from ._pass import Law as Law, moved as moved, Pass as Pass, start as start, step as step
+from ._pass import (
+    descent_nodes as descent_nodes,
+    flow_nodes as flow_nodes,
+    Law as Law,
+    moved as moved,
+    Nodes as Nodes,
+    Pass as Pass,
+    start as start,
+    step as step,
+)
 from ._sampled import GROUPS as GROUPS, sampled as sampled, sampling_error as sampling_error
 from ._starts import linear_network as linear_network, sampled_network as sampled_network

@@ -1,11 +1,78 @@
-"""Parameters saved at requested times while a march goes on."""
+"""What all dynamics share that go step by step: what they save, where they stop, and their clock.
+
+Time t is gradient-flow time: theta_l' = -eta_l dL/dtheta_l with L an average over samples.
+"""
 
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from .._checks import describe
+from .._core import View
+from .._results import RESULTS
+from ..until import AbstractCondition
+
+
+def nearest_step(
+    t: Float[Array, "..."], per_step: Float[Array, ""], last: int
+) -> tuple[Int[Array, "..."], Float[Array, "..."]]:
+    """The step nearest to time t, and when it ends; beyond the last step `last + 1`, and t itself."""
+    reachable = t < per_step * (last + 1)  # the count of what is not may exceed all integers
+    step = jnp.where(reachable, jnp.round(jnp.where(reachable, t, 0) / per_step).astype(int), last + 1)
+    return step, jnp.where(step > last, t, time_at(step, per_step))
+
+
+def time_at(step: Int[Array, "..."], per_step: Float[Array, ""]) -> Float[Array, "..."]:
+    """The time of a step."""
+    return step.astype(per_step.dtype) * per_step
+
+
+def later(
+    t: Float[Array, ""], lost: Float[Array, ""], passed: Float[Array, "*steps"]
+) -> tuple[Float[Array, "*steps"], Float[Array, "*steps"]]:
+    """t + passed, and what that loses by rounding, given what t has lost: a compensated sum (Kahan).
+
+    A million rates, added up in float32, would round the same way again and again.
+    """
+    passed = passed - lost
+    end = t + passed
+    return end, (end - t) - passed
+
+
+def check_until(until: Any) -> AbstractCondition | None:
+    """Returns a condition or None; raises TypeError for anything else."""
+    if until is not None and not isinstance(until, AbstractCondition):
+        raise TypeError(f"until must be a condition such as until.loss_below(1e-5), or None, got {describe(until)}")
+    return until
+
+
+def at_last_time(until: AbstractCondition | None) -> RESULTS:
+    """How a run that reached its last time has ended."""
+    return RESULTS.successful if until is None else RESULTS.max_time
+
+
+def is_met(until: AbstractCondition | None, view: Callable[[], View]) -> Bool[Array, ""]:
+    """Whether the condition holds; without one nothing is computed."""
+    if until is None:
+        return jnp.array(False)
+    value = until.value(view())
+    if jnp.shape(value):
+        raise ValueError(f"the value of a condition must be one number, got {describe(value)}")
+    return value <= 0
+
+
+def all_finite(tree: PyTree) -> Bool[Array, ""]:
+    """Whether all numbers are."""
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
+
+
+def chosen(pred: Bool[Array, ""], new: PyTree, old: PyTree) -> PyTree:
+    """The one or the other of two pytrees of the same structure."""
+    return jax.tree.map(lambda a, b: jnp.where(pred, a, b), new, old)
 
 
 # One step may pass this many requested times; a longer step is cut short at the next one after them. Writing a fixed

@@ -1,10 +1,26 @@
-"""Methods of modules that `jax.jit` takes: it asks for a hash, which arrays do not have."""
+"""Modules in compiled functions: as what loops carry, and with methods that `jax.jit` takes."""
 
 import functools
 from collections.abc import Callable
 from typing import Any, cast, TypeVar
 
+import equinox as eqx
 import jax
+
+
+class HeldModule(eqx.Module):
+    """A module, such as a problem, as a pytree whose leaves are only its arrays."""
+
+    arrays: Any
+    rest: Any = eqx.field(static=True)  # functions and plain numbers
+
+    def __init__(self, module: Any):
+        self.arrays, self.rest = eqx.partition(module, eqx.is_array)
+
+    @property
+    def module(self) -> Any:
+        """The module."""
+        return eqx.combine(self.arrays, self.rest)
 
 
 Method = TypeVar("Method", bound=Callable)
