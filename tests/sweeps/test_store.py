@@ -305,6 +305,15 @@ def test_a_complete_store_is_returned_at_once(whole):
     assert touched <= {"writer.json", "lock"}  # older releases of filelock open the lock to write
 
 
+def test_the_metadata_of_the_root_are_written_last(tmp_path, monkeypatch):
+    """Whoever finds them finds all the others: a process that waits for the store, or one that carries it on."""
+    written, write = [], _layout.write_whole
+    monkeypatch.setattr(_layout, "write_whole", lambda path, content: (written.append(path), write(path, content)))
+    _run(tmp_path / "run.zarr", axes=SMALL)
+    assert written[-1] == tmp_path / "run.zarr" / "zarr.json"
+    assert tmp_path / "run.zarr" / "loss" / "zarr.json" in written[:-1]
+
+
 def test_without_resume_a_store_is_left_alone(whole):
     with pytest.raises(FileExistsError, match=r"run\.zarr holds a sweep already; give resume=True to carry it on"):
         _run(whole[0], resume=False)

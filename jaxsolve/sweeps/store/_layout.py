@@ -34,7 +34,7 @@ LOOK = 0.1  # seconds between two looks
 
 
 class Layout(NamedTuple):
-    """What a store holds besides its chunks."""
+    """The contents of a store besides its chunks."""
 
     manifest: dict[str, Any]  # as JSON: plan, attributes of the dataset, variables, blocks, batch sizes, runs
     variables: tuple[Variable, ...]
@@ -95,7 +95,7 @@ def read_manifest(path: str | os.PathLike) -> dict[str, Any]:
 
 
 def has_manifest(path: Path) -> bool:
-    """Whether a folder is a sweep's store."""
+    """True if a folder is a sweep's store."""
     return (path / OURS / MANIFEST).exists()
 
 
@@ -200,7 +200,8 @@ def skeleton(plan: Plan, layout: Layout) -> dict[str, bytes]:
     whole = {key: value.to_bytes() for key, value in files.items()}
     # Zarr takes our folder for an empty group, and passes over what is in it.
     ours = {"zarr_format": 3, "node_type": "group", "attributes": {}}
-    return {f"{OURS}/{ROOT}": json.dumps(ours).encode()} | whole | {ROOT: whole.pop(ROOT)}
+    root = whole.pop(ROOT)
+    return {f"{OURS}/{ROOT}": json.dumps(ours).encode()} | whole | {ROOT: root}
 
 
 def restore(path: Path, files: Mapping[str, bytes]) -> None:
@@ -220,7 +221,7 @@ def relabel(path: Path, attributes: dict[str, Any]) -> None:
 
 
 def _is_sound(file: Path, content: bytes) -> bool:
-    """Whether a file is there as this process would write it."""
+    """True if a file is there as this process would write it."""
     with contextlib.suppress(OSError, ValueError):
         found = file.read_bytes()
         return found == content or (file.name == ROOT and json.loads(found) == json.loads(content))
