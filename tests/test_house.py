@@ -299,7 +299,7 @@ def test_rooms_only_list_names(path):
         assert "__getattr__, __dir__, __all__ = attach(__name__, __file__)" in path.read_text()
     for node in tree(stub).body if stub.exists() else tree(path).body[1:]:
         if isinstance(node, ast.With):  # an extra that the names need
-            assert ast.unparse(node.items[0]).startswith("needs(")
+            assert ast.unparse(node.items[0]).startswith("_extras.needs(")
             continue
         assert isinstance(node, ast.ImportFrom | ast.Import), "an __init__ only exports names"
         for alias in node.names:

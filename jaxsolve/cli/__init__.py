@@ -1,7 +1,7 @@
 """The command `jaxsolve`."""
 
-from .._extras import needs
+from .. import _extras
 
 
-with needs("cli", "the command jaxsolve"):
+with _extras.needs("cli", "the command jaxsolve"):
     from ._main import main as main

@@ -137,14 +137,11 @@ class _Networks(NamedTuple):
 
     def __call__(self, alpha: Array, seed: Array) -> Problem:
         _, channels, height, width = self.data.x.shape
-        size, arrays = (channels, height, width), 11 - (self.widening == 1)
-        sigma = jnp.full(arrays, 1 / alpha).at[-1].set(1.0)
+        sigma = jnp.full(11 - (self.widening == 1), 1 / alpha).at[-1].set(1.0)
         options = {"window": self.window, "normalization": BatchNorm(), "dtype": self.data.x.dtype}
-        scaling = Scaling.kaiming(sigma=sigma)
-        make = lambda key: WideResNet(
-            in_shape=size, out_size=10, k=self.widening, b=1, scaling=scaling, key=key, **options
-        )
-        net, state = eqx.nn.make_with_state(make)(jax.random.key(seed))
+        made = {"scaling": Scaling.kaiming(sigma=sigma), "key": jax.random.key(seed), **options}
+        shape = (channels, height, width)
+        net, state = eqx.nn.make_with_state(WideResNet)(in_shape=shape, out_size=10, k=self.widening, b=1, **made)
         return Problem(net, *self.data.train, test=self.data.test, loss=CrossEntropy(), state=state)
 
 
