@@ -27,12 +27,12 @@ def concrete(value: Any) -> np.ndarray | None:
 
 
 def traced(tree: Any, ts: Array) -> bool:
-    """Whether something is traced, or operations are: inside a trace even one on known times is."""
+    """True if something is traced, or operations are: inside a trace even one on known times is."""
     return any(isinstance(leaf, Tracer) for leaf in (*jax.tree.leaves((tree, ts)), jax.lax.neg(ts)))
 
 
 def is_real(known: np.ndarray) -> bool:
-    """Whether an array holds real numbers (bfloat16 and its kin count as such): not texts, complex ones or objects."""
+    """True if an array holds real numbers (bfloat16 and its kin count as such): not texts, complex ones or objects."""
     return known.dtype.kind in "fiub" or jnp.issubdtype(known.dtype, jnp.floating)
 
 
@@ -45,7 +45,7 @@ def describe(value: Any) -> str:
 
 
 def in_float32(dtypes: Iterable[Any]) -> str:
-    """What to do about parameters of other dtypes than are served."""
+    """Advice on what to do about parameters of other dtypes than are served."""
     if any(jnp.issubdtype(dtype, jnp.complexfloating) for dtype in dtypes):
         return "hold real and imaginary parts as two arrays, and put them together in the call"
     return "convert them by jax.tree.map(lambda a: a.astype(jnp.float32) if eqx.is_inexact_array(a) else a, net)"
@@ -213,7 +213,7 @@ def require_steps(value: Any) -> int:
 
 
 def products_round(dtype: Any) -> bool:
-    """Whether products of matrices of this dtype may be rounded: on accelerators, unless they are told."""
+    """True if products of matrices of this dtype may be rounded: float32 on accelerators, unless told otherwise."""
     config: Any = jax.config
     if dtype != jnp.float32 or config.jax_default_matmul_precision is not None:
         return False

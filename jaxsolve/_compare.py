@@ -49,7 +49,7 @@ class Comparison(eqx.Module):
         return self.trajectories[name]
 
     def distance(self, name: str, observable: str = "parameters") -> Float[np.ndarray, " times"]:
-        """How far a dynamics is from the reference at each time: the Euclidean norm of the difference, shape (times,).
+        """The distance from the reference at each time: the Euclidean norm of the difference, shape (times,).
 
         Arguments:
             name: of the dynamics.

@@ -1,4 +1,4 @@
-"""Whether a network is a kernel machine of its own tangent kernel."""
+"""A network beside the kernel machine of its own tangent kernel."""
 
 import equinox as eqx
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""How a run ended."""
+"""The ways in which a run can end."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from jaxtyping import Array, Int
 
 
 class RESULTS(eqx.Enumeration):
-    """How a run ended, one item per run (per lane in a sweep).
+    """The way in which a run ended, one item per run (per lane in a sweep).
 
     `solve` raises on all but the first three unless `throw=False`; a sweep never raises for a lane.
 

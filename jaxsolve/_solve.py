@@ -213,7 +213,7 @@ def _read(observables: tuple[Observable, ...], view: View) -> dict[str, Array]:
 
 
 def random_access_result(problem: Problem, dynamics: AbstractRandomAccess) -> RESULTS:
-    """How a closed form ended."""
+    """The way in which a closed form ended."""
     result = RESULTS.where(dynamics.check(problem).applies, RESULTS.successful, RESULTS.not_applicable)
     return RESULTS.where(problem.valid, result, RESULTS.invalid)
 

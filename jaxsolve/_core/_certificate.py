@@ -1,4 +1,4 @@
-"""How far a run can be trusted."""
+"""The certificate of a run: how far it can be trusted."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ FLOAT64 = ", or take float64: jax.config.update('jax_enable_x64', True)"
 
 
 class Certificate(eqx.Module):
-    """How far a run can be trusted, from quantities its solver did not control.
+    """A measure of how far a run can be trusted, from quantities its solver did not control.
 
     Attributes:
         conserved_drift: largest change of a conserved quantity relative to its two terms; NaN if there is none.
@@ -89,7 +89,7 @@ class Certificate(eqx.Module):
 
     @property
     def remedy(self) -> str:
-        """What makes the largest error smaller; of one run, with values."""
+        """Advice on what makes the largest error smaller; of one run, with values."""
         steps = (
             "Tighten rtol, or take another integrator, or a smoother loss or activation; docs/how-to-choose.md says "
             "what can be had where there are kinks"

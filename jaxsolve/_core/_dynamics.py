@@ -18,7 +18,7 @@ from ._view import Quantity as Quantity, View as View
 
 
 class AbstractDynamics(eqx.Module):
-    """How parameters or function values move from a problem's start.
+    """A law by which parameters or function values move from a problem's start.
 
     A new one is a subclass of `js.AbstractRandomAccess` or of `js.AbstractMarching`.
 
@@ -30,12 +30,12 @@ class AbstractDynamics(eqx.Module):
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """What tables, labels and messages call it."""
+        """The name in tables, labels and messages."""
 
     @property
     @abc.abstractmethod
     def provides(self) -> frozenset[Quantity | str]:
-        """What its views can show; a text is the name of an observable that it knows without what that one needs."""
+        """The quantities its views can show; a text names an observable that it knows without what that one needs."""
 
     @abc.abstractmethod
     def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
@@ -62,7 +62,7 @@ class AbstractChoice(AbstractDynamics):
 
     @abc.abstractmethod
     def ways(self, problem: Problem) -> "tuple[AbstractDynamics, ...]":
-        """What it may become, of one class; the problem may be traced, or hold shapes alone."""
+        """The dynamics that it may become, of one class; the problem may be traced, or hold shapes alone."""
 
     @abc.abstractmethod
     def possible(self, problem: Problem) -> tuple[int, ...]:
@@ -86,7 +86,7 @@ class AbstractChoice(AbstractDynamics):
 
 
 class AbstractStandIn(AbstractDynamics):
-    """What a choice has become, if that is of another class; it goes by the name of the choice.
+    """The dynamics that a choice has become, if that is of another class; it goes by the name of the choice.
 
     Attributes:
         source: the choice, as the user made it.
@@ -96,7 +96,7 @@ class AbstractStandIn(AbstractDynamics):
 
     @abc.abstractmethod
     def check(self, problem: Problem) -> Validity:
-        """Whether this dynamics describes the problem, and by how much it misses each assumption."""
+        """Says whether this dynamics describes the problem, and by how much it misses each assumption."""
 
     @abc.abstractmethod
     def doubt(self, problem: Problem, final: View) -> str:
@@ -112,7 +112,7 @@ class AbstractStandIn(AbstractDynamics):
 
 
 class Undecided(AbstractStandIn, AbstractStoppable):
-    """What a choice has become inside a trace, where its numbers are not known: `march` decides while it runs.
+    """The form of a choice inside a trace, where its numbers are not known: `march` decides while it runs.
 
     Attributes:
         ways: marching dynamics.
@@ -125,7 +125,7 @@ class Undecided(AbstractStandIn, AbstractStoppable):
 
     @property
     def until(self) -> Any:
-        """When a run stops."""
+        """The condition at which a run stops, or None."""
         return condition_of(self.ways[0])
 
     def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
@@ -146,12 +146,12 @@ def resolve(dynamics: AbstractDynamics, problem: Problem, ts: Float[Array, "..."
 
 
 def is_key(value: Any) -> bool:
-    """Whether a value is a random key such as `jax.random.key(0)`."""
+    """True if a value is a random key such as `jax.random.key(0)`."""
     return isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
 def is_stochastic(dynamics: AbstractDynamics) -> bool:
-    """Whether a dynamics holds a random key."""
+    """True if a dynamics holds a random key."""
     return any(map(is_key, jax.tree.leaves(dynamics)))
 
 
@@ -199,7 +199,7 @@ class AbstractRandomAccess(AbstractDynamics):
 
     @abc.abstractmethod
     def check(self, problem: Problem) -> Validity:
-        """Whether this dynamics solves the problem, and by how much it misses each assumption."""
+        """Says whether this dynamics solves the problem, and by how much it misses each assumption."""
 
     @abc.abstractmethod
     def at(self, problem: Problem, t: Float[Array, ""]) -> View:
@@ -211,7 +211,9 @@ class AbstractRandomAccess(AbstractDynamics):
 
 
 class AbstractState(eqx.Module):
-    """Where a march stands. All leaves are arrays, so that states can be stacked, stored and resumed.
+    """The state of a march.
+
+    All leaves are arrays, so that states can be stacked, stored and resumed.
 
     Attributes:
         done: whether it has ended.
@@ -242,7 +244,7 @@ class AbstractSavingState(AbstractState):
 
 
 class FunctionValues(eqx.Module):
-    """What a march saves that moves outputs instead of parameters.
+    """The values that a march saves if it moves outputs instead of parameters.
 
     Attributes:
         outputs, test_outputs: of the training and of the test set.
@@ -256,7 +258,7 @@ class FunctionValues(eqx.Module):
 
 
 class Observed(eqx.Module):
-    """What a march saves that knows more than its parameters.
+    """The values that a march saves if it knows more than its parameters.
 
     Attributes:
         params: the parameters.
@@ -268,7 +270,7 @@ class Observed(eqx.Module):
 
 
 class March(eqx.Module):
-    """What a marching dynamics hands over when it has finished.
+    """The results that a marching dynamics hands over when it has finished.
 
     Attributes:
         times: the times of the saved parameters (as given, or rounded to steps).
@@ -308,7 +310,7 @@ class March(eqx.Module):
     from_zero: bool = eqx.field(static=True, default=False)  # changes the program
 
     def view(self, problem: Problem, t: Float[Array, ""], row: PyTree) -> View:
-        """What one row of `saved` shows at its time."""
+        """The view that one row of `saved` gives at its time."""
         if isinstance(row, FunctionValues):
             kernel = self.kernel if row.kernel is None else row.kernel
             values = (row.outputs, row.test_outputs, kernel, row.observations)
@@ -371,4 +373,4 @@ class AbstractGrowing(AbstractMarching):
 
     @abc.abstractmethod
     def outgrown(self, state: Any) -> bool:
-        """Whether a known state of this form has found too little room."""
+        """True if a known state of this form has found too little room."""

@@ -78,7 +78,7 @@ def advance(
 def last_state(
     problem: Problem, dynamics: AbstractMarching, ts: Float[Array, "..."], show: Callable[[AbstractState], None]
 ) -> AbstractState:
-    """Where a run ends, in programs of its own; Python shows where it is now and then."""
+    """The state in which a run ends, in programs of its own, between which Python shows where it is."""
     if isinstance(dynamics, AbstractGrowing) and (smaller := dynamics.smaller(problem)) is not None:
         state = _last_state(problem, smaller, ts, show, smaller.outgrown)
         if not smaller.outgrown(state):
@@ -87,7 +87,7 @@ def last_state(
 
 
 def _last_state(problem, dynamics, ts, show, enough: Callable[[AbstractState], bool] = lambda state: False):
-    """Where it ends, or where that is enough."""
+    """The state in which a run ends, or the first one shown that is enough."""
     held = sum(leaf.size for leaf in jax.tree.leaves((problem, dynamics)) if eqx.is_array(leaf))
     rounds = ROUNDS if held * len(problem.x) <= SMALL else 1
     state = init(problem, dynamics, ts)

@@ -180,7 +180,7 @@ class Problem(eqx.Module):
 
     @property
     def valid(self) -> Bool[Array, ""]:
-        """Whether all arrays are finite, no sigma or eta is negative, and the targets are such as the loss needs.
+        """True if all arrays are finite, no sigma or eta is negative, and the targets are such as the loss needs.
 
         For use inside traces, where none raise.
         """
@@ -201,7 +201,7 @@ class Problem(eqx.Module):
             ) from error
 
     def _forward(self, net: Any, x: Array | None = None) -> Array:
-        """What a network returns at inputs x, the training set if None: all outputs of the problem come from here."""
+        """The outputs of a network at inputs x, the training set if None: all outputs of the problem come from here."""
         if self.state is None:
             return jax.vmap(both_ways(net) if self.own_rule else net)(self.x if x is None else x)
         f, state = _with_state(eqx.nn.inference_mode(net, False), self.x, self.state)

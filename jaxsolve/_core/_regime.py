@@ -4,7 +4,7 @@ import enum
 
 
 class Regime(enum.IntEnum):
-    """How a network trains over the window of times that is looked at.
+    """The ways in which a network can train over the window of times that is looked at.
 
     Example:
         >>> print([regime.label for regime in js.observe.Regime])

@@ -1,4 +1,4 @@
-"""Where a march is, for those who wait."""
+"""The progress of a march, for those who wait."""
 
 import contextlib
 import sys
@@ -17,7 +17,7 @@ SILENT = 10.0  # seconds until a march says where it is without being asked
 
 @contextlib.contextmanager
 def shown(progress: bool | None, name: str, total: int) -> Iterator[Callable[[Any], None]]:
-    """What to call with the state of a march now and then; it writes to stderr.
+    """Yields a function to call with the state of a march now and then; it writes to stderr.
 
     Arguments:
         progress: True shows a bar; None a line after `SILENT` seconds, then after twice as many; False nothing.

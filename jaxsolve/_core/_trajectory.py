@@ -1,4 +1,4 @@
-"""What was observed along a run."""
+"""The observations along a run."""
 
 from typing import Any, NamedTuple, TYPE_CHECKING
 
@@ -25,7 +25,9 @@ class Label(NamedTuple):
 
 
 class Stats(eqx.Module):
-    """What a run cost. For closed forms every count is 0.
+    """The cost of a run.
+
+    For closed forms every count is 0.
 
     Attributes:
         steps, rejected: accepted and rejected steps.
@@ -45,7 +47,7 @@ class Stats(eqx.Module):
 
     @property
     def integrator(self) -> str | np.ndarray:
-        """What made the steps of a flow, empty otherwise: of runs of `jax.vmap` their names in an array.
+        """The name of what made the steps of a flow, empty otherwise: for runs of `jax.vmap` their names in an array.
 
         While it is traced all names that are possible, as `Tsit5 or FunctionSpace`.
         """
@@ -63,7 +65,7 @@ class Stats(eqx.Module):
 
 
 class Trajectory(eqx.Module):
-    """What was observed at each saved time.
+    """The observations of a run at each saved time, and how it ended.
 
     Attributes:
         ts: gradient-flow times of the observations, in the shape of the `ts` given. After an event, and at t = inf, the

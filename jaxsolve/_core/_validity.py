@@ -1,4 +1,4 @@
-"""What a theory assumes of a problem, and how far a problem is from it."""
+"""The assumptions that a theory makes of a problem, and how far a problem is from them."""
 
 from typing import Any
 
@@ -40,18 +40,18 @@ class Assumption(eqx.Module):
 
     @property
     def holds(self) -> Bool[Array | np.ndarray, ""] | np.bool:
-        """Whether the violation is within the tolerance."""
+        """True if the violation is within the tolerance."""
         return self.violation <= self.tolerance
 
     @property
     def structural(self) -> bool:
-        """Whether the kind of problem, not its numbers, is wrong: known even inside a trace."""
+        """True if the kind of problem, not its numbers, is wrong: known even inside a trace."""
         known = concrete(self.violation)
         return self.other_kind or (known is not None and bool(np.isinf(known)))
 
 
 class Validity(eqx.Module):
-    """Whether a theory solves a problem: exactly, asymptotically, or not at all.
+    """The validity of a theory for a problem: it solves the problem exactly, asymptotically, or not at all.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
@@ -67,17 +67,17 @@ class Validity(eqx.Module):
 
     @property
     def applies(self) -> Bool[Array, ""]:
-        """Whether every assumption holds."""
+        """True if every assumption holds."""
         return jnp.all(jnp.array([a.holds for a in self.assumptions], bool))  # of none, too
 
     @property
     def exact(self) -> Bool[Array, ""]:
-        """Whether the theory's solution is exact for this problem."""
+        """True if the theory's solution is exact for this problem."""
         return self.applies & (not self.asymptotic)
 
     @property
     def structural(self) -> bool:
-        """Whether an assumption about the kind of problem fails."""
+        """True if an assumption about the kind of problem fails."""
         return any(a.structural for a in self.assumptions)
 
     def missed(self) -> str:

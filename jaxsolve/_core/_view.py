@@ -1,4 +1,4 @@
-"""What a dynamics shows of a problem at one time."""
+"""The view of a problem that a dynamics gives at one time."""
 
 import enum
 from typing import Any
@@ -11,7 +11,7 @@ from ._problem import Problem
 
 
 class Quantity(enum.Enum):
-    """What a dynamics can provide at a time, and an observable can need.
+    """A quantity that a dynamics can provide at a time, and an observable can need.
 
     Example:
         >>> js.Quantity.PARAMS in js.FrozenKernel().provides

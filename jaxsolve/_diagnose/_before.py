@@ -1,4 +1,4 @@
-"""What can be said before a network trains: Chizat's ratio, and the multiplier at which its regime changes."""
+"""Statements made before a network trains: Chizat's ratio, and the multiplier at which its regime changes."""
 
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ BOTH_SIDES = 3.0
 
 
 class Before(NamedTuple):
-    """What is known before training.
+    """The numbers and sentences that are known before training.
 
     Attributes:
         findings: numbers by name.
@@ -193,7 +193,7 @@ def _by_scale(found: Crossover) -> dict[str, np.ndarray]:
 
 
 def _advice(found: Crossover, exponent: float | None) -> list[str]:
-    """What to multiply, in words."""
+    """The advice on what to multiply, and by how much, to change the regime."""
     multiplier = found.multiplier
     if multiplier in (0.0, np.inf):
         return ["No output multiplier that was tried changes its regime."]

@@ -93,7 +93,7 @@ def coordinate_check(
     seeds: int = 5,
     key: Any = None,
 ) -> CoordinateCheck:
-    """Which tensors of a network grow or shrink with its width, at the start and by training? The check of muP.
+    """Measures which tensors of a network grow or shrink with its width, at the start and by training: the muP check.
 
     Every product of data with parameters is followed through the network's program (and, in attention, of data with
     data), multipliers and biases included. A network that learns features at any width keeps the typical entry of
@@ -226,7 +226,10 @@ def _measure(problem: Problem, end: PyTree) -> Array:
 
 
 def _judge(name: str, size: Slope, change: Slope, *, last: bool, zero: bool, lost: bool) -> tuple[str, bool]:
-    """What two slopes say of a tensor, which may start at zero or get lost in a divergence, and whether it passes."""
+    """A sentence on what two slopes say of a tensor, and whether the tensor passes.
+
+    It may start at zero, or get lost in a divergence.
+    """
     said, fine = [], True
     for what, power, shrinks in (("its entries", size, last), ("their changes", change, False)):
         shown = f"N^{power.shown()}"

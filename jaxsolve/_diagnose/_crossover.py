@@ -1,4 +1,4 @@
-r"""Where a network would cross from the kernel regime to feature learning, seen before it trains.
+r"""The crossover of a network from the kernel regime to feature learning, seen before it trains.
 
 With an output multiplier alpha of what it learns, $f_0 + \alpha (f - f_0)$, linearized training moves the parameters
 by $\Delta/\alpha$ (Chizat et al.), where $\Delta$ is what it takes without multiplier. So one linearized training, by
@@ -69,7 +69,7 @@ class Crossover(NamedTuple):
 
 
 def crossover(problem: Problem, eta: PyTree, displacement: PyTree, limit: float) -> Crossover | None:
-    """Where |K(theta_0 + s Delta) - K_0|/|K_0| is the limit, by bisection in log s; the multiplier is 1/s.
+    """Finds where |K(theta_0 + s Delta) - K_0|/|K_0| is the limit, by bisection in log s; the multiplier is 1/s.
 
     None where K_0 is 0.
 

@@ -237,7 +237,7 @@ def _at_end(value: float, count: int) -> np.ndarray:
 
 
 def _chosen(problem: Problem, probe: Problem, batch_size: int | None) -> list[str]:
-    """What was chosen for the user, and what the numbers are of."""
+    """Notes on what was chosen for the user, and on what the numbers are of."""
     n, looked = problem.x.shape[0], probe.x.shape[0]
     notes = []
     if looked < n:

@@ -1,4 +1,4 @@
-"""What a diagnosis holds, and the ways to look at it."""
+"""The contents of a diagnosis, and the ways to look at it."""
 
 import dataclasses
 import os

@@ -101,7 +101,7 @@ def _named(problem: Problem, params: PyTree, when: str) -> str:
 
 
 def _overflows(problem: Problem, params: PyTree, when: str) -> str:
-    """Where the squares of derivatives overflow, whose sums the kernel is, and what to do."""
+    """A sentence on where the squares of derivatives, whose sums the kernel is, overflow, and what to do."""
     squares, _ = _not_finite(problem, params)
     where = f", for {_where(params, squares)}" if np.any(squares) else ""
     other = ", or use float64" if problem.x.dtype == jnp.float32 else ""
@@ -131,7 +131,7 @@ def _listed(names: list[str]) -> str:
 
 @eqx.filter_jit
 def _not_finite(problem: Problem, params: PyTree) -> tuple[Bool[Array, "n leaves"], Bool[Array, " n"]]:
-    """Of every sample: whether the squares of its outputs' derivatives are not finite, and its loss's derivative."""
+    """Two arrays, True where squares of a sample's output derivatives, or its loss's derivative, are not finite."""
     bad = lambda array: ~jnp.all(jnp.isfinite(array))
 
     def of_sample(sample: tuple[Array, Array]) -> tuple[Array, Array]:

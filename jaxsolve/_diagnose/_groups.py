@@ -92,13 +92,13 @@ def adjacent(params: PyTree) -> tuple[tuple[str, ...], list[tuple[int, int]]]:
 
 
 def _counted(name: Any) -> list[tuple[int, int, str]]:
-    """What names are sorted by: their numbers as numbers."""
+    """The key by which a name is sorted: the numbers in it count as numbers."""
     parts = re.findall(r"\d+|\D+", str(name))
     return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts]
 
 
 def _inward(path: tuple[Any, ...]) -> bool:
-    """Whether a matrix is (in, out), by what Flax and Haiku call it: `kernel`, and `w` of a named layer."""
+    """True if a matrix is (in, out), by what Flax and Haiku call it: `kernel`, and `w` of a named layer."""
     keys = [str(getattr(key, "key", getattr(key, "name", ""))) for key in path]
     layers = [key for key in path if isinstance(key, jax.tree_util.DictKey)]
     return "kernel" in keys[-2:] or (keys[-1] == "w" and len(layers) > 1)

@@ -1,4 +1,4 @@
-"""How far a network has moved between two checkpoints, and what that says of its regime."""
+"""The movement of a network between two checkpoints, and what it says of the regime."""
 
 from typing import NamedTuple
 
@@ -80,7 +80,7 @@ def movement(problem: Problem, params: PyTree, eta: PyTree) -> Movement:
 
 @eqx.filter_jit
 def learnable(problem: Problem) -> Bool[Array, ""]:
-    """Whether the loss has a gradient in the outputs at the start that is more than their rounding."""
+    """True if the loss has a gradient in the outputs at the start that is more than their rounding."""
     f = problem.outputs(problem.params)
     rounding = 10 * jnp.finfo(f.dtype).eps * jnp.abs(f)
     now, lost = jax.jvp(lambda f: problem.loss.gradient(f, problem.y), (f,), (rounding,))
@@ -89,7 +89,7 @@ def learnable(problem: Problem) -> Bool[Array, ""]:
 
 @eqx.filter_jit
 def progress(problem: Problem, params: PyTree, eta: PyTree) -> Float[Array, ""]:
-    """How much of a training is done: the share of the loss's gradient in the outputs that is gone since the start.
+    """The share of a training that is done: how much of the loss's gradient in the outputs is gone since the start.
 
     1 - |dL/df_t|/|dL/df_0|, and 0 if there was none. But 1 where parameters no longer see what is left of it, as of
     noise in the targets that the network cannot fit: then training has come to its end. Those of rate 0 do not count.

@@ -36,7 +36,7 @@ def page(title: str, text: str, figure: "Figure", tables: Sequence[Table], notes
 
 
 def body(title: str, text: str, figure: "Figure", tables: Sequence[Table], notes: Sequence[str]) -> str:
-    """What a notebook shows."""
+    """The HTML that a notebook shows."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=150)
     picture = base64.b64encode(buffer.getvalue()).decode()

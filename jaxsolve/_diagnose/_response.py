@@ -85,7 +85,7 @@ def response(problem: Problem, optimizer: Any, params: PyTree, state: Any) -> Re
 
 
 def _is_node(node: Any) -> bool:
-    """Whether a part of a state holds real numbers of its own, and is no mere container of such parts."""
+    """True if a part of a state is of a kind known to hold memory or second moments, not a mere container."""
     return hasattr(node, "_fields") and type(node).__name__ in _MEMORY.keys() | set(_SQUARES)
 
 

@@ -16,18 +16,18 @@ TRIALS = 8
 
 
 def moves(update: PyTree) -> bool:
-    """Whether an update is not 0."""
+    """True if an update is not 0."""
     return any(bool(jnp.any(leaf != 0)) for leaf in jax.tree.leaves(update))
 
 
 def is_finite(tree: PyTree) -> bool:
-    """Whether no entry of a pytree of arrays is NaN or infinite."""
+    """True if no entry of a pytree of arrays is NaN or infinite."""
     return all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(tree))
 
 
 @eqx.filter_jit
 def gradient(problem: Problem, params: PyTree) -> PyTree:
-    """Of the training loss."""
+    """The gradient of the training loss."""
     return jax.grad(problem.objective)(params)
 
 

@@ -48,13 +48,13 @@ def moving_rates(
 
 
 def _anywhere(trees: Iterable[PyTree]) -> np.ndarray:
-    """Whether each leaf is other than 0 in one of the trees."""
+    """For each leaf, True if it is other than 0 in one of the trees."""
     found = [[np.any(np.asarray(leaf)) for leaf in jax.tree.leaves(tree)] for tree in trees]
     return np.asarray(np.any(found, axis=0))
 
 
 def _lost(start: PyTree, end: PyTree, slope: PyTree, eta: PyTree) -> np.ndarray:
-    """Whether rounding would hide what descent adds to each leaf in the longest time that the others' changes show."""
+    """True for each leaf where rounding would hide what descent adds in the longest time that others' changes show."""
     old, new, slopes, rates = (list(map(np.asarray, jax.tree.leaves(tree))) for tree in (start, end, slope, eta))
     pulls = [np.abs(rate * slope) for rate, slope in zip(rates, slopes, strict=True)]
     largest = lambda array: float(np.max(np.abs(array), initial=0))

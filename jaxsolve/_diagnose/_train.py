@@ -19,7 +19,7 @@ FULL_BATCH, BATCH = 1024, 256
 
 
 class Checkpoint(NamedTuple):
-    """Where training stood.
+    """The state of training after some steps.
 
     Attributes:
         step: steps made.

@@ -71,7 +71,7 @@ SCATTER = 0.5
 
 
 def _surely_off(octaves: Slope) -> float:
-    """How far the whole interval is from 0."""
+    """The distance of the whole interval from 0; 0 if it holds 0."""
     return max(0.0, abs(octaves.value) - octaves.error)
 
 

@@ -63,12 +63,12 @@ def _gone(progress: float) -> str:
 
 
 def _rises(progress: float) -> bool:
-    """Whether the gradient has become larger by what shows in percent."""
+    """True if the gradient has become larger by what shows in percent."""
     return progress <= -0.005
 
 
 def has_grown(history: dict[str, np.ndarray]) -> bool:
-    """Whether the loss is far above that of the start."""
+    """True if the loss is far above that of the start."""
     first, last = history["loss"][[0, -1]]
     return bool(last > _limits.GROWN * abs(first) > 0)
 
@@ -182,7 +182,7 @@ def _opening(verdict: Verdict, ending: str, stuck: str, uphill: bool) -> str:
 
 
 def _moved(seen: Examined, verdict: Verdict, findings: dict[str, Finding]) -> str:
-    """How far the kernel has moved."""
+    """A sentence on how far the kernel has moved."""
     change, progress = findings["kernel_change"].value, findings["progress"].value
     if seen.kernel == "NaN or infinite":
         return "By now its kernel is NaN or infinite."
@@ -201,7 +201,7 @@ def _moved(seen: Examined, verdict: Verdict, findings: dict[str, Finding]) -> st
 
 
 def _so_far(seen: Examined, verdict: Verdict) -> list[str]:
-    """What makes the verdict doubtful."""
+    """Sentences on what makes the verdict doubtful."""
     said = ["That is near the limit, where seeds and details decide."] if verdict.near else []
     if verdict.regime not in (Regime.KERNEL, Regime.FEATURE_LEARNING):
         return said
@@ -225,7 +225,7 @@ def _linearized(seen: Examined, findings: dict[str, Finding]) -> str:
 
 
 def _layers(seen: Examined) -> str:
-    """Which groups move and which make the kernel."""
+    """A sentence on which groups move and which make the kernel."""
     update, share, names = seen.by_group["update"], seen.by_group["kernel_share"], seen.groups.names
     if len(names) < 2:
         return ""

@@ -25,7 +25,7 @@ ADVICE = 'install another version: pip install --upgrade "jax>=0.12" "jaxlib>=0.
 
 
 class KnownAnswer(NamedTuple):
-    """How far a compiled program is from its known answer.
+    """The distance of a compiled program from its known answer.
 
     Attributes:
         program, dtype: which.
@@ -40,7 +40,7 @@ class KnownAnswer(NamedTuple):
 
     @property
     def missed(self) -> bool:
-        """Whether the answer is wrong; NaN is."""
+        """True if the answer is wrong; NaN is."""
         return not self.error <= self.bound
 
 
@@ -117,7 +117,7 @@ def _kernel_of_a_network(draw: np.random.Generator, dtype: Any) -> Answer:
 
 
 def _gradient_of_a_convolution(draw: np.random.Generator, dtype: Any) -> Answer:
-    """Of half the sum of the squared outputs, by the filter."""
+    """The gradient of half the sum of a convolution's squared outputs, by the filter."""
     image, filters = draw.normal(size=(5, 3, 9, 9)), draw.normal(size=(4, 3, 3, 3))
     image, filters = (np.asarray(array.astype(dtype), np.float64) for array in (image, filters))
     convolve = lambda x, w: jax.lax.conv_general_dilated(x, w, (1, 1), "VALID")
@@ -129,7 +129,7 @@ def _gradient_of_a_convolution(draw: np.random.Generator, dtype: Any) -> Answer:
 
 
 def _gradient_of_a_scan(draw: np.random.Generator, dtype: Any) -> Answer:
-    """Of a gated recurrent cell with biases on four samples, by the matrix that meets the inputs.
+    """The gradient of a gated recurrent cell with biases on four samples, by the matrix that meets the inputs.
 
     The answer is exact to rounding: for functions without kinks f(w + ih) = f(w) + ihf'(w).
     """

@@ -1,4 +1,4 @@
-"""What fits into the memory of the device: asked before arrays are made, and said where it did not."""
+"""The memory of the device: asked for before arrays are made, and reported where it did not suffice."""
 
 import contextlib
 import os
@@ -47,7 +47,7 @@ def require_room(needed: int, what: str, key: Any) -> None:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether JAX has refused an array for want of memory."""
+    """True if JAX has refused an array for want of memory."""
     return isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
 
 

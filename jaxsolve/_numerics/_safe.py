@@ -11,7 +11,7 @@ def safe_product(zero: Array, infinite: Array) -> Array:
 
 
 def kept_product(zero: Array, infinite: Array) -> Array:
-    """As `safe_product`, but beside a finite factor a zero keeps its derivative."""
+    """A product like `safe_product`, but beside a finite factor a zero keeps its derivative."""
     endless = jnp.isinf(infinite)
     return jnp.where(endless, safe_product(zero, infinite), zero * jnp.where(endless, 0, infinite))
 

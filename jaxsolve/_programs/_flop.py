@@ -1,4 +1,4 @@
-"""What a function costs, before it is compiled."""
+"""The cost of a function, before it is compiled."""
 
 import contextlib
 from collections.abc import Callable

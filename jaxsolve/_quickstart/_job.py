@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Quickstart(NamedTuple):
-    """What the quickstart found, and where it wrote it."""
+    """The findings of the quickstart, and the folder that it wrote them to."""
 
     folder: Path
     summary: dict[str, Any]

@@ -1,4 +1,4 @@
-"""What theory says of the quickstart's cells, and how well it agrees with gradient flow."""
+"""The theory of the quickstart's cells, and how well it agrees with gradient flow."""
 
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from ._measure import COMPONENTS, LEARNED, SIGMAS, WIDTHS
 
 
 class Prediction(NamedTuple):
-    """What theory says of a typical start of a two-layer linear network, on a grid of (eta, gamma)."""
+    """The prediction of theory for a typical start of a two-layer linear network, on a grid of (eta, gamma)."""
 
     gammas: np.ndarray
     etas: np.ndarray
@@ -50,7 +50,7 @@ def _predict_one(line, width: int, sigma: float, gammas: np.ndarray, etas: np.nd
 
 @jax.jit
 def _half_time(reduced: theory.ReducedLine, squared_residual: float) -> Array:
-    """When the squared residual falls to this, by bisection in the time scale of the flow."""
+    """The time at which the squared residual falls to this, by bisection in the time scale of the flow."""
 
     def halve(_, bracket):
         low, high = bracket

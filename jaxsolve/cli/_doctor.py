@@ -22,7 +22,7 @@ LARGEST_ERROR = {"float32": 1e-5, "float64": 1e-13}
 
 
 class Finding(NamedTuple):
-    """What was looked at.
+    """A thing that the doctor looked at, and what was found.
 
     Attributes:
         what: its name.
@@ -111,7 +111,7 @@ def _optional() -> Iterator[Finding]:
 
 
 def _devices() -> Iterator[Finding]:
-    """Where arrays live."""
+    """The devices on which arrays live."""
     import jax
 
     try:
@@ -128,7 +128,7 @@ def _devices() -> Iterator[Finding]:
 
 
 def _memory() -> Iterator[Finding]:
-    """What is free on the device."""
+    """The memory that is free on the device."""
     from .._numerics import free_memory
 
     free = free_memory()
@@ -188,7 +188,7 @@ def _compiler() -> Iterator[Finding]:
 
 
 def _environment() -> Iterator[Finding]:
-    """What the user has told JAX and XLA."""
+    """The environment variables that the user has set for JAX and XLA."""
     ours = {FOLDER, ENABLED, *SETTINGS}  # said by the line on the cache
     told = [f"{n}={v}" for n, v in sorted(os.environ.items()) if n.startswith(("JAX", "XLA_")) and n not in ours]
     yield Finding("environment", ", ".join(told) or "says nothing to JAX, XLA or jaxsolve")

@@ -1,4 +1,4 @@
-"""What stands between the command and files of unknown origin: where modules come from, and what errors show."""
+"""Guards between the command and files of unknown origin: where modules come from, and what errors show."""
 
 import contextlib
 import os

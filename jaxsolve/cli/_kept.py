@@ -35,12 +35,12 @@ def kept_programs(wanted: bool) -> Iterator[None]:
 
 
 def programs_folder() -> Path:
-    """Where programs are kept, if nothing else is said."""
+    """The folder in which programs are kept, if nothing else is said."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxsolve" / "programs"
 
 
 def writable(folder: Path) -> bool:
-    """Whether files can be made in a folder, which is made."""
+    """Makes a folder, and says whether files can be made in it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:

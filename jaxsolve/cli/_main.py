@@ -200,7 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _words(error: Exception) -> str:
-    """What went wrong. Errors of the operating system name the file, and leave out their number."""
+    """The message of an error; one of the operating system names the file, and leaves out its number."""
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
     return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"

@@ -128,7 +128,7 @@ def configs(
 
 
 def _results(found: "xarray.Dataset") -> str:
-    """How the lanes ended."""
+    """The number of lanes, and how many ended in which way, in words."""
     result = found["result"]
     names = result.attrs["flag_meanings"].split()
     counts = {name: int((result == code).sum()) for code, name in enumerate(names)}

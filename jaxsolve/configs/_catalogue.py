@@ -44,7 +44,7 @@ ARRAYS = ("x", "y", "x_test", "y_test", "covariance", "direction")
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """What may stand in one place of a config."""
+    """The things that may stand in one place of a config."""
 
     noun: str  # what it is called in messages
     known: Mapping[str, Callable[..., Any]]  # what makes it, by name
@@ -53,7 +53,7 @@ class Kind:
     together: Callable[..., Any] | None = None  # makes one thing of the several in a list, where there may be several
 
     def find(self, name: Any) -> Callable[..., Any]:
-        """What makes the thing of this name. Raises ValueError, with the nearest name, if there is none."""
+        """The maker of the thing of this name; raises ValueError, with the nearest name, if there is none."""
         if isinstance(name, str) and name in self.known:
             return self.known[name]
         raise ValueError(unknown(name, self.known, self.noun))
@@ -100,13 +100,13 @@ def kinds() -> dict[str, Kind]:
 
 
 def _public(fits: Callable[[Any], bool], *rooms: types.ModuleType) -> dict[str, Callable[..., Any]]:
-    """What rooms have in public that fits a place."""
+    """The public contents of rooms that fit a place, by name, without those called Abstract... or find_..."""
     every = [(name, value) for room in rooms for name, value in vars(room).items()]
     return {name: value for name, value in every if not name.startswith(("_", "Abstract", "find_")) and fits(value)}
 
 
 def _makers(base: type, *rooms: types.ModuleType) -> dict[str, Callable[..., Any]]:
-    """What makes a thing of this type: functions, and classes all of whose arguments that must be given can be said."""
+    """The makers of a type, by name: functions, and classes all of whose required arguments a config can state."""
 
     def fits(value: Any) -> bool:
         if isinstance(value, type) and issubclass(value, base):
@@ -156,7 +156,7 @@ def names_in(node: Node) -> frozenset[str]:
 
 
 def value_of(node: Node, values: Mapping[str, Any]) -> Any:
-    """What a node stands for."""
+    """The value that a node stands for, given those of the axes."""
     if isinstance(node, Recipe | Formula):
         return node.value(values)
     return tuple(value_of(part, values) for part in node) if type(node) is tuple else node

@@ -92,7 +92,7 @@ class Formula:
             raise ConfigError(f"{self.where}: {self.text!r} has no value for {known}: {error}") from error
 
     def _read(self, node: ast.AST) -> Callable[[Mapping[str, Any]], Any]:
-        """What a node makes of values of axes. Raises ConfigError for what no formula may hold."""
+        """The function of values of axes that a node stands for; raises ConfigError for what no formula may hold."""
         match node:
             case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
                 if isinstance(number, int) and number.bit_length() > MAX_BITS:
@@ -125,7 +125,7 @@ def _call(name: str, *arguments: Any) -> Any:
 
 
 def _depth(tree: ast.AST) -> int:
-    """How many nodes lie inside one another."""
+    """The depth of a tree: how many nodes lie inside one another."""
     depth, level = 0, [tree]
     while level:
         depth, level = depth + 1, [child for node in level for child in ast.iter_child_nodes(node)]

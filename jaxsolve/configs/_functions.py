@@ -1,4 +1,4 @@
-"""What a config makes of the values of axes: problems and dynamics, or what a function of the reader's own does."""
+"""Functions of axes that a config gives: its problems and dynamics, or a function of the reader's own."""
 
 import dataclasses
 import functools
@@ -47,7 +47,7 @@ class ConfiguredProblem:
 
 
 def _problem(*, network: Any, data: Any, transform: Any = (), loss: Any = MSE(), centered: bool = False) -> Problem:
-    """What a table `[problem]` holds becomes."""
+    """The problem that the entries of a table `[problem]` make."""
     for each in transform if isinstance(transform, tuple) else (transform,):
         data = data.transform(each)
     rest: dict[str, Any] = {"test": data.test, "loss": loss, "centered": centered}
@@ -75,7 +75,7 @@ class ConfiguredDynamics:
 
     @property
     def labels(self) -> list[str]:
-        """What several are called; nothing of a single one."""
+        """The names of the dynamics, if there are several; empty for a single one."""
         return list(self._nodes) if isinstance(self.tables, list) else []
 
     @property

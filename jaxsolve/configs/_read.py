@@ -189,7 +189,7 @@ def _read_axis(value: Any, where: str, made: int) -> Any:
 
 
 def _spaced(value: Mapping[str, Any], where: str, made: int) -> Any:
-    """What `{ geomspace = [first, last, count] }` and its siblings stand for, after so many values of others."""
+    """The values of `{ geomspace = [first, last, count] }` and its siblings, after `made` values of others."""
     if len(value) != 1:
         raise ConfigError(f"{where} must hold one of {', '.join(SPACINGS)}, got {', '.join(value) or 'nothing'}")
     [(name, numbers)] = value.items()

@@ -85,7 +85,7 @@ def shown(value: Any) -> str:
 
 
 def words(error: BaseException) -> str:
-    """What an error says; that of a library, or without words, with its kind."""
+    """The message of an error, with its kind unless it is a ValueError or TypeError that has words."""
     return str(error) if isinstance(error, ValueError | TypeError) and str(error) else f"{type(error).__name__} {error}"
 
 

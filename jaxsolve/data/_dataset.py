@@ -1,4 +1,4 @@
-"""What every data source returns: training and test arrays, and one line on where they come from."""
+"""The result of every data source: training and test arrays, and one line on where they come from."""
 
 from typing import Any
 

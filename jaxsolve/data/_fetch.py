@@ -38,7 +38,7 @@ class Published(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Where a collection is published.
+    """The addresses at which a collection is published, and its files.
 
     Attributes:
         collection: how its files are found later.
@@ -164,7 +164,7 @@ def _retrieved(source: Source, file: Published, place: Path, progress: Progress 
 
 
 class _Bar:
-    """What pooch takes for a progress bar: it says how much of a file is there, and ends what is too large."""
+    """A progress bar for pooch: it reports how much of a file is there, and stops a download that is too large."""
 
     def __init__(self, name: str, progress: Progress | None):
         self.total = 0  # set by pooch; 0 if it is not known

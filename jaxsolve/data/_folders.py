@@ -1,4 +1,4 @@
-"""Where image files lie on this machine, and what to say when they do not."""
+"""The folders of image files on this machine, and what to say when they are missing."""
 
 import os
 from pathlib import Path
@@ -83,7 +83,7 @@ def find_folder(collection: Collection, path: str | os.PathLike[str] | None) -> 
 
 
 def default_base() -> Path:
-    """Where collections are looked for first, and fetched to: JAXSOLVE_DATA, or a folder in the user's cache."""
+    """The folder where collections are looked for first and fetched to: JAXSOLVE_DATA, or one in the user's cache."""
     given = os.environ.get("JAXSOLVE_DATA")
     return Path(given).expanduser() if given else _cache()
 

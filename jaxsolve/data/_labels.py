@@ -27,7 +27,7 @@ _shuffle = jax.jit(jax.random.permutation, static_argnums=1)
 
 
 class Request(NamedTuple):
-    """Which samples to draw from an image collection.
+    """The samples to draw from an image collection.
 
     Attributes:
         task: see `encode`.

@@ -1,4 +1,4 @@
-"""What stands in for the training of a network under assumptions, such as that of infinite width."""
+"""Stand-ins for the training of a network under assumptions, such as that of infinite width."""
 
 import abc
 
@@ -11,13 +11,13 @@ class AbstractApproximation(AbstractChoice):
 
     @abc.abstractmethod
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """What it asks of a problem, whatever its loss."""
+        """The assumptions that it makes about a problem, whatever its loss."""
 
     def check(self, problem: Problem) -> Validity:
-        """Whether it describes a problem, whatever its loss, and by how much that misses what is assumed."""
+        """Says whether it describes a problem, whatever its loss, and by how much each assumption is missed."""
         return Validity(self.assumptions(problem))
 
     def judged(self, problem: Problem, result: RESULTS) -> RESULTS:
-        """How a run ended: as not applicable where an assumption fails, which may be known by traced numbers only."""
+        """The result of a run: not applicable where an assumption fails, which may be known by traced numbers only."""
         result = RESULTS.where(self.check(problem).applies, result, RESULTS.not_applicable)
         return RESULTS.where(problem.valid, result, RESULTS.invalid)

@@ -1,4 +1,4 @@
-"""Which limit of infinite width describes a network."""
+"""The limit of infinite width that describes a network."""
 
 import enum
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from .wide._rich_limit import RichLimit
 
 
 class WidthLimit(enum.Enum):
-    """What becomes of a network when its width grows and its normal form keeps its powers of the width.
+    """The fate of a network whose width grows while its normal form keeps its powers of the width.
 
     Example:
         >>> js.dynamics.WidthLimit.RICH.value
@@ -28,7 +28,7 @@ class WidthLimit(enum.Enum):
 
 
 class Limits(NamedTuple):
-    """What `js.limits` finds. Exponents are logarithms to the base of the width N: prefactors count too.
+    """The result of `js.limits`; exponents are logarithms to the base of the width N, so prefactors count too.
 
     Attributes:
         kind: the limit.
@@ -71,7 +71,7 @@ class Limits(NamedTuple):
 
 
 def limits(problem: Problem) -> Limits:
-    """Which limit of infinite width describes a problem's network, and by which exponents.
+    """The limit of infinite width that describes a problem's network, and the exponents that tell it.
 
     A network has one width and tells no limit, so its numbers decide: each is read as a power of the width, and the
     nearest limit is taken. Rich and lazy part at a richness of N^(-1/4), frozen and unstable at a speed of N^(-1/2)

@@ -1,4 +1,4 @@
-"""What all dynamics share that go step by step: what they save, where they stop, and their clock.
+"""Shared parts of all dynamics that go step by step: what they save, where they stop, and their clock.
 
 Time t is gradient-flow time: theta_l' = -eta_l dL/dtheta_l with L an average over samples.
 """
@@ -51,12 +51,12 @@ def check_until(until: Any) -> AbstractCondition | None:
 
 
 def at_last_time(until: AbstractCondition | None) -> RESULTS:
-    """How a run that reached its last time has ended."""
+    """The result of a run that reached its last time."""
     return RESULTS.successful if until is None else RESULTS.max_time
 
 
 def is_met(until: AbstractCondition | None, view: Callable[[], View]) -> Bool[Array, ""]:
-    """Whether the condition holds; without one nothing is computed."""
+    """True if the condition is met; False, with nothing computed, if there is none."""
     if until is None:
         return jnp.array(False)
     value = until.value(view())
@@ -66,7 +66,7 @@ def is_met(until: AbstractCondition | None, view: Callable[[], View]) -> Bool[Ar
 
 
 def all_finite(tree: PyTree) -> Bool[Array, ""]:
-    """Whether all numbers are."""
+    """True if all numbers in a tree are finite."""
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
 
 

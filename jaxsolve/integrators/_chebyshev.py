@@ -28,7 +28,7 @@ _SHARE = 0.1  # weight of the field in the direction from which the next estimat
 
 
 class ChebyshevState(NamedTuple):
-    """What a step of `RungeKuttaChebyshev` hands to the next one.
+    """The state that a step of `RungeKuttaChebyshev` hands to the next one.
 
     Attributes:
         field: the vector field where the step ended.

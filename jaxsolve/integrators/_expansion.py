@@ -26,7 +26,7 @@ class Flowing(NamedTuple):
 
 
 class Expansion(eqx.Module):
-    """What a step knows of the solution: y' = A y + N(y), and how N changes.
+    """The solution as a step knows it: y' = A y + N(y), and how N changes.
 
     Attributes:
         h: the length of the step.
@@ -95,5 +95,5 @@ def _terms(weights: Sequence[Weight], changes: Sequence[Any], h: Float[Array, ""
 
 
 def _moved(part: AbstractLinearPart, span: Span, force: Any, terms: list[Term]) -> Any:
-    """How far it goes in a time: as A alone takes it from the force at the start, and by these terms."""
+    """The displacement in a time: as A alone takes it from the force at the start, and by these terms."""
     return part.combine(span, [Term(1, span.length, force), *terms])

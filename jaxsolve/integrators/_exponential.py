@@ -19,7 +19,7 @@ from ._tableau import AbstractTableau
 
 
 class Memory(NamedTuple):
-    """What is handed on from step to step.
+    """The values that are handed on from step to step.
 
     Attributes:
         start: when the run began.
@@ -65,7 +65,7 @@ class AbstractExponential(diffrax.AbstractAdaptiveSolver):
     @property
     @abc.abstractmethod
     def model(self) -> Any:
-        """What the method follows, an `AbstractModel`."""
+        """The `AbstractModel` that the method follows."""
 
     @property
     def first_step(self) -> Float[Array, ""]:
@@ -74,7 +74,7 @@ class AbstractExponential(diffrax.AbstractAdaptiveSolver):
 
     @abc.abstractmethod
     def known(self, y0: Flowing) -> PyTree:
-        """What the first step starts from, beside the state."""
+        """The values that the first step starts from, beside the state."""
 
     @abc.abstractmethod
     def linear_part(
@@ -84,7 +84,7 @@ class AbstractExponential(diffrax.AbstractAdaptiveSolver):
 
     @abc.abstractmethod
     def arrived(self, model: Any, y1: Flowing, known: PyTree) -> PyTree:
-        """What the next step starts from, beside its state y1."""
+        """The values that the next step starts from, beside its state y1."""
 
     @property
     def interpolation_cls(self) -> "DenseOutput":  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -49,7 +49,7 @@ class InertialModel(AbstractModel):
 
 
 class Phase(NamedTuple):
-    """How far the parameters move, and p."""
+    """The displacement of the parameters, and p."""
 
     position: Direction
     way: Direction

@@ -156,7 +156,7 @@ class KernelPart(AbstractLinearPart[Direction]):
 
 
 class Known(NamedTuple):
-    """What is known at the start of a step.
+    """The values known at the start of a step.
 
     Attributes:
         jacobian: J, which the forward pass for the outputs at the same point gives as well.

@@ -1,4 +1,4 @@
-"""What an exponential method needs of the part A of y' = A y + N(y) that it takes exactly."""
+"""The part A of y' = A y + N(y) that an exponential method takes exactly, and what it needs of A."""
 
 import abc
 import math
@@ -21,7 +21,7 @@ TURN = 0.025
 
 
 class AbstractModel(eqx.Module):
-    """What a method follows: outputs and velocity as functions of all that moves.
+    """A system that a method follows: outputs and velocity as functions of all that moves.
 
     Attributes:
         start: all that moves, at t = 0.
@@ -129,7 +129,7 @@ class AbstractLinearPart(eqx.Module, Generic[V]):
 
     @abc.abstractmethod
     def over(self, *times: Float[Array, ""]) -> list[Span]:
-        """What the methods below need of each time, worked out for all of them at once."""
+        """The spans that the methods below need of each time, worked out for all of them at once."""
 
     @abc.abstractmethod
     def combine(self, span: Span, terms: Sequence[Term]) -> V:

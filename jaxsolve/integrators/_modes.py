@@ -18,7 +18,7 @@ NOT_STIFF = 0.1
 
 
 class Modes(NamedTuple):
-    """What a step hands to the next: approximate modes to start from. Empty if all are found anew.
+    """The approximate modes that a step hands to the next one to start from; empty if all are found anew.
 
     Attributes:
         vectors: orthonormal columns, the fastest modes last.

@@ -1,4 +1,4 @@
-"""Whether targets are such as a loss needs, where they are traced and nothing can raise."""
+"""A check that targets suit a loss, for traced targets, where nothing can raise."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -14,7 +14,7 @@ ROUNDING = 1e-4
 
 
 def accepts(loss: AbstractLoss, y: Float[Array, "n out"]) -> Bool[Array, ""]:
-    """Whether a loss is for targets of these values: what `loss.targets` raises for outside of traces.
+    """True if a loss is for targets of these values: outside of traces `loss.targets` raises for others.
 
     Signs for hinge and logistic losses, rows of probabilities for cross entropy (a label out of range has become a row
     of zeros), anything for other losses. Nor is a soft hinge of beta <= 0 a loss.

@@ -1,4 +1,4 @@
-"""What every loss offers."""
+"""The base class of all losses, and readers of targets that they share."""
 
 import abc
 from collections.abc import Callable

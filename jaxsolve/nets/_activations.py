@@ -39,17 +39,17 @@ class Activation:
 
     @property
     def linear(self) -> bool:
-        """Whether phi is the identity."""
+        """True if phi is the identity."""
         return self.fn is _identity
 
     @property
     def known(self) -> bool:
-        """Whether it is one of this module, so that its flags say all; of another function only its program does."""
+        """True if phi is one of this module, so that its flags say all; of another function only its program does."""
         return self.fn in (_leaky_relu, _softplus) or any(self.fn is one.fn for one in _PLAIN)
 
     @property
     def kinked(self) -> bool:
-        """Whether phi has a kink, which homogeneous functions have unless they are linear."""
+        """True if phi has a kink, which homogeneous functions have unless they are linear."""
         return self.homogeneous and not self.linear
 
     @property

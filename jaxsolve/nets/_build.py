@@ -1,4 +1,4 @@
-"""How a network of any shape gets its initial weights, biases and hyperparameters."""
+"""The initial weights, biases and hyperparameters of a network of any shape."""
 
 import math
 from collections.abc import Sequence

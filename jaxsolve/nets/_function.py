@@ -188,7 +188,7 @@ class _Call:
 
 
 def _identity(part: Any) -> Any:
-    """What tells a part from others: its value, or that it is this very one, as of arrays."""
+    """The key that tells a part from others: its type and value, or its id if it has no hash, as arrays."""
     try:
         hash(part)
     except TypeError:

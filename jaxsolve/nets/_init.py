@@ -62,12 +62,12 @@ class Shapes(NamedTuple):
 
     @property
     def padded(self) -> bool:
-        """Whether arrays may be larger than the network."""
+        """True if arrays may be larger than the network."""
         return any(not isinstance(count, int) for kept in self.kept for count in kept)
 
     @property
     def two_layer(self) -> bool:
-        """Whether there is one hidden layer."""
+        """True if there is one hidden layer."""
         return len(self.weights) == 2
 
     def matrices(self, init: str) -> tuple[tuple[int, int], ...]:

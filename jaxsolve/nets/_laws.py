@@ -41,17 +41,17 @@ class LayerShape(NamedTuple):
 
     @property
     def first(self) -> bool:
-        """Whether the matrix acts on the data."""
+        """True if the matrix acts on the data."""
         return self.position == 0 if self.on_data is None else self.on_data
 
     @property
     def last(self) -> bool:
-        """Whether the matrix is the read-out."""
+        """True if the matrix is the read-out."""
         return self.position == self.layers - 1
 
 
 class Prescription(NamedTuple):
-    """What a law of `js.nets.ScalingRule` prescribes for one weight matrix.
+    """The values that a law of `js.nets.ScalingRule` prescribes for one weight matrix.
 
     `gamma` is a factor on the output scale of the network; only that of the last matrix counts.
 

@@ -1,4 +1,4 @@
-"""What networks are made of, written down once: the forward pass, the NTK and the infinite-width limit all read it.
+"""The layers of networks, written down once: the forward pass, the NTK and the infinite-width limit all read them.
 
 A layer is a static description. Its parameters stay in the network: a layer holds their index in the network's
 `weights`, `biases` or `gains`.

@@ -1,4 +1,4 @@
-"""What every network offers to the other rooms."""
+"""The interface that every network offers to the rest of the library."""
 
 import abc
 from typing import Any
@@ -141,7 +141,7 @@ def networks_in(net: Any) -> list["AbstractNetwork"]:
 
 
 def _is_whole(part: Any) -> bool:
-    """Whether something is one network with its hyperparameters: not its parameters alone, nor a stack of networks."""
+    """True if something is one network with its hyperparameters: not its parameters alone, nor a stack of networks."""
     eta = getattr(part.scaling, "eta", None) if isinstance(part, AbstractNetwork) else None
     return eta is not None and jnp.ndim(eta) == 1
 

@@ -34,7 +34,7 @@ class AbstractNormalization(eqx.Module):
 
     @abc.abstractmethod
     def normalizer(self, channels: int, dtype: Any) -> eqx.nn.BatchNorm | None:
-        """What keeps the statistics of such a layer between samples; None if each sample has its own."""
+        """The module that keeps the statistics of such a layer between samples; None if each sample has its own."""
 
 
 class NoNormalization(AbstractNormalization):

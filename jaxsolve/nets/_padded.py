@@ -142,6 +142,6 @@ def draw_normal(key: Key[Array, ""], shape: tuple[int, ...], kept: Kept, dtype: 
 
 
 def within(kept: Kept, shape: Sequence[int]) -> Any:
-    """Whether along each axis there is at least one unit, and room for all of them."""
+    """True if along each axis there is at least one unit, and room for all of them."""
     known = [(count >= 1) & (count <= size) for count, size in zip(kept, shape, strict=True)]
     return jnp.all(jnp.stack([jnp.asarray(one) for one in known]))

@@ -16,7 +16,7 @@ from ._laws import Fan, LayerShape
 
 
 class Optimizers(enum.Enum):
-    """Which optimizers a scaling is for: those under which it stays stable as the width grows.
+    """The optimizers that a scaling is for: those under which it stays stable as the width grows.
 
     Among the rules only `js.nets.Scaling.mup` depends on it; `js.Descent` refuses an optimizer of the wrong kind, and
     flows refuse a scaling for Adam.
@@ -124,7 +124,7 @@ class Scaling(eqx.Module):
 
     @property
     def valid(self):
-        """Whether every value is finite and no sigma or eta is negative, as a boolean array (for use inside traces)."""
+        """True if every value is finite and no sigma or eta is negative, as a boolean array (for use inside traces)."""
         finite = jnp.all(jnp.isfinite(jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(self)])))
         scales = (self.sigma, self.eta, self.bias_sigma, self.bias_eta)
         return finite & jnp.all(jnp.concatenate([scale.ravel() for scale in scales]) >= 0)
@@ -258,7 +258,7 @@ class Scaling(eqx.Module):
 
 
 class ScalingRule(eqx.Module):
-    """What makes a `js.nets.Scaling` once the sizes of the layers and the activation's gain are known.
+    """A rule that makes a `js.nets.Scaling` once the sizes of the layers and the activation's gain are known.
 
     This is what `Scaling.ntk()` and its siblings return. Networks call it: give it to one as `scaling=`. A rule of your
     own is `ScalingRule(law)`.

@@ -13,7 +13,7 @@ FREEZE = (
 
 
 def takes_state(net: Any) -> bool:
-    """Whether a network is to be called with a state: not one that brings it along, as a closure."""
+    """True if a network is to be called with a state; False if it brings one along, as a closure does."""
     is_index = lambda leaf: isinstance(leaf, eqx.nn.StateIndex)
     if not any(map(is_index, jax.tree.leaves(net, is_leaf=is_index))):
         return False

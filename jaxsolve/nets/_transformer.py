@@ -121,7 +121,7 @@ class Transformer(AbstractNetwork):
         return eqx.tree_at(lambda net: net.weights, empty, rates, is_leaf=lambda leaf: leaf is None)
 
     def conserved(self, params: PyTree, eta: PyTree) -> tuple[Conserved, ...]:
-        """Of each head, Q Q^T/eta_Q - K K^T/eta_K and O^T O/eta_O - V V^T/eta_V; of the neurons, one number each.
+        """Q Q^T/eta_Q - K K^T/eta_K and O^T O/eta_O - V V^T/eta_V of each head, and one number for each neuron.
 
         The last needs an activation that is homogeneous.
         """

@@ -43,7 +43,7 @@ def _test_output_change(view: View):
 
 
 def preactivations(net: nets.AbstractLayered, x: Float[Array, "n ..."]) -> list[Float[Array, "n ..."]]:
-    """What goes into the activation of each hidden layer."""
+    """The input of the activation of each hidden layer."""
     found, begin, layers = [], 0, net.layers
     z = x
     for end in (place for place, layer in enumerate(layers) if isinstance(layer, nets.Apply)):

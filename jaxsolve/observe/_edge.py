@@ -1,4 +1,4 @@
-"""What an oscillation at the edge of stability adds to averages, as `CentralFlow` and `RodFlow` know it."""
+"""Averages over an oscillation at the edge of stability, as `CentralFlow` and `RodFlow` know it."""
 
 import jax
 import jax.numpy as jnp

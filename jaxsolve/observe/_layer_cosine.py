@@ -1,4 +1,4 @@
-"""How far a layer has turned to one direction."""
+"""The cosine between a layer and one direction, which tells how far the layer has turned to it."""
 
 import dataclasses
 

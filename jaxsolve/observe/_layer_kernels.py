@@ -22,12 +22,12 @@ def _dense(net: object, layer: int) -> nets.AbstractDense:
 
 
 def _before(net: nets.AbstractDense, layer: int) -> int:
-    """How many layers come before the matrix that reads a hidden layer."""
+    """The number of layers before the matrix that reads a hidden layer."""
     return [index for index, one in enumerate(net.layers) if isinstance(one, nets.Dense)][layer]
 
 
 def _preactivations(net: nets.AbstractDense, layer: int) -> int:
-    """How many layers come before the activation of a hidden layer."""
+    """The number of layers before the activation of a hidden layer."""
     return _before(net, layer) - 1 - (net.units is not None)
 
 
@@ -84,7 +84,7 @@ class _ReadQuantiles:
 
 
 def preactivation_quantiles(layer: int) -> Observable:
-    """How preactivations h_m are distributed over the neurons of a hidden layer: percentiles 1 to 99, shape (n, 99).
+    """The distribution of preactivations h_m over the neurons of a hidden layer: percentiles 1 to 99, shape (n, 99).
 
     Arguments and errors: as for `feature_kernel`.
 

@@ -20,7 +20,7 @@ def _correct(f, y, loss):
 
 
 def _are_classes(y, loss):
-    """Whether targets say which class is right: two opposite values, or rows with one entry above all others."""
+    """True if targets say which class is right: two opposite values, or rows with one entry above all others."""
     if isinstance(loss, CrossEntropy):  # whose targets may be any probabilities
         return jnp.array(True)
     if y.shape[1] == 1:

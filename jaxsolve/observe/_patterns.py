@@ -1,4 +1,4 @@
-"""How far a piecewise linear network has moved in its activation patterns."""
+"""The distance that a piecewise linear network has moved in its activation patterns."""
 
 import jax.numpy as jnp
 
@@ -28,7 +28,7 @@ def _hamming(view: View):
 
 
 def hamming_distance() -> Observable:
-    """How many hidden units a training sample finds switched the other way than at the start, on average.
+    """The number of hidden units that a training sample finds switched the other way than at the start, on average.
 
     The Hamming distance of activation patterns: the mean over samples of the number of units, of all hidden layers,
     whose preactivation has changed its sign (Kunin et al., figure 1). For relu and leaky relu.

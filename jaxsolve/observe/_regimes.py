@@ -1,4 +1,4 @@
-"""Which regime a measured run was in."""
+"""The regime that a measured run was in."""
 
 import numpy as np
 from jaxtyping import ArrayLike, Float, Int

@@ -1,4 +1,4 @@
-"""How sharp the loss is, and how far descent on it is from its edge of stability."""
+"""The sharpness of the loss, and the distance of descent on it from its edge of stability."""
 
 import dataclasses
 
@@ -136,7 +136,7 @@ def stability(rate: Float[ArrayLike, ""], *, momentum: float = 0.0, count: int |
 def edge_time(
     ts: Float[ArrayLike, " times"], stability: Float[ArrayLike, "*lanes times"]
 ) -> Float[np.ndarray, "*lanes"]:
-    """When runs reach the edge of stability: the first time at which `stability` is 1; inf if it never is.
+    """The time at which runs reach the edge of stability: the first one where `stability` is 1; inf if it never is.
 
     Interpolated linearly between two times. For a run that starts beyond the edge it is the first of the times.
 

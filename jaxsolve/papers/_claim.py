@@ -1,4 +1,4 @@
-"""What a paper says, what was measured here, and whether they agree."""
+"""Claims: what a paper says, what was measured here, and whether they agree."""
 
 import enum
 import math
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Verdict(enum.Enum):
-    """How a claim came out.
+    """The outcome of a claim.
 
     Example:
         >>> [verdict.value for verdict in js.papers.Verdict]
@@ -57,7 +57,7 @@ class Claim(NamedTuple):
         return Verdict.DIFFERS if high < start or low > end else Verdict.UNDECIDED
 
     def facts(self) -> dict[str, Any]:
-        """As JSON, which has no infinity: an open end is null, and so is a number that is none."""
+        """The claim as JSON, which has no infinity or NaN: an open end is null, as is a number that is not finite."""
         finite = lambda value: float(value) if math.isfinite(value) else None
         return {
             "statement": self.statement,

@@ -41,7 +41,7 @@ LARGEST = 4
 
 
 def _attained(sizes: tuple[Sizes, ...]) -> Bool[np.ndarray, " cases"]:
-    """Whether A A^T - W W^T = delta I has a solution, by least squares. Smaller sizes are padded with zeros."""
+    """True where A A^T - W W^T = delta I has a solution, by least squares; smaller sizes are padded with zeros."""
     mask = lambda rows, columns: np.outer(np.arange(LARGEST) < rows, np.arange(LARGEST) < columns).astype(float)
     masks = tuple(
         jnp.asarray(np.stack([mask(s.h, side) for s, side in zip(sizes, sides, strict=True)]))

@@ -1,4 +1,4 @@
-"""What an erratum is: what was printed, what is right, and a measurement that tells them apart."""
+"""Errata: what was printed, what is right, and a measurement that tells them apart."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple

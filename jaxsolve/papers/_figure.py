@@ -1,4 +1,4 @@
-"""What a figure or table of a paper is: runs, a picture, and claims."""
+"""A figure or table of a paper: runs, a picture, and claims."""
 
 import abc
 import enum
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Scale(enum.Enum):
-    """How much is computed: minutes on two cores, an hour on one GPU, or the paper's own setting.
+    """The amount of computation: minutes on two cores, an hour on one GPU, or the paper's own setting.
 
     Example:
         >>> js.papers.Scale("small") is js.papers.Scale.SMALL
@@ -34,7 +34,7 @@ Data = Mapping[str, "xarray.Dataset"]
 
 
 class Runs(NamedTuple):
-    """Where the runs of a figure are kept.
+    """The folder in which the runs of a figure are kept, and how they are run.
 
     Attributes:
         folder: for their stores. A sweep that was interrupted is carried on.
@@ -51,7 +51,7 @@ class Runs(NamedTuple):
     progress: bool
 
     def sweep(self, name: str, *arguments: Any, **options: Any) -> "xarray.Dataset":
-        """As `js.sweep`, with the store `name`.zarr."""
+        """Runs `js.sweep` with the store `name`.zarr in the folder."""
         return sweep(*arguments, store=self.folder / f"{name}.zarr", progress=self.progress, **options)
 
 
@@ -86,4 +86,4 @@ class AbstractFigure(abc.ABC):
 
     @abc.abstractmethod
     def claims(self, data: Data) -> list[Claim]:
-        """What the paper says of it, measured."""
+        """The claims of the paper about the figure, measured."""

@@ -1,4 +1,4 @@
-"""What the figures of Geiger et al. share: networks that learn the parity of digits at some output scale alpha."""
+"""Shared parts of the figures of Geiger et al.: networks that learn the parity of digits at some output scale alpha."""
 
 from collections.abc import Callable, Iterable, Sequence
 from math import inf

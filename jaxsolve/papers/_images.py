@@ -39,7 +39,7 @@ def images(collection: Images, scale: Scale, *, flatten: bool = True, key: PRNGK
 
 
 def images_used(collection: Images, scale: Scale) -> str:
-    """What `images` finds on this machine, in words."""
+    """The images that `images` finds on this machine, in words."""
     found = images(collection, scale, n_train=1, n_test=1, key=jax.random.key(0))
     there = found.x.shape[1] > 64
     return collection.value if there else f"digits of scikit-learn: {collection.value} is not on this machine"

@@ -33,7 +33,7 @@ MEASURES = {
 
 
 class Sizes(NamedTuple):
-    """How large a grid is."""
+    """The sizes of a grid and of its networks, and the step and end of its runs."""
 
     in_size: int
     width: int
@@ -140,6 +140,6 @@ def draw_map(ax: "Axes", values: "xarray.DataArray", title: str, *, log: bool = 
 
 
 def across_delta(measure: "xarray.DataArray", low: float, high: float, *, tau: int = 0) -> Measured:
-    """How much larger a measure is at delta = high than at low: the mean over seeds, at one tau of the grid."""
+    """The difference of a measure at delta = high from that at low: the mean over seeds, at one tau of the grid."""
     at = lambda delta: measure.isel(tau=tau).sel(delta=delta, method="nearest")
     return mean_over(at(high) - at(low))

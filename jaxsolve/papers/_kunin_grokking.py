@@ -1,4 +1,4 @@
-"""What the figures on grokking share: transformers that learn to add, from starts of several alpha and tau."""
+"""Shared parts of the figures on grokking: transformers that learn to add, from starts of several alpha and tau."""
 
 from typing import NamedTuple, TYPE_CHECKING
 
@@ -69,7 +69,7 @@ class Transformers(NamedTuple):
 
 
 def settings() -> str:
-    """What was chosen, in words."""
+    """The settings that were chosen here, in words."""
     small, several = Scale.SMALL, lambda numbers: ", ".join(f"{number:g}" for number in numbers)
     return (
         f"Not stated, and chosen here: two heads, AdamW with rate {RATE:g}, beta_2 = 0.98 and weight decay {DECAY:g}. "

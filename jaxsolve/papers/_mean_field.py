@@ -1,4 +1,4 @@
-"""What the figures of Bordelon & Pehlevan share: random tasks, networks of any richness, and how kernels agree."""
+"""Shared parts of the figures of Bordelon & Pehlevan: random tasks, networks of any richness, and how kernels agree."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TYPE_CHECKING
@@ -50,12 +50,12 @@ class Training(NamedTuple):
 
     @property
     def times(self) -> Float[np.ndarray, " times"]:
-        """Theirs."""
+        """The times of these steps."""
         return self.rate * self.seen
 
     @property
     def descent(self) -> Descent:
-        """Of a network."""
+        """The descent of a network."""
         return Descent(optax.sgd(self.rate))
 
     @property

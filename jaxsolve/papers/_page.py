@@ -55,7 +55,7 @@ def _row(claim: dict[str, Any]) -> str:
 
 
 def accepted(claim: dict[str, Any]) -> str:
-    """What counts as the same as the paper."""
+    """The values that count as the same as the paper's, in words."""
     low, high = claim["accepted"]
     if low is None or high is None:
         return f"> {low:g}" if high is None else f"< {high:g}"
@@ -63,7 +63,7 @@ def accepted(claim: dict[str, Any]) -> str:
 
 
 def number(claim: dict[str, Any]) -> str:
-    """What was measured, with its uncertainty."""
+    """The number that was measured, with its uncertainty, in words."""
     if claim["ours"] is None:
         return "no number"
     if claim["uncertainty"] is None:

@@ -202,7 +202,7 @@ def _tell(text: str) -> None:
 
 
 def tally(done: Sequence[Reproduced]) -> dict[Verdict, int]:
-    """How many claims came out how.
+    """The number of claims with each verdict.
 
     Example:
         >>> js.papers.tally([])[js.papers.Verdict.DIFFERS]

@@ -1,4 +1,4 @@
-"""What the figures of silent alignment share: starts, whitened data, and when curves have risen."""
+"""Shared parts of the figures of silent alignment: starts, whitened data, and when curves have risen."""
 
 from typing import Any, TYPE_CHECKING
 
@@ -26,7 +26,7 @@ def whitened_task(n: int, d: int, key: PRNGKeyArray) -> tuple[Float[Array, "n d"
 
 
 def rise_time(ts: Any, curve: Any, level: Any) -> Float[np.ndarray, "*lanes"]:
-    """When a curve, along its last axis, first reaches a level: linear between times; inf if it never does."""
+    """The time when a curve, along its last axis, first reaches a level: linear between times; inf if it never does."""
     ts, curve = np.asarray(ts, float), np.asarray(curve, float)
     level = np.broadcast_to(level, curve.shape[:-1])[..., None]
     above = curve >= level

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ImageTask(NamedTuple):
-    """Which images, and how many of their principal components.
+    """A choice of images, and of how many of their principal components.
 
     A dense network with Gaussian weights does not see a rotation of its inputs, so components serve as pixels do.
 
@@ -73,7 +73,7 @@ def _components(task: ImageTask) -> tuple[Dataset, Array]:
 
 
 def balanced_alignment(task: ImageTask) -> float:
-    """Of kernel and targets, after training of two balanced linear layers on whitened images: equation 53, corrected.
+    """The alignment of kernel and targets once two balanced linear layers have fit whitened images: eq. 53, corrected.
 
     What the components cannot fit is a part of the targets, which holds it down.
     """
@@ -118,7 +118,7 @@ WATCHED = (loss(), kernel_alignment(), kernel_norm(), outputs(), test_outputs(),
 
 
 def regressions(run: "xarray.Dataset", at: int) -> np.ndarray:
-    """What regression with the kernels of time number `at` predicts on the test points: lanes, points and outputs."""
+    """The predictions on test points of regression with the kernels of time number `at`: lanes, points and outputs."""
     now = [run[name].isel(t=at).values for name in ("kernel", "cross_kernel", "targets")]
     start = [run[name].isel(t=0).values for name in ("outputs", "test_outputs")]
     lanes = now[-1].shape[:-2]
@@ -133,14 +133,14 @@ def machine_errors(run: "xarray.Dataset", at: int = -1) -> np.ndarray:
 
 
 def machine_correlations(run: "xarray.Dataset", at: int = -1) -> np.ndarray:
-    """Their correlation, lane by lane."""
+    """The correlation of the two, lane by lane."""
     finals, found = run["test_outputs"].isel(t=-1).values, regressions(run, at)
     pairs = zip(finals, found, strict=True)
     return np.array([np.corrcoef(f.ravel(), g.ravel())[0, 1] for f, g in pairs])
 
 
 def machine_claims(panel: str, run: "xarray.Dataset") -> list[Claim]:
-    """That the final network is kernel regression with its final kernel."""
+    """The claims that the final network is kernel regression with its final kernel."""
     said = f"{panel}: the final network is kernel regression with its final kernel: relative error on test points."
     near = Claim(f"{panel}: correlation of the two.", "near 1", (0.99, inf), *mean_over(machine_correlations(run)))
     return [Claim(said, "small", (0.0, 0.15), *mean_over(machine_errors(run))), near]

@@ -84,7 +84,7 @@ def follow(problem: Problem, ts: Any) -> Layers:
 
 
 def time_of_loss(problem: Problem, loss: float) -> float:
-    """When the training loss has fallen to this value."""
+    """The time at which the training loss has fallen to this value."""
     run = _run(problem, _reference(until=until.loss_below(loss)), [np.inf], RESULTS.event)
     return float(run.t_end)
 

@@ -15,7 +15,7 @@ def difference_edges(up: float, down: float) -> Float[np.ndarray, "2"]:
     z = lambda G: up / (1 - up * G) - down / (1 + down * G) + 1 / G
 
     def extremum(sign: float, pole: float) -> float:
-        """Of z between G = 0 and a pole: the largest value on the left (sign -1), the least on the right."""
+        """The extremum of z between G = 0 and a pole: the largest value on the left (sign -1), least on the right."""
         height = lambda share: sign * z(share * pole)
         found: Any = minimize_scalar(height, bounds=(0, 1), method="bounded", options={"xatol": 1e-10})
         return sign * found.fun

@@ -66,6 +66,6 @@ def axis_label(name: str, unit: str) -> str:
 
 
 def edges(centers: np.ndarray) -> np.ndarray:
-    """Where the cells of a map end: half-way between their centers."""
+    """The edges of the cells of a map: half-way between their centers."""
     steps = np.diff(centers) / 2
     return np.concatenate([[centers[0] - steps[0]], centers[:-1] + steps, [centers[-1] + steps[-1]]])

@@ -1,4 +1,4 @@
-"""What the scripts of a page draw, as JSON."""
+"""The data that the scripts of a page draw, as JSON."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,7 +25,7 @@ RESULT_COLORS = ("#0072B2", "#009E73", "#56B4E9", "#E69F00", "#D55E00", "#CC79A7
 
 
 def content(source: Source, theory: Source | None) -> tuple[dict[str, Any], list[str]]:
-    """What a page draws, and what its reader should know of it.
+    """The data that a page draws, and the notes that its reader should know.
 
     Arguments:
         source: the sweep.

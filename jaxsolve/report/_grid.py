@@ -8,7 +8,7 @@ from ._source import Source
 
 
 def coordinates(source: Source) -> list[dict[str, Any]]:
-    """What names the cells along each dimension, as JSON: axes that advance together have several per dimension.
+    """The coordinates of cells along each dimension, as JSON: axes that advance together have several per dimension.
 
     Each holds its name, the number of its dimension, a label per cell and, unless it is text, a number per cell.
     """

@@ -1,4 +1,4 @@
-"""What is known of the lanes of a sweep: curves over time, and single numbers."""
+"""The results of the lanes of a sweep: curves over time, and single numbers."""
 
 import itertools
 from typing import Any, NamedTuple

@@ -9,7 +9,7 @@ from jaxtyping import Num
 
 
 def kind_of(values: Num[np.ndarray, "..."]) -> str:
-    """How an array is packed: int8 codes as they are, numbers as float32.
+    """The type that an array is packed as: int8 codes as they are, numbers as float32.
 
     An array with a number that float32 would round to zero or infinity stays float64.
     """

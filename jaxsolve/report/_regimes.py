@@ -19,7 +19,7 @@ MEANINGLESS = [RESULT_NAMES.index(name) for name in ("not_applicable", "invalid"
 
 
 class Phases(NamedTuple):
-    """What decides the regimes of a sweep.
+    """The quantities that decide the regimes of a sweep.
 
     Attributes:
         window: first positive and last finite time: the window that is looked at.

@@ -1,4 +1,4 @@
-"""What a report is made from: a sweep's dataset, in memory or in a store."""
+"""The source of a report: a sweep's dataset, in memory or in a store."""
 
 import contextlib
 import os
@@ -42,12 +42,12 @@ class Source(NamedTuple):
 
     @property
     def citation(self) -> str:
-        """How to cite the library that made it."""
+        """The text by which to cite the library that made the sweep."""
         return str(self.manifest.get("citation") or self.dataset.attrs.get("citation") or citation())
 
     @property
     def times(self) -> np.ndarray:
-        """When each lane was looked at, shape (lanes, times): dynamics that go by steps look at the nearest one."""
+        """The times at which lanes were looked at, shape (lanes, times): of dynamics that go by steps, the nearest."""
         asked = self.lane_array("t").astype(float)
         if "t_saved" not in self.dataset:
             return asked

@@ -18,7 +18,7 @@ PRIVATE = ("host", "pid")  # of a run
 
 
 def summary(source: Source, notes: Sequence[str]) -> str:
-    """What the sweep is, and what a reader should know of the page."""
+    """The HTML that says what the sweep is, and what a reader should know of the page."""
     grid = " × ".join(f"{name} {size}" for name, size in zip(source.dims, source.shape, strict=True))
     dynamics = source.dataset.attrs.get("dynamics", "unknown dynamics")
     line = f"{source.result.size} lanes ({grid}), {source.dataset['t'].size} times, {dynamics}"
@@ -27,7 +27,7 @@ def summary(source: Source, notes: Sequence[str]) -> str:
 
 
 def failures(source: Source) -> str:
-    """How many lanes ended in which way, and the coordinates of those that failed."""
+    """The HTML that says how many lanes ended in which way, with the coordinates of those that failed."""
     result = source.result
     counts = [(name, int(np.sum(result == code))) for code, name in enumerate(RESULT_NAMES)]
     counts = [("has not run", int(np.sum(result < 0))), *counts]

@@ -126,7 +126,7 @@ def power_law(data: "xarray.DataArray", x: str, over: str = "seed") -> PowerLaw:
 
 
 def ensemble_variance(outputs: "xarray.DataArray", over: str = "seed") -> "xarray.DataArray":
-    """How much the members of an ensemble differ: their variance around their mean, averaged over samples and outputs.
+    """The variance of the members of an ensemble around their mean, averaged over samples and outputs.
 
     Without bias, which is to say over m - 1 (Geiger et al., eq. 7, has m). Runs that failed (NaN) are left out.
 

@@ -1,4 +1,4 @@
-"""What is seen of a running sweep, on standard error, and signals that stop it once the running batch is on disk."""
+"""The display of a running sweep, on standard error, and signals that stop it once the running batch is on disk."""
 
 import datetime
 import importlib.util
@@ -61,7 +61,7 @@ class Signals:
             raise KeyboardInterrupt("interrupted twice: the batch that was running is lost")
 
     def noted(self) -> bool:
-        """Whether there was one; the log tells so, once."""
+        """True if there was a signal; the log tells so, once."""
         if self._noted is not None and not self._told:
             self._told = True
             log.warning("%s: the running batch is finished and written first; again to stop at once", self._noted.name)

@@ -212,7 +212,7 @@ def shared(held: HeldStore) -> Iterator[HeldStore | JoinedStore]:
 
 
 def dealt(plan: Plan, blocks: Blocks, index: int, count: int) -> np.ndarray:
-    """Which lanes one of several processes runs: a flag for each cell of the grid."""
+    """The lanes that one of several processes runs: a flag for each cell of the grid."""
     owner = np.zeros(len(blocks), int)
     for turn, group in enumerate(plan.groups):
         numbers = np.unique(blocks.of(group.lanes))
@@ -221,7 +221,7 @@ def dealt(plan: Plan, blocks: Blocks, index: int, count: int) -> np.ndarray:
 
 
 def _announced(begun: bool) -> bool:
-    """Whether process 0 has begun. All processes call it once, and wait for each other here."""
+    """True if process 0 has begun; all processes call this once, and wait for each other here."""
     from jax.experimental import multihost_utils
 
     return bool(multihost_utils.broadcast_one_to_all(np.int32(begun)))

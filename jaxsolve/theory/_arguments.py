@@ -24,7 +24,7 @@ def as_floats(value: Float[ArrayLike, "..."], name: str) -> Float[Array, "..."]:
 
 
 def as_positive(value: Float[ArrayLike, "..."], name: str) -> Float[Array, "..."]:
-    """As `as_floats`, for values > 0.
+    """The value as `as_floats` reads it, for values > 0.
 
     Raises:
         ValueError: a value is not finite or not positive.

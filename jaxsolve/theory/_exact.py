@@ -53,7 +53,7 @@ def _check(form: AbstractRandomAccess, problem: Problem) -> Validity:
 
 
 def _distance(validity: Validity) -> tuple[int, int, float]:
-    """How far a problem is from a form: first by kind, then by number of assumptions missed, then by size."""
+    """The distance of a problem from a form: first by kind, then by number of assumptions missed, then by size."""
     failed = [a for a in validity.assumptions if not bool(a.holds)]
     kinds = sum(a.structural for a in failed)
     return kinds, len(failed), sum((float(a.violation) for a in failed if not a.structural), 0.0)

@@ -1,4 +1,4 @@
-"""When to stop a run before its last time."""
+"""Conditions that stop a run before its last time."""
 
 import abc
 
@@ -50,7 +50,7 @@ class _MarginAbove(AbstractCondition):
 
 
 def fits(condition: AbstractCondition | None, problem: Problem) -> Bool[Array, ""]:
-    """Whether a condition means something for a problem: margins are of targets -1 and +1. True for None.
+    """True if a condition means something for a problem, or is None: margins are of targets -1 and +1.
 
     Raises:
         ValueError: it does not, in concrete numbers. In traces nothing raises, and such a run is `invalid`.

@@ -35,7 +35,7 @@ from ._schedule import last_moving, nearest_steps, Schedule
 
 
 class DescentState(AbstractSavingState):
-    """Where a descent stands."""
+    """The state of a descent."""
 
     t: Float[Array, ""]
     per_step: Float[Array, ""]  # the time of one, 0 with a schedule

@@ -159,7 +159,7 @@ def _same_again(
 
 
 def _plain(optimizer: Optimizer) -> Callable[[Any], Any]:
-    """What makes arrays of NumPy of an optimizer's answers, with which less is compiled, unless they are traced."""
+    """A function that turns an optimizer's answers, unless traced, into NumPy arrays, so that less is compiled."""
     return (lambda tree: tree) if optimizer.is_traced else lambda tree: jax.tree.map(np.asarray, tree)
 
 

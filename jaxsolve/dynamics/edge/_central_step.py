@@ -30,7 +30,7 @@ BEYOND = 1.05  # times the edge: a start there is not described
 
 
 class Edge(NamedTuple):
-    """What is known of the oscillation.
+    """The oscillation, as far as it is known.
 
     Attributes:
         eigenvalues: of the preconditioned Hessian, relative to the edge, descending.
@@ -60,7 +60,7 @@ class Edge(NamedTuple):
 
 
 class Point(NamedTuple):
-    """Where the flow stands: parameters, nu and the energy dissipated, in one vector; and the oscillation."""
+    """A point of the flow: parameters, nu and the energy dissipated, in one vector; and the oscillation."""
 
     moving: Float[Array, " state"]
     edge: Edge
@@ -98,7 +98,7 @@ class Model(NamedTuple):
 
 
 class CentralState(NamedTuple):
-    """What a step hands to the next one: eigenpairs, model, the length of the step, and gradient evaluations."""
+    """The values that a step hands to the next: eigenpairs, model, length of the step, and gradient evaluations."""
 
     pairs: Pairs
     model: Model
@@ -138,7 +138,7 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
         return 2
 
     def error_order(self, terms: Any) -> int:
-        """Of the estimate, that of a step with third derivatives that lag."""
+        """The order of the error estimate, which is that of a step with third derivatives that lag."""
         del terms
         return 2
 
@@ -147,7 +147,7 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
 
     @property
     def cone(self) -> Cone:
-        """Of the matrices of watched eigenvectors."""
+        """The cone of matrices over the watched eigenvectors."""
         return Cone.of(self.k)
 
     @property
@@ -221,7 +221,7 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
         return jnp.concatenate([w_dot, nu_dot, -(gradient @ w_dot)[None]]), jnp.concatenate([x, slack, residual[None]])
 
     def _model(self, y: Float[Array, " state"], pairs: Pairs, ahead: Float[Array, " m"], x: Array) -> Model:
-        """What holds near y. `ahead` are the eigenvalues at the end of the step, as far as they can be foreseen."""
+        """The model near y; `ahead` holds the eigenvalues at the end of the step, as far as they can be foreseen."""
         k, cone, size = self.k, self.cone, pairs.vectors.shape[0]
         w, nu = y[:size], y[size:-1]
         rates = self.optimizer.rates(nu, self.eta)

@@ -64,7 +64,7 @@ class Held(NamedTuple):
 
 
 class _Round(NamedTuple):
-    """Where a method is (two vectors), the best X so far, what it misses, and whether that is little."""
+    """A round of a method: where it is (two vectors), the best X so far, what that misses, and whether it is little."""
 
     at: tuple[Array, Array]
     x: Array

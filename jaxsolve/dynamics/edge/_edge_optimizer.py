@@ -37,11 +37,11 @@ class AbstractPreconditioner(eqx.Module):
 
     @abc.abstractmethod
     def rates(self, nu: Float[Array, " nu"], eta: Float[Array, " params"]) -> Float[Array, " params"]:
-        """What a gradient is multiplied by in a step: the inverse of the preconditioner P."""
+        """The factors on a gradient in a step: the inverse of the preconditioner P."""
 
     @abc.abstractmethod
     def product(self, u: Float[Array, " params"], v: Float[Array, " params"]) -> Float[Array, " nu"]:
-        """What nu follows where the gradient has the second moment u v^T."""
+        """The value that nu follows where the gradient has the second moment u v^T."""
 
     @abc.abstractmethod
     def slope(
@@ -114,7 +114,7 @@ class Squares(AbstractPreconditioner):
 
 
 class ScalarRmsState(NamedTuple):
-    """What `scalar_rmsprop` keeps: the running average of |g|^2."""
+    """The state of `scalar_rmsprop`: the running average of |g|^2."""
 
     nu: Float[Array, ""]
 
@@ -199,7 +199,7 @@ def descent_rate(optimizer: Optimizer) -> Float[Array, ""] | None:
 
 
 def _at_once(optimizer: Optimizer) -> contextlib.AbstractContextManager[Any]:
-    """Where numbers of a known optimizer are computed: in a program being traced they would not be known."""
+    """A context that computes the numbers of a known optimizer at once: inside a trace they would not be known."""
     return contextlib.nullcontext() if optimizer.is_traced else jax.ensure_compile_time_eval()
 
 
@@ -211,7 +211,7 @@ def _update(optimizer: Any, gradient: Array, params: Array, nu: Any = None) -> t
 
 
 def _proportional(optimizer: Optimizer) -> bool:
-    """Whether a step is -rate g for small and for large gradients, and 0 without one: no decay, no clipping."""
+    """True if a step is -rate g for small and for large gradients, and 0 without one: no decay, no clipping."""
     params, gradient = jnp.array([1.0, -2.0]), jnp.array([1.0, 0.5])
     step = lambda size, shape: _update(optimizer, size * gradient.reshape(shape), params.reshape(shape))[0].ravel()
     rate = -step(1e-3, SHAPES[0])[0] / 1e-3
@@ -240,7 +240,7 @@ def _squares(optimizer: Optimizer) -> Squares | None:
 
 
 def _plain_squares(optimizer: optax.GradientTransformation, known: Squares) -> bool:
-    """Whether it moves nothing without a gradient and clips no large one: no decay, no clipping."""
+    """True if the optimizer moves nothing without a gradient and clips no large one: no decay, no clipping."""
     decay, params, nu = 1 / (1 + known.lag), jnp.array([1.0, -2.0]), 0.2
     large = 1e6 * jnp.array([0.7, -0.4])
     follows = decay * nu + (1 - decay) * (jnp.sum(large**2) if known.scalar else large**2)

@@ -1,4 +1,4 @@
-"""Which integrator serves which problem: the one that is predicted to cost least, by one rule wherever a flow runs.
+"""The choice of an integrator: the one that is predicted to cost least, by one rule wherever a flow runs.
 
 The prediction counts floating-point operations. It asks for sizes, for how stiff the flow is, and for its last time:
 never for the machine, its memory or who asks, since another integrator has another error. What it takes to compile is
@@ -57,7 +57,7 @@ Number = float | Float[Array, ""] | np.ndarray
 
 
 class _Sizes(NamedTuple):
-    """What shapes say of a problem.
+    """The sizes of a problem, as its shapes tell them.
 
     Attributes:
         outputs, parameters: how many, the outputs on the training set.
@@ -76,7 +76,7 @@ class _Sizes(NamedTuple):
 
 
 def place(problem: Problem, ts: Float[Array, "..."] | None, rtol: float | None) -> Int[ArrayLike, ""]:
-    """Which of `INTEGRATORS` integrates a gradient flow until the last of `ts`; None and inf leave it to sizes."""
+    """The index in `INTEGRATORS` for a gradient flow until the last of `ts`; None and inf leave it to sizes."""
     if is_endless(ts):
         return in_shapes(lambda problem: _by_size(_sizes(problem)), problem)
     with _memory():
@@ -109,13 +109,13 @@ def place_with_inertia(
 
 
 def is_endless(ts: Float[Array, "..."] | None) -> bool:
-    """Whether times are known to end in inf, or nothing is known of them."""
+    """True if times are known to end in inf, or nothing is known of them."""
     known = None if ts is None else concrete(ts)
     return ts is None or (known is not None and bool(np.isinf(np.max(known))))
 
 
 def in_shapes(function: Callable[[Problem], Any], problem: Problem) -> Any:
-    """What a function says of a problem that is traced, or of which shapes are all that is known."""
+    """The value of a function for a problem that is traced, or of which shapes are all that is known."""
     found: list[Any] = []
     eqx.filter_eval_shape(lambda problem: found.append(function(problem)), problem)
     return found[0]
@@ -156,7 +156,7 @@ def _place_with_inertia(
 
 
 def _by_size(sizes: _Sizes) -> int:
-    """Of a flow of unknown stiffness: what serves if it is stiff, unless its outputs are few."""
+    """The index for a flow of unknown stiffness: what serves if it is stiff, unless its outputs are few."""
     # Along the margins of plain hinge an error per parameter sees every jump of the velocity.
     if sizes.outputs <= FEW_OUTPUTS and not sizes.jumps:
         return INTEGRATORS.index(diffrax.Tsit5)
@@ -171,7 +171,7 @@ def _has_few_parameters(sizes: _Sizes) -> bool:
 
 
 def _costs(sizes: _Sizes, stiffness: Any, rtol: float | None, of: Any) -> Any:
-    """Of each of `INTEGRATORS`, in operations; inf for those that are none for these sizes.
+    """The cost of each of `INTEGRATORS`, in operations; inf for those that are not available at these sizes.
 
     Stiffness is per time, times the last time; `of` is the NumPy of its kind.
     """
@@ -189,18 +189,18 @@ def _costs(sizes: _Sizes, stiffness: Any, rtol: float | None, of: Any) -> Any:
 
 
 def _by_kernel(sizes: _Sizes, rtol: float | None) -> float:
-    """Of `FunctionSpace`."""
+    """The cost of `FunctionSpace`, in operations."""
     steps = _finer(rtol, 1e-4) * _EXACT_STEPS * (_BENT_EXACT if sizes.samples else 1)
     return steps * (_CUBE * sizes.outputs**3 + _EXACT_GRADIENTS * sizes.gradient)
 
 
 def _finer(rtol: float | None, default: float) -> float:
-    """What a finer tolerance than the default costs methods of order 2 and 3, beside one of order 5."""
+    """The factor that a tolerance finer than the default costs methods of order 2 and 3, beside one of order 5."""
     return 1.0 if rtol is None else max(1.0, default / rtol) ** (1 / 3)
 
 
 def _by_explicit(sizes: _Sizes, stiffness: Number) -> Number:
-    """Of Tsit5."""
+    """The cost of Tsit5, in operations."""
     grown = _STIFFER * stiffness
     return 6 * sizes.gradient * (_SMOOTH_STEPS + grown / _STABLE + _BENT_STEPS * sizes.samples * grown)
 
@@ -236,7 +236,7 @@ def _grown(problem: Problem, start: Float[Array, " params"], unravel: Any) -> Fl
 
 
 def _sizes(problem: Problem) -> _Sizes:
-    """Those of a traced problem."""
+    """The sizes of a traced problem."""
     outputs, item = problem.y.size, problem.x.dtype.itemsize
     parameters = sum(leaf.size for leaf in jax.tree.leaves(problem.params))
     if problem.state is None:

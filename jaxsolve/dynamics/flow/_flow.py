@@ -34,7 +34,7 @@ FEW = 12
 
 
 class FlowState(AbstractSavingState):
-    """Where a gradient flow stands."""
+    """The state of a gradient flow."""
 
     t: Float[Array, ""]
     t_next: Float[Array, ""]  # end of the step to try next, before it is cut to a save time
@@ -53,7 +53,7 @@ class FlowState(AbstractSavingState):
 
 
 class FlowOptions(NamedTuple):
-    """What all flows take, checked."""
+    """The options that all flows take, checked."""
 
     rtol: float | None
     atol: float | None
@@ -97,10 +97,10 @@ class AbstractFlow(AbstractStoppable, AbstractMarching):
 
     @abc.abstractmethod
     def system(self, problem: Problem) -> AbstractSystem:
-        """What moves, and what moves it."""
+        """The system of a problem: what moves, and what moves it."""
 
     def tolerances(self, problem: Problem) -> dict[str, Any]:
-        """What a step is held to, by name: as given, or the defaults for this problem, of which shapes will do."""
+        """The tolerances of a step, by name: as given, or the defaults for this problem, of which shapes will do."""
         found: list[dict[str, Any]] = []
         eqx.filter_eval_shape(lambda p: found.append(self.system(p).tolerances), problem)
         return found[0]
@@ -259,7 +259,7 @@ class AbstractFlow(AbstractStoppable, AbstractMarching):
         )
 
     def _locate(self, system: AbstractSystem, state: FlowState) -> tuple[Array, PyTree]:
-        """Where in the last step the condition was met, on the interpolant."""
+        """The time and state where the condition was met in the last step, on the interpolant; else its end."""
         if self.until is None:
             return state.t, state.y
         found = _crossing(self.until, system, state)
@@ -269,7 +269,7 @@ class AbstractFlow(AbstractStoppable, AbstractMarching):
 
 
 def _inside_step(system: AbstractSystem, state: FlowState, time: Float[Array, ""]) -> PyTree:
-    """Where the last step was at a time within it."""
+    """The state at a time within the last step."""
     return system.solver.interpolation_cls(t0=state.t_before, t1=state.t, **state.dense).evaluate(time)
 
 
@@ -279,7 +279,7 @@ def _condition(until: AbstractCondition, system: AbstractSystem, state: FlowStat
 
 @eqx.filter_custom_jvp
 def _crossing(until: AbstractCondition, system: AbstractSystem, state: FlowState) -> Float[Array, ""]:
-    """When the condition was met in the last step."""
+    """The time at which the condition was met in the last step."""
     return _first_root(lambda time: _condition(until, system, state, time), state.t_before, state.t)
 
 
@@ -299,7 +299,7 @@ def _horizon(dtype: Any) -> float:
 
 
 def _first_root(value: Callable[[Array], Array], low: Array, high: Array) -> Array:
-    """Where a function that is positive at `low` and not at `high` has fallen to zero, from the side where it has.
+    """The point where a function, positive at `low` and not at `high`, has fallen to zero, from the side where it has.
 
     The Illinois method: secants, of which the end that stays is weighed less and less (Dowell & Jarratt 1971).
     """
@@ -307,6 +307,7 @@ def _first_root(value: Callable[[Array], Array], low: Array, high: Array) -> Arr
     def narrow(bracket):
         low, high, at_low, at_high, count = bracket
         middle = high - at_high * (high - low) / (at_high - at_low)
+        # Bisection where the secant leaves the bracket, or is NaN: comparisons with NaN are false.
         middle = jnp.where((middle > low) & (middle < high), middle, low + (high - low) / 2)
         # Both ends first, here: what is written once is compiled once.
         ends = count < 2

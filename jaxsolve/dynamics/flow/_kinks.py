@@ -1,4 +1,4 @@
-"""Where gradient flow is only piecewise smooth."""
+"""Problems whose gradient flow is only piecewise smooth."""
 
 import operator
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from ..._programs import read, Rules
 
 
 def kinked(problem: Problem) -> bool:
-    """Whether the velocity is known to have kinks or jumps: of the activation, or of the loss."""
+    """True if the velocity is known to have kinks or jumps: of the activation, or of the loss."""
     if isinstance(problem.loss, losses.Hinge | losses.QuadraticHinge):
         return True
     if isinstance(problem.net, nets.AbstractLayered):
@@ -33,7 +33,7 @@ def _applied(layers: nets.Layers) -> Iterator[nets.Apply]:
 
 
 def _bends(problem: Problem) -> bool:
-    """Whether the derivative of the outputs of a network of unknown layers jumps, as its jaxpr says."""
+    """True if the derivative of the outputs of a network of unknown layers jumps, as its jaxpr says."""
     arrays, static = eqx.partition(problem, eqx.is_array)
 
     def slope(arrays: Any, params: Any, direction: Any) -> Any:
@@ -51,7 +51,7 @@ def _bends(problem: Problem) -> bool:
 
 
 class _Known(NamedTuple):
-    """What is known of a value.
+    """The known properties of a value in a program.
 
     Attributes:
         moves: it depends on the parameters.

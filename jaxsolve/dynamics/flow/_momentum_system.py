@@ -26,7 +26,7 @@ class Relaxation(eqx.Module):
 
     @property
     def valid(self) -> Bool[Array, ""]:
-        """Whether the number given is finite and > 0."""
+        """True if the number given is finite and > 0."""
         numbers = jnp.stack([number for number in (self.tau, self.mu) if number is not None])
         return jnp.all(jnp.isfinite(numbers) & (numbers > 0))
 

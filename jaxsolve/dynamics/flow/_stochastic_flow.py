@@ -24,7 +24,7 @@ SHORTEST = 0.1  # of the step after one that changed them too much
 
 
 class StochasticState(AbstractSavingState):
-    """Where a stochastic flow stands."""
+    """The state of a stochastic flow."""
 
     t: Float[Array, ""]
     dt: Float[Array, ""]  # the step to try next, before it is cut to a save time

@@ -34,7 +34,7 @@ class AbstractSystem(eqx.Module):
     @property
     @abc.abstractmethod
     def valid(self) -> Bool[Array, ""]:
-        """Whether all numbers of the problem and of the flow are such as they must be: for use inside traces."""
+        """True if all numbers of the problem and of the flow are such as they must be: for use inside traces."""
 
     @property
     @abc.abstractmethod
@@ -49,7 +49,7 @@ class AbstractSystem(eqx.Module):
     @property
     @abc.abstractmethod
     def tolerances(self) -> dict[str, Any]:
-        """What a step is held to, by name."""
+        """The tolerances that a step is held to, by name."""
 
     @abc.abstractmethod
     def first_step(self) -> Float[Array, ""] | None:
@@ -65,7 +65,7 @@ class AbstractSystem(eqx.Module):
 
     @abc.abstractmethod
     def certificate(self, t: Float[Array, ""], y: PyTree, step_error: Float[Array, ""]) -> Certificate:
-        """How far the state at time t can be trusted."""
+        """The certificate of the state at time t: how far it can be trusted."""
 
     @abc.abstractmethod
     def scaled_error(self, t1: Float[Array, ""], y0: PyTree, y1: PyTree, error: PyTree) -> Float[Array, ""]:
@@ -81,7 +81,7 @@ class AbstractSystem(eqx.Module):
 
     @abc.abstractmethod
     def lost(self, y: PyTree) -> Bool[Array, ""]:
-        """Whether the flow has left where it means something."""
+        """True if the flow has left the region where it means something."""
 
 
 class AbstractPlainSystem(AbstractSystem):
@@ -234,7 +234,7 @@ def default_rtol(problem: Problem) -> float:
 
 
 def _stabilized_rtol(problem: Problem) -> float:
-    """That of `RungeKuttaChebyshev`, per parameter: for the digits of the others where they can be had, at order 2."""
+    """The rtol of `RungeKuttaChebyshev`, per parameter: for the digits of the others where possible, at order 2."""
     return SMOOTH_RTOL if kinked(problem) or problem.x.dtype != jnp.float64 else 0.1 * SMOOTH_RTOL
 
 

@@ -199,7 +199,7 @@ class _FeatureModel(eqx.Module):
 
 
 class _Inputs(eqx.Module):
-    """What a feature model sees of a problem.
+    """The data of a problem that a feature model sees.
 
     Attributes:
         train, test: features, and behind them the outputs at the start.
@@ -212,7 +212,7 @@ class _Inputs(eqx.Module):
 
 
 class KernelState(AbstractSavingState):
-    """Where a march in function space stands."""
+    """The state of a march in function space."""
 
     inputs: _Inputs
     inner: AbstractState
@@ -226,7 +226,7 @@ class KernelState(AbstractSavingState):
 
     @property
     def saves(self) -> Saves | None:
-        """What the march has saved so far; None of a user's own."""
+        """The values that the march has saved so far; None for a user's own dynamics."""
         return self.inner.saves if isinstance(self.inner, AbstractSavingState) else None
 
 
@@ -243,7 +243,7 @@ class KernelMarch(AbstractStandIn, AbstractStoppable, AbstractMarching):
 
     @property
     def until(self) -> AbstractCondition | None:
-        """When the flow stops."""
+        """The condition that stops the flow."""
         return condition_of(self.flow)
 
     def times(self, ts: Float[Array, " times"]) -> Float[Array, " times"]:
@@ -257,7 +257,7 @@ class KernelMarch(AbstractStandIn, AbstractStoppable, AbstractMarching):
         return self.source.doubt(problem, final)
 
     def check(self, problem: Problem) -> Validity:
-        """Whether the kernel describes a problem."""
+        """Says whether the kernel describes a problem."""
         return self.source.check(problem)
 
     def init(self, problem: Problem, ts: Float[Array, " times"]) -> KernelState:
@@ -319,7 +319,7 @@ def _inputs(source: AbstractFixedKernel, problem: Problem) -> _Inputs:
 
 @eqx.filter_jit
 def _way_in_function_space(source: AbstractFixedKernel, flow: AbstractChoice, problem: Problem, ts: Array) -> Array:
-    """Which way a flow has on the model: the problem's own kernel says how stiff it is."""
+    """The index of the flow's way on the model: the problem's own kernel says how stiff it is."""
     return jnp.asarray(flow.way(_model(problem, _inputs(source, problem)), ts))
 
 

@@ -111,5 +111,5 @@ class FrozenKernel(AbstractFixedKernel):
         return "" if found.holds else found.doubt
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """That a run reaches the end of which this is the kernel. Other networks all have a linearization."""
+        """The assumption that a run reaches the end that has this kernel; other networks all have a linearization."""
         return (self.source_net.assumption(problem),) if isinstance(self.source_net, RunEnd) else ()

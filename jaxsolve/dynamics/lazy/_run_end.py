@@ -63,7 +63,7 @@ class RunEnd(eqx.Module):
         return problem.network(jax.tree.map(lambda leaf: jnp.where(failed, jnp.nan, leaf), params))
 
     def assumption(self, problem: Problem) -> Assumption:
-        """That the run reaches its end."""
+        """The assumption that the run reaches its end."""
         _, failed = _end(problem, self.dynamics, self.t)
         violation = jnp.where(failed, jnp.inf, jnp.zeros((), problem.x.dtype))
         detail = "js.solve(problem, at.dynamics, at.t) says how it ends"

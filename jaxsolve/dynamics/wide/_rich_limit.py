@@ -112,7 +112,7 @@ class RichLimit(AbstractApproximation):
         return nearest_step(ts, self.rate.astype(ts.dtype), self.nodes)[1]
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """What a problem must be like."""
+        """The assumptions about a problem."""
         net, dtype = problem.net, problem.x.dtype
         dense = isinstance(net, nets.AbstractDense) and len(net.weights) > 1
         kind = Assumption.of_kind("a dense network with hidden layers", dense, type(net).__name__, dtype)
@@ -131,7 +131,7 @@ class RichLimit(AbstractApproximation):
         return not self.at_any_richness and eqx.is_array(problem.x)
 
     def ways(self, problem: Problem) -> tuple[RichMarch] | tuple[RichSampled, ...]:
-        """What may go to the limit of a problem.
+        """The dynamics that may go to the limit of a problem.
 
         Raises:
             NotApplicable: an assumption fails in what is known.
@@ -176,13 +176,13 @@ def _rich(net: nets.AbstractDense) -> Assumption:
 
 @eqx.filter_jit
 def _way_of_samples(sampled: RichSampled, problem: Problem, ts: Float[Array, "..."]) -> Int[Array, ""]:
-    """Which way a flow of samples goes."""
+    """The index of the way that a flow of samples goes."""
     return jnp.asarray(GradientFlow().way(sampled.of_samples(problem), ts))
 
 
 @eqx.filter_jit
 def _richness(net: nets.AbstractDense) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
-    """What the richness of a network misses, itself, and the width."""
+    """The amount by which the richness of a network is too small, the richness itself, and the width."""
     form = dmft.normal_form(net)
     width = jnp.asarray(net.widths[-1] if net.units is None else net.units, form.rate.dtype)
     # An infinite richness, that of a read-out which starts at 0, is none to worry about.

@@ -38,7 +38,7 @@ from ._rich_memory import (
 
 
 def outputs_of(problem: Problem, inputs: dmft.Basis, known: dmft.Pass, network: dmft.Network):
-    """Of one set of samples, on training and test inputs."""
+    """The outputs of one set of samples, on training and test inputs."""
     f, net = known.seen.outputs, problem.net
     if net.activation.linear:
         return _of_basis(inputs, f)
@@ -54,7 +54,7 @@ def _of_basis(inputs: dmft.Basis, f: Float[Array, "i a"]) -> tuple[Float[Array, 
 
 
 class Kept(NamedTuple):
-    """Of a linear network, what all that is saved of a node follows from: as in `Seen`, in the basis.
+    """The values of a linear network from which all that is saved of a node follows: as in `Seen`, in the basis.
 
     Attributes:
         outputs, features, gradients: as there.
@@ -68,7 +68,7 @@ class Kept(NamedTuple):
 
 
 def kept_of(problem: Problem, inputs: dmft.Basis, known: dmft.Pass, network: dmft.Network) -> Kept | FunctionValues:
-    """What is saved while the march goes on: of samples, whose signals are not kept, the mean over their sets."""
+    """The values saved while the march goes on: of samples, whose signals are not kept, the mean over their sets."""
     form, train = dmft.normal_form(problem.net), inputs.train
 
     if problem.net.activation.linear:
@@ -109,7 +109,7 @@ def values_of(problem: Problem, inputs: dmft.Basis, kept: Kept | FunctionValues)
 
 
 def _layers(features: Any, gradients: Any, spread: Any) -> dict[str, Array]:
-    """What is known of layers, by the names of observables."""
+    """The kernels and quantiles of layers, by the names of observables."""
     layers = {f"feature_kernel_{l}": phi for l, phi in enumerate(features) if l > 0}
     layers |= {f"gradient_kernel_{l}": g for l, g in enumerate(gradients[:-1], 1)}
     return layers | {f"preactivation_quantiles_{l}": one for l, one in enumerate(spread, 1)}
@@ -123,7 +123,7 @@ LEAST_OF_LINEAR = 0.1  # square roots of the unit of rounding: outputs are off b
 
 
 class LimitState(AbstractSavingState):
-    """Where the pass stands.
+    """The state of the march: where the pass stands, and what is saved.
 
     Attributes:
         inputs: in the basis of the training set.
@@ -328,7 +328,7 @@ class RichMarch(AbstractStandIn, AbstractGrowing):
 
 
 def _law(problem: Problem, inputs: dmft.Basis, *, implicit: bool) -> dmft.Law:
-    """Of a linear network at the inputs of the basis, of any other at the training set."""
+    """The law of a linear network at the inputs of the basis, or of any other at the training set."""
     form, train, activation = dmft.normal_form(problem.net), inputs.train, problem.net.activation
     if activation.linear:
         push = lambda f: -train.T @ problem.loss.gradient(train @ f, problem.y)

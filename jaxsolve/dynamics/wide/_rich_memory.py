@@ -1,4 +1,4 @@
-"""What a rich limit may use of the memory, asked before anything is allocated."""
+"""The memory that a rich limit may use, checked before anything is allocated."""
 
 import math
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from ..._numerics import free_memory
 
 
 def few_directions(signals: int, least: float, *, ample: bool) -> int:
-    """How many so many signals of a linear network have: most of them one each for a digit, `ample` more than twice.
+    """The number of directions of the signals of a linear network: mostly one each per digit; `ample`, over twice that.
 
     Arguments:
         signals: of inputs and outputs.
@@ -20,12 +20,12 @@ def few_directions(signals: int, least: float, *, ample: bool) -> int:
 
 
 def room_of_samples(samples: int, block: int) -> int:
-    """How many directions are kept, of a block of signals in so many samples."""
+    """The number of directions that are kept, of a block of signals in so many samples."""
     return min(samples // 2, 128 + 9 * block + 1)
 
 
 def bytes_of_directions(hidden: int, samples: int, room: int, item: int) -> int:
-    """What all of them take, before and after a step."""
+    """The bytes that all directions take, before and after a step."""
     return 2 * item * hidden * (4 * room * samples + room**2)
 
 

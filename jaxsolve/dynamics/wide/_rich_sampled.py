@@ -26,7 +26,7 @@ from ._rich_memory import require_memory_of_samples
 
 
 class SampledState(AbstractSavingState):
-    """Where the run of the sampled network stands."""
+    """The state of the run of the sampled network."""
 
     inner: AbstractState
     done: Bool[Array, ""]
@@ -39,7 +39,7 @@ class SampledState(AbstractSavingState):
 
     @property
     def saves(self) -> Saves | None:
-        """What the run has saved so far."""
+        """The values that the run has saved so far."""
         return self.inner.saves if isinstance(self.inner, AbstractSavingState) else None
 
 
@@ -126,7 +126,7 @@ class RichSampled(AbstractStandIn, AbstractMarching):
 
 
 def _certificate(model: Problem, run: March) -> Certificate:
-    """That of the run, with the standard error of the outputs at its end, relative to the largest output or target."""
+    """The certificate of the run, with the standard error of its last outputs over the largest output or target."""
     known = run.certificate
     x, y = model.x, model.y
     if model.x_test is not None and model.y_test is not None:

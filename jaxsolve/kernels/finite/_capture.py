@@ -1,4 +1,4 @@
-"""What a batch sends through a function: the operands that parameters meet, and the signals propagated back to them."""
+"""The values that a batch sends through a function: operands that parameters meet, and signals sent back to them."""
 
 import functools
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from ._uses import find, Found, Use
 
 
 class Signal(NamedTuple):
-    """What passes one use of a parameter, for a batch of n samples.
+    """The operand and the signal that pass one use of a parameter, for a batch of n samples.
 
     Without an operand it is the derivative d f_a / d (parameter) itself.
     """
@@ -106,7 +106,7 @@ class Capture(NamedTuple):
         return jax.vmap(lambda sample: self.of_sample(self.values, sample))(x)
 
     def constant(self, x: Shaped[Array, "n ..."]) -> list[Signal]:
-        """Of every use, whether its operand and what is sent back are the same for all samples, as those of a bias."""
+        """For every use, whether its operand and what is sent back are the same for all samples, as those of a bias."""
         sample = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
         program, sent = jax.make_jaxpr(self.of_sample, return_shape=True)(self.values, sample)
         moved = depends_on_inputs(program, [*[False] * len(self.values), True])
@@ -127,7 +127,7 @@ def capture(net: PyTree, x: Any) -> Capture:
 
 
 class Outline(NamedTuple):
-    """What the shapes of a network and of its inputs say of it.
+    """The facts of a network that follow from its shapes and from those of its inputs.
 
     Attributes:
         capture: of its program and of its parameters, shapes alone.
@@ -139,7 +139,10 @@ class Outline(NamedTuple):
 
 
 def outline(net: PyTree, x: Any) -> Outline:
-    """That of a network. It is read once for all of one kind: to trace a program takes longer than many of them run."""
+    """The outline of a network, read once for all networks of one kind.
+
+    To trace a program takes longer than many of them run.
+    """
     rest, arrays = _split(net)
     return _outline(rest, tuple(map(_shape, arrays)), jax.ShapeDtypeStruct(x.shape[1:], x.dtype))
 
@@ -159,7 +162,7 @@ def _outline(rest: Any, shapes: tuple[jax.ShapeDtypeStruct, ...], sample: jax.Sh
 
 
 def _split(tree: Any) -> tuple[Any, list[Any]]:
-    """What of a tree cannot be traced, hashable, and its arrays."""
+    """The part of a tree that cannot be traced, in hashable form, and its arrays."""
     leaves, structure = jax.tree.flatten(tree)
     fixed = tuple(None if eqx.is_array(leaf) else (leaf,) for leaf in leaves)
     return (structure, fixed), [leaf for leaf in leaves if eqx.is_array(leaf)]
@@ -199,7 +202,7 @@ def output_of(net: Any, sample: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
 
 
 def _scale(use: Use, held: dict[int, Any]) -> Any:
-    """What the parameter is multiplied by on the way to this use; None if it is 1."""
+    """The number that the parameter is multiplied by on the way to this use; None if it is 1."""
     if not use.view.scales and use.view.sign == 1:
         return None
     total = use.view.sign

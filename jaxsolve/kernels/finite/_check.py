@@ -39,7 +39,7 @@ NEAR = 1e-3
 
 
 class KernelCheck(eqx.Module):
-    """How far a kernel is from the gradients of its network.
+    """The distance of a kernel from the gradients of its network.
 
     Attributes:
         error: |v^T K w - <J^T v, J^T w>|, relative to the larger of |J^T v||J^T w| and |K|_F, which v^T K w is about:
@@ -54,12 +54,12 @@ class KernelCheck(eqx.Module):
 
     @property
     def holds(self) -> Bool[Array, ""]:
-        """Whether the error is within the bound."""
+        """True if the error is within the bound."""
         return self.error <= self.bound
 
     @property
     def doubt(self) -> str:
-        """What to think, and to do, where it does not hold."""
+        """A sentence on what to think, and to do, where it does not hold."""
         return (
             f"this kernel is not that of the network's gradients: v^T K v is off by {float(self.error):.1e} for a "
             f"random v, and rounding explains {self.bound:.1e}. The program was compiled wrongly (`jaxsolve doctor` "
@@ -85,7 +85,7 @@ def check(
     key: Any,
     samples: int | None = None,
 ) -> KernelCheck:
-    """Whether a kernel is that of a network's gradients: v^T K v = |sqrt(eta) J^T v|^2 for random signs v.
+    """Checks whether a kernel is that of a network's gradients: v^T K v = |sqrt(eta) J^T v|^2 for random signs v.
 
     With x2 it is v^T K w = <J^T v, eta J_2^T w>, w = K^T v/|K^T v|, along which v^T K w does not cancel. J^T v, the
     gradient of sum_ia v_ia f_a(x_i), comes from a program of its own, plain reverse mode of the network on a batch.
@@ -181,7 +181,7 @@ def _bound(net: Any, found: Capture) -> float:
 
 
 def _takes_little(found: Capture, n: int, m: int | None, outputs: Outputs, step: int) -> bool:
-    """Whether a check takes a small part of the multiplications of a kernel; shapes alone decide."""
+    """True if a check takes a small part of the multiplications of a kernel; shapes alone decide."""
     forward, kernel = multiplications(found, n, n if m is None else m, outputs)
     gradients = (1 if m is None else 2) * (found.out_size if outputs is Outputs.TRACE else 1)
     samples = max(AS_LONG_AS, -(-max(n, m or 0) // step))

@@ -139,7 +139,7 @@ def memory_estimate(
     by_layer: bool = False,
     memory: int | None = None,
 ) -> MemoryEstimate:
-    """What `empirical` with these arguments would take. Nothing runs.
+    """The memory that `empirical` with these arguments would take; nothing runs.
 
     Example:
         >>> net = js.nets.MLP(

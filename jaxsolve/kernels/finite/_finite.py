@@ -1,4 +1,4 @@
-"""Which samples and parameters have derivatives that are not finite, for whoever found numbers that are not."""
+"""The samples and parameters whose derivatives are not finite, for whoever found numbers that are not."""
 
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ LISTED = 5
 
 
 class NonFinite(NamedTuple):
-    """Where a network has outputs, or derivatives by its parameters, that are NaN or infinite.
+    """The places where a network has outputs, or derivatives by its parameters, that are NaN or infinite.
 
     Attributes:
         outputs: indices of samples with such an output.
@@ -29,7 +29,7 @@ class NonFinite(NamedTuple):
     parameters: tuple[str, ...]
 
     def words(self, name: str = "x") -> str:
-        """What was found, in words, with `name` for the samples; empty where all is finite."""
+        """A statement of what was found, with `name` for the samples; empty where all is finite."""
         if self.outputs:
             return f"the outputs of {_listed(self.outputs, name)} are NaN or infinite"
         if not self.samples:
@@ -55,7 +55,7 @@ def _finite(net: Any, x: Shaped[Array, "n ..."]) -> tuple[Bool[Array, " n"], PyT
 
 
 def nonfinite_derivatives(net: Any, x: Shaped[Array, "n ..."]) -> NonFinite:
-    """Where derivatives of a network are not finite. Costs a gradient, sample by sample.
+    """Finds where derivatives of a network are not finite; costs a gradient, sample by sample.
 
     Arguments:
         net: a network of one sample, with finite parameters.

@@ -1,4 +1,4 @@
-"""Whether inputs fit a network."""
+"""Checks of whether inputs fit a network."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a step does with a parameter and data: a sum over positions of an operand times the parameter.
+"""The steps in which parameters meet data: a sum over positions of an operand times the parameter.
 
 The derivative of output a by the parameter is sum_p b[a, p] a[p]^T, where a is the operand and b the signal propagated
 back to the step's output, at every position p (a token, a pixel), for every group g of a grouped operation.
@@ -29,7 +29,7 @@ class Split(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class AbstractMeeting(abc.ABC):
-    """How operand and signal of a step become factors of the derivative.
+    """A rule by which operand and signal of a step become factors of the derivative.
 
     Attributes:
         split: which axes of the base each factor has.
@@ -70,7 +70,7 @@ class AbstractMeeting(abc.ABC):
         """The operand at every position; of a look-up, the index of its only 1."""
 
     def run(self, step: Step, values: Sequence[Any]) -> Sequence[Any]:
-        """What the step computes."""
+        """The outputs of the step."""
         return step.call(*values)
 
     def from_base(self, value: Float[Array, "..."]) -> Float[Array, "groups rows columns"]:

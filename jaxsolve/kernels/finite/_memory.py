@@ -1,4 +1,4 @@
-"""How much memory an empirical kernel takes, known from shapes before anything runs."""
+"""The memory that an empirical kernel takes, known from shapes before anything runs."""
 
 import math
 import sys

@@ -1,4 +1,4 @@
-"""Which pairs of outputs of a kernel are kept, and how they lie in it."""
+"""The pairs of outputs of a kernel that are kept, and how they lie in it."""
 
 import enum
 
@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 
 class Outputs(enum.Enum):
-    """Which pairs of outputs (a, b) of a kernel K[i, a, j, b] are kept."""
+    """The pairs of outputs (a, b) of a kernel K[i, a, j, b] that are kept."""
 
     ALL = "all pairs, shape (n, c, m, c)"
     DIAGONAL = "a = b, shape (c, n, m)"
@@ -28,7 +28,7 @@ class Outputs(enum.Enum):
         return pairs[{Outputs.ALL: np.s_[:, None, :, None], Outputs.DIAGONAL: None, Outputs.TRACE: ...}[self]] * kernel
 
     def rows(self, out_size: int) -> int:
-        """How many rows of the kernel each sample has."""
+        """The number of rows of the kernel that each sample has."""
         return out_size if self is Outputs.ALL else 1
 
     def shape(self, n: int, m: int, out_size: int) -> tuple[int, ...]:

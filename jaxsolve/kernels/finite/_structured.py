@@ -156,7 +156,7 @@ def _count(blocks: list[_Block]) -> int:
 
 
 def _ranges(count: int, size: int) -> list[tuple[int, int]]:
-    """Where blocks begin and end; the first one is the smallest."""
+    """The bounds of blocks, (begin, end) of each; the first block is the smallest."""
     ends = range(count, 0, -size)[::-1]
     return [(max(end - size, 0), end) for end in ends]
 
@@ -228,7 +228,7 @@ def _loop(pairs: list[tuple[int, int]], step: Callable[..., list[Array]], kernel
 
 
 def _starts(count: int, tile: int) -> list[int]:
-    """Where tiles begin; the last one ends with the samples."""
+    """The places where tiles begin; the last tile ends with the samples."""
     return [min(index * tile, count - tile) for index in range(math.ceil(count / tile))]
 
 

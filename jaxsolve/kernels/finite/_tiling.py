@@ -1,11 +1,11 @@
-"""How the samples of a kernel are cut into tiles: products stay in the cache, and symmetry saves some of them."""
+"""The cut of a kernel's samples into tiles: products stay in the cache, and symmetry saves some of them."""
 
 import math
 from typing import NamedTuple
 
 
 class Tiling(NamedTuple):
-    """How the samples of a kernel are cut into tiles of one size.
+    """A cut of the samples of a kernel into tiles of one size.
 
     If the samples do not divide evenly, one tile is smaller where tiles are written out, and else overlaps another.
 
@@ -58,7 +58,7 @@ def even_tile(n: int, rows: int) -> int:
 
 
 def written_out(n: int, m: int | None, tile: int, rows: int) -> bool:
-    """Whether the pairs of tiles are written out; otherwise a loop goes through them."""
+    """True if the pairs of tiles are written out; otherwise a loop goes through them."""
     if m is None:
         return n <= 3 * tile and tile * rows <= SMALL_ROWS
     return pairs(n, m, tile) <= FEW_PAIRS

@@ -1,4 +1,4 @@
-"""What each parameter adds to the NTK of a batch of pairs, given the signals that pass its uses."""
+"""The share of each parameter in the NTK of a batch of pairs, given the signals that pass its uses."""
 
 import itertools
 import math
@@ -16,7 +16,7 @@ from ._views import back_to_leaf, base, disjoint
 
 
 class Factors(NamedTuple):
-    """Of some uses and a batch; operands that are integers are the places of single ones.
+    """The factors of derivatives, for some uses and a batch; operands that are integers are the places of ones.
 
     Of what is the same for all samples, n is 1.
     """
@@ -37,7 +37,7 @@ class Factors(NamedTuple):
 
     @property
     def simple(self) -> bool:
-        """Whether there is one position and one group."""
+        """True if there is one position and one group."""
         return self.back.shape[2:4] == (1, 1)
 
     def group(self, index: int) -> "Factors":
@@ -85,7 +85,7 @@ class Costs(NamedTuple):
 
     @property
     def by_grams(self) -> bool:
-        """Whether Grams are cheaper."""
+        """True if Grams are cheaper."""
         return self.gram_work < self.derivative_work
 
     @property
@@ -110,7 +110,7 @@ def costs(meetings: list[AbstractMeeting], n: int, m: int, out_size: int, output
 
 
 def multiplications(found: Capture, n: int, m: int, outputs: Outputs) -> tuple[int, int]:
-    """Those of the parameters of a network for one sample, and of the whole kernel between n and m samples."""
+    """The multiplications by a network's parameters for one sample, and those of a kernel of n and m samples."""
     forward, c = 0, found.out_size
     pairs = n * m * (c**2 if outputs is Outputs.ALL else c)
     grams = 0
@@ -155,7 +155,7 @@ def _parts(uses: list[Use]) -> dict[Any, list[int]]:
 
 
 def _overlap(parts: dict[Any, list[int]], shape: tuple[int, ...]) -> bool:
-    """Whether several parts of a parameter have entries in common, so that all derivatives by it are held."""
+    """True if several parts of a parameter have entries in common, so that all derivatives by it are held."""
     return len(parts) > 1 and not disjoint(list(parts), shape)
 
 
@@ -176,7 +176,7 @@ def _part_size(meetings: list[AbstractMeeting], tile: int, out_size: int, output
 
 
 def together(meetings: list[AbstractMeeting]) -> bool:
-    """Whether Grams of these uses combine: the same axes of the parameter on either side."""
+    """True if Grams of these uses combine: the same axes of the parameter on either side."""
     return all(_same(meetings[0], other) or _crossed(meetings[0], other) for other in meetings[1:])
 
 
@@ -185,7 +185,7 @@ def _same(one: AbstractMeeting, two: AbstractMeeting) -> bool:
 
 
 def _crossed(one: AbstractMeeting, two: AbstractMeeting) -> bool:
-    """Whether the signal of one is on the side of the other's operand, as in a read-out tied to an embedding."""
+    """True if the signal of one is on the side of the other's operand, as in a read-out tied to an embedding."""
     sides = (two.split.operand, two.split.signal) == (one.split.signal, one.split.operand)
     return sides and one.split.groups == two.split.groups == 1 and not (one.split.shared or two.split.shared)
 
@@ -280,7 +280,7 @@ def _flat(rows: Float[Array, "n out ..."]) -> Float[Array, "n out entries"]:
 
 
 def push(use: Use | None, v: Float[Array, "..."], signal: Signal) -> Float[Array, "n out"]:
-    """What one use adds to J v, where the parameter moves by v."""
+    """The share of one use in J v, where the parameter moves by v."""
     if use is None:
         return _flat(signal.back) @ v.reshape(-1)
     factors = Factors.of(use.meeting, signal)
@@ -293,7 +293,7 @@ def push(use: Use | None, v: Float[Array, "..."], signal: Signal) -> Float[Array
 
 
 def pull(use: Use | None, q: Float[Array, "n out"], signal: Signal, shape: tuple[int, ...]) -> Float[Array, "..."]:
-    """What one use adds to J^T q."""
+    """The share of one use in J^T q."""
     back = jnp.einsum("na,na...->n...", q, signal.back)
     if use is None:
         return jnp.sum(back, axis=0)

@@ -1,4 +1,4 @@
-"""Where the parameters of a program meet data, and how."""
+"""The places where the parameters of a program meet data, and how they meet."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ class Use(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What is known of the parameters of a program.
+    """The known facts of the parameters of a program.
 
     Attributes:
         program: the function.
@@ -91,7 +91,7 @@ class _Finder:
                 self._meet(step, position, view)
 
     def _rounds(self, step: Step) -> bool:
-        """Whether a step makes another number: a conversion of one dtype into another."""
+        """True if a step makes another number: a conversion of one dtype into another."""
         before, after = (self.program.shapes[slots[0]].dtype for slots in (step.inputs, step.outputs))
         return before != after
 
@@ -134,7 +134,10 @@ class _Finder:
         return self.numbers.get(slot, slot) if slot in self.numbers or math.prod(self.shape(slot)) == 1 else None
 
     def is_complex(self, slot: int) -> bool:
-        """Of complex factors the Gram of a real parameter is not made: its derivative is a real part of a product."""
+        """True if a slot holds complex numbers, of which no Gram of a real parameter is made.
+
+        The derivative by a real parameter that meets them is a real part of a product.
+        """
         return bool(jnp.issubdtype(self.program.shapes[slot].dtype, jnp.complexfloating))
 
     def on_data(self, slot: int) -> bool:

@@ -1,4 +1,4 @@
-"""What a program does to a parameter before it meets data: rearranged, cast and scaled, it is still that parameter."""
+"""The views of a parameter before it meets data: rearranged, cast and scaled, it is still that parameter."""
 
 import math
 from collections.abc import Callable
@@ -78,7 +78,7 @@ def back_to_leaf(value: Float[Array, "..."], moves: tuple[Move, ...], shape: tup
 
 
 def disjoint(several: list[tuple[Move, ...]], shape: tuple[int, ...]) -> bool:
-    """Whether bases that these moves make of a leaf have no entry in common."""
+    """True if bases that these moves make of a leaf have no entry in common."""
     count = math.prod(shape)
     numbers, seen = np.arange(count).reshape(shape), np.zeros(count, bool)
     for moves in several:

@@ -1,1 +1,1 @@
-"""What a kernel matrix says and does: spectra, distances, flows, regression."""
+"""The properties and uses of a kernel matrix: spectra, distances, flows, regression."""

@@ -114,7 +114,7 @@ def _over(total: Float[Array, "..."], pairs: Float[Array, "..."]) -> Float[Array
 def _members(
     kernel: Kernel, labels: Int[Array, " n"], classes: int
 ) -> tuple[Float[Array, "classes n"], Float[Array, " classes"]]:
-    """Which samples each class holds, and how many."""
+    """The samples that each class holds, as rows of 0 and 1, and their number."""
     labels = _check(kernel, labels, classes)
     known = concrete(labels)
     if known is not None:

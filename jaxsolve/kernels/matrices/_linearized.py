@@ -66,7 +66,7 @@ class Linearized(eqx.Module):
 
     @property
     def spectrum(self) -> Spectrum:
-        """Where the loss at the start lies in the spectrum of the kernel."""
+        """The spectrum of the kernel, and where the loss at the start lies in it."""
         return self.modes.spectrum(self._gap())
 
     def unresolved(self, t: Float[ArrayLike, ""]) -> Float[Array, ""]:
@@ -284,7 +284,7 @@ class LinearizedEnsemble(eqx.Module):
         return Normal(mean, self._unfold((covariance + covariance.T) / 2))
 
     def _left(self, matrix: Float[Array, "rows columns"], t: Float[ArrayLike, ""]) -> Float[Array, "rows columns"]:
-        """What is left of the columns: the linear map from starts to residuals."""
+        """The part of the columns that is left at a time: the linear map from starts to residuals."""
         flow = self.flow
         return matrix - flow.modes.response(matrix, flow._time(t), flow.ridge, len(flow.y))
 

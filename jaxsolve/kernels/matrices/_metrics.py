@@ -1,4 +1,4 @@
-"""How two kernels differ, and how a kernel relates to a target."""
+"""The differences between two kernels, and the relation of a kernel to a target."""
 
 import jax
 import jax.numpy as jnp

@@ -49,7 +49,7 @@ class Modes(eqx.Module):
         return jnp.sum(self.kept)
 
     def spectrum(self, gap: Float[Array, "rows columns"]) -> "Spectrum":
-        """Where the columns of `gap` lie in the spectrum."""
+        """The spectrum, and where the columns of `gap` lie in it."""
         return Spectrum(self.values, jnp.sum((self.vectors.T @ (gap / nonzero(norm(gap)))) ** 2, axis=1))
 
     def integral(
@@ -138,7 +138,7 @@ def rounding_error(values: Float[Array, " rows"]) -> Float[Array, ""]:
 
 
 def kept_modes(values: Float[Array, " rows"]) -> Bool[Array, " rows"]:
-    """Which eigenvalues (ascending) of a positive semi-definite matrix are more than rounding."""
+    """True for the eigenvalues (ascending) of a positive semi-definite matrix that are more than rounding."""
     return values > rounding_error(values)
 
 

@@ -19,7 +19,7 @@ from ._modes import eigh, kept_modes
 
 
 class Path(NamedTuple):
-    """What the kernels of a run have learnt by each of its times.
+    """The outputs that the kernels of a run have learned by each of its times.
 
     Attributes:
         outputs: on the training points, shape (times, n, c).

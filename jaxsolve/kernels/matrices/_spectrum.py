@@ -18,7 +18,7 @@ from ._metrics import check_targets
 
 
 class TargetPower(NamedTuple):
-    """Where a target lies in the spectrum of a kernel.
+    """The shares of a target in the spectrum of a kernel.
 
     Attributes:
         values: eigenvalues, descending.
@@ -136,7 +136,10 @@ def target_power(kernel: Kernel, y: Float[Array, "n out"]) -> TargetPower:
 
 
 def _scaled(matrix: Array) -> tuple[Array, Array]:
-    """As `scaled`, by a power of two: small eigenvalues would see that the entries of a quotient are rounded."""
+    """A matrix over its size as `scaled` has it, rounded to a power of two, and that power.
+
+    Small eigenvalues would see that the entries of another quotient are rounded.
+    """
     _, size = scaled(matrix)
     two = jnp.ldexp(jnp.ones((), matrix.dtype), jnp.frexp(size)[1] - 1)
     return matrix / two, two

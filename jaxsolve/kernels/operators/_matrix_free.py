@@ -52,7 +52,7 @@ class AbstractSymmetricOperator(eqx.Module):
     @property
     @abc.abstractmethod
     def positive(self) -> bool:
-        """Whether it is known to have no eigenvalue below 0."""
+        """True if the operator is known to have no eigenvalue below 0."""
 
     @abc.abstractmethod
     def mv(self, v: PyTree[Float[Array, "..."]]) -> PyTree[Float[Array, "..."]]:

@@ -37,7 +37,7 @@ class Homogeneous(NamedTuple):
 
 @functools.cache
 def homogeneous(phi: Activation) -> Homogeneous | None:
-    """What a positively homogeneous function is; None for any other.
+    """The degree and the factors of a positively homogeneous function; None for any other function.
 
     Values and derivatives (which may have rules of their own) are compared at 5000 points of either sign from 1e-30 to
     1e30, to 1e-12.
@@ -71,7 +71,7 @@ def homogeneous(phi: Activation) -> Homogeneous | None:
 
 @functools.cache
 def jumps(phi: Activation) -> bool:
-    """Whether a function has a jump: its derivative kernel is then infinite, whatever automatic differentiation gives.
+    """True if a function has a jump: its derivative kernel is then infinite, whatever automatic differentiation gives.
 
     Intervals between 10000 points are halved, towards the half over which the function changes more, down to rounding.
     """

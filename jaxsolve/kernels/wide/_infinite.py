@@ -319,7 +319,7 @@ def _without_ntk(layers: Layers) -> str:
 
 
 def _ends_in_weights(layers: Layers) -> bool:
-    """Whether these layers end in a product with weights of their own, whose mean is 0."""
+    """True if these layers end in a product with weights of their own, whose mean is 0."""
     for layer in reversed(layers):
         if isinstance(layer, Dense | Conv):
             return True

@@ -90,7 +90,7 @@ def _kernel(runs: "xarray.Dataset", t: int) -> "tuple[xarray.DataArray, np.ndarr
 
 
 def _off(last: "xarray.Dataset", layers: int) -> float:
-    """How far the last kernel is from that of balanced layers, up to its scale."""
+    """The relative distance of the last kernel from that of balanced layers, up to its scale."""
     matrix, inputs, f = last["kernel"].values[:, 0, :, 0], last["inputs"].values, last["outputs"].values
     squared = float((f.T @ np.linalg.pinv(inputs, rcond=1e-9) @ f)[0, 0])  # |beta|^2
     expected = (layers - 1) * f @ f.T + squared * inputs

@@ -108,7 +108,7 @@ class Fig1(AbstractFigure):
 
 
 def _errors(data: Data) -> "tuple[xarray.DataArray, xarray.DataArray]":
-    """Of trained networks and of frozen kernels."""
+    """The test errors of trained networks and of frozen kernels."""
     return 1 - data["trained"]["test_accuracy"].isel(t=0), 1 - data["frozen"]["test_accuracy"].isel(t=0, alpha=0)
 
 

@@ -110,7 +110,7 @@ def _gram(view: View) -> Float[Array, "shown shown"]:
 
 
 def _errors(data: Data) -> "dict[str, xarray.DataArray]":
-    """Of training, and of the kernels of its start and of its end."""
+    """The test errors of training, and of the kernels of its start and of its end."""
     start, end = (1 - data[name]["test_accuracy"].isel(t=0) for name in ("start", "end"))
     vanilla = 1 - data["trained"]["test_accuracy"].isel(t=-1)
     return {"training": vanilla, "kernel of the start": start, "kernel of the end": end}

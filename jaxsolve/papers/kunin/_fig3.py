@@ -139,7 +139,7 @@ def _between(kernels: np.ndarray) -> np.ndarray:
 
 
 def _half_time(curve) -> float:
-    """When a curve first is half way from its start to its end."""
+    """The time at which a curve first is half way from its start to its end."""
     values = np.abs(np.asarray(curve) - float(curve[0]))
     return float(TIMES[int(np.argmax(values >= values[-1] / 2))])
 

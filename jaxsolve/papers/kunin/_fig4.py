@@ -111,12 +111,12 @@ def _data() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _end(delta: float) -> np.ndarray:
-    """Where the theory ends; delta may be infinite."""
+    """The point where the theory ends; delta may be infinite."""
     return np.asarray(single_neuron_limit(np.array(LOW_RANK.x[0]), LOW_RANK.y[0], np.array(LOW_RANK.beta_0), delta))
 
 
 def _place(end: np.ndarray) -> float:
-    """How far along the line of interpolants a point lies, from its point nearest to 0."""
+    """The signed position of a point along the line of interpolants, from its point nearest to 0."""
     one = np.array(LOW_RANK.x[0])
     return float(np.array([one[1], -one[0]]) @ end / np.linalg.norm(one))
 

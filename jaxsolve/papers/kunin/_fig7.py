@@ -135,7 +135,7 @@ def _leaves(run: np.ndarray, plateau: float) -> float:
 
 
 def _waits(run: np.ndarray, plateau: float) -> float:
-    """How long the loss is within 5 % of that of the saddle."""
+    """The time that the loss spends within 5 % of that of the saddle."""
     return float(np.sum((np.abs(run / plateau - 1) < 0.05)[1:] * np.diff(TIMES)))
 
 

@@ -137,7 +137,7 @@ class _Tasks(contextlib.AbstractContextManager["_Tasks"]):
         self._completed.add(future)
 
     def ended(self) -> Iterator[Receipt]:
-        """What the tasks returned that have ended since; RuntimeError if one ended its workers, or the cluster went."""
+        """The receipts of tasks that have ended since; RuntimeError if one ended its workers, or the cluster went."""
         from distributed import KilledWorker
 
         for future, receipt in self._completed.next_batch(block=False):

@@ -1,4 +1,4 @@
-"""What the workers of a dask cluster do in a sweep, and what they need for it."""
+"""The work of the workers of a dask cluster in a sweep, and what they need for it."""
 
 import contextlib
 import dataclasses
@@ -46,7 +46,7 @@ class Receipt(NamedTuple):
 
 
 class Conditions(NamedTuple):
-    """What decides the bits of a result in a process, and must be the same in all that take part."""
+    """The conditions that decide the bits of a result in a process, and must be the same in all that take part."""
 
     settings: dict[str, Any]  # of JAX, by name
     flags: str  # of XLA
@@ -54,7 +54,7 @@ class Conditions(NamedTuple):
 
     @staticmethod
     def here() -> "Conditions":
-        """Those of this process."""
+        """The conditions of this process."""
         versions = {"python": short(sys.version.split()[0]), **{name: metadata.version(name) for name in LIBRARIES}}
         config: Any = jax.config
         settings = {name: getattr(config, f"jax_{name}") for name in SETTINGS}
@@ -99,7 +99,7 @@ def short(version: str) -> str:
 
 
 def packed(plan: Plan, path: Path | None, conditions: Conditions) -> bytes:
-    """What all tasks of a sweep have in common; functions and classes that a worker cannot import travel by value.
+    """The bytes that all tasks of a sweep share; functions and classes that a worker cannot import travel by value.
 
     The path is that of the store; None sends lanes back.
     """
@@ -141,7 +141,7 @@ class _Worker:
             self._groups = {group.name: group for group in self._plan.groups}
 
     def run(self, group: str, size: int, lanes: np.ndarray) -> Receipt:
-        """As `work`."""
+        """Runs some lanes of a group, as `work` does."""
         wanted = np.zeros(self._plan.lanes, bool)
         wanted[lanes] = True
         with self._conditions.applied():

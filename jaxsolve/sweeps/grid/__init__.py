@@ -1,1 +1,1 @@
-"""What a sweep is made of: axes, and blocks of lanes."""
+"""The parts of a sweep: axes, and blocks of lanes."""

@@ -35,12 +35,12 @@ class Zip:
 
     @property
     def dim(self) -> str:
-        """What the dimension is called."""
+        """The name of the dimension."""
         return "_".join(argument.name for argument in self.arguments)
 
     @property
     def traced(self) -> bool:
-        """Whether lanes along it share a compilation."""
+        """True if lanes along the axis share a compilation."""
         return all(argument.traced for argument in self.arguments)
 
     def __len__(self) -> int:

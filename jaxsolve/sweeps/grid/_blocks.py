@@ -37,11 +37,11 @@ class Blocks:
         return np.asarray(np.ravel_multi_index(tuple(places), self.counts))
 
     def place(self, number: int) -> tuple[int, ...]:
-        """Where a block stands among the blocks, along each axis."""
+        """The place of a block among the blocks, along each axis."""
         return tuple(int(i) for i in np.unravel_index(number, self.counts))
 
     def region(self, number: int) -> tuple[slice, ...]:
-        """What a block covers of the grid."""
+        """The part of the grid that a block covers."""
         return tuple(
             slice(i * b, min((i + 1) * b, n)) for i, b, n in zip(self.place(number), self.block, self.grid, strict=True)
         )

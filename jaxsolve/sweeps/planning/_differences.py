@@ -1,4 +1,4 @@
-"""Where two plans differ, in words."""
+"""The differences of two plans, in words."""
 
 import json
 import math
@@ -17,7 +17,7 @@ PROGRAMS = {"problem": "the problem's program", "run": "the program of dynamics 
 
 
 def differences(old: Any, new: Any, tolerance: float = 0.0, path: str = "") -> Iterator[str]:
-    """Where two pieces of JSON differ, one line per place: its name, what is in the store, what it is now.
+    """The differences of two pieces of JSON, one line per place: its name, what is in the store, what it is now.
 
     A field that is "*" in the store agrees with everything. Floats agree to the tolerance: another machine rounds
     `jnp.geomspace` in its own way.

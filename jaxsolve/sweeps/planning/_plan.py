@@ -64,7 +64,7 @@ class Plan:
 
     @property
     def name(self) -> str:
-        """What messages call the dynamics; of a function of axes, its name."""
+        """The name of the dynamics in messages; a function of axes is named by the axes that it takes."""
         if isinstance(self.dynamics, AbstractDynamics):
             return self.dynamics.name
         names = [item.name for axis in self.axes for item in axis.arguments]
@@ -187,7 +187,7 @@ def plan(
 def read_plan(
     problem_fn: Callable[..., Problem], axes: Any, dynamics: Dynamics, ts: Any, *, observe: Any, batch_size: Any = None
 ) -> Plan:
-    """As `plan`, without looking at problem_fn."""
+    """Makes a plan as `plan` does, without calling problem_fn."""
     require_settings((), "a sweep")
     if not callable(problem_fn):
         raise TypeError(f"problem_fn must return the problem of a cell, got {describe(problem_fn)}")
@@ -238,7 +238,7 @@ class Outline:
         require_dataset(plan.observables, self.observed)
 
     def state_bytes(self) -> int:
-        """Of the parameters and of the state that marches, with all that it saves."""
+        """The bytes of the parameters and of the state that marches, with all that it saves."""
         state = lambda p: (p.params, None if self._closed else self.dynamics.init(p, self._plan.ts))
         return _bytes(eqx.filter_eval_shape(state, self._shape))
 
@@ -250,19 +250,19 @@ class Outline:
         return together * self.state_bytes() + size * _bytes(self.observed)
 
     def flop(self) -> float:
-        """Of one gradient of the loss, or of a closed form, without eigenvectors and the like; NaN if unknown."""
+        """The flop of a gradient of the loss, or a closed form, without eigenvectors and the like; NaN if unknown."""
         seen = lambda p: observe_random_access(p, self.dynamics, self._plan.observables, self._plan.ts)
         return flop(seen if self._closed else lambda p: jax.grad(p.objective)(p.params), self._shape)
 
     def times(self) -> int | None:
-        """How often a lane computes that; None if only its run shows."""
+        """The number of times that a lane computes what `flop` counts; None if only its run shows."""
         if not isinstance(self.dynamics, Descent):
             return 1 if self._closed else None
         steps = concrete(self.dynamics.steps(jnp.max(self._plan.ts)[None]))
         return None if steps is None else min(int(steps[0]), self.dynamics.max_steps)
 
     def cost(self, lanes: int) -> str:
-        """Of so many lanes, in words."""
+        """The cost of so many lanes, in words."""
         once, times = self.flop(), self.times()
         if not np.isfinite(once):
             return "cost unknown"
@@ -271,7 +271,7 @@ class Outline:
 
 
 def _seen(plan: Plan, problem: Problem, dynamics: Any) -> dict[str, Array]:
-    """What is observed of a lane, or something of the same shape."""
+    """The values that are observed of a lane, or arrays of the same shape."""
     if isinstance(dynamics, AbstractRandomAccess):
         require_kind(problem, dynamics)
         return observe_random_access(problem, dynamics, plan.observables, plan.ts.astype(problem.x.dtype))

@@ -121,7 +121,7 @@ class Builder:
         return problem, moves if index is None else of_lane(moves, index)
 
     def way(self, leaves: Leaves, ts: Array) -> Array:
-        """Which way the lane of these arrays goes until the last of these times."""
+        """The way that the lane of these arrays goes until the last of these times."""
         problem, given, _ = self._given(leaves)
         return jnp.asarray(given.way(problem, ts.astype(problem.x.dtype)))
 
@@ -139,7 +139,7 @@ def dynamics_of(dynamics: Dynamics, group: Group) -> AbstractDynamics:
 
 
 def taken(function: Callable[..., Any], names: Collection[str]) -> list[str]:
-    """Which of these names are arguments of a function: all, if its arguments are any."""
+    """The names among these that are arguments of a function: all, if it takes arguments of any name."""
     found = inspect.signature(function).parameters
     any_name = any(item.kind is inspect.Parameter.VAR_KEYWORD for item in found.values())
     return [name for name in names if any_name or name in found]
@@ -174,7 +174,7 @@ def _make(dynamics: Callable[..., Any], cell: dict[str, Any]) -> AbstractDynamic
 
 
 def _holds_tracer(value: Any, seen: set[int]) -> bool:
-    """Whether an array of the program being traced is closed over by a function, or by one that it closes over."""
+    """True if a function, or one that it closes over, closes over an array of the program being traced."""
     if isinstance(value, Tracer):
         return True
     if id(value) in seen:
@@ -204,7 +204,7 @@ class Devices:
 
     @property
     def on_cpu(self) -> bool:
-        """Whether they are processors of the host."""
+        """True if the devices are processors of the host."""
         return self.all[0].platform == "cpu"
 
     @property
@@ -262,6 +262,6 @@ def cores() -> int:
 
 
 def cells_of(group: Group, dynamics: Any) -> Cells:
-    """What makes the lanes of a group: arguments by name, one row per lane; with flat indices if there is a key."""
+    """The cells of the lanes of a group: arguments by name, one row per lane; with flat indices if there is a key."""
     cells = {name: np.asarray(values) for name, values in group.cells.items()}
     return cells | {INDEX: group.lanes.astype(np.uint32)} if is_stochastic(dynamics) else cells

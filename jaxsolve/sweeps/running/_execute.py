@@ -54,7 +54,7 @@ class Program(NamedTuple):
 
     @property
     def origin(self) -> Origin:
-        """Where and how its lanes run in this process."""
+        """The place and the way in which its lanes run in this process."""
         device = self.runner.devices.all[0].device_kind
         return Origin(socket.gethostname(), device, self.caption, self.group.name, self.size)
 
@@ -98,7 +98,7 @@ def default_batch(dynamics: AbstractDynamics, lanes: int, devices: Devices) -> i
 
 
 def _kind(dynamics: AbstractDynamics, devices: Devices) -> Any:
-    """How lanes run: by the kind of dynamics and of device, never by numbers.
+    """The class that runs lanes, chosen by the kind of dynamics and of device, never by numbers.
 
     On processors a loop has won wherever it was measured, but for tens of thousands of networks of a dozen parameters
     (`docs/performance-notes.md`); accelerators have no use for a loop.

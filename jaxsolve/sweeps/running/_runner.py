@@ -106,7 +106,7 @@ Arrays, or their shapes and dtypes."""
 
 
 def lane_of(run: March, observed: dict[str, Array]) -> Lanes:
-    """What a march leaves of a lane."""
+    """The variables of a lane, from its march and from what was observed of it."""
     return observed | _trust(run.certificate) | _ended(run.times, run.t_end, run.steps, run.result)
 
 
@@ -119,7 +119,7 @@ def _ended(times: Array, t_end: Array, steps: Array, result: RESULTS) -> Lanes:
 
 
 class Origin(NamedTuple):
-    """Where and how lanes ran, for the attributes of a dataset."""
+    """The place and the way in which lanes ran, for the attributes of a dataset."""
 
     host: str
     device: str
@@ -145,7 +145,7 @@ class Batch(NamedTuple):
 
     @property
     def failed(self) -> int:
-        """How many of the lanes failed."""
+        """The number of lanes that failed."""
         return int(np.sum(self.rows["result"] >= FIRST_FAILURE))
 
 
@@ -216,7 +216,7 @@ class AbstractRunner(abc.ABC):
 
 
 def _factorizes_batches(program: str) -> bool:
-    """Whether a program of XLA hands LAPACK several matrices at once: one alone stays in its thread."""
+    """True if a program of XLA hands LAPACK several matrices at once: one alone stays in its thread."""
     calls = (line for line in program.splitlines() if 'custom_call_target="lapack_' in line)
     shapes = (shape.split(",") for call in calls for shape in SHAPE.findall(call))
     return any(len(sizes) > 2 and set(sizes[:-2]) != {"1"} for sizes in shapes)

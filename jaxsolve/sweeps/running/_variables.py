@@ -38,7 +38,7 @@ class Variable:
 
     @property
     def missing(self) -> Any:
-        """What stands for lanes that have not run: NaN, or -1, or the nearest thing to it."""
+        """The value that stands for lanes that have not run: NaN, or -1, or the nearest thing to it."""
         kind = np.dtype(self.dtype)
         if np.issubdtype(kind, np.inexact):
             return kind.type(np.nan)

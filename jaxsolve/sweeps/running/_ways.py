@@ -1,4 +1,4 @@
-"""Which integrator the lanes of a group choose, by their numbers: known before programs are made."""
+"""The integrators that the lanes of a group choose, by their numbers: known before programs are made."""
 
 from collections.abc import Iterator
 

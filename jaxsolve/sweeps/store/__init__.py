@@ -1,1 +1,1 @@
-"""Where the lanes of a sweep go: memory, or a Zarr store."""
+"""The places where the lanes of a sweep go: memory, or a Zarr store."""

@@ -155,7 +155,7 @@ class Chunks:
         return np.asarray(self._arrays[name][self.blocks.region(number)])
 
     def _read(self, number: int) -> Rows | None:
-        """What is known of a chunk; None if nothing is, or if it is damaged, which the log tells."""
+        """The rows of a chunk; None if nothing is known of it, or if it is damaged, which the log tells."""
         files, rows = self._files(number), self._empty(number)
         if not files["result"].exists():
             return None
@@ -171,7 +171,7 @@ class Chunks:
         return rows
 
     def _has_ended(self, number: int) -> bool:
-        """Whether all lanes of a chunk have run; `result`, which comes last, says so."""
+        """True if all lanes of a chunk have run; `result`, which comes last, says so."""
         try:
             return bool(np.all(self._get(number, "result") >= 0))
         except Exception:  # it is damaged

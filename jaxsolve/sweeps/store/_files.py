@@ -94,7 +94,7 @@ class Lock:
 
     @property
     def held(self) -> bool:
-        """Whether this object holds the lock."""
+        """True if this object holds the lock, or goes on without one where the file system has none."""
         return self._lock.is_locked or self._free
 
     def acquire(self) -> None:

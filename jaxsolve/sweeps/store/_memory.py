@@ -104,13 +104,13 @@ def save(dataset: "xarray.Dataset", path: str | os.PathLike) -> None:
 
 
 def citation() -> str:
-    """How to cite the library."""
+    """The text by which to cite the library."""
     facts = metadata.metadata("jaxsolve")
     return f"{facts['Author']}: jaxsolve. {facts['Summary']} Version {facts['Version']}."
 
 
 def environment() -> dict[str, Any]:
-    """Where and with what this process runs."""
+    """The device, platform, versions and flags of XLA that this process runs with."""
     devices = jax.local_devices()
     return {
         "device": devices[0].device_kind,
@@ -158,7 +158,7 @@ def commit(folder: Path) -> str | None:
 
 
 def changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What is different from an earlier run, of what can change the last digits."""
+    """The differences from an earlier run that can change the last digits, one line each."""
     keys = [key for key in (*DEVICE, "versions", "xla_flags") if key in before and key in now]
     old, new = ({key: run[key] for key in keys} for run in (before, now))
     return [line.replace("in the store", "before") for line in differences(old, new)]

@@ -45,7 +45,7 @@ class AbstractOnDisk(abc.ABC):
 
     @property
     def missing(self) -> np.ndarray:
-        """Which lanes have yet to run: a flag for each cell of the grid."""
+        """The lanes that this process has yet to run: a flag for each cell of the grid."""
         return self.chunks.missing & self.mine
 
     @abc.abstractmethod

@@ -1,4 +1,4 @@
-r"""When linear networks of small start align, and whether that is before they learn.
+r"""The time at which linear networks of small start align, and whether that is before they learn.
 
 Atanasov, Bordelon and Pehlevan, "Neural networks as kernel learners: the silent alignment effect", section 4.2 and
 appendix D.1.
@@ -17,7 +17,7 @@ from ..linear._linear_flow import linear_network
 
 
 def alignment_time(problem: Problem) -> Float[Array, ""]:
-    r"""How long the first layer of a linear network takes to move by its own size at the start: |W_1|/|dW_1/dt|.
+    r"""The time that the first layer of a linear network takes to move by its own size at the start: |W_1|/|dW_1/dt|.
 
     While the output is small, $\dot W_1 = \eta_1\, o\, (W_L \cdots W_2)^\top Y^\top X/n$ with $o = \gamma \prod_l m_l$:
     a matrix of the task's rank, which from then on outweighs the start. That is the order of the time in which the
@@ -52,7 +52,7 @@ def alignment_time(problem: Problem) -> Float[Array, ""]:
 
 
 class PhaseTimes(NamedTuple):
-    """When the slowest mode has aligned, and when the first is learnt.
+    """The times at which the slowest mode has aligned, and at which the first is learned.
 
     Attributes:
         alignment: 1/s_min.
@@ -69,7 +69,7 @@ class PhaseTimes(NamedTuple):
 
 
 def phase_times(s: Float[ArrayLike, " modes"], *, start: Float[ArrayLike, ""]) -> PhaseTimes:
-    r"""Whether two linear layers with several outputs align silently: in all modes, before any is learnt.
+    r"""The times that tell if two linear layers with several outputs align silently: all modes before any is learned.
 
     The condition $1/s_{min} \ll \ln(s_{max}/c_0)/(2 s_{max})$ (section 4.2, corrected: the printed time of learning is
     twice that), at unit rates and whitened inputs. For deeper networks both times scale alike, see

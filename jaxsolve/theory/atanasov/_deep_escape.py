@@ -1,4 +1,4 @@
-r"""How a deep linear network leaves a small start: the early law of its mode, and when it ends.
+r"""The escape of a deep linear network from a small start: the early law of its mode, and when it ends.
 
 Atanasov, Bordelon and Pehlevan, "Neural networks as kernel learners: the silent alignment effect", section 4.1.1 and
 appendix D.1. A balanced mode c of L matrices obeys $\dot c = L\, \bar\eta\, c^{2-2/L} (s - c)$ with the geometric mean
@@ -60,7 +60,7 @@ def early_mode(
 def escape_time(
     *, start: Float[ArrayLike, "..."], s: Float[ArrayLike, "..."], eta: Float[ArrayLike, " matrices"]
 ) -> Float[Array, "..."]:
-    r"""When the mode leaves the saddle at zero, which is its time of half the target, to leading order in c_0/s.
+    r"""The time at which the mode leaves the saddle at zero: that of half the target, to leading order in c_0/s.
 
     L = 2: $\ln(s/c_0)/(2 s \bar\eta)$ (section 3.1.2, corrected: the printed time is twice that).
     L > 2: $c_0^{-(L-2)/L}/((L-2) s \bar\eta)$, that is $\sigma^{-(L-2)}/((L-2) s)$ for c_0 = sigma^L at unit rates

@@ -1,4 +1,4 @@
-r"""How fast the features of a network change at a point, compared with its loss.
+r"""The speed at which the features of a network change at a point, compared with that of its loss.
 
 Chizat et al., "On lazy training in differentiable programming"; Atanasov, Bordelon and Pehlevan, "Neural networks as
 kernel learners: the silent alignment effect", equation (11) and appendix H.

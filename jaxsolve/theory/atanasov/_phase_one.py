@@ -23,7 +23,7 @@ SMALL = 0.01
 
 
 class EarlyGrowth(NamedTuple):
-    """What grows from a small start, and how fast.
+    """The direction that grows from a small start, and how fast.
 
     Attributes:
         direction: the unit vector towards which the first layer and the kernel turn; zero without a target.
@@ -97,7 +97,7 @@ class PhaseOne(AbstractLinearForm):
 
 
 def small_start(problem: Problem, flow: LinearFlow) -> Assumption:
-    """How small the start is: size/(1 + size) with size = o^2 (lambda_max(X^T X/n) |a|^2 + |V_1 X^T|^2/n)/|g|.
+    """The assumption of a small start: size/(1 + size) with size = o^2 (lambda_max(X^T X/n) |a|^2 + |V_1 X^T|^2/n)/|g|.
 
     That bounds what the flow of the start leaves out of each layer's velocity, over |g| times the other layer. Norms
     are those of operators. With whitened inputs it is (|a|^2 + |V_1|^2)/s, V_1 within the row space.
@@ -159,9 +159,10 @@ def early_overlaps(
 
 
 def _gain(a: Array, b: Array, s: Array) -> tuple[Array, Array]:
-    """What `rotate` adds to a and b."""
+    """The amounts that `rotate` adds to a and b."""
     near = jnp.abs(s) < 1
     small = jnp.where(near, s, 0)
+    # cosh s - 1 = 2 sinh(s/2)^2: for small s the difference itself would lose its digits.
     sinh, turn = jnp.sinh(small), 2 * jnp.sinh(small / 2) ** 2
     far_a, far_b = rotate(a, b, s)
     return jnp.where(near, a * turn + b * sinh, far_a - a), jnp.where(near, b * turn + a * sinh, far_b - b)

@@ -31,7 +31,7 @@ OPPOSED = 0.99
 
 
 class Overlaps(NamedTuple):
-    """How far both layers lie on the target, in the units of the flow (rates and multipliers taken out).
+    """The overlaps of both layers with the target, in the units of the flow (rates and multipliers taken out).
 
     Attributes:
         q: (|a|^2 + |V_1 beta|^2)/2, half of the kernel in the direction of the target.

@@ -1,4 +1,4 @@
-r"""How a wide deep network passes from lazy to feature learning: powers of the width h and the output scale alpha.
+r"""The passage of a wide deep network from lazy to feature learning: powers of the width h and the output scale alpha.
 
 Geiger, Spigler, Jacot and Wyart, "Disentangling feature and lazy learning in deep neural networks". The network is a
 centered problem with `Scaling.lazy(alpha)`: the flow of $\alpha (f - f_0)$ under the loss divided by $\alpha^2$.

@@ -199,7 +199,7 @@ class _DualNewton(optx.AbstractRootFinder):
     norm: Callable[[Any], Any] = optx.max_norm
 
     def init(self, fn, y, args, options, f_struct, aux_struct, tags):
-        """Whether the root is found."""
+        """The first state, which says that the root is not found yet."""
         return jnp.array(False)
 
     def step(self, fn, y, args, options, state, tags):
@@ -210,6 +210,7 @@ class _DualNewton(optx.AbstractRootFinder):
         beta = dual.beta(y)
         step = dual.newton(beta, residual)
         change = jnp.max(jnp.abs(dual.basis @ step))
+        # ln(1 + change)/change, by its series where change may be 0.
         damping = jnp.where(change < 1e-3, 1 - change / 2, jnp.log1p(change) / jnp.where(change < 1e-3, 1, change))
         # The size of the residual that rounding of theta and of the sums leaves.
         size = jnp.max(jnp.abs(dual.basis).T @ jnp.abs(beta) + jnp.abs(dual.target))
@@ -217,7 +218,7 @@ class _DualNewton(optx.AbstractRootFinder):
         return jnp.where(found, y, y + damping * step), found, aux
 
     def terminate(self, fn, y, args, options, state, tags):
-        """When the constraints hold to rounding."""
+        """Ends the search when the constraints hold to rounding."""
         return state, optx.RESULTS.successful
 
     def postprocess(self, fn, y, aux, args, options, state, tags, result):

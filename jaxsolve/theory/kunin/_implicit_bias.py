@@ -14,7 +14,7 @@ from ._potentials import AbstractPotential, SingleNeuronPotential
 def implicit_bias(
     potential: AbstractPotential, x: Float[ArrayLike, "n d"], y: Float[ArrayLike, " n"]
 ) -> Float[Array, " d"]:
-    """Where a mirror flow that reaches zero loss ends: the minimizer of its potential subject to X beta = y.
+    """The end of a mirror flow that reaches zero loss: the minimizer of its potential subject to X beta = y.
 
     Exact up to rounding. Differentiable in x (at fixed rank), y and the potential, by the implicit function theorem
     where a solver is used.
@@ -56,7 +56,7 @@ def single_neuron_limit(
     eta_a: Float[ArrayLike, ""] = 1.0,
     eta_w: Float[ArrayLike, ""] = 1.0,
 ) -> Float[Array, " d"]:
-    r"""Where one linear neuron beta = a w ends on one data point, in closed form (Kunin et al., A.4; there d = 2).
+    r"""The end of one linear neuron beta = a w on one data point, in closed form (Kunin et al., A.4; there d = 2).
 
     With $\beta_* = x y/|x|^2$,
     $k = \sqrt{\sqrt{|\beta_0|^2 + \delta^2/4} - \delta/2}\, (\beta_0 \cdot n)/|\beta_0|$ and

@@ -1,4 +1,4 @@
-r"""How every neuron of a two-layer piecewise linear network moves: its radius and its direction.
+r"""The motion of every neuron of a two-layer piecewise linear network: its radius and its direction.
 
 Kunin et al., "Get rich quick: exact solutions reveal how unbalanced initializations promote rapid feature learning",
 equations (9) and (10). With plain weights $a_k$, $w_k$ and rates $\eta_a$, $\eta_w$ the network is

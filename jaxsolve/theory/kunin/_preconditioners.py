@@ -1,4 +1,4 @@
-r"""How linear networks move in function space: preconditioned gradient flow, with what the conserved quantities fix.
+r"""Linear networks in function space: preconditioned gradient flow, with what the conserved quantities fix.
 
 Kunin et al., "Get rich quick: exact solutions reveal how unbalanced initializations promote rapid feature learning",
 sections 3 and 4 and appendix B. Everywhere f(x) = beta^T x, and the force is the gradient $G = X^\top P$ of the loss
@@ -64,7 +64,7 @@ def neurons_preconditioner(
 
 
 def _shares(halves: Array, square: Array) -> tuple[Array, Array]:
-    """What multiplies the squares of each beta, and the sum of those halves whose beta is zero."""
+    """The factors on the squares of each beta, and the sum of those halves whose beta is zero."""
     seen = square > 0
     return jnp.where(seen, halves, 0) / nonzero(square), jnp.sum(jnp.where(seen, 0, halves))
 

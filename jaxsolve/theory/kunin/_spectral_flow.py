@@ -1,4 +1,4 @@
-"""How the singular values of a lambda-balanced two-layer linear network move."""
+"""The motion of the singular values of a lambda-balanced two-layer linear network."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""How a wide two-layer linear network with unbalanced layers will learn, from its shape alone.
+"""The regime in which a wide two-layer linear network with unbalanced layers will learn, from its shape alone.
 
 Kunin et al., "Get rich quick: exact solutions reveal how unbalanced initializations promote rapid feature learning",
 section 4 (arXiv 2406.06158).
@@ -13,7 +13,7 @@ from ..._checks import concrete, describe, is_real, require_size
 
 
 class UnbalancedRegime(enum.Enum):
-    """How it learns.
+    """The regime of a wide two-layer linear network with unbalanced layers.
 
     Example:
         >>> print([regime.value for regime in js.theory.UnbalancedRegime])

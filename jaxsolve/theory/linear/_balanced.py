@@ -167,7 +167,7 @@ def _is_balanced(problem: Problem, start: _Start) -> Assumption:
 
 
 def _meets_no_saddle(problem: Problem, start: _Start) -> Assumption:
-    """As many of the fastest modes as the hidden layer holds must each have a hidden direction that grows."""
+    """The assumption that the fastest modes, as many as the layer holds, each have a hidden direction that grows."""
     reduced = _reduce(start)
     rows, pivots, found = reduced.start
     asked = has_target(reduced.strength, start.largest, matrices=2, tolerance=tolerance(problem))

@@ -60,7 +60,7 @@ def has_target(
 
 
 def own_size(sizes: Float[Array, " modes"], largest: Float[Array, ""]) -> Float[Array, " modes"]:
-    """What to measure each mode by: its own size, or the smallest one that can be told from rounding."""
+    """The size to measure each mode by: its own, but at least the smallest one that can be told from rounding."""
     return nonzero(jnp.maximum(sizes, _most(sizes.dtype) * largest))
 
 
@@ -97,7 +97,7 @@ def leaves_saddle(growing: Float[Array, ""], size: Float[Array, ""], target: Flo
 
 
 def squared_is_known(size: Float[Array, "*any"]) -> Bool[Array, "*any"]:
-    """Whether a part of a start is so large that the dtype has its square, with all digits: forms work with squares."""
+    """True if a part of a start is so large that the dtype has its square, with all digits: forms work with squares."""
     info = jnp.finfo(size.dtype)
     return size >= (float(info.tiny) / float(info.eps)) ** 0.5
 

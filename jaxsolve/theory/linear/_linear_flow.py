@@ -122,7 +122,7 @@ def linear_network(
 
 
 def structure_fits(assumptions: Sequence[Assumption]) -> bool:
-    """Whether the problem is of the right kind, whatever its numbers."""
+    """True if the problem is of the right kind, whatever its numbers."""
     return not any(assumption.structural for assumption in assumptions)
 
 

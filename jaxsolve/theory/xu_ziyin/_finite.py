@@ -16,7 +16,7 @@ QUARTERS = (0.1573, 0.4888, 0.8871, 1.5341)
 
 
 class FinitePhase(NamedTuple):
-    """What a typical start of one finite network will do.
+    """The predicted training of one finite network from a typical start.
 
     Attributes:
         timescale: t_c, and its feature-learning and kernel terms (eq. 17).

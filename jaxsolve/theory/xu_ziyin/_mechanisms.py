@@ -1,4 +1,4 @@
-"""How a two-layer linear network on a line will learn, read off its start.
+"""The mechanisms by which a two-layer linear network on a line will learn, read off its start.
 
 Xu & Liu Ziyin, "Three Mechanisms of Feature Learning in a Linear Network", sections 2.2 and 2.3: the layers align or
 disalign, and their norms grow or shrink.
@@ -17,7 +17,7 @@ from ._reduced_line import ReducedLine
 
 
 class Alignment(enum.IntEnum):
-    """What the layers do to the angle between them: the sign of the change of zeta.
+    """The change of the angle between the layers: the sign of the change of zeta.
 
     Example:
         >>> js.theory.Alignment(1).label
@@ -35,7 +35,7 @@ class Alignment(enum.IntEnum):
 
 
 class Rescaling(enum.IntEnum):
-    """What the norms of both layers do, by the paper's number of the case.
+    """The change of the norms of both layers, by the paper's number of the case.
 
     Example:
         >>> js.theory.Rescaling(3).label
@@ -71,7 +71,7 @@ class Mechanisms(NamedTuple):
 
 
 def mechanisms(line: ReducedLine) -> Mechanisms:
-    r"""Whether layers align, disalign or neither, and which of the four cases of rescaling holds.
+    r"""Says whether layers align, disalign or neither, and which of the four cases of rescaling holds.
 
     The alignment $\zeta$ rises iff y > f(0) and falls iff y < f(0) (eq. 24), unless the layers are parallel and stay so
     (eq. 22). The squared norms grow while (y - f) f > 0 (eq. 26):

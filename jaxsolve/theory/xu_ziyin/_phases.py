@@ -14,7 +14,7 @@ Number = int | float
 
 
 class Exponents(NamedTuple):
-    """How the hyperparameters of a two-layer network scale with kappa -> infinity.
+    """The exponents by which the hyperparameters of a two-layer network scale with kappa -> infinity.
 
     Attributes:
         d: the width is kappa^d.

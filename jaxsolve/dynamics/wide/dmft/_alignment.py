@@ -1,4 +1,4 @@
-"""How far the two layers of a network point the same way, of any width."""
+"""The alignment of the two layers of a network, of any width."""
 
 import jax.numpy as jnp
 import numpy as np

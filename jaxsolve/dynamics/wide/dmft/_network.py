@@ -34,7 +34,7 @@ class Network(eqx.Module):
 
     @property
     def directions(self) -> Int[Array, ""]:
-        """How many its matrices have been looked at in."""
+        """The number of directions in which its matrices have been looked at."""
         return sum((side.count for one in self.hidden for side in (one.features, one.gradients)), jnp.zeros((), int))
 
     @property
@@ -45,7 +45,7 @@ class Network(eqx.Module):
 
 
 class Seen(NamedTuple):
-    """What a network shows of the training inputs.
+    """The outputs, signals and kernels of a network on the training inputs.
 
     Attributes:
         outputs: f.
@@ -70,7 +70,7 @@ class Seen(NamedTuple):
 def look(
     form: NormalForm, activation: Callable[[Array], Array], network: Network, x: Float[Array, "n i"], least: float
 ) -> tuple[Seen, Network]:
-    """What a network shows, and the network whose matrices have met it.
+    """The outputs, signals and kernels of a network, and the network whose matrices have met them.
 
     Arguments:
         form: hyperparameters.

@@ -8,7 +8,7 @@ from .... import nets
 
 
 class NormalForm(eqx.Module):
-    """What of m, sigma, eta, gamma and the width N remains in the limit: a variance and a rate per weight array.
+    """The part of m, sigma, eta, gamma and the width N that remains in the limit: variance and rate per weight array.
 
     With g^l = N df/dh^l, every quantity of one neuron stays of order 1 as N grows if these numbers do:
 

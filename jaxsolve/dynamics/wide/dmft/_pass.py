@@ -36,7 +36,7 @@ class Nodes(eqx.Module):
 
 
 def descent_nodes(count: int, rate: Float[Array, ""]) -> Nodes:
-    """Those of gradient descent at this rate: its equations hold exactly."""
+    """The nodes of gradient descent at this rate: its equations hold exactly."""
     ones = jnp.ones(count, rate.dtype)
     return Nodes(rate * jnp.arange(count, dtype=rate.dtype), rate * ones, 0 * ones)
 
@@ -56,7 +56,7 @@ Push = Callable[[Float[Array, "n a"]], Float[Array, "n a"]]
 
 
 class Law(eqx.Module):
-    """What an infinitely wide network is trained by.
+    """The law by which an infinitely wide network is trained.
 
     Attributes:
         form: hyperparameters.
@@ -76,7 +76,7 @@ class Law(eqx.Module):
 
 
 class Pass(eqx.Module):
-    """Where the pass stands.
+    """The state of the pass at its last node.
 
     Attributes:
         network: with what all nodes before the last one have pushed.
