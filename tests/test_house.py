@@ -38,7 +38,7 @@ STRANGERS = {("theory", "dynamics"), ("dynamics", "theory"), ("theory", "integra
 GUARDED = {
     "matplotlib": ("plot", "papers", "_quickstart/_figures.py", "_diagnose/_figure.py"),
     "zarr": ("sweeps/store",),
-    "xarray": ("sweeps/store", "_core/_trajectory.py", "_diagnose/_fit.py"),
+    "xarray": ("sweeps/store", "_core/_trajectory.py", "_diagnose/_dataset.py"),
     "dask": ("sweeps/cluster",),
     "plotly": ("report",),
     "pooch": ("data",),

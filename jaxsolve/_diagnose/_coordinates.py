@@ -15,9 +15,10 @@ from .. import nets
 from .._checks import describe, require_size
 from .._core import Problem
 from .._numerics import unwatched
+from ._dataset import dataset
 from ._figure import draw_coordinates
 from ._finite import ending
-from ._fit import dataset, Slope, slope, TOLERANCE
+from ._fit import Slope, slope, TOLERANCE
 from ._inputs import check_optimizer, read_key, read_problem, require_own
 from ._lens import Lens
 from ._taps import Program, read_program, root_mean_square, run_program

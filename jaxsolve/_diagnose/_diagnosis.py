@@ -9,8 +9,8 @@ import numpy as np
 
 from .._checks import describe
 from ..observe import Regime
+from ._dataset import dataset
 from ._figure import draw
-from ._fit import dataset
 from ._limits import Limit
 from ._page import body, page, Table
 

@@ -18,13 +18,17 @@ if TYPE_CHECKING:
 Arrays = Mapping[str, np.ndarray]
 
 
-def draw(title: str, history: Arrays, groups: Sequence[str], by_group: Arrays, by_scale: Arrays) -> "Figure":
-    """Six panels of a diagnosis: loss, movement, stability, layers, their kernels, and the multiplier."""
+def _blank(width: float, height: float) -> "Figure":
+    """A figure without panels, of so many inches."""
     with needs("plot", "a picture"):
         from matplotlib.figure import Figure
+    return Figure(figsize=(width, height), layout="constrained")
 
+
+def draw(title: str, history: Arrays, groups: Sequence[str], by_group: Arrays, by_scale: Arrays) -> "Figure":
+    """Six panels of a diagnosis: loss, movement, stability, layers, their kernels, and the multiplier."""
     rows = max(0.0, len(groups) - 6) * 0.16  # a bar needs its height
-    figure = Figure(figsize=(6.8, 7.0 + rows), layout="constrained")
+    figure = _blank(6.8, 7.0 + rows)
     heights = [1, 1, 1 + rows / 2.2]
     axes = figure.subplots(3, 2, gridspec_kw={"height_ratios": heights})
     _loss(axes[0, 0], history)
@@ -179,10 +183,7 @@ def draw_coordinates(
     tensors: Sequence[str], widths: np.ndarray, sizes: np.ndarray, changes: np.ndarray, *, passed: bool
 ) -> "Figure":
     """Sizes at the start and changes against the width, (tensors, widths, seeds)."""
-    with needs("plot", "a picture"):
-        from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.8, 3.0 + 0.14 * len(tensors)), layout="constrained")
+    figure = _blank(6.8, 3.0 + 0.14 * len(tensors))
     axes = figure.subplots(1, 2, sharex=True)
     for ax, values, title in zip(axes, (sizes, changes), ("at the start", "change"), strict=True):
         for index, (name, rows) in enumerate(zip(tensors, values, strict=True)):
@@ -205,10 +206,7 @@ def draw_coordinates(
 
 def draw_transfer(widths: np.ndarray, rates: np.ndarray, losses: np.ndarray, best: np.ndarray) -> "Figure":
     """Losses against the rate, (widths, rates, seeds), and the best rate of each width."""
-    with needs("plot", "a picture"):
-        from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(3.4, 2.8), layout="constrained")
+    figure = _blank(3.4, 2.8)
     ax = figure.subplots()
     logarithmic, means = have_logarithms(losses), mean_losses(losses)
     means = np.exp(means) if logarithmic else means

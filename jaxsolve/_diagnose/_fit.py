@@ -1,19 +1,8 @@
 """Slopes over widths, with their confidence, and what they say."""
 
-from typing import Any, NamedTuple, TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
-
-
-if TYPE_CHECKING:
-    import xarray
-
-
-def dataset(data: dict[str, Any], coords: dict[str, Any], attrs: dict[str, Any]) -> "xarray.Dataset":
-    """A labelled dataset."""
-    import xarray
-
-    return xarray.Dataset(data, coords=coords, attrs=attrs)
 
 
 # Exponents of parametrizations are multiples of 1/2 (Yang and Hu 2021): half-way to the next one.

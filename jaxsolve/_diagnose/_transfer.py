@@ -12,9 +12,10 @@ import optax
 from .._checks import describe, real_numbers, require_size
 from .._numerics import unwatched
 from ._coordinates import read_widths
+from ._dataset import dataset
 from ._figure import draw_transfer
 from ._finite import ending
-from ._fit import dataset, fit_line, mean_losses, Slope, TOLERANCE
+from ._fit import fit_line, mean_losses, Slope, TOLERANCE
 from ._inputs import check_optimizer, read_key, read_problem, require_own
 from ._train import objective, train
 

@@ -9,6 +9,7 @@ from ._memory import (
     free_memory as free_memory,
     memory_for as memory_for,
     out_of_memory as out_of_memory,
+    readable as readable,
     require_room as require_room,
 )
 from ._modules import hashable as hashable, HeldModule as HeldModule

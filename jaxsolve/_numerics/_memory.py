@@ -20,6 +20,12 @@ def free_memory() -> int | None:
     return None if device.platform != "cpu" else _free_on_host()
 
 
+def readable(size: int, form: str = ".3g") -> str:
+    """A number of bytes, in the largest unit of which there is one."""
+    unit = min(max(len(str(size)) - 1, 0) // 3, 4)
+    return f"{size / 1000**unit:{form if unit else 'g'}} {('bytes', 'kB', 'MB', 'GB', 'TB')[unit]}"
+
+
 def _free_on_host() -> int | None:
     # MemAvailable counts the caches that Linux gives back when needed; sysconf, for other systems, does not.
     try:

@@ -1,7 +1,6 @@
 """Scikit-learn's bundled handwritten digits."""
 
 import importlib.util
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import cast
 
@@ -56,10 +55,10 @@ def digits(
 
 def _samples() -> Images:
     # What `sklearn.datasets.load_digits` reads, without importing scikit-learn, which takes seconds.
+    installed = importlib.util.find_spec("sklearn")
     with needs("data", "handwritten digits"):
-        if importlib.util.find_spec("sklearn") is None:
-            raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")
-    installed = cast(ModuleSpec, importlib.util.find_spec("sklearn"))
+        if installed is None:
+            raise ModuleNotFoundError(name="sklearn")
     path = Path(cast(str, installed.origin)).parent / "datasets" / "data" / "digits.csv.gz"
     table = np.loadtxt(path, delimiter=",", dtype=np.uint8)
     return table[:, :-1], table[:, -1]

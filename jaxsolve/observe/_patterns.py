@@ -14,7 +14,7 @@ def _require_kinks(problem: Problem) -> None:
     if not isinstance(net, nets.AbstractDense) or not net.activation.kinked:
         raise NotApplicable(
             "activation patterns are those of dense networks with a relu or a leaky relu, such as "
-            f"nets.MLP(in_size=..., width_size='relu'); got {describe(net)}"
+            f"nets.MLP(..., activation='relu'); got {describe(net)}"
         )
 
 

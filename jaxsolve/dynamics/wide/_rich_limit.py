@@ -24,8 +24,8 @@ from ._rich_sampled import RichSampled
 class RichLimit(AbstractApproximation):
     """An infinitely wide network that learns features: the mean-field, muP or feature-learning limit.
 
-    `InfiniteWidth` is the lazy limit, whose kernel stands still. Here the width N grows while the
-    network's normal form stays: variances m_0^2 sigma_0^2, m_l^2 N sigma_l^2, (gamma m_L N sigma_L)^2 and rates
+    `InfiniteWidth` is the lazy limit, whose kernel stands still. Here the width N grows while the network's
+    normal form stays: variances m_0^2 sigma_0^2, m_l^2 N sigma_l^2, (gamma m_L N sigma_L)^2 and rates
     m_0^2 eta_0/N, m_l^2 eta_l, gamma^2 m_L^2 N eta_L, as `Scaling.mean_field` and `Scaling.mup` keep them. The start is
     Gaussian with these sigmas, whatever `init` drew, and f = 0 there.
 

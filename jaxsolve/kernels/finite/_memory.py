@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Shaped
 
-from ..._numerics import free_memory
+from ..._numerics import free_memory, readable
 from ._capture import Outline
 from ._outputs import Outputs
 from ._tiling import pairs, Tiling, tilings, written_out
@@ -44,12 +44,6 @@ class MemoryEstimate(NamedTuple):
             f"MemoryEstimate({readable(self.total)}: kernel {readable(self.kernel)}, signals "
             f"{readable(self.signals)}, work {readable(self.work)}; tiles of {self.tile} samples)"
         )
-
-
-def readable(size: int) -> str:
-    """A number of bytes, with its unit."""
-    unit = min(max(len(str(size)) - 1, 0) // 3, 4)
-    return f"{size / 1000**unit:.3g} {('bytes', 'kB', 'MB', 'GB', 'TB')[unit]}"
 
 
 def choose_tiling(

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 
 from ..._checks import concrete, describe, require_settings, require_size
 from ..._core import AbstractDynamics, AbstractRandomAccess, Problem, Quantity, read_times, require_end, View
+from ..._numerics import readable
 from ..._programs import flop
 from ..._solve import observe_march, observe_random_access, require_kind
 from ...dynamics import Descent
@@ -144,10 +145,10 @@ class Plan:
                 name = ", ".join(f"{key} = {label(value)}" for key, value in group.static.items()) or "all"
                 chosen = "" if found.name == self.name else f", {found.name}"
                 batches = f"{_count(lanes, 'lane')} in batches of {size}"
-                lines.append(f"  {name}: {batches}, {_size(needed)}, {found.cost(lanes)}{chosen}")
+                lines.append(f"  {name}: {batches}, {readable(needed, '.1f')}, {found.cost(lanes)}{chosen}")
         more = [f"  and {len(self.groups) - SHOWN} more"] if len(self.groups) > SHOWN else []
-        memory = f"memory: {_size(largest)} in the largest batch, and what a step works with"
-        return "\n".join([*lines, *more, memory, f"results: {_size(observed)}"])
+        memory = f"memory: {readable(largest, '.1f')} in the largest batch, and what a step works with"
+        return "\n".join([*lines, *more, memory, f"results: {readable(observed, '.1f')}"])
 
 
 def plan(
@@ -284,13 +285,6 @@ def _seen(plan: Plan, problem: Problem, dynamics: Any) -> dict[str, Array]:
 
 def _bytes(tree: Any) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree) if hasattr(leaf, "dtype"))
-
-
-def _size(count: int) -> str:
-    """A number of bytes, in the largest unit of which there is one."""
-    units = ("bytes", "kB", "MB", "GB", "TB")
-    place = min(max(len(str(count)) - 1, 0) // 3, len(units) - 1)
-    return f"{count} bytes" if place == 0 else f"{count / 1000**place:.1f} {units[place]}"
 
 
 def _count(number: int, noun: str) -> str:
