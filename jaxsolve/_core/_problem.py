@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
 from .. import kernels, nets
+from .._attempt import attempt
 from .._checks import (
     as_array,
     concrete,
@@ -156,17 +157,17 @@ class Problem(eqx.Module):
         return out.shape[0]
 
     def _shape_of_output(self, x: Array, which: str) -> Any:
-        try:
-            out, self.own_rule = shape_and_rule(self.net, x[0])
-            return out
-        except jax.errors.JAXTypeError:
-            raise  # a network that branches on traced values, about which JAX says more
-        except Exception as error:
+        found, error = attempt(shape_and_rule, self.net, x[0])
+        if isinstance(error, jax.errors.JAXTypeError):
+            raise error  # a network that branches on traced values, about which JAX says more
+        if error is not None:
             raise ValueError(
                 f"the network cannot take an input of {which}, which has shape {x.shape[1:]} and dtype {x.dtype}: "
                 f"{error or type(error).__name__}. It is called as net(x) on one sample; one with dropout needs "
                 "eqx.nn.inference_mode(net), as a flow has no use for a random key"
             ) from error
+        out, self.own_rule = found
+        return out
 
     @property
     def params(self) -> PyTree:

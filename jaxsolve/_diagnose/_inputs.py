@@ -10,6 +10,7 @@ import optax
 from jaxtyping import Array
 
 from .. import losses, nets
+from .._attempt import attempt
 from .._checks import as_array, concrete, describe, in_float32, require_flag, require_key, require_settings
 from .._core import Problem, read_pair
 from .._programs import forward_mode
@@ -145,9 +146,8 @@ def _require_same_kind(x: Array, test_x: Array) -> None:
 def _out_size(net: Any, x: Array) -> int:
     """The number of outputs; raises ValueError for what is no function of one sample, saying what it may be instead."""
     one = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
-    try:
-        out = eqx.filter_eval_shape(net, one)
-    except Exception as error:
+    out, error = attempt(eqx.filter_eval_shape, net, one)
+    if error is not None:
         raise ValueError(_why(net, x, error)) from error
     shape = getattr(out, "shape", None)
     if shape is None or len(shape) != 1:
@@ -179,18 +179,14 @@ def _why(net: Any, x: Array, error: Exception) -> str:
 
 
 def _takes(net: Any, one: jax.ShapeDtypeStruct) -> bool:
-    try:
-        eqx.filter_eval_shape(net, one)
-    except Exception:  # whatever a network raises, it does not take this
-        return False
-    return True
+    _, error = attempt(eqx.filter_eval_shape, net, one)
+    return error is None
 
 
 def _check_loss(problem: Problem, out_size: int) -> None:
     f, y = (jax.ShapeDtypeStruct((size,), problem.y.dtype) for size in (out_size, problem.y.shape[1]))
-    try:
-        eqx.filter_eval_shape(problem.loss.pointwise, f, y)
-    except Exception as error:
+    _, error = attempt(eqx.filter_eval_shape, problem.loss.pointwise, f, y)
+    if error is not None:
         raise ValueError(
             f"the loss cannot be called on one sample's output of shape {f.shape} and target of shape {y.shape}, as "
             f"JAX traces them: {error or type(error).__name__}"

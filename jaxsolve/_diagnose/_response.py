@@ -19,6 +19,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
+from .._attempt import attempt
 from .._core import Problem
 from .._numerics import norm
 from ._lens import inside, with_inside
@@ -68,9 +69,8 @@ def response(problem: Problem, optimizer: Any, params: PyTree, state: Any) -> Re
         return Response(
             None, False, f"its state ({', '.join(named)}) is not one whose steps are linear in the gradient"
         )
-    try:
-        rates = _rates(problem, optimizer, params, state)
-    except Exception as error:  # an optimizer may do anything with a gradient of 0
+    rates, error = attempt(_rates, problem, optimizer, params, state)
+    if error is not None:  # an optimizer may do anything with a gradient of 0
         return Response(None, False, f"its step at a small gradient cannot be followed ({type(error).__name__})")
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(rates)]
     if all(np.all(leaf <= 0) for leaf in leaves) and any(np.any(leaf) for leaf in leaves):

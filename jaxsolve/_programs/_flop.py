@@ -9,6 +9,8 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from .._attempt import attempt
+
 
 def flop(function: Callable[[Any], Any], problem: PyTree) -> float:
     """The floating-point operations that XLA counts in a function of a problem; NaN if it does not say.
@@ -19,11 +21,15 @@ def flop(function: Callable[[Any], Any], problem: PyTree) -> float:
     arrays, static = eqx.partition(problem, sized)
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), arrays)
     program = jax.jit(lambda leaves: function(eqx.combine(leaves, static)))
-    try:
+    counted = lambda: program.lower(shapes).cost_analysis()
+
+    def on_cpu() -> Any:
         with _on_cpu():
-            cost: Any = program.lower(shapes).cost_analysis()
-    except Exception:  # no CPU, or a kernel that is written for the accelerator; what is wrong anywhere fails once more
-        cost = program.lower(shapes).cost_analysis()
+            return counted()
+
+    cost, error = attempt(on_cpu)
+    if error is not None:  # no CPU, or a kernel that is written for the accelerator; what is wrong anywhere fails again
+        cost = counted()
     return float(cost["flops"]) if isinstance(cost, dict) and "flops" in cost else np.nan
 
 

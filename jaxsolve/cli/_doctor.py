@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
+from .._attempt import attempt
 from ._kept import ENABLED, FOLDER, programs_folder, SETTINGS, writable
 from ._say import say
 
@@ -82,9 +83,8 @@ def _versions() -> Iterator[Finding]:
         elif not wanted.specifier.contains(version, prereleases=True):
             yield Finding(wanted.name, f"{version}, and {wanted.specifier} is needed", again, broken=True)
         elif wanted.name in SHOWN:
-            try:
-                importlib.import_module(wanted.name)
-            except Exception as error:  # whatever another version of a dependency has broken
+            _, error = attempt(importlib.import_module, wanted.name)
+            if error is not None:  # whatever another version of a dependency has broken
                 yield Finding(wanted.name, f"{version} cannot be imported: {error}", again, broken=True)
             else:
                 yield Finding(wanted.name, version)
@@ -151,11 +151,11 @@ def _precision() -> Iterator[Finding]:
     left, right = np.random.default_rng(0).standard_normal((2, 256, 256))
     exact = left @ right
     for name, most in LARGEST_ERROR.items():
-        try:
-            product = np.asarray(jnp.asarray(left, name) @ jnp.asarray(right, name), float)
-        except Exception as error:  # XLA's plugins have errors of their own
+        multiply = lambda name=name: np.asarray(jnp.asarray(left, name) @ jnp.asarray(right, name), float)
+        product, failed = attempt(multiply)
+        if failed is not None:  # XLA's plugins have errors of their own
             advice = "compute on another device (JAX_PLATFORMS=cpu), or in the other precision"
-            yield Finding(name, f"this device does not compute in it: {error}", advice, broken=True)
+            yield Finding(name, f"this device does not compute in it: {failed}", advice, broken=True)
             continue
         error = float(np.linalg.norm(product - exact) / np.linalg.norm(exact))
         advice = "set JAX_DEFAULT_MATMUL_PRECISION=highest: products are rounded to fewer digits, as in TF32"
@@ -164,17 +164,13 @@ def _precision() -> Iterator[Finding]:
 
 def _compiler() -> Iterator[Finding]:
     """Programs whose answers are known, compiled and run in both precisions."""
-    try:
-        import jax
-
-        jax.devices()
-    except Exception:  # said by the lines on versions, or on devices
+    _, error = attempt(lambda: importlib.import_module("jax").devices())
+    if error is not None:  # said by the lines on versions, or on devices
         return
     from .._numerics import ADVICE, known_answers
 
-    try:
-        answers = known_answers()
-    except Exception as error:  # XLA's plugins have errors of their own
+    answers, error = attempt(known_answers)
+    if error is not None:  # XLA's plugins have errors of their own
         advice = "compute on another device (JAX_PLATFORMS=cpu)"
         yield Finding("compiler", f"programs with known answers do not run: {error}", advice, broken=True)
         return

@@ -11,6 +11,7 @@ from typing import Any
 import equinox as eqx
 import jax
 
+from .._attempt import attempt
 from .._core import AbstractDynamics, Problem
 from ..losses import MSE
 from ._catalogue import kinds, names_in, Node, read_arguments, read_object, Recipe, value_of
@@ -117,9 +118,8 @@ def import_problem(text: str, *, allow_code: bool) -> Callable[..., Problem]:
     package = module.split(".")[0]
     if package in sys.stdlib_module_names or package in (*sys.builtin_module_names, "jaxsolve"):
         raise ConfigError(f"problem: {text!r} is no module of your own; give 'module:function' with one that is")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except Exception as error:
+    found, error = attempt(lambda: getattr(importlib.import_module(module), name))
+    if error is not None:
         raise ConfigError(
             f"problem: {text!r} cannot be imported ({words(error)}); give 'module:function', with a module that Python "
             "finds; the command also looks into the working directory"

@@ -11,6 +11,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr  # pyright: ignore[reportPrivateImportUsage]
 from jaxtyping import Array, Key
 
+from .._attempt import attempt
 from .._checks import concrete, describe, require_flag, require_key
 from .._numerics import require_room
 from .._programs import equations, inside
@@ -102,10 +103,10 @@ def _floating(dtype: Any) -> jnp.dtype:
 
 def _check_elementwise(activation: Activation, dtype: jnp.dtype) -> None:
     given = jax.ShapeDtypeStruct((3,), dtype)
-    try:
-        program, returned = jax.make_jaxpr(activation, return_shape=True)(given)
-    except Exception as error:
+    made, error = attempt(jax.make_jaxpr(activation, return_shape=True), given)
+    if error is not None:
         raise TypeError(f"the activation {activation!r} cannot take an array of shape (3,): {error}") from error
+    program, returned = made
     if getattr(returned, "shape", None) != given.shape:
         raise ValueError(
             f"an activation must return an array of the shape it is given; of shape (3,) {activation!r} returned "

@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, DTypeLike, Float, PyTree
 
 from ... import nets
+from ..._attempt import attempt
 from ..._checks import concrete, describe, require_settings
 from ..._core import is_key, Problem
 from ...nets._internal import networks_in
@@ -89,17 +90,15 @@ def _is_traced(leaf: Array) -> bool:
 def _require_steps_of_gradients(optimizer: optax.GradientTransformation) -> None:
     """Raises TypeError for an optimizer that needs more than gradients: a line search calls the loss."""
     step = lambda params: optimizer.update(params, optimizer.init(params), params)
-    try:
-        with jax.numpy_dtype_promotion("standard"):
-            jax.eval_shape(step, jax.ShapeDtypeStruct((1,), jnp.result_type(float)))
-    except Exception as error:  # other optimizers may want parameters of a certain structure
-        two = isinstance(error, AttributeError) and error.name == "fast"
-        if two or "required keyword-only argument" in str(error):
-            raise TypeError(
-                "optimizer must make its steps from gradients alone, such as optax.sgd(0.1) or optax.adam(1e-3); one "
-                "with a line search, such as optax.lbfgs, or a second set of parameters, as optax.lookahead, needs "
-                f"more: {error}"
-            ) from error
+    with jax.numpy_dtype_promotion("standard"):
+        _, error = attempt(jax.eval_shape, step, jax.ShapeDtypeStruct((1,), jnp.result_type(float)))
+    # Optimizers that want parameters of a certain structure raise other errors, and are fine.
+    if (isinstance(error, AttributeError) and error.name == "fast") or "required keyword-only argument" in str(error):
+        raise TypeError(
+            "optimizer must make its steps from gradients alone, such as optax.sgd(0.1) or optax.adam(1e-3); one with "
+            "a line search, such as optax.lbfgs, or a second set of parameters, as optax.lookahead, needs more: "
+            f"{error}"
+        ) from error
 
 
 # Functions of optax that pass gradients on to others, and those that do no more than plain descent does.

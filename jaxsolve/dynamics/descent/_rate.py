@@ -20,6 +20,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, DTypeLike, Float
 
+from ..._attempt import attempt
 from ._optimizer import Optimizer
 
 
@@ -45,9 +46,8 @@ _HERE, _ELSEWHERE = np.zeros(6), np.array([0.7, -1.1, 0.4, 0.9, -0.3, 1.3])
 def require_visible(optimizer: Optimizer) -> None:
     """Raises ValueError for an optimizer of which no probe would show the rate, as its state says. Compiles nothing."""
     shape = jax.ShapeDtypeStruct((2,), jnp.result_type(float))
-    try:
-        state = jax.eval_shape(optimizer.init, [shape])
-    except Exception as error:  # whatever an optimizer raises that wants parameters of its own
+    state, error = attempt(jax.eval_shape, optimizer.init, [shape])
+    if error is not None:  # it wants parameters of its own
         raise _unseen(optimizer, "which does not take two arrays as parameters") from error
     known = lambda node: isinstance(node, MEMORIES)
     if not all(map(known, jax.tree.leaves(state, is_leaf=known))):

@@ -11,6 +11,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
+from ..._attempt import attempt
 from ..._checks import concrete
 from ..descent._optimizer import Optimizer
 
@@ -184,13 +185,12 @@ def read_preconditioner(optimizer: Optimizer) -> AbstractPreconditioner:
 
 def descent_rate(optimizer: Optimizer) -> Float[Array, ""] | None:
     """The rate of an optimizer that is gradient descent and nothing else; None for others."""
-    try:
-        with jax.ensure_compile_time_eval():
-            if jax.tree.leaves(optimizer.init(jnp.ones(1))):  # momentum, or a count for a schedule
-                return None
-            if not _proportional(optimizer.known()):
-                return None
-    except Exception:  # an optimizer that wants other parameters
+    with jax.ensure_compile_time_eval():
+        kept, error = attempt(optimizer.init, jnp.ones(1))
+        if error is not None or jax.tree.leaves(kept):  # momentum, or a count for a schedule
+            return None
+        plain, error = attempt(_proportional, optimizer.known())
+    if error is not None or not plain:  # an optimizer that wants other parameters raises
         return None
     with _at_once(optimizer):
         rate = -_update(optimizer, jnp.ones(1), jnp.ones(1))[0][0]
@@ -223,10 +223,10 @@ def _squares(optimizer: Optimizer) -> Squares | None:
     """RMSProp as it shows itself, None for others."""
     with jax.ensure_compile_time_eval():
         known = optimizer.known()
-        try:
-            up = _update(known, jnp.array([1.0, 0.0]), jnp.array([1.0, -2.0]))[0][0] > 0
-        except Exception:  # an optimizer that wants other parameters is not one of these
+        step, error = attempt(_update, known, jnp.array([1.0, 0.0]), jnp.array([1.0, -2.0]))
+        if error is not None:  # an optimizer that wants other parameters is not one of these
             return None
+        up = step[0][0] > 0
 
         def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
             updates, state = known.update(updates, state, params)

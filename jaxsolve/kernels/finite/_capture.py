@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree, Shaped
 
+from ..._attempt import attempt
 from ..._checks import describe
 from ..._programs import depends_on_inputs
 from ...nets import partition
@@ -183,11 +184,10 @@ def output_of(net: Any, sample: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     given = f"one sample, of shape {sample.shape} and dtype {sample.dtype}"
     if takes_state(net):
         raise ValueError(f"this network has state, and no kernel of one sample; {FREEZE}")
-    try:
-        out = eqx.filter_eval_shape(net, sample)
-    except jax.errors.JAXTypeError:
-        raise  # a network that branches on traced values, about which JAX says more
-    except Exception as error:
+    out, error = attempt(eqx.filter_eval_shape, net, sample)
+    if isinstance(error, jax.errors.JAXTypeError):
+        raise error  # a network that branches on traced values, about which JAX says more
+    if error is not None:
         raise ValueError(
             f"the network cannot be called as net(x) on {given}: {error or type(error).__name__}. One with dropout "
             "needs eqx.nn.inference_mode(net), or a key that stays, by "

@@ -12,6 +12,7 @@ from typing import Any, TYPE_CHECKING
 
 import numpy as np
 
+from ..._attempt import attempt
 from ..._extras import needs
 from ..._results import FIRST_FAILURE
 from ..running._runner import Batch
@@ -160,22 +161,21 @@ class Chunks:
         if not files["result"].exists():
             return None
         for name, file in files.items():
-            try:
-                file.stat()  # of a file that is not there Zarr says that it holds the fill value
-                rows[name] = self._get(number, name).reshape(rows[name].shape)
-            except Exception as error:  # whatever its codecs make of such bytes
+            found, error = attempt(file.stat)  # of a file that is not there Zarr says that it holds the fill value
+            if error is None:
+                found, error = attempt(self._get, number, name)  # its codecs raise anything for damaged bytes
+            if error is not None:
                 missing = isinstance(error, FileNotFoundError)
                 wrong = "is missing" if missing else f"cannot be read ({type(error).__name__}: {error})"
                 log.warning("%s: %s %s; its lanes are run again", self.path, file.relative_to(self.path), wrong)
                 return None
+            rows[name] = found.reshape(rows[name].shape)
         return rows
 
     def _has_ended(self, number: int) -> bool:
         """True if all lanes of a chunk have run; `result`, which comes last, says so."""
-        try:
-            return bool(np.all(self._get(number, "result") >= 0))
-        except Exception:  # it is damaged
-            return False
+        result, error = attempt(self._get, number, "result")
+        return error is None and bool(np.all(result >= 0))  # where it raises, it is damaged
 
     def _files(self, number: int) -> dict[str, Path]:
         """The files of a chunk by variable; `result` is the last. Of nothing, Zarr writes no file."""
