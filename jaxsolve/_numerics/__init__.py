@@ -7,6 +7,7 @@ from ._known_answers import (
 )
 from ._memory import (
     free_memory as free_memory,
+    free_on_host as free_on_host,
     memory_for as memory_for,
     out_of_memory as out_of_memory,
     readable as readable,

@@ -17,7 +17,7 @@ def free_memory() -> int | None:
     stats = device.memory_stats() if device.platform != "cpu" else None
     if stats and "bytes_limit" in stats:
         return stats["bytes_limit"] - stats["bytes_in_use"]
-    return None if device.platform != "cpu" else _free_on_host()
+    return None if device.platform != "cpu" else free_on_host()
 
 
 def readable(size: int, form: str = ".3g") -> str:
@@ -26,7 +26,8 @@ def readable(size: int, form: str = ".3g") -> str:
     return f"{size / 1000**unit:{form if unit else 'g'}} {('bytes', 'kB', 'MB', 'GB', 'TB')[unit]}"
 
 
-def _free_on_host() -> int | None:
+def free_on_host() -> int | None:
+    """The free memory of this machine, in bytes; None if it does not say."""
     # MemAvailable counts the caches that Linux gives back when needed; sysconf, for other systems, does not.
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():

@@ -33,5 +33,7 @@ def report(
         if error.name != "plotly":
             raise
         raise ValueError(str(error)) from error
+    except MemoryError as error:
+        raise ValueError(str(error)) from error
     megabytes = path.stat().st_size / 1e6
     say(f"written to {path} ({megabytes:.1f} MB); open it in a browser")

@@ -10,6 +10,6 @@ from ._sweep import Hosts as Hosts, sweep as sweep
 from .grid._axes import Zip as Zip
 from .grid._padded import padded as padded
 from .planning._plan import plan as plan
-from .store._chunks import load as load
 from .store._layout import read_manifest as read_manifest
+from .store._load import load as load
 from .store._memory import save as save

@@ -198,7 +198,7 @@ def shared(held: HeldStore) -> Iterator[HeldStore | JoinedStore]:
     index, path, every = jax.process_index(), held.path, np.arange(held.plan.lanes)
     with contextlib.ExitStack() as stack:
         try:
-            store = JoinedStore(path, held.plan, every, index) if index else stack.enter_context(held)
+            store = JoinedStore(path, held.plan, every, index=index) if index else stack.enter_context(held)
         except BaseException:
             _announced(False)
             raise

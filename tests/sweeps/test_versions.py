@@ -123,7 +123,7 @@ def test_a_store_of_an_earlier_format_can_be_read_but_not_carried_on(store, tmp_
 
 
 def test_stores_and_runs_have_ids(store, tmp_path):
-    """Random ones; no axis or observable takes the name that chunks will have them under."""
+    """Random ones."""
     _forget(store, 0)
     _run(store)
     _run(tmp_path / "other.zarr")
@@ -131,5 +131,3 @@ def test_stores_and_runs_have_ids(store, tmp_path):
     ids = [one["id"], other["id"], *(run["id"] for run in (*one["runs"], *other["runs"]))]
     assert len(set(ids)) == len(ids) == 5
     assert all(len(each) == 32 for each in ids)
-    with pytest.raises(ValueError, match=r"axes may not be called \['run_id'\]"):
-        js.plan(lambda run_id: _kinds(run_id, "slow"), {"run_id": [1.0]}, STEPS, TS)

@@ -98,15 +98,15 @@ def short(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def packed(plan: Plan, path: Path | None, conditions: Conditions) -> bytes:
+def packed(plan: Plan, store: tuple[Path, str] | None, conditions: Conditions) -> bytes:
     """The bytes that all tasks of a sweep share; functions and classes that a worker cannot import travel by value.
 
-    The path is that of the store; None sends lanes back.
+    The store is its path and its identity; None sends lanes back.
     """
     import cloudpickle
 
     # A plan without what it has worked out: that would travel with it.
-    return pickle.dumps((conditions, cloudpickle.dumps((dataclasses.replace(plan), path))))
+    return pickle.dumps((conditions, cloudpickle.dumps((dataclasses.replace(plan), store))))
 
 
 def work(blob: bytes, group: str, size: int, lanes: np.ndarray) -> Receipt:
@@ -132,7 +132,7 @@ class _Worker:
         self._ways: dict[str, Ways] = {}
         with self._conditions.applied():
             try:
-                self._plan, self._path = cloudpickle.loads(content)
+                self._plan, self._store = cloudpickle.loads(content)
             except ModuleNotFoundError as error:
                 raise ModuleNotFoundError(
                     f"{where} has no module {error.name!r}, which the sweep needs; install it there, or send it by "
@@ -148,11 +148,12 @@ class _Worker:
             with self._compiling:
                 fittings = [(self._fitting(part, size), mine) for part, mine in self._parts(group, wanted)]
             last = fittings[-1][0]
-            if self._path is None:
+            if self._store is None:
                 batches = tuple(batch for fitting, mine in fittings for batch in fitting.run(mine))
                 return Receipt(lanes, last.program.origin, sum(batch.failed for batch in batches), batches)
             failed = 0
-            with JoinedStore(self._path, self._plan, lanes) as store:
+            path, identity = self._store
+            with JoinedStore(path, self._plan, lanes, identity=identity) as store:
                 for fitting, mine in fittings:
                     for batch in fitting.run(mine & store.missing):
                         store.write(batch)

@@ -17,9 +17,8 @@ from ._builder import Dynamics
 from ._runner import Batch, Lanes
 
 
-# `run_id` is kept free: so every chunk of a store has room for the id of the run that wrote it.
-LANE_VARIABLES = ("result", "steps", "t_end", "wall", "t_saved", "trust", "run_id")
-"""Names of a sweep's dataset that no observable may have: those of its own variables, and `run_id`."""
+LANE_VARIABLES = ("result", "steps", "t_end", "wall", "t_saved", "trust")
+"""Names of a sweep's dataset that no observable may have: those of its own variables."""
 TIME = "gradient-flow time"
 
 Rows = dict[str, np.ndarray]

@@ -1,71 +1,77 @@
 """The chunks of a store: rows of lanes come in any order, and a chunk is written when the last of its own is there."""
 
-import contextlib
+import hashlib
+import json
 import logging
 import math
-import os
 import time
-import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TYPE_CHECKING
 
 import numpy as np
 
 from ..._attempt import attempt
-from ..._extras import needs
 from ..._results import FIRST_FAILURE
 from ..running._runner import Batch
 from ..running._variables import Rows, rows_of
-from ._files import explained
-from ._layout import has_manifest, Layout, read_layout
+from ._coding import Coding
+from ._files import explained, OURS, read_regular, require_own, write_together
+from ._layout import Layout
 
-
-if TYPE_CHECKING:
-    import xarray
 
 log = logging.getLogger("jaxsolve")
 
 FLUSH_SECONDS = 60.0  # between two writings of unfinished chunks
 FLUSH_SHARE = 0.05  # of the time, at most, goes into that
 SLOWEST_LOOK = 2.0  # seconds between two looks for the chunks of others
+RECORDS = "chunks"  # the folder of their records
+LARGEST_RECORD = 2**20  # bytes
+
+
+class Unsound(ValueError):
+    """The files of a chunk do not belong together, as if it was copied, or its writer killed, halfway."""
+
+
+class Missing(Unsound):
+    """Some files of a chunk are gone."""
+
+    def __init__(self, files: list[Path]):
+        super().__init__(f"{files[0]} is missing")
+        self.files = files
+
+
+class Damaged(Unsound):
+    """A file of a chunk does not hold what was written."""
 
 
 class Chunks:
     """Fills the chunks of a store. Several processes may do so at the same time, each with chunks of its own.
 
-    A chunk is one file per variable, which Zarr replaces as a whole. `result` comes last, and is the record: a lane has
-    run where `result` is not -1, all files of the chunk are there, and their checksums hold.
+    A chunk is one file per variable, and a record of them, which comes last: it names the store, and has a digest of
+    each file. So a chunk counts only as a whole, whether its writer was killed, the power failed, or somebody copied
+    the store while it was filled. A lane has run where `result` is not -1 in such a chunk.
+
+    Raises OSError, before it writes, where the store is no longer the one that was opened.
     """
 
     def __init__(self, path: Path, layout: Layout):
-        with needs("sweeps", "a store"):
-            import zarr
-
-        self.path = path
+        self.path, self.id = path, str(layout.manifest.get("id", ""))
         self.blocks = layout.blocks
         self.missing = np.ones(math.prod(layout.blocks.grid), bool)  # lanes, as far as this process knows
         self.failed = set[int]()  # chunks in which failed lanes were seen
+        self._recorded = layout.manifest["format"] >= 4  # earlier formats can be read
         self._variables = {item.name: item for item in layout.variables}
+        self._coding = Coding(layout.blocks, layout.variables)
         self._open: dict[int, Rows] = {}  # the chunks that are not whole
         self._changed: set[int] = set()
         self._next_flush = time.monotonic() + FLUSH_SECONDS
-        # Also chunks that hold nothing but NaN are written: they have run.
-        with zarr.config.set({"array.write_empty_chunks": True}):
-            self._arrays: dict[str, Any] = {
-                name: zarr.open_array(path / name, mode="r+", zarr_format=3) for name in self._variables
-            }
-
-    def lost(self) -> list[Path]:
-        """The files that are missing beside a `result`, which is written last."""
-        found = [self._files(number) for number in range(len(self.blocks))]
-        return [file for files in found if files["result"].exists() for file in files.values() if not file.exists()]
 
     def look(self, numbers: Iterable[int], *, forget_failed: bool = False) -> list[int]:
         """Takes up those of some chunks that are on disk; failed lanes may be forgotten. Returns the others."""
         absent = list[int]()
         for number in numbers:
-            if (rows := self._read(number)) is None:
+            rows = self._known(number)
+            if rows is None:
                 absent.append(number)
                 continue
             failed = rows["result"] >= FIRST_FAILURE
@@ -75,9 +81,8 @@ class Chunks:
                 self.missing[self.blocks.lanes(number)[failed]] = True
                 for name, values in rows.items():
                     values[failed] = self._variables[name].missing
-                # Of a lane that does not count as run any more nothing need hold: `result` first.
                 with explained(self.path):
-                    self._put(number, {"result": rows["result"], **rows})
+                    self._put(number, rows)
             run = rows["result"] >= 0
             self.missing[self.blocks.lanes(number)[run]] = False
             if not run.all():
@@ -87,7 +92,7 @@ class Chunks:
     def finished(self) -> tuple[int, Rows] | None:
         """The first lane that has run and did not fail, and its row; None if there is none."""
         for number in range(len(self.blocks)):
-            rows = self._read(number)
+            rows = self._known(number)
             if rows is not None:
                 (fine,) = np.nonzero((rows["result"] >= 0) & (rows["result"] < FIRST_FAILURE))
                 if len(fine):
@@ -96,8 +101,9 @@ class Chunks:
 
     def drop(self, numbers: Iterable[int]) -> None:
         """Removes chunks, so that readers see lanes that have not run."""
+        require_own(self.path, self.id)
         for number in numbers:
-            for file in reversed(self._files(number).values()):
+            for file in (self._record(number), *self._files(number).values()):
                 file.unlink(missing_ok=True)
 
     def write(self, batch: Batch) -> None:
@@ -138,44 +144,84 @@ class Chunks:
         while True:
             lanes = lanes[self.missing[lanes]]
             self.look(number for number in map(int, np.unique(self.blocks.of(lanes))) if self._has_ended(number))
+            require_own(self.path, self.id)
             waited = time.monotonic() - begin
             if not self.missing[lanes].any() or waited > patience:
                 return
             heed()
             time.sleep(min(SLOWEST_LOOK, 0.01 + 0.1 * waited))
 
-    def _put(self, number: int, rows: Rows) -> None:
-        region = self.blocks.region(number)
-        shape = [part.stop - part.start for part in region]
-        for name, values in rows.items():
-            if 0 not in values.shape:
-                self._arrays[name][region] = values.reshape(*shape, *values.shape[1:])
-        self._changed.discard(number)
+    def read(self, number: int) -> Rows | None:
+        """The rows of a chunk; None if nothing is known of it.
 
-    def _get(self, number: int, name: str) -> np.ndarray:
-        return np.asarray(self._arrays[name][self.blocks.region(number)])
-
-    def _read(self, number: int) -> Rows | None:
-        """The rows of a chunk; None if nothing is known of it, or if it is damaged, which the log tells."""
-        files, rows = self._files(number), self._empty(number)
-        if not files["result"].exists():
+        Raises:
+            Unsound: what is there counts for nothing; another process may be writing it now.
+            OSError, MemoryError: the system does not give a file, which says nothing of what it holds.
+        """
+        names, rows = self._files(number), self._empty(number)
+        if not names["result"].exists():
             return None
-        for name, file in files.items():
-            found, error = attempt(file.stat)  # of a file that is not there Zarr says that it holds the fill value
-            if error is None:
-                found, error = attempt(self._get, number, name)  # its codecs raise anything for damaged bytes
-            if error is not None:
-                missing = isinstance(error, FileNotFoundError)
-                wrong = "is missing" if missing else f"cannot be read ({type(error).__name__}: {error})"
-                log.warning("%s: %s %s; its lanes are run again", self.path, file.relative_to(self.path), wrong)
-                return None
-            rows[name] = found.reshape(rows[name].shape)
+        lost = [file.relative_to(self.path) for file in names.values() if not file.exists()]
+        if lost:
+            raise Missing(lost)
+        digests = self._digests(number)
+        for name, file in names.items():
+            item, short = self._variables[name], file.relative_to(self.path)
+            try:
+                data = read_regular(file, self._coding.most(item))
+                rows[name] = self._coding.decode(number, item, data)
+            except FileNotFoundError:
+                raise Missing([short]) from None
+            except (ValueError, RuntimeError) as error:
+                raise Damaged(f"{short} cannot be read ({type(error).__name__}: {error})") from error
+            if digests is not None and digests.get(name) != _digest(data):
+                raise Unsound(f"{short} is another one than the record of its chunk names")
         return rows
 
+    def _digests(self, number: int) -> dict[str, str] | None:
+        """The digests of a chunk's files by variable, as its record has them; None in a store without records."""
+        if not self._recorded:
+            return None
+        file = self._record(number)
+        try:
+            said, error = attempt(json.loads, read_regular(file, LARGEST_RECORD))
+        except (FileNotFoundError, ValueError) as wrong:
+            said, error = None, wrong
+        if error is not None or not isinstance(said, dict) or said.get("store") != self.id:
+            raise Unsound(f"{file.relative_to(self.path)} is not there, or is not the record of a chunk of this store")
+        return said["files"] if isinstance(said.get("files"), dict) else {}
+
+    def _known(self, number: int) -> Rows | None:
+        """The rows of a chunk; None if nothing is known of it, or if it is damaged, which the log tells."""
+        try:
+            return self.read(number)
+        except Unsound as error:
+            log.warning("%s: %s; its lanes are run again", self.path, error)
+            return None
+
     def _has_ended(self, number: int) -> bool:
-        """True if all lanes of a chunk have run; `result`, which comes last, says so."""
-        result, error = attempt(self._get, number, "result")
-        return error is None and bool(np.all(result >= 0))  # where it raises, it is damaged
+        """True if all lanes of a chunk have run."""
+        try:
+            rows = self.read(number)
+        except Unsound:  # it is being written, or damaged
+            return False
+        return rows is not None and bool(np.all(rows["result"] >= 0))
+
+    def _put(self, number: int, rows: Rows) -> None:
+        names = self._files(number)
+        files = {names[name]: data for name, data in self._coding.encode(number, {name: rows[name] for name in names})}
+        digests = {name: _digest(files[file]) for name, file in names.items()}
+        record = json.dumps({"store": self.id, "files": digests}).encode()
+        require_own(self.path, self.id)
+        try:
+            write_together(self.path, {**files, self._record(number): record})
+        except FileNotFoundError:
+            require_own(self.path, self.id)  # it went in between
+            raise
+        self._changed.discard(number)
+
+    def _record(self, number: int) -> Path:
+        return self.path / OURS / RECORDS / ".".join(map(str, self.blocks.place(number)))
 
     def _files(self, number: int) -> dict[str, Path]:
         """The files of a chunk by variable; `result` is the last. Of nothing, Zarr writes no file."""
@@ -191,39 +237,5 @@ class Chunks:
         return {name: np.full((lanes, *item.shape), item.missing, item.dtype) for name, item in self._variables.items()}
 
 
-def load(path: str | os.PathLike) -> "xarray.Dataset":
-    """The dataset of a sweep's store, in memory. What has not run is NaN, and -1 in `result` and `steps`.
-
-    Raises:
-        FileNotFoundError: there is no store.
-        ValueError: a file is damaged, by its checksum.
-
-    Warns:
-        UserWarning: files of lanes that have run are missing.
-
-    Example:
-        >>> data = js.sweeps.load("run.zarr")  # doctest: +SKIP
-    """
-    import xarray
-
-    path = Path(path)
-    mend = "the sweep that made the store, called again with the same arguments, runs those lanes again"
-    lost: list[Path] = []
-    if has_manifest(path):
-        with contextlib.suppress(ValueError):  # a damaged manifest leaves the arrays as they are
-            lost = Chunks(path, read_layout(path)).lost()
-    if lost:
-        warnings.warn(
-            f"{path}: {len(lost)} files of lanes that have run are missing, the first is "
-            f"{lost[0].relative_to(path)}; they are read as missing values. To mend it: {mend}",
-            stacklevel=2,
-        )
-    if not path.exists():
-        raise FileNotFoundError(f"there is no store at {path}")
-    try:
-        with needs("sweeps", "a store"):
-            import zarr  # noqa: F401  xarray would speak of engines
-        with xarray.open_zarr(path, chunks=None) as data:
-            return data.load().drop_encoding()
-    except (ValueError, RuntimeError, OSError, KeyError) as error:  # what the codecs make of such bytes
-        raise ValueError(f"{path} is damaged: {error}. To mend it: {mend}") from error
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()

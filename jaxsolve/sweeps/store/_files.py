@@ -7,9 +7,10 @@ import json
 import os
 import re
 import socket
+import stat
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from ..._extras import needs
 
 
 OURS = "_jaxsolve"  # the folder of a store that holds what is not Zarr's
-MANIFEST, LOCK, WRITER = "manifest.json", "lock", "writer.json"
+MANIFEST, LOCK, WRITER, ID = "manifest.json", "lock", "writer.json", "id"
 PARTIAL = ".partial"  # ending of files that are being written, here as in Zarr's `LocalStore`
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
+ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}  # what the file should be is not there
+LARGEST = 2**26  # bytes of a file that is read as a whole without knowing how long it should be
 NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
 AGAIN = "what has run is kept: call the sweep again with the same arguments to run the rest"
 
@@ -43,6 +46,84 @@ def write_whole(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
         raise
+
+
+def write_together(root: Path, files: Mapping[Path, bytes]) -> None:
+    """Writes several files below a folder, in this order, and each as a whole.
+
+    All of them are on their way before the first has its name, so that hardly anything can come in between. Folders are
+    made only below those in `root`: if `root` has been moved away, it does not come back as a shell of itself.
+    """
+    parts: dict[Path, Path] = {}
+    try:
+        for file, data in files.items():
+            part = file.with_name(f"{file.name}.{uuid.uuid4().hex}{PARTIAL}")
+            for folder in reversed([each for each in file.parents if len(each.parts) > len(root.parts) + 1]):
+                folder.mkdir(exist_ok=True)
+            parts[file] = part
+            part.write_bytes(data)
+        for file, part in parts.items():
+            os.replace(part, file)
+    except BaseException:
+        for part in parts.values():
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
+        raise
+
+
+def read_regular(file: Path, most: int = LARGEST) -> bytes:
+    """The bytes of a file of at most so many.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ValueError: it is a link, a device or the like, or is larger: a store may come from anybody.
+        OSError, MemoryError: the system does not give it, which says nothing of what it holds.
+    """
+    try:
+        # Neither flag has a say for a plain file; without them a link would be followed, and a FIFO waited for.
+        with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
+            found = os.fstat(opened.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise ValueError(f"{file} is no plain file")
+            if found.st_size > most:
+                raise ValueError(f"{file} has {found.st_size} bytes, and {most} are the most that it may have")
+            return opened.read(most)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ValueError(f"{file} is a link") from error
+        if error.errno in ABSENT:
+            raise FileNotFoundError(error.errno, error.strerror, str(file)) from error
+        said = f"reading {file} failed ({error.strerror}), which says nothing of what it holds; try again"
+        raise OSError(error.errno, said) from error
+    except MemoryError as error:
+        raise MemoryError(f"reading {file} failed for want of memory; try again") from error
+
+
+def odd_entry(path: Path) -> str | None:
+    """What a folder holds that is neither a plain file nor a folder, in words; None if there is nothing."""
+    for item in path.rglob("*"):
+        mode = item.lstat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            kind = "a link" if stat.S_ISLNK(mode) else "something that is neither a file nor a folder"
+            return f"{kind}, {item.relative_to(path)}"
+    return None
+
+
+def require_own(path: Path, identity: str) -> None:
+    """Raises OSError where a store is no longer the one that this process opened: it was moved, removed or replaced."""
+    try:
+        found = read_regular(path / OURS / ID).decode(errors="replace")
+    except (FileNotFoundError, ValueError):
+        found = None
+    if found == identity:
+        return
+    then = (
+        "so this sweep has stopped, and writes no more. To carry on, call it again with the path that the store has "
+        "now, if it still is somewhere, or"
+    )
+    if path.exists():
+        raise FileExistsError(f"the store at {path} was replaced while it was filled, {then} with another path")
+    raise FileNotFoundError(f"the store at {path} was moved or removed while it was filled, {then} as before")
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -21,7 +21,8 @@ from ..planning._identity import digest
 from ..planning._plan import Plan
 from ..running._execute import Program
 from ..running._variables import LANE_VARIABLES, Variable, variables_of
-from ._files import LOCK, MANIFEST, OURS, PARTIAL, write_whole, WRITER
+from ._coding import checked, create_array
+from ._files import ID, LOCK, MANIFEST, odd_entry, OURS, PARTIAL, read_regular, write_whole, WRITER
 from ._memory import citation, coordinates, FORMAT, new_id, summary
 
 
@@ -85,9 +86,12 @@ def read_manifest(path: str | os.PathLike) -> dict[str, Any]:
         {'target': {'target': {'traced': [0.5, 1.0]}}}
     """
     file = Path(path) / OURS / MANIFEST
+    if file.parent.is_symlink():
+        raise ValueError(f"{file.parent} is a link, through which a store shows files that are not its own; remove it")
+    data = read_regular(file)
     try:
-        return json.loads(file.read_text())
-    except ValueError as error:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
         raise ValueError(
             f"{file} is damaged ({error}). Restore it from a backup, or start in another store; the arrays themselves "
             "can still be opened with xarray"
@@ -109,9 +113,23 @@ def read_layout(path: Path) -> Layout:
         blocks = Blocks(tuple(manifest["chunks"]["grid"]), tuple(manifest["chunks"]["block"]))
         if manifest["format"] == FORMAT:
             _ = manifest["plan"]["programs"], manifest["plan"]["versions"].items()
+            _ = manifest["id"].encode()
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"{path / OURS / MANIFEST} is damaged: it lacks {error}; start in another store") from error
     return Layout(manifest, variables, blocks)
+
+
+def require_sizes(layout: Layout) -> None:
+    """Raises ValueError for names that are not those of folders, and sizes that are none: files are sought by them."""
+    natural = lambda sizes, least: all(type(size) is int and size >= least for size in sizes)
+    grid, block, variables = layout.blocks.grid, layout.blocks.block, layout.variables
+    named = all(isinstance(item.name, str) and is_storable(item.name) for item in variables)
+    sized = natural((*grid, *block), 1) and all(natural(item.shape, 0) for item in variables)
+    sized = sized and len(grid) == len(block) and all(b <= n for b, n in zip(block, grid, strict=True))
+    if not (named and sized and "result" in {item.name for item in variables}):
+        raise ValueError("its variables are none that a sweep writes")
+    if not all(np.dtype(item.dtype).kind in "biufc" for item in variables):
+        raise ValueError("its variables are no numbers")
 
 
 def require_format(path: Path, layout: Layout) -> None:
@@ -127,12 +145,17 @@ def require_storable(plan: Plan) -> None:
     """Raises ValueError for names that cannot be those of folders."""
     items = [*(argument for axis in plan.axes for argument in axis.arguments), *plan.observables]
     for name in (item.name for item in items):
-        if not NAME.fullmatch(name) or not name.strip(".") or name == OURS:
+        if not is_storable(name):
             why = "Zarr takes '/' for a folder" if "/" in name else "it becomes the name of a folder"
             raise ValueError(
                 f"{name!r} cannot be stored: {why}. Rename it: 1 to 100 letters, digits and other signs, "
                 f"not only dots, not {OURS}, and no control characters"
             )
+
+
+def is_storable(name: str) -> bool:
+    """True if a name can be that of a variable's folder."""
+    return bool(NAME.fullmatch(name) and name.strip(".")) and name != OURS
 
 
 def require_names(plan: Plan, layout: Layout) -> None:
@@ -172,28 +195,17 @@ def skeleton(plan: Plan, layout: Layout) -> dict[str, bytes]:
 
     with needs("sweeps", "a store"):
         import zarr
-        from zarr.codecs import Crc32cCodec, ZstdCodec
         from zarr.storage import MemoryStore
 
     files: dict[str, Any] = {}
     store = MemoryStore(files)
-    # Readers as well are told when bits have changed.
-    checked = (ZstdCodec(level=1), Crc32cCodec())
     data = xarray.Dataset(coords=coordinates(plan.axes, plan.ts), attrs=layout.manifest["attributes"])
-    encoding: Any = {name: {"compressors": checked} for name in data.coords}
+    encoding: Any = {name: {"compressors": checked()} for name in data.coords}
     data.to_zarr(store, mode="w", consolidated=False, zarr_format=3, encoding=encoding)
     group = zarr.open_group(store, mode="r+")
     for item in layout.variables:
-        group.create_array(
-            item.name,
-            shape=(*layout.blocks.grid, *item.shape),
-            chunks=(*layout.blocks.block, *(max(n, 1) for n in item.shape)),
-            dtype=item.dtype,
-            fill_value=item.missing,
-            dimension_names=[*(axis.dim for axis in plan.axes), *item.dims],
-            attributes=item.attrs,
-            compressors=checked,
-        )
+        dims = [*(axis.dim for axis in plan.axes), *item.dims]
+        create_array(group, item, layout.blocks, dimension_names=dims, attributes=item.attrs)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Consolidated metadata")
         zarr.consolidate_metadata(store)
@@ -222,8 +234,8 @@ def relabel(path: Path, attributes: dict[str, Any]) -> None:
 
 def _is_sound(file: Path, content: bytes) -> bool:
     """True if a file is there as this process would write it."""
-    with contextlib.suppress(OSError, ValueError):
-        found = file.read_bytes()
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        found = read_regular(file)
         return found == content or (file.name == ROOT and json.loads(found) == json.loads(content))
     return False
 
@@ -237,17 +249,17 @@ def require_ours(path: Path, *, resume: bool) -> None:
         return
     if not path.is_dir():
         raise FileExistsError(f"{path} is a file; a store is a folder. Choose another store")
-    links = [item for item in path.rglob("*") if item.is_symlink()]
-    if links:
+    odd = odd_entry(path)
+    if odd is not None:
         raise FileExistsError(
-            f"{path} holds a link, {links[0].relative_to(path)}, through which files elsewhere would be written to; "
-            "remove it, or choose another store"
+            f"{path} holds {odd}, through which something else would be read or written to; remove it, or choose "
+            "another store"
         )
     if has_manifest(path):
         if not resume:
             raise FileExistsError(f"{path} holds a sweep already; give resume=True to carry it on, or another store")
         return
-    begun = {path / OURS, path / OURS / LOCK, path / OURS / WRITER}
+    begun = {path / OURS, *(path / OURS / name for name in (LOCK, WRITER, ID))}
     others = [item for item in path.rglob("*") if item not in begun and item.suffix != PARTIAL]
     if others and not has_manifest(path):  # another process may have begun in the meantime
         raise FileExistsError(

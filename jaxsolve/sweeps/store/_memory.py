@@ -27,7 +27,7 @@ from ._files import now
 if TYPE_CHECKING:
     import xarray
 
-FORMAT = 3  # of the store; a change that other versions cannot carry on raises it
+FORMAT = 4  # of the store; a change that other versions cannot carry on raises it
 DEVICE = ("device", "devices", "backend")  # what a run says of its devices
 BETWEEN = "; "  # devices and dynamics of one dataset
 

@@ -22,8 +22,22 @@ from ..running._execute import Program
 from ..running._runner import Batch, Origin
 from . import _layout
 from ._again import require_same_lane
-from ._chunks import Chunks, load
-from ._files import explained, LOCK, Lock, MANIFEST, OURS, READ_ONLY, remove_partial, write_json, WRITER
+from ._chunks import Chunks
+from ._files import (
+    explained,
+    ID,
+    LOCK,
+    Lock,
+    MANIFEST,
+    OURS,
+    READ_ONLY,
+    remove_partial,
+    require_own,
+    write_json,
+    write_whole,
+    WRITER,
+)
+from ._load import load
 from ._memory import changes, credited, joined, run_facts, trimmed
 
 
@@ -53,6 +67,7 @@ class AbstractOnDisk(abc.ABC):
         """Takes some lanes, in any order."""
 
     def dataset(self) -> "xarray.Dataset":
+        require_own(self.path, self.chunks.id)
         return trimmed(load(self.path))
 
     def take_up(self, layout: _layout.Layout) -> None:
@@ -117,7 +132,7 @@ class HeldStore(AbstractOnDisk):
             else:
                 self._begin()
         except BaseException:
-            self._leave()
+            self._undo()
             raise
         return self
 
@@ -125,7 +140,7 @@ class HeldStore(AbstractOnDisk):
         try:
             self.flush_after(error)
         finally:
-            self._leave()
+            self._lock.release()
 
     def write(self, batch: Batch) -> None:
         if batch.origin is not None:
@@ -147,7 +162,7 @@ class HeldStore(AbstractOnDisk):
             for facts in json.loads(file.read_text()):
                 self.hear(Origin(**facts), 0)
         if files:
-            write_json(self._file, self._manifest)
+            self._save()
         for file in files:
             file.unlink()
 
@@ -158,7 +173,7 @@ class HeldStore(AbstractOnDisk):
         arrived.
         """
         if promised.any():
-            write_json(self._file, self._manifest)
+            self._save()
         self.chunks.wait(np.flatnonzero(promised), heed, _layout.PATIENCE)
         lost = int(np.sum(promised & self.missing))
         if lost:
@@ -179,6 +194,7 @@ class HeldStore(AbstractOnDisk):
             run = run_facts(elsewhere=not self._devices)
             layout = _layout.new_layout(self.plan, facts, program, labels, run)
             remove_partial(self.path)
+            write_whole(self.path / OURS / ID, layout.manifest["id"].encode())
             write_json(self._file, layout.manifest)
             self._restore(layout)
         self.chunks = Chunks(self.path, layout)
@@ -200,7 +216,7 @@ class HeldStore(AbstractOnDisk):
             require_same_lane(chunks, self.plan, known["versions"], facts["versions"])
             known |= {key: facts[key] for key in ("programs", "versions") if known[key] != ANYTHING}
             if self._lock.held:
-                write_json(self._file, self._manifest)
+                self._save()
         again = self._retry_failed and chunks.failed
         if again or np.any(chunks.missing):
             with explained(self.path):
@@ -228,12 +244,14 @@ class HeldStore(AbstractOnDisk):
                 stacklevel=5,
             )
         self._manifest["runs"].append(run)
-        write_json(self._file, self._manifest)
+        self._save()
         log.info("%s: %d of %d lanes are left to run", self.path, int(self.missing.sum()), self.missing.size)
 
     def _restore(self, layout: _layout.Layout) -> None:
         self._manifest = layout.manifest
         if self._lock.held:
+            if not (self.path / OURS / ID).exists():
+                write_whole(self.path / OURS / ID, layout.manifest["id"].encode())
             _layout.restore(self.path, _layout.skeleton(self.plan, layout))
 
     def _note(self, origin: Origin, size: int) -> None:
@@ -247,16 +265,21 @@ class HeldStore(AbstractOnDisk):
         used[origin.group] = size
         attributes |= said
         with explained(self.path):
-            write_json(self._file, self._manifest)
+            self._save()
             if relabelled:
                 _layout.relabel(self.path, attributes)
 
-    def _leave(self) -> None:
-        """Gives the lock back, and leaves nothing behind where nothing has begun."""
+    def _save(self) -> None:
+        """Writes the manifest."""
+        require_own(self.path, self._manifest["id"])
+        write_json(self._file, self._manifest)
+
+    def _undo(self) -> None:
+        """Leaves nothing behind where nothing has begun, and gives the lock back."""
         if self._lock.held and not _layout.has_manifest(self.path):
             with contextlib.suppress(OSError):
                 remove_partial(self.path)
-                for name in (WRITER, LOCK):  # without its file another process may take the lock
+                for name in (ID, WRITER, LOCK):  # without its file another process may take the lock
                     (self.path / OURS / name).unlink(missing_ok=True)
                 (self.path / OURS).rmdir()
                 if self._made:
@@ -268,15 +291,19 @@ class JoinedStore(AbstractOnDisk):
     """A store that another process holds, of which this one writes whole chunks.
 
     It may be asked for these lanes (flat indices). The index is that of this process among those of `Hosts`, which
-    leave word for the holder; None if the caller tells it.
+    leave word for the holder; None if the caller tells it. The identity is that of the store; None takes the one there.
     """
 
-    def __init__(self, path: Path, plan: Plan, lanes: np.ndarray, index: int | None = None):
-        self.path, self.plan, self._lanes, self._index = path, plan, lanes, index
+    def __init__(
+        self, path: Path, plan: Plan, lanes: np.ndarray, *, index: int | None = None, identity: str | None = None
+    ):
+        self.path, self.plan, self._lanes, self._index, self._identity = path, plan, lanes, index, identity
         self._origins: list[Origin] = []
 
     def __enter__(self) -> "JoinedStore":
         layout = _layout.await_layout(self.path)
+        if self._identity is not None:
+            require_own(self.path, self._identity)
         self.take_up(layout)
         self.chunks = Chunks(self.path, layout)
         # A process that was lost may have written some of them.
@@ -290,5 +317,6 @@ class JoinedStore(AbstractOnDisk):
         # Before its chunk, since the holder may close the store with the last one.
         if self._index is not None and batch.origin is not None and batch.origin not in self._origins:
             self._origins.append(batch.origin)
+            require_own(self.path, self.chunks.id)
             write_json(self.path / OURS / HOSTS / f"{self._index}.json", [o._asdict() for o in self._origins])
         self.chunks.write(batch)
