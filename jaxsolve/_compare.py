@@ -71,6 +71,7 @@ class Comparison(eqx.Module):
         trajectory, reference = self[name], self[self.reference]
         # The reference also has the times of others; they are equal but for rounding.
         here, all_times = np.asarray(trajectory.ts), np.asarray(reference.ts)
+        # The nearest of two neighbors, as equal times may have been rounded to either side.
         after = np.minimum(np.searchsorted(all_times, here), len(all_times) - 1)
         before = np.maximum(after - 1, 0)
         with np.errstate(invalid="ignore"):  # inf - inf: those are equal
@@ -133,6 +134,7 @@ def compare(
     require_end(wanted, first)
     # Where times are rounded, the reference is observed at all of them in one run.
     rows = [first.times(dynamics.times(wanted)) for dynamics in others]
+    # Sorted, each time once; `where` gives every dynamics its own rows back.
     union, where = np.unique(np.concatenate([np.asarray(row) for row in rows]), return_inverse=True)
     reference = solve(problem, first, union, observe=observe)
     scales = _scales(problem, observe)

@@ -124,6 +124,7 @@ def solve(
     with unwatched() as watched:
         times = read_times(ts, problem.x.dtype)
         with forward_mode(GRADIENTS), one_thread():
+            # A choice may look at numbers, and so factorize.
             dynamics = resolve(dynamics, problem, times)
         require_end(times, dynamics)
         observables = check_observables(observe, dynamics)
@@ -134,6 +135,7 @@ def solve(
             fits(until, problem)
         with memory_for("this run", SMALLER), forward_mode(GRADIENTS):
             inside = traced((problem, dynamics), times)
+            # Inside of a trace nothing is factorized yet.
             with contextlib.nullcontext() if inside else one_thread():
                 if isinstance(dynamics, AbstractRandomAccess):
                     ended = _look_up(problem, dynamics, times, observables)
@@ -141,6 +143,8 @@ def solve(
                     ended = _march_inside(problem, dynamics, times, observables)
                 else:
                     ended = _march(problem, dynamics, times, observables, progress)
+                # JAX returns before it has computed: LAPACK must stay limited until then, and want of memory shows only
+                # when results are waited for.
                 trajectory, code = ended if inside else jax.block_until_ready(ended)
             with watched() as any_flag:
                 diverged = any_flag and _watch(problem, dynamics, trajectory, code)
@@ -348,6 +352,7 @@ def _raise_on_failure(
         return
     refused = RESULT_NAMES[int(number)] == "not_applicable" and isinstance(dynamics, AbstractStandIn)
     if isinstance(dynamics, AbstractRandomAccess) or refused:
+        # It knows by how much each assumption is missed; if it finds nothing, the message below is raised.
         check_applies(problem, dynamics, throw=True)
     found = ""
     if RESULT_NAMES[int(number)] == "diverged" and int(trajectory.stats.steps) == 0 and problem.state is None:

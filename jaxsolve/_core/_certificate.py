@@ -66,8 +66,10 @@ class Certificate(eqx.Module):
         begins may be off by more, and nothing here sees it: give a smaller atol.
         """
         of = self._numpy
+        # fmax passes over NaN, which stands for a measure that a run does not have.
         worst = of.fmax(of.fmax(self._of_steps, self.sampling_error), of.fmax(self.edge_error, self.residual))
         worst = of.fmax(worst, self.spectral_error)
+        # No run has more digits than its dtype; an error above 1 leaves none.
         return of.maximum(-of.log10(of.maximum(worst, jnp.finfo(worst.dtype).eps)), 0)
 
     @property
@@ -105,6 +107,7 @@ class Certificate(eqx.Module):
             samples: self.sampling_error,
             "Tighten rtol": self.edge_error,
         }
+        # NaN, for a measure that is not there, counts as less than any error.
         return max(errors, key=lambda said: np.nan_to_num(float(errors[said]), nan=-1.0))
 
     def __repr__(self) -> str:

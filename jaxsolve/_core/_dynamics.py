@@ -82,6 +82,7 @@ class AbstractChoice(AbstractDynamics):
         if len(places) == 1:
             return ways[places[0]]
         marching: Any = tuple(ways[place] for place in places)
+        # `way` counts all ways, the branches only those that shapes leave.
         return Undecided(self, marching, jnp.argmax(jnp.asarray(places) == way))  # pyright: ignore[reportCallIssue]
 
 

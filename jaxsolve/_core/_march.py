@@ -93,6 +93,7 @@ def _last_state(problem, dynamics, ts, show, enough: Callable[[AbstractState], b
     state = init(problem, dynamics, ts)
     while not (bool(state.done) or enough(state)):
         begin = time.perf_counter()
+        # Rounds as an array: another number of them is no other program.
         state = advance(problem, dynamics, state, jnp.asarray(rounds))
         show(state)
         rounds = 4 * rounds if time.perf_counter() - begin < PATIENCE else rounds

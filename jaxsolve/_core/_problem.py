@@ -204,6 +204,7 @@ class Problem(eqx.Module):
     def _forward(self, net: Any, x: Array | None = None) -> Array:
         """The outputs of a network at inputs x, the training set if None: all outputs of the problem come from here."""
         if self.state is None:
+            # Only where it is needed, as it traces the network once more.
             return jax.vmap(both_ways(net) if self.own_rule else net)(self.x if x is None else x)
         f, state = _with_state(eqx.nn.inference_mode(net, False), self.x, self.state)
         return f if x is None else _with_state(eqx.nn.inference_mode(net), x, state)[0]
@@ -250,6 +251,7 @@ class Problem(eqx.Module):
         jacobian = jax.jacrev(lambda p, x: self._forward(self.network(p), x))
         rows = jacobian(params, x1)
         columns = rows if x2 is None else jacobian(params, x2)
+        # J_1 eta J_2^T, summed over the entries of an array: one rate for each array.
         product = lambda rate, a, b: rate * jnp.tensordot(_by_output(a), _by_output(b), (2, 2))
         terms = jax.tree.map(product, self.eta, rows, columns)
         return sum(jax.tree.leaves(terms), start=jnp.zeros((), self.x.dtype))
@@ -274,6 +276,7 @@ def _warn_of_cancellation(initial: Array, y: Array) -> None:
     known, targets = concrete(initial), concrete(y)
     if known is None or targets is None:
         return
+    # Runs may err by 100 times the rounding (see `centered`): from 1e-4 on by 1 % of the targets.
     lost, size = float(np.finfo(known.dtype).eps) * np.max(np.abs(known)), np.max(np.abs(targets))
     if lost > size / 1e4 > 0:
         warnings.warn(

@@ -56,6 +56,7 @@ def require_end(ts: Float[Array, "..."], dynamics: AbstractDynamics) -> None:
 
 def are_times(ts: Float[Array, " times"], dynamics: AbstractDynamics) -> Bool[Array, ""]:
     """True if times that are traced pass the checks for which `read_times` and `require_end` raise."""
+    # Comparisons with NaN are false.
     sorted_times = jnp.all(ts >= 0) & jnp.all(ts[1:] >= ts[:-1])
     if isinstance(dynamics, AbstractMarching) and condition_of(dynamics) is None:
         return sorted_times & jnp.isfinite(ts[-1])

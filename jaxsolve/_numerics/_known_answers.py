@@ -75,6 +75,7 @@ Answer = tuple[Any, np.ndarray]
 def _jacobian_of_layer_norm(draw: np.random.Generator, dtype: Any) -> Answer:
     """The Jacobian of rows that are normalized and read out; the rows do not mix."""
     x, weight = 0.03 * draw.normal(size=(8, 64)), 0.02 * draw.normal(size=(100, 64))
+    # Rounded to the dtype first: the answer is then that of the very numbers that the program is given.
     x, weight = (np.asarray(array.astype(dtype), np.float64) for array in (x, weight))
 
     def outputs(x):
@@ -84,6 +85,7 @@ def _jacobian_of_layer_norm(draw: np.random.Generator, dtype: Any) -> Answer:
 
     scale = 1 / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
     unit = (x - x.mean(-1, keepdims=True)) * scale
+    # (x - mean) s with s = 1/sqrt(var + eps) has the Jacobian s (1 - 1 1^T/d - u u^T/d), u being the result.
     inner = np.eye(64) - 1 / 64 - unit[:, :, None] * unit[:, None, :] / 64
     wanted = np.zeros((8, 100, 8, 64))
     for row in range(8):
@@ -148,6 +150,7 @@ def _gradient_of_a_scan(draw: np.random.Generator, dtype: Any) -> Answer:
         ends = jax.vmap(lambda sample: jax.lax.scan(follow, jnp.zeros(5, dtype), sample)[0])(inputs)
         return jnp.sum(ends.sum(1) ** 2)
 
+    # The complex step: no difference is formed, so nothing cancels however small h is.
     def slope(aside):
         follow = lambda state, x: step(np, state, x, arrays[0] + 1e-30j * aside, *arrays[1:4])
         ends = [functools.reduce(follow, sample, np.zeros(5)) for sample in arrays[4]]

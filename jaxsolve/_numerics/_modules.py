@@ -37,6 +37,7 @@ class _Hashable:
         return self.function(instance, *args, **options)
 
     def __get__(self, instance: Any, owner: Any = None) -> Callable:
+        # A bound method of Equinox is hashed by what it is bound to: arrays have no hash, and `jax.jit` asks for one.
         return self.function if instance is None else jax.tree_util.Partial(self.function, instance)
 
 

@@ -20,6 +20,7 @@ def phi(k: int, z: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     if k == 0:
         return jnp.exp(z)
     near = jnp.abs(z) < _NEAR
+    # Each way gets numbers that suit it: jnp.where differentiates both, and a NaN in either spoils the derivative.
     small, large = jnp.where(near, z, 0), jnp.where(near, -_NEAR, z)
     far = jnp.expm1(large) / large
     for j in range(1, k):
@@ -27,6 +28,7 @@ def phi(k: int, z: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     grows = small > 0
     x = jnp.where(grows, small, -small)
     powers = _powers(x)
+    # phi_k(z) = M(1, k + 1, z)/k! = e^z M(k, k + 1, -z)/k!, M Kummer's function.
     # The Taylor series, and for z < 0 Kummer's transformation of it: no term of either is negative.
     taylor = [1 / math.factorial(j + k) for j in range(_TERMS)]
     kummer = [1 / (math.factorial(k - 1) * math.factorial(j) * (k + j)) for j in range(_TERMS)]
@@ -62,5 +64,6 @@ def integrated_decay(rate: Array, t: Array) -> Array:
     """
     x = finite_product(rate, t)
     near = x < _NEAR
+    # t and not x/rate: at a rate of 0 the integral is t.
     early = jnp.where(near, t, 0) * phi(1, -jnp.where(near, x, 0))
     return jnp.where(near, early, -jnp.expm1(-jnp.where(near, _NEAR, x)) / jnp.where(near, 1, rate))

@@ -52,6 +52,7 @@ def one_thread() -> Iterator[None]:
     from threadpoolctl import ThreadpoolController  # which sets a variable of the environment when it is imported
 
     with _limit.lock:
+        # The first one in remembers and limits, the last one out restores: those between change nothing.
         if not _limit.inside:
             found = _limit.libraries or ThreadpoolController().lib_controllers
             _limit.libraries = [library for library in found if library.user_api == "blas"]

@@ -33,6 +33,7 @@ def forward_mode(instead: str = "") -> Iterator[None]:
     try:
         yield
     except TypeError as error:
+        # JAX raises a plain TypeError: only its text tells it from others.
         if "forward-mode autodiff" not in str(error):
             raise
         raise TypeError(f"{_NO_FORWARD}{instead}. JAX: {str(error).splitlines()[0]}") from error
@@ -64,6 +65,7 @@ def _forward(primals: Any, tangents: Any) -> tuple[Any, Any]:
     """The derivative along the tangents: the pull-back is linear, and its transpose pushes forward."""
     moving, fixed = eqx.partition(primals, jax.tree.map(lambda t: t is not None, tangents, is_leaf=lambda t: t is None))
     found, pull = jax.vjp(lambda moving: _call(*eqx.combine(moving, fixed)), moving)
+    # J v = (J^T)^T v: forward mode is the transpose of the pull-back, where that is linear.
     (change,) = jax.linear_transpose(pull, found)((tangents,))
     return found, change
 
@@ -91,6 +93,7 @@ _TOGETHER = {
     **dict.fromkeys(("add", "add_any", "sub", "concatenate", "pad"), slice(None)),
     "select_n": slice(1, None),
     "dynamic_update_slice": slice(2),
+    # Operand and updates; indices stand between them.
     "scatter": slice(0, 3, 2),
     "scatter-add": slice(0, 3, 2),
 }
@@ -112,6 +115,7 @@ def _is_linear(rule: Any) -> bool:
         return jax.vjp(of_moving, [given[i] for i in moving])[1](back)
 
     program = jax.make_jaxpr(pulled)(given, back)
+    # Calls alone are entered: a loop or a branch is in no table, so that what it returns counts as OTHER.
     rules = Rules(_constant, _kinds, enters=lambda eqn, _: called(eqn) is not None)
     kinds = read(program, [_Kind.OTHER] * len(given) + [_Kind.LINEAR] * len(back), rules)
     return _Kind.OTHER not in kinds

@@ -111,6 +111,7 @@ def _settled[Value](
     step: Callable[[list[Value]], list[Value]], carry: list[Value], rules: Rules[Value]
 ) -> tuple[list[Value], list[Value]]:
     """The values that a loop carries after any number of its steps, and those of what such a step returns."""
+    # A fixed point, as in abstract interpretation: each round joins in what one more step may make of the values.
     while True:
         found = step(carry)
         wider = _joined(rules, carry, found)  # what a scan stacks comes after what it carries

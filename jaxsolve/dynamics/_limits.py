@@ -111,8 +111,10 @@ def limits(problem: Problem) -> Limits:
         raise TypeError("limits need the numbers of a network, which are traced here; call it outside of jit and vmap")
     if units < 2:
         raise ValueError("the exponents of a network with a single neuron are not known; give it more")
+    # The speed may be 0, whose power of the width is -inf.
     with np.errstate(divide="ignore"):
         powers = [float(np.log(number) / np.log(units)) for number in (richness, speed)]
+    # Half way between the exponents of the two limits, 0 and -1/2.
     kind = WidthLimit.RICH if powers[0] > -0.25 else WidthLimit.LAZY
     if powers[1] > 0.5:
         kind = WidthLimit.UNSTABLE

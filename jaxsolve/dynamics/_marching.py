@@ -116,10 +116,12 @@ class Saves(eqx.Module):
             return jax.lax.cond(wanted, lambda: evaluate(time), lambda: nothing)
 
         def all_rows():
+            # Slots that are not due are evaluated at the end of the step, where the interpolant holds, and dropped.
             where = jnp.where(due, times, reached)
             return jax.lax.map(row, (where, due)) if one_by_one else jax.vmap(evaluate)(where)
 
         no_rows = lambda: jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), nothing)
+        # A branch, so that single runs interpolate only in steps that pass a requested time.
         rows = jax.lax.cond(jnp.any(due), all_rows, no_rows)
         target = jnp.where(due, slots, total)  # out of range: dropped
         saved = jax.tree.map(lambda buffer, row: buffer.at[target].set(row, mode="drop"), self.saved, rows)

@@ -130,6 +130,7 @@ class RungeKuttaChebyshev(diffrax.AbstractAdaptiveSolver[ChebyshevState]):
         del t1
         zeros = lambda tree: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), tree)
         dtype = _real_dtype(y0)
+        # Nothing is evaluated here: at this age the first step estimates the radius, and finds the field by that.
         return ChebyshevState(
             field=zeros(eqx.filter_eval_shape(terms.vf, t0, y0, args)),
             direction=zeros(y0),
@@ -186,13 +187,17 @@ class RungeKuttaChebyshev(diffrax.AbstractAdaptiveSolver[ChebyshevState]):
             stiffness: size of the step times spectral radius.
         """
         control = terms.contr(t0, t1)
+        # The fewest with (s^2 - 1)/1.54 above the stiffness and its margin; never below 2.
         stages = 1 + jnp.floor(jnp.sqrt(1 + _STAGES * _SAFETY * stiffness))
         fits = stages <= self.max_stages  # False for NaN
+        # Nothing is marched then, but the coefficients stay finite.
         stages = jnp.where(fits, stages, 2)
         k0 = terms.prod(field, control)
         field, moved = _march(terms, t0, t1, y0, args, control, field, k0, stages, fits)
         k1 = terms.prod(field, control)
         y1 = jax.tree.map(jnp.add, y0, moved)
+        # 12/15 (y_0 - y_1) + 6/15 h (f_0 + f_1), by Taylor h^3 y'''/15 (Sommeijer et al. 1998). It costs no evaluation
+        # of its own, as f_1 is the field of the next step.
         error = jax.tree.map(lambda d, a, b: jnp.where(fits, 0.4 * (a + b) - 0.8 * d, jnp.inf), moved, k0, k1)
         return Stabilized(y1, error, k0, k1, field, jnp.where(fits, stages, 0).astype(int), fits)
 
@@ -213,9 +218,11 @@ def _estimate(terms, t, y, args, control, state: ChebyshevState, size: Scalar, d
 
     def iterate(carry):
         now, _ = carry
+        # The field at y comes with the product, so that the first step needs no other call for it.
         field, change = jax.jvp(lambda y: terms.vf(t, y, args), (y,), (now.direction,))
         image = jax.lax.stop_gradient(terms.prod(change, control))
         stiffness = _norm(image)
+        # Relative to 1 where it is less: two stages serve there, however small it is. NaN would never settle.
         settled = jnp.isnan(stiffness) | (jnp.abs(stiffness - now.stiffness) <= _SETTLED * jnp.maximum(stiffness, 1))
         start = _start(jax.lax.stop_gradient(terms.prod(field, control)))
         direction = jax.tree.map(lambda a, b: jnp.where(stiffness > 0, a, b), _unit(image), start)
@@ -236,6 +243,7 @@ def _start(step: Y) -> Y:
 
     def signs(leaf):
         # A hash of the index, because a solver has no random key; the same signs in every run.
+        # The factors are 2^32 over the golden ratio (Knuth) and a prime of xxHash; products wrap around at 2^32.
         index = jnp.arange(leaf.size, dtype=jnp.uint32)
         scrambled = (index * jnp.uint32(2654435769)) >> 7
         scrambled = (scrambled * scrambled * jnp.uint32(2246822519)) >> 16
@@ -251,6 +259,7 @@ def _march(terms, t0, t1, y0, args, control, field, k0: Y, stages: Scalar, fits:
     Chebyshev polynomials, written for the differences d_j = x_j - x_(j-1), has no term that cancels another.
     """
     span = t1 - t0
+    # w_1, and 2 (w_0 - 1): the factor 2 w_0 of the recurrence less the 2 that differences take away.
     slope = _chebyshev(1, stages, stages) / _chebyshev(2, stages, stages)
     twist = 2 * _DAMPING / stages**2
 
@@ -258,14 +267,18 @@ def _march(terms, t0, t1, y0, args, control, field, k0: Y, stages: Scalar, fits:
         field, x, d = carry
         j = jnp.asarray(index, stages.dtype)  # without compiling, Python counts
         weight, before = _weight(j, stages), _weight(j - 1, stages)
+        # The recurrence asks for 2 w_1 z (x_(j-1) + T_(j-1)(w_0) y_0). As z b_(j-1) x_(j-1) is what the field has
+        # changed since y_0, and z y_0 is k0, nothing but evaluations of the field is needed.
         pull, push = 2 * slope / before, 2 * slope * _chebyshev(0, j - 1, stages)
         d = _sum((1, d), (twist, x), (pull, jax.tree.map(jnp.subtract, terms.prod(field, control), k0)), (push, k0))
         x = jax.tree.map(jnp.add, x, d)
+        # c_j = w_1 b_j T_j'(w_0): stage j stands for this share of the step.
         part = jnp.asarray(weight * slope * _chebyshev(1, j, stages), jnp.result_type(span))
         time = jnp.where(j == stages, t1, t0 + part * span)  # no rounding at the end
         return terms.vf(time, _sum((1, y0), (weight, x)), args), x, d
 
     last = jnp.where(fits, stages, 0).astype(int)
+    # d_0 = x_0 - x_(-1) = -w_1 k0, as T_(-1) = T_1: so the first stage follows the rule of all.
     begin = field, jax.tree.map(jnp.zeros_like, k0), _sum((-slope, k0))
     field, x, _ = jax.lax.fori_loop(1, last + 1, stage, begin)
     return field, _sum((_weight(stages, stages), x))
@@ -280,6 +293,7 @@ def _chebyshev(m: int, j: Scalar, s: Scalar) -> Scalar:
     total = jnp.ones_like(s)
     for k in range(_TERMS, 0, -1):
         i = k + m - 1
+        # Horner's rule from the last term on; (w_0 - 1)^k/k! gives eps/(s^2 k) at each step.
         total = 1 + (j**2 - i**2) / s**2 * (_DAMPING / ((2 * i + 1) * k)) * total
     for i in range(m):
         total = total * (j**2 - i**2) / (2 * i + 1)

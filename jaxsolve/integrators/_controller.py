@@ -38,6 +38,7 @@ class DisplacementController(diffrax.AbstractAdaptiveStepSizeController):
 
     rtol: float
 
+    # diffrax asks these of adaptive controllers, for the root finders of implicit solvers; nothing here reads them.
     atol: ClassVar = 0.0
     norm: ClassVar = staticmethod(optx.two_norm)
 
@@ -46,6 +47,8 @@ class DisplacementController(diffrax.AbstractAdaptiveStepSizeController):
 
     @property
     def _rule(self) -> diffrax.PIDController:
+        # States are given as zeros below, so that errors, which are relative already, are divided by atol alone.
+        # An error e, so scaled, changes the step by e^(-(p + i)/k), k its order; p + i = 1 as in the elementary rule.
         return diffrax.PIDController(rtol=0.0, atol=self.rtol, pcoeff=0.1, icoeff=0.9)
 
     def wrap(self, direction: Any) -> "DisplacementController":
@@ -76,5 +79,6 @@ class DisplacementController(diffrax.AbstractAdaptiveStepSizeController):
 def _share(error: Array, before: Array, after: Array) -> Float[Array, ""]:
     """The largest relative error of a row."""
     error, before, after = (jnp.linalg.norm(rows, axis=-1) for rows in (error, before, after))
+    # Of both ends the larger, as nothing has moved at t = 0.
     size = jnp.maximum(before, after)
     return jnp.max(error / jnp.where(size > 0, size, 1))

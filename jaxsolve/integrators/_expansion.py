@@ -51,6 +51,7 @@ class Expansion(eqx.Module):
 
     def end(self, model: AbstractModel, tableau: AbstractTableau, y0: Flowing, whole: Span) -> tuple[Flowing, Flowing]:
         """The solution at the end of the step, and its estimated error; of the dissipated energy that is left 0."""
+        # Only changes of N enter: what A does alone is exact.
         error = self.part.combine(whole, _terms(tableau.at(self.passed).error, self.changes, self.h))
         error = Flowing(self.part.vector(error), self.part.pushed(error), jnp.zeros_like(self.h))
         return self._after(model, tableau, y0, jnp.ones_like(self.h), whole), error
@@ -58,11 +59,15 @@ class Expansion(eqx.Module):
     def _after(
         self, model: AbstractModel, tableau: AbstractTableau, y0: Flowing, theta: Float[Array, ""], span: Span
     ) -> Flowing:
+        # theta^k belongs to the tableau's dense output; at the end of the step it is 1.
         weights = [tuple((k, b * theta**k) for k, b in weight) for weight in tableau.at(self.passed).step]
         moved = _moved(self.part, span, self.force, _terms(weights, self.changes, self.h))
         displacement = y0.displacement + self.part.vector(moved)
+        # phi_k(0) = 1/k! turns the weights into those of a quadrature. The excess at the start, of weight 1 less the
+        # others, is 0.
         beyond = sum(self.h * integrated(weight) * e for weight, e in zip(weights, self.excess, strict=True))
         dissipated = y0.dissipated + self.part.spent(span, self.force) + beyond
+        # The outputs are the network's own at the new parameters, so that both cannot drift apart.
         return Flowing(displacement, model.outputs(model.start + displacement), dissipated)
 
 
@@ -80,6 +85,7 @@ def expand(
     force = part.force(model, w, y0.outputs)
     changes: list[Any] = []
     excess = []
+    # All times in one call: what a part works out for a time it may work out for all of them at once.
     *spans, whole = part.over(*(node * h for node in numbers.nodes), h)
     for span, weights in zip(spans, numbers.stages, strict=True):
         moved = _moved(part, span, force, _terms(weights, changes, h))
@@ -96,4 +102,5 @@ def _terms(weights: Sequence[Weight], changes: Sequence[Any], h: Float[Array, ""
 
 def _moved(part: AbstractLinearPart, span: Span, force: Any, terms: list[Term]) -> Any:
     """The displacement in a time: as A alone takes it from the force at the start, and by these terms."""
+    # t phi_1(t A) F is the integral of exp(s A) F over s from 0 to t: y' = A y from the velocity F.
     return part.combine(span, [Term(1, span.length, force), *terms])

@@ -113,6 +113,7 @@ class AbstractExponential(diffrax.AbstractAdaptiveSolver):
     @property
     def start(self) -> Flowing:
         """The state at t = 0."""
+        # The state holds displacements, as the controller measures errors relative to how far parameters have moved.
         problem, zero = self._problem, jnp.zeros_like(self.model.start)
         return Flowing(zero, problem.outputs(problem.params), jnp.zeros((), zero.dtype))
 
@@ -133,6 +134,7 @@ class AbstractExponential(diffrax.AbstractAdaptiveSolver):
     def _check_loss(self, outputs: Float[Array, "n out"]) -> None:
         loss, y = self._problem.loss, self._problem.y
         try:
+            # Shapes are enough to see whether both derivatives exist; nothing is computed.
             jax.eval_shape(loss.hessian, outputs, y)
         except TypeError as error:  # JAX's, of functions with derivatives of their own
             raise ValueError(
@@ -148,10 +150,13 @@ class AbstractExponential(diffrax.AbstractAdaptiveSolver):
         said = f"{type(self).__name__} follows the gradient flow of its own problem, forward in time: give diffeqsolve "
         if not isinstance(getattr(inner, "vector_field", None), FlowField):
             raise RuntimeError(f"{said}terms=solver.terms, got {describe(inner)}")
+        # Terms that are not wrapped, as `js.GradientFlow` steps with, run forward: no gradient is spent on that.
         if inner is terms:
             return checked
         given = terms.vf_prod(t0, y0, args, terms.contr(t0, t1)).displacement
         own = (t1 - t0) * self.terms.vf(t0, y0, None).displacement
+        # Backward in time the difference is twice the velocity, forward only rounding: any share between tells them
+        # apart. At rest both are 0, and either direction will do.
         other = jnp.linalg.norm(given - own) > 0.1 * jnp.linalg.norm(own)
         return eqx.error_if(checked, other, f"{said}terms=solver.terms, and t1 > t0")
 
@@ -162,9 +167,12 @@ class AbstractExponential(diffrax.AbstractAdaptiveSolver):
         # removes the checks of `init`.
         y0, (start, known) = jax.lax.optimization_barrier((y0, solver_state))
         part, known = self.linear_part(model, y0, h, known)
+        # A step of no length has no share of the time: 0 instead of 0/0.
         passed = jnp.where(t1 > start, (t0 - start) / jnp.where(t1 > start, t1 - start, 1), 0)
+        # Where the nodes of the method lie is a choice, not a part of the solution: no derivative goes through it.
         expansion, whole = expand(model, part, tableau, y0, h, jax.lax.stop_gradient(passed))
         y1, y_error = expansion.end(model, tableau, y0, whole)
+        # Loops carry arrays only, so that the model is held as its arrays.
         dense = {"y0": y0, "expansion": expansion, "held": HeldModule(model)}
         memory = Memory(start, self.arrived(model, y1, known))
         return y1, y_error, dense, memory, diffrax.RESULTS.successful
@@ -214,5 +222,6 @@ class ExponentialInterpolation(diffrax.AbstractLocalInterpolation):
         del left
         if t1 is not None:
             return jax.tree.map(jnp.subtract, self.evaluate(t1), self.evaluate(t0))
+        # Of a step of no length there is the start alone: theta = 0 instead of 0/0.
         length = jnp.where(self.t1 > self.t0, self.t1 - self.t0, 1)
         return self.expansion.at(self.held.module, self.tableau, self.y0, (t0 - self.t0) / length)

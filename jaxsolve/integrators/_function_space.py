@@ -64,6 +64,7 @@ class FunctionSpace(AbstractExponential):
 
     @property
     def gradients(self) -> int:
+        # One for the force at the start, by its pull through J.
         return self.tableau.evaluations + 1
 
     @property
@@ -81,4 +82,5 @@ class FunctionSpace(AbstractExponential):
         return kernel_part(model.problem, y0.outputs, h, known)
 
     def arrived(self, model: Model, y1: Flowing, known: Known) -> Known:
+        # Found where the step ends, as the outputs there need the same forward pass.
         return known._replace(jacobian=frozen_jacobian(model, model.start + y1.displacement))

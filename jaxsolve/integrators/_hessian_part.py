@@ -44,6 +44,7 @@ class HessianPart(AbstractLinearPart[Float[Array, " params"]]):
     def change(
         self, velocity: Float[Array, " params"], moved: Float[Array, " params"], force: Float[Array, " params"]
     ) -> Float[Array, " params"]:
+        # A is -Lambda in these coordinates: less A moved is plus Lambda moved.
         return self._coordinates(velocity) + self.values * moved - force
 
     def over(self, *times: Float[Array, ""]) -> list[Span]:
@@ -61,9 +62,11 @@ class HessianPart(AbstractLinearPart[Float[Array, " params"]]):
         return jax.jvp(self.held.module.outputs, (self.point,), (self.vector(v),))[1]
 
     def power(self, span: Span, v: Float[Array, " params"]) -> Float[Array, ""]:
+        # The coordinates are of v/sqrt(eta) and Q is orthogonal, so that their square is already that over eta.
         return jnp.sum(kept_product(v**2, phi(0, -2 * span.length * self.values)))
 
     def spent(self, span: Span, v: Float[Array, " params"]) -> Float[Array, ""]:
+        # The integral of exp(-2 s Lambda) over s from 0 to t is t phi_1(-2 t Lambda).
         return span.length * jnp.sum(kept_product(v**2, phi(1, -2 * span.length * self.values)))
 
     def _coordinates(self, v: Float[Array, " params"]) -> Float[Array, " params"]:
@@ -75,6 +78,7 @@ def hessian_part(model: Model, w: Float[Array, " params"]) -> HessianPart:
     arrays, rest = eqx.partition((model, w), eqx.is_array)
     model, w = eqx.combine(jax.lax.stop_gradient(arrays), rest)
     scale = jnp.sqrt(flat_rates(model.problem))
+    # The gradient is linearized once; a column is its derivative along one unit vector.
     _, column = jax.linearize(model.gradient, w)
     hessian = jax.lax.map(column, jnp.eye(w.size, dtype=w.dtype), batch_size=min(TOGETHER, w.size))
     values, vectors = jnp.linalg.eigh(scale[:, None] * hessian * scale[None])

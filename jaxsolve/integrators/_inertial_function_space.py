@@ -65,6 +65,8 @@ class InertialFunctionSpace(AbstractExponential):
     def linear_part(
         self, model: InertialModel, y0: Flowing, h: Float[Array, ""], known: Known
     ) -> tuple[InertialPart, Known]:
+        # `modes` compares a rate times this with its bounds. How stiff an overdamped mode is, h rate says;
+        # of one that swings, the square of its phase, h^2 rate/tau.
         kernel, known = self._inner.linear_part(model.plain, _position(y0), h + h**2 / model.tau, known)
         return InertialPart(kernel, model.tau, self.tableau.highest), known
 

@@ -89,6 +89,7 @@ class InertialPart(AbstractLinearPart[Phase]):
         return Phase(position, way) + -1.0 * force
 
     def over(self, *times: Float[Array, ""]) -> list[Span]:
+        # The last rate, 0, is free motion: that of all directions of parameter space outside of the modes.
         rates = jnp.append(self.kernel.values, 0)
         found = jax.vmap(lambda time: responses(self.highest, time, self.tau, rates))(jnp.stack(times))
         # Without the barrier XLA computes the responses again at every use.
@@ -98,6 +99,8 @@ class InertialPart(AbstractLinearPart[Phase]):
     def combine(self, span: Span, terms: Sequence[Term]) -> Phase:
         rates = self.kernel.values
         moving, free, bound = rates > 0, list[Phase](), list[tuple[Array, Array]]()
+        # eta J^T S V Lambda^-1 V^T S J projects onto the modes, so that a function F of A is F(0) everywhere and, in a
+        # mode, (F(rate) - F(0))/rate of the amplitude beyond.
         for k, factor, v in terms:
             whole = [factor * entry[k] for entry in span.known]
             one = [entry[-1] for entry in whole]
@@ -123,10 +126,13 @@ class InertialPart(AbstractLinearPart[Phase]):
         # What A's own energy has lost, that of motion and that of the quadratic model of the loss.
         moved = self.combine(span, [Term(1, span.length, v)]).position
         stretched = self.kernel.vectors.T @ self.kernel.rescale(moved.pushed)
+        # Position and way together are the force of the loss alone, -eta J^T residual: their drags cancel.
         residual = -1.0 * (v.position + v.way).lifted
+        # What the quadratic model of the loss gains along the displacement d: residual . J d + |V^T S J d|^2/2.
         gained = residual @ moved.pushed + stretched @ stretched / 2
         return self.tau / 2 * (self._square(v.position) - self.power(span, v)) - gained
 
     def _square(self, v: Direction) -> Float[Array, ""]:
         """|v|^2, every parameter's square divided by its eta."""
+        # |own|^2/eta + 2 q . J own + q^T K q for v = own + eta J^T q, where J v = J own + K q.
         return squares_over(v.own, self.kernel.eta) + v.lifted @ (2 * v.pushed - self.kernel.kernel @ v.lifted)

@@ -87,6 +87,7 @@ class KernelPart(AbstractLinearPart[Direction]):
         return Direction(own, -residual, pushed - self.kernel @ residual)
 
     def change(self, velocity: Float[Array, " params"], moved: Direction, force: Direction) -> Direction:
+        # -A moved = eta J^T of the curvature, which is a lift: the velocity is kept as it is.
         return self.direction(velocity, self.curvature(moved.pushed)) + -1.0 * force
 
     def push(self, v: Float[Array, " params"]) -> Float[Array, " outputs"]:
@@ -99,6 +100,7 @@ class KernelPart(AbstractLinearPart[Direction]):
 
     def direction(self, own: Float[Array, " params"], lifted: Float[Array, " outputs"]) -> Direction:
         """own + eta J^T lifted."""
+        # J eta J^T = K: what is lifted needs no pass through the network to be pushed.
         return Direction(own, lifted, self.push(own) + self.kernel @ lifted)
 
     def vector(self, v: Direction) -> Float[Array, " params"]:
@@ -119,6 +121,7 @@ class KernelPart(AbstractLinearPart[Direction]):
         return [Span(time) for time in times]
 
     def combine(self, span: Span, terms: Sequence[Term]) -> Direction:
+        # The formula above. Terms are summed in the modes first, so that all of them share one lift.
         decayed = [factor * phi(k + 1, -span.length * self.values) * self.amplitudes(v) for k, factor, v in terms]
         low = self.lifted(-span.length * sum(decayed, jnp.zeros_like(self.values)))
         return sum(((factor / math.factorial(k)) * v for k, factor, v in terms), low)
@@ -134,6 +137,7 @@ class KernelPart(AbstractLinearPart[Direction]):
 
     def power(self, span: Span, v: Direction) -> Float[Array, ""]:
         # For v = eta J^T lifted, as the force is.
+        # Outside of the modes A is 0, and the power there stays.
         outside, inside = self._powers(v)
         return outside + inside @ jnp.exp(-2 * span.length * self.values)
 
@@ -143,6 +147,8 @@ class KernelPart(AbstractLinearPart[Direction]):
 
     def _powers(self, v: Direction) -> tuple[Float[Array, ""], Float[Array, " modes"]]:
         """|v|^2 outside of the modes, and in each of them."""
+        # For v = eta J^T q the square over eta is q^T K q = q . J v. In a mode it is that of V^T S J v over the rate:
+        # eta^(1/2) J^T S V Lambda^(-1/2) has orthonormal columns.
         total, squares = v.lifted @ v.pushed, self.amplitudes(v) ** 2
         # A rate that is rounding beside the largest says nothing of its mode: the quotient of two rounding errors.
         moving = self.values > 10 * jnp.finfo(self.values.dtype).eps * jnp.max(self.values, initial=0.0)
@@ -177,10 +183,12 @@ def kernel_part(
     problem: Problem, outputs: Float[Array, "n out"], h: Float[Array, ""], known: Known
 ) -> tuple[KernelPart, Known]:
     """The kernel's part where the outputs are such, and the modes for the next step of about this length."""
+    # A method keeps its order whatever A is: no derivative goes through eigenvectors, which have none where rates meet.
     problem, outputs, held = _frozen((problem, outputs, known.jacobian))
     kernel = held.ntk(problem.eta)
     root = problem.loss.hessian_root(outputs, problem.y)
     size = outputs.size
+    # S K S, a block a c of outputs for each pair of samples i and j: S has blocks on its diagonal only.
     weighted = jnp.einsum("iab,ibjc,jcd->iajd", root, kernel, root).reshape(size, size)
     vectors, values, found = modes(weighted, jax.lax.stop_gradient(h), known.modes)
     part = KernelPart(held, flat_rates(problem), kernel.reshape(size, size), root, vectors, values)
@@ -205,6 +213,8 @@ def _slip(
 def _slip_jvp(primals, tangents):
     model, part, w, residual = primals
     model_dot, _, w_dot, residual_dot = tangents
+    # The force is to have the derivative of the true velocity. `force` adds -eta J^T dl/df at fixed eta and J, which
+    # has that of dl/df already: here it is taken away.
     velocity = lambda model, w: model.velocity(w)[0]
     _, own = eqx.filter_jvp(velocity, (model, w), (model_dot, w_dot))
     own = jnp.zeros_like(w) if own is None else own

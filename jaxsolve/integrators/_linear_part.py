@@ -78,14 +78,18 @@ class Model(AbstractModel):
     @property
     def first_step(self) -> Float[Array, ""]:
         velocity, speed = self.velocity(self.start)
+        # The time in which the loss would fall to 0 at its initial speed; 1 for a start at rest, which has none.
         loss = jnp.abs(self.problem.loss.value(self.outputs(self.start), self.problem.y))
         moving = (speed > 0) & (loss > 0)
         time = jnp.where(moving, loss / jnp.where(moving, speed, 1), 1)
+        # How much the velocity of outputs changes along a straight line, over the shortest of first steps, as the
+        # network is not linear. It grows with the time: `share` is when it comes to `TURN`.
         pushed = lambda w: jax.jvp(self.outputs, (w,), (velocity,))[1]
         straight = pushed(self.start)
         bent = jnp.linalg.norm(pushed(self.start + SHORTEST * time * velocity) - straight)
         share = TURN * SHORTEST * jnp.linalg.norm(straight) / jnp.where(bent > 0, bent, 1)
         length = jnp.where(bent > 0, jnp.clip(share, SHORTEST, LONGEST), LONGEST)
+        # The length of a step is a choice: the solution does not depend on it.
         return jax.lax.stop_gradient(jnp.where(moving, length, 1) * time)
 
 

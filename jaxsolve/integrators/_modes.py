@@ -43,6 +43,7 @@ def modes(
     that slower ones are stiff as well. Any orthonormal columns serve: an exponential method keeps its order.
     """
     if not known.vectors.shape[1]:
+        # No rate is above the sum of all, and a trace takes no factorization.
         stiff = h * jnp.trace(kernel) > NOT_STIFF
         vectors, values = jax.lax.cond(stiff, _all, _none, kernel)
         return vectors, values, known
@@ -52,12 +53,17 @@ def modes(
         return vectors, values, Modes(vectors[:, -FOLLOWED:], values[-FOLLOWED])
 
     def follow() -> tuple[Array, Array, Modes]:
+        # One product with the kernel turns the columns towards the fastest modes; Rayleigh-Ritz then finds the best
+        # vectors in their span.
         basis = jnp.linalg.qr(kernel @ known.vectors)[0]
         values, rotation = jnp.linalg.eigh(basis.T @ (kernel @ basis))
         vectors, values = basis @ rotation, jnp.maximum(values, 0)
+        # Both branches return arrays of one shape: a mode that is left out is a column of zeros with the rate 0.
         left = kernel.shape[0] - FOLLOWED
         return jnp.pad(vectors, ((0, 0), (left, 0))), jnp.pad(values, (left, 0)), Modes(vectors, values[0])
 
+    # Modes that are not followed are hardly faster than the slowest followed one. At first that is inf, so that a run
+    # begins with all modes.
     return jax.lax.cond(h * known.slowest > SLOW, everything, follow)
 
 

@@ -35,6 +35,8 @@ def responses(highest: int, time: Float[Array, ""], tau: Float[Array, ""], rates
     # From the product of both eigenvalues, which is known: the difference -half + split would cancel.
     slow = -_complex(time * speed) * _inverse(_complex(half) + split)
     value, slope = _functions(highest, slow, fast, _complex(time) * split)
+    # value + slope (Z - slow), with Z = t [[0, 1/tau], [-rate, -1/tau]] and slow + fast = -t/tau. Eigenvalues are real
+    # or a conjugate pair, so that imaginary parts are rounding.
     return Responses(
         (value - slope * slow[None]).real,
         slope.real * (time / tau),
@@ -54,11 +56,13 @@ def _functions(
     near, both_near = (_square(z) < _NEAR**2 for z in (slow, fast))
     hardly, both_hardly = (_square(z) < 2 * _NEAR**2 for z in (slow, fast))
     early = _polynomial(_taylor(highest), jnp.where(hardly, slow, 0), jnp.where(both_hardly, fast, 0))
+    # phi_(k-1)(z) = z phi_k(z) + 1/(k-1)!, whose divided difference is phi_k(slow) + fast phi_k[slow, fast] (Leibniz).
     # Elsewhere the recursion of phi_k, and the same for divided differences.
     well, both_well = (_square(z) < _NEAR**2 / 2 for z in (slow, fast))
     far = jnp.where(well, -_NEAR, slow)
     fast, half = jnp.where(both_well, -_NEAR, fast), jnp.where(both_well, 0, half)
     values, slopes = [jnp.exp(far)], [_exponential(jnp.where(both_well, -_NEAR, slow), fast, half)]
+    # Numbers of the other way are replaced before, not after: a NaN of what is not chosen would spoil derivatives.
     over_far, over_fast = _inverse(far), _inverse(fast)
     for k in range(1, highest + 1):
         values.append((values[-1] - 1 / math.factorial(k - 1)) * over_far)
@@ -73,6 +77,8 @@ def _exponential(
     size = _square(half)
     small, large = jnp.where(size < 2, half, 0), jnp.where(size < 0.5, 1, half)
     (ratio,), _ = _polynomial(_SINH, small**2, small)  # of its differences to anywhere nothing is used
+    # Near half = 0 the quotient of differences would cancel; far from it sinh(half) would overflow where both
+    # exponentials are small.
     return jnp.where(
         size < 1, jnp.exp((slow + fast) / 2) * ratio, (jnp.exp(slow) - jnp.exp(fast)) / 2 * _inverse(large)
     )
@@ -105,6 +111,7 @@ def _polynomial(
 
     def further(_: Any, at: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         value, slope, left = at
+        # p(x) = x q(x) + c has p[one, two] = q(one) + two q[one, two]. Coefficients pass by, the highest first.
         return value * one[None] + left[:, -1:], slope * two[None] + value, jnp.roll(left, 1, axis=1)
 
     zero = jnp.zeros((len(coefficients), *one.shape), one.dtype)

@@ -102,8 +102,10 @@ ETD2RK = ExponentialTableau(
 
 
 def _three_stages(last: Number) -> ExponentialTableau:
+    # With c_2 = 1/2 the weight of the last stage, c_3^2/c_2, is 2 c_3^2.
     # N is taken for linear between its values at 0 and the last node. The error estimate compares that with its values
     # at 0 and 1/2, and is what its curvature would be if the last node were 2/3.
+    # For N = t^2/2 the difference is (c_3 - 1/2)/2 phi_2; so scaled it is phi_2/12 for every c_3.
     scale = 1 / (6 * last - 3)
     return ExponentialTableau(
         order=3,

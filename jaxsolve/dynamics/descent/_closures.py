@@ -33,6 +33,7 @@ class _Fixed:
         if isinstance(self.value, bool | int | float | complex | str | np.generic):
             self._key: Any = (type(self.value), repr(self.value))  # 1, 1.0 and True are equal, but make other programs
         elif type(self.value) is types.FunctionType and _module(self.value) in LIBRARIES:
+            # Two closures made by one function share their code object; what they close over is compared apart.
             self._key = self.value.__code__
         else:
             self._key = object()

@@ -198,6 +198,7 @@ class Descent(AbstractStoppable, AbstractMarching):
     def _after(self, state: "DescentState") -> tuple[Float[Array, ""], Float[Array, ""]]:
         """The time at the end of the next step, and what it has lost by rounding."""
         if self.schedule is None:
+            # A product rounds once, where a sum of equal rates would round at every step.
             return time_at(state.steps + 1, state.per_step), state.lost
         return later(state.t, state.lost, self.schedule.rate(state.steps, state.t.dtype))
 
@@ -208,9 +209,11 @@ class Descent(AbstractStoppable, AbstractMarching):
     def init(self, problem: Problem, ts: Float[Array, " times"]) -> DescentState:
         params, dtype = problem.params, problem.x.dtype
         self._check(problem)
+        # Its arrays may have been made in another precision than the network's.
         optimizer, per_step = self.optimizer.astype(dtype), self._per_step(dtype)
         ts = ts.astype(dtype)
         targets, times, last = self._nearest(ts, per_step)
+        # A step saves what comes after it, so times nearest to the start are saved here.
         start = jax.tree.map(
             lambda leaf, p: jnp.where(targets.reshape((-1,) + (1,) * p.ndim) == 0, p[None], leaf),
             empty_saves(ts, params).saved,
@@ -237,8 +240,10 @@ class Descent(AbstractStoppable, AbstractMarching):
             lost=zero,
             params=params,
             optimizer_state=optimizer_state,
+            # Steps that do not grow with the gradient can come back from any loss.
             limit=jnp.where(grows(optimizer, params), self._limit(problem, f, loss), jnp.inf),
             targets=targets,
+            # With a condition times may end in inf, up to which the search for times does not go.
             last=last if self.until is None else self._last(dtype),
             saves=saves,
             steps=jnp.zeros((), int),
@@ -277,6 +282,7 @@ class Descent(AbstractStoppable, AbstractMarching):
         due = active & (state.targets[jnp.minimum(index, last)] == steps) & (index <= last)
         row = jnp.where(due, index, last + 1)
         saved = jax.tree.map(lambda buffer, p: buffer.at[row].set(p, mode="drop"), state.saves.saved, params)
+        # Several times may round to one step: their slots are passed together, and `finish` fills the others.
         slot = jnp.where(active, jnp.sum(state.targets <= steps), state.saves.slot)
         saves = Saves(state.saves.times, saved, slot)
 
@@ -317,6 +323,7 @@ class Descent(AbstractStoppable, AbstractMarching):
         epoch, batch = step // per_epoch, step % per_epoch
         key = jr.fold_in(self.key, epoch)
         if self.batch_size is not None:
+            # The order of an epoch is drawn again in each of its steps: the state need not hold it.
             chosen = jax.lax.dynamic_slice_in_dim(jr.permutation(key, samples), batch * size, size)
             problem = _restrict(problem, problem.x[chosen], problem.y[chosen], chosen)
         if self.augmentation is not None:

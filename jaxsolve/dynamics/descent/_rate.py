@@ -82,6 +82,7 @@ def _time(optimizer: Optimizer, row: int | None, dtype: DTypeLike) -> Float[Arra
     """The time of a step, as the answers of a known kind say it: None for the linear, or a row of those by sign."""
     first, here = _FIRST.astype(dtype), _HERE.astype(dtype)
     if row is not None:
+        # The first number is positive, to which the answer by sign is -r.
         return jnp.asarray(-_same_again(optimizer, LARGE * first, here)[row][0])
     return jnp.asarray(_in_the_end([-answer[0] / SMALL for answer in _answers(optimizer, SMALL * first, 0, here)]))
 
@@ -89,12 +90,14 @@ def _time(optimizer: Optimizer, row: int | None, dtype: DTypeLike) -> Float[Arra
 def _in_the_end(h: Any) -> Any:
     """The sum of all that follows one gradient."""
     none = (h[1] == 0).astype(h[1].dtype)  # momentum that is traced may be 0
+    # h_0 + h_1 (1 + beta + beta^2 + ...) with beta = h_2/h_1.
     return h[0] + h[1] / (1 - h[2] / (h[1] + none))
 
 
 def _look(optimizer: Optimizer) -> tuple[int | None, float]:
     """The kind of a known optimizer, as `_time` takes it, and the time of its step. Raises ValueError if of none."""
     one = np.stack(_answers(optimizer, SMALL * _FIRST, 0, _HERE))
+    # Another gradient, of another size, a step later, at other parameters: its answers must be the same ones, shifted.
     other, nothing = (np.stack(_answers(optimizer, size * _SECOND, 1, _ELSEWHERE)) for size in (SMALL / 4, 0.0))
     if np.any(np.isnan(one)):
         raise _unseen(optimizer, "whose steps hold NaN")
@@ -151,6 +154,7 @@ def _same_again(
         if not jnp.issubdtype(c.dtype, jnp.floating):
             return 0 * c + MANY
         slower = (b - a) - (c - b)
+        # Aitken's a + (b - a)^2/((b - a) - (c - b)); where the denominator is 0 it is taken to be at rest.
         still = (slower == 0).astype(c.dtype)
         return a + (b - a) * ((b - a) / (slower + still)) + (c - a) * still  # a square might overflow
 

@@ -53,7 +53,9 @@ def nearest_steps(
         first, start, lost, last_end, steps, times, moving = carry
         index = first + jnp.arange(BLOCK)
         rates = jnp.where(index < max_steps, jax.vmap(lambda step: schedule.rate(step, dtype))(index), 0)
+        # NaN goes through the sum into all later times.
         rates = jnp.where(jnp.isfinite(rates) & (rates >= 0), rates, jnp.nan)
+        # Rounding is compensated from block to block, so that it does not grow with the number of steps.
         ends, missed = later(start, lost, jnp.cumsum(rates))
         # A step is made if the middle of it lies before the time.
         made = ((ends - rates / 2)[None, :] < finite[:, None]) & (rates > 0)[None, :]
@@ -61,6 +63,7 @@ def nearest_steps(
         steps = jnp.where(at >= 0, first + at + 1, steps)
         times = jnp.where(at >= 0, ends[at], times)
         moving = jnp.maximum(moving, jnp.max(jnp.where(rates > 0, index + 1, 0)))
+        # nanmax keeps the last end before a rate that is no number.
         return first + BLOCK, ends[-1], missed[-1], jnp.nanmax(jnp.append(ends, last_end)), steps, times, moving
 
     def searching(carry):

@@ -33,6 +33,7 @@ class _Norm(eqx.Module):
         w, nu = y.moving[: self.size], y.moving[self.size : -1]
         own = self.parameters.padding
         squares = jnp.sum(nu**2) / max(1, nu.size) * (own if nu.size == self.size else 1.0)
+        # The larger of two means: parameters, which may be many, do not hide an error of one shared nu.
         return jnp.sqrt(jnp.maximum(jnp.mean(w**2) * own, squares))
 
 
@@ -48,6 +49,7 @@ class CentralSystem(AbstractSystem):
         size = sum(leaf.size for leaf in jax.tree.leaves(problem.params))
         rtol = default_rtol(problem) if rtol is None else rtol
         atol = 1e-2 * SMOOTH_RTOL if atol is None else atol
+        # At the default tolerance an eigenvalue is held from a fifth of a step of descent before it reaches the edge.
         finer = rtol / SMOOTH_RTOL
         self.solver = CentralStep(problem, optimizer, min(k, size), 0.2 * finer**0.25, 1e-3 * finer**0.5)
         self.controller = controller(problem, rtol, atol, _Norm(size, ParameterNorm(problem)))

@@ -177,6 +177,7 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
         )
         zero, none = jnp.zeros((), dtype), jnp.zeros((self.k,), dtype)
         top = pairs.values[: self.k] / EDGE
+        # Beyond the edge descent jumps at its first steps, which no average over an oscillation describes.
         beyond = (top[0] > BEYOND).astype(dtype)
         return Point(jnp.concatenate([w, nu, zero[None]]), Edge(top, none, zero, zero, zero, zero, zero, beyond))
 
@@ -188,6 +189,7 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
         dtype, pairs = y0.moving.dtype, self._first(size, y0.moving.dtype)
         zeros = lambda *shape: jnp.zeros(shape, dtype)
         n, nu, k = len(self.cone.rows), y0.moving.size - size - 1, self.k
+        # A model without curvature, in which nothing is watched: the first half step goes along the plain flow.
         slack = self.cone.vector(EDGE * jnp.eye(k, dtype=dtype))
         model = Model(
             y0.moving[:-1],
@@ -213,7 +215,10 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
         rates, lag = self.optimizer.rates(nu, self.eta), self.optimizer.lag.astype(y.dtype)
         drive = lag * (self.optimizer.product(gradient, gradient) - nu)
         moved = y[:-1] - model.at
+        # Slack is U^T (2 P - H) U: it grows with nu, which P contains, and falls as H grows along w.
         slack = model.slack + model.by_nu @ moved[size:] - model.third @ moved[:size]
+        # What must not be negative is slack' + slack/relaxation = a + B x. With slack' alone errors of slack would stay
+        # (Baumgarte's stabilization of constraints); so they decay within the relaxation.
         a = slack / self.relaxation + model.third @ (rates * gradient) + model.by_nu @ drive
         x, residual = complement(self.cone, a, model.b, model.x)
         w_dot = -rates * (gradient + (x @ model.third) / 2)
@@ -225,31 +230,39 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
         k, cone, size = self.k, self.cone, pairs.vectors.shape[0]
         w, nu = y[:size], y[size:-1]
         rates = self.optimizer.rates(nu, self.eta)
+        # Those that are near now, and those that will be before the step ends.
         near = jnp.maximum(pairs.values, ahead)[:k] > _WINDOW * EDGE
         watched = jnp.max(jnp.where(near, jnp.arange(k) + 1, 0))
+        # The eigenvectors v are those of sqrt(rates) H sqrt(rates), so u = sqrt(rates) v has u^T P u = 1.
         u, images = jnp.sqrt(rates)[:, None] * pairs.vectors[:, :k], pairs.images[:, :k]
         count = watched * (watched + 1) // 2
         rows, columns, weights = (jnp.asarray(part) for part in cone)
         gradient = jax.grad(self.loss)
 
         def third(i: Array, j: Array) -> Array:
+            # d(u_i^T H u_j)/dw is the derivative of H u_i along u_j: third derivatives do not depend on their order.
             along = lambda direction: lambda at: jax.jvp(gradient, (at,), (direction,))[1]
             return jax.jvp(along(u[:, i]), (w,), (u[:, j],))[1]
 
         block = min(BLOCK, len(cone.rows))
 
         def some(index: Array, out: Array) -> Array:
+            # Shapes are fixed: where the last block would be cut it overlaps the one before, with the same entries.
             begin = jnp.minimum(index * block, len(cone.rows) - block)
             i, j = (jax.lax.dynamic_slice_in_dim(part, begin, block) for part in (rows, columns))
             return jax.lax.dynamic_update_slice_in_dim(out, jax.vmap(third)(i, j), begin, axis=0)
 
         t = jax.lax.fori_loop(0, -(-count // block), some, jnp.zeros((len(cone.rows), size), y.dtype))
+        # Vectors of the cone, with zeros where one of the two eigenvectors is not watched.
         held = (columns < watched).astype(y.dtype) * weights.astype(y.dtype)
         t = held[:, None] * t
         pair = lambda of, left, right: held[:, None] * jax.vmap(of)(left[:, cone.rows].T, right[:, cone.columns].T)
         by_nu = pair(lambda a, b: self.optimizer.slope(nu, self.eta, a, b), u, u)
         squares = pair(self.optimizer.product, images, images)
+        # Those not watched count as far from the edge.
         values = jnp.where(jnp.arange(k) < watched, pairs.values[:k], 0)
+        # At the edge, where H u = 2 P u, this is symmetric by itself; elsewhere its symmetric part stands for it, as
+        # the complementarity problem asks for.
         fed = by_nu @ squares.T
         b = (t * rates[None, :]) @ t.T / 2 + self.optimizer.lag.astype(y.dtype) * (fed + fed.T) / 2
         return Model(
@@ -271,6 +284,7 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
         self, terms: Any, t0: Any, t1: Any, y0: Point, args: Any, solver_state: CentralState, made_jump: Any
     ) -> tuple[Point, Point, dict[str, Point], CentralState, diffrax.RESULTS]:
         state, start, dtype = solver_state, y0.moving, y0.moving.dtype
+        # The field's unit of time is a step of descent.
         h = eqxi.nondifferentiable((t1 - t0) / self.optimizer.rate.astype(dtype), msg=NO_DERIVATIVES)
         size, length, n = state.pairs.vectors.shape[0], start.size, len(self.cone.rows)
         top = jnp.maximum(state.model.top, _LEAST)
@@ -280,6 +294,7 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
             ode = diffrax.ODETerm(lambda t, y, args: jnp.concatenate(self.field(model, y[:length])))
             y = jnp.concatenate([start, jnp.zeros((2 * n + 1,), dtype)])
             radius = jnp.maximum(top, model.top)
+            # Slack comes to 0 at the rate 1/relaxation, which the eigenvalues of the model do not show.
             radius = jnp.maximum(radius, jnp.where(model.watched > 0, max(EDGE, 1 / self.relaxation), 0))
             zero = jnp.zeros((), dtype)
             return RungeKuttaChebyshev().stabilized(ode, zero, span, y, None, ode.vf(zero, y, None), radius * span)
@@ -290,6 +305,7 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
             d = jnp.sqrt(self.optimizer.rates(nu, self.eta))
             pairs = follow(lambda v: self.hessian(w, v), d, state.pairs, _NEAR * EDGE, self.accuracy * EDGE)
             # Where each eigenvalue will be at the end of the step, if it goes on as it has.
+            # Looks are made in the middle of steps: between two of them lies half of each.
             speed = jnp.where(state.size > 0, (pairs.values - state.pairs.values) / ((state.size + h) / 2), 0)
             return pairs, self._model(middle, pairs, pairs.values + speed * h / 2, state.model.x)
 
@@ -299,11 +315,13 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
             now = jax.tree.map(lambda new, old: jnp.where(index == 1, new, old), model, state.model)
             found = run(now, jnp.where(index == 0, h / 2, h))
             pairs, model = jax.lax.cond(index == 0, lambda: look(found.y1[:length]), lambda: (pairs, model))
+            # The same step by the model from before: the difference is what third derivatives that lag would cost.
             lag = jnp.where(index == 2, jnp.abs(found.y1 - made.y1), lag)
             made = jax.tree.map(lambda new, old: jnp.where(index <= 1, new, old), found, made)
             return index + 1, pairs, model, made, lag, cost + found.stages + 1
 
         def unfinished(carry: tuple) -> Array:
+            # Where neither model holds third derivatives, both would make the same step.
             watched = (carry[2].watched > 0) | (state.model.watched > 0)
             return carry[0] < jnp.where(watched, 3, 2)
 
@@ -321,8 +339,10 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
             "k0": Point(made.k0[:length], change),
             "k1": Point(made.k1[:length], change),
         }
+        # Each derivative in forward mode counts double: a product with H as two, a third derivative as four.
         third = 4 * (model.watched * (model.watched + 1) // 2)
         cost = cost + 2 * (pairs.products - state.pairs.products) + third
+        # The next step starts from this solution of the complementarity problem.
         new = CentralState(pairs, model._replace(x=x), h, cost)
         return point, Point((jnp.abs(made.error) + lag)[:length], still), dense, new, diffrax.RESULTS.successful
 
@@ -330,9 +350,11 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
         k, cone = self.k, self.cone
         x_matrix, slack_matrix = cone.matrix(x), cone.matrix(slack)
         # The metric of U at the end of the step, to first order in nu, is that of 2 P: slack + H.
+        # Slack ascends where eigenvalues descend.
         values = EDGE - jnp.linalg.eigvalsh(slack_matrix)
         unwatched = jnp.arange(k) >= model.watched
         eigenvalues = jnp.where(unwatched, model.ahead, values) / EDGE
+        # Sigma = U X U^T has, but for zeros, the eigenvalues of R^T (U^T U) R with X = R R^T: small matrices only.
         root_values, root_vectors = jnp.linalg.eigh(x_matrix)
         root = root_vectors * jnp.sqrt(jnp.maximum(root_values, 0))[None, :]
         variances = jnp.linalg.eigvalsh(root.T @ model.metric @ root)[::-1]
@@ -342,8 +364,11 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
         return Edge(
             eigenvalues,
             variances,
+            # tr Sigma = <X, U^T U>.
             jnp.sum(x_matrix * model.metric),
+            # <H, Sigma>/2, where U^T H U = 2 - slack.
             jnp.trace(x_matrix) * EDGE / 2 - x @ slack / 2,
+            # tr(H Sigma H), as the gradient oscillates by H times what w does.
             jnp.sum(x_matrix * model.images),
             jnp.where(watched, jnp.maximum(before.excess, top), before.excess),
             jnp.maximum(before.residual, residual),

@@ -32,6 +32,7 @@ class Cone(NamedTuple):
     @staticmethod
     def of(k: int) -> "Cone":
         """For k x k matrices."""
+        # Rows of the lower triangle are columns of the upper one, of which leading blocks come first.
         columns, rows = np.tril_indices(k)
         return Cone(rows, columns, np.where(rows == columns, 1.0, np.sqrt(2.0)))
 
@@ -94,11 +95,13 @@ def complement(
     """
     dtype, count = a.dtype, a.shape[0]
     diagonal = np.flatnonzero(cone.rows == cone.columns)
+    # d_i^4 B_ii,ii = 1, as both indices of both sides of B are scaled.
     d = nonzero(jnp.maximum(b[diagonal, diagonal], 0)) ** -0.25
     scale = d[cone.rows] * d[cone.columns]
     a, b, start = scale * a, scale[:, None] * b * scale[None, :], start / scale
     basis = jnp.eye(count, dtype=dtype)
     good = 100 * float(jnp.finfo(dtype).eps)
+    # The size of what cancels in A + B[X]: its rounding is all that can be asked for.
     cancels = lambda x: jnp.max(jnp.abs(a)) + jnp.max(jnp.abs(b) @ jnp.abs(x))
 
     def note(seen: _Round, at: tuple[Array, Array], x: Array, missed: Array) -> _Round:
@@ -110,26 +113,33 @@ def complement(
         """A round with Z, and the step to it."""
         z = seen.at[0] + seen.at[1]
         values, vectors = jnp.linalg.eigh(cone.matrix(z))
+        # Moreau's decomposition Z = X - S: X and S = X - Z are >= 0 and orthogonal whatever Z is. Only S = A + B[X] is
+        # left to be solved.
         kept = jnp.maximum(values, 0)
         x = cone.vector((vectors * kept[None, :]) @ vectors.T)
         left = a + b @ x + z - x
+        # Divided differences are the derivative of a function of a matrix (Daleckii & Krein).
         # (p_i - p_j)/(z_i - z_j) of p = max(z, 0); at z = 0 it is 0.
+        # As (p_i + p_j)/(|z_i| + |z_j|), in which nothing cancels.
         sums = jnp.abs(values)[:, None] + jnp.abs(values)[None, :]
         slope = jnp.where(sums > 0, (kept[:, None] + kept[None, :]) / nonzero(sums), 0)
         turn = lambda e: cone.vector(vectors @ (slope * (vectors.T @ cone.matrix(e) @ vectors)) @ vectors.T)
         projection = jax.vmap(turn)(basis).T
         move = -jnp.linalg.solve(b @ projection + (1 + _RIDGE) * basis - projection, left)
+        # Where the matrix is singular all the same Z stays where it is, and the interior path takes over.
         return note(seen, (z, jnp.where(jnp.all(jnp.isfinite(move)), move, 0)), x, jnp.linalg.norm(left))
 
     def inward(seen: _Round) -> _Round:
         """A round with X and S."""
         x, s = seen.at
+        # With X = L L^T, S = M M^T and M^T L = U D V^T it is G = L V D^(-1/2) (Nesterov & Todd).
         lower_x, lower_s = jnp.linalg.cholesky(cone.matrix(x)), jnp.linalg.cholesky(cone.matrix(s))
         _, same, turn = jnp.linalg.svd(lower_s.T @ lower_x)
         # G^-1 X G^-T = G^T S G = diag(same).
         g = lower_x @ (turn.T / jnp.sqrt(same)[None, :])
         scaled = jax.vmap(lambda e: cone.vector(g @ cone.matrix(e) @ g.T))(basis)
         off, root = a + b @ x - s, jnp.sqrt(same)
+        # B >= 0, so that this is positive definite.
         system = jax.scipy.linalg.cho_factor(scaled @ b @ scaled.T + basis)
 
         def direction(wanted: Array) -> tuple[Array, Array, Array, Array]:
@@ -138,25 +148,31 @@ def complement(
             way = dx @ scaled
             dual = b @ way + off
             turned = jax.vmap(cone.matrix)(jnp.stack([dx, scaled @ dual]))
+            # D + t dX stays positive up to t = -1/(smallest eigenvalue of D^(-1/2) dX D^(-1/2)), and S likewise.
             lowest = jnp.min(jnp.linalg.eigvalsh(turned / (root[:, None] * root[None, :])[None]))
             return way, dual, turned, jnp.minimum(1, -_BOUNDARY / jnp.minimum(lowest, -_BOUNDARY))
 
         # Straight to the boundary first: how far that leads says how much to aim for, and how the way bends.
         _, _, straight, share = direction(-jnp.diag(same))
         less = jnp.maximum((1 - share) ** 2, _LESS)
+        # The product of both directions, which the first order leaves out (Mehrotra's corrector).
+        # mean(same^2) is <X, S>/k.
         bend = straight[0] @ straight[1]
         bend = (bend + bend.T) / (same[:, None] + same[None, :])
         dx, ds, _, share = direction(jnp.diag(less * jnp.mean(same**2) / same - same) - bend)
         x, s = x + share * dx, s + share * ds
+        # What both conditions still miss, in units of S.
         return note(seen, (x, s), x, jnp.linalg.norm(a + b @ x - s) + jnp.abs(x @ s) / jnp.linalg.norm(x))
 
     def run(way: Any, seen: _Round, most: int) -> _Round:
         rounds = jnp.zeros((), int)
         return jax.lax.while_loop(lambda seen: ~seen.fine & (seen.rounds < most), way, seen._replace(rounds=rounds))
 
+    # Z = X - S of the guess.
     begin = start - (a + b @ start), jnp.zeros_like(a)
     found = run(newton, _Round(begin, start, jnp.full((), jnp.inf, dtype), jnp.array(False), jnp.array(0)), _NEWTON)
     size = nonzero(jnp.max(jnp.abs(a)))
     middle = cone.vector(size * jnp.eye(cone.k, dtype=dtype))
+    # No round is made where Newton's method has come to an end that is fine.
     found = run(inward, found._replace(at=(middle, middle)), _INTERIOR)
     return Held(scale * found.x, found.missed / size)

@@ -110,6 +110,7 @@ class Squares(AbstractPreconditioner):
         return jnp.sum(u * v)[None] if self.scalar else u * v
 
     def slope(self, nu, eta, u, v) -> Float[Array, " nu"]:
+        # P = sqrt(nu + eps)/(eta rate), so d(2 P)/d nu = 1/(eta rate sqrt(nu + eps)). What is frozen has no part in it.
         weight = jnp.where(eta > 0, u * v / jnp.where(eta > 0, eta, 1), 0) / self.rate.astype(nu.dtype)
         return (jnp.sum(weight)[None] if self.scalar else weight) / self._root(nu)
 
@@ -261,9 +262,11 @@ def _numbers_of_squares(optimizer: Any) -> Squares | None:
     step = lambda g, nu: -jnp.ravel(_update(optimizer, g, params, nu)[0])[0]
     one, none = jnp.array([1.0, 0.0]), jnp.zeros(2)
     decay = average(none, 1.0)
+    # nu after a gradient of 1 is decay nu + (1 - decay), of which the step divides by the root.
     # (rate/step)^2 = nu + eps, at two nu.
     low, high = (step(one, nu) ** -2 for nu in (1.0, 3.0))
     rate = jnp.sqrt(2 * decay / (high - low))
+    # decay + (1 - decay) is what a gradient of 1 makes of nu = 1.
     eps = jnp.maximum(rate**2 * low - (decay + 1 - decay), 0)
     initial = jnp.ravel(nodes[0])[0]
     g, nu = jnp.array([0.7, -0.4]), 0.2
@@ -283,4 +286,5 @@ def _small(step: Any, rate: Array, decay: Array) -> Array:
     """An eps that rounding hides at nu = 1: what a small gradient is divided by at nu = 0."""
     g = 1e-10
     root = rate * g / step(jnp.array([g, 0.0]), 0.0)
+    # At nu = 0 the root is that of (1 - decay) g^2 + eps.
     return jnp.maximum(root**2 - (1 - decay) * g**2, 0)

@@ -83,15 +83,19 @@ def follow(hessian: Product, d: Float[Array, " params"], pairs: Pairs, above: fl
         norms = jnp.linalg.norm(basis, axis=0)
         unit = jnp.where(norms > 0, 1 / nonzero(norms), 0)
         basis, images = basis * unit[None, :], images * unit[None, :]
+        # Rayleigh-Ritz in a basis that is not orthonormal: its Gram matrix whitens it, less what depends on the rest.
         gram, small = basis.T @ basis, (d[:, None] * basis).T @ images
         share, turn = jnp.linalg.eigh(gram)
         fine = share > _TINY
         whiten = turn * jnp.where(fine, 1 / jnp.sqrt(jnp.where(fine, share, 1)), 0)[None, :]
         inner = whiten.T @ ((small + small.T) / 2) @ whiten
+        # So low that what is dropped is not taken for one of the largest.
         low = -2 * jnp.max(jnp.abs(inner)) - 1
         values, chosen = jnp.linalg.eigh(inner + jnp.diag(jnp.where(fine, 0, low)))
         # Those not in use stay as they are: the followed ones take the first places.
         mix, values = (whiten @ chosen)[:, ::-1][:, :m] * on[None, :], values[::-1][:m] * on
+        # LOBPCG's third block: the share of the new vectors in what was added. As a difference of old and new vectors
+        # it would cancel.
         moved = mix.at[:m].set(0)
         return values, jnp.stack([basis @ mix, images @ mix]), jnp.stack([basis @ moved, images @ moved])
 
@@ -99,6 +103,7 @@ def follow(hessian: Product, d: Float[Array, " params"], pairs: Pairs, above: fl
         """Adds directions `new` to the span. In the first round, which has no other, they are the vectors of before."""
         begun = carry.pair[0]
         new = carry.new * on[None, :]
+        # Twice: of what nearly lies in the span once leaves mostly rounding.
         for _ in range(2):
             new = new - begun @ (begun.T @ new)
             new = new / nonzero(jnp.linalg.norm(new, axis=0))[None, :]
@@ -107,20 +112,24 @@ def follow(hessian: Product, d: Float[Array, " params"], pairs: Pairs, above: fl
             jnp.concatenate(parts, axis=1) for parts in zip(carry.pair, (new, image), carry.last, strict=True)
         )
         values, pair, last = rotate(basis, images)
+        # D H D v - lambda v: images hold H D v, from the same products.
         missed = d[:, None] * pair[1] - pair[0] * values[None, :]
         # To every random vector of many parameters the Hessian does little: of the largest, a tenth is to be known.
         first, residual = jnp.arange(m) == 0, jnp.linalg.norm(missed, axis=0)
         enough = jnp.where(first, jnp.minimum(tol, 0.1 * jnp.max(jnp.abs(values))), tol)
         # There is an eigenvalue as near as the residual.
         fine = jnp.all(jnp.where((values + residual > above) | first, residual, 0) <= enough)
+        # In the first round the vectors themselves were new: there is no last change yet.
         last = jnp.where(carry.rounds > 0, last, 0)
         return _Round(values, pair, last, missed, fine, carry.rounds + 1)
 
     near = jnp.sum((pairs.values > above) & (jnp.arange(m) < pairs.followed)) + _GUARD
+    # In whole blocks, which are multiplied at once, and never fewer than before.
     count = jnp.clip(-(-near // block) * block, pairs.followed, m)
     on = (jnp.arange(m) < count).astype(dtype)
     none = jnp.zeros((2, *pairs.vectors.shape), dtype)
     scout = pairs.scout - pairs.vectors @ (pairs.vectors.T @ pairs.scout)
+    # In the place of the last change, which the first round does not have: so the scout is in its span.
     seen = jnp.stack([scout, hessian(d * scout)])
     begin = _Round(pairs.values, none, none.at[:, :, 0].set(seen), pairs.vectors, jnp.array(False), jnp.zeros((), int))
     found = jax.lax.while_loop(lambda carry: ~carry.fine & (carry.rounds < _ROUNDS), advance, begin)

@@ -45,6 +45,7 @@ class RodSystem(AbstractSystem):
     @property
     def start(self) -> Float[Array, " state"]:
         w = ravel_pytree(self.problem.params)[0]
+        # Half of the first step of descent, w_1 - w_0 = -r g.
         half = -self.rate * flat_rates(self.problem) * self._gradient(w) / 2
         return jnp.concatenate([w, half, jnp.zeros_like(w, shape=1)])
 
@@ -62,6 +63,7 @@ class RodSystem(AbstractSystem):
             far = eps ** (1 / 3) * size(m) / nonzero(size(d))
             short = far > 1
             ahead, behind = self._gradient(m + jnp.where(short, far, 1) * d), self._gradient(m - jnp.where(short, 0, d))
+            # d' = (g(m + d) - g(m - d))/2 - 2 d/r, as a step takes the time r; one-sided it is over `far`, not 2.
             slope = eta * (ahead - behind) / jnp.where(short, far, 2) - 2 * (d - rounding) / self.rate
             mean = jnp.where(short, behind, (ahead + behind) / 2)
             return jnp.concatenate([-eta * mean, slope, jnp.zeros_like(y, shape=1)])
@@ -82,6 +84,7 @@ class RodSystem(AbstractSystem):
         m, d = _split(w)
         unravel = ravel_pytree(self.problem.params)[1]
         ends = [m + d, m - d]
+        # Descent is at both ends in turn, so that averages are over both.
         loss = sum(self.problem.objective(unravel(end)) for end in ends) / 2
         square = sum(jnp.sum(self._gradient(end) ** 2) for end in ends) / 2
         known = {"averaged_loss": loss, "averaged_squared_gradient": square, "oscillation": jnp.sum(d**2)[None]}
@@ -106,6 +109,7 @@ class RodSystem(AbstractSystem):
         return jnp.asarray(self.controller.norm(error / (self.controller.atol + self.controller.rtol * size)))
 
     def evaluations(self, solver_state: Any, attempts: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
+        # Each evaluation of the field takes gradients at two points.
         return 2 * solver_state.evaluations, jnp.zeros_like(attempts)
 
 

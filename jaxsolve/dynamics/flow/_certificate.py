@@ -23,6 +23,7 @@ def conserved_drift(problem: Problem, params: PyTree) -> Float[Array, ""]:
     before, now = (net.conserved(p, problem.eta) for p in (problem.params, params))
     if not now:
         return jnp.full((), jnp.nan, dtype)
+    # Only with a rate of 0 is an infinite term no fault; elsewhere it must show.
     frozen = jnp.any(jnp.stack([jnp.any(rate == 0) for rate in jax.tree.leaves(problem.eta)]))
     return jnp.max(jnp.stack([_drift(a, b, frozen) for a, b in zip(before, now, strict=True)]))
 

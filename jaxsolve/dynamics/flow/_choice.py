@@ -88,6 +88,7 @@ def possible(problem: Problem, rtol: float | None) -> tuple[int, ...]:
 
     def found(problem: Problem) -> tuple[int, ...]:
         sizes = _sizes(problem)
+        # Any stiffness may turn up once there are numbers: what is cheapest somewhere in this range is possible.
         stiffness = np.concatenate([[0.0], np.logspace(-3, 15, 400)])
         cheapest = () if sizes.jumps else np.argmin(_costs(sizes, stiffness, rtol, np), axis=0)
         return tuple(sorted({_by_size(sizes), *map(int, cheapest)}))
@@ -116,6 +117,7 @@ def is_endless(ts: Float[Array, "..."] | None) -> bool:
 
 def in_shapes(function: Callable[[Problem], Any], problem: Problem) -> Any:
     """The value of a function for a problem that is traced, or of which shapes are all that is known."""
+    # The trace runs the function once, and its side effect keeps a value of Python's, which a program could not return.
     found: list[Any] = []
     eqx.filter_eval_shape(lambda problem: found.append(function(problem)), problem)
     return found[0]
@@ -147,6 +149,7 @@ def _place_with_inertia(
 ) -> Int[Array, ""]:
     sizes, last = _sizes(problem), jnp.max(ts)
     rate = _rate_until(problem, last)
+    # Two real roots, of which the larger counts, or a conjugate pair of modulus sqrt(rate/tau).
     apart = 1 - 4 * rate * tau
     root = jnp.where(apart > 0, (1 + jnp.sqrt(jnp.maximum(apart, 0))) / (2 * tau), jnp.sqrt(rate / tau))
     exact = _DEARER_WITH_INERTIA * _by_kernel(sizes, rtol)
@@ -177,6 +180,7 @@ def _costs(sizes: _Sizes, stiffness: Any, rtol: float | None, of: Any) -> Any:
     """
     grown = _STIFFER * stiffness
     # Stages of 60 steps at rtol 1e-4; at 1e-5 2.5 times as many: the error falls like rtol^(2/3).
+    # In each of 60 steps sqrt(1.54 grown/60).
     stages = 2.5 * (150 + of.sqrt(1.54 * 60 * grown)) + _BENT_EVALUATIONS * sizes.samples * grown
     by_hessian = _CUBE * sizes.parameters**3 + (5 + sizes.parameters) * sizes.gradient
     run = {
@@ -185,6 +189,7 @@ def _costs(sizes: _Sizes, stiffness: Any, rtol: float | None, of: Any) -> Any:
         ParameterSpace: _finer(rtol, 1e-4) * _EXACT_STEPS * by_hessian if _has_few_parameters(sizes) else math.inf,
         FunctionSpace: _by_kernel(sizes, rtol) if sizes.held < _MOST_HELD else math.inf,
     }
+    # All in the shape of the stiffness: some of them do not depend on it.
     return of.stack([run[kind] + 0 * stiffness for kind in INTEGRATORS])
 
 
@@ -219,6 +224,7 @@ def _rate(problem: Problem) -> Float[Array, ""]:
     start, unravel = ravel_pytree(problem.params)
     rates = flat_rates(problem)
     velocity = lambda w: -rates * jax.grad(lambda w: problem.objective(unravel(w)))(w)
+    # One linearization for all products of the power method.
     _, push = jax.linearize(velocity, _grown(problem, start, unravel))
     unit = lambda v: v / jnp.linalg.norm(v)
     v = jax.lax.fori_loop(0, _ITERATIONS, lambda _, v: push(unit(v)), push(velocity(start)))
@@ -227,6 +233,7 @@ def _rate(problem: Problem) -> Float[Array, ""]:
 
 def _grown(problem: Problem, start: Float[Array, " params"], unravel: Any) -> Float[Array, " params"]:
     """The start, multiplied until the outputs are a tenth of the targets; as it is, if no factor below 2^20 will do."""
+    # Of a centered problem the network's own outputs count: less the first ones they are 0 at any start.
     before = 0 if problem.initial is None else problem.initial
     small = lambda w: jnp.linalg.norm(problem.outputs(unravel(w)) + before) < jnp.linalg.norm(problem.y) / 10
     factor = jax.lax.while_loop(
@@ -248,6 +255,7 @@ def _sizes(problem: Problem) -> _Sizes:
     return _Sizes(
         outputs=outputs,
         parameters=parameters,
+        # Where XLA does not say: a product and a sum per sample and parameter forward, and twice that backward.
         gradient=_CALL + (operations if np.isfinite(operations) else 6 * problem.x.shape[0] * parameters),
         # Signals are held by the step and its dense output; of the kernel there are also eigenvectors and work space.
         held=item * (3 * held + 8 * outputs**2),

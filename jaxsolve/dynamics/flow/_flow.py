@@ -120,12 +120,14 @@ class AbstractFlow(AbstractStoppable, AbstractMarching):
         system, dtype = self.system(problem), problem.x.dtype
         terms, controller, solver, y = system.terms, system.controller, system.solver, system.start
         zero, ts = jnp.zeros((), dtype), ts.astype(dtype)
+        # A first step of None lets diffrax look for one.
         t_next, controller_state = controller.init(
             terms, zero, ts[-1], y, system.first_step(), None, solver.func, solver.error_order(terms)
         )
         solver_state = solver.init(terms, zero, t_next, y, None)
         dense: PyTree = ()
         if self.until is not None:
+            # A loop carries arrays of fixed shapes, so the dense output must be there before the first step.
             dense = eqx.filter_eval_shape(solver.step, terms, zero, t_next, y, None, solver_state, jnp.array(False))[2]
         alive = jnp.isfinite(system.view(zero, y).loss) & all_finite(terms.vf(zero, y, None))
         result = RESULTS.where(alive, RESULTS.successful, RESULTS.diverged)
@@ -135,6 +137,7 @@ class AbstractFlow(AbstractStoppable, AbstractMarching):
         valid = system.valid & fits(self.until, problem)
         result = RESULTS.where(valid, result, RESULTS.invalid)
         ok = alive & valid
+        # Steps begin at 0 and save what lies behind their start, so all requested times of 0 are saved here.
         saves = empty_saves(ts, system.position(y)).write(zero, lambda _: system.position(y), ts.shape[0])
         result = RESULTS.where(ok & saves.complete, at_last_time(self.until), result)
         met = ok & is_met(self.until, lambda: system.view(zero, y))
@@ -162,6 +165,7 @@ class AbstractFlow(AbstractStoppable, AbstractMarching):
     def _step(self, problem: Problem, state: FlowState) -> FlowState:
         t, system = state.t, self.system(problem)
         terms, controller, solver = system.terms, system.controller, system.solver
+        # A step passes no more requested times than it has rows to save; landing on them, it ends at the next.
         limit = state.saves.limit(1 if self.land_on_ts else PER_STEP)
         # Towards infinity it ends where squares of times would overflow, if the condition is not met until then.
         limit = jnp.where(jnp.isinf(limit), jnp.maximum(_horizon(t.dtype), t), limit)
@@ -171,6 +175,7 @@ class AbstractFlow(AbstractStoppable, AbstractMarching):
         y1, y_error, dense, solver_state = (cast(Any, part) for part in attempt[:4])  # adaptive: there is an estimate
         # A step to infinity counts as a step of infinite error, which the controller answers by a shorter one.
         finite = all_finite(y1) & all_finite(y_error)
+        # Norms of what is left stay finite; the error alone says what has happened.
         y1 = chosen(finite, y1, state.y)
         y_error = jax.tree.map(lambda leaf: jnp.where(finite, leaf, jnp.inf), y_error)
         order = cast(float, solver.error_order(terms))  # known for ordinary differential equations
@@ -178,14 +183,17 @@ class AbstractFlow(AbstractStoppable, AbstractMarching):
             t, t1, state.y, y1, None, y_error, order, state.controller_state
         )
         accept, t_now, t_next, made_jump = (jnp.asarray(value) for value in times)
+        # A step that was cut to a requested time says little of a longer one: that which was meant is tried next.
         t_next = jnp.where(accept & cut, jnp.maximum(t_next, state.t_next), t_next)
         y = chosen(accept, y1, state.y)
         interpolation = solver.interpolation_cls(t0=t, t1=t1, **dense)
         evaluate = lambda time: system.position(y1 if self.land_on_ts else interpolation.evaluate(time))
         active = ~state.done
+        # No requested time is at or before -1: nothing is saved of a refused step, or of a lane that has ended.
         reached = jnp.where(active & accept, t_now, -1)
         saves = state.saves.write(reached, evaluate, PER_STEP, one_by_one=isinstance(solver, AbstractExponential))
 
+        # True for NaN as well.
         stuck = ~(t_next > t_now)
         far = (t_now >= _horizon(t.dtype)) & jnp.isinf(saves.limit(1))
         steps, rejected = state.steps + accept.astype(int), state.rejected + (~accept).astype(int)
@@ -196,6 +204,7 @@ class AbstractFlow(AbstractStoppable, AbstractMarching):
         if isinstance(solver, RungeKuttaChebyshev):  # those of a refused step have been made, too
             kept_solver = kept_solver._replace(evaluations=solver_state.evaluations)
         result = state.result
+        # Later lines win: a run that arrives with its last permitted step has arrived.
         for ended, how in (
             (exhausted, RESULTS.max_steps),
             (stuck, RESULTS.where(finite, RESULTS.tolerance, RESULTS.diverged)),
@@ -232,6 +241,7 @@ class AbstractFlow(AbstractStoppable, AbstractMarching):
     def finish(self, problem: Problem, state: FlowState) -> March:
         system = self.system(problem)
         t_end, y = self._locate(system, state)
+        # A run to infinity that never met its condition holds for t = inf what it had at the horizon.
         far = (state.result == RESULTS.max_time) & (state.t >= _horizon(state.t.dtype))
         ended = (state.result == RESULTS.event) | far
         position = system.position(y)
@@ -263,6 +273,7 @@ class AbstractFlow(AbstractStoppable, AbstractMarching):
         if self.until is None:
             return state.t, state.y
         found = _crossing(self.until, system, state)
+        # A condition that is met at the start has no step behind it to look in.
         inside = (state.result == RESULTS.event) & (state.steps > 0) & (found < state.t)
         y = chosen(inside, _inside_step(system, state, found), state.y)
         return jnp.where(inside, found, state.t), y
@@ -310,6 +321,7 @@ def _first_root(value: Callable[[Array], Array], low: Array, high: Array) -> Arr
         # Bisection where the secant leaves the bracket, or is NaN: comparisons with NaN are false.
         middle = jnp.where((middle > low) & (middle < high), middle, low + (high - low) / 2)
         # Both ends first, here: what is written once is compiled once.
+        # Looking at an end replaces that end by itself: the bracket stays as it is.
         ends = count < 2
         here = jnp.where(ends, jnp.where(count == 0, low, high), middle)
         now = value(here)

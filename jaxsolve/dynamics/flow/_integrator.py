@@ -29,6 +29,7 @@ class ParameterNorm(eqx.Module):
         self.padding = problem.net.padding if isinstance(problem.net, AbstractDense) else 1.0
 
     def __call__(self, y: Float[Array, " state"]) -> Float[Array, ""]:
+        # A mean over all entries, most of them 0 behind a padded network, times their number over that of its own.
         return optx.rms_norm(y[:-1]) * self.padding**0.5
 
 

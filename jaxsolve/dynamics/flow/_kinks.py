@@ -42,6 +42,7 @@ def _bends(problem: Problem) -> bool:
 
     params = problem.params
     program = jax.make_jaxpr(slope)(arrays, params, params)
+    # Inputs of the program: the arrays of the problem, then parameters, then their direction.
     moving = len(jax.tree.leaves(params))
     given = [_Known()] * (len(program.jaxpr.invars) - 2 * moving)
     state = _Known(moves=True)
@@ -105,6 +106,7 @@ def _after(name: str, inputs: list[_Known]) -> _Known:
     if name in _OF_NUMBERS and all(known.value is not None for known in inputs):
         return _number(_OF_NUMBERS[name](*(known.value for known in inputs)))
     moves, tangent, bent = (any(getattr(known, field) for known in inputs) for field in ("moves", "tangent", "bent"))
+    # Masks are of values alone. What depends on the direction is a derivative, which a mask may meet (`_jumps`).
     mask = _mask(name, inputs) if moves and not tangent else ""
     return _Known(moves, tangent, mask, _is_positive(name, inputs), bent=bent or (tangent and _jumps(name, inputs)))
 
@@ -129,6 +131,7 @@ def _mask(name: str, inputs: list[_Known]) -> str:
     chooses_fixed = name == "select_n" and not any(known.moves for known in inputs[1:])
     if name in _PASSING or chooses_fixed:
         return masks[0] if masks else ""
+    # JAX's derivative of a maximum is a quotient of such masks, which weighs operands that are equal by a half.
     return "equal" if name in ("mul", "div", "select_n") and "equal" in masks else ""
 
 
@@ -137,4 +140,5 @@ def _jumps(name: str, inputs: list[_Known]) -> bool:
     if name.startswith("select_and"):  # of pooled maxima
         return True
     masks = [known.mask for known in inputs if known.mask]
+    # A choice by ==, as in a safe division, is passed over; one by an order counts, whatever its sides are.
     return bool(masks) and (name == "mul" or (name == "select_n" and inputs[0].mask == "order"))

@@ -67,6 +67,7 @@ class EnergyController(diffrax.AbstractStepSizeController):
 
     def _measured(self, t: Any, y: Float[Array, " state"]) -> Float[Array, " state"]:
         w, way, energy = split(y)
+        # tau v/sqrt(tau); where tau is 0, so is tau v.
         return jnp.concatenate([w, way / jnp.sqrt(nonzero(self.relaxation.at(t)[0])), energy[None]])
 
 
@@ -115,7 +116,9 @@ class MomentumSystem(AbstractPlainSystem):
             tau, slope = self.relaxation.at(t)
             # At tau = 0 the velocity is the one that stays finite.
             v = jnp.where(tau > 0, way / nonzero(tau), force)
+            # -d/dt of L + tau/2 sum v^2/eta, by tau v' = -v - eta dL/dtheta.
             dissipated = (1 - slope / 2) * squares_over(v, eta)
+            # (tau v)' = tau' v + tau v'.
             return jnp.concatenate([v, (slope - 1) * v + force, dissipated[None]])
 
         return diffrax.ODETerm(field)

@@ -178,6 +178,7 @@ class StochasticFlow(AbstractStoppable, AbstractMarching):
         With noise, that of one sample falls at its own speed, even where the average is at rest: the larger counts.
         """
         samples, dtype = problem.x.shape[0], f.dtype
+        # Noise 1 is a batch of one sample.
         one = batch_weights(self.key, samples, jnp.ones((), dtype))
         weights = jnp.stack([jnp.ones_like(one), jnp.where(self.temperature > 0, one, 1)])
 
@@ -199,6 +200,7 @@ class StochasticFlow(AbstractStoppable, AbstractMarching):
         cut = t + state.dt > limit
         t1 = jnp.where(cut, limit, t + state.dt)
         dt = jnp.where(cut, limit - t, state.dt)
+        # Folded in by accepted steps: a step that is repeated has the same samples in the same order.
         weights = batch_weights(
             # A step has no length where more equal times are requested than one step saves.
             jr.fold_in(self.key, state.steps),
@@ -214,10 +216,12 @@ class StochasticFlow(AbstractStoppable, AbstractMarching):
         accept = finite & (change <= upper)
         # A step that was cut says nothing of the one that was meant.
         kept = jnp.where(~cut & (change < lower), GROWTH * dt, state.dt)
+        # The change is about in proportion to dt, so this aims at half the bound.
         shorter = dt * jnp.where(finite, jnp.clip(upper / 2 / nonzero(change), SHORTEST, 0.5), SHORTEST)
         dt_next = jnp.where(accept, kept, shorter)
 
         def between(time):
+            # Exactly the end there, without rounding.
             share = jnp.where(time >= t1, 1, (time - t) / nonzero(t1 - t))
             return jax.tree.map(lambda a, b: a + share * (b - a), state.params, params)
 
@@ -254,6 +258,7 @@ class StochasticFlow(AbstractStoppable, AbstractMarching):
         falling = jax.tree.map(lambda rate, g: -rate * g, problem.eta, gradient)
         if self.tau is None:
             return falling
+        # 1 - exp(-dt/tau), which would cancel where dt is short beside tau.
         new = -jnp.expm1(-dt / self.tau.astype(dt.dtype))
         return jax.tree.map(lambda v, to: (1 - new) * v + new * to, state.velocity, falling)
 
@@ -284,15 +289,19 @@ def batch_weights(key: Key[Array, ""], samples: int, noise: Float[Array, ""]) ->
         samples: n, their number.
         noise: T/dt, >= 0. Up to 1 the weights are n/b for b samples and 0 for all others.
     """
+    # A single sample has no variance: what divides it only must not be 0.
     dtype, others = noise.dtype, max(samples - 1, 1)
     variance = lambda b: (samples - b) / (b * others)  # of the average over b samples drawn without replacement
+    # (19) for b, rounded down.
     lower = jnp.clip(jnp.floor(samples / (noise * (samples - 1) + 1)), 1, samples)
     upper = jnp.minimum(lower + 1, samples)
+    # The probability of the smaller batch at which the mean of both variances is `noise`.
     share = (noise - variance(upper)) / nonzero(variance(lower) - variance(upper))
     size_key, order_key = jr.split(key)
     size = jnp.where(jr.uniform(size_key, (), dtype) < share, lower, upper)
     inside = jr.permutation(order_key, samples).astype(dtype) < size
     batch = jnp.where(inside, samples / size, 0)
+    # A batch of one has noise 1; beyond that its deviation from the full gradient is scaled up.
     return 1 + jnp.sqrt(jnp.maximum(noise, 1)) * (batch - 1)
 
 

@@ -99,6 +99,7 @@ class AbstractFixedKernel(AbstractApproximation):
     def way(self, problem: Problem, ts: Float[Array, "..."] | None = None) -> Int[ArrayLike, ""]:
         if (flow := self._choosing(problem)) is None:
             return 0
+        # Without a last time there is no stiffness to count on: shapes decide, and no kernel is computed for that.
         if is_endless(ts):
             return self._of_model(flow.way, problem)
         return _way_in_function_space(self, flow, problem, ts)  # pyright: ignore[reportArgumentType]
@@ -131,6 +132,7 @@ def check_flow(flow: Any) -> AbstractMarching | None:
 
 def train_and_test(source: AbstractFixedKernel, problem: Problem) -> tuple[Array, Array | None]:
     """The kernel on the training set, and between test and training set."""
+    # A run in `at` is made once for both kernels.
     source = source.settled(problem)
     kernel = source.ntk(problem, problem.x)
     return kernel, None if problem.x_test is None else source.ntk(problem, problem.x_test, problem.x)
@@ -195,6 +197,7 @@ class _FeatureModel(eqx.Module):
 
     def __call__(self, x: Float[Array, "blocks features_and_columns"]) -> Float[Array, " out"]:
         size = self.weights.shape[0]
+        # One block and a column for each output where all have one kernel; else a block for each output and one column.
         return (x[:, :size] @ self.weights + x[:, size:]).ravel()
 
 
@@ -309,6 +312,7 @@ def _inputs(source: AbstractFixedKernel, problem: Problem) -> _Inputs:
     # The model would call its features invalid, not the hyperparameters they came from.
     train = jnp.where(problem.valid, features.train, jnp.nan)
     start = problem.outputs(problem.params)
+    # y - f for MSE. For other losses it takes the place of that: what the loss pulls at first.
     pull = -len(problem.y) * problem.loss.gradient(start, problem.y)
     spectrum = kernels.linearized(kernel, start + pull, start=start).spectrum  # of one decomposition, to XLA
     train = _beside(train, start)
@@ -330,6 +334,7 @@ def _beside(features: Float[Array, "n blocks features"], outputs: Float[Array, "
 def _model(problem: Problem, inputs: _Inputs) -> Problem:
     """The problem with a feature model as its network."""
     columns = problem.y.shape[1] // inputs.train.shape[1]
+    # At weights of 0 it gives the outputs at the start, and its NTK is the kernel everywhere, as it is linear.
     net = _FeatureModel(jnp.zeros((inputs.train.shape[2] - columns, columns), problem.x.dtype))
     # Not a new problem: its targets have been read by the loss.
     fields = lambda p: (p.net, p.x, p.x_test, p.initial, p.initial_test, p.state)

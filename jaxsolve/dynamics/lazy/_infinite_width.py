@@ -94,6 +94,7 @@ class InfiniteWidth(AbstractFixedKernel):
         missing = jnp.maximum(1 - share / least, 0)
         name = f"m sigma sqrt(fan_in) of the last layer at least fan_in^(-1/4) = {least:.2g} of that of the others"
         if isinstance(problem.net, nets.AbstractDense):  # gamma may make up for it
+            # Either will do: a read-out that is not small, or a richness below N^(-1/4), as `RichLimit` asks for more.
             missing = jnp.minimum(missing, jnp.maximum(1 - least / nonzero(dmft.normal_form(problem.net).richness), 0))
         detail = (
             "below that, and where gamma does not make the richness that small, the limit of infinite width is not a "

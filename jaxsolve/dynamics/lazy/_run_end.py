@@ -74,6 +74,7 @@ class RunEnd(eqx.Module):
 def _end(problem: Problem, dynamics: AbstractMarching, t: Float[Array, ""]) -> tuple[Any, Bool[Array, ""]]:
     """The parameters at the end, and whether the run failed."""
     fine = are_times(t[None], dynamics) & (t > 0)  # traced, it may be any number
+    # With a time that is none the march ends at once, where it could go on for ever.
     ts = jnp.where(fine, t, 0)[None].astype(problem.x.dtype)
     run = march(problem, resolve(dynamics, problem, ts), ts)  # pyright: ignore[reportArgumentType]
     return run.view(problem, run.t_end, run.params).params, ~fine | (result_code(run.result) >= FIRST_FAILURE)

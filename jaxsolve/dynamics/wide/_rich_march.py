@@ -74,6 +74,7 @@ def kept_of(problem: Problem, inputs: dmft.Basis, known: dmft.Pass, network: dmf
     if problem.net.activation.linear:
         zeta = None
         if form.hidden == 1:
+            # Outside of the training set's span weights stay as they began, in each coordinate like the spare ones.
             outside = (problem.x.shape[1] - train.shape[1]) * jnp.sum(network.spare**2)
             longest = jnp.argmax(jnp.sum(problem.x**2, axis=1))  # in another basis equal ones differ by rounding
             zeta = dmft.two_layer_alignment(network.first.T, network.last, train, outside=outside, longest=longest)
@@ -95,6 +96,7 @@ def values_of(problem: Problem, inputs: dmft.Basis, kept: Kept | FunctionValues)
         return kept
     form, train = dmft.normal_form(problem.net), inputs.train
     kernel = dmft.tangent_kernel(form, kept.features, kept.gradients)
+    # From basis vectors i, j to inputs n, m, which are their combinations.
     features = jnp.einsum("ni,lij,mj->lnm", train, kept.features, train)
     # All neurons together are Gaussian.
     normal = ndtri(jnp.asarray(dmft.LEVELS, train.dtype))
@@ -192,6 +194,7 @@ class RichMarch(AbstractStandIn, AbstractGrowing):
         result = RESULTS.where(problem.valid & fine, RESULTS.successful, RESULTS.invalid)
         if self.rate is None:
             nodes = dmft.flow_nodes(_spread(problem, form, inputs.train, ts, self.count))
+            # Requested times are among the nodes, so that each is found exactly.
             wanted, times = jnp.searchsorted(nodes.times, ts).astype(int), ts
         else:
             rate = jnp.where(fine, rate, 1)
@@ -237,6 +240,7 @@ class RichMarch(AbstractStandIn, AbstractGrowing):
             advice = f"the training set has {inputs} dimensions and {outputs} outputs: give fewer of either"
             require_memory(self.memory, bytes_of_directions(form.hidden, 2 * room, room, dtype.itemsize), advice)
             return dmft.linear_network(form, inputs, outputs, room, dtype)
+        # The next power of two, as the number of samples is one.
         least = 1 << (2 * SETS * (3 * block + 1) - 1).bit_length()
         if self.samples < least:
             raise ValueError(
@@ -274,6 +278,7 @@ class RichMarch(AbstractStandIn, AbstractGrowing):
             saved = jax.tree.map(lambda leaf, value: leaf.at[at].set(value, mode="drop"), state.saves.saved, row)
             slot = jnp.where(due, state.reached[jnp.minimum(slot, size - 1)], slot)
             before, rate = state.lost
+            # The node before gets its full weight now that another one follows.
             lost = (before + state.nodes.passed[k - 1] * rate, _lost(problem, known))
             where = lambda one: (one.known, one.saves, one.lost, one.done, one.steps, one.result)
             result = RESULTS.where(fine, state.result, RESULTS.diverged)
@@ -312,13 +317,16 @@ class RichMarch(AbstractStandIn, AbstractGrowing):
         f, test = _each(problem, lambda one, here: outputs_of(problem, state.inputs, one, here), state.known, network)
         value = lambda f: problem.loss.value(f, problem.y)
         start, end = (_each(problem, value, one) for one in (jnp.zeros_like(f), f))  # f = 0
+        # The trapezoidal rule, in which the last node weighs itself.
         lost = start - end - state.lost[0] - state.nodes.own[state.steps] * state.lost[1]
         balance = jnp.max(jnp.where(start == 0, jnp.nan, jnp.abs(lost / start)))  # NaN where nothing is to be learnt
         missed = jnp.max(_each(problem, lambda one: one.missed, network)) ** 2
         if not problem.net.activation.linear:
             found = f if test is None else test
             size = jnp.maximum(jnp.max(jnp.abs(problem.y)), jnp.max(jnp.abs(found)))
+            # The standard error of a mean over sets.
             error = jnp.max(jnp.std(found, axis=0, ddof=1)) / f.shape[0] ** 0.5 / size
+            # Parts below the least were left out without being counted.
             missed = jnp.maximum(jnp.maximum(missed, error), LEAST_OF_SAMPLES**2)
         nothing = jnp.full((), jnp.nan, f.dtype)
         if self.rate is not None:
@@ -331,6 +339,7 @@ def _law(problem: Problem, inputs: dmft.Basis, *, implicit: bool) -> dmft.Law:
     """The law of a linear network at the inputs of the basis, or of any other at the training set."""
     form, train, activation = dmft.normal_form(problem.net), inputs.train, problem.net.activation
     if activation.linear:
+        # A linear network is trained at the basis vectors: a push on outputs f(x) = x F becomes one on F.
         push = lambda f: -train.T @ problem.loss.gradient(train @ f, problem.y)
         least = LEAST_OF_LINEAR * float(jnp.finfo(train.dtype).eps) ** 0.5
         return dmft.Law(form, activation, jnp.eye(train.shape[1], dtype=train.dtype), push, least, implicit)
@@ -351,6 +360,7 @@ def _lost(problem: Problem, known: dmft.Pass) -> Float[Array, "*sets"]:
     """The energy that is lost per time."""
     form = dmft.normal_form(problem.net)
     kernel = lambda seen: dmft.tangent_kernel(form, seen.features, seen.gradients)
+    # -dL/dt = q K q for the push q = -dL/df under the tangent kernel K.
     return _each(problem, lambda seen, q: jnp.einsum("na,namb,mb->", q, kernel(seen), q), known.seen, known.push)
 
 
@@ -358,10 +368,12 @@ def _spread(problem: Problem, form: dmft.NormalForm, train: Array, ts: Float[Arr
     """The requested times, 0, and others: evenly before the fastest rate has acted, evenly in log t after."""
     zero = jnp.zeros((train.shape[0], problem.y.shape[1]), train.dtype)
     curvature = jnp.trace(problem.loss.hessian(zero, problem.y), axis1=1, axis2=2)
+    # No rate is above the trace of kernel times curvature; the kernel is that of a linear network at the start.
     fastest = dmft.initial_kernel(form) * jnp.sum(curvature * jnp.sum(train**2, axis=1))
     end = ts[-1]
     steps = jnp.log1p(end * fastest) * jnp.arange(count + 1, dtype=end.dtype) / count
     even = end * jnp.arange(count + 1, dtype=end.dtype) / count
+    # t_k = ((1 + T fastest)^(k/count) - 1)/fastest, up to T. Towards T fastest = 0 it is even, and the quotient 0/0.
     stiff = end * fastest > 1e-3
     grid = jnp.where(stiff, jnp.expm1(steps) / jnp.where(stiff, fastest, 1.0), even)
     return jnp.sort(jnp.concatenate([jnp.minimum(grid, end), ts]))

@@ -26,6 +26,7 @@ def room_of_samples(samples: int, block: int) -> int:
 
 def bytes_of_directions(hidden: int, samples: int, room: int, item: int) -> int:
     """The bytes that all directions take, before and after a step."""
+    # Per matrix four arrays of a row per direction (features, gradients and the Gaussians of both), and `moved`.
     return 2 * item * hidden * (4 * room * samples + room**2)
 
 
@@ -41,6 +42,7 @@ def require_memory_of_samples(
         size: bytes of some.
         otherwise: what helps where the least do not fit.
     """
+    # Smaller powers of two, the largest first, which is what the message asks for.
     fits = [one for one in (samples >> n for n in range(1, 60)) if one >= least and size(one) <= _allowed(budget)]
     require_memory(budget, size(samples), f"give samples={fits[0]}" if fits else otherwise)
 
@@ -49,6 +51,7 @@ def require_memory_of_kernels(budget: int | None, problem: Problem, times: int) 
     """Raises MemoryError where the kernels that a march keeps do not fit: the NTK and two per hidden layer."""
     n, c = problem.y.shape
     hidden = len(problem.net.weights) - 1
+    # Between all outputs the NTK and a kernel of gradients per hidden layer; between samples one of features.
     each = problem.x.dtype.itemsize * ((1 + hidden) * (n * c) ** 2 + hidden * n**2)
     most = int(min(_allowed(budget) / each, times))
     advice = f"its kernels at {times} times do not fit: ask for {most} times" if most else "give fewer training samples"

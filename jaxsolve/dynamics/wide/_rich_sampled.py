@@ -145,6 +145,7 @@ def _observations(net: nets.AbstractDense, x: Float[Array, "n d"]) -> dict[str, 
     h = jax.vmap(lambda one: nets.run(net, net.layers[:1], one))(x)  # (n, neurons)
     phi, slope = net.activation(h), jax.vmap(jax.vmap(jax.grad(net.activation)))(h)
     samples = h.shape[1]
+    # N df/dphi: of order 1, whatever the number of samples.
     z = samples * net.scaling.gamma * net.scaling.multiplier[-1] * net.weights[1]  # (out, neurons)
     g = slope[:, None] * z[None]
     return {

@@ -26,6 +26,7 @@ def basis(x: Float[Array, "n d"], x_test: Float[Array, "m d"] | None) -> Basis:
     """The inputs' own coordinates, or those in the span of the training set if it has fewer dimensions."""
     if x.shape[1] <= x.shape[0]:
         return Basis(x, x_test, None if x_test is None else jnp.zeros_like(x_test[:, 0]))
+    # x = r^T q^T: coordinates along the columns of q.
     q, r = jnp.linalg.qr(x.T)
     if x_test is None:
         return Basis(r.T, None, None)

@@ -68,10 +68,12 @@ class Directions(eqx.Module):
             block, count, missed = jax.lax.fori_loop(0, number, one_more, found)
             # What others leave of a signal may be less than rounding has put back of directions that are known already.
             block = block - (block @ self.rows.T / size) @ self.rows
+            # Orthonormal again to first order: (1 + E)^(-1/2) = 1 - E/2 + ..., E the excess of the Gram matrix over 1.
             excess = block @ block.T / size - jnp.diag((jnp.arange(number) < count).astype(block.dtype))
             block = block - excess @ block / 2
         new = rest @ block.T / size
         known = known + jax.lax.dynamic_update_slice(jnp.zeros_like(known), new, (0, self.count))
+        # Rows beyond the count are free, a whole block of them at least: so the slice is never moved back.
         rows = jax.lax.dynamic_update_slice(self.rows, block, (self.count, 0))
         return known, Directions(rows, self.count + count, jnp.maximum(self.missed, jnp.sqrt(missed)))
 
@@ -106,6 +108,7 @@ class Matrix(eqx.Module):
     def backward(self, sigma: Float[Array, ""], g: Float[Array, "n s"], least: float):
         """W^T g, the coefficients of g, and the directions with its own."""
         found, gradients = self.gradients.meet(g, least)
+        # W^T g = sigma (r <y g> + x <u g>), and x moved <y g> by training.
         response = sigma * (g @ self.forth.T) / g.shape[1]
         signals = sigma * found @ self.back + (response + found @ self.moved.T) @ self.features.rows
         return signals, found, gradients
@@ -117,5 +120,6 @@ class Matrix(eqx.Module):
         return self._known(sigma, phi, found) + sigma * new[:, None] * self.forth[-1:]
 
     def _known(self, sigma: Float[Array, ""], phi: Float[Array, "n s"], found: Float[Array, "n k"]) -> Array:
+        # W phi = sigma (u <x phi> + y <r phi>), and y moved^T <x phi> by training.
         response = sigma * (phi @ self.back.T) / phi.shape[1]
         return sigma * found @ self.forth + (response + found @ self.moved) @ self.gradients.rows

@@ -91,6 +91,7 @@ def look(
         h.append(following)
         layers.append(slope(following))
     phi, bend = zip(*layers, strict=True)
+    # N df/dh of the last hidden layer; then downwards, slope times W^T g.
     g = [bend[-1][:, None] * network.last[None]]
     for l, matrix in reversed([*enumerate(hidden)]):
         z, coefficients, gradients = matrix.backward(sigma[l], g[0].reshape(n * a, size), least)
@@ -98,6 +99,7 @@ def look(
         above.insert(0, coefficients.reshape(n, a, -1))
         g.insert(0, bend[l][:, None] * z.reshape(n, a, size))
     gradients = [kernel(one.reshape(n * a, size)).reshape(n, a, n, a) for one in g]
+    # Outputs are their own signals: the read-out meets a gradient of 1 in its own output and 0 in others.
     ends = jnp.broadcast_to(jnp.eye(a, dtype=x.dtype)[None, :, None, :], (n, a, n, a))
     seen = Seen(
         outputs=phi[-1] @ network.last.T / size,
@@ -127,6 +129,7 @@ def pushed(
     Arguments:
         push: -dL/df, times a step.
     """
+    # n inputs, a outputs, s neurons; j and k directions below and above a matrix.
     first = network.first + form.rate[0] * x.T @ jnp.einsum("na,nas->ns", push, seen.first)
     last = network.last + form.rate[-1] * push.T @ seen.last
     hidden = list(network.hidden)

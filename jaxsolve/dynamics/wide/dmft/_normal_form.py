@@ -50,6 +50,7 @@ def normal_form(net: nets.AbstractDense) -> NormalForm:
 
 def initial_kernel(form: NormalForm) -> Float[Array, ""]:
     """The NTK of a linear network at the start, per product of inputs and equal outputs."""
+    # Size of signals at each layer, grown from below, and of gradients, grown from above: each layer adds rate h g.
     h = jnp.concatenate([jnp.ones_like(form.variance[:1]), jnp.cumprod(form.variance[:-1])])
     g = jnp.concatenate([jnp.cumprod(form.variance[:0:-1])[::-1], jnp.ones_like(form.variance[:1])])
     return jnp.sum(form.rate * h * g)

@@ -43,6 +43,7 @@ def descent_nodes(count: int, rate: Float[Array, ""]) -> Nodes:
 
 def flow_nodes(times: Float[Array, " nodes"]) -> Nodes:
     """The trapezoidal rule on given times: of second order in their distance, and stable at any."""
+    # A node weighs half of the interval before it in itself, and half of that after it as well in later nodes.
     steps = jnp.diff(times)
     left, right = jnp.append(steps, 0.0), jnp.insert(steps, 0, 0.0)
     return Nodes(times, (left + right) / 2, right / 2)
@@ -108,6 +109,7 @@ def step(law: Law, state: Pass, nodes: Nodes, k: Int[Array, ""] | int) -> Pass:
         nodes: all of them.
         k: the node.
     """
+    # For k = 0 the index wraps around, but nothing has been pushed yet.
     network = pushed(law.form, state.network, law.x, state.seen, nodes.passed[k - 1] * state.push)
     if not law.implicit:
         seen, network = look(law.form, law.activation, network, law.x, law.least)
@@ -130,8 +132,10 @@ def step(law: Law, state: Pass, nodes: Nodes, k: Int[Array, ""] | int) -> Pass:
         # Newton's method for the push, whose effect on the outputs is the kernel's.
         slope = jax.jacfwd(law.push)(f).reshape(q.size, q.size)
         kernel = nodes.own[k] * tangent_kernel(law.form, seen.features, seen.gradients).reshape(q.size, q.size)
+        # q + c = push(f + K c), to first order: (1 - slope K) c = push(f) - q.
         change = jnp.linalg.solve(jnp.eye(q.size, dtype=q.dtype) - slope @ kernel, (law.push(f) - q).ravel())
         q = q + change.reshape(q.shape)
+        # When to stop is a choice, and has no derivative.
         apart = jax.lax.stop_gradient(_apart(seen, found.seen, kernel @ q.ravel()))
         since = jnp.where(here.directions > found.network.directions, 0, since + 1)
         return Pass(_directions_of(here, found.network), seen, q, apart), found.residual, since, rounds + 1

@@ -40,6 +40,7 @@ def sampled(net: nets.AbstractDense, samples: int, seed: int) -> nets.AbstractDe
         scaling.sigma[0] * jnp.asarray(np.concatenate([w, w]), dtype),
         scaling.sigma[1] * jnp.asarray(np.concatenate([a, -a], axis=1), dtype),
     )
+    # N/S: m_L N, eta_0/N and m_L^2 N eta_L of the normal form stay as they are with S neurons in the place of N.
     ratio = (net.widths[0] if net.units is None else net.units) / jnp.asarray(samples, dtype)
     changed = (scaling.multiplier.at[-1].multiply(ratio), scaling.eta / ratio)
     where = lambda one: (one.weights, one.scaling.multiplier, one.scaling.eta, one.units)
@@ -53,6 +54,7 @@ def sampling_error(net: nets.AbstractDense, x: Float[Array, "n d"]) -> Float[Arr
     half = signals.shape[1] // 2
     parts = slope * signals[:, None] * net.weights[1][None]  # (n, out, neurons)
     both = parts[..., :half] + parts[..., half:]  # a neuron and its mirror image
+    # Points of one set lie side by side. A group's sum times the number of groups is its estimate of the output.
     groups = both.reshape(*both.shape[:-1], GROUPS, -1).sum(-1) * GROUPS
     return jnp.std(groups, axis=-1, ddof=1) / GROUPS**0.5
 

@@ -33,6 +33,8 @@ def sampled_network(
 
     def orthonormal(key: Key[Array, ""]) -> Float[Array, "room half"]:
         q, r = jnp.linalg.qr(jr.normal(key, (half, room), dtype))
+        # With the diagonal of r made positive q is uniformly distributed (Mezzadri 2007), whatever signs LAPACK
+        # chooses. Rows have mean square 1.
         return half**0.5 * (q * jnp.sign(jnp.diag(r))[None]).T
 
     # One after the other: XLA has been seen to wait for ever for many factorizations at once.
@@ -60,6 +62,7 @@ def linear_network(form: NormalForm, inputs: int, outputs: int, room: int, dtype
 def _network(form: NormalForm, below: list[Array], above: list[Array], inputs: int, outputs: int) -> Network:
     sigma, (room, size), dtype = safe_sqrt(form.variance), below[0].shape, below[0].dtype
     nothing, moved = no_directions(room, size, dtype), jnp.zeros((room, room), dtype)
+    # A matrix meets the sources from below of the layer above it, and those from above of the layer below it.
     hidden = tuple(Matrix(nothing, nothing, *pair, moved) for pair in zip(below[1:], above[:-1], strict=True))
     first, spare = sigma[0] * below[0][:inputs], sigma[0] * below[0][-1]
     return Network(first, hidden, sigma[-1] * above[-1][:outputs], spare)
