@@ -64,6 +64,7 @@ class Before(NamedTuple):
             return Before(
                 {}, {}, None, None, [], ["Where features begin is not known: the checkpoints have not learnt."]
             )
+        # Carried on to the end of training: in the kernel regime parameters move in proportion to the progress.
         found = crossover(
             few, eta, jax.tree.map(lambda d: d / min(progress, 1.0), displacement), _limits.KERNEL_CHANGE.value
         )
@@ -132,6 +133,7 @@ def before(
             float("nan"), _limits.MULTIPLIER, f"not known: linearized training {why}"
         )
         return Before(findings, {}, None, None, [], notes, stuck)
+    # Carried on to the end of linearized training, whose displacement is in proportion to its progress.
     displacement = jax.tree.map(
         lambda new, old: (new - old) / min(progress, 1.0), with_inside(problem.params, inside(end)), problem.params
     )
@@ -170,6 +172,8 @@ def _seen_through(problem: Problem, lens: Lens) -> Problem:
 def _trained_at(problem, few, eta, optimizer, steps, batch_size, key, multiplier: float, exponent: float) -> float:
     """The kernel's change by the end of training with a multiplier, its rate made to suit."""
     lens = through(problem.net, problem.x, problem.y.shape[1], scale=multiplier)
+    # With a multiplier m the gradient is m times as large, so the update m^p times, and what a step adds to f m^(1 + p)
+    # times: the rate takes that back.
     rate = jnp.asarray(multiplier ** -(1 + exponent), problem.x.dtype)
     seen = _seen_through(problem, lens)
     run = train(seen, optax.chain(optimizer, optax.scale(rate)), [0, steps], batch_size, key)
@@ -215,6 +219,7 @@ def _verified(places: np.ndarray, changes: list[float]) -> str:
         )
     said = [f"{change:.2g} at {place:.2g}" for place, change in zip(places, changes, strict=True)]
     limit = _limits.KERNEL_CHANGE.value
+    # A smaller multiplier makes parameters move further: the first place is to learn features, the second to be lazy.
     agrees = changes[0] >= limit > changes[1]
     return (
         f"Trained on both sides, the kernel moves by {said[0]} and {said[1]}: {'as' if agrees else 'not as'} foreseen."

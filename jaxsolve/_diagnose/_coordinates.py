@@ -140,6 +140,7 @@ def coordinate_check(
             net = make_net(int(width), jax.random.fold_in(key, seed))
             problem = read_problem(net, x, y, loss, None, False)
             here, hidden, sizes, why = _sizes(problem, chosen, steps)
+            # Advice that names a smaller rate is left out: the default below says so, once for all widths.
             whys += [why] if why and "a smaller rate" not in why.lower() else []
             if names is not None and here != names:
                 odd = sorted(set(here) ^ set(names)) or list(here)
@@ -163,6 +164,8 @@ def coordinate_check(
         passed, where = False, ", ".join(map(str, lost))
         advice = whys[0] if whys else "Take a smaller rate."
         notes += (f"Training diverged at width {where}: changes there are unknown. {advice}",)
+    # A tensor that moves at other widths only. Zeros have no logarithm: the slope would silently leave these widths
+    # out.
     still = np.all(changes == 0, axis=2) & np.any(changes > 0, axis=(1, 2))[:, None]
     if np.any(still):
         passed, where = False, ", ".join(map(str, places[np.any(still, axis=0)]))
@@ -205,6 +208,7 @@ def _sizes(problem: Problem, optimizer: Any, steps: int) -> tuple[tuple[str, ...
         raise ValueError("no product of data with parameters was found in this network, so that there is none to check")
     why = ending(problem, problem, optimizer, run) if run.diverged else ""
     sizes = np.array(_measure(problem, run.checkpoints[-1].params))
+    # The checkpoint is from before the step that diverged, so its change is not that of the training asked for.
     if run.diverged:
         sizes[1] = np.nan
     inside = "net." if isinstance(problem.net, Lens) else ""  # what the lens looks at

@@ -46,9 +46,11 @@ def curvature(problem: Problem, params: PyTree, update: PyTree) -> Curvature:
     flat, shaped = ravel_pytree(update)
     along = shaped(unit(flat))
     slope = lambda p: jax.jvp(problem.outputs, (p,), (along,))
+    # A jvp of a jvp along the same direction u: f, D f[u] and D^2 f[u, u] in one pass.
     (f, first), (_, second) = jax.jvp(slope, (params,), (along,))
     loss = problem.loss.value(f, problem.y)
     falls = -jnp.sum(problem.loss.gradient(f, problem.y) * first)
+    # s of the text: the size of the loss over its slope along u, by which a straight line would have fallen so far.
     length = jnp.where(falls > 0, jnp.abs(loss) / nonzero(falls), jnp.nan)
     one, two = norm(first), norm(second)
     return Curvature(length * two / (2 * nonzero(one)), two)
@@ -90,9 +92,11 @@ def crossover(problem: Problem, eta: PyTree, displacement: PyTree, limit: float)
     def change(scale: float) -> float:
         value = float(kernels.relative_change(whole_kernel(problem, moved(scale), eta), before))
         seen.append((scale, value))
+        # A kernel that overflows has moved beyond any limit.
         return value if np.isfinite(value) else np.inf
 
     trial = 0.0  # log of the displacement of this network itself
+    # Steps of a factor 8 until there is a displacement on either side of the limit, then bisection to 10 %.
     for _ in range(TRIALS):
         if change(float(np.exp(trial))) < limit:
             low = trial
@@ -107,6 +111,7 @@ def crossover(problem: Problem, eta: PyTree, displacement: PyTree, limit: float)
     seen.sort()
     scales, changes = np.array(seen).T
     if np.isfinite(low) and np.isfinite(high):
+        # The geometric mean of both, and the multiplier is its inverse.
         multiplier = float(np.exp(-(low + high) / 2))
     else:
         multiplier = 0.0 if np.isfinite(low) else np.inf

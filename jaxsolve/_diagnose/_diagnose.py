@@ -117,6 +117,7 @@ def diagnose(
     training = train(problem, optimizer, checkpoint_steps(steps, CHECKPOINTS), batch_size, batch_key)
     end = ending(problem, probe, optimizer, training) if training.diverged else ""
     places = [point.step for point in training.checkpoints]
+    # As in `train`, whose states the checkpoints hold.
     held = Descent(suited(optimizer, problem.net), rate=1.0).optimizer
     params = [point.params for point in training.checkpoints]
     updates = (next_update(probe, held, point.params, point.state) for point in training.checkpoints)

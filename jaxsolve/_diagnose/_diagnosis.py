@@ -145,6 +145,7 @@ class Diagnosis:
             data["verified_kernel_change"] = ("verified_multiplier", self.by_scale["verified_change"])
         for name, found in self.findings.items():
             limit = {} if found.limit is None else {"limit": found.limit.value, "source": found.limit.source}
+            # Some findings, such as `kernel_change`, share their name with the history along the checkpoints.
             data[f"final_{name}" if name in data else name] = ((), found.value, {"says": found.words, **limit})
         attrs = {"regime": self.regime.label, "near_boundary": int(self.near_boundary), "text": self.text}
         return dataset(data, coords, {**attrs, "notes": "\n".join(self.notes)})

@@ -63,6 +63,7 @@ def examine(probe: Problem, eta: PyTree, steps: list[int], checkpoints: list[PyT
     last, moved, compared = start, None, None
     for step, params in zip(steps, checkpoints, strict=True):
         moved = movement(probe, params, eta)
+        # The first checkpoint is the start, whose kernels are known.
         last = group_kernels(probe, params, masks) if rows else start
         compared = compare_kernels(probe, last, start)
         row = {name: float(value) for name, value in moved._asdict().items() if name != "moved"}
@@ -78,6 +79,7 @@ def examine(probe: Problem, eta: PyTree, steps: list[int], checkpoints: list[PyT
         rows.append(row)
     assert moved is not None
     assert compared is not None
+    # For the shares of the groups at the start; the change is 0.
     first = compare_kernels(probe, start, start)
     history = {name: np.array([row[name] for row in rows]) for name in rows[0]}
     end = checkpoints[-1]

@@ -187,6 +187,7 @@ def draw_coordinates(
     axes = figure.subplots(1, 2, sharex=True)
     for ax, values, title in zip(axes, (sizes, changes), ("at the start", "change"), strict=True):
         for index, (name, rows) in enumerate(zip(tensors, values, strict=True)):
+            # The geometric mean over seeds, as slopes are those of logarithms.
             middle = np.exp(np.mean(np.log(np.where(rows > 0, rows, np.nan)), axis=1))
             style = {"color": COLORS[index % len(COLORS)], "marker": MARKERS[index % len(MARKERS)]}
             ls = "-" if index < len(COLORS) else "--"

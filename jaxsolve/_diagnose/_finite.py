@@ -48,6 +48,7 @@ def check_derivatives(probe: Problem, few: Problem, params: PyTree, when: str) -
         when: in words.
     """
     if not is_finite(gradient(probe, params)) or not is_finite(whole_kernel(few, params, few.eta)):
+        # Where each derivative by itself is finite, sums of their products have overflowed.
         raise ValueError(_named(probe, params, when) or _overflows(probe, params, when))
 
 
@@ -65,6 +66,7 @@ def ending(problem: Problem, probe: Problem, optimizer: optax.GradientTransforma
     """
     if wrong := _named(problem, run.checkpoints[0].params, "at the start"):
         raise ValueError(wrong)
+    # From the most particular cause to the least: derivatives, the optimizer's step, its direction, where it leads.
     point = run.checkpoints[-1]
     when = f"after {point.step} steps" if point.step > 1 else "after 1 step" if point.step else "at its first step"
     if wrong := _named(problem, point.params, "there"):
@@ -75,6 +77,7 @@ def ending(problem: Problem, probe: Problem, optimizer: optax.GradientTransforma
             f"The training diverged {when}: the optimizer's step is NaN or infinite though the gradient is finite. "
             "Take a finite rate, or a smaller one, or look for a division by 0 in the optimizer."
         )
+    # The first-order change of the loss along the step: the sign of its rate is wrong where that is positive.
     slope = jax.tree.map(lambda g, u: jnp.sum(g * u), gradient(probe, point.params), step)
     if not point.step and float(sum(jax.tree.leaves(slope))) > 0:
         return f"The training diverged {when}, which goes uphill: look at the sign of the rate."

@@ -51,6 +51,7 @@ def fit_line(x: np.ndarray, y: np.ndarray) -> Slope:
         return Slope(value, float("inf"))
     from scipy.stats import t
 
+    # The standard error of a slope of least squares, with n - 2 degrees of freedom.
     spread = float(np.sqrt(rest @ rest / (len(x) - 2) / (centered @ centered)))
     return Slope(value, float(t.ppf(0.975, len(x) - 2)) * spread)
 

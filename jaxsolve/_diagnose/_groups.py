@@ -84,6 +84,7 @@ def adjacent(params: PyTree) -> tuple[tuple[str, ...], list[tuple[int, int]]]:
     names, pairs = [], []
     for low, high in zip(matrices[:-1], matrices[1:], strict=True):
         inward = [_inward(named[index][0]) for index in (low, high)]
+        # W_2 W_1 of matrices (out, in). Of matrices (in, out) it is the transpose, W_1 W_2, which has the same norm.
         left, right = (low, high) if all(inward) else (high, low)
         if inward[0] == inward[1] and named[left][1].shape[1] == named[right][1].shape[0]:
             names.append(f"{label(low)} to {label(high)}")

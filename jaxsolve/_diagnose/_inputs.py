@@ -94,6 +94,7 @@ def read_key(key: Any) -> Any:
     if key is None:
         return jax.random.key(0)
     require_key(key)
+    # Keys of `jax.random.PRNGKey` are plain arrays of integers.
     return key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
 
 
@@ -196,6 +197,7 @@ def _check_loss(problem: Problem, out_size: int) -> None:
 def choose(problem: Problem, count: int, key: Any) -> Problem:
     """The problem of `count` samples drawn from it (all, if it has no more): what probes and kernels look at."""
     n = problem.x.shape[0]
+    # Sorted, so that samples keep the order in which they were given.
     chosen = np.arange(n) if n <= count else np.sort(np.asarray(jax.random.permutation(key, n)[:count]))
     fields = lambda p: (p.x, p.y, p.initial)
     initial = None if problem.initial is None else problem.initial[chosen]

@@ -27,6 +27,7 @@ def largest_eigenvalue(product: Callable[[PyTree], PyTree], like: PyTree) -> Flo
     start = jax.random.normal(jax.random.key(0), zero.shape, zero.dtype)  # fixed, so that results repeat
     steps = min(STEPS, zero.size)
 
+    # Three-term recurrence: A q_k = beta_(k-1) q_(k-1) + alpha_k q_k + beta_k q_(k+1), with orthonormal q.
     def step(carry, _):
         before, now, beta = carry
         moved = ravel_pytree(product(unravel(now)))[0] - beta * before
@@ -40,5 +41,7 @@ def largest_eigenvalue(product: Callable[[PyTree], PyTree], like: PyTree) -> Flo
 
     first = (zero, start / jnp.linalg.norm(start), jnp.zeros((), zero.dtype))
     _, (alpha, beta) = jax.lax.scan(step, first, None, length=steps)
+    # On the Krylov space the operator is tridiagonal; its largest Ritz value is at most the largest eigenvalue. Where
+    # the space was exhausted the rows that are left are 0, and so is the result if all eigenvalues are negative.
     matrix = jnp.diag(alpha) + jnp.diag(beta[:-1], 1) + jnp.diag(beta[:-1], -1)
     return jnp.linalg.eigvalsh(matrix)[-1]

@@ -78,6 +78,7 @@ class Lens(nets.AbstractNetwork):
         return start + self.scale * change
 
     def rates(self) -> PyTree:
+        # The start and the scale are no parameters, and have no rates.
         nothing = jax.tree.map(lambda _: None, self.start)
         same = {"linear": self.linear, "whole": self.whole}
         return Lens(nets.rates(self.net), nothing, None, self.shape, self.outputs, **same)

@@ -58,6 +58,7 @@ class Kernels(NamedTuple):
 def movement(problem: Problem, params: PyTree, eta: PyTree) -> Movement:
     """The movement of the outputs, by one jvp, one vjp and the largest eigenvalue of the kernel with rates eta."""
     start = problem.params
+    # f_lin - f_0 = J_0 (theta_t - theta_0) is a jvp at the start, along the displacement.
     direction = jax.tree.map(jnp.subtract, params, start)
     f_start, linear = jax.jvp(problem.outputs, (start,), (direction,))
     f = problem.outputs(params)
@@ -82,6 +83,7 @@ def movement(problem: Problem, params: PyTree, eta: PyTree) -> Movement:
 def learnable(problem: Problem) -> Bool[Array, ""]:
     """True if the loss has a gradient in the outputs at the start that is more than their rounding."""
     f = problem.outputs(problem.params)
+    # What a change of the outputs by their rounding does to the gradient, to first order.
     rounding = 10 * jnp.finfo(f.dtype).eps * jnp.abs(f)
     now, lost = jax.jvp(lambda f: problem.loss.gradient(f, problem.y), (f,), (rounding,))
     return norm(now) > norm(lost)
@@ -98,8 +100,10 @@ def progress(problem: Problem, params: PyTree, eta: PyTree) -> Float[Array, ""]:
     def gradients(at: PyTree) -> tuple[Array, Array]:
         f, pull = jax.vjp(problem.outputs, at)
         slope = problem.loss.gradient(f, problem.y)
+        # The slope is sent back at norm 1 and its size multiplied in afterwards, so that small products do not vanish.
         unit = norm(slope)
         seen = inside(pull(slope / nonzero(unit))[0])
+        # |sqrt(eta) J^T r|^2 is the rate at which gradient flow lowers the loss: what parameters see of the residual.
         scaled = jax.tree.map(lambda rate, g: jnp.sqrt(rate) * g, inside(eta), seen)
         return unit, unit * norm(ravel_pytree(scaled)[0])
 

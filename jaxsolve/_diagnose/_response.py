@@ -65,6 +65,7 @@ def response(problem: Problem, optimizer: Any, params: PyTree, state: Any) -> Re
     strange = [kind for kind in kinds if kind not in known]
     named = [kind for kind, node in zip(kinds, _nodes(state), strict=True) if not eqx.is_array(node)]
     named += ["arrays"] if len(named) < len(kinds) else []
+    # The law in the text above has one memory.
     if strange or sum(kind in _MEMORY for kind in kinds) > 1:
         return Response(
             None, False, f"its state ({', '.join(named)}) is not one whose steps are linear in the gradient"
@@ -92,6 +93,7 @@ def _is_node(node: Any) -> bool:
 def _nodes(state: Any) -> list[Any]:
     """The parts of a state with memory of gradients; anything else that holds real arrays by itself."""
     parts = jax.tree.leaves(state, is_leaf=_is_node)
+    # Counts and rates, which are integers or single numbers, are no memory of gradients.
     real = lambda part: eqx.is_inexact_array(part) and part.ndim > 0
     return [part for part in parts if _is_node(part) or real(part)]
 
@@ -124,10 +126,13 @@ def _rates(problem: Problem, optimizer: Any, params: PyTree, state: Any) -> PyTr
         updates, new = optimizer.update(gradient, _with_memory(still, memory), params)
         return jax.tree.map(lambda u, p: -u.astype(p.dtype), updates, params), _memory(new)
 
+    # In the letters of the text above: A and a, then B and beta. Steps act on each entry by itself, so that one jvp
+    # along ones gives all of them.
     by_gradient, taken_up = jax.jvp(step, (zero, empty), (one, empty))[1]
     by_memory, kept = jax.jvp(step, (zero, empty), (zero, full))[1]
     rates = by_gradient
     if kept is not None:
+        # beta and a are one number for all parameters.
         first = lambda tree: jax.tree.leaves(tree)[0].ravel()[0]
         beta, share = first(kept), first(taken_up)
         rates = jax.tree.map(lambda a, b: a - share * b / (1 + beta), by_gradient, by_memory)
@@ -151,6 +156,7 @@ def _squares_of_next(
     with jax.numpy_dtype_promotion("standard"):
         after = _squares(advance(gradient, state))
         # AdaBelief adds the square of what the gradient is off its memory: there is to be none.
+        # At gradient 0, second moments of 1 become their decay.
         decays = _squares(advance(zero, _with_memory(jax.tree.map(ones, state, is_leaf=_is_node), empty)))
     moments = iter([jax.tree.map(jnp.divide, a.nu, decay.nu) for a, decay in zip(after, decays, strict=True)])
     put = lambda part: part._replace(nu=next(moments)) if has(part) else part
@@ -175,4 +181,5 @@ def rate_exponent(problem: Problem, optimizer: Any, params: PyTree, state: PyTre
         size = lambda tree: float(norm(ravel_pytree(tree)[0]))
     if not 0 < size(one) < np.inf or not np.isfinite(size(two)):
         return None
+    # Of a doubled gradient the update is 2^p times as large.
     return float(np.log2(size(two) / size(one))) if size(two) > 0 else 0.0

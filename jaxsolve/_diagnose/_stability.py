@@ -56,7 +56,9 @@ def critical_rate(problem: Problem, params: PyTree, update: PyTree) -> Float[Arr
 
     def trial(k, carry):
         low, high = carry  # `low` lowers the loss, `high` raises it
+        # 4, 16, 256, ... from k = 1 on; the first trial is 1.
         factor = 4.0 ** (2.0 ** (jnp.asarray(k, one.dtype) - 1))
+        # The geometric mean, root by root, as the product could overflow; used only where both sides are known.
         between = jnp.sqrt(nonzero(low)) * jnp.sqrt(jnp.where(jnp.isinf(high), 1, high))
         outside = jnp.where(low > 0, low * factor, jnp.where(jnp.isinf(high), one, high / factor))
         scale = jnp.where((low > 0) & ~jnp.isinf(high), between, outside)
@@ -76,6 +78,7 @@ def sharpness_ratio(problem: Problem, params: PyTree, rates: PyTree) -> Float[Ar
     slope = jax.grad(problem.objective)
 
     def product(v: PyTree) -> PyTree:
+        # sqrt(r) H sqrt(r) has the eigenvalues of r H, and is symmetric, as Lanczos needs it.
         weigh = lambda tree: jax.tree.map(lambda rate, leaf: jnp.sqrt(rate) * leaf, rates, tree)
         return weigh(jax.jvp(slope, (params,), (weigh(v),))[1])
 

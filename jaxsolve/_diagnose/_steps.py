@@ -44,6 +44,7 @@ class Steps(NamedTuple):
     @staticmethod
     def of_descent(probe: Problem, eta: PyTree, checkpoints: list[PyTree]) -> "Steps":
         """Stability of gradient descent at rates eta, for an unknown optimizer: up to the rate 2/sharpness."""
+        # `sharpness_ratio` is in units of the limit 2.
         sharp = np.array([2 * float(sharpness_ratio(probe, params, _every(eta, params))) for params in checkpoints])
         last = float(sharp[-1])
         if last > 0:
@@ -71,6 +72,7 @@ def steps_of(probe: Problem, optimizer: Any, checkpoints: list[Checkpoint]) -> S
         lost = NO_STEP if not moves(update) else "" if is_finite(update) else LOST_STEP
         if lost:  # a schedule that begins or ends at 0, steps that gather gradients, or no gradient
             critical.append(np.nan)
+            # Where there is no step, that is the reason, whatever `response` says of the state.
             found = found if found.rates is not None else Response(None, False, lost)
         else:
             critical.append(float(critical_rate(probe, point.params, update)))
@@ -100,6 +102,7 @@ def steps_of(probe: Problem, optimizer: Any, checkpoints: list[Checkpoint]) -> S
         findings["stability"] = Finding(last, _limits.STABILITY, "at the edge of stability or beyond")
     history = {"critical_rate": np.array(critical), "stability": np.array(ratios)}
     known = history["critical_rate"][~np.isnan(history["critical_rate"])]
+    # A critical rate of 0 is that of a step uphill.
     uphill = known.size > 1 and not np.any(known)
     words = [_words(critical[-1], lost or FLAT, last, adaptive=adaptive, uphill=uphill)]
     return Steps(findings, history, words, notes, uphill)

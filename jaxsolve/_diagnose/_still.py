@@ -35,6 +35,7 @@ def moving_rates(
     if not moved.any() or moved.all():
         return probe.eta, []
     hidden = _lost(start, checkpoints[-1], gradient(probe, start), probe.eta) if updates is None else _anywhere(updates)
+    # At the last checkpoint the gradient has not led to a step yet.
     still = ~(moved | hidden) & _anywhere(gradient(probe, params) for params in checkpoints[:-1])
     if not still.any():
         return probe.eta, []
@@ -56,6 +57,8 @@ def _anywhere(trees: Iterable[PyTree]) -> np.ndarray:
 def _lost(start: PyTree, end: PyTree, slope: PyTree, eta: PyTree) -> np.ndarray:
     """True for each leaf where rounding would hide what descent adds in the longest time that others' changes show."""
     old, new, slopes, rates = (list(map(np.asarray, jax.tree.leaves(tree))) for tree in (start, end, slope, eta))
+    # Descent for a time t moves a parameter by about t |eta g|; the longest t that a leaf's change shows counts for
+    # all.
     pulls = [np.abs(rate * slope) for rate, slope in zip(rates, slopes, strict=True)]
     largest = lambda array: float(np.max(np.abs(array), initial=0))
     shown = [largest(b - a) / largest(p) for a, b, p in zip(old, new, pulls, strict=True) if largest(p) > 0]

@@ -52,6 +52,7 @@ def read_program(f: Callable[[PyTree, Array], Array], params: PyTree, x: Array) 
     finder = _Finder(steps, paths)
     for step in steps.steps:
         finder.see(step)
+    # Asked once all steps have been seen: whether a sum is a mean, which is subtracted again, shows behind it.
     found = [(label, out) for label, out in finder.products if not finder.is_centered(out)]
     names = _distinct([label.removesuffix(".weight") for label, _ in found])
     ends = tuple(finder.follow(out) for _, out in found)

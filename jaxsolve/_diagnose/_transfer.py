@@ -155,6 +155,7 @@ def transfer_check(
                 assert made is not None
                 assert run is not None
                 ending(problem, problem, made, run)  # raises where derivatives are not finite from the start
+    # The mean is infinite where a seed diverged, so such a rate counts as none that lowers the loss.
     idle = ~np.any(np.mean(losses, axis=-1) < np.mean(starts, axis=-1), axis=1)
     best = np.array([[_best(tried, losses[i, :, seed]) for seed in range(seeds)] for i in range(len(places))])
     means = mean_losses(losses)
@@ -162,6 +163,7 @@ def transfer_check(
     edge = np.isin(np.argmin(means, axis=1), (0, len(tried) - 1))
     x_axis = np.repeat(np.log2(places.astype(float)), seeds)
     octaves = fit_line(x_axis, np.log2(best).ravel())
+    # The slope is that of the means over seeds, which scatter less; its error is that of the seeds one by one.
     octaves = Slope(fit_line(np.log2(places.astype(float)), np.log2(together)).value, octaves.error)
     if np.any(idle):
         octaves = Slope(float("nan"), float("nan"))
@@ -181,8 +183,10 @@ def _best(rates: np.ndarray, losses: np.ndarray) -> float:
         return float(rates[k])
     x, y = np.log(rates[k - 1 : k + 2]), losses[k - 1 : k + 2]
     bend, tilt, _ = np.polyfit(x - x[1], y, 2)
+    # A parabola that opens downward has no lowest point.
     if bend <= 0:
         return float(rates[k])
+    # The vertex, kept between the neighbors of the lowest loss.
     return float(np.exp(np.clip(x[1] - tilt / (2 * bend), x[0], x[2])))
 
 

@@ -110,6 +110,7 @@ def regime_findings(seen: Examined, verdict: Verdict) -> dict[str, Finding]:
         found |= {name: Finding(np.nan, limit, "not known: no step was made") for name, limit in still.items()}
     unknown = f"the kernel is {seen.kernel}" if seen.kernel else "numbers overflow"
     for name, one in found.items():
+        # What is NaN, and has no reason of its own by now, is so because of the kernel.
         if np.isnan(one.value) and not one.words.startswith("not known: "):
             found[name] = Finding(one.value, one.limit, f"not known: {unknown}")
         elif np.isinf(one.value):

@@ -50,7 +50,9 @@ class FlipAndCrop(AbstractAugmentation):
             return x
         border = (self.padding, self.padding)
         wide = jnp.pad(x, ((0, 0), (0, 0), border, border))
+        # The upper end is exclusive: of 2 padding + 1 corners the middle one leaves the image where it is.
         corners = jr.randint(for_crops, (x.shape[0], 2), 0, 2 * self.padding + 1)
+        # `dynamic_slice` takes indices of one dtype.
         zero = jnp.zeros((), corners.dtype)
         cut = lambda image, corner: jax.lax.dynamic_slice(image, (zero, corner[0], corner[1]), x.shape[1:])
         return jax.vmap(cut)(wide, corners)

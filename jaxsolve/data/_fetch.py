@@ -116,6 +116,7 @@ def fetch(images: Images, folder: str | os.PathLike[str] | None = None, *, progr
     absent = [name for group in groups for name in group if find_file(place, name) is None]
     for file in source.files:
         packed = file.name.endswith(".tar.gz")
+        # An archive is fetched where any file is absent, a single file where it is absent itself.
         if absent if packed else file.name.removesuffix(".gz") in absent:
             archive = _retrieved(source, file, place, progress)
             if packed:
@@ -134,6 +135,7 @@ def _unpack(archive: Path, wanted: list[str], place: Path) -> None:
                 content = members.extractfile(member)
                 assert content is not None  # it is a regular file
                 part = place / f"{name}.part"
+                # No more than such a file has, whatever the archive says of its size.
                 part.write_bytes(content.read(BATCH))
                 os.replace(part, place / name)
 

@@ -106,6 +106,7 @@ def _read_idx(path: Path, ndim: int, inner: tuple[int, ...] = ()) -> UInt8[np.nd
             raise ValueError(f"{path}: holds images of {shape[1]} x {shape[2]} pixels; expected 28 x 28")
         if shape[0] > _MOST_SAMPLES:
             raise ValueError(f"{path}: its header asks for {shape[0]} samples; at most {_MOST_SAMPLES} are read")
+        # One byte more than the header promises tells a file that goes on from one that ends there.
         content = read(expected + 1)
     if len(content) != expected:
         more = " or more" if len(content) > expected else ""

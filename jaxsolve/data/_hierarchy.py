@@ -77,6 +77,7 @@ def random_hierarchy(
         )
     if length > MOST:
         raise ValueError(f"{levels} levels of {tuple_size} symbols make strings longer than {MOST}; give fewer levels")
+    # A string uses rules 1 + s + ... + s^(L - 1) = (s^L - 1)/(s - 1) times, each time by one of m synonyms.
     strings = classes * _power(synonyms, (length - 1) // (tuple_size - 1))
     wanted = n_train + n_test
     if not wanted <= strings <= MOST:
@@ -90,6 +91,7 @@ def random_hierarchy(
         _rules(one, symbols if level else classes, synonyms, tuple_size, symbols)
         for level, one in enumerate(jax.random.split(of_rules, levels))
     ]
+    # Each number is one string: its class in base n_c first, then the choices of synonyms as digits in base m.
     number = jax.random.permutation(of_strings, strings)[:wanted]
     labels, texts = number % classes, _write(number // classes, number % classes, rules, synonyms)
     dtype = jnp.result_type(float)
@@ -103,6 +105,7 @@ def random_hierarchy(
 def _rules(key: PRNGKeyArray, parents: int, synonyms: int, size: int, symbols: int) -> Int[Array, "parents m s"]:
     """The tuples that each symbol may be written as, no two of them the same."""
     chosen = jax.random.permutation(key, symbols**size)[: parents * synonyms]
+    # A number below v^s stands for the tuple of its digits in base v, so different numbers are different tuples.
     powers = symbols ** np.arange(size)[None, :]
     return (chosen[:, None] // powers % symbols).reshape(parents, synonyms, size)
 
@@ -111,6 +114,7 @@ def _write(number: Int[Array, " n"], label: Int[Array, " n"], rules: list[Array]
     """The string of each label whose synonyms are the digits of a number."""
     text, used = label[:, None], 0
     for rule in rules:
+        # Each rule takes the digits that those above it have left.
         powers = synonyms ** np.arange(used, used + text.shape[1])[None, :]
         used += text.shape[1]
         text = rule[text, number[:, None] // powers % synonyms].reshape(

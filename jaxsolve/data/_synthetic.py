@@ -196,6 +196,7 @@ def gaussian(
         raise ValueError(
             f"whitened=True needs n_train >= in_size for X^T X / n = I, got n_train={n_train} and in_size={in_size}"
         )
+    # A key for each draw, made or not: no draw depends on which others are made.
     key_teacher, *keys = jax.random.split(key, 5)
     weights = _teacher_matrix(teacher, in_size, out_size, key_teacher)
     root = None if covariance is None else covariance_root(covariance, in_size)
@@ -258,6 +259,7 @@ def teacher_student(
 
     def sample(n: int, key_x: PRNGKeyArray, key_noise: PRNGKeyArray) -> _Pair:
         x = jax.random.normal(key_x, (n, in_size), jnp.result_type(float))
+        # The normal distribution is isotropic: its directions are uniform on the sphere.
         x = x / jnp.linalg.norm(x, axis=1, keepdims=True) if sphere else x
         return x, _targets(teacher, "teacher", x, noise, key_noise)
 
@@ -303,6 +305,7 @@ def _teacher_matrix(teacher: Any, in_size: int, out_size: int | None, key: PRNGK
         require_size(out_size, "out_size")
     if teacher is None:
         shape = (in_size, 1 if out_size is None else out_size)
+        # Each target then has variance 1 over inputs N(0, I), on average over teachers.
         return jax.random.normal(key, shape, jnp.result_type(float)) / math.sqrt(in_size)
     known = concrete(teacher)
     if known is not None and not is_real(known):

@@ -111,6 +111,7 @@ class PartialWhiten(AbstractTransform):
         spectrum = _spectrum(x, self.center)
         s, v = jnp.asarray(spectrum.s, x.dtype), jnp.asarray(spectrum.v, x.dtype)
         kept = jnp.asarray(spectrum.kept)
+        # The inner where keeps powers of 0 out, whose derivative by the power would be NaN behind the outer one, too.
         factor = jnp.where(kept, jnp.where(kept, s, 1) ** (-jnp.asarray(self.power, x.dtype)), 0)
         matrix = jnp.matmul(v * factor[None, :], v.T, precision="highest")
         return Affine(jnp.asarray(spectrum.mean, x.dtype), matrix)

@@ -84,6 +84,7 @@ def _leaky_relu(z, slope):
 
 
 def _gelu(z):
+    # With erf, as the closed form of `kernels.infinite` has it. JAX's default approximates it by tanh.
     return jax.nn.gelu(z, approximate=False)
 
 
@@ -160,6 +161,7 @@ def find_activation(activation: str | Activation | Callable[[Array], Array]) -> 
             if one.fn is activation:  # jax.nn.relu is the relu
                 return one
         try:
+            # Activations are static fields of networks, by which JAX tells programs apart: they need a hash.
             hash(activation)
         except TypeError as error:
             message = f"activation must be a function without arrays, which would not train, got {describe(activation)}"

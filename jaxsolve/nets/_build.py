@@ -21,6 +21,7 @@ from ._padded import fan, keep, Kept, within
 from ._scaling import Scaling, ScalingRule
 
 
+# An activation made of these operations alone acts on every number by itself, and need not be tried out.
 ELEMENTWISE = frozenset(
     "abs add and asin asinh acos acosh atan atan2 atanh broadcast_in_dim cbrt ceil clamp convert_element_type copy cos "
     "cosh div eq erf erf_inv erfc exp exp2 expm1 floor ge gt integer_pow is_finite le log log1p logistic lt max min "
@@ -112,6 +113,7 @@ def _check_elementwise(activation: Activation, dtype: jnp.dtype) -> None:
             f"an activation must return an array of the shape it is given; of shape (3,) {activation!r} returned "
             f"{describe(returned)}"
         )
+    # A constant that is traced has no value yet: then the activation cannot be tried out.
     if _is_elementwise(program) or any(concrete(value) is None for value in program.consts):
         return
     each = lambda z: jnp.stack([activation(z[i : i + 1])[0] for i in range(3)])

@@ -81,6 +81,7 @@ class ConvNet(AbstractUnnormalized):
         self.image_size = (image[0], image[1])
         width, out_size = require_unpadded(width_size, "width_size"), require_unpadded(out_size, "out_size")
         convolutions = [(width, into, _WINDOW, _WINDOW) for into in (channels, width, width, width)]
+        # The average over the image leaves one number for each channel to the read-out.
         shapes = [*convolutions, (out_size, width)]
         parts = build(shapes, self.activation, bias=bias, scaling=scaling, init=init, key=key, dtype=dtype)
         self.weights, self.biases, self.scaling = parts

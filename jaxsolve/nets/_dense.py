@@ -54,6 +54,7 @@ class AbstractDense(AbstractUnnormalized):
             return 1.0
         held = sum(leaf.size for leaf in (*self.weights, *self.biases))
         units, hidden = self.units.astype(self.weights[0].dtype), len(self.weights) - 1
+        # The first and the last matrix, then the square ones between hidden layers.
         own = units * (self.in_shape[0] + self.out_size) + (hidden - 1) * units**2
         if self.biases:
             own = own + hidden * units + self.out_size
@@ -94,6 +95,7 @@ def build_dense(
         size if name == "width_size" and isinstance(size, Padded) else require_unpadded(size, name)
         for size, name in zip(sizes, names, strict=True)
     ]
+    # Arrays are (out, in), while sizes run from the input to the output.
     pairs = [(out, into) for into, out in itertools.pairwise(checked)]
     # Of a padded width the arrays have the size, and the network has the units.
     shapes = [tuple(one.size if isinstance(one, Padded) else one for one in pair) for pair in pairs]

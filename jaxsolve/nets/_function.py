@@ -66,6 +66,7 @@ def _as_arrays(params: PyTree) -> PyTree:
             )
         if kind not in (float, complex) and not jnp.issubdtype(kind, jnp.inexact):
             return leaf
+        # Arrays keep their dtype. A single number has none that was chosen, and takes that of the other parameters.
         return jnp.asarray(leaf) if np.ndim(leaf) > 0 or np.iscomplexobj(leaf) else jnp.asarray(leaf, dtype)
 
     return jax.tree_util.tree_map_with_path(convert, params, is_leaf=is_module)

@@ -179,6 +179,7 @@ class Sphere(AbstractInit):
         shapes.matrices("Sphere")
         *hidden, readout = _draw_normal(shapes, key)
         rows = [g / nonzero(jnp.linalg.norm(g, axis=1, keepdims=True)) for g in hidden]  # padding has rows of zeros
+        # Padding, which is 0, gets +1 here; `build` sets it to 0 again.
         directions = [*rows, jnp.where(readout < 0, -1.0, 1.0).astype(shapes.dtype)]
         weights = tuple(s * d for s, d in zip(scaling.sigma, directions, strict=True))
         return Start(weights, draw_biases(shapes, scaling, key))
@@ -232,6 +233,7 @@ class Mirrored(AbstractInit):
         mirrored = (*below, last_hidden[original], sign[None, :] * readout[:, original])
         if shapes.bias:
             *bias_below, bias_hidden, bias_out = biases
+            # The biases of the outputs have no partner that cancels them.
             biases = (*bias_below, bias_hidden[original], jnp.zeros_like(bias_out))
         return Start(mirrored, biases)
 

@@ -69,6 +69,7 @@ class LambdaBalanced(AbstractInit):
         keys = jr.split(jr.fold_in(key, 4), len(sizes) + 1)
         frames = [_orthogonal(k, size, shapes.dtype) for k, size in zip(keys[1:], sizes, strict=True)]
         spectrum = jnp.linalg.svd(jr.normal(keys[0], matrices[0], shapes.dtype), compute_uv=False)
+        # The product of all matrices has no more modes than the narrowest layer has units.
         modes = spectrum[: min(sizes)] * (scaling.sigma[0] / jnp.sqrt(eta[0]))
         weights = []
         for index, (out, into) in enumerate(matrices):
@@ -78,6 +79,7 @@ class LambdaBalanced(AbstractInit):
             diagonal = safe_sqrt((squares + extra) * eta[index])
             rectangle = jnp.zeros((out, into), shapes.dtype)
             rectangle = rectangle.at[jnp.arange(min(out, into)), jnp.arange(min(out, into))].set(diagonal)
+            # Neighbors share the frame of the layer between them, so that both Gram matrices are diagonal in it.
             weights.append(frames[index + 1] @ rectangle @ frames[index].T)
         return Start(tuple(weights), draw_biases(shapes, scaling, key))
 

@@ -120,4 +120,5 @@ class PowerLaw:
     def __call__(self, layer: LayerShape) -> Prescription:
         variance, eta = (self.c_u, self.c_eta_u) if layer.last else (self.c_w, self.c_eta_w)
         kappa = layer.kappa
+        # `c_u` and `c_w` are exponents of variances, of which sigma is the root.
         return Prescription(1.0, kappa ** (variance / 2), kappa**eta, kappa**self.c_gamma)

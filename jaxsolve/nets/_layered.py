@@ -106,6 +106,7 @@ class AbstractLayered(AbstractNetwork):
         quantities = []
         for pair in _adjacent(self.layers):
             outer = (lambda a: a @ a.T) if pair.linear else (lambda a: jnp.sum(a**2, axis=1))
+            # Rows are the features between the two arrays: the inputs of the one above, the outputs of the one below.
             above, below = pair.above.parameter(params), pair.below.parameter(params)
             outgoing = outer(_by_row(jnp.swapaxes(above, 0, 1))) / pair.above.parameter(eta)
             incoming = outer(_by_row(below)) / pair.below.parameter(eta)
@@ -152,6 +153,7 @@ def _adjacent(layers: Layers) -> Iterator[_Pair]:
             below = None
             yield from _adjacent(layer.branch)
             yield from _adjacent(layer.shortcut)
+        # These act on each feature by itself, and linearly, so that pairs reach across them; any other layer ends one.
         elif not isinstance(layer, SpatialMean | AveragePool | Mask):
             below = None
 

@@ -221,6 +221,7 @@ class StandardizeGroups(AbstractLayer):
     def __call__(self, net: Any, z: Float[Array, "features ..."], tap: Tap) -> Float[Array, "features ..."]:
         grouped = z.reshape(self.groups, -1)
         centered = grouped - jnp.mean(grouped, axis=1, keepdims=True)
+        # Of centered numbers: E[z^2] - E[z]^2 would cancel where the mean is large.
         variance = jnp.mean(centered**2, axis=1, keepdims=True)
         return (centered * jax.lax.rsqrt(variance + self.eps)).reshape(z.shape)
 

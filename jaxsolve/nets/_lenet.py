@@ -80,6 +80,7 @@ class LeNet(AbstractUnnormalized):
         channels, *image = require_image(in_shape, 4)
         self.image_size = (image[0], image[1])
         first, second = _CHANNELS
+        # Two poolings by 2, each of which leaves out an odd row or column.
         pixels = (image[0] // 4) * (image[1] // 4)
         features = (second * pixels, *_FEATURES, require_unpadded(out_size, "out_size"))
         convolutions = [(first, channels, _WINDOW, _WINDOW), (second, first, _WINDOW, _WINDOW)]

@@ -155,6 +155,7 @@ def partition(net: Any) -> tuple[PyTree, PyTree]:
         >>> [leaf.shape for leaf in jax.tree.leaves(params)]
         [(3, 2), (1, 3)]
     """
+    # A None is no leaf of a tree, but has to count as one here: it marks what does not train.
     trained = jax.tree.map(lambda rate: rate is not None, rates(net), is_leaf=lambda leaf: leaf is None)
     params, rest = eqx.partition(net, trained)
     # As JAX has them: NumPy's may be of wider dtypes.

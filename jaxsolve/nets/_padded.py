@@ -137,7 +137,9 @@ def draw_normal(key: Key[Array, ""], shape: tuple[int, ...], kept: Kept, dtype: 
     row = jr.normal(key, (math.prod(shape),), dtype)
     place = jnp.zeros((1,) * len(shape), int)
     for axis, count in enumerate(kept):
+        # The place in the smaller array, read row by row: Horner's rule over its sizes.
         place = place * count + jnp.arange(shape[axis]).reshape([-1 if i == axis else 1 for i in range(len(shape))])
+    # What lies outside of the smaller array may point beyond the row; it is set to 0.
     return keep(row[jnp.minimum(place, row.size - 1)], kept)
 
 

@@ -208,6 +208,7 @@ def _pre_activation(plan: Plan, window: int, into: int, out: int, stride: int) -
     branch = (*plan.conv(into, out, window, stride), *plan.activate(out), *plan.conv(out, out, window))
     if into == out and stride == 1:
         return (Residual((*before, *branch)),)
+    # The branch and the 1 x 1 convolution both read phi(N(z)), so that stands before the sum.
     return (*before, Residual(branch, plan.conv(into, out, 1, stride)))
 
 

@@ -363,6 +363,7 @@ class ScalingRule(eqx.Module):
             self.law(LayerShape(fan_in, fan_out, index, layers, width, gain, kappa, window, index in on_data))
             for index, ((fan_in, fan_out), window) in enumerate(zip(fans, windows or (1,) * layers, strict=True))
         ]
+        # What was given may be of several dtypes; the scaling has the widest.
         dtype = np.result_type(*(leaf.dtype for leaf in jax.tree.leaves(self)))
         rule = jax.tree.map(lambda leaf: leaf.astype(dtype), self)
         multiplier, sigma, eta, gamma = (

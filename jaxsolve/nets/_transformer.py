@@ -109,9 +109,11 @@ class Transformer(AbstractNetwork):
         h = x @ w[EMBED].T + w[PLACE].T
         by_head = lambda index: (h @ w[index].T).reshape(len(x), self.heads, -1)
         query, keys, value = (by_head(index) for index in (QUERY, KEYS, VALUE))
+        # Tokens t that look at tokens s, heads k, features d of a head.
         scores = jnp.einsum("tkd,skd->kts", query, keys) / math.sqrt(query.shape[2])
         seen = jnp.einsum("kts,skd->tkd", jax.nn.softmax(scores, axis=2), value)
         h = h + seen.reshape(len(x), -1) @ w[OUTPUT].T
+        # Only the last token is read out, so the dense part need not see the others.
         last = h[-1] + w[CONTRACT] @ self.activation(w[EXPAND] @ h[-1])
         return self.scaling.gamma * w[READ] @ last
 
@@ -125,6 +127,8 @@ class Transformer(AbstractNetwork):
 
         The last needs an activation that is homogeneous.
         """
+        # Q -> A Q, K -> A^-T K leaves the scores of a head as they are, and so does O -> O A, V -> A^-1 V for what it
+        # adds. These symmetries of linear pairs are behind the conserved matrices.
         per_head = lambda index: params.weights[index].reshape(self.heads, -1, params.weights[index].shape[1])
         gram = lambda rows, index: jnp.einsum("kid,kjd->kij", rows, rows) / eta.weights[index]
         out = jnp.swapaxes(params.weights[OUTPUT], 0, 1).reshape(self.heads, -1, params.weights[OUTPUT].shape[0])

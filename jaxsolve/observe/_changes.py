@@ -47,6 +47,7 @@ def preactivations(net: nets.AbstractLayered, x: Float[Array, "n ..."]) -> list[
     found, begin, layers = [], 0, net.layers
     z = x
     for end in (place for place, layer in enumerate(layers) if isinstance(layer, nets.Apply)):
+        # From the last activation, itself included, up to this one: no layer runs twice.
         between = layers[begin:end]
         z = jax.vmap(lambda one, part=between: nets.run(net, part, one))(z)
         found.append(z)
@@ -69,6 +70,7 @@ def require_chain(net: object, name: str) -> nets.AbstractLayered:
 def _velocity(view: View):
     problem, units = view.problem, getattr(require_chain(view.net, "preactivation_velocity"), "units", None)
     gradient = jax.grad(problem.objective)(view.params)
+    # The velocity of gradient flow, along which one jvp gives the derivatives of all layers.
     direction = jax.tree.map(lambda rate, g: -rate * g, problem.eta, gradient)
     read = lambda params: preactivations(problem.network(params), problem.x)
     velocities = jax.jvp(read, (view.params,), (direction,))[1]

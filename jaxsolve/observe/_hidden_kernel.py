@@ -26,6 +26,7 @@ class _ReadHidden:
         matrices = [place for place, one in enumerate(net.layers) if isinstance(one, nets.Dense | nets.Conv)]
         if self.layer >= len(matrices):
             raise ValueError(f"layer must be one of the hidden ones, 1 to {len(matrices) - 1}, got {self.layer}")
+        # Up to the matrix that reads this hidden layer, so with its activation.
         below = net.layers[: matrices[self.layer]]
         signals = lambda x: jax.vmap(lambda one: nets.run(net, below, one).ravel())(x)
         columns = signals(view.problem.x)

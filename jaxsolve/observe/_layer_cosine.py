@@ -23,12 +23,14 @@ class _ReadCosine:
         # It depends on no size, and fourth powers of small weights would vanish.
         w, directions = scaled(weights[self.layer])[0], _rows(view, self.layer)
         size = norm(directions @ directions.T) * norm(w @ w.T)
+        # <W^T W, B^T B> = |W B^T|^2 and |W^T W| = |W W^T|, so that no matrix of inputs by inputs is formed.
         return jnp.sum((w @ directions.T) ** 2) / nonzero(size)
 
 
 def _rows(view: View, layer: int) -> Float[Array, "out in"]:
     """The direction of the least linear map to the targets, pulled back to the input of a layer."""
     task = scaled(least_map(view.problem))[0]
+    # Only the direction counts, and products of many small weights would vanish.
     for w in view.params.weights[:layer]:
         task = scaled(task @ scaled(w)[0].T)[0]
     return task

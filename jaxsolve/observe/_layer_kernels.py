@@ -28,6 +28,7 @@ def _before(net: nets.AbstractDense, layer: int) -> int:
 
 def _preactivations(net: nets.AbstractDense, layer: int) -> int:
     """The number of layers before the activation of a hidden layer."""
+    # Between preactivations and matrix stands the activation, in padded networks with a mask behind it.
     return _before(net, layer) - 1 - (net.units is not None)
 
 
@@ -60,6 +61,7 @@ class _ReadGradients:
             return known
         net = _dense(view.net, self.layer)
         cut = _preactivations(net, self.layer)
+        # `nets.run` leaves out gamma, which is part of f.
         above = jax.jacrev(lambda h: net.scaling.gamma * nets.run(net, net.layers[cut:], h))
         below = jax.vmap(lambda x: nets.run(net, net.layers[:cut], x))(view.problem.x)
         gradients = jax.vmap(above)(below)
@@ -78,6 +80,7 @@ class _ReadQuantiles:
         cut = _preactivations(net, self.layer)
         h = jax.vmap(lambda x: nets.run(net, net.layers[:cut], x))(view.problem.x)
         shown = jnp.arange(h.shape[1])[None, :] < (h.shape[1] if net.units is None else net.units)
+        # Padding is left out as NaN. What is NaN by itself would be left out, too, and is put back below.
         found = jnp.nanquantile(jnp.where(shown, h, jnp.nan), jnp.asarray(dmft.LEVELS, h.dtype), axis=1).T
         lost = jnp.any(jnp.isnan(h) & shown, axis=1, keepdims=True)  # of a network that has diverged
         return jnp.where(lost, jnp.nan, found)

@@ -81,6 +81,7 @@ def check_observables(observe: Any, dynamics: AbstractDynamics) -> tuple[Observa
     if twice:
         raise ValueError(f"each observable needs a name of its own; {twice} appear more than once")
     for item in observe:
+        # A dynamics may know an observable itself, by its name, without what others compute it from.
         if not {item.needs, item.name} & dynamics.provides:
             known = sorted(one.value if isinstance(one, Quantity) else one for one in dynamics.provides)
             raise ValueError(

@@ -42,6 +42,8 @@ def half_loss_time(
     before = np.maximum(after - 1, 0)
     take = lambda values, index: np.take_along_axis(values, index[..., None], axis=-1)[..., 0]
     high, low = take(ratio, before), take(ratio, after)
+    # The share of the way at which a line between both losses, over the logarithm of time (from t = 0 over time
+    # itself), crosses one half.
     share = np.where(high > low, (high - 0.5) / np.where(high > low, high - low, 1), 1.0)
     times = np.broadcast_to(ts, loss.shape)
     t0, t1 = take(times, before), take(times, after)
@@ -82,6 +84,7 @@ def classify(
             "neither in the kernel regime nor in that of feature learning. A kernel that starts at 0 has no relative "
             "change"
         )
+    # Each line overrules those above it.
     regime = np.where(change < KERNEL_REGIME_LIMIT, Regime.KERNEL, Regime.FEATURE_LEARNING)
     regime = np.where(half > last, Regime.FROZEN, regime)
     return np.where((half < times[1]) | np.isnan(half), Regime.UNSTABLE, regime)

@@ -128,6 +128,7 @@ def stability(rate: Float[ArrayLike, ""], *, momentum: float = 0.0, count: int |
         raise TypeError(f"momentum must be one number in [0, 1), got {describe(momentum)}")
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum must lie in [0, 1), got {momentum}")
+    # The largest stable curvature of heavy-ball descent: 2 (1 + beta)/rate.
     limit = 2 * (1 + float(momentum)) / float(known)
     read = _Eigenvalues(None if count is None else require_size(count, "count"), limit)
     return Observable("stability", read, dims=read.dims)
@@ -166,6 +167,7 @@ def edge_time(
     take = lambda index: np.take_along_axis(values, index[..., None], axis=-1)[..., 0]
     low, high = take(before), take(after)
     rises = high > low
+    # A run that starts beyond the edge has both at the first time, and none is in between.
     share = np.where(rises, (1 - low) / np.where(rises, high - low, 1), 1.0)
     time = times[before] + share * (times[after] - times[before])
     return np.where(np.any(reached, axis=-1), time, np.inf)

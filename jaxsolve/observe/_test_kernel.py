@@ -30,6 +30,7 @@ def _cross(view: View) -> Float[Array, "m out n out"]:
 
 def _initial(view: View) -> Float[Array, "m out m out"]:
     problem = view.problem
+    # A view knows the kernel at the start of the training set only, so that of the test set is computed anew.
     return problem.kernel(problem.params, test_inputs(problem))
 
 

@@ -46,6 +46,7 @@ def _alignment(view: View):
             "networks only; kernel_alignment() and feature_kernel(layer) serve deep ones"
         )
     weights = _matrices(view)
+    # The signed zeta is that of two layers without biases; whether inputs lie on a line is found there.
     line = view.problem.x if len(weights) == 2 and not view.problem.net.biases else None
     pairs = zip(weights[:-1], weights[1:], strict=True)
     return jnp.stack([dmft.two_layer_alignment(below, above, line) for below, above in pairs])
@@ -106,6 +107,7 @@ class _ReadConserved:
         if not 0 <= self.index < len(quantities):
             raise ValueError(f"this network has {len(quantities)} conserved quantities, but index is {self.index}")
         value = quantities[self.index].value
+        # One square matrix whatever the layers are, as the dims of the observable say.
         return jax.scipy.linalg.block_diag(*value) if value.ndim == 3 else jnp.diag(value) if value.ndim == 1 else value
 
 

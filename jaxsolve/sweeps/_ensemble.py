@@ -116,12 +116,14 @@ def power_law(data: "xarray.DataArray", x: str, over: str = "seed") -> PowerLaw:
     fitted = np.all(np.isfinite(logs), axis=2, keepdims=True)
     logs, centered = np.where(fitted, logs, np.nan), along - along.mean()
     known = np.any(fitted, axis=(1, 2))
+    # The slope of least squares. Logarithms need no centering, since the centered places sum to 0.
     slopes = np.nanmean(logs[known] @ centered, axis=1) / (centered @ centered)
     if not slopes.size:
         return PowerLaw(np.nan, np.nan, np.nan)
     exponent, members = float(slopes.mean()), len(slopes)
     error = float(slopes.std(ddof=1)) / members**0.5 if members > 1 else np.inf
     width = float(t.ppf(0.975, max(members - 1, 1))) * error
+    # A line of least squares passes through the means of both axes.
     return PowerLaw(exponent, width, float(np.exp(np.nanmean(logs) - exponent * along.mean())))
 
 
@@ -173,6 +175,7 @@ def ensemble_error(outputs: "xarray.DataArray", y: Float[ArrayLike, "n out"], ov
     if target.shape != shape:
         raise ValueError(f"y must have one target per sample and output, shape {shape}, got {target.shape}")
     mean = outputs.mean(over)
+    # One slice of the averages lends the targets its axes and their labels.
     one = mean.isel({name: 0 for name in mean.dims if name not in (samples, output)}, drop=True)
     target = one.transpose(samples, output).copy(data=target)
     if shape[1] == 1:

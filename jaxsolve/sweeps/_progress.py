@@ -50,6 +50,7 @@ class Signals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()
+        # The signal was held back, and not dropped: it interrupts once everything is in the store.
         if error == (None, None, None) and self._noted is not None:
             raise KeyboardInterrupt(f"stopped by {self._noted.name} after the last lane; the store is complete")
 

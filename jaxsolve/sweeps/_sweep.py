@@ -155,6 +155,7 @@ def sweep(
         left = lambda: lanes.chunks.missing if hosts else lanes.missing  # of all processes
         waiting = [number for number, group in enumerate(plan.groups) if missing[group.lanes].any()]
         if store is None:
+            # A store has this done where it begins; one that is resumed was checked then.
             plan.check()
 
         def traced(number: int) -> Iterator[Program]:
@@ -181,6 +182,7 @@ def sweep(
                 lanes.hear_hosts()
         data = lanes.dataset()
     if "trust" in data:
+        # Lanes that have not run (-1), or failed, say so by their result.
         trust = data["trust"].values[(data["result"].values >= 0) & (data["result"].values < FIRST_FAILURE)]
         low = trust[trust < LOW_TRUST]
         if low.size:
@@ -200,6 +202,7 @@ def shared(held: HeldStore) -> Iterator[HeldStore | JoinedStore]:
         try:
             store = JoinedStore(path, held.plan, every, index=index) if index else stack.enter_context(held)
         except BaseException:
+            # The other processes wait for this call: without it they would hang where this one raises.
             _announced(False)
             raise
         if not _announced(True):

@@ -38,6 +38,7 @@ def choose_batch_size(net: Any, x: Shaped[Array, "n ..."], given: int | None) ->
     if given is not None:
         most = require_size(given, "batch_size")
     else:
+        # What one more sample adds. The parameters, which a backward pass keeps too, are the same in both and drop out.
         most = max(1, BATCH_MEMORY // max(1, saved(net, x, 2) - saved(net, x, 1)))
     batches = -(-x.shape[0] // most)
     return -(-x.shape[0] // batches)
@@ -62,6 +63,7 @@ def sum_batches(fn: Callable[..., PyTree], size: int, x: Array, *weights: Array)
     """The sum over batches of fn(x, *weights), which is linear in the weights taken together."""
     if x.shape[0] <= size:
         return fn(x, *weights)
+    # Rows that fill up the last batch have weight 0. Their samples are copies, and not zeros, since 0 times NaN is NaN.
     rows = (_batches(x, size, repeat=True), *(_batches(w, size, repeat=False) for w in weights))
     add = lambda total, row: (jax.tree.map(jnp.add, total, fn(*row)), None)
     zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(fn, *(r[0] for r in rows)))

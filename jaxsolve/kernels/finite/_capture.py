@@ -72,12 +72,14 @@ class Capture(NamedTuple):
                 results[index] = held[slot]
                 held[slot] = held[slot] if pushes is None else held[slot] + pushes[index]
             else:
+                # One step may hold several uses: in (W + V) x it is one of W and one of V.
                 at.setdefault(use.step, []).append(index)
                 swaps[use.step] = use.meeting
         for number, step in enumerate(program.steps):
             inputs = [held[slot] for slot in step.inputs]
             meeting = swaps.get(number)
             outputs = list(step.call(*inputs) if meeting is None else meeting.run(step, inputs))
+            # The derivative of the output by what is added here is the signal that comes back to this step.
             for index in at.get(number, ()):
                 results[index] = outputs[0]
                 outputs[0] = outputs[0] if pushes is None else outputs[0] + pushes[index]
@@ -88,6 +90,7 @@ class Capture(NamedTuple):
 
     def of_sample(self, values: list[Array], sample: Array) -> list[Signal]:
         """The signals of one sample, without its axis."""
+        # Derivatives are taken at a push of 0, so the network computes what it does without pushes.
         zeros = jax.eval_shape(lambda v, s: self.pushed(v, s, None)[2], values, sample)
         zeros = [jnp.zeros(zero.shape, zero.dtype) for zero in zeros]
 
@@ -96,7 +99,9 @@ class Capture(NamedTuple):
             return output, operands
 
         output, pull, (operands, scales) = jax.vjp(forward, zeros, has_aux=True)
+        # Row a of the identity sends back d f_a: one backward pass for each output.
         (backs,) = jax.vmap(pull)(jnp.eye(output.shape[0], dtype=output.dtype))
+        # A step sees scale * parameter: by the chain rule the derivative by the parameter has the scale once more.
         scaled = [back if scale is None else scale * back for scale, back in zip(scales, backs, strict=True)]
         # Sums over many products of half precision would not leave a kernel positive semi-definite.
         scaled = [back.astype(self.dtype) for back in scaled]
@@ -110,6 +115,7 @@ class Capture(NamedTuple):
         """For every use, whether its operand and what is sent back are the same for all samples, as those of a bias."""
         sample = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
         program, sent = jax.make_jaxpr(self.of_sample, return_shape=True)(self.values, sample)
+        # The parameters count as fixed: what depends on nothing but them is the same for all samples.
         moved = depends_on_inputs(program, [*[False] * len(self.values), True])
         return jax.tree.unflatten(jax.tree.structure(sent), [not moves for moves in moved])
 
@@ -145,6 +151,7 @@ def outline(net: PyTree, x: Any) -> Outline:
     To trace a program takes longer than many of them run.
     """
     rest, arrays = _split(net)
+    # Shapes take the place of arrays: they can be hashed, and the cache holds no parameters.
     return _outline(rest, tuple(map(_shape, arrays)), jax.ShapeDtypeStruct(x.shape[1:], x.dtype))
 
 
@@ -155,6 +162,7 @@ def _outline(rest: Any, shapes: tuple[jax.ShapeDtypeStruct, ...], sample: jax.Sh
     def signals(arrays: list[Array], samples: Array) -> list[Signal]:
         seen = capture(_whole(rest, arrays), samples)
         program = seen.found.program._replace(steps=[], values={})  # what is traced here ends here
+        # Handed out of the trace by this list, since what `eval_shape` returns are shapes alone.
         found.append(seen._replace(found=seen.found._replace(program=program), values=[*map(_shape, seen.values)]))
         return seen.of_sample(seen.values, samples[0])
 

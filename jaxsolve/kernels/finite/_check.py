@@ -158,6 +158,7 @@ def certify(net: Any, eta: PyTree, x1: Array, x2: Array | None, ntk: Array, outp
     step = max(1, min(n, n if m is None else m) // max(LEAST, n // EACH))
     if not _takes_little(known.capture, n, m, outputs, step):
         return
+    # NumPy draws the signs, since a JAX program that draws has to be compiled first.
     draw, c = np.random.default_rng(0), known.capture.out_size
     v = draw.choice([-1.0, 1.0], len(range(0, n, step)) * outputs.rows(c)).astype(ntk.dtype)
     found = _check(net, eta, x1, x2, ntk, v, draw.integers(c), outputs, known, step)
@@ -183,6 +184,7 @@ def _bound(net: Any, found: Capture) -> float:
 def _takes_little(found: Capture, n: int, m: int | None, outputs: Outputs, step: int) -> bool:
     """True if a check takes a small part of the multiplications of a kernel; shapes alone decide."""
     forward, kernel = multiplications(found, n, n if m is None else m, outputs)
+    # The 3 below: a gradient costs about three forward passes (backward by data and by parameters).
     gradients = (1 if m is None else 2) * (found.out_size if outputs is Outputs.TRACE else 1)
     samples = max(AS_LONG_AS, -(-max(n, m or 0) // step))
     return kernel >= MANY and 3 * forward * samples * gradients <= SHARE * kernel
@@ -203,6 +205,8 @@ def _error(net, eta, x1, x2, kernel, v, drawn, outputs: Outputs, step: int) -> F
         cut[axis] = slice(None, None, step)
     kernel, size = scaled(kernel[tuple(cut)])
     c = output(net, x1).shape[0]
+    # With all pairs kept, v has a sign for each sample and output. Else it has one for each sample, and is sent along
+    # one output at a time.
     if outputs is Outputs.ALL:
         directions, columns, matrix = jnp.ones((1, c)), c, kernel.reshape(x1.shape[0] * c, -1)
     elif outputs is Outputs.TRACE:
@@ -210,6 +214,7 @@ def _error(net, eta, x1, x2, kernel, v, drawn, outputs: Outputs, step: int) -> F
     else:
         directions, columns, matrix = jnp.eye(c)[drawn][None], 1, kernel[drawn]
     v = v.reshape(x1.shape[0], columns)
+    # Along K^T v, v^T K w is |K^T v| and does not cancel. With x2 = None, v^T K v is a square anyway.
     w = v if x2 is None else (v.ravel() @ matrix).reshape(-1, columns)
     w = w if x2 is None else w / nonzero(norm(w))
     # Over the root of the kernel's size, so that squares neither overflow nor vanish.
@@ -223,6 +228,7 @@ def _error(net, eta, x1, x2, kernel, v, drawn, outputs: Outputs, step: int) -> F
         return total + jnp.stack([_inner(eta, *pair) for pair in pairs]).astype(dtype), None
 
     (product, square1, square2), _ = jax.lax.scan(add, jnp.zeros(3, dtype), directions.astype(dtype))
+    # A root for each factor: the product of the squares could overflow or vanish before its root is taken.
     largest = jnp.maximum(jnp.sqrt(square1) * jnp.sqrt(square2), norm(matrix))
     return jnp.abs(v.ravel() @ matrix @ w.ravel() - product) / nonzero(largest)
 
@@ -256,7 +262,9 @@ def _why_not_finite(net: Any, eta: PyTree, x1: Array, x2: Array | None, dtype: A
         found = nonfinite_derivatives(net, x)
         if found.samples:
             return f"the kernel is not finite: {found.words(name)}"
+    # The square of |J^T v| is the kernel's trace in the mean. Python's floats do not overflow where float32 does.
     sizes, most = [float(_gradient_size(net, eta, x)) for x in given.values()], float(jnp.finfo(dtype).max)
+    # `not <` in place of `>=`: a size of NaN counts as too large. Without x2 both factors are the same size.
     if not sizes[0] * sizes[-1] < NEAR * most:
         return (
             f"the kernel is not finite: the network's derivatives are, but sums of their products exceed {most:.1e}, "

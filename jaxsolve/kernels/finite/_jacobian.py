@@ -62,6 +62,7 @@ class LayeredJacobian(eqx.Module):
         values, structure = jax.tree.flatten(self.params)
         total = [jnp.zeros_like(value) for value in values]
         for (leaf, use), signal in zip(self._capture().uses, self.passing, strict=True):
+            # A leaf may have several uses; its derivative is their sum.
             own = pull(use, q, signal, values[leaf].shape)
             total[leaf] = total[leaf] + own.astype(total[leaf].dtype)
         return jax.tree.unflatten(structure, total)

@@ -136,6 +136,7 @@ def dot(dimension_numbers: Any, side: int, left: tuple[int, ...], right: tuple[i
     order += [place["batch", axis] for axis, _ in shared] + [place[side, axis] for axis in signal]
     to_base = lambda axes: tuple(view.order[axis] for axis in axes)
     swapped, count, ends = None, len(batched[0]), len(batched[0]) + len(free[1])
+    # The swapped product has the axes (batch, free on the right, free on the left): back to the order of `place`.
     result = (*range(count), *range(ends, ends + len(free[0])), *range(count, ends))
     if side == 0:
         swapped = (tuple(map(tuple, contracted[::-1])), tuple(map(tuple, batched[::-1])))
@@ -165,16 +166,20 @@ class Patches(AbstractMeeting):
     def operand(self, value: Any) -> Float[Array, "n positions groups columns"]:
         images = jnp.transpose(value, (0, *(axis + 1 for axis in self.data_order)))
         n, batch, channels, *space = images.shape
+        # The samples, and what batch axis the network itself has, are one batch axis for the convolution.
         images = images.reshape(n * batch, channels, *space)
         patches = jax.lax.conv_general_dilated_patches(images, self.window, **dict(self.details))
         groups, dims = self.split.groups, len(self.window)
+        # Channels of patches are (channels, *window), channels slowest: those of one group are neighbors.
         shaped = patches.reshape(n, batch, groups, channels // groups, *self.window, *patches.shape[2:])
+        # Axes of `shaped`: sample, batch, group, channel of the group, window, space.
         pixels = (1, *range(4 + dims, 4 + 2 * dims))
         moved = jnp.transpose(shaped, (0, *pixels, 2, *(3 + axis for axis in self.column_order)))
         return moved.reshape(n, self.positions, groups, self.columns)
 
     @property
     def held_apart(self) -> int:
+        # A pixel of the data is copied into each patch that sees it.
         return self.positions * self.groups * self.columns
 
 
@@ -186,6 +191,7 @@ def conv(params: dict[str, Any], out: tuple[int, ...], view: View) -> Patches | 
     features, channels, *space = (view.order[axis] for axis in numbers.rhs_spec)
     batch, _, *pixels = numbers.out_spec
     columns = [channels, *space]
+    # `Split` has ascending axes: this brings the columns of a patch, (channels, *window), into that order.
     by_base = sorted(range(len(columns)), key=lambda index: columns[index])
     return Patches(
         split=Split((), (features,), tuple(sorted(columns)), params["feature_group_count"]),
@@ -214,6 +220,8 @@ class Lookup(AbstractMeeting):
         index = index.reshape(value.shape[0], self.positions)
         if self.clipped:
             return jnp.clip(index, 0, self.columns - 1)
+        # An index out of range reads the fill value and no row. `columns` stands for it, since negative ones would
+        # count from the end.
         return jnp.where((index >= 0) & (index < self.columns), index, self.columns)
 
 
@@ -225,6 +233,7 @@ def lookup(params: dict[str, Any], out: tuple[int, ...], view: View) -> Lookup |
     axis = _only_row(shape, sizes)
     if axis is None or axis not in numbers.start_index_map or numbers.operand_batching_dims:
         return None
+    # The fill value is read where any entry of the index vector is out of range, and one entry alone cannot tell.
     if filled and len(numbers.start_index_map) > 1:
         return None
     kept = [a for a in range(len(shape)) if a not in numbers.collapsed_slice_dims]

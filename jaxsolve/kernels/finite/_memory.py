@@ -102,6 +102,7 @@ def estimate(
     item, tile, leaves = jnp.dtype(found.dtype).itemsize, tiling.tile, len(found.found.order)
     per_sample = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(outline.signals))
     per_sample += sum(use.meeting.held_apart for _, use in found.uses if use is not None)
+    # Signals of all samples, or of one pair of tiles.
     held = (n + (m or 0)) if tiling.held else 2 * tile
     entries = math.prod(outputs.shape(tile, tile, found.out_size))
     grams = leaves * entries + 2 * entries  # every parameter's, their sum, and its transpose

@@ -84,6 +84,7 @@ class Writer:
 
     def _scan(self, eqn: Any, inputs: list[int]) -> Sequence[int]:
         """A scan, unrolled if it is short."""
+        # Constants and carry come first, and are the same for all steps; what is scanned over has a row for each.
         rows = sum(scan_counts(eqn))
         size = lambda slots: sum(math.prod(self.steps.shapes[slot].shape) for slot in slots if self.moves([slot]))
         around = self.within, self.sharing
@@ -113,6 +114,7 @@ class Writer:
         ends: list[int] = []
         for found, var in zip(stacked, eqn.outvars[carried:], strict=True):
             in_order = found[::-1] if eqn.params["reverse"] else found
+            # A scan of no steps gives empty arrays, and there is nothing to stack.
             ends += self._add("stack", {}, in_order, [var.aval], stack) if found else [self._empty(var.aval)]
         return [*carry, *ends]
 
@@ -123,6 +125,7 @@ class Writer:
         shape = self.steps.shapes[slot].shape
         starts, limits = (index, *[0] * (len(shape) - 1)), (index + 1, *shape[1:])
         aval = jax.ShapeDtypeStruct((1, *shape[1:]), self.steps.shapes[slot].dtype)
+        # As a slice and a squeeze, which `_uses` has rules for, a row of a parameter is still known as a part of it.
         params = {"start_indices": starts, "limit_indices": limits, "strides": None}
         (part,) = self._add("slice", params, [slot], [aval], lambda value: [jax.lax.slice(value, starts, limits)])
         row = jax.ShapeDtypeStruct(shape[1:], aval.dtype)

@@ -78,9 +78,11 @@ class _Terms(NamedTuple):
         parts, end = [], 0
         for leaf in self.found.found.order:
             uses = self.found.found.uses[leaf]
+            # A leaf without uses has one signal: the derivative by the leaf itself.
             own = slice(end, end + max(len(uses), 1))
             shape, end = self.found.values[leaf].shape, own.stop
             part = contribution(uses, self.rates[leaf], shape, one[own], two[own], counts, self.outputs)
+            # Where samples are alike the part has one row or column for all of them.
             parts.append(jnp.broadcast_to(part.astype(self.found.dtype), whole))
         return parts
 
@@ -264,6 +266,7 @@ def _mirror(kernel: Array, outputs: Outputs) -> Array:
 
 def _evened(kernel: Array, outputs: Outputs) -> Array:
     """A kernel of samples with themselves, symmetric to the last bit."""
+    # Sums of two commute in floating point, so an entry and its mirror image round alike.
     return (kernel + _mirror(kernel, outputs)) / 2
 
 

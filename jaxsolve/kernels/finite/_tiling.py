@@ -34,6 +34,7 @@ def tilings(n: int, m: int | None, rows: int) -> list[Tiling]:
     sizes = [first_tile(n, rows) if m is None else _largest(longest, rows)]
     while sizes[-1] > 1:
         sizes.append(math.ceil(sizes[-1] / 2))
+    # A tile that holds all samples holds all signals, so there is but one way.
     return [Tiling(size, held) for size in sizes for held in (True, False) if held or size < longest]
 
 
@@ -43,6 +44,7 @@ def first_tile(n: int, rows: int) -> int:
     Where they are written out, the first is left about half of what the others have: products of larger tiles take less
     time per entry, which is worth more than the entries of the mirrored half that they add.
     """
+    # In half tiles: two for each tile but the first, which has one.
     larger = _part(n, 2 * _along(n * rows) - 1)
     return min(larger if larger * rows <= SMALL_ROWS else even_tile(n, rows), _largest(n, rows))
 
@@ -81,4 +83,5 @@ def _part(n: int, halves: int) -> int:
 
 
 def _largest(n: int, rows: int) -> int:
+    # Equal parts: so many tiles as `MOST_ROWS` needs, and the samples spread evenly over them.
     return math.ceil(n / math.ceil(n * rows / MOST_ROWS))

@@ -49,6 +49,7 @@ def merged(meetings: list[AbstractMeeting], signals: list[Signal]) -> list[Facto
     """The factors of several uses; those of one kind are one use with the positions of all."""
     kinds: dict[Any, list[Factors]] = {}
     for meeting, signal in zip(meetings, signals, strict=True):
+        # Operands of look-ups are indices, which cannot be joined with numbers.
         kinds.setdefault((meeting.split, isinstance(meeting, Lookup)), []).append(Factors.of(meeting, signal))
     join = lambda arrays, axis: arrays[0] if len(arrays) == 1 else jnp.concatenate(_of_as_many(arrays), axis)
     return [
@@ -67,11 +68,14 @@ def derivative_by_base(factors: Factors, shape: tuple[int, ...]) -> Float[Array,
     """The derivative by a base of this shape."""
     split = factors.split
     if factors.operand.ndim > 2:
+        # Samples n, outputs a, positions p, groups g, rows r of the signal, columns k of the operand: sum_p b_p a_p^T.
         return to_base(jnp.einsum("napgr,npgk->nagrk", factors.back, factors.operand), split, shape)
     columns = math.prod(shape[axis] for axis in split.operand)
+    # Indices of `columns`, which a look-up of nothing has, lie outside of the table and are dropped.
     add = lambda ids, values: jnp.zeros((columns, values.shape[-1]), values.dtype).at[ids].add(values, mode="drop")
     places, backs = _of_as_many([factors.operand, factors.back[:, :, :, 0]])
     tables = jax.vmap(lambda ids, backs: jax.vmap(lambda values: add(ids, values))(backs))(places, backs)
+    # From (n, out, columns, rows) to (n, out, groups, rows, columns), with the one group of a look-up.
     return to_base(jnp.swapaxes(tables, 2, 3)[:, :, None], split, shape)
 
 
@@ -98,14 +102,17 @@ def costs(meetings: list[AbstractMeeting], n: int, m: int, out_size: int, output
     """For all uses of one parameter, or of one part of it, between n and m samples."""
     pairs = n * m * (out_size**2 if outputs is Outputs.ALL else out_size)
     size = math.prod(meetings[0].shape)
+    # An outer product at every position; for a look-up only the row that it reads.
     work = sum(one.positions * (size // one.columns if isinstance(one, Lookup) else size) for one in meetings)
     gram_work, gram_size = 0, 0
     for one, two in itertools.product(meetings, meetings):
         positions = one.positions * two.positions * one.groups
         inner = 1 if isinstance(one, Lookup) or isinstance(two, Lookup) else one.columns
         alone = positions == one.groups == 1  # then no sum over positions follows
+        # For each pair of positions: a Gram of operands, one of signals, and the product of both.
         gram_work += positions * (n * m * inner + pairs * (one.rows + (not alone)))
         gram_size = max(gram_size, positions * (n * m + pairs))
+    # The derivatives of all samples and outputs, then one product of `size` numbers for each pair.
     return Costs((n + m) * out_size * work + pairs * size, (n + m) * out_size * size, gram_work, gram_size)
 
 
@@ -119,6 +126,7 @@ def multiplications(found: Capture, n: int, m: int, outputs: Outputs) -> tuple[i
         size = math.prod(found.values[leaf].shape)
         forward += sum(one.positions * math.prod(one.shape) for one in meetings) or size
         known = costs(meetings, n, m, c, outputs) if meetings else None
+        # The second is the Gram of derivatives that are held, which biases and gains have.
         grams += pairs * size if known is None else min(known.gram_work, known.derivative_work)
     return forward, (n + m) // 2 * (1 + c) * forward + grams
 
@@ -201,11 +209,13 @@ def _of_part(
     """For uses that all see the same base of a parameter."""
     if together(meetings) and costs(meetings, *counts, one[0].back.shape[1], outputs).by_grams:
         first, second = merged(meetings, one), merged(meetings, two)
+        # With one position and one group the derivative is b a^T, and <b a^T, b' a'^T> = <a, a'> <b, b'>.
         if len(first) == 1 and first[0].simple:
             a, b = first[0], second[0]
             vectors = [factors.operand.reshape(-1, *factors.operand.shape[3:]) for factors in (a, b)]
             pairs = rate * _inner(*vectors).astype(a.back.dtype)
             return outputs.times(pairs, outputs.gram(*(_flat(factors.back) for factors in (a, b))))
+        # The derivative by the base is the sum over kinds of use, so the kernel has all pairs of kinds.
         found = [_pair(a, b, outputs) for a, b in itertools.product(first, second)]
         return rate * sum(found[1:], found[0])
     return rate * outputs.gram(*(_flat(_of_base(meetings, signals)) for signals in (one, two)))
@@ -237,6 +247,7 @@ def _pair(one: Factors, two: Factors, outputs: Outputs) -> Float[Array, "..."]:
 
 
 def _windowed(one: Factors, two: Factors, outputs: Outputs) -> Float[Array, "..."]:
+    # K[n, a, m, b] = sum_pq <x_np, x'_mq> <s_nap, s'_mbq> with operands x and signals s at positions p and q.
     inputs = _inner(one.operand, two.operand).astype(one.back.dtype)  # (n, p, m, q)
     if outputs is Outputs.TRACE:  # outputs and entries are summed over alike
         by_position = lambda back: jnp.moveaxis(back, 1, 2).reshape(back.shape[0], back.shape[2], -1)
@@ -248,6 +259,7 @@ def _windowed(one: Factors, two: Factors, outputs: Outputs) -> Float[Array, "...
 
 
 def _crossed_windows(one: Factors, two: Factors, outputs: Outputs) -> Float[Array, "..."]:
+    # Here the derivatives are b a^T and a' b'^T, so <b a^T, a' b'^T> = <a, b'> <b, a'>.
     left = _inner(one.operand, two.back)  # (n, p, m, b, q)
     right = _inner(one.back, two.operand)  # (n, a, p, m, q)
     if outputs is Outputs.ALL:
@@ -262,8 +274,10 @@ def _inner(one: Array, two: Array) -> Array:
     """Products over the last axis of all with all; of places of single ones, whether they agree."""
     looked = [jnp.issubdtype(array.dtype, jnp.integer) for array in (one, two)]
     if all(looked):
+        # The product of two vectors with a single 1 each.
         return (one.reshape(-1, 1) == two.reshape(1, -1)).reshape(*one.shape, *two.shape)
     if looked[1]:
+        # The product with a vector of a single 1 is the entry at its place.
         return jnp.take(one, two, axis=-1, mode="fill", fill_value=0)
     if looked[0]:
         found = _inner(two, one)
@@ -289,11 +303,13 @@ def push(use: Use | None, v: Float[Array, "..."], signal: Signal) -> Float[Array
         moved = jnp.take(matrix[0].T, factors.operand, axis=0, mode="fill", fill_value=0)[:, :, None]
     else:
         moved = jnp.einsum("npgk,grk->npgr", factors.operand, matrix)
+    # J v by chain rule: what the step's output moves by, times the signal, over all positions, groups and rows.
     return jnp.einsum("nak,nk->na", _flat(factors.back), moved.reshape(moved.shape[0], -1))
 
 
 def pull(use: Use | None, q: Float[Array, "n out"], signal: Signal, shape: tuple[int, ...]) -> Float[Array, "..."]:
     """The share of one use in J^T q."""
+    # q weighs the outputs before the outer products, so that these are made once and not for each output.
     back = jnp.einsum("na,na...->n...", q, signal.back)
     if use is None:
         return jnp.sum(back, axis=0)

@@ -50,8 +50,10 @@ def find(f: Callable[[PyTree, Array], Array], params: PyTree, x: Any) -> Found:
     closed, begun = trace(f, params, x)
     finder = _Finder(begun)
     program = Writer(begun, finder.is_parameter, finder.see).write(closed)
+    # A parameter that is the output itself meets no data.
     for view in finder.views.get(program.output, ()):
         finder.direct(view, None)
+    # The derivative by a leaf holds all of its uses, so one that needs it makes the others superfluous.
     uses = [[] if leaf in finder.straight else uses for leaf, uses in enumerate(finder.uses)]
     return Found(program, uses, finder.reasons, finder.order)
 
@@ -177,6 +179,7 @@ def _transpose(found: _Finder, step: Step, position: int, view: View) -> _Views:
 
 
 def _reshape(found: _Finder, step: Step, position: int, view: View) -> _Views | None:
+    # With `dimensions` a reshape transposes first, which the move would leave out.
     if step.name == "reshape" and step.params.get("dimensions") is not None:
         return None
     return [(view if view.spread else view.moved("reshape", found.shape(step.outputs[0])),)]
@@ -187,7 +190,9 @@ def _broadcast(found: _Finder, step: Step, position: int, view: View) -> _Views 
         return None
     shape = found.shape(step.outputs[0])
     if view.spread or math.prod(shape) != math.prod(found.shape(step.inputs[0])):
+        # An entry of the parameter now stands in several places, so the result is no rearrangement of it.
         return [(view._replace(spread=True),)]
+    # As many entries: only axes of size 1 are new, and `broadcast_in_dim` keeps the order of the others.
     return [(view.moved("reshape", shape),)]
 
 
@@ -224,6 +229,7 @@ def _sum(found: _Finder, step: Step, position: int, view: View) -> _Views | None
 
 def _multiple(found: _Finder, step: Step, position: int, view: View) -> _Views | None:
     number = found.number(step.inputs[1 - position])
+    # A number over a parameter is not linear in the parameter.
     if view.spread or number is None or (step.name == "div" and position == 1):
         return None
     if found.shape(step.inputs[position]) != found.shape(step.outputs[0]):

@@ -51,10 +51,13 @@ class View(NamedTuple):
 
     def moved(self, name: str, *details: Any) -> "View":
         """After another rearrangement of the view."""
+        # Transposes are only noted in `order`, which products and look-ups can use as it is. They become a move before
+        # another one, which needs the entries in this order.
         moves = self.moves
         if self.order != tuple(range(len(self.order))):
             moves = (*moves, ("transpose", (self.order,)))
         shape = tuple(self.shape[axis] for axis in self.order)
+        # Only the shape is asked for, so any dtype serves.
         new = jax.eval_shape(lambda a: _MOVES[name](a, *details), jax.ShapeDtypeStruct(shape, np.int32)).shape
         if new == shape and name == "reshape":
             return self
@@ -80,6 +83,8 @@ def back_to_leaf(value: Float[Array, "..."], moves: tuple[Move, ...], shape: tup
 def disjoint(several: list[tuple[Move, ...]], shape: tuple[int, ...]) -> bool:
     """True if bases that these moves make of a leaf have no entry in common."""
     count = math.prod(shape)
+    # Entries are numbered, and the numbers follow the moves: those of a base say which entries of the leaf it holds. In
+    # NumPy, since under jit the numbers of JAX would be traced, and could not be compared here.
     numbers, seen = np.arange(count).reshape(shape), np.zeros(count, bool)
     for moves in several:
         picked = np.asarray(_numpy_base(numbers, moves)).ravel()

@@ -80,6 +80,7 @@ def class_means(kernel: Kernel, labels: Int[Array, " n"], classes: int) -> Class
     member, number = _members(kernel, labels, classes)
     average, same = output_average(kernel), jnp.eye(classes, dtype=bool)
     others = jnp.where(jnp.eye(average.shape[0], dtype=bool), 0, average)
+    # The diagonal of M K M^T alone, for pairs within a class.
     within = jnp.sum((member @ others) * member, axis=1)
     between = _over(member @ average @ member.T, number[:, None] * number[None, :])
     return ClassMeans(_over(within, number * (number - 1)), jnp.where(same, jnp.nan, between))
@@ -100,6 +101,7 @@ def order_by_class(kernel: Kernel, labels: Int[Array, " n"], classes: int) -> Cl
     kernel = real_array(kernel, "kernel")
     labels = _check(kernel, labels, classes)
     order = jnp.argsort(labels, stable=True)
+    # The axis of the second sample: 2 of (n, c, n, c), 1 of (n, n).
     half = kernel.ndim // 2
     ordered = jnp.take(jnp.take(kernel, order, axis=0), order, axis=half)
     boundaries = jnp.searchsorted(labels[order], jnp.arange(classes + 1, dtype=labels.dtype))

@@ -67,6 +67,7 @@ def features(
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _power(inverse: bool, matrix, values, vectors) -> Array:
     """K^(1/2) or K^(-1/2)."""
+    # An argument only for its tangent, which the rule below takes; values and vectors come without derivatives.
     del matrix
     return (vectors * _roots(inverse, values)[0][None, :]) @ vectors.T
 
@@ -77,6 +78,7 @@ def _power_jvp(inverse: bool, primals, tangents):
     weights, root, kept = _roots(inverse, values)
     one, two = root[:, None], root[None, :]
     some = kept[:, None] | kept[None, :]
+    # The Daleckii-Krein formula. For roots a and b: (a - b)/(a^2 - b^2) = 1/(a + b), which does not cancel.
     difference = 1 / jnp.where(some, one + two, 1)
     if inverse:
         # (1/a - 1/b)/(a^2 - b^2), and with the null space, where the power is 0, 1/a over a^2.

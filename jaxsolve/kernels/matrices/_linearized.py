@@ -154,6 +154,7 @@ class Linearized(eqx.Module):
             )
 
     def _gap(self) -> Float[Array, "rows columns"]:
+        # (n, c) for a kernel that is the same for every output; one column of n c for one that mixes them.
         return (self.y - self.start).reshape(self.modes.values.shape[0], -1)
 
     def _unfold(self, rows: Float[Array, "rows columns"]) -> Float[Array, "n out"]:
@@ -249,6 +250,7 @@ class LinearizedEnsemble(eqx.Module):
 
     def outputs(self, t: Float[ArrayLike, ""]) -> Normal:
         """f(t) on the training points."""
+        # L S L^T with L = 1 - K h_t(K) and S the covariance at the start: columns first, then rows.
         left = self._left(self._left(self.initial, t).T, t)
         return Normal(self.flow.outputs(t), self._unfold((left + left.T) / 2))
 
@@ -276,9 +278,12 @@ class LinearizedEnsemble(eqx.Module):
         rows = self.initial.shape[0]
         matrix = read_cross(cross, rows, y)
         with_train = read_cross(self._like_kernel(initial_cross), rows, y, "initial_cross")
+        # f(x, t) = f_0(x) + W (y - f_0(X)) with W = k(x) h_t(K) is linear in the start, hence its covariance below.
+        # h_t(K) is symmetric, so W is the transpose of h_t(K) k(x)^T.
         weights = flow.modes.integral(matrix.T, flow._time(t), flow.ridge, len(y)).T
         mixed = weights @ with_train.T
         mean = flow.predict(t, cross, start)
+        # The mean has the shape of targets on these points, which the covariance is checked against.
         here = read_kernel(self._like_kernel(initial), mean, "initial")
         covariance = here - mixed - mixed.T + weights @ self.initial @ weights.T
         return Normal(mean, self._unfold((covariance + covariance.T) / 2))
@@ -291,6 +296,7 @@ class LinearizedEnsemble(eqx.Module):
     def _like_kernel(self, kernel: ArrayLike) -> Array:
         array = jnp.asarray(kernel)
         n, c = self.flow.y.shape
+        # The training kernel has a row for each output, so the other kernels need the same blocks.
         mixes = self.initial.shape[0] != n
         return spread(array, c) if mixes and array.ndim == 2 else array
 

@@ -61,6 +61,7 @@ def read_cross(cross: Any, rows: int, y: Float[Array, "n out"], name: str = "cro
     n, c = y.shape
     array = _floating(cross, name)
     m = array.shape[0] if array.ndim else 0
+    # With rows = n c the training kernel mixes outputs, so the cross kernel needs blocks as well.
     diagonal = array.ndim == 2 and rows == n
     shape = (m, n) if diagonal else (m, c, n, c)
     if array.shape != shape or (not diagonal and rows != n * c):

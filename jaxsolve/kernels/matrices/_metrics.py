@@ -114,6 +114,7 @@ def target_alignment(kernel: Kernel, y: Float[Array, "n out"]) -> Float[Array, "
         ValueError: the shapes are not those of a kernel and its targets.
     """
     kernel = real_array(kernel, "kernel")
+    # The size of the targets cancels; at order one no square of them overflows or vanishes.
     matrix, (rows, _) = as_matrix(kernel), scaled(check_targets(kernel, y))
     one = unit(matrix)
     if kernel.ndim == 2:

@@ -106,6 +106,7 @@ class Spectrum(eqx.Module):
         stays = safe_product(ridge, integrated_decay(rate, t) * integrated_decay(above / samples + rate, t))
         mixed = error / samples * (faster + stays)
         hidden = jnp.where(clear, 0, safe_product(error / samples, integrated_decay(error / samples + ridge, t)))
+        # A mode is off by all of its gap at most.
         each = jnp.where(kept, jnp.minimum(mixed, 1), hidden)
         return jnp.sqrt(jnp.sum(self.shares * each**2))
 
@@ -144,6 +145,7 @@ def kept_modes(values: Float[Array, " rows"]) -> Bool[Array, " rows"]:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def _apply(times_kernel: bool, samples: int, matrix, values, vectors, target, t, ridge) -> Array:
+    # An argument only for the sake of its tangent, which `_apply_jvp` takes: the decomposition has none.
     del matrix
     return _formula(times_kernel, samples, values, vectors, target, t, ridge)
 
@@ -188,6 +190,7 @@ def _weights(times_kernel: bool, samples: int, values, t, ridge) -> tuple[Array,
     """The eigenvalues of h(K), or of K h(K), and of K/n + ridge."""
     kept = kept_modes(values)
     share = jnp.where(kept, values, 0) / samples
+    # 1 stands in for the rates of the null space, whose weight is 0: a rate of 0 has an infinite integral at t = inf.
     rate = jnp.where(kept, share + ridge, 1)
     return integrated_decay(rate, t) * (share if times_kernel else jnp.where(kept, 1 / samples, 0)), rate
 
@@ -202,6 +205,7 @@ def _divided_differences(times_kernel: bool, samples: int, values, t, ridge) -> 
     ordered = jnp.where(kept, values, 0)
     both, one = kept[:, None] & kept[None, :], kept[:, None] | kept[None, :]
     large = jnp.maximum(ordered[:, None], ordered[None, :])
+    # One of the two is null, where both lambda and w are 0: what is left is w/lambda of the other.
     to_null = jnp.maximum(integral[:, None], integral[None, :]) / jnp.where(one, large, 1)
     of_integral = jnp.where(both, _second_integral(rate, t) / samples**2, jnp.where(one, to_null, 0))
     if not times_kernel:
@@ -215,6 +219,7 @@ def _second_integral(rate: Array, t: Array) -> Array:
     """(g(a) - g(b))/(a - b) with g(a) the integral of exp(-a s) from 0 to t, for all pairs of rates > 0."""
     a = jnp.maximum(rate[:, None], rate[None, :])
     b = jnp.minimum(rate[:, None], rate[None, :])
+    # For a t < 1 the difference of integrals cancels, and a power series does not; else the closed form below.
     near = finite_product(a, t) < 1
     x, y, early = jnp.where(near, a * t, 0), jnp.where(near, b * t, 0), jnp.where(near, t, 0)
     # -t^2 sum_m (-1)^m/(m + 2)! times the sum of x^j y^(m - j)
@@ -226,6 +231,8 @@ def _second_integral(rate: Array, t: Array) -> Array:
         symmetric = x * symmetric + power
         factor = -factor / (m + 3)
     finite = jnp.where(jnp.isinf(t), 1, t)
+    # a (g(a) - g(b)) = exp(-b t) - exp(-a t) - (a - b) g(b), divided by a (a - b). The first difference over a - b is
+    # exp(-b t) times the integral of exp(-(a - b) s), which stays finite at a = b.
     left = jnp.where(jnp.isinf(t), 0, jnp.exp(-b * finite) * integrated_decay(a - b, finite))
     far = (left - integrated_decay(b, t)) / jnp.where(near, 1, a)
     return jnp.where(near, -(early**2) * total, far)

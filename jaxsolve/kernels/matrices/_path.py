@@ -83,6 +83,7 @@ def along_path(
     first = read_start(start, targets)
     gap = (targets - first).reshape(rows, -1)
     if cross is None:
+        # An empty kernel, so that `_march` need not know whether there are other points.
         others = jnp.zeros((count, 0, rows), targets.dtype)
     else:
         cross = real_array(cross, "cross")
@@ -92,6 +93,7 @@ def along_path(
     mean = lambda array: (array[1:] + array[:-1]) / 2
     durations = jnp.diff(ts).astype(targets.dtype)
     residuals, gains, spectra = _march(gap, mean(matrices), mean(others), durations, len(targets))
+    # The step whose kernel is the most negative relative to its size.
     require_positive(spectra[jnp.argmin(spectra[:, 0] / nonzero(jnp.max(jnp.abs(spectra), axis=1)))])
     outputs = targets[None] - jnp.concatenate([gap[None], residuals]).reshape(count, *targets.shape)
     if cross is None:
@@ -109,6 +111,7 @@ def _march(gap: Array, kernels: Array, others: Array, durations: Array, n: int) 
     """The residuals after each step, what the other points gain in it, and the eigenvalues of its kernel."""
 
     def step(residual: Array, now: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, Array, Array]]:
+        # Exact for a kernel that is constant over the step: exp(-K dt/n) on the residual, its integral on other points.
         mean, toward, dt = now
         values, vectors = eigh(mean)
         kept = kept_modes(values)  # what is left of others for ever moves nothing

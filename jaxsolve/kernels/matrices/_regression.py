@@ -99,6 +99,8 @@ def _require_positive_below_ridge(matrix: Array, ridge: Array) -> None:
     if known is None or known == 0 or concrete(matrix) is None:
         return
     largest = jnp.max(jnp.diagonal(matrix))  # at most the largest eigenvalue
+    # Cholesky fails where an eigenvalue lies below the tolerance that `require_positive` allows, for less than
+    # eigenvalues would cost. Only then are these computed, for the message.
     shifted = matrix.at[jnp.diag_indices(len(matrix))].add(tolerance(matrix.dtype) * largest)
     if not bool(jnp.all(jnp.isfinite(jnp.linalg.cholesky(shifted, symmetrize_input=False)))):
         require_positive(jnp.linalg.eigvalsh(matrix))
@@ -131,7 +133,9 @@ def _solve(matrix: Array, y: Array, start: Array, ridge: Array) -> tuple[Regress
                 return jax.lax.convert_element_type(found, y.dtype)
 
         coefficients = jax.lax.custom_linear_solve(lambda v: shifted @ v, gap, solve, symmetric=True)
+        # From (K + n ridge) a = y - f_0: f_0 + K a = y - n ridge a, without a product with K.
         outputs = y - (shift * coefficients).reshape(y.shape)
+        # No eigenvalue is known, and none need be: Cholesky has shown that the matrix is positive. Ones pass the check.
         known = Regression(coefficients, outputs, y, jnp.asarray(rows), jnp.array(False))
         return known, jnp.ones(2, y.dtype)
 

@@ -77,6 +77,7 @@ def entropy(kernel: Kernel) -> Float[Array, ""]:
     """
     values = spectrum(_scaled(as_matrix(real_array(kernel, "kernel")))[0])
     shares = jnp.where(jnp.all(values >= 0), values, jnp.nan) / jnp.sum(values)
+    # The inner where keeps log 0 out: the outer one hides its value, but not the NaN in its derivative.
     empty = shares == 0
     return -jnp.sum(jnp.where(empty, 0, shares * jnp.log(jnp.where(empty, 1, shares))))
 
@@ -141,6 +142,7 @@ def _scaled(matrix: Array) -> tuple[Array, Array]:
     Small eigenvalues would see that the entries of another quotient are rounded.
     """
     _, size = scaled(matrix)
+    # frexp gives size = m 2^e, 1/2 <= m < 1, so this is the largest power of two up to size: division by it is exact.
     two = jnp.ldexp(jnp.ones((), matrix.dtype), jnp.frexp(size)[1] - 1)
     return matrix / two, two
 
@@ -158,6 +160,7 @@ def _eigenvalues(matrix: Float[Array, "size size"]) -> Float[Array, " size"]:
 @_eigenvalues.defjvp
 def _eigenvalues_jvp(primals, tangents):
     values, vectors = _eigenpairs(*primals)
+    # First-order perturbation (Hellmann-Feynman): d lambda_k = v_k^T dK v_k.
     return values, jnp.sum(vectors * (tangents[0] @ vectors), axis=0)
 
 
@@ -172,6 +175,7 @@ def _eigenpairs(matrix: Float[Array, "size size"]) -> tuple[Float[Array, " size"
 def _eigenpairs_jvp(primals, tangents):
     values, vectors = _eigenpairs(*primals)
     moved = vectors.T @ tangents[0] @ vectors
+    # First-order perturbation: dv_k = sum_(j != k) v_j (v_j^T dK v_k)/(lambda_k - lambda_j).
     gaps = values[None, :] - values[:, None]
     same = jnp.eye(len(values), dtype=bool)
     turn = jnp.where(same, 0, moved / jnp.where(same, 1, gaps))

@@ -89,6 +89,7 @@ def _top_eigenpairs(
     operator: AbstractSymmetricOperator, k: int, key: Key[Array, ""], tol: Any, max_steps: int
 ) -> Eigenpairs:
     _, unravel, dtype = operator.flat()
+    # Eigenvectors have no derivative, so none is taken through the iteration that finds them.
     fixed = jax.tree.map(lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_array(leaf) else leaf, operator)
     if ROWS_PER_PAIR * k >= operator.size:
         matrix = products(fixed, jnp.eye(operator.size, dtype=dtype))
@@ -97,8 +98,10 @@ def _top_eigenpairs(
         vectors, steps = _lobpcg(fixed, k, key, tol, max_steps, dtype)
     vectors = jax.lax.stop_gradient(vectors)
     moved = products(operator, vectors)
+    # With the vectors held, the derivative of v^T A v is v^T dA v: that of a simple eigenvalue (Hellmann-Feynman).
     values = jnp.sum(vectors * moved, axis=0)
     order = jnp.argsort(-jax.lax.stop_gradient(values))
+    # Scaled, so that the squares in the norm neither overflow nor vanish.
     missed, size = scaled(jax.lax.stop_gradient(moved - vectors * values[None, :]))
     residuals = size * jnp.linalg.norm(missed, axis=0)
     return Eigenpairs(values[order], jax.vmap(unravel)(vectors.T[order]), residuals[order], jnp.asarray(steps))

@@ -88,6 +88,7 @@ def _share(n_products: int, parts: int) -> int:
 @eqx.filter_jit
 def _estimate_trace(operator: AbstractSymmetricOperator, share: int, key: Key[Array, ""]) -> Estimate:
     inside, outside = _split(operator, share, 1, key)
+    # tr A = tr Q^T A Q + tr P A P with P = 1 - Q Q^T; the random vectors estimate the second term.
     on = jnp.sum(inside * products(operator, inside))
     return _collect(on, jnp.sum(outside * products(operator, outside), axis=0))
 
@@ -96,9 +97,11 @@ def _estimate_trace(operator: AbstractSymmetricOperator, share: int, key: Key[Ar
 def _estimate_norm(operator: AbstractSymmetricOperator, share: int, key: Key[Array, ""]) -> Estimate:
     inside, outside = _split(operator, share, 2, key)
     on, off = products(operator, inside), products(operator, outside)
+    # |A|^2 = |A Q|^2 + tr P A^2 P, as squares over one size that cancels out: it needs no derivative.
     size = jax.lax.stop_gradient(nonzero(jnp.maximum(jnp.max(jnp.abs(on)), jnp.max(jnp.abs(off)))))
     square = _collect(jnp.sum((on / size) ** 2), jnp.sum((off / size) ** 2, axis=0))
     value = safe_sqrt(square.value)
+    # The error of a root to first order: d sqrt(s) = ds/(2 sqrt(s)).
     return Estimate(size * value, size * square.standard_error / (2 * nonzero(value)))
 
 
@@ -111,6 +114,7 @@ def _split(
     sketch, rest = jax.random.split(key)
     ranged = jax.random.normal(sketch, (operator.size, min(share, operator.size)), dtype)
     for _ in range(power):
+        # Only the range counts, so each power is brought back to a size that cannot overflow.
         ranged, _ = scaled(products(fixed, ranged))
     basis, _ = jnp.linalg.qr(ranged)  # any Q serves, so none of its derivative is needed
     signs = jax.random.rademacher(rest, (operator.size, share), dtype)

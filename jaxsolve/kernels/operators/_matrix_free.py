@@ -283,6 +283,7 @@ class HessianOperator(AbstractSymmetricOperator):
 def _kernel_product(operator: NTKOperator, x: Array, v: Array) -> Array:
     params, f = function(operator.net)
     backward = lambda x, v: jax.vjp(lambda p: f(p, x), params)[1](v)[0]
+    # eta J^T v is a sum over batches; each batch of J times that is then a batch of K v.
     direction = _weighted(operator.eta, sum_batches(backward, operator.batch_size, operator.x, v))
     forward = lambda x: jax.jvp(lambda p: f(p, x), (params,), (direction,))[1]
     return map_batches(forward, operator.batch_size, x)
@@ -297,6 +298,7 @@ def _gauss_newton_product(operator: GaussNewtonOperator, v: PyTree) -> PyTree:
         moved = jax.jvp(lambda p: f(p, x), (params,), (half,))[1]
         return jax.vjp(lambda p: f(p, x), params)[1](jnp.einsum("nab,nb->na", hessian, moved))[0]
 
+    # Rows that fill up a batch have H = 0 and add nothing.
     total = sum_batches(product, operator.batch_size, operator.x, operator.hessian)
     return _weighted(jax.tree.map(jnp.sqrt, operator.eta), total)
 
@@ -314,6 +316,7 @@ def _hessian_product(operator: HessianOperator, v: PyTree) -> PyTree:
             # To first order, the gradient in f where the outputs have moved from `now` to `out`.
             return back(gradient + jnp.einsum("nab,nb->na", hessian, out - now))[0]
 
+        # Forward over reverse: the derivative of the gradient along v is the Hessian times v (Pearlmutter 1994).
         return jax.jvp(slope, (params,), (half,))[1]
 
     total = sum_batches(product, operator.batch_size, operator.x, operator.gradient, operator.hessian)

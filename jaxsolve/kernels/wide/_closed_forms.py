@@ -47,6 +47,7 @@ def homogeneous(phi: Activation) -> Homogeneous | None:
     sides = [np.split(part, 2) for part in compiled(np.concatenate([x, -x]))]
     found = []  # degree, factor
     for values, slopes, sign in ((sides[0][0], sides[1][0], 1), (sides[0][1], sides[1][1], -1)):
+        # At 1 and 2, the last of the points: phi(1) is the factor, and phi(2)/phi(1) = 2^degree.
         one, two = values[-2:]
         ratio = two / one if one else 0.0
         degree = int(np.log2(ratio).round()) if 1 <= 2 * ratio <= 2 ** (_MAX_DEGREE + 1) else -1
@@ -64,6 +65,7 @@ def homogeneous(phi: Activation) -> Homogeneous | None:
         return None
     degree = degrees.pop() if degrees else 1
     origin = float(compiled(np.zeros_like(np.concatenate([x, x])))[0][0])
+    # 0^degree is 0 for a positive degree. A step may take any value at 0, and keeps it for points without variance.
     if not np.isfinite(origin) or (degree and origin):
         return None
     return Homogeneous(degree, found[1][1], found[0][1], origin)
@@ -88,6 +90,7 @@ def jumps(phi: Activation) -> bool:
             below, at, above = value(low), value(middle), value(high)
             left = np.abs(at - below) > np.abs(above - at)
             low, high = np.where(left, low, middle), np.where(left, middle, high)
+        # Over intervals of rounding a continuous function changes by rounding; a jump is still there.
         return bool(np.any(np.abs(value(high) - value(low)) > 1e-6 * scale))
 
 
@@ -121,13 +124,16 @@ def _arc_cosine(phi: Homogeneous, one: Array, two: Array, rho: Array) -> Pair:
     towers = [_tower(sign * rho, phi.degree) for sign in (1, -1)]
 
     def average(degree, minus, plus):
+        # u and v of one sign lie at the angle, of opposite signs at pi less the angle: the two towers.
         factor = (plus**2 + minus**2) / (2 * np.pi), plus * minus / np.pi
         return (one * two) ** degree * (factor[0] * towers[0][degree] + factor[1] * towers[1][degree])
 
     k = phi.degree
     values = average(k, phi.minus, phi.plus)
     if k:
+        # The derivative of minus (-z)^k is -k minus (-z)^(k - 1): homogeneous again, of one degree less.
         return values, average(k - 1, -k * phi.minus, k * phi.plus)
+    # A point without variance has phi(0), any other the mean of both signs; their product is that of the means.
     means = (jnp.where(s == 0, phi.origin, (phi.minus + phi.plus) / 2) for s in (one, two))
     still = (one == 0) | (two == 0)
     return jnp.where(still, functools.reduce(jnp.multiply, means), values), jnp.zeros_like(values)

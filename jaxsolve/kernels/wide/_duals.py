@@ -85,12 +85,14 @@ def doubt(
     """
     kinds = range(2 if slopes else 1)
     few = jnp.sort(jnp.concatenate([s.ravel() for s in deviations]))
+    # Evenly spread over the sorted deviations, with the least and the largest among them.
     few = few[np.unique(np.linspace(0, few.size - 1, 16).round().astype(int))]
     first, *others = (_low(phi, few, *rule) for rule in ((_STEP, _END), *_OTHERS))
     integrals = [functools.reduce(jnp.maximum, [_change(first[k], other[k]) for other in others]) for k in kinds]
 
     one, two = (jnp.expand_dims(s, axes) for s, axes in zip(deviations, sides, strict=True))
     size = jnp.abs(correlation)
+    # The bound for equal deviations, and on top what two deviations differ by, once for each term.
     apart = 2 * safe_sqrt(jnp.maximum(_TERMS * (1 - size), 0)) + _TERMS * jnp.abs(one - two) / nonzero(
         jnp.maximum(one, two)
     )
@@ -114,6 +116,7 @@ def _change(one: Float[Array, "rows n"], two: Float[Array, "rows n"]) -> Float[A
     """The largest change from one rule to another, of the norm of the coefficients and of half the second moment."""
     size = nonzero(jnp.abs(one[-1]))
     change = safe_sqrt(jnp.sum((two - one)[:-1] ** 2, axis=0) / size)
+    # Half of it, since the relative change of a square is twice that of its root.
     return jnp.max(jnp.maximum(change, jnp.abs(two[-1] - one[-1]) / (2 * size)))
 
 
@@ -130,6 +133,7 @@ def _rule(step: float = _STEP, end: float = _END, terms: int = _TERMS) -> tuple[
     z = step * (np.arange(-count, count) + 0.5)  # no node at 0, where activations have kinks
     weights = np.exp(-(z**2) / 2) * step / np.sqrt(2 * np.pi)
     # A recursion of our own: NumPy's polynomials are not normalized, and k! overflows beyond 170.
+    # h_(k+1) = (z h_k - sqrt(k) h_(k-1))/sqrt(k + 1).
     hermite = [np.ones_like(z), z]
     for k in range(1, terms - 1):
         hermite.append((z * hermite[k] - np.sqrt(k) * hermite[k - 1]) / np.sqrt(k + 1))
@@ -138,12 +142,15 @@ def _rule(step: float = _STEP, end: float = _END, terms: int = _TERMS) -> tuple[
 
 def _coefficients(f: Float[Array, "... nodes"], weights: Array, table: Array) -> Float[Array, "terms ..."]:
     known = jnp.einsum("...q,kq->k...", f, table)
+    # The nodes are symmetric, so this is phi(-s z). Even and odd parts have the even and the odd coefficients.
     mirrored = f[..., ::-1]
     parts = ((f + mirrored) / 2, known[0::2]), ((f - mirrored) / 2, known[1::2])
+    # The rests take the powers `_TERMS` (even) and `_TERMS` + 1 (odd), so that signs at correlation -1 are right.
     return jnp.concatenate([known, jnp.stack([_rest(part, weights, rows) for part, rows in parts])])
 
 
 def _rest(part: Float[Array, "... nodes"], weights: Array, rows: Float[Array, "terms ..."]) -> Float[Array, "..."]:
+    # By Parseval, the second moment less the squares of the coefficients is the square of the rest's norm.
     total = part**2 @ weights
     rest = total - jnp.sum(rows**2, axis=0)
     # A difference of nearly equal numbers: below this it is rounding, whose root would be far from small.

@@ -112,10 +112,12 @@ def infinite(
         check_rates(net, eta)
     with memory_for("this kernel", "take fewer samples"):
         eta = unit_rates(net) if eta is None else eta
+        # JAX returns before it has computed: to wait here brings a lack of memory to light inside of the block.
         nngp, ntk, doubts = jax.block_until_ready(_infinite(net, eta, x1, x2))
     bound = 1e-7 if x1.dtype == jnp.float64 else 3e-5
     for place, error in doubts.items():
         known = concrete(error)
+        # `not <=` in place of `>`, so that it warns of NaN as well.
         if known is not None and not known <= bound:
             warnings.warn(
                 f"{place} is in no closed form, and the series leaves an error of up to {known:.1g} of the size of its "
@@ -132,6 +134,7 @@ def _infinite(net: AbstractLayered, eta: PyTree, x1: Array, x2: Array | None) ->
     doubts: dict[str, Array] = {}
     with stax() as library:
         kernel = library.Identity()[2](_channels_last(x1), None if x2 is None else _channels_last(x2))
+        # No parameter lies below the inputs.
         kernel = kernel.replace(ntk=jnp.zeros_like(kernel.nngp))
         kernel = _Limit(net, eta, library).through(net.layers, kernel, doubts)
         found = [net.scaling.gamma**2 * part for part in (kernel.nngp, kernel.ntk)]
@@ -163,6 +166,7 @@ class _Limit(eqx.Module):
             if isinstance(layer, AbstractWeighted):
                 kernel = self._weighted(layer, kernel)
             elif isinstance(layer, Bias):
+                # The derivative by a bias is 1: its variance adds to all covariances, and its rate to the NTK.
                 variance = self.net.scaling.bias_sigma**2
                 kernel = _map(lambda part, v=variance: part + v, kernel, kernel.ntk + layer.parameter(self.eta))
             elif isinstance(layer, Apply):
@@ -181,6 +185,7 @@ class _Limit(eqx.Module):
         m, sigma = self.net.scaling.multiplier[layer.index], self.net.scaling.sigma[layer.index]
         fan_in = math.prod(shape[1:])
         variance = fan_in * (m * sigma) ** 2
+        # d m^2 (eta Sigma + sigma^2 Theta), as in the text above: what these weights add, and what passes them.
         ntk = fan_in * m * (layer.parameter(self.eta) * m) * kernel.nngp + variance * kernel.ntk
         kernel = _map(lambda part: variance * part, kernel, ntk)
         if isinstance(layer, Conv):
@@ -199,6 +204,7 @@ def _map(f: Any, kernel: Any, ntk: Array) -> Any:
 
 def _add(one: Any, two: Any) -> Any:
     """The kernel of the sum of two independent features."""
+    # The library exchanges height and width on the way; a sum needs both in one order.
     if one.is_reversed != two.is_reversed:
         one = one.reverse()
     cov2 = None if one.cov2 is None else one.cov2 + two.cov2
@@ -232,6 +238,7 @@ def _apply(activation: Activation, kernel: Any) -> tuple[Any, Array | None]:
     if form is None:
         rho, sides = _correlation(kernel.nngp, *deviations, 2), _sides(kernel.nngp, 2)
         error = doubt(activation, deviations, points, rho, sides, slopes=not jumps(activation))
+    # E[phi'(u) phi'(v)] Theta: an activation has no parameters, so it only passes on the NTK of the layers below.
     kernel = kernel.replace(nngp=nngp, ntk=kernel.ntk * slopes, cov1=cov1, cov2=cov2, is_gaussian=False)
     return kernel, error
 
@@ -244,11 +251,13 @@ def _correlation(covariance: Array, one: Array, two: Array, samples: int) -> Arr
     left, right = _sides(covariance, samples)
     rho = covariance / nonzero(jnp.expand_dims(one, left)) / nonzero(jnp.expand_dims(two, right))
     parallel = jnp.abs(rho) > 1 - 8 * jnp.finfo(rho.dtype).eps
+    # The value is rounded to 1 or -1, while the derivative stays that of rho.
     return rho + jax.lax.stop_gradient(jnp.where(parallel, jnp.sign(rho), rho) - rho)
 
 
 def _sides(covariance: Array, samples: int) -> Sides:
     """The axes of a covariance that the first and the second of its vectors lack; `samples` axes of samples lead it."""
+    # Behind the samples, axes are pairs (height, height', width, width'): each vector has one axis of every pair.
     pixels = range(samples, covariance.ndim, 2)
     return (*range(1, samples), *(axis + 1 for axis in pixels)), (*range(samples - 1), *pixels)
 
@@ -262,6 +271,7 @@ def _deviations(kernel: Any) -> tuple[Array, Array]:
         if part is not None
     ]
     found = [safe_sqrt(variance) for variance in variances]
+    # One serves both sides where x2 is x1.
     return found[0], found[-1]
 
 
@@ -283,6 +293,7 @@ def _require_gaussian(name: str, layers: Layers, gaussian: bool) -> bool:
         if isinstance(layer, Dense | Conv):
             gaussian = True
         elif isinstance(layer, Residual):
+            # Weights of mean 0 that only one of the two has make both uncorrelated: then covariances and NTKs add.
             if not (_ends_in_weights(layer.branch) or _ends_in_weights(layer.shortcut)):
                 raise ValueError(
                     f"{name} adds a branch and a shortcut that depend on each other: in {layer} one of them must end "

@@ -134,6 +134,7 @@ def _argument(name: str, values: Any) -> Argument:
         raise TypeError(f"the values of axis {name!r} must be a list, a range or a 1-D array, got {describe(values)}")
     if len(values) == 0:
         raise ValueError(f"axis {name!r} has no values")
+    # In Python a bool is an int, but as a value of an axis it is static.
     numbers = all(isinstance(v, int | float | np.number) and not isinstance(v, bool) for v in values)
     if numbers and any(isinstance(v, float | np.floating) for v in values):
         return _traced(name, np.asarray([float(v) for v in values]))
@@ -160,6 +161,7 @@ def _traced(name: str, values: Any) -> Argument:
         array = jnp.asarray(values)
     kept = np.asarray(array)
     switch = "or switch JAX to 64 bits by jax.config.update('jax_enable_x64', True)"
+    # Floats may be rounded, but not overflow; integers must stay what they are, for a narrower type wraps around.
     lost = ~np.isfinite(kept) if known.dtype.kind == "f" else kept != known
     if np.any(lost):
         first = known[lost][0]

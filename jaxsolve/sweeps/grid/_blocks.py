@@ -54,8 +54,10 @@ class Blocks:
     def parts(self, lanes: np.ndarray, size: int) -> Iterator[np.ndarray]:
         """Cuts lanes into parts that share no block: whole blocks, as many as have no more than `size` lanes."""
         numbers = self.of(lanes)
+        # Stable, so that the lanes of a block keep their order.
         order, begin, last = np.argsort(numbers, kind="stable"), 0, 0
         for end in (*(np.flatnonzero(np.diff(numbers[order])) + 1), len(lanes)):
+            # A block of more than `size` lanes is a part by itself.
             if end - begin > size and last > begin:
                 yield lanes[order[begin:last]]
                 begin = last

@@ -24,6 +24,7 @@ class PaddedProblem:
     def __signature__(self) -> inspect.Signature:
         return inspect.signature(self.problem_fn)
 
+    # The slash lets an axis be called `self`.
     def __call__(self, /, **cell: Any) -> Problem:
         widths = {name: Padded(cell[name], size) for name, size in self.sizes.items()}
         return self.problem_fn(**(cell | widths))

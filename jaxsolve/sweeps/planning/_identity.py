@@ -49,6 +49,7 @@ def plan_settings(plan: Plan) -> dict[str, Any]:
         "dynamics": {"name": plan.name, "settings": describe_value(plan.dynamics)},
         "ts": describe_value(plan.ts),
         "observe": {item.name: describe_value(item) for item in plan.observables},
+        # Settings of JAX that decide its random numbers, or how products are rounded.
         "precision": {
             "x64": config.jax_enable_x64,
             "matmul": str(config.jax_default_matmul_precision),
@@ -125,6 +126,7 @@ def _value(value: Any) -> str:
         return f"{array.dtype}{array.shape} {digest(array.tobytes())}"
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(_value, value))}]"
+    # Addresses of objects are others in every process.
     return ADDRESS.sub("", repr(value))
 
 

@@ -199,6 +199,7 @@ def read_plan(
         )
     grid = read_axes(axes)
     observables, times = (), jnp.atleast_1d(read_times(ts, jnp.result_type(float)))
+    # A function of axes may return another kind of dynamics for each group, so all of them are looked at.
     for first in [dynamics] if fixed else [dynamics_of(dynamics, group) for group in groups(grid)]:
         observables = check_observables(observe, first)
         require_end(times, first)

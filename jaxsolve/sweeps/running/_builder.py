@@ -83,6 +83,7 @@ class Builder:
 
         example = {name: jax.ShapeDtypeStruct(value.shape, value.dtype) for name, value in self.cell.items()}
         try:
+            # As a program, so that what depends on the cell is known array by array: all lanes share the others.
             closed, shapes, self._static = eqx.filter_make_jaxpr(build)(example)
         except jax.errors.JAXTypeError as error:
             raise TypeError(
@@ -177,6 +178,7 @@ def _holds_tracer(value: Any, seen: set[int]) -> bool:
     """True if a function, or one that it closes over, closes over an array of the program being traced."""
     if isinstance(value, Tracer):
         return True
+    # Functions may close over each other in circles.
     if id(value) in seen:
         return False
     seen.add(id(value))
@@ -234,6 +236,7 @@ class Devices:
                 return found
             _compiled[same] = found
             for old in list(_compiled)[:-COMPILED]:
+                # Another thread may have dropped it already.
                 _compiled.pop(old, None)
         return found
 

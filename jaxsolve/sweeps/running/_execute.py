@@ -118,6 +118,7 @@ def compiled_ahead(programs: Iterable[Program]) -> Iterator[Program]:
     pool = ThreadPoolExecutor(AHEAD)
     try:
         begun = ((program, pool.submit(program.runner.compile)) for program in programs)
+        # The one that the caller is to run next, and those behind it.
         waiting = collections.deque(itertools.islice(begun, AHEAD + 1))
         while waiting:
             program, compiled = waiting.popleft()
@@ -234,6 +235,7 @@ class Fitting:
         self.program = program  # the one that runs now
         free = free_memory()
         while program.chosen and free is not None and (needed := self.program.runner.memory) > free * SHARE:
+            # Memory grows about in proportion to the lanes. At least halved, so that the loop comes to an end.
             size = max(1, min(self.program.size // 2, int(self.program.size * free * SHARE / needed)))
             if not self._shrink(size, log.info, f"batches of %d lanes would take {needed >> 10} kB: %d instead"):
                 return
@@ -259,6 +261,7 @@ class Fitting:
             except OutOfMemory:
                 with self._lock:
                     said = "out of memory with batches of %d lanes: going on with %d"
+                    # Where another thread has shrunk the program by now, this one only tries again.
                     if program is self.program and not self._shrink(max(1, program.size // 2), log.warning, said):
                         raise
         if executed:

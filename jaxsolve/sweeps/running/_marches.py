@@ -114,9 +114,11 @@ class Lockstep(AbstractRunner):
         ) -> tuple[Lanes, Any, Int[Array, " portion"], Int[Array, " rows"], Int[Array, " device"]]:
             def enter(held: Any) -> Any:
                 new = begin(cells, entering)
+                # A place of `rows` lies outside of the batch: no lane enters there.
                 return jax.tree.map(lambda old, put: old.at[places].set(put, mode="drop"), held, new)
 
             own, state = jax.lax.cond(jnp.any(places < rows), enter, lambda held: held, held)
+            # They do not depend on the cell, so any one gives them.
             shared = self.builder.leaves(jax.tree.map(lambda values: values[0], cells)).shared
 
             def move(own: Any, state: Any) -> Any:
@@ -139,6 +141,7 @@ class Lockstep(AbstractRunner):
 
             start = state, jnp.zeros(rows, jnp.int32), jnp.zeros((), jnp.int32)
             state, steps, count = jax.lax.while_loop(going, forward, start)
+            # Empty places are done, too, but hold no lane that could leave.
             (left,) = jnp.nonzero(state.done & live, size=portion, fill_value=rows)
             taken = jax.tree.map(lambda leaf: leaf[left], (own, state))
             leaving = jax.vmap(leave, axis_size=portion)
@@ -158,6 +161,7 @@ class Lockstep(AbstractRunner):
         size = len(self.devices), self._rows
         lanes, useful, seconds = np.full(size, NONE), np.zeros(size, int), np.zeros(size)
         own, state = jax.tree.map(jnp.zeros_like, self._empty)
+        # Empty places are done from the start, so that no turn waits for them.
         held = own, eqx.tree_at(lambda state: state.done, state, jnp.ones_like(state.done))
         steps_at_once, executed = 1, 0
         while True:
@@ -173,8 +177,10 @@ class Lockstep(AbstractRunner):
             limit = 0 if more and empty.any() else steps_at_once  # first they are filled
             begin = time.perf_counter()
             held, found, left, steps, count = self._call(rows_at(cells, chosen), places, live, limit, target, held)
+            # Time is shared by steps; of a turn without steps, in equal parts.
             wall, weight = time.perf_counter() - begin, steps if steps.any() else live
             seconds, useful, executed = seconds + wall * weight / weight.sum(), useful + steps, executed + count.sum()
+            # Only a turn that used up its limit tells how long so many steps take.
             if limit and count.max() == limit * self._rows:
                 steps_at_once = max(1, int(limit * np.clip(LOOK / wall, 0.5, 4)))
             wanted = left < self._rows

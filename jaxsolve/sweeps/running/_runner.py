@@ -71,6 +71,7 @@ class Waiting:
         with self._lock:
             self._costs[lanes] = costs
             known = int(np.sum(np.isfinite(self._costs)))
+            # Whenever twice as many are known, so the number of sorts grows as the logarithm of that of the lanes.
             if known and known >= 2 * self._sorted_at:
                 self._sorted_at = known
                 self._sort()
@@ -84,6 +85,8 @@ class Waiting:
         size = WINDOW if self._ranks else len(self._left)
         self._window, self._left = self._left[:size], self._left[size:]
         if self._ranks:
+            # Multiples of the golden ratio mod 1, a low-discrepancy sequence: any first ones are spread over the whole
+            # window.
             self._window = self._window[np.argsort(np.arange(len(self._window)) * GOLDEN % 1, kind="stable")]
             if self._sorted_at:
                 self._sort()
@@ -93,6 +96,8 @@ class Waiting:
         logs = np.log1p(self._costs[known])
         cost = np.zeros(len(self._window))
         for ranks in self._ranks:
+            # The main effect of an argument: the mean of the logarithms at each of its values that has been seen, and a
+            # straight line between these for the others.
             seen, which = np.unique(ranks[known], return_inverse=True)
             effects = np.bincount(which, logs - logs.mean()) / np.bincount(which)
             cost += np.interp(ranks[self._window], seen, effects)

@@ -114,6 +114,7 @@ def require_own_names(axes: Sequence[Zip], observables: Sequence[Observable]) ->
 
 def rows_of(batch: Batch) -> Rows:
     """The rows of a batch, by variable."""
+    # A closed form counts no steps: then all lanes of the batch get the same share.
     useful = np.maximum(batch.rows["steps"], 1)
     trust = np.full(len(useful), np.nan, np.float32)
     return {"trust": trust} | batch.rows | {"wall": batch.wall * useful / useful.sum()}

@@ -49,6 +49,8 @@ class Ways:
         with memory_for("what chooses an integrator", advice), jax.default_device(self._device):
             for start in range(0, len(places), ROWS):
                 some = places[start : start + ROWS]
+                # Filled up with the last lane, since calls of one size share a compilation.
                 padded = np.pad(some, (0, min(ROWS, len(self._group.lanes)) - len(some)), "edge")
                 found.append(np.asarray(self._measure(jax.tree.map(jnp.asarray, rows_at(cells, padded))))[: len(some)])
+        # There may be no lane at all, and NumPy concatenates no empty list.
         return np.concatenate([np.zeros(0, int), *found])

@@ -44,6 +44,7 @@ def alignment_time(problem: Problem) -> Float[Array, ""]:
     outer = net.scaling.gamma
     for index in range(len(net.weights)):
         outer = outer * net.scaling.multiplier[index]
+    # (W_L ... W_2)^T Y^T X/n, from the last layer down: a product with each matrix, and none of two of them.
     pull = problem.y.T @ problem.x / len(problem.x)
     for w in reversed(above):
         pull = w.T @ pull

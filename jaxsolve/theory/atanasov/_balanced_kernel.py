@@ -38,6 +38,7 @@ class SpikedKernel(NamedTuple):
         Raises:
             ValueError, TypeError: rank is not an integer >= 1.
         """
+        # In units of the isotropic part B, in which A + B is 1 + A/B: the kernel's scale drops out.
         top = 1 + self.ratio
         return top / safe_hypot(top, jnp.full_like(top, (require_size(rank, "rank") - 1) ** 0.5))
 

@@ -102,6 +102,7 @@ class BalancedModes(eqx.Module):
         for index in range(last + 1):
             back = _power(self.left, self.values, 2 * (last - index) / (last + 1))
             forward = _power(self.right, self.values, 2 * index / (last + 1))
+            # Axes (output, input, output, input): what is behind a matrix acts on outputs, what is before it on inputs.
             total = total + weights[index] * (back[:, None, :, None] * forward[None, :, None, :])
         return mean_rate(self.eta) * total
 

@@ -53,6 +53,7 @@ def early_mode(
         return start * jnp.exp(safe_product(2 * s * mean_rate(eta), t))
     gone = safe_product(excess * s * mean_rate(eta) * start ** (excess / matrices), t)
     escaped = gone >= 1
+    # c = c_0 (1 - gone)^(-L/(L - 2)), by a logarithm that keeps the digits of a small `gone`.
     left = jnp.log1p(-jnp.where(escaped, 0, gone))
     return jnp.where(escaped, jnp.inf, start * jnp.exp(-(matrices / excess) * left))
 

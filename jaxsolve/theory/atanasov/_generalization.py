@@ -111,6 +111,7 @@ def kernel_regression_error(
     # 1 - gamma, as a sum of positive terms; ridge/kappa is 1 - sum g.
     share = jnp.where(P == 0, 1, free + jnp.sum(jnp.where(positive, s, 0)) / nonzero(P))
     slack = jnp.where(learned, share, ridge / nonzero(kappa)) + jnp.sum(g * s)
+    # With P g = 1 - s: gamma = sum g (1 - s), so 1 - gamma = (1 - sum g) + sum g s, as above.
     gamma = P * jnp.sum(g**2)
     remaining = (coefficients * s) ** 2
     at_peak = slack == 0
@@ -166,6 +167,8 @@ def transfer_error(
         raise ValueError(f"alignment is a cosine: it must lie in [-1, 1], got {known.tolist()}")
     dtype = jnp.result_type(float)
     A, alpha = jnp.asarray(feature, dtype), jnp.asarray(alignment, dtype)
+    # 1 - alpha^2 as a product, which keeps its digits near alpha = 1; the inner where keeps the root's derivative
+    # finite.
     across = (1 - alpha) * (1 + alpha)
     apart = jnp.where(across <= 0, 0, jnp.sqrt(jnp.where(across <= 0, 1, across)))
     eigenvalues = jnp.ones(dimension, dtype).at[0].add(A)

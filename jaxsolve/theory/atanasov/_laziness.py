@@ -74,6 +74,7 @@ def _laziness(problem: Problem, params: PyTree) -> Laziness:
 
     def of_sample(x):
         jacobian = jax.jacrev(lambda p: problem.network(p)(x))
+        # The features and their velocity in one pass: the derivative of the Jacobian along the flow.
         features, change = jax.jvp(jacobian, (params,), (velocity,))
         return _weighted_square(features, problem.eta), _weighted_square(change, problem.eta)
 

@@ -88,6 +88,7 @@ class PhaseOne(AbstractLinearForm):
         t = flow_time(t, a.dtype)
         start = first @ direction
         a, w = rotate(a, start, safe_product(rate, t))
+        # Only the part along the direction turns; the rest of V_1 stays.
         layers = (first + (w - start)[:, None] * direction[None, :], a[None, :])
         return View(problem, t, flow.params(problem, layers))
 

@@ -51,6 +51,7 @@ def mean_conserved(
         )
     N = jnp.asarray([require_size(size, "each of sizes") for size in sizes], sigma.dtype)
     variance = sigma**2 / eta
+    # E[W^T W] is sigma^2 times the number of rows, E[W W^T] that of columns, both times the identity.
     return variance[1:] * N[2:] - variance[:-1] * N[:-2]
 
 

@@ -147,6 +147,7 @@ class _Path(NamedTuple):
         a, w = rotate(a, self.w, self.line.log_xi(t))
         p = self.flow.layers[1][0] + self.w
         p = p / nonzero(safe_sqrt(jnp.sum(p**2)))
+        # p^T V_perp: what lies along beta is taken out.
         across = p @ self.flow.project(first) - (p @ self.w) * self.beta
         start = self.line.residual(jnp.zeros_like(t))
         unlearnt = 1 - safe_sqrt(self.line.residual(t) / nonzero(start))
@@ -158,6 +159,7 @@ def _path(flow: LinearFlow) -> _Path:
     s = safe_sqrt(jnp.sum(flow.target**2))
     beta = flow.target[0] / nonzero(s)
     w = flow.layers[0] @ beta
+    # dT/dt goes into k: k (y - k a.w) with y = k s.
     k = safe_sqrt(flow.speed)
     return _Path(flow, ReducedLine.from_layers(flow.layers[1][0], w, k, k * s), beta, w)
 

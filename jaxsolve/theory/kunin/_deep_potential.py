@@ -90,4 +90,5 @@ class DeepPotential(AbstractRadialPotential):
 
 def _balance(u: Float[Array, ""], args: tuple[Array, Array, int]) -> Float[Array, ""]:
     unseen, seen, order = args
+    # The equation in the text of `stretch`, over u^L: it rises with u, and is concave.
     return u - unseen - seen / u**order

@@ -78,6 +78,7 @@ class HyperbolicEntropy(AbstractPotential):
         for name, weights in (("u", concrete(u)), ("v", concrete(v))):
             if weights is not None and not np.all(weights):
                 raise ValueError(f"no weight of {name} may be zero at the start, got {weights.tolist()}")
+        # u^2 - v^2 as a product, which keeps its digits where u is close to v.
         return HyperbolicEntropy(2 * jnp.abs(u) * jnp.abs(v), beta_0=(u - v) * (u + v))
 
     @staticmethod
@@ -138,6 +139,7 @@ class HyperbolicEntropy(AbstractPotential):
         width, _, origin = self._cast(shortest.dtype)
         basis, used = interpolants.basis()
         largest = jnp.maximum(jnp.max(jnp.abs(shortest)), jnp.max(jnp.abs(self.beta_0.astype(shortest.dtype))))
+        # The potential depends on beta/w alone, up to a factor: scaled together, both are of order one for the solver.
         scale = jax.lax.stop_gradient(nonzero(largest))
         dual = _Dual(basis, used, basis.T @ shortest / scale, width / scale, origin)
         tolerance = float(jnp.finfo(shortest.dtype).eps)
@@ -175,6 +177,7 @@ class _Dual(NamedTuple):
     def newton(self, beta: Float[Array, " d"], missed: Float[Array, " k"]) -> Float[Array, " k"]:
         """-(V^T D V)^-1 missed: through the QR of sqrt(D) V, which keeps twice the digits."""
         root = jnp.sqrt(self.slope(beta))[:, None] * self.basis
+        # R^T R = V^T D V, and 1 for a column that is not in use, so that R has an inverse.
         free = jnp.diag(jnp.where(self.used, 0, 1).astype(root.dtype))
         factor = jnp.linalg.qr(jnp.concatenate([root, free]), mode="r")
         return -solve_triangular(factor, solve_triangular(factor, missed, trans=1))

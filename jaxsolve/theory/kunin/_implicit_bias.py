@@ -104,6 +104,7 @@ def single_neuron_limit(
     above = start * (twice * start / nonzero(safe_hypot(delta, twice * start) + jnp.abs(delta)))
     crossed = (delta < 0) & (above + seen * jnp.sign(y) < 0)
     potential = SingleNeuronPotential(beta_0, delta, eta_a, eta_w, crossed=crossed)
+    # As in `AbstractRadialPotential.minimize`, with the row space of one sample, its direction, written out.
     unseen = beta_0 - seen * direction
     shortest = y / nonzero(length)
     stretch = potential.stretch(jnp.abs(shortest), jnp.abs(seen), norm(unseen))

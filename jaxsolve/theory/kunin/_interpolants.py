@@ -90,4 +90,5 @@ class Interpolants(eqx.Module):
         _, sizes, rows = jnp.linalg.svd(jax.lax.stop_gradient(self.x), full_matrices=False)
         used = sizes > self._cutoff * sizes[0]
         fixed = jax.lax.stop_gradient(jnp.where(used[:, None], rows, 0).T)
+        # X^+ X, the projector on the row space, leaves the fixed basis as it is, and carries the derivative.
         return self.pinv @ (self.x @ fixed), used

@@ -127,6 +127,7 @@ def neurons(net: Any) -> Neurons:
     length = scale * safe_sqrt(jnp.sum((w / scale[:, None]) ** 2, axis=1))
     root_a, root_w = jnp.sqrt(eta_a), jnp.sqrt(eta_w)
     up, down = root_w * a, root_a * length
+    # eta_w a^2 - eta_a |w|^2 as a product: the squares of a nearly balanced neuron would cancel.
     delta = (up - down) * (up + down)
     return Neurons(delta, a * length, w / nonzero(length)[:, None], root_a * root_w)
 
@@ -160,6 +161,7 @@ def neuron_forces(problem: Problem, params: PyTree = None) -> Float[Array, "h in
     first, second = net.scaling.multiplier[0], net.scaling.multiplier[1]
     outputs = problem.outputs(problem.params if params is None else params)
     by_sample = problem.loss.gradient(outputs, problem.y)[:, 0]
+    # c_ki, the slope of the activation of neuron k at sample i.
     gates = jax.vmap(jax.vmap(jax.grad(net.activation)))(first * (w @ problem.x.T))
     return net.scaling.gamma * first * second * ((gates * by_sample[None, :]) @ problem.x)
 

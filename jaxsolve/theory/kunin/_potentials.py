@@ -194,6 +194,7 @@ class SingleNeuronPotential(AbstractRadialPotential):
         a, w = as_floats(a, "a"), as_floats(w, "w")
         eta_a, eta_w = as_positive(eta_a, "eta_a"), as_positive(eta_w, "eta_w")
         a, eta_a, eta_w = (number.astype(w.dtype) for number in (a, eta_a, eta_w))
+        # delta is a difference of squares, taken as a product.
         up, down = jnp.sqrt(eta_w) * jnp.abs(a), jnp.sqrt(eta_a) * norm(w)
         return SingleNeuronPotential(a * w, (up - down) * (up + down), eta_a, eta_w, crossed=crossed)
 
@@ -248,6 +249,7 @@ class SingleNeuronPotential(AbstractRadialPotential):
         # 2 delta + |c_across|^2, written so that a large delta < 0 does not cancel.
         linear = 2 * jnp.where(delta >= 0, size, -size * cos**2) + low * sin**2
         constant = 2 * twice * shortest
+        # hypot + linear: where linear < 0, as constant^2/(hypot - linear), which does not cancel.
         root = safe_hypot(linear, constant) + jnp.where(linear >= 0, linear, -linear)
         root = jnp.where(linear >= 0, root, constant * (constant / nonzero(root)))
         steep = safe_sqrt(nonzero(high))

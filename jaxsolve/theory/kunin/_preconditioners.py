@@ -58,6 +58,7 @@ def neurons_preconditioner(
     kappa = safe_hypot(delta, 2 * root)
     (up, lost_up), (down, lost_down) = (_shares(half(kappa, d, root), square) for d in (delta, -delta))
     eye_d, eye_c = (jnp.eye(size, dtype=betas.dtype) for size in betas.shape[1:])
+    # Neurons k, outputs j and l, inputs i and n: sum_k up_k beta_k^T beta_k, and sum_k down_k beta_k beta_k^T.
     read_out = jnp.einsum("k,kmj,kml->jl", up, betas, betas) + _of_one_direction(lost_up, eye_c, "a_k", "output")
     inward = jnp.einsum("k,kim,knm->in", down, betas, betas) + _of_one_direction(lost_down, eye_d, "w_k", "input")
     return jnp.einsum("jl,in->ijnl", read_out, eye_d) + jnp.einsum("jl,in->ijnl", eye_c, inward)
@@ -130,6 +131,7 @@ def _root(beta: Array, mixed: Array, delta: Array) -> Array:
 
 def _decomposed(beta: Array, mixed: Array, delta: Array) -> tuple[Array, Array, Array, Array]:
     """beta times its right singular vectors, the singular values, those vectors in columns, and the roots."""
+    # All right singular vectors, those of the null space too: the root is delta/2 there, and not 0.
     left, values, right = jnp.linalg.svd(beta, full_matrices=True)
     some, size = values.shape[0], beta.shape[1]
     images = jnp.pad(left[:, :some] * values[None, :], ((0, 0), (0, size - some)))
@@ -143,6 +145,7 @@ def _root_jvp(primals, tangents):
     beta_dot, mixed_dot, delta_dot = tangents
     images, values, right, roots = _decomposed(beta, mixed, delta)
     # Daleckii and Krein: R R = G, so that (r_i + r_j) dR_ij = dG_ij in the singular vectors.
+    # There dG is mixed^2 (dbeta^T beta + its transpose), plus a diagonal from what mixed and delta change.
     half_way = (beta_dot @ right).T @ images
     moved = mixed**2 * (half_way + half_way.T)
     moved = moved + jnp.diag(2 * mixed * mixed_dot * values**2 + delta * delta_dot / 2)

@@ -73,6 +73,7 @@ class ReducedNeuron(eqx.Module):
     def _modes(self) -> tuple[Array, Array, Array, Array, Array, Array]:
         """The start along the growing and the decaying mode of F and across b, and the modes' direction."""
         R, plus, minus = self._rates()
+        # Where R = 0 all modes of F stand still, and any two directions serve.
         cos = jnp.where(R == 0, 0.5**0.5, safe_sqrt(plus / nonzero(R)))
         sin = jnp.where(R == 0, 0.5**0.5, safe_sqrt(minus / nonzero(R)))
         direction = self.target / nonzero(norm(self.target))
@@ -90,6 +91,7 @@ class ReducedNeuron(eqx.Module):
         saddle, up = growing == 0, delta >= 0
         top = jnp.where(saddle, jnp.where(up, 0, -delta), R)
         rest = jnp.where(saddle, 0, jnp.where(up, R, 2 * plus))
+        # The integral of e^(R s) from 0 to T, over e^(R T).
         sweep = integrated_decay(R, T)
         growth = (
             jnp.exp(-top * T)

@@ -69,6 +69,7 @@ def spectral_velocity(
     k = values.shape[0]
     along = jnp.sum(u * (gradient @ vt.T), axis=0)
     speed = safe_hypot(delta, 2 * jnp.sqrt(eta_a) * jnp.sqrt(eta_w) * values)
+    # The numerical rank, by the rule of NumPy's `matrix_rank`.
     positive = values > max(beta.shape) * jnp.finfo(values.dtype).eps * values[0]
     rank = jnp.sum(positive)
     u, v = jnp.where(positive[None, :], u, 0), jnp.where(positive[None, :], vt.T, 0)
@@ -78,6 +79,7 @@ def spectral_velocity(
     distinct = jnp.eye(*beta.shape, dtype=beta.dtype) * (1 + jnp.arange(beta.shape[1], dtype=beta.dtype))[None, :]
     rest = jnp.where(rank == k, distinct, rest)
     strengths = jnp.linalg.svd(rest, compute_uv=False)
+    # Zeros come last, and take the strengths in order.
     grown = jnp.abs(delta) * strengths[jnp.clip(jnp.arange(k) - rank, 0)]
     held = k if width is None else min(require_size(width, "width"), k)
     if held < k:

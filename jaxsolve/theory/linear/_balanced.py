@@ -113,6 +113,7 @@ class Balanced(AbstractLinearForm):
             test_outputs = test_outputs - problem.initial_test
         hidden = problem.x @ blocks.first
         same_output = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
+        # The derivative by V_2 has the inner products of hidden signals, that by V_1 those of inputs, times V_2 V_2^T.
         first = (hidden @ hidden.T)[:, None, :, None] * same_output[None, :, None, :]
         last = (problem.x @ problem.x.T)[:, None, :, None] * (blocks.last @ blocks.last.T)[None, :, None, :]
         return View(
@@ -142,6 +143,7 @@ def _start(problem: Problem) -> _Start:
     first, last = flow.layers
     inside = flow.project(first)
     outgoing, incoming = last.T @ last, inside @ inside.T
+    # lambda, if the difference is lambda I: its mean eigenvalue otherwise.
     return _Start(flow, inside, outgoing, incoming, jnp.trace(outgoing - incoming) / outgoing.shape[0])
 
 

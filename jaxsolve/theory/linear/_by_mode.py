@@ -99,6 +99,7 @@ def leaves_saddle(growing: Float[Array, ""], size: Float[Array, ""], target: Flo
 def squared_is_known(size: Float[Array, "*any"]) -> Bool[Array, "*any"]:
     """True if a part of a start is so large that the dtype has its square, with all digits: forms work with squares."""
     info = jnp.finfo(size.dtype)
+    # Then the square times eps, its last digit, is still a normal number.
     return size >= (float(info.tiny) / float(info.eps)) ** 0.5
 
 

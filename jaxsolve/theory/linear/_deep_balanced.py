@@ -83,6 +83,7 @@ class DeepBalanced(AbstractLinearForm):
         T = jnp.where(endless & (flow.speed > 0), jnp.inf, flow.speed * jnp.where(endless, 0, t))
         v = mode_strength(start.v, start.target, T, matrices=len(flow.layers))
         layers = tuple(
+            # What the modes gain is added, so that the part of a layer that is in no mode stays as it is.
             layer + above @ ((v - start.v)[:, None] * below.T)
             for layer, below, above in zip(flow.layers, start.frames[:-1], start.frames[1:], strict=True)
         )
@@ -131,6 +132,7 @@ def _start(problem: Problem) -> _Start:
     ]
     shares = jnp.stack([one / scale for one, scale in zip(sizes, scales, strict=True)])
     alive = jnp.all(shares > 0, axis=0)
+    # The geometric mean over layers, by logarithms, as products of many small numbers would vanish.
     logs = jnp.mean(jnp.log(jnp.where(alive, jnp.stack(sizes), 1)), axis=0)
     v = jnp.where(alive, jnp.exp(logs), 0)
     strength = jnp.sum(modes.out * frames[-1], axis=0) * jnp.prod(shares, axis=0)
@@ -141,6 +143,7 @@ def _start(problem: Problem) -> _Start:
     ]
     off_target = jnp.linalg.norm(flow.target - rebuild(target)) / nonzero(jnp.linalg.norm(flow.target))
     off_start = jnp.linalg.norm(product - rebuild(strength))
+    # The frames carry v >= 0. Where they come out as the opposite of a mode, its target has the other sign.
     target = jnp.where(strength < 0, -target, target)
     # A mode is moved by what it shares with others and by a target turned to it: both relative to its own weights.
     lengths = lambda columns: jnp.linalg.norm(columns, axis=0)
@@ -150,6 +153,7 @@ def _start(problem: Problem) -> _Start:
     ]
     leaks.append(lengths(frames[-1] - modes.out * jnp.where(strength < 0, -1, 1)[None, :]) * v)
     largest = jnp.max(jnp.stack([lengths(layer).max() for layer in layers]))
+    # The largest weight there is: at the start, or at the end, where v^L is the target.
     reach = jnp.maximum(largest, jnp.max(jnp.abs(target)) ** (1 / len(layers)))
     leak = jnp.max(jnp.stack(leaks), axis=0) + off_target * reach
     aimed = has_target(target, largest, matrices=len(layers), tolerance=tolerance(problem))
@@ -174,5 +178,6 @@ def _carry(layer: Float[Array, "out in"], frame: Float[Array, "in modes"]) -> Fl
     order = jnp.argsort(-size)
     unit = (image / nonzero(size)[None, :])[:, order]
     q = jnp.linalg.qr(jnp.pad(unit, ((0, max(modes - rows, 0)), (0, 0))))[0][:rows]
+    # QR leaves the sign of each column open: that of its image.
     q = q * jnp.where(jnp.sum(q * unit, axis=0) < 0, -1, 1)[None, :]
     return jnp.where((size > 0)[None, :], q[:, jnp.argsort(order)], 0)

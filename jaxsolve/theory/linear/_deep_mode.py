@@ -179,8 +179,10 @@ def half_loss_time(v: Float[Array, "..."], target: Float[Array, "..."], *, matri
     rises = (v > 0) & (target > v**L)
     v, s = jnp.where(rises, v, 0.5 ** (1 / L)), jnp.where(rises, target, 1.0)
     gap = s - v**L
+    # The loss is half where the gap s - c is 1/sqrt(2) of what it was.
     half = s - 0.5**0.5 * gap
     law = Law.choose([(2 / L - 1, 0.0)], jnp.zeros(v.shape, int), v.dtype)
+    # Logits of u = c/s: log c - log(s - c).
     begin, end = L * jnp.log(v) - jnp.log(gap), jnp.log(half) - jnp.log(0.5**0.5 * gap)
     passed = law.integral(end) - law.integral(begin)
     return jnp.where(rises, passed / (L * jnp.exp((2 - 2 / L) * jnp.log(s))), jnp.nan)

@@ -50,12 +50,14 @@ def _frame(q: Array, growth: Array) -> tuple[Array, Array, Array]:
         current, frame, used, pivots, found = carry
         ahead = jnp.arange(columns) >= j
         left = jnp.sum(jnp.where(ahead[None, :], current, 0) ** 2, axis=1)
+        # A row of which nothing but rounding is left is a combination of the pivots before.
         free = (~used) & (left > rounding * own)
         fastest = jnp.max(jnp.where(free, growth, -jnp.inf))
         row = jnp.argmax(jnp.where(free & (growth == fastest), left, -1))
         exists = jnp.any(free)
         v = jnp.where(ahead, current[row], 0)
         length = jnp.linalg.norm(v)
+        # The Householder vector, with the sign of v_j, so that the sum does not cancel.
         v = v.at[j].add(jnp.where(v[j] < 0, -length, length))
         v = jnp.where(exists, v / nonzero(jnp.linalg.norm(v)), 0)
         reflected = lambda a: a - 2 * (a @ v)[:, None] * v[None, :]

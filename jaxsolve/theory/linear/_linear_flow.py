@@ -166,6 +166,7 @@ def linear_flow(problem: Problem) -> LinearFlow:
         outer = outer * (net.scaling.multiplier[index] * jnp.sqrt(rate))
     # kappa^2 = |C|^2/tr C with C = X^T X/n is the common eigenvalue if there is one; here of inputs of size 1.
     one, size = scaled(x)
+    # Both have the same eigenvalues off 0: the smaller matrix is formed.
     gram = (one @ one.T if n <= d else one.T @ one) / n
     kappa_squared = jnp.sum(gram**2) / nonzero(jnp.sum(one**2) / n)
     whitened = one / nonzero(jnp.sqrt(n * kappa_squared))

@@ -128,12 +128,15 @@ def _start(problem: Problem) -> _Start:
     moving = moving / nonzero(jnp.max(moving))
     off_target = size(flow.target - modes.out @ (strength[:, None] * modes.into.T)) / nonzero(size(flow.target))
     off_start = size(last @ inside - modes.out @ (present[:, None] * modes.into.T))
+    # V_2 a_k = |a_k|^2 u_k and V_1^T b_k = |b_k|^2 v_k, if hidden vectors of different modes are orthogonal.
     off_out = size((last @ a - modes.out * jnp.sum(a * a, axis=0)[None, :]) * moving[None, :])
     off_into = size((inside.T @ b - modes.into * jnp.sum(b * b, axis=0)[None, :]) * moving[None, :])
     size_in, size_out = nonzero(size(inside)), nonzero(size(last))
     largest = jnp.maximum(size_in, size_out)
+    # The rotation multiplies a + b by e^s and a - b by e^-s: the sign of the target says which of both grows.
     growing = _columns(a + jnp.sign(strength)[None, :] * b) / 2
     aimed = has_target(strength, largest, matrices=2, tolerance=tolerance(problem))
+    # The largest weight there is: at the start, or at the end, where a.b is the target.
     reach = jnp.maximum(largest, safe_sqrt(jnp.max(jnp.abs(strength))))
     own = jnp.where(aimed, own_size(growing, largest), reach)
     outside = jnp.concatenate([last - modes.out @ a.T, inside.T - modes.into @ b.T])

@@ -89,6 +89,7 @@ def classify_network(
     largest = jnp.minimum(jnp.sqrt(uu) * jnp.sqrt(vv), mean)  # rounding may exceed it where both are equal
     product = largest / width**0.5  # the standard deviation of the layers' product, whose mean is 0
     signed = jnp.asarray(y) * jnp.where(jnp.asarray(gamma) < 0, -1.0, 1.0)
+    # sqrt(|a|^2 |b|^2 - (a.b)^2), the difference of squares as a product.
     gram = lambda product: safe_sqrt((largest - product) * (largest + product))
     line_from = lambda product: ReducedLine(mean, product, gram(product), uu - vv, k, signed)
     timescale = line_from(product).timescale
@@ -96,8 +97,10 @@ def classify_network(
     # |K_end - K_0|/K_0 from products that differ: the kernels of a wide network differ by less than rounding.
     start, end = (typical.layer_product(t) for t in (0.0, jnp.inf))
     first, last = (safe_hypot(product, typical.root_pq) for product in (start, end))
+    # last - first = (last^2 - first^2)/(last + first), and the squares differ by end^2 - start^2.
     change = jnp.mean(jnp.abs((end - start) * (end + start)) / nonzero(first * (first + last)))
     regime = Regime.KERNEL if change < KERNEL_CHANGE else Regime.FEATURE_LEARNING
     t_c = timescale.t_c
+    # `not <=` in place of `>`: a t_c that is NaN counts as frozen.
     regime = Regime.FROZEN if not t_c <= window[1] else Regime.UNSTABLE if t_c < window[0] else regime
     return FinitePhase(timescale, change, regime, k * product)

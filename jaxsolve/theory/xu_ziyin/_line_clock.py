@@ -63,6 +63,7 @@ class LineClock(eqx.Module):
 
         def newton(_, s):
             step = (goal - _panel(speed, low, s)) * speed(s)
+            # Within the panel, on which the quadrature is accurate.
             return jnp.clip(s + step, jnp.minimum(low, high), jnp.maximum(low, high))
 
         s = jax.lax.stop_gradient(jax.lax.fori_loop(0, NEWTON_STEPS, newton, low))
@@ -83,9 +84,11 @@ def line_clock(speed: Speed, dtype: Any) -> LineClock:
     last, stop, ends, root = _first_stop(ahead, farthest, dtype)
     edges = direction * _edges(ahead, stop)
     middles = (edges[:-1] + edges[1:]) / 2
+    # Each panel as a whole and in halves: what these differ by estimates the error.
     lows, highs = jnp.concatenate([edges[:-1], edges[:-1], middles]), jnp.concatenate([edges[1:], middles, edges[1:]])
     whole, first, second = jnp.split(jax.vmap(lambda low, high: _panel(speed, low, high))(lows, highs), 3)
     times = jnp.concatenate([jnp.zeros(1, dtype), jnp.cumsum(whole)])
+    # An error of the time, times the speed, is one of the angle.
     late = jnp.cumsum(whole - (first + second)) * jax.vmap(speed)(edges[1:])
     error = jnp.max(jnp.abs(late)) / nonzero(jnp.max(jnp.abs(edges)))
     # A root of the speed is where the flow ends. Where the speed falls below all numbers it never does (a loss without

@@ -143,6 +143,7 @@ def _code(case: Rescaling) -> Int[Array, ""]:
 def _turn(line: ReducedLine, turns: Array) -> Float[Array, "..."]:
     """The time of f = 0, as log(1 + ...)/(2 k R): every sum is of positive terms, so that nothing cancels."""
     one = jnp.ones_like(line.k * line.total)
+    # 1 where there is no turn: behind the last where derivatives stay finite.
     read = lambda value: jnp.where(turns, jnp.abs(value), one)
     k, y, f = read(line.k), read(line.y), read(line.k * line.product)
     K, mean = read(line.k * line.root_pq), read(line.k * line.total)

@@ -188,6 +188,7 @@ class ReducedLine(eqx.Module):
     def product_at(self, s: Float[Array, "..."]) -> Float[Array, "..."]:
         """a.b after a rotation by the angle s = ln xi, whatever the loss."""
         P, Q = self.pq
+        # a.b = C cosh 2s + S sinh 2s = (P e^2s - Q e^-2s)/2: the second cancels for small s, the first for large s.
         near = jnp.abs(s) < 0.5
         small, large = jnp.where(near, 2 * s, 0), jnp.where(near, 1, 2 * s)
         early = self.product * jnp.cosh(small) + self.total * jnp.sinh(small)
@@ -227,6 +228,7 @@ class ReducedLine(eqx.Module):
         product = self._solve(t).product
         large = safe_hypot(product, self.root_pq) + magnitude(self.phi) / 2
         scale = nonzero(large)
+        # The smaller norm from the product of both, |a|^2 |b|^2 = (a.b)^2 + gram^2.
         small = product * (product / scale) + self.gram * (self.gram / scale)
         return jnp.where(self.phi >= 0, large, small), jnp.where(self.phi >= 0, small, large)
 
@@ -234,6 +236,7 @@ class ReducedLine(eqx.Module):
         """ln xi(t) (eq. 8): the angle of the hyperbolic rotation. Infinite at t = inf when it ends in the saddle."""
         solution = self._solve(t)
         growing = solution.start >= 0
+        # xi^2 = h_y/h_x, where h_y - h_x = 2 (y - f(0)) tau: the larger over the smaller, less 1, for log1p.
         ahead = 2 * magnitude(solution.start) * solution.tau / jnp.where(growing, solution.h_x, solution.h_y)
         return jnp.where(growing, 1, -1) * jnp.log1p(ahead) / 2
 

@@ -66,6 +66,7 @@ class TwoLayerLine(AbstractLinearForm):
             positive_rates(problem),
         ]
         line = _read(problem)
+        # As in `rotate`, a + b grows towards a target y > 0, and a - b towards one below 0.
         growing = norm(line.a + jnp.where(line.reduced.y < 0, -1, 1) * line.b) / 2
         largest = jnp.max(jnp.abs(jnp.stack([line.a, line.b])))
         found.append(leaves_saddle(growing, largest, line.reduced.y / nonzero(line.reduced.k)))
@@ -111,6 +112,7 @@ class TwoLayerLine(AbstractLinearForm):
         w = net.weights[0] + kept_product(line.n[None, :], (jnp.sqrt(eta_w) * (b - line.b))[:, None])
         params = eqx.tree_at(lambda p: p.weights, problem.params, (w, u))
         outputs = _outputs(problem, line, product)
+        # The kernel of the reduced point, times the coordinates of both inputs over rho.
         kernel = kept_product(line.scaled[:, None] * line.scaled[None, :], reduced.ntk_of(product))
         return View(
             problem,
@@ -159,6 +161,7 @@ def _outputs(problem: Problem, line: _Line, product: Float[Array, ""]) -> Float[
 
 def _speed(problem: Problem, line: _Line) -> Speed:
     def speed(s):
+        # k g(a.b) of the text in `_line_clock`; the loss's gradient already carries the 1/n of the average.
         slopes = problem.loss.gradient(_outputs(problem, line, line.reduced.product_at(s)), problem.y)[:, 0]
         return -line.reduced.k * line.sign * jnp.sum(line.scaled * slopes)
 
