@@ -2,7 +2,9 @@
 
 import dataclasses
 import functools
+import importlib
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -60,6 +62,27 @@ class Activation:
     def __repr__(self) -> str:
         return self.name if self.parameter is None else f"{self.name}({self.parameter:g})"
 
+    def __reduce__(self) -> Any:
+        # By name where there is one, as what JAX compiles ahead, such as `jnp.tanh`, cannot be pickled.
+        if any(self == one for one in _PLAIN):
+            return find_activation, (self.name,)
+        where = next((module for module in _OF_JAX if getattr(module, self.name, None) is self.fn), None)
+        fn = self.fn if where is None else _OfJAX(where.__name__, self.name)
+        return _made, (fn, self.name, self.parameter, self.homogeneous)
+
+
+class _OfJAX(NamedTuple):
+    """A function that JAX exports."""
+
+    module: str
+    name: str
+
+
+def _made(fn: Any, name: str, parameter: float | None, homogeneous: bool) -> Activation:
+    """An activation that was pickled."""
+    known = getattr(importlib.import_module(fn.module), fn.name) if isinstance(fn, _OfJAX) else fn
+    return Activation(name, known, parameter, homogeneous)
+
 
 @functools.cache
 def _gain(activation: Activation) -> float:
@@ -100,6 +123,7 @@ sigmoid = Activation("sigmoid", jax.nn.sigmoid)
 swish = Activation("swish", jax.nn.silu)
 gelu = Activation("gelu", _gelu)
 _PLAIN = (linear, relu, tanh, erf, sigmoid, swish, gelu)
+_OF_JAX = (jnp, jax.nn, jax.lax, jax.scipy.special)
 
 
 def leaky_relu(slope: float = 0.01) -> Activation:

@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -332,6 +333,37 @@ def test_a_cluster_without_workers_is_waited_for(monkeypatch, caplog):
     said = [record.getMessage() for record in caplog.records if record.name == "jaxsolve"]
     assert said[0] == "the cluster has no workers; the sweep waits until there are some"
     assert re.fullmatch(r"the cluster has no workers; \d+ batches wait until there are some", said[1])
+
+
+@pytest.mark.slow
+def test_a_cluster_that_loses_all_workers_is_given_up(monkeypatch, caplog, tmp_path):
+    """Killed, with nobody to start them again: the time is told before it is over, and what has run is kept."""
+    monkeypatch.setattr(_dask, "IDLE", 1.0)
+    path = tmp_path / "run.zarr"
+    with distributed.LocalCluster(n_workers=0, dashboard_address=":0") as cluster, distributed.Client(cluster) as client:
+        command = [sys.executable, "-m", "distributed.cli.dask_worker", cluster.scheduler_address, "--no-nanny"]
+        quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        workers = [subprocess.Popen([*command, "--nthreads", "1", "--no-dashboard"], **quiet) for _ in range(2)]
+        client.wait_for_workers(2, timeout=60)
+
+        def kill():
+            for worker in workers:
+                worker.kill()
+                worker.wait()
+
+        thread = _once(path, 2, kill)
+        with caplog.at_level(logging.WARNING, "jaxsolve"):
+            with pytest.raises(RuntimeError, match=r"have been gone for 3 s, with \d+ batches left: .* is kept: call"):
+                faults.run_slow(path, executor=client)
+        thread.join()
+    said = [record.getMessage() for record in caplog.records if "all workers" in record.getMessage()]
+    assert [line.rpartition(", ")[2] for line in said] == ["for 2 s more", "for 1 s more"]
+    ran = faults.count(path)
+    assert 2 <= ran < 12
+    alone = tmp_path / "alone.zarr"
+    faults.run_slow(alone)
+    faults.run_slow(path)
+    assert faults.difference(path, alone) == []
 
 
 @pytest.fixture(scope="module")

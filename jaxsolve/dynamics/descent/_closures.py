@@ -6,6 +6,7 @@ inside it could not leave its trace, as it must in a sweep over rates. Here clos
 """
 
 import dataclasses
+import pickle
 import types
 from typing import Any
 
@@ -13,6 +14,8 @@ import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import PyTree
+
+from ..._extras import needs
 
 
 # Their functions do not change what they do. One of the user's may read a name that comes to stand for something else.
@@ -43,6 +46,19 @@ class _Fixed:
 
     def __hash__(self) -> int:
         return hash(self._key)
+
+    def __reduce__(self) -> Any:
+        # Python's pickle knows functions by name alone, and those inside of other functions have none.
+        with needs("sweeps", "pickling an optimizer"):
+            import cloudpickle
+        return _loaded, (cloudpickle.dumps(self.value),)
+
+    def __deepcopy__(self, memo: Any) -> "_Fixed":
+        return self
+
+
+def _loaded(content: bytes) -> _Fixed:
+    return _Fixed(pickle.loads(content))
 
 
 class _Part(eqx.Module):

@@ -64,8 +64,8 @@ def run_on(
     sizes: dict[str, int] = {}  # lanes per batch, by group
     disk = store if isinstance(store, HeldStore) else None
     confirm = (lambda heed: None) if disk is None else functools.partial(disk.confirm, promised)
-    _require_versions(client, conditions)
-    with _Tasks(client, packed(store.plan, None if disk is None else (disk.path, disk.chunks.id), conditions)) as tasks:
+    manned = _require_versions(client, conditions)
+    with _Tasks(client, manned, packed(store.plan, None if disk is None else (disk.path, disk.chunks.id), conditions)) as tasks:
 
         def heed() -> None:
             if signals.noted():
@@ -107,7 +107,7 @@ def run_on(
 class _Tasks(contextlib.AbstractContextManager["_Tasks"]):
     """The tasks of a sweep on a cluster; none of them runs any more when it is left."""
 
-    def __init__(self, client: "distributed.Client", blob: bytes):
+    def __init__(self, client: "distributed.Client", manned: bool, blob: bytes):
         with needs("sweeps", "a cluster"):
             import dask.config
             import distributed
@@ -117,6 +117,7 @@ class _Tasks(contextlib.AbstractContextManager["_Tasks"]):
         self._completed = distributed.as_completed(loop=client.loop, with_results=True, raise_errors=False)
         self._next_look = time.monotonic() + IDLE
         self._idle_looks = 0  # in a row
+        self._manned = manned  # whether there have been workers
         self._seen: dict[str, Any] = {}  # when each worker was heard of, at the last look
         # As a task's result, workers pass it on to each other, and a worker that is lost does not take it along.
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": f"{2 * len(blob) + 2**20} B"}):
@@ -157,13 +158,27 @@ class _Tasks(contextlib.AbstractContextManager["_Tasks"]):
             yield found
 
     def require_work(self) -> None:
-        """Looks, now and then, at whether workers work; RuntimeError if not, for minutes. Without any it waits."""
+        """Looks, now and then, at whether workers work; RuntimeError if not, for minutes.
+
+        Workers that have yet to come may stand in a queue, for hours: they are waited for.
+        """
         if time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + IDLE
         workers = self._client.scheduler_info(n_workers=-1)["workers"]
-        if not workers:
+        self._manned |= bool(workers)
+        if not workers and not self._manned:
             log.warning("the cluster has no workers; %d batches wait until there are some", len(self.left))
+        elif not workers:
+            self._idle_looks += 1
+            if self._idle_looks >= IDLE_LOOKS:
+                raise RuntimeError(
+                    f"all workers of the cluster have been gone for {IDLE_LOOKS * IDLE:.0f} s, with {len(self.left)} "
+                    f"batches left: start workers, and see the logs of those that ended; {AGAIN}"
+                )
+            said = "all workers of the cluster are gone; %d batches wait for others, for %.0f s more"
+            log.warning(said, len(self.left), (IDLE_LOOKS - self._idle_looks) * IDLE)
+            return
         # A worker that has sent no news since the last look may be busy: it does not count as idle.
         unknown = {"executing": 1}
         idle = [
@@ -197,11 +212,12 @@ class _Tasks(contextlib.AbstractContextManager["_Tasks"]):
                     quiet = 0 if busy else quiet + 1
 
 
-def _require_versions(client: "distributed.Client", conditions: Conditions) -> None:
-    """Raises ValueError if a worker that is there cannot take part."""
+def _require_versions(client: "distributed.Client", conditions: Conditions) -> bool:
+    """True if workers are there; raises ValueError if one of them cannot take part."""
     versions: Any = client.get_versions(packages=list(LIBRARIES))
     if not versions["workers"]:
         log.warning("the cluster has no workers; the sweep waits until there are some")
     for address, worker in versions["workers"].items():
         found = worker["packages"]
         conditions.require_versions(found | {"python": short(found["python"])}, f"the worker {address}")
+    return bool(versions["workers"])
