@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 
 from .._core import Problem
 from ..dynamics import Descent
-from . import _limits
+from . import _thresholds
 from ._crossover import Crossover, crossover, curvature
 from ._diagnosis import Finding
 from ._examine import test_loss
@@ -65,7 +65,7 @@ class Before(NamedTuple):
                 {}, {}, None, None, [], ["Where features begin is not known: the checkpoints have not learnt."]
             )
         found = crossover(
-            few, eta, jax.tree.map(lambda d: d / min(progress, 1.0), displacement), _limits.KERNEL_CHANGE.value
+            few, eta, jax.tree.map(lambda d: d / min(progress, 1.0), displacement), _thresholds.KERNEL_CHANGE.value
         )
         if found is None:
             return Before({}, {}, None, None, [], [f"Where features begin is not known: {NO_KERNEL}."])
@@ -98,7 +98,7 @@ def before(
     ahead, update = _first_step(few, descent.optimizer, state.optimizer_state)
     curved = curvature(few, few.params, update)
     findings = {
-        "chizat_ratio": side(float(curved.ratio), _limits.CURVATURE, "lazy, to second order along the gradient")
+        "chizat_ratio": side(float(curved.ratio), _thresholds.CURVATURE, "lazy, to second order along the gradient")
     }
     notes, stuck = [], ""
     if not moves(update):
@@ -108,11 +108,11 @@ def before(
         finite = np.isfinite(float(curved.second))
         why = "the first update does not lower the loss" if finite else "the first update is NaN or infinite"
     if why:
-        findings["chizat_ratio"] = Finding(float("nan"), _limits.CURVATURE, f"not known: {why}")
+        findings["chizat_ratio"] = Finding(float("nan"), _thresholds.CURVATURE, f"not known: {why}")
         notes.append(f"Chizat's ratio is not known: {why}.")
     elif float(curved.second) == 0:
         findings["chizat_ratio"] = Finding(
-            float("nan"), _limits.CURVATURE, "not known: no second derivative along the first update"
+            float("nan"), _thresholds.CURVATURE, "not known: no second derivative along the first update"
         )
         notes.append(
             "Chizat's ratio is not known: the outputs have no second derivative along the first update. They are "
@@ -129,15 +129,15 @@ def before(
         why = "diverges at this rate" if run.diverged else f"has made no progress in {steps} steps"
         notes.append(f"Where features begin is not known: the linearized network {why}.")
         findings["crossover_multiplier"] = Finding(
-            float("nan"), _limits.MULTIPLIER, f"not known: linearized training {why}"
+            float("nan"), _thresholds.MULTIPLIER, f"not known: linearized training {why}"
         )
         return Before(findings, {}, None, None, [], notes, stuck)
     displacement = jax.tree.map(
         lambda new, old: (new - old) / min(progress, 1.0), with_inside(problem.params, inside(end)), problem.params
     )
-    found = crossover(few, eta, displacement, _limits.KERNEL_CHANGE.value)
+    found = crossover(few, eta, displacement, _thresholds.KERNEL_CHANGE.value)
     if found is None:
-        findings["crossover_multiplier"] = Finding(float("nan"), _limits.MULTIPLIER, f"not known: {NO_KERNEL}")
+        findings["crossover_multiplier"] = Finding(float("nan"), _thresholds.MULTIPLIER, f"not known: {NO_KERNEL}")
         return Before(findings, {}, None, None, [], [*notes, f"Where features begin is not known: {NO_KERNEL}."], stuck)
     findings |= _multiplier(found)
     by_scale, words = _by_scale(found), _advice(found, exponent)
@@ -184,7 +184,7 @@ def _trained_at(problem, few, eta, optimizer, steps, batch_size, key, multiplier
 def _multiplier(found: Crossover) -> dict[str, Finding]:
     words = "learns features as it is" if found.multiplier > 1 else "lazy as it is"
     words += ", and at any multiplier that was tried" if found.multiplier in (0.0, np.inf) else ""
-    return {"crossover_multiplier": Finding(found.multiplier, _limits.MULTIPLIER, words)}
+    return {"crossover_multiplier": Finding(found.multiplier, _thresholds.MULTIPLIER, words)}
 
 
 def _by_scale(found: Crossover) -> dict[str, np.ndarray]:
@@ -197,7 +197,7 @@ def _advice(found: Crossover, exponent: float | None) -> list[str]:
     multiplier = found.multiplier
     if multiplier in (0.0, np.inf):
         return ["No output multiplier that was tried changes its regime."]
-    if 1 / _limits.NEAR < multiplier < _limits.NEAR:  # its regime may be said to be either
+    if 1 / _thresholds.NEAR < multiplier < _thresholds.NEAR:  # its regime may be said to be either
         return [f"It crosses over near here: where what it learns, f - f_0, is multiplied by {multiplier:.2g}."]
     rate = ""
     if exponent is not None:
@@ -214,7 +214,7 @@ def _verified(places: np.ndarray, changes: list[float]) -> str:
             f"Training at the multiplier {without} diverged or learnt nothing, so that the crossover is not verified."
         )
     said = [f"{change:.2g} at {place:.2g}" for place, change in zip(places, changes, strict=True)]
-    limit = _limits.KERNEL_CHANGE.value
+    limit = _thresholds.KERNEL_CHANGE.value
     agrees = changes[0] >= limit > changes[1]
     return (
         f"Trained on both sides, the kernel moves by {said[0]} and {said[1]}: {'as' if agrees else 'not as'} foreseen."
