@@ -97,7 +97,7 @@ from jaxsolve.integrators._chebyshev import _chebyshev as chebyshev
 from jaxsolve.integrators._hessian_part import hessian_part
 
 # What an integrator knows of the problem, compared with the whole Jacobian.
-from jaxsolve.integrators._kernel_part import frozen_jacobian, kernel_part, Known
+from jaxsolve.integrators._kernel_part import frozen_jacobian, JacobianAndModes, kernel_part
 
 # What an integrator knows of the problem, compared with dense matrices.
 from jaxsolve.integrators._linear_part import Model, Term
@@ -131,8 +131,8 @@ from jaxsolve.kernels.wide._duals import dual, expand
 from jaxsolve.losses._internal import accepts, find_loss
 from jaxsolve.nets._internal import Mask, networks_in, takes_state
 
-# A plan of layers that no architecture has.
-from jaxsolve.nets._plan import Plan
+# Layers in an order that no architecture has.
+from jaxsolve.nets._layer_register import LayerRegister
 from jaxsolve.observe._internal import check_observables
 
 # A figure of a test's own, and processes that only note what they were asked for, are patched in.
@@ -197,14 +197,14 @@ __all__ = [
     "DEPTH",
     "Formula",
     "ImageTask",
-    "Known",
+    "JacobianAndModes",
+    "LayerRegister",
     "MLPOnImages",
     "Measurement",
     "Model",
     "Neurons",
     "OUT",
     "Outputs",
-    "Plan",
     "ReducedBalanced",
     "Row",
     "Rules",

@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 
 from .._core import Problem
 from ..dynamics import Descent
-from . import _limits
+from . import _thresholds
 from ._crossover import Crossover, crossover, curvature
 from ._diagnosis import Finding
 from ._examine import test_loss
@@ -66,7 +66,7 @@ class Before(NamedTuple):
             )
         # Carried on to the end of training: in the kernel regime parameters move in proportion to the progress.
         found = crossover(
-            few, eta, jax.tree.map(lambda d: d / min(progress, 1.0), displacement), _limits.KERNEL_CHANGE.value
+            few, eta, jax.tree.map(lambda d: d / min(progress, 1.0), displacement), _thresholds.KERNEL_CHANGE.value
         )
         if found is None:
             return Before({}, {}, None, None, [], [f"Where features begin is not known: {NO_KERNEL}."])
@@ -99,7 +99,7 @@ def before(
     ahead, update = _first_step(few, descent.optimizer, state.optimizer_state)
     curved = curvature(few, few.params, update)
     findings = {
-        "chizat_ratio": side(float(curved.ratio), _limits.CURVATURE, "lazy, to second order along the gradient")
+        "chizat_ratio": side(float(curved.ratio), _thresholds.CURVATURE, "lazy, to second order along the gradient")
     }
     notes, stuck = [], ""
     if not moves(update):
@@ -109,11 +109,11 @@ def before(
         finite = np.isfinite(float(curved.second))
         why = "the first update does not lower the loss" if finite else "the first update is NaN or infinite"
     if why:
-        findings["chizat_ratio"] = Finding(float("nan"), _limits.CURVATURE, f"not known: {why}")
+        findings["chizat_ratio"] = Finding(float("nan"), _thresholds.CURVATURE, f"not known: {why}")
         notes.append(f"Chizat's ratio is not known: {why}.")
     elif float(curved.second) == 0:
         findings["chizat_ratio"] = Finding(
-            float("nan"), _limits.CURVATURE, "not known: no second derivative along the first update"
+            float("nan"), _thresholds.CURVATURE, "not known: no second derivative along the first update"
         )
         notes.append(
             "Chizat's ratio is not known: the outputs have no second derivative along the first update. They are "
@@ -130,16 +130,16 @@ def before(
         why = "diverges at this rate" if run.diverged else f"has made no progress in {steps} steps"
         notes.append(f"Where features begin is not known: the linearized network {why}.")
         findings["crossover_multiplier"] = Finding(
-            float("nan"), _limits.MULTIPLIER, f"not known: linearized training {why}"
+            float("nan"), _thresholds.MULTIPLIER, f"not known: linearized training {why}"
         )
         return Before(findings, {}, None, None, [], notes, stuck)
     # Carried on to the end of linearized training, whose displacement is in proportion to its progress.
     displacement = jax.tree.map(
         lambda new, old: (new - old) / min(progress, 1.0), with_inside(problem.params, inside(end)), problem.params
     )
-    found = crossover(few, eta, displacement, _limits.KERNEL_CHANGE.value)
+    found = crossover(few, eta, displacement, _thresholds.KERNEL_CHANGE.value)
     if found is None:
-        findings["crossover_multiplier"] = Finding(float("nan"), _limits.MULTIPLIER, f"not known: {NO_KERNEL}")
+        findings["crossover_multiplier"] = Finding(float("nan"), _thresholds.MULTIPLIER, f"not known: {NO_KERNEL}")
         return Before(findings, {}, None, None, [], [*notes, f"Where features begin is not known: {NO_KERNEL}."], stuck)
     findings |= _multiplier(found)
     by_scale, words = _by_scale(found), _advice(found, exponent)
@@ -188,7 +188,7 @@ def _trained_at(problem, few, eta, optimizer, steps, batch_size, key, multiplier
 def _multiplier(found: Crossover) -> dict[str, Finding]:
     words = "learns features as it is" if found.multiplier > 1 else "lazy as it is"
     words += ", and at any multiplier that was tried" if found.multiplier in (0.0, np.inf) else ""
-    return {"crossover_multiplier": Finding(found.multiplier, _limits.MULTIPLIER, words)}
+    return {"crossover_multiplier": Finding(found.multiplier, _thresholds.MULTIPLIER, words)}
 
 
 def _by_scale(found: Crossover) -> dict[str, np.ndarray]:
@@ -201,7 +201,7 @@ def _advice(found: Crossover, exponent: float | None) -> list[str]:
     multiplier = found.multiplier
     if multiplier in (0.0, np.inf):
         return ["No output multiplier that was tried changes its regime."]
-    if 1 / _limits.NEAR < multiplier < _limits.NEAR:  # its regime may be said to be either
+    if 1 / _thresholds.NEAR < multiplier < _thresholds.NEAR:  # its regime may be said to be either
         return [f"It crosses over near here: where what it learns, f - f_0, is multiplied by {multiplier:.2g}."]
     rate = ""
     if exponent is not None:
@@ -218,7 +218,7 @@ def _verified(places: np.ndarray, changes: list[float]) -> str:
             f"Training at the multiplier {without} diverged or learnt nothing, so that the crossover is not verified."
         )
     said = [f"{change:.2g} at {place:.2g}" for place, change in zip(places, changes, strict=True)]
-    limit = _limits.KERNEL_CHANGE.value
+    limit = _thresholds.KERNEL_CHANGE.value
     # A smaller multiplier makes parameters move further: the first place is to learn features, the second to be lazy.
     agrees = changes[0] >= limit > changes[1]
     return (

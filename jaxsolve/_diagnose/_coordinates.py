@@ -21,7 +21,7 @@ from ._finite import ending
 from ._fit import Slope, slope, TOLERANCE
 from ._inputs import check_optimizer, read_key, read_problem, require_own
 from ._lens import Lens
-from ._taps import Program, read_program, root_mean_square, run_program
+from ._taps import read_program, root_mean_square, run_program, TappedProgram
 from ._train import train
 
 
@@ -216,7 +216,7 @@ def _sizes(problem: Problem, optimizer: Any, steps: int) -> tuple[tuple[str, ...
     return names, program.hidden, sizes, why
 
 
-def _program(problem: Problem) -> Program:
+def _program(problem: Problem) -> TappedProgram:
     rest = nets.partition(problem.net)[1]
     return read_program(lambda params, x: jax.vmap(eqx.combine(params, rest))(x), problem.params, problem.x)
 

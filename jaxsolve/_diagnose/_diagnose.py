@@ -20,7 +20,7 @@ from ._finite import check_derivatives, check_finite, ending
 from ._inputs import check_optimizer, choose, read_key, read_problem, same_shapes
 from ._lens import suited
 from ._stability import next_update
-from ._steps import Steps, steps_of
+from ._steps import step_stability, StepStability
 from ._still import moving_rates
 from ._train import batch_size_for, checkpoint_steps, train
 from ._verdict import decide, paragraph, regime_findings
@@ -125,7 +125,7 @@ def diagnose(
     seen = examine(probe, eta, places, params)
     ahead = before(problem, probe, few, eta, optimizer, steps, batch_size, batch_key, verify=verify)
     verdict = decide(seen, training.diverged, ahead.linearized_change)
-    stable = steps_of(probe, held, training.checkpoints)
+    stable = step_stability(probe, held, training.checkpoints)
 
     findings = regime_findings(seen, verdict) | ahead.findings | stable.findings
     if not seen.learnable:  # the gradient is a rounding error, as are its steps
@@ -216,7 +216,7 @@ def diagnose_checkpoints(
     displacement = jax.tree.map(jnp.subtract, params[-1], params[0])
     ahead = Before.from_displacement(few, eta, displacement, float(seen.history["progress"][-1]))
     verdict = decide(seen, False, ahead.linearized_change)
-    stable = Steps.of_descent(probe, eta, params)
+    stable = StepStability.of_descent(probe, eta, params)
     findings = regime_findings(seen, verdict) | ahead.findings | stable.findings
     return Diagnosis(
         verdict.regime,

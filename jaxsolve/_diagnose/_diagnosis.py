@@ -11,8 +11,8 @@ from .._checks import describe
 from ..observe import Regime
 from ._dataset import dataset
 from ._figure import draw
-from ._limits import Limit
 from ._page import body, page, Table
+from ._thresholds import Threshold
 
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Finding:
     """
 
     value: float
-    limit: Limit | None
+    limit: Threshold | None
     words: str
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from .._extras import needs
 from ..plot import COLORS, MARKERS
 from ._fit import have_logarithms, mean_losses
-from ._limits import KERNEL_CHANGE, STABILITY
+from ._thresholds import KERNEL_CHANGE, STABILITY
 
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from ..kernels._internal import nonfinite_derivatives
 from ._lens import inside, suited
 from ._movement import whole_kernel
 from ._stability import gradient, is_finite, next_update
-from ._train import objective, Training
+from ._train import objective, ShortTraining
 
 
 NAMED = 6  # more are counted
@@ -52,7 +52,7 @@ def check_derivatives(probe: Problem, few: Problem, params: PyTree, when: str) -
         raise ValueError(_named(probe, params, when) or _overflows(probe, params, when))
 
 
-def ending(problem: Problem, probe: Problem, optimizer: optax.GradientTransformation, run: Training) -> str:
+def ending(problem: Problem, probe: Problem, optimizer: optax.GradientTransformation, run: ShortTraining) -> str:
     """Why a training diverged, and what to do.
 
     Arguments:

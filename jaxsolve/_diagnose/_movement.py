@@ -13,7 +13,7 @@ from .._core import Problem
 from .._numerics import nonzero, norm
 from ._lanczos import largest_eigenvalue
 from ._lens import inside
-from ._limits import ENDED
+from ._thresholds import ENDED
 
 
 class Movement(NamedTuple):

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._core import Problem
-from . import _limits
+from . import _thresholds
 from ._diagnosis import Finding
 from ._response import Response, response
 from ._stability import critical_rate, is_finite, moves, next_update, sharpness_ratio
@@ -24,7 +24,7 @@ CURVED = "the loss's curvature is NaN or infinite here"
 FAR = 1e3  # times as large as it is: no step of practice
 
 
-class Steps(NamedTuple):
+class StepStability(NamedTuple):
     """The stability of the steps.
 
     Attributes:
@@ -42,7 +42,7 @@ class Steps(NamedTuple):
     uphill: bool
 
     @staticmethod
-    def of_descent(probe: Problem, eta: PyTree, checkpoints: list[PyTree]) -> "Steps":
+    def of_descent(probe: Problem, eta: PyTree, checkpoints: list[PyTree]) -> "StepStability":
         """Stability of gradient descent at rates eta, for an unknown optimizer: up to the rate 2/sharpness."""
         # `sharpness_ratio` is in units of the limit 2.
         sharp = np.array([2 * float(sharpness_ratio(probe, params, _every(eta, params))) for params in checkpoints])
@@ -53,10 +53,10 @@ class Steps(NamedTuple):
             words = "the loss is flat here: it limits no rate"
         if not np.isfinite(last):
             last, words = float("nan"), CURVED
-        return Steps({"sharpness": Finding(last, None, words)}, {"sharpness": sharp}, [], [], False)
+        return StepStability({"sharpness": Finding(last, None, words)}, {"sharpness": sharp}, [], [], False)
 
 
-def steps_of(probe: Problem, optimizer: Any, checkpoints: list[Checkpoint]) -> Steps:
+def step_stability(probe: Problem, optimizer: Any, checkpoints: list[Checkpoint]) -> StepStability:
     """The critical multiple of every next step, and the sharpness in units of the largest stable one.
 
     Arguments:
@@ -82,30 +82,30 @@ def steps_of(probe: Problem, optimizer: Any, checkpoints: list[Checkpoint]) -> S
             why, adaptive = found.why, found.adaptive
     last = ratios[-1]
     findings = {
-        "critical_rate": side(critical[-1], _limits.CRITICAL, "the step raises the loss: too large"),
-        "stability": side(last, _limits.STABILITY, "the steps are stable"),
+        "critical_rate": side(critical[-1], _thresholds.CRITICAL, "the step raises the loss: too large"),
+        "stability": side(last, _thresholds.STABILITY, "the steps are stable"),
     }
     notes = []
     if critical[-1] == 0:
         findings["critical_rate"] = Finding(
-            0.0, _limits.CRITICAL, "the step goes uphill: no part of it lowers the loss"
+            0.0, _thresholds.CRITICAL, "the step goes uphill: no part of it lowers the loss"
         )
     elif np.isnan(critical[-1]):
-        findings["critical_rate"] = Finding(critical[-1], _limits.CRITICAL, f"not known: {lost or FLAT}")
+        findings["critical_rate"] = Finding(critical[-1], _thresholds.CRITICAL, f"not known: {lost or FLAT}")
     if not why and np.isnan(last):
-        findings["stability"] = Finding(last, _limits.STABILITY, f"not known: {CURVED}")
+        findings["stability"] = Finding(last, _thresholds.STABILITY, f"not known: {CURVED}")
     if why:
-        findings["stability"] = Finding(float("nan"), _limits.STABILITY, f"not known: {why}")
+        findings["stability"] = Finding(float("nan"), _thresholds.STABILITY, f"not known: {why}")
         known = f"Sharpness has no limit that is known for this optimizer: {why}. The critical rate serves any."
         notes.append(f"Nothing is known of larger steps: {why}." if why in (NO_STEP, LOST_STEP) else known)
-    elif last >= _limits.EDGE:
-        findings["stability"] = Finding(last, _limits.STABILITY, "at the edge of stability or beyond")
+    elif last >= _thresholds.EDGE:
+        findings["stability"] = Finding(last, _thresholds.STABILITY, "at the edge of stability or beyond")
     history = {"critical_rate": np.array(critical), "stability": np.array(ratios)}
     known = history["critical_rate"][~np.isnan(history["critical_rate"])]
     # A critical rate of 0 is that of a step uphill.
     uphill = known.size > 1 and not np.any(known)
     words = [_words(critical[-1], lost or FLAT, last, adaptive=adaptive, uphill=uphill)]
-    return Steps(findings, history, words, notes, uphill)
+    return StepStability(findings, history, words, notes, uphill)
 
 
 def _words(critical: float, unknown: str, ratio: float, *, adaptive: bool, uphill: bool) -> str:
@@ -127,8 +127,8 @@ def _words(critical: float, unknown: str, ratio: float, *, adaptive: bool, uphil
     if ratio <= 0:
         return f"{step}; the loss curves upward in no direction here, so that its sharpness limits no step."
     kind = "preconditioned sharpness" if adaptive else "sharpness"
-    trains = "trains at" if ratio <= _limits.BEYOND else "is beyond"
-    where = f"it {trains if ratio >= _limits.EDGE else 'is off'} the edge of stability"
+    trains = "trains at" if ratio <= _thresholds.BEYOND else "is beyond"
+    where = f"it {trains if ratio >= _thresholds.EDGE else 'is off'} the edge of stability"
     return f"{step}; its {kind} is {ratio:.2g} of the largest stable one: {where}."
 
 

@@ -21,7 +21,7 @@ _AFFINE = {"mul", "div", "add", "sub", "neg", "add_any", *_SHAPES}
 _NOT_ENTERED = ("scan", "while", "cond")
 
 
-class Program(NamedTuple):
+class TappedProgram(NamedTuple):
     """A network's program in one list, and the values to tap.
 
     Attributes:
@@ -37,7 +37,7 @@ class Program(NamedTuple):
     hidden: tuple[str, ...]
 
 
-def read_program(f: Callable[[PyTree, Array], Array], params: PyTree, x: Array) -> Program:
+def read_program(f: Callable[[PyTree, Array], Array], params: PyTree, x: Array) -> TappedProgram:
     """The program of f(params, x), and where to tap it.
 
     Arguments:
@@ -49,17 +49,17 @@ def read_program(f: Callable[[PyTree, Array], Array], params: PyTree, x: Array) 
     inputs = [steps.slot(var.aval) for var in closed.jaxpr.invars]
     read(closed, inputs, Rules(steps.constant, steps.apply, lambda eqn, _: called(eqn) is not None))
     paths = [jax.tree_util.keystr(path).lstrip(".") for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-    finder = _Finder(steps, paths)
+    finder = _TapFinder(steps, paths)
     for step in steps.steps:
         finder.see(step)
     # Asked once all steps have been seen: whether a sum is a mean, which is subtracted again, shows behind it.
     found = [(label, out) for label, out in finder.products if not finder.is_centered(out)]
     names = _distinct([label.removesuffix(".weight") for label, _ in found])
     ends = tuple(finder.follow(out) for _, out in found)
-    return Program(steps, tuple(names), ends, tuple(dict.fromkeys(finder.hidden)))
+    return TappedProgram(steps, tuple(names), ends, tuple(dict.fromkeys(finder.hidden)))
 
 
-class _Finder:
+class _TapFinder:
     """Finds the products of data with parameters, and of data with data.
 
     Attributes:
@@ -154,7 +154,7 @@ def _distinct(labels: list[str]) -> list[str]:
     return out
 
 
-def run_program(program: Program, params: PyTree, x: Array) -> list[Array]:
+def run_program(program: TappedProgram, params: PyTree, x: Array) -> list[Array]:
     """The tapped values."""
     held = program.steps.values | dict(enumerate([*jax.tree.leaves(params), x]))
     for step in program.steps.steps:

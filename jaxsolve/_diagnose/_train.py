@@ -32,7 +32,7 @@ class Checkpoint(NamedTuple):
     state: Any
 
 
-class Training(NamedTuple):
+class ShortTraining(NamedTuple):
     """A short training.
 
     Attributes:
@@ -62,7 +62,7 @@ def train(
     at: list[int],
     batch_size: int | None,
     key: Any,
-) -> Training:
+) -> ShortTraining:
     """Trains and stops at the steps `at`, the first of which is 0."""
     optimizer, key = suited(optimizer, problem.net), None if batch_size is None else key
     # The time of a step is not needed here: counting every one as 1 serves optimizers that do not show their rates.
@@ -81,7 +81,7 @@ def train(
             found.append(Checkpoint(made, state.params, state.optimizer_state))
         if diverged or made < step:
             break
-    return Training(found, diverged)
+    return ShortTraining(found, diverged)
 
 
 @eqx.filter_jit

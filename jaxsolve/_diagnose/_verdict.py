@@ -5,13 +5,13 @@ from typing import NamedTuple
 import numpy as np
 
 from ..observe import Regime
-from . import _limits
+from . import _thresholds
 from ._diagnosis import Finding
 from ._examine import Examined
-from ._limits import Limit
+from ._thresholds import Threshold
 
 
-class Verdict(NamedTuple):
+class RegimeVerdict(NamedTuple):
     """The regime.
 
     Attributes:
@@ -27,7 +27,7 @@ class Verdict(NamedTuple):
     diverged: bool = False
 
 
-def decide(seen: Examined, diverged: bool, linearized: float) -> Verdict:
+def decide(seen: Examined, diverged: bool, linearized: float) -> RegimeVerdict:
     """The regime by the kernel's change, carried on to the end of training in proportion to the progress.
 
     In the kernel regime parameters, kernel and outputs move in proportion, so that a training which has gone a share q
@@ -41,19 +41,19 @@ def decide(seen: Examined, diverged: bool, linearized: float) -> Verdict:
     """
     history = seen.history
     change, progress = float(history["kernel_change"][-1]), float(history["progress"][-1])
-    limit, ahead = _limits.KERNEL_CHANGE.value, progress < _limits.ENOUGH_PROGRESS and np.isfinite(linearized)
-    learnt = ahead or progress >= _limits.LEAST_PROGRESS
+    limit, ahead = _thresholds.KERNEL_CHANGE.value, progress < _thresholds.ENOUGH_PROGRESS and np.isfinite(linearized)
+    learnt = ahead or progress >= _thresholds.LEAST_PROGRESS
     expected = max(change, linearized) if ahead else change / min(progress, 1.0) if learnt else change
     if not seen.learnable:
-        return Verdict(Regime.FROZEN, change, False, diverged)
-    near = bool(limit / _limits.NEAR < expected < limit * _limits.NEAR)
-    if diverged or (progress < _limits.LEAST_PROGRESS and has_grown(history)):
-        return Verdict(Regime.UNSTABLE, expected, False, diverged)
+        return RegimeVerdict(Regime.FROZEN, change, False, diverged)
+    near = bool(limit / _thresholds.NEAR < expected < limit * _thresholds.NEAR)
+    if diverged or (progress < _thresholds.LEAST_PROGRESS and has_grown(history)):
+        return RegimeVerdict(Regime.UNSTABLE, expected, False, diverged)
     if seen.kernel == "NaN or infinite" or not seen.started:  # beyond any limit, unless it is 0 throughout
-        return Verdict(Regime.FROZEN if seen.kernel == "0" else Regime.FEATURE_LEARNING, expected, False)
+        return RegimeVerdict(Regime.FROZEN if seen.kernel == "0" else Regime.FEATURE_LEARNING, expected, False)
     if expected >= limit:
-        return Verdict(Regime.FEATURE_LEARNING, expected, near)
-    return Verdict(Regime.KERNEL if learnt else Regime.FROZEN, expected, near)
+        return RegimeVerdict(Regime.FEATURE_LEARNING, expected, near)
+    return RegimeVerdict(Regime.KERNEL if learnt else Regime.FROZEN, expected, near)
 
 
 def _gone(progress: float) -> str:
@@ -70,17 +70,17 @@ def _rises(progress: float) -> bool:
 def has_grown(history: dict[str, np.ndarray]) -> bool:
     """True if the loss is far above that of the start."""
     first, last = history["loss"][[0, -1]]
-    return bool(last > _limits.GROWN * abs(first) > 0)
+    return bool(last > _thresholds.GROWN * abs(first) > 0)
 
 
-def side(value: float, limit: Limit, below: str) -> Finding:
+def side(value: float, limit: Threshold, below: str) -> Finding:
     """A number and the side of its limit that it is on."""
     if np.isnan(value):
         return Finding(value, limit, "not known")  # why is said by those who know
     return Finding(value, limit, limit.beyond if value >= limit.value else below)
 
 
-def regime_findings(seen: Examined, verdict: Verdict) -> dict[str, Finding]:
+def regime_findings(seen: Examined, verdict: RegimeVerdict) -> dict[str, Finding]:
     """The regime that the checkpoints show, and the words for it."""
     history = seen.history
     last = {name: float(values[-1]) for name, values in history.items()}
@@ -90,9 +90,9 @@ def regime_findings(seen: Examined, verdict: Verdict) -> dict[str, Finding]:
     rank = f"directions of the kernel, from {first['effective_rank']:.3g} at the start"
     found = {
         "progress": Finding(last["progress"], None, larger if _rises(last["progress"]) else gone),
-        "kernel_change": side(last["kernel_change"], _limits.KERNEL_CHANGE, "the kernel has hardly moved so far"),
-        "expected_kernel_change": side(verdict.expected, _limits.KERNEL_CHANGE, "the kernel will hardly move"),
-        "nonlinearity": side(last["nonlinearity"], _limits.NONLINEARITY, "the linearized network does the same"),
+        "kernel_change": side(last["kernel_change"], _thresholds.KERNEL_CHANGE, "the kernel has hardly moved so far"),
+        "expected_kernel_change": side(verdict.expected, _thresholds.KERNEL_CHANGE, "the kernel will hardly move"),
+        "nonlinearity": side(last["nonlinearity"], _thresholds.NONLINEARITY, "the linearized network does the same"),
         "kernel_alignment": Finding(last["kernel_alignment"], None, _aligned(first, last, seen)),
         "residual_position": Finding(
             last["residual_position"], None, "1 where all that is left lies on the kernel's fastest direction"
@@ -102,9 +102,9 @@ def regime_findings(seen: Examined, verdict: Verdict) -> dict[str, Finding]:
         ),
     }
     if verdict.diverged:
-        found["expected_kernel_change"] = Finding(np.nan, _limits.KERNEL_CHANGE, "not known: the training diverged")
+        found["expected_kernel_change"] = Finding(np.nan, _thresholds.KERNEL_CHANGE, "not known: the training diverged")
     if not seen.moved:
-        found["nonlinearity"] = Finding(last["nonlinearity"], _limits.NONLINEARITY, "the outputs have not changed")
+        found["nonlinearity"] = Finding(last["nonlinearity"], _thresholds.NONLINEARITY, "the outputs have not changed")
     if len(history["step"]) == 1:
         still = {name: found[name].limit for name in ("progress", "kernel_change", "nonlinearity")}
         found |= {name: Finding(np.nan, limit, "not known: no step was made") for name, limit in still.items()}
@@ -131,7 +131,7 @@ def _aligned(first: dict[str, float], last: dict[str, float], seen: Examined) ->
 
 def paragraph(
     seen: Examined,
-    verdict: Verdict,
+    verdict: RegimeVerdict,
     findings: dict[str, Finding],
     ahead: list[str],
     steps: list[str],
@@ -164,7 +164,7 @@ def paragraph(
     return " ".join(part for part in parts if part)
 
 
-def _opening(verdict: Verdict, ending: str, stuck: str, uphill: bool) -> str:
+def _opening(verdict: RegimeVerdict, ending: str, stuck: str, uphill: bool) -> str:
     if ending:
         return ending
     if verdict.regime is Regime.UNSTABLE:
@@ -182,7 +182,7 @@ def _opening(verdict: Verdict, ending: str, stuck: str, uphill: bool) -> str:
     }[verdict.regime]
 
 
-def _moved(seen: Examined, verdict: Verdict, findings: dict[str, Finding]) -> str:
+def _moved(seen: Examined, verdict: RegimeVerdict, findings: dict[str, Finding]) -> str:
     """A sentence on how far the kernel has moved."""
     change, progress = findings["kernel_change"].value, findings["progress"].value
     if seen.kernel == "NaN or infinite":
@@ -196,19 +196,19 @@ def _moved(seen: Examined, verdict: Verdict, findings: dict[str, Finding]) -> st
         over = f"While {_gone(max(progress, 0.0))} went away"
     expected = change if verdict.diverged else verdict.expected
     carried = f", which makes {expected:.2g} by the end of training" if expected > 1.2 * change else ""
-    where = "below" if expected < _limits.KERNEL_CHANGE.value else "above"
-    limit = f"{where} {_limits.KERNEL_CHANGE.value:g}, the limit of the kernel regime"
+    where = "below" if expected < _thresholds.KERNEL_CHANGE.value else "above"
+    limit = f"{where} {_thresholds.KERNEL_CHANGE.value:g}, the limit of the kernel regime"
     return f"{over}, its kernel moved by {change:.2g} of its size{carried}; {limit}."
 
 
-def _so_far(seen: Examined, verdict: Verdict) -> list[str]:
+def _so_far(seen: Examined, verdict: RegimeVerdict) -> list[str]:
     """Sentences on what makes the verdict doubtful."""
     said = ["That is near the limit, where seeds and details decide."] if verdict.near else []
     if verdict.regime not in (Regime.KERNEL, Regime.FEATURE_LEARNING):
         return said
     if seen.history["loss"][-1] > seen.history["loss"][0]:
         return [*said, "The loss has risen so far, which says little of a training that lowers it."]
-    if seen.history["progress"][-1] < _limits.ENOUGH_PROGRESS:
+    if seen.history["progress"][-1] < _thresholds.ENOUGH_PROGRESS:
         return [*said, "So little of the training says little of its end: train for longer to be sure."]
     return said
 

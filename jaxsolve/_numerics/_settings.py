@@ -28,8 +28,8 @@ def unwatched() -> Iterator[Callable[[], contextlib.AbstractContextManager[bool]
         yield watched
 
 
-class _Limit:
-    """The limit of this process, while anyone is inside."""
+class _ThreadLimit:
+    """The limit on LAPACK's threads in this process, while anyone is inside."""
 
     def __init__(self):
         self.lock, self.inside = threading.Lock(), 0
@@ -37,7 +37,7 @@ class _Limit:
         self.before: list[int] = []
 
 
-_limit = _Limit()
+_thread_limit = _ThreadLimit()
 
 
 @contextlib.contextmanager
@@ -51,22 +51,22 @@ def one_thread() -> Iterator[None]:
     """
     from threadpoolctl import ThreadpoolController  # which sets a variable of the environment when it is imported
 
-    with _limit.lock:
+    with _thread_limit.lock:
         # The first one in remembers and limits, the last one out restores: those between change nothing.
-        if not _limit.inside:
-            found = _limit.libraries or ThreadpoolController().lib_controllers
-            _limit.libraries = [library for library in found if library.user_api == "blas"]
-            _limit.before = [library.num_threads for library in _limit.libraries]
-            for library in _limit.libraries:
+        if not _thread_limit.inside:
+            found = _thread_limit.libraries or ThreadpoolController().lib_controllers
+            _thread_limit.libraries = [library for library in found if library.user_api == "blas"]
+            _thread_limit.before = [library.num_threads for library in _thread_limit.libraries]
+            for library in _thread_limit.libraries:
                 _set(library, 1)
-        _limit.inside += 1
+        _thread_limit.inside += 1
     try:
         yield
     finally:
-        with _limit.lock:
-            _limit.inside -= 1
-            if not _limit.inside:
-                for library, threads in zip(_limit.libraries, _limit.before, strict=True):
+        with _thread_limit.lock:
+            _thread_limit.inside -= 1
+            if not _thread_limit.inside:
+                for library, threads in zip(_thread_limit.libraries, _thread_limit.before, strict=True):
                     _set(library, threads)
 
 

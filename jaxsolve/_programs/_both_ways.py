@@ -77,7 +77,7 @@ def _own_rules(program: ClosedJaxpr) -> list[Any]:
     return [eqn for eqn in equations(program) if eqn.primitive.name in OWN_BACKWARD]
 
 
-class _Kind(enum.Enum):
+class _Dependence(enum.Enum):
     """The ways in which a value may depend on what is pulled back."""
 
     ZERO = enum.auto()
@@ -116,26 +116,26 @@ def _is_linear(rule: Any) -> bool:
 
     program = jax.make_jaxpr(pulled)(given, back)
     # Calls alone are entered: a loop or a branch is in no table, so that what it returns counts as OTHER.
-    rules = Rules(_constant, _kinds, enters=lambda eqn, _: called(eqn) is not None)
-    kinds = read(program, [_Kind.OTHER] * len(given) + [_Kind.LINEAR] * len(back), rules)
-    return _Kind.OTHER not in kinds
+    rules = Rules(_constant, _dependences, enters=lambda eqn, _: called(eqn) is not None)
+    found = read(program, [_Dependence.OTHER] * len(given) + [_Dependence.LINEAR] * len(back), rules)
+    return _Dependence.OTHER not in found
 
 
-def _constant(value: Any) -> _Kind:
-    return _Kind.ZERO if isinstance(value, np.ndarray) and not value.any() else _Kind.OTHER
+def _constant(value: Any) -> _Dependence:
+    return _Dependence.ZERO if isinstance(value, np.ndarray) and not value.any() else _Dependence.OTHER
 
 
-def _kinds(eqn: Any, kinds: list[_Kind]) -> Sequence[_Kind]:
-    return [_kind(eqn, kinds)] * len(eqn.outvars)
+def _dependences(eqn: Any, inputs: list[_Dependence]) -> Sequence[_Dependence]:
+    return [_dependence(eqn, inputs)] * len(eqn.outvars)
 
 
-def _kind(eqn: Any, kinds: list[_Kind]) -> _Kind:
-    name, linear = eqn.primitive.name, kinds.count(_Kind.LINEAR)
+def _dependence(eqn: Any, inputs: list[_Dependence]) -> _Dependence:
+    name, linear = eqn.primitive.name, inputs.count(_Dependence.LINEAR)
     if not all(jnp.issubdtype(atom.aval.dtype, jnp.inexact) for atom in eqn.outvars):
-        return _Kind.OTHER  # a number that is rounded, or the sign of one
+        return _Dependence.OTHER  # a number that is rounded, or the sign of one
     if name in _EITHER:
-        return _Kind.LINEAR if linear == 1 else _Kind.OTHER
-    together = kinds[_TOGETHER[name]] if name in _TOGETHER else [_Kind.OTHER]
-    if _Kind.OTHER in together or together.count(_Kind.LINEAR) < linear:
-        return _Kind.OTHER
-    return _Kind.LINEAR if linear else _Kind.ZERO
+        return _Dependence.LINEAR if linear == 1 else _Dependence.OTHER
+    together = inputs[_TOGETHER[name]] if name in _TOGETHER else [_Dependence.OTHER]
+    if _Dependence.OTHER in together or together.count(_Dependence.LINEAR) < linear:
+        return _Dependence.OTHER
+    return _Dependence.LINEAR if linear else _Dependence.ZERO

@@ -22,7 +22,7 @@ LITTLE = 1e9  # bytes of memory: what sweeps and kernels need soon
 LARGEST_ERROR = {"float32": 1e-5, "float64": 1e-13}
 
 
-class Finding(NamedTuple):
+class HealthCheck(NamedTuple):
     """A thing that the doctor looked at, and what was found.
 
     Attributes:
@@ -46,12 +46,12 @@ def doctor() -> None:
     """
     broken = []
     for look in _PARTS:
-        for finding in look():
-            mark = "BROKEN" if finding.broken else "note" if finding.advice else "ok"
-            say(f"{mark:<6}  {finding.what:<15}  {finding.state}")
-            if finding.advice:
-                say(f"{'':<6}  {'':<15}  {finding.advice}")
-            broken += [finding.what] if finding.broken else []
+        for check in look():
+            mark = "BROKEN" if check.broken else "note" if check.advice else "ok"
+            say(f"{mark:<6}  {check.what:<15}  {check.state}")
+            if check.advice:
+                say(f"{'':<6}  {'':<15}  {check.advice}")
+            broken += [check.what] if check.broken else []
         if broken and look in _NEEDED:
             break
     if broken:
@@ -67,30 +67,30 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _versions() -> Iterator[Finding]:
+def _versions() -> Iterator[HealthCheck]:
     """Python and the dependencies: those of interest, and all that are missing, too old or broken."""
     from packaging.requirements import Requirement
 
-    yield Finding("python", f"{platform.python_version()} on {platform.platform()}")
-    yield Finding("jaxsolve", f"{_version('jaxsolve')} in {Path(__file__).resolve().parents[1]}")
+    yield HealthCheck("python", f"{platform.python_version()} on {platform.platform()}")
+    yield HealthCheck("jaxsolve", f"{_version('jaxsolve')} in {Path(__file__).resolve().parents[1]}")
     for text in metadata.requires("jaxsolve") or ():
         wanted = Requirement(text)
         if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
             continue  # of an extra
         version, again = _version(wanted.name), f'pip install --upgrade "{wanted.name}{wanted.specifier}"'
         if version is None:
-            yield Finding(wanted.name, "not installed", again, broken=True)
+            yield HealthCheck(wanted.name, "not installed", again, broken=True)
         elif not wanted.specifier.contains(version, prereleases=True):
-            yield Finding(wanted.name, f"{version}, and {wanted.specifier} is needed", again, broken=True)
+            yield HealthCheck(wanted.name, f"{version}, and {wanted.specifier} is needed", again, broken=True)
         elif wanted.name in SHOWN:
             _, error = attempt(importlib.import_module, wanted.name)
             if error is not None:  # whatever another version of a dependency has broken
-                yield Finding(wanted.name, f"{version} cannot be imported: {error}", again, broken=True)
+                yield HealthCheck(wanted.name, f"{version} cannot be imported: {error}", again, broken=True)
             else:
-                yield Finding(wanted.name, version)
+                yield HealthCheck(wanted.name, version)
 
 
-def _optional() -> Iterator[Finding]:
+def _optional() -> Iterator[HealthCheck]:
     """Libraries for one purpose each."""
     import jax
 
@@ -102,15 +102,15 @@ def _optional() -> Iterator[Finding]:
         kernels.infinite(net, jax.numpy.eye(2))
     except kernels.NeuralTangentsUnavailable as error:
         state = "not installed" if version is None else f"{version} does not work"
-        yield Finding("neural-tangents", state, str(error), broken=version is not None)
+        yield HealthCheck("neural-tangents", state, str(error), broken=version is not None)
     else:
-        yield Finding("neural-tangents", f"{version}, works")
+        yield HealthCheck("neural-tangents", f"{version}, works")
     for name, purpose in OPTIONAL.items():
         if _version(name) is None:
-            yield Finding(name, "not installed", f"{purpose} needs it: pip install {name}")
+            yield HealthCheck(name, "not installed", f"{purpose} needs it: pip install {name}")
 
 
-def _devices() -> Iterator[Finding]:
+def _devices() -> Iterator[HealthCheck]:
     """The devices on which arrays live."""
     import jax
 
@@ -118,28 +118,28 @@ def _devices() -> Iterator[Finding]:
         devices = jax.devices()
     except RuntimeError as error:
         advice = 'unset JAX_PLATFORMS, or install jax for your device, such as pip install "jax[cuda13]"'
-        yield Finding("devices", str(error), advice, broken=True)
+        yield HealthCheck("devices", str(error), advice, broken=True)
         return
     counts = collections.Counter(f"{device.device_kind} ({device.platform})" for device in devices)
     idle = devices[0].platform == "cpu" and shutil.which("nvidia-smi") is not None
     advice = 'an NVIDIA GPU is here that JAX does not use: pip install "jax[cuda13]", and unset JAX_PLATFORMS'
     said = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-    yield Finding("devices", f"{said}; {os.cpu_count()} processor cores", advice if idle else "")
+    yield HealthCheck("devices", f"{said}; {os.cpu_count()} processor cores", advice if idle else "")
 
 
-def _memory() -> Iterator[Finding]:
+def _memory() -> Iterator[HealthCheck]:
     """The memory that is free on the device."""
     from .._numerics import free_memory
 
     free = free_memory()
     if free is None:
-        yield Finding("memory", "the device does not say")
+        yield HealthCheck("memory", "the device does not say")
     else:
         advice = "end other programs, or choose smaller batches: a sweep's batch_size, a kernel's batch_size"
-        yield Finding("memory", f"{free / 1e9:.3g} GB free", advice if free < LITTLE else "")
+        yield HealthCheck("memory", f"{free / 1e9:.3g} GB free", advice if free < LITTLE else "")
 
 
-def _precision() -> Iterator[Finding]:
+def _precision() -> Iterator[HealthCheck]:
     """The error of a product of matrices, in both precisions."""
     import jax
     import jax.numpy as jnp
@@ -147,7 +147,9 @@ def _precision() -> Iterator[Finding]:
 
     scripts = "float64" if jax.config.read("jax_enable_x64") else "float32"
     jax.config.update("jax_enable_x64", True)  # the command line owns its process
-    yield Finding("precision", f"scripts compute in {scripts} unless they say otherwise, this command line in float64")
+    yield HealthCheck(
+        "precision", f"scripts compute in {scripts} unless they say otherwise, this command line in float64"
+    )
     left, right = np.random.default_rng(0).standard_normal((2, 256, 256))
     exact = left @ right
     for name, most in LARGEST_ERROR.items():
@@ -155,14 +157,14 @@ def _precision() -> Iterator[Finding]:
         product, failed = attempt(multiply)
         if failed is not None:  # XLA's plugins have errors of their own
             advice = "compute on another device (JAX_PLATFORMS=cpu), or in the other precision"
-            yield Finding(name, f"this device does not compute in it: {failed}", advice, broken=True)
+            yield HealthCheck(name, f"this device does not compute in it: {failed}", advice, broken=True)
             continue
         error = float(np.linalg.norm(product - exact) / np.linalg.norm(exact))
         advice = "set JAX_DEFAULT_MATMUL_PRECISION=highest: products are rounded to fewer digits, as in TF32"
-        yield Finding(name, f"products of matrices err by {error:.1g}", "" if error < most else advice)
+        yield HealthCheck(name, f"products of matrices err by {error:.1g}", "" if error < most else advice)
 
 
-def _compiler() -> Iterator[Finding]:
+def _compiler() -> Iterator[HealthCheck]:
     """Programs whose answers are known, compiled and run in both precisions."""
     _, error = attempt(lambda: importlib.import_module("jax").devices())
     if error is not None:  # said by the lines on versions, or on devices
@@ -172,40 +174,42 @@ def _compiler() -> Iterator[Finding]:
     answers, error = attempt(known_answers)
     if error is not None:  # XLA's plugins have errors of their own
         advice = "compute on another device (JAX_PLATFORMS=cpu)"
-        yield Finding("compiler", f"programs with known answers do not run: {error}", advice, broken=True)
+        yield HealthCheck("compiler", f"programs with known answers do not run: {error}", advice, broken=True)
         return
     missed = [one for one in answers if one.missed]
     if not missed:
         worst = max(one.error / one.bound for one in answers)
-        yield Finding("compiler", f"{len(answers)} programs have their known answers, to {worst:.0%} of the bound")
+        yield HealthCheck("compiler", f"{len(answers)} programs have their known answers, to {worst:.0%} of the bound")
     for one in missed:
         what = f"{one.program.replace('_', ' ')} in {one.dtype} is off by {one.error:.1e}"
-        yield Finding("compiler", f"computes wrong numbers: {what}", ADVICE, broken=True)
+        yield HealthCheck("compiler", f"computes wrong numbers: {what}", ADVICE, broken=True)
 
 
-def _environment() -> Iterator[Finding]:
+def _environment() -> Iterator[HealthCheck]:
     """The environment variables that the user has set for JAX and XLA."""
     ours = {FOLDER, ENABLED, *SETTINGS}  # said by the line on the cache
     told = [f"{n}={v}" for n, v in sorted(os.environ.items()) if n.startswith(("JAX", "XLA_")) and n not in ours]
-    yield Finding("environment", ", ".join(told) or "says nothing to JAX, XLA or jaxsolve")
+    yield HealthCheck("environment", ", ".join(told) or "says nothing to JAX, XLA or jaxsolve")
 
 
-def _cache() -> Iterator[Finding]:
+def _cache() -> Iterator[HealthCheck]:
     """Compiled programs."""
     place = os.environ.get(FOLDER) or str(programs_folder())
     if os.environ.get(ENABLED, "").lower() in ("false", "0"):
-        yield Finding("cache", "off: programs are compiled anew each time")
+        yield HealthCheck("cache", "off: programs are compiled anew each time")
     elif "://" in place:
-        yield Finding("cache", place)
+        yield HealthCheck("cache", place)
     elif not writable(Path(place)):
         advice = "set XDG_CACHE_HOME to a folder that can be written, or give --no-cache; commands start slower without"
-        yield Finding("cache", f"{place} cannot be written", advice, broken=True)
+        yield HealthCheck("cache", f"{place} cannot be written", advice, broken=True)
     else:
         sizes = [file.stat().st_size for file in Path(place).rglob("*") if file.is_file()]
-        yield Finding("cache", f"{place}: {len(sizes)} files, {sum(sizes) / 1e6:.3g} MB; it may be removed at any time")
+        yield HealthCheck(
+            "cache", f"{place}: {len(sizes)} files, {sum(sizes) / 1e6:.3g} MB; it may be removed at any time"
+        )
 
 
-def _data() -> Iterator[Finding]:
+def _data() -> Iterator[HealthCheck]:
     """Image collections, which are read."""
     import jax
 
@@ -216,11 +220,11 @@ def _data() -> Iterator[Finding]:
         try:
             found = load(n_train=1, n_test=1, key=jax.random.key(0))
         except FileNotFoundError as error:
-            yield Finding(name, "not found", str(error))
+            yield HealthCheck(name, "not found", str(error))
         except (ValueError, OSError) as error:
-            yield Finding(name, str(error), "remove the file, and get it again: jaxsolve data fetch", broken=True)
+            yield HealthCheck(name, str(error), "remove the file, and get it again: jaxsolve data fetch", broken=True)
         else:
-            yield Finding(name, found.source.partition(", task=")[0])
+            yield HealthCheck(name, found.source.partition(", task=")[0])
 
 
 _NEEDED = (_compiler, _devices)  # without these, or what they need, nothing else can be looked at

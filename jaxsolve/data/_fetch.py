@@ -37,7 +37,7 @@ class Published(NamedTuple):
     sha256: str
 
 
-class Source(NamedTuple):
+class DownloadSource(NamedTuple):
     """The addresses at which a collection is published, and its files.
 
     Attributes:
@@ -52,7 +52,7 @@ class Source(NamedTuple):
 
 
 SOURCES = {
-    Images.MNIST: Source(
+    Images.MNIST: DownloadSource(
         MNIST,
         ("http://yann.lecun.com/exdb/mnist/", "https://ossci-datasets.s3.amazonaws.com/mnist/"),
         (
@@ -62,7 +62,7 @@ SOURCES = {
             Published("t10k-labels-idx1-ubyte.gz", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
         ),
     ),
-    Images.FASHION_MNIST: Source(
+    Images.FASHION_MNIST: DownloadSource(
         FASHION_MNIST,
         ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
         (
@@ -72,7 +72,7 @@ SOURCES = {
             Published("t10k-labels-idx1-ubyte.gz", "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
         ),
     ),
-    Images.CIFAR10: Source(
+    Images.CIFAR10: DownloadSource(
         CIFAR10,
         ("https://www.cs.toronto.edu/~kriz/",),
         (Published("cifar-10-binary.tar.gz", "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"),),
@@ -140,7 +140,7 @@ def _unpack(archive: Path, wanted: list[str], place: Path) -> None:
                 os.replace(part, place / name)
 
 
-def _retrieved(source: Source, file: Published, place: Path, progress: Progress | None) -> Path:
+def _retrieved(source: DownloadSource, file: Published, place: Path, progress: Progress | None) -> Path:
     """The file, whole and checked, from the first address that has it."""
     with needs("data", "fetching images"):
         import pooch

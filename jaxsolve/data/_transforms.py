@@ -108,13 +108,13 @@ class PartialWhiten(AbstractTransform):
 
     def fit(self, x: Float[Array, " n *shape"]) -> Affine:
         """V diag(s^-power) V^T over the directions of `x` that are not null."""
-        spectrum = _spectrum(x, self.center)
-        s, v = jnp.asarray(spectrum.s, x.dtype), jnp.asarray(spectrum.v, x.dtype)
-        kept = jnp.asarray(spectrum.kept)
+        components = _principal_components(x, self.center)
+        s, v = jnp.asarray(components.s, x.dtype), jnp.asarray(components.v, x.dtype)
+        kept = jnp.asarray(components.kept)
         # The inner where keeps powers of 0 out, whose derivative by the power would be NaN behind the outer one, too.
         factor = jnp.where(kept, jnp.where(kept, s, 1) ** (-jnp.asarray(self.power, x.dtype)), 0)
         matrix = jnp.matmul(v * factor[None, :], v.T, precision="highest")
-        return Affine(jnp.asarray(spectrum.mean, x.dtype), matrix)
+        return Affine(jnp.asarray(components.mean, x.dtype), matrix)
 
 
 class Standardize(AbstractTransform):
@@ -231,7 +231,7 @@ def standardize() -> AbstractTransform:
     return Standardize()
 
 
-class _Spectrum(NamedTuple):
+class _PrincipalComponents(NamedTuple):
     """The mean (d,); of X / sqrt(n) the singular values s (r,) in falling order, directions v (d, r), which to keep."""
 
     mean: Float[Any, " d"]
@@ -259,7 +259,7 @@ def _centered(z: Any) -> tuple[Any, Any]:
     return mean + rest, z - rest[None, :]
 
 
-def _spectrum(x: Float[Array, " n *shape"], center: bool) -> _Spectrum:
+def _principal_components(x: Float[Array, " n *shape"], center: bool) -> _PrincipalComponents:
     xp, z = _flat(x)
     n, d = z.shape
     mean, z = _centered(z) if center else (xp.zeros_like(z[0]), z)
@@ -272,19 +272,19 @@ def _spectrum(x: Float[Array, " n *shape"], center: bool) -> _Spectrum:
     pivot = xp.argmax(size >= (1 - 1e-4) * size.max(axis=1, keepdims=True), axis=1)
     v = (vt * xp.sign(xp.take_along_axis(vt, pivot[:, None], axis=1))).T
     rtol = 10 * math.sqrt(min(n, d)) * float(jnp.finfo(x.dtype).eps)
-    return _Spectrum(mean, s, v, s > rtol * xp.sqrt(s[0] ** 2 + (mean**2).sum()))
+    return _PrincipalComponents(mean, s, v, s > rtol * xp.sqrt(s[0] ** 2 + (mean**2).sum()))
 
 
 def _leading(x: Float[Array, " n *shape"], k: int | None, *, standardize: bool, center: bool, asked: str) -> Affine:
-    spectrum = _spectrum(x, center)
-    kept = concrete(spectrum.kept)
+    components = _principal_components(x, center)
+    kept = concrete(components.kept)
     given = f"the {x.shape[0]} x {x.shape[1]} training inputs{', centered,' if center else ''}"
     if kept is None and k is None:
         raise ValueError(
             f"{asked} takes its output size from the values of the inputs, so it cannot be fitted inside jit or vmap; "
             "give rank=, or fit it outside"
         )
-    rank = len(spectrum.s) if kept is None else int(kept.sum())
+    rank = len(components.s) if kept is None else int(kept.sum())
     if rank == 0:
         raise ValueError(f"{asked}: {given} are all zero up to rounding, so there is no direction to keep")
     k = rank if k is None else k
@@ -292,7 +292,7 @@ def _leading(x: Float[Array, " n *shape"], k: int | None, *, standardize: bool, 
         raise ValueError(
             f"{asked}: {given} have rank {'at most ' if kept is None else ''}{rank}; ask for {rank} or fewer"
         )
-    xp, s = (jnp if kept is None else np), spectrum.s[:k]
+    xp, s = (jnp if kept is None else np), components.s[:k]
     # The mask matters for traced inputs alone: these cannot raise, so NaN has to say that a direction is null.
-    factor = xp.where(spectrum.kept[:k], 1 / s if standardize else xp.ones_like(s), xp.nan)
-    return Affine(jnp.asarray(spectrum.mean, x.dtype), jnp.asarray(spectrum.v[:, :k] * factor[None, :], x.dtype))
+    factor = xp.where(components.kept[:k], 1 / s if standardize else xp.ones_like(s), xp.nan)
+    return Affine(jnp.asarray(components.mean, x.dtype), jnp.asarray(components.v[:, :k] * factor[None, :], x.dtype))

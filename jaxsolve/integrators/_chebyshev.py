@@ -202,14 +202,14 @@ class RungeKuttaChebyshev(diffrax.AbstractAdaptiveSolver[ChebyshevState]):
         return Stabilized(y1, error, k0, k1, field, jnp.where(fits, stages, 0).astype(int), fits)
 
 
-class _Estimate(NamedTuple):
+class _PowerIteration(NamedTuple):
     field: PyTree
     direction: Y
     stiffness: Scalar  # size of the step times spectral radius
     iterations: Int[Array, ""]
 
 
-def _estimate(terms, t, y, args, control, state: ChebyshevState, size: Scalar, due: Bool[Array, ""]) -> _Estimate:
+def _estimate(terms, t, y, args, control, state: ChebyshevState, size: Scalar, due: Bool[Array, ""]) -> _PowerIteration:
     """Power iteration on h times the Jacobian, from where the last one ended; nothing is done unless it is due.
 
     Products are exact, not differences of the field: for those float32 has no perturbation that is both small and above
@@ -228,13 +228,13 @@ def _estimate(terms, t, y, args, control, state: ChebyshevState, size: Scalar, d
         direction = jax.tree.map(lambda a, b: jnp.where(stiffness > 0, a, b), _unit(image), start)
         # Before the first direction there is nothing to compare with.
         stiffness = jnp.where(_norm(now.direction) > 0, stiffness, jnp.inf)
-        return _Estimate(field, direction, stiffness, now.iterations + 1), settled
+        return _PowerIteration(field, direction, stiffness, now.iterations + 1), settled
 
     def unsettled(carry):
         now, settled = carry
         return due & ~settled & (now.iterations < _ITERATIONS)
 
-    begin = _Estimate(state.field, state.direction, state.radius * size, jnp.zeros((), int))
+    begin = _PowerIteration(state.field, state.direction, state.radius * size, jnp.zeros((), int))
     return jax.lax.while_loop(unsettled, iterate, (begin, jnp.array(False)))[0]
 
 

@@ -18,7 +18,7 @@ from ._linear_part import AbstractLinearPart, AbstractModel
 from ._tableau import AbstractTableau
 
 
-class Memory(NamedTuple):
+class ExponentialState(NamedTuple):
     """The values that are handed on from step to step.
 
     Attributes:
@@ -125,11 +125,11 @@ class AbstractExponential(diffrax.AbstractAdaptiveSolver):
     def func(self, terms: Any, t0: Any, y0: Flowing, args: Any) -> Flowing:
         return terms.vf(t0, y0, args)
 
-    def init(self, terms: Any, t0: Any, t1: Any, y0: Flowing, args: Any) -> Memory:
+    def init(self, terms: Any, t0: Any, t1: Any, y0: Flowing, args: Any) -> ExponentialState:
         _check_state(y0)
         self._check_loss(y0.outputs)
-        memory = Memory(jnp.asarray(t0, y0.dissipated.dtype), self.known(y0))
-        return self._check_terms(terms, t0, t1, y0, args, memory)
+        state = ExponentialState(jnp.asarray(t0, y0.dissipated.dtype), self.known(y0))
+        return self._check_terms(terms, t0, t1, y0, args, state)
 
     def _check_loss(self, outputs: Float[Array, "n out"]) -> None:
         loss, y = self._problem.loss, self._problem.y
@@ -160,7 +160,9 @@ class AbstractExponential(diffrax.AbstractAdaptiveSolver):
         other = jnp.linalg.norm(given - own) > 0.1 * jnp.linalg.norm(own)
         return eqx.error_if(checked, other, f"{said}terms=solver.terms, and t1 > t0")
 
-    def step(self, terms: Any, t0: Any, t1: Any, y0: Flowing, args: Any, solver_state: Memory, made_jump: Any):
+    def step(
+        self, terms: Any, t0: Any, t1: Any, y0: Flowing, args: Any, solver_state: ExponentialState, made_jump: Any
+    ):
         del terms, args, made_jump
         model, tableau, h = self.model, self.tableau, t1 - t0
         # The barrier makes every step depend on what was handed on, even where it uses nothing of it: otherwise XLA
@@ -174,8 +176,8 @@ class AbstractExponential(diffrax.AbstractAdaptiveSolver):
         y1, y_error = expansion.end(model, tableau, y0, whole)
         # Loops carry arrays only, so that the model is held as its arrays.
         dense = {"y0": y0, "expansion": expansion, "held": HeldModule(model)}
-        memory = Memory(start, self.arrived(model, y1, known))
-        return y1, y_error, dense, memory, diffrax.RESULTS.successful
+        state = ExponentialState(start, self.arrived(model, y1, known))
+        return y1, y_error, dense, state, diffrax.RESULTS.successful
 
 
 def _check_state(y: Any) -> None:

@@ -9,7 +9,7 @@ from .._core import Problem
 from ..losses import Hinge
 from ._expansion import Flowing
 from ._exponential import AbstractExponential
-from ._kernel_part import frozen_jacobian, kernel_part, KernelPart, Known
+from ._kernel_part import frozen_jacobian, JacobianAndModes, kernel_part, KernelPart
 from ._linear_part import Model
 from ._modes import no_modes
 from ._tableau import AbstractTableau, LOG_TIME_3
@@ -71,16 +71,18 @@ class FunctionSpace(AbstractExponential):
     def kernels(self) -> int:
         return 1
 
-    def known(self, y0: Flowing) -> Known:
+    def known(self, y0: Flowing) -> JacobianAndModes:
         if isinstance(self._problem.loss, Hinge):
             _log.info("plain hinge has no Hessian: FunctionSpace integrates it as an explicit method")
         model = self.model
         jacobian = frozen_jacobian(model, model.start + y0.displacement)
-        return Known(jacobian, no_modes(y0.outputs.size, y0.outputs.dtype))
+        return JacobianAndModes(jacobian, no_modes(y0.outputs.size, y0.outputs.dtype))
 
-    def linear_part(self, model: Model, y0: Flowing, h: Float[Array, ""], known: Known) -> tuple[KernelPart, Known]:
+    def linear_part(
+        self, model: Model, y0: Flowing, h: Float[Array, ""], known: JacobianAndModes
+    ) -> tuple[KernelPart, JacobianAndModes]:
         return kernel_part(model.problem, y0.outputs, h, known)
 
-    def arrived(self, model: Model, y1: Flowing, known: Known) -> Known:
+    def arrived(self, model: Model, y1: Flowing, known: JacobianAndModes) -> JacobianAndModes:
         # Found where the step ends, as the outputs there need the same forward pass.
         return known._replace(jacobian=frozen_jacobian(model, model.start + y1.displacement))

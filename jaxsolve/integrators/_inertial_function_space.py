@@ -9,7 +9,7 @@ from ._expansion import Flowing
 from ._exponential import AbstractExponential
 from ._function_space import FunctionSpace
 from ._inertial_part import InertialModel, InertialPart
-from ._kernel_part import Known
+from ._kernel_part import JacobianAndModes
 from ._linear_part import Model
 from ._tableau import AbstractTableau, HOCHBRUCK_OSTERMANN_3
 
@@ -59,18 +59,18 @@ class InertialFunctionSpace(AbstractExponential):
     def kernels(self) -> int:
         return self._inner.kernels
 
-    def known(self, y0: Flowing) -> Known:
+    def known(self, y0: Flowing) -> JacobianAndModes:
         return self._inner.known(_position(y0))
 
     def linear_part(
-        self, model: InertialModel, y0: Flowing, h: Float[Array, ""], known: Known
-    ) -> tuple[InertialPart, Known]:
+        self, model: InertialModel, y0: Flowing, h: Float[Array, ""], known: JacobianAndModes
+    ) -> tuple[InertialPart, JacobianAndModes]:
         # `modes` compares a rate times this with its bounds. How stiff an overdamped mode is, h rate says;
         # of one that swings, the square of its phase, h^2 rate/tau.
         kernel, known = self._inner.linear_part(model.plain, _position(y0), h + h**2 / model.tau, known)
         return InertialPart(kernel, model.tau, self.tableau.highest), known
 
-    def arrived(self, model: InertialModel, y1: Flowing, known: Known) -> Known:
+    def arrived(self, model: InertialModel, y1: Flowing, known: JacobianAndModes) -> JacobianAndModes:
         return self._inner.arrived(model.plain, _position(y1), known)
 
     @property

@@ -18,7 +18,7 @@ from .._core import flat_rates, Problem
 from .._numerics import HeldModule, phi
 from ..kernels._internal import LayeredJacobian
 from ._linear_part import AbstractLinearPart, Model, Span, Term
-from ._modes import Modes, modes
+from ._modes import modes, StiffModes
 
 
 class FunctionJacobian(eqx.Module):
@@ -161,7 +161,7 @@ class KernelPart(AbstractLinearPart[Direction]):
         return ravel_pytree(self.jacobian.params)[1](v)
 
 
-class Known(NamedTuple):
+class JacobianAndModes(NamedTuple):
     """The values known at the start of a step.
 
     Attributes:
@@ -170,7 +170,7 @@ class Known(NamedTuple):
     """
 
     jacobian: LayeredJacobian | FunctionJacobian
-    modes: Modes
+    modes: StiffModes
 
 
 def frozen_jacobian(model: Model, w: Float[Array, " params"]) -> LayeredJacobian | FunctionJacobian:
@@ -180,8 +180,8 @@ def frozen_jacobian(model: Model, w: Float[Array, " params"]) -> LayeredJacobian
 
 
 def kernel_part(
-    problem: Problem, outputs: Float[Array, "n out"], h: Float[Array, ""], known: Known
-) -> tuple[KernelPart, Known]:
+    problem: Problem, outputs: Float[Array, "n out"], h: Float[Array, ""], known: JacobianAndModes
+) -> tuple[KernelPart, JacobianAndModes]:
     """The kernel's part where the outputs are such, and the modes for the next step of about this length."""
     # A method keeps its order whatever A is: no derivative goes through eigenvectors, which have none where rates meet.
     problem, outputs, held = _frozen((problem, outputs, known.jacobian))
@@ -192,7 +192,7 @@ def kernel_part(
     weighted = jnp.einsum("iab,ibjc,jcd->iajd", root, kernel, root).reshape(size, size)
     vectors, values, found = modes(weighted, jax.lax.stop_gradient(h), known.modes)
     part = KernelPart(held, flat_rates(problem), kernel.reshape(size, size), root, vectors, values)
-    return part, Known(held, found)
+    return part, JacobianAndModes(held, found)
 
 
 def _frozen(tree: PyTree) -> PyTree:

@@ -17,7 +17,7 @@ SLOW = 1.0
 NOT_STIFF = 0.1
 
 
-class Modes(NamedTuple):
+class StiffModes(NamedTuple):
     """The approximate modes that a step hands to the next one to start from; empty if all are found anew.
 
     Attributes:
@@ -29,14 +29,14 @@ class Modes(NamedTuple):
     slowest: Float[Array, ""]
 
 
-def no_modes(size: int, dtype: jnp.dtype) -> Modes:
+def no_modes(size: int, dtype: jnp.dtype) -> StiffModes:
     """Before the first step."""
-    return Modes(jnp.zeros((size, FOLLOWED if size > DENSE else 0), dtype), jnp.array(jnp.inf, dtype))
+    return StiffModes(jnp.zeros((size, FOLLOWED if size > DENSE else 0), dtype), jnp.array(jnp.inf, dtype))
 
 
 def modes(
-    kernel: Float[Array, "outputs outputs"], h: Float[Array, ""], known: Modes
-) -> tuple[Float[Array, "outputs outputs"], Float[Array, " outputs"], Modes]:
+    kernel: Float[Array, "outputs outputs"], h: Float[Array, ""], known: StiffModes
+) -> tuple[Float[Array, "outputs outputs"], Float[Array, " outputs"], StiffModes]:
     """Orthonormal columns, with zeros for modes that are left out, their rates, and what the next step starts from.
 
     Of many outputs only the fastest modes are followed, by one subspace iteration per step, until a step is so long
@@ -48,11 +48,11 @@ def modes(
         vectors, values = jax.lax.cond(stiff, _all, _none, kernel)
         return vectors, values, known
 
-    def everything() -> tuple[Array, Array, Modes]:
+    def everything() -> tuple[Array, Array, StiffModes]:
         vectors, values = _all(kernel)
-        return vectors, values, Modes(vectors[:, -FOLLOWED:], values[-FOLLOWED])
+        return vectors, values, StiffModes(vectors[:, -FOLLOWED:], values[-FOLLOWED])
 
-    def follow() -> tuple[Array, Array, Modes]:
+    def follow() -> tuple[Array, Array, StiffModes]:
         # One product with the kernel turns the columns towards the fastest modes; Rayleigh-Ritz then finds the best
         # vectors in their span.
         basis = jnp.linalg.qr(kernel @ known.vectors)[0]
@@ -60,7 +60,7 @@ def modes(
         vectors, values = basis @ rotation, jnp.maximum(values, 0)
         # Both branches return arrays of one shape: a mode that is left out is a column of zeros with the rate 0.
         left = kernel.shape[0] - FOLLOWED
-        return jnp.pad(vectors, ((0, 0), (left, 0))), jnp.pad(values, (left, 0)), Modes(vectors, values[0])
+        return jnp.pad(vectors, ((0, 0), (left, 0))), jnp.pad(values, (left, 0)), StiffModes(vectors, values[0])
 
     # Modes that are not followed are hardly faster than the slowest followed one. At first that is inf, so that a run
     # begins with all modes.

@@ -10,11 +10,11 @@ from .._checks import describe, require_size
 from ._activations import Activation, find_activation
 from ._images import require_image
 from ._init import AbstractInit, Gaussian, Vectors, Weights
+from ._layer_register import LayerRegister
 from ._layered import AbstractLayered
 from ._layers import Apply, Layers, Residual, SpatialMean
 from ._normalization import AbstractNormalization, NoNormalization
 from ._padded import require_unpadded
-from ._plan import Plan
 from ._scaling import Scaling, ScalingRule
 
 
@@ -89,16 +89,16 @@ class WideResNet(AbstractLayered):
         channels, *image = require_image(in_shape, 4)
         self.image_size = (image[0], image[1])
         k, b, out_size = require_unpadded(k, "k"), require_size(b, "b"), require_unpadded(out_size, "out_size")
-        plan = _plan(activation, normalization, bias)
+        register = _layer_register(activation, normalization, bias)
         window = _odd(window)
         into = 16
-        layers = plan.conv(channels, into, window)
+        layers = register.conv(channels, into, window)
         for out, stride in ((16 * k, 1), (32 * k, 2), (64 * k, 2)):
             for block in range(b):
-                layers += _pre_activation(plan, window, into, out, stride if block == 0 else 1)
+                layers += _pre_activation(register, window, into, out, stride if block == 0 else 1)
                 into = out
-        self._layers = (*layers, *plan.activate(into), SpatialMean(), *plan.dense(into, out_size))
-        parts = plan.build(scaling=scaling, init=init, key=key, dtype=dtype)
+        self._layers = (*layers, *register.activate(into), SpatialMean(), *register.dense(into, out_size))
+        parts = register.build(scaling=scaling, init=init, key=key, dtype=dtype)
         self.weights, self.biases, self.gains, self.normalizers, self.scaling = parts
 
     @property
@@ -167,16 +167,16 @@ class ResNet18(AbstractLayered):
         channels, *image = require_image(in_shape, 8)
         self.image_size = (image[0], image[1])
         width, out_size = require_unpadded(width_size, "width_size"), require_unpadded(out_size, "out_size")
-        plan = _plan(activation, normalization, bias)
+        register = _layer_register(activation, normalization, bias)
         window = _odd(window)
         into = width
-        layers = (*plan.conv(channels, into, window), *plan.activate(into))
+        layers = (*register.conv(channels, into, window), *register.activate(into))
         for out, stride in ((width, 1), (2 * width, 2), (4 * width, 2), (8 * width, 2)):
             for block in range(2):
-                layers += _post_activation(plan, window, into, out, stride if block == 0 else 1)
+                layers += _post_activation(register, window, into, out, stride if block == 0 else 1)
                 into = out
-        self._layers = (*layers, SpatialMean(), *plan.dense(into, out_size))
-        parts = plan.build(scaling=scaling, init=init, key=key, dtype=dtype)
+        self._layers = (*layers, SpatialMean(), *register.dense(into, out_size))
+        parts = register.build(scaling=scaling, init=init, key=key, dtype=dtype)
         self.weights, self.biases, self.gains, self.normalizers, self.scaling = parts
 
     @property
@@ -188,13 +188,13 @@ class ResNet18(AbstractLayered):
         return self._layers
 
 
-def _plan(activation: Any, normalization: Any, bias: Any) -> Plan:
+def _layer_register(activation: Any, normalization: Any, bias: Any) -> LayerRegister:
     if not isinstance(normalization, AbstractNormalization):
         raise TypeError(
             "normalization must be nets.NoNormalization() or one such as nets.GroupNorm(8), "
             f"got {describe(normalization)}"
         )
-    return Plan(find_activation(activation), normalization, bias)
+    return LayerRegister(find_activation(activation), normalization, bias)
 
 
 def _odd(window: Any) -> int:
@@ -203,22 +203,22 @@ def _odd(window: Any) -> int:
     return window
 
 
-def _pre_activation(plan: Plan, window: int, into: int, out: int, stride: int) -> Layers:
-    before = plan.activate(into)
-    branch = (*plan.conv(into, out, window, stride), *plan.activate(out), *plan.conv(out, out, window))
+def _pre_activation(register: LayerRegister, window: int, into: int, out: int, stride: int) -> Layers:
+    before = register.activate(into)
+    branch = (*register.conv(into, out, window, stride), *register.activate(out), *register.conv(out, out, window))
     if into == out and stride == 1:
         return (Residual((*before, *branch)),)
     # The branch and the 1 x 1 convolution both read phi(N(z)), so that stands before the sum.
-    return (*before, Residual(branch, plan.conv(into, out, 1, stride)))
+    return (*before, Residual(branch, register.conv(into, out, 1, stride)))
 
 
-def _post_activation(plan: Plan, window: int, into: int, out: int, stride: int) -> Layers:
+def _post_activation(register: LayerRegister, window: int, into: int, out: int, stride: int) -> Layers:
     branch = (
-        *plan.conv(into, out, window, stride),
-        *plan.activate(out),
-        *plan.conv(out, out, window),
-        *plan.normalize(out),
+        *register.conv(into, out, window, stride),
+        *register.activate(out),
+        *register.conv(out, out, window),
+        *register.normalize(out),
     )
     unchanged = into == out and stride == 1
-    shortcut = () if unchanged else (*plan.conv(into, out, 1, stride), *plan.normalize(out))
-    return (Residual(branch, shortcut), Apply(plan.activation))
+    shortcut = () if unchanged else (*register.conv(into, out, 1, stride), *register.normalize(out))
+    return (Residual(branch, shortcut), Apply(register.activation))

@@ -102,8 +102,8 @@ def _error_sign() -> Measurement:
 IN, WIDTH = 25, 10
 
 
-class _Start(NamedTuple):
-    beta: Float[np.ndarray, " in"]
+class _TwoLayerWeights(NamedTuple):
+    beta: Float[np.ndarray, " in"]  # the target's direction
     w: Float[np.ndarray, "width in"]
     a: Float[np.ndarray, " width"]
 
@@ -116,20 +116,22 @@ class _Start(NamedTuple):
         return float(self.a @ self.w @ self.beta)
 
 
-def _small(seed: int, sigma: float) -> _Start:
+def _small(seed: int, sigma: float) -> _TwoLayerWeights:
     """W_ij ~ N(0, sigma^2/D), a_i ~ N(0, sigma^2/N)."""
     w, a = draw(seed, WIDTH, IN) / np.sqrt(IN), draw(seed + 100, WIDTH) / np.sqrt(WIDTH)
-    return _Start(unit(draw(seed + 200, IN)), sigma * w, sigma * a)
+    return _TwoLayerWeights(unit(draw(seed + 200, IN)), sigma * w, sigma * a)
 
 
-def _whitened(start: _Start, s: float, eta: float = 1.0, spread: Float[np.ndarray, " in"] | None = None) -> Problem:
+def _whitened(
+    start: _TwoLayerWeights, s: float, eta: float = 1.0, spread: Float[np.ndarray, " in"] | None = None
+) -> Problem:
     """Data with covariance I, or with these variances along the axes."""
     x = np.sqrt(IN) * (np.eye(IN) if spread is None else np.diag(np.sqrt(spread)))
     return linear_problem((start.w, start.a[None, :]), x, s * (x @ start.beta)[:, None], (eta, eta))
 
 
 def _follow(
-    start: _Start, s: float, ts: Any, **options: Any
+    start: _TwoLayerWeights, s: float, ts: Any, **options: Any
 ) -> tuple[Float[np.ndarray, "times width in"], Float[np.ndarray, "times width"]]:
     W, A = follow(_whitened(start, s, **options), ts)
     return W, A[:, 0]
@@ -157,7 +159,7 @@ def _orthogonal_growth() -> Measurement:
     v = unit(draw(72, IN) - start.beta * (draw(72, IN) @ start.beta))
     truth, r = [], []
     for w_t, a_t in zip(W, a, strict=True):
-        w_dot, a_dot = velocity(_whitened(_Start(start.beta, w_t, a_t), s, eta))
+        w_dot, a_dot = velocity(_whitened(_TwoLayerWeights(start.beta, w_t, a_t), s, eta))
         truth.append(2 * (w_t @ v) @ (w_dot @ v) + 2 * a_t @ a_dot[0])
         r.append(a_t @ w_t @ start.beta)
     r = np.array(r)

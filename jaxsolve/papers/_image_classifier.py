@@ -26,7 +26,7 @@ BATCH = 128
 WATCHED = [accuracy(), test_accuracy(), weight_change()]
 
 
-class Start(NamedTuple):
+class TwoLayerScaling(NamedTuple):
     """The scaling of a two-layer network, every entry a number that may be traced."""
 
     sigma_u: Any
@@ -45,13 +45,13 @@ def ten_classes(scale: Scale) -> Dataset:
     return Dataset(data.x / size, data.y, data.x_test / size, data.y_test, source=data.source)
 
 
-def classifier(data: Dataset, start: Start, width: int, seed: Array) -> Problem:
+def classifier(data: Dataset, scales: TwoLayerScaling, width: int, seed: Array) -> Problem:
     """A network of one hidden layer on these images."""
     scaling = Scaling(
         multiplier=jnp.ones(2),
-        sigma=jnp.stack([start.sigma_w, start.sigma_u]),
-        eta=jnp.stack([start.eta, start.eta]),
-        gamma=start.gamma,
+        sigma=jnp.stack([scales.sigma_w, scales.sigma_u]),
+        eta=jnp.stack([scales.eta, scales.eta]),
+        gamma=scales.gamma,
     )
     net = MLP(
         in_size=data.x.shape[1],

@@ -67,7 +67,7 @@ def jackknife(
     return Jackknifed(value, (squares * (members - 1) / members) ** 0.5)
 
 
-class PowerLaw(NamedTuple):
+class FittedPowerLaw(NamedTuple):
     """A law c x^b fitted to an ensemble.
 
     Attributes:
@@ -81,7 +81,7 @@ class PowerLaw(NamedTuple):
     prefactor: float
 
 
-def power_law(data: "xarray.DataArray", x: str, over: str = "seed") -> PowerLaw:
+def power_law(data: "xarray.DataArray", x: str, over: str = "seed") -> FittedPowerLaw:
     """The law c x^b through an ensemble: a line through logarithms, fitted to each member by itself.
 
     b is the mean of the members' slopes, and the interval is Student's. A member's slope is the mean over all other
@@ -119,12 +119,12 @@ def power_law(data: "xarray.DataArray", x: str, over: str = "seed") -> PowerLaw:
     # The slope of least squares. Logarithms need no centering, since the centered places sum to 0.
     slopes = np.nanmean(logs[known] @ centered, axis=1) / (centered @ centered)
     if not slopes.size:
-        return PowerLaw(np.nan, np.nan, np.nan)
+        return FittedPowerLaw(np.nan, np.nan, np.nan)
     exponent, members = float(slopes.mean()), len(slopes)
     error = float(slopes.std(ddof=1)) / members**0.5 if members > 1 else np.inf
     width = float(t.ppf(0.975, max(members - 1, 1))) * error
     # A line of least squares passes through the means of both axes.
-    return PowerLaw(exponent, width, float(np.exp(np.nanmean(logs) - exponent * along.mean())))
+    return FittedPowerLaw(exponent, width, float(np.exp(np.nanmean(logs) - exponent * along.mean())))
 
 
 def ensemble_variance(outputs: "xarray.DataArray", over: str = "seed") -> "xarray.DataArray":

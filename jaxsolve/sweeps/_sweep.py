@@ -18,14 +18,14 @@ from ..observe import loss, Observable
 from ._progress import Progress, Signals
 from .cluster._dask import require_client, run_on
 from .grid._axes import Zip
-from .grid._blocks import Blocks
+from .grid._blocks import GridBlocks
 from .planning._differences import require_same_plan
 from .planning._plan import Plan, read_plan
 from .running._builder import read_devices
-from .running._execute import compiled_ahead, Fitting, Program
+from .running._execute import compiled_ahead, Fitting, TracedGroup
 from .store._files import MANIFEST, OURS
 from .store._layout import read_manifest
-from .store._memory import Memory
+from .store._memory import MemoryStore
 from .store._zarr import HeldStore, JoinedStore
 
 
@@ -142,10 +142,10 @@ def sweep(
     signals = Signals(active=store is not None)
 
     @functools.lru_cache(maxsize=1)  # a new store asks for the first program before that runs
-    def trace(number: int, way: int | None, size: int | None) -> Program:
+    def trace(number: int, way: int | None, size: int | None) -> TracedGroup:
         return plan.trace(plan.groups[number]._replace(way=way), where, size)
 
-    place: Any = contextlib.nullcontext(Memory(plan))
+    place: Any = contextlib.nullcontext(MemoryStore(plan))
     if store is not None:
         first = lambda: trace(0, None, plan.batch_size)
         count = 0 if elsewhere else len(where)
@@ -158,7 +158,7 @@ def sweep(
             # A store has this done where it begins; one that is resumed was checked then.
             plan.check()
 
-        def traced(number: int) -> Iterator[Program]:
+        def traced(number: int) -> Iterator[TracedGroup]:
             size = lanes.plan.size_of(plan.groups[number])
             if elsewhere:  # workers see which ways lanes go
                 yield trace(number, None, size)
@@ -214,7 +214,7 @@ def shared(held: HeldStore) -> Iterator[HeldStore | JoinedStore]:
         yield store
 
 
-def dealt(plan: Plan, blocks: Blocks, index: int, count: int) -> np.ndarray:
+def dealt(plan: Plan, blocks: GridBlocks, index: int, count: int) -> np.ndarray:
     """The lanes that one of several processes runs: a flag for each cell of the grid."""
     owner = np.zeros(len(blocks), int)
     for turn, group in enumerate(plan.groups):

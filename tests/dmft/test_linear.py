@@ -11,11 +11,11 @@ from jaxsolve.dynamics.wide.dmft import (
     descent_nodes,
     flow_nodes,
     initial_kernel,
-    Law,
     linear_network,
     NormalForm,
     start,
     step,
+    TrainingLaw,
 )
 from tests.cases import assert_fails, eps
 from tests.dmft.equations import fixed_point
@@ -39,7 +39,7 @@ class _Found(NamedTuple):
 
 def _pass(form, nodes, implicit):
     count = nodes.times.size
-    law = Law(form, lambda h: h, jnp.eye(INPUTS), _push, eps(1e3), implicit)
+    law = TrainingLaw(form, lambda h: h, jnp.eye(INPUTS), _push, eps(1e3), implicit)
     known = start(law, linear_network(form, INPUTS, OUTPUTS, 60, form.rate.dtype))
 
     def one_more(known, k):

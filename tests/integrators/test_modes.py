@@ -16,7 +16,16 @@ from jax.flatten_util import ravel_pytree
 from jaxsolve import GradientFlow, losses, nets, Problem, solve
 from jaxsolve.integrators import FunctionSpace, HOCHBRUCK_OSTERMANN_3
 from tests import cases
-from tests.inside import frozen_jacobian, integrators_modes as _modes, kernel_part, Known, Model, modes, no_modes, Term
+from tests.inside import (
+    frozen_jacobian,
+    integrators_modes as _modes,
+    JacobianAndModes,
+    kernel_part,
+    Model,
+    modes,
+    no_modes,
+    Term,
+)
 
 
 # --- the linear part
@@ -70,7 +79,7 @@ def part(request):
 
     @eqx.filter_jit
     def build():
-        known = Known(frozen_jacobian(Model(problem), params), no_modes(8, outputs.dtype))
+        known = JacobianAndModes(frozen_jacobian(Model(problem), params), no_modes(8, outputs.dtype))
         part, _ = kernel_part(problem, outputs, jnp.asarray(jnp.inf), known)
         jacobian = jax.jacrev(lambda w: problem.outputs(unravel(w)).ravel())(params)
         return part, jacobian, problem.loss.hessian(outputs, problem.y)

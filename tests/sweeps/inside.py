@@ -44,7 +44,7 @@ from jaxsolve.sweeps.running import _execute
 from jaxsolve.sweeps.running._builder import cores, Devices, INDEX, read_devices
 
 # One group in one way, to compare with the others; what ran, in a line; batches that do not fit into memory.
-from jaxsolve.sweeps.running._execute import caption, Fitting, OutOfMemory, Program, run_group, trace_group
+from jaxsolve.sweeps.running._execute import caption, Fitting, OutOfMemory, run_group, trace_group, TracedGroup
 
 # The three ways of running lanes, each on any device; batches made by hand; which lanes run first.
 from jaxsolve.sweeps.running._marches import Lockstep, Looped
@@ -95,8 +95,8 @@ __all__ = [
     "Plan",
     "plan_facts",
     "program_text",
-    "Program",
     "Progress",
+    "TracedGroup",
     "Variable",
     "WINDOW",
     "Waiting",

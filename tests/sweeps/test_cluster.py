@@ -238,13 +238,13 @@ def test_a_dataset_names_the_devices_of_the_workers(client, tmp_path):
     """Here workers that say that they have others than this process."""
 
     def change(on):
-        from tests.sweeps.inside import Program
+        from tests.sweeps.inside import TracedGroup
 
         if on:
-            Program.true = Program.origin  # pyright: ignore[reportAttributeAccessIssue]
-            Program.origin = property(lambda self: self.true._replace(device="TPU v9"))  # pyright: ignore
+            TracedGroup.true = TracedGroup.origin  # pyright: ignore[reportAttributeAccessIssue]
+            TracedGroup.origin = property(lambda self: self.true._replace(device="TPU v9"))  # pyright: ignore
         else:
-            Program.origin = Program.true  # pyright: ignore[reportAttributeAccessIssue]
+            TracedGroup.origin = TracedGroup.true  # pyright: ignore[reportAttributeAccessIssue]
 
     path = tmp_path / "run.zarr"
     with _changed(client, change):

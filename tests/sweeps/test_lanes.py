@@ -41,11 +41,11 @@ from tests.sweeps.inside import (
     Lockstep,
     Looped,
     OutOfMemory,
-    Program,
     read_axes,
     rows_of,
     run_group,
     trace_group,
+    TracedGroup,
     Waiting,
     WINDOW,
 )
@@ -64,7 +64,7 @@ def _modes(rate: Any, power: Any = 1.0):
     return cases.modes(jnp.sqrt(jnp.asarray(power)) * jnp.ones(2), jnp.stack([jnp.asarray(rate), jnp.ones(())]))
 
 
-def _traced(kind: Any, batch_size: int, problem_fn: Any = _modes, dynamics: Any = DYNAMICS, **axes: Any) -> Program:
+def _traced(kind: Any, batch_size: int, problem_fn: Any = _modes, dynamics: Any = DYNAMICS, **axes: Any) -> TracedGroup:
     """A group traced for lanes that run in this way, whatever would be chosen."""
     axes = axes or {"rate": RATES, "power": POWERS}
     (group,) = groups(read_axes(Zip(**axes)))
@@ -74,13 +74,13 @@ def _traced(kind: Any, batch_size: int, problem_fn: Any = _modes, dynamics: Any 
 
 
 @functools.cache
-def _compiled(kind: Any, batch_size: int) -> Program:
+def _compiled(kind: Any, batch_size: int) -> TracedGroup:
     program = _traced(kind, batch_size)
     program.runner.compile()
     return program
 
 
-def _rows(program: Program, order: Any = None, **options: Any) -> dict[str, np.ndarray]:
+def _rows(program: TracedGroup, order: Any = None, **options: Any) -> dict[str, np.ndarray]:
     """What comes out of lanes in the order given, by variable, in the order of the group."""
     part = program if order is None else program.of(np.asarray(order))
     done = list(run_group(part, **options))
@@ -328,7 +328,7 @@ def _starved(most: int, monkeypatch) -> None:
     monkeypatch.setattr(Fused, "run", limited)
 
 
-def _compiled_closed(batch_size: int) -> Program:
+def _compiled_closed(batch_size: int) -> TracedGroup:
     program = _traced(Fused, batch_size, dynamics=cases.ModesDecay())
     program.runner.compile()
     return program

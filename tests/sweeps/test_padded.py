@@ -114,7 +114,7 @@ def test_description_and_shapes_of_neurons():
     with pytest.raises(ValueError, match=r"'conserved_0' has shapes .* along the axes \['width'\]"):
         plan(_line, axes, DESCENT, TS, observe=observe.conserved())
     made = plan(*padded(_line, axes, "width"), DESCENT, TS, observe=observe.conserved())
-    assert _plan.Outline(made, made.groups[0]).observed["conserved_0"].shape == (3, 5, 5)
+    assert _plan.LaneOutline(made, made.groups[0]).observed["conserved_0"].shape == (3, 5, 5)
     assert "\n1 compilation\n" in made.describe()
 
 

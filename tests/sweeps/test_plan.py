@@ -95,7 +95,7 @@ def test_many_compilations_are_not_all_listed(monkeypatch):
 def test_memory_is_that_of_real_arrays(dynamics):
     """Against a lane that is made, of another seed."""
     made = plan(_problem, {"sigma": [1.0, 2.0]}, dynamics, TS, observe=observe.weight_norms())
-    outline = _plan.Outline(made, made.groups[0])
+    outline = _plan.LaneOutline(made, made.groups[0])
     problem = _problem()
     chosen = dynamics.choose(problem) if isinstance(dynamics, GradientFlow) else dynamics
     state = eqx.filter_jit(chosen.init)(problem, jnp.asarray(TS))  # pyright: ignore[reportAttributeAccessIssue]
@@ -114,12 +114,12 @@ def test_cost_is_that_of_the_matrix_products():
     for width in (64, 128):
         made = plan(_problem, {"width": [width]}, GradientFlow(), TS)
         parameters = 3 * width + width
-        outline = _plan.Outline(made, made.groups[0])
+        outline = _plan.LaneOutline(made, made.groups[0])
         assert 4 * 5 * parameters < outline.flop() < 9 * 5 * parameters
         assert outline.times() is None
     assert "flop for one gradient of every lane (only a run shows how many), GradientFlow(Tsit5)" in made.describe()
     fixed = plan(_problem, {"width": [128]}, DESCENT, TS)
-    assert _plan.Outline(fixed, fixed.groups[0]).times() == 4  # steps of 0.25 to t = 1
+    assert _plan.LaneOutline(fixed, fixed.groups[0]).times() == 4  # steps of 0.25 to t = 1
     assert f"{4 * outline.flop():.1e} flop" in fixed.describe()
 
 

@@ -66,7 +66,7 @@ class Point(NamedTuple):
     edge: Edge
 
 
-class Model(NamedTuple):
+class SlackModel(NamedTuple):
     """2 P - H in the span of the watched eigenvectors U, to first order, with U^T P U = 1.
 
     Attributes:
@@ -101,7 +101,7 @@ class CentralState(NamedTuple):
     """The values that a step hands to the next: eigenpairs, model, length of the step, and gradient evaluations."""
 
     pairs: Pairs
-    model: Model
+    model: SlackModel
     size: Float[Array, ""]
     evaluations: Int[Array, ""]
 
@@ -191,7 +191,7 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
         n, nu, k = len(self.cone.rows), y0.moving.size - size - 1, self.k
         # A model without curvature, in which nothing is watched: the first half step goes along the plain flow.
         slack = self.cone.vector(EDGE * jnp.eye(k, dtype=dtype))
-        model = Model(
+        model = SlackModel(
             y0.moving[:-1],
             slack,
             zeros(n, size),
@@ -207,7 +207,9 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
         )
         return CentralState(pairs, model, zeros(), jnp.zeros((), int))
 
-    def field(self, model: Model, y: Float[Array, " state"]) -> tuple[Float[Array, " state"], Float[Array, " known"]]:
+    def field(
+        self, model: SlackModel, y: Float[Array, " state"]
+    ) -> tuple[Float[Array, " state"], Float[Array, " known"]]:
         """The velocity per step of descent; and X, slack and the residual of the complementarity problem."""
         size = model.third.shape[1]
         w, nu = y[:size], y[size:-1]
@@ -225,7 +227,7 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
         nu_dot = drive + lag * (x @ model.squares)
         return jnp.concatenate([w_dot, nu_dot, -(gradient @ w_dot)[None]]), jnp.concatenate([x, slack, residual[None]])
 
-    def _model(self, y: Float[Array, " state"], pairs: Pairs, ahead: Float[Array, " m"], x: Array) -> Model:
+    def _model(self, y: Float[Array, " state"], pairs: Pairs, ahead: Float[Array, " m"], x: Array) -> SlackModel:
         """The model near y; `ahead` holds the eigenvalues at the end of the step, as far as they can be foreseen."""
         k, cone, size = self.k, self.cone, pairs.vectors.shape[0]
         w, nu = y[:size], y[size:-1]
@@ -265,7 +267,7 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
         # the complementarity problem asks for.
         fed = by_nu @ squares.T
         b = (t * rates[None, :]) @ t.T / 2 + self.optimizer.lag.astype(y.dtype) * (fed + fed.T) / 2
-        return Model(
+        return SlackModel(
             y[:-1],
             cone.vector(jnp.diag(EDGE - values)),
             t,
@@ -289,7 +291,7 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
         size, length, n = state.pairs.vectors.shape[0], start.size, len(self.cone.rows)
         top = jnp.maximum(state.model.top, _LEAST)
 
-        def run(model: Model, span: Array) -> Stabilized:
+        def run(model: SlackModel, span: Array) -> Stabilized:
             """A step with one model. What each stage knows rides along: that of the last one is wanted."""
             ode = diffrax.ODETerm(lambda t, y, args: jnp.concatenate(self.field(model, y[:length])))
             y = jnp.concatenate([start, jnp.zeros((2 * n + 1,), dtype)])
@@ -299,7 +301,7 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
             zero = jnp.zeros((), dtype)
             return RungeKuttaChebyshev().stabilized(ode, zero, span, y, None, ode.vf(zero, y, None), radius * span)
 
-        def look(middle: Float[Array, " state"]) -> tuple[Pairs, Model]:
+        def look(middle: Float[Array, " state"]) -> tuple[Pairs, SlackModel]:
             """Eigenpairs and third derivatives near the middle."""
             w, nu = middle[:size], middle[size:-1]
             d = jnp.sqrt(self.optimizer.rates(nu, self.eta))
@@ -346,7 +348,7 @@ class CentralStep(diffrax.AbstractAdaptiveSolver[CentralState]):
         new = CentralState(pairs, model._replace(x=x), h, cost)
         return point, Point((jnp.abs(made.error) + lag)[:length], still), dense, new, diffrax.RESULTS.successful
 
-    def _edge(self, model: Model, x: Array, slack: Array, residual: Array, pairs: Pairs, before: Edge) -> Edge:
+    def _edge(self, model: SlackModel, x: Array, slack: Array, residual: Array, pairs: Pairs, before: Edge) -> Edge:
         k, cone = self.k, self.cone
         x_matrix, slack_matrix = cone.matrix(x), cone.matrix(slack)
         # The metric of U at the end of the step, to first order in nu, is that of 2 P: slack + H.

@@ -52,7 +52,7 @@ class Cone(NamedTuple):
         return half + half.T - jnp.diag(jnp.diag(half))
 
 
-class Held(NamedTuple):
+class ConeSolution(NamedTuple):
     """A solution.
 
     Attributes:
@@ -64,7 +64,7 @@ class Held(NamedTuple):
     residual: Float[Array, ""]
 
 
-class _Round(NamedTuple):
+class _ConeRound(NamedTuple):
     """A round of a method: where it is (two vectors), the best X so far, what that misses, and whether it is little."""
 
     at: tuple[Array, Array]
@@ -76,7 +76,7 @@ class _Round(NamedTuple):
 
 def complement(
     cone: Cone, a: Float[Array, " pairs"], b: Float[Array, "pairs pairs"], start: Float[Array, " pairs"]
-) -> Held:
+) -> ConeSolution:
     """X >= 0, A + B[X] >= 0, <X, A + B[X]> = 0 for symmetric matrices: the minimum of <X, B X>/2 + <A, X> over X >= 0.
 
     With P the projection onto X >= 0 it is X = P(Z) at the root of A + B[P(Z)] + Z - P(Z). From a good guess, and for
@@ -104,12 +104,12 @@ def complement(
     # The size of what cancels in A + B[X]: its rounding is all that can be asked for.
     cancels = lambda x: jnp.max(jnp.abs(a)) + jnp.max(jnp.abs(b) @ jnp.abs(x))
 
-    def note(seen: _Round, at: tuple[Array, Array], x: Array, missed: Array) -> _Round:
+    def note(seen: _ConeRound, at: tuple[Array, Array], x: Array, missed: Array) -> _ConeRound:
         better = missed < seen.missed
         x, missed = jnp.where(better, x, seen.x), jnp.where(better, missed, seen.missed)
-        return _Round(at, x, missed, missed <= good * cancels(x), seen.rounds + 1)
+        return _ConeRound(at, x, missed, missed <= good * cancels(x), seen.rounds + 1)
 
-    def newton(seen: _Round) -> _Round:
+    def newton(seen: _ConeRound) -> _ConeRound:
         """A round with Z, and the step to it."""
         z = seen.at[0] + seen.at[1]
         values, vectors = jnp.linalg.eigh(cone.matrix(z))
@@ -129,7 +129,7 @@ def complement(
         # Where the matrix is singular all the same Z stays where it is, and the interior path takes over.
         return note(seen, (z, jnp.where(jnp.all(jnp.isfinite(move)), move, 0)), x, jnp.linalg.norm(left))
 
-    def inward(seen: _Round) -> _Round:
+    def inward(seen: _ConeRound) -> _ConeRound:
         """A round with X and S."""
         x, s = seen.at
         # With X = L L^T, S = M M^T and M^T L = U D V^T it is G = L V D^(-1/2) (Nesterov & Todd).
@@ -164,15 +164,15 @@ def complement(
         # What both conditions still miss, in units of S.
         return note(seen, (x, s), x, jnp.linalg.norm(a + b @ x - s) + jnp.abs(x @ s) / jnp.linalg.norm(x))
 
-    def run(way: Any, seen: _Round, most: int) -> _Round:
+    def run(way: Any, seen: _ConeRound, most: int) -> _ConeRound:
         rounds = jnp.zeros((), int)
         return jax.lax.while_loop(lambda seen: ~seen.fine & (seen.rounds < most), way, seen._replace(rounds=rounds))
 
     # Z = X - S of the guess.
     begin = start - (a + b @ start), jnp.zeros_like(a)
-    found = run(newton, _Round(begin, start, jnp.full((), jnp.inf, dtype), jnp.array(False), jnp.array(0)), _NEWTON)
+    found = run(newton, _ConeRound(begin, start, jnp.full((), jnp.inf, dtype), jnp.array(False), jnp.array(0)), _NEWTON)
     size = nonzero(jnp.max(jnp.abs(a)))
     middle = cone.vector(size * jnp.eye(cone.k, dtype=dtype))
     # No round is made where Newton's method has come to an end that is fine.
     found = run(inward, found._replace(at=(middle, middle)), _INTERIOR)
-    return Held(scale * found.x, found.missed / size)
+    return ConeSolution(scale * found.x, found.missed / size)

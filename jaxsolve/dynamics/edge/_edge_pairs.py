@@ -46,7 +46,7 @@ def first_pairs(size: int, wanted: int, dtype: jnp.dtype) -> Pairs:
     return Pairs(zeros, jnp.linalg.qr(drawn)[0], jnp.zeros_like(drawn), followed, none, jnp.ones((size,), dtype))
 
 
-class _Round(NamedTuple):
+class _LobpcgRound(NamedTuple):
     """Values; vectors and their images, and what the last round added to them; what to add; whether they are fine."""
 
     values: Array
@@ -99,7 +99,7 @@ def follow(hessian: Product, d: Float[Array, " params"], pairs: Pairs, above: fl
         moved = mix.at[:m].set(0)
         return values, jnp.stack([basis @ mix, images @ mix]), jnp.stack([basis @ moved, images @ moved])
 
-    def advance(carry: _Round) -> _Round:
+    def advance(carry: _LobpcgRound) -> _LobpcgRound:
         """Adds directions `new` to the span. In the first round, which has no other, they are the vectors of before."""
         begun = carry.pair[0]
         new = carry.new * on[None, :]
@@ -121,7 +121,7 @@ def follow(hessian: Product, d: Float[Array, " params"], pairs: Pairs, above: fl
         fine = jnp.all(jnp.where((values + residual > above) | first, residual, 0) <= enough)
         # In the first round the vectors themselves were new: there is no last change yet.
         last = jnp.where(carry.rounds > 0, last, 0)
-        return _Round(values, pair, last, missed, fine, carry.rounds + 1)
+        return _LobpcgRound(values, pair, last, missed, fine, carry.rounds + 1)
 
     near = jnp.sum((pairs.values > above) & (jnp.arange(m) < pairs.followed)) + _GUARD
     # In whole blocks, which are multiplied at once, and never fewer than before.
@@ -131,7 +131,9 @@ def follow(hessian: Product, d: Float[Array, " params"], pairs: Pairs, above: fl
     scout = pairs.scout - pairs.vectors @ (pairs.vectors.T @ pairs.scout)
     # In the place of the last change, which the first round does not have: so the scout is in its span.
     seen = jnp.stack([scout, hessian(d * scout)])
-    begin = _Round(pairs.values, none, none.at[:, :, 0].set(seen), pairs.vectors, jnp.array(False), jnp.zeros((), int))
+    begin = _LobpcgRound(
+        pairs.values, none, none.at[:, :, 0].set(seen), pairs.vectors, jnp.array(False), jnp.zeros((), int)
+    )
     found = jax.lax.while_loop(lambda carry: ~carry.fine & (carry.rounds < _ROUNDS), advance, begin)
     vectors, images = found.pair
     # Vectors not in use are kept as they were, less what the others have taken of them.

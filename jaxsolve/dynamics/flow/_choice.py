@@ -56,7 +56,7 @@ _ITERATIONS = 6  # of the power method: found the stiffness of seventeen problem
 Number = float | Float[Array, ""] | np.ndarray
 
 
-class _Sizes(NamedTuple):
+class _ProblemSizes(NamedTuple):
     """The sizes of a problem, as its shapes tell them.
 
     Attributes:
@@ -158,7 +158,7 @@ def _place_with_inertia(
     return jnp.where(jnp.isfinite(root * last), cheaper, stiff).astype(int)
 
 
-def _by_size(sizes: _Sizes) -> int:
+def _by_size(sizes: _ProblemSizes) -> int:
     """The index for a flow of unknown stiffness: what serves if it is stiff, unless its outputs are few."""
     # Along the margins of plain hinge an error per parameter sees every jump of the velocity.
     if sizes.outputs <= FEW_OUTPUTS and not sizes.jumps:
@@ -169,11 +169,11 @@ def _by_size(sizes: _Sizes) -> int:
     return INTEGRATORS.index(FunctionSpace if exact < stages and sizes.held < _MOST_HELD else RungeKuttaChebyshev)
 
 
-def _has_few_parameters(sizes: _Sizes) -> bool:
+def _has_few_parameters(sizes: _ProblemSizes) -> bool:
     return sizes.parameters <= min(sizes.outputs, FEW_PARAMETERS)
 
 
-def _costs(sizes: _Sizes, stiffness: Any, rtol: float | None, of: Any) -> Any:
+def _costs(sizes: _ProblemSizes, stiffness: Any, rtol: float | None, of: Any) -> Any:
     """The cost of each of `INTEGRATORS`, in operations; inf for those that are not available at these sizes.
 
     Stiffness is per time, times the last time; `of` is the NumPy of its kind.
@@ -193,7 +193,7 @@ def _costs(sizes: _Sizes, stiffness: Any, rtol: float | None, of: Any) -> Any:
     return of.stack([run[kind] + 0 * stiffness for kind in INTEGRATORS])
 
 
-def _by_kernel(sizes: _Sizes, rtol: float | None) -> float:
+def _by_kernel(sizes: _ProblemSizes, rtol: float | None) -> float:
     """The cost of `FunctionSpace`, in operations."""
     steps = _finer(rtol, 1e-4) * _EXACT_STEPS * (_BENT_EXACT if sizes.samples else 1)
     return steps * (_CUBE * sizes.outputs**3 + _EXACT_GRADIENTS * sizes.gradient)
@@ -204,7 +204,7 @@ def _finer(rtol: float | None, default: float) -> float:
     return 1.0 if rtol is None else max(1.0, default / rtol) ** (1 / 3)
 
 
-def _by_explicit(sizes: _Sizes, stiffness: Number) -> Number:
+def _by_explicit(sizes: _ProblemSizes, stiffness: Number) -> Number:
     """The cost of Tsit5, in operations."""
     grown = _STIFFER * stiffness
     return 6 * sizes.gradient * (_SMOOTH_STEPS + grown / _STABLE + _BENT_STEPS * sizes.samples * grown)
@@ -242,7 +242,7 @@ def _grown(problem: Problem, start: Float[Array, " params"], unravel: Any) -> Fl
     return jnp.where(factor < 2.0**20, factor, 1) * start
 
 
-def _sizes(problem: Problem) -> _Sizes:
+def _sizes(problem: Problem) -> _ProblemSizes:
     """The sizes of a traced problem."""
     outputs, item = problem.y.size, problem.x.dtype.itemsize
     parameters = sum(leaf.size for leaf in jax.tree.leaves(problem.params))
@@ -252,7 +252,7 @@ def _sizes(problem: Problem) -> _Sizes:
     else:
         held = outputs * parameters  # a whole Jacobian
     operations = flop(lambda p: jax.grad(p.objective)(p.params), problem)
-    return _Sizes(
+    return _ProblemSizes(
         outputs=outputs,
         parameters=parameters,
         # Where XLA does not say: a product and a sum per sample and parameter forward, and twice that backward.

@@ -44,14 +44,14 @@ def _bends(problem: Problem) -> bool:
     program = jax.make_jaxpr(slope)(arrays, params, params)
     # Inputs of the program: the arrays of the problem, then parameters, then their direction.
     moving = len(jax.tree.leaves(params))
-    given = [_Known()] * (len(program.jaxpr.invars) - 2 * moving)
-    state = _Known(moves=True)
+    given = [_ValueProperties()] * (len(program.jaxpr.invars) - 2 * moving)
+    state = _ValueProperties(moves=True)
     inputs = [*given, *[state] * moving, *[state._replace(tangent=True)] * moving]
     outputs = read(program, inputs, Rules(_constant, _apply, join=_either))
     return any(known.bent for known in outputs)
 
 
-class _Known(NamedTuple):
+class _ValueProperties(NamedTuple):
     """The known properties of a value in a program.
 
     Attributes:
@@ -81,25 +81,25 @@ _KEEPING += ("mul", "div", "sqrt", "rsqrt", "reduce_max", "dynamic_slice", "slic
 _OF_NUMBERS = {"convert_element_type": lambda a: a, "sub": operator.sub, "add": operator.add, "mul": operator.mul}
 
 
-def _constant(value: Any) -> _Known:
+def _constant(value: Any) -> _ValueProperties:
     real = isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "biuf"
-    return _number(float(value)) if real else _Known()
+    return _number(float(value)) if real else _ValueProperties()
 
 
-def _number(value: float) -> _Known:
-    return _Known(positive=not value < 0, value=value)
+def _number(value: float) -> _ValueProperties:
+    return _ValueProperties(positive=not value < 0, value=value)
 
 
-def _either(one: _Known, two: _Known) -> _Known:
+def _either(one: _ValueProperties, two: _ValueProperties) -> _ValueProperties:
     moves, tangent, bent = (getattr(one, name) or getattr(two, name) for name in ("moves", "tangent", "bent"))
-    return _Known(moves, tangent, one.mask or two.mask, one.positive and two.positive, bent=bent)
+    return _ValueProperties(moves, tangent, one.mask or two.mask, one.positive and two.positive, bent=bent)
 
 
-def _apply(equation: Any, inputs: list[_Known]) -> list[_Known]:
+def _apply(equation: Any, inputs: list[_ValueProperties]) -> list[_ValueProperties]:
     return [_after(equation.primitive.name, inputs)] * len(equation.outvars)
 
 
-def _after(name: str, inputs: list[_Known]) -> _Known:
+def _after(name: str, inputs: list[_ValueProperties]) -> _ValueProperties:
     """The knowledge of an operation's result that follows from that of its inputs."""
     if name == "stop_gradient":
         return inputs[0]
@@ -108,20 +108,22 @@ def _after(name: str, inputs: list[_Known]) -> _Known:
     moves, tangent, bent = (any(getattr(known, field) for known in inputs) for field in ("moves", "tangent", "bent"))
     # Masks are of values alone. What depends on the direction is a derivative, which a mask may meet (`_jumps`).
     mask = _mask(name, inputs) if moves and not tangent else ""
-    return _Known(moves, tangent, mask, _is_positive(name, inputs), bent=bent or (tangent and _jumps(name, inputs)))
+    return _ValueProperties(
+        moves, tangent, mask, _is_positive(name, inputs), bent=bent or (tangent and _jumps(name, inputs))
+    )
 
 
-def _are_positive(name: str, inputs: list[_Known]) -> bool:
+def _are_positive(name: str, inputs: list[_ValueProperties]) -> bool:
     return all(known.positive for known in inputs[name == "select_n" :])  # its first operand only chooses
 
 
-def _is_positive(name: str, inputs: list[_Known]) -> bool:
+def _is_positive(name: str, inputs: list[_ValueProperties]) -> bool:
     if name == "max":
         return any(known.positive for known in inputs)
     return name in _POSITIVE or (name in _KEEPING and _are_positive(name, inputs))
 
 
-def _mask(name: str, inputs: list[_Known]) -> str:
+def _mask(name: str, inputs: list[_ValueProperties]) -> str:
     """The jumps of an operation on parameters: its own, or those that it hands on."""
     if name in _ORDERS or name == "eq":
         # Numbers that are never negative are mostly compared with 0, which they do not pass.
@@ -135,7 +137,7 @@ def _mask(name: str, inputs: list[_Known]) -> str:
     return "equal" if name in ("mul", "div", "select_n") and "equal" in masks else ""
 
 
-def _jumps(name: str, inputs: list[_Known]) -> bool:
+def _jumps(name: str, inputs: list[_ValueProperties]) -> bool:
     """Says of an operation on a direction whether a jump meets it there."""
     if name.startswith("select_and"):  # of pooled maxima
         return True

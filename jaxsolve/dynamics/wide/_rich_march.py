@@ -229,7 +229,7 @@ class RichMarch(AbstractStandIn, AbstractGrowing):
             result=result,
         )
 
-    def _networks(self, problem: Problem, form: dmft.NormalForm, law: dmft.Law, nodes: int) -> dmft.Network:
+    def _networks(self, problem: Problem, form: dmft.NormalForm, law: dmft.TrainingLaw, nodes: int) -> dmft.Network:
         """The start, for each set of samples."""
         (block, inputs), outputs, dtype = law.x.shape, problem.y.shape[1], problem.x.dtype
         block *= outputs
@@ -335,16 +335,16 @@ class RichMarch(AbstractStandIn, AbstractGrowing):
         return Certificate(nothing, balance, nothing, sampling_error=missed, residual=residual)
 
 
-def _law(problem: Problem, inputs: dmft.Basis, *, implicit: bool) -> dmft.Law:
+def _law(problem: Problem, inputs: dmft.Basis, *, implicit: bool) -> dmft.TrainingLaw:
     """The law of a linear network at the inputs of the basis, or of any other at the training set."""
     form, train, activation = dmft.normal_form(problem.net), inputs.train, problem.net.activation
     if activation.linear:
         # A linear network is trained at the basis vectors: a push on outputs f(x) = x F becomes one on F.
         push = lambda f: -train.T @ problem.loss.gradient(train @ f, problem.y)
         least = LEAST_OF_LINEAR * float(jnp.finfo(train.dtype).eps) ** 0.5
-        return dmft.Law(form, activation, jnp.eye(train.shape[1], dtype=train.dtype), push, least, implicit)
+        return dmft.TrainingLaw(form, activation, jnp.eye(train.shape[1], dtype=train.dtype), push, least, implicit)
     push = lambda f: -problem.loss.gradient(f, problem.y)
-    return dmft.Law(form, activation, train, push, LEAST_OF_SAMPLES, implicit)
+    return dmft.TrainingLaw(form, activation, train, push, LEAST_OF_SAMPLES, implicit)
 
 
 def _each(problem: Problem, function: Callable[..., Any], *sets: Any) -> Any:
@@ -352,7 +352,7 @@ def _each(problem: Problem, function: Callable[..., Any], *sets: Any) -> Any:
     return function(*sets) if problem.net.activation.linear else jax.vmap(function)(*sets)
 
 
-def _here(problem: Problem, law: dmft.Law, known: dmft.Pass, own: Float[Array, ""]) -> dmft.Network:
+def _here(problem: Problem, law: dmft.TrainingLaw, known: dmft.Pass, own: Float[Array, ""]) -> dmft.Network:
     return _each(problem, lambda one: dmft.moved(law, one, own), known)
 
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from ..._programs import Step
-from ._views import View
+from ._parameter_views import ParameterView
 
 
 class Split(NamedTuple):
@@ -119,7 +119,9 @@ class Product(AbstractMeeting):
         return [jnp.transpose(out, self.result_order)]
 
 
-def dot(dimension_numbers: Any, side: int, left: tuple[int, ...], right: tuple[int, ...], view: View) -> Product:
+def dot(
+    dimension_numbers: Any, side: int, left: tuple[int, ...], right: tuple[int, ...], view: ParameterView
+) -> Product:
     """The meeting in `dot_general(left, right)` of a parameter on one side."""
     contracted, batched = dimension_numbers
     shapes = (left, right)
@@ -183,7 +185,7 @@ class Patches(AbstractMeeting):
         return self.positions * self.groups * self.columns
 
 
-def conv(params: dict[str, Any], out: tuple[int, ...], view: View) -> Patches | None:
+def conv(params: dict[str, Any], out: tuple[int, ...], view: ParameterView) -> Patches | None:
     """The meeting in a convolution with this kernel."""
     if params["batch_group_count"] != 1:
         return None
@@ -225,7 +227,7 @@ class Lookup(AbstractMeeting):
         return jnp.where((index >= 0) & (index < self.columns), index, self.columns)
 
 
-def lookup(params: dict[str, Any], out: tuple[int, ...], view: View) -> Lookup | None:
+def lookup(params: dict[str, Any], out: tuple[int, ...], view: ParameterView) -> Lookup | None:
     """The meeting in a gather from this table."""
     numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
     shape = tuple(view.shape[axis] for axis in view.order)
@@ -253,7 +255,7 @@ def lookup(params: dict[str, Any], out: tuple[int, ...], view: View) -> Lookup |
     )
 
 
-def row(sizes: tuple[int, ...], view: View) -> tuple[Lookup, int] | None:
+def row(sizes: tuple[int, ...], view: ParameterView) -> tuple[Lookup, int] | None:
     """The meeting in a dynamic slice of this table, and the axis along which it takes one row."""
     shape = tuple(view.shape[axis] for axis in view.order)
     axis = _only_row(shape, sizes)

@@ -20,7 +20,7 @@ LONGEST_SCAN = 64
 LONGEST_SHARED = 8
 
 
-class Program(NamedTuple):
+class NetworkProgram(NamedTuple):
     """A function (parameters, sample) -> output.
 
     Attributes:
@@ -38,7 +38,9 @@ class Program(NamedTuple):
     output: int
 
 
-def trace(f: Callable[[PyTree, Array], Array], params: PyTree, x: jax.ShapeDtypeStruct) -> tuple[ClosedJaxpr, Program]:
+def trace(
+    f: Callable[[PyTree, Array], Array], params: PyTree, x: jax.ShapeDtypeStruct
+) -> tuple[ClosedJaxpr, NetworkProgram]:
     """A function as JAX traces it, and its program before the first step: only parameters and sample have slots.
 
     The parameters and the sample may be known by their shapes only.
@@ -46,7 +48,7 @@ def trace(f: Callable[[PyTree, Array], Array], params: PyTree, x: jax.ShapeDtype
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params)
     closed, steps = jax.make_jaxpr(f)(shapes, x), Steps()
     *leaves, sample = (steps.slot(var.aval) for var in closed.jaxpr.invars)
-    return closed, Program(steps.steps, steps.values, steps.shapes, leaves, sample, -1)
+    return closed, NetworkProgram(steps.steps, steps.values, steps.shapes, leaves, sample, -1)
 
 
 class Writer:
@@ -58,13 +60,13 @@ class Writer:
         see: follows the steps as they are written, and so knows of `moves`.
     """
 
-    def __init__(self, program: Program, moves: Callable[[Sequence[int]], bool], see: Callable[[Step], None]):
+    def __init__(self, program: NetworkProgram, moves: Callable[[Sequence[int]], bool], see: Callable[[Step], None]):
         self.program, self.moves, self.see = program, moves, see
         self.steps = Steps(program.steps, program.values, program.shapes)
         self.rules = Rules(self.steps.constant, self._apply, self._enters)
         self.within = self.sharing = 1  # steps of the scans that are being unrolled, multiplied: all, and that share
 
-    def write(self, closed: ClosedJaxpr) -> Program:
+    def write(self, closed: ClosedJaxpr) -> NetworkProgram:
         """The program with all of its steps."""
         (output,) = read(closed, [*self.program.leaves, self.program.sample], self.rules)
         return self.program._replace(output=output)

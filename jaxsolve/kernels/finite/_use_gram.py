@@ -11,8 +11,8 @@ from jaxtyping import Array, Float
 from ._capture import Capture, Signal
 from ._meetings import AbstractMeeting, Lookup, Split, to_base
 from ._outputs import Outputs
+from ._parameter_views import back_to_leaf, base, disjoint
 from ._uses import Use
-from ._views import back_to_leaf, base, disjoint
 
 
 class Factors(NamedTuple):

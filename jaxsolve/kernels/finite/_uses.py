@@ -9,8 +9,8 @@ from jaxtyping import Array, PyTree
 
 from ..._programs import Step
 from ._meetings import AbstractMeeting, conv, dot, lookup, row
-from ._program import LONGEST_SCAN, Program, trace, Writer
-from ._views import View
+from ._parameter_views import ParameterView
+from ._program import LONGEST_SCAN, NetworkProgram, trace, Writer
 
 
 class Use(NamedTuple):
@@ -25,7 +25,7 @@ class Use(NamedTuple):
 
     step: int
     operand: int
-    view: View
+    view: ParameterView
     meeting: AbstractMeeting
 
 
@@ -39,7 +39,7 @@ class Found(NamedTuple):
         order: the leaves that are used at all, in the order in which they are first met.
     """
 
-    program: Program
+    program: NetworkProgram
     uses: list[list[Use]]
     reasons: dict[int, str]
     order: list[int]
@@ -48,7 +48,7 @@ class Found(NamedTuple):
 def find(f: Callable[[PyTree, Array], Array], params: PyTree, x: Any) -> Found:
     """The uses of every leaf of the parameters in f(params, sample)."""
     closed, begun = trace(f, params, x)
-    finder = _Finder(begun)
+    finder = _UseFinder(begun)
     program = Writer(begun, finder.is_parameter, finder.see).write(closed)
     # A parameter that is the output itself meets no data.
     for view in finder.views.get(program.output, ()):
@@ -58,13 +58,13 @@ def find(f: Callable[[PyTree, Array], Array], params: PyTree, x: Any) -> Found:
     return Found(program, uses, finder.reasons, finder.order)
 
 
-class _Finder:
+class _UseFinder:
     """Follows each leaf until it meets data."""
 
-    def __init__(self, program: Program):
+    def __init__(self, program: NetworkProgram):
         self.program = program
-        self.views: dict[int, tuple[View, ...]] = {
-            slot: (View.of_leaf(leaf, program.shapes[slot].shape),)
+        self.views: dict[int, tuple[ParameterView, ...]] = {
+            slot: (ParameterView.of_leaf(leaf, program.shapes[slot].shape),)
             for leaf, slot in enumerate(program.leaves)
             if math.prod(program.shapes[slot].shape)  # one without numbers has no derivative
         }
@@ -97,7 +97,7 @@ class _Finder:
         before, after = (self.program.shapes[slots[0]].dtype for slots in (step.inputs, step.outputs))
         return before != after
 
-    def _meet(self, step: Step, position: int, view: View) -> None:
+    def _meet(self, step: Step, position: int, view: ParameterView) -> None:
         passes, meets = _PASSES.get(step.name), _MEETINGS.get(step.name)
         passed = None if passes is None else passes(self, step, position, view)
         if passed is not None:
@@ -115,7 +115,7 @@ class _Finder:
             on_data = any(self.on_data(slot) for index, slot in enumerate(step.inputs) if index != position)
             self.direct(view, None if step.name in _ELEMENTWISE and on_data else _reason(step))
 
-    def direct(self, view: View, reason: str | None) -> None:
+    def direct(self, view: ParameterView, reason: str | None) -> None:
         """Takes the derivative of a leaf directly, where that needs a reason for this one."""
         self._met(view.leaf)
         self.straight.add(view.leaf)
@@ -157,35 +157,35 @@ def _reason(step: Step) -> str | None:
 
 # --- what leaves a parameter a parameter: each rule gives the new views by output, or None where it does not apply
 
-_Views = list[tuple[View, ...]]
+_Views = list[tuple[ParameterView, ...]]
 _RESHAPED = ("broadcast_in_dim", "reshape", "squeeze", "convert_element_type", "copy")
 
 
-def _same(found: _Finder, step: Step, position: int, view: View) -> _Views:
+def _same(found: _UseFinder, step: Step, position: int, view: ParameterView) -> _Views:
     del position
     return [(view,) if index == 0 else () for index in range(len(step.outputs))]
 
 
-def _barrier(found: _Finder, step: Step, position: int, view: View) -> _Views:
+def _barrier(found: _UseFinder, step: Step, position: int, view: ParameterView) -> _Views:
     return [(view,) if index == position else () for index in range(len(step.outputs))]
 
 
-def _negative(found: _Finder, step: Step, position: int, view: View) -> _Views:
+def _negative(found: _UseFinder, step: Step, position: int, view: ParameterView) -> _Views:
     return [(view._replace(sign=-view.sign),)]
 
 
-def _transpose(found: _Finder, step: Step, position: int, view: View) -> _Views:
+def _transpose(found: _UseFinder, step: Step, position: int, view: ParameterView) -> _Views:
     return [(view if view.spread else view.transposed(tuple(step.params["permutation"])),)]
 
 
-def _reshape(found: _Finder, step: Step, position: int, view: View) -> _Views | None:
+def _reshape(found: _UseFinder, step: Step, position: int, view: ParameterView) -> _Views | None:
     # With `dimensions` a reshape transposes first, which the move would leave out.
     if step.name == "reshape" and step.params.get("dimensions") is not None:
         return None
     return [(view if view.spread else view.moved("reshape", found.shape(step.outputs[0])),)]
 
 
-def _broadcast(found: _Finder, step: Step, position: int, view: View) -> _Views | None:
+def _broadcast(found: _UseFinder, step: Step, position: int, view: ParameterView) -> _Views | None:
     if position != 0:
         return None
     shape = found.shape(step.outputs[0])
@@ -196,13 +196,13 @@ def _broadcast(found: _Finder, step: Step, position: int, view: View) -> _Views 
     return [(view.moved("reshape", shape),)]
 
 
-def _slice(found: _Finder, step: Step, position: int, view: View) -> _Views:
+def _slice(found: _UseFinder, step: Step, position: int, view: ParameterView) -> _Views:
     if view.spread:
         return [(view,)]
     return [(view.moved("slice", *(step.params[name] for name in ("start_indices", "limit_indices", "strides"))),)]
 
 
-def _split(found: _Finder, step: Step, position: int, view: View) -> _Views:
+def _split(found: _UseFinder, step: Step, position: int, view: ParameterView) -> _Views:
     if view.spread:
         return [(view,) for _ in step.outputs]
     shape, axis, start, parts = list(found.shape(step.inputs[0])), step.params["axis"], 0, []
@@ -214,11 +214,11 @@ def _split(found: _Finder, step: Step, position: int, view: View) -> _Views:
     return parts
 
 
-def _reverse(found: _Finder, step: Step, position: int, view: View) -> _Views:
+def _reverse(found: _UseFinder, step: Step, position: int, view: ParameterView) -> _Views:
     return [(view if view.spread else view.moved("rev", tuple(step.params["dimensions"])),)]
 
 
-def _sum(found: _Finder, step: Step, position: int, view: View) -> _Views | None:
+def _sum(found: _UseFinder, step: Step, position: int, view: ParameterView) -> _Views | None:
     """With what does not depend on data, it is the same parameter in another place."""
     if view.spread or found.on_data(step.inputs[1 - position]):
         return None
@@ -227,7 +227,7 @@ def _sum(found: _Finder, step: Step, position: int, view: View) -> _Views | None
     return [(view._replace(sign=-view.sign) if step.name == "sub" and position == 1 else view,)]
 
 
-def _multiple(found: _Finder, step: Step, position: int, view: View) -> _Views | None:
+def _multiple(found: _UseFinder, step: Step, position: int, view: ParameterView) -> _Views | None:
     number = found.number(step.inputs[1 - position])
     # A number over a parameter is not linear in the parameter.
     if view.spread or number is None or (step.name == "div" and position == 1):
@@ -261,22 +261,22 @@ _ELEMENTWISE = ("add", "sub", "add_any", "mul", "div")
 _Meeting = tuple[AbstractMeeting, int] | None
 
 
-def _dot(found: _Finder, step: Step, position: int, view: View) -> _Meeting:
+def _dot(found: _UseFinder, step: Step, position: int, view: ParameterView) -> _Meeting:
     left, right = (found.shape(slot) for slot in step.inputs)
     return dot(step.params["dimension_numbers"], position, left, right, view), step.inputs[1 - position]
 
 
-def _conv(found: _Finder, step: Step, position: int, view: View) -> _Meeting:
+def _conv(found: _UseFinder, step: Step, position: int, view: ParameterView) -> _Meeting:
     meeting = conv(step.params, found.shape(step.outputs[0]), view) if position == 1 else None
     return None if meeting is None else (meeting, step.inputs[0])
 
 
-def _gather(found: _Finder, step: Step, position: int, view: View) -> _Meeting:
+def _gather(found: _UseFinder, step: Step, position: int, view: ParameterView) -> _Meeting:
     meeting = lookup(step.params, found.shape(step.outputs[0]), view) if position == 0 else None
     return None if meeting is None else (meeting, step.inputs[1])
 
 
-def _dynamic_slice(found: _Finder, step: Step, position: int, view: View) -> _Meeting:
+def _dynamic_slice(found: _UseFinder, step: Step, position: int, view: ParameterView) -> _Meeting:
     meeting = row(step.params["slice_sizes"], view) if position == 0 else None
     return None if meeting is None else (meeting[0], step.inputs[1 + meeting[1]])
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, ArrayLike, Float
 from ..._checks import real_array
 from ._layout import as_matrix
 from ._matrices import read_cross, read_kernel, require_positive
-from ._modes import kept_modes, Modes
+from ._modes import Eigenmodes, kept_modes
 
 
 class Features(NamedTuple):
@@ -52,7 +52,7 @@ def features(
     array = real_array(kernel, "kernel")
     as_matrix(array)
     y = jnp.zeros((array.shape[0], array.shape[1] if array.ndim == 4 else 1), array.dtype)
-    modes = Modes.of(read_kernel(array, y))
+    modes = Eigenmodes.of(read_kernel(array, y))
     require_positive(modes.values)
     rows = modes.values.shape[0]
     split = lambda matrix: matrix.reshape(-1, rows // y.shape[0], rows)

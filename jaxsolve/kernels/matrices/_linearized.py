@@ -24,7 +24,7 @@ from ._matrices import (
     require_positive,
     spread,
 )
-from ._modes import Modes, Spectrum
+from ._modes import Eigenmodes, Spectrum
 
 
 # The share of the loss from which on an answer that rounding leaves open is said to be open.
@@ -48,7 +48,7 @@ class Linearized(eqx.Module):
         ridge: rate at which f returns to its start.
     """
 
-    modes: Modes
+    modes: Eigenmodes
     y: Float[Array, "n out"]
     start: Float[Array, "n out"]
     ridge: Float[Array, ""]
@@ -190,7 +190,7 @@ def linearized(
             rounding, ridge is negative.
     """
     targets = read_targets(y)
-    modes = Modes.of(read_kernel(kernel, targets))
+    modes = Eigenmodes.of(read_kernel(kernel, targets))
     require_positive(modes.values)
     return Linearized(modes, targets, read_start(start, targets), read_ridge(ridge, targets))
 

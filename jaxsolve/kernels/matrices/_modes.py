@@ -21,7 +21,7 @@ from ..._numerics import finite_product, integrated_decay, nonzero, norm, safe_p
 CLEAR = 100.0
 
 
-class Modes(eqx.Module):
+class Eigenmodes(eqx.Module):
     """A positive semi-definite matrix and its eigen-decomposition, which has no derivative of its own.
 
     It is found in double precision whatever the matrix holds: the flow at late times depends on small eigenvalues,
@@ -34,9 +34,9 @@ class Modes(eqx.Module):
     vectors: Float[Array, "rows rows"]
 
     @staticmethod
-    def of(matrix: Float[Array, "rows rows"]) -> "Modes":
+    def of(matrix: Float[Array, "rows rows"]) -> "Eigenmodes":
         """Decomposes a symmetric matrix; only its lower triangle is read."""
-        return Modes(matrix, *eigh(matrix))
+        return Eigenmodes(matrix, *eigh(matrix))
 
     @property
     def kept(self) -> Bool[Array, " rows"]:

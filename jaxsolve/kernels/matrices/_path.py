@@ -18,7 +18,7 @@ from ._matrices import read_cross, read_kernel, read_like, read_start, read_targ
 from ._modes import eigh, kept_modes
 
 
-class Path(NamedTuple):
+class PathOutputs(NamedTuple):
     """The outputs that the kernels of a run have learned by each of its times.
 
     Attributes:
@@ -38,7 +38,7 @@ def along_path(
     start: Float[ArrayLike, "n out"] | None = None,
     cross: Float[ArrayLike, "times m n"] | Float[ArrayLike, "times m out n out"] | None = None,
     cross_start: Float[ArrayLike, "m out"] | None = None,
-) -> Path:
+) -> PathOutputs:
     """The outputs that follow from the kernels of a run alone.
 
     Between two times the kernel is the mean of both, which is exact for a kernel that stands still; the error is of
@@ -97,10 +97,10 @@ def along_path(
     require_positive(spectra[jnp.argmin(spectra[:, 0] / nonzero(jnp.max(jnp.abs(spectra), axis=1)))])
     outputs = targets[None] - jnp.concatenate([gap[None], residuals]).reshape(count, *targets.shape)
     if cross is None:
-        return Path(outputs, None)
+        return PathOutputs(outputs, None)
     moved = jnp.concatenate([jnp.zeros_like(gains[:1]), jnp.cumsum(gains, axis=0)])
     moved = moved.reshape(count, -1, targets.shape[1])
-    return Path(
+    return PathOutputs(
         outputs,
         moved if cross_start is None else moved + read_like(cross_start, moved.shape[1:], "cross_start", targets)[None],
     )

@@ -9,7 +9,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from ..._checks import concrete
 from ._linearized import Linearized, predict, rounding
 from ._matrices import read_kernel, read_ridge, read_start, read_targets, require_positive, tolerance
-from ._modes import Modes
+from ._modes import Eigenmodes
 
 
 class Regression(eqx.Module):
@@ -113,7 +113,7 @@ def _solve(matrix: Array, y: Array, start: Array, ridge: Array) -> tuple[Regress
     shift = n * ridge
     gap = (y - start).reshape(rows, -1)
     shifted = matrix.at[jnp.diag_indices(rows)].add(shift)
-    # In double precision whatever the kernel holds, as `Modes`: single precision loses what a small ridge decides.
+    # In double precision whatever the kernel holds, as `Eigenmodes`: single precision loses what a small ridge decides.
     with jax.enable_x64(True):
         double = jax.lax.convert_element_type(jax.lax.stop_gradient(matrix), jnp.float64)
         double = double + jax.lax.convert_element_type(jax.lax.stop_gradient(shift), jnp.float64) * jnp.eye(rows)
@@ -140,7 +140,7 @@ def _solve(matrix: Array, y: Array, start: Array, ridge: Array) -> tuple[Regress
         return known, jnp.ones(2, y.dtype)
 
     def decomposed() -> tuple[Regression, Array]:
-        flow = Linearized(Modes.of(matrix), y, start, ridge)
+        flow = Linearized(Eigenmodes.of(matrix), y, start, ridge)
         end = jnp.full((), jnp.inf, y.dtype)
         ends = jnp.stack([flow.modes.values[0], flow.modes.values[-1]])
         return Regression(flow.coefficients(end), flow.outputs(end), y, flow.rank, jnp.array(True)), ends

@@ -27,7 +27,7 @@ _OTHERS = (0.0437, 12.7), (0.0331, 12.7)  # of the rules that it is compared wit
 Sides = tuple[tuple[int, ...], tuple[int, ...]]
 
 
-class Expansion(NamedTuple):
+class HermiteExpansion(NamedTuple):
     """Coefficients of phi(s z) and phi'(s z), one row per power of the correlation.
 
     The last two rows are square roots of what the truncated series leaves of the second moment, of its even and of its
@@ -38,7 +38,7 @@ class Expansion(NamedTuple):
     slopes: Float[Array, "terms ..."]
 
 
-def expand(phi: Callable[[Array], Array], deviation: Float[Array, "..."]) -> Expansion:
+def expand(phi: Callable[[Array], Array], deviation: Float[Array, "..."]) -> HermiteExpansion:
     """The expansion of an activation at points of these standard deviations.
 
     Largest relative errors in float64, at correlations from 0.5 to 1 and s = 1 / 3 / 10: of E[phi phi]
@@ -48,7 +48,7 @@ def expand(phi: Callable[[Array], Array], deviation: Float[Array, "..."]) -> Exp
     nodes, weights, table = (jnp.asarray(array, deviation.dtype) for array in _rule())
     z = jnp.tensordot(deviation, nodes, 0)
     values, slopes = jax.jvp(phi, (z,), (jnp.ones_like(z),))
-    return Expansion(_coefficients(values, weights, table), _coefficients(slopes, weights, table))
+    return HermiteExpansion(_coefficients(values, weights, table), _coefficients(slopes, weights, table))
 
 
 def dual(
@@ -66,7 +66,7 @@ def dual(
 def doubt(
     phi: Callable[[Array], Array],
     deviations: tuple[Float[Array, "..."], Float[Array, "..."]],
-    points: Sequence[Expansion],
+    points: Sequence[HermiteExpansion],
     correlation: Float[Array, "..."],
     sides: Sides,
     *,

@@ -136,7 +136,7 @@ def _infinite(net: AbstractLayered, eta: PyTree, x1: Array, x2: Array | None) ->
         kernel = library.Identity()[2](_channels_last(x1), None if x2 is None else _channels_last(x2))
         # No parameter lies below the inputs.
         kernel = kernel.replace(ntk=jnp.zeros_like(kernel.nngp))
-        kernel = _Limit(net, eta, library).through(net.layers, kernel, doubts)
+        kernel = _KernelRecursion(net, eta, library).through(net.layers, kernel, doubts)
         found = [net.scaling.gamma**2 * part for part in (kernel.nngp, kernel.ntk)]
     if x2 is None:
         found = [(part + part.T) / 2 for part in found]
@@ -148,7 +148,7 @@ def _channels_last(x: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
     return jnp.moveaxis(x, 1, -1)
 
 
-class _Limit(eqx.Module):
+class _KernelRecursion(eqx.Module):
     """Sends a `neural_tangents.Kernel` through the layers of a network.
 
     Its `nngp` is (n, m), for images (n, m, h, h, w, w) or (n, m, w, w, h, h); `cov1`, `cov2` are those of each sample

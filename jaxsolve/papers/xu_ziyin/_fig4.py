@@ -19,8 +19,8 @@ from .._image_classifier import (
     descent,
     EPOCHS,
     SAMPLES,
-    Start,
     ten_classes,
+    TwoLayerScaling,
     WATCHED,
 )
 
@@ -135,8 +135,8 @@ class _Problems(NamedTuple):
         seed: Array,
     ) -> Problem:
         kappa = width / LEAST
-        start = Start(width ** (c_u / 2), width ** (c_w / 2), eta * kappa**c_eta_u, gamma * kappa**c_gamma)
-        return classifier(self.data, start, width, seed)
+        scaling = TwoLayerScaling(width ** (c_u / 2), width ** (c_w / 2), eta * kappa**c_eta_u, gamma * kappa**c_gamma)
+        return classifier(self.data, scaling, width, seed)
 
 
 FIGURE = Fig4()

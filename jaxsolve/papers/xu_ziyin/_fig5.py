@@ -18,8 +18,8 @@ from .._image_classifier import (
     descent,
     EPOCHS,
     SAMPLES,
-    Start,
     ten_classes,
+    TwoLayerScaling,
     WATCHED,
 )
 
@@ -113,8 +113,8 @@ class _Problems(NamedTuple):
 
     def __call__(self, c_u: Array, c_w: Array, kappa: Array, seed: Array) -> Problem:
         eta = kappa ** jnp.minimum(c_u, c_w)
-        start = Start(kappa ** (c_u / 2), kappa ** (c_w / 2), eta, (kappa ** (c_u + c_w) * WIDTH) ** -0.5)
-        return classifier(self.data, start, WIDTH, seed)
+        scaling = TwoLayerScaling(kappa ** (c_u / 2), kappa ** (c_w / 2), eta, (kappa ** (c_u + c_w) * WIDTH) ** -0.5)
+        return classifier(self.data, scaling, WIDTH, seed)
 
 
 FIGURE = Fig5()

@@ -14,9 +14,9 @@ import numpy as np
 from ..._checks import describe
 from ..._extras import needs
 from .._progress import Signals
-from ..running._execute import Program
+from ..running._execute import TracedGroup
 from ..store._files import AGAIN
-from ..store._memory import LIBRARIES, Memory
+from ..store._memory import LIBRARIES, MemoryStore
 from ..store._zarr import AbstractOnDisk, HeldStore
 from ._workers import Conditions, packed, Receipt, short, work
 
@@ -48,8 +48,8 @@ def require_client(executor: Any) -> None:
 
 def run_on(
     client: "distributed.Client",
-    programs: Iterable[Program],
-    store: Memory | AbstractOnDisk,
+    programs: Iterable[TracedGroup],
+    store: MemoryStore | AbstractOnDisk,
     signals: Signals,
     tell: Callable[[int, int], None],
 ) -> None:

@@ -14,7 +14,7 @@ MAX_CHUNK_BYTES = 2**28  # a chunk is held in memory, and compressed, as a whole
 
 
 @dataclasses.dataclass(frozen=True)
-class Blocks:
+class GridBlocks:
     """The grid of a sweep, cut into blocks of lanes: one chunk of every variable each.
 
     The last blocks may be cut off by the grid.
@@ -66,7 +66,7 @@ class Blocks:
             yield lanes[order[begin:last]]
 
 
-def cut(axes: tuple[Zip, ...], batch_size: int, lane_bytes: int) -> Blocks:
+def cut(axes: tuple[Zip, ...], batch_size: int, lane_bytes: int) -> GridBlocks:
     """Cuts a grid into blocks of at most `batch_size` lanes of equal static arguments.
 
     The last traced axes stay whole as far as they fit, by the bytes of a lane's largest variable too; the first that
@@ -79,4 +79,4 @@ def cut(axes: tuple[Zip, ...], batch_size: int, lane_bytes: int) -> Blocks:
         block.append(math.ceil(len(axis) / parts))
         if axis.traced:
             room = max(room // len(axis), 1) if parts == 1 else 1
-    return Blocks(tuple(len(axis) for axis in axes), tuple(reversed(block)))
+    return GridBlocks(tuple(len(axis) for axis in axes), tuple(reversed(block)))

@@ -22,7 +22,7 @@ from ...observe import loss, Observable
 from ...observe._internal import check_observables
 from ..grid._axes import Group, groups, label, read_axes, Zip
 from ..running._builder import Builder, Devices, Dynamics, dynamics_of, read_devices, require_arguments, taken
-from ..running._execute import default_batch, Program, trace_group
+from ..running._execute import default_batch, trace_group, TracedGroup
 from ..running._variables import require_dataset, require_own_names
 from ..running._ways import Ways
 
@@ -80,7 +80,7 @@ class Plan:
         """The lanes of a group to run together; None chooses."""
         return self.sizes.get(group.name) if self.batch_size is None else self.batch_size
 
-    def trace(self, group: Group, devices: Devices | None = None, size: int | None = None) -> Program:
+    def trace(self, group: Group, devices: Devices | None = None, size: int | None = None) -> TracedGroup:
         """Traces the program of a group: for the devices of this process and the plan's size, if none are given.
 
         Where lanes may go several ways, and the group names none, it says what lanes are like, and does not run.
@@ -104,7 +104,7 @@ class Plan:
         require_arguments(self.problem_fn, names, "problem_fn")
         if len(self.groups) < 2:
             return
-        found = [Outline(self, group).observed for group in self.groups]
+        found = [LaneOutline(self, group).observed for group in self.groups]
         for name in found[0]:
             infos = [shapes[name] for shapes in found]
             for what, kinds in ("shape", [i.shape for i in infos]), ("dtype", [str(i.dtype) for i in infos]):
@@ -137,7 +137,7 @@ class Plan:
         ]
         largest, observed, devices = 0, 0, read_devices(None)
         for index, group in enumerate(self.groups):
-            found, lanes = Outline(self, group), len(group.lanes)
+            found, lanes = LaneOutline(self, group), len(group.lanes)
             size = min(self.batch_size, lanes) if self.batch_size else default_batch(found.dynamics, lanes, devices)
             needed = found.memory(size)
             largest, observed = max(largest, needed), observed + lanes * _bytes(found.observed)
@@ -181,7 +181,7 @@ def plan(
     made = read_plan(problem_fn, axes, dynamics, ts, observe=observe, batch_size=batch_size)
     made.check()
     if len(made.groups) == 1:
-        Outline(made, made.groups[0])
+        LaneOutline(made, made.groups[0])
     return made
 
 
@@ -220,7 +220,7 @@ def _guilty(among: Sequence[Group], kinds: Sequence[Any]) -> list[str]:
     return [name for name in among[0].static if name in found or not found]
 
 
-class Outline:
+class LaneOutline:
     """One lane of a group, in shapes.
 
     Attributes:

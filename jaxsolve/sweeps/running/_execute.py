@@ -39,7 +39,7 @@ LOOK = 0.1  # seconds between two looks at whether to stop
 SHARE = 0.5  # of the free memory that batches may take: what a step works with comes on top of what XLA plans
 
 
-class Program(NamedTuple):
+class TracedGroup(NamedTuple):
     """A group, traced: what is left is to compile and run it."""
 
     group: Group  # any lanes of the one that was traced
@@ -58,13 +58,13 @@ class Program(NamedTuple):
         device = self.runner.devices.all[0].device_kind
         return Origin(socket.gethostname(), device, self.caption, self.group.name, self.size)
 
-    def parts(self, wanted: np.ndarray) -> "Iterator[Program]":
+    def parts(self, wanted: np.ndarray) -> "Iterator[TracedGroup]":
         """Cuts the lanes that are wanted, a flag for each cell of the grid, into parts that are best run at once."""
         lanes = np.flatnonzero(wanted[self.group.lanes])
         size = max(1, len(lanes)) if self.runner.refills else self.size
         return (self.of(lanes[start : start + size]) for start in range(0, len(lanes), size))
 
-    def of(self, lanes: np.ndarray) -> "Program":
+    def of(self, lanes: np.ndarray) -> "TracedGroup":
         """The same for some lanes only, given by their places in the group."""
         some = self.group._replace(lanes=self.group.lanes[lanes], cells=rows_at(self.group.cells, lanes))
         return self._replace(group=some)
@@ -78,7 +78,7 @@ def trace_group(
     ts: Float[Array, " times"],
     batch_size: int | None,
     devices: Devices | None = None,
-) -> Program:
+) -> TracedGroup:
     """Traces the program of a group; a batch size of None chooses, devices of None are those of this process."""
     devices = read_devices(None) if devices is None else devices
     builder = Builder(problem_fn, dynamics, group)
@@ -88,7 +88,7 @@ def trace_group(
     size = default_batch(chosen, total, devices) if batch_size is None else min(batch_size, total)
     alike = isinstance(dynamics, AbstractDynamics)
     said = caption(builder.dynamics, chosen, builder.shape) if alike else builder.name
-    return Program(group, kind(builder, observables, ts, devices, size), said, batch_size is None)
+    return TracedGroup(group, kind(builder, observables, ts, devices, size), said, batch_size is None)
 
 
 def default_batch(dynamics: AbstractDynamics, lanes: int, devices: Devices) -> int:
@@ -110,7 +110,7 @@ def _kind(dynamics: AbstractDynamics, devices: Devices) -> Any:
     return Looped if devices.on_cpu else Lockstep
 
 
-def compiled_ahead(programs: Iterable[Program]) -> Iterator[Program]:
+def compiled_ahead(programs: Iterable[TracedGroup]) -> Iterator[TracedGroup]:
     """Yields every program compiled, in order, while the next ones are being compiled.
 
     Programs are traced in the caller's thread, whose JAX settings they follow; only XLA works in others.
@@ -170,7 +170,7 @@ class OutOfMemory(RuntimeError):
     """A batch does not fit into the memory of its devices."""
 
 
-def run_group(program: Program, stop: Callable[[], bool] = lambda: False) -> Iterator[Batch]:
+def run_group(program: TracedGroup, stop: Callable[[], bool] = lambda: False) -> Iterator[Batch]:
     """Runs every lane of a compiled program's group, and yields lanes as they finish, in any order.
 
     Once `stop` is true, which is looked at now and then, no lane begins any more, and those that run are finished;
@@ -230,7 +230,7 @@ class Fitting:
     One whose batch size was chosen takes at most half of the free memory from the start. Threads may share one.
     """
 
-    def __init__(self, program: Program):
+    def __init__(self, program: TracedGroup):
         self._lock = threading.Lock()
         self.program = program  # the one that runs now
         free = free_memory()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..._extras import needs
-from ..grid._blocks import Blocks
+from ..grid._blocks import GridBlocks
 from ..running._variables import Rows, Variable
 
 
@@ -22,7 +22,7 @@ def checked() -> tuple[Any, ...]:
     return ZstdCodec(level=1), Crc32cCodec()
 
 
-def create_array(group: Any, item: Variable, blocks: Blocks, **facts: Any) -> Any:
+def create_array(group: Any, item: Variable, blocks: GridBlocks, **facts: Any) -> Any:
     """Makes the array of a variable, in which nothing has run, in a Zarr group."""
     return group.create_array(
         item.name,
@@ -50,7 +50,7 @@ def decoded(data: bytes, size: int) -> np.ndarray:
 class Coding:
     """Turns rows of lanes into the bytes of files, and back."""
 
-    def __init__(self, blocks: Blocks, variables: Sequence[Variable]):
+    def __init__(self, blocks: GridBlocks, variables: Sequence[Variable]):
         with needs("sweeps", "a store"):
             import zarr
             from zarr.storage import MemoryStore

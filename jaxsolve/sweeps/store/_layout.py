@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..._extras import needs
-from ..grid._blocks import Blocks, cut
+from ..grid._blocks import cut, GridBlocks
 from ..planning._identity import digest
 from ..planning._plan import Plan
-from ..running._execute import Program
+from ..running._execute import TracedGroup
 from ..running._variables import LANE_VARIABLES, Variable, variables_of
 from ._coding import checked, create_array
 from ._files import ID, LOCK, MANIFEST, odd_entry, OURS, PARTIAL, read_regular, write_whole, WRITER
@@ -39,11 +39,11 @@ class Layout(NamedTuple):
 
     manifest: dict[str, Any]  # as JSON: plan, attributes of the dataset, variables, blocks, batch sizes, runs
     variables: tuple[Variable, ...]
-    blocks: Blocks
+    blocks: GridBlocks
 
 
 def new_layout(
-    plan: Plan, facts: dict[str, Any], program: Program, labels: dict[str, str], run: dict[str, Any]
+    plan: Plan, facts: dict[str, Any], program: TracedGroup, labels: dict[str, str], run: dict[str, Any]
 ) -> Layout:
     """The layout of a new store: its facts are those of the plan, its labels what ran on which devices, if known.
 
@@ -110,7 +110,7 @@ def read_layout(path: Path) -> Layout:
         _ = manifest["format"], manifest["attributes"].items(), manifest["runs"][-1]
         shaped = lambda item: item | {key: tuple(item[key]) for key in ("dims", "shape")}
         variables = tuple(Variable(**shaped(item)) for item in manifest["variables"])
-        blocks = Blocks(tuple(manifest["chunks"]["grid"]), tuple(manifest["chunks"]["block"]))
+        blocks = GridBlocks(tuple(manifest["chunks"]["grid"]), tuple(manifest["chunks"]["block"]))
         if manifest["format"] == FORMAT:
             _ = manifest["plan"]["programs"], manifest["plan"]["versions"].items()
             _ = manifest["id"].encode()

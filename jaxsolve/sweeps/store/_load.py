@@ -13,7 +13,7 @@ import numpy as np
 
 from ..._extras import needs
 from ..._numerics import free_on_host, readable
-from ..grid._blocks import Blocks
+from ..grid._blocks import GridBlocks
 from ..running._variables import Rows
 from ._chunks import Chunks, Damaged, Missing, RECORDS, Unsound
 from ._coding import CHECKSUM, decoded
@@ -150,7 +150,7 @@ def _rows(path: Path, layout: Layout) -> Rows:
     return values
 
 
-def _begun(path: Path, blocks: Blocks) -> list[int]:
+def _begun(path: Path, blocks: GridBlocks) -> list[int]:
     """The numbers of the chunks of which a record, or a `result`, is there: of a foreign grid there may be too many."""
     result = path / "result" / "c"
     names = [file.name.split(".") for file in (path / OURS / RECORDS).glob("*")]

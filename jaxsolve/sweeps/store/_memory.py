@@ -32,7 +32,7 @@ DEVICE = ("device", "devices", "backend")  # what a run says of its devices
 BETWEEN = "; "  # devices and dynamics of one dataset
 
 
-class Memory:
+class MemoryStore:
     """Keeps the lanes of a sweep in memory."""
 
     def __init__(self, plan: Plan):

@@ -18,7 +18,7 @@ from .._progress import Stopped
 from ..planning._differences import ANYTHING, require_same_plan
 from ..planning._identity import plan_facts
 from ..planning._plan import Plan
-from ..running._execute import Program
+from ..running._execute import TracedGroup
 from ..running._runner import Batch, Origin
 from . import _layout
 from ._again import require_same_lane
@@ -97,7 +97,7 @@ class HeldStore(AbstractOnDisk):
         self,
         path: Any,
         plan: Plan,
-        first: Callable[[], Program],
+        first: Callable[[], TracedGroup],
         *,
         resume: bool = True,
         retry_failed: bool = False,

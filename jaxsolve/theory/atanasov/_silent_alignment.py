@@ -131,12 +131,12 @@ class SilentAlignment(AbstractLinearForm):
         t = flow_time(t, problem.x.dtype)
         return View(problem, t, path.flow.params(problem, path.layers(t)))
 
-    def _path(self, problem: Problem) -> "_Path":
+    def _path(self, problem: Problem) -> "_LayerPath":
         self.require_kind(problem)
         return _path(linear_flow(problem))
 
 
-class _Path(NamedTuple):
+class _LayerPath(NamedTuple):
     flow: LinearFlow
     line: ReducedLine
     beta: Float[Array, " in"]
@@ -155,13 +155,13 @@ class _Path(NamedTuple):
         return first, a[None, :]
 
 
-def _path(flow: LinearFlow) -> _Path:
+def _path(flow: LinearFlow) -> _LayerPath:
     s = safe_sqrt(jnp.sum(flow.target**2))
     beta = flow.target[0] / nonzero(s)
     w = flow.layers[0] @ beta
     # dT/dt goes into k: k (y - k a.w) with y = k s.
     k = safe_sqrt(flow.speed)
-    return _Path(flow, ReducedLine.from_layers(flow.layers[1][0], w, k, k * s), beta, w)
+    return _LayerPath(flow, ReducedLine.from_layers(flow.layers[1][0], w, k, k * s), beta, w)
 
 
 def _not_opposed(line: ReducedLine) -> Assumption:

@@ -14,7 +14,7 @@ from ..._checks import require_size
 from ..._core import Regime
 
 
-class PowerLaw(NamedTuple):
+class ScalingLaw(NamedTuple):
     """A quantity that goes like width^(width) alpha^(alpha), up to a constant that scaling arguments do not give.
 
     Attributes:
@@ -61,16 +61,16 @@ class LazyScaling(NamedTuple):
             sqrt(h) alpha within either regime (eq. 8).
     """
 
-    crossover: PowerLaw
-    half_loss_time_lazy: PowerLaw
-    half_loss_time_feature: PowerLaw
-    kernel_change_lazy: PowerLaw
-    kernel_change_coherent: PowerLaw
-    kernel_change_relu: PowerLaw
-    kernel_change_feature: PowerLaw
-    weight_change_lazy: PowerLaw
-    weight_change_feature: PowerLaw
-    output_variance: PowerLaw
+    crossover: ScalingLaw
+    half_loss_time_lazy: ScalingLaw
+    half_loss_time_feature: ScalingLaw
+    kernel_change_lazy: ScalingLaw
+    kernel_change_coherent: ScalingLaw
+    kernel_change_relu: ScalingLaw
+    kernel_change_feature: ScalingLaw
+    weight_change_lazy: ScalingLaw
+    weight_change_feature: ScalingLaw
+    output_variance: ScalingLaw
 
 
 def lazy_scaling(depth: int) -> LazyScaling:
@@ -105,14 +105,14 @@ def lazy_scaling(depth: int) -> LazyScaling:
     inner = 0.0 if depth == 1 else -1 / 2  # |w_0| ~ h with matrices between hidden layers, sqrt(h) without
     lazy, feature = Regime.KERNEL, Regime.FEATURE_LEARNING
     return LazyScaling(
-        crossover=PowerLaw(-1 / 2, 0.0, None),
-        half_loss_time_lazy=PowerLaw(0.0, 0.0, lazy),
-        half_loss_time_feature=PowerLaw(1 / 2, 1.0, feature),
-        kernel_change_lazy=PowerLaw(-1.0, -1.0, lazy),
-        kernel_change_coherent=PowerLaw(-1.0, -2.0, lazy),
-        kernel_change_relu=PowerLaw(-3 / 4, -1 / 2, lazy),
-        kernel_change_feature=PowerLaw(-a / 2, -a, feature),
-        weight_change_lazy=PowerLaw(inner - 1 / 2, -1.0, lazy),
-        weight_change_feature=PowerLaw(inner - b / 2, -b, feature),
-        output_variance=PowerLaw(-1.0, 0.0, None),
+        crossover=ScalingLaw(-1 / 2, 0.0, None),
+        half_loss_time_lazy=ScalingLaw(0.0, 0.0, lazy),
+        half_loss_time_feature=ScalingLaw(1 / 2, 1.0, feature),
+        kernel_change_lazy=ScalingLaw(-1.0, -1.0, lazy),
+        kernel_change_coherent=ScalingLaw(-1.0, -2.0, lazy),
+        kernel_change_relu=ScalingLaw(-3 / 4, -1 / 2, lazy),
+        kernel_change_feature=ScalingLaw(-a / 2, -a, feature),
+        weight_change_lazy=ScalingLaw(inner - 1 / 2, -1.0, lazy),
+        weight_change_feature=ScalingLaw(inner - b / 2, -b, feature),
+        output_variance=ScalingLaw(-1.0, 0.0, None),
     )

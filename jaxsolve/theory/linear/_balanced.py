@@ -125,7 +125,7 @@ class Balanced(AbstractLinearForm):
         )
 
 
-class _Start(NamedTuple):
+class _BalancedStart(NamedTuple):
     flow: LinearFlow
     inside: Float[Array, "hidden in"]  # the first layer on the inputs' row space
     outgoing: Float[Array, "hidden hidden"]
@@ -138,25 +138,25 @@ class _Start(NamedTuple):
         return jnp.max(jnp.abs(jnp.concatenate([self.flow.layers[1], self.inside.T])))
 
 
-def _start(problem: Problem) -> _Start:
+def _start(problem: Problem) -> _BalancedStart:
     flow = linear_flow(problem)
     first, last = flow.layers
     inside = flow.project(first)
     outgoing, incoming = last.T @ last, inside @ inside.T
     # lambda, if the difference is lambda I: its mean eigenvalue otherwise.
-    return _Start(flow, inside, outgoing, incoming, jnp.trace(outgoing - incoming) / outgoing.shape[0])
+    return _BalancedStart(flow, inside, outgoing, incoming, jnp.trace(outgoing - incoming) / outgoing.shape[0])
 
 
-def _reduce(start: _Start) -> ReducedBalanced:
+def _reduce(start: _BalancedStart) -> ReducedBalanced:
     flow = start.flow
     return ReducedBalanced.build(start.inside.T, flow.layers[1], flow.task, 1 / nonzero(flow.outer), start.balance)
 
 
-def _blocks(start: _Start, t: Float[Array, ""]) -> Blocks:
+def _blocks(start: _BalancedStart, t: Float[Array, ""]) -> Blocks:
     return _reduce(start).blocks(start.flow.time(flow_time(t, start.inside.dtype)))
 
 
-def _is_balanced(problem: Problem, start: _Start) -> Assumption:
+def _is_balanced(problem: Problem, start: _BalancedStart) -> Assumption:
     gap = start.outgoing - start.incoming - start.balance * jnp.eye(len(start.outgoing), dtype=problem.x.dtype)
     size = jnp.linalg.norm(start.outgoing) + jnp.linalg.norm(start.incoming)
     known = (start.largest == 0) | squared_is_known(start.largest)
@@ -168,7 +168,7 @@ def _is_balanced(problem: Problem, start: _Start) -> Assumption:
     )
 
 
-def _meets_no_saddle(problem: Problem, start: _Start) -> Assumption:
+def _meets_no_saddle(problem: Problem, start: _BalancedStart) -> Assumption:
     """The assumption that the fastest modes, as many as the layer holds, each have a hidden direction that grows."""
     reduced = _reduce(start)
     rows, pivots, found = reduced.start
@@ -178,7 +178,7 @@ def _meets_no_saddle(problem: Problem, start: _Start) -> Assumption:
     return no_saddle(growing, jnp.arange(len(pivots)) < held, start.largest)
 
 
-def _sees_no_more(problem: Problem, x_test: Float[Array, "m in"], start: _Start) -> Assumption:
+def _sees_no_more(problem: Problem, x_test: Float[Array, "m in"], start: _BalancedStart) -> Assumption:
     first = start.flow.layers[0]
     outside = (first - start.inside) @ x_test.T
     return Assumption(

@@ -10,7 +10,7 @@ from ..._core import Assumption
 from ..._numerics import nonzero
 
 
-class Modes(NamedTuple):
+class SingularModes(NamedTuple):
     """Orthonormal directions of inputs and outputs, a pair per mode."""
 
     into: Float[Array, "in modes"]
@@ -22,7 +22,7 @@ def shared_modes(
     start: Float[Array, "out in"],
     outer: Float[Array, "out out"],
     inner: Float[Array, "in in"],
-) -> Modes:
+) -> SingularModes:
     """The singular vectors common to target and start, if there are any: then all four matrices are diagonal in them.
 
     They are the singular vectors of a mixture of all four, so that each matrix settles what the others leave open
@@ -39,7 +39,7 @@ def shared_modes(
     mixture = unit(target) + golden * unit(start)
     mixture = mixture + golden**2 * unit(outer) @ mixture + golden**3 * mixture @ unit(inner)
     out, _, into = jnp.linalg.svd(mixture, full_matrices=False)
-    return Modes(into.T, out)
+    return SingularModes(into.T, out)
 
 
 # A mode's own violation may be far larger than that of all weights together: the rounding of strong modes counts beside

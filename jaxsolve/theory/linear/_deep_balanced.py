@@ -101,7 +101,7 @@ class DeepBalanced(AbstractLinearForm):
         return jnp.where(start.flow.speed == 0, jnp.nan, times / nonzero(start.flow.speed))
 
 
-class _Start(NamedTuple):
+class _DeepBalancedStart(NamedTuple):
     flow: LinearFlow
     frames: tuple[Float[Array, "layer modes"], ...]  # common to the layers below and above them, input first
     v: Float[Array, " modes"]  # singular values, the same in all layers
@@ -112,7 +112,7 @@ class _Start(NamedTuple):
     saddle: Assumption
 
 
-def _start(problem: Problem) -> _Start:
+def _start(problem: Problem) -> _DeepBalancedStart:
     flow = linear_flow(problem)
     first = flow.project(flow.layers[0])
     layers = (first, *flow.layers[1:])
@@ -157,7 +157,7 @@ def _start(problem: Problem) -> _Start:
     reach = jnp.maximum(largest, jnp.max(jnp.abs(target)) ** (1 / len(layers)))
     leak = jnp.max(jnp.stack(leaks), axis=0) + off_target * reach
     aimed = has_target(target, largest, matrices=len(layers), tolerance=tolerance(problem))
-    return _Start(
+    return _DeepBalancedStart(
         flow,
         tuple(frames),
         v,

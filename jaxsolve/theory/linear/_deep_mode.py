@@ -45,7 +45,7 @@ def _coefficients(alpha: float, beta: float) -> np.ndarray:
     return np.where(powers == 0, 0.0, binomial / np.where(powers == 0, 1.0, powers))
 
 
-class Law(NamedTuple):
+class IncompleteBeta(NamedTuple):
     """Incomplete beta functions, one per mode: -1 < alpha <= 2, -1 < beta <= 0."""
 
     low: _Series  # from u = 0
@@ -53,7 +53,7 @@ class Law(NamedTuple):
     match: Float[Array, "..."]
 
     @staticmethod
-    def choose(exponents: list[tuple[float, float]], case: Int[Array, "..."], dtype) -> "Law":
+    def choose(exponents: list[tuple[float, float]], case: Int[Array, "..."], dtype) -> "IncompleteBeta":
         """For every mode the pair (alpha, beta) that its case names."""
         pick = lambda values: jnp.asarray(np.array(values), dtype)[case]
         low = [_coefficients(alpha, beta) for alpha, beta in exponents]
@@ -62,7 +62,7 @@ class Law(NamedTuple):
         at_half = lambda power, c: 0.5**power * np.sum(c * halves) + (HALF if power == 0 else 0)
         match = [at_half(x, l) + at_half(y, h) for (x, y), l, h in zip(exponents, low, high, strict=True)]
         alpha, beta = zip(*exponents, strict=True)
-        return Law(_Series(pick(alpha), pick(low)), _Series(pick(beta), pick(high)), pick(match))
+        return IncompleteBeta(_Series(pick(alpha), pick(low)), _Series(pick(beta), pick(high)), pick(match))
 
     def integral(self, y: Float[Array, "..."]) -> Float[Array, "..."]:
         """The integral up to u = 1/(1 + e^-y), up to a constant if alpha <= 0; strictly increasing in y.
@@ -78,7 +78,7 @@ class Law(NamedTuple):
 
 
 @jax.custom_jvp
-def _advance(law: Law, y: Float[Array, "..."], duration: Float[Array, "..."]) -> Float[Array, "..."]:
+def _advance(law: IncompleteBeta, y: Float[Array, "..."], duration: Float[Array, "..."]) -> Float[Array, "..."]:
     """The logit of u after a duration >= 0, from the logit y before it."""
     begin = law.integral(y)
     goal = begin + jnp.minimum(duration, 0.1 * float(jnp.finfo(y.dtype).max))
@@ -100,7 +100,7 @@ def _advance_jvp(primals, tangents):
     return later, jnp.exp(law.log_slope(y) - slope) * tangents[1] + jnp.exp(-slope) * tangents[2]
 
 
-def _invert(law: Law, goal: Array, late: Array) -> Array:
+def _invert(law: IncompleteBeta, goal: Array, late: Array) -> Array:
     """log u <= log(1/2) where the series from the nearer end has this value; u is 1 - u where `late`.
 
     In its leading term, z = u^alpha/alpha or log u, each series has a slope (1 - u)^(beta-1) from 1 to at most 4, or
@@ -149,7 +149,7 @@ def mode_strength(
     # The logit of u = c/s, s/c or s/(c + s).
     below, above = jnp.where(rising, log_c, log_s), jnp.where(rising | falling, log_gap, log_c)
     case = jnp.where(rising, 0, jnp.where(falling, 1, 2))
-    law = Law.choose([(-a, 0.0), (1 + a, 0.0), (1 + a, -a)], case, v.dtype)
+    law = IncompleteBeta.choose([(-a, 0.0), (1 + a, 0.0), (1 + a, -a)], case, v.dtype)
     y = _advance(law, below - above, L * jnp.exp((2 - 2 / L) * log_s) * T)
     log_c = jnp.where(rising, -jax.nn.softplus(-y), jnp.where(falling, jax.nn.softplus(-y), -y))
     # Without a target v' = -v^(2L-1).
@@ -181,7 +181,7 @@ def half_loss_time(v: Float[Array, "..."], target: Float[Array, "..."], *, matri
     gap = s - v**L
     # The loss is half where the gap s - c is 1/sqrt(2) of what it was.
     half = s - 0.5**0.5 * gap
-    law = Law.choose([(2 / L - 1, 0.0)], jnp.zeros(v.shape, int), v.dtype)
+    law = IncompleteBeta.choose([(2 / L - 1, 0.0)], jnp.zeros(v.shape, int), v.dtype)
     # Logits of u = c/s: log c - log(s - c).
     begin, end = L * jnp.log(v) - jnp.log(gap), jnp.log(half) - jnp.log(0.5**0.5 * gap)
     passed = law.integral(end) - law.integral(begin)

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from ..._core import Assumption, Problem, Quantity, View
 from ..._numerics import nonzero, safe_sqrt
 from .._arguments import flow_time
-from ..linear._by_mode import by_own_weights, has_target, Modes, no_saddle, own_size, shared_modes
+from ..linear._by_mode import by_own_weights, has_target, no_saddle, own_size, shared_modes, SingularModes
 from ..linear._linear_flow import (
     AbstractLinearForm,
     linear_flow,
@@ -95,9 +95,9 @@ class DecoupledModes(AbstractLinearForm):
         return View(problem, t, flow.params(problem, layers))
 
 
-class _Start(NamedTuple):
+class _DecoupledStart(NamedTuple):
     flow: LinearFlow
-    modes: Modes
+    modes: SingularModes
     a: Float[Array, "hidden modes"]
     b: Float[Array, "hidden modes"]
     strength: Float[Array, " modes"]  # of the target
@@ -107,13 +107,13 @@ class _Start(NamedTuple):
     saddle: Assumption
 
 
-def _lines(start: _Start) -> ReducedLine:
+def _lines(start: _DecoupledStart) -> ReducedLine:
     # dT/dt goes into k: k (y - k a.b) with y = k s.
     k = jnp.broadcast_to(safe_sqrt(start.flow.speed), start.strength.shape)
     return jax.vmap(ReducedLine.from_layers, in_axes=(1, 1, 0, 0))(start.a, start.b, k, k * start.strength)
 
 
-def _start(problem: Problem) -> _Start:
+def _start(problem: Problem) -> _DecoupledStart:
     flow = linear_flow(problem)
     first, last = flow.layers
     inside = flow.project(first)
@@ -144,7 +144,7 @@ def _start(problem: Problem) -> _Start:
     shared = (jnp.abs(a.T @ a) + jnp.abs(b.T @ b) + crossed + crossed.T) / own[None, :]
     others = jnp.sum(jnp.where(jnp.eye(len(own), dtype=bool), 0, shared), axis=1)
     others = others + (_columns(outside @ a) + _columns(outside @ b)) / reach + off_target * reach
-    return _Start(
+    return _DecoupledStart(
         flow,
         modes,
         a,

@@ -15,12 +15,12 @@ from ._normal_form import initial_kernel as initial_kernel, normal_form as norma
 from ._pass import (
     descent_nodes as descent_nodes,
     flow_nodes as flow_nodes,
-    Law as Law,
     moved as moved,
     Nodes as Nodes,
     Pass as Pass,
     start as start,
     step as step,
+    TrainingLaw as TrainingLaw,
 )
 from ._sampled import GROUPS as GROUPS, sampled as sampled, sampling_error as sampling_error
 from ._starts import linear_network as linear_network, sampled_network as sampled_network

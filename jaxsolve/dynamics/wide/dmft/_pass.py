@@ -56,7 +56,7 @@ LEAST, MOST = 3, 40
 Push = Callable[[Float[Array, "n a"]], Float[Array, "n a"]]
 
 
-class Law(eqx.Module):
+class TrainingLaw(eqx.Module):
     """The law by which an infinitely wide network is trained.
 
     Attributes:
@@ -93,14 +93,14 @@ class Pass(eqx.Module):
     residual: Float[Array, ""]
 
 
-def start(law: Law, network: Network) -> Pass:
+def start(law: TrainingLaw, network: Network) -> Pass:
     """Before the first node."""
     seen, _ = eqx.filter_eval_shape(lambda: look(law.form, law.activation, network, law.x, law.least))
     seen = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), seen)
     return Pass(network, seen, jnp.zeros_like(seen.outputs), jnp.zeros((), seen.outputs.dtype))
 
 
-def step(law: Law, state: Pass, nodes: Nodes, k: Int[Array, ""] | int) -> Pass:
+def step(law: TrainingLaw, state: Pass, nodes: Nodes, k: Int[Array, ""] | int) -> Pass:
     """Adds node k. Where nodes weigh themselves it has derivatives in forward mode only.
 
     Arguments:
@@ -156,7 +156,7 @@ def _apart(seen: Seen, before: Seen, step: Float[Array, " na"]) -> Float[Array, 
     return jnp.max(jnp.concatenate([outputs[None], *kernels]))
 
 
-def moved(law: Law, state: Pass, own: Float[Array, ""]) -> Network:
+def moved(law: TrainingLaw, state: Pass, own: Float[Array, ""]) -> Network:
     """The network at the last node, which weighs itself by `own`."""
     return pushed(law.form, state.network, law.x, state.seen, own * state.push)
 

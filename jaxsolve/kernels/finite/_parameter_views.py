@@ -21,7 +21,7 @@ _MOVES: dict[str, Callable[..., Array]] = {
 }
 
 
-class View(NamedTuple):
+class ParameterView(NamedTuple):
     """A parameter as the program holds it: base[order] times scales, where the base is the leaf after some moves.
 
     Attributes:
@@ -43,13 +43,13 @@ class View(NamedTuple):
     spread: bool = False
 
     @classmethod
-    def of_leaf(cls, leaf: int, shape: tuple[int, ...]) -> "View":
+    def of_leaf(cls, leaf: int, shape: tuple[int, ...]) -> "ParameterView":
         return cls(leaf, (), shape, tuple(range(len(shape))))
 
-    def transposed(self, order: tuple[int, ...]) -> "View":
+    def transposed(self, order: tuple[int, ...]) -> "ParameterView":
         return self._replace(order=tuple(self.order[axis] for axis in order))
 
-    def moved(self, name: str, *details: Any) -> "View":
+    def moved(self, name: str, *details: Any) -> "ParameterView":
         """After another rearrangement of the view."""
         # Transposes are only noted in `order`, which products and look-ups can use as it is. They become a move before
         # another one, which needs the entries in this order.
@@ -63,7 +63,7 @@ class View(NamedTuple):
             return self
         return self._replace(moves=(*moves, (name, details)), shape=new, order=tuple(range(len(new))))
 
-    def scaled(self, slot: int, power: int) -> "View":
+    def scaled(self, slot: int, power: int) -> "ParameterView":
         return self._replace(scales=(*self.scales, (slot, power)))
 
 

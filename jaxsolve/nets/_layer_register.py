@@ -1,4 +1,4 @@
-"""Plans of networks with many arrays: which array has which index and which shape."""
+"""The register of a network's layers: which array has which index and which shape."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -14,8 +14,8 @@ from ._normalization import AbstractNormalization
 from ._scaling import Scaling
 
 
-class PlannedParts(NamedTuple):
-    """The arrays and hyperparameters of a planned network, ready to be set."""
+class RegisteredParts(NamedTuple):
+    """The arrays and hyperparameters of registered layers, ready to be set."""
 
     weights: Weights
     biases: Vectors
@@ -25,7 +25,7 @@ class PlannedParts(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class LayerRegister:
     """Collects the layers of a network. Every array gets the next index, in the order in which layers are added.
 
     If the network has biases, every weight array comes with one, drawn by the initialization. A normalization comes
@@ -60,7 +60,7 @@ class Plan:
         """The normalization and the activation."""
         return (*self.normalize(channels), Apply(self.activation))
 
-    def build(self, **options: Any) -> PlannedParts:
+    def build(self, **options: Any) -> RegisteredParts:
         """Draws the arrays of all layers added so far; the options are those of `build`."""
         parts = build(self.shapes, self.activation, bias=self.bias, chain=False, **options)
         dtype, drawn = parts.weights[0].dtype, iter(parts.biases)
@@ -68,7 +68,7 @@ class Plan:
         gains = tuple(jnp.ones(size, dtype) for size in self.gains)
         normalizers = (self.normalization.normalizer(size, dtype) for size in self.gains)
         kept = tuple(one for one in normalizers if one is not None)
-        return PlannedParts(parts.weights, biases, gains, kept, parts.scaling)
+        return RegisteredParts(parts.weights, biases, gains, kept, parts.scaling)
 
     def _weighted(self, layer: AbstractLayer, shape: tuple[int, ...]) -> Layers:
         self.shapes.append(shape)

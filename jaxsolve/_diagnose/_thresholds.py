@@ -5,7 +5,7 @@ from typing import NamedTuple
 from ..observe import KERNEL_REGIME_LIMIT
 
 
-class Limit(NamedTuple):
+class Threshold(NamedTuple):
     """A threshold.
 
     Attributes:
@@ -20,16 +20,16 @@ class Limit(NamedTuple):
 
 
 CALIBRATED = "calibrated in docs/diagnose.md"
-KERNEL_CHANGE = Limit(
+KERNEL_CHANGE = Threshold(
     KERNEL_REGIME_LIMIT, "features are learnt", "js.observe.KERNEL_REGIME_LIMIT; tested in docs/diagnose.md"
 )
-NONLINEARITY = Limit(0.08, "the linearized network is another one", f"the kernel then moves by 0.1; {CALIBRATED}")
-CURVATURE = Limit(0.008, "not lazy", f"the ratio of Chizat et al. 2019; the limit is {CALIBRATED}")
-MULTIPLIER = Limit(
+NONLINEARITY = Threshold(0.08, "the linearized network is another one", f"the kernel then moves by 0.1; {CALIBRATED}")
+CURVATURE = Threshold(0.008, "not lazy", f"the ratio of Chizat et al. 2019; the limit is {CALIBRATED}")
+MULTIPLIER = Threshold(
     1.0, "learns features as it is", "the kernel of linearized training moves by 0.1; Chizat et al. 2019"
 )
-CRITICAL = Limit(1.0, "the step lowers the loss", "by definition; Kalra and Barkeshli 2024")
-STABILITY = Limit(1.0, "beyond the edge of stability", "linear stability; Cohen et al. 2021 and, for Adam, 2022")
+CRITICAL = Threshold(1.0, "the step lowers the loss", "by definition; Kalra and Barkeshli 2024")
+STABILITY = Threshold(1.0, "beyond the edge of stability", "linear stability; Cohen et al. 2021 and, for Adam, 2022")
 # Runs at the edge hover about 1 (Cohen et al. 2021, section 2).
 EDGE = 0.9
 # So far beyond it a training does not hover, but jumps or diverges.
