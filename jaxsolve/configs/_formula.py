@@ -83,6 +83,9 @@ class Formula:
     def __repr__(self) -> str:
         return self.text
 
+    def __reduce__(self) -> Any:  # what it has made of its text cannot be pickled
+        return Formula, (self.text, self.where)
+
     def value(self, values: Mapping[str, Any]) -> Any:
         """The value for these values of axes, numbers or traced arrays. Raises ConfigError if there is none."""
         try:

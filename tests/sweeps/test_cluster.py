@@ -340,7 +340,8 @@ def test_a_cluster_that_loses_all_workers_is_given_up(monkeypatch, caplog, tmp_p
     """Killed, with nobody to start them again: the time is told before it is over, and what has run is kept."""
     monkeypatch.setattr(_dask, "IDLE", 1.0)
     path = tmp_path / "run.zarr"
-    with distributed.LocalCluster(n_workers=0, dashboard_address=":0") as cluster, distributed.Client(cluster) as client:
+    empty = distributed.LocalCluster(n_workers=0, dashboard_address=":0")
+    with empty as cluster, distributed.Client(cluster) as client:
         command = [sys.executable, "-m", "distributed.cli.dask_worker", cluster.scheduler_address, "--no-nanny"]
         quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         workers = [subprocess.Popen([*command, "--nthreads", "1", "--no-dashboard"], **quiet) for _ in range(2)]

@@ -65,7 +65,9 @@ def run_on(
     disk = store if isinstance(store, HeldStore) else None
     confirm = (lambda heed: None) if disk is None else functools.partial(disk.confirm, promised)
     manned = _require_versions(client, conditions)
-    with _Tasks(client, manned, packed(store.plan, None if disk is None else (disk.path, disk.chunks.id), conditions)) as tasks:
+    with _Tasks(
+        client, manned, packed(store.plan, None if disk is None else (disk.path, disk.chunks.id), conditions)
+    ) as tasks:
 
         def heed() -> None:
             if signals.noted():
