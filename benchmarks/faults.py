@@ -6,10 +6,14 @@ Most run in `tests/sweeps/faults.py`, which the tests use as well, with fewer ki
 import contextlib
 import functools
 import logging
+import math
 import os
 import re
 import signal
+import socket
 import stat
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -19,6 +23,8 @@ from typing import Any
 
 import diffrax
 import distributed
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -26,6 +32,7 @@ import optax
 import jaxsolve as js
 from tests import cases
 from tests.sweeps import faults
+from tests.sweeps.inside import _dask
 
 from ._said import Row
 
@@ -43,7 +50,13 @@ def main(*, quick: bool) -> Iterator[Row]:
         yield from _failing_lanes()
         yield from _corrupted(folder)
         yield from _worker(folder)
+        yield _all_workers(folder, patience=3 if quick else 180)
+        if not quick:
+            yield from _hosts(folder)
         yield from _paths(folder)
+        yield _checkpoints(folder)
+        for fault, file in STRANGERS.items():
+            yield _tried(fault, file)
 
 
 def _row(fault: str, happened: str, survived: bool) -> Row:
@@ -70,6 +83,16 @@ def _processes(folder: Path, kills: int) -> Iterator[Row]:
     yield _row(
         "xarray opens it meanwhile, without jaxsolve", f"{other['seen']} lanes", other["seen"].startswith("seen")
     )
+    replaced, moved, copied = found["replaced"], found["moved"], found["copied"]
+    survived = "FileExistsError" in replaced["said"] and replaced["difference"] == []
+    said = f"the first one stops: {_last(replaced['said'])}; the second one's store is as if undisturbed"
+    yield _row("a store removed while it is filled, and another begun in its place", said, survived)
+    said = f"stops with {moved['ran']} chunks: {_last(moved['said'])}; carried on there, equal"
+    survived = "FileNotFoundError" in moved["said"] and moved["difference"] == [] and not moved["left"]
+    yield _row("a store moved while it is filled", said, survived)
+    said = f"{copied['lanes']} of 72 lanes are read, {copied['hollow']} of them without all of their values; carried on"
+    survived = copied["hollow"] == 0 and copied["difference"] == []
+    yield _row("a copy made while a sweep runs, one variable after another", f"{said}, equal", survived)
     full = found["full"]
     if full is None:
         print("disk full: not tried, as this user may not mount a small file system")
@@ -134,6 +157,141 @@ def _worker(folder: Path) -> Iterator[Row]:
         thread.join()
     equal = faults.difference(path, alone) == []
     yield _row("a worker of a dask cluster killed", "its lanes are run by another; equal", equal)
+
+
+def _all_workers(folder: Path, patience: float) -> Row:
+    """Both workers of a cluster, which nobody starts again."""
+    path, alone = folder / "no_workers.zarr", folder / "alone.zarr"
+    before = _dask.IDLE
+    _dask.IDLE = patience / _dask.IDLE_LOOKS
+    empty = distributed.LocalCluster(n_workers=0, dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL)
+    said, begin = "nothing is said", math.nan
+    try:
+        with empty as cluster, distributed.Client(cluster) as client:
+            command = [sys.executable, "-m", "distributed.cli.dask_worker", cluster.scheduler_address, "--no-nanny"]
+            quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            workers = [subprocess.Popen([*command, "--nthreads", "1", "--no-dashboard"], **quiet) for _ in range(2)]
+            client.wait_for_workers(2, timeout=60)
+
+            def kill() -> None:
+                nonlocal begin
+                while faults.count(path) < 2:
+                    time.sleep(0.01)
+                begin = time.perf_counter()
+                for worker in workers:
+                    worker.kill()
+
+            thread = threading.Thread(target=kill)
+            thread.start()
+            try:
+                faults.run_slow(path, executor=client)
+            except RuntimeError as error:
+                said = f"after {time.perf_counter() - begin:.0f} s: {error}"
+            thread.join()
+    finally:
+        _dask.IDLE = before
+    kept = faults.count(path)
+    faults.run_slow(path)
+    survived = "have been gone for" in said and kept >= 2 and faults.difference(path, alone) == []
+    return _row("both workers of a dask cluster killed", f"{_last(said)}; carried on, equal", survived)
+
+
+HOST = """
+import sys
+from pathlib import Path
+import jax
+index, port, path = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+jax.config.update("jax_enable_x64", True)
+jax.distributed.initialize(f"localhost:{port}", num_processes=2, process_id=index)
+from jaxsolve.sweeps import Hosts
+from tests.sweeps import faults
+faults.run_slow(path, executor=Hosts())
+"""
+
+
+def _hosts(folder: Path) -> Iterator[Row]:
+    """One of two processes of `jax.distributed`, whose service ends the other one when it hears no more of it."""
+    for victim in (0, 1):
+        path = folder / f"host{victim}.zarr"
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            port = free.getsockname()[1]
+        quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        both = [
+            subprocess.Popen([sys.executable, "-c", HOST, str(index), str(port), str(path)], **quiet)
+            for index in range(2)
+        ]
+        while faults.count(path) < 2 and all(process.poll() is None for process in both):
+            time.sleep(0.01)
+        both[victim].kill()
+        begin = time.perf_counter()
+        code = both[1 - victim].wait(timeout=400)
+        seconds, kept = time.perf_counter() - begin, faults.count(path)
+        faults.run_slow(path)
+        survived = code != 0 and kept >= 2 and faults.difference(path, folder / "alone.zarr") == []
+        what = f"JAX ends the other after {seconds:.0f} s; {kept} of 12 chunks kept; carried on, equal"
+        yield _row(f"process {victim} of two of jax.distributed killed", what, survived)
+
+
+class _Code:
+    """What a checkpoint may hold that is opened carelessly: unpickling it would write a file."""
+
+    def __init__(self, file: Path):
+        self.file = file
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.file,)
+
+
+def _checkpoints(folder: Path) -> Row:
+    """Of other sizes, with numbers that are none, and with code in place of numbers."""
+    x, y = jnp.eye(3), jnp.ones((3, 1))
+    net = lambda width: js.nets.MLP(
+        in_size=3,
+        out_size=1,
+        width_size=width,
+        depth=1,
+        activation="tanh",
+        scaling=js.nets.Scaling.ntk(),
+        key=jax.random.key(0),
+    )
+    file, ran = folder / "checkpoint.eqx", folder / "ran"
+    with open(file, "wb") as opened:
+        np.save(opened, np.array([_Code(ran)], dtype=object), allow_pickle=True)
+    tries = {
+        "another width": lambda: js.diagnose_checkpoints([net(4), net(5)], x, y, probes=2),
+        "NaN": lambda: js.diagnose_checkpoints(
+            [net(4), jax.tree.map(lambda leaf: leaf * jnp.nan, net(4))], x, y, probes=2
+        ),
+        "code": lambda: eqx.tree_deserialise_leaves(file, net(4)),
+    }
+    refused = dict[str, str]()
+    for name, attempt in tries.items():
+        try:
+            attempt()
+        except (ValueError, TypeError, RuntimeError) as error:
+            refused[name] = type(error).__name__
+    what = "; ".join(f"{name}: {kind}" for name, kind in refused.items())
+    return _row("checkpoints of another network, of NaN, with code", what, len(refused) == 3 and not ran.exists())
+
+
+# What strangers send, in tests.
+STRANGERS = {
+    "a server that lies to data fetch": "tests/data/test_fetch.py",
+    "archives that are bombs": "tests/data/test_data_bombs.py",
+    "stores of strangers: links, devices, FIFOs, shapes of 10^11, chunks of 8 GB": "tests/sweeps/test_store_foreign.py",
+    "a system that fails to read, a store that changes hands": "tests/sweeps/test_store_owner.py",
+}
+
+
+def _tried(fault: str, file: str) -> Row:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n0", file], capture_output=True, text=True
+    )
+    counted = re.search(r"^(?:(\d+) failed, )?(\d+) passed", done.stdout, re.MULTILINE)
+    what = f"{counted[2]} tries" if counted else "the tests could not run"
+    return _row(fault, what, done.returncode == 0)
 
 
 @contextlib.contextmanager

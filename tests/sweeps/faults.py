@@ -228,6 +228,65 @@ def killed(folder: Path, path: Path, seconds: float, kills: int) -> list[int]:
     return chunks
 
 
+def taken_away(folder: Path, path: Path, act: Callable[[], None]) -> tuple[int, str]:
+    """Does something to a store of which some chunks have been written; how its sweep ends, and what it says."""
+    child = Child(folder, lambda: run(path))
+    child.wait_for(path, 4)
+    os.kill(child.pid, signal.SIGSTOP)
+    act()
+    os.kill(child.pid, signal.SIGCONT)
+    return child.end()[:2]
+
+
+def replaced(folder: Path, reference: Path) -> dict[str, Any]:
+    """A store is removed while it is filled, and another sweep begins in its place."""
+    path = folder / "replaced.zarr"
+
+    def act() -> None:
+        shutil.rmtree(path)
+        ok(folder, lambda: run(path))
+
+    code, said = taken_away(folder, path, act)
+    return {"code": code, "said": said, "difference": difference(path, reference)}
+
+
+def moved(folder: Path, reference: Path) -> dict[str, Any]:
+    """A store is moved while it is filled, and carried on where it is then."""
+    path, elsewhere = folder / "moved.zarr", folder / "elsewhere.zarr"
+    code, said = taken_away(folder, path, lambda: path.rename(elsewhere))
+    left, ran = path.exists(), count(elsewhere)
+    ok(folder, lambda: run(elsewhere))
+    return {"code": code, "said": said, "left": left, "ran": ran, "difference": difference(elsewhere, reference)}
+
+
+def copied(folder: Path, reference: Path) -> dict[str, Any]:
+    """A store is copied while it is filled, one variable after another; lanes that a reader takes for whole are."""
+    path, copy = folder / "copied.zarr", folder / "copy.zarr"
+    child = Child(folder, lambda: run(path))
+    child.wait_for(path, 4)
+    first = [path / name for name in ("loss", "outputs", "steps", "t_end", "wall", "result")]
+    copy.mkdir()
+    for item in (*first, *sorted(set(path.iterdir()) - set(first), key=lambda item: item.name == "_jaxsolve")):
+        if item.is_dir():
+            shutil.copytree(item, copy / item.name, ignore=shutil.ignore_patterns("*.partial"))
+        else:
+            shutil.copy(item, copy)
+        child.wait_for(path, count(path) + 2)
+    child.end()
+
+    def read() -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            data = jaxsolve.sweeps.load(copy)
+        run_lanes = data["result"].values >= 0
+        whole = np.isfinite(data["loss"].values).all(-1) & np.isfinite(data["outputs"].values).all((-3, -2, -1))
+        sys.stderr.write(json.dumps([int(run_lanes.sum()), int((run_lanes & ~whole).sum())]))
+
+    lanes, hollow = json.loads(ok(folder, read)[0])
+    ok(folder, lambda: run(copy))
+    return {"lanes": lanes, "hollow": hollow, "difference": difference(copy, reference)}
+
+
 def asked_twice(folder: Path) -> dict[str, Any]:
     """Two signals, of different kinds, while a long batch runs."""
     path = folder / "twice.zarr"
@@ -276,6 +335,8 @@ def main(folder: Path, kills: int) -> dict[str, Any]:
     found["difference"] = difference(path, reference)
     found["parts"] = [file.name for file in path.rglob("*.partial")]
     found["facts"] = json.loads(ok(folder, lambda: print(json.dumps(facts()), file=sys.stderr))[0])  # noqa: T201
+    for act in (replaced, moved, copied):
+        found[act.__name__] = act(folder, reference)
     return found | {"twice": asked_twice(folder), "full": full_disk(folder, reference)}
 
 

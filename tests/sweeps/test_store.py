@@ -553,6 +553,28 @@ def test_what_was_killed_and_stopped_becomes_what_runs_through(disturbed):
     assert all(0 < chunks < faults.CHUNKS for chunks in disturbed["killed"][:1])
 
 
+def test_a_store_taken_away_while_it_is_filled(disturbed):
+    """It stops the sweep at its next write, and nothing of it gets into another one."""
+    found = disturbed["replaced"]
+    assert found["code"] == 1
+    assert "FileExistsError: the store at" in found["said"]
+    assert "was replaced while it was filled, so this sweep has stopped" in found["said"]
+    assert found["difference"] == []
+    found = disturbed["moved"]
+    assert found["code"] == 1
+    assert "was moved or removed while it was filled, so this sweep has stopped" in found["said"]
+    assert not found["left"]
+    assert 0 < found["ran"] < faults.CHUNKS
+    assert found["difference"] == []
+
+
+def test_a_copy_made_while_a_store_is_filled(disturbed):
+    found = disturbed["copied"]
+    assert 0 < found["lanes"] < faults.LANES
+    assert found["hollow"] == 0
+    assert found["difference"] == []
+
+
 @pytest.mark.slow
 def test_twenty_kills(tmp_path):
     found = faults.launch(tmp_path, 20)
