@@ -200,9 +200,10 @@ HOST = """
 import sys
 from pathlib import Path
 import jax
-index, port, path = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
+index, port, path, precision = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), sys.argv[4]
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
 jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_default_matmul_precision", precision)
 jax.distributed.initialize(f"localhost:{port}", num_processes=2, process_id=index)
 from jaxsolve.sweeps import Hosts
 from tests.sweeps import faults
@@ -218,8 +219,9 @@ def _hosts(folder: Path) -> Iterator[Row]:
             free.bind(("localhost", 0))
             port = free.getsockname()[1]
         quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        precision = str(jax.config.jax_default_matmul_precision)  # a part of what identifies a sweep
         both = [
-            subprocess.Popen([sys.executable, "-c", HOST, str(index), str(port), str(path)], **quiet)
+            subprocess.Popen([sys.executable, "-c", HOST, str(index), str(port), str(path), precision], **quiet)
             for index in range(2)
         ]
         while faults.count(path) < 2 and all(process.poll() is None for process in both):

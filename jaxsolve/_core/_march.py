@@ -69,10 +69,11 @@ def advance(
     problem: Problem, dynamics: AbstractMarching, state: AbstractState, rounds: Int[Array, ""]
 ) -> AbstractState:
     """The state after so many times the dynamics' chunk of steps, or at the end of the run, in a program of its own."""
-    chunk = jnp.asarray(dynamics.chunk)
-    going = lambda carry: ~carry[0].done & (carry[1] < rounds)
-    onward = lambda carry: (dynamics.advance(problem, carry[0], chunk), carry[1] + 1)
-    return jax.lax.while_loop(going, onward, (state, jnp.zeros_like(rounds)))[0]
+    # A run alone is looked at after every step: a step beyond its end may be a gradient over all samples.
+    last, one = rounds * dynamics.chunk, jnp.ones((), int)
+    going = lambda carry: ~carry[0].done & (carry[1] < last)
+    onward = lambda carry: (dynamics.advance(problem, carry[0], one), carry[1] + 1)
+    return jax.lax.while_loop(going, onward, (state, jnp.zeros_like(last)))[0]
 
 
 def last_state(

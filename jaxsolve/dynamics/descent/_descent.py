@@ -45,6 +45,7 @@ class DescentState(AbstractSavingState):
     limit: Float[Array, ""]  # a loss above it has diverged
     targets: Int[Array, " times"]  # the steps to save at
     last: Int[Array, ""]  # the step after which the run is given up
+    order: Int[Array, " samples"] | None  # of the samples in this epoch; None for the full batch
     saves: Saves
     steps: Int[Array, ""]
     done: Bool[Array, ""]
@@ -245,6 +246,7 @@ class Descent(AbstractStoppable, AbstractMarching):
             targets=targets,
             # With a condition times may end in inf, up to which the search for times does not go.
             last=last if self.until is None else self._last(dtype),
+            order=None if self.batch_size is None else jnp.arange(problem.x.shape[0]),  # the first step draws one
             saves=saves,
             steps=jnp.zeros((), int),
             done=~alive | ~valid | met | saves.complete,
@@ -269,7 +271,8 @@ class Descent(AbstractStoppable, AbstractMarching):
         return jax.lax.fori_loop(0, n, lambda _, s: self._step(problem, optimizer, s), state)
 
     def _step(self, problem: Problem, optimizer: Optimizer, state: DescentState) -> DescentState:
-        value, gradient = jax.value_and_grad(lambda p: self._batch_loss(problem, p, state.steps))(state.params)
+        order = self._order(problem, state)
+        value, gradient = jax.value_and_grad(lambda p: self._batch_loss(problem, p, state.steps, order))(state.params)
         updates, optimizer_state = optimizer.update(gradient, state.optimizer_state, state.params)
         params = jax.tree.map(lambda p, rate, u: p + rate * u.astype(p.dtype), state.params, problem.eta, updates)
         steps = state.steps + 1
@@ -300,6 +303,7 @@ class Descent(AbstractStoppable, AbstractMarching):
             limit=state.limit,
             targets=state.targets,
             last=state.last,
+            order=state.order,
             saves=state.saves,
             steps=steps,
             done=met | saves.complete | exhausted,
@@ -307,24 +311,36 @@ class Descent(AbstractStoppable, AbstractMarching):
         )
         kept = chosen(active, new, state)
         result = RESULTS.where(failed & ~state.done, RESULTS.diverged, kept.result)
-        # The buffer has masked its own writes: selecting it whole would copy it at every step.
-        return eqx.tree_at(lambda s: (s.saves, s.done, s.result), kept, (saves, kept.done | failed, result))
+        # The buffer has masked its own writes, and the order is that of the next step, whether it is taken or not:
+        # selecting them whole would copy them at every step.
+        places = lambda s: (s.saves, s.done, s.result, s.order)
+        return eqx.tree_at(places, kept, (saves, kept.done | failed, result, order), is_leaf=lambda leaf: leaf is None)
 
     def _share(self, problem: Problem) -> float:
         """The part of the training loss that the samples of a step carry, if they are no worse than the others."""
         return 1.0 if self.batch_size is None else self.batch_size / problem.x.shape[0]
 
-    def _batch_loss(self, problem: Problem, params: PyTree, step: Int[Array, ""]) -> Float[Array, ""]:
+    def _steps_per_epoch(self, problem: Problem) -> int:
+        samples = problem.x.shape[0]
+        return samples // (samples if self.batch_size is None else self.batch_size)
+
+    def _order(self, problem: Problem, state: DescentState) -> Int[Array, " samples"] | None:
+        """The order of the samples in the epoch of the next step, which is drawn at the first step of it."""
+        if state.order is None or self.key is None:
+            return None
+        epoch, batch = jnp.divmod(state.steps, self._steps_per_epoch(problem))
+        draw = lambda: jr.permutation(jr.fold_in(self.key, epoch), problem.x.shape[0])
+        return jax.lax.cond((batch == 0) & ~state.done, draw, lambda: state.order)
+
+    def _batch_loss(
+        self, problem: Problem, params: PyTree, step: Int[Array, ""], order: Int[Array, " samples"] | None
+    ) -> Float[Array, ""]:
         if self.key is None:
             return problem.objective(params)
-        samples = problem.x.shape[0]
-        size = samples if self.batch_size is None else self.batch_size
-        per_epoch = samples // size
-        epoch, batch = step // per_epoch, step % per_epoch
+        epoch, batch = jnp.divmod(step, self._steps_per_epoch(problem))
         key = jr.fold_in(self.key, epoch)
-        if self.batch_size is not None:
-            # The order of an epoch is drawn again in each of its steps: the state need not hold it.
-            chosen = jax.lax.dynamic_slice_in_dim(jr.permutation(key, samples), batch * size, size)
+        if self.batch_size is not None and order is not None:
+            chosen = jax.lax.dynamic_slice_in_dim(order, batch * self.batch_size, self.batch_size)
             problem = _restrict(problem, problem.x[chosen], problem.y[chosen], chosen)
         if self.augmentation is not None:
             # Apart from the keys by which a permutation sorts, which are those of the first two parts.
