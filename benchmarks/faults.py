@@ -167,8 +167,14 @@ def _all_workers(folder: Path, patience: float) -> Row:
     empty = distributed.LocalCluster(n_workers=0, dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL)
     said, begin = "nothing is said", math.nan
     try:
-        with empty as cluster, distributed.Client(cluster) as client:
-            command = [sys.executable, "-m", "distributed.cli.dask_worker", cluster.scheduler_address, "--no-nanny"]
+        with empty, distributed.Client(empty) as client:
+            command = [
+                sys.executable,
+                "-m",
+                "distributed.cli.dask_worker",
+                client.scheduler_info()["address"],
+                "--no-nanny",
+            ]
             quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
             workers = [subprocess.Popen([*command, "--nthreads", "1", "--no-dashboard"], **quiet) for _ in range(2)]
             client.wait_for_workers(2, timeout=60)

@@ -43,7 +43,7 @@ GUARDED = {
     "plotly": ("report",),
     "pooch": ("data",),
     "distributed": ("sweeps/cluster",),
-    "cloudpickle": ("sweeps/cluster",),
+    "cloudpickle": ("sweeps/cluster", "dynamics/descent/_closures.py"),
     "neural_tangents": ("kernels/wide/_neural_tangents.py",),
     "tensorflow": (),
     "sklearn": (),

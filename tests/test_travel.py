@@ -397,7 +397,8 @@ def test_through_dask():
     options: dict[str, Any] = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
     with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
         futures: Any = client.map(_solve, [problem() for problem in PROBLEMS], dynamics=dynamics)
-        _agree(client.gather(futures), dynamics)
+        found: Any = client.gather(futures)
+        _agree(found, dynamics)
 
 
 # Checkpoints

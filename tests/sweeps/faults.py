@@ -228,7 +228,7 @@ def killed(folder: Path, path: Path, seconds: float, kills: int) -> list[int]:
     return chunks
 
 
-def taken_away(folder: Path, path: Path, act: Callable[[], None]) -> tuple[int, str]:
+def taken_away(folder: Path, path: Path, act: Callable[[], Any]) -> tuple[int, str]:
     """Does something to a store of which some chunks have been written; how its sweep ends, and what it says."""
     child = Child(folder, lambda: run(path))
     child.wait_for(path, 4)

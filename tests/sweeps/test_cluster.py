@@ -341,8 +341,14 @@ def test_a_cluster_that_loses_all_workers_is_given_up(monkeypatch, caplog, tmp_p
     monkeypatch.setattr(_dask, "IDLE", 1.0)
     path = tmp_path / "run.zarr"
     empty = distributed.LocalCluster(n_workers=0, dashboard_address=":0")
-    with empty as cluster, distributed.Client(cluster) as client:
-        command = [sys.executable, "-m", "distributed.cli.dask_worker", cluster.scheduler_address, "--no-nanny"]
+    with empty, distributed.Client(empty) as client:
+        command = [
+            sys.executable,
+            "-m",
+            "distributed.cli.dask_worker",
+            client.scheduler_info()["address"],
+            "--no-nanny",
+        ]
         quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         workers = [subprocess.Popen([*command, "--nthreads", "1", "--no-dashboard"], **quiet) for _ in range(2)]
         client.wait_for_workers(2, timeout=60)

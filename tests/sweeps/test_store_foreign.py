@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray
-import zarr
 from numcodecs.zstd import Zstd
+from zarr.codecs import BloscCodec
 
 import jaxsolve as js
 from tests import cases
@@ -196,7 +196,7 @@ def _unsized(size: int) -> bytes:
 def test_other_codecs_are_named(tmp_path):
     """Which may unpack to anything; whoever trusts them reads them by xarray."""
     data = xarray.Dataset({"result": ("x", np.zeros(3, np.int8))}, {"x": [0.0, 1.0, 2.0], "t": [0.0]})
-    encoding = {"result": {"compressors": (zarr.codecs.BloscCodec(),)}}
+    encoding = {"result": {"compressors": (BloscCodec(),)}}
     data.to_zarr(tmp_path / "run.zarr", encoding=encoding, zarr_format=3, consolidated=False)
     with pytest.raises(ValueError, match=r"with the codecs \['bytes', 'blosc'\].*give the dataset"):
         js.sweeps.load(tmp_path / "run.zarr")

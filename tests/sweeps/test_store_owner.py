@@ -94,7 +94,7 @@ def test_a_store_that_goes_away_within_a_write_leaves_no_shell(tmp_path, monkeyp
             shutil.rmtree(root)
 
     with monkeypatch.context() as patched:
-        patched.setattr("jaxsolve.sweeps.store._chunks.require_own", late)
+        patched.setattr(_chunks, "require_own", late)
         with pytest.raises(FileNotFoundError, match="moved or removed"):
             _run(path)
     assert not path.exists()

@@ -326,10 +326,11 @@ class Descent(AbstractStoppable, AbstractMarching):
 
     def _order(self, problem: Problem, state: DescentState) -> Int[Array, " samples"] | None:
         """The order of the samples in the epoch of the next step, which is drawn at the first step of it."""
-        if state.order is None or self.key is None:
+        key = self.key
+        if state.order is None or key is None:
             return None
         epoch, batch = jnp.divmod(state.steps, self._steps_per_epoch(problem))
-        draw = lambda: jr.permutation(jr.fold_in(self.key, epoch), problem.x.shape[0])
+        draw = lambda: jr.permutation(jr.fold_in(key, epoch), problem.x.shape[0])
         return jax.lax.cond((batch == 0) & ~state.done, draw, lambda: state.order)
 
     def _batch_loss(

@@ -5,8 +5,9 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import final
 
 import numpy as np
 
@@ -28,20 +29,17 @@ RECORDS = "chunks"  # the folder of their records
 LARGEST_RECORD = 2**20  # bytes
 
 
+@final
 class Unsound(ValueError):
-    """The files of a chunk do not belong together, as if it was copied, or its writer killed, halfway."""
+    """The files of a chunk do not belong together, as if it was copied, or its writer killed, halfway.
 
+    Attributes:
+        missing: those of its files that are gone, if that is why.
+        damaged: whether one does not hold what was written.
+    """
 
-class Missing(Unsound):
-    """Some files of a chunk are gone."""
-
-    def __init__(self, files: list[Path]):
-        super().__init__(f"{files[0]} is missing")
-        self.files = files
-
-
-class Damaged(Unsound):
-    """A file of a chunk does not hold what was written."""
+    def __init__(self, said: str, *, missing: Sequence[Path] = (), damaged: bool = False):
+        self.args, self.missing, self.damaged = (said,), tuple(missing), damaged
 
 
 class Chunks:
@@ -163,7 +161,7 @@ class Chunks:
             return None
         lost = [file.relative_to(self.path) for file in names.values() if not file.exists()]
         if lost:
-            raise Missing(lost)
+            raise Unsound(f"{lost[0]} is missing", missing=lost)
         digests = self._digests(number)
         for name, file in names.items():
             item, short = self._variables[name], file.relative_to(self.path)
@@ -171,9 +169,10 @@ class Chunks:
                 data = read_regular(file, self._coding.most(item))
                 rows[name] = self._coding.decode(number, item, data)
             except FileNotFoundError:
-                raise Missing([short]) from None
+                raise Unsound(f"{short} is missing", missing=[short]) from None
             except (ValueError, RuntimeError) as error:
-                raise Damaged(f"{short} cannot be read ({type(error).__name__}: {error})") from error
+                said = f"{short} cannot be read ({type(error).__name__}: {error})"
+                raise Unsound(said, damaged=True) from error
             if digests is not None and digests.get(name) != _digest(data):
                 raise Unsound(f"{short} is another one than the record of its chunk names")
         return rows

@@ -15,7 +15,7 @@ from ..._extras import needs
 from ..._numerics import free_on_host, readable
 from ..grid._blocks import GridBlocks
 from ..running._variables import Rows
-from ._chunks import Chunks, Damaged, Missing, RECORDS, Unsound
+from ._chunks import Chunks, RECORDS, Unsound
 from ._coding import CHECKSUM, decoded
 from ._files import odd_entry, OURS, read_regular
 from ._layout import has_manifest, Layout, read_layout, require_sizes, ROOT
@@ -136,11 +136,11 @@ def _rows(path: Path, layout: Layout) -> Rows:
     if wrong:  # a process may be writing them
         time.sleep(SETTLED)
         wrong = _fill(chunks, values, wrong)
-    damaged = next((error for error in wrong.values() if isinstance(error, Damaged)), None)
+    damaged = next((error for error in wrong.values() if error.damaged), None)
     if damaged is not None:
         raise damaged
-    lost = [file for error in wrong.values() if isinstance(error, Missing) for file in error.files]
-    torn = [error for error in wrong.values() if not isinstance(error, Missing)]
+    lost = [file for error in wrong.values() for file in error.missing]
+    torn = [error for error in wrong.values() if not error.missing]
     said = [f"{len(lost)} files of lanes that have run are missing, the first is {lost[0]}"] if lost else []
     said += [f"{len(torn)} chunks were copied, or their writer killed, halfway: {torn[0]}"] if torn else []
     if said:

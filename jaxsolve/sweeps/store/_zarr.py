@@ -58,6 +58,11 @@ class AbstractOnDisk(abc.ABC):
     mine: Any = True  # or flags of the lanes that this process is to run, where others run the rest
 
     @property
+    def writes(self) -> bool:
+        """False for a complete store that this process can only read."""
+        return True
+
+    @property
     def missing(self) -> np.ndarray:
         """The lanes that this process has yet to run: a flag for each cell of the grid."""
         return self.chunks.missing & self.mine
@@ -67,7 +72,8 @@ class AbstractOnDisk(abc.ABC):
         """Takes some lanes, in any order."""
 
     def dataset(self) -> "xarray.Dataset":
-        require_own(self.path, self.chunks.id)
+        if self.writes:
+            require_own(self.path, self.chunks.id)
         return trimmed(load(self.path))
 
     def take_up(self, layout: _layout.Layout) -> None:
@@ -141,6 +147,10 @@ class HeldStore(AbstractOnDisk):
             self.flush_after(error)
         finally:
             self._lock.release()
+
+    @property
+    def writes(self) -> bool:
+        return self._lock.held
 
     def write(self, batch: Batch) -> None:
         if batch.origin is not None:
