@@ -64,10 +64,8 @@ def run_on(
     sizes: dict[str, int] = {}  # lanes per batch, by group
     disk = store if isinstance(store, HeldStore) else None
     confirm = (lambda heed: None) if disk is None else functools.partial(disk.confirm, promised)
-    manned = _require_versions(client, conditions)
-    with _Tasks(
-        client, manned, packed(store.plan, None if disk is None else (disk.path, disk.chunks.id), conditions)
-    ) as tasks:
+    _require_versions(client, conditions)
+    with _Tasks(client, packed(store.plan, None if disk is None else (disk.path, disk.chunks.id), conditions)) as tasks:
 
         def heed() -> None:
             if signals.noted():
@@ -109,7 +107,7 @@ def run_on(
 class _Tasks(contextlib.AbstractContextManager["_Tasks"]):
     """The tasks of a sweep on a cluster; none of them runs any more when it is left."""
 
-    def __init__(self, client: "distributed.Client", manned: bool, blob: bytes):
+    def __init__(self, client: "distributed.Client", blob: bytes):
         with needs("sweeps", "a cluster"):
             import dask.config
             import distributed
@@ -119,7 +117,7 @@ class _Tasks(contextlib.AbstractContextManager["_Tasks"]):
         self._completed = distributed.as_completed(loop=client.loop, with_results=True, raise_errors=False)
         self._next_look = time.monotonic() + IDLE
         self._idle_looks = 0  # in a row
-        self._manned = manned  # whether there have been workers
+        self._manned = bool(self._client.scheduler_info(n_workers=-1)["workers"])  # whether there have been workers
         self._seen: dict[str, Any] = {}  # when each worker was heard of, at the last look
         # As a task's result, workers pass it on to each other, and a worker that is lost does not take it along.
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": f"{2 * len(blob) + 2**20} B"}):
@@ -214,12 +212,11 @@ class _Tasks(contextlib.AbstractContextManager["_Tasks"]):
                     quiet = 0 if busy else quiet + 1
 
 
-def _require_versions(client: "distributed.Client", conditions: Conditions) -> bool:
-    """True if workers are there; raises ValueError if one of them cannot take part."""
+def _require_versions(client: "distributed.Client", conditions: Conditions) -> None:
+    """Raises ValueError if a worker that is there cannot take part."""
     versions: Any = client.get_versions(packages=list(LIBRARIES))
     if not versions["workers"]:
         log.warning("the cluster has no workers; the sweep waits until there are some")
     for address, worker in versions["workers"].items():
         found = worker["packages"]
         conditions.require_versions(found | {"python": short(found["python"])}, f"the worker {address}")
-    return bool(versions["workers"])
