@@ -107,7 +107,7 @@ def test_the_manifest_alone_is_read_as_carefully(store):
         js.sweeps.read_manifest(store)
 
 
-# Sizes. Each in a process of its own, with so much memory and time.
+# Sizes. Each in a process of its own, with so much memory (stacks of threads count, too) and time.
 
 LIMITED = """
     import resource, sys
@@ -115,7 +115,7 @@ LIMITED = """
     jax.devices()
     with open("/proc/self/statm") as file:
         held = int(file.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (held + 2**29, held + 2**29))
+    resource.setrlimit(resource.RLIMIT_AS, (held + 2**31, held + 2**31))
     resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
     try:
         {read}
