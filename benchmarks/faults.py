@@ -164,28 +164,16 @@ def _all_workers(folder: Path, patience: float) -> Row:
     path, alone = folder / "no_workers.zarr", folder / "alone.zarr"
     before = _dask.IDLE
     _dask.IDLE = patience / _dask.IDLE_LOOKS
-    empty = distributed.LocalCluster(n_workers=0, dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL)
     said, begin = "nothing is said", math.nan
     try:
-        with empty, distributed.Client(empty) as client:
-            command = [
-                sys.executable,
-                "-m",
-                "distributed.cli.dask_worker",
-                client.scheduler_info()["address"],
-                "--no-nanny",
-            ]
-            quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-            workers = [subprocess.Popen([*command, "--nthreads", "1", "--no-dashboard"], **quiet) for _ in range(2)]
-            client.wait_for_workers(2, timeout=60)
+        with faults.bare_workers() as (client, kill_both):
 
             def kill() -> None:
                 nonlocal begin
                 while faults.count(path) < 2:
                     time.sleep(0.01)
                 begin = time.perf_counter()
-                for worker in workers:
-                    worker.kill()
+                kill_both()
 
             thread = threading.Thread(target=kill)
             thread.start()

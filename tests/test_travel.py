@@ -67,10 +67,6 @@ def _law(shape):
     return js.nets.Prescription(1.0, 1 / math.sqrt(shape.fan_in), 1.0)
 
 
-def _measure():
-    raise NotImplementedError
-
-
 def _state(dynamics: Any, problem: js.Problem) -> Any:
     return dynamics.init(problem, jnp.asarray(TS))
 
@@ -172,7 +168,7 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "configs.ConfigError": lambda: js.configs.ConfigError("why"),
     "plot.Boundary": lambda: js.plot.Boundary("b", jnp.ones(2), jnp.ones(3), jnp.ones((3, 2)), "-"),
     "papers.Claim": lambda: js.papers.Claim("it holds", "as in it", (0.0, 1.0), 0.5),
-    "papers.Erratum": lambda: js.papers.Erratum("a", "b", "c", "d", "e", "f", _measure),
+    "papers.Erratum": lambda: js.papers.ALL_ERRATA[0],
     "papers.Reproduced": lambda: js.papers.Reproduced("a", Path("b"), ()),
     "papers.Runs": lambda: js.papers.Runs(Path("b"), next(iter(js.papers.Scale)), True),
     "papers.Scale": lambda: next(iter(js.papers.Scale)),

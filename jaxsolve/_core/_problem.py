@@ -12,9 +12,9 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
 from .. import kernels, nets
-from .._attempt import attempt
 from .._checks import (
     as_array,
+    attempt,
     concrete,
     describe,
     in_float32,

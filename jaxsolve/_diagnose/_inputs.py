@@ -10,8 +10,7 @@ import optax
 from jaxtyping import Array
 
 from .. import losses, nets
-from .._attempt import attempt
-from .._checks import as_array, concrete, describe, in_float32, require_flag, require_key, require_settings
+from .._checks import as_array, attempt, concrete, describe, in_float32, require_flag, require_key, require_settings
 from .._core import Problem, read_pair
 from .._programs import forward_mode
 from ..nets._internal import FREEZE, takes_state

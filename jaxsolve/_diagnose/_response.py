@@ -19,7 +19,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
-from .._attempt import attempt
+from .._checks import attempt
 from .._core import Problem
 from .._numerics import norm
 from ._lens import inside, with_inside

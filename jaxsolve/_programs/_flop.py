@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from .._attempt import attempt
+from .._checks import attempt
 
 
 def flop(function: Callable[[Any], Any], problem: PyTree) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 import equinox as eqx
 import jax
 
-from .._attempt import attempt
+from .._checks import attempt
 from .._core import AbstractDynamics, Problem
 from ..losses import MSE
 from ._catalogue import kinds, names_in, Node, read_arguments, read_object, Recipe, value_of

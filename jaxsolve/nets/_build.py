@@ -11,8 +11,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr  # pyright: ignore[reportPrivateImportUsage]
 from jaxtyping import Array, Key
 
-from .._attempt import attempt
-from .._checks import concrete, describe, require_flag, require_key
+from .._checks import attempt, concrete, describe, require_flag, require_key
 from .._numerics import require_room
 from .._programs import equations, inside
 from ._activations import Activation

@@ -97,7 +97,7 @@ def _read_store(path: Path) -> Source:
         dataset, manifest = load(path), {}
         with contextlib.suppress(FileNotFoundError):  # what `sweeps.save` wrote has none
             manifest = read_manifest(path)
-    except (ValueError, RuntimeError, KeyError) as error:
+    except ValueError as error:
         raise ValueError(
             f"'{path}' is damaged: {error}. Call its sweep again, which finds damaged chunks and runs them again"
         ) from error

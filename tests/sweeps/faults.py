@@ -6,6 +6,7 @@ that none need import JAX again. It must not start JAX's threads itself, and so 
 
 import contextlib
 import json
+import logging
 import os
 import random
 import shutil
@@ -16,7 +17,7 @@ import textwrap
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,30 @@ def ok(folder: Path, job: Callable[[], None]) -> tuple[str, float]:
     code, said, seconds = Child(folder, job).end()
     assert code == 0, said
     return said, seconds
+
+
+@contextlib.contextmanager
+def bare_workers() -> Iterator[tuple[Any, Callable[[], None]]]:
+    """A client of two workers that nobody starts again, and a function that kills both."""
+    import distributed
+
+    empty = distributed.LocalCluster(n_workers=0, dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL)
+    with empty, distributed.Client(empty) as client:
+        address: Any = client.scheduler_info()
+        command = [sys.executable, "-m", "distributed.cli.dask_worker", address["address"], "--no-nanny"]
+        quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        workers = [subprocess.Popen([*command, "--nthreads", "1", "--no-dashboard"], **quiet) for _ in range(2)]
+
+        def kill() -> None:
+            for worker in workers:
+                worker.kill()
+                worker.wait()
+
+        try:
+            client.wait_for_workers(2, timeout=60)
+            yield client, kill
+        finally:
+            kill()
 
 
 def difference(one: Path, other: Path) -> list[str]:

@@ -10,7 +10,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -341,24 +340,7 @@ def test_a_cluster_that_loses_all_workers_is_given_up(monkeypatch, caplog, tmp_p
     """Killed, with nobody to start them again: the time is told before it is over, and what has run is kept."""
     monkeypatch.setattr(_dask, "IDLE", 1.0)
     path = tmp_path / "run.zarr"
-    empty = distributed.LocalCluster(n_workers=0, dashboard_address=":0")
-    with empty, distributed.Client(empty) as client:
-        command = [
-            sys.executable,
-            "-m",
-            "distributed.cli.dask_worker",
-            client.scheduler_info()["address"],
-            "--no-nanny",
-        ]
-        quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        workers = [subprocess.Popen([*command, "--nthreads", "1", "--no-dashboard"], **quiet) for _ in range(2)]
-        client.wait_for_workers(2, timeout=60)
-
-        def kill():
-            for worker in workers:
-                worker.kill()
-                worker.wait()
-
+    with faults.bare_workers() as (client, kill):
         thread = _once(path, 2, kill)
         with caplog.at_level(logging.WARNING, "jaxsolve"):
             with pytest.raises(RuntimeError, match=r"have been gone for 3 s, with \d+ batches left: .* is kept: call"):

@@ -12,8 +12,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, DTypeLike, Float, PyTree
 
 from ... import nets
-from ..._attempt import attempt
-from ..._checks import concrete, describe, require_settings
+from ..._checks import attempt, concrete, describe, require_settings
 from ..._core import is_key, Problem
 from ...nets._internal import networks_in
 from ._closures import closed, contents, opened

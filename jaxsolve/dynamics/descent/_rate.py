@@ -20,7 +20,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, DTypeLike, Float
 
-from ..._attempt import attempt
+from ..._checks import attempt
 from ._optimizer import Optimizer
 
 

@@ -11,8 +11,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from ..._attempt import attempt
-from ..._checks import concrete
+from ..._checks import attempt, concrete
 from ..descent._optimizer import Optimizer
 
 

@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree, Shaped
 
-from ..._attempt import attempt
-from ..._checks import describe
+from ..._checks import attempt, describe
 from ..._programs import depends_on_inputs
 from ...nets import partition
 from ...nets._internal import FREEZE, takes_state

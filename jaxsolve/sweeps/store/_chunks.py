@@ -11,7 +11,6 @@ from typing import final
 
 import numpy as np
 
-from ..._attempt import attempt
 from ..._results import FIRST_FAILURE
 from ..running._runner import Batch
 from ..running._variables import Rows, rows_of
@@ -71,21 +70,24 @@ class Chunks:
             rows = self._known(number)
             if rows is None:
                 absent.append(number)
-                continue
-            failed = rows["result"] >= FIRST_FAILURE
-            if failed.any():
-                self.failed.add(number)
-            if forget_failed and failed.any():
-                self.missing[self.blocks.lanes(number)[failed]] = True
-                for name, values in rows.items():
-                    values[failed] = self._variables[name].missing
-                with explained(self.path):
-                    self._put(number, rows)
-            run = rows["result"] >= 0
-            self.missing[self.blocks.lanes(number)[run]] = False
-            if not run.all():
-                self._open[number] = rows
+            else:
+                self._take_up(number, rows, forget_failed=forget_failed)
         return absent
+
+    def _take_up(self, number: int, rows: Rows, *, forget_failed: bool = False) -> None:
+        failed = rows["result"] >= FIRST_FAILURE
+        if failed.any():
+            self.failed.add(number)
+        if forget_failed and failed.any():
+            self.missing[self.blocks.lanes(number)[failed]] = True
+            for name, values in rows.items():
+                values[failed] = self._variables[name].missing
+            with explained(self.path):
+                self._put(number, rows)
+        run = rows["result"] >= 0
+        self.missing[self.blocks.lanes(number)[run]] = False
+        if not run.all():
+            self._open[number] = rows
 
     def finished(self) -> tuple[int, Rows] | None:
         """The first lane that has run and did not fail, and its row; None if there is none."""
@@ -141,7 +143,9 @@ class Chunks:
         begin = time.monotonic()
         while True:
             lanes = lanes[self.missing[lanes]]
-            self.look(number for number in map(int, np.unique(self.blocks.of(lanes))) if self._has_ended(number))
+            for number in map(int, np.unique(self.blocks.of(lanes))):
+                if (rows := self._ended(number)) is not None:
+                    self._take_up(number, rows)
             require_own(self.path, self.id)
             waited = time.monotonic() - begin
             if not self.missing[lanes].any() or waited > patience:
@@ -170,7 +174,7 @@ class Chunks:
                 rows[name] = self._coding.decode(number, item, data)
             except FileNotFoundError:
                 raise Unsound(f"{short} is missing", missing=[short]) from None
-            except (ValueError, RuntimeError) as error:
+            except ValueError as error:
                 said = f"{short} cannot be read ({type(error).__name__}: {error})"
                 raise Unsound(said, damaged=True) from error
             if digests is not None and digests.get(name) != _digest(data):
@@ -183,10 +187,10 @@ class Chunks:
             return None
         file = self._record(number)
         try:
-            said, error = attempt(json.loads, read_regular(file, LARGEST_RECORD))
-        except (FileNotFoundError, ValueError) as wrong:
-            said, error = None, wrong
-        if error is not None or not isinstance(said, dict) or said.get("store") != self.id:
+            said = json.loads(read_regular(file, LARGEST_RECORD))
+        except (FileNotFoundError, ValueError, RecursionError):
+            said = None
+        if not isinstance(said, dict) or said.get("store") != self.id:
             raise Unsound(f"{file.relative_to(self.path)} is not there, or is not the record of a chunk of this store")
         return said["files"] if isinstance(said.get("files"), dict) else {}
 
@@ -198,13 +202,13 @@ class Chunks:
             log.warning("%s: %s; its lanes are run again", self.path, error)
             return None
 
-    def _has_ended(self, number: int) -> bool:
-        """True if all lanes of a chunk have run."""
+    def _ended(self, number: int) -> Rows | None:
+        """The rows of a chunk of which all lanes have run; None of another."""
         try:
             rows = self.read(number)
         except Unsound:  # it is being written, or damaged
-            return False
-        return rows is not None and bool(np.all(rows["result"] >= 0))
+            return None
+        return None if rows is None or np.any(rows["result"] < 0) else rows
 
     def _put(self, number: int, rows: Rows) -> None:
         names = self._files(number)

@@ -36,15 +36,23 @@ def create_array(group: Any, item: Variable, blocks: GridBlocks, **facts: Any) -
 
 
 def decoded(data: bytes, size: int) -> np.ndarray:
-    """The bytes that Zstandard packed; they may be fewer than `size`. Raises ValueError, RuntimeError if they are more.
+    """The bytes that Zstandard packed; they may be fewer than `size`. Raises ValueError for more, and for damaged ones.
 
     By numcodecs, on which Zarr stands, since Zarr takes as much memory as the packed bytes ask for.
     """
     from numcodecs.zstd import Zstd
 
     room = np.zeros(size, np.uint8)
-    Zstd().decode(data, room)
+    try:
+        Zstd().decode(data, room)
+    except RuntimeError as error:  # which the system raises, too, where it has no more threads
+        raise ValueError(str(error)) from error
     return room
+
+
+def packed_size(size: int) -> int:
+    """The most bytes that so many may take on the disk: Zstandard makes what it cannot pack a little larger."""
+    return size + size // 128 + 1024
 
 
 class Coding:
@@ -73,7 +81,7 @@ class Coding:
             yield name, self._files.pop(key).to_bytes()
 
     def decode(self, number: int, item: Variable, data: bytes) -> np.ndarray:
-        """The rows of a chunk from the bytes of its file. Raises ValueError, RuntimeError if they are none."""
+        """The rows of a chunk from the bytes of its file. Raises ValueError if they are none."""
         import google_crc32c
 
         content, checksum = data[:-CHECKSUM], data[-CHECKSUM:]
@@ -87,6 +95,5 @@ class Coding:
         return here.reshape(-1, *item.shape).astype(item.dtype)
 
     def most(self, item: Variable) -> int:
-        """The largest size of a file of a variable: Zstandard makes what it cannot pack a little larger."""
-        size = math.prod((*self._blocks.block, *item.shape)) * np.dtype(item.dtype).itemsize
-        return size + size // 128 + 1024
+        """The largest size of a file of a variable."""
+        return packed_size(math.prod((*self._blocks.block, *item.shape)) * np.dtype(item.dtype).itemsize)

@@ -34,7 +34,7 @@ def write_whole(path: Path, data: bytes) -> None:
     By hand, since what it writes (the manifest, and last of all the root's metadata) says that other files are
     complete: it must have reached the disk before it has its name, which Zarr's `LocalStore` does not see to.
     """
-    part = path.with_name(f"{path.name}.{uuid.uuid4().hex}{PARTIAL}")
+    part = _part(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(part, "wb") as file:
@@ -57,7 +57,7 @@ def write_together(root: Path, files: Mapping[Path, bytes]) -> None:
     parts: dict[Path, Path] = {}
     try:
         for file, data in files.items():
-            part = file.with_name(f"{file.name}.{uuid.uuid4().hex}{PARTIAL}")
+            part = _part(file)
             for folder in reversed([each for each in file.parents if len(each.parts) > len(root.parts) + 1]):
                 folder.mkdir(exist_ok=True)
             parts[file] = part
@@ -69,6 +69,11 @@ def write_together(root: Path, files: Mapping[Path, bytes]) -> None:
             with contextlib.suppress(OSError):
                 part.unlink(missing_ok=True)
         raise
+
+
+def _part(file: Path) -> Path:
+    """A file that is to take the place of another one when it is whole."""
+    return file.with_name(f"{file.name}.{uuid.uuid4().hex}{PARTIAL}")
 
 
 def read_regular(file: Path, most: int = LARGEST) -> bytes:
@@ -100,7 +105,7 @@ def read_regular(file: Path, most: int = LARGEST) -> bytes:
 
 
 def odd_entry(path: Path) -> str | None:
-    """What a folder holds that is neither a plain file nor a folder, in words; None if there is nothing."""
+    """The first entry below a folder that is neither a plain file nor a folder, in words; None if there is none."""
     for item in path.rglob("*"):
         mode = item.lstat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):

@@ -16,7 +16,7 @@ from ..._numerics import free_on_host, readable
 from ..grid._blocks import GridBlocks
 from ..running._variables import Rows
 from ._chunks import Chunks, RECORDS, Unsound
-from ._coding import CHECKSUM, decoded
+from ._coding import CHECKSUM, decoded, packed_size
 from ._files import odd_entry, OURS, read_regular
 from ._layout import has_manifest, Layout, read_layout, require_sizes, ROOT
 
@@ -80,10 +80,12 @@ def load(path: str | os.PathLike) -> "xarray.Dataset":
         rows = _rows(path, layout)
         return data.assign({name: (values.dims, rows[name], values.attrs) for name, values in found.items()})
     except OSError as error:
-        if error.errno is not None and not isinstance(error, FileNotFoundError):
-            raise OSError(error.errno, f"reading {error.filename or path} failed ({error.strerror})") from error
-        raise ValueError(f"{path} is damaged: {error}. To mend it: {MEND}") from error
-    except (ValueError, RuntimeError, KeyError, TypeError) as error:  # what Zarr and its codecs make of such bytes
+        if error.errno is None or isinstance(error, FileNotFoundError):
+            raise ValueError(f"{path} is damaged: {error}. To mend it: {MEND}") from error
+        if str(path) in str(error):  # it names the file
+            raise
+        raise OSError(error.errno, f"reading {path} failed ({error.strerror})") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:  # what Zarr and its codecs make of such bytes
         raise ValueError(f"{path} is damaged: {error}. To mend it: {MEND}") from error
 
 
@@ -106,7 +108,7 @@ def _require_room(path: Path, arrays: dict[str, Any]) -> None:
 
 
 def _require_chunks(folder: Path, array: Any) -> None:
-    """Raises ValueError, RuntimeError for chunks that unpack to more than the array's metadata say."""
+    """Raises ValueError for chunks that unpack to more than the array's metadata say."""
     codecs = [codec["name"] for codec in array.metadata.to_dict()["codecs"]]
     if not CODECS.issuperset(codecs) or codecs.count("zstd") > 1:
         raise ValueError(
@@ -118,7 +120,7 @@ def _require_chunks(folder: Path, array: Any) -> None:
     for file in sorted((folder / "c").rglob("*")) if (folder / "c").exists() else []:
         if file.is_dir():
             continue
-        data = read_regular(file, most + most // 128 + 1024)
+        data = read_regular(file, packed_size(most))
         if "zstd" in codecs:
             decoded(data[:-CHECKSUM] if "crc32c" in codecs else data, most)
 
