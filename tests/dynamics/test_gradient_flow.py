@@ -219,6 +219,24 @@ def test_until_is_located(start, rate, share):
     cases.assert_fails(lambda: np.testing.assert_allclose(trajectory.t_end, of_the_outputs, rtol=1e-7))
 
 
+def test_a_condition_is_located_by_few_looks_at_it():
+    """Those of the steps among them; 71 if the end that stays counts half from its first stay on."""
+    looks = []
+
+    class Below(until.AbstractCondition):
+        def value(self, view):
+            jax.debug.callback(lambda: looks.append(1))
+            return view.loss - 0.1
+
+    flow = GradientFlow(diffrax.Tsit5(), rtol=1e-3, until=Below())
+    run = solve(cases.modes([1.0], [0.7]), flow, [jnp.inf])
+    jax.effects_barrier()
+    assert run.result == RESULTS.event
+    np.testing.assert_allclose(run.final.loss, 0.1, rtol=max(1e-10, cases.eps(10)))
+    assert run.stats.steps < 5
+    assert len(looks) < 45  # measured: 30
+
+
 @pytest.mark.x64_only
 def test_the_time_of_an_event_has_a_second_derivative():
     """L = L_0 exp(-2 r t): t = log(L_0/c)/(2 r), with the slope -1/(2 r c) in c, and that of this 1/(2 r c^2)."""

@@ -312,11 +312,11 @@ def _horizon(dtype: Any) -> float:
 def _first_root(value: Callable[[Array], Array], low: Array, high: Array) -> Array:
     """The point where a function, positive at `low` and not at `high`, has fallen to zero, from the side where it has.
 
-    The Illinois method: secants, of which the end that stays is weighed less and less (Dowell & Jarratt 1971).
+    The Illinois method: secants, of which an end that stays twice in a row counts half (Dowell & Jarratt 1971).
     """
 
     def narrow(bracket):
-        low, high, at_low, at_high, count = bracket
+        low, high, at_low, at_high, before, count = bracket
         middle = high - at_high * (high - low) / (at_high - at_low)
         # Bisection where the secant leaves the bracket, or is NaN: comparisons with NaN are false.
         middle = jnp.where((middle > low) & (middle < high), middle, low + (high - low) / 2)
@@ -326,19 +326,21 @@ def _first_root(value: Callable[[Array], Array], low: Array, high: Array) -> Arr
         here = jnp.where(ends, jnp.where(count == 0, low, high), middle)
         now = value(here)
         met = jnp.where(ends, count == 1, now <= 0)
-        less = jnp.where(ends, 1.0, 0.5)
+        moved = jnp.where(ends, 0, jnp.where(met, 1, -1))  # of the two ends, the upper or the lower one
+        less = jnp.where(~ends & (moved == before), 0.5, 1.0)
         return (
             jnp.where(met, low, here),
             jnp.where(met, here, high),
             jnp.where(met, less * at_low, now),
             jnp.where(met, now, less * at_high),
+            moved,
             count + 1,
         )
 
     def searching(bracket):
-        low, high, _, at_high, count = bracket
+        low, high, _, at_high, _, count = bracket
         middle = low + (high - low) / 2
         return (count < 2) | (count < 102) & (at_high < 0) & (middle > low) & (middle < high)
 
     nothing = jnp.zeros((), jax.eval_shape(value, low).dtype)
-    return jax.lax.while_loop(searching, narrow, (low, high, nothing, nothing, 0))[1]
+    return jax.lax.while_loop(searching, narrow, (low, high, nothing, nothing, 0, 0))[1]
