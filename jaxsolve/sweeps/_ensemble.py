@@ -85,7 +85,8 @@ def power_law(data: "xarray.DataArray", x: str, over: str = "seed") -> FittedPow
     """The law c x^b through an ensemble: a line through logarithms, fitted to each member by itself.
 
     b is the mean of the members' slopes, and the interval is Student's. A member's slope is the mean over all other
-    axes. Lines with a number that is not positive or not finite are left out.
+    axes. c is that of the line through the mean of the members' logarithms: each counts once, whatever it has of lines.
+    Lines with a number that is not positive or not finite are left out.
 
     Arguments:
         data: with axes x and `over`.
@@ -124,7 +125,8 @@ def power_law(data: "xarray.DataArray", x: str, over: str = "seed") -> FittedPow
     error = float(slopes.std(ddof=1)) / members**0.5 if members > 1 else np.inf
     width = float(t.ppf(0.975, max(members - 1, 1))) * error
     # A line of least squares passes through the means of both axes.
-    return FittedPowerLaw(exponent, width, float(np.exp(np.nanmean(logs) - exponent * along.mean())))
+    height = np.nanmean(logs[known], axis=(1, 2)).mean()
+    return FittedPowerLaw(exponent, width, float(np.exp(height - exponent * along.mean())))
 
 
 def ensemble_variance(outputs: "xarray.DataArray", over: str = "seed") -> "xarray.DataArray":

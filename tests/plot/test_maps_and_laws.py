@@ -102,6 +102,14 @@ def test_lines_that_failed_do_not_spoil_a_power_law():
     assert only == np.inf
 
 
+def test_members_count_once_in_a_power_law():
+    """The first has two lines, 3 w, the second one, 5 w^2, beside one that failed: sqrt(3 w 5 w^2)."""
+    widths = np.array([1.0, 2.0, 4.0])
+    values = np.stack([[3 * widths, 3 * widths], [5 * widths**2, -widths]])
+    law = js.sweeps.power_law(_grid(values, seed=range(2), depth=[2, 3], width=widths), "width")
+    np.testing.assert_allclose([law.exponent, law.prefactor], [1.5, 15**0.5], rtol=1e-12)
+
+
 def test_collapse_brings_curves_together_at_the_right_power_alone():
     alpha, widths, seeds = np.geomspace(0.1, 10, 5), np.array([4.0, 16.0, 64.0]), [0, 1]
     scale = widths[:, None] ** 0.5 * alpha
