@@ -17,6 +17,9 @@ from jaxsolve._diagnose._fit import slope
 # Which matrices follow one another is seen in a diagnosis, but not for matrices of a test's own.
 from jaxsolve._diagnose._groups import adjacent, alignments
 
+# In no diagnosis are all eigenvalues of an operator negative and few.
+from jaxsolve._diagnose._lanczos import largest_eigenvalue
+
 # The rates of an optimizer enter the stability together with a Hessian.
 from jaxsolve._diagnose._response import response as optimizer_response
 from jaxsolve._diagnose._stability import critical_rate
@@ -257,6 +260,7 @@ __all__ = [
     "kernel_part",
     "kinds",
     "labels_draw",
+    "largest_eigenvalue",
     "linear_problem",
     "marching",
     "memory",

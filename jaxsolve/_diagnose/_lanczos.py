@@ -37,11 +37,13 @@ def largest_eigenvalue(product: Callable[[PyTree], PyTree], like: PyTree) -> Flo
         # An exhausted space has rounding left over: it must not start a copy of the spectrum.
         alive = size > 10 * jnp.finfo(zero.dtype).eps * jnp.abs(alpha)
         size = jnp.where(alive, size, 0)
-        return (now, jnp.where(alive, rest / nonzero(size), 0), size), (alpha, size)
+        return (now, jnp.where(alive, rest / nonzero(size), 0), size), (alpha, size, jnp.any(now != 0))
 
     first = (zero, start / jnp.linalg.norm(start), jnp.zeros((), zero.dtype))
-    _, (alpha, beta) = jax.lax.scan(step, first, None, length=steps)
-    # On the Krylov space the operator is tridiagonal; its largest Ritz value is at most the largest eigenvalue. Where
-    # the space was exhausted the rows that are left are 0, and so is the result if all eigenvalues are negative.
+    _, (alpha, beta, inside) = jax.lax.scan(step, first, None, length=steps)
+    # Where the space was exhausted, the rows that are left are 0, which may be above all eigenvalues. The first alpha,
+    # a mean of them, is not.
+    alpha = jnp.where(inside, alpha, alpha[0])
+    # On the Krylov space the operator is tridiagonal; its largest Ritz value is at most the largest eigenvalue.
     matrix = jnp.diag(alpha) + jnp.diag(beta[:-1], 1) + jnp.diag(beta[:-1], -1)
     return jnp.linalg.eigvalsh(matrix)[-1]

@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree
 
 import jaxsolve as js
 from tests.cases import assert_fails, Linear
-from tests.inside import critical_rate, slope
+from tests.inside import critical_rate, largest_eigenvalue, slope
 
 
 @pytest.mark.x64_only
@@ -33,6 +33,14 @@ def test_the_confidence_of_a_slope_is_that_of_least_squares():
         )
         check(scipy.stats.t.ppf(0.975, fine.sum() - 2))
         assert_fails(lambda check=check: check(1.96))
+
+
+@pytest.mark.parametrize("eigenvalues", [[-1.0], [-3.0, -2.0, -1.0], [-2.0, 0.0, 1.0]])
+def test_the_largest_eigenvalue_may_be_negative(eigenvalues):
+    """Of 30 dimensions, whose Krylov space ends after as many steps as there are eigenvalues."""
+    diagonal = jnp.resize(jnp.asarray(eigenvalues), (30,))
+    found = largest_eigenvalue(lambda v: diagonal * v, diagonal)
+    np.testing.assert_allclose(found, max(eigenvalues), rtol=1e-5)
 
 
 def test_a_critical_rate_takes_fewer_than_ten_forward_passes():
