@@ -85,7 +85,7 @@ def random_hierarchy(
             f"these rules write {_said(strings)} strings, of which n_train + n_test = {wanted} can be drawn "
             f"only if there are at least so many, and at most {MOST}"
         )
-    require_room(wanted * length * symbols * jnp.dtype(float).itemsize, "this dataset", key)
+    require_room(wanted * length * symbols * jnp.result_type(float).itemsize, "this dataset", key)
     of_rules, of_strings = jax.random.split(key)
     rules = [
         _rules(one, symbols if level else classes, synonyms, tuple_size, symbols)

@@ -7,6 +7,7 @@ import pytest
 
 from jaxsolve.data import modular_addition, random_hierarchy
 from tests import cases
+from tests.inside import memory
 
 
 def _texts(x, symbols):
@@ -90,3 +91,11 @@ def test_addition():
 def test_what_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make(jr.key(0))
+
+
+def test_the_room_of_strings_is_that_of_their_dtype(monkeypatch):
+    """4e7 numbers: 160 MB in float32."""
+    monkeypatch.setattr(memory, "free_memory", lambda: 0)
+    options = {"classes": 1000, "levels": 1, "synonyms": 100, "symbols": 1000}
+    with jax.enable_x64(False), pytest.raises(MemoryError, match="this dataset needs 0.16 GB"):
+        random_hierarchy(20_000, **options, key=jr.key(0))
