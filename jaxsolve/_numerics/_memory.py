@@ -50,7 +50,7 @@ def require_room(needed: int, what: str, key: Any) -> None:
         return
     free = free_memory()
     if free is not None and needed > free:
-        raise MemoryError(f"{what} needs {needed / 1e9:.3g} GB, and {free / 1e9:.3g} GB are free; make it smaller")
+        raise MemoryError(f"{what} needs {readable(needed)}, and {readable(free)} are free; make it smaller")
 
 
 def out_of_memory(error: BaseException) -> bool:

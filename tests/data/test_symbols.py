@@ -97,5 +97,5 @@ def test_the_room_of_strings_is_that_of_their_dtype(monkeypatch):
     """4e7 numbers: 160 MB in float32."""
     monkeypatch.setattr(memory, "free_memory", lambda: 0)
     options = {"classes": 1000, "levels": 1, "synonyms": 100, "symbols": 1000}
-    with jax.enable_x64(False), pytest.raises(MemoryError, match="this dataset needs 0.16 GB"):
+    with jax.enable_x64(False), pytest.raises(MemoryError, match="this dataset needs 160 MB, and 0 bytes are free"):
         random_hierarchy(20_000, **options, key=jr.key(0))

@@ -454,7 +454,7 @@ def test_what_it_does_not_describe_is_refused():
         solve(_problem(64, 1, "tanh", js.nets.Scaling.ntk()))
     with pytest.raises(js.NotApplicable, match="a scaling for gradient descent: it has one for Adam"):
         solve(_problem(64, 1, "tanh", js.nets.Scaling.mup(adam=True)))
-    with pytest.raises(MemoryError, match=r"needs .* GB, and .* GB may be used; give samples=\d+"):
+    with pytest.raises(MemoryError, match=r"needs .* TB, and .* may be used; give samples=\d+"):
         solve(_problem(64, 2, "tanh"), samples=2**30)
     with pytest.raises(ValueError, match="8 outputs on the training set need samples=256 at least, got 64"):
         solve(_problem(64, 2, "tanh"), samples=64)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 
 from ..._core import Problem
-from ..._numerics import free_memory
+from ..._numerics import free_memory, readable
 
 
 def few_directions(signals: int, least: float, *, ample: bool) -> int:
@@ -63,7 +63,7 @@ def require_memory(budget: int | None, needed: int, advice: str) -> None:
     allowed = _allowed(budget)
     if needed > allowed:
         raise MemoryError(
-            f"this rich limit needs {needed / 1e9:.3g} GB, and {allowed / 1e9:.3g} GB may be used; {advice}, "
+            f"this rich limit needs {readable(needed)}, and {readable(int(allowed))} may be used; {advice}, "
             "or allow more with memory="
         )
 
