@@ -298,6 +298,12 @@ def test_the_fastest_tiling_comes_first_and_one_sample_last():
     assert tilings(500, 100, 1)[0] == Tiling(500, True)
 
 
+def test_no_tile_has_more_than_600_rows_unless_a_sample_has():
+    assert [tilings(4, None, rows)[0].tile for rows in (300, 350, 601)] == [2, 1, 1]
+    for rows in (1, 7, 9, 10, 11, 299):
+        assert all(rows * tilings(n, 1, rows)[0].tile <= 600 for n in (1, 54, 55, 109, 2000, 60_000))
+
+
 # --- bad input
 
 

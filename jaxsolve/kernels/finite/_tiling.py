@@ -84,4 +84,5 @@ def _part(n: int, halves: int) -> int:
 
 def _largest(n: int, rows: int) -> int:
     # Equal parts: so many tiles as `MOST_ROWS` needs, and the samples spread evenly over them.
-    return math.ceil(n / math.ceil(n * rows / MOST_ROWS))
+    most = max(1, MOST_ROWS // rows)
+    return math.ceil(n / math.ceil(n / most))
