@@ -17,7 +17,7 @@ from .._core import Problem
 from .._numerics import unwatched
 from ._dataset import dataset
 from ._figure import draw_coordinates
-from ._finite import ending
+from ._finite import ending, SMALLER
 from ._fit import Slope, slope, TOLERANCE
 from ._inputs import check_optimizer, read_key, read_problem, require_own
 from ._lens import Lens
@@ -140,8 +140,8 @@ def coordinate_check(
             net = make_net(int(width), jax.random.fold_in(key, seed))
             problem = read_problem(net, x, y, loss, None, False)
             here, hidden, sizes, why = _sizes(problem, chosen, steps)
-            # Advice that names a smaller rate is left out: the default below says so, once for all widths.
-            whys += [why] if why and "a smaller rate" not in why.lower() else []
+            # Where there is no other advice the default below says so, once for all widths.
+            whys += [why] if why and not why.endswith(f": {SMALLER}.") else []
             if names is not None and here != names:
                 odd = sorted(set(here) ^ set(names)) or list(here)
                 raise ValueError(f"the networks of widths {places[0]} and {width} differ in more than width: in {odd}")
@@ -162,7 +162,7 @@ def coordinate_check(
     lost = places[np.any(np.isnan(changes), axis=(0, 2))]
     if lost.size:
         passed, where = False, ", ".join(map(str, lost))
-        advice = whys[0] if whys else "Take a smaller rate."
+        advice = whys[0] if whys else f"{SMALLER.capitalize()}."
         notes += (f"Training diverged at width {where}: changes there are unknown. {advice}",)
     # A tensor that moves at other widths only. Zeros have no logarithm: the slope would silently leave these widths
     # out.

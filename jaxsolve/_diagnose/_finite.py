@@ -17,6 +17,7 @@ from ._train import objective, ShortTraining
 
 
 NAMED = 6  # more are counted
+SMALLER = "take a smaller rate"  # where there is nothing else to advise
 
 
 def check_finite(problem: Problem, params: PyTree, when: str) -> None:
@@ -87,7 +88,7 @@ def ending(problem: Problem, probe: Problem, optimizer: optax.GradientTransforma
             "that are NaN or infinite. Take a smaller rate; if that ends there, too, look for a root, a logarithm or a "
             "division in the network."
         )
-    return f"The training diverged {when}: take a smaller rate."
+    return f"The training diverged {when}: {SMALLER}."
 
 
 def _named(problem: Problem, params: PyTree, when: str) -> str:

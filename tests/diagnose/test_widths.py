@@ -191,6 +191,18 @@ def test_a_width_that_diverged_does_not_pass():
     assert check.notes == ("Training diverged at width 512: changes there are unknown. Take a smaller rate.",)
 
 
+def test_advice_beyond_a_smaller_rate_is_kept():
+    """The first step leads below the root's domain."""
+
+    def make(width, key):
+        f = lambda p, x: jnp.sqrt(1e3 + p["v"] @ jnp.tanh(p["w"] @ x))[None]
+        v = jr.normal(jr.fold_in(key, 1), (width,)) / width
+        return jax.tree_util.Partial(f, {"w": jr.normal(key, (width, 4)) / 2, "v": v})
+
+    check = js.coordinate_check(make, [16, 64], *_data(), optimizer=optax.sgd(1e4), seeds=1)
+    assert any("if that ends there, too, look for a root" in note for note in check.notes)
+
+
 @pytest.mark.parametrize("optimizer", [optax.adam, optax.sgd])
 def test_optimizers_that_would_take_the_width_for_a_rate(optimizer):
     make = lambda width, key: eqx.nn.MLP(4, 1, width, 1, key=key)
