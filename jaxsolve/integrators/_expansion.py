@@ -7,6 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._numerics import nonzero
 from ._linear_part import AbstractLinearPart, AbstractModel, integrated, Span, Term
 from ._tableau import AbstractTableau, Weight
 
@@ -35,6 +36,7 @@ class Expansion(eqx.Module):
         force: y' at the start.
         changes: the changes D of N at the nodes.
         excess: by how much the energy falls faster at the nodes than under A alone.
+        falling: 1, with what derivatives of A's power leave out.
     """
 
     h: Float[Array, ""]
@@ -43,6 +45,7 @@ class Expansion(eqx.Module):
     force: Any
     changes: tuple[Any, ...]
     excess: tuple[Float[Array, ""], ...]
+    falling: Float[Array, ""]
 
     def at(self, model: AbstractModel, tableau: AbstractTableau, y0: Flowing, theta: Float[Array, ""]) -> Flowing:
         """The solution a part theta of the step later."""
@@ -66,7 +69,7 @@ class Expansion(eqx.Module):
         # phi_k(0) = 1/k! turns the weights into those of a quadrature. The excess at the start, of weight 1 less the
         # others, is 0.
         beyond = sum(self.h * integrated(weight) * e for weight, e in zip(weights, self.excess, strict=True))
-        dissipated = y0.dissipated + self.part.spent(span, self.force) + beyond
+        dissipated = y0.dissipated + self.falling * self.part.spent(span, self.force) + beyond
         # The outputs are the network's own at the new parameters, so that both cannot drift apart.
         return Flowing(displacement, model.outputs(model.start + displacement), dissipated)
 
@@ -83,6 +86,7 @@ def expand(
     numbers = tableau.at(passed)
     w = model.start + y0.displacement
     force = part.force(model, w, y0.outputs)
+    falling = _falling(model, part, w, force)
     changes: list[Any] = []
     excess = []
     # All times in one call: what a part works out for a time it may work out for all of them at once.
@@ -91,8 +95,8 @@ def expand(
         moved = _moved(part, span, force, _terms(weights, changes, h))
         velocity, dissipation = model.velocity(w + part.vector(moved))
         changes.append(part.change(velocity, moved, force))
-        excess.append(dissipation - part.power(span, force))
-    return Expansion(h, passed, part, force, tuple(changes), tuple(excess)), whole
+        excess.append(dissipation - falling * part.power(span, force))
+    return Expansion(h, passed, part, force, tuple(changes), tuple(excess), falling), whole
 
 
 def _terms(weights: Sequence[Weight], changes: Sequence[Any], h: Float[Array, ""]) -> list[Term]:
@@ -104,3 +108,24 @@ def _moved(part: AbstractLinearPart, span: Span, force: Any, terms: list[Term]) 
     """The displacement in a time: as A alone takes it from the force at the start, and by these terms."""
     # t phi_1(t A) F is the integral of exp(s A) F over s from 0 to t: y' = A y from the velocity F.
     return part.combine(span, [Term(1, span.length, force), *terms])
+
+
+@eqx.filter_custom_jvp
+def _falling(model: AbstractModel, part: AbstractLinearPart, w: Float[Array, "*moving"], force: Any) -> Array:
+    """How fast energy falls at the start of a step, over A's power there: 1, but with a derivative that is not 0.
+
+    Energy has units of eta, of which derivatives are taken, and which A has frozen.
+    """
+    del model, part, force
+    return jnp.ones((), w.dtype)
+
+
+@_falling.def_jvp
+def _falling_jvp(primals, tangents):
+    model, part, w, force = primals
+    model_dot, _, w_dot, force_dot = tangents
+    (start,) = part.over(jnp.zeros((), w.dtype))
+    _, true = eqx.filter_jvp(lambda model, w: model.velocity(w)[1], (model, w), (model_dot, w_dot))
+    power, frozen = eqx.filter_jvp(lambda force: part.power(start, force), (force,), (force_dot,))
+    left = sum(sign * dot for sign, dot in ((1, true), (-1, frozen)) if dot is not None)
+    return _falling(model, part, w, force), jnp.broadcast_to(left / nonzero(power), ())

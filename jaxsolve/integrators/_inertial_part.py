@@ -120,19 +120,13 @@ class InertialPart(AbstractLinearPart[Phase]):
 
     def power(self, span: Span, v: Phase) -> Float[Array, ""]:
         moving = self.combine(span, [Term(0, 1.0, v)])
-        return self._square(moving.position)
+        return self.kernel.inner(moving.position, moving.position)
 
     def spent(self, span: Span, v: Phase) -> Float[Array, ""]:
         # What A's own energy has lost, that of motion and that of the quadratic model of the loss.
         moved = self.combine(span, [Term(1, span.length, v)]).position
         stretched = self.kernel.vectors.T @ self.kernel.rescale(moved.pushed)
         # Position and way together are the force of the loss alone, -eta J^T residual: their drags cancel.
-        residual = -1.0 * (v.position + v.way).lifted
-        # What the quadratic model of the loss gains along the displacement d: residual . J d + |V^T S J d|^2/2.
-        gained = residual @ moved.pushed + stretched @ stretched / 2
-        return self.tau / 2 * (self._square(v.position) - self.power(span, v)) - gained
-
-    def _square(self, v: Direction) -> Float[Array, ""]:
-        """|v|^2, every parameter's square divided by its eta."""
-        # |own|^2/eta + 2 q . J own + q^T K q for v = own + eta J^T q, where J v = J own + K q.
-        return squares_over(v.own, self.kernel.eta) + v.lifted @ (2 * v.pushed - self.kernel.kernel @ v.lifted)
+        # What the quadratic model of the loss falls along the displacement d: force . d/eta - |V^T S J d|^2/2.
+        fallen = self.kernel.inner(v.position + v.way, moved) - stretched @ stretched / 2
+        return self.tau / 2 * (self.kernel.inner(v.position, v.position) - self.power(span, v)) + fallen

@@ -15,7 +15,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from .._core import flat_rates, Problem
-from .._numerics import HeldModule, phi
+from .._numerics import HeldModule, nonzero, phi
 from ..kernels._internal import LayeredJacobian
 from ._linear_part import AbstractLinearPart, Model, Span, Term
 from ._modes import modes, StiffModes
@@ -145,11 +145,16 @@ class KernelPart(AbstractLinearPart[Direction]):
         outside, inside = self._powers(v)
         return span.length * (outside + inside @ phi(1, -2 * span.length * self.values))
 
+    def inner(self, a: Direction, b: Direction) -> Float[Array, ""]:
+        """a . b, every parameter's product divided by its eta."""
+        # a.own . b.own/eta + p . J b + q . J a.own for the lifted p and q, where J a = J a.own + K p.
+        own = jnp.sum(jnp.where(self.eta > 0, a.own * b.own / nonzero(self.eta), 0))
+        return own + a.lifted @ b.pushed + b.lifted @ (a.pushed - self.kernel @ a.lifted)
+
     def _powers(self, v: Direction) -> tuple[Float[Array, ""], Float[Array, " modes"]]:
         """|v|^2 outside of the modes, and in each of them."""
-        # For v = eta J^T q the square over eta is q^T K q = q . J v. In a mode it is that of V^T S J v over the rate:
-        # eta^(1/2) J^T S V Lambda^(-1/2) has orthonormal columns.
-        total, squares = v.lifted @ v.pushed, self.amplitudes(v) ** 2
+        # In a mode it is that of V^T S J v over the rate: eta^(1/2) J^T S V Lambda^(-1/2) has orthonormal columns.
+        total, squares = self.inner(v, v), self.amplitudes(v) ** 2
         # A rate that is rounding beside the largest says nothing of its mode: the quotient of two rounding errors.
         moving = self.values > 10 * jnp.finfo(self.values.dtype).eps * jnp.max(self.values, initial=0.0)
         inside = jnp.where(moving, squares / jnp.where(moving, self.values, 1), 0)

@@ -15,7 +15,19 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from scipy.integrate import solve_ivp
 
-from jaxsolve import GradientFlow, kernels, losses, nets, observe, Problem, result_names, RESULTS, solve, until
+from jaxsolve import (
+    GradientFlow,
+    kernels,
+    losses,
+    MomentumFlow,
+    nets,
+    observe,
+    Problem,
+    result_names,
+    RESULTS,
+    solve,
+    until,
+)
 from jaxsolve.integrators import (
     DisplacementController,
     ETD2RK,
@@ -23,6 +35,7 @@ from jaxsolve.integrators import (
     HOCHBRUCK_OSTERMANN_3,
     KROGSTAD,
     LOG_TIME_3,
+    ParameterSpace,
 )
 from tests import cases
 from tests.inside import result_code
@@ -741,6 +754,28 @@ def test_forward_derivatives_of_lanes(lane):
     for coordinate in range(POINT.size):  # one left out
         off = point * (np.arange(POINT.size) != coordinate)
         assert _error(slopes[lane], _derivative(point, off)[1]) > 5e-4
+
+
+@pytest.mark.x64_only
+@pytest.mark.parametrize(
+    "flow",
+    [
+        GradientFlow(FunctionSpace(), rtol=1e-5),
+        GradientFlow(ParameterSpace(), rtol=1e-5),
+        MomentumFlow(tau=0.7, integrator=FunctionSpace(), rtol=1e-5),
+    ],
+    ids=["FunctionSpace", "ParameterSpace", "momentum"],
+)
+def test_energy_is_balanced_in_derivatives_too(flow):
+    """What is dissipated is what the loss has lost, along the rates and along all that moves the network."""
+
+    def balance(point):
+        certificate = solve(_at(point), flow, jnp.array([END])).certificate
+        assert certificate is not None
+        return certificate.energy_balance
+
+    slopes = jax.jit(jax.jacfwd(balance))(jnp.asarray(POINT))
+    assert np.max(np.abs(slopes)) < 1e-4  # measured: 4e-5, and 0.2 to 0.8 where power or its units lack theirs
 
 
 def test_bad_values_end_their_lane_only():
