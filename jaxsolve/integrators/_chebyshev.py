@@ -224,7 +224,7 @@ def _estimate(terms, t, y, args, control, state: ChebyshevState, size: Scalar, d
         stiffness = _norm(image)
         # Relative to 1 where it is less: two stages serve there, however small it is. NaN would never settle.
         settled = jnp.isnan(stiffness) | (jnp.abs(stiffness - now.stiffness) <= _SETTLED * jnp.maximum(stiffness, 1))
-        start = _start(jax.lax.stop_gradient(terms.prod(field, control)))
+        start = first_direction(jax.lax.stop_gradient(terms.prod(field, control)))
         direction = jax.tree.map(lambda a, b: jnp.where(stiffness > 0, a, b), _unit(image), start)
         # Before the first direction there is nothing to compare with.
         stiffness = jnp.where(_norm(now.direction) > 0, stiffness, jnp.inf)
@@ -238,7 +238,7 @@ def _estimate(terms, t, y, args, control, state: ChebyshevState, size: Scalar, d
     return jax.lax.while_loop(unsettled, iterate, (begin, jnp.array(False)))[0]
 
 
-def _start(step: Y) -> Y:
+def first_direction(step: Y) -> Y:
     """The field plus fixed signs of equal norm: with balanced labels the field alone lacks the stiffest direction."""
 
     def signs(leaf):

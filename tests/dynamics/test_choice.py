@@ -63,6 +63,14 @@ def test_stiffness_is_the_curvature_times_the_rates(eta):
         assert not 0.8 < found / _curvature(problem, problem.params, flat(problem.eta).at[:].set(1.0)) < 1.01
 
 
+def test_stiffness_is_seen_that_balanced_labels_do_not_excite():
+    """Inputs 3, and half the label times one of five unit vectors: of K/n = 9 along all ones the field has nothing."""
+    y = jnp.repeat(jnp.array([1.0, -1.0, 1.0, -1.0]), 5)[:, None]
+    x = jnp.concatenate([jnp.full((20, 1), 3.0), y * jnp.tile(0.5 * jnp.eye(5), (4, 1))], axis=1)
+    net = jax.tree_util.Partial(lambda w, x: w @ x, jnp.zeros((1, 6)))
+    np.testing.assert_allclose(rate_for_choice(Problem(net, x, y)), 9.0, rtol=1e-3)
+
+
 def test_stiffness_of_a_small_start_is_that_of_outputs_as_large_as_targets():
     """Of a linear network of three layers, with weights times 1e-3, it would be 1e-12 of what it becomes."""
     small, large = (_problem(net=_net(activation="linear", sigma=sigma)) for sigma in (1e-3, 1.0))

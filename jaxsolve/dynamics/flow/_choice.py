@@ -23,6 +23,7 @@ from ..._core import flat_rates, Problem
 from ..._numerics import memory_for
 from ..._programs import flop
 from ...integrators import FunctionSpace, ParameterSpace, RungeKuttaChebyshev
+from ...integrators._internal import first_direction
 from ...kernels._internal import LayeredJacobian
 from ._kinks import kinked
 
@@ -227,7 +228,9 @@ def _rate(problem: Problem) -> Float[Array, ""]:
     # One linearization for all products of the power method.
     _, push = jax.linearize(velocity, _grown(problem, start, unravel))
     unit = lambda v: v / jnp.linalg.norm(v)
-    v = jax.lax.fori_loop(0, _ITERATIONS, lambda _, v: push(unit(v)), push(velocity(start)))
+    # A unit vector, which at rest is NaN: nobody knows what a flow that stays there costs.
+    first = first_direction(unit(velocity(start)))
+    v = jax.lax.fori_loop(0, _ITERATIONS, lambda _, v: push(unit(v)), push(first))
     return jnp.linalg.norm(v)
 
 
