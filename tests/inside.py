@@ -132,10 +132,25 @@ from jaxsolve.kernels.wide import _neural_tangents as neural_tangents
 # Dual activations, compared with quadrature and with their series.
 from jaxsolve.kernels.wide._duals import dual, expand
 from jaxsolve.losses._internal import accepts, find_loss
-from jaxsolve.nets._internal import Mask, networks_in, takes_state
+
+# The layers that networks are made of, in stacks of a test's own.
+from jaxsolve.nets._internal import (
+    AbstractNormalization,
+    Bias,
+    Conv,
+    Dense,
+    find_activation,
+    Mask,
+    networks_in,
+    run,
+    SpatialMean,
+    StandardizeBatch,
+    takes_state,
+)
 
 # Layers in an order that no architecture has.
 from jaxsolve.nets._layer_register import LayerRegister
+from jaxsolve.nets._layers import AveragePool, Flatten, Gain, StandardizeGroups
 from jaxsolve.observe._internal import check_observables
 
 # A figure of a test's own, and processes that only note what they were asked for, are patched in.
@@ -307,4 +322,16 @@ __all__ = [
     "use_gram",
     "when",
     "written_out",
+    "AbstractNormalization",
+    "AveragePool",
+    "Bias",
+    "Conv",
+    "Dense",
+    "Flatten",
+    "Gain",
+    "SpatialMean",
+    "StandardizeBatch",
+    "StandardizeGroups",
+    "find_activation",
+    "run",
 ]

@@ -47,7 +47,6 @@ ELSEWHERE = {
     "data.mnist": "reads files",
     "data.fashion_mnist": "reads files",
     "data.cifar10": "reads files",
-    "nets.run": "is called by networks with their own layers",
     "nets.Shapes": "a plain record, which networks make",
     "nets.Start": "a plain tuple",
     "kernels.NeuralTangentsUnavailable": "an error",

@@ -20,6 +20,7 @@ import optax
 from .. import data, dynamics, integrators, losses, nets, observe, theory, until
 from .._checks import describe
 from .._core import AbstractDynamics
+from ..nets._internal import AbstractNormalization, find_activation
 from ._formula import Formula, MARK
 from ._refusals import check_memory, check_sizes, ConfigError, errors_of, shown, unknown
 
@@ -80,8 +81,8 @@ def kinds() -> dict[str, Kind]:
         "teacher": dataclasses.replace(networks, arrays=True),
         "scaling": Kind("scaling", {"Scaling": nets.Scaling, **scalings}),
         "init": Kind("initialization", _makers(nets.AbstractInit, nets)),
-        "normalization": Kind("normalization", _makers(nets.AbstractNormalization, nets)),
-        "activation": Kind("activation", _makers(nets.Activation, nets), plain=nets.find_activation),
+        "normalization": Kind("normalization", _makers(AbstractNormalization, nets)),
+        "activation": Kind("activation", _makers(nets.Activation, nets), plain=find_activation),
         "loss": Kind("loss", _makers(losses.AbstractLoss, losses)),
         "data": Kind("data set", _makers(data.Dataset, data)),
         "dynamics": Kind("dynamics", _makers(AbstractDynamics, dynamics, theory)),

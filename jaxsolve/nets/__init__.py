@@ -3,7 +3,6 @@
 from ._activations import (
     Activation as Activation,
     erf as erf,
-    find_activation as find_activation,
     gelu as gelu,
     leaky_relu as leaky_relu,
     linear as linear,
@@ -34,32 +33,12 @@ from ._init import (
 from ._lambda_balanced import LambdaBalanced as LambdaBalanced
 from ._laws import LayerShape as LayerShape, Prescription as Prescription
 from ._layered import AbstractLayered as AbstractLayered
-from ._layers import (
-    AbstractLayer as AbstractLayer,
-    Apply as Apply,
-    AveragePool as AveragePool,
-    Bias as Bias,
-    Conv as Conv,
-    Dense as Dense,
-    Flatten as Flatten,
-    Gain as Gain,
-    Layers as Layers,
-    Residual as Residual,
-    run as run,
-    SpatialMean as SpatialMean,
-    StandardizeBatch as StandardizeBatch,
-    StandardizeGroups as StandardizeGroups,
-)
+from ._layers import Apply as Apply, Layers as Layers, Residual as Residual
 from ._lenet import LeNet as LeNet
 from ._linear import DeepLinear as DeepLinear, SingleNeuron as SingleNeuron, TwoLayerLinear as TwoLayerLinear
 from ._mlp import MLP as MLP
 from ._network import AbstractNetwork as AbstractNetwork, Conserved as Conserved, partition as partition, rates as rates
-from ._normalization import (
-    AbstractNormalization as AbstractNormalization,
-    BatchNorm as BatchNorm,
-    GroupNorm as GroupNorm,
-    NoNormalization as NoNormalization,
-)
+from ._normalization import BatchNorm as BatchNorm, GroupNorm as GroupNorm, NoNormalization as NoNormalization
 from ._padded import Padded as Padded
 from ._resnet import ResNet18 as ResNet18, WideResNet as WideResNet
 from ._scaling import Optimizers as Optimizers, Scaling as Scaling, ScalingRule as ScalingRule

@@ -163,12 +163,6 @@ def softplus(beta: float = 1.0) -> Activation:
 def find_activation(activation: str | Activation | Callable[[Array], Array]) -> Activation:
     """Turns a name, an `Activation` or any elementwise function into an `Activation`.
 
-    Example:
-        >>> js.nets.find_activation("relu").homogeneous
-        True
-        >>> js.nets.find_activation(jnp.sin)
-        sin
-
     Raises:
         ValueError: the name is not known.
         TypeError: the argument is neither a name nor callable, or it holds arrays.

@@ -1,10 +1,18 @@
 """Names of this room that other rooms use, and users do not."""
 
+from ._activations import find_activation as find_activation
 from ._layers import (
     AbstractParametric as AbstractParametric,
     AbstractWeighted as AbstractWeighted,
+    Bias as Bias,
+    Conv as Conv,
+    Dense as Dense,
     Mask as Mask,
+    run as run,
+    SpatialMean as SpatialMean,
+    StandardizeBatch as StandardizeBatch,
     Tap as Tap,
 )
 from ._network import networks_in as networks_in
+from ._normalization import AbstractNormalization as AbstractNormalization
 from ._state import FREEZE as FREEZE, takes_state as takes_state

@@ -18,15 +18,7 @@ from ._padded import keep
 
 
 class AbstractLayer(abc.ABC):
-    """One step of a network's computation on one sample: vectors (features,) or images (channels, height, width).
-
-    Example:
-        >>> class Double(js.nets.AbstractLayer):
-        ...     def __call__(self, net, z, tap):
-        ...         return 2 * z
-        >>> js.nets.run(None, (Double(), Double()), jnp.ones(2)).tolist()
-        [4.0, 4.0]
-    """
+    """One step of a network's computation on one sample: vectors (features,) or images (channels, height, width)."""
 
     @abc.abstractmethod
     def __call__(self, net: Any, z: Float[Array, "..."], tap: "Tap") -> Float[Array, "..."]:
@@ -46,17 +38,7 @@ def pass_on(layer: AbstractLayer, z: Array, out: Array) -> Array:
 
 
 def run(net: Any, layers: Layers, z: Float[Array, "..."], tap: Tap = pass_on) -> Float[Array, "..."]:
-    """The output of layers, one after the other, for input z, with the parameters of `net`.
-
-    Example:
-        >>> net = js.nets.MLP(
-        ...     in_size=2, out_size=1, width_size=3, depth=1, activation="tanh",
-        ...     scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
-        ... )
-        >>> hidden = js.nets.run(net, net.layers[:2], jnp.ones(2))  # behind the first activation
-        >>> hidden.shape
-        (3,)
-    """
+    """The output of layers, one after the other, for input z, with the parameters of `net`."""
     for layer in layers:
         z = layer(net, z, tap)
     return z
@@ -90,13 +72,7 @@ class AbstractWeighted(AbstractParametric):
 
 @dataclasses.dataclass(frozen=True)
 class Dense(AbstractWeighted):
-    """m_l W_l z, without a bias.
-
-    Example:
-        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=3, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
-        >>> js.nets.run(net, (js.nets.Dense(0),), jnp.ones(2)).shape
-        (3,)
-    """
+    """m_l W_l z, without a bias."""
 
     index: int
 
@@ -110,13 +86,6 @@ class Conv(AbstractWeighted):
     """m_l W_l * z, W_l of shape (out, in, height, width), with zeros around the image so that stride 1 keeps its size.
 
     At a stride s the output has ceil(size/s) pixels along each axis.
-
-    Example:
-        >>> net = js.nets.ConvNet(
-        ...     in_shape=(1, 8, 8), out_size=1, width_size=2, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
-        ... )
-        >>> js.nets.run(net, (js.nets.Conv(0, stride=2),), jnp.ones((1, 8, 8))).shape
-        (2, 4, 4)
     """
 
     index: int
@@ -130,16 +99,7 @@ class Conv(AbstractWeighted):
 
 @dataclasses.dataclass(frozen=True)
 class Bias(AbstractParametric):
-    """z + b, with one b per feature or channel.
-
-    Example:
-        >>> net = js.nets.MLP(
-        ...     in_size=2, out_size=1, width_size=3, depth=1, bias=True,
-        ...     scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
-        ... )
-        >>> js.nets.run(net, (js.nets.Bias(0),), jnp.ones(3)).tolist()  # biases are 0 at the start
-        [1.0, 1.0, 1.0]
-    """
+    """z + b, with one b per feature or channel."""
 
     index: int
 
@@ -156,12 +116,7 @@ class Bias(AbstractParametric):
 
 @dataclasses.dataclass(frozen=True)
 class Gain(AbstractParametric):
-    """g z, with one g per feature or channel: what follows a normalization.
-
-    Example:
-        >>> js.nets.Gain(0).name  # the array that it multiplies by
-        'gains[0]'
-    """
+    """g z, with one g per feature or channel: what follows a normalization."""
 
     index: int
 
@@ -181,7 +136,7 @@ class Apply(AbstractLayer):
     """phi(z), elementwise.
 
     Example:
-        >>> js.nets.run(None, (js.nets.Apply(js.nets.relu),), jnp.array([-1.0, 2.0])).tolist()
+        >>> js.nets.Apply(js.nets.relu)(None, jnp.array([-1.0, 2.0]), lambda layer, z, out: out).tolist()
         [0.0, 2.0]
     """
 
@@ -208,11 +163,6 @@ class StandardizeGroups(AbstractLayer):
     """Mean 0 and variance 1 over each of `groups` equal groups of channels of one sample.
 
     Without gain and bias: those are layers of their own. `js.nets.GroupNorm` gives a network all three.
-
-    Example:
-        >>> layers = (js.nets.StandardizeGroups(2),)
-        >>> print(js.nets.run(None, layers, jnp.array([1.0, 3.0, 10.0, 30.0])).round(3))
-        [-1.  1. -1.  1.]
     """
 
     groups: int
@@ -232,10 +182,6 @@ class StandardizeBatch(AbstractLayer):
 
     One sample does not know the others. So the layer hands its input to the tap, and the forward pass of a network
     taps it with its `normalizers[index]`. `js.nets.BatchNorm` gives a network this layer, with gain and bias.
-
-    Example:
-        >>> js.nets.BatchNorm().layer(0, channels=8)
-        StandardizeBatch(index=0)
     """
 
     index: int
@@ -246,12 +192,7 @@ class StandardizeBatch(AbstractLayer):
 
 @dataclasses.dataclass(frozen=True)
 class SpatialMean(AbstractLayer):
-    """The average over all pixels: (channels, height, width) to (channels,).
-
-    Example:
-        >>> js.nets.run(None, (js.nets.SpatialMean(),), jnp.ones((3, 4, 4))).tolist()
-        [1.0, 1.0, 1.0]
-    """
+    """The average over all pixels: (channels, height, width) to (channels,)."""
 
     def __call__(self, net: Any, z: Float[Array, "channels h w"], tap: Tap) -> Float[Array, " channels"]:
         return jnp.mean(z, axis=(1, 2))
@@ -259,12 +200,7 @@ class SpatialMean(AbstractLayer):
 
 @dataclasses.dataclass(frozen=True)
 class AveragePool(AbstractLayer):
-    """The average over each square of `window` x `window` pixels; rows and columns that fill no square are left out.
-
-    Example:
-        >>> js.nets.run(None, (js.nets.AveragePool(2),), jnp.arange(8.0).reshape(1, 2, 4)).tolist()
-        [[[2.5, 4.5]]]
-    """
+    """The average over each square of `window` x `window` pixels; rows and columns that fill no square are left out."""
 
     window: int
 
@@ -276,12 +212,7 @@ class AveragePool(AbstractLayer):
 
 @dataclasses.dataclass(frozen=True)
 class Flatten(AbstractLayer):
-    """All pixels of all channels as one vector, channel after channel.
-
-    Example:
-        >>> js.nets.run(None, (js.nets.Flatten(),), jnp.ones((3, 4, 4))).shape
-        (48,)
-    """
+    """All pixels of all channels as one vector, channel after channel."""
 
     def __call__(self, net: Any, z: Float[Array, "channels h w"], tap: Tap) -> Float[Array, " features"]:
         return z.reshape(-1)
@@ -292,8 +223,8 @@ class Residual(AbstractLayer):
     """branch(z) + shortcut(z); an empty shortcut is the identity.
 
     Example:
-        >>> layers = (js.nets.Residual((js.nets.Apply(js.nets.relu),)),)
-        >>> js.nets.run(None, layers, jnp.array([-1.0, 2.0])).tolist()
+        >>> layer = js.nets.Residual((js.nets.Apply(js.nets.relu),))
+        >>> layer(None, jnp.array([-1.0, 2.0]), lambda layer, z, out: out).tolist()
         [-1.0, 4.0]
     """
 

@@ -12,20 +12,7 @@ from ._layers import AbstractLayer, StandardizeBatch, StandardizeGroups
 class AbstractNormalization(eqx.Module):
     """A normalization before every activation, followed by a gain (1 at the start) and a bias (0) per channel.
 
-    Gain and bias are trained. The layers alone are `js.nets.StandardizeGroups` and `js.nets.StandardizeBatch`.
-
-    Example:
-        >>> class LayerNorm(js.nets.AbstractNormalization):  # one group, with a larger eps
-        ...     def layer(self, index, channels):
-        ...         return js.nets.StandardizeGroups(1, eps=1e-3)
-        ...     def normalizer(self, channels, dtype):
-        ...         return None
-        >>> scaling, norm = js.nets.Scaling.kaiming(), LayerNorm()
-        >>> make = lambda key: js.nets.ResNet18(
-        ...     in_shape=(1, 8, 8), out_size=2, width_size=2, normalization=norm, scaling=scaling, key=key
-        ... )
-        >>> len(jax.eval_shape(make, jax.random.key(0)).gains)
-        20
+    Gain and bias are trained. The layers alone are `StandardizeGroups` and `StandardizeBatch`.
     """
 
     @abc.abstractmethod

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, PyTree
 from .. import nets
 from .._core import Quantity, View
 from .._numerics import safe_sqrt
+from ..nets._internal import run, StandardizeBatch
 from ._observable import Observable
 
 
@@ -49,7 +50,7 @@ def preactivations(net: nets.AbstractLayered, x: Float[Array, "n ..."]) -> list[
     for end in (place for place, layer in enumerate(layers) if isinstance(layer, nets.Apply)):
         # From the last activation, itself included, up to this one: no layer runs twice.
         between = layers[begin:end]
-        z = jax.vmap(lambda one, part=between: nets.run(net, part, one))(z)
+        z = jax.vmap(lambda one, part=between: run(net, part, one))(z)
         found.append(z)
         begin = end
     return found
@@ -57,7 +58,7 @@ def preactivations(net: nets.AbstractLayered, x: Float[Array, "n ..."]) -> list[
 
 def require_chain(net: object, name: str) -> nets.AbstractLayered:
     """The network, if its hidden layers follow one another and see one sample at a time; else raises ValueError."""
-    strange = (nets.Residual, nets.StandardizeBatch)
+    strange = (nets.Residual, StandardizeBatch)
     if not isinstance(net, nets.AbstractLayered) or any(isinstance(layer, strange) for layer in net.layers):
         raise ValueError(
             f"{name} is for networks whose hidden layers follow one another, such as nets.MLP and nets.ConvNet; got "

@@ -6,9 +6,9 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from .. import nets
 from .._checks import describe
 from .._core import Quantity, View
+from ..nets._internal import Conv, Dense, run
 from ._changes import require_chain
 from ._observable import Observable
 from ._test_kernel import require_test_set, test_inputs
@@ -23,12 +23,12 @@ class _ReadHidden:
     def __call__(self, view: View) -> Float[Array, "n m"]:
         net = view.net
         require_chain(net, "the kernel of a hidden layer")
-        matrices = [place for place, one in enumerate(net.layers) if isinstance(one, nets.Dense | nets.Conv)]
+        matrices = [place for place, one in enumerate(net.layers) if isinstance(one, Dense | Conv)]
         if self.layer >= len(matrices):
             raise ValueError(f"layer must be one of the hidden ones, 1 to {len(matrices) - 1}, got {self.layer}")
         # Up to the matrix that reads this hidden layer, so with its activation.
         below = net.layers[: matrices[self.layer]]
-        signals = lambda x: jax.vmap(lambda one: nets.run(net, below, one).ravel())(x)
+        signals = lambda x: jax.vmap(lambda one: run(net, below, one).ravel())(x)
         columns = signals(view.problem.x)
         return (signals(test_inputs(view.problem)) if self.test else columns) @ columns.T
 

@@ -10,6 +10,7 @@ from .. import nets
 from .._checks import describe, require_size
 from .._core import Quantity, View
 from ..dynamics._internal import dmft
+from ..nets._internal import Dense, run
 from ._observable import Observable
 
 
@@ -23,7 +24,7 @@ def _dense(net: object, layer: int) -> nets.AbstractDense:
 
 def _before(net: nets.AbstractDense, layer: int) -> int:
     """The number of layers before the matrix that reads a hidden layer."""
-    return [index for index, one in enumerate(net.layers) if isinstance(one, nets.Dense)][layer]
+    return [index for index, one in enumerate(net.layers) if isinstance(one, Dense)][layer]
 
 
 def _preactivations(net: nets.AbstractDense, layer: int) -> int:
@@ -47,7 +48,7 @@ class _ReadFeatures:
             return known
         net = _dense(view.net, self.layer)
         at = _before(net, self.layer)
-        signals = jax.vmap(lambda x: nets.run(net, net.layers[:at], x))(view.problem.x)
+        signals = jax.vmap(lambda x: run(net, net.layers[:at], x))(view.problem.x)
         return signals @ signals.T / _width(net)
 
 
@@ -61,9 +62,9 @@ class _ReadGradients:
             return known
         net = _dense(view.net, self.layer)
         cut = _preactivations(net, self.layer)
-        # `nets.run` leaves out gamma, which is part of f.
-        above = jax.jacrev(lambda h: net.scaling.gamma * nets.run(net, net.layers[cut:], h))
-        below = jax.vmap(lambda x: nets.run(net, net.layers[:cut], x))(view.problem.x)
+        # `run` leaves out gamma, which is part of f.
+        above = jax.jacrev(lambda h: net.scaling.gamma * run(net, net.layers[cut:], h))
+        below = jax.vmap(lambda x: run(net, net.layers[:cut], x))(view.problem.x)
         gradients = jax.vmap(above)(below)
         return _width(net) * jnp.einsum("nak,mbk->namb", gradients, gradients)
 
@@ -78,7 +79,7 @@ class _ReadQuantiles:
             return known
         net = _dense(view.net, self.layer)
         cut = _preactivations(net, self.layer)
-        h = jax.vmap(lambda x: nets.run(net, net.layers[:cut], x))(view.problem.x)
+        h = jax.vmap(lambda x: run(net, net.layers[:cut], x))(view.problem.x)
         shown = jnp.arange(h.shape[1])[None, :] < (h.shape[1] if net.units is None else net.units)
         # Padding is left out as NaN. What is NaN by itself would be left out, too, and is put back below.
         found = jnp.nanquantile(jnp.where(shown, h, jnp.nan), jnp.asarray(dmft.LEVELS, h.dtype), axis=1).T

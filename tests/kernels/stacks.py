@@ -8,11 +8,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxsolve import nets
+from tests.inside import Bias, Dense
 from tests.nets.images import draw
 
 
 TANH = nets.Apply(nets.tanh)
-DENSE = (nets.Dense(0), nets.Bias(0), TANH, nets.Dense(1), nets.Bias(1), TANH, nets.Dense(2), nets.Bias(2))
+DENSE = (Dense(0), Bias(0), TANH, Dense(1), Bias(1), TANH, Dense(2), Bias(2))
 
 
 class Zoo(nets.AbstractLayered):

@@ -11,9 +11,20 @@ import numpy as np
 import pytest
 
 from jaxsolve import kernels, nets
-from jaxsolve.nets import Apply, Bias, Conv, Dense, Residual, SpatialMean
+from jaxsolve.nets import Apply, Residual
 from tests.cases import ACTIVATIONS, assert_fails, eps, inputs, mlp, scaling
-from tests.inside import dual, expand, neural_tangents as door
+from tests.inside import (
+    Bias,
+    Conv,
+    Dense,
+    dual,
+    expand,
+    find_activation,
+    Gain,
+    neural_tangents as door,
+    SpatialMean,
+    StandardizeBatch,
+)
 
 
 SLOPES = {"linear": (1.0, 1.0), "relu": (0.0, 1.0), "leaky_relu(0.3)": (0.3, 1.0)}
@@ -236,7 +247,7 @@ class _Images(nets.AbstractLayered):
         drawn = zip(self.scaling.sigma, keys, shapes, strict=False)
         self.weights = tuple(sigma * jr.normal(key, shape) for sigma, key, shape in drawn)
         self.biases = tuple(0.3 * jr.normal(key, (size,)) for key, size in zip(keys[5:], (width, 2), strict=True))
-        self.activation = nets.find_activation(activation)
+        self.activation = find_activation(activation)
 
     gains = property(lambda self: ())  # pyright: ignore[reportAssignmentType]
     normalizers = property(lambda self: ())  # pyright: ignore[reportAssignmentType]
@@ -403,8 +414,8 @@ class _Any(nets.AbstractLayered):
         ((Dense(0), Dense(0)), "uses one weight array in two layers"),
         ((Dense(0), Residual((Apply(nets.relu),)), Dense(1)), "a branch and a shortcut that depend on each other"),
         ((Dense(0), Residual((Residual((Dense(1),)),)), Dense(2)), "that depend on each other"),
-        ((Dense(0), nets.Gain(0), Dense(1)), r"it has the layer Gain\(index=0\)\. kernels\.empirical gives"),
-        ((Dense(0), nets.StandardizeBatch(0), Dense(1)), r"it has the layer StandardizeBatch"),
+        ((Dense(0), Gain(0), Dense(1)), r"it has the layer Gain\(index=0\)\. kernels\.empirical gives"),
+        ((Dense(0), StandardizeBatch(0), Dense(1)), r"it has the layer StandardizeBatch"),
     ],
 )
 def test_layers_without_a_limit_are_named(layers, message):

@@ -9,11 +9,11 @@ from jax.flatten_util import ravel_pytree
 
 from jaxsolve import kernels, nets
 from tests import cases
-from tests.inside import LayeredJacobian
+from tests.inside import Bias, Conv, Dense, Gain, LayeredJacobian, SpatialMean, StandardizeGroups
 from tests.kernels.stacks import DENSE, TANH, zoo
 
 
-SKIP = nets.Residual((TANH, nets.Conv(1, stride=2), nets.Bias(1)), (nets.Conv(2, stride=2),))
+SKIP = nets.Residual((TANH, Conv(1, stride=2), Bias(1)), (Conv(2, stride=2),))
 # Layers, shapes of the weights, of the biases and of the gains, and of a sample.
 STACKS = {
     "dense": (
@@ -25,14 +25,14 @@ STACKS = {
     ),
     "images": (
         (
-            nets.Conv(0),
-            nets.StandardizeGroups(2),
-            nets.Gain(0),
-            nets.Bias(0),
+            Conv(0),
+            StandardizeGroups(2),
+            Gain(0),
+            Bias(0),
             SKIP,
-            nets.Residual((TANH, nets.Conv(3))),
-            nets.SpatialMean(),
-            nets.Dense(4),
+            nets.Residual((TANH, Conv(3))),
+            SpatialMean(),
+            Dense(4),
         ),
         ((4, 2, 3, 3), (3, 4, 3, 3), (3, 4, 1, 1), (3, 3, 2, 2), (2, 3)),
         (4, 3),

@@ -11,13 +11,19 @@ import pytest
 from jaxsolve import kernels, nets
 from tests.cases import assert_fails, eps
 from tests.inside import (
+    Bias,
     capture,
+    Conv,
     costs,
     cut_tile,
+    Dense,
     even_tile,
+    Gain,
     kernel_memory,
     memory,
     Outputs,
+    SpatialMean,
+    StandardizeGroups,
     structured,
     Tiling,
     tilings,
@@ -38,14 +44,14 @@ STACKS = {
     ),
     "convolutions": (
         (
-            nets.Conv(0, stride=2),
-            nets.Bias(0),
+            Conv(0, stride=2),
+            Bias(0),
             TANH,
-            nets.Conv(1),
-            nets.Bias(1),
+            Conv(1),
+            Bias(1),
             TANH,
-            nets.SpatialMean(),
-            nets.Dense(2),
+            SpatialMean(),
+            Dense(2),
         ),
         ((4, 2, 3, 3), (3, 4, 2, 2), (3, 3)),
         (4, 3),
@@ -53,23 +59,23 @@ STACKS = {
     ),
     "residual": (
         (
-            nets.Conv(0),
-            nets.Residual((TANH, nets.Conv(1, stride=2), nets.Bias(0), TANH, nets.Conv(2)), (nets.Conv(3, stride=2),)),
+            Conv(0),
+            nets.Residual((TANH, Conv(1, stride=2), Bias(0), TANH, Conv(2)), (Conv(3, stride=2),)),
             nets.Residual(
                 (
                     TANH,
-                    nets.Conv(4),
+                    Conv(4),
                 )
             ),
-            nets.SpatialMean(),
-            nets.Dense(5),
+            SpatialMean(),
+            Dense(5),
         ),
         ((3, 2, 3, 3), (4, 3, 3, 3), (4, 4, 3, 3), (4, 3, 1, 1), (4, 4, 3, 3), (3, 4)),
         (4,),
         IMAGE,
     ),
     "normalized": (
-        (nets.Conv(0), nets.StandardizeGroups(2), nets.Gain(0), nets.Bias(0), TANH, nets.SpatialMean(), nets.Dense(1)),
+        (Conv(0), StandardizeGroups(2), Gain(0), Bias(0), TANH, SpatialMean(), Dense(1)),
         ((4, 2, 3, 3), (3, 4)),
         (4,),
         IMAGE,
@@ -177,7 +183,7 @@ def test_trace_and_diagonal_are_parts_of_the_whole(getkey):
 def test_convolutions_both_ways(outputs, getkey):
     """Few pixels and many filters take Grams of patches, many pixels and few filters the derivative of the filters."""
     for image, filters, by_grams in (((2, 2, 2), 40, True), ((2, 9, 9), 2, False)):
-        stack = (nets.Conv(0), TANH, nets.SpatialMean(), nets.Dense(1))
+        stack = (Conv(0), TANH, SpatialMean(), Dense(1))
         net = zoo(getkey(), stack, ((filters, 2, 3, 3), (3, filters)), (), (), image)
         x1, x2, eta = samples(getkey(), net, 2), samples(getkey(), net, 3), nets.rates(net)
         pixels = image[1] * image[2]

@@ -10,9 +10,9 @@ import scipy.integrate
 from hypothesis import given, settings, strategies as st
 
 from jaxsolve import GradientFlow, nets, Problem, solve
-from jaxsolve.nets import Activation, find_activation, leaky_relu, softplus
+from jaxsolve.nets import Activation, leaky_relu, softplus
 from tests.cases import ACTIVATIONS, assert_fails, eps
-from tests.inside import kinked
+from tests.inside import find_activation, kinked
 
 
 EACH = pytest.mark.parametrize("name", ACTIVATIONS)
@@ -170,7 +170,7 @@ def test_unknown_activations():
 
 @pytest.mark.parametrize("given", [jax.nn.relu, jnp.tanh, jax.nn.sigmoid, jax.nn.silu])
 def test_functions_that_have_a_name_are_known_by_themselves(given):
-    found = nets.find_activation(given)
+    found = find_activation(given)
     assert found.fn is given
     assert found.known
     assert found.homogeneous == (given is jax.nn.relu)
@@ -182,7 +182,7 @@ def test_kinks_of_functions_of_ones_own_are_seen(getkey):
         net = nets.MLP(
             in_size=2, out_size=1, width_size=4, depth=1, activation=own, scaling=nets.Scaling.ntk(), key=getkey()
         )
-        assert not nets.find_activation(own).known
+        assert not find_activation(own).known
         assert kinked(Problem(net, jnp.eye(2), jnp.ones((2, 1)))) is bent
 
 

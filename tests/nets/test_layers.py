@@ -6,20 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsolve.nets import (
-    Apply,
-    Bias,
-    Conv,
-    Dense,
-    Gain,
-    relu,
-    Residual,
-    run,
-    SpatialMean,
-    StandardizeBatch,
-    StandardizeGroups,
-)
+from jaxsolve.nets import Apply, relu, Residual
 from tests.cases import assert_fails, eps
+from tests.inside import Bias, Conv, Dense, Gain, run, SpatialMean, StandardizeBatch, StandardizeGroups
 from tests.nets.images import convolve, draw
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import jaxsolve as js
-from jaxsolve.nets import AveragePool, Flatten, LeNet, Scaling
+from jaxsolve.nets import LeNet, Scaling
 from tests.cases import assert_fails, eps
+from tests.inside import AveragePool, Flatten, run
 from tests.nets.images import convolve, draw, Drawn, drifts, problem, relu, velocity
 from tests.nets.twins import left_out
 
@@ -97,8 +98,8 @@ def test_infinite_width_is_not_known(getkey, as_users):
 
 def test_layers_alone():
     z = jnp.arange(2 * 3 * 5.0).reshape(2, 3, 5)
-    np.testing.assert_array_equal(js.nets.run(None, (AveragePool(2),), z), _pool(np.asarray(z)))
-    np.testing.assert_array_equal(js.nets.run(None, (Flatten(),), z), np.arange(30.0))
+    np.testing.assert_array_equal(run(None, (AveragePool(2),), z), _pool(np.asarray(z)))
+    np.testing.assert_array_equal(run(None, (Flatten(),), z), np.arange(30.0))
 
 
 def test_a_mirrored_start_is_zero(getkey):

@@ -19,7 +19,7 @@ from jaxsolve.nets import (
     WideResNet,
 )
 from tests.cases import assert_fails, eps, randomized
-from tests.inside import LayerRegister
+from tests.inside import AbstractNormalization, LayerRegister, SpatialMean
 from tests.nets.images import convolve, draw, Drawn, drifts, problem, relu, velocity
 
 
@@ -229,10 +229,10 @@ class Small(nets.AbstractLayered):
     scaling: Scaling
     found: nets.Layers = eqx.field(static=True)
 
-    def __init__(self, key, normalization: nets.AbstractNormalization = BatchNorm()):
+    def __init__(self, key, normalization: AbstractNormalization = BatchNorm()):
         register = LayerRegister(nets.tanh, normalization, False)
         layers = (*register.conv(1, 3, 3, 2), *register.activate(3))
-        self.found = (*layers, nets.SpatialMean(), *register.dense(3, 2))
+        self.found = (*layers, SpatialMean(), *register.dense(3, 2))
         scaling = Scaling([0.4, 0.8], [1.0, 1.0], [1.7, 0.6], 0.75, bias_eta=0.65)
         parts = register.build(scaling=scaling, init=Drawn(), key=key, dtype=None)
         self.weights, self.biases, self.gains, self.normalizers, self.scaling = parts

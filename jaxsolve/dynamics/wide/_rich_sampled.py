@@ -19,6 +19,7 @@ from ..._core import (
     View,
 )
 from ..._results import RESULTS
+from ...nets._internal import run as run_layers
 from .._approximation import AbstractApproximation
 from .._marching import Saves
 from . import dmft
@@ -142,7 +143,7 @@ def _certificate(model: Problem, run: March) -> Certificate:
 
 def _observations(net: nets.AbstractDense, x: Float[Array, "n d"]) -> dict[str, Array]:
     """Averages over neurons, as `observe` names them."""
-    h = jax.vmap(lambda one: nets.run(net, net.layers[:1], one))(x)  # (n, neurons)
+    h = jax.vmap(lambda one: run_layers(net, net.layers[:1], one))(x)  # (n, neurons)
     phi, slope = net.activation(h), jax.vmap(jax.vmap(jax.grad(net.activation)))(h)
     samples = h.shape[1]
     # N df/dphi: of order 1, whatever the number of samples.

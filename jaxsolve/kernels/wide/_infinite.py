@@ -17,8 +17,8 @@ from jaxtyping import Array, Float, PyTree
 
 from ..._checks import concrete, describe
 from ..._numerics import memory_for, nonzero, safe_sqrt
-from ...nets import AbstractLayered, Activation, Apply, Bias, Conv, Dense, Layers, Residual, SpatialMean
-from ...nets._internal import AbstractWeighted, Mask
+from ...nets import AbstractLayered, Activation, Apply, Layers, Residual
+from ...nets._internal import AbstractWeighted, Bias, Conv, Dense, Mask, SpatialMean
 from ..finite._empirical import unit_rates
 from ..finite._inputs import check_inputs, check_rates
 from ._closed_forms import closed_form, jumps

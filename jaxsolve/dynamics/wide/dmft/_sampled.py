@@ -8,6 +8,7 @@ from jaxtyping import Array, Float
 
 from .... import nets
 from ...._checks import require_power_of_two
+from ....nets._internal import run
 
 
 # Independently scrambled sets of points: their differences tell the error of the whole.
@@ -49,7 +50,7 @@ def sampled(net: nets.AbstractDense, samples: int, seed: int) -> nets.AbstractDe
 
 def sampling_error(net: nets.AbstractDense, x: Float[Array, "n d"]) -> Float[Array, "n out"]:
     """The standard error of the outputs, from how the groups of neurons of a `sampled` network differ."""
-    signals = jax.vmap(lambda one: nets.run(net, net.layers[:2], one))(x)
+    signals = jax.vmap(lambda one: run(net, net.layers[:2], one))(x)
     slope = net.scaling.gamma * net.scaling.multiplier[-1]
     half = signals.shape[1] // 2
     parts = slope * signals[:, None] * net.weights[1][None]  # (n, out, neurons)
