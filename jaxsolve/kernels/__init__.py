@@ -2,11 +2,7 @@
 
 from .finite._check import check as check
 from .finite._empirical import empirical as empirical, memory_estimate as memory_estimate, unit_rates as unit_rates
-from .matrices._classes import (
-    class_kernel as class_kernel,
-    class_means as class_means,
-    order_by_class as order_by_class,
-)
+from .matrices._classes import class_kernel as class_kernel, class_means as class_means
 from .matrices._features import features as features
 from .matrices._layout import output_average as output_average
 from .matrices._linearized import linearized as linearized, linearized_ensemble as linearized_ensemble

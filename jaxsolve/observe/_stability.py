@@ -24,10 +24,6 @@ class _BatchHessian(kernels.AbstractSymmetricOperator):
     def structure(self) -> PyTree[jax.ShapeDtypeStruct]:
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), self.params)
 
-    @property
-    def positive(self) -> bool:
-        return False
-
     def mv(self, v: PyTree) -> PyTree:
         """The product with a pytree shaped like the parameters."""
         weigh = lambda tree: jax.tree.map(lambda rate, leaf: jnp.sqrt(rate) * leaf, self.problem.eta, tree)

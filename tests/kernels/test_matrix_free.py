@@ -8,19 +8,18 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import lineax
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from jaxsolve import kernels, losses, nets
+from jaxsolve import kernels, nets
 from tests import cases
 from tests.cases import assert_fails, eps, X64
-from tests.inside import batches
+from tests.inside import batches, find_loss
 
 
 N = 7
-LOSS = losses.Pointwise(lambda f, y: jnp.sum(jnp.log(jnp.cosh(f - y))) + 0.3 * f[0] * f[1] ** 2)
+LOSS = find_loss(lambda f, y: jnp.sum(jnp.log(jnp.cosh(f - y))) + 0.3 * f[0] * f[1] ** 2)
 
 
 class Diagonal(kernels.AbstractSymmetricOperator):
@@ -32,10 +31,6 @@ class Diagonal(kernels.AbstractSymmetricOperator):
     @property
     def structure(self):
         return jax.ShapeDtypeStruct(self.values.shape, self.values.dtype)
-
-    @property
-    def positive(self):
-        return False
 
     def mv(self, v):
         return self._turn(self.values * self._turn(v))
@@ -179,22 +174,6 @@ def test_batches_follow_the_memory(getkey, monkeypatch):
     monkeypatch.setattr(batches, "BATCH_MEMORY", 4 * per_sample)
     operator = kernels.NTKOperator(net, jnp.zeros((9, 3)))
     assert operator.batch_size == 3  # 4 would fit; three batches are needed, and 3 fill them evenly
-
-
-@pytest.mark.slow
-@pytest.mark.x64_only
-def test_lineax_solves_with_it():
-    """Kernel ridge regression by conjugate gradients, no kernel formed."""
-    net, x, y, *_, eta = setting = _setting()
-    operator = kernels.NTKOperator(net, x, eta=nets.rates(net))
-    ridge = 0.5 * lineax.IdentityLinearOperator(operator.structure)
-    shifted = lineax.TaggedLinearOperator(operator.as_lineax() + ridge, lineax.positive_semidefinite_tag)
-    solution = eqx.filter_jit(lineax.linear_solve)(shifted, y, lineax.CG(rtol=1e-12, atol=1e-12)).value
-    matrix = setting.kernel(eta)
-    expected = np.linalg.solve(matrix + 0.5 * np.eye(2 * N), np.asarray(y).ravel())
-    np.testing.assert_allclose(solution.ravel(), expected, rtol=0, atol=1e-9)
-    assert lineax.is_positive_semidefinite(operator.as_lineax())
-    assert not lineax.is_positive_semidefinite(_diagonal(np.ones(3), jr.key(0)).as_lineax())
 
 
 # --- eigenpairs

@@ -291,19 +291,6 @@ def test_derivatives_at_equal_and_vanishing_eigenvalues():
 # --- classes
 
 
-@settings(max_examples=15, deadline=None)
-@given(labels=st.lists(st.integers(0, 3), min_size=6, max_size=6))
-def test_order_by_class(labels):
-    kernel = jnp.arange(144.0).reshape(6, 2, 6, 2)
-    found = kernels.order_by_class(kernel, jnp.asarray(labels), 4)
-    order = sorted(range(6), key=lambda i: (labels[i], i))
-    np.testing.assert_array_equal(found.order, order)
-    np.testing.assert_array_equal(found.kernel, np.asarray(kernel)[np.ix_(order, [0, 1], order, [0, 1])])
-    np.testing.assert_array_equal(found.boundaries, [sum(label < k for label in labels) for k in range(5)])
-    plain = kernels.order_by_class(kernel[:, 0, :, 1], jnp.asarray(labels), 4)
-    np.testing.assert_array_equal(plain.kernel, found.kernel[:, 0, :, 1])
-
-
 def test_class_kernel_is_that_of_mean_features(getkey):
     features = jax.random.normal(getkey(), (6, 3))
     labels = jnp.asarray([2, 0, 1, 2, 0, 0])
@@ -328,12 +315,8 @@ def test_class_kernel_is_that_of_mean_features(getkey):
         (lambda k, y: kernels.class_kernel(k, jnp.arange(4), 5), ValueError, "needs one label per sample"),
         (lambda k, y: kernels.class_kernel(k, jnp.arange(5), 6), ValueError, "no sample has label 5"),
         (lambda k, y: kernels.class_means(k, jnp.arange(5), 4), ValueError, r"must lie in 0..3, got 0..4"),
-        (lambda k, y: kernels.order_by_class(k, y[:, 0], 2), TypeError, "labels must be integers, got an array"),
-        (
-            lambda k, y: kernels.order_by_class(k, jnp.arange(5), cast(int, 2.0)),
-            TypeError,
-            "classes must be an integer",
-        ),
+        (lambda k, y: kernels.class_kernel(k, y[:, 0], 2), TypeError, "labels must be integers, got an array"),
+        (lambda k, y: kernels.class_kernel(k, jnp.arange(5), cast(int, 2.0)), TypeError, "classes must be an integer"),
     ],
 )
 @pytest.mark.usefixtures("as_users")

@@ -228,8 +228,9 @@ def test_ensemble_is_that_of_its_members(getkey):
     signs = jnp.concatenate([jnp.eye(N + M), -jnp.eye(N + M)]) * jnp.sqrt(jnp.asarray(N + M, float))
     noise = (signs @ features.T)[:, :, None]
     many, many_test = mean[None] + noise[:, :N], mean_test[None] + noise[:, N:]
-    members = jax.vmap(lambda f0: ensemble.flow.restart(f0).outputs(t))(many)
-    members_test = jax.vmap(lambda f0, fx: ensemble.flow.restart(f0).predict(t, cross, fx))(many, many_test)
+    member = lambda f0: kernels.linearized(kernel, y, start=f0)
+    members = jax.vmap(lambda f0: member(f0).outputs(t))(many)
+    members_test = jax.vmap(lambda f0, fx: member(f0).predict(t, cross, fx))(many, many_test)
     for found, drawn in ((ensemble.outputs(t), members), (ensemble.predict(t, cross, *given), members_test)):
         deviation = drawn[:, :, 0] - jnp.mean(drawn[:, :, 0], axis=0)[None, :]
         covariance = deviation.T @ deviation / len(drawn)

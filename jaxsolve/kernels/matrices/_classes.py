@@ -1,4 +1,4 @@
-"""Kernels averaged over classes, or ordered by class. Outputs are averaged over first (`output_average`)."""
+"""Kernels averaged over classes. Outputs are averaged over first (`output_average`)."""
 
 from typing import NamedTuple
 
@@ -22,20 +22,6 @@ class ClassMeans(NamedTuple):
 
     within: Float[Array, " classes"]
     between: Float[Array, "classes classes"]
-
-
-class ClassOrder(NamedTuple):
-    """A kernel whose samples are ordered by class.
-
-    Attributes:
-        kernel: the kernel, in the layout it came in.
-        order: the old index of each new sample; samples of one class keep their order.
-        boundaries: class k holds the new samples boundaries[k] to boundaries[k + 1] - 1.
-    """
-
-    kernel: Kernel
-    order: Int[Array, " n"]
-    boundaries: Int[Array, " ends"]
 
 
 def class_kernel(kernel: Kernel, labels: Int[Array, " n"], classes: int) -> Float[Array, "classes classes"]:
@@ -84,28 +70,6 @@ def class_means(kernel: Kernel, labels: Int[Array, " n"], classes: int) -> Class
     within = jnp.sum((member @ others) * member, axis=1)
     between = _over(member @ average @ member.T, number[:, None] * number[None, :])
     return ClassMeans(_over(within, number * (number - 1)), jnp.where(same, jnp.nan, between))
-
-
-def order_by_class(kernel: Kernel, labels: Int[Array, " n"], classes: int) -> ClassOrder:
-    """The kernel with its samples ordered by class, and where each class begins. Classes may be empty.
-
-    Example:
-        >>> ordered = js.kernels.order_by_class(jnp.diag(jnp.arange(1.0, 5.0)), jnp.array([1, 0, 1, 0]), 2)
-        >>> print(jnp.diag(ordered.kernel), ordered.order, ordered.boundaries)
-        [2. 4. 1. 3.] [1 3 0 2] [0 2 4]
-
-    Raises:
-        ValueError: shapes do not match, or a label is out of range.
-        TypeError: labels are not integers.
-    """
-    kernel = real_array(kernel, "kernel")
-    labels = _check(kernel, labels, classes)
-    order = jnp.argsort(labels, stable=True)
-    # The axis of the second sample: 2 of (n, c, n, c), 1 of (n, n).
-    half = kernel.ndim // 2
-    ordered = jnp.take(jnp.take(kernel, order, axis=0), order, axis=half)
-    boundaries = jnp.searchsorted(labels[order], jnp.arange(classes + 1, dtype=labels.dtype))
-    return ClassOrder(ordered, order, boundaries)
 
 
 def _over(total: Float[Array, "..."], pairs: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -128,13 +128,6 @@ class Linearized(eqx.Module):
         """
         return rounding(cross, self.coefficients(t), self.y)
 
-    def restart(self, start: Float[ArrayLike, "n out"]) -> "Linearized":
-        """The same flow from other outputs at the start, without a new decomposition.
-
-        For an ensemble: `jax.vmap(lambda f0: linearized.restart(f0).outputs(t))(many)`.
-        """
-        return Linearized(self.modes, self.y, read_start(start, self.y), self.ridge)
-
     def _time(self, t: Float[ArrayLike, ""]) -> Float[Array, ""]:
         known = concrete(t)
         if known is not None and not (known.ndim == 0 and known.dtype.kind in "fiu" and known >= 0):

@@ -10,7 +10,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import lineax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree, Shaped
 
@@ -33,10 +32,6 @@ class AbstractSymmetricOperator(eqx.Module):
         ...     def structure(self):
         ...         return jax.ShapeDtypeStruct(self.entries.shape, self.entries.dtype)
         ...
-        ...     @property
-        ...     def positive(self):
-        ...         return False
-        ...
         ...     def mv(self, v):
         ...         return self.entries * v
         >>> pairs = js.kernels.top_eigenpairs(Diagonal(jnp.arange(8.0)), 2, key=jax.random.key(0))
@@ -48,11 +43,6 @@ class AbstractSymmetricOperator(eqx.Module):
     @abc.abstractmethod
     def structure(self) -> PyTree[jax.ShapeDtypeStruct]:
         """Shapes and dtypes of the vectors it acts on."""
-
-    @property
-    @abc.abstractmethod
-    def positive(self) -> bool:
-        """True if the operator is known to have no eigenvalue below 0."""
 
     @abc.abstractmethod
     def mv(self, v: PyTree[Float[Array, "..."]]) -> PyTree[Float[Array, "..."]]:
@@ -67,15 +57,6 @@ class AbstractSymmetricOperator(eqx.Module):
         """The product on flat vectors, what turns a flat vector into one of this structure, and the dtype."""
         zero, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.structure))
         return lambda v: ravel_pytree(self.mv(unravel(v)))[0], unravel, zero.dtype
-
-    def as_lineax(self) -> lineax.FunctionLinearOperator:
-        """The operator for Lineax, whose sums and solvers then work with it: `lineax.CG` needs no matrix.
-
-        Lineax does not know that the sum with `ridge * lineax.IdentityLinearOperator(operator.structure)` is positive:
-        tell it by `lineax.TaggedLinearOperator`.
-        """
-        tag = lineax.positive_semidefinite_tag if self.positive else lineax.symmetric_tag
-        return lineax.FunctionLinearOperator(self.mv, self.structure, tag)
 
 
 def check_operator(operator: Any, key: Any) -> None:
@@ -127,10 +108,6 @@ class NTKOperator(AbstractSymmetricOperator):
     def structure(self) -> jax.ShapeDtypeStruct:
         out = output(self.net, self.x)
         return jax.ShapeDtypeStruct((self.x.shape[0], *out.shape), out.dtype)
-
-    @property
-    def positive(self) -> bool:
-        return True
 
     @hashable
     def mv(self, v: Float[Array, "n out"]) -> Float[Array, "n out"]:
@@ -202,10 +179,6 @@ class GaussNewtonOperator(AbstractSymmetricOperator):
     def structure(self) -> PyTree[jax.ShapeDtypeStruct]:
         return _shapes(self.net)
 
-    @property
-    def positive(self) -> bool:
-        return False  # for losses that are not convex in f
-
     @hashable
     def mv(self, v: PyTree[Float[Array, "..."]]) -> PyTree[Float[Array, "..."]]:
         """The product with a pytree shaped like the parameters."""
@@ -265,10 +238,6 @@ class HessianOperator(AbstractSymmetricOperator):
     @property
     def structure(self) -> PyTree[jax.ShapeDtypeStruct]:
         return _shapes(self.net)
-
-    @property
-    def positive(self) -> bool:
-        return False
 
     @hashable
     def mv(self, v: PyTree[Float[Array, "..."]]) -> PyTree[Float[Array, "..."]]:
