@@ -6,11 +6,4 @@ from ._exponential import AbstractExponential as AbstractExponential
 from ._function_space import FunctionSpace as FunctionSpace
 from ._inertial_function_space import InertialFunctionSpace as InertialFunctionSpace
 from ._parameter_space import ParameterSpace as ParameterSpace
-from ._tableau import (
-    AbstractTableau as AbstractTableau,
-    ETD2RK as ETD2RK,
-    ExponentialTableau as ExponentialTableau,
-    HOCHBRUCK_OSTERMANN_3 as HOCHBRUCK_OSTERMANN_3,
-    KROGSTAD as KROGSTAD,
-    LOG_TIME_3 as LOG_TIME_3,
-)
+from ._tableau import HOCHBRUCK_OSTERMANN_3 as HOCHBRUCK_OSTERMANN_3, KROGSTAD as KROGSTAD, LOG_TIME_3 as LOG_TIME_3

@@ -27,13 +27,6 @@ class AbstractTableau(abc.ABC):
     Attributes:
         order: of the step; for stiff problems too, but for `KROGSTAD`.
         error_order: power of h in the error estimate.
-
-    Example:
-        >>> tableau = js.integrators.LOG_TIME_3
-        >>> for passed in (0.0, 1.0):  # a step from t = 0, and a step that is short against t
-        ...     print([f"{node:.3f}" for node in tableau.at(passed).nodes])
-        ['0.500', '0.583']
-        ['0.500', '0.667']
     """
 
     order: int
@@ -66,12 +59,6 @@ class ExponentialTableau(AbstractTableau):
         stages: the weights a_ij, one row per node, one weight per earlier node.
         step: the weights b_j.
         error: the weights of the error estimate, the difference of two methods.
-
-    Example:
-        >>> midpoint = js.integrators.ExponentialTableau(
-        ...     order=2, error_order=2, nodes=(0.5,), stages=((),), step=(((2, 2.0),),), error=(((2, 2.0),),)
-        ... )
-        >>> flow = js.GradientFlow(js.integrators.FunctionSpace(tableau=midpoint))
     """
 
     order: int
@@ -88,17 +75,6 @@ class ExponentialTableau(AbstractTableau):
     def at(self, passed: Number) -> "ExponentialTableau":
         del passed
         return self
-
-
-ETD2RK = ExponentialTableau(
-    order=2,
-    error_order=2,
-    nodes=(1.0,),
-    stages=((),),
-    step=(((2, 1.0),),),
-    error=(((2, 1.0),),),
-)
-"""Two stages, order 2 (Cox & Matthews 2002, eq. 22). Its error estimate is what the second stage changes."""
 
 
 def _three_stages(last: Number) -> ExponentialTableau:
