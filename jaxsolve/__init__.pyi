@@ -14,7 +14,7 @@ from . import (
     theory as theory,
     until as until,
 )
-from ._compare import compare as compare, Comparison as Comparison
+from ._compare import compare as compare
 from ._core import (
     AbstractDynamics as AbstractDynamics,
     AbstractMarching as AbstractMarching,

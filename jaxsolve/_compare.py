@@ -25,13 +25,6 @@ class Comparison(eqx.Module):
         errors: of every other dynamics, by name and observable: the largest difference to the reference over time,
             relative to the reference's largest value over time; for conserved quantities, which are differences and may
             be 0, relative to the size of their terms if that is larger.
-
-    Example:
-        >>> net = js.nets.TwoLayerLinear(in_size=1, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
-        >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
-        >>> table = js.compare(problem, [js.theory.TwoLayerLine(), js.GradientFlow()], [0.0, 1.0])
-        >>> bool(table.errors["GradientFlow(Tsit5)"]["loss"] < 1e-3), table["TwoLayerLine"]["loss"].shape
-        (True, (2,))
     """
 
     trajectories: dict[str, Trajectory]
@@ -57,16 +50,6 @@ class Comparison(eqx.Module):
 
         Raises:
             KeyError: it was not compared, or not observed.
-
-        Example:
-            >>> net = js.nets.TwoLayerLinear(
-            ...     in_size=1, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0)
-            ... )
-            >>> problem = js.Problem(net, jnp.ones((1, 1)), jnp.ones((1, 1)))
-            >>> both = [js.GradientFlow(), js.RodFlow(rate=0.5)]
-            >>> table = js.compare(problem, both, [0.0, 1.0], observe=js.observe.parameters())
-            >>> bool(table.distance("RodFlow")[1] > 1e-3)
-            True
         """
         trajectory, reference = self[name], self[self.reference]
         # The reference also has the times of others; they are equal but for rounding.
@@ -106,6 +89,10 @@ def compare(
     Arguments:
         problem, ts, observe: as for `solve`; nothing may be traced.
         dynamics_list: at least two dynamics.
+
+    Returns:
+        A table: `table[name]` is the trajectory of one dynamics, `table.errors[name]` its largest distance from the
+        reference by observable, and `table.distance(name)` that at each time.
 
     Raises:
         ValueError: fewer than two dynamics, or two that round times to different ones.

@@ -151,7 +151,7 @@ from jaxsolve.nets._internal import (
 # Layers in an order that no architecture has.
 from jaxsolve.nets._layer_register import LayerRegister
 from jaxsolve.nets._layers import AveragePool, Flatten, Gain, StandardizeGroups
-from jaxsolve.observe._internal import check_observables
+from jaxsolve.observe._internal import check_observables, least_map
 
 # A figure of a test's own, and processes that only note what they were asked for, are patched in.
 from jaxsolve.papers import _catalogue as papers_catalogue, _reproduce as papers_reproduce
@@ -206,6 +206,7 @@ __all__ = [
     "check_observables",
     "citation",
     "find_loss",
+    "least_map",
     "networks_in",
     "known_answers",
     "numerics",

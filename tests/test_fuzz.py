@@ -54,7 +54,6 @@ ELSEWHERE = {
     "jaxsolve.SolveError": "an error",
     "jaxsolve.Certificate": "a plain record, which flows make",
     "jaxsolve.Trajectory": "the same, of `solve`",
-    "jaxsolve.Comparison": "the same, of `compare`",
     "jaxsolve.Validity": "the same, of closed forms",
     "jaxsolve.View": "the same, of dynamics",
     "jaxsolve.RESULTS": "an enumeration",

@@ -75,7 +75,6 @@ def _state(dynamics: Any, problem: js.Problem) -> Any:
 INSTANCES: dict[str, Callable[[], Any]] = {
     "Assumption": lambda: _line_validity().assumptions[0],
     "Certificate": lambda: _solved().certificate,
-    "Comparison": lambda: js.compare(_line(), [js.theory.TwoLayerLine(), js.GradientFlow()], TS),
     "March": lambda: js.GradientFlow().finish(_problem(), _state(js.GradientFlow(), _problem())),
     "NotApplicable": lambda: js.NotApplicable("why"),
     "Problem": _problem,
@@ -97,11 +96,9 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "RodFlow": lambda: js.RodFlow(rate=0.1),
     "StochasticFlow": lambda: js.StochasticFlow(0.1, key=KEY),
     "dynamics.RunEnd": lambda: js.dynamics.RunEnd(js.GradientFlow(), 1.0),
-    "dynamics.Limits": lambda: js.limits(_problem()),
     "dynamics.WidthLimit": lambda: js.limits(_problem()).kind,
     # Parts of them
     "integrators.DisplacementController": js.integrators.DisplacementController,
-    "integrators.ExponentialTableau": lambda: js.integrators.KROGSTAD,
     "integrators.FunctionSpace": js.integrators.FunctionSpace,
     "integrators.InertialFunctionSpace": lambda: js.integrators.InertialFunctionSpace(_problem(), 0.5),
     "integrators.ParameterSpace": js.integrators.ParameterSpace,
@@ -110,7 +107,6 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "losses.Hinge": js.losses.Hinge,
     "losses.Logistic": js.losses.Logistic,
     "losses.MSE": js.losses.MSE,
-    "losses.Pointwise": lambda: js.losses.Pointwise(_squared),
     "losses.QuadraticHinge": js.losses.QuadraticHinge,
     "losses.SoftHinge": js.losses.SoftHinge,
     "observe.Observable": lambda: js.observe.kernel_spectrum(2),
@@ -186,6 +182,10 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "theory.UnbalancedRegime": lambda: next(iter(js.theory.UnbalancedRegime)),
 }
 MORE: dict[str, Callable[[], Any]] = {
+    "KROGSTAD": lambda: js.integrators.KROGSTAD,
+    "Comparison": lambda: js.compare(_line(), [js.theory.TwoLayerLine(), js.GradientFlow()], TS),
+    "Limits": lambda: js.limits(_problem()),
+    "Pointwise": lambda: _problem(loss=_squared).loss,
     **{f"MLP {name}": lambda name=name: _mlp(name) for name in "linear relu erf sigmoid swish gelu softplus".split()},
     "MLP leaky_relu(0.2)": lambda: _mlp(js.nets.leaky_relu(0.2)),
     "MLP jnp.sin": lambda: _mlp(jnp.sin),

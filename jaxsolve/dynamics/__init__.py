@@ -1,11 +1,10 @@
 """Dynamics that march (gradient flow and descent), and the flows under a kernel that does not move."""
 
-from ._limits import Limits as Limits, limits as limits, WidthLimit as WidthLimit
+from ._limits import limits as limits, WidthLimit as WidthLimit
 from .descent._descent import Descent as Descent
 from .edge._central_flow import CentralFlow as CentralFlow
 from .edge._edge_optimizer import scalar_rmsprop as scalar_rmsprop
 from .edge._rod_flow import RodFlow as RodFlow
-from .flow._flow import AbstractFlow as AbstractFlow
 from .flow._gradient_flow import GradientFlow as GradientFlow
 from .flow._momentum_flow import MomentumFlow as MomentumFlow
 from .flow._stochastic_flow import StochasticFlow as StochasticFlow

@@ -1,3 +1,4 @@
 """Names of this room that other rooms use, and users do not."""
 
+from .flow._flow import AbstractFlow as AbstractFlow
 from .wide import dmft as dmft

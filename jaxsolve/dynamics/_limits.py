@@ -36,15 +36,6 @@ class Limits(NamedTuple):
         richness_exponent: 0 in the rich limit, -1/2 in the lazy one.
         speed_exponent: of the initial NTK per product of inputs; 0 where outputs move in a time of order 1.
         width: N.
-
-    Example:
-        >>> net = js.nets.MLP(
-        ...     in_size=2, out_size=1, width_size=256, depth=2, activation="tanh",
-        ...     scaling=js.nets.Scaling.mup(), key=jax.random.key(0)
-        ... )
-        >>> found = js.limits(js.Problem(net, jnp.eye(2), jnp.array([[1.0], [-1.0]])))
-        >>> print(found.kind.name, found.dynamics.name)
-        RICH RichLimit
     """
 
     kind: WidthLimit

@@ -1,6 +1,6 @@
 """Losses: averages over samples, each with value, gradient and Hessian in the outputs."""
 
-from ._base import AbstractLoss as AbstractLoss, Pointwise as Pointwise
+from ._base import AbstractLoss as AbstractLoss
 from ._cross_entropy import CrossEntropy as CrossEntropy
 from ._hinge import Hinge as Hinge, QuadraticHinge as QuadraticHinge, SoftHinge as SoftHinge
 from ._logistic import Logistic as Logistic

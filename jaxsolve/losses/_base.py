@@ -61,11 +61,6 @@ class AbstractLoss(eqx.Module):
 class Pointwise(AbstractLoss):
     """The loss given by a function of one sample's output and target, each of shape (out,).
 
-    Example:
-        >>> loss = js.losses.Pointwise(lambda f, y: jnp.sum(jnp.abs(f - y)))
-        >>> float(loss.value(jnp.array([[1.0], [3.0]]), jnp.zeros((2, 1))))
-        2.0
-
     Raises:
         ValueError: when used, if the function returns anything but one number per sample.
     """

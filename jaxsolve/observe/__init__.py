@@ -37,7 +37,7 @@ from ._kernel_spectrum import (
     kernel_target_power as kernel_target_power,
     kernel_trace as kernel_trace,
 )
-from ._layer_cosine import layer_cosine as layer_cosine, least_map as least_map
+from ._layer_cosine import layer_cosine as layer_cosine
 from ._layer_kernels import (
     feature_kernel as feature_kernel,
     gradient_kernel as gradient_kernel,

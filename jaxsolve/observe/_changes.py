@@ -101,7 +101,7 @@ def weight_change() -> Observable:
 def parameters() -> Observable:
     """All trainable parameters in one vector, in the order of `jax.tree.leaves`. Any network.
 
-    How far two runs are apart: `js.Comparison.distance`.
+    How far two runs are apart: `distance` of what `js.compare` returns.
 
     Example:
         >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from .. import nets
 from .._checks import describe
-from .._core import Problem, Quantity, require_problem, View
+from .._core import Problem, Quantity, View
 from .._numerics import nonzero, norm, scaled
 from ._observable import Observable
 
@@ -58,14 +58,7 @@ def least_map(problem: Problem) -> Float[Array, "out in"]:
     """The linear map of least norm that fits the targets best: B with y = B x, shape (c, d).
 
     For one output its direction is the beta of Atanasov et al., the target's part in the span of the inputs.
-
-    Example:
-        >>> net = js.nets.TwoLayerLinear(in_size=2, width_size=4, scaling=js.nets.Scaling.ntk(), key=jax.random.key(0))
-        >>> problem = js.Problem(net, 2 * jnp.eye(2), jnp.array([[3.0], [4.0]]))
-        >>> print(js.observe.least_map(problem).round(2))
-        [[1.5 2. ]]
     """
-    require_problem(problem)
     return jnp.linalg.lstsq(problem.x, problem.y)[0].T
 
 

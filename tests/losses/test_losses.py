@@ -6,7 +6,7 @@ import scipy.special
 from hypothesis import given, settings, strategies as st
 
 import jaxsolve as js
-from jaxsolve.losses import CrossEntropy, Hinge, Logistic, MSE, Pointwise, QuadraticHinge, SoftHinge
+from jaxsolve.losses import CrossEntropy, Hinge, Logistic, MSE, QuadraticHinge, SoftHinge
 from tests.cases import assert_fails, eps
 from tests.inside import accepts, find_loss
 
@@ -179,7 +179,7 @@ def test_beta_is_data():
 def test_targets_take_the_shapes_they_promise():
     np.testing.assert_array_equal(MSE().targets([1, 2], 1), [[1], [2]])
     np.testing.assert_array_equal(MSE().targets(np.ones((2, 3)), 3), np.ones((2, 3)))
-    np.testing.assert_array_equal(Pointwise(jnp.dot).targets([[1, 2]], 2), [[1, 2]])
+    np.testing.assert_array_equal(find_loss(jnp.dot).targets([[1, 2]], 2), [[1, 2]])
     np.testing.assert_array_equal(CrossEntropy().targets(np.array([2, 0]), 3), [[0, 0, 1], [1, 0, 0]])
     np.testing.assert_array_equal(CrossEntropy().targets(PROBABILITIES, 3), jnp.asarray(PROBABILITIES))
     for loss in (Logistic(), Hinge(), SoftHinge(), QuadraticHinge()):

@@ -20,6 +20,7 @@ from jaxsolve import (
     solve,
     View,
 )
+from tests.inside import least_map
 
 
 @functools.cache
@@ -95,7 +96,7 @@ def test_cosines_by_hand():
     problem = Problem(net, jnp.asarray(x), jnp.asarray(7 * x @ beta)[:, None])
     view = View(problem, jnp.zeros(()), problem.params)
     gram = w.T @ w
-    np.testing.assert_allclose(observe.least_map(problem)[0], 7 * beta, rtol=1e-5)
+    np.testing.assert_allclose(least_map(problem)[0], 7 * beta, rtol=1e-5)
     np.testing.assert_allclose(observe.layer_cosine()(view), beta @ gram @ beta / np.linalg.norm(gram), rtol=1e-5)
     assert abs(np.linalg.norm(w @ beta) / np.linalg.norm(w) - float(observe.layer_cosine()(view))) > 0.01
     above, last = w @ beta, np.array([1.0, 2.0, 3.0])

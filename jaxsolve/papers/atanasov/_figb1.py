@@ -11,7 +11,8 @@ from jaxtyping import Array
 from ..._core import Problem, Quantity, View
 from ...dynamics import GradientFlow
 from ...nets import Scaling, TwoLayerLinear
-from ...observe import least_map, Observable
+from ...observe import Observable
+from ...observe._internal import least_map
 from ...plot import COLORS
 from ...theory import SilentAlignment, start_overlaps
 from .._claim import Claim, mean_over

@@ -12,7 +12,8 @@ from jaxtyping import Array
 from ..._core import Problem, Quantity, View
 from ...dynamics import GradientFlow
 from ...nets import Scaling, TwoLayerLinear
-from ...observe import least_map, loss, Observable
+from ...observe import loss, Observable
+from ...observe._internal import least_map
 from ...plot import COLORS
 from ...theory import plain_spiked_kernel
 from .._claim import Claim, exponent, mean_over

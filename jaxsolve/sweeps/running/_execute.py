@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 from ..._checks import concrete, describe
 from ..._core import AbstractDynamics, AbstractMarching, AbstractRandomAccess, is_key, Problem, require_end
 from ..._numerics import free_memory, one_thread, out_of_memory
-from ...dynamics import AbstractFlow
+from ...dynamics._internal import AbstractFlow
 from ...observe import Observable
 from ...until import AbstractCondition
 from ..grid._axes import Group, rows_at
