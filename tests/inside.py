@@ -160,16 +160,20 @@ from jaxsolve.papers import _catalogue as papers_catalogue, _reproduce as papers
 from jaxsolve.papers._chain import balanced, DEPTH, OUT, SIZE
 
 # Intervals, and exponents fitted to samples.
-from jaxsolve.papers._claim import exponent, mean_over
+from jaxsolve.papers._claim import Claim, exponent, mean_over
 
 # An erratum that is made up, to see what its parts do.
-from jaxsolve.papers._erratum import Checked, compared, counted, Measurement, relative_error, Row
+from jaxsolve.papers._erratum import Checked, compared, counted, Erratum, Measurement, relative_error, Row
+from jaxsolve.papers._figure import AbstractFigure
 
 # What the claims of several figures are measured by, on curves of which the answer is known.
 from jaxsolve.papers._geiger import collapsing_power, over_seeds, power, when
 
 # What stands in for images that are not on the machine.
 from jaxsolve.papers._images import images
+
+# What a figure, a claim and an erratum are made of, and what the command says of them.
+from jaxsolve.papers._internal import ALL_ERRATA, document, hours, show_error, tally
 
 # One mode of a deep network, whose closed forms the public classes sum over.
 from jaxsolve.papers._kunin_grokking import sooner_upstream
@@ -335,4 +339,12 @@ __all__ = [
     "StandardizeGroups",
     "find_activation",
     "run",
+    "ALL_ERRATA",
+    "AbstractFigure",
+    "Claim",
+    "Erratum",
+    "document",
+    "hours",
+    "show_error",
+    "tally",
 ]

@@ -10,7 +10,6 @@ import multiprocessing
 import pickle
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -154,10 +153,6 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "configs.Config": lambda: js.configs.read_config(ROOT / "jaxsolve" / "papers" / "configs" / "kunin_grid.toml"),
     "configs.ConfigError": lambda: js.configs.ConfigError("why"),
     "plot.Boundary": lambda: js.plot.Boundary("b", jnp.ones(2), jnp.ones(3), jnp.ones((3, 2)), "-"),
-    "papers.Claim": lambda: js.papers.Claim("it holds", "as in it", (0.0, 1.0), 0.5),
-    "papers.Erratum": lambda: js.papers.ALL_ERRATA[0],
-    "papers.Reproduced": lambda: js.papers.Reproduced("a", Path("b"), ()),
-    "papers.Runs": lambda: js.papers.Runs(Path("b"), next(iter(js.papers.Scale)), True),
     "papers.Scale": lambda: next(iter(js.papers.Scale)),
     "papers.Verdict": lambda: js.papers.Verdict.REPRODUCED,
     "sweeps.Hosts": js.sweeps.Hosts,

@@ -138,20 +138,21 @@ def errata(*, write: Path | None = None) -> None:
     """
     choose_precision(double=True)
     from .. import papers
+    from ..papers._internal import ALL_ERRATA, document
 
-    with Console(stderr=True).status(f"recomputing {len(papers.ALL_ERRATA)} errata"):
+    with Console(stderr=True).status(f"recomputing {len(ALL_ERRATA)} errata"):
         results = papers.errata()
     for table in _errata_tables(results):
         Console().print(table)
     if write is not None:
         write.parent.mkdir(parents=True, exist_ok=True)
-        write.write_text(papers.document(results), encoding="utf-8")
+        write.write_text(document(results), encoding="utf-8")
         say(f"written to {write}")
 
 
 def _errata_tables(results: tuple) -> list[Table]:
     """A table per paper, a row per erratum."""
-    from .. import papers
+    from ..papers._internal import show_error
 
     tables = {}
     for paper in dict.fromkeys(result.erratum.paper for result in results):
@@ -163,7 +164,7 @@ def _errata_tables(results: tuple) -> list[Table]:
     for result in results:
         erratum = result.erratum
         words = [Text(part.replace("`", "")) for part in (erratum.equation, erratum.printed, erratum.corrected)]
-        errors = [papers.show_error(error) for error in (result.printed_error, result.corrected_error)]
+        errors = [show_error(error) for error in (result.printed_error, result.corrected_error)]
         tables[erratum.paper].add_row(*words, *errors)
     return list(tables.values())
 

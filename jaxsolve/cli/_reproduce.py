@@ -45,6 +45,7 @@ def reproduce(
     choose_precision(double=True)
     from .. import papers
     from ..papers import Scale
+    from ..papers._internal import hours, tally
 
     if figures == ("list",):
         Console().print(_listed())
@@ -53,9 +54,9 @@ def reproduce(
         raise ValueError("name figures, such as xu_ziyin/table1, or all; `jaxsolve reproduce list` shows them")
     chosen = papers.names() if figures == ("all",) else list(figures)
     at_once = processes or (2 if jax.default_backend() == "cpu" and len(chosen) > 1 else 1)
-    hours = papers.hours(*chosen, scale=Scale(scale)) / at_once
-    if hours > LONG and jax.default_backend() == "cpu" and not yes:
-        raise ValueError(f"on two cores this takes about {hours:.3g} hours; give --yes to begin all the same")
+    takes = hours(*chosen, scale=Scale(scale)) / at_once
+    if takes > LONG and jax.default_backend() == "cpu" and not yes:
+        raise ValueError(f"on two cores this takes about {takes:.3g} hours; give --yes to begin all the same")
     if Path(papers.__file__).resolve().parents[2] == Path.cwd().resolve():  # a clone, which fresh processes import, too
         look_here_last()
     done = papers.reproduce(*chosen, scale=Scale(scale), folder=folder, progress=not quiet, processes=at_once)
@@ -65,7 +66,7 @@ def reproduce(
                 say(
                     f"{one.name}: {claim.verdict.value}: {claim.statement} Paper: {claim.paper}, here: {claim.ours:.3g}"
                 )
-    counted = ", ".join(f"{count} {verdict.value}" for verdict, count in papers.tally(done).items())
+    counted = ", ".join(f"{count} {verdict.value}" for verdict, count in tally(done).items())
     say(f"{counted}; see {folder / scale / 'index.html'}")
 
 

@@ -2,7 +2,6 @@
 
 from ._activations import find_activation as find_activation
 from ._layers import (
-    AbstractParametric as AbstractParametric,
     AbstractWeighted as AbstractWeighted,
     Bias as Bias,
     Conv as Conv,
@@ -11,7 +10,6 @@ from ._layers import (
     run as run,
     SpatialMean as SpatialMean,
     StandardizeBatch as StandardizeBatch,
-    Tap as Tap,
 )
 from ._network import networks_in as networks_in
 from ._normalization import AbstractNormalization as AbstractNormalization

@@ -30,10 +30,6 @@ class Claim(NamedTuple):
             not: "> 0" is not 0.
         ours: the number measured.
         uncertainty: half the width of its 95 % interval; 0 for what has none.
-
-    Example:
-        >>> js.papers.Claim("The exponent at two layers.", "-4/3", (-1.5, -1.2), -1.43, 0.04).verdict.value
-        'reproduced'
     """
 
     statement: str

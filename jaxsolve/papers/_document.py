@@ -31,12 +31,7 @@ of figure 11 calls `alpha < 1` smoother, where the convention of the paper and i
 
 
 def show_error(error: float) -> str:
-    """An error with two digits; an error below the accuracy of the integration only as such.
-
-    Example:
-        >>> js.papers.show_error(0.1234), js.papers.show_error(3e-9)
-        ('0.12', '< 1e-6')
-    """
+    """An error with two digits; an error below the accuracy of the integration only as such."""
     if math.isinf(error):
         return "no number"
     if 0 < error < 1e-6:
@@ -49,11 +44,6 @@ def document(results: Sequence[Checked]) -> str:
 
     Arguments:
         results: what `js.papers.errata()` returns, or some of it.
-
-    Example:
-        >>> page = js.papers.document(())  # without any results: preface and closing
-        >>> page.splitlines()[0]
-        '# Errata'
     """
     sections = [_section(paper, list(found)) for paper, found in groupby(results, lambda one: one.erratum.paper)]
     return "\n".join([PREFACE, *sections, CLOSING])

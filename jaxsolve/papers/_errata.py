@@ -18,11 +18,11 @@ def errata() -> tuple[Checked, ...]:
     """Recomputes every error that was found in the papers: about 50 seconds.
 
     Each erratum is measured against integration of the weights or a direct computation; the keys of all random
-    numbers are fixed. `js.papers.ALL_ERRATA` lists them without measuring.
+    numbers are fixed.
 
     Example:
         >>> for found in js.papers.errata():  # doctest: +SKIP
-        ...     print(found.erratum.equation, js.papers.show_error(found.printed_error))
+        ...     print(found.erratum.equation, found.printed_error)
 
     Raises:
         ValueError: JAX is in single precision.

@@ -42,11 +42,6 @@ class Erratum(NamedTuple):
         why: one sentence.
         quantity: what the measurement compares, and how its error is defined.
         measure: recomputes the numbers; takes no argument, needs float64.
-
-    Example:
-        >>> one = next(e for e in js.papers.ALL_ERRATA if e.equation == "eq. 38")
-        >>> print("printed:", one.printed, "corrected:", one.corrected)
-        printed: `du/dt = u^(2L-2) (s - u^L)` corrected: `du/dt = u^(L-1) (s - u^L)`
     """
 
     paper: str

@@ -40,10 +40,6 @@ class Runs(NamedTuple):
         folder: for their stores. A sweep that was interrupted is carried on.
         scale: how much is computed.
         progress: whether to show it.
-
-    Example:
-        >>> runs = js.papers.Runs(folder, js.papers.Scale.SMALL, progress=False)  # doctest: +SKIP
-        >>> data = runs.sweep("curves", problem, axes, js.GradientFlow(), ts)  # doctest: +SKIP
     """
 
     folder: Path
@@ -64,10 +60,6 @@ class AbstractFigure(abc.ABC):
         hours: about how long each scale takes on two cores, measured at the small one.
         images: what `papers/_images.py` reads for it.
         shares: the store in its paper's folder that it and other figures read, so that they cannot run at once.
-
-    Example:
-        >>> print(js.papers.figures()["xu_ziyin/table1"].title)
-        Table 1: phases of five scalings, ...
     """
 
     title: ClassVar[str]

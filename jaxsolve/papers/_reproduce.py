@@ -92,12 +92,7 @@ def reproduce(
 
 
 def hours(*figures: str, scale: Scale) -> float:
-    """About how many hours figures take on two cores.
-
-    Example:
-        >>> js.papers.hours("xu_ziyin/table1", scale=js.papers.Scale.SMALL) < 0.1
-        True
-    """
+    """About how many hours figures take on two cores."""
     return sum(figure.hours[scale] for _, figure in map(find, figures))
 
 
@@ -202,11 +197,6 @@ def _tell(text: str) -> None:
 
 
 def tally(done: Sequence[Reproduced]) -> dict[Verdict, int]:
-    """The number of claims with each verdict.
-
-    Example:
-        >>> js.papers.tally([])[js.papers.Verdict.DIFFERS]
-        0
-    """
+    """The number of claims with each verdict."""
     verdicts = [claim.verdict for one in done for claim in one.claims]
     return {verdict: verdicts.count(verdict) for verdict in Verdict}

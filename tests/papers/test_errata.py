@@ -11,20 +11,23 @@ import pytest
 from scipy.integrate import solve_ivp
 
 from jaxsolve import papers
-from jaxsolve.papers import document, Erratum, show_error
 from tests.inside import (
+    ALL_ERRATA,
     balanced,
     Checked,
     cli_main as cli,
     compared,
     counted,
     DEPTH,
+    document,
+    Erratum,
     follow,
     linear_problem,
     Measurement,
     OUT,
     relative_error,
     Row,
+    show_error,
     simulate_draw as draw,
     SIZE,
     time_of_loss,
@@ -114,7 +117,7 @@ def found(results) -> dict[str, Checked]:
 def test_all_known_errors_are_covered(results):
     for author, place in KNOWN:
         assert any(r.erratum.paper.startswith(author) and place in r.erratum.equation for r in results), place
-    assert [r.erratum for r in results] == list(papers.ALL_ERRATA)
+    assert [r.erratum for r in results] == list(ALL_ERRATA)
     assert {r.erratum.equation for r in results} == set(TOLERANCE)
 
 
@@ -131,7 +134,7 @@ def test_the_corrected_form_is_right_and_the_printed_one_is_not(found, equation)
     "equation", ["eq. 5", "eq. 119", "eq. 53", "eqs. 34 to 37 and 10", "eq. 57", "section 2.2, below eq. 24"]
 )
 def test_some_errata(equation):
-    result = next(erratum for erratum in papers.ALL_ERRATA if erratum.equation == equation).check()
+    result = next(erratum for erratum in ALL_ERRATA if erratum.equation == equation).check()
     assert result.corrected_error <= TOLERANCE[equation]
     assert result.printed_error >= max(0.05, 10 * result.corrected_error)
 
@@ -224,7 +227,7 @@ def test_draws_are_the_same_in_every_run():
 
 @ALL
 def test_an_erratum_is_deterministic(found):
-    again = next(e for e in papers.ALL_ERRATA if e.equation == "eq. 18").check()
+    again = next(e for e in ALL_ERRATA if e.equation == "eq. 18").check()
     assert again == found["eq. 18"]
 
 

@@ -14,8 +14,20 @@ import numpy as np
 import pytest
 
 import jaxsolve as js
-from jaxsolve.papers import Claim, Scale, Verdict
-from tests.inside import app, exponent, ImageTask, mean_over, MLPOnImages, papers_catalogue, papers_reproduce
+from jaxsolve.papers import Scale, Verdict
+from tests.inside import (
+    AbstractFigure,
+    app,
+    Claim,
+    exponent,
+    hours,
+    ImageTask,
+    mean_over,
+    MLPOnImages,
+    papers_catalogue,
+    papers_reproduce,
+    tally,
+)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +87,7 @@ def test_every_module_is_a_figure(name):
     assert len(path.read_text().splitlines()) <= 150
 
 
-class Toy(js.papers.AbstractFigure):
+class Toy(AbstractFigure):
     """A decay, whose runs are counted."""
 
     title = "A <b>decay</b>"
@@ -120,7 +132,7 @@ def test_pictures_data_claims_and_page(toy, tmp_path):
         "runs.zarr",
     ]
     assert done.folder == folder / "small" / toy
-    assert js.papers.tally([done])[Verdict.REPRODUCED] == 1
+    assert tally([done])[Verdict.REPRODUCED] == 1
     ledger = json.loads((folder / "small" / "claims.json").read_text())
     assert [claim["verdict"] for figure in ledger["figures"] for claim in figure["claims"]] == ["reproduced"]
     page = (folder / "small" / "index.html").read_text()
@@ -240,7 +252,7 @@ def test_processes_are_counted(tmp_path):
 
 
 def test_panels_are_parts_of_figures():
-    assert js.papers.hours("xu_ziyin/fig1b", scale=Scale.SMALL) == js.papers.hours("xu_ziyin/fig1", scale=Scale.SMALL)
+    assert hours("xu_ziyin/fig1b", scale=Scale.SMALL) == hours("xu_ziyin/fig1", scale=Scale.SMALL)
 
 
 def test_scales_are_a_type(tmp_path, as_users):

@@ -2,7 +2,6 @@
 
 from ._alignment import two_layer_alignment as two_layer_alignment
 from ._basis import Basis as Basis, basis as basis
-from ._matrix import Directions as Directions, Matrix as Matrix, no_directions as no_directions
 from ._network import (
     LEVELS as LEVELS,
     look as look,
