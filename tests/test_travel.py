@@ -150,7 +150,6 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "data.Affine": lambda: js.data.Affine(jnp.ones(2), jnp.eye(2)),
     "data.Dataset": lambda: js.data.line(6, 2, key=KEY),
     "data.Images": lambda: js.data.Images.MNIST,
-    "configs.Config": lambda: js.configs.read_config(ROOT / "jaxsolve" / "papers" / "configs" / "kunin_grid.toml"),
     "configs.ConfigError": lambda: js.configs.ConfigError("why"),
     "plot.Boundary": lambda: js.plot.Boundary("b", jnp.ones(2), jnp.ones(3), jnp.ones((3, 2)), "-"),
     "papers.Scale": lambda: next(iter(js.papers.Scale)),
@@ -177,6 +176,7 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "theory.UnbalancedRegime": lambda: next(iter(js.theory.UnbalancedRegime)),
 }
 MORE: dict[str, Callable[[], Any]] = {
+    "Config": lambda: js.configs.read_config(ROOT / "jaxsolve" / "papers" / "configs" / "kunin_grid.toml"),
     "KROGSTAD": lambda: js.integrators.KROGSTAD,
     "Comparison": lambda: js.compare(_line(), [js.theory.TwoLayerLine(), js.GradientFlow()], TS),
     "Limits": lambda: js.limits(_problem()),

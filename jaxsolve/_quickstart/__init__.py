@@ -1,3 +1,3 @@
 """The main job."""
 
-from ._job import Quickstart as Quickstart, quickstart as quickstart
+from ._job import quickstart as quickstart

@@ -1,4 +1,4 @@
 """Sweeps that a TOML file says."""
 
-from ._read import Config as Config, read_config as read_config
+from ._read import read_config as read_config
 from ._refusals import ConfigError as ConfigError

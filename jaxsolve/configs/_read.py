@@ -31,10 +31,6 @@ class Config:
 
     Attributes:
         problem_fn, axes, dynamics, ts, observe, store, batch_size: as for `js.sweep`.
-
-    Example:
-        >>> config = js.configs.read_config("mine.toml")  # doctest: +SKIP
-        >>> data = js.sweep(config.problem_fn, config.axes, config.dynamics, config.ts)  # doctest: +SKIP
     """
 
     problem_fn: Callable[..., Problem]
@@ -56,6 +52,9 @@ def read_config(path: str | os.PathLike, *, allow_code: bool = False) -> Config:
         path: of the file.
         allow_code: whether its problem may be `"my_module:make_problem"`, a function of a module of yours. Importing
             that module runs its code.
+
+    Returns:
+        The arguments of `js.sweep`: `problem_fn`, `axes`, `dynamics`, `ts`, `observe`, `store` and `batch_size`.
 
     Raises:
         ConfigError: the file is not TOML, does not describe a sweep, asks for too much, or names code that is not
