@@ -31,11 +31,6 @@ class Reproduced(NamedTuple):
         name: such as "xu_ziyin/table1".
         folder: with figure.png, figure.pdf, claims.json and the stores.
         claims: with their verdicts.
-
-    Example:
-        >>> (done,) = js.papers.reproduce("xu_ziyin/table1")  # doctest: +SKIP
-        >>> print(done.folder, len(done.claims))  # doctest: +SKIP
-        reproduction/small/xu_ziyin/table1 19
     """
 
     name: str

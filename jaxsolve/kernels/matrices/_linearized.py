@@ -75,12 +75,6 @@ class Linearized(eqx.Module):
         It lies on modes whose eigenvalue is less than rounding, or little more. At early times, and where a gap of a
         factor 100 shows that the kernel has a lower rank, it is 0. Outside of traces, whatever is asked of such a time
         warns where it exceeds 1 %.
-
-        Example:
-            >>> kernel = jnp.diag(jnp.array([1.0, 1e-5, 1e-9, 1e-10]).astype(jnp.float32))
-            >>> flow = js.kernels.linearized(kernel, jnp.ones((4, 1), jnp.float32))
-            >>> print(flow.unresolved(1.0).round(2), flow.unresolved(jnp.inf).round(2))
-            0.0 0.0
         """
         return self.spectrum.unresolved(self._time(t), self.ridge, len(self.y))
 
@@ -120,11 +114,6 @@ class Linearized(eqx.Module):
         It grows with t: coefficients of small modes are large and cancel on test points. Each product of an entry of
         the kernel and a coefficient errs by eps of itself, and so do sums of n of them:
         (1 + sqrt(n)/3) eps sqrt(sum_i (k_i a_i)^2).
-
-        Example:
-            >>> flow = js.kernels.linearized(jnp.array([[1.0, 0.99], [0.99, 1.0]]), jnp.array([[1.0], [-1.0]]))
-            >>> bool(flow.rounding(jnp.inf, cross=jnp.ones((1, 2))) < 1e-4)
-            True
         """
         return rounding(cross, self.coefficients(t), self.y)
 
