@@ -14,10 +14,8 @@ from ._dynamics import (
     condition_of as condition_of,
     FunctionValues as FunctionValues,
     is_key as is_key,
-    is_stochastic as is_stochastic,
     March as March,
     Observed as Observed,
-    of_lane as of_lane,
     resolve as resolve,
 )
 from ._march import last_state as last_state, march as march

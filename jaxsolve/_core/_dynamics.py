@@ -6,8 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.random as jr
-from jaxtyping import Array, ArrayLike, Bool, Float, Int, Integer, PyTree
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
 from .._checks import concrete
 from .._results import RESULTS
@@ -149,21 +148,6 @@ def resolve(dynamics: AbstractDynamics, problem: Problem, ts: Float[Array, "..."
 def is_key(value: Any) -> bool:
     """True if a value is a random key such as `jax.random.key(0)`."""
     return isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
-
-
-def is_stochastic(dynamics: AbstractDynamics) -> bool:
-    """True if a dynamics holds a random key."""
-    return any(map(is_key, jax.tree.leaves(dynamics)))
-
-
-def of_lane(dynamics: AbstractDynamics, index: Integer[ArrayLike, ""]) -> AbstractDynamics:
-    """The dynamics of one lane of a sweep: its key is `jax.random.fold_in(key, index)`, for every key that it holds.
-
-    Arguments:
-        dynamics: of the sweep.
-        index: the flat index of the lane in the whole grid, in C order; it may be traced.
-    """
-    return jax.tree.map(lambda leaf: jr.fold_in(leaf, index) if is_key(leaf) else leaf, dynamics)
 
 
 class AbstractRandomAccess(AbstractDynamics):

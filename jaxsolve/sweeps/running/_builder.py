@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from ..._checks import describe
-from ..._core import AbstractChoice, AbstractDynamics, is_stochastic, of_lane, Problem
+from ..._core import AbstractChoice, AbstractDynamics, is_key, Problem
 from ..._programs import depends_on_inputs, equations
 from ...nets import Function
 from ..grid._axes import Group, rows_at
@@ -119,7 +119,9 @@ class Builder:
         """The problem and the dynamics of these arrays: with a random key, one of the lane's own."""
         problem, given, index = self._given(leaves)
         moves = given.ways(problem)[self._way] if isinstance(given, AbstractChoice) else given  # pyright: ignore[reportArgumentType, reportCallIssue]
-        return problem, moves if index is None else of_lane(moves, index)
+        if index is not None:  # flat, in the whole grid: every key that the dynamics holds becomes one of the lane
+            moves = jax.tree.map(lambda leaf: jax.random.fold_in(leaf, index) if is_key(leaf) else leaf, moves)
+        return problem, moves
 
     def way(self, leaves: Leaves, ts: Array) -> Array:
         """The way that the lane of these arrays goes until the last of these times."""
@@ -267,4 +269,5 @@ def cores() -> int:
 def cells_of(group: Group, dynamics: Any) -> Cells:
     """The cells of the lanes of a group: arguments by name, one row per lane; with flat indices if there is a key."""
     cells = {name: np.asarray(values) for name, values in group.cells.items()}
-    return cells | {INDEX: group.lanes.astype(np.uint32)} if is_stochastic(dynamics) else cells
+    random = any(map(is_key, jax.tree.leaves(dynamics)))
+    return cells | {INDEX: group.lanes.astype(np.uint32)} if random else cells
